@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Checks what a compiler does not: format, file and function lengths, and folder rules.
+
+The folder rules restate the architecture (README.md, "Folders"): who may include whom, and that
+cores stay free of clocks, threads, input and output. Prints one line per finding.
+"""
+import re
+import subprocess
+import sys
+
+MAX_FILE_LINES = 500
+SUFFIXES = (".cc", ".h", ".cu", ".cuh")
+
+# A file under the first path may include project headers under these paths only.
+MAY_INCLUDE = [
+    ("proto/", ["proto/"]),
+    ("common/", ["common/", "proto/"]),
+    ("kernels/", ["common/", "kernels/"]),
+    ("coordinator/planner/", ["common/", "coordinator/planner/", "coordinator/simulator/"]),
+    ("coordinator/simulator/", ["common/", "coordinator/simulator/"]),
+    ("coordinator/", ["common/", "proto/", "coordinator/"]),
+    ("paramserver/", ["common/", "proto/", "kernels/", "paramserver/"]),
+    ("worker/", ["common/", "proto/", "kernels/", "worker/"]),
+]
+
+# Cores take time and randomness as arguments and hand back actions.
+CORES = ("coordinator/core/", "paramserver/core/", "worker/core/", "coordinator/planner/",
+         "coordinator/simulator/")
+IMPURE = re.compile(r"#include <(thread|mutex|condition_variable|fstream|iostream|unistd\.h|"
+                    r"grpc|grpcpp|zmq|sqlite3)|system_clock|steady_clock|absl::Now|random_device|"
+                    r"getenv|std::rand\b|unordered_map<|flat_hash_map<")
+
+
+def files():
+    listed = subprocess.run(["git", "ls-files"], check=True, stdout=subprocess.PIPE, text=True)
+    return [f for f in listed.stdout.splitlines() if f.endswith(SUFFIXES)]
+
+
+def check_includes(path, number, line):
+    match = re.match(r'#include "([^"]+)"', line)
+    if not match or path.startswith(("tests/", "bench/")):
+        return
+    for folder, allowed in MAY_INCLUDE:
+        if path.startswith(folder):
+            if "/" in match[1] and not match[1].startswith(tuple(allowed)) \
+                    and not path.endswith("_test.cc"):
+                yield f"{path}:{number}: {folder} may not include {match[1]}"
+            return
+
+
+def check_file(path):
+    with open(path, encoding="utf-8") as source:
+        lines = source.read().splitlines()
+    if len(lines) > MAX_FILE_LINES:
+        yield f"{path}: {len(lines)} lines, at most {MAX_FILE_LINES}"
+    if path.endswith("/main.cc") and len(lines) > 80:
+        yield f"{path}: {len(lines)} lines; main.cc has at most 80"
+    for number, line in enumerate(lines, 1):
+        yield from check_includes(path, number, line)
+        if path.startswith(CORES) and not path.endswith("_test.cc") and IMPURE.search(line):
+            yield f"{path}:{number}: a core is pure: {line.strip()}"
+
+
+def check_format(paths):
+    result = subprocess.run(["clang-format", "--dry-run", "-Werror"] + paths, stderr=subprocess.PIPE,
+                            text=True, check=False)
+    for line in result.stderr.splitlines():
+        if "error:" in line:
+            yield line.replace("error: code should be clang-formatted", "not formatted")
+
+
+def main():
+    paths = files()
+    findings = [finding for path in paths for finding in check_file(path)]
+    findings += list(check_format(paths))
+    print("\n".join(findings) if findings else f"lint: {len(paths)} files, nothing to say")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+
+#include "common/ids.h"
+#include "common/rng.h"
+#include "common/status.h"
+#include "common/time.h"
+
+namespace atl {
+namespace {
+
+TEST_CASE("a generator repeats its numbers, and streams of one seed differ") {
+  Rng a(7), b(7), other_stream(7, 1);
+  int equal = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const uint64_t value = a.Next();
+    REQUIRE(value == b.Next());
+    equal += value == other_stream.Next();
+  }
+  REQUIRE(equal == 0);
+}
+
+TEST_CASE("the first numbers of seed 1 never change: weights and shuffles depend on them") {
+  REQUIRE(Rng(1).Next() == 8723206269617894468u);
+}
+
+TEST_CASE("Below is uniform") {
+  Rng rng(3);
+  std::map<uint64_t, int> seen;
+  for (int i = 0; i < 70000; ++i) ++seen[rng.Below(7)];
+  REQUIRE(seen.size() == 7);
+  for (const auto& [value, count] : seen) REQUIRE(std::abs(count - 10000) < 500);
+}
+
+TEST_CASE("Normal has mean 0 and variance 1") {
+  Rng rng(5);
+  double sum = 0, squares = 0;
+  const int n = 100000;
+  for (int i = 0; i < n; ++i) {
+    const double x = rng.Normal();
+    sum += x;
+    squares += x * x;
+  }
+  REQUIRE(std::abs(sum / n) < 0.02);
+  REQUIRE(std::abs(squares / n - 1) < 0.03);
+}
+
+absl::StatusOr<int> Half(int n) {
+  if (n % 2 != 0) return absl::InvalidArgumentError(absl::StrCat(n, " is odd"));
+  return n / 2;
+}
+
+absl::StatusOr<int> Quarter(int n) {
+  ATOLL_ASSIGN_OR_RETURN(const int half, Half(n));
+  return Half(half);
+}
+
+TEST_CASE("errors are handed on with where they happened") {
+  REQUIRE(*Quarter(12) == 3);
+  REQUIRE(Quarter(3).status().message() == "3 is odd");
+  REQUIRE(Annotate(Quarter(6).status(), "job.toml").message() == "job.toml: 3 is odd");
+  REQUIRE(Annotate(absl::OkStatus(), "job.toml").ok());
+}
+
+TEST_CASE("push ids differ in every part") {
+  const PushId id{"job-1", 2, 3, 4, 5, 6};
+  PushId other = id;
+  REQUIRE(other == id);
+  other.incarnation = 5;
+  REQUIRE(other != id);
+  REQUIRE(ContributionOf(other) != ContributionOf(id));
+}
+
+TEST_CASE("durations convert to seconds and back") {
+  using namespace std::chrono_literals;
+  REQUIRE(Seconds(1500ms) == 1.5);
+  REQUIRE(FromSeconds(0.25) == Duration(250ms));
+}
+
+}  // namespace
+}  // namespace atl

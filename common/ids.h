@@ -1,0 +1,79 @@
+// Names of the things that messages speak about, and the numbers that fence old messages off.
+//
+// Words are defined in README.md ("Words"). All numbers start at 0 unless said otherwise and never
+// decrease during the life of what they number.
+//
+// The namespace is atl because <stdlib.h> has a function atoll(). Text is absl::string_view because
+// Debian's Abseil does not take std::string_view.
+
+#ifndef ATOLL_COMMON_IDS_H_
+#define ATOLL_COMMON_IDS_H_
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace atl {
+
+// Name of one daemon, chosen by its operator (--name), unique among daemons of its kind:
+// [a-z0-9][a-z0-9-]{0,62}.
+using NodeId = std::string;
+
+// Name of one job, made by the coordinator: the job file's `name`, then "-" and a number.
+using JobId = std::string;
+
+// Index of an island in its job's plan. An island keeps its id when its worker is replaced.
+using IslandId = int32_t;
+
+// Index of a shard in its job's shard list. A shard is a contiguous range of one layer's parameters
+// and lives on exactly one parameter server.
+using ShardId = int32_t;
+
+// Number of outer rounds applied. Version 0 is the initial model; kNoVersion is "nothing yet".
+using Version = int64_t;
+inline constexpr Version kNoVersion = -1;
+
+// Number of the plan in force; the first plan of a job is generation 1. An island's generation is
+// that of the plan which last changed the island; messages of an older one are refused.
+using Generation = int64_t;
+
+// Number of one daemon process's life; a restarted daemon has a larger one.
+using Incarnation = int64_t;
+
+// Names one shard's delta of one island in one outer round. A parameter server that has seen a push
+// acknowledges it again without applying it again (promise N2).
+struct PushId {
+  JobId job;
+  IslandId island = 0;
+  Generation generation = 0;
+  Incarnation incarnation = 0;
+  Version base_version = kNoVersion;  // what the island started from; kNoVersion: initial weights
+  ShardId shard = 0;
+
+  auto operator<=>(const PushId&) const = default;
+};
+
+// All shards' pushes of one island in one outer round.
+struct ContributionId {
+  IslandId island = 0;
+  Generation generation = 0;
+  Incarnation incarnation = 0;
+  Version base_version = kNoVersion;
+
+  auto operator<=>(const ContributionId&) const = default;
+};
+
+inline ContributionId ContributionOf(const PushId& id) {
+  return {id.island, id.generation, id.incarnation, id.base_version};
+}
+
+// How a tensor's elements lie on the wire, little endian.
+enum class Encoding : uint8_t { kFloat32 = 0, kBfloat16 = 1 };
+
+inline constexpr int64_t BytesPerElement(Encoding encoding) {
+  return encoding == Encoding::kFloat32 ? 4 : 2;
+}
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_IDS_H_
