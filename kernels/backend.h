@@ -1,0 +1,167 @@
+// A Backend runs a model's operations on one device: memory, streams, and the operations of ops.h.
+//
+// Contract, the same for every backend:
+// - Operations are enqueued on a stream and return at once or later; those of one stream take
+//   effect in order. Two streams are ordered only by events. A backend may run an operation inside
+//   the call (the CPU ones do): then every stream is always idle.
+// - No operation synchronises, allocates device memory or copies to the host behind the caller's
+//   back. Scratch memory is the caller's: an operation that needs some has an overload of
+//   WorkspaceBytes, which looks at shapes alone (data pointers may be null), and takes a Workspace
+//   of at least that size, not touched by anyone until the stream has passed the operation. The
+//   same workspace can serve all operations of one stream.
+// - Memory passed to an operation stays alive until the stream has passed it.
+// - Results repeat bit for bit: reductions have a fixed order for a given backend and number of
+//   threads.
+// - What can happen (no memory, a device error) is a Status, of setup calls or of Synchronize,
+//   which reports the first error since the last one. Shapes that do not fit are bugs: CHECK.
+// - A Backend, its streams and buffers are used by one thread at a time. Several backends may live
+//   in one process. Streams, events and buffers die before their backend.
+
+#ifndef ATOLL_KERNELS_BACKEND_H_
+#define ATOLL_KERNELS_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/status.h"
+#include "kernels/ops.h"
+#include "kernels/tensor.h"
+
+namespace atl {
+
+class Backend;
+
+// An ordered queue of operations.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+};
+
+// A point in a stream, for another stream or the host to wait for.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+// Owns memory of a backend: aligned to 64 bytes or more, contents undefined at first. Freeing may
+// wait for the device: release buffers when a job ends, not between steps.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Backend* backend, void* data, int64_t bytes, bool on_host)
+      : backend_(backend), data_(data), bytes_(bytes), on_host_(on_host) {}
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  Workspace workspace() const { return {data_, bytes_}; }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(on_host_, other.on_host_);
+  }
+
+  Backend* backend_ = nullptr;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+  bool on_host_ = false;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string Name() const = 0;  // "cpu", "reference"
+  // Whether activations and weights of operations may be of this type. The CPU backends compute in
+  // kFloat32 only; AddScaled, Convert and AdamW::param_copy accept kBfloat16 everywhere.
+  virtual bool Supports(DType compute) const = 0;
+
+  // ---- Memory. `bytes` may be 0. RESOURCE_EXHAUSTED names the bytes asked for. ----
+  virtual absl::StatusOr<Buffer> Allocate(int64_t bytes) = 0;
+  // Host memory from which copies run asynchronously (pinned, where that means something).
+  virtual absl::StatusOr<Buffer> AllocateHost(int64_t bytes) = 0;
+  // Device memory from and to host memory, and zeroes. Only bytes move: tensors must be contiguous.
+  virtual void CopyToDevice(Stream& stream, const Tensor& to, const void* host) = 0;
+  virtual void CopyToHost(Stream& stream, void* host, const Tensor& from) = 0;
+  virtual void Zero(Stream& stream, const Tensor& x) = 0;
+
+  // ---- Streams and events ----
+  virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream() = 0;
+  virtual absl::StatusOr<std::unique_ptr<Event>> NewEvent() = 0;
+  // The event now stands for everything enqueued on the stream so far.
+  virtual void Record(Stream& stream, Event& event) = 0;
+  // What is enqueued on the stream from now on waits for the event's last record.
+  virtual void Wait(Stream& stream, const Event& event) = 0;
+  // Whether the device has passed the event; never waits. True before the first Record.
+  virtual bool Passed(const Event& event) const = 0;
+  // Blocks the host until the stream is idle.
+  virtual absl::Status Synchronize(Stream& stream) = 0;
+
+  // ---- Operations: see ops.h ----
+  virtual void Run(Stream& stream, const LinearForward& op, Workspace workspace) = 0;
+  virtual void Run(Stream& stream, const LinearBackwardInput& op, Workspace workspace) = 0;
+  virtual void Run(Stream& stream, const LinearBackwardWeight& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const LinearForward& op) const = 0;
+  virtual int64_t WorkspaceBytes(const LinearBackwardInput& op) const = 0;
+  virtual int64_t WorkspaceBytes(const LinearBackwardWeight& op) const = 0;
+
+  virtual void Run(Stream& stream, const EmbeddingForward& op) = 0;
+  virtual void Run(Stream& stream, const EmbeddingBackwardWeight& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const EmbeddingBackwardWeight& op) const = 0;
+
+  virtual void Run(Stream& stream, const RmsNormForward& op) = 0;
+  virtual void Run(Stream& stream, const RmsNormBackwardInput& op) = 0;
+  virtual void Run(Stream& stream, const RmsNormBackwardWeight& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const RmsNormBackwardWeight& op) const = 0;
+
+  virtual void Run(Stream& stream, const LayerNormForward& op) = 0;
+  virtual void Run(Stream& stream, const LayerNormBackwardInput& op) = 0;
+  virtual void Run(Stream& stream, const LayerNormBackwardWeight& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const LayerNormBackwardWeight& op) const = 0;
+
+  virtual void Run(Stream& stream, const RopeTable& op) = 0;
+  virtual void Run(Stream& stream, const Rope& op) = 0;
+
+  virtual void Run(Stream& stream, const AttentionForward& op, Workspace workspace) = 0;
+  virtual void Run(Stream& stream, const AttentionBackward& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const AttentionForward& op) const = 0;
+  virtual int64_t WorkspaceBytes(const AttentionBackward& op) const = 0;
+
+  virtual void Run(Stream& stream, const SwigluForward& op) = 0;
+  virtual void Run(Stream& stream, const SwigluBackward& op) = 0;
+  virtual void Run(Stream& stream, const GeluForward& op) = 0;
+  virtual void Run(Stream& stream, const GeluBackward& op) = 0;
+  virtual void Run(Stream& stream, const AddScaled& op) = 0;
+  virtual void Run(Stream& stream, const Scale& op) = 0;
+  virtual void Run(Stream& stream, const Convert& op) = 0;
+
+  virtual void Run(Stream& stream, const CrossEntropy& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const CrossEntropy& op) const = 0;
+
+  virtual void Run(Stream& stream, const AdamW& op) = 0;
+  virtual void Run(Stream& stream, const SumOfSquares& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const SumOfSquares& op) const = 0;
+  virtual void Run(Stream& stream, const ClipScale& op) = 0;
+
+ private:
+  friend class Buffer;
+  virtual void Free(void* data, bool on_host) = 0;
+};
+
+inline Buffer::~Buffer() {
+  if (data_ != nullptr) backend_->Free(data_, on_host_);
+}
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_BACKEND_H_

@@ -1,0 +1,18 @@
+// The fast CPU backend, in fp32.
+
+#ifndef ATOLL_KERNELS_CPU_CPU_H_
+#define ATOLL_KERNELS_CPU_CPU_H_
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace atl {
+
+// Computes on `threads` >= 1 threads, the caller's included. Operations run inside the call. Results
+// do not depend on the number of threads.
+std::unique_ptr<Backend> NewCpuBackend(int threads);
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_CPU_CPU_H_

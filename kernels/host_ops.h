@@ -1,0 +1,48 @@
+// The parameter server's arithmetic, on plain host memory: no Backend is needed. Work is split into
+// blocks of fixed size whose partial results are joined in order, so every result is the same for
+// any number of threads of the pool. Arrays need no alignment.
+
+#ifndef ATOLL_KERNELS_HOST_OPS_H_
+#define ATOLL_KERNELS_HOST_OPS_H_
+
+#include <span>
+
+#include "kernels/tensor.h"
+#include "kernels/thread_pool.h"
+
+namespace atl {
+
+// `size` numbers, f32 or bf16, that lie in memory of somebody else.
+struct DeltaView {
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t size = 0;
+};
+
+struct WeightedDelta {
+  DeltaView delta;
+  float weight = 0;
+};
+
+// At most this many deltas in one call of OuterNesterov or GramMatrix.
+inline constexpr int kMaxDeltas = 64;
+
+// One outer step of Nesterov's method on a shard, every byte moved once:
+//   g = sum of weight_i * delta_i;  velocity = mu * velocity + g;
+//   theta = theta - eta * (g + mu * velocity).
+// Token weights and the clip scale are already in the weights. REQUIRES: all sizes equal, 0 to
+// kMaxDeltas deltas (none: g = 0), f32 or bf16 each.
+void OuterNesterov(std::span<float> theta, std::span<float> velocity,
+                   std::span<const WeightedDelta> deltas, float eta, float mu, ThreadPool& pool);
+
+// gram[i * k + j] = dot(delta_i, delta_j), summed in double; symmetric. Not finite where a delta is
+// not. REQUIRES: k = deltas.size() <= kMaxDeltas, gram.size() == k * k, sizes equal.
+void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, ThreadPool& pool);
+
+// Rounds to nearest even; a NaN stays a NaN. REQUIRES: equal sizes.
+void ToBfloat16(std::span<const float> from, std::span<Bfloat16> to, ThreadPool& pool);
+void FromBfloat16(std::span<const Bfloat16> from, std::span<float> to, ThreadPool& pool);
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_HOST_OPS_H_

@@ -1,0 +1,253 @@
+#include "kernels/ops.h"
+
+#include <initializer_list>
+
+namespace atl {
+namespace {
+
+void CheckTensor(const Tensor& x, const char* name) {
+  CHECK(x.rows >= 0 && x.cols >= 0 && x.stride >= x.cols, name, ": ", x.rows, " x ", x.cols,
+        " with stride ", x.stride);
+}
+
+void CheckShape(const Tensor& x, const char* name, int64_t rows, int64_t cols) {
+  CheckTensor(x, name);
+  CHECK(x.rows == rows && x.cols == cols, name, " is ", x.rows, " x ", x.cols, ", not ", rows,
+        " x ", cols);
+}
+
+void CheckF32(const Tensor& x, const char* name, int64_t rows, int64_t cols) {
+  CheckShape(x, name, rows, cols);
+  CHECK(x.dtype == DType::kFloat32, name, " must be f32");
+}
+
+void CheckInt32(const Tensor& x, const char* name, int64_t cols) {
+  CheckShape(x, name, 1, cols);
+  CHECK(x.dtype == DType::kInt32, name, " must be int32");
+}
+
+// An activation of the same type as `like`.
+void CheckAct(const Tensor& x, const char* name, int64_t rows, int64_t cols, const Tensor& like) {
+  CheckShape(x, name, rows, cols);
+  CHECK(x.dtype != DType::kInt32, name, " must hold reals");
+  CHECK(x.dtype == like.dtype, name, ": activations of one operation have one dtype");
+}
+
+void CheckOptionalAct(const Tensor& x, const char* name, int64_t rows, int64_t cols,
+                      const Tensor& like) {
+  if (x.rows != 0 || x.present()) CheckAct(x, name, rows, cols, like);
+}
+
+void CheckSequences(int64_t rows, int64_t seq_len, int64_t position_offset) {
+  CHECK(seq_len > 0 && rows % seq_len == 0, rows, " rows are not whole sequences of ", seq_len);
+  CHECK(position_offset >= 0);
+}
+
+void CheckPositions(const Tensor& x, const char* name, int64_t needed, int64_t cols) {
+  CheckTensor(x, name);
+  CHECK(x.rows >= needed && x.cols == cols, name, " is ", x.rows, " x ", x.cols, "; needs ", needed,
+        " rows of ", cols);
+}
+
+void CheckAttention(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const Tensor& out, const Tensor& lse) {
+  CHECK(s.batch > 0 && s.seq_len > 0 && s.head_dim > 0 && s.kv_heads > 0);
+  CHECK(s.heads > 0 && s.heads % s.kv_heads == 0, s.heads, " heads over ", s.kv_heads);
+  CHECK(s.scale > 0, "attention needs a scale");
+  const int64_t n = s.batch * s.seq_len;
+  CheckAct(q, "q", n, s.heads * s.head_dim, q);
+  CheckAct(k, "k", n, s.kv_heads * s.head_dim, q);
+  CheckAct(v, "v", n, s.kv_heads * s.head_dim, q);
+  CheckAct(out, "out", n, s.heads * s.head_dim, q);
+  CheckF32(lse, "lse", s.batch * s.heads, s.seq_len);
+}
+
+void CheckFlat(const Tensor& x, const char* name, const Tensor& like) {
+  CheckF32(x, name, like.rows, like.cols);
+  CHECK(x.contiguous(), name, " must be contiguous");
+}
+
+}  // namespace
+
+void LinearForward::Check() const {
+  CheckAct(x, "x", x.rows, w.cols, x);
+  CheckAct(w, "w", y.cols, x.cols, x);
+  CheckAct(y, "y", x.rows, w.rows, x);
+  CheckOptionalAct(bias, "bias", 1, w.rows, x);
+  CheckOptionalAct(add, "add", x.rows, w.rows, x);
+  if (activation != Activation::kNone) CheckAct(pre, "pre", x.rows, w.rows, x);
+}
+
+void LinearBackwardInput::Check() const {
+  CheckAct(dy, "dy", dy.rows, w.rows, dy);
+  CheckAct(w, "w", dy.cols, w.cols, dy);
+  CheckAct(dx, "dx", dy.rows, w.cols, dy);
+  CheckOptionalAct(add, "add", dy.rows, w.cols, dy);
+  if (activation != Activation::kNone) CheckAct(pre, "pre", dy.rows, w.cols, dy);
+}
+
+void LinearBackwardWeight::Check() const {
+  CheckAct(x, "x", dy.rows, x.cols, x);
+  CheckAct(dy, "dy", x.rows, dy.cols, x);
+  CheckF32(dw, "dw", dy.cols, x.cols);
+  if (dbias.present()) CheckF32(dbias, "dbias", 1, dy.cols);
+}
+
+void EmbeddingForward::Check() const {
+  CheckInt32(tokens, "tokens", y.rows);
+  CheckSequences(y.rows, seq_len, position_offset);
+  CheckAct(table, "table", table.rows, y.cols, y);
+  if (positions.present()) {
+    CheckPositions(positions, "positions", position_offset + seq_len, y.cols);
+    CHECK(positions.dtype == y.dtype);
+  }
+}
+
+void EmbeddingBackwardWeight::Check() const {
+  CheckInt32(tokens, "tokens", dy.rows);
+  CheckSequences(dy.rows, seq_len, position_offset);
+  CheckF32(dtable, "dtable", dtable.rows, dy.cols);
+  if (dpositions.present()) {
+    CheckPositions(dpositions, "dpositions", position_offset + seq_len, dy.cols);
+    CHECK(dpositions.dtype == DType::kFloat32);
+  }
+}
+
+void RmsNormForward::Check() const {
+  CheckAct(x, "x", x.rows, x.cols, x);
+  CheckAct(w, "w", 1, x.cols, x);
+  CheckAct(y, "y", x.rows, x.cols, x);
+  CheckF32(rstd, "rstd", 1, x.rows);
+}
+
+void RmsNormBackwardInput::Check() const {
+  CheckAct(dy, "dy", x.rows, x.cols, x);
+  CheckAct(w, "w", 1, x.cols, x);
+  CheckF32(rstd, "rstd", 1, x.rows);
+  CheckOptionalAct(add, "add", x.rows, x.cols, x);
+  CheckAct(dx, "dx", x.rows, x.cols, x);
+}
+
+void RmsNormBackwardWeight::Check() const {
+  CheckAct(dy, "dy", x.rows, x.cols, x);
+  CheckF32(rstd, "rstd", 1, x.rows);
+  CheckF32(dw, "dw", 1, x.cols);
+}
+
+void LayerNormForward::Check() const {
+  CheckAct(x, "x", x.rows, x.cols, x);
+  CheckAct(w, "w", 1, x.cols, x);
+  CheckAct(b, "b", 1, x.cols, x);
+  CheckAct(y, "y", x.rows, x.cols, x);
+  CheckF32(mean, "mean", 1, x.rows);
+  CheckF32(rstd, "rstd", 1, x.rows);
+}
+
+void LayerNormBackwardInput::Check() const {
+  CheckAct(dy, "dy", x.rows, x.cols, x);
+  CheckAct(w, "w", 1, x.cols, x);
+  CheckF32(mean, "mean", 1, x.rows);
+  CheckF32(rstd, "rstd", 1, x.rows);
+  CheckOptionalAct(add, "add", x.rows, x.cols, x);
+  CheckAct(dx, "dx", x.rows, x.cols, x);
+}
+
+void LayerNormBackwardWeight::Check() const {
+  CheckAct(dy, "dy", x.rows, x.cols, x);
+  CheckF32(mean, "mean", 1, x.rows);
+  CheckF32(rstd, "rstd", 1, x.rows);
+  CheckF32(dw, "dw", 1, x.cols);
+  CheckF32(db, "db", 1, x.cols);
+}
+
+void RopeTable::Check() const {
+  CheckF32(table, "table", table.rows, table.cols);
+  CHECK(table.cols % 2 == 0, "heads of odd size ", table.cols, " cannot turn");
+  CHECK(theta > 0);
+}
+
+void Rope::Check() const {
+  CheckAct(x, "x", x.rows, x.cols, x);
+  CheckSequences(x.rows, seq_len, position_offset);
+  CheckPositions(table, "table", position_offset + seq_len, table.cols);
+  CHECK(table.dtype == DType::kFloat32 && table.cols > 0 && table.cols % 2 == 0);
+  CHECK(x.cols % table.cols == 0, x.cols, " channels are not whole heads of ", table.cols);
+}
+
+void AttentionForward::Check() const { CheckAttention(shape, q, k, v, out, lse); }
+
+void AttentionBackward::Check() const {
+  CheckAttention(shape, q, k, v, out, lse);
+  CheckAct(dout, "dout", q.rows, q.cols, q);
+  CheckAct(dq, "dq", q.rows, q.cols, q);
+  CheckAct(dk, "dk", k.rows, k.cols, q);
+  CheckAct(dv, "dv", v.rows, v.cols, q);
+}
+
+void SwigluForward::Check() const {
+  CheckAct(gate, "gate", y.rows, y.cols, y);
+  CheckAct(up, "up", y.rows, y.cols, y);
+  CheckAct(y, "y", y.rows, y.cols, y);
+}
+
+void SwigluBackward::Check() const {
+  for (const Tensor* x : {&gate, &up, &dy, &dgate, &dup}) {
+    CheckAct(*x, "a tensor of SwiGLU", dy.rows, dy.cols, dy);
+  }
+}
+
+void GeluForward::Check() const {
+  CheckAct(x, "x", y.rows, y.cols, y);
+  CheckAct(y, "y", y.rows, y.cols, y);
+  CHECK(kind != Activation::kNone);
+}
+
+void GeluBackward::Check() const {
+  for (const Tensor* t : {&x, &dy, &dx}) CheckAct(*t, "a tensor of GELU", dy.rows, dy.cols, dy);
+  CHECK(kind != Activation::kNone);
+}
+
+void AddScaled::Check() const {
+  for (const Tensor* x : {&a, &b, &out}) {
+    CheckShape(*x, "a tensor of AddScaled", out.rows, out.cols);
+    CHECK(x->dtype != DType::kInt32, "AddScaled adds reals");
+  }
+}
+
+void Scale::Check() const { CheckAct(x, "x", x.rows, x.cols, x); }
+
+void Convert::Check() const {
+  CheckShape(from, "from", to.rows, to.cols);
+  CheckShape(to, "to", from.rows, from.cols);
+  CHECK((from.dtype == DType::kInt32) == (to.dtype == DType::kInt32), "tokens are not reals");
+}
+
+void CrossEntropy::Check() const {
+  CheckAct(logits, "logits", logits.rows, logits.cols, logits);
+  CheckInt32(targets, "targets", logits.rows);
+  CheckOptionalAct(dlogits, "dlogits", logits.rows, logits.cols, logits);
+  CheckF32(totals, "totals", 1, 2);
+}
+
+void AdamW::Check() const {
+  for (const Tensor* x : {&param, &grad, &m, &v}) CheckFlat(*x, "a buffer of AdamW", param);
+  if (grad_scale.present()) CheckF32(grad_scale, "grad_scale", 1, 1);
+  if (param_copy.present()) {
+    CheckShape(param_copy, "param_copy", param.rows, param.cols);
+    CHECK(param_copy.dtype == DType::kBfloat16 && param_copy.contiguous());
+  }
+  CHECK(step >= 1, "AdamW counts steps from 1");
+}
+
+void SumOfSquares::Check() const {
+  CheckFlat(x, "x", x);
+  CheckF32(out, "out", 1, 1);
+}
+
+void ClipScale::Check() const {
+  CheckF32(sum_of_squares, "sum_of_squares", 1, 1);
+  CheckF32(scale, "scale", 1, 1);
+  CHECK(max_norm > 0);
+}
+
+}  // namespace atl

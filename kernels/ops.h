@@ -1,0 +1,311 @@
+// The arguments of every operation: what it computes, shapes, and which tensors may be the same.
+//
+// Notation: N = B * T tokens (rows), C channels. "f32" tensors are always kFloat32. "act" tensors
+// (activations, their gradients, and the weights an operation multiplies with) are all of the
+// backend's compute type: kFloat32, or kBfloat16 where Backend::Supports says so. Gradients of
+// weights are f32 and ACCUMULATE (dw += ...), because micro-batches do; zero them first.
+// Unless a comment allows it, an output overlaps no other argument. `add` operands are optional:
+// absent, the sum starts from zero; one may be the output itself, but not overlap it partly.
+//
+// Check() aborts on shapes that do not fit together: that is a bug of the caller. Every backend
+// calls it first. Checks look at shapes only where a workspace is asked for (data may be null).
+
+#ifndef ATOLL_KERNELS_OPS_H_
+#define ATOLL_KERNELS_OPS_H_
+
+#include <cstdint>
+
+#include "kernels/tensor.h"
+
+namespace atl {
+
+// Derivatives follow PyTorch: kGeluTanh is "gelu_new", kGeluErf the exact one.
+enum class Activation : uint8_t { kNone, kGeluTanh, kGeluErf };
+
+// ---- Linear: y = activation(x W^T + bias) + add. Weights are [out, in] as in PyTorch. ----
+
+struct LinearForward {
+  Tensor x;     // act [N, in]
+  Tensor w;     // act [out, in]
+  Tensor bias;  // act [1, out]; optional
+  Tensor add;   // act [N, out]; optional; a residual stream
+  Tensor y;     // act [N, out]
+  Activation activation = Activation::kNone;
+  Tensor pre;  // act [N, out]: x W^T + bias, kept for backward; present iff activation != kNone
+  void Check() const;
+};
+
+// B: dx = (dy W) * activation'(pre) + add, where `activation` is the one that PRODUCED x.
+struct LinearBackwardInput {
+  Tensor dy;   // act [N, out]
+  Tensor w;    // act [out, in]
+  Tensor add;  // act [N, in]; optional
+  Tensor dx;   // act [N, in]
+  Activation activation = Activation::kNone;
+  Tensor pre;  // act [N, in]; present iff activation != kNone
+  void Check() const;
+};
+
+// W: dw += dy^T x, dbias += sum over rows of dy.
+struct LinearBackwardWeight {
+  Tensor x;      // act [N, in]
+  Tensor dy;     // act [N, out]
+  Tensor dw;     // f32 [out, in]
+  Tensor dbias;  // f32 [1, out]; optional
+  void Check() const;
+};
+
+// ---- Embedding: y[n] = table[tokens[n]] + positions[position_offset + n mod T]. ----
+
+struct EmbeddingForward {
+  Tensor tokens;     // int32 [1, N]; each in [0, V): the data loader's promise
+  Tensor table;      // act [V, C]
+  Tensor positions;  // act [>= position_offset + T, C]; optional (learned positions)
+  Tensor y;          // act [N, C]
+  int64_t seq_len = 0;  // T, divides N
+  int64_t position_offset = 0;
+  void Check() const;
+};
+
+// W: dtable[tokens[n]] += dy[n], dpositions[position_offset + n mod T] += dy[n], in the order of n.
+struct EmbeddingBackwardWeight {
+  Tensor tokens;      // int32 [1, N]
+  Tensor dy;          // act [N, C]
+  Tensor dtable;      // f32 [V, C]
+  Tensor dpositions;  // f32; optional
+  int64_t seq_len = 0;
+  int64_t position_offset = 0;
+  void Check() const;
+};
+
+// ---- RMSNorm: y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps) per row. ----
+
+struct RmsNormForward {
+  Tensor x;     // act [N, C]
+  Tensor w;     // act [1, C]
+  Tensor y;     // act [N, C]; may be x
+  Tensor rstd;  // f32 [1, N], kept for backward
+  float eps = 1e-5f;
+  void Check() const;
+};
+
+// B: dx = add + gradient of the norm.
+struct RmsNormBackwardInput {
+  Tensor dy;    // act [N, C]
+  Tensor x;     // act [N, C]
+  Tensor w;     // act [1, C]
+  Tensor rstd;  // f32 [1, N]
+  Tensor add;   // act [N, C]; optional
+  Tensor dx;    // act [N, C]; may be dy or add
+  void Check() const;
+};
+
+// W: dw += sum over rows of dy * x * rstd.
+struct RmsNormBackwardWeight {
+  Tensor dy;    // act [N, C]
+  Tensor x;     // act [N, C]
+  Tensor rstd;  // f32 [1, N]
+  Tensor dw;    // f32 [1, C]
+  void Check() const;
+};
+
+// ---- LayerNorm: y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(variance + eps) per row. ----
+
+struct LayerNormForward {
+  Tensor x;     // act [N, C]
+  Tensor w;     // act [1, C]
+  Tensor b;     // act [1, C]
+  Tensor y;     // act [N, C]; may be x
+  Tensor mean;  // f32 [1, N], kept for backward
+  Tensor rstd;  // f32 [1, N], kept for backward
+  float eps = 1e-5f;
+  void Check() const;
+};
+
+struct LayerNormBackwardInput {
+  Tensor dy;    // act [N, C]
+  Tensor x;     // act [N, C]
+  Tensor w;     // act [1, C]
+  Tensor mean;  // f32 [1, N]
+  Tensor rstd;  // f32 [1, N]
+  Tensor add;   // act [N, C]; optional
+  Tensor dx;    // act [N, C]; may be dy or add
+  void Check() const;
+};
+
+struct LayerNormBackwardWeight {
+  Tensor dy;    // act [N, C]
+  Tensor x;     // act [N, C]
+  Tensor mean;  // f32 [1, N]
+  Tensor rstd;  // f32 [1, N]
+  Tensor dw;    // f32 [1, C]
+  Tensor db;    // f32 [1, C]
+  void Check() const;
+};
+
+// ---- Rotary positions, Hugging Face's "rotate_half": channel i of a head's first half turns with
+// channel i of its second half by position * theta^(-2 i / head_dim). ----
+
+// Row p of the table: cos of the head_dim / 2 angles of position p, then their sin. Made once.
+struct RopeTable {
+  Tensor table;  // f32 [positions, head_dim]
+  float theta = 10000.0f;
+  void Check() const;
+};
+
+// x is turned in place; `inverse` turns back, which is the gradient.
+struct Rope {
+  Tensor x;      // act [N, heads * head_dim]
+  Tensor table;  // f32 [>= position_offset + T, head_dim]
+  int64_t seq_len = 0;
+  int64_t position_offset = 0;
+  bool inverse = false;
+  void Check() const;
+};
+
+// ---- Causal attention with grouped queries: heads is a multiple of kv_heads, query head h reads
+// key head h / (heads / kv_heads). out = softmax(scale * q k^T, masked above the diagonal) v. ----
+
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t seq_len = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  float scale = 0;  // usually 1 / sqrt(head_dim)
+};
+
+struct AttentionForward {
+  AttentionShape shape;
+  Tensor q;    // act [N, heads * head_dim]
+  Tensor k;    // act [N, kv_heads * head_dim]
+  Tensor v;    // act [N, kv_heads * head_dim]
+  Tensor out;  // act [N, heads * head_dim]
+  Tensor lse;  // f32 [batch * heads, T]: log of the sum of exp of each row, kept for backward
+  void Check() const;
+};
+
+struct AttentionBackward {
+  AttentionShape shape;
+  Tensor q, k, v, out, lse;  // as in forward
+  Tensor dout;               // act [N, heads * head_dim]
+  Tensor dq;                 // act [N, heads * head_dim]
+  Tensor dk;                 // act [N, kv_heads * head_dim]
+  Tensor dv;                 // act [N, kv_heads * head_dim]
+  void Check() const;
+};
+
+// ---- Elementwise ----
+
+// y = silu(gate) * up.
+struct SwigluForward {
+  Tensor gate;  // act [N, F]
+  Tensor up;    // act [N, F]
+  Tensor y;     // act [N, F]; may be gate or up
+  void Check() const;
+};
+
+struct SwigluBackward {
+  Tensor gate;   // act [N, F]
+  Tensor up;     // act [N, F]
+  Tensor dy;     // act [N, F]
+  Tensor dgate;  // act [N, F]; may be any of the inputs
+  Tensor dup;    // act [N, F]; likewise, but not dgate
+  void Check() const;
+};
+
+struct GeluForward {
+  Tensor x;  // act [N, F]
+  Tensor y;  // act [N, F]; may be x
+  Activation kind = Activation::kGeluTanh;
+  void Check() const;
+};
+
+struct GeluBackward {
+  Tensor x;   // act [N, F]
+  Tensor dy;  // act [N, F]
+  Tensor dx;  // act [N, F]; may be x or dy
+  Activation kind = Activation::kGeluTanh;
+  void Check() const;
+};
+
+// out = a + alpha * b. Residual add (alpha 1), difference (-1), axpy (out is a). The three dtypes
+// may differ (f32 or bf16 each, where the backend supports bf16), so a pseudo-gradient can leave
+// in bf16.
+struct AddScaled {
+  Tensor a;
+  Tensor b;
+  Tensor out;  // may be a or b
+  float alpha = 1.0f;
+  void Check() const;
+};
+
+// x *= factor.
+struct Scale {
+  Tensor x;
+  float factor = 1.0f;
+  void Check() const;
+};
+
+// to = from, rounding to nearest even where precision is lost. Also plain copies.
+struct Convert {
+  Tensor from;
+  Tensor to;
+  void Check() const;
+};
+
+// ---- Loss: softmax cross-entropy with the gradient in the same pass. ----
+
+// For each row with target != ignore_index: loss = log(sum exp(logits)) - logits[target];
+// dlogits = (softmax(logits) - onehot) * grad_scale; other rows get zero gradient.
+// totals[0] += sum of losses, totals[1] += number of rows counted.
+struct CrossEntropy {
+  Tensor logits;   // act [N, V]
+  Tensor targets;  // int32 [1, N]; each in [0, V) or ignore_index
+  Tensor dlogits;  // act [N, V]; may be logits (nothing else is then stored); absent: loss only
+  Tensor totals;   // f32 [1, 2]
+  float grad_scale = 1.0f;  // 1 / tokens of the whole batch, for a mean loss
+  int32_t ignore_index = -100;
+  void Check() const;
+};
+
+// ---- Optimizer. All tensors are f32 and contiguous, flat buffers of any length. ----
+
+// PyTorch's AdamW (decoupled decay) on one flat buffer, each byte moved once.
+// `step` counts from 1. The gradient is multiplied by *grad_scale (read on the device) first.
+struct AdamW {
+  Tensor param;
+  Tensor grad;
+  Tensor m;           // first moment
+  Tensor v;           // second moment
+  Tensor grad_scale;  // f32 [1, 1]; optional
+  Tensor param_copy;  // bf16, same size; optional: receives the new parameters rounded
+  int64_t step = 0;
+  float lr = 0;
+  float beta1 = 0.9f;
+  float beta2 = 0.95f;
+  float eps = 1e-8f;
+  float weight_decay = 0;
+  bool zero_grad = false;  // also set grad to zero, ready for the next step's accumulation
+  void Check() const;
+};
+
+// out = (accumulate ? out : 0) + sum of x^2. The result repeats bit for bit.
+struct SumOfSquares {
+  Tensor x;    // f32
+  Tensor out;  // f32 [1, 1]
+  bool accumulate = false;
+  void Check() const;
+};
+
+// scale = min(1, max_norm / (sqrt(sum_of_squares) + 1e-6)), as PyTorch clips gradients.
+struct ClipScale {
+  Tensor sum_of_squares;  // f32 [1, 1]
+  Tensor scale;           // f32 [1, 1]; may be sum_of_squares
+  float max_norm = 1.0f;
+  void Check() const;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_OPS_H_

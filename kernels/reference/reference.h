@@ -1,0 +1,17 @@
+// The readable backend: plain loops on one thread, sums in double. It is the meaning of every
+// operation, against which the fast backends are tested; nobody trains with it.
+
+#ifndef ATOLL_KERNELS_REFERENCE_REFERENCE_H_
+#define ATOLL_KERNELS_REFERENCE_REFERENCE_H_
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace atl {
+
+std::unique_ptr<Backend> NewReferenceBackend();
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_REFERENCE_REFERENCE_H_
