@@ -1,0 +1,411 @@
+// The control plane's messages, as plain structs: what workers, parameter servers and the
+// coordinator say to each other. Start here; README.md tells the story of a round in these words.
+//
+// Rules that make the protocol safe (they are what the seeded simulation attacks):
+//  * Any message may be lost, repeated, delayed or reordered. Every message is idempotent, and
+//    whoever still needs an answer sends its message again (kRetryInterval).
+//  * Orders are levels, not edges: an IslandOrder holds all that the coordinator wants of an
+//    island, and a larger `sequence` replaces a smaller one.
+//  * Everything sent by a worker or parameter server carries its incarnation; everything sent by
+//    the coordinator carries its epoch. Smaller ones than those already seen are ignored.
+//  * The coordinator persists a decision before it sends anything that follows from it, and a
+//    parameter server logs a push (and a commit) before it acknowledges it.
+
+#ifndef ATOLL_COMMON_PROTOCOL_CONTROL_H_
+#define ATOLL_COMMON_PROTOCOL_CONTROL_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/job_spec.h"
+#include "common/time.h"
+
+namespace atl {
+
+inline constexpr Duration kRetryInterval = std::chrono::seconds(2);
+inline constexpr Duration kHeartbeatInterval = std::chrono::seconds(2);
+inline constexpr int kMissedHeartbeatsBeforeEviction = 3;
+
+// Sequences of the training data on one endless axis: position p is sequence p % N of epoch p / N
+// in that epoch's shuffled order, N being the data set's number of sequences. Half open.
+struct PositionRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  auto operator<=>(const PositionRange&) const = default;
+};
+
+// One layer's parameters are one contiguous vector of fp32; shards cut it into transferable pieces.
+struct LayerSize {
+  std::string name;
+  int64_t elements = 0;
+
+  bool operator==(const LayerSize&) const = default;
+};
+
+struct ShardPlacement {
+  ShardId shard = 0;
+  int32_t layer = 0;  // index into the job's layers
+  int64_t begin = 0;  // first element within the layer
+  int64_t elements = 0;
+  NodeId server;         // parameter server that holds it
+  std::string endpoint;  // where that server's tensor link listens, "tcp://host:port"
+
+  bool operator==(const ShardPlacement&) const = default;
+};
+
+// What a worker found when it opened a job's model and data. All workers must find the same.
+struct JobFacts {
+  std::vector<LayerSize> layers;
+  int64_t train_sequences = 0;
+  int64_t validation_sequences = 0;
+  uint64_t data_digest = 0;  // of the data set's size and samples of its bytes
+
+  bool operator==(const JobFacts&) const = default;
+};
+
+// ---------------------------------------------------------------------------------- worker -> ----
+
+struct DeviceInfo {
+  std::string kind;  // "cpu", or the GPU's name
+  int64_t memory_bytes = 0;
+  int32_t threads = 0;
+};
+
+// What a restarted worker finds in its local checkpoint.
+struct LocalCheckpoint {
+  JobId job;
+  IslandId island = 0;
+  Version base_version = kNoVersion;
+  int64_t inner_step = 0;               // steps of this island since the job began
+  std::vector<PositionRange> consumed;  // since base_version, not yet pushed
+};
+
+// First message on every new connection.
+struct WorkerHello {
+  std::string software_version;
+  std::vector<DeviceInfo> devices;
+  std::vector<LocalCheckpoint> checkpoints;
+};
+
+// Progress of the island that the worker runs, in every heartbeat.
+struct IslandProgress {
+  JobId job;
+  IslandId island = 0;
+  Generation generation = 0;
+  int64_t seen_sequence = 0;  // newest IslandOrder obeyed
+  Version base_version = kNoVersion;
+  bool ready = false;  // holds base_version's parameters and can train
+  std::string doing;   // "training", "waiting for version 7", ...: for people
+  int64_t inner_step = 0;
+  int64_t tokens = 0;     // trained on by this island since the job began, counted or not
+  double train_loss = 0;  // nats a token, mean of the last steps
+  double learning_rate = 0;
+  double tokens_per_s = 0;          // while training, the last steps
+  double step_seconds_quiet = 0;    // mean step time with no transfer going on
+  double step_seconds_overlap = 0;  // mean step time while a push or pull was going on
+  int64_t pushed_bytes = 0;
+  int64_t pulled_bytes = 0;
+};
+
+struct WorkerHeartbeat {
+  std::optional<IslandProgress> progress;
+};
+
+// Answers to PrepareJob.
+struct JobPrepared {
+  JobId job;
+  JobFacts facts;
+};
+struct JobRefused {
+  JobId job;
+  std::string reason;  // names the file, the field and the remedy
+};
+
+// The island asks for data until it holds leases for `wanted` sequences that it has not used.
+struct LeaseRequest {
+  JobId job;
+  IslandId island = 0;
+  Generation generation = 0;
+  int64_t request = 0;  // number of this request; an answer repeats it
+  int64_t wanted = 0;   // sequences, more than it holds
+};
+
+// The island has made its steps and asks to push. Sent again until the round is committed.
+struct PushRequest {
+  JobId job;
+  ContributionId contribution;
+  int64_t inner_steps = 0;
+  int64_t tokens = 0;
+  double train_loss = 0;
+  std::vector<PositionRange> consumed;  // what the delta was trained on
+};
+
+struct ValidationResult {
+  JobId job;
+  Version version = 0;
+  double loss = 0;  // nats a token
+  int64_t tokens = 0;
+};
+
+// The worker ends on purpose (SIGTERM): it counts as gone at once.
+struct Leaving {
+  std::string reason;
+};
+
+// For `atoll logs`.
+struct WorkerLog {
+  JobId job;
+  std::string text;
+};
+
+using WorkerMessage = std::variant<WorkerHello, WorkerHeartbeat, JobPrepared, JobRefused,
+                                   LeaseRequest, PushRequest, ValidationResult, Leaving, WorkerLog>;
+
+// ---------------------------------------------------------------------------------- -> worker ----
+
+// First answer on a connection. Also sent to parameter servers.
+struct Welcome {
+  Duration heartbeat_interval = kHeartbeatInterval;
+  Duration lease = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
+};
+
+// The connection cannot be served, now or ever: a newer incarnation is attached, the software
+// differs, the name is bad.
+struct Refused {
+  std::string reason;
+  bool final = false;  // true: do not try again
+};
+
+// Open the job's model and data, check them, answer JobPrepared or JobRefused.
+struct PrepareJob {
+  JobId job;
+  JobSpec spec;
+};
+
+enum class RunState { kRun, kPause, kStop };
+
+// What became of the island's newest decided contribution.
+struct ContributionOutcome {
+  ContributionId contribution;
+  Version version = kNoVersion;  // the round that decided it
+  bool accepted = false;
+  bool warm_up_again = false;  // rejected three times in a row: re-pull, forget local progress
+  std::string reason;
+};
+
+// All that the coordinator wants of an island, now. A larger sequence replaces a smaller one.
+struct IslandOrder {
+  JobId job;
+  JobSpec spec;
+  IslandId island = 0;
+  Generation generation = 0;
+  int64_t sequence = 0;
+  RunState run = RunState::kRun;
+  std::string reason;  // of a pause or stop
+
+  std::vector<LayerSize> layers;
+  std::vector<ShardPlacement> shards;
+  std::vector<ShardId> pull_order;  // in which to pull, so that servers are evenly busy
+
+  // Make the initial weights and push them as version 0's only contribution (base kNoVersion).
+  bool initialize = false;
+  Version committed_version = kNoVersion;  // newest version that can be pulled
+  // Go on from the local checkpoint that WorkerHello named instead of from committed_version.
+  bool resume_checkpoint = false;
+  std::optional<ContributionOutcome> outcome;
+
+  int64_t steps_this_round = 0;           // H of this island
+  int64_t tokens_committed = 0;           // by all islands up to committed_version
+  int64_t active_islands = 1;             // for the learning rate between rounds
+  Version validate_version = kNoVersion;  // evaluate this version when it is pulled
+};
+
+struct LeaseGrant {
+  JobId job;
+  IslandId island = 0;
+  Generation generation = 0;
+  int64_t request = 0;
+  std::vector<PositionRange> ranges;
+  bool exhausted = false;  // the job's token budget is leased out: push what there is
+};
+
+// Push the contribution's shards in this order. Granted only where the servers have room.
+struct PushGrant {
+  JobId job;
+  ContributionId contribution;
+  std::vector<ShardId> order;
+};
+
+using ToWorkerMessage =
+    std::variant<Welcome, Refused, PrepareJob, IslandOrder, LeaseGrant, PushGrant>;
+
+// ------------------------------------------------------------------------- parameter server ->
+// ----
+
+// What a parameter server holds of a job.
+struct HeldJob {
+  JobId job;
+  Version version = kNoVersion;           // newest version applied and logged
+  Version snapshot_version = kNoVersion;  // newest durable snapshot
+  std::vector<PushId> staged;             // logged, neither applied nor dropped
+};
+
+struct ServerHello {
+  std::string software_version;
+  std::string endpoint;      // its tensor link, as workers reach it
+  int64_t memory_bytes = 0;  // it may use, for parameters, momentum and staged deltas
+  std::vector<HeldJob> jobs;
+};
+
+struct ServerHeartbeat {
+  int64_t parameter_bytes = 0;  // parameters and momentum
+  int64_t staged_bytes = 0;
+  int64_t log_bytes = 0;
+  int64_t received_bytes = 0;
+  int64_t sent_bytes = 0;
+  std::vector<HeldJob> jobs;  // without `staged`
+};
+
+struct ShardsAssigned {
+  JobId job;
+};
+
+// The push's bytes are in the log and the log is on the disk.
+struct PushStaged {
+  PushId push;
+};
+
+// Inner products of the staged deltas on this server: for each of its layers, in the order of the
+// request's contributions, a k-by-k symmetric matrix, row by row.
+struct LayerGram {
+  int32_t layer = 0;
+  std::vector<double> values;
+};
+struct Statistics {
+  JobId job;
+  Version version = 0;  // the round's
+  std::vector<ContributionId> contributions;
+  std::vector<LayerGram> layers;
+};
+
+struct RoundApplied {
+  JobId job;
+  Version version = 0;
+};
+
+// The server cannot go on with a job: disk full, log damaged, a staged push missing.
+struct ServerFault {
+  JobId job;
+  std::string reason;
+};
+
+using ServerMessage = std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged,
+                                   Statistics, RoundApplied, ServerFault>;
+
+// ------------------------------------------------------------------------- -> parameter server
+// ----
+
+struct OwnedShard {
+  ShardId shard = 0;
+  int32_t layer = 0;
+  int64_t elements = 0;
+
+  bool operator==(const OwnedShard&) const = default;
+};
+
+// Hold these shards. Sent again after every reconnect; a repetition changes nothing.
+struct AssignShards {
+  JobId job;
+  std::vector<OwnedShard> shards;
+  double outer_learning_rate = 0;
+  double outer_momentum = 0;
+  int64_t snapshot_every_rounds = 0;
+};
+
+// Which generation and incarnation of each island may push: older ones are refused (N7).
+struct IslandFence {
+  IslandId island = 0;
+  Generation generation = 0;
+  Incarnation incarnation = 0;
+};
+struct FenceIslands {
+  JobId job;
+  std::vector<IslandFence> islands;
+};
+
+struct CollectStatistics {
+  JobId job;
+  Version version = 0;  // of the round to be decided
+  std::vector<ContributionId> contributions;
+};
+
+// Apply a decided round. The pseudo-gradient is g = sum of weight_i * delta_i (token shares, clip
+// and rejections are already in the weights), and then v <- mu v + g, theta <- theta - eta (g + mu
+// v). Version 0 instead sets theta <- delta_0 * weight_0 with v = 0: the initial weights.
+struct RoundTerm {
+  ContributionId contribution;
+  double weight = 0;
+
+  bool operator==(const RoundTerm&) const = default;
+};
+struct CommitRound {
+  JobId job;
+  Version version = 0;  // applied by a server that is exactly at version - 1
+  std::vector<RoundTerm> terms;
+  std::vector<ContributionId> dropped;  // rejected: forget their staged pushes
+};
+
+// Contributions that no round will use: their island died half way, or is fenced.
+struct DropContributions {
+  JobId job;
+  std::vector<ContributionId> contributions;
+  std::string reason;
+};
+
+// The job has ended. Take a last snapshot, keep serving pulls from it, take no more pushes.
+struct EndJob {
+  JobId job;
+};
+
+using ToServerMessage = std::variant<Welcome, Refused, AssignShards, FenceIslands,
+                                     CollectStatistics, CommitRound, DropContributions, EndJob>;
+
+// ------------------------------------------------------------------------------- envelopes ----
+
+struct FromWorker {
+  NodeId worker;
+  Incarnation incarnation = 0;
+  WorkerMessage message;
+};
+
+struct FromServer {
+  NodeId server;
+  Incarnation incarnation = 0;
+  ServerMessage message;
+};
+
+// The coordinator's epoch grows with every restart of it.
+struct ToWorker {
+  NodeId worker;
+  Incarnation incarnation = 0;  // of the addressee; others ignore the message
+  int64_t epoch = 0;
+  ToWorkerMessage message;
+};
+
+struct ToServer {
+  NodeId server;
+  Incarnation incarnation = 0;
+  int64_t epoch = 0;
+  ToServerMessage message;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROTOCOL_CONTROL_H_

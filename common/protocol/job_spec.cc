@@ -1,0 +1,139 @@
+#include "common/protocol/job_spec.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+absl::Status Bad(absl::string_view field, const absl::AlphaNum& value, absl::string_view rule) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " = ", value, ": must be ", rule));
+}
+
+// [low, high)
+absl::Status InRange(absl::string_view field, double value, double low, double high) {
+  if (std::isfinite(value) && value >= low && value < high) return absl::OkStatus();
+  if (high == std::numeric_limits<double>::infinity()) {
+    return Bad(field, value, absl::StrCat("at least ", low));
+  }
+  return Bad(field, value, absl::StrCat("at least ", low, " and below ", high));
+}
+
+absl::Status IntInRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Bad(field, value, absl::StrCat("between ", low, " and ", high));
+}
+
+absl::Status Required(absl::string_view field, const std::string& value) {
+  if (!value.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is missing: the job needs it"));
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kMany = int64_t{1} << 40;
+
+absl::Status ValidateName(const std::string& name) {
+  ATOLL_RETURN_IF_ERROR(Required("name", name));
+  for (size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    const bool fits = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c == '-' && i > 0);
+    if (!fits || i >= 48) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "name = \"", name, "\": must be at most 48 of a-z, 0-9 and '-', and not begin with '-'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateModel(const ModelSpec& m) {
+  if (!m.config_path.empty()) {
+    if (m.hidden != 0 || m.layers != 0 || m.heads != 0) {
+      return absl::InvalidArgumentError(
+          "model.config_path is given together with model.hidden, layers or heads: give one of the "
+          "two");
+    }
+    return absl::OkStatus();
+  }
+  if (!m.initial_weights_path.empty() && m.hidden == 0 && m.layers == 0 && m.heads == 0) {
+    return absl::OkStatus();  // the folder's config.json has the shape
+  }
+  ATOLL_RETURN_IF_ERROR(IntInRange("model.vocabulary", m.vocabulary, 2, 1 << 24));
+  ATOLL_RETURN_IF_ERROR(IntInRange("model.hidden", m.hidden, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(IntInRange("model.layers", m.layers, 1, 10000));
+  ATOLL_RETURN_IF_ERROR(IntInRange("model.heads", m.heads, 1, 1 << 16));
+  ATOLL_RETURN_IF_ERROR(IntInRange("model.key_value_heads", m.key_value_heads, 0, m.heads));
+  ATOLL_RETURN_IF_ERROR(IntInRange("model.feed_forward", m.feed_forward, 0, 1 << 22));
+  if (m.hidden % m.heads != 0) {
+    return Bad("model.hidden", m.hidden, absl::StrCat("a multiple of model.heads = ", m.heads));
+  }
+  if (m.key_value_heads != 0 && m.heads % m.key_value_heads != 0) {
+    return Bad("model.heads", m.heads,
+               absl::StrCat("a multiple of model.key_value_heads = ", m.key_value_heads));
+  }
+  if (m.family == ModelFamily::kLlama && (m.hidden / m.heads) % 2 != 0) {
+    return Bad("model.hidden", m.hidden, "an even multiple of model.heads: rotary pairs");
+  }
+  if (m.family == ModelFamily::kGpt2 && m.key_value_heads != 0 && m.key_value_heads != m.heads) {
+    return Bad("model.key_value_heads", m.key_value_heads, "left out for GPT-2");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateData(const DataSpec& d) {
+  ATOLL_RETURN_IF_ERROR(Required("data.path", d.path));
+  ATOLL_RETURN_IF_ERROR(InRange("data.validation_fraction", d.validation_fraction, 0, 1));
+  if (d.validation_path.empty() && d.validation_fraction == 0) {
+    return Bad("data.validation_fraction", 0, "above 0, or data.validation_path given");
+  }
+  return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
+}
+
+absl::Status ValidateInner(const InnerSpec& i) {
+  ATOLL_RETURN_IF_ERROR(InRange("inner.learning_rate", i.learning_rate, 0, 100));
+  ATOLL_RETURN_IF_ERROR(
+      InRange("inner.final_learning_rate_ratio", i.final_learning_rate_ratio, 0, 1.0000001));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.warmup_fraction", i.warmup_fraction, 0, 1.0000001));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.beta1", i.beta1, 0, 1));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.beta2", i.beta2, 0, 1));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.epsilon", i.epsilon, 0, 1));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.weight_decay", i.weight_decay, 0, 10));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.clip_norm", i.clip_norm, 0, kInfinity));
+  ATOLL_RETURN_IF_ERROR(IntInRange("inner.batch_sequences", i.batch_sequences, 1, 1 << 20));
+  return IntInRange("inner.micro_batch_sequences", i.micro_batch_sequences, 0, i.batch_sequences);
+}
+
+absl::Status ValidateOuter(const OuterSpec& o) {
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_per_round", o.steps_per_round, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(InRange("outer.learning_rate", o.learning_rate, 0, 100));
+  ATOLL_RETURN_IF_ERROR(InRange("outer.momentum", o.momentum, 0, 1));
+  ATOLL_RETURN_IF_ERROR(InRange("outer.clip_norm", o.clip_norm, 0, kInfinity));
+  ATOLL_RETURN_IF_ERROR(InRange("outer.grace_seconds", o.grace_seconds, 0, 86400));
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.min_islands", o.min_islands, 1, 4096));
+  return IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096);
+}
+
+}  // namespace
+
+absl::Status Validate(const JobSpec& spec) {
+  ATOLL_RETURN_IF_ERROR(ValidateName(spec.name));
+  ATOLL_RETURN_IF_ERROR(ValidateModel(spec.model));
+  ATOLL_RETURN_IF_ERROR(ValidateData(spec.data));
+  ATOLL_RETURN_IF_ERROR(ValidateInner(spec.inner));
+  ATOLL_RETURN_IF_ERROR(ValidateOuter(spec.outer));
+  const ScheduleSpec& s = spec.schedule;
+  ATOLL_RETURN_IF_ERROR(IntInRange("schedule.train_tokens", s.train_tokens,
+                                   spec.data.sequence_length, int64_t{1} << 60));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("schedule.validate_every_rounds", s.validate_every_rounds, 0, kMany));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("schedule.validation_sequences", s.validation_sequences, 1, kMany));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("schedule.checkpoint_every_steps", s.checkpoint_every_steps, 0, kMany));
+  return IntInRange("schedule.snapshot_every_rounds", s.snapshot_every_rounds, 1, kMany);
+}
+
+}  // namespace atl

@@ -1,0 +1,108 @@
+// What a user asks for: one training job. The job file (TOML) maps onto the protobuf message
+// atoll.v1.JobSpec, and that onto this struct; defaults and limits stand here and nowhere else.
+//
+// Rates and sizes are per island unless said otherwise. "Tokens" are training tokens.
+
+#ifndef ATOLL_COMMON_PROTOCOL_JOB_SPEC_H_
+#define ATOLL_COMMON_PROTOCOL_JOB_SPEC_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+
+namespace atl {
+
+enum class ModelFamily { kLlama, kGpt2 };
+
+// Shape of the model. Either these numbers, or `config_path` names a Hugging Face config.json on
+// every worker that holds them.
+struct ModelSpec {
+  ModelFamily family = ModelFamily::kLlama;
+  std::string config_path;
+  int64_t vocabulary = 256;
+  int64_t hidden = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t key_value_heads = 0;  // 0: as many as heads
+  int64_t feed_forward = 0;     // 0: the family's usual multiple of hidden
+  bool tied_head = false;
+
+  // Folder with config.json and safetensors on every worker; empty: random by `seed`.
+  std::string initial_weights_path;
+  uint64_t seed = 1;
+};
+
+enum class DataFormat { kText, kTokens16, kMegatron };
+
+struct DataSpec {
+  DataFormat format = DataFormat::kText;
+  std::string path;             // a file that every worker can read
+  std::string validation_path;  // empty: the last `validation_fraction` of `path`
+  double validation_fraction = 0.05;
+  int64_t sequence_length = 256;  // tokens
+  uint64_t shuffle_seed = 1;      // order of the sequences within each epoch
+};
+
+// AdamW inside an island. The learning rate rises linearly over the first `warmup_fraction` of the
+// job's tokens and then follows a cosine down to learning_rate * final_learning_rate_ratio.
+struct InnerSpec {
+  double learning_rate = 1e-3;
+  double final_learning_rate_ratio = 0.1;
+  double warmup_fraction = 0.02;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;             // global L2 norm of the gradient; 0: no clipping
+  int64_t batch_sequences = 8;        // sequences of one inner step
+  int64_t micro_batch_sequences = 0;  // 0: the whole batch at once
+};
+
+// What an island does between its push and its pull.
+enum class Overlap {
+  kNone,   // waits
+  kCarry,  // trains on: theta <- theta_v + (theta_now - theta_push) when version v arrives
+};
+
+// Outer rounds; see coordinator/core/README.md for the rules of the penalty.
+struct OuterSpec {
+  int64_t steps_per_round = 64;  // H of the fastest island
+  bool balance_steps = true;     // slower islands make proportionally fewer steps a round
+  double learning_rate = 0.7;
+  double momentum = 0.8;
+  double clip_norm = 1.0;     // of the averaged pseudo-gradient (phi); 0: no clipping
+  double grace_seconds = 10;  // from the first complete arrival of a round
+  bool wait_for_all = false;  // synchronous: the grace time does not end a round
+  Overlap overlap = Overlap::kCarry;
+  Encoding push_encoding = Encoding::kFloat32;
+  bool reject_outliers = true;
+  int64_t min_islands = 1;  // the job starts, and goes on, with at least so many
+  int64_t max_islands = 64;
+};
+
+struct ScheduleSpec {
+  int64_t train_tokens = 0;           // of all islands together; required
+  int64_t validate_every_rounds = 4;  // 0: only at start and end
+  int64_t validation_sequences = 64;
+  int64_t checkpoint_every_steps = 32;  // local checkpoint of each worker; 0: none
+  int64_t snapshot_every_rounds = 8;    // of each parameter server
+};
+
+struct JobSpec {
+  std::string name;
+  ModelSpec model;
+  DataSpec data;
+  InnerSpec inner;
+  OuterSpec outer;
+  ScheduleSpec schedule;
+};
+
+// Every limit of every field. The message names the field as the job file spells it
+// ("outer.momentum = 1.5: must be at least 0 and below 1").
+absl::Status Validate(const JobSpec& spec);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROTOCOL_JOB_SPEC_H_

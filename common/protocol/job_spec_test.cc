@@ -1,0 +1,58 @@
+#include "common/protocol/job_spec.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+
+namespace atl {
+namespace {
+
+JobSpec GoodSpec() {
+  JobSpec spec;
+  spec.name = "tiny";
+  spec.model.hidden = 64;
+  spec.model.layers = 2;
+  spec.model.heads = 4;
+  spec.data.path = "corpus.txt";
+  spec.schedule.train_tokens = 1 << 20;
+  return spec;
+}
+
+std::string MessageAfter(const std::function<void(JobSpec&)>& change) {
+  JobSpec spec = GoodSpec();
+  change(spec);
+  return std::string(Validate(spec).message());
+}
+
+TEST_CASE("a complete job is accepted") { REQUIRE(Validate(GoodSpec()).ok()); }
+
+TEST_CASE("a refusal names the field, the value and the rule") {
+  REQUIRE(MessageAfter([](JobSpec& s) { s.outer.momentum = 1.5; }) ==
+          "outer.momentum = 1.5: must be at least 0 and below 1");
+  REQUIRE(MessageAfter([](JobSpec& s) { s.model.heads = 5; }) ==
+          "model.hidden = 64: must be a multiple of model.heads = 5");
+  REQUIRE(MessageAfter([](JobSpec& s) { s.data.path.clear(); }) ==
+          "data.path is missing: the job needs it");
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.schedule.train_tokens = 0;
+          }).find("schedule.train_tokens = 0: must be between 256 and") == 0);
+  REQUIRE(MessageAfter([](JobSpec& s) { s.name = "Tiny Model"; }).find("name = \"Tiny Model\"") ==
+          0);
+}
+
+TEST_CASE("not-a-number and infinity are never in range") {
+  REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.learning_rate = std::nan(""); }).empty());
+  REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.clip_norm = 1.0 / 0.0; }).empty());
+}
+
+TEST_CASE("a model is either numbers or a config file") {
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.model.config_path = "config.json";
+          }).find("model.config_path is given together with") == 0);
+  JobSpec spec = GoodSpec();
+  spec.model = ModelSpec{};
+  spec.model.config_path = "config.json";
+  REQUIRE(Validate(spec).ok());
+}
+
+}  // namespace
+}  // namespace atl
