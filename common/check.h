@@ -1,5 +1,5 @@
-// CHECK: for what cannot happen unless Atoll has a bug. It stays in release builds. What can happen
-// (bad input, a dead peer, a full disk) is an absl::Status instead.
+// ATOLL_CHECK: for what cannot happen unless Atoll has a bug. It stays in release builds. What can
+// happen (bad input, a dead peer, a full disk) is an absl::Status instead.
 
 #ifndef ATOLL_COMMON_CHECK_H_
 #define ATOLL_COMMON_CHECK_H_
@@ -21,8 +21,8 @@ namespace atl::internal {
 
 }  // namespace atl::internal
 
-// CHECK(condition) or CHECK(condition, pieces of a message...).
-#define CHECK(condition, ...)                                                                    \
+// ATOLL_CHECK(condition) or ATOLL_CHECK(condition, pieces of a message...).
+#define ATOLL_CHECK(condition, ...)                                                              \
   do {                                                                                           \
     if (!(condition)) [[unlikely]] {                                                             \
       ::atl::internal::CheckFailed(__FILE__, __LINE__, #condition, ::absl::StrCat(__VA_ARGS__)); \

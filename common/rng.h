@@ -36,7 +36,7 @@ class Rng {
 
   // Uniform in [0, bound), without bias. REQUIRES: bound > 0.
   uint64_t Below(uint64_t bound) {
-    CHECK(bound > 0);
+    ATOLL_CHECK(bound > 0);
     const uint64_t reject_below = -bound % bound;
     uint64_t value = Next();
     while (value < reject_below) value = Next();

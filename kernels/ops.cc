@@ -6,31 +6,31 @@ namespace atl {
 namespace {
 
 void CheckTensor(const Tensor& x, const char* name) {
-  CHECK(x.rows >= 0 && x.cols >= 0 && x.stride >= x.cols, name, ": ", x.rows, " x ", x.cols,
-        " with stride ", x.stride);
+  ATOLL_CHECK(x.rows >= 0 && x.cols >= 0 && x.stride >= x.cols, name, ": ", x.rows, " x ", x.cols,
+              " with stride ", x.stride);
 }
 
 void CheckShape(const Tensor& x, const char* name, int64_t rows, int64_t cols) {
   CheckTensor(x, name);
-  CHECK(x.rows == rows && x.cols == cols, name, " is ", x.rows, " x ", x.cols, ", not ", rows,
-        " x ", cols);
+  ATOLL_CHECK(x.rows == rows && x.cols == cols, name, " is ", x.rows, " x ", x.cols, ", not ", rows,
+              " x ", cols);
 }
 
 void CheckF32(const Tensor& x, const char* name, int64_t rows, int64_t cols) {
   CheckShape(x, name, rows, cols);
-  CHECK(x.dtype == DType::kFloat32, name, " must be f32");
+  ATOLL_CHECK(x.dtype == DType::kFloat32, name, " must be f32");
 }
 
 void CheckInt32(const Tensor& x, const char* name, int64_t cols) {
   CheckShape(x, name, 1, cols);
-  CHECK(x.dtype == DType::kInt32, name, " must be int32");
+  ATOLL_CHECK(x.dtype == DType::kInt32, name, " must be int32");
 }
 
 // An activation of the same type as `like`.
 void CheckAct(const Tensor& x, const char* name, int64_t rows, int64_t cols, const Tensor& like) {
   CheckShape(x, name, rows, cols);
-  CHECK(x.dtype != DType::kInt32, name, " must hold reals");
-  CHECK(x.dtype == like.dtype, name, ": activations of one operation have one dtype");
+  ATOLL_CHECK(x.dtype != DType::kInt32, name, " must hold reals");
+  ATOLL_CHECK(x.dtype == like.dtype, name, ": activations of one operation have one dtype");
 }
 
 void CheckOptionalAct(const Tensor& x, const char* name, int64_t rows, int64_t cols,
@@ -39,21 +39,22 @@ void CheckOptionalAct(const Tensor& x, const char* name, int64_t rows, int64_t c
 }
 
 void CheckSequences(int64_t rows, int64_t seq_len, int64_t position_offset) {
-  CHECK(seq_len > 0 && rows % seq_len == 0, rows, " rows are not whole sequences of ", seq_len);
-  CHECK(position_offset >= 0);
+  ATOLL_CHECK(seq_len > 0 && rows % seq_len == 0, rows, " rows are not whole sequences of ",
+              seq_len);
+  ATOLL_CHECK(position_offset >= 0);
 }
 
 void CheckPositions(const Tensor& x, const char* name, int64_t needed, int64_t cols) {
   CheckTensor(x, name);
-  CHECK(x.rows >= needed && x.cols == cols, name, " is ", x.rows, " x ", x.cols, "; needs ", needed,
-        " rows of ", cols);
+  ATOLL_CHECK(x.rows >= needed && x.cols == cols, name, " is ", x.rows, " x ", x.cols, "; needs ",
+              needed, " rows of ", cols);
 }
 
 void CheckAttention(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
                     const Tensor& out, const Tensor& lse) {
-  CHECK(s.batch > 0 && s.seq_len > 0 && s.head_dim > 0 && s.kv_heads > 0);
-  CHECK(s.heads > 0 && s.heads % s.kv_heads == 0, s.heads, " heads over ", s.kv_heads);
-  CHECK(s.scale > 0, "attention needs a scale");
+  ATOLL_CHECK(s.batch > 0 && s.seq_len > 0 && s.head_dim > 0 && s.kv_heads > 0);
+  ATOLL_CHECK(s.heads > 0 && s.heads % s.kv_heads == 0, s.heads, " heads over ", s.kv_heads);
+  ATOLL_CHECK(s.scale > 0, "attention needs a scale");
   const int64_t n = s.batch * s.seq_len;
   CheckAct(q, "q", n, s.heads * s.head_dim, q);
   CheckAct(k, "k", n, s.kv_heads * s.head_dim, q);
@@ -64,7 +65,7 @@ void CheckAttention(const AttentionShape& s, const Tensor& q, const Tensor& k, c
 
 void CheckFlat(const Tensor& x, const char* name, const Tensor& like) {
   CheckF32(x, name, like.rows, like.cols);
-  CHECK(x.contiguous(), name, " must be contiguous");
+  ATOLL_CHECK(x.contiguous(), name, " must be contiguous");
 }
 
 }  // namespace
@@ -99,7 +100,7 @@ void EmbeddingForward::Check() const {
   CheckAct(table, "table", table.rows, y.cols, y);
   if (positions.present()) {
     CheckPositions(positions, "positions", position_offset + seq_len, y.cols);
-    CHECK(positions.dtype == y.dtype);
+    ATOLL_CHECK(positions.dtype == y.dtype);
   }
 }
 
@@ -109,7 +110,7 @@ void EmbeddingBackwardWeight::Check() const {
   CheckF32(dtable, "dtable", dtable.rows, dy.cols);
   if (dpositions.present()) {
     CheckPositions(dpositions, "dpositions", position_offset + seq_len, dy.cols);
-    CHECK(dpositions.dtype == DType::kFloat32);
+    ATOLL_CHECK(dpositions.dtype == DType::kFloat32);
   }
 }
 
@@ -162,16 +163,16 @@ void LayerNormBackwardWeight::Check() const {
 
 void RopeTable::Check() const {
   CheckF32(table, "table", table.rows, table.cols);
-  CHECK(table.cols % 2 == 0, "heads of odd size ", table.cols, " cannot turn");
-  CHECK(theta > 0);
+  ATOLL_CHECK(table.cols % 2 == 0, "heads of odd size ", table.cols, " cannot turn");
+  ATOLL_CHECK(theta > 0);
 }
 
 void Rope::Check() const {
   CheckAct(x, "x", x.rows, x.cols, x);
   CheckSequences(x.rows, seq_len, position_offset);
   CheckPositions(table, "table", position_offset + seq_len, table.cols);
-  CHECK(table.dtype == DType::kFloat32 && table.cols > 0 && table.cols % 2 == 0);
-  CHECK(x.cols % table.cols == 0, x.cols, " channels are not whole heads of ", table.cols);
+  ATOLL_CHECK(table.dtype == DType::kFloat32 && table.cols > 0 && table.cols % 2 == 0);
+  ATOLL_CHECK(x.cols % table.cols == 0, x.cols, " channels are not whole heads of ", table.cols);
 }
 
 void AttentionForward::Check() const { CheckAttention(shape, q, k, v, out, lse); }
@@ -199,18 +200,18 @@ void SwigluBackward::Check() const {
 void GeluForward::Check() const {
   CheckAct(x, "x", y.rows, y.cols, y);
   CheckAct(y, "y", y.rows, y.cols, y);
-  CHECK(kind != Activation::kNone);
+  ATOLL_CHECK(kind != Activation::kNone);
 }
 
 void GeluBackward::Check() const {
   for (const Tensor* t : {&x, &dy, &dx}) CheckAct(*t, "a tensor of GELU", dy.rows, dy.cols, dy);
-  CHECK(kind != Activation::kNone);
+  ATOLL_CHECK(kind != Activation::kNone);
 }
 
 void AddScaled::Check() const {
   for (const Tensor* x : {&a, &b, &out}) {
     CheckShape(*x, "a tensor of AddScaled", out.rows, out.cols);
-    CHECK(x->dtype != DType::kInt32, "AddScaled adds reals");
+    ATOLL_CHECK(x->dtype != DType::kInt32, "AddScaled adds reals");
   }
 }
 
@@ -219,7 +220,7 @@ void Scale::Check() const { CheckAct(x, "x", x.rows, x.cols, x); }
 void Convert::Check() const {
   CheckShape(from, "from", to.rows, to.cols);
   CheckShape(to, "to", from.rows, from.cols);
-  CHECK((from.dtype == DType::kInt32) == (to.dtype == DType::kInt32), "tokens are not reals");
+  ATOLL_CHECK((from.dtype == DType::kInt32) == (to.dtype == DType::kInt32), "tokens are not reals");
 }
 
 void CrossEntropy::Check() const {
@@ -234,9 +235,9 @@ void AdamW::Check() const {
   if (grad_scale.present()) CheckF32(grad_scale, "grad_scale", 1, 1);
   if (param_copy.present()) {
     CheckShape(param_copy, "param_copy", param.rows, param.cols);
-    CHECK(param_copy.dtype == DType::kBfloat16 && param_copy.contiguous());
+    ATOLL_CHECK(param_copy.dtype == DType::kBfloat16 && param_copy.contiguous());
   }
-  CHECK(step >= 1, "AdamW counts steps from 1");
+  ATOLL_CHECK(step >= 1, "AdamW counts steps from 1");
 }
 
 void SumOfSquares::Check() const {
@@ -247,7 +248,7 @@ void SumOfSquares::Check() const {
 void ClipScale::Check() const {
   CheckF32(sum_of_squares, "sum_of_squares", 1, 1);
   CheckF32(scale, "scale", 1, 1);
-  CHECK(max_norm > 0);
+  ATOLL_CHECK(max_norm > 0);
 }
 
 }  // namespace atl

@@ -58,10 +58,10 @@ struct LinearBackwardWeight {
 // ---- Embedding: y[n] = table[tokens[n]] + positions[position_offset + n mod T]. ----
 
 struct EmbeddingForward {
-  Tensor tokens;     // int32 [1, N]; each in [0, V): the data loader's promise
-  Tensor table;      // act [V, C]
-  Tensor positions;  // act [>= position_offset + T, C]; optional (learned positions)
-  Tensor y;          // act [N, C]
+  Tensor tokens;        // int32 [1, N]; each in [0, V): the data loader's promise
+  Tensor table;         // act [V, C]
+  Tensor positions;     // act [>= position_offset + T, C]; optional (learned positions)
+  Tensor y;             // act [N, C]
   int64_t seq_len = 0;  // T, divides N
   int64_t position_offset = 0;
   void Check() const;

@@ -56,18 +56,19 @@ struct Tensor {
 
   template <typename T>
   T* as() const {
-    CHECK(dtype == DTypeOf<T>(), "a tensor of dtype ", static_cast<int>(dtype), " read as another");
+    ATOLL_CHECK(dtype == DTypeOf<T>(), "a tensor of dtype ", static_cast<int>(dtype),
+                " read as another");
     return static_cast<T*>(data);
   }
   float* f32() const { return as<float>(); }
 
   // Columns [begin, begin + count), or rows, of this tensor.
   Tensor Columns(int64_t begin, int64_t count) const {
-    CHECK(begin >= 0 && count >= 0 && begin + count <= cols);
+    ATOLL_CHECK(begin >= 0 && count >= 0 && begin + count <= cols);
     return {At(begin), dtype, rows, count, stride};
   }
   Tensor Rows(int64_t begin, int64_t count) const {
-    CHECK(begin >= 0 && count >= 0 && begin + count <= rows);
+    ATOLL_CHECK(begin >= 0 && count >= 0 && begin + count <= rows);
     return {At(begin * stride), dtype, count, cols, stride};
   }
 

@@ -24,7 +24,7 @@ bool SpinUntil(const Condition& condition) {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  CHECK(threads >= 1, "a pool needs a thread");
+  ATOLL_CHECK(threads >= 1, "a pool needs a thread");
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { Work(i); });
 }
 

@@ -28,9 +28,12 @@ class ThreadPool {
   // `thread` does not depend on the number of threads. body must not call For.
   template <typename Body>
   void For(int64_t blocks, const Body& body) {
-    Run(blocks, [](const void* b, int64_t block, int thread) {
-      (*static_cast<const Body*>(b))(block, thread);
-    }, &body);
+    Run(
+        blocks,
+        [](const void* b, int64_t block, int thread) {
+          (*static_cast<const Body*>(b))(block, thread);
+        },
+        &body);
   }
 
  private:

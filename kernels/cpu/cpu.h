@@ -9,8 +9,8 @@
 
 namespace atl {
 
-// Computes on `threads` >= 1 threads, the caller's included. Operations run inside the call. Results
-// do not depend on the number of threads.
+// Computes on `threads` >= 1 threads, the caller's included. Operations run inside the call.
+// Results do not depend on the number of threads.
 std::unique_ptr<Backend> NewCpuBackend(int threads);
 
 }  // namespace atl
