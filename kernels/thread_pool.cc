@@ -1,5 +1,9 @@
 #include "kernels/thread_pool.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "common/check.h"
 
 namespace atl {
@@ -21,6 +25,20 @@ bool SpinUntil(const Condition& condition) {
   return false;
 }
 
+// Flushes denormals to zero on this thread while it lives.
+class FlushDenormals {
+ public:
+#if defined(__x86_64__)
+  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero); }
+  ~FlushDenormals() { _mm_setcsr(saved_); }
+
+ private:
+  static constexpr unsigned kFlushToZero = 0x8000;
+  static constexpr unsigned kDenormalsAreZero = 0x0040;
+  unsigned saved_;
+#endif
+};
+
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
@@ -39,6 +57,7 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::Run(int64_t blocks, Function function, const void* body) {
   if (workers_.empty() || blocks <= 1) {
+    [[maybe_unused]] FlushDenormals flush;
     for (int64_t block = 0; block < blocks; ++block) function(body, block, 0);
     return;
   }
@@ -79,6 +98,7 @@ void ThreadPool::Work(int thread) {
 }
 
 void ThreadPool::DoBlocks(int thread) {
+  [[maybe_unused]] FlushDenormals flush;
   while (true) {
     const int64_t block = next_block_.fetch_add(1);
     if (block >= blocks_) return;

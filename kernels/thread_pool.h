@@ -25,7 +25,8 @@ class ThreadPool {
 
   // Calls body(block, thread) once for every block in [0, blocks), thread in [0, threads()), and
   // returns when all are done. Any thread may get any block: a result that does not depend on
-  // `thread` does not depend on the number of threads. body must not call For.
+  // `thread` does not depend on the number of threads. body must not call For. Blocks run with
+  // denormal numbers flushed to zero: decaying moments would otherwise reach them and crawl.
   template <typename Body>
   void For(int64_t blocks, const Body& body) {
     Run(

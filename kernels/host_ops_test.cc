@@ -1,0 +1,182 @@
+#include "kernels/host_ops.h"
+
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "common/rng.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kSize = 200'003;  // several tasks and a tail
+
+std::vector<float> Numbers(uint64_t seed, int64_t size = kSize) {
+  Rng rng(seed);
+  std::vector<float> numbers(size);
+  for (float& x : numbers) x = static_cast<float>(rng.Normal());
+  return numbers;
+}
+
+DeltaView View(const std::vector<float>& x) {
+  return {x.data(), DType::kFloat32, static_cast<int64_t>(x.size())};
+}
+
+DeltaView View(const std::vector<Bfloat16>& x) {
+  return {x.data(), DType::kBfloat16, static_cast<int64_t>(x.size())};
+}
+
+std::vector<Bfloat16> Rounded(const std::vector<float>& x) {
+  ThreadPool pool(1);
+  std::vector<Bfloat16> rounded(x.size());
+  ToBfloat16(x, rounded, pool);
+  return rounded;
+}
+
+float Value(Bfloat16 x) { return std::bit_cast<float>(uint32_t{x} << 16); }
+
+struct Shard {
+  std::vector<float> theta = Numbers(1);
+  std::vector<float> velocity = Numbers(2);
+};
+
+TEST_CASE("the outer step follows its formula for deltas of both types") {
+  const std::vector<float> first = Numbers(3);
+  const std::vector<Bfloat16> second = Rounded(Numbers(4));
+  const WeightedDelta deltas[] = {{View(first), 0.75f}, {View(second), 0.25f}};
+  Shard shard;
+  const Shard before = shard;
+  ThreadPool pool(1);
+  OuterNesterov(shard.theta, shard.velocity, deltas, 0.7f, 0.6f, pool);
+  for (int64_t i = 0; i < kSize; ++i) {
+    const double g = 0.75 * first[i] + 0.25 * Value(second[i]);
+    const double v = 0.6 * before.velocity[i] + g;
+    const double theta = before.theta[i] - 0.7 * (g + 0.6 * v);
+    if (std::abs(shard.velocity[i] - v) > 1e-6 || std::abs(shard.theta[i] - theta) > 1e-6) {
+      FAIL("element " << i << ": " << shard.theta[i] << ", not " << theta);
+    }
+  }
+}
+
+TEST_CASE("a lone delta takes the short way to the same result") {
+  const std::vector<float> delta = Numbers(3), zero(kSize, 0.0f);
+  const WeightedDelta one[] = {{View(delta), 0.5f}};
+  const WeightedDelta two[] = {{View(delta), 0.5f}, {View(zero), 1.0f}};
+  Shard shard, other;
+  ThreadPool pool(1);
+  OuterNesterov(shard.theta, shard.velocity, one, 0.7f, 0.8f, pool);
+  OuterNesterov(other.theta, other.velocity, two, 0.7f, 0.8f, pool);
+  for (int64_t i = 0; i < kSize; ++i) {
+    if (std::abs(shard.theta[i] - other.theta[i]) > 1e-6) FAIL("element " << i);
+  }
+}
+
+TEST_CASE("without deltas the momentum alone moves the parameters") {
+  std::vector<float> theta = {1.0f}, velocity = {2.0f};
+  ThreadPool pool(1);
+  OuterNesterov(theta, velocity, {}, 0.5f, 0.5f, pool);
+  REQUIRE(velocity[0] == 1.0f);
+  REQUIRE(theta[0] == 0.75f);
+}
+
+TEST_CASE("the outer step and the Gram matrix do not depend on the number of threads") {
+  const std::vector<float> a = Numbers(5), b = Numbers(6), c = Numbers(7);
+  const WeightedDelta deltas[] = {{View(a), 0.2f}, {View(b), 0.3f}, {View(c), 0.5f}};
+  const DeltaView views[] = {View(a), View(b), View(c)};
+  Shard alone, together;
+  std::vector<double> gram_alone(9), gram_together(9);
+  ThreadPool one(1), three(3);
+  OuterNesterov(alone.theta, alone.velocity, deltas, 0.7f, 0.8f, one);
+  OuterNesterov(together.theta, together.velocity, deltas, 0.7f, 0.8f, three);
+  GramMatrix(views, gram_alone, one);
+  GramMatrix(views, gram_together, three);
+  REQUIRE(alone.theta == together.theta);
+  REQUIRE(alone.velocity == together.velocity);
+  REQUIRE(gram_alone == gram_together);
+}
+
+TEST_CASE("the Gram matrix holds every pair's dot product") {
+  const std::vector<float> a = Numbers(5);
+  const std::vector<Bfloat16> b = Rounded(Numbers(6));
+  const DeltaView views[] = {View(a), View(b)};
+  double aa = 0, ab = 0, bb = 0;
+  for (int64_t i = 0; i < kSize; ++i) {
+    aa += double{a[i]} * a[i];
+    ab += double{a[i]} * Value(b[i]);
+    bb += double{Value(b[i])} * Value(b[i]);
+  }
+  std::vector<double> gram(4);
+  ThreadPool pool(2);
+  GramMatrix(views, gram, pool);
+  REQUIRE(gram[0] == Approx(aa).epsilon(1e-12));
+  REQUIRE(gram[1] == Approx(ab).epsilon(1e-9));
+  REQUIRE(gram[2] == gram[1]);
+  REQUIRE(gram[3] == Approx(bb).epsilon(1e-12));
+}
+
+TEST_CASE("a delta that is not finite shows in its Gram entries and nowhere else") {
+  std::vector<float> bad = Numbers(5);
+  bad[kSize - 1] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> good = Numbers(6);
+  const DeltaView views[] = {View(bad), View(good)};
+  std::vector<double> gram(4);
+  ThreadPool pool(1);
+  GramMatrix(views, gram, pool);
+  REQUIRE(!std::isfinite(gram[0]));
+  REQUIRE(!std::isfinite(gram[1]));
+  REQUIRE(std::isfinite(gram[3]));
+}
+
+TEST_CASE("bfloat16 rounds to nearest, ties to even, and keeps NaN and infinity") {
+  const float inf = std::numeric_limits<float>::infinity();
+  // 1 + 2^-8 lies halfway between 1 and 1 + 2^-7; 1 + 3 * 2^-8 halfway below 1 + 2^-6.
+  const std::vector<float> from = {0.0f,   -0.0f,        1.0f, 1.00390625f, 1.01171875f,
+                                   1.004f, -1.00390625f, inf,  -inf,        3.4028235e38f};
+  const std::vector<Bfloat16> to = Rounded(from);
+  const std::vector<float> expected = {0.0f,       -0.0f, 1.0f, 1.0f, 1.015625f,
+                                       1.0078125f, -1.0f, inf,  -inf, inf};
+  for (size_t i = 0; i < from.size(); ++i) {
+    REQUIRE(std::bit_cast<uint32_t>(Value(to[i])) == std::bit_cast<uint32_t>(expected[i]));
+  }
+  const uint32_t nans[] = {0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7f800001u};
+  for (const uint32_t bits : nans) {
+    REQUIRE(std::isnan(Value(Rounded({std::bit_cast<float>(bits)})[0])));
+  }
+}
+
+TEST_CASE("bfloat16 and back keeps what bfloat16 can hold") {
+  const std::vector<Bfloat16> rounded = Rounded(Numbers(8));
+  std::vector<float> widened(kSize);
+  ThreadPool pool(2);
+  FromBfloat16(rounded, widened, pool);
+  REQUIRE(Rounded(widened) == rounded);
+  REQUIRE(widened[kSize - 1] == Value(rounded[kSize - 1]));
+}
+
+TEST_CASE("every block of a loop runs once, whatever the number of threads") {
+  for (int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    std::vector<int> runs(1000, 0);
+    for (int round = 0; round < 200; ++round) {
+      pool.For(1000, [&](int64_t block, int thread) {
+        if (thread < threads) ++runs[block];
+      });
+    }
+    for (int count : runs) REQUIRE(count == 200);
+  }
+}
+
+TEST_CASE("threads that fell asleep between loops wake for the next one") {
+  ThreadPool pool(3);
+  for (int round = 0; round < 5; ++round) {
+    std::vector<int> runs(64, 0);
+    pool.For(64, [&](int64_t block, int) { ++runs[block]; });
+    REQUIRE(runs == std::vector<int>(64, 1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than any thread spins
+  }
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,10 @@
+"""Compiler options of files with vectorised loops."""
+
+# Signalling NaNs and errno play no part in kernels; both stop loops from being vectorised. V16
+# values are passed only between inlined functions, so the warning about their ABI is void.
+KERNEL_COPTS = [
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wno-psabi",
+]

@@ -1,0 +1,164 @@
+// Vectors of 16 floats, and functions compiled for several instruction sets at once.
+//
+// Code written with V16 compiles to AVX-512, AVX2 or plain SSE from one source (the compiler splits
+// a V16 into as many registers as it takes), with the same results up to fused multiply-adds.
+// Everything here is force-inlined, so that it takes on the instruction set of the kernel that
+// uses it; ATOLL_KERNEL makes such kernels.
+
+#ifndef ATOLL_KERNELS_SIMD_H_
+#define ATOLL_KERNELS_SIMD_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/tensor.h"
+
+#define ATOLL_INLINE __attribute__((always_inline)) inline
+
+// ATOLL_KERNEL(Name, (float* x, int64_t n), (x, n)) { body } defines void Name(float* x, int64_t
+// n), which runs the body compiled for the best instruction set of this machine. (Not
+// target_clones: its resolvers run before the sanitizers are ready.)
+#if defined(__x86_64__) && defined(__GNUC__)
+#define ATOLL_KERNEL(name, parameters, arguments)                             \
+  ATOLL_INLINE void name##Body parameters;                                    \
+  __attribute__((target("arch=x86-64-v4"))) static void name##V4 parameters { \
+    name##Body arguments;                                                     \
+  }                                                                           \
+  __attribute__((target("arch=x86-64-v3"))) static void name##V3 parameters { \
+    name##Body arguments;                                                     \
+  }                                                                           \
+  static void name##V1 parameters { name##Body arguments; }                   \
+  void name parameters {                                                      \
+    switch (::atl::simd::InstructionLevel()) {                                \
+      case 4:                                                                 \
+        return name##V4 arguments;                                            \
+      case 3:                                                                 \
+        return name##V3 arguments;                                            \
+      default:                                                                \
+        return name##V1 arguments;                                            \
+    }                                                                         \
+  }                                                                           \
+  ATOLL_INLINE void name##Body parameters
+#else
+#define ATOLL_KERNEL(name, parameters, arguments) void name parameters
+#endif
+
+namespace atl::simd {
+
+// 4: x86-64-v4 (AVX-512), 3: x86-64-v3 (AVX2), 1: anything else.
+inline int InstructionLevel() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  static const int level =
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+          ? 4
+      : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3
+                                                                        : 1;
+  return level;
+#else
+  return 1;
+#endif
+}
+
+using V16 = float __attribute__((vector_size(64)));
+using I16 = int32_t __attribute__((vector_size(64)));
+using H16 = uint16_t __attribute__((vector_size(32)));
+using D8 = double __attribute__((vector_size(64)));
+using F8 = float __attribute__((vector_size(32)));
+using F4 = float __attribute__((vector_size(16)));
+
+inline constexpr int64_t kLanes = 16;
+
+ATOLL_INLINE V16 Splat(float x) { return x - V16{}; }
+
+ATOLL_INLINE V16 Load(const float* p) {
+  V16 v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+ATOLL_INLINE void Store(float* p, V16 v) { std::memcpy(p, &v, sizeof(v)); }
+
+// The first n < 16 elements; zeroes behind them.
+ATOLL_INLINE V16 LoadFirst(const float* p, int64_t n) {
+  float lanes[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
+  return Load(lanes);
+}
+
+ATOLL_INLINE void StoreFirst(float* p, V16 v, int64_t n) {
+  float lanes[kLanes];
+  Store(lanes, v);
+  for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
+}
+
+ATOLL_INLINE V16 Max(V16 a, V16 b) { return a > b ? a : b; }
+ATOLL_INLINE V16 Min(V16 a, V16 b) { return a < b ? a : b; }
+
+// Sum and largest of the lanes, joined by halves.
+ATOLL_INLINE float Sum(V16 v) {
+  F8 a8, b8;
+  std::memcpy(&a8, &v, sizeof(a8));
+  std::memcpy(&b8, reinterpret_cast<char*>(&v) + sizeof(a8), sizeof(b8));
+  a8 += b8;
+  F4 a4, b4;
+  std::memcpy(&a4, &a8, sizeof(a4));
+  std::memcpy(&b4, reinterpret_cast<char*>(&a8) + sizeof(a4), sizeof(b4));
+  a4 += b4;
+  return (a4[0] + a4[2]) + (a4[1] + a4[3]);
+}
+
+ATOLL_INLINE float Largest(V16 v) {
+  F8 a8, b8;
+  std::memcpy(&a8, &v, sizeof(a8));
+  std::memcpy(&b8, reinterpret_cast<char*>(&v) + sizeof(a8), sizeof(b8));
+  a8 = a8 > b8 ? a8 : b8;
+  float largest = a8[0];
+  for (int i = 1; i < 8; ++i) largest = largest > a8[i] ? largest : a8[i];
+  return largest;
+}
+
+// e^x to 2 units in the last place for x in [-87, 88]; clamped outside; NaN stays NaN.
+ATOLL_INLINE V16 Exp(V16 x) {
+  x = x < -87.0f ? Splat(-87.0f) : x;  // comparisons with NaN are false, so a NaN passes
+  x = x > 88.0f ? Splat(88.0f) : x;
+  // x = n ln 2 + r with integer n: adding 1.5 * 2^23 leaves n, rounded, in the low bits.
+  const V16 magic = Splat(12582912.0f);
+  const V16 shifted = x * 1.44269504f + magic;
+  const V16 n = shifted - magic;
+  const V16 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  V16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  return (V16)((I16)p + ((I16)shifted << 23));
+}
+
+ATOLL_INLINE V16 Sigmoid(V16 x) { return 1.0f / (1.0f + Exp(-x)); }
+
+ATOLL_INLINE V16 Sqrt(V16 x) {
+  V16 y;
+  for (int i = 0; i < kLanes; ++i) y[i] = __builtin_sqrtf(x[i]);
+  return y;
+}
+
+ATOLL_INLINE V16 FromBfloat16(const Bfloat16* p) {
+  H16 half;
+  std::memcpy(&half, p, sizeof(half));
+  return (V16)(__builtin_convertvector(half, I16) << 16);
+}
+
+// To nearest, ties to even; a NaN stays one (quiet).
+ATOLL_INLINE void ToBfloat16(Bfloat16* p, V16 v) {
+  const I16 bits = (I16)v;
+  const I16 rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  const I16 result = v == v ? rounded : (bits | 0x400000);
+  const H16 half = __builtin_convertvector((result >> 16) & 0xffff, H16);
+  std::memcpy(p, &half, sizeof(half));
+}
+
+}  // namespace atl::simd
+
+#endif  // ATOLL_KERNELS_SIMD_H_
