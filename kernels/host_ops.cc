@@ -133,8 +133,8 @@ ATOLL_KERNEL(FromBfloat16Block, (const Bfloat16* from, float* to, int64_t n), (f
 int64_t Tasks(int64_t n) { return (n + kTaskElements - 1) / kTaskElements; }
 
 void CheckDelta(const DeltaView& delta, int64_t size) {
-  CHECK(delta.size == size, "a delta of ", delta.size, " numbers for ", size);
-  CHECK(delta.dtype != DType::kInt32, "deltas hold reals");
+  ATOLL_CHECK(delta.size == size, "a delta of ", delta.size, " numbers for ", size);
+  ATOLL_CHECK(delta.dtype != DType::kInt32, "deltas hold reals");
 }
 
 // The upper triangle of the Gram matrix of elements [begin, end), row by row, into `sums`.
@@ -163,8 +163,8 @@ void GramTask(std::span<const DeltaView> deltas, int64_t begin, int64_t end, dou
 void OuterNesterov(std::span<float> theta, std::span<float> velocity,
                    std::span<const WeightedDelta> deltas, float eta, float mu, ThreadPool& pool) {
   const int64_t size = static_cast<int64_t>(theta.size());
-  CHECK(velocity.size() == theta.size(), "velocity and parameters differ in size");
-  CHECK(deltas.size() <= kMaxDeltas, deltas.size(), " deltas");
+  ATOLL_CHECK(velocity.size() == theta.size(), "velocity and parameters differ in size");
+  ATOLL_CHECK(deltas.size() <= kMaxDeltas, deltas.size(), " deltas");
   for (const WeightedDelta& d : deltas) CheckDelta(d.delta, size);
   pool.For(Tasks(size), [&](int64_t task, int) {
     const int64_t begin = task * kTaskElements;
@@ -178,7 +178,7 @@ void OuterNesterov(std::span<float> theta, std::span<float> velocity,
 
 void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, ThreadPool& pool) {
   const size_t k = deltas.size();
-  CHECK(k <= kMaxDeltas && gram.size() == k * k, k, " deltas, ", gram.size(), " entries");
+  ATOLL_CHECK(k <= kMaxDeltas && gram.size() == k * k, k, " deltas, ", gram.size(), " entries");
   if (k == 0) return;
   const int64_t size = deltas[0].size;
   for (const DeltaView& delta : deltas) CheckDelta(delta, size);
@@ -197,7 +197,7 @@ void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, Threa
 }
 
 void ToBfloat16(std::span<const float> from, std::span<Bfloat16> to, ThreadPool& pool) {
-  CHECK(from.size() == to.size());
+  ATOLL_CHECK(from.size() == to.size());
   const int64_t size = static_cast<int64_t>(from.size());
   pool.For(Tasks(size), [&](int64_t task, int) {
     const int64_t begin = task * kTaskElements;
@@ -206,7 +206,7 @@ void ToBfloat16(std::span<const float> from, std::span<Bfloat16> to, ThreadPool&
 }
 
 void FromBfloat16(std::span<const Bfloat16> from, std::span<float> to, ThreadPool& pool) {
-  CHECK(from.size() == to.size());
+  ATOLL_CHECK(from.size() == to.size());
   const int64_t size = static_cast<int64_t>(from.size());
   pool.For(Tasks(size), [&](int64_t task, int) {
     const int64_t begin = task * kTaskElements;
