@@ -1,0 +1,205 @@
+// What goes into WorkerCore::Step and what comes out: plain structs. core.h explains the rules.
+// (Namespace atl::worker: other daemons' cores have a Send and a Tick too.)
+//
+// Two kinds of work are started by actions and reported by events:
+//  * Trainer commands (Prepare, MakeInitialWeights, TrainStep, CaptureDelta, AdoptPulled,
+//    Validate): the core has at most ONE outstanding, and every one ends in exactly one event, its
+//    own or CommandFailed. WriteCheckpoint and ReleaseJob go to the same queue, take effect there
+//    in order, and do not count as outstanding.
+//  * Transfers (StartPull, PushShards): run beside the trainer. CancelTransfers ends them all;
+//  their
+//    events may still come and are told apart by pull number and push id.
+
+#ifndef ATOLL_WORKER_CORE_ACTIONS_H_
+#define ATOLL_WORKER_CORE_ACTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "common/time.h"
+
+namespace atl::worker {
+
+// ------------------------------------------------------------------------------------ events ----
+
+// The stream to the coordinator is open (nothing is sent on it before this), or broken again.
+struct Connected {};
+struct ConnectionLost {
+  std::string reason;
+};
+
+// A message from the coordinator.
+struct Received {
+  ToWorker message;
+};
+
+struct Prepared {
+  JobId job;
+  JobFacts facts;
+};
+struct PrepareFailed {
+  JobId job;
+  std::string reason;
+};
+struct InitialWeightsMade {};
+struct StepDone {
+  int64_t tokens = 0;
+  double loss = 0;          // nats a token, mean over the step
+  double seconds = 0;       // the whole step, emulated slowdown included
+  bool overlapped = false;  // a push or pull was going on
+};
+struct DeltaCaptured {
+  ContributionId contribution;
+};
+struct Adopted {
+  Version version = kNoVersion;
+};
+struct ValidationDone {
+  Version version = kNoVersion;
+  double loss = 0;
+  int64_t tokens = 0;
+};
+// The outstanding trainer command failed and changed nothing (a damaged checkpoint, unreadable
+// data, no memory).
+struct CommandFailed {
+  std::string reason;
+};
+
+// The newest WriteCheckpoint is on the disk, or is not, and then the one before it still is.
+struct CheckpointWritten {
+  bool ok = true;
+  std::string reason;
+};
+
+enum class PushStatus {
+  kStaged,   // logged by its server (again, perhaps)
+  kRefused,  // fenced off, unknown or too big: pushing it again is useless
+  kFailed,   // unreachable, timed out, no room: try again
+};
+struct PushShardDone {
+  PushId push;
+  PushStatus status = PushStatus::kStaged;
+  std::string reason;
+  int64_t bytes = 0;
+};
+
+struct PullDone {
+  int64_t pull = 0;
+  int64_t bytes = 0;
+};
+enum class PullFailure {
+  kNotYet,      // a server has not applied the version yet
+  kSuperseded,  // a server is at `newer` already
+  kError,
+};
+struct PullFailed {
+  int64_t pull = 0;
+  PullFailure failure = PullFailure::kError;
+  Version newer = kNoVersion;
+  std::string reason;
+};
+
+struct ShutdownRequested {
+  std::string reason;
+};
+// The deadline of the last Actions has come.
+struct Tick {};
+
+using Event =
+    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, InitialWeightsMade,
+                 StepDone, DeltaCaptured, Adopted, ValidationDone, CommandFailed, CheckpointWritten,
+                 PushShardDone, PullDone, PullFailed, ShutdownRequested, Tick>;
+
+// ----------------------------------------------------------------------------------- actions ----
+
+// Put the message on the stream; it may be lost with the stream.
+struct Send {
+  WorkerMessage message;
+};
+
+// Open the job's model and data (forgetting any other job's): Prepared or PrepareFailed. The
+// parameters are undefined afterwards, the moments zero.
+struct Prepare {
+  JobId job;
+  JobSpec spec;
+};
+// theta <- the initial weights: InitialWeightsMade.
+struct MakeInitialWeights {};
+// One optimizer step on the sequences at these positions: StepDone. Never empty.
+struct TrainStep {
+  std::vector<PositionRange> ranges;
+  double learning_rate = 0;
+};
+// delta <- theta_base - theta (for base kNoVersion: delta <- theta), theta_push <- theta:
+// DeltaCaptured. `delta` and theta_push stay until the next CaptureDelta or kReplace.
+struct CaptureDelta {
+  ContributionId contribution;
+};
+enum class AdoptMode {
+  kReplace,           // theta <- theta_v, theta_base <- theta_v
+  kCarry,             // theta <- theta_v + (theta - theta_push), theta_base <- theta_v
+  kResumeCheckpoint,  // theta, theta_base and moments as the local checkpoint has them
+};
+// Adopted. kReplace and kCarry take what the last StartPull brought. kReplace restores the moments
+// of a local checkpoint of the job where the trainer has none of its own.
+struct AdoptPulled {
+  Version version = kNoVersion;
+  AdoptMode mode = AdoptMode::kReplace;
+  bool reset_moments = false;  // forget the optimizer's moments
+};
+// Loss of theta_base over schedule.validation_sequences: ValidationDone.
+struct Validate {
+  Version version = kNoVersion;
+};
+// Copy theta, theta_base, the moments and `about` at this point of the queue, write them beside the
+// trainer: CheckpointWritten. At most one is being written.
+struct WriteCheckpoint {
+  LocalCheckpoint about;
+};
+// Forget the job: memory is freed, its checkpoint deleted if `ended`.
+struct ReleaseJob {
+  JobId job;
+  bool ended = false;
+};
+
+// Pull all these shards at exactly `version`, in this order: one PullDone or PullFailed. At most
+// one pull is going on.
+struct StartPull {
+  JobId job;
+  int64_t pull = 0;  // number of this pull; the answer repeats it
+  Version version = kNoVersion;
+  std::vector<ShardPlacement> shards;
+};
+// Push these shards of `delta` in this order: one PushShardDone for each. The same shard may be
+// asked for again after it failed.
+struct PushShards {
+  JobId job;
+  ContributionId contribution;
+  Encoding encoding = Encoding::kFloat32;
+  std::vector<ShardPlacement> shards;
+};
+struct CancelTransfers {};
+
+// End the process.
+struct Stop {
+  int exit_code = 0;
+  std::string reason;
+};
+
+using Action =
+    std::variant<Send, Prepare, MakeInitialWeights, TrainStep, CaptureDelta, AdoptPulled, Validate,
+                 WriteCheckpoint, ReleaseJob, StartPull, PushShards, CancelTransfers, Stop>;
+
+// To be carried out in order. `deadline` replaces the one before it: send Tick then.
+struct Actions {
+  std::vector<Action> list;
+  Instant deadline = kNever;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_CORE_ACTIONS_H_
