@@ -198,6 +198,8 @@ struct ContributionOutcome {
   bool accepted = false;
   bool warm_up_again = false;  // rejected three times in a row: re-pull, forget local progress
   std::string reason;
+
+  bool operator==(const ContributionOutcome&) const = default;
 };
 
 // All that the coordinator wants of an island, now. A larger sequence replaces a smaller one.

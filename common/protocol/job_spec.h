@@ -32,6 +32,8 @@ struct ModelSpec {
   // Folder with config.json and safetensors on every worker; empty: random by `seed`.
   std::string initial_weights_path;
   uint64_t seed = 1;
+
+  bool operator==(const ModelSpec&) const = default;
 };
 
 enum class DataFormat { kText, kTokens16, kMegatron };
@@ -43,6 +45,8 @@ struct DataSpec {
   double validation_fraction = 0.05;
   int64_t sequence_length = 256;  // tokens
   uint64_t shuffle_seed = 1;      // order of the sequences within each epoch
+
+  bool operator==(const DataSpec&) const = default;
 };
 
 // AdamW inside an island. The learning rate rises linearly over the first `warmup_fraction` of the
@@ -58,6 +62,8 @@ struct InnerSpec {
   double clip_norm = 1.0;             // global L2 norm of the gradient; 0: no clipping
   int64_t batch_sequences = 8;        // sequences of one inner step
   int64_t micro_batch_sequences = 0;  // 0: the whole batch at once
+
+  bool operator==(const InnerSpec&) const = default;
 };
 
 // What an island does between its push and its pull.
@@ -80,6 +86,8 @@ struct OuterSpec {
   bool reject_outliers = true;
   int64_t min_islands = 1;  // the job starts, and goes on, with at least so many
   int64_t max_islands = 64;
+
+  bool operator==(const OuterSpec&) const = default;
 };
 
 struct ScheduleSpec {
@@ -88,6 +96,8 @@ struct ScheduleSpec {
   int64_t validation_sequences = 64;
   int64_t checkpoint_every_steps = 32;  // local checkpoint of each worker; 0: none
   int64_t snapshot_every_rounds = 8;    // of each parameter server
+
+  bool operator==(const ScheduleSpec&) const = default;
 };
 
 struct JobSpec {
@@ -97,6 +107,8 @@ struct JobSpec {
   InnerSpec inner;
   OuterSpec outer;
   ScheduleSpec schedule;
+
+  bool operator==(const JobSpec&) const = default;
 };
 
 // Every limit of every field. The message names the field as the job file spells it

@@ -1,0 +1,138 @@
+// The coordinator: members, jobs, outer rounds, the data ledger and the parameters' placement, as
+// one pure state machine. Start here; README.md has the rules, records.h what is stored, views.h
+// what people see.
+//
+// Driving it:
+//
+//   CoordinatorCore core(options, epoch);
+//   Status status = core.Recover(now, all stored records);  // also when there are none
+//   for (;;) {
+//     Actions a = core.Step(now, event);
+//     store.Apply(a.persist);  // one transaction, durable before anything below is done
+//     send a.to_workers, a.to_servers; answer a.replies;
+//     wait for an event, or until a.next_deadline: then Tick
+//   }
+//
+// If the store fails, nothing of that Step may be sent and the process ends: the next one recovers.
+// Pure: no I/O, clock, threads or randomness. The same events give the same actions. Not
+// thread-safe: one thread owns it.
+
+#ifndef ATOLL_COORDINATOR_CORE_CORE_H_
+#define ATOLL_COORDINATOR_CORE_CORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "common/protocol/job_spec.h"
+#include "common/time.h"
+#include "coordinator/core/records.h"
+#include "coordinator/core/views.h"
+
+namespace atl {
+
+struct CoordinatorOptions {
+  // Members must say the same in their hello; empty: whatever they say.
+  std::string software_version;
+  int64_t max_shard_bytes = int64_t{64} << 20;  // of fp32 parameters
+  // After a restart of the coordinator, members may take so long to come back before they count as
+  // dead.
+  Duration reattach_grace = std::chrono::seconds(15);
+  // A worker of another name may take a dead worker's island after so long.
+  Duration vacant_island_grace = std::chrono::seconds(30);
+  // A finished job waits so long for its last validation.
+  Duration final_validation_limit = std::chrono::seconds(120);
+  int64_t decisions_kept = 256;  // per job
+  int64_t max_members = 4096;    // names of both kinds ever seen
+  int64_t max_jobs = 4096;       // that have not ended
+};
+
+// ------------------------------------------------------------------------------------ events ----
+
+// The member's newest connection is closed. Not reported for a connection that a newer one of the
+// same name has replaced.
+struct WorkerConnectionLost {
+  NodeId worker;
+  Incarnation incarnation = 0;
+};
+struct ServerConnectionLost {
+  NodeId server;
+  Incarnation incarnation = 0;
+};
+
+// Requests of people. `request_id` comes back in the Reply; every request gets exactly one, in the
+// Step that it came in.
+struct SubmitJob {
+  int64_t request_id = 0;
+  JobSpec spec;
+};
+enum class JobCommand { kPause, kResume, kCancel };
+struct ControlJob {
+  int64_t request_id = 0;
+  JobId job;
+  JobCommand command = JobCommand::kPause;
+};
+
+// The deadline of the last Actions has come. Always allowed.
+struct Tick {};
+
+using CoordinatorEvent = std::variant<FromWorker, FromServer, WorkerConnectionLost,
+                                      ServerConnectionLost, SubmitJob, ControlJob, Tick>;
+
+// ----------------------------------------------------------------------------------- actions ----
+
+struct Reply {
+  int64_t request_id = 0;
+  absl::Status status;
+  JobId job;
+};
+
+struct CoordinatorActions {
+  std::vector<StoreWrite> persist;  // one transaction; first
+  std::vector<ToWorker> to_workers;
+  std::vector<ToServer> to_servers;
+  std::vector<Reply> replies;
+  Instant next_deadline = kNever;
+};
+
+class CoordinatorCore {
+ public:
+  // REQUIRES: `epoch` is larger than the stored EpochRecord's, if there is one.
+  CoordinatorCore(CoordinatorOptions options, int64_t epoch);
+  ~CoordinatorCore();
+  CoordinatorCore(CoordinatorCore&&) noexcept;
+  CoordinatorCore& operator=(CoordinatorCore&&) noexcept;
+
+  // Takes over what an earlier process stored, in any order; EventRecords are skipped. An error
+  // says which record contradicts another: the store is damaged, the core must not be used.
+  // REQUIRES: no Step was made.
+  absl::Status Recover(Instant now, const std::vector<StoreRecord>& stored);
+
+  // `now` never goes back.
+  CoordinatorActions Step(Instant now, const CoordinatorEvent& event);
+
+  std::vector<MemberView> Members(Instant now) const;
+  std::vector<JobSummary> Jobs(Instant now) const;  // in order of submission
+  std::optional<JobView> Job(Instant now, const JobId& job) const;
+
+  // Every record that the store holds now, but the EventRecords, in the order of their keys. For
+  // tests: equals what all writes so far add up to.
+  std::vector<StoreRecord> Stored() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+const char* Name(JobState state);
+const char* Name(RoundPhase phase);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORE_CORE_H_

@@ -1,0 +1,47 @@
+// How far a contribution may stray from what its island usually sends: a running mean and deviation
+// of the global L2 norm of each island's pseudo-gradients. README.md has the rules and why.
+//
+// Pure values and functions.
+
+#ifndef ATOLL_COORDINATOR_CORE_PENALTY_H_
+#define ATOLL_COORDINATOR_CORE_PENALTY_H_
+
+#include <string>
+#include <vector>
+
+namespace atl {
+
+inline constexpr double kPenaltyRate = 0.02;           // a, of the running mean and deviation
+inline constexpr double kPenaltyFirstDeviation = 0.1;  // sigma_0 = 0.1 G
+inline constexpr double kPenaltyScoreCut = 3;
+inline constexpr int kPenaltyWarmUpPushes = 10;
+inline constexpr int kPenaltyScoresKept = 100;
+inline constexpr int kPenaltyRejectionsBeforeWarmUp = 3;
+
+struct PenaltyState {
+  int warm_up_pushes = 0;      // accepted since the warm-up began, at most kPenaltyWarmUpPushes
+  double mean = 0;             // mu
+  double deviation = 0;        // sigma
+  std::vector<double> scores;  // of the last accepted pushes, each cut at kPenaltyScoreCut
+  int rejections_in_row = 0;
+
+  bool operator==(const PenaltyState&) const = default;
+};
+
+struct PenaltyVerdict {
+  bool accepted = false;
+  bool warm_up_again = false;  // the island re-pulls and its state begins anew
+  double score = 0;            // E, before the update; 0 where there is none
+  double limit = 0;            // E above this is rejected (after warm-up) or cut (in it)
+  double clip = 1;             // factor on this contribution's delta, (0, 1]
+  std::string reason;          // for people
+  PenaltyState after;
+};
+
+// Judges one contribution of norm `norm` (not finite: always rejected). With `reject_outliers` off
+// nothing finite is rejected or clipped; scores are kept for people to see.
+PenaltyVerdict Judge(const PenaltyState& before, double norm, bool reject_outliers);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORE_PENALTY_H_

@@ -1,0 +1,42 @@
+#include "coordinator/core/records.h"
+
+#include "absl/strings/str_format.h"
+
+namespace atl {
+namespace {
+
+struct KeyMaker {
+  std::string operator()(const EpochRecord&) const { return "epoch"; }
+  std::string operator()(const MemberRecord& r) const {
+    return absl::StrCat(r.kind == MemberKind::kWorker ? "member/worker/" : "member/server/",
+                        r.name);
+  }
+  std::string operator()(const JobRecord& r) const { return absl::StrCat("job/", r.job); }
+  std::string operator()(const ProgressRecord& r) const { return absl::StrCat("progress/", r.job); }
+  std::string operator()(const IslandRecord& r) const {
+    return absl::StrFormat("island/%s/%06d", r.job, r.island);
+  }
+  std::string operator()(const ContributionRecord& r) const {
+    const ContributionId& c = r.contribution;
+    return absl::StrFormat("contribution/%s/%06d/%09d/%020d/%012d", r.job, c.island, c.generation,
+                           c.incarnation, c.base_version + 1);
+  }
+  std::string operator()(const DecisionRecord& r) const {
+    return absl::StrFormat("decision/%s/%012d", r.job, r.round);
+  }
+  std::string operator()(const PenaltyRecord& r) const {
+    return absl::StrFormat("penalty/%s/%06d", r.job, r.island);
+  }
+  std::string operator()(const LedgerRecord& r) const {
+    return absl::StrFormat("ledger/%s/%019d", r.job, r.range.begin);
+  }
+  std::string operator()(const EventRecord& r) const {
+    return absl::StrFormat("event/%019d", r.sequence);
+  }
+};
+
+}  // namespace
+
+std::string KeyOf(const StoreRecord& record) { return std::visit(KeyMaker{}, record); }
+
+}  // namespace atl

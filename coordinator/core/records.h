@@ -1,0 +1,216 @@
+// What the coordinator stores: plain structs, each under one key. The whole set of records gives
+// back the whole durable state (CoordinatorCore::Recover).
+//
+// The shell keeps them in any store that can put and delete by key and apply many of both in one
+// transaction. Instants are not stored: they mean nothing in another process. Who wants wall time
+// (of EventRecords, say) adds it when it stores them.
+
+#ifndef ATOLL_COORDINATOR_CORE_RECORDS_H_
+#define ATOLL_COORDINATOR_CORE_RECORDS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "common/protocol/job_spec.h"
+#include "coordinator/core/penalty.h"
+
+namespace atl {
+
+// The newest epoch of the coordinator. Key: "epoch".
+struct EpochRecord {
+  int64_t epoch = 0;
+
+  bool operator==(const EpochRecord&) const = default;
+};
+
+enum class MemberKind { kWorker, kServer };
+
+// The highest incarnation seen of a name. Key: kind, name.
+struct MemberRecord {
+  MemberKind kind = MemberKind::kWorker;
+  NodeId name;
+  Incarnation incarnation = 0;
+
+  bool operator==(const MemberRecord&) const = default;
+};
+
+// What changes rarely of a job. Key: job.
+struct JobRecord {
+  JobId job;
+  int64_t number = 0;  // of submission, from 1
+  JobSpec spec;
+  std::optional<JobFacts> facts;       // once agreed
+  std::vector<ShardPlacement> shards;  // once placed; index = ShardId
+
+  bool operator==(const JobRecord&) const = default;
+};
+
+enum class JobState {
+  kQueued,
+  kPreparing,     // workers open the model and data
+  kInitializing,  // shards are placed; one island makes version 0
+  kRunning,
+  kPaused,
+  kFinishing,  // all tokens are committed; last validation, last snapshots
+  kDone,
+  kFailed,
+  kCancelled,
+};
+
+// Where a job stands. Key: job.
+struct ProgressRecord {
+  JobId job;
+  JobState state = JobState::kQueued;
+  std::string reason;              // why it is in this state, for people
+  Generation plan_generation = 0;  // of the newest plan; grows with every change of an island
+  Version version = kNoVersion;    // committed: every parameter server has applied it
+  int64_t tokens_committed = 0;    // up to `version`
+  int64_t round = 0;               // decisions made, void ones too
+  IslandId initializer = -1;       // island that makes version 0; -1: none chosen
+  Version validate_version = kNoVersion;   // to be validated; kNoVersion: nothing to do
+  IslandId validator = -1;                 // by this island
+  Version validated_version = kNoVersion;  // newest result
+  double validation_loss = 0;              // its loss, nats a token
+  double first_validation_loss = 0;        // the one of version 0; 0: none yet
+  bool validated_final = false;  // state finishing: the last validation is done or given up
+
+  bool operator==(const ProgressRecord&) const = default;
+};
+
+// One island of a job. Key: job, island.
+struct IslandRecord {
+  JobId job;
+  IslandId island = 0;
+  Generation generation = 0;
+  NodeId worker;                   // whose it is; stays while vacant, for its return
+  Incarnation incarnation = 0;     // of that worker; 0: vacant
+  bool ready = false;              // has held a committed version in this generation
+  bool resume_checkpoint = false;  // go on from the local checkpoint
+  int64_t steps_this_round = 0;
+  std::string reason;                       // why it is as it is: "joined", "evicted: ..."
+  Version last_push_base = kNoVersion;      // newest base version it asked to push from
+  int64_t lease_request = -1;               // newest LeaseRequest answered with ranges
+  std::vector<PositionRange> lease_ranges;  // that answer, to be repeated
+  std::optional<ContributionOutcome> outcome;
+  int64_t rounds_accepted = 0;
+  int64_t rounds_rejected = 0;
+  int64_t tokens_committed = 0;  // of this island
+  int64_t evictions = 0;
+
+  bool operator==(const IslandRecord&) const = default;
+};
+
+// A contribution that its island asked to push and that was granted. It goes when it is decided.
+// Key: job, contribution.
+struct ContributionRecord {
+  JobId job;
+  ContributionId contribution;
+  int64_t inner_steps = 0;
+  int64_t tokens = 0;
+  double train_loss = 0;
+  std::vector<PositionRange> consumed;
+  bool dropped = false;  // no round will use it; kept until servers have surely forgotten it
+  std::string reason;    // of the drop
+
+  bool operator==(const ContributionRecord&) const = default;
+};
+
+struct DecisionParticipant {
+  ContributionId contribution;
+  NodeId worker;
+  int64_t inner_steps = 0;
+  int64_t tokens = 0;
+  double train_loss = 0;
+  double norm = 0;   // global L2 norm of the delta
+  double score = 0;  // see penalty.h
+  double limit = 0;
+  double clip = 1;
+  double weight = 0;  // in CommitRound; 0 if rejected
+  bool accepted = false;
+  std::string reason;
+
+  bool operator==(const DecisionParticipant&) const = default;
+};
+
+// One decided round. Key: job, round. The newest Options::decisions_kept are kept, and older ones
+// as long as a parameter server may need them to catch up.
+struct DecisionRecord {
+  JobId job;
+  int64_t round = 0;
+  Version version = kNoVersion;  // kNoVersion: void, everything was rejected
+  Version previous = kNoVersion;
+  std::vector<DecisionParticipant> participants;
+  std::vector<ContributionId> dropped;  // as in CommitRound
+  std::vector<double> gram;             // k-by-k sums over all servers and layers, row by row
+  double norm = 0;                      // of the weighted average before clip_scale
+  double clip_scale = 1;
+  int64_t tokens = 0;                  // of the accepted
+  int64_t tokens_committed_after = 0;  // of the job
+  IslandId opened_by = -1;             // whose complete contribution opened the window
+  std::string closed_because;
+
+  bool operator==(const DecisionRecord&) const = default;
+};
+
+// Key: job, island.
+struct PenaltyRecord {
+  JobId job;
+  IslandId island = 0;
+  PenaltyState state;
+
+  bool operator==(const PenaltyRecord&) const = default;
+};
+
+enum class LedgerUse {
+  kLeased,     // an island may train on it
+  kPushed,     // a contribution under way was trained on it
+  kCommitted,  // in the model
+};
+
+// An interval of positions; what no record covers is free. Committed neighbours are one interval.
+// Key: job, begin.
+struct LedgerRecord {
+  JobId job;
+  PositionRange range;
+  LedgerUse use = LedgerUse::kLeased;
+  IslandId island = -1;         // leased or pushed: whose
+  ContributionId contribution;  // pushed: in which
+
+  bool operator==(const LedgerRecord&) const = default;
+};
+
+enum class Severity { kInfo, kWarning, kError };
+
+// A line of the log. Never read back by the core: a store may forget old ones. Key: sequence.
+struct EventRecord {
+  int64_t sequence = 0;  // grows, across restarts too; with gaps
+  JobId job;             // empty: the cluster's
+  Severity severity = Severity::kInfo;
+  std::string text;
+
+  bool operator==(const EventRecord&) const = default;
+};
+
+using StoreRecord =
+    std::variant<EpochRecord, MemberRecord, JobRecord, ProgressRecord, IslandRecord,
+                 ContributionRecord, DecisionRecord, PenaltyRecord, LedgerRecord, EventRecord>;
+
+// Put `record` under its key (replacing what is there), or delete what is under its key. To delete,
+// only the fields of the key mean anything.
+struct StoreWrite {
+  StoreRecord record;
+  bool erase = false;
+};
+
+// Sorts like the record's kind and key fields; the same for records that replace each other.
+// "job/lm-1", "island/lm-1/000002", "ledger/lm-1/0000000000000004096".
+std::string KeyOf(const StoreRecord& record);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORE_RECORDS_H_

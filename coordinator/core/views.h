@@ -1,0 +1,103 @@
+// What the coordinator tells people: copies of its state as plain structs. Every state comes with
+// its reason.
+
+#ifndef ATOLL_COORDINATOR_CORE_VIEWS_H_
+#define ATOLL_COORDINATOR_CORE_VIEWS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "common/time.h"
+#include "coordinator/core/records.h"
+
+namespace atl {
+
+struct MemberView {
+  MemberKind kind = MemberKind::kWorker;
+  NodeId name;
+  Incarnation incarnation = 0;
+  bool attached = false;
+  std::string reason;           // "attached", or why it is not
+  Duration since_heartbeat{0};  // while attached
+  std::string software_version;
+  // Workers.
+  std::vector<DeviceInfo> devices;
+  JobId job;  // that it runs or prepares; empty: idle
+  std::optional<IslandProgress> progress;
+  // Parameter servers.
+  std::string endpoint;
+  int64_t memory_bytes = 0;
+  ServerHeartbeat load;
+};
+
+struct IslandView {
+  IslandRecord record;
+  bool attached = false;
+  std::string doing;  // the worker's words, or why there is none
+  std::optional<IslandProgress> progress;
+  PenaltyState penalty;
+  int64_t leased_sequences = 0;  // leased and not pushed
+};
+
+struct PendingContribution {
+  ContributionRecord record;
+  bool granted = false;
+  int64_t shards_staged = 0;
+  int64_t shards = 0;
+};
+
+enum class RoundPhase { kIdle, kWindowOpen, kCollecting, kCommitting };
+
+struct RoundView {
+  RoundPhase phase = RoundPhase::kIdle;
+  Version next_version = 0;
+  std::string reason;       // what the round waits for
+  IslandId opened_by = -1;  // while the window is open
+  Duration closes_in{0};    // while the window is open; 0: when all islands are in
+  std::vector<PendingContribution> contributions;
+};
+
+struct LedgerView {
+  int64_t budget = 0;  // sequences, all of them
+  int64_t committed = 0;
+  int64_t pushed = 0;
+  int64_t leased = 0;
+  int64_t free = 0;
+};
+
+struct JobSummary {
+  JobId job;
+  int64_t number = 0;
+  JobState state = JobState::kQueued;
+  std::string reason;
+  std::string waiting_for;  // empty: for nothing
+  Version version = kNoVersion;
+  int64_t tokens_committed = 0;
+  int64_t tokens_budget = 0;
+  double tokens_per_s = 0;  // of all islands now
+  double train_loss = 0;    // mean over the islands, weighted by tokens_per_s; 0: unknown
+  Version validated_version = kNoVersion;
+  double validation_loss = 0;
+  double first_validation_loss = 0;
+  int64_t active_islands = 0;
+};
+
+struct JobView {
+  JobSummary summary;
+  JobSpec spec;
+  std::optional<JobFacts> facts;
+  std::vector<ShardPlacement> shards;
+  double placement_max_over_mean = 1;  // bytes of the fullest server over the mean
+  std::vector<IslandView> islands;
+  RoundView round;
+  LedgerView ledger;
+  std::vector<DecisionRecord> decisions;  // oldest first
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORE_VIEWS_H_
