@@ -281,11 +281,11 @@ struct AdamW {
   Tensor grad_scale;  // f32 [1, 1]; optional
   Tensor param_copy;  // bf16, same size; optional: receives the new parameters rounded
   int64_t step = 0;
-  float lr = 0;
-  float beta1 = 0.9f;
-  float beta2 = 0.95f;
-  float eps = 1e-8f;
-  float weight_decay = 0;
+  double lr = 0;  // doubles: 1 - beta in float would already be off by 5e-5
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0;
   bool zero_grad = false;  // also set grad to zero, ready for the next step's accumulation
   void Check() const;
 };

@@ -1,0 +1,36 @@
+// What backends that compute on the host share: memory, and streams that are always idle because
+// every operation runs inside its call.
+
+#ifndef ATOLL_KERNELS_HOST_BACKEND_H_
+#define ATOLL_KERNELS_HOST_BACKEND_H_
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace atl {
+
+class HostBackend : public Backend {
+ public:
+  bool Supports(DType compute) const override { return compute == DType::kFloat32; }
+
+  absl::StatusOr<Buffer> Allocate(int64_t bytes) override;
+  absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override { return Allocate(bytes); }
+  void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override;
+  void CopyToHost(Stream& stream, void* host, const Tensor& from) override;
+  void Zero(Stream& stream, const Tensor& x) override;
+
+  absl::StatusOr<std::unique_ptr<Stream>> NewStream() override;
+  absl::StatusOr<std::unique_ptr<Event>> NewEvent() override;
+  void Record(Stream&, Event&) override {}
+  void Wait(Stream&, const Event&) override {}
+  bool Passed(const Event&) const override { return true; }
+  absl::Status Synchronize(Stream&) override { return absl::OkStatus(); }
+
+ private:
+  void Free(void* data, bool on_host) override;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_HOST_BACKEND_H_

@@ -1,0 +1,127 @@
+// Activations, sums and conversions.
+
+#include <bit>
+#include <cmath>
+#include <numbers>
+
+#include "kernels/reference/reference_backend.h"
+
+namespace atl {
+namespace {
+
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// Elements of f32 or bf16 tensors as floats.
+float Get(const Tensor& x, int64_t row, int64_t col) {
+  if (x.dtype == DType::kFloat32) return At(x, row, col);
+  return std::bit_cast<float>(uint32_t{x.as<Bfloat16>()[row * x.stride + col]} << 16);
+}
+
+void Set(const Tensor& x, int64_t row, int64_t col, float value) {
+  if (x.dtype == DType::kFloat32) {
+    At(x, row, col) = value;
+    return;
+  }
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  // To nearest, ties to even; a NaN must not be rounded up into infinity.
+  const uint32_t rounded = std::isnan(value) ? bits | 0x400000 : bits + 0x7fff + ((bits >> 16) & 1);
+  x.as<Bfloat16>()[row * x.stride + col] = static_cast<Bfloat16>(rounded >> 16);
+}
+
+template <typename Function>
+void ForEachElement(const Tensor& x, const Function& function) {
+  for (int64_t row = 0; row < x.rows; ++row) {
+    for (int64_t col = 0; col < x.cols; ++col) function(row, col);
+  }
+}
+
+constexpr double kCubic = 0.044715;
+const double kSqrt2OverPi = std::sqrt(2 / std::numbers::pi);
+
+}  // namespace
+
+double Activate(Activation kind, double x) {
+  switch (kind) {
+    case Activation::kNone:
+      return x;
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
+  }
+  ATOLL_CHECK(false, "no such activation");
+}
+
+double ActivateDerivative(Activation kind, double x) {
+  switch (kind) {
+    case Activation::kNone:
+      return 1;
+    case Activation::kGeluTanh: {
+      const double t = std::tanh(kSqrt2OverPi * (x + kCubic * x * x * x));
+      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kSqrt2OverPi * (1 + 3 * kCubic * x * x);
+    }
+    case Activation::kGeluErf: {
+      const double density = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
+      return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) + x * density;
+    }
+  }
+  ATOLL_CHECK(false, "no such activation");
+}
+
+void ReferenceBackend::Run(Stream&, const SwigluForward& op) {
+  op.Check();
+  ForEachElement(op.y, [&](int64_t n, int64_t c) {
+    const double gate = At(op.gate, n, c);
+    At(op.y, n, c) = static_cast<float>(gate * Sigmoid(gate) * At(op.up, n, c));
+  });
+}
+
+void ReferenceBackend::Run(Stream&, const SwigluBackward& op) {
+  op.Check();
+  ForEachElement(op.dy, [&](int64_t n, int64_t c) {
+    const double gate = At(op.gate, n, c), up = At(op.up, n, c), dy = At(op.dy, n, c);
+    const double s = Sigmoid(gate);
+    At(op.dgate, n, c) = static_cast<float>(dy * up * (s + gate * s * (1 - s)));
+    At(op.dup, n, c) = static_cast<float>(dy * gate * s);
+  });
+}
+
+void ReferenceBackend::Run(Stream&, const GeluForward& op) {
+  op.Check();
+  ForEachElement(op.y, [&](int64_t n, int64_t c) {
+    At(op.y, n, c) = static_cast<float>(Activate(op.kind, At(op.x, n, c)));
+  });
+}
+
+void ReferenceBackend::Run(Stream&, const GeluBackward& op) {
+  op.Check();
+  ForEachElement(op.dy, [&](int64_t n, int64_t c) {
+    const double derivative = ActivateDerivative(op.kind, At(op.x, n, c));
+    At(op.dx, n, c) = static_cast<float>(derivative * At(op.dy, n, c));
+  });
+}
+
+void ReferenceBackend::Run(Stream&, const AddScaled& op) {
+  op.Check();
+  ForEachElement(op.out, [&](int64_t n, int64_t c) {
+    Set(op.out, n, c, Get(op.a, n, c) + op.alpha * Get(op.b, n, c));
+  });
+}
+
+void ReferenceBackend::Run(Stream&, const Scale& op) {
+  op.Check();
+  ForEachElement(op.x, [&](int64_t n, int64_t c) { At(op.x, n, c) *= op.factor; });
+}
+
+void ReferenceBackend::Run(Stream&, const Convert& op) {
+  op.Check();
+  ForEachElement(op.to, [&](int64_t n, int64_t c) {
+    if (op.to.dtype == DType::kInt32) {
+      op.to.as<int32_t>()[n * op.to.stride + c] = op.from.as<int32_t>()[n * op.from.stride + c];
+    } else {
+      Set(op.to, n, c, Get(op.from, n, c));
+    }
+  });
+}
+
+}  // namespace atl

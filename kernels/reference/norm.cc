@@ -1,0 +1,104 @@
+// RMSNorm and LayerNorm.
+
+#include <cmath>
+
+#include "kernels/reference/reference_backend.h"
+
+namespace atl {
+
+void ReferenceBackend::Run(Stream&, const RmsNormForward& op) {
+  op.Check();
+  const int64_t channels = op.x.cols;
+  for (int64_t n = 0; n < op.x.rows; ++n) {
+    double squares = 0;
+    for (int64_t c = 0; c < channels; ++c) squares += double{At(op.x, n, c)} * At(op.x, n, c);
+    const double rstd = 1 / std::sqrt(squares / channels + op.eps);
+    At(op.rstd, n) = static_cast<float>(rstd);
+    for (int64_t c = 0; c < channels; ++c) {
+      At(op.y, n, c) = static_cast<float>(At(op.x, n, c) * rstd * At(op.w, c));
+    }
+  }
+}
+
+// With xh = x * rstd and g = dy * w: dx = rstd * (g - xh * mean(g * xh)).
+void ReferenceBackend::Run(Stream&, const RmsNormBackwardInput& op) {
+  op.Check();
+  const int64_t channels = op.x.cols;
+  for (int64_t n = 0; n < op.x.rows; ++n) {
+    const double rstd = At(op.rstd, n);
+    double dot = 0;
+    for (int64_t c = 0; c < channels; ++c) {
+      dot += double{At(op.dy, n, c)} * At(op.w, c) * At(op.x, n, c) * rstd;
+    }
+    for (int64_t c = 0; c < channels; ++c) {
+      const double g = double{At(op.dy, n, c)} * At(op.w, c);
+      const double dx = rstd * (g - At(op.x, n, c) * rstd * dot / channels);
+      At(op.dx, n, c) = static_cast<float>(dx + AtOrZero(op.add, n, c));
+    }
+  }
+}
+
+void ReferenceBackend::Run(Stream&, const RmsNormBackwardWeight& op, Workspace) {
+  op.Check();
+  for (int64_t c = 0; c < op.x.cols; ++c) {
+    double sum = 0;
+    for (int64_t n = 0; n < op.x.rows; ++n) {
+      sum += double{At(op.dy, n, c)} * At(op.x, n, c) * At(op.rstd, n);
+    }
+    At(op.dw, c) += static_cast<float>(sum);
+  }
+}
+
+void ReferenceBackend::Run(Stream&, const LayerNormForward& op) {
+  op.Check();
+  const int64_t channels = op.x.cols;
+  for (int64_t n = 0; n < op.x.rows; ++n) {
+    double mean = 0, variance = 0;
+    for (int64_t c = 0; c < channels; ++c) mean += At(op.x, n, c);
+    mean /= channels;
+    for (int64_t c = 0; c < channels; ++c) variance += std::pow(At(op.x, n, c) - mean, 2);
+    const double rstd = 1 / std::sqrt(variance / channels + op.eps);
+    At(op.mean, n) = static_cast<float>(mean);
+    At(op.rstd, n) = static_cast<float>(rstd);
+    for (int64_t c = 0; c < channels; ++c) {
+      const double normal = (At(op.x, n, c) - mean) * rstd;
+      At(op.y, n, c) = static_cast<float>(normal * At(op.w, c) + At(op.b, c));
+    }
+  }
+}
+
+// With xh = (x - mean) * rstd and g = dy * w: dx = rstd * (g - mean(g) - xh * mean(g * xh)).
+void ReferenceBackend::Run(Stream&, const LayerNormBackwardInput& op) {
+  op.Check();
+  const int64_t channels = op.x.cols;
+  for (int64_t n = 0; n < op.x.rows; ++n) {
+    const double mean = At(op.mean, n), rstd = At(op.rstd, n);
+    double sum = 0, dot = 0;
+    for (int64_t c = 0; c < channels; ++c) {
+      const double g = double{At(op.dy, n, c)} * At(op.w, c);
+      sum += g;
+      dot += g * (At(op.x, n, c) - mean) * rstd;
+    }
+    for (int64_t c = 0; c < channels; ++c) {
+      const double g = double{At(op.dy, n, c)} * At(op.w, c);
+      const double normal = (At(op.x, n, c) - mean) * rstd;
+      const double dx = rstd * (g - sum / channels - normal * dot / channels);
+      At(op.dx, n, c) = static_cast<float>(dx + AtOrZero(op.add, n, c));
+    }
+  }
+}
+
+void ReferenceBackend::Run(Stream&, const LayerNormBackwardWeight& op, Workspace) {
+  op.Check();
+  for (int64_t c = 0; c < op.x.cols; ++c) {
+    double dw = 0, db = 0;
+    for (int64_t n = 0; n < op.x.rows; ++n) {
+      dw += double{At(op.dy, n, c)} * (At(op.x, n, c) - At(op.mean, n)) * At(op.rstd, n);
+      db += At(op.dy, n, c);
+    }
+    At(op.dw, c) += static_cast<float>(dw);
+    At(op.db, c) += static_cast<float>(db);
+  }
+}
+
+}  // namespace atl

@@ -1,0 +1,75 @@
+// The class behind NewReferenceBackend, and how its loops reach elements.
+
+#ifndef ATOLL_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
+#define ATOLL_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
+
+#include <string>
+
+#include "kernels/host_backend.h"
+
+namespace atl {
+
+// x[row][col] of an f32 tensor.
+inline float& At(const Tensor& x, int64_t row, int64_t col) {
+  return x.f32()[row * x.stride + col];
+}
+
+// Element `col` of a vector.
+inline float& At(const Tensor& x, int64_t col) { return At(x, 0, col); }
+
+// The element of an optional operand: 0 where it is absent.
+inline double AtOrZero(const Tensor& x, int64_t row, int64_t col) {
+  return x.present() ? At(x, row, col) : 0.0;
+}
+
+// Activations and their derivatives, in double.
+double Activate(Activation kind, double x);
+double ActivateDerivative(Activation kind, double x);
+
+class ReferenceBackend final : public HostBackend {
+ public:
+  std::string Name() const override { return "reference"; }
+
+  void Run(Stream&, const LinearForward& op, Workspace) override;
+  void Run(Stream&, const LinearBackwardInput& op, Workspace) override;
+  void Run(Stream&, const LinearBackwardWeight& op, Workspace) override;
+  void Run(Stream&, const EmbeddingForward& op) override;
+  void Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) override;
+  void Run(Stream&, const RmsNormForward& op) override;
+  void Run(Stream&, const RmsNormBackwardInput& op) override;
+  void Run(Stream&, const RmsNormBackwardWeight& op, Workspace) override;
+  void Run(Stream&, const LayerNormForward& op) override;
+  void Run(Stream&, const LayerNormBackwardInput& op) override;
+  void Run(Stream&, const LayerNormBackwardWeight& op, Workspace) override;
+  void Run(Stream&, const RopeTable& op) override;
+  void Run(Stream&, const Rope& op) override;
+  void Run(Stream&, const AttentionForward& op, Workspace) override;
+  void Run(Stream&, const AttentionBackward& op, Workspace) override;
+  void Run(Stream&, const SwigluForward& op) override;
+  void Run(Stream&, const SwigluBackward& op) override;
+  void Run(Stream&, const GeluForward& op) override;
+  void Run(Stream&, const GeluBackward& op) override;
+  void Run(Stream&, const AddScaled& op) override;
+  void Run(Stream&, const Scale& op) override;
+  void Run(Stream&, const Convert& op) override;
+  void Run(Stream&, const CrossEntropy& op, Workspace) override;
+  void Run(Stream&, const AdamW& op) override;
+  void Run(Stream&, const SumOfSquares& op, Workspace) override;
+  void Run(Stream&, const ClipScale& op) override;
+
+  // No operation needs scratch memory of the caller.
+  int64_t WorkspaceBytes(const LinearForward&) const override { return 0; }
+  int64_t WorkspaceBytes(const LinearBackwardInput&) const override { return 0; }
+  int64_t WorkspaceBytes(const LinearBackwardWeight&) const override { return 0; }
+  int64_t WorkspaceBytes(const EmbeddingBackwardWeight&) const override { return 0; }
+  int64_t WorkspaceBytes(const RmsNormBackwardWeight&) const override { return 0; }
+  int64_t WorkspaceBytes(const LayerNormBackwardWeight&) const override { return 0; }
+  int64_t WorkspaceBytes(const AttentionForward&) const override { return 0; }
+  int64_t WorkspaceBytes(const AttentionBackward&) const override { return 0; }
+  int64_t WorkspaceBytes(const CrossEntropy&) const override { return 0; }
+  int64_t WorkspaceBytes(const SumOfSquares&) const override { return 0; }
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
