@@ -1,0 +1,60 @@
+// Which parameters a model's layers have, and where each lies.
+//
+// A model is an ordered list of layers: embedding, block 0 .. block L-1, head. All parameters of
+// one layer lie in ONE flat buffer without gaps; gradients, both moments of AdamW, pushes and pulls
+// and checkpoints use the same layout. Parameters subject to weight decay (matrices) come first,
+// the others (norms, biases) after them, so that an optimizer sees two contiguous ranges. Matrices
+// that multiply the same input (q, k, v; gate, up) are adjacent, so that one product serves all of
+// them.
+//
+// Names and shapes are those of transformers' GPT2LMHeadModel and LlamaForCausalLM. In memory every
+// matrix is [out, in]; GPT-2's "Conv1D" matrices are [in, out] in files, marked `transposed`.
+
+#ifndef ATOLL_WORKER_MODEL_LAYOUT_H_
+#define ATOLL_WORKER_MODEL_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/model/config.h"
+
+namespace atl {
+
+// How a parameter starts when a model is made from a seed.
+enum class Init : uint8_t {
+  kZeros,
+  kOnes,
+  kNormal,          // standard deviation 0.02
+  kNormalResidual,  // 0.02 / sqrt(2 * blocks): what adds to the residual stream
+};
+
+struct ParamSpec {
+  std::string name;            // in files
+  std::vector<int64_t> shape;  // in files
+  bool transposed = false;     // memory holds the transpose of the file's matrix
+  bool decay = false;          // weight decay applies: two dimensions or more
+  Init init = Init::kZeros;
+  int64_t offset = 0;  // elements from the start of the layer's buffer
+  int64_t size = 0;    // elements
+
+  int64_t end() const { return offset + size; }
+};
+
+struct LayerLayout {
+  std::string name;               // "embedding", "block.0", ..., "head"
+  std::vector<ParamSpec> params;  // in order of offset
+  int64_t size = 0;               // elements of the flat buffer
+  int64_t decay_size = 0;         // the first decay_size elements have weight decay
+
+  // REQUIRES: there is such a parameter.
+  const ParamSpec& Find(absl::string_view param_name) const;
+};
+
+// layers + 2 layouts, in order. The head of a tied model has no matrix of its own.
+// REQUIRES: config is valid.
+std::vector<LayerLayout> MakeLayouts(const ModelConfig& config);
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_MODEL_LAYOUT_H_

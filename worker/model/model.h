@@ -1,0 +1,132 @@
+// A model as an ordered list of layers with forward, backward for the input (B) and backward for
+// the weights (W) apart, so that a schedule may move W. Kernels are called explicitly: no autograd.
+//
+// For every micro-batch a layer runs Forward, then BackwardInput, then BackwardWeight, once each;
+// those of different micro-batches may interleave in any way. Gradients are exact, and
+// bit-identical for every such order as long as each layer's BackwardWeight sees the micro-batches
+// in one order.
+//
+// All memory is the caller's, its sizes are known beforehand, and nothing is allocated in a step:
+//   input, output    the layers' boundary activations. `input` stays intact until BackwardWeight.
+//   forward stash    from Forward to the end of BackwardWeight, one per micro-batch in flight.
+//   backward stash   from BackwardInput to the end of BackwardWeight, likewise.
+//   grad_output      stays intact until BackwardWeight; grad_input is free as soon as it was read.
+//   workspace        scratch within one call; one for all calls on a stream.
+// "End" means: until the stream has passed it. Everything is enqueued on the given stream.
+//
+// Thread safety: a Model is constant after Create and may be shared.
+
+#ifndef ATOLL_WORKER_MODEL_MODEL_H_
+#define ATOLL_WORKER_MODEL_MODEL_H_
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "worker/model/config.h"
+#include "worker/model/exec.h"
+#include "worker/model/layout.h"
+
+namespace atl {
+
+// `rows` sequences of `seq_len` tokens.
+struct BatchShape {
+  int64_t rows = 0;
+  int64_t seq_len = 0;
+  int64_t tokens() const { return rows * seq_len; }
+};
+
+// One layer's memory in the backend, laid out as its LayerLayout says. A head that shares the
+// embedding's table reads it through tied_params and accumulates its gradient into tied_grads, both
+// [vocab, d_model]. On one device these may simply be the first part of the embedding's buffers;
+// the two uses then add up in the order of their BackwardWeight calls. A schedule that varies that
+// order, or a pipeline whose ends are on two devices, gives the head buffers of its own and adds
+// its gradient to the embedding's when all micro-batches are done.
+struct LayerMemory {
+  void* params = nullptr;  // compute type
+  float* grads = nullptr;  // null where only Forward and BackwardInput are called
+  void* tied_params = nullptr;
+  float* tied_grads = nullptr;
+};
+
+struct Stash {
+  void* forward = nullptr;
+  void* backward = nullptr;
+};
+
+struct LayerBytes {
+  int64_t forward_stash = 0;
+  int64_t backward_stash = 0;
+  int64_t workspace = 0;
+};
+
+// What all calls of one layer on one stream share.
+struct LayerCall {
+  Backend& backend;
+  Stream& stream;
+  Workspace workspace;
+  BatchShape shape;
+  Tensor constants;  // from Model::InitConstants
+};
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+
+  const LayerLayout& layout() const { return layout_; }
+
+  // Columns of `input` (one row per token; the embedding's is int32 tokens [1, N]) and `output`.
+  virtual int64_t output_cols() const = 0;
+
+  virtual void Forward(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
+                       const Tensor& output, const Stash& stash) const = 0;
+  // B. The embedding's does nothing: tokens have no gradient.
+  virtual void BackwardInput(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
+                             const Tensor& grad_output, const Tensor& grad_input,
+                             const Stash& stash) const = 0;
+  // W: memory.grads += ...
+  virtual void BackwardWeight(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
+                              const Tensor& grad_output, const Stash& stash) const = 0;
+
+  virtual LayerBytes Bytes(Backend& backend, const BatchShape& shape) const = 0;
+
+ protected:
+  explicit Layer(LayerLayout layout) : layout_(std::move(layout)) {}
+
+ private:
+  LayerLayout layout_;
+};
+
+class Model {
+ public:
+  // `compute` is the type of activations and of the parameters that layers read.
+  // INVALID_ARGUMENT if the config is not valid.
+  static absl::StatusOr<Model> Create(const ModelConfig& config, DType compute = DType::kFloat32);
+
+  const ModelConfig& config() const { return config_; }
+  DType compute() const { return compute_; }
+  std::span<const std::unique_ptr<Layer>> layers() const { return layers_; }
+
+  // LayerCall::constants for sequences of up to `seq_len` tokens, in `memory` (null: only the
+  // shape, which may be empty). InitConstants fills it, once.
+  Tensor Constants(int64_t seq_len, void* memory) const;
+  void InitConstants(Backend& backend, Stream& stream, const Tensor& constants) const;
+
+ private:
+  Model() = default;
+
+  ModelConfig config_;
+  DType compute_ = DType::kFloat32;
+  std::vector<std::unique_ptr<Layer>> layers_;
+};
+
+// Layers of each family; see Model::Create.
+std::unique_ptr<Layer> NewEmbedding(const ModelConfig& config, DType compute, LayerLayout layout);
+std::unique_ptr<Layer> NewGpt2Block(const ModelConfig& config, DType compute, LayerLayout layout);
+std::unique_ptr<Layer> NewLlamaBlock(const ModelConfig& config, DType compute, LayerLayout layout);
+std::unique_ptr<Layer> NewHead(const ModelConfig& config, DType compute, LayerLayout layout);
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_MODEL_MODEL_H_
