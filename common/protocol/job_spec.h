@@ -1,5 +1,5 @@
 // What a user asks for: one training job. The job file (TOML) maps onto the protobuf message
-// atoll.v1.JobSpec, and that onto this struct; defaults and limits stand here and nowhere else.
+// atl.v1.JobSpec, and that onto this struct; defaults and limits stand here and nowhere else.
 //
 // Rates and sizes are per island unless said otherwise. "Tokens" are training tokens.
 
