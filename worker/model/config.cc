@@ -192,6 +192,23 @@ double ModelConfig::TrainFlopsPerToken(int64_t seq_len) const {
   return 3 * (2 * weights + attention);
 }
 
+absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length) {
+  ModelConfig c;
+  c.family = spec.family;
+  c.vocab = spec.vocabulary;
+  c.d_model = spec.hidden;
+  c.layers = spec.layers;
+  c.heads = spec.heads;
+  c.kv_heads = spec.key_value_heads == 0 ? spec.heads : spec.key_value_heads;
+  c.ffn = spec.feed_forward;
+  if (c.ffn == 0 && c.family == ModelFamily::kGpt2) c.ffn = 4 * spec.hidden;
+  if (c.ffn == 0) c.ffn = (spec.hidden * 8 / 3 + 31) / 32 * 32;
+  c.max_positions = sequence_length;
+  c.tied_head = spec.tied_head;
+  ATOLL_RETURN_IF_ERROR(c.Validate());
+  return c;
+}
+
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view file) {
   constexpr size_t kMaxBytes = 1 << 20;
   if (text.size() > kMaxBytes) {

@@ -6,11 +6,10 @@
 #include <cstdint>
 #include <string>
 
+#include "common/protocol/job_spec.h"
 #include "common/status.h"
 
 namespace atl {
-
-enum class ModelFamily : uint8_t { kGpt2, kLlama };
 
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
@@ -39,6 +38,11 @@ struct ModelConfig {
 
   bool operator==(const ModelConfig&) const = default;
 };
+
+// The model that a job file's numbers describe, for sequences of up to `sequence_length` tokens.
+// feed_forward 0 becomes 4 * hidden (GPT-2), or 8/3 * hidden rounded up to a multiple of 32
+// (LLaMA).
+absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length);
 
 // Reads the text of a config.json, which may come from anybody: unknown fields are skipped, as
 // transformers does, but a field that would change the model in a way Atoll does not implement is

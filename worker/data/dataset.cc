@@ -1,0 +1,125 @@
+#include "worker/data/dataset.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/rng.h"
+#include "worker/data/permutation.h"
+
+namespace atl {
+namespace {
+
+int64_t SequencesIn(int64_t tokens, int64_t sequence_length) {
+  return tokens < 1 ? 0 : (tokens - 1) / sequence_length;
+}
+
+absl::Status TooSmall(const TokenFile& file, absl::string_view part, int64_t tokens,
+                      int64_t sequence_length) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data file ", file.path(), ": its ", part, " part has ", tokens,
+      " tokens; one sequence needs ", sequence_length + 1,
+      ". Use a larger file, a smaller data.sequence_length or another data.validation_fraction"));
+}
+
+}  // namespace
+
+absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary) {
+  if (spec.format == DataFormat::kText && vocabulary < 256) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.format is text, whose tokens are bytes, but the model's vocabulary is ",
+                     vocabulary, "; it must be at least 256"));
+  }
+  if (spec.sequence_length < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.sequence_length is ", spec.sequence_length, "; expected at least 1"));
+  }
+  if (!(spec.validation_fraction >= 0 && spec.validation_fraction < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("data.validation_fraction is ",
+                                                   spec.validation_fraction,
+                                                   "; expected at least 0 and below 1"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(TokenFile train_file, TokenFile::Open(spec.format, spec.path));
+  Dataset dataset(std::move(train_file));
+  dataset.sequence_length_ = spec.sequence_length;
+  dataset.vocabulary_ = vocabulary;
+  dataset.shuffle_seed_ = spec.shuffle_seed;
+  if (!spec.validation_path.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(dataset.validation_file_,
+                           TokenFile::Open(spec.format, spec.validation_path));
+  }
+  ATOLL_RETURN_IF_ERROR(dataset.Split(spec));
+  return dataset;
+}
+
+absl::Status Dataset::Split(const DataSpec& spec) {
+  const int64_t total = train_file_.tokens();
+  int64_t validation_tokens = 0;
+  if (validation_file_.has_value()) {
+    validation_tokens = validation_file_->tokens();
+  } else {
+    validation_tokens = static_cast<int64_t>(static_cast<double>(total) * spec.validation_fraction);
+  }
+  const int64_t train_tokens = validation_file_.has_value() ? total : total - validation_tokens;
+  train_ = {0, SequencesIn(train_tokens, sequence_length_)};
+  validation_ = {validation_file_.has_value() ? 0 : train_tokens,
+                 SequencesIn(validation_tokens, sequence_length_)};
+  if (train_.sequences == 0) {
+    return TooSmall(train_file_, "training", train_tokens, sequence_length_);
+  }
+  const bool wanted = validation_file_.has_value() || spec.validation_fraction > 0;
+  if (wanted && validation_.sequences == 0) {
+    return TooSmall(validation_file_.has_value() ? *validation_file_ : train_file_, "validation",
+                    validation_tokens, sequence_length_);
+  }
+  ATOLL_ASSIGN_OR_RETURN(const uint64_t train_digest, train_file_.Digest());
+  uint64_t validation_digest = 0;
+  if (validation_file_.has_value()) {
+    ATOLL_ASSIGN_OR_RETURN(validation_digest, validation_file_->Digest());
+  }
+  const uint64_t facts[] = {train_digest,
+                            validation_digest,
+                            static_cast<uint64_t>(sequence_length_),
+                            static_cast<uint64_t>(train_.sequences),
+                            static_cast<uint64_t>(validation_.begin),
+                            static_cast<uint64_t>(validation_.sequences),
+                            shuffle_seed_};
+  digest_ = XXH3_64bits(facts, sizeof facts);
+  return absl::OkStatus();
+}
+
+int64_t Dataset::Order(int64_t position) const {
+  ATOLL_CHECK(position >= 0);
+  const int64_t epoch = position / train_.sequences;
+  const uint64_t key = Rng(shuffle_seed_, static_cast<uint64_t>(epoch)).Next();
+  return Permutation(train_.sequences, key)(position % train_.sequences);
+}
+
+absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out) const {
+  const int64_t row = sequence_length_ + 1;
+  ATOLL_CHECK(static_cast<int64_t>(out.size()) % row == 0);
+  for (int64_t r = 0; r * row < static_cast<int64_t>(out.size()); ++r) {
+    ATOLL_RETURN_IF_ERROR(Read(train_file_, train_, Order(first + r), out.subspan(r * row, row)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out) const {
+  const int64_t row = sequence_length_ + 1;
+  ATOLL_CHECK(static_cast<int64_t>(out.size()) % row == 0);
+  const TokenFile& file = validation_file_.has_value() ? *validation_file_ : train_file_;
+  for (int64_t r = 0; r * row < static_cast<int64_t>(out.size()); ++r) {
+    ATOLL_RETURN_IF_ERROR(Read(file, validation_, first + r, out.subspan(r * row, row)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Dataset::Read(const TokenFile& file, const Part& part, int64_t sequence,
+                           std::span<int32_t> out) const {
+  ATOLL_CHECK(sequence >= 0 && sequence < part.sequences);
+  return file.Read(part.begin + sequence * sequence_length_, vocabulary_, out);
+}
+
+}  // namespace atl

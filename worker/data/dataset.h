@@ -1,0 +1,72 @@
+// A job's training and validation data as sequences of sequence_length tokens.
+//
+// Sequence i of a part covers its tokens [i T, i T + T], T = sequence_length: T inputs and, one
+// further, T targets. What is left of less than T tokens at a part's end is not used.
+//
+// The coordinator leases positions of one endless axis (PositionRange in
+// common/protocol/control.h): position p is sequence Order(p) of epoch p / N. Every epoch has its
+// own shuffled order, which follows from the job's shuffle_seed alone: all workers agree on it
+// without talking.
+//
+// Thread safety: const methods may be called from several threads.
+
+#ifndef ATOLL_WORKER_DATA_DATASET_H_
+#define ATOLL_WORKER_DATA_DATASET_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+#include "worker/data/token_file.h"
+
+namespace atl {
+
+class Dataset {
+ public:
+  // Opens and checks the files of `spec`, and that each part has at least one sequence (validation:
+  // unless validation_fraction is 0 and there is no validation_path). `vocabulary` is the model's.
+  static absl::StatusOr<Dataset> Open(const DataSpec& spec, int64_t vocabulary);
+
+  int64_t sequence_length() const { return sequence_length_; }
+  int64_t train_sequences() const { return train_.sequences; }
+  int64_t validation_sequences() const { return validation_.sequences; }
+
+  // Equal on two machines that have the same files, split and sequence length.
+  uint64_t digest() const { return digest_; }
+
+  // Number of the training sequence at a position of the endless axis. REQUIRES: position >= 0.
+  int64_t Order(int64_t position) const;
+
+  // Training sequences of positions [first, first + n), as n rows of T + 1 tokens: row r holds
+  // inputs r[0..T) and targets r[1..T]. n = out.size() / (T + 1), which must be whole.
+  absl::Status ReadTrain(int64_t first, std::span<int32_t> out) const;
+
+  // Validation sequences [first, first + n), unshuffled. REQUIRES: they exist.
+  absl::Status ReadValidation(int64_t first, std::span<int32_t> out) const;
+
+ private:
+  // Tokens [begin, begin + sequences * T + 1) of one file.
+  struct Part {
+    int64_t begin = 0;
+    int64_t sequences = 0;
+  };
+
+  Dataset(TokenFile train_file) : train_file_(std::move(train_file)) {}
+  absl::Status Split(const DataSpec& spec);
+  absl::Status Read(const TokenFile& file, const Part& part, int64_t sequence,
+                    std::span<int32_t> out) const;
+
+  TokenFile train_file_;
+  std::optional<TokenFile> validation_file_;  // absent: validation is the end of train_file_
+  Part train_, validation_;
+  int64_t sequence_length_ = 0;
+  int64_t vocabulary_ = 0;
+  uint64_t shuffle_seed_ = 0;
+  uint64_t digest_ = 0;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_DATA_DATASET_H_
