@@ -1,0 +1,73 @@
+#include "common/event_loop.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+#include <vector>
+
+#include "common/logging.h"
+
+namespace atl {
+namespace {
+
+TEST_CASE("events come in the order of posting, each thread's own") {
+  EventLoop<int> loop(3);  // smaller than what is posted: posting waits for room
+  std::vector<int> seen;
+  std::thread other([&] {
+    for (int i = 1; i <= 100; ++i) loop.Post(i);
+  });
+  loop.Run([&](Instant, std::optional<int> event) {
+    if (event) seen.push_back(*event);
+    if (seen.size() == 100) loop.Stop();
+    return kNever;
+  });
+  other.join();
+  REQUIRE(seen.size() == 100);
+  REQUIRE(std::is_sorted(seen.begin(), seen.end()));
+  REQUIRE(!loop.Post(101));
+}
+
+TEST_CASE("a full queue refuses TryPost") {
+  EventLoop<int> loop(2);
+  REQUIRE(loop.TryPost(1));
+  REQUIRE(loop.TryPost(2));
+  REQUIRE(!loop.TryPost(3));
+}
+
+TEST_CASE("the deadline comes without events, and time never goes back") {
+  EventLoop<int> loop(1);
+  int ticks = 0;
+  Instant last{};
+  loop.Run([&](Instant now, std::optional<int> event) {
+    REQUIRE(!event);
+    REQUIRE(now >= last);
+    last = now;
+    if (++ticks == 5) loop.Stop();
+    return now + std::chrono::milliseconds(1);
+  });
+  REQUIRE(ticks == 5);
+}
+
+TEST_CASE("events of one turn do not starve the deadline") {
+  EventLoop<int> loop(4);
+  int events = 0;
+  bool ticked = false;
+  loop.Run([&](Instant now, std::optional<int> event) {
+    if (event) ++events;
+    ticked = ticked || (!event && events > 0);
+    if (ticked) loop.Stop();
+    loop.TryPost(1);
+    return now;
+  });
+  REQUIRE(ticked);
+}
+
+TEST_CASE("a log line keeps its shape whatever its text holds") {
+  REQUIRE(LogText(LogLevel::kWarning, "store", "one\ntwo\x1b[2J") ==
+          "WARN  store    one\\x0atwo\\x1b[2J\n");
+  REQUIRE(!SetLogLevel("loud").ok());
+  REQUIRE(SetLogLevel("error").ok());
+  REQUIRE(!Logs(LogLevel::kWarning));
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,64 @@
+#include "common/logging.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <ctime>
+
+#include "absl/strings/str_format.h"
+
+namespace atl {
+namespace {
+
+std::atomic<LogLevel> g_level{LogLevel::kInfo};
+
+constexpr absl::string_view kNames[] = {"debug", "info", "warning", "error"};
+constexpr absl::string_view kColumns[] = {"DEBUG", "INFO ", "WARN ", "ERROR"};
+
+std::string Now() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm utc;
+  gmtime_r(&now.tv_sec, &utc);
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900, utc.tm_mon + 1,
+                         utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+                         static_cast<int>(now.tv_nsec / 1'000'000));
+}
+
+}  // namespace
+
+absl::Status SetLogLevel(absl::string_view name) {
+  for (int i = 0; i < 4; ++i) {
+    if (name == kNames[i]) {
+      g_level = static_cast<LogLevel>(i);
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("log level \"", name, "\": must be debug, info, warning or error"));
+}
+
+bool Logs(LogLevel level) { return level >= g_level.load(std::memory_order_relaxed); }
+
+std::string LogText(LogLevel level, absl::string_view part, absl::string_view text) {
+  std::string line = absl::StrFormat("%s %-8s ", kColumns[static_cast<int>(level)], part);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      absl::StrAppendFormat(&line, "\\x%02x", byte);
+    } else {
+      line.push_back(c);
+    }
+  }
+  line.push_back('\n');
+  return line;
+}
+
+void Log(LogLevel level, absl::string_view part, absl::string_view text) {
+  if (!Logs(level)) return;
+  const std::string line = absl::StrCat(Now(), " ", LogText(level, part, text));
+  // Nobody is left to tell when standard error itself fails.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace atl

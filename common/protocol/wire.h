@@ -1,0 +1,48 @@
+// Plain structs to protobuf messages and back, for shells. Cores never see protobuf.
+//
+// Decode trusts nothing: numbers, counts, enums, text lengths and names are checked, and an error
+// names the field. What Encode makes, Decode takes back unchanged. The receiver limits the size of
+// a whole message to kMaxMessageBytes (a gRPC channel argument) before it is parsed.
+//
+// Thread-safe: no state.
+
+#ifndef ATOLL_COMMON_PROTOCOL_WIRE_H_
+#define ATOLL_COMMON_PROTOCOL_WIRE_H_
+
+#include "absl/status/statusor.h"
+#include "common/protocol/control.h"
+#include "common/protocol/job_spec.h"
+
+namespace atl {
+
+namespace v1 {
+class FromServer;
+class FromWorker;
+class JobSpec;
+class ToServer;
+class ToWorker;
+}  // namespace v1
+
+inline constexpr int kMaxMessageBytes = 64 << 20;
+
+void Encode(const FromWorker& message, v1::FromWorker* wire);
+void Encode(const ToWorker& message, v1::ToWorker* wire);
+void Encode(const FromServer& message, v1::FromServer* wire);
+void Encode(const ToServer& message, v1::ToServer* wire);
+void Encode(const JobSpec& spec, v1::JobSpec* wire);
+
+// May take parts out of `wire`.
+absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire);
+absl::StatusOr<ToWorker> Decode(v1::ToWorker* wire);
+absl::StatusOr<FromServer> Decode(v1::FromServer* wire);
+absl::StatusOr<ToServer> Decode(v1::ToServer* wire);
+
+// Absent fields get their defaults. Does not Validate().
+absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire);
+
+// A daemon's name: [a-z0-9][a-z0-9-]{0,62}.
+absl::Status CheckNodeName(absl::string_view name);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROTOCOL_WIRE_H_

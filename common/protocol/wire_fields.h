@@ -1,0 +1,166 @@
+// Field by field, the structs that several messages and the coordinator's records share. Only
+// wire.cc files include this; see wire_visitor.h.
+
+#ifndef ATOLL_COMMON_PROTOCOL_WIRE_FIELDS_H_
+#define ATOLL_COMMON_PROTOCOL_WIRE_FIELDS_H_
+
+#include "common/protocol/control.h"
+#include "common/protocol/job_spec.h"
+#include "common/protocol/wire_visitor.h"
+#include "proto/control.pb.h"
+#include "proto/job.pb.h"
+
+namespace atl {
+
+template <class V>
+void Fields(V& v, Plain<V, ModelSpec>& s, v1::ModelSpec& m) {
+  ATOLL_WIRE_OPTIONAL_ENUM(family, ModelFamily);
+  ATOLL_WIRE_OPTIONAL(config_path);
+  ATOLL_WIRE_OPTIONAL(vocabulary);
+  ATOLL_WIRE_OPTIONAL(hidden);
+  ATOLL_WIRE_OPTIONAL(layers);
+  ATOLL_WIRE_OPTIONAL(heads);
+  ATOLL_WIRE_OPTIONAL(key_value_heads);
+  ATOLL_WIRE_OPTIONAL(feed_forward);
+  ATOLL_WIRE_OPTIONAL(tied_head);
+  ATOLL_WIRE_OPTIONAL(initial_weights_path);
+  ATOLL_WIRE_OPTIONAL(seed);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, DataSpec>& s, v1::DataSpec& m) {
+  ATOLL_WIRE_OPTIONAL_ENUM(format, DataFormat);
+  ATOLL_WIRE_OPTIONAL(path);
+  ATOLL_WIRE_OPTIONAL(validation_path);
+  ATOLL_WIRE_OPTIONAL(validation_fraction);
+  ATOLL_WIRE_OPTIONAL(sequence_length);
+  ATOLL_WIRE_OPTIONAL(shuffle_seed);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, InnerSpec>& s, v1::InnerSpec& m) {
+  ATOLL_WIRE_OPTIONAL(learning_rate);
+  ATOLL_WIRE_OPTIONAL(final_learning_rate_ratio);
+  ATOLL_WIRE_OPTIONAL(warmup_fraction);
+  ATOLL_WIRE_OPTIONAL(beta1);
+  ATOLL_WIRE_OPTIONAL(beta2);
+  ATOLL_WIRE_OPTIONAL(epsilon);
+  ATOLL_WIRE_OPTIONAL(weight_decay);
+  ATOLL_WIRE_OPTIONAL(clip_norm);
+  ATOLL_WIRE_OPTIONAL(batch_sequences);
+  ATOLL_WIRE_OPTIONAL(micro_batch_sequences);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
+  ATOLL_WIRE_OPTIONAL(steps_per_round);
+  ATOLL_WIRE_OPTIONAL(balance_steps);
+  ATOLL_WIRE_OPTIONAL(learning_rate);
+  ATOLL_WIRE_OPTIONAL(momentum);
+  ATOLL_WIRE_OPTIONAL(clip_norm);
+  ATOLL_WIRE_OPTIONAL(grace_seconds);
+  ATOLL_WIRE_OPTIONAL(wait_for_all);
+  ATOLL_WIRE_OPTIONAL_ENUM(overlap, Overlap);
+  ATOLL_WIRE_OPTIONAL_ENUM(push_encoding, Encoding);
+  ATOLL_WIRE_OPTIONAL(reject_outliers);
+  ATOLL_WIRE_OPTIONAL(min_islands);
+  ATOLL_WIRE_OPTIONAL(max_islands);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ScheduleSpec>& s, v1::ScheduleSpec& m) {
+  ATOLL_WIRE_OPTIONAL(train_tokens);
+  ATOLL_WIRE_OPTIONAL(validate_every_rounds);
+  ATOLL_WIRE_OPTIONAL(validation_sequences);
+  ATOLL_WIRE_OPTIONAL(checkpoint_every_steps);
+  ATOLL_WIRE_OPTIONAL(snapshot_every_rounds);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, JobSpec>& s, v1::JobSpec& m) {
+  ATOLL_WIRE_OPTIONAL(name);
+  ATOLL_WIRE_MESSAGE(model);
+  ATOLL_WIRE_MESSAGE(data);
+  ATOLL_WIRE_MESSAGE(inner);
+  ATOLL_WIRE_MESSAGE(outer);
+  ATOLL_WIRE_MESSAGE(schedule);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PositionRange>& s, v1::PositionRange& m) {
+  ATOLL_WIRE_COUNT(begin);
+  ATOLL_WIRE_COUNT(end);
+  v.Check(m.begin() <= m.end(), "a range of positions ends before it begins");
+}
+
+template <class V>
+void Fields(V& v, Plain<V, LayerSize>& s, v1::LayerSize& m) {
+  ATOLL_WIRE_COPY(name);
+  ATOLL_WIRE_INT(elements, 0, kMaxElements);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ShardPlacement>& s, v1::ShardPlacement& m) {
+  ATOLL_WIRE_INT(shard, 0, kMaxShards);
+  ATOLL_WIRE_INT(layer, 0, kMaxShards);
+  ATOLL_WIRE_INT(begin, 0, kMaxElements);
+  ATOLL_WIRE_INT(elements, 0, kMaxElements);
+  ATOLL_WIRE_COPY(server);
+  ATOLL_WIRE_COPY(endpoint);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, JobFacts>& s, v1::JobFacts& m) {
+  ATOLL_WIRE_MESSAGES(layers, kMaxListLength);
+  ATOLL_WIRE_COUNT(train_sequences);
+  ATOLL_WIRE_COUNT(validation_sequences);
+  ATOLL_WIRE_COPY(data_digest);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ContributionId>& s, v1::ContributionId& m) {
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_COUNT(generation);
+  ATOLL_WIRE_COUNT(incarnation);
+  ATOLL_WIRE_VERSION(base_version);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, DeviceInfo>& s, v1::DeviceInfo& m) {
+  ATOLL_WIRE_COPY(kind);
+  ATOLL_WIRE_COUNT(memory_bytes);
+  ATOLL_WIRE_COUNT(threads);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, IslandProgress>& s, v1::IslandProgress& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_COUNT(generation);
+  ATOLL_WIRE_COUNT(seen_sequence);
+  ATOLL_WIRE_VERSION(base_version);
+  ATOLL_WIRE_COPY(ready);
+  ATOLL_WIRE_COPY(doing);
+  ATOLL_WIRE_COUNT(inner_step);
+  ATOLL_WIRE_COUNT(tokens);
+  ATOLL_WIRE_COPY(train_loss);
+  ATOLL_WIRE_COPY(learning_rate);
+  ATOLL_WIRE_COPY(tokens_per_s);
+  ATOLL_WIRE_COPY(step_seconds_quiet);
+  ATOLL_WIRE_COPY(step_seconds_overlap);
+  ATOLL_WIRE_COUNT(pushed_bytes);
+  ATOLL_WIRE_COUNT(pulled_bytes);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ContributionOutcome>& s, v1::ContributionOutcome& m) {
+  ATOLL_WIRE_MESSAGE(contribution);
+  ATOLL_WIRE_VERSION(version);
+  ATOLL_WIRE_COPY(accepted);
+  ATOLL_WIRE_COPY(warm_up_again);
+  ATOLL_WIRE_COPY(reason);
+}
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROTOCOL_WIRE_FIELDS_H_

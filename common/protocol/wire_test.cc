@@ -1,0 +1,176 @@
+#include "common/protocol/wire.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include <catch2/catch.hpp>
+
+#include "common/rng.h"
+#include "proto/control.pb.h"
+
+namespace atl {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::util::MessageDifferencer;
+
+// Fills every field of a message with a value that no other field has, so that a field that is
+// forgotten or mixed up in wire.cc cannot go unseen.
+class Filler {
+ public:
+  void Fill(Message* m) {
+    for (int i = 0; i < m->GetDescriptor()->field_count(); ++i) {
+      const FieldDescriptor* f = m->GetDescriptor()->field(i);
+      if (f->real_containing_oneof() == nullptr) Set(m, f);
+    }
+  }
+
+  void Set(Message* m, const FieldDescriptor* f) {
+    const auto* r = m->GetReflection();
+    const bool list = f->is_repeated();
+    const int number = ++last_;
+    switch (f->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+        return list ? r->AddInt32(m, f, number) : r->SetInt32(m, f, number);
+      case FieldDescriptor::CPPTYPE_INT64:
+        return list ? r->AddInt64(m, f, number) : r->SetInt64(m, f, number);
+      case FieldDescriptor::CPPTYPE_UINT64:
+        return r->SetUInt64(m, f, ~uint64_t{0} - number);
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        return list ? r->AddDouble(m, f, number + 0.5) : r->SetDouble(m, f, number + 0.5);
+      case FieldDescriptor::CPPTYPE_BOOL:
+        return r->SetBool(m, f, true);
+      case FieldDescriptor::CPPTYPE_STRING:
+        return r->SetString(m, f, absl::StrCat("text", number));
+      case FieldDescriptor::CPPTYPE_ENUM:
+        return r->SetEnumValue(m, f, 2);
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        return Fill(list ? r->AddMessage(m, f) : r->MutableMessage(m, f));
+      default:
+        FAIL("no such field type in the protocol: " << f->full_name());
+    }
+  }
+
+ private:
+  int last_ = 0;
+};
+
+// One filled envelope for every kind of message that it can hold.
+template <class M>
+std::vector<M> OneOfEach() {
+  std::vector<M> all;
+  const auto* kinds = M::descriptor()->FindOneofByName("message");
+  for (int i = 0; i < kinds->field_count(); ++i) {
+    Filler filler;
+    filler.Fill(&all.emplace_back());
+    filler.Set(&all.back(), kinds->field(i));
+  }
+  return all;
+}
+
+template <class M>
+void RequireEveryMessageSurvives() {
+  for (const M& original : OneOfEach<M>()) {
+    INFO(original.ShortDebugString());
+    M wire = original;
+    const auto plain = Decode(&wire);
+    REQUIRE(plain.status() == absl::OkStatus());
+    M again;
+    Encode(*plain, &again);
+    MessageDifferencer differ;
+    std::string difference;
+    differ.ReportDifferencesToString(&difference);
+    INFO(difference);
+    REQUIRE(differ.Compare(original, again));
+  }
+}
+
+TEST_CASE("every field of every message survives the way through plain structs") {
+  RequireEveryMessageSurvives<v1::FromWorker>();
+  RequireEveryMessageSurvives<v1::ToWorker>();
+  RequireEveryMessageSurvives<v1::FromServer>();
+  RequireEveryMessageSurvives<v1::ToServer>();
+}
+
+TEST_CASE("fields that a job leaves out get the defaults of job_spec.h") {
+  v1::JobSpec wire;
+  wire.set_name("tiny");
+  wire.mutable_outer()->set_momentum(0);
+  const auto spec = Decode(&wire);
+  REQUIRE(spec.ok());
+  REQUIRE(spec->name == "tiny");
+  REQUIRE(spec->outer.momentum == 0);
+  REQUIRE(spec->outer.steps_per_round == OuterSpec{}.steps_per_round);
+  REQUIRE(spec->inner.learning_rate == InnerSpec{}.learning_rate);
+  REQUIRE(spec->model.family == ModelFamily::kLlama);
+}
+
+v1::FromWorker Envelope() {
+  v1::FromWorker wire;
+  wire.set_worker("w1");
+  wire.set_incarnation(3);
+  return wire;
+}
+
+template <class M>
+std::string Fault(M wire) {
+  const auto plain = Decode(&wire);
+  REQUIRE(plain.status().code() == absl::StatusCode::kInvalidArgument);
+  return std::string(plain.status().message());
+}
+
+TEST_CASE("what breaks a limit is refused by name") {
+  auto wire = Envelope();
+  REQUIRE(Fault(wire) == "message: absent, or of a kind this version does not know");
+
+  wire.mutable_lease_request()->set_wanted(-1);
+  REQUIRE(Fault(wire) == "wanted: -1 is out of range");
+
+  wire.mutable_leaving()->set_reason(std::string(65537, 'x'));
+  REQUIRE(Fault(wire) == "reason: text of 65537 bytes");
+
+  auto* range = wire.mutable_push_request()->add_consumed();
+  range->set_begin(9);
+  range->set_end(8);
+  REQUIRE(Fault(wire) == "message: a range of positions ends before it begins");
+
+  wire.set_worker("../etc");
+  REQUIRE(Fault(wire).find("name \"../etc\"") == 0);
+
+  v1::ToWorker order;
+  order.set_worker("w1");
+  order.mutable_island_order();
+  REQUIRE(Fault(order) == "run: 0 is no known choice");
+  order.mutable_island_order()->set_run(static_cast<v1::RunState>(77));
+  REQUIRE(Fault(order) == "run: 77 is no known choice");
+
+  v1::FromServer server;
+  server.set_server("p1");
+  server.mutable_statistics()->add_contributions();
+  server.mutable_statistics()->add_layers();
+  REQUIRE(Fault(server) == "message: a Gram matrix is not square in the contributions");
+
+  server.mutable_hello();
+  for (int i = 0; i < 5000; ++i) server.mutable_hello()->add_jobs();
+  REQUIRE(Fault(server) == "jobs: 5000 entries, at most 4096");
+}
+
+TEST_CASE("damaged bytes give an error or a message, never a crash") {
+  Rng rng(7);
+  int decoded = 0;
+  for (const v1::ToWorker& original : OneOfEach<v1::ToWorker>()) {
+    const std::string bytes = original.SerializeAsString();
+    for (int round = 0; round < 300; ++round) {
+      std::string damaged = bytes;
+      for (int k = 0; k < 3; ++k)
+        damaged[rng.Below(damaged.size())] = static_cast<char>(rng.Next());
+      v1::ToWorker wire;
+      if (!wire.ParseFromString(damaged)) continue;
+      if (Decode(&wire).ok()) ++decoded;
+    }
+  }
+  REQUIRE(decoded > 0);
+}
+
+}  // namespace
+}  // namespace atl
