@@ -135,13 +135,14 @@ struct TrainStep {
   double learning_rate = 0;
 };
 // delta <- theta_base - theta (for base kNoVersion: delta <- theta), theta_push <- theta:
-// DeltaCaptured. `delta` and theta_push stay until the next CaptureDelta or kReplace.
+// DeltaCaptured. Both stay until the next Adopted.
 struct CaptureDelta {
   ContributionId contribution;
 };
 enum class AdoptMode {
   kReplace,           // theta <- theta_v, theta_base <- theta_v
-  kCarry,             // theta <- theta_v + (theta - theta_push), theta_base <- theta_v
+  kCarry,             // theta <- theta_v + (theta - theta_push), theta_base <- theta_v;
+                      // theta_push is theta_base if nothing was captured since the last Adopted
   kResumeCheckpoint,  // theta, theta_base and moments as the local checkpoint has them
 };
 // Adopted. kReplace and kCarry take what the last StartPull brought. kReplace restores the moments

@@ -1,0 +1,245 @@
+#include "worker/core/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "worker/core/impl.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr Duration kPrepareRetry = std::chrono::seconds(10);
+constexpr Duration kShutdownLimit = std::chrono::seconds(20);
+constexpr size_t kSeenJobs = 64;
+
+}  // namespace
+
+WorkerCore::WorkerCore(Identity identity) : impl_(std::make_unique<Impl>(std::move(identity))) {}
+WorkerCore::~WorkerCore() = default;
+WorkerCore::WorkerCore(WorkerCore&&) noexcept = default;
+
+Actions WorkerCore::Step(Instant now, const Event& event) { return impl_->Step(now, event); }
+const std::string& WorkerCore::doing() const { return impl_->doing_; }
+
+WorkerCore::Impl::Impl(Identity identity)
+    : identity_(std::move(identity)), checkpoints_(identity_.checkpoints) {}
+
+Actions WorkerCore::Impl::Step(Instant now, const Event& event) {
+  now_ = now;
+  out_ = Actions();
+  if (stopped_) return {};
+  std::visit([this](const auto& e) { On(e); }, event);
+  if (!stopped_) Plan();
+  return std::move(out_);
+}
+
+// ------------------------------------------------------------------------------------- link ----
+
+void WorkerCore::Impl::On(const Connected&) {
+  connected_ = true;
+  welcomed_ = false;
+  hello_at_ = now_;
+}
+
+void WorkerCore::Impl::On(const ConnectionLost&) {
+  connected_ = false;
+  welcomed_ = false;
+}
+
+void WorkerCore::Impl::On(const Received& event) {
+  const ToWorker& m = event.message;
+  if (m.worker != identity_.name || m.incarnation != identity_.incarnation) return;
+  if (m.epoch < epoch_) return;
+  epoch_ = m.epoch;
+  std::visit([this](const auto& message) { OnMessage(message); }, m.message);
+}
+
+void WorkerCore::Impl::On(const ShutdownRequested& event) {
+  if (stopping_) return;
+  stopping_ = true;
+  stop_reason_ = event.reason;
+  stop_by_ = now_ + kShutdownLimit;
+}
+
+void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
+  refused_.clear();
+  heartbeat_interval_ = std::clamp<Duration>(welcome.heartbeat_interval,
+                                             std::chrono::milliseconds(1), std::chrono::minutes(1));
+  if (welcomed_) return;
+  welcomed_ = true;
+  // Whatever waits for an answer is asked again at once: this may be another coordinator.
+  heartbeat_at_ = lease_at_ = validation_at_ = now_;
+  if (in_flight_) in_flight_->request_at = now_;
+}
+
+void WorkerCore::Impl::OnMessage(const Refused& refused) {
+  welcomed_ = false;
+  refused_ = refused.reason;
+  hello_at_ = now_ + kRetryInterval;
+  if (!refused.final) return;
+  Emit(Stop{1, absl::StrCat("the coordinator refuses this worker: ", refused.reason)});
+  stopped_ = true;
+}
+
+// ---------------------------------------------------------------------------------- prepare ----
+
+void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
+  if (prepared_ && prepared_->job == prepare.job) {
+    Emit(Send{*prepared_});
+    return;
+  }
+  if (failed_ && failed_->job == prepare.job && now_ < prepare_again_at_) {
+    Emit(Send{*failed_});
+    return;
+  }
+  // A worker that runs an island first has to be told to stop; until then the question is repeated.
+  if (order_ || preparing_ == prepare.job) return;
+  asked_ = prepare;
+}
+
+void WorkerCore::Impl::On(const Prepared& event) {
+  if (Finish() != Command::kPrepare) return;
+  preparing_.clear();
+  failed_.reset();
+  prepared_ = JobPrepared{event.job, event.facts};
+  if (welcomed_) Emit(Send{*prepared_});
+}
+
+void WorkerCore::Impl::On(const PrepareFailed& event) {
+  if (Finish() != Command::kPrepare) return;
+  preparing_.clear();
+  failed_ = JobRefused{event.job, event.reason};
+  prepare_again_at_ = now_ + kPrepareRetry;
+  if (welcomed_) Emit(Send{*failed_});
+}
+
+// ------------------------------------------------------------------------------------ orders ----
+
+// An order is news if it is newer than the newest one of its job: by generation, then by the
+// coordinator's epoch, then by sequence.
+bool WorkerCore::Impl::IsNews(const IslandOrder& order) {
+  const auto rank = [](const auto& o, int64_t epoch) {
+    return std::make_tuple(o.generation, epoch, o.sequence);
+  };
+  auto seen = std::find_if(seen_orders_.begin(), seen_orders_.end(),
+                           [&](const SeenOrder& s) { return s.job == order.job; });
+  if (seen != seen_orders_.end()) {
+    if (rank(order, epoch_) <= rank(*seen, seen->epoch)) return false;
+    seen_orders_.erase(seen);
+  }
+  seen_orders_.push_back({order.job, order.generation, epoch_, order.sequence});
+  if (seen_orders_.size() > kSeenJobs) seen_orders_.pop_front();
+  return true;
+}
+
+void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
+  if (!IsNews(order)) return;
+  const bool same_job = order_ && order_->job == order.job;
+  if (order.run == RunState::kStop) {
+    if (same_job || !order_) EndJob(order.job);
+    return;
+  }
+  const bool same_island =
+      same_job && order_->island == order.island && order_->generation == order.generation;
+  if (!same_island) ForgetIsland();
+  if (!same_job) {
+    const LocalCheckpoint* checkpoint = CheckpointOf(order.job);
+    inner_step_ = checkpoint_step_ = checkpoint != nullptr ? checkpoint->inner_step : 0;
+    tokens_ = inner_step_ * order.spec.inner.batch_sequences * order.spec.data.sequence_length;
+  }
+  // What could not be pulled yet may be there now.
+  if (!order_ || order.committed_version != order_->committed_version) pull_at_ = now_;
+  order_ = order;
+  asked_.reset();
+  heartbeat_at_ = now_;
+}
+
+void WorkerCore::Impl::EndJob(const JobId& job) {
+  ForgetIsland();
+  order_.reset();
+  if (prepared_ && prepared_->job == job) prepared_.reset();
+  if (asked_ && asked_->job == job) asked_.reset();
+  if (command_ == Command::kPrepare && preparing_ == job) {
+    discard_ = true;
+    preparing_.clear();
+  }
+  UsedCheckpointOf(job);
+  inner_step_ = tokens_ = checkpoint_step_ = 0;
+  Emit(ReleaseJob{job, true});
+}
+
+// Another generation, island or job: leases, contribution and local steps belong to the past.
+void WorkerCore::Impl::ForgetIsland() {
+  if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
+  if (command_ != Command::kNone && command_ != Command::kPrepare) discard_ = true;
+  adopted_ = initial_made_ = reset_moments_ = diverged_ = false;
+  base_version_ = kNoVersion;
+  tokens_at_base_ = 0;
+  local_ = Work();
+  in_flight_.reset();
+  last_pushed_.reset();
+  stepping_.clear();
+  leases_.Clear();
+  exhausted_ = false;
+  lease_at_ = now_;
+  ++pull_;
+  pulling_ = pulled_ = false;
+  pull_at_ = now_;
+  pull_trouble_.clear();
+  validation_.reset();
+  trainer_trouble_.clear();
+  trainer_again_at_ = now_;
+}
+
+// ----------------------------------------------------------------------------------- helpers ----
+
+void WorkerCore::Impl::Log(const std::string& text) {
+  if (welcomed_) Emit(Send{WorkerLog{order_ ? order_->job : JobId(), text}});
+}
+
+void WorkerCore::Impl::Start(Command command, Action action) {
+  ATOLL_CHECK(command_ == Command::kNone, "the trainer is busy");
+  command_ = command;
+  discard_ = false;
+  Emit(std::move(action));
+}
+
+bool WorkerCore::Impl::Due(Instant at) {
+  if (now_ >= at) return true;
+  out_.deadline = std::min(out_.deadline, at);
+  return false;
+}
+
+int64_t WorkerCore::Impl::round_steps() const {
+  return std::max<int64_t>(
+      order_->steps_this_round > 0 ? order_->steps_this_round : spec().outer.steps_per_round, 1);
+}
+
+int64_t WorkerCore::Impl::round_sequences() const {
+  return round_steps() * spec().inner.batch_sequences;
+}
+
+const LocalCheckpoint* WorkerCore::Impl::CheckpointOf(const JobId& job) const {
+  for (const LocalCheckpoint& checkpoint : checkpoints_) {
+    if (checkpoint.job == job) return &checkpoint;
+  }
+  return nullptr;
+}
+
+void WorkerCore::Impl::UsedCheckpointOf(const JobId& job) {
+  std::erase_if(checkpoints_, [&](const LocalCheckpoint& c) { return c.job == job; });
+}
+
+const LocalCheckpoint* WorkerCore::Impl::Resumable() const {
+  if (adopted_ || in_flight_ || !order_->resume_checkpoint) return nullptr;
+  const LocalCheckpoint* checkpoint = CheckpointOf(order_->job);
+  return checkpoint != nullptr && checkpoint->island == order_->island ? checkpoint : nullptr;
+}
+
+ContributionId WorkerCore::Impl::NextContribution() const {
+  return {order_->island, order_->generation, identity_.incarnation, base_version_};
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,520 @@
+#include "worker/core/core.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "worker/core/schedule.h"
+#include "worker/core/story.h"
+
+namespace atl::worker {
+namespace {
+
+using Ranges = std::vector<PositionRange>;
+constexpr Duration kWhile = kRetryInterval * 2;
+
+TEST_CASE("A worker says hello until it is welcomed, and again on every connection") {
+  Story story;
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().software_version == "test");
+  story.Passes(kRetryInterval);
+  story.Wants<WorkerHello>();
+  story.Says(Welcome{});
+  story.Wants<WorkerHeartbeat>();
+  story.Passes(kWhile);
+  CHECK(story.Idle<WorkerHello>());
+  story.Happens(ConnectionLost{"reset"});
+  story.Drop<WorkerHeartbeat>();
+  story.Passes(kWhile);
+  CHECK(story.Idle<WorkerHeartbeat>());
+  story.Happens(Connected{});
+  story.Wants<WorkerHello>();
+}
+
+TEST_CASE("A final refusal ends the worker, another one makes it try again") {
+  Story story;
+  story.Happens(Connected{});
+  story.Wants<WorkerHello>();
+  story.Says(Refused{"busy", false});
+  CHECK(story.Doing() == "refused: busy");
+  story.Passes(kRetryInterval);
+  story.Wants<WorkerHello>();
+  story.Says(Refused{"a newer incarnation is attached", true});
+  CHECK(story.Wants<Stop>().exit_code == 1);
+}
+
+TEST_CASE("It prepares a job once and answers every repetition") {
+  Story story;
+  story.Attaches();
+  story.Says(PrepareJob{"job-1", story.order.spec});
+  story.Says(PrepareJob{"job-1", story.order.spec});
+  story.Prepares();
+  CHECK(story.Idle<Prepare>());
+  CHECK(story.Wants<JobPrepared>().facts.layers == story.order.layers);
+  story.Says(PrepareJob{"job-1", story.order.spec});
+  story.Wants<JobPrepared>();
+
+  story.Says(PrepareJob{"job-2", story.order.spec});
+  story.Wants<Prepare>();
+  story.Happens(PrepareFailed{"job-2", "data.path: no such file"});
+  CHECK(story.Wants<JobRefused>().reason == "data.path: no such file");
+}
+
+TEST_CASE("A round: train, ask, push, hear, pull, adopt") {
+  Story story;
+  story.order.spec.outer.overlap = Overlap::kNone;
+  story.Starts();
+  CHECK(story.Trains().ranges == Ranges{{0, 2}});
+  story.TrainsSteps(3);
+
+  const PushRequest request = story.AsksToPush();
+  CHECK(request.contribution == ContributionId{3, 1, 5, 0});
+  CHECK(request.inner_steps == 4);
+  CHECK(request.tokens == 80);
+  CHECK(request.consumed == Ranges{{0, 8}});
+  CHECK(story.Idle<TrainStep>());
+  CHECK(story.Doing() == "waiting for version 1 to be decided");
+
+  story.IsGranted(request.contribution);
+  story.Pushes();
+  story.Decides(request.contribution, 1);
+  story.Pulls(1);
+  story.Adopts(1, AdoptMode::kReplace);
+  CHECK(story.Trains().ranges == Ranges{{8, 10}});
+}
+
+TEST_CASE("With carry it trains on while the round is made, and that goes into the next push") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const PushRequest first = story.AsksToPush();
+  story.TrainsSteps(2);
+  CHECK(story.Doing() == "training, while version 1 is made");
+  story.Decides(first.contribution, 1);
+  story.Pulls(1);
+  CHECK(story.Idle<AdoptPulled>());  // a step is going on
+  story.Trains();
+  story.Adopts(1, AdoptMode::kCarry);
+  story.Trains();
+  const PushRequest second = story.AsksToPush();
+  CHECK(second.contribution.base_version == 1);
+  CHECK(second.consumed == Ranges{{8, 16}});
+  CHECK(second.inner_steps == 4);
+}
+
+TEST_CASE("Carrying on is bounded") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  story.AsksToPush();
+  story.Leases(40);
+  story.TrainsSteps(kMaxCarriedRounds * 4);
+  CHECK(story.Idle<TrainStep>());
+  CHECK(story.Idle<CaptureDelta>());
+  CHECK(story.Doing() == "waiting for version 1 to be decided");
+}
+
+TEST_CASE("A rejection keeps what was trained since; warming up again trains it again") {
+  for (const bool again : {false, true}) {
+    Story story;
+    story.Starts();
+    story.TrainsSteps(4);
+    const PushRequest first = story.AsksToPush();
+    story.TrainsSteps(1);
+    story.Decides(first.contribution, 1, false, again);
+    story.Pulls(1);
+    story.Trains();
+    const AdoptPulled adopt = story.Wants<AdoptPulled>();
+    CHECK(adopt.mode == (again ? AdoptMode::kReplace : AdoptMode::kCarry));
+    CHECK(adopt.reset_moments == again);
+    story.Happens(Adopted{1});
+    CHECK(story.Trains().ranges == (again ? Ranges{{8, 10}} : Ranges{{12, 14}}));
+  }
+}
+
+TEST_CASE("A rejection without a new version: it does not push from that base again") {
+  Story story;
+  story.order.spec.outer.overlap = Overlap::kNone;
+  story.Starts();
+  story.TrainsSteps(4);
+  const PushRequest first = story.AsksToPush();
+  story.Decides(first.contribution, 0, false);
+  story.Pulls(0);
+  story.Adopts(0, AdoptMode::kReplace);
+  story.Leases(20);
+  story.TrainsSteps(kMaxCarriedRounds * 4);
+  CHECK(story.Idle<CaptureDelta>());
+  CHECK(story.Doing() == "waiting for version 1: the last push from version 0 was rejected");
+  // Another island makes version 1: the local steps move over to it.
+  story.order.committed_version = 1;
+  story.Orders();
+  story.Pulls(1);
+  story.Adopts(1, AdoptMode::kCarry);
+  CHECK(story.AsksToPush().contribution.base_version == 1);
+}
+
+TEST_CASE("Requests are repeated until they are answered, and at once after a reconnect") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const PushRequest request = story.AsksToPush();
+  const LeaseRequest lease = story.Wants<LeaseRequest>();
+  story.Passes(kRetryInterval);
+  CHECK(story.Wants<PushRequest>().contribution == request.contribution);
+  CHECK(story.Wants<LeaseRequest>().request == lease.request);
+  story.Happens(ConnectionLost{"coordinator died"});
+  story.Passes(kWhile);
+  CHECK(story.Idle<PushRequest>());
+  ++story.epoch;
+  story.Attaches();
+  CHECK(story.Wants<PushRequest>().consumed == request.consumed);
+  CHECK(story.Wants<LeaseRequest>().request == lease.request);
+}
+
+TEST_CASE("Without a coordinator it trains until its leases are used up") {
+  Story story;
+  story.Starts();
+  story.Happens(ConnectionLost{"gone"});
+  story.TrainsSteps(4);
+  story.Happens(DeltaCaptured{story.Wants<CaptureDelta>().contribution});
+  story.TrainsSteps(6);
+  CHECK(story.Idle<TrainStep>());
+  CHECK(story.Doing() == "waiting for the coordinator: all leased data is used");
+  story.Passes(kWhile);
+  story.Drop<LeaseRequest>();
+  story.Drop<PushRequest>();
+  story.Attaches();
+  story.Leases(10);
+  story.Wants<TrainStep>();
+}
+
+TEST_CASE("It asks for data ahead of time, under one number until sequences come") {
+  Story story;
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  const LeaseRequest early = story.Wants<LeaseRequest>();
+  CHECK(early.wanted == 2 * 8 + 4);  // two rounds and a half
+  story.Says(LeaseGrant{"job-1", 3, 1, early.request, {}, true});
+  story.Passes(kRetryInterval);
+  const LeaseRequest repeated = story.Wants<LeaseRequest>();
+  CHECK(repeated.request == early.request);
+  const LeaseGrant grant{"job-1", 3, 1, early.request, {{0, 20}}, false};
+  story.Says(grant);
+  story.Says(grant);  // a repetition gives nothing more
+  story.Pulls(0);
+  story.Adopts(0, AdoptMode::kReplace);
+  story.Trains();
+  story.Trains();
+  CHECK(story.Idle<LeaseRequest>());
+  story.Trains();  // taken: 6 of 20, under two rounds are left
+  CHECK(story.Wants<LeaseRequest>().request == early.request + 1);
+}
+
+TEST_CASE("When all data is leased out it trains a smaller last batch and pushes a short round") {
+  Story story;
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  story.Pulls(0);
+  story.Adopts(0, AdoptMode::kReplace);
+  story.Leases(3, true);
+  CHECK(story.Trains().ranges == Ranges{{0, 2}});
+  CHECK(story.Trains().ranges == Ranges{{2, 3}});
+  const PushRequest request = story.AsksToPush();
+  CHECK(request.inner_steps == 2);
+  CHECK(request.tokens == 30);
+  story.Decides(request.contribution, 1);
+  story.Pulls(1);
+  story.Adopts(1, AdoptMode::kReplace);
+  CHECK(story.Doing() == "all data is leased out: waiting for the others, or for more");
+  // Others make version 2, which it is to validate.
+  story.order.committed_version = 2;
+  story.order.validate_version = 2;
+  story.Orders();
+  story.Pulls(2);
+  story.Adopts(2, AdoptMode::kReplace);
+  CHECK(story.Wants<Validate>().version == 2);
+  story.Happens(ValidationDone{2, 1.5, 640});
+  CHECK(story.Wants<ValidationResult>().loss == 1.5);
+  story.Passes(kRetryInterval);
+  CHECK(story.Wants<ValidationResult>().version == 2);
+  story.order.validate_version = kNoVersion;
+  story.Orders();
+  story.Passes(kWhile);
+  CHECK(story.Idle<ValidationResult>());
+}
+
+TEST_CASE("The first island makes the initial weights and pulls them like everybody") {
+  Story story;
+  story.order.initialize = true;
+  story.order.committed_version = kNoVersion;
+  story.order.spec.outer.push_encoding = Encoding::kBfloat16;
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  story.Wants<MakeInitialWeights>();
+  story.Happens(InitialWeightsMade{});
+  const PushRequest request = story.AsksToPush();
+  CHECK(request.contribution.base_version == kNoVersion);
+  CHECK(request.tokens == 0);
+  story.IsGranted(request.contribution);
+  const PushShards push = story.Wants<PushShards>();
+  CHECK(push.encoding == Encoding::kFloat32);  // initial weights are never rounded
+  story.order.initialize = false;
+  story.order.committed_version = 0;
+  story.Orders();
+  story.Wants<CancelTransfers>();
+  story.Pulls(0);
+  story.Adopts(0, AdoptMode::kReplace);
+  story.Leases(20);
+  story.Trains();
+}
+
+TEST_CASE("A push that fails is tried again, one that is acknowledged is not") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const ContributionId c = story.AsksToPush().contribution;
+  story.IsGranted(c);
+  CHECK(story.Wants<PushShards>().shards.size() == 2);
+  story.IsGranted(c);
+  CHECK(story.Idle<PushShards>());
+  story.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
+  story.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 1}, PushStatus::kFailed, "timeout", 0});
+  story.Passes(kRetryInterval);
+  const PushShards again = story.Wants<PushShards>();
+  REQUIRE(again.shards.size() == 1);
+  CHECK(again.shards[0].shard == 1);
+  // Refused while the server was behind: the coordinator grants again.
+  story.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 1}, PushStatus::kRefused, "fenced", 0});
+  story.Passes(kWhile);
+  CHECK(story.Idle<PushShards>());
+  story.IsGranted(c);
+  CHECK(story.Wants<PushShards>().shards.size() == 1);
+}
+
+TEST_CASE("A superseded pull starts again with the newer version") {
+  Story story;
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  StartPull pull = story.Wants<StartPull>();
+  REQUIRE(pull.shards.size() == 2);
+  CHECK(pull.shards[0].shard == 1);  // in the ordered order
+  story.Happens(PullFailed{pull.pull, PullFailure::kSuperseded, 1, "version 1 is here"});
+  CHECK(story.Doing() == "pulling version 0: version 1 is here");
+  story.order.committed_version = 1;
+  story.Orders();
+  pull = story.Wants<StartPull>();
+  CHECK(pull.version == 1);
+  story.Happens(PullDone{pull.pull - 1, 600});  // of the old pull
+  CHECK(story.Idle<AdoptPulled>());
+  story.Happens(PullFailed{pull.pull, PullFailure::kError, kNoVersion, "unreachable"});
+  CHECK(story.Idle<StartPull>());
+  story.Passes(kRetryInterval);
+  story.Pulls(1);
+  story.Adopts(1, AdoptMode::kReplace);
+}
+
+TEST_CASE("A new generation forgets leases, contribution and local steps") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const ContributionId c = story.AsksToPush().contribution;
+  story.IsGranted(c);
+  story.Wants<PushShards>();
+  story.order.generation = 2;
+  story.order.committed_version = 4;
+  story.Orders();
+  story.Wants<CancelTransfers>();
+  story.Pulls(4);
+  CHECK(story.Idle<AdoptPulled>());
+  story.Trains();  // the step that was going on; it counts for nothing
+  story.Adopts(4, AdoptMode::kReplace);
+  story.Leases(20);
+  CHECK(story.Trains().ranges == Ranges{{20, 22}});
+  story.TrainsSteps(3);
+  CHECK(story.AsksToPush().contribution == ContributionId{3, 2, 5, 4});
+}
+
+TEST_CASE("Old orders, epochs, generations and other people's messages change nothing") {
+  Story story;
+  story.Starts();
+  IslandOrder old = story.order;
+  old.run = RunState::kStop;
+  story.Says(old);  // the same sequence
+  old.sequence += 10;
+  old.generation = 0;
+  story.Says(old);
+  old.generation = 1;
+  story.Happens(Received{{"w1", 5, 0, old}});  // an old coordinator
+  story.Happens(Received{{"w1", 4, 1, old}});  // to our predecessor
+  story.Happens(Received{{"w2", 5, 1, old}});
+  CHECK(story.Idle<ReleaseJob>());
+  // A restarted coordinator counts its orders from the start.
+  ++story.epoch;
+  story.order.sequence = 0;
+  story.order.run = RunState::kPause;
+  story.order.reason = "asked to";
+  story.Orders();
+  story.Trains();
+  CHECK(story.Doing() == "paused: asked to");
+}
+
+TEST_CASE("A pause finishes the step and holds; the round under way still ends") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const PushRequest request = story.AsksToPush();
+  story.order.run = RunState::kPause;
+  story.Orders();
+  story.Trains();
+  CHECK(story.Idle<TrainStep>());
+  story.Decides(request.contribution, 1);
+  story.Pulls(1);
+  story.Adopts(1, AdoptMode::kCarry);
+  CHECK(story.Idle<TrainStep>());
+  story.order.run = RunState::kRun;
+  story.Orders();
+  story.Wants<TrainStep>();
+}
+
+TEST_CASE("A stop drops the job, also while it is being opened") {
+  Story story;
+  SECTION("while training") {
+    story.Starts();
+    story.order.run = RunState::kStop;
+    story.Orders();
+    CHECK(story.Wants<ReleaseJob>().ended);
+    story.Trains();
+    CHECK(story.Idle<TrainStep>());
+  }
+  SECTION("while preparing") {
+    story.Attaches();
+    story.Orders();
+    story.Wants<Prepare>();
+    story.order.run = RunState::kStop;
+    story.Orders();
+    story.Wants<ReleaseJob>();
+    story.Happens(Prepared{"job-1", {story.order.layers, 1000, 100, 7}});
+    CHECK(story.Idle<JobPrepared>());
+  }
+  CHECK(story.Doing() == "idle");
+  story.Passes(kWhile);
+  story.Drop<WorkerHeartbeat>();
+  story.Passes(kWhile);
+  CHECK_FALSE(story.Wants<WorkerHeartbeat>().progress.has_value());
+}
+
+TEST_CASE("Checkpoints are written between contributions only") {
+  Story story;
+  story.order.spec.schedule.checkpoint_every_steps = 3;
+  story.Starts();
+  story.TrainsSteps(3);
+  WriteCheckpoint write = story.Wants<WriteCheckpoint>();
+  CHECK(write.about.base_version == 0);
+  CHECK(write.about.inner_step == 3);
+  CHECK(write.about.consumed == Ranges{{0, 6}});
+  story.Happens(CheckpointWritten{});
+  story.Trains();
+  const PushRequest request = story.AsksToPush();
+  story.TrainsSteps(3);
+  CHECK(story.Idle<WriteCheckpoint>());  // due, but a contribution is in flight
+  story.Decides(request.contribution, 1);
+  story.Pulls(1);
+  story.Trains();
+  story.Adopts(1, AdoptMode::kCarry);
+  write = story.Wants<WriteCheckpoint>();
+  CHECK(write.about.base_version == 1);
+  CHECK(write.about.consumed == Ranges{{8, 16}});
+}
+
+TEST_CASE("A restarted worker goes on from its checkpoint when it is told to") {
+  Story story({{"job-1", 3, 7, 30, {{100, 106}}}});
+  story.order.committed_version = 7;
+  story.order.resume_checkpoint = true;
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().checkpoints.size() == 1);
+  story.Says(Welcome{});
+  story.Orders();
+  story.Prepares();
+  CHECK(story.Idle<StartPull>());
+  SECTION("and pushes what the checkpoint holds with what follows") {
+    story.Adopts(7, AdoptMode::kResumeCheckpoint);
+    story.leased = 106;
+    story.Leases(20);
+    story.Trains();
+    const PushRequest request = story.AsksToPush();
+    CHECK(request.contribution.base_version == 7);
+    CHECK(request.consumed == Ranges{{100, 108}});
+    CHECK(request.inner_steps == 4);
+    CHECK(request.tokens == 80);
+  }
+  SECTION("but pulls, and trains on the same sequences, if the checkpoint is damaged") {
+    story.Wants<AdoptPulled>();
+    story.Happens(CommandFailed{"layer 0: checksum"});
+    CHECK(story.Wants<WorkerLog>().text == "layer 0: checksum");
+    story.Passes(std::chrono::seconds(10));
+    story.Pulls(7);
+    story.Adopts(7, AdoptMode::kReplace);
+    CHECK(story.Trains().ranges == Ranges{{100, 102}});
+  }
+}
+
+TEST_CASE("A loss that is not a number is never pushed: back to the committed version") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(2);
+  story.Trains(std::nan(""));
+  story.Pulls(0);
+  const AdoptPulled adopt = story.Wants<AdoptPulled>();
+  CHECK(adopt.mode == AdoptMode::kReplace);
+  CHECK(adopt.reset_moments);
+  story.Happens(Adopted{0});
+  CHECK(story.Trains().ranges == Ranges{{0, 2}});
+}
+
+TEST_CASE("SIGTERM: the step ends, a checkpoint is written, the worker takes its leave") {
+  Story story;
+  story.order.spec.schedule.checkpoint_every_steps = 100;
+  story.Starts();
+  story.Trains();
+  story.Happens(ShutdownRequested{"SIGTERM"});
+  CHECK(story.Idle<Stop>());
+  story.Trains();
+  CHECK(story.Wants<WriteCheckpoint>().about.inner_step == 2);
+  SECTION("as it should") { story.Happens(CheckpointWritten{}); }
+  SECTION("or, if the disk hangs, after a limit") { story.Passes(std::chrono::seconds(20)); }
+  CHECK(story.Wants<Leaving>().reason == "SIGTERM");
+  CHECK(story.Wants<Stop>().exit_code == 0);
+}
+
+TEST_CASE("The heartbeat tells what people want to know") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(2);
+  story.Drop<WorkerHeartbeat>();
+  story.Passes(kHeartbeatInterval);
+  const IslandProgress progress = *story.Wants<WorkerHeartbeat>().progress;
+  CHECK(progress.ready);
+  CHECK(progress.seen_sequence == story.order.sequence);
+  CHECK(progress.inner_step == 2);
+  CHECK(progress.tokens == 40);
+  CHECK(progress.doing == "training");
+  CHECK(progress.tokens_per_s == Approx(200));
+  CHECK(progress.step_seconds_quiet == Approx(0.1));
+  CHECK(progress.pulled_bytes == 600);
+}
+
+TEST_CASE("The learning rate counts all islands' tokens, and one island's as they are") {
+  Story story;
+  story.order.tokens_committed = 1000;
+  story.order.active_islands = 3;
+  story.Starts();
+  const InnerSpec& inner = story.order.spec.inner;
+  CHECK(story.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 20));
+  CHECK(story.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 40));
+}
+
+}  // namespace
+}  // namespace atl::worker

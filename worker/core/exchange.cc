@@ -1,0 +1,178 @@
+// Leases, pushes and pulls.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "worker/core/impl.h"
+
+namespace atl::worker {
+
+// ------------------------------------------------------------------------------------ leases ----
+
+void WorkerCore::Impl::OnMessage(const LeaseGrant& grant) {
+  if (!order_ || grant.job != order_->job || grant.island != order_->island ||
+      grant.generation != order_->generation || grant.request != lease_request_) {
+    return;
+  }
+  exhausted_ = grant.exhausted;
+  if (Sequences(grant.ranges) > 0) {
+    leases_.Add(grant.ranges);
+    ++lease_request_;
+    lease_at_ = now_;
+  }
+}
+
+// Asks in portions of half a round. An empty answer leaves the request open under its number: an
+// answer to an earlier copy of it may still come with sequences, which must not get lost.
+void WorkerCore::Impl::PlanLeases() {
+  if (order_->run != RunState::kRun || order_->initialize || !prepared_ || !welcomed_) return;
+  const int64_t ahead = kLeasedRoundsAhead * round_sequences();
+  if (leases_.size() >= ahead || !Due(lease_at_)) return;
+  Emit(Send{LeaseRequest{order_->job, order_->island, order_->generation, lease_request_,
+                         ahead + (round_sequences() + 1) / 2 - leases_.size()}});
+  lease_at_ = now_ + kRetryInterval;
+  Due(lease_at_);
+}
+
+// ------------------------------------------------------------------------------------ pushes ----
+
+void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
+  if (!order_ || grant.job != order_->job || !in_flight_ || !in_flight_->captured ||
+      grant.contribution != in_flight_->id) {
+    return;
+  }
+  for (ShardId shard : grant.order) {
+    const bool known =
+        std::any_of(order_->shards.begin(), order_->shards.end(),
+                    [&](const ShardPlacement& placement) { return placement.shard == shard; });
+    if (!known) continue;
+    auto push = std::find_if(in_flight_->pushes.begin(), in_flight_->pushes.end(),
+                             [&](const InFlight::Push& p) { return p.shard == shard; });
+    if (push == in_flight_->pushes.end()) {
+      in_flight_->pushes.push_back({shard, InFlight::Shard::kWanted, now_});
+    } else if (push->state == InFlight::Shard::kRefused) {
+      // The coordinator still wants it: perhaps the server was behind.
+      push->state = InFlight::Shard::kWanted;
+      push->retry_at = now_;
+    }
+  }
+}
+
+void WorkerCore::Impl::On(const PushShardDone& done) {
+  if (!order_ || !in_flight_ || done.push.job != order_->job ||
+      ContributionOf(done.push) != in_flight_->id) {
+    return;
+  }
+  for (InFlight::Push& push : in_flight_->pushes) {
+    if (push.shard != done.push.shard || push.state != InFlight::Shard::kPushing) continue;
+    switch (done.status) {
+      case PushStatus::kStaged:
+        push.state = InFlight::Shard::kStaged;
+        pushed_bytes_ += done.bytes;
+        break;
+      case PushStatus::kRefused:
+        push.state = InFlight::Shard::kRefused;
+        Log(absl::StrCat("push of shard ", push.shard, " was refused: ", done.reason));
+        break;
+      case PushStatus::kFailed:
+        push.state = InFlight::Shard::kWanted;
+        push.retry_at = now_ + kRetryInterval;
+        break;
+    }
+  }
+}
+
+void WorkerCore::Impl::PlanPushes() {
+  if (!in_flight_ || !in_flight_->captured) return;
+  InFlight& flight = *in_flight_;
+  if (welcomed_ && !Decided() && Due(flight.request_at)) {
+    Emit(Send{PushRequest{order_->job, flight.id, flight.work.steps, flight.work.tokens,
+                          flight.work.loss(), flight.work.consumed}});
+    flight.request_at = now_ + kRetryInterval;
+    Due(flight.request_at);
+  }
+  PushShards shards{order_->job, flight.id, spec().outer.push_encoding, {}};
+  if (flight.id.base_version == kNoVersion) shards.encoding = Encoding::kFloat32;
+  for (InFlight::Push& push : flight.pushes) {
+    if (push.state != InFlight::Shard::kWanted || Decided() || !Due(push.retry_at)) continue;
+    for (const ShardPlacement& placement : order_->shards) {
+      if (placement.shard == push.shard) shards.shards.push_back(placement);
+    }
+    push.state = InFlight::Shard::kPushing;
+  }
+  if (!shards.shards.empty()) Emit(std::move(shards));
+}
+
+// Whether the order tells what became of the contribution in flight.
+bool WorkerCore::Impl::Decided() const {
+  if (in_flight_ && in_flight_->id.base_version == kNoVersion) {
+    return order_->committed_version != kNoVersion;
+  }
+  return in_flight_ && order_->outcome && order_->outcome->contribution == in_flight_->id &&
+         order_->committed_version >= order_->outcome->version;
+}
+
+// ------------------------------------------------------------------------------------- pulls ----
+
+void WorkerCore::Impl::On(const PullDone& done) {
+  if (done.pull != pull_ || !pulling_) return;
+  pulling_ = false;
+  pulled_ = true;
+  pulled_bytes_ += done.bytes;
+  pull_trouble_.clear();
+}
+
+void WorkerCore::Impl::On(const PullFailed& failed) {
+  if (failed.pull != pull_ || !pulling_) return;
+  pulling_ = false;
+  pull_trouble_ = failed.reason;
+  // Superseded: the order that tells of the newer version may be here already.
+  pull_at_ = order_->committed_version > pulling_version_ ? now_ : now_ + kRetryInterval;
+}
+
+// The version to pull now, if any; README.md has the reasons.
+std::optional<Version> WorkerCore::Impl::PullTarget() const {
+  const Version committed = order_->committed_version;
+  if (committed == kNoVersion) return std::nullopt;
+  if (in_flight_) {
+    if (!Decided()) return std::nullopt;
+    return committed;
+  }
+  if (!adopted_) {
+    if (order_->initialize || Resumable() != nullptr) return std::nullopt;
+    return committed;
+  }
+  if (committed <= base_version_) return std::nullopt;
+  // Nothing to lose here and nothing to do, or this very version is to be evaluated.
+  const bool idle = leases_.size() == 0 && command_ == Command::kNone;
+  if (local_.steps == 0 && (idle || order_->validate_version == committed)) return committed;
+  // The base cannot be pushed from again: its contribution was rejected and no round followed.
+  if (last_pushed_ == NextContribution()) return committed;
+  return std::nullopt;
+}
+
+void WorkerCore::Impl::PlanPull() {
+  if (pulling_ || pulled_ || command_ == Command::kAdopt || !prepared_) return;
+  const std::optional<Version> target = PullTarget();
+  if (!target || order_->pull_order.empty() || !Due(pull_at_)) return;
+  // Whatever is still being pushed belongs to a contribution that has been decided.
+  if (in_flight_) {
+    const bool pushing =
+        std::any_of(in_flight_->pushes.begin(), in_flight_->pushes.end(),
+                    [](const InFlight::Push& p) { return p.state == InFlight::Shard::kPushing; });
+    if (pushing) Emit(CancelTransfers{});
+    for (InFlight::Push& push : in_flight_->pushes) push.state = InFlight::Shard::kStaged;
+  }
+  StartPull pull{order_->job, ++pull_, *target, {}};
+  for (ShardId shard : order_->pull_order) {
+    for (const ShardPlacement& placement : order_->shards) {
+      if (placement.shard == shard) pull.shards.push_back(placement);
+    }
+  }
+  pulling_ = true;
+  pulling_version_ = *target;
+  pulling_tokens_ = order_->tokens_committed;
+  Emit(std::move(pull));
+}
+
+}  // namespace atl::worker

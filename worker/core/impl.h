@@ -1,0 +1,225 @@
+// Inside of WorkerCore; nobody else includes this. One turn: Step notes the event (On...), then
+// Plan looks at the whole state and issues what is due now. Nothing is issued anywhere else, so
+// events only have to keep the state true.
+
+#ifndef ATOLL_WORKER_CORE_IMPL_H_
+#define ATOLL_WORKER_CORE_IMPL_H_
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/core/core.h"
+#include "worker/core/leases.h"
+
+namespace atl::worker {
+
+// Steps made since something, and on what.
+struct Work {
+  int64_t steps = 0;
+  int64_t tokens = 0;
+  double loss_times_tokens = 0;
+  std::vector<PositionRange> consumed;  // sorted and joined
+
+  double loss() const { return tokens > 0 ? loss_times_tokens / static_cast<double>(tokens) : 0; }
+};
+
+// Mean of the last values; of the last steps, for people.
+class RecentMean {
+ public:
+  void Add(double value) {
+    values_.push_back(value);
+    if (values_.size() > 32) values_.pop_front();
+  }
+  double Get() const {
+    double sum = 0;
+    for (double value : values_) sum += value;
+    return values_.empty() ? 0 : sum / static_cast<double>(values_.size());
+  }
+
+ private:
+  std::deque<double> values_;
+};
+
+// The contribution in flight.
+struct InFlight {
+  enum class Shard { kWanted, kPushing, kStaged, kRefused };
+  struct Push {
+    ShardId shard = 0;
+    Shard state = Shard::kWanted;
+    Instant retry_at;
+  };
+
+  ContributionId id;
+  Work work;
+  bool captured = false;     // the trainer holds its delta
+  Instant request_at;        // when to send PushRequest (again)
+  std::vector<Push> pushes;  // granted so far, in the granted order
+};
+
+class WorkerCore::Impl {
+ public:
+  explicit Impl(Identity identity);
+  Actions Step(Instant now, const Event& event);
+
+  std::string doing_;
+
+ private:
+  enum class Command { kNone, kPrepare, kInitialWeights, kStep, kCapture, kAdopt, kValidate };
+
+  // ---- core.cc: events of the link, orders, preparation ----
+  void On(const Connected&);
+  void On(const ConnectionLost&);
+  void On(const Received&);
+  void On(const ShutdownRequested&);
+  void On(const Tick&) {}
+  void OnMessage(const Welcome&);
+  void OnMessage(const Refused&);
+  void OnMessage(const PrepareJob&);
+  void OnMessage(const IslandOrder&);
+  bool IsNews(const IslandOrder&);
+  void EndJob(const JobId& job);
+  void ForgetIsland();
+  void On(const Prepared&);
+  void On(const PrepareFailed&);
+
+  // ---- training.cc: events of the trainer ----
+  void On(const InitialWeightsMade&);
+  void On(const StepDone&);
+  void On(const DeltaCaptured&);
+  void On(const Adopted&);
+  void On(const ValidationDone&);
+  void On(const CommandFailed&);
+  void On(const CheckpointWritten&);
+  Command Finish();
+  void Diverged();
+
+  // ---- exchange.cc: leases, pushes and pulls ----
+  void OnMessage(const LeaseGrant&);
+  void OnMessage(const PushGrant&);
+  void On(const PushShardDone&);
+  void On(const PullDone&);
+  void On(const PullFailed&);
+  bool Decided() const;
+  std::optional<Version> PullTarget() const;
+  void PlanLeases();
+  void PlanPushes();
+  void PlanPull();
+
+  // ---- plan.cc ----
+  void Plan();
+  void PlanLink();
+  void PlanShutdown();
+  void PlanPrepare();
+  void PlanTrainer();
+  void PlanValidationResult();
+  void PlanCheckpoint();
+  void StartCheckpoint();
+  bool StartAdopt();
+  bool StartValidate();
+  bool StartCapture();
+  void StartStep();
+  void SendHeartbeat();
+  IslandProgress Progress() const;
+
+  // ---- helpers ----
+  void Emit(Action action) { out_.list.push_back(std::move(action)); }
+  void Log(const std::string& text);
+  void Start(Command command, Action action);
+  // True when `at` has come; otherwise asks to be woken then.
+  bool Due(Instant at);
+  const JobSpec& spec() const { return order_->spec; }
+  int64_t round_sequences() const;  // of one round
+  int64_t round_steps() const;
+  const LocalCheckpoint* CheckpointOf(const JobId& job) const;
+  void UsedCheckpointOf(const JobId& job);
+  const LocalCheckpoint* Resumable() const;  // what the order wants resumed, if anything
+  ContributionId NextContribution() const;
+
+  const Identity identity_;
+  // Found at the start and not yet used. A living process needs none: a new generation pulls.
+  std::vector<LocalCheckpoint> checkpoints_;
+  Instant now_;
+  Actions out_;
+
+  // Link.
+  bool connected_ = false;
+  bool welcomed_ = false;  // on this connection
+  int64_t epoch_ = 0;
+  Duration heartbeat_interval_ = kHeartbeatInterval;
+  Instant hello_at_;
+  Instant heartbeat_at_;
+  std::string refused_;
+
+  // Trainer.
+  Command command_ = Command::kNone;
+  bool discard_ = false;  // what the outstanding command does is not wanted any more
+  JobId preparing_;
+  std::optional<JobPrepared> prepared_;  // what the trainer holds
+  std::optional<JobRefused> failed_;     // newest job that could not be prepared
+  Instant prepare_again_at_;
+  std::optional<PrepareJob> asked_;  // prepare it when the trainer is free
+
+  // The island. Everything below is meaningless without an order.
+  std::optional<IslandOrder> order_;
+  struct SeenOrder {
+    JobId job;
+    Generation generation = 0;
+    int64_t epoch = 0;
+    int64_t sequence = 0;
+  };
+  std::deque<SeenOrder> seen_orders_;  // newest job last, bounded
+
+  bool adopted_ = false;  // theta is base_version_'s, or trained from it
+  Version base_version_ = kNoVersion;
+  int64_t tokens_at_base_ = 0;  // committed by all islands
+  bool initial_made_ = false;
+  bool reset_moments_ = false;  // at the next adoption
+  bool diverged_ = false;       // the loss is not a number: wait for the next adoption
+  Work local_;                  // since base_version_, or since the contribution in flight
+  std::optional<InFlight> in_flight_;
+  std::optional<ContributionId> last_pushed_;
+  std::vector<PositionRange> stepping_;  // the outstanding TrainStep's
+  AdoptMode adopting_ = AdoptMode::kReplace;
+  std::string trainer_trouble_;
+  Instant trainer_again_at_;
+
+  Leases leases_;
+  bool exhausted_ = false;
+  int64_t lease_request_ = 1;  // number of the next request, or of the unanswered one
+  Instant lease_at_;
+
+  int64_t pull_ = 0;  // number of the newest pull
+  bool pulling_ = false;
+  Version pulling_version_ = kNoVersion;
+  int64_t pulling_tokens_ = 0;
+  bool pulled_ = false;  // pulling_version_ is complete and not adopted
+  Instant pull_at_;
+  std::string pull_trouble_;
+
+  std::optional<ValidationResult> validation_;  // newest
+  Instant validation_at_;
+
+  int64_t checkpoint_step_ = 0;  // inner step of the newest checkpoint
+  bool writing_ = false;         // WriteCheckpoint is under way
+
+  // For people.
+  int64_t inner_step_ = 0;
+  int64_t tokens_ = 0;
+  int64_t pushed_bytes_ = 0;
+  int64_t pulled_bytes_ = 0;
+  double learning_rate_ = 0;
+  RecentMean loss_, tokens_per_s_, quiet_seconds_, overlap_seconds_;
+
+  // Shutdown.
+  bool stopping_ = false;
+  bool stopped_ = false;
+  std::string stop_reason_;
+  Instant stop_by_;
+  bool last_checkpoint_asked_ = false;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_CORE_IMPL_H_

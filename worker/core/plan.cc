@@ -1,0 +1,237 @@
+// What is to be done now, given the whole state.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/core/impl.h"
+#include "worker/core/schedule.h"
+
+namespace atl::worker {
+
+void WorkerCore::Impl::Plan() {
+  PlanLink();
+  if (stopping_) return PlanShutdown();
+  PlanPrepare();
+  if (!order_) return;
+  PlanLeases();
+  PlanPushes();
+  PlanPull();
+  PlanCheckpoint();
+  PlanTrainer();
+  PlanPull();  // an idle island may pull
+  PlanValidationResult();
+}
+
+// -------------------------------------------------------------------------------------- link ----
+
+void WorkerCore::Impl::PlanLink() {
+  if (!connected_) return;
+  if (!welcomed_) {
+    if (!Due(hello_at_)) return;
+    Emit(Send{WorkerHello{identity_.software_version, identity_.devices, checkpoints_}});
+    hello_at_ = now_ + kRetryInterval;
+    Due(hello_at_);
+  } else if (Due(heartbeat_at_)) {
+    Emit(Send{WorkerHeartbeat{order_ ? std::optional(Progress()) : std::nullopt}});
+    heartbeat_at_ = now_ + heartbeat_interval_;
+    Due(heartbeat_at_);
+  }
+}
+
+IslandProgress WorkerCore::Impl::Progress() const {
+  IslandProgress p;
+  p.job = order_->job;
+  p.island = order_->island;
+  p.generation = order_->generation;
+  p.seen_sequence = order_->sequence;
+  p.base_version = base_version_;
+  p.ready = adopted_;
+  p.doing = doing_;
+  p.inner_step = inner_step_;
+  p.tokens = tokens_;
+  p.train_loss = loss_.Get();
+  p.learning_rate = learning_rate_;
+  p.tokens_per_s = tokens_per_s_.Get();
+  p.step_seconds_quiet = quiet_seconds_.Get();
+  p.step_seconds_overlap = overlap_seconds_.Get();
+  p.pushed_bytes = pushed_bytes_;
+  p.pulled_bytes = pulled_bytes_;
+  return p;
+}
+
+void WorkerCore::Impl::PlanShutdown() {
+  doing_ = absl::StrCat("stopping: ", stop_reason_);
+  if (!Due(stop_by_)) {
+    if (command_ != Command::kNone || writing_) return;
+    const bool worth_it = order_ && adopted_ && !in_flight_ && inner_step_ > checkpoint_step_ &&
+                          spec().schedule.checkpoint_every_steps > 0;
+    if (worth_it && !std::exchange(last_checkpoint_asked_, true)) {
+      return StartCheckpoint();
+    }
+  }
+  if (welcomed_) Emit(Send{Leaving{stop_reason_}});
+  Emit(Stop{0, stop_reason_});
+  stopped_ = true;
+}
+
+// ----------------------------------------------------------------------------------- prepare ----
+
+void WorkerCore::Impl::PlanPrepare() {
+  if (order_) {
+    if (prepared_ && prepared_->job == order_->job) return;
+    if (command_ == Command::kPrepare && preparing_ == order_->job) return;
+    doing_ = command_ == Command::kPrepare ? "waiting for another job's model to be opened"
+                                           : "opening the model and the data";
+    if (failed_ && failed_->job == order_->job) {
+      doing_ = absl::StrCat("cannot run the job: ", failed_->reason);
+      if (!Due(prepare_again_at_)) return;
+    }
+    if (command_ != Command::kNone) return;
+    prepared_.reset();
+    preparing_ = order_->job;
+    return Start(Command::kPrepare, Prepare{order_->job, spec()});
+  }
+  doing_ = connected_ ? (welcomed_ ? "idle" : "waiting for the coordinator's welcome")
+                      : "waiting for a connection to the coordinator";
+  if (!refused_.empty() && !welcomed_) doing_ = absl::StrCat("refused: ", refused_);
+  if (command_ == Command::kPrepare) doing_ = "opening the model and the data";
+  if (!asked_ || command_ != Command::kNone) return;
+  prepared_.reset();
+  preparing_ = asked_->job;
+  const PrepareJob prepare = *std::exchange(asked_, std::nullopt);
+  Start(Command::kPrepare, Prepare{prepare.job, prepare.spec});
+}
+
+// ----------------------------------------------------------------------------------- trainer ----
+
+void WorkerCore::Impl::PlanCheckpoint() {
+  const int64_t every = spec().schedule.checkpoint_every_steps;
+  if (every <= 0 || !prepared_ || !adopted_ || in_flight_ || writing_) return;
+  if (command_ != Command::kNone || inner_step_ - checkpoint_step_ < every) return;
+  StartCheckpoint();
+}
+
+void WorkerCore::Impl::StartCheckpoint() {
+  checkpoint_step_ = inner_step_;
+  writing_ = true;
+  Emit(WriteCheckpoint{{order_->job, order_->island, base_version_, inner_step_, local_.consumed}});
+}
+
+// Gives a free trainer its next command, or says in doing_ what it waits for.
+void WorkerCore::Impl::PlanTrainer() {
+  if (command_ != Command::kNone || !prepared_ || prepared_->job != order_->job) return;
+  if (prepared_->facts.layers != order_->layers) {
+    doing_ = "this worker's model differs from the job's: are all workers of one version?";
+    return;
+  }
+  if (!trainer_trouble_.empty()) {
+    doing_ = absl::StrCat("failed, tries again: ", trainer_trouble_);
+    if (!Due(trainer_again_at_)) return;
+    trainer_trouble_.clear();
+  }
+  if (StartAdopt() || StartValidate() || StartCapture()) return;
+  if (order_->initialize && !adopted_ && !in_flight_ && !initial_made_) {
+    doing_ = "making the initial weights";
+    return Start(Command::kInitialWeights, MakeInitialWeights{});
+  }
+  StartStep();
+}
+
+bool WorkerCore::Impl::StartAdopt() {
+  if (pulled_) {
+    const bool again = in_flight_ && order_->outcome && order_->outcome->warm_up_again &&
+                       order_->outcome->contribution == in_flight_->id;
+    // Without steps of its own there is nothing to carry, and the result is exactly version v.
+    const bool carry = adopted_ && local_.steps > 0 && !diverged_ && !again;
+    adopting_ = carry ? AdoptMode::kCarry : AdoptMode::kReplace;
+    reset_moments_ = reset_moments_ || again;
+    doing_ = absl::StrCat("adopting version ", pulling_version_);
+    Start(Command::kAdopt, AdoptPulled{pulling_version_, adopting_, reset_moments_});
+    return true;
+  }
+  const LocalCheckpoint* checkpoint = Resumable();
+  if (checkpoint == nullptr || pulling_) return false;
+  adopting_ = AdoptMode::kResumeCheckpoint;
+  Start(Command::kAdopt, AdoptPulled{checkpoint->base_version, adopting_, false});
+  return true;
+}
+
+bool WorkerCore::Impl::StartValidate() {
+  const Version wanted = order_->validate_version;
+  if (!adopted_ || wanted == kNoVersion || wanted != base_version_) return false;
+  if (validation_ && validation_->version == wanted) return false;
+  doing_ = absl::StrCat("validating version ", wanted);
+  Start(Command::kValidate, Validate{wanted});
+  return true;
+}
+
+bool WorkerCore::Impl::StartCapture() {
+  if (in_flight_ || order_->run != RunState::kRun) return false;
+  const bool initial = order_->initialize && !adopted_ && initial_made_;
+  if (!initial) {
+    const bool used_up = exhausted_ && leases_.size() == 0 && local_.steps > 0;
+    if (!adopted_ || (local_.steps < round_steps() && !used_up)) return false;
+    if (last_pushed_ == NextContribution()) return false;
+  }
+  in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work()), false, now_, {}};
+  last_pushed_ = in_flight_->id;
+  Start(Command::kCapture, CaptureDelta{in_flight_->id});
+  return true;
+}
+
+void WorkerCore::Impl::StartStep() {
+  const std::string next = absl::StrCat("version ", base_version_ + 1);
+  if (!adopted_) {
+    if (in_flight_) {
+      doing_ = "pushing the initial weights";
+    } else if (order_->committed_version == kNoVersion) {
+      doing_ = "waiting for the initial weights";
+    } else {
+      doing_ = absl::StrCat("pulling version ", order_->committed_version);
+    }
+    if (!pull_trouble_.empty()) absl::StrAppend(&doing_, ": ", pull_trouble_);
+    return;
+  }
+  if (order_->run == RunState::kPause) {
+    doing_ = absl::StrCat("paused: ", order_->reason);
+    return;
+  }
+  const bool held_up = local_.steps >= kMaxCarriedRounds * round_steps();
+  if (diverged_ || (in_flight_ && (spec().outer.overlap == Overlap::kNone || held_up))) {
+    doing_ = pulling_ ? absl::StrCat("pulling version ", pulling_version_)
+                      : absl::StrCat("waiting for ", next, " to be decided");
+    if (!pull_trouble_.empty()) absl::StrAppend(&doing_, ": ", pull_trouble_);
+    return;
+  }
+  if (held_up) {
+    doing_ = absl::StrCat("waiting for ", next, ": the last push from version ", base_version_,
+                          " was rejected");
+    return;
+  }
+  const int64_t batch = spec().inner.batch_sequences;
+  if (leases_.size() < batch && !(exhausted_ && leases_.size() > 0)) {
+    doing_ = exhausted_   ? "all data is leased out: waiting for the others, or for more"
+             : !welcomed_ ? "waiting for the coordinator: all leased data is used"
+                          : "waiting for a lease of data";
+    return;
+  }
+  stepping_ = leases_.Take(batch);
+  const int64_t own = local_.tokens + (in_flight_ ? in_flight_->work.tokens : 0) +
+                      Sequences(stepping_) * spec().data.sequence_length;
+  learning_rate_ =
+      LearningRate(spec().inner, spec().schedule.train_tokens,
+                   tokens_at_base_ + own * std::max<int64_t>(order_->active_islands, 1));
+  doing_ = in_flight_ ? absl::StrCat("training, while ", next, " is made") : "training";
+  Start(Command::kStep, TrainStep{stepping_, learning_rate_});
+}
+
+void WorkerCore::Impl::PlanValidationResult() {
+  if (!validation_ || !welcomed_ || order_->validate_version != validation_->version) return;
+  if (!Due(validation_at_)) return;
+  Emit(Send{*validation_});
+  validation_at_ = now_ + kRetryInterval;
+  Due(validation_at_);
+}
+
+}  // namespace atl::worker

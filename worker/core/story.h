@@ -1,0 +1,194 @@
+// A small language for tests of WorkerCore: the coordinator says, the trainer does, the clock
+// moves, and what the core wants is looked at.
+
+#ifndef ATOLL_WORKER_CORE_STORY_H_
+#define ATOLL_WORKER_CORE_STORY_H_
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/core/core.h"
+
+namespace atl::worker {
+
+class Story {
+ public:
+  explicit Story(std::vector<LocalCheckpoint> checkpoints = {})
+      : core_({"w1", 5, "test", {{"cpu", 1 << 30, 1}}, std::move(checkpoints)}) {
+    order.job = "job-1";
+    order.spec.name = "job";
+    order.spec.inner.batch_sequences = 2;
+    order.spec.data.sequence_length = 10;
+    order.spec.schedule.train_tokens = 100000;
+    order.spec.schedule.checkpoint_every_steps = 0;
+    order.spec.outer.overlap = Overlap::kCarry;
+    order.island = 3;
+    order.generation = 1;
+    order.layers = {{"a", 100}, {"b", 50}};
+    order.shards = {{0, 0, 0, 100, "ps1", "tcp://ps1"}, {1, 1, 0, 50, "ps2", "tcp://ps2"}};
+    order.pull_order = {1, 0};
+    order.steps_this_round = 4;
+    order.committed_version = 0;
+  }
+
+  // ---- events ----
+  void Happens(const Event& event) {
+    Actions actions = core_.Step(now, event);
+    deadline = actions.deadline;
+    for (Action& action : actions.list) pending_.push_back(std::move(action));
+  }
+  void Says(ToWorkerMessage message) { Happens(Received{{"w1", 5, epoch, std::move(message)}}); }
+  void Attaches() {
+    Happens(Connected{});
+    Wants<WorkerHello>();
+    Says(Welcome{});
+  }
+  // The coordinator's order, made a newer one.
+  void Orders() {
+    ++order.sequence;
+    Says(order);
+  }
+  void Passes(Duration time) {
+    const Instant end = now + time;
+    while (deadline <= end) {
+      now = std::max(now, deadline);
+      Happens(Tick{});
+    }
+    now = end;
+  }
+
+  // ---- what the core wants ----
+  // Takes the oldest pending action (or message) of type T; those of other types stay.
+  template <typename T>
+  std::optional<T> Next() {
+    for (auto it = pending_.begin(); it != pending_.end(); ++it) {
+      std::optional<T> found = As<T>(*it);
+      if (!found) continue;
+      pending_.erase(it);
+      return found;
+    }
+    return std::nullopt;
+  }
+  template <typename T>
+  T Wants() {
+    std::optional<T> found = Next<T>();
+    INFO("it is " << core_.doing());
+    REQUIRE(found.has_value());
+    return *found;
+  }
+  template <typename T>
+  bool Idle() {
+    return !Next<T>().has_value();
+  }
+  // Forgets pending messages of a type.
+  template <typename T>
+  int Drop() {
+    int count = 0;
+    while (Next<T>()) ++count;
+    return count;
+  }
+
+  // ---- whole passages ----
+  void Prepares() {
+    Wants<Prepare>();
+    Happens(Prepared{order.job, {order.layers, 1000, 100, 7}});
+  }
+  void Pulls(Version version) {
+    const StartPull pull = Wants<StartPull>();
+    CHECK(pull.version == version);
+    Happens(PullDone{pull.pull, 600});
+  }
+  void Adopts(Version version, AdoptMode mode) {
+    const AdoptPulled adopt = Wants<AdoptPulled>();
+    CHECK(adopt.version == version);
+    CHECK(adopt.mode == mode);
+    Happens(Adopted{version});
+  }
+  // Grants `sequences` from where the last grant ended.
+  void Leases(int64_t sequences, bool exhausted = false) {
+    const LeaseRequest request = Wants<LeaseRequest>();
+    Drop<LeaseRequest>();
+    Says(LeaseGrant{order.job,
+                    order.island,
+                    order.generation,
+                    request.request,
+                    {{leased, leased + sequences}},
+                    exhausted});
+    leased += sequences;
+  }
+  TrainStep Trains(double loss = 2.0) {
+    TrainStep step = Wants<TrainStep>();
+    int64_t sequences = 0;
+    for (const PositionRange& range : step.ranges) sequences += range.size();
+    Happens(StepDone{sequences * 10, loss, 0.1, false});
+    return step;
+  }
+  void TrainsSteps(int steps) {
+    for (int i = 0; i < steps; ++i) Trains();
+  }
+  PushRequest AsksToPush() {
+    const CaptureDelta capture = Wants<CaptureDelta>();
+    Happens(DeltaCaptured{capture.contribution});
+    return Wants<PushRequest>();
+  }
+  void IsGranted(const ContributionId& contribution) {
+    Says(PushGrant{order.job, contribution, {0, 1}});
+  }
+  void Pushes() {
+    const PushShards push = Wants<PushShards>();
+    for (const ShardPlacement& shard : push.shards) {
+      const ContributionId& c = push.contribution;
+      Happens(PushShardDone{
+          {push.job, c.island, c.generation, c.incarnation, c.base_version, shard.shard},
+          PushStatus::kStaged,
+          "",
+          shard.elements * 4});
+    }
+  }
+  void Decides(const ContributionId& contribution, Version version, bool accepted = true,
+               bool warm_up_again = false) {
+    order.committed_version = version;
+    order.tokens_committed += 80;
+    order.outcome = ContributionOutcome{contribution, version, accepted, warm_up_again, "test"};
+    Orders();
+  }
+  // From nothing to training on version `order.committed_version`.
+  void Starts() {
+    Attaches();
+    Orders();
+    Prepares();
+    Pulls(order.committed_version);
+    Adopts(order.committed_version, AdoptMode::kReplace);
+    Leases(20);
+  }
+  std::string Doing() const { return core_.doing(); }
+
+  IslandOrder order;
+  int64_t epoch = 1;
+  Instant now{};
+  Instant deadline = kNever;
+  int64_t leased = 0;
+
+ private:
+  template <typename T>
+  static std::optional<T> As(const Action& action) {
+    if constexpr (std::is_constructible_v<Action, T> &&
+                  !std::is_constructible_v<WorkerMessage, T>) {
+      if (const T* found = std::get_if<T>(&action)) return *found;
+    } else if (const Send* send = std::get_if<Send>(&action)) {
+      if (const T* found = std::get_if<T>(&send->message)) return *found;
+    }
+    return std::nullopt;
+  }
+
+  WorkerCore core_;
+  std::vector<Action> pending_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_CORE_STORY_H_

@@ -1,0 +1,142 @@
+// What the trainer reports.
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "worker/core/impl.h"
+
+namespace atl::worker {
+
+namespace {
+constexpr Duration kTrainerRetry = std::chrono::seconds(5);
+}  // namespace
+
+// The outstanding command has ended. kNone if nobody wants its result any more.
+WorkerCore::Impl::Command WorkerCore::Impl::Finish() {
+  const Command command = std::exchange(command_, Command::kNone);
+  return std::exchange(discard_, false) ? Command::kNone : command;
+}
+
+void WorkerCore::Impl::On(const InitialWeightsMade&) {
+  if (Finish() == Command::kInitialWeights) initial_made_ = true;
+}
+
+void WorkerCore::Impl::On(const StepDone& step) {
+  if (Finish() != Command::kStep) return;
+  ++inner_step_;
+  tokens_ += step.tokens;
+  (step.overlapped ? overlap_seconds_ : quiet_seconds_).Add(step.seconds);
+  if (step.seconds > 0) tokens_per_s_.Add(static_cast<double>(step.tokens) / step.seconds);
+  if (!std::isfinite(step.loss)) return Diverged();
+  loss_.Add(step.loss);
+  ++local_.steps;
+  local_.tokens += step.tokens;
+  local_.loss_times_tokens += step.loss * static_cast<double>(step.tokens);
+  for (const PositionRange& range : stepping_) Join(local_.consumed, range);
+  stepping_.clear();
+}
+
+// Parameters and moments are not numbers any more. Nothing of this is pushed: the island goes back
+// to the newest committed version, and trains again on the same sequences.
+void WorkerCore::Impl::Diverged() {
+  Log(absl::StrCat("the loss of inner step ", inner_step_,
+                   " is not a number: local progress since version ", base_version_,
+                   " is dropped, and the optimizer starts anew"));
+  leases_.PutBack(stepping_);
+  stepping_.clear();
+  leases_.PutBack(local_.consumed);
+  local_ = Work();
+  reset_moments_ = true;
+  if (in_flight_) {
+    diverged_ = true;
+  } else {
+    adopted_ = false;
+  }
+}
+
+void WorkerCore::Impl::On(const DeltaCaptured& event) {
+  if (Finish() != Command::kCapture) return;
+  if (in_flight_ && in_flight_->id == event.contribution) {
+    in_flight_->captured = true;
+    in_flight_->request_at = now_;
+  }
+}
+
+void WorkerCore::Impl::On(const Adopted& event) {
+  if (Finish() != Command::kAdopt) return;
+  adopted_ = true;
+  base_version_ = event.version;
+  heartbeat_at_ = now_;
+  diverged_ = false;
+  if (adopting_ == AdoptMode::kResumeCheckpoint) {
+    const LocalCheckpoint* checkpoint = CheckpointOf(order_->job);
+    ATOLL_CHECK(checkpoint != nullptr, "a checkpoint was adopted that nobody had");
+    tokens_at_base_ = order_->tokens_committed;
+    local_ = Work();
+    local_.consumed = checkpoint->consumed;
+    const int64_t sequences = Sequences(local_.consumed);
+    const int64_t batch = spec().inner.batch_sequences;
+    local_.steps = (sequences + batch - 1) / batch;
+    local_.tokens = sequences * spec().data.sequence_length;
+    Log(absl::StrCat("goes on from its checkpoint of version ", base_version_, " and ",
+                     local_.steps, " steps"));
+    UsedCheckpointOf(order_->job);
+    return;
+  }
+  UsedCheckpointOf(order_->job);
+  // What was trained since the push is kept by kCarry and trained again after kReplace.
+  if (adopting_ == AdoptMode::kReplace) {
+    leases_.PutBack(local_.consumed);
+    local_ = Work();
+  }
+  reset_moments_ = false;
+  tokens_at_base_ = pulling_tokens_;
+  pulled_ = false;
+  in_flight_.reset();
+}
+
+void WorkerCore::Impl::On(const ValidationDone& event) {
+  if (Finish() != Command::kValidate) return;
+  validation_ = ValidationResult{order_->job, event.version, event.loss, event.tokens};
+  validation_at_ = now_;
+}
+
+void WorkerCore::Impl::On(const CommandFailed& event) {
+  const Command command = Finish();
+  if (command == Command::kNone) return;
+  switch (command) {
+    case Command::kStep:
+      leases_.PutBack(stepping_);
+      stepping_.clear();
+      break;
+    case Command::kCapture:
+      local_ = std::move(in_flight_->work);
+      in_flight_.reset();
+      last_pushed_.reset();
+      break;
+    case Command::kAdopt:
+      if (adopting_ != AdoptMode::kResumeCheckpoint) {
+        pulled_ = false;
+        break;
+      }
+      // Its sequences are still leased to this island: they are trained on again.
+      if (const LocalCheckpoint* checkpoint = CheckpointOf(order_->job)) {
+        leases_.PutBack(checkpoint->consumed);
+      }
+      UsedCheckpointOf(order_->job);
+      break;
+    default:
+      break;
+  }
+  if (trainer_trouble_ != event.reason) Log(event.reason);
+  trainer_trouble_ = event.reason;
+  trainer_again_at_ = now_ + kTrainerRetry;
+}
+
+void WorkerCore::Impl::On(const CheckpointWritten& event) {
+  writing_ = false;
+  if (!event.ok) Log(absl::StrCat("the local checkpoint was not written: ", event.reason));
+}
+
+}  // namespace atl::worker
