@@ -1,0 +1,219 @@
+#include "coordinator/simulator/bounds.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace atl::sim {
+namespace {
+
+// Times along one pipeline. Index i is relative to its first chunk.
+struct Path {
+  std::vector<Nanos> reach;       // r: from the start to the earliest start of F(i)
+  std::vector<Nanos> leave;       // q: from the end of B(i) to the end of B(0)
+  std::vector<Nanos> turn_round;  // RT: from the start of F(i) to the end of B(i)
+  std::vector<Nanos> tail;        // from the end of B(i): the longest of what must still follow
+};
+
+// Zero for a link whose trunk's bandwidth changes over time: no bound is taken from it.
+Nanos TransferNs(const Problem& problem, int link, int64_t bytes) {
+  if (link == kNoLink) return 0;
+  const Link& l = problem.network.links[link];
+  for (const Edge& edge : l.edges) {
+    for (const int t : edge.trunks) {
+      if (!problem.network.trunks[t].trace.empty()) return 0;
+    }
+  }
+  return AloneTransferNs(problem.network, l, bytes);
+}
+
+Path PathOf(const Problem& problem, const Pipeline& pipeline) {
+  const int n = pipeline.chunk_count;
+  const auto chunk = [&](int i) -> const Chunk& { return problem.chunks[pipeline.first_chunk + i]; };
+  const auto forward = [&](int i) {
+    return TransferNs(problem, chunk(i).forward_link, chunk(i).forward_bytes);
+  };
+  const auto backward = [&](int i) {
+    return TransferNs(problem, chunk(i).backward_link, chunk(i).backward_bytes);
+  };
+  Path path;
+  path.reach.assign(n, 0);
+  path.leave.assign(n, 0);
+  path.turn_round.assign(n, 0);
+  path.tail.assign(n, 0);
+  for (int i = 1; i < n; ++i) {
+    path.reach[i] = path.reach[i - 1] + chunk(i - 1).forward_ns + forward(i - 1);
+    path.leave[i] = path.leave[i - 1] + chunk(i - 1).backward_ns + backward(i - 1);
+    path.tail[i] = backward(i - 1) + chunk(i - 1).backward_ns +
+                   std::max(chunk(i - 1).weight_ns, path.tail[i - 1]);
+  }
+  path.tail[0] = 0;
+  path.turn_round[n - 1] = chunk(n - 1).forward_ns + chunk(n - 1).backward_ns;
+  for (int i = n - 2; i >= 0; --i) {
+    path.turn_round[i] = chunk(i).forward_ns + forward(i) + path.turn_round[i + 1] + backward(i) +
+                         chunk(i).backward_ns;
+  }
+  // tail was built with the first chunk's W; its own W follows B(0) too.
+  for (int i = 1; i < n; ++i) {
+    path.tail[i] = std::max(path.tail[i], path.leave[i] + chunk(0).weight_ns);
+  }
+  path.tail[0] = chunk(0).weight_ns;
+  return path;
+}
+
+void Raise(Bound& bound, Nanos time_ns, absl::string_view what, int index) {
+  if (time_ns <= bound.time_ns) return;
+  bound.time_ns = time_ns;
+  bound.reason = absl::StrCat(what, " ", index);
+}
+
+// What a device must do, and around it the shortest way in and out.
+struct Load {
+  Nanos work_ns = 0;     // F + B + W of everything
+  Nanos through_ns = 0;  // F + B only
+  Nanos reach_ns = kForever;
+  Nanos leave_ns = kForever;
+};
+
+std::vector<Load> LoadsOf(const Problem& problem, const std::vector<Path>& paths) {
+  std::vector<Load> loads(problem.devices.size());
+  for (size_t p = 0; p < problem.pipelines.size(); ++p) {
+    const Pipeline& pipeline = problem.pipelines[p];
+    for (int i = 0; i < pipeline.chunk_count; ++i) {
+      const Chunk& chunk = problem.chunks[pipeline.first_chunk + i];
+      Load& load = loads[chunk.device];
+      const Nanos m = pipeline.micro_batches;
+      load.through_ns += m * (chunk.forward_ns + chunk.backward_ns);
+      load.work_ns += m * (chunk.forward_ns + chunk.backward_ns + chunk.weight_ns);
+      load.reach_ns = std::min(load.reach_ns, paths[p].reach[i]);
+      load.leave_ns = std::min(load.leave_ns, paths[p].tail[i]);
+    }
+  }
+  return loads;
+}
+
+void RaiseByLinks(const Problem& problem, const std::vector<Path>& paths, Bound& bound) {
+  // Serialisation per link, and per exclusive or fair trunk, with the shortest way in and out.
+  struct Traffic {
+    double bytes = 0;
+    Nanos reach_ns = kForever;
+    Nanos leave_ns = kForever;
+  };
+  std::vector<Traffic> links(problem.network.links.size());
+  std::vector<Traffic> trunks(problem.network.trunks.size());
+  const auto add = [&](int link, double bytes, Nanos reach, Nanos leave) {
+    if (link == kNoLink) return;
+    const auto one = [&](Traffic& traffic) {
+      traffic.bytes += bytes;
+      traffic.reach_ns = std::min(traffic.reach_ns, reach);
+      traffic.leave_ns = std::min(traffic.leave_ns, leave);
+    };
+    one(links[link]);
+    const Link& l = problem.network.links[link];
+    if (l.edges.size() > 1) return;  // a split transfer may avoid the trunk
+    for (const int t : l.edges[0].trunks) one(trunks[t]);
+  };
+  for (size_t p = 0; p < problem.pipelines.size(); ++p) {
+    const Pipeline& pipeline = problem.pipelines[p];
+    const Path& path = paths[p];
+    for (int i = 0; i + 1 < pipeline.chunk_count; ++i) {
+      const Chunk& chunk = problem.chunks[pipeline.first_chunk + i];
+      const Chunk& next = problem.chunks[pipeline.first_chunk + i + 1];
+      const double m = pipeline.micro_batches;
+      // After the last activation has left: the rest of the round trip and what follows it.
+      add(chunk.forward_link, m * chunk.forward_bytes, path.reach[i] + chunk.forward_ns,
+          path.turn_round[i + 1] + path.tail[i + 1]);
+      add(chunk.backward_link, m * chunk.backward_bytes,
+          path.reach[i + 1] + path.turn_round[i + 1],
+          chunk.backward_ns + path.tail[i]);
+      (void)next;
+    }
+  }
+  const auto raise = [&](const Traffic& traffic, double bytes_per_s, absl::string_view what,
+                         size_t index) {
+    if (traffic.bytes <= 0) return;
+    const double serial_ns = traffic.bytes / bytes_per_s * 1e9;
+    if (serial_ns > 1e18) return;
+    Raise(bound, traffic.reach_ns + static_cast<Nanos>(serial_ns) + traffic.leave_ns, what,
+          static_cast<int>(index));
+  };
+  for (size_t l = 0; l < links.size(); ++l) {
+    double rate = 0;
+    for (const Edge& edge : problem.network.links[l].edges) rate += edge.bytes_per_s;
+    raise(links[l], rate, "link", l);
+  }
+  for (size_t t = 0; t < trunks.size(); ++t) {
+    double rate = problem.network.trunks[t].bytes_per_s;
+    for (const BandwidthStep& step : problem.network.trunks[t].trace) {
+      rate = std::max(rate, step.bytes_per_s);
+    }
+    raise(trunks[t], rate, "trunk", t);
+  }
+}
+
+// With room for K micro-batches at a chunk, the first of each further K can start only when one of
+// the K before it has made its round and released. The device may hold other chunks too; K counts
+// this one alone, which keeps it a bound.
+void RaiseByMemory(const Problem& problem, const std::vector<Path>& paths, bool whole,
+                   Bound& bound) {
+  for (size_t p = 0; p < problem.pipelines.size(); ++p) {
+    const Pipeline& pipeline = problem.pipelines[p];
+    for (int i = 0; i < pipeline.chunk_count; ++i) {
+      const Chunk& chunk = problem.chunks[pipeline.first_chunk + i];
+      const int64_t memory = problem.devices[chunk.device].memory_bytes;
+      if (chunk.activation_bytes == 0 || memory < chunk.activation_bytes) continue;
+      const int64_t slots = memory / chunk.activation_bytes;
+      const Nanos rounds = (pipeline.micro_batches + slots - 1) / slots;
+      // What stays held after B may be small enough for the next F to start: then W is not awaited.
+      const bool awaits_weight = chunk.weight_bytes == chunk.activation_bytes;
+      const Nanos turn = paths[p].turn_round[i] + (awaits_weight ? chunk.weight_ns : 0);
+      const bool alone_full = chunk.weight_bytes == 0 || awaits_weight;
+      if (!alone_full) continue;
+      const Nanos reach = whole ? paths[p].reach[i] : 0;
+      const Nanos tail = whole ? paths[p].tail[i] : chunk.weight_ns;
+      Raise(bound, reach + (rounds - 1) * turn + paths[p].turn_round[i] + tail, "memory of chunk",
+            pipeline.first_chunk + i);
+    }
+  }
+}
+
+std::vector<Path> PathsOf(const Problem& problem) {
+  std::vector<Path> paths;
+  for (const Pipeline& pipeline : problem.pipelines) paths.push_back(PathOf(problem, pipeline));
+  return paths;
+}
+
+}  // namespace
+
+Bound MakespanBound(const Problem& problem) {
+  const std::vector<Path> paths = PathsOf(problem);
+  Bound bound;
+  for (size_t p = 0; p < paths.size(); ++p) {
+    Raise(bound, paths[p].turn_round[0] + problem.chunks[problem.pipelines[p].first_chunk].weight_ns,
+          "one micro-batch through pipeline", static_cast<int>(p));
+  }
+  const std::vector<Load> loads = LoadsOf(problem, paths);
+  for (size_t d = 0; d < loads.size(); ++d) {
+    if (loads[d].work_ns == 0) continue;
+    Raise(bound, loads[d].reach_ns + loads[d].work_ns, "compute of device", static_cast<int>(d));
+    Raise(bound, loads[d].reach_ns + loads[d].through_ns + loads[d].leave_ns,
+          "compute and way out of device", static_cast<int>(d));
+  }
+  RaiseByLinks(problem, paths, bound);
+  RaiseByMemory(problem, paths, true, bound);
+  return bound;
+}
+
+Bound PeriodBound(const Problem& problem) {
+  const std::vector<Path> paths = PathsOf(problem);
+  Bound bound;
+  const std::vector<Load> loads = LoadsOf(problem, paths);
+  for (size_t d = 0; d < loads.size(); ++d) {
+    Raise(bound, loads[d].work_ns, "compute of device", static_cast<int>(d));
+  }
+  RaiseByMemory(problem, paths, false, bound);
+  return bound;
+}
+
+}  // namespace atl::sim

@@ -1,0 +1,326 @@
+#include "coordinator/simulator/transport.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/check.h"
+
+namespace atl::sim {
+namespace {
+
+// Rounds up to whole nanoseconds, forgiving the last bits of a product.
+Nanos CeilNs(double ns) { return static_cast<Nanos>(std::ceil(ns - 1e-6)); }
+
+}  // namespace
+
+Transport::Transport(const Network& network, EventQueue& events, std::vector<MessageSpan>* record)
+    : network_(network),
+      events_(events),
+      record_(record),
+      links_(network.links.size()),
+      lanes_(network.lanes.size()),
+      trunk_free_ns_(network.trunks.size(), 0) {
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const Link& link = network.links[i];
+    LinkState& state = links_[i];
+    bool trunks = false;
+    for (const Edge& edge : link.edges) {
+      trunks = trunks || !edge.trunks.empty();
+      for (const int t : edge.trunks) {
+        state.fair = state.fair || network.trunks[t].sharing == Sharing::kFair;
+      }
+    }
+    state.bytes_per_ns = link.edges[0].bytes_per_s * 1e-9;
+    state.edge_free_ns.assign(link.edges.size(), 0);
+    state.service = link.lane >= 0           ? Service::kLane
+                    : trunks                 ? Service::kQueued
+                    : link.edges.size() == 1 ? Service::kPrivate
+                                             : Service::kPrivateSplit;
+  }
+  for (const Trunk& trunk : network.trunks) {
+    if (trunk.sharing != Sharing::kFair) continue;
+    for (const BandwidthStep& step : trunk.trace) events_.Push(step.from_ns, EventKind::kTrace, 0);
+  }
+}
+
+void Transport::Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_t turn,
+                     const MessageSpan& span) {
+  LinkState& state = links_[link];
+  Waiting message{turn, next_sequence_++, link, static_cast<double>(bytes), token, -1};
+  if (record_ != nullptr) {
+    message.record = static_cast<int>(record_->size());
+    record_->push_back(span);
+    record_->back().ready_ns = now;
+  }
+  switch (state.service) {
+    case Service::kPrivate:
+    case Service::kPrivateSplit:
+      Start(now, message);
+      break;
+    case Service::kQueued:
+      state.queue.push_back(message);
+      if (!state.busy) StartNext(now, link);
+      break;
+    case Service::kLane: {
+      const int lane = network_.links[link].lane;
+      LaneState& turnstile = lanes_[lane];
+      if (network_.lanes[lane].order == LaneOrder::kFirstCome) message.turn = 0;
+      turnstile.heap.push_back(message);
+      std::push_heap(turnstile.heap.begin(), turnstile.heap.end(),
+                     [](const Waiting& a, const Waiting& b) {
+                       return std::pair(a.turn, a.sequence) > std::pair(b.turn, b.sequence);
+                     });
+      if (!turnstile.dirty) dirty_lanes_.push_back(lane);
+      turnstile.dirty = true;
+      break;
+    }
+  }
+}
+
+void Transport::Handle(Nanos now, const Event& event) {
+  switch (event.kind) {
+    case EventKind::kLinkFree:
+      StartNext(now, static_cast<int>(event.token));
+      break;
+    case EventKind::kLaneFree: {
+      LaneState& lane = lanes_[event.token];
+      lane.busy = false;
+      if (!lane.dirty) dirty_lanes_.push_back(static_cast<int>(event.token));
+      lane.dirty = true;
+      break;
+    }
+    case EventKind::kFlowDone:
+      if (event.token == flows_version_) FinishFlows(now);
+      break;
+    case EventKind::kTrace:
+      flows_dirty_ = true;
+      break;
+    default:
+      ATOLL_CHECK(false, "not the transport's event");
+  }
+}
+
+void Transport::EndOfInstant(Nanos now) {
+  for (size_t i = 0; i < dirty_lanes_.size(); ++i) {
+    lanes_[dirty_lanes_[i]].dirty = false;
+    StartLane(now, dirty_lanes_[i]);
+  }
+  dirty_lanes_.clear();
+  if (flows_dirty_) ShareRates(now);
+}
+
+void Transport::StartNext(Nanos now, int link) {
+  LinkState& state = links_[link];
+  state.busy = state.head < state.queue.size();
+  if (!state.busy) {
+    state.queue.clear();
+    state.head = 0;
+    return;
+  }
+  const Waiting message = state.queue[state.head++];
+  Start(now, message);
+}
+
+void Transport::StartLane(Nanos now, int lane) {
+  LaneState& turnstile = lanes_[lane];
+  if (turnstile.busy || turnstile.heap.empty()) return;
+  std::pop_heap(turnstile.heap.begin(), turnstile.heap.end(),
+                [](const Waiting& a, const Waiting& b) {
+                  return std::pair(a.turn, a.sequence) > std::pair(b.turn, b.sequence);
+                });
+  const Waiting message = turnstile.heap.back();
+  turnstile.heap.pop_back();
+  turnstile.busy = true;
+  Start(now, message);
+}
+
+Nanos Transport::Start(Nanos now, const Waiting& message) {
+  LinkState& state = links_[message.link];
+  const Link& link = network_.links[message.link];
+  if (record_ != nullptr) (*record_)[message.record].start_ns = now;
+  if (state.fair) {
+    flows_.push_back({message, message.bytes, 0});
+    flows_dirty_ = true;
+    return kForever;
+  }
+  if (link.edges.size() > 1) return StartSplit(now, message);
+  const Edge& edge = link.edges[0];
+  Nanos start_ns = std::max(now, state.free_ns);
+  Nanos sent_ns;
+  if (edge.trunks.empty()) {
+    sent_ns = start_ns + CeilNs(message.bytes / state.bytes_per_ns);
+  } else {
+    for (const int t : edge.trunks) start_ns = std::max(start_ns, trunk_free_ns_[t]);
+    sent_ns = Serialise(edge, start_ns, message.bytes);
+    for (const int t : edge.trunks) trunk_free_ns_[t] = sent_ns;
+  }
+  if (record_ != nullptr) (*record_)[message.record].start_ns = start_ns;
+  Sent(sent_ns, sent_ns + edge.latency_ns, message);
+  Release(sent_ns + (link.blocking ? 2 * edge.latency_ns : 0), message.link);
+  return sent_ns;
+}
+
+Nanos Transport::StartSplit(Nanos now, const Waiting& message) {
+  LinkState& state = links_[message.link];
+  const Link& link = network_.links[message.link];
+  std::vector<EdgeOffer> offers;
+  std::vector<Nanos> starts;
+  for (size_t e = 0; e < link.edges.size(); ++e) {
+    const Edge& edge = link.edges[e];
+    Nanos start_ns = std::max({now, state.free_ns, state.edge_free_ns[e]});
+    double rate = edge.bytes_per_s * 1e-9;
+    for (const int t : edge.trunks) {
+      start_ns = std::max(start_ns, trunk_free_ns_[t]);
+      rate = std::min(rate, TrunkRate(t, start_ns));
+    }
+    starts.push_back(start_ns);
+    // During an outage an edge offers next to nothing rather than a division by zero.
+    offers.push_back({static_cast<double>(start_ns - now + edge.latency_ns), std::max(rate, 1e-12),
+                      edge.conflict_set});
+  }
+  const Split split = SplitTransfer(message.bytes, offers);
+  Nanos sent_ns = now;
+  Nanos arrive_ns = now;
+  Nanos latency_ns = 0;
+  for (size_t e = 0; e < link.edges.size(); ++e) {
+    if (split.bytes[e] <= 0) continue;
+    const Edge& edge = link.edges[e];
+    const Nanos left_ns = Serialise(edge, starts[e], split.bytes[e]);
+    for (const int t : edge.trunks) trunk_free_ns_[t] = left_ns;
+    for (size_t other = 0; other < link.edges.size(); ++other) {
+      const bool excluded =
+          edge.conflict_set >= 0 && link.edges[other].conflict_set == edge.conflict_set;
+      if (other == e || excluded) state.edge_free_ns[other] = left_ns;
+    }
+    sent_ns = std::max(sent_ns, left_ns);
+    arrive_ns = std::max(arrive_ns, left_ns + edge.latency_ns);
+    latency_ns = std::max(latency_ns, edge.latency_ns);
+  }
+  Sent(sent_ns, arrive_ns, message);
+  const Nanos free_ns = link.blocking ? arrive_ns + latency_ns : sent_ns;
+  if (state.service != Service::kPrivateSplit || link.blocking) Release(free_ns, message.link);
+  return sent_ns;
+}
+
+void Transport::Sent(Nanos sent_ns, Nanos arrive_ns, const Waiting& message) {
+  events_.Push(arrive_ns, EventKind::kArrive, message.token);
+  if (record_ != nullptr) {
+    (*record_)[message.record].sent_ns = sent_ns;
+    (*record_)[message.record].arrive_ns = arrive_ns;
+  }
+}
+
+void Transport::Release(Nanos free_ns, int link) {
+  LinkState& state = links_[link];
+  if (state.service == Service::kLane) {
+    events_.Push(free_ns, EventKind::kLaneFree, network_.links[link].lane);
+  } else if (state.service == Service::kQueued) {
+    events_.Push(free_ns, EventKind::kLinkFree, link);
+  } else {
+    state.free_ns = free_ns;
+  }
+}
+
+void Transport::AdvanceFlows(Nanos now) {
+  const double passed = static_cast<double>(now - flows_at_ns_);
+  for (Flow& flow : flows_) flow.left -= flow.rate * passed;
+  flows_at_ns_ = now;
+}
+
+void Transport::FinishFlows(Nanos now) {
+  AdvanceFlows(now);
+  flows_dirty_ = true;
+  std::vector<Flow> going;
+  std::vector<Waiting> gone;
+  for (const Flow& flow : flows_) {
+    if (flow.left <= 0.01 * flow.rate) {
+      gone.push_back(flow.message);
+    } else {
+      going.push_back(flow);
+    }
+  }
+  flows_ = std::move(going);
+  for (const Waiting& message : gone) {
+    const Link& link = network_.links[message.link];
+    const Nanos latency_ns = link.edges[0].latency_ns;
+    Sent(now, now + latency_ns, message);
+    Release(now + (link.blocking ? 2 * latency_ns : 0), message.link);
+  }
+}
+
+// Max-min fairness by progressive filling: the tightest trunk or edge fixes the rates of its flows,
+// and so on with what is left.
+void Transport::ShareRates(Nanos now) {
+  AdvanceFlows(now);
+  flows_dirty_ = false;
+  ++flows_version_;
+  std::vector<double> left(network_.trunks.size());
+  std::vector<int> users(network_.trunks.size(), 0);
+  for (size_t t = 0; t < left.size(); ++t) left[t] = TrunkRate(static_cast<int>(t), now);
+  for (Flow& flow : flows_) {
+    flow.rate = -1;
+    for (const int t : network_.links[flow.message.link].edges[0].trunks) ++users[t];
+  }
+  size_t open = flows_.size();
+  while (open > 0) {
+    double level = INFINITY;
+    for (const Flow& flow : flows_) {
+      if (flow.rate >= 0) continue;
+      const Edge& edge = network_.links[flow.message.link].edges[0];
+      level = std::min(level, edge.bytes_per_s * 1e-9);
+      for (const int t : edge.trunks) level = std::min(level, left[t] / users[t]);
+    }
+    level = std::max(level, 0.0);
+    const std::vector<double> left_before = left;
+    const std::vector<int> users_before = users;
+    for (Flow& flow : flows_) {
+      if (flow.rate >= 0) continue;
+      const Edge& edge = network_.links[flow.message.link].edges[0];
+      bool tight = edge.bytes_per_s * 1e-9 <= level * (1 + 1e-12);
+      for (const int t : edge.trunks) {
+        tight = tight || left_before[t] / users_before[t] <= level * (1 + 1e-12);
+      }
+      if (!tight) continue;
+      flow.rate = level;
+      --open;
+      for (const int t : edge.trunks) {
+        left[t] -= level;
+        --users[t];
+      }
+    }
+  }
+  Nanos next_ns = kForever;
+  for (const Flow& flow : flows_) {
+    if (flow.rate <= 0) continue;
+    const double left_ns = std::max(0.0, flow.left / flow.rate);
+    if (left_ns < 9e17) next_ns = std::min(next_ns, now + CeilNs(left_ns));
+  }
+  if (next_ns < kForever) events_.Push(next_ns, EventKind::kFlowDone, flows_version_);
+}
+
+double Transport::TrunkRate(int trunk, Nanos now) const {
+  const Trunk& t = network_.trunks[trunk];
+  const auto after = std::upper_bound(t.trace.begin(), t.trace.end(), now,
+                                      [](Nanos n, const BandwidthStep& s) { return n < s.from_ns; });
+  return (after == t.trace.begin() ? t.bytes_per_s : std::prev(after)->bytes_per_s) * 1e-9;
+}
+
+Nanos Transport::Serialise(const Edge& edge, Nanos start_ns, double bytes) const {
+  Nanos at = start_ns;
+  while (true) {
+    double rate = edge.bytes_per_s * 1e-9;
+    Nanos until = kForever;
+    for (const int t : edge.trunks) {
+      rate = std::min(rate, TrunkRate(t, at));
+      for (const BandwidthStep& step : network_.trunks[t].trace) {
+        if (step.from_ns > at) until = std::min(until, step.from_ns);
+      }
+    }
+    const double span = static_cast<double>(until - at);
+    if (until == kForever || bytes <= rate * span) return at + CeilNs(bytes / rate);
+    bytes -= rate * span;
+    at = until;
+  }
+}
+
+}  // namespace atl::sim

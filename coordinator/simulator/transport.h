@@ -1,0 +1,96 @@
+// Carries messages over the network of a problem during one simulation. Internal to the simulator.
+//
+// Links that share nothing are served at once, by reservation. Links on trunks or lanes wait in
+// order. Fair flows get max-min rates, recomputed when a flow starts or ends or a trace steps.
+
+#ifndef ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
+#define ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "coordinator/simulator/event_queue.h"
+#include "coordinator/simulator/network.h"
+#include "coordinator/simulator/simulate.h"
+
+namespace atl::sim {
+
+class Transport {
+ public:
+  // `network` and `events` outlive the transport; `record`, if any, receives one span per message.
+  Transport(const Network& network, EventQueue& events, std::vector<MessageSpan>* record);
+
+  // Takes a message. It arrives as an event kArrive with `token`. `turn` orders round-robin lanes
+  // (lower first). `span` names the message in the record.
+  void Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_t turn,
+            const MessageSpan& span);
+
+  // The events kLinkFree, kLaneFree, kFlowDone and kTrace belong here.
+  void Handle(Nanos now, const Event& event);
+
+  // Call when everything that happens at `now` has been handled.
+  void EndOfInstant(Nanos now);
+
+ private:
+  struct Waiting {
+    uint64_t turn = 0;
+    uint64_t sequence = 0;
+    int link = 0;
+    double bytes = 0;
+    uint64_t token = 0;
+    int record = -1;
+  };
+  enum class Service { kPrivate, kPrivateSplit, kQueued, kLane };
+  struct LinkState {
+    Service service = Service::kPrivate;
+    bool fair = false;
+    double bytes_per_ns = 0;
+    Nanos free_ns = 0;
+    bool busy = false;
+    std::vector<Nanos> edge_free_ns;
+    std::vector<Waiting> queue;
+    size_t head = 0;
+  };
+  struct LaneState {
+    bool busy = false;
+    bool dirty = false;
+    std::vector<Waiting> heap;
+  };
+  struct Flow {
+    Waiting message;
+    double left = 0;
+    double rate = 0;
+  };
+
+  // Hands a message to the wire; returns when its last byte leaves (kForever for a fair flow, whose
+  // end is an event).
+  Nanos Start(Nanos now, const Waiting& message);
+  Nanos StartSplit(Nanos now, const Waiting& message);
+  void Sent(Nanos sent_ns, Nanos arrive_ns, const Waiting& message);
+  void Release(Nanos sent_ns, int link);
+  void StartNext(Nanos now, int link);
+  void StartLane(Nanos now, int lane);
+  void FinishFlows(Nanos now);
+  void AdvanceFlows(Nanos now);
+  void ShareRates(Nanos now);
+  double TrunkRate(int trunk, Nanos now) const;
+  Nanos Serialise(const Edge& edge, Nanos start_ns, double bytes) const;
+
+  const Network& network_;
+  EventQueue& events_;
+  std::vector<MessageSpan>* record_;
+  std::vector<LinkState> links_;
+  std::vector<LaneState> lanes_;
+  std::vector<int> dirty_lanes_;
+  std::vector<Nanos> trunk_free_ns_;
+  std::vector<Flow> flows_;
+  Nanos flows_at_ns_ = 0;
+  bool flows_dirty_ = false;
+  uint64_t flows_version_ = 0;
+  uint64_t next_sequence_ = 0;
+};
+
+}  // namespace atl::sim
+
+#endif  // ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
