@@ -11,9 +11,8 @@ namespace {
 // Times along one pipeline. Index i is relative to its first chunk.
 struct Path {
   std::vector<Nanos> reach;       // r: from the start to the earliest start of F(i)
-  std::vector<Nanos> leave;       // q: from the end of B(i) to the end of B(0)
   std::vector<Nanos> turn_round;  // RT: from the start of F(i) to the end of B(i)
-  std::vector<Nanos> tail;        // from the end of B(i): the longest of what must still follow
+  std::vector<Nanos> tail;        // from the end of B(i) to the end of all that must follow it
 };
 
 // Zero for a link whose trunk's bandwidth changes over time: no bound is taken from it.
@@ -28,6 +27,11 @@ Nanos TransferNs(const Problem& problem, int link, int64_t bytes) {
   return AloneTransferNs(problem.network, l, bytes);
 }
 
+Nanos LatencyNs(const Problem& problem, int link) {
+  if (link == kNoLink || problem.network.links[link].edges.size() > 1) return 0;
+  return problem.network.links[link].edges[0].latency_ns;
+}
+
 Path PathOf(const Problem& problem, const Pipeline& pipeline) {
   const int n = pipeline.chunk_count;
   const auto chunk = [&](int i) -> const Chunk& { return problem.chunks[pipeline.first_chunk + i]; };
@@ -39,26 +43,18 @@ Path PathOf(const Problem& problem, const Pipeline& pipeline) {
   };
   Path path;
   path.reach.assign(n, 0);
-  path.leave.assign(n, 0);
   path.turn_round.assign(n, 0);
-  path.tail.assign(n, 0);
+  path.tail.assign(n, chunk(0).weight_ns);
   for (int i = 1; i < n; ++i) {
     path.reach[i] = path.reach[i - 1] + chunk(i - 1).forward_ns + forward(i - 1);
-    path.leave[i] = path.leave[i - 1] + chunk(i - 1).backward_ns + backward(i - 1);
-    path.tail[i] = backward(i - 1) + chunk(i - 1).backward_ns +
-                   std::max(chunk(i - 1).weight_ns, path.tail[i - 1]);
+    path.tail[i] = std::max(chunk(i).weight_ns, backward(i - 1) + chunk(i - 1).backward_ns +
+                                                    path.tail[i - 1]);
   }
-  path.tail[0] = 0;
   path.turn_round[n - 1] = chunk(n - 1).forward_ns + chunk(n - 1).backward_ns;
   for (int i = n - 2; i >= 0; --i) {
     path.turn_round[i] = chunk(i).forward_ns + forward(i) + path.turn_round[i + 1] + backward(i) +
                          chunk(i).backward_ns;
   }
-  // tail was built with the first chunk's W; its own W follows B(0) too.
-  for (int i = 1; i < n; ++i) {
-    path.tail[i] = std::max(path.tail[i], path.leave[i] + chunk(0).weight_ns);
-  }
-  path.tail[0] = chunk(0).weight_ns;
   return path;
 }
 
@@ -119,15 +115,13 @@ void RaiseByLinks(const Problem& problem, const std::vector<Path>& paths, Bound&
     const Path& path = paths[p];
     for (int i = 0; i + 1 < pipeline.chunk_count; ++i) {
       const Chunk& chunk = problem.chunks[pipeline.first_chunk + i];
-      const Chunk& next = problem.chunks[pipeline.first_chunk + i + 1];
       const double m = pipeline.micro_batches;
-      // After the last activation has left: the rest of the round trip and what follows it.
+      // After the last byte has left: its latency, the rest of the round trip, what follows it.
       add(chunk.forward_link, m * chunk.forward_bytes, path.reach[i] + chunk.forward_ns,
-          path.turn_round[i + 1] + path.tail[i + 1]);
+          LatencyNs(problem, chunk.forward_link) + path.turn_round[i + 1] + path.tail[i + 1]);
       add(chunk.backward_link, m * chunk.backward_bytes,
           path.reach[i + 1] + path.turn_round[i + 1],
-          chunk.backward_ns + path.tail[i]);
-      (void)next;
+          LatencyNs(problem, chunk.backward_link) + chunk.backward_ns + path.tail[i]);
     }
   }
   const auto raise = [&](const Traffic& traffic, double bytes_per_s, absl::string_view what,
@@ -165,11 +159,9 @@ void RaiseByMemory(const Problem& problem, const std::vector<Path>& paths, bool 
       if (chunk.activation_bytes == 0 || memory < chunk.activation_bytes) continue;
       const int64_t slots = memory / chunk.activation_bytes;
       const Nanos rounds = (pipeline.micro_batches + slots - 1) / slots;
-      // What stays held after B may be small enough for the next F to start: then W is not awaited.
+      // Before its B ends a micro-batch holds all of it; until W ends only if nothing goes at B.
       const bool awaits_weight = chunk.weight_bytes == chunk.activation_bytes;
       const Nanos turn = paths[p].turn_round[i] + (awaits_weight ? chunk.weight_ns : 0);
-      const bool alone_full = chunk.weight_bytes == 0 || awaits_weight;
-      if (!alone_full) continue;
       const Nanos reach = whole ? paths[p].reach[i] : 0;
       const Nanos tail = whole ? paths[p].tail[i] : chunk.weight_ns;
       Raise(bound, reach + (rounds - 1) * turn + paths[p].turn_round[i] + tail, "memory of chunk",

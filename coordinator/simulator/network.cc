@@ -43,6 +43,9 @@ absl::Status ValidateEdge(const Network& network, const Link& link, const Edge& 
     if (trunk < 0 || trunk >= static_cast<int>(network.trunks.size())) {
       return absl::InvalidArgumentError(absl::StrCat("there is no trunk ", trunk));
     }
+    if (std::count(edge.trunks.begin(), edge.trunks.end(), trunk) > 1) {
+      return absl::InvalidArgumentError(absl::StrCat("an edge names trunk ", trunk, " twice"));
+    }
     const Sharing sharing = network.trunks[trunk].sharing;
     if (sharing != network.trunks[edge.trunks[0]].sharing) {
       return absl::InvalidArgumentError("an edge crosses both exclusive and fair trunks");

@@ -190,7 +190,8 @@ Problem MakeUniform(const UniformPipeline& pipeline) {
     chunk.backward_ns = pipeline.backward_ns;
     chunk.weight_ns = pipeline.weight_ns;
     chunk.activation_bytes = kSlotBytes / pipeline.chunks_per_device;
-    chunk.weight_bytes = pipeline.weight_ns > 0 ? chunk.activation_bytes : 0;
+    const double held = static_cast<double>(chunk.activation_bytes) * pipeline.weight_share;
+    chunk.weight_bytes = pipeline.weight_ns > 0 ? static_cast<int64_t>(held) : 0;
     problem.chunks.push_back(chunk);
   }
   for (int c = 0; c + 1 < chunks; ++c) {

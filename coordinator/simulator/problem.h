@@ -121,6 +121,7 @@ struct UniformPipeline {
   Nanos latency_ns = 0;
   Nanos serial_ns = 0;
   int slots = 1 << 20;
+  double weight_share = 1;  // of the activation, held until W with a split backward
   int chunks_per_device = 1;
   // With several chunks per device: chunk c is on device c mod p (interleaved) or, in a V, goes
   // down the devices and comes back up (0 1 .. p-1 p-1 .. 1 0). Times are per chunk.

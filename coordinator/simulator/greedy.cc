@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include "common/check.h"
+#include "common/rng.h"
+#include "coordinator/simulator/engine.h"
+#include "coordinator/simulator/search.h"
+
+namespace atl::sim {
+namespace {
+
+// Decides for an idle device by a GreedyPolicy; writes down what it decided.
+class GreedyPicker {
+ public:
+  GreedyPicker(const Problem& problem, const GreedyPolicy& policy)
+      : problem_(problem),
+        policy_(policy),
+        rng_(policy.seed),
+        chunks_of_(ChunksOfDevices(problem)),
+        pipeline_of_(PipelineOfChunks(problem)),
+        chunks_(problem.chunks.size()),
+        warm_(problem.devices.size(), true) {
+    schedule_.device_ops.resize(problem.devices.size());
+    for (size_t c = 0; c < chunks_.size(); ++c) {
+      const Chunk& chunk = problem.chunks[c];
+      ChunkState& state = chunks_[c];
+      state.limit = policy.open_limit.empty() ? INT32_MAX : policy.open_limit[c];
+      state.forward_ns = TransferNs(chunk.forward_link, chunk.forward_bytes);
+      state.backward_ns = TransferNs(chunk.backward_link, chunk.backward_bytes);
+      // What the device's later chunks of the same pipeline still need to finish a micro-batch.
+      for (const int other : chunks_of_[chunk.device]) {
+        if (other > static_cast<int>(c) && pipeline_of_[other] == pipeline_of_[c]) {
+          state.later_bytes += problem.chunks[other].activation_bytes;
+        }
+      }
+    }
+  }
+
+  void Watch(const std::vector<int64_t>* used_bytes) { used_bytes_ = used_bytes; }
+  Schedule TakeSchedule() { return std::move(schedule_); }
+
+  void Ready(const Op& op) {
+    ChunkState& state = chunks_[op.chunk];
+    state.ready[static_cast<int>(op.kind)].push_back(op.micro_batch);
+    if (op.kind != OpKind::kWeight) {
+      std::deque<Nanos>& due = state.due[static_cast<int>(op.kind)];
+      if (!due.empty()) due.pop_front();
+    }
+    if (op.kind == OpKind::kBackward) warm_[problem_.chunks[op.chunk].device] = false;
+  }
+
+  void Started(const Op& op, Nanos end_ns) {
+    const Pipeline& pipeline = problem_.pipelines[pipeline_of_[op.chunk]];
+    const int last = pipeline.first_chunk + pipeline.chunk_count - 1;
+    if (op.kind == OpKind::kForward) {
+      ++chunks_[op.chunk].open;
+      if (op.chunk < last) {
+        chunks_[op.chunk + 1].due[0].push_back(end_ns + chunks_[op.chunk].forward_ns);
+      }
+    } else if (op.kind == OpKind::kBackward && op.chunk > pipeline.first_chunk) {
+      chunks_[op.chunk - 1].due[1].push_back(end_ns + chunks_[op.chunk - 1].backward_ns);
+    }
+  }
+
+  void Done(const Op& op) {
+    if (op.kind == OpKind::kBackward) --chunks_[op.chunk].open;
+  }
+
+  bool Pick(int device, Nanos now, Op* op) {
+    const int forward = BestForward(device, true);
+    const int backward = BestReady(device, OpKind::kBackward);
+    const int weight = BestReady(device, OpKind::kWeight);
+    OpKind kind;
+    int chunk = -1;
+    if (forward >= 0 && backward >= 0) {
+      bool forward_first = policy_.prefer == GreedyPolicy::Prefer::kForward ||
+                           (policy_.prefer == GreedyPolicy::Prefer::kWarmForward && warm_[device]);
+      if (policy_.flip_chance > 0 && rng_.Chance(policy_.flip_chance)) {
+        forward_first = !forward_first;
+      }
+      kind = forward_first ? OpKind::kForward : OpKind::kBackward;
+      chunk = forward_first ? forward : backward;
+    } else if (backward >= 0) {
+      kind = OpKind::kBackward;
+      chunk = backward;
+    } else if (forward >= 0 && !Worth(device, now, forward, policy_.forward_patience, false)) {
+      kind = OpKind::kForward;
+      chunk = forward;
+    } else if (weight >= 0 && !Worth(device, now, weight, policy_.weight_patience, true)) {
+      kind = OpKind::kWeight;
+      chunk = weight;
+    } else if (weight >= 0 && forward < 0 && BestForward(device, false) >= 0) {
+      kind = OpKind::kWeight;  // F waits for the memory that W will release
+      chunk = weight;
+    } else {
+      return false;
+    }
+    std::deque<int>& ready = chunks_[chunk].ready[static_cast<int>(kind)];
+    *op = {chunk, ready.front(), kind};
+    ready.pop_front();
+    schedule_.device_ops[device].push_back(*op);
+    return true;
+  }
+
+ private:
+  struct ChunkState {
+    std::deque<int> ready[3];  // micro-batches, by OpKind
+    std::deque<Nanos> due[2];  // when F (0) and B (1) under way upstream should arrive
+    int open = 0;
+    int limit = 0;
+    int64_t later_bytes = 0;
+    Nanos forward_ns = 0;
+    Nanos backward_ns = 0;
+  };
+
+  Nanos TransferNs(int link, int64_t bytes) const {
+    if (link == kNoLink) return 0;
+    return AloneTransferNs(problem_.network, problem_.network.links[link], bytes);
+  }
+
+  // Chunks nearer the end first: they release memory sooner. Among equals the lowest micro-batch.
+  int BestReady(int device, OpKind kind) const {
+    int best = -1;
+    for (const int c : chunks_of_[device]) {
+      const std::deque<int>& ready = chunks_[c].ready[static_cast<int>(kind)];
+      if (ready.empty()) continue;
+      if (best < 0 || Better(c, best, kind)) best = c;
+    }
+    return best;
+  }
+
+  // `best` comes before `c` in the order of the model when both are of one pipeline.
+  bool Better(int c, int best, OpKind kind) const {
+    if (pipeline_of_[c] == pipeline_of_[best]) return true;
+    const int k = static_cast<int>(kind);
+    return chunks_[c].ready[k].front() < chunks_[best].ready[k].front();
+  }
+
+  // `fitting`: only where memory and the limit allow it.
+  int BestForward(int device, bool fitting) const {
+    const int64_t memory = problem_.devices[device].memory_bytes;
+    int best = -1;
+    for (const int c : chunks_of_[device]) {
+      const ChunkState& state = chunks_[c];
+      if (state.ready[0].empty()) continue;
+      if (fitting) {
+        if (state.open >= state.limit) continue;
+        const int64_t free_bytes = memory - (*used_bytes_)[device];
+        if (problem_.chunks[c].activation_bytes + state.later_bytes > free_bytes) continue;
+      }
+      if (best < 0 || Better(c, best, OpKind::kForward)) best = c;
+    }
+    return best;
+  }
+
+  // Is waiting for a preferred operation worth it, rather than starting one of chunk c now?
+  bool Worth(int device, Nanos now, int c, double patience, bool for_weight) const {
+    if (patience <= 0) return false;
+    const Chunk& chunk = problem_.chunks[c];
+    const double span = static_cast<double>(for_weight ? chunk.weight_ns : chunk.forward_ns);
+    const Nanos until = now + static_cast<Nanos>(patience * span);
+    for (const int other : chunks_of_[device]) {
+      const ChunkState& state = chunks_[other];
+      if (!state.due[1].empty() && state.due[1].front() >= now && state.due[1].front() < until) {
+        return true;
+      }
+      if (for_weight && !state.due[0].empty() && state.due[0].front() >= now &&
+          state.due[0].front() < until && state.open < state.limit &&
+          problem_.chunks[other].activation_bytes + state.later_bytes <=
+              problem_.devices[device].memory_bytes - (*used_bytes_)[device]) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  const Problem& problem_;
+  const GreedyPolicy& policy_;
+  Rng rng_;
+  const std::vector<std::vector<int>> chunks_of_;
+  const std::vector<int> pipeline_of_;
+  std::vector<ChunkState> chunks_;
+  std::vector<bool> warm_;
+  const std::vector<int64_t>* used_bytes_ = nullptr;
+  Schedule schedule_;
+};
+
+}  // namespace
+
+Found Greedy(const Problem& problem, const GreedyPolicy& policy) {
+  ATOLL_CHECK(policy.open_limit.empty() || policy.open_limit.size() == problem.chunks.size());
+  Engine<GreedyPicker> engine(problem, {});
+  GreedyPicker picker(problem, policy);
+  picker.Watch(&engine.used_bytes());
+  Found found;
+  found.result = engine.Run(picker);
+  found.schedule = picker.TakeSchedule();
+  return found;
+}
+
+Nanos ValueOf(const Result& result, Objective objective) {
+  return objective == Objective::kMakespan ? result.makespan_ns : result.period_ns;
+}
+
+}  // namespace atl::sim

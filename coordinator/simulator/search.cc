@@ -1,0 +1,318 @@
+#include "coordinator/simulator/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/check.h"
+#include "common/rng.h"
+#include "coordinator/simulator/schedules.h"
+
+namespace atl::sim {
+namespace {
+
+std::string Describe(const GreedyPolicy& policy) {
+  std::string text = policy.prefer == GreedyPolicy::Prefer::kBackward      ? "greedy B>F>W"
+                     : policy.prefer == GreedyPolicy::Prefer::kForward     ? "greedy F>B>W"
+                                                                           : "compact zero-bubble";
+  if (policy.forward_patience > 0) {
+    absl::StrAppend(&text, ", F waits ", std::round(policy.forward_patience * 100) / 100);
+  }
+  if (policy.weight_patience > 0) {
+    absl::StrAppend(&text, ", W waits ", std::round(policy.weight_patience * 100) / 100);
+  }
+  if (!policy.open_limit.empty()) absl::StrAppend(&text, ", limits per stage");
+  if (policy.flip_chance > 0) absl::StrAppend(&text, ", perturbed");
+  return text;
+}
+
+// The most forwards that a schedule keeps open at each chunk.
+std::vector<int> PeaksOf(const Problem& problem, const Schedule& schedule) {
+  std::vector<int> peaks(problem.chunks.size(), 1);
+  std::vector<int> now(problem.chunks.size(), 0);
+  for (const std::vector<Op>& ops : schedule.device_ops) {
+    for (const Op& op : ops) {
+      if (op.kind == OpKind::kForward) peaks[op.chunk] = std::max(peaks[op.chunk], ++now[op.chunk]);
+      if (op.kind == OpKind::kBackward) --now[op.chunk];
+    }
+  }
+  return peaks;
+}
+
+// Keeps the best of what it is shown.
+class Incumbent {
+ public:
+  Incumbent(const Problem& problem, const SearchOptions& options)
+      : problem_(problem), options_(options) {}
+
+  bool Spent() const { return tried_ >= options_.restarts || (options_.stop && options_.stop()); }
+
+  // Returns the schedule's value and the forwards it kept open at each chunk; kForever if it does
+  // not fit.
+  std::pair<Nanos, std::vector<int>> Try(const GreedyPolicy& policy) {
+    ++tried_;
+    Found found = Greedy(problem_, policy);
+    const bool fits = found.result.verdict == Verdict::kFits;
+    const Nanos value = fits ? ValueOf(found.result, options_.objective) : kForever;
+    std::vector<int> peaks = PeaksOf(problem_, found.schedule);
+    if (Offer(found)) {
+      best_.how = Describe(policy);
+      policy_ = policy;
+    }
+    return {value, std::move(peaks)};
+  }
+
+  void TryRule(const absl::StatusOr<Schedule>& schedule, absl::string_view how) {
+    if (!schedule.ok()) return;
+    ++tried_;
+    Found found{*schedule, SimulateUnchecked(problem_, *schedule, {}), std::string(how)};
+    Offer(found);
+  }
+
+  const GreedyPolicy& policy() const { return policy_; }
+  const Found& best() const { return best_; }
+  Found Take() { return std::move(best_); }
+  bool any() const { return any_; }
+
+ private:
+  bool Offer(Found& found) {
+    if (!any_ && !first_) {
+      first_ = true;
+      best_ = found;  // so that there is a reason to give when nothing fits
+    }
+    if (found.result.verdict != Verdict::kFits) return false;
+    const auto value = [&](const Result& r) {
+      return std::pair(ValueOf(r, options_.objective), r.makespan_ns);
+    };
+    if (any_ && value(found.result) >= value(best_.result)) return false;
+    any_ = true;
+    best_ = std::move(found);
+    return true;
+  }
+
+  const Problem& problem_;
+  const SearchOptions& options_;
+  Found best_;
+  GreedyPolicy policy_;
+  int tried_ = 0;
+  bool first_ = false;
+  bool any_ = false;
+};
+
+bool AnySplit(const Problem& problem) {
+  return std::any_of(problem.chunks.begin(), problem.chunks.end(), IsSplit);
+}
+
+// Per chunk, the forwards that it can run before its first B comes back through empty devices and
+// links. The last one, which would end after that, is left out if less than `overrun` of it fits.
+std::vector<int> RoundTripLimits(const Problem& problem, double overrun) {
+  std::vector<int> limits(problem.chunks.size(), 1);
+  const auto transfer = [&](int link, int64_t bytes) {
+    return link == kNoLink
+               ? Nanos{0}
+               : AloneTransferNs(problem.network, problem.network.links[link], bytes);
+  };
+  for (const Pipeline& pipeline : problem.pipelines) {
+    Nanos back_ns = 0;  // from the end of the chunk's F to the start of its B
+    for (int c = pipeline.first_chunk + pipeline.chunk_count - 1; c >= pipeline.first_chunk; --c) {
+      const Chunk& chunk = problem.chunks[c];
+      back_ns += transfer(chunk.forward_link, chunk.forward_bytes) +
+                 transfer(chunk.backward_link, chunk.backward_bytes);
+      const double forwards =
+          static_cast<double>(back_ns) / static_cast<double>(std::max<Nanos>(1, chunk.forward_ns));
+      limits[c] = 1 + static_cast<int>(std::clamp(std::ceil(forwards - overrun), 0.0, 1e6));
+      back_ns += chunk.forward_ns + chunk.backward_ns;
+    }
+  }
+  return limits;
+}
+
+std::vector<GreedyPolicy> BasePolicies(const Problem& problem, bool split) {
+  std::vector<GreedyPolicy> policies;
+  using Prefer = GreedyPolicy::Prefer;
+  for (const double overrun : {1.0, 0.0, 0.75, 0.5, 0.25}) {
+    const std::vector<int> limits = RoundTripLimits(problem, overrun);
+    for (const double patience : {0.0, 0.25}) {
+      policies.push_back({Prefer::kBackward, patience, 0, limits, 0, 0});
+    }
+  }
+  for (const double forward_patience : {0.0, 0.5, 1.0, 0.25}) {
+    for (const double weight_patience : {0.0, 1.0, 0.5}) {
+      if (!split && weight_patience > 0) continue;
+      for (const Prefer prefer : {Prefer::kBackward, Prefer::kWarmForward, Prefer::kForward}) {
+        policies.push_back({prefer, forward_patience, weight_patience, {}, 0, 0});
+      }
+    }
+  }
+  return policies;
+}
+
+GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool split, Rng& rng) {
+  using Prefer = GreedyPolicy::Prefer;
+  policy.seed = rng.Next();
+  switch (rng.Below(split ? 6 : 5)) {
+    case 0:
+      policy.forward_patience = rng.Uniform() * 1.5;
+      break;
+    case 1:
+      policy.prefer = std::vector{Prefer::kBackward, Prefer::kWarmForward,
+                                  Prefer::kForward}[rng.Below(3)];
+      break;
+    case 2:
+      policy.flip_chance = rng.Chance(0.5) ? 0 : rng.Uniform() * 0.1;
+      break;
+    case 5:
+      policy.weight_patience = rng.Uniform() * 1.5;
+      break;
+    default: {
+      if (policy.open_limit.empty()) policy.open_limit = peaks;
+      const uint64_t changes = 1 + rng.Below(2);
+      for (uint64_t i = 0; i < changes; ++i) {
+        int& limit = policy.open_limit[rng.Below(policy.open_limit.size())];
+        limit = std::max(1, limit + (rng.Chance(0.5) ? 1 : -1));
+      }
+    }
+  }
+  return policy;
+}
+
+// Lowers every device's memory to `forwards` of its whole stage (all its chunks together).
+Problem WithSlots(Problem problem, int64_t forwards) {
+  const std::vector<std::vector<int>> chunks = ChunksOfDevices(problem);
+  for (size_t d = 0; d < chunks.size(); ++d) {
+    int64_t stage_bytes = 0;
+    for (const int c : chunks[d]) stage_bytes += problem.chunks[c].activation_bytes;
+    int64_t& memory = problem.devices[d].memory_bytes;
+    memory = std::min(memory, stage_bytes * forwards);
+  }
+  return problem;
+}
+
+absl::StatusOr<Found> PlayRule(const Problem& problem, absl::StatusOr<Schedule> schedule,
+                               absl::string_view name) {
+  if (!schedule.ok()) return schedule.status();
+  return Found{*schedule, SimulateUnchecked(problem, *schedule, {}), std::string(name)};
+}
+
+int StagesOf(const Problem& problem) {
+  std::vector<bool> used(problem.devices.size(), false);
+  const Pipeline& pipeline = problem.pipelines[0];
+  for (int i = 0; i < pipeline.chunk_count; ++i) {
+    used[problem.chunks[pipeline.first_chunk + i].device] = true;
+  }
+  return static_cast<int>(std::count(used.begin(), used.end(), true));
+}
+
+}  // namespace
+
+absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options) {
+  ATOLL_RETURN_IF_ERROR(Validate(problem));
+  const bool split = AnySplit(problem);
+  Incumbent incumbent(problem, options);
+  incumbent.Try({});
+  if (options.restarts > 1) {
+    incumbent.TryRule(OneForwardOneBackward(problem), "1f1b");
+    if (split) {
+      incumbent.TryRule(ZeroBubbleH1(problem), "zb-h1");
+      incumbent.TryRule(ZeroBubbleH2(problem), "zb-h2");
+    }
+  }
+  const std::vector<GreedyPolicy> base = BasePolicies(problem, split);
+  for (const GreedyPolicy& policy : base) {
+    if (incumbent.Spent()) break;
+    incumbent.Try(policy);
+  }
+  // Walks from the best policy, and in turn from others, so as not to stay in one valley.
+  Rng rng(options.seed);
+  constexpr int kWalk = 48;
+  GreedyPolicy here;
+  std::pair<Nanos, std::vector<int>> at;
+  for (int step = 0; incumbent.any() && !incumbent.Spent(); ++step) {
+    if (step % kWalk == 0) {
+      here = step % (2 * kWalk) == 0 ? incumbent.policy() : base[rng.Below(base.size())];
+      at = incumbent.Try(here);
+      continue;
+    }
+    GreedyPolicy next = Perturbed(here, at.second, split, rng);
+    auto tried = incumbent.Try(next);
+    if (tried.first > at.first) continue;
+    here = std::move(next);
+    at = std::move(tried);
+  }
+  if (!incumbent.any()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no schedule fits: ", incumbent.best().result.reason));
+  }
+  return incumbent.Take();
+}
+
+void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64_t seed,
+                  Found& found) {
+  Rng rng(seed);
+  std::vector<size_t> devices;
+  for (size_t d = 0; d < found.schedule.device_ops.size(); ++d) {
+    if (found.schedule.device_ops[d].size() > 1) devices.push_back(d);
+  }
+  if (devices.empty()) return;
+  const auto value = [&](const Result& r) { return std::pair(ValueOf(r, objective), r.makespan_ns); };
+  for (int i = 0; i < tries; ++i) {
+    std::vector<Op>& ops = found.schedule.device_ops[devices[rng.Below(devices.size())]];
+    const size_t from = rng.Below(ops.size());
+    const size_t reach = std::min<size_t>(ops.size() - 1, 6);
+    const size_t to = std::min(ops.size() - 1, from + 1 + rng.Below(reach));
+    if (from == to) continue;
+    const auto first = ops.begin() + static_cast<int64_t>(from);
+    const auto last = ops.begin() + static_cast<int64_t>(to);
+    const bool later = rng.Chance(0.5);  // move the first behind the last, or the last before
+    later ? std::rotate(first, first + 1, last + 1) : std::rotate(first, last, last + 1);
+    Result result = SimulateUnchecked(problem, found.schedule, {});
+    if (result.verdict == Verdict::kFits && value(result) <= value(found.result)) {
+      found.result = std::move(result);
+    } else {
+      later ? std::rotate(first, last, last + 1) : std::rotate(first, first + 1, last + 1);
+    }
+  }
+}
+
+std::vector<std::string> ScheduleNames() {
+  return {"gpipe", "1f1b",   "interleaved", "zb-h1",  "zb-h2",         "zb-1p",      "zb-2p",
+          "zb-v",  "v-half", "v-min",       "jeeves", "jeeves-search", "compact-zb", "best"};
+}
+
+absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view name,
+                                     const SearchOptions& options) {
+  ATOLL_RETURN_IF_ERROR(Validate(problem));
+  if (name == "gpipe") return PlayRule(problem, GPipe(problem), name);
+  if (name == "1f1b") return PlayRule(problem, OneForwardOneBackward(problem), name);
+  if (name == "interleaved") return PlayRule(problem, Interleaved(problem), name);
+  if (name == "zb-h1") return PlayRule(problem, ZeroBubbleH1(problem), name);
+  if (name == "zb-h2") return PlayRule(problem, ZeroBubbleH2(problem), name);
+  const int p = StagesOf(problem);
+  if (name == "zb-1p" || name == "zb-v") return Search(WithSlots(problem, p), options);
+  if (name == "zb-2p") return Search(WithSlots(problem, 2 * p), options);
+  if (name == "v-half") return Search(WithSlots(problem, p / 2 + 1), options);
+  if (name == "v-min") return Search(WithSlots(problem, p / 3 + 2), options);
+  if (name == "jeeves") {
+    SearchOptions once = options;
+    once.restarts = 1;
+    return Search(problem, once);
+  }
+  if (name == "compact-zb") {
+    Found best = Greedy(problem, {GreedyPolicy::Prefer::kWarmForward, 0, 0, {}, 0, 0});
+    Found other = Greedy(problem, {GreedyPolicy::Prefer::kForward, 0, 0, {}, 0, 0});
+    if (best.result.verdict != Verdict::kFits ||
+        (other.result.verdict == Verdict::kFits &&
+         ValueOf(other.result, options.objective) < ValueOf(best.result, options.objective))) {
+      best = std::move(other);
+    }
+    best.how = "compact zero-bubble";
+    return best;
+  }
+  if (name == "jeeves-search" || name == "best") return Search(problem, options);
+  std::string known;
+  for (const std::string& n : ScheduleNames()) absl::StrAppend(&known, known.empty() ? "" : ", ", n);
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no schedule \"", name, "\"; there are: ", known));
+}
+
+}  // namespace atl::sim

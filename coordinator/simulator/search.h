@@ -1,0 +1,89 @@
+// Schedules found by search: event-driven greedy scheduling, perturbed restarts and the zero-bubble
+// and V-shaped families built on them.
+//
+// Greedy scheduling runs the simulator without an order: an idle device starts an operation whose
+// inputs are there, by the policy's rules, and the order that results is the schedule. Memory is
+// reserved when F starts; F waits while it would not fit, and while it would leave too little room
+// for the oldest micro-batch on the device to finish, so that no schedule can block itself.
+//
+// Greedy schedules show anomalies (more bandwidth, longer time), so Search() tries many policies and
+// keeps the best. All of it is deterministic in the seed.
+
+#ifndef ATOLL_COORDINATOR_SIMULATOR_SEARCH_H_
+#define ATOLL_COORDINATOR_SIMULATOR_SEARCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/simulator/problem.h"
+#include "coordinator/simulator/simulate.h"
+
+namespace atl::sim {
+
+struct GreedyPolicy {
+  enum class Prefer {
+    kBackward,     // B, then F, then W: JEEVES
+    kForward,      // F, then B, then W
+    kWarmForward,  // F until the first B is ready, then B, F, W: SpanTrain's compact zero-bubble
+  };
+  Prefer prefer = Prefer::kBackward;
+  // An operation that is ready is put off while a preferred one (B before F, B or F before W) is
+  // known to arrive within this share of its duration. 0: never wait.
+  double forward_patience = 0;
+  double weight_patience = 0;
+  // At most this many micro-batches of a chunk between the start of F and the end of B, on top of
+  // the memory limit. Empty: no such limit; otherwise one per chunk, at least 1. It keeps early
+  // stages from piling up work that waits downstream, which would make the last round trips long.
+  std::vector<int> open_limit;
+  // Chance of taking F where B was preferred and the other way round.
+  double flip_chance = 0;
+  uint64_t seed = 0;
+};
+
+struct Found {
+  Schedule schedule;
+  Result result;
+  std::string how;  // which policy, in words
+};
+
+// One greedy run. The verdict is never kOutOfMemory; kStuck when one micro-batch does not fit.
+// REQUIRES: Validate(problem) is OK.
+Found Greedy(const Problem& problem, const GreedyPolicy& policy);
+
+enum class Objective {
+  kMakespan,  // Result::makespan_ns
+  kPeriod,    // Result::period_ns: steps follow each other without a barrier
+};
+Nanos ValueOf(const Result& result, Objective objective);
+
+struct SearchOptions {
+  Objective objective = Objective::kMakespan;
+  int restarts = 64;       // simulations to spend, at least 1
+  uint64_t seed = 1;
+  // Asked between simulations; true ends the search early (a time budget, kept by the caller).
+  std::function<bool()> stop;
+};
+
+// The best of JEEVES's greedy, compact zero-bubble in all three preferences, and perturbations of
+// the best so far. Never worse than Greedy(problem, {}). The error says what does not fit.
+absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options);
+
+// Swaps neighbours in the order of devices, kept when the objective improves; `tries` simulations.
+// REQUIRES: `found` comes from this problem.
+void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64_t seed,
+                  Found& found);
+
+// The families by name: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, v-min,
+// jeeves (plain greedy), jeeves-search, compact-zb, best. The zb-1p, zb-2p and V families set the
+// memory limit that defines them (p, 2p; p, p/2 + 1, p/3 + 2 forwards of a whole stage), but never
+// above the device's own.
+absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view name,
+                                     const SearchOptions& options);
+std::vector<std::string> ScheduleNames();
+
+}  // namespace atl::sim
+
+#endif  // ATOLL_COORDINATOR_SIMULATOR_SEARCH_H_
