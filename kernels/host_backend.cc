@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -49,5 +51,24 @@ absl::StatusOr<std::unique_ptr<Stream>> HostBackend::NewStream() {
 }
 
 absl::StatusOr<std::unique_ptr<Event>> HostBackend::NewEvent() { return std::make_unique<Event>(); }
+
+void HostBackend::Run(Stream&, const RopeTable& op) {
+  op.Check();
+  const int64_t half = op.table.cols / 2;
+  for (int64_t p = 0; p < op.table.rows; ++p) {
+    float* row = op.table.f32() + p * op.table.stride;
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = p * std::pow(double{op.theta}, -static_cast<double>(i) / half);
+      row[i] = static_cast<float>(std::cos(angle));
+      row[half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+}
+
+void HostBackend::Run(Stream&, const ClipScale& op) {
+  op.Check();
+  const double norm = std::sqrt(*op.sum_of_squares.f32());
+  *op.scale.f32() = static_cast<float>(std::min(1.0, op.max_norm / (norm + 1e-6)));
+}
 
 }  // namespace atl

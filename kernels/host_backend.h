@@ -27,6 +27,11 @@ class HostBackend : public Backend {
   bool Passed(const Event&) const override { return true; }
   absl::Status Synchronize(Stream&) override { return absl::OkStatus(); }
 
+  // Operations too rare or too small to be worth a second version.
+  using Backend::Run;
+  void Run(Stream&, const RopeTable& op) override;
+  void Run(Stream&, const ClipScale& op) override;
+
  private:
   void Free(void* data, bool on_host) override;
 };

@@ -84,7 +84,9 @@ void LinearBackwardInput::Check() const {
   CheckAct(w, "w", dy.cols, w.cols, dy);
   CheckAct(dx, "dx", dy.rows, w.cols, dy);
   CheckOptionalAct(add, "add", dy.rows, w.cols, dy);
-  if (activation != Activation::kNone) CheckAct(pre, "pre", dy.rows, w.cols, dy);
+  if (activation == Activation::kNone) return;
+  CheckAct(pre, "pre", dy.rows, w.cols, dy);
+  ATOLL_CHECK(!add.present() || add.data != dx.data, "with an activation, add cannot be dx");
 }
 
 void LinearBackwardWeight::Check() const {

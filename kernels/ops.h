@@ -39,7 +39,7 @@ struct LinearForward {
 struct LinearBackwardInput {
   Tensor dy;   // act [N, out]
   Tensor w;    // act [out, in]
-  Tensor add;  // act [N, in]; optional
+  Tensor add;  // act [N, in]; optional; may be dx only without an activation
   Tensor dx;   // act [N, in]
   Activation activation = Activation::kNone;
   Tensor pre;  // act [N, in]; present iff activation != kNone

@@ -92,6 +92,21 @@ ATOLL_INLINE void StoreFirst(float* p, V16 v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
+// min(n, 16) elements, n >= 1: for loops whose last step may be short.
+ATOLL_INLINE V16 LoadUpTo(const float* p, int64_t n) {
+  return n >= kLanes ? Load(p) : LoadFirst(p, n);
+}
+
+ATOLL_INLINE void StoreUpTo(float* p, V16 v, int64_t n) {
+  n >= kLanes ? Store(p, v) : StoreFirst(p, v, n);
+}
+
+// Lane i where i < n, `otherwise` behind.
+ATOLL_INLINE V16 KeepFirst(V16 v, int64_t n, float otherwise) {
+  const I16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < static_cast<int32_t>(n) ? v : Splat(otherwise);
+}
+
 ATOLL_INLINE V16 Max(V16 a, V16 b) { return a > b ? a : b; }
 ATOLL_INLINE V16 Min(V16 a, V16 b) { return a < b ? a : b; }
 
@@ -137,6 +152,18 @@ ATOLL_INLINE V16 Exp(V16 x) {
 }
 
 ATOLL_INLINE V16 Sigmoid(V16 x) { return 1.0f / (1.0f + Exp(-x)); }
+
+// The error function to 2e-7 (Abramowitz and Stegun, 7.1.26).
+ATOLL_INLINE V16 Erf(V16 x) {
+  const V16 z = x < 0.0f ? -x : x;
+  const V16 t = 1.0f / (1.0f + 0.3275911f * z);
+  V16 p = t * 1.061405429f - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const V16 erf = 1.0f - p * t * Exp(-z * z);
+  return x < 0.0f ? -erf : erf;
+}
 
 ATOLL_INLINE V16 Sqrt(V16 x) {
   V16 y;

@@ -51,18 +51,6 @@ std::vector<double> Scores(const Query& query, const Tensor& q, const Tensor& k)
 
 }  // namespace
 
-void ReferenceBackend::Run(Stream&, const RopeTable& op) {
-  op.Check();
-  const int64_t half = op.table.cols / 2;
-  for (int64_t p = 0; p < op.table.rows; ++p) {
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle = p * std::pow(double{op.theta}, -static_cast<double>(i) / half);
-      At(op.table, p, i) = static_cast<float>(std::cos(angle));
-      At(op.table, p, half + i) = static_cast<float>(std::sin(angle));
-    }
-  }
-}
-
 void ReferenceBackend::Run(Stream&, const Rope& op) {
   op.Check();
   const int64_t head_dim = op.table.cols, half = head_dim / 2;

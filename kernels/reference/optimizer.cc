@@ -64,10 +64,4 @@ void ReferenceBackend::Run(Stream&, const SumOfSquares& op, Workspace) {
   At(op.out, 0) = static_cast<float>(sum);
 }
 
-void ReferenceBackend::Run(Stream&, const ClipScale& op) {
-  op.Check();
-  const double norm = std::sqrt(At(op.sum_of_squares, 0));
-  At(op.scale, 0) = static_cast<float>(std::min(1.0, op.max_norm / (norm + 1e-6)));
-}
-
 }  // namespace atl

@@ -30,6 +30,7 @@ class ReferenceBackend final : public HostBackend {
  public:
   std::string Name() const override { return "reference"; }
 
+  using HostBackend::Run;
   void Run(Stream&, const LinearForward& op, Workspace) override;
   void Run(Stream&, const LinearBackwardInput& op, Workspace) override;
   void Run(Stream&, const LinearBackwardWeight& op, Workspace) override;
@@ -41,7 +42,6 @@ class ReferenceBackend final : public HostBackend {
   void Run(Stream&, const LayerNormForward& op) override;
   void Run(Stream&, const LayerNormBackwardInput& op) override;
   void Run(Stream&, const LayerNormBackwardWeight& op, Workspace) override;
-  void Run(Stream&, const RopeTable& op) override;
   void Run(Stream&, const Rope& op) override;
   void Run(Stream&, const AttentionForward& op, Workspace) override;
   void Run(Stream&, const AttentionBackward& op, Workspace) override;
@@ -55,7 +55,6 @@ class ReferenceBackend final : public HostBackend {
   void Run(Stream&, const CrossEntropy& op, Workspace) override;
   void Run(Stream&, const AdamW& op) override;
   void Run(Stream&, const SumOfSquares& op, Workspace) override;
-  void Run(Stream&, const ClipScale& op) override;
 
   // No operation needs scratch memory of the caller.
   int64_t WorkspaceBytes(const LinearForward&) const override { return 0; }

@@ -1,0 +1,341 @@
+// Causal attention. A task is one key head of one sequence, with all query heads that read it: dk
+// and dv then have one writer and need no joining. Inside a task queries are handled in blocks of
+// rows; the scores of one block exist at a time, and nothing above the diagonal is computed beyond
+// the 8 x 16 tile that crosses it.
+//
+// Everything a task reads again and again is first copied into scratch memory, in the layout that
+// the products below read: keys (and values, in backward) transposed, rows padded with zeros to
+// whole vectors.
+
+#include <cmath>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/simd.h"
+
+namespace atl {
+namespace {
+
+using simd::kLanes;
+using simd::LoadUpTo;
+using simd::Splat;
+using simd::V16;
+
+constexpr int64_t kTileRows = 8;    // rows of a product held in registers
+constexpr int64_t kBlockRows = 64;  // queries whose scores are held at a time
+constexpr float kMinusInfinity = -__builtin_inff();
+
+ATOLL_INLINE int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+ATOLL_INLINE int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Sizes of a task's scratch memory, in floats.
+struct Layout {
+  int64_t seq_len, head_dim;
+  int64_t head_cols;     // head_dim in whole vectors
+  int64_t rows;          // seq_len in whole tiles
+  int64_t score_stride;  // a row of scores or of transposed keys; not a power of two, whose rows
+                         // would all fall into the same few sets of the cache
+
+  explicit Layout(const AttentionShape& s)
+      : seq_len(s.seq_len),
+        head_dim(s.head_dim),
+        head_cols(RoundUp(s.head_dim, kLanes)),
+        rows(RoundUp(s.seq_len, kTileRows)),
+        score_stride(RoundUp(s.seq_len, kLanes) + kLanes) {}
+
+  int64_t transposed() const { return head_dim * score_stride; }
+  int64_t sequence() const { return rows * head_cols; }
+  int64_t block() const { return kBlockRows * head_cols; }
+  int64_t scores() const { return kBlockRows * score_stride; }
+  int64_t forward() const { return transposed() + sequence() + 2 * block() + scores(); }
+  int64_t backward() const {
+    return 2 * transposed() + 3 * sequence() + 3 * block() + 2 * scores() + kBlockRows;
+  }
+};
+
+// Where the rows of one head lie: element (t, d) at data[t * stride + d].
+struct Head {
+  float* data;
+  int64_t stride;
+};
+
+// c[0..8) [kVectors * 16] = (accumulate ? c : 0) + sum over k in [k_begin, k_end) of a[row][k] *
+// b[k]: the accumulators stay in registers.
+template <int kVectors>
+ATOLL_INLINE void ProductTile(const float* a, int64_t a_row, int64_t a_k, const float* b,
+                              int64_t b_stride, float* c, int64_t c_stride, int64_t k_begin,
+                              int64_t k_end, bool accumulate) {
+  V16 sums[kTileRows][kVectors];
+  for (int row = 0; row < kTileRows; ++row) {
+    for (int i = 0; i < kVectors; ++i) {
+      sums[row][i] = accumulate ? simd::Load(c + row * c_stride + i * kLanes) : V16{};
+    }
+  }
+  for (int64_t k = k_begin; k < k_end; ++k) {
+    V16 right[kVectors];
+    for (int i = 0; i < kVectors; ++i) right[i] = simd::Load(b + k * b_stride + i * kLanes);
+    for (int row = 0; row < kTileRows; ++row) {
+      const V16 left = Splat(a[row * a_row + k * a_k]);
+      for (int i = 0; i < kVectors; ++i) sums[row][i] += left * right[i];
+    }
+  }
+  for (int row = 0; row < kTileRows; ++row) {
+    for (int i = 0; i < kVectors; ++i) simd::Store(c + row * c_stride + i * kLanes, sums[row][i]);
+  }
+}
+
+// The same for any number of columns, a multiple of 16.
+ATOLL_INLINE void Product(const float* a, int64_t a_row, int64_t a_k, const float* b,
+                          int64_t b_stride, float* c, int64_t c_stride, int64_t cols,
+                          int64_t k_begin, int64_t k_end, bool accumulate) {
+  int64_t col = 0;
+  for (; col + 2 * kLanes <= cols; col += 2 * kLanes) {
+    ProductTile<2>(a, a_row, a_k, b + col, b_stride, c + col, c_stride, k_begin, k_end, accumulate);
+  }
+  if (col < cols) {
+    ProductTile<1>(a, a_row, a_k, b + col, b_stride, c + col, c_stride, k_begin, k_end, accumulate);
+  }
+}
+
+// to[t][d] = from[begin + t][d] * factor for t < rows, zeros up to padded_rows and head_cols.
+ATOLL_INLINE void PackRows(const Head& from, int64_t begin, int64_t rows, int64_t padded_rows,
+                           const Layout& l, float factor, float* to) {
+  for (int64_t t = 0; t < padded_rows; ++t) {
+    for (int64_t d = 0; d < l.head_cols; d += kLanes) {
+      V16 v{};
+      if (t < rows) {
+        v = LoadUpTo(from.data + (begin + t) * from.stride + d, l.head_dim - d) * factor;
+      }
+      simd::Store(to + t * l.head_cols + d, v);
+    }
+  }
+}
+
+// to[d][t] = from[t][d], zeros behind the last row.
+ATOLL_INLINE void PackTransposed(const Head& from, const Layout& l, float* to) {
+  for (int64_t t = 0; t < l.seq_len; ++t) {
+    const float* row = from.data + t * from.stride;
+    for (int64_t d = 0; d < l.head_dim; ++d) to[d * l.score_stride + t] = row[d];
+  }
+  for (int64_t d = 0; d < l.head_dim; ++d) {
+    for (int64_t t = l.seq_len; t < l.score_stride; ++t) to[d * l.score_stride + t] = 0;
+  }
+}
+
+// to[begin + t][d] = from[t][d] * factor.
+ATOLL_INLINE void UnpackRow(const float* from, float factor, const Layout& l, float* to) {
+  for (int64_t d = 0; d < l.head_dim; d += kLanes) {
+    simd::StoreUpTo(to + d, simd::Load(from + d) * factor, l.head_dim - d);
+  }
+}
+
+// Keys that the 8 queries from `query` on need, in whole vectors.
+ATOLL_INLINE int64_t KeysOfTile(int64_t query) { return RoundUp(query + kTileRows, kLanes); }
+
+// scores[i][j] = a[i] . transposed[:, j] for the queries [begin, begin + padded_rows) and the keys
+// up to each tile's diagonal.
+ATOLL_INLINE void ScoreBlock(const float* a, const float* transposed, int64_t begin,
+                             int64_t padded_rows, const Layout& l, float* scores) {
+  for (int64_t t = 0; t < padded_rows; t += kTileRows) {
+    Product(a + t * l.head_cols, l.head_cols, 1, transposed, l.score_stride,
+            scores + t * l.score_stride, l.score_stride, KeysOfTile(begin + t), 0, l.head_dim,
+            false);
+  }
+}
+
+// out[i] = sum over j <= i of weights[i][j] * values[j].
+ATOLL_INLINE void WeighBlock(const float* weights, const float* values, int64_t begin,
+                             int64_t padded_rows, const Layout& l, float* out) {
+  for (int64_t t = 0; t < padded_rows; t += kTileRows) {
+    Product(weights + t * l.score_stride, l.score_stride, 1, values, l.head_cols,
+            out + t * l.head_cols, l.head_cols, l.head_cols, 0,
+            Smaller(begin + t + kTileRows, l.rows), false);
+  }
+}
+
+// out[j] += sum over i >= j of weights[i][j] * rows[i] for all keys j that the block's queries see.
+ATOLL_INLINE void ScatterBlock(const float* weights, const float* rows, int64_t begin,
+                               int64_t count, const Layout& l, float* out) {
+  for (int64_t j = 0; j < begin + count; j += kTileRows) {
+    Product(weights + j, 1, l.score_stride, rows, l.head_cols, out + j * l.head_cols, l.head_cols,
+            l.head_cols, j > begin ? j - begin : 0, count, true);
+  }
+}
+
+// A row of scores becomes exp(score - largest) over its first `keys`, zeros up to `padded`.
+ATOLL_INLINE void ExpRow(float* scores, int64_t keys, int64_t padded, float* largest, float* sum) {
+  V16 most = Splat(kMinusInfinity);
+  for (int64_t j = 0; j < keys; j += kLanes) {
+    most = simd::Max(simd::KeepFirst(simd::Load(scores + j), keys - j, kMinusInfinity), most);
+  }
+  *largest = simd::Largest(most);
+  V16 sums{};
+  for (int64_t j = 0; j < padded; j += kLanes) {
+    const V16 e = simd::KeepFirst(simd::Exp(simd::Load(scores + j) - *largest), keys - j, 0.0f);
+    simd::Store(scores + j, e);
+    sums += e;
+  }
+  *sum = simd::Sum(sums);
+}
+
+// Scores become probabilities p = exp(score - lse), and dp becomes ds = p * (dp - delta).
+ATOLL_INLINE void SoftmaxBackwardRow(float* scores, float* dp, int64_t keys, int64_t padded,
+                                     float lse, float delta) {
+  for (int64_t j = 0; j < padded; j += kLanes) {
+    const V16 p = simd::KeepFirst(simd::Exp(simd::Load(scores + j) - lse), keys - j, 0.0f);
+    simd::Store(scores + j, p);
+    simd::Store(dp + j, p * (simd::Load(dp + j) - delta));
+  }
+}
+
+// One query head: keys_t and values are packed already.
+ATOLL_KERNEL(ForwardHead,
+             (const Head& q, const Head& out, float* lse, float scale, const Layout& l,
+              const float* keys_t, const float* values, float* scratch),
+             (q, out, lse, scale, l, keys_t, values, scratch)) {
+  float* queries = scratch;
+  float* results = queries + l.block();
+  float* scores = results + l.block();
+  for (int64_t begin = 0; begin < l.seq_len; begin += kBlockRows) {
+    const int64_t rows = Smaller(kBlockRows, l.seq_len - begin);
+    const int64_t padded_rows = RoundUp(rows, kTileRows);
+    PackRows(q, begin, rows, padded_rows, l, scale, queries);
+    ScoreBlock(queries, keys_t, begin, padded_rows, l, scores);
+    float sums[kBlockRows];
+    for (int64_t t = 0; t < padded_rows; ++t) {
+      float largest;
+      ExpRow(scores + t * l.score_stride, begin + t + 1,
+             KeysOfTile(begin + t / kTileRows * kTileRows), &largest, &sums[t]);
+      if (t < rows) lse[begin + t] = largest + __builtin_logf(sums[t]);
+    }
+    WeighBlock(scores, values, begin, padded_rows, l, results);
+    for (int64_t t = 0; t < rows; ++t) {
+      UnpackRow(results + t * l.head_cols, 1.0f / sums[t], l, out.data + (begin + t) * out.stride);
+    }
+  }
+}
+
+// What a key head's query heads share in backward.
+struct BackwardShared {
+  const float* keys_t;
+  const float* values_t;
+  const float* keys;
+  float* dk;  // sums over the query heads
+  float* dv;
+};
+
+ATOLL_KERNEL(BackwardHead,
+             (const Head& q, const Head& out, const Head& dout, const Head& dq, const float* lse,
+              float scale, const Layout& l, const BackwardShared& shared, float* scratch),
+             (q, out, dout, dq, lse, scale, l, shared, scratch)) {
+  float* queries = scratch;
+  float* gradients = queries + l.block();
+  float* results = gradients + l.block();
+  float* scores = results + l.block();
+  float* dp = scores + l.scores();
+  float* deltas = dp + l.scores();
+  for (int64_t begin = 0; begin < l.seq_len; begin += kBlockRows) {
+    const int64_t rows = Smaller(kBlockRows, l.seq_len - begin);
+    const int64_t padded_rows = RoundUp(rows, kTileRows);
+    PackRows(q, begin, rows, padded_rows, l, scale, queries);
+    PackRows(dout, begin, rows, padded_rows, l, 1.0f, gradients);
+    for (int64_t t = 0; t < padded_rows; ++t) {
+      V16 dots{};
+      for (int64_t d = 0; t < rows && d < l.head_dim; d += kLanes) {
+        dots += simd::Load(gradients + t * l.head_cols + d) *
+                LoadUpTo(out.data + (begin + t) * out.stride + d, l.head_dim - d);
+      }
+      deltas[t] = simd::Sum(dots);
+    }
+    ScoreBlock(queries, shared.keys_t, begin, padded_rows, l, scores);
+    ScoreBlock(gradients, shared.values_t, begin, padded_rows, l, dp);
+    for (int64_t t = 0; t < padded_rows; ++t) {
+      SoftmaxBackwardRow(scores + t * l.score_stride, dp + t * l.score_stride, begin + t + 1,
+                         KeysOfTile(begin + t / kTileRows * kTileRows),
+                         t < rows ? lse[begin + t] : 0.0f, deltas[t]);
+    }
+    WeighBlock(dp, shared.keys, begin, padded_rows, l, results);
+    for (int64_t t = 0; t < rows; ++t) {
+      UnpackRow(results + t * l.head_cols, scale, l, dq.data + (begin + t) * dq.stride);
+    }
+    ScatterBlock(dp, queries, begin, rows, l, shared.dk);
+    ScatterBlock(scores, gradients, begin, rows, l, shared.dv);
+  }
+}
+
+ATOLL_KERNEL(PackHeadRows, (const Head& from, const Layout& l, float* to), (from, l, to)) {
+  PackRows(from, 0, l.seq_len, l.rows, l, 1.0f, to);
+}
+
+ATOLL_KERNEL(PackHeadTransposed, (const Head& from, const Layout& l, float* to), (from, l, to)) {
+  PackTransposed(from, l, to);
+}
+
+ATOLL_KERNEL(UnpackHead, (const float* from, const Layout& l, const Head& to), (from, l, to)) {
+  for (int64_t t = 0; t < l.seq_len; ++t) {
+    UnpackRow(from + t * l.head_cols, 1.0f, l, to.data + t * to.stride);
+  }
+}
+
+Head HeadOf(const Tensor& x, const AttentionShape& shape, int64_t sequence, int64_t head) {
+  return {Pointer(x, sequence * shape.seq_len, head * shape.head_dim), x.stride};
+}
+
+}  // namespace
+
+int64_t CpuBackend::WorkspaceBytes(const AttentionForward& op) const {
+  return pool_.threads() * Layout(op.shape).forward() * sizeof(float);
+}
+
+void CpuBackend::Run(Stream&, const AttentionForward& op, Workspace workspace) {
+  op.Check();
+  const AttentionShape& s = op.shape;
+  const Layout l(s);
+  float* scratch = Scratch<float>(workspace, pool_.threads() * l.forward());
+  const int64_t group = s.heads / s.kv_heads;
+  pool_.For(s.batch * s.kv_heads, [&](int64_t task, int thread) {
+    const int64_t b = task / s.kv_heads, kv_head = task % s.kv_heads;
+    float* keys_t = scratch + thread * l.forward();
+    float* values = keys_t + l.transposed();
+    PackHeadTransposed(HeadOf(op.k, s, b, kv_head), l, keys_t);
+    PackHeadRows(HeadOf(op.v, s, b, kv_head), l, values);
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      ForwardHead(HeadOf(op.q, s, b, head), HeadOf(op.out, s, b, head),
+                  Pointer(op.lse, b * s.heads + head), s.scale, l, keys_t, values,
+                  values + l.sequence());
+    }
+  });
+}
+
+int64_t CpuBackend::WorkspaceBytes(const AttentionBackward& op) const {
+  return pool_.threads() * Layout(op.shape).backward() * sizeof(float);
+}
+
+void CpuBackend::Run(Stream&, const AttentionBackward& op, Workspace workspace) {
+  op.Check();
+  const AttentionShape& s = op.shape;
+  const Layout l(s);
+  float* scratch = Scratch<float>(workspace, pool_.threads() * l.backward());
+  const int64_t group = s.heads / s.kv_heads;
+  pool_.For(s.batch * s.kv_heads, [&](int64_t task, int thread) {
+    const int64_t b = task / s.kv_heads, kv_head = task % s.kv_heads;
+    float* keys_t = scratch + thread * l.backward();
+    float* values_t = keys_t + l.transposed();
+    float* keys = values_t + l.transposed();
+    float* dk = keys + l.sequence();
+    float* dv = dk + l.sequence();
+    PackHeadTransposed(HeadOf(op.k, s, b, kv_head), l, keys_t);
+    PackHeadTransposed(HeadOf(op.v, s, b, kv_head), l, values_t);
+    PackHeadRows(HeadOf(op.k, s, b, kv_head), l, keys);
+    std::fill(dk, dk + 2 * l.sequence(), 0.0f);
+    const BackwardShared shared = {keys_t, values_t, keys, dk, dv};
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      BackwardHead(HeadOf(op.q, s, b, head), HeadOf(op.out, s, b, head),
+                   HeadOf(op.dout, s, b, head), HeadOf(op.dq, s, b, head),
+                   Pointer(op.lse, b * s.heads + head), s.scale, l, shared, dv + l.sequence());
+    }
+    UnpackHead(dk, l, HeadOf(op.dk, s, b, kv_head));
+    UnpackHead(dv, l, HeadOf(op.dv, s, b, kv_head));
+  });
+}
+
+}  // namespace atl

@@ -1,0 +1,187 @@
+// Rotary positions, activations, sums and conversions: each reads and writes every byte once.
+
+#include <cstring>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/simd.h"
+
+namespace atl {
+namespace {
+
+using simd::kLanes;
+using simd::LoadUpTo;
+using simd::StoreUpTo;
+using simd::V16;
+
+// One row of heads: first half * cos - second half * sin, and the other way round.
+ATOLL_KERNEL(RopeRow, (float* x, const float* table, int64_t heads, int64_t half, float direction),
+             (x, table, heads, half, direction)) {
+  for (int64_t head = 0; head < heads; ++head, x += 2 * half) {
+    for (int64_t i = 0; i < half; i += kLanes) {
+      const int64_t n = half - i;
+      const V16 cosine = LoadUpTo(table + i, n);
+      const V16 sine = LoadUpTo(table + half + i, n) * direction;
+      const V16 a = LoadUpTo(x + i, n), b = LoadUpTo(x + half + i, n);
+      StoreUpTo(x + i, a * cosine - b * sine, n);
+      StoreUpTo(x + half + i, b * cosine + a * sine, n);
+    }
+  }
+}
+
+ATOLL_KERNEL(SwigluRun, (const float* gate, const float* up, float* y, int64_t n),
+             (gate, up, y, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 g = LoadUpTo(gate + i, n - i);
+    StoreUpTo(y + i, g * simd::Sigmoid(g) * LoadUpTo(up + i, n - i), n - i);
+  }
+}
+
+ATOLL_KERNEL(SwigluBackwardRun,
+             (const float* gate, const float* up, const float* dy, float* dgate, float* dup,
+              int64_t n),
+             (gate, up, dy, dgate, dup, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 g = LoadUpTo(gate + i, n - i), u = LoadUpTo(up + i, n - i);
+    const V16 d = LoadUpTo(dy + i, n - i);
+    const V16 s = simd::Sigmoid(g);
+    StoreUpTo(dgate + i, d * u * s * (1.0f + g * (1.0f - s)), n - i);
+    StoreUpTo(dup + i, d * g * s, n - i);
+  }
+}
+
+ATOLL_KERNEL(GeluRun, (Activation kind, const float* x, float* y, int64_t n), (kind, x, y, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    StoreUpTo(y + i, simd::Activate(kind, LoadUpTo(x + i, n - i)), n - i);
+  }
+}
+
+ATOLL_KERNEL(GeluBackwardRun,
+             (Activation kind, const float* x, const float* dy, float* dx, int64_t n),
+             (kind, x, dy, dx, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 derivative = simd::ActivateDerivative(kind, LoadUpTo(x + i, n - i));
+    StoreUpTo(dx + i, derivative * LoadUpTo(dy + i, n - i), n - i);
+  }
+}
+
+// Up to 16 elements of a run of f32 or bf16.
+ATOLL_INLINE V16 LoadAs(const void* p, bool bf16, int64_t i, int64_t n) {
+  if (!bf16) return LoadUpTo(static_cast<const float*>(p) + i, n);
+  const Bfloat16* halves = static_cast<const Bfloat16*>(p) + i;
+  if (n >= kLanes) return simd::FromBfloat16(halves);
+  Bfloat16 lanes[kLanes] = {};
+  for (int64_t lane = 0; lane < n; ++lane) lanes[lane] = halves[lane];
+  return simd::FromBfloat16(lanes);
+}
+
+ATOLL_INLINE void StoreAs(void* p, bool bf16, int64_t i, V16 v, int64_t n) {
+  if (!bf16) return StoreUpTo(static_cast<float*>(p) + i, v, n);
+  Bfloat16* halves = static_cast<Bfloat16*>(p) + i;
+  if (n >= kLanes) return simd::ToBfloat16(halves, v);
+  Bfloat16 lanes[kLanes];
+  simd::ToBfloat16(lanes, v);
+  for (int64_t lane = 0; lane < n; ++lane) halves[lane] = lanes[lane];
+}
+
+// out = a + alpha * b; b null for zero.
+ATOLL_KERNEL(AddScaledRun,
+             (const void* a, bool a_bf16, const void* b, bool b_bf16, void* out, bool out_bf16,
+              float alpha, int64_t n),
+             (a, a_bf16, b, b_bf16, out, out_bf16, alpha, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    V16 sum = LoadAs(a, a_bf16, i, n - i);
+    if (b != nullptr) sum += LoadAs(b, b_bf16, i, n - i) * alpha;
+    StoreAs(out, out_bf16, i, sum, n - i);
+  }
+}
+
+ATOLL_KERNEL(ScaleRun, (float* x, float factor, int64_t n), (x, factor, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) StoreUpTo(x + i, LoadUpTo(x + i, n - i) * factor, n - i);
+}
+
+void* Element(const Tensor& x, int64_t row, int64_t col) {
+  return static_cast<char*>(x.data) + (row * x.stride + col) * SizeOf(x.dtype);
+}
+
+bool IsBfloat16(const Tensor& x) { return x.dtype == DType::kBfloat16; }
+
+}  // namespace
+
+void CpuBackend::Run(Stream&, const Rope& op) {
+  op.Check();
+  const int64_t head_dim = op.table.cols;
+  ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      RopeRow(Pointer(op.x, n), Pointer(op.table, op.position_offset + n % op.seq_len),
+              op.x.cols / head_dim, head_dim / 2, op.inverse ? -1.0f : 1.0f);
+    }
+  });
+}
+
+void CpuBackend::Run(Stream&, const SwigluForward& op) {
+  op.Check();
+  const bool flat = op.gate.contiguous() && op.up.contiguous() && op.y.contiguous();
+  ForRuns(pool_, op.y.rows, op.y.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
+    SwigluRun(Pointer(op.gate, row, col), Pointer(op.up, row, col), Pointer(op.y, row, col), n);
+  });
+}
+
+void CpuBackend::Run(Stream&, const SwigluBackward& op) {
+  op.Check();
+  const bool flat = op.gate.contiguous() && op.up.contiguous() && op.dy.contiguous() &&
+                    op.dgate.contiguous() && op.dup.contiguous();
+  ForRuns(pool_, op.dy.rows, op.dy.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
+    SwigluBackwardRun(Pointer(op.gate, row, col), Pointer(op.up, row, col),
+                      Pointer(op.dy, row, col), Pointer(op.dgate, row, col),
+                      Pointer(op.dup, row, col), n);
+  });
+}
+
+void CpuBackend::Run(Stream&, const GeluForward& op) {
+  op.Check();
+  const bool flat = op.x.contiguous() && op.y.contiguous();
+  ForRuns(pool_, op.y.rows, op.y.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
+    GeluRun(op.kind, Pointer(op.x, row, col), Pointer(op.y, row, col), n);
+  });
+}
+
+void CpuBackend::Run(Stream&, const GeluBackward& op) {
+  op.Check();
+  const bool flat = op.x.contiguous() && op.dy.contiguous() && op.dx.contiguous();
+  ForRuns(pool_, op.dy.rows, op.dy.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
+    GeluBackwardRun(op.kind, Pointer(op.x, row, col), Pointer(op.dy, row, col),
+                    Pointer(op.dx, row, col), n);
+  });
+}
+
+void CpuBackend::Run(Stream&, const AddScaled& op) {
+  op.Check();
+  const bool flat = op.a.contiguous() && op.b.contiguous() && op.out.contiguous();
+  ForRuns(pool_, op.out.rows, op.out.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
+    AddScaledRun(Element(op.a, row, col), IsBfloat16(op.a), Element(op.b, row, col),
+                 IsBfloat16(op.b), Element(op.out, row, col), IsBfloat16(op.out), op.alpha, n);
+  });
+}
+
+void CpuBackend::Run(Stream&, const Scale& op) {
+  op.Check();
+  ForRuns(pool_, op.x.rows, op.x.cols, op.x.contiguous(), [&](int64_t row, int64_t col, int64_t n) {
+    ScaleRun(Pointer(op.x, row, col), op.factor, n);
+  });
+}
+
+void CpuBackend::Run(Stream&, const Convert& op) {
+  op.Check();
+  const bool flat = op.from.contiguous() && op.to.contiguous();
+  ForRuns(pool_, op.to.rows, op.to.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
+    if (op.from.dtype == op.to.dtype) {
+      std::memmove(Element(op.to, row, col), Element(op.from, row, col), n * SizeOf(op.to.dtype));
+    } else {
+      AddScaledRun(Element(op.from, row, col), IsBfloat16(op.from), nullptr, false,
+                   Element(op.to, row, col), IsBfloat16(op.to), 0.0f, n);
+    }
+  });
+}
+
+}  // namespace atl

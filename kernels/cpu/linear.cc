@@ -1,0 +1,196 @@
+// Linear layers and embeddings.
+
+#include <algorithm>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/simd.h"
+
+namespace atl {
+namespace {
+
+using simd::kLanes;
+using simd::LoadUpTo;
+using simd::StoreUpTo;
+using simd::V16;
+
+// Rows of activations per product: what follows it finds them in the second-level cache, and
+// packing the weights again for every block costs oneDNN about 3%.
+constexpr int64_t kGemmRows = 256;
+
+// y = add + bias, each null for zero.
+ATOLL_KERNEL(StartRow, (const float* add, const float* bias, float* y, int64_t n),
+             (add, bias, y, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    V16 sum{};
+    if (add != nullptr) sum += LoadUpTo(add + i, n - i);
+    if (bias != nullptr) sum += LoadUpTo(bias + i, n - i);
+    StoreUpTo(y + i, sum, n - i);
+  }
+}
+
+// pre += bias; y = activation(pre) + add.
+ATOLL_KERNEL(ActivateRow,
+             (Activation kind, const float* bias, const float* add, float* pre, float* y,
+              int64_t n),
+             (kind, bias, add, pre, y, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    V16 x = LoadUpTo(pre + i, n - i);
+    if (bias != nullptr) {
+      x += LoadUpTo(bias + i, n - i);
+      StoreUpTo(pre + i, x, n - i);
+    }
+    V16 result = simd::Activate(kind, x);
+    if (add != nullptr) result += LoadUpTo(add + i, n - i);
+    StoreUpTo(y + i, result, n - i);
+  }
+}
+
+// dx = dx * activation'(pre) + add.
+ATOLL_KERNEL(DeactivateRow,
+             (Activation kind, const float* pre, const float* add, float* dx, int64_t n),
+             (kind, pre, add, dx, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    V16 result = LoadUpTo(dx + i, n - i) * simd::ActivateDerivative(kind, LoadUpTo(pre + i, n - i));
+    if (add != nullptr) result += LoadUpTo(add + i, n - i);
+    StoreUpTo(dx + i, result, n - i);
+  }
+}
+
+// sums[i] += sum over rows of x[row][i].
+ATOLL_KERNEL(AddColumns, (const float* x, int64_t stride, int64_t rows, float* sums, int64_t n),
+             (x, stride, rows, sums, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    V16 sum{};
+    for (int64_t row = 0; row < rows; ++row) sum += LoadUpTo(x + row * stride + i, n - i);
+    StoreUpTo(sums + i, LoadUpTo(sums + i, n - i) + sum, n - i);
+  }
+}
+
+// y = a + b, b null for zero; y may be a.
+ATOLL_KERNEL(AddRow, (const float* a, const float* b, float* y, int64_t n), (a, b, y, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    V16 sum = LoadUpTo(a + i, n - i);
+    if (b != nullptr) sum += LoadUpTo(b + i, n - i);
+    StoreUpTo(y + i, sum, n - i);
+  }
+}
+
+// y's rows [begin, end) start as add + bias, the product being added to them; false if there is
+// nothing to start from.
+bool Start(const Tensor& add, const Tensor& bias, const Tensor& y, int64_t begin, int64_t end) {
+  if (!add.present() && !bias.present()) return false;
+  if (add.data == y.data && !bias.present()) return true;
+  for (int64_t row = begin; row < end; ++row) {
+    StartRow(PointerOrNull(add, row), PointerOrNull(bias, 0), Pointer(y, row), y.cols);
+  }
+  return true;
+}
+
+template <typename Body>
+void ForGemmRows(ThreadPool& pool, int64_t rows, const Body& body) {
+  pool.For(Blocks(rows, kGemmRows), [&](int64_t block, int) {
+    body(block * kGemmRows, std::min(rows, (block + 1) * kGemmRows));
+  });
+}
+
+// Rows of a weight gradient per product: enough of them that packing x, once per block, is cheap;
+// enough blocks that a few threads share them evenly.
+int64_t WeightBlockRows(int64_t out) {
+  const int64_t blocks = std::max<int64_t>(out >= 128 ? 4 : 1, 2 * Blocks(out, 256));
+  return Blocks(Blocks(out, blocks), 8) * 8;
+}
+
+// Columns of an embedding table that one block handles.
+constexpr int64_t kEmbeddingCols = 64;
+
+void CheckToken(int32_t token, const Tensor& table) {
+  ATOLL_CHECK(token >= 0 && token < table.rows, "token ", token, " of a vocabulary of ",
+              table.rows);
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> NewCpuBackend(int threads) {
+  return std::make_unique<CpuBackend>(threads);
+}
+
+void CpuBackend::Run(Stream&, const LinearForward& op, Workspace) {
+  op.Check();
+  const bool activated = op.activation != Activation::kNone;
+  const Tensor& product = activated ? op.pre : op.y;
+  ForGemmRows(pool_, op.x.rows, [&](int64_t begin, int64_t end) {
+    const bool started = !activated && Start(op.add, op.bias, op.y, begin, end);
+    Gemm(false, true, end - begin, op.w.rows, op.x.cols, Pointer(op.x, begin), op.x.stride,
+         op.w.f32(), op.w.stride, started, Pointer(product, begin), product.stride);
+    for (int64_t row = begin; activated && row < end; ++row) {
+      ActivateRow(op.activation, PointerOrNull(op.bias, 0), PointerOrNull(op.add, row),
+                  Pointer(op.pre, row), Pointer(op.y, row), op.y.cols);
+    }
+  });
+}
+
+void CpuBackend::Run(Stream&, const LinearBackwardInput& op, Workspace) {
+  op.Check();
+  const bool activated = op.activation != Activation::kNone;
+  ForGemmRows(pool_, op.dx.rows, [&](int64_t begin, int64_t end) {
+    const bool started = !activated && Start(op.add, Tensor(), op.dx, begin, end);
+    Gemm(false, false, end - begin, op.dx.cols, op.dy.cols, Pointer(op.dy, begin), op.dy.stride,
+         op.w.f32(), op.w.stride, started, Pointer(op.dx, begin), op.dx.stride);
+    for (int64_t row = begin; activated && row < end; ++row) {
+      DeactivateRow(op.activation, Pointer(op.pre, row), PointerOrNull(op.add, row),
+                    Pointer(op.dx, row), op.dx.cols);
+    }
+  });
+}
+
+void CpuBackend::Run(Stream&, const LinearBackwardWeight& op, Workspace) {
+  op.Check();
+  const int64_t out = op.dy.cols, block = WeightBlockRows(out);
+  pool_.For(Blocks(out, block), [&](int64_t i, int) {
+    const int64_t begin = i * block, rows = std::min(block, out - begin);
+    Gemm(true, false, rows, op.x.cols, op.x.rows, Pointer(op.dy, 0, begin), op.dy.stride,
+         op.x.f32(), op.x.stride, /*accumulate=*/true, Pointer(op.dw, begin), op.dw.stride);
+    if (op.dbias.present()) {
+      AddColumns(Pointer(op.dy, 0, begin), op.dy.stride, op.dy.rows, Pointer(op.dbias, 0, begin),
+                 rows);
+    }
+  });
+}
+
+void CpuBackend::Run(Stream&, const EmbeddingForward& op) {
+  op.Check();
+  const int32_t* tokens = op.tokens.as<int32_t>();
+  ForRowBlocks(pool_, op.y.rows, op.y.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      CheckToken(tokens[n], op.table);
+      AddRow(Pointer(op.table, tokens[n]),
+             PointerOrNull(op.positions, op.position_offset + n % op.seq_len), Pointer(op.y, n),
+             op.y.cols);
+    }
+  });
+}
+
+// Blocks of columns, so that no two threads add to the same number and every sum runs in the order
+// of the tokens.
+void CpuBackend::Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) {
+  op.Check();
+  const int32_t* tokens = op.tokens.as<int32_t>();
+  pool_.For(Blocks(op.dy.cols, kEmbeddingCols), [&](int64_t block, int) {
+    const int64_t begin = block * kEmbeddingCols;
+    const int64_t cols = std::min(kEmbeddingCols, op.dy.cols - begin);
+    for (int64_t n = 0; n < op.dy.rows; ++n) {
+      CheckToken(tokens[n], op.dtable);
+      const float* dy = Pointer(op.dy, n, begin);
+      float* row = Pointer(op.dtable, tokens[n], begin);
+      AddRow(row, dy, row, cols);
+      if (!op.dpositions.present()) continue;
+      float* position = Pointer(op.dpositions, op.position_offset + n % op.seq_len, begin);
+      AddRow(position, dy, position, cols);
+    }
+  });
+}
+
+}  // namespace atl

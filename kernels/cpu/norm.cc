@@ -1,0 +1,214 @@
+// RMSNorm and LayerNorm. A row is read twice, the second time from the first-level cache.
+
+#include <cmath>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/simd.h"
+
+namespace atl {
+namespace {
+
+using simd::kLanes;
+using simd::LoadUpTo;
+using simd::Splat;
+using simd::StoreUpTo;
+using simd::V16;
+
+// Rows whose weight gradients one block sums.
+constexpr int64_t kPartialRows = 128;
+
+ATOLL_KERNEL(RmsNormRow,
+             (const float* x, const float* w, float* y, float* rstd, int64_t n, float eps),
+             (x, w, y, rstd, n, eps)) {
+  V16 squares{};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 v = LoadUpTo(x + i, n - i);
+    squares += v * v;
+  }
+  const float r = 1.0f / __builtin_sqrtf(simd::Sum(squares) / static_cast<float>(n) + eps);
+  *rstd = r;
+  for (int64_t i = 0; i < n; i += kLanes) {
+    StoreUpTo(y + i, LoadUpTo(x + i, n - i) * r * LoadUpTo(w + i, n - i), n - i);
+  }
+}
+
+// dx = rstd * (g - xh * mean(g * xh)) + add with g = dy * w, xh = x * rstd.
+ATOLL_KERNEL(RmsNormBackwardRow,
+             (const float* dy, const float* x, const float* w, const float* add, float* dx,
+              float rstd, int64_t n),
+             (dy, x, w, add, dx, rstd, n)) {
+  V16 dots{};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    dots += LoadUpTo(dy + i, n - i) * LoadUpTo(w + i, n - i) * LoadUpTo(x + i, n - i);
+  }
+  const float slope = simd::Sum(dots) * rstd * rstd * rstd / static_cast<float>(n);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    V16 result =
+        LoadUpTo(dy + i, n - i) * LoadUpTo(w + i, n - i) * rstd - LoadUpTo(x + i, n - i) * slope;
+    if (add != nullptr) result += LoadUpTo(add + i, n - i);
+    StoreUpTo(dx + i, result, n - i);
+  }
+}
+
+// dw += dy * x * rstd.
+ATOLL_KERNEL(RmsNormWeightRow, (const float* dy, const float* x, float* dw, float rstd, int64_t n),
+             (dy, x, dw, rstd, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 term = LoadUpTo(dy + i, n - i) * LoadUpTo(x + i, n - i) * rstd;
+    StoreUpTo(dw + i, LoadUpTo(dw + i, n - i) + term, n - i);
+  }
+}
+
+ATOLL_KERNEL(LayerNormRow,
+             (const float* x, const float* w, const float* b, float* y, float* mean, float* rstd,
+              int64_t n, float eps),
+             (x, w, b, y, mean, rstd, n, eps)) {
+  V16 sums{};
+  for (int64_t i = 0; i < n; i += kLanes) sums += LoadUpTo(x + i, n - i);
+  const float m = simd::Sum(sums) / static_cast<float>(n);
+  V16 squares{};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    // Lanes behind the end must not count (0 - m)^2.
+    const V16 v = simd::KeepFirst(LoadUpTo(x + i, n - i) - m, n - i, 0.0f);
+    squares += v * v;
+  }
+  const float r = 1.0f / __builtin_sqrtf(simd::Sum(squares) / static_cast<float>(n) + eps);
+  *mean = m;
+  *rstd = r;
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 normal = (LoadUpTo(x + i, n - i) - m) * r;
+    StoreUpTo(y + i, normal * LoadUpTo(w + i, n - i) + LoadUpTo(b + i, n - i), n - i);
+  }
+}
+
+// dx = rstd * (g - mean(g) - xh * mean(g * xh)) + add with g = dy * w, xh = (x - mean) * rstd.
+ATOLL_KERNEL(LayerNormBackwardRow,
+             (const float* dy, const float* x, const float* w, const float* add, float* dx,
+              float mean, float rstd, int64_t n),
+             (dy, x, w, add, dx, mean, rstd, n)) {
+  V16 sums{}, dots{};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 g = LoadUpTo(dy + i, n - i) * LoadUpTo(w + i, n - i);
+    sums += g;
+    dots += g * (LoadUpTo(x + i, n - i) - mean);
+  }
+  const float g_mean = simd::Sum(sums) / static_cast<float>(n);
+  const float slope = simd::Sum(dots) * rstd * rstd / static_cast<float>(n);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 g = LoadUpTo(dy + i, n - i) * LoadUpTo(w + i, n - i);
+    V16 result = (g - g_mean - (LoadUpTo(x + i, n - i) - mean) * slope) * rstd;
+    if (add != nullptr) result += LoadUpTo(add + i, n - i);
+    StoreUpTo(dx + i, result, n - i);
+  }
+}
+
+// dw += dy * (x - mean) * rstd, db += dy.
+ATOLL_KERNEL(LayerNormWeightRow,
+             (const float* dy, const float* x, float* dw, float* db, float mean, float rstd,
+              int64_t n),
+             (dy, x, dw, db, mean, rstd, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 g = LoadUpTo(dy + i, n - i);
+    const V16 term = g * (LoadUpTo(x + i, n - i) - mean) * rstd;
+    StoreUpTo(dw + i, LoadUpTo(dw + i, n - i) + term, n - i);
+    StoreUpTo(db + i, LoadUpTo(db + i, n - i) + g, n - i);
+  }
+}
+
+// Sums over rows: every block of rows adds its own (add_row(row, partial)) into its own `cols`
+// numbers of scratch memory; the blocks are then added to `total`, in order.
+template <typename AddRow>
+void SumRows(ThreadPool& pool, int64_t rows, int64_t cols, float* scratch, const AddRow& add_row,
+             const auto& add_total) {
+  const int64_t blocks = Blocks(rows, kPartialRows);
+  pool.For(blocks, [&](int64_t block, int) {
+    float* partial = scratch + block * cols;
+    std::fill(partial, partial + cols, 0.0f);
+    const int64_t end = std::min(rows, (block + 1) * kPartialRows);
+    for (int64_t row = block * kPartialRows; row < end; ++row) add_row(row, partial);
+  });
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t i = 0; i < cols; ++i) add_total(i, scratch[block * cols + i]);
+  }
+}
+
+int64_t PartialFloats(int64_t rows, int64_t cols) { return Blocks(rows, kPartialRows) * cols; }
+
+}  // namespace
+
+void CpuBackend::Run(Stream&, const RmsNormForward& op) {
+  op.Check();
+  ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      RmsNormRow(Pointer(op.x, n), op.w.f32(), Pointer(op.y, n), Pointer(op.rstd, 0, n), op.x.cols,
+                 op.eps);
+    }
+  });
+}
+
+void CpuBackend::Run(Stream&, const RmsNormBackwardInput& op) {
+  op.Check();
+  ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      RmsNormBackwardRow(Pointer(op.dy, n), Pointer(op.x, n), op.w.f32(), PointerOrNull(op.add, n),
+                         Pointer(op.dx, n), *Pointer(op.rstd, 0, n), op.x.cols);
+    }
+  });
+}
+
+int64_t CpuBackend::WorkspaceBytes(const RmsNormBackwardWeight& op) const {
+  return PartialFloats(op.x.rows, op.x.cols) * sizeof(float);
+}
+
+void CpuBackend::Run(Stream&, const RmsNormBackwardWeight& op, Workspace workspace) {
+  op.Check();
+  const int64_t cols = op.x.cols;
+  float* scratch = Scratch<float>(workspace, PartialFloats(op.x.rows, cols));
+  SumRows(
+      pool_, op.x.rows, cols, scratch,
+      [&](int64_t n, float* partial) {
+        RmsNormWeightRow(Pointer(op.dy, n), Pointer(op.x, n), partial, *Pointer(op.rstd, 0, n),
+                         cols);
+      },
+      [&](int64_t i, float sum) { op.dw.f32()[i] += sum; });
+}
+
+void CpuBackend::Run(Stream&, const LayerNormForward& op) {
+  op.Check();
+  ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      LayerNormRow(Pointer(op.x, n), op.w.f32(), op.b.f32(), Pointer(op.y, n),
+                   Pointer(op.mean, 0, n), Pointer(op.rstd, 0, n), op.x.cols, op.eps);
+    }
+  });
+}
+
+void CpuBackend::Run(Stream&, const LayerNormBackwardInput& op) {
+  op.Check();
+  ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      LayerNormBackwardRow(Pointer(op.dy, n), Pointer(op.x, n), op.w.f32(),
+                           PointerOrNull(op.add, n), Pointer(op.dx, n), *Pointer(op.mean, 0, n),
+                           *Pointer(op.rstd, 0, n), op.x.cols);
+    }
+  });
+}
+
+int64_t CpuBackend::WorkspaceBytes(const LayerNormBackwardWeight& op) const {
+  return PartialFloats(op.x.rows, 2 * op.x.cols) * sizeof(float);
+}
+
+void CpuBackend::Run(Stream&, const LayerNormBackwardWeight& op, Workspace workspace) {
+  op.Check();
+  const int64_t cols = op.x.cols;
+  float* scratch = Scratch<float>(workspace, PartialFloats(op.x.rows, 2 * cols));
+  SumRows(
+      pool_, op.x.rows, 2 * cols, scratch,
+      [&](int64_t n, float* partial) {
+        LayerNormWeightRow(Pointer(op.dy, n), Pointer(op.x, n), partial, partial + cols,
+                           *Pointer(op.mean, 0, n), *Pointer(op.rstd, 0, n), cols);
+      },
+      [&](int64_t i, float sum) { (i < cols ? op.dw.f32()[i] : op.db.f32()[i - cols]) += sum; });
+}
+
+}  // namespace atl
