@@ -1,0 +1,10 @@
+#include "kernels/testing/backends.h"
+
+namespace atl::testing {
+
+std::vector<BackendUnderTest>& BackendsUnderTest() {
+  static std::vector<BackendUnderTest> backends;
+  return backends;
+}
+
+}  // namespace atl::testing

@@ -1,0 +1,145 @@
+#include "kernels/testing/case_run.h"
+
+#include <bit>
+#include <cstring>
+
+#include "common/rng.h"
+
+namespace atl::testing {
+namespace {
+
+// Fills what no operation should read or write.
+double Guard(DType dtype) { return dtype == DType::kInt32 ? -77'777'777 : -1.2345e30; }
+
+bool Written(Role role) { return role != Role::kInput; }
+
+DType DTypeOfArg(const Arg& arg, DType compute) {
+  switch (arg.type) {
+    case Type::kAct:
+      return compute;
+    case Type::kF32:
+      return DType::kFloat32;
+    case Type::kBf16:
+      return DType::kBfloat16;
+    case Type::kInt32:
+      return DType::kInt32;
+  }
+  ATOLL_CHECK(false, "no such type");
+}
+
+// The bits of a number in a type, in the low bytes.
+uint32_t Encode(double value, DType dtype) {
+  if (dtype == DType::kInt32) return static_cast<uint32_t>(static_cast<int32_t>(value));
+  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  if (dtype == DType::kFloat32) return bits;
+  return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+double Decode(uint32_t bits, DType dtype) {
+  if (dtype == DType::kInt32) return static_cast<int32_t>(bits);
+  return std::bit_cast<float>(dtype == DType::kFloat32 ? bits : bits << 16);
+}
+
+uint32_t GetBits(const std::vector<char>& bytes, int64_t i, DType dtype) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, bytes.data() + i * SizeOf(dtype), SizeOf(dtype));
+  return bits;
+}
+
+void SetBits(std::vector<char>& bytes, int64_t i, DType dtype, uint32_t bits) {
+  std::memcpy(bytes.data() + i * SizeOf(dtype), &bits, SizeOf(dtype));
+}
+
+std::unique_ptr<Stream> MakeStream(Backend& backend) {
+  auto stream = backend.NewStream();
+  ATOLL_CHECK(stream.ok(), stream.status().message());
+  return std::move(*stream);
+}
+
+}  // namespace
+
+Contents InitialContents(const OpCase& op_case, uint64_t seed) {
+  Contents contents;
+  Rng rng(seed);
+  for (const Arg& arg : op_case.args) {
+    Numbers& numbers = contents[arg.name];
+    numbers.resize(arg.rows * arg.cols);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      // Rounded to bf16, so that a backend of that type starts from the same numbers.
+      numbers[i] = arg.value ? arg.value(i)
+                             : Decode(Encode(rng.Normal(), DType::kBfloat16), DType::kBfloat16);
+    }
+  }
+  return contents;
+}
+
+CaseRun::CaseRun(Backend& backend, const OpCase& op_case, bool padded, DType compute)
+    : backend_(backend), op_case_(op_case), stream_(MakeStream(backend)), call_(backend, *stream_) {
+  for (const Arg& arg : op_case.args) {
+    const bool apart = padded && !arg.flat;
+    Placed placed;
+    placed.arg = &arg;
+    placed.dtype = DTypeOfArg(arg, compute);
+    placed.offset = apart ? 3 : 0;
+    placed.stride = arg.cols + (apart ? 5 : 0);
+    placed.elements = placed.offset + arg.rows * placed.stride;
+    auto buffer = backend.Allocate(placed.elements * SizeOf(placed.dtype));
+    ATOLL_CHECK(buffer.ok(), buffer.status().message());
+    placed.buffer = std::move(*buffer);
+    call_.Bind(arg.name, Tensor(static_cast<char*>(placed.buffer.data()) +
+                                    placed.offset * SizeOf(placed.dtype),
+                                placed.dtype, arg.rows, arg.cols, placed.stride));
+    placed_[arg.name] = std::move(placed);
+  }
+}
+
+void CaseRun::Fill(const Contents& contents) {
+  for (auto& [name, placed] : placed_) {
+    const Arg& arg = *placed.arg;
+    const Numbers& numbers = contents.at(name);
+    std::vector<char> bytes(placed.elements * SizeOf(placed.dtype));
+    for (int64_t i = 0; i < placed.elements; ++i) {
+      SetBits(bytes, i, placed.dtype, Encode(Guard(placed.dtype), placed.dtype));
+    }
+    for (int64_t row = 0; row < arg.rows; ++row) {
+      for (int64_t col = 0; col < arg.cols; ++col) {
+        SetBits(bytes, placed.offset + row * placed.stride + col, placed.dtype,
+                Encode(numbers[row * arg.cols + col], placed.dtype));
+      }
+    }
+    backend_.CopyToDevice(*stream_, WholeBuffer(placed), bytes.data());
+    // The bytes die with this iteration.
+    ATOLL_CHECK(backend_.Synchronize(*stream_).ok(), "the device failed");
+  }
+}
+
+Numbers CaseRun::Read(const std::string& name) {
+  const Placed& placed = placed_.at(name);
+  const Arg& arg = *placed.arg;
+  std::vector<char> bytes(placed.elements * SizeOf(placed.dtype));
+  backend_.CopyToHost(*stream_, bytes.data(), WholeBuffer(placed));
+  ATOLL_CHECK(backend_.Synchronize(*stream_).ok(), "the device failed");
+  Numbers numbers;
+  numbers.reserve(arg.rows * arg.cols);
+  for (int64_t i = 0; i < placed.elements; ++i) {
+    const int64_t in_rows = i - placed.offset;
+    const uint32_t bits = GetBits(bytes, i, placed.dtype);
+    if (in_rows >= 0 && in_rows % placed.stride < arg.cols) {
+      numbers.push_back(Decode(bits, placed.dtype));
+    } else {
+      ATOLL_CHECK(bits == Encode(Guard(placed.dtype), placed.dtype), op_case_.name,
+                  " wrote beyond a row of ", name, ", at element ", i);
+    }
+  }
+  return numbers;
+}
+
+Contents CaseRun::Results() {
+  Contents results;
+  for (const Arg& arg : op_case_.args) {
+    if (Written(arg.role)) results[arg.name] = Read(arg.name);
+  }
+  return results;
+}
+
+}  // namespace atl::testing
