@@ -1,0 +1,333 @@
+#include "paramserver/core/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "paramserver/core/turn.h"
+
+namespace atl::ps {
+namespace {
+
+// A push is announced to the coordinator again after these pauses, doubling.
+constexpr Duration kAnnounceFirst = kRetryInterval;
+constexpr Duration kAnnounceLast = 16 * kRetryInterval;
+
+constexpr size_t kMaxWaiting = 16;  // who wait for the same push to be durable
+
+}  // namespace
+
+ServerCore::ServerCore(ServerOptions options, std::vector<RecoveredJob> recovered, ThreadPool* pool)
+    : options_(std::move(options)), pool_(pool), gate_(std::make_shared<PushGate>()) {
+  for (RecoveredJob& from : recovered) {
+    Job& job = jobs_[from.job];
+    job.damage = std::move(from.damage);
+    job.next_sequence = from.next_sequence;
+    job.snapshot_version = from.snapshot_version;
+    job.snapshot_replay_from = from.snapshot_replay_from;
+    job.snapshot_ended = from.snapshot_ended;
+    job.state = std::move(from.state);
+    if (job.state == nullptr) continue;
+    epoch_ = std::max(epoch_, job.state->epoch());
+    gate_->SetBook(from.job, job.state->book());
+  }
+  UpdateRoom();
+}
+
+Actions ServerCore::Step(Instant now, const Event& event) {
+  Turn turn{now, {}};
+  std::visit([&](const auto& e) { On(e, turn); }, event);
+  SendDue(turn);
+  turn.actions.next_deadline = NextDeadline();
+  return std::move(turn.actions);
+}
+
+// ------------------------------------------------------------------------------- the stream ----
+
+void ServerCore::On(const ConnectionUp&, Turn& turn) {
+  connected_ = true;
+  SayHello(turn);
+}
+
+void ServerCore::On(const ConnectionDown&, Turn&) {
+  connected_ = welcomed_ = false;
+  next_hello_ = next_heartbeat_ = kNever;
+}
+
+void ServerCore::On(const Tick& event, Turn&) { counters_ = event; }
+
+void ServerCore::SayHello(Turn& turn) {
+  ServerHello hello{options_.software_version, options_.endpoint, options_.memory_bytes, {}};
+  for (const auto& [id, job] : jobs_) {
+    if (job.state == nullptr) continue;
+    HeldJob& held = hello.jobs.emplace_back();
+    held = {id, job.state->version(), job.snapshot_version, {}};
+    for (const PushId& push : job.state->Staged()) {
+      const bool pending = std::any_of(job.pending.begin(), job.pending.end(),
+                                       [&](const auto& entry) { return entry.second.id == push; });
+      if (!pending) held.staged.push_back(push);
+    }
+  }
+  Say(std::move(hello), turn);
+  for (auto& [id, job] : jobs_) {
+    if (!job.damage.empty() || !job.log_full.empty()) job.next_fault = turn.now;
+  }
+  welcomed_ = false;
+  next_heartbeat_ = kNever;
+  next_hello_ = turn.now + kRetryInterval;
+}
+
+void ServerCore::SayHeartbeat(Turn& turn) {
+  ServerHeartbeat beat;
+  for (const auto& [id, job] : jobs_) {
+    if (job.state == nullptr) continue;
+    beat.parameter_bytes += job.state->parameter_bytes();
+    beat.staged_bytes += job.state->staged_bytes();
+    beat.jobs.push_back({id, job.state->version(), job.snapshot_version, {}});
+  }
+  beat.log_bytes = counters_.log_bytes;
+  beat.received_bytes = counters_.received_bytes;
+  beat.sent_bytes = counters_.sent_bytes;
+  Say(std::move(beat), turn);
+  next_heartbeat_ = turn.now + heartbeat_interval_;
+}
+
+void ServerCore::Say(ServerMessage message, Turn& turn) {
+  if (connected_) turn.actions.to_coordinator.push_back(std::move(message));
+}
+
+void ServerCore::Fault(const JobId& id, const std::string& reason, Turn& turn) {
+  turn.actions.notes.push_back(absl::StrCat("job ", id, ": ", reason));
+  Say(ServerFault{id, reason}, turn);
+}
+
+void ServerCore::SendDue(Turn& turn) {
+  const Instant now = turn.now;
+  if (connected_ && now >= next_hello_) SayHello(turn);
+  if (connected_ && welcomed_ && now >= next_heartbeat_) SayHeartbeat(turn);
+  for (auto& [id, job] : jobs_) {
+    if (connected_ && now >= job.next_fault) {
+      Say(ServerFault{id, job.damage.empty() ? job.log_full : job.damage}, turn);
+      job.next_fault = now + kRetryInterval;
+    }
+    if (connected_ && now >= job.next_announcement) {
+      job.next_announcement = kNever;
+      for (auto& [push, announced] : job.announced) {
+        if (now >= announced.next_send) {
+          Say(PushStaged{push}, turn);
+          announced.next_send = now + announced.interval;
+          announced.interval = std::min(2 * announced.interval, kAnnounceLast);
+        }
+        job.next_announcement = std::min(job.next_announcement, announced.next_send);
+      }
+    }
+    if (now >= job.next_snapshot_try) MaybeSnapshot(job, turn);
+  }
+}
+
+Instant ServerCore::NextDeadline() const {
+  Instant next = kNever;
+  if (connected_) next = std::min(next_hello_, next_heartbeat_);
+  for (const auto& [id, job] : jobs_) {
+    if (connected_) next = std::min({next, job.next_fault, job.next_announcement});
+    next = std::min(next, job.next_snapshot_try);
+  }
+  return next;
+}
+
+// ------------------------------------------------------------------------------ the storage ----
+
+LogSequence ServerCore::Append(const JobId& id, Job& job, LogRecord record, Turn& turn) {
+  const LogSequence sequence = job.next_sequence++;
+  turn.actions.log.push_back({id, sequence, std::move(record)});
+  return sequence;
+}
+
+void ServerCore::On(const LogSynced& event, Turn& turn) {
+  Job* job = Usable(event.job);
+  if (job == nullptr) return;
+  if (!job->log_full.empty()) {
+    turn.actions.notes.push_back(absl::StrCat("job ", event.job, ": its log is written again"));
+    job->log_full.clear();
+    job->next_fault = kNever;
+  }
+  while (!job->pending.empty() && job->pending.begin()->first <= event.sequence) {
+    const Pending push = std::move(job->pending.extract(job->pending.begin()).mapped());
+    job->state->MarkDurable(push.id);
+    if (job->state->book()->IsDecided(ContributionOf(push.id))) {
+      Acknowledge(push.waiting, PushStatus::kDuplicate, "", turn);
+      continue;
+    }
+    Acknowledge(push.waiting, PushStatus::kStaged, "", turn);
+    Announce(push.id, *job, turn);
+  }
+  if (job->committing && job->committing_sequence <= event.sequence) {
+    FinishCommit(event.job, *job, turn);
+  }
+}
+
+void ServerCore::On(const LogFailed& event, Turn& turn) {
+  Job* job = Usable(event.job);
+  if (job == nullptr) return;
+  if (job->log_full.empty()) {
+    turn.actions.notes.push_back(absl::StrCat("job ", event.job, ": ", event.reason));
+    job->next_fault = turn.now;
+  }
+  job->log_full = event.reason;
+}
+
+void ServerCore::MaybeSnapshot(Job& job, Turn& turn) {
+  job.next_snapshot_try = kNever;
+  // While a commit is on its way to the disk the state lags behind the log.
+  if (job.state == nullptr || job.snapshot_running != nullptr || job.committing) return;
+  const JobState& state = *job.state;
+  if (!state.assigned() || state.version() == kNoVersion) return;
+  const int64_t every = state.assignment().snapshot_every_rounds;
+  const bool due = state.ended() ? !job.snapshot_ended
+                                 : every > 0 && state.version() - job.snapshot_version >= every;
+  if (!due) return;
+  job.snapshot_running = state.TakeSnapshot(job.next_sequence - 1);
+  turn.actions.snapshots.push_back({job.snapshot_running});
+}
+
+void ServerCore::On(const SnapshotDone& event, Turn& turn) {
+  Job* job = Usable(event.job);
+  if (job == nullptr || job->snapshot_running == nullptr ||
+      job->snapshot_running->version != event.version) {
+    return;
+  }
+  const auto written = std::exchange(job->snapshot_running, nullptr);
+  if (!event.status.ok()) {
+    Fault(event.job,
+          absl::StrCat("snapshot of version ", event.version, ": ", event.status.message()), turn);
+    job->next_snapshot_try = turn.now + kSnapshotRetry;
+    return;
+  }
+  // The snapshot before this one stays, and so does the log that it needs.
+  turn.actions.truncations.push_back({event.job, job->snapshot_replay_from});
+  job->snapshot_version = event.version;
+  job->snapshot_replay_from = written->replay_from;
+  job->snapshot_ended = written->ended;
+  MaybeSnapshot(*job, turn);
+}
+
+// --------------------------------------------------------------------------- pushes and pulls ----
+
+void ServerCore::On(const PushArrived& event, Turn& turn) {
+  const auto refuse = [&](std::string reason) {
+    turn.actions.pushes.push_back({event.token, PushStatus::kRefused, std::move(reason)});
+  };
+  Job* job = Usable(event.id.job);
+  if (job == nullptr || !job->state->assigned()) {
+    return refuse(absl::StrCat("job ", event.id.job, " is not assigned to this server"));
+  }
+  const int64_t bytes = static_cast<int64_t>(event.payload.bytes.size());
+  if (event.encoding != Encoding::kFloat32 && event.encoding != Encoding::kBfloat16) {
+    return refuse("unknown encoding");
+  }
+  if (bytes % BytesPerElement(event.encoding) != 0) return refuse("half an element");
+  const Verdict verdict =
+      job->state->book()->Judge(event.id, bytes / BytesPerElement(event.encoding));
+  switch (verdict.kind) {
+    case Verdict::kRefuse:
+      return refuse(verdict.reason);
+    case Verdict::kDuplicate:
+      turn.actions.pushes.push_back({event.token, PushStatus::kDuplicate, ""});
+      return;
+    case Verdict::kPending:
+      for (auto& [sequence, push] : job->pending) {
+        if (push.id != event.id) continue;
+        if (push.waiting.size() >= kMaxWaiting) return refuse("this push is being written");
+        push.waiting.push_back(event.token);
+      }
+      return;
+    case Verdict::kTake:
+      break;
+  }
+  if (!job->log_full.empty()) return refuse(job->log_full);
+  if (const absl::Status room = gate_->Room(bytes); !room.ok()) {
+    return refuse(std::string(room.message()));
+  }
+  StagePush(event, *job, turn);
+}
+
+void ServerCore::StagePush(const PushArrived& event, Job& job, Turn& turn) {
+  PushedRecord record{event.id, event.encoding, event.payload};
+  ATOLL_CHECK(job.state->Check(LogRecord(record)).ok());
+  const LogSequence sequence = Append(event.id.job, job, record, turn);
+  job.state->Apply(sequence, std::move(record));
+  job.pending[sequence] = {event.id, {event.token}};
+  UpdateRoom();
+}
+
+void ServerCore::Announce(const PushId& id, Job& job, Turn& turn) {
+  job.announced[id] = {turn.now + kAnnounceFirst, 2 * kAnnounceFirst};
+  job.next_announcement = std::min(job.next_announcement, turn.now + kAnnounceFirst);
+  Say(PushStaged{id}, turn);
+}
+
+void ServerCore::Acknowledge(const std::vector<Token>& tokens, PushStatus status,
+                             const std::string& reason, Turn& turn) {
+  for (const Token token : tokens) turn.actions.pushes.push_back({token, status, reason});
+}
+
+void ServerCore::On(const PullAsked& event, Turn& turn) {
+  const auto refuse = [&](PullRefusal refusal, Version current, std::string reason) {
+    turn.actions.refusals.push_back({event.token, refusal, current, std::move(reason)});
+  };
+  const Job* job = Usable(event.job);
+  if (job == nullptr || !job->state->HasShard(event.shard)) {
+    return refuse(
+        PullRefusal::kUnknown, kNoVersion,
+        absl::StrCat("shard ", event.shard, " of job ", event.job, " is not on this server"));
+  }
+  const JobState& state = *job->state;
+  const Version current = state.version();
+  if (current == kNoVersion || event.version > current) {
+    return refuse(PullRefusal::kNotYet, current,
+                  absl::StrCat("version ", event.version, " is not there yet"));
+  }
+  if (event.version != kNoVersion && event.version < current) {
+    return refuse(PullRefusal::kSuperseded, current,
+                  absl::StrCat("version ", event.version, " was replaced by ", current));
+  }
+  if (state.stale_bytes() > state.parameter_bytes()) {
+    return refuse(PullRefusal::kNotYet, current,
+                  "too many older versions are still being sent; ask again");
+  }
+  auto lease = std::make_shared<const TensorLease>(state.Theta(event.shard));
+  const std::span<const float> values = lease->values();
+  turn.actions.replies.push_back({event.token, current, values, std::move(lease)});
+}
+
+// ------------------------------------------------------------------------------------ small ----
+
+ServerCore::Job* ServerCore::Usable(const JobId& id) {
+  const auto job = jobs_.find(id);
+  return job == jobs_.end() || job->second.state == nullptr ? nullptr : &job->second;
+}
+
+void ServerCore::UpdateRoom() {
+  int64_t staged = 0, parameters = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (job.state == nullptr) continue;
+    staged += job.state->staged_bytes();
+    parameters += job.state->parameter_bytes();
+  }
+  gate_->SetRoom(staged, std::max<int64_t>(0, options_.memory_bytes - parameters));
+}
+
+Version ServerCore::version(const JobId& job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() || found->second.state == nullptr ? kNoVersion
+                                                                : found->second.state->version();
+}
+
+std::vector<float> ServerCore::Parameters(const JobId& job, ShardId shard) const {
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end() || found->second.state == nullptr) return {};
+  const auto theta = found->second.state->Theta(shard);
+  if (theta == nullptr) return {};
+  return {theta->values().begin(), theta->values().end()};
+}
+
+}  // namespace atl::ps

@@ -1,0 +1,277 @@
+// The parameter server as a pure state machine: events in, ordered actions out. Start here.
+//
+// It holds some shards of each job's global model, stages islands' pushes, and applies the rounds
+// that the coordinator has decided (design: "An outer round"). What it promises:
+//  * A push is acknowledged as staged, to its worker and to the coordinator, only after its log
+//    record is durable (LogSynced). The same push again changes nothing, also when it has long been
+//    applied or dropped.
+//  * A committed round is applied once, to exactly the version before it, after its record is
+//    durable; RoundApplied follows. So whatever the coordinator was told survives any crash.
+//  * A pull names a version and gets precisely that one or a refusal. A reply is a lease of an
+//    immutable tensor: rounds applied meanwhile go to a copy.
+//  * No bytes from outside make it crash or grow without bound (limits below).
+//
+// Not thread-safe: one thread calls Step. `gate()` alone may be used from others. There is no
+// clock, no I/O, no randomness here; arithmetic runs on the pool given, with the same results for
+// any number of threads.
+
+#ifndef ATOLL_PARAMSERVER_CORE_CORE_H_
+#define ATOLL_PARAMSERVER_CORE_CORE_H_
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+
+#include "common/protocol/control.h"
+#include "common/time.h"
+#include "kernels/thread_pool.h"
+#include "paramserver/core/answers.h"
+#include "paramserver/core/job_state.h"
+#include "paramserver/core/push_gate.h"
+#include "paramserver/core/records.h"
+
+namespace atl::ps {
+
+// Names a request of the tensor link that waits for its answer.
+using Token = uint64_t;
+
+// ----------------------------------------------------------------------------------- events ----
+
+struct FromCoordinator {
+  ToServer message;  // ignored unless it is for this server, incarnation and epoch
+};
+
+// A whole push, its checksums verified. payload: the elements as encoded.
+struct PushArrived {
+  PushId id;
+  Encoding encoding = Encoding::kFloat32;
+  SharedBytes payload;
+  Token token = 0;
+};
+
+struct PullAsked {
+  JobId job;
+  Version version = kNoVersion;  // kNoVersion: the newest
+  ShardId shard = 0;
+  Token token = 0;
+};
+
+// All records of the job up to `sequence` are durable.
+struct LogSynced {
+  JobId job;
+  LogSequence sequence = 0;
+};
+
+// The storage cannot write the job's log now (disk full). It keeps the records and tries again by
+// itself; the next LogSynced of the job says that it succeeded.
+struct LogFailed {
+  JobId job;
+  std::string reason;
+};
+
+struct SnapshotDone {
+  JobId job;
+  Version version = kNoVersion;
+  absl::Status status;
+};
+
+// The stream to the coordinator is open; the core says hello. Down: sending is useless until then.
+struct ConnectionUp {};
+struct ConnectionDown {};
+
+// Time passed, or a deadline came. Counters of the shell, for heartbeats.
+struct Tick {
+  int64_t log_bytes = 0;
+  int64_t received_bytes = 0;
+  int64_t sent_bytes = 0;
+};
+
+using Event = std::variant<FromCoordinator, PushArrived, PullAsked, LogSynced, LogFailed,
+                           SnapshotDone, ConnectionUp, ConnectionDown, Tick>;
+
+// ---------------------------------------------------------------------------------- actions ----
+
+// Sequences of one job are consecutive. Answer with LogSynced when durable; one sync may cover
+// many.
+struct AppendLog {
+  JobId job;
+  LogSequence sequence = 0;
+  LogRecord record;
+};
+
+struct AcknowledgePush {
+  Token token = 0;
+  PushStatus status = PushStatus::kRefused;
+  std::string reason;
+};
+
+// `values` stay unchanged while `owner` lives.
+struct ReplyPull {
+  Token token = 0;
+  Version version = kNoVersion;
+  std::span<const float> values;
+  std::shared_ptr<const void> owner;
+};
+
+struct RefusePull {
+  Token token = 0;
+  PullRefusal refusal = PullRefusal::kUnknown;
+  Version current = kNoVersion;
+  std::string reason;
+};
+
+// Write it once all records up to snapshot->last_sequence are durable; keep the snapshot before it;
+// answer with SnapshotDone. At most one a job is asked for at a time.
+struct WriteSnapshot {
+  std::shared_ptr<const Snapshot> snapshot;
+};
+
+// Records before `keep_from` will not be needed again, not even by the previous snapshot.
+struct TruncateLog {
+  JobId job;
+  LogSequence keep_from = 0;
+};
+
+// To be done in the order of the members, and in order within each.
+struct Actions {
+  std::vector<AppendLog> log;
+  std::vector<ServerMessage> to_coordinator;
+  std::vector<AcknowledgePush> pushes;
+  std::vector<ReplyPull> replies;
+  std::vector<RefusePull> refusals;
+  std::vector<WriteSnapshot> snapshots;
+  std::vector<TruncateLog> truncations;
+  std::vector<std::string> notes;   // for the log that people read, one line each
+  std::optional<std::string> stop;  // the coordinator will never serve this daemon: why
+  Instant next_deadline = kNever;   // send a Tick then, if nothing happens before
+};
+
+// ------------------------------------------------------------------------------------- core ----
+
+struct ServerOptions {
+  NodeId name;
+  Incarnation incarnation = 0;
+  std::string software_version;
+  std::string endpoint;  // of the tensor link, as workers reach it
+  // For parameters, momentum and staged deltas together. Copies made for readers come on top: at
+  // most as much again as the parameters' own bytes, twice that while a snapshot is written.
+  int64_t memory_bytes = 0;
+};
+
+class ServerCore {
+ public:
+  static constexpr size_t kMaxJobs = 256;  // beyond it an assignment gets a ServerFault
+  static constexpr Duration kSnapshotRetry = std::chrono::seconds(10);  // after a failed one
+
+  // `recovered`: what was found on disk (JobReplay), in any order. `pool` outlives the core.
+  ServerCore(ServerOptions options, std::vector<RecoveredJob> recovered, ThreadPool* pool);
+
+  Actions Step(Instant now, const Event& event);
+
+  // What the tensor link asks before it takes memory for a push. Thread-safe; may outlive the core.
+  std::shared_ptr<const PushGate> gate() const { return gate_; }
+
+  // For tests and status pages. kNoVersion for unknown jobs; empty for unknown shards.
+  Version version(const JobId& job) const;
+  std::vector<float> Parameters(const JobId& job, ShardId shard) const;
+
+ private:
+  // A push whose record is not durable yet, and who waits for that.
+  struct Pending {
+    PushId id;
+    std::vector<Token> waiting;
+  };
+  // A durable push of which the coordinator has not shown yet that it knows.
+  struct Announced {
+    Instant next_send{};
+    Duration interval{};
+  };
+  // What the core does with a job, around what the job is (JobState).
+  struct Job {
+    std::unique_ptr<JobState> state;  // null: found damaged on disk
+    std::string damage;               // not empty: how it was found damaged; it is not served
+    std::string log_full;             // not empty: why its log or snapshot cannot be written now
+    Instant next_fault = kNever;      // when the coordinator is told again
+
+    LogSequence next_sequence = 1;
+    std::map<LogSequence, Pending> pending;
+    std::map<PushId, Announced> announced;
+    Instant next_announcement = kNever;  // not after the first of `announced`
+
+    std::optional<CommittedRecord> committing;  // in the log, not yet durable
+    LogSequence committing_sequence = 0;
+    bool end_after_commit = false;
+    std::optional<Statistics> statistics;  // the last ones, for repeated requests
+
+    std::shared_ptr<const Snapshot> snapshot_running;
+    Instant next_snapshot_try{};
+    Version snapshot_version = kNoVersion;
+    LogSequence snapshot_replay_from = 1;
+    bool snapshot_ended = false;  // the newest snapshot is the last
+  };
+
+  struct Turn;  // one Step: the time and the actions so far
+
+  void On(const FromCoordinator& event, Turn& turn);
+  void On(const PushArrived& event, Turn& turn);
+  void On(const PullAsked& event, Turn& turn);
+  void On(const LogSynced& event, Turn& turn);
+  void On(const LogFailed& event, Turn& turn);
+  void On(const SnapshotDone& event, Turn& turn);
+  void On(const ConnectionUp& event, Turn& turn);
+  void On(const ConnectionDown& event, Turn& turn);
+  void On(const Tick& event, Turn& turn);
+
+  void Obey(const Welcome& message, Turn& turn);
+  void Obey(const Refused& message, Turn& turn);
+  void Obey(const AssignShards& message, Turn& turn);
+  void Obey(const FenceIslands& message, Turn& turn);
+  void Obey(const CollectStatistics& message, Turn& turn);
+  void Obey(const CommitRound& message, Turn& turn);
+  void Obey(const DropContributions& message, Turn& turn);
+  void Obey(const EndJob& message, Turn& turn);
+
+  Job* Usable(const JobId& id);
+  LogSequence Append(const JobId& id, Job& job, LogRecord record, Turn& turn);
+  absl::Status RoomFor(const AssignShards& assignment) const;
+  void StagePush(const PushArrived& event, Job& job, Turn& turn);
+  void Announce(const PushId& id, Job& job, Turn& turn);
+  void Known(const std::vector<ContributionId>& contributions, Job& job);
+  void Acknowledge(const std::vector<Token>& tokens, PushStatus status, const std::string& reason,
+                   Turn& turn);
+  void FinishCommit(const JobId& id, Job& job, Turn& turn);
+  void End(const JobId& id, Job& job, Turn& turn);
+  void MaybeSnapshot(Job& job, Turn& turn);
+  void UpdateRoom();
+  void Say(ServerMessage message, Turn& turn);
+  void Fault(const JobId& id, const std::string& reason, Turn& turn);
+  void SayHello(Turn& turn);
+  void SayHeartbeat(Turn& turn);
+  void SendDue(Turn& turn);
+  Instant NextDeadline() const;
+
+  const ServerOptions options_;
+  ThreadPool* const pool_;
+  const std::shared_ptr<PushGate> gate_;
+  std::map<JobId, Job> jobs_;
+
+  int64_t epoch_ = 0;
+  bool connected_ = false;
+  bool welcomed_ = false;
+  Duration heartbeat_interval_ = kHeartbeatInterval;
+  Instant next_hello_ = kNever;
+  Instant next_heartbeat_ = kNever;
+  Tick counters_;
+};
+
+}  // namespace atl::ps
+
+#endif  // ATOLL_PARAMSERVER_CORE_CORE_H_

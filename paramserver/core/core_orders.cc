@@ -1,0 +1,232 @@
+// What the coordinator says, and what the server does about it.
+
+#include <algorithm>
+#include <utility>
+
+#include "paramserver/core/core.h"
+#include "paramserver/core/turn.h"
+
+namespace atl::ps {
+namespace {
+
+bool SameAssignment(const AssignShards& a, const AssignShards& b) {
+  return a.shards == b.shards && a.outer_learning_rate == b.outer_learning_rate &&
+         a.outer_momentum == b.outer_momentum && a.snapshot_every_rounds == b.snapshot_every_rounds;
+}
+
+bool HasTerm(const CommittedRecord& commit, const ContributionId& contribution) {
+  return std::any_of(commit.terms.begin(), commit.terms.end(),
+                     [&](const RoundTerm& term) { return term.contribution == contribution; });
+}
+
+std::vector<ContributionId> ContributionsOf(const std::vector<RoundTerm>& terms) {
+  std::vector<ContributionId> contributions;
+  for (const RoundTerm& term : terms) contributions.push_back(term.contribution);
+  return contributions;
+}
+
+}  // namespace
+
+void ServerCore::On(const FromCoordinator& event, Turn& turn) {
+  const ToServer& to = event.message;
+  if (to.server != options_.name || to.incarnation != options_.incarnation || to.epoch < epoch_) {
+    return;
+  }
+  epoch_ = to.epoch;
+  std::visit([&](const auto& message) { Obey(message, turn); }, to.message);
+}
+
+void ServerCore::Obey(const Welcome& message, Turn& turn) {
+  if (!connected_ || welcomed_) return;
+  welcomed_ = true;
+  next_hello_ = kNever;
+  heartbeat_interval_ = std::clamp<Duration>(
+      message.heartbeat_interval, std::chrono::milliseconds(10), std::chrono::minutes(1));
+  next_heartbeat_ = turn.now + heartbeat_interval_;
+}
+
+void ServerCore::Obey(const Refused& message, Turn& turn) {
+  if (message.final) turn.actions.stop = message.reason;
+  turn.actions.notes.push_back(absl::StrCat("the coordinator refuses: ", message.reason));
+}
+
+absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
+  int64_t others = 0;
+  size_t count = 0;
+  std::string names;
+  for (const auto& [id, job] : jobs_) {
+    if (job.state == nullptr || id == assignment.job) continue;
+    others += job.state->parameter_bytes();
+    if (++count <= 8) absl::StrAppend(&names, names.empty() ? "" : ", ", id);
+  }
+  const int64_t parameters = JobState::ParameterBytes(assignment);
+  const int64_t delta = parameters / 2;
+  if (parameters <= options_.memory_bytes - others - delta) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "server ", options_.name, " has no room for the job: ", parameters,
+      " bytes of parameters and momentum and ", delta, " for one staged delta are needed, ",
+      options_.memory_bytes - others, " of --memory-bytes ", options_.memory_bytes, " are free",
+      names.empty() ? "" : "; jobs held: ", names));
+}
+
+void ServerCore::Obey(const AssignShards& message, Turn& turn) {
+  if (const auto found = jobs_.find(message.job);
+      found != jobs_.end() && found->second.state == nullptr) {
+    return Fault(message.job, found->second.damage, turn);
+  }
+  absl::Status status = JobState::Check(message);
+  if (status.ok()) status = RoomFor(message);
+  const bool known = jobs_.contains(message.job);
+  if (status.ok() && !known && jobs_.size() >= kMaxJobs) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat("server ", options_.name, " holds ", kMaxJobs, " jobs already"));
+  }
+  if (status.ok() && known) {
+    status = jobs_[message.job].state->Check(LogRecord(AssignedRecord{epoch_, message}));
+  }
+  if (!status.ok()) return Fault(message.job, std::string(status.message()), turn);
+
+  Job& job = jobs_[message.job];
+  if (!known) job.state = std::make_unique<JobState>(message.job, pool_);
+  JobState& state = *job.state;
+  const bool changed = !state.assigned() || !SameAssignment(state.assignment(), message);
+  // New rates must not get before a round that was logged under the old ones; it comes again.
+  if (changed && job.committing) return;
+  if (!state.ended() && (changed || state.epoch() < epoch_)) {
+    AssignedRecord record{epoch_, message};
+    const LogSequence sequence = Append(message.job, job, record, turn);
+    state.Apply(sequence, record);
+    gate_->SetBook(message.job, state.book());
+    UpdateRoom();
+  }
+  Say(ShardsAssigned{message.job}, turn);
+}
+
+void ServerCore::Obey(const FenceIslands& message, Turn& turn) {
+  Job* job = Usable(message.job);
+  if (job == nullptr) return;
+  FencedRecord record{message.islands};
+  if (const absl::Status status = job->state->Check(LogRecord(record)); !status.ok()) {
+    return Fault(message.job, std::string(status.message()), turn);
+  }
+  const auto fences_before = job->state->book()->Fences();
+  job->state->Apply(0, record);
+  const auto same = [](const IslandFence& a, const IslandFence& b) {
+    return a.island == b.island && a.generation == b.generation && a.incarnation == b.incarnation;
+  };
+  const auto fences = job->state->book()->Fences();
+  if (!std::equal(fences.begin(), fences.end(), fences_before.begin(), fences_before.end(), same)) {
+    Append(message.job, *job, std::move(record), turn);
+  }
+}
+
+void ServerCore::Obey(const CollectStatistics& message, Turn& turn) {
+  Job* job = Usable(message.job);
+  if (job == nullptr || message.version != job->state->version() + 1) return;
+  Known(message.contributions, *job);
+  // A request from before the coordinator dropped one of them.
+  const PushBook& book = *job->state->book();
+  if (std::any_of(message.contributions.begin(), message.contributions.end(),
+                  [&](const ContributionId& id) { return book.IsDecided(id); })) {
+    return;
+  }
+  if (!job->statistics || job->statistics->version != message.version ||
+      job->statistics->contributions != message.contributions) {
+    auto gram = job->state->Gram(message.contributions);
+    if (!gram.ok()) {
+      return Fault(
+          message.job,
+          absl::StrCat("statistics of round ", message.version, ": ", gram.status().message()),
+          turn);
+    }
+    job->statistics =
+        Statistics{message.job, message.version, message.contributions, *std::move(gram)};
+  }
+  Say(*job->statistics, turn);
+}
+
+void ServerCore::Obey(const CommitRound& message, Turn& turn) {
+  Job* job = Usable(message.job);
+  if (job == nullptr) return;
+  const Version current = job->state->version();
+  if (message.version >= 0 && message.version <= current) {
+    return Say(RoundApplied{message.job, message.version}, turn);
+  }
+  // A gap: the coordinator sees our version in heartbeats and sends what is missing first.
+  if (message.version != current + 1) return;
+  if (job->committing) {
+    if (job->committing->terms != message.terms) {
+      Fault(message.job,
+            absl::StrCat("two different decisions for round ", message.version, " have arrived"),
+            turn);
+    }
+    return;
+  }
+  Known(ContributionsOf(message.terms), *job);
+  CommittedRecord record{message.version, message.terms, message.dropped};
+  std::erase_if(record.dropped, [&](const auto& id) { return HasTerm(record, id); });
+  if (const absl::Status status = job->state->Check(LogRecord(record)); !status.ok()) {
+    return Fault(message.job, std::string(status.message()), turn);
+  }
+  job->committing_sequence = Append(message.job, *job, record, turn);
+  job->committing = std::move(record);
+}
+
+void ServerCore::FinishCommit(const JobId& id, Job& job, Turn& turn) {
+  const CommittedRecord commit = *std::exchange(job.committing, std::nullopt);
+  job.state->Apply(job.committing_sequence, commit);
+  job.statistics.reset();
+  Known(commit.dropped, job);
+  UpdateRoom();
+  Say(RoundApplied{id, commit.version}, turn);
+  if (std::exchange(job.end_after_commit, false)) End(id, job, turn);
+  MaybeSnapshot(job, turn);
+}
+
+void ServerCore::Obey(const DropContributions& message, Turn& turn) {
+  Job* job = Usable(message.job);
+  if (job == nullptr || job->state->ended()) return;
+  DroppedRecord record{message.contributions};
+  std::erase_if(record.contributions, [&](const ContributionId& id) {
+    return job->state->book()->IsDecided(id) || (job->committing && HasTerm(*job->committing, id));
+  });
+  if (record.contributions.empty()) return;
+  const LogSequence sequence = Append(message.job, *job, record, turn);
+  job->state->Apply(sequence, record);
+  Known(record.contributions, *job);
+  UpdateRoom();
+  turn.actions.notes.push_back(absl::StrCat("job ", message.job, ": ", record.contributions.size(),
+                                            " contributions dropped: ", message.reason));
+}
+
+void ServerCore::Obey(const EndJob& message, Turn& turn) {
+  Job* job = Usable(message.job);
+  if (job == nullptr || job->state->ended()) return;
+  if (job->committing) {
+    job->end_after_commit = true;
+    return;
+  }
+  End(message.job, *job, turn);
+  MaybeSnapshot(*job, turn);
+}
+
+void ServerCore::End(const JobId& id, Job& job, Turn& turn) {
+  const LogSequence sequence = Append(id, job, EndedRecord{}, turn);
+  job.state->Apply(sequence, EndedRecord{});
+  job.announced.clear();
+  job.next_announcement = kNever;
+  UpdateRoom();
+  turn.actions.notes.push_back(
+      absl::StrCat("job ", id, ": ended at version ", job.state->version()));
+}
+
+// The coordinator knows these contributions: it need not be told again that they are staged.
+void ServerCore::Known(const std::vector<ContributionId>& contributions, Job& job) {
+  std::erase_if(job.announced, [&](const auto& entry) {
+    return std::find(contributions.begin(), contributions.end(), ContributionOf(entry.first)) !=
+           contributions.end();
+  });
+  if (job.announced.empty()) job.next_announcement = kNever;
+}
+
+}  // namespace atl::ps

@@ -1,0 +1,406 @@
+#include "paramserver/core/job_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "common/status.h"
+#include "kernels/host_ops.h"
+
+namespace atl::ps {
+namespace {
+
+static_assert(JobState::kMaxContributions == kMaxDeltas);
+
+constexpr int64_t kMaxElements = int64_t{1} << 40;  // of all shards of a job
+
+DType DTypeOfEncoding(Encoding encoding) {
+  return encoding == Encoding::kFloat32 ? DType::kFloat32 : DType::kBfloat16;
+}
+
+std::string Name(const ContributionId& id) {
+  return absl::StrCat("island ", id.island, " (generation ", id.generation, ", incarnation ",
+                      id.incarnation, ", base version ", id.base_version, ")");
+}
+
+}  // namespace
+
+absl::Status JobState::Check(const AssignShards& assignment) {
+  const auto bad = [](auto... pieces) {
+    return absl::InvalidArgumentError(absl::StrCat("assignment: ", pieces...));
+  };
+  if (assignment.job.empty()) return bad("the job has no name");
+  if (assignment.shards.size() > kMaxShards) {
+    return bad(assignment.shards.size(), " shards; at most ", kMaxShards, " are possible");
+  }
+  if (!std::isfinite(assignment.outer_learning_rate)) return bad("the outer rate is not finite");
+  if (!(assignment.outer_momentum >= 0 && assignment.outer_momentum < 1)) {
+    return bad("outer momentum ", assignment.outer_momentum, " is not at least 0 and below 1");
+  }
+  std::set<ShardId> seen;
+  int64_t elements = 0;
+  for (const OwnedShard& shard : assignment.shards) {
+    if (!seen.insert(shard.shard).second) return bad("shard ", shard.shard, " comes twice");
+    if (shard.elements <= 0 || shard.elements > kMaxElements - elements) {
+      return bad("shard ", shard.shard, " has ", shard.elements, " elements");
+    }
+    elements += shard.elements;
+  }
+  return absl::OkStatus();
+}
+
+int64_t JobState::ParameterBytes(const AssignShards& assignment) {
+  int64_t elements = 0;
+  for (const OwnedShard& shard : assignment.shards) elements += shard.elements;
+  return 2 * static_cast<int64_t>(sizeof(float)) * elements;
+}
+
+JobState::JobState(JobId job, ThreadPool* pool)
+    : job_(std::move(job)),
+      pool_(pool),
+      book_(std::make_shared<PushBook>(job_, std::span<const OwnedShard>())) {}
+
+absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot& snapshot,
+                                                                 ThreadPool* pool) {
+  auto state = std::make_unique<JobState>(snapshot.job, pool);
+  ATOLL_RETURN_IF_ERROR(Check(snapshot.assignment));
+  state->ApplyRecord(0, AssignedRecord{snapshot.epoch, snapshot.assignment});
+  if (snapshot.shards.size() != state->shards_.size()) {
+    return absl::DataLossError("the snapshot does not hold the shards of its assignment");
+  }
+  for (const ShardSnapshot& from : snapshot.shards) {
+    const auto found = state->shards_.find(from.shard.shard);
+    if (found == state->shards_.end() || found->second.info != from.shard ||
+        (from.theta == nullptr) != (snapshot.version == kNoVersion) ||
+        (from.velocity == nullptr) != (snapshot.version == kNoVersion || snapshot.ended)) {
+      return absl::DataLossError(
+          absl::StrCat("shard ", from.shard.shard, " in the snapshot is not as assigned"));
+    }
+    if (from.theta != nullptr) found->second.theta = from.theta->tensor();
+    if (from.velocity != nullptr) found->second.velocity = from.velocity->tensor();
+  }
+  state->version_ = snapshot.version;
+  state->book_->Restore(snapshot.fences, snapshot.decided);
+  if (snapshot.ended) state->ApplyRecord(0, EndedRecord{});
+  return state;
+}
+
+absl::Status JobState::Check(const LogRecord& record) const {
+  return std::visit([this](const auto& r) { return CheckRecord(r); }, record);
+}
+
+void JobState::Apply(LogSequence sequence, const LogRecord& record) {
+  std::visit([&](const auto& r) { ApplyRecord(sequence, r); }, record);
+}
+
+absl::Status JobState::CheckRecord(const AssignedRecord& record) const {
+  ATOLL_RETURN_IF_ERROR(Check(record.assignment));
+  if (record.assignment.job != job_) {
+    return absl::InvalidArgumentError(absl::StrCat("assignment of job ", record.assignment.job));
+  }
+  // Shards may still change while nothing was pushed.
+  if (assigned_ && (version_ != kNoVersion || !staged_.empty()) &&
+      assignment_.shards != record.assignment.shards) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job_, " is held here with other shards than those assigned now"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobState::CheckRecord(const FencedRecord& record) const {
+  for (const IslandFence& fence : record.islands) {
+    if (fence.island < 0 || fence.island >= kMaxIslands) {
+      return absl::InvalidArgumentError(absl::StrCat("fence of island ", fence.island));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobState::CheckRecord(const PushedRecord& record) const {
+  const auto shard = shards_.find(record.id.shard);
+  if (record.id.job != job_ || shard == shards_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("push of shard ", record.id.shard, " of job ", record.id.job));
+  }
+  const int64_t bytes = shard->second.info.elements * BytesPerElement(record.encoding);
+  if (static_cast<int64_t>(record.payload.bytes.size()) != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("shard ", record.id.shard, " has ", bytes,
+                                                   " bytes so encoded, the push ",
+                                                   record.payload.bytes.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobState::CheckRecord(const CommittedRecord& record) const {
+  const std::string round = absl::StrCat("round ", record.version, " of job ", job_);
+  if (ended_) return absl::FailedPreconditionError(absl::StrCat(round, ": the job has ended"));
+  if (record.version != version_ + 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(round, " cannot be applied to version ", version_));
+  }
+  const bool wrong_count =
+      version_ == kNoVersion ? record.terms.size() != 1 : record.terms.size() > kMaxContributions;
+  if (wrong_count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(round, " has ", record.terms.size(),
+                     " contributions; version 0 takes 1, others up to ", kMaxContributions));
+  }
+  std::set<ContributionId> seen;
+  for (const RoundTerm& term : record.terms) {
+    if (!std::isfinite(static_cast<float>(term.weight)) || !seen.insert(term.contribution).second) {
+      return absl::InvalidArgumentError(absl::StrCat(round, ": the term of ",
+                                                     Name(term.contribution),
+                                                     " comes twice or has no finite weight"));
+    }
+    for (const auto& [id, shard] : shards_) {
+      if (FindStaged(term.contribution, id) == nullptr) {
+        return absl::NotFoundError(absl::StrCat(round, ": the push of shard ", id, " by ",
+                                                Name(term.contribution), " is missing"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobState::CheckRecord(const DroppedRecord&) const { return absl::OkStatus(); }
+
+absl::Status JobState::CheckRecord(const EndedRecord&) const { return absl::OkStatus(); }
+
+void JobState::ApplyRecord(LogSequence, const AssignedRecord& record) {
+  epoch_ = std::max(epoch_, record.epoch);
+  if (!assigned_ || assignment_.shards != record.assignment.shards) {
+    shards_.clear();
+    for (const OwnedShard& shard : record.assignment.shards) shards_[shard.shard].info = shard;
+    book_->SetShards(record.assignment.shards);
+    parameter_bytes_ = ParameterBytes(record.assignment);
+  }
+  assignment_ = record.assignment;
+  assigned_ = true;
+}
+
+void JobState::ApplyRecord(LogSequence, const FencedRecord& record) {
+  book_->Fence(record.islands);
+}
+
+void JobState::ApplyRecord(LogSequence sequence, const PushedRecord& record) {
+  // A replay applies commits in the order of the log, a running server when they are durable:
+  // a push that came in between, of a contribution that the round dropped, is gone either way.
+  if (ended_ || staged_.contains(record.id) || book_->IsDecided(ContributionOf(record.id))) return;
+  staged_[record.id] = {sequence, record.encoding, record.payload};
+  staged_bytes_ += static_cast<int64_t>(record.payload.bytes.size());
+  book_->AddPending(record.id);
+}
+
+void JobState::ApplyRecord(LogSequence, const CommittedRecord& record) {
+  for (auto& [id, shard] : shards_) {
+    if (record.version == 0) {
+      SetInitial(shard, record.terms.front());
+    } else {
+      StepShard(shard, record.terms);
+    }
+  }
+  version_ = record.version;
+  for (const RoundTerm& term : record.terms) Decide(term.contribution);
+  for (const ContributionId& dropped : record.dropped) Decide(dropped);
+}
+
+void JobState::ApplyRecord(LogSequence, const DroppedRecord& record) {
+  for (const ContributionId& contribution : record.contributions) Decide(contribution);
+}
+
+void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
+  ended_ = true;
+  book_->Close(absl::StrCat("job ", job_, " has ended"));
+  while (!staged_.empty()) Decide(ContributionOf(staged_.begin()->first));
+  for (auto& [id, shard] : shards_) shard.velocity.reset();
+}
+
+const JobState::StagedPush* JobState::FindStaged(const ContributionId& contribution,
+                                                 ShardId shard) const {
+  const auto found =
+      staged_.find(PushId{job_, contribution.island, contribution.generation,
+                          contribution.incarnation, contribution.base_version, shard});
+  return found == staged_.end() ? nullptr : &found->second;
+}
+
+void JobState::Decide(const ContributionId& contribution) {
+  book_->Decide(contribution);
+  for (auto push = staged_.lower_bound(PushId{job_, contribution.island, contribution.generation,
+                                              contribution.incarnation, contribution.base_version,
+                                              std::numeric_limits<ShardId>::min()});
+       push != staged_.end() && ContributionOf(push->first) == contribution;
+       push = staged_.erase(push)) {
+    staged_bytes_ -= static_cast<int64_t>(push->second.payload.bytes.size());
+  }
+}
+
+void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
+  const StagedPush& push = *FindStaged(term.contribution, shard.info.shard);
+  shard.theta = std::make_shared<SharedTensor>(shard.info.elements);
+  shard.velocity = std::make_shared<SharedTensor>(shard.info.elements);
+  const std::span<float> theta = shard.theta->writable();
+  const std::span<float> velocity = shard.velocity->writable();
+  std::fill(theta.begin(), theta.end(), 0.0f);
+  std::fill(velocity.begin(), velocity.end(), 0.0f);
+  // theta = 0 - (-1) * weight * delta, and no momentum yet.
+  const WeightedDelta delta{
+      {push.payload.bytes.data(), DTypeOfEncoding(push.encoding), shard.info.elements},
+      static_cast<float>(term.weight)};
+  OuterNesterov(theta, velocity, std::span(&delta, 1), /*eta=*/-1, /*mu=*/0, *pool_);
+  std::fill(velocity.begin(), velocity.end(), 0.0f);
+}
+
+void JobState::StepShard(Shard& shard, const std::vector<RoundTerm>& terms) {
+  std::vector<WeightedDelta> deltas;
+  for (const RoundTerm& term : terms) {
+    const StagedPush& push = *FindStaged(term.contribution, shard.info.shard);
+    deltas.push_back(
+        {{push.payload.bytes.data(), DTypeOfEncoding(push.encoding), shard.info.elements},
+         static_cast<float>(term.weight)});
+  }
+  MakeWritable(shard.theta);
+  MakeWritable(shard.velocity);
+  OuterNesterov(shard.theta->writable(), shard.velocity->writable(), deltas,
+                static_cast<float>(assignment_.outer_learning_rate),
+                static_cast<float>(assignment_.outer_momentum), *pool_);
+}
+
+void JobState::MakeWritable(std::shared_ptr<SharedTensor>& tensor) {
+  if (!tensor->leased()) return;
+  std::erase_if(replaced_, [](const auto& old) { return old.expired(); });
+  replaced_.push_back(tensor);
+  auto copy = std::make_shared<SharedTensor>(tensor->elements());
+  std::memcpy(copy->writable().data(), tensor->values().data(),
+              static_cast<size_t>(tensor->bytes()));
+  tensor = std::move(copy);
+}
+
+std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence) const {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->job = job_;
+  snapshot->version = version_;
+  snapshot->last_sequence = last_sequence;
+  snapshot->replay_from = last_sequence + 1;
+  snapshot->epoch = epoch_;
+  snapshot->ended = ended_;
+  snapshot->assignment = assignment_;
+  snapshot->fences = book_->Fences();
+  snapshot->decided = book_->Decided();
+  for (const auto& [id, push] : staged_) {
+    snapshot->staged.push_back(id);
+    snapshot->replay_from = std::min(snapshot->replay_from, push.sequence);
+  }
+  for (const auto& [id, shard] : shards_) {
+    ShardSnapshot& to = snapshot->shards.emplace_back();
+    to.shard = shard.info;
+    if (shard.theta != nullptr) to.theta = std::make_shared<const TensorLease>(shard.theta);
+    if (shard.velocity != nullptr) {
+      to.velocity = std::make_shared<const TensorLease>(shard.velocity);
+    }
+  }
+  return snapshot;
+}
+
+absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
+    const std::vector<ContributionId>& contributions) const {
+  const size_t k = contributions.size();
+  if (k > kMaxContributions) {
+    return absl::InvalidArgumentError(absl::StrCat("statistics of ", k, " contributions; at most ",
+                                                   kMaxContributions, " are possible"));
+  }
+  std::map<int32_t, std::vector<double>> by_layer;
+  std::vector<DeltaView> deltas(k);
+  std::vector<double> gram(k * k);
+  for (const auto& [id, shard] : shards_) {
+    for (size_t i = 0; i < k; ++i) {
+      const StagedPush* push = FindStaged(contributions[i], id);
+      if (push == nullptr) {
+        return absl::NotFoundError(
+            absl::StrCat("the push of shard ", id, " by ", Name(contributions[i]), " is missing"));
+      }
+      deltas[i] = {push->payload.bytes.data(), DTypeOfEncoding(push->encoding),
+                   shard.info.elements};
+    }
+    GramMatrix(deltas, gram, *pool_);
+    std::vector<double>& sum = by_layer[shard.info.layer];
+    sum.resize(k * k);
+    for (size_t i = 0; i < k * k; ++i) sum[i] += gram[i];
+  }
+  std::vector<LayerGram> layers;
+  for (auto& [layer, values] : by_layer) layers.push_back({layer, std::move(values)});
+  return layers;
+}
+
+std::shared_ptr<SharedTensor> JobState::Theta(ShardId shard) const {
+  const auto found = shards_.find(shard);
+  return found == shards_.end() ? nullptr : found->second.theta;
+}
+
+int64_t JobState::stale_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& old : replaced_) {
+    if (const auto tensor = old.lock()) bytes += tensor->bytes();
+  }
+  return bytes;
+}
+
+std::vector<PushId> JobState::Staged() const {
+  std::vector<PushId> ids;
+  for (const auto& [id, push] : staged_) ids.push_back(id);
+  return ids;
+}
+
+JobReplay::JobReplay(JobId job, std::shared_ptr<const Snapshot> snapshot, ThreadPool* pool)
+    : snapshot_(std::move(snapshot)) {
+  recovered_.job = job;
+  if (snapshot_ == nullptr) {
+    recovered_.state = std::make_unique<JobState>(std::move(job), pool);
+    return;
+  }
+  auto state = JobState::FromSnapshot(*snapshot_, pool);
+  if (!state.ok()) {
+    status_ = state.status();
+    return;
+  }
+  recovered_.state = *std::move(state);
+  recovered_.next_sequence = snapshot_->replay_from;
+  recovered_.snapshot_version = snapshot_->version;
+  recovered_.snapshot_replay_from = snapshot_->replay_from;
+  recovered_.snapshot_ended = snapshot_->ended;
+}
+
+absl::Status JobReplay::Add(LogSequence sequence, const LogRecord& record) {
+  if (!status_.ok()) return status_;
+  if (sequence != recovered_.next_sequence) {
+    return status_ = absl::DataLossError(absl::StrCat("record ", recovered_.next_sequence,
+                                                      " is missing; ", sequence, " is next"));
+  }
+  ++recovered_.next_sequence;
+  if (snapshot_ != nullptr && sequence <= snapshot_->last_sequence) {
+    // The snapshot contains it, but for the bytes of what was staged.
+    const auto* push = std::get_if<PushedRecord>(&record);
+    if (push == nullptr ||
+        !std::binary_search(snapshot_->staged.begin(), snapshot_->staged.end(), push->id)) {
+      return absl::OkStatus();
+    }
+  }
+  status_ = Annotate(recovered_.state->Check(record), absl::StrCat("record ", sequence));
+  if (status_.ok()) recovered_.state->Apply(sequence, record);
+  return status_;
+}
+
+absl::StatusOr<RecoveredJob> JobReplay::Finish() && {
+  ATOLL_RETURN_IF_ERROR(status_);
+  if (snapshot_ != nullptr && recovered_.next_sequence <= snapshot_->last_sequence) {
+    return absl::DataLossError(absl::StrCat("the log ends with record ",
+                                            recovered_.next_sequence - 1, ", the snapshot with ",
+                                            snapshot_->last_sequence));
+  }
+  for (const PushId& id : recovered_.state->Staged()) recovered_.state->MarkDurable(id);
+  return std::move(recovered_);
+}
+
+}  // namespace atl::ps

@@ -1,0 +1,145 @@
+// What one job is on this server: shards, version, staged pushes, and how log records change them.
+// The same code runs when a record is written and when it is replayed after a crash, so a restarted
+// server reaches the same bits. Pure; one thread.
+
+#ifndef ATOLL_PARAMSERVER_CORE_JOB_STATE_H_
+#define ATOLL_PARAMSERVER_CORE_JOB_STATE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/thread_pool.h"
+#include "paramserver/core/push_gate.h"
+#include "paramserver/core/records.h"
+
+namespace atl::ps {
+
+class JobState {
+ public:
+  static constexpr int64_t kMaxShards = 1 << 20;
+  static constexpr int64_t kMaxIslands = 4096;
+  static constexpr size_t kMaxContributions = 64;  // kernels' kMaxDeltas
+
+  // OK if the assignment makes sense by itself. The memory it takes is another question.
+  static absl::Status Check(const AssignShards& assignment);
+  // 4 bytes of parameter and 4 of momentum an element.
+  static int64_t ParameterBytes(const AssignShards& assignment);
+
+  // A job with nothing in it. `pool` outlives the state.
+  JobState(JobId job, ThreadPool* pool);
+  // As it was at the snapshot; its staged pushes come from the log (Replay). Takes over the
+  // snapshot's tensors: shared while the snapshot lives, copied before they change.
+  static absl::StatusOr<std::unique_ptr<JobState>> FromSnapshot(const Snapshot& snapshot,
+                                                                ThreadPool* pool);
+
+  // Whether Apply may be called with this record now: a reason if not.
+  absl::Status Check(const LogRecord& record) const;
+  // REQUIRES: Check(record). Pushes become durable with MarkDurable.
+  void Apply(LogSequence sequence, const LogRecord& record);
+  void MarkDurable(const PushId& id) { book_->MarkDurable(id); }
+
+  // A consistent picture of now. `last_sequence`: of the newest record applied.
+  std::shared_ptr<const Snapshot> TakeSnapshot(LogSequence last_sequence) const;
+
+  // Per layer held here, the inner products of these contributions' staged deltas, summed over
+  // shards in order, in double. NotFound names the first delta that is missing.
+  absl::StatusOr<std::vector<LayerGram>> Gram(
+      const std::vector<ContributionId>& contributions) const;
+
+  // Null for an unknown shard and before version 0.
+  std::shared_ptr<SharedTensor> Theta(ShardId shard) const;
+  bool HasShard(ShardId shard) const { return shards_.contains(shard); }
+
+  const JobId& job() const { return job_; }
+  Version version() const { return version_; }
+  int64_t epoch() const { return epoch_; }
+  bool assigned() const { return assigned_; }
+  bool ended() const { return ended_; }
+  const AssignShards& assignment() const { return assignment_; }
+  const std::shared_ptr<PushBook>& book() const { return book_; }
+  std::vector<PushId> Staged() const;
+  int64_t staged_bytes() const { return staged_bytes_; }
+  // Of parameters and momentum; an ended job keeps no momentum.
+  int64_t parameter_bytes() const { return ended_ ? parameter_bytes_ / 2 : parameter_bytes_; }
+  // Of tensors that have been replaced by newer ones and are still leased.
+  int64_t stale_bytes() const;
+
+ private:
+  struct Shard {
+    OwnedShard info;
+    std::shared_ptr<SharedTensor> theta, velocity;
+  };
+  struct StagedPush {
+    LogSequence sequence = 0;
+    Encoding encoding = Encoding::kFloat32;
+    SharedBytes payload;
+  };
+
+  absl::Status CheckRecord(const AssignedRecord& record) const;
+  absl::Status CheckRecord(const FencedRecord& record) const;
+  absl::Status CheckRecord(const PushedRecord& record) const;
+  absl::Status CheckRecord(const CommittedRecord& record) const;
+  absl::Status CheckRecord(const DroppedRecord& record) const;
+  absl::Status CheckRecord(const EndedRecord& record) const;
+  void ApplyRecord(LogSequence sequence, const AssignedRecord& record);
+  void ApplyRecord(LogSequence sequence, const FencedRecord& record);
+  void ApplyRecord(LogSequence sequence, const PushedRecord& record);
+  void ApplyRecord(LogSequence sequence, const CommittedRecord& record);
+  void ApplyRecord(LogSequence sequence, const DroppedRecord& record);
+  void ApplyRecord(LogSequence sequence, const EndedRecord& record);
+
+  const StagedPush* FindStaged(const ContributionId& contribution, ShardId shard) const;
+  void Decide(const ContributionId& contribution);
+  void SetInitial(Shard& shard, const RoundTerm& term);
+  void StepShard(Shard& shard, const std::vector<RoundTerm>& terms);
+  void MakeWritable(std::shared_ptr<SharedTensor>& tensor);
+
+  const JobId job_;
+  ThreadPool* const pool_;
+  const std::shared_ptr<PushBook> book_;
+  bool assigned_ = false;
+  AssignShards assignment_;
+  int64_t parameter_bytes_ = 0;
+  int64_t epoch_ = 0;
+  Version version_ = kNoVersion;
+  bool ended_ = false;
+  std::map<ShardId, Shard> shards_;
+  std::map<PushId, StagedPush> staged_;
+  int64_t staged_bytes_ = 0;
+  std::vector<std::weak_ptr<SharedTensor>> replaced_;  // by copies, while readers held them
+};
+
+// A job found on disk.
+struct RecoveredJob {
+  JobId job;
+  std::string damage;               // not empty: why it cannot be served; the rest is unset then
+  std::unique_ptr<JobState> state;  // all its staged pushes are durable
+  LogSequence next_sequence = 1;
+  Version snapshot_version = kNoVersion;  // kNoVersion: there is no snapshot
+  LogSequence snapshot_replay_from = 1;
+  bool snapshot_ended = false;
+};
+
+// Rebuilds a job from its newest good snapshot (null: none) and the log records from
+// snapshot->replay_from on (from 1 without), in order.
+class JobReplay {
+ public:
+  JobReplay(JobId job, std::shared_ptr<const Snapshot> snapshot, ThreadPool* pool);
+
+  absl::Status Add(LogSequence sequence, const LogRecord& record);
+  // An error says what the records lack.
+  absl::StatusOr<RecoveredJob> Finish() &&;
+
+ private:
+  std::shared_ptr<const Snapshot> snapshot_;
+  absl::Status status_;
+  RecoveredJob recovered_;
+};
+
+}  // namespace atl::ps
+
+#endif  // ATOLL_PARAMSERVER_CORE_JOB_STATE_H_

@@ -1,0 +1,186 @@
+#include "paramserver/core/push_gate.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace atl::ps {
+namespace {
+
+Verdict Refuse(std::string reason) { return {Verdict::kRefuse, std::move(reason)}; }
+
+std::string Life(Generation generation, Incarnation incarnation) {
+  return absl::StrCat("generation ", generation, ", incarnation ", incarnation);
+}
+
+}  // namespace
+
+PushBook::PushBook(JobId job, std::span<const OwnedShard> shards) : job_(std::move(job)) {
+  SetShards(shards);
+}
+
+Verdict PushBook::Judge(const PushId& id, int64_t elements) const {
+  const std::lock_guard lock(mutex_);
+  if (const auto staged = staged_.find(id); staged != staged_.end()) {
+    return {staged->second ? Verdict::kDuplicate : Verdict::kPending, ""};
+  }
+  if (IsDecidedLocked(ContributionOf(id))) return {Verdict::kDuplicate, ""};
+  if (!closed_.empty()) return Refuse(closed_);
+  const auto shard = elements_.find(id.shard);
+  if (shard == elements_.end()) {
+    return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " is not on this server"));
+  }
+  if (elements != shard->second) {
+    return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " has ", shard->second,
+                               " elements, the push ", elements));
+  }
+  if (const auto fence = fences_.find(id.island); fence != fences_.end()) {
+    const IslandFence& now = fence->second;
+    if (std::pair(id.generation, id.incarnation) < std::pair(now.generation, now.incarnation)) {
+      return Refuse(absl::StrCat("island ", id.island, " of job ", job_, " is at ",
+                                 Life(now.generation, now.incarnation), " now; the push is of ",
+                                 Life(id.generation, id.incarnation)));
+    }
+  }
+  return {};
+}
+
+void PushBook::SetShards(std::span<const OwnedShard> shards) {
+  const std::lock_guard lock(mutex_);
+  elements_.clear();
+  for (const OwnedShard& shard : shards) elements_[shard.shard] = shard.elements;
+}
+
+void PushBook::Fence(std::span<const IslandFence> fences) {
+  const std::lock_guard lock(mutex_);
+  for (const IslandFence& fence : fences) {
+    const auto [entry, added] = fences_.try_emplace(fence.island, fence);
+    IslandFence& now = entry->second;
+    if (std::pair(now.generation, now.incarnation) <
+        std::pair(fence.generation, fence.incarnation)) {
+      now = fence;
+    }
+  }
+}
+
+void PushBook::Close(std::string reason) {
+  const std::lock_guard lock(mutex_);
+  closed_ = std::move(reason);
+}
+
+void PushBook::AddPending(const PushId& id) {
+  const std::lock_guard lock(mutex_);
+  const bool added = staged_.emplace(id, false).second;
+  ATOLL_CHECK(added);
+}
+
+void PushBook::MarkDurable(const PushId& id) {
+  const std::lock_guard lock(mutex_);
+  if (const auto staged = staged_.find(id); staged != staged_.end()) staged->second = true;
+}
+
+void PushBook::Decide(const ContributionId& contribution) {
+  const std::lock_guard lock(mutex_);
+  const PushId first{job_,
+                     contribution.island,
+                     contribution.generation,
+                     contribution.incarnation,
+                     contribution.base_version,
+                     std::numeric_limits<ShardId>::min()};
+  auto staged = staged_.lower_bound(first);
+  while (staged != staged_.end() && ContributionOf(staged->first) == contribution) {
+    staged = staged_.erase(staged);
+  }
+  if (IsDecidedLocked(contribution)) return;
+  DecidedOfIsland& of_island = decided_[contribution.island];
+  of_island.newest.push_back(contribution);
+  if (of_island.newest.size() <= kDecidedKept) return;
+  const ContributionId oldest = of_island.newest.front();
+  of_island.newest.erase(of_island.newest.begin());
+  of_island.forgotten = of_island.any_forgotten ? std::max(of_island.forgotten, oldest) : oldest;
+  of_island.any_forgotten = true;
+}
+
+bool PushBook::IsDecided(const ContributionId& contribution) const {
+  const std::lock_guard lock(mutex_);
+  return IsDecidedLocked(contribution);
+}
+
+bool PushBook::IsDecidedLocked(const ContributionId& contribution) const {
+  const auto found = decided_.find(contribution.island);
+  if (found == decided_.end()) return false;
+  const DecidedOfIsland& of_island = found->second;
+  return (of_island.any_forgotten && contribution <= of_island.forgotten) ||
+         std::find(of_island.newest.begin(), of_island.newest.end(), contribution) !=
+             of_island.newest.end();
+}
+
+std::vector<IslandFence> PushBook::Fences() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<IslandFence> fences;
+  for (const auto& [island, fence] : fences_) fences.push_back(fence);
+  return fences;
+}
+
+std::vector<DecidedOfIsland> PushBook::Decided() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<DecidedOfIsland> decided;
+  for (const auto& [island, of_island] : decided_) decided.push_back(of_island);
+  return decided;
+}
+
+void PushBook::Restore(std::span<const IslandFence> fences,
+                       std::span<const DecidedOfIsland> decided) {
+  Fence(fences);
+  const std::lock_guard lock(mutex_);
+  for (const DecidedOfIsland& of_island : decided) {
+    const IslandId island =
+        of_island.newest.empty() ? of_island.forgotten.island : of_island.newest.front().island;
+    decided_[island] = of_island;
+  }
+}
+
+absl::Status PushGate::Admit(const PushId& id, Encoding encoding, int64_t elements) const {
+  const std::lock_guard lock(mutex_);
+  const auto book = books_.find(id.job);
+  if (book == books_.end()) {
+    return absl::NotFoundError(absl::StrCat("job ", id.job, " is not assigned to this server"));
+  }
+  const Verdict verdict = book->second->Judge(id, elements);
+  switch (verdict.kind) {
+    case Verdict::kTake:
+      return RoomLocked(elements * BytesPerElement(encoding));
+    case Verdict::kPending:
+      return absl::OkStatus();
+    case Verdict::kDuplicate:
+      return absl::AlreadyExistsError("staged or decided before");
+    case Verdict::kRefuse:
+      break;
+  }
+  return absl::FailedPreconditionError(verdict.reason);
+}
+
+absl::Status PushGate::Room(int64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return RoomLocked(bytes);
+}
+
+absl::Status PushGate::RoomLocked(int64_t bytes) const {
+  if (bytes <= staged_bytes_max_ - staged_bytes_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no room for ", bytes, " more staged bytes: ", staged_bytes_, " of ",
+                   staged_bytes_max_, " are in use; raise --memory-bytes"));
+}
+
+void PushGate::SetBook(const JobId& job, std::shared_ptr<const PushBook> book) {
+  const std::lock_guard lock(mutex_);
+  books_[job] = std::move(book);
+}
+
+void PushGate::SetRoom(int64_t staged_bytes, int64_t staged_bytes_max) {
+  const std::lock_guard lock(mutex_);
+  staged_bytes_ = staged_bytes;
+  staged_bytes_max_ = staged_bytes_max;
+}
+
+}  // namespace atl::ps

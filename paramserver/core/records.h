@@ -1,0 +1,84 @@
+// What a parameter server makes durable: log records, and snapshots of a job. Plain structs;
+// paramserver/storage turns them into bytes and back.
+//
+// Each job has a log of its own, so that damage or a full disk in one job leaves the others alone.
+// Records are numbered 1, 2, ... A job's state is its newest good snapshot, with the records after
+// it applied in order (job_state.h): the same code that runs when they are written.
+
+#ifndef ATOLL_PARAMSERVER_CORE_RECORDS_H_
+#define ATOLL_PARAMSERVER_CORE_RECORDS_H_
+
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "paramserver/core/tensor.h"
+
+namespace atl::ps {
+
+// Number of a record in its job's log; the first is 1.
+using LogSequence = uint64_t;
+
+struct AssignedRecord {
+  int64_t epoch = 0;  // of the coordinator that said so
+  AssignShards assignment;
+};
+struct FencedRecord {
+  std::vector<IslandFence> islands;
+};
+struct PushedRecord {
+  PushId id;
+  Encoding encoding = Encoding::kFloat32;
+  SharedBytes payload;
+};
+struct CommittedRecord {
+  Version version = 0;
+  std::vector<RoundTerm> terms;
+  std::vector<ContributionId> dropped;
+};
+struct DroppedRecord {
+  std::vector<ContributionId> contributions;
+};
+struct EndedRecord {};
+
+using LogRecord = std::variant<AssignedRecord, FencedRecord, PushedRecord, CommittedRecord,
+                               DroppedRecord, EndedRecord>;
+
+// Contributions of one island whose fate is decided: applied or dropped. Exact for the newest ones;
+// everything up to `forgotten` (in the order of ContributionId) is decided too.
+struct DecidedOfIsland {
+  ContributionId forgotten;
+  bool any_forgotten = false;
+  std::vector<ContributionId> newest;  // oldest first, at most kDecidedKept
+};
+inline constexpr int kDecidedKept = 32;
+
+struct ShardSnapshot {
+  OwnedShard shard;
+  std::shared_ptr<const TensorLease> theta;     // null in version kNoVersion
+  std::shared_ptr<const TensorLease> velocity;  // null with theta, and when the job has ended
+};
+
+// Everything of a job at one point of its log, but for the bytes of staged pushes: those stay in
+// the log. Immutable; it may be read on any thread.
+struct Snapshot {
+  JobId job;
+  Version version = kNoVersion;
+  LogSequence last_sequence = 0;  // of the newest record that it contains
+  // The log must be kept from here on for this snapshot to be of use: the oldest staged push, or
+  // last_sequence + 1.
+  LogSequence replay_from = 1;
+  int64_t epoch = 0;
+  bool ended = false;
+  AssignShards assignment;
+  std::vector<IslandFence> fences;
+  std::vector<DecidedOfIsland> decided;  // by island
+  std::vector<PushId> staged;
+  std::vector<ShardSnapshot> shards;  // by shard id
+};
+
+}  // namespace atl::ps
+
+#endif  // ATOLL_PARAMSERVER_CORE_RECORDS_H_

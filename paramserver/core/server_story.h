@@ -1,0 +1,194 @@
+// A small language for tests of the core: one server, a coordinator's and workers' side of the
+// conversation, and a disk that forgets what was not synced.
+
+#ifndef ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_
+#define ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/rng.h"
+#include "paramserver/core/core.h"
+
+namespace atl::ps {
+
+inline const JobId kJob = "job-1";
+
+inline SharedBytes BytesOf(const std::vector<float>& values) {
+  auto copy = std::make_shared<std::vector<float>>(values);
+  return {copy, std::as_bytes(std::span(*copy))};
+}
+
+class ServerStory {
+ public:
+  explicit ServerStory(int64_t memory_bytes = 1 << 20) : memory_bytes_(memory_bytes) { Start(); }
+
+  // -- the coordinator says
+  void Says(ToServerMessage message) {
+    Do(FromCoordinator{{"ps-1", incarnation_, epoch, std::move(message)}});
+  }
+  void Assign(std::vector<OwnedShard> shards = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}},
+              int64_t snapshot_every = 0) {
+    Says(AssignShards{kJob, std::move(shards), 0.5, 0.9, snapshot_every});
+  }
+  void Commit(Version version, std::vector<RoundTerm> terms,
+              std::vector<ContributionId> dropped = {}) {
+    Says(CommitRound{kJob, version, std::move(terms), std::move(dropped)});
+  }
+
+  // -- workers say; the last answer to each token is kept
+  static ContributionId By(IslandId island, Version base) { return {island, 1, 1, base}; }
+  static PushId Id(IslandId island, Version base, ShardId shard) {
+    return {kJob, island, 1, 1, base, shard};
+  }
+  Token Push(const PushId& id, const std::vector<float>& values) {
+    Do(PushArrived{id, Encoding::kFloat32, BytesOf(values), ++token_});
+    return token_;
+  }
+  // All shards of a contribution, each element drawn from `seed`.
+  void PushAll(const ContributionId& by, uint64_t seed) {
+    ATOLL_CHECK(core_ != nullptr);
+    for (const OwnedShard& shard : held_) {
+      Rng rng(seed, static_cast<uint64_t>(shard.shard));
+      std::vector<float> values(static_cast<size_t>(shard.elements));
+      for (float& value : values) value = static_cast<float>(rng.Normal());
+      Push({kJob, by.island, by.generation, by.incarnation, by.base_version, shard.shard}, values);
+    }
+  }
+  Token Pull(Version version, ShardId shard) {
+    Do(PullAsked{kJob, version, shard, ++token_});
+    return token_;
+  }
+
+  // -- the disk
+  void Sync() {
+    for (auto& [job, log] : logs_) {
+      if (log.records.empty()) continue;
+      log.synced = log.records.rbegin()->first;
+    }
+    for (auto& [job, log] : std::map(logs_)) Do(LogSynced{job, log.synced});
+    FinishSnapshots();
+  }
+  void FinishSnapshots() {
+    while (!asked_snapshots_.empty()) {
+      const auto snapshot = asked_snapshots_.front();
+      asked_snapshots_.erase(asked_snapshots_.begin());
+      logs_[snapshot->job].snapshots.push_back(snapshot);
+      Do(SnapshotDone{snapshot->job, snapshot->version, absl::OkStatus()});
+    }
+  }
+  // What was not synced is lost; the daemon starts again from the rest.
+  void Crash() {
+    for (auto& [job, log] : logs_) {
+      log.records.erase(log.records.upper_bound(log.synced), log.records.end());
+    }
+    core_.reset();
+    asked_snapshots_.clear();
+    ++incarnation_;
+    Start();
+  }
+  // The newest snapshot turns out to be damaged.
+  void LoseNewestSnapshot() { logs_[kJob].snapshots.pop_back(); }
+
+  void Wait(Duration time) {
+    now_ += time;
+    Do(Tick{});
+  }
+  void Do(const Event& event) {
+    Actions actions = core_->Step(now_, event);
+    for (AppendLog& append : actions.log) {
+      logs_[append.job].records[append.sequence] = std::move(append.record);
+    }
+    for (auto& message : actions.to_coordinator) told.push_back(std::move(message));
+    for (auto& answer : actions.pushes) pushes[answer.token] = answer;
+    for (auto& reply : actions.replies) replies[reply.token] = reply;
+    for (auto& refusal : actions.refusals) refusals[refusal.token] = refusal;
+    for (auto& write : actions.snapshots) asked_snapshots_.push_back(write.snapshot);
+    for (const TruncateLog& truncate : actions.truncations) {
+      auto& records = logs_[truncate.job].records;
+      records.erase(records.begin(), records.lower_bound(truncate.keep_from));
+    }
+    stopped = actions.stop;
+    deadline = actions.next_deadline;
+  }
+
+  // What the coordinator was told since the last call, of one kind.
+  template <typename Message>
+  std::vector<Message> Told() {
+    std::vector<Message> found;
+    for (const ServerMessage& message : std::exchange(told, {})) {
+      if (const auto* m = std::get_if<Message>(&message)) found.push_back(*m);
+    }
+    return found;
+  }
+  bool Answered(Token token, PushStatus status) const {
+    const auto answer = pushes.find(token);
+    return answer != pushes.end() && answer->second.status == status;
+  }
+  std::vector<float> Theta(ShardId shard) const { return core_->Parameters(kJob, shard); }
+  std::vector<float> AllTheta() const {
+    std::vector<float> all;
+    for (const OwnedShard& shard : held_) {
+      for (const float value : Theta(shard.shard)) all.push_back(value);
+    }
+    return all;
+  }
+  Version version() const { return core_->version(kJob); }
+  const ServerCore& core() const { return *core_; }
+  size_t log_records() const { return logs_.at(kJob).records.size(); }
+  Incarnation incarnation() const { return incarnation_; }
+
+  int64_t epoch = 1;
+  std::vector<ServerMessage> told;
+  std::map<Token, AcknowledgePush> pushes;
+  std::map<Token, ReplyPull> replies;
+  std::map<Token, RefusePull> refusals;
+  std::optional<std::string> stopped;
+  Instant deadline = kNever;
+
+ private:
+  struct Log {
+    std::map<LogSequence, LogRecord> records;
+    LogSequence synced = 0;
+    std::vector<std::shared_ptr<const Snapshot>> snapshots;
+  };
+
+  void Start() {
+    std::vector<RecoveredJob> recovered;
+    for (auto& [id, log] : logs_) {
+      const auto snapshot = log.snapshots.empty() ? nullptr : log.snapshots.back();
+      JobReplay replay(id, snapshot, &pool_);
+      const LogSequence from = snapshot == nullptr ? 1 : snapshot->replay_from;
+      for (auto at = log.records.lower_bound(from); at != log.records.end(); ++at) {
+        const absl::Status status = replay.Add(at->first, at->second);
+        ATOLL_CHECK(status.ok(), status.ToString());
+      }
+      auto job = std::move(replay).Finish();
+      ATOLL_CHECK(job.ok(), job.status().ToString());
+      recovered.push_back(*std::move(job));
+    }
+    core_ = std::make_unique<ServerCore>(
+        ServerOptions{"ps-1", incarnation_, "test", "tcp://127.0.0.1:1", memory_bytes_},
+        std::move(recovered), &pool_);
+    Do(ConnectionUp{});
+    Says(Welcome{});
+  }
+
+  const int64_t memory_bytes_;
+  ThreadPool pool_{1};
+  std::vector<OwnedShard> held_ = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}};
+  std::unique_ptr<ServerCore> core_;
+  std::map<JobId, Log> logs_;
+  std::vector<std::shared_ptr<const Snapshot>> asked_snapshots_;
+  Incarnation incarnation_ = 1;
+  Instant now_ = Instant(std::chrono::seconds(100));
+  Token token_ = 0;
+};
+
+}  // namespace atl::ps
+
+#endif  // ATOLL_PARAMSERVER_CORE_SERVER_STORY_H_
