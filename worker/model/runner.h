@@ -1,0 +1,93 @@
+// One whole model on one device: parameters, gradients, and the memory to run batches.
+
+#ifndef ATOLL_WORKER_MODEL_RUNNER_H_
+#define ATOLL_WORKER_MODEL_RUNNER_H_
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "worker/model/model.h"
+
+namespace atl {
+
+struct LossSum {
+  double nats = 0;
+  int64_t tokens = 0;
+  double mean() const { return tokens == 0 ? 0 : nats / static_cast<double>(tokens); }
+};
+
+struct RunnerOptions {
+  int64_t micro_batch_rows = 1;  // sequences that run at once; larger batches are cut up
+  int64_t seq_len = 0;           // longest sequence; at most the model's max_positions
+  bool train = true;  // false: no gradients and half the memory; Evaluate and Logits only
+};
+
+// Used by one thread at a time, as its Backend is. The backend and the model outlive it. fp32 only.
+class ModelRunner {
+ public:
+  // Takes all memory that it will ever use. Parameters are undefined until somebody writes them;
+  // gradients are zero.
+  static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(Backend& backend, const Model& model,
+                                                             const RunnerOptions& options);
+
+  const Model& model() const { return model_; }
+  int64_t seq_len() const { return options_.seq_len; }
+  Backend& backend() { return backend_; }
+  Stream& stream() { return *stream_; }
+
+  // Layer i's flat buffers in the backend's memory, as its LayerLayout says: [1, layout.size].
+  Tensor params(int layer) const { return Flat(layers_[layer].params, layer); }
+  Tensor grads(int layer) const { return Flat(layers_[layer].grads, layer); }
+
+  // Forward and backward over `tokens`, rows of T + 1 (T inputs and the T targets one further),
+  // T <= seq_len. Adds the gradient of the batch's MEAN loss to grads(): micro-batches, also an
+  // incomplete last one, are weighted by their tokens. Waits for the device.
+  absl::StatusOr<LossSum> Train(std::span<const int32_t> tokens, int64_t rows);
+
+  // The loss alone.
+  absl::StatusOr<LossSum> Evaluate(std::span<const int32_t> tokens, int64_t rows);
+
+  // Logits of one sequence: all positions [T, vocab], or only the last one's [1, vocab], by the
+  // size of `logits`. REQUIRES: 0 < tokens.size() <= seq_len.
+  absl::Status Logits(std::span<const int32_t> tokens, std::span<float> logits);
+
+ private:
+  struct LayerState {
+    Buffer params, grads;
+    void* forward_stash = nullptr;
+    Tensor output;  // of the largest micro-batch
+  };
+
+  ModelRunner(Backend& backend, const Model& model, const RunnerOptions& options)
+      : backend_(backend), model_(model), options_(options) {}
+
+  absl::Status Allocate();
+  void CarveActivations(Carver& carver);
+  Tensor Flat(const Buffer& buffer, int layer) const;
+  LayerMemory Memory(int layer) const;
+  LayerCall Call(const BatchShape& shape);
+  Tensor Input(int layer, const BatchShape& shape) const;
+  Tensor Output(int layer, const BatchShape& shape) const;
+  absl::StatusOr<LossSum> RunBatch(std::span<const int32_t> tokens, int64_t rows, bool train);
+  void StageTokens(std::span<const int32_t> tokens, const BatchShape& shape, bool with_targets);
+  void RunForward(const BatchShape& shape, int layers);
+  void RunLoss(const BatchShape& shape, int64_t batch_tokens, bool train);
+  void RunBackward(const BatchShape& shape);
+
+  Backend& backend_;
+  const Model& model_;
+  const RunnerOptions options_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<LayerState> layers_;
+  Buffer memory_;   // everything below that lies in the backend
+  Buffer staging_;  // on the host: tokens and targets, then the loss
+  Tensor tokens_, targets_, totals_, constants_;
+  Tensor grad_[2];  // gradients of boundary activations, in turn
+  void* backward_stash_ = nullptr;
+  Workspace workspace_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_MODEL_RUNNER_H_

@@ -1,0 +1,303 @@
+#include "worker/model/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "common/check.h"
+#include "worker/model/json.h"
+
+namespace atl {
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors are little endian");
+
+constexpr int64_t kMaxHeaderBytes = 16 << 20;
+
+absl::Status Errno(const std::string& path, absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat(path, ": cannot ", what, ": ", std::strerror(errno)));
+}
+
+absl::Status Bad(const std::string& path, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", problem));
+}
+
+absl::Status ReadFully(int fd, const std::string& path, int64_t offset, void* out, int64_t bytes) {
+  auto* to = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t got = pread(fd, to, static_cast<size_t>(bytes), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Errno(path, "read");
+    if (got == 0) return Bad(path, absl::StrCat("ends at byte ", offset));
+    to += got;
+    offset += got;
+    bytes -= got;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return Errno(folder, "open");
+  const int failed = fsync(fd);
+  close(fd);
+  return failed == 0 ? absl::OkStatus() : Errno(folder, "sync");
+}
+
+// Bytes of one element, 0 for a dtype the format does not know.
+int64_t ElementBytes(absl::string_view dtype) {
+  for (const char* name : {"F64", "I64", "U64"}) {
+    if (dtype == name) return 8;
+  }
+  for (const char* name : {"F32", "I32", "U32"}) {
+    if (dtype == name) return 4;
+  }
+  for (const char* name : {"F16", "BF16", "I16", "U16"}) {
+    if (dtype == name) return 2;
+  }
+  for (const char* name : {"I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"}) {
+    if (dtype == name) return 1;
+  }
+  return 0;
+}
+
+absl::StatusOr<TensorEntry> ParseEntry(const nlohmann::json& value, int64_t data_bytes) {
+  const auto bad = [](absl::string_view problem) { return absl::InvalidArgumentError(problem); };
+  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
+      !value.contains("data_offsets") || !value["dtype"].is_string() ||
+      !value["shape"].is_array() || !value["data_offsets"].is_array() ||
+      value["data_offsets"].size() != 2) {
+    return bad("is not {dtype, shape, data_offsets}");
+  }
+  TensorEntry entry;
+  entry.dtype = value["dtype"].get<std::string>();
+  const int64_t element_bytes = ElementBytes(entry.dtype);
+  if (element_bytes == 0) return bad("has an unknown dtype");
+  if (value["shape"].size() > 8) return bad("has more than 8 dimensions");
+  int64_t elements = 1;
+  for (const auto& extent : value["shape"]) {
+    auto size = JsonInteger(extent, 0, data_bytes);
+    if (!size.ok()) return Annotate(size.status(), "shape");
+    if (*size != 0 && elements > data_bytes / *size) return bad("has a shape larger than the file");
+    elements *= *size;
+    entry.shape.push_back(*size);
+  }
+  for (int i = 0; i < 2; ++i) {
+    auto offset = JsonInteger(value["data_offsets"][i], 0, data_bytes);
+    if (!offset.ok()) return Annotate(offset.status(), "data_offsets");
+    (i == 0 ? entry.begin : entry.end) = *offset;
+  }
+  if (elements > data_bytes / element_bytes ||
+      entry.end - entry.begin != elements * element_bytes) {
+    return bad(absl::StrCat("has shape ", ShapeText(entry.shape), " of ", entry.dtype,
+                            " but data from byte ", entry.begin, " to ", entry.end));
+  }
+  return entry;
+}
+
+float FromHalf(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t exponent = (half >> 10) & 0x1f;
+  const uint32_t mantissa = half & 0x3ff;
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000 | (mantissa << 13));
+  if (exponent == 0) {  // zero and subnormal numbers: exact in fp32
+    const float value = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign != 0 ? -value : value;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+}
+
+}  // namespace
+
+int64_t TensorEntry::size() const {
+  int64_t elements = 1;
+  for (const int64_t extent : shape) elements *= extent;
+  return elements;
+}
+
+std::string ShapeText(std::span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape.begin(), shape.end(), ", "), "]");
+}
+
+// ---------------------------------------------------------------------------------- reading ----
+
+SafetensorsReader::~SafetensorsReader() {
+  if (fd_ >= 0) close(fd_);
+}
+
+SafetensorsReader::SafetensorsReader(SafetensorsReader&& other) noexcept {
+  *this = std::move(other);
+}
+
+SafetensorsReader& SafetensorsReader::operator=(SafetensorsReader&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(data_begin_, other.data_begin_);
+  std::swap(tensors_, other.tensors_);
+  return *this;
+}
+
+absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& path) {
+  SafetensorsReader reader(path);
+  reader.fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (reader.fd_ < 0) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot open: ", std::strerror(errno)));
+  }
+  ATOLL_RETURN_IF_ERROR(reader.ReadHeader());
+  return reader;
+}
+
+absl::Status SafetensorsReader::ReadHeader() {
+  struct stat info;
+  if (fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) return Bad(path_, "not a regular file");
+  const int64_t file_bytes = info.st_size;
+  uint64_t header_bytes = 0;
+  if (file_bytes < 8) return Bad(path_, "too short for a safetensors file");
+  ATOLL_RETURN_IF_ERROR(ReadFully(fd_, path_, 0, &header_bytes, 8));
+  if (header_bytes > static_cast<uint64_t>(std::min(file_bytes - 8, kMaxHeaderBytes))) {
+    return Bad(path_,
+               absl::StrCat("says that its header has ", header_bytes, " bytes; the file has ",
+                            file_bytes, ", a header at most ", kMaxHeaderBytes));
+  }
+  data_begin_ = 8 + static_cast<int64_t>(header_bytes);
+  const int64_t data_bytes = file_bytes - data_begin_;
+  std::string text(header_bytes, '\0');
+  ATOLL_RETURN_IF_ERROR(ReadFully(fd_, path_, 8, text.data(), static_cast<int64_t>(header_bytes)));
+  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json header, ParseJsonObject(text, path_, 4));
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") continue;
+    auto entry = ParseEntry(value, data_bytes);
+    if (!entry.ok()) {
+      return Bad(path_, absl::StrCat("tensor \"", name, "\" ", entry.status().message()));
+    }
+    ranges.emplace_back(entry->begin, entry->end);
+    tensors_[name] = *std::move(entry);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  int64_t end = 0;
+  for (const auto& range : ranges) {
+    if (range.first != end) {
+      return Bad(path_, absl::StrCat("tensors overlap or leave a gap at byte ",
+                                     std::min(end, range.first), " of the data"));
+    }
+    end = range.second;
+  }
+  if (end != data_bytes) {
+    return Bad(path_, absl::StrCat("has ", data_bytes, " bytes of data, its header says ", end));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsReader::Read(const std::string& name, std::span<float> out) const {
+  const TensorEntry& entry = tensors_.at(name);
+  const auto size = static_cast<int64_t>(out.size());
+  ATOLL_CHECK(size == entry.size());
+  const int64_t offset = data_begin_ + entry.begin;
+  if (entry.dtype == "F32") return ReadFully(fd_, path_, offset, out.data(), 4 * size);
+  const bool half = entry.dtype == "F16";
+  if (!half && entry.dtype != "BF16") {
+    return Bad(path_, absl::StrCat("tensor \"", name, "\" is ", entry.dtype,
+                                   "; expected F32, F16 or BF16"));
+  }
+  constexpr int64_t kBlock = 32768;
+  std::vector<uint16_t> block(static_cast<size_t>(std::min(kBlock, size)));
+  for (int64_t done = 0; done < size; done += kBlock) {
+    const int64_t count = std::min(kBlock, size - done);
+    ATOLL_RETURN_IF_ERROR(ReadFully(fd_, path_, offset + 2 * done, block.data(), 2 * count));
+    for (int64_t i = 0; i < count; ++i) {
+      out[done + i] =
+          half ? FromHalf(block[i]) : std::bit_cast<float>(static_cast<uint32_t>(block[i]) << 16);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------------------------- writing ----
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (fd_ < 0) return;
+  close(fd_);
+  unlink((path_ + ".tmp").c_str());
+}
+
+SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      sizes_(std::move(other.sizes_)),
+      next_(other.next_) {}
+
+absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
+                                                            std::span<const Spec> tensors) {
+  SafetensorsWriter writer(path);
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "pt"}};
+  int64_t offset = 0;
+  for (const Spec& spec : tensors) {
+    const TensorEntry entry{"F32", spec.shape};
+    writer.sizes_.push_back(entry.size());
+    const int64_t end = offset + 4 * entry.size();
+    header[spec.name] = {{"dtype", "F32"}, {"shape", spec.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data is aligned
+  const std::string temporary = path + ".tmp";
+  writer.fd_ = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (writer.fd_ < 0) return Errno(temporary, "create");
+  const uint64_t header_bytes = text.size();
+  ATOLL_RETURN_IF_ERROR(writer.Write(&header_bytes, 8));
+  ATOLL_RETURN_IF_ERROR(writer.Write(text.data(), static_cast<int64_t>(text.size())));
+  return writer;
+}
+
+absl::Status SafetensorsWriter::Write(const void* data, int64_t bytes) {
+  const auto* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = write(fd_, from, static_cast<size_t>(bytes));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Errno(path_ + ".tmp", "write");
+    from += written;
+    bytes -= written;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsWriter::Append(std::span<const float> tensor) {
+  ATOLL_CHECK(next_ < sizes_.size() && static_cast<int64_t>(tensor.size()) == sizes_[next_]);
+  ++next_;
+  return Write(tensor.data(), static_cast<int64_t>(tensor.size_bytes()));
+}
+
+absl::Status SafetensorsWriter::Finish() {
+  ATOLL_CHECK(next_ == sizes_.size(), "only ", next_, " of ", sizes_.size(), " tensors written");
+  const std::string temporary = path_ + ".tmp";
+  if (fsync(fd_) != 0) return Errno(temporary, "sync");
+  if (rename(temporary.c_str(), path_.c_str()) != 0) return Errno(path_, "replace");
+  close(std::exchange(fd_, -1));
+  return SyncFolderOf(path_);
+}
+
+absl::Status WriteFileDurably(const std::string& path, absl::string_view bytes) {
+  const std::string temporary = path + ".tmp";
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return Errno(temporary, "create");
+  const bool ok =
+      write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) && fsync(fd) == 0;
+  const absl::Status failure = ok ? absl::OkStatus() : Errno(temporary, "write");
+  close(fd);
+  ATOLL_RETURN_IF_ERROR(failure);
+  if (rename(temporary.c_str(), path.c_str()) != 0) return Errno(path, "replace");
+  return SyncFolderOf(path);
+}
+
+}  // namespace atl

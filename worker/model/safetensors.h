@@ -1,0 +1,92 @@
+// Files of named tensors in the safetensors format:
+// uint64 length of the header, a JSON header {"name": {"dtype", "shape", "data_offsets"}}, the
+// data.
+//
+// A file may come from anybody: the header's length, every dtype, shape and offset are checked
+// against the file's size before memory is taken; tensors must cover the data without gaps or
+// overlaps, as the format demands.
+
+#ifndef ATOLL_WORKER_MODEL_SAFETENSORS_H_
+#define ATOLL_WORKER_MODEL_SAFETENSORS_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+
+namespace atl {
+
+struct TensorEntry {
+  std::string dtype;  // "F32", "BF16", ...
+  std::vector<int64_t> shape;
+  int64_t begin = 0;  // bytes from the start of the data
+  int64_t end = 0;
+
+  int64_t size() const;  // elements
+};
+
+// "[2, 3]".
+std::string ShapeText(std::span<const int64_t> shape);
+
+class SafetensorsReader {
+ public:
+  static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
+  ~SafetensorsReader();
+  SafetensorsReader(SafetensorsReader&& other) noexcept;
+  SafetensorsReader& operator=(SafetensorsReader&& other) noexcept;
+
+  const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
+
+  // The whole tensor as fp32, from F32, F16 or BF16. INVALID_ARGUMENT for any other dtype.
+  // REQUIRES: the tensor exists, out has its size.
+  absl::Status Read(const std::string& name, std::span<float> out) const;
+
+ private:
+  explicit SafetensorsReader(std::string path) : path_(std::move(path)) {}
+  absl::Status ReadHeader();
+
+  std::string path_;
+  int fd_ = -1;
+  int64_t data_begin_ = 0;
+  std::map<std::string, TensorEntry> tensors_;
+};
+
+// Writes fp32 tensors one after the other. The file appears under its name in Finish, once it is
+// complete and on disk; a writer that dies before leaves at most PATH.tmp.
+class SafetensorsWriter {
+ public:
+  struct Spec {
+    std::string name;
+    std::vector<int64_t> shape;
+  };
+
+  // All tensors, in the order of their Append calls.
+  static absl::StatusOr<SafetensorsWriter> Create(const std::string& path,
+                                                  std::span<const Spec> tensors);
+  ~SafetensorsWriter();
+  SafetensorsWriter(SafetensorsWriter&& other) noexcept;
+
+  // REQUIRES: the next tensor's size.
+  absl::Status Append(std::span<const float> tensor);
+  // REQUIRES: every tensor was appended.
+  absl::Status Finish();
+
+ private:
+  explicit SafetensorsWriter(std::string path) : path_(std::move(path)) {}
+  absl::Status Write(const void* data, int64_t bytes);
+
+  std::string path_;
+  int fd_ = -1;
+  std::vector<int64_t> sizes_;
+  size_t next_ = 0;
+};
+
+// Replaces `path` by `bytes`: written, on disk, then renamed, then its folder on disk.
+absl::Status WriteFileDurably(const std::string& path, absl::string_view bytes);
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_MODEL_SAFETENSORS_H_

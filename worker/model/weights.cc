@@ -1,0 +1,289 @@
+#include "worker/model/weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/check.h"
+#include "common/rng.h"
+#include "worker/model/json.h"
+#include "worker/model/safetensors.h"
+
+namespace atl {
+namespace {
+
+constexpr char kSingleFile[] = "model.safetensors";
+constexpr char kIndexFile[] = "model.safetensors.index.json";
+
+uint64_t HashName(absl::string_view name) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// Mean 0, variance 1 (the sum of twelve uniform numbers has variance 12/12).
+float RoughlyNormal(Rng& rng) {
+  int64_t sum = 0;
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t bits = rng.Next();
+    for (int part = 0; part < 4; ++part) sum += static_cast<int64_t>(bits >> (16 * part) & 0xffff);
+  }
+  return static_cast<float>(2 * sum - 12 * 65535) * 0x1p-17f;
+}
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot open"));
+  const int64_t bytes = file.tellg();
+  if (bytes < 0 || bytes > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": larger than ", max_bytes, " bytes"));
+  }
+  std::string text(static_cast<size_t>(bytes), '\0');
+  file.seekg(0);
+  if (!file.read(text.data(), bytes)) {
+    return absl::UnavailableError(absl::StrCat(path, ": cannot read"));
+  }
+  return text;
+}
+
+void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::span<float> to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) to[c * rows + r] = from[r * cols + c];
+  }
+}
+
+absl::string_view WithoutPrefix(absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, "transformer.")) absl::ConsumePrefix(&name, "model.");
+  return name;
+}
+
+// What transformers has stored beside parameters: masks, frequencies, a copy of a tied table.
+bool IsLeftover(absl::string_view name, bool tied) {
+  return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
+         absl::EndsWith(name, ".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
+}
+
+// Shard files of a folder, in order.
+absl::StatusOr<std::vector<std::string>> ShardFiles(const std::string& dir) {
+  const std::string index_path = absl::StrCat(dir, "/", kIndexFile);
+  const std::string single = absl::StrCat(dir, "/", kSingleFile);
+  if (std::filesystem::exists(single) || !std::filesystem::exists(index_path)) {
+    return std::vector<std::string>{single};
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(index_path, 16 << 20));
+  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json index, ParseJsonObject(text, index_path, 3));
+  const auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(index_path, ": field \"weight_map\" is missing or not an object"));
+  }
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map->items()) {
+    // A file of this folder only.
+    if (!file.is_string() || absl::StrContains(file.get<std::string>(), '/')) {
+      return absl::InvalidArgumentError(absl::StrCat(index_path, ": weight_map of \"", tensor,
+                                                     "\" is not a file of this folder"));
+    }
+    names.insert(file.get<std::string>());
+  }
+  std::vector<std::string> files;
+  for (const std::string& name : names) files.push_back(absl::StrCat(dir, "/", name));
+  return files;
+}
+
+struct Target {
+  const ParamSpec* param;
+  std::span<float> to;
+  std::string found_in;  // empty: not yet
+};
+
+// Reads tensors of one file to where they belong.
+class ShardReader {
+ public:
+  ShardReader(std::map<std::string, Target>& targets, bool tied) : targets_(targets), tied_(tied) {}
+
+  absl::Status Read(const std::string& path) {
+    ATOLL_ASSIGN_OR_RETURN(const SafetensorsReader reader, SafetensorsReader::Open(path));
+    for (const auto& [name, entry] : reader.tensors()) {
+      const auto bad = [&, &name = name](absl::string_view problem) {
+        return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", name, "\" ", problem));
+      };
+      const auto found = targets_.find(std::string(WithoutPrefix(name)));
+      if (found == targets_.end()) {
+        if (IsLeftover(name, tied_)) continue;
+        return bad("is not one of this model's");
+      }
+      Target& target = found->second;
+      if (!target.found_in.empty()) return bad("is also in " + target.found_in);
+      target.found_in = path;
+      if (entry.shape != target.param->shape) {
+        return bad(absl::StrCat("has shape ", ShapeText(entry.shape), "; config.json asks for ",
+                                ShapeText(target.param->shape)));
+      }
+      ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, target));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status ReadTensor(const SafetensorsReader& reader, const std::string& name,
+                          const Target& target) {
+    if (!target.param->transposed) return reader.Read(name, target.to);
+    buffer_.resize(target.to.size());
+    ATOLL_RETURN_IF_ERROR(reader.Read(name, buffer_));
+    Transpose(buffer_, target.param->shape[0], target.param->shape[1], target.to);
+    return absl::OkStatus();
+  }
+
+  std::map<std::string, Target>& targets_;
+  const bool tied_;
+  std::vector<float> buffer_;
+};
+
+struct Shard {
+  std::string file;
+  std::vector<std::pair<int, const ParamSpec*>> params;  // layer, parameter
+};
+
+std::vector<Shard> CutIntoShards(std::span<const LayerLayout> layouts, int64_t max_shard_bytes) {
+  std::vector<Shard> shards(1);
+  int64_t bytes = 0;
+  for (size_t layer = 0; layer < layouts.size(); ++layer) {
+    for (const ParamSpec& param : layouts[layer].params) {
+      if (bytes > 0 && bytes + 4 * param.size > max_shard_bytes) {
+        shards.emplace_back();
+        bytes = 0;
+      }
+      shards.back().params.emplace_back(static_cast<int>(layer), &param);
+      bytes += 4 * param.size;
+    }
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shards[i].file = shards.size() == 1
+                         ? kSingleFile
+                         : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, shards.size());
+  }
+  return shards;
+}
+
+absl::Status WriteShard(const std::string& dir, const Shard& shard, const LayerSource& source) {
+  std::vector<SafetensorsWriter::Spec> specs;
+  for (const auto& [layer, param] : shard.params) specs.push_back({param->name, param->shape});
+  ATOLL_ASSIGN_OR_RETURN(SafetensorsWriter writer,
+                         SafetensorsWriter::Create(absl::StrCat(dir, "/", shard.file), specs));
+  std::vector<float> buffer;
+  std::span<const float> values;
+  int current = -1;
+  for (const auto& [layer, param] : shard.params) {
+    if (layer != current) {
+      ATOLL_ASSIGN_OR_RETURN(values, source(layer));
+      current = layer;
+    }
+    std::span<const float> tensor = values.subspan(param->offset, param->size);
+    if (param->transposed) {
+      buffer.resize(tensor.size());
+      Transpose(tensor, param->shape[1], param->shape[0], buffer);
+      tensor = buffer;
+    }
+    ATOLL_RETURN_IF_ERROR(writer.Append(tensor));
+  }
+  return writer.Finish();
+}
+
+std::string FormatIndex(std::span<const Shard> shards) {
+  nlohmann::ordered_json index;
+  int64_t bytes = 0;
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  for (const Shard& shard : shards) {
+    for (const auto& [layer, param] : shard.params) {
+      map[param->name] = shard.file;
+      bytes += 4 * param->size;
+    }
+  }
+  index["metadata"] = {{"total_size", bytes}};
+  index["weight_map"] = std::move(map);
+  return index.dump(2) + "\n";
+}
+
+}  // namespace
+
+void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::span<float> params) {
+  ATOLL_CHECK(static_cast<int64_t>(params.size()) == layout.size && blocks > 0);
+  for (const ParamSpec& param : layout.params) {
+    const auto out = params.subspan(param.offset, param.size);
+    if (param.init == Init::kZeros || param.init == Init::kOnes) {
+      std::fill(out.begin(), out.end(), param.init == Init::kOnes ? 1.0f : 0.0f);
+      continue;
+    }
+    const bool residual = param.init == Init::kNormalResidual;
+    const auto deviation =
+        static_cast<float>(0.02 / (residual ? std::sqrt(2.0 * static_cast<double>(blocks)) : 1.0));
+    Rng rng(seed, HashName(param.name));
+    for (float& value : out) value = deviation * RoughlyNormal(rng);
+  }
+}
+
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir) {
+  const std::string path = dir + "/config.json";
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, 1 << 20));
+  return ParseModelConfig(text, path);
+}
+
+absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
+                         std::span<const std::span<float>> layers) {
+  ATOLL_CHECK(layouts.size() == layers.size());
+  std::map<std::string, Target> targets;
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    ATOLL_CHECK(static_cast<int64_t>(layers[i].size()) == layouts[i].size);
+    for (const ParamSpec& param : layouts[i].params) {
+      targets[std::string(WithoutPrefix(param.name))] = {
+          &param, layers[i].subspan(param.offset, param.size), ""};
+    }
+  }
+  const bool tied = targets.count("lm_head.weight") == 0;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ShardFiles(dir));
+  ShardReader reader(targets, tied);
+  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(reader.Read(file));
+  std::vector<std::string> missing;
+  for (const auto& [name, target] : targets) {
+    if (target.found_in.empty()) missing.push_back(target.param->name);
+  }
+  if (missing.empty()) return absl::OkStatus();
+  const size_t count = missing.size();
+  missing.resize(std::min<size_t>(count, 5));
+  return absl::InvalidArgumentError(
+      absl::StrCat(dir, ": ", count, " tensors are missing: ", absl::StrJoin(missing, ", "),
+                   count > missing.size() ? ", ..." : ""));
+}
+
+absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,
+                              std::span<const LayerLayout> layouts, const LayerSource& source,
+                              int64_t max_shard_bytes) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat(dir, ": cannot make: ", error.message()));
+  }
+  const std::vector<Shard> shards = CutIntoShards(layouts, max_shard_bytes);
+  for (const Shard& shard : shards) ATOLL_RETURN_IF_ERROR(WriteShard(dir, shard, source));
+  // An index, or a single file, of an earlier model in this folder must not be found beside ours.
+  if (shards.size() > 1) {
+    std::filesystem::remove(absl::StrCat(dir, "/", kSingleFile), error);
+    ATOLL_RETURN_IF_ERROR(
+        WriteFileDurably(absl::StrCat(dir, "/", kIndexFile), FormatIndex(shards)));
+  } else {
+    std::filesystem::remove(absl::StrCat(dir, "/", kIndexFile), error);
+  }
+  return WriteFileDurably(dir + "/config.json", FormatModelConfig(config));
+}
+
+}  // namespace atl

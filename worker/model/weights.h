@@ -1,0 +1,48 @@
+// Where a model's parameters come from and go to: a seed, or a Hugging Face folder.
+
+#ifndef ATOLL_WORKER_MODEL_WEIGHTS_H_
+#define ATOLL_WORKER_MODEL_WEIGHTS_H_
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "worker/model/config.h"
+#include "worker/model/layout.h"
+
+namespace atl {
+
+// Fills one layer's flat buffer from a seed, the same on every machine: each parameter has a random
+// stream of its own, named by the parameter, and only whole-number arithmetic is behind the
+// numbers. A "normal" number is the sum of twelve 16-bit uniform ones (Irwin and Hall): standard
+// deviation 1, no tails beyond 6. REQUIRES: params.size() == layout.size, blocks = number of
+// blocks.
+void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::span<float> params);
+
+// DIR/config.json.
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
+
+// Hands out a layer's flat buffer on the host; it stays good until the next call.
+// Asked for layers in order, possibly the same one several times in a row.
+using LayerSource = std::function<absl::StatusOr<std::span<const float>>(int layer)>;
+
+// Reads DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json names, into
+// `layers` (host memory, one span per layout). F32, F16 and BF16 are understood. Every tensor of
+// the model must be there once with its shape, and no other one (known left-overs of transformers,
+// such as attention masks, are skipped): messages name the tensor. Names may lack the family's
+// "transformer." or "model." before them. The memory taken beyond `layers` is one tensor's.
+absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
+                         std::span<const std::span<float>> layers);
+
+// Writes DIR/config.json and DIR/model.safetensors, or shards with an index when the model is
+// larger than max_shard_bytes, as transformers would load them. DIR is made if need be; files of
+// these names are replaced, each only once it is complete and on disk, the config or index last.
+// Memory: one layer at a time, plus one tensor.
+absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,
+                              std::span<const LayerLayout> layouts, const LayerSource& source,
+                              int64_t max_shard_bytes = int64_t{5} << 30);
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_MODEL_WEIGHTS_H_
