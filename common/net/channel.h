@@ -1,0 +1,27 @@
+// The settings of every gRPC channel of Atoll's, in one place. For shells; includes gRPC.
+
+#ifndef ATOLL_COMMON_NET_CHANNEL_H_
+#define ATOLL_COMMON_NET_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <memory>
+#include <string>
+
+#include "common/net/tls.h"
+
+namespace atl {
+
+// Pings of a silent peer: a dead one is noticed within kKeepaliveMs + kKeepaliveTimeoutMs.
+inline constexpr int kKeepaliveMs = 5000;
+inline constexpr int kKeepaliveTimeoutMs = 5000;
+
+// A channel of its own connection, which takes messages of up to kMaxMessageBytes, notices dead
+// peers, and uses no proxy of the environment.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls,
+                                                           const std::string& address);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_CHANNEL_H_
