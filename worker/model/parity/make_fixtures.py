@@ -1,0 +1,212 @@
+#!/usr/bin/python3
+"""Writes the fixtures of parity_test.cc beside itself, with Debian's python3-torch:
+
+    /usr/bin/python3 worker/model/parity/make_fixtures.py
+
+Both models are written here in plain PyTorch after transformers' GPT2LMHeadModel and
+LlamaForCausalLM, with their parameter names. Everything is computed in float64 from float32 weights,
+so that the fixtures carry no rounding of their own. Files: config.json and model.safetensors of the
+model, and expected.safetensors with
+
+    tokens        [batches, rows, T + 1]
+    logits        [rows, T, vocab] of the first batch
+    grad.<name>   gradient of the first batch's mean loss, for every parameter
+    losses        [steps] mean losses of AdamW steps over the batches in turn, before each step
+"""
+import json
+import math
+import pathlib
+import struct
+
+import torch
+import torch.nn.functional as F
+
+ROWS, T, BATCHES, STEPS = 3, 16, 4, 20
+LR, BETAS, EPS, DECAY, CLIP = 1e-2, (0.9, 0.95), 1e-8, 0.1, 1.0
+
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 64, "n_embd": 32,
+    "n_layer": 2, "n_head": 4, "n_inner": None, "n_positions": 24, "layer_norm_epsilon": 1e-5,
+    "activation_function": "gelu_new",
+}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64,
+    "hidden_size": 32, "intermediate_size": 88, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 24, "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False,
+}
+LLAMA_TIED = {**LLAMA, "tie_word_embeddings": True, "num_key_value_heads": 1, "rope_theta": 500.0}
+
+
+def gpt2_shapes(c):
+    d, f = c["n_embd"], 4 * c["n_embd"]
+    yield "transformer.wte.weight", (c["vocab_size"], d)
+    yield "transformer.wpe.weight", (c["n_positions"], d)
+    for i in range(c["n_layer"]):
+        h = f"transformer.h.{i}."
+        for norm in ("ln_1", "ln_2"):
+            yield h + norm + ".weight", (d,)
+            yield h + norm + ".bias", (d,)
+        for linear, rows, cols in (("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d),
+                                   ("mlp.c_fc", d, f), ("mlp.c_proj", f, d)):
+            yield h + linear + ".weight", (rows, cols)
+            yield h + linear + ".bias", (cols,)
+    yield "transformer.ln_f.weight", (d,)
+    yield "transformer.ln_f.bias", (d,)
+
+
+def llama_shapes(c):
+    d, f = c["hidden_size"], c["intermediate_size"]
+    kv = d // c["num_attention_heads"] * c["num_key_value_heads"]
+    yield "model.embed_tokens.weight", (c["vocab_size"], d)
+    for i in range(c["num_hidden_layers"]):
+        h = f"model.layers.{i}."
+        for linear, rows, cols in (("self_attn.q_proj", d, d), ("self_attn.k_proj", kv, d),
+                                   ("self_attn.v_proj", kv, d), ("self_attn.o_proj", d, d),
+                                   ("mlp.gate_proj", f, d), ("mlp.up_proj", f, d),
+                                   ("mlp.down_proj", d, f)):
+            yield h + linear + ".weight", (rows, cols)
+        yield h + "input_layernorm.weight", (d,)
+        yield h + "post_attention_layernorm.weight", (d,)
+    yield "model.norm.weight", (d,)
+    if not c["tie_word_embeddings"]:
+        yield "lm_head.weight", (c["vocab_size"], d)
+
+
+def causal_attention(q, k, v):  # each [B, heads, T, head_dim]
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    mask = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).tril()
+    return scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
+
+
+def split_heads(x, heads):
+    return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
+
+
+def merge_heads(x):
+    return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def gelu_new(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def gpt2(c, p, ids):
+    def norm(x, name):
+        return F.layer_norm(x, (x.shape[-1],), p[name + ".weight"], p[name + ".bias"],
+                            c["layer_norm_epsilon"])
+
+    def conv1d(x, name):
+        return x @ p[name + ".weight"] + p[name + ".bias"]
+
+    x = p["transformer.wte.weight"][ids] + p["transformer.wpe.weight"][:ids.shape[1]]
+    for i in range(c["n_layer"]):
+        h = f"transformer.h.{i}."
+        q, k, v = conv1d(norm(x, h + "ln_1"), h + "attn.c_attn").chunk(3, -1)
+        heads = [split_heads(part, c["n_head"]) for part in (q, k, v)]
+        x = x + conv1d(merge_heads(causal_attention(*heads)), h + "attn.c_proj")
+        x = x + conv1d(gelu_new(conv1d(norm(x, h + "ln_2"), h + "mlp.c_fc")), h + "mlp.c_proj")
+    return norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T
+
+
+def llama(c, p, ids):
+    head_dim = c["hidden_size"] // c["num_attention_heads"]
+    groups = c["num_attention_heads"] // c["num_key_value_heads"]
+
+    def norm(x, name):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + c["rms_norm_eps"]) * p[
+            name + ".weight"]
+
+    def linear(x, name):
+        return x @ p[name + ".weight"].T
+
+    powers = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    angles = torch.outer(torch.arange(ids.shape[1], dtype=torch.float64), c["rope_theta"] ** -powers)
+    angles = torch.cat((angles, angles), -1)
+
+    def rotate(x):
+        first, second = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat((-second, first), -1) * angles.sin()
+
+    x = p["model.embed_tokens.weight"][ids]
+    for i in range(c["num_hidden_layers"]):
+        h = f"model.layers.{i}."
+        n = norm(x, h + "input_layernorm")
+        q = rotate(split_heads(linear(n, h + "self_attn.q_proj"), c["num_attention_heads"]))
+        k = rotate(split_heads(linear(n, h + "self_attn.k_proj"), c["num_key_value_heads"]))
+        v = split_heads(linear(n, h + "self_attn.v_proj"), c["num_key_value_heads"])
+        k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
+        x = x + linear(merge_heads(causal_attention(q, k, v)), h + "self_attn.o_proj")
+        n = norm(x, h + "post_attention_layernorm")
+        hidden = F.silu(linear(n, h + "mlp.gate_proj")) * linear(n, h + "mlp.up_proj")
+        x = x + linear(hidden, h + "mlp.down_proj")
+    head = "model.embed_tokens" if c["tie_word_embeddings"] else "lm_head"
+    return linear(norm(x, "model.norm"), head)
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, tensor in tensors.items():
+        raw = tensor.detach().to(torch.float32).contiguous().numpy().tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def initial(shapes, generator):
+    """Large enough that every part of the model matters, rounded to float32."""
+    params = {}
+    for name, shape in shapes:
+        noise = torch.randn(shape, generator=generator) * (0.15 if len(shape) == 2 else 0.1)
+        is_norm_weight = len(shape) == 1 and name.endswith("weight")
+        params[name] = (noise + 1 if is_norm_weight else noise).double().requires_grad_()
+    return params
+
+
+def make(folder, config, shapes, forward):
+    generator = torch.Generator().manual_seed(20261121)
+    params = initial(shapes(config), generator)
+    tokens = torch.randint(config["vocab_size"], (BATCHES, ROWS, T + 1), generator=generator)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_safetensors(folder / "model.safetensors", params)
+
+    def loss_of(batch):
+        logits = forward(config, params, batch[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()), logits
+
+    loss, logits = loss_of(tokens[0])
+    loss.backward()
+    expected = {"tokens": tokens, "logits": logits}
+    expected.update({"grad." + name: p.grad.clone() for name, p in params.items()})
+
+    decayed = [p for p in params.values() if p.dim() >= 2]
+    others = [p for p in params.values() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY},
+                                   {"params": others, "weight_decay": 0.0}],
+                                  lr=LR, betas=BETAS, eps=EPS)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss, _ = loss_of(tokens[step % BATCHES])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(list(params.values()), CLIP)
+        optimizer.step()
+        losses.append(loss.item())
+    expected["losses"] = torch.tensor(losses, dtype=torch.float64)
+    write_safetensors(folder / "expected.safetensors", expected)
+    print(folder.name, "losses", " ".join(f"{x:.4f}" for x in losses))
+
+
+def main():
+    here = pathlib.Path(__file__).parent
+    make(here / "gpt2", GPT2, gpt2_shapes, gpt2)
+    make(here / "llama", LLAMA, llama_shapes, llama)
+    make(here / "llama_tied", LLAMA_TIED, llama_shapes, llama)
+
+
+if __name__ == "__main__":
+    main()
