@@ -1,0 +1,111 @@
+// One tensor cut into chunks on its way out, and put together on its way in. Both ends use both.
+
+#ifndef ATOLL_COMMON_NET_CHUNKS_H_
+#define ATOLL_COMMON_NET_CHUNKS_H_
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <span>
+
+#include "common/net/frame.h"
+#include "common/net/payload.h"
+#include "common/net/socket.h"
+#include "common/time.h"
+
+namespace atl {
+
+// Counts bytes handed to libzmq and not yet released by it. A child counts into its parent too.
+class SendAccount {
+ public:
+  explicit SendAccount(std::shared_ptr<SendAccount> parent = nullptr)
+      : parent_(std::move(parent)) {}
+  void Add(int64_t bytes) {
+    bytes_ += bytes;
+    if (parent_ != nullptr) parent_->Add(bytes);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::atomic<int64_t> bytes_ = 0;
+  const std::shared_ptr<SendAccount> parent_;
+};
+
+// Sends a tensor's chunks in order.
+class OutgoingTensor {
+ public:
+  OutgoingTensor(Encoding encoding, std::span<const float> values,
+                 std::shared_ptr<const void> owner, int64_t chunk_bytes)
+      : encoding_(encoding), values_(values), owner_(std::move(owner)), chunk_bytes_(chunk_bytes) {}
+
+  int64_t chunk_count() const {
+    return ChunkCount(static_cast<int64_t>(values_.size()) * BytesPerElement(encoding_),
+                      chunk_bytes_);
+  }
+  int64_t next() const { return next_; }
+  void SkipTo(int64_t chunk) { next_ = chunk; }
+  bool done() const { return next_ >= chunk_count(); }
+  int64_t next_bytes() const;  // of the next chunk. REQUIRES: !done()
+
+  // The next chunk's payload; its header goes into `chunk`. fp32 is borrowed from where it lies,
+  // bf16 is made in a buffer of `pool`. `account` counts it until libzmq lets go.
+  // REQUIRES: !done()
+  Message Next(BufferPool& pool, const std::shared_ptr<SendAccount>& account, v1::Chunk* chunk);
+
+ private:
+  Encoding encoding_;
+  std::span<const float> values_;
+  std::shared_ptr<const void> owner_;
+  int64_t chunk_bytes_;
+  int64_t next_ = 0;
+};
+
+// Receives a tensor's chunks in order, into floats or as encoded bytes.
+class IncomingTensor {
+ public:
+  IncomingTensor(Encoding encoding, std::span<float> values, int64_t chunk_bytes)
+      : encoding_(encoding),
+        values_(values),
+        chunk_bytes_(chunk_bytes),
+        total_bytes_(static_cast<int64_t>(values.size()) * BytesPerElement(encoding)) {}
+  IncomingTensor(std::span<std::byte> bytes, int64_t chunk_bytes)
+      : raw_(bytes), chunk_bytes_(chunk_bytes), total_bytes_(static_cast<int64_t>(bytes.size())) {}
+
+  int64_t chunk_count() const { return ChunkCount(total_bytes_, chunk_bytes_); }
+  int64_t next() const { return next_; }
+  bool complete() const { return next_ >= chunk_count(); }
+  void Restart() { next_ = 0; }
+
+  // InvalidArgument: not the chunk that must come now, or not its size. DataLoss: its checksum is
+  // wrong. Either way nothing is counted as received.
+  absl::Status Accept(const v1::Chunk& chunk, std::span<const std::byte> payload);
+
+ private:
+  Encoding encoding_ = Encoding::kFloat32;
+  std::span<float> values_;
+  std::span<std::byte> raw_;
+  int64_t chunk_bytes_;
+  int64_t total_bytes_;
+  int64_t next_ = 0;
+};
+
+// Lets `rate` bytes per second pass on average, one chunk ahead of time at most. Rate 0: no limit.
+class Pace {
+ public:
+  explicit Pace(double bytes_per_s) : bytes_per_s_(bytes_per_s) {}
+  bool limited() const { return bytes_per_s_ > 0; }
+  bool Ready(Instant now) const { return !limited() || now >= free_at_; }
+  Instant free_at() const { return free_at_; }
+  void Spend(int64_t bytes, Instant now) {
+    if (!limited()) return;
+    free_at_ = std::max(free_at_, now) + FromSeconds(static_cast<double>(bytes) / bytes_per_s_);
+  }
+
+ private:
+  double bytes_per_s_;
+  Instant free_at_ = Instant::min();
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_CHUNKS_H_

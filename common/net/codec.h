@@ -1,0 +1,36 @@
+// Tensors as bytes: fp32 or bf16, little endian, with XXH3-64 checksums.
+//
+// Each function goes over its bytes once, in blocks that stay in the first-level cache, so that the
+// checksum costs no second trip to memory. Pure.
+
+#ifndef ATOLL_COMMON_NET_CODEC_H_
+#define ATOLL_COMMON_NET_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/ids.h"
+
+namespace atl {
+
+// All of them REQUIRE bytes.size() == values.size() * BytesPerElement(encoding).
+
+// fp32 to bf16 rounds to nearest, ties to even; NaN stays NaN.
+void EncodeTensor(Encoding encoding, std::span<const float> values, std::span<std::byte> bytes);
+void DecodeTensor(Encoding encoding, std::span<const std::byte> bytes, std::span<float> values);
+
+// The same, and the checksum of `bytes`.
+uint64_t EncodeAndHash(Encoding encoding, std::span<const float> values,
+                       std::span<std::byte> bytes);
+uint64_t DecodeAndHash(Encoding encoding, std::span<const std::byte> bytes,
+                       std::span<float> values);
+
+// Copies `from` to `to` and returns the checksum. REQUIRES: equal sizes, no overlap.
+uint64_t CopyAndHash(std::span<const std::byte> from, std::span<std::byte> to);
+
+uint64_t Hash(std::span<const std::byte> bytes);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_CODEC_H_

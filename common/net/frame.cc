@@ -1,0 +1,162 @@
+#include "common/net/frame.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "common/net/socket.h"
+
+namespace atl {
+namespace {
+
+absl::Status Bad(absl::string_view field, int64_t value) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is out of range"));
+}
+
+absl::Status CheckEncoding(v1::TensorEncoding encoding) {
+  if (encoding == v1::TENSOR_ENCODING_FLOAT32 || encoding == v1::TENSOR_ENCODING_BFLOAT16) {
+    return absl::OkStatus();
+  }
+  return Bad("encoding", encoding);
+}
+
+absl::Status Check(const v1::PushOpen& open) {
+  ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
+  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding()));
+  ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
+  if (open.island() < 0) return Bad("island", open.island());
+  if (open.shard() < 0) return Bad("shard", open.shard());
+  if (open.base_version() < kNoVersion) return Bad("base_version", open.base_version());
+  if (open.element_count() < 0 || open.element_count() > kElementsMax) {
+    return Bad("element_count", open.element_count());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const v1::PullOpen& open) {
+  ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
+  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding()));
+  ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
+  if (open.shard() < 0) return Bad("shard", open.shard());
+  if (open.version() < kNoVersion) return Bad("version", open.version());
+  if (open.first_chunk() < 0 || open.first_chunk() > kElementsMax) {
+    return Bad("first_chunk", open.first_chunk());
+  }
+  if (open.chunk_limit() < open.first_chunk() || open.chunk_limit() > kElementsMax) {
+    return Bad("chunk_limit", open.chunk_limit());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const v1::PullReply& reply) {
+  if (reply.element_count() < 0 || reply.element_count() > kElementsMax) {
+    return Bad("element_count", reply.element_count());
+  }
+  if (reply.first_chunk() < 0) return Bad("first_chunk", reply.first_chunk());
+  if (reply.version() < 0) return Bad("version", reply.version());
+  return absl::OkStatus();
+}
+
+absl::Status CheckBody(const v1::Frame& frame) {
+  switch (frame.body_case()) {
+    case v1::Frame::kPushOpen:
+      return Check(frame.push_open());
+    case v1::Frame::kPullOpen:
+      return Check(frame.pull_open());
+    case v1::Frame::kPullReply:
+      return Check(frame.pull_reply());
+    case v1::Frame::kPushGrant:
+      if (frame.push_grant().first_chunk() < 0) return Bad("first_chunk", -1);
+      return absl::OkStatus();
+    case v1::Frame::kChunk:
+      return frame.chunk().index() < 0 ? Bad("index", frame.chunk().index()) : absl::OkStatus();
+    case v1::Frame::kPushResult:
+      if (frame.push_result().reason().size() > kReasonBytesMax) return Bad("reason's length", -1);
+      return absl::OkStatus();
+    case v1::Frame::kPullRefused:
+      if (frame.pull_refused().reason().size() > kReasonBytesMax) return Bad("reason's length", -1);
+      return absl::OkStatus();
+    case v1::Frame::kPullCredit:
+    case v1::Frame::kCancel:
+      return absl::OkStatus();
+    case v1::Frame::BODY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("the frame has no body that is known");
+}
+
+}  // namespace
+
+v1::Frame MakeFrame(uint64_t transfer) {
+  v1::Frame frame;
+  frame.set_protocol_version(kProtocolVersion);
+  frame.set_transfer(transfer);
+  return frame;
+}
+
+absl::Status ParseFrame(absl::string_view bytes, bool has_payload, v1::Frame* frame) {
+  if (bytes.size() > kHeaderBytesMax) return Bad("header's length", bytes.size());
+  if (!frame->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("the header is not a Frame");
+  }
+  if (frame->protocol_version() != kProtocolVersion) {
+    return absl::UnimplementedError(
+        absl::StrCat("protocol version ", frame->protocol_version(), " is not ", kProtocolVersion));
+  }
+  if (frame->transfer() == 0) return Bad("transfer", 0);
+  if (has_payload != frame->has_chunk()) {
+    return absl::InvalidArgumentError("a payload follows a Chunk and nothing else");
+  }
+  return CheckBody(*frame);
+}
+
+PushId PushIdOf(const v1::PushOpen& open) {
+  return {open.job(),         open.island(),       open.generation(),
+          open.incarnation(), open.base_version(), open.shard()};
+}
+
+void SetPushId(const PushId& id, v1::PushOpen* open) {
+  open->set_job(id.job);
+  open->set_island(id.island);
+  open->set_generation(id.generation);
+  open->set_incarnation(id.incarnation);
+  open->set_base_version(id.base_version);
+  open->set_shard(id.shard);
+}
+
+Encoding EncodingOf(v1::TensorEncoding encoding) {
+  ATOLL_CHECK(CheckEncoding(encoding).ok(), static_cast<int>(encoding));
+  return static_cast<Encoding>(encoding - 1);
+}
+
+v1::TensorEncoding WireEncoding(Encoding encoding) {
+  return static_cast<v1::TensorEncoding>(static_cast<int>(encoding) + 1);
+}
+
+PullRequest RequestOf(const v1::PullOpen& open) {
+  return {open.job(), open.version(), open.shard(), EncodingOf(open.encoding()), open.priority()};
+}
+
+void SetRequest(const PullRequest& request, v1::PullOpen* open) {
+  open->set_job(request.job);
+  open->set_version(request.version);
+  open->set_shard(request.shard);
+  open->set_encoding(WireEncoding(request.encoding));
+  open->set_priority(request.priority);
+}
+
+absl::Status CheckJob(absl::string_view job) {
+  const bool letters = std::all_of(job.begin(), job.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+  if (letters && !job.empty() && job.size() <= 128) return absl::OkStatus();
+  return absl::InvalidArgumentError("a job's name has 1 to 128 of [a-z0-9-]");
+}
+
+absl::Status CheckChunkBytes(int64_t chunk_bytes) {
+  if (chunk_bytes >= kChunkBytesMin && chunk_bytes <= kChunkBytesMax && chunk_bytes % 4 == 0) {
+    return absl::OkStatus();
+  }
+  return Bad("chunk_bytes", chunk_bytes);
+}
+
+}  // namespace atl

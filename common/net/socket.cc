@@ -1,0 +1,221 @@
+#include "common/net/socket.h"
+
+#include <malloc.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "common/check.h"
+
+namespace atl {
+namespace {
+
+struct IntOption {
+  int option;
+  int value;
+};
+
+// Every limit of libzmq 4.3 that matters here, with why. Its defaults trust the network.
+constexpr IntOption kTensorSocketLimits[] = {
+    // Messages waiting per connection. Credits keep honest peers far below; a peer that ignores
+    // them is held back by TCP after 32 x 4 MiB.
+    {ZMQ_RCVHWM, 32},
+    // Headers and borrowed chunks, which cost no copy. Our own accounting bounds the bytes
+    // (send_bytes_max); reaching this means a peer opened transfers without end.
+    {ZMQ_SNDHWM, 8192},
+    // A silent peer is found in 6 s: ping every 2 s. The other end drops us after the same time.
+    {ZMQ_HEARTBEAT_IVL, 2000},
+    {ZMQ_HEARTBEAT_TIMEOUT, 6000},
+    {ZMQ_HEARTBEAT_TTL, 6000},
+    // Half-open and slow handshakes are cut.
+    {ZMQ_HANDSHAKE_IVL, 5000},
+    // Closing throws away what is not sent: transfers are acknowledged end to end.
+    {ZMQ_LINGER, 0},
+    // Nothing queues for a connection that does not exist; what was queued on a lost one is dropped
+    // and the transfer starts an attempt of its own.
+    {ZMQ_IMMEDIATE, 1},
+    // Reconnect after 50 ms, doubling to 2 s.
+    {ZMQ_RECONNECT_IVL, 50},
+    {ZMQ_RECONNECT_IVL_MAX, 2000},
+    {ZMQ_BACKLOG, 128},
+    // The kernel's keepalive, for middleboxes; the heartbeat decides.
+    {ZMQ_TCP_KEEPALIVE, 1},
+    {ZMQ_TCP_KEEPALIVE_IDLE, 30},
+    {ZMQ_TCP_KEEPALIVE_INTVL, 10},
+    {ZMQ_TCP_KEEPALIVE_CNT, 3},
+    // -1: the kernel sizes socket buffers by the line (up to tcp_wmem and tcp_rmem); any fixed size
+    // is capped at a smaller limit and is wrong on most lines.
+    {ZMQ_SNDBUF, -1},
+    {ZMQ_RCVBUF, -1},
+    {ZMQ_IPV6, 1},
+    // Calls never wait: the network thread polls.
+    {ZMQ_RCVTIMEO, 0},
+    {ZMQ_SNDTIMEO, 0},
+};
+
+void FreeBorrowed(void*, void* hint) {
+  auto* released = static_cast<std::function<void()>*>(hint);
+  (*released)();
+  delete released;
+}
+
+absl::Status Set(Socket& socket, int option, int value) {
+  if (zmq_setsockopt(socket.get(), option, &value, sizeof value) == 0) return absl::OkStatus();
+  return ZmqError(absl::StrCat("zmq_setsockopt ", option));
+}
+
+absl::Status SetText(Socket& socket, int option, const std::string& value) {
+  if (zmq_setsockopt(socket.get(), option, value.c_str(), value.size()) == 0) {
+    return absl::OkStatus();
+  }
+  return ZmqError(absl::StrCat("zmq_setsockopt ", option));
+}
+
+// libzmq allocates every incoming chunk with malloc. By default glibc gives each back to the kernel
+// and pays for fresh pages every time, at about the cost of receiving them. Process-wide.
+void KeepFreedChunks() {
+  static const bool done = [] {
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    return true;
+  }();
+  (void)done;
+}
+
+}  // namespace
+
+absl::Status ZmqError(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", zmq_strerror(zmq_errno())));
+}
+
+Message Message::Of(absl::string_view text) {
+  Message message;
+  ATOLL_CHECK(zmq_msg_init_size(&message.msg_, text.size()) == 0);
+  if (!text.empty()) std::memcpy(zmq_msg_data(&message.msg_), text.data(), text.size());
+  return message;
+}
+
+Message Message::Borrow(std::span<const std::byte> bytes, std::function<void()> released) {
+  Message message;
+  auto* hint = new std::function<void()>(std::move(released));
+  ATOLL_CHECK(zmq_msg_init_data(&message.msg_, const_cast<std::byte*>(bytes.data()), bytes.size(),
+                                FreeBorrowed, hint) == 0);
+  return message;
+}
+
+SendOutcome Socket::Send(std::span<Message> parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int flags = ZMQ_DONTWAIT | (i + 1 < parts.size() ? ZMQ_SNDMORE : 0);
+    int result;
+    do {
+      result = zmq_msg_send(parts[i].get(), socket_, flags);
+    } while (result < 0 && zmq_errno() == EINTR);
+    if (result >= 0) continue;
+    // libzmq refuses a message at its first part or takes all of it.
+    return zmq_errno() == EHOSTUNREACH ? SendOutcome::kUnreachable : SendOutcome::kFull;
+  }
+  return SendOutcome::kSent;
+}
+
+bool Socket::Receive(std::vector<Message>* parts, size_t parts_max) {
+  parts->clear();
+  bool more = true;
+  while (more) {
+    Message part;
+    int result;
+    do {
+      result = zmq_msg_recv(part.get(), socket_, ZMQ_DONTWAIT);
+    } while (result < 0 && zmq_errno() == EINTR);
+    if (result < 0) return false;
+    more = zmq_msg_more(part.get()) != 0;
+    if (parts->size() <= parts_max) parts->push_back(std::move(part));
+  }
+  return true;
+}
+
+void Socket::Close() {
+  if (socket_ != nullptr) zmq_close(socket_);
+  socket_ = nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<ZmqContext>> ZmqContext::Create(int io_threads) {
+  KeepFreedChunks();
+  void* context = zmq_ctx_new();
+  if (context == nullptr) return ZmqError("zmq_ctx_new");
+  zmq_ctx_set(context, ZMQ_IO_THREADS, io_threads);
+  zmq_ctx_set(context, ZMQ_MAX_SOCKETS, 4096);  // two a server connection, and the monitors' pairs
+  zmq_ctx_set(context, ZMQ_BLOCKY, 0);
+  return std::unique_ptr<ZmqContext>(new ZmqContext(context));
+}
+
+ZmqContext::~ZmqContext() { zmq_ctx_term(context_); }
+
+absl::StatusOr<Socket> ZmqContext::MakeTensorSocket(int type) {
+  Socket socket(zmq_socket(context_, type));
+  if (socket.get() == nullptr) return ZmqError("zmq_socket");
+  for (const IntOption& limit : kTensorSocketLimits) {
+    ATOLL_RETURN_IF_ERROR(Set(socket, limit.option, limit.value));
+  }
+  // A frame of more bytes closes the connection, before authentication too.
+  const int64_t frame_bytes_max = kChunkBytesMax;
+  if (zmq_setsockopt(socket.get(), ZMQ_MAXMSGSIZE, &frame_bytes_max, sizeof frame_bytes_max) != 0) {
+    return ZmqError("ZMQ_MAXMSGSIZE");
+  }
+  if (type == ZMQ_ROUTER) {
+    // Sending to a peer that is gone is an error, not a silent loss; and nobody can take over
+    // another's connection by choosing its name.
+    ATOLL_RETURN_IF_ERROR(Set(socket, ZMQ_ROUTER_MANDATORY, 1));
+    ATOLL_RETURN_IF_ERROR(Set(socket, ZMQ_ROUTER_HANDOVER, 0));
+  }
+  return socket;
+}
+
+absl::StatusOr<Socket> ZmqContext::MakeInprocSocket(int type) {
+  Socket socket(zmq_socket(context_, type));
+  if (socket.get() == nullptr) return ZmqError("zmq_socket");
+  ATOLL_RETURN_IF_ERROR(Set(socket, ZMQ_LINGER, 0));
+  return socket;
+}
+
+absl::Status SetCurveServer(Socket& socket, const KeyPair& keys) {
+  ATOLL_RETURN_IF_ERROR(Set(socket, ZMQ_CURVE_SERVER, 1));
+  ATOLL_RETURN_IF_ERROR(SetText(socket, ZMQ_CURVE_SECRETKEY, keys.secret_key));
+  // The caller has bound a ZAP handler in this context: without one libzmq lets every key in.
+  return SetText(socket, ZMQ_ZAP_DOMAIN, "atoll");
+}
+
+absl::Status SetCurveClient(Socket& socket, const KeyPair& keys, const std::string& server_key) {
+  ATOLL_RETURN_IF_ERROR(SetText(socket, ZMQ_CURVE_SERVERKEY, server_key));
+  ATOLL_RETURN_IF_ERROR(SetText(socket, ZMQ_CURVE_PUBLICKEY, keys.public_key));
+  return SetText(socket, ZMQ_CURVE_SECRETKEY, keys.secret_key);
+}
+
+TaskQueue::TaskQueue() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  ATOLL_CHECK(descriptor_ >= 0, "eventfd: out of file descriptors");
+}
+
+TaskQueue::~TaskQueue() { close(descriptor_); }
+
+void TaskQueue::Post(std::function<void()> task) {
+  std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  if (tasks_.size() == 1) {
+    const uint64_t one = 1;
+    ATOLL_CHECK(write(descriptor_, &one, sizeof one) == sizeof one);
+  }
+}
+
+void TaskQueue::RunAll() {
+  std::vector<std::function<void()>> tasks;
+  {
+    std::lock_guard lock(mutex_);
+    if (tasks_.empty()) return;
+    tasks.swap(tasks_);
+    uint64_t count;
+    ATOLL_CHECK(read(descriptor_, &count, sizeof count) == sizeof count);
+  }
+  for (std::function<void()>& task : tasks) task();
+}
+
+}  // namespace atl

@@ -1,0 +1,119 @@
+// ZeroMQ sockets and messages as values, and every limit of libzmq that tensor links rely on.
+
+#ifndef ATOLL_COMMON_NET_SOCKET_H_
+#define ATOLL_COMMON_NET_SOCKET_H_
+
+#include <zmq.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/net/security.h"
+#include "common/status.h"
+
+namespace atl {
+
+inline constexpr int kHeaderBytesMax = 1024;
+inline constexpr int64_t kChunkBytesMin = 1024;
+inline constexpr int64_t kChunkBytesMax = int64_t{4} << 20;
+
+class Message {
+ public:
+  Message() { zmq_msg_init(&msg_); }
+  ~Message() { zmq_msg_close(&msg_); }
+  Message(Message&& other) noexcept : Message() { zmq_msg_move(&msg_, &other.msg_); }
+  Message& operator=(Message&& other) noexcept {
+    zmq_msg_move(&msg_, &other.msg_);
+    return *this;
+  }
+
+  // A copy of `text`.
+  static Message Of(absl::string_view text);
+  // Not a copy: `released` runs on some thread once libzmq needs the bytes no more.
+  static Message Borrow(std::span<const std::byte> bytes, std::function<void()> released);
+
+  std::span<const std::byte> bytes() {
+    return {static_cast<const std::byte*>(zmq_msg_data(&msg_)), zmq_msg_size(&msg_)};
+  }
+  absl::string_view text() {
+    return {static_cast<const char*>(zmq_msg_data(&msg_)), zmq_msg_size(&msg_)};
+  }
+  zmq_msg_t* get() { return &msg_; }
+
+ private:
+  zmq_msg_t msg_;
+};
+
+enum class SendOutcome { kSent, kFull, kUnreachable };
+
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(void* socket) : socket_(socket) {}
+  ~Socket() { Close(); }
+  Socket(Socket&& other) noexcept : socket_(std::exchange(other.socket_, nullptr)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(socket_, other.socket_);
+    return *this;
+  }
+
+  // Sends all parts or none, without waiting. Parts are used up when the outcome is kSent.
+  SendOutcome Send(std::span<Message> parts);
+  // Receives one message without waiting; false when there is none. Parts beyond `parts_max` are
+  // thrown away and make `parts` one longer than parts_max.
+  bool Receive(std::vector<Message>* parts, size_t parts_max);
+
+  void* get() const { return socket_; }
+  void Close();
+
+ private:
+  void* socket_ = nullptr;
+};
+
+// A ZeroMQ context. Sockets must be closed before it dies.
+class ZmqContext {
+ public:
+  static absl::StatusOr<std::unique_ptr<ZmqContext>> Create(int io_threads);
+  ~ZmqContext();
+  ZmqContext(const ZmqContext&) = delete;
+  ZmqContext& operator=(const ZmqContext&) = delete;
+
+  // A socket with the limits of tensor links set.
+  absl::StatusOr<Socket> MakeTensorSocket(int type);
+  absl::StatusOr<Socket> MakeInprocSocket(int type);
+
+ private:
+  explicit ZmqContext(void* context) : context_(context) {}
+  void* context_;
+};
+
+absl::Status SetCurveServer(Socket& socket, const KeyPair& keys);
+absl::Status SetCurveClient(Socket& socket, const KeyPair& keys, const std::string& server_key);
+absl::Status ZmqError(absl::string_view what);
+
+// Work for a network thread, from any thread. The descriptor is readable while there is some.
+class TaskQueue {
+ public:
+  TaskQueue();
+  ~TaskQueue();
+  TaskQueue(const TaskQueue&) = delete;
+  TaskQueue& operator=(const TaskQueue&) = delete;
+
+  void Post(std::function<void()> task);
+  void RunAll();  // those posted so far
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> tasks_;  // guarded by mutex_
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_SOCKET_H_

@@ -1,0 +1,45 @@
+#include "common/net/tensor_client.h"
+
+#include "common/net/tensor_client_impl.h"
+
+namespace atl {
+
+absl::StatusOr<std::unique_ptr<TensorClient>> TensorClient::Create(TensorClientOptions options) {
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckChunkBytes(options.chunk_bytes), "tensor link"));
+  auto impl = std::make_unique<Impl>(std::move(options));
+  ATOLL_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<TensorClient>(new TensorClient(std::move(impl)));
+}
+
+TensorClient::TensorClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TensorClient::~TensorClient() = default;
+
+TransferId TensorClient::Push(const ServerAddress& server, const PushId& id, Encoding encoding,
+                              std::span<const float> source, std::shared_ptr<const void> owner,
+                              Duration timeout, PushDone done) {
+  auto transfer = std::make_unique<Impl::Transfer>();
+  transfer->server = server;
+  transfer->is_push = true;
+  transfer->push_id = id;
+  transfer->encoding = encoding;
+  transfer->source = source;
+  transfer->owner = std::move(owner);
+  transfer->push_done = std::move(done);
+  return impl_->Submit(std::move(transfer), timeout);
+}
+
+TransferId TensorClient::Pull(const ServerAddress& server, const PullRequest& request,
+                              std::span<float> destination, Duration timeout, PullDone done) {
+  auto transfer = std::make_unique<Impl::Transfer>();
+  transfer->server = server;
+  transfer->request = request;
+  transfer->encoding = request.encoding;
+  transfer->destination = destination;
+  transfer->pull_done = std::move(done);
+  return impl_->Submit(std::move(transfer), timeout);
+}
+
+void TensorClient::Cancel(TransferId id) { impl_->Cancel(id); }
+LinkCounters TensorClient::counters() const { return impl_->counters(); }
+
+}  // namespace atl

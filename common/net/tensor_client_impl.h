@@ -1,0 +1,132 @@
+// The network thread of a TensorClient; see tensor_client.h. Private to common/net.
+
+#ifndef ATOLL_COMMON_NET_TENSOR_CLIENT_IMPL_H_
+#define ATOLL_COMMON_NET_TENSOR_CLIENT_IMPL_H_
+
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "common/net/chunks.h"
+#include "common/net/tensor_client.h"
+
+namespace atl {
+
+class TensorClient::Impl {
+ public:
+  explicit Impl(TensorClientOptions options)
+      : options_(std::move(options)),
+        pool_(BufferPool::Create(options_.send_bytes_max)),
+        push_pace_(options_.bandwidth_limit_bytes_per_s),
+        pull_pace_(options_.bandwidth_limit_bytes_per_s) {}
+  ~Impl();
+
+  absl::Status Start();
+  LinkCounters counters() const;
+
+  struct Connection;
+
+  // A push or a pull, from the call to its `done`.
+  struct Transfer {
+    TransferId id = 0;
+    ServerAddress server;
+    bool is_push = false;
+    PushId push_id;
+    PullRequest request;
+    Encoding encoding = Encoding::kFloat32;
+    std::span<const float> source;
+    std::shared_ptr<const void> owner;
+    std::span<float> destination;
+    PushDone push_done;
+    PullDone pull_done;
+    Instant opened;
+    Instant deadline;
+
+    Connection* connection = nullptr;
+    uint64_t wire = 0;   // number of the present attempt; 0: none is open
+    Instant not_before;  // of the next attempt
+    int attempts = 0;
+    std::string waiting_for = "a connection";
+    std::string last_error;                  // of attempts that failed
+    std::optional<OutgoingTensor> outgoing;  // a push that was granted
+    int64_t chunk_limit = 0;                 // push: granted to us; pull: granted by us
+    std::optional<IncomingTensor> incoming;  // a pull
+    Version version = kNoVersion;            // of the chunks held
+    bool replied = false;                    // a pull whose PullReply has come in this attempt
+
+    std::string Name() const;
+  };
+
+  // Thread-safe.
+  TransferId Submit(std::unique_ptr<Transfer> transfer, Duration timeout);
+  void Cancel(TransferId id);
+
+ private:
+  void Run();
+  int WaitMs() const;
+  void Begin(std::unique_ptr<Transfer> transfer);
+  absl::StatusOr<Connection*> ConnectionTo(const ServerAddress& server);
+  absl::Status Connect(const ServerAddress& server, Connection* connection);
+
+  void ReadMonitor(Connection& connection);
+  void OnConnectionLost(Connection& connection, const std::string& why);
+  bool ReceiveSome(Connection& connection);
+  void OnFrame(Connection& connection, std::vector<Message>& parts);
+  void OnPushGrant(Transfer& transfer, const v1::PushGrant& grant);
+  void OnPushResult(Transfer& transfer, const v1::PushResult& result);
+  void OnPullReply(Transfer& transfer, const v1::PullReply& reply);
+  void OnPullRefused(Transfer& transfer, const v1::PullRefused& refused);
+  void OnChunk(Transfer& transfer, const v1::Chunk& chunk, Message& payload);
+
+  void Pump();  // opens, sends chunks and credits, ends what is late
+  void Open(Transfer& transfer);
+  bool SendChunk(Transfer& transfer);
+  void SendCredit(Transfer& transfer);
+  void EndLate();
+  int64_t NextCredit(Transfer& transfer, int64_t held);
+  // Ends the attempt; the next one starts after `delay`.
+  void TryAgain(Transfer& transfer, const std::string& why, Duration delay);
+  void End(Transfer& transfer, absl::Status status, PushStatus push_status = PushStatus::kRefused,
+           std::optional<PullRefusal> refusal = std::nullopt);
+  SendOutcome SendFrame(Connection& connection, const v1::Frame& frame, Message* payload = nullptr);
+  void Count(int64_t LinkCounters::*counter, int64_t amount = 1);
+
+  const TensorClientOptions options_;
+  const std::shared_ptr<BufferPool> pool_;
+  const std::shared_ptr<SendAccount> account_ = std::make_shared<SendAccount>();
+  TaskQueue tasks_;
+  std::unique_ptr<ZmqContext> context_;
+  std::atomic<TransferId> next_id_ = 1;
+  mutable std::mutex counters_mutex_;
+  LinkCounters counters_;  // guarded by counters_mutex_
+
+  // The network thread's own.
+  bool stopping_ = false;
+  bool busy_ = false;     // there is more to send at once
+  bool starved_ = false;  // there is a chunk to send as soon as libzmq lets go of others
+  Instant now_;
+  uint64_t next_wire_ = 1;
+  Pace push_pace_;
+  Pace pull_pace_;
+  std::map<TransferId, std::unique_ptr<Transfer>> transfers_;
+  std::map<uint64_t, Transfer*> transfer_of_wire_;
+  std::map<ServerAddress, std::vector<std::unique_ptr<Connection>>> connections_;
+  std::thread thread_;
+};
+
+struct TensorClient::Impl::Connection {
+  Socket dealer;
+  Socket monitor;
+  bool up = false;
+  std::string last_error;
+  size_t transfers = 0;
+  std::shared_ptr<SendAccount> account;
+
+  ~Connection() {
+    if (dealer.get() != nullptr) zmq_socket_monitor(dealer.get(), nullptr, 0);
+  }
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_TENSOR_CLIENT_IMPL_H_

@@ -1,0 +1,241 @@
+// The network thread's loop: connections and their loss, waiting, receiving, deadlines.
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "common/net/tensor_client_impl.h"
+
+namespace atl {
+namespace {
+
+constexpr int kMessagesPerTurn = 32;
+constexpr Duration kTurnMax = std::chrono::milliseconds(100);
+
+Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch()); }
+
+}  // namespace
+
+absl::Status TensorClient::Impl::Start() {
+  ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+TensorClient::Impl::~Impl() {
+  if (thread_.joinable()) {
+    tasks_.Post([this] { stopping_ = true; });
+    thread_.join();
+  }
+}
+
+TransferId TensorClient::Impl::Submit(std::unique_ptr<Transfer> transfer, Duration timeout) {
+  transfer->id = next_id_++;
+  transfer->opened = Now();
+  transfer->deadline = transfer->opened + timeout;
+  const TransferId id = transfer->id;
+  // std::function needs a copyable task; the pointer is released on the network thread.
+  auto shared = std::make_shared<std::unique_ptr<Transfer>>(std::move(transfer));
+  tasks_.Post([this, shared] { Begin(std::move(*shared)); });
+  return id;
+}
+
+void TensorClient::Impl::Cancel(TransferId id) {
+  tasks_.Post([this, id] {
+    const auto it = transfers_.find(id);
+    if (it != transfers_.end()) End(*it->second, absl::CancelledError("cancelled"));
+  });
+}
+
+void TensorClient::Impl::Run() {
+  bool more = false;
+  while (!stopping_) {
+    std::vector<zmq_pollitem_t> items = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0}};
+    for (const auto& [server, connections] : connections_) {
+      for (const auto& connection : connections) {
+        items.push_back({connection->dealer.get(), 0, ZMQ_POLLIN, 0});
+        items.push_back({connection->monitor.get(), 0, ZMQ_POLLIN, 0});
+      }
+    }
+    zmq_poll(items.data(), static_cast<int>(items.size()), more || busy_ ? 0 : WaitMs());
+    now_ = Now();
+    more = false;
+    for (const auto& [server, connections] : connections_) {
+      for (const auto& connection : connections) {
+        ReadMonitor(*connection);
+        more |= ReceiveSome(*connection);
+      }
+    }
+    tasks_.RunAll();
+    Pump();
+  }
+  while (!transfers_.empty()) {
+    End(*transfers_.begin()->second, absl::CancelledError("the client stops"));
+  }
+  tasks_.RunAll();  // transfers submitted meanwhile end in Begin
+  connections_.clear();
+}
+
+int TensorClient::Impl::WaitMs() const {
+  Instant until = now_ + kTurnMax;
+  if (starved_) until = std::min(until, now_ + std::chrono::milliseconds(1));
+  for (const auto& [id, transfer] : transfers_) {
+    until = std::min(until, transfer->deadline);
+    if (transfer->wire == 0) until = std::min(until, std::max(now_, transfer->not_before));
+  }
+  if (!transfers_.empty() && push_pace_.limited()) {
+    for (const Pace* pace : {&push_pace_, &pull_pace_}) {
+      if (!pace->Ready(now_)) until = std::min(until, pace->free_at());
+    }
+  }
+  const Duration wait = std::max(until - Now(), Duration(0));
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+}
+
+void TensorClient::Impl::Begin(std::unique_ptr<Transfer> transfer) {
+  Transfer& added = *transfer;
+  transfers_[added.id] = std::move(transfer);
+  if (stopping_) return End(added, absl::CancelledError("the client stops"));
+  if (transfers_.size() > static_cast<size_t>(options_.transfers_max)) {
+    return End(added, absl::ResourceExhaustedError(
+                          absl::StrCat("more than ", options_.transfers_max, " transfers")));
+  }
+  const absl::Status job = CheckJob(added.is_push ? added.push_id.job : added.request.job);
+  if (!job.ok()) return End(added, job);
+  absl::StatusOr<Connection*> connection = ConnectionTo(added.server);
+  if (!connection.ok()) return End(added, connection.status());
+  added.connection = *connection;
+  ++added.connection->transfers;
+  if (!added.is_push) {
+    added.incoming.emplace(added.encoding, added.destination, options_.chunk_bytes);
+  }
+}
+
+absl::StatusOr<TensorClient::Impl::Connection*> TensorClient::Impl::ConnectionTo(
+    const ServerAddress& server) {
+  auto& connections = connections_[server];
+  if (connections.empty()) {
+    for (int i = 0; i < std::max(1, options_.connections_per_server); ++i) {
+      auto connection = std::make_unique<Connection>();
+      const absl::Status connected = Connect(server, connection.get());
+      if (!connected.ok()) {
+        connections_.erase(server);
+        return connected;
+      }
+      connections.push_back(std::move(connection));
+    }
+  }
+  return std::min_element(connections.begin(), connections.end(),
+                          [](const auto& a, const auto& b) { return a->transfers < b->transfers; })
+      ->get();
+}
+
+absl::Status TensorClient::Impl::Connect(const ServerAddress& server, Connection* connection) {
+  ATOLL_RETURN_IF_ERROR(CheckSecurity(options_.security, server.endpoint, server.public_key));
+  connection->account = std::make_shared<SendAccount>(account_);
+  ATOLL_ASSIGN_OR_RETURN(connection->dealer, context_->MakeTensorSocket(ZMQ_DEALER));
+  if (!server.public_key.empty()) {
+    ATOLL_RETURN_IF_ERROR(
+        SetCurveClient(connection->dealer, options_.security.keys, server.public_key));
+  }
+  // Connections come and go unseen unless they are watched.
+  const std::string monitor =
+      absl::StrFormat("inproc://monitor-%p", static_cast<const void*>(connection));
+  if (zmq_socket_monitor(connection->dealer.get(), monitor.c_str(),
+                         ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
+                             ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                             ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_CONNECT_RETRIED) !=
+      0) {
+    return ZmqError("zmq_socket_monitor");
+  }
+  ATOLL_ASSIGN_OR_RETURN(connection->monitor, context_->MakeInprocSocket(ZMQ_PAIR));
+  if (zmq_connect(connection->monitor.get(), monitor.c_str()) != 0) return ZmqError(monitor);
+  if (zmq_connect(connection->dealer.get(), server.endpoint.c_str()) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(server.endpoint, ": ", zmq_strerror(zmq_errno())));
+  }
+  return absl::OkStatus();
+}
+
+void TensorClient::Impl::ReadMonitor(Connection& connection) {
+  std::vector<Message> parts;
+  while (connection.monitor.Receive(&parts, 2)) {
+    uint16_t event = 0;
+    if (parts[0].bytes().size() >= sizeof event) {
+      std::memcpy(&event, parts[0].bytes().data(), sizeof event);
+    }
+    switch (event) {
+      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        connection.up = true;
+        break;
+      case ZMQ_EVENT_DISCONNECTED:
+        OnConnectionLost(connection, "the connection was lost");
+        break;
+      case ZMQ_EVENT_CONNECT_RETRIED:
+        if (connection.last_error.empty()) connection.last_error = "nobody answers there";
+        break;
+      case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+        OnConnectionLost(connection, "the server does not know our key");
+        for (auto it = transfers_.begin(); it != transfers_.end();) {
+          Transfer& transfer = *(it++)->second;
+          if (transfer.connection != &connection) continue;
+          End(transfer, absl::UnauthenticatedError("the server does not know our key; add our "
+                                                   "public key to its list of clients"));
+        }
+        break;
+      case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        OnConnectionLost(connection,
+                         "the handshake failed: check that both ends use keys, and "
+                         "that the server's is the right one");
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+void TensorClient::Impl::OnConnectionLost(Connection& connection, const std::string& why) {
+  connection.up = false;
+  connection.last_error = why;
+  for (const auto& [id, transfer] : transfers_) {
+    if (transfer->connection == &connection && transfer->wire != 0) {
+      TryAgain(*transfer, why, Duration(0));
+    }
+  }
+}
+
+bool TensorClient::Impl::ReceiveSome(Connection& connection) {
+  std::vector<Message> parts;
+  for (int i = 0; i < kMessagesPerTurn; ++i) {
+    if (!connection.dealer.Receive(&parts, 2)) return false;
+    OnFrame(connection, parts);
+  }
+  return true;
+}
+
+void TensorClient::Impl::EndLate() {
+  for (auto it = transfers_.begin(); it != transfers_.end();) {
+    Transfer& transfer = *(it++)->second;
+    if (now_ < transfer.deadline) continue;
+    std::string why = absl::StrCat("not done after ", Seconds(now_ - transfer.opened),
+                                   " s, still waiting for ", transfer.waiting_for);
+    const std::string& error =
+        transfer.last_error.empty() ? transfer.connection->last_error : transfer.last_error;
+    if (!error.empty()) absl::StrAppend(&why, " (last trouble: ", error, ")");
+    End(transfer, absl::DeadlineExceededError(why));
+  }
+}
+
+LinkCounters TensorClient::Impl::counters() const {
+  std::lock_guard lock(counters_mutex_);
+  return counters_;
+}
+
+void TensorClient::Impl::Count(int64_t LinkCounters::*counter, int64_t amount) {
+  std::lock_guard lock(counters_mutex_);
+  counters_.*counter += amount;
+}
+
+}  // namespace atl

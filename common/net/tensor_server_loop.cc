@@ -1,0 +1,243 @@
+// The network thread's loop: waiting, receiving, authentication, sending of pulled tensors.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "common/check.h"
+#include "common/net/tensor_server_impl.h"
+
+namespace atl {
+namespace {
+
+constexpr int kMessagesPerTurn = 64;
+constexpr int kChunksPerTurn = 8;
+constexpr Duration kIdleCheckInterval = std::chrono::milliseconds(200);
+
+Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch()); }
+
+}  // namespace
+
+absl::Status TensorServer::Impl::Start() {
+  ATOLL_RETURN_IF_ERROR(CheckSecurity(options_.security, options_.endpoint));
+  ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
+  ATOLL_ASSIGN_OR_RETURN(router_, context_->MakeTensorSocket(ZMQ_ROUTER));
+  if (!options_.security.keys.empty()) {
+    for (const std::string& key : options_.security.allowed_client_keys) {
+      std::array<uint8_t, 32> raw;
+      zmq_z85_decode(raw.data(), key.c_str());
+      allowed_keys_.emplace(reinterpret_cast<const char*>(raw.data()), raw.size());
+    }
+    ATOLL_ASSIGN_OR_RETURN(zap_, context_->MakeInprocSocket(ZMQ_REP));
+    if (zmq_bind(zap_.get(), "inproc://zeromq.zap.01") != 0) return ZmqError("ZAP");
+    ATOLL_RETURN_IF_ERROR(SetCurveServer(router_, options_.security.keys));
+  }
+  if (zmq_bind(router_.get(), options_.endpoint.c_str()) != 0) return ZmqError(options_.endpoint);
+  std::array<char, 256> bound;
+  size_t size = bound.size();
+  if (zmq_getsockopt(router_.get(), ZMQ_LAST_ENDPOINT, bound.data(), &size) != 0) {
+    return ZmqError(options_.endpoint);
+  }
+  // The host as it was given (libzmq writes IPv4 as mapped IPv6), the port as it was found.
+  const std::string& given = options_.endpoint;
+  endpoint_ = given.substr(0, given.rfind(':')) + std::strrchr(bound.data(), ':');
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+TensorServer::Impl::~Impl() {
+  if (thread_.joinable()) {
+    tasks_.Post([this] { stopping_ = true; });
+    thread_.join();
+  }
+}
+
+void TensorServer::Impl::Run() {
+  bool more = false;
+  while (!stopping_) {
+    zmq_pollitem_t items[] = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0},
+                              {router_.get(), 0, ZMQ_POLLIN, 0},
+                              {zap_.get(), 0, ZMQ_POLLIN, 0}};
+    zmq_poll(items, zap_.get() != nullptr ? 3 : 2, more ? 0 : WaitMs());
+    now_ = Now();
+    tasks_.RunAll();
+    if (items[2].revents != 0) AnswerAuthentication();
+    more = ReceiveSome();
+    more |= SendChunks();
+    if (now_ >= next_idle_check_) DropIdle();
+  }
+}
+
+int TensorServer::Impl::WaitMs() const {
+  Instant until = now_ + kIdleCheckInterval;
+  if (starved_) until = std::min(until, now_ + std::chrono::milliseconds(2));
+  if (pace_.limited()) until = std::min(until, std::max(now_, pace_.free_at()));
+  return static_cast<int>(
+      std::chrono::ceil<std::chrono::milliseconds>(std::max(until - Now(), Duration(0))).count());
+}
+
+bool TensorServer::Impl::ReceiveSome() {
+  std::vector<Message> parts;
+  for (int i = 0; i < kMessagesPerTurn; ++i) {
+    if (!router_.Receive(&parts, 3)) return false;
+    OnFrame(std::string(parts[0].text()), parts);
+    // Keep pullers supplied while pushers keep us busy.
+    if (i % kChunksPerTurn == kChunksPerTurn - 1) SendChunks();
+  }
+  return true;
+}
+
+void TensorServer::Impl::OnFrame(const std::string& peer, std::vector<Message>& parts) {
+  v1::Frame frame;
+  absl::Status status = absl::InvalidArgumentError("a message has one or two frames");
+  if (parts.size() == 2 || parts.size() == 3) {
+    status = ParseFrame(parts[1].text(), parts.size() == 3, &frame);
+  }
+  const Route route{peer, frame.transfer()};
+  if (status.ok()) {
+    switch (frame.body_case()) {
+      case v1::Frame::kPushOpen:
+        return OnPushOpen(route, frame.push_open());
+      case v1::Frame::kChunk:
+        return OnChunk(route, frame.chunk(), parts[2]);
+      case v1::Frame::kPullOpen:
+        return OnPullOpen(route, frame.pull_open());
+      case v1::Frame::kPullCredit:
+        return OnPullCredit(route, frame.pull_credit().chunk_limit());
+      case v1::Frame::kCancel:
+        return OnCancel(route);
+      default:
+        status = absl::InvalidArgumentError("a frame that only servers send");
+    }
+  }
+  Count(&LinkCounters::frames_refused);
+  // The opening of a transfer is answered, so that its client need not wait for its timeout.
+  if (frame.has_push_open()) {
+    SendPushResult(route, v1::PushResult::REFUSED, std::string(status.message()));
+  } else if (frame.has_pull_open()) {
+    SendPullRefused(route, v1::PullRefused::BAD_REQUEST, kNoVersion, std::string(status.message()));
+  }
+}
+
+// ZAP (ZeroMQ RFC 27): version, request, domain, address, identity, mechanism, key.
+void TensorServer::Impl::AnswerAuthentication() {
+  std::vector<Message> parts;
+  while (zap_.Receive(&parts, 7)) {
+    const bool known = parts.size() == 7 && parts[0].text() == "1.0" &&
+                       parts[2].text() == "atoll" && parts[5].text() == "CURVE" &&
+                       allowed_keys_.count(std::string(parts[6].text())) > 0;
+    Message answer[] = {Message::Of("1.0"),
+                        Message::Of(parts.size() > 1 ? parts[1].text() : absl::string_view()),
+                        Message::Of(known ? "200" : "400"),
+                        Message::Of(known ? "OK" : "this client key is not on the server's list"),
+                        Message::Of(""),
+                        Message::Of("")};
+    zap_.Send(answer);
+    if (!known) Count(&LinkCounters::frames_refused);
+  }
+}
+
+SendOutcome TensorServer::Impl::SendFrame(const Route& route, const v1::Frame& frame,
+                                          Message* payload) {
+  Message parts[3] = {Message::Of(route.peer), Message::Of(frame.SerializeAsString()), Message()};
+  if (payload != nullptr) parts[2] = std::move(*payload);
+  return router_.Send(std::span(parts, payload != nullptr ? 3 : 2));
+}
+
+// Sends at most a few chunks: highest priority first, equal ones in turn. It stops where credits,
+// the pace or the bound on unsent bytes do.
+bool TensorServer::Impl::SendChunks() {
+  starved_ = false;
+  for (int sent = 0; sent < kChunksPerTurn && pace_.Ready(now_); ++sent) {
+    Pull* best = nullptr;
+    // From the one after the last served, round to it.
+    auto it = pulls_.upper_bound(last_served_);
+    for (size_t i = 0; i < pulls_.size(); ++i, ++it) {
+      if (it == pulls_.end()) it = pulls_.begin();
+      Pull& pull = it->second;
+      if (!pull.outgoing || pull.outgoing->next() >= pull.chunk_limit) continue;
+      const int64_t bytes = pull.outgoing->next_bytes();
+      if (account_->bytes() + bytes > options_.send_bytes_max &&
+          peers_[pull.route.peer].account->bytes() >= 2 * bytes) {
+        starved_ = true;
+        continue;
+      }
+      if (best == nullptr || pull.open.priority() > best->open.priority()) best = &pull;
+    }
+    if (best == nullptr) return false;
+    SendChunk(*best);
+  }
+  return pace_.Ready(now_);
+}
+
+void TensorServer::Impl::SendChunk(Pull& pull) {
+  const Route route = pull.route;
+  last_served_ = route;
+  const int64_t bytes = pull.outgoing->next_bytes();
+  v1::Frame frame = MakeFrame(route.transfer);
+  Message payload = pull.outgoing->Next(*pool_, peers_[route.peer].account, frame.mutable_chunk());
+  if (SendFrame(route, frame, &payload) != SendOutcome::kSent) {
+    Count(&LinkCounters::transfers_failed);
+    return EndPull(route);
+  }
+  pace_.Spend(bytes, now_);
+  Count(&LinkCounters::payload_bytes_sent, bytes);
+  pull.active = now_;
+  if (pull.outgoing->done()) {
+    CountDone(pull.opened);
+    EndPull(route);
+  }
+}
+
+void TensorServer::Impl::DropIdle() {
+  next_idle_check_ = now_ + kIdleCheckInterval;
+  const Instant oldest = now_ - options_.idle_timeout;
+  std::vector<PushId> idle_pushes;
+  for (const auto& [id, push] : pushes_) {
+    if (push.stage == Push::kReceiving && push.active < oldest) idle_pushes.push_back(id);
+  }
+  for (const PushId& id : idle_pushes) {
+    EndPush(pushes_.at(id), v1::PushResult::TRY_AGAIN, "no chunk came for too long");
+  }
+  std::vector<Route> idle_pulls;
+  for (const auto& [route, pull] : pulls_) {
+    if (pull.outgoing && pull.active < oldest) idle_pulls.push_back(route);
+  }
+  for (const Route& route : idle_pulls) {
+    Count(&LinkCounters::transfers_failed);
+    EndPull(route);
+  }
+  if (!waiting_.empty()) AdmitWaiting();
+}
+
+bool TensorServer::Impl::AddTransfer(const std::string& peer) {
+  Peer& entry = peers_[peer];
+  if (entry.account == nullptr) entry.account = std::make_shared<SendAccount>(account_);
+  if (entry.transfers >= options_.transfers_per_client_max) return false;
+  ++entry.transfers;
+  return true;
+}
+
+void TensorServer::Impl::RemoveTransfer(const std::string& peer) {
+  const auto it = peers_.find(peer);
+  ATOLL_CHECK(it != peers_.end() && it->second.transfers > 0);
+  if (--it->second.transfers == 0) peers_.erase(it);
+}
+
+LinkCounters TensorServer::Impl::counters() const {
+  std::lock_guard lock(counters_mutex_);
+  return counters_;
+}
+
+void TensorServer::Impl::Count(int64_t LinkCounters::*counter, int64_t amount) {
+  std::lock_guard lock(counters_mutex_);
+  counters_.*counter += amount;
+}
+
+void TensorServer::Impl::CountDone(Instant opened) {
+  std::lock_guard lock(counters_mutex_);
+  ++counters_.transfers_done;
+  counters_.transfer_seconds += Seconds(now_ - opened);
+}
+
+}  // namespace atl
