@@ -34,7 +34,9 @@ Nanos LatencyNs(const Problem& problem, int link) {
 
 Path PathOf(const Problem& problem, const Pipeline& pipeline) {
   const int n = pipeline.chunk_count;
-  const auto chunk = [&](int i) -> const Chunk& { return problem.chunks[pipeline.first_chunk + i]; };
+  const auto chunk = [&](int i) -> const Chunk& {
+    return problem.chunks[pipeline.first_chunk + i];
+  };
   const auto forward = [&](int i) {
     return TransferNs(problem, chunk(i).forward_link, chunk(i).forward_bytes);
   };
@@ -47,8 +49,8 @@ Path PathOf(const Problem& problem, const Pipeline& pipeline) {
   path.tail.assign(n, chunk(0).weight_ns);
   for (int i = 1; i < n; ++i) {
     path.reach[i] = path.reach[i - 1] + chunk(i - 1).forward_ns + forward(i - 1);
-    path.tail[i] = std::max(chunk(i).weight_ns, backward(i - 1) + chunk(i - 1).backward_ns +
-                                                    path.tail[i - 1]);
+    path.tail[i] =
+        std::max(chunk(i).weight_ns, backward(i - 1) + chunk(i - 1).backward_ns + path.tail[i - 1]);
   }
   path.turn_round[n - 1] = chunk(n - 1).forward_ns + chunk(n - 1).backward_ns;
   for (int i = n - 2; i >= 0; --i) {
@@ -119,8 +121,7 @@ void RaiseByLinks(const Problem& problem, const std::vector<Path>& paths, Bound&
       // After the last byte has left: its latency, the rest of the round trip, what follows it.
       add(chunk.forward_link, m * chunk.forward_bytes, path.reach[i] + chunk.forward_ns,
           LatencyNs(problem, chunk.forward_link) + path.turn_round[i + 1] + path.tail[i + 1]);
-      add(chunk.backward_link, m * chunk.backward_bytes,
-          path.reach[i + 1] + path.turn_round[i + 1],
+      add(chunk.backward_link, m * chunk.backward_bytes, path.reach[i + 1] + path.turn_round[i + 1],
           LatencyNs(problem, chunk.backward_link) + chunk.backward_ns + path.tail[i]);
     }
   }
@@ -182,7 +183,8 @@ Bound MakespanBound(const Problem& problem) {
   const std::vector<Path> paths = PathsOf(problem);
   Bound bound;
   for (size_t p = 0; p < paths.size(); ++p) {
-    Raise(bound, paths[p].turn_round[0] + problem.chunks[problem.pipelines[p].first_chunk].weight_ns,
+    Raise(bound,
+          paths[p].turn_round[0] + problem.chunks[problem.pipelines[p].first_chunk].weight_ns,
           "one micro-batch through pipeline", static_cast<int>(p));
   }
   const std::vector<Load> loads = LoadsOf(problem, paths);

@@ -278,13 +278,13 @@ class Engine {
     }
     if (left_ > 0) {
       result_.verdict = Verdict::kStuck;
-      result_.reason = absl::StrCat("the schedule waits for itself: ", left_,
-                                    " operations can never start");
+      result_.reason =
+          absl::StrCat("the schedule waits for itself: ", left_, " operations can never start");
     } else if (result_.verdict == Verdict::kOutOfMemory) {
-      result_.reason = absl::StrCat(
-          "device ", oom_device_, " runs out of memory at ", ToString(oom_op_), ": needs ",
-          result_.devices[oom_device_].peak_bytes, " bytes for activations, has ",
-          problem_.devices[oom_device_].memory_bytes);
+      result_.reason =
+          absl::StrCat("device ", oom_device_, " runs out of memory at ", ToString(oom_op_),
+                       ": needs ", result_.devices[oom_device_].peak_bytes,
+                       " bytes for activations, has ", problem_.devices[oom_device_].memory_bytes);
     }
   }
 

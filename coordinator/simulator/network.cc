@@ -18,9 +18,9 @@ absl::Status ValidateTrunk(const Trunk& trunk, size_t index) {
   Nanos before = 0;
   for (const BandwidthStep& step : trunk.trace) {
     if (step.from_ns <= before || !std::isfinite(step.bytes_per_s) || step.bytes_per_s < 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "trunk ", index, ": trace step at ", step.from_ns, " ns must come after ", before,
-          " ns and have a bandwidth of at least 0, not ", step.bytes_per_s));
+      return absl::InvalidArgumentError(
+          absl::StrCat("trunk ", index, ": trace step at ", step.from_ns, " ns must come after ",
+                       before, " ns and have a bandwidth of at least 0, not ", step.bytes_per_s));
     }
     before = step.from_ns;
   }
@@ -110,8 +110,7 @@ absl::Status Validate(const Network& network) {
       return absl::InvalidArgumentError(absl::StrCat("link ", i, ": there is no lane ", link.lane));
     }
     for (const Edge& edge : link.edges) {
-      ATOLL_RETURN_IF_ERROR(
-          Annotate(ValidateEdge(network, link, edge), absl::StrCat("link ", i)));
+      ATOLL_RETURN_IF_ERROR(Annotate(ValidateEdge(network, link, edge), absl::StrCat("link ", i)));
     }
   }
   return absl::OkStatus();
@@ -124,8 +123,8 @@ Split SplitTransfer(double bytes, absl::Span<const EdgeOffer> offers) {
   std::vector<int> set_of_group;
   for (size_t e = 0; e < offers.size(); ++e) {
     const int set = offers[e].conflict_set;
-    const auto found = set < 0 ? set_of_group.end()
-                               : std::find(set_of_group.begin(), set_of_group.end(), set);
+    const auto found =
+        set < 0 ? set_of_group.end() : std::find(set_of_group.begin(), set_of_group.end(), set);
     if (found == set_of_group.end()) {
       groups.push_back({static_cast<int>(e)});
       set_of_group.push_back(set < 0 ? -1 - static_cast<int>(e) : set);

@@ -8,9 +8,10 @@
 // edges being added by rising a_e while a_e is less than that. At most one edge of a conflict set
 // takes part in a transfer (NVLink or PCIe within one kernel, for example).
 //
-// Trunks model what several links share: a network card, a site's uplink. An exclusive trunk carries
-// one transfer at a time at full speed, in the order asked; a fair trunk divides its bandwidth
-// max-min fairly among the links that are sending. A trunk's bandwidth may follow a trace.
+// Trunks model what several links share: a network card, a site's uplink. An exclusive trunk
+// carries one transfer at a time at full speed, in the order asked; a fair trunk divides its
+// bandwidth max-min fairly among the links that are sending. A trunk's bandwidth may follow a
+// trace.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_NETWORK_H_
 #define ATOLL_COORDINATOR_SIMULATOR_NETWORK_H_
@@ -87,8 +88,8 @@ struct EdgeOffer {
   int conflict_set = -1;
 };
 
-// How a transfer is split. `arrival_ns` is relative to the moment of asking; `bytes[e]` is what edge
-// e carries (0: not used).
+// How a transfer is split. `arrival_ns` is relative to the moment of asking; `bytes[e]` is what
+// edge e carries (0: not used).
 struct Split {
   double arrival_ns = 0;
   std::vector<double> bytes;

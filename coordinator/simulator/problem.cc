@@ -20,8 +20,7 @@ absl::Status ValidateChunk(const Problem& problem, const Chunk& chunk) {
   if (chunk.device < 0 || chunk.device >= static_cast<int>(problem.devices.size())) {
     return Bad("no such device", chunk.device);
   }
-  for (const Nanos t :
-       {chunk.forward_ns, chunk.backward_ns, chunk.weight_ns, chunk.optimizer_ns}) {
+  for (const Nanos t : {chunk.forward_ns, chunk.backward_ns, chunk.weight_ns, chunk.optimizer_ns}) {
     if (t < 0 || t > kForever / 1024) return Bad("impossible duration, ns", t);
   }
   if (chunk.activation_bytes < 0 || chunk.weight_bytes < 0 ||
@@ -47,8 +46,7 @@ absl::Status ValidatePipelines(const Problem& problem) {
     if (pipeline.micro_batches < 1) return Bad("micro-batches", pipeline.micro_batches);
     if (pipeline.first_chunk < 0 || pipeline.chunk_count < 1 ||
         pipeline.chunk_count > chunks - pipeline.first_chunk) {
-      return Bad("a pipeline's chunks lie outside the problem; it starts at",
-                 pipeline.first_chunk);
+      return Bad("a pipeline's chunks lie outside the problem; it starts at", pipeline.first_chunk);
     }
     passes += int64_t{pipeline.micro_batches} * pipeline.chunk_count;
     for (int c = 0; c < pipeline.chunk_count; ++c) ++seen[pipeline.first_chunk + c];
@@ -121,8 +119,8 @@ absl::Status Validate(const Problem& problem, const Schedule& schedule) {
         return absl::InvalidArgumentError(absl::StrCat(where, ": no such operation"));
       }
       if (problem.chunks[op.chunk].device != static_cast<int>(d)) {
-        return absl::InvalidArgumentError(absl::StrCat(where, ": the chunk is on device ",
-                                                       problem.chunks[op.chunk].device));
+        return absl::InvalidArgumentError(
+            absl::StrCat(where, ": the chunk is on device ", problem.chunks[op.chunk].device));
       }
       const int64_t index = base[op.chunk] + 3 * op.micro_batch + static_cast<int>(op.kind);
       if (seen[index]) return absl::InvalidArgumentError(absl::StrCat(where, ": appears twice"));

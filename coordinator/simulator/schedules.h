@@ -2,7 +2,8 @@
 // search (greedy, zero-bubble, V-shaped) is in search.h.
 //
 // All return the order of every device for the whole problem, any number of replicas. An unsplit
-// chunk (weight_ns = 0) has no W; where a rule knows no W of its own, a split chunk's W follows its B.
+// chunk (weight_ns = 0) has no W; where a rule knows no W of its own, a split chunk's W follows its
+// B.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_SCHEDULES_H_
 #define ATOLL_COORDINATOR_SIMULATOR_SCHEDULES_H_

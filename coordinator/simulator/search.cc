@@ -12,9 +12,9 @@ namespace atl::sim {
 namespace {
 
 std::string Describe(const GreedyPolicy& policy) {
-  std::string text = policy.prefer == GreedyPolicy::Prefer::kBackward      ? "greedy B>F>W"
-                     : policy.prefer == GreedyPolicy::Prefer::kForward     ? "greedy F>B>W"
-                                                                           : "compact zero-bubble";
+  std::string text = policy.prefer == GreedyPolicy::Prefer::kBackward  ? "greedy B>F>W"
+                     : policy.prefer == GreedyPolicy::Prefer::kForward ? "greedy F>B>W"
+                                                                       : "compact zero-bubble";
   if (policy.forward_patience > 0) {
     absl::StrAppend(&text, ", F waits ", std::round(policy.forward_patience * 100) / 100);
   }
@@ -108,9 +108,8 @@ bool AnySplit(const Problem& problem) {
 std::vector<int> RoundTripLimits(const Problem& problem, double overrun) {
   std::vector<int> limits(problem.chunks.size(), 1);
   const auto transfer = [&](int link, int64_t bytes) {
-    return link == kNoLink
-               ? Nanos{0}
-               : AloneTransferNs(problem.network, problem.network.links[link], bytes);
+    return link == kNoLink ? Nanos{0}
+                           : AloneTransferNs(problem.network, problem.network.links[link], bytes);
   };
   for (const Pipeline& pipeline : problem.pipelines) {
     Nanos back_ns = 0;  // from the end of the chunk's F to the start of its B
@@ -155,8 +154,8 @@ GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool 
       policy.forward_patience = rng.Uniform() * 1.5;
       break;
     case 1:
-      policy.prefer = std::vector{Prefer::kBackward, Prefer::kWarmForward,
-                                  Prefer::kForward}[rng.Below(3)];
+      policy.prefer =
+          std::vector{Prefer::kBackward, Prefer::kWarmForward, Prefer::kForward}[rng.Below(3)];
       break;
     case 2:
       policy.flip_chance = rng.Chance(0.5) ? 0 : rng.Uniform() * 0.1;
@@ -254,7 +253,9 @@ void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64
     if (found.schedule.device_ops[d].size() > 1) devices.push_back(d);
   }
   if (devices.empty()) return;
-  const auto value = [&](const Result& r) { return std::pair(ValueOf(r, objective), r.makespan_ns); };
+  const auto value = [&](const Result& r) {
+    return std::pair(ValueOf(r, objective), r.makespan_ns);
+  };
   for (int i = 0; i < tries; ++i) {
     std::vector<Op>& ops = found.schedule.device_ops[devices[rng.Below(devices.size())]];
     const size_t from = rng.Below(ops.size());
@@ -310,7 +311,8 @@ absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view n
   }
   if (name == "jeeves-search" || name == "best") return Search(problem, options);
   std::string known;
-  for (const std::string& n : ScheduleNames()) absl::StrAppend(&known, known.empty() ? "" : ", ", n);
+  for (const std::string& n : ScheduleNames())
+    absl::StrAppend(&known, known.empty() ? "" : ", ", n);
   return absl::InvalidArgumentError(
       absl::StrCat("there is no schedule \"", name, "\"; there are: ", known));
 }

@@ -6,8 +6,8 @@
 // reserved when F starts; F waits while it would not fit, and while it would leave too little room
 // for the oldest micro-batch on the device to finish, so that no schedule can block itself.
 //
-// Greedy schedules show anomalies (more bandwidth, longer time), so Search() tries many policies and
-// keeps the best. All of it is deterministic in the seed.
+// Greedy schedules show anomalies (more bandwidth, longer time), so Search() tries many policies
+// and keeps the best. All of it is deterministic in the seed.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_SEARCH_H_
 #define ATOLL_COORDINATOR_SIMULATOR_SEARCH_H_
@@ -61,7 +61,7 @@ Nanos ValueOf(const Result& result, Objective objective);
 
 struct SearchOptions {
   Objective objective = Objective::kMakespan;
-  int restarts = 64;       // simulations to spend, at least 1
+  int restarts = 64;  // simulations to spend, at least 1
   uint64_t seed = 1;
   // Asked between simulations; true ends the search early (a time budget, kept by the caller).
   std::function<bool()> stop;

@@ -43,8 +43,7 @@ class ListPicker {
 
 }  // namespace
 
-Result SimulateUnchecked(const Problem& problem, const Schedule& schedule,
-                         const Options& options) {
+Result SimulateUnchecked(const Problem& problem, const Schedule& schedule, const Options& options) {
   Engine<ListPicker> engine(problem, options);
   ListPicker picker(problem, schedule, engine.pipeline_of());
   return engine.Run(picker);

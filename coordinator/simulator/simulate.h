@@ -1,9 +1,9 @@
 // Plays one training step of a problem under a schedule: the discrete-event simulator.
 //
-// Time is integer nanoseconds. A device runs one operation at a time, without preemption. Everything
-// that happens at one instant is applied before anybody starts something new, in an order fixed by
-// the input alone; so the same input always gives the same output. About 10 million events a second
-// on one core (the planner benchmark measures it).
+// Time is integer nanoseconds. A device runs one operation at a time, without preemption.
+// Everything that happens at one instant is applied before anybody starts something new, in an
+// order fixed by the input alone; so the same input always gives the same output. About 10 million
+// events a second on one core (the planner benchmark measures it).
 //
 //   auto result = Simulate(problem, schedule, {});
 //   if (result.ok() && result->verdict == Verdict::kFits) use(result->makespan_ns);
@@ -53,8 +53,8 @@ struct DeviceUse {
 
 struct Result {
   Verdict verdict = Verdict::kFits;
-  std::string reason;        // of a verdict other than kFits: which device, how much, when
-  Nanos makespan_ns = 0;     // everything done, synchronisation and optimizer included
+  std::string reason;     // of a verdict other than kFits: which device, how much, when
+  Nanos makespan_ns = 0;  // everything done, synchronisation and optimizer included
   // Longest time from a device's first to its last operation: the time between steps in the long
   // run when each stage may start the next step as soon as it is done with this one.
   Nanos period_ns = 0;

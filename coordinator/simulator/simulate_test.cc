@@ -80,11 +80,8 @@ TEST_CASE("Interleaving divides the fill by the number of chunks") {
 }
 
 TEST_CASE("Zero-bubble H1 loses (p-1)(F+B-W), H2 nothing, with equal F, B, W") {
-  const Problem problem = MakeUniform({.stages = 4,
-                                       .micro_batches = 12,
-                                       .forward_ns = 10,
-                                       .backward_ns = 10,
-                                       .weight_ns = 10});
+  const Problem problem = MakeUniform(
+      {.stages = 4, .micro_batches = 12, .forward_ns = 10, .backward_ns = 10, .weight_ns = 10});
   const Result h1 = Play(problem, *ZeroBubbleH1(problem));
   CHECK(h1.period_ns == 12 * 30 + 3 * 10);
   for (const DeviceUse& device : h1.devices) CHECK(device.peak_bytes <= 4 << 20);

@@ -180,7 +180,8 @@ Nanos Transport::StartSplit(Nanos now, const Waiting& message) {
   }
   const Split split = SplitTransfer(message.bytes, offers);
   Nanos sent_ns = now;
-  Nanos arrive_ns = now;
+  // Without bytes no edge carries anything, but the news still takes the quickest edge's latency.
+  Nanos arrive_ns = message.bytes > 0 ? now : now + CeilNs(split.arrival_ns);
   Nanos latency_ns = 0;
   for (size_t e = 0; e < link.edges.size(); ++e) {
     if (split.bytes[e] <= 0) continue;
@@ -300,8 +301,9 @@ void Transport::ShareRates(Nanos now) {
 
 double Transport::TrunkRate(int trunk, Nanos now) const {
   const Trunk& t = network_.trunks[trunk];
-  const auto after = std::upper_bound(t.trace.begin(), t.trace.end(), now,
-                                      [](Nanos n, const BandwidthStep& s) { return n < s.from_ns; });
+  const auto after =
+      std::upper_bound(t.trace.begin(), t.trace.end(), now,
+                       [](Nanos n, const BandwidthStep& s) { return n < s.from_ns; });
   return (after == t.trace.begin() ? t.bytes_per_s : std::prev(after)->bytes_per_s) * 1e-9;
 }
 
