@@ -19,6 +19,8 @@ constexpr int64_t kTaskElements = 1 << 16;
 // Elements handled at a time inside a task, so that the weighted sum of many deltas stays in the
 // first-level cache while each delta is read once.
 constexpr int64_t kTile = 1024;
+// Deltas read in one pass: more streams than the processor's prefetchers follow would stall.
+constexpr int64_t kSideBySide = 4;
 
 ATOLL_INLINE V16 LoadDelta(const void* data, bool bf16, int64_t i) {
   return bf16 ? simd::FromBfloat16(static_cast<const Bfloat16*>(data) + i)
@@ -33,48 +35,99 @@ float DeltaAt(const DeltaView& delta, int64_t i) {
   return value;
 }
 
-// g (+)= weight * delta over n elements, a multiple of kLanes.
-ATOLL_INLINE void AddDelta(float* g, const void* data, bool bf16, int64_t begin, int64_t n,
-                           float weight, bool first) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 term = LoadDelta(data, bf16, begin + i) * weight;
-    simd::Store(g + i, first ? term : simd::Load(g + i) + term);
-  }
-}
-
 ATOLL_INLINE void NesterovUpdate(float* theta, float* velocity, V16 g, float eta, float mu) {
   const V16 v = simd::Load(velocity) * mu + g;
   simd::Store(velocity, v);
   simd::Store(theta, simd::Load(theta) - (v * mu + g) * eta);
 }
 
-// Elements [begin, begin + n), n a multiple of kLanes.
-ATOLL_KERNEL(NesterovBlock,
-             (float* theta, float* velocity, const WeightedDelta* deltas, int64_t k, int64_t begin,
-              int64_t n, float eta, float mu),
-             (theta, velocity, deltas, k, begin, n, eta, mu)) {
-  if (k == 1 && deltas[0].delta.dtype == DType::kFloat32) {
-    const float* delta = static_cast<const float*>(deltas[0].delta.data);
-    const float weight = deltas[0].weight;
-    for (int64_t i = begin; i < begin + n; i += kLanes) {
-      NesterovUpdate(theta + i, velocity + i, simd::Load(delta + i) * weight, eta, mu);
-    }
-    return;
+// What AddDeltas does with the sum g of weighted deltas so far.
+struct OuterStep {
+  float* theta;
+  float* velocity;
+  float eta;
+  float mu;
+};
+
+enum class Types { kAllFloat32, kAllBfloat16, kMixed };
+
+// One pass over elements [begin, begin + n) that reads kCount deltas side by side and adds them to
+// g, which holds those elements alone (null: to nothing). The last pass hands the sum to the
+// Nesterov update, any other leaves it in g.
+template <int kCount, Types kTypes>
+ATOLL_INLINE void AddDeltas(const WeightedDelta* deltas, const float* g_before, float* g_after,
+                            int64_t begin, int64_t n, const OuterStep& step) {
+  const void* data[kCount + 1];
+  bool bf16[kCount + 1];
+  float weight[kCount + 1];
+  for (int d = 0; d < kCount; ++d) {
+    data[d] = deltas[d].delta.data;
+    bf16[d] = kTypes == Types::kMixed ? deltas[d].delta.dtype == DType::kBfloat16
+                                      : kTypes == Types::kAllBfloat16;
+    weight[d] = deltas[d].weight;
   }
-  float g[kTile] = {};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    V16 g{};
+    if (g_before != nullptr) g = simd::Load(g_before + i);
+#pragma GCC unroll 4
+    for (int d = 0; d < kCount; ++d) g += LoadDelta(data[d], bf16[d], begin + i) * weight[d];
+    if (g_after != nullptr) {
+      simd::Store(g_after + i, g);
+    } else {
+      NesterovUpdate(step.theta + begin + i, step.velocity + begin + i, g, step.eta, step.mu);
+    }
+  }
+}
+
+template <Types kTypes>
+ATOLL_INLINE void AddSomeDeltas(const WeightedDelta* deltas, int64_t count, const float* g_before,
+                                float* g_after, int64_t begin, int64_t n, const OuterStep& step) {
+  switch (count) {
+    case 0:
+      return AddDeltas<0, kTypes>(deltas, g_before, g_after, begin, n, step);
+    case 1:
+      return AddDeltas<1, kTypes>(deltas, g_before, g_after, begin, n, step);
+    case 2:
+      return AddDeltas<2, kTypes>(deltas, g_before, g_after, begin, n, step);
+    case 3:
+      return AddDeltas<3, kTypes>(deltas, g_before, g_after, begin, n, step);
+    default:
+      return AddDeltas<4, kTypes>(deltas, g_before, g_after, begin, n, step);
+  }
+}
+
+// Up to kSideBySide deltas are summed in registers; the sum of more is carried from pass to pass
+// through the first-level cache.
+template <Types kTypes>
+ATOLL_INLINE void NesterovOfTypes(const OuterStep& step, const WeightedDelta* deltas, int64_t k,
+                                  int64_t begin, int64_t n) {
+  if (k <= kSideBySide) {
+    return AddSomeDeltas<kTypes>(deltas, k, nullptr, nullptr, begin, n, step);
+  }
+  float g[kTile];
   for (int64_t tile = begin; tile < begin + n; tile += kTile) {
     const int64_t count = begin + n - tile < kTile ? begin + n - tile : kTile;
-    for (int64_t d = 0; d < k; ++d) {
-      const DeltaView& delta = deltas[d].delta;
-      if (delta.dtype == DType::kBfloat16) {
-        AddDelta(g, delta.data, true, tile, count, deltas[d].weight, d == 0);
-      } else {
-        AddDelta(g, delta.data, false, tile, count, deltas[d].weight, d == 0);
-      }
+    for (int64_t d = 0; d < k; d += kSideBySide) {
+      const bool last = d + kSideBySide >= k;
+      AddSomeDeltas<kTypes>(deltas + d, k - d, d == 0 ? nullptr : g, last ? nullptr : g, tile,
+                            count, step);
     }
-    for (int64_t i = 0; i < count; i += kLanes) {
-      NesterovUpdate(theta + tile + i, velocity + tile + i, simd::Load(g + i), eta, mu);
-    }
+  }
+}
+
+// Elements [begin, begin + n), n a multiple of kLanes.
+ATOLL_KERNEL(NesterovBlock,
+             (const OuterStep& step, const WeightedDelta* deltas, int64_t k, int64_t begin,
+              int64_t n),
+             (step, deltas, k, begin, n)) {
+  int64_t halves = 0;
+  for (int64_t d = 0; d < k; ++d) halves += deltas[d].delta.dtype == DType::kBfloat16;
+  if (halves == 0) {
+    NesterovOfTypes<Types::kAllFloat32>(step, deltas, k, begin, n);
+  } else if (halves == k) {
+    NesterovOfTypes<Types::kAllBfloat16>(step, deltas, k, begin, n);
+  } else {
+    NesterovOfTypes<Types::kMixed>(step, deltas, k, begin, n);
   }
 }
 
@@ -170,8 +223,8 @@ void OuterNesterov(std::span<float> theta, std::span<float> velocity,
     const int64_t begin = task * kTaskElements;
     const int64_t end = std::min(size, begin + kTaskElements);
     const int64_t whole = (end - begin) / kLanes * kLanes;
-    NesterovBlock(theta.data(), velocity.data(), deltas.data(), static_cast<int64_t>(deltas.size()),
-                  begin, whole, eta, mu);
+    NesterovBlock({theta.data(), velocity.data(), eta, mu}, deltas.data(),
+                  static_cast<int64_t>(deltas.size()), begin, whole);
     NesterovTail(theta.data(), velocity.data(), deltas, begin + whole, end, eta, mu);
   });
 }

@@ -60,16 +60,24 @@ TEST_CASE("the outer step follows its formula for deltas of both types") {
   }
 }
 
-TEST_CASE("a lone delta takes the short way to the same result") {
-  const std::vector<float> delta = Numbers(3), zero(kSize, 0.0f);
-  const WeightedDelta one[] = {{View(delta), 0.5f}};
-  const WeightedDelta two[] = {{View(delta), 0.5f}, {View(zero), 1.0f}};
-  Shard shard, other;
-  ThreadPool pool(1);
-  OuterNesterov(shard.theta, shard.velocity, one, 0.7f, 0.8f, pool);
-  OuterNesterov(other.theta, other.velocity, two, 0.7f, 0.8f, pool);
-  for (int64_t i = 0; i < kSize; ++i) {
-    if (std::abs(shard.theta[i] - other.theta[i]) > 1e-6) FAIL("element " << i);
+TEST_CASE("any number of deltas gives the result of their weighted sum") {
+  for (int k : {1, 2, 3, 4, 5, 8, 9}) {
+    std::vector<std::vector<float>> deltas;
+    std::vector<WeightedDelta> weighted;
+    std::vector<float> sum(kSize, 0.0f);
+    for (int d = 0; d < k; ++d) deltas.push_back(Numbers(10 + d));
+    for (const std::vector<float>& delta : deltas) {
+      weighted.push_back({View(delta), 1.0f / k});
+      for (int64_t i = 0; i < kSize; ++i) sum[i] += delta[i] / k;
+    }
+    const WeightedDelta alone[] = {{View(sum), 1.0f}};
+    Shard shard, other;
+    ThreadPool pool(1);
+    OuterNesterov(shard.theta, shard.velocity, weighted, 0.7f, 0.8f, pool);
+    OuterNesterov(other.theta, other.velocity, alone, 0.7f, 0.8f, pool);
+    for (int64_t i = 0; i < kSize; ++i) {
+      if (std::abs(shard.theta[i] - other.theta[i]) > 2e-6) FAIL(k << " deltas, element " << i);
+    }
   }
 }
 

@@ -69,7 +69,12 @@ using F4 = float __attribute__((vector_size(16)));
 
 inline constexpr int64_t kLanes = 16;
 
-ATOLL_INLINE V16 Splat(float x) { return x - V16{}; }
+// Not V16{x, x, ...}: GCC 12 would insert the lanes of a returned vector one by one.
+ATOLL_INLINE V16 Splat(float x) {
+  V16 v{};
+  v[0] = x;
+  return __builtin_shuffle(v, I16{});
+}
 
 ATOLL_INLINE V16 Load(const float* p) {
   V16 v;

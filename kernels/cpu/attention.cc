@@ -65,20 +65,27 @@ ATOLL_INLINE void ProductTile(const float* a, int64_t a_row, int64_t a_k, const 
                               int64_t b_stride, float* c, int64_t c_stride, int64_t k_begin,
                               int64_t k_end, bool accumulate) {
   V16 sums[kTileRows][kVectors];
+#pragma GCC unroll 8
   for (int row = 0; row < kTileRows; ++row) {
+#pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) {
       sums[row][i] = accumulate ? simd::Load(c + row * c_stride + i * kLanes) : V16{};
     }
   }
   for (int64_t k = k_begin; k < k_end; ++k) {
     V16 right[kVectors];
+#pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) right[i] = simd::Load(b + k * b_stride + i * kLanes);
+#pragma GCC unroll 8
     for (int row = 0; row < kTileRows; ++row) {
       const V16 left = Splat(a[row * a_row + k * a_k]);
+#pragma GCC unroll 8
       for (int i = 0; i < kVectors; ++i) sums[row][i] += left * right[i];
     }
   }
+#pragma GCC unroll 8
   for (int row = 0; row < kTileRows; ++row) {
+#pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) simd::Store(c + row * c_stride + i * kLanes, sums[row][i]);
   }
 }

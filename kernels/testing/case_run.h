@@ -38,6 +38,7 @@ class CaseRun {
   // All arguments that the operation writes.
   Contents Results();
 
+  Call& call() { return call_; }
   Backend& backend() { return backend_; }
   Stream& stream() { return *stream_; }
 

@@ -107,6 +107,11 @@ std::vector<OpCase> TestCases();
 // Every operation in the shapes of a LLaMA of d 256, 8 layers, 8 heads, B 8, T 256.
 std::vector<OpCase> BenchmarkCases();
 
+// What rates are compared with: a product that is large in every dimension, and a loop in place
+// over memory that no cache holds.
+OpCase LargeProductCase();
+OpCase MemoryCase();
+
 }  // namespace atl::testing
 
 #endif  // ATOLL_KERNELS_TESTING_OP_CASE_H_

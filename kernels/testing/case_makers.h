@@ -1,0 +1,45 @@
+// Makers of cases: one for each operation, or for a few that belong together.
+
+#ifndef ATOLL_KERNELS_TESTING_CASE_MAKERS_H_
+#define ATOLL_KERNELS_TESTING_CASE_MAKERS_H_
+
+#include "kernels/testing/op_case.h"
+
+namespace atl::testing {
+
+// Bytes of `count` f32 numbers.
+inline double Floats(double count) { return 4 * count; }
+
+// Part of a case's name.
+const char* Name(Activation kind);
+
+// ---- layer_cases.cc ----
+
+OpCase LinearCase(int64_t n, int64_t in, int64_t out, bool bias, bool add,
+                  Activation activation = Activation::kNone);
+// The second half of an MLP, whose B goes back through the activation that made its input.
+OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activation);
+OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t channels,
+                     bool positions, int64_t offset);
+OpCase RmsNormCase(int64_t n, int64_t channels, bool add);
+OpCase LayerNormCase(int64_t n, int64_t channels, bool add);
+OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim, int64_t offset);
+OpCase AttentionCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t kv_heads,
+                     int64_t head_dim);
+
+// ---- elementwise_cases.cc ----
+
+OpCase SwigluCase(int64_t n, int64_t channels);
+OpCase GeluCase(int64_t n, int64_t channels, Activation kind);
+OpCase AddScaledCase(int64_t n, int64_t channels, Type a_type, Type b_type, Type out_type);
+// In place on f32 (axpy), and a scale behind it.
+OpCase InPlaceCase(int64_t n, int64_t channels);
+OpCase ConvertCase(int64_t n, int64_t channels);
+// Some targets are ignored. `in_place`: the gradient replaces the logits.
+OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place);
+OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy);
+OpCase ClipCase(int64_t size, float max_norm);
+
+}  // namespace atl::testing
+
+#endif  // ATOLL_KERNELS_TESTING_CASE_MAKERS_H_

@@ -1,0 +1,274 @@
+// Linear layers, embeddings, norms, rotary positions and attention.
+
+#include <cmath>
+
+#include "kernels/testing/case_makers.h"
+
+namespace atl::testing {
+namespace {
+
+constexpr auto kAct = Type::kAct;
+constexpr auto kF32 = Type::kF32;
+constexpr auto kInt32 = Type::kInt32;
+
+// Numbers below `limit` that jump about.
+auto TokensBelow(int64_t limit) {
+  return [limit](int64_t i) { return static_cast<double>((i * 7919 + 13) % limit); };
+}
+
+}  // namespace
+
+const char* Name(Activation kind) {
+  switch (kind) {
+    case Activation::kNone:
+      return "";
+    case Activation::kGeluTanh:
+      return " gelu_tanh";
+    case Activation::kGeluErf:
+      return " gelu_erf";
+  }
+  return "";
+}
+
+OpCase LinearCase(int64_t n, int64_t in, int64_t out, bool bias, bool add, Activation activation) {
+  OpCase c;
+  c.name = absl::StrCat("linear ", n, "x", in, "->", out, bias ? " bias" : "", add ? " add" : "",
+                        Name(activation));
+  c.args = {{"x", Role::kInput, n, in},
+            {"w", Role::kInput, out, in},
+            {"y", Role::kOutput, n, out},
+            {"dy", Role::kInput, n, out},
+            {"dx", Role::kGradient, n, in, kAct, nullptr, false, add ? "dadd" : ""},
+            {"dw", Role::kGradient, out, in, kF32, nullptr, false, "dw"}};
+  if (bias) {
+    c.args.push_back({"bias", Role::kInput, 1, out});
+    c.args.push_back({"dbias", Role::kGradient, 1, out, kF32, nullptr, false, "dbias"});
+  }
+  if (add) {
+    c.args.push_back({"add", Role::kInput, n, out});
+    c.args.push_back({"dadd", Role::kInput, n, in});  // another branch's gradient for x
+  }
+  if (activation != Activation::kNone) {
+    // dy is taken through the activation first, as the next layer's B does.
+    c.args.push_back({"pre", Role::kSaved, n, out});
+    c.args.push_back({"dpre", Role::kSaved, n, out});
+  }
+  c.forward = [activation](Call& a) {
+    a.Run(LinearForward{.x = a["x"],
+                        .w = a["w"],
+                        .bias = a["bias"],
+                        .add = a["add"],
+                        .y = a["y"],
+                        .activation = activation,
+                        .pre = a["pre"]});
+  };
+  c.backward = [activation](Call& a) {
+    Tensor dy = a["dy"];
+    if (activation != Activation::kNone) {
+      a.Run(GeluBackward{.x = a["pre"], .dy = dy, .dx = a["dpre"], .kind = activation});
+      dy = a["dpre"];
+    }
+    a.Run(LinearBackwardInput{.dy = dy, .w = a["w"], .add = a["dadd"], .dx = a["dx"]});
+    a.Run(LinearBackwardWeight{.x = a["x"], .dy = dy, .dw = a["dw"], .dbias = a["dbias"]});
+  };
+  c.forward_flops = 2.0 * n * in * out;
+  c.backward_flops = 2 * c.forward_flops;
+  return c;
+}
+
+OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activation) {
+  OpCase c;
+  c.name = absl::StrCat("linear of activation ", n, "x", in, "->", out, Name(activation));
+  c.args = {{"pre", Role::kInput, n, in},
+            {"w", Role::kInput, out, in},
+            {"x", Role::kSaved, n, in},
+            {"y", Role::kOutput, n, out},
+            {"dy", Role::kInput, n, out},
+            {"other", Role::kInput, n, in},
+            {"dpre", Role::kGradient, n, in, kAct, nullptr, false, "other"}};
+  c.forward = [activation](Call& a) {
+    a.Run(GeluForward{.x = a["pre"], .y = a["x"], .kind = activation});
+    a.Run(LinearForward{.x = a["x"], .w = a["w"], .y = a["y"]});
+  };
+  c.backward = [activation](Call& a) {
+    a.Run(LinearBackwardInput{.dy = a["dy"],
+                              .w = a["w"],
+                              .add = a["other"],
+                              .dx = a["dpre"],
+                              .activation = activation,
+                              .pre = a["pre"]});
+  };
+  c.forward_flops = c.backward_flops = 2.0 * n * in * out;
+  return c;
+}
+
+OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t channels,
+                     bool positions, int64_t offset) {
+  const int64_t n = batch * seq_len;
+  OpCase c;
+  c.name = absl::StrCat("embedding ", n, "x", channels, positions ? " positions" : "");
+  c.args = {{"tokens", Role::kInput, 1, n, kInt32, TokensBelow(vocabulary)},
+            {"table", Role::kInput, vocabulary, channels},
+            {"y", Role::kOutput, n, channels},
+            {"dy", Role::kInput, n, channels},
+            {"dtable", Role::kGradient, vocabulary, channels, kF32, nullptr, false, "dtable"}};
+  if (positions) {
+    const int64_t rows = offset + seq_len + 1;
+    c.args.push_back({"positions", Role::kInput, rows, channels});
+    c.args.push_back(
+        {"dpositions", Role::kGradient, rows, channels, kF32, nullptr, false, "dpositions"});
+  }
+  c.forward = [=](Call& a) {
+    a.Run(EmbeddingForward{.tokens = a["tokens"],
+                           .table = a["table"],
+                           .positions = a["positions"],
+                           .y = a["y"],
+                           .seq_len = seq_len,
+                           .position_offset = offset});
+  };
+  c.backward = [=](Call& a) {
+    a.Run(EmbeddingBackwardWeight{.tokens = a["tokens"],
+                                  .dy = a["dy"],
+                                  .dtable = a["dtable"],
+                                  .dpositions = a["dpositions"],
+                                  .seq_len = seq_len,
+                                  .position_offset = offset});
+  };
+  c.forward_bytes = Floats(2.0 * n * channels);
+  c.backward_bytes = Floats(3.0 * n * channels);
+  return c;
+}
+
+OpCase RmsNormCase(int64_t n, int64_t channels, bool add) {
+  OpCase c;
+  c.name = absl::StrCat("rms_norm ", n, "x", channels, add ? " add" : "");
+  c.args = {{"x", Role::kInput, n, channels},
+            {"w", Role::kInput, 1, channels},
+            {"y", Role::kOutput, n, channels},
+            {"rstd", Role::kSaved, 1, n, kF32},
+            {"dy", Role::kInput, n, channels},
+            {"dx", Role::kGradient, n, channels, kAct, nullptr, false, add ? "dadd" : ""},
+            {"dw", Role::kGradient, 1, channels, kF32, nullptr, false, "dw"}};
+  if (add) c.args.push_back({"dadd", Role::kInput, n, channels});
+  c.forward = [](Call& a) {
+    a.Run(RmsNormForward{.x = a["x"], .w = a["w"], .y = a["y"], .rstd = a["rstd"]});
+  };
+  c.backward = [](Call& a) {
+    a.Run(RmsNormBackwardInput{.dy = a["dy"],
+                               .x = a["x"],
+                               .w = a["w"],
+                               .rstd = a["rstd"],
+                               .add = a["dadd"],
+                               .dx = a["dx"]});
+    a.Run(RmsNormBackwardWeight{.dy = a["dy"], .x = a["x"], .rstd = a["rstd"], .dw = a["dw"]});
+  };
+  c.forward_bytes = Floats(2.0 * n * channels);
+  c.backward_bytes = Floats((add ? 6.0 : 5.0) * n * channels);
+  return c;
+}
+
+OpCase LayerNormCase(int64_t n, int64_t channels, bool add) {
+  OpCase c;
+  c.name = absl::StrCat("layer_norm ", n, "x", channels, add ? " add" : "");
+  c.args = {{"x", Role::kInput, n, channels},
+            {"w", Role::kInput, 1, channels},
+            {"b", Role::kInput, 1, channels},
+            {"y", Role::kOutput, n, channels},
+            {"mean", Role::kSaved, 1, n, kF32},
+            {"rstd", Role::kSaved, 1, n, kF32},
+            {"dy", Role::kInput, n, channels},
+            {"dx", Role::kGradient, n, channels, kAct, nullptr, false, add ? "dadd" : ""},
+            {"dw", Role::kGradient, 1, channels, kF32, nullptr, false, "dw"},
+            {"db", Role::kGradient, 1, channels, kF32, nullptr, false, "db"}};
+  if (add) c.args.push_back({"dadd", Role::kInput, n, channels});
+  c.forward = [](Call& a) {
+    a.Run(LayerNormForward{
+        .x = a["x"], .w = a["w"], .b = a["b"], .y = a["y"], .mean = a["mean"], .rstd = a["rstd"]});
+  };
+  c.backward = [](Call& a) {
+    a.Run(LayerNormBackwardInput{.dy = a["dy"],
+                                 .x = a["x"],
+                                 .w = a["w"],
+                                 .mean = a["mean"],
+                                 .rstd = a["rstd"],
+                                 .add = a["dadd"],
+                                 .dx = a["dx"]});
+    a.Run(LayerNormBackwardWeight{.dy = a["dy"],
+                                  .x = a["x"],
+                                  .mean = a["mean"],
+                                  .rstd = a["rstd"],
+                                  .dw = a["dw"],
+                                  .db = a["db"]});
+  };
+  c.forward_bytes = Floats(2.0 * n * channels);
+  c.backward_bytes = Floats((add ? 6.0 : 5.0) * n * channels);
+  return c;
+}
+
+OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim, int64_t offset) {
+  const int64_t n = batch * seq_len, channels = heads * head_dim;
+  OpCase c;
+  c.name = absl::StrCat("rope ", n, "x", heads, "x", head_dim);
+  c.args = {{"x", Role::kInput, n, channels},
+            {"table", Role::kSaved, offset + seq_len, head_dim, kF32},
+            {"y", Role::kOutput, n, channels},
+            {"dy", Role::kInput, n, channels},
+            {"dx", Role::kGradient, n, channels}};
+  c.forward = [=](Call& a) {
+    a.Run(RopeTable{.table = a["table"], .theta = 500.0f});
+    a.Run(Convert{.from = a["x"], .to = a["y"]});
+    a.Run(Rope{.x = a["y"], .table = a["table"], .seq_len = seq_len, .position_offset = offset});
+  };
+  c.backward = [=](Call& a) {
+    a.Run(Convert{.from = a["dy"], .to = a["dx"]});
+    a.Run(Rope{.x = a["dx"],
+               .table = a["table"],
+               .seq_len = seq_len,
+               .position_offset = offset,
+               .inverse = true});
+  };
+  c.forward_bytes = c.backward_bytes = Floats(4.0 * n * channels);
+  return c;
+}
+
+OpCase AttentionCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t kv_heads,
+                     int64_t head_dim) {
+  const int64_t n = batch * seq_len, q = heads * head_dim, kv = kv_heads * head_dim;
+  const AttentionShape shape = {batch,    seq_len,  heads,
+                                kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim))};
+  OpCase c;
+  c.name =
+      absl::StrCat("attention B", batch, " T", seq_len, " H", heads, "/", kv_heads, " D", head_dim);
+  c.args = {{"q", Role::kInput, n, q},
+            {"k", Role::kInput, n, kv},
+            {"v", Role::kInput, n, kv},
+            {"out", Role::kOutput, n, q},
+            {"lse", Role::kSaved, batch * heads, seq_len, kF32},
+            {"dout", Role::kInput, n, q},
+            {"dq", Role::kGradient, n, q},
+            {"dk", Role::kGradient, n, kv},
+            {"dv", Role::kGradient, n, kv}};
+  c.forward = [shape](Call& a) {
+    a.Run(AttentionForward{
+        .shape = shape, .q = a["q"], .k = a["k"], .v = a["v"], .out = a["out"], .lse = a["lse"]});
+  };
+  c.backward = [shape](Call& a) {
+    a.Run(AttentionBackward{.shape = shape,
+                            .q = a["q"],
+                            .k = a["k"],
+                            .v = a["v"],
+                            .out = a["out"],
+                            .lse = a["lse"],
+                            .dout = a["dout"],
+                            .dq = a["dq"],
+                            .dk = a["dk"],
+                            .dv = a["dv"]});
+  };
+  // Two products forward, five backward, over half of each T x T square.
+  const double product = static_cast<double>(n) * (seq_len + 1) * q;
+  c.forward_flops = 2 * product;
+  c.backward_flops = 5 * product;
+  return c;
+}
+
+}  // namespace atl::testing
