@@ -143,7 +143,11 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
   }
   const bool same_island =
       same_job && order_->island == order.island && order_->generation == order.generation;
-  if (!same_island) ForgetIsland();
+  if (!same_island) {
+    ForgetIsland();
+  } else if (order.shards != order_->shards) {
+    RestartTransfers();
+  }
   if (!same_job) {
     const LocalCheckpoint* checkpoint = CheckpointOf(order.job);
     inner_step_ = checkpoint_step_ = checkpoint != nullptr ? checkpoint->inner_step : 0;
@@ -154,6 +158,20 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
   order_ = order;
   asked_.reset();
   heartbeat_at_ = now_;
+}
+
+// Shards have moved to other servers: nobody answers at the old addresses.
+void WorkerCore::Impl::RestartTransfers() {
+  Emit(CancelTransfers{});
+  ++pull_;
+  pulling_ = false;
+  pull_at_ = now_;
+  if (!in_flight_) return;
+  for (InFlight::Push& push : in_flight_->pushes) {
+    if (push.state == InFlight::Shard::kStaged) continue;
+    push.state = InFlight::Shard::kWanted;
+    push.retry_at = now_;
+  }
 }
 
 void WorkerCore::Impl::EndJob(const JobId& job) {

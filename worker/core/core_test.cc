@@ -316,6 +316,21 @@ TEST_CASE("A superseded pull starts again with the newer version") {
   story.Adopts(1, AdoptMode::kReplace);
 }
 
+TEST_CASE("When shards move to another server, transfers start again there") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  story.IsGranted(story.AsksToPush().contribution);
+  story.Wants<PushShards>();
+  story.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
+  story.order.shards[1].endpoint = "tcp://ps3";
+  story.Orders();
+  story.Wants<CancelTransfers>();
+  const PushShards again = story.Wants<PushShards>();
+  REQUIRE(again.shards.size() == 1);
+  CHECK(again.shards[0].endpoint == "tcp://ps3");
+}
+
 TEST_CASE("A new generation forgets leases, contribution and local steps") {
   Story story;
   story.Starts();

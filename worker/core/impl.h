@@ -79,6 +79,7 @@ class WorkerCore::Impl {
   void OnMessage(const PrepareJob&);
   void OnMessage(const IslandOrder&);
   bool IsNews(const IslandOrder&);
+  void RestartTransfers();
   void EndJob(const JobId& job);
   void ForgetIsland();
   void On(const Prepared&);

@@ -1,0 +1,61 @@
+// Local checkpoints: what a restarted worker goes on from.
+//
+// On disk, one folder per job under the store's folder:
+//
+//   JOB/current             name of the folder of the newest whole checkpoint
+//   JOB/step-N-K/layer-L    theta, theta_base, both moments of layer L: little endian fp32
+//   JOB/step-N-K/manifest   what it is, and size and XXH3 of every layer file; written last
+//
+// Writing makes a new folder (every file and the folder synced), then replaces `current` by rename,
+// then deletes the one before: whenever the machine dies, one whole checkpoint is named by
+// `current`. Reading believes nothing: sizes are checked before memory is taken, every byte is
+// covered by a checksum, and a damaged checkpoint is an error that names the file.
+
+#ifndef ATOLL_WORKER_CHECKPOINT_CHECKPOINT_H_
+#define ATOLL_WORKER_CHECKPOINT_CHECKPOINT_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/protocol/control.h"
+#include "common/status.h"
+
+namespace atl::worker {
+
+struct CheckpointLayer {
+  // All of the layer's size.
+  std::vector<float> theta, base, first_moment, second_moment;
+};
+
+struct CheckpointState {
+  LocalCheckpoint about;
+  int64_t optimizer_steps = 0;
+  std::vector<CheckpointLayer> layers;
+};
+
+// Thread-safe as far as different jobs go; one thread at a time for one job.
+class CheckpointStore {
+ public:
+  // `folder` is made where it is missing.
+  explicit CheckpointStore(std::string folder);
+
+  // What every readable checkpoint holds. Those that are damaged are left out, and told in
+  // `problems`, one line each. Reads all bytes.
+  std::vector<LocalCheckpoint> List(std::vector<std::string>* problems) const;
+
+  absl::Status Write(const CheckpointState& state) const;
+  // NotFound: there is none. DataLoss: damaged, and where.
+  absl::StatusOr<CheckpointState> Read(const JobId& job) const;
+  void Remove(const JobId& job) const;
+
+ private:
+  std::string JobFolder(const JobId& job) const { return absl::StrCat(folder_, "/", job); }
+
+  const std::string folder_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_CHECKPOINT_CHECKPOINT_H_

@@ -1,0 +1,257 @@
+#include "worker/runtime/island.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/check.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr int kModelCopies = 11;  // see the header
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+template <typename Done>
+Event Result(const absl::Status& status, Done done) {
+  if (status.ok()) return done;
+  return CommandFailed{std::string(status.message())};
+}
+
+}  // namespace
+
+Island::Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks)
+    : trainer_(trainer), store_(store), options_(options), hooks_(std::move(hooks)) {}
+
+Island::~Island() {
+  if (writer_.joinable()) writer_.join();
+}
+
+void Island::Run(const Action& command) {
+  std::visit(
+      [this](const auto& c) {
+        if constexpr (requires { this->Do(c); }) {
+          if constexpr (std::is_void_v<decltype(this->Do(c))>) {
+            Do(c);
+          } else {
+            hooks_.post(Do(c));
+          }
+        } else {
+          ATOLL_CHECK(false, "not a command for the trainer");
+        }
+      },
+      command);
+}
+
+std::shared_ptr<LayerBuffers> Island::NewBuffers() const {
+  auto buffers = std::make_shared<LayerBuffers>();
+  for (const LayerSize& layer : facts_.layers) buffers->emplace_back(layer.elements);
+  return buffers;
+}
+
+Event Island::Do(const Prepare& command) {
+  absl::StatusOr<JobFacts> facts = Open(command);
+  if (facts.ok()) return Prepared{command.job, *std::move(facts)};
+  trainer_->Release();
+  job_.clear();
+  return PrepareFailed{command.job, std::string(facts.status().message())};
+}
+
+absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
+  trainer_->Release();
+  base_.reset(), delta_.reset(), pulled_.reset();
+  job_ = command.job;
+  spec_ = command.spec;
+  base_set_ = captured_ = false;
+  ATOLL_ASSIGN_OR_RETURN(facts_, trainer_->Prepare(spec_));
+  int64_t elements = 0;
+  for (const LayerSize& layer : facts_.layers) elements += layer.elements;
+  const int64_t bytes = elements * kModelCopies * int64_t{sizeof(float)};
+  if (options_.memory_bytes > 0 && bytes > options_.memory_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the model's ", elements, " parameters need ", bytes, " bytes on this worker, which has ",
+        options_.memory_bytes, " (--memory-bytes): use a smaller model or a larger worker"));
+  }
+  base_ = NewBuffers();
+  delta_ = NewBuffers();
+  pulled_ = NewBuffers();
+  return facts_;
+}
+
+Event Island::Do(const MakeInitialWeights&) {
+  return Result(trainer_->InitialWeights(), InitialWeightsMade{});
+}
+
+Event Island::Do(const TrainStep& command) {
+  const auto start = std::chrono::steady_clock::now();
+  const int64_t started_before = hooks_.transfers_started();
+  const bool running_before = hooks_.transfers_running() > 0;
+  const absl::StatusOr<MeanLoss> loss = trainer_->Step(command.ranges, command.learning_rate);
+  if (!loss.ok()) return CommandFailed{std::string(loss.status().message())};
+  if (options_.emulate_slowdown > 1) {
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>((options_.emulate_slowdown - 1) * SecondsSince(start)));
+  }
+  const bool overlapped = running_before || hooks_.transfers_started() != started_before;
+  return StepDone{loss->tokens, loss->loss, SecondsSince(start), overlapped};
+}
+
+Event Island::Do(const CaptureDelta& command) {
+  const bool initial = command.contribution.base_version == kNoVersion;
+  return Result(Capture(initial), DeltaCaptured{command.contribution});
+}
+
+absl::Status Island::Capture(bool initial) {
+  ATOLL_CHECK(initial || base_set_, "a delta needs a base");
+  // Bytes of the last push may still be on their way out.
+  if (delta_.use_count() > 1) delta_ = NewBuffers();
+  for (size_t layer = 0; layer < delta_->size(); ++layer) {
+    std::vector<float>& delta = (*delta_)[layer];
+    ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(static_cast<int>(layer), delta));
+    if (initial) continue;
+    const float* base = (*base_)[layer].data();
+    for (size_t i = 0; i < delta.size(); ++i) delta[i] = base[i] - delta[i];
+  }
+  captured_ = true;
+  return absl::OkStatus();
+}
+
+Event Island::Do(const AdoptPulled& command) {
+  const absl::Status status =
+      command.mode == AdoptMode::kResumeCheckpoint ? Resume(command) : Adopt(command);
+  if (status.ok()) base_set_ = true, captured_ = false;
+  return Result(status, Adopted{command.version});
+}
+
+absl::Status Island::Adopt(const AdoptPulled& command) {
+  std::vector<float> theta;
+  for (size_t l = 0; l < pulled_->size(); ++l) {
+    const int layer = static_cast<int>(l);
+    const std::vector<float>& pulled = (*pulled_)[l];
+    if (command.mode == AdoptMode::kReplace) {
+      ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(layer, pulled));
+      continue;
+    }
+    theta.resize(pulled.size());
+    ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(layer, theta));
+    const float* base = (*base_)[l].data();
+    const float* delta = (*delta_)[l].data();
+    for (size_t i = 0; i < theta.size(); ++i) {
+      const float since_base = theta[i] - base[i];
+      theta[i] = pulled[i] + (captured_ ? since_base + delta[i] : since_base);
+    }
+    ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(layer, theta));
+  }
+  // A pull of an earlier job may still hold `pulled_`; the swap only moves who owns what.
+  std::swap(base_, pulled_);
+  if (command.reset_moments) return trainer_->SetOptimizerSteps(0);
+  if (command.mode == AdoptMode::kReplace) return RestoreMoments();
+  return absl::OkStatus();
+}
+
+// After a restart parameters come from the servers, but the moments are the worker's own.
+absl::Status Island::RestoreMoments() {
+  if (trainer_->optimizer_steps() > 0 || store_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<CheckpointState> state = store_->Read(job_);
+  if (!state.ok()) return absl::OkStatus();  // none, or damaged, which List has reported
+  return SetMoments(*state);
+}
+
+absl::Status Island::SetMoments(const CheckpointState& state) {
+  if (state.layers.size() != facts_.layers.size()) {
+    return absl::DataLossError("the local checkpoint is of another model");
+  }
+  for (size_t l = 0; l < state.layers.size(); ++l) {
+    if (static_cast<int64_t>(state.layers[l].theta.size()) != facts_.layers[l].elements) {
+      return absl::DataLossError("the local checkpoint is of another model");
+    }
+  }
+  ATOLL_RETURN_IF_ERROR(trainer_->SetOptimizerSteps(state.optimizer_steps));
+  for (size_t l = 0; l < state.layers.size(); ++l) {
+    ATOLL_RETURN_IF_ERROR(trainer_->SetMoments(
+        static_cast<int>(l), state.layers[l].first_moment, state.layers[l].second_moment));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Island::Resume(const AdoptPulled& command) {
+  if (store_ == nullptr) return absl::NotFoundError("this worker keeps no checkpoints");
+  ATOLL_ASSIGN_OR_RETURN(CheckpointState state, store_->Read(job_));
+  if (state.about.base_version != command.version) {
+    return absl::NotFoundError(absl::StrCat("the local checkpoint is of version ",
+                                            state.about.base_version, ", not ", command.version));
+  }
+  ATOLL_RETURN_IF_ERROR(SetMoments(state));
+  for (size_t l = 0; l < state.layers.size(); ++l) {
+    ATOLL_RETURN_IF_ERROR(
+        trainer_->SetParameters(static_cast<int>(l), state.layers[l].theta));
+    (*base_)[l] = std::move(state.layers[l].base);
+  }
+  return absl::OkStatus();
+}
+
+Event Island::Do(const Validate& command) {
+  const absl::StatusOr<MeanLoss> loss = EvaluateBase();
+  if (!loss.ok()) return CommandFailed{std::string(loss.status().message())};
+  return ValidationDone{command.version, loss->loss, loss->tokens};
+}
+
+absl::StatusOr<MeanLoss> Island::EvaluateBase() {
+  ATOLL_CHECK(base_set_, "nothing to validate");
+  const std::shared_ptr<LayerBuffers> theta = NewBuffers();
+  const int layers = static_cast<int>(theta->size());
+  for (int l = 0; l < layers; ++l) {
+    ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(l, (*theta)[l]));
+    ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(l, (*base_)[l]));
+  }
+  absl::StatusOr<MeanLoss> loss = trainer_->Validate(spec_.schedule.validation_sequences);
+  for (int l = 0; l < layers; ++l) {
+    ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(l, (*theta)[l]));
+  }
+  return loss;
+}
+
+void Island::Do(const WriteCheckpoint& command) {
+  if (writer_.joinable()) writer_.join();
+  if (store_ == nullptr || job_ != command.about.job) {
+    return hooks_.post(CheckpointWritten{false, "there is nothing to write, or nowhere"});
+  }
+  absl::StatusOr<CheckpointState> state = Snapshot(command.about);
+  if (!state.ok()) return hooks_.post(CheckpointWritten{false, std::string(state.status().message())});
+  writer_ = std::thread([this, state = *std::move(state)] {
+    const absl::Status status = store_->Write(state);
+    hooks_.post(CheckpointWritten{status.ok(), std::string(status.message())});
+  });
+}
+
+absl::StatusOr<CheckpointState> Island::Snapshot(const LocalCheckpoint& about) {
+  CheckpointState state;
+  state.about = about;
+  state.optimizer_steps = trainer_->optimizer_steps();
+  for (size_t l = 0; l < facts_.layers.size(); ++l) {
+    const int layer = static_cast<int>(l);
+    CheckpointLayer& out = state.layers.emplace_back();
+    out.theta.resize(facts_.layers[l].elements);
+    out.first_moment.resize(out.theta.size());
+    out.second_moment.resize(out.theta.size());
+    out.base = (*base_)[l];
+    ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(layer, out.theta));
+    ATOLL_RETURN_IF_ERROR(trainer_->GetMoments(layer, out.first_moment, out.second_moment));
+  }
+  return state;
+}
+
+void Island::Do(const ReleaseJob& command) {
+  if (writer_.joinable()) writer_.join();
+  if (job_ == command.job) {
+    trainer_->Release();
+    job_.clear();
+    base_.reset(), delta_.reset(), pulled_.reset();
+  }
+  if (command.ended && store_ != nullptr) store_->Remove(command.job);
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,91 @@
+// The island's parameters and what is done to them: carries out the core's trainer commands.
+//
+// Copies of the model that exist while a job runs: in the trainer's memory theta, its gradient and
+// two moments; here, in host memory, theta_base, delta (being pushed) and pulled (being filled), and
+// four more while a checkpoint is written, one while a validation runs. theta at the push is not
+// kept: it is theta_base - delta.
+//
+// Threads: Run is for the compute thread alone. pulled() and delta() are for whoever starts
+// transfers, in the order that the core prescribes: pulled() between Prepared and AdoptPulled,
+// delta() after DeltaCaptured. Their shared_ptr keeps memory alive for transfers that end late.
+
+#ifndef ATOLL_WORKER_RUNTIME_ISLAND_H_
+#define ATOLL_WORKER_RUNTIME_ISLAND_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/core/actions.h"
+#include "worker/runtime/trainer.h"
+
+namespace atl::worker {
+
+// One flat vector per layer.
+using LayerBuffers = std::vector<std::vector<float>>;
+
+struct IslandOptions {
+  // Every step takes this many times as long as its computation; the rest is slept. At least 1.
+  double emulate_slowdown = 1;
+  // Of host and device memory together; 0: no limit. Prepare refuses what needs more.
+  int64_t memory_bytes = 0;
+};
+
+class Island {
+ public:
+  // `store` may be null: no checkpoints. `transfers_started` counts transfers ever begun and
+  // `transfers_running` those that go on now; both are called on the compute thread.
+  struct Hooks {
+    std::function<void(Event)> post;  // thread-safe
+    std::function<int64_t()> transfers_started = [] { return 0; };
+    std::function<int64_t()> transfers_running = [] { return 0; };
+  };
+  Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks);
+  ~Island();  // waits for a checkpoint that is being written
+
+  // Does what a trainer command, WriteCheckpoint or ReleaseJob asks, then posts its event.
+  void Run(const Action& command);
+
+  std::shared_ptr<LayerBuffers> pulled() const { return pulled_; }
+  std::shared_ptr<const LayerBuffers> delta() const { return delta_; }
+
+ private:
+  Event Do(const Prepare& command);
+  Event Do(const MakeInitialWeights& command);
+  Event Do(const TrainStep& command);
+  Event Do(const CaptureDelta& command);
+  Event Do(const AdoptPulled& command);
+  Event Do(const Validate& command);
+  void Do(const WriteCheckpoint& command);
+  void Do(const ReleaseJob& command);
+
+  absl::StatusOr<JobFacts> Open(const Prepare& command);
+  absl::Status Capture(bool initial);
+  absl::Status Adopt(const AdoptPulled& command);
+  absl::Status Resume(const AdoptPulled& command);
+  absl::Status RestoreMoments();
+  absl::Status SetMoments(const CheckpointState& state);
+  absl::StatusOr<MeanLoss> EvaluateBase();
+  absl::StatusOr<CheckpointState> Snapshot(const LocalCheckpoint& about);
+  std::shared_ptr<LayerBuffers> NewBuffers() const;
+
+  Trainer* const trainer_;
+  CheckpointStore* const store_;
+  const IslandOptions options_;
+  const Hooks hooks_;
+
+  JobId job_;
+  JobSpec spec_;
+  JobFacts facts_;
+  bool captured_ = false;  // since the last adoption
+  bool base_set_ = false;
+  std::shared_ptr<LayerBuffers> base_, delta_, pulled_;
+  std::thread writer_;  // of the newest checkpoint
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_RUNTIME_ISLAND_H_

@@ -1,0 +1,61 @@
+// What trains: one model, its optimizer and its data behind a small interface, so that the loop
+// around it, the shell and tests do not care whether it computes (ModelTrainer) or only takes time
+// (EmulatedTrainer). A layer's parameters are one flat vector; see worker/model/layout.h.
+//
+// Used by one thread at a time. Calls block until the work is done. Everything but Prepare,
+// Release and the names REQUIRES a prepared job.
+
+#ifndef ATOLL_WORKER_RUNTIME_TRAINER_H_
+#define ATOLL_WORKER_RUNTIME_TRAINER_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/protocol/control.h"
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+
+namespace atl::worker {
+
+struct MeanLoss {
+  double loss = 0;  // nats a token
+  int64_t tokens = 0;
+};
+
+class Trainer {
+ public:
+  virtual ~Trainer() = default;
+
+  // For people: "cpu", "reference", "emulated (200 ms a step)".
+  virtual std::string Name() const = 0;
+
+  // Opens model and data, and takes all memory that the job will need. Moments are zero, parameters
+  // undefined. An error names file, field and remedy, and leaves nothing behind.
+  virtual absl::StatusOr<JobFacts> Prepare(const JobSpec& spec) = 0;
+  virtual void Release() = 0;
+
+  // The job's initial weights, random by its seed or from its files, become the parameters.
+  virtual absl::Status InitialWeights() = 0;
+
+  // One optimizer step on the training sequences at these positions.
+  virtual absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
+                                        double learning_rate) = 0;
+  // Loss of the parameters over the first `sequences` validation sequences (or all there are).
+  virtual absl::StatusOr<MeanLoss> Validate(int64_t sequences) = 0;
+
+  // One layer's parameters and moments, to and from host memory of exactly the layer's size.
+  virtual absl::Status GetParameters(int layer, std::span<float> out) = 0;
+  virtual absl::Status SetParameters(int layer, std::span<const float> values) = 0;
+  virtual absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) = 0;
+  virtual absl::Status SetMoments(int layer, std::span<const float> first,
+                                  std::span<const float> second) = 0;
+  // Steps that the moments have seen; with 0 they are zero whatever SetMoments said.
+  virtual int64_t optimizer_steps() const = 0;
+  virtual absl::Status SetOptimizerSteps(int64_t steps) = 0;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_RUNTIME_TRAINER_H_
