@@ -171,8 +171,8 @@ absl::Status Island::SetMoments(const CheckpointState& state) {
   }
   ATOLL_RETURN_IF_ERROR(trainer_->SetOptimizerSteps(state.optimizer_steps));
   for (size_t l = 0; l < state.layers.size(); ++l) {
-    ATOLL_RETURN_IF_ERROR(trainer_->SetMoments(
-        static_cast<int>(l), state.layers[l].first_moment, state.layers[l].second_moment));
+    ATOLL_RETURN_IF_ERROR(trainer_->SetMoments(static_cast<int>(l), state.layers[l].first_moment,
+                                               state.layers[l].second_moment));
   }
   return absl::OkStatus();
 }
@@ -186,8 +186,7 @@ absl::Status Island::Resume(const AdoptPulled& command) {
   }
   ATOLL_RETURN_IF_ERROR(SetMoments(state));
   for (size_t l = 0; l < state.layers.size(); ++l) {
-    ATOLL_RETURN_IF_ERROR(
-        trainer_->SetParameters(static_cast<int>(l), state.layers[l].theta));
+    ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(static_cast<int>(l), state.layers[l].theta));
     (*base_)[l] = std::move(state.layers[l].base);
   }
   return absl::OkStatus();
@@ -220,7 +219,8 @@ void Island::Do(const WriteCheckpoint& command) {
     return hooks_.post(CheckpointWritten{false, "there is nothing to write, or nowhere"});
   }
   absl::StatusOr<CheckpointState> state = Snapshot(command.about);
-  if (!state.ok()) return hooks_.post(CheckpointWritten{false, std::string(state.status().message())});
+  if (!state.ok())
+    return hooks_.post(CheckpointWritten{false, std::string(state.status().message())});
   writer_ = std::thread([this, state = *std::move(state)] {
     const absl::Status status = store_->Write(state);
     hooks_.post(CheckpointWritten{status.ok(), std::string(status.message())});

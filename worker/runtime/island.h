@@ -1,9 +1,9 @@
 // The island's parameters and what is done to them: carries out the core's trainer commands.
 //
 // Copies of the model that exist while a job runs: in the trainer's memory theta, its gradient and
-// two moments; here, in host memory, theta_base, delta (being pushed) and pulled (being filled), and
-// four more while a checkpoint is written, one while a validation runs. theta at the push is not
-// kept: it is theta_base - delta.
+// two moments; here, in host memory, theta_base, delta (being pushed) and pulled (being filled),
+// and four more while a checkpoint is written, one while a validation runs. theta at the push is
+// not kept: it is theta_base - delta.
 //
 // Threads: Run is for the compute thread alone. pulled() and delta() are for whoever starts
 // transfers, in the order that the core prescribes: pulled() between Prepared and AdoptPulled,
