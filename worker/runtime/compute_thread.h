@@ -1,0 +1,66 @@
+// The thread that computes: it carries out the core's trainer commands one after the other.
+
+#ifndef ATOLL_WORKER_RUNTIME_COMPUTE_THREAD_H_
+#define ATOLL_WORKER_RUNTIME_COMPUTE_THREAD_H_
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "common/check.h"
+#include "worker/runtime/island.h"
+
+namespace atl::worker {
+
+class ComputeThread {
+ public:
+  // `island` is this thread's alone from now on, but for its shared buffers.
+  explicit ComputeThread(Island* island) : island_(island), thread_([this] { Work(); }) {}
+  // Waits for the command under way; those behind it are dropped.
+  ~ComputeThread() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+      filled_.notify_one();
+    }
+    thread_.join();
+  }
+  ComputeThread(const ComputeThread&) = delete;
+  ComputeThread& operator=(const ComputeThread&) = delete;
+
+  // Never waits. The core has at most one command and one checkpoint outstanding, and releases.
+  void Enqueue(Action command) {
+    const std::lock_guard lock(mutex_);
+    ATOLL_CHECK(queue_.size() < kQueueMax, "the core asks for more than it waits for");
+    queue_.push_back(std::move(command));
+    filled_.notify_one();
+  }
+
+ private:
+  static constexpr size_t kQueueMax = 256;
+
+  void Work() {
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      filled_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      if (stop_) return;
+      const Action command = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      island_->Run(command);
+    }
+  }
+
+  Island* const island_;
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::deque<Action> queue_;  // guarded by mutex_
+  bool stop_ = false;         // guarded by mutex_
+  std::thread thread_;        // last: it uses the others
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_RUNTIME_COMPUTE_THREAD_H_

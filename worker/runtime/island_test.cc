@@ -1,0 +1,297 @@
+// Training in rounds is exactly plain training, where it should be.
+
+#include "worker/runtime/island.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/reference/reference.h"
+#include "worker/core/schedule.h"
+#include "worker/runtime/emulated_trainer.h"
+#include "worker/runtime/model_trainer.h"
+
+namespace atl::worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "island-XXXXXX").string();
+    path = mkdtemp(name.data());
+    std::ofstream text(path + "/text");
+    for (int i = 0; i < 60; ++i) text << "the " << i * i << " waves of the sea, ";
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string path;
+};
+
+JobSpec Spec(const Folder& folder) {
+  JobSpec spec;
+  spec.name = "sea";
+  spec.model.hidden = 8;
+  spec.model.layers = 1;
+  spec.model.heads = 2;
+  spec.model.feed_forward = 16;
+  spec.data.path = folder.path + "/text";
+  spec.data.validation_fraction = 0.2;
+  spec.data.sequence_length = 8;
+  spec.inner.learning_rate = 1e-2;
+  spec.inner.batch_sequences = 2;
+  spec.schedule.train_tokens = 640;
+  spec.schedule.validation_sequences = 4;
+  return spec;
+}
+
+// One island and a parameter server of one delta: theta <- theta - delta.
+class Bench {
+ public:
+  explicit Bench(const Folder& folder, CheckpointStore* store = nullptr)
+      : folder_(folder),
+        trainer_(NewModelTrainer(NewReferenceBackend())),
+        island_(trainer_.get(), store, {}, {[this](Event e) { Take(std::move(e)); }}) {
+    island_.Run(Prepare{"sea-1", Spec(folder)});
+    facts = Last<Prepared>().facts;
+  }
+
+  void MakesWeights() {
+    island_.Run(MakeInitialWeights{});
+    Last<InitialWeightsMade>();
+    Push(kNoVersion);
+    server = *island_.delta();
+  }
+  double Steps(int count, int first) {
+    double loss = 0;
+    for (int i = first; i < first + count; ++i) {
+      const double rate = LearningRate(Spec(folder_).inner, 640, (i + 1) * 16);
+      island_.Run(TrainStep{{{i * 2, i * 2 + 2}}, rate});
+      loss = Last<StepDone>().loss;
+    }
+    return loss;
+  }
+  void Push(Version base) {
+    island_.Run(CaptureDelta{{0, 1, 1, base}});
+    Last<DeltaCaptured>();
+  }
+  // Outer step with rate 1 and no momentum.
+  void ServerApplies() {
+    for (size_t l = 0; l < server.size(); ++l) {
+      for (size_t i = 0; i < server[l].size(); ++i) server[l][i] -= (*island_.delta())[l][i];
+    }
+  }
+  void Adopts(Version version, AdoptMode mode, bool reset_moments = false) {
+    *island_.pulled() = server;
+    island_.Run(AdoptPulled{version, mode, reset_moments});
+    Last<Adopted>();
+  }
+  LayerBuffers Theta() {
+    LayerBuffers theta;
+    for (const LayerSize& layer : facts.layers) {
+      theta.emplace_back(layer.elements);
+      REQUIRE(trainer_->GetParameters(static_cast<int>(theta.size()) - 1, theta.back()).ok());
+    }
+    return theta;
+  }
+  template <typename T>
+  T Last() {
+    const CommandFailed* failed = std::get_if<CommandFailed>(&last_);
+    INFO((failed != nullptr ? failed->reason : ""));
+    REQUIRE(std::holds_alternative<T>(last_));
+    return std::get<T>(last_);
+  }
+
+  JobFacts facts;
+  LayerBuffers server;
+
+  Island& island() { return island_; }
+  Trainer& trainer() { return *trainer_; }
+
+ private:
+  void Take(Event event) { last_ = std::move(event); }
+
+  const Folder& folder_;
+  std::unique_ptr<Trainer> trainer_;
+  Event last_;
+  Island island_;
+};
+
+// Largest difference between two models, relative to the largest parameter.
+double Difference(const LayerBuffers& a, const LayerBuffers& b) {
+  double worst = 0, largest = 0;
+  REQUIRE(a.size() == b.size());
+  for (size_t l = 0; l < a.size(); ++l) {
+    for (size_t i = 0; i < a[l].size(); ++i) {
+      worst = std::max(worst, std::abs(double{a[l][i]} - double{b[l][i]}));
+      largest = std::max(largest, std::abs(double{a[l][i]}));
+    }
+  }
+  return worst / largest;
+}
+
+TEST_CASE("One island, outer rate 1, no momentum: rounds change nothing but rounding") {
+  Folder folder;
+  Bench plain(folder), rounds(folder);
+  plain.MakesWeights();
+  rounds.MakesWeights();
+  plain.Adopts(0, AdoptMode::kReplace);
+  rounds.Adopts(0, AdoptMode::kReplace);
+  const LayerBuffers start = plain.Theta();
+  plain.Steps(12, 0);
+  for (int round = 0; round < 3; ++round) {
+    rounds.Steps(4, round * 4);
+    rounds.Push(round);
+    rounds.ServerApplies();
+    rounds.Adopts(round + 1, AdoptMode::kReplace);
+  }
+  CHECK(Difference(plain.Theta(), start) > 0.01);  // it did train
+  CHECK(Difference(plain.Theta(), rounds.Theta()) < 1e-6);
+}
+
+TEST_CASE("Steps made while the round was made are carried over exactly once") {
+  Folder folder;
+  Bench plain(folder), carried(folder);
+  plain.MakesWeights();
+  carried.MakesWeights();
+  plain.Adopts(0, AdoptMode::kReplace);
+  carried.Adopts(0, AdoptMode::kReplace);
+  plain.Steps(12, 0);
+  carried.Steps(4, 0);
+  carried.Push(0);
+  carried.Steps(3, 4);
+  carried.ServerApplies();
+  carried.Adopts(1, AdoptMode::kCarry);
+  carried.Steps(5, 7);
+  CHECK(Difference(plain.Theta(), carried.Theta()) < 1e-6);
+  carried.Push(1);  // what is pushed next is what was carried and what followed
+  carried.ServerApplies();
+  CHECK(Difference(plain.Theta(), carried.server) < 1e-6);
+}
+
+TEST_CASE("A rejected push takes its steps with it, and carried ones stay") {
+  Folder folder;
+  Bench bench(folder);
+  bench.MakesWeights();
+  bench.Adopts(0, AdoptMode::kReplace);
+  bench.Steps(4, 0);
+  const LayerBuffers pushed = bench.Theta();
+  bench.Push(0);
+  bench.Adopts(0, AdoptMode::kCarry);  // the server has applied nothing
+  CHECK(Difference(bench.server, bench.Theta()) < 1e-7);
+  bench.Steps(2, 4);
+  const LayerBuffers local = bench.Theta();
+  bench.Adopts(0, AdoptMode::kCarry);  // nothing was captured since: relative to the base
+  CHECK(Difference(local, bench.Theta()) < 1e-6);
+  CHECK(Difference(pushed, bench.Theta()) > 1e-3);
+}
+
+TEST_CASE("Killed and resumed from its checkpoint, the trajectory is the same bit for bit") {
+  Folder folder;
+  CheckpointStore store(folder.path + "/checkpoints");
+  Bench plain(folder);
+  plain.MakesWeights();
+  plain.Adopts(0, AdoptMode::kReplace);
+  plain.Steps(9, 0);
+  {
+    Bench killed(folder, &store);
+    killed.MakesWeights();
+    killed.Adopts(0, AdoptMode::kReplace);
+    killed.Steps(5, 0);
+    killed.island().Run(WriteCheckpoint{{"sea-1", 0, 0, 5, {{0, 10}}}});
+    killed.Steps(1, 5);  // lost with the process
+  }
+  std::vector<std::string> problems;
+  REQUIRE(store.List(&problems).size() == 1);
+  Bench resumed(folder, &store);
+  resumed.island().Run(AdoptPulled{0, AdoptMode::kResumeCheckpoint, false});
+  resumed.Last<Adopted>();
+  resumed.Steps(4, 5);
+  CHECK(resumed.Theta() == plain.Theta());
+  plain.Push(0);
+  resumed.Push(0);
+  CHECK(*resumed.island().delta() == *plain.island().delta());
+}
+
+TEST_CASE("Moments come back even where the parameters must be pulled, unless warming up again") {
+  Folder folder;
+  CheckpointStore store(folder.path + "/checkpoints");
+  LayerBuffers server;
+  {
+    Bench killed(folder, &store);
+    killed.MakesWeights();
+    server = killed.server;
+    killed.Adopts(0, AdoptMode::kReplace);
+    killed.Steps(5, 0);
+    killed.island().Run(WriteCheckpoint{{"sea-1", 0, 0, 5, {{0, 10}}}});
+  }
+  Bench back(folder, &store);
+  back.server = server;
+  back.Adopts(3, AdoptMode::kReplace);
+  CHECK(back.trainer().optimizer_steps() == 5);
+  CHECK(back.Theta() == server);
+  back.Adopts(4, AdoptMode::kReplace, true);
+  CHECK(back.trainer().optimizer_steps() == 0);
+  back.island().Run(AdoptPulled{9, AdoptMode::kResumeCheckpoint, false});
+  CHECK(back.Last<CommandFailed>().reason == "the local checkpoint is of version 0, not 9");
+}
+
+TEST_CASE("Validation looks at the base and leaves training alone") {
+  Folder folder;
+  Bench bench(folder), other(folder);
+  for (Bench* b : {&bench, &other}) {
+    b->MakesWeights();
+    b->Adopts(0, AdoptMode::kReplace);
+  }
+  bench.island().Run(Validate{0});
+  const double before = bench.Last<ValidationDone>().loss;
+  CHECK(bench.Last<ValidationDone>().tokens == 4 * 8);
+  bench.Steps(6, 0);
+  const LayerBuffers theta = bench.Theta();
+  bench.island().Run(Validate{0});
+  CHECK(bench.Last<ValidationDone>().loss == before);
+  CHECK(bench.Theta() == theta);
+  other.Steps(3, 0);
+  CHECK(bench.Steps(1, 6) != other.Steps(1, 3));
+}
+
+TEST_CASE("A job that does not fit or cannot be opened is refused with its reason") {
+  Folder folder;
+  const auto trainer = NewModelTrainer(NewReferenceBackend());
+  Event last;
+  Island island(trainer.get(), nullptr, {1, 1000}, {[&](Event e) { last = std::move(e); }});
+  JobSpec spec = Spec(folder);
+  island.Run(Prepare{"sea-1", spec});
+  CHECK(std::get<PrepareFailed>(last).reason.find("--memory-bytes") != std::string::npos);
+  spec.data.path = folder.path + "/nothing";
+  island.Run(Prepare{"sea-1", spec});
+  CHECK(std::get<PrepareFailed>(last).reason.find("nothing") != std::string::npos);
+}
+
+TEST_CASE("The emulated trainer takes its time, says what it is, and makes small deltas") {
+  Folder folder;
+  const auto trainer = NewEmulatedTrainer(std::chrono::milliseconds(2));
+  CHECK(trainer->Name() == "emulated (2 ms a step)");
+  Event last;
+  Island island(trainer.get(), nullptr, {}, {[&](Event e) { last = std::move(e); }});
+  island.Run(Prepare{"sea-1", Spec(folder)});
+  REQUIRE(std::holds_alternative<Prepared>(last));
+  island.Run(MakeInitialWeights{});
+  island.Run(CaptureDelta{{0, 1, 1, kNoVersion}});
+  *island.pulled() = *island.delta();
+  island.Run(AdoptPulled{0, AdoptMode::kReplace, false});
+  island.Run(TrainStep{{{0, 2}}, 0.1});
+  CHECK(std::get<StepDone>(last).tokens == 16);
+  CHECK(std::get<StepDone>(last).seconds >= 0.002);
+  island.Run(CaptureDelta{{0, 1, 1, 0}});
+  double largest = 0;
+  for (const std::vector<float>& layer : *island.delta()) {
+    for (float value : layer) largest = std::max(largest, std::abs(double{value}));
+  }
+  CHECK(largest > 0);
+  CHECK(largest <= 1.1e-4);
+}
+
+}  // namespace
+}  // namespace atl::worker

@@ -1,0 +1,173 @@
+#include "worker/runtime/model_trainer.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/check.h"
+#include "worker/core/leases.h"
+#include "worker/data/dataset.h"
+#include "worker/model/optimizer.h"
+#include "worker/model/runner.h"
+#include "worker/model/weights.h"
+#include "worker/runtime/model_config.h"
+
+namespace atl::worker {
+namespace {
+
+class ModelTrainer : public Trainer {
+ public:
+  explicit ModelTrainer(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+
+  std::string Name() const override { return backend_->Name(); }
+  absl::StatusOr<JobFacts> Prepare(const JobSpec& spec) override;
+  void Release() override { job_.reset(); }
+  absl::Status InitialWeights() override;
+  absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
+                                double learning_rate) override;
+  absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
+
+  absl::Status GetParameters(int layer, std::span<float> out) override {
+    return ToHost(job_->runner->params(layer), out);
+  }
+  absl::Status SetParameters(int layer, std::span<const float> values) override {
+    return ToDevice(job_->runner->params(layer), values);
+  }
+  absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) override {
+    ATOLL_RETURN_IF_ERROR(ToHost(job_->optimizer->first_moment(layer), first));
+    return ToHost(job_->optimizer->second_moment(layer), second);
+  }
+  absl::Status SetMoments(int layer, std::span<const float> first,
+                          std::span<const float> second) override {
+    ATOLL_RETURN_IF_ERROR(ToDevice(job_->optimizer->first_moment(layer), first));
+    return ToDevice(job_->optimizer->second_moment(layer), second);
+  }
+  int64_t optimizer_steps() const override { return job_->optimizer_steps; }
+  absl::Status SetOptimizerSteps(int64_t steps) override;
+
+ private:
+  struct Job {
+    JobSpec spec;
+    std::optional<Dataset> data;
+    std::optional<Model> model;
+    std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<AdamWOptimizer> optimizer;
+    int64_t optimizer_steps = 0;
+    std::vector<int32_t> tokens;  // of one batch, rows of T + 1
+
+    int layers() const { return static_cast<int>(model->layers().size()); }
+    int64_t row() const { return data->sequence_length() + 1; }
+  };
+
+  absl::Status ToHost(const Tensor& from, std::span<float> to) {
+    ATOLL_CHECK(from.size() == static_cast<int64_t>(to.size()));
+    backend_->CopyToHost(job_->runner->stream(), to.data(), from);
+    return backend_->Synchronize(job_->runner->stream());
+  }
+  absl::Status ToDevice(const Tensor& to, std::span<const float> from) {
+    ATOLL_CHECK(to.size() == static_cast<int64_t>(from.size()));
+    backend_->CopyToDevice(job_->runner->stream(), to, from.data());
+    return backend_->Synchronize(job_->runner->stream());
+  }
+
+  const std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Job> job_;
+};
+
+absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
+  auto job = std::make_unique<Job>();
+  job->spec = spec;
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
+  ATOLL_ASSIGN_OR_RETURN(job->data, Dataset::Open(spec.data, config.vocab));
+  ATOLL_ASSIGN_OR_RETURN(job->model, Model::Create(config));
+  RunnerOptions options;
+  options.micro_batch_rows = spec.inner.micro_batch_sequences > 0 ? spec.inner.micro_batch_sequences
+                                                                  : spec.inner.batch_sequences;
+  options.seq_len = spec.data.sequence_length;
+  ATOLL_ASSIGN_OR_RETURN(job->runner, ModelRunner::Create(*backend_, *job->model, options));
+  AdamWOptions adamw;
+  adamw.beta1 = static_cast<float>(spec.inner.beta1);
+  adamw.beta2 = static_cast<float>(spec.inner.beta2);
+  adamw.epsilon = static_cast<float>(spec.inner.epsilon);
+  adamw.weight_decay = static_cast<float>(spec.inner.weight_decay);
+  adamw.clip_norm = static_cast<float>(spec.inner.clip_norm);
+  ATOLL_ASSIGN_OR_RETURN(job->optimizer, AdamWOptimizer::Create(*job->runner, adamw));
+  JobFacts facts;
+  for (const auto& layer : job->model->layers()) {
+    facts.layers.push_back({layer->layout().name, layer->layout().size});
+  }
+  facts.train_sequences = job->data->train_sequences();
+  facts.validation_sequences = job->data->validation_sequences();
+  facts.data_digest = job->data->digest();
+  job_ = std::move(job);
+  return facts;
+}
+
+absl::Status ModelTrainer::InitialWeights() {
+  const ModelSpec& spec = job_->spec.model;
+  std::vector<LayerLayout> layouts;
+  for (const auto& layer : job_->model->layers()) layouts.push_back(layer->layout());
+  std::vector<std::vector<float>> values;
+  std::vector<std::span<float>> spans;
+  for (const LayerLayout& layout : layouts) values.emplace_back(layout.size);
+  for (std::vector<float>& layer : values) spans.emplace_back(layer);
+  if (!spec.initial_weights_path.empty()) {
+    ATOLL_RETURN_IF_ERROR(Annotate(ReadWeights(spec.initial_weights_path, layouts, spans),
+                                   "model.initial_weights_path"));
+  } else {
+    for (size_t l = 0; l < layouts.size(); ++l) {
+      InitLayer(layouts[l], job_->model->config().layers, spec.seed, spans[l]);
+    }
+  }
+  for (int l = 0; l < job_->layers(); ++l) ATOLL_RETURN_IF_ERROR(SetParameters(l, values[l]));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MeanLoss> ModelTrainer::Step(const std::vector<PositionRange>& ranges,
+                                            double learning_rate) {
+  const int64_t rows = Sequences(ranges);
+  job_->tokens.resize(static_cast<size_t>(rows * job_->row()));
+  std::span<int32_t> rest = job_->tokens;
+  for (const PositionRange& range : ranges) {
+    const std::span<int32_t> here = rest.first(static_cast<size_t>(range.size() * job_->row()));
+    ATOLL_RETURN_IF_ERROR(job_->data->ReadTrain(range.begin, here));
+    rest = rest.subspan(here.size());
+  }
+  ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Train(job_->tokens, rows));
+  job_->optimizer->Step(++job_->optimizer_steps, static_cast<float>(learning_rate));
+  ATOLL_RETURN_IF_ERROR(backend_->Synchronize(job_->runner->stream()));
+  return MeanLoss{loss.mean(), loss.tokens};
+}
+
+absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences) {
+  const int64_t total = std::min(sequences, job_->data->validation_sequences());
+  const int64_t batch = job_->spec.inner.batch_sequences;
+  LossSum sum;
+  for (int64_t first = 0; first < total; first += batch) {
+    const int64_t rows = std::min(batch, total - first);
+    job_->tokens.resize(static_cast<size_t>(rows * job_->row()));
+    ATOLL_RETURN_IF_ERROR(job_->data->ReadValidation(first, job_->tokens));
+    ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Evaluate(job_->tokens, rows));
+    sum.nats += loss.nats;
+    sum.tokens += loss.tokens;
+  }
+  return MeanLoss{sum.mean(), sum.tokens};
+}
+
+absl::Status ModelTrainer::SetOptimizerSteps(int64_t steps) {
+  job_->optimizer_steps = steps;
+  if (steps > 0) return absl::OkStatus();
+  for (int l = 0; l < job_->layers(); ++l) {
+    backend_->Zero(job_->runner->stream(), job_->optimizer->first_moment(l));
+    backend_->Zero(job_->runner->stream(), job_->optimizer->second_moment(l));
+  }
+  return backend_->Synchronize(job_->runner->stream());
+}
+
+}  // namespace
+
+std::unique_ptr<Trainer> NewModelTrainer(std::unique_ptr<Backend> backend) {
+  return std::make_unique<ModelTrainer>(std::move(backend));
+}
+
+}  // namespace atl::worker

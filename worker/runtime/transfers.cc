@@ -1,0 +1,172 @@
+#include "worker/runtime/transfers.h"
+
+#include <utility>
+
+namespace atl::worker {
+namespace {
+
+// Enough to keep the line busy from one shard to the next, few enough for the order to mean
+// something.
+constexpr int kShardsAtOnce = 4;
+
+// A transfer may take so long: slower lines than 100 kB/s are of no use.
+Duration Timeout(int64_t bytes) {
+  return std::chrono::seconds(60) + FromSeconds(static_cast<double>(bytes) / 100e3);
+}
+
+bool Fits(const LayerBuffers& buffers, const ShardPlacement& shard) {
+  if (shard.layer < 0 || shard.layer >= static_cast<int64_t>(buffers.size())) return false;
+  const int64_t size = static_cast<int64_t>(buffers[shard.layer].size());
+  return shard.begin >= 0 && shard.elements >= 0 && shard.begin <= size - shard.elements;
+}
+
+std::string About(const ShardPlacement& shard, absl::string_view reason) {
+  return absl::StrCat("shard ", shard.shard, " at ", shard.server, ": ", reason);
+}
+
+}  // namespace
+
+Transfers::Transfers(TensorClient* client, std::string server_key, std::function<void(Event)> post)
+    : client_(client), server_key_(std::move(server_key)), post_(std::move(post)) {}
+
+Transfers::~Transfers() { CancelAll(); }
+
+int64_t Transfers::started() const {
+  const std::lock_guard lock(mutex_);
+  return started_;
+}
+
+int64_t Transfers::running() const {
+  const std::lock_guard lock(mutex_);
+  return running_;
+}
+
+void Transfers::Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into) {
+  Batch batch;
+  batch.is_pull = true;
+  batch.pull = order;
+  batch.into = std::move(into);
+  Add(std::move(batch));
+}
+
+void Transfers::Push(const PushShards& order, std::shared_ptr<const LayerBuffers> delta) {
+  Batch batch;
+  batch.push = order;
+  batch.delta = std::move(delta);
+  Add(std::move(batch));
+}
+
+void Transfers::Add(Batch batch) {
+  const std::lock_guard lock(mutex_);
+  batches_.push_back(std::move(batch));
+  const auto last = std::prev(batches_.end());
+  // The batch ends when its last shard does; this extra one keeps it alive until all are started.
+  ++last->running;
+  StartMore(last);
+  AfterShard(last, SIZE_MAX);
+}
+
+void Transfers::StartMore(Batches::iterator batch) {
+  const size_t shards = batch->is_pull ? batch->pull.shards.size() : batch->push.shards.size();
+  while (!cancelling_ && !batch->failed && batch->next < shards &&
+         static_cast<int>(batch->ids.size()) < kShardsAtOnce) {
+    StartShard(batch, batch->next++);
+  }
+}
+
+void Transfers::StartShard(Batches::iterator batch, size_t index) {
+  const ShardPlacement& shard =
+      batch->is_pull ? batch->pull.shards[index] : batch->push.shards[index];
+  const ServerAddress server{shard.endpoint, server_key_};
+  const auto count = static_cast<size_t>(shard.elements);
+  const bool fits = Fits(batch->is_pull ? *batch->into : *batch->delta, shard);
+  if (batch->is_pull) {
+    if (!fits) return FailPull(*batch, PullFailure::kError, kNoVersion, About(shard, "bad bounds"));
+    const std::span<float> to(batch->into->at(shard.layer).data() + shard.begin, count);
+    const PullRequest request{batch->pull.job, batch->pull.version, shard.shard, Encoding::kFloat32,
+                              0};
+    batch->ids[index] = client_->Pull(
+        server, request, to, Timeout(shard.elements * 4),
+        [this, batch, index](const PullResult& result) { ShardPulled(batch, index, result); });
+  } else {
+    const ContributionId& c = batch->push.contribution;
+    const PushId id{batch->push.job, c.island,       c.generation,
+                    c.incarnation,   c.base_version, shard.shard};
+    if (!fits) return post_(PushShardDone{id, PushStatus::kRefused, "bad bounds", 0});
+    const std::span<const float> from(batch->delta->at(shard.layer).data() + shard.begin, count);
+    batch->ids[index] = client_->Push(
+        server, id, batch->push.encoding, from, batch->delta, Timeout(shard.elements * 4),
+        [this, batch, index](const PushResult& result) { ShardPushed(batch, index, result); });
+  }
+  ++batch->running;
+  ++started_;
+  ++running_;
+}
+
+void Transfers::ShardPulled(Batches::iterator batch, size_t index, const PullResult& result) {
+  const std::lock_guard lock(mutex_);
+  const ShardPlacement& shard = batch->pull.shards[index];
+  if (result.status.ok()) {
+    batch->bytes += shard.elements * 4;
+  } else {
+    PullFailure failure = PullFailure::kError;
+    if (result.refusal == PullRefusal::kNotYet) failure = PullFailure::kNotYet;
+    if (result.refusal == PullRefusal::kSuperseded) failure = PullFailure::kSuperseded;
+    FailPull(*batch, failure, result.version, About(shard, result.status.message()));
+  }
+  --running_;
+  AfterShard(batch, index);
+}
+
+// The other shards are of no use any more.
+void Transfers::FailPull(Batch& batch, PullFailure failure, Version newer, std::string reason) {
+  if (batch.failed) return;
+  batch.failed = true;
+  batch.failure = {batch.pull.pull, failure, newer, std::move(reason)};
+  for (const auto& [index, id] : batch.ids) client_->Cancel(id);
+}
+
+void Transfers::ShardPushed(Batches::iterator batch, size_t index, const PushResult& result) {
+  const std::lock_guard lock(mutex_);
+  const ShardPlacement& shard = batch->push.shards[index];
+  const ContributionId& c = batch->push.contribution;
+  PushShardDone done{
+      {batch->push.job, c.island, c.generation, c.incarnation, c.base_version, shard.shard}};
+  if (result.status.ok()) {
+    done.bytes = shard.elements * BytesPerElement(batch->push.encoding);
+  } else {
+    done.status =
+        absl::IsFailedPrecondition(result.status) ? PushStatus::kRefused : PushStatus::kFailed;
+    done.reason = About(shard, result.status.message());
+  }
+  if (!cancelling_) post_(std::move(done));
+  --running_;
+  AfterShard(batch, index);
+}
+
+void Transfers::AfterShard(Batches::iterator batch, size_t index) {
+  batch->ids.erase(index);
+  StartMore(batch);
+  if (--batch->running > 0) return;
+  if (batch->is_pull && !cancelling_) {
+    if (batch->failed) {
+      post_(batch->failure);
+    } else {
+      post_(PullDone{batch->pull.pull, batch->bytes});
+    }
+  }
+  batches_.erase(batch);
+  ended_.notify_all();
+}
+
+void Transfers::CancelAll() {
+  std::unique_lock lock(mutex_);
+  cancelling_ = true;
+  for (const Batch& batch : batches_) {
+    for (const auto& [index, id] : batch.ids) client_->Cancel(id);
+  }
+  ended_.wait(lock, [this] { return batches_.empty(); });
+  cancelling_ = false;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,80 @@
+// Pushes and pulls of whole models over a TensorClient, a few shards at a time in the ordered
+// order.
+//
+// Threads: Push, Pull and CancelAll are for the event loop's thread; `post` runs on the network
+// thread. started() and running() are for everybody.
+
+#ifndef ATOLL_WORKER_RUNTIME_TRANSFERS_H_
+#define ATOLL_WORKER_RUNTIME_TRANSFERS_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "common/net/tensor_client.h"
+#include "worker/core/actions.h"
+#include "worker/runtime/island.h"
+
+namespace atl::worker {
+
+class Transfers {
+ public:
+  // `server_key` is the parameter servers' public key, empty for plaintext. `post` must not wait
+  // for the event loop's thread. The client outlives this.
+  Transfers(TensorClient* client, std::string server_key, std::function<void(Event)> post);
+  ~Transfers();  // CancelAll
+
+  // Shards that do not lie within the buffers fail. Nothing else touches `into` before its event.
+  void Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into);
+  void Push(const PushShards& order, std::shared_ptr<const LayerBuffers> delta);
+  // Returns when no transfer touches any buffer any more. Those that were going on post nothing.
+  void CancelAll();
+
+  int64_t started() const;
+  int64_t running() const;
+
+ private:
+  // One Push or Pull.
+  struct Batch {
+    PushShards push;
+    StartPull pull;
+    bool is_pull = false;
+    std::shared_ptr<LayerBuffers> into;
+    std::shared_ptr<const LayerBuffers> delta;
+    size_t next = 0;  // shard to start
+    int running = 0;
+    bool failed = false;  // a pull's shard failed: start no more
+    PullFailed failure;
+    int64_t bytes = 0;
+    std::map<size_t, TransferId> ids;  // of running shards
+  };
+  using Batches = std::list<Batch>;
+
+  void Add(Batch batch);
+  void StartMore(Batches::iterator batch);
+  void StartShard(Batches::iterator batch, size_t index);
+  void ShardPulled(Batches::iterator batch, size_t index, const PullResult& result);
+  void ShardPushed(Batches::iterator batch, size_t index, const PushResult& result);
+  void FailPull(Batch& batch, PullFailure failure, Version newer, std::string reason);
+  void AfterShard(Batches::iterator batch, size_t index);
+
+  TensorClient* const client_;
+  const std::string server_key_;
+  const std::function<void(Event)> post_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;
+  Batches batches_;  // guarded by mutex_, as all below
+  bool cancelling_ = false;
+  int64_t started_ = 0;
+  int64_t running_ = 0;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_RUNTIME_TRANSFERS_H_
