@@ -46,6 +46,9 @@ struct CoordinatorOptions {
   Duration reattach_grace = std::chrono::seconds(15);
   // A worker of another name may take a dead worker's island after so long.
   Duration vacant_island_grace = std::chrono::seconds(30);
+  // A job starts without workers that take longer to open its model and data, if the others are
+  // enough; they join later.
+  Duration prepare_limit = std::chrono::seconds(60);
   // A finished job waits so long for its last validation.
   Duration final_validation_limit = std::chrono::seconds(120);
   int64_t decisions_kept = 256;  // per job

@@ -126,7 +126,7 @@ struct DecisionParticipant {
   int64_t inner_steps = 0;
   int64_t tokens = 0;
   double train_loss = 0;
-  double norm = 0;   // global L2 norm of the delta
+  double norm = 0;   // global L2 norm of the delta; -1: not finite
   double score = 0;  // see penalty.h
   double limit = 0;
   double clip = 1;
@@ -146,7 +146,8 @@ struct DecisionRecord {
   Version previous = kNoVersion;
   std::vector<DecisionParticipant> participants;
   std::vector<ContributionId> dropped;  // as in CommitRound
-  std::vector<double> gram;             // k-by-k sums over all servers and layers, row by row
+  std::vector<double> gram;             // k-by-k sums over all servers and layers, row by row;
+                                        // -1 in place of what is not finite
   double norm = 0;                      // of the weighted average before clip_scale
   double clip_scale = 1;
   int64_t tokens = 0;                  // of the accepted

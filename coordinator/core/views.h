@@ -45,7 +45,6 @@ struct IslandView {
 
 struct PendingContribution {
   ContributionRecord record;
-  bool granted = false;
   int64_t shards_staged = 0;
   int64_t shards = 0;
 };

@@ -1,0 +1,157 @@
+#include "coordinator/core/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "coordinator/core/flush.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/members.h"
+#include "coordinator/core/rounds.h"
+#include "coordinator/core/servers.h"
+#include "coordinator/core/state.h"
+#include "coordinator/core/view_makers.h"
+
+namespace atl {
+namespace {
+
+using coord::Job;
+using coord::State;
+
+struct EventHandler {
+  State& s;
+
+  void operator()(const FromWorker& e) { coord::OnWorkerMessage(s, e); }
+  void operator()(const FromServer& e) { coord::OnServerMessage(s, e); }
+  void operator()(const WorkerConnectionLost& e) {
+    coord::OnConnectionLost(s, MemberKind::kWorker, e.worker, e.incarnation);
+  }
+  void operator()(const ServerConnectionLost& e) {
+    coord::OnConnectionLost(s, MemberKind::kServer, e.server, e.incarnation);
+  }
+  void operator()(const SubmitJob& e) { coord::OnSubmit(s, e); }
+  void operator()(const ControlJob& e) { coord::OnControl(s, e); }
+  void operator()(const Tick&) {}
+};
+
+// Whatever follows from the state that the event made.
+void Settle(State& s) {
+  constexpr int kMostTurns = 1000;  // each turn decides, drops or admits something
+  coord::ExpireMembers(s);
+  coord::Schedule(s);
+  for (auto& [number, job] : s.jobs) {
+    for (int turn = 0;; ++turn) {
+      ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not settle");
+      if (!coord::AdvanceJob(s, job) && !coord::AdvanceRound(s, job)) break;
+    }
+  }
+  coord::Schedule(s);  // a job may have ended and freed its workers
+  for (auto& [number, job] : s.jobs) {
+    if (job.active()) coord::RefreshOrders(s, job);
+    coord::PumpServers(s, job);
+  }
+  coord::PumpCandidates(s);
+}
+
+}  // namespace
+
+class CoordinatorCore::Impl {
+ public:
+  State state;
+  bool stepped = false;
+};
+
+CoordinatorCore::CoordinatorCore(CoordinatorOptions options, int64_t epoch)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->state.options = std::move(options);
+  impl_->state.epoch = epoch;
+}
+CoordinatorCore::~CoordinatorCore() = default;
+CoordinatorCore::CoordinatorCore(CoordinatorCore&&) noexcept = default;
+CoordinatorCore& CoordinatorCore::operator=(CoordinatorCore&&) noexcept = default;
+
+absl::Status CoordinatorCore::Recover(Instant now, const std::vector<StoreRecord>& stored) {
+  ATOLL_CHECK(!impl_->stepped, "Recover comes before the first Step");
+  impl_->state.now = now;
+  return coord::Load(impl_->state, stored);
+}
+
+CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& event) {
+  impl_->stepped = true;
+  State& s = impl_->state;
+  ATOLL_CHECK(now >= s.now, "time went back");
+  s.now = now;
+  s.out = CoordinatorActions();
+  std::visit(EventHandler{s}, event);
+  Settle(s);
+  coord::Flush(s);
+  Instant next = coord::NextMemberDeadline(s);
+  for (const auto& [number, job] : s.jobs) next = std::min(next, coord::NextJobDeadline(s, job));
+  s.out.next_deadline = next;
+  return std::move(s.out);
+}
+
+std::vector<MemberView> CoordinatorCore::Members(Instant now) const {
+  std::vector<MemberView> views;
+  for (const auto& [key, member] : impl_->state.members) {
+    views.push_back(coord::ViewOf(impl_->state, member, now));
+  }
+  return views;
+}
+
+std::vector<JobSummary> CoordinatorCore::Jobs(Instant) const {
+  std::vector<JobSummary> summaries;
+  for (const auto& [number, job] : impl_->state.jobs) {
+    summaries.push_back(coord::SummaryOf(impl_->state, job));
+  }
+  return summaries;
+}
+
+std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const {
+  const coord::Job* job = impl_->state.FindJob(id);
+  if (job == nullptr) return std::nullopt;
+  return coord::ViewOf(impl_->state, *job, now);
+}
+
+std::vector<StoreRecord> CoordinatorCore::Stored() const { return coord::AllRecords(impl_->state); }
+
+const char* Name(JobState state) {
+  switch (state) {
+    case JobState::kQueued:
+      return "queued";
+    case JobState::kPreparing:
+      return "preparing";
+    case JobState::kInitializing:
+      return "initializing";
+    case JobState::kRunning:
+      return "running";
+    case JobState::kPaused:
+      return "paused";
+    case JobState::kFinishing:
+      return "finishing";
+    case JobState::kDone:
+      return "done";
+    case JobState::kFailed:
+      return "failed";
+    case JobState::kCancelled:
+      return "cancelled";
+  }
+  return "?";
+}
+
+const char* Name(RoundPhase phase) {
+  switch (phase) {
+    case RoundPhase::kIdle:
+      return "idle";
+    case RoundPhase::kWindowOpen:
+      return "window open";
+    case RoundPhase::kCollecting:
+      return "collecting";
+    case RoundPhase::kCommitting:
+      return "committing";
+  }
+  return "?";
+}
+
+}  // namespace atl

@@ -1,0 +1,47 @@
+#include "coordinator/core/decide.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/check.h"
+
+namespace atl {
+
+RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
+                     double clip_norm, bool reject_outliers,
+                     std::map<IslandId, PenaltyState>& penalties) {
+  const size_t k = candidates.size();
+  ATOLL_CHECK(gram.size() == k * k);
+  RoundDecision decision;
+  for (size_t i = 0; i < k; ++i) {
+    RoundVerdict verdict;
+    // A sum of squares; rounding cannot make it negative, but a NaN must stay one.
+    verdict.norm = std::sqrt(gram[i * k + i]);
+    PenaltyState& state = penalties[candidates[i].contribution.island];
+    verdict.penalty = Judge(state, verdict.norm, reject_outliers);
+    state = verdict.penalty.after;
+    if (verdict.penalty.accepted) decision.tokens += candidates[i].tokens;
+    decision.verdicts.push_back(std::move(verdict));
+  }
+  decision.is_void = decision.tokens == 0;
+  if (decision.is_void) return decision;
+  for (size_t i = 0; i < k; ++i) {
+    RoundVerdict& verdict = decision.verdicts[i];
+    if (!verdict.penalty.accepted) continue;
+    verdict.weight = static_cast<double>(candidates[i].tokens) /
+                     static_cast<double>(decision.tokens) * verdict.penalty.clip;
+  }
+  double square = 0;
+  for (size_t i = 0; i < k; ++i) {
+    for (size_t j = 0; j < k; ++j) {
+      const double both = decision.verdicts[i].weight * decision.verdicts[j].weight;
+      if (both != 0) square += both * gram[i * k + j];  // a rejected NaN must not enter
+    }
+  }
+  decision.norm = std::sqrt(std::max(0.0, square));
+  if (clip_norm > 0 && decision.norm > clip_norm) decision.clip_scale = clip_norm / decision.norm;
+  for (RoundVerdict& verdict : decision.verdicts) verdict.weight *= decision.clip_scale;
+  return decision;
+}
+
+}  // namespace atl

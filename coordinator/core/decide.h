@@ -1,0 +1,45 @@
+// The decision of a round, from the participants' token counts, the Gram matrix of their deltas and
+// the islands' penalty states. Pure.
+
+#ifndef ATOLL_COORDINATOR_CORE_DECIDE_H_
+#define ATOLL_COORDINATOR_CORE_DECIDE_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "common/ids.h"
+#include "coordinator/core/penalty.h"
+
+namespace atl {
+
+struct RoundCandidate {
+  ContributionId contribution;
+  int64_t tokens = 0;
+};
+
+struct RoundVerdict {
+  PenaltyVerdict penalty;
+  double norm = 0;    // global L2 norm of the delta
+  double weight = 0;  // of the delta in the pseudo-gradient, everything included; 0 if rejected
+};
+
+struct RoundDecision {
+  std::vector<RoundVerdict> verdicts;  // as the candidates
+  double norm = 0;                     // of the token-weighted average, before clip_scale
+  double clip_scale = 1;               // min(1, clip_norm / norm)
+  int64_t tokens = 0;                  // of the accepted
+  bool is_void = false;                // nothing was accepted
+};
+
+// `gram` is k-by-k, row by row: inner products of the candidates' whole deltas. Judges in the order
+// of the candidates and updates `penalties` (an island without a state begins its warm-up).
+//   weight_i = tokens_i / sum of accepted tokens * clip_i * clip_scale
+// `clip_norm` 0: clip_scale is 1. REQUIRES: tokens >= 0; gram.size() == k * k.
+RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
+                     double clip_norm, bool reject_outliers,
+                     std::map<IslandId, PenaltyState>& penalties);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORE_DECIDE_H_

@@ -1,0 +1,190 @@
+#include "coordinator/core/flush.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/jobs.h"
+
+namespace atl::coord {
+namespace {
+
+ContributionRecord ContributionKey(const JobId& job, const ContributionId& id) {
+  ContributionRecord record;
+  record.job = job;
+  record.contribution = id;
+  return record;
+}
+
+void FlushJob(Job& job, std::vector<StoreWrite>& writes) {
+  const Dirty dirty = std::exchange(job.dirty, Dirty());
+  if (dirty.record) writes.push_back({job.record, false});
+  if (dirty.progress) writes.push_back({job.progress, false});
+  for (IslandId id : dirty.islands) writes.push_back({job.islands.at(id), false});
+  for (const ContributionId& id : dirty.contributions) {
+    auto it = job.contributions.find(id);
+    const bool gone = it == job.contributions.end();
+    writes.push_back({gone ? ContributionKey(job.id(), id) : it->second, gone});
+  }
+  for (int64_t round : dirty.decisions) {
+    auto it = job.decisions.find(round);
+    const bool gone = it == job.decisions.end();
+    DecisionRecord key;
+    key.job = job.id();
+    key.round = round;
+    writes.push_back({gone ? key : it->second, gone});
+  }
+  for (IslandId id : dirty.penalties) {
+    writes.push_back({PenaltyRecord{job.id(), id, job.penalties.at(id)}, false});
+  }
+  for (StoreWrite& write : job.ledger.TakeChanges(job.id())) writes.push_back(std::move(write));
+}
+
+}  // namespace
+
+void Flush(State& s) {
+  std::vector<StoreWrite>& writes = s.out.persist;
+  if (std::exchange(s.epoch_dirty, false)) writes.push_back({EpochRecord{s.epoch}, false});
+  for (const MemberKey& key : s.dirty_members) {
+    writes.push_back({s.members.at(key).record, false});
+  }
+  s.dirty_members.clear();
+  for (auto& [number, job] : s.jobs) FlushJob(job, writes);
+}
+
+std::vector<StoreRecord> AllRecords(const State& s) {
+  std::vector<StoreRecord> records;
+  if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch});
+  for (const auto& [key, member] : s.members) records.push_back(member.record);
+  for (const auto& [number, job] : s.jobs) {
+    records.push_back(job.record);
+    records.push_back(job.progress);
+    for (const auto& [id, island] : job.islands) records.push_back(island);
+    for (const auto& [id, contribution] : job.contributions) records.push_back(contribution);
+    for (const auto& [round, decision] : job.decisions) records.push_back(decision);
+    for (const auto& [id, penalty] : job.penalties) {
+      records.push_back(PenaltyRecord{job.id(), id, penalty});
+    }
+    for (LedgerRecord& record : job.ledger.Records(job.id())) records.push_back(std::move(record));
+  }
+  std::sort(records.begin(), records.end(),
+            [](const StoreRecord& a, const StoreRecord& b) { return KeyOf(a) < KeyOf(b); });
+  return records;
+}
+
+// ----------------------------------------------------------------------------------- recovery ----
+
+namespace {
+
+absl::Status Damaged(const StoreRecord& record, absl::string_view why) {
+  return absl::DataLossError(
+      absl::StrCat("the coordinator's store is damaged: ", KeyOf(record), ": ", why));
+}
+
+struct Loader {
+  State& s;
+  bool jobs_pass;  // JobRecords and members first: the others belong to them
+  const StoreRecord& record;
+
+  absl::Status operator()(const EpochRecord& r) const {
+    if (r.epoch < s.epoch) return absl::OkStatus();
+    return Damaged(record, absl::StrCat("epoch ", r.epoch, " is not before ", s.epoch));
+  }
+  absl::Status operator()(const MemberRecord& r) const {
+    if (jobs_pass) s.members[{r.kind, r.name}].record = r;
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const JobRecord& r) const {
+    if (!jobs_pass) return absl::OkStatus();
+    Job& job = s.jobs[r.number];
+    if (!job.record.job.empty()) return Damaged(record, "two jobs of one number");
+    job.record = r;
+    job.ledger = Ledger(BudgetOf(r.spec));
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const ProgressRecord& r) const {
+    return Into(r.job, [&](Job& job) {
+      job.progress = r;
+      return true;
+    });
+  }
+  absl::Status operator()(const IslandRecord& r) const {
+    return Into(r.job, [&](Job& job) { return job.islands.emplace(r.island, r).second; });
+  }
+  absl::Status operator()(const ContributionRecord& r) const {
+    return Into(r.job,
+                [&](Job& job) { return job.contributions.emplace(r.contribution, r).second; });
+  }
+  absl::Status operator()(const DecisionRecord& r) const {
+    return Into(r.job, [&](Job& job) { return job.decisions.emplace(r.round, r).second; });
+  }
+  absl::Status operator()(const PenaltyRecord& r) const {
+    return Into(r.job, [&](Job& job) { return job.penalties.emplace(r.island, r.state).second; });
+  }
+  absl::Status operator()(const LedgerRecord& r) const {
+    return Into(r.job, [&](Job& job) { return job.ledger.Restore(r); });
+  }
+  absl::Status operator()(const EventRecord&) const { return absl::OkStatus(); }
+
+  template <typename Add>
+  absl::Status Into(const JobId& id, Add add) const {
+    if (jobs_pass) return absl::OkStatus();
+    Job* job = s.FindJob(id);
+    if (job == nullptr) return Damaged(record, "it belongs to no job");
+    return add(*job) ? absl::OkStatus() : Damaged(record, "it contradicts another record");
+  }
+};
+
+absl::Status CheckJob(const Job& job) {
+  const StoreRecord record = job.record;
+  if (job.progress.job != job.id()) return Damaged(record, "the job has no progress record");
+  if (job.active() && (!job.record.facts || job.record.shards.empty() || job.islands.empty())) {
+    return Damaged(record, "the job runs without facts, shards or islands");
+  }
+  for (size_t i = 0; i < job.record.shards.size(); ++i) {
+    if (job.record.shards[i].shard != static_cast<ShardId>(i)) {
+      return Damaged(record, "its shards are not numbered in order");
+    }
+  }
+  for (const auto& [id, contribution] : job.contributions) {
+    if (!job.islands.contains(id.island)) return Damaged(contribution, "it has no island");
+  }
+  return absl::OkStatus();
+}
+
+void Resume(State& s, Job& job) {
+  for (const ShardPlacement& shard : job.record.shards) job.links[shard.server];
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0) {
+      job.vacant_since[id] = s.now;
+      continue;
+    }
+    Member& worker = s.members[{MemberKind::kWorker, island.worker}];
+    worker.reattach_by = s.now + s.options.reattach_grace;
+    worker.reason = "not back since the coordinator's restart";
+  }
+}
+
+}  // namespace
+
+absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
+  for (const bool jobs_pass : {true, false}) {
+    for (const StoreRecord& record : records) {
+      const absl::Status status = std::visit(Loader{s, jobs_pass, record}, record);
+      if (!status.ok()) return status;
+    }
+  }
+  for (auto& [number, job] : s.jobs) {
+    const absl::Status status = CheckJob(job);
+    if (!status.ok()) return status;
+    for (const auto& [id, island] : job.islands) {
+      if (island.incarnation != 0 && !s.members.contains({MemberKind::kWorker, island.worker})) {
+        return Damaged(island, "its worker is not known");
+      }
+    }
+    Resume(s, job);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl::coord

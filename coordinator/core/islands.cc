@@ -1,0 +1,293 @@
+#include "coordinator/core/islands.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/transfer_order.h"
+
+namespace atl::coord {
+namespace {
+
+// Has the island's worker a checkpoint to go on from? Returns why not, or "".
+std::string WhyNotResume(Job& job, IslandRecord& island, const Member& worker) {
+  const LocalCheckpoint* checkpoint = nullptr;
+  for (const LocalCheckpoint& c : worker.checkpoints) {
+    if (c.job == job.id() && c.island == island.island) checkpoint = &c;
+  }
+  if (checkpoint == nullptr) return "it has no local checkpoint of this island";
+  if (checkpoint->base_version != job.progress.version || job.progress.version == kNoVersion) {
+    return absl::StrCat("its local checkpoint is of version ", checkpoint->base_version,
+                        ", committed is ", job.progress.version);
+  }
+  if (island.last_push_base >= checkpoint->base_version) {
+    return "its local checkpoint holds steps that it had asked to push";
+  }
+  if (!job.ledger.LeaseExactly(island.island, checkpoint->consumed)) {
+    return "the data of its local checkpoint is leased to others by now";
+  }
+  return "";
+}
+
+IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
+  IslandId longest_vacant = -1;
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation != 0) continue;
+    if (island.worker == worker) return id;
+    if (longest_vacant < 0 || job.vacant_since[id] < job.vacant_since[longest_vacant]) {
+      longest_vacant = id;
+    }
+  }
+  const bool full = static_cast<int64_t>(job.islands.size()) >= job.spec().outer.max_islands;
+  if (longest_vacant >= 0 &&
+      (full || s.now - job.vacant_since[longest_vacant] >= s.options.vacant_island_grace)) {
+    return longest_vacant;
+  }
+  return job.islands.empty() ? 0 : job.islands.rbegin()->first + 1;
+}
+
+// A new generation for the island: what belonged to the old one is over.
+void NewGeneration(Job& job, IslandRecord& island) {
+  island.generation = ++job.EditProgress().plan_generation;
+  island.ready = false;
+  island.resume_checkpoint = false;
+  island.lease_request = -1;
+  island.lease_ranges.clear();
+  job.ledger.Release(island.island);
+  job.waits_for_room.erase(island.island);
+  job.orders.erase(island.island);
+  job.transfer_plans.clear();
+  job.fences_changed = true;
+}
+
+}  // namespace
+
+void AssignIsland(State& s, Job& job, Member& worker) {
+  const IslandId id = ChooseIsland(s, job, worker.record.name);
+  IslandRecord& island = job.EditIsland(id);
+  island.job = job.id();
+  island.island = id;
+  island.worker = worker.record.name;
+  island.incarnation = worker.record.incarnation;
+  island.steps_this_round = job.spec().outer.steps_per_round;
+  job.vacant_since.erase(id);
+  NewGeneration(job, island);
+  worker.candidate_for.clear();
+  worker.prepared.reset();
+  worker.progress.reset();
+  const std::string why_not = WhyNotResume(job, island, worker);
+  island.resume_checkpoint = why_not.empty();
+  island.reason =
+      absl::StrCat("worker ", worker.record.name, " joined in generation ", island.generation);
+  const std::string start =
+      job.progress.version == kNoVersion ? ""
+      : island.resume_checkpoint
+          ? ", goes on from its local checkpoint"
+          : absl::StrCat(", pulls version ", job.progress.version, ": ", why_not);
+  s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", id, ": ", island.reason, start));
+}
+
+void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
+  IslandRecord& island = job.EditIsland(id);
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", id, ": worker ", island.worker, " is evicted: ", reason));
+  island.incarnation = 0;
+  island.evictions++;
+  island.reason = absl::StrCat("evicted: ", reason);
+  NewGeneration(job, island);
+  job.vacant_since[id] = s.now;
+  ProgressRecord& progress = job.EditProgress();
+  if (progress.initializer == id) progress.initializer = -1;
+  if (progress.validator == id) progress.validator = -1;
+}
+
+void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason) {
+  IslandRecord& island = job.EditIsland(id);
+  NewGeneration(job, island);
+  island.reason = reason;
+  s.Log(
+      job.id(), Severity::kWarning,
+      absl::StrCat("island ", id, " begins anew in generation ", island.generation, ": ", reason));
+}
+
+void DropContribution(State& s, Job& job, const ContributionId& id, const std::string& reason) {
+  ContributionRecord& record = job.EditContribution(id);
+  record.dropped = true;
+  record.reason = reason;
+  job.ledger.Return(id);
+  job.staged.erase(id);
+  std::erase(job.complete, id);
+  for (const auto& [server, link] : job.links) {
+    s.SendToServer(server, DropContributions{job.id(), {id}, reason});
+  }
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", id.island, ": contribution from version ", id.base_version, " (",
+                     record.tokens, " tokens) is dropped: ", reason));
+}
+
+IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id, IslandId id,
+                            Generation generation) {
+  Job* job = s.FindJob(job_id);
+  if (job == nullptr || !job->active()) return nullptr;
+  auto it = job->islands.find(id);
+  if (it == job->islands.end() || it->second.worker != worker.record.name ||
+      it->second.incarnation != worker.record.incarnation || it->second.generation != generation) {
+    return nullptr;
+  }
+  return &it->second;
+}
+
+void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
+  const std::optional<IslandProgress>& progress = message.progress;
+  worker.progress = progress;
+  const State::Place place = s.PlaceOf(worker.record.name);
+  const bool speaks_of_place = progress && place.job != nullptr && progress->job == place.job->id();
+  if (progress && !speaks_of_place) {
+    // It still runs a job that has ended, or that it is no part of any more.
+    Job* job = s.FindJob(progress->job);
+    const bool mute = job != nullptr && !job->ended() && !job->active();
+    Instant& again_at = worker.stop_sent.try_emplace(progress->job, s.now).first->second;
+    if (!mute && s.now >= again_at) {
+      again_at = s.now + kRetryInterval;
+      IslandOrder stop;
+      stop.job = progress->job;
+      if (job != nullptr) stop.spec = job->spec();
+      stop.island = progress->island;
+      stop.generation = progress->generation;
+      stop.sequence = s.NextSequence();
+      stop.run = RunState::kStop;
+      stop.reason = job == nullptr ? "the coordinator does not know this job"
+                    : job->ended()
+                        ? absl::StrCat(Name(job->progress.state), ": ", job->progress.reason)
+                        : "this worker is not one of the job's islands";
+      s.Send(worker, std::move(stop));
+    }
+    if (worker.stop_sent.size() > 64) worker.stop_sent.erase(worker.stop_sent.begin());
+  }
+  if (place.job == nullptr) return;
+  IslandRecord& island = place.job->islands.at(place.island);
+  const bool current = speaks_of_place && progress->island == place.island &&
+                       progress->generation == island.generation;
+  auto sent = place.job->orders.find(place.island);
+  const bool behind = !current || (sent != place.job->orders.end() &&
+                                   progress->seen_sequence < sent->second.sequence);
+  if (behind) ResendOrder(s, *place.job, place.island);
+  if (current && progress->ready && !island.ready) {
+    place.job->EditIsland(place.island).ready = true;
+    s.Log(place.job->id(), Severity::kInfo,
+          absl::StrCat("island ", place.island, " is ready at version ", progress->base_version));
+  }
+}
+
+void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
+  IslandRecord* current = CurrentIsland(s, worker, message.job, message.island, message.generation);
+  if (current == nullptr || message.request < current->lease_request) return;
+  Job& job = *s.FindJob(message.job);
+  const bool repeated = message.request == current->lease_request;
+  LeaseGrant grant{message.job, message.island, message.generation, message.request, {}, false};
+  if (repeated && !current->lease_ranges.empty()) {
+    grant.ranges = current->lease_ranges;
+  } else {
+    if (job.progress.version == kNoVersion) return;
+    if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kFinishing) {
+      return;
+    }
+    const OuterSpec& outer = job.spec().outer;
+    const int64_t most = 8 * outer.steps_per_round * job.spec().inner.batch_sequences;
+    const int64_t wanted = std::min(message.wanted, most - job.ledger.Leased(message.island));
+    IslandRecord& island = job.EditIsland(message.island);
+    island.lease_request = message.request;
+    island.lease_ranges = job.ledger.Lease(message.island, wanted);
+    grant.ranges = island.lease_ranges;
+  }
+  grant.exhausted = job.ledger.free() == 0;
+  s.Send(worker, std::move(grant));
+}
+
+void OnValidation(State& s, Member& worker, const ValidationResult& message) {
+  Job* job = s.FindJob(message.job);
+  if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
+  const State::Place place = s.PlaceOf(worker.record.name);
+  if (place.job != job || message.version > job->progress.version ||
+      message.version <= job->progress.validated_version) {
+    return;
+  }
+  ProgressRecord& progress = job->EditProgress();
+  progress.validated_version = message.version;
+  progress.validation_loss = message.loss;
+  if (message.version == 0) progress.first_validation_loss = message.loss;
+  if (progress.validate_version <= message.version) {
+    progress.validate_version = kNoVersion;
+    progress.validator = -1;
+  }
+  s.Log(job->id(), Severity::kInfo,
+        absl::StrCat("version ", message.version, ": validation loss ", message.loss,
+                     " nats a token over ", message.tokens, " tokens"));
+}
+
+void SendFencesTo(State& s, Job& job, const NodeId& server) {
+  FenceIslands fences{job.id(), {}};
+  for (const auto& [id, island] : job.islands) {
+    fences.islands.push_back({id, island.generation, island.incarnation});
+  }
+  if (!fences.islands.empty()) s.SendToServer(server, std::move(fences));
+}
+
+bool IsActive(const Job& job, const IslandRecord& island) {
+  if (island.incarnation == 0 || !island.ready) return false;
+  if (job.ledger.free() > 0 || job.ledger.Leased(island.island) > 0) return true;
+  return std::any_of(job.contributions.begin(), job.contributions.end(), [&](const auto& entry) {
+    return entry.first.island == island.island && entry.first.generation == island.generation &&
+           !entry.second.dropped;
+  });
+}
+
+int64_t ActiveIslands(const Job& job) {
+  return std::count_if(job.islands.begin(), job.islands.end(),
+                       [&](const auto& entry) { return IsActive(job, entry.second); });
+}
+
+namespace {
+
+double Speed(const State& s, const IslandRecord& island) {
+  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  if (worker == nullptr || !worker->attached || !worker->progress) return 0;
+  const double speed = worker->progress->tokens_per_s;
+  return std::isfinite(speed) && speed > 0 ? speed : 0;
+}
+
+}  // namespace
+
+void ChooseValidator(State& s, Job& job) {
+  ProgressRecord& progress = job.EditProgress();
+  progress.validator = -1;
+  double best = -1;
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0) continue;
+    // A ready island before any that is not.
+    const double value = (island.ready ? 1e18 : 0) + Speed(s, island);
+    if (value > best) {
+      best = value;
+      progress.validator = id;
+    }
+  }
+}
+
+void BalanceSteps(State& s, Job& job) {
+  const int64_t most = job.spec().outer.steps_per_round;
+  double fastest = 0;
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation != 0) fastest = std::max(fastest, Speed(s, island));
+  }
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0) continue;
+    const double speed = Speed(s, island);
+    int64_t steps = most;
+    if (job.spec().outer.balance_steps && speed > 0) {
+      steps = std::max<int64_t>(1, std::llround(static_cast<double>(most) * speed / fastest));
+    }
+    if (steps != island.steps_this_round) job.EditIsland(id).steps_this_round = steps;
+  }
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,57 @@
+// The islands of a job: which worker has which, generations, leases and orders.
+
+#ifndef ATOLL_COORDINATOR_CORE_ISLANDS_H_
+#define ATOLL_COORDINATOR_CORE_ISLANDS_H_
+
+#include <optional>
+#include <string>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// Gives the worker an island: the one it had, else a vacant or new one. REQUIRES: the worker is
+// attached and has none.
+void AssignIsland(State& s, Job& job, Member& worker);
+
+// The island loses its worker. What it leased is free again, its contributions count only if
+// complete.
+void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason);
+
+// Same worker, new generation: it pulls the committed version and begins anew.
+void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason);
+
+// No round will use the contribution; its data is free again.
+void DropContribution(State& s, Job& job, const ContributionId& id, const std::string& reason);
+
+// The island that `worker` runs now if `island` and `generation` are its own; else null.
+IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job, IslandId island,
+                            Generation generation);
+
+void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message);
+void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message);
+void OnValidation(State& s, Member& worker, const ValidationResult& message);
+
+// Sends every island whose order has changed the new one. `again`: the worker's too if it has not.
+void RefreshOrders(State& s, Job& job);
+void ResendOrder(State& s, Job& job, IslandId id);
+
+// Servers learn which generations may push.
+void SendFencesTo(State& s, Job& job, const NodeId& server);
+
+// Order of all shards for the island as sender.
+const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id);
+
+// Evaluate `version` on the fastest island (the first among equals).
+void ChooseValidator(State& s, Job& job);
+
+// Islands that a round waits for: occupied, ready, and with data to train on.
+bool IsActive(const Job& job, const IslandRecord& island);
+int64_t ActiveIslands(const Job& job);
+
+// Steps of each island's next round, by measured speeds.
+void BalanceSteps(State& s, Job& job);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_ISLANDS_H_

@@ -1,0 +1,219 @@
+#include "coordinator/core/jobs.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/preparation.h"
+#include "coordinator/core/rounds.h"
+#include "coordinator/core/servers.h"
+
+namespace atl::coord {
+namespace {
+
+void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
+  s.SetState(job, state, reason);
+  for (auto& [key, member] : s.members) {
+    if (member.candidate_for != job.id()) continue;
+    member.candidate_for.clear();
+    member.prepared.reset();
+  }
+  for (const auto& [id, order] : job.orders) {
+    const IslandRecord& island = job.islands.at(id);
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    if (worker == nullptr || !worker->attached) continue;
+    IslandOrder stop;
+    stop.job = job.id();
+    stop.spec = job.spec();
+    stop.island = id;
+    stop.generation = island.generation;
+    stop.sequence = s.NextSequence();
+    stop.run = RunState::kStop;
+    stop.reason = reason;
+    s.Send(*worker, std::move(stop));  // its heartbeats tell if this got lost
+  }
+  job.orders.clear();
+  job.window.reset();
+  job.collecting.reset();
+  const auto contributions = job.contributions;
+  for (const auto& [id, record] : contributions) {
+    job.ledger.Return(id);
+    job.EraseContribution(id);
+  }
+  for (const auto& [id, island] : std::map(job.islands)) {
+    job.ledger.Release(id);
+    if (island.incarnation == 0) continue;
+    IslandRecord& record = job.EditIsland(id);
+    record.incarnation = 0;
+    record.ready = false;
+    record.reason = absl::StrCat("the job is ", Name(state));
+  }
+  AskServersNow(s, job);
+}
+
+void Start(State& s, Job& job) {
+  IslandId first = -1;
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    if (island.incarnation != 0 && worker != nullptr && worker->attached && first < 0) first = id;
+  }
+  if (first < 0) return;
+  job.EditProgress().initializer = first;
+  s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", first, " makes the initial weights"));
+}
+
+// True if the state changed.
+bool AdvanceFinishing(State& s, Job& job) {
+  const ProgressRecord& progress = job.progress;
+  if (!progress.validated_final) {
+    if (job.validate_by == kNever) job.validate_by = s.now + s.options.final_validation_limit;
+    const bool given_up = s.now >= job.validate_by;
+    if (progress.validate_version != kNoVersion && !given_up) {
+      if (progress.validator < 0 && job.occupied_islands() > 0) ChooseValidator(s, job);
+      return false;
+    }
+    if (given_up && progress.validate_version != kNoVersion) {
+      s.Log(job.id(), Severity::kWarning,
+            absl::StrCat("the validation of version ", progress.version, " is given up after ",
+                         Seconds(s.options.final_validation_limit), " s"));
+    }
+    job.EditProgress().validated_final = true;
+    AskServersNow(s, job);
+    return true;
+  }
+  const bool saved = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
+    return entry.second.snapshot_version >= progress.version;
+  });
+  if (!saved) return false;
+  EndTheJob(s, job, JobState::kDone,
+            absl::StrCat("all ", progress.tokens_committed, " tokens are committed in ",
+                         progress.version, " rounds"));
+  return true;
+}
+
+}  // namespace
+
+int64_t BudgetOf(const JobSpec& spec) {
+  const int64_t length = spec.data.sequence_length;
+  return (spec.schedule.train_tokens + length - 1) / length;
+}
+
+void OnSubmit(State& s, const SubmitJob& request) {
+  Reply reply{request.request_id, Validate(request.spec), ""};
+  const int64_t open = std::count_if(s.jobs.begin(), s.jobs.end(),
+                                     [](const auto& entry) { return !entry.second.ended(); });
+  if (reply.status.ok() && open >= s.options.max_jobs) {
+    reply.status = absl::ResourceExhaustedError(
+        absl::StrCat(open, " jobs have not ended, the coordinator keeps at most ",
+                     s.options.max_jobs, ": cancel some or wait"));
+  }
+  if (reply.status.ok()) {
+    const int64_t number = s.jobs.empty() ? 1 : s.jobs.rbegin()->first + 1;
+    Job& job = s.jobs[number];
+    JobRecord& record = job.EditRecord();
+    record.job = absl::StrCat(request.spec.name, "-", number);
+    record.number = number;
+    record.spec = request.spec;
+    job.EditProgress().job = record.job;
+    job.ledger = Ledger(BudgetOf(request.spec));
+    s.SetState(job, JobState::kQueued, "submitted");
+    reply.job = record.job;
+  }
+  s.out.replies.push_back(std::move(reply));
+}
+
+void OnControl(State& s, const ControlJob& request) {
+  Reply reply{request.request_id, absl::OkStatus(), request.job};
+  Job* job = s.FindJob(request.job);
+  const auto refuse = [&](absl::string_view rule) {
+    reply.status = absl::FailedPreconditionError(
+        absl::StrCat("job ", request.job, " is ", Name(job->progress.state), ": ", rule));
+  };
+  if (job == nullptr) {
+    reply.status = absl::NotFoundError(
+        absl::StrCat("there is no job ", CleanText(request.job, 100), ": see atoll ls"));
+  } else if (request.command == JobCommand::kPause) {
+    if (job->progress.state == JobState::kRunning) {
+      s.SetState(*job, JobState::kPaused, "paused by a user");
+    } else {
+      refuse("only a running job can be paused");
+    }
+  } else if (request.command == JobCommand::kResume) {
+    if (job->progress.state == JobState::kPaused) {
+      s.SetState(*job, JobState::kRunning, "resumed by a user");
+    } else {
+      refuse("only a paused job can be resumed");
+    }
+  } else if (job->ended()) {
+    refuse("it has ended already");
+  } else {
+    EndTheJob(s, *job, JobState::kCancelled, "cancelled by a user");
+  }
+  s.out.replies.push_back(std::move(reply));
+}
+
+void FailJob(State& s, Job& job, const std::string& reason) {
+  if (!job.ended()) EndTheJob(s, job, JobState::kFailed, reason);
+}
+
+bool AdvanceJob(State& s, Job& job) {
+  const ProgressRecord& progress = job.progress;
+  switch (progress.state) {
+    case JobState::kPreparing:
+      return AdvancePreparing(s, job);
+    case JobState::kInitializing:
+      if (progress.version >= 0) {
+        s.SetState(job, JobState::kRunning, "the initial weights are committed");
+        return true;
+      }
+      if (progress.initializer < 0) Start(s, job);
+      return AdmitLateWorkers(s, job);
+    case JobState::kRunning:
+    case JobState::kPaused:
+      if (job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget() &&
+          job.decided_version() == progress.version) {
+        s.SetState(job, JobState::kFinishing, "all tokens are committed");
+        return true;
+      }
+      return AdmitLateWorkers(s, job);
+    case JobState::kFinishing:
+      return AdvanceFinishing(s, job);
+    default:
+      return false;
+  }
+}
+
+Instant NextJobDeadline(const State& s, const Job& job) {
+  Instant next = std::min(NextServerRetry(job), WindowDeadline(job));
+  if (job.progress.state == JobState::kFinishing && !job.progress.validated_final) {
+    next = std::min(next, job.validate_by);
+  }
+  if (job.progress.state == JobState::kPreparing) next = std::min(next, PreparingDeadline(s, job));
+  return next;
+}
+
+std::string WaitingFor(const State& s, const Job& job) {
+  switch (job.progress.state) {
+    case JobState::kQueued:
+    case JobState::kPreparing:
+      return job.waiting_for;
+    case JobState::kInitializing:
+    case JobState::kRunning:
+    case JobState::kFinishing: {
+      const std::string servers = MissingServers(s, job);
+      if (!servers.empty()) return servers;
+      const int64_t needed = job.spec().outer.min_islands;
+      if (job.progress.state != JobState::kFinishing && job.occupied_islands() < needed) {
+        return absl::StrCat("islands: ", needed, " are needed, ", job.occupied_islands(),
+                            " have a worker");
+      }
+      if (job.progress.state != JobState::kFinishing) return RoundReason(s, job);
+      return job.progress.validated_final ? "the parameter servers' last snapshots"
+                                          : "the last validation";
+    }
+    default:
+      return "";
+  }
+}
+
+}  // namespace atl::coord

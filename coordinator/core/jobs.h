@@ -1,0 +1,34 @@
+// The life of a job: queue, preparation, placement, running, end.
+
+#ifndef ATOLL_COORDINATOR_CORE_JOBS_H_
+#define ATOLL_COORDINATOR_CORE_JOBS_H_
+
+#include <string>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+void OnSubmit(State& s, const SubmitJob& request);
+void OnControl(State& s, const ControlJob& request);
+void OnJobPrepared(State& s, Member& worker, const JobPrepared& message);
+void OnJobRefused(State& s, Member& worker, const JobRefused& message);
+
+void FailJob(State& s, Job& job, const std::string& reason);
+
+// Idle workers become candidates of jobs, first come first served.
+void Schedule(State& s);
+// Carries the job as far as it goes; true if anything changed (call again).
+bool AdvanceJob(State& s, Job& job);
+// Asks candidates that have not answered.
+void PumpCandidates(State& s);
+
+Instant NextJobDeadline(const State& s, const Job& job);
+// What the job cannot go on without; "" if nothing.
+std::string WaitingFor(const State& s, const Job& job);
+
+int64_t BudgetOf(const JobSpec& spec);  // sequences
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_JOBS_H_

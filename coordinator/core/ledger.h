@@ -1,0 +1,74 @@
+// Who trains on what: the positions 0 .. budget - 1 of a job's data, each free, leased to an
+// island, pushed in a contribution under way, or committed. A set of intervals; promise N5.
+//
+// Pure. Remembers which intervals changed, so that storing it stays small.
+
+#ifndef ATOLL_COORDINATOR_CORE_LEDGER_H_
+#define ATOLL_COORDINATOR_CORE_LEDGER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "coordinator/core/records.h"
+
+namespace atl {
+
+class Ledger {
+ public:
+  explicit Ledger(int64_t budget = 0) : budget_(budget) {}
+
+  // The lowest free positions, at most `wanted` of them, in as few ranges as they make, at most
+  // `max_ranges`.
+  std::vector<PositionRange> Lease(IslandId island, int64_t wanted, size_t max_ranges = 1024);
+  // Leases exactly these; false (and nothing changes) unless all are free and disjoint.
+  bool LeaseExactly(IslandId island, const std::vector<PositionRange>& ranges);
+
+  // Leased ranges of the island become the contribution's. An error names the range that is not
+  // leased to it, and nothing changes.
+  absl::Status Push(const ContributionId& contribution, const std::vector<PositionRange>& ranges);
+  void Commit(const ContributionId& contribution);  // what it pushed is in the model
+  void Return(const ContributionId& contribution);  // what it pushed is free again
+  void Release(IslandId island);                    // what it leases is free again
+
+  int64_t budget() const { return budget_; }
+  int64_t Count(LedgerUse use) const;
+  int64_t Leased(IslandId island) const;  // not pushed
+  int64_t free() const;
+
+  // For the store: intervals by begin. Restore takes them back; false if one contradicts another.
+  std::vector<LedgerRecord> Records(const JobId& job) const;
+  bool Restore(const LedgerRecord& record);
+  // Writes for every interval that changed since the last call.
+  std::vector<StoreWrite> TakeChanges(const JobId& job);
+
+ private:
+  struct Interval {
+    int64_t end = 0;
+    LedgerUse use = LedgerUse::kLeased;
+    IslandId island = -1;
+    ContributionId contribution;
+  };
+  static bool SameHolder(const Interval& a, const Interval& b);
+
+  void SplitAt(int64_t position);
+  void Free(const PositionRange& range);
+  // REQUIRES: the range is free. Merges with neighbours of the same holder.
+  void Put(const PositionRange& range, Interval holder);
+  bool IsFree(const PositionRange& range) const;
+  bool IsLeasedTo(IslandId island, const PositionRange& range) const;
+  std::vector<PositionRange> PushedBy(const ContributionId& contribution) const;
+  LedgerRecord RecordOf(const JobId& job, int64_t begin, const Interval& interval) const;
+
+  int64_t budget_;
+  std::map<int64_t, Interval> intervals_;  // by begin; disjoint
+  std::set<int64_t> changed_;              // begins
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORE_LEDGER_H_

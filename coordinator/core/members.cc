@@ -1,0 +1,234 @@
+#include "coordinator/core/members.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/rounds.h"
+#include "coordinator/core/servers.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr Duration kLease = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
+constexpr size_t kMaxListed = 256;  // devices and checkpoints of one worker
+
+bool IsNodeId(const NodeId& name) {
+  if (name.empty() || name.size() > 63 || name[0] == '-') return false;
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+}
+
+const char* KindName(MemberKind kind) {
+  return kind == MemberKind::kWorker ? "worker" : "parameter server";
+}
+
+void SendTo(State& s, const MemberKey& key, Incarnation incarnation, const Refused& refused) {
+  if (key.first == MemberKind::kWorker) {
+    s.out.to_workers.push_back({key.second, incarnation, s.epoch, refused});
+  } else {
+    s.out.to_servers.push_back({key.second, incarnation, s.epoch, refused});
+  }
+}
+
+void Detach(State& s, Member& member, const std::string& reason) {
+  member.attached = false;
+  member.reattach_by.reset();
+  member.reason = reason;
+  s.Log("", Severity::kWarning,
+        absl::StrCat(KindName(member.record.kind), " ", member.record.name, " is gone: ", reason));
+  if (member.record.kind == MemberKind::kServer) {
+    for (auto& [number, job] : s.jobs) {
+      auto link = job.links.find(member.record.name);
+      if (link != job.links.end()) link->second.known = link->second.assigned = false;
+    }
+    return;
+  }
+  member.candidate_for.clear();
+  member.prepared.reset();
+  member.progress.reset();
+  const State::Place place = s.PlaceOf(member.record.name);
+  if (place.job != nullptr) EvictIsland(s, *place.job, place.island, reason);
+}
+
+// The member that says hello, attached; null if it is refused. `fresh`: a process not heard of
+// since the coordinator's start.
+Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
+               const std::string& software_version, bool& fresh) {
+  const auto refuse = [&](std::string reason) {
+    SendTo(s, key, incarnation, Refused{std::move(reason), true});
+    return nullptr;
+  };
+  if (!IsNodeId(key.second)) {
+    return refuse("a name is 1 to 63 of a-z, 0-9 and '-', and does not begin with '-'");
+  }
+  if (incarnation <= 0) return refuse("an incarnation is above 0");
+  if (!s.options.software_version.empty() && software_version != s.options.software_version) {
+    return refuse(absl::StrCat("it is of version ", CleanText(software_version, 64),
+                               ", the coordinator of ", s.options.software_version,
+                               ": all daemons must be of one version"));
+  }
+  auto it = s.members.find(key);
+  if (it == s.members.end()) {
+    if (static_cast<int64_t>(s.members.size()) >= s.options.max_members) {
+      return refuse(
+          absl::StrCat("the coordinator keeps at most ", s.options.max_members, " names"));
+    }
+    it = s.members.emplace(key, Member()).first;
+    it->second.record = {key.first, key.second, 0};
+  }
+  Member& member = it->second;
+  if (incarnation < member.record.incarnation) {
+    return refuse(absl::StrCat("a newer process of the name ", key.second,
+                               " has been here: incarnation ", member.record.incarnation, ", not ",
+                               incarnation));
+  }
+  fresh = incarnation > member.record.incarnation || !member.heard_of;
+  if (incarnation > member.record.incarnation) {
+    const std::string reason =
+        absl::StrCat("replaced by a newer process, incarnation ", incarnation);
+    if (member.attached) SendTo(s, key, member.record.incarnation, Refused{reason, true});
+    if (member.attached || s.PlaceOf(key.second).job != nullptr) Detach(s, member, reason);
+    member.record.incarnation = incarnation;
+    member.refused.clear();
+    s.dirty_members.insert(key);
+  }
+  if (!member.attached) {
+    s.Log(
+        "", Severity::kInfo,
+        absl::StrCat(KindName(key.first), " ", key.second, " attached, incarnation ", incarnation));
+  }
+  member.attached = member.heard_of = true;
+  member.reattach_by.reset();
+  member.last_heard = s.now;
+  member.reason = "attached";
+  member.software_version = CleanText(software_version, 64);
+  return &member;
+}
+
+// The sender if it is attached and of the newest incarnation; else it is told, and null.
+Member* Sender(State& s, const MemberKey& key, Incarnation incarnation) {
+  Member* member = s.FindMember(key.first, key.second);
+  if (member != nullptr && incarnation < member->record.incarnation) {
+    SendTo(s, key, incarnation, Refused{"a newer process of this name has been here", true});
+    return nullptr;
+  }
+  if (member == nullptr || !member->attached || incarnation != member->record.incarnation) {
+    const std::string why = member == nullptr ? "not seen before" : member->reason;
+    SendTo(s, key, incarnation, Refused{absl::StrCat("say hello first: ", why), false});
+    return nullptr;
+  }
+  member->last_heard = s.now;
+  return member;
+}
+
+struct WorkerHandler {
+  State& s;
+  Member& worker;
+
+  void operator()(const WorkerHello&) {}  // Attach has it
+  void operator()(const WorkerHeartbeat& m) { OnHeartbeat(s, worker, m); }
+  void operator()(const JobPrepared& m) { OnJobPrepared(s, worker, m); }
+  void operator()(const JobRefused& m) { OnJobRefused(s, worker, m); }
+  void operator()(const LeaseRequest& m) { OnLeaseRequest(s, worker, m); }
+  void operator()(const PushRequest& m) { OnPushRequest(s, worker, m); }
+  void operator()(const ValidationResult& m) { OnValidation(s, worker, m); }
+  void operator()(const Leaving& m) {
+    Detach(s, worker, absl::StrCat("it leaves: ", CleanText(m.reason)));
+  }
+  void operator()(const WorkerLog& m) {
+    const JobId job = s.FindJob(m.job) == nullptr ? "" : m.job;
+    s.Log(job, Severity::kInfo,
+          absl::StrCat("worker ", worker.record.name, ": ", CleanText(m.text)));
+  }
+};
+
+struct ServerHandler {
+  State& s;
+  Member& server;
+
+  void operator()(const ServerHello&) {}  // Attach has it
+  void operator()(const ServerHeartbeat& m) { OnServerHeartbeat(s, server, m); }
+  void operator()(const ShardsAssigned& m) { OnShardsAssigned(s, server, m); }
+  void operator()(const PushStaged& m) { OnPushStaged(s, server, m); }
+  void operator()(const Statistics& m) { OnStatistics(s, server, m); }
+  void operator()(const RoundApplied& m) { OnRoundApplied(s, server, m); }
+  void operator()(const ServerFault& m) { OnServerFault(s, server, m); }
+};
+
+void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
+  bool fresh = false;
+  Member* worker = Attach(s, {MemberKind::kWorker, from.worker}, from.incarnation,
+                          hello.software_version, fresh);
+  if (worker == nullptr) return;
+  worker->devices = hello.devices;
+  worker->checkpoints = hello.checkpoints;
+  if (worker->devices.size() > kMaxListed) worker->devices.resize(kMaxListed);
+  if (worker->checkpoints.size() > kMaxListed) worker->checkpoints.resize(kMaxListed);
+  s.Send(*worker, Welcome());
+  // What was sent on the connection before may be lost with it.
+  worker->ask_again_at = s.now;
+  const State::Place place = s.PlaceOf(from.worker);
+  if (place.job != nullptr) place.job->orders.erase(place.island);
+}
+
+void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& hello) {
+  bool fresh = false;
+  Member* server = Attach(s, {MemberKind::kServer, from.server}, from.incarnation,
+                          hello.software_version, fresh);
+  if (server == nullptr) return;
+  s.SendToServer(from.server, Welcome());
+  OnServerHello(s, *server, hello, fresh);
+}
+
+}  // namespace
+
+void OnWorkerMessage(State& s, const FromWorker& from) {
+  if (const auto* hello = std::get_if<WorkerHello>(&from.message)) {
+    return OnWorkerHello(s, from, *hello);
+  }
+  Member* worker = Sender(s, {MemberKind::kWorker, from.worker}, from.incarnation);
+  if (worker != nullptr) std::visit(WorkerHandler{s, *worker}, from.message);
+}
+
+void OnServerMessage(State& s, const FromServer& from) {
+  if (const auto* hello = std::get_if<ServerHello>(&from.message)) {
+    return OnServerHelloMessage(s, from, *hello);
+  }
+  Member* server = Sender(s, {MemberKind::kServer, from.server}, from.incarnation);
+  if (server != nullptr) std::visit(ServerHandler{s, *server}, from.message);
+}
+
+void OnConnectionLost(State& s, MemberKind kind, const NodeId& name, Incarnation incarnation) {
+  Member* member = s.FindMember(kind, name);
+  if (member == nullptr || !member->attached || member->record.incarnation != incarnation) return;
+  Detach(s, *member, "its connection is lost");
+}
+
+void ExpireMembers(State& s) {
+  for (auto& [key, member] : s.members) {
+    if (member.attached && s.now >= member.last_heard + kLease) {
+      Detach(s, member, absl::StrCat("no heartbeat for ", Seconds(kLease), " s"));
+    } else if (member.reattach_by && s.now >= *member.reattach_by) {
+      Detach(s, member,
+             absl::StrCat("it did not come back within ", Seconds(s.options.reattach_grace),
+                          " s of the coordinator's restart"));
+    }
+  }
+}
+
+Instant NextMemberDeadline(const State& s) {
+  Instant next = kNever;
+  for (const auto& [key, member] : s.members) {
+    if (member.attached) next = std::min(next, member.last_heard + kLease);
+    if (member.reattach_by) next = std::min(next, *member.reattach_by);
+    if (!member.candidate_for.empty() && !member.prepared) {
+      next = std::min(next, member.ask_again_at);
+    }
+  }
+  return next;
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,22 @@
+// Who is attached: hellos, heartbeats, evictions.
+
+#ifndef ATOLL_COORDINATOR_CORE_MEMBERS_H_
+#define ATOLL_COORDINATOR_CORE_MEMBERS_H_
+
+#include <string>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+void OnWorkerMessage(State& s, const FromWorker& from);
+void OnServerMessage(State& s, const FromServer& from);
+void OnConnectionLost(State& s, MemberKind kind, const NodeId& name, Incarnation incarnation);
+
+// Members whose heartbeats stay away, or that did not come back after a restart of the coordinator.
+void ExpireMembers(State& s);
+Instant NextMemberDeadline(const State& s);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_MEMBERS_H_

@@ -1,0 +1,127 @@
+// IslandOrders: built from the state, sent when they differ from what was sent last.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/transfer_order.h"
+
+namespace atl::coord {
+namespace {
+
+RunState RunOf(const Job& job, std::string& reason) {
+  if (job.progress.state == JobState::kPaused) {
+    reason = job.progress.reason;
+    return RunState::kPause;
+  }
+  const int64_t needed = job.spec().outer.min_islands;
+  if (job.progress.state == JobState::kRunning && job.occupied_islands() < needed) {
+    reason = absl::StrCat("the job needs ", needed, " islands and has ", job.occupied_islands());
+    return RunState::kPause;
+  }
+  return RunState::kRun;
+}
+
+bool MayInitialize(const Job& job) {
+  return std::all_of(job.links.begin(), job.links.end(),
+                     [](const auto& entry) { return entry.second.assigned; });
+}
+
+// `before`: the key of the order before in this generation.
+OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& before) {
+  const ProgressRecord& progress = job.progress;
+  OrderKey key;
+  key.generation = island.generation;
+  key.incarnation = island.incarnation;
+  key.run = RunOf(job, key.reason);
+  key.placement_revision = job.placement_revision;
+  key.initialize =
+      progress.version == kNoVersion && progress.initializer == island.island && MayInitialize(job);
+  key.committed_version = progress.version;
+  key.resume_checkpoint = island.resume_checkpoint;
+  // Told together with the version that it belongs to.
+  if (island.outcome && island.outcome->contribution.generation == island.generation) {
+    key.outcome = island.outcome->version <= progress.version ? island.outcome : before.outcome;
+  }
+  key.steps_this_round = island.steps_this_round;
+  key.tokens_committed = progress.tokens_committed;
+  key.active_islands = std::max<int64_t>(1, job.occupied_islands());
+  if (progress.validator == island.island) key.validate_version = progress.validate_version;
+  return key;
+}
+
+void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) {
+  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  if (worker == nullptr || !worker->attached) return;
+  sent.sent_at = s.now;
+  IslandOrder order;
+  order.job = job.id();
+  order.spec = job.spec();
+  order.island = island.island;
+  order.generation = sent.key.generation;
+  order.sequence = sent.sequence;
+  order.run = sent.key.run;
+  order.reason = sent.key.reason;
+  order.layers = job.record.facts->layers;
+  order.shards = job.record.shards;
+  order.pull_order = TransferOrderOf(job, island.island);
+  order.initialize = sent.key.initialize;
+  order.committed_version = sent.key.committed_version;
+  order.resume_checkpoint = sent.key.resume_checkpoint;
+  order.outcome = sent.key.outcome;
+  order.steps_this_round = sent.key.steps_this_round;
+  order.tokens_committed = sent.key.tokens_committed;
+  order.active_islands = sent.key.active_islands;
+  order.validate_version = sent.key.validate_version;
+  s.Send(*worker, std::move(order));
+}
+
+}  // namespace
+
+const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id) {
+  // Place of the island among the occupied ones: they are the senders.
+  int32_t senders = 0;
+  int32_t sender = 0;
+  for (const auto& [other, island] : job.islands) {
+    if (other == id) sender = senders;
+    if (other == id || island.incarnation != 0) ++senders;
+  }
+  auto& plan = job.transfer_plans[senders];
+  if (plan.empty()) {
+    std::map<NodeId, int32_t> index;
+    for (const auto& [server, link] : job.links) {
+      index.emplace(server, static_cast<int32_t>(index.size()));
+    }
+    std::vector<Transfer> transfers;
+    for (const ShardPlacement& shard : job.record.shards) {
+      transfers.push_back({shard.shard, index.at(shard.server), shard.elements});
+    }
+    plan = PlanTransfers(transfers, static_cast<int32_t>(index.size()), senders);
+  }
+  return plan[sender];
+}
+
+void RefreshOrders(State& s, Job& job) {
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    if (island.incarnation == 0 || worker == nullptr || !worker->attached ||
+        worker->record.incarnation != island.incarnation) {
+      continue;
+    }
+    auto [it, fresh] = job.orders.try_emplace(id);
+    OrderKey key = KeyOfOrder(job, island, it->second.key);
+    if (!fresh && it->second.key == key) continue;
+    it->second.key = std::move(key);
+    it->second.sequence = s.NextSequence();
+    SendOrder(s, job, island, it->second);
+  }
+}
+
+void ResendOrder(State& s, Job& job, IslandId id) {
+  auto it = job.orders.find(id);
+  // Not sent yet: RefreshOrders will at the end of this Step.
+  if (it == job.orders.end() || s.now - it->second.sent_at < kRetryInterval) return;
+  SendOrder(s, job, job.islands.at(id), it->second);
+}
+
+}  // namespace atl::coord

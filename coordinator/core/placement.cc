@@ -1,0 +1,142 @@
+#include "coordinator/core/placement.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+
+namespace atl {
+
+absl::Status Validate(const JobFacts& facts) {
+  if (facts.layers.empty() || static_cast<int64_t>(facts.layers.size()) > kMaxLayers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has ", facts.layers.size(), " layers; 1 to ", kMaxLayers, " fit"));
+  }
+  int64_t elements = 0;
+  for (const LayerSize& layer : facts.layers) {
+    if (layer.elements <= 0 || layer.elements > kMaxElements - elements) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ", layer.elements,
+                                                     " elements; the model may have 1 to ",
+                                                     kMaxElements, " in all"));
+    }
+    elements += layer.elements;
+  }
+  if (facts.train_sequences <= 0 || facts.validation_sequences <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the data set has ", facts.train_sequences,
+                                                   " training and ", facts.validation_sequences,
+                                                   " validation sequences; it needs some of both"));
+  }
+  return absl::OkStatus();
+}
+
+std::string Difference(const JobFacts& ours, const JobFacts& theirs) {
+  const auto differ = [](absl::string_view what, const absl::AlphaNum& a, const absl::AlphaNum& b) {
+    return absl::StrCat(what, ": ", b, " here, ", a, " on the others");
+  };
+  if (ours.layers.size() != theirs.layers.size()) {
+    return differ("number of layers", ours.layers.size(), theirs.layers.size());
+  }
+  for (size_t i = 0; i < ours.layers.size(); ++i) {
+    const LayerSize& a = ours.layers[i];
+    const LayerSize& b = theirs.layers[i];
+    if (a.name != b.name) return differ(absl::StrCat("name of layer ", i), a.name, b.name);
+    if (a.elements != b.elements) {
+      return differ(absl::StrCat("elements of layer ", a.name), a.elements, b.elements);
+    }
+  }
+  if (ours.train_sequences != theirs.train_sequences) {
+    return differ("training sequences", ours.train_sequences, theirs.train_sequences);
+  }
+  if (ours.validation_sequences != theirs.validation_sequences) {
+    return differ("validation sequences", ours.validation_sequences, theirs.validation_sequences);
+  }
+  if (ours.data_digest != theirs.data_digest) {
+    return differ("digest of the data", absl::Hex(ours.data_digest), absl::Hex(theirs.data_digest));
+  }
+  return "";
+}
+
+absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSize>& layers,
+                                                      int64_t max_shard_bytes) {
+  const int64_t most = std::max<int64_t>(1, max_shard_bytes / 4);
+  int64_t count = 0;
+  for (const LayerSize& layer : layers) count += (layer.elements + most - 1) / most;
+  if (count > kMaxShards) {
+    return absl::InvalidArgumentError(absl::StrCat("the model makes ", count, " shards of at most ",
+                                                   max_shard_bytes, " bytes; ", kMaxShards,
+                                                   " are allowed: allow larger shards"));
+  }
+  std::vector<ShardPlacement> shards;
+  shards.reserve(count);
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const int64_t elements = layers[layer].elements;
+    const int64_t pieces = (elements + most - 1) / most;
+    int64_t begin = 0;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const int64_t size = elements / pieces + (piece < elements % pieces ? 1 : 0);
+      ShardPlacement shard;
+      shard.shard = static_cast<ShardId>(shards.size());
+      shard.layer = static_cast<int32_t>(layer);
+      shard.begin = begin;
+      shard.elements = size;
+      shards.push_back(shard);
+      begin += size;
+    }
+  }
+  return shards;
+}
+
+absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
+                                      const std::vector<PlacementServer>& servers,
+                                      int64_t staged_bytes_per_element) {
+  const int64_t bytes_per_element = kServerBytesPerElement + staged_bytes_per_element;
+  std::vector<size_t> largest_first(shards.size());
+  std::iota(largest_first.begin(), largest_first.end(), 0);
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [&](size_t a, size_t b) { return shards[a].elements > shards[b].elements; });
+  std::vector<int64_t> held(servers.size(), 0);
+  for (size_t index : largest_first) {
+    ShardPlacement& shard = shards[index];
+    size_t best = servers.size();
+    for (size_t i = 0; i < servers.size(); ++i) {
+      const int64_t room = servers[i].free_bytes / bytes_per_element - held[i];
+      if (shard.elements <= room && (best == servers.size() || held[i] < held[best])) best = i;
+    }
+    if (best == servers.size()) {
+      int64_t needed = 0;
+      int64_t free = 0;
+      for (const ShardPlacement& s : shards) needed += s.elements * bytes_per_element;
+      for (const PlacementServer& s : servers) free += s.free_bytes;
+      return absl::ResourceExhaustedError(
+          absl::StrCat("parameter servers have too little memory: ", needed,
+                       " bytes for parameters, momentum and one staged delta, ", free, " free on ",
+                       servers.size(), " of them"));
+    }
+    shard.server = servers[best].name;
+    shard.endpoint = servers[best].endpoint;
+    held[best] += shard.elements;
+  }
+  Placement placement;
+  const int64_t total = std::accumulate(held.begin(), held.end(), int64_t{0});
+  if (total > 0) {
+    placement.max_over_mean = static_cast<double>(*std::max_element(held.begin(), held.end())) *
+                              static_cast<double>(held.size()) / static_cast<double>(total);
+  }
+  placement.shards = std::move(shards);
+  return placement;
+}
+
+double MaxOverMean(const std::vector<ShardPlacement>& shards) {
+  std::map<NodeId, int64_t> held;
+  int64_t total = 0;
+  int64_t most = 0;
+  for (const ShardPlacement& shard : shards) {
+    total += shard.elements;
+    most = std::max(most, held[shard.server] += shard.elements);
+  }
+  if (total == 0) return 1;
+  return static_cast<double>(most) * static_cast<double>(held.size()) / static_cast<double>(total);
+}
+
+}  // namespace atl

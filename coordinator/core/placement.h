@@ -1,0 +1,58 @@
+// Cutting a model's layers into shards and placing them on parameter servers. Pure.
+
+#ifndef ATOLL_COORDINATOR_CORE_PLACEMENT_H_
+#define ATOLL_COORDINATOR_CORE_PLACEMENT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/protocol/control.h"
+
+namespace atl {
+
+inline constexpr int64_t kMaxLayers = 1 << 17;
+inline constexpr int64_t kMaxShards = 1 << 17;
+inline constexpr int64_t kMaxElements = int64_t{1} << 42;  // of a model
+
+// Bytes of one parameter and its momentum on a server.
+inline constexpr int64_t kServerBytesPerElement = 8;
+
+// Refuses facts that no worker could mean: no or too many layers, empty or huge ones, no data.
+absl::Status Validate(const JobFacts& facts);
+
+// "" if equal; else the first fact that differs and both its values, for people.
+std::string Difference(const JobFacts& ours, const JobFacts& theirs);
+
+// Pieces of at most `max_shard_bytes` of fp32, those of one layer equal to within one element, in
+// order of layers; without servers. REQUIRES: valid facts. Error: too many pieces.
+absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSize>& layers,
+                                                      int64_t max_shard_bytes);
+
+struct PlacementServer {
+  NodeId name;
+  std::string endpoint;
+  int64_t free_bytes = 0;
+};
+
+struct Placement {
+  std::vector<ShardPlacement> shards;
+  double max_over_mean = 1;  // elements of the fullest server over the mean of all
+};
+
+// Longest processing time first: the largest shard not yet placed goes to the server with the
+// fewest elements (the first by name among equals) that has room for it: parameters, momentum and
+// one staged delta. Error: the servers have too little memory; says how much is needed.
+absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
+                                      const std::vector<PlacementServer>& servers,
+                                      int64_t staged_bytes_per_element);
+
+// Elements of the fullest server over the mean; 1 if nothing is placed.
+double MaxOverMean(const std::vector<ShardPlacement>& shards);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORE_PLACEMENT_H_

@@ -1,0 +1,238 @@
+#include "coordinator/core/preparation.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/servers.h"
+
+namespace atl::coord {
+namespace {
+
+std::vector<Member*> Candidates(State& s, const Job& job) {
+  std::vector<Member*> candidates;
+  for (auto& [key, member] : s.members) {
+    if (member.candidate_for == job.id()) candidates.push_back(&member);
+  }
+  return candidates;
+}
+
+void RefuseWorker(State& s, Job& job, Member& worker, const std::string& reason) {
+  worker.refused[job.id()] = reason;
+  worker.candidate_for.clear();
+  worker.prepared.reset();
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("worker ", worker.record.name, " cannot run the job: ", reason));
+}
+
+std::string Refusals(const State& s, const Job& job, int64_t& count) {
+  std::string text;
+  count = 0;
+  for (const auto& [key, member] : s.members) {
+    auto it = member.refused.find(job.id());
+    if (!member.attached || it == member.refused.end()) continue;
+    ++count;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", member.record.name, ": ", it->second);
+  }
+  return text;
+}
+
+// The facts that most candidates found; those of the first by name among equals.
+const JobFacts& Majority(const std::vector<Member*>& prepared) {
+  const JobFacts* best = nullptr;
+  int64_t best_votes = 0;
+  for (const Member* member : prepared) {
+    const int64_t votes = std::count_if(prepared.begin(), prepared.end(), [&](const Member* other) {
+      return *other->prepared == *member->prepared;
+    });
+    if (votes > best_votes) {
+      best = &*member->prepared;
+      best_votes = votes;
+    }
+  }
+  return *best;
+}
+
+bool Place(State& s, Job& job, const JobFacts& facts) {
+  auto shards = CutShards(facts.layers, s.options.max_shard_bytes);
+  if (!shards.ok()) {
+    FailJob(s, job, std::string(shards.status().message()));
+    return false;
+  }
+  std::vector<PlacementServer> servers;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kServer || !member.attached) continue;
+    servers.push_back({key.second, member.endpoint, FreeBytes(s, member)});
+  }
+  auto placement = PlaceShards(*std::move(shards), servers, BytesPerElement(Encoding::kFloat32));
+  if (!placement.ok()) {
+    job.waiting_for = std::string(placement.status().message());
+    return false;
+  }
+  JobRecord& record = job.EditRecord();
+  record.facts = facts;
+  record.shards = std::move(placement->shards);
+  for (const ShardPlacement& shard : record.shards) {
+    ServerLink& link = job.links[shard.server];
+    link.known = true;
+    link.again_at = s.now;
+  }
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat(record.shards.size(), " shards of ", facts.layers.size(), " layers on ",
+                     job.links.size(), " parameter servers, the fullest holds ",
+                     placement->max_over_mean, " times the mean"));
+  return true;
+}
+
+}  // namespace
+
+void OnJobPrepared(State& s, Member& worker, const JobPrepared& message) {
+  if (worker.candidate_for != message.job || worker.prepared) return;
+  Job* job = s.FindJob(message.job);
+  if (const absl::Status status = Validate(message.facts); !status.ok()) {
+    return RefuseWorker(s, *job, worker, CleanText(std::string(status.message())));
+  }
+  worker.prepared = message.facts;
+}
+
+void OnJobRefused(State& s, Member& worker, const JobRefused& message) {
+  Job* job = s.FindJob(message.job);
+  if (job == nullptr || job->ended()) return;
+  const State::Place place = s.PlaceOf(worker.record.name);
+  const std::string reason = CleanText(message.reason);
+  if (place.job == job) {
+    EvictIsland(s, *job, place.island, absl::StrCat("it cannot run the job: ", reason));
+  } else if (worker.candidate_for != message.job) {
+    return;
+  }
+  RefuseWorker(s, *job, worker, reason);
+}
+
+bool AdvancePreparing(State& s, Job& job) {
+  const int64_t needed = job.spec().outer.min_islands;
+  const std::vector<Member*> candidates = Candidates(s, job);
+  std::vector<Member*> prepared;
+  for (Member* member : candidates) {
+    if (member->prepared) prepared.push_back(member);
+  }
+  int64_t refused = 0;
+  const std::string refusals = Refusals(s, job, refused);
+  const int64_t enough = static_cast<int64_t>(prepared.size());
+  job.waiting_for = absl::StrCat("workers to open the model and the data: ", enough, " have of ",
+                                 candidates.size(), " asked, ", needed, " are needed",
+                                 refused > 0 ? "; refused by " : "", refusals);
+  if (candidates.empty() && refused >= needed) {
+    FailJob(s, job, absl::StrCat("no worker can run it: ", refusals));
+    return true;
+  }
+  if (enough < needed || PreparingDeadline(s, job) != kNever) return false;
+  const JobFacts facts = Majority(prepared);
+  bool dissent = false;
+  for (Member* member : prepared) {
+    const std::string difference = Difference(facts, *member->prepared);
+    if (difference.empty()) continue;
+    dissent = true;
+    RefuseWorker(s, job, *member, absl::StrCat("it differs from the other workers: ", difference));
+  }
+  if (dissent) return true;  // are they still enough?
+  if (!Place(s, job, facts)) return job.ended();
+  s.SetState(job, JobState::kInitializing, "the model is placed");
+  for (Member* member : prepared) AssignIsland(s, job, *member);
+  return true;
+}
+
+bool AdmitLateWorkers(State& s, Job& job) {
+  bool changed = false;
+  for (Member* member : Candidates(s, job)) {
+    if (!member->prepared) continue;
+    changed = true;
+    const std::string difference = Difference(*job.record.facts, *member->prepared);
+    if (difference.empty()) {
+      AssignIsland(s, job, *member);
+    } else {
+      RefuseWorker(s, job, *member,
+                   absl::StrCat("it differs from the other workers: ", difference));
+    }
+  }
+  return changed;
+}
+
+Instant PreparingDeadline(const State& s, const Job& job) {
+  Instant deadline = kNever;
+  for (const auto& [key, member] : s.members) {
+    if (member.candidate_for != job.id() || member.prepared) continue;
+    const Instant by = member.asked_at + s.options.prepare_limit;
+    if (by > s.now) deadline = std::min(deadline, by);
+    // Who has had its time is not waited for; it joins when it is done.
+  }
+  return deadline;
+}
+
+// --------------------------------------------------------------------------------- scheduling ----
+
+namespace {
+
+bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job) {
+  return key.first == MemberKind::kWorker && member.attached && member.candidate_for.empty() &&
+         !member.refused.contains(job.id()) && s.PlaceOf(key.second).job == nullptr;
+}
+
+int64_t AttachedServers(const State& s) {
+  return std::count_if(s.members.begin(), s.members.end(), [](const auto& entry) {
+    return entry.first.first == MemberKind::kServer && entry.second.attached;
+  });
+}
+
+void TakeIdleWorkers(State& s, Job& job) {
+  int64_t room = job.spec().outer.max_islands - job.occupied_islands() -
+                 static_cast<int64_t>(Candidates(s, job).size());
+  for (auto& [key, member] : s.members) {
+    if (room <= 0) return;
+    if (!IsIdle(s, key, member, job)) continue;
+    member.candidate_for = job.id();
+    member.prepared.reset();
+    member.asked_at = member.ask_again_at = s.now;
+    --room;
+  }
+}
+
+}  // namespace
+
+void Schedule(State& s) {
+  for (auto& [number, job] : s.jobs) {
+    if (job.ended() || job.progress.state == JobState::kFinishing) continue;
+    if (job.progress.state != JobState::kQueued) {
+      TakeIdleWorkers(s, job);
+      continue;
+    }
+    const int64_t idle = std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
+      return IsIdle(s, entry.first, entry.second, job);
+    });
+    const int64_t needed = job.spec().outer.min_islands;
+    if (idle < needed || AttachedServers(s) == 0) {
+      job.waiting_for = idle < needed
+                            ? absl::StrCat("workers: ", needed, " are needed, ", idle, " are idle")
+                            : "a parameter server: none is attached";
+      for (auto later = s.jobs.upper_bound(number); later != s.jobs.end(); ++later) {
+        if (later->second.progress.state != JobState::kQueued) continue;
+        later->second.waiting_for = absl::StrCat("job ", job.id(), ", which is before it");
+      }
+      return;  // first come, first served
+    }
+    s.SetState(job, JobState::kPreparing, "workers open the model and the data");
+    TakeIdleWorkers(s, job);
+  }
+}
+
+void PumpCandidates(State& s) {
+  for (auto& [key, member] : s.members) {
+    if (member.candidate_for.empty() || member.prepared || s.now < member.ask_again_at) continue;
+    Job* job = s.FindJob(member.candidate_for);
+    member.ask_again_at = s.now + kRetryInterval;
+    s.Send(member, PrepareJob{job->id(), job->spec()});
+  }
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,21 @@
+// From the queue to a placed model: candidates, their facts, shards.
+
+#ifndef ATOLL_COORDINATOR_CORE_PREPARATION_H_
+#define ATOLL_COORDINATOR_CORE_PREPARATION_H_
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// State preparing: places the model and makes the islands once enough candidates agree.
+bool AdvancePreparing(State& s, Job& job);
+
+// Candidates of an active job that have answered become islands, or are refused.
+bool AdmitLateWorkers(State& s, Job& job);
+
+// Until when unanswered candidates are waited for; kNever: for none.
+Instant PreparingDeadline(const State& s, const Job& job);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_PREPARATION_H_

@@ -1,0 +1,199 @@
+#include "coordinator/core/round_decision.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/servers.h"
+
+namespace atl::coord {
+namespace {
+
+DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
+  const ContributionRecord& record = job.contributions.at(id);
+  DecisionParticipant p;
+  p.contribution = id;
+  p.worker = job.islands.at(id.island).worker;
+  p.inner_steps = record.inner_steps;
+  p.tokens = record.tokens;
+  p.train_loss = record.train_loss;
+  return p;
+}
+
+DecisionRecord& NewDecision(Job& job) {
+  const int64_t round = ++job.EditProgress().round;
+  DecisionRecord& decision = job.EditDecision(round);
+  decision.job = job.id();
+  decision.round = round;
+  decision.previous = job.progress.version;
+  return decision;
+}
+
+// Contributions that were dropped go with the decision, whose application servers acknowledge: then
+// they have surely forgotten them.
+void TakeDropped(Job& job, DecisionRecord& decision) {
+  for (const auto& [id, record] : job.contributions) {
+    if (record.dropped) decision.dropped.push_back(id);
+  }
+  std::sort(decision.dropped.begin(), decision.dropped.end());
+  for (const ContributionId& id : decision.dropped) job.EraseContribution(id);
+}
+
+void Settle(State& s, Job& job, const DecisionParticipant& p, const PenaltyVerdict& verdict,
+            Version version) {
+  IslandRecord& island = job.EditIsland(p.contribution.island);
+  island.outcome =
+      ContributionOutcome{p.contribution, version, p.accepted, verdict.warm_up_again, p.reason};
+  if (p.accepted) {
+    island.rounds_accepted++;
+    island.tokens_committed += p.tokens;
+    job.ledger.Commit(p.contribution);
+    job.EraseContribution(p.contribution);
+    return;
+  }
+  island.rounds_rejected++;
+  DropContribution(s, job, p.contribution, p.reason);
+}
+
+std::vector<double> SumOf(const std::map<NodeId, std::vector<double>>& grams, size_t size) {
+  std::vector<double> sum(size, 0);
+  for (const auto& [server, gram] : grams) {
+    for (size_t i = 0; i < size; ++i) sum[i] += gram[i];
+  }
+  return sum;
+}
+
+// Records are compared and printed: no NaN in them.
+double Storable(double value) { return std::isfinite(value) ? value : -1; }
+
+std::string Describe(const DecisionRecord& decision) {
+  std::string text = decision.version == kNoVersion
+                         ? absl::StrCat("round ", decision.round, " is void")
+                         : absl::StrCat("version ", decision.version, " is decided");
+  absl::StrAppend(&text, ": ", decision.closed_because);
+  for (const DecisionParticipant& p : decision.participants) {
+    absl::StrAppendFormat(&text, "; island %d weighs %.4g (%s)", p.contribution.island, p.weight,
+                          p.reason);
+  }
+  return text;
+}
+
+// Decisions that nobody needs any more: too old to show, and applied and snapshot everywhere with a
+// snapshot to spare.
+void Prune(const State& s, Job& job) {
+  Version needed_after = job.progress.version;
+  for (const auto& [server, link] : job.links) {
+    needed_after = std::min(needed_after, link.snapshot_version);
+  }
+  needed_after -= job.spec().schedule.snapshot_every_rounds;
+  while (static_cast<int64_t>(job.decisions.size()) > s.options.decisions_kept) {
+    auto oldest = job.decisions.begin();
+    if (oldest->second.previous >= needed_after) return;
+    job.dirty.decisions.insert(oldest->first);
+    job.decisions.erase(oldest);
+  }
+}
+
+}  // namespace
+
+void DecideInitial(State& s, Job& job, const ContributionId& id) {
+  DecisionRecord& decision = NewDecision(job);
+  decision.version = 0;
+  decision.opened_by = id.island;
+  decision.closed_because = "the initial weights are there";
+  DecisionParticipant p = ParticipantOf(job, id);
+  p.accepted = true;
+  p.weight = 1;
+  p.reason = "initial weights";
+  decision.participants.push_back(p);
+  job.EraseContribution(id);
+  std::vector<ContributionId> others;  // of initializers before
+  for (const auto& [other, record] : job.contributions) {
+    if (!record.dropped) others.push_back(other);
+  }
+  for (const ContributionId& other : others) {
+    DropContribution(s, job, other, "other initial weights were complete first");
+  }
+  TakeDropped(job, decision);
+  job.EditIsland(id.island).outcome = ContributionOutcome{id, 0, true, false, p.reason};
+  job.window.reset();
+  s.Log(job.id(), Severity::kInfo, Describe(decision));
+  AskServersNow(s, job);
+}
+
+void DecideRound(State& s, Job& job) {
+  const Collecting collecting = std::move(*job.collecting);
+  job.collecting.reset();
+  DecisionRecord& decision = NewDecision(job);
+  decision.opened_by = collecting.opened_by;
+  decision.closed_because = collecting.closed_because;
+  std::vector<RoundCandidate> candidates;
+  for (const ContributionId& id : collecting.contributions) {
+    decision.participants.push_back(ParticipantOf(job, id));
+    candidates.push_back({id, decision.participants.back().tokens});
+    job.EditPenalty(id.island);
+  }
+  decision.gram = SumOf(collecting.grams, candidates.size() * candidates.size());
+  const OuterSpec& outer = job.spec().outer;
+  const RoundDecision result =
+      Decide(candidates, decision.gram, outer.clip_norm, outer.reject_outliers, job.penalties);
+  for (double& value : decision.gram) value = Storable(value);
+  decision.norm = result.norm;
+  decision.clip_scale = result.clip_scale;
+  decision.tokens = result.tokens;
+  decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
+  decision.version = result.is_void ? kNoVersion : collecting.version;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    DecisionParticipant& p = decision.participants[i];
+    const RoundVerdict& verdict = result.verdicts[i];
+    p.norm = Storable(verdict.norm);
+    p.score = verdict.penalty.score;
+    p.limit = verdict.penalty.limit;
+    p.clip = verdict.penalty.clip;
+    p.weight = verdict.weight;
+    p.accepted = verdict.penalty.accepted;
+    p.reason = verdict.penalty.reason;
+    Settle(s, job, p, verdict.penalty, result.is_void ? job.progress.version : collecting.version);
+  }
+  s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));
+  if (!result.is_void) {
+    TakeDropped(job, decision);
+    AskServersNow(s, job);
+    return;
+  }
+  // No version follows, so a push from the same base would have the name of the one just rejected.
+  for (const ContributionId& id : collecting.contributions) {
+    const IslandRecord& island = job.islands.at(id.island);
+    if (island.generation == id.generation && island.incarnation != 0) {
+      RenewIsland(s, job, id.island, "its round is void: everything was rejected");
+    }
+  }
+}
+
+void FinishRound(State& s, Job& job) {
+  const DecisionRecord* decision = nullptr;
+  for (const auto& [round, d] : job.decisions) {
+    if (d.version == job.progress.version + 1) decision = &d;
+  }
+  ProgressRecord& progress = job.EditProgress();
+  progress.version = decision->version;
+  progress.tokens_committed = decision->tokens_committed_after;
+  const Version version = progress.version;
+  BalanceSteps(s, job);
+  const int64_t every = job.spec().schedule.validate_every_rounds;
+  const bool last = job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget();
+  const bool due = version == 0 || last || (every > 0 && version % every == 0);
+  if (due || progress.validate_version != kNoVersion) {
+    progress.validate_version = version;  // an older one could not be pulled any more
+    ChooseValidator(s, job);
+  }
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat("version ", version, " is committed: ", progress.tokens_committed,
+                     " tokens so far"));
+  Prune(s, job);
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,291 @@
+#include "coordinator/core/rounds.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/round_decision.h"
+#include "coordinator/core/servers.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr size_t kMaxRangesOfPush = 65536;
+
+// Checks what a push claims, and takes its data from the leased into the pushed.
+absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& message) {
+  const ContributionId& id = message.contribution;
+  if (job.progress.version == kNoVersion && job.decided_version() == kNoVersion) {
+    if (id.base_version != kNoVersion || job.progress.initializer != island.island) {
+      return absl::InvalidArgumentError("there is no version to push against yet");
+    }
+    if (message.tokens != 0 || !message.consumed.empty()) {
+      return absl::InvalidArgumentError("initial weights are made of no data");
+    }
+    return absl::OkStatus();
+  }
+  if (id.base_version < 0 || id.base_version > job.decided_version()) {
+    return absl::InvalidArgumentError(absl::StrCat("base version ", id.base_version,
+                                                   " is not one of 0 to ", job.decided_version()));
+  }
+  if (message.consumed.empty() || message.consumed.size() > kMaxRangesOfPush) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a push names 1 to ", kMaxRangesOfPush, " ranges of data, not ", message.consumed.size()));
+  }
+  int64_t sequences = 0;
+  for (const PositionRange& range : message.consumed) {
+    if (range.begin < 0 || range.end <= range.begin || range.end > job.ledger.budget()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("positions ", range.begin, " to ", range.end, " are no range of the job's"));
+    }
+    sequences += range.size();
+    if (sequences > job.ledger.budget()) break;
+  }
+  const int64_t length = job.spec().data.sequence_length;
+  if (message.tokens != sequences * length) {
+    return absl::InvalidArgumentError(absl::StrCat("it claims ", message.tokens, " tokens for ",
+                                                   sequences, " sequences of ", length));
+  }
+  return job.ledger.Push(id, message.consumed);
+}
+
+void Grant(State& s, Job& job, const Member& worker, const ContributionId& id) {
+  const std::set<ShardId>& staged = job.staged[id];
+  PushGrant grant{job.id(), id, {}};
+  for (ShardId shard : TransferOrderOf(job, id.island)) {
+    if (!staged.contains(shard)) grant.order.push_back(shard);
+  }
+  if (!grant.order.empty()) s.Send(worker, std::move(grant));
+}
+
+// The same island's earlier contribution of this generation that is not decided yet.
+const ContributionRecord* Earlier(const Job& job, const ContributionId& id) {
+  for (const auto& [other, record] : job.contributions) {
+    if (other.island == id.island && other.generation == id.generation && other != id &&
+        !record.dropped) {
+      return &record;
+    }
+  }
+  return nullptr;
+}
+
+bool IsComplete(const Job& job, const ContributionId& id) {
+  return std::find(job.complete.begin(), job.complete.end(), id) != job.complete.end();
+}
+
+}  // namespace
+
+void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
+  const ContributionId& id = message.contribution;
+  IslandRecord* found = CurrentIsland(s, worker, message.job, id.island, id.generation);
+  if (found == nullptr || id.incarnation != worker.record.incarnation) return;
+  Job& job = *s.FindJob(message.job);
+  if (auto it = job.contributions.find(id); it != job.contributions.end()) {
+    if (!it->second.dropped) Grant(s, job, worker, id);
+    return;
+  }
+  const std::optional<ContributionOutcome>& outcome = found->outcome;
+  if (outcome && outcome->contribution == id) return ResendOrder(s, job, id.island);
+  if (const ContributionRecord* earlier = Earlier(job, id); earlier != nullptr) {
+    if (IsComplete(job, earlier->contribution)) return;  // decided first; it asks again
+    const ContributionId old = earlier->contribution;
+    DropContribution(s, job, old, "its island asks to push a later one");
+  }
+  if (!HasRoom(s, job)) {
+    job.waits_for_room.insert(id.island);
+    return;  // it asks again
+  }
+  const absl::Status status = Admit(job, *found, message);
+  if (!status.ok()) {
+    return RenewIsland(s, job, id.island, absl::StrCat("its push is refused: ", status.message()));
+  }
+  job.waits_for_room.erase(id.island);
+  IslandRecord& island = job.EditIsland(id.island);
+  island.last_push_base = std::max(island.last_push_base, id.base_version);
+  ContributionRecord& record = job.EditContribution(id);
+  record.job = job.id();
+  record.contribution = id;
+  record.inner_steps = message.inner_steps;
+  record.tokens = message.tokens;
+  record.train_loss = std::isfinite(message.train_loss) ? message.train_loss : 0;
+  record.consumed = message.consumed;
+  Grant(s, job, worker, id);
+}
+
+void NoteStaged(Job& job, const ContributionId& id) {
+  const bool whole = job.staged[id].size() == job.record.shards.size();
+  if (whole == IsComplete(job, id)) return;
+  if (whole) {
+    job.complete.push_back(id);
+    return;
+  }
+  std::erase(job.complete, id);
+  const bool collected = job.collecting && std::count(job.collecting->contributions.begin(),
+                                                      job.collecting->contributions.end(), id) > 0;
+  if (collected) job.collecting.reset();  // a new window will open
+}
+
+bool MayCount(const Job& job, const ContributionId& id) {
+  auto it = job.contributions.find(id);
+  if (it != job.contributions.end()) return !it->second.dropped;
+  for (auto d = job.decisions.rbegin(); d != job.decisions.rend(); ++d) {
+    for (const DecisionParticipant& p : d->second.participants) {
+      if (p.contribution == id) return p.accepted;
+    }
+  }
+  return false;
+}
+
+int64_t StagedContributions(const Job& job) {
+  int64_t count = std::count_if(job.contributions.begin(), job.contributions.end(),
+                                [](const auto& entry) { return !entry.second.dropped; });
+  for (auto it = job.decisions.rbegin(); it != job.decisions.rend(); ++it) {
+    if (it->second.version == kNoVersion) continue;
+    if (it->second.version <= job.progress.version) break;
+    count += static_cast<int64_t>(it->second.participants.size());
+  }
+  return count;
+}
+
+// ---------------------------------------------------------------------------- the round's way ----
+
+namespace {
+
+// Contributions of evicted or renewed islands count only if they are complete, which is certain
+// only while every server has said what it holds.
+bool DropIncomplete(State& s, Job& job) {
+  if (!AllServersKnown(job)) return false;
+  std::vector<ContributionId> lost;
+  for (const auto& [id, record] : job.contributions) {
+    if (record.dropped || IsComplete(job, id)) continue;
+    if (job.islands.at(id.island).generation != id.generation) lost.push_back(id);
+  }
+  for (const ContributionId& id : lost) {
+    DropContribution(s, job, id,
+                     absl::StrCat("its island was gone after ", job.staged[id].size(), " of ",
+                                  job.record.shards.size(), " shards"));
+  }
+  return !lost.empty();
+}
+
+bool Contributes(const Job& job, const IslandRecord& island) {
+  return std::any_of(job.complete.begin(), job.complete.end(), [&](const ContributionId& id) {
+    return id.island == island.island && id.generation == island.generation;
+  });
+}
+
+std::vector<IslandId> MissingIslands(const Job& job) {
+  std::vector<IslandId> missing;
+  for (const auto& [id, island] : job.islands) {
+    if (IsActive(job, island) && !Contributes(job, island)) missing.push_back(id);
+  }
+  return missing;
+}
+
+Duration Grace(const Job& job) { return FromSeconds(job.spec().outer.grace_seconds); }
+
+// Why the window is to be closed now; "" if it is not.
+std::string WhyClose(const State& s, const Job& job) {
+  const std::vector<IslandId> missing = MissingIslands(job);
+  if (missing.empty()) {
+    return absl::StrCat("all ", ActiveIslands(job), " active islands are in");
+  }
+  const bool no_room = std::all_of(missing.begin(), missing.end(),
+                                   [&](IslandId id) { return job.waits_for_room.contains(id); });
+  if (no_room) return "the servers have no room for the other islands' pushes";
+  if (!job.spec().outer.wait_for_all && s.now - job.window->opened_at >= Grace(job)) {
+    return absl::StrCat("the grace time of ", job.spec().outer.grace_seconds,
+                        " s is over without island ", absl::StrJoin(missing, ", "));
+  }
+  return "";
+}
+
+bool AdvanceWindow(State& s, Job& job) {
+  if (job.complete.empty()) {
+    const bool was_open = job.window.has_value();
+    job.window.reset();
+    return was_open;
+  }
+  if (job.progress.version == kNoVersion) {
+    DecideInitial(s, job, job.complete.front());
+    return true;
+  }
+  bool opened = false;
+  if (!job.window) {
+    job.window = Window{job.complete.front().island, s.now};
+    opened = true;
+  }
+  const std::string why = WhyClose(s, job);
+  if (why.empty()) return opened;
+  Collecting collecting;
+  collecting.version = job.progress.version + 1;
+  collecting.contributions = job.complete;
+  std::sort(collecting.contributions.begin(), collecting.contributions.end());
+  collecting.opened_by = job.window->opened_by;
+  collecting.closed_because = why;
+  job.collecting = std::move(collecting);
+  job.window.reset();
+  AskServersNow(s, job);
+  return true;
+}
+
+}  // namespace
+
+bool AdvanceRound(State& s, Job& job) {
+  if (!job.active() || job.links.empty()) return false;
+  if (DropIncomplete(s, job)) return true;
+  if (job.decided_version() > job.progress.version) {
+    const bool applied = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
+      return entry.second.version >= job.decided_version();
+    });
+    if (applied) FinishRound(s, job);
+    return applied;
+  }
+  if (!job.collecting) return AdvanceWindow(s, job);
+  if (job.collecting->grams.size() < job.links.size()) return false;
+  DecideRound(s, job);
+  return true;
+}
+
+Instant WindowDeadline(const Job& job) {
+  if (!job.window || job.spec().outer.wait_for_all) return kNever;
+  return job.window->opened_at + Grace(job);
+}
+
+RoundPhase PhaseOf(const Job& job) {
+  if (job.decided_version() > job.progress.version) return RoundPhase::kCommitting;
+  if (job.collecting) return RoundPhase::kCollecting;
+  return job.window ? RoundPhase::kWindowOpen : RoundPhase::kIdle;
+}
+
+std::string RoundReason(const State& s, const Job& job) {
+  std::vector<std::string> behind;
+  switch (PhaseOf(job)) {
+    case RoundPhase::kIdle:
+      return job.progress.version == kNoVersion ? "waits for the initial weights"
+                                                : "waits for the first complete contribution";
+    case RoundPhase::kWindowOpen:
+      return absl::StrCat("waits for island ", absl::StrJoin(MissingIslands(job), ", "));
+    case RoundPhase::kCollecting:
+      for (const auto& [server, link] : job.links) {
+        if (!job.collecting->grams.contains(server)) behind.push_back(server);
+      }
+      return absl::StrCat("waits for statistics of ", absl::StrJoin(behind, ", "));
+    case RoundPhase::kCommitting:
+      for (const auto& [server, link] : job.links) {
+        const Member* member = s.FindMember(MemberKind::kServer, server);
+        if (link.version >= job.decided_version()) continue;
+        behind.push_back(link.known || member == nullptr
+                             ? server
+                             : absl::StrCat(server, " (", member->reason, ")"));
+      }
+      return absl::StrCat("waits for ", absl::StrJoin(behind, ", "), " to apply version ",
+                          job.decided_version());
+  }
+  return "";
+}
+
+}  // namespace atl::coord

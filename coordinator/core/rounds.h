@@ -1,0 +1,33 @@
+// Outer rounds: pushes, the window, statistics, the decision, and what follows from it.
+
+#ifndef ATOLL_COORDINATOR_CORE_ROUNDS_H_
+#define ATOLL_COORDINATOR_CORE_ROUNDS_H_
+
+#include "coordinator/core/state.h"
+#include "coordinator/core/views.h"
+
+namespace atl::coord {
+
+void OnPushRequest(State& s, Member& worker, const PushRequest& message);
+
+// Moves the contribution into or out of job.complete as its staged shards say.
+void NoteStaged(Job& job, const ContributionId& id);
+
+// Whether a round under way or to come may use the contribution.
+bool MayCount(const Job& job, const ContributionId& id);
+
+// Contributions that take memory on the servers: granted, or decided and not yet applied.
+int64_t StagedContributions(const Job& job);
+
+// Carries the round as far as it goes; true if anything changed (call again).
+bool AdvanceRound(State& s, Job& job);
+
+// When AdvanceRound has to be called even if nothing comes in.
+Instant WindowDeadline(const Job& job);
+
+RoundPhase PhaseOf(const Job& job);
+std::string RoundReason(const State& s, const Job& job);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_ROUNDS_H_

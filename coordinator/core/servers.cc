@@ -1,0 +1,356 @@
+#include "coordinator/core/servers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/rounds.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr int kCommitsAtOnce = 64;
+
+const DecisionRecord* DecisionOf(const Job& job, Version version) {
+  for (auto it = job.decisions.rbegin(); it != job.decisions.rend(); ++it) {
+    if (it->second.version == version) return &it->second;
+  }
+  return nullptr;
+}
+
+ServerLink* LinkOf(State& s, const Member& server, const JobId& job_id, Job*& job) {
+  job = s.FindJob(job_id);
+  if (job == nullptr) return nullptr;
+  auto it = job->links.find(server.record.name);
+  return it == job->links.end() ? nullptr : &it->second;
+}
+
+bool Holds(const HeldJob* held, const ContributionId& contribution, ShardId shard) {
+  if (held == nullptr) return false;
+  return std::any_of(held->staged.begin(), held->staged.end(), [&](const PushId& push) {
+    return push.shard == shard && ContributionOf(push) == contribution;
+  });
+}
+
+// Can the server be brought from its version to the newest decided one? "" or why not.
+std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
+                          const HeldJob* held) {
+  const Version decided = job.decided_version();
+  if (version > decided) {
+    return absl::StrCat("it is at version ", version, ", ahead of the newest decided version ",
+                        decided, ": the coordinator's store is older than the server's");
+  }
+  for (Version v = version + 1; v <= decided; ++v) {
+    const DecisionRecord* decision = DecisionOf(job, v);
+    if (decision == nullptr) {
+      return absl::StrCat("it is at version ", version, " and the decision of version ", v,
+                          " is not kept any more");
+    }
+    for (const DecisionParticipant& p : decision->participants) {
+      if (!p.accepted) continue;
+      for (const ShardPlacement& shard : job.record.shards) {
+        if (shard.server != server || Holds(held, p.contribution, shard.shard)) continue;
+        return absl::StrCat("it has lost island ", p.contribution.island, "'s push of shard ",
+                            shard.shard, ", which version ", v, " is made of");
+      }
+    }
+  }
+  return "";
+}
+
+// Takes over what the server says that it has staged. `fresh`: and nothing else.
+void TakeStaged(State& s, Job& job, const NodeId& server, const HeldJob* held, bool fresh) {
+  for (const auto& [id, record] : job.contributions) {
+    if (record.dropped) continue;
+    std::set<ShardId>& staged = job.staged[id];
+    for (const ShardPlacement& shard : job.record.shards) {
+      if (shard.server != server) continue;
+      if (Holds(held, id, shard.shard)) {
+        staged.insert(shard.shard);
+      } else if (fresh) {
+        staged.erase(shard.shard);
+      }
+    }
+    NoteStaged(job, id);
+  }
+  if (held == nullptr) return;
+  std::set<ContributionId> unknown;
+  for (const PushId& push : held->staged) {
+    if (!MayCount(job, ContributionOf(push))) unknown.insert(ContributionOf(push));
+  }
+  if (unknown.empty()) return;
+  s.SendToServer(server, DropContributions{
+                             job.id(), {unknown.begin(), unknown.end()}, "no round will use them"});
+}
+
+void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fresh) {
+  const NodeId& name = server.record.name;
+  ServerLink& link = job.links.at(name);
+  const Version version = held == nullptr ? kNoVersion : held->version;
+  const Version snapshot = held == nullptr ? kNoVersion : held->snapshot_version;
+  link.known = true;
+  link.assigned = false;
+  link.end_sent = false;
+  link.again_at = s.now;
+  link.version = fresh ? version : std::max(link.version, version);
+  link.snapshot_version = fresh ? snapshot : std::max(link.snapshot_version, snapshot);
+  if (job.ended()) return;
+  if (fresh) {
+    const std::string problem = WhyNotCatchUp(job, name, link.version, held);
+    if (!problem.empty()) {
+      return FailJob(s, job, absl::StrCat("parameter server ", name, ": ", problem));
+    }
+  }
+  TakeStaged(s, job, name, held, fresh);
+  for (ShardPlacement& shard : job.record.shards) {
+    if (shard.server != name || shard.endpoint == server.endpoint) continue;
+    shard.endpoint = server.endpoint;
+    job.dirty.record = true;
+    ++job.placement_revision;
+  }
+}
+
+}  // namespace
+
+void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh) {
+  server.endpoint = CleanText(message.endpoint, 256);
+  server.memory_bytes = message.memory_bytes;
+  for (auto& [number, job] : s.jobs) {
+    if (!job.links.contains(server.record.name)) continue;
+    const auto held = std::find_if(message.jobs.begin(), message.jobs.end(),
+                                   [&](const HeldJob& h) { return h.job == job.id(); });
+    TakeHeld(s, job, server, held == message.jobs.end() ? nullptr : &*held, fresh);
+  }
+  for (const HeldJob& held : message.jobs) {
+    if (s.FindJob(held.job) == nullptr) s.SendToServer(server.record.name, EndJob{held.job});
+  }
+}
+
+void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message) {
+  server.load = message;
+  server.load.jobs.clear();
+  for (const HeldJob& held : message.jobs) {
+    Job* job = nullptr;
+    ServerLink* link = LinkOf(s, server, held.job, job);
+    if (link == nullptr || !link->known) continue;
+    link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
+    if (held.version > link->version) {
+      OnRoundApplied(s, server, RoundApplied{held.job, held.version});
+    }
+    if (job->ended() && held.snapshot_version < held.version) link->end_sent = false;
+    if (job->active() && link->assigned) SendFencesTo(s, *job, server.record.name);
+  }
+}
+
+void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
+  Job* job = nullptr;
+  ServerLink* link = LinkOf(s, server, message.job, job);
+  if (link == nullptr || !link->known || link->assigned) return;
+  link->assigned = true;
+  link->again_at = s.now;
+}
+
+void OnPushStaged(State& s, Member& server, const PushStaged& message) {
+  Job* job = nullptr;
+  ServerLink* link = LinkOf(s, server, message.push.job, job);
+  if (link == nullptr || !link->known || job->ended()) return;
+  const auto& shards = job->record.shards;
+  const ShardId shard = message.push.shard;
+  if (shard < 0 || static_cast<size_t>(shard) >= shards.size() ||
+      shards[shard].server != server.record.name) {
+    return;
+  }
+  const ContributionId id = ContributionOf(message.push);
+  auto it = job->contributions.find(id);
+  if (it != job->contributions.end() && !it->second.dropped) {
+    job->staged[id].insert(shard);
+    NoteStaged(*job, id);
+  } else if (!MayCount(*job, id)) {
+    s.SendToServer(server.record.name, DropContributions{job->id(), {id}, "no round will use it"});
+  }
+}
+
+void OnStatistics(State& s, Member& server, const Statistics& message) {
+  Job* job = nullptr;
+  ServerLink* link = LinkOf(s, server, message.job, job);
+  if (link == nullptr || !job->collecting || job->collecting->version != message.version ||
+      job->collecting->contributions != message.contributions) {
+    return;
+  }
+  std::set<int32_t> expected;
+  for (const ShardPlacement& shard : job->record.shards) {
+    if (shard.server == server.record.name) expected.insert(shard.layer);
+  }
+  const size_t k = message.contributions.size();
+  std::vector<double> sum(k * k, 0);
+  for (const LayerGram& layer : message.layers) {
+    if (expected.erase(layer.layer) == 0 || layer.values.size() != k * k) {
+      return FailJob(
+          s, *job,
+          absl::StrCat("parameter server ", server.record.name, " sent statistics of layer ",
+                       layer.layer, " that it does not hold, or of the wrong size"));
+    }
+    for (size_t i = 0; i < k * k; ++i) sum[i] += layer.values[i];
+  }
+  if (!expected.empty()) {
+    return FailJob(s, *job,
+                   absl::StrCat("parameter server ", server.record.name,
+                                " sent no statistics of layer ", *expected.begin()));
+  }
+  job->collecting->grams[server.record.name] = std::move(sum);
+}
+
+void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
+  Job* job = nullptr;
+  ServerLink* link = LinkOf(s, server, message.job, job);
+  if (link == nullptr || !link->known || message.version <= link->version) return;
+  if (message.version > job->decided_version()) {
+    if (job->ended()) return;
+    return FailJob(s, *job,
+                   absl::StrCat("parameter server ", server.record.name, " applied version ",
+                                message.version, ", which was never decided"));
+  }
+  link->version = message.version;
+  link->again_at = s.now;
+}
+
+void OnServerFault(State& s, Member& server, const ServerFault& message) {
+  Job* job = nullptr;
+  ServerLink* link = LinkOf(s, server, message.job, job);
+  if (link == nullptr || job->ended()) return;
+  FailJob(s, *job,
+          absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason)));
+}
+
+// ------------------------------------------------------------------------------- what is owed ----
+
+namespace {
+
+bool WantsEnd(const Job& job) {
+  return job.ended() ||
+         (job.progress.state == JobState::kFinishing && job.progress.validated_final);
+}
+
+bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
+  if (!link.known) return false;
+  if (job.ended()) return !link.end_sent;
+  if (!link.assigned) return true;
+  if (link.version < job.decided_version()) return true;
+  if (job.collecting && !job.collecting->grams.contains(server)) return true;
+  return WantsEnd(job) && link.snapshot_version < job.progress.version;
+}
+
+void SendAssignment(State& s, Job& job, const NodeId& server) {
+  AssignShards assign{job.id(),
+                      {},
+                      job.spec().outer.learning_rate,
+                      job.spec().outer.momentum,
+                      job.spec().schedule.snapshot_every_rounds};
+  for (const ShardPlacement& shard : job.record.shards) {
+    if (shard.server == server) {
+      assign.shards.push_back({shard.shard, shard.layer, shard.elements});
+    }
+  }
+  s.SendToServer(server, std::move(assign));
+  SendFencesTo(s, job, server);
+}
+
+void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
+  const Version to = std::min<Version>(job.decided_version(), from + kCommitsAtOnce);
+  for (Version v = from + 1; v <= to; ++v) {
+    const DecisionRecord* decision = DecisionOf(job, v);
+    if (decision == nullptr) return;
+    CommitRound commit{job.id(), v, {}, decision->dropped};
+    for (const DecisionParticipant& p : decision->participants) {
+      if (p.accepted) commit.terms.push_back({p.contribution, p.weight});
+    }
+    s.SendToServer(server, std::move(commit));
+  }
+}
+
+}  // namespace
+
+void PumpServers(State& s, Job& job) {
+  const bool fences_changed = std::exchange(job.fences_changed, false) && job.active();
+  for (auto& [server, link] : job.links) {
+    // Together with the assignment otherwise.
+    if (fences_changed && link.assigned) SendFencesTo(s, job, server);
+    if (!Owes(job, server, link) || s.now < link.again_at) continue;
+    link.again_at = s.now + kRetryInterval;
+    if (WantsEnd(job)) {
+      link.end_sent = true;
+      s.SendToServer(server, EndJob{job.id()});
+    } else if (!link.assigned) {
+      SendAssignment(s, job, server);
+    } else if (link.version < job.decided_version()) {
+      SendCommits(s, job, server, link.version);
+    } else if (job.collecting) {
+      s.SendToServer(server, CollectStatistics{job.id(), job.collecting->version,
+                                               job.collecting->contributions});
+    }
+  }
+}
+
+void AskServersNow(State& s, Job& job) {
+  for (auto& [server, link] : job.links) link.again_at = s.now;
+}
+
+Instant NextServerRetry(const Job& job) {
+  Instant next = kNever;
+  for (const auto& [server, link] : job.links) {
+    if (Owes(job, server, link)) next = std::min(next, link.again_at);
+  }
+  return next;
+}
+
+bool AllServersKnown(const Job& job) {
+  return std::all_of(job.links.begin(), job.links.end(),
+                     [](const auto& entry) { return entry.second.known; });
+}
+
+std::string MissingServers(const State& s, const Job& job) {
+  std::string missing;
+  for (const auto& [server, link] : job.links) {
+    if (link.known) continue;
+    const Member* member = s.FindMember(MemberKind::kServer, server);
+    absl::StrAppend(&missing, missing.empty() ? "parameter server " : ", ", server, " (",
+                    member == nullptr ? "never seen" : member->reason, ")");
+  }
+  return missing;
+}
+
+// -------------------------------------------------------------------------------------- room ----
+
+int64_t FreeBytes(const State& s, const Member& server) {
+  int64_t free = server.memory_bytes;
+  for (const auto& [number, job] : s.jobs) {
+    for (const ShardPlacement& shard : job.record.shards) {
+      if (shard.server == server.record.name) free -= shard.elements * kServerBytesPerElement;
+    }
+  }
+  return free;
+}
+
+bool HasRoom(const State& s, const Job& job) {
+  for (const auto& [name, link] : job.links) {
+    const Member* server = s.FindMember(MemberKind::kServer, name);
+    if (server == nullptr) return false;
+    int64_t free = FreeBytes(s, *server);
+    for (const auto& [number, other] : s.jobs) {
+      int64_t elements = 0;
+      for (const ShardPlacement& shard : other.record.shards) {
+        if (shard.server == name) elements += shard.elements;
+      }
+      const int64_t bytes = elements * other.staged_bytes_per_element();
+      if (!other.ended()) free -= bytes * StagedContributions(other);
+      if (&other == &job) free -= bytes;
+    }
+    if (free < 0) return false;
+  }
+  return true;
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,36 @@
+// Parameter servers: what they hold of each job, and what they still owe.
+
+#ifndef ATOLL_COORDINATOR_CORE_SERVERS_H_
+#define ATOLL_COORDINATOR_CORE_SERVERS_H_
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// `fresh`: a process that this coordinator has not heard of before: what it lists is all it holds.
+void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh);
+void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message);
+void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message);
+void OnPushStaged(State& s, Member& server, const PushStaged& message);
+void OnStatistics(State& s, Member& server, const Statistics& message);
+void OnRoundApplied(State& s, Member& server, const RoundApplied& message);
+void OnServerFault(State& s, Member& server, const ServerFault& message);
+
+// Sends what servers owe an answer for and were not asked within kRetryInterval.
+void PumpServers(State& s, Job& job);
+// The next PumpServers asks at once.
+void AskServersNow(State& s, Job& job);
+Instant NextServerRetry(const Job& job);
+
+bool AllServersKnown(const Job& job);
+// "" or the servers that are not there and why.
+std::string MissingServers(const State& s, const Job& job);
+
+// Bytes free for the shards of a new job.
+int64_t FreeBytes(const State& s, const Member& server);
+// Whether every server of the job has room for one more contribution.
+bool HasRoom(const State& s, const Job& job);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_SERVERS_H_

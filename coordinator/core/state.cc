@@ -1,0 +1,103 @@
+#include "coordinator/core/state.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace atl::coord {
+
+void Job::EraseContribution(const ContributionId& id) {
+  dirty.contributions.insert(id);
+  contributions.erase(id);
+  staged.erase(id);
+  std::erase(complete, id);
+}
+
+Version Job::decided_version() const {
+  for (auto it = decisions.rbegin(); it != decisions.rend(); ++it) {
+    if (it->second.version != kNoVersion) return std::max(it->second.version, progress.version);
+  }
+  return progress.version;
+}
+
+bool Job::ended() const {
+  return progress.state == JobState::kDone || progress.state == JobState::kFailed ||
+         progress.state == JobState::kCancelled;
+}
+
+bool Job::active() const {
+  return progress.state == JobState::kInitializing || progress.state == JobState::kRunning ||
+         progress.state == JobState::kPaused || progress.state == JobState::kFinishing;
+}
+
+int64_t Job::occupied_islands() const {
+  return std::count_if(islands.begin(), islands.end(),
+                       [](const auto& entry) { return entry.second.incarnation != 0; });
+}
+
+int64_t Job::staged_bytes_per_element() const {
+  // The initial weights always travel as fp32.
+  return progress.version == kNoVersion ? BytesPerElement(Encoding::kFloat32)
+                                        : BytesPerElement(spec().outer.push_encoding);
+}
+
+Member* State::FindMember(MemberKind kind, const NodeId& name) {
+  auto it = members.find({kind, name});
+  return it == members.end() ? nullptr : &it->second;
+}
+
+const Member* State::FindMember(MemberKind kind, const NodeId& name) const {
+  return const_cast<State*>(this)->FindMember(kind, name);
+}
+
+Job* State::FindJob(const JobId& id) {
+  for (auto& [number, job] : jobs) {
+    if (job.id() == id) return &job;
+  }
+  return nullptr;
+}
+
+const Job* State::FindJob(const JobId& id) const { return const_cast<State*>(this)->FindJob(id); }
+
+State::Place State::PlaceOf(const NodeId& worker) {
+  for (auto& [number, job] : jobs) {
+    if (!job.active()) continue;
+    for (const auto& [id, island] : job.islands) {
+      if (island.worker == worker && island.incarnation != 0) return {&job, id};
+    }
+  }
+  return {};
+}
+
+void State::Send(const Member& worker, ToWorkerMessage message) {
+  out.to_workers.push_back(
+      {worker.record.name, worker.record.incarnation, epoch, std::move(message)});
+}
+
+void State::SendToServer(const NodeId& server, ToServerMessage message) {
+  const Member* member = FindMember(MemberKind::kServer, server);
+  if (member == nullptr || !member->attached) return;  // its next hello brings it up to date
+  out.to_servers.push_back({server, member->record.incarnation, epoch, std::move(message)});
+}
+
+void State::Log(const JobId& job, Severity severity, std::string text) {
+  out.persist.push_back({EventRecord{NextSequence(), job, severity, std::move(text)}, false});
+}
+
+void State::SetState(Job& job, JobState state, std::string reason) {
+  ProgressRecord& progress = job.EditProgress();
+  progress.state = state;
+  progress.reason = std::move(reason);
+  Log(job.id(), state == JobState::kFailed ? Severity::kError : Severity::kInfo,
+      absl::StrCat(Name(state), ": ", progress.reason));
+}
+
+std::string CleanText(const std::string& text, size_t limit_bytes) {
+  std::string clean = text.substr(0, limit_bytes);
+  for (char& c : clean) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  return clean;
+}
+
+}  // namespace atl::coord

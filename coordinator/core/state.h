@@ -1,0 +1,203 @@
+// Everything the coordinator knows, stored and not, for the parts that change it: members.h,
+// jobs.h, islands.h, rounds.h, servers.h. Private to the core.
+//
+// What is stored is changed through the Edit functions, so that the end of the Step can write it.
+
+#ifndef ATOLL_COORDINATOR_CORE_STATE_H_
+#define ATOLL_COORDINATOR_CORE_STATE_H_
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/core.h"
+#include "coordinator/core/ledger.h"
+
+namespace atl::coord {
+
+using MemberKey = std::pair<MemberKind, NodeId>;
+
+struct Member {
+  MemberRecord record;
+  // Not stored.
+  bool attached = false;
+  bool heard_of = false;               // this incarnation, since the coordinator's start
+  Instant last_heard{};                // while attached
+  std::optional<Instant> reattach_by;  // after a restart of the coordinator
+  std::string reason = "not seen since the coordinator's start";
+  std::string software_version;
+  // Workers.
+  std::vector<DeviceInfo> devices;
+  std::vector<LocalCheckpoint> checkpoints;
+  std::optional<IslandProgress> progress;
+  JobId candidate_for;                   // asked to prepare this job; not an island of it yet
+  Instant asked_at{};                    // PrepareJob, first
+  Instant ask_again_at{};                // PrepareJob, again
+  std::optional<JobFacts> prepared;      // its answer, for candidate_for
+  std::map<JobId, std::string> refused;  // jobs that this incarnation cannot run, and why
+  std::map<JobId, Instant> stop_sent;    // of ended jobs that it still speaks of
+  // Parameter servers.
+  std::string endpoint;
+  int64_t memory_bytes = 0;
+  ServerHeartbeat load;
+};
+
+// What is known of one parameter server's part in one job. Not stored: servers say it.
+struct ServerLink {
+  bool known = false;     // its ServerHello told what it holds, and it is attached
+  bool assigned = false;  // ShardsAssigned came since
+  bool end_sent = false;
+  Version version = kNoVersion;
+  Version snapshot_version = kNoVersion;
+  Instant again_at{};  // when what it still owes is asked for again
+};
+
+struct Window {
+  IslandId opened_by = -1;
+  Instant opened_at{};
+};
+
+struct Collecting {
+  Version version = 0;
+  std::vector<ContributionId> contributions;
+  IslandId opened_by = -1;
+  std::string closed_because;
+  std::map<NodeId, std::vector<double>> grams;  // k-by-k, by server
+};
+
+// The part of an IslandOrder that changes, to see whether a new one has to be sent.
+struct OrderKey {
+  Generation generation = 0;
+  Incarnation incarnation = 0;
+  RunState run = RunState::kRun;
+  std::string reason;
+  int64_t placement_revision = 0;
+  bool initialize = false;
+  Version committed_version = kNoVersion;
+  bool resume_checkpoint = false;
+  std::optional<ContributionOutcome> outcome;
+  int64_t steps_this_round = 0;
+  int64_t tokens_committed = 0;
+  int64_t active_islands = 0;
+  Version validate_version = kNoVersion;
+
+  bool operator==(const OrderKey&) const = default;
+};
+
+struct SentOrder {
+  OrderKey key;
+  int64_t sequence = 0;
+  Instant sent_at{};
+};
+
+struct Dirty {
+  bool record = false;
+  bool progress = false;
+  std::set<IslandId> islands;
+  std::set<ContributionId> contributions;
+  std::set<int64_t> decisions;
+  std::set<IslandId> penalties;
+};
+
+struct Job {
+  JobRecord record;
+  ProgressRecord progress;
+  std::map<IslandId, IslandRecord> islands;
+  std::map<ContributionId, ContributionRecord> contributions;
+  std::map<int64_t, DecisionRecord> decisions;  // by round
+  std::map<IslandId, PenaltyState> penalties;
+  Ledger ledger;
+  Dirty dirty;
+
+  // Not stored.
+  std::string waiting_for;
+  std::map<NodeId, ServerLink> links;  // of the servers that hold shards
+  std::map<ContributionId, std::set<ShardId>> staged;
+  std::vector<ContributionId> complete;  // undecided, in order of completion
+  std::set<IslandId> waits_for_room;     // asked to push; granted when servers have room
+  std::optional<Window> window;
+  std::optional<Collecting> collecting;
+  std::map<IslandId, SentOrder> orders;
+  std::map<IslandId, Instant> vacant_since;
+  int64_t placement_revision = 0;
+  bool fences_changed = false;   // servers are to be told
+  Instant validate_by = kNever;  // the last validation is given up
+  std::map<int32_t, std::vector<std::vector<ShardId>>> transfer_plans;  // by number of senders
+
+  const JobId& id() const { return record.job; }
+  const JobSpec& spec() const { return record.spec; }
+  JobRecord& EditRecord() {
+    dirty.record = true;
+    return record;
+  }
+  ProgressRecord& EditProgress() {
+    dirty.progress = true;
+    return progress;
+  }
+  IslandRecord& EditIsland(IslandId id) {
+    dirty.islands.insert(id);
+    return islands[id];
+  }
+  ContributionRecord& EditContribution(const ContributionId& id) {
+    dirty.contributions.insert(id);
+    return contributions[id];
+  }
+  void EraseContribution(const ContributionId& id);
+  PenaltyState& EditPenalty(IslandId id) {
+    dirty.penalties.insert(id);
+    return penalties[id];
+  }
+  DecisionRecord& EditDecision(int64_t round) {
+    dirty.decisions.insert(round);
+    return decisions[round];
+  }
+
+  // Newest version decided, applied everywhere or not.
+  Version decided_version() const;
+  bool ended() const;
+  // Has shards and islands: initializing, running, paused or finishing.
+  bool active() const;
+  bool occupied(IslandId id) const { return islands.at(id).incarnation != 0; }
+  int64_t occupied_islands() const;
+  int64_t staged_bytes_per_element() const;
+};
+
+struct State {
+  CoordinatorOptions options;
+  int64_t epoch = 0;
+  bool epoch_dirty = true;
+  std::map<MemberKey, Member> members;
+  std::set<MemberKey> dirty_members;
+  std::map<int64_t, Job> jobs;  // by number
+  int64_t next_sequence = 0;    // of orders and events
+
+  // The Step under way.
+  Instant now{};
+  CoordinatorActions out;
+
+  Member* FindMember(MemberKind kind, const NodeId& name);
+  const Member* FindMember(MemberKind kind, const NodeId& name) const;
+  Job* FindJob(const JobId& id);
+  const Job* FindJob(const JobId& id) const;
+  // The island that the worker runs (or is to come back to); job null: none.
+  struct Place {
+    Job* job = nullptr;
+    IslandId island = -1;
+  };
+  Place PlaceOf(const NodeId& worker);
+
+  void Send(const Member& worker, ToWorkerMessage message);
+  void SendToServer(const NodeId& server, ToServerMessage message);
+  void Log(const JobId& job, Severity severity, std::string text);
+  int64_t NextSequence() { return (epoch << 32) + ++next_sequence; }
+  void SetState(Job& job, JobState state, std::string reason);
+};
+
+// Everything below `limit_bytes`, without control characters: text of members goes into logs.
+std::string CleanText(const std::string& text, size_t limit_bytes = 1000);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_STATE_H_

@@ -1,0 +1,100 @@
+#include "coordinator/core/testing/describe.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace atl::testing {
+namespace {
+
+std::string List(const std::vector<ContributionId>& ids) {
+  return absl::StrJoin(ids, ", ", [](std::string* out, const ContributionId& id) {
+    absl::StrAppend(out, Describe(id));
+  });
+}
+
+struct Describer {
+  std::string operator()(const Welcome&) const { return "Welcome"; }
+  std::string operator()(const Refused& m) const {
+    return absl::StrCat("Refused", m.final ? " for good" : "", ": ", m.reason);
+  }
+  std::string operator()(const PrepareJob& m) const { return absl::StrCat("PrepareJob ", m.job); }
+  std::string operator()(const IslandOrder& m) const {
+    std::string text =
+        absl::StrCat("IslandOrder ", m.job, " island ", m.island, " generation ", m.generation,
+                     m.run == RunState::kRun     ? ": run"
+                     : m.run == RunState::kPause ? ": pause"
+                                                 : ": stop");
+    if (!m.reason.empty()) absl::StrAppend(&text, " (", m.reason, ")");
+    if (m.run == RunState::kStop) return text;
+    absl::StrAppend(&text, ", version ", m.committed_version, ", ", m.steps_this_round, " steps, ",
+                    m.tokens_committed, " tokens, ", m.active_islands, " islands");
+    if (m.initialize) text += ", initialize";
+    if (m.resume_checkpoint) text += ", resume the checkpoint";
+    if (m.validate_version != kNoVersion) {
+      absl::StrAppend(&text, ", validate ", m.validate_version);
+    }
+    if (m.outcome) {
+      absl::StrAppend(&text, ", base ", m.outcome->contribution.base_version,
+                      m.outcome->accepted ? " accepted" : " rejected", " in version ",
+                      m.outcome->version, m.outcome->warm_up_again ? ", warm up again" : "");
+    }
+    return text;
+  }
+  std::string operator()(const LeaseGrant& m) const {
+    return absl::StrCat("LeaseGrant ", m.request, ": ", Describe(m.ranges),
+                        m.exhausted ? ", exhausted" : "");
+  }
+  std::string operator()(const PushGrant& m) const {
+    return absl::StrCat("PushGrant ", Describe(m.contribution), ": shards ",
+                        absl::StrJoin(m.order, " "));
+  }
+  std::string operator()(const AssignShards& m) const {
+    return absl::StrCat("AssignShards ",
+                        absl::StrJoin(m.shards, " ", [](std::string* out, const OwnedShard& shard) {
+                          absl::StrAppend(out, shard.shard, "[", shard.elements, "]");
+                        }));
+  }
+  std::string operator()(const FenceIslands& m) const {
+    return absl::StrCat(
+        "FenceIslands ",
+        absl::StrJoin(m.islands, ", ", [](std::string* out, const IslandFence& fence) {
+          absl::StrAppend(out, fence.island, ": generation ", fence.generation, " incarnation ",
+                          fence.incarnation);
+        }));
+  }
+  std::string operator()(const CollectStatistics& m) const {
+    return absl::StrCat("CollectStatistics of version ", m.version, ": ", List(m.contributions));
+  }
+  std::string operator()(const CommitRound& m) const {
+    std::string text = absl::StrCat("CommitRound ", m.version, ": ");
+    absl::StrAppend(&text, absl::StrJoin(m.terms, ", ", [](std::string* out, const RoundTerm& t) {
+      absl::StrAppendFormat(out, "%.4f x %s", t.weight, Describe(t.contribution));
+    }));
+    if (!m.dropped.empty()) absl::StrAppend(&text, "; drop ", List(m.dropped));
+    return text;
+  }
+  std::string operator()(const DropContributions& m) const {
+    return absl::StrCat("DropContributions ", List(m.contributions), ": ", m.reason);
+  }
+  std::string operator()(const EndJob& m) const { return absl::StrCat("EndJob ", m.job); }
+};
+
+}  // namespace
+
+std::string Describe(const ToWorkerMessage& message) { return std::visit(Describer(), message); }
+std::string Describe(const ToServerMessage& message) { return std::visit(Describer(), message); }
+
+std::string Describe(const ContributionId& id) {
+  return absl::StrCat("island ", id.island, " (generation ", id.generation, ", incarnation ",
+                      id.incarnation, ", base ", id.base_version, ")");
+}
+
+std::string Describe(const std::vector<PositionRange>& ranges) {
+  if (ranges.empty()) return "nothing";
+  return absl::StrJoin(ranges, ",", [](std::string* out, const PositionRange& range) {
+    absl::StrAppend(out, range.begin, "-", range.end);
+  });
+}
+
+}  // namespace atl::testing

@@ -1,0 +1,392 @@
+#include "coordinator/core/testing/world.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/check.h"
+#include "coordinator/core/testing/describe.h"
+
+namespace atl::testing {
+
+// ---------------------------------------------------------------------------------- commands ----
+
+Command::Command(const std::string& line) {
+  for (const std::string& token :
+       std::vector<std::string>(absl::StrSplit(line, ' ', absl::SkipEmpty()))) {
+    const size_t equals = token.find('=');
+    if (equals == std::string::npos) {
+      words.push_back(token);
+    } else {
+      arguments[token.substr(0, equals)] = token.substr(equals + 1);
+    }
+  }
+}
+
+bool Command::Has(const std::string& word) const {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+std::string Command::Text(const std::string& key, const std::string& otherwise) const {
+  auto it = arguments.find(key);
+  return it == arguments.end() ? otherwise : it->second;
+}
+
+int64_t Command::Int(const std::string& key, int64_t otherwise) const {
+  int64_t value = otherwise;
+  if (arguments.contains(key)) ATOLL_CHECK(absl::SimpleAtoi(arguments.at(key), &value), key);
+  return value;
+}
+
+double Command::Real(const std::string& key, double otherwise) const {
+  double value = otherwise;
+  if (arguments.contains(key)) ATOLL_CHECK(absl::SimpleAtod(arguments.at(key), &value), key);
+  return value;
+}
+
+std::vector<PositionRange> Command::Ranges(const std::string& key) const {
+  std::vector<PositionRange> ranges;
+  for (const std::string& text :
+       std::vector<std::string>(absl::StrSplit(Text(key), ',', absl::SkipEmpty()))) {
+    const std::vector<std::string> ends = absl::StrSplit(text, '-');
+    PositionRange range;
+    ATOLL_CHECK(ends.size() == 2 && absl::SimpleAtoi(ends[0], &range.begin) &&
+                    absl::SimpleAtoi(ends[1], &range.end),
+                text);
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+// ------------------------------------------------------------------------------------- world ----
+
+World::World(CoordinatorOptions options)
+    : options_(options), core_(std::make_unique<CoordinatorCore>(options, epoch_)) {
+  ATOLL_CHECK(core_->Recover(now_, {}).ok());
+}
+
+std::string World::Do(const std::string& line) {
+  printed_.clear();
+  const Command command(line);
+  ATOLL_CHECK(!command.words.empty(), "no command: ", line);
+  const std::string& verb = command.words[0];
+  if (verb == "server") {
+    DoServer(command);
+  } else if (verb == "worker") {
+    DoWorker(command);
+  } else if (verb == "servers" && command.Has("snapshot")) {
+    for (auto& [name, server] : servers_) {
+      for (auto& [id, job] : server.jobs) job.snapshot = job.version;
+      if (server.alive) Heartbeat(name, server);
+    }
+  } else if (verb == "servers") {
+    bool more = AnswerOnce();
+    while (more && !command.Has("once")) more = AnswerOnce();
+  } else if (verb == "submit") {
+    Submit(command);
+  } else if (verb == "pause" || verb == "resume" || verb == "cancel") {
+    const JobCommand order = verb == "pause"    ? JobCommand::kPause
+                             : verb == "resume" ? JobCommand::kResume
+                                                : JobCommand::kCancel;
+    Step(ControlJob{1, command.words.at(1), order});
+  } else if (verb == "wait") {
+    int64_t seconds = 0;
+    ATOLL_CHECK(absl::SimpleAtoi(command.words.at(1), &seconds));
+    Wait(seconds);
+  } else if (verb == "coordinator") {
+    Restart();
+  } else if (verb == "again") {
+    Step(CoordinatorEvent(last_event_));
+  } else if (verb == "show") {
+    Show();
+  } else {
+    ATOLL_CHECK(false, "unknown command: ", line);
+  }
+  return printed_;
+}
+
+void World::Do(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) Do(line);
+}
+
+JobView World::Job(const JobId& job) const {
+  const std::optional<JobView> view = core_->Job(now_, job);
+  ATOLL_CHECK(view, "no job ", job);
+  return *view;
+}
+
+IslandView World::Island(IslandId id, const JobId& job) const { return Job(job).islands.at(id); }
+
+void World::StartJob(const std::vector<NodeId>& servers, const std::vector<NodeId>& workers,
+                     const std::string& submit) {
+  for (const NodeId& name : servers) Do(absl::StrCat("server ", name, " attaches"));
+  for (const NodeId& name : workers) Do(absl::StrCat("worker ", name, " attaches"));
+  Do(absl::StrCat("submit min=", workers.size(), " ", submit));
+  for (const NodeId& name : workers) Do(absl::StrCat("worker ", name, " prepared"));
+  Do("servers answer");
+  Do({absl::StrCat("worker ", workers[0], " pushes"),
+      absl::StrCat("worker ", workers[0], " stages"), "servers answer"});
+  for (const NodeId& name : workers) Do(absl::StrCat("worker ", name, " ready"));
+}
+
+void World::Contribute(const NodeId& worker, int64_t sequences, double norm) {
+  Do({absl::StrCat("worker ", worker, " leases wanted=", sequences),
+      absl::StrCat("worker ", worker, " pushes norm=", norm),
+      absl::StrCat("worker ", worker, " stages")});
+}
+
+void World::Step(const CoordinatorEvent& event) {
+  last_event_ = event;
+  const CoordinatorActions actions = core_->Step(now_, event);
+  for (const StoreWrite& write : actions.persist) {
+    if (const auto* log = std::get_if<EventRecord>(&write.record)) {
+      Print(absl::StrCat("log ", log->job, log->job.empty() ? "" : " ", log->text));
+      continue;
+    }
+    const std::string key = KeyOf(write.record);
+    store_.erase(key);
+    if (!write.erase) store_.emplace(key, write.record);
+  }
+  CheckStore();
+  ATOLL_CHECK(actions.next_deadline > now_, "a deadline that has passed: the shell would spin");
+  for (const Reply& reply : actions.replies) {
+    reply_ = reply.status;
+    Print(absl::StrCat("reply ", reply.job, reply.job.empty() ? "" : " ", reply.status.ToString()));
+  }
+  for (const ToWorker& to : actions.to_workers) Deliver(to);
+  for (const ToServer& to : actions.to_servers) Deliver(to);
+}
+
+void World::CheckStore() {
+  std::vector<StoreRecord> stored;
+  for (const auto& [key, record] : store_) stored.push_back(record);
+  const std::vector<StoreRecord> claimed = core_->Stored();
+  for (size_t i = 0; i < std::min(stored.size(), claimed.size()); ++i) {
+    ATOLL_CHECK(stored[i] == claimed[i], "not stored as it is: ", KeyOf(stored[i]), " / ",
+                KeyOf(claimed[i]));
+  }
+  ATOLL_CHECK(stored.size() == claimed.size(), stored.size(), " stored, ", claimed.size());
+  CoordinatorCore second(options_, epoch_ + 1);
+  const absl::Status status = second.Recover(now_, stored);
+  ATOLL_CHECK(status.ok(), status.ToString());
+  std::vector<StoreRecord> recovered = second.Stored();
+  std::erase_if(stored, [](const auto& r) { return std::holds_alternative<EpochRecord>(r); });
+  ATOLL_CHECK(recovered == stored, "recovery gives another state");
+}
+
+void World::Deliver(const ToWorker& to) {
+  Print(absl::StrCat("-> ", to.worker, ": ", Describe(to.message)));
+  Worker& worker = workers_[to.worker];
+  if (to.incarnation != worker.incarnation) return;
+  if (const auto* prepare = std::get_if<PrepareJob>(&to.message)) worker.asked = prepare->job;
+  if (const auto* order = std::get_if<IslandOrder>(&to.message)) {
+    if (order->generation != worker.order.generation || order->job != worker.order.job) {
+      worker.leases.clear();
+      worker.ready = false;
+    }
+    worker.order = *order;
+    if (order->run == RunState::kStop) worker.order = IslandOrder();
+  }
+  if (const auto* grant = std::get_if<LeaseGrant>(&to.message)) {
+    if (grant->request == worker.request && !grant->ranges.empty()) {
+      worker.leases.insert(worker.leases.end(), grant->ranges.begin(), grant->ranges.end());
+      ++worker.request;
+    }
+  }
+  if (const auto* grant = std::get_if<PushGrant>(&to.message)) {
+    worker.granted = grant->contribution;
+    worker.to_stage = grant->order;
+  }
+}
+
+void World::Deliver(const ToServer& to) {
+  const std::string text = Describe(to.message);
+  if (std::holds_alternative<FenceIslands>(to.message)) {
+    // Repeated with every heartbeat.
+    if (last_fences_[to.server] == text) return;
+    last_fences_[to.server] = text;
+  }
+  Print(absl::StrCat("-> ", to.server, ": ", text));
+  Server& server = servers_[to.server];
+  if (to.incarnation == server.incarnation && server.alive) server.asked.push_back(to.message);
+}
+
+// ----------------------------------------------------------------------------------- servers ----
+
+void World::DoServer(const Command& command) {
+  const NodeId& name = command.words.at(1);
+  Server& server = servers_[name];
+  const auto say = [&](ServerMessage message) {
+    Step(FromServer{name, server.incarnation, std::move(message)});
+  };
+  if (command.Has("attaches")) {
+    server.incarnation = command.Int("incarnation", server.incarnation + 1);
+    server.alive = true;
+    server.silent = false;
+    server.asked.clear();
+    last_fences_.erase(name);
+    if (command.Has("empty")) server.jobs.clear();
+    ServerHello hello;
+    hello.endpoint = absl::StrCat("tcp://", name, ":1");
+    hello.memory_bytes = command.Int("memory", 1'000'000);
+    for (const auto& [id, job] : server.jobs) {
+      hello.jobs.push_back({id, job.version, job.snapshot, {job.staged.begin(), job.staged.end()}});
+    }
+    say(std::move(hello));
+  } else if (command.Has("dies")) {
+    server.alive = false;
+    server.asked.clear();
+    Step(ServerConnectionLost{name, server.incarnation});
+  } else if (command.Has("goes-silent")) {
+    server.silent = true;
+  } else if (command.Has("faults")) {
+    say(ServerFault{server.jobs.begin()->first, command.Text("reason")});
+  } else {
+    ATOLL_CHECK(false, "unknown server command");
+  }
+}
+
+bool World::AnswerOnce() {
+  bool any = false;
+  for (auto& [name, server] : servers_) {
+    if (!server.alive || server.silent) continue;
+    for (const ToServerMessage& message : std::exchange(server.asked, {})) {
+      any = true;
+      Answer(name, server, message);
+    }
+  }
+  return any;
+}
+
+void World::Answer(const NodeId& name, Server& server, const ToServerMessage& message) {
+  const auto say = [&](ServerMessage answer) {
+    Step(FromServer{name, server.incarnation, std::move(answer)});
+  };
+  if (const auto* assign = std::get_if<AssignShards>(&message)) {
+    server.jobs[assign->job].assignment = *assign;
+    say(ShardsAssigned{assign->job});
+  } else if (const auto* collect = std::get_if<CollectStatistics>(&message)) {
+    say(Gram(server, *collect));
+  } else if (const auto* commit = std::get_if<CommitRound>(&message)) {
+    ServerJob& job = server.jobs[commit->job];
+    if (job.version + 1 == commit->version) {
+      job.version = commit->version;
+      std::erase_if(job.staged, [&](const PushId& push) {
+        const ContributionId id = ContributionOf(push);
+        return std::count(commit->dropped.begin(), commit->dropped.end(), id) > 0 ||
+               std::any_of(commit->terms.begin(), commit->terms.end(),
+                           [&](const RoundTerm& term) { return term.contribution == id; });
+      });
+    }
+    say(RoundApplied{commit->job, commit->version});
+  } else if (const auto* drop = std::get_if<DropContributions>(&message)) {
+    std::erase_if(server.jobs[drop->job].staged, [&](const PushId& push) {
+      return std::count(drop->contributions.begin(), drop->contributions.end(),
+                        ContributionOf(push)) > 0;
+    });
+  }
+}
+
+// Deltas all point the same way; each layer has its share of the squared norm by elements.
+Statistics World::Gram(const Server& server, const CollectStatistics& request) {
+  Statistics statistics{request.job, request.version, request.contributions, {}};
+  const ServerJob& job = server.jobs.at(request.job);
+  const JobView view = Job(request.job);
+  double total = 0;
+  for (const ShardPlacement& shard : view.shards) total += static_cast<double>(shard.elements);
+  std::map<int32_t, double> share;
+  for (const OwnedShard& shard : job.assignment.shards) {
+    share[shard.layer] += static_cast<double>(shard.elements) / total;
+  }
+  for (const auto& [layer, part] : share) {
+    LayerGram gram{layer, {}};
+    for (const ContributionId& a : request.contributions) {
+      for (const ContributionId& b : request.contributions) {
+        gram.values.push_back(norms_[a] * norms_[b] * part);
+      }
+    }
+    statistics.layers.push_back(std::move(gram));
+  }
+  return statistics;
+}
+
+void World::Heartbeat(const NodeId& name, Server& server) {
+  ServerHeartbeat beat;
+  for (const auto& [id, job] : server.jobs) {
+    beat.jobs.push_back({id, job.version, job.snapshot, {}});
+  }
+  Step(FromServer{name, server.incarnation, std::move(beat)});
+}
+
+// ------------------------------------------------------------------------------- time and all ----
+
+void World::Submit(const Command& command) {
+  JobSpec spec;
+  spec.name = command.Text("name", "lm");
+  spec.model.hidden = 8;
+  spec.model.layers = 2;
+  spec.model.heads = 2;
+  spec.data.path = "text";
+  spec.data.sequence_length = 10;
+  spec.inner.batch_sequences = command.Int("batch", 1);
+  spec.outer.min_islands = command.Int("min", 1);
+  spec.outer.max_islands = command.Int("max", 8);
+  spec.outer.steps_per_round = command.Int("steps", 4);
+  spec.outer.grace_seconds = command.Real("grace", 10);
+  spec.outer.clip_norm = command.Real("clip", 0);
+  spec.outer.wait_for_all = command.Has("wait-for-all");
+  spec.schedule.train_tokens = command.Int("tokens", 1000);
+  spec.schedule.validate_every_rounds = command.Int("validate", 0);
+  Step(SubmitJob{1, spec});
+}
+
+void World::Wait(int64_t seconds) {
+  for (int64_t second = 1; second <= seconds; ++second) {
+    now_ += std::chrono::seconds(1);
+    if (std::chrono::duration_cast<std::chrono::seconds>(now_.time_since_epoch()).count() % 2 ==
+        0) {
+      for (auto& [name, server] : servers_) {
+        if (server.alive && !server.silent) Heartbeat(name, server);
+      }
+      for (auto& [name, worker] : workers_) {
+        if (worker.alive && !worker.silent) Heartbeat(name, worker);
+      }
+    }
+    Step(Tick{});
+  }
+}
+
+void World::Restart() {
+  std::vector<StoreRecord> stored;
+  for (const auto& [key, record] : store_) stored.push_back(record);
+  core_ = std::make_unique<CoordinatorCore>(options_, ++epoch_);
+  const absl::Status status = core_->Recover(now_, stored);
+  ATOLL_CHECK(status.ok(), status.ToString());
+  for (auto& [name, server] : servers_) server.asked.clear();
+  last_fences_.clear();
+  Step(Tick{});
+}
+
+void World::Show() {
+  for (const JobSummary& job : core_->Jobs(now_)) {
+    const JobView view = Job(job.job);
+    Print(absl::StrCat("= ", job.job, " ", Name(job.state), " (", job.reason, "), version ",
+                       job.version, ", ", job.tokens_committed, " of ", job.tokens_budget,
+                       " tokens", job.waiting_for.empty() ? "" : ", waits: ", job.waiting_for));
+    for (const IslandView& island : view.islands) {
+      Print(absl::StrFormat(
+          "=   island %d of %s generation %d: %s; %d accepted, %d rejected, %d "
+          "tokens, %d leased",
+          island.record.island, island.record.worker, island.record.generation, island.doing,
+          island.record.rounds_accepted, island.record.rounds_rejected,
+          island.record.tokens_committed, island.leased_sequences));
+    }
+    Print(absl::StrFormat("=   round %s; data: %d committed, %d pushed, %d leased, %d free",
+                          Name(view.round.phase), view.ledger.committed, view.ledger.pushed,
+                          view.ledger.leased, view.ledger.free));
+  }
+}
+
+}  // namespace atl::testing

@@ -1,0 +1,143 @@
+// A small cluster for tests: a real CoordinatorCore with its store, and actors that say what they
+// are told to, in a language of one line per command. The unit tests and tests/scenarios speak it.
+//
+//   server ps-0 attaches [incarnation=N] [memory=BYTES] [empty]   with what its disk holds
+//   server ps-0 dies | goes-silent | faults reason=TEXT
+//   worker a attaches [incarnation=N] [checkpoint=VERSION consumed=0-8]
+//   worker a dies | goes-silent | leaves
+//   worker a prepared [digest=N] [sequences=N] | refuses reason=TEXT
+//   worker a ready [speed=TOKENS_PER_S]      a heartbeat: holds the ordered version
+//   worker a leases [wanted=N] [request=N]
+//   worker a pushes [norm=X] [consumed=0-4] [base=V] [tokens=N] [generation=N] [incarnation=N]
+//   worker a stages [shards=N]               N (or all) of the granted shards reach their servers
+//   worker a validates loss=X [version=V]
+//   servers answer [once]                    to all that they were asked; till all is quiet
+//   servers snapshot
+//   submit [name=] [min=] [max=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all] [validate=]
+//          [clip=]                           sequences are of 10 tokens
+//   pause | resume | cancel JOB
+//   wait SECONDS                             heartbeats of all that are neither dead nor silent
+//   coordinator restarts
+//   again                                    the last event once more: a duplicate
+//   show
+//
+// After every Step it checks that the writes so far add up to what the core says is stored, and
+// that a second core which recovers from them says the same.
+
+#ifndef ATOLL_COORDINATOR_CORE_TESTING_WORLD_H_
+#define ATOLL_COORDINATOR_CORE_TESTING_WORLD_H_
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/core.h"
+
+namespace atl::testing {
+
+// What a line means: words, and key=value arguments.
+struct Command {
+  std::vector<std::string> words;
+  std::map<std::string, std::string> arguments;
+
+  explicit Command(const std::string& line);
+  bool Has(const std::string& word) const;
+  std::string Text(const std::string& key, const std::string& otherwise = "") const;
+  int64_t Int(const std::string& key, int64_t otherwise) const;
+  double Real(const std::string& key, double otherwise) const;
+  std::vector<PositionRange> Ranges(const std::string& key) const;  // "0-8,12-16"
+};
+
+class World {
+ public:
+  explicit World(CoordinatorOptions options = CoordinatorOptions());
+
+  // Obeys the line and returns what the coordinator did, one line each.
+  std::string Do(const std::string& line);
+  // Several lines; for what only sets the scene.
+  void Do(const std::vector<std::string>& lines);
+
+  CoordinatorCore& core() { return *core_; }
+  Instant now() const { return now_; }
+  JobView Job(const JobId& job = "lm-1") const;
+  IslandView Island(IslandId id, const JobId& job = "lm-1") const;
+  // What the worker was told last.
+  const IslandOrder& Order(const NodeId& worker) { return workers_[worker].order; }
+  const std::vector<PositionRange>& Leases(const NodeId& worker) { return workers_[worker].leases; }
+  const absl::Status& reply() const { return reply_; }
+
+  // A job with these servers and workers, up to version 0 applied and every island ready.
+  void StartJob(const std::vector<NodeId>& servers, const std::vector<NodeId>& workers,
+                const std::string& submit);
+  // The worker trains `sequences` and its push is complete.
+  void Contribute(const NodeId& worker, int64_t sequences, double norm = 1);
+
+ private:
+  struct Worker {
+    Incarnation incarnation = 0;
+    bool alive = false;
+    bool silent = false;
+    JobId asked;  // to prepare
+    IslandOrder order;
+    std::vector<PositionRange> leases;
+    int64_t request = 1;
+    int64_t wanted = 0;
+    bool ready = false;
+    double speed = 100;
+    ContributionId granted;
+    std::vector<ShardId> to_stage;
+  };
+  struct ServerJob {
+    AssignShards assignment;
+    Version version = kNoVersion;
+    Version snapshot = kNoVersion;
+    std::set<PushId> staged;
+  };
+  struct Server {
+    Incarnation incarnation = 0;
+    bool alive = false;
+    bool silent = false;
+    std::map<JobId, ServerJob> jobs;  // its disk
+    std::vector<ToServerMessage> asked;
+  };
+
+  void Step(const CoordinatorEvent& event);
+  void CheckStore();
+  void Deliver(const ToWorker& to);
+  void Deliver(const ToServer& to);
+  void Print(const std::string& line) { printed_ += line + "\n"; }
+
+  void DoServer(const Command& command);
+  void DoWorker(const Command& command);
+  void AttachWorker(const NodeId& name, Worker& worker, const Command& command);
+  void Push(const NodeId& name, Worker& worker, const Command& command);
+  void Stage(const NodeId& name, Worker& worker, int64_t shards);
+  void Heartbeat(const NodeId& name, Worker& worker);
+  void Heartbeat(const NodeId& name, Server& server);
+  void Submit(const Command& command);
+  void Wait(int64_t seconds);
+  void Restart();
+  bool AnswerOnce();
+  void Answer(const NodeId& name, Server& server, const ToServerMessage& message);
+  Statistics Gram(const Server& server, const CollectStatistics& request);
+  void Show();
+
+  CoordinatorOptions options_;
+  int64_t epoch_ = 1;
+  Instant now_{};
+  std::unique_ptr<CoordinatorCore> core_;
+  std::map<std::string, StoreRecord> store_;
+  std::map<NodeId, Worker> workers_;
+  std::map<NodeId, Server> servers_;
+  std::map<ContributionId, double> norms_;
+  std::map<NodeId, std::string> last_fences_;
+  CoordinatorEvent last_event_ = Tick{};
+  absl::Status reply_;
+  std::string printed_;
+};
+
+}  // namespace atl::testing
+
+#endif  // ATOLL_COORDINATOR_CORE_TESTING_WORLD_H_

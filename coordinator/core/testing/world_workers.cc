@@ -1,0 +1,132 @@
+// The workers of a World.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "coordinator/core/testing/world.h"
+
+namespace atl::testing {
+
+void World::AttachWorker(const NodeId& name, Worker& worker, const Command& command) {
+  const double speed = worker.speed;
+  const Incarnation incarnation = command.Int("incarnation", worker.incarnation + 1);
+  const IslandOrder before = worker.order;
+  if (incarnation != worker.incarnation) {
+    worker = Worker();
+    worker.speed = speed;
+  }
+  worker.incarnation = incarnation;
+  worker.alive = true;
+  worker.silent = false;
+  WorkerHello hello;
+  if (!command.Text("checkpoint").empty()) {
+    LocalCheckpoint checkpoint;
+    checkpoint.job = before.job;
+    checkpoint.island = before.island;
+    checkpoint.base_version = command.Int("checkpoint", 0);
+    checkpoint.consumed = command.Ranges("consumed");
+    hello.checkpoints.push_back(checkpoint);
+  }
+  Step(FromWorker{name, worker.incarnation, std::move(hello)});
+}
+
+void World::DoWorker(const Command& command) {
+  const NodeId& name = command.words.at(1);
+  Worker& worker = workers_[name];
+  const std::string& verb = command.words.at(2);
+  const auto say = [&](WorkerMessage message) {
+    Step(FromWorker{name, worker.incarnation, std::move(message)});
+  };
+  if (verb == "attaches") {
+    AttachWorker(name, worker, command);
+  } else if (verb == "dies") {
+    worker.alive = false;
+    Step(WorkerConnectionLost{name, worker.incarnation});
+  } else if (verb == "goes-silent") {
+    worker.silent = true;
+  } else if (verb == "leaves") {
+    worker.alive = false;
+    say(Leaving{"stopped by its operator"});
+  } else if (verb == "prepared") {
+    JobFacts facts;
+    facts.layers = {{"embedding", 40}, {"block", 30}, {"head", 10}};
+    facts.train_sequences = command.Int("sequences", 1000);
+    facts.validation_sequences = 50;
+    facts.data_digest = static_cast<uint64_t>(command.Int("digest", 7));
+    say(JobPrepared{worker.asked, facts});
+  } else if (verb == "refuses") {
+    say(JobRefused{worker.asked, command.Text("reason")});
+  } else if (verb == "ready") {
+    worker.ready = true;
+    worker.speed = command.Real("speed", worker.speed);
+    Heartbeat(name, worker);
+  } else if (verb == "leases") {
+    const IslandOrder& order = worker.order;
+    say(LeaseRequest{order.job, order.island, order.generation,
+                     command.Int("request", worker.request), command.Int("wanted", 4)});
+  } else if (verb == "pushes") {
+    Push(name, worker, command);
+  } else if (verb == "stages") {
+    Stage(name, worker, command.Int("shards", static_cast<int64_t>(worker.to_stage.size())));
+  } else if (verb == "validates") {
+    say(ValidationResult{worker.order.job, command.Int("version", worker.order.validate_version),
+                         command.Real("loss", 1), 500});
+  } else {
+    ATOLL_CHECK(false, "unknown worker command ", verb);
+  }
+}
+
+void World::Push(const NodeId& name, Worker& worker, const Command& command) {
+  const IslandOrder& order = worker.order;
+  PushRequest push;
+  push.job = order.job;
+  push.contribution = {order.island, command.Int("generation", order.generation),
+                       command.Int("incarnation", worker.incarnation),
+                       command.Int("base", order.committed_version)};
+  push.inner_steps = order.steps_this_round;
+  if (push.contribution.base_version != kNoVersion) {
+    push.consumed = command.arguments.contains("consumed") ? command.Ranges("consumed")
+                                                           : std::exchange(worker.leases, {});
+  }
+  for (const PositionRange& range : push.consumed) push.tokens += 10 * range.size();
+  push.tokens = command.Int("tokens", push.tokens);
+  push.train_loss = 2;
+  norms_[push.contribution] = command.Real("norm", 1);
+  Step(FromWorker{name, worker.incarnation, std::move(push)});
+}
+
+void World::Stage(const NodeId& name, Worker& worker, int64_t shards) {
+  const std::vector<ShardPlacement> placements = Job(workers_[name].order.job).shards;
+  while (shards-- > 0 && !worker.to_stage.empty()) {
+    const ShardPlacement& placement = placements.at(worker.to_stage.front());
+    worker.to_stage.erase(worker.to_stage.begin());
+    const ContributionId& id = worker.granted;
+    const PushId push{workers_[name].order.job, id.island,       id.generation,
+                      id.incarnation,           id.base_version, placement.shard};
+    Server& server = servers_.at(placement.server);
+    if (!server.alive) continue;
+    server.jobs[push.job].staged.insert(push);
+    Step(FromServer{placement.server, server.incarnation, PushStaged{push}});
+  }
+}
+
+void World::Heartbeat(const NodeId& name, Worker& worker) {
+  WorkerHeartbeat beat;
+  if (!worker.order.job.empty()) {
+    IslandProgress progress;
+    progress.job = worker.order.job;
+    progress.island = worker.order.island;
+    progress.generation = worker.order.generation;
+    progress.seen_sequence = worker.order.sequence;
+    progress.base_version = worker.order.committed_version;
+    progress.ready = worker.ready;
+    progress.doing = worker.ready ? "training" : "getting ready";
+    progress.tokens_per_s = worker.speed;
+    progress.train_loss = 2;
+    beat.progress = progress;
+  }
+  Step(FromWorker{name, worker.incarnation, std::move(beat)});
+}
+
+}  // namespace atl::testing

@@ -1,0 +1,130 @@
+#include "coordinator/core/view_makers.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "coordinator/core/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/rounds.h"
+
+namespace atl::coord {
+namespace {
+
+const Member* WorkerOf(const State& s, const IslandRecord& island) {
+  if (island.incarnation == 0) return nullptr;
+  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  return worker != nullptr && worker->record.incarnation == island.incarnation ? worker : nullptr;
+}
+
+IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
+  IslandView view;
+  view.record = island;
+  if (auto it = job.penalties.find(island.island); it != job.penalties.end()) {
+    view.penalty = it->second;
+  }
+  view.leased_sequences = job.ledger.Leased(island.island);
+  const Member* worker = WorkerOf(s, island);
+  view.doing = island.reason;
+  if (worker == nullptr) return view;
+  view.attached = worker->attached;
+  if (!worker->attached) view.doing = worker->reason;
+  if (worker->progress && worker->progress->job == job.id()) {
+    view.progress = worker->progress;
+    view.doing = CleanText(worker->progress->doing, 200);
+  }
+  return view;
+}
+
+RoundView RoundOf(const State& s, const Job& job, Instant now) {
+  RoundView view;
+  view.phase = PhaseOf(job);
+  view.next_version = job.progress.version + 1;
+  if (job.active()) view.reason = RoundReason(s, job);
+  if (job.window) {
+    view.opened_by = job.window->opened_by;
+    const Instant deadline = WindowDeadline(job);
+    if (deadline != kNever) view.closes_in = std::max(Duration(0), deadline - now);
+  }
+  for (const auto& [id, record] : job.contributions) {
+    if (record.dropped) continue;
+    PendingContribution pending;
+    pending.record = record;
+    pending.shards = static_cast<int64_t>(job.record.shards.size());
+    if (auto it = job.staged.find(id); it != job.staged.end()) {
+      pending.shards_staged = static_cast<int64_t>(it->second.size());
+    }
+    view.contributions.push_back(std::move(pending));
+  }
+  return view;
+}
+
+}  // namespace
+
+MemberView ViewOf(const State& s, const Member& member, Instant now) {
+  MemberView view;
+  view.kind = member.record.kind;
+  view.name = member.record.name;
+  view.incarnation = member.record.incarnation;
+  view.attached = member.attached;
+  view.reason = member.reason;
+  if (member.attached) view.since_heartbeat = now - member.last_heard;
+  view.software_version = member.software_version;
+  view.devices = member.devices;
+  view.progress = member.progress;
+  view.endpoint = member.endpoint;
+  view.memory_bytes = member.memory_bytes;
+  view.load = member.load;
+  view.job = member.candidate_for;
+  if (view.kind == MemberKind::kWorker && view.job.empty()) {
+    const State::Place place = const_cast<State&>(s).PlaceOf(view.name);
+    if (place.job != nullptr) view.job = place.job->id();
+  }
+  return view;
+}
+
+JobSummary SummaryOf(const State& s, const Job& job) {
+  JobSummary summary;
+  const ProgressRecord& progress = job.progress;
+  summary.job = job.id();
+  summary.number = job.record.number;
+  summary.state = progress.state;
+  summary.reason = progress.reason;
+  summary.waiting_for = WaitingFor(s, job);
+  summary.version = progress.version;
+  summary.tokens_committed = progress.tokens_committed;
+  summary.tokens_budget = job.ledger.budget() * job.spec().data.sequence_length;
+  summary.validated_version = progress.validated_version;
+  summary.validation_loss = progress.validation_loss;
+  summary.first_validation_loss = progress.first_validation_loss;
+  summary.active_islands = ActiveIslands(job);
+  double weighted_loss = 0;
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = WorkerOf(s, island);
+    if (worker == nullptr || !worker->progress || worker->progress->job != job.id()) continue;
+    const IslandProgress& p = *worker->progress;
+    if (!std::isfinite(p.tokens_per_s) || p.tokens_per_s <= 0) continue;
+    summary.tokens_per_s += p.tokens_per_s;
+    weighted_loss += p.tokens_per_s * p.train_loss;
+  }
+  if (summary.tokens_per_s > 0) summary.train_loss = weighted_loss / summary.tokens_per_s;
+  return summary;
+}
+
+JobView ViewOf(const State& s, const Job& job, Instant now) {
+  JobView view;
+  view.summary = SummaryOf(s, job);
+  view.spec = job.spec();
+  view.facts = job.record.facts;
+  view.shards = job.record.shards;
+  view.placement_max_over_mean = MaxOverMean(job.record.shards);
+  for (const auto& [id, island] : job.islands) view.islands.push_back(ViewOf(s, job, island));
+  view.round = RoundOf(s, job, now);
+  view.ledger = {job.ledger.budget(), job.ledger.Count(LedgerUse::kCommitted),
+                 job.ledger.Count(LedgerUse::kPushed), job.ledger.Count(LedgerUse::kLeased),
+                 job.ledger.free()};
+  for (const auto& [round, decision] : job.decisions) view.decisions.push_back(decision);
+  return view;
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,17 @@
+// Views of the state; see views.h.
+
+#ifndef ATOLL_COORDINATOR_CORE_VIEW_MAKERS_H_
+#define ATOLL_COORDINATOR_CORE_VIEW_MAKERS_H_
+
+#include "coordinator/core/state.h"
+#include "coordinator/core/views.h"
+
+namespace atl::coord {
+
+MemberView ViewOf(const State& s, const Member& member, Instant now);
+JobSummary SummaryOf(const State& s, const Job& job);
+JobView ViewOf(const State& s, const Job& job, Instant now);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_VIEW_MAKERS_H_
