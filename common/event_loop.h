@@ -55,8 +55,10 @@ class EventLoop {
 
   // Run returns after the event under way; what is queued is dropped. Any thread, `step` too.
   void Stop() {
+    std::deque<Event> dropped;  // destroyed after the lock: events' destructors may do much
     const std::lock_guard lock(mutex_);
     stopped_ = true;
+    dropped.swap(queue_);
     filled_.notify_all();
     room_.notify_all();
   }

@@ -1,0 +1,59 @@
+// The coordinator's durable state: records under keys, and the log, in one SQLite file of a state
+// directory. Write-ahead log and synchronous=FULL: what Apply has returned OK for survives a power
+// cut.
+//
+// One process at a time owns a state directory (a lock file says so). Files that are not ours,
+// are damaged or were written by a newer Atoll are refused and left as they are. Not thread-safe.
+
+#ifndef ATOLL_COORDINATOR_STORE_H_
+#define ATOLL_COORDINATOR_STORE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/core/records.h"
+
+namespace atl {
+
+inline constexpr int kStoreSchemaVersion = 1;
+inline constexpr int64_t kLogLinesKept = 100'000;
+
+struct LogEntry {
+  EventRecord event;
+  int64_t unix_time_ms = 0;
+};
+
+class Store {
+ public:
+  // Makes the directory (not its parents) and the file if they are missing. `max_pages` limits the
+  // file (0: only the disk does); tests fill it.
+  static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& directory,
+                                                     int64_t max_pages = 0);
+  ~Store();
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  // Everything but the log, in the order of keys. DataLoss, naming the key, if a record is damaged.
+  absl::StatusOr<std::vector<StoreRecord>> ReadAll();
+
+  // Applies all writes, in order, in one transaction: durable when it returns OK, and nothing of it
+  // happened otherwise. EventRecords go to the log with `unix_time_ms`. ResourceExhausted: the disk
+  // is full.
+  absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms);
+
+  // Lines of `job` (empty: all) with a sequence above `after`, oldest first, the last `limit` of
+  // them.
+  absl::StatusOr<std::vector<LogEntry>> ReadLog(const JobId& job, int64_t after, int64_t limit);
+
+ private:
+  class Impl;
+  explicit Store(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_STORE_H_

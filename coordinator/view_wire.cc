@@ -1,0 +1,147 @@
+#include "common/protocol/wire_fields.h"
+#include "coordinator/wire.h"
+#include "proto/coordinator.pb.h"
+
+namespace atl {
+namespace {
+
+template <class S, class M>
+void Encode(const S& s, M* m) {
+  Encoder encoder;
+  Fields(encoder, s, *m);
+}
+
+void Encode(const IslandView& view, v1::Island* m) {
+  const IslandRecord& s = view.record;
+  m->set_island(s.island);
+  m->set_worker(s.worker);
+  m->set_generation(s.generation);
+  m->set_incarnation(s.incarnation);
+  m->set_attached(view.attached);
+  m->set_ready(s.ready);
+  m->set_doing(view.doing);
+  m->set_reason(s.reason);
+  if (view.progress) Encode(*view.progress, m->mutable_progress());
+  m->set_steps_this_round(s.steps_this_round);
+  m->set_rounds_accepted(s.rounds_accepted);
+  m->set_rounds_rejected(s.rounds_rejected);
+  m->set_tokens_committed(s.tokens_committed);
+  m->set_evictions(s.evictions);
+  m->set_leased_sequences(view.leased_sequences);
+  m->set_penalty_mean(view.penalty.mean);
+  m->set_penalty_deviation(view.penalty.deviation);
+  m->set_penalty_warm_up_pushes(view.penalty.warm_up_pushes);
+}
+
+void Encode(const RoundView& s, v1::Round* m) {
+  m->set_phase(Name(s.phase));
+  m->set_next_version(s.next_version);
+  m->set_reason(s.reason);
+  m->set_opened_by(s.opened_by);
+  m->set_closes_in_s(Seconds(s.closes_in));
+  for (const PendingContribution& pending : s.contributions) {
+    v1::PendingContribution* c = m->add_contributions();
+    c->set_island(pending.record.contribution.island);
+    c->set_base_version(pending.record.contribution.base_version);
+    c->set_tokens(pending.record.tokens);
+    c->set_shards_staged(pending.shards_staged);
+    c->set_shards(pending.shards);
+  }
+}
+
+void Encode(const LedgerView& s, v1::Ledger* m) {
+  m->set_budget(s.budget);
+  m->set_committed(s.committed);
+  m->set_pushed(s.pushed);
+  m->set_leased(s.leased);
+  m->set_free(s.free);
+}
+
+void Encode(const DecisionParticipant& s, v1::Participant* m) {
+  m->set_island(s.contribution.island);
+  m->set_worker(s.worker);
+  m->set_base_version(s.contribution.base_version);
+  m->set_inner_steps(s.inner_steps);
+  m->set_tokens(s.tokens);
+  m->set_train_loss(s.train_loss);
+  m->set_norm(s.norm);
+  m->set_score(s.score);
+  m->set_limit(s.limit);
+  m->set_clip(s.clip);
+  m->set_weight(s.weight);
+  m->set_accepted(s.accepted);
+  m->set_reason(s.reason);
+}
+
+void Encode(const DecisionRecord& s, v1::Decision* m) {
+  m->set_round(s.round);
+  m->set_version(s.version);
+  for (const DecisionParticipant& p : s.participants) Encode(p, m->add_participants());
+  m->set_norm(s.norm);
+  m->set_clip_scale(s.clip_scale);
+  m->set_tokens(s.tokens);
+  m->set_tokens_committed_after(s.tokens_committed_after);
+  m->set_opened_by(s.opened_by);
+  m->set_closed_because(s.closed_because);
+}
+
+void Encode(const ServerHeartbeat& s, v1::ServerHeartbeat* m) {
+  m->set_parameter_bytes(s.parameter_bytes);
+  m->set_staged_bytes(s.staged_bytes);
+  m->set_log_bytes(s.log_bytes);
+  m->set_received_bytes(s.received_bytes);
+  m->set_sent_bytes(s.sent_bytes);
+  for (const HeldJob& held : s.jobs) {
+    v1::HeldJob* job = m->add_jobs();
+    job->set_job(held.job);
+    job->set_version(held.version);
+    job->set_snapshot_version(held.snapshot_version);
+  }
+}
+
+}  // namespace
+
+void EncodeView(const JobSummary& view, v1::JobSummary* wire) {
+  wire->set_job(view.job);
+  wire->set_state(static_cast<v1::JobState>(static_cast<int>(view.state) + 1));
+  wire->set_reason(view.reason);
+  wire->set_waiting_for(view.waiting_for);
+  wire->set_version(view.version);
+  wire->set_tokens_committed(view.tokens_committed);
+  wire->set_tokens_budget(view.tokens_budget);
+  wire->set_tokens_per_s(view.tokens_per_s);
+  wire->set_train_loss(view.train_loss);
+  wire->set_validated_version(view.validated_version);
+  wire->set_validation_loss(view.validation_loss);
+  wire->set_first_validation_loss(view.first_validation_loss);
+  wire->set_active_islands(view.active_islands);
+}
+
+void EncodeView(const JobView& view, v1::Job* wire) {
+  EncodeView(view.summary, wire->mutable_summary());
+  Encode(view.spec, wire->mutable_spec());
+  if (view.facts) Encode(*view.facts, wire->mutable_facts());
+  for (const ShardPlacement& shard : view.shards) Encode(shard, wire->add_shards());
+  wire->set_placement_max_over_mean(view.placement_max_over_mean);
+  for (const IslandView& island : view.islands) Encode(island, wire->add_islands());
+  Encode(view.round, wire->mutable_round());
+  Encode(view.ledger, wire->mutable_ledger());
+  for (const DecisionRecord& decision : view.decisions) Encode(decision, wire->add_decisions());
+}
+
+void EncodeView(const MemberView& view, v1::Member* wire) {
+  wire->set_kind(view.kind == MemberKind::kWorker ? "worker" : "paramserver");
+  wire->set_name(view.name);
+  wire->set_incarnation(view.incarnation);
+  wire->set_attached(view.attached);
+  wire->set_reason(view.reason);
+  wire->set_since_heartbeat_s(Seconds(view.since_heartbeat));
+  wire->set_software_version(view.software_version);
+  for (const DeviceInfo& device : view.devices) Encode(device, wire->add_devices());
+  wire->set_job(view.job);
+  wire->set_endpoint(view.endpoint);
+  wire->set_memory_bytes(view.memory_bytes);
+  if (view.kind == MemberKind::kServer) Encode(view.load, wire->mutable_load());
+}
+
+}  // namespace atl

@@ -1,0 +1,183 @@
+#include "coordinator/wire.h"
+
+#include "common/check.h"
+#include "common/protocol/wire_fields.h"
+#include "common/status.h"
+#include "coordinator/records.pb.h"
+
+// Not in unnamed namespaces: the visitors find Fields by its arguments' namespace.
+namespace atl {
+
+template <class V>
+void Fields(V& v, Plain<V, EpochRecord>& s, v1::stored::Epoch& m) {
+  ATOLL_WIRE_COUNT(epoch);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, MemberRecord>& s, v1::stored::Member& m) {
+  ATOLL_WIRE_ENUM(kind, stored::MemberKind);
+  ATOLL_WIRE_COPY(name);
+  ATOLL_WIRE_COUNT(incarnation);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(number);
+  ATOLL_WIRE_MESSAGE(spec);
+  ATOLL_WIRE_MAYBE(facts);
+  ATOLL_WIRE_MESSAGES(shards, kMaxListLength);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ProgressRecord>& s, v1::stored::Progress& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_ENUM(state, JobState);
+  ATOLL_WIRE_COPY(reason);
+  ATOLL_WIRE_COUNT(plan_generation);
+  ATOLL_WIRE_VERSION(version);
+  ATOLL_WIRE_COUNT(tokens_committed);
+  ATOLL_WIRE_COUNT(round);
+  ATOLL_WIRE_INT(initializer, -1, kMaxIsland);
+  ATOLL_WIRE_VERSION(validate_version);
+  ATOLL_WIRE_INT(validator, -1, kMaxIsland);
+  ATOLL_WIRE_VERSION(validated_version);
+  ATOLL_WIRE_COPY(validation_loss);
+  ATOLL_WIRE_COPY(first_validation_loss);
+  ATOLL_WIRE_COPY(validated_final);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, IslandRecord>& s, v1::stored::Island& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_COUNT(generation);
+  ATOLL_WIRE_COPY(worker);
+  ATOLL_WIRE_COUNT(incarnation);
+  ATOLL_WIRE_COPY(ready);
+  ATOLL_WIRE_COPY(resume_checkpoint);
+  ATOLL_WIRE_COUNT(steps_this_round);
+  ATOLL_WIRE_COPY(reason);
+  ATOLL_WIRE_VERSION(last_push_base);
+  ATOLL_WIRE_INT(lease_request, -1, kMaxInt);
+  ATOLL_WIRE_MESSAGES(lease_ranges, kMaxListLength);
+  ATOLL_WIRE_MAYBE(outcome);
+  ATOLL_WIRE_COUNT(rounds_accepted);
+  ATOLL_WIRE_COUNT(rounds_rejected);
+  ATOLL_WIRE_COUNT(tokens_committed);
+  ATOLL_WIRE_COUNT(evictions);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ContributionRecord>& s, v1::stored::Contribution& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_MESSAGE(contribution);
+  ATOLL_WIRE_COUNT(inner_steps);
+  ATOLL_WIRE_COUNT(tokens);
+  ATOLL_WIRE_COPY(train_loss);
+  ATOLL_WIRE_MESSAGES(consumed, kMaxListLength);
+  ATOLL_WIRE_COPY(dropped);
+  ATOLL_WIRE_COPY(reason);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, DecisionParticipant>& s, v1::stored::DecisionParticipant& m) {
+  ATOLL_WIRE_MESSAGE(contribution);
+  ATOLL_WIRE_COPY(worker);
+  ATOLL_WIRE_COUNT(inner_steps);
+  ATOLL_WIRE_COUNT(tokens);
+  ATOLL_WIRE_COPY(train_loss);
+  ATOLL_WIRE_COPY(norm);
+  ATOLL_WIRE_COPY(score);
+  ATOLL_WIRE_COPY(limit);
+  ATOLL_WIRE_COPY(clip);
+  ATOLL_WIRE_COPY(weight);
+  ATOLL_WIRE_COPY(accepted);
+  ATOLL_WIRE_COPY(reason);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, DecisionRecord>& s, v1::stored::Decision& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(round);
+  ATOLL_WIRE_VERSION(version);
+  ATOLL_WIRE_VERSION(previous);
+  ATOLL_WIRE_MESSAGES(participants, kMaxListLength);
+  ATOLL_WIRE_MESSAGES(dropped, kMaxListLength);
+  ATOLL_WIRE_VALUES(gram, 1 << 24);
+  ATOLL_WIRE_COPY(norm);
+  ATOLL_WIRE_COPY(clip_scale);
+  ATOLL_WIRE_COUNT(tokens);
+  ATOLL_WIRE_COUNT(tokens_committed_after);
+  ATOLL_WIRE_INT(opened_by, -1, kMaxIsland);
+  ATOLL_WIRE_COPY(closed_because);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PenaltyState>& s, v1::stored::PenaltyState& m) {
+  ATOLL_WIRE_COUNT(warm_up_pushes);
+  ATOLL_WIRE_COPY(mean);
+  ATOLL_WIRE_COPY(deviation);
+  ATOLL_WIRE_VALUES(scores, 4096);
+  ATOLL_WIRE_COUNT(rejections_in_row);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PenaltyRecord>& s, v1::stored::Penalty& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_MESSAGE(state);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, LedgerRecord>& s, v1::stored::Ledger& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_MESSAGE(range);
+  ATOLL_WIRE_ENUM(use, stored::LedgerUse);
+  ATOLL_WIRE_INT(island, -1, kMaxIsland);
+  ATOLL_WIRE_MESSAGE(contribution);
+}
+
+namespace {
+
+// The kinds of record with their field in v1::stored::Record.
+template <class V, class Variant>
+void RecordFields(V& v, Variant& record, v1::stored::Record& m) {
+  struct {
+    Variant& message;
+  } s{record};
+  ATOLL_WIRE_CASE(EpochRecord, epoch);
+  ATOLL_WIRE_CASE(MemberRecord, member);
+  ATOLL_WIRE_CASE(JobRecord, job);
+  ATOLL_WIRE_CASE(ProgressRecord, progress);
+  ATOLL_WIRE_CASE(IslandRecord, island);
+  ATOLL_WIRE_CASE(ContributionRecord, contribution);
+  ATOLL_WIRE_CASE(DecisionRecord, decision);
+  ATOLL_WIRE_CASE(PenaltyRecord, penalty);
+  ATOLL_WIRE_CASE(LedgerRecord, ledger);
+}
+
+}  // namespace
+
+std::string EncodeRecord(const StoreRecord& record) {
+  v1::stored::Record wire;
+  Encoder encoder;
+  RecordFields(encoder, record, wire);
+  ATOLL_CHECK(wire.record_case() != v1::stored::Record::RECORD_NOT_SET);
+  return wire.SerializeAsString();
+}
+
+absl::StatusOr<StoreRecord> DecodeRecord(absl::string_view bytes) {
+  v1::stored::Record wire;
+  if (!wire.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) ||
+      wire.record_case() == v1::stored::Record::RECORD_NOT_SET) {
+    return absl::DataLossError("not a record");
+  }
+  StoreRecord record;
+  Decoder decoder;
+  RecordFields(decoder, record, wire);
+  ATOLL_RETURN_IF_ERROR(decoder.status());
+  return record;
+}
+
+}  // namespace atl

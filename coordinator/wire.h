@@ -1,0 +1,31 @@
+// The coordinator's records as bytes, and its views as the messages of proto/coordinator.proto.
+// Thread-safe: no state.
+
+#ifndef ATOLL_COORDINATOR_WIRE_H_
+#define ATOLL_COORDINATOR_WIRE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/core/core.h"
+
+namespace atl {
+
+namespace v1 {
+class Job;
+class JobSummary;
+class Member;
+}  // namespace v1
+
+// A record to bytes and back. Bytes that are damaged or break a limit give an error, never a crash.
+// REQUIRES: not an EventRecord, which the store keeps in a table of its own.
+std::string EncodeRecord(const StoreRecord& record);
+absl::StatusOr<StoreRecord> DecodeRecord(absl::string_view bytes);
+
+void EncodeView(const JobSummary& view, v1::JobSummary* wire);
+void EncodeView(const JobView& view, v1::Job* wire);
+void EncodeView(const MemberView& view, v1::Member* wire);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_WIRE_H_
