@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little, "the wire is little en
 
 constexpr size_t kBlockBytes = 8 << 10;  // two of them fit in any first-level cache
 
-uint16_t ToBfloat16(float value) {
+[[gnu::always_inline]] inline uint16_t ToBfloat16(float value) {
   uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const uint32_t quiet_nan = (bits >> 16) | 0x40;
@@ -28,11 +28,27 @@ float FromBfloat16(uint16_t value) {
 }
 
 // Payload bytes have no alignment of their own; memcpy of one element compiles to a plain move.
-void NarrowTo(std::byte* bytes, const float* values, size_t count) {
+[[gnu::always_inline]] inline void NarrowLoop(std::byte* bytes, const float* values, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const uint16_t element = ToBfloat16(values[i]);
     std::memcpy(bytes + 2 * i, &element, 2);
   }
+}
+
+// Packing 32 bits into 16 takes the baseline's vector unit twice as long as AVX2's.
+#ifdef __x86_64__
+__attribute__((target("avx2"))) void NarrowAvx2(std::byte* bytes, const float* values,
+                                                size_t count) {
+  NarrowLoop(bytes, values, count);
+}
+#endif
+
+void NarrowTo(std::byte* bytes, const float* values, size_t count) {
+#ifdef __x86_64__
+  static const bool has_avx2 = __builtin_cpu_supports("avx2");
+  if (has_avx2) return NarrowAvx2(bytes, values, count);
+#endif
+  NarrowLoop(bytes, values, count);
 }
 
 void WidenFrom(const std::byte* bytes, float* values, size_t count) {

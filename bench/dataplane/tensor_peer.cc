@@ -1,0 +1,82 @@
+// Atoll's tensor links, as workers and parameter servers use them.
+
+#include <latch>
+#include <vector>
+
+#include "bench/dataplane/peer.h"
+#include "common/check.h"
+#include "common/net/tensor_client.h"
+#include "common/net/tensor_server.h"
+
+namespace atl::bench {
+namespace {
+
+// A pulled shard's number is its number of elements.
+class BenchServer : public Server, public TensorHandler {
+ public:
+  BenchServer() : values_(std::make_shared<std::vector<float>>(kTotalBytes / 4 * 2, 1.5f)) {
+    server_ = TensorServer::Create({.endpoint = "tcp://127.0.0.1:*"}, this).value();
+  }
+  int port() const override {
+    const std::string& endpoint = server_->endpoint();
+    return std::stoi(endpoint.substr(endpoint.rfind(':') + 1));
+  }
+
+  absl::Status AdmitPush(const PushId&, Encoding, int64_t) override { return absl::OkStatus(); }
+  void OnPush(const PushId&, Encoding, int64_t, Payload, ReplyToken token) override {
+    server_->AcknowledgePush(token, PushStatus::kStaged);
+  }
+  void OnPull(const PullRequest& request, ReplyToken token) override {
+    server_->ReplyPull(token, 1, std::span(*values_).first(request.shard), values_);
+  }
+
+ private:
+  std::shared_ptr<std::vector<float>> values_;
+  std::unique_ptr<TensorServer> server_;
+};
+
+class BenchClient : public Client {
+ public:
+  explicit BenchClient(int port)
+      : server_{"tcp://127.0.0.1:" + std::to_string(port), ""},
+        values_(std::make_shared<std::vector<float>>(kTotalBytes / 4 * 2, 2.5f)) {
+    client_ = TensorClient::Create({.chunk_bytes = kChunkBytes}).value();
+  }
+
+  void Round(const Load& load) override {
+    const std::span<float> all(*values_);
+    std::latch pushed(load.count), pulled(load.count);
+    for (int i = 0; i < load.count; ++i) {
+      client_->Push(server_, {"bench", 0, 1, 1, ++round_, i}, load.encoding,
+                    all.subspan(i * load.elements, load.elements), values_, std::chrono::minutes(1),
+                    [&](PushResult result) {
+                      ATOLL_CHECK(result.status.ok(), result.status.ToString());
+                      pushed.count_down();
+                    });
+    }
+    pushed.wait();
+    for (int i = 0; i < load.count; ++i) {
+      client_->Pull(server_,
+                    {"bench", kNoVersion, static_cast<ShardId>(load.elements), load.encoding},
+                    all.subspan(i * load.elements, load.elements), std::chrono::minutes(1),
+                    [&](PullResult result) {
+                      ATOLL_CHECK(result.status.ok(), result.status.ToString());
+                      pulled.count_down();
+                    });
+    }
+    pulled.wait();
+  }
+
+ private:
+  ServerAddress server_;
+  std::shared_ptr<std::vector<float>> values_;
+  std::unique_ptr<TensorClient> client_;
+  Version round_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Server> MakeTensorServer() { return std::make_unique<BenchServer>(); }
+std::unique_ptr<Client> MakeTensorClient(int port) { return std::make_unique<BenchClient>(port); }
+
+}  // namespace atl::bench
