@@ -1,0 +1,228 @@
+#include "worker/daemon.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "common/event_loop.h"
+#include "common/logging.h"
+#include "common/net/attach_client.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/reference/reference.h"
+#include "worker/core/core.h"
+#include "worker/runtime/compute_thread.h"
+#include "worker/runtime/emulated_trainer.h"
+#include "worker/runtime/model_trainer.h"
+#include "worker/runtime/transfers.h"
+#include "worker/state_dir.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr char kSoftwareVersion[] = "0.1";
+constexpr size_t kEventsMax = 65536;
+constexpr Duration kFlush = std::chrono::seconds(2);
+
+// SIGTERM and SIGINT become events. A second one ends the process at once.
+class Signals {
+ public:
+  explicit Signals(EventLoop<Event>* loop) : loop_(loop) {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // inherited by every thread made from now on
+    thread_ = std::thread([this] { Wait(); });
+  }
+  ~Signals() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  void Wait() {
+    bool asked = false;
+    while (!stop_) {
+      const timespec turn{0, 200'000'000};
+      const int signal = sigtimedwait(&set_, nullptr, &turn);
+      if (signal <= 0) continue;
+      if (std::exchange(asked, true)) _exit(128 + signal);
+      loop_->TryPost(ShutdownRequested{signal == SIGTERM ? "SIGTERM" : "SIGINT"});
+    }
+  }
+
+  EventLoop<Event>* const loop_;
+  sigset_t set_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<Trainer>> NewTrainer(const DaemonOptions& options, int threads) {
+  if (options.emulate_step_ms > 0) {
+    return NewEmulatedTrainer(FromSeconds(options.emulate_step_ms / 1e3));
+  }
+  if (options.backend == "cpu") return NewModelTrainer(NewCpuBackend(threads));
+  if (options.backend == "reference") return NewModelTrainer(NewReferenceBackend());
+  return absl::InvalidArgumentError(
+      absl::StrCat("--backend ", options.backend, ": must be cpu or reference"));
+}
+
+absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOptions& options) {
+  TensorClientOptions client;
+  client.security.allow_plaintext_beyond_loopback = options.tls.insecure;
+  if (!options.tensor_secret_key_file.empty()) {
+    std::string& secret = client.security.keys.secret_key;
+    std::ifstream(options.tensor_secret_key_file) >> secret;
+    absl::StatusOr<std::string> key = PublicKeyOf(secret);
+    if (!key.ok()) {
+      return Annotate(key.status(),
+                      absl::StrCat("--tensor-secret-key-file ", options.tensor_secret_key_file));
+    }
+    client.security.keys.public_key = *std::move(key);
+  }
+  return TensorClient::Create(std::move(client));
+}
+
+absl::Status CheckOptions(const DaemonOptions& options) {
+  if (!(options.emulate_slowdown >= 1) || options.emulate_slowdown > 1000) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--emulate-slowdown ", options.emulate_slowdown, ": must be from 1 to 1000"));
+  }
+  if (!(options.emulate_step_ms >= 0) || options.emulate_step_ms > 3.6e6) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--emulate-step-ms ", options.emulate_step_ms, ": must be from 0 to 3600000"));
+  }
+  if (options.threads < 0 || options.threads > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--threads ", options.threads, ": must be from 0 to 1024"));
+  }
+  if (options.memory_bytes < 0) {
+    return absl::InvalidArgumentError("--memory-bytes must not be negative");
+  }
+  return absl::OkStatus();
+}
+
+int64_t MachineMemoryBytes() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+// The core and what carries out its actions.
+class Daemon {
+ public:
+  Daemon(const DaemonOptions& options, EventLoop<Event>* loop, Trainer* trainer,
+         CheckpointStore* store, TensorClient* tensors, Identity identity)
+      : loop_(loop),
+        transfers_(tensors, options.paramserver_public_key,
+                   [loop](Event event) { loop->Post(std::move(event)); }),
+        island_(trainer, store, {options.emulate_slowdown, options.memory_bytes},
+                {[loop](Event event) { loop->Post(std::move(event)); },
+                 [this] { return transfers_.started(); }, [this] { return transfers_.running(); }}),
+        compute_(&island_),
+        core_(std::move(identity)) {}
+
+  absl::Status Connect(AttachOptions options) {
+    auto attach = WorkerAttach::Open(std::move(options), [this](WorkerAttach::Event event) {
+      if (std::holds_alternative<AttachOpened>(event)) {
+        LogInfo("attach", "connected to the coordinator");
+        loop_->Post(Connected{});
+      } else if (const AttachLost* lost = std::get_if<AttachLost>(&event)) {
+        LogWarning("attach", "no connection to the coordinator: ", lost->reason);
+        loop_->Post(ConnectionLost{lost->reason});
+      } else {
+        loop_->Post(Received{std::get<ToWorker>(std::move(event))});
+      }
+    });
+    if (!attach.ok()) return attach.status();
+    attach_ = *std::move(attach);
+    return absl::OkStatus();
+  }
+
+  int Run() {
+    loop_->Run([this](Instant now, std::optional<Event> event) {
+      Actions actions = core_.Step(now, event ? *event : Event(Tick{}));
+      for (Action& action : actions.list) Do(action);
+      if (core_.doing() != doing_) LogInfo("worker", doing_ = core_.doing());
+      return actions.deadline;
+    });
+    attach_->Close(kFlush);
+    transfers_.CancelAll();
+    return exit_code_;
+  }
+
+ private:
+  void Do(Action& action) {
+    if (Send* send = std::get_if<Send>(&action)) {
+      if (const WorkerLog* log = std::get_if<WorkerLog>(&send->message)) {
+        LogInfo("job", log->job, ": ", log->text);
+      }
+      attach_->Send(std::move(send->message));
+    } else if (const StartPull* pull = std::get_if<StartPull>(&action)) {
+      transfers_.Pull(*pull, island_.pulled());
+    } else if (const PushShards* push = std::get_if<PushShards>(&action)) {
+      transfers_.Push(*push, island_.delta());
+    } else if (std::holds_alternative<CancelTransfers>(action)) {
+      transfers_.CancelAll();
+    } else if (const Stop* stop = std::get_if<Stop>(&action)) {
+      LogInfo("worker", "ends: ", stop->reason);
+      exit_code_ = stop->exit_code;
+      loop_->Stop();
+    } else {
+      compute_.Enqueue(std::move(action));
+    }
+  }
+
+  EventLoop<Event>* const loop_;
+  Transfers transfers_;
+  Island island_;
+  ComputeThread compute_;
+  WorkerCore core_;
+  std::unique_ptr<WorkerAttach> attach_;
+  std::string doing_;
+  int exit_code_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<int> RunDaemon(const DaemonOptions& options) {
+  ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : cores;
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateDir> state, StateDir::Open(options.state_dir));
+  EventLoop<Event> loop(kEventsMax);
+  Signals signals(&loop);
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, NewTrainer(options, threads));
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
+
+  CheckpointStore store(state->checkpoints());
+  std::vector<std::string> problems;
+  Identity identity{options.name, state->incarnation(), kSoftwareVersion, {}, {}};
+  identity.checkpoints = store.List(&problems);
+  for (const std::string& problem : problems) {
+    LogWarning("checkpoint", "ignored, parameters will be pulled: ", problem);
+  }
+  std::string kind = trainer->Name();
+  if (options.emulate_slowdown > 1) {
+    absl::StrAppend(&kind, ", emulated slowdown ", options.emulate_slowdown);
+  }
+  identity.devices = {
+      {kind, options.memory_bytes > 0 ? options.memory_bytes : MachineMemoryBytes(), threads}};
+  LogInfo("worker", options.name, ", incarnation ", state->incarnation(), ", on ", kind, " with ",
+          threads, " threads, ", identity.checkpoints.size(), " local checkpoints");
+
+  AttachOptions attach;
+  attach.coordinator = options.coordinator;
+  attach.tls = options.tls;
+  attach.name = options.name;
+  attach.incarnation = state->incarnation();
+  Daemon daemon(options, &loop, trainer.get(), &store, tensors.get(), std::move(identity));
+  ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
+  return daemon.Run();
+}
+
+}  // namespace atl::worker

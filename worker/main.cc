@@ -1,0 +1,44 @@
+// atoll-worker: see README.md.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "common/logging.h"
+#include "worker/daemon.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("atoll-worker trains one island's model on this machine.", "atoll-worker");
+  atl::worker::DaemonOptions options;
+  std::string log_level = "info";
+  app.add_option("--coordinator", options.coordinator, "host:port of the coordinator")->required();
+  app.add_option("--name", options.name, "unique among workers: a-z, 0-9 and '-'")->required();
+  app.add_option("--state-dir", options.state_dir, "this worker's own folder")->required();
+  app.add_option("--backend", options.backend, "cpu, or reference (slow, for tests)");
+  app.add_option("--threads", options.threads, "computing threads; 0: one per core");
+  app.add_option("--memory-bytes", options.memory_bytes,
+                 "memory for the model; larger jobs are refused; 0: no limit");
+  app.add_option("--emulate-slowdown", options.emulate_slowdown,
+                 "for tests: every step takes so many times as long");
+  app.add_option("--emulate-step-ms", options.emulate_step_ms,
+                 "for tests: steps only take this time, nothing is computed");
+  app.add_option("--tensor-secret-key-file", options.tensor_secret_key_file,
+                 "Z85 secret key of this worker's tensor links; empty: plaintext on loopback");
+  app.add_option("--paramserver-public-key", options.paramserver_public_key,
+                 "Z85 public key of the parameter servers");
+  app.add_option("--log-level", log_level, "debug, info, warning or error");
+  atl::AddTlsFlags(app, &options.tls);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (const absl::Status status = atl::SetLogLevel(log_level); !status.ok()) {
+    std::fprintf(stderr, "atoll-worker: %s\n", std::string(status.message()).c_str());
+    return 2;
+  }
+  const absl::StatusOr<int> code = atl::worker::RunDaemon(options);
+  if (code.ok()) return *code;
+  std::fprintf(stderr, "atoll-worker: %s\n", std::string(code.status().message()).c_str());
+  return absl::IsInvalidArgument(code.status()) ? 2 : 1;
+}
