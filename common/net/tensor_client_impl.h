@@ -72,7 +72,7 @@ class TensorClient::Impl {
   void OnConnectionLost(Connection& connection, const std::string& why);
   bool ReceiveSome(Connection& connection);
   void OnFrame(Connection& connection, std::vector<Message>& parts);
-  void OnPushGrant(Transfer& transfer, const v1::PushGrant& grant);
+  void OnPushGrant(Transfer& transfer, const v1::PushCredit& grant);
   void OnPushResult(Transfer& transfer, const v1::PushResult& result);
   void OnPullReply(Transfer& transfer, const v1::PullReply& reply);
   void OnPullRefused(Transfer& transfer, const v1::PullRefused& refused);

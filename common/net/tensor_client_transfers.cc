@@ -161,7 +161,7 @@ void TensorClient::Impl::OnFrame(Connection& connection, std::vector<Message>& p
   Count(&LinkCounters::frames_refused);
 }
 
-void TensorClient::Impl::OnPushGrant(Transfer& transfer, const v1::PushGrant& grant) {
+void TensorClient::Impl::OnPushGrant(Transfer& transfer, const v1::PushCredit& grant) {
   if (!transfer.outgoing) {
     transfer.outgoing.emplace(transfer.encoding, transfer.source, transfer.owner,
                               options_.chunk_bytes);
