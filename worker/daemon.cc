@@ -18,7 +18,6 @@
 #include "kernels/reference/reference.h"
 #include "worker/core/core.h"
 #include "worker/runtime/compute_thread.h"
-#include "worker/runtime/emulated_trainer.h"
 #include "worker/runtime/model_trainer.h"
 #include "worker/runtime/transfers.h"
 #include "worker/state_dir.h"
@@ -64,9 +63,6 @@ class Signals {
 };
 
 absl::StatusOr<std::unique_ptr<Trainer>> NewTrainer(const DaemonOptions& options, int threads) {
-  if (options.emulate_step_ms > 0) {
-    return NewEmulatedTrainer(FromSeconds(options.emulate_step_ms / 1e3));
-  }
   if (options.backend == "cpu") return NewModelTrainer(NewCpuBackend(threads));
   if (options.backend == "reference") return NewModelTrainer(NewReferenceBackend());
   return absl::InvalidArgumentError(
@@ -120,7 +116,9 @@ class Daemon {
       : loop_(loop),
         transfers_(tensors, options.paramserver_public_key,
                    [loop](Event event) { loop->Post(std::move(event)); }),
-        island_(trainer, store, {options.emulate_slowdown, options.memory_bytes},
+        island_(trainer, store,
+                {options.emulate_slowdown, FromSeconds(options.emulate_step_ms / 1e3),
+                 options.memory_bytes},
                 {[loop](Event event) { loop->Post(std::move(event)); },
                  [this] { return transfers_.started(); }, [this] { return transfers_.running(); }}),
         compute_(&island_),
@@ -207,8 +205,9 @@ absl::StatusOr<int> RunDaemon(const DaemonOptions& options) {
     LogWarning("checkpoint", "ignored, parameters will be pulled: ", problem);
   }
   std::string kind = trainer->Name();
-  if (options.emulate_slowdown > 1) {
-    absl::StrAppend(&kind, ", emulated slowdown ", options.emulate_slowdown);
+  if (options.emulate_slowdown > 1 || options.emulate_step_ms > 0) {
+    absl::StrAppend(&kind, " (emulated: steps of at least ", options.emulate_step_ms, " ms, times ",
+                    options.emulate_slowdown, ")");
   }
   identity.devices = {
       {kind, options.memory_bytes > 0 ? options.memory_bytes : MachineMemoryBytes(), threads}};

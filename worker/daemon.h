@@ -24,7 +24,7 @@ struct DaemonOptions {
   int threads = 0;              // 0: as many as there are cores
   int64_t memory_bytes = 0;     // 0: no limit
   double emulate_slowdown = 1;
-  double emulate_step_ms = 0;  // above 0: no computing, see runtime/emulated_trainer.h
+  double emulate_step_ms = 0;  // see IslandOptions
   TlsOptions tls;
   std::string tensor_secret_key_file;  // Z85 text; empty: plaintext
   std::string paramserver_public_key;  // Z85; of all parameter servers

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   app.add_option("--emulate-slowdown", options.emulate_slowdown,
                  "for tests: every step takes so many times as long");
   app.add_option("--emulate-step-ms", options.emulate_step_ms,
-                 "for tests: steps only take this time, nothing is computed");
+                 "for tests: every step lasts at least so long");
   app.add_option("--tensor-secret-key-file", options.tensor_secret_key_file,
                  "Z85 secret key of this worker's tensor links; empty: plaintext on loopback");
   app.add_option("--paramserver-public-key", options.paramserver_public_key,

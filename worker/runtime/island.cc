@@ -91,10 +91,10 @@ Event Island::Do(const TrainStep& command) {
   const bool running_before = hooks_.transfers_running() > 0;
   const absl::StatusOr<MeanLoss> loss = trainer_->Step(command.ranges, command.learning_rate);
   if (!loss.ok()) return CommandFailed{std::string(loss.status().message())};
-  if (options_.emulate_slowdown > 1) {
-    std::this_thread::sleep_for(
-        std::chrono::duration<double>((options_.emulate_slowdown - 1) * SecondsSince(start)));
-  }
+  const double computed = SecondsSince(start);
+  const double lasts =
+      std::max(computed, Seconds(options_.emulate_step)) * options_.emulate_slowdown;
+  std::this_thread::sleep_for(std::chrono::duration<double>(lasts - computed));
   const bool overlapped = running_before || hooks_.transfers_started() != started_before;
   return StepDone{loss->tokens, loss->loss, SecondsSince(start), overlapped};
 }

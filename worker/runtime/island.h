@@ -28,8 +28,11 @@ namespace atl::worker {
 using LayerBuffers = std::vector<std::vector<float>>;
 
 struct IslandOptions {
-  // Every step takes this many times as long as its computation; the rest is slept. At least 1.
+  // For measurements on one machine: every step is computed as ever, and then lasts, by sleeping,
+  // max(its computation, emulate_step) * emulate_slowdown. Steps that mostly sleep let islands
+  // share cores without slowing each other. Only timing changes. Slowdown is at least 1.
   double emulate_slowdown = 1;
+  Duration emulate_step{0};
   // Of host and device memory together; 0: no limit. Prepare refuses what needs more.
   int64_t memory_bytes = 0;
 };

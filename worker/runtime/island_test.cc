@@ -10,7 +10,6 @@
 
 #include "kernels/reference/reference.h"
 #include "worker/core/schedule.h"
-#include "worker/runtime/emulated_trainer.h"
 #include "worker/runtime/model_trainer.h"
 
 namespace atl::worker {
@@ -49,10 +48,10 @@ JobSpec Spec(const Folder& folder) {
 // One island and a parameter server of one delta: theta <- theta - delta.
 class Bench {
  public:
-  explicit Bench(const Folder& folder, CheckpointStore* store = nullptr)
+  explicit Bench(const Folder& folder, CheckpointStore* store = nullptr, IslandOptions options = {})
       : folder_(folder),
         trainer_(NewModelTrainer(NewReferenceBackend())),
-        island_(trainer_.get(), store, {}, {[this](Event e) { Take(std::move(e)); }}) {
+        island_(trainer_.get(), store, options, {[this](Event e) { Take(std::move(e)); }}) {
     island_.Run(Prepare{"sea-1", Spec(folder)});
     facts = Last<Prepared>().facts;
   }
@@ -260,7 +259,8 @@ TEST_CASE("A job that does not fit or cannot be opened is refused with its reaso
   Folder folder;
   const auto trainer = NewModelTrainer(NewReferenceBackend());
   Event last;
-  Island island(trainer.get(), nullptr, {1, 1000}, {[&](Event e) { last = std::move(e); }});
+  Island island(trainer.get(), nullptr, {1, Duration(0), 1000},
+                {[&](Event e) { last = std::move(e); }});
   JobSpec spec = Spec(folder);
   island.Run(Prepare{"sea-1", spec});
   CHECK(std::get<PrepareFailed>(last).reason.find("--memory-bytes") != std::string::npos);
@@ -269,28 +269,17 @@ TEST_CASE("A job that does not fit or cannot be opened is refused with its reaso
   CHECK(std::get<PrepareFailed>(last).reason.find("nothing") != std::string::npos);
 }
 
-TEST_CASE("The emulated trainer takes its time, says what it is, and makes small deltas") {
+TEST_CASE("Emulated timing changes how long a step lasts and nothing else") {
   Folder folder;
-  const auto trainer = NewEmulatedTrainer(std::chrono::milliseconds(2));
-  CHECK(trainer->Name() == "emulated (2 ms a step)");
-  Event last;
-  Island island(trainer.get(), nullptr, {}, {[&](Event e) { last = std::move(e); }});
-  island.Run(Prepare{"sea-1", Spec(folder)});
-  REQUIRE(std::holds_alternative<Prepared>(last));
-  island.Run(MakeInitialWeights{});
-  island.Run(CaptureDelta{{0, 1, 1, kNoVersion}});
-  *island.pulled() = *island.delta();
-  island.Run(AdoptPulled{0, AdoptMode::kReplace, false});
-  island.Run(TrainStep{{{0, 2}}, 0.1});
-  CHECK(std::get<StepDone>(last).tokens == 16);
-  CHECK(std::get<StepDone>(last).seconds >= 0.002);
-  island.Run(CaptureDelta{{0, 1, 1, 0}});
-  double largest = 0;
-  for (const std::vector<float>& layer : *island.delta()) {
-    for (float value : layer) largest = std::max(largest, std::abs(double{value}));
+  Bench plain(folder), slow(folder, nullptr, {2.0, std::chrono::milliseconds(5), 0});
+  for (Bench* bench : {&plain, &slow}) {
+    bench->MakesWeights();
+    bench->Adopts(0, AdoptMode::kReplace);
+    bench->Steps(2, 0);
   }
-  CHECK(largest > 0);
-  CHECK(largest <= 1.1e-4);
+  CHECK(slow.Last<StepDone>().seconds >= 0.010);
+  CHECK(slow.Last<StepDone>().loss == plain.Last<StepDone>().loss);
+  CHECK(slow.Theta() == plain.Theta());
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What trains: one model, its optimizer and its data behind a small interface, so that the loop
-// around it, the shell and tests do not care whether it computes (ModelTrainer) or only takes time
-// (EmulatedTrainer). A layer's parameters are one flat vector; see worker/model/layout.h.
+// around it, the shell and tests need not know what computes. A layer's parameters are one flat
+// vector; see worker/model/layout.h.
 //
 // Used by one thread at a time. Calls block until the work is done. Everything but Prepare,
 // Release and the names REQUIRES a prepared job.
@@ -28,7 +28,7 @@ class Trainer {
  public:
   virtual ~Trainer() = default;
 
-  // For people: "cpu", "reference", "emulated (200 ms a step)".
+  // For people: "cpu", "reference".
   virtual std::string Name() const = 0;
 
   // Opens model and data, and takes all memory that the job will need. Moments are zero, parameters
