@@ -145,7 +145,9 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   if (progress && !speaks_of_place) {
     // It still runs a job that has ended, or that it is no part of any more.
     Job* job = s.FindJob(progress->job);
-    const bool mute = job != nullptr && !job->ended() && !job->active();
+    // About to join it again: what it holds of the job will be of use.
+    const bool mute = worker.candidate_for == progress->job ||
+                      (job != nullptr && !job->ended() && !job->active());
     Instant& again_at = worker.stop_sent.try_emplace(progress->job, s.now).first->second;
     if (!mute && s.now >= again_at) {
       again_at = s.now + kRetryInterval;

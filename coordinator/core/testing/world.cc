@@ -107,7 +107,7 @@ std::string World::Do(const std::string& line) {
   return printed_;
 }
 
-void World::Do(const std::vector<std::string>& lines) {
+void World::Tell(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) Do(line);
 }
 
@@ -126,15 +126,15 @@ void World::StartJob(const std::vector<NodeId>& servers, const std::vector<NodeI
   Do(absl::StrCat("submit min=", workers.size(), " ", submit));
   for (const NodeId& name : workers) Do(absl::StrCat("worker ", name, " prepared"));
   Do("servers answer");
-  Do({absl::StrCat("worker ", workers[0], " pushes"),
-      absl::StrCat("worker ", workers[0], " stages"), "servers answer"});
+  Tell({absl::StrCat("worker ", workers[0], " pushes"),
+        absl::StrCat("worker ", workers[0], " stages"), "servers answer"});
   for (const NodeId& name : workers) Do(absl::StrCat("worker ", name, " ready"));
 }
 
 void World::Contribute(const NodeId& worker, int64_t sequences, double norm) {
-  Do({absl::StrCat("worker ", worker, " leases wanted=", sequences),
-      absl::StrCat("worker ", worker, " pushes norm=", norm),
-      absl::StrCat("worker ", worker, " stages")});
+  Tell({absl::StrCat("worker ", worker, " leases wanted=", sequences),
+        absl::StrCat("worker ", worker, " pushes norm=", norm),
+        absl::StrCat("worker ", worker, " stages")});
 }
 
 void World::Step(const CoordinatorEvent& event) {

@@ -57,7 +57,7 @@ class World {
   // Obeys the line and returns what the coordinator did, one line each.
   std::string Do(const std::string& line);
   // Several lines; for what only sets the scene.
-  void Do(const std::vector<std::string>& lines);
+  void Tell(const std::vector<std::string>& lines);
 
   CoordinatorCore& core() { return *core_; }
   Instant now() const { return now_; }

@@ -1,0 +1,441 @@
+// The coordinator's rules that the transcripts in tests/scenarios do not tell.
+
+#include "coordinator/core/core.h"
+
+#include <catch2/catch.hpp>
+
+#include "coordinator/core/testing/world.h"
+
+namespace atl {
+namespace {
+
+using testing::World;
+
+bool Says(const std::string& text, const std::string& part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+// ----------------------------------------------------------------------------------- members ----
+
+TEST_CASE("names that are not names are refused for good") {
+  World w;
+  CHECK(Says(w.Do("worker Bad_Name attaches"), "Refused for good: a name is 1 to 63 of"));
+  CHECK(w.core().Members(w.now()).empty());
+}
+
+TEST_CASE("another software version is refused for good") {
+  CoordinatorOptions options;
+  options.software_version = "7";
+  World w(options);
+  CHECK(Says(w.Do("worker a attaches"), "all daemons must be of one version"));
+}
+
+TEST_CASE("no more names are kept than the limit") {
+  CoordinatorOptions options;
+  options.max_members = 2;
+  World w(options);
+  w.Tell({"worker a attaches", "worker b attaches"});
+  CHECK(Says(w.Do("worker c attaches"), "keeps at most 2 names"));
+}
+
+TEST_CASE("who speaks without a hello is told to say it") {
+  World w;
+  CHECK(Says(w.Do("worker a ready"), "Refused: say hello first: not seen before"));
+  w.Tell({"worker a attaches", "worker a goes-silent", "wait 7"});
+  CHECK(Says(w.Do("worker a ready"), "say hello first: no heartbeat for 6 s"));
+}
+
+TEST_CASE("three missed heartbeats evict, and not two") {
+  World w;
+  w.Tell({"worker a attaches", "worker a goes-silent", "wait 5"});
+  CHECK(w.core().Members(w.now())[0].attached);
+  w.Do("wait 1");
+  CHECK_FALSE(w.core().Members(w.now())[0].attached);
+  CHECK(w.core().Members(w.now())[0].reason == "no heartbeat for 6 s");
+}
+
+TEST_CASE("who leaves on purpose is gone at once, with its words") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  w.Do("worker a leaves");
+  CHECK(w.Island(0).record.reason == "evicted: it leaves: stopped by its operator");
+}
+
+TEST_CASE("after a restart of the coordinator members have time to come back, and no more") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "");
+  const Generation generation = w.Island(0).record.generation;
+  w.Tell({"worker b goes-silent", "worker a goes-silent", "coordinator restarts", "wait 14",
+          "worker a attaches incarnation=1"});
+  CHECK(w.Island(0).record.generation == generation);
+  w.Do("wait 1");
+  CHECK(w.Island(0).attached);
+  CHECK(Says(w.Island(1).record.reason, "did not come back within 15 s"));
+}
+
+// -------------------------------------------------------------------------------------- jobs ----
+
+TEST_CASE("a job that is not valid is refused with the field") {
+  World w;
+  w.Do("submit tokens=5");
+  CHECK(Says(std::string(w.reply().message()), "schedule.train_tokens = 5"));
+  CHECK(w.core().Jobs(w.now()).empty());
+}
+
+TEST_CASE("a job waits for workers, then for a server, and says so") {
+  World w;
+  w.Do("submit min=2");
+  CHECK(w.Job().summary.waiting_for == "workers: 2 are needed, 0 are idle");
+  w.Tell({"worker a attaches", "worker b attaches"});
+  CHECK(w.Job().summary.waiting_for == "a parameter server: none is attached");
+  w.Do("server ps-0 attaches");
+  CHECK(w.Job().summary.state == JobState::kPreparing);
+}
+
+TEST_CASE("jobs are served first come, first served") {
+  World w;
+  w.Tell({"server ps-0 attaches", "worker a attaches", "submit min=2", "submit min=1"});
+  CHECK(w.Job("lm-2").summary.waiting_for == "job lm-1, which is before it");
+  w.Tell({"cancel lm-1"});
+  CHECK(w.Job("lm-2").summary.state == JobState::kPreparing);
+}
+
+TEST_CASE("a job that no worker can run has failed with their reasons") {
+  World w;
+  w.Tell({"server ps-0 attaches", "worker a attaches", "submit"});
+  w.Do("worker a refuses reason=no-such-file");
+  CHECK(w.Job().summary.state == JobState::kFailed);
+  CHECK(w.Job().summary.reason == "no worker can run it: a: no-such-file");
+}
+
+TEST_CASE("the minority is refused with the fact that differs") {
+  World w;
+  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "worker c attaches",
+          "submit min=2", "worker a prepared sequences=999", "worker b prepared"});
+  CHECK(Says(w.Do("worker c prepared"),
+             "worker a cannot run the job: it differs from the other workers: training sequences: "
+             "999 here, 1000 on the others"));
+  CHECK(w.Job().islands.size() == 2);
+}
+
+TEST_CASE("a slow worker is not waited for longer than the limit, and joins later") {
+  World w;
+  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1",
+          "worker a prepared", "wait 59"});
+  CHECK(w.Job().summary.state == JobState::kPreparing);
+  w.Do("wait 1");
+  CHECK(w.Job().summary.state == JobState::kInitializing);
+  w.Do("worker b prepared");
+  CHECK(w.Job().islands.size() == 2);
+}
+
+TEST_CASE("servers without the memory are waited for with the numbers") {
+  World w;
+  w.Tell({"server ps-0 attaches memory=900", "worker a attaches", "submit", "worker a prepared"});
+  CHECK(Says(w.Job().summary.waiting_for, "too little memory: 960 bytes"));
+  w.Do("server ps-1 attaches");
+  CHECK(w.Job().summary.state == JobState::kInitializing);
+}
+
+TEST_CASE("if the initializer dies another island makes the weights") {
+  World w;
+  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1",
+          "worker a prepared", "worker b prepared", "servers answer", "worker a pushes",
+          "worker a stages shards=1", "worker a dies"});
+  CHECK(w.Order("b").initialize);
+  w.Tell({"worker b pushes", "worker b stages", "servers answer"});
+  CHECK(w.Job().summary.state == JobState::kRunning);
+  CHECK(w.Job().decisions[0].participants[0].contribution.island == 1);
+}
+
+TEST_CASE("below min_islands the others pause, and go on when it returns") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "");
+  w.Do("worker b dies");
+  CHECK(w.Order("a").run == RunState::kPause);
+  CHECK(w.Order("a").reason == "the job needs 2 islands and has 1");
+  w.Tell({"worker b attaches", "worker b prepared"});
+  CHECK(w.Order("a").run == RunState::kRun);
+}
+
+TEST_CASE("a returning worker gets its island; a stranger only after the grace") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "max=3");
+  w.Tell({"worker b dies", "worker c attaches", "worker c prepared"});
+  CHECK(w.Order("c").island == 2);
+  w.Tell({"worker b attaches", "worker b prepared"});
+  CHECK(w.Order("b").island == 1);
+  w.Tell({"worker b dies", "wait 31", "worker d attaches", "worker d prepared"});
+  CHECK(w.Order("d").island == 1);
+}
+
+TEST_CASE("a new worker's island disturbs nobody's generation") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  const Generation before = w.Order("a").generation;
+  w.Tell({"worker b attaches", "worker b prepared"});
+  CHECK(w.Order("a").generation == before);
+  CHECK(w.Order("b").generation > before);
+}
+
+TEST_CASE("a server's fault ends the job with its reason") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  w.Do("server ps-0 faults reason=disk-full");
+  CHECK(w.Job().summary.reason == "parameter server ps-0: disk-full");
+  CHECK(w.Order("a").job.empty());
+}
+
+TEST_CASE("the last validation is given up after its time") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "tokens=40");
+  w.Contribute("a", 4);
+  w.Do("servers answer");
+  CHECK(w.Job().summary.waiting_for == "the last validation");
+  w.Do("wait 120");
+  CHECK(w.Job().summary.waiting_for == "the parameter servers' last snapshots");
+  w.Do("servers snapshot");
+  CHECK(w.Job().summary.state == JobState::kDone);
+}
+
+// ------------------------------------------------------------------------------------ rounds ----
+
+TEST_CASE("the grace time counts from the first arrival") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b", "c"}, "grace=10");
+  w.Contribute("a", 4);
+  w.Do("wait 6");
+  w.Contribute("b", 4);
+  w.Do("wait 3");
+  CHECK(w.Job().round.phase == RoundPhase::kWindowOpen);
+  CHECK(w.Job().round.closes_in == std::chrono::seconds(1));
+  w.Do("wait 1");
+  CHECK(w.Job().round.phase == RoundPhase::kCollecting);
+}
+
+TEST_CASE("wait_for_all waits for every island, but not for an evicted one") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "wait-for-all grace=1");
+  w.Contribute("a", 4);
+  w.Do("wait 60");
+  CHECK(w.Job().round.phase == RoundPhase::kWindowOpen);
+  CHECK(w.Job().round.reason == "waits for island 1");
+  w.Do("worker b dies");
+  CHECK(w.Job().round.phase == RoundPhase::kCollecting);
+}
+
+TEST_CASE("a push that claims what was not leased restarts its island") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  w.Do("worker a leases wanted=4");
+  const Generation before = w.Order("a").generation;
+  SECTION("foreign data") {
+    w.Do("worker a pushes consumed=0-5");
+    CHECK(Says(w.Island(0).record.reason, "positions 0 to 5 are not leased to this island"));
+  }
+  SECTION("wrong token count") {
+    w.Do("worker a pushes tokens=41");
+    CHECK(Says(w.Island(0).record.reason, "it claims 41 tokens for 4 sequences of 10"));
+  }
+  SECTION("a version from the future") {
+    w.Do("worker a pushes base=1");
+    CHECK(Says(w.Island(0).record.reason, "base version 1 is not one of 0 to 0"));
+  }
+  SECTION("nothing") {
+    w.Do("worker a pushes consumed=");
+    CHECK(Says(w.Island(0).record.reason, "a push names 1 to"));
+  }
+  CHECK(w.Order("a").generation > before);
+  CHECK(w.Job().ledger.free == 100);
+  CHECK(w.Job().round.contributions.empty());
+}
+
+TEST_CASE("a push waits until every server has room, and a round without it makes room") {
+  World w;
+  // 80 elements: 640 bytes of parameters and momentum, 320 for one staged delta.
+  w.Tell({"server ps-0 attaches memory=1000", "worker a attaches", "worker b attaches",
+          "submit min=2 wait-for-all", "worker a prepared", "worker b prepared", "servers answer",
+          "worker a pushes", "worker a stages", "servers answer", "worker a ready",
+          "worker b ready"});
+  w.Contribute("a", 4);
+  w.Do("worker b leases wanted=4");
+  w.Do("worker b pushes consumed=4-8");
+  CHECK(Says(w.Job().round.reason, "waits for statistics"));
+  w.Do("servers answer");
+  CHECK(w.Job().decisions.back().closed_because ==
+        "the servers have no room for the other islands' pushes");
+  CHECK(Says(w.Do("worker b pushes base=0 consumed=4-8"), "PushGrant"));
+}
+
+TEST_CASE("three rejections in a row: the island warms up again") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "tokens=10000 grace=1");
+  const auto round = [&](double norm_of_a) {
+    w.Contribute("a", 1, norm_of_a);
+    w.Contribute("b", 1);
+    w.Do("servers answer");
+  };
+  for (int i = 0; i < 10; ++i) round(1);
+  round(100);
+  round(100);
+  CHECK_FALSE(w.Order("a").outcome->accepted);
+  CHECK_FALSE(w.Order("a").outcome->warm_up_again);
+  round(100);
+  CHECK(w.Order("a").outcome->warm_up_again);
+  CHECK(w.Island(0).penalty == PenaltyState());
+  CHECK(w.Job().ledger.committed == 23);
+  CHECK(w.Job().summary.tokens_committed == 230);
+}
+
+TEST_CASE("the decision keeps what it was made of") {
+  World w;
+  w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "clip=1");
+  w.Contribute("a", 6, 2);
+  w.Contribute("b", 2, 4);
+  w.Do("servers answer");
+  const DecisionRecord d = w.Job().decisions.back();
+  CHECK(d.version == 1);
+  CHECK(d.opened_by == 0);
+  CHECK(d.closed_because == "all 2 active islands are in");
+  REQUIRE(d.gram.size() == 4);
+  CHECK(d.gram[1] == Approx(8));
+  CHECK(d.norm == Approx(0.75 * 2 + 0.25 * 4));
+  CHECK(d.clip_scale == Approx(1 / d.norm));
+  CHECK(d.participants[0].weight == Approx(0.75 / d.norm));
+  CHECK(d.participants[0].worker == "a");
+}
+
+TEST_CASE("steps are balanced by measured speed") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "steps=16");
+  w.Tell({"worker a ready speed=200", "worker b ready speed=110"});
+  w.Contribute("a", 4);
+  w.Contribute("b", 4);
+  w.Do("servers answer");
+  CHECK(w.Order("a").steps_this_round == 16);
+  CHECK(w.Order("b").steps_this_round == 9);
+}
+
+TEST_CASE("the fastest island validates every few rounds, version 0 and the last") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "validate=2 tokens=200");
+  w.Tell({"worker a validates loss=5", "worker b ready speed=500"});
+  const auto round = [&] {
+    w.Contribute("a", 4);
+    w.Contribute("b", 4);
+    w.Do("servers answer");
+  };
+  round();
+  CHECK(w.Order("b").validate_version == kNoVersion);
+  round();
+  CHECK(w.Order("a").validate_version == kNoVersion);
+  CHECK(w.Order("b").validate_version == 2);
+  w.Do("worker b validates loss=4");
+  CHECK(w.Job().summary.validation_loss == 4);
+  CHECK(w.Job().summary.first_validation_loss == 5);
+  round();
+  w.Contribute("a", 2);
+  CHECK(w.Order("b").validate_version == kNoVersion);
+}
+
+TEST_CASE("a lost lease grant is repeated, an older request is ignored") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  CHECK(Says(w.Do("worker a leases wanted=4 request=5"), "LeaseGrant 5: 0-4"));
+  CHECK(Says(w.Do("worker a leases wanted=9 request=5"), "LeaseGrant 5: 0-4"));
+  CHECK(w.Do("worker a leases wanted=4 request=4").empty());
+  CHECK(w.Job().ledger.leased == 4);
+}
+
+TEST_CASE("an island cannot hoard data") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "steps=2 tokens=100000");
+  w.Do("worker a leases wanted=1000000");
+  CHECK(w.Job().ledger.leased == 16);  // 8 rounds of 2 steps of 1 sequence
+}
+
+TEST_CASE("an order that got lost is sent again when the heartbeat shows it") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  w.Do("worker a attaches incarnation=1");  // the connection is new
+  CHECK(Says(w.Do("again"), "IslandOrder"));
+}
+
+TEST_CASE("an unanswered question is asked again every two seconds") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  w.Contribute("a", 4);
+  CHECK_FALSE(Says(w.Do("wait 1"), "CollectStatistics"));
+  CHECK(Says(w.Do("wait 1"), "CollectStatistics"));
+}
+
+TEST_CASE("old decisions are forgotten once every snapshot is past them") {
+  CoordinatorOptions options;
+  options.decisions_kept = 4;
+  World w(options);
+  w.StartJob({"ps-0"}, {"a"}, "tokens=10000");
+  const auto rounds = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      w.Contribute("a", 1);
+      w.Do("servers answer");
+    }
+  };
+  rounds(20);
+  CHECK(w.Job().decisions.size() == 21);  // nothing is in a snapshot yet
+  w.Do("servers snapshot");
+  rounds(1);
+  CHECK(w.Job().decisions.size() == 9);  // a snapshot to spare: 8 rounds before version 20
+  CHECK(w.Job().decisions.front().previous == 12);
+}
+
+TEST_CASE("a server ahead of the coordinator means that the coordinator's store is old") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  World older;
+  w.Contribute("a", 4);
+  w.Do("servers answer");
+  // The same server, seen by a coordinator that knows the job only up to version 0.
+  CoordinatorCore core(CoordinatorOptions(), 9);
+  std::vector<StoreRecord> stored;
+  for (StoreRecord record : w.core().Stored()) {
+    if (auto* d = std::get_if<DecisionRecord>(&record); d != nullptr && d->version == 1) continue;
+    if (auto* p = std::get_if<ProgressRecord>(&record)) p->version = 0;
+    stored.push_back(record);
+  }
+  REQUIRE(core.Recover(w.now(), stored).ok());
+  ServerHello hello;
+  hello.memory_bytes = 1000000;
+  hello.jobs = {{"lm-1", 1, kNoVersion, {}}};
+  core.Step(w.now(), FromServer{"ps-0", 2, hello});
+  CHECK(Says(core.Job(w.now(), "lm-1")->summary.reason, "ahead of the newest decided version 0"));
+}
+
+TEST_CASE("a damaged store is an error, not a crash") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  w.Do("worker a leases wanted=4");
+  const auto recover = [&](auto damage) {
+    std::vector<StoreRecord> stored = w.core().Stored();
+    damage(stored);
+    return CoordinatorCore(CoordinatorOptions(), 9).Recover(w.now(), stored);
+  };
+  const auto without = [&](auto kind) {
+    return recover([&](std::vector<StoreRecord>& stored) {
+      std::erase_if(
+          stored, [&](const StoreRecord& r) { return std::holds_alternative<decltype(kind)>(r); });
+    });
+  };
+  CHECK(recover([](auto&) {}).ok());
+  CHECK_FALSE(without(JobRecord()).ok());
+  CHECK_FALSE(without(ProgressRecord()).ok());
+  CHECK_FALSE(without(IslandRecord()).ok());
+  CHECK_FALSE(without(MemberRecord()).ok());
+  const absl::Status twice = recover([](std::vector<StoreRecord>& stored) {
+    stored.push_back(LedgerRecord{"lm-1", {2, 6}, LedgerUse::kLeased, 0, {}});
+  });
+  CHECK(Says(std::string(twice.message()), "ledger/lm-1/0000000000000000002: it contradicts"));
+}
+
+}  // namespace
+}  // namespace atl
