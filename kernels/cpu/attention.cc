@@ -78,9 +78,9 @@ ATOLL_INLINE void ProductTile(const float* a, int64_t a_row, int64_t a_k, const 
     for (int i = 0; i < kVectors; ++i) right[i] = simd::Load(b + k * b_stride + i * kLanes);
 #pragma GCC unroll 8
     for (int row = 0; row < kTileRows; ++row) {
-      const V16 left = Splat(a[row * a_row + k * a_k]);
+      const float left = a[row * a_row + k * a_k];
 #pragma GCC unroll 8
-      for (int i = 0; i < kVectors; ++i) sums[row][i] += left * right[i];
+      for (int i = 0; i < kVectors; ++i) sums[row][i] += right[i] * left;
     }
   }
 #pragma GCC unroll 8
