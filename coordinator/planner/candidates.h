@@ -1,0 +1,44 @@
+// Enumerates layouts for the planner to rank. Internal to the planner.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_CANDIDATES_H_
+#define ATOLL_COORDINATOR_PLANNER_CANDIDATES_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "coordinator/planner/grouping.h"
+#include "coordinator/planner/layout.h"
+
+namespace atl::plan {
+
+// Entities of one type in one site, by node.
+struct EntityPool {
+  int type = 0;
+  std::string site;
+  double power = 0;          // samples per second of the whole model
+  int64_t memory_bytes = 0;  // of all members
+  std::vector<std::vector<int>> entities;
+};
+
+struct Candidate {
+  Layout layout;
+  std::string how;  // "by type counts", "within sites", "equal shares"
+  double estimate_s = 0;
+};
+
+std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int tensor_parallel,
+                                int micro_batch);
+
+// Sizes to try: the job's or the defaults.
+std::vector<int> TensorParallelSizes(const Job& job);
+std::vector<int> MicroBatchSizes(const Job& job);
+
+// All candidates, cheapest estimate first. `why_not` receives the last reason for which a layout
+// was dropped. Stops early when `stop` says so and there is a candidate.
+std::vector<Candidate> Enumerate(const Cluster& cluster, const Costs& costs, const Job& job,
+                                 const std::function<bool()>& stop, absl::Status* why_not);
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_CANDIDATES_H_

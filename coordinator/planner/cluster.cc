@@ -1,0 +1,180 @@
+#include "coordinator/planner/cluster.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <set>
+#include <tuple>
+
+#include "common/status.h"
+
+namespace atl::plan {
+namespace {
+
+absl::Status ValidateWire(const Wire& wire, absl::string_view what) {
+  if (!(wire.bytes_per_s > 0) || !std::isfinite(wire.bytes_per_s) || !(wire.latency_s >= 0) ||
+      !std::isfinite(wire.latency_s)) {
+    return absl::InvalidArgumentError(absl::StrCat(what,
+                                                   ": a wire needs a positive bandwidth and a "
+                                                   "latency of at least 0, not ",
+                                                   wire.bytes_per_s, " bytes/s and ",
+                                                   wire.latency_s, " s"));
+  }
+  return absl::OkStatus();
+}
+
+// Average linkage over a distance matrix with a heap of pairs; `may_merge` is asked with the
+// distance of two groups. Groups are returned with ascending members, in order of the first.
+template <class MayMerge>
+std::vector<std::vector<int>> Agglomerate(std::vector<std::vector<double>> distance,
+                                          const MayMerge& may_merge) {
+  const int n = static_cast<int>(distance.size());
+  std::vector<std::vector<int>> members(n);
+  std::vector<int> version(n, 0);
+  using Pair = std::tuple<double, int, int, int, int>;  // distance, a, b, their versions
+  std::priority_queue<Pair, std::vector<Pair>, std::greater<>> heap;
+  for (int a = 0; a < n; ++a) {
+    members[a] = {a};
+    for (int b = a + 1; b < n; ++b) heap.push({distance[a][b], a, b, 0, 0});
+  }
+  while (!heap.empty()) {
+    const auto [d, a, b, version_a, version_b] = heap.top();
+    heap.pop();
+    if (version[a] != version_a || version[b] != version_b) continue;
+    if (!may_merge(d, members[a], members[b])) continue;
+    const double size_a = static_cast<double>(members[a].size());
+    const double size_b = static_cast<double>(members[b].size());
+    members[a].insert(members[a].end(), members[b].begin(), members[b].end());
+    members[b].clear();
+    ++version[a];
+    version[b] = -1;
+    for (int c = 0; c < n; ++c) {
+      if (c == a || version[c] < 0) continue;
+      const double joined = (size_a * distance[a][c] + size_b * distance[b][c]) / (size_a + size_b);
+      distance[a][c] = distance[c][a] = joined;
+      heap.push({joined, std::min(a, c), std::max(a, c), version[std::min(a, c)],
+                 version[std::max(a, c)]});
+    }
+  }
+  std::vector<std::vector<int>> groups;
+  for (std::vector<int>& group : members) {
+    if (group.empty()) continue;
+    std::sort(group.begin(), group.end());
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+}  // namespace
+
+Wire Cluster::WireBetween(int from, int to) const {
+  const auto exact = measured.find({from, to});
+  if (exact != measured.end()) return exact->second;
+  const Device& a = devices[from];
+  const Device& b = devices[to];
+  if (a.site == b.site && a.node == b.node) {
+    return {node_latency_s,
+            std::min(types[a.type].link_bytes_per_s, types[b.type].link_bytes_per_s)};
+  }
+  if (a.site == b.site) return site_wire;
+  const auto known = site_to_site.find({a.site, b.site});
+  return known == site_to_site.end() ? wan_wire : known->second;
+}
+
+std::vector<std::vector<int>> Cluster::DevicesByNode() const {
+  std::map<std::tuple<std::string, std::string, int>, std::vector<int>> groups;
+  for (size_t d = 0; d < devices.size(); ++d) {
+    groups[{devices[d].site, devices[d].node, devices[d].type}].push_back(static_cast<int>(d));
+  }
+  std::vector<std::vector<int>> result;
+  for (auto& [key, group] : groups) result.push_back(group);
+  return result;
+}
+
+absl::Status Validate(const Cluster& cluster) {
+  if (cluster.devices.empty()) return absl::InvalidArgumentError("the cluster has no devices");
+  if (cluster.devices.size() > 65'536) {
+    return absl::InvalidArgumentError("the cluster has more than 65,536 devices");
+  }
+  for (const DeviceType& type : cluster.types) {
+    if (!(type.flops_per_s > 0) || !(type.memory_bytes_per_s > 0) || type.memory_bytes <= 0 ||
+        !(type.link_bytes_per_s > 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "device type \"", type.name, "\": speed, memory and link bandwidth must be positive"));
+    }
+  }
+  std::set<std::string> ids;
+  for (const Device& device : cluster.devices) {
+    if (device.type < 0 || device.type >= static_cast<int>(cluster.types.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("device \"", device.id, "\" has no type"));
+    }
+    if (!ids.insert(device.id).second) {
+      return absl::InvalidArgumentError(absl::StrCat("device \"", device.id, "\" appears twice"));
+    }
+  }
+  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.site_wire, "within a site"));
+  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.wan_wire, "between sites"));
+  for (const auto& [sites, wire] : cluster.site_to_site) {
+    ATOLL_RETURN_IF_ERROR(ValidateWire(wire, absl::StrCat(sites.first, " -> ", sites.second)));
+  }
+  const int count = static_cast<int>(cluster.devices.size());
+  for (const auto& [pair, wire] : cluster.measured) {
+    if (pair.first < 0 || pair.first >= count || pair.second < 0 || pair.second >= count) {
+      return absl::InvalidArgumentError("a measured wire names a device that is not there");
+    }
+    ATOLL_RETURN_IF_ERROR(ValidateWire(wire, absl::StrCat(cluster.devices[pair.first].id, " -> ",
+                                                          cluster.devices[pair.second].id)));
+  }
+  return absl::OkStatus();
+}
+
+Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {
+  const int n = static_cast<int>(cluster.devices.size());
+  std::vector<std::vector<double>> distance(n, std::vector<double>(n, 0));
+  std::vector<double> nearest(n, 1e300);
+  for (int a = 0; a < n; ++a) {
+    for (int b = 0; b < n; ++b) {
+      if (a == b) continue;
+      distance[a][b] = std::max(cluster.WireBetween(a, b).Seconds(options.payload_bytes),
+                                cluster.WireBetween(b, a).Seconds(options.payload_bytes));
+      nearest[a] = std::min(nearest[a], distance[a][b]);
+    }
+  }
+  const auto inner = [&](const std::vector<int>& group) {
+    if (group.size() == 1) return std::max(options.floor_s, nearest[group[0]]);
+    double sum = 0;
+    for (const int a : group) {
+      for (const int b : group) sum += a == b ? 0 : distance[a][b];
+    }
+    const double pairs = static_cast<double>(group.size() * (group.size() - 1));
+    return std::max(options.floor_s, sum / pairs);
+  };
+  Grouping grouping;
+  grouping.sites = Agglomerate(distance, [&](double d, const auto& a, const auto& b) {
+    // A lone device is near only by its own measure: two groups join when the nearer one agrees.
+    return d <= options.theta * std::max(inner(a), inner(b));
+  });
+  for (const std::vector<int>& site : grouping.sites) {
+    const int size = static_cast<int>(site.size());
+    std::vector<std::vector<double>> apart(size, std::vector<double>(size, 0));
+    for (int a = 0; a < size; ++a) {
+      for (int b = 0; b < size; ++b) {
+        const DeviceType& x = cluster.types[cluster.devices[site[a]].type];
+        const DeviceType& y = cluster.types[cluster.devices[site[b]].type];
+        apart[a][b] = x.memory_bytes == y.memory_bytes
+                          ? std::abs(std::log(x.flops_per_s / y.flops_per_s))
+                          : 1e9;
+      }
+    }
+    const double most = std::log(options.power_ratio) + 1e-12;
+    std::vector<std::vector<int>> classes =
+        Agglomerate(apart, [&](double d, const auto&, const auto&) { return d <= most; });
+    for (std::vector<int>& group : classes) {
+      for (int& member : group) member = site[member];
+    }
+    grouping.classes.push_back(std::move(classes));
+  }
+  return grouping;
+}
+
+}  // namespace atl::plan

@@ -1,0 +1,72 @@
+// Devices and the wires between them, as described by a user or measured by the profiler.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_H_
+#define ATOLL_COORDINATOR_PLANNER_CLUSTER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/planner/catalogue.h"
+
+namespace atl::plan {
+
+struct Device {
+  std::string id;
+  std::string node;
+  std::string site;
+  int type = 0;  // index into Cluster::types
+};
+
+// One direction between two devices: t(n) = latency + n / bandwidth.
+struct Wire {
+  double latency_s = 0;
+  double bytes_per_s = 0;
+
+  double Seconds(double bytes) const { return latency_s + bytes / bytes_per_s; }
+};
+
+struct Cluster {
+  std::vector<DeviceType> types;
+  std::vector<Device> devices;
+  // Bandwidth within a node comes from the device type; this is its latency.
+  double node_latency_s = 5e-6;
+  Wire site_wire{20e-6, 50e9};  // between nodes of one site: by default a 400 Gbit/s card
+  Wire wan_wire{10e-3, 125e6};  // between sites without an entry below: 1 Gbit/s, 10 ms
+  // Site to site; all that goes from one to the other shares it.
+  std::map<std::pair<std::string, std::string>, Wire> site_to_site;
+  // Measured device pairs (indices): override everything above.
+  std::map<std::pair<int, int>, Wire> measured;
+
+  Wire WireBetween(int from, int to) const;
+  // The devices of one type, in one node, in order; (site, node, type) in order.
+  std::vector<std::vector<int>> DevicesByNode() const;
+};
+
+// No devices, an unknown type, a duplicate id, a wire that is not positive: named with the device.
+absl::Status Validate(const Cluster& cluster);
+
+// Two-level grouping. Level 1 (sites) by average linkage on the distance d(i, j), the larger of
+// both directions' times for `payload_bytes`: two groups merge when their distance is at most
+// `theta` times the larger of their mean inner distances (of a single device: to its nearest
+// neighbour, but at least `floor_s`). Level 2 inside each: the same on |ln power|, up to ln 1.25,
+// same memory class.
+struct Grouping {
+  std::vector<std::vector<int>> sites;                 // devices, ascending
+  std::vector<std::vector<std::vector<int>>> classes;  // per site: groups of like devices
+};
+struct GroupingOptions {
+  double payload_bytes = 8e6;
+  double theta = 2;
+  double floor_s = 1e-6;
+  double power_ratio = 1.25;
+};
+// REQUIRES: Validate(cluster) is OK.
+Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options);
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_CLUSTER_H_
