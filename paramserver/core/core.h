@@ -29,7 +29,6 @@
 
 #include "absl/status/status.h"
 #include "common/ids.h"
-
 #include "common/protocol/control.h"
 #include "common/time.h"
 #include "kernels/thread_pool.h"

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "common/status.h"
 #include "kernels/host_ops.h"
 
@@ -21,6 +22,15 @@ DType DTypeOfEncoding(Encoding encoding) {
   return encoding == Encoding::kFloat32 ? DType::kFloat32 : DType::kBfloat16;
 }
 
+// It names a folder on the disk.
+bool IsJobName(const JobId& job) {
+  return !job.empty() && job.size() <= 200 && job.front() != '.' &&
+         std::all_of(job.begin(), job.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+                  c == '.';
+         });
+}
+
 std::string Name(const ContributionId& id) {
   return absl::StrCat("island ", id.island, " (generation ", id.generation, ", incarnation ",
                       id.incarnation, ", base version ", id.base_version, ")");
@@ -32,7 +42,7 @@ absl::Status JobState::Check(const AssignShards& assignment) {
   const auto bad = [](auto... pieces) {
     return absl::InvalidArgumentError(absl::StrCat("assignment: ", pieces...));
   };
-  if (assignment.job.empty()) return bad("the job has no name");
+  if (!IsJobName(assignment.job)) return bad("\"", assignment.job, "\" is no name of a job");
   if (assignment.shards.size() > kMaxShards) {
     return bad(assignment.shards.size(), " shards; at most ", kMaxShards, " are possible");
   }

@@ -1,0 +1,104 @@
+#include "common/files.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+
+#include "common/files_simulated.h"
+
+namespace atl {
+namespace {
+
+std::string Text(const absl::StatusOr<std::vector<std::byte>>& bytes) {
+  REQUIRE(bytes.ok());
+  return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
+}
+
+absl::Status Write(Files& files, const std::string& path, const std::string& text) {
+  const ByteSpan piece = AsBytes(text);
+  return WriteFileAtomically(files, path, std::span(&piece, 1));
+}
+
+std::string FreshFolder() {
+  std::string name = std::filesystem::temp_directory_path() / "atoll-files-XXXXXX";
+  REQUIRE(mkdtemp(name.data()) != nullptr);
+  return name;
+}
+
+TEST_CASE("real files: written, replaced, listed, appended to, read within a limit") {
+  Files& files = RealFiles();
+  const std::string folder = FreshFolder() + "/a/b";
+  REQUIRE(files.List(folder)->empty());
+  REQUIRE(files.MakeFolder(folder).ok());
+  REQUIRE(files.MakeFolder(folder).ok());
+  REQUIRE(Write(files, folder + "/x", "one").ok());
+  REQUIRE(Write(files, folder + "/x", "number two").ok());
+  REQUIRE(Text(files.Read(folder + "/x", 100)) == "number two");
+  const auto too_large = files.Read(folder + "/x", 9);
+  REQUIRE(too_large.status().message() == folder + "/x: has 10 bytes; at most 9 are expected");
+  auto file = files.OpenAppend(folder + "/y");
+  REQUIRE(file.ok());
+  const std::string parts[] = {"ab", "", "cde"};
+  const ByteSpan pieces[] = {AsBytes(parts[0]), AsBytes(parts[1]), AsBytes(parts[2])};
+  REQUIRE((*file)->Append(pieces).ok());
+  REQUIRE((*file)->Append(pieces).ok());
+  REQUIRE((*file)->Sync().ok());
+  REQUIRE((*file)->Truncate(7).ok());
+  REQUIRE((*file)->size() == 7);
+  REQUIRE(Text(files.Read(folder + "/y", 100)) == "abcdeab");
+  REQUIRE(*files.List(folder) == std::vector<std::string>{"x", "y"});
+  REQUIRE(files.Remove(folder + "/x").ok());
+  REQUIRE(files.Read(folder + "/x", 9).status().code() == absl::StatusCode::kNotFound);
+  REQUIRE(files.Read(folder, 9).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("a full device is named as such") {
+  const auto file = RealFiles().OpenAppend("/dev/full");
+  REQUIRE(file.ok());
+  const std::string text = "x";
+  const ByteSpan piece = AsBytes(text);
+  const absl::Status status = (*file)->Append(std::span(&piece, 1));
+  REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
+  REQUIRE(status.message() == "/dev/full: cannot write: No space left on device; free some space");
+}
+
+TEST_CASE("a file written atomically is the old or the new one, wherever the disk dies") {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    int64_t die_at = 1;
+    for (bool died = true; died; ++die_at) {
+      SimulatedFiles disk(seed);
+      REQUIRE(Write(disk, "d/x", "the old text").ok());
+      disk.die_at = disk.operations + die_at;
+      const bool written = Write(disk, "d/x", "the new text").ok();
+      died = disk.operations >= disk.die_at;
+      disk.Restart();
+      const std::string text = Text(disk.Read("d/x", 100));
+      REQUIRE((text == "the new text" || (!written && text == "the old text")));
+    }
+    REQUIRE(die_at > 5);
+  }
+}
+
+TEST_CASE("the simulated disk loses what was not synced, and runs full") {
+  int lost = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    SimulatedFiles disk(seed);
+    auto file = disk.OpenAppend("d/log");
+    const std::string text = "0123456789";
+    const ByteSpan piece = AsBytes(text);
+    REQUIRE((*file)->Append(std::span(&piece, 1)).ok());
+    REQUIRE((*file)->Sync().ok());
+    REQUIRE(disk.SyncFolder("d").ok());
+    REQUIRE((*file)->Append(std::span(&piece, 1)).ok());
+    disk.space_bytes = 25;
+    REQUIRE((*file)->Append(std::span(&piece, 1)).code() == absl::StatusCode::kResourceExhausted);
+    disk.Restart();
+    const std::string left = Text(disk.Read("d/log", 100));
+    REQUIRE(left.substr(0, 10) == text);
+    lost += left.size() < 20;
+  }
+  REQUIRE(lost > 10);
+}
+
+}  // namespace
+}  // namespace atl

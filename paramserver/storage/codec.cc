@@ -1,0 +1,213 @@
+#include "paramserver/storage/codec.h"
+
+#include <xxhash.h>
+
+#include <bit>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "common/status.h"
+
+namespace atl::ps {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+// An archive is a Writer or a Reader; Fields() names the fields of a struct once for both.
+class Writer {
+ public:
+  template <class T>
+  void Number(const T& value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  void Text(const std::string& text) {
+    Number(static_cast<uint32_t>(text.size()));
+    const auto bytes = std::as_bytes(std::span(text));
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  template <class T, class Each>
+  void Vector(std::vector<T>& values, Each each) {
+    Number(static_cast<uint64_t>(values.size()));
+    for (T& value : values) each(value);
+  }
+  std::vector<std::byte> Take() { return std::move(bytes_); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  template <class T>
+  void Number(T& value) {
+    if (left_.size() < sizeof(T)) return Fail();
+    std::memcpy(&value, left_.data(), sizeof(T));
+    left_ = left_.subspan(sizeof(T));
+  }
+  void Number(bool& value) {
+    uint8_t byte = 2;
+    Number(byte);
+    if (byte > 1) return Fail();
+    value = byte == 1;
+  }
+  void Text(std::string& text) {
+    uint32_t size = 0;
+    Number(size);
+    if (size > left_.size()) return Fail();
+    text.assign(reinterpret_cast<const char*>(left_.data()), size);
+    left_ = left_.subspan(size);
+  }
+  template <class T, class Each>
+  void Vector(std::vector<T>& values, Each each) {
+    uint64_t size = 0;
+    Number(size);
+    for (uint64_t i = 0; i < size && ok_; ++i) each(values.emplace_back());
+  }
+  absl::Status Done() const {
+    return ok_ && left_.empty() ? absl::OkStatus()
+                                : absl::DataLossError("its fields are malformed");
+  }
+
+ private:
+  void Fail() {
+    ok_ = false;
+    left_ = {};
+  }
+  std::span<const std::byte> left_;
+  bool ok_ = true;
+};
+
+template <class A>
+void Fields(A& a, OwnedShard& s) {
+  a.Number(s.shard), a.Number(s.layer), a.Number(s.elements);
+}
+template <class A>
+void Fields(A& a, IslandFence& f) {
+  a.Number(f.island), a.Number(f.generation), a.Number(f.incarnation);
+}
+template <class A>
+void Fields(A& a, ContributionId& c) {
+  a.Number(c.island), a.Number(c.generation), a.Number(c.incarnation), a.Number(c.base_version);
+}
+template <class A>
+void Fields(A& a, PushId& p) {
+  a.Text(p.job), a.Number(p.island), a.Number(p.generation), a.Number(p.incarnation);
+  a.Number(p.base_version), a.Number(p.shard);
+}
+template <class A>
+void Fields(A& a, RoundTerm& t) {
+  Fields(a, t.contribution), a.Number(t.weight);
+}
+template <class A, class T>
+void Fields(A& a, std::vector<T>& values) {
+  a.Vector(values, [&a](T& value) { Fields(a, value); });
+}
+template <class A>
+void Fields(A& a, AssignShards& s) {
+  a.Text(s.job), Fields(a, s.shards), a.Number(s.outer_learning_rate);
+  a.Number(s.outer_momentum), a.Number(s.snapshot_every_rounds);
+}
+template <class A>
+void Fields(A& a, AssignedRecord& r) {
+  a.Number(r.epoch), Fields(a, r.assignment);
+}
+template <class A>
+void Fields(A& a, FencedRecord& r) {
+  Fields(a, r.islands);
+}
+template <class A>
+void Fields(A& a, PushedRecord& r) {
+  Fields(a, r.id), a.Number(r.encoding);
+}
+template <class A>
+void Fields(A& a, CommittedRecord& r) {
+  a.Number(r.version), Fields(a, r.terms), Fields(a, r.dropped);
+}
+template <class A>
+void Fields(A& a, DroppedRecord& r) {
+  Fields(a, r.contributions);
+}
+template <class A>
+void Fields(A&, EndedRecord&) {}
+template <class A>
+void Fields(A& a, DecidedOfIsland& d) {
+  Fields(a, d.forgotten), a.Number(d.any_forgotten), Fields(a, d.newest);
+}
+template <class A>
+void Fields(A& a, ShardSnapshot& s) {
+  Fields(a, s.shard);
+}
+template <class A>
+void Fields(A& a, SnapshotHead& h) {
+  Snapshot& s = h.snapshot;
+  a.Text(s.job), a.Number(s.version), a.Number(s.last_sequence), a.Number(s.replay_from);
+  a.Number(s.epoch), a.Number(s.ended), Fields(a, s.assignment), Fields(a, s.fences);
+  Fields(a, s.decided), Fields(a, s.staged), Fields(a, s.shards);
+  a.Vector(h.checksums, [&a](uint64_t& value) { a.Number(value); });
+}
+
+template <class Record>
+absl::StatusOr<LogRecord> Read(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  Record record;
+  Fields(reader, record);
+  ATOLL_RETURN_IF_ERROR(reader.Done());
+  return LogRecord(std::move(record));
+}
+
+template <size_t kType = 0>
+absl::StatusOr<LogRecord> ReadType(uint32_t type, std::span<const std::byte> bytes) {
+  if constexpr (kType == std::variant_size_v<LogRecord>) {
+    return absl::DataLossError(absl::StrCat("its type ", type, " is unknown"));
+  } else {
+    if (type == kType) return Read<std::variant_alternative_t<kType, LogRecord>>(bytes);
+    return ReadType<kType + 1>(type, bytes);
+  }
+}
+
+}  // namespace
+
+uint64_t Checksum(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::vector<std::byte> EncodeRecord(const LogRecord& record) {
+  Writer writer;
+  std::visit([&](auto copy) { Fields(writer, copy); }, record);
+  return writer.Take();
+}
+
+absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte> bytes,
+                                       SharedBytes payload) {
+  ATOLL_ASSIGN_OR_RETURN(LogRecord record, ReadType(type, bytes));
+  if (auto* push = std::get_if<PushedRecord>(&record)) {
+    if (push->encoding > Encoding::kBfloat16) {
+      return absl::DataLossError("its encoding is unknown");
+    }
+    push->payload = std::move(payload);
+  } else if (!payload.bytes.empty()) {
+    return absl::DataLossError("it has a payload, which its type has not");
+  }
+  return record;
+}
+
+std::vector<std::byte> EncodeHead(const SnapshotHead& head) {
+  Writer writer;
+  SnapshotHead copy = head;
+  Fields(writer, copy);
+  return writer.Take();
+}
+
+absl::StatusOr<SnapshotHead> DecodeHead(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  SnapshotHead head;
+  Fields(reader, head);
+  ATOLL_RETURN_IF_ERROR(reader.Done());
+  return head;
+}
+
+}  // namespace atl::ps

@@ -1,0 +1,202 @@
+#include "paramserver/storage/log.h"
+
+#include <catch2/catch.hpp>
+
+#include "common/files_simulated.h"
+#include "paramserver/storage/codec.h"
+
+namespace atl::ps {
+namespace {
+
+SharedBytes SomeBytes(size_t count) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(count);
+  for (size_t i = 0; i < count; ++i) (*bytes)[i] = std::byte(i * 7 + count);
+  return {bytes, *bytes};
+}
+
+// One record of each kind, and pushes of odd sizes.
+std::vector<LogRecord> SomeRecords() {
+  const ContributionId by{3, 2, 9, 4};
+  return {AssignedRecord{7, {"job-1", {{0, 0, 4}, {5, 1, 3}}, 0.5, 0.9, 8}},
+          FencedRecord{{{3, 2, 9}, {4, 2, 10}}},
+          PushedRecord{{"job-1", 3, 2, 9, 4, 5}, Encoding::kFloat32, SomeBytes(12)},
+          PushedRecord{{"job-1", 3, 2, 9, 4, 0}, Encoding::kBfloat16, SomeBytes(5)},
+          CommittedRecord{5, {{by, 0.25}}, {{1, 1, 1, 1}}},
+          DroppedRecord{{by, by}},
+          EndedRecord{}};
+}
+
+// A log in d/, written record by record: what was read from it is compared with what was written.
+class LogStory {
+ public:
+  explicit LogStory(int64_t segment_bytes = 1 << 20) { options_.segment_bytes = segment_bytes; }
+
+  void Write(const LogEnd& end, const std::vector<LogRecord>& records, size_t sync_every = 1) {
+    writer_ = std::make_unique<LogWriter>(&disk, "d", end, options_);
+    size_t since = 0;
+    for (const LogRecord& record : records) {
+      REQUIRE(writer_->Append(end.next_sequence + written_.size() - base(end), record).ok());
+      written_.push_back(EncodeRecord(record));
+      if (++since % sync_every == 0) REQUIRE(writer_->Sync().ok());
+    }
+  }
+  // How many leading records were read back, all of them as written; or why not.
+  absl::StatusOr<size_t> Read(LogSequence from = 1) {
+    size_t count = 0;
+    auto end = ReadLog(disk, "d", from, options_, [&](LogSequence at, const LogRecord& record) {
+      REQUIRE(at == from + count);
+      REQUIRE(EncodeRecord(record) == written_[at - 1]);
+      ++count;
+      return absl::OkStatus();
+    });
+    if (!end.ok()) return end.status();
+    REQUIRE(end->next_sequence == from + count);
+    last = *end;
+    return count;
+  }
+  LogWriter& writer() { return *writer_; }
+  std::string newest() const { return disk.Paths().back(); }
+
+  SimulatedFiles disk{1};
+  LogEnd last;
+
+ private:
+  size_t base(const LogEnd& end) const { return end.next_sequence - 1; }
+  LogOptions options_;
+  std::unique_ptr<LogWriter> writer_;
+  std::vector<std::vector<std::byte>> written_;
+};
+
+TEST_CASE("records come back as they were, over segments and restarts") {
+  for (const int64_t segment_bytes : {1, 300, 100000}) {
+    LogStory story(segment_bytes);
+    story.Write({}, SomeRecords());
+    REQUIRE(*story.Read() == 7);
+    REQUIRE(story.last.cut.empty());
+    REQUIRE((story.disk.Paths().size() == 7) == (segment_bytes == 1));
+    story.Write(story.last, SomeRecords());
+    REQUIRE(*story.Read() == 14);
+    REQUIRE(*story.Read(9) == 6);
+  }
+}
+
+TEST_CASE("truncation removes whole segments that hold only old records") {
+  LogStory story(1);
+  story.Write({}, SomeRecords());
+  REQUIRE(story.writer().Truncate(4).ok());
+  REQUIRE(story.disk.Paths().size() == 4);
+  REQUIRE(*story.Read(4) == 4);
+  REQUIRE(story.writer().Truncate(100).ok());
+  REQUIRE(story.disk.Paths().size() == 1);  // it holds the numbering
+  REQUIRE(*story.Read(7) == 1);
+}
+
+TEST_CASE(
+    "wherever the newest segment is cut, what lies before the cut is read and the rest is told") {
+  LogStory whole;
+  whole.Write({}, SomeRecords());
+  const std::vector<std::byte> bytes = whole.disk.Bytes(whole.newest());
+  size_t before = 0;
+  int at_boundaries = 0;
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    LogStory story;
+    story.Write({}, SomeRecords());
+    story.disk.Bytes(story.newest()).resize(size);
+    const auto read = story.Read();
+    REQUIRE(read.ok());
+    REQUIRE(*read < 7);
+    REQUIRE(*read >= before);
+    before = *read;
+    at_boundaries += story.last.cut.empty();
+    story.last.cut.clear();
+    REQUIRE(*story.Read() == before);  // it is mended
+    REQUIRE(story.last.cut.empty());
+  }
+  REQUIRE(at_boundaries == 7);  // after the head and after each record but the last
+}
+
+TEST_CASE(
+    "a flipped bit in what was durable is an error that names file and offset, never a record") {
+  const size_t size = [] {
+    LogStory story;
+    story.Write({}, SomeRecords());
+    return story.disk.Bytes(story.newest()).size();
+  }();
+  size_t errors = 0, tails = 0;
+  for (size_t at = 0; at < size; ++at) {
+    LogStory story;
+    story.Write({}, SomeRecords());
+    story.disk.Bytes(story.newest())[at] ^= std::byte(1 << (at % 8));
+    const auto read = story.Read();
+    if (read.ok()) {
+      REQUIRE(*read == 6);  // only of the last record, for which nothing later vouches
+      REQUIRE_FALSE(story.last.cut.empty());
+      ++tails;
+    } else {
+      REQUIRE(read.status().message().find("d/log-00000000000000000001: damaged at offset ") == 0);
+      ++errors;
+    }
+  }
+  REQUIRE(tails == 64);  // the last record is a head without fields
+  REQUIRE(errors == size - tails);
+}
+
+TEST_CASE("damage in an older segment is an error, at every byte; so is a missing segment") {
+  LogStory whole(1);
+  whole.Write({}, SomeRecords());
+  const std::string path = whole.disk.Paths()[2];
+  const size_t size = whole.disk.Bytes(path).size();
+  for (size_t at = 0; at < size; ++at) {
+    LogStory flipped(1), cut(1);
+    flipped.Write({}, SomeRecords());
+    cut.Write({}, SomeRecords());
+    flipped.disk.Bytes(path)[at] ^= std::byte(0x10);
+    cut.disk.Bytes(path).resize(at);
+    REQUIRE(flipped.Read().status().code() == absl::StatusCode::kDataLoss);
+    REQUIRE(cut.Read().status().code() == absl::StatusCode::kDataLoss);
+  }
+  REQUIRE(whole.disk.Remove(path).ok());
+  REQUIRE(whole.Read().status().message().find("it ends with record 2") != std::string::npos);
+}
+
+TEST_CASE("unsynced records after a broken one are a torn tail, not damage") {
+  LogStory story;
+  story.Write({}, SomeRecords(), /*sync_every=*/100);
+  story.disk.Bytes(story.newest())[32 + 80] ^= std::byte(1);  // in the fields of the first record
+  REQUIRE(*story.Read() == 0);
+  REQUIRE(story.last.cut.find("cut ") != std::string::npos);
+}
+
+TEST_CASE("a full disk: rolled back, and written when there is room") {
+  LogStory story;
+  story.Write({}, SomeRecords());
+  const auto before = story.disk.Bytes(story.newest());
+  story.disk.space_bytes = static_cast<int64_t>(before.size()) + 70;
+  const LogRecord record = SomeRecords()[2];
+  REQUIRE(story.writer().Append(8, record).code() == absl::StatusCode::kResourceExhausted);
+  REQUIRE(story.writer().Rollback().ok());
+  REQUIRE(story.disk.Bytes(story.newest()) == before);
+  story.disk.space_bytes = 1 << 20;
+  REQUIRE(story.writer().Append(8, record).ok());
+  REQUIRE(story.writer().Sync().ok());
+  REQUIRE(story.writer().synced() == 8);
+}
+
+TEST_CASE("fields that are not a record are refused without taking memory for them") {
+  for (uint32_t type = 0; type < 9; ++type) {
+    for (const std::byte filler : {std::byte(0xff), std::byte(0x7f), std::byte(1)}) {
+      for (size_t size = 1; size < 200; ++size) {
+        const std::vector<std::byte> bytes(size, filler);
+        const auto record = DecodeRecord(type, bytes, {});
+        REQUIRE(record.status().code() == absl::StatusCode::kDataLoss);
+      }
+    }
+  }
+  const auto fields = EncodeRecord(SomeRecords()[0]);
+  for (size_t size = 0; size < fields.size(); ++size) {
+    REQUIRE_FALSE(DecodeRecord(0, std::span(fields).first(size), {}).ok());
+  }
+}
+
+}  // namespace
+}  // namespace atl::ps

@@ -1,0 +1,146 @@
+#include "paramserver/storage/snapshot.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/status.h"
+#include "paramserver/core/job_state.h"
+#include "paramserver/storage/codec.h"
+
+namespace atl::ps {
+namespace {
+
+constexpr char kMagic[9] = "ATOLLSNP";
+constexpr uint32_t kFormat = 1;
+constexpr absl::string_view kPrefix = "snapshot-";
+constexpr size_t kNameLength = 9 + 20;
+
+struct FileHead {
+  char magic[8];
+  uint32_t format;
+  uint32_t zero;
+  uint64_t head_bytes;
+  uint64_t file_bytes;
+  uint64_t head_checksum;
+  uint64_t checksum;  // of all before it
+};
+static_assert(sizeof(FileHead) == 48);
+
+uint64_t ChecksumOf(const FileHead& head) {
+  return Checksum(std::as_bytes(std::span(&head, 1)).first(sizeof(FileHead) - sizeof(uint64_t)));
+}
+
+bool IsSnapshotName(const std::string& name) {
+  return name.size() == kNameLength && name.compare(0, kPrefix.size(), kPrefix.data()) == 0 &&
+         std::all_of(name.begin() + kPrefix.size(), name.end(),
+                     [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// Takes the next tensor of `elements` from the file's rest.
+absl::StatusOr<std::shared_ptr<const TensorLease>> TakeTensor(ByteSpan& rest, int64_t elements,
+                                                              uint64_t checksum,
+                                                              absl::string_view what) {
+  if (elements <= 0 || static_cast<uint64_t>(elements) > rest.size() / sizeof(float)) {
+    return absl::DataLossError(absl::StrCat("the ", what, " are not there"));
+  }
+  const ByteSpan bytes = rest.first(static_cast<size_t>(elements) * sizeof(float));
+  rest = rest.subspan(bytes.size());
+  if (Checksum(bytes) != checksum) {
+    return absl::DataLossError(absl::StrCat("the ", what, " do not match their checksum"));
+  }
+  auto tensor = std::make_shared<SharedTensor>(elements);
+  std::memcpy(tensor->writable().data(), bytes.data(), bytes.size());
+  return std::make_shared<const TensorLease>(std::move(tensor));
+}
+
+absl::StatusOr<std::shared_ptr<const Snapshot>> Parse(ByteSpan bytes) {
+  FileHead head{};
+  if (bytes.size() < sizeof(head)) return absl::DataLossError("it is cut off");
+  std::memcpy(&head, bytes.data(), sizeof(head));
+  if (std::memcmp(head.magic, kMagic, sizeof(head.magic)) != 0 ||
+      head.checksum != ChecksumOf(head)) {
+    return absl::DataLossError("it does not begin as a snapshot");
+  }
+  if (head.format != kFormat) {
+    return absl::DataLossError(
+        absl::StrCat("it has format ", head.format, "; this is for format ", kFormat));
+  }
+  if (head.file_bytes != bytes.size()) {
+    return absl::DataLossError(
+        absl::StrCat("it has ", bytes.size(), " bytes instead of ", head.file_bytes));
+  }
+  ByteSpan rest = bytes.subspan(sizeof(head));
+  if (head.head_bytes > rest.size()) return absl::DataLossError("its head is cut off");
+  const ByteSpan fields = rest.first(head.head_bytes);
+  rest = rest.subspan(head.head_bytes);
+  if (Checksum(fields) != head.head_checksum) {
+    return absl::DataLossError("its head does not match its checksum");
+  }
+  ATOLL_ASSIGN_OR_RETURN(SnapshotHead decoded, DecodeHead(fields));
+  auto snapshot = std::make_shared<Snapshot>(std::move(decoded.snapshot));
+  ATOLL_RETURN_IF_ERROR(JobState::Check(snapshot->assignment));
+  size_t next = 0;
+  for (ShardSnapshot& shard : snapshot->shards) {
+    const int tensors = snapshot->version == kNoVersion ? 0 : snapshot->ended ? 1 : 2;
+    for (int i = 0; i < tensors; ++i) {
+      if (next >= decoded.checksums.size()) return absl::DataLossError("a checksum is missing");
+      ATOLL_ASSIGN_OR_RETURN((i == 0 ? shard.theta : shard.velocity),
+                             TakeTensor(rest, shard.shard.elements, decoded.checksums[next++],
+                                        absl::StrCat(i == 0 ? "parameters" : "momenta",
+                                                     " of shard ", shard.shard.shard)));
+    }
+  }
+  if (!rest.empty()) return absl::DataLossError("it has bytes that belong to nothing");
+  return snapshot;
+}
+
+}  // namespace
+
+absl::Status WriteSnapshotFile(Files& files, const std::string& folder, const Snapshot& snapshot) {
+  SnapshotHead head{snapshot, {}};
+  std::vector<ByteSpan> pieces(2);
+  for (const ShardSnapshot& shard : snapshot.shards) {
+    for (const auto& tensor : {shard.theta, shard.velocity}) {
+      if (tensor == nullptr) continue;
+      pieces.push_back(std::as_bytes(tensor->values()));
+      head.checksums.push_back(Checksum(pieces.back()));
+    }
+  }
+  const std::vector<std::byte> fields = EncodeHead(head);
+  FileHead first{{}, kFormat, 0, fields.size(), 0, Checksum(fields), 0};
+  std::memcpy(first.magic, kMagic, sizeof(first.magic));
+  pieces[0] = std::as_bytes(std::span(&first, 1));
+  pieces[1] = fields;
+  for (const ByteSpan piece : pieces) first.file_bytes += piece.size();
+  first.checksum = ChecksumOf(first);
+
+  const std::string name = absl::StrFormat("%s%020d", kPrefix, snapshot.last_sequence);
+  ATOLL_RETURN_IF_ERROR(files.MakeFolder(folder));
+  ATOLL_RETURN_IF_ERROR(WriteFileAtomically(files, folder + "/" + name, pieces));
+  ATOLL_ASSIGN_OR_RETURN(const auto paths, ListSnapshots(files, folder));
+  for (size_t i = 2; i < paths.size(); ++i) ATOLL_RETURN_IF_ERROR(files.Remove(paths[i]));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> ListSnapshots(Files& files, const std::string& folder) {
+  ATOLL_ASSIGN_OR_RETURN(const auto names, files.List(folder));
+  std::vector<std::string> paths;
+  for (const std::string& name : names) {
+    if (IsSnapshotName(name)) paths.push_back(folder + "/" + name);
+  }
+  std::reverse(paths.begin(), paths.end());
+  return paths;
+}
+
+absl::StatusOr<std::shared_ptr<const Snapshot>> ReadSnapshotFile(Files& files,
+                                                                 const std::string& path,
+                                                                 int64_t bytes_max) {
+  ATOLL_ASSIGN_OR_RETURN(const auto bytes, files.Read(path, bytes_max));
+  auto snapshot = Parse(bytes);
+  if (!snapshot.ok()) return Annotate(snapshot.status(), absl::StrCat(path, ": damaged"));
+  return snapshot;
+}
+
+}  // namespace atl::ps

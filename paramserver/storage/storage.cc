@@ -1,0 +1,203 @@
+#include "paramserver/storage/storage.h"
+
+#include <chrono>
+#include <utility>
+
+#include "common/status.h"
+#include "paramserver/storage/snapshot.h"
+
+namespace atl::ps {
+namespace {
+
+constexpr std::chrono::seconds kRetry(1);  // after a failed write
+
+std::string JobsFolder(const std::string& state_folder) { return state_folder + "/jobs"; }
+
+// The newest snapshot that can be read; null if there is none. Damaged ones are put aside.
+absl::StatusOr<std::shared_ptr<const Snapshot>> NewestSnapshot(Files& files,
+                                                               const std::string& folder,
+                                                               std::vector<std::string>& notes) {
+  ATOLL_ASSIGN_OR_RETURN(const auto paths, ListSnapshots(files, folder));
+  for (const std::string& path : paths) {
+    auto snapshot = ReadSnapshotFile(files, path);
+    if (snapshot.ok()) return *std::move(snapshot);
+    if (snapshot.status().code() != absl::StatusCode::kDataLoss) return snapshot.status();
+    notes.push_back(absl::StrCat(snapshot.status().message(), "; kept as ", path,
+                                 ".damaged, going on from the one before it"));
+    ATOLL_RETURN_IF_ERROR(files.Rename(path, path + ".damaged"));
+    ATOLL_RETURN_IF_ERROR(files.SyncFolder(folder));
+  }
+  return nullptr;
+}
+
+absl::StatusOr<RecoveredJob> RecoverJob(Files& files, const std::string& folder, const JobId& job,
+                                        const LogOptions& options, ThreadPool* pool,
+                                        RecoveredState& state) {
+  ATOLL_ASSIGN_OR_RETURN(const auto snapshot, NewestSnapshot(files, folder, state.notes));
+  if (snapshot != nullptr && snapshot->job != job) {
+    return absl::DataLossError(absl::StrCat(folder, ": its snapshot is of job ", snapshot->job));
+  }
+  JobReplay replay(job, snapshot, pool);
+  const LogSequence from = snapshot == nullptr ? 1 : snapshot->replay_from;
+  ATOLL_ASSIGN_OR_RETURN(
+      const LogEnd end,
+      ReadLog(files, folder, from, options, [&](LogSequence sequence, const LogRecord& record) {
+        return replay.Add(sequence, record);
+      }));
+  if (!end.cut.empty()) state.notes.push_back(end.cut);
+  auto recovered = std::move(replay).Finish();
+  if (!recovered.ok()) return Annotate(recovered.status(), folder);
+  state.logs[job] = end;
+  return recovered;
+}
+
+}  // namespace
+
+absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& state_folder,
+                                            const LogOptions& options, ThreadPool* pool) {
+  RecoveredState state;
+  ATOLL_ASSIGN_OR_RETURN(const auto names, files.List(JobsFolder(state_folder)));
+  for (const std::string& job : names) {
+    auto recovered =
+        RecoverJob(files, JobsFolder(state_folder) + "/" + job, job, options, pool, state);
+    if (!recovered.ok()) {
+      state.notes.push_back(std::string(recovered.status().message()));
+      RecoveredJob& damaged = state.jobs.emplace_back();
+      damaged.job = job;
+      damaged.damage = std::string(recovered.status().message());
+    } else if (recovered->state->assigned()) {
+      state.jobs.push_back(*std::move(recovered));
+    }
+  }
+  return state;
+}
+
+Storage::Storage(Files* files, std::string state_folder, const RecoveredState& recovered,
+                 LogOptions options)
+    : files_(files), jobs_folder_(JobsFolder(state_folder)), options_(options) {
+  for (const auto& [job, end] : recovered.logs) {
+    jobs_[job].log = std::make_unique<LogWriter>(files_, FolderOfJob(job), end, options_);
+  }
+}
+
+Storage::JobDisk& Storage::DiskOf(const JobId& job) {
+  JobDisk& disk = jobs_[job];
+  if (disk.log == nullptr) {
+    disk.log = std::make_unique<LogWriter>(files_, FolderOfJob(job), LogEnd{}, options_);
+  }
+  return disk;
+}
+
+void Storage::Add(AppendLog append) { DiskOf(append.job).unsynced.push_back(std::move(append)); }
+
+void Storage::Add(WriteSnapshot write) {
+  DiskOf(write.snapshot->job).snapshot = std::move(write.snapshot);
+}
+
+void Storage::Add(TruncateLog truncate) { DiskOf(truncate.job).keep_from = truncate.keep_from; }
+
+absl::Status Storage::WriteLog(JobDisk& disk) {
+  if (disk.needs_rollback) ATOLL_RETURN_IF_ERROR(disk.log->Rollback());
+  disk.needs_rollback = true;
+  for (const AppendLog& append : disk.unsynced) {
+    ATOLL_RETURN_IF_ERROR(disk.log->Append(append.sequence, append.record));
+  }
+  ATOLL_RETURN_IF_ERROR(disk.log->Sync());
+  disk.needs_rollback = false;
+  disk.unsynced.clear();
+  return absl::OkStatus();
+}
+
+std::vector<Event> Storage::Work() {
+  std::vector<Event> events;
+  for (auto& [job, disk] : jobs_) {
+    if (disk.unsynced.empty()) continue;
+    if (const absl::Status status = WriteLog(disk); !status.ok()) {
+      events.push_back(LogFailed{job, std::string(status.message())});
+    } else {
+      events.push_back(LogSynced{job, disk.log->synced()});
+    }
+  }
+  for (auto& [job, disk] : jobs_) {
+    // A snapshot must not be ahead of the log.
+    if (disk.snapshot != nullptr && disk.log->synced() >= disk.snapshot->last_sequence) {
+      const auto snapshot = std::exchange(disk.snapshot, nullptr);
+      events.push_back(SnapshotDone{job, snapshot->version,
+                                    WriteSnapshotFile(*files_, FolderOfJob(job), *snapshot)});
+    }
+    // A failure leaves old segments behind; the next truncation takes them too.
+    if (disk.keep_from != 0) (void)disk.log->Truncate(std::exchange(disk.keep_from, 0));
+  }
+  return events;
+}
+
+bool Storage::idle() const {
+  for (const auto& [job, disk] : jobs_) {
+    if (!disk.unsynced.empty() || disk.snapshot != nullptr) return false;
+  }
+  return true;
+}
+
+int64_t Storage::log_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [job, disk] : jobs_) bytes += disk.log->bytes();
+  return bytes;
+}
+
+StorageThread::StorageThread(std::unique_ptr<Storage> storage, std::function<void(Event)> post)
+    : storage_(std::move(storage)), post_(std::move(post)), thread_([this] { Run(); }) {}
+
+StorageThread::~StorageThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void StorageThread::Add(Actions& actions) {
+  if (actions.log.empty() && actions.snapshots.empty() && actions.truncations.empty()) return;
+  const auto move_to = [](auto& from, auto& to) {
+    for (auto& each : from) to.push_back(std::move(each));
+    from.clear();
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    move_to(actions.log, log_);
+    move_to(actions.snapshots, snapshots_);
+    move_to(actions.truncations, truncations_);
+  }
+  changed_.notify_one();
+}
+
+void StorageThread::Run() {
+  for (bool stop = false; !stop;) {
+    std::vector<AppendLog> log;
+    std::vector<WriteSnapshot> snapshots;
+    std::vector<TruncateLog> truncations;
+    {
+      std::unique_lock lock(mutex_);
+      const auto more = [this] {
+        return stop_ || !log_.empty() || !snapshots_.empty() || !truncations_.empty();
+      };
+      if (storage_->idle()) {
+        changed_.wait(lock, more);
+      } else {
+        changed_.wait_for(lock, kRetry, [this] { return stop_; });
+      }
+      stop = stop_;
+      log.swap(log_);
+      snapshots.swap(snapshots_);
+      truncations.swap(truncations_);
+    }
+    for (AppendLog& append : log) storage_->Add(std::move(append));
+    for (WriteSnapshot& write : snapshots) storage_->Add(std::move(write));
+    for (TruncateLog& truncate : truncations) storage_->Add(truncate);
+    std::vector<Event> events = storage_->Work();
+    log_bytes_ = storage_->log_bytes();
+    for (Event& event : events) post_(std::move(event));
+  }
+}
+
+}  // namespace atl::ps

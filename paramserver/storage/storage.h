@@ -1,0 +1,107 @@
+// Makes durable what the core asks for, and finds it again after a restart.
+//
+//   STATE/jobs/<job>/log-*, snapshot-*
+//
+// `Storage` does the work when told to, on the caller's thread; StorageThread runs it beside the
+// event loop. A job whose disk is full or failing is tried again later; others go on.
+
+#ifndef ATOLL_PARAMSERVER_STORAGE_STORAGE_H_
+#define ATOLL_PARAMSERVER_STORAGE_STORAGE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/files.h"
+#include "paramserver/core/core.h"
+#include "paramserver/storage/log.h"
+
+namespace atl::ps {
+
+// What the state folder holds.
+struct RecoveredState {
+  std::vector<RecoveredJob> jobs;
+  std::vector<std::string> notes;  // what was cut off, what was damaged and how it was mended
+  std::map<JobId, LogEnd> logs;
+};
+
+// Damage of a job is in its RecoveredJob; an error is about the folder as a whole. Changes the
+// folder where it must: torn tails are cut, damaged snapshots are put aside (*.damaged).
+absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& state_folder,
+                                            const LogOptions& options, ThreadPool* pool);
+
+// One thread.
+class Storage {
+ public:
+  Storage(Files* files, std::string state_folder, const RecoveredState& recovered,
+          LogOptions options);
+
+  void Add(AppendLog append);
+  void Add(WriteSnapshot write);
+  void Add(TruncateLog truncate);
+
+  // Does what was added, with one sync a job; what fails stays for the next call. Returns what to
+  // tell the core.
+  std::vector<Event> Work();
+  bool idle() const;
+  int64_t log_bytes() const;
+
+ private:
+  struct JobDisk {
+    std::unique_ptr<LogWriter> log;
+    std::deque<AppendLog> unsynced;
+    bool needs_rollback = false;
+    std::shared_ptr<const Snapshot> snapshot;
+    LogSequence keep_from = 0;
+  };
+
+  JobDisk& DiskOf(const JobId& job);
+  std::string FolderOfJob(const JobId& job) const { return jobs_folder_ + "/" + job; }
+  absl::Status WriteLog(JobDisk& disk);
+
+  Files* const files_;
+  const std::string jobs_folder_;
+  const LogOptions options_;
+  std::map<JobId, JobDisk> jobs_;
+};
+
+// Runs a Storage on a thread of its own. What is added while it syncs is synced together.
+class StorageThread {
+ public:
+  // `post` is called on the storage's thread for every event and must not wait for that thread.
+  StorageThread(std::unique_ptr<Storage> storage, std::function<void(Event)> post);
+  // Finishes what was added before, once; what fails then is not durable and was not promised.
+  ~StorageThread();
+  StorageThread(const StorageThread&) = delete;
+  StorageThread& operator=(const StorageThread&) = delete;
+
+  // Takes the storage's part out of the actions. Never waits: what is queued is bounded by the
+  // memory that the core grants to staged pushes. Thread-safe.
+  void Add(Actions& actions);
+  int64_t log_bytes() const { return log_bytes_; }
+
+ private:
+  void Run();
+
+  const std::unique_ptr<Storage> storage_;  // used by thread_ alone
+  const std::function<void(Event)> post_;
+  std::atomic<int64_t> log_bytes_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<AppendLog> log_;  // these four are guarded by mutex_
+  std::vector<WriteSnapshot> snapshots_;
+  std::vector<TruncateLog> truncations_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace atl::ps
+
+#endif  // ATOLL_PARAMSERVER_STORAGE_STORAGE_H_

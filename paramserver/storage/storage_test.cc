@@ -1,0 +1,309 @@
+#include "paramserver/storage/storage.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <set>
+
+#include "common/files_simulated.h"
+#include "paramserver/storage/snapshot.h"
+
+namespace atl::ps {
+namespace {
+
+const JobId kJob = "job-1";
+const std::vector<OwnedShard> kShards = {{0, 0, 5}, {1, 1, 3}};
+const ContributionId kInitial{0, 1, 1, kNoVersion};
+constexpr Version kRounds = 7;
+
+// A server on a simulated disk, and a coordinator and workers who ask again until they have got
+// what they want, as the real ones do. All rounds are decided beforehand, so every story that gets
+// to the end must end with the same bits.
+class DiskStory {
+ public:
+  explicit DiskStory(uint64_t seed) : disk(seed) { Start(); }
+
+  // Goes on until `rounds` are applied or the disk dies.
+  void Run(Version rounds) {
+    for (int turn = 0; turn < 100 && !dead() && core_->version(kJob) < rounds; ++turn) {
+      Says(AssignShards{kJob, kShards, 0.5, 0.9, /*snapshot_every_rounds=*/2});
+      const Version base = core_->version(kJob);
+      const std::vector<RoundTerm> terms = Terms(base + 1);
+      for (const RoundTerm& term : terms) PushAll(term.contribution);
+      Work();
+      if (!AllStaged(terms)) continue;
+      decided_ = base + 1;
+      Says(CommitRound{kJob, base + 1, terms, {}});
+      Work();
+    }
+  }
+
+  // The daemon and the machine die; the disk comes back as it may, and the daemon starts.
+  void Crash() {
+    core_.reset();
+    storage_.reset();
+    disk.Restart();
+    Start();
+    CheckPromises();
+  }
+
+  void Start() {
+    auto recovered = RecoverState(disk, "s", {200, 1 << 20}, &pool_);
+    REQUIRE(recovered.ok());
+    notes = recovered->notes;
+    storage_ = std::make_unique<Storage>(&disk, "s", *recovered, LogOptions{200, 1 << 20});
+    for (const RecoveredJob& job : recovered->jobs) {
+      INFO(job.damage);
+      REQUIRE(job.damage.empty());
+    }
+    core_ = std::make_unique<ServerCore>(ServerOptions{"ps-1", ++incarnation_, "t", "e", 1 << 20},
+                                         std::move(recovered->jobs), &pool_);
+    hello_.reset();
+    Do(ConnectionUp{});
+    Says(Welcome{});
+  }
+
+  bool dead() const { return disk.operations >= disk.die_at; }
+  std::vector<float> Theta() const {
+    std::vector<float> all;
+    for (const OwnedShard& shard : kShards) {
+      for (const float value : core_->Parameters(kJob, shard.shard)) all.push_back(value);
+    }
+    return all;
+  }
+  Version version() const { return core_->version(kJob); }
+
+  void Work() {
+    for (const Event& event : storage_->Work()) Do(event);
+  }
+  void PushAll(const ContributionId& by) {
+    for (const OwnedShard& shard : kShards) {
+      Rng rng(static_cast<uint64_t>(10 * by.base_version + by.island + 100),
+              static_cast<uint64_t>(shard.shard));
+      auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(shard.elements));
+      for (float& value : *values) value = static_cast<float>(rng.Normal());
+      Do(PushArrived{{kJob, by.island, by.generation, by.incarnation, by.base_version, shard.shard},
+                     Encoding::kFloat32,
+                     {values, std::as_bytes(std::span(*values))},
+                     ++token_});
+    }
+  }
+  void Says(ToServerMessage message) {
+    Do(FromCoordinator{{"ps-1", incarnation_, 1, std::move(message)}});
+  }
+  template <class Message>
+  std::vector<Message> Told() {
+    std::vector<Message> found;
+    for (const ServerMessage& message : std::exchange(told_, {})) {
+      if (const auto* m = std::get_if<Message>(&message)) found.push_back(*m);
+    }
+    return found;
+  }
+
+  SimulatedFiles disk;
+  std::vector<std::string> notes;
+
+ private:
+  static std::vector<RoundTerm> Terms(Version version) {
+    if (version == 0) return {{kInitial, 1.0}};
+    return {{{0, 1, 1, version - 1}, 0.75}, {{1, 1, 1, version - 1}, 0.25}};
+  }
+  bool AllStaged(const std::vector<RoundTerm>& terms) const {
+    for (const RoundTerm& term : terms) {
+      for (const OwnedShard& shard : kShards) {
+        const ContributionId& by = term.contribution;
+        if (!staged_.contains(
+                {kJob, by.island, by.generation, by.incarnation, by.base_version, shard.shard})) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+  // N1: what the coordinator was told is there after the crash.
+  void CheckPromises() {
+    REQUIRE(version() >= applied_);
+    REQUIRE(version() <= decided_);
+    if (!hello_ || hello_->jobs.empty()) {
+      REQUIRE(staged_.empty());
+      return;
+    }
+    const auto& held = hello_->jobs[0].staged;
+    for (const PushId& push : staged_) {
+      if (push.base_version + 1 <= version()) continue;  // applied
+      REQUIRE(std::find(held.begin(), held.end(), push) != held.end());
+    }
+  }
+  void Do(const Event& event) {
+    Actions actions = core_->Step(Instant(std::chrono::seconds(1)), event);
+    for (AppendLog& append : actions.log) storage_->Add(std::move(append));
+    for (WriteSnapshot& write : actions.snapshots) storage_->Add(std::move(write));
+    for (TruncateLog& truncate : actions.truncations) storage_->Add(truncate);
+    for (const ServerMessage& message : actions.to_coordinator) {
+      told_.push_back(message);
+      if (const auto* staged = std::get_if<PushStaged>(&message)) staged_.insert(staged->push);
+      if (const auto* applied = std::get_if<RoundApplied>(&message)) {
+        applied_ = std::max(applied_, applied->version);
+      }
+      if (const auto* hello = std::get_if<ServerHello>(&message)) {
+        hello_ = *hello;
+        for (const HeldJob& job : hello->jobs) {
+          staged_.insert(job.staged.begin(), job.staged.end());
+        }
+      }
+    }
+  }
+
+  ThreadPool pool_{1};
+  std::unique_ptr<Storage> storage_;
+  std::unique_ptr<ServerCore> core_;
+  Incarnation incarnation_ = 0;
+  Token token_ = 0;
+  std::set<PushId> staged_;  // of which the coordinator was told
+  Version applied_ = kNoVersion, decided_ = kNoVersion;
+  std::optional<ServerHello> hello_;
+  std::vector<ServerMessage> told_;
+};
+
+TEST_CASE(
+    "killed at any operation of the disk, the server loses nothing and ends with the same bits") {
+  DiskStory uncrashed(0);
+  uncrashed.Run(kRounds);
+  REQUIRE(uncrashed.version() == kRounds);
+  const std::vector<float> expected = uncrashed.Theta();
+  const int64_t operations = uncrashed.disk.operations;
+  REQUIRE(operations > 150);
+  for (int64_t die_at = 1; die_at <= operations; ++die_at) {
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      INFO("die_at " << die_at << " seed " << seed);
+      DiskStory story(seed);
+      story.disk.die_at = die_at;
+      story.Run(kRounds);
+      story.Crash();
+      // And once more, while it recovers or soon after.
+      Rng rng(seed, static_cast<uint64_t>(die_at));
+      story.disk.die_at = story.disk.operations + 1 + static_cast<int64_t>(rng.Below(20));
+      story.Run(kRounds);
+      story.Crash();
+      story.Run(kRounds);
+      REQUIRE(story.version() == kRounds);
+      REQUIRE(story.Theta() == expected);
+    }
+  }
+}
+
+TEST_CASE("a damaged newest snapshot, at any byte, is put aside; the one before it does") {
+  DiskStory whole(0);
+  whole.Run(kRounds);
+  const std::vector<float> expected = whole.Theta();
+  const auto snapshots = ListSnapshots(whole.disk, "s/jobs/job-1");
+  REQUIRE(snapshots->size() == 2);
+  const std::string newest = snapshots->front();
+  const size_t size = whole.disk.Bytes(newest).size();
+  for (size_t at = 0; at < 2 * size; ++at) {
+    DiskStory story(0);
+    story.Run(kRounds);
+    auto& bytes = story.disk.Bytes(newest);
+    if (at < size) {
+      bytes[at] ^= std::byte(1 << (at % 8));
+    } else {
+      bytes.resize(at - size);
+    }
+    REQUIRE(ReadSnapshotFile(story.disk, newest).status().code() == absl::StatusCode::kDataLoss);
+    if (at % 16 != 0) continue;
+    story.Start();
+    REQUIRE(story.notes.size() == 1);
+    REQUIRE(story.notes[0].find(newest + ": damaged: ") == 0);
+    REQUIRE(story.Theta() == expected);
+    story.Run(kRounds + 4);  // later snapshots take its place
+    story.Crash();
+    REQUIRE(story.version() == kRounds + 4);
+  }
+}
+
+TEST_CASE(
+    "a full disk: a fault says so, nothing is acknowledged, and it goes on when there is room") {
+  DiskStory story(0);
+  story.Run(2);
+  story.Told<PushStaged>();
+  story.disk.space_bytes = 0;
+  story.PushAll({0, 1, 1, 2});
+  story.Work();
+  const auto faults = story.Told<ServerFault>();
+  REQUIRE(faults.size() == 1);
+  REQUIRE(faults[0].reason.find("no space left") != std::string::npos);
+  REQUIRE(story.Told<PushStaged>().empty());
+  story.Work();
+  story.disk.space_bytes = 1 << 20;
+  story.Work();
+  REQUIRE(story.Told<PushStaged>().size() == 2);
+  story.Run(5);
+  REQUIRE(story.version() == 5);
+}
+
+TEST_CASE("damage to one job's log is that job's fault and names the place; others are served") {
+  DiskStory story(0);
+  story.Run(1);
+  SimulatedFiles& disk = story.disk;
+  const auto copy = disk.Paths();
+  ThreadPool pool(1);
+  for (const std::string& path : copy) {
+    auto file = disk.OpenAppend("s/jobs/job-2/" + path.substr(path.rfind('/') + 1));
+    std::vector<std::byte> bytes = disk.Bytes(path);
+    if (path == copy.front()) bytes[40] ^= std::byte(1);
+    const ByteSpan piece = bytes;
+    REQUIRE((*file)->Append(std::span(&piece, 1)).ok());
+  }
+  auto recovered = RecoverState(disk, "s", {200, 1 << 20}, &pool);
+  REQUIRE(recovered->jobs.size() == 2);
+  REQUIRE(recovered->jobs[0].damage.empty());
+  REQUIRE(recovered->jobs[1].damage.find("s/jobs/job-2/log-00000000000000000001: damaged at "
+                                         "offset 32") == 0);
+  ServerCore core({"ps-1", 1, "t", "e", 1 << 20}, std::move(recovered->jobs), &pool);
+  REQUIRE(core.version("job-1") == 1);
+  core.Step({}, ConnectionUp{});
+  const Actions actions =
+      core.Step({}, FromCoordinator{{"ps-1", 1, 1, AssignShards{"job-2", kShards, 0.5, 0.9, 2}}});
+  REQUIRE(std::get<ServerFault>(actions.to_coordinator.at(0)).job == "job-2");
+}
+
+TEST_CASE("on a real disk, with the storage's own thread") {
+  std::string folder = "/tmp/atoll-storage-XXXXXX";
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const int pushes = 200;
+  {
+    std::mutex mutex;
+    std::condition_variable changed;
+    LogSequence synced = 0;
+    int events = 0;
+    StorageThread thread(
+        std::make_unique<Storage>(&RealFiles(), folder, RecoveredState{}, LogOptions{}),
+        [&](Event event) {
+          const std::lock_guard lock(mutex);
+          synced = std::get<LogSynced>(event).sequence;
+          ++events;
+          changed.notify_all();
+        });
+    auto values = std::make_shared<std::vector<float>>(3);
+    LogSequence next = 1;
+    Actions first;
+    first.log.push_back({kJob, next++, AssignedRecord{1, {kJob, kShards, 0.5, 0.9, 2}}});
+    thread.Add(first);
+    for (int i = 0; i < pushes; ++i) {
+      Actions actions;
+      actions.log.push_back({kJob, next++,
+                             PushedRecord{{kJob, 0, 1, 1, i, 1},
+                                          Encoding::kFloat32,
+                                          {values, std::as_bytes(std::span(*values))}}});
+      thread.Add(actions);
+    }
+    std::unique_lock lock(mutex);
+    REQUIRE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return synced == next - 1; }));
+    REQUIRE(events <= pushes + 1);
+  }
+  ThreadPool pool(1);
+  const auto recovered = RecoverState(RealFiles(), folder, {}, &pool);
+  REQUIRE(recovered->jobs.at(0).state->Staged().size() == pushes);
+}
+
+}  // namespace
+}  // namespace atl::ps
