@@ -29,10 +29,10 @@
 
 #include "absl/status/status.h"
 #include "common/ids.h"
+#include "common/net/tensor_types.h"
 #include "common/protocol/control.h"
 #include "common/time.h"
 #include "kernels/thread_pool.h"
-#include "paramserver/core/answers.h"
 #include "paramserver/core/job_state.h"
 #include "paramserver/core/push_gate.h"
 #include "paramserver/core/records.h"
@@ -175,6 +175,9 @@ class ServerCore {
 
   Actions Step(Instant now, const Event& event);
 
+  // Where the tensor link came to listen. Before the first ConnectionUp.
+  void SetEndpoint(std::string endpoint) { options_.endpoint = std::move(endpoint); }
+
   // What the tensor link asks before it takes memory for a push. Thread-safe; may outlive the core.
   std::shared_ptr<const PushGate> gate() const { return gate_; }
 
@@ -257,7 +260,7 @@ class ServerCore {
   void SendDue(Turn& turn);
   Instant NextDeadline() const;
 
-  const ServerOptions options_;
+  ServerOptions options_;
   ThreadPool* const pool_;
   const std::shared_ptr<PushGate> gate_;
   std::map<JobId, Job> jobs_;

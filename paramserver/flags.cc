@@ -1,0 +1,118 @@
+#include "paramserver/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/files.h"
+#include "common/logging.h"
+#include "common/protocol/wire.h"
+#include "common/status.h"
+
+namespace atl::ps {
+namespace {
+
+// The file's lines that are not empty and no comments.
+absl::StatusOr<std::vector<std::string>> ReadLines(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const auto bytes, RealFiles().Read(path, 1 << 20));
+  const absl::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::vector<std::string> lines;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (!line.empty() && line.front() != '#') lines.emplace_back(line);
+  }
+  return lines;
+}
+
+absl::Status ReadKeys(const std::string& key_path, const std::string& clients_path,
+                      ServerSecurity* security) {
+  if (key_path.empty() != clients_path.empty()) {
+    return absl::InvalidArgumentError("--curve-key and --curve-clients go together");
+  }
+  if (key_path.empty()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const auto key, ReadLines(key_path));
+  if (key.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--curve-key ", key_path, ": ", key.size(),
+                                                   " lines; one secret key is expected"));
+  }
+  auto public_key = PublicKeyOf(key[0]);
+  if (!public_key.ok()) return Annotate(public_key.status(), absl::StrCat("--curve-key ", key_path));
+  security->keys = {*public_key, key[0]};
+  ATOLL_ASSIGN_OR_RETURN(security->allowed_client_keys, ReadLines(clients_path));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
+  absl::string_view digits = text;
+  int shift = 0;
+  for (const auto& [unit, bits] : {std::pair("KiB", 10), {"MiB", 20}, {"GiB", 30}, {"TiB", 40}}) {
+    if (absl::ConsumeSuffix(&digits, unit)) shift = bits;
+  }
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(digits, &number) || number < 1 ||
+      number > (std::numeric_limits<int64_t>::max() >> shift)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is no number of bytes; write 4GiB, 512MiB or 65536"));
+  }
+  return number << shift;
+}
+
+ParsedFlags ParseFlags(int argc, const char* const* argv) {
+  CLI::App app("atoll-paramserver: holds shards of the global model and applies outer rounds");
+  DaemonOptions options;
+  options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+  std::string memory = "4GiB", curve_key, curve_clients, log_level = "info";
+  app.add_option("--coordinator", options.coordinator, "its address, HOST:PORT")->required();
+  app.add_option("--name", options.name, "unique among the parameter servers")->required();
+  app.add_option("--state-dir", options.state_folder, "folder of logs and snapshots")->required();
+  app.add_option("--listen", options.listen, "tensor link, tcp://ADDRESS:PORT; port 0: any free one")
+      ->capture_default_str();
+  app.add_option("--advertise", options.advertise,
+                 "tcp://HOST:PORT where workers reach it, if not where it listens");
+  app.add_option("--memory-bytes", memory, "for parameters, momentum and pushes, like 4GiB")
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "for arithmetic")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256));
+  app.add_option("--io-threads", options.io_threads, "of the tensor link")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  app.add_option("--curve-key", curve_key, "file with this server's secret CURVE key (Z85)");
+  app.add_option("--curve-clients", curve_clients,
+                 "file with the public keys of workers that may connect, one a line");
+  app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  AddTlsFlags(app, &options.tls);
+
+  ParsedFlags parsed;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_code = app.exit(error) == 0 ? 0 : 2;
+    return parsed;
+  }
+  options.security.allow_plaintext_beyond_loopback = options.tls.insecure;
+  const auto bytes = ParseBytes(memory);
+  absl::Status status = Annotate(bytes.status(), "--memory-bytes");
+  if (status.ok()) status = Annotate(CheckNodeName(options.name), "--name");
+  if (status.ok()) status = SetLogLevel(log_level);
+  if (status.ok()) status = ReadKeys(curve_key, curve_clients, &options.security);
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    return parsed;
+  }
+  options.memory_bytes = *bytes;
+  parsed.options = std::move(options);
+  return parsed;
+}
+
+}  // namespace atl::ps

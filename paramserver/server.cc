@@ -1,0 +1,165 @@
+#include "paramserver/server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "common/files.h"
+#include "common/logging.h"
+
+namespace atl::ps {
+namespace {
+
+constexpr char kPart[] = "server";
+constexpr char kSoftwareVersion[] = "0.1.0";
+
+int64_t AssemblyBytes(int64_t memory_bytes) {
+  return std::min<int64_t>(memory_bytes / 4, int64_t{1} << 30);
+}
+
+bool IsWildcard(absl::string_view endpoint) {
+  return absl::StartsWith(endpoint, "tcp://0.0.0.0:") || absl::StartsWith(endpoint, "tcp://*:") ||
+         absl::StartsWith(endpoint, "tcp://[::]:");
+}
+
+}  // namespace
+
+Daemon::Daemon(DaemonOptions options)
+    : options_(std::move(options)), pool_(std::max(1, options_.threads)) {}
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(DaemonOptions options) {
+  auto daemon = std::unique_ptr<Daemon>(new Daemon(std::move(options)));
+  ATOLL_RETURN_IF_ERROR(daemon->Start());
+  return daemon;
+}
+
+absl::Status Daemon::Start() {
+  if (IsWildcard(options_.listen) && options_.advertise.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen ", options_.listen,
+                     " is every address: say by --advertise at which one workers reach it"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(folder_, StateFolder::Open(options_.state_folder));
+  ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, folder_->NextIncarnation());
+  const LogOptions log_options;
+  ATOLL_ASSIGN_OR_RETURN(RecoveredState recovered,
+                         RecoverState(RealFiles(), options_.state_folder, log_options, &pool_));
+  for (const std::string& note : recovered.notes) LogWarning("storage", note);
+  for (const RecoveredJob& job : recovered.jobs) {
+    if (job.state == nullptr) continue;
+    LogInfo("storage", "recovered job ", job.job, " at version ", job.state->version(), " with ",
+            job.state->Staged().size(), " staged pushes");
+  }
+  auto storage =
+      std::make_unique<Storage>(&RealFiles(), options_.state_folder, recovered, log_options);
+  core_ = std::make_unique<ServerCore>(
+      ServerOptions{options_.name, incarnation, kSoftwareVersion, "",
+                    options_.memory_bytes - AssemblyBytes(options_.memory_bytes)},
+      std::move(recovered.jobs), &pool_);
+  gate_ = core_->gate();
+  storage_ = std::make_unique<StorageThread>(
+      std::move(storage), [this](Event event) { loop_.Post(std::move(event)); });
+  // From here on threads of others may call.
+  ATOLL_RETURN_IF_ERROR(Listen());
+  core_->SetEndpoint(endpoint_);
+  return Attach(incarnation);
+}
+
+absl::Status Daemon::Listen() {
+  TensorServerOptions options;
+  options.endpoint = options_.listen;
+  if (absl::EndsWith(options.endpoint, ":0")) {
+    options.endpoint.replace(options.endpoint.size() - 1, 1, "*");  // ZeroMQ's word for any
+  }
+  options.security = options_.security;
+  options.io_threads = options_.io_threads;
+  options.assembly_bytes_max = AssemblyBytes(options_.memory_bytes);
+  options.push_bytes_max = options.assembly_bytes_max;
+  options.idle_buffer_bytes_max = options.assembly_bytes_max;
+  ATOLL_ASSIGN_OR_RETURN(link_, TensorServer::Create(options, this));
+  endpoint_ = options_.advertise.empty() ? link_->endpoint() : options_.advertise;
+  LogInfo(kPart, "tensor link listens at ", link_->endpoint(), ", advertised as ", endpoint_);
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::Attach(Incarnation incarnation) {
+  AttachOptions options;
+  options.coordinator = options_.coordinator;
+  options.tls = options_.tls;
+  options.name = options_.name;
+  options.incarnation = incarnation;
+  options.max_queued = 1 << 16;
+  auto attach = ServerAttach::Open(options, [this](ServerAttach::Event event) {
+    if (std::holds_alternative<AttachOpened>(event)) {
+      LogInfo(kPart, "attached to the coordinator at ", options_.coordinator);
+      loop_.Post(ConnectionUp{});
+    } else if (const auto* lost = std::get_if<AttachLost>(&event)) {
+      LogWarning(kPart, "no coordinator at ", options_.coordinator, ": ", lost->reason);
+      loop_.Post(ConnectionDown{});
+    } else {
+      loop_.Post(FromCoordinator{std::get<ToServer>(std::move(event))});
+    }
+  });
+  ATOLL_RETURN_IF_ERROR(attach.status());
+  attach_ = *std::move(attach);
+  return absl::OkStatus();
+}
+
+Daemon::~Daemon() {
+  loop_.Stop();  // whoever waits to post goes on
+  if (attach_ != nullptr) attach_->Close(std::chrono::seconds(1));
+  link_.reset();
+  storage_.reset();
+}
+
+absl::Status Daemon::Run() {
+  loop_.Run([this](Instant now, std::optional<Event> event) { return Step(now, std::move(event)); });
+  return outcome_;
+}
+
+Instant Daemon::Step(Instant now, std::optional<Event> event) {
+  if (!event) {
+    const LinkCounters counters = link_->counters();
+    event = Tick{storage_->log_bytes(), counters.payload_bytes_received,
+                 counters.payload_bytes_sent};
+  }
+  Actions actions = core_->Step(now, *event);
+  event.reset();  // may hold the last reference to a push's bytes
+  storage_->Add(actions);
+  for (ServerMessage& message : actions.to_coordinator) attach_->Send(std::move(message));
+  for (AcknowledgePush& answer : actions.pushes) {
+    link_->AcknowledgePush({answer.token}, answer.status, std::move(answer.reason));
+  }
+  for (ReplyPull& reply : actions.replies) {
+    link_->ReplyPull({reply.token}, reply.version, reply.values, std::move(reply.owner));
+  }
+  for (RefusePull& refusal : actions.refusals) {
+    link_->RefusePull({refusal.token}, refusal.refusal, refusal.current,
+                      std::move(refusal.reason));
+  }
+  for (const std::string& note : actions.notes) LogInfo(kPart, note);
+  if (actions.stop) {
+    outcome_ = absl::FailedPreconditionError(
+        absl::StrCat("the coordinator at ", options_.coordinator, " refuses: ", *actions.stop));
+    loop_.Stop();
+  }
+  return actions.next_deadline;
+}
+
+absl::Status Daemon::AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) {
+  return gate_->Admit(id, encoding, element_count);
+}
+
+void Daemon::OnPush(const PushId& id, Encoding encoding, int64_t, Payload payload,
+                    ReplyToken token) {
+  auto owner = std::make_shared<const Payload>(std::move(payload));
+  const std::span<const std::byte> bytes = owner->bytes();
+  loop_.Post(PushArrived{id, encoding, {std::move(owner), bytes}, token.id});
+}
+
+void Daemon::OnPull(const PullRequest& request, ReplyToken token) {
+  loop_.Post(PullAsked{request.job, request.version, request.shard, token.id});
+}
+
+}  // namespace atl::ps

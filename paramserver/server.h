@@ -1,0 +1,74 @@
+// The daemon around ServerCore: tensor link, storage and the stream to the coordinator, whose
+// threads only post events to one loop.
+
+#ifndef ATOLL_PARAMSERVER_SERVER_H_
+#define ATOLL_PARAMSERVER_SERVER_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/event_loop.h"
+#include "common/net/attach_client.h"
+#include "common/net/tensor_server.h"
+#include "common/net/tls.h"
+#include "paramserver/core/core.h"
+#include "paramserver/state_folder.h"
+#include "paramserver/storage/storage.h"
+
+namespace atl::ps {
+
+struct DaemonOptions {
+  std::string coordinator;  // "host:port"
+  TlsOptions tls;
+  NodeId name;
+  std::string listen = "tcp://127.0.0.1:0";  // port 0: any free one
+  std::string advertise;                     // empty: where it listens
+  ServerSecurity security;
+  std::string state_folder;
+  int64_t memory_bytes = 0;  // a quarter of it (at most 1 GiB) is for pushes on their way in
+  int io_threads = 2;
+  int threads = 2;  // for arithmetic
+};
+
+class Daemon : private TensorHandler {
+ public:
+  // Recovers the state, listens and begins to connect. Errors are for the operator.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Create(DaemonOptions options);
+  ~Daemon() override;
+
+  // Serves until Stop (OK) or until the coordinator refuses this daemon for good (the reason).
+  absl::Status Run();
+  void Stop() { loop_.Stop(); }  // any thread
+
+  const std::string& endpoint() const { return endpoint_; }
+
+ private:
+  explicit Daemon(DaemonOptions options);
+  absl::Status Start();
+  absl::Status Listen();
+  absl::Status Attach(Incarnation incarnation);
+  Instant Step(Instant now, std::optional<Event> event);
+
+  // TensorHandler, on the tensor link's thread.
+  absl::Status AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) override;
+  void OnPush(const PushId& id, Encoding encoding, int64_t element_count, Payload payload,
+              ReplyToken token) override;
+  void OnPull(const PullRequest& request, ReplyToken token) override;
+
+  const DaemonOptions options_;
+  EventLoop<Event> loop_{4096};
+  ThreadPool pool_;
+  std::unique_ptr<StateFolder> folder_;
+  std::shared_ptr<const PushGate> gate_;
+  std::unique_ptr<ServerCore> core_;
+  std::unique_ptr<StorageThread> storage_;
+  std::unique_ptr<TensorServer> link_;
+  std::unique_ptr<ServerAttach> attach_;
+  std::string endpoint_;
+  absl::Status outcome_;
+};
+
+}  // namespace atl::ps
+
+#endif  // ATOLL_PARAMSERVER_SERVER_H_
