@@ -44,7 +44,8 @@ absl::Status ReadKeys(const std::string& key_path, const std::string& clients_pa
                                                    " lines; one secret key is expected"));
   }
   auto public_key = PublicKeyOf(key[0]);
-  if (!public_key.ok()) return Annotate(public_key.status(), absl::StrCat("--curve-key ", key_path));
+  if (!public_key.ok())
+    return Annotate(public_key.status(), absl::StrCat("--curve-key ", key_path));
   security->keys = {*public_key, key[0]};
   ATOLL_ASSIGN_OR_RETURN(security->allowed_client_keys, ReadLines(clients_path));
   return absl::OkStatus();
@@ -75,7 +76,8 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   app.add_option("--coordinator", options.coordinator, "its address, HOST:PORT")->required();
   app.add_option("--name", options.name, "unique among the parameter servers")->required();
   app.add_option("--state-dir", options.state_folder, "folder of logs and snapshots")->required();
-  app.add_option("--listen", options.listen, "tensor link, tcp://ADDRESS:PORT; port 0: any free one")
+  app.add_option("--listen", options.listen,
+                 "tensor link, tcp://ADDRESS:PORT; port 0: any free one")
       ->capture_default_str();
   app.add_option("--advertise", options.advertise,
                  "tcp://HOST:PORT where workers reach it, if not where it listens");

@@ -58,8 +58,8 @@ absl::Status Daemon::Start() {
                     options_.memory_bytes - AssemblyBytes(options_.memory_bytes)},
       std::move(recovered.jobs), &pool_);
   gate_ = core_->gate();
-  storage_ = std::make_unique<StorageThread>(
-      std::move(storage), [this](Event event) { loop_.Post(std::move(event)); });
+  storage_ = std::make_unique<StorageThread>(std::move(storage),
+                                             [this](Event event) { loop_.Post(std::move(event)); });
   // From here on threads of others may call.
   ATOLL_RETURN_IF_ERROR(Listen());
   core_->SetEndpoint(endpoint_);
@@ -114,15 +114,16 @@ Daemon::~Daemon() {
 }
 
 absl::Status Daemon::Run() {
-  loop_.Run([this](Instant now, std::optional<Event> event) { return Step(now, std::move(event)); });
+  loop_.Run(
+      [this](Instant now, std::optional<Event> event) { return Step(now, std::move(event)); });
   return outcome_;
 }
 
 Instant Daemon::Step(Instant now, std::optional<Event> event) {
   if (!event) {
     const LinkCounters counters = link_->counters();
-    event = Tick{storage_->log_bytes(), counters.payload_bytes_received,
-                 counters.payload_bytes_sent};
+    event =
+        Tick{storage_->log_bytes(), counters.payload_bytes_received, counters.payload_bytes_sent};
   }
   Actions actions = core_->Step(now, *event);
   event.reset();  // may hold the last reference to a push's bytes
@@ -135,8 +136,7 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
     link_->ReplyPull({reply.token}, reply.version, reply.values, std::move(reply.owner));
   }
   for (RefusePull& refusal : actions.refusals) {
-    link_->RefusePull({refusal.token}, refusal.refusal, refusal.current,
-                      std::move(refusal.reason));
+    link_->RefusePull({refusal.token}, refusal.refusal, refusal.current, std::move(refusal.reason));
   }
   for (const std::string& note : actions.notes) LogInfo(kPart, note);
   if (actions.stop) {
