@@ -125,17 +125,21 @@ class Daemon {
         core_(std::move(identity)) {}
 
   absl::Status Connect(AttachOptions options) {
-    auto attach = WorkerAttach::Open(std::move(options), [this](WorkerAttach::Event event) {
+    const auto on_event = [this, reason = std::string()](WorkerAttach::Event event) mutable {
       if (std::holds_alternative<AttachOpened>(event)) {
+        reason.clear();
         LogInfo("attach", "connected to the coordinator");
         loop_->Post(Connected{});
       } else if (const AttachLost* lost = std::get_if<AttachLost>(&event)) {
-        LogWarning("attach", "no connection to the coordinator: ", lost->reason);
+        if (reason != lost->reason) {
+          LogWarning("attach", "no connection to the coordinator: ", reason = lost->reason);
+        }
         loop_->Post(ConnectionLost{lost->reason});
       } else {
         loop_->Post(Received{std::get<ToWorker>(std::move(event))});
       }
-    });
+    };
+    auto attach = WorkerAttach::Open(std::move(options), on_event);
     if (!attach.ok()) return attach.status();
     attach_ = *std::move(attach);
     return absl::OkStatus();

@@ -1,0 +1,118 @@
+// Whole models over real sockets on loopback.
+
+#include "worker/runtime/transfers.h"
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+
+#include "common/net/test_handler.h"
+
+namespace atl::worker {
+namespace {
+
+class Line {
+ public:
+  Line() : transfers(link.client.get(), "", [this](Event e) { Post(std::move(e)); }) {
+    for (int i = 0; i < 10; ++i) {
+      shards.push_back({i, i / 5, (i % 5) * 100, 100, "ps1", link.address.endpoint});
+      link.handler.Hold(i, std::make_shared<std::vector<float>>(100, static_cast<float>(i)), 7);
+    }
+  }
+  template <typename T>
+  T Next() {
+    std::unique_lock lock(mutex_);
+    posted_.wait(lock, [this] { return !events_.empty(); });
+    const Event event = std::move(events_.front());
+    events_.pop_front();
+    REQUIRE(std::holds_alternative<T>(event));
+    return std::get<T>(event);
+  }
+  bool Quiet() {
+    const std::lock_guard lock(mutex_);
+    return events_.empty();
+  }
+
+  TestLink link;
+  std::vector<ShardPlacement> shards;
+  Transfers transfers;
+
+ private:
+  void Post(Event event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+    posted_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::deque<Event> events_;  // guarded by mutex_
+};
+
+std::shared_ptr<LayerBuffers> Buffers(float value = 0) {
+  return std::make_shared<LayerBuffers>(2, std::vector<float>(500, value));
+}
+
+TEST_CASE("A pull fills every shard's place and ends in one event") {
+  Line line;
+  const auto into = Buffers();
+  line.transfers.Pull({"job-1", 3, 7, line.shards}, into);
+  const PullDone done = line.Next<PullDone>();
+  CHECK(done.pull == 3);
+  CHECK(done.bytes == 10 * 100 * 4);
+  for (int i = 0; i < 10; ++i) {
+    CHECK((*into)[i / 5][(i % 5) * 100] == static_cast<float>(i));
+    CHECK((*into)[i / 5][(i % 5) * 100 + 99] == static_cast<float>(i));
+  }
+  CHECK(line.transfers.running() == 0);
+  CHECK(line.transfers.started() == 10);
+}
+
+TEST_CASE("A pull of a version that is still to come, and of a shard that fits nowhere") {
+  Line line;
+  line.transfers.Pull({"job-1", 1, 8, line.shards}, Buffers());
+  const PullFailed early = line.Next<PullFailed>();
+  CHECK(early.failure == PullFailure::kNotYet);
+  CHECK(early.newer == 7);
+  line.shards[9].begin = 450;
+  line.transfers.Pull({"job-1", 2, 7, line.shards}, Buffers());
+  CHECK(line.Next<PullFailed>().reason.find("shard 9") != std::string::npos);
+  CHECK(line.Quiet());
+}
+
+TEST_CASE("A push stages every shard, and a refusal says why") {
+  Line line;
+  const ContributionId contribution{0, 1, 1, 7};
+  line.transfers.Push({"job-1", contribution, Encoding::kBfloat16, line.shards}, Buffers(2.5f));
+  for (int i = 0; i < 10; ++i) {
+    const PushShardDone done = line.Next<PushShardDone>();
+    CHECK(done.status == PushStatus::kStaged);
+    CHECK(done.bytes == 200);
+    CHECK(line.link.handler.Staged(done.push)->at(99) == 2.5f);
+  }
+  line.link.handler.Refuse(absl::FailedPreconditionError("an old generation"));
+  line.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, {line.shards[0]}}, Buffers());
+  const PushShardDone refused = line.Next<PushShardDone>();
+  CHECK(refused.status == PushStatus::kRefused);
+  CHECK(refused.reason.find("an old generation") != std::string::npos);
+}
+
+TEST_CASE("Cancelled transfers end at once, tell nothing, and let go of their memory") {
+  Line line;
+  line.link.handler.HoldAnswers(true);
+  const auto delta = Buffers(1);
+  line.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, line.shards}, delta);
+  line.link.handler.AwaitHeld();
+  CHECK(line.transfers.running() > 0);
+  line.transfers.CancelAll();
+  CHECK(line.transfers.running() == 0);
+  CHECK(line.Quiet());
+  // And the line still works.
+  line.link.handler.HoldAnswers(false);
+  line.transfers.Pull({"job-1", 1, 7, line.shards}, Buffers());
+  line.Next<PullDone>();
+}
+
+}  // namespace
+}  // namespace atl::worker
