@@ -191,8 +191,9 @@ class Daemon {
 
 }  // namespace
 
-absl::StatusOr<int> RunDaemon(const DaemonOptions& options) {
+absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  if (options.memory_bytes == 0) options.memory_bytes = MachineMemoryBytes();
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateDir> state, StateDir::Open(options.state_dir));
@@ -213,8 +214,7 @@ absl::StatusOr<int> RunDaemon(const DaemonOptions& options) {
     absl::StrAppend(&kind, " (emulated: steps of at least ", options.emulate_step_ms, " ms, times ",
                     options.emulate_slowdown, ")");
   }
-  identity.devices = {
-      {kind, options.memory_bytes > 0 ? options.memory_bytes : MachineMemoryBytes(), threads}};
+  identity.devices = {{kind, options.memory_bytes, threads}};
   LogInfo("worker", options.name, ", incarnation ", state->incarnation(), ", on ", kind, " with ",
           threads, " threads, ", identity.checkpoints.size(), " local checkpoints");
 

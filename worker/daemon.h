@@ -22,7 +22,7 @@ struct DaemonOptions {
   std::string state_dir;
   std::string backend = "cpu";  // or "reference"
   int threads = 0;              // 0: as many as there are cores
-  int64_t memory_bytes = 0;     // 0: no limit
+  int64_t memory_bytes = 0;     // 0: the machine's
   double emulate_slowdown = 1;
   double emulate_step_ms = 0;  // see IslandOptions
   TlsOptions tls;
@@ -32,7 +32,7 @@ struct DaemonOptions {
 
 // Runs until SIGTERM, SIGINT or a final refusal. The process's exit code. An error says which
 // option is wrong and what to do.
-absl::StatusOr<int> RunDaemon(const DaemonOptions& options);
+absl::StatusOr<int> RunDaemon(DaemonOptions options);
 
 }  // namespace atl::worker
 

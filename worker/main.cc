@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   app.add_option("--backend", options.backend, "cpu, or reference (slow, for tests)");
   app.add_option("--threads", options.threads, "computing threads; 0: one per core");
   app.add_option("--memory-bytes", options.memory_bytes,
-                 "memory for the model; larger jobs are refused; 0: no limit");
+                 "memory for the model; larger jobs are refused; 0: the machine's");
   app.add_option("--emulate-slowdown", options.emulate_slowdown,
                  "for tests: every step takes so many times as long");
   app.add_option("--emulate-step-ms", options.emulate_step_ms,
