@@ -1,0 +1,93 @@
+#include "coordinator/loop.h"
+
+#include "common/logging.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kMaxTasks = 32768;
+
+int64_t UnixTimeMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+void LogEvents(const std::vector<StoreWrite>& writes) {
+  for (const StoreWrite& write : writes) {
+    const auto* event = std::get_if<EventRecord>(&write.record);
+    if (event == nullptr || write.erase) continue;
+    const LogLevel level = event->severity == Severity::kError     ? LogLevel::kError
+                           : event->severity == Severity::kWarning ? LogLevel::kWarning
+                                                                   : LogLevel::kInfo;
+    Log(level, event->job.empty() ? "cluster" : event->job, event->text);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std::string& state_dir,
+                                                                       CoordinatorOptions options) {
+  ATOLL_ASSIGN_OR_RETURN(auto store, Store::Open(state_dir));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<StoreRecord> records, store->ReadAll());
+  int64_t epoch = 1;
+  for (const StoreRecord& record : records) {
+    if (const auto* last = std::get_if<EpochRecord>(&record)) epoch = last->epoch + 1;
+  }
+  ATOLL_RETURN_IF_ERROR(store->Apply({{EpochRecord{epoch}}}, UnixTimeMs()));
+  auto loop = std::unique_ptr<CoordinatorLoop>(
+      new CoordinatorLoop(std::move(store), std::move(options), epoch));
+  ATOLL_RETURN_IF_ERROR(Annotate(loop->core_.Recover(SteadyNow(), records),
+                                 absl::StrCat("--state-dir ", state_dir, ": is damaged")));
+  LogInfo("store", state_dir, ": ", records.size(), " records, epoch ", epoch);
+  return loop;
+}
+
+CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOptions options,
+                                 int64_t epoch)
+    : queue_(kMaxTasks),
+      store_(std::move(store)),
+      epoch_(epoch),
+      core_(std::move(options), epoch) {}
+
+absl::Status CoordinatorLoop::Run() {
+  queue_.Run([this](Instant now, std::optional<Task> task) {
+    if (task) {
+      (*task)(now);
+    } else if (core_deadline_ <= now || core_deadline_ == kNever) {
+      Step(now, Tick{});
+    }
+    const Instant wake = between_tasks ? between_tasks(now, changed_) : kNever;
+    changed_ = false;
+    return std::min(core_deadline_, wake);
+  });
+  return failure_;
+}
+
+void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
+  if (!failure_.ok()) return;
+  const CoordinatorActions actions = core_.Step(now, event);
+  failure_ = store_->Apply(actions.persist, UnixTimeMs());
+  if (!failure_.ok()) {
+    // The core is ahead of what is durable: nobody may hear of it, and only a fresh start helps.
+    queue_.Stop();
+    return;
+  }
+  LogEvents(actions.persist);
+  changed_ = changed_ || !actions.persist.empty();
+  core_deadline_ = actions.next_deadline;
+  for (const ToWorker& message : actions.to_workers) send_to_worker(message);
+  for (const ToServer& message : actions.to_servers) send_to_server(message);
+  for (const Reply& reply : actions.replies) {
+    if (on_reply_ && reply.request_id == last_request_) on_reply_(reply);
+  }
+}
+
+void CoordinatorLoop::Request(Instant now, const std::function<CoordinatorEvent(int64_t)>& make,
+                              const std::function<void(const Reply&)>& on_reply) {
+  on_reply_ = on_reply;
+  Step(now, make(++last_request_));
+  on_reply_ = nullptr;
+}
+
+}  // namespace atl

@@ -1,0 +1,72 @@
+// The thread that owns the coordinator's core and store. Services hand it tasks; a task steps the
+// core, and what the core decides is stored before any of it is sent.
+
+#ifndef ATOLL_COORDINATOR_LOOP_H_
+#define ATOLL_COORDINATOR_LOOP_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/event_loop.h"
+#include "coordinator/core/core.h"
+#include "coordinator/store.h"
+
+namespace atl {
+
+class CoordinatorLoop {
+ public:
+  using Task = std::function<void(Instant now)>;
+
+  // Takes the next epoch (durable before this returns) and recovers the core from the store.
+  static absl::StatusOr<std::unique_ptr<CoordinatorLoop>> Open(const std::string& state_dir,
+                                                               CoordinatorOptions options);
+
+  // Where actions go. REQUIRES: set before Run; called on the loop's thread.
+  std::function<void(const ToWorker&)> send_to_worker;
+  std::function<void(const ToServer&)> send_to_server;
+  // Called between tasks; returns when it wants to be called again at the latest. `changed`: stored
+  // state has changed since the last call.
+  std::function<Instant(Instant now, bool changed)> between_tasks;
+
+  // Runs tasks until Stop or until the store fails; says which.
+  absl::Status Run();
+  void Stop() { queue_.Stop(); }  // any thread
+
+  // Hands a task over; false when there are too many or the loop ends, and the task is destroyed
+  // unrun. Any thread; never waits.
+  bool Post(Task task) { return queue_.TryPost(std::move(task)); }
+
+  // ---- The rest only from within a task. ----
+
+  // Steps the core: stores, then sends.
+  void Step(Instant now, const CoordinatorEvent& event);
+
+  // Steps with a request of somebody's; `on_reply` is called before this returns, or not at all if
+  // the store fails. `make` gets the request's id.
+  void Request(Instant now, const std::function<CoordinatorEvent(int64_t)>& make,
+               const std::function<void(const Reply&)>& on_reply);
+
+  const CoordinatorCore& core() const { return core_; }
+  Store& store() { return *store_; }
+  int64_t epoch() const { return epoch_; }
+
+ private:
+  CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOptions options, int64_t epoch);
+
+  EventLoop<Task> queue_;
+  std::unique_ptr<Store> store_;
+  const int64_t epoch_;
+  CoordinatorCore core_;
+  Instant core_deadline_ = kNever;
+  bool changed_ = false;
+  int64_t last_request_ = 0;
+  std::function<void(const Reply&)> on_reply_;  // of the request under way
+  absl::Status failure_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_LOOP_H_

@@ -1,0 +1,202 @@
+#include "coordinator/member_service.h"
+
+#include <atomic>
+
+#include "common/logging.h"
+#include "common/protocol/wire.h"
+#include "coordinator/streams.h"
+#include "proto/control.grpc.pb.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kMaxQueued = 4096;  // messages to one member that it has not read
+constexpr int kMaxStreams = 8192;
+
+struct WorkerKind {
+  using Up = FromWorker;
+  using Down = ToWorker;
+  using WireUp = v1::FromWorker;
+  using WireDown = v1::ToWorker;
+  using Lost = WorkerConnectionLost;
+  static const NodeId& Name(const Up& up) { return up.worker; }
+  static const NodeId& Name(const Down& down) { return down.worker; }
+};
+struct ServerKind {
+  using Up = FromServer;
+  using Down = ToServer;
+  using WireUp = v1::FromServer;
+  using WireDown = v1::ToServer;
+  using Lost = ServerConnectionLost;
+  static const NodeId& Name(const Up& up) { return up.server; }
+  static const NodeId& Name(const Down& down) { return down.server; }
+};
+
+template <class Kind>
+class Stream;
+
+// The streams of one kind of member, by name and incarnation. Loop's thread only.
+template <class Kind>
+class Registry {
+ public:
+  explicit Registry(CoordinatorLoop* loop) : loop_(loop) {}
+
+  void Add(const std::shared_ptr<Stream<Kind>>& stream) {
+    std::shared_ptr<Stream<Kind>>& slot = streams_[stream->name()][stream->incarnation()];
+    if (slot != nullptr) {
+      slot->End(
+          grpc::Status(grpc::StatusCode::ABORTED, "a newer connection has replaced this one"));
+    }
+    slot = stream;
+  }
+
+  void Remove(Instant now, const Stream<Kind>& stream) {
+    auto lives = streams_.find(stream.name());
+    if (lives == streams_.end()) return;
+    const auto life = lives->second.find(stream.incarnation());
+    if (life == lives->second.end() || life->second.get() != &stream) return;
+    const bool newest = std::next(life) == lives->second.end();
+    lives->second.erase(life);
+    if (lives->second.empty()) streams_.erase(lives);
+    if (newest) loop_->Step(now, typename Kind::Lost{stream.name(), stream.incarnation()});
+  }
+
+  void Send(const typename Kind::Down& message) {
+    const auto lives = streams_.find(Kind::Name(message));
+    if (lives == streams_.end()) return;
+    const auto life = lives->second.find(message.incarnation);
+    if (life == lives->second.end()) return;
+    typename Kind::WireDown wire;
+    Encode(message, &wire);
+    if (!life->second->Send(std::move(wire), kMaxQueued)) {
+      life->second->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                     "the member does not read what it is sent"));
+    }
+  }
+
+ private:
+  CoordinatorLoop* const loop_;
+  std::map<NodeId, std::map<Incarnation, std::shared_ptr<Stream<Kind>>>> streams_;
+};
+
+template <class Kind>
+class Stream
+    : public SendingStream<grpc::ServerBidiReactor<typename Kind::WireUp, typename Kind::WireDown>,
+                           typename Kind::WireDown> {
+ public:
+  // `count` is decremented when the stream is gone.
+  static Stream* Begin(CoordinatorLoop* loop, Registry<Kind>* registry, std::string peer,
+                       std::atomic<int>* count) {
+    auto stream = std::shared_ptr<Stream>(new Stream(loop, registry, std::move(peer), count));
+    stream->self_ = stream;
+    if (count->fetch_add(1) >= kMaxStreams) {
+      stream->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many members"));
+    } else {
+      stream->StartRead(&stream->wire_);
+    }
+    return stream.get();
+  }
+
+  const NodeId& name() const { return name_; }
+  Incarnation incarnation() const { return incarnation_; }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return this->End(grpc::Status::OK);
+    absl::StatusOr<typename Kind::Up> message = Decode(&wire_);
+    if (message.ok() && !name_.empty() &&
+        (Kind::Name(*message) != name_ || message->incarnation != incarnation_)) {
+      message = absl::InvalidArgumentError("a connection speaks for one member only");
+    }
+    if (!message.ok()) {
+      LogWarning("attach", peer_, " ", name_, " sent a bad message: ", message.status().message());
+      return this->End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                                    std::string(message.status().message())));
+    }
+    const bool first = name_.empty();
+    name_ = Kind::Name(*message);
+    incarnation_ = message->incarnation;
+    const bool posted = loop_->Post([self = self_, first, up = *std::move(message)](Instant now) {
+      if (self->ended()) return;
+      if (first) self->registry_->Add(self);
+      self->loop_->Step(now, up);
+      self->IfOpen([&] { self->StartRead(&self->wire_); });
+    });
+    if (!posted) {
+      this->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator has too much to do"));
+    }
+  }
+
+  void OnDone() override {
+    count_->fetch_sub(1);
+    auto self = std::move(self_);
+    // The registry lets go of it; when the loop has ended, nobody cares any more.
+    if (!self->name_.empty()) {
+      self->loop_->Post([self](Instant now) { self->registry_->Remove(now, *self); });
+    }
+  }
+
+ private:
+  Stream(CoordinatorLoop* loop, Registry<Kind>* registry, std::string peer, std::atomic<int>* count)
+      : loop_(loop), registry_(registry), peer_(std::move(peer)), count_(count) {}
+
+  CoordinatorLoop* const loop_;
+  Registry<Kind>* const registry_;
+  const std::string peer_;
+  std::atomic<int>* const count_;
+  std::shared_ptr<Stream> self_;  // until OnDone
+  typename Kind::WireUp wire_;
+  NodeId name_;  // set by the first message, before anybody else sees the stream
+  Incarnation incarnation_ = 0;
+};
+
+}  // namespace
+
+class MemberService::Impl {
+ public:
+  explicit Impl(CoordinatorLoop* loop)
+      : worker_registry(loop), server_registry(loop), workers(this, loop), servers(this, loop) {
+    loop->send_to_worker = [this](const ToWorker& m) { worker_registry.Send(m); };
+    loop->send_to_server = [this](const ToServer& m) { server_registry.Send(m); };
+  }
+
+  class Workers : public v1::WorkerControl::CallbackService {
+   public:
+    Workers(Impl* impl, CoordinatorLoop* loop) : impl_(impl), loop_(loop) {}
+    grpc::ServerBidiReactor<v1::FromWorker, v1::ToWorker>* Attach(
+        grpc::CallbackServerContext* context) override {
+      return Stream<WorkerKind>::Begin(loop_, &impl_->worker_registry, context->peer(),
+                                       &impl_->streams);
+    }
+
+   private:
+    Impl* const impl_;
+    CoordinatorLoop* const loop_;
+  };
+
+  class Servers : public v1::ServerControl::CallbackService {
+   public:
+    Servers(Impl* impl, CoordinatorLoop* loop) : impl_(impl), loop_(loop) {}
+    grpc::ServerBidiReactor<v1::FromServer, v1::ToServer>* Attach(
+        grpc::CallbackServerContext* context) override {
+      return Stream<ServerKind>::Begin(loop_, &impl_->server_registry, context->peer(),
+                                       &impl_->streams);
+    }
+
+   private:
+    Impl* const impl_;
+    CoordinatorLoop* const loop_;
+  };
+
+  std::atomic<int> streams = 0;
+  Registry<WorkerKind> worker_registry;
+  Registry<ServerKind> server_registry;
+  Workers workers;
+  Servers servers;
+};
+
+MemberService::MemberService(CoordinatorLoop* loop) : impl_(std::make_unique<Impl>(loop)) {}
+MemberService::~MemberService() = default;
+
+std::vector<grpc::Service*> MemberService::services() { return {&impl_->workers, &impl_->servers}; }
+
+}  // namespace atl

@@ -1,0 +1,293 @@
+#include "coordinator/people_service.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include "common/protocol/wire.h"
+#include "common/status.h"
+#include "common/version.h"
+#include "coordinator/watchers.h"
+#include "coordinator/wire.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace atl {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+
+constexpr int64_t kLogLinesAtOnce = 1000;
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+absl::Status NoSuchJob(const JobId& job) {
+  return absl::NotFoundError(absl::StrCat("no job \"", job, "\": `atoll ls` names all jobs"));
+}
+
+bool Ended(v1::JobState state) {
+  return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED;
+}
+
+Duration Interval(int32_t asked_ms, int32_t default_ms) {
+  return std::chrono::milliseconds(asked_ms <= 0 ? default_ms : std::clamp(asked_ms, 100, 60'000));
+}
+
+// A unary call; ends exactly once, with UNAVAILABLE if its task is dropped unrun.
+class Call {
+ public:
+  explicit Call(grpc::CallbackServerContext* context) : reactor_(context->DefaultReactor()) {}
+  ~Call() { End(absl::UnavailableError("the coordinator is ending or has too much to do")); }
+  void End(const absl::Status& status) {
+    if (!ended_) reactor_->Finish(ToGrpc(status));
+    ended_ = true;
+  }
+  grpc::ServerUnaryReactor* reactor() { return reactor_; }
+
+ private:
+  grpc::ServerUnaryReactor* const reactor_;
+  bool ended_ = false;
+};
+
+// Runs `answer(now)`, which returns the call's status, on the loop's thread.
+template <class Answer>
+grpc::ServerUnaryReactor* OnLoop(CoordinatorLoop* loop, grpc::CallbackServerContext* context,
+                                 Answer answer) {
+  auto call = std::make_shared<Call>(context);
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  loop->Post([call = std::move(call), answer = std::move(answer)](Instant now) {
+    call->End(answer(now));
+  });
+  return reactor;
+}
+
+// The caller's specification with all defaults, if it is good.
+absl::StatusOr<JobSpec> GoodSpec(const v1::SubmitRequest& request) {
+  v1::JobSpec wire = request.spec();
+  ATOLL_ASSIGN_OR_RETURN(JobSpec spec, Decode(&wire));
+  ATOLL_RETURN_IF_ERROR(Validate(spec));
+  return spec;
+}
+
+}  // namespace
+
+class PeopleService::Impl {
+ public:
+  explicit Impl(CoordinatorLoop* loop)
+      : loop_(loop), started_(SteadyNow()), jobs_(this), status_(this) {
+    loop->between_tasks = [this](Instant now, bool) { return watchers_.Turn(now); };
+  }
+
+  std::vector<grpc::Service*> services() { return {&jobs_, &status_}; }
+
+ private:
+  using Context = grpc::CallbackServerContext;
+  using Unary = grpc::ServerUnaryReactor;
+
+  class Jobs : public v1::Jobs::CallbackService {
+   public:
+    explicit Jobs(Impl* impl) : impl_(impl) {}
+
+    Unary* Validate(Context* context, const v1::SubmitRequest* request,
+                    v1::ValidateReply* reply) override {
+      return OnLoop(impl_->loop_, context, [=](Instant) -> absl::Status {
+        ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, GoodSpec(*request));
+        Encode(spec, reply->mutable_spec());
+        return absl::OkStatus();
+      });
+    }
+
+    Unary* Submit(Context* context, const v1::SubmitRequest* request,
+                  v1::SubmitReply* reply) override {
+      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) -> absl::Status {
+        ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, GoodSpec(*request));
+        absl::Status status = absl::UnavailableError("the coordinator cannot store the job");
+        loop->Request(
+            now,
+            [&](int64_t id) {
+              return SubmitJob{id, spec};
+            },
+            [&](const Reply& r) {
+              status = r.status;
+              reply->set_job(r.job);
+            });
+        return status;
+      });
+    }
+
+    Unary* List(Context* context, const v1::ListRequest*, v1::ListReply* reply) override {
+      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
+        for (const JobSummary& job : loop->core().Jobs(now)) EncodeView(job, reply->add_jobs());
+        return absl::OkStatus();
+      });
+    }
+
+    Unary* Get(Context* context, const v1::JobRequest* request, v1::Job* reply) override {
+      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
+        const auto view = loop->core().Job(now, request->job());
+        if (!view) return NoSuchJob(request->job());
+        EncodeView(*view, reply);
+        return absl::OkStatus();
+      });
+    }
+
+    Unary* Pause(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
+      return Control(c, request, reply, JobCommand::kPause);
+    }
+    Unary* Resume(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
+      return Control(c, request, reply, JobCommand::kResume);
+    }
+    Unary* Cancel(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
+      return Control(c, request, reply, JobCommand::kCancel);
+    }
+
+    grpc::ServerWriteReactor<v1::Job>* Watch(Context*, const v1::WatchRequest* request) override {
+      auto last = std::make_shared<v1::Job>();
+      return impl_->Watch<v1::Job>(
+          Interval(request->interval_ms(), 500),
+          [last, job = request->job(), loop = impl_->loop_](Instant now, auto& stream) {
+            const auto view = loop->core().Job(now, job);
+            if (!view) return stream.End(ToGrpc(NoSuchJob(job)));
+            v1::Job message;
+            EncodeView(*view, &message);
+            const bool ended = Ended(message.summary().state());
+            if (ended || !MessageDifferencer::Equals(message, *last)) {
+              *last = message;
+              stream.Send(std::move(message), 1);
+            }
+            if (ended) stream.End(grpc::Status::OK);
+          });
+    }
+
+    grpc::ServerWriteReactor<v1::LogLine>* Logs(Context*, const v1::LogsRequest* request) override {
+      auto after = std::make_shared<int64_t>(request->after_sequence());
+      return impl_->Watch<v1::LogLine>(
+          Interval(200, 200), [after, job = request->job(), follow = request->follow(),
+                               loop = impl_->loop_](Instant now, auto& stream) {
+            const auto view = loop->core().Job(now, job);
+            if (!job.empty() && !view) return stream.End(ToGrpc(NoSuchJob(job)));
+            const auto lines = loop->store().ReadLog(job, *after, kLogLinesAtOnce);
+            if (!lines.ok()) return stream.End(ToGrpc(lines.status()));
+            for (const LogEntry& line : *lines) {
+              *after = line.event.sequence;
+              stream.Send(LogLine(line), 2 * kLogLinesAtOnce);
+            }
+            const bool ended = view && (view->summary.state == JobState::kDone ||
+                                        view->summary.state == JobState::kFailed ||
+                                        view->summary.state == JobState::kCancelled);
+            if (!follow || ended) stream.End(grpc::Status::OK);
+          });
+    }
+
+   private:
+    static v1::LogLine LogLine(const LogEntry& line) {
+      v1::LogLine message;
+      message.set_sequence(line.event.sequence);
+      message.set_unix_ms(line.unix_time_ms);
+      message.set_job(line.event.job);
+      message.set_severity(line.event.severity == Severity::kError     ? "error"
+                           : line.event.severity == Severity::kWarning ? "warning"
+                                                                       : "info");
+      message.set_text(line.event.text);
+      return message;
+    }
+
+    Unary* Control(Context* context, const v1::JobRequest* request, v1::JobSummary* reply,
+                   JobCommand command) {
+      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
+        absl::Status status = absl::UnavailableError("the coordinator cannot store this");
+        loop->Request(
+            now,
+            [&](int64_t id) {
+              return ControlJob{id, request->job(), command};
+            },
+            [&](const Reply& r) { status = r.status; });
+        if (const auto view = loop->core().Job(now, request->job())) {
+          EncodeView(view->summary, reply);
+        }
+        return status;
+      });
+    }
+
+    Impl* const impl_;
+  };
+
+  class Status : public v1::Status::CallbackService {
+   public:
+    explicit Status(Impl* impl) : impl_(impl) {}
+
+    Unary* Get(Context* context, const v1::StatusRequest*, v1::ClusterStatus* reply) override {
+      return OnLoop(impl_->loop_, context, [=, impl = impl_](Instant now) {
+        impl->Cluster(now, reply);
+        return absl::OkStatus();
+      });
+    }
+
+    grpc::ServerWriteReactor<v1::ClusterStatus>* Watch(Context*,
+                                                       const v1::StatusRequest* request) override {
+      return impl_->Watch<v1::ClusterStatus>(Interval(request->interval_ms(), 1000),
+                                             [impl = impl_](Instant now, auto& stream) {
+                                               v1::ClusterStatus message;
+                                               impl->Cluster(now, &message);
+                                               stream.Send(std::move(message), 1);
+                                             });
+    }
+
+   private:
+    Impl* const impl_;
+  };
+
+  void Cluster(Instant now, v1::ClusterStatus* status) {
+    status->set_epoch(loop_->epoch());
+    status->set_up_s(Seconds(now - started_));
+    status->set_software_version(kSoftwareVersion);
+    for (const MemberView& member : loop_->core().Members(now)) {
+      EncodeView(member, status->add_members());
+    }
+    for (const JobSummary& summary : loop_->core().Jobs(now)) {
+      const bool ended = summary.state == JobState::kDone || summary.state == JobState::kFailed ||
+                         summary.state == JobState::kCancelled;
+      auto view = ended ? std::nullopt : loop_->core().Job(now, summary.job);
+      if (!view) continue;
+      auto& decisions = view->decisions;
+      if (decisions.size() > 1) decisions.erase(decisions.begin(), decisions.end() - 1);
+      EncodeView(*view, status->add_jobs());
+    }
+  }
+
+  // `send(now, stream)` sends what is new, or ends the stream. It is skipped while the caller has
+  // not taken the last message.
+  template <class M, class Send>
+  grpc::ServerWriteReactor<M>* Watch(Duration interval, Send send) {
+    auto stream = WatchStream<M>::Begin();
+    WatchStream<M>* const reactor = stream.get();
+    const bool posted = loop_->Post([this, stream, interval, send](Instant now) {
+      if (watchers_.size() >= kMaxWatchers) {
+        return stream->End(
+            grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls that watch"));
+      }
+      watchers_.Add(now, interval, [stream, send](Instant at) {
+        if (!stream->ended() && stream->idle()) send(at, *stream);
+        return !stream->ended();
+      });
+    });
+    if (!posted) {
+      stream->End(grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                               "the coordinator is ending or has too much to do"));
+    }
+    return reactor;
+  }
+
+  CoordinatorLoop* const loop_;
+  const Instant started_;
+  Watchers watchers_;
+  Jobs jobs_;
+  Status status_;
+};
+
+PeopleService::PeopleService(CoordinatorLoop* loop) : impl_(std::make_unique<Impl>(loop)) {}
+PeopleService::~PeopleService() = default;
+
+std::vector<grpc::Service*> PeopleService::services() { return impl_->services(); }
+
+}  // namespace atl

@@ -1,0 +1,37 @@
+// The coordinator's services for people and monitors: Jobs and Status of proto/coordinator.proto.
+// Every call is answered from the loop's thread; streams get a new message when something has
+// changed, and no faster than they are read.
+
+#ifndef ATOLL_COORDINATOR_PEOPLE_SERVICE_H_
+#define ATOLL_COORDINATOR_PEOPLE_SERVICE_H_
+
+#include <memory>
+#include <vector>
+
+#include "coordinator/loop.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace atl {
+
+inline constexpr size_t kMaxWatchers = 256;
+
+class PeopleService {
+ public:
+  // Takes over the loop's between_tasks. `loop` must outlive the gRPC server.
+  explicit PeopleService(CoordinatorLoop* loop);
+  ~PeopleService();
+
+  // To be registered with the server, which must be shut down before this goes.
+  std::vector<grpc::Service*> services();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PEOPLE_SERVICE_H_

@@ -1,0 +1,43 @@
+// The coordinator as a server: store, core and gRPC services together. Health checking and
+// reflection are on, so that usual tools can look at it.
+
+#ifndef ATOLL_COORDINATOR_SERVER_H_
+#define ATOLL_COORDINATOR_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "common/net/tls.h"
+#include "coordinator/core/core.h"
+
+namespace atl {
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:4100";  // port 0: any
+  std::string state_dir;
+  TlsOptions tls;
+  CoordinatorOptions core;
+};
+
+class CoordinatorServer {
+ public:
+  // Recovers and listens; nothing is answered before Run. The error names the flag or file.
+  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(ServerOptions options);
+  ~CoordinatorServer();
+
+  int port() const;  // that it listens on
+
+  // Serves until Stop (OK) or until the store fails, and then hangs up on everybody. Once.
+  absl::Status Run();
+  void Stop();  // any thread
+
+ private:
+  class Impl;
+  explicit CoordinatorServer(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_SERVER_H_

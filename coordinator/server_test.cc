@@ -1,0 +1,267 @@
+// The real server over loopback, with members that speak through the real attach client.
+
+#include "coordinator/server.h"
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/attach_client.h"
+#include "common/net/channel.h"
+#include "common/protocol/wire.h"
+#include "proto/control.grpc.pb.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace atl {
+namespace {
+
+constexpr auto kLong = std::chrono::seconds(20);
+
+std::string FreshFolder() {
+  std::string name = absl::StrCat(std::getenv("TEST_TMPDIR"), "/server-XXXXXX");
+  REQUIRE(mkdtemp(name.data()) != nullptr);
+  return name;
+}
+
+// A coordinator in this process; "killed" by its destructor, without a goodbye to its core.
+class Coordinator {
+ public:
+  explicit Coordinator(const std::string& folder, int port = 0) {
+    ServerOptions options;
+    options.listen = absl::StrCat("127.0.0.1:", port);
+    options.state_dir = folder;
+    auto server = CoordinatorServer::Start(options);
+    INFO(server.status().ToString());
+    REQUIRE(server.ok());
+    server_ = *std::move(server);
+    thread_ = std::thread([this] { status_ = server_->Run(); });
+    address = absl::StrCat("127.0.0.1:", server_->port());
+    channel_ = OpenChannel({}, address).value();
+    jobs = v1::Jobs::NewStub(channel_);
+    status = v1::Status::NewStub(channel_);
+  }
+  ~Coordinator() {
+    server_->Stop();
+    thread_.join();
+    CHECK(status_.ok());
+  }
+  int port() const { return server_->port(); }
+
+  std::string address;
+  std::unique_ptr<v1::Jobs::Stub> jobs;
+  std::unique_ptr<v1::Status::Stub> status;
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<CoordinatorServer> server_;
+  absl::Status status_;
+  std::thread thread_;
+};
+
+struct Context : grpc::ClientContext {
+  Context() { set_deadline(std::chrono::system_clock::now() + kLong); }
+};
+
+// A worker that says hello whenever it is attached, and keeps what it hears.
+class Worker {
+ public:
+  Worker(const Coordinator& coordinator, Incarnation incarnation) {
+    AttachOptions options{.coordinator = coordinator.address, .name = "w1"};
+    options.incarnation = incarnation;
+    options.backoff_max = std::chrono::milliseconds(200);
+    client_ = WorkerAttach::Open(options, [this](WorkerAttach::Event event) {
+                const std::lock_guard lock(mutex_);
+                events_.push_back(std::move(event));
+                changed_.notify_all();
+              }).value();
+  }
+
+  // Waits for a message of kind M.
+  template <class M>
+  ToWorker Await() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      REQUIRE(changed_.wait_for(lock, kLong, [&] { return !events_.empty(); }));
+      const WorkerAttach::Event event = std::move(events_.front());
+      events_.pop_front();
+      if (std::holds_alternative<AttachOpened>(event)) client_->Send(WorkerHello{"0.1.0", {}, {}});
+      const auto* message = std::get_if<ToWorker>(&event);
+      if (message != nullptr && std::holds_alternative<M>(message->message)) return *message;
+    }
+  }
+  void Close() { client_->Close(kLong); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<WorkerAttach::Event> events_;
+  std::unique_ptr<WorkerAttach> client_;  // last: its thread uses all of the above
+};
+
+v1::SubmitRequest TinyJob() {
+  v1::SubmitRequest request;
+  v1::JobSpec* spec = request.mutable_spec();
+  spec->set_name("tiny");
+  spec->mutable_model()->set_hidden(64);
+  spec->mutable_model()->set_layers(2);
+  spec->mutable_model()->set_heads(4);
+  spec->mutable_data()->set_path("corpus.txt");
+  spec->mutable_schedule()->set_train_tokens(1 << 20);
+  return request;
+}
+
+std::string Submit(Coordinator& coordinator) {
+  v1::SubmitReply reply;
+  Context context;
+  const grpc::Status status = coordinator.jobs->Submit(&context, TinyJob(), &reply);
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  return reply.job();
+}
+
+v1::Job Get(Coordinator& coordinator, const std::string& id) {
+  v1::JobRequest request;
+  request.set_job(id);
+  v1::Job job;
+  Context context;
+  REQUIRE(coordinator.jobs->Get(&context, request, &job).ok());
+  return job;
+}
+
+TEST_CASE("jobs are submitted, shown, paused and cancelled") {
+  Coordinator coordinator(FreshFolder());
+  const std::string id = Submit(coordinator);
+  REQUIRE(Get(coordinator, id).summary().state() == v1::JOB_STATE_QUEUED);
+  REQUIRE(Get(coordinator, id).spec().outer().momentum() == OuterSpec{}.momentum);
+
+  v1::JobRequest request;
+  request.set_job(id);
+  v1::JobSummary summary;
+  {
+    Context context;
+    REQUIRE(coordinator.jobs->Cancel(&context, request, &summary).ok());
+    REQUIRE(summary.state() == v1::JOB_STATE_CANCELLED);
+  }
+  Context context;
+  REQUIRE(coordinator.jobs->Pause(&context, request, &summary).error_code() ==
+          grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_CASE("a bad specification and an unknown job are refused by name") {
+  Coordinator coordinator(FreshFolder());
+  v1::SubmitRequest bad = TinyJob();
+  bad.mutable_spec()->mutable_outer()->set_momentum(1.5);
+  v1::SubmitReply reply;
+  v1::ValidateReply valid;
+  Context c1, c2, c3;
+  const grpc::Status status = coordinator.jobs->Submit(&c1, bad, &reply);
+  REQUIRE(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  REQUIRE(status.error_message() == "outer.momentum = 1.5: must be at least 0 and below 1");
+  REQUIRE(coordinator.jobs->Validate(&c2, bad, &valid).error_message() == status.error_message());
+  v1::JobRequest request;
+  request.set_job("none-1");
+  v1::Job job;
+  REQUIRE(coordinator.jobs->Get(&c3, request, &job).error_code() == grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_CASE("a watcher sees the job until its end") {
+  Coordinator coordinator(FreshFolder());
+  v1::WatchRequest watch;
+  watch.set_job(Submit(coordinator));
+  watch.set_interval_ms(100);
+  Context context;
+  auto stream = coordinator.jobs->Watch(&context, watch);
+  v1::Job job;
+  REQUIRE(stream->Read(&job));
+  REQUIRE(job.summary().state() == v1::JOB_STATE_QUEUED);
+  {
+    v1::JobRequest request;
+    request.set_job(watch.job());
+    v1::JobSummary summary;
+    Context cancel;
+    REQUIRE(coordinator.jobs->Cancel(&cancel, request, &summary).ok());
+  }
+  while (stream->Read(&job)) {
+  }
+  REQUIRE(stream->Finish().ok());
+  REQUIRE(job.summary().state() == v1::JOB_STATE_CANCELLED);
+
+  v1::LogsRequest logs;
+  logs.set_job(watch.job());
+  Context log_context;
+  auto lines = coordinator.jobs->Logs(&log_context, logs);
+  v1::LogLine line;
+  int count = 0;
+  while (lines->Read(&line)) ++count;
+  REQUIRE(lines->Finish().ok());
+  REQUIRE(count > 0);
+}
+
+TEST_CASE("a worker attaches, is seen, and a newer life of it takes its place") {
+  Coordinator coordinator(FreshFolder());
+  Worker old_life(coordinator, 1);
+  REQUIRE(old_life.Await<Welcome>().incarnation == 1);
+  Worker new_life(coordinator, 2);
+  REQUIRE(new_life.Await<Welcome>().incarnation == 2);
+
+  v1::ClusterStatus status;
+  Context context;
+  REQUIRE(coordinator.status->Get(&context, {}, &status).ok());
+  REQUIRE(status.members_size() == 1);
+  REQUIRE(status.members(0).name() == "w1");
+  REQUIRE(status.members(0).incarnation() == 2);
+  REQUIRE(status.members(0).attached());
+  REQUIRE(status.members(0).kind() == "worker");
+}
+
+TEST_CASE("after a restart jobs are there, the epoch is larger, and members come back") {
+  const std::string folder = FreshFolder();
+  auto coordinator = std::make_unique<Coordinator>(folder);
+  const int port = coordinator->port();
+  Worker worker(*coordinator, 1);
+  const int64_t epoch = worker.Await<Welcome>().epoch;
+  const std::string id = Submit(*coordinator);
+  coordinator.reset();
+  coordinator = std::make_unique<Coordinator>(folder, port);
+  REQUIRE(worker.Await<Welcome>().epoch == epoch + 1);
+  REQUIRE(Get(*coordinator, id).summary().job() == id);
+}
+
+TEST_CASE("a stream that speaks for two members, or speaks nonsense, is ended") {
+  Coordinator coordinator(FreshFolder());
+  auto stub = v1::WorkerControl::NewStub(OpenChannel({}, coordinator.address).value());
+  v1::FromWorker message;
+  message.set_worker("w1");
+  message.mutable_hello();
+  v1::ToWorker answer;
+  for (const char* second : {"w2", "Not A Name"}) {
+    Context context;
+    auto stream = stub->Attach(&context);
+    message.set_worker("w1");
+    REQUIRE(stream->Write(message));
+    REQUIRE(stream->Read(&answer));
+    message.set_worker(second);
+    stream->Write(message);
+    while (stream->Read(&answer)) {
+    }
+    REQUIRE(stream->Finish().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  }
+}
+
+TEST_CASE("a taken port and an open plaintext address are refused") {
+  Coordinator coordinator(FreshFolder());
+  ServerOptions options;
+  options.state_dir = FreshFolder();
+  options.listen = coordinator.address;
+  REQUIRE(CoordinatorServer::Start(options).status().message().find("is the port taken?") !=
+          absl::string_view::npos);
+  options.listen = "0.0.0.0:0";
+  REQUIRE(CoordinatorServer::Start(options).status().message().find("plaintext is for loopback") !=
+          absl::string_view::npos);
+}
+
+}  // namespace
+}  // namespace atl
