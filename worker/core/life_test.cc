@@ -1,0 +1,231 @@
+// What happens around the rounds: generations, orders, pauses, checkpoints, the end.
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "worker/core/schedule.h"
+#include "worker/core/story.h"
+
+namespace atl::worker {
+namespace {
+
+using Ranges = std::vector<PositionRange>;
+constexpr Duration kWhile = kRetryInterval * 2;
+
+TEST_CASE("When shards move to another server, transfers start again there") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  story.IsGranted(story.AsksToPush().contribution);
+  story.Wants<PushShards>();
+  story.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
+  story.order.shards[1].endpoint = "tcp://ps3";
+  story.Orders();
+  story.Wants<CancelTransfers>();
+  const PushShards again = story.Wants<PushShards>();
+  REQUIRE(again.shards.size() == 1);
+  CHECK(again.shards[0].endpoint == "tcp://ps3");
+}
+
+TEST_CASE("A new generation forgets leases, contribution and local steps") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const ContributionId c = story.AsksToPush().contribution;
+  story.IsGranted(c);
+  story.Wants<PushShards>();
+  story.order.generation = 2;
+  story.order.committed_version = 4;
+  story.Orders();
+  story.Wants<CancelTransfers>();
+  story.Pulls(4);
+  CHECK(story.Idle<AdoptPulled>());
+  story.Trains();  // the step that was going on; it counts for nothing
+  story.Adopts(4, AdoptMode::kReplace);
+  story.Leases(20);
+  CHECK(story.Trains().ranges == Ranges{{20, 22}});
+  story.TrainsSteps(3);
+  CHECK(story.AsksToPush().contribution == ContributionId{3, 2, 5, 4});
+}
+
+TEST_CASE("Old orders, epochs, generations and other people's messages change nothing") {
+  Story story;
+  story.Starts();
+  IslandOrder old = story.order;
+  old.run = RunState::kStop;
+  story.Says(old);  // the same sequence
+  old.sequence += 10;
+  old.generation = 0;
+  story.Says(old);
+  old.generation = 1;
+  story.Happens(Received{{"w1", 5, 0, old}});  // an old coordinator
+  story.Happens(Received{{"w1", 4, 1, old}});  // to our predecessor
+  story.Happens(Received{{"w2", 5, 1, old}});
+  CHECK(story.Idle<ReleaseJob>());
+  // A restarted coordinator counts its orders from the start.
+  ++story.epoch;
+  story.order.sequence = 0;
+  story.order.run = RunState::kPause;
+  story.order.reason = "asked to";
+  story.Orders();
+  story.Trains();
+  CHECK(story.Doing() == "paused: asked to");
+}
+
+TEST_CASE("A pause finishes the step and holds; the round under way still ends") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const PushRequest request = story.AsksToPush();
+  story.order.run = RunState::kPause;
+  story.Orders();
+  story.Trains();
+  CHECK(story.Idle<TrainStep>());
+  story.Decides(request.contribution, 1);
+  story.Pulls(1);
+  story.Adopts(1, AdoptMode::kCarry);
+  CHECK(story.Idle<TrainStep>());
+  story.order.run = RunState::kRun;
+  story.Orders();
+  story.Wants<TrainStep>();
+}
+
+TEST_CASE("A stop drops the job, also while it is being opened") {
+  Story story;
+  SECTION("while training") {
+    story.Starts();
+    story.order.run = RunState::kStop;
+    story.Orders();
+    CHECK(story.Wants<ReleaseJob>().ended);
+    story.Trains();
+    CHECK(story.Idle<TrainStep>());
+  }
+  SECTION("while preparing") {
+    story.Attaches();
+    story.Orders();
+    story.Wants<Prepare>();
+    story.order.run = RunState::kStop;
+    story.Orders();
+    story.Wants<ReleaseJob>();
+    story.Happens(Prepared{"job-1", {story.order.layers, 1000, 100, 7}});
+    CHECK(story.Idle<JobPrepared>());
+  }
+  CHECK(story.Doing() == "idle");
+  story.Passes(kWhile);
+  story.Drop<WorkerHeartbeat>();
+  story.Passes(kWhile);
+  CHECK_FALSE(story.Wants<WorkerHeartbeat>().progress.has_value());
+}
+
+TEST_CASE("Checkpoints are written between contributions only") {
+  Story story;
+  story.order.spec.schedule.checkpoint_every_steps = 3;
+  story.Starts();
+  story.TrainsSteps(3);
+  WriteCheckpoint write = story.Wants<WriteCheckpoint>();
+  CHECK(write.about.base_version == 0);
+  CHECK(write.about.inner_step == 3);
+  CHECK(write.about.consumed == Ranges{{0, 6}});
+  story.Happens(CheckpointWritten{});
+  story.Trains();
+  const PushRequest request = story.AsksToPush();
+  story.TrainsSteps(3);
+  CHECK(story.Idle<WriteCheckpoint>());  // due, but a contribution is in flight
+  story.Decides(request.contribution, 1);
+  story.Pulls(1);
+  story.Trains();
+  story.Adopts(1, AdoptMode::kCarry);
+  write = story.Wants<WriteCheckpoint>();
+  CHECK(write.about.base_version == 1);
+  CHECK(write.about.consumed == Ranges{{8, 16}});
+}
+
+TEST_CASE("A restarted worker goes on from its checkpoint when it is told to") {
+  Story story({{"job-1", 3, 7, 30, {{100, 106}}}});
+  story.order.committed_version = 7;
+  story.order.resume_checkpoint = true;
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().checkpoints.size() == 1);
+  story.Says(Welcome{});
+  story.Orders();
+  story.Prepares();
+  CHECK(story.Idle<StartPull>());
+  SECTION("and pushes what the checkpoint holds with what follows") {
+    story.Adopts(7, AdoptMode::kResumeCheckpoint);
+    story.leased = 106;
+    story.Leases(20);
+    story.Trains();
+    const PushRequest request = story.AsksToPush();
+    CHECK(request.contribution.base_version == 7);
+    CHECK(request.consumed == Ranges{{100, 108}});
+    CHECK(request.inner_steps == 4);
+    CHECK(request.tokens == 80);
+  }
+  SECTION("but pulls, and trains on the same sequences, if the checkpoint is damaged") {
+    story.Wants<AdoptPulled>();
+    story.Happens(CommandFailed{"layer 0: checksum"});
+    CHECK(story.Wants<WorkerLog>().text == "layer 0: checksum");
+    story.Passes(std::chrono::seconds(10));
+    story.Pulls(7);
+    story.Adopts(7, AdoptMode::kReplace);
+    CHECK(story.Trains().ranges == Ranges{{100, 102}});
+  }
+}
+
+TEST_CASE("A loss that is not a number is never pushed: back to the committed version") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(2);
+  story.Trains(std::nan(""));
+  story.Pulls(0);
+  const AdoptPulled adopt = story.Wants<AdoptPulled>();
+  CHECK(adopt.mode == AdoptMode::kReplace);
+  CHECK(adopt.reset_moments);
+  story.Happens(Adopted{0});
+  CHECK(story.Trains().ranges == Ranges{{0, 2}});
+}
+
+TEST_CASE("SIGTERM: the step ends, a checkpoint is written, the worker takes its leave") {
+  Story story;
+  story.order.spec.schedule.checkpoint_every_steps = 100;
+  story.Starts();
+  story.Trains();
+  story.Happens(ShutdownRequested{"SIGTERM"});
+  CHECK(story.Idle<Stop>());
+  story.Trains();
+  CHECK(story.Wants<WriteCheckpoint>().about.inner_step == 2);
+  SECTION("as it should") { story.Happens(CheckpointWritten{}); }
+  SECTION("or, if the disk hangs, after a limit") { story.Passes(std::chrono::seconds(20)); }
+  CHECK(story.Wants<Leaving>().reason == "SIGTERM");
+  CHECK(story.Wants<Stop>().exit_code == 0);
+}
+
+TEST_CASE("The heartbeat tells what people want to know") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(2);
+  story.Drop<WorkerHeartbeat>();
+  story.Passes(kHeartbeatInterval);
+  const IslandProgress progress = *story.Wants<WorkerHeartbeat>().progress;
+  CHECK(progress.ready);
+  CHECK(progress.seen_sequence == story.order.sequence);
+  CHECK(progress.inner_step == 2);
+  CHECK(progress.tokens == 40);
+  CHECK(progress.doing == "training");
+  CHECK(progress.tokens_per_s == Approx(200));
+  CHECK(progress.step_seconds_quiet == Approx(0.1));
+  CHECK(progress.pulled_bytes == 600);
+}
+
+TEST_CASE("The learning rate counts all islands' tokens, and one island's as they are") {
+  Story story;
+  story.order.tokens_committed = 1000;
+  story.order.active_islands = 3;
+  story.Starts();
+  const InnerSpec& inner = story.order.spec.inner;
+  CHECK(story.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 20));
+  CHECK(story.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 40));
+}
+
+}  // namespace
+}  // namespace atl::worker
