@@ -2,8 +2,11 @@
 
 # Signalling NaNs and errno play no part in kernels; both stop loops from being vectorised. V16
 # values are passed only between inlined functions, so the warning about their ABI is void.
-KERNEL_COPTS = [
-    "-O3",
+KERNEL_COPTS = select({
+    # The sanitizers' code at -O3 takes minutes to compile.
+    "//kernels:debug": [],
+    "//conditions:default": ["-O3"],
+}) + [
     "-fno-math-errno",
     "-fno-trapping-math",
     "-Wno-psabi",

@@ -62,6 +62,7 @@ inline int InstructionLevel() {
 
 using V16 = float __attribute__((vector_size(64)));
 using I16 = int32_t __attribute__((vector_size(64)));
+using U16 = uint32_t __attribute__((vector_size(64)));
 using H16 = uint16_t __attribute__((vector_size(32)));
 using D8 = double __attribute__((vector_size(64)));
 using F8 = float __attribute__((vector_size(32)));
@@ -153,7 +154,7 @@ ATOLL_INLINE V16 Exp(V16 x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  return (V16)((I16)p + ((I16)shifted << 23));
+  return (V16)((U16)p + ((U16)shifted << 23));
 }
 
 ATOLL_INLINE V16 Sigmoid(V16 x) { return 1.0f / (1.0f + Exp(-x)); }
@@ -179,15 +180,15 @@ ATOLL_INLINE V16 Sqrt(V16 x) {
 ATOLL_INLINE V16 FromBfloat16(const Bfloat16* p) {
   H16 half;
   std::memcpy(&half, p, sizeof(half));
-  return (V16)(__builtin_convertvector(half, I16) << 16);
+  return (V16)(__builtin_convertvector(half, U16) << 16);
 }
 
 // To nearest, ties to even; a NaN stays one (quiet).
 ATOLL_INLINE void ToBfloat16(Bfloat16* p, V16 v) {
-  const I16 bits = (I16)v;
-  const I16 rounded = bits + 0x7fff + ((bits >> 16) & 1);
-  const I16 result = v == v ? rounded : (bits | 0x400000);
-  const H16 half = __builtin_convertvector((result >> 16) & 0xffff, H16);
+  const U16 bits = (U16)v;
+  const U16 rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  const U16 result = v == v ? rounded : (bits | 0x400000);
+  const H16 half = __builtin_convertvector(result >> 16, H16);
   std::memcpy(p, &half, sizeof(half));
 }
 
