@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+
+#include "common/files.h"
 
 namespace atl::worker {
 namespace {
@@ -17,15 +20,6 @@ namespace {
 absl::Status Errno(absl::string_view what, const std::string& path) {
   const int error = errno;
   return absl::UnavailableError(absl::StrCat("cannot ", what, " ", path, ": ", strerror(error)));
-}
-
-absl::Status SyncPath(const std::string& path, int flags) {
-  const int fd = open(path.c_str(), flags);
-  if (fd < 0) return Errno("open", path);
-  const bool ok = fsync(fd) == 0;
-  const absl::Status status = ok ? absl::OkStatus() : Errno("sync", path);
-  close(fd);
-  return status;
 }
 
 }  // namespace
@@ -59,13 +53,8 @@ absl::Status StateDir::TakeIncarnation() {
   const auto clock = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::system_clock::now().time_since_epoch());
   incarnation_ = std::max<Incarnation>(last + 1, clock.count());
-  std::ofstream out(path + ".new", std::ios::trunc);
-  out << incarnation_ << "\n";
-  out.close();
-  if (!out) return Errno("write", path + ".new");
-  ATOLL_RETURN_IF_ERROR(SyncPath(path + ".new", O_RDONLY));
-  if (rename((path + ".new").c_str(), path.c_str()) != 0) return Errno("rename", path + ".new");
-  return SyncPath(path_, O_RDONLY | O_DIRECTORY);
+  const std::string text = absl::StrCat(incarnation_, "\n");
+  return WriteFileAtomically(RealFiles(), path, std::array{AsBytes(text)});
 }
 
 }  // namespace atl::worker

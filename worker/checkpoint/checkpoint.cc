@@ -1,18 +1,15 @@
 #include "worker/checkpoint/checkpoint.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
+#include "common/files.h"
 
 namespace atl::worker {
 namespace {
@@ -21,80 +18,16 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int64_t kManifestBytesMax = int64_t{64} << 20;
+constexpr int64_t kElementsMax = int64_t{1} << 40;
 constexpr int kArrays = 4;  // theta, base, first and second moment
 
-absl::Status Errno(absl::string_view what, const std::string& path) {
-  const int error = errno;
-  return absl::UnavailableError(absl::StrCat("cannot ", what, " ", path, ": ", strerror(error)));
-}
-
-class File {
- public:
-  File(const std::string& path, int flags) : path_(path), fd_(open(path.c_str(), flags, 0600)) {}
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  absl::Status opened() const { return fd_ >= 0 ? absl::OkStatus() : Errno("open", path_); }
-
-  absl::Status Write(const void* data, int64_t bytes) {
-    const char* at = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t done = write(fd_, at, static_cast<size_t>(bytes));
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) return Errno("write", path_);
-      at += done;
-      bytes -= done;
-    }
-    return absl::OkStatus();
-  }
-  absl::Status Read(void* data, int64_t bytes) {
-    char* at = static_cast<char*>(data);
-    while (bytes > 0) {
-      const ssize_t done = read(fd_, at, static_cast<size_t>(bytes));
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) return Errno("read", path_);
-      if (done == 0) return absl::DataLossError(absl::StrCat(path_, " is cut short"));
-      at += done;
-      bytes -= done;
-    }
-    return absl::OkStatus();
-  }
-  absl::StatusOr<int64_t> Size() {
-    struct stat info;
-    if (fstat(fd_, &info) != 0) return Errno("look at", path_);
-    return static_cast<int64_t>(info.st_size);
-  }
-  absl::Status Sync() { return fsync(fd_) == 0 ? absl::OkStatus() : Errno("sync", path_); }
-
- private:
-  const std::string path_;
-  const int fd_;
-};
-
-absl::Status SyncFolder(const std::string& path) {
-  File folder(path, O_RDONLY | O_DIRECTORY);
-  ATOLL_RETURN_IF_ERROR(folder.opened());
-  return folder.Sync();
-}
-
 absl::Status WriteText(const std::string& path, const std::string& text) {
-  File file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  ATOLL_RETURN_IF_ERROR(file.opened());
-  ATOLL_RETURN_IF_ERROR(file.Write(text.data(), static_cast<int64_t>(text.size())));
-  return file.Sync();
+  return WriteFileAtomically(RealFiles(), path, std::array{AsBytes(text)});
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path, int64_t bytes_max) {
-  File file(path, O_RDONLY);
-  ATOLL_RETURN_IF_ERROR(file.opened());
-  ATOLL_ASSIGN_OR_RETURN(const int64_t size, file.Size());
-  if (size > bytes_max) return absl::DataLossError(absl::StrCat(path, " is too long"));
-  std::string text(static_cast<size_t>(size), '\0');
-  ATOLL_RETURN_IF_ERROR(file.Read(text.data(), size));
-  return text;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, RealFiles().Read(path, bytes_max));
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 // The name becomes part of a path and comes from the network.
@@ -127,29 +60,31 @@ std::string LayerFile(const std::string& folder, size_t layer) {
 }
 
 absl::Status WriteLayer(const std::string& path, const CheckpointLayer& layer) {
-  File file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  ATOLL_RETURN_IF_ERROR(file.opened());
+  std::vector<ByteSpan> pieces;
   for (const std::vector<float>* array : Arrays(layer)) {
-    ATOLL_RETURN_IF_ERROR(
-        file.Write(array->data(), static_cast<int64_t>(array->size() * sizeof(float))));
+    pieces.push_back(std::as_bytes(std::span(*array)));
   }
-  return file.Sync();
+  return WriteFileAtomically(RealFiles(), path, pieces);
 }
 
 absl::StatusOr<CheckpointLayer> ReadLayer(const std::string& path, int64_t elements,
                                           uint64_t checksum) {
-  File file(path, O_RDONLY);
-  ATOLL_RETURN_IF_ERROR(file.opened());
-  ATOLL_ASSIGN_OR_RETURN(const int64_t size, file.Size());
-  if (elements < 0 || size % (kArrays * sizeof(float)) != 0 ||
-      size / static_cast<int64_t>(kArrays * sizeof(float)) != elements) {
+  if (elements < 0 || elements > kElementsMax) {
+    return absl::DataLossError(absl::StrCat(path, " cannot have ", elements, " elements"));
+  }
+  const int64_t array_bytes = elements * static_cast<int64_t>(sizeof(float));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
+                         RealFiles().Read(path, array_bytes * kArrays));
+  if (static_cast<int64_t>(bytes.size()) != array_bytes * kArrays) {
     return absl::DataLossError(
-        absl::StrCat(path, " has ", size, " bytes, not those of ", elements, " elements"));
+        absl::StrCat(path, " has ", bytes.size(), " bytes, not those of ", elements, " elements"));
   }
   CheckpointLayer layer;
+  const std::byte* from = bytes.data();
   for (std::vector<float>* array : Arrays(layer)) {
     array->resize(static_cast<size_t>(elements));
-    ATOLL_RETURN_IF_ERROR(file.Read(array->data(), elements * static_cast<int64_t>(sizeof(float))));
+    if (array_bytes > 0) std::memcpy(array->data(), from, static_cast<size_t>(array_bytes));
+    from += array_bytes;
   }
   if (Checksum(layer) != checksum) {
     return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum differs"));
@@ -217,13 +152,6 @@ absl::StatusOr<CheckpointState> ReadFolder(const std::string& folder) {
   return state;
 }
 
-absl::Status MakeFolders(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot make ", path, ": ", error.message()));
-}
-
 }  // namespace
 
 CheckpointStore::CheckpointStore(std::string folder) : folder_(std::move(folder)) {}
@@ -231,7 +159,7 @@ CheckpointStore::CheckpointStore(std::string folder) : folder_(std::move(folder)
 absl::Status CheckpointStore::Write(const CheckpointState& state) const {
   ATOLL_RETURN_IF_ERROR(CheckJob(state.about.job));
   const std::string job = JobFolder(state.about.job);
-  ATOLL_RETURN_IF_ERROR(MakeFolders(job));
+  ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(job));
   const absl::StatusOr<std::string> previous = ReadText(job + "/current", 256);
   // The same step may be written twice: by a restarted process that came as far again.
   std::string name = absl::StrCat("step-", state.about.inner_step, "-0");
@@ -239,18 +167,12 @@ absl::Status CheckpointStore::Write(const CheckpointState& state) const {
   const std::string folder = absl::StrCat(job, "/", name);
   std::error_code ignored;
   fs::remove_all(folder, ignored);  // left by a process that died while writing
-  ATOLL_RETURN_IF_ERROR(MakeFolders(folder));
+  ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder));
   for (size_t layer = 0; layer < state.layers.size(); ++layer) {
     ATOLL_RETURN_IF_ERROR(WriteLayer(LayerFile(folder, layer), state.layers[layer]));
   }
   ATOLL_RETURN_IF_ERROR(WriteText(folder + "/manifest", FormatManifest(state)));
-  ATOLL_RETURN_IF_ERROR(SyncFolder(folder));
-  ATOLL_RETURN_IF_ERROR(WriteText(job + "/current.new", name));
-  if (rename((job + "/current.new").c_str(), (job + "/current").c_str()) != 0) {
-    return Errno("rename", job + "/current.new");
-  }
-  ATOLL_RETURN_IF_ERROR(SyncFolder(job));
-  ATOLL_RETURN_IF_ERROR(SyncFolder(folder_));
+  ATOLL_RETURN_IF_ERROR(WriteText(job + "/current", name));
   for (const fs::directory_entry& entry : fs::directory_iterator(job, ignored)) {
     const std::string other = entry.path().filename().string();
     if (absl::StartsWith(other, "step-") && other != name) fs::remove_all(entry.path(), ignored);
@@ -261,17 +183,15 @@ absl::Status CheckpointStore::Write(const CheckpointState& state) const {
 absl::StatusOr<CheckpointState> CheckpointStore::Read(const JobId& job) const {
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
   const std::string current = JobFolder(job) + "/current";
-  if (std::error_code error; !fs::exists(current, error)) {
-    return absl::NotFoundError(absl::StrCat("no checkpoint of ", job));
-  }
   ATOLL_ASSIGN_OR_RETURN(const std::string name, ReadText(current, 256));
   if (!absl::StartsWith(name, "step-") || absl::StrContains(name, '/')) {
     return absl::DataLossError(absl::StrCat(current, " does not name a checkpoint"));
   }
-  ATOLL_ASSIGN_OR_RETURN(CheckpointState state,
-                         ReadFolder(absl::StrCat(JobFolder(job), "/", name)));
-  if (state.about.job != job) {
-    return absl::DataLossError(absl::StrCat(current, " is of the job ", state.about.job));
+  absl::StatusOr<CheckpointState> state = ReadFolder(absl::StrCat(JobFolder(job), "/", name));
+  // A file that `current` promises is missing: not the same as no checkpoint.
+  if (!state.ok()) return absl::DataLossError(state.status().message());
+  if (state->about.job != job) {
+    return absl::DataLossError(absl::StrCat(current, " is of the job ", state->about.job));
   }
   return state;
 }
