@@ -60,9 +60,10 @@ int64_t BoundaryBytes(const Costs& costs, const Stage& stage, int micro_batch) {
 }
 
 // What makes two replicas equal to the simulator.
-std::string KindOf(const Cluster& cluster, const std::map<Sites, int>& crossings,
-                   const Replica& replica) {
-  std::string kind = absl::StrCat(replica.micro_batches);
+std::string KindOf(const Cluster& cluster, const Layout& layout,
+                   const std::map<Sites, int>& crossings, const Replica& replica) {
+  std::string kind = absl::StrCat(layout.tensor_parallel, ",", layout.micro_batch, ",",
+                                  layout.schedule, ",", replica.micro_batches);
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Stage& stage = replica.stages[s];
     absl::StrAppend(&kind, "|", cluster.devices[stage.devices[0]].type, ":", stage.first_layer, "-",
@@ -130,6 +131,39 @@ absl::StatusOr<ReplicaOutcome> BuildKind(const Cluster& cluster, const Costs& co
     kind.problem.devices.push_back({usable - state});
     kind.problem.chunks.push_back(chunk);
   }
+  return kind;
+}
+
+absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs& costs,
+                                            const Layout& layout,
+                                            const std::map<Sites, int>& crossings,
+                                            const Replica& replica, const std::string& name,
+                                            const Evaluation& evaluation) {
+  if (evaluation.known != nullptr) {
+    for (const ReplicaOutcome& known : evaluation.known->kinds) {
+      if (known.kind != name) continue;
+      ReplicaOutcome kind = known;
+      kind.replicas.clear();
+      return kind;
+    }
+  }
+  ATOLL_ASSIGN_OR_RETURN(ReplicaOutcome kind,
+                         BuildKind(cluster, costs, layout, crossings, replica));
+  kind.kind = name;
+  if (layout.schedule == "1f1b" || layout.schedule == "gpipe") {
+    kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
+  }
+  const int64_t operations =
+      3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
+  const int64_t most = std::max<int64_t>(4, evaluation.operations / operations);
+  sim::SearchOptions options{
+      .restarts = static_cast<int>(std::min<int64_t>(evaluation.restarts, most)),
+      .seed = evaluation.seed};
+  ATOLL_ASSIGN_OR_RETURN(kind.found, sim::ScheduleByName(kind.problem, layout.schedule, options));
+  if (kind.found.result.verdict != sim::Verdict::kFits) {
+    return absl::ResourceExhaustedError(kind.found.result.reason);
+  }
+  kind.bound = sim::MakespanBound(kind.problem);
   return kind;
 }
 
@@ -220,7 +254,8 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
   std::set<std::string> seen;
   double slowest = 0;
   for (const Replica& replica : layout.replicas) {
-    if (layout.replicas.size() > 1 && !seen.insert(KindOf(cluster, crossings, replica)).second) {
+    if (layout.replicas.size() > 1 &&
+        !seen.insert(KindOf(cluster, layout, crossings, replica)).second) {
       continue;
     }
     double fill = 0;
@@ -252,21 +287,12 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& cost
   Outcome outcome;
   std::map<std::string, size_t> kinds;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    const std::string name = KindOf(cluster, crossings, layout.replicas[r]);
+    const std::string name = KindOf(cluster, layout, crossings, layout.replicas[r]);
     const auto [found, added] = kinds.try_emplace(name, outcome.kinds.size());
     if (added) {
-      ATOLL_ASSIGN_OR_RETURN(ReplicaOutcome kind,
-                             BuildKind(cluster, costs, layout, crossings, layout.replicas[r]));
-      if (layout.schedule == "1f1b" || layout.schedule == "gpipe") {
-        kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
-      }
-      sim::SearchOptions options{.restarts = evaluation.restarts, .seed = evaluation.seed};
-      ATOLL_ASSIGN_OR_RETURN(kind.found,
-                             sim::ScheduleByName(kind.problem, layout.schedule, options));
-      if (kind.found.result.verdict != sim::Verdict::kFits) {
-        return absl::ResourceExhaustedError(kind.found.result.reason);
-      }
-      kind.bound = sim::MakespanBound(kind.problem);
+      ATOLL_ASSIGN_OR_RETURN(
+          ReplicaOutcome kind,
+          EvaluateKind(cluster, costs, layout, crossings, layout.replicas[r], name, evaluation));
       outcome.kinds.push_back(std::move(kind));
     }
     outcome.kinds[found->second].replicas.push_back(static_cast<int>(r));

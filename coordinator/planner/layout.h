@@ -45,6 +45,7 @@ struct Layout {
 
 // The simulated step of one kind of replica (equal replicas are played once).
 struct ReplicaOutcome {
+  std::string kind;           // equal for replicas that take equally long
   std::vector<int> replicas;  // indices of all that are equal
   sim::Problem problem;
   sim::Found found;
@@ -63,6 +64,9 @@ struct Outcome {
 struct Evaluation {
   int restarts = 24;  // simulations per kind of replica, for searched schedules
   uint64_t seed = 1;
+  // Simulated operations per kind: large pipelines get fewer restarts, but at least 4.
+  int64_t operations = 1'000'000;
+  const Outcome* known = nullptr;  // kinds already evaluated are taken from here
 };
 
 // Cuts that balance the layers for this order of stages under memory, with 1F1B's activations.

@@ -46,9 +46,17 @@ double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job
   return job.global_batch / rate;
 }
 
-// Moves one layer across a boundary of one kind of replica, for all replicas of that kind.
+// The kind of replica that the others wait for.
+const ReplicaOutcome& Slowest(const Outcome& outcome) {
+  return *std::max_element(outcome.kinds.begin(), outcome.kinds.end(),
+                           [](const ReplicaOutcome& a, const ReplicaOutcome& b) {
+                             return a.found.result.makespan_ns < b.found.result.makespan_ns;
+                           });
+}
+
+// Moves one layer across a boundary of the slowest kind of replica, for all replicas of that kind.
 bool MoveBoundary(const Outcome& outcome, Rng& rng, Layout& layout) {
-  const ReplicaOutcome& kind = outcome.kinds[rng.Below(outcome.kinds.size())];
+  const ReplicaOutcome& kind = Slowest(outcome);
   const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
   if (stages < 2) return false;
   const size_t boundary = rng.Below(stages - 1);
@@ -65,14 +73,34 @@ bool MoveBoundary(const Outcome& outcome, Rng& rng, Layout& layout) {
   return true;
 }
 
+// Swaps the devices of two neighbouring stages in all slowest replicas, and cuts again.
+bool SwapStages(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
+                Layout& layout) {
+  const ReplicaOutcome& kind = Slowest(outcome);
+  const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
+  if (stages < 2) return false;
+  const size_t first = rng.Below(stages - 1);
+  for (const int r : kind.replicas) {
+    Replica& replica = layout.replicas[r];
+    std::swap(replica.stages[first].devices, replica.stages[first + 1].devices);
+    if (!CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica).ok()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void Improve(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
              Plan& plan) {
   Rng rng(options.seed);
-  const Evaluation quick{std::min(options.restarts, 16), options.seed};
+  Evaluation quick{std::min(options.restarts, 24), options.seed};
   for (int i = 0; i < options.improvements; ++i) {
     if (options.stop && options.stop()) return;
     Layout layout = plan.layout;
-    if (!MoveBoundary(plan.outcome, rng, layout)) continue;
+    const bool moved = rng.Chance(0.5) ? MoveBoundary(plan.outcome, rng, layout)
+                                       : SwapStages(cluster, costs, plan.outcome, rng, layout);
+    if (!moved) continue;
+    quick.known = &plan.outcome;
     auto outcome = EvaluateLayout(cluster, costs, job, layout, quick);
     ++plan.simulated;
     if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) continue;

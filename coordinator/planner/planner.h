@@ -8,8 +8,8 @@
 // three ways (AutoHet's by type counts over the whole cluster, the same within each site, and equal
 // shares of everything), orders the sites and within a site weak devices first, balances the layers
 // under memory, shares the samples by speed, and ranks by the cost model. The best are simulated
-// with searched schedules; the winner is improved by moving boundaries. Deterministic in the seed;
-// a time budget, if any, is the caller's through Options::stop.
+// with searched schedules; the winner is improved by moving boundaries and swapping stages.
+// Deterministic in the seed; a time budget, if any, is the caller's through Options::stop.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_PLANNER_H_
 #define ATOLL_COORDINATOR_PLANNER_PLANNER_H_
