@@ -1,0 +1,183 @@
+#include "tests/sim/checker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/host_ops.h"
+
+namespace atl::sim {
+
+std::string Describe(const ContributionId& id) {
+  return absl::StrCat("island ", id.island, " generation ", id.generation, " incarnation ",
+                      id.incarnation, " base ", id.base_version);
+}
+
+void Checker::DeltaCaptured(const ContributionId& id, const LayerValues& delta,
+                            std::vector<PositionRange> trained_on) {
+  const auto [it, fresh] = captured_.try_emplace(id, Captured{delta, trained_on});
+  if (!fresh && it->second.delta != delta) {
+    Fail(absl::StrCat("N2: two different deltas under one name: ", Describe(id)));
+  }
+}
+
+void Checker::Persisted(const StoreRecord& record) {
+  if (const auto* decision = std::get_if<DecisionRecord>(&record)) Decided(*decision);
+  if (const auto* progress = std::get_if<ProgressRecord>(&record)) {
+    if (progress->version < newest_committed_) {
+      Fail(absl::StrCat("N1: committed version fell from ", newest_committed_, " to ",
+                        progress->version));
+    }
+    newest_committed_ = progress->version;
+  }
+}
+
+void Checker::Decided(const DecisionRecord& decision) {
+  if (decision.round <= newest_round_) return;  // the same record written again
+  newest_round_ = decision.round;
+  for (const DecisionParticipant& p : decision.participants) {
+    if (p.reason.empty()) Fail(absl::StrCat("no reason for ", Describe(p.contribution)));
+    if (!p.accepted) {
+      ++rejected_;
+      continue;
+    }
+    if (!used_.insert(p.contribution).second) {
+      Fail(absl::StrCat("N2: decided twice: ", Describe(p.contribution)));
+    }
+    const auto captured = captured_.find(p.contribution);
+    if (captured == captured_.end()) {
+      Fail(absl::StrCat("decided a contribution that nobody made: ", Describe(p.contribution)));
+      return;
+    }
+    int64_t positions = 0;
+    for (const PositionRange& range : captured->second.trained_on) {
+      positions += range.size();
+      for (int64_t position = range.begin; position < range.end; ++position) {
+        if (!committed_positions_.emplace(position, p.contribution.island).second) {
+          Fail(absl::StrCat("N5: position ", position, " is in the model twice, by ",
+                            Describe(p.contribution)));
+        }
+      }
+    }
+    if (p.tokens != positions * spec_.data.sequence_length) {
+      Fail(absl::StrCat("N5: ", Describe(p.contribution), " counts ", p.tokens, " tokens for ",
+                        positions, " sequences"));
+    }
+    tokens_ += p.tokens;
+  }
+  if (decision.version == kNoVersion) return;
+  if (decision.version != newest_decided_ + 1) {
+    Fail(absl::StrCat("round decided for version ", decision.version, " after ", newest_decided_));
+  }
+  newest_decided_ = decision.version;
+  if (decision.tokens_committed_after != tokens_) {
+    Fail(absl::StrCat("N5: ", decision.tokens_committed_after, " tokens recorded, ", tokens_,
+                      " committed"));
+  }
+}
+
+void Checker::CommitSent(const CommitRound& commit, const std::vector<ShardPlacement>&) {
+  if (commit.version > newest_decided_) {
+    Fail(absl::StrCat("N1: version ", commit.version, " sent before it was persisted"));
+  }
+  const auto [it, fresh] = terms_.try_emplace(commit.version, commit.terms);
+  if (!fresh && it->second != commit.terms) {
+    Fail(absl::StrCat("N1: version ", commit.version, " was decided differently before"));
+  }
+  if (fresh) Expect(commit);
+}
+
+std::vector<float> Checker::Encoded(const std::vector<float>& values) const {
+  std::vector<float> out = values;
+  if (spec_.outer.push_encoding == Encoding::kBfloat16) {
+    std::vector<Bfloat16> narrow(values.size());
+    ToBfloat16(values, narrow, pool_);
+    FromBfloat16(narrow, out, pool_);
+  }
+  return out;
+}
+
+// The model that this round must give, by the same arithmetic that servers use.
+void Checker::Expect(const CommitRound& commit) {
+  Model model;
+  if (commit.version > 0) {
+    const auto before = expected_.find(commit.version - 1);
+    if (before == expected_.end()) {
+      Fail(absl::StrCat("version ", commit.version, " sent without the one before it"));
+      return;
+    }
+    model = before->second;
+  }
+  const size_t layers = ToyLayers().size();
+  model.theta.resize(layers);
+  model.velocity.resize(layers);
+  for (size_t l = 0; l < layers; ++l) {
+    std::vector<std::vector<float>> deltas;
+    std::vector<WeightedDelta> weighted;
+    deltas.reserve(commit.terms.size());
+    for (const RoundTerm& term : commit.terms) {
+      const auto captured = captured_.find(term.contribution);
+      if (captured == captured_.end()) {
+        Fail(absl::StrCat("committed what nobody captured: ", Describe(term.contribution)));
+        return;
+      }
+      deltas.push_back(Encoded(captured->second.delta[l]));
+      weighted.push_back(
+          {{deltas.back().data(), DType::kFloat32, static_cast<int64_t>(deltas.back().size())},
+           static_cast<float>(term.weight)});
+    }
+    if (commit.version == 0) {
+      model.theta[l] = deltas.at(0);
+      for (float& x : model.theta[l]) x *= weighted[0].weight;
+      model.velocity[l].assign(model.theta[l].size(), 0.0f);
+    } else {
+      OuterNesterov(model.theta[l], model.velocity[l], weighted,
+                    static_cast<float>(spec_.outer.learning_rate),
+                    static_cast<float>(spec_.outer.momentum), pool_);
+    }
+  }
+  expected_[commit.version] = std::move(model);
+}
+
+void Checker::Served(const NodeId& server, Version version, const ShardPlacement& shard,
+                     std::span<const float> values) {
+  const auto model = expected_.find(version);
+  if (model == expected_.end()) {
+    Fail(absl::StrCat("N3: ", server, " serves version ", version, ", which was never sent"));
+    return;
+  }
+  const std::vector<float>& layer = model->second.theta[shard.layer];
+  const bool same =
+      static_cast<int64_t>(values.size()) == shard.elements &&
+      std::memcmp(values.data(), layer.data() + shard.begin, values.size() * sizeof(float)) == 0;
+  if (!same) {
+    Fail(absl::StrCat("N1-N3: ", server, " serves version ", version, " of shard ", shard.shard,
+                      " with other bits than the decided rounds give"));
+  }
+}
+
+void Checker::Adopted(const NodeId& worker, Version version, const LayerValues& base) {
+  const auto model = expected_.find(version);
+  if (model == expected_.end() || model->second.theta != base) {
+    Fail(absl::StrCat("N3: ", worker, " trains from a torn version ", version));
+  }
+}
+
+void Checker::Finished(const ProgressRecord& progress, int64_t budget_positions) {
+  if (progress.version != newest_decided_) {
+    Fail(
+        absl::StrCat("finished at version ", progress.version, ", decided were ", newest_decided_));
+  }
+  if (progress.tokens_committed != tokens_) {
+    Fail(absl::StrCat("N5: finished with ", progress.tokens_committed, " tokens, ", tokens_,
+                      " were committed"));
+  }
+  const auto positions = static_cast<int64_t>(committed_positions_.size());
+  if (positions != budget_positions ||
+      (positions > 0 && committed_positions_.rbegin()->first != budget_positions - 1)) {
+    Fail(absl::StrCat("N5: ", positions, " of ", budget_positions, " sequences are in the model"));
+  }
+}
+
+}  // namespace atl::sim

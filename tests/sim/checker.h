@@ -1,0 +1,86 @@
+// Watches a simulated cluster from outside and fails at the first broken promise (README.md,
+// "What is promised"). It sees what a perfect witness would see: every decision as it is persisted,
+// every delta as it is captured, every tensor that a server hands out.
+//
+// A broken promise is recorded, not thrown: the simulation stops and prints seed and reason.
+
+#ifndef ATOLL_TESTS_SIM_CHECKER_H_
+#define ATOLL_TESTS_SIM_CHECKER_H_
+
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "coordinator/core/records.h"
+#include "kernels/thread_pool.h"
+#include "tests/sim/toy_trainer.h"
+
+namespace atl::sim {
+
+class Checker {
+ public:
+  Checker(JobSpec spec, ThreadPool* pool) : spec_(std::move(spec)), pool_(*pool) {}
+
+  // A worker fixed the delta of a contribution.
+  void DeltaCaptured(const ContributionId& id, const LayerValues& delta,
+                     std::vector<PositionRange> trained_on);
+  // The coordinator persisted a record.
+  void Persisted(const StoreRecord& record);
+  // The coordinator sent a round to a server.
+  void CommitSent(const CommitRound& commit, const std::vector<ShardPlacement>& shards);
+  // A server handed out a shard.
+  void Served(const NodeId& server, Version version, const ShardPlacement& shard,
+              std::span<const float> values);
+  // A worker adopted a version; `base` is what it now counts its delta from.
+  void Adopted(const NodeId& worker, Version version, const LayerValues& base);
+
+  // At the end of a finished job.
+  void Finished(const ProgressRecord& progress, int64_t budget_positions);
+
+  void Fail(std::string what) {
+    if (failure_.empty()) failure_ = std::move(what);
+  }
+  const std::string& failure() const { return failure_; }
+
+  int64_t rounds() const { return static_cast<int64_t>(expected_.size()); }
+  int64_t rejected() const { return rejected_; }
+  bool Committed(const ContributionId& id) const { return used_.contains(id); }
+
+ private:
+  struct Model {
+    LayerValues theta, velocity;
+  };
+  struct Captured {
+    LayerValues delta;
+    std::vector<PositionRange> trained_on;
+  };
+
+  void Decided(const DecisionRecord& decision);
+  void Expect(const CommitRound& commit);
+  std::vector<float> Encoded(const std::vector<float>& values) const;
+
+  const JobSpec spec_;
+  ThreadPool& pool_;
+  std::map<ContributionId, Captured> captured_;
+  std::set<ContributionId> used_;
+  std::map<Version, std::vector<RoundTerm>> terms_;
+  std::map<Version, Model> expected_;
+  std::map<int64_t, IslandId> committed_positions_;
+  Version newest_decided_ = kNoVersion;
+  Version newest_committed_ = kNoVersion;
+  int64_t newest_round_ = 0;
+  int64_t tokens_ = 0;
+  int64_t rejected_ = 0;
+  std::string failure_;
+};
+
+std::string Describe(const ContributionId& id);
+
+}  // namespace atl::sim
+
+#endif  // ATOLL_TESTS_SIM_CHECKER_H_

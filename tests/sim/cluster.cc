@@ -1,0 +1,233 @@
+#include "tests/sim/cluster.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tests/sim/nodes.h"
+
+namespace atl::sim {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+void World::Trace(const std::string& line) {
+  const std::string stamped =
+      absl::StrFormat("%10.4f %s", Seconds(timeline.now() - Instant{}), line);
+  for (const char c : stamped) {
+    trace_hash = (trace_hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  }
+  if (print) print(stamped);
+}
+
+ServerNode* World::FindServer(const NodeId& name) {
+  for (const auto& node : servers) {
+    if (node->name() == name) return node.get();
+  }
+  return nullptr;
+}
+
+WorkerNode* World::FindWorker(const NodeId& name) {
+  for (const auto& node : workers) {
+    if (node->name() == name) return node.get();
+  }
+  return nullptr;
+}
+
+ClusterOptions RandomOptions(uint64_t seed) {
+  Rng rng(seed, /*stream=*/77);
+  ClusterOptions o;
+  o.seed = seed;
+  o.workers = 1 + static_cast<int>(rng.Below(4));
+  o.servers = 1 + static_cast<int>(rng.Below(3));
+  o.network.drop = rng.Chance(0.5) ? 0 : 0.1 * rng.Uniform();
+  o.network.duplicate = rng.Chance(0.5) ? 0 : 0.2 * rng.Uniform();
+  o.network.slow = rng.Chance(0.5) ? 0 : 0.05 * rng.Uniform();
+  o.network.delay_max = milliseconds(1 + rng.Below(rng.Chance(0.2) ? 800 : 40));
+  o.crash_every = rng.Chance(0.2) ? seconds(0) : seconds(5 + rng.Below(40));
+  o.disconnect_every = rng.Chance(0.3) ? seconds(0) : seconds(5 + rng.Below(40));
+  o.isolate_every = rng.Chance(0.5) ? seconds(0) : seconds(15 + rng.Below(60));
+  o.pause_every = rng.Chance(0.7) ? seconds(0) : seconds(20 + rng.Below(40));
+  JobSpec& spec = o.spec;
+  spec.name = "sim";
+  spec.model.hidden = 8;
+  spec.model.layers = 1;
+  spec.model.heads = 2;
+  spec.model.seed = seed;
+  spec.data.path = "toy";
+  spec.data.sequence_length = 16;
+  spec.inner.batch_sequences = 1 + static_cast<int64_t>(rng.Below(5));
+  spec.outer.steps_per_round = 2 + static_cast<int64_t>(rng.Below(12));
+  spec.outer.balance_steps = rng.Chance(0.5);
+  spec.outer.grace_seconds = 0.5 + 3 * rng.Uniform();
+  spec.outer.wait_for_all = rng.Chance(0.2);
+  spec.outer.overlap = rng.Chance(0.5) ? Overlap::kCarry : Overlap::kNone;
+  spec.outer.push_encoding = rng.Chance(0.3) ? Encoding::kBfloat16 : Encoding::kFloat32;
+  spec.outer.reject_outliers = rng.Chance(0.8);
+  spec.outer.clip_norm = rng.Chance(0.5) ? 0 : 0.05 + rng.Uniform();
+  spec.schedule.validate_every_rounds = static_cast<int64_t>(rng.Below(4));
+  spec.schedule.checkpoint_every_steps = rng.Chance(0.3) ? 0 : 1 + rng.Below(8);
+  spec.schedule.snapshot_every_rounds = 1 + static_cast<int64_t>(rng.Below(4));
+  const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
+  spec.schedule.train_tokens = sequences * spec.data.sequence_length;
+  return o;
+}
+
+std::string Describe(const ClusterOptions& o) {
+  return absl::StrFormat(
+      "%d workers, %d servers, drop %.3f, duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
+      "every %.0f s, a disconnect every %.0f s, an isolation every %.0f s, a pause every %.0f s; "
+      "%d tokens, batch %d, H %d, overlap %s, grace %.1f s%s",
+      o.workers, o.servers, o.network.drop, o.network.duplicate, o.network.slow,
+      1e3 * Seconds(o.network.delay_max), Seconds(o.crash_every), Seconds(o.disconnect_every),
+      Seconds(o.isolate_every), Seconds(o.pause_every), o.spec.schedule.train_tokens,
+      o.spec.inner.batch_sequences, o.spec.outer.steps_per_round,
+      o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
+      o.spec.outer.wait_for_all ? ", waits for all" : "");
+}
+
+Cluster::Cluster(const ClusterOptions& options) : world_(options) {
+  world_.network.SetFaults(options.network);
+  world_.coordinator_node = std::make_unique<CoordinatorNode>(&world_);
+  for (int i = 0; i < options.servers; ++i) {
+    world_.servers.push_back(std::make_unique<ServerNode>(&world_, absl::StrCat("server-", i)));
+  }
+  for (int i = 0; i < options.workers; ++i) {
+    const double slowness = 1 + 1.5 * world_.rng.Uniform();
+    world_.workers.push_back(
+        std::make_unique<WorkerNode>(&world_, absl::StrCat("worker-", i), slowness));
+  }
+}
+
+Cluster::~Cluster() = default;
+
+void Cluster::Repeat(Duration mean, std::function<void()> fault) {
+  if (mean == Duration(0)) return;
+  const Duration wait = FromSeconds(-Seconds(mean) * std::log(1 - world_.rng.Uniform()));
+  world_.timeline.After(wait, [this, mean, fault] {
+    if (!world_.faulty()) return;
+    fault();
+    Repeat(mean, fault);
+  });
+}
+
+void Cluster::ScheduleFaults() {
+  const ClusterOptions& o = world_.options;
+  Repeat(o.crash_every, [this] { CrashSomebody(); });
+  Repeat(o.disconnect_every, [this] { BreakSomeConnection(); });
+  Repeat(o.isolate_every, [this] { IsolateSomebody(); });
+  Repeat(o.pause_every, [this] { PauseForAWhile(); });
+  world_.timeline.After(o.faults_until, [this] {
+    world_.Trace("the faults stop");
+    world_.network.SetFaults(NetworkFaults{});
+    world_.network.RejoinAll();
+  });
+}
+
+void Cluster::CrashSomebody() {
+  const auto restart_later = [this](auto* node) {
+    if (!node->alive()) return;
+    node->Crash();
+    ++crashes_;
+    world_.timeline.After(world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15)), [node] {
+      if (!node->alive()) node->Start();
+    });
+  };
+  const uint64_t pick = world_.rng.Below(1 + world_.servers.size() + world_.workers.size());
+  if (pick == 0) {
+    restart_later(&world_.coordinator());
+  } else if (pick <= world_.servers.size()) {
+    restart_later(world_.servers[pick - 1].get());
+  } else {
+    restart_later(world_.workers[pick - 1 - world_.servers.size()].get());
+  }
+}
+
+void Cluster::BreakSomeConnection() {
+  const uint64_t pick = world_.rng.Below(world_.servers.size() + world_.workers.size());
+  if (pick < world_.servers.size()) {
+    world_.servers[pick]->Disconnect();
+  } else {
+    world_.workers[pick - world_.servers.size()]->Disconnect();
+  }
+}
+
+void Cluster::IsolateSomebody() {
+  const uint64_t pick = world_.rng.Below(world_.servers.size() + world_.workers.size());
+  const std::string name = pick < world_.servers.size()
+                               ? world_.servers[pick]->name()
+                               : world_.workers[pick - world_.servers.size()]->name();
+  world_.Trace(absl::StrCat(name, " is cut off"));
+  world_.network.Isolate(name);
+  world_.timeline.After(world_.UpTo(seconds(20)), [this, name] {
+    world_.Trace(absl::StrCat(name, " is reachable again"));
+    world_.network.Rejoin(name);
+  });
+}
+
+void Cluster::PauseForAWhile() {
+  const auto progress = world_.coordinator().Progress();
+  if (!progress || !world_.coordinator().alive()) return;
+  world_.coordinator().Deliver(ControlJob{1, progress->job, JobCommand::kPause});
+  world_.timeline.After(world_.UpTo(seconds(10)), [this, job = progress->job] { Resume(job); });
+}
+
+// People try again until it works, also when the coordinator is down.
+void Cluster::Resume(const JobId& job) {
+  if (!world_.coordinator().Deliver(ControlJob{2, job, JobCommand::kResume}).empty()) return;
+  world_.timeline.After(seconds(1), [this, job] { Resume(job); });
+}
+
+bool Cluster::Ended() const {
+  const auto progress = world_.coordinator_node->Progress();
+  return progress && (progress->state == JobState::kDone || progress->state == JobState::kFailed ||
+                      progress->state == JobState::kCancelled);
+}
+
+Outcome Cluster::Run() {
+  world_.coordinator().Start();
+  for (auto& node : world_.servers) node->Start();
+  for (auto& node : world_.workers) node->Start();
+  const auto replies = world_.coordinator().Deliver(SubmitJob{7, world_.options.spec});
+  if (replies.size() != 1 || !replies[0].status.ok()) {
+    world_.checker.Fail("the job was not taken: " +
+                        (replies.empty() ? "no reply" : replies[0].status.ToString()));
+  }
+  ScheduleFaults();
+  Checker& checker = world_.checker;
+  const Instant limit = Instant{} + world_.options.limit;
+  while (checker.failure().empty() && !Ended() && !world_.timeline.empty()) {
+    if (world_.timeline.now() > limit) {
+      std::string state = "N8: the job has not ended";
+      if (CoordinatorCore* core = world_.coordinator().core()) {
+        for (const JobSummary& job : core->Jobs(world_.timeline.now())) {
+          absl::StrAppend(&state, "; ", job.job, " is ", Name(job.state), " (", job.reason,
+                          "), waits for: ", job.waiting_for);
+        }
+      }
+      checker.Fail(state);
+      break;
+    }
+    world_.timeline.RunOne();
+  }
+  const auto progress = world_.coordinator().Progress();
+  if (checker.failure().empty() && progress) {
+    if (progress->state != JobState::kDone) {
+      checker.Fail(
+          absl::StrCat("the job ended as ", Name(progress->state), ": ", progress->reason));
+    }
+    const JobSpec& spec = world_.options.spec;
+    checker.Finished(*progress, spec.schedule.train_tokens / spec.data.sequence_length);
+  }
+  Outcome outcome;
+  outcome.failure = checker.failure();
+  outcome.trace_hash = world_.trace_hash;
+  outcome.events = world_.timeline.events_run();
+  outcome.crashes = crashes_;
+  outcome.rounds = checker.rounds();
+  outcome.rejected = checker.rejected();
+  outcome.took = world_.timeline.now() - Instant{};
+  return outcome;
+}
+
+}  // namespace atl::sim

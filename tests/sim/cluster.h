@@ -1,0 +1,117 @@
+// A whole Atoll in one thread: the real cores of the coordinator, parameter servers and workers, on
+// virtual time, a faulty network and disks that forget what was not synced.
+//
+// One seed gives one history. Nodes crash and restart, connections break, messages are lost,
+// repeated, delayed and reordered, old messages come back from the dead; then the faults stop and
+// the job must finish. checker.h says what must hold all the while.
+
+#ifndef ATOLL_TESTS_SIM_CLUSTER_H_
+#define ATOLL_TESTS_SIM_CLUSTER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/protocol/control.h"
+#include "common/rng.h"
+#include "coordinator/core/core.h"
+#include "kernels/thread_pool.h"
+#include "tests/sim/checker.h"
+#include "tests/sim/network.h"
+#include "tests/sim/timeline.h"
+
+namespace atl::sim {
+
+struct ClusterOptions {
+  uint64_t seed = 1;
+  int workers = 3;
+  int servers = 2;
+  JobSpec spec;
+  NetworkFaults network;
+  Duration faults_until = std::chrono::seconds(60);
+  Duration crash_every = std::chrono::seconds(20);  // mean, over all nodes; 0: never
+  Duration disconnect_every = std::chrono::seconds(15);
+  Duration isolate_every = std::chrono::seconds(40);
+  Duration pause_every = std::chrono::seconds(90);
+  double crash_inside_step = 0.0005;  // of the coordinator, after it persisted and before it sent
+  double disk_full = 0.001;           // of each append of a server
+  double ghost = 0.01;                // of each message to come back seconds later
+  Duration limit = std::chrono::minutes(30);  // of virtual time
+};
+
+// Everything about the options but the seed's own history, chosen by the seed.
+ClusterOptions RandomOptions(uint64_t seed);
+std::string Describe(const ClusterOptions& options);
+
+class CoordinatorNode;
+class ServerNode;
+class WorkerNode;
+
+// What the nodes share.
+struct World {
+  World(const ClusterOptions& o)
+      : options(o), rng(o.seed), network(&timeline, &rng), pool(1), checker(o.spec, &pool) {}
+
+  void Trace(const std::string& line);
+  bool faulty() const { return timeline.now() - Instant{} < options.faults_until; }
+  Duration UpTo(Duration limit) {
+    return Duration(rng.Below(static_cast<uint64_t>(limit.count()) + 1));
+  }
+  CoordinatorNode& coordinator() { return *coordinator_node; }
+  ServerNode* FindServer(const NodeId& name);
+  WorkerNode* FindWorker(const NodeId& name);
+
+  const ClusterOptions options;
+  Timeline timeline;
+  Rng rng;
+  Network network;
+  ThreadPool pool;
+  Checker checker;
+  uint64_t trace_hash = 1469598103934665603u;
+  std::function<void(const std::string&)> print;  // every line of the trace, when set
+
+  std::unique_ptr<CoordinatorNode> coordinator_node;
+  std::vector<std::unique_ptr<ServerNode>> servers;
+  std::vector<std::unique_ptr<WorkerNode>> workers;
+};
+
+struct Outcome {
+  std::string failure;  // empty: every promise held and the job is done
+  uint64_t trace_hash = 0;
+  int64_t events = 0;
+  int64_t crashes = 0;
+  int64_t rounds = 0;
+  int64_t rejected = 0;
+  Duration took{};  // virtual
+};
+
+class Cluster {
+ public:
+  explicit Cluster(const ClusterOptions& options);
+  ~Cluster();
+
+  // Submits the job and runs until it has ended, a promise is broken or the limit is over.
+  Outcome Run();
+
+  World& world() { return world_; }
+  int64_t crashes() const { return crashes_; }
+
+ private:
+  void ScheduleFaults();
+  void Repeat(Duration mean, std::function<void()> fault);
+  void CrashSomebody();
+  void BreakSomeConnection();
+  void IsolateSomebody();
+  void PauseForAWhile();
+  void Resume(const JobId& job);
+  bool Ended() const;
+
+  World world_;
+  int64_t crashes_ = 0;
+};
+
+}  // namespace atl::sim
+
+#endif  // ATOLL_TESTS_SIM_CLUSTER_H_

@@ -1,0 +1,32 @@
+// Plays one seed of the simulation, or a range of them: how a failing seed is looked at.
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "tests/sim/cluster.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Seeded simulation of Atoll's control plane");
+  uint64_t seed = 1;
+  uint64_t count = 1;
+  bool trace = false;
+  app.add_option("--seed", seed, "first seed")->capture_default_str();
+  app.add_option("--count", count, "how many seeds")->capture_default_str();
+  app.add_flag("--trace", trace, "print what happens");
+  CLI11_PARSE(app, argc, argv);
+
+  for (uint64_t s = seed; s < seed + count; ++s) {
+    const atl::sim::ClusterOptions options = atl::sim::RandomOptions(s);
+    atl::sim::Cluster cluster(options);
+    if (trace) {
+      cluster.world().print = [](const std::string& line) { std::cout << line << "\n"; };
+    }
+    const atl::sim::Outcome outcome = cluster.Run();
+    std::cout << "seed " << s << ": " << Describe(options) << "\n  "
+              << (outcome.failure.empty() ? "ok" : "FAILED: " + outcome.failure) << "; "
+              << outcome.rounds << " rounds, " << outcome.crashes << " crashes, " << outcome.events
+              << " events, " << atl::Seconds(outcome.took) << " virtual seconds\n";
+    if (!outcome.failure.empty()) return 1;
+  }
+  return 0;
+}

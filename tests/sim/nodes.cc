@@ -1,0 +1,181 @@
+#include "tests/sim/nodes.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace atl::sim {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+void Node::After(Duration delay, Timeline::Action action) {
+  world_.timeline.After(delay, [this, life = life_, action = std::move(action)] {
+    if (alive_ && life == life_) action();
+  });
+}
+
+void Node::Arm(Instant deadline, Timeline::Action tick) {
+  const int64_t number = ++deadline_number_;
+  if (deadline == kNever) return;
+  const Duration delay = std::max(deadline - world_.timeline.now(), Duration(0));
+  // A deadline that has passed must not be asked for at once again and again.
+  After(std::max(delay, Duration(std::chrono::microseconds(10))), [this, number, tick] {
+    if (number == deadline_number_) tick();
+  });
+}
+
+// --------------------------------------------------------------------------------- coordinator
+// ----
+
+void CoordinatorNode::Start() {
+  BeginLife();
+  connections_.clear();
+  int64_t epoch = 1;
+  if (const auto it = store_.find("epoch"); it != store_.end()) {
+    epoch = std::get<EpochRecord>(it->second).epoch + 1;
+  }
+  const StoreRecord record = EpochRecord{epoch};
+  store_[KeyOf(record)] = record;
+  world_.Trace(absl::StrCat("coordinator starts, epoch ", epoch));
+  CoordinatorOptions options;
+  options.max_shard_bytes = 32;  // 8 elements: some toy layers are cut
+  core_.emplace(options, epoch);
+  std::vector<StoreRecord> stored;
+  for (const auto& [key, value] : store_) stored.push_back(value);
+  if (absl::Status status = core_->Recover(world_.timeline.now(), stored); !status.ok()) {
+    world_.checker.Fail(absl::StrCat("N1: recovery: ", status.ToString()));
+    return;
+  }
+  Deliver(Tick{});
+}
+
+void CoordinatorNode::Crash() {
+  world_.Trace("coordinator crashes");
+  EndLife();
+  core_.reset();
+}
+
+std::vector<Reply> CoordinatorNode::Deliver(const CoordinatorEvent& event) {
+  if (!core_) return {};
+  const CoordinatorActions actions = core_->Step(world_.timeline.now(), event);
+  for (const StoreWrite& write : actions.persist) {
+    const std::string key = KeyOf(write.record);
+    if (write.erase) {
+      store_.erase(key);
+    } else {
+      if (!std::holds_alternative<EventRecord>(write.record)) {
+        store_.insert_or_assign(key, write.record);
+      }
+      world_.checker.Persisted(write.record);
+      if (const auto* line = std::get_if<EventRecord>(&write.record)) {
+        world_.Trace(absl::StrCat("log: ", line->text));
+      }
+    }
+  }
+  if (world_.faulty() && !actions.persist.empty() &&
+      world_.rng.Chance(world_.options.crash_inside_step)) {
+    Crash();
+    world_.timeline.After(world_.UpTo(seconds(8)), [this] {
+      if (!alive()) Start();
+    });
+    return {};
+  }
+  if (world_.rng.Chance(0.01)) CheckStore();
+  Carry(actions);
+  return actions.replies;
+}
+
+void CoordinatorNode::CheckStore() {
+  const std::vector<StoreRecord> core = core_->Stored();
+  std::vector<StoreRecord> disk;
+  for (const auto& [key, value] : store_) disk.push_back(value);
+  if (core != disk) world_.checker.Fail("N1: the core's state is not what it has persisted");
+}
+
+void CoordinatorNode::Carry(const CoordinatorActions& actions) {
+  for (const ToWorker& message : actions.to_workers) {
+    world_.network.Send(name(), message.worker, [world = &world_, message] {
+      if (WorkerNode* node = world->FindWorker(message.worker)) {
+        node->Deliver(worker::Received{message});
+      }
+    });
+  }
+  for (const ToServer& message : actions.to_servers) {
+    if (const auto* commit = std::get_if<CommitRound>(&message.message)) {
+      world_.checker.CommitSent(*commit, {});
+    }
+    world_.network.Send(name(), message.server, [world = &world_, message] {
+      if (ServerNode* node = world->FindServer(message.server)) {
+        node->Deliver(ps::FromCoordinator{message});
+      }
+    });
+  }
+  Arm(actions.next_deadline, [this] { Deliver(Tick{}); });
+}
+
+void CoordinatorNode::WorkerLost(const NodeId& worker, Incarnation incarnation,
+                                 int64_t connection) {
+  if (alive() && connections_[worker] == connection) {
+    Deliver(WorkerConnectionLost{worker, incarnation});
+  }
+}
+
+void CoordinatorNode::ServerLost(const NodeId& server, Incarnation incarnation,
+                                 int64_t connection) {
+  if (alive() && connections_[server] == connection) {
+    Deliver(ServerConnectionLost{server, incarnation});
+  }
+}
+
+std::optional<ProgressRecord> CoordinatorNode::Progress() const {
+  for (const auto& [key, record] : store_) {
+    if (const auto* progress = std::get_if<ProgressRecord>(&record)) return *progress;
+  }
+  return std::nullopt;
+}
+
+// -------------------------------------------------------------------------------------- member
+// ----
+
+void Member::KeepConnecting() {
+  After(milliseconds(20) + world_.UpTo(milliseconds(500)), [this] {
+    if (connected_) return;
+    if (!world_.coordinator().alive() || !world_.network.Reachable(name(), "coordinator")) {
+      return KeepConnecting();
+    }
+    connected_ = true;
+    world_.coordinator().Connected(name(), ++connection_);
+    OnConnected();
+  });
+}
+
+void Member::Disconnect() {
+  if (!alive() || !connected_) return;
+  world_.Trace(absl::StrCat(name(), " loses its connection"));
+  CloseByDeath();
+  OnDisconnected();
+  KeepConnecting();
+}
+
+void Member::CloseByDeath() {
+  if (!connected_) return;
+  connected_ = false;
+  if (world_.rng.Chance(0.3)) return;
+  world_.timeline.After(world_.UpTo(milliseconds(200)),
+                        [this, incarnation = incarnation_, connection = connection_] {
+                          TellCoordinatorLost(incarnation, connection);
+                        });
+}
+
+void Member::SendUp(CoordinatorEvent event) {
+  const auto deliver = [this, event] {
+    if (world_.coordinator().alive()) world_.coordinator().Deliver(event);
+  };
+  if (world_.faulty() && world_.rng.Chance(world_.options.ghost)) {
+    world_.timeline.After(world_.UpTo(seconds(30)), deliver);
+  }
+  if (connected_) world_.network.Send(name(), "coordinator", deliver);
+}
+
+}  // namespace atl::sim

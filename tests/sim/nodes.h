@@ -1,0 +1,197 @@
+// The simulated shells around the cores: what a daemon's threads, disk and sockets do, in virtual
+// time. A node that is down has no core; its disk stays.
+
+#ifndef ATOLL_TESTS_SIM_NODES_H_
+#define ATOLL_TESTS_SIM_NODES_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/core.h"
+#include "paramserver/core/core.h"
+#include "tests/sim/cluster.h"
+#include "tests/sim/toy_trainer.h"
+#include "worker/core/core.h"
+
+namespace atl::sim {
+
+// A process that can die. What was scheduled for one life does nothing in the next.
+class Node {
+ public:
+  Node(World* world, std::string name) : world_(*world), name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+  bool alive() const { return alive_; }
+
+ protected:
+  // Runs `action` after `delay` if this life still lasts.
+  void After(Duration delay, Timeline::Action action);
+  void BeginLife() {
+    alive_ = true;
+    ++life_;
+  }
+  void EndLife() {
+    alive_ = false;
+    ++life_;
+  }
+  // Calls `tick` at `deadline`, unless another deadline has replaced it by then.
+  void Arm(Instant deadline, Timeline::Action tick);
+  int64_t life() const { return life_; }
+
+  World& world_;
+
+ private:
+  const std::string name_;
+  bool alive_ = false;
+  int64_t life_ = 0;
+  int64_t deadline_number_ = 0;
+};
+
+class CoordinatorNode : public Node {
+ public:
+  explicit CoordinatorNode(World* world) : Node(world, "coordinator") {}
+
+  void Start();
+  void Crash();
+  // Returns what Step replied; only for requests of people.
+  std::vector<Reply> Deliver(const CoordinatorEvent& event);
+
+  // A member's new connection, known by a number; Lost is ignored for replaced ones.
+  void Connected(const NodeId& member, int64_t connection) { connections_[member] = connection; }
+  void WorkerLost(const NodeId& worker, Incarnation incarnation, int64_t connection);
+  void ServerLost(const NodeId& server, Incarnation incarnation, int64_t connection);
+
+  CoordinatorCore* core() { return core_ ? &*core_ : nullptr; }
+  std::optional<ProgressRecord> Progress() const;
+
+ private:
+  void Carry(const CoordinatorActions& actions);
+  void CheckStore();
+
+  std::map<std::string, StoreRecord> store_;  // the disk
+  std::optional<CoordinatorCore> core_;
+  std::map<NodeId, int64_t> connections_;
+};
+
+// A daemon that keeps a connection to the coordinator.
+class Member : public Node {
+ public:
+  using Node::Node;
+
+  // The connection breaks; it is tried again until the coordinator is there.
+  void Disconnect();
+
+ protected:
+  virtual void OnConnected() = 0;
+  virtual void OnDisconnected() = 0;
+  virtual void TellCoordinatorLost(Incarnation incarnation, int64_t connection) = 0;
+  // The process is gone: the coordinator may notice the closed connection, or only the silence.
+  void CloseByDeath();
+  void KeepConnecting();
+  // Sends to the coordinator over this life's network; some messages come back as ghosts.
+  void SendUp(CoordinatorEvent event);
+
+  Incarnation incarnation_ = 0;
+  bool connected_ = false;
+  int64_t connection_ = 0;
+};
+
+class ServerNode : public Member {
+ public:
+  using Member::Member;
+
+  void Start();
+  void Crash();
+  void Deliver(const ps::Event& event);
+  // From a worker. `answer` runs on this node when the core answers; it sends the answer back.
+  using PushAnswer = std::function<void(PushStatus, std::string)>;
+  using PullAnswer = std::function<void(const ps::ReplyPull*, const ps::RefusePull*)>;
+  void Push(ps::PushArrived event, PushAnswer answer);
+  void Pull(ps::PullAsked event, PullAnswer answer);
+
+  ps::ServerCore* core() { return core_ ? &*core_ : nullptr; }
+
+ private:
+  struct JobDisk {
+    std::map<ps::LogSequence, ps::LogRecord> log;
+    ps::LogSequence synced = 0;
+    std::vector<std::shared_ptr<const ps::Snapshot>> snapshots;  // newest last, at most two
+  };
+
+  void OnConnected() override { Deliver(ps::ConnectionUp{}); }
+  void OnDisconnected() override { Deliver(ps::ConnectionDown{}); }
+  void TellCoordinatorLost(Incarnation incarnation, int64_t connection) override;
+  std::vector<ps::RecoveredJob> Recover();
+  void Carry(ps::Actions actions);
+  void Append(ps::AppendLog append);
+  void SyncLater(const JobId& job, Duration delay);
+  void WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot);
+
+  std::map<JobId, JobDisk> disk_;
+  std::optional<ps::ServerCore> core_;
+  std::set<JobId> syncing_;
+  std::map<ps::Token, PushAnswer> push_answers_;
+  std::map<ps::Token, PullAnswer> pull_answers_;
+  ps::Token next_token_ = 1;
+};
+
+class WorkerNode : public Member {
+ public:
+  WorkerNode(World* world, std::string name, double slowness)
+      : Member(world, std::move(name)), slowness_(slowness) {}
+
+  void Start();
+  void Crash();
+  void Deliver(const worker::Event& event);
+
+ private:
+  struct Disk {
+    LocalCheckpoint about;
+    ToyTrainer trainer;
+  };
+  struct Pull {
+    int64_t number = 0;
+    size_t missing = 0;
+    bool over = false;
+  };
+
+  void OnConnected() override { Deliver(worker::Connected{}); }
+  void OnDisconnected() override { Deliver(worker::ConnectionLost{"simulated"}); }
+  void TellCoordinatorLost(Incarnation incarnation, int64_t connection) override;
+  void Do(const worker::Send& action) { SendUp(FromWorker{name(), incarnation_, action.message}); }
+  void Do(const worker::Prepare& action);
+  void Do(const worker::MakeInitialWeights& action);
+  void Do(const worker::TrainStep& action);
+  void Do(const worker::CaptureDelta& action);
+  void Do(const worker::AdoptPulled& action);
+  void Do(const worker::Validate& action);
+  void Do(const worker::WriteCheckpoint& action);
+  void Do(const worker::ReleaseJob& action);
+  void Do(const worker::StartPull& action);
+  void Do(const worker::PushShards& action);
+  void Do(const worker::CancelTransfers& action);
+  void Do(const worker::Stop& action);
+
+  void PullShard(const worker::StartPull& action, const ShardPlacement& shard, int64_t transfer);
+  void PushShard(const worker::PushShards& action, const ShardPlacement& shard);
+  void EndPull(int64_t transfer, worker::Event event);
+
+  const double slowness_;
+  std::optional<Disk> disk_;
+  std::optional<worker::WorkerCore> core_;
+  ToyTrainer trainer_;
+  JobSpec spec_;
+  std::vector<PositionRange> since_base_;  // trained on, in no captured delta yet
+  Version adopted_ = kNoVersion;
+  Pull pull_;
+  int64_t next_transfer_ = 1;
+  std::set<int64_t> transfers_;  // still wanted
+};
+
+}  // namespace atl::sim
+
+#endif  // ATOLL_TESTS_SIM_NODES_H_

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/nodes.h"
+
+namespace atl::sim {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+void ServerNode::Start() {
+  BeginLife();
+  ++incarnation_;
+  connected_ = false;
+  syncing_.clear();
+  push_answers_.clear();
+  pull_answers_.clear();
+  world_.Trace(absl::StrCat(name(), " starts, incarnation ", incarnation_));
+  ps::ServerOptions options;
+  options.name = name();
+  options.incarnation = incarnation_;
+  options.endpoint = name();
+  options.memory_bytes = 1 << 20;
+  core_.emplace(options, Recover(), &world_.pool);
+  KeepConnecting();
+}
+
+// What the storage finds after a crash: all that was synced, and whatever else reached the disk.
+std::vector<ps::RecoveredJob> ServerNode::Recover() {
+  std::vector<ps::RecoveredJob> recovered;
+  const auto count = std::make_shared<std::atomic<int64_t>>(0);
+  for (auto& [job, disk] : disk_) {
+    while (!disk.log.empty() && disk.log.rbegin()->first > disk.synced && world_.rng.Chance(0.5)) {
+      disk.log.erase(std::prev(disk.log.end()));
+    }
+    const bool damaged = disk.snapshots.size() == 2 && world_.rng.Chance(0.1);
+    if (damaged) {
+      world_.Trace(absl::StrCat(name(), " finds its newest snapshot damaged"));
+      disk.snapshots.pop_back();
+    }
+    const auto snapshot = disk.snapshots.empty() ? nullptr : disk.snapshots.back();
+    ps::JobReplay replay(job, snapshot, count, &world_.pool);
+    const ps::LogSequence from = snapshot ? snapshot->replay_from : 1;
+    for (auto it = disk.log.lower_bound(from); it != disk.log.end(); ++it) {
+      if (absl::Status status = replay.Add(it->first, it->second); !status.ok()) {
+        world_.checker.Fail(absl::StrCat("N1: ", name(), " cannot replay: ", status.ToString()));
+      }
+    }
+    disk.synced = disk.log.empty() ? disk.synced : disk.log.rbegin()->first;
+    auto job_found = std::move(replay).Finish();
+    if (!job_found.ok()) {
+      world_.checker.Fail(
+          absl::StrCat("N1: ", name(), " cannot recover: ", job_found.status().ToString()));
+      continue;
+    }
+    recovered.push_back(*std::move(job_found));
+  }
+  return recovered;
+}
+
+void ServerNode::Crash() {
+  world_.Trace(absl::StrCat(name(), " crashes"));
+  EndLife();
+  core_.reset();
+  CloseByDeath();
+}
+
+void ServerNode::TellCoordinatorLost(Incarnation incarnation, int64_t connection) {
+  world_.coordinator().ServerLost(name(), incarnation, connection);
+}
+
+void ServerNode::Deliver(const ps::Event& event) {
+  if (core_) Carry(core_->Step(world_.timeline.now(), event));
+}
+
+void ServerNode::Push(ps::PushArrived event, PushAnswer answer) {
+  if (!core_) return;
+  event.token = next_token_++;
+  push_answers_[event.token] = std::move(answer);
+  const auto admitted = core_->gate()->Admit(
+      event.id, event.encoding,
+      static_cast<int64_t>(event.payload.bytes.size()) / BytesPerElement(event.encoding));
+  if (!admitted.ok()) {
+    push_answers_.extract(event.token)
+        .mapped()(PushStatus::kRefused, std::string(admitted.message()));
+    return;
+  }
+  Deliver(event);
+}
+
+void ServerNode::Pull(ps::PullAsked event, PullAnswer answer) {
+  if (!core_) return;
+  event.token = next_token_++;
+  pull_answers_[event.token] = std::move(answer);
+  Deliver(event);
+}
+
+void ServerNode::Carry(ps::Actions actions) {
+  for (ps::AppendLog& append : actions.log) Append(std::move(append));
+  for (ServerMessage& message : actions.to_coordinator) {
+    SendUp(FromServer{name(), incarnation_, std::move(message)});
+  }
+  for (ps::AcknowledgePush& answer : actions.pushes) {
+    if (auto node = push_answers_.extract(answer.token)) {
+      node.mapped()(answer.status, answer.reason);
+    }
+  }
+  for (const ps::ReplyPull& reply : actions.replies) {
+    if (auto node = pull_answers_.extract(reply.token)) node.mapped()(&reply, nullptr);
+  }
+  for (const ps::RefusePull& refusal : actions.refusals) {
+    if (auto node = pull_answers_.extract(refusal.token)) node.mapped()(nullptr, &refusal);
+  }
+  for (ps::WriteSnapshot& action : actions.snapshots) WriteSnapshot(std::move(action.snapshot));
+  for (const ps::TruncateLog& action : actions.truncations) {
+    auto& log = disk_[action.job].log;
+    log.erase(log.begin(), log.lower_bound(action.keep_from));
+  }
+  for (const std::string& note : actions.notes) {
+    world_.Trace(absl::StrCat(name(), ": ", note));
+  }
+  if (actions.stop) world_.checker.Fail(absl::StrCat(name(), " was turned away: ", *actions.stop));
+  Arm(actions.next_deadline, [this] { Deliver(ps::Tick{}); });
+}
+
+void ServerNode::Append(ps::AppendLog append) {
+  JobDisk& disk = disk_[append.job];
+  disk.log.insert_or_assign(append.sequence, std::move(append.record));
+  if (world_.faulty() && world_.rng.Chance(world_.options.disk_full)) {
+    After(milliseconds(1), [this, job = append.job] {
+      Deliver(ps::LogFailed{job, "simulated: disk full"});
+    });
+    SyncLater(append.job, seconds(3));
+  } else {
+    SyncLater(append.job, microseconds(200) + world_.UpTo(milliseconds(10)));
+  }
+}
+
+void ServerNode::SyncLater(const JobId& job, Duration delay) {
+  if (!syncing_.insert(job).second) return;
+  After(delay, [this, job] {
+    syncing_.erase(job);
+    JobDisk& disk = disk_[job];
+    if (disk.log.empty()) return;
+    disk.synced = disk.log.rbegin()->first;
+    Deliver(ps::LogSynced{job, disk.synced});
+  });
+}
+
+void ServerNode::WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot) {
+  After(milliseconds(5) + world_.UpTo(milliseconds(500)), [this, snapshot] {
+    JobDisk& disk = disk_[snapshot->job];
+    if (disk.synced < snapshot->last_sequence) return WriteSnapshot(snapshot);
+    if (world_.faulty() && world_.rng.Chance(0.05)) {
+      return Deliver(ps::SnapshotDone{snapshot->job, snapshot->version,
+                                      absl::ResourceExhaustedError("simulated: disk full")});
+    }
+    disk.snapshots.push_back(snapshot);
+    if (disk.snapshots.size() > 2) disk.snapshots.erase(disk.snapshots.begin());
+    Deliver(ps::SnapshotDone{snapshot->job, snapshot->version, absl::OkStatus()});
+  });
+}
+
+}  // namespace atl::sim

@@ -1,0 +1,50 @@
+// Virtual time: a queue of things that will happen, run in order. Nothing here waits.
+//
+// Events at the same instant run in the order in which they were scheduled, so one seed gives one
+// history.
+
+#ifndef ATOLL_TESTS_SIM_TIMELINE_H_
+#define ATOLL_TESTS_SIM_TIMELINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "common/check.h"
+#include "common/time.h"
+
+namespace atl::sim {
+
+class Timeline {
+ public:
+  using Action = std::function<void()>;
+
+  Instant now() const { return now_; }
+  bool empty() const { return events_.empty(); }
+  int64_t events_run() const { return events_run_; }
+
+  void At(Instant when, Action action) {
+    ATOLL_CHECK(when >= now_);
+    events_.emplace(std::pair(when, next_order_++), std::move(action));
+  }
+  void After(Duration delay, Action action) { At(now_ + delay, std::move(action)); }
+
+  // Runs the next event. REQUIRES: !empty().
+  void RunOne() {
+    auto node = events_.extract(events_.begin());
+    now_ = node.key().first;
+    ++events_run_;
+    node.mapped()();
+  }
+
+ private:
+  Instant now_{};
+  int64_t next_order_ = 0;
+  int64_t events_run_ = 0;
+  std::map<std::pair<Instant, int64_t>, Action> events_;
+};
+
+}  // namespace atl::sim
+
+#endif  // ATOLL_TESTS_SIM_TIMELINE_H_

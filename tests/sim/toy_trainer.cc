@@ -1,0 +1,72 @@
+#include "tests/sim/toy_trainer.h"
+
+#include "common/rng.h"
+
+namespace atl::sim {
+namespace {
+
+LayerValues Zeros() {
+  LayerValues values;
+  for (const LayerSize& layer : ToyLayers()) values.emplace_back(layer.elements, 0.0f);
+  return values;
+}
+
+// into += a - b
+void AddDifference(LayerValues& into, const LayerValues& a, const LayerValues& b) {
+  for (size_t l = 0; l < into.size(); ++l) {
+    for (size_t i = 0; i < into[l].size(); ++i) into[l][i] += a[l][i] - b[l][i];
+  }
+}
+
+}  // namespace
+
+JobFacts ToyFacts(const JobSpec& spec) {
+  return {ToyLayers(), /*train_sequences=*/97, /*validation_sequences=*/8,
+          /*data_digest=*/spec.data.shuffle_seed + 1};
+}
+
+LayerValues ToyInitialWeights(uint64_t seed) {
+  LayerValues values = Zeros();
+  for (size_t l = 0; l < values.size(); ++l) {
+    Rng rng(seed, l);
+    for (float& x : values[l]) x = static_cast<float>(rng.Normal());
+  }
+  return values;
+}
+
+void ToyTrainer::Initialize(uint64_t seed) {
+  theta = ToyInitialWeights(seed);
+  theta_base = theta;
+}
+
+void ToyTrainer::Step(const std::vector<PositionRange>& ranges, double learning_rate) {
+  const float scale = static_cast<float>(0.01 + 0.001 * learning_rate);
+  for (const PositionRange& range : ranges) {
+    for (int64_t position = range.begin; position < range.end; ++position) {
+      Rng rng(static_cast<uint64_t>(position));
+      for (std::vector<float>& layer : theta) {
+        for (float& x : layer) x -= scale * static_cast<float>(rng.Uniform() - 0.5);
+      }
+    }
+  }
+}
+
+void ToyTrainer::CaptureDelta(bool initial) {
+  theta_push = theta;
+  delta = Zeros();
+  AddDifference(delta, initial ? theta : theta_base, initial ? Zeros() : theta);
+}
+
+void ToyTrainer::Replace() {
+  theta = pulled;
+  theta_base = pulled;
+}
+
+void ToyTrainer::Carry() {
+  LayerValues carried = pulled;
+  AddDifference(carried, theta, theta_push);
+  theta = std::move(carried);
+  theta_base = pulled;
+}
+
+}  // namespace atl::sim

@@ -1,0 +1,260 @@
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/host_ops.h"
+#include "tests/sim/nodes.h"
+
+namespace atl::sim {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Duration kTransferTimeout = std::chrono::seconds(6);
+
+int64_t Positions(const std::vector<PositionRange>& ranges) {
+  int64_t count = 0;
+  for (const PositionRange& range : ranges) count += range.size();
+  return count;
+}
+
+ps::SharedBytes Encode(std::span<const float> values, Encoding encoding, ThreadPool& pool) {
+  if (encoding == Encoding::kFloat32) {
+    auto copy = std::make_shared<std::vector<float>>(values.begin(), values.end());
+    return {copy, std::as_bytes(std::span(*copy))};
+  }
+  auto narrow = std::make_shared<std::vector<Bfloat16>>(values.size());
+  ToBfloat16(values, *narrow, pool);
+  return {narrow, std::as_bytes(std::span(*narrow))};
+}
+
+}  // namespace
+
+void WorkerNode::Start() {
+  BeginLife();
+  ++incarnation_;
+  connected_ = false;
+  trainer_ = ToyTrainer();
+  since_base_.clear();
+  transfers_.clear();
+  pull_ = Pull();
+  adopted_ = kNoVersion;
+  world_.Trace(absl::StrCat(name(), " starts, incarnation ", incarnation_,
+                            disk_ ? ", with a checkpoint" : ""));
+  worker::Identity identity;
+  identity.name = name();
+  identity.incarnation = incarnation_;
+  identity.devices = {{"cpu", 1 << 30, 1}};
+  if (disk_) identity.checkpoints.push_back(disk_->about);
+  core_.emplace(std::move(identity));
+  KeepConnecting();
+}
+
+void WorkerNode::Crash() {
+  world_.Trace(absl::StrCat(name(), " crashes"));
+  EndLife();
+  core_.reset();
+  CloseByDeath();
+}
+
+void WorkerNode::TellCoordinatorLost(Incarnation incarnation, int64_t connection) {
+  world_.coordinator().WorkerLost(name(), incarnation, connection);
+}
+
+void WorkerNode::Deliver(const worker::Event& event) {
+  if (!core_) return;
+  const worker::Actions actions = core_->Step(world_.timeline.now(), event);
+  const int64_t this_life = life();
+  for (const worker::Action& action : actions.list) {
+    std::visit([this](const auto& a) { Do(a); }, action);
+    if (life() != this_life) return;
+  }
+  Arm(actions.deadline, [this] { Deliver(worker::Tick{}); });
+}
+
+void WorkerNode::Do(const worker::Prepare& action) {
+  spec_ = action.spec;
+  After(milliseconds(50), [this, action] {
+    Deliver(worker::Prepared{action.job, ToyFacts(action.spec)});
+  });
+}
+
+void WorkerNode::Do(const worker::MakeInitialWeights&) {
+  trainer_.Initialize(spec_.model.seed);
+  since_base_.clear();
+  After(milliseconds(30), [this] { Deliver(worker::InitialWeightsMade{}); });
+}
+
+void WorkerNode::Do(const worker::TrainStep& action) {
+  const double jitter = 0.8 + 0.4 * world_.rng.Uniform();
+  const Duration took = FromSeconds(0.1 * slowness_ * jitter);
+  trainer_.Step(action.ranges, action.learning_rate);
+  since_base_.insert(since_base_.end(), action.ranges.begin(), action.ranges.end());
+  const int64_t tokens = Positions(action.ranges) * spec_.data.sequence_length;
+  if (tokens == 0) world_.checker.Fail(absl::StrCat(name(), " trains on nothing"));
+  After(took, [this, tokens, took] {
+    Deliver(worker::StepDone{tokens, 1.0, Seconds(took), !transfers_.empty()});
+  });
+}
+
+void WorkerNode::Do(const worker::CaptureDelta& action) {
+  const bool initial = action.contribution.base_version == kNoVersion;
+  trainer_.CaptureDelta(initial);
+  world_.checker.DeltaCaptured(action.contribution, trainer_.delta, since_base_);
+  since_base_.clear();
+  After(milliseconds(3), [this, action] { Deliver(worker::DeltaCaptured{action.contribution}); });
+}
+
+void WorkerNode::Do(const worker::AdoptPulled& action) {
+  switch (action.mode) {
+    case worker::AdoptMode::kReplace:
+      trainer_.Replace();
+      since_base_.clear();
+      break;
+    case worker::AdoptMode::kCarry:
+      trainer_.Carry();
+      break;
+    case worker::AdoptMode::kResumeCheckpoint:
+      if (!disk_) {
+        world_.checker.Fail(absl::StrCat(name(), " resumes a checkpoint that it does not have"));
+        return;
+      }
+      trainer_ = disk_->trainer;
+      since_base_ = disk_->about.consumed;
+      break;
+  }
+  adopted_ = action.version;
+  world_.checker.Adopted(name(), action.version, trainer_.theta_base);
+  After(milliseconds(2), [this, action] { Deliver(worker::Adopted{action.version}); });
+}
+
+void WorkerNode::Do(const worker::Validate& action) {
+  if (action.version != adopted_) {
+    world_.checker.Fail(
+        absl::StrCat(name(), " validates version ", action.version, " and holds ", adopted_));
+  }
+  After(milliseconds(200), [this, action] {
+    Deliver(worker::ValidationDone{action.version, 1.0 / (2.0 + action.version), 64});
+  });
+}
+
+void WorkerNode::Do(const worker::WriteCheckpoint& action) {
+  if (Positions(action.about.consumed) != Positions(since_base_)) {
+    world_.checker.Fail(absl::StrCat(name(), " writes a checkpoint of ",
+                                     Positions(action.about.consumed), " sequences after ",
+                                     Positions(since_base_)));
+  }
+  After(milliseconds(20) + world_.UpTo(milliseconds(300)),
+        [this, disk = Disk{action.about, trainer_}] {
+          disk_ = disk;
+          Deliver(worker::CheckpointWritten{});
+        });
+}
+
+void WorkerNode::Do(const worker::ReleaseJob& action) {
+  if (action.ended && disk_ && disk_->about.job == action.job) disk_.reset();
+}
+
+void WorkerNode::Do(const worker::StartPull& action) {
+  const int64_t transfer = next_transfer_++;
+  transfers_.insert(transfer);
+  pull_ = Pull{action.pull, action.shards.size(), false};
+  trainer_.pulled.assign(ToyLayers().size(), {});
+  for (size_t l = 0; l < ToyLayers().size(); ++l) {
+    trainer_.pulled[l].assign(ToyLayers()[l].elements, 0.0f);
+  }
+  for (const ShardPlacement& shard : action.shards) PullShard(action, shard, transfer);
+  After(kTransferTimeout, [this, transfer, pull = action.pull] {
+    EndPull(transfer,
+            worker::PullFailed{pull, worker::PullFailure::kError, kNoVersion, "timed out"});
+  });
+}
+
+void WorkerNode::EndPull(int64_t transfer, worker::Event event) {
+  if (transfers_.erase(transfer) > 0) Deliver(event);
+}
+
+void WorkerNode::PullShard(const worker::StartPull& action, const ShardPlacement& shard,
+                           int64_t transfer) {
+  const int64_t pull = action.pull;
+  // Runs here, with what the server answered, when the answer has crossed the network.
+  const auto arrived = [this, shard, transfer, pull](std::vector<float> values) {
+    if (!transfers_.contains(transfer)) return;
+    std::copy(values.begin(), values.end(), trainer_.pulled[shard.layer].begin() + shard.begin);
+    if (--pull_.missing == 0) EndPull(transfer, worker::PullDone{pull, shard.elements * 4});
+  };
+  const auto refused = [this, transfer, pull](ps::RefusePull refusal) {
+    const auto failure = refusal.refusal == PullRefusal::kNotYet ? worker::PullFailure::kNotYet
+                         : refusal.refusal == PullRefusal::kSuperseded
+                             ? worker::PullFailure::kSuperseded
+                             : worker::PullFailure::kError;
+    EndPull(transfer, worker::PullFailed{pull, failure, refusal.current, refusal.reason});
+  };
+  const auto answer = [this, shard, arrived, refused, at = life()](const ps::ReplyPull* reply,
+                                                                   const ps::RefusePull* refusal) {
+    const auto alive_then = [this, at](Timeline::Action action) {
+      return [this, at, action] {
+        if (alive() && life() == at) action();
+      };
+    };
+    if (reply != nullptr) {
+      world_.checker.Served(shard.server, reply->version, shard, reply->values);
+      std::vector<float> values(reply->values.begin(), reply->values.end());
+      // The network must not deliver one transfer's bytes twice: TCP does not either.
+      auto once = std::make_shared<bool>(false);
+      world_.network.Send(shard.server, name(), alive_then([arrived, values, once] {
+                            if (!std::exchange(*once, true)) arrived(values);
+                          }));
+    } else {
+      world_.network.Send(shard.server, name(),
+                          alive_then([refused, copy = *refusal] { refused(copy); }));
+    }
+  };
+  const ps::PullAsked asked{action.job, action.version, shard.shard, 0};
+  world_.network.Send(name(), shard.server, [this, shard, asked, answer] {
+    if (ServerNode* node = world_.FindServer(shard.server)) node->Pull(asked, answer);
+  });
+}
+
+void WorkerNode::Do(const worker::PushShards& action) {
+  for (const ShardPlacement& shard : action.shards) PushShard(action, shard);
+}
+
+void WorkerNode::PushShard(const worker::PushShards& action, const ShardPlacement& shard) {
+  const int64_t transfer = next_transfer_++;
+  transfers_.insert(transfer);
+  const ContributionId& c = action.contribution;
+  const PushId id{action.job, c.island, c.generation, c.incarnation, c.base_version, shard.shard};
+  const auto finish = [this, transfer, id](worker::PushStatus status, std::string reason) {
+    if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
+  };
+  const auto answer = [this, shard, finish, at = life()](PushStatus status, std::string reason) {
+    const auto mapped =
+        status == PushStatus::kRefused ? worker::PushStatus::kRefused : worker::PushStatus::kStaged;
+    world_.network.Send(shard.server, name(), [this, at, finish, mapped, reason] {
+      if (alive() && life() == at) finish(mapped, reason);
+    });
+  };
+  const std::vector<float>& layer = trainer_.delta[shard.layer];
+  ps::PushArrived event;
+  event.id = id;
+  event.encoding = action.encoding;
+  event.payload =
+      Encode(std::span(layer).subspan(shard.begin, shard.elements), action.encoding, world_.pool);
+  world_.network.Send(name(), shard.server, [this, shard, event, answer] {
+    if (ServerNode* node = world_.FindServer(shard.server)) node->Push(event, answer);
+  });
+  After(kTransferTimeout, [finish] { finish(worker::PushStatus::kFailed, "timed out"); });
+}
+
+void WorkerNode::Do(const worker::CancelTransfers&) { transfers_.clear(); }
+
+void WorkerNode::Do(const worker::Stop& action) {
+  world_.checker.Fail(absl::StrCat(name(), " stops: ", action.reason));
+}
+
+}  // namespace atl::sim
