@@ -30,7 +30,6 @@ void ServerNode::Start() {
 // What the storage finds after a crash: all that was synced, and whatever else reached the disk.
 std::vector<ps::RecoveredJob> ServerNode::Recover() {
   std::vector<ps::RecoveredJob> recovered;
-  const auto count = std::make_shared<std::atomic<int64_t>>(0);
   for (auto& [job, disk] : disk_) {
     while (!disk.log.empty() && disk.log.rbegin()->first > disk.synced && world_.rng.Chance(0.5)) {
       disk.log.erase(std::prev(disk.log.end()));
@@ -41,7 +40,7 @@ std::vector<ps::RecoveredJob> ServerNode::Recover() {
       disk.snapshots.pop_back();
     }
     const auto snapshot = disk.snapshots.empty() ? nullptr : disk.snapshots.back();
-    ps::JobReplay replay(job, snapshot, count, &world_.pool);
+    ps::JobReplay replay(job, snapshot, &world_.pool);
     const ps::LogSequence from = snapshot ? snapshot->replay_from : 1;
     for (auto it = disk.log.lower_bound(from); it != disk.log.end(); ++it) {
       if (absl::Status status = replay.Add(it->first, it->second); !status.ok()) {

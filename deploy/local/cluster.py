@@ -1,0 +1,175 @@
+"""Starts Atoll's real daemons on this machine, kills them and starts them again.
+
+The demo, the end-to-end tests and the benchmarks of whole clusters are written with it. Every daemon
+dies with this process, whatever happens to it. All traffic stays on loopback.
+"""
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+
+
+class ClusterError(Exception):
+    """Something that the cluster's user should read: one line, and where to look further."""
+
+
+def binary(name):
+    """Path of a built program: from $ATOLL_BIN (a folder), or Bazel's output of this checkout."""
+    places = {"atoll": "cli/atoll", "atoll-coordinator": "coordinator/atoll-coordinator",
+              "atoll-worker": "worker/atoll-worker",
+              "atoll-paramserver": "paramserver/atoll-paramserver"}
+    folder = os.environ.get("ATOLL_BIN", os.path.join(ROOT, ".bz", "bin"))
+    for candidate in (os.path.join(folder, places[name]), os.path.join(folder, name)):
+        if os.access(candidate, os.X_OK):
+            return candidate
+    raise ClusterError(f"{name} is not built: no {places[name]} in {folder}; run ./dev build")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def die_with_parent():
+    """Runs in the child: no daemon outlives us, and Ctrl-C reaches only us."""
+    os.setpgrp()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Daemon:
+    """One process that can be killed, stopped, frozen and started again with the same state."""
+
+    def __init__(self, name, command, log_path):
+        self.name, self.command, self.log_path = name, command, log_path
+        self.process = None
+        self.starts = 0
+
+    def start(self):
+        if self.alive():
+            raise ClusterError(f"{self.name} is running already")
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log,
+                                            stderr=log, preexec_fn=die_with_parent)
+        self.starts += 1
+
+    def alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self):
+        """SIGKILL: no goodbye."""
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self, timeout_s=20):
+        """SIGTERM, and its exit code."""
+        if self.process is None:
+            return 0
+        if self.alive():
+            self.process.terminate()
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ClusterError(f"{self.name} did not end within {timeout_s} s of SIGTERM; "
+                               f"see {self.log_path}") from None
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as text:
+            return text.read()
+
+
+class Cluster:
+    """A coordinator and its members in one folder. Use as a context manager."""
+
+    def __init__(self, folder):
+        self.folder = os.path.abspath(folder)
+        os.makedirs(self.folder, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.daemons = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Ends every daemon, politely at first."""
+        alive = [d for d in self.daemons.values() if d.alive()]
+        for daemon in alive:
+            daemon.thaw()
+            daemon.process.terminate()
+        limit = time.monotonic() + 10
+        for daemon in alive:
+            try:
+                daemon.process.wait(max(0.1, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+
+    def _add(self, name, program, *arguments):
+        daemon = Daemon(name, [binary(program), *arguments,
+                               "--state-dir=" + os.path.join(self.folder, name)],
+                        os.path.join(self.folder, name + ".log"))
+        self.daemons[name] = daemon
+        daemon.start()
+        return daemon
+
+    def coordinator(self, *flags):
+        return self._add("coordinator", "atoll-coordinator", "--listen=" + self.address, *flags)
+
+    def server(self, name, *flags, memory="1GiB"):
+        return self._add(name, "atoll-paramserver", "--coordinator=" + self.address,
+                         "--name=" + name, "--listen=tcp://127.0.0.1:0",
+                         "--memory-bytes=" + memory, *flags)
+
+    def worker(self, name, *flags, threads=1):
+        return self._add(name, "atoll-worker", "--coordinator=" + self.address, "--name=" + name,
+                         f"--threads={threads}", *flags)
+
+    def atoll(self, *arguments, check=True, timeout_s=60):
+        """Runs the CLI: (exit code, standard output, standard error)."""
+        environment = dict(os.environ, ATOLL_COORDINATOR=self.address)
+        done = subprocess.run([binary("atoll"), *arguments], env=environment, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=timeout_s, check=False)
+        if check and done.returncode != 0:
+            raise ClusterError(f"atoll {' '.join(arguments)}: exit code {done.returncode}: "
+                               f"{done.stderr.strip()}")
+        return done.returncode, done.stdout, done.stderr
+
+    def json(self, *arguments):
+        return json.loads(self.atoll(*arguments, "--json")[1])
+
+    def check_alive(self):
+        for daemon in self.daemons.values():
+            if daemon.process is not None and not daemon.alive():
+                raise ClusterError(f"{daemon.name} ended with code {daemon.process.returncode}; "
+                                   f"the end of its log:\n{daemon.log()[-1500:]}")
+
+    def wait_until(self, what, condition, timeout_s=60, every_s=0.2):
+        """Waits for condition() to be true; returns its value."""
+        limit = time.monotonic() + timeout_s
+        while True:
+            try:
+                value = condition()
+            except ClusterError:
+                if time.monotonic() > limit:
+                    raise
+                value = None
+            if value:
+                return value
+            if time.monotonic() > limit:
+                raise ClusterError(f"waited {timeout_s} s in vain for {what}; logs: {self.folder}")
+            time.sleep(every_s)
