@@ -11,6 +11,11 @@ namespace atl::sim {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+World::World(const ClusterOptions& o)
+    : options(o), rng(o.seed), network(&timeline, &rng), pool(1), checker(o.spec, &pool) {}
+
+World::~World() = default;
+
 void World::Trace(const std::string& line) {
   const std::string stamped =
       absl::StrFormat("%10.4f %s", Seconds(timeline.now() - Instant{}), line);

@@ -51,8 +51,8 @@ class WorkerNode;
 
 // What the nodes share.
 struct World {
-  World(const ClusterOptions& o)
-      : options(o), rng(o.seed), network(&timeline, &rng), pool(1), checker(o.spec, &pool) {}
+  explicit World(const ClusterOptions& o);
+  ~World();
 
   void Trace(const std::string& line);
   bool faulty() const { return timeline.now() - Instant{} < options.faults_until; }
