@@ -1,0 +1,52 @@
+// The coordinator, as the command line calls it. The only part of cli/ that includes gRPC.
+//
+// Every unary call has a deadline; a stream ends when the coordinator is silent for too long (gRPC's
+// keepalive). Errors name the address and what to do.
+
+#ifndef ATOLL_CLI_CLIENT_H_
+#define ATOLL_CLI_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/net/tls.h"
+#include "common/status.h"
+#include "proto/coordinator.pb.h"
+
+namespace atl::cli {
+
+class Client {
+ public:
+  static absl::StatusOr<std::unique_ptr<Client>> Dial(const TlsOptions& tls,
+                                                      const std::string& address);
+  ~Client();
+
+  absl::StatusOr<v1::SubmitReply> Submit(const v1::SubmitRequest& request);
+  absl::StatusOr<v1::ValidateReply> Validate(const v1::SubmitRequest& request);
+  absl::StatusOr<v1::ListReply> List();
+  absl::StatusOr<v1::Job> Get(const std::string& job);
+  absl::StatusOr<v1::JobSummary> Pause(const std::string& job);
+  absl::StatusOr<v1::JobSummary> Resume(const std::string& job);
+  absl::StatusOr<v1::JobSummary> Cancel(const std::string& job);
+  absl::StatusOr<v1::ClusterStatus> Status();
+
+  // Streams call `on_message` until it returns false or the stream ends; its end is OK then.
+  absl::Status Watch(const std::string& job, int interval_ms,
+                     const std::function<bool(const v1::Job&)>& on_message);
+  absl::Status Logs(const v1::LogsRequest& request,
+                    const std::function<bool(const v1::LogLine&)>& on_message);
+  absl::Status WatchStatus(int interval_ms,
+                           const std::function<bool(const v1::ClusterStatus&)>& on_message);
+
+ private:
+  struct Stubs;
+  Client(std::string address, std::unique_ptr<Stubs> stubs);
+
+  const std::string address_;
+  const std::unique_ptr<Stubs> stubs_;
+};
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_CLIENT_H_

@@ -1,0 +1,62 @@
+// The commands of `atoll` that talk to a coordinator. Each returns the process's exit code: 0 done,
+// 1 failed. Data goes to standard output, messages to standard error.
+
+#ifndef ATOLL_CLI_COMMANDS_H_
+#define ATOLL_CLI_COMMANDS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/net/tls.h"
+
+namespace atl::cli {
+
+struct Global {
+  std::string coordinator = "127.0.0.1:7000";  // --coordinator or $ATOLL_COORDINATOR
+  TlsOptions tls;
+  bool json = false;
+};
+
+// Checks the file here; with `ask`, also asks the coordinator whether it would take it.
+int Validate(const Global& global, const std::string& path, bool ask);
+int Submit(const Global& global, const std::string& path, bool watch);
+int List(const Global& global);
+int Show(const Global& global, const std::string& job, int decisions);
+int Watch(const Global& global, const std::string& job, int interval_ms);
+int Logs(const Global& global, const std::string& job, bool follow);
+enum class Control { kPause, kResume, kCancel };
+int ControlJob(const Global& global, const std::string& job, Control control);
+int Status(const Global& global, bool watch);
+int Export(const Global& global, const std::string& job, const std::string& folder);
+
+struct GenerateFlags {
+  std::string folder;
+  std::string prompt = "The ";
+  int64_t tokens = 200;
+  double temperature = 0.8;
+  int64_t top_k = 0;
+  uint64_t seed = 1;
+  int threads = 1;
+};
+// `App` is CLI::App.
+template <class App>
+void AddGenerateFlags(App& app, GenerateFlags* flags) {
+  app.add_option("FOLDER", flags->folder, "folder with config.json and safetensors")->required();
+  app.add_option("--prompt", flags->prompt, "text to go on from")->capture_default_str();
+  app.add_option("--tokens", flags->tokens, "how many to make")->capture_default_str();
+  app.add_option("--temperature", flags->temperature, "0: always the likeliest")
+      ->capture_default_str();
+  app.add_option("--top-k", flags->top_k, "choose among the k likeliest; 0: among all");
+  app.add_option("--seed", flags->seed, "of the sampling")->capture_default_str();
+  app.add_option("--threads", flags->threads, "CPU threads")->capture_default_str();
+}
+
+// Samples text from an exported folder of a byte-level model. Needs no coordinator.
+int Generate(const Global& global, const GenerateFlags& flags);
+
+// Replaces this process by the daemon's program beside it. Returns only when that fails.
+int RunDaemon(const std::string& program, char** arguments);
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_COMMANDS_H_

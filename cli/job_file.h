@@ -1,0 +1,26 @@
+// Job files: TOML onto the protobuf message JobSpec, field by field of its descriptor, so there is one
+// schema. Strict: what is not a field is refused by name, with its line and the nearest field.
+//
+// Relative paths in a job file are taken from the job file's folder and made absolute: the workers
+// read them where they run.
+
+#ifndef ATOLL_CLI_JOB_FILE_H_
+#define ATOLL_CLI_JOB_FILE_H_
+
+#include <string>
+
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+
+namespace atl::cli {
+
+// Reads, checks against the schema, fills defaults and validates. Errors are one line:
+// "job.toml:12: outer.momentm: there is no such field; did you mean momentum?".
+absl::StatusOr<JobSpec> ReadJobFile(const std::string& path);
+
+// The same for text that is already in memory; `path` is used in messages and for relative paths.
+absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path);
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_JOB_FILE_H_

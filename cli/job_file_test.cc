@@ -1,0 +1,89 @@
+#include "cli/job_file.h"
+
+#include <catch2/catch.hpp>
+
+namespace atl::cli {
+namespace {
+
+constexpr char kGood[] = R"(name = "tiny"
+
+[model]
+family = "llama"
+hidden = 64
+layers = 2
+heads = 4
+
+[data]
+path = "corpus.txt"
+
+[outer]
+momentum = 0.5
+overlap = "carry"
+
+[schedule]
+train_tokens = 1_000_000
+)";
+
+std::string With(const std::string& what, const std::string& instead) {
+  std::string text = kGood;
+  const size_t at = text.find(what);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, what.size(), instead);
+}
+
+std::string Complaint(const std::string& text) {
+  return std::string(ParseJob(text, "/jobs/job.toml").status().message());
+}
+
+TEST_CASE("a job file gives a specification, with defaults for what it leaves out") {
+  const auto spec = ParseJob(kGood, "/jobs/job.toml");
+  REQUIRE(spec.status().message() == "");
+  REQUIRE(spec->name == "tiny");
+  REQUIRE(spec->model.hidden == 64);
+  REQUIRE(spec->outer.momentum == 0.5);
+  REQUIRE(spec->outer.overlap == Overlap::kCarry);
+  REQUIRE(spec->outer.steps_per_round == JobSpec().outer.steps_per_round);
+  REQUIRE(spec->schedule.train_tokens == 1000000);
+}
+
+TEST_CASE("relative paths are taken from the job file's folder") {
+  REQUIRE(ParseJob(kGood, "/jobs/job.toml")->data.path == "/jobs/corpus.txt");
+  REQUIRE(ParseJob(With("corpus.txt", "../text"), "/jobs/job.toml")->data.path == "/text");
+  REQUIRE(ParseJob(With("corpus.txt", "/data/text"), "/jobs/job.toml")->data.path == "/data/text");
+}
+
+TEST_CASE("a misspelt key is named with its line and the nearest key") {
+  REQUIRE(Complaint(With("momentum", "momentm")) ==
+          "/jobs/job.toml:13: outer.momentm: there is no such field; did you mean momentum?");
+  REQUIRE(Complaint(With("[schedule]", "[shedule]")).find(
+              "/jobs/job.toml:16: shedule: there is no such field; did you mean schedule?") == 0);
+}
+
+TEST_CASE("a choice that does not exist names the nearest") {
+  REQUIRE(Complaint(With("\"carry\"", "\"cary\"")) ==
+          "/jobs/job.toml:14: outer.overlap: \"cary\" is not a choice; did you mean carry?");
+}
+
+TEST_CASE("a wrong type says what is expected") {
+  REQUIRE(Complaint(With("hidden = 64", "hidden = \"64\"")) ==
+          "/jobs/job.toml:5: model.hidden: must be a whole number, such as 4096 or 4_096");
+  REQUIRE(Complaint(With("momentum = 0.5", "momentum = true")) ==
+          "/jobs/job.toml:13: outer.momentum: must be a number, not boolean");
+}
+
+TEST_CASE("a value out of range is named with its line, value and limit") {
+  REQUIRE(Complaint(With("momentum = 0.5", "momentum = 2")) ==
+          "/jobs/job.toml:13: outer.momentum = 2: must be at least 0 and below 1");
+}
+
+TEST_CASE("text that is not TOML says where") {
+  REQUIRE(Complaint("name = \"x\"\n[model\n").find("/jobs/job.toml:2: not TOML: ") == 0);
+}
+
+TEST_CASE("a file that is missing says so") {
+  REQUIRE(ReadJobFile("/nonexistent/job.toml").status().message() ==
+          "/nonexistent/job.toml: cannot be read; is the path right?");
+}
+
+}  // namespace
+}  // namespace atl::cli

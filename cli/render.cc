@@ -1,0 +1,259 @@
+#include "cli/render.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace atl::cli {
+namespace {
+
+bool LooksNumeric(const std::string& cell) {
+  return cell == "-" || (!cell.empty() && (absl::ascii_isdigit(cell[0]) ||
+                                           (cell.size() > 1 && cell[0] == '-' &&
+                                            absl::ascii_isdigit(cell[1]))));
+}
+
+std::string Loss(double nats) { return nats == 0 ? "-" : Fixed(nats, 4); }
+
+double Done(const v1::JobSummary& s) {
+  if (s.tokens_budget() <= 0) return 0;
+  return std::clamp(
+      static_cast<double>(s.tokens_committed()) / static_cast<double>(s.tokens_budget()), 0.0, 1.0);
+}
+
+std::string TimeLeft(const v1::JobSummary& s) {
+  if (Ended(s.state())) return "-";
+  const auto left = static_cast<double>(s.tokens_budget() - s.tokens_committed());
+  return s.tokens_per_s() > 0 ? Seconds(left / s.tokens_per_s()) : "-";
+}
+
+std::string WhyState(const v1::JobSummary& s) {
+  std::string text = StateName(s.state());
+  if (!s.reason().empty()) absl::StrAppend(&text, ": ", s.reason());
+  if (!s.waiting_for().empty()) absl::StrAppend(&text, "; waiting for ", s.waiting_for());
+  return text;
+}
+
+void AppendIslands(const v1::Job& job, std::string* out) {
+  Table table({"island", "worker", "H", "step", "loss", "tokens/s", "step ms quiet", "overlapped",
+               "accepted", "rejected", "tokens", "evicted", "doing"});
+  for (const v1::Island& i : job.islands()) {
+    const v1::IslandProgress& p = i.progress();
+    table.Add({absl::StrCat(i.island()), i.worker(), absl::StrCat(i.steps_this_round()),
+               absl::StrCat(p.inner_step()), Loss(p.train_loss()), Count(p.tokens_per_s()),
+               p.step_seconds_quiet() > 0 ? Fixed(1e3 * p.step_seconds_quiet(), 1) : "-",
+               p.step_seconds_overlap() > 0 ? Fixed(1e3 * p.step_seconds_overlap(), 1) : "-",
+               absl::StrCat(i.rounds_accepted()), absl::StrCat(i.rounds_rejected()),
+               Count(static_cast<double>(i.tokens_committed())), absl::StrCat(i.evictions()),
+               i.attached() ? i.doing() : i.reason()});
+  }
+  if (!table.empty()) absl::StrAppend(out, "\n", table.Text());
+}
+
+void AppendDecisions(const v1::Job& job, int count, std::string* out) {
+  Table table({"version", "island", "base", "steps", "tokens", "norm", "score", "weight", "",
+               "reason"});
+  const int first = std::max(0, job.decisions_size() - count);
+  for (int d = first; d < job.decisions_size(); ++d) {
+    const v1::Decision& decision = job.decisions(d);
+    for (const v1::Participant& p : decision.participants()) {
+      table.Add({decision.version() < 0 ? "void" : absl::StrCat(decision.version()),
+                 absl::StrCat(p.island()), absl::StrCat(p.base_version()),
+                 absl::StrCat(p.inner_steps()), Count(static_cast<double>(p.tokens())),
+                 Fixed(p.norm(), 4), Fixed(p.score(), 2), Fixed(p.weight(), 4),
+                 p.accepted() ? "accepted" : "REJECTED", p.reason()});
+    }
+  }
+  if (!table.empty()) absl::StrAppend(out, "\nnewest decisions\n", table.Text());
+}
+
+}  // namespace
+
+std::string Table::Text() const {
+  const size_t columns = rows_[0].size();
+  std::vector<size_t> width(columns, 0);
+  for (const auto& row : rows_) {
+    for (size_t c = 0; c < columns; ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t c = 0; c < columns; ++c) {
+      const bool right = LooksNumeric(rows_.size() > 1 ? rows_[1][c] : row[c]);
+      if (c > 0) line += "  ";
+      const std::string space(width[c] - row[c].size(), ' ');
+      line += right ? space + row[c] : row[c] + space;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+std::string Json(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
+  if (!status.ok()) return absl::StrCat("{\"error\": \"", status.ToString(), "\"}\n");
+  return text;
+}
+
+std::string StateName(v1::JobState state) {
+  return absl::AsciiStrToLower(v1::JobState_Name(state).substr(std::string("JOB_STATE_").size()));
+}
+
+bool Ended(v1::JobState state) {
+  return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED;
+}
+
+std::string Count(double value) {
+  if (!(value > 0)) return "0";
+  if (value < 1e3) return absl::StrFormat("%.3g", value);
+  if (value < 1e6) return absl::StrFormat("%.3gk", value / 1e3);
+  if (value < 1e9) return absl::StrFormat("%.3gM", value / 1e6);
+  return absl::StrFormat("%.4gG", value / 1e9);
+}
+
+std::string Bytes(int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value < 1024) return absl::StrCat(bytes, " B");
+  if (value < 1024.0 * 1024) return absl::StrFormat("%.1f KiB", value / 1024);
+  if (value < 1024.0 * 1024 * 1024) return absl::StrFormat("%.1f MiB", value / 1024 / 1024);
+  return absl::StrFormat("%.2f GiB", value / 1024 / 1024 / 1024);
+}
+
+std::string Seconds(double seconds) {
+  if (!std::isfinite(seconds) || seconds > 1e9) return "-";
+  const auto s = static_cast<int64_t>(std::llround(seconds));
+  if (s < 60) return absl::StrCat(s, " s");
+  if (s < 3600) return absl::StrCat(s / 60, " min ", s % 60, " s");
+  return absl::StrCat(s / 3600, " h ", s % 3600 / 60, " min");
+}
+
+std::string Fixed(double value, int decimals) {
+  if (!std::isfinite(value)) return "-";
+  return absl::StrFormat("%.*f", decimals, value);
+}
+
+std::string Bar(double done, int width) {
+  const int filled = static_cast<int>(std::lround(std::clamp(done, 0.0, 1.0) * width));
+  return absl::StrCat("[", std::string(filled, '#'), std::string(width - filled, '.'), "]");
+}
+
+std::string JobsTable(const v1::ListReply& reply) {
+  Table table({"job", "state", "version", "tokens", "of", "loss", "validation", "islands",
+               "tokens/s", "left", "why"});
+  for (const v1::JobSummary& s : reply.jobs()) {
+    table.Add({s.job(), StateName(s.state()), s.version() < 0 ? "-" : absl::StrCat(s.version()),
+               Count(static_cast<double>(s.tokens_committed())),
+               Count(static_cast<double>(s.tokens_budget())), Loss(s.train_loss()),
+               Loss(s.validation_loss()), absl::StrCat(s.active_islands()),
+               Count(s.tokens_per_s()), TimeLeft(s),
+               s.waiting_for().empty() ? s.reason() : "waiting for " + s.waiting_for()});
+  }
+  return table.empty() ? "no jobs; submit one with: atoll submit job.toml\n" : table.Text();
+}
+
+std::string JobText(const v1::Job& job, int decisions) {
+  const v1::JobSummary& s = job.summary();
+  std::string out = absl::StrCat(s.job(), ": ", WhyState(s), "\n");
+  absl::StrAppend(&out, "  version ", s.version(), ", ",
+                  Count(static_cast<double>(s.tokens_committed())), " of ",
+                  Count(static_cast<double>(s.tokens_budget())), " tokens (",
+                  Fixed(100 * Done(s), 1), "%), ", Count(s.tokens_per_s()), " tokens/s, ",
+                  TimeLeft(s), " left\n");
+  absl::StrAppend(&out, "  loss: training ", Loss(s.train_loss()), ", validation ",
+                  Loss(s.validation_loss()), " at version ", s.validated_version(), " (",
+                  Loss(s.first_validation_loss()), " at the start)\n");
+  const v1::Ledger& ledger = job.ledger();
+  absl::StrAppend(&out, "  data: ", ledger.committed(), " sequences in the model, ",
+                  ledger.pushed(), " pushed, ", ledger.leased(), " leased, ", ledger.free(),
+                  " free of ", ledger.budget(), "\n");
+  if (!Ended(s.state())) {
+    absl::StrAppend(&out, "  round for version ", job.round().next_version(), ": ",
+                    job.round().phase(), "; ", job.round().reason(), "\n");
+  }
+  if (job.shards_size() > 0) {
+    absl::StrAppend(&out, "  ", job.shards_size(), " shards; the fullest server holds ",
+                    Fixed(job.placement_max_over_mean(), 3), " times the mean\n");
+  }
+  AppendIslands(job, &out);
+  AppendDecisions(job, decisions, &out);
+  return out;
+}
+
+std::string StatusText(const v1::ClusterStatus& status) {
+  std::string out = absl::StrCat("coordinator: epoch ", status.epoch(), ", up ",
+                                 Seconds(status.up_s()), ", version ", status.software_version(),
+                                 "\n\n");
+  Table members({"kind", "name", "life", "state", "last heard", "holds", "moved", "why"});
+  for (const v1::Member& m : status.members()) {
+    const bool server = m.kind() == "paramserver";
+    const v1::ServerHeartbeat& load = m.load();
+    members.Add({m.kind(), m.name(), absl::StrCat(m.incarnation()),
+                 m.attached() ? "attached" : "away",
+                 m.attached() ? absl::StrCat(Fixed(m.since_heartbeat_s(), 1), " s ago") : "",
+                 server ? absl::StrCat(Bytes(load.parameter_bytes()), " + ",
+                                       Bytes(load.staged_bytes()), " staged")
+                        : (m.job().empty() ? "idle" : m.job()),
+                 server ? absl::StrCat(Bytes(load.received_bytes()), " in, ",
+                                       Bytes(load.sent_bytes()), " out")
+                        : "",
+                 m.reason()});
+  }
+  absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text());
+  for (const v1::Job& job : status.jobs()) absl::StrAppend(&out, "\n", JobText(job, 3));
+  return out;
+}
+
+std::string LogText(const v1::LogLine& line) {
+  const auto seconds = static_cast<time_t>(line.unix_ms() / 1000);
+  tm utc{};
+  gmtime_r(&seconds, &utc);
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ %-7s %s%s%s\n", utc.tm_year + 1900,
+                         utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+                         static_cast<int>(line.unix_ms() % 1000), line.severity(), line.job(),
+                         line.job().empty() ? "" : ": ", line.text());
+}
+
+std::string ProgressLine(const v1::Job& job) {
+  const v1::JobSummary& s = job.summary();
+  int64_t step = 0;
+  for (const v1::Island& i : job.islands()) step += i.progress().inner_step();
+  return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", s.version(), ", step ", step,
+                      ", ", Fixed(100 * Done(s), 1), "%, loss ", Loss(s.train_loss()),
+                      ", validation ", Loss(s.validation_loss()), ", ", Count(s.tokens_per_s()),
+                      " tokens/s, ", s.active_islands(), " islands, ", TimeLeft(s), " left",
+                      s.waiting_for().empty() ? "" : "; waiting for " + s.waiting_for(), "\n");
+}
+
+std::string ProgressLines(const v1::Job& job) {
+  const v1::JobSummary& s = job.summary();
+  std::string out =
+      absl::StrCat(s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ",
+                   s.version(), "  ", Count(s.tokens_per_s()), " tokens/s  ", TimeLeft(s),
+                   " left\n  loss ", Loss(s.train_loss()), "  validation ",
+                   Loss(s.validation_loss()), "  ", WhyState(s), "\n");
+  for (const v1::Island& i : job.islands()) {
+    absl::StrAppend(&out,
+                    absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s tokens/s  %s\n",
+                                    i.island(), i.worker(), i.progress().inner_step(),
+                                    Loss(i.progress().train_loss()),
+                                    Count(i.progress().tokens_per_s()),
+                                    i.attached() ? i.doing() : i.reason()));
+  }
+  return out;
+}
+
+}  // namespace atl::cli

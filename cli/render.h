@@ -1,0 +1,51 @@
+// What the command line prints: protobuf messages as tables for people, or as JSON for programs.
+
+#ifndef ATOLL_CLI_RENDER_H_
+#define ATOLL_CLI_RENDER_H_
+
+#include <google/protobuf/message.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/coordinator.pb.h"
+
+namespace atl::cli {
+
+// Columns are as wide as their widest cell; numbers are aligned by their last digit.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  bool empty() const { return rows_.size() == 1; }
+  std::string Text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// protobuf's JSON form with the field names of the .proto files and every field present. 64-bit
+// integers are strings there, as that form prescribes.
+std::string Json(const google::protobuf::Message& message);
+
+std::string StateName(v1::JobState state);     // "running"
+bool Ended(v1::JobState state);                // done, failed or cancelled
+std::string Count(double value);               // 12.3k, 4.56M
+std::string Bytes(int64_t bytes);              // 1.5 MiB
+std::string Seconds(double seconds);           // 45 s, 3 min 20 s, 2 h 5 min
+std::string Fixed(double value, int decimals); // "-" when not finite
+std::string Bar(double done, int width);       // [#####.....], done in [0, 1]
+
+std::string JobsTable(const v1::ListReply& reply);
+std::string JobText(const v1::Job& job, int decisions);  // `atoll show`
+std::string StatusText(const v1::ClusterStatus& status);
+std::string LogText(const v1::LogLine& line);
+
+// Progress of a job: several lines that replace each other on a terminal, or one line for a file.
+std::string ProgressLines(const v1::Job& job);
+std::string ProgressLine(const v1::Job& job);
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_RENDER_H_
