@@ -1,7 +1,7 @@
 // The coordinator, as the command line calls it. The only part of cli/ that includes gRPC.
 //
-// Every unary call has a deadline; a stream ends when the coordinator is silent for too long (gRPC's
-// keepalive). Errors name the address and what to do.
+// Every unary call has a deadline; a stream ends when the coordinator is silent for too long
+// (gRPC's keepalive). Errors name the address and what to do.
 
 #ifndef ATOLL_CLI_CLIENT_H_
 #define ATOLL_CLI_CLIENT_H_

@@ -111,7 +111,8 @@ int Submit(const Global& global, const std::string& path, bool watch) {
 }
 
 int List(const Global& global) {
-  return Print<v1::ListReply>(global, [](Client& client) { return client.List(); }, JobsTable);
+  return Print<v1::ListReply>(
+      global, [](Client& client) { return client.List(); }, JobsTable);
 }
 
 int Show(const Global& global, const std::string& job, int decisions) {
@@ -145,9 +146,12 @@ int ControlJob(const Global& global, const std::string& job, Control control) {
       global,
       [&](Client& client) {
         switch (control) {
-          case Control::kPause: return client.Pause(job);
-          case Control::kResume: return client.Resume(job);
-          default: return client.Cancel(job);
+          case Control::kPause:
+            return client.Pause(job);
+          case Control::kResume:
+            return client.Resume(job);
+          default:
+            return client.Cancel(job);
         }
       },
       [](const v1::JobSummary& reply) {
@@ -183,8 +187,8 @@ int RunDaemon(const std::string& program, char** arguments) {
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string part = program.substr(std::string("atoll-").size());
   // Installed, the programs lie in one folder; in a build tree, each in its own.
-  for (const auto& candidate : {self.parent_path() / program,
-                                self.parent_path().parent_path() / part / program}) {
+  for (const auto& candidate :
+       {self.parent_path() / program, self.parent_path().parent_path() / part / program}) {
     execv(candidate.c_str(), arguments);
   }
   std::cerr << "atoll: cannot run " << (self.parent_path() / program).string() << ": "

@@ -179,9 +179,9 @@ class Reader {
     }
     const auto found = std::find(names.begin(), names.end(), text->get());
     if (found == names.end()) {
-      return Error(node.source(), where,
-                   absl::StrCat("\"", text->get(), "\" is not a choice; ",
-                                Suggestion(text->get(), names)));
+      return Error(
+          node.source(), where,
+          absl::StrCat("\"", text->get(), "\" is not a choice; ", Suggestion(text->get(), names)));
     }
     const int index = 1 + static_cast<int>(found - names.begin());
     message->GetReflection()->SetEnum(message, &field, field.enum_type()->value(index));
@@ -203,9 +203,8 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   const toml::parse_result parsed = toml::parse(std::string_view(text.data(), text.size()));
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ":", error.source().begin.line, ": not TOML: ",
-                     std::string(error.description())));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ":", error.source().begin.line, ": not TOML: ", std::string(error.description())));
   }
   Reader reader(path);
   v1::JobSpec wire;

@@ -55,8 +55,9 @@ TEST_CASE("relative paths are taken from the job file's folder") {
 TEST_CASE("a misspelt key is named with its line and the nearest key") {
   REQUIRE(Complaint(With("momentum", "momentm")) ==
           "/jobs/job.toml:13: outer.momentm: there is no such field; did you mean momentum?");
-  REQUIRE(Complaint(With("[schedule]", "[shedule]")).find(
-              "/jobs/job.toml:16: shedule: there is no such field; did you mean schedule?") == 0);
+  REQUIRE(Complaint(With("[schedule]", "[shedule]"))
+              .find("/jobs/job.toml:16: shedule: there is no such field; did you mean schedule?") ==
+          0);
 }
 
 TEST_CASE("a choice that does not exist names the nearest") {

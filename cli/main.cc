@@ -43,26 +43,29 @@ int main(int argc, char** argv) {
     return sub;
   };
 
-  with_file(add("validate", "check a job file", [&] { return Validate(global, path, ask); }))
-      ->add_flag("--ask", ask, "also ask the coordinator");
-  with_file(add("submit", "submit a job; prints its id", [&] { return Submit(global, path, watch); }))
-      ->add_flag("--watch", watch, "then watch it until it ends");
+  with_file(add("validate", "check a job file", [&] {
+    return Validate(global, path, ask);
+  }))->add_flag("--ask", ask, "also ask the coordinator");
+  with_file(add("submit", "submit a job; prints its id", [&] {
+    return Submit(global, path, watch);
+  }))->add_flag("--watch", watch, "then watch it until it ends");
   add("ls", "list the jobs", [&] { return List(global); });
   with_job(add("show", "a job in full", [&] { return Show(global, job, decisions); }))
       ->add_option("--decisions", decisions, "how many of the newest decisions")
       ->capture_default_str();
-  with_job(add("watch", "draw a job's progress until it ends",
-               [&] { return Watch(global, job, interval_ms); }))
-      ->add_option("--interval-ms", interval_ms, "least time between two pictures");
+  with_job(add("watch", "draw a job's progress until it ends", [&] {
+    return Watch(global, job, interval_ms);
+  }))->add_option("--interval-ms", interval_ms, "least time between two pictures");
   CLI::App* logs = add("logs", "a job's log", [&] { return Logs(global, job, follow); });
   logs->add_option("JOB", job, "the job's id; without it, everything");
   logs->add_flag("-f,--follow", follow, "wait for new lines");
   with_job(add("pause", "hold a job", [&] { return ControlJob(global, job, Control::kPause); }));
-  with_job(add("resume", "let it go on", [&] { return ControlJob(global, job, Control::kResume); }));
+  with_job(
+      add("resume", "let it go on", [&] { return ControlJob(global, job, Control::kResume); }));
   with_job(add("cancel", "end it now", [&] { return ControlJob(global, job, Control::kCancel); }));
-  add("status", "members, islands, parameter servers and rounds, with reasons",
-      [&] { return Status(global, watch); })
-      ->add_flag("--watch", watch, "again and again");
+  add("status", "members, islands, parameter servers and rounds, with reasons", [&] {
+    return Status(global, watch);
+  })->add_flag("--watch", watch, "again and again");
   CLI::App* exports = with_job(add("export", "write the model as a Hugging Face folder",
                                    [&] { return Export(global, job, folder); }));
   exports->add_option("--to", folder, "folder to make")->required();

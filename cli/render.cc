@@ -15,9 +15,9 @@ namespace atl::cli {
 namespace {
 
 bool LooksNumeric(const std::string& cell) {
-  return cell == "-" || (!cell.empty() && (absl::ascii_isdigit(cell[0]) ||
-                                           (cell.size() > 1 && cell[0] == '-' &&
-                                            absl::ascii_isdigit(cell[1]))));
+  return cell == "-" ||
+         (!cell.empty() && (absl::ascii_isdigit(cell[0]) ||
+                            (cell.size() > 1 && cell[0] == '-' && absl::ascii_isdigit(cell[1]))));
 }
 
 std::string Loss(double nats) { return nats == 0 ? "-" : Fixed(nats, 4); }
@@ -58,8 +58,8 @@ void AppendIslands(const v1::Job& job, std::string* out) {
 }
 
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {
-  Table table({"version", "island", "base", "steps", "tokens", "norm", "score", "weight", "",
-               "reason"});
+  Table table(
+      {"version", "island", "base", "steps", "tokens", "norm", "score", "weight", "", "reason"});
   const int first = std::max(0, job.decisions_size() - count);
   for (int d = first; d < job.decisions_size(); ++d) {
     const v1::Decision& decision = job.decisions(d);
@@ -158,8 +158,8 @@ std::string JobsTable(const v1::ListReply& reply) {
     table.Add({s.job(), StateName(s.state()), s.version() < 0 ? "-" : absl::StrCat(s.version()),
                Count(static_cast<double>(s.tokens_committed())),
                Count(static_cast<double>(s.tokens_budget())), Loss(s.train_loss()),
-               Loss(s.validation_loss()), absl::StrCat(s.active_islands()),
-               Count(s.tokens_per_s()), TimeLeft(s),
+               Loss(s.validation_loss()), absl::StrCat(s.active_islands()), Count(s.tokens_per_s()),
+               TimeLeft(s),
                s.waiting_for().empty() ? s.reason() : "waiting for " + s.waiting_for()});
   }
   return table.empty() ? "no jobs; submit one with: atoll submit job.toml\n" : table.Text();
@@ -168,11 +168,10 @@ std::string JobsTable(const v1::ListReply& reply) {
 std::string JobText(const v1::Job& job, int decisions) {
   const v1::JobSummary& s = job.summary();
   std::string out = absl::StrCat(s.job(), ": ", WhyState(s), "\n");
-  absl::StrAppend(&out, "  version ", s.version(), ", ",
-                  Count(static_cast<double>(s.tokens_committed())), " of ",
-                  Count(static_cast<double>(s.tokens_budget())), " tokens (",
-                  Fixed(100 * Done(s), 1), "%), ", Count(s.tokens_per_s()), " tokens/s, ",
-                  TimeLeft(s), " left\n");
+  absl::StrAppend(
+      &out, "  version ", s.version(), ", ", Count(static_cast<double>(s.tokens_committed())),
+      " of ", Count(static_cast<double>(s.tokens_budget())), " tokens (", Fixed(100 * Done(s), 1),
+      "%), ", Count(s.tokens_per_s()), " tokens/s, ", TimeLeft(s), " left\n");
   absl::StrAppend(&out, "  loss: training ", Loss(s.train_loss()), ", validation ",
                   Loss(s.validation_loss()), " at version ", s.validated_version(), " (",
                   Loss(s.first_validation_loss()), " at the start)\n");
@@ -194,23 +193,23 @@ std::string JobText(const v1::Job& job, int decisions) {
 }
 
 std::string StatusText(const v1::ClusterStatus& status) {
-  std::string out = absl::StrCat("coordinator: epoch ", status.epoch(), ", up ",
-                                 Seconds(status.up_s()), ", version ", status.software_version(),
-                                 "\n\n");
+  std::string out =
+      absl::StrCat("coordinator: epoch ", status.epoch(), ", up ", Seconds(status.up_s()),
+                   ", version ", status.software_version(), "\n\n");
   Table members({"kind", "name", "life", "state", "last heard", "holds", "moved", "why"});
   for (const v1::Member& m : status.members()) {
     const bool server = m.kind() == "paramserver";
     const v1::ServerHeartbeat& load = m.load();
-    members.Add({m.kind(), m.name(), absl::StrCat(m.incarnation()),
-                 m.attached() ? "attached" : "away",
-                 m.attached() ? absl::StrCat(Fixed(m.since_heartbeat_s(), 1), " s ago") : "",
-                 server ? absl::StrCat(Bytes(load.parameter_bytes()), " + ",
-                                       Bytes(load.staged_bytes()), " staged")
-                        : (m.job().empty() ? "idle" : m.job()),
-                 server ? absl::StrCat(Bytes(load.received_bytes()), " in, ",
-                                       Bytes(load.sent_bytes()), " out")
-                        : "",
-                 m.reason()});
+    members.Add(
+        {m.kind(), m.name(), absl::StrCat(m.incarnation()), m.attached() ? "attached" : "away",
+         m.attached() ? absl::StrCat(Fixed(m.since_heartbeat_s(), 1), " s ago") : "",
+         server ? absl::StrCat(Bytes(load.parameter_bytes()), " + ", Bytes(load.staged_bytes()),
+                               " staged")
+                : (m.job().empty() ? "idle" : m.job()),
+         server
+             ? absl::StrCat(Bytes(load.received_bytes()), " in, ", Bytes(load.sent_bytes()), " out")
+             : "",
+         m.reason()});
   }
   absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text());
   for (const v1::Job& job : status.jobs()) absl::StrAppend(&out, "\n", JobText(job, 3));
@@ -240,18 +239,16 @@ std::string ProgressLine(const v1::Job& job) {
 
 std::string ProgressLines(const v1::Job& job) {
   const v1::JobSummary& s = job.summary();
-  std::string out =
-      absl::StrCat(s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ",
-                   s.version(), "  ", Count(s.tokens_per_s()), " tokens/s  ", TimeLeft(s),
-                   " left\n  loss ", Loss(s.train_loss()), "  validation ",
-                   Loss(s.validation_loss()), "  ", WhyState(s), "\n");
+  std::string out = absl::StrCat(
+      s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ", s.version(), "  ",
+      Count(s.tokens_per_s()), " tokens/s  ", TimeLeft(s), " left\n  loss ", Loss(s.train_loss()),
+      "  validation ", Loss(s.validation_loss()), "  ", WhyState(s), "\n");
   for (const v1::Island& i : job.islands()) {
-    absl::StrAppend(&out,
-                    absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s tokens/s  %s\n",
-                                    i.island(), i.worker(), i.progress().inner_step(),
-                                    Loss(i.progress().train_loss()),
-                                    Count(i.progress().tokens_per_s()),
-                                    i.attached() ? i.doing() : i.reason()));
+    absl::StrAppend(
+        &out,
+        absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s tokens/s  %s\n", i.island(),
+                        i.worker(), i.progress().inner_step(), Loss(i.progress().train_loss()),
+                        Count(i.progress().tokens_per_s()), i.attached() ? i.doing() : i.reason()));
   }
   return out;
 }

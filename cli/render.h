@@ -29,13 +29,13 @@ class Table {
 // integers are strings there, as that form prescribes.
 std::string Json(const google::protobuf::Message& message);
 
-std::string StateName(v1::JobState state);     // "running"
-bool Ended(v1::JobState state);                // done, failed or cancelled
-std::string Count(double value);               // 12.3k, 4.56M
-std::string Bytes(int64_t bytes);              // 1.5 MiB
-std::string Seconds(double seconds);           // 45 s, 3 min 20 s, 2 h 5 min
-std::string Fixed(double value, int decimals); // "-" when not finite
-std::string Bar(double done, int width);       // [#####.....], done in [0, 1]
+std::string StateName(v1::JobState state);      // "running"
+bool Ended(v1::JobState state);                 // done, failed or cancelled
+std::string Count(double value);                // 12.3k, 4.56M
+std::string Bytes(int64_t bytes);               // 1.5 MiB
+std::string Seconds(double seconds);            // 45 s, 3 min 20 s, 2 h 5 min
+std::string Fixed(double value, int decimals);  // "-" when not finite
+std::string Bar(double done, int width);        // [#####.....], done in [0, 1]
 
 std::string JobsTable(const v1::ListReply& reply);
 std::string JobText(const v1::Job& job, int decisions);  // `atoll show`

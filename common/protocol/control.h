@@ -302,10 +302,12 @@ struct RoundApplied {
   Version version = 0;
 };
 
-// The server cannot go on with a job: disk full, log damaged, a staged push missing.
+// Something keeps the server from going on with a job: its log is damaged, a staged push is missing.
+// A passing one it will get over by itself (its disk is full): the job waits.
 struct ServerFault {
   JobId job;
   std::string reason;
+  bool passing = false;
 };
 
 using ServerMessage = std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged,

@@ -148,6 +148,29 @@ void ServerNode::SyncLater(const JobId& job, Duration delay) {
   });
 }
 
+namespace {
+
+// What lies on a disk leases no memory of the server's.
+std::shared_ptr<const ps::TensorLease> OnDisk(const std::shared_ptr<const ps::TensorLease>& lease) {
+  if (lease == nullptr) return nullptr;
+  const std::span<const float> values = lease->values();
+  auto copy = std::make_shared<ps::SharedTensor>(static_cast<int64_t>(values.size()),
+                                                 std::make_shared<std::atomic<int64_t>>(0));
+  std::copy(values.begin(), values.end(), copy->writable().begin());
+  return std::make_shared<const ps::TensorLease>(std::move(copy));
+}
+
+std::shared_ptr<const ps::Snapshot> OnDisk(const ps::Snapshot& snapshot) {
+  auto copy = std::make_shared<ps::Snapshot>(snapshot);
+  for (ps::ShardSnapshot& shard : copy->shards) {
+    shard.theta = OnDisk(shard.theta);
+    shard.velocity = OnDisk(shard.velocity);
+  }
+  return copy;
+}
+
+}  // namespace
+
 void ServerNode::WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot) {
   After(milliseconds(5) + world_.UpTo(milliseconds(500)), [this, snapshot] {
     JobDisk& disk = disk_[snapshot->job];
@@ -156,7 +179,7 @@ void ServerNode::WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot) {
       return Deliver(ps::SnapshotDone{snapshot->job, snapshot->version,
                                       absl::ResourceExhaustedError("simulated: disk full")});
     }
-    disk.snapshots.push_back(snapshot);
+    disk.snapshots.push_back(OnDisk(*snapshot));
     if (disk.snapshots.size() > 2) disk.snapshots.erase(disk.snapshots.begin());
     Deliver(ps::SnapshotDone{snapshot->job, snapshot->version, absl::OkStatus()});
   });

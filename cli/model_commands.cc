@@ -1,0 +1,129 @@
+// `atoll export` and `atoll generate`: the commands that touch tensors.
+
+#include <unistd.h>
+
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "cli/client.h"
+#include "cli/commands.h"
+#include "cli/render.h"
+#include "common/protocol/wire.h"
+#include "kernels/cpu/cpu.h"
+#include "worker/export.h"
+#include "worker/model/generate.h"
+#include "worker/model/weights.h"
+#include "worker/runtime/model_config.h"
+
+namespace atl::cli {
+namespace {
+
+constexpr int kExportTries = 5;  // a round may be committed while the model is pulled
+
+absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string& job,
+                        const std::string& folder, Version* version) {
+  ATOLL_ASSIGN_OR_RETURN(v1::Job message, client.Get(job));
+  *version = message.summary().version();
+  if (*version < 0) {
+    return absl::FailedPreconditionError(absl::StrCat(job, " has no committed version yet (",
+                                                      StateName(message.summary().state()),
+                                                      "); try again when it has"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, Decode(message.mutable_spec()));
+  worker::ExportRequest request;
+  request.job = job;
+  request.version = *version;
+  request.folder = folder;
+  ATOLL_ASSIGN_OR_RETURN(request.config, worker::ModelConfigOfJob(spec));
+  for (const v1::ShardPlacement& shard : message.shards()) {
+    request.shards.push_back({shard.shard(), shard.layer(), shard.begin(), shard.elements(),
+                              shard.server(), shard.endpoint()});
+  }
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  return worker::ExportModel(tensors, request, [&](double share) {
+    if (terminal) std::cerr << "\r" << Bar(share, 40) << (share < 1 ? "" : "\n") << std::flush;
+  });
+}
+
+absl::Status ExportModel(const Global& global, const std::string& job, const std::string& folder,
+                         Version* version) {
+  ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+  TensorClientOptions options;
+  options.security.allow_plaintext_beyond_loopback = global.tls.insecure;
+  ATOLL_ASSIGN_OR_RETURN(const auto tensors, TensorClient::Create(options));
+  absl::Status status;
+  for (int attempt = 0; attempt < kExportTries; ++attempt) {
+    status = ExportOnce(*client, *tensors, job, folder, version);
+    // The job's version was overtaken while we pulled it: what we have is of two versions.
+    if (status.ok() || *version < 0 || !absl::IsFailedPrecondition(status)) return status;
+  }
+  return status;
+}
+
+absl::Status Sample(const GenerateFlags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.folder));
+  if (config.vocab != 256) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.folder, "/config.json: vocab_size = ", config.vocab,
+                     ": generate needs a byte-level model (256); others need their tokenizer"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const Model model, Model::Create(config));
+  const auto backend = NewCpuBackend(flags.threads);
+  RunnerOptions options;
+  options.seq_len = std::min<int64_t>(config.max_positions, 1024);
+  options.train = false;
+  ATOLL_ASSIGN_OR_RETURN(const auto runner, ModelRunner::Create(*backend, model, options));
+
+  std::vector<LayerLayout> layouts;
+  std::vector<std::span<float>> layers;
+  for (int l = 0; l < static_cast<int>(model.layers().size()); ++l) {
+    layouts.push_back(model.layers()[l]->layout());
+    // The CPU backend's memory is the host's.
+    layers.emplace_back(static_cast<float*>(runner->params(l).data), layouts.back().size);
+  }
+  ATOLL_RETURN_IF_ERROR(ReadWeights(flags.folder, layouts, layers));
+
+  SamplingOptions sampling;
+  sampling.count = flags.tokens;
+  sampling.temperature = flags.temperature;
+  sampling.top_k = flags.top_k;
+  sampling.seed = flags.seed;
+  std::vector<int32_t> prompt;
+  for (const char c : flags.prompt) prompt.push_back(static_cast<unsigned char>(c));
+  std::cout << flags.prompt << std::flush;
+  const auto made = atl::Generate(*runner, prompt, sampling, [](int32_t token) {
+    std::cout << static_cast<char>(token) << std::flush;
+  });
+  std::cout << "\n";
+  return made.status();
+}
+
+int Report(const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::cerr << "atoll: " << status.message() << "\n";
+  return 1;
+}
+
+}  // namespace
+
+int Export(const Global& global, const std::string& job, const std::string& folder) {
+  Version version = kNoVersion;
+  const absl::Status status = ExportModel(global, job, folder, &version);
+  if (!status.ok()) return Report(status);
+  if (global.json) {
+    std::cout << "{\"job\": \"" << job << "\", \"version\": " << version << "}\n";
+  } else {
+    std::cout << folder << ": " << job << " at version " << version << "\n";
+  }
+  return 0;
+}
+
+int Generate(const Global&, const GenerateFlags& flags) {
+  if (flags.tokens < 0 || flags.threads < 1 || flags.threads > 1024) {
+    std::cerr << "atoll: --tokens must be at least 0, --threads from 1 to 1024\n";
+    return 2;
+  }
+  return Report(Sample(flags));
+}
+
+}  // namespace atl::cli

@@ -1,0 +1,36 @@
+// A job's global model, out of the parameter servers and into a Hugging Face folder.
+
+#ifndef ATOLL_WORKER_EXPORT_H_
+#define ATOLL_WORKER_EXPORT_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/net/tensor_client.h"
+#include "common/protocol/control.h"
+#include "common/status.h"
+#include "common/time.h"
+#include "worker/model/config.h"
+
+namespace atl::worker {
+
+struct ExportRequest {
+  JobId job;
+  Version version = kNoVersion;
+  std::vector<ShardPlacement> shards;  // all of the job's
+  ModelConfig config;
+  std::string folder;  // made if need be
+  Duration shard_timeout = std::chrono::minutes(5);
+};
+
+// Pulls every shard at exactly `version` and writes config.json and safetensors (worker/model's
+// WriteModelFolder: complete or not there). `progress` hears the share that has arrived, in [0, 1].
+// FAILED_PRECONDITION with the newer version in its message if a server has gone on: ask again.
+// Memory: one copy of the model.
+absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
+                         const std::function<void(double)>& progress);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_EXPORT_H_
