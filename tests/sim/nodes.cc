@@ -35,8 +35,6 @@ void CoordinatorNode::Start() {
   if (const auto it = store_.find("epoch"); it != store_.end()) {
     epoch = std::get<EpochRecord>(it->second).epoch + 1;
   }
-  const StoreRecord record = EpochRecord{epoch};
-  store_[KeyOf(record)] = record;
   world_.Trace(absl::StrCat("coordinator starts, epoch ", epoch));
   CoordinatorOptions options;
   options.max_shard_bytes = 32;  // 8 elements: some toy layers are cut
