@@ -48,6 +48,8 @@ void ServerCore::Obey(const Welcome& message, Turn& turn) {
 void ServerCore::Obey(const Refused& message, Turn& turn) {
   if (message.final) turn.actions.stop = message.reason;
   turn.actions.notes.push_back(absl::StrCat("the coordinator refuses: ", message.reason));
+  // It has given us up (a silence, a restart) though the stream still stands: begin anew.
+  if (!message.final && connected_ && welcomed_) SayHello(turn);
 }
 
 absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {

@@ -122,7 +122,9 @@ void Checker::Expect(const CommitRound& commit) {
         Fail(absl::StrCat("committed what nobody captured: ", Describe(term.contribution)));
         return;
       }
-      deltas.push_back(Encoded(captured->second.delta[l]));
+      // Initial weights travel in full.
+      deltas.push_back(commit.version == 0 ? captured->second.delta[l]
+                                           : Encoded(captured->second.delta[l]));
       weighted.push_back(
           {{deltas.back().data(), DType::kFloat32, static_cast<int64_t>(deltas.back().size())},
            static_cast<float>(term.weight)});

@@ -210,6 +210,9 @@ Outcome Cluster::Run() {
                           "), waits for: ", job.waiting_for);
         }
       }
+      for (const auto& node : world_.workers) {
+        absl::StrAppend(&state, "; ", node->name(), ": ", node->Doing());
+      }
       checker.Fail(state);
       break;
     }

@@ -52,6 +52,8 @@ void CoordinatorNode::Crash() {
   world_.Trace("coordinator crashes");
   EndLife();
   core_.reset();
+  for (auto& member : world_.servers) member->DisconnectSoon();
+  for (auto& member : world_.workers) member->DisconnectSoon();
 }
 
 std::vector<Reply> CoordinatorNode::Deliver(const CoordinatorEvent& event) {
@@ -154,6 +156,13 @@ void Member::Disconnect() {
   CloseByDeath();
   OnDisconnected();
   KeepConnecting();
+}
+
+// Not at once: the process that crashed may be in the middle of a Step of this member's making.
+void Member::DisconnectSoon() {
+  After(world_.UpTo(milliseconds(200)), [this, connection = connection_] {
+    if (connection == connection_) Disconnect();
+  });
 }
 
 void Member::CloseByDeath() {

@@ -84,6 +84,7 @@ class Member : public Node {
 
   // The connection breaks; it is tried again until the coordinator is there.
   void Disconnect();
+  void DisconnectSoon();
 
  protected:
   virtual void OnConnected() = 0;
@@ -147,6 +148,7 @@ class WorkerNode : public Member {
   void Start();
   void Crash();
   void Deliver(const worker::Event& event);
+  std::string Doing() const { return core_ ? core_->doing() : "down"; }
 
  private:
   struct Disk {

@@ -182,8 +182,10 @@ void WorkerNode::PullShard(const worker::StartPull& action, const ShardPlacement
                            int64_t transfer) {
   const int64_t pull = action.pull;
   // Runs here, with what the server answered, when the answer has crossed the network.
-  const auto arrived = [this, shard, transfer, pull](std::vector<float> values) {
-    if (!transfers_.contains(transfer)) return;
+  const auto once =
+      std::make_shared<bool>(false);  // the answer counts once, however often it comes
+  const auto arrived = [this, shard, transfer, pull, once](std::vector<float> values) {
+    if (!transfers_.contains(transfer) || std::exchange(*once, true)) return;
     std::copy(values.begin(), values.end(), trainer_.pulled[shard.layer].begin() + shard.begin);
     if (--pull_.missing == 0) EndPull(transfer, worker::PullDone{pull, shard.elements * 4});
   };
@@ -204,11 +206,7 @@ void WorkerNode::PullShard(const worker::StartPull& action, const ShardPlacement
     if (reply != nullptr) {
       world_.checker.Served(shard.server, reply->version, shard, reply->values);
       std::vector<float> values(reply->values.begin(), reply->values.end());
-      // The network must not deliver one transfer's bytes twice: TCP does not either.
-      auto once = std::make_shared<bool>(false);
-      world_.network.Send(shard.server, name(), alive_then([arrived, values, once] {
-                            if (!std::exchange(*once, true)) arrived(values);
-                          }));
+      world_.network.Send(shard.server, name(), alive_then([arrived, values] { arrived(values); }));
     } else {
       world_.network.Send(shard.server, name(),
                           alive_then([refused, copy = *refusal] { refused(copy); }));
@@ -232,9 +230,10 @@ void WorkerNode::PushShard(const worker::PushShards& action, const ShardPlacemen
   const auto finish = [this, transfer, id](worker::PushStatus status, std::string reason) {
     if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
   };
-  const auto answer = [this, shard, finish, at = life()](ps::PushStatus status, std::string reason) {
-    const auto mapped =
-        status == ps::PushStatus::kRefused ? worker::PushStatus::kRefused : worker::PushStatus::kStaged;
+  const auto answer = [this, shard, finish, at = life()](ps::PushStatus status,
+                                                         std::string reason) {
+    const auto mapped = status == ps::PushStatus::kRefused ? worker::PushStatus::kRefused
+                                                           : worker::PushStatus::kStaged;
     world_.network.Send(shard.server, name(), [this, at, finish, mapped, reason] {
       if (alive() && life() == at) finish(mapped, reason);
     });
