@@ -242,6 +242,7 @@ template <class V>
 void Fields(V& v, Plain<V, ServerFault>& s, v1::ServerFault& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_COPY(reason);
+  ATOLL_WIRE_COPY(passing);
 }
 
 template <class V>

@@ -221,8 +221,12 @@ void OnServerFault(State& s, Member& server, const ServerFault& message) {
   Job* job = nullptr;
   ServerLink* link = LinkOf(s, server, message.job, job);
   if (link == nullptr || job->ended()) return;
-  FailJob(s, *job,
-          absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason)));
+  const std::string trouble =
+      absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason));
+  if (!message.passing) return FailJob(s, *job, trouble);
+  if (link->trouble == trouble) return;  // said already
+  link->trouble = trouble;
+  s.Log(job->id(), Severity::kWarning, absl::StrCat(trouble, "; it tries again"));
 }
 
 // ------------------------------------------------------------------------------- what is owed ----

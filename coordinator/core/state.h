@@ -51,7 +51,8 @@ struct ServerLink {
   bool end_sent = false;
   Version version = kNoVersion;
   Version snapshot_version = kNoVersion;
-  Instant again_at{};  // when what it still owes is asked for again
+  Instant again_at{};   // when what it still owes is asked for again
+  std::string trouble;  // the last passing fault that it told
 };
 
 struct Window {

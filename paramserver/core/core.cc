@@ -106,7 +106,8 @@ void ServerCore::SendDue(Turn& turn) {
   if (connected_ && welcomed_ && now >= next_heartbeat_) SayHeartbeat(turn);
   for (auto& [id, job] : jobs_) {
     if (connected_ && now >= job.next_fault) {
-      Say(ServerFault{id, job.damage.empty() ? job.log_full : job.damage}, turn);
+      Say(ServerFault{id, job.damage.empty() ? job.log_full : job.damage, job.damage.empty()},
+          turn);
       job.next_fault = now + kRetryInterval;
     }
     if (connected_ && now >= job.next_announcement) {
@@ -197,8 +198,10 @@ void ServerCore::On(const SnapshotDone& event, Turn& turn) {
   }
   const auto written = std::exchange(job->snapshot_running, nullptr);
   if (!event.status.ok()) {
-    Fault(event.job,
-          absl::StrCat("snapshot of version ", event.version, ": ", event.status.message()), turn);
+    const std::string reason =
+        absl::StrCat("snapshot of version ", event.version, ": ", event.status.message());
+    turn.actions.notes.push_back(absl::StrCat("job ", event.job, ": ", reason));
+    Say(ServerFault{event.job, reason, /*passing=*/true}, turn);
     job->next_snapshot_try = turn.now + kSnapshotRetry;
     return;
   }

@@ -154,8 +154,7 @@ namespace {
 std::shared_ptr<const ps::TensorLease> OnDisk(const std::shared_ptr<const ps::TensorLease>& lease) {
   if (lease == nullptr) return nullptr;
   const std::span<const float> values = lease->values();
-  auto copy = std::make_shared<ps::SharedTensor>(static_cast<int64_t>(values.size()),
-                                                 std::make_shared<std::atomic<int64_t>>(0));
+  auto copy = std::make_shared<ps::SharedTensor>(static_cast<int64_t>(values.size()));
   std::copy(values.begin(), values.end(), copy->writable().begin());
   return std::make_shared<const ps::TensorLease>(std::move(copy));
 }
