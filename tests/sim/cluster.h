@@ -99,6 +99,7 @@ class Cluster {
   int64_t crashes() const { return crashes_; }
 
  private:
+  void Submit();
   void ScheduleFaults();
   void Repeat(Duration mean, std::function<void()> fault);
   void CrashSomebody();

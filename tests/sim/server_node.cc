@@ -130,8 +130,8 @@ void ServerNode::Append(ps::AppendLog append) {
   if (world_.faulty() && world_.rng.Chance(world_.options.disk_full)) {
     After(milliseconds(1), [this, job = append.job] {
       Deliver(ps::LogFailed{job, "simulated: disk full"});
+      SyncLater(job, seconds(3));
     });
-    SyncLater(append.job, seconds(3));
   } else {
     SyncLater(append.job, microseconds(200) + world_.UpTo(milliseconds(10)));
   }

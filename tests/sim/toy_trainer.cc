@@ -60,6 +60,7 @@ void ToyTrainer::CaptureDelta(bool initial) {
 void ToyTrainer::Replace() {
   theta = pulled;
   theta_base = pulled;
+  theta_push = theta_base;
 }
 
 void ToyTrainer::Carry() {
@@ -67,6 +68,7 @@ void ToyTrainer::Carry() {
   AddDifference(carried, theta, theta_push);
   theta = std::move(carried);
   theta_base = pulled;
+  theta_push = theta_base;
 }
 
 }  // namespace atl::sim

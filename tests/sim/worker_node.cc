@@ -124,6 +124,7 @@ void WorkerNode::Do(const worker::AdoptPulled& action) {
         return;
       }
       trainer_ = disk_->trainer;
+      trainer_.theta_push = trainer_.theta_base;
       since_base_ = disk_->about.consumed;
       break;
   }
