@@ -109,7 +109,7 @@ class ServerNode : public Member {
   void Crash();
   void Deliver(const ps::Event& event);
   // From a worker. `answer` runs on this node when the core answers; it sends the answer back.
-  using PushAnswer = std::function<void(ps::PushStatus, std::string)>;
+  using PushAnswer = std::function<void(PushStatus, std::string)>;
   using PullAnswer = std::function<void(const ps::ReplyPull*, const ps::RefusePull*)>;
   void Push(ps::PushArrived event, PushAnswer answer);
   void Pull(ps::PullAsked event, PullAnswer answer);

@@ -83,7 +83,7 @@ void ServerNode::Push(ps::PushArrived event, PushAnswer answer) {
       static_cast<int64_t>(event.payload.bytes.size()) / BytesPerElement(event.encoding));
   if (!admitted.ok()) {
     push_answers_.extract(event.token)
-        .mapped()(ps::PushStatus::kRefused, std::string(admitted.message()));
+        .mapped()(PushStatus::kRefused, std::string(admitted.message()));
     return;
   }
   Deliver(event);

@@ -191,8 +191,8 @@ void WorkerNode::PullShard(const worker::StartPull& action, const ShardPlacement
     if (--pull_.missing == 0) EndPull(transfer, worker::PullDone{pull, shard.elements * 4});
   };
   const auto refused = [this, transfer, pull](ps::RefusePull refusal) {
-    const auto failure = refusal.refusal == ps::PullRefusal::kNotYet ? worker::PullFailure::kNotYet
-                         : refusal.refusal == ps::PullRefusal::kSuperseded
+    const auto failure = refusal.refusal == PullRefusal::kNotYet ? worker::PullFailure::kNotYet
+                         : refusal.refusal == PullRefusal::kSuperseded
                              ? worker::PullFailure::kSuperseded
                              : worker::PullFailure::kError;
     EndPull(transfer, worker::PullFailed{pull, failure, refusal.current, refusal.reason});
@@ -231,10 +231,9 @@ void WorkerNode::PushShard(const worker::PushShards& action, const ShardPlacemen
   const auto finish = [this, transfer, id](worker::PushStatus status, std::string reason) {
     if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
   };
-  const auto answer = [this, shard, finish, at = life()](ps::PushStatus status,
-                                                         std::string reason) {
-    const auto mapped = status == ps::PushStatus::kRefused ? worker::PushStatus::kRefused
-                                                           : worker::PushStatus::kStaged;
+  const auto answer = [this, shard, finish, at = life()](PushStatus status, std::string reason) {
+    const auto mapped =
+        status == PushStatus::kRefused ? worker::PushStatus::kRefused : worker::PushStatus::kStaged;
     world_.network.Send(shard.server, name(), [this, at, finish, mapped, reason] {
       if (alive() && life() == at) finish(mapped, reason);
     });
