@@ -76,9 +76,13 @@ Wire Cluster::WireBetween(int from, int to) const {
     return {node_latency_s,
             std::min(types[a.type].link_bytes_per_s, types[b.type].link_bytes_per_s)};
   }
-  if (a.site == b.site) return site_wire;
-  const auto known = site_to_site.find({a.site, b.site});
-  return known == site_to_site.end() ? wan_wire : known->second;
+  return WireBetweenSites(a.site, b.site);
+}
+
+const Wire& Cluster::WireBetweenSites(const std::string& from, const std::string& to) const {
+  const auto known = site_to_site.find({from, to});
+  if (known != site_to_site.end()) return known->second;
+  return from == to ? site_wire : wan_wire;
 }
 
 std::vector<std::vector<int>> Cluster::DevicesByNode() const {

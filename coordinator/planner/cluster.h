@@ -36,12 +36,13 @@ struct Cluster {
   double node_latency_s = 5e-6;
   Wire site_wire{20e-6, 50e9};  // between nodes of one site: by default a 400 Gbit/s card
   Wire wan_wire{10e-3, 125e6};  // between sites without an entry below: 1 Gbit/s, 10 ms
-  // Site to site; all that goes from one to the other shares it.
+  // Site to site; all that goes from one to another shares it. A site to itself: one node's card.
   std::map<std::pair<std::string, std::string>, Wire> site_to_site;
   // Measured device pairs (indices): override everything above.
   std::map<std::pair<int, int>, Wire> measured;
 
   Wire WireBetween(int from, int to) const;
+  const Wire& WireBetweenSites(const std::string& from, const std::string& to) const;
   // The devices of one type, in one node, in order; (site, node, type) in order.
   std::vector<std::vector<int>> DevicesByNode() const;
 };

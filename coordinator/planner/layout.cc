@@ -210,8 +210,8 @@ double SyncSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
       for (int l = stage.first_layer; l < stage.last_layer; ++l) holders[r][l] = &stage;
     }
   }
-  std::map<const Stage*, double> device_s;   // per stage: its layers' rings one after another
-  std::map<std::string, double> card_bytes;  // out of each node
+  std::map<const Stage*, double> device_s;  // per stage: its layers' rings one after another
+  std::map<Sites, double> card_bytes;       // out of each (site, node)
   std::map<Sites, double> wan_bytes;
   double latency_s = 0;
   for (int l = 0; l < layers; ++l) {
@@ -229,7 +229,7 @@ double SyncSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
       if (a.site != b.site) {
         wan_bytes[{a.site, b.site}] += bytes;
       } else if (a.node != b.node) {
-        card_bytes[absl::StrCat(a.site, "/", a.node)] += bytes;
+        card_bytes[{a.site, a.node}] += bytes;
       }
       device_s[from] += bytes / tp / wire.bytes_per_s;
     }
@@ -237,11 +237,11 @@ double SyncSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
   double slowest = 0;
   for (const auto& [stage, seconds] : device_s) slowest = std::max(slowest, seconds);
   for (const auto& [node, bytes] : card_bytes) {
-    slowest = std::max(slowest, bytes / cluster.site_wire.bytes_per_s);
+    const Wire& wire = cluster.WireBetweenSites(node.first, node.first);
+    slowest = std::max(slowest, bytes / wire.bytes_per_s);
   }
   for (const auto& [sites, bytes] : wan_bytes) {
-    const auto known = cluster.site_to_site.find(sites);
-    const Wire& wire = known == cluster.site_to_site.end() ? cluster.wan_wire : known->second;
+    const Wire& wire = cluster.WireBetweenSites(sites.first, sites.second);
     slowest = std::max(slowest, bytes / wire.bytes_per_s);
   }
   return slowest + latency_s;

@@ -1,0 +1,113 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "coordinator/plan_io/cluster_file.h"
+#include "coordinator/plan_io/render.h"
+
+namespace atl {
+namespace {
+
+constexpr char kTwoSites[] = R"(
+[[devices]]
+id = "a0"
+type = "a100-80"
+node = "n0"
+site = "paris"
+
+[[devices]]
+id = "a1"
+type = "a100-80"
+node = "n0"
+site = "paris"
+
+[[devices]]
+id = "b0"
+type = "h20"
+node = "n1"
+site = "oslo"
+memory_bytes = 50_000_000_000
+
+[[trunks]]
+name = "sea"
+bandwidth_bytes_per_s = 1e9
+
+[[links]]
+from = "paris"
+to = "oslo"
+edges = [{ latency_ns = 20_000_000, bandwidth_bytes_per_s = 5e9, trunk = "sea" }]
+
+[[links]]
+from = "oslo"
+to = "paris"
+edges = [{ latency_ns = 20_000_000, bandwidth_bytes_per_s = 2e9 },
+         { latency_ns = 20_000_000, bandwidth_bytes_per_s = 1e9 }]
+)";
+
+absl::StatusOr<plan::Cluster> Read(const std::string& text) {
+  const auto spec = ParseClusterToml(text, "cluster.toml");
+  if (!spec.ok()) return spec.status();
+  return ToCluster(*spec);
+}
+
+std::string Refusal(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  text.replace(at, from.size(), to);
+  return std::string(Read(text).status().message());
+}
+
+TEST_CASE("A description in TOML becomes the planner's cluster") {
+  const auto cluster = Read(kTwoSites);
+  INFO(cluster.status().ToString());
+  REQUIRE(cluster.ok());
+  REQUIRE(cluster->devices.size() == 3);
+  CHECK(cluster->types[cluster->devices[2].type].memory_bytes == 50'000'000'000);
+  const plan::Wire out = cluster->WireBetween(0, 2);
+  CHECK(out.latency_s == Approx(0.02));
+  CHECK(out.bytes_per_s == Approx(1e9).epsilon(1e-4));                         // the trunk's
+  CHECK(cluster->WireBetween(2, 0).bytes_per_s == Approx(3e9).epsilon(1e-4));  // both edges
+  CHECK(cluster->WireBetween(0, 1).bytes_per_s == Approx(300e9));
+}
+
+TEST_CASE("Bad descriptions are refused with what is wrong and where") {
+  CHECK_THAT(Refusal(kTwoSites, "type = \"a100-80\"", "type = \"a1000\""),
+             Catch::Contains("device \"a0\"") && Catch::Contains("a1000"));
+  CHECK_THAT(Refusal(kTwoSites, "node =", "nodde ="), Catch::Contains("nodde"));
+  CHECK_THAT(Refusal(kTwoSites, "id = \"a1\"", "id = \"a0\""), Catch::Contains("twice"));
+  CHECK_THAT(Refusal(kTwoSites, "trunk = \"sea\"", "trunk = \"air\""), Catch::Contains("\"air\""));
+  CHECK_THAT(Refusal(kTwoSites, "= 5e9", "= -5e9"), Catch::Contains("\"paris\" to \"oslo\""));
+  CHECK_THAT(Refusal(kTwoSites, "to = \"paris\"", "to = \"rome\""), Catch::Contains("\"rome\""));
+  CHECK_THAT(Refusal(kTwoSites, "[[trunks]]", "[[trunks"), Catch::Contains("cluster.toml:"));
+  std::string island = kTwoSites;
+  island.resize(island.rfind("[[links]]"));
+  CHECK_THAT(std::string(Read(island).status().message()),
+             Catch::Contains("no link from site \"oslo\""));
+}
+
+TEST_CASE("A plan is shown as a table, a trace and a picture") {
+  const auto cluster = Read(kTwoSites);
+  REQUIRE(cluster.ok());
+  const plan::Costs costs(*plan::FindModel("gpt2"), {}, {});
+  const auto plan = plan::PlanJob(*cluster, costs, {.global_batch = 16}, {});
+  REQUIRE(plan.ok());
+  const std::string table = RenderTable(*cluster, *plan);
+  CHECK_THAT(table, Catch::Contains("a0") && Catch::Contains("what lost") &&
+                        Catch::Contains(plan->reason));
+  const auto trace = nlohmann::json::parse(RenderTrace(*cluster, *plan));
+  size_t operations = 0;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] != "X" || event["tid"].get<int>() % 2 == 1) continue;
+    CHECK(event["dur"].get<double>() >= 0);
+    ++operations;
+  }
+  size_t expected = 0;
+  for (const plan::ReplicaOutcome& kind : plan->outcome.kinds) {
+    for (const auto& ops : kind.found.schedule.device_ops) expected += ops.size() + 1;
+  }
+  CHECK(operations == expected);  // and one optimizer step per stage
+  const std::string svg = RenderSvg(*cluster, *plan);
+  CHECK_THAT(svg, Catch::StartsWith("<svg") && Catch::EndsWith("</svg>\n"));
+}
+
+}  // namespace
+}  // namespace atl
