@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "coordinator/plan_io/cluster_file.h"
+#include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/render.h"
 
 namespace atl {
@@ -107,6 +109,57 @@ TEST_CASE("A plan is shown as a table, a trace and a picture") {
   CHECK(operations == expected);  // and one optimizer step per stage
   const std::string svg = RenderSvg(*cluster, *plan);
   CHECK_THAT(svg, Catch::StartsWith("<svg") && Catch::EndsWith("</svg>\n"));
+}
+
+// Runs all programs of a plan at once: a receive waits for its send. True when all get to the end.
+bool Completes(const v1::PlannedIsland& island) {
+  std::multiset<std::string> sent;
+  std::vector<int> next(island.programs_size(), 0);
+  for (bool any = true; any;) {
+    any = false;
+    for (int p = 0; p < island.programs_size(); ++p) {
+      const v1::DeviceProgram& program = island.programs(p);
+      while (next[p] < program.operations_size()) {
+        const v1::Operation& op = program.operations(next[p]);
+        const std::string after =
+            absl::StrCat(op.micro_batch(), op.kind() == v1::OPERATION_KIND_SEND
+                                               ? absl::StrCat(program.device(), ">", op.peer())
+                                               : absl::StrCat(op.peer(), ">", program.device()));
+        if (op.kind() == v1::OPERATION_KIND_SEND) sent.insert(after);
+        if (op.kind() == v1::OPERATION_KIND_RECEIVE) {
+          const auto message = sent.find(after);
+          if (message == sent.end()) break;
+          sent.erase(message);
+        }
+        ++next[p];
+        any = true;
+      }
+    }
+  }
+  for (int p = 0; p < island.programs_size(); ++p) {
+    if (next[p] < island.programs(p).operations_size()) return false;
+  }
+  return sent.empty();
+}
+
+TEST_CASE("A plan's message holds programs that run to their end, and is valid JSON") {
+  const auto cluster = Read(kTwoSites);
+  REQUIRE(cluster.ok());
+  const plan::Costs costs(*plan::FindModel("llama-7b"), {}, {});
+  const plan::Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
+  const auto plan = plan::PlanJob(*cluster, costs, job, {});
+  REQUIRE(plan.ok());
+  const v1::Plan message = ToMessage(*cluster, costs, *plan, 2048);
+  REQUIRE(message.islands_size() == 1);
+  CHECK(Completes(message.islands(0)));
+  REQUIRE(message.islands(0).replicas(0).stages_size() > 1);  // no device holds the model alone
+  double shares = 0;
+  for (const v1::Replica& replica : message.islands(0).replicas()) shares += replica.sample_share();
+  CHECK(shares == Approx(1));
+  CHECK(message.islands(0).programs_size() + message.idle_devices_size() == 3);
+  CHECK(message.bound_ns() <= message.step_ns());
+  const auto json = nlohmann::json::parse(ToJson(message));
+  CHECK(json["reason"] == plan->reason);
 }
 
 }  // namespace

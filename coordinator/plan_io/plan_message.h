@@ -1,0 +1,25 @@
+// A plan as the message `Plan` (proto/plan.proto), which workers run and `--json` prints.
+
+#ifndef ATOLL_COORDINATOR_PLAN_IO_PLAN_MESSAGE_H_
+#define ATOLL_COORDINATOR_PLAN_IO_PLAN_MESSAGE_H_
+
+#include <string>
+
+#include "coordinator/planner/planner.h"
+#include "proto/plan.pb.h"
+
+namespace atl {
+
+// One island with all replicas. Device programs hold every operation in order: receive before what
+// needs the message, send after what makes it, then per layer the gradient's all-reduce, then the
+// optimizer. With an unsplit backward W follows its B at once. Tensor-parallel rank r talks to rank
+// r of the neighbouring stage (modulo its size). `tokens_per_sample` gives tokens_per_s.
+v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const plan::Plan& plan,
+                   int64_t tokens_per_sample);
+
+// The message as indented JSON.
+std::string ToJson(const v1::Plan& message);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PLAN_IO_PLAN_MESSAGE_H_
