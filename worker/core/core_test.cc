@@ -258,6 +258,7 @@ TEST_CASE("The first island makes the initial weights and pulls them like everyb
   story.IsGranted(request.contribution);
   const PushShards push = story.Wants<PushShards>();
   CHECK(push.encoding == Encoding::kFloat32);  // initial weights are never rounded
+  CHECK(story.Idle<LeaseRequest>());           // refused before there is a version
   story.order.initialize = false;
   story.order.committed_version = 0;
   story.Orders();
@@ -266,6 +267,19 @@ TEST_CASE("The first island makes the initial weights and pulls them like everyb
   story.Adopts(0, AdoptMode::kReplace);
   story.Leases(20);
   story.Trains();
+}
+
+TEST_CASE("An island that waits for the initial weights asks for data as soon as they are there") {
+  Story story;
+  story.order.committed_version = kNoVersion;
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  CHECK(story.Doing() == "waiting for the initial weights");
+  CHECK(story.Idle<LeaseRequest>());
+  story.order.committed_version = 0;
+  story.Orders();
+  story.Wants<LeaseRequest>();
 }
 
 TEST_CASE("A push that fails is tried again, one that is acknowledged is not") {

@@ -25,7 +25,11 @@ void WorkerCore::Impl::OnMessage(const LeaseGrant& grant) {
 // Asks in portions of half a round. An empty answer leaves the request open under its number: an
 // answer to an earlier copy of it may still come with sequences, which must not get lost.
 void WorkerCore::Impl::PlanLeases() {
-  if (order_->run != RunState::kRun || order_->initialize || !prepared_ || !welcomed_) return;
+  // Before version 0 nothing is leased: to ask would only delay the question that is answered.
+  if (order_->run != RunState::kRun || order_->committed_version == kNoVersion || !prepared_ ||
+      !welcomed_) {
+    return;
+  }
   const int64_t ahead = kLeasedRoundsAhead * round_sequences();
   if (leases_.size() >= ahead || !Due(lease_at_)) return;
   Emit(Send{LeaseRequest{order_->job, order_->island, order_->generation, lease_request_,
