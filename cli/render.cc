@@ -37,7 +37,7 @@ std::string TimeLeft(const v1::JobSummary& s) {
 std::string WhyState(const v1::JobSummary& s) {
   std::string text = StateName(s.state());
   if (!s.reason().empty()) absl::StrAppend(&text, ": ", s.reason());
-  if (!s.waiting_for().empty()) absl::StrAppend(&text, "; waiting for ", s.waiting_for());
+  if (!s.waiting_for().empty()) absl::StrAppend(&text, "; ", s.waiting_for());
   return text;
 }
 
@@ -160,7 +160,7 @@ std::string JobsTable(const v1::ListReply& reply) {
                Count(static_cast<double>(s.tokens_budget())), Loss(s.train_loss()),
                Loss(s.validation_loss()), absl::StrCat(s.active_islands()), Count(s.tokens_per_s()),
                TimeLeft(s),
-               s.waiting_for().empty() ? s.reason() : "waiting for " + s.waiting_for()});
+               s.waiting_for().empty() ? s.reason() : s.waiting_for()});
   }
   return table.empty() ? "no jobs; submit one with: atoll submit job.toml\n" : table.Text();
 }
@@ -234,7 +234,7 @@ std::string ProgressLine(const v1::Job& job) {
                       ", ", Fixed(100 * Done(s), 1), "%, loss ", Loss(s.train_loss()),
                       ", validation ", Loss(s.validation_loss()), ", ", Count(s.tokens_per_s()),
                       " tokens/s, ", s.active_islands(), " islands, ", TimeLeft(s), " left",
-                      s.waiting_for().empty() ? "" : "; waiting for " + s.waiting_for(), "\n");
+                      s.waiting_for().empty() ? "" : "; " + s.waiting_for(), "\n");
 }
 
 std::string ProgressLines(const v1::Job& job) {

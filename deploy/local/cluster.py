@@ -152,9 +152,10 @@ class Cluster:
     def json(self, *arguments):
         return json.loads(self.atoll(*arguments, "--json")[1])
 
-    def check_alive(self):
+    def check_alive_but(self, *excepted):
+        """Raises for a daemon that ended by itself."""
         for daemon in self.daemons.values():
-            if daemon.process is not None and not daemon.alive():
+            if daemon.name not in excepted and daemon.process is not None and not daemon.alive():
                 raise ClusterError(f"{daemon.name} ended with code {daemon.process.returncode}; "
                                    f"the end of its log:\n{daemon.log()[-1500:]}")
 
