@@ -302,8 +302,8 @@ struct RoundApplied {
   Version version = 0;
 };
 
-// Something keeps the server from going on with a job: its log is damaged, a staged push is missing.
-// A passing one it will get over by itself (its disk is full): the job waits.
+// Something keeps the server from going on with a job: its log is damaged, a staged push is
+// missing. A passing one it will get over by itself (its disk is full): the job waits.
 struct ServerFault {
   JobId job;
   std::string reason;
