@@ -61,6 +61,8 @@ void Encode(const DecisionParticipant& s, v1::Participant* m) {
   m->set_island(s.contribution.island);
   m->set_worker(s.worker);
   m->set_base_version(s.contribution.base_version);
+  m->set_generation(s.contribution.generation);
+  m->set_incarnation(s.contribution.incarnation);
   m->set_inner_steps(s.inner_steps);
   m->set_tokens(s.tokens);
   m->set_train_loss(s.train_loss);
