@@ -1,6 +1,7 @@
 // The `atoll` command: see README.md, "The command line". Exit codes: 0 done, 1 failed, 2 usage.
 
 #include <CLI/CLI.hpp>
+#include <iostream>
 #include <map>
 
 #include "cli/commands.h"
@@ -79,6 +80,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const std::vector<std::string> rest = app.remaining();
+    if (app.get_subcommands().empty() && !rest.empty()) {
+      std::cerr << "atoll: there is no command " << rest[0] << "; see atoll --help\n";
+      return 2;
+    }
     return app.exit(error) == 0 ? 0 : 2;
   }
   return run.at(app.get_subcommands()[0])();
