@@ -6,6 +6,7 @@ dies with this process, whatever happens to it. All traffic stays on loopback.
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,15 +20,44 @@ class ClusterError(Exception):
 
 
 def binary(name):
-    """Path of a built program: from $ATOLL_BIN (a folder), or Bazel's output of this checkout."""
+    """Path of a built program: from $ATOLL_BIN (a folder), the runfiles of a Bazel test, or Bazel's
+    output of this checkout."""
     places = {"atoll": "cli/atoll", "atoll-coordinator": "coordinator/atoll-coordinator",
               "atoll-worker": "worker/atoll-worker",
               "atoll-paramserver": "paramserver/atoll-paramserver"}
-    folder = os.environ.get("ATOLL_BIN", os.path.join(ROOT, ".bz", "bin"))
+    folder = os.path.join(ROOT, ".bz", "bin")
+    if "TEST_SRCDIR" in os.environ:
+        folder = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
+    folder = os.environ.get("ATOLL_BIN", folder)
     for candidate in (os.path.join(folder, places[name]), os.path.join(folder, name)):
         if os.access(candidate, os.X_OK):
             return candidate
     raise ClusterError(f"{name} is not built: no {places[name]} in {folder}; run ./dev build")
+
+
+def parse_json(text):
+    """protobuf's JSON form has 64-bit integers as strings: they become int here."""
+    def plain(value):
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        if isinstance(value, str) and re.fullmatch("-?[0-9]+", value):
+            return int(value)
+        return value
+
+    return json.loads(text, object_hook=lambda fields: {k: plain(v) for k, v in fields.items()})
+
+
+def decided_twice(decisions):
+    """Contributions that two rounds have accepted."""
+    seen, twice = set(), []
+    for decision in decisions:
+        for p in decision["participants"]:
+            name = (p["island"], p["generation"], p["incarnation"], p["base_version"])
+            if p["accepted"] and name in seen:
+                twice.append(name)
+            if p["accepted"]:
+                seen.add(name)
+    return twice
 
 
 def free_port():
@@ -45,8 +75,8 @@ def die_with_parent():
 class Daemon:
     """One process that can be killed, stopped, frozen and started again with the same state."""
 
-    def __init__(self, name, command, log_path):
-        self.name, self.command, self.log_path = name, command, log_path
+    def __init__(self, name, command, log_path, cwd=None):
+        self.name, self.command, self.log_path, self.cwd = name, command, log_path, cwd
         self.process = None
         self.starts = 0
 
@@ -55,7 +85,8 @@ class Daemon:
             raise ClusterError(f"{self.name} is running already")
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=log, preexec_fn=die_with_parent)
+                                            stderr=log, cwd=self.cwd,
+                                            preexec_fn=die_with_parent)
         self.starts += 1
 
     def alive(self):
@@ -118,10 +149,11 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
 
-    def _add(self, name, program, *arguments):
-        daemon = Daemon(name, [binary(program), *arguments,
+    def _add(self, name, program, *arguments, wrapper=(), cwd=None):
+        """Starts wrapper + program. `name` names its state folder and its log."""
+        daemon = Daemon(name, [*wrapper, binary(program), *arguments,
                                "--state-dir=" + os.path.join(self.folder, name)],
-                        os.path.join(self.folder, name + ".log"))
+                        os.path.join(self.folder, name + ".log"), cwd)
         self.daemons[name] = daemon
         daemon.start()
         return daemon
@@ -129,14 +161,15 @@ class Cluster:
     def coordinator(self, *flags):
         return self._add("coordinator", "atoll-coordinator", "--listen=" + self.address, *flags)
 
-    def server(self, name, *flags, memory="1GiB"):
+    def server(self, name, *flags, memory="1GiB", wrapper=()):
         return self._add(name, "atoll-paramserver", "--coordinator=" + self.address,
                          "--name=" + name, "--listen=tcp://127.0.0.1:0",
-                         "--memory-bytes=" + memory, *flags)
+                         "--memory-bytes=" + memory, *flags, wrapper=wrapper)
 
-    def worker(self, name, *flags, threads=1):
-        return self._add(name, "atoll-worker", "--coordinator=" + self.address, "--name=" + name,
-                         f"--threads={threads}", *flags)
+    def worker(self, name, *flags, threads=1, process=None, cwd=None):
+        """`process`: the daemon's name here, where several are to have one name there."""
+        return self._add(process or name, "atoll-worker", "--coordinator=" + self.address,
+                         "--name=" + name, f"--threads={threads}", *flags, cwd=cwd)
 
     def atoll(self, *arguments, check=True, timeout_s=60):
         """Runs the CLI: (exit code, standard output, standard error)."""
@@ -150,7 +183,7 @@ class Cluster:
         return done.returncode, done.stdout, done.stderr
 
     def json(self, *arguments):
-        return json.loads(self.atoll(*arguments, "--json")[1])
+        return parse_json(self.atoll(*arguments, "--json")[1])
 
     def check_alive_but(self, *excepted):
         """Raises for a daemon that ended by itself."""

@@ -1,0 +1,213 @@
+"""The language of the end-to-end tests: cases, their report, and a cluster with stories to tell.
+
+A case is a function that takes a Story. It starts real daemons on loopback, does something to them,
+and waits for conditions, each with a deadline; nothing is ever waited for by sleeping. main() runs
+the cases one after the other and writes one <testcase> each to $XML_OUTPUT_FILE.
+"""
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from xml.sax.saxutils import quoteattr
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/local"))
+from cluster import Cluster, ClusterError, decided_twice, parse_json  # noqa: E402
+
+LIMIT_S = 60  # of one wait; generous, because the machine may be busy
+WORDS = ("a the red blue old quick lazy small fox dog house tree river jumps runs sleeps sees finds "
+         "over under beside and then while").split()
+
+
+class Skip(Exception):
+    """This machine cannot run the case; says why."""
+
+
+def check(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def write_text(path, size_bytes=200_000, seed=1):
+    """Sentences of few words: a tiny model learns them in seconds."""
+    rng = random.Random(seed)
+    with open(path, "w", encoding="ascii") as out:
+        while out.tell() < size_bytes:
+            out.write(" ".join(rng.choices(WORDS, k=8)).capitalize() + ".\n")
+
+
+class Story(Cluster):
+    """A cluster with a text, tiny jobs and questions about them."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.text = os.path.join(self.folder, "text.txt")
+        write_text(self.text)
+
+    # ---- what happens ----
+    def starts(self, workers=3, servers=2, step_ms=0):
+        """Coordinator, ps1.., w1..; each inner step lasts at least step_ms."""
+        self.coordinator()
+        for i in range(1, servers + 1):
+            self.server(f"ps{i}", memory="64MiB")
+        for i in range(1, workers + 1):
+            self.worker(f"w{i}", f"--emulate-step-ms={step_ms}")
+        self.attached(workers + servers)
+
+    def attached(self, count):
+        self.wait_until(f"{count} members to attach", lambda: count == sum(
+            member["attached"] for member in self.json("status")["members"]), LIMIT_S)
+
+    def job_file(self, name="tale", **changes):
+        """Path of a job file. Changes are section__key=value."""
+        job = {"model": {"hidden": 32, "layers": 2, "heads": 2},
+               "data": {"path": self.text, "sequence_length": 32},
+               "inner": {"batch_sequences": 8, "learning_rate": 3e-3},
+               "outer": {"steps_per_round": 8, "grace_seconds": 10, "min_islands": 2},
+               "schedule": {"train_tokens": 300_000, "validation_sequences": 16,
+                            "checkpoint_every_steps": 4, "snapshot_every_rounds": 4}}
+        for key, value in changes.items():
+            section, field = key.split("__")
+            job[section][field] = value
+        path = os.path.join(self.folder, name + ".toml")
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(f'name = "{name}"\n')
+            for section, fields in job.items():
+                out.write(f"[{section}]\n")
+                for field, value in fields.items():
+                    out.write(f"{field} = {json.dumps(value)}\n")  # for these, TOML's form too
+        return path
+
+    def submits(self, name="tale", **changes):
+        return self.atoll("submit", self.job_file(name, **changes))[1].strip()
+
+    # ---- what is seen ----
+    def job(self, job):
+        return self.json("show", job)
+
+    def island(self, job, worker):
+        """The island of a worker, or None."""
+        return next((i for i in self.job(job)["islands"] if i["worker"] == worker), None)
+
+    def member(self, name):
+        return next(m for m in self.json("status")["members"] if m["name"] == name)
+
+    def logs(self, job=""):
+        return self.atoll("logs", *([job] if job else []))[1]
+
+    def version(self, job):
+        return self.job(job)["summary"]["version"]
+
+    def reaches(self, job, version):
+        """Waits for a committed version, and returns the job."""
+        def there():
+            seen = self.job(job)
+            ended = seen["summary"]["state"] in ("JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
+            check(not ended, f"{job} ended: {seen['summary']['reason']}")
+            return seen if seen["summary"]["version"] >= version else None
+        return self.wait_until(f"{job} to reach version {version}", there, LIMIT_S, every_s=0.05)
+
+    def state(self, job, state):
+        """Waits for the job's state, and returns the job."""
+        wanted = "JOB_STATE_" + state.upper()
+
+        def there():
+            seen = self.job(job)
+            if seen["summary"]["state"] == wanted:
+                return seen
+            ended = seen["summary"]["state"] in ("JOB_STATE_FAILED", "JOB_STATE_CANCELLED",
+                                                 "JOB_STATE_DONE")
+            check(not ended, f"{job} is {seen['summary']['state']}: {seen['summary']['reason']}")
+            return None
+        return self.wait_until(f"{job} to be {state}", there, LIMIT_S)
+
+    def finishes(self, job, decisions_before=()):
+        """Waits for the job's end and checks that nothing was lost and nothing counted twice."""
+        done = self.state(job, "done")
+        summary, ledger, decisions = done["summary"], done["ledger"], done["decisions"]
+        budget = summary["tokens_budget"]
+        length = done["spec"]["data"]["sequence_length"]
+        check(summary["tokens_committed"] == budget, f"committed tokens differ: {summary}")
+        check(ledger["committed"] == ledger["budget"] == budget // length,
+              f"the ledger is not used up: {ledger}")
+        check(ledger["pushed"] == ledger["leased"] == ledger["free"] == 0, f"left over: {ledger}")
+        check(sum(i["tokens_committed"] for i in done["islands"]) == budget,
+              "the islands' tokens are not the job's")
+        versions = [d["version"] for d in decisions if d["version"] >= 0]
+        check(versions == list(range(summary["version"] + 1)), f"versions with gaps: {versions}")
+        check(sum(d["tokens"] for d in decisions) == budget, "decided tokens are not the job's")
+        check(decided_twice(decisions) == [], f"decided twice: {decided_twice(decisions)}")
+        check(decisions[:len(decisions_before)] == list(decisions_before),
+              "decisions made before the fault have changed")
+        return done
+
+
+# ------------------------------------------------------------------------------------- runner ----
+
+CASES = []
+
+
+def case(function):
+    """Marks a case. Its docstring is its name."""
+    CASES.append(function)
+    return function
+
+
+def tell_logs(folder):
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".log"):
+            with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as log:
+                print(f"---- {name}, its end\n{''.join(log.readlines()[-12:])}")
+
+
+def run_case(function, folder):
+    """('passed' | 'skipped' | 'failed', explanation)"""
+    try:
+        with Story(folder) as story:
+            function(story)
+        return "passed", ""
+    except Skip as reason:
+        return "skipped", str(reason)
+    except (AssertionError, ClusterError, KeyError, StopIteration, OSError, ValueError,
+            subprocess.SubprocessError) as error:
+        if not isinstance(error, (AssertionError, ClusterError)):
+            traceback.print_exc()
+        tell_logs(folder)
+        return "failed", f"{type(error).__name__}: {error}"
+
+
+def xml_of(suite, results):
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites><testsuite name={quoteattr(suite)}>"]
+    for name, seconds, outcome, why in results:
+        lines.append(f'<testcase name={quoteattr(name)} time="{seconds:.2f}">')
+        if outcome != "passed":
+            tag = "skipped" if outcome == "skipped" else "failure"
+            lines.append(f"<{tag} message={quoteattr(why)}/>")
+        lines.append("</testcase>")
+    return "\n".join(lines + ["</testsuite></testsuites>", ""])
+
+
+def main(suite):
+    """Runs the cases, or those whose name contains the command line's argument."""
+    chosen = [c for c in CASES if len(sys.argv) < 2 or sys.argv[1] in c.__doc__ + c.__name__]
+    root = tempfile.mkdtemp(prefix="atoll-e2e-", dir=os.environ.get("TEST_TMPDIR"))
+    results = []
+    for function in chosen:
+        name = " ".join(function.__doc__.split())
+        begin = time.monotonic()
+        outcome, why = run_case(function, os.path.join(root, function.__name__))
+        results.append((name, time.monotonic() - begin, outcome, why))
+        print(f"{outcome:8}{results[-1][1]:6.1f} s  {name}" + (f": {why}" if why else ""), flush=True)
+    failed = [r for r in results if r[2] == "failed"]
+    if "XML_OUTPUT_FILE" in os.environ:
+        with open(os.environ["XML_OUTPUT_FILE"], "w", encoding="utf-8") as out:
+            out.write(xml_of(suite, results))
+    if failed:
+        print(f"what the daemons left: {root}")
+    else:
+        shutil.rmtree(root, ignore_errors=True)
+    sys.exit(1 if failed or not results else 0)
