@@ -24,12 +24,12 @@ Message OutgoingTensor::Next(BufferPool& pool, const std::shared_ptr<SendAccount
   if (encoding_ == Encoding::kFloat32) {
     chunk->set_checksum(Hash(std::as_bytes(part)));
     return Message::Borrow(std::as_bytes(part),
-                           [account, bytes, owner = owner_] { account->Add(-bytes); });
+                           [account, bytes, owner = owner_] { account->Release(bytes); });
   }
   auto encoded = std::make_shared<Payload>(pool.Take(bytes));
   chunk->set_checksum(
       EncodeAndHash(encoding_, part, {encoded->data(), static_cast<size_t>(bytes)}));
-  return Message::Borrow(encoded->bytes(), [account, bytes, encoded] { account->Add(-bytes); });
+  return Message::Borrow(encoded->bytes(), [account, bytes, encoded] { account->Release(bytes); });
 }
 
 absl::Status IncomingTensor::Accept(const v1::Chunk& chunk, std::span<const std::byte> payload) {

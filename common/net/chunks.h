@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -15,20 +16,49 @@
 
 namespace atl {
 
-// Counts bytes handed to libzmq and not yet released by it. A child counts into its parent too.
+// Counts the bytes of one connection that were handed to libzmq and not yet released by it, and
+// those of all connections in `total`. Few are enough to keep the kernel's buffer full, and what is
+// few stays in the processor's cache from its checksum to its copy into the kernel.
 class SendAccount {
  public:
-  explicit SendAccount(std::shared_ptr<SendAccount> parent = nullptr)
-      : parent_(std::move(parent)) {}
+  using Total = std::atomic<int64_t>;
+
+  // `wake` is called on libzmq's threads. Both must live until libzmq has released everything.
+  SendAccount(std::shared_ptr<Total> total, int64_t total_max, std::function<void()> wake)
+      : total_(std::move(total)), total_max_(total_max), wake_(std::move(wake)) {}
+
+  // Whether to send a chunk now. If not, `wake` is called once when it is worth asking again. Two
+  // chunks may always be on their way, so that no connection waits for others to move.
+  bool Admits(int64_t chunk_bytes) {
+    if (HasRoom(chunk_bytes)) return true;
+    wake_at_ = std::max(kConnectionBytesMax / 2, chunk_bytes);
+    return HasRoom(chunk_bytes);  // what was released meanwhile wakes nobody
+  }
   void Add(int64_t bytes) {
     bytes_ += bytes;
-    if (parent_ != nullptr) parent_->Add(bytes);
+    *total_ += bytes;
   }
-  int64_t bytes() const { return bytes_; }
+  void Release(int64_t bytes) {
+    *total_ -= bytes;
+    const int64_t left = bytes_ -= bytes;
+    if (left <= wake_at_ && wake_at_.exchange(kNobodyWaits) != kNobodyWaits) wake_();
+  }
 
  private:
+  static constexpr int64_t kConnectionBytesMax = int64_t{4} << 20;
+  static constexpr int64_t kNobodyWaits = -1;
+
+  bool HasRoom(int64_t chunk_bytes) const {
+    const int64_t bytes = bytes_;
+    if (bytes < 2 * chunk_bytes) return true;
+    return bytes + chunk_bytes <= kConnectionBytesMax && *total_ + chunk_bytes <= total_max_;
+  }
+
   std::atomic<int64_t> bytes_ = 0;
-  const std::shared_ptr<SendAccount> parent_;
+  std::atomic<int64_t> wake_at_ = kNobodyWaits;
+  const std::shared_ptr<Total> total_;
+  const int64_t total_max_;
+  const std::function<void()> wake_;
 };
 
 // Sends a tensor's chunks in order.

@@ -4,8 +4,11 @@
 #include <bit>
 #include <cstring>
 
-#define XXH_INLINE_ALL
+#define XXH_STATIC_LINKING_ONLY  // a state on the stack
 #include <xxhash.h>
+#ifdef __x86_64__
+#include <xxh_x86dispatch.h>  // the same functions, for the widest vectors that the processor has
+#endif
 
 #include "common/check.h"
 

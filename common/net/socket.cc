@@ -22,7 +22,7 @@ struct IntOption {
 constexpr IntOption kTensorSocketLimits[] = {
     // Messages waiting per connection. Credits keep honest peers far below; a peer that ignores
     // them is held back by TCP after 32 x 4 MiB.
-    {ZMQ_RCVHWM, 32},
+    {ZMQ_RCVHWM, 8},
     // Headers and borrowed chunks, which cost no copy. Our own accounting bounds the bytes
     // (send_bytes_max); reaching this means a peer opened transfers without end.
     {ZMQ_SNDHWM, 8192},
@@ -208,20 +208,21 @@ TaskQueue::~TaskQueue() { close(descriptor_); }
 void TaskQueue::Post(std::function<void()> task) {
   std::lock_guard lock(mutex_);
   tasks_.push_back(std::move(task));
-  if (tasks_.size() == 1) {
-    const uint64_t one = 1;
-    ATOLL_CHECK(write(descriptor_, &one, sizeof one) == sizeof one);
-  }
+  if (tasks_.size() == 1) Wake();
+}
+
+void TaskQueue::Wake() {
+  const uint64_t one = 1;
+  ATOLL_CHECK(write(descriptor_, &one, sizeof one) == sizeof one);
 }
 
 void TaskQueue::RunAll() {
   std::vector<std::function<void()>> tasks;
   {
     std::lock_guard lock(mutex_);
-    if (tasks_.empty()) return;
     tasks.swap(tasks_);
-    uint64_t count;
-    ATOLL_CHECK(read(descriptor_, &count, sizeof count) == sizeof count);
+    uint64_t count;  // nothing to read when nobody woke us
+    if (read(descriptor_, &count, sizeof count) < 0) ATOLL_CHECK(errno == EAGAIN);
   }
   for (std::function<void()>& task : tasks) task();
 }

@@ -105,6 +105,7 @@ class TaskQueue {
   TaskQueue& operator=(const TaskQueue&) = delete;
 
   void Post(std::function<void()> task);
+  void Wake();    // makes the descriptor readable, without a task
   void RunAll();  // those posted so far
   int descriptor() const { return descriptor_; }
 

@@ -70,6 +70,7 @@ class TensorClient::Impl {
 
   void ReadMonitor(Connection& connection);
   void OnConnectionLost(Connection& connection, const std::string& why);
+  void ConnectAgain(const ServerAddress& server, Connection& connection);
   bool ReceiveSome(Connection& connection);
   void OnFrame(Connection& connection, std::vector<Message>& parts);
   void OnPushGrant(Transfer& transfer, const v1::PushCredit& grant);
@@ -93,7 +94,7 @@ class TensorClient::Impl {
 
   const TensorClientOptions options_;
   const std::shared_ptr<BufferPool> pool_;
-  const std::shared_ptr<SendAccount> account_ = std::make_shared<SendAccount>();
+  const std::shared_ptr<SendAccount::Total> unsent_bytes_ = std::make_shared<SendAccount::Total>(0);
   TaskQueue tasks_;
   std::unique_ptr<ZmqContext> context_;
   std::atomic<TransferId> next_id_ = 1;
@@ -102,8 +103,7 @@ class TensorClient::Impl {
 
   // The network thread's own.
   bool stopping_ = false;
-  bool busy_ = false;     // there is more to send at once
-  bool starved_ = false;  // there is a chunk to send as soon as libzmq lets go of others
+  bool busy_ = false;  // there is more to send at once
   Instant now_;
   uint64_t next_wire_ = 1;
   Pace push_pace_;
@@ -118,6 +118,7 @@ struct TensorClient::Impl::Connection {
   Socket dealer;
   Socket monitor;
   bool up = false;
+  std::optional<Instant> connect_at;  // lost, and libzmq does not seem to make it again
   std::string last_error;
   size_t transfers = 0;
   std::shared_ptr<SendAccount> account;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kMessagesPerTurn = 32;
 constexpr Duration kTurnMax = std::chrono::milliseconds(100);
+constexpr Duration kConnectAgainDelay = std::chrono::milliseconds(200);
 
 Instant Now() { return Instant(std::chrono::steady_clock::now().time_since_epoch()); }
 
@@ -64,6 +65,7 @@ void TensorClient::Impl::Run() {
     for (const auto& [server, connections] : connections_) {
       for (const auto& connection : connections) {
         ReadMonitor(*connection);
+        ConnectAgain(server, *connection);
         more |= ReceiveSome(*connection);
       }
     }
@@ -79,7 +81,6 @@ void TensorClient::Impl::Run() {
 
 int TensorClient::Impl::WaitMs() const {
   Instant until = now_ + kTurnMax;
-  if (starved_) until = std::min(until, now_ + std::chrono::milliseconds(1));
   for (const auto& [id, transfer] : transfers_) {
     until = std::min(until, transfer->deadline);
     if (transfer->wire == 0) until = std::min(until, std::max(now_, transfer->not_before));
@@ -133,7 +134,8 @@ absl::StatusOr<TensorClient::Impl::Connection*> TensorClient::Impl::ConnectionTo
 
 absl::Status TensorClient::Impl::Connect(const ServerAddress& server, Connection* connection) {
   ATOLL_RETURN_IF_ERROR(CheckSecurity(options_.security, server.endpoint, server.public_key));
-  connection->account = std::make_shared<SendAccount>(account_);
+  connection->account = std::make_shared<SendAccount>(unsent_bytes_, options_.send_bytes_max,
+                                                      [this] { tasks_.Wake(); });
   ATOLL_ASSIGN_OR_RETURN(connection->dealer, context_->MakeTensorSocket(ZMQ_DEALER));
   if (!server.public_key.empty()) {
     ATOLL_RETURN_IF_ERROR(
@@ -168,11 +170,14 @@ void TensorClient::Impl::ReadMonitor(Connection& connection) {
     switch (event) {
       case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         connection.up = true;
+        connection.connect_at.reset();
         break;
       case ZMQ_EVENT_DISCONNECTED:
         OnConnectionLost(connection, "the connection was lost");
+        connection.connect_at = now_ + kConnectAgainDelay;
         break;
       case ZMQ_EVENT_CONNECT_RETRIED:
+        connection.connect_at.reset();
         if (connection.last_error.empty()) connection.last_error = "nobody answers there";
         break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
@@ -203,6 +208,17 @@ void TensorClient::Impl::OnConnectionLost(Connection& connection, const std::str
     if (transfer->connection == &connection && transfer->wire != 0) {
       TryAgain(*transfer, why, Duration(0));
     }
+  }
+}
+
+// libzmq makes a connection again that broke, but not one that it ended itself because the other
+// end broke ZMTP or a limit. That server may have been replaced by a better one.
+void TensorClient::Impl::ConnectAgain(const ServerAddress& server, Connection& connection) {
+  if (!connection.connect_at || now_ < *connection.connect_at || connection.transfers == 0) return;
+  connection.connect_at = now_ + kConnectAgainDelay;
+  zmq_disconnect(connection.dealer.get(), server.endpoint.c_str());
+  if (zmq_connect(connection.dealer.get(), server.endpoint.c_str()) != 0) {
+    connection.last_error = zmq_strerror(zmq_errno());
   }
 }
 

@@ -23,7 +23,6 @@ std::string TensorClient::Impl::Transfer::Name() const {
 
 void TensorClient::Impl::Pump() {
   EndLate();
-  starved_ = false;
   int sent = 0;
   for (bool any = true; any && sent < kChunksPerTurn;) {
     any = false;
@@ -86,11 +85,7 @@ bool TensorClient::Impl::SendChunk(Transfer& transfer) {
   if (transfer.outgoing->next() >= transfer.chunk_limit || !push_pace_.Ready(now_)) return false;
   const int64_t bytes = transfer.outgoing->next_bytes();
   Connection& connection = *transfer.connection;
-  if (account_->bytes() + bytes > options_.send_bytes_max &&
-      connection.account->bytes() >= 2 * bytes) {
-    starved_ = true;
-    return false;
-  }
+  if (!connection.account->Admits(bytes)) return false;
   v1::Frame frame = MakeFrame(transfer.wire);
   Message payload = transfer.outgoing->Next(*pool_, connection.account, frame.mutable_chunk());
   if (SendFrame(connection, frame, &payload) != SendOutcome::kSent) {
@@ -191,6 +186,12 @@ void TensorClient::Impl::OnPullReply(Transfer& transfer, const v1::PullReply& re
                              " elements, the destination ", transfer.destination.size())));
   }
   if (transfer.replied) return Count(&LinkCounters::frames_refused);
+  if (transfer.request.version != kNoVersion && reply.version() != transfer.request.version) {
+    return TryAgain(transfer,
+                    absl::StrCat("the server sends version ", reply.version(), ", not version ",
+                                 transfer.request.version),
+                    kBusyDelay);
+  }
   const bool resumes = reply.version() == transfer.version;
   const int64_t held = transfer.incoming->next();
   if (!resumes || reply.first_chunk() == 0) transfer.incoming->Restart();

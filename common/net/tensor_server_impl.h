@@ -111,7 +111,7 @@ class TensorServer::Impl {
   const TensorServerOptions options_;
   TensorHandler* const handler_;
   const std::shared_ptr<BufferPool> pool_;
-  const std::shared_ptr<SendAccount> account_ = std::make_shared<SendAccount>();
+  const std::shared_ptr<SendAccount::Total> unsent_bytes_ = std::make_shared<SendAccount::Total>(0);
   TaskQueue tasks_;
   std::string endpoint_;
   std::unique_ptr<ZmqContext> context_;
@@ -135,7 +135,6 @@ class TensorServer::Impl {
   std::map<uint64_t, Route> pull_of_token_;
   std::map<std::string, Peer> peers_;
   Route last_served_;
-  bool starved_ = false;  // a chunk may be sent as soon as libzmq lets go of others
   Pace pace_;
   std::thread thread_;
 };

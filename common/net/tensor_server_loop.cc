@@ -70,7 +70,6 @@ void TensorServer::Impl::Run() {
 
 int TensorServer::Impl::WaitMs() const {
   Instant until = now_ + kIdleCheckInterval;
-  if (starved_) until = std::min(until, now_ + std::chrono::milliseconds(2));
   if (pace_.limited()) until = std::min(until, std::max(now_, pace_.free_at()));
   return static_cast<int>(
       std::chrono::ceil<std::chrono::milliseconds>(std::max(until - Now(), Duration(0))).count());
@@ -147,7 +146,6 @@ SendOutcome TensorServer::Impl::SendFrame(const Route& route, const v1::Frame& f
 // Sends at most a few chunks: highest priority first, equal ones in turn. It stops where credits,
 // the pace or the bound on unsent bytes do.
 bool TensorServer::Impl::SendChunks() {
-  starved_ = false;
   for (int sent = 0; sent < kChunksPerTurn && pace_.Ready(now_); ++sent) {
     Pull* best = nullptr;
     // From the one after the last served, round to it.
@@ -156,12 +154,7 @@ bool TensorServer::Impl::SendChunks() {
       if (it == pulls_.end()) it = pulls_.begin();
       Pull& pull = it->second;
       if (!pull.outgoing || pull.outgoing->next() >= pull.chunk_limit) continue;
-      const int64_t bytes = pull.outgoing->next_bytes();
-      if (account_->bytes() + bytes > options_.send_bytes_max &&
-          peers_[pull.route.peer].account->bytes() >= 2 * bytes) {
-        starved_ = true;
-        continue;
-      }
+      if (!peers_[pull.route.peer].account->Admits(pull.outgoing->next_bytes())) continue;
       if (best == nullptr || pull.open.priority() > best->open.priority()) best = &pull;
     }
     if (best == nullptr) return false;
@@ -212,7 +205,10 @@ void TensorServer::Impl::DropIdle() {
 
 bool TensorServer::Impl::AddTransfer(const std::string& peer) {
   Peer& entry = peers_[peer];
-  if (entry.account == nullptr) entry.account = std::make_shared<SendAccount>(account_);
+  if (entry.account == nullptr) {
+    entry.account = std::make_shared<SendAccount>(unsent_bytes_, options_.send_bytes_max,
+                                                  [this] { tasks_.Wake(); });
+  }
   if (entry.transfers >= options_.transfers_per_client_max) return false;
   ++entry.transfers;
   return true;
