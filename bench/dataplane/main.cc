@@ -1,5 +1,4 @@
-// Push and pull goodput of tensor links, of raw TCP and of gRPC streams: two processes on loopback,
-// the same bytes, 1 MB chunks, in turn. Goodput is encoded tensor bytes over the time of the round.
+// Push and pull goodput of tensor links, of raw TCP and of gRPC streams; the method is in README.md.
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -11,16 +10,16 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <iterator>
 #include <vector>
 
 #include "bench/dataplane/peer.h"
+#include "bench/measure.h"
 #include "common/check.h"
 
 namespace atl::bench {
 namespace {
-
-constexpr int kRounds = 9;
 
 struct Way {
   std::unique_ptr<Server> (*make_server)();
@@ -70,10 +69,17 @@ class Pair {
     }
   }
 
-  // GB/s of one round.
-  double Goodput(const Load& load) {
+  // Of one round.
+  struct Result {
+    double goodput_gb_per_s;
+    double cpu_s_per_gb;  // of both processes, the kernel's part included
+  };
+  Result Run(const Load& load) {
+    const double gigabytes = 2e-9 * static_cast<double>(load.tensor_bytes() * load.count);
+    const double cpu_before = CpuSeconds();
     loads_.Put(load);
-    return 2e-9 * static_cast<double>(load.tensor_bytes() * load.count) / seconds_.Get<double>();
+    const double seconds = seconds_.Get<double>();
+    return {gigabytes / seconds, (CpuSeconds() - cpu_before) / gigabytes};
   }
 
  private:
@@ -87,9 +93,17 @@ class Pair {
     std::abort();
   }
   static double Measure(Client& client, const Load& load) {
-    const auto start = std::chrono::steady_clock::now();
-    client.Round(load);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return SecondsOf([&] { client.Round(load); });
+  }
+  double CpuSeconds() const {
+    double seconds = 0;
+    for (pid_t child : {client_, server_}) {
+      clockid_t clock;
+      timespec used;
+      ATOLL_CHECK(clock_getcpuclockid(child, &clock) == 0 && clock_gettime(clock, &used) == 0);
+      seconds += static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+    }
+    return seconds;
   }
 
   Pipe loads_, seconds_;
@@ -97,49 +111,75 @@ class Pair {
 };
 
 using Pairs = std::array<std::unique_ptr<Pair>, kWayCount>;
+using Results = std::array<Pair::Result, kWayCount>;  // of the ways, in one round
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-std::array<double, kWayCount> MedianGoodputs(const Pairs& pairs, const Load& load) {
-  std::array<std::vector<double>, kWayCount> goodputs;
-  for (int round = -1; round < kRounds; ++round) {  // the first is for warming up
-    for (size_t way = 0; way < kWayCount; ++way) {
-      const double goodput = pairs[way]->Goodput(load);
-      if (round >= 0) goodputs[way].push_back(goodput);
+// Every round has all ways, each time in another order.
+std::vector<Results> RunRounds(const Pairs& pairs, const Load& load, int count) {
+  std::vector<Results> rounds(count);
+  for (int round = -1; round < count; ++round) {  // the first is for warming up
+    for (size_t turn = 0; turn < kWayCount; ++turn) {
+      const size_t way = (turn + round + 1) % kWayCount;
+      const Pair::Result result = pairs[way]->Run(load);
+      if (round >= 0) rounds[round][way] = result;
     }
   }
-  return {Median(goodputs[0]), Median(goodputs[1]), Median(goodputs[2])};
+  return rounds;
 }
 
-void PrintFigure(const char* name, double value, double goal) {
-  std::printf("FIGURE dataplane.%s %.2f x goal >=%.2f %s\n", name, value, goal,
-              value >= goal ? "ok" : "short");
+template <typename Value>
+double MedianOf(const std::vector<Results>& rounds, Value value) {
+  std::vector<double> values;
+  for (const Results& round : rounds) values.push_back(value(round));
+  return Median(values);
+}
+
+// The links' goodput over that of another way, within a round.
+double Ratio(const std::vector<Results>& rounds, size_t way) {
+  return MedianOf(rounds, [way](const Results& round) {
+    return round[0].goodput_gb_per_s / round[way].goodput_gb_per_s;
+  });
+}
+
+void PrintRow(const Load& load, const std::vector<Results>& rounds) {
+  std::printf("%8s %9lld", load.encoding == Encoding::kFloat32 ? "fp32" : "bf16",
+              static_cast<long long>(load.tensor_bytes() >> 20));
+  for (size_t way = 0; way < kWayCount; ++way) {
+    std::printf(" %10.2f", MedianOf(rounds, [way](auto& r) { return r[way].goodput_gb_per_s; }));
+  }
+  std::printf(" %8.2f %8.2f  ", Ratio(rounds, 1), Ratio(rounds, 2));
+  for (size_t way = 0; way < kWayCount; ++way) {
+    std::printf(" %6.2f", MedianOf(rounds, [way](auto& r) { return r[way].cpu_s_per_gb; }));
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+void PrintLoad(const char* when) {
+  double load_average = 0;
+  ATOLL_CHECK(getloadavg(&load_average, 1) == 1);
+  std::printf("load average %s: %.1f on %ld cores\n", when, load_average,
+              sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 void Run(const Pairs& pairs) {
-  std::printf("%8s %9s %10s %10s %10s %8s %8s\n", "encoding", "tensor MB", "links GB/s", "TCP GB/s",
-              "gRPC GB/s", "vs TCP", "vs gRPC");
-  std::vector<double> vs_tcp, vs_grpc;
+  PrintLoad("before");
+  std::printf("%8s %9s %10s %10s %10s %8s %8s   CPU s/GB of each\n", "encoding", "tensor MB",
+              "links GB/s", "TCP GB/s", "gRPC GB/s", "vs TCP", "vs gRPC");
+  std::vector<Results> stated;  // what the figures are about
   for (Encoding encoding : {Encoding::kFloat32, Encoding::kBfloat16}) {
     for (int megabytes : {1, 4, 16, 64}) {
       const int64_t bytes = int64_t{megabytes} << 20;
       const Load load{encoding, bytes / BytesPerElement(encoding),
                       static_cast<int>(kTotalBytes / bytes)};
-      const auto [links, tcp, grpc] = MedianGoodputs(pairs, load);
-      std::printf("%8s %9d %10.2f %10.2f %10.2f %8.2f %8.2f\n",
-                  encoding == Encoding::kFloat32 ? "fp32" : "bf16", megabytes, links, tcp, grpc,
-                  links / tcp, links / grpc);
-      std::fflush(stdout);
-      vs_tcp.push_back(links / tcp);
-      vs_grpc.push_back(links / grpc);
+      const bool counts = encoding == Encoding::kFloat32 && megabytes >= 16;
+      const std::vector<Results> rounds = RunRounds(pairs, load, counts ? 21 : 7);
+      PrintRow(load, rounds);
+      if (counts) stated.insert(stated.end(), rounds.begin(), rounds.end());
     }
   }
-  // Of all sizes and both encodings.
-  PrintFigure("vs_tcp", Median(vs_tcp), 0.6);
-  PrintFigure("vs_grpc", Median(vs_grpc), 1.74);
+  PrintLoad("after");
+  PrintFigureAtLeast("dataplane.vs_tcp", Ratio(stated, 1), "x", 0.6);
+  PrintFigureAtLeast("dataplane.vs_grpc", Ratio(stated, 2), "x", 1.74);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace atl::bench {
 
 inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
-inline constexpr int64_t kTotalBytes = int64_t{64} << 20;  // of a round, in each direction
+inline constexpr int64_t kTotalBytes = int64_t{128} << 20;  // of a round, in each direction
 
 // A round: `count` tensors pushed, then pulled; each is in the other process's memory, in one
 // piece, when its push or pull counts as done.

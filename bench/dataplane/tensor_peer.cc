@@ -14,7 +14,7 @@ namespace {
 // A pulled shard's number is its number of elements.
 class BenchServer : public Server, public TensorHandler {
  public:
-  BenchServer() : values_(std::make_shared<std::vector<float>>(kTotalBytes / 4 * 2, 1.5f)) {
+  BenchServer() : values_(std::make_shared<std::vector<float>>(kTotalBytes / 2, 1.5f)) {
     server_ = TensorServer::Create({.endpoint = "tcp://127.0.0.1:*"}, this).value();
   }
   int port() const override {
@@ -39,7 +39,7 @@ class BenchClient : public Client {
  public:
   explicit BenchClient(int port)
       : server_{"tcp://127.0.0.1:" + std::to_string(port), ""},
-        values_(std::make_shared<std::vector<float>>(kTotalBytes / 4 * 2, 2.5f)) {
+        values_(std::make_shared<std::vector<float>>(kTotalBytes / 2, 2.5f)) {
     client_ = TensorClient::Create({.chunk_bytes = kChunkBytes}).value();
   }
 
