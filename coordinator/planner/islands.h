@@ -1,0 +1,51 @@
+// One pipeline across slow wires, or an island per site with outer rounds: which trains faster?
+//
+// Islands take their own steps and meet at a parameter server every `steps_per_round` steps. They
+// never wait for each other's activations, but need more samples for the same loss. What counts is
+// samples per second divided by that factor. The factor is a model, stated in the reason, and the
+// user's to override:
+//   samples for the same loss = (1 + cost_per_doubling * log2(islands)) times those of one island.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_ISLANDS_H_
+#define ATOLL_COORDINATOR_PLANNER_ISLANDS_H_
+
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/planner/planner.h"
+
+namespace atl::plan {
+
+struct IslandOptions {
+  int steps_per_round = 64;         // H
+  double bytes_per_parameter = 2;   // of a pseudo-gradient on the wire, and of the pull
+  bool overlap = false;             // islands train on during an exchange
+  double cost_per_doubling = 0.03;  // more samples for each doubling of the islands
+};
+
+struct IslandChoice {
+  bool use_islands = false;
+  double single_samples_per_s = 0;   // of one plan for the whole cluster; 0: none fits
+  double islands_samples_per_s = 0;  // of all islands, before the factor; 0: none fits
+  double islands_factor = 1;         // more samples for the same loss
+  std::string server_site;           // where the parameter server belongs
+  absl::StatusOr<Plan> single = absl::UnknownError("not planned");
+  std::map<std::string, Plan> islands;  // by site; a site that cannot hold the model takes no part
+  std::string reason;
+};
+
+// Plans both ways; the job's batch is divided among the sites by their speed. The error says why
+// neither fits. A cluster of one site has one island.
+absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
+                                           const Job& job, const Options& options,
+                                           const IslandOptions& islands);
+
+// The site that minimises sum over sites of rounds per second * 2 * (bytes / bandwidth + latency):
+// the time that all islands together spend on the way to and from the server.
+std::string PlaceServer(const Cluster& cluster, const std::map<std::string, double>& rounds_per_s,
+                        double bytes);
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_ISLANDS_H_
