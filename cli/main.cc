@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cli/commands.h"
+#include "cli/plan.h"
 
 int main(int argc, char** argv) {
   using namespace atl::cli;  // NOLINT: this file is the command
@@ -73,6 +74,13 @@ int main(int argc, char** argv) {
   AddGenerateFlags(*add("generate", "sample text from an exported byte-level model",
                         [&] { return Generate(global, generate); }),
                    &generate);
+  PlanFlags plan;
+  AddPlanFlags(*add("plan", "the best layout of a job on a cluster, and why",
+                    [&] { return PlanCommand(global, plan); }),
+               false, &plan);
+  AddPlanFlags(*add("simulate", "play one layout under one schedule",
+                    [&] { return SimulateCommand(global, plan); }),
+               true, &plan);
   for (const char* daemon : {"coordinator", "worker", "paramserver"}) {
     app.add_subcommand(daemon, std::string("run atoll-") + daemon + " with the flags that follow");
   }

@@ -1,6 +1,7 @@
 #include "coordinator/plan_io/cluster_file.h"
 
 #include <google/protobuf/util/json_util.h>
+#define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -85,14 +86,14 @@ absl::Status CheckSitesJoined(const plan::Cluster& cluster, const std::set<std::
 }  // namespace
 
 absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::string_view name) {
-  std::ostringstream json;
-  try {
-    const toml::table table = toml::parse(std::string_view(text.data(), text.size()));
-    json << toml::json_formatter(table);
-  } catch (const toml::parse_error& error) {
+  const toml::parse_result parsed = toml::parse(std::string_view(text.data(), text.size()));
+  if (!parsed) {
+    const toml::parse_error& error = parsed.error();
     return absl::InvalidArgumentError(
         absl::StrCat(name, ":", error.source().begin.line, ": ", std::string(error.description())));
   }
+  std::ostringstream json;
+  json << toml::json_formatter(parsed.table());
   v1::ClusterSpec spec;
   const auto status = google::protobuf::util::JsonStringToMessage(json.str(), &spec);
   if (!status.ok()) {

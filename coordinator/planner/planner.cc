@@ -29,23 +29,6 @@ absl::Status Validate(const Job& job) {
   return absl::OkStatus();
 }
 
-// Every device trains on its own, without communication, at its best size: nothing is faster.
-double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job) {
-  std::vector<double> rate_of_type(cluster.types.size(), 0);
-  for (size_t t = 0; t < cluster.types.size(); ++t) {
-    for (const int tp : TensorParallelSizes(job)) {
-      for (const int micro_batch : MicroBatchSizes(job)) {
-        const StageCosts all = costs.For(cluster.types[t], tp, micro_batch);
-        rate_of_type[t] =
-            std::max(rate_of_type[t], micro_batch / all.TotalSeconds(0, all.layers()) / tp);
-      }
-    }
-  }
-  double rate = 0;
-  for (const Device& device : cluster.devices) rate += rate_of_type[device.type];
-  return job.global_batch / rate;
-}
-
 // The kind of replica that the others wait for.
 const ReplicaOutcome& Slowest(const Outcome& outcome) {
   return *std::max_element(outcome.kinds.begin(), outcome.kinds.end(),
@@ -196,6 +179,22 @@ std::string Describe(const Layout& layout) {
                       ", micro-batch ", layout.micro_batch);
 }
 
+double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job) {
+  std::vector<double> rate_of_type(cluster.types.size(), 0);
+  for (size_t t = 0; t < cluster.types.size(); ++t) {
+    for (const int tp : TensorParallelSizes(job)) {
+      for (const int micro_batch : MicroBatchSizes(job)) {
+        const StageCosts all = costs.For(cluster.types[t], tp, micro_batch);
+        rate_of_type[t] =
+            std::max(rate_of_type[t], micro_batch / all.TotalSeconds(0, all.layers()) / tp);
+      }
+    }
+  }
+  double rate = 0;
+  for (const Device& device : cluster.devices) rate += rate_of_type[device.type];
+  return job.global_batch / rate;
+}
+
 absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const Job& job,
                              const Options& options) {
   ATOLL_RETURN_IF_ERROR(Validate(cluster));
@@ -216,7 +215,10 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
   std::string winner;
   for (const Candidate& candidate : candidates) {
     const std::string family = Family(candidate);
-    if (!seen.insert(family).second) continue;
+    // Two ways of grouping often lead to the same layout; its estimate tells.
+    const std::string same =
+        absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
+    if (!seen.insert(same).second || !seen.insert(family).second) continue;
     // Without a layout so far, look on: the estimate knows less of memory than the simulator.
     const bool enough = plan.simulated >= options.simulate || (options.stop && options.stop());
     if (enough && !plan.layout.replicas.empty()) {

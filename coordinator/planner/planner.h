@@ -62,6 +62,9 @@ absl::StatusOr<Layout> Baseline(const Cluster& cluster, const Costs& costs, cons
                                 absl::string_view name);
 std::vector<std::string> BaselineNames();
 
+// Every device trains on its own, without communication, at its best size: no plan is faster.
+double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job);
+
 // Sites named after the groups, for a cluster whose sites are not declared.
 void NameSites(const Grouping& grouping, Cluster& cluster);
 
