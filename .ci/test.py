@@ -66,7 +66,10 @@ class Outcome:
 
 
 def main():
-    code, events = run_bazel(sys.argv[1:] or ["//..."])
+    arguments = sys.argv[1:]
+    if all(argument.startswith("-") for argument in arguments):
+        arguments.append("//...")
+    code, events = run_bazel(arguments)
     outcome = Outcome()
     for event in events:
         outcome.add(event)
