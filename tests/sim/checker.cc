@@ -1,6 +1,7 @@
 #include "tests/sim/checker.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <variant>
 
@@ -66,6 +67,7 @@ void Checker::Decided(const DecisionRecord& decision) {
     }
     tokens_ += p.tokens;
   }
+  CheckWeights(decision);
   if (decision.version == kNoVersion) return;
   if (decision.version != newest_decided_ + 1) {
     Fail(absl::StrCat("round decided for version ", decision.version, " after ", newest_decided_));
@@ -77,9 +79,52 @@ void Checker::Decided(const DecisionRecord& decision) {
   }
 }
 
+// Weights are token shares times clips, and the clipped pseudo-gradient is as short as asked for.
+void Checker::CheckWeights(const DecisionRecord& decision) {
+  std::vector<RoundTerm>& terms = decided_[decision.version];
+  terms.clear();
+  int64_t tokens = 0;
+  for (const DecisionParticipant& p : decision.participants) {
+    if (p.accepted) tokens += p.tokens;
+  }
+  LayerValues sum;
+  for (const DecisionParticipant& p : decision.participants) {
+    if (!p.accepted) continue;
+    terms.push_back({p.contribution, p.weight});
+    if (decision.version == 0) continue;
+    const double share = static_cast<double>(p.tokens) / static_cast<double>(tokens);
+    if (p.clip < 0 || p.clip > 1 ||
+        std::abs(p.weight - share * p.clip * decision.clip_scale) > 1e-9) {
+      Fail(absl::StrCat(Describe(p.contribution), " weighs ", p.weight, " for a share of ", share));
+    }
+    const LayerValues& delta = captured_.at(p.contribution).delta;
+    sum.resize(delta.size());
+    for (size_t l = 0; l < delta.size(); ++l) {
+      const std::vector<float> values = Encoded(delta[l]);
+      sum[l].resize(values.size());
+      for (size_t i = 0; i < values.size(); ++i) {
+        sum[l][i] += static_cast<float>(p.weight) * values[i];
+      }
+    }
+  }
+  double square = 0;
+  for (const std::vector<float>& layer : sum) {
+    for (const float x : layer) square += static_cast<double>(x) * x;
+  }
+  const double longest = spec_.outer.clip_norm;
+  if (longest > 0 && std::sqrt(square) > longest * 1.001) {
+    Fail(absl::StrCat("round ", decision.round, " moves the model by ", std::sqrt(square),
+                      ", more than ", longest));
+  }
+}
+
 void Checker::CommitSent(const CommitRound& commit, const std::vector<ShardPlacement>&) {
   if (commit.version > newest_decided_) {
     Fail(absl::StrCat("N1: version ", commit.version, " sent before it was persisted"));
+  }
+  if (const auto decided = decided_.find(commit.version);
+      decided != decided_.end() && decided->second != commit.terms) {
+    Fail(absl::StrCat("N1: version ", commit.version, " is sent otherwise than it was persisted"));
   }
   const auto [it, fresh] = terms_.try_emplace(commit.version, commit.terms);
   if (!fresh && it->second != commit.terms) {
@@ -140,6 +185,27 @@ void Checker::Expect(const CommitRound& commit) {
     }
   }
   expected_[commit.version] = std::move(model);
+}
+
+void Checker::Staged(const NodeId& server, const PushId& push, Version version,
+                     const std::map<IslandId, IslandFence>& fences) {
+  const ContributionId id = ContributionOf(push);
+  for (const auto& [applied, terms] : terms_) {
+    if (applied > version) break;
+    for (const RoundTerm& term : terms) {
+      if (term.contribution == id) {
+        Fail(absl::StrCat("N2: ", server, " takes again what version ", applied,
+                          " is made of: ", Describe(id)));
+      }
+    }
+  }
+  const auto fence = fences.find(id.island);
+  if (fence == fences.end()) return;
+  const IslandFence& now = fence->second;
+  if (std::pair(id.generation, id.incarnation) < std::pair(now.generation, now.incarnation)) {
+    Fail(absl::StrCat("N7: ", server, " takes a push from the past, ", Describe(id),
+                      "; the island is at generation ", now.generation));
+  }
 }
 
 void Checker::Served(const NodeId& server, Version version, const ShardPlacement& shard,

@@ -33,6 +33,9 @@ class Checker {
   void Persisted(const StoreRecord& record);
   // The coordinator sent a round to a server.
   void CommitSent(const CommitRound& commit, const std::vector<ShardPlacement>& shards);
+  // A server, at this version and with these fences, wrote a push to its log.
+  void Staged(const NodeId& server, const PushId& push, Version version,
+              const std::map<IslandId, IslandFence>& fences);
   // A server handed out a shard.
   void Served(const NodeId& server, Version version, const ShardPlacement& shard,
               std::span<const float> values);
@@ -61,6 +64,7 @@ class Checker {
   };
 
   void Decided(const DecisionRecord& decision);
+  void CheckWeights(const DecisionRecord& decision);
   void Expect(const CommitRound& commit);
   std::vector<float> Encoded(const std::vector<float>& values) const;
 
@@ -68,7 +72,8 @@ class Checker {
   ThreadPool& pool_;
   std::map<ContributionId, Captured> captured_;
   std::set<ContributionId> used_;
-  std::map<Version, std::vector<RoundTerm>> terms_;
+  std::map<Version, std::vector<RoundTerm>> decided_;  // persisted
+  std::map<Version, std::vector<RoundTerm>> terms_;    // sent
   std::map<Version, Model> expected_;
   std::map<int64_t, IslandId> committed_positions_;
   Version newest_decided_ = kNoVersion;

@@ -38,6 +38,8 @@ struct ClusterOptions {
   double crash_inside_step = 0.0005;  // of the coordinator, after it persisted and before it sent
   double disk_full = 0.001;           // of each append of a server
   double ghost = 0.01;                // of each message to come back seconds later
+  double step_fails = 0.001;          // of each inner step
+  double trainer_sick = 0.001;        // of each inner step to be the first of many bad ones
   Duration limit = std::chrono::minutes(30);  // of virtual time
 };
 

@@ -94,8 +94,14 @@ void CoordinatorNode::CheckStore() {
 }
 
 void CoordinatorNode::Carry(const CoordinatorActions& actions) {
+  const auto send = [this](const NodeId& to, Timeline::Action deliver) {
+    if (world_.faulty() && world_.rng.Chance(world_.options.ghost)) {
+      world_.timeline.After(world_.UpTo(seconds(30)), deliver);
+    }
+    world_.network.Send(name(), to, std::move(deliver));
+  };
   for (const ToWorker& message : actions.to_workers) {
-    world_.network.Send(name(), message.worker, [world = &world_, message] {
+    send(message.worker, [world = &world_, message] {
       if (WorkerNode* node = world->FindWorker(message.worker)) {
         node->Deliver(worker::Received{message});
       }
@@ -105,7 +111,7 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
     if (const auto* commit = std::get_if<CommitRound>(&message.message)) {
       world_.checker.CommitSent(*commit, {});
     }
-    world_.network.Send(name(), message.server, [world = &world_, message] {
+    send(message.server, [world = &world_, message] {
       if (ServerNode* node = world->FindServer(message.server)) {
         node->Deliver(ps::FromCoordinator{message});
       }

@@ -129,12 +129,17 @@ class ServerNode : public Member {
   std::vector<ps::RecoveredJob> Recover();
   void Carry(ps::Actions actions);
   void Append(ps::AppendLog append);
+  // Fails if the server says that something is durable which a crash now could take.
+  void CheckDurable(const ServerMessage& message);
+  void NoteFences(const ToServer& message);
   void SyncLater(const JobId& job, Duration delay);
   void WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot);
 
   std::map<JobId, JobDisk> disk_;
   std::optional<ps::ServerCore> core_;
   std::set<JobId> syncing_;
+  int64_t epoch_seen_ = 0;                  // newest coordinator that was heard
+  std::map<IslandId, IslandFence> fences_;  // highest ones that this life has been told
   std::map<ps::Token, PushAnswer> push_answers_;
   std::map<ps::Token, PullAnswer> pull_answers_;
   ps::Token next_token_ = 1;
@@ -190,6 +195,7 @@ class WorkerNode : public Member {
   std::vector<PositionRange> since_base_;  // trained on, in no captured delta yet
   Version adopted_ = kNoVersion;
   Pull pull_;
+  Instant sick_until_;  // its steps are far too long, some end in no number
   int64_t next_transfer_ = 1;
   std::set<int64_t> transfers_;  // still wanted
 };

@@ -15,6 +15,7 @@ void ServerNode::Start() {
   ++incarnation_;
   connected_ = false;
   syncing_.clear();
+  fences_.clear();
   push_answers_.clear();
   pull_answers_.clear();
   world_.Trace(absl::StrCat(name(), " starts, incarnation ", incarnation_));
@@ -71,7 +72,57 @@ void ServerNode::TellCoordinatorLost(Incarnation incarnation, int64_t connection
 }
 
 void ServerNode::Deliver(const ps::Event& event) {
-  if (core_) Carry(core_->Step(world_.timeline.now(), event));
+  if (!core_) return;
+  if (const auto* from = std::get_if<ps::FromCoordinator>(&event)) NoteFences(from->message);
+  Carry(core_->Step(world_.timeline.now(), event));
+}
+
+void ServerNode::NoteFences(const ToServer& message) {
+  const auto* fences = std::get_if<FenceIslands>(&message.message);
+  // Before the assignment the server has no job to fence.
+  if (message.incarnation != incarnation_ || message.epoch < epoch_seen_) return;
+  epoch_seen_ = message.epoch;
+  if (fences == nullptr || !disk_.contains(fences->job)) return;
+  for (const IslandFence& fence : fences->islands) {
+    IslandFence& now = fences_.try_emplace(fence.island, fence).first->second;
+    if (std::pair(now.generation, now.incarnation) <
+        std::pair(fence.generation, fence.incarnation)) {
+      now = fence;
+    }
+  }
+}
+
+void ServerNode::CheckDurable(const ServerMessage& message) {
+  const auto on_disk = [&](const JobId& job, const auto& matches, const auto& in_snapshot) {
+    const JobDisk& disk = disk_[job];
+    for (auto it = disk.log.begin(); it != disk.log.upper_bound(disk.synced); ++it) {
+      if (matches(it->second)) return true;
+    }
+    return std::any_of(disk.snapshots.begin(), disk.snapshots.end(), in_snapshot);
+  };
+  if (const auto* staged = std::get_if<PushStaged>(&message)) {
+    const bool durable = on_disk(
+        staged->push.job,
+        [&](const ps::LogRecord& record) {
+          const auto* push = std::get_if<ps::PushedRecord>(&record);
+          return push != nullptr && push->id == staged->push;
+        },
+        [](const auto&) { return false; });  // snapshots hold no bytes of pushes
+    if (!durable) world_.checker.Fail(absl::StrCat("N1: ", name(), " has not synced a push"));
+  }
+  if (const auto* applied = std::get_if<RoundApplied>(&message)) {
+    const bool durable = on_disk(
+        applied->job,
+        [&](const ps::LogRecord& record) {
+          const auto* commit = std::get_if<ps::CommittedRecord>(&record);
+          return commit != nullptr && commit->version >= applied->version;
+        },
+        [&](const auto& snapshot) { return snapshot->version >= applied->version; });
+    if (!durable) {
+      world_.checker.Fail(
+          absl::StrCat("N1: ", name(), " has not synced version ", applied->version));
+    }
+  }
 }
 
 void ServerNode::Push(ps::PushArrived event, PushAnswer answer) {
@@ -99,6 +150,7 @@ void ServerNode::Pull(ps::PullAsked event, PullAnswer answer) {
 void ServerNode::Carry(ps::Actions actions) {
   for (ps::AppendLog& append : actions.log) Append(std::move(append));
   for (ServerMessage& message : actions.to_coordinator) {
+    CheckDurable(message);
     SendUp(FromServer{name(), incarnation_, std::move(message)});
   }
   for (ps::AcknowledgePush& answer : actions.pushes) {
@@ -125,6 +177,9 @@ void ServerNode::Carry(ps::Actions actions) {
 }
 
 void ServerNode::Append(ps::AppendLog append) {
+  if (const auto* push = std::get_if<ps::PushedRecord>(&append.record)) {
+    world_.checker.Staged(name(), push->id, core_->version(append.job), fences_);
+  }
   JobDisk& disk = disk_[append.job];
   disk.log.insert_or_assign(append.sequence, std::move(append.record));
   if (world_.faulty() && world_.rng.Chance(world_.options.disk_full)) {

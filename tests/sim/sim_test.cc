@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 #include <iostream>
+#include <map>
+#include <string>
 
 #include "tests/sim/cluster.h"
 
@@ -10,12 +12,26 @@ namespace atl::sim {
 namespace {
 
 constexpr uint64_t kSeeds = 1000;
+constexpr double kSlowestStepSeconds = 0.1 * 2.5 * 1.2;  // see WorkerNode: slowness and jitter
+
+// What the histories must contain, or they prove nothing about it: words of the job's log.
+const char* const kWanted[] = {"goes on from its local checkpoint",
+                               "is evicted",
+                               "is dropped",
+                               "is not a number",
+                               "warms up again",
+                               "the grace time of"};
 
 TEST_CASE("1,000 seeded histories keep every promise") {
   int64_t rounds = 0, crashes = 0, events = 0, rejected = 0;
+  std::map<std::string, int64_t> seen;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const ClusterOptions options = RandomOptions(seed);
-    const Outcome outcome = Cluster(options).Run();
+    Cluster cluster(options);
+    cluster.world().print = [&](const std::string& line) {
+      for (const char* words : kWanted) seen[words] += line.find(words) != std::string::npos;
+    };
+    const Outcome outcome = cluster.Run();
     rounds += outcome.rounds;
     crashes += outcome.crashes;
     events += outcome.events;
@@ -26,8 +42,13 @@ TEST_CASE("1,000 seeded histories keep every promise") {
   }
   std::cout << kSeeds << " seeds, " << crashes << " crashes, " << rounds << " rounds, " << rejected
             << " rejections, " << events << " events\n";
+  for (const auto& [words, count] : seen) std::cout << "  " << count << " x \"" << words << "\"\n";
   REQUIRE(crashes > static_cast<int64_t>(kSeeds));
   REQUIRE(rounds > 5 * static_cast<int64_t>(kSeeds));
+  for (const char* words : kWanted) {
+    INFO(words);
+    REQUIRE(seen[words] >= 10);
+  }
 }
 
 TEST_CASE("a seed repeats its history exactly") {
@@ -48,6 +69,40 @@ TEST_CASE("without faults nothing is rejected, lost or late") {
   const Outcome outcome = Cluster(options).Run();
   REQUIRE(outcome.failure == "");
   REQUIRE(outcome.crashes == 0);
+}
+
+TEST_CASE("an island that is cut off delays the others by the grace time and no more") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    ClusterOptions options = RandomOptions(seed);
+    options.workers = 3;
+    options.faults_until = Duration(0);
+    options.network = NetworkFaults{};
+    options.spec.outer.wait_for_all = false;
+    options.spec.outer.balance_steps = true;
+    options.spec.schedule.train_tokens = 3000 * options.spec.data.sequence_length;
+    Cluster cluster(options);
+    World& world = cluster.world();
+    const Instant cut = Instant{} + std::chrono::seconds(25);
+    world.timeline.After(cut - Instant{}, [&] { world.network.Isolate("worker-0"); });
+    world.timeline.After(std::chrono::seconds(65), [&] { world.network.RejoinAll(); });
+    Instant last;
+    Duration longest{};  // between two versions
+    world.print = [&](const std::string& line) {
+      if (line.find(" is committed: ") == std::string::npos) return;
+      const Instant now = world.timeline.now();
+      // The first rounds wait for the islands to be ready.
+      if (last > cut - std::chrono::seconds(20)) longest = std::max(longest, now - last);
+      last = now;
+    };
+    INFO("seed " << seed << ": " << Describe(options));
+    REQUIRE(cluster.Run().failure == "");
+    REQUIRE(last > cut);
+    const double slowest_round =
+        kSlowestStepSeconds * static_cast<double>(options.spec.outer.steps_per_round);
+    const double transfers = 1;
+    INFO(Seconds(longest) << " s between two versions");
+    REQUIRE(Seconds(longest) < slowest_round + options.spec.outer.grace_seconds + transfers);
+  }
 }
 
 }  // namespace

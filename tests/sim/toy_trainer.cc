@@ -39,8 +39,8 @@ void ToyTrainer::Initialize(uint64_t seed) {
   theta_base = theta;
 }
 
-void ToyTrainer::Step(const std::vector<PositionRange>& ranges, double learning_rate) {
-  const float scale = static_cast<float>(0.01 + 0.001 * learning_rate);
+void ToyTrainer::Step(const std::vector<PositionRange>& ranges, double learning_rate, float scale) {
+  scale *= static_cast<float>(0.01 + 0.001 * learning_rate);
   for (const PositionRange& range : ranges) {
     for (int64_t position = range.begin; position < range.end; ++position) {
       Rng rng(static_cast<uint64_t>(position));

@@ -30,7 +30,8 @@ struct ToyTrainer {
   LayerValues theta, theta_base, theta_push, delta, pulled;
 
   void Initialize(uint64_t seed);
-  void Step(const std::vector<PositionRange>& ranges, double learning_rate);
+  // A step `scale` times as long as it should be.
+  void Step(const std::vector<PositionRange>& ranges, double learning_rate, float scale);
   void CaptureDelta(bool initial);
   void Replace();
   void Carry();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -92,12 +93,22 @@ void WorkerNode::Do(const worker::MakeInitialWeights&) {
 void WorkerNode::Do(const worker::TrainStep& action) {
   const double jitter = 0.8 + 0.4 * world_.rng.Uniform();
   const Duration took = FromSeconds(0.1 * slowness_ * jitter);
-  trainer_.Step(action.ranges, action.learning_rate);
+  const bool faulty = world_.faulty();
+  if (faulty && world_.rng.Chance(world_.options.step_fails)) {
+    return After(took, [this] { Deliver(worker::CommandFailed{"simulated: the step failed"}); });
+  }
+  if (faulty && world_.rng.Chance(world_.options.trainer_sick)) {
+    sick_until_ = world_.timeline.now() + world_.UpTo(seconds(20));
+  }
+  const bool sick = faulty && world_.timeline.now() < sick_until_;
+  trainer_.Step(action.ranges, action.learning_rate, sick ? 100 : 1);
   since_base_.insert(since_base_.end(), action.ranges.begin(), action.ranges.end());
   const int64_t tokens = Positions(action.ranges) * spec_.data.sequence_length;
   if (tokens == 0) world_.checker.Fail(absl::StrCat(name(), " trains on nothing"));
-  After(took, [this, tokens, took] {
-    Deliver(worker::StepDone{tokens, 1.0, Seconds(took), !transfers_.empty()});
+  const bool diverges = sick && world_.rng.Chance(0.1);
+  const double loss = diverges ? std::numeric_limits<double>::quiet_NaN() : 1.0;
+  After(took, [this, tokens, took, loss] {
+    Deliver(worker::StepDone{tokens, loss, Seconds(took), !transfers_.empty()});
   });
 }
 
@@ -244,9 +255,13 @@ void WorkerNode::PushShard(const worker::PushShards& action, const ShardPlacemen
   event.encoding = action.encoding;
   event.payload =
       Encode(std::span(layer).subspan(shard.begin, shard.elements), action.encoding, world_.pool);
-  world_.network.Send(name(), shard.server, [this, shard, event, answer] {
+  const auto deliver = [this, shard, event, answer] {
     if (ServerNode* node = world_.FindServer(shard.server)) node->Push(event, answer);
-  });
+  };
+  if (world_.faulty() && world_.rng.Chance(world_.options.ghost)) {
+    world_.timeline.After(world_.UpTo(seconds(30)), deliver);
+  }
+  world_.network.Send(name(), shard.server, deliver);
   After(kTransferTimeout, [finish] { finish(worker::PushStatus::kFailed, "timed out"); });
 }
 
