@@ -1,0 +1,103 @@
+"""Runs one job on real daemons of this machine and says how it went."""
+import dataclasses
+import datetime
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.insert(0, os.path.join(ROOT, "deploy", "local"))
+from cluster import Cluster, ClusterError  # noqa: E402
+from corpus import write_corpus  # noqa: E402
+
+COMMITTED = re.compile(r"^(\S+) .*: version \d+ is committed: (\d+) tokens so far", re.M)
+VALIDATED = re.compile(r"^\S+ .*: version (\d+): validation loss ([0-9.]+) nats a token", re.M)
+VERSION = re.compile(r": version (\d+) is committed: (\d+) tokens so far")
+END_STATES = ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
+
+
+@dataclasses.dataclass
+class Result:
+    """curve: (tokens, validation loss) pairs; commits: (seconds, tokens), one for each round."""
+    curve: list
+    commits: list
+
+    def final_loss(self):
+        return self.curve[-1][1]
+
+    def tokens_per_s(self, first=0.15, last=0.9):
+        """Committed tokens over time, between two rounds well inside the run."""
+        total = self.commits[-1][1]
+        inside = [c for c in self.commits if first * total <= c[1] <= last * total]
+        (begin_s, begin_tokens), (end_s, end_tokens) = inside[0], inside[-1]
+        return (end_tokens - begin_tokens) / (end_s - begin_s)
+
+
+def toml(spec):
+    """A job file: `spec` is a dict of tables."""
+    lines = [f'name = {json.dumps(spec["name"])}']
+    for table, fields in spec.items():
+        if table != "name":
+            lines += [f"[{table}]"] + [f"{key} = {json.dumps(value)}"
+                                       for key, value in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def merged(spec, changes):
+    return {key: {**value, **changes.get(key, {})} if isinstance(value, dict) else value
+            for key, value in spec.items()}
+
+
+def parse_log(log):
+    def seconds(stamp):
+        return datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    tokens = {0: 0, **{int(v): int(t) for v, t in VERSION.findall(log)}}
+    return Result([(tokens[int(v)], float(loss)) for v, loss in VALIDATED.findall(log)],
+                  [(seconds(stamp), int(t)) for stamp, t in COMMITTED.findall(log)])
+
+
+def wait_for_end(cluster, job, what):
+    shown, limit = None, time.monotonic() + 7200
+    while time.monotonic() < limit:
+        cluster.check_alive()
+        summary = cluster.json("show", job)["summary"]
+        if summary["validated_version"] != shown:
+            shown = summary["validated_version"]
+            print(f"   {what}: {int(summary['tokens_committed']):9,d} tokens, validation loss "
+                  f"{summary['validation_loss']:.4f}", file=sys.stderr, flush=True)
+        if summary["state"] in END_STATES:
+            if summary["state"] != "JOB_STATE_DONE":
+                raise ClusterError(f"{what}: {summary['reason']}; logs: {cluster.folder}")
+            return
+        time.sleep(0.5)
+    raise ClusterError(f"{what} did not end within two hours; logs: {cluster.folder}")
+
+
+def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None):
+    """Trains `spec` with one worker for each list of flags in worker_flags, and one server."""
+    folder = tempfile.mkdtemp(prefix="atoll-islands-")
+    write_corpus(os.path.join(folder, "corpus.txt"), corpus_bytes)
+    count = len(worker_flags)
+    spec = merged({"name": "islands", **spec},
+                  {"data": {"path": "corpus.txt"},
+                   "outer": {"min_islands": count, "max_islands": count}})
+    job_file = os.path.join(folder, "job.toml")
+    with open(job_file, "w", encoding="utf-8") as out:
+        out.write(toml(spec))
+    with Cluster(folder) as cluster:
+        cluster.coordinator()
+        cluster.server("ps1")
+        for i, flags in enumerate(worker_flags):
+            cluster.worker(f"w{i + 1}", *flags)
+        job = cluster.wait_until("the coordinator",
+                                 lambda: cluster.atoll("submit", job_file)[1].strip())
+        wait_for_end(cluster, job, what)
+        result = parse_log(cluster.atoll("logs", job)[1])
+        if export_to:
+            cluster.atoll("export", job, "--to", export_to)
+    shutil.rmtree(folder)
+    return result
