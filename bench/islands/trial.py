@@ -48,6 +48,7 @@ def toml(spec):
 
 
 def merged(spec, changes):
+    """A copy of the job `spec` with the fields of `changes`, table by table."""
     return {key: {**value, **changes.get(key, {})} if isinstance(value, dict) else value
             for key, value in spec.items()}
 
