@@ -92,11 +92,12 @@ TEST_CASE("With carry it trains on while the round is made, and that goes into t
   CHECK(story.Idle<AdoptPulled>());  // a step is going on
   story.Trains();
   story.Adopts(1, AdoptMode::kCarry);
-  story.Trains();
+  story.Leases(40);
+  story.TrainsSteps(4);  // a whole round after the adoption, whenever that was
   const PushRequest second = story.AsksToPush();
   CHECK(second.contribution.base_version == 1);
-  CHECK(second.consumed == Ranges{{8, 16}});
-  CHECK(second.inner_steps == 4);
+  CHECK(second.consumed == Ranges{{8, 22}});
+  CHECK(second.inner_steps == 7);
 }
 
 TEST_CASE("Carrying on is bounded") {

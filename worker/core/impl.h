@@ -179,6 +179,7 @@ class WorkerCore::Impl {
   bool reset_moments_ = false;  // at the next adoption
   bool diverged_ = false;       // the loss is not a number: wait for the next adoption
   Work local_;                  // since base_version_, or since the contribution in flight
+  int64_t carried_steps_ = 0;   // of local_: made before base_version_ was adopted
   std::optional<InFlight> in_flight_;
   std::optional<ContributionId> last_pushed_;
   std::vector<PositionRange> stepping_;  // the outstanding TrainStep's

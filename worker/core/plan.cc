@@ -171,7 +171,9 @@ bool WorkerCore::Impl::StartCapture() {
   const bool initial = order_->initialize && !adopted_ && initial_made_;
   if (!initial) {
     const bool used_up = exhausted_ && leases_.size() == 0 && local_.steps > 0;
-    if (!adopted_ || (local_.steps < round_steps() && !used_up)) return false;
+    const bool enough = local_.steps - carried_steps_ >= round_steps() ||
+                        local_.steps >= kMaxCarriedRounds * round_steps();
+    if (!adopted_ || (!enough && !used_up)) return false;
     if (last_pushed_ == NextContribution()) return false;
   }
   in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work()), false, now_, {}};

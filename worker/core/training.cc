@@ -78,6 +78,7 @@ void WorkerCore::Impl::On(const Adopted& event) {
     const int64_t sequences = Sequences(local_.consumed);
     const int64_t batch = spec().inner.batch_sequences;
     local_.steps = (sequences + batch - 1) / batch;
+    carried_steps_ = 0;
     local_.tokens = sequences * spec().data.sequence_length;
     Log(absl::StrCat("goes on from its checkpoint of version ", base_version_, " and ",
                      local_.steps, " steps"));
@@ -90,6 +91,7 @@ void WorkerCore::Impl::On(const Adopted& event) {
     leases_.PutBack(local_.consumed);
     local_ = Work();
   }
+  carried_steps_ = local_.steps;
   reset_moments_ = false;
   tokens_at_base_ = pulling_tokens_;
   pulled_ = false;
