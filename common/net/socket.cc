@@ -20,8 +20,8 @@ struct IntOption {
 
 // Every limit of libzmq 4.3 that matters here, with why. Its defaults trust the network.
 constexpr IntOption kTensorSocketLimits[] = {
-    // Messages waiting per connection. Credits keep honest peers far below; a peer that ignores
-    // them is held back by TCP after 32 x 4 MiB.
+    // Messages waiting per connection: few, so that chunks are copied on while still in the cache.
+    // TCP holds back whoever sends more, 8 x 4 MiB at the utmost.
     {ZMQ_RCVHWM, 8},
     // Headers and borrowed chunks, which cost no copy. Our own accounting bounds the bytes
     // (send_bytes_max); reaching this means a peer opened transfers without end.

@@ -52,7 +52,7 @@ struct TensorClientOptions {
   int connections_per_server = 1;  // transfers are spread over them; several help on long fat lines
   int64_t chunk_bytes = int64_t{1} << 20;      // of a payload frame; a multiple of 4
   int pull_window_chunks = 16;                 // that one pull may have on the way
-  int64_t send_bytes_max = int64_t{64} << 20;  // handed to libzmq and not yet sent
+  int64_t send_bytes_max = int64_t{64} << 20;  // with libzmq and not yet sent; 4 MiB a connection
   int transfers_max = 1024;                    // at a time; more are refused at once
 
   // 0: as fast as it goes. For tests that need a slow line: bytes per second of payload, in each

@@ -6,7 +6,8 @@
 // Memory is bounded whatever arrives: a push takes memory only after the handler has admitted it,
 // at most `assembly_bytes_max` bytes of pushes are unacknowledged at a time (later ones wait in a
 // bounded line, or are told to come again), a client sends only the chunks it was granted, and at
-// most `send_bytes_max` bytes, plus two chunks a client, are on their way out.
+// most `send_bytes_max` bytes, 4 MiB a client of them, plus two chunks a client, are on their way
+// out.
 
 #ifndef ATOLL_COMMON_NET_TENSOR_SERVER_H_
 #define ATOLL_COMMON_NET_TENSOR_SERVER_H_
