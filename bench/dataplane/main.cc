@@ -1,4 +1,5 @@
-// Push and pull goodput of tensor links, of raw TCP and of gRPC streams; the method is in README.md.
+// Push and pull goodput of tensor links, of raw TCP and of gRPC streams; the method is in
+// README.md.
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
