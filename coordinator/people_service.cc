@@ -21,7 +21,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 }
 
 absl::Status NoSuchJob(const JobId& job) {
-  return absl::NotFoundError(absl::StrCat("no job \"", job, "\": `atoll ls` names all jobs"));
+  return absl::NotFoundError(absl::StrCat("there is no job ", job, ": see atoll ls"));
 }
 
 bool Ended(v1::JobState state) {

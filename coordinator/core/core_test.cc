@@ -187,6 +187,18 @@ TEST_CASE("a server's fault ends the job with its reason") {
   CHECK(w.Order("a").job.empty());
 }
 
+TEST_CASE("a server's passing fault is what the job waits for, until the server takes writes again") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  w.Do("server ps-0 faults passing reason=disk-full");
+  CHECK(w.Job().summary.state == JobState::kRunning);
+  CHECK(Says(w.Job().summary.waiting_for, "; parameter server ps-0: disk-full"));
+  w.Contribute("a", 4);
+  w.Do("servers answer");
+  CHECK(w.Job().summary.version == 1);
+  CHECK_FALSE(Says(w.Job().summary.waiting_for, "disk-full"));
+}
+
 TEST_CASE("the last validation is given up after its time") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "tokens=40");

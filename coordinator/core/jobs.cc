@@ -207,9 +207,13 @@ std::string WaitingFor(const State& s, const Job& job) {
         return absl::StrCat("islands: ", needed, " are needed, ", job.occupied_islands(),
                             " have a worker");
       }
-      if (job.progress.state != JobState::kFinishing) return RoundReason(s, job);
-      return job.progress.validated_final ? "the parameter servers' last snapshots"
-                                          : "the last validation";
+      std::string reason = "the last validation";
+      if (job.progress.state != JobState::kFinishing) {
+        reason = RoundReason(s, job);
+      } else if (job.progress.validated_final) {
+        reason = "the parameter servers' last snapshots";
+      }
+      return reason + ServerTroubles(job);
     }
     default:
       return "";

@@ -165,6 +165,7 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   }
   const ContributionId id = ContributionOf(message.push);
   auto it = job->contributions.find(id);
+  link->trouble.clear();  // its log takes writes
   if (it != job->contributions.end() && !it->second.dropped) {
     job->staged[id].insert(shard);
     NoteStaged(*job, id);
@@ -214,6 +215,7 @@ void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
                                 message.version, ", which was never decided"));
   }
   link->version = message.version;
+  link->trouble.clear();
   link->again_at = s.now;
 }
 
@@ -324,6 +326,14 @@ std::string MissingServers(const State& s, const Job& job) {
                     member == nullptr ? "never seen" : member->reason, ")");
   }
   return missing;
+}
+
+std::string ServerTroubles(const Job& job) {
+  std::string text;
+  for (const auto& [server, link] : job.links) {
+    if (!link.trouble.empty()) absl::StrAppend(&text, "; ", link.trouble);
+  }
+  return text;
 }
 
 // -------------------------------------------------------------------------------------- room ----

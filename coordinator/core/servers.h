@@ -25,6 +25,8 @@ Instant NextServerRetry(const Job& job);
 bool AllServersKnown(const Job& job);
 // "" or the servers that are not there and why.
 std::string MissingServers(const State& s, const Job& job);
+// The servers' passing faults, each after "; ". Empty: none is known.
+std::string ServerTroubles(const Job& job);
 
 // Bytes free for the shards of a new job.
 int64_t FreeBytes(const State& s, const Member& server);

@@ -52,7 +52,7 @@ struct ServerLink {
   Version version = kNoVersion;
   Version snapshot_version = kNoVersion;
   Instant again_at{};   // when what it still owes is asked for again
-  std::string trouble;  // the last passing fault that it told
+  std::string trouble;  // a passing fault that it told, and that nothing shows to be over
 };
 
 struct Window {

@@ -146,8 +146,8 @@ def the_command_line(story):
     fails(2, "flurb", "flurb")
     fails(2, "JOB is required", "show")
     for command in ("show", "watch", "logs", "pause", "resume", "cancel"):
-        fails(1, "nosuch", command, "nosuch")
-    fails(1, "nosuch", "export", "nosuch", "--to", story.folder + "/none")
+        fails(1, "there is no job nosuch", command, "nosuch")
+    fails(1, "there is no job nosuch", "export", "nosuch", "--to", story.folder + "/none")
     fails(1, story.folder + "/none.toml", "submit", story.folder + "/none.toml")
     wrong = story.job_file("wrong", inner__batch_sequence=3)
     fails(1, "batch_sequences", "validate", wrong)

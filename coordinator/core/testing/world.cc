@@ -242,7 +242,7 @@ void World::DoServer(const Command& command) {
   } else if (command.Has("goes-silent")) {
     server.silent = true;
   } else if (command.Has("faults")) {
-    say(ServerFault{server.jobs.begin()->first, command.Text("reason")});
+    say(ServerFault{server.jobs.begin()->first, command.Text("reason"), command.Has("passing")});
   } else {
     ATOLL_CHECK(false, "unknown server command");
   }

@@ -2,7 +2,7 @@
 // are told to, in a language of one line per command. The unit tests and tests/scenarios speak it.
 //
 //   server ps-0 attaches [incarnation=N] [memory=BYTES] [empty]   with what its disk holds
-//   server ps-0 dies | goes-silent | faults reason=TEXT
+//   server ps-0 dies | goes-silent | faults [passing] reason=TEXT
 //   worker a attaches [incarnation=N] [checkpoint=VERSION consumed=0-8]
 //   worker a dies | goes-silent | leaves
 //   worker a prepared [digest=N] [sequences=N] | refuses reason=TEXT
