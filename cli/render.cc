@@ -159,8 +159,7 @@ std::string JobsTable(const v1::ListReply& reply) {
                Count(static_cast<double>(s.tokens_committed())),
                Count(static_cast<double>(s.tokens_budget())), Loss(s.train_loss()),
                Loss(s.validation_loss()), absl::StrCat(s.active_islands()), Count(s.tokens_per_s()),
-               TimeLeft(s),
-               s.waiting_for().empty() ? s.reason() : s.waiting_for()});
+               TimeLeft(s), s.waiting_for().empty() ? s.reason() : s.waiting_for()});
   }
   return table.empty() ? "no jobs; submit one with: atoll submit job.toml\n" : table.Text();
 }

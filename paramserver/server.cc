@@ -7,12 +7,12 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/logging.h"
+#include "common/version.h"
 
 namespace atl::ps {
 namespace {
 
 constexpr char kPart[] = "server";
-constexpr char kSoftwareVersion[] = "0.1.0";
 
 int64_t AssemblyBytes(int64_t memory_bytes) {
   return std::min<int64_t>(memory_bytes / 4, int64_t{1} << 30);

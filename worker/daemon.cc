@@ -14,6 +14,7 @@
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/net/attach_client.h"
+#include "common/version.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
 #include "worker/core/core.h"
@@ -25,7 +26,6 @@
 namespace atl::worker {
 namespace {
 
-constexpr char kSoftwareVersion[] = "0.1";
 constexpr size_t kEventsMax = 65536;
 constexpr Duration kFlush = std::chrono::seconds(2);
 

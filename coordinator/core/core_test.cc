@@ -404,7 +404,6 @@ TEST_CASE("old decisions are forgotten once every snapshot is past them") {
 TEST_CASE("a server ahead of the coordinator means that the coordinator's store is old") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
-  World older;
   w.Contribute("a", 4);
   w.Do("servers answer");
   // The same server, seen by a coordinator that knows the job only up to version 0.
