@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/channel.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -13,14 +14,23 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(15);
 
+// What to look at first, by what gRPC says.
+absl::string_view Remedy(const std::string& message) {
+  if (absl::StrContains(message, "andshake") || absl::StrContains(message, "SSL")) {
+    return "; do --tls-ca, --tls-cert and --tls-key fit the coordinator's, and does its "
+           "certificate name the host of --coordinator?";
+  }
+  return "; is it running, and is --coordinator right?";
+}
+
 absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
   if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::Status(code, absl::StrCat("no answer from the coordinator at ", address, " (",
-                                           status.error_message(),
-                                           "); is it running, and is --coordinator right?"));
+                                           status.error_message(), ")",
+                                           Remedy(status.error_message())));
   }
   return absl::Status(code, status.error_message());
 }

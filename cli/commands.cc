@@ -1,13 +1,17 @@
 #include "cli/commands.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <optional>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -18,6 +22,8 @@
 
 namespace atl::cli {
 namespace {
+
+constexpr auto kReconnectInterval = std::chrono::seconds(1);
 
 int Fail(const absl::Status& status) {
   std::cerr << "atoll: " << status.message() << "\n";
@@ -48,13 +54,54 @@ class Screen {
  public:
   void Draw(const std::string& text) {
     if (lines_ > 0) std::cout << "\x1b[" << lines_ << "A\x1b[J";
-    std::cout << text << std::flush;
-    lines_ = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+    winsize size{};
+    ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);  // all zero where it cannot say
+    const std::string shown = Clip(text, size.ws_col, size.ws_row - 1);
+    std::cout << shown << std::flush;
+    lines_ = static_cast<int>(std::count(shown.begin(), shown.end(), '\n'));
   }
 
  private:
   int lines_ = 0;
 };
+
+bool CoordinatorIsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsCancelled(status) ||
+         absl::IsDeadlineExceeded(status);
+}
+
+// Runs `follow(client, heard)`, which calls heard() with every answer of the coordinator. When the
+// coordinator goes away after it has answered once, tries again for global.reconnect_for.
+using Heard = std::function<void()>;
+absl::Status Follow(const Global& global, bool answered,
+                    const std::function<absl::Status(Client&, const Heard&)>& follow) {
+  std::optional<Instant> away_since;
+  const Heard heard = [&] {
+    answered = true;
+    if (away_since) std::cerr << "atoll: connected again\n";
+    away_since.reset();
+  };
+  for (;;) {
+    ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+    const absl::Status status = follow(*client, heard);
+    if (!CoordinatorIsAway(status) || !answered) return status;
+    const Instant now = SteadyNow();
+    if (!away_since) {
+      away_since = now;
+      std::cerr << "atoll: " << status.message() << "; trying again for "
+                << Seconds(atl::Seconds(global.reconnect_for)) << "\n";
+    } else if (now - *away_since > global.reconnect_for) {
+      return status;
+    }
+    std::this_thread::sleep_for(kReconnectInterval);
+  }
+}
+
+// A line of text every now and then is enough for a file.
+int WatchInterval(int asked_ms) {
+  if (asked_ms > 0) return asked_ms;
+  return isatty(STDOUT_FILENO) == 1 ? 500 : 5000;
+}
 
 int ExitCodeOf(const v1::JobSummary& summary) {
   if (summary.state() == v1::JOB_STATE_DONE) return 0;
@@ -63,25 +110,32 @@ int ExitCodeOf(const v1::JobSummary& summary) {
   return 1;
 }
 
-int WatchJob(const Global& global, Client& client, const std::string& job, int interval_ms) {
+// `submitted`: by us just now, so the coordinator has answered.
+int WatchJob(const Global& global, const std::string& job, int interval_ms, bool submitted) {
   const bool terminal = isatty(STDOUT_FILENO) == 1;
   Screen screen;
   v1::JobSummary last;
-  const absl::Status status = client.Watch(job, interval_ms, [&](const v1::Job& message) {
+  const auto draw = [&](const v1::Job& message) {
     last = message.summary();
     if (global.json) {
-      std::cout << Json(message) << std::flush;
+      std::cout << JsonLine(message) << std::flush;
     } else if (terminal) {
       screen.Draw(ProgressLines(message));
     } else {
       std::cout << ProgressLine(message) << std::flush;
     }
     return !Ended(last.state());
-  });
+  };
+  const absl::Status status =
+      Follow(global, submitted, [&](Client& client, const Heard& heard) -> absl::Status {
+        ATOLL_RETURN_IF_ERROR(client.Watch(job, interval_ms, [&](const v1::Job& message) {
+          heard();
+          return draw(message);
+        }));
+        if (Ended(last.state())) return absl::OkStatus();
+        return absl::UnavailableError("the coordinator ended the watch");
+      });
   if (!status.ok()) return Fail(status);
-  if (!Ended(last.state())) {
-    return Fail(absl::UnavailableError("the coordinator ended the watch; the job goes on"));
-  }
   return ExitCodeOf(last);
 }
 
@@ -107,7 +161,7 @@ int Submit(const Global& global, const std::string& path, bool watch) {
   const auto reply = (*client)->Submit(*request);
   if (!reply.ok()) return Fail(reply.status());
   std::cout << (global.json ? Json(*reply) : reply->job() + "\n") << std::flush;
-  return watch ? WatchJob(global, **client, reply->job(), 0) : 0;
+  return watch ? WatchJob(global, reply->job(), WatchInterval(0), true) : 0;
 }
 
 int List(const Global& global) {
@@ -122,22 +176,24 @@ int Show(const Global& global, const std::string& job, int decisions) {
 }
 
 int Watch(const Global& global, const std::string& job, int interval_ms) {
-  auto client = Client::Dial(global.tls, global.coordinator);
-  if (!client.ok()) return Fail(client.status());
-  const bool terminal = isatty(STDOUT_FILENO) == 1;
-  return WatchJob(global, **client, job, interval_ms > 0 ? interval_ms : (terminal ? 500 : 5000));
+  return WatchJob(global, job, WatchInterval(interval_ms), false);
 }
 
 int Logs(const Global& global, const std::string& job, bool follow) {
-  auto client = Client::Dial(global.tls, global.coordinator);
-  if (!client.ok()) return Fail(client.status());
   v1::LogsRequest request;
   request.set_job(job);
   request.set_follow(follow);
-  const absl::Status status = (*client)->Logs(request, [&](const v1::LogLine& line) {
-    std::cout << (global.json ? Json(line) : LogText(line)) << std::flush;
+  const auto print = [&](const v1::LogLine& line) {
+    request.set_after_sequence(line.sequence());  // where to go on if the coordinator goes away
+    std::cout << (global.json ? JsonLine(line) : LogText(line)) << std::flush;
     return true;
-  });
+  };
+  const absl::Status status =
+      Follow(global, false, [&](Client& client, const Heard& heard) -> absl::Status {
+        ATOLL_RETURN_IF_ERROR(client.List().status());  // there may be no line for long
+        if (follow) heard();
+        return client.Logs(request, print);
+      });
   return status.ok() ? 0 : Fail(status);
 }
 
@@ -165,19 +221,23 @@ int Status(const Global& global, bool watch) {
     return Print<v1::ClusterStatus>(
         global, [](Client& client) { return client.Status(); }, StatusText);
   }
-  auto client = Client::Dial(global.tls, global.coordinator);
-  if (!client.ok()) return Fail(client.status());
   const bool terminal = isatty(STDOUT_FILENO) == 1;
   Screen screen;
-  const absl::Status status = (*client)->WatchStatus(0, [&](const v1::ClusterStatus& message) {
+  const auto draw = [&](const v1::ClusterStatus& message) {
     if (global.json) {
-      std::cout << Json(message) << std::flush;
+      std::cout << JsonLine(message) << std::flush;
     } else if (terminal) {
       screen.Draw(StatusText(message));
     } else {
       std::cout << StatusText(message) << "\n" << std::flush;
     }
-    return true;
+  };
+  const absl::Status status = Follow(global, false, [&](Client& client, const Heard& heard) {
+    return client.WatchStatus(0, [&](const v1::ClusterStatus& message) {
+      heard();
+      draw(message);
+      return true;
+    });
   });
   return status.ok() ? 0 : Fail(status);
 }

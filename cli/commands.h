@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/net/tls.h"
+#include "common/time.h"
 
 namespace atl::cli {
 
@@ -15,6 +16,8 @@ struct Global {
   std::string coordinator = "127.0.0.1:7000";  // --coordinator or $ATOLL_COORDINATOR
   TlsOptions tls;
   bool json = false;
+  // Commands that follow something outlive a coordinator that is away for so long.
+  Duration reconnect_for = std::chrono::minutes(5);
 };
 
 // Checks the file here; with `ask`, also asks the coordinator whether it would take it.
@@ -27,7 +30,13 @@ int Logs(const Global& global, const std::string& job, bool follow);
 enum class Control { kPause, kResume, kCancel };
 int ControlJob(const Global& global, const std::string& job, Control control);
 int Status(const Global& global, bool watch);
-int Export(const Global& global, const std::string& job, const std::string& folder);
+// `curve_key_path`: the file of this end's secret key where parameter servers want one.
+int Export(const Global& global, const std::string& job, const std::string& folder,
+           const std::string& curve_key_path);
+
+// Makes the secret CURVE key of a worker, parameter server or exporting person and prints the
+// public one as a line for --curve-clients. Needs no coordinator.
+int Keygen(const Global& global, const std::string& path);
 
 struct GenerateFlags {
   std::string folder;

@@ -1,6 +1,12 @@
 #include "cli/job_file.h"
 
+#include <google/protobuf/descriptor.h>
+
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+
+#include "proto/job.pb.h"
 
 namespace atl::cli {
 namespace {
@@ -84,6 +90,49 @@ TEST_CASE("text that is not TOML says where") {
 TEST_CASE("a file that is missing says so") {
   REQUIRE(ReadJobFile("/nonexistent/job.toml").status().message() ==
           "/nonexistent/job.toml: cannot be read; is the path right?");
+}
+
+std::string Read(const std::string& path) {
+  std::ifstream file(path);
+  INFO(path);
+  REQUIRE(file);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// The keys of a section that `text` has at the beginning of lines.
+template <class Section>
+void CheckNames(const std::string& text, const std::string& before, const std::string& after) {
+  const auto& type = *Section::descriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    INFO(type.field(i)->full_name());
+    CHECK(text.find(before + type.field(i)->name() + after) != std::string::npos);
+  }
+}
+
+template <class... Sections>
+void CheckAllNames(const std::string& text, const std::string& before, const std::string& after) {
+  (CheckNames<Sections>(text, before, after), ...);
+}
+
+TEST_CASE("the example has every key and, but for the required ones, the defaults") {
+  const std::string text = Read("deploy/jobs/example.toml");
+  CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::ScheduleSpec>(
+      text, "\n", " = ");
+  const auto spec = ReadJobFile("deploy/jobs/example.toml");
+  REQUIRE(spec.status().message() == "");
+  JobSpec defaults;
+  defaults.name = spec->name;
+  defaults.model.hidden = spec->model.hidden;
+  defaults.model.layers = spec->model.layers;
+  defaults.model.heads = spec->model.heads;
+  defaults.data.path = spec->data.path;
+  defaults.schedule.train_tokens = spec->schedule.train_tokens;
+  CHECK(*spec == defaults);
+}
+
+TEST_CASE("the reference in README.md has every key") {
+  CheckAllNames<v1::ModelSpec, v1::DataSpec, v1::InnerSpec, v1::OuterSpec, v1::ScheduleSpec>(
+      Read("cli/README.md"), "`", "`");
 }
 
 }  // namespace

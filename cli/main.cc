@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   app.add_flag("--json", global.json, "print JSON on standard output");
   atl::AddTlsFlags(app, &global.tls);
 
-  std::string path, job, folder;
+  std::string path, job, folder, curve_key;
   bool ask = false, watch = false, follow = false;
   int decisions = 10, interval_ms = 0;
   GenerateFlags generate;
@@ -69,8 +69,13 @@ int main(int argc, char** argv) {
     return Status(global, watch);
   })->add_flag("--watch", watch, "again and again");
   CLI::App* exports = with_job(add("export", "write the model as a Hugging Face folder",
-                                   [&] { return Export(global, job, folder); }));
+                                   [&] { return Export(global, job, folder, curve_key); }));
   exports->add_option("--to", folder, "folder to make")->required();
+  exports->add_option("--curve-key", curve_key,
+                      "file with your secret CURVE key, made by `atoll keygen`");
+  add("keygen", "make a secret CURVE key; prints the public one", [&] {
+    return Keygen(global, path);
+  })->add_option("FILE", path, "file to make, for --curve-key")->required();
   AddGenerateFlags(*add("generate", "sample text from an exported byte-level model",
                         [&] { return Generate(global, generate); }),
                    &generate);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
@@ -37,7 +38,7 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
   ATOLL_ASSIGN_OR_RETURN(request.config, worker::ModelConfigOfJob(spec));
   for (const v1::ShardPlacement& shard : message.shards()) {
     request.shards.push_back({shard.shard(), shard.layer(), shard.begin(), shard.elements(),
-                              shard.server(), shard.endpoint()});
+                              shard.server(), shard.endpoint(), shard.public_key()});
   }
   const bool terminal = isatty(STDERR_FILENO) == 1;
   return worker::ExportModel(tensors, request, [&](double share) {
@@ -46,10 +47,11 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
 }
 
 absl::Status ExportModel(const Global& global, const std::string& job, const std::string& folder,
-                         Version* version) {
-  ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+                         const std::string& curve_key_path, Version* version) {
   TensorClientOptions options;
   options.security.allow_plaintext_beyond_loopback = global.tls.insecure;
+  ATOLL_ASSIGN_OR_RETURN(options.security.keys, ReadCurveKey(curve_key_path));
+  ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
   ATOLL_ASSIGN_OR_RETURN(const auto tensors, TensorClient::Create(options));
   absl::Status status;
   for (int attempt = 0; attempt < kExportTries; ++attempt) {
@@ -106,14 +108,27 @@ int Report(const absl::Status& status) {
 
 }  // namespace
 
-int Export(const Global& global, const std::string& job, const std::string& folder) {
+int Export(const Global& global, const std::string& job, const std::string& folder,
+           const std::string& curve_key_path) {
   Version version = kNoVersion;
-  const absl::Status status = ExportModel(global, job, folder, &version);
+  const absl::Status status = ExportModel(global, job, folder, curve_key_path, &version);
   if (!status.ok()) return Report(status);
   if (global.json) {
     std::cout << "{\"job\": \"" << job << "\", \"version\": " << version << "}\n";
   } else {
     std::cout << folder << ": " << job << " at version " << version << "\n";
+  }
+  return 0;
+}
+
+int Keygen(const Global& global, const std::string& path) {
+  const absl::StatusOr<KeyPair> keys = GenerateKeyPair();
+  if (!keys.ok()) return Report(keys.status());
+  if (const absl::Status status = WriteCurveKey(*keys, path); !status.ok()) return Report(status);
+  if (global.json) {
+    std::cout << "{\"public_key\": \"" << keys->public_key << "\"}\n";
+  } else {
+    std::cout << keys->public_key << "  " << std::filesystem::path(path).stem().string() << "\n";
   }
   return 0;
 }

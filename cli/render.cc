@@ -9,7 +9,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/check.h"
 
 namespace atl::cli {
 namespace {
@@ -30,9 +31,12 @@ double Done(const v1::JobSummary& s) {
 
 std::string TimeLeft(const v1::JobSummary& s) {
   if (Ended(s.state())) return "-";
-  const auto left = static_cast<double>(s.tokens_budget() - s.tokens_committed());
+  const auto left =
+      static_cast<double>(std::max<int64_t>(0, s.tokens_budget() - s.tokens_committed()));
   return s.tokens_per_s() > 0 ? Seconds(left / s.tokens_per_s()) : "-";
 }
+
+std::string VersionText(int64_t version) { return version < 0 ? "-" : absl::StrCat(version); }
 
 std::string WhyState(const v1::JobSummary& s) {
   std::string text = StateName(s.state());
@@ -74,6 +78,17 @@ void AppendDecisions(const v1::Job& job, int count, std::string* out) {
   if (!table.empty()) absl::StrAppend(out, "\nnewest decisions\n", table.Text());
 }
 
+std::string ToJson(const google::protobuf::Message& message, bool whitespace) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = whitespace;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
+  ATOLL_CHECK(status.ok(), status.ToString());  // only messages with Any fields can fail
+  return text;
+}
+
 }  // namespace
 
 std::string Table::Text() const {
@@ -98,17 +113,15 @@ std::string Table::Text() const {
 }
 
 std::string Json(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
-  if (!status.ok()) return absl::StrCat("{\"error\": \"", status.ToString(), "\"}\n");
-  return text;
+  return ToJson(message, true);
+}
+
+std::string JsonLine(const google::protobuf::Message& message) {
+  return ToJson(message, false) + "\n";
 }
 
 std::string StateName(v1::JobState state) {
+  if (!v1::JobState_IsValid(state)) return "unknown";  // of a newer coordinator
   return absl::AsciiStrToLower(v1::JobState_Name(state).substr(std::string("JOB_STATE_").size()));
 }
 
@@ -135,7 +148,7 @@ std::string Bytes(int64_t bytes) {
 
 std::string Seconds(double seconds) {
   if (!std::isfinite(seconds) || seconds > 1e9) return "-";
-  const auto s = static_cast<int64_t>(std::llround(seconds));
+  const auto s = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
   if (s < 60) return absl::StrCat(s, " s");
   if (s < 3600) return absl::StrCat(s / 60, " min ", s % 60, " s");
   return absl::StrCat(s / 3600, " h ", s % 3600 / 60, " min");
@@ -147,6 +160,7 @@ std::string Fixed(double value, int decimals) {
 }
 
 std::string Bar(double done, int width) {
+  if (!std::isfinite(done)) done = 0;
   const int filled = static_cast<int>(std::lround(std::clamp(done, 0.0, 1.0) * width));
   return absl::StrCat("[", std::string(filled, '#'), std::string(width - filled, '.'), "]");
 }
@@ -155,7 +169,7 @@ std::string JobsTable(const v1::ListReply& reply) {
   Table table({"job", "state", "version", "tokens", "of", "loss", "validation", "islands",
                "tokens/s", "left", "why"});
   for (const v1::JobSummary& s : reply.jobs()) {
-    table.Add({s.job(), StateName(s.state()), s.version() < 0 ? "-" : absl::StrCat(s.version()),
+    table.Add({s.job(), StateName(s.state()), VersionText(s.version()),
                Count(static_cast<double>(s.tokens_committed())),
                Count(static_cast<double>(s.tokens_budget())), Loss(s.train_loss()),
                Loss(s.validation_loss()), absl::StrCat(s.active_islands()), Count(s.tokens_per_s()),
@@ -168,11 +182,11 @@ std::string JobText(const v1::Job& job, int decisions) {
   const v1::JobSummary& s = job.summary();
   std::string out = absl::StrCat(s.job(), ": ", WhyState(s), "\n");
   absl::StrAppend(
-      &out, "  version ", s.version(), ", ", Count(static_cast<double>(s.tokens_committed())),
+      &out, "  version ", VersionText(s.version()), ", ", Count(static_cast<double>(s.tokens_committed())),
       " of ", Count(static_cast<double>(s.tokens_budget())), " tokens (", Fixed(100 * Done(s), 1),
       "%), ", Count(s.tokens_per_s()), " tokens/s, ", TimeLeft(s), " left\n");
   absl::StrAppend(&out, "  loss: training ", Loss(s.train_loss()), ", validation ",
-                  Loss(s.validation_loss()), " at version ", s.validated_version(), " (",
+                  Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()), " (",
                   Loss(s.first_validation_loss()), " at the start)\n");
   const v1::Ledger& ledger = job.ledger();
   absl::StrAppend(&out, "  data: ", ledger.committed(), " sequences in the model, ",
@@ -229,7 +243,7 @@ std::string ProgressLine(const v1::Job& job) {
   const v1::JobSummary& s = job.summary();
   int64_t step = 0;
   for (const v1::Island& i : job.islands()) step += i.progress().inner_step();
-  return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", s.version(), ", step ", step,
+  return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()), ", step ", step,
                       ", ", Fixed(100 * Done(s), 1), "%, loss ", Loss(s.train_loss()),
                       ", validation ", Loss(s.validation_loss()), ", ", Count(s.tokens_per_s()),
                       " tokens/s, ", s.active_islands(), " islands, ", TimeLeft(s), " left",
@@ -239,7 +253,7 @@ std::string ProgressLine(const v1::Job& job) {
 std::string ProgressLines(const v1::Job& job) {
   const v1::JobSummary& s = job.summary();
   std::string out = absl::StrCat(
-      s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ", s.version(), "  ",
+      s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ", VersionText(s.version()), "  ",
       Count(s.tokens_per_s()), " tokens/s  ", TimeLeft(s), " left\n  loss ", Loss(s.train_loss()),
       "  validation ", Loss(s.validation_loss()), "  ", WhyState(s), "\n");
   for (const v1::Island& i : job.islands()) {
@@ -248,6 +262,17 @@ std::string ProgressLines(const v1::Job& job) {
         absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s tokens/s  %s\n", i.island(),
                         i.worker(), i.progress().inner_step(), Loss(i.progress().train_loss()),
                         Count(i.progress().tokens_per_s()), i.attached() ? i.doing() : i.reason()));
+  }
+  return out;
+}
+
+std::string Clip(const std::string& text, int columns, int rows) {
+  std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  if (lines.back().empty()) lines.pop_back();
+  if (rows > 0 && static_cast<int>(lines.size()) > rows) lines.resize(rows);
+  std::string out;
+  for (const std::string& line : lines) {
+    absl::StrAppend(&out, columns > 0 ? line.substr(0, columns) : line, "\n");
   }
   return out;
 }

@@ -28,12 +28,13 @@ class Table {
 // protobuf's JSON form with the field names of the .proto files and every field present. 64-bit
 // integers are strings there, as that form prescribes.
 std::string Json(const google::protobuf::Message& message);
+std::string JsonLine(const google::protobuf::Message& message);  // the same on one line, for streams
 
 std::string StateName(v1::JobState state);      // "running"
 bool Ended(v1::JobState state);                 // done, failed or cancelled
 std::string Count(double value);                // 12.3k, 4.56M
 std::string Bytes(int64_t bytes);               // 1.5 MiB
-std::string Seconds(double seconds);            // 45 s, 3 min 20 s, 2 h 5 min
+std::string Seconds(double seconds);            // 45 s, 3 min 20 s, 2 h 5 min; "-" when unknown
 std::string Fixed(double value, int decimals);  // "-" when not finite
 std::string Bar(double done, int width);        // [#####.....], done in [0, 1]
 
@@ -45,6 +46,10 @@ std::string LogText(const v1::LogLine& line);
 // Progress of a job: several lines that replace each other on a terminal, or one line for a file.
 std::string ProgressLines(const v1::Job& job);
 std::string ProgressLine(const v1::Job& job);
+
+// The part of a text that a terminal of that size shows without wrapping or scrolling. Sizes that
+// are not positive limit nothing.
+std::string Clip(const std::string& text, int columns, int rows);
 
 }  // namespace atl::cli
 

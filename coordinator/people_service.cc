@@ -15,6 +15,8 @@ namespace {
 using google::protobuf::util::MessageDifferencer;
 
 constexpr int64_t kLogLinesAtOnce = 1000;
+constexpr Duration kLogPageInterval = std::chrono::milliseconds(20);
+constexpr Duration kLogInterval = std::chrono::milliseconds(200);
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -161,9 +163,11 @@ class PeopleService::Impl {
 
     grpc::ServerWriteReactor<v1::LogLine>* Logs(Context*, const v1::LogsRequest* request) override {
       auto after = std::make_shared<int64_t>(request->after_sequence());
+      auto quiet_until = std::make_shared<Instant>();
       return impl_->Watch<v1::LogLine>(
-          Interval(200, 200), [after, job = request->job(), follow = request->follow(),
-                               loop = impl_->loop_](Instant now, auto& stream) {
+          kLogPageInterval, [after, quiet_until, job = request->job(), follow = request->follow(),
+                             loop = impl_->loop_](Instant now, auto& stream) {
+            if (now < *quiet_until) return;
             const auto view = loop->core().Job(now, job);
             if (!job.empty() && !view) return stream.End(ToGrpc(NoSuchJob(job)));
             const auto lines = loop->store().ReadLog(job, *after, kLogLinesAtOnce);
@@ -172,6 +176,9 @@ class PeopleService::Impl {
               *after = line.event.sequence;
               stream.Send(LogLine(line), 2 * kLogLinesAtOnce);
             }
+            // The next page follows at once, until all that is kept has been sent.
+            if (lines->size() == kLogLinesAtOnce) return;
+            *quiet_until = now + kLogInterval;
             const bool ended = view && (view->summary.state == JobState::kDone ||
                                         view->summary.state == JobState::kFailed ||
                                         view->summary.state == JobState::kCancelled);

@@ -12,6 +12,7 @@
 #include "common/net/attach_client.h"
 #include "common/net/channel.h"
 #include "common/protocol/wire.h"
+#include "coordinator/store.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -198,6 +199,34 @@ TEST_CASE("a watcher sees the job until its end") {
   while (lines->Read(&line)) ++count;
   REQUIRE(lines->Finish().ok());
   REQUIRE(count > 0);
+}
+
+TEST_CASE("a log of many pages comes whole and in order") {
+  constexpr int kLines = 3500;
+  const std::string folder = FreshFolder();
+  {
+    auto store = Store::Open(folder).value();
+    std::vector<StoreWrite> writes;
+    for (int i = 1; i <= kLines; ++i) {
+      writes.push_back({EventRecord{i, "", Severity::kInfo, absl::StrCat("line ", i)}});
+    }
+    REQUIRE(store->Apply(writes, 1).ok());
+  }
+  Coordinator coordinator(folder);
+  v1::LogsRequest request;
+  SECTION("to its end") {}
+  SECTION("followed") { request.set_follow(true); }
+  Context context;
+  auto stream = coordinator.jobs->Logs(&context, request);
+  v1::LogLine line;
+  for (int i = 1; i <= kLines; ++i) {
+    REQUIRE(stream->Read(&line));
+    REQUIRE(line.text() == absl::StrCat("line ", i));
+  }
+  if (request.follow()) context.TryCancel();
+  while (stream->Read(&line)) {
+  }
+  REQUIRE(stream->Finish().ok() != request.follow());
 }
 
 TEST_CASE("a worker attaches, is seen, and a newer life of it takes its place") {

@@ -129,10 +129,10 @@ class Store::Impl {
 
   absl::StatusOr<std::vector<LogEntry>> ReadLog(const JobId& job, int64_t after, int64_t limit) {
     Statement select(db_, job.empty()
-                              ? "SELECT * FROM (SELECT * FROM log WHERE ?1='' AND sequence>?2 "
-                                "ORDER BY sequence DESC LIMIT ?3) ORDER BY sequence"
-                              : "SELECT * FROM (SELECT * FROM log WHERE job=?1 AND sequence>?2 "
-                                "ORDER BY sequence DESC LIMIT ?3) ORDER BY sequence");
+                              ? "SELECT * FROM log WHERE ?1='' AND sequence>?2 ORDER BY sequence "
+                                "LIMIT ?3"
+                              : "SELECT * FROM log WHERE job=?1 AND sequence>?2 ORDER BY sequence "
+                                "LIMIT ?3");
     select.Bind(absl::string_view(job)).Bind(after).Bind(limit);
     std::vector<LogEntry> lines;
     int result;

@@ -43,8 +43,8 @@ class Store {
   // is full.
   absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms);
 
-  // Lines of `job` (empty: all) with a sequence above `after`, oldest first, the last `limit` of
-  // them.
+  // Lines of `job` (empty: all) with a sequence above `after`, oldest first, at most `limit`: fewer
+  // than that only if there are no more.
   absl::StatusOr<std::vector<LogEntry>> ReadLog(const JobId& job, int64_t after, int64_t limit);
 
  private:

@@ -106,7 +106,8 @@ TEST_CASE("the log keeps lines by job with the wall time") {
   REQUIRE(lines[1].event == EventRecord{5, "a", Severity::kError, "three"});
   REQUIRE(lines[1].unix_time_ms == 1234);
   REQUIRE(store->ReadLog("", 1, 10).value().size() == 2);
-  REQUIRE(store->ReadLog("", 0, 1).value()[0].event.sequence == 5);
+  REQUIRE(store->ReadLog("", 0, 1).value()[0].event.sequence == 1);
+  REQUIRE(store->ReadLog("", 1, 1).value()[0].event.sequence == 2);
   REQUIRE(store->ReadAll().value().empty());
 }
 

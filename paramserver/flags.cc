@@ -6,13 +6,10 @@
 #include <limits>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/files.h"
 #include "common/logging.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
@@ -20,34 +17,14 @@
 namespace atl::ps {
 namespace {
 
-// The file's lines that are not empty and no comments.
-absl::StatusOr<std::vector<std::string>> ReadLines(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const auto bytes, RealFiles().Read(path, 1 << 20));
-  const absl::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  std::vector<std::string> lines;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    line = absl::StripAsciiWhitespace(line);
-    if (!line.empty() && line.front() != '#') lines.emplace_back(line);
-  }
-  return lines;
-}
-
 absl::Status ReadKeys(const std::string& key_path, const std::string& clients_path,
                       ServerSecurity* security) {
   if (key_path.empty() != clients_path.empty()) {
     return absl::InvalidArgumentError("--curve-key and --curve-clients go together");
   }
   if (key_path.empty()) return absl::OkStatus();
-  ATOLL_ASSIGN_OR_RETURN(const auto key, ReadLines(key_path));
-  if (key.size() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--curve-key ", key_path, ": ", key.size(),
-                                                   " lines; one secret key is expected"));
-  }
-  auto public_key = PublicKeyOf(key[0]);
-  if (!public_key.ok())
-    return Annotate(public_key.status(), absl::StrCat("--curve-key ", key_path));
-  security->keys = {*public_key, key[0]};
-  ATOLL_ASSIGN_OR_RETURN(security->allowed_client_keys, ReadLines(clients_path));
+  ATOLL_ASSIGN_OR_RETURN(security->keys, ReadCurveKey(key_path));
+  ATOLL_ASSIGN_OR_RETURN(security->allowed_client_keys, ReadCurveClients(clients_path));
   return absl::OkStatus();
 }
 
@@ -89,9 +66,10 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   app.add_option("--io-threads", options.io_threads, "of the tensor link")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
-  app.add_option("--curve-key", curve_key, "file with this server's secret CURVE key (Z85)");
+  app.add_option("--curve-key", curve_key, 
+                 "file with this server's secret CURVE key, made by `atoll keygen`");
   app.add_option("--curve-clients", curve_clients,
-                 "file with the public keys of workers that may connect, one a line");
+                 "file with the public keys of those who may push and pull, one a line");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   AddTlsFlags(app, &options.tls);
 

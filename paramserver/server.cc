@@ -55,7 +55,8 @@ absl::Status Daemon::Start() {
       std::make_unique<Storage>(&RealFiles(), options_.state_folder, recovered, log_options);
   core_ = std::make_unique<ServerCore>(
       ServerOptions{options_.name, incarnation, kSoftwareVersion, "",
-                    options_.memory_bytes - AssemblyBytes(options_.memory_bytes)},
+                    options_.memory_bytes - AssemblyBytes(options_.memory_bytes),
+                    options_.security.keys.public_key},
       std::move(recovered.jobs), &pool_);
   gate_ = core_->gate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -72,16 +71,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> NewTrainer(const DaemonOptions& options
 absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOptions& options) {
   TensorClientOptions client;
   client.security.allow_plaintext_beyond_loopback = options.tls.insecure;
-  if (!options.tensor_secret_key_file.empty()) {
-    std::string& secret = client.security.keys.secret_key;
-    std::ifstream(options.tensor_secret_key_file) >> secret;
-    absl::StatusOr<std::string> key = PublicKeyOf(secret);
-    if (!key.ok()) {
-      return Annotate(key.status(),
-                      absl::StrCat("--tensor-secret-key-file ", options.tensor_secret_key_file));
-    }
-    client.security.keys.public_key = *std::move(key);
-  }
+  ATOLL_ASSIGN_OR_RETURN(client.security.keys, ReadCurveKey(options.curve_key_path));
   return TensorClient::Create(std::move(client));
 }
 
@@ -114,8 +104,7 @@ class Daemon {
   Daemon(const DaemonOptions& options, EventLoop<Event>* loop, Trainer* trainer,
          CheckpointStore* store, TensorClient* tensors, Identity identity)
       : loop_(loop),
-        transfers_(tensors, options.paramserver_public_key,
-                   [loop](Event event) { loop->Post(std::move(event)); }),
+        transfers_(tensors, [loop](Event event) { loop->Post(std::move(event)); }),
         island_(trainer, store,
                 {options.emulate_slowdown, FromSeconds(options.emulate_step_ms / 1e3),
                  options.memory_bytes},

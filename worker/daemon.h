@@ -26,8 +26,7 @@ struct DaemonOptions {
   double emulate_slowdown = 1;
   double emulate_step_ms = 0;  // see IslandOptions
   TlsOptions tls;
-  std::string tensor_secret_key_file;  // Z85 text; empty: plaintext
-  std::string paramserver_public_key;  // Z85; of all parameter servers
+  std::string curve_key_path;  // secret key for tensor links (security.h); empty: plaintext
 };
 
 // Runs until SIGTERM, SIGINT or a final refusal. The process's exit code. An error says which

@@ -98,7 +98,7 @@ absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
     pull.job = request.job;
     pull.version = request.version;
     pull.shard = shard.shard;
-    client.Pull({shard.endpoint, ""}, pull, destination, request.shard_timeout,
+    client.Pull({shard.endpoint, shard.public_key}, pull, destination, request.shard_timeout,
                 [&arrivals, shard](PullResult result) { arrivals.Arrived(shard, result); });
   }
   ATOLL_RETURN_IF_ERROR(arrivals.Wait(progress, request.shards.size()));

@@ -22,10 +22,8 @@ int main(int argc, char** argv) {
                  "for tests: every step takes so many times as long");
   app.add_option("--emulate-step-ms", options.emulate_step_ms,
                  "for tests: every step lasts at least so long");
-  app.add_option("--tensor-secret-key-file", options.tensor_secret_key_file,
-                 "Z85 secret key of this worker's tensor links; empty: plaintext on loopback");
-  app.add_option("--paramserver-public-key", options.paramserver_public_key,
-                 "Z85 public key of the parameter servers");
+  app.add_option("--curve-key", options.curve_key_path,
+                 "file with this worker's secret CURVE key, made by `atoll keygen`");
   app.add_option("--log-level", log_level, "debug, info, warning or error");
   atl::AddTlsFlags(app, &options.tls);
   try {

@@ -1,12 +1,20 @@
 #include "common/net/security.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/files.h"
 
 namespace atl {
 namespace {
@@ -25,6 +33,29 @@ absl::Status CheckKeys(const KeyPair& keys) {
   if (*public_key == keys.public_key) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the public key is not that of the secret key; make a new pair of keys");
+}
+
+// The first word of every line that is no comment. Keys may begin with '#', and have no spaces.
+absl::StatusOr<std::vector<std::string>> ReadKeys(absl::string_view flag, const std::string& path) {
+  const std::string where = absl::StrCat(flag, " ", path);
+  const auto bytes = RealFiles().Read(path, 1 << 20);
+  if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": cannot be read"));
+  const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+  std::vector<std::string> keys;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty() || line == "#" || absl::StartsWith(line, "# ")) continue;
+    const absl::string_view key = line.substr(0, line.find_first_of(" \t"));
+    if (!IsKey(key)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ":", number, ": does not begin with a Z85 key of 40 letters; "
+                       "`atoll keygen` makes keys"));
+    }
+    keys.emplace_back(key);
+  }
+  return keys;
 }
 
 absl::Status CheckPlaintext(absl::string_view endpoint, bool allowed) {
@@ -52,6 +83,44 @@ absl::StatusOr<std::string> PublicKeyOf(absl::string_view secret_key) {
     return absl::InvalidArgumentError("the secret key is not a Z85 key of 40 letters");
   }
   return std::string(public_key.data());
+}
+
+absl::StatusOr<KeyPair> ReadCurveKey(const std::string& path) {
+  if (path.empty()) return KeyPair{};
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--curve-key ", path, ": everybody can read it; chmod 600 ", path));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const auto keys, ReadKeys("--curve-key", path));
+  if (keys.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--curve-key ", path, ": has ", keys.size(),
+                                                   " keys; one secret key is expected"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string public_key, PublicKeyOf(keys[0]));
+  return KeyPair{public_key, keys[0]};
+}
+
+absl::StatusOr<std::vector<std::string>> ReadCurveClients(const std::string& path) {
+  return ReadKeys("--curve-clients", path);
+}
+
+absl::Status WriteCurveKey(const KeyPair& keys, const std::string& path) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": cannot be made: ", std::strerror(errno),
+                     errno == EEXIST ? "; remove it first if its key is not in use" : ""));
+  }
+  const std::string text = absl::StrCat("# Secret CURVE key of Atoll. The public key is ",
+                                        keys.public_key, "\n", keys.secret_key, "\n");
+  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                       fsync(file) == 0;
+  const int error = errno;
+  close(file);
+  if (written) return absl::OkStatus();
+  unlink(path.c_str());
+  return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(error)));
 }
 
 bool IsLoopback(absl::string_view endpoint) {
@@ -91,6 +160,12 @@ absl::Status CheckSecurity(const ClientSecurity& security, absl::string_view end
   if (!IsKey(server_key)) {
     return absl::InvalidArgumentError(
         absl::StrCat(endpoint, ": server key \"", server_key, "\" is not a Z85 key of 40 letters"));
+  }
+  if (security.keys.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(endpoint, ": the server takes only clients with a key and we have none; make "
+                               "one with `atoll keygen`, add its public key to the server's "
+                               "--curve-clients and give it here as --curve-key"));
   }
   return Annotate(CheckKeys(security.keys), absl::StrCat(endpoint, ": our own keys"));
 }

@@ -26,6 +26,19 @@ absl::StatusOr<KeyPair> GenerateKeyPair();
 // The public key that belongs to a secret key; an error when it is not a Z85 key.
 absl::StatusOr<std::string> PublicKeyOf(absl::string_view secret_key);
 
+// ---- Files, as `atoll keygen` makes them; the same format for all. A line that begins with "# " is
+// a comment; any other begins with a key, and what follows it on the line says whose it is.
+
+// The pair of the one secret key in the file; an empty pair for an empty path. A file that
+// everybody can read is refused. Messages begin with "--curve-key PATH".
+absl::StatusOr<KeyPair> ReadCurveKey(const std::string& path);
+
+// The public keys in the file. Messages begin with "--curve-clients PATH" and name the line.
+absl::StatusOr<std::vector<std::string>> ReadCurveClients(const std::string& path);
+
+// Writes a file that ReadCurveKey reads and only its owner may. A file that exists is left alone.
+absl::Status WriteCurveKey(const KeyPair& keys, const std::string& path);
+
 struct ServerSecurity {
   KeyPair keys;                                  // empty: plaintext
   std::vector<std::string> allowed_client_keys;  // public keys; with keys, nobody else gets in

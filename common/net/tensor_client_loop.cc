@@ -186,7 +186,7 @@ void TensorClient::Impl::ReadMonitor(Connection& connection) {
           Transfer& transfer = *(it++)->second;
           if (transfer.connection != &connection) continue;
           End(transfer, absl::UnauthenticatedError("the server does not know our key; add our "
-                                                   "public key to its list of clients"));
+                                                   "public key to its --curve-clients"));
         }
         break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:

@@ -56,6 +56,9 @@ struct ShardPlacement {
   int64_t elements = 0;
   NodeId server;         // parameter server that holds it
   std::string endpoint;  // where that server's tensor link listens, "tcp://host:port"
+  // Of that link, CURVE, Z85; empty: plaintext. Whoever pushes and pulls trusts the coordinator,
+  // to which it speaks by TLS, to name the server that it means.
+  std::string public_key;
 
   bool operator==(const ShardPlacement&) const = default;
 };
@@ -264,6 +267,7 @@ struct ServerHello {
   std::string endpoint;      // its tensor link, as workers reach it
   int64_t memory_bytes = 0;  // it may use, for parameters, momentum and staged deltas
   std::vector<HeldJob> jobs;
+  std::string public_key;  // of its tensor link; empty: plaintext
 };
 
 struct ServerHeartbeat {

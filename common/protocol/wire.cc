@@ -192,6 +192,7 @@ void Fields(V& v, Plain<V, ServerHello>& s, v1::ServerHello& m) {
   ATOLL_WIRE_COPY(endpoint);
   ATOLL_WIRE_COUNT(memory_bytes);
   ATOLL_WIRE_MESSAGES(jobs, 4096);
+  ATOLL_WIRE_COPY(public_key);
 }
 
 template <class V>

@@ -107,6 +107,7 @@ void Fields(V& v, Plain<V, ShardPlacement>& s, v1::ShardPlacement& m) {
   ATOLL_WIRE_INT(elements, 0, kMaxElements);
   ATOLL_WIRE_COPY(server);
   ATOLL_WIRE_COPY(endpoint);
+  ATOLL_WIRE_COPY(public_key);
 }
 
 template <class V>

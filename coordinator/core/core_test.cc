@@ -422,6 +422,14 @@ TEST_CASE("a server ahead of the coordinator means that the coordinator's store 
   CHECK(Says(core.Job(w.now(), "lm-1")->summary.reason, "ahead of the newest decided version 0"));
 }
 
+TEST_CASE("a server that comes back with another key is placed with that one") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  CHECK(w.Job("lm-1").shards[0].public_key.empty());
+  w.Do("server ps-0 comes key=new-key");
+  for (const ShardPlacement& shard : w.Job("lm-1").shards) CHECK(shard.public_key == "new-key");
+}
+
 TEST_CASE("a damaged store is an error, not a crash") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");

@@ -115,6 +115,7 @@ absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
     }
     shard.server = servers[best].name;
     shard.endpoint = servers[best].endpoint;
+    shard.public_key = servers[best].public_key;
     held[best] += shard.elements;
   }
   Placement placement;

@@ -36,6 +36,7 @@ struct PlacementServer {
   NodeId name;
   std::string endpoint;
   int64_t free_bytes = 0;
+  std::string public_key;
 };
 
 struct Placement {

@@ -64,7 +64,7 @@ bool Place(State& s, Job& job, const JobFacts& facts) {
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached) continue;
-    servers.push_back({key.second, member.endpoint, FreeBytes(s, member)});
+    servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key});
   }
   auto placement = PlaceShards(*std::move(shards), servers, BytesPerElement(Encoding::kFloat32));
   if (!placement.ok()) {

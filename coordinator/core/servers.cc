@@ -106,8 +106,10 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
   }
   TakeStaged(s, job, name, held, fresh);
   for (ShardPlacement& shard : job.record.shards) {
-    if (shard.server != name || shard.endpoint == server.endpoint) continue;
+    if (shard.server != name) continue;
+    if (shard.endpoint == server.endpoint && shard.public_key == server.public_key) continue;
     shard.endpoint = server.endpoint;
+    shard.public_key = server.public_key;
     job.dirty.record = true;
     ++job.placement_revision;
   }
@@ -117,6 +119,7 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
 
 void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh) {
   server.endpoint = CleanText(message.endpoint, 256);
+  server.public_key = CleanText(message.public_key, 64);
   server.memory_bytes = message.memory_bytes;
   for (auto& [number, job] : s.jobs) {
     if (!job.links.contains(server.record.name)) continue;

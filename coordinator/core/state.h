@@ -40,6 +40,7 @@ struct Member {
   std::map<JobId, Instant> stop_sent;    // of ended jobs that it still speaks of
   // Parameter servers.
   std::string endpoint;
+  std::string public_key;  // of its tensor link; empty: plaintext
   int64_t memory_bytes = 0;
   ServerHeartbeat load;
 };

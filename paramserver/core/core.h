@@ -163,6 +163,7 @@ struct ServerOptions {
   // For parameters, momentum and staged deltas together. Copies made for readers come on top: at
   // most as much again as the parameters' own bytes, twice that while a snapshot is written.
   int64_t memory_bytes = 0;
+  std::string public_key;  // of the tensor link; empty: plaintext
 };
 
 class ServerCore {

@@ -26,8 +26,8 @@ std::string About(const ShardPlacement& shard, absl::string_view reason) {
 
 }  // namespace
 
-Transfers::Transfers(TensorClient* client, std::string server_key, std::function<void(Event)> post)
-    : client_(client), server_key_(std::move(server_key)), post_(std::move(post)) {}
+Transfers::Transfers(TensorClient* client, std::function<void(Event)> post)
+    : client_(client), post_(std::move(post)) {}
 
 Transfers::~Transfers() { CancelAll(); }
 
@@ -77,7 +77,7 @@ void Transfers::StartMore(Batches::iterator batch) {
 void Transfers::StartShard(Batches::iterator batch, size_t index) {
   const ShardPlacement& shard =
       batch->is_pull ? batch->pull.shards[index] : batch->push.shards[index];
-  const ServerAddress server{shard.endpoint, server_key_};
+  const ServerAddress server{shard.endpoint, shard.public_key};
   const auto count = static_cast<size_t>(shard.elements);
   const bool fits = Fits(batch->is_pull ? *batch->into : *batch->delta, shard);
   if (batch->is_pull) {

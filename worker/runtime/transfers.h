@@ -24,9 +24,8 @@ namespace atl::worker {
 
 class Transfers {
  public:
-  // `server_key` is the parameter servers' public key, empty for plaintext. `post` must not wait
-  // for the event loop's thread. The client outlives this.
-  Transfers(TensorClient* client, std::string server_key, std::function<void(Event)> post);
+  // `post` must not wait for the event loop's thread. The client outlives this.
+  Transfers(TensorClient* client, std::function<void(Event)> post);
   ~Transfers();  // CancelAll
 
   // Shards that do not lie within the buffers fail. Nothing else touches `into` before its event.
@@ -64,7 +63,6 @@ class Transfers {
   void AfterShard(Batches::iterator batch, size_t index);
 
   TensorClient* const client_;
-  const std::string server_key_;
   const std::function<void(Event)> post_;
 
   mutable std::mutex mutex_;

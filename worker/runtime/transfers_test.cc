@@ -14,7 +14,7 @@ namespace {
 
 class Line {
  public:
-  Line() : transfers(link.client.get(), "", [this](Event e) { Post(std::move(e)); }) {
+  Line() : transfers(link.client.get(), [this](Event e) { Post(std::move(e)); }) {
     for (int i = 0; i < 10; ++i) {
       shards.push_back({i, i / 5, (i % 5) * 100, 100, "ps1", link.address.endpoint});
       link.handler.Hold(i, std::make_shared<std::vector<float>>(100, static_cast<float>(i)), 7);

@@ -230,6 +230,7 @@ void World::DoServer(const Command& command) {
     if (command.Has("empty")) server.jobs.clear();
     ServerHello hello;
     hello.endpoint = absl::StrCat("tcp://", name, ":1");
+    hello.public_key = command.Text("key");
     hello.memory_bytes = command.Int("memory", 1'000'000);
     for (const auto& [id, job] : server.jobs) {
       hello.jobs.push_back({id, job.version, job.snapshot, {job.staged.begin(), job.staged.end()}});

@@ -1,0 +1,153 @@
+#include "cli/render.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <google/protobuf/util/message_differencer.h>
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+namespace atl::cli {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+v1::Job RunningJob() {
+  v1::Job job;
+  v1::JobSummary& s = *job.mutable_summary();
+  s.set_job("lm-1");
+  s.set_state(v1::JOB_STATE_RUNNING);
+  s.set_version(3);
+  s.set_tokens_committed(250'000);
+  s.set_tokens_budget(1'000'000);
+  s.set_tokens_per_s(5000);
+  s.set_train_loss(2.5);
+  s.set_validation_loss(2.75);
+  s.set_validated_version(2);
+  s.set_first_validation_loss(5.5);
+  s.set_active_islands(2);
+  v1::Island& island = *job.add_islands();
+  island.set_worker("w1");
+  island.set_attached(true);
+  island.set_doing("training");
+  island.mutable_progress()->set_inner_step(120);
+  island.mutable_progress()->set_train_loss(2.5);
+  return job;
+}
+
+TEST_CASE("columns are as wide as their widest cell and numbers end together") {
+  Table table({"job", "tokens"});
+  REQUIRE(table.empty());
+  table.Add({"a", "7"});
+  table.Add({"long-name", "1234567"});
+  REQUIRE(table.Text() ==
+          "job         tokens\n"
+          "a                7\n"
+          "long-name  1234567\n");
+}
+
+TEST_CASE("numbers are for people, and what is no number is a dash") {
+  CHECK(Count(0) == "0");
+  CHECK(Count(kNan) == "0");
+  CHECK(Count(999) == "999");
+  CHECK(Count(12'340) == "12.3k");
+  CHECK(Count(4.56e6) == "4.56M");
+  CHECK(Bytes(1023) == "1023 B");
+  CHECK(Bytes(1536) == "1.5 KiB");
+  CHECK(Bytes(int64_t{5} << 30) == "5.00 GiB");
+  CHECK(Seconds(45) == "45 s");
+  CHECK(Seconds(200) == "3 min 20 s");
+  CHECK(Seconds(7500) == "2 h 5 min");
+  CHECK(Seconds(-3) == "0 s");
+  CHECK(Seconds(kNan) == "-");
+  CHECK(Fixed(kNan, 3) == "-");
+  CHECK(Fixed(1.0 / 3, 3) == "0.333");
+  CHECK(Bar(0.5, 10) == "[#####.....]");
+  CHECK(Bar(kNan, 4) == "[....]");
+  CHECK(Bar(7, 4) == "[####]");
+}
+
+TEST_CASE("a state that this program does not know is no crash") {
+  CHECK(StateName(v1::JOB_STATE_RUNNING) == "running");
+  CHECK(StateName(static_cast<v1::JobState>(99)) == "unknown");
+  CHECK_FALSE(Ended(static_cast<v1::JobState>(99)));
+}
+
+TEST_CASE("one line of progress says step, loss, speed and time left") {
+  REQUIRE(ProgressLine(RunningJob()) ==
+          "lm-1: running, round 3, step 120, 25.0%, loss 2.5000, validation 2.7500, 5k tokens/s, "
+          "2 islands, 2 min 30 s left\n");
+}
+
+TEST_CASE("progress of a job that has nothing to show yet has dashes") {
+  v1::Job job;
+  job.mutable_summary()->set_job("lm-1");
+  job.mutable_summary()->set_state(v1::JOB_STATE_QUEUED);
+  job.mutable_summary()->set_version(-1);
+  job.mutable_summary()->set_waiting_for("a worker");
+  REQUIRE(ProgressLine(job) ==
+          "lm-1: queued, round -, step 0, 0.0%, loss -, validation -, 0 tokens/s, 0 islands, - "
+          "left; waiting for a worker\n");
+}
+
+TEST_CASE("a loss that has become NaN shows as a dash everywhere") {
+  v1::Job job = RunningJob();
+  job.mutable_summary()->set_train_loss(kNan);
+  job.mutable_summary()->set_tokens_per_s(kNan);
+  job.mutable_islands(0)->mutable_progress()->set_train_loss(kNan);
+  for (const std::string& text : {ProgressLine(job), ProgressLines(job), JobText(job, 3)}) {
+    INFO(text);
+    CHECK(text.find("loss -") != std::string::npos);
+    CHECK(text.find("nan") == std::string::npos);
+  }
+}
+
+TEST_CASE("JSON reads back as the same message, on many lines or on one") {
+  v1::Job job = RunningJob();
+  job.mutable_islands(0)->set_doing("waits for \"version 4\"\nor so");
+  job.add_decisions()->set_norm(std::numeric_limits<double>::infinity());
+  for (const std::string& text : {Json(job), JsonLine(job)}) {
+    v1::Job back;
+    REQUIRE(google::protobuf::util::JsonStringToMessage(text, &back).ok());
+    REQUIRE(google::protobuf::util::MessageDifferencer::Equals(back, job));
+  }
+  const std::string line = JsonLine(job);
+  REQUIRE(line.find('\n') == line.size() - 1);
+  // Fields that are zero are there too, under the names of the .proto files.
+  REQUIRE(line.find("\"placement_max_over_mean\":0") != std::string::npos);
+}
+
+TEST_CASE("a job in full: rejected contributions stand out with their reason") {
+  v1::Job job = RunningJob();
+  v1::Decision& decision = *job.add_decisions();
+  decision.set_version(3);
+  v1::Participant& p = *decision.add_participants();
+  p.set_island(1);
+  p.set_norm(-1);
+  p.set_reason("its delta is not finite");
+  const std::string text = JobText(job, 10);
+  CHECK(text.find("REJECTED  its delta is not finite") != std::string::npos);
+  CHECK(text.find("(5.5000 at the start)") != std::string::npos);
+  CHECK(JobText(job, 0).find("REJECTED") == std::string::npos);
+}
+
+TEST_CASE("an empty cluster and no jobs say so") {
+  CHECK(JobsTable({}) == "no jobs; submit one with: atoll submit job.toml\n");
+  CHECK(StatusText({}).find("no members\n") != std::string::npos);
+}
+
+TEST_CASE("a log line has its time in UTC") {
+  v1::LogLine line;
+  line.set_unix_ms(1'000'000'000'123);
+  line.set_severity("warning");
+  line.set_job("lm-1");
+  line.set_text("w1 is evicted: silent");
+  CHECK(LogText(line) == "2001-09-09T01:46:40.123Z warning lm-1: w1 is evicted: silent\n");
+}
+
+TEST_CASE("a small terminal sees what fits, without wrapping or scrolling") {
+  CHECK(Clip("12345\n12\n1\n", 3, 2) == "123\n12\n");
+  CHECK(Clip("12345\n12\n", 0, 0) == "12345\n12\n");
+}
+
+}  // namespace
+}  // namespace atl::cli

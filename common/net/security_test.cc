@@ -1,0 +1,62 @@
+#include "common/net/security.h"
+
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/match.h"
+
+namespace atl {
+namespace {
+
+bool Says(const absl::Status& status, absl::string_view text) {
+  INFO(status.ToString());
+  const bool says = absl::StrContains(status.message(), text);
+  CHECK(says);
+  return says;
+}
+
+std::string FreshPath() {
+  std::string folder = absl::StrCat(std::getenv("TEST_TMPDIR"), "/keys-XXXXXX");
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  return folder + "/key";
+}
+
+TEST_CASE("a key file is for its owner only and gives the pair back") {
+  const std::string path = FreshPath();
+  const KeyPair keys = GenerateKeyPair().value();
+  REQUIRE(WriteCurveKey(keys, path).ok());
+  struct stat info {};
+  REQUIRE(stat(path.c_str(), &info) == 0);
+  REQUIRE((info.st_mode & 0777) == 0600);
+  REQUIRE(ReadCurveKey(path)->secret_key == keys.secret_key);
+  REQUIRE(ReadCurveKey(path)->public_key == keys.public_key);
+  REQUIRE(ReadCurveKey("")->empty());
+  REQUIRE(Says(WriteCurveKey(keys, path), "File exists; remove it first"));
+
+  REQUIRE(chmod(path.c_str(), 0644) == 0);
+  REQUIRE(Says(ReadCurveKey(path).status(), "everybody can read it; chmod 600"));
+  REQUIRE(Says(ReadCurveKey(path + "x").status(), "cannot be read"));
+}
+
+TEST_CASE("a list of clients has a key a line; a key may begin like a comment") {
+  const std::string path = FreshPath();
+  std::string key;  // Z85 has '#'
+  while (key.substr(0, 1) != "#") key = GenerateKeyPair()->public_key;
+  std::ofstream(path) << "# who may push\n\n" << key << "  worker-1\n";
+  REQUIRE(ReadCurveClients(path).value() == std::vector<std::string>{key});
+  std::ofstream(path) << "#\nworker-1 " << key << "\n";
+  REQUIRE(Says(ReadCurveClients(path).status(), ":2: does not begin with a Z85 key"));
+}
+
+TEST_CASE("a server that wants keys and a client without any: the message says how to get one") {
+  const std::string server = GenerateKeyPair()->public_key;
+  REQUIRE(Says(CheckSecurity(ClientSecurity{}, "tcp://10.0.0.1:1", server), "`atoll keygen`"));
+  REQUIRE(CheckSecurity(ClientSecurity{.keys = GenerateKeyPair().value()}, "tcp://10.0.0.1:1", server)
+              .ok());
+}
+
+}  // namespace
+}  // namespace atl

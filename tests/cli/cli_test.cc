@@ -1,0 +1,173 @@
+// What a person sees of the `atoll` command: its outputs and exit codes.
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "tests/cli/command.h"
+#include "tests/cli/coordinator.h"
+
+namespace atl {
+namespace {
+
+constexpr char kJob[] = R"(name = "tiny"
+[model]
+hidden = 64
+layers = 2
+heads = 4
+[data]
+path = "corpus.txt"
+[schedule]
+train_tokens = 1_000_000
+)";
+
+struct Outcome {
+  int code = -1;
+  std::string out, errors;
+};
+
+// A coordinator, and somebody at a terminal of it.
+struct Desk {
+  std::vector<std::string> With(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "cli/atoll");
+    arguments.push_back("--coordinator=" + address);
+    return arguments;
+  }
+  Outcome Run(std::vector<std::string> arguments) {
+    Command command(With(std::move(arguments)), folder);
+    const int code = command.Wait();
+    return {code, command.rest(), command.errors()};
+  }
+  std::string Write(const std::string& name, const std::string& text) {
+    std::ofstream(folder + "/" + name) << text;
+    return folder + "/" + name;
+  }
+  void Restart() {
+    const int port = coordinator->port();
+    coordinator.reset();
+    coordinator.emplace(state, TlsOptions{}, port);
+  }
+
+  const std::string folder = FreshFolder();
+  const std::string state = FreshFolder();
+  std::optional<TestCoordinator> coordinator{std::in_place, state};
+  const std::string address = coordinator->address();
+};
+
+TEST_CASE("a job's life on the command line: submitted, listed, held, ended") {
+  Desk desk;
+  CHECK(desk.Run({"ls"}).out == "no jobs; submit one with: atoll submit job.toml\n");
+  const Outcome submitted = desk.Run({"submit", desk.Write("job.toml", kJob)});
+  CHECK(submitted.out == "tiny-1\n");
+  CHECK(submitted.errors.empty());
+  CHECK(submitted.code == 0);
+
+  const Outcome list = desk.Run({"ls"});
+  CHECK(absl::StartsWith(list.out, "job     state "));
+  CHECK(absl::StrContains(list.out, "\ntiny-1  queued "));
+  CHECK(absl::StartsWith(desk.Run({"show", "tiny-1"}).out, "tiny-1: queued"));
+  const Outcome paused = desk.Run({"pause", "tiny-1"});
+  CHECK(paused.code == 1);
+  CHECK(paused.out.empty());
+  CHECK(paused.errors == "atoll: job tiny-1 is queued: only a running job can be paused\n");
+  CHECK(absl::StartsWith(desk.Run({"cancel", "tiny-1"}).out, "tiny-1: cancelled: "));
+
+  const Outcome watched = desk.Run({"watch", "tiny-1"});
+  CHECK(watched.code == 1);
+  CHECK(absl::StartsWith(watched.out, "tiny-1: cancelled, round -, "));
+  CHECK(absl::StartsWith(watched.errors, "atoll: tiny-1 is cancelled: "));
+  const Outcome logs = desk.Run({"logs", "tiny-1", "-f"});  // ends, since the job has
+  CHECK(logs.code == 0);
+  CHECK(absl::StrContains(logs.out, "Z info    tiny-1: "));
+}
+
+TEST_CASE("validate checks here, or also at the coordinator, and prints every default as JSON") {
+  Desk desk;
+  const std::string path = desk.Write("job.toml", kJob);
+  CHECK(desk.Run({"validate", path}).out == path + ": valid\n");
+  CHECK(desk.Run({"validate", "--ask", path}).out == path + ": valid\n");
+  for (const char* ask : {"--json", "--ask"}) {
+    const Outcome json = desk.Run({"validate", path, "--json", ask});
+    CHECK(json.code == 0);
+    CHECK(absl::StrContains(json.out, "\"steps_per_round\": \"64\""));
+  }
+  const std::string bad = desk.Write("bad.toml", absl::StrCat(kJob, "train_tokns = 3\n"));
+  const Outcome refused = desk.Run({"validate", bad});
+  CHECK(refused.code == 1);
+  CHECK(refused.errors == absl::StrCat("atoll: ", bad,
+                                       ":10: schedule.train_tokns: there is no such field; did you "
+                                       "mean train_tokens?\n"));
+}
+
+TEST_CASE("wrong usage is exit code 2, no coordinator is 1, help is 0") {
+  Desk desk;
+  CHECK(desk.Run({"frobnicate"}).code == 2);
+  CHECK(desk.Run({"show"}).code == 2);
+  CHECK(desk.Run({"ls", "--bogus"}).code == 2);
+  CHECK(desk.Run({"--help"}).code == 0);
+  const Outcome unknown = desk.Run({"show", "none-1"});
+  CHECK(unknown.code == 1);
+  CHECK(unknown.errors == "atoll: no job \"none-1\": `atoll ls` names all jobs\n");
+  desk.coordinator.reset();
+  for (const auto& command : {std::vector<std::string>{"ls"}, {"watch", "none-1"}}) {
+    const Outcome away = desk.Run(command);
+    CHECK(away.code == 1);
+    CHECK(absl::StartsWith(away.errors, "atoll: no answer from the coordinator at 127.0.0.1:"));
+    CHECK(absl::StrContains(away.errors, "is it running, and is --coordinator right?"));
+  }
+}
+
+TEST_CASE("status on a pipe is text or JSON lines without escape codes, again and again") {
+  Desk desk;
+  const Outcome once = desk.Run({"status"});
+  CHECK(absl::StartsWith(once.out, "coordinator: epoch 1, up "));
+  CHECK(absl::StrContains(once.out, "no members\n"));
+  Command lines(desk.With({"status", "--watch", "--json"}), desk.folder);
+  for (int i = 0; i < 2; ++i) {
+    const std::string line = lines.Line();
+    CHECK(absl::StartsWith(line, "{\"epoch\":\"1\","));
+    CHECK(absl::EndsWith(line, "}"));
+  }
+  Command text(desk.With({"status", "--watch"}), desk.folder);
+  const std::string line = text.Line();
+  CHECK(absl::StartsWith(line, "coordinator: epoch 1"));
+  CHECK_FALSE(absl::StrContains(line, "\x1b"));
+}
+
+TEST_CASE("watch and logs -f outlive a restart of the coordinator, and say so") {
+  Desk desk;
+  REQUIRE(desk.Run({"submit", desk.Write("job.toml", kJob)}).code == 0);
+  const std::string watch_folder = FreshFolder(), logs_folder = FreshFolder();
+  Command watch(desk.With({"watch", "tiny-1", "--json"}), watch_folder);
+  Command logs(desk.With({"logs", "tiny-1", "-f"}), logs_folder);
+  CHECK(absl::StrContains(watch.Line(), "JOB_STATE_QUEUED"));
+  const std::string first = logs.Line();
+  CHECK(absl::StrContains(first, "tiny-1: "));
+
+  desk.Restart();
+  CHECK(absl::StrContains(watch.Line(), "JOB_STATE_QUEUED"));  // connected again
+  REQUIRE(desk.Run({"cancel", "tiny-1"}).code == 0);
+  CHECK(watch.Wait() == 1);
+  CHECK(absl::StrContains(watch.rest(), "JOB_STATE_CANCELLED"));
+  CHECK(absl::StrContains(watch.errors(), "trying again for 5 min 0 s\n"));
+  CHECK(absl::StrContains(watch.errors(), "atoll: connected again\n"));
+  CHECK(logs.Wait() == 0);
+  CHECK(absl::StrContains(logs.rest(), "cancel"));
+  CHECK_FALSE(absl::StrContains(logs.rest(), first));  // nothing twice
+  CHECK(absl::StrContains(logs.errors(), "atoll: connected again\n"));
+}
+
+TEST_CASE("keygen makes a file that stays, for its owner only, and prints the public key") {
+  Desk desk;
+  const Outcome made = desk.Run({"keygen", desk.folder + "/w1.key"});
+  CHECK(made.code == 0);
+  CHECK(made.out.size() == 40 + 2 + 2 + 1);
+  CHECK(absl::EndsWith(made.out, "  w1\n"));
+  const Outcome twice = desk.Run({"keygen", desk.folder + "/w1.key"});
+  CHECK(twice.code == 1);
+  CHECK(absl::StrContains(twice.errors, "File exists"));
+}
+
+}  // namespace
+}  // namespace atl

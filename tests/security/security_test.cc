@@ -1,0 +1,206 @@
+// Who gets in and who does not, with real certificates and keys, from the files to the tensors.
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+
+#include "absl/strings/match.h"
+#include "common/net/attach_client.h"
+#include "tests/cli/command.h"
+#include "tests/cli/coordinator.h"
+
+namespace atl {
+namespace {
+
+// An authority of its own, and what it has signed.
+class Authority {
+ public:
+  TlsOptions Sign(const std::string& name, const std::string& hosts = "") {
+    const std::string command =
+        absl::StrCat("deploy/certificates ", folder_, " ", name, " ", hosts, " > /dev/null");
+    INFO(command);
+    REQUIRE(std::system(command.c_str()) == 0);
+    TlsOptions tls;
+    tls.ca_path = folder_ + "/ca.pem";
+    tls.cert_path = absl::StrCat(folder_, "/", name, ".pem");
+    tls.key_path = absl::StrCat(folder_, "/", name, ".key");
+    return tls;
+  }
+
+ private:
+  const std::string folder_ = FreshFolder();
+};
+
+std::vector<std::string> Flags(const TlsOptions& tls) {
+  if (tls.ca_path.empty()) return {};
+  return {"--tls-ca=" + tls.ca_path, "--tls-cert=" + tls.cert_path, "--tls-key=" + tls.key_path};
+}
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+struct Outcome {
+  int code = -1;
+  std::string out, errors;
+};
+
+// `atoll` by somebody with these certificates.
+Outcome Atoll(const TestCoordinator& coordinator, const TlsOptions& tls,
+              const std::vector<std::string>& arguments) {
+  const std::string folder = FreshFolder();
+  Command command(std::vector<std::string>{"cli/atoll", "--coordinator=" + coordinator.address()} +
+                      Flags(tls) + arguments,
+                  folder);
+  const int code = command.Wait();
+  return {code, command.rest(), command.errors()};
+}
+
+// What a worker's attach client hears first: "welcome", or why there is no connection.
+std::string FirstWord(const TestCoordinator& coordinator, const TlsOptions& tls) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string word;
+  bool opened = false;
+  AttachOptions options{.coordinator = coordinator.address(), .tls = tls, .name = "w1"};
+  options.incarnation = 1;
+  const auto client = WorkerAttach::Open(options, [&](WorkerAttach::Event event) {
+                        const std::lock_guard lock(mutex);
+                        opened = opened || std::holds_alternative<AttachOpened>(event);
+                        if (const auto* lost = std::get_if<AttachLost>(&event)) word = lost->reason;
+                        const auto* message = std::get_if<ToWorker>(&event);
+                        if (message && std::holds_alternative<Welcome>(message->message)) {
+                          word = "welcome";
+                        }
+                        changed.notify_all();
+                      }).value();
+  std::unique_lock lock(mutex);
+  const auto limit = std::chrono::seconds(30);
+  REQUIRE(changed.wait_for(lock, limit, [&] { return opened || !word.empty(); }));
+  if (word.empty()) {
+    lock.unlock();
+    client->Send(WorkerHello{"0.1.0", {}, {}});
+    lock.lock();
+  }
+  REQUIRE(changed.wait_for(lock, limit, [&] { return !word.empty(); }));
+  lock.unlock();
+  client->Close(Duration{0});
+  return word;
+}
+
+TEST_CASE("mutual TLS: our own get in; strangers and plaintext do not, and are told what to check") {
+  Authority ours, others;
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "127.0.0.1 localhost"));
+
+  const TlsOptions member = ours.Sign("member");
+  CHECK(Atoll(coordinator, member, {"ls"}).code == 0);
+  CHECK(FirstWord(coordinator, member) == "welcome");
+
+  TlsOptions stranger = others.Sign("stranger");
+  CHECK(FirstWord(coordinator, stranger) != "welcome");
+  const Outcome refused = Atoll(coordinator, stranger, {"ls"});
+  CHECK(refused.code == 1);
+  CHECK(absl::StrContains(refused.errors, "do --tls-ca, --tls-cert and --tls-key fit"));
+
+  SECTION("a stranger who trusts our authority is not trusted by it") {
+    stranger.ca_path = member.ca_path;
+    CHECK(Atoll(coordinator, stranger, {"ls"}).code == 1);
+    CHECK(FirstWord(coordinator, stranger) != "welcome");
+  }
+  SECTION("plaintext") {
+    const Outcome plain = Atoll(coordinator, {}, {"ls"});
+    CHECK(plain.code == 1);
+    CHECK(absl::StartsWith(plain.errors, "atoll: no answer from the coordinator at "));
+    CHECK(FirstWord(coordinator, {}) != "welcome");
+  }
+}
+
+TEST_CASE("a coordinator whose certificate names another host is not believed") {
+  Authority ours;
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "elsewhere.example"));
+  const TlsOptions member = ours.Sign("member");
+  const Outcome refused = Atoll(coordinator, member, {"ls"});
+  CHECK(refused.code == 1);
+  INFO(refused.errors);
+  CHECK(absl::StrContains(refused.errors, "its certificate name the host of --coordinator?"));
+  CHECK(FirstWord(coordinator, member) != "welcome");
+}
+
+// A key file and its line for --curve-clients.
+std::string Keygen(const std::string& path) {
+  const std::string folder = FreshFolder();
+  Command keygen({"cli/atoll", "keygen", path}, folder);
+  const std::string line = keygen.Line();
+  REQUIRE(keygen.Wait() == 0);
+  return line + "\n";
+}
+
+TEST_CASE("a job over TLS and keys: trained, watched and exported by those who are listed") {
+  Authority ours;
+  const std::string folder = FreshFolder(), server_folder = FreshFolder(),
+                    worker_folder = FreshFolder();
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "127.0.0.1"));
+  const auto file = [&](const char* name) { return absl::StrCat(folder, "/", name); };
+  Keygen(file("server.key"));
+  Keygen(file("stranger.key"));
+  std::ofstream(file("clients")) << "# who may push and pull\n"
+                                 << Keygen(file("worker.key")) << Keygen(file("me.key"));
+  std::ofstream corpus(file("corpus.txt"));
+  for (int i = 0; i < 2000; ++i) corpus << "line " << i * i << "\n";
+  corpus.close();
+  std::ofstream(file("job.toml")) << R"(name = "tiny"
+[model]
+hidden = 16
+layers = 1
+heads = 2
+[data]
+path = "corpus.txt"
+sequence_length = 32
+[inner]
+batch_sequences = 2
+[outer]
+steps_per_round = 8
+grace_seconds = 0.0
+[schedule]
+train_tokens = 1536
+validation_sequences = 4
+)";
+  const std::string to = "--coordinator=" + coordinator.address();
+  Command server(std::vector<std::string>{"paramserver/atoll-paramserver", to, "--name=s1",
+                                          "--state-dir=" + server_folder + "/state",
+                                          "--memory-bytes=64MiB", "--threads=1",
+                                          "--curve-key=" + file("server.key"),
+                                          "--curve-clients=" + file("clients")} +
+                     Flags(ours.Sign("s1")),
+                 server_folder);
+  Command worker(std::vector<std::string>{"worker/atoll-worker", to, "--name=w1", "--threads=1",
+                                          "--state-dir=" + worker_folder + "/state",
+                                          "--curve-key=" + file("worker.key")} +
+                     Flags(ours.Sign("w1")),
+                 worker_folder);
+  const TlsOptions me = ours.Sign("me");
+  const Outcome trained = Atoll(coordinator, me, {"submit", "--watch", file("job.toml")});
+  INFO(trained.errors << server.errors() << worker.errors());
+  REQUIRE(trained.code == 0);
+
+  const auto Export = [&](const std::vector<std::string>& key) {
+    return Atoll(coordinator, me,
+                 std::vector<std::string>{"export", "tiny-1", "--to", file("model")} + key);
+  };
+  const Outcome without = Export({});
+  CHECK(without.code == 1);
+  CHECK(absl::StrContains(without.errors, "takes only clients with a key and we have none"));
+  const Outcome unlisted = Export({"--curve-key=" + file("stranger.key")});
+  CHECK(unlisted.code == 1);
+  CHECK(absl::StrContains(unlisted.errors, "the server does not know our key"));
+  CHECK_FALSE(std::filesystem::exists(file("model")));
+  const Outcome listed = Export({"--curve-key=" + file("me.key")});
+  INFO(listed.errors);
+  CHECK(listed.code == 0);
+  CHECK(std::filesystem::exists(file("model") + "/config.json"));
+}
+
+}  // namespace
+}  // namespace atl
