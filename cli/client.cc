@@ -28,9 +28,9 @@ absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::Status(code, absl::StrCat("no answer from the coordinator at ", address, " (",
-                                           status.error_message(), ")",
-                                           Remedy(status.error_message())));
+    return absl::Status(code,
+                        absl::StrCat("no answer from the coordinator at ", address, " (",
+                                     status.error_message(), ")", Remedy(status.error_message())));
   }
   return absl::Status(code, status.error_message());
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "cli/client.h"
 #include "cli/job_file.h"
 #include "cli/render.h"
+#include "common/event_loop.h"
 #include "common/protocol/wire.h"
 
 namespace atl::cli {

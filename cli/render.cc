@@ -112,9 +112,7 @@ std::string Table::Text() const {
   return text;
 }
 
-std::string Json(const google::protobuf::Message& message) {
-  return ToJson(message, true);
-}
+std::string Json(const google::protobuf::Message& message) { return ToJson(message, true); }
 
 std::string JsonLine(const google::protobuf::Message& message) {
   return ToJson(message, false) + "\n";
@@ -181,13 +179,14 @@ std::string JobsTable(const v1::ListReply& reply) {
 std::string JobText(const v1::Job& job, int decisions) {
   const v1::JobSummary& s = job.summary();
   std::string out = absl::StrCat(s.job(), ": ", WhyState(s), "\n");
-  absl::StrAppend(
-      &out, "  version ", VersionText(s.version()), ", ", Count(static_cast<double>(s.tokens_committed())),
-      " of ", Count(static_cast<double>(s.tokens_budget())), " tokens (", Fixed(100 * Done(s), 1),
-      "%), ", Count(s.tokens_per_s()), " tokens/s, ", TimeLeft(s), " left\n");
+  absl::StrAppend(&out, "  version ", VersionText(s.version()), ", ",
+                  Count(static_cast<double>(s.tokens_committed())), " of ",
+                  Count(static_cast<double>(s.tokens_budget())), " tokens (",
+                  Fixed(100 * Done(s), 1), "%), ", Count(s.tokens_per_s()), " tokens/s, ",
+                  TimeLeft(s), " left\n");
   absl::StrAppend(&out, "  loss: training ", Loss(s.train_loss()), ", validation ",
-                  Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()), " (",
-                  Loss(s.first_validation_loss()), " at the start)\n");
+                  Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()),
+                  " (", Loss(s.first_validation_loss()), " at the start)\n");
   const v1::Ledger& ledger = job.ledger();
   absl::StrAppend(&out, "  data: ", ledger.committed(), " sequences in the model, ",
                   ledger.pushed(), " pushed, ", ledger.leased(), " leased, ", ledger.free(),
@@ -243,19 +242,21 @@ std::string ProgressLine(const v1::Job& job) {
   const v1::JobSummary& s = job.summary();
   int64_t step = 0;
   for (const v1::Island& i : job.islands()) step += i.progress().inner_step();
-  return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()), ", step ", step,
-                      ", ", Fixed(100 * Done(s), 1), "%, loss ", Loss(s.train_loss()),
-                      ", validation ", Loss(s.validation_loss()), ", ", Count(s.tokens_per_s()),
-                      " tokens/s, ", s.active_islands(), " islands, ", TimeLeft(s), " left",
-                      s.waiting_for().empty() ? "" : "; " + s.waiting_for(), "\n");
+  return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()),
+                      ", step ", step, ", ", Fixed(100 * Done(s), 1), "%, loss ",
+                      Loss(s.train_loss()), ", validation ", Loss(s.validation_loss()), ", ",
+                      Count(s.tokens_per_s()), " tokens/s, ", s.active_islands(), " islands, ",
+                      TimeLeft(s), " left", s.waiting_for().empty() ? "" : "; " + s.waiting_for(),
+                      "\n");
 }
 
 std::string ProgressLines(const v1::Job& job) {
   const v1::JobSummary& s = job.summary();
-  std::string out = absl::StrCat(
-      s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ", VersionText(s.version()), "  ",
-      Count(s.tokens_per_s()), " tokens/s  ", TimeLeft(s), " left\n  loss ", Loss(s.train_loss()),
-      "  validation ", Loss(s.validation_loss()), "  ", WhyState(s), "\n");
+  std::string out =
+      absl::StrCat(s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ",
+                   VersionText(s.version()), "  ", Count(s.tokens_per_s()), " tokens/s  ",
+                   TimeLeft(s), " left\n  loss ", Loss(s.train_loss()), "  validation ",
+                   Loss(s.validation_loss()), "  ", WhyState(s), "\n");
   for (const v1::Island& i : job.islands()) {
     absl::StrAppend(
         &out,

@@ -28,7 +28,8 @@ class Table {
 // protobuf's JSON form with the field names of the .proto files and every field present. 64-bit
 // integers are strings there, as that form prescribes.
 std::string Json(const google::protobuf::Message& message);
-std::string JsonLine(const google::protobuf::Message& message);  // the same on one line, for streams
+std::string JsonLine(
+    const google::protobuf::Message& message);  // the same on one line, for streams
 
 std::string StateName(v1::JobState state);      // "running"
 bool Ended(v1::JobState state);                 // done, failed or cancelled

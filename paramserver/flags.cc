@@ -66,7 +66,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   app.add_option("--io-threads", options.io_threads, "of the tensor link")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
-  app.add_option("--curve-key", curve_key, 
+  app.add_option("--curve-key", curve_key,
                  "file with this server's secret CURVE key, made by `atoll keygen`");
   app.add_option("--curve-clients", curve_clients,
                  "file with the public keys of those who may push and pull, one a line");

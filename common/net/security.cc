@@ -50,7 +50,8 @@ absl::StatusOr<std::vector<std::string>> ReadKeys(absl::string_view flag, const 
     const absl::string_view key = line.substr(0, line.find_first_of(" \t"));
     if (!IsKey(key)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(where, ":", number, ": does not begin with a Z85 key of 40 letters; "
+          absl::StrCat(where, ":", number,
+                       ": does not begin with a Z85 key of 40 letters; "
                        "`atoll keygen` makes keys"));
     }
     keys.emplace_back(key);
@@ -163,9 +164,10 @@ absl::Status CheckSecurity(const ClientSecurity& security, absl::string_view end
   }
   if (security.keys.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(endpoint, ": the server takes only clients with a key and we have none; make "
-                               "one with `atoll keygen`, add its public key to the server's "
-                               "--curve-clients and give it here as --curve-key"));
+        absl::StrCat(endpoint,
+                     ": the server takes only clients with a key and we have none; make "
+                     "one with `atoll keygen`, add its public key to the server's "
+                     "--curve-clients and give it here as --curve-key"));
   }
   return Annotate(CheckKeys(security.keys), absl::StrCat(endpoint, ": our own keys"));
 }

@@ -54,8 +54,9 @@ TEST_CASE("a list of clients has a key a line; a key may begin like a comment") 
 TEST_CASE("a server that wants keys and a client without any: the message says how to get one") {
   const std::string server = GenerateKeyPair()->public_key;
   REQUIRE(Says(CheckSecurity(ClientSecurity{}, "tcp://10.0.0.1:1", server), "`atoll keygen`"));
-  REQUIRE(CheckSecurity(ClientSecurity{.keys = GenerateKeyPair().value()}, "tcp://10.0.0.1:1", server)
-              .ok());
+  REQUIRE(
+      CheckSecurity(ClientSecurity{.keys = GenerateKeyPair().value()}, "tcp://10.0.0.1:1", server)
+          .ok());
 }
 
 }  // namespace

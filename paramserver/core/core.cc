@@ -56,7 +56,8 @@ void ServerCore::On(const ConnectionDown&, Turn&) {
 void ServerCore::On(const Tick& event, Turn&) { counters_ = event; }
 
 void ServerCore::SayHello(Turn& turn) {
-  ServerHello hello{options_.software_version, options_.endpoint, options_.memory_bytes, {}, options_.public_key};
+  ServerHello hello{
+      options_.software_version, options_.endpoint, options_.memory_bytes, {}, options_.public_key};
   for (const auto& [id, job] : jobs_) {
     if (job.state == nullptr) continue;
     HeldJob& held = hello.jobs.emplace_back();

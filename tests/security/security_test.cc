@@ -90,7 +90,8 @@ std::string FirstWord(const TestCoordinator& coordinator, const TlsOptions& tls)
   return word;
 }
 
-TEST_CASE("mutual TLS: our own get in; strangers and plaintext do not, and are told what to check") {
+TEST_CASE(
+    "mutual TLS: our own get in; strangers and plaintext do not, and are told what to check") {
   Authority ours, others;
   TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "127.0.0.1 localhost"));
 
@@ -168,13 +169,13 @@ train_tokens = 1536
 validation_sequences = 4
 )";
   const std::string to = "--coordinator=" + coordinator.address();
-  Command server(std::vector<std::string>{"paramserver/atoll-paramserver", to, "--name=s1",
-                                          "--state-dir=" + server_folder + "/state",
-                                          "--memory-bytes=64MiB", "--threads=1",
-                                          "--curve-key=" + file("server.key"),
-                                          "--curve-clients=" + file("clients")} +
-                     Flags(ours.Sign("s1")),
-                 server_folder);
+  Command server(
+      std::vector<std::string>{"paramserver/atoll-paramserver", to, "--name=s1",
+                               "--state-dir=" + server_folder + "/state", "--memory-bytes=64MiB",
+                               "--threads=1", "--curve-key=" + file("server.key"),
+                               "--curve-clients=" + file("clients")} +
+          Flags(ours.Sign("s1")),
+      server_folder);
   Command worker(std::vector<std::string>{"worker/atoll-worker", to, "--name=w1", "--threads=1",
                                           "--state-dir=" + worker_folder + "/state",
                                           "--curve-key=" + file("worker.key")} +
