@@ -426,7 +426,7 @@ TEST_CASE("a server that comes back with another key is placed with that one") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   CHECK(w.Job("lm-1").shards[0].public_key.empty());
-  w.Do("server ps-0 comes key=new-key");
+  w.Do("server ps-0 attaches key=new-key");
   for (const ShardPlacement& shard : w.Job("lm-1").shards) CHECK(shard.public_key == "new-key");
 }
 
