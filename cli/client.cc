@@ -16,7 +16,8 @@ constexpr auto kDeadline = std::chrono::seconds(15);
 
 // What to look at first, by what gRPC says.
 absl::string_view Remedy(const std::string& message) {
-  if (absl::StrContains(message, "andshake") || absl::StrContains(message, "SSL")) {
+  if (absl::StrContains(message, "andshake") || absl::StrContains(message, "SSL") ||
+      absl::StrContains(message, "peer certificate")) {
     return "; do --tls-ca, --tls-cert and --tls-key fit the coordinator's, and does its "
            "certificate name the host of --coordinator?";
   }
