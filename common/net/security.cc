@@ -35,7 +35,7 @@ absl::Status CheckKeys(const KeyPair& keys) {
       "the public key is not that of the secret key; make a new pair of keys");
 }
 
-// The first word of every line that is no comment. Keys may begin with '#', and have no spaces.
+// The first word of every line that is no comment. No Z85 key of 32 bytes begins with '#'.
 absl::StatusOr<std::vector<std::string>> ReadKeys(absl::string_view flag, const std::string& path) {
   const std::string where = absl::StrCat(flag, " ", path);
   const auto bytes = RealFiles().Read(path, 1 << 20);
@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<std::string>> ReadKeys(absl::string_view flag, const 
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
     line = absl::StripAsciiWhitespace(line);
-    if (line.empty() || line == "#" || absl::StartsWith(line, "# ")) continue;
+    if (line.empty() || line.front() == '#') continue;
     const absl::string_view key = line.substr(0, line.find_first_of(" \t"));
     if (!IsKey(key)) {
       return absl::InvalidArgumentError(

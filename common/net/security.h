@@ -26,8 +26,8 @@ absl::StatusOr<KeyPair> GenerateKeyPair();
 // The public key that belongs to a secret key; an error when it is not a Z85 key.
 absl::StatusOr<std::string> PublicKeyOf(absl::string_view secret_key);
 
-// ---- Files, as `atoll keygen` makes them; the same format for all. A line that begins with "# "
-// is a comment; any other begins with a key, and what follows it on the line says whose it is.
+// ---- Files, as `atoll keygen` makes them; the same format for all. A line that begins with '#' is
+// a comment; any other begins with a key, and what follows it on the line says whose it is.
 
 // The pair of the one secret key in the file; an empty pair for an empty path. A file that
 // everybody can read is refused. Messages begin with "--curve-key PATH".
