@@ -108,7 +108,7 @@ TEST_CASE("wrong usage is exit code 2, no coordinator is 1, help is 0") {
   CHECK(desk.Run({"--help"}).code == 0);
   const Outcome unknown = desk.Run({"show", "none-1"});
   CHECK(unknown.code == 1);
-  CHECK(unknown.errors == "atoll: no job \"none-1\": `atoll ls` names all jobs\n");
+  CHECK(unknown.errors == "atoll: there is no job none-1: see atoll ls\n");
   desk.coordinator.reset();
   for (const auto& command : {std::vector<std::string>{"ls"}, {"watch", "none-1"}}) {
     const Outcome away = desk.Run(command);
