@@ -187,7 +187,8 @@ TEST_CASE("a server's fault ends the job with its reason") {
   CHECK(w.Order("a").job.empty());
 }
 
-TEST_CASE("a server's passing fault is what the job waits for, until the server takes writes again") {
+TEST_CASE(
+    "a server's passing fault is what the job waits for, until the server takes writes again") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");
   w.Do("server ps-0 faults passing reason=disk-full");
