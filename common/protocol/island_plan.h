@@ -1,0 +1,111 @@
+// One island's layout: which devices hold which layers and in which order each works. The plain
+// form of proto/plan.proto's PlannedIsland, as it travels to the workers that run it.
+//
+// A device is named "worker/index": device `index` of that worker ("w1/0"). A stage is consecutive
+// layers of the job (embedding 0, blocks, head last) held by a tensor-parallel group of devices, in
+// rank order; all stages of an island have groups of one size. A replica is one whole copy of the
+// model; replicas may be cut differently and take different numbers of sequences. One device may
+// hold several stages of one replica (interleaved, V-shaped), never of two.
+//
+// Sequences of a step are dealt in order: replica 0's micro-batches first, each of
+// micro_batch_sequences; a short last step leaves the last ones empty.
+
+#ifndef ATOLL_COMMON_PROTOCOL_ISLAND_PLAN_H_
+#define ATOLL_COMMON_PROTOCOL_ISLAND_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+
+namespace atl {
+
+enum class PlanOpKind : uint8_t {
+  kForward,         // F
+  kInputGradient,   // B
+  kWeightGradient,  // W
+  kSend,            // activation to the next stage, or (gradient) to the one before
+  kReceive,         // activation from the stage before, or (gradient) from the next
+  kSync,            // all-reduce of a layer's gradient among the replicas that hold it
+  kOptimizer,       // of all the device's layers; last
+};
+
+struct PlanOp {
+  PlanOpKind kind = PlanOpKind::kForward;
+  int32_t stage = 0;        // of the device's replica: where it works; of send and receive too
+  int32_t micro_batch = 0;  // F, B, W, send, receive
+  int32_t layer = 0;        // sync
+  bool gradient = false;    // send, receive
+
+  bool operator==(const PlanOp&) const = default;
+};
+
+// What a device does, in this order, in one step.
+struct PlanProgram {
+  std::string device;
+  std::vector<PlanOp> ops;
+  int64_t memory_peak_bytes = 0;  // predicted; 0: unknown
+
+  bool operator==(const PlanProgram&) const = default;
+};
+
+struct PlanStage {
+  int32_t first_layer = 0;
+  int32_t layers = 0;
+  std::vector<std::string> devices;        // by tensor-parallel rank
+  std::vector<int32_t> recomputed_layers;  // keep only their input, run F again before B
+
+  bool operator==(const PlanStage&) const = default;
+};
+
+struct PlanReplica {
+  std::vector<PlanStage> stages;  // in the order of the layers
+  int64_t micro_batch_sequences = 0;
+  int32_t micro_batches = 0;
+
+  bool operator==(const PlanReplica&) const = default;
+};
+
+// A worker that takes part, and where its peer link listens.
+struct IslandMember {
+  NodeId worker;
+  Incarnation incarnation = 0;
+  std::string endpoint;    // "tcp://host:port"
+  std::string public_key;  // CURVE, Z85; empty: plaintext
+
+  bool operator==(const IslandMember&) const = default;
+};
+
+struct IslandPlan {
+  int64_t number = 0;                 // a larger one replaces a smaller one; 0: no plan
+  std::vector<IslandMember> members;  // the first one leads
+  std::vector<PlanReplica> replicas;
+  std::vector<PlanProgram> programs;   // one per device that any stage names
+  std::vector<int32_t> tensor_shares;  // relative, by tensor-parallel rank; empty: even
+  int64_t step_ns = 0;                 // predicted
+  int64_t bound_ns = 0;                // no schedule of this layout can take less
+  std::string schedule;                // family, for people
+  std::string reason;                  // why this layout, for people
+
+  int tensor_parallel() const;  // size of every stage's group; 1 without stages
+  bool operator==(const IslandPlan&) const = default;
+};
+
+// "w1/0" -> "w1".
+NodeId WorkerOfDevice(const std::string& device);
+// "w1/0" -> 0; -1 where the name has no index.
+int IndexOfDevice(const std::string& device);
+
+// Everything that would make the plan impossible to run on a job with so many layers and sequences
+// a step: gaps or overlaps of layers, a device that no member owns or that two replicas share,
+// groups of different size, a program that misses or repeats an operation of its stages, that
+// orders W before its B, that synchronises layers in an order other than descending (one global
+// order is what keeps all-reduces of asymmetric replicas from waiting for each other in a circle),
+// or that does not end in its optimizer step. The message names device, stage and operation.
+absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROTOCOL_ISLAND_PLAN_H_

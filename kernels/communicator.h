@@ -1,0 +1,42 @@
+// Collectives of a fixed group of devices, enqueued on a stream like operations. Implementations:
+// threads of one process, Gloo on CPUs, NCCL on GPUs.
+//
+// Contract, the same for every implementation:
+// - Every member calls the same collectives in the same order with tensors of the same size.
+// - Results have the same bits on all members and repeat from run to run: reductions have an order
+//   fixed by group and size.
+// - Tensors are contiguous and in the backend's memory. CPU implementations work inside the call,
+//   and block until the other members are there.
+// - No call waits for ever: a member that is lost, Abort, or the deadline given at creation ends
+// it,
+//   and then it and all later calls return Unavailable, Aborted or DeadlineExceeded with the
+//   reason, and the tensor's content is unspecified.
+// - One thread at a time uses a communicator, but for Abort, which any thread may call.
+
+#ifndef ATOLL_KERNELS_COMMUNICATOR_H_
+#define ATOLL_KERNELS_COMMUNICATOR_H_
+
+#include <string>
+
+#include "common/status.h"
+#include "kernels/backend.h"
+
+namespace atl {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // x <- sum, or maximum, over the members of x. f32; sums also bf16 where the backend has it.
+  virtual absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) = 0;
+  virtual absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) = 0;
+
+  virtual void Abort(const std::string& reason) = 0;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_COMMUNICATOR_H_

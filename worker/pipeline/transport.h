@@ -1,0 +1,78 @@
+// Activations and gradients between the devices of an island. Implementations: queues within a
+// process, the peer link between workers (ZeroMQ), NCCL within a GPU site.
+//
+// Sends and receives never hold up compute: Send returns at once, Arrived looks, and only Receive
+// waits. Messages are told apart by their tag alone, so their order on the wire does not matter.
+// Memory is bounded: a transport holds at most the messages of the steps' programs, which a plan
+// bounds, and refuses (RESOURCE_EXHAUSTED, which is fatal for the step) what would exceed its
+// limit.
+//
+// Threads: one per device calls Send, Arrived, Wait and Receive for that device; Abort and counters
+// are for any thread.
+
+#ifndef ATOLL_WORKER_PIPELINE_TRANSPORT_H_
+#define ATOLL_WORKER_PIPELINE_TRANSPORT_H_
+
+#include <compare>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "common/time.h"
+#include "kernels/backend.h"
+
+namespace atl::worker {
+
+// Names one message within an island plan.
+struct MessageTag {
+  int64_t step = 0;
+  int32_t replica = 0;
+  int32_t stage = 0;  // that receives
+  int32_t rank = 0;   // that receives, in its tensor-parallel group
+  int32_t micro_batch = 0;
+  int32_t piece = 0;      // of a message cut along its samples, from 0
+  bool gradient = false;  // else an activation
+
+  auto operator<=>(const MessageTag&) const = default;
+};
+
+// What was seen of one ordered pair of devices since the transport was made. All grow only.
+struct BoundaryCounters {
+  std::string from, to;
+  int64_t messages = 0;
+  int64_t bytes = 0;
+  double seconds = 0;  // sum over messages, from Send to the last byte's arrival, where known
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // `payload` (contiguous, f32 or bf16) is read when the stream has come to this point; its memory
+  // is free for reuse by later operations of the stream.
+  virtual absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
+                            Backend& backend, Stream& stream, const Tensor& payload) = 0;
+
+  // Whether Receive would return at once. Also true when it would fail at once.
+  virtual bool Arrived(const std::string& device, const MessageTag& tag) = 0;
+  // Returns when any of the tags has arrived, when aborted, or at the deadline: whatever comes
+  // first.
+  virtual void Wait(const std::string& device, std::span<const MessageTag> tags,
+                    Instant deadline) = 0;
+  // Waits for the message and puts it into `into`, of exactly its size and type. Each message can
+  // be received once. DEADLINE_EXCEEDED names what did not come and from whom; ABORTED after Abort.
+  virtual absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
+                               Stream& stream, const Tensor& into, Instant deadline) = 0;
+
+  // Ends every wait, now and later, until Reset; what has not been received is dropped by Reset.
+  virtual void Abort(const std::string& reason) = 0;
+  virtual void Reset() = 0;
+
+  virtual std::vector<BoundaryCounters> counters() const = 0;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PIPELINE_TRANSPORT_H_
