@@ -60,11 +60,9 @@ void ReferenceBackend::Run(Stream&, const Rope& op) {
       for (int64_t i = 0; i < half; ++i) {
         const double cosine = At(op.table, position, i);
         const double sine = At(op.table, position, half + i) * (op.inverse ? -1.0 : 1.0);
-        float& first = At(op.x, n, head + i);
-        float& second = At(op.x, n, head + half + i);
-        const double a = first, b = second;
-        first = static_cast<float>(a * cosine - b * sine);
-        second = static_cast<float>(b * cosine + a * sine);
+        const double a = At(op.x, n, head + i), b = At(op.x, n, head + half + i);
+        At(op.x, n, head + i) = static_cast<float>(a * cosine - b * sine);
+        At(op.x, n, head + half + i) = static_cast<float>(b * cosine + a * sine);
       }
     }
   }

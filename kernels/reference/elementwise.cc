@@ -1,6 +1,5 @@
 // Activations, sums and conversions.
 
-#include <bit>
 #include <cmath>
 #include <numbers>
 
@@ -10,23 +9,6 @@ namespace atl {
 namespace {
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
-// Elements of f32 or bf16 tensors as floats.
-float Get(const Tensor& x, int64_t row, int64_t col) {
-  if (x.dtype == DType::kFloat32) return At(x, row, col);
-  return std::bit_cast<float>(uint32_t{x.as<Bfloat16>()[row * x.stride + col]} << 16);
-}
-
-void Set(const Tensor& x, int64_t row, int64_t col, float value) {
-  if (x.dtype == DType::kFloat32) {
-    At(x, row, col) = value;
-    return;
-  }
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  // To nearest, ties to even; a NaN must not be rounded up into infinity.
-  const uint32_t rounded = std::isnan(value) ? bits | 0x400000 : bits + 0x7fff + ((bits >> 16) & 1);
-  x.as<Bfloat16>()[row * x.stride + col] = static_cast<Bfloat16>(rounded >> 16);
-}
 
 template <typename Function>
 void ForEachElement(const Tensor& x, const Function& function) {
@@ -104,13 +86,13 @@ void ReferenceBackend::Run(Stream&, const GeluBackward& op) {
 void ReferenceBackend::Run(Stream&, const AddScaled& op) {
   op.Check();
   ForEachElement(op.out, [&](int64_t n, int64_t c) {
-    Set(op.out, n, c, Get(op.a, n, c) + op.alpha * Get(op.b, n, c));
+    At(op.out, n, c) = At(op.a, n, c) + op.alpha * At(op.b, n, c);
   });
 }
 
 void ReferenceBackend::Run(Stream&, const Scale& op) {
   op.Check();
-  ForEachElement(op.x, [&](int64_t n, int64_t c) { At(op.x, n, c) *= op.factor; });
+  ForEachElement(op.x, [&](int64_t n, int64_t c) { At(op.x, n, c) = At(op.x, n, c) * op.factor; });
 }
 
 void ReferenceBackend::Run(Stream&, const Convert& op) {
@@ -119,7 +101,7 @@ void ReferenceBackend::Run(Stream&, const Convert& op) {
     if (op.to.dtype == DType::kInt32) {
       op.to.as<int32_t>()[n * op.to.stride + c] = op.from.as<int32_t>()[n * op.from.stride + c];
     } else {
-      Set(op.to, n, c, Get(op.from, n, c));
+      At(op.to, n, c) = At(op.from, n, c);
     }
   });
 }

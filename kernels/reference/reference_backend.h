@@ -5,21 +5,44 @@
 
 #include <string>
 
+#include "kernels/bfloat16.h"
 #include "kernels/host_backend.h"
 
 namespace atl {
 
-// x[row][col] of an f32 tensor.
-inline float& At(const Tensor& x, int64_t row, int64_t col) {
-  return x.f32()[row * x.stride + col];
-}
+// An element of an f32 or bf16 tensor, read and written as a float.
+class Element {
+ public:
+  Element(const Tensor& x, int64_t index) : x_(x), index_(index) {}
+  Element(const Element&) = delete;
+  operator float() const {
+    return x_.dtype == DType::kFloat32 ? x_.f32()[index_]
+                                       : WidenBfloat16(x_.as<Bfloat16>()[index_]);
+  }
+  void operator=(float value) const {
+    if (x_.dtype == DType::kFloat32) {
+      x_.f32()[index_] = value;
+    } else {
+      x_.as<Bfloat16>()[index_] = RoundToBfloat16(value);
+    }
+  }
+  void operator=(const Element& from) const { *this = static_cast<float>(from); }
+  void operator+=(float value) const { *this = *this + value; }
+
+ private:
+  const Tensor& x_;
+  const int64_t index_;
+};
+
+// x[row][col].
+inline Element At(const Tensor& x, int64_t row, int64_t col) { return {x, row * x.stride + col}; }
 
 // Element `col` of a vector.
-inline float& At(const Tensor& x, int64_t col) { return At(x, 0, col); }
+inline Element At(const Tensor& x, int64_t col) { return At(x, 0, col); }
 
 // The element of an optional operand: 0 where it is absent.
 inline double AtOrZero(const Tensor& x, int64_t row, int64_t col) {
-  return x.present() ? At(x, row, col) : 0.0;
+  return x.present() ? double{At(x, row, col)} : 0.0;
 }
 
 // Activations and their derivatives, in double.
@@ -29,6 +52,8 @@ double ActivateDerivative(Activation kind, double x);
 class ReferenceBackend final : public HostBackend {
  public:
   std::string Name() const override { return "reference"; }
+  // Sums stay in double: what bf16 costs here is the rounding of what is stored.
+  bool Supports(DType compute) const override { return compute != DType::kInt32; }
 
   using HostBackend::Run;
   void Run(Stream&, const LinearForward& op, Workspace) override;

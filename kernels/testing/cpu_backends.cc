@@ -1,6 +1,8 @@
-// Registers the CPU backend with one thread, and with more threads than some loops have blocks.
+// Registers the CPU backend with one thread, and with more threads than some loops have blocks; and
+// the reference in bf16, whose results are those in fp32 but for rounding.
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/reference/reference.h"
 #include "kernels/testing/backends.h"
 
 namespace atl::testing {
@@ -9,6 +11,8 @@ namespace {
 const RegisterBackend one({"cpu, 1 thread", DType::kFloat32, [] { return NewCpuBackend(1); }});
 const RegisterBackend two({"cpu, 2 threads", DType::kFloat32, [] { return NewCpuBackend(2); }});
 const RegisterBackend five({"cpu, 5 threads", DType::kFloat32, [] { return NewCpuBackend(5); }});
+const RegisterBackend half({"reference, bf16", DType::kBfloat16,
+                            [] { return NewReferenceBackend(); }});
 
 }  // namespace
 }  // namespace atl::testing
