@@ -60,6 +60,8 @@ void AdamWOptimizer::Step(int64_t step, float learning_rate) {
       op.m = first_moment(layer).Columns(begin, size);
       op.v = second_moment(layer).Columns(begin, size);
       op.grad_scale = scale;
+      const Tensor copy = runner_.params_copy(layer);
+      if (copy.present()) op.param_copy = copy.Columns(begin, size);
       op.step = step;
       op.lr = learning_rate;
       op.beta1 = options_.beta1;

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/bfloat16.h"
+
 namespace atl {
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backend,
                                                                  const Model& model,
                                                                  const RunnerOptions& options) {
-  ATOLL_CHECK(model.compute() == DType::kFloat32, "ModelRunner keeps parameters in fp32 only");
+  ATOLL_CHECK(backend.Supports(model.compute()), backend.Name(), " does not compute in this type");
   ATOLL_CHECK(options.micro_batch_rows > 0);
   if (options.seq_len < 1 || options.seq_len > model.config().max_positions) {
     return absl::InvalidArgumentError(absl::StrCat("sequences of ", options.seq_len,
@@ -26,6 +28,9 @@ absl::Status ModelRunner::Allocate() {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const int64_t bytes = model_.layers()[i]->layout().size * SizeOf(DType::kFloat32);
     ATOLL_ASSIGN_OR_RETURN(layers_[i].params, backend_.Allocate(bytes));
+    if (model_.compute() == DType::kBfloat16) {
+      ATOLL_ASSIGN_OR_RETURN(layers_[i].copy, backend_.Allocate(bytes / 2));
+    }
     if (options_.train) {
       ATOLL_ASSIGN_OR_RETURN(layers_[i].grads, backend_.Allocate(bytes));
       backend_.Zero(*stream_, grads(static_cast<int>(i)));
@@ -66,7 +71,7 @@ void ModelRunner::CarveActivations(Carver& carver) {
     const Layer& layer = *model_.layers()[i];
     const bool last = i + 1 == layers_.size();
     if (options_.train || last || i < 2) {
-      layers_[i].output = carver.Take(DType::kFloat32, n, layer.output_cols());
+      layers_[i].output = carver.Take(model_.compute(), n, layer.output_cols());
       if (i < 2) boundary[i] = layers_[i].output;
     } else {
       layers_[i].output = boundary[i % 2];
@@ -76,7 +81,7 @@ void ModelRunner::CarveActivations(Carver& carver) {
   }
   if (options_.train) {
     for (Tensor& grad : grad_) {
-      grad = carver.Take(DType::kFloat32, n, model_.config().d_model);
+      grad = carver.Take(model_.compute(), n, model_.config().d_model);
     }
     backward_stash_ = carver.Bytes(largest.backward_stash);
   }
@@ -92,12 +97,26 @@ Tensor ModelRunner::Flat(const Buffer& buffer, int layer) const {
   return {buffer.data(), DType::kFloat32, 1, model_.layers()[layer]->layout().size};
 }
 
+Tensor ModelRunner::params_copy(int layer) const {
+  if (model_.compute() == DType::kFloat32) return {};
+  return {layers_[layer].copy.data(), model_.compute(), 1, model_.layers()[layer]->layout().size};
+}
+
+void ModelRunner::ParamsWritten(int layer) {
+  const Tensor copy = params_copy(layer);
+  if (copy.present()) backend_.Run(*stream_, Convert{.from = params(layer), .to = copy});
+}
+
 LayerMemory ModelRunner::Memory(int layer) const {
+  const auto read = [&](int of) {
+    const Tensor copy = params_copy(of);
+    return copy.present() ? copy.data : layers_[of].params.data();
+  };
   LayerMemory memory;
-  memory.params = layers_[layer].params.data();
+  memory.params = read(layer);
   memory.grads = static_cast<float*>(layers_[layer].grads.data());
   // The table is the first parameter of the embedding.
-  memory.tied_params = layers_[0].params.data();
+  memory.tied_params = read(0);
   memory.tied_grads = static_cast<float*>(layers_[0].grads.data());
   return memory;
 }
@@ -205,8 +224,15 @@ absl::Status ModelRunner::Logits(std::span<const int32_t> tokens, std::span<floa
   model_.layers()[head]->Forward(Call(head_shape), Memory(head),
                                  Input(head, shape).Rows(length - rows, rows), output,
                                  {layers_[head].forward_stash, nullptr});
-  backend_.CopyToHost(*stream_, logits.data(), output);
-  return backend_.Synchronize(*stream_);
+  if (output.dtype == DType::kFloat32) {
+    backend_.CopyToHost(*stream_, logits.data(), output);
+    return backend_.Synchronize(*stream_);
+  }
+  std::vector<Bfloat16> rounded(logits.size());
+  backend_.CopyToHost(*stream_, rounded.data(), output);
+  ATOLL_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
+  std::transform(rounded.begin(), rounded.end(), logits.begin(), WidenBfloat16);
+  return absl::OkStatus();
 }
 
 }  // namespace atl

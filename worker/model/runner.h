@@ -23,7 +23,12 @@ struct RunnerOptions {
   bool train = true;  // false: no gradients and half the memory; Evaluate and Logits only
 };
 
-// Used by one thread at a time, as its Backend is. The backend and the model outlive it. fp32 only.
+// Used by one thread at a time, as its Backend is. The backend and the model outlive it.
+//
+// Parameters and gradients are fp32 whatever the model computes in. A model of bf16 has a copy of
+// the parameters beside them, which the layers read: AdamW rounds into it as it writes the
+// parameters, and whoever else writes them calls ParamsWritten. Activations and their gradients are
+// bf16; sums, the loss and gradients of weights are fp32.
 class ModelRunner {
  public:
   // Takes all memory that it will ever use. Parameters are undefined until somebody writes them;
@@ -39,6 +44,11 @@ class ModelRunner {
   // Layer i's flat buffers in the backend's memory, as its LayerLayout says: [1, layout.size].
   Tensor params(int layer) const { return Flat(layers_[layer].params, layer); }
   Tensor grads(int layer) const { return Flat(layers_[layer].grads, layer); }
+  // What the layers read: a bf16 copy of params(), or absent where that is params() itself.
+  Tensor params_copy(int layer) const;
+
+  // params(layer) was written, by operations on stream(): brings the copy, if any, up to date.
+  void ParamsWritten(int layer);
 
   // Forward and backward over `tokens`, rows of T + 1 (T inputs and the T targets one further),
   // T <= seq_len. Adds the gradient of the batch's MEAN loss to grads(): micro-batches, also an
@@ -55,6 +65,7 @@ class ModelRunner {
  private:
   struct LayerState {
     Buffer params, grads;
+    Buffer copy;  // of params, in bf16
     void* forward_stash = nullptr;
     Tensor output;  // of the largest micro-batch
   };

@@ -17,9 +17,12 @@ namespace {
 
 class ModelTrainer : public Trainer {
  public:
-  explicit ModelTrainer(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  ModelTrainer(std::unique_ptr<Backend> backend, DType compute)
+      : backend_(std::move(backend)), compute_(compute) {}
 
-  std::string Name() const override { return backend_->Name(); }
+  std::string Name() const override {
+    return absl::StrCat(backend_->Name(), compute_ == DType::kBfloat16 ? " bf16" : "");
+  }
   absl::StatusOr<JobFacts> Prepare(const JobSpec& spec) override;
   void Release() override { job_.reset(); }
   absl::Status InitialWeights() override;
@@ -31,7 +34,9 @@ class ModelTrainer : public Trainer {
     return ToHost(job_->runner->params(layer), out);
   }
   absl::Status SetParameters(int layer, std::span<const float> values) override {
-    return ToDevice(job_->runner->params(layer), values);
+    ATOLL_RETURN_IF_ERROR(ToDevice(job_->runner->params(layer), values));
+    job_->runner->ParamsWritten(layer);
+    return absl::OkStatus();
   }
   absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) override {
     ATOLL_RETURN_IF_ERROR(ToHost(job_->optimizer->first_moment(layer), first));
@@ -71,6 +76,7 @@ class ModelTrainer : public Trainer {
   }
 
   const std::unique_ptr<Backend> backend_;
+  const DType compute_;
   std::unique_ptr<Job> job_;
 };
 
@@ -79,7 +85,7 @@ absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
   job->spec = spec;
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
   ATOLL_ASSIGN_OR_RETURN(job->data, Dataset::Open(spec.data, config.vocab));
-  ATOLL_ASSIGN_OR_RETURN(job->model, Model::Create(config));
+  ATOLL_ASSIGN_OR_RETURN(job->model, Model::Create(config, compute_));
   RunnerOptions options;
   options.micro_batch_rows = spec.inner.micro_batch_sequences > 0 ? spec.inner.micro_batch_sequences
                                                                   : spec.inner.batch_sequences;
@@ -166,8 +172,8 @@ absl::Status ModelTrainer::SetOptimizerSteps(int64_t steps) {
 
 }  // namespace
 
-std::unique_ptr<Trainer> NewModelTrainer(std::unique_ptr<Backend> backend) {
-  return std::make_unique<ModelTrainer>(std::move(backend));
+std::unique_ptr<Trainer> NewModelTrainer(std::unique_ptr<Backend> backend, DType compute) {
+  return std::make_unique<ModelTrainer>(std::move(backend), compute);
 }
 
 }  // namespace atl::worker

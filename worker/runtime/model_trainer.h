@@ -10,7 +10,10 @@
 
 namespace atl::worker {
 
-std::unique_ptr<Trainer> NewModelTrainer(std::unique_ptr<Backend> backend);
+// `compute` is the type of activations; parameters, moments and gradients are fp32 in any case.
+// REQUIRES: the backend supports it.
+std::unique_ptr<Trainer> NewModelTrainer(std::unique_ptr<Backend> backend,
+                                         DType compute = DType::kFloat32);
 
 }  // namespace atl::worker
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "kernels/bfloat16.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
 #include "worker/model/optimizer.h"
@@ -53,11 +54,12 @@ double Difference(std::span<const float> actual, std::span<const float> expected
 
 class Fixture {
  public:
-  Fixture(const std::string& name, const std::string& backend, int64_t micro_batch_rows)
+  Fixture(const std::string& name, const std::string& backend, int64_t micro_batch_rows,
+          DType compute = DType::kFloat32)
       : backend_(NewBackend(backend)),
         folder_("worker/model/parity/" + name),
         expected_(Must(SafetensorsReader::Open(folder_ + "/expected.safetensors"))),
-        model_(Must(Model::Create(Must(ReadModelConfig(folder_))))),
+        model_(Must(Model::Create(Must(ReadModelConfig(folder_)), compute))),
         runner_(Must(ModelRunner::Create(*backend_, model_, {micro_batch_rows, kSeqLen}))) {
     std::vector<LayerLayout> layouts;
     std::vector<std::span<float>> layers;
@@ -66,6 +68,7 @@ class Fixture {
       layers.push_back(HostView(runner_->params(static_cast<int>(i))));
     }
     Must(ReadWeights(folder_, layouts, layers));
+    for (size_t i = 0; i < layers.size(); ++i) runner_->ParamsWritten(static_cast<int>(i));
     for (const float token : Expected("tokens")) tokens_.push_back(static_cast<int32_t>(token));
   }
 
@@ -152,6 +155,55 @@ TEST_CASE("twenty AdamW steps with clipping have PyTorch's losses") {
     REQUIRE(std::abs(evaluated / losses[step] - 1) < kTolerance);
     optimizer->Step(static_cast<int64_t>(step) + 1, 1e-2f);
   }
+}
+
+// ---- bf16: eight bits of every activation and weight, everything that is summed in fp32 ----
+
+TEST_CASE("in bf16, logits, gradients and losses are PyTorch's but for rounding") {
+  const std::string name = GENERATE("gpt2", "llama", "llama_tied");
+  CAPTURE(name);
+  Fixture fixture(name, "reference", 2, DType::kBfloat16);
+  ModelRunner& runner = fixture.runner();
+  const std::vector<float> expected = fixture.Expected("logits");
+  std::vector<float> logits(expected.size() / kRows);
+  Must(runner.Logits(fixture.Batch(0).first(kSeqLen), logits));
+  REQUIRE(Difference(logits, std::span(expected).first(logits.size())) < 0.03);
+
+  Must(runner.Train(fixture.Batch(0), kRows));
+  for (size_t i = 0; i < runner.model().layers().size(); ++i) {
+    for (const ParamSpec& param : runner.model().layers()[i]->layout().params) {
+      CAPTURE(param.name);
+      const std::vector<float> grad = fixture.Grad(static_cast<int>(i), param);
+      REQUIRE(Difference(grad, fixture.Expected("grad." + param.name)) < 0.06);
+    }
+  }
+}
+
+TEST_CASE("in bf16, training follows PyTorch's losses, and small steps are not lost to rounding") {
+  const std::string name = GENERATE("gpt2", "llama", "llama_tied");
+  CAPTURE(name);
+  Fixture fixture(name, "reference", 3, DType::kBfloat16);
+  ModelRunner& runner = fixture.runner();
+  const std::vector<float> losses = fixture.Expected("losses");
+  auto optimizer = Must(AdamWOptimizer::Create(runner, {}));
+  for (size_t step = 0; step < losses.size(); ++step) {
+    CAPTURE(step);
+    const double loss = Must(runner.Train(fixture.Batch(static_cast<int64_t>(step)), kRows)).mean();
+    // Rounding grows with every step at this learning rate.
+    REQUIRE(std::abs(loss / losses[step] - 1) < (step < 10 ? 0.01 : 0.1));
+    optimizer->Step(static_cast<int64_t>(step) + 1, 1e-2f);
+  }
+  // The layers read the rounded parameters; steps far below bf16's last bit still move the others.
+  const auto params = HostView(runner.params(1));
+  const std::vector<float> before(params.begin(), params.end());
+  Must(runner.Train(fixture.Batch(0), kRows));
+  optimizer->Step(21, 1e-6f);
+  int moved = 0;
+  for (size_t k = 0; k < before.size(); ++k) {
+    moved += params[k] != before[k];
+    REQUIRE(runner.params_copy(1).as<Bfloat16>()[k] == RoundToBfloat16(params[k]));
+  }
+  REQUIRE(moved > static_cast<int>(before.size() / 2));
 }
 
 }  // namespace
