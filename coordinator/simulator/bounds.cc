@@ -171,6 +171,68 @@ void RaiseByMemory(const Problem& problem, const std::vector<Path>& paths, bool 
   }
 }
 
+// Per chunk, the earliest end of its last gradient operation: its own work, or B's way back from a
+// later chunk that has run all its F and B.
+std::vector<Nanos> GradientsDone(const Problem& problem, const std::vector<Path>& paths) {
+  std::vector<Nanos> done(problem.chunks.size(), 0);
+  for (size_t p = 0; p < problem.pipelines.size(); ++p) {
+    const Pipeline& pipeline = problem.pipelines[p];
+    const Nanos m = pipeline.micro_batches;
+    Nanos last_b_ns = 0;  // earliest end of the last B of the chunk
+    for (int i = pipeline.chunk_count - 1; i >= 0; --i) {
+      const int c = pipeline.first_chunk + i;
+      const Chunk& chunk = problem.chunks[c];
+      const Nanos way_back = i + 1 < pipeline.chunk_count
+                                 ? TransferNs(problem, chunk.backward_link, chunk.backward_bytes)
+                                 : 0;
+      if (last_b_ns > 0) last_b_ns += way_back + chunk.backward_ns;
+      last_b_ns =
+          std::max(last_b_ns, paths[p].reach[i] + m * (chunk.forward_ns + chunk.backward_ns));
+      done[c] = std::max(
+          last_b_ns + chunk.weight_ns,
+          paths[p].reach[i] + m * (chunk.forward_ns + chunk.backward_ns + chunk.weight_ns));
+    }
+  }
+  return done;
+}
+
+// A channel takes its collectives one by one, none before its gradients are complete; in the order
+// of these moments it is done earliest.
+void RaiseBySync(const Problem& problem, const std::vector<Path>& paths, Bound& bound) {
+  const std::vector<Nanos> done = GradientsDone(problem, paths);
+  for (size_t c = 0; c < done.size(); ++c) {
+    Raise(bound, done[c] + problem.chunks[c].optimizer_ns, "gradients of chunk",
+          static_cast<int>(c));
+  }
+  std::vector<std::vector<std::pair<Nanos, Nanos>>> channels(problem.channel_count);
+  for (size_t s = 0; s < problem.syncs.size(); ++s) {
+    const GradientSync& sync = problem.syncs[s];
+    Nanos ready_ns = 0;
+    Nanos optimizer_ns = 0;
+    for (size_t i = 0; i < sync.chunks.size(); ++i) {
+      const Chunk& chunk = problem.chunks[sync.chunks[i]];
+      const double share = sync.done_shares.empty() ? 1 : sync.done_shares[i];
+      const Nanos last = IsSplit(chunk) ? chunk.weight_ns : chunk.backward_ns;
+      const auto early = static_cast<Nanos>((1 - share) * static_cast<double>(last));
+      ready_ns = std::max(ready_ns, done[sync.chunks[i]] - early);
+      optimizer_ns = std::max(optimizer_ns, chunk.optimizer_ns);
+    }
+    Raise(bound, ready_ns + sync.duration_ns + optimizer_ns, "synchronisation",
+          static_cast<int>(s));
+    for (const int channel : sync.channels) {
+      channels[channel].push_back({ready_ns, sync.duration_ns});
+    }
+  }
+  for (size_t channel = 0; channel < channels.size(); ++channel) {
+    std::sort(channels[channel].begin(), channels[channel].end());
+    Nanos free_ns = 0;
+    for (const auto& [ready_ns, duration_ns] : channels[channel]) {
+      free_ns = std::max(free_ns, ready_ns) + duration_ns;
+    }
+    Raise(bound, free_ns, "synchronisation channel", static_cast<int>(channel));
+  }
+}
+
 std::vector<Path> PathsOf(const Problem& problem) {
   std::vector<Path> paths;
   for (const Pipeline& pipeline : problem.pipelines) paths.push_back(PathOf(problem, pipeline));
@@ -196,6 +258,7 @@ Bound MakespanBound(const Problem& problem) {
   }
   RaiseByLinks(problem, paths, bound);
   RaiseByMemory(problem, paths, true, bound);
+  RaiseBySync(problem, paths, bound);
   return bound;
 }
 

@@ -5,6 +5,8 @@
 //   compute:  earliest start of the device + m * work + latest way out
 //   link:     fill + serialisation of all messages that share the link or exclusive trunk + way out
 //   memory:   with room for K micro-batches, only K can be between a chunk's F and the release
+//   sync:     earliest completion of each gradient, then the channel's collectives one by one, then
+//             the optimizer step of a chunk
 // The largest over all of these is returned with its name.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_BOUNDS_H_
@@ -21,7 +23,7 @@ struct Bound {
   std::string reason;  // "compute of device 3", "link 2", "memory of chunk 0", ...
 };
 
-// Bounds Result::makespan_ns (synchronisation and optimizer left out of the bound).
+// Bounds Result::makespan_ns.
 // REQUIRES: Validate(problem) is OK.
 Bound MakespanBound(const Problem& problem);
 

@@ -18,6 +18,7 @@ enum class EventKind : uint32_t {
   kLaneFree,  // token: lane
   kFlowDone,  // token: version of the rates; an older one is void
   kTrace,     // a fair trunk's bandwidth changes
+  kGradient,  // token: synchronisation, of which one chunk's part is complete
   kSyncDone,  // token: synchronisation
 };
 

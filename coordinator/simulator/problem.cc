@@ -59,7 +59,6 @@ absl::Status ValidatePipelines(const Problem& problem) {
 }
 
 absl::Status ValidateSyncs(const Problem& problem) {
-  std::vector<bool> synced(problem.chunks.size(), false);
   for (const GradientSync& sync : problem.syncs) {
     if (sync.duration_ns < 0 || sync.duration_ns > kForever / 1024) {
       return Bad("impossible duration of a synchronisation, ns", sync.duration_ns);
@@ -68,11 +67,20 @@ absl::Status ValidateSyncs(const Problem& problem) {
       if (channel < 0 || channel >= problem.channel_count) return Bad("no such channel", channel);
     }
     for (const int chunk : sync.chunks) {
-      if (chunk < 0 || chunk >= static_cast<int>(problem.chunks.size()) || synced[chunk]) {
-        return Bad("a synchronisation names a chunk that is not there or is synchronised already",
-                   chunk);
+      if (chunk < 0 || chunk >= static_cast<int>(problem.chunks.size()) ||
+          std::count(sync.chunks.begin(), sync.chunks.end(), chunk) > 1) {
+        return Bad("a synchronisation names a chunk that is not there, or one twice", chunk);
       }
-      synced[chunk] = true;
+    }
+    if (!sync.done_shares.empty() && sync.done_shares.size() != sync.chunks.size()) {
+      return Bad("a synchronisation's shares are not one per chunk but",
+                 static_cast<int64_t>(sync.done_shares.size()));
+    }
+    for (const double share : sync.done_shares) {
+      if (!(share > 0 && share <= 1)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "a synchronisation's share of the last gradient operation is not in (0, 1]: ", share));
+      }
     }
   }
   return absl::OkStatus();

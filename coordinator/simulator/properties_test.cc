@@ -13,6 +13,24 @@
 namespace atl::sim {
 namespace {
 
+// Every stage's gradients are reduced over the replicas in one or two parts, over a common channel.
+void AddSyncs(int p, int replicas, Rng& rng, Problem& problem) {
+  problem.channel_count = 1 + static_cast<int>(rng.Below(2));
+  for (int s = 0; s < p; ++s) {
+    const bool parts = rng.Chance(0.5);
+    for (int part = 0; part < (parts ? 2 : 1); ++part) {
+      GradientSync sync;
+      for (int r = 0; r < replicas; ++r) {
+        sync.chunks.push_back(r * p + s);
+        if (parts) sync.done_shares.push_back(part == 1 ? 1 : 0.1 + 0.8 * rng.Uniform());
+      }
+      sync.duration_ns = static_cast<Nanos>(rng.Below(120));
+      sync.channels = {static_cast<int>(rng.Below(problem.channel_count))};
+      problem.syncs.push_back(std::move(sync));
+    }
+  }
+}
+
 // A pipeline of random stages over random links; every third one crosses trunks or a lane.
 Problem RandomProblem(uint64_t seed) {
   Rng rng(seed);
@@ -66,6 +84,7 @@ Problem RandomProblem(uint64_t seed) {
     }
     problem.pipelines.push_back({first, p, m, r});
   }
+  if (rng.Chance(0.5)) AddSyncs(p, replicas, rng, problem);
   REQUIRE(Validate(problem).ok());
   return problem;
 }
@@ -128,6 +147,28 @@ void CheckExclusive(const Problem& problem, const Result& result) {
   }
 }
 
+// Collectives start after their gradients, one at a time on a channel; the optimizer comes after.
+void CheckSyncs(const Problem& problem, const Result& result) {
+  std::map<int, Nanos> channel_free_ns;
+  std::map<int, Nanos> synced_ns;  // by chunk
+  REQUIRE(result.syncs.size() == problem.syncs.size());
+  for (const SyncSpan& span : result.syncs) {
+    const GradientSync& sync = problem.syncs[span.sync];
+    CHECK(span.start_ns >= span.ready_ns);
+    CHECK(span.end_ns == span.start_ns + sync.duration_ns);
+    for (const int channel : sync.channels) {
+      CHECK(span.start_ns >= channel_free_ns[channel]);
+      channel_free_ns[channel] = span.end_ns;
+    }
+    for (const int c : sync.chunks) synced_ns[c] = std::max(synced_ns[c], span.end_ns);
+  }
+  for (const auto& device : result.timeline) {
+    for (const OpSpan& span : device) {
+      if (span.op.kind == OpKind::kOptimizer) CHECK(span.start_ns >= synced_ns[span.op.chunk]);
+    }
+  }
+}
+
 TEST_CASE("Any problem: inputs first, one thing at a time, never below the bound, repeatable") {
   const uint64_t seed = GENERATE(range(0, 300));
   INFO("seed " << seed);
@@ -144,6 +185,7 @@ TEST_CASE("Any problem: inputs first, one thing at a time, never below the bound
     REQUIRE(result.verdict != Verdict::kStuck);
     CheckTimeline(result);
     CheckExclusive(problem, result);
+    CheckSyncs(problem, result);
     if (result.verdict == Verdict::kFits) {
       CHECK(result.makespan_ns >= bound.time_ns);
       CHECK(result.period_ns >= PeriodBound(problem).time_ns);
