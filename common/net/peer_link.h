@@ -1,0 +1,168 @@
+// Messages between the workers of an island: commands, activations and gradients, layer state.
+//
+// Every worker has one link: an endpoint that it binds, and two connections to each other member of
+// the island's plan, one for commands and one for bytes in bulk, so that a command never stands
+// behind a tensor. Messages of one channel from one worker to another arrive in the order in which
+// they were sent, whole and checked, or not at all; nothing is sent twice. The bytes on the wire
+// are in proto/frame.proto.
+//
+// Fencing. SetPeers says under which plan we speak, and with whom. A message is delivered only when
+// both ends are at the same job, generation and plan, sent by the incarnation that the plan names.
+// Whoever speaks of an older plan is told so; whoever speaks of a newer one waits until we follow.
+//
+// A peer is LOST at once when its connection breaks, after 6 s of silence, or when it breaks the
+// protocol (a wrong checksum, bytes that were not granted). It stays lost until the next SetPeers:
+// whoever works with it aborts what they did together and starts again.
+//
+// Memory is bounded whatever a peer does: the receiver grants every sender so many bytes of each
+// channel, counted from the description's arrival until PeerDelivery dies; the handler admits a
+// message before memory is taken for it. A sender's queue is bounded in messages and bytes.
+
+#ifndef ATOLL_COMMON_NET_PEER_LINK_H_
+#define ATOLL_COMMON_NET_PEER_LINK_H_
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/net/payload.h"
+#include "common/net/security.h"
+#include "common/protocol/island_plan.h"
+#include "common/status.h"
+#include "common/time.h"
+
+namespace atl {
+
+struct PeerFence {
+  JobId job;
+  Generation generation = 0;
+  int64_t plan = 0;
+
+  auto operator<=>(const PeerFence&) const = default;
+};
+
+// Each is a queue of its own. Tensors go before state where both wait.
+enum class PeerChannel : uint8_t { kCommand = 0, kTensor = 1, kState = 2 };
+inline constexpr int kPeerChannels = 3;
+inline constexpr size_t kPeerHeaderBytesMax = 512;
+
+// What is sent.
+struct PeerMessage {
+  PeerChannel channel = PeerChannel::kCommand;
+  std::string header;                  // at most kPeerHeaderBytesMax
+  std::span<const std::byte> payload;  // unchanged for as long as `owner` lives here
+  std::shared_ptr<const void> owner;
+
+  // Optional, each called once, on the network thread. `left`: the last byte has been handed to
+  // the kernel, whose buffer is kept short: the moment at which the next sender of a shared link
+  // may start. `arrived`: the other end has it, or refused it; the duration is from the first
+  // byte's departure to the last one's arrival (half of the quickest round trip is taken off).
+  std::function<void(absl::Status)> left;
+  std::function<void(absl::Status, Duration)> arrived;
+};
+
+// What has come. It counts against the sender's credit until it dies.
+struct PeerDelivery {
+  NodeId from;
+  PeerChannel channel = PeerChannel::kCommand;
+  std::string header;
+  Payload payload;
+  std::shared_ptr<const void> credit;
+};
+
+// All calls come on the link's network thread, which must not be held up, and none of a fence after
+// the SetPeers that replaced it has returned.
+class PeerHandler {
+ public:
+  virtual ~PeerHandler() = default;
+
+  // Whether to take a message of which only this much has come. Otherwise it is dropped, no memory
+  // is taken for it, and its sender's `arrived` hears why.
+  virtual absl::Status Admit(const NodeId& from, PeerChannel channel, absl::string_view header,
+                             int64_t payload_bytes) = 0;
+  virtual void OnMessage(PeerDelivery delivery) = 0;
+  // At most once for each peer and SetPeers.
+  virtual void OnPeerLost(const NodeId& peer, const std::string& reason) = 0;
+};
+
+struct PeerLinkOptions {
+  NodeId name;
+  Incarnation incarnation = 0;
+  std::string endpoint = "tcp://127.0.0.1:*";  // port "*": any that is free
+  KeyPair keys;  // with keys, only members whose keys the plan names get in
+  bool allow_plaintext_beyond_loopback = false;
+  int io_threads = 1;
+  int64_t chunk_bytes = int64_t{1} << 20;
+
+  // Granted to every peer, by channel, in payload bytes plus kPeerMessageCost a message. A message
+  // that does not fit alone is refused at Send.
+  std::array<int64_t, kPeerChannels> window_bytes = {int64_t{8} << 20, int64_t{1} << 30,
+                                                     int64_t{256} << 20};
+  // Waiting to be sent to one peer.
+  int64_t queued_bytes_max = int64_t{4} << 30;
+  int queued_messages_max = 16384;
+};
+inline constexpr int64_t kPeerMessageCost = 1024;
+
+// What was seen of a peer since the link was made. All grow only, but for the round trip.
+struct PeerCounters {
+  NodeId peer;
+  int64_t messages_sent = 0;
+  int64_t payload_bytes_sent = 0;
+  int64_t messages_received = 0;
+  int64_t payload_bytes_received = 0;
+  int64_t messages_refused = 0;  // that it sent and our handler did not admit
+  int64_t frames_refused = 0;    // that it sent and that break the protocol, or are of another plan
+  int64_t times_lost = 0;
+  Duration round_trip{0};  // quickest of the last pings; 0: not known yet
+};
+
+class PeerLink {
+ public:
+  // Binds and starts. `handler` outlives the link.
+  static absl::StatusOr<std::unique_ptr<PeerLink>> Create(PeerLinkOptions options,
+                                                          PeerHandler* handler);
+  // Whatever waits fails with Cancelled; no call of the handler's runs after this.
+  ~PeerLink();
+  PeerLink(const PeerLink&) = delete;
+  PeerLink& operator=(const PeerLink&) = delete;
+
+  const NodeId& name() const;
+  // The endpoint bound, with its real port.
+  const std::string& endpoint() const;
+
+  // From now on we speak under `fence` with these members (ourselves among them or not). What is
+  // queued under another fence fails with Aborted; what has half arrived is dropped. Connections to
+  // members that stay are kept, lost ones are made anew. An error changes nothing and names the
+  // member. Thread-safe, but not for callbacks: it waits for the network thread.
+  absl::Status SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members);
+
+  // Waits until every peer has accepted us under the present fence. The error names those that have
+  // not and why. Thread-safe, but not for callbacks.
+  absl::Status AwaitPeers(Instant deadline);
+
+  // Queues a message; never waits. What can be refused at once is returned, and then no callback
+  // comes: a message that is too big (InvalidArgument), a full queue (ResourceExhausted), a peer
+  // that is not one or is lost (Unavailable, with the reason). Thread-safe, callbacks too.
+  absl::Status Send(const NodeId& to, PeerMessage message);
+
+  // Drops what is queued on the channel, for all peers, and not begun; it fails with Aborted.
+  void DropQueued(PeerChannel channel);
+
+  std::vector<PeerCounters> counters() const;  // thread-safe
+  // Frames of strangers and broken frames that belong to no peer.
+  int64_t frames_refused() const;
+
+ private:
+  class Impl;
+  explicit PeerLink(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_PEER_LINK_H_
