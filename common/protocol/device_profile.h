@@ -1,0 +1,66 @@
+// What was measured of devices and links: the plain form of what workers report, the coordinator
+// keeps and the planner uses. Times are of one kind of layer on one device, under the code that
+// training runs.
+
+#ifndef ATOLL_COMMON_PROTOCOL_DEVICE_PROFILE_H_
+#define ATOLL_COMMON_PROTOCOL_DEVICE_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+
+namespace atl {
+
+enum class LayerKind : uint8_t {
+  kEmbedding,
+  kBlock,
+  kHead,  // with the loss
+};
+
+// One kind of layer with one micro-batch, on one of `tensor_parallel` devices that share it.
+// Medians of several runs; bytes are on each device.
+struct LayerCost {
+  LayerKind kind = LayerKind::kBlock;
+  int32_t tensor_parallel = 1;
+  int32_t micro_batch_sequences = 1;
+  int64_t forward_ns = 0;
+  int64_t input_gradient_ns = 0;   // B
+  int64_t weight_gradient_ns = 0;  // W
+  int64_t optimizer_ns = 0;        // clipping and AdamW, of the whole layer
+  double spread_ratio = 0;         // interquartile range over median, the largest of the four
+  int64_t parameter_bytes = 0;     // weights, gradient and both moments
+  int64_t stash_bytes = 0;         // kept from F until W is done
+  int64_t output_bytes = 0;        // handed to the next layer
+  int64_t workspace_bytes = 0;     // while an operation runs
+
+  bool operator==(const LayerCost&) const = default;
+};
+
+// Of one device and one model.
+struct DeviceProfile {
+  std::string device;            // "worker/index"
+  std::string kind;              // DeviceInfo::kind
+  std::string software_version;  // of the worker
+  uint64_t model_digest = 0;     // DigestOf(model, sequence length)
+  std::vector<LayerCost> layers;
+
+  bool operator==(const DeviceProfile&) const = default;
+};
+
+// One direction between two workers: a message of n bytes takes latency + n / bandwidth (Hockney).
+struct LinkProfile {
+  NodeId from;
+  NodeId to;
+  int64_t latency_ns = 0;
+  double bandwidth_bytes_per_s = 0;
+  double residual_ratio = 0;  // root mean square of what the fit misses, over the measured times
+  int64_t samples = 0;
+
+  bool operator==(const LinkProfile&) const = default;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROTOCOL_DEVICE_PROFILE_H_

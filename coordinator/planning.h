@@ -1,0 +1,63 @@
+// From a job and the workers of one island to the plan that they run: the bridge between the
+// control plane's words and the planner.
+//
+//   absl::StatusOr<IslandPlan> plan = PlanIsland(request);
+//
+// Pure and deterministic: the same request gives the same plan. Takes up to a second for hundreds
+// of devices, so the coordinator calls it from a thread of its own.
+
+#ifndef ATOLL_COORDINATOR_PLANNING_H_
+#define ATOLL_COORDINATOR_PLANNING_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/protocol/control.h"
+#include "common/protocol/device_profile.h"
+#include "common/protocol/island_plan.h"
+#include "coordinator/planner/planner.h"
+
+namespace atl {
+
+// A worker that the island may use, and what is known of it.
+struct PlanMember {
+  IslandMember member;
+  std::string site;                     // empty: found from the links; without any: one site
+  std::vector<DeviceInfo> devices;      // device i is "worker/i"; memory is each device's own
+  std::vector<DeviceProfile> profiles;  // of some, all or none of its devices, and of this model
+};
+
+struct PlanRequest {
+  JobSpec spec;  // spec.layout: what the operator fixed; the rest is the planner's to choose
+  JobFacts facts;
+  std::vector<PlanMember> members;  // the first one leads, and always takes part
+  std::vector<LinkProfile> links;   // measured; pairs without one get a stated assumption
+  int64_t number = 1;               // of the plan
+  uint64_t seed = 1;
+  std::function<bool()> stop;  // asked between candidates; what is best by then is returned
+};
+
+// The planner's view of a request.
+struct PlanningInput {
+  plan::Cluster cluster;  // device ids as in IslandPlan
+  plan::Costs costs;
+  plan::Job job;
+  std::string assumptions;  // what was not measured, in words; empty: nothing
+};
+
+// INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.
+absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
+
+// The best known layout that obeys the constraints, in runtime form; Validate() accepts it.
+// Micro-batches divide the batch exactly: sizes are chosen so, or, where the job fixes one that
+// does not, the request is refused. Members without a stage are left out of plan.members, but for
+// the leader: a layout that leaves the leader's devices idle is not chosen. RESOURCE_EXHAUSTED:
+// which device lacks how much memory and what would fit.
+absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PLANNING_H_
