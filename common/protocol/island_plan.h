@@ -98,12 +98,37 @@ NodeId WorkerOfDevice(const std::string& device);
 // "w1/0" -> 0; -1 where the name has no index.
 int IndexOfDevice(const std::string& device);
 
+// "B of micro-batch 3 in stage 1", for people.
+std::string ToString(const PlanOp& op);
+
+// Sequences [first_row, first_row + rows) of a step.
+struct MicroBatchRows {
+  int64_t first_row = 0;
+  int64_t rows = 0;  // 0: an empty micro-batch, which everybody skips
+
+  bool operator==(const MicroBatchRows&) const = default;
+};
+
+// How a step of so many sequences is dealt: by replica, then micro-batch.
+// REQUIRES: a valid plan; sequences <= its batch_sequences.
+std::vector<std::vector<MicroBatchRows>> DealSequences(const IslandPlan& plan, int64_t sequences);
+
+// A device's whole program from its F, B and W in order, each with stage and micro-batch: messages
+// and syncs are put where they belong, and the optimizer step last. W become ordered by micro-batch
+// within a stage; one that is missing (an unsplit backward) follows its B.
+// REQUIRES: the plan's replicas name the device.
+PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
+                            const std::vector<PlanOp>& compute);
+
 // Everything that would make the plan impossible to run on a job with so many layers and sequences
 // a step: gaps or overlaps of layers, a device that no member owns or that two replicas share,
-// groups of different size, a program that misses or repeats an operation of its stages, that
-// orders W before its B, that synchronises layers in an order other than descending (one global
-// order is what keeps all-reduces of asymmetric replicas from waiting for each other in a circle),
-// or that does not end in its optimizer step. The message names device, stage and operation.
+// groups of different size, micro-batches that do not hold a step's sequences (or leave one without
+// any), a program that misses or repeats an operation of its stages, that orders W before its B or
+// before an earlier micro-batch's W, that synchronises layers in an order other than descending
+// (one global order is what keeps all-reduces of asymmetric replicas from waiting for each other in
+// a circle), that does not end in its optimizer step, or programs that would wait for each other.
+// Between two stages on one device there are no messages; with one replica there is no sync. The
+// message names device, stage and operation.
 absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences);
 
 }  // namespace atl

@@ -1,0 +1,300 @@
+#include "common/protocol/island_plan.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <functional>
+
+namespace atl {
+namespace {
+
+constexpr auto F = PlanOpKind::kForward, B = PlanOpKind::kInputGradient,
+               W = PlanOpKind::kWeightGradient, Send = PlanOpKind::kSend,
+               Receive = PlanOpKind::kReceive, Sync = PlanOpKind::kSync,
+               Optimizer = PlanOpKind::kOptimizer;
+
+constexpr int32_t kLayers = 6;
+constexpr int64_t kSequences = 9;
+
+// All forwards, then all backwards, for every stage the device holds.
+std::vector<PlanOp> FillAndDrain(const std::vector<int32_t>& stages, int32_t micro_batches) {
+  std::vector<PlanOp> ops;
+  for (const int32_t s : stages) {
+    for (int32_t m = 0; m < micro_batches; ++m) ops.push_back({F, s, m});
+  }
+  for (auto s = stages.rbegin(); s != stages.rend(); ++s) {
+    for (int32_t m = 0; m < micro_batches; ++m) ops.push_back({B, *s, m});
+    for (int32_t m = 0; m < micro_batches; ++m) ops.push_back({W, *s, m});
+  }
+  return ops;
+}
+
+// Replica 0: two stages, three micro-batches of two. Replica 1: one stage, one micro-batch of
+// three. Two workers of two devices; every stage is one device.
+IslandPlan Good() {
+  IslandPlan plan;
+  plan.number = 1;
+  plan.members = {{.worker = "w1"}, {.worker = "w2"}};
+  plan.replicas.resize(2);
+  plan.replicas[0] = {{{0, 4, {"w1/0"}, {1, 3}}, {4, 2, {"w1/1"}, {}}}, 2, 3};
+  plan.replicas[1] = {{{0, 6, {"w2/0"}, {}}}, 3, 1};
+  plan.programs = {CompleteProgram(plan, "w1/0", FillAndDrain({0}, 3)),
+                   CompleteProgram(plan, "w1/1", FillAndDrain({1}, 3)),
+                   CompleteProgram(plan, "w2/0", FillAndDrain({0}, 1))};
+  return plan;
+}
+
+std::string MessageAfter(const std::function<void(IslandPlan&)>& change) {
+  IslandPlan plan = Good();
+  change(plan);
+  return std::string(Validate(plan, kLayers, kSequences).message());
+}
+
+std::string Check(const IslandPlan& plan) {
+  return std::string(Validate(plan, kLayers, kSequences).message());
+}
+
+using Plan = IslandPlan&;
+
+TEST_CASE("a good plan is accepted") { REQUIRE(Check(Good()) == ""); }
+
+TEST_CASE("devices have names") {
+  REQUIRE(WorkerOfDevice("w1/12") == "w1");
+  REQUIRE(IndexOfDevice("w1/12") == 12);
+  for (const char* bad : {"w1", "w1/", "/0", "w1/x", "w1/-1", "w1/0x", "", "w1/99999999999"}) {
+    CAPTURE(bad);
+    REQUIRE(IndexOfDevice(bad) == -1);
+  }
+}
+
+TEST_CASE("members are named once") {
+  REQUIRE(MessageAfter([](Plan p) { p.number = 0; }) == "plan: number 0: must be at least 1");
+  REQUIRE(MessageAfter([](Plan p) { p.members.clear(); }) == "plan: it has no members");
+  REQUIRE(MessageAfter([](Plan p) { p.members[1].worker = "w1"; }) ==
+          "plan: member w1 is there twice");
+  REQUIRE(MessageAfter([](Plan p) { p.members[1].worker = ""; }) == "plan: a member has no name");
+}
+
+TEST_CASE("stages hold every layer once") {
+  REQUIRE(MessageAfter([](Plan p) { p.replicas.clear(); }) == "plan: it has no replicas");
+  REQUIRE(MessageAfter([](Plan p) { p.replicas[0].stages[1].first_layer = 3; }) ==
+          "plan: replica 0, stage 1: it starts at layer 3, but layer 4 comes next");
+  REQUIRE(MessageAfter([](Plan p) { p.replicas[1].stages[0].layers = 5; }) ==
+          "plan: replica 1: its stages hold 5 layers, the job has 6");
+  REQUIRE(MessageAfter([](Plan p) { p.replicas[1].stages[0].layers = 0; }) ==
+          "plan: replica 1, stage 0: it has 0 layers");
+  REQUIRE(MessageAfter([](Plan p) { p.replicas[0].stages[0].recomputed_layers = {4}; }) ==
+          "plan: replica 0, stage 0: recomputed layer 4 is not one of its layers, or not in "
+          "ascending order");
+}
+
+TEST_CASE("a device has one place") {
+  const auto renamed = [](const char* name) {
+    return MessageAfter([&](Plan p) { p.replicas[1].stages[0].devices = {name}; });
+  };
+  REQUIRE(renamed("w2") ==
+          "plan: replica 1, stage 0: \"w2\" is no device; it must be \"worker/index\"");
+  REQUIRE(renamed("w3/0") == "plan: replica 1, stage 0: w3/0 belongs to no member of the island");
+  REQUIRE(renamed("w1/1") == "plan: replica 1, stage 0: w1/1 already works in replica 0");
+  REQUIRE(MessageAfter([](Plan p) {
+            p.replicas[1].stages[0].devices = {"w2/0", "w2/1"};
+          }) == "plan: replica 1, stage 0: 2 devices, but stage 0 of replica 0 has 1");
+  IslandPlan plan = Good();
+  plan.replicas[0].stages[0].devices = plan.replicas[1].stages[0].devices = {"w2/0", "w2/0"};
+  REQUIRE(Check(plan) == "plan: replica 0, stage 0: w2/0 is there twice");
+  plan.replicas[0].stages[0].devices = {"w1/0", "w1/1"};
+  plan.replicas[0].stages[1].devices = {"w1/1", "w1/0"};
+  REQUIRE(Check(plan) == "plan: replica 0, stage 1: w1/1 has rank 0, but rank 1 in stage 0");
+}
+
+TEST_CASE("micro-batches hold exactly a step's sequences") {
+  REQUIRE(MessageAfter([](Plan p) { p.replicas[1].micro_batches = 0; }) ==
+          "plan: replica 1: 0 micro-batches of 3 sequences, for a step of 9");
+  REQUIRE(MessageAfter([](Plan p) { p.replicas[1].micro_batch_sequences = 2; }) ==
+          "plan: its micro-batches take 8 sequences, a step has 9");
+  REQUIRE(MessageAfter([](Plan p) { p.replicas[1].micro_batches = 2; }) ==
+          "plan: its micro-batches take 12 sequences, a step has 9");
+  REQUIRE(MessageAfter([](Plan p) { p.replicas[1].micro_batch_sequences = 5; }) == "");
+}
+
+TEST_CASE("tensor shares are one per rank") {
+  REQUIRE(MessageAfter([](Plan p) {
+            p.tensor_shares = {1, 1};
+          }) == "plan: tensor_shares: 2 of them for groups of 1");
+  REQUIRE(MessageAfter([](Plan p) { p.tensor_shares = {0}; }) ==
+          "plan: tensor_shares: 0 must be at least 1");
+}
+
+TEST_CASE("every device has one program") {
+  REQUIRE(MessageAfter([](Plan p) { p.programs.pop_back(); }) ==
+          "plan: there is no program for w2/0");
+  REQUIRE(MessageAfter([](Plan p) { p.programs[2] = p.programs[1]; }) ==
+          "plan: there are two programs for w1/1");
+  REQUIRE(MessageAfter([](Plan p) { p.programs[2].device = "w2/7"; }) ==
+          "plan: there is a program for w2/7, which no stage names");
+}
+
+// The position of an operation in w1/0's program.
+std::vector<PlanOp>& Ops(Plan p) { return p.programs[0].ops; }
+std::vector<PlanOp>::iterator Find(Plan p, PlanOp op) {
+  const auto found = std::find(Ops(p).begin(), Ops(p).end(), op);
+  REQUIRE(found != Ops(p).end());
+  return found;
+}
+void Swap(Plan p, PlanOp a, PlanOp b) { std::iter_swap(Find(p, a), Find(p, b)); }
+
+TEST_CASE("a program has every operation of its stages once") {
+  REQUIRE(MessageAfter([](Plan p) {
+            Ops(p).erase(Find(p, {F, 0, 2}));
+          }) == "plan: program of w1/0 lacks F of micro-batch 2 in stage 0");
+  REQUIRE(MessageAfter([](Plan p) {
+            Ops(p).erase(Find(p, {Send, 0, 1}));
+          }) == "plan: program of w1/0 lacks send the activation of micro-batch 1 in stage 0");
+  REQUIRE(MessageAfter([](Plan p) {
+            Ops(p).erase(Find(p, {Receive, 0, 1, 0, true}));
+          }) == "plan: program of w1/0 lacks receive the gradient of micro-batch 1 in stage 0");
+  REQUIRE(MessageAfter([](Plan p) {
+            Ops(p).erase(Find(p, {Sync, 0, 0, 3}));
+          }) == "plan: program of w1/0 lacks sync of layer 3");
+  REQUIRE(MessageAfter([](Plan p) {
+            Ops(p).insert(Ops(p).begin(), {F, 0, 0});
+          }) ==
+          "plan: program of w1/0, operation 1 (F of micro-batch 0 in stage 0): it is there twice");
+  REQUIRE(MessageAfter([](Plan p) { Ops(p)[0].micro_batch = 3; }) ==
+          "plan: program of w1/0, operation 0 (F of micro-batch 3 in stage 0): its replica has 3 "
+          "micro-batches");
+  REQUIRE(MessageAfter([](Plan p) { Ops(p)[0].stage = 1; }) ==
+          "plan: program of w1/0, operation 0 (F of micro-batch 0 in stage 1): the device does not "
+          "hold this stage");
+  REQUIRE(MessageAfter([](Plan p) {
+            Ops(p)[0] = {Receive, 0, 0};
+          }) ==
+          "plan: program of w1/0, operation 0 (receive the activation of micro-batch 0 in stage 0)"
+          ": there is no stage -1");
+  REQUIRE(MessageAfter([](Plan p) { Ops(p)[0].gradient = true; }) ==
+          "plan: program of w1/0, operation 0 (F of micro-batch 0 in stage 0): it is no message, "
+          "but says gradient");
+}
+
+TEST_CASE("a program has a possible order") {
+  REQUIRE(MessageAfter([](Plan p) {
+            Swap(p, {F, 0, 0}, {Send, 0, 0});
+          }) ==
+          "plan: program of w1/0, operation 0 (send the activation of micro-batch 0 in stage 0): "
+          "it needs F of micro-batch 0 in stage 0, which is later");
+  REQUIRE(MessageAfter([](Plan p) {
+            Swap(p, {B, 0, 0}, {W, 0, 0});
+          }).find("it needs B of micro-batch 0 in stage 0, which is later") != std::string::npos);
+  REQUIRE(MessageAfter([](Plan p) {
+            Swap(p, {W, 0, 0}, {W, 0, 1});
+          }).find("weight gradients must be added in the order of micro-batches") !=
+          std::string::npos);
+  REQUIRE(MessageAfter([](Plan p) {
+            Swap(p, {Sync, 0, 0, 2}, {Sync, 0, 0, 1});
+          }).find("layers must be synchronised in descending order") != std::string::npos);
+  REQUIRE(MessageAfter([](Plan p) {
+            Swap(p, {W, 0, 2}, {Sync, 0, 0, 3});
+          }).find("(sync of layer 3): the stage's last weight gradient comes later") !=
+          std::string::npos);
+  REQUIRE(MessageAfter([](Plan p) { Ops(p).pop_back(); }) ==
+          "plan: program of w1/0 does not end in its optimizer step");
+  REQUIRE(MessageAfter([](Plan p) {
+            Swap(p, {Optimizer}, {Sync, 0, 0, 0});
+          }).find("(optimizer): it must be the last one") != std::string::npos);
+}
+
+TEST_CASE("one replica has nobody to synchronise with") {
+  IslandPlan plan = Good();
+  plan.replicas.pop_back();
+  plan.programs.pop_back();
+  REQUIRE(Validate(plan, kLayers, 6).message() ==
+          "plan: program of w1/0, operation 15 (sync of layer 3): the island has one replica");
+}
+
+TEST_CASE("programs that wait for each other are refused") {
+  // w1/0 wants the gradient of micro-batch 0 before it sends what micro-batch 0's B needs: its own
+  // later forward is not what w1/1 lacks, but w1/1 does all forwards first.
+  REQUIRE(MessageAfter([](Plan p) {
+            const auto receive = Find(p, {Receive, 0, 0, 0, true});
+            std::rotate(Find(p, {F, 0, 2}), receive, receive + 1);
+          }) ==
+          "plan: program of w1/0, operation 4 (receive the gradient of micro-batch 0 in stage 0): "
+          "it would wait for ever; the programs wait for each other in a circle");
+}
+
+// Two stages of tensor-parallel pairs.
+IslandPlan Pairs() {
+  IslandPlan plan = Good();
+  plan.replicas.pop_back();
+  plan.replicas[0].stages[0].devices = {"w1/0", "w1/1"};
+  plan.replicas[0].stages[1].devices = {"w2/0", "w2/1"};
+  plan.programs.clear();
+  for (const int32_t s : {0, 1}) {
+    for (const std::string& device : plan.replicas[0].stages[s].devices) {
+      plan.programs.push_back(CompleteProgram(plan, device, FillAndDrain({s}, 3)));
+    }
+  }
+  return plan;
+}
+
+TEST_CASE("tensor-parallel devices do F and B in one order, W as they like") {
+  IslandPlan plan = Pairs();
+  REQUIRE(Validate(plan, kLayers, 6).ok());
+  const auto early = Find(plan, {W, 0, 0});
+  std::rotate(Find(plan, {B, 0, 1}), early, early + 1);
+  REQUIRE(Validate(plan, kLayers, 6).message() == "");
+  Swap(plan, {F, 0, 0}, {F, 0, 1});
+  Swap(plan, {Send, 0, 0}, {Send, 0, 1});
+  REQUIRE(Validate(plan, kLayers, 6).message() ==
+          "plan: program of w1/0, operation 0 (F of micro-batch 1 in stage 0): it would wait for "
+          "ever; the programs wait for each other in a circle");
+}
+
+TEST_CASE("a device that holds two neighbouring stages sends itself nothing") {
+  IslandPlan plan = Good();
+  plan.replicas.pop_back();
+  plan.replicas[0].stages = {
+      {0, 2, {"w1/0"}, {}}, {2, 2, {"w2/0"}, {}}, {4, 1, {"w2/0"}, {}}, {5, 1, {"w1/0"}, {}}};
+  const auto v_shape = [&](int32_t first, int32_t second) {
+    std::vector<PlanOp> ops;
+    for (const PlanOpKind kind : {F, B}) {
+      for (int32_t m = 0; m < 3; ++m) {
+        ops.push_back({kind, kind == F ? first : second, m});
+        if (second == first + 1) ops.push_back({kind, kind == F ? second : first, m});
+      }
+      for (int32_t m = 0; second > first + 1 && m < 3; ++m) {
+        ops.push_back({kind, kind == F ? second : first, m});
+      }
+    }
+    return ops;
+  };
+  plan.programs = {CompleteProgram(plan, "w1/0", v_shape(0, 3)),
+                   CompleteProgram(plan, "w2/0", v_shape(1, 2))};
+  REQUIRE(Validate(plan, kLayers, 6).message() == "");
+  const auto count = [&](PlanOpKind kind) {
+    return std::count_if(plan.programs[1].ops.begin(), plan.programs[1].ops.end(),
+                         [&](const PlanOp& op) { return op.kind == kind; });
+  };
+  REQUIRE(count(W) == 6);  // added after their B
+  REQUIRE(count(Send) == 6);
+  REQUIRE(count(Receive) == 6);
+  plan.programs[1].ops.insert(plan.programs[1].ops.begin(), {Send, 1, 0});
+  REQUIRE(Validate(plan, kLayers, 6).message() ==
+          "plan: program of w2/0, operation 0 (send the activation of micro-batch 0 in stage 1): "
+          "stage 2 is on this device too");
+}
+
+TEST_CASE("CompleteProgram adds weight gradients in the order of micro-batches") {
+  IslandPlan plan = Good();
+  std::vector<PlanOp> ops = FillAndDrain({0}, 3);
+  std::reverse(ops.end() - 3, ops.end());  // W 2 1 0, as a search may leave them
+  REQUIRE(CompleteProgram(plan, "w1/0", ops) == plan.programs[0]);
+}
+
+TEST_CASE("a step is dealt in order, and a short one leaves the last micro-batches empty") {
+  using Rows = std::vector<std::vector<MicroBatchRows>>;
+  REQUIRE(DealSequences(Good(), 9) == Rows{{{0, 2}, {2, 2}, {4, 2}}, {{6, 3}}});
+  REQUIRE(DealSequences(Good(), 5) == Rows{{{0, 2}, {2, 2}, {4, 1}}, {{5, 0}}});
+}
+
+}  // namespace
+}  // namespace atl
