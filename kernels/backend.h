@@ -82,8 +82,9 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::string Name() const = 0;  // "cpu", "reference"
-  // Whether activations and weights of operations may be of this type. The fast CPU backend computes
-  // in kFloat32 only; AddScaled, Convert and AdamW::param_copy accept kBfloat16 everywhere.
+  // Whether activations and weights of operations may be of this type. The fast CPU backend
+  // computes in kFloat32 only; AddScaled, Convert and AdamW::param_copy accept kBfloat16
+  // everywhere.
   virtual bool Supports(DType compute) const = 0;
 
   // ---- Memory. `bytes` may be 0. RESOURCE_EXHAUSTED names the bytes asked for. ----
@@ -147,6 +148,8 @@ class Backend {
 
   virtual void Run(Stream& stream, const CrossEntropy& op, Workspace workspace) = 0;
   virtual int64_t WorkspaceBytes(const CrossEntropy& op) const = 0;
+  virtual void Run(Stream& stream, const CrossEntropyMax& op) = 0;
+  virtual void Run(Stream& stream, const CrossEntropySums& op) = 0;
 
   virtual void Run(Stream& stream, const AdamW& op) = 0;
   virtual void Run(Stream& stream, const SumOfSquares& op, Workspace workspace) = 0;

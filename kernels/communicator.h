@@ -7,10 +7,9 @@
 //   fixed by group and size.
 // - Tensors are contiguous and in the backend's memory. CPU implementations work inside the call,
 //   and block until the other members are there.
-// - No call waits for ever: a member that is lost, Abort, or the deadline given at creation ends
-// it,
-//   and then it and all later calls return Unavailable, Aborted or DeadlineExceeded with the
-//   reason, and the tensor's content is unspecified.
+// - No call waits for ever: a member that is lost (or destroyed), Abort, or the timeout given at
+//   creation ends it, and then it and all later calls return Unavailable, Aborted or
+//   DeadlineExceeded with the reason, and the tensor's content is unspecified.
 // - One thread at a time uses a communicator, but for Abort, which any thread may call.
 
 #ifndef ATOLL_KERNELS_COMMUNICATOR_H_
@@ -30,10 +29,13 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // x <- sum, or maximum, over the members of x. f32; sums also bf16 where the backend has it.
+  // x <- sum, or maximum, over the members of x. f32; sums also f64, and bf16 where the backend has
+  // it (added up in f32, rounded once). A NaN stays one.
   virtual absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) = 0;
   virtual absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) = 0;
 
+  // Ends the call that waits, if any, and all later ones: on this member with ABORTED and the
+  // reason, on the others with that or, where they only see this member gone, UNAVAILABLE.
   virtual void Abort(const std::string& reason) = 0;
 };
 

@@ -230,6 +230,22 @@ void CrossEntropy::Check() const {
   CheckInt32(targets, "targets", logits.rows);
   CheckOptionalAct(dlogits, "dlogits", logits.rows, logits.cols, logits);
   CheckF32(totals, "totals", 1, 2);
+  if (max.rows == 0 && sums.rows == 0) return;
+  CheckF32(max, "max", 1, logits.rows);
+  CheckF32(sums, "sums", 2, logits.rows);
+}
+
+void CrossEntropyMax::Check() const {
+  CheckAct(logits, "logits", logits.rows, logits.cols, logits);
+  ATOLL_CHECK(logits.cols > 0, "a part of a vocabulary without classes");
+  CheckF32(max, "max", 1, logits.rows);
+}
+
+void CrossEntropySums::Check() const {
+  CheckAct(logits, "logits", logits.rows, logits.cols, logits);
+  CheckInt32(targets, "targets", logits.rows);
+  CheckF32(max, "max", 1, logits.rows);
+  CheckF32(sums, "sums", 2, logits.rows);
 }
 
 void AdamW::Check() const {

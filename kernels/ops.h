@@ -56,6 +56,8 @@ struct LinearBackwardWeight {
 };
 
 // ---- Embedding: y[n] = table[tokens[n]] + positions[position_offset + n mod T]. ----
+// Of a table cut by rows, `part` of it holds the rows [first_token, first_token + V): tokens
+// outside add nothing, neither to y nor to dtable.
 
 struct EmbeddingForward {
   Tensor tokens;        // int32 [1, N]; each in [0, V): the data loader's promise
@@ -64,6 +66,8 @@ struct EmbeddingForward {
   Tensor y;             // act [N, C]
   int64_t seq_len = 0;  // T, divides N
   int64_t position_offset = 0;
+  bool part = false;  // else all tokens must be in the table
+  int64_t first_token = 0;
   void Check() const;
 };
 
@@ -75,6 +79,8 @@ struct EmbeddingBackwardWeight {
   Tensor dpositions;  // f32; optional
   int64_t seq_len = 0;
   int64_t position_offset = 0;
+  bool part = false;
+  int64_t first_token = 0;
   void Check() const;
 };
 
@@ -266,6 +272,30 @@ struct CrossEntropy {
   Tensor totals;   // f32 [1, 2]
   float grad_scale = 1.0f;  // 1 / tokens of the whole batch, for a mean loss
   int32_t ignore_index = -100;
+  // Of a vocabulary cut into parts (below); both or neither. Targets may then be of any part.
+  Tensor max;
+  Tensor sums;
+  int64_t first_class = 0;
+  void Check() const;
+};
+
+// The same over a vocabulary cut into parts, each of which has the logits of the classes
+// [first_class, first_class + V): CrossEntropyMax, the maximum of its results over the parts,
+// CrossEntropySums, the sum of its results over the parts, and CrossEntropy with both on every
+// part, which all find the same totals. No part ever sees another's logits.
+struct CrossEntropyMax {
+  Tensor logits;  // act [N, V], V > 0
+  Tensor max;     // f32 [1, N]: the largest of each row
+  void Check() const;
+};
+
+struct CrossEntropySums {
+  Tensor logits;   // act [N, V]
+  Tensor targets;  // int32 [1, N]: a class of any part, or ignored
+  Tensor max;      // f32 [1, N]: over all parts
+  // f32 [2, N]: the sum of exp(logit - max); the target's logit - max, 0 where it is not here.
+  Tensor sums;
+  int64_t first_class = 0;
   void Check() const;
 };
 

@@ -9,9 +9,11 @@
 
 namespace atl {
 
-enum class DType : uint8_t { kFloat32, kBfloat16, kInt32 };
+enum class DType : uint8_t { kFloat32, kBfloat16, kInt32, kFloat64 };
 
-constexpr int64_t SizeOf(DType dtype) { return dtype == DType::kBfloat16 ? 2 : 4; }
+constexpr int64_t SizeOf(DType dtype) {
+  return dtype == DType::kBfloat16 ? 2 : dtype == DType::kFloat64 ? 8 : 4;
+}
 
 // A bfloat16 is the upper half of a float.
 using Bfloat16 = uint16_t;
@@ -29,6 +31,10 @@ constexpr DType DTypeOf<Bfloat16>() {
 template <>
 constexpr DType DTypeOf<int32_t>() {
   return DType::kInt32;
+}
+template <>
+constexpr DType DTypeOf<double>() {
+  return DType::kFloat64;
 }
 
 // A view of a matrix in a backend's memory: `rows` rows of `cols` adjacent elements, `stride`

@@ -42,6 +42,8 @@ class CpuBackend final : public HostBackend {
   void Run(Stream&, const Scale& op) override;
   void Run(Stream&, const Convert& op) override;
   void Run(Stream&, const CrossEntropy& op, Workspace workspace) override;
+  void Run(Stream&, const CrossEntropyMax& op) override;
+  void Run(Stream&, const CrossEntropySums& op) override;
   void Run(Stream&, const AdamW& op) override;
   void Run(Stream&, const SumOfSquares& op, Workspace workspace) override;
 

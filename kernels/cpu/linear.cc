@@ -69,10 +69,11 @@ ATOLL_KERNEL(AddColumns, (const float* x, int64_t stride, int64_t rows, float* s
   }
 }
 
-// y = a + b, b null for zero; y may be a.
+// y = a + b, each null for zero; y may be a.
 ATOLL_KERNEL(AddRow, (const float* a, const float* b, float* y, int64_t n), (a, b, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    V16 sum = LoadUpTo(a + i, n - i);
+    V16 sum{};
+    if (a != nullptr) sum = LoadUpTo(a + i, n - i);
     if (b != nullptr) sum += LoadUpTo(b + i, n - i);
     StoreUpTo(y + i, sum, n - i);
   }
@@ -106,9 +107,13 @@ int64_t WeightBlockRows(int64_t out) {
 // Columns of an embedding table that one block handles.
 constexpr int64_t kEmbeddingCols = 64;
 
-void CheckToken(int32_t token, const Tensor& table) {
-  ATOLL_CHECK(token >= 0 && token < table.rows, "token ", token, " of a vocabulary of ",
-              table.rows);
+// A token's row of a table, from column `col`; null where it is not in this part of the table.
+template <typename Op>
+float* TableRow(const Op& op, const Tensor& table, int64_t n, int64_t col) {
+  const int64_t row = op.tokens.template as<int32_t>()[n] - op.first_token;
+  const bool here = row >= 0 && row < table.rows;
+  ATOLL_CHECK(here || op.part, "token ", row, " of a vocabulary of ", table.rows);
+  return here ? Pointer(table, row, col) : nullptr;
 }
 
 }  // namespace
@@ -162,11 +167,9 @@ void CpuBackend::Run(Stream&, const LinearBackwardWeight& op, Workspace) {
 
 void CpuBackend::Run(Stream&, const EmbeddingForward& op) {
   op.Check();
-  const int32_t* tokens = op.tokens.as<int32_t>();
   ForRowBlocks(pool_, op.y.rows, op.y.cols, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      CheckToken(tokens[n], op.table);
-      AddRow(Pointer(op.table, tokens[n]),
+      AddRow(TableRow(op, op.table, n, 0),
              PointerOrNull(op.positions, op.position_offset + n % op.seq_len), Pointer(op.y, n),
              op.y.cols);
     }
@@ -177,15 +180,13 @@ void CpuBackend::Run(Stream&, const EmbeddingForward& op) {
 // of the tokens.
 void CpuBackend::Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) {
   op.Check();
-  const int32_t* tokens = op.tokens.as<int32_t>();
   pool_.For(Blocks(op.dy.cols, kEmbeddingCols), [&](int64_t block, int) {
     const int64_t begin = block * kEmbeddingCols;
     const int64_t cols = std::min(kEmbeddingCols, op.dy.cols - begin);
     for (int64_t n = 0; n < op.dy.rows; ++n) {
-      CheckToken(tokens[n], op.dtable);
       const float* dy = Pointer(op.dy, n, begin);
-      float* row = Pointer(op.dtable, tokens[n], begin);
-      AddRow(row, dy, row, cols);
+      float* row = TableRow(op, op.dtable, n, begin);
+      if (row != nullptr) AddRow(row, dy, row, cols);
       if (!op.dpositions.present()) continue;
       float* position = Pointer(op.dpositions, op.position_offset + n % op.seq_len, begin);
       AddRow(position, dy, position, cols);

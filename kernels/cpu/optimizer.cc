@@ -18,18 +18,20 @@ using simd::V16;
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-// The largest of n numbers and the sum of exp(x - largest); the exponentials go to `exps` unless
-// that is null. exps may be x.
-ATOLL_KERNEL(ExpRow, (const float* x, float* exps, int64_t n, float* largest, float* sum),
-             (x, exps, n, largest, sum)) {
+ATOLL_KERNEL(LargestOfRow, (const float* x, int64_t n, float* largest), (x, n, largest)) {
   V16 most = Splat(kMinusInfinity);
   for (int64_t i = 0; i < n; i += kLanes) {
     most = simd::Max(simd::KeepFirst(LoadUpTo(x + i, n - i), n - i, kMinusInfinity), most);
   }
   *largest = simd::Largest(most);
+}
+
+// The sum of exp(x - less); the exponentials go to `exps` unless that is null. exps may be x.
+ATOLL_KERNEL(ExpRow, (const float* x, float* exps, int64_t n, float less, float* sum),
+             (x, exps, n, less, sum)) {
   V16 sums{};
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V16 e = simd::Exp(LoadUpTo(x + i, n - i) - *largest);
+    const V16 e = simd::Exp(LoadUpTo(x + i, n - i) - less);
     if (exps != nullptr) StoreUpTo(exps + i, e, n - i);
     sums += simd::KeepFirst(e, n - i, 0.0f);
   }
@@ -93,24 +95,31 @@ ATOLL_KERNEL(AdamWRun,
 // One row of cross-entropy: its loss, 0 where the target is to be ignored.
 float CrossEntropyRow(const CrossEntropy& op, int64_t row) {
   const int64_t vocabulary = op.logits.cols;
-  const int32_t target = op.targets.as<int32_t>()[row];
-  const bool ignored = target == op.ignore_index;
-  ATOLL_CHECK(ignored || (target >= 0 && target < vocabulary), "target ", target,
-              " of a vocabulary of ", vocabulary);
+  const int64_t target = op.targets.as<int32_t>()[row] - op.first_class;
+  const bool ignored = op.targets.as<int32_t>()[row] == op.ignore_index;
+  const bool parted = op.sums.present(), here = target >= 0 && target < vocabulary;
+  ATOLL_CHECK(ignored || parted || here, "target ", target, " of a vocabulary of ", vocabulary);
   const float* logits = Pointer(op.logits, row);
   float* gradient = PointerOrNull(op.dlogits, row);
   if (ignored) {
     if (gradient != nullptr) std::memset(gradient, 0, vocabulary * sizeof(float));
     return 0;
   }
-  const float target_logit = logits[target];  // read before the gradient may replace it
-  float largest, sum;
-  ExpRow(logits, gradient, vocabulary, &largest, &sum);
+  float largest, sum, target_logit;  // less the largest
+  if (parted) {
+    largest = *Pointer(op.max, 0, row);
+    target_logit = *Pointer(op.sums, 1, row);
+  } else {
+    LargestOfRow(logits, vocabulary, &largest);
+    target_logit = logits[target] - largest;  // read before the gradient may replace it
+  }
+  if (gradient != nullptr || !parted) ExpRow(logits, gradient, vocabulary, largest, &sum);
+  if (parted) sum = *Pointer(op.sums, 0, row);
   if (gradient != nullptr) {
     ScaleRow(gradient, op.grad_scale / sum, vocabulary);
-    gradient[target] -= op.grad_scale;
+    if (here) gradient[target] -= op.grad_scale;
   }
-  return std::log(sum) + (largest - target_logit);
+  return std::log(sum) - target_logit;
 }
 
 int64_t CrossEntropyRows(const CrossEntropy& op) {
@@ -144,6 +153,29 @@ void CpuBackend::Run(Stream&, const CrossEntropy& op, Workspace workspace) {
   }
   op.totals.f32()[0] += static_cast<float>(loss);
   op.totals.f32()[1] += static_cast<float>(count);
+}
+
+void CpuBackend::Run(Stream&, const CrossEntropyMax& op) {
+  op.Check();
+  ForRowBlocks(pool_, op.logits.rows, op.logits.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      LargestOfRow(Pointer(op.logits, row), op.logits.cols, Pointer(op.max, 0, row));
+    }
+  });
+}
+
+void CpuBackend::Run(Stream&, const CrossEntropySums& op) {
+  op.Check();
+  const int64_t classes = op.logits.cols;
+  ForRowBlocks(pool_, op.logits.rows, classes, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* logits = Pointer(op.logits, row);
+      const float largest = *Pointer(op.max, 0, row);
+      const int64_t target = op.targets.as<int32_t>()[row] - op.first_class;
+      ExpRow(logits, nullptr, classes, largest, Pointer(op.sums, 0, row));
+      *Pointer(op.sums, 1, row) = target >= 0 && target < classes ? logits[target] - largest : 0.0f;
+    }
+  });
 }
 
 int64_t CpuBackend::WorkspaceBytes(const SumOfSquares& op) const {

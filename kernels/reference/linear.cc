@@ -4,6 +4,16 @@
 #include "kernels/reference/reference_backend.h"
 
 namespace atl {
+namespace {
+
+// The row of a table for a token, -1 where it is not in this part of the table.
+template <typename Op>
+int64_t TableRow(const Op& op, const Tensor& table, int64_t n) {
+  const int64_t row = op.tokens.template as<int32_t>()[n] - op.first_token;
+  return op.part && (row < 0 || row >= table.rows) ? -1 : row;
+}
+
+}  // namespace
 
 std::unique_ptr<Backend> NewReferenceBackend() { return std::make_unique<ReferenceBackend>(); }
 
@@ -51,23 +61,23 @@ void ReferenceBackend::Run(Stream&, const LinearBackwardWeight& op, Workspace) {
 
 void ReferenceBackend::Run(Stream&, const EmbeddingForward& op) {
   op.Check();
-  const int32_t* tokens = op.tokens.as<int32_t>();
   for (int64_t n = 0; n < op.y.rows; ++n) {
     const int64_t position = op.position_offset + n % op.seq_len;
+    const int64_t row = TableRow(op, op.table, n);
     for (int64_t c = 0; c < op.y.cols; ++c) {
-      At(op.y, n, c) =
-          static_cast<float>(At(op.table, tokens[n], c) + AtOrZero(op.positions, position, c));
+      const double token = row < 0 ? 0.0 : At(op.table, row, c);
+      At(op.y, n, c) = static_cast<float>(token + AtOrZero(op.positions, position, c));
     }
   }
 }
 
 void ReferenceBackend::Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) {
   op.Check();
-  const int32_t* tokens = op.tokens.as<int32_t>();
   for (int64_t n = 0; n < op.dy.rows; ++n) {
     const int64_t position = op.position_offset + n % op.seq_len;
+    const int64_t row = TableRow(op, op.dtable, n);
     for (int64_t c = 0; c < op.dy.cols; ++c) {
-      At(op.dtable, tokens[n], c) += At(op.dy, n, c);
+      if (row >= 0) At(op.dtable, row, c) += At(op.dy, n, c);
       if (op.dpositions.present()) At(op.dpositions, position, c) += At(op.dy, n, c);
     }
   }

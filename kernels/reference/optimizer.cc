@@ -8,20 +8,53 @@
 
 namespace atl {
 
+namespace {
+
+double LargestOfRow(const Tensor& x, int64_t row) {
+  double largest = At(x, row, 0);
+  for (int64_t col = 0; col < x.cols; ++col) largest = std::max(largest, double{At(x, row, col)});
+  return largest;
+}
+
+double SumOfExponentials(const Tensor& x, int64_t row, double less) {
+  double sum = 0;
+  for (int64_t col = 0; col < x.cols; ++col) sum += std::exp(At(x, row, col) - less);
+  return sum;
+}
+
+}  // namespace
+
+void ReferenceBackend::Run(Stream&, const CrossEntropyMax& op) {
+  op.Check();
+  for (int64_t n = 0; n < op.logits.rows; ++n) {
+    At(op.max, n) = static_cast<float>(LargestOfRow(op.logits, n));
+  }
+}
+
+void ReferenceBackend::Run(Stream&, const CrossEntropySums& op) {
+  op.Check();
+  for (int64_t n = 0; n < op.logits.rows; ++n) {
+    const double largest = At(op.max, n);
+    const int64_t target = op.targets.as<int32_t>()[n] - op.first_class;
+    const bool here = target >= 0 && target < op.logits.cols;
+    At(op.sums, 0, n) = static_cast<float>(SumOfExponentials(op.logits, n, largest));
+    At(op.sums, 1, n) = here ? static_cast<float>(At(op.logits, n, target) - largest) : 0.0f;
+  }
+}
+
 void ReferenceBackend::Run(Stream&, const CrossEntropy& op, Workspace) {
   op.Check();
+  const bool parted = op.sums.present();
   double loss = 0, counted = 0;
   for (int64_t n = 0; n < op.logits.rows; ++n) {
-    const int32_t target = op.targets.as<int32_t>()[n];
-    double largest = At(op.logits, n, 0), sum = 0;
-    for (int64_t v = 0; v < op.logits.cols; ++v) {
-      largest = std::max(largest, double{At(op.logits, n, v)});
-    }
-    for (int64_t v = 0; v < op.logits.cols; ++v) sum += std::exp(At(op.logits, n, v) - largest);
-    const double lse = largest + std::log(sum);
-    const bool ignored = target == op.ignore_index;
+    const bool ignored = op.targets.as<int32_t>()[n] == op.ignore_index;
+    const int64_t target = op.targets.as<int32_t>()[n] - op.first_class;
+    const double largest = parted ? double{At(op.max, n)} : LargestOfRow(op.logits, n);
+    const double log_sum =
+        std::log(parted ? double{At(op.sums, 0, n)} : SumOfExponentials(op.logits, n, largest));
+    const double lse = largest + log_sum;
     if (!ignored) {
-      loss += lse - At(op.logits, n, target);
+      loss += log_sum - (parted ? At(op.sums, 1, n) : At(op.logits, n, target) - largest);
       counted += 1;
     }
     if (!op.dlogits.present()) continue;

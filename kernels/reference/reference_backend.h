@@ -78,6 +78,8 @@ class ReferenceBackend final : public HostBackend {
   void Run(Stream&, const Scale& op) override;
   void Run(Stream&, const Convert& op) override;
   void Run(Stream&, const CrossEntropy& op, Workspace) override;
+  void Run(Stream&, const CrossEntropyMax& op) override;
+  void Run(Stream&, const CrossEntropySums& op) override;
   void Run(Stream&, const AdamW& op) override;
   void Run(Stream&, const SumOfSquares& op, Workspace) override;
 

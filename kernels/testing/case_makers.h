@@ -21,6 +21,9 @@ OpCase LinearCase(int64_t n, int64_t in, int64_t out, bool bias, bool add,
 OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activation);
 OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t channels,
                      bool positions, int64_t offset);
+// A part of a table, that some of the tokens are in.
+OpCase EmbeddingPartCase(int64_t batch, int64_t seq_len, int64_t first_token, int64_t rows,
+                         int64_t channels);
 OpCase RmsNormCase(int64_t n, int64_t channels, bool add);
 OpCase LayerNormCase(int64_t n, int64_t channels, bool add);
 OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim, int64_t offset);
@@ -37,6 +40,8 @@ OpCase InPlaceCase(int64_t n, int64_t channels);
 OpCase ConvertCase(int64_t n, int64_t channels);
 // Some targets are ignored. `in_place`: the gradient replaces the logits.
 OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place);
+// One part of a cut vocabulary, that some of the targets are in.
+OpCase CrossEntropyPartCase(int64_t n, int64_t first_class, int64_t classes, bool in_place);
 OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy);
 OpCase ClipCase(int64_t size, float max_norm);
 

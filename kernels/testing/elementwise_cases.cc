@@ -133,6 +133,37 @@ OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place) {
   return c;
 }
 
+OpCase CrossEntropyPartCase(int64_t n, int64_t first_class, int64_t classes, bool in_place) {
+  // The rest of the vocabulary is only seen through `max`.
+  OpCase c = CrossEntropyCase(n, first_class + 2 * classes, in_place);
+  const float scale = 1 / static_cast<float>(n);
+  c.name = absl::StrCat("part of ", c.name);
+  for (Arg& arg : c.args) {
+    if (arg.name == "logits" || arg.name == "dlogits") arg.cols = classes;
+  }
+  c.args.push_back({"max", Role::kInput, 1, n, kF32, Constant(1.5)});
+  c.args.push_back({"sums", Role::kSaved, 2, n, kF32});
+  c.args.push_back({"largest", Role::kSaved, 1, n, kF32});
+  const auto part = [=](Call& a, const Tensor& dlogits, const Tensor& totals) {
+    a.Run(CrossEntropy{.logits = a["logits"],
+                       .targets = a["targets"],
+                       .dlogits = dlogits,
+                       .totals = totals,
+                       .grad_scale = scale,
+                       .max = a["max"],
+                       .sums = a["sums"],
+                       .first_class = first_class});
+  };
+  c.forward = [=](Call& a) {
+    a.backend().Zero(a.stream(), a["totals"]);
+    a.Run(CrossEntropyMax{a["logits"], a["largest"]});
+    a.Run(CrossEntropySums{a["logits"], a["targets"], a["max"], a["sums"], first_class});
+    part(a, in_place ? a["logits"] : Tensor(), a["totals"]);
+  };
+  if (!in_place) c.backward = [=](Call& a) { part(a, a["dlogits"], a["again"]); };
+  return c;
+}
+
 OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy) {
   OpCase c;
   c.name = absl::StrCat("adamw ", size, clip ? " clip" : "", copy ? " copy" : "");

@@ -139,6 +139,32 @@ OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t
   return c;
 }
 
+OpCase EmbeddingPartCase(int64_t batch, int64_t seq_len, int64_t first_token, int64_t rows,
+                         int64_t channels) {
+  OpCase c = EmbeddingCase(batch, seq_len, rows, channels, true, 0);
+  c.name = absl::StrCat("part of ", c.name);
+  c.args[0].value = TokensBelow(first_token + 2 * rows);
+  c.forward = [=](Call& a) {
+    a.Run(EmbeddingForward{.tokens = a["tokens"],
+                           .table = a["table"],
+                           .positions = a["positions"],
+                           .y = a["y"],
+                           .seq_len = seq_len,
+                           .part = true,
+                           .first_token = first_token});
+  };
+  c.backward = [=](Call& a) {
+    a.Run(EmbeddingBackwardWeight{.tokens = a["tokens"],
+                                  .dy = a["dy"],
+                                  .dtable = a["dtable"],
+                                  .dpositions = a["dpositions"],
+                                  .seq_len = seq_len,
+                                  .part = true,
+                                  .first_token = first_token});
+  };
+  return c;
+}
+
 OpCase RmsNormCase(int64_t n, int64_t channels, bool add) {
   OpCase c;
   c.name = absl::StrCat("rms_norm ", n, "x", channels, add ? " add" : "");

@@ -1,0 +1,228 @@
+#include "kernels/testing/communicator_cases.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "common/rng.h"
+#include "kernels/bfloat16.h"
+#include "kernels/reference/reference.h"
+
+namespace atl::testing {
+namespace {
+
+using Floats = std::vector<float>;
+
+constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
+constexpr Duration kShort = std::chrono::milliseconds(60);
+
+enum class Kind { kSum, kMax };
+
+template <typename T>
+absl::Status Reduce(Communicator& member, std::vector<T>& x, Kind kind = Kind::kSum) {
+  const auto backend = NewReferenceBackend();
+  const auto stream = *backend->NewStream();
+  const Tensor tensor(x.data(), DTypeOf<T>(), 1, static_cast<int64_t>(x.size()));
+  return kind == Kind::kSum ? member.AllReduceSum(*backend, *stream, tensor)
+                            : member.AllReduceMax(*backend, *stream, tensor);
+}
+
+// Calls body(rank) on a thread per rank in [first, last) and waits for all.
+template <typename Body>
+void OnThreads(int first, int last, const Body& body) {
+  std::vector<std::jthread> threads;
+  for (int rank = first; rank < last; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+}
+
+// A number for every member and element.
+std::vector<Floats> Numbers(int members, size_t count, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<Floats> numbers(members, Floats(count));
+  for (Floats& of_member : numbers) {
+    for (float& x : of_member) x = static_cast<float>(rng.Normal());
+  }
+  return numbers;
+}
+
+// Every member's numbers after a collective. REQUIRES that all succeed.
+template <typename T>
+std::vector<std::vector<T>> Reduced(Members& members, std::vector<std::vector<T>> numbers,
+                                    Kind kind = Kind::kSum) {
+  std::vector<absl::Status> statuses(members.size());
+  OnThreads(0, static_cast<int>(members.size()),
+            [&](int rank) { statuses[rank] = Reduce(*members[rank], numbers[rank], kind); });
+  for (const absl::Status& status : statuses) {
+    INFO(status);
+    REQUIRE(status.ok());
+  }
+  return numbers;
+}
+
+void SumsAndMaxima(const MakeMembers& make) {
+  for (const int size : {1, 2, 3, 5}) {
+    Members members = make(size, kLong);
+    for (const size_t count : {0, 1, 2, 64, 193, 20'011}) {
+      CAPTURE(size, count);
+      const std::vector<Floats> numbers = Numbers(size, count, 10 * size + count);
+      const std::vector<Floats> sums = Reduced(members, numbers);
+      const std::vector<Floats> maxima = Reduced(members, numbers, Kind::kMax);
+      for (size_t i = 0; i < count; ++i) {
+        double sum = 0, largest = numbers[0][i];
+        for (const Floats& of_member : numbers) {
+          sum += of_member[i];
+          largest = std::max(largest, double{of_member[i]});
+        }
+        if (std::abs(sums[0][i] - sum) > 1e-5) FAIL("sum " << sums[0][i] << " is not " << sum);
+        if (maxima[0][i] != largest) FAIL("maximum " << maxima[0][i] << " is not " << largest);
+      }
+    }
+  }
+}
+
+void SameBits(const MakeMembers& make) {
+  const std::vector<Floats> numbers = Numbers(4, 5000, 3);
+  std::vector<Floats> first;
+  for (int group = 0; group < 2; ++group) {
+    Members members = make(4, kLong);
+    for (int again = 0; again < 10; ++again) {
+      const std::vector<Floats> sums = Reduced(members, numbers);
+      if (first.empty()) first = sums;
+      for (const Floats& of_member : sums) REQUIRE(of_member == first[0]);
+    }
+  }
+}
+
+void OtherTypes(const MakeMembers& make) {
+  Members members = make(3, kLong);
+  const double tiny = std::ldexp(1, -40);  // nothing beside 1 in f32
+  const auto wide = Reduced<double>(members, {{1, 2}, {tiny, 3}, {tiny, 4}});
+  for (const auto& of_member : wide) REQUIRE(of_member == std::vector<double>{1 + 2 * tiny, 9});
+
+  // In bf16, 256 + 1 is 256 again: the sum is rounded only once.
+  const auto half = [](float x) { return RoundToBfloat16(x); };
+  const auto narrow = Reduced<Bfloat16>(members, {{half(256)}, {half(1)}, {half(1)}});
+  for (const auto& of_member : narrow) REQUIRE(WidenBfloat16(of_member[0]) == 258);
+}
+
+void NotFinite(const MakeMembers& make) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  Members members = make(3, kLong);
+  const std::vector<Floats> numbers = {{1, NAN, 1, -kInf}, {NAN, 2, kInf, -kInf}, {3, 3, 5, -kInf}};
+  for (const Kind kind : {Kind::kSum, Kind::kMax}) {
+    for (const Floats& of_member : Reduced(members, numbers, kind)) {
+      REQUIRE((std::isnan(of_member[0]) && std::isnan(of_member[1])));
+      REQUIRE(of_member[2] == kInf);
+      REQUIRE(of_member[3] == -kInf);
+    }
+  }
+}
+
+void ManyInARow(const MakeMembers& make) {
+  constexpr int kSize = 3, kRounds = 300;
+  Members members = make(kSize, kLong);
+  std::vector<Floats> sums(kSize);
+  OnThreads(0, kSize, [&](int rank) {
+    Floats x(1), y(130);
+    for (int round = 0; round < kRounds; ++round) {
+      x[0] = static_cast<float>(round + rank);
+      y.assign(y.size(), static_cast<float>(rank));
+      if (!Reduce(*members[rank], x).ok() || !Reduce(*members[rank], y, Kind::kMax).ok()) return;
+      sums[rank].push_back(x[0] + y[129]);
+    }
+  });
+  for (const Floats& of_member : sums) {
+    REQUIRE(of_member.size() == kRounds);
+    for (int round = 0; round < kRounds; ++round) REQUIRE(of_member[round] == 3 * round + 3 + 2);
+  }
+}
+
+bool IsEnd(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kAborted ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+// All but the last member come to a collective; then `end` is called, on the test's thread.
+// What they, and they again, return.
+template <typename End>
+std::vector<absl::Status> WithoutTheLast(Members& members, const End& end) {
+  const int last = static_cast<int>(members.size()) - 1;
+  std::vector<absl::Status> statuses(2 * last);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < last; ++rank) {
+      threads.emplace_back([&, rank] {
+        Floats x(100);
+        statuses[rank] = Reduce(*members[rank], x);
+        statuses[last + rank] = Reduce(*members[rank], x);
+      });
+    }
+    end();
+  }
+  return statuses;
+}
+
+void MissingMember(const MakeMembers& make) {
+  Members members = make(3, kShort);
+  const auto statuses = WithoutTheLast(members, [] {});
+  bool late = false;
+  for (const absl::Status& status : statuses) {
+    INFO(status);
+    REQUIRE(IsEnd(status));
+    late = late || status.code() == absl::StatusCode::kDeadlineExceeded;
+  }
+  REQUIRE(late);  // the others may have seen that one give up
+}
+
+void LostMember(const MakeMembers& make) {
+  Members members = make(3, kLong);
+  for (const absl::Status& status : WithoutTheLast(members, [&] { members.back().reset(); })) {
+    INFO(status);
+    REQUIRE(status.code() == absl::StatusCode::kUnavailable);
+  }
+}
+
+void AbortEnds(const MakeMembers& make) {
+  Members members = make(3, kLong);
+  const auto statuses = WithoutTheLast(members, [&] { members[0]->Abort("a new plan"); });
+  for (const int call : {0, 2}) {  // rank 0's
+    REQUIRE(statuses[call].code() == absl::StatusCode::kAborted);
+    REQUIRE(statuses[call].message().find("a new plan") != absl::string_view::npos);
+  }
+  for (const int call : {1, 3}) {
+    INFO(statuses[call]);
+    REQUIRE(
+        (IsEnd(statuses[call]) && statuses[call].code() != absl::StatusCode::kDeadlineExceeded));
+  }
+  Floats x(3);
+  REQUIRE(IsEnd(Reduce(*members[2], x)));
+}
+
+void AbortOfTheFirstReason(const MakeMembers& make) {
+  Members members = make(2, kLong);
+  members[1]->Abort("one");
+  members[1]->Abort("two");
+  Floats x(3);
+  const absl::Status status = Reduce(*members[1], x);
+  REQUIRE(status.code() == absl::StatusCode::kAborted);
+  REQUIRE(status.message().find("one") != absl::string_view::npos);
+}
+
+}  // namespace
+
+std::vector<CommunicatorCase> CommunicatorCases() {
+  return {
+      {"sums and maxima over groups of several sizes", SumsAndMaxima},
+      {"the same bits on all members, every time", SameBits},
+      {"sums in f64 and bf16", OtherTypes},
+      {"what is not a finite number passes", NotFinite},
+      {"many collectives in a row", ManyInARow},
+      {"a member that does not come ends the others' wait in time", MissingMember},
+      {"a member that is destroyed ends the others' wait at once", LostMember},
+      {"Abort ends waits at once, for good", AbortEnds},
+      {"the first reason of an Abort stays", AbortOfTheFirstReason},
+  };
+}
+
+}  // namespace atl::testing

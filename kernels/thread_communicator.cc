@@ -1,0 +1,228 @@
+#include "kernels/thread_communicator.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "kernels/bfloat16.h"
+
+namespace atl {
+namespace {
+
+enum class Reduction { kSum, kMax };
+
+struct Add {
+  template <typename T>
+  static T Join(T a, T b) {
+    return a + b;
+  }
+};
+
+struct Largest {
+  template <typename T>
+  static T Join(T a, T b) {
+    return a > b || a != a ? a : b;  // a NaN of either stays
+  }
+};
+
+// How elements are read for reducing, and written back.
+template <typename T>
+struct Format {
+  using Wide = T;
+  static Wide Read(T x) { return x; }
+  static T Write(Wide x) { return x; }
+};
+template <>
+struct Format<Bfloat16> {
+  using Wide = float;
+  static float Read(Bfloat16 x) { return WidenBfloat16(x); }
+  static Bfloat16 Write(float x) { return RoundToBfloat16(x); }
+};
+
+// Elements [begin, end) of every tensor become their reduction in the order of the tensors.
+template <typename T, typename Join>
+void ReduceSlice(const std::vector<Tensor>& tensors, int64_t begin, int64_t end) {
+  using Wide = typename Format<T>::Wide;
+  constexpr int64_t kBlock = 1024;  // stays in the first-level cache
+  Wide joined[kBlock];
+  for (int64_t first = begin; first < end; first += kBlock) {
+    const int64_t n = std::min(kBlock, end - first);
+    const T* lead = tensors[0].as<T>() + first;
+    for (int64_t i = 0; i < n; ++i) joined[i] = Format<T>::Read(lead[i]);
+    for (size_t member = 1; member < tensors.size(); ++member) {
+      const T* x = tensors[member].as<T>() + first;
+      for (int64_t i = 0; i < n; ++i) joined[i] = Join::Join(joined[i], Format<T>::Read(x[i]));
+    }
+    for (const Tensor& tensor : tensors) {
+      T* x = tensor.as<T>() + first;
+      for (int64_t i = 0; i < n; ++i) x[i] = Format<T>::Write(joined[i]);
+    }
+  }
+}
+
+void ReduceSlice(const std::vector<Tensor>& tensors, Reduction reduction, int64_t begin,
+                 int64_t end) {
+  const bool sum = reduction == Reduction::kSum;
+  switch (tensors[0].dtype) {
+    case DType::kFloat32:
+      return sum ? ReduceSlice<float, Add>(tensors, begin, end)
+                 : ReduceSlice<float, Largest>(tensors, begin, end);
+    case DType::kFloat64:
+      return sum ? ReduceSlice<double, Add>(tensors, begin, end)
+                 : ReduceSlice<double, Largest>(tensors, begin, end);
+    case DType::kBfloat16:
+      return sum ? ReduceSlice<Bfloat16, Add>(tensors, begin, end)
+                 : ReduceSlice<Bfloat16, Largest>(tensors, begin, end);
+    case DType::kInt32:
+      break;
+  }
+  ATOLL_CHECK(false, "collectives reduce reals");
+}
+
+// What the members share. A round is one collective: members arrive; when the last one has, all
+// work on their slices; when the last one is done, all leave. Failure and timeouts count only until
+// the last one has arrived: from then on everybody's tensor is being written to, so nobody may
+// leave, and nobody has anything left to wait for but running threads.
+class Group {
+ public:
+  Group(int size, Duration timeout)
+      : size_(size), timeout_(timeout), tensors_(size), reductions_(size), present_(size) {}
+
+  int size() const { return size_; }
+
+  absl::Status AllReduce(int rank, const Tensor& x, Reduction reduction) {
+    ATOLL_CHECK(x.contiguous(), "collectives work on contiguous tensors");
+    ATOLL_RETURN_IF_ERROR(Arrive(rank, x, reduction));
+    // Slices begin at multiples of 64 elements: no two threads write to one cache line.
+    const auto boundary = [&](int slice) {
+      return slice == size_ ? x.size() : x.size() * slice / size_ / 64 * 64;
+    };
+    ReduceSlice(tensors_, reduction, boundary(rank), boundary(rank + 1));
+    Leave();
+    return absl::OkStatus();
+  }
+
+  // The first failure stays.
+  void Fail(absl::Status failure) {
+    std::lock_guard lock(mutex_);
+    FailLocked(std::move(failure));
+  }
+
+ private:
+  absl::Status Arrive(int rank, const Tensor& x, Reduction reduction) {
+    std::unique_lock lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    ATOLL_CHECK(!present_[rank], "two threads use the communicator of rank ", rank);
+    tensors_[rank] = x;
+    reductions_[rank] = reduction;
+    present_[rank] = true;
+    const int64_t round = round_;
+    if (++arrived_ == size_) {
+      BeginLocked();
+      return absl::OkStatus();
+    }
+    changed_.wait_for(lock, timeout_, [&] { return round_ != round || !failure_.ok(); });
+    if (round_ != round) return absl::OkStatus();
+    if (failure_.ok()) FailLocked(absl::DeadlineExceededError(Late(rank)));
+    return failure_;
+  }
+
+  void BeginLocked() {
+    for (int rank = 1; rank < size_; ++rank) {
+      ATOLL_CHECK(tensors_[rank].dtype == tensors_[0].dtype &&
+                      tensors_[rank].size() == tensors_[0].size() &&
+                      reductions_[rank] == reductions_[0],
+                  "rank ", rank, " came to another collective than rank 0: ", tensors_[rank].size(),
+                  " elements, not ", tensors_[0].size(), ", or of another kind");
+    }
+    std::fill(present_.begin(), present_.end(), false);
+    arrived_ = 0;
+    working_ = size_;
+    ++round_;
+    changed_.notify_all();
+  }
+
+  // The next round cannot begin before all have left: it needs them all.
+  void Leave() {
+    std::unique_lock lock(mutex_);
+    if (--working_ == 0) {
+      changed_.notify_all();
+    } else {
+      changed_.wait(lock, [&] { return working_ == 0; });
+    }
+  }
+
+  void FailLocked(absl::Status failure) {
+    if (!failure_.ok()) return;
+    failure_ = std::move(failure);
+    changed_.notify_all();
+  }
+
+  std::string Late(int rank) const {
+    std::string missing;
+    for (int other = 0; other < size_; ++other) {
+      if (!present_[other]) absl::StrAppend(&missing, missing.empty() ? "" : ", ", other);
+    }
+    return absl::StrCat("rank ", rank, " of ", size_, " waited ", Seconds(timeout_),
+                        " s in an all-reduce; not there: rank ", missing);
+  }
+
+  const int size_;
+  const Duration timeout_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_, but for tensors_ while a round is worked on: nobody changes it then.
+  std::vector<Tensor> tensors_;
+  std::vector<Reduction> reductions_;
+  std::vector<char> present_;
+  int arrived_ = 0;
+  int working_ = 0;    // members that have not finished the round
+  int64_t round_ = 0;  // rounds begun
+  absl::Status failure_;
+};
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(std::shared_ptr<Group> group, int rank)
+      : group_(std::move(group)), rank_(rank) {}
+  ~ThreadCommunicator() override {
+    group_->Fail(absl::UnavailableError(absl::StrCat("rank ", rank_, " left the group")));
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return group_->size(); }
+
+  absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) override {
+    return AllReduce(backend, stream, x, Reduction::kSum);
+  }
+  absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) override {
+    return AllReduce(backend, stream, x, Reduction::kMax);
+  }
+
+  void Abort(const std::string& reason) override { group_->Fail(absl::AbortedError(reason)); }
+
+ private:
+  absl::Status AllReduce(Backend& backend, Stream& stream, const Tensor& x, Reduction reduction) {
+    ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+    return group_->AllReduce(rank_, x, reduction);
+  }
+
+  const std::shared_ptr<Group> group_;
+  const int rank_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> NewThreadCommunicators(int size, Duration timeout) {
+  ATOLL_CHECK(size >= 1, "a group of ", size);
+  const auto group = std::make_shared<Group>(size, timeout);
+  std::vector<std::unique_ptr<Communicator>> members;
+  for (int rank = 0; rank < size; ++rank) {
+    members.push_back(std::make_unique<ThreadCommunicator>(group, rank));
+  }
+  return members;
+}
+
+}  // namespace atl
