@@ -32,7 +32,10 @@ struct MessageTag {
   int32_t stage = 0;  // that receives
   int32_t rank = 0;   // that receives, in its tensor-parallel group
   int32_t micro_batch = 0;
-  int32_t piece = 0;      // of a message cut along its samples, from 0
+  // The sender may cut a message along its sequences; it alone decides, and a receiver that does
+  // not know into how many pieces looks for all that are allowed (1, 2, 4, ...).
+  int32_t piece = 0;
+  int32_t pieces = 1;
   bool gradient = false;  // else an activation
 
   auto operator<=>(const MessageTag&) const = default;

@@ -1,0 +1,200 @@
+// All devices of one worker under an island's plan: they hold their shards of the layers, and run
+// the plan's programs with those of the other workers.
+//
+// The engine has no network: it gets a Transport for activations and a CommunicatorFactory for
+// collectives. Every worker of the island calls the same Configure, Step and Evaluate; layers are
+// moved between workers by whoever owns the engines, with Held, GetLayer and SetLayer.
+//
+//   Engine engine("w1", std::move(devices), {});
+//   RETURN_IF_ERROR(engine.Configure(job, plan, &transport, &communicators));
+//   for (const HeldLayer& held : engine.Held()) ...  // SetLayer what is not written yet
+//   auto outcome = engine.Step({.number = 1, .sequences = 32, .learning_rate = 1e-3}, read_tokens);
+//
+// A step has one commit point: an exchange among all devices of the island that carries gradient
+// norm and loss, after every gradient is final. A step that fails before it changes nothing; one
+// that fails later may have been taken by some devices and not by others: their optimizer steps
+// (Held) tell. After a failed Step or Evaluate everything but Held, GetLayer and Configure is
+// refused until Configure is called again, with the same plan or a new one.
+//
+// Threads: one caller, but for Interrupt, which any thread may call. Each device has two threads of
+// its own, one that computes and one for gradient all-reduces. Calls block until all devices are
+// done; no wait is longer than its deadline, and an error names what did not come and from whom.
+
+#ifndef ATOLL_WORKER_PIPELINE_ENGINE_H_
+#define ATOLL_WORKER_PIPELINE_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/protocol/island_plan.h"
+#include "common/status.h"
+#include "common/time.h"
+#include "kernels/backend.h"
+#include "kernels/communicator.h"
+#include "worker/model/config.h"
+#include "worker/model/optimizer.h"
+#include "worker/model/runner.h"
+#include "worker/pipeline/transport.h"
+
+namespace atl::worker {
+
+// One device of this worker, "worker/index". Both backends work on the same memory; the second one
+// is for collectives, which run while the first one computes.
+struct LocalDevice {
+  int index = 0;
+  std::unique_ptr<Backend> compute;
+  std::unique_ptr<Backend> communication;
+  int64_t memory_bytes = 0;  // Configure refuses what needs more; 0: no limit
+};
+
+class CommunicatorFactory {
+ public:
+  virtual ~CommunicatorFactory() = default;
+
+  // Joins group `name`, made of `devices` in rank order, as device `own`, and waits, bounded, for
+  // the others. Names are unique within a Configure. Called from a thread of the device; all
+  // devices join the groups they are in in one global order, so joining may block.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Create(
+      const std::string& name, const std::vector<std::string>& devices, const std::string& own) = 0;
+};
+
+struct EngineJob {
+  ModelConfig model;
+  DType compute = DType::kFloat32;
+  int64_t sequence_length = 0;
+  int64_t batch_sequences = 0;  // of a full step of the island
+  AdamWOptions optimizer;
+
+  bool operator==(const EngineJob&) const = default;
+};
+
+// For benchmarks on machines with fewer cores than devices: operations last as long as these say.
+struct Emulation {
+  // How long a layer's F, B or W takes on a device for so many sequences, by sleeping for what the
+  // computation leaves of it. Null: nothing is emulated.
+  std::function<Duration(const std::string& device, int32_t layer, PlanOpKind kind, int64_t rows)>
+      duration;
+  // Computes nothing: messages have their sizes, but their content, gradients and losses mean
+  // nothing, and parameters stay as they are. Otherwise everything is computed as ever.
+  bool only = false;
+};
+
+struct EngineOptions {
+  Duration message_timeout = std::chrono::seconds(60);  // longest wait for one message
+  bool keep_gradients = false;  // kGradient is readable after a step; for tests
+  Emulation emulation;
+};
+
+// One rank's part of a layer, cut by these shares (IslandPlan::tensor_shares, made explicit: one
+// number per rank). {layer, 0, {1}} is a whole layer.
+struct LayerShard {
+  int32_t layer = 0;
+  int32_t rank = 0;
+  std::vector<int32_t> tensor_shares = {1};
+
+  bool operator==(const LayerShard&) const = default;
+};
+
+struct HeldLayer {
+  LayerShard shard;
+  std::string device;
+  int64_t elements = 0;        // of each part
+  int64_t optimizer_step = 0;  // steps that its moments have seen
+  bool written = false;        // its parameters have been set, or kept from an earlier plan
+  // Not in the plan in force: kept from the one before it so that others can fetch it.
+  bool surplus = false;
+  // A tied head's copy of the embedding's table: written by SetLayer of the same shard, not
+  // readable.
+  bool table_only = false;
+};
+
+enum class LayerPart : uint8_t { kParameters, kFirstMoment, kSecondMoment, kGradient };
+
+struct StepRequest {
+  // Names the step's messages: larger than that of every earlier Step and Evaluate of the island,
+  // also when a step is done again.
+  int64_t number = 0;
+  int64_t sequences = 0;  // of the whole island; at most the job's batch_sequences
+  double learning_rate = 0;
+};
+
+// Fills in sequences first_row, first_row + 1, ... of the step, sequence_length + 1 tokens each.
+// Called on the thread that called Step.
+using SequenceReader = std::function<absl::Status(int64_t first_row, std::span<int32_t> tokens)>;
+
+// One operation as it was done, for traces: F, B, W, send, receive (only if it waited), sync and
+// optimizer of the program. A piece of a micro-batch is a span of its own.
+struct OpSpan {
+  PlanOp op;
+  Instant start, end;
+};
+
+struct DeviceStep {
+  std::string device;
+  Duration busy{0};  // in F, B, W and optimizer
+  std::vector<OpSpan> spans;
+  std::vector<OpSpan> sync_spans;  // of the all-reduce thread
+};
+
+struct StepOutcome {
+  LossSum loss;              // of the whole island
+  double gradient_norm = 0;  // before clipping
+  std::vector<DeviceStep> devices;
+};
+
+struct DeviceMemory {
+  std::string device;
+  int64_t state_bytes = 0;       // parameters, gradients, moments
+  int64_t activation_bytes = 0;  // of all micro-batches in flight, and scratch: taken at Configure
+  int64_t predicted_bytes = 0;   // what the plan said for both; 0: it did not say
+};
+
+class Engine {
+ public:
+  Engine(NodeId worker, std::vector<LocalDevice> devices, EngineOptions options);
+  ~Engine();  // interrupts what goes on
+
+  // Takes on a plan: validates it, takes all memory that steps will need, and joins the groups.
+  // Layers that a device of this worker already holds, cut alike, are kept with their moments and
+  // steps, from any earlier plan of the same job; those no longer wanted stay readable until
+  // DropSurplus. INVALID_ARGUMENT, before anything changed: a plan or job that cannot be run, by
+  // name. RESOURCE_EXHAUSTED: a device's memory. Both pointers must stay valid until the next
+  // Configure or the end.
+  absl::Status Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
+                         CommunicatorFactory* communicators);
+  const IslandPlan& plan() const;
+
+  std::vector<HeldLayer> Held() const;
+  void DropSurplus();
+
+  // One part of a shard, in exactly `elements` floats. GetLayer takes any local copy, SetLayer
+  // writes all of them. NOT_FOUND: no local device holds it.
+  absl::Status GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out);
+  absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
+  // Of all layers in the plan; 0 also zeroes their moments.
+  absl::Status SetOptimizerSteps(int64_t steps);
+  int64_t optimizer_steps() const;  // of the layers in the plan; -1 if they differ
+
+  // One optimizer step. REQUIRES: every held layer is written, and all have the same step.
+  absl::StatusOr<StepOutcome> Step(const StepRequest& request, const SequenceReader& read);
+  // The loss alone, over up to batch_sequences sequences; `learning_rate` is not looked at.
+  absl::StatusOr<LossSum> Evaluate(const StepRequest& request, const SequenceReader& read);
+
+  // Ends the Step, Evaluate or Configure that goes on, if any, with ABORTED and this reason, on all
+  // devices that it can reach (through transport and communicators).
+  void Interrupt(const std::string& reason);
+
+  std::vector<DeviceMemory> Memory() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PIPELINE_ENGINE_H_
