@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/protocol/island_plan.h"
 #include "common/protocol/job_spec.h"
 #include "common/time.h"
 
@@ -75,6 +76,7 @@ struct JobFacts {
 
 // ---------------------------------------------------------------------------------- worker -> ----
 
+// One device of a worker; device i of worker w is named "w/i" (island_plan.h).
 struct DeviceInfo {
   std::string kind;  // "cpu", or the GPU's name
   int64_t memory_bytes = 0;
@@ -95,6 +97,24 @@ struct WorkerHello {
   std::string software_version;
   std::vector<DeviceInfo> devices;
   std::vector<LocalCheckpoint> checkpoints;
+  // Where its peer link listens, as other workers reach it, "tcp://host:port"; empty: it can share
+  // an island with no other worker.
+  std::string peer_endpoint;
+  std::string peer_public_key;  // of that link, CURVE, Z85; empty: plaintext
+  std::string site;             // as its operator says; empty: found by measuring
+};
+
+// How messages travel from one device of an island to another, for people.
+struct BoundaryState {
+  std::string from;
+  std::string to;
+  int32_t pieces = 1;                // that a micro-batch is cut into
+  double message_seconds = 0;        // mean of the newest window, from the send to the last byte
+  double bandwidth_bytes_per_s = 0;  // the same; 0: not seen yet
+  bool saturated = false;            // smaller pieces cannot help: only another plan can
+  std::string reason;                // of the newest change
+
+  bool operator==(const BoundaryState&) const = default;
 };
 
 // Progress of the island that the worker runs, in every heartbeat.
@@ -115,10 +135,25 @@ struct IslandProgress {
   double step_seconds_overlap = 0;  // mean step time while a push or pull was going on
   int64_t pushed_bytes = 0;
   int64_t pulled_bytes = 0;
+  int64_t plan_number = 0;  // of the plan that the island is set up for; 0: none
+  // Why the island wants a new plan ("link w1/0 > w2/0 saturated"); empty: it does not.
+  std::string plan_wanted;
+  std::vector<BoundaryState> boundaries;
+};
+
+// Of a worker that follows another island's leader.
+struct MemberProgress {
+  JobId job;
+  IslandId island = 0;
+  Generation generation = 0;
+  int64_t plan_number = 0;    // of the plan that it serves; 0: none yet
+  int64_t seen_sequence = 0;  // newest MemberOrder obeyed
+  std::string doing;          // for people
 };
 
 struct WorkerHeartbeat {
-  std::optional<IslandProgress> progress;
+  std::optional<IslandProgress> progress;  // it leads an island, or is one alone
+  std::optional<MemberProgress> member;    // it follows
 };
 
 // Answers to PrepareJob.
@@ -230,6 +265,24 @@ struct IslandOrder {
   int64_t tokens_committed = 0;           // by all islands up to committed_version
   int64_t active_islands = 1;             // for the learning rate between rounds
   Version validate_version = kNoVersion;  // evaluate this version when it is pulled
+
+  // How the island's devices work together. Number 0: this worker's own devices, as it sees fit.
+  // A larger number than the one in force interrupts the step under way; within one generation the
+  // island's training state then moves to the new layout.
+  IslandPlan plan;
+};
+
+// All that the coordinator wants of a worker that follows an island's leader, now: serve the leader
+// over the peer link under this plan. A larger sequence replaces a smaller one.
+struct MemberOrder {
+  JobId job;
+  JobSpec spec;
+  IslandId island = 0;
+  Generation generation = 0;
+  int64_t sequence = 0;
+  RunState run = RunState::kRun;  // kStop: follow no more; kPause is not used
+  std::string reason;             // of a stop
+  IslandPlan plan;                // its first member leads
 };
 
 struct LeaseGrant {
@@ -249,7 +302,7 @@ struct PushGrant {
 };
 
 using ToWorkerMessage =
-    std::variant<Welcome, Refused, PrepareJob, IslandOrder, LeaseGrant, PushGrant>;
+    std::variant<Welcome, Refused, PrepareJob, IslandOrder, MemberOrder, LeaseGrant, PushGrant>;
 
 // ------------------------------------------------------------------------- parameter server ->
 // ----

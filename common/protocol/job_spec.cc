@@ -1,9 +1,12 @@
 #include "common/protocol/job_spec.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/status.h"
 
@@ -116,6 +119,47 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   return IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096);
 }
 
+constexpr absl::string_view kScheduleNames[] = {
+    "gpipe", "1f1b",   "interleaved", "zb-h1",  "zb-h2",         "zb-1p",      "zb-2p",
+    "zb-v",  "v-half", "v-min",       "jeeves", "jeeves-search", "compact-zb", "best"};
+
+absl::Status ValidateLayout(const JobSpec& spec) {
+  const LayoutSpec& l = spec.layout;
+  ATOLL_RETURN_IF_ERROR(IntInRange("layout.workers_per_island", l.workers_per_island, 0, 4096));
+  ATOLL_RETURN_IF_ERROR(IntInRange("layout.stages", l.stages, 0, 1024));
+  ATOLL_RETURN_IF_ERROR(IntInRange("layout.replicas", l.replicas, 0, 1024));
+  ATOLL_RETURN_IF_ERROR(IntInRange("layout.tensor_parallel", l.tensor_parallel, 0, 1024));
+  if (l.island == IslandExtent::kWorker && l.workers_per_island > 1) {
+    return Bad("layout.workers_per_island", l.workers_per_island,
+               "0 or 1 with layout.island = \"worker\"");
+  }
+  if (l.island == IslandExtent::kAuto && l.workers_per_island > 0) {
+    return Bad("layout.workers_per_island", l.workers_per_island,
+               "0 with layout.island = \"auto\": the planner decides it");
+  }
+  const int64_t layers = spec.model.layers + 2;  // with embedding and head
+  if (spec.model.layers > 0 && l.stages > layers) {
+    return Bad("layout.stages", l.stages,
+               absl::StrCat("at most ", layers, ": the model's layers with embedding and head"));
+  }
+  if (l.replicas > spec.inner.batch_sequences) {
+    return Bad("layout.replicas", l.replicas,
+               absl::StrCat("at most inner.batch_sequences = ", spec.inner.batch_sequences));
+  }
+  if (spec.model.heads > 0 && l.tensor_parallel > spec.model.heads) {
+    return Bad("layout.tensor_parallel", l.tensor_parallel,
+               absl::StrCat("at most model.heads = ", spec.model.heads));
+  }
+  const bool known = l.schedule.empty() || std::count(std::begin(kScheduleNames),
+                                                      std::end(kScheduleNames), l.schedule) > 0;
+  if (!known) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.schedule = \"", l.schedule.substr(0, 40), "\": must be one of ",
+                     absl::StrJoin(kScheduleNames, ", "), ", or left out"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Validate(const JobSpec& spec) {
@@ -124,6 +168,7 @@ absl::Status Validate(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(ValidateData(spec.data));
   ATOLL_RETURN_IF_ERROR(ValidateInner(spec.inner));
   ATOLL_RETURN_IF_ERROR(ValidateOuter(spec.outer));
+  ATOLL_RETURN_IF_ERROR(ValidateLayout(spec));
   const ScheduleSpec& s = spec.schedule;
   ATOLL_RETURN_IF_ERROR(IntInRange("schedule.train_tokens", s.train_tokens,
                                    spec.data.sequence_length, int64_t{1} << 60));

@@ -100,6 +100,27 @@ struct ScheduleSpec {
   bool operator==(const ScheduleSpec&) const = default;
 };
 
+// Which workers make an island together.
+enum class IslandExtent {
+  kWorker,  // each is one by itself
+  kSite,    // those of one site
+  kAll,     // all of the job
+  kAuto,    // as the planner says
+};
+
+// How an island lies on its devices. 0 and empty: the planner decides.
+struct LayoutSpec {
+  IslandExtent island = IslandExtent::kWorker;
+  int64_t workers_per_island = 0;  // 0: all of the site, or all
+  int64_t stages = 0;              // of each replica's pipeline
+  int64_t replicas = 0;            // of each island
+  int64_t tensor_parallel = 0;     // devices that share each layer
+  std::string schedule;            // a family of the simulator, such as "1f1b" or "compact-zb"
+  bool recompute = false;          // run forward again before backward, to save memory
+
+  bool operator==(const LayoutSpec&) const = default;
+};
+
 struct JobSpec {
   std::string name;
   ModelSpec model;
@@ -107,6 +128,7 @@ struct JobSpec {
   InnerSpec inner;
   OuterSpec outer;
   ScheduleSpec schedule;
+  LayoutSpec layout;
 
   bool operator==(const JobSpec&) const = default;
 };

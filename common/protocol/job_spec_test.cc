@@ -39,6 +39,23 @@ TEST_CASE("a refusal names the field, the value and the rule") {
           0);
 }
 
+TEST_CASE("a layout that no model or batch allows is refused by its field") {
+  REQUIRE(MessageAfter([](JobSpec& s) { s.layout.stages = 5; }) ==
+          "layout.stages = 5: must be at most 4: the model's layers with embedding and head");
+  REQUIRE(MessageAfter([](JobSpec& s) { s.layout.replicas = 9; }) ==
+          "layout.replicas = 9: must be at most inner.batch_sequences = 8");
+  REQUIRE(MessageAfter([](JobSpec& s) { s.layout.tensor_parallel = 5; }) ==
+          "layout.tensor_parallel = 5: must be at most model.heads = 4");
+  REQUIRE(MessageAfter([](JobSpec& s) { s.layout.workers_per_island = 2; }) ==
+          "layout.workers_per_island = 2: must be 0 or 1 with layout.island = \"worker\"");
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.layout.schedule = "fastest";
+          }).find("layout.schedule = \"fastest\": must be one of gpipe, 1f1b,") == 0);
+  JobSpec spec = GoodSpec();
+  spec.layout = {IslandExtent::kSite, 4, 2, 2, 1, "compact-zb", true};
+  REQUIRE(Validate(spec).ok());
+}
+
 TEST_CASE("not-a-number and infinity are never in range") {
   REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.learning_rate = std::nan(""); }).empty());
   REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.clip_norm = 1.0 / 0.0; }).empty());

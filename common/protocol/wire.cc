@@ -46,11 +46,25 @@ void Fields(V& v, Plain<V, WorkerHello>& s, v1::WorkerHello& m) {
   ATOLL_WIRE_COPY(software_version);
   ATOLL_WIRE_MESSAGES(devices, 1024);
   ATOLL_WIRE_MESSAGES(checkpoints, 1024);
+  ATOLL_WIRE_COPY(peer_endpoint);
+  ATOLL_WIRE_COPY(peer_public_key);
+  ATOLL_WIRE_COPY(site);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, MemberProgress>& s, v1::MemberProgress& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_COUNT(generation);
+  ATOLL_WIRE_COUNT(plan_number);
+  ATOLL_WIRE_COUNT(seen_sequence);
+  ATOLL_WIRE_COPY(doing);
 }
 
 template <class V>
 void Fields(V& v, Plain<V, WorkerHeartbeat>& s, v1::WorkerHeartbeat& m) {
   ATOLL_WIRE_MAYBE(progress);
+  ATOLL_WIRE_MAYBE(member);
 }
 
 template <class V>
@@ -144,6 +158,19 @@ void Fields(V& v, Plain<V, IslandOrder>& s, v1::IslandOrder& m) {
   ATOLL_WIRE_COUNT(tokens_committed);
   ATOLL_WIRE_COUNT(active_islands);
   ATOLL_WIRE_VERSION(validate_version);
+  ATOLL_WIRE_MESSAGE(plan);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, MemberOrder>& s, v1::MemberOrder& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_MESSAGE(spec);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_COUNT(generation);
+  ATOLL_WIRE_COUNT(sequence);
+  ATOLL_WIRE_ENUM(run, RunState);
+  ATOLL_WIRE_COPY(reason);
+  ATOLL_WIRE_MESSAGE(plan);
 }
 
 template <class V>
@@ -174,6 +201,7 @@ void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_CASE(IslandOrder, island_order);
   ATOLL_WIRE_CASE(LeaseGrant, lease_grant);
   ATOLL_WIRE_CASE(PushGrant, push_grant);
+  ATOLL_WIRE_CASE(MemberOrder, member_order);
 }
 
 // --------------------------------------------------------------------- parameter servers -------

@@ -9,6 +9,7 @@
 #include "common/protocol/wire_visitor.h"
 #include "proto/control.pb.h"
 #include "proto/job.pb.h"
+#include "proto/plan.pb.h"
 
 namespace atl {
 
@@ -77,6 +78,17 @@ void Fields(V& v, Plain<V, ScheduleSpec>& s, v1::ScheduleSpec& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
+  ATOLL_WIRE_OPTIONAL_ENUM(island, IslandExtent);
+  ATOLL_WIRE_OPTIONAL(workers_per_island);
+  ATOLL_WIRE_OPTIONAL(stages);
+  ATOLL_WIRE_OPTIONAL(replicas);
+  ATOLL_WIRE_OPTIONAL(tensor_parallel);
+  ATOLL_WIRE_OPTIONAL(schedule);
+  ATOLL_WIRE_OPTIONAL(recompute);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, JobSpec>& s, v1::JobSpec& m) {
   ATOLL_WIRE_OPTIONAL(name);
   ATOLL_WIRE_MESSAGE(model);
@@ -84,6 +96,7 @@ void Fields(V& v, Plain<V, JobSpec>& s, v1::JobSpec& m) {
   ATOLL_WIRE_MESSAGE(inner);
   ATOLL_WIRE_MESSAGE(outer);
   ATOLL_WIRE_MESSAGE(schedule);
+  ATOLL_WIRE_MESSAGE(layout);
 }
 
 template <class V>
@@ -134,6 +147,17 @@ void Fields(V& v, Plain<V, DeviceInfo>& s, v1::DeviceInfo& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, BoundaryState>& s, v1::BoundaryState& m) {
+  ATOLL_WIRE_COPY(from);
+  ATOLL_WIRE_COPY(to);
+  ATOLL_WIRE_INT(pieces, 0, 1 << 20);
+  ATOLL_WIRE_COPY(message_seconds);
+  ATOLL_WIRE_COPY(bandwidth_bytes_per_s);
+  ATOLL_WIRE_COPY(saturated);
+  ATOLL_WIRE_COPY(reason);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, IslandProgress>& s, v1::IslandProgress& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_INT(island, 0, kMaxIsland);
@@ -151,6 +175,90 @@ void Fields(V& v, Plain<V, IslandProgress>& s, v1::IslandProgress& m) {
   ATOLL_WIRE_COPY(step_seconds_overlap);
   ATOLL_WIRE_COUNT(pushed_bytes);
   ATOLL_WIRE_COUNT(pulled_bytes);
+  ATOLL_WIRE_COUNT(plan_number);
+  ATOLL_WIRE_COPY(plan_wanted);
+  ATOLL_WIRE_MESSAGES(boundaries, 4096);
+}
+
+// ------------------------------------------------------------------------------ island plans ----
+
+inline constexpr int kMaxPlanMembers = 4096;
+inline constexpr int kMaxPlanDevices = 65536;
+inline constexpr int kMaxPlanStages = 1024;             // of all replicas
+inline constexpr int64_t kMaxPlanOperations = 1 << 22;  // of all devices
+inline constexpr int kMaxPlanLayers = 1 << 17;
+inline constexpr int kMaxMicroBatches = 1 << 20;
+
+// Letters of a worker's name, and '/' before a device's index. Whether there is such a device,
+// island_plan.h's Validate says.
+inline bool IsDeviceName(absl::string_view name) {
+  if (name.empty() || name.size() > 80) return false;
+  for (const char c : name) {
+    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '/')) return false;
+  }
+  return true;
+}
+
+template <class V>
+void Fields(V& v, Plain<V, IslandMember>& s, v1::IslandMember& m) {
+  ATOLL_WIRE_COPY(worker);
+  v.Check(V::kEncodes || IsDeviceName(m.worker()), "a member of a plan has no name");
+  ATOLL_WIRE_COUNT(incarnation);
+  ATOLL_WIRE_COPY(endpoint);
+  ATOLL_WIRE_COPY(public_key);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PlanOp>& s, v1::Operation& m) {
+  ATOLL_WIRE_ENUM(kind, OperationKind);
+  ATOLL_WIRE_INT(stage, 0, kMaxPlanStages);
+  ATOLL_WIRE_INT(micro_batch, 0, kMaxMicroBatches);
+  ATOLL_WIRE_INT(layer, 0, kMaxPlanLayers);
+  ATOLL_WIRE_COPY(gradient);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PlanProgram>& s, v1::DeviceProgram& m) {
+  ATOLL_WIRE_COPY(device);
+  v.Check(V::kEncodes || IsDeviceName(m.device()), "a program of a plan names no device");
+  v.Messages("operations", s.ops, m.mutable_operations(), kMaxPlanOperations);
+  ATOLL_WIRE_COUNT(memory_peak_bytes);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PlanStage>& s, v1::Stage& m) {
+  ATOLL_WIRE_INT(first_layer, 0, kMaxPlanLayers);
+  ATOLL_WIRE_INT(layers, 0, kMaxPlanLayers);
+  v.Names("devices", s.devices, m.mutable_devices(), kMaxPlanDevices, IsDeviceName);
+  ATOLL_WIRE_VALUES(recomputed_layers, kMaxPlanLayers);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PlanReplica>& s, v1::Replica& m) {
+  ATOLL_WIRE_MESSAGES(stages, kMaxPlanStages);
+  ATOLL_WIRE_INT(micro_batch_sequences, 0, kMaxMicroBatches);
+  ATOLL_WIRE_INT(micro_batches, 0, kMaxMicroBatches);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, IslandPlan>& s, v1::PlannedIsland& m) {
+  int64_t stages = 0, operations = 0;
+  for (const v1::Replica& replica : m.replicas()) stages += replica.stages_size();
+  for (const v1::DeviceProgram& program : m.programs()) operations += program.operations_size();
+  if (!v.Check(stages <= kMaxPlanStages, absl::StrCat("a plan of ", stages, " stages")) ||
+      !v.Check(operations <= kMaxPlanOperations,
+               absl::StrCat("a plan of ", operations, " operations"))) {
+    return;
+  }
+  ATOLL_WIRE_COUNT(number);
+  ATOLL_WIRE_MESSAGES(members, kMaxPlanMembers);
+  ATOLL_WIRE_MESSAGES(replicas, kMaxPlanStages);
+  ATOLL_WIRE_MESSAGES(programs, kMaxPlanDevices);
+  ATOLL_WIRE_VALUES(tensor_shares, kMaxPlanDevices);
+  ATOLL_WIRE_COUNT(step_ns);
+  ATOLL_WIRE_COUNT(bound_ns);
+  ATOLL_WIRE_COPY(schedule);
+  ATOLL_WIRE_COPY(reason);
 }
 
 template <class V>

@@ -69,6 +69,10 @@ class Encoder {
   void Values(absl::string_view, const List& plain, Repeated* repeated, int) {
     repeated->Assign(plain.begin(), plain.end());
   }
+  template <class List, class Repeated, class IsValid>
+  void Names(absl::string_view, const List& plain, Repeated* repeated, int, IsValid) {
+    repeated->Assign(plain.begin(), plain.end());
+  }
   template <class T, class Mutable>
   void Maybe(const std::optional<T>& plain, bool, Mutable message) {
     if (plain) Fields(*this, *plain, *message());
@@ -77,7 +81,7 @@ class Encoder {
   void Alternative(const Variant& variant, bool, Mutable message) {
     if (const T* plain = std::get_if<T>(&variant)) Fields(*this, *plain, *message());
   }
-  void Check(bool, absl::string_view) {}
+  bool Check(bool, absl::string_view) { return true; }
 };
 
 class Decoder {
@@ -131,6 +135,18 @@ class Decoder {
     }
     plain.assign(repeated->begin(), repeated->end());
   }
+  template <class List, class Repeated, class IsValid>
+  void Names(absl::string_view field, List& plain, Repeated* repeated, int limit,
+             IsValid is_valid) {
+    if (repeated->size() > limit) {
+      return Fault(field, absl::StrCat(repeated->size(), " entries, at most ", limit));
+    }
+    for (const std::string& name : *repeated) {
+      if (!is_valid(name))
+        return Fault(field, absl::StrCat("\"", name.substr(0, 80), "\" is no name"));
+    }
+    plain.assign(repeated->begin(), repeated->end());
+  }
   template <class T, class Mutable>
   void Maybe(std::optional<T>& plain, bool present, Mutable message) {
     plain.reset();
@@ -140,8 +156,10 @@ class Decoder {
   void Alternative(Variant& variant, bool present, Mutable message) {
     if (present) Fields(*this, variant.template emplace<T>(), *message());
   }
-  void Check(bool holds, absl::string_view rule) {
+  // Whether the rule holds: what it protects must not be read if it does not.
+  bool Check(bool holds, absl::string_view rule) {
     if (!holds) Fault("message", rule);
+    return holds;
   }
 
  private:

@@ -78,6 +78,7 @@ class WorkerCore::Impl {
   void OnMessage(const Refused&);
   void OnMessage(const PrepareJob&);
   void OnMessage(const IslandOrder&);
+  void OnMessage(const MemberOrder&) {}  // no coordinator sends any yet
   bool IsNews(const IslandOrder&);
   void RestartTransfers();
   void EndJob(const JobId& job);

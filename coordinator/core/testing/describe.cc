@@ -29,6 +29,7 @@ struct Describer {
     if (m.run == RunState::kStop) return text;
     absl::StrAppend(&text, ", version ", m.committed_version, ", ", m.steps_this_round, " steps, ",
                     m.tokens_committed, " tokens, ", m.active_islands, " islands");
+    if (m.plan.number != 0) absl::StrAppend(&text, ", ", Describe(m.plan));
     if (m.initialize) text += ", initialize";
     if (m.resume_checkpoint) text += ", resume the checkpoint";
     if (m.validate_version != kNoVersion) {
@@ -40,6 +41,12 @@ struct Describer {
                       m.outcome->version, m.outcome->warm_up_again ? ", warm up again" : "");
     }
     return text;
+  }
+  std::string operator()(const MemberOrder& m) const {
+    std::string text =
+        absl::StrCat("MemberOrder ", m.job, " island ", m.island, " generation ", m.generation);
+    if (m.run == RunState::kStop) return absl::StrCat(text, ": stop (", m.reason, ")");
+    return absl::StrCat(text, ": ", Describe(m.plan));
   }
   std::string operator()(const LeaseGrant& m) const {
     return absl::StrCat("LeaseGrant ", m.request, ": ", Describe(m.ranges),
@@ -88,6 +95,13 @@ std::string Describe(const ToServerMessage& message) { return std::visit(Describ
 std::string Describe(const ContributionId& id) {
   return absl::StrCat("island ", id.island, " (generation ", id.generation, ", incarnation ",
                       id.incarnation, ", base ", id.base_version, ")");
+}
+
+std::string Describe(const IslandPlan& plan) {
+  return absl::StrCat("plan ", plan.number, " of ",
+                      absl::StrJoin(plan.members, " ", [](std::string* out, const IslandMember& m) {
+                        absl::StrAppend(out, m.worker);
+                      }));
 }
 
 std::string Describe(const std::vector<PositionRange>& ranges) {

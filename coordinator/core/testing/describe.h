@@ -11,7 +11,8 @@ namespace atl::testing {
 
 std::string Describe(const ToWorkerMessage& message);
 std::string Describe(const ToServerMessage& message);
-std::string Describe(const ContributionId& id);  // "island 0 (generation 1, incarnation 1, base 0)"
+std::string Describe(const ContributionId& id);
+std::string Describe(const IslandPlan& plan);  // "island 0 (generation 1, incarnation 1, base 0)"
 std::string Describe(const std::vector<PositionRange>& ranges);
 
 }  // namespace atl::testing
