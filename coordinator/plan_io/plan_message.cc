@@ -2,86 +2,74 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <cmath>
-#include <set>
+#include <map>
 #include <vector>
 
 #include "common/check.h"
+#include "coordinator/plan_io/island_plan_of.h"
 
 namespace atl {
 namespace {
 
-// Writes the program of one device of one stage.
-class ProgramWriter {
- public:
-  ProgramWriter(const plan::Cluster& cluster, const plan::Replica& replica, int stage, size_t rank,
-                v1::DeviceProgram& program)
-      : cluster_(cluster), replica_(replica), stage_(stage), rank_(rank), program_(program) {}
+v1::OperationKind KindOf(PlanOpKind kind) {
+  switch (kind) {
+    case PlanOpKind::kForward:
+      return v1::OPERATION_KIND_FORWARD;
+    case PlanOpKind::kInputGradient:
+      return v1::OPERATION_KIND_INPUT_GRADIENT;
+    case PlanOpKind::kWeightGradient:
+      return v1::OPERATION_KIND_WEIGHT_GRADIENT;
+    case PlanOpKind::kSend:
+      return v1::OPERATION_KIND_SEND;
+    case PlanOpKind::kReceive:
+      return v1::OPERATION_KIND_RECEIVE;
+    case PlanOpKind::kSync:
+      return v1::OPERATION_KIND_SYNC;
+    case PlanOpKind::kOptimizer:
+      return v1::OPERATION_KIND_OPTIMIZER;
+  }
+  return v1::OPERATION_KIND_UNSPECIFIED;
+}
 
-  void Compute(const sim::Op& op, bool split) {
-    const bool first = stage_ == 0;
-    const bool last = stage_ + 1 == static_cast<int>(replica_.stages.size());
-    switch (op.kind) {
-      case sim::OpKind::kForward:
-        if (!first) Talk(v1::OPERATION_KIND_RECEIVE, stage_ - 1, op.micro_batch);
-        Add(v1::OPERATION_KIND_FORWARD)->set_micro_batch(op.micro_batch);
-        if (!last) Talk(v1::OPERATION_KIND_SEND, stage_ + 1, op.micro_batch);
-        break;
-      case sim::OpKind::kBackward:
-        if (!last) Talk(v1::OPERATION_KIND_RECEIVE, stage_ + 1, op.micro_batch);
-        Add(v1::OPERATION_KIND_INPUT_GRADIENT)->set_micro_batch(op.micro_batch);
-        if (!first) Talk(v1::OPERATION_KIND_SEND, stage_ - 1, op.micro_batch);
-        if (!split) Add(v1::OPERATION_KIND_WEIGHT_GRADIENT)->set_micro_batch(op.micro_batch);
-        break;
-      case sim::OpKind::kWeight:
-        Add(v1::OPERATION_KIND_WEIGHT_GRADIENT)->set_micro_batch(op.micro_batch);
-        break;
-      case sim::OpKind::kOptimizer:
-        break;  // every program ends with one
+// The device at the other end of a send or receive: the same rank of the neighbouring stage.
+std::string PeerOf(const PlanReplica& replica, const PlanOp& op, const std::string& device) {
+  const std::vector<std::string>& here = replica.stages[op.stage].devices;
+  const bool towards_next = (op.kind == PlanOpKind::kSend) != op.gradient;
+  const std::vector<std::string>& there =
+      replica.stages[op.stage + (towards_next ? 1 : -1)].devices;
+  const auto rank = std::find(here.begin(), here.end(), device) - here.begin();
+  return there[static_cast<size_t>(rank) % there.size()];
+}
+
+void AddProgram(const PlanProgram& program, const PlanReplica& replica, v1::PlannedIsland& island) {
+  v1::DeviceProgram* message = island.add_programs();
+  message->set_device(program.device);
+  message->set_memory_peak_bytes(program.memory_peak_bytes);
+  for (const PlanOp& op : program.ops) {
+    v1::Operation* added = message->add_operations();
+    added->set_kind(KindOf(op.kind));
+    added->set_stage(op.stage);
+    added->set_micro_batch(op.micro_batch);
+    added->set_layer(op.layer);
+    added->set_gradient(op.gradient);
+    if (op.kind == PlanOpKind::kSend || op.kind == PlanOpKind::kReceive) {
+      added->set_peer(PeerOf(replica, op, program.device));
     }
   }
+}
 
-  void Finish(bool synchronise) {
-    const plan::Stage& stage = replica_.stages[stage_];
-    for (int l = stage.first_layer; synchronise && l < stage.last_layer; ++l) {
-      Add(v1::OPERATION_KIND_SYNC)->set_layer(l);
-    }
-    Add(v1::OPERATION_KIND_OPTIMIZER);
-  }
-
- private:
-  v1::Operation* Add(v1::OperationKind kind) {
-    v1::Operation* operation = program_.add_operations();
-    operation->set_kind(kind);
-    operation->set_stage(stage_);
-    return operation;
-  }
-
-  void Talk(v1::OperationKind kind, int other, int micro_batch) {
-    const std::vector<int>& peers = replica_.stages[other].devices;
-    v1::Operation* operation = Add(kind);
-    operation->set_micro_batch(micro_batch);
-    operation->set_peer(cluster_.devices[peers[rank_ % peers.size()]].id);
-  }
-
-  const plan::Cluster& cluster_;
-  const plan::Replica& replica_;
-  const int stage_;
-  const size_t rank_;
-  v1::DeviceProgram& program_;
-};
-
-void AddReplica(const plan::Cluster& cluster, const plan::Layout& layout,
-                const plan::Replica& replica, int total, v1::PlannedIsland& island) {
+void AddReplica(const PlanReplica& replica, int total, v1::PlannedIsland& island) {
   v1::Replica* message = island.add_replicas();
-  message->set_micro_batch_sequences(layout.micro_batch);
+  message->set_micro_batch_sequences(static_cast<int32_t>(replica.micro_batch_sequences));
   message->set_micro_batches(replica.micro_batches);
   message->set_sample_share(static_cast<double>(replica.micro_batches) / total);
-  for (const plan::Stage& stage : replica.stages) {
+  for (const PlanStage& stage : replica.stages) {
     v1::Stage* added = message->add_stages();
     added->set_first_layer(stage.first_layer);
-    added->set_layers(stage.last_layer - stage.first_layer);
-    for (const int d : stage.devices) added->add_devices(cluster.devices[d].id);
+    added->set_layers(stage.layers);
+    for (const std::string& device : stage.devices) added->add_devices(device);
   }
 }
 
@@ -112,32 +100,20 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const
   const plan::Layout& layout = plan.layout;
   int total = 0;
   for (const plan::Replica& replica : layout.replicas) total += replica.micro_batches;
-  std::set<int> used;
-  for (const plan::Replica& replica : layout.replicas) {
-    AddReplica(cluster, layout, replica, total, island);
-  }
-  AddRings(cluster, layout, static_cast<int>(costs.model().layers.size()), island);
-  for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
-    for (const int r : kind.replicas) {
-      const plan::Replica& replica = layout.replicas[r];
-      for (size_t s = 0; s < replica.stages.size(); ++s) {
-        const std::vector<int>& devices = replica.stages[s].devices;
-        for (size_t rank = 0; rank < devices.size(); ++rank) {
-          used.insert(devices[rank]);
-          v1::DeviceProgram* program = island.add_programs();
-          program->set_device(cluster.devices[devices[rank]].id);
-          program->set_memory_peak_bytes(kind.state_bytes[s] +
-                                         kind.found.result.devices[s].peak_bytes);
-          ProgramWriter writer(cluster, replica, static_cast<int>(s), rank, *program);
-          const bool split = sim::IsSplit(kind.problem.chunks[s]);
-          for (const sim::Op& op : kind.found.schedule.device_ops[s]) writer.Compute(op, split);
-          writer.Finish(layout.replicas.size() > 1);
-        }
-      }
+  const IslandPlan runtime = ToIslandPlan(cluster, plan);
+  std::map<std::string, const PlanReplica*> replica_of;
+  for (const PlanReplica& replica : runtime.replicas) {
+    AddReplica(replica, total, island);
+    for (const PlanStage& stage : replica.stages) {
+      for (const std::string& device : stage.devices) replica_of[device] = &replica;
     }
   }
-  for (size_t d = 0; d < cluster.devices.size(); ++d) {
-    if (used.count(static_cast<int>(d)) == 0) message.add_idle_devices(cluster.devices[d].id);
+  AddRings(cluster, layout, static_cast<int>(costs.model().layers.size()), island);
+  for (const PlanProgram& program : runtime.programs) {
+    AddProgram(program, *replica_of.at(program.device), island);
+  }
+  for (const plan::Device& device : cluster.devices) {
+    if (replica_of.count(device.id) == 0) message.add_idle_devices(device.id);
   }
   const double step_s = plan.outcome.step_s;
   island.set_step_ns(std::llround(step_s * 1e9));

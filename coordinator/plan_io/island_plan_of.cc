@@ -1,0 +1,81 @@
+#include "coordinator/plan_io/island_plan_of.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+namespace atl {
+namespace {
+
+// The simulator's order of one device: its stages' F, B and W. An unsplit backward has no W.
+std::vector<PlanOp> ComputeOps(const std::vector<sim::Op>& ops) {
+  std::vector<PlanOp> compute;
+  for (const sim::Op& op : ops) {
+    if (op.kind == sim::OpKind::kOptimizer) continue;
+    PlanOp added;
+    added.kind = op.kind == sim::OpKind::kForward    ? PlanOpKind::kForward
+                 : op.kind == sim::OpKind::kBackward ? PlanOpKind::kInputGradient
+                                                     : PlanOpKind::kWeightGradient;
+    added.stage = op.chunk;
+    added.micro_batch = op.micro_batch;
+    compute.push_back(added);
+  }
+  return compute;
+}
+
+void AddPrograms(const plan::Cluster& cluster, const plan::ReplicaOutcome& kind,
+                 const plan::Replica& replica, IslandPlan& island) {
+  const int places = static_cast<int>(kind.problem.devices.size());
+  for (int place = 0; place < places; ++place) {
+    const auto holder =
+        std::find_if(kind.problem.chunks.begin(), kind.problem.chunks.end(),
+                     [&](const sim::Chunk& chunk) { return chunk.device == place; });
+    if (holder == kind.problem.chunks.end()) continue;
+    const auto stage = static_cast<size_t>(holder - kind.problem.chunks.begin());
+    const std::vector<PlanOp> compute = ComputeOps(kind.found.schedule.device_ops[place]);
+    for (const int device : replica.stages[stage].devices) {
+      PlanProgram program = CompleteProgram(island, cluster.devices[device].id, compute);
+      program.memory_peak_bytes =
+          kind.state_bytes[place] + kind.found.result.devices[place].peak_bytes;
+      island.programs.push_back(std::move(program));
+    }
+  }
+}
+
+}  // namespace
+
+IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan) {
+  IslandPlan island;
+  const plan::Layout& layout = plan.layout;
+  for (const plan::Replica& replica : layout.replicas) {
+    PlanReplica& added = island.replicas.emplace_back();
+    added.micro_batch_sequences = layout.micro_batch;
+    added.micro_batches = replica.micro_batches;
+    for (const plan::Stage& stage : replica.stages) {
+      PlanStage& s = added.stages.emplace_back();
+      s.first_layer = stage.first_layer;
+      s.layers = stage.last_layer - stage.first_layer;
+      for (const int d : stage.devices) s.devices.push_back(cluster.devices[d].id);
+    }
+  }
+  std::vector<const plan::ReplicaOutcome*> kinds(layout.replicas.size(), nullptr);
+  for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
+    for (const int r : kind.replicas) kinds[r] = &kind;
+  }
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    AddPrograms(cluster, *kinds[r], layout.replicas[r], island);
+  }
+  island.step_ns = std::llround(plan.outcome.step_s * 1e9);
+  island.bound_ns = std::llround(plan.outcome.bound_s * 1e9);
+  const auto slowest =
+      std::max_element(plan.outcome.kinds.begin(), plan.outcome.kinds.end(),
+                       [](const plan::ReplicaOutcome& a, const plan::ReplicaOutcome& b) {
+                         return a.found.result.makespan_ns < b.found.result.makespan_ns;
+                       });
+  island.schedule = slowest->found.how;
+  island.reason = plan.reason;
+  return island;
+}
+
+}  // namespace atl

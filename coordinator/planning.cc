@@ -1,0 +1,112 @@
+#include "coordinator/planning.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "coordinator/fixed_layouts.h"
+#include "coordinator/plan_io/island_plan_of.h"
+
+namespace atl {
+namespace {
+
+bool Uses(const PlanningInput& input, const plan::Layout& layout, const NodeId& worker) {
+  for (const plan::Replica& replica : layout.replicas) {
+    for (const plan::Stage& stage : replica.stages) {
+      if (input.cluster.devices[stage.devices[0]].node == worker) return true;
+    }
+  }
+  return false;
+}
+
+// The leader's devices in the place of the ones whose loss costs least.
+absl::Status BringIn(const PlanningInput& input, const NodeId& leader, uint64_t seed,
+                     plan::Plan& plan) {
+  std::vector<int> own;
+  for (size_t d = 0; d < input.cluster.devices.size(); ++d) {
+    const plan::Device& device = input.cluster.devices[d];
+    if (device.node != leader) continue;
+    if (!own.empty() && device.type != input.cluster.devices[own[0]].type) continue;
+    own.push_back(static_cast<int>(d));
+  }
+  const auto size = static_cast<size_t>(plan.layout.tensor_parallel);
+  absl::Status why_not = absl::ResourceExhaustedError("it has too few devices of one type");
+  double best_s = INFINITY;
+  plan::Plan best;
+  std::set<std::vector<int>> tried;
+  for (size_t r = 0; own.size() >= size && r < plan.layout.replicas.size(); ++r) {
+    for (const plan::Stage& place : plan.layout.replicas[r].stages) {
+      if (!tried.insert(place.devices).second) continue;
+      plan::Plan changed = plan;
+      for (plan::Stage& stage : changed.layout.replicas[r].stages) {
+        if (stage.devices != place.devices) continue;
+        stage.devices.assign(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(size));
+      }
+      auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, changed.layout,
+                                          {.restarts = 8, .seed = seed});
+      if (!outcome.ok()) {
+        why_not = outcome.status();
+      } else if (outcome->step_s < best_s) {
+        best_s = outcome->step_s;
+        changed.outcome = *std::move(outcome);
+        best = std::move(changed);
+      }
+    }
+  }
+  if (std::isinf(best_s)) {
+    return Annotate(why_not, absl::StrCat("worker ", leader,
+                                          " leads the island but fits nowhere in its layout"));
+  }
+  plan = std::move(best);
+  return absl::OkStatus();
+}
+
+void AddMembers(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout,
+                IslandPlan& island) {
+  for (const PlanMember& member : request.members) {
+    if (Uses(input, layout, member.member.worker)) island.members.push_back(member.member);
+  }
+}
+
+void RecomputeBlocks(int layers, IslandPlan& island) {
+  for (PlanReplica& replica : island.replicas) {
+    for (PlanStage& stage : replica.stages) {
+      for (int l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
+        if (l > 0 && l + 1 < layers) stage.recomputed_layers.push_back(l);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
+  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
+  const NodeId& leader = request.members[0].member.worker;
+  plan::Options options;
+  options.seed = request.seed;
+  options.stop = request.stop;
+  const LayoutSpec& layout = request.spec.layout;
+  ATOLL_ASSIGN_OR_RETURN(plan::Plan plan,
+                         IsFixed(layout)
+                             ? PlanFixed(input, layout, leader, options)
+                             : plan::PlanJob(input.cluster, input.costs, input.job, options));
+  if (!Uses(input, plan.layout, leader)) {
+    ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, plan));
+  }
+  IslandPlan island = ToIslandPlan(input.cluster, plan);
+  island.number = request.number;
+  AddMembers(request, input, plan.layout, island);
+  const int layers = static_cast<int>(request.facts.layers.size());
+  if (layout.recompute) RecomputeBlocks(layers, island);
+  island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
+  if (!input.assumptions.empty()) absl::StrAppend(&island.reason, "; ", input.assumptions);
+  ATOLL_RETURN_IF_ERROR(Annotate(Validate(island, layers, request.spec.inner.batch_sequences),
+                                 "the planner made a plan that cannot run; please report this"));
+  return island;
+}
+
+}  // namespace atl
