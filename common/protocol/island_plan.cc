@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "common/check.h"
 #include "common/status.h"
@@ -378,6 +379,84 @@ absl::Status CheckPrograms(const IslandPlan& plan, const Places& places) {
   return Rehearsal(plan, places).Run();
 }
 
+// Writes a device's whole program around its F, B and W.
+class Completion {
+ public:
+  Completion(const PlanReplica& replica, std::vector<int32_t> held, bool synchronise)
+      : replica_(replica), held_(std::move(held)), synchronise_(synchronise) {}
+
+  PlanProgram Run(const std::string& device, const std::vector<PlanOp>& compute) {
+    program_.device = device;
+    for (const PlanOp& op : compute) {
+      if (op.kind == PlanOpKind::kWeightGradient) {
+        weights_[op.stage].split.insert(op.micro_batch);
+      }
+    }
+    for (const PlanOp& op : compute) Take(op);
+    program_.ops.push_back({.kind = PlanOpKind::kOptimizer, .stage = held_.front()});
+    return std::move(program_);
+  }
+
+ private:
+  // A stage's weight gradients.
+  struct Weights {
+    std::set<int32_t> split;  // micro-batches that have a W of their own
+    std::set<int32_t> ready;  // whose B is done
+    int32_t asked = 0;        // W so far in the order given
+    int32_t done = 0;         // micro-batches 0 .. done - 1
+  };
+
+  // There is such a stage, on another device.
+  bool Far(int32_t stage) const {
+    return stage >= 0 && stage < static_cast<int32_t>(replica_.stages.size()) &&
+           !std::binary_search(held_.begin(), held_.end(), stage);
+  }
+
+  void Take(const PlanOp& op) {
+    const auto add = [&](PlanOpKind kind, bool gradient) {
+      program_.ops.push_back(
+          {.kind = kind, .stage = op.stage, .micro_batch = op.micro_batch, .gradient = gradient});
+    };
+    const bool backward = op.kind == PlanOpKind::kInputGradient;
+    Weights& weights = weights_[op.stage];
+    if (op.kind == PlanOpKind::kWeightGradient) {
+      ++weights.asked;
+    } else {
+      ATOLL_CHECK(backward || op.kind == PlanOpKind::kForward, ToString(op));
+      if (Far(op.stage + (backward ? 1 : -1))) add(PlanOpKind::kReceive, backward);
+      program_.ops.push_back(op);
+      if (Far(op.stage + (backward ? -1 : 1))) add(PlanOpKind::kSend, backward);
+      if (!backward) return;
+      weights.ready.insert(op.micro_batch);
+      if (!weights.split.contains(op.micro_batch)) ++weights.asked;
+    }
+    while (weights.done < weights.asked && weights.ready.contains(weights.done)) {
+      program_.ops.push_back(
+          {.kind = PlanOpKind::kWeightGradient, .stage = op.stage, .micro_batch = weights.done++});
+    }
+    Synchronise();
+  }
+
+  // From the deepest stage down, as far as gradients are complete.
+  void Synchronise() {
+    for (; synchronise_ && synchronised_ < held_.size(); ++synchronised_) {
+      const int32_t s = held_[held_.size() - 1 - synchronised_];
+      if (weights_[s].done < replica_.micro_batches) return;
+      const PlanStage& stage = replica_.stages[s];
+      for (int32_t l = stage.first_layer + stage.layers - 1; l >= stage.first_layer; --l) {
+        program_.ops.push_back({.kind = PlanOpKind::kSync, .stage = s, .layer = l});
+      }
+    }
+  }
+
+  const PlanReplica& replica_;
+  const std::vector<int32_t> held_;  // stages of this device, ascending
+  const bool synchronise_;
+  std::map<int32_t, Weights> weights_;  // by stage
+  size_t synchronised_ = 0;             // of held_, from the back
+  PlanProgram program_;
+};
+
 }  // namespace
 
 int IslandPlan::tensor_parallel() const {
@@ -447,44 +526,7 @@ PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
     }
   }
   ATOLL_CHECK(replica != nullptr, "no replica names ", device);
-  const auto far = [&](int32_t stage) {  // there is such a stage, on another device
-    return stage >= 0 && stage < static_cast<int32_t>(replica->stages.size()) &&
-           !std::binary_search(held.begin(), held.end(), stage);
-  };
-  std::set<std::pair<int32_t, int32_t>> weights;
-  for (const PlanOp& op : compute) {
-    if (op.kind == PlanOpKind::kWeightGradient) weights.emplace(op.stage, op.micro_batch);
-  }
-  PlanProgram program;
-  program.device = device;
-  std::map<int32_t, int32_t> next_weight;  // by stage
-  for (PlanOp op : compute) {
-    const auto add = [&](PlanOpKind kind, bool gradient) {
-      program.ops.push_back(
-          {.kind = kind, .stage = op.stage, .micro_batch = op.micro_batch, .gradient = gradient});
-    };
-    const bool backward = op.kind == PlanOpKind::kInputGradient;
-    if (op.kind == PlanOpKind::kWeightGradient) {
-      op.micro_batch = next_weight[op.stage]++;
-      program.ops.push_back(op);
-      continue;
-    }
-    ATOLL_CHECK(backward || op.kind == PlanOpKind::kForward, ToString(op));
-    if (far(op.stage + (backward ? 1 : -1))) add(PlanOpKind::kReceive, backward);
-    program.ops.push_back(op);
-    if (far(op.stage + (backward ? -1 : 1))) add(PlanOpKind::kSend, backward);
-    if (backward && !weights.contains({op.stage, op.micro_batch})) {
-      add(PlanOpKind::kWeightGradient, false);
-    }
-  }
-  for (auto stage = held.rbegin(); plan.replicas.size() > 1 && stage != held.rend(); ++stage) {
-    const PlanStage& s = replica->stages[*stage];
-    for (int32_t l = s.first_layer + s.layers - 1; l >= s.first_layer; --l) {
-      program.ops.push_back({.kind = PlanOpKind::kSync, .stage = *stage, .layer = l});
-    }
-  }
-  program.ops.push_back({.kind = PlanOpKind::kOptimizer, .stage = held.front()});
-  return program;
+  return Completion(*replica, std::move(held), plan.replicas.size() > 1).Run(device, compute);
 }
 
 absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences) {

@@ -113,10 +113,13 @@ struct MicroBatchRows {
 // REQUIRES: a valid plan; sequences <= its batch_sequences.
 std::vector<std::vector<MicroBatchRows>> DealSequences(const IslandPlan& plan, int64_t sequences);
 
-// A device's whole program from its F, B and W in order, each with stage and micro-batch: messages
-// and syncs are put where they belong, and the optimizer step last. W become ordered by micro-batch
-// within a stage; one that is missing (an unsplit backward) follows its B.
-// REQUIRES: the plan's replicas name the device.
+// A device's whole program from its F, B and W in order, each with stage and micro-batch. A receive
+// is put before what needs the message, a send after what makes it; the syncs of a stage as soon as
+// its weight gradients and those of the device's later stages are complete; the optimizer step
+// last. W become ordered by micro-batch within a stage: one that comes before its turn, or before
+// the B of the one whose turn it is, waits. One that is missing (an unsplit backward) follows its
+// B. REQUIRES: the plan's replicas name the device; all F, B and W of its stages but those W are
+// there.
 PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
                             const std::vector<PlanOp>& compute);
 

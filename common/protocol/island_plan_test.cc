@@ -290,6 +290,30 @@ TEST_CASE("CompleteProgram adds weight gradients in the order of micro-batches")
   REQUIRE(CompleteProgram(plan, "w1/0", ops) == plan.programs[0]);
 }
 
+TEST_CASE("CompleteProgram makes a weight gradient wait for the B of the one whose turn it is") {
+  const IslandPlan plan = Good();
+  const std::vector<PlanOp> late = {{F, 0, 0}, {F, 0, 1}, {F, 0, 2}, {B, 0, 1},
+                                    {W, 0, 1}, {B, 0, 0}, {B, 0, 2}};
+  std::string order;
+  for (const PlanOp& op : CompleteProgram(plan, "w1/0", late).ops) {
+    if (op.kind == B) order += "B" + std::to_string(op.micro_batch);
+    if (op.kind == W) order += "W" + std::to_string(op.micro_batch);
+  }
+  REQUIRE(order == "B1B0W0W1B2W2");  // 0 and 2 have no W of their own: unsplit
+}
+
+TEST_CASE("CompleteProgram synchronises a stage as soon as it and those behind it are complete") {
+  IslandPlan plan = Good();
+  plan.replicas[0].stages = {{0, 2, {"w1/0"}, {}}, {2, 2, {"w1/1"}, {}}, {4, 2, {"w1/0"}, {}}};
+  const std::vector<PlanOp> ops = CompleteProgram(plan, "w1/0", FillAndDrain({0, 2}, 3)).ops;
+  std::string order;
+  for (const PlanOp& op : ops) {
+    if (op.kind == W) order += "W" + std::to_string(op.stage);
+    if (op.kind == Sync) order += "S" + std::to_string(op.layer);
+  }
+  REQUIRE(order == "W2W2W2S5S4W0W0W0S1S0");
+}
+
 TEST_CASE("a step is dealt in order, and a short one leaves the last micro-batches empty") {
   using Rows = std::vector<std::vector<MicroBatchRows>>;
   REQUIRE(DealSequences(Good(), 9) == Rows{{{0, 2}, {2, 2}, {4, 2}}, {{6, 3}}});
