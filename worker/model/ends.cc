@@ -7,8 +7,8 @@ namespace {
 
 class Embedding final : public LayerBase {
  public:
-  Embedding(const ModelConfig& config, DType compute, LayerLayout layout)
-      : LayerBase(config, compute, std::move(layout)),
+  Embedding(const ModelConfig& config, const TensorPart& part, DType compute, LayerLayout layout)
+      : LayerBase(config, part, compute, std::move(layout)),
         learned_positions_(config.family == ModelFamily::kGpt2) {}
 
   int64_t output_cols() const override { return config_.d_model; }
@@ -23,13 +23,16 @@ class Embedding final : public LayerBase {
 
   void DoForward(Exec& exec, const Args& a) const override {
     EmbeddingForward op{.tokens = a.input,
-                        .table = Param(a, kTable, config_.vocab, config_.d_model),
+                        .table = Param(a, kTable, part_.vocab.size(), config_.d_model),
                         .y = a.output,
-                        .seq_len = a.shape.seq_len};
+                        .seq_len = a.shape.seq_len,
+                        .part = !part_.whole(),
+                        .first_token = part_.vocab.begin};
     if (learned_positions_) {
-      op.positions = Param(a, kPositions, config_.max_positions, config_.d_model);
+      op.positions = OnLead(Param(a, kPositions, config_.max_positions, config_.d_model));
     }
     exec.Run(op);
+    exec.AllReduceSum(a.output);
   }
 
   void DoBackwardInput(Exec&, const Args&, const Tensor&) const override {}
@@ -37,8 +40,10 @@ class Embedding final : public LayerBase {
   void DoBackwardWeight(Exec& exec, const Args& a) const override {
     EmbeddingBackwardWeight op{.tokens = a.input,
                                .dy = a.output,
-                               .dtable = Grad(a, kTable, config_.vocab, config_.d_model),
-                               .seq_len = a.shape.seq_len};
+                               .dtable = Grad(a, kTable, part_.vocab.size(), config_.d_model),
+                               .seq_len = a.shape.seq_len,
+                               .part = !part_.whole(),
+                               .first_token = part_.vocab.begin};
     if (learned_positions_) {
       op.dpositions = Grad(a, kPositions, config_.max_positions, config_.d_model);
     }
@@ -50,12 +55,12 @@ class Embedding final : public LayerBase {
 
 class Head final : public LayerBase {
  public:
-  Head(const ModelConfig& config, DType compute, LayerLayout layout)
-      : LayerBase(config, compute, std::move(layout)),
+  Head(const ModelConfig& config, const TensorPart& part, DType compute, LayerLayout layout)
+      : LayerBase(config, part, compute, std::move(layout)),
         d_(config.d_model),
         norm_(config.tied_head ? 0 : 1) {}
 
-  int64_t output_cols() const override { return config_.vocab; }
+  int64_t output_cols() const override { return part_.vocab.size(); }
 
  private:
   struct ForwardStash {
@@ -84,12 +89,12 @@ class Head final : public LayerBase {
 
   bool gpt2() const { return config_.family == ModelFamily::kGpt2; }
   Tensor Table(const Args& a) const {
-    return config_.tied_head ? Tensor(a.memory.tied_params, compute_, config_.vocab, d_)
-                             : Param(a, 0, config_.vocab, d_);
+    return config_.tied_head ? Tensor(a.memory.tied_params, compute_, part_.vocab.size(), d_)
+                             : Param(a, 0, part_.vocab.size(), d_);
   }
   Tensor TableGrad(const Args& a) const {
-    return config_.tied_head ? Tensor(a.memory.tied_grads, DType::kFloat32, config_.vocab, d_)
-                             : Grad(a, 0, config_.vocab, d_);
+    return config_.tied_head ? Tensor(a.memory.tied_grads, DType::kFloat32, part_.vocab.size(), d_)
+                             : Grad(a, 0, part_.vocab.size(), d_);
   }
 
   void DoForward(Exec& exec, const Args& a) const override {
@@ -110,6 +115,7 @@ class Head final : public LayerBase {
     const Tensor dnormed = CarveBackward(a.shape, a.stash.backward);
     const Tensor w = Param(a, norm_, 1, d_);
     exec.Run(LinearBackwardInput{.dy = a.output, .w = Table(a), .dx = dnormed});
+    exec.AllReduceSum(dnormed);
     if (gpt2()) {
       exec.Run(LayerNormBackwardInput{dnormed, a.input, w, s.mean, s.rstd, {}, grad_input});
     } else {
@@ -136,12 +142,14 @@ class Head final : public LayerBase {
 
 }  // namespace
 
-std::unique_ptr<Layer> NewEmbedding(const ModelConfig& config, DType compute, LayerLayout layout) {
-  return std::make_unique<Embedding>(config, compute, std::move(layout));
+std::unique_ptr<Layer> NewEmbedding(const ModelConfig& config, const TensorPart& part,
+                                    DType compute, LayerLayout layout) {
+  return std::make_unique<Embedding>(config, part, compute, std::move(layout));
 }
 
-std::unique_ptr<Layer> NewHead(const ModelConfig& config, DType compute, LayerLayout layout) {
-  return std::make_unique<Head>(config, compute, std::move(layout));
+std::unique_ptr<Layer> NewHead(const ModelConfig& config, const TensorPart& part, DType compute,
+                               LayerLayout layout) {
+  return std::make_unique<Head>(config, part, compute, std::move(layout));
 }
 
 }  // namespace atl

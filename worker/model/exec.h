@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
+#include "kernels/communicator.h"
 
 namespace atl {
 
@@ -31,17 +32,20 @@ class Carver {
 };
 
 // Runs operations on a stream, or, while measuring, only finds the workspace they need. A layer's
-// temporaries are at the start of the workspace; the operations' own scratch follows.
+// temporaries are at the start of the workspace; the operations' own scratch follows. After a
+// collective that failed nothing more is run.
 class Exec {
  public:
-  Exec(Backend& backend, Stream& stream, Workspace workspace)
-      : backend_(backend), stream_(&stream), workspace_(workspace) {}
+  // `communicator`: of the tensor-parallel group; null for a group of one.
+  Exec(Backend& backend, Stream& stream, Workspace workspace, Communicator* communicator = nullptr)
+      : backend_(backend), stream_(&stream), workspace_(workspace), communicator_(communicator) {}
   static Exec Measuring(Backend& backend) { return Exec(backend); }
 
   bool measuring() const { return stream_ == nullptr; }
 
   template <typename Op>
   void Run(const Op& op) {
+    if (!status_.ok()) return;
     if constexpr (requires(Backend & b) { b.WorkspaceBytes(op); }) {
       if (measuring()) {
         needed_ = std::max(needed_, temporaries_ + backend_.WorkspaceBytes(op));
@@ -54,6 +58,16 @@ class Exec {
       backend_.Run(*stream_, op);
     }
   }
+
+  // x <- its sum, or maximum, over the group.
+  void AllReduceSum(const Tensor& x) {
+    if (communicates()) status_ = communicator_->AllReduceSum(backend_, *stream_, x);
+  }
+  void AllReduceMax(const Tensor& x) {
+    if (communicates()) status_ = communicator_->AllReduceMax(backend_, *stream_, x);
+  }
+
+  const absl::Status& status() const { return status_; }
 
   // Memory until this Exec dies. Without data while measuring.
   Tensor Temporary(DType dtype, int64_t rows, int64_t cols) {
@@ -71,9 +85,13 @@ class Exec {
  private:
   explicit Exec(Backend& backend) : backend_(backend), stream_(nullptr) {}
 
+  bool communicates() const { return !measuring() && communicator_ != nullptr && status_.ok(); }
+
   Backend& backend_;
   Stream* stream_;
   Workspace workspace_;
+  Communicator* communicator_ = nullptr;
+  absl::Status status_;
   int64_t temporaries_ = 0;
   int64_t needed_ = 0;
 };

@@ -9,8 +9,11 @@ namespace {
 
 class Gpt2Block final : public LayerBase {
  public:
-  Gpt2Block(const ModelConfig& config, DType compute, LayerLayout layout)
-      : LayerBase(config, compute, std::move(layout)), d_(config.d_model), f_(config.ffn) {}
+  Gpt2Block(const ModelConfig& config, const TensorPart& part, DType compute, LayerLayout layout)
+      : LayerBase(config, part, compute, std::move(layout)),
+        d_(config.d_model),
+        q_(part.heads.size() * config.head_dim()),
+        f_(part.ffn.size()) {}
 
   int64_t output_cols() const override { return d_; }
 
@@ -42,9 +45,9 @@ class Gpt2Block final : public LayerBase {
     s.mean1 = c.Take(DType::kFloat32, 1, n);
     s.rstd1 = c.Take(DType::kFloat32, 1, n);
     s.n1 = c.Take(compute_, n, d_);
-    s.qkv = c.Take(compute_, n, 3 * d_);
-    s.out = c.Take(compute_, n, d_);
-    s.lse = c.Take(DType::kFloat32, shape.rows * config_.heads, shape.seq_len);
+    s.qkv = c.Take(compute_, n, 3 * q_);
+    s.out = c.Take(compute_, n, q_);
+    s.lse = c.Take(DType::kFloat32, shape.rows * part_.heads.size(), shape.seq_len);
     s.x2 = c.Take(compute_, n, d_);
     s.mean2 = c.Take(DType::kFloat32, 1, n);
     s.rstd2 = c.Take(DType::kFloat32, 1, n);
@@ -64,7 +67,7 @@ class Gpt2Block final : public LayerBase {
     Carver c(memory);
     BackwardStash s;
     s.dn1 = c.Take(compute_, n, d_);
-    s.dqkv = c.Take(compute_, n, 3 * d_);
+    s.dqkv = c.Take(compute_, n, 3 * q_);
     s.dx2 = c.Take(compute_, n, d_);
     s.dn2 = c.Take(compute_, n, d_);
     s.dpre = c.Take(compute_, n, f_);
@@ -79,11 +82,11 @@ class Gpt2Block final : public LayerBase {
 
   AttentionShape Attention(const BatchShape& shape) const {
     return {shape.rows,         shape.seq_len,
-            config_.heads,      config_.heads,
+            part_.heads.size(), part_.heads.size(),
             config_.head_dim(), 1.0f / std::sqrt(static_cast<float>(config_.head_dim()))};
   }
   // Queries, keys, values: parts 0, 1, 2.
-  Tensor Part(const Tensor& qkv, int part) const { return qkv.Columns(part * d_, d_); }
+  Tensor Part(const Tensor& qkv, int part) const { return qkv.Columns(part * q_, q_); }
 
   void DoForward(Exec& exec, const Args& a) const override {
     const ForwardStash s = CarveForward(a.shape, a.stash.forward);
@@ -91,16 +94,17 @@ class Gpt2Block final : public LayerBase {
     exec.Run(LayerNormForward{a.input, Param(a, kNorm1, 1, d_), Param(a, kNorm1Bias, 1, d_), s.n1,
                               s.mean1, s.rstd1, eps});
     exec.Run(LinearForward{.x = s.n1,
-                           .w = Param(a, kQkv, 3 * d_, d_),
-                           .bias = Param(a, kQkvBias, 1, 3 * d_),
+                           .w = Param(a, kQkv, 3 * q_, d_),
+                           .bias = Param(a, kQkvBias, 1, 3 * q_),
                            .y = s.qkv});
     exec.Run(AttentionForward{Attention(a.shape), Part(s.qkv, 0), Part(s.qkv, 1), Part(s.qkv, 2),
                               s.out, s.lse});
     exec.Run(LinearForward{.x = s.out,
-                           .w = Param(a, kOut, d_, d_),
-                           .bias = Param(a, kOutBias, 1, d_),
-                           .add = a.input,
+                           .w = Param(a, kOut, d_, q_),
+                           .bias = OnLead(Param(a, kOutBias, 1, d_)),
+                           .add = OnLead(a.input),
                            .y = s.x2});
+    exec.AllReduceSum(s.x2);
     exec.Run(LayerNormForward{s.x2, Param(a, kNorm2, 1, d_), Param(a, kNorm2Bias, 1, d_), s.n2,
                               s.mean2, s.rstd2, eps});
     exec.Run(LinearForward{.x = s.n2,
@@ -111,9 +115,10 @@ class Gpt2Block final : public LayerBase {
                            .pre = s.pre});
     exec.Run(LinearForward{.x = s.hidden,
                            .w = Param(a, kProj, d_, f_),
-                           .bias = Param(a, kProjBias, 1, d_),
-                           .add = s.x2,
+                           .bias = OnLead(Param(a, kProjBias, 1, d_)),
+                           .add = OnLead(s.x2),
                            .y = a.output});
+    exec.AllReduceSum(a.output);
   }
 
   void DoBackwardInput(Exec& exec, const Args& a, const Tensor& grad_input) const override {
@@ -126,14 +131,16 @@ class Gpt2Block final : public LayerBase {
                                  .activation = Activation::kGeluTanh,
                                  .pre = s.pre});
     exec.Run(LinearBackwardInput{.dy = g.dpre, .w = Param(a, kFc, f_, d_), .dx = g.dn2});
+    exec.AllReduceSum(g.dn2);
     exec.Run(
         LayerNormBackwardInput{g.dn2, s.x2, Param(a, kNorm2, 1, d_), s.mean2, s.rstd2, dy, g.dx2});
-    const Tensor dout = exec.Temporary(compute_, a.shape.tokens(), d_);
-    exec.Run(LinearBackwardInput{.dy = g.dx2, .w = Param(a, kOut, d_, d_), .dx = dout});
+    const Tensor dout = exec.Temporary(compute_, a.shape.tokens(), q_);
+    exec.Run(LinearBackwardInput{.dy = g.dx2, .w = Param(a, kOut, d_, q_), .dx = dout});
     exec.Run(AttentionBackward{Attention(a.shape), Part(s.qkv, 0), Part(s.qkv, 1), Part(s.qkv, 2),
                                s.out, s.lse, dout, Part(g.dqkv, 0), Part(g.dqkv, 1),
                                Part(g.dqkv, 2)});
-    exec.Run(LinearBackwardInput{.dy = g.dqkv, .w = Param(a, kQkv, 3 * d_, d_), .dx = g.dn1});
+    exec.Run(LinearBackwardInput{.dy = g.dqkv, .w = Param(a, kQkv, 3 * q_, d_), .dx = g.dn1});
+    exec.AllReduceSum(g.dn1);
     exec.Run(LayerNormBackwardInput{g.dn1, a.input, Param(a, kNorm1, 1, d_), s.mean1, s.rstd1,
                                     g.dx2, grad_input});
   }
@@ -155,13 +162,14 @@ class Gpt2Block final : public LayerBase {
                                      Grad(a, kNorm1Bias, 1, d_)});
   }
 
-  const int64_t d_, f_;  // widths: residual stream, feed-forward
+  const int64_t d_, q_, f_;  // widths: residual stream, queries of this part, its feed-forward
 };
 
 }  // namespace
 
-std::unique_ptr<Layer> NewGpt2Block(const ModelConfig& config, DType compute, LayerLayout layout) {
-  return std::make_unique<Gpt2Block>(config, compute, std::move(layout));
+std::unique_ptr<Layer> NewGpt2Block(const ModelConfig& config, const TensorPart& part,
+                                    DType compute, LayerLayout layout) {
+  return std::make_unique<Gpt2Block>(config, part, compute, std::move(layout));
 }
 
 }  // namespace atl

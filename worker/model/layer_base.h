@@ -13,21 +13,23 @@ namespace atl {
 // work and, on tensors without data, measure the workspace it takes.
 class LayerBase : public Layer {
  public:
-  void Forward(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
-               const Tensor& output, const Stash& stash) const final {
-    Exec exec(call.backend, call.stream, call.workspace);
+  absl::Status Forward(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
+                       const Tensor& output, const Stash& stash) const final {
+    Exec exec = Start(call);
     DoForward(exec, {call.shape, memory, call.constants, stash, input, output});
+    return exec.status();
   }
-  void BackwardInput(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
-                     const Tensor& grad_output, const Tensor& grad_input,
-                     const Stash& stash) const final {
-    Exec exec(call.backend, call.stream, call.workspace);
+  absl::Status BackwardInput(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
+                             const Tensor& grad_output, const Tensor& grad_input,
+                             const Stash& stash) const final {
+    Exec exec = Start(call);
     DoBackwardInput(exec, {call.shape, memory, call.constants, stash, input, grad_output},
                     grad_input);
+    return exec.status();
   }
   void BackwardWeight(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
                       const Tensor& grad_output, const Stash& stash) const final {
-    Exec exec(call.backend, call.stream, call.workspace);
+    Exec exec = Start(call);
     DoBackwardWeight(exec, {call.shape, memory, call.constants, stash, input, grad_output});
   }
 
@@ -61,8 +63,8 @@ class LayerBase : public Layer {
     Tensor output;  // of BackwardInput and BackwardWeight: grad_output
   };
 
-  LayerBase(const ModelConfig& config, DType compute, LayerLayout layout)
-      : Layer(std::move(layout)), config_(config), compute_(compute) {}
+  LayerBase(const ModelConfig& config, const TensorPart& part, DType compute, LayerLayout layout)
+      : Layer(std::move(layout)), config_(config), part_(part), compute_(compute) {}
 
   virtual Tensor InputShape(const BatchShape& shape) const {
     return {nullptr, compute_, shape.tokens(), config_.d_model};
@@ -80,10 +82,19 @@ class LayerBase : public Layer {
     return At(args.memory.grads, DType::kFloat32, index, rows, cols);
   }
 
+  // What the sum over the group's ranks must hold once: present on the one that leads.
+  Tensor OnLead(const Tensor& x) const { return part_.leads() ? x : Tensor(); }
+
   const ModelConfig config_;
+  const TensorPart part_;
   const DType compute_;
 
  private:
+  Exec Start(const LayerCall& call) const {
+    CheckGroup(call, part_);
+    return {call.backend, call.stream, call.workspace, call.communicator};
+  }
+
   Tensor At(void* base, DType dtype, int index, int64_t rows, int64_t cols) const {
     const int64_t offset = layout().params[index].offset;
     ATOLL_CHECK(offset + rows * cols <= layout().size);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "worker/model/config.h"
+#include "worker/model/tensor_part.h"
 
 namespace atl {
 
@@ -29,14 +30,23 @@ enum class Init : uint8_t {
   kNormalResidual,  // 0.02 / sqrt(2 * blocks): what adds to the residual stream
 };
 
+// How tensor parallelism cuts a parameter's matrix in memory; a vector is a column.
+enum class Cut : uint8_t {
+  kNone,  // every rank holds all of it
+  kRows,
+  kColumns,
+};
+
 struct ParamSpec {
   std::string name;            // in files
-  std::vector<int64_t> shape;  // in files
+  std::vector<int64_t> shape;  // in files; of a part: as if it were in a file
   bool transposed = false;     // memory holds the transpose of the file's matrix
   bool decay = false;          // weight decay applies: two dimensions or more
   Init init = Init::kZeros;
   int64_t offset = 0;  // elements from the start of the layer's buffer
   int64_t size = 0;    // elements
+  Cut cut = Cut::kNone;
+  std::vector<Range> kept;  // rows, or columns, of the whole that are here, side by side; by `cut`
 
   int64_t end() const { return offset + size; }
 };
@@ -54,6 +64,9 @@ struct LayerLayout {
 // layers + 2 layouts, in order. The head of a tied model has no matrix of its own.
 // REQUIRES: config is valid.
 std::vector<LayerLayout> MakeLayouts(const ModelConfig& config);
+
+// Likewise of what one tensor-parallel rank holds: the same parameters in the same order, each cut.
+std::vector<LayerLayout> MakeLayouts(const ModelConfig& config, const TensorPart& part);
 
 }  // namespace atl
 

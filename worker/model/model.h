@@ -14,6 +14,12 @@
 //   workspace        scratch within one call; one for all calls on a stream.
 // "End" means: until the stream has passed it. Everything is enqueued on the given stream.
 //
+// A tensor-parallel group is one Model per rank, each of its own TensorPart, whose layers are
+// called with the same inputs in the same order; boundary activations and their gradients are
+// whole, and the same bits, on all ranks. F and B then contain sums over the group (F: one for the
+// embedding and each half of a block; B: one for each half of a block and for the head); W has
+// none. What is returned is the collectives' failure: the outputs are then worthless.
+//
 // Thread safety: a Model is constant after Create and may be shared.
 
 #ifndef ATOLL_WORKER_MODEL_MODEL_H_
@@ -39,10 +45,10 @@ struct BatchShape {
 
 // One layer's memory in the backend, laid out as its LayerLayout says. A head that shares the
 // embedding's table reads it through tied_params and accumulates its gradient into tied_grads, both
-// [vocab, d_model]. On one device these may simply be the first part of the embedding's buffers;
-// the two uses then add up in the order of their BackwardWeight calls. A schedule that varies that
-// order, or a pipeline whose ends are on two devices, gives the head buffers of its own and adds
-// its gradient to the embedding's when all micro-batches are done.
+// [vocab of the part, d_model]. On one device these may simply be the first part of the embedding's
+// buffers; the two uses then add up in the order of their BackwardWeight calls. A schedule that
+// varies that order, or a pipeline whose ends are on two devices, gives the head buffers of its own
+// and adds its gradient to the embedding's when all micro-batches are done.
 struct LayerMemory {
   void* params = nullptr;  // compute type
   float* grads = nullptr;  // null where only Forward and BackwardInput are called
@@ -67,8 +73,12 @@ struct LayerCall {
   Stream& stream;
   Workspace workspace;
   BatchShape shape;
-  Tensor constants;  // from Model::InitConstants
+  Tensor constants;                      // from Model::InitConstants
+  Communicator* communicator = nullptr;  // of the tensor-parallel group; null for a whole model
 };
+
+// That the call has the communicator of the part's rank.
+void CheckGroup(const LayerCall& call, const TensorPart& part);
 
 class Layer {
  public:
@@ -77,14 +87,16 @@ class Layer {
   const LayerLayout& layout() const { return layout_; }
 
   // Columns of `input` (one row per token; the embedding's is int32 tokens [1, N]) and `output`.
+  // The head's are the part's vocabulary.
   virtual int64_t output_cols() const = 0;
 
-  virtual void Forward(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
-                       const Tensor& output, const Stash& stash) const = 0;
+  virtual absl::Status Forward(const LayerCall& call, const LayerMemory& memory,
+                               const Tensor& input, const Tensor& output,
+                               const Stash& stash) const = 0;
   // B. The embedding's does nothing: tokens have no gradient.
-  virtual void BackwardInput(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
-                             const Tensor& grad_output, const Tensor& grad_input,
-                             const Stash& stash) const = 0;
+  virtual absl::Status BackwardInput(const LayerCall& call, const LayerMemory& memory,
+                                     const Tensor& input, const Tensor& grad_output,
+                                     const Tensor& grad_input, const Stash& stash) const = 0;
   // W: memory.grads += ...
   virtual void BackwardWeight(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
                               const Tensor& grad_output, const Stash& stash) const = 0;
@@ -103,8 +115,12 @@ class Model {
   // `compute` is the type of activations and of the parameters that layers read.
   // INVALID_ARGUMENT if the config is not valid.
   static absl::StatusOr<Model> Create(const ModelConfig& config, DType compute = DType::kFloat32);
+  // What one tensor-parallel rank runs; `part` is one of CutModel's.
+  static absl::StatusOr<Model> Create(const ModelConfig& config, DType compute,
+                                      const TensorPart& part);
 
   const ModelConfig& config() const { return config_; }
+  const TensorPart& part() const { return part_; }
   DType compute() const { return compute_; }
   std::span<const std::unique_ptr<Layer>> layers() const { return layers_; }
 
@@ -113,19 +129,30 @@ class Model {
   Tensor Constants(int64_t seq_len, void* memory) const;
   void InitConstants(Backend& backend, Stream& stream, const Tensor& constants) const;
 
+  // Loss of the head's output, and its gradient. `loss` is given without max and sums: a group
+  // shares the maximum and the sum of each row, never its logits, and all ranks find the same
+  // totals (count one rank's).
+  absl::Status Loss(const LayerCall& call, const CrossEntropy& loss) const;
+  int64_t LossWorkspaceBytes(Backend& backend, const CrossEntropy& loss) const;
+
  private:
   Model() = default;
 
   ModelConfig config_;
+  TensorPart part_;
   DType compute_ = DType::kFloat32;
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 
 // Layers of each family; see Model::Create.
-std::unique_ptr<Layer> NewEmbedding(const ModelConfig& config, DType compute, LayerLayout layout);
-std::unique_ptr<Layer> NewGpt2Block(const ModelConfig& config, DType compute, LayerLayout layout);
-std::unique_ptr<Layer> NewLlamaBlock(const ModelConfig& config, DType compute, LayerLayout layout);
-std::unique_ptr<Layer> NewHead(const ModelConfig& config, DType compute, LayerLayout layout);
+std::unique_ptr<Layer> NewEmbedding(const ModelConfig& config, const TensorPart& part,
+                                    DType compute, LayerLayout layout);
+std::unique_ptr<Layer> NewGpt2Block(const ModelConfig& config, const TensorPart& part,
+                                    DType compute, LayerLayout layout);
+std::unique_ptr<Layer> NewLlamaBlock(const ModelConfig& config, const TensorPart& part,
+                                     DType compute, LayerLayout layout);
+std::unique_ptr<Layer> NewHead(const ModelConfig& config, const TensorPart& part, DType compute,
+                               LayerLayout layout);
 
 }  // namespace atl
 

@@ -105,14 +105,18 @@ class Pipeline {
   void F(int m) {
     Run& run = runs_[m];
     for (int i = 0; i < layers(); ++i) {
-      model_.layers()[i]->Forward(Call(), Layer(i), Input(m, i), run.output[i], run.stash[i]);
+      REQUIRE(model_.layers()[i]
+                  ->Forward(Call(), Layer(i), Input(m, i), run.output[i], run.stash[i])
+                  .ok());
     }
     // Any gradient will do for the loss: here the logits themselves.
   }
   void B(int m, int i) {
     Run& run = runs_[m];
-    model_.layers()[i]->BackwardInput(Call(), Layer(i), Input(m, i), GradOutput(m, i),
-                                      run.grad_input[i], run.stash[i]);
+    REQUIRE(model_.layers()[i]
+                ->BackwardInput(Call(), Layer(i), Input(m, i), GradOutput(m, i), run.grad_input[i],
+                                run.stash[i])
+                .ok());
   }
   void W(int m, int i) {
     model_.layers()[i]->BackwardWeight(Call(), Layer(i), Input(m, i), GradOutput(m, i),

@@ -7,6 +7,7 @@ namespace atl {
 
 absl::StatusOr<std::unique_ptr<AdamWOptimizer>> AdamWOptimizer::Create(
     ModelRunner& runner, const AdamWOptions& options) {
+  ATOLL_CHECK(runner.model().part().whole(), "a part alone does not know the norm to clip by");
   std::unique_ptr<AdamWOptimizer> optimizer(new AdamWOptimizer(runner, options));
   Backend& backend = runner.backend();
   const auto layers = runner.model().layers();

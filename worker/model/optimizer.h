@@ -20,7 +20,7 @@ struct AdamWOptions {
 
 class AdamWOptimizer {
  public:
-  // The runner outlives it. Moments start at zero.
+  // The runner, of a whole model, outlives it. Moments start at zero.
   static absl::StatusOr<std::unique_ptr<AdamWOptimizer>> Create(ModelRunner& runner,
                                                                 const AdamWOptions& options);
 

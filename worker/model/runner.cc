@@ -89,7 +89,7 @@ void ModelRunner::CarveActivations(Carver& carver) {
                           .targets = targets_,
                           .dlogits = layers_.back().output,
                           .totals = totals_};
-  const int64_t workspace = std::max(largest.workspace, backend_.WorkspaceBytes(loss));
+  const int64_t workspace = std::max(largest.workspace, model_.LossWorkspaceBytes(backend_, loss));
   workspace_ = {carver.Bytes(workspace), workspace};
 }
 
@@ -122,7 +122,7 @@ LayerMemory ModelRunner::Memory(int layer) const {
 }
 
 LayerCall ModelRunner::Call(const BatchShape& shape) {
-  return {backend_, *stream_, workspace_, shape, constants_};
+  return {backend_, *stream_, workspace_, shape, constants_, options_.communicator};
 }
 
 Tensor ModelRunner::Output(int layer, const BatchShape& shape) const {
@@ -146,35 +146,39 @@ void ModelRunner::StageTokens(std::span<const int32_t> tokens, const BatchShape&
   if (with_targets) backend_.CopyToDevice(*stream_, targets_.Columns(0, n), staged + n);
 }
 
-void ModelRunner::RunForward(const BatchShape& shape, int layers) {
+absl::Status ModelRunner::RunForward(const BatchShape& shape, int layers) {
   for (int i = 0; i < layers; ++i) {
-    model_.layers()[i]->Forward(Call(shape), Memory(i), Input(i, shape), Output(i, shape),
-                                {layers_[i].forward_stash, nullptr});
+    ATOLL_RETURN_IF_ERROR(model_.layers()[i]->Forward(Call(shape), Memory(i), Input(i, shape),
+                                                      Output(i, shape),
+                                                      {layers_[i].forward_stash, nullptr}));
   }
+  return absl::OkStatus();
 }
 
 // The gradient of the loss takes the logits' place.
-void ModelRunner::RunLoss(const BatchShape& shape, int64_t batch_tokens, bool train) {
+absl::Status ModelRunner::RunLoss(const BatchShape& shape, int64_t batch_tokens, bool train) {
   const Tensor logits = Output(static_cast<int>(layers_.size()) - 1, shape);
   const CrossEntropy loss{.logits = logits,
                           .targets = targets_.Columns(0, shape.tokens()),
                           .dlogits = train ? logits : Tensor(),
                           .totals = totals_,
                           .grad_scale = 1.0f / static_cast<float>(batch_tokens)};
-  backend_.Run(*stream_, loss, workspace_);
+  return model_.Loss(Call(shape), loss);
 }
 
-void ModelRunner::RunBackward(const BatchShape& shape) {
+absl::Status ModelRunner::RunBackward(const BatchShape& shape) {
   const int last = static_cast<int>(layers_.size()) - 1;
   Tensor grad_output = Output(last, shape);
   for (int i = last; i >= 0; --i) {
     const Layer& layer = *model_.layers()[i];
     const Tensor grad_input = grad_[i % 2].Rows(0, shape.tokens());
     const Stash stash{layers_[i].forward_stash, backward_stash_};
-    layer.BackwardInput(Call(shape), Memory(i), Input(i, shape), grad_output, grad_input, stash);
+    ATOLL_RETURN_IF_ERROR(layer.BackwardInput(Call(shape), Memory(i), Input(i, shape), grad_output,
+                                              grad_input, stash));
     layer.BackwardWeight(Call(shape), Memory(i), Input(i, shape), grad_output, stash);
     grad_output = grad_input;
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LossSum> ModelRunner::RunBatch(std::span<const int32_t> tokens, int64_t rows,
@@ -187,11 +191,11 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(std::span<const int32_t> tokens, i
     const BatchShape shape{std::min(options_.micro_batch_rows, rows - first), seq_len};
     StageTokens(tokens.subspan(first * row, shape.rows * row), shape, true);
     backend_.Zero(*stream_, totals_);
-    RunForward(shape, static_cast<int>(layers_.size()));
-    RunLoss(shape, rows * seq_len, train);
+    ATOLL_RETURN_IF_ERROR(RunForward(shape, static_cast<int>(layers_.size())));
+    ATOLL_RETURN_IF_ERROR(RunLoss(shape, rows * seq_len, train));
     float totals[2];
     backend_.CopyToHost(*stream_, totals, totals_);
-    if (train) RunBackward(shape);
+    if (train) ATOLL_RETURN_IF_ERROR(RunBackward(shape));
     ATOLL_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
     sum.nats += totals[0];
     sum.tokens += shape.tokens();
@@ -210,20 +214,20 @@ absl::StatusOr<LossSum> ModelRunner::Evaluate(std::span<const int32_t> tokens, i
 
 absl::Status ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logits) {
   const auto length = static_cast<int64_t>(tokens.size());
-  const int64_t vocab = model_.config().vocab;
+  const int64_t vocab = model_.part().vocab.size();
   const auto rows = static_cast<int64_t>(logits.size()) / vocab;
   ATOLL_CHECK(length > 0 && length <= options_.seq_len);
   ATOLL_CHECK(static_cast<int64_t>(logits.size()) == rows * vocab && (rows == 1 || rows == length));
   const BatchShape shape{1, length};
   StageTokens(tokens, shape, false);
   const int head = static_cast<int>(layers_.size()) - 1;
-  RunForward(shape, head);
+  ATOLL_RETURN_IF_ERROR(RunForward(shape, head));
   // The head works row by row: only the rows that were asked for.
   const BatchShape head_shape{1, rows};
   const Tensor output = Output(head, head_shape);
-  model_.layers()[head]->Forward(Call(head_shape), Memory(head),
-                                 Input(head, shape).Rows(length - rows, rows), output,
-                                 {layers_[head].forward_stash, nullptr});
+  ATOLL_RETURN_IF_ERROR(model_.layers()[head]->Forward(
+      Call(head_shape), Memory(head), Input(head, shape).Rows(length - rows, rows), output,
+      {layers_[head].forward_stash, nullptr}));
   if (output.dtype == DType::kFloat32) {
     backend_.CopyToHost(*stream_, logits.data(), output);
     return backend_.Synchronize(*stream_);

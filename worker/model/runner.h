@@ -21,6 +21,9 @@ struct RunnerOptions {
   int64_t micro_batch_rows = 1;  // sequences that run at once; larger batches are cut up
   int64_t seq_len = 0;           // longest sequence; at most the model's max_positions
   bool train = true;  // false: no gradients and half the memory; Evaluate and Logits only
+  // Where the model is a tensor-parallel rank's part: all ranks' runners make the same calls. The
+  // communicator outlives the runner.
+  Communicator* communicator = nullptr;
 };
 
 // Used by one thread at a time, as its Backend is. The backend and the model outlive it.
@@ -52,14 +55,16 @@ class ModelRunner {
 
   // Forward and backward over `tokens`, rows of T + 1 (T inputs and the T targets one further),
   // T <= seq_len. Adds the gradient of the batch's MEAN loss to grads(): micro-batches, also an
-  // incomplete last one, are weighted by their tokens. Waits for the device.
+  // incomplete last one, are weighted by their tokens. Waits for the device. An error of the device
+  // or the communicator leaves the gradients worthless.
   absl::StatusOr<LossSum> Train(std::span<const int32_t> tokens, int64_t rows);
 
   // The loss alone.
   absl::StatusOr<LossSum> Evaluate(std::span<const int32_t> tokens, int64_t rows);
 
   // Logits of one sequence: all positions [T, vocab], or only the last one's [1, vocab], by the
-  // size of `logits`. REQUIRES: 0 < tokens.size() <= seq_len.
+  // size of `logits`. A tensor-parallel rank gets those of its part of the vocabulary.
+  // REQUIRES: 0 < tokens.size() <= seq_len.
   absl::Status Logits(std::span<const int32_t> tokens, std::span<float> logits);
 
  private:
@@ -82,9 +87,9 @@ class ModelRunner {
   Tensor Output(int layer, const BatchShape& shape) const;
   absl::StatusOr<LossSum> RunBatch(std::span<const int32_t> tokens, int64_t rows, bool train);
   void StageTokens(std::span<const int32_t> tokens, const BatchShape& shape, bool with_targets);
-  void RunForward(const BatchShape& shape, int layers);
-  void RunLoss(const BatchShape& shape, int64_t batch_tokens, bool train);
-  void RunBackward(const BatchShape& shape);
+  absl::Status RunForward(const BatchShape& shape, int layers);
+  absl::Status RunLoss(const BatchShape& shape, int64_t batch_tokens, bool train);
+  absl::Status RunBackward(const BatchShape& shape);
 
   Backend& backend_;
   const Model& model_;
