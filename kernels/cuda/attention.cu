@@ -1,0 +1,355 @@
+// Causal attention for every shape and type that cuDNN does not take: tiles of queries and keys in
+// shared memory, products by FMA in fp32. Forward keeps running maxima and sums (online softmax);
+// backward computes the probabilities again from lse, once for dk and dv with keys standing still
+// and once for dq with queries standing still, so that every output has one writer.
+//
+// With N tokens of T-token sequences, H heads of D channels (KV key heads), s bytes an element:
+//   AttentionForward   2 N T H D FLOP (two products over half a square each), 2 N (H + KV) D s
+//   bytes AttentionBackward  7 N T H D FLOP (seven), 4 N (H + KV) D s bytes and delta's 8 N H
+// Keys and values are read again for every tile of queries, from the second-level cache.
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launchers.h"
+
+namespace atl::ATOLL_DEVICE {
+namespace {
+
+constexpr int kSide = 16;  // threads stand 16 x 16
+constexpr int kThreads = kSide * kSide;
+
+template <typename T>
+struct Operands {
+  AttentionShape shape;
+  View<T> q, k, v, out, dout, dq, dk, dv;
+  View<float> lse;
+  View<float> delta;  // [batch * heads, T]: dot products of dout and out
+
+  __device__ int64_t QueryRow(int64_t batch, int64_t t) const { return batch * shape.seq_len + t; }
+  // Row of lse and delta.
+  __device__ int64_t StatsRow(int64_t batch, int64_t head) const {
+    return batch * shape.heads + head;
+  }
+  __device__ int64_t KeyHead(int64_t head) const { return head / (shape.heads / shape.kv_heads); }
+};
+
+// Tiles are kTile rows of kWidth floats, zeroes beyond the sequence and the head. Thread (ty, tx)
+// owns rows ty * kRows + r, and columns tx + 16 c.
+template <int kRows, int kColumns>
+struct Tile {
+  static constexpr int kTile = kSide * kRows;
+  static constexpr int kWidth = kSide * kColumns;
+  static constexpr int kStride = kWidth + 1;  // odd: lanes that read one column meet no bank twice
+  static constexpr int kFloats = kTile * kStride;
+  static constexpr int kSquareStride = kTile + 1;
+  static constexpr int kSquare = kTile * kSquareStride;
+
+  template <typename T>
+  __device__ static void Load(const View<T>& x, int64_t row, int64_t rows_left, int64_t col,
+                              int64_t cols, float* tile) {
+    for (int i = threadIdx.x; i < kTile * kWidth; i += kThreads) {
+      const int r = i / kWidth, c = i % kWidth;
+      tile[r * kStride + c] = r < rows_left && c < cols ? ToFloat(x.Row(row + r)[col + c]) : 0.0f;
+    }
+  }
+
+  // s[r][c] = a's row ty * kRows + r times b's row tx + 16 c.
+  __device__ static void Multiply(const float* a, const float* b, float (&s)[kRows][kRows]) {
+    const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kRows; ++c) s[r][c] = 0.0f;
+    }
+#pragma unroll 8
+    for (int d = 0; d < kWidth; ++d) {
+      float left[kRows], right[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) left[r] = a[(ty * kRows + r) * kStride + d];
+#pragma unroll
+      for (int c = 0; c < kRows; ++c) right[c] = b[(tx + kSide * c) * kStride + d];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int c = 0; c < kRows; ++c) s[r][c] += left[r] * right[c];
+      }
+    }
+  }
+
+  // sum[r][j] += square's row (or column, if transposed) ty * kRows + r times tile's columns.
+  template <bool kTransposed>
+  __device__ static void Accumulate(const float* square, const float* tile,
+                                    float (&sum)[kRows][kColumns]) {
+    const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
+#pragma unroll 4
+    for (int i = 0; i < kTile; ++i) {
+      float weight[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const int own = ty * kRows + r;
+        weight[r] = kTransposed ? square[i * kSquareStride + own] : square[own * kSquareStride + i];
+      }
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const float x = tile[i * kStride + tx + kSide * j];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) sum[r][j] += weight[r] * x;
+      }
+    }
+  }
+
+  template <typename T>
+  __device__ static void StoreRows(const float (&sum)[kRows][kColumns], const View<T>& x,
+                                   int64_t row, int64_t rows_left, int64_t col, int64_t cols) {
+    const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (ty * kRows + r >= rows_left) continue;
+      T* to = x.Row(row + ty * kRows + r) + col;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        if (tx + kSide * j < cols) Put(to + tx + kSide * j, sum[r][j]);
+      }
+    }
+  }
+};
+
+// Block (tile of queries, head, sequence).
+template <typename T, int kRows, int kColumns>
+__global__ void __launch_bounds__(kThreads) ForwardKernel(const Operands<T> a) {
+  using Tiles = Tile<kRows, kColumns>;
+  ATOLL_DYNAMIC_SHARED(float, shared);
+  float *queries = shared, *keys = queries + Tiles::kFloats, *square = keys + Tiles::kFloats;
+  const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
+  const int64_t first = int64_t{blockIdx.x} * Tiles::kTile, head = blockIdx.y, batch = blockIdx.z;
+  const int64_t head_dim = a.shape.head_dim, seq_len = a.shape.seq_len;
+  const int64_t key_col = a.KeyHead(head) * head_dim;
+  Tiles::Load(a.q, a.QueryRow(batch, first), seq_len - first, head * head_dim, head_dim, queries);
+  float largest[kRows], total[kRows], out[kRows][kColumns] = {};
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) largest[r] = -INFINITY, total[r] = 0.0f;
+  for (int64_t key = 0; key <= first; key += Tiles::kTile) {
+    Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
+    __syncthreads();
+    float s[kRows][kRows];
+    Tiles::Multiply(queries, keys, s);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t t = first + ty * kRows + r;
+      float top = -INFINITY;
+#pragma unroll
+      for (int c = 0; c < kRows; ++c) {
+        const bool visible = key + tx + kSide * c <= t;
+        s[r][c] = visible ? s[r][c] * a.shape.scale : -INFINITY;
+        top = fmaxf(top, s[r][c]);
+      }
+      top = fmaxf(largest[r], GroupReduce<kSide>(top, Max()));  // key `key` is visible to all
+      const float shrink = expf(largest[r] - top);
+      largest[r] = top;
+      float sum = 0.0f;
+#pragma unroll
+      for (int c = 0; c < kRows; ++c) {
+        const float p = expf(s[r][c] - top);
+        sum += p;
+        square[(ty * kRows + r) * Tiles::kSquareStride + tx + kSide * c] = p;
+      }
+      total[r] = total[r] * shrink + GroupReduce<kSide>(sum, Sum());
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) out[r][j] *= shrink;
+    }
+    __syncthreads();  // all have read the keys: values take their place
+    Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
+    __syncthreads();
+    Tiles::template Accumulate<false>(square, keys, out);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t t = first + ty * kRows + r;
+    if (tx == 0 && t < seq_len) {
+      a.lse.Row(a.StatsRow(batch, head))[t] = largest[r] + logf(total[r]);
+    }
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) out[r][j] /= total[r];
+  }
+  Tiles::StoreRows(out, a.out, a.QueryRow(batch, first), seq_len - first, head * head_dim,
+                   head_dim);
+}
+
+// One warp per query and head.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) DeltaKernel(const Operands<T> a, int64_t count) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  float sum = 0.0f;
+  const int64_t heads = a.shape.heads, head = i % heads, row = i / heads;
+  if (i < count) {
+    const int64_t col = head * a.shape.head_dim;
+    for (int64_t d = lane; d < a.shape.head_dim; d += kWarp) {
+      sum += ToFloat(a.dout.Row(row)[col + d]) * ToFloat(a.out.Row(row)[col + d]);
+    }
+  }
+  sum = GroupReduce<kWarp>(sum, Sum());
+  const int64_t seq_len = a.shape.seq_len;
+  if (i < count && lane == 0) a.delta.Row(a.StatsRow(row / seq_len, head))[row % seq_len] = sum;
+}
+
+// Probabilities p and the scores' gradients ds of a tile of queries and a tile of keys,
+// [query][key] in shared memory (p only if wanted).
+template <typename Tiles, typename T, int kRows>
+__device__ inline void Gradients(const Operands<T>& a, int64_t stats, int64_t query, int64_t key,
+                                 const float* queries, const float* keys, const float* douts,
+                                 const float* values, float* p_square, float* ds_square) {
+  const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
+  float s[kRows][kRows], dp[kRows][kRows];
+  Tiles::Multiply(queries, keys, s);
+  Tiles::Multiply(douts, values, dp);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t t = query + ty * kRows + r;
+    const bool inside = t < a.shape.seq_len;
+    const float lse = inside ? a.lse.Row(stats)[t] : 0.0f,
+                delta = inside ? a.delta.Row(stats)[t] : 0.0f;
+#pragma unroll
+    for (int c = 0; c < kRows; ++c) {
+      const bool visible = inside && key + tx + kSide * c <= t;
+      const float p = visible ? expf(s[r][c] * a.shape.scale - lse) : 0.0f;
+      const int at = (ty * kRows + r) * Tiles::kSquareStride + tx + kSide * c;
+      if (p_square != nullptr) p_square[at] = p;
+      ds_square[at] = a.shape.scale * p * (dp[r][c] - delta);
+    }
+  }
+}
+
+// Block (tile of keys, key head, sequence): all queries that see them, of all heads that share
+// them.
+template <typename T, int kRows, int kColumns>
+__global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Operands<T> a) {
+  using Tiles = Tile<kRows, kColumns>;
+  ATOLL_DYNAMIC_SHARED(float, shared);
+  float *keys = shared, *values = keys + Tiles::kFloats, *queries = values + Tiles::kFloats;
+  float *douts = queries + Tiles::kFloats, *p = douts + Tiles::kFloats, *ds = p + Tiles::kSquare;
+  const int64_t key = int64_t{blockIdx.x} * Tiles::kTile, batch = blockIdx.z;
+  const int64_t head_dim = a.shape.head_dim, seq_len = a.shape.seq_len;
+  const int64_t key_col = blockIdx.y * head_dim, group = a.shape.heads / a.shape.kv_heads;
+  Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
+  Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
+  float dk[kRows][kColumns] = {}, dv[kRows][kColumns] = {};
+  for (int64_t head = blockIdx.y * group; head < (blockIdx.y + 1) * group; ++head) {
+    for (int64_t query = key; query < seq_len; query += Tiles::kTile) {
+      const int64_t row = a.QueryRow(batch, query), left = seq_len - query;
+      Tiles::Load(a.q, row, left, head * head_dim, head_dim, queries);
+      Tiles::Load(a.dout, row, left, head * head_dim, head_dim, douts);
+      __syncthreads();
+      Gradients<Tiles, T, kRows>(a, a.StatsRow(batch, head), query, key, queries, keys, douts,
+                                 values, p, ds);
+      __syncthreads();
+      Tiles::template Accumulate<true>(p, douts, dv);
+      Tiles::template Accumulate<true>(ds, queries, dk);
+      __syncthreads();
+    }
+  }
+  const int64_t row = a.QueryRow(batch, key), left = seq_len - key;
+  Tiles::StoreRows(dk, a.dk, row, left, key_col, head_dim);
+  Tiles::StoreRows(dv, a.dv, row, left, key_col, head_dim);
+}
+
+// Block (tile of queries, head, sequence).
+template <typename T, int kRows, int kColumns>
+__global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Operands<T> a) {
+  using Tiles = Tile<kRows, kColumns>;
+  ATOLL_DYNAMIC_SHARED(float, shared);
+  float *keys = shared, *values = keys + Tiles::kFloats, *queries = values + Tiles::kFloats;
+  float *douts = queries + Tiles::kFloats, *ds = douts + Tiles::kFloats;
+  const int64_t query = int64_t{blockIdx.x} * Tiles::kTile, head = blockIdx.y, batch = blockIdx.z;
+  const int64_t head_dim = a.shape.head_dim, seq_len = a.shape.seq_len;
+  const int64_t key_col = a.KeyHead(head) * head_dim;
+  const int64_t row = a.QueryRow(batch, query), left = seq_len - query;
+  Tiles::Load(a.q, row, left, head * head_dim, head_dim, queries);
+  Tiles::Load(a.dout, row, left, head * head_dim, head_dim, douts);
+  float dq[kRows][kColumns] = {};
+  for (int64_t key = 0; key <= query; key += Tiles::kTile) {
+    Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
+    Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
+    __syncthreads();
+    Gradients<Tiles, T, kRows>(a, a.StatsRow(batch, head), query, key, queries, keys, douts, values,
+                               nullptr, ds);
+    __syncthreads();
+    Tiles::template Accumulate<false>(ds, keys, dq);
+    __syncthreads();
+  }
+  Tiles::StoreRows(dq, a.dq, row, left, head * head_dim, head_dim);
+}
+
+// Calls function.operator()<kColumns>() with room for the head: 64, 128 or 256 channels.
+template <typename Function>
+void ForHeadDim(int64_t head_dim, const Function& function) {
+  ATOLL_CHECK(head_dim <= 256, "heads of ", head_dim, " channels; at most 256");
+  if (head_dim <= 64) {
+    function.template operator()<4>();
+  } else if (head_dim <= 128) {
+    function.template operator()<8>();
+  } else {
+    function.template operator()<16>();
+  }
+}
+
+dim3 GridOf(const AttentionShape& shape, int tile, int64_t heads) {
+  ATOLL_CHECK(shape.batch <= 65535 && heads <= 65535, "too many sequences for one kernel");
+  return dim3(static_cast<unsigned>(CeilDiv(shape.seq_len, tile)), static_cast<unsigned>(heads),
+              static_cast<unsigned>(shape.batch));
+}
+
+}  // namespace
+
+void Enqueue(const Queue& queue, const AttentionForward& op) {
+  ForType(op.q.dtype, [&]<typename T>() {
+    Operands<T> operands{.shape = op.shape};
+    operands.q = ViewOf<T>(op.q);
+    operands.k = ViewOf<T>(op.k);
+    operands.v = ViewOf<T>(op.v);
+    operands.out = ViewOf<T>(op.out);
+    operands.lse = ViewOf<float>(op.lse);
+    ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
+      constexpr int kRows = 16 / kColumns;  // tiles of 64, 32 or 16: at most 50 KiB
+      using Tiles = Tile<kRows, kColumns>;
+      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(kThreads),
+             int64_t{sizeof(float)} * (2 * Tiles::kFloats + Tiles::kSquare), "AttentionForward",
+             ForwardKernel<T, kRows, kColumns>, operands);
+    });
+  });
+}
+
+int64_t ScratchBytes(const AttentionBackward& op) {
+  return op.shape.batch * op.shape.heads * op.shape.seq_len * int64_t{sizeof(float)};
+}
+
+void Enqueue(const Queue& queue, const AttentionBackward& op, Workspace workspace) {
+  ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
+  ForType(op.q.dtype, [&]<typename T>() {
+    const Operands<T> operands{.shape = op.shape,
+                               .q = ViewOf<T>(op.q),
+                               .k = ViewOf<T>(op.k),
+                               .v = ViewOf<T>(op.v),
+                               .out = ViewOf<T>(op.out),
+                               .dout = ViewOf<T>(op.dout),
+                               .dq = ViewOf<T>(op.dq),
+                               .dk = ViewOf<T>(op.dk),
+                               .dv = ViewOf<T>(op.dv),
+                               .lse = ViewOf<float>(op.lse),
+                               .delta = {static_cast<float*>(workspace.data), op.shape.seq_len}};
+    const int64_t count = op.q.rows * op.shape.heads;
+    Launch(queue, dim3(static_cast<unsigned>(CeilDiv(count, kThreads / kWarp))), dim3(kThreads), 0,
+           "AttentionBackward delta", DeltaKernel<T>, operands, count);
+    ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
+      constexpr int kRows = kColumns == 4 ? 2 : 1;  // tiles of 32 or 16: at most 68 KiB
+      using Tiles = Tile<kRows, kColumns>;
+      constexpr int64_t kBytes = int64_t{sizeof(float)} * (4 * Tiles::kFloats + 2 * Tiles::kSquare);
+      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.kv_heads), dim3(kThreads), kBytes,
+             "AttentionBackward dk dv", KeyGradientKernel<T, kRows, kColumns>, operands);
+      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(kThreads), kBytes,
+             "AttentionBackward dq", QueryGradientKernel<T, kRows, kColumns>, operands);
+    });
+  });
+}
+
+}  // namespace atl::ATOLL_DEVICE

@@ -1,0 +1,203 @@
+// What kernels are written in: CUDA under nvcc, and the same words on the host under any other
+// compiler (emulator.h), so that every kernel also runs, slowly, in tests on machines without a
+// GPU. Included by the .cu files alone.
+//
+// Rules for kernels: no atomics on floats, reductions in an order that depends on shapes alone,
+// sums in fp32 (or double) whatever the type of the elements.
+
+#ifndef ATOLL_KERNELS_CUDA_DEVICE_H_
+#define ATOLL_KERNELS_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/cuda/queue.h"
+#include "kernels/tensor.h"
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#define ATOLL_DYNAMIC_SHARED(type, name)               \
+  extern __shared__ __align__(16) char name##_bytes[]; \
+  type* name = reinterpret_cast<type*>(name##_bytes)
+#else
+#include "kernels/bfloat16.h"
+#include "kernels/cuda/emulator.h"
+#define ATOLL_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(DynamicShared())
+#endif
+
+namespace atl::ATOLL_DEVICE {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// ---- Elements: memory holds float or Bf16, registers hold float ----
+
+struct Bf16 {
+  uint16_t bits;
+};
+
+__device__ inline float ToFloat(float x) { return x; }
+__device__ inline float ToFloat(Bf16 x) {
+#ifdef __CUDACC__
+  return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+#else
+  return WidenBfloat16(x.bits);
+#endif
+}
+
+__device__ inline void Put(float* to, float x) { *to = x; }
+__device__ inline void Put(Bf16* to, float x) {
+#ifdef __CUDACC__
+  to->bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+#else
+  to->bits = RoundToBfloat16(x);
+#endif
+}
+
+// N elements that one thread moves at once, by instructions of up to 16 bytes.
+template <typename T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T v[N];
+};
+
+template <int N, typename T>
+__device__ inline Pack<float, N> Load(const T* from) {
+  const Pack<T, N> raw = *reinterpret_cast<const Pack<T, N>*>(from);
+  Pack<float, N> x;
+#pragma unroll
+  for (int i = 0; i < N; ++i) x.v[i] = ToFloat(raw.v[i]);
+  return x;
+}
+
+// Zeroes where the operand is absent.
+template <int N, typename T>
+__device__ inline Pack<float, N> LoadOrZero(const T* base, int64_t offset) {
+  if (base != nullptr) return Load<N>(base + offset);
+  Pack<float, N> x;
+#pragma unroll
+  for (int i = 0; i < N; ++i) x.v[i] = 0.0f;
+  return x;
+}
+
+template <int N, typename T>
+__device__ inline void Store(T* to, const Pack<float, N>& x) {
+  Pack<T, N> raw;
+#pragma unroll
+  for (int i = 0; i < N; ++i) Put(&raw.v[i], x.v[i]);
+  *reinterpret_cast<Pack<T, N>*>(to) = raw;
+}
+
+// A matrix as kernels see it.
+template <typename T>
+struct View {
+  T* data;
+  int64_t stride;
+  __device__ T* Row(int64_t row) const { return data + row * stride; }
+};
+
+template <typename T>
+View<T> ViewOf(const Tensor& x) {
+  return {static_cast<T*>(x.data), x.stride};
+}
+
+// ---- Reductions: every thread gets the same result, by the same tree each time ----
+
+struct Sum {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Max {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// Over groups of kLanes adjacent lanes of a warp. All lanes of the warp call it.
+template <int kLanes, typename T, typename Op>
+__device__ inline T GroupReduce(T x, Op op) {
+#ifdef __CUDACC__
+#pragma unroll
+  for (int mask = kLanes / 2; mask > 0; mask /= 2) {
+    x = op(x, __shfl_xor_sync(kAllLanes, x, mask));
+  }
+  return x;
+#else
+  return EmulatedGroupReduce<kLanes>(x, op);
+#endif
+}
+
+// A bit for each lane of the warp: whether its condition holds. All lanes call it.
+__device__ inline unsigned Ballot(bool condition) {
+#ifdef __CUDACC__
+  return __ballot_sync(kAllLanes, condition);
+#else
+  const unsigned bit = condition ? 1u << threadIdx.x % kWarp : 0u;
+  return EmulatedGroupReduce<kWarp>(bit, [](unsigned a, unsigned b) { return a | b; });
+#endif
+}
+
+// Over the block, whose size is a multiple of 32. All threads call it.
+template <typename T, typename Op>
+__device__ inline T BlockReduce(T x, T identity, Op op) {
+  __shared__ T of_warp[kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  x = GroupReduce<kWarp>(x, op);
+  if (lane == 0) of_warp[warp] = x;
+  __syncthreads();
+  x = GroupReduce<kWarp>(lane * kWarp < static_cast<int>(blockDim.x) ? of_warp[lane] : identity,
+                         op);
+  __syncthreads();
+  return x;
+}
+
+// ---- Host side ----
+
+template <typename... Parameters, typename... Arguments>
+void Launch(const Queue& queue, dim3 grid, dim3 block, int64_t shared_bytes, const char* name,
+            void (*kernel)(Parameters...), const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+#ifdef __CUDACC__
+  if (shared_bytes > 48 * 1024) {
+    queue.errors->Keep(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            static_cast<int>(shared_bytes)),
+                       name);
+  }
+  kernel<<<grid, block, shared_bytes, queue.stream>>>(arguments...);
+  queue.errors->Keep(cudaGetLastError(), name);
+#else
+  (void)queue, (void)name;
+  Emulate(grid, block, shared_bytes, [&] { kernel(arguments...); });
+#endif
+}
+
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// How many elements one thread may move at once: `wide` if every tensor's rows begin on 16 bytes
+// and have a multiple of it, otherwise 1. Absent tensors do not matter.
+inline int PackSize(std::initializer_list<Tensor> tensors, int64_t cols, int wide) {
+  if (cols % wide != 0) return 1;
+  for (const Tensor& x : tensors) {
+    const bool rows_aligned = x.rows <= 1 || x.stride * SizeOf(x.dtype) % 16 == 0;
+    if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || !rows_aligned) return 1;
+  }
+  return wide;
+}
+
+template <typename T>
+inline constexpr int kWide = 16 / sizeof(T);
+
+// Calls function.operator()<T>() with the type of the elements.
+template <typename Function>
+void ForType(DType dtype, const Function& function) {
+  ATOLL_CHECK(dtype != DType::kInt32, "kernels compute in f32 or bf16");
+  if (dtype == DType::kFloat32) {
+    function.template operator()<float>();
+  } else {
+    function.template operator()<Bf16>();
+  }
+}
+
+}  // namespace atl::ATOLL_DEVICE
+
+#endif  // ATOLL_KERNELS_CUDA_DEVICE_H_

@@ -1,0 +1,395 @@
+// Activations, sums, conversions, rotary positions and embeddings: every element is moved once, in
+// packs of 16 bytes where rows allow it.
+//
+// Bytes per element of s bytes (reads + writes), and FLOP where they are not a handful:
+//   SwigluForward 3s, SwigluBackward 5s, GeluForward 2s, GeluBackward 3s, AddScaled 3s, Scale 2s,
+//   Convert from + to, Rope 2s (the table stays in the cache), EmbeddingForward 2s,
+//   FinishForward (2 + pre + add)s, FinishBackward (3 + add)s; tanh or exp about 20 FLOP.
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launchers.h"
+
+namespace atl::ATOLL_DEVICE {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kRowsOfGrid = 65535;
+
+template <int N, typename Function>
+__global__ void __launch_bounds__(kThreads)
+    MapKernel(const Function function, int64_t rows, int64_t packs) {
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    for (int64_t pack = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; pack < packs;
+         pack += int64_t{gridDim.x} * blockDim.x) {
+      function.template At<N>(row, pack * N);
+    }
+  }
+}
+
+template <int N, typename Function>
+void LaunchMap(const Queue& queue, const char* name, const Function& function, int64_t rows,
+               int64_t cols) {
+  const int64_t packs = cols / N;
+  const int64_t threads = packs < kThreads ? CeilDiv(packs, kWarp) * kWarp : kThreads;
+  if (packs == 0 || rows == 0) return;
+  const int64_t across = CeilDiv(packs, threads);
+  const dim3 grid(static_cast<unsigned>(across < (1 << 30) ? across : 1 << 30),
+                  static_cast<unsigned>(rows < kRowsOfGrid ? rows : kRowsOfGrid));
+  Launch(queue, grid, dim3(static_cast<unsigned>(threads)), 0, name, MapKernel<N, Function>,
+         function, rows, packs);
+}
+
+// Runs function.At<N>(row, col) for every pack of a matrix of `like`'s shape; as one long row where
+// all tensors are contiguous. kW is the pack size where alignment allows one.
+template <int kW, typename Function>
+void Map(const Queue& queue, const char* name, const Function& function,
+         std::initializer_list<Tensor> tensors, const Tensor& like) {
+  bool contiguous = true;
+  for (const Tensor& x : tensors) contiguous &= !x.present() || x.contiguous();
+  const int64_t rows = contiguous ? 1 : like.rows;
+  const int64_t cols = contiguous ? like.size() : like.cols;
+  int pack = 1;
+  if (contiguous) {
+    pack = cols % kW == 0 ? kW : 1;
+    for (const Tensor& x : tensors) {
+      if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0) pack = 1;
+    }
+  } else {
+    pack = PackSize(tensors, cols, kW);
+  }
+  if (pack == kW) {
+    LaunchMap<kW>(queue, name, function, rows, cols);
+  } else {
+    LaunchMap<1>(queue, name, function, rows, cols);
+  }
+}
+
+// ---- Activations ----
+
+__device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+constexpr float kCubic = 0.044715f;
+constexpr float kSqrt2OverPi = 0.7978845608028654f;
+constexpr float kSqrtHalf = 0.7071067811865476f;
+constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
+
+template <Activation kKind>
+__device__ inline float Activate(float x) {
+  if constexpr (kKind == Activation::kGeluTanh) {
+    return 0.5f * x * (1.0f + tanhf(kSqrt2OverPi * (x + kCubic * x * x * x)));
+  } else if constexpr (kKind == Activation::kGeluErf) {
+    return 0.5f * x * (1.0f + erff(x * kSqrtHalf));
+  } else {
+    return x;
+  }
+}
+
+template <Activation kKind>
+__device__ inline float ActivateDerivative(float x) {
+  if constexpr (kKind == Activation::kGeluTanh) {
+    const float t = tanhf(kSqrt2OverPi * (x + kCubic * x * x * x));
+    return 0.5f * (1.0f + t) +
+           0.5f * x * (1.0f - t * t) * kSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x);
+  } else if constexpr (kKind == Activation::kGeluErf) {
+    return 0.5f * (1.0f + erff(x * kSqrtHalf)) + x * kInverseSqrt2Pi * expf(-0.5f * x * x);
+  } else {
+    return 1.0f;
+  }
+}
+
+template <typename Function>
+void ForActivation(Activation kind, const Function& function) {
+  switch (kind) {
+    case Activation::kNone:
+      return function.template operator()<Activation::kNone>();
+    case Activation::kGeluTanh:
+      return function.template operator()<Activation::kGeluTanh>();
+    case Activation::kGeluErf:
+      return function.template operator()<Activation::kGeluErf>();
+  }
+}
+
+// ---- What is done to one pack ----
+
+template <typename T>
+struct SwigluForwardMap {
+  View<T> gate, up, y;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    Pack<float, N> g = Load<N>(gate.Row(row) + col);
+    const Pack<float, N> u = Load<N>(up.Row(row) + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) g.v[i] = g.v[i] * Sigmoid(g.v[i]) * u.v[i];
+    Store(y.Row(row) + col, g);
+  }
+};
+
+template <typename T>
+struct SwigluBackwardMap {
+  View<T> gate, up, dy, dgate, dup;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    Pack<float, N> g = Load<N>(gate.Row(row) + col);
+    Pack<float, N> u = Load<N>(up.Row(row) + col);
+    const Pack<float, N> d = Load<N>(dy.Row(row) + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float x = g.v[i], s = Sigmoid(x);
+      g.v[i] = d.v[i] * u.v[i] * (s + x * s * (1.0f - s));
+      u.v[i] = d.v[i] * x * s;
+    }
+    Store(dgate.Row(row) + col, g);
+    Store(dup.Row(row) + col, u);
+  }
+};
+
+// y = activation(raw + bias) + add; GeluForward with neither.
+template <typename T, Activation kKind>
+struct FinishForwardMap {
+  View<T> raw, bias, add, pre, y;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    Pack<float, N> x = Load<N>(raw.Row(row) + col);
+    const Pack<float, N> b = LoadOrZero<N>(bias.data, col);
+    const Pack<float, N> a = LoadOrZero<N>(add.data, row * add.stride + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) x.v[i] += b.v[i];
+    if (pre.data != nullptr) Store(pre.Row(row) + col, x);
+#pragma unroll
+    for (int i = 0; i < N; ++i) x.v[i] = Activate<kKind>(x.v[i]) + a.v[i];
+    Store(y.Row(row) + col, x);
+  }
+};
+
+template <typename T, Activation kKind>
+struct FinishBackwardMap {
+  View<T> raw, pre, add, dx;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    Pack<float, N> d = Load<N>(raw.Row(row) + col);
+    const Pack<float, N> x = Load<N>(pre.Row(row) + col);
+    const Pack<float, N> a = LoadOrZero<N>(add.data, row * add.stride + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) d.v[i] = d.v[i] * ActivateDerivative<kKind>(x.v[i]) + a.v[i];
+    Store(dx.Row(row) + col, d);
+  }
+};
+
+template <typename A, typename B, typename Out>
+struct AddScaledMap {
+  View<A> a;
+  View<B> b;
+  View<Out> out;
+  float alpha;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    Pack<float, N> x = Load<N>(a.Row(row) + col);
+    const Pack<float, N> y = Load<N>(b.Row(row) + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) x.v[i] += alpha * y.v[i];
+    Store(out.Row(row) + col, x);
+  }
+};
+
+template <typename From, typename To>
+struct ScaledCopyMap {
+  View<From> from;
+  View<To> to;
+  float factor;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    Pack<float, N> x = Load<N>(from.Row(row) + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) x.v[i] *= factor;
+    Store(to.Row(row) + col, x);
+  }
+};
+
+// Four bytes that are no floats, so that tokens survive as they are.
+struct CopyTokensMap {
+  View<int32_t> from, to;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    *reinterpret_cast<Pack<int32_t, N>*>(to.Row(row) + col) =
+        *reinterpret_cast<const Pack<int32_t, N>*>(from.Row(row) + col);
+  }
+};
+
+// Columns are the angles of all heads: `col` = head * half + i.
+template <typename T>
+struct RopeMap {
+  View<T> x;
+  View<float> table;
+  int64_t seq_len, position_offset;
+  int half;
+  float sign;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    const int head = static_cast<int>(col) / half, i = static_cast<int>(col) % half;
+    T* first = x.Row(row) + int64_t{head} * 2 * half + i;
+    const float* angles = table.Row(position_offset + row % seq_len) + i;
+    Pack<float, N> a = Load<N>(first), b = Load<N>(first + half);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float cosine = angles[j], sine = sign * angles[half + j];
+      const float turned = a.v[j] * cosine - b.v[j] * sine;
+      b.v[j] = b.v[j] * cosine + a.v[j] * sine;
+      a.v[j] = turned;
+    }
+    Store(first, a);
+    Store(first + half, b);
+  }
+};
+
+struct RopeTableMap {
+  View<float> table;
+  double theta;
+  int half;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    const double angle = static_cast<double>(row) * pow(theta, -static_cast<double>(col) / half);
+    table.Row(row)[col] = static_cast<float>(cos(angle));
+    table.Row(row)[half + col] = static_cast<float>(sin(angle));
+  }
+};
+
+template <typename T>
+struct EmbeddingForwardMap {
+  const int32_t* tokens;
+  View<T> table, positions, y;
+  int64_t seq_len, position_offset;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    Pack<float, N> x = Load<N>(table.Row(tokens[row]) + col);
+    const int64_t position = position_offset + row % seq_len;
+    const Pack<float, N> p = LoadOrZero<N>(positions.data, position * positions.stride + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) x.v[i] += p.v[i];
+    Store(y.Row(row) + col, x);
+  }
+};
+
+}  // namespace
+
+// ---- Launchers ----
+
+void Enqueue(const Queue& queue, const SwigluForward& op) {
+  ForType(op.y.dtype, [&]<typename T>() {
+    const SwigluForwardMap<T> map{ViewOf<T>(op.gate), ViewOf<T>(op.up), ViewOf<T>(op.y)};
+    Map<kWide<T>>(queue, "SwigluForward", map, {op.gate, op.up, op.y}, op.y);
+  });
+}
+
+void Enqueue(const Queue& queue, const SwigluBackward& op) {
+  ForType(op.dy.dtype, [&]<typename T>() {
+    const SwigluBackwardMap<T> map{ViewOf<T>(op.gate), ViewOf<T>(op.up), ViewOf<T>(op.dy),
+                                   ViewOf<T>(op.dgate), ViewOf<T>(op.dup)};
+    Map<kWide<T>>(queue, "SwigluBackward", map, {op.gate, op.up, op.dy, op.dgate, op.dup}, op.dy);
+  });
+}
+
+void Enqueue(const Queue& queue, const FinishForward& op) {
+  ForType(op.y.dtype, [&]<typename T>() {
+    ForActivation(op.activation, [&]<Activation kKind>() {
+      const FinishForwardMap<T, kKind> map{ViewOf<T>(op.raw), ViewOf<T>(op.bias), ViewOf<T>(op.add),
+                                           ViewOf<T>(op.pre), ViewOf<T>(op.y)};
+      // A bias is read along the row, so rows must stay rows.
+      const int pack = PackSize({op.raw, op.bias, op.add, op.pre, op.y}, op.y.cols, kWide<T>);
+      if (!op.bias.present()) {
+        Map<kWide<T>>(queue, "FinishForward", map, {op.raw, op.add, op.pre, op.y}, op.y);
+      } else if (pack > 1) {
+        LaunchMap<kWide<T>>(queue, "FinishForward", map, op.y.rows, op.y.cols);
+      } else {
+        LaunchMap<1>(queue, "FinishForward", map, op.y.rows, op.y.cols);
+      }
+    });
+  });
+}
+
+void Enqueue(const Queue& queue, const FinishBackward& op) {
+  ForType(op.dx.dtype, [&]<typename T>() {
+    ForActivation(op.activation, [&]<Activation kKind>() {
+      const FinishBackwardMap<T, kKind> map{ViewOf<T>(op.raw), ViewOf<T>(op.pre), ViewOf<T>(op.add),
+                                            ViewOf<T>(op.dx)};
+      Map<kWide<T>>(queue, "FinishBackward", map, {op.raw, op.pre, op.add, op.dx}, op.dx);
+    });
+  });
+}
+
+void Enqueue(const Queue& queue, const GeluForward& op) {
+  Enqueue(queue, FinishForward{.raw = op.x, .y = op.y, .activation = op.kind});
+}
+
+void Enqueue(const Queue& queue, const GeluBackward& op) {
+  Enqueue(queue, FinishBackward{.raw = op.dy, .dx = op.dx, .activation = op.kind, .pre = op.x});
+}
+
+void Enqueue(const Queue& queue, const AddScaled& op) {
+  ForType(op.a.dtype, [&]<typename A>() {
+    ForType(op.b.dtype, [&]<typename B>() {
+      ForType(op.out.dtype, [&]<typename Out>() {
+        const AddScaledMap<A, B, Out> map{ViewOf<A>(op.a), ViewOf<B>(op.b), ViewOf<Out>(op.out),
+                                          op.alpha};
+        constexpr int kW = sizeof(A) + sizeof(B) + sizeof(Out) == 12 ? 4 : 8;
+        Map<kW>(queue, "AddScaled", map, {op.a, op.b, op.out}, op.out);
+      });
+    });
+  });
+}
+
+void Enqueue(const Queue& queue, const Scale& op) {
+  ForType(op.x.dtype, [&]<typename T>() {
+    const ScaledCopyMap<T, T> map{ViewOf<T>(op.x), ViewOf<T>(op.x), op.factor};
+    Map<kWide<T>>(queue, "Scale", map, {op.x}, op.x);
+  });
+}
+
+void Enqueue(const Queue& queue, const Convert& op) {
+  if (op.to.dtype == DType::kInt32) {
+    const CopyTokensMap map{ViewOf<int32_t>(op.from), ViewOf<int32_t>(op.to)};
+    return Map<4>(queue, "Convert", map, {op.from, op.to}, op.to);
+  }
+  ForType(op.from.dtype, [&]<typename From>() {
+    ForType(op.to.dtype, [&]<typename To>() {
+      const ScaledCopyMap<From, To> map{ViewOf<From>(op.from), ViewOf<To>(op.to), 1.0f};
+      constexpr int kW = sizeof(From) + sizeof(To) == 8 ? 4 : 8;
+      Map<kW>(queue, "Convert", map, {op.from, op.to}, op.to);
+    });
+  });
+}
+
+void Enqueue(const Queue& queue, const RopeTable& op) {
+  const auto half = static_cast<int>(op.table.cols / 2);
+  LaunchMap<1>(queue, "RopeTable", RopeTableMap{ViewOf<float>(op.table), op.theta, half},
+               op.table.rows, half);
+}
+
+void Enqueue(const Queue& queue, const Rope& op) {
+  ForType(op.x.dtype, [&]<typename T>() {
+    const auto half = static_cast<int>(op.table.cols / 2);
+    const RopeMap<T> map{
+        ViewOf<T>(op.x),          ViewOf<float>(op.table), op.seq_len, op.position_offset, half,
+        op.inverse ? -1.0f : 1.0f};
+    // Both halves of a head must begin on a pack.
+    if (PackSize({op.x}, half, kWide<T>) > 1) {
+      LaunchMap<kWide<T>>(queue, "Rope", map, op.x.rows, op.x.cols / 2);
+    } else {
+      LaunchMap<1>(queue, "Rope", map, op.x.rows, op.x.cols / 2);
+    }
+  });
+}
+
+void Enqueue(const Queue& queue, const EmbeddingForward& op) {
+  ForType(op.y.dtype, [&]<typename T>() {
+    const EmbeddingForwardMap<T> map{
+        op.tokens.as<int32_t>(), ViewOf<T>(op.table), ViewOf<T>(op.positions),
+        ViewOf<T>(op.y),         op.seq_len,          op.position_offset};
+    if (PackSize({op.table, op.positions, op.y}, op.y.cols, kWide<T>) > 1) {
+      LaunchMap<kWide<T>>(queue, "EmbeddingForward", map, op.y.rows, op.y.cols);
+    } else {
+      LaunchMap<1>(queue, "EmbeddingForward", map, op.y.rows, op.y.cols);
+    }
+  });
+}
+
+}  // namespace atl::ATOLL_DEVICE

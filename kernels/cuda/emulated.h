@@ -1,0 +1,19 @@
+// The CUDA backend's operations on the host, for tests: the same kernels and the same choice of
+// fused products, run by emulator.h. Nobody trains with it.
+
+#ifndef ATOLL_KERNELS_CUDA_EMULATED_H_
+#define ATOLL_KERNELS_CUDA_EMULATED_H_
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace atl {
+
+// `fused`: products go through the description that cuBLASLt would be given, computed by loops,
+// with its epilogues; otherwise every product is our own kernel.
+std::unique_ptr<Backend> NewEmulatedCudaBackend(bool fused);
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_CUDA_EMULATED_H_

@@ -1,0 +1,67 @@
+// Runs CUDA kernels on the host, for tests: blocks one after the other, the threads of a block as
+// fibers that take turns at barriers. What it is strict about: all threads of a block, or all lanes
+// of a warp, must meet at the same barrier, and dynamic shared memory starts as NaN. What it cannot
+// show: races between barriers, alignment faults, speed. Not for use outside kernels/cuda.
+
+#ifndef ATOLL_KERNELS_CUDA_EMULATOR_H_
+#define ATOLL_KERNELS_CUDA_EMULATOR_H_
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __shared__ static thread_local
+#define __launch_bounds__(...)
+#define __restrict__
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+namespace atl::emulated {
+
+struct float2 {
+  float x, y;
+};
+
+// Of the running thread.
+extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// Runs `kernel` for every thread of the grid. REQUIRES: block.y == block.z == 1.
+void Emulate(dim3 grid, dim3 block, int64_t shared_bytes, const std::function<void()>& kernel);
+
+void* DynamicShared();
+void BlockBarrier();
+void WarpBarrier();
+// 16 bytes for each lane of the running thread's warp, to hand values over in.
+char* LaneSlot(int lane);
+
+inline void __syncthreads() { BlockBarrier(); }
+inline void __syncwarp() { WarpBarrier(); }
+
+template <int kLanes, typename T, typename Op>
+T EmulatedGroupReduce(T x, Op op) {
+  const int lane = threadIdx.x % 32, base = lane / kLanes * kLanes;
+  std::memcpy(LaneSlot(lane), &x, sizeof(T));
+  WarpBarrier();
+  T of_lane[kLanes];
+  for (int i = 0; i < kLanes; ++i) std::memcpy(&of_lane[i], LaneSlot(base + i), sizeof(T));
+  WarpBarrier();
+  for (int mask = kLanes / 2; mask > 0; mask /= 2) {
+    T next[kLanes];
+    for (int i = 0; i < kLanes; ++i) next[i] = op(of_lane[i], of_lane[i ^ mask]);
+    for (int i = 0; i < kLanes; ++i) of_lane[i] = next[i];
+  }
+  return of_lane[lane - base];
+}
+
+inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+}  // namespace atl::emulated
+
+#endif  // ATOLL_KERNELS_CUDA_EMULATOR_H_

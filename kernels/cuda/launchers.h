@@ -1,0 +1,88 @@
+// Puts our own kernels on a queue, one function per operation. Each .cu file says in its first
+// lines what its kernels move and compute. Arguments are those of kernels/ops.h, already checked.
+
+#ifndef ATOLL_KERNELS_CUDA_LAUNCHERS_H_
+#define ATOLL_KERNELS_CUDA_LAUNCHERS_H_
+
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/ops.h"
+
+namespace atl::ATOLL_DEVICE {
+
+// ---- elementwise.cu ----
+
+void Enqueue(const Queue& queue, const SwigluForward& op);
+void Enqueue(const Queue& queue, const SwigluBackward& op);
+void Enqueue(const Queue& queue, const GeluForward& op);
+void Enqueue(const Queue& queue, const GeluBackward& op);
+void Enqueue(const Queue& queue, const AddScaled& op);
+void Enqueue(const Queue& queue, const Scale& op);
+void Enqueue(const Queue& queue, const Convert& op);
+void Enqueue(const Queue& queue, const RopeTable& op);
+void Enqueue(const Queue& queue, const Rope& op);
+void Enqueue(const Queue& queue, const EmbeddingForward& op);
+
+// What a product that fuses nothing leaves to do: y = activation(raw + bias) + add, and the
+// argument of the activation in `pre`. bias, add and pre are optional; raw may be pre or y.
+struct FinishForward {
+  Tensor raw, bias, add, y;
+  Activation activation = Activation::kNone;
+  Tensor pre;
+};
+void Enqueue(const Queue& queue, const FinishForward& op);
+
+// dx = raw * activation'(pre) + add, `add` optional; raw may be dx.
+struct FinishBackward {
+  Tensor raw, add, dx;
+  Activation activation = Activation::kNone;
+  Tensor pre;
+};
+void Enqueue(const Queue& queue, const FinishBackward& op);
+
+// ---- rows.cu ----
+
+void Enqueue(const Queue& queue, const RmsNormForward& op);
+void Enqueue(const Queue& queue, const RmsNormBackwardInput& op);
+void Enqueue(const Queue& queue, const LayerNormForward& op);
+void Enqueue(const Queue& queue, const LayerNormBackwardInput& op);
+void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace);
+int64_t ScratchBytes(const CrossEntropy& op);
+
+// ---- columns.cu: sums over rows ----
+
+void Enqueue(const Queue& queue, const RmsNormBackwardWeight& op, Workspace workspace);
+void Enqueue(const Queue& queue, const LayerNormBackwardWeight& op, Workspace workspace);
+void Enqueue(const Queue& queue, const EmbeddingBackwardWeight& op);
+int64_t ScratchBytes(const RmsNormBackwardWeight& op);
+int64_t ScratchBytes(const LayerNormBackwardWeight& op);
+
+// sum[c] += sum over rows of x[n][c].
+struct SumRows {
+  Tensor x;    // act [N, C]
+  Tensor sum;  // f32 [1, C]
+};
+void Enqueue(const Queue& queue, const SumRows& op, Workspace workspace);
+int64_t ScratchBytes(const SumRows& op);
+
+// ---- optimizer.cu ----
+
+void Enqueue(const Queue& queue, const AdamW& op);
+void Enqueue(const Queue& queue, const SumOfSquares& op, Workspace workspace);
+void Enqueue(const Queue& queue, const ClipScale& op);
+int64_t ScratchBytes(const SumOfSquares& op);
+
+// ---- attention.cu: what cuDNN does not take ----
+
+void Enqueue(const Queue& queue, const AttentionForward& op);
+void Enqueue(const Queue& queue, const AttentionBackward& op, Workspace workspace);
+int64_t ScratchBytes(const AttentionBackward& op);
+
+// ---- product.cu: what cuBLASLt does not take ----
+
+// REQUIRES: no epilogue.
+void Enqueue(const Queue& queue, const Product& product);
+
+}  // namespace atl::ATOLL_DEVICE
+
+#endif  // ATOLL_KERNELS_CUDA_LAUNCHERS_H_

@@ -1,0 +1,146 @@
+#include "kernels/cuda/ops.h"
+
+#include <algorithm>
+
+namespace atl::ATOLL_DEVICE {
+namespace {
+
+int64_t AlignUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// The part of a workspace behind the first `bytes`.
+Workspace Behind(Workspace workspace, int64_t bytes) {
+  ATOLL_CHECK(workspace.bytes >= bytes, "workspace too small");
+  return {static_cast<char*>(workspace.data) + bytes, workspace.bytes - bytes};
+}
+
+// Scratch of a weight gradient: the bias's gradient, then the engine's or the partial sums.
+int64_t BiasGradientBytes(const LinearBackwardWeight& op) {
+  return AlignUp(op.dy.cols * int64_t{sizeof(float)});
+}
+
+}  // namespace
+
+// ---- Linear ----
+
+void Ops::Run(Stream& stream, const LinearForward& op, Workspace workspace) {
+  op.Check();
+  const Queue queue = QueueOf(stream);
+  const Product fused = FusedProductOf(op);
+  const bool all = op.activation == Activation::kNone || fused.epilogue != Epilogue::kNone;
+  if (all && TryProduct(queue, fused, workspace)) return;
+  const Product plain = ProductOf(op);
+  Multiply(queue, plain, workspace);
+  if (op.activation != Activation::kNone || op.bias.present()) {
+    FinishForward finish{.raw = plain.d, .bias = op.bias, .y = op.y, .activation = op.activation};
+    if (op.activation != Activation::kNone) {
+      finish.add = op.add;
+      finish.pre = op.bias.present() ? op.pre : Tensor();
+    }
+    Enqueue(queue, finish);
+  }
+}
+
+void Ops::Run(Stream& stream, const LinearBackwardInput& op, Workspace workspace) {
+  op.Check();
+  const Queue queue = QueueOf(stream);
+  const Product fused = FusedProductOf(op);
+  const bool all = op.activation == Activation::kNone || fused.epilogue != Epilogue::kNone;
+  if (all && TryProduct(queue, fused, workspace)) return;
+  Multiply(queue, ProductOf(op), workspace);
+  if (op.activation == Activation::kNone) return;
+  Enqueue(
+      queue,
+      FinishBackward{
+          .raw = op.dx, .add = op.add, .dx = op.dx, .activation = op.activation, .pre = op.pre});
+}
+
+void Ops::Run(Stream& stream, const LinearBackwardWeight& op, Workspace workspace) {
+  op.Check();
+  const Queue queue = QueueOf(stream);
+  if (!op.dbias.present()) return Multiply(queue, ProductOf(op), workspace);
+  const Tensor gradient(workspace.data, DType::kFloat32, 1, op.dy.cols);
+  const Workspace rest = Behind(workspace, BiasGradientBytes(op));
+  if (TryProduct(queue, FusedProductOf(op, gradient), rest)) {
+    return Enqueue(queue, AddScaled{.a = op.dbias, .b = gradient, .out = op.dbias});
+  }
+  Multiply(queue, ProductOf(op), rest);
+  Enqueue(queue, SumRows{.x = op.dy, .sum = op.dbias}, rest);
+}
+
+int64_t Ops::WorkspaceBytes(const LinearForward&) const { return ProductBytes(); }
+int64_t Ops::WorkspaceBytes(const LinearBackwardInput&) const { return ProductBytes(); }
+int64_t Ops::WorkspaceBytes(const LinearBackwardWeight& op) const {
+  // Asked for with shapes alone, so whether there is a bias cannot be seen.
+  return BiasGradientBytes(op) +
+         std::max(ProductBytes(), ScratchBytes(SumRows{.x = op.dy, .sum = {}}));
+}
+
+// ---- Attention ----
+
+void Ops::Run(Stream& stream, const AttentionForward& op, Workspace workspace) {
+  op.Check();
+  const Queue queue = QueueOf(stream);
+  if (attention_ == nullptr || !attention_->Run(queue, op, workspace)) Enqueue(queue, op);
+}
+
+void Ops::Run(Stream& stream, const AttentionBackward& op, Workspace workspace) {
+  op.Check();
+  const Queue queue = QueueOf(stream);
+  if (attention_ == nullptr || !attention_->Run(queue, op, workspace)) {
+    Enqueue(queue, op, workspace);
+  }
+}
+
+int64_t Ops::WorkspaceBytes(const AttentionForward& op) const {
+  return attention_ == nullptr ? 0 : attention_->WorkspaceBytes(op);
+}
+
+int64_t Ops::WorkspaceBytes(const AttentionBackward& op) const {
+  const int64_t own = ScratchBytes(op);
+  return attention_ == nullptr ? own : std::max(own, attention_->WorkspaceBytes(op));
+}
+
+// ---- Operations that are one launch ----
+
+#define ATOLL_RUN(Op)                           \
+  void Ops::Run(Stream& stream, const Op& op) { \
+    op.Check();                                 \
+    Enqueue(QueueOf(stream), op);               \
+  }
+#define ATOLL_RUN_WITH_SCRATCH(Op)                                   \
+  void Ops::Run(Stream& stream, const Op& op, Workspace workspace) { \
+    op.Check();                                                      \
+    Enqueue(QueueOf(stream), op, workspace);                         \
+  }                                                                  \
+  int64_t Ops::WorkspaceBytes(const Op& op) const { return ScratchBytes(op); }
+
+ATOLL_RUN(EmbeddingForward)
+ATOLL_RUN(RmsNormForward)
+ATOLL_RUN(RmsNormBackwardInput)
+ATOLL_RUN(LayerNormForward)
+ATOLL_RUN(LayerNormBackwardInput)
+ATOLL_RUN(RopeTable)
+ATOLL_RUN(Rope)
+ATOLL_RUN(SwigluForward)
+ATOLL_RUN(SwigluBackward)
+ATOLL_RUN(GeluForward)
+ATOLL_RUN(GeluBackward)
+ATOLL_RUN(AddScaled)
+ATOLL_RUN(Scale)
+ATOLL_RUN(Convert)
+ATOLL_RUN(AdamW)
+ATOLL_RUN(ClipScale)
+ATOLL_RUN_WITH_SCRATCH(RmsNormBackwardWeight)
+ATOLL_RUN_WITH_SCRATCH(LayerNormBackwardWeight)
+ATOLL_RUN_WITH_SCRATCH(CrossEntropy)
+ATOLL_RUN_WITH_SCRATCH(SumOfSquares)
+
+#undef ATOLL_RUN
+#undef ATOLL_RUN_WITH_SCRATCH
+
+void Ops::Run(Stream& stream, const EmbeddingBackwardWeight& op, Workspace) {
+  op.Check();
+  Enqueue(QueueOf(stream), op);
+}
+
+}  // namespace atl::ATOLL_DEVICE

@@ -1,0 +1,120 @@
+#include "kernels/cuda/product.h"
+
+#include <algorithm>
+
+namespace atl {
+namespace {
+
+int AlignmentOf(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return static_cast<int>(std::min<uintptr_t>(address & -address, 256));
+}
+
+LtCall::Matrix MatrixOf(const Tensor& x) {
+  // One row: any stride will do, but the library wants one that is not below the rows' length.
+  return {x.dtype, x.cols, x.rows, std::max(x.stride, x.cols),
+          x.data == nullptr ? 16 : AlignmentOf(x.data)};
+}
+
+}  // namespace
+
+Product ProductOf(const LinearForward& op) {
+  Product p{.a = op.x, .b = op.w, .b_transposed = true, .d = op.y};
+  if (op.activation == Activation::kNone) {
+    p.c = op.add;
+  } else {
+    p.d = op.pre;
+  }
+  return p;
+}
+
+Product ProductOf(const LinearBackwardInput& op) {
+  Product p{.a = op.dy, .b = op.w, .d = op.dx};
+  if (op.activation == Activation::kNone) p.c = op.add;
+  return p;
+}
+
+Product ProductOf(const LinearBackwardWeight& op) {
+  return {.a = op.dy, .a_transposed = true, .b = op.x, .c = op.dw, .d = op.dw};
+}
+
+Product FusedProductOf(const LinearForward& op) {
+  Product p = ProductOf(op);
+  p.bias = op.bias;
+  if (op.activation == Activation::kNone) {
+    if (op.bias.present()) p.epilogue = Epilogue::kBias;
+  } else if (op.activation == Activation::kGeluTanh && !op.add.present()) {
+    p.d = op.y;
+    p.aux = op.pre;
+    p.epilogue = op.bias.present() ? Epilogue::kGeluBias : Epilogue::kGelu;
+  }
+  return p;
+}
+
+Product FusedProductOf(const LinearBackwardInput& op) {
+  Product p = ProductOf(op);
+  if (op.activation == Activation::kGeluTanh && !op.add.present()) {
+    p.aux = op.pre;
+    p.epilogue = Epilogue::kGeluBackward;
+  }
+  return p;
+}
+
+Product FusedProductOf(const LinearBackwardWeight& op, const Tensor& bias_gradient) {
+  Product p = ProductOf(op);
+  if (op.dbias.present()) {
+    p.bias = bias_gradient;
+    p.epilogue = Epilogue::kBiasGradient;
+  }
+  return p;
+}
+
+LtCall LtCallOf(const Product& p) {
+  LtCall call;
+  LtCall::Shape& s = call.shape;
+  s.a = MatrixOf(p.b);
+  s.b = MatrixOf(p.a);
+  s.d = MatrixOf(p.d);
+  s.a_transposed = p.b_transposed;
+  s.b_transposed = p.a_transposed;
+  s.m = p.d.cols;
+  s.n = p.d.rows;
+  s.k = p.depth();
+  s.accumulates = p.c.present();
+  ATOLL_CHECK(!s.accumulates || p.c.dtype == p.d.dtype);
+  // Without c the library reads nothing there but still wants a matrix like d.
+  call.c = s.accumulates ? p.c.data : p.d.data;
+  s.c_alignment = call.c == nullptr ? 16 : AlignmentOf(call.c);
+  s.epilogue = p.epilogue;
+  s.aux_stride = p.aux.present() ? p.aux.stride : 0;
+  call.a = p.b.data;
+  call.b = p.a.data;
+  call.d = p.d.data;
+  call.bias = p.bias.data;
+  call.aux = p.aux.data;
+  return call;
+}
+
+uint64_t LtCall::Shape::Hash() const {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  const auto add = [&hash](int64_t x) {
+    hash = (hash ^ static_cast<uint64_t>(x)) * 0x100000001b3u;
+  };
+  const auto add_matrix = [&add](const Matrix& x) {
+    for (int64_t field : {static_cast<int64_t>(x.dtype), x.rows, x.cols, x.stride,
+                          static_cast<int64_t>(x.alignment)}) {
+      add(field);
+    }
+  };
+  for (int64_t field :
+       {int64_t{a_transposed}, int64_t{b_transposed}, m, n, k, static_cast<int64_t>(c_alignment),
+        int64_t{accumulates}, static_cast<int64_t>(epilogue), aux_stride}) {
+    add(field);
+  }
+  add_matrix(a);
+  add_matrix(b);
+  add_matrix(d);
+  return hash;
+}
+
+}  // namespace atl

@@ -1,0 +1,274 @@
+// Norms and the loss: one block per row, which it reads from memory once; a second look at the row
+// finds it in the first-level cache (or, for the logits of a large vocabulary, in the
+// second-level).
+//
+// Bytes per element of s bytes, with C or V elements a row, and FLOP per element:
+//   RmsNormForward 2s, 4;  RmsNormBackwardInput (3 + add)s, 8
+//   LayerNormForward 2s, 8;  LayerNormBackwardInput (3 + add)s, 12
+//   CrossEntropy s (loss only) or 2s, about 40 (two exponentials)
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launchers.h"
+
+namespace atl::ATOLL_DEVICE {
+namespace {
+
+constexpr int kThreadsMax = 256;
+
+// Threads of a row's block: about two packs each, for enough loads in flight.
+dim3 ThreadsFor(int64_t packs) {
+  const int64_t threads = CeilDiv(CeilDiv(packs, 2), kWarp) * kWarp;
+  return dim3(static_cast<unsigned>(threads < kThreadsMax ? threads : kThreadsMax));
+}
+
+__device__ inline float BlockSum(float x) { return BlockReduce(x, 0.0f, Sum()); }
+
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreadsMax)
+    RmsForwardKernel(View<T> x, const T* w, View<T> y, float* rstd, int cols, float eps) {
+  const int64_t row = blockIdx.x;
+  const T* from = x.Row(row);
+  float squares = 0.0f;
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    const Pack<float, N> v = Load<N>(from + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += v.v[i] * v.v[i];
+  }
+  const float scale = 1.0f / sqrtf(BlockSum(squares) / cols + eps);
+  if (threadIdx.x == 0) rstd[row] = scale;
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    Pack<float, N> v = Load<N>(from + c);
+    const Pack<float, N> weight = Load<N>(w + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) v.v[i] *= scale * weight.v[i];
+    Store(y.Row(row) + c, v);
+  }
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreadsMax)
+    LayerForwardKernel(View<T> x, const T* w, const T* b, View<T> y, float* mean_out, float* rstd,
+                       int cols, float eps) {
+  const int64_t row = blockIdx.x;
+  const T* from = x.Row(row);
+  float sum = 0.0f;
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    const Pack<float, N> v = Load<N>(from + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += v.v[i];
+  }
+  const float mean = BlockSum(sum) / cols;
+  float squares = 0.0f;
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    const Pack<float, N> v = Load<N>(from + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += (v.v[i] - mean) * (v.v[i] - mean);
+  }
+  const float scale = 1.0f / sqrtf(BlockSum(squares) / cols + eps);
+  if (threadIdx.x == 0) {
+    mean_out[row] = mean;
+    rstd[row] = scale;
+  }
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    Pack<float, N> v = Load<N>(from + c);
+    const Pack<float, N> weight = Load<N>(w + c), bias = Load<N>(b + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) v.v[i] = (v.v[i] - mean) * scale * weight.v[i] + bias.v[i];
+    Store(y.Row(row) + c, v);
+  }
+}
+
+// With xh = (x - mean) * rstd and g = dy * w: dx = rstd * (g - mean(g) - xh * mean(g * xh)) + add.
+// RMSNorm has no mean (null), neither of x nor of g.
+template <typename T, int N, bool kCentred>
+__global__ void __launch_bounds__(kThreadsMax)
+    NormBackwardKernel(View<T> dy, View<T> x, const T* w, const float* mean, const float* rstd,
+                       View<T> add, View<T> dx, int cols) {
+  const int64_t row = blockIdx.x;
+  const float scale = rstd[row], centre = kCentred ? mean[row] : 0.0f;
+  float sum = 0.0f, dot = 0.0f;
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    const Pack<float, N> d = Load<N>(dy.Row(row) + c), v = Load<N>(x.Row(row) + c);
+    const Pack<float, N> weight = Load<N>(w + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float g = d.v[i] * weight.v[i];
+      sum += g;
+      dot += g * (v.v[i] - centre) * scale;
+    }
+  }
+  const float mean_g = kCentred ? BlockSum(sum) / cols : 0.0f;
+  const float mean_dot = BlockSum(dot) / cols;
+  for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    Pack<float, N> d = Load<N>(dy.Row(row) + c);
+    const Pack<float, N> v = Load<N>(x.Row(row) + c), weight = Load<N>(w + c);
+    const Pack<float, N> a = LoadOrZero<N>(add.data, row * add.stride + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float normal = (v.v[i] - centre) * scale;
+      d.v[i] = scale * (d.v[i] * weight.v[i] - mean_g - normal * mean_dot) + a.v[i];
+    }
+    Store(dx.Row(row) + c, d);
+  }
+}
+
+// ---- Loss ----
+
+// Calls f(column, pack) for a row that may begin anywhere: elements before the first 16-byte
+// boundary and behind the last one on their own. `apart`: not even that, because another row that
+// f writes to has other boundaries.
+template <typename T, typename Function>
+__device__ inline void ForRow(const T* row, int cols, bool apart, const Function& f) {
+  constexpr int kN = 16 / sizeof(T);
+  const int odd = static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(T));
+  int head = odd == 0 ? 0 : kN - odd;
+  if (apart || head > cols) head = cols;
+  const int packs = (cols - head) / kN, tail = head + packs * kN;
+  for (int c = threadIdx.x; c < head; c += blockDim.x) f(c, Load<1>(row + c));
+  for (int p = threadIdx.x; p < packs; p += blockDim.x) {
+    f(head + p * kN, Load<kN>(row + head + p * kN));
+  }
+  for (int c = tail + threadIdx.x; c < cols; c += blockDim.x) f(c, Load<1>(row + c));
+}
+
+template <typename T>
+struct OnlineSoftmax {
+  float largest = -INFINITY, sum = 0.0f;
+  template <int N>
+  __device__ void Add(const Pack<float, N>& x) {
+    float top = largest;
+#pragma unroll
+    for (int i = 0; i < N; ++i) top = fmaxf(top, x.v[i]);
+    if (top > largest) {
+      sum *= expf(largest - top);
+      largest = top;
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += expf(x.v[i] - largest);
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreadsMax)
+    CrossEntropyKernel(View<T> logits, const int32_t* targets, View<T> dlogits, float2* losses,
+                       int cols, float grad_scale, int32_t ignore_index) {
+  const int64_t row = blockIdx.x;
+  const T* from = logits.Row(row);
+  T* to = dlogits.data == nullptr ? nullptr : dlogits.Row(row);
+  const int32_t target = targets[row];
+  const bool ignored = target == ignore_index;
+  const bool apart = to != nullptr && (reinterpret_cast<uintptr_t>(to) % 16 !=
+                                       reinterpret_cast<uintptr_t>(from) % 16);
+  OnlineSoftmax<T> softmax;
+  ForRow(from, cols, apart, [&](int, const auto& pack) { softmax.Add(pack); });
+  const float largest = BlockReduce(softmax.largest, -INFINITY, Max());
+  const float scaled = softmax.sum == 0.0f ? 0.0f : softmax.sum * expf(softmax.largest - largest);
+  const float sum = BlockSum(scaled);
+  if (threadIdx.x == 0) {
+    const float loss = ignored ? 0.0f : largest + logf(sum) - ToFloat(from[target]);
+    losses[row] = {loss, ignored ? 0.0f : 1.0f};
+  }
+  if (to == nullptr) return;
+  __syncthreads();  // the target's logit has been read: gradients may take the logits' place
+  const float factor = ignored ? 0.0f : grad_scale / sum;
+  const float hit = ignored ? 0.0f : grad_scale;
+  ForRow(from, cols, apart, [&](int col, auto pack) {
+    constexpr int kN = sizeof(pack) / sizeof(float);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) {
+      pack.v[i] = factor * expf(pack.v[i] - largest) - (col + i == target ? hit : 0.0f);
+    }
+    Store(to + col, pack);
+  });
+}
+
+// totals += sums over rows.
+__global__ void __launch_bounds__(kThreadsMax)
+    TotalsKernel(const float2* losses, int64_t rows, float* totals) {
+  double loss = 0, counted = 0;
+  for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
+    loss += losses[row].x;
+    counted += losses[row].y;
+  }
+  loss = BlockReduce(loss, 0.0, Sum());
+  counted = BlockReduce(counted, 0.0, Sum());
+  if (threadIdx.x != 0) return;
+  totals[0] += static_cast<float>(loss);
+  totals[1] += static_cast<float>(counted);
+}
+
+unsigned Rows(const Tensor& x) {
+  ATOLL_CHECK(x.rows < INT32_MAX && x.cols < INT32_MAX, "too many rows or columns for a kernel");
+  return static_cast<unsigned>(x.rows);
+}
+
+// Calls function.operator()<T, N>(threads) with N elements a pack.
+template <typename Function>
+void ForPacks(DType dtype, std::initializer_list<Tensor> tensors, int64_t cols,
+              const Function& function) {
+  ForType(dtype, [&]<typename T>() {
+    if (PackSize(tensors, cols, kWide<T>) > 1) {
+      function.template operator()<T, kWide<T>>(ThreadsFor(cols / kWide<T>));
+    } else {
+      function.template operator()<T, 1>(ThreadsFor(cols));
+    }
+  });
+}
+
+}  // namespace
+
+void Enqueue(const Queue& queue, const RmsNormForward& op) {
+  ForPacks(op.x.dtype, {op.x, op.w, op.y}, op.x.cols, [&]<typename T, int N>(dim3 threads) {
+    Launch(queue, dim3(Rows(op.x)), threads, 0, "RmsNormForward", RmsForwardKernel<T, N>,
+           ViewOf<T>(op.x), static_cast<const T*>(op.w.data), ViewOf<T>(op.y), op.rstd.f32(),
+           static_cast<int>(op.x.cols), op.eps);
+  });
+}
+
+void Enqueue(const Queue& queue, const LayerNormForward& op) {
+  ForPacks(op.x.dtype, {op.x, op.w, op.b, op.y}, op.x.cols, [&]<typename T, int N>(dim3 threads) {
+    Launch(queue, dim3(Rows(op.x)), threads, 0, "LayerNormForward", LayerForwardKernel<T, N>,
+           ViewOf<T>(op.x), static_cast<const T*>(op.w.data), static_cast<const T*>(op.b.data),
+           ViewOf<T>(op.y), op.mean.f32(), op.rstd.f32(), static_cast<int>(op.x.cols), op.eps);
+  });
+}
+
+void Enqueue(const Queue& queue, const RmsNormBackwardInput& op) {
+  ForPacks(op.x.dtype, {op.dy, op.x, op.w, op.add, op.dx}, op.x.cols,
+           [&]<typename T, int N>(dim3 threads) {
+             Launch(queue, dim3(Rows(op.x)), threads, 0, "RmsNormBackwardInput",
+                    NormBackwardKernel<T, N, false>, ViewOf<T>(op.dy), ViewOf<T>(op.x),
+                    static_cast<const T*>(op.w.data), static_cast<const float*>(nullptr),
+                    op.rstd.f32(), ViewOf<T>(op.add), ViewOf<T>(op.dx),
+                    static_cast<int>(op.x.cols));
+           });
+}
+
+void Enqueue(const Queue& queue, const LayerNormBackwardInput& op) {
+  ForPacks(op.x.dtype, {op.dy, op.x, op.w, op.add, op.dx}, op.x.cols,
+           [&]<typename T, int N>(dim3 threads) {
+             Launch(queue, dim3(Rows(op.x)), threads, 0, "LayerNormBackwardInput",
+                    NormBackwardKernel<T, N, true>, ViewOf<T>(op.dy), ViewOf<T>(op.x),
+                    static_cast<const T*>(op.w.data), op.mean.f32(), op.rstd.f32(),
+                    ViewOf<T>(op.add), ViewOf<T>(op.dx), static_cast<int>(op.x.cols));
+           });
+}
+
+int64_t ScratchBytes(const CrossEntropy& op) {
+  return op.logits.rows * static_cast<int64_t>(sizeof(float2));
+}
+
+void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace) {
+  ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
+  auto* losses = static_cast<float2*>(workspace.data);
+  ForType(op.logits.dtype, [&]<typename T>() {
+    Launch(queue, dim3(Rows(op.logits)), ThreadsFor(op.logits.cols / kWide<T>), 0, "CrossEntropy",
+           CrossEntropyKernel<T>, ViewOf<T>(op.logits), op.targets.as<int32_t>(),
+           ViewOf<T>(op.dlogits), losses, static_cast<int>(op.logits.cols), op.grad_scale,
+           op.ignore_index);
+  });
+  Launch(queue, dim3(1), dim3(kThreadsMax), 0, "CrossEntropy totals", TotalsKernel, losses,
+         op.logits.rows, op.totals.f32());
+}
+
+}  // namespace atl::ATOLL_DEVICE
