@@ -60,6 +60,10 @@ class CommunicatorFactory {
   // devices join the groups they are in in one global order, so joining may block.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Create(
       const std::string& name, const std::vector<std::string>& devices, const std::string& own) = 0;
+
+  // Ends every Create that waits, and all later ones, with ABORTED; leaves alone what they have
+  // made. For any thread. Does nothing where Create never waits.
+  virtual void Abort(const std::string& /*reason*/) {}
 };
 
 struct EngineJob {
