@@ -70,6 +70,8 @@ struct JobFacts {
   int64_t train_sequences = 0;
   int64_t validation_sequences = 0;
   uint64_t data_digest = 0;  // of the data set's size and samples of its bytes
+  // The model's numbers, also where the job only names a config.json; files and seed are left out.
+  ModelSpec model = {};
 
   bool operator==(const JobFacts&) const = default;
 };

@@ -125,6 +125,7 @@ void Fields(V& v, Plain<V, ShardPlacement>& s, v1::ShardPlacement& m) {
 
 template <class V>
 void Fields(V& v, Plain<V, JobFacts>& s, v1::JobFacts& m) {
+  ATOLL_WIRE_MESSAGE(model);
   ATOLL_WIRE_MESSAGES(layers, kMaxListLength);
   ATOLL_WIRE_COUNT(train_sequences);
   ATOLL_WIRE_COUNT(validation_sequences);

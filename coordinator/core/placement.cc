@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace atl {
+namespace {
+constexpr int64_t kMaxModelNumber = int64_t{1} << 32;
+}  // namespace
 
 absl::Status Validate(const JobFacts& facts) {
   if (facts.layers.empty() || static_cast<int64_t>(facts.layers.size()) > kMaxLayers) {
@@ -21,6 +25,17 @@ absl::Status Validate(const JobFacts& facts) {
                                                      kMaxElements, " in all"));
     }
     elements += layer.elements;
+  }
+  const ModelSpec& model = facts.model;
+  for (const auto& [name, value] :
+       {std::pair("vocabulary", model.vocabulary), std::pair("hidden", model.hidden),
+        std::pair("layers", model.layers), std::pair("heads", model.heads),
+        std::pair("key_value_heads", model.key_value_heads),
+        std::pair("feed_forward", model.feed_forward)}) {
+    if (value < 0 || value > kMaxModelNumber) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model's ", name, " = ", value, " is not in 0 .. ", kMaxModelNumber));
+    }
   }
   if (facts.train_sequences <= 0 || facts.validation_sequences <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("the data set has ", facts.train_sequences,
@@ -45,6 +60,7 @@ std::string Difference(const JobFacts& ours, const JobFacts& theirs) {
       return differ(absl::StrCat("elements of layer ", a.name), a.elements, b.elements);
     }
   }
+  if (!(ours.model == theirs.model)) return "the model's numbers (config.json)";
   if (ours.train_sequences != theirs.train_sequences) {
     return differ("training sequences", ours.train_sequences, theirs.train_sequences);
   }

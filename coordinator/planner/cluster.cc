@@ -155,7 +155,10 @@ Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {
   };
   Grouping grouping;
   grouping.sites = Agglomerate(distance, [&](double d, const auto& a, const auto& b) {
-    // A lone device is near only by its own measure: two groups join when the nearer one agrees.
+    // A lone device has no measure of its own beside a group that has one: its nearest neighbour
+    // may be far away.
+    if (a.size() == 1 && b.size() > 1) return d <= options.theta * inner(b);
+    if (b.size() == 1 && a.size() > 1) return d <= options.theta * inner(a);
     return d <= options.theta * std::max(inner(a), inner(b));
   });
   for (const std::vector<int>& site : grouping.sites) {

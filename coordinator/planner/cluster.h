@@ -52,8 +52,9 @@ absl::Status Validate(const Cluster& cluster);
 
 // Two-level grouping. Level 1 (sites) by average linkage on the distance d(i, j), the larger of
 // both directions' times for `payload_bytes`: two groups merge when their distance is at most
-// `theta` times the larger of their mean inner distances (of a single device: to its nearest
-// neighbour, but at least `floor_s`). Level 2 inside each: the same on |ln power|, up to ln 1.25,
+// `theta` times the larger of their mean inner distances (at least `floor_s`; a single device has
+// none beside a group that has one, and its distance to its nearest neighbour beside another single
+// one). Level 2 inside each: the same on |ln power|, up to ln 1.25,
 // same memory class.
 struct Grouping {
   std::vector<std::vector<int>> sites;                 // devices, ascending

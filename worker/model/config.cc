@@ -209,6 +209,19 @@ absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t s
   return c;
 }
 
+ModelSpec ToSpec(const ModelConfig& config) {
+  ModelSpec spec;
+  spec.family = config.family;
+  spec.vocabulary = config.vocab;
+  spec.hidden = config.d_model;
+  spec.layers = config.layers;
+  spec.heads = config.heads;
+  spec.key_value_heads = config.kv_heads;
+  spec.feed_forward = config.ffn;
+  spec.tied_head = config.tied_head;
+  return spec;
+}
+
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view file) {
   constexpr size_t kMaxBytes = 1 << 20;
   if (text.size() > kMaxBytes) {

@@ -44,6 +44,9 @@ struct ModelConfig {
 // (LLaMA).
 absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length);
 
+// The numbers that make this model, as a job file has them.
+ModelSpec ToSpec(const ModelConfig& config);
+
 // Reads the text of a config.json, which may come from anybody: unknown fields are skipped, as
 // transformers does, but a field that would change the model in a way Atoll does not implement is
 // refused. `file` is named in messages.

@@ -99,6 +99,7 @@ absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
   adamw.clip_norm = static_cast<float>(spec.inner.clip_norm);
   ATOLL_ASSIGN_OR_RETURN(job->optimizer, AdamWOptimizer::Create(*job->runner, adamw));
   JobFacts facts;
+  facts.model = ToSpec(job->model->config());
   for (const auto& layer : job->model->layers()) {
     facts.layers.push_back({layer->layout().name, layer->layout().size});
   }

@@ -1,0 +1,354 @@
+#include "coordinator/planning.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/rng.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+// A GPT-2 of `blocks` blocks, width 64, 64 tokens.
+PlanRequest JobOf(int blocks, int64_t batch) {
+  PlanRequest request;
+  request.spec.name = "lm";
+  request.spec.data.sequence_length = 64;
+  request.spec.inner.batch_sequences = batch;
+  ModelSpec& model = request.facts.model;
+  model.family = ModelFamily::kGpt2;
+  model.vocabulary = 256;
+  model.hidden = 64;
+  model.layers = blocks;
+  model.heads = model.key_value_heads = 4;
+  model.feed_forward = 256;
+  request.spec.model = model;
+  request.facts.layers.push_back({"embedding", 256 * 64 + 64 * 64});
+  for (int b = 0; b < blocks; ++b) {
+    request.facts.layers.push_back({absl::StrCat("block", b), 12 * 64 * 64 + 13 * 64});
+  }
+  request.facts.layers.push_back({"head", 256 * 64 + 128});
+  request.facts.train_sequences = request.facts.validation_sequences = 1000;
+  return request;
+}
+
+PlanMember Worker(const std::string& name, int devices, int64_t memory = kGiB) {
+  PlanMember member;
+  member.member = {name, 1, absl::StrCat("tcp://", name, ":1"), ""};
+  member.devices.assign(devices, {"cpu", memory, 1});
+  return member;
+}
+
+// Times in milliseconds for one sequence; each kind takes as long for its F as for B and for W.
+DeviceProfile Measured(const std::string& device, double block_ms, int most = 4) {
+  DeviceProfile profile{device, "cpu", "1", 7, {}};
+  for (int rows = 1; rows <= most; rows *= 2) {
+    for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
+      LayerCost cost;
+      cost.kind = kind;
+      cost.micro_batch_sequences = rows;
+      const double ms = kind == LayerKind::kBlock ? block_ms : 0.1 * block_ms;
+      cost.forward_ns = cost.weight_gradient_ns = static_cast<int64_t>(ms * 1e6 * rows);
+      cost.input_gradient_ns = kind == LayerKind::kEmbedding ? 0 : cost.forward_ns;
+      cost.optimizer_ns = 10'000;
+      cost.stash_bytes = int64_t{64} * 64 * 4 * 20 * rows;
+      cost.output_bytes = int64_t{64} * 64 * 4 * rows;
+      profile.layers.push_back(cost);
+    }
+  }
+  return profile;
+}
+
+void Link(PlanRequest& request, const std::string& a, const std::string& b, double ms,
+          double bytes_per_s) {
+  const auto ns = static_cast<int64_t>(ms * 1e6);
+  request.links.push_back({a, b, ns, bytes_per_s, 0.01, 20});
+  request.links.push_back({b, a, ns, bytes_per_s, 0.01, 20});
+}
+
+int Count(const IslandPlan& plan, const std::string& device, PlanOpKind kind) {
+  for (const PlanProgram& program : plan.programs) {
+    if (program.device != device) continue;
+    return static_cast<int>(std::count_if(program.ops.begin(), program.ops.end(),
+                                          [&](const PlanOp& op) { return op.kind == kind; }));
+  }
+  return -1;
+}
+
+std::set<std::string> DevicesIn(const IslandPlan& plan) {
+  std::set<std::string> devices;
+  for (const PlanProgram& program : plan.programs) devices.insert(program.device);
+  return devices;
+}
+
+IslandPlan Planned(const PlanRequest& request) {
+  const auto plan = PlanIsland(request);
+  INFO(plan.status());
+  REQUIRE(plan.ok());
+  return *plan;
+}
+
+std::string Refusal(const PlanRequest& request) {
+  const auto plan = PlanIsland(request);
+  REQUIRE_FALSE(plan.ok());
+  return std::string(plan.status().message());
+}
+
+TEST_CASE("a fixed shape comes out with exactly its operations") {
+  PlanRequest request = JobOf(6, 12);
+  request.members = {Worker("w1", 2), Worker("w2", 2)};
+  request.spec.layout.stages = 4;
+  request.spec.layout.replicas = 1;
+  request.spec.inner.micro_batch_sequences = 2;
+  request.number = 5;
+  const IslandPlan plan = Planned(request);
+  CHECK(plan.number == 5);
+  REQUIRE(plan.members.size() == 2);
+  CHECK(plan.members[0].worker == "w1");
+  CHECK(plan.members[0].endpoint == "tcp://w1:1");
+  REQUIRE(plan.replicas.size() == 1);
+  CHECK(plan.replicas[0].stages.size() == 4);
+  CHECK(plan.replicas[0].micro_batches == 6);
+  CHECK(plan.replicas[0].micro_batch_sequences == 2);
+  for (const std::string& device : DevicesIn(plan)) {
+    INFO(device);
+    CHECK(Count(plan, device, PlanOpKind::kForward) == 6);
+    CHECK(Count(plan, device, PlanOpKind::kInputGradient) == 6);
+    CHECK(Count(plan, device, PlanOpKind::kWeightGradient) == 6);
+    CHECK(Count(plan, device, PlanOpKind::kSync) == 0);
+    CHECK(Count(plan, device, PlanOpKind::kOptimizer) == 1);
+  }
+  const std::string first = plan.replicas[0].stages[0].devices[0];
+  const std::string second = plan.replicas[0].stages[1].devices[0];
+  CHECK(Count(plan, first, PlanOpKind::kSend) == 6);
+  CHECK(Count(plan, second, PlanOpKind::kSend) == 12);
+  CHECK(plan.step_ns >= plan.bound_ns);
+  CHECK(plan.bound_ns > 0);
+}
+
+TEST_CASE("replicas synchronise every layer, and share the sequences by measured speed") {
+  PlanRequest request = JobOf(4, 12);
+  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  request.members[0].profiles = {Measured("w1/0", 1)};
+  request.members[1].profiles = {Measured("w2/0", 2)};
+  Link(request, "w1", "w2", 0.01, 1e10);
+  request.spec.layout.replicas = 2;
+  request.spec.layout.stages = 1;
+  request.spec.inner.micro_batch_sequences = 1;
+  const IslandPlan plan = Planned(request);
+  REQUIRE(plan.replicas.size() == 2);
+  std::map<std::string, int> share;
+  for (const PlanReplica& replica : plan.replicas) {
+    share[replica.stages[0].devices[0]] = replica.micro_batches;
+  }
+  CHECK(share["w1/0"] == 8);
+  CHECK(share["w2/0"] == 4);
+  CHECK(Count(plan, "w1/0", PlanOpKind::kSync) == 6);
+  CHECK(Count(plan, "w2/0", PlanOpKind::kSync) == 6);
+}
+
+TEST_CASE("a schedule by name is the one that runs") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 2)};
+  request.spec.layout.stages = 2;
+  request.spec.inner.micro_batch_sequences = 1;
+  request.spec.layout.schedule = "gpipe";
+  const IslandPlan plan = Planned(request);
+  CHECK(plan.schedule == "gpipe");
+  bool backward = false;
+  for (const PlanOp& op : plan.programs[0].ops) {
+    backward = backward || op.kind == PlanOpKind::kInputGradient;
+    if (op.kind == PlanOpKind::kForward) CHECK_FALSE(backward);
+  }
+  request.spec.layout.schedule = "sideways";
+  CHECK_THAT(Refusal(request),
+             Catch::Contains("layout.schedule = \"sideways\"") && Catch::Contains("1f1b"));
+}
+
+TEST_CASE("a slow line carries as little as can be: the replicas' gradients or the activations") {
+  PlanRequest request = JobOf(8, 16);
+  request.members = {Worker("a1", 1), Worker("a2", 1), Worker("b1", 1), Worker("b2", 1)};
+  for (PlanMember& member : request.members) {
+    member.profiles = {Measured(absl::StrCat(member.member.worker, "/0"), 2)};
+  }
+  Link(request, "a1", "a2", 0.05, 1e9);
+  Link(request, "b1", "b2", 0.05, 1e9);
+  for (const char* a : {"a1", "a2"}) {
+    for (const char* b : {"b1", "b2"}) Link(request, a, b, 20, 12.5e6);
+  }
+  const IslandPlan plan = Planned(request);
+  // Every replica crosses the slow line at most once: its stages of one site are neighbours.
+  for (const PlanReplica& replica : plan.replicas) {
+    int crossings = 0;
+    for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
+      crossings += replica.stages[s].devices[0][0] != replica.stages[s + 1].devices[0][0] ? 1 : 0;
+    }
+    CHECK(crossings <= 1);
+  }
+}
+
+TEST_CASE("what does not divide the batch is refused with what would") {
+  PlanRequest request = JobOf(4, 10);
+  request.members = {Worker("w1", 2)};
+  request.spec.inner.micro_batch_sequences = 4;
+  CHECK_THAT(Refusal(request),
+             Catch::Contains("inner.micro_batch_sequences = 4") && Catch::Contains("1, 2, 5, 10"));
+  request.spec.inner.micro_batch_sequences = 0;
+  const IslandPlan plan = Planned(request);  // and left to itself the planner finds sizes that do
+  int64_t dealt = 0;
+  for (const PlanReplica& replica : plan.replicas) {
+    dealt += replica.micro_batches * replica.micro_batch_sequences;
+  }
+  CHECK(dealt == 10);
+}
+
+TEST_CASE("too little memory names the device and how much is missing") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 2, 1 << 20)};
+  CHECK_THAT(Refusal(request), Catch::Contains("bytes"));
+  request.spec.layout.stages = 2;
+  CHECK_THAT(Refusal(request), Catch::Contains("device \"w1/") && Catch::Contains("lacks"));
+}
+
+TEST_CASE("a shape that the devices cannot have is refused by its fields") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 2), Worker("w2", 1)};
+  request.spec.layout.stages = 4;
+  CHECK_THAT(Refusal(request),
+             Catch::Contains("layout.stages = 4") && Catch::Contains("3 devices"));
+  request.spec.layout = {};
+  request.spec.layout.tensor_parallel = 4;
+  CHECK_THAT(Refusal(request), Catch::Contains("layout.tensor_parallel = 4"));
+}
+
+TEST_CASE("the leader takes part even where it is slow") {
+  PlanRequest request = JobOf(4, 4);
+  request.members = {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)};
+  request.members[0].profiles = {Measured("w1/0", 50)};
+  request.members[1].profiles = {Measured("w2/0", 1)};
+  request.members[2].profiles = {Measured("w3/0", 1)};
+  for (const auto& [a, b] : {std::pair("w1", "w2"), std::pair("w1", "w3"), std::pair("w2", "w3")}) {
+    Link(request, a, b, 0.1, 1e9);
+  }
+  for (const int stages : {0, 1, 2}) {
+    request.spec.layout.stages = stages;
+    const IslandPlan plan = Planned(request);
+    INFO(stages);
+    CHECK(plan.members[0].worker == "w1");
+    CHECK(DevicesIn(plan).count("w1/0") == 1);
+  }
+}
+
+TEST_CASE("recomputation keeps only the blocks' inputs, and costs another forward") {
+  PlanRequest request = JobOf(6, 8);
+  request.members = {Worker("w1", 2)};
+  request.members[0].profiles = {Measured("w1/0", 1), Measured("w1/1", 1)};
+  request.spec.layout.stages = 2;
+  request.spec.inner.micro_batch_sequences = 1;
+  const IslandPlan kept = Planned(request);
+  request.spec.layout.recompute = true;
+  const IslandPlan again = Planned(request);
+  CHECK(kept.replicas[0].stages[0].recomputed_layers.empty());
+  std::vector<int32_t> recomputed;
+  for (const PlanStage& stage : again.replicas[0].stages) {
+    recomputed.insert(recomputed.end(), stage.recomputed_layers.begin(),
+                      stage.recomputed_layers.end());
+  }
+  CHECK(recomputed == std::vector<int32_t>{1, 2, 3, 4, 5, 6});
+  CHECK(again.step_ns > kept.step_ns);
+  CHECK(again.programs[0].memory_peak_bytes < kept.programs[0].memory_peak_bytes);
+}
+
+TEST_CASE("what was not measured is said in the reason, and what was is not") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  CHECK_THAT(Planned(request).reason, Catch::Contains("2 of 2 devices not measured") &&
+                                          Catch::Contains("1 pairs of workers not measured"));
+  request.members[0].profiles = {Measured("w1/0", 1)};
+  request.members[1].profiles = {Measured("w2/0", 1)};
+  Link(request, "w1", "w2", 0.1, 1e9);
+  CHECK_THAT(Planned(request).reason, !Catch::Contains("not measured"));
+}
+
+TEST_CASE("workers without a site are grouped by their links") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)};
+  request.members[0].site = "here";
+  Link(request, "w1", "w2", 0.1, 1e9);
+  Link(request, "w1", "w3", 20, 1e7);
+  Link(request, "w2", "w3", 20, 1e7);
+  const auto input = MakePlanningInput(request);
+  REQUIRE(input.ok());
+  CHECK(input->cluster.devices[0].site == "here");
+  CHECK(input->cluster.devices[1].site == "here");
+  CHECK(input->cluster.devices[2].site == "site1");
+  CHECK(input->assumptions.find("3 of 3 devices") == 0);
+}
+
+TEST_CASE("impossible requests are refused, not planned") {
+  PlanRequest request = JobOf(4, 8);
+  CHECK_THAT(Refusal(request), Catch::Contains("no members"));
+  request.members = {Worker("w1", 1), Worker("w1", 1)};
+  CHECK_THAT(Refusal(request), Catch::Contains("worker w1 is named twice"));
+  request.members = {Worker("w1", 0)};
+  CHECK_THAT(Refusal(request), Catch::Contains("worker w1 has no device"));
+  request.members = {Worker("w1", 1)};
+  request.facts.layers.clear();
+  CHECK_THAT(Refusal(request), Catch::Contains("layers"));
+}
+
+// Every plan is checked by Validate inside PlanIsland, which calls a bad one an error of the
+// planner's: so here only errors that blame the request are allowed.
+TEST_CASE("any members give a valid plan or a refusal, and the same one again") {
+  Rng rng(7);
+  int planned = 0;
+  for (int round = 0; round < 60; ++round) {
+    PlanRequest request =
+        JobOf(1 + static_cast<int>(rng.Below(9)), static_cast<int64_t>(1 + rng.Below(24)));
+    const int workers = 1 + static_cast<int>(rng.Below(4));
+    for (int w = 0; w < workers; ++w) {
+      const std::string name = absl::StrCat("w", w);
+      request.members.push_back(
+          Worker(name, 1 + static_cast<int>(rng.Below(3)), int64_t{8 << 20} << rng.Below(8)));
+      PlanMember& member = request.members.back();
+      if (rng.Chance(0.3)) member.site = rng.Chance(0.5) ? "a" : "b";
+      for (size_t d = 0; d < member.devices.size(); ++d) {
+        if (rng.Chance(0.3)) continue;
+        const double ms = rng.Chance(0.5) ? 1 : 0.5 + rng.Uniform() * 4;
+        member.profiles.push_back(Measured(absl::StrCat(name, "/", d), ms));
+      }
+      for (int other = 0; other < w; ++other) {
+        if (rng.Chance(0.3)) continue;
+        Link(request, name, absl::StrCat("w", other), rng.Uniform() * 20,
+             1e6 + rng.Uniform() * 1e9);
+      }
+    }
+    LayoutSpec& layout = request.spec.layout;
+    if (rng.Chance(0.4)) layout.stages = static_cast<int64_t>(1 + rng.Below(4));
+    if (rng.Chance(0.4)) layout.replicas = static_cast<int64_t>(1 + rng.Below(3));
+    if (rng.Chance(0.2)) layout.tensor_parallel = static_cast<int64_t>(1 + rng.Below(2));
+    if (rng.Chance(0.4)) {
+      const std::vector<std::string> names = sim::ScheduleNames();
+      layout.schedule = names[rng.Below(names.size())];
+    }
+    layout.recompute = rng.Chance(0.2);
+    request.seed = static_cast<uint64_t>(round);
+    const auto plan = PlanIsland(request);
+    INFO(round << ": " << plan.status());
+    if (plan.ok()) {
+      ++planned;
+      CHECK(*PlanIsland(request) == *plan);
+    } else {
+      CHECK_FALSE(absl::StrContains(plan.status().message(), "please report"));
+    }
+  }
+  CHECK(planned > 30);
+}
+
+}  // namespace
+}  // namespace atl
