@@ -46,7 +46,8 @@ void Serve(int threads) {
   const auto backend = NewCpuBackend(threads);
   const Model model = Must(Model::Create(Config()));
   const auto runner = Must(ModelRunner::Create(*backend, model, {kRows, kSeqLen}));
-  const auto optimizer = Must(AdamWOptimizer::Create(*runner, {}));
+  const auto optimizer =
+      Must(AdamWOptimizer::Create(*backend, runner->stream(), runner->layers(), {}));
   for (size_t i = 0; i < model.layers().size(); ++i) {
     const Tensor params = runner->params(static_cast<int>(i));
     InitLayer(model.layers()[i]->layout(), Config().layers, 1,
@@ -65,7 +66,7 @@ void Serve(int threads) {
     double loss = 0;
     for (int i = 0; i < steps; ++i) {
       loss = Must(runner->Train(tokens, kRows)).mean();
-      optimizer->Step(++step, 1e-3f);
+      Must(optimizer->Step(++step, 1e-3f));
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     std::printf("%.6f %.5f\n", took.count(), loss);

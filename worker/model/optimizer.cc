@@ -2,66 +2,74 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+
+#include "worker/model/exec.h"
+#include "worker/model/tensor_layout.h"
 
 namespace atl {
 
 absl::StatusOr<std::unique_ptr<AdamWOptimizer>> AdamWOptimizer::Create(
-    ModelRunner& runner, const AdamWOptions& options) {
-  ATOLL_CHECK(runner.model().part().whole(), "a part alone does not know the norm to clip by");
-  std::unique_ptr<AdamWOptimizer> optimizer(new AdamWOptimizer(runner, options));
-  Backend& backend = runner.backend();
-  const auto layers = runner.model().layers();
-  optimizer->moments_.resize(layers.size());
-  int64_t workspace = 0;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const int layer = static_cast<int>(i);
-    const int64_t bytes = layers[i]->layout().size * SizeOf(DType::kFloat32);
-    Moments& moments = optimizer->moments_[i];
-    ATOLL_ASSIGN_OR_RETURN(moments.first, backend.Allocate(bytes));
-    ATOLL_ASSIGN_OR_RETURN(moments.second, backend.Allocate(bytes));
-    backend.Zero(runner.stream(), optimizer->first_moment(layer));
-    backend.Zero(runner.stream(), optimizer->second_moment(layer));
-    const SumOfSquares op{runner.grads(layer), Tensor(nullptr, DType::kFloat32, 1, 1), true};
-    workspace = std::max(workspace, backend.WorkspaceBytes(op));
-  }
-  ATOLL_ASSIGN_OR_RETURN(optimizer->scratch_, backend.Allocate(128 + workspace));
-  Carver carver(optimizer->scratch_.data());
-  optimizer->sum_of_squares_ = carver.Take(DType::kFloat32, 1, 1);
-  optimizer->scale_ = carver.Take(DType::kFloat32, 1, 1);
-  optimizer->workspace_ = {carver.Bytes(workspace), workspace};
-  ATOLL_RETURN_IF_ERROR(backend.Synchronize(runner.stream()));
+    Backend& backend, Stream& stream, std::vector<LayerState*> layers,
+    const AdamWOptions& options) {
+  std::unique_ptr<AdamWOptimizer> optimizer(
+      new AdamWOptimizer(backend, stream, std::move(layers), options));
+  ATOLL_RETURN_IF_ERROR(optimizer->Allocate());
   return optimizer;
 }
 
-Tensor AdamWOptimizer::Flat(const Buffer& buffer, int layer) const {
-  return {buffer.data(), DType::kFloat32, 1, runner_.model().layers()[layer]->layout().size};
-}
-
-Tensor AdamWOptimizer::MeasureClipScale() {
-  Backend& backend = runner_.backend();
-  for (size_t i = 0; i < moments_.size(); ++i) {
-    backend.Run(runner_.stream(),
-                SumOfSquares{runner_.grads(static_cast<int>(i)), sum_of_squares_, i > 0},
-                workspace_);
+absl::Status AdamWOptimizer::Allocate() {
+  int64_t workspace = 0;
+  for (const LayerState* layer : layers_) {
+    const SumOfSquares op{layer->grads(), Tensor(nullptr, DType::kFloat32, 1, 1), true};
+    workspace = std::max(workspace, backend_.WorkspaceBytes(op));
   }
-  backend.Run(runner_.stream(), ClipScale{sum_of_squares_, scale_, options_.clip_norm});
-  return scale_;
+  host_sums_.resize(layers_.size());
+  const auto carve = [&](Carver carver) {
+    sums_ = carver.Take(DType::kFloat32, 1, static_cast<int64_t>(layers_.size()));
+    scale_ = carver.Take(DType::kFloat32, 1, 1);
+    workspace_ = {carver.Bytes(workspace), workspace};
+    return carver.bytes();
+  };
+  ATOLL_ASSIGN_OR_RETURN(scratch_, backend_.Allocate(carve(Carver(nullptr))));
+  carve(Carver(scratch_.data()));
+  return absl::OkStatus();
 }
 
-void AdamWOptimizer::Step(int64_t step, float learning_rate) {
-  const Tensor scale = options_.clip_norm > 0 ? MeasureClipScale() : Tensor();
-  for (size_t i = 0; i < moments_.size(); ++i) {
-    const int layer = static_cast<int>(i);
-    const LayerLayout& layout = runner_.model().layers()[i]->layout();
+absl::StatusOr<std::vector<double>> AdamWOptimizer::SumsOfSquares(int rank) {
+  backend_.Zero(stream_, sums_);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Tensor sum = sums_.Columns(static_cast<int64_t>(i), 1);
+    for (const Range& range : CountedRanges(layers_[i]->layout(), rank)) {
+      const Tensor part = layers_[i]->grads().Columns(range.begin, range.size());
+      backend_.Run(stream_, SumOfSquares{part, sum, true}, workspace_);
+    }
+  }
+  backend_.CopyToHost(stream_, host_sums_.data(), sums_);
+  ATOLL_RETURN_IF_ERROR(backend_.Synchronize(stream_));
+  return std::vector<double>(host_sums_.begin(), host_sums_.end());
+}
+
+void AdamWOptimizer::Apply(int64_t step, float learning_rate, double sum_of_squares,
+                           bool keep_gradients) {
+  Tensor scale;
+  if (options_.clip_norm > 0) {
+    host_sum_ = static_cast<float>(sum_of_squares);
+    backend_.CopyToDevice(stream_, scale_, &host_sum_);
+    backend_.Run(stream_, ClipScale{scale_, scale_, options_.clip_norm});
+    scale = scale_;
+  }
+  for (LayerState* layer : layers_) {
+    const LayerLayout& layout = layer->layout();
     const auto update = [&](int64_t begin, int64_t size, float weight_decay) {
       if (size == 0) return;
       AdamW op;
-      op.param = runner_.params(layer).Columns(begin, size);
-      op.grad = runner_.grads(layer).Columns(begin, size);
-      op.m = first_moment(layer).Columns(begin, size);
-      op.v = second_moment(layer).Columns(begin, size);
+      op.param = layer->params().Columns(begin, size);
+      op.grad = layer->grads().Columns(begin, size);
+      op.m = layer->first_moment().Columns(begin, size);
+      op.v = layer->second_moment().Columns(begin, size);
       op.grad_scale = scale;
-      const Tensor copy = runner_.params_copy(layer);
+      const Tensor copy = layer->params_copy();
       if (copy.present()) op.param_copy = copy.Columns(begin, size);
       op.step = step;
       op.lr = learning_rate;
@@ -69,19 +77,20 @@ void AdamWOptimizer::Step(int64_t step, float learning_rate) {
       op.beta2 = options_.beta2;
       op.eps = options_.epsilon;
       op.weight_decay = weight_decay;
-      op.zero_grad = true;
-      runner_.backend().Run(runner_.stream(), op);
+      op.zero_grad = !keep_gradients;
+      backend_.Run(stream_, op);
     };
     update(0, layout.decay_size, options_.weight_decay);
     update(layout.decay_size, layout.size - layout.decay_size, 0.0f);
   }
 }
 
-absl::StatusOr<double> AdamWOptimizer::GradientNorm() {
-  float sum = 0;
-  runner_.backend().CopyToHost(runner_.stream(), &sum, sum_of_squares_);
-  ATOLL_RETURN_IF_ERROR(runner_.backend().Synchronize(runner_.stream()));
-  return std::sqrt(static_cast<double>(sum));
+absl::StatusOr<double> AdamWOptimizer::Step(int64_t step, float learning_rate) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<double> sums, SumsOfSquares());
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
+  Apply(step, learning_rate, sum);
+  ATOLL_RETURN_IF_ERROR(backend_.Synchronize(stream_));
+  return std::sqrt(sum);
 }
 
 }  // namespace atl

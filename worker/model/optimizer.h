@@ -1,4 +1,4 @@
-// AdamW with gradient clipping over a ModelRunner's layers.
+// AdamW with gradient clipping over the layers of one device.
 
 #ifndef ATOLL_WORKER_MODEL_OPTIMIZER_H_
 #define ATOLL_WORKER_MODEL_OPTIMIZER_H_
@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "worker/model/runner.h"
+#include "worker/model/layer_state.h"
 
 namespace atl {
 
@@ -16,42 +16,44 @@ struct AdamWOptions {
   float epsilon = 1e-8f;
   float weight_decay = 0.1f;  // on matrices only
   float clip_norm = 1.0f;     // of all gradients together (L2); 0: no clipping
+
+  bool operator==(const AdamWOptions&) const = default;
 };
 
+// The layers' states, made for training, and the backend outlive it, at their places in memory.
 class AdamWOptimizer {
  public:
-  // The runner, of a whole model, outlives it. Moments start at zero.
-  static absl::StatusOr<std::unique_ptr<AdamWOptimizer>> Create(ModelRunner& runner,
+  static absl::StatusOr<std::unique_ptr<AdamWOptimizer>> Create(Backend& backend, Stream& stream,
+                                                                std::vector<LayerState*> layers,
                                                                 const AdamWOptions& options);
 
-  // One step with the runner's gradients, which are zero afterwards. `step` counts from 1 (it
-  // corrects the moments' bias). Enqueued on the runner's stream.
-  void Step(int64_t step, float learning_rate);
+  // For a model that is whole on this device: one step with its gradients, which are zero
+  // afterwards. `step` counts from 1 (it corrects the moments' bias). Returns the gradients' L2
+  // norm before clipping. Waits for the device.
+  absl::StatusOr<double> Step(int64_t step, float learning_rate);
 
-  // L2 norm of the gradients that the last Step saw, before clipping. Waits for the device.
-  // REQUIRES: clip_norm > 0 and a Step was made.
-  absl::StatusOr<double> GradientNorm();
-
-  // Layer i's moments, laid out as its parameters: for checkpoints.
-  Tensor first_moment(int layer) const { return Flat(moments_[layer].first, layer); }
-  Tensor second_moment(int layer) const { return Flat(moments_[layer].second, layer); }
+  // The same in two halves, for a model on many devices, which sum up in between.
+  // Sum of squares of each layer's gradient, in the order of `layers`; what all ranks of a
+  // tensor-parallel group hold is rank 0's to count. Waits for the device.
+  absl::StatusOr<std::vector<double>> SumsOfSquares(int rank = 0);
+  // `sum_of_squares`: of all gradients of the model. Enqueued on the stream.
+  void Apply(int64_t step, float learning_rate, double sum_of_squares, bool keep_gradients = false);
 
  private:
-  struct Moments {
-    Buffer first, second;
-  };
+  AdamWOptimizer(Backend& backend, Stream& stream, std::vector<LayerState*> layers,
+                 const AdamWOptions& options)
+      : backend_(backend), stream_(stream), layers_(std::move(layers)), options_(options) {}
+  absl::Status Allocate();
 
-  AdamWOptimizer(ModelRunner& runner, const AdamWOptions& options)
-      : runner_(runner), options_(options) {}
-  Tensor Flat(const Buffer& buffer, int layer) const;
-  Tensor MeasureClipScale();
-
-  ModelRunner& runner_;
+  Backend& backend_;
+  Stream& stream_;
+  const std::vector<LayerState*> layers_;
   const AdamWOptions options_;
-  std::vector<Moments> moments_;
   Buffer scratch_;
-  Tensor sum_of_squares_, scale_;
+  Tensor sums_, scale_;
   Workspace workspace_;
+  float host_sum_ = 0;  // on its way to the device
+  std::vector<float> host_sums_;
 };
 
 }  // namespace atl

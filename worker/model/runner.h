@@ -7,7 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "worker/model/layer_state.h"
 #include "worker/model/model.h"
+#include "worker/model/stage.h"
 
 namespace atl {
 
@@ -20,18 +22,15 @@ struct LossSum {
 struct RunnerOptions {
   int64_t micro_batch_rows = 1;  // sequences that run at once; larger batches are cut up
   int64_t seq_len = 0;           // longest sequence; at most the model's max_positions
-  bool train = true;  // false: no gradients and half the memory; Evaluate and Logits only
+  bool train = true;             // false: neither gradients nor moments; Evaluate and Logits only
   // Where the model is a tensor-parallel rank's part: all ranks' runners make the same calls. The
   // communicator outlives the runner.
   Communicator* communicator = nullptr;
 };
 
-// Used by one thread at a time, as its Backend is. The backend and the model outlive it.
-//
-// Parameters and gradients are fp32 whatever the model computes in. A model of bf16 has a copy of
-// the parameters beside them, which the layers read: AdamW rounds into it as it writes the
-// parameters, and whoever else writes them calls ParamsWritten. Activations and their gradients are
-// bf16; sums, the loss and gradients of weights are fp32.
+// Used by one thread at a time, as its Backend is. The backend and the model outlive it. A model of
+// bf16 has its parameters twice: see LayerState. Its activations and their gradients are bf16;
+// sums, the loss and gradients of weights are fp32.
 class ModelRunner {
  public:
   // Takes all memory that it will ever use. Parameters are undefined until somebody writes them;
@@ -44,14 +43,10 @@ class ModelRunner {
   Backend& backend() { return backend_; }
   Stream& stream() { return *stream_; }
 
-  // Layer i's flat buffers in the backend's memory, as its LayerLayout says: [1, layout.size].
-  Tensor params(int layer) const { return Flat(layers_[layer].params, layer); }
-  Tensor grads(int layer) const { return Flat(layers_[layer].grads, layer); }
-  // What the layers read: a bf16 copy of params(), or absent where that is params() itself.
-  Tensor params_copy(int layer) const;
-
-  // params(layer) was written, by operations on stream(): brings the copy, if any, up to date.
-  void ParamsWritten(int layer);
+  LayerState& layer(int index) { return layers_[index]; }
+  std::vector<LayerState*> layers();  // for AdamWOptimizer
+  Tensor params(int index) const { return layers_[index].params(); }
+  Tensor grads(int index) const { return layers_[index].grads(); }
 
   // Forward and backward over `tokens`, rows of T + 1 (T inputs and the T targets one further),
   // T <= seq_len. Adds the gradient of the batch's MEAN loss to grads(): micro-batches, also an
@@ -68,39 +63,25 @@ class ModelRunner {
   absl::Status Logits(std::span<const int32_t> tokens, std::span<float> logits);
 
  private:
-  struct LayerState {
-    Buffer params, grads;
-    Buffer copy;  // of params, in bf16
-    void* forward_stash = nullptr;
-    Tensor output;  // of the largest micro-batch
-  };
-
   ModelRunner(Backend& backend, const Model& model, const RunnerOptions& options)
       : backend_(backend), model_(model), options_(options) {}
 
   absl::Status Allocate();
-  void CarveActivations(Carver& carver);
-  Tensor Flat(const Buffer& buffer, int layer) const;
-  LayerMemory Memory(int layer) const;
-  LayerCall Call(const BatchShape& shape);
-  Tensor Input(int layer, const BatchShape& shape) const;
-  Tensor Output(int layer, const BatchShape& shape) const;
+  StageCall Call() { return {backend_, *stream_, workspace_, constants_, options_.communicator}; }
+  void StageTokens(std::span<const int32_t> tokens, int slot, bool with_targets);
   absl::StatusOr<LossSum> RunBatch(std::span<const int32_t> tokens, int64_t rows, bool train);
-  void StageTokens(std::span<const int32_t> tokens, const BatchShape& shape, bool with_targets);
-  absl::Status RunForward(const BatchShape& shape, int layers);
-  absl::Status RunLoss(const BatchShape& shape, int64_t batch_tokens, bool train);
-  absl::Status RunBackward(const BatchShape& shape);
+  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, float totals[2]);
+  absl::Status RunLogits(int slot, bool all, std::span<float> logits);
 
   Backend& backend_;
   const Model& model_;
   const RunnerOptions options_;
   std::unique_ptr<Stream> stream_;
   std::vector<LayerState> layers_;
+  std::unique_ptr<Stage> stage_;
   Buffer memory_;   // everything below that lies in the backend
-  Buffer staging_;  // on the host: tokens and targets, then the loss
-  Tensor tokens_, targets_, totals_, constants_;
-  Tensor grad_[2];  // gradients of boundary activations, in turn
-  void* backward_stash_ = nullptr;
+  Buffer staging_;  // on the host: tokens and targets of a micro-batch
+  Tensor targets_, totals_, constants_;
   Workspace workspace_;
 };
 

@@ -35,17 +35,17 @@ class ModelTrainer : public Trainer {
   }
   absl::Status SetParameters(int layer, std::span<const float> values) override {
     ATOLL_RETURN_IF_ERROR(ToDevice(job_->runner->params(layer), values));
-    job_->runner->ParamsWritten(layer);
+    job_->runner->layer(layer).ParamsWritten(job_->runner->stream());
     return absl::OkStatus();
   }
   absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) override {
-    ATOLL_RETURN_IF_ERROR(ToHost(job_->optimizer->first_moment(layer), first));
-    return ToHost(job_->optimizer->second_moment(layer), second);
+    ATOLL_RETURN_IF_ERROR(ToHost(job_->runner->layer(layer).first_moment(), first));
+    return ToHost(job_->runner->layer(layer).second_moment(), second);
   }
   absl::Status SetMoments(int layer, std::span<const float> first,
                           std::span<const float> second) override {
-    ATOLL_RETURN_IF_ERROR(ToDevice(job_->optimizer->first_moment(layer), first));
-    return ToDevice(job_->optimizer->second_moment(layer), second);
+    ATOLL_RETURN_IF_ERROR(ToDevice(job_->runner->layer(layer).first_moment(), first));
+    return ToDevice(job_->runner->layer(layer).second_moment(), second);
   }
   int64_t optimizer_steps() const override { return job_->optimizer_steps; }
   absl::Status SetOptimizerSteps(int64_t steps) override;
@@ -97,7 +97,8 @@ absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
   adamw.epsilon = static_cast<float>(spec.inner.epsilon);
   adamw.weight_decay = static_cast<float>(spec.inner.weight_decay);
   adamw.clip_norm = static_cast<float>(spec.inner.clip_norm);
-  ATOLL_ASSIGN_OR_RETURN(job->optimizer, AdamWOptimizer::Create(*job->runner, adamw));
+  ATOLL_ASSIGN_OR_RETURN(job->optimizer, AdamWOptimizer::Create(*backend_, job->runner->stream(),
+                                                                job->runner->layers(), adamw));
   JobFacts facts;
   facts.model = ToSpec(job->model->config());
   for (const auto& layer : job->model->layers()) {
@@ -141,8 +142,9 @@ absl::StatusOr<MeanLoss> ModelTrainer::Step(const std::vector<PositionRange>& ra
     rest = rest.subspan(here.size());
   }
   ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Train(job_->tokens, rows));
-  job_->optimizer->Step(++job_->optimizer_steps, static_cast<float>(learning_rate));
-  ATOLL_RETURN_IF_ERROR(backend_->Synchronize(job_->runner->stream()));
+  const int64_t step = job_->optimizer_steps + 1;
+  ATOLL_RETURN_IF_ERROR(job_->optimizer->Step(step, static_cast<float>(learning_rate)).status());
+  job_->optimizer_steps = step;
   return MeanLoss{loss.mean(), loss.tokens};
 }
 
@@ -165,8 +167,8 @@ absl::Status ModelTrainer::SetOptimizerSteps(int64_t steps) {
   job_->optimizer_steps = steps;
   if (steps > 0) return absl::OkStatus();
   for (int l = 0; l < job_->layers(); ++l) {
-    backend_->Zero(job_->runner->stream(), job_->optimizer->first_moment(l));
-    backend_->Zero(job_->runner->stream(), job_->optimizer->second_moment(l));
+    backend_->Zero(job_->runner->stream(), job_->runner->layer(l).first_moment());
+    backend_->Zero(job_->runner->stream(), job_->runner->layer(l).second_moment());
   }
   return backend_->Synchronize(job_->runner->stream());
 }

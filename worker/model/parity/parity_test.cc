@@ -68,7 +68,8 @@ class Fixture {
       layers.push_back(HostView(runner_->params(static_cast<int>(i))));
     }
     Must(ReadWeights(folder_, layouts, layers));
-    for (size_t i = 0; i < layers.size(); ++i) runner_->ParamsWritten(static_cast<int>(i));
+    for (size_t i = 0; i < layers.size(); ++i)
+      runner_->layer(static_cast<int>(i)).ParamsWritten(runner_->stream());
     for (const float token : Expected("tokens")) tokens_.push_back(static_cast<int32_t>(token));
   }
 
@@ -144,7 +145,8 @@ TEST_CASE("every gradient tensor is PyTorch's, however the batch is cut") {
 TEST_CASE("twenty AdamW steps with clipping have PyTorch's losses") {
   ON_EVERY_MODEL_AND_BACKEND();
   const std::vector<float> losses = fixture.Expected("losses");
-  auto optimizer = Must(AdamWOptimizer::Create(fixture.runner(), {}));
+  auto optimizer = Must(AdamWOptimizer::Create(
+      fixture.runner().backend(), fixture.runner().stream(), fixture.runner().layers(), {}));
   REQUIRE(losses.size() == 20);
   for (size_t step = 0; step < losses.size(); ++step) {
     CAPTURE(step);
@@ -153,7 +155,7 @@ TEST_CASE("twenty AdamW steps with clipping have PyTorch's losses") {
     const double trained = Must(fixture.runner().Train(batch, kRows)).mean();
     REQUIRE(std::abs(trained / losses[step] - 1) < kTolerance);
     REQUIRE(std::abs(evaluated / losses[step] - 1) < kTolerance);
-    optimizer->Step(static_cast<int64_t>(step) + 1, 1e-2f);
+    Must(optimizer->Step(static_cast<int64_t>(step) + 1, 1e-2f));
   }
 }
 
@@ -185,23 +187,24 @@ TEST_CASE("in bf16, training follows PyTorch's losses, and small steps are not l
   Fixture fixture(name, "reference", 3, DType::kBfloat16);
   ModelRunner& runner = fixture.runner();
   const std::vector<float> losses = fixture.Expected("losses");
-  auto optimizer = Must(AdamWOptimizer::Create(runner, {}));
+  auto optimizer =
+      Must(AdamWOptimizer::Create(runner.backend(), runner.stream(), runner.layers(), {}));
   for (size_t step = 0; step < losses.size(); ++step) {
     CAPTURE(step);
     const double loss = Must(runner.Train(fixture.Batch(static_cast<int64_t>(step)), kRows)).mean();
     // Rounding grows with every step at this learning rate.
     REQUIRE(std::abs(loss / losses[step] - 1) < (step < 6 ? 0.01 : 0.1));
-    optimizer->Step(static_cast<int64_t>(step) + 1, 1e-2f);
+    Must(optimizer->Step(static_cast<int64_t>(step) + 1, 1e-2f));
   }
   // The layers read the rounded parameters; steps far below bf16's last bit still move the others.
   const auto params = HostView(runner.params(1));
   const std::vector<float> before(params.begin(), params.end());
   Must(runner.Train(fixture.Batch(0), kRows));
-  optimizer->Step(21, 1e-6f);
+  Must(optimizer->Step(21, 1e-6f));
   int moved = 0;
   for (size_t k = 0; k < before.size(); ++k) {
     moved += params[k] != before[k];
-    REQUIRE(runner.params_copy(1).as<Bfloat16>()[k] == RoundToBfloat16(params[k]));
+    REQUIRE(runner.layer(1).params_copy().as<Bfloat16>()[k] == RoundToBfloat16(params[k]));
   }
   REQUIRE(moved > static_cast<int>(before.size() / 2));
 }

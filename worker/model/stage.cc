@@ -1,0 +1,346 @@
+#include "worker/model/stage.h"
+
+#include <algorithm>
+
+#include "worker/model/exec.h"
+
+namespace atl {
+
+PieceRows RowsOfPiece(int64_t rows, int pieces, int piece) {
+  const int64_t first = rows * piece / pieces;
+  return {first, rows * (piece + 1) / pieces - first};
+}
+
+Stage::Stage(Backend& backend, const Model& model, std::vector<LayerState*> states,
+             LayerState* table, const StageOptions& options)
+    : backend_(backend),
+      model_(model),
+      states_(std::move(states)),
+      table_(table),
+      options_(options),
+      recomputed_(options.layers),
+      forward_(options.forward_slots),
+      backward_(options.backward == StageOptions::Backward::kSplit   ? options.backward_slots
+                : options.backward == StageOptions::Backward::kFused ? 1
+                                                                     : 0) {
+  const int model_layers = static_cast<int>(model.layers().size());
+  for (const int l : options.recomputed_layers) {
+    if (l == 0 || l + 1 == model_layers) continue;
+    recomputed_[l - options.first_layer] = true;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Backend& backend, const Model& model,
+                                                     std::vector<LayerState*> states,
+                                                     LayerState* table,
+                                                     const StageOptions& options) {
+  ATOLL_CHECK(options.layers > 0 && states.size() == static_cast<size_t>(options.layers));
+  ATOLL_CHECK(options.shape.rows > 0 && options.max_pieces > 0 && options.forward_slots > 0);
+  std::unique_ptr<Stage> stage(new Stage(backend, model, std::move(states), table, options));
+  ATOLL_CHECK((table != nullptr) == (stage->has_head() && model.config().tied_head));
+  Carver sizes(nullptr);
+  stage->Carve(sizes);
+  ATOLL_ASSIGN_OR_RETURN(stage->memory_, backend.Allocate(sizes.bytes()));
+  Carver carver(stage->memory_.data());
+  stage->Carve(carver);
+  for (int i = 0; i < options.layers; ++i) {
+    stage->workspace_bytes_ =
+        std::max(stage->workspace_bytes_, stage->Bytes(i, options.shape).workspace);
+  }
+  if (stage->has_head()) {
+    const int64_t n = options.shape.tokens();
+    const Tensor logits(nullptr, model.compute(), n,
+                        stage->layer(options.layers - 1).output_cols());
+    const CrossEntropy loss{.logits = logits,
+                            .targets = Tensor(nullptr, DType::kInt32, 1, n),
+                            .dlogits = logits,
+                            .totals = Tensor(nullptr, DType::kFloat32, 1, 2)};
+    stage->workspace_bytes_ =
+        std::max(stage->workspace_bytes_, model.LossWorkspaceBytes(backend, loss));
+  }
+  return stage;
+}
+
+bool Stage::has_head() const {
+  return options_.first_layer + options_.layers == static_cast<int>(model_.layers().size());
+}
+
+LayerBytes Stage::Bytes(int index, const BatchShape& shape) const {
+  const auto [it, is_new] = bytes_.try_emplace({index, {shape.rows, shape.seq_len}}, LayerBytes());
+  if (is_new) it->second = layer(index).Bytes(backend_, shape);
+  return it->second;
+}
+
+// Enough for every number of pieces.
+int64_t Stage::StashBytes(int index, StashKind kind) const {
+  int64_t most = 0;
+  const BatchShape& shape = options_.shape;
+  for (int64_t p = 1; p <= options_.max_pieces && p <= shape.rows; p *= 2) {
+    const LayerBytes bytes = Bytes(index, {(shape.rows + p - 1) / p, shape.seq_len});
+    most = std::max(most,
+                    p * (kind == StashKind::kForward ? bytes.forward_stash : bytes.backward_stash));
+  }
+  return most;
+}
+
+void Stage::Carve(Carver& carver) {
+  for (ForwardSlot& slot : forward_) CarveForward(carver, slot);
+  for (BackwardSlot& slot : backward_) CarveBackward(carver, slot);
+  int64_t scratch = 0;
+  for (int i = 0; i < options_.layers; ++i) {
+    if (Recomputed(i)) scratch = std::max(scratch, StashBytes(i, StashKind::kForward));
+  }
+  if (scratch == 0) return;
+  scratch_stash_ = carver.Bytes(scratch);
+  scratch_output_ = carver.Take(model_.compute(), options_.shape.tokens(), model_.config().d_model);
+}
+
+void Stage::CarveForward(Carver& carver, ForwardSlot& slot) {
+  const int64_t n = options_.shape.tokens();
+  const bool trains = options_.backward != StageOptions::Backward::kNone;
+  slot.input = has_embedding() ? carver.Take(DType::kInt32, 1, n)
+                               : carver.Take(model_.compute(), n, model_.config().d_model);
+  slot.outputs.assign(options_.layers, Tensor());
+  slot.stashes.assign(options_.layers, nullptr);
+  int64_t shared = 0;
+  for (int i = 0; i < options_.layers; ++i) {
+    const bool last = i + 1 == options_.layers;
+    if (!last && !trains && i >= 2) {
+      slot.outputs[i] = slot.outputs[i % 2];
+    } else if (!last || has_head()) {
+      slot.outputs[i] = carver.Take(model_.compute(), n, layer(i).output_cols());
+    }
+    if (trains && !Recomputed(i)) {
+      slot.stashes[i] = carver.Bytes(StashBytes(i, StashKind::kForward));
+    }
+    shared = std::max(shared, StashBytes(i, StashKind::kForward));
+  }
+  if (!trains) std::fill(slot.stashes.begin(), slot.stashes.end(), carver.Bytes(shared));
+}
+
+void Stage::CarveBackward(Carver& carver, BackwardSlot& slot) {
+  const bool fused = options_.backward == StageOptions::Backward::kFused;
+  slot.grad_outputs.assign(options_.layers, Tensor());
+  slot.stashes.assign(options_.layers, nullptr);
+  slot.recomputed.assign(options_.layers, nullptr);
+  int64_t backward = 0, recomputed = 0;
+  for (int i = options_.layers - 1; i >= 0; --i) {
+    if (i + 1 == options_.layers && has_head()) {
+      // its logits
+    } else if (fused && i + 3 <= options_.layers - 1) {
+      slot.grad_outputs[i] = slot.grad_outputs[i + 2];
+    } else {
+      slot.grad_outputs[i] =
+          carver.Take(model_.compute(), options_.shape.tokens(), model_.config().d_model);
+    }
+    const int64_t b = StashBytes(i, StashKind::kBackward);
+    const int64_t r = Recomputed(i) ? StashBytes(i, StashKind::kForward) : 0;
+    backward = std::max(backward, b);
+    recomputed = std::max(recomputed, r);
+    if (fused) continue;
+    slot.stashes[i] = carver.Bytes(b);
+    slot.recomputed[i] = carver.Bytes(r);
+  }
+  if (!fused) return;
+  std::fill(slot.stashes.begin(), slot.stashes.end(), carver.Bytes(backward));
+  std::fill(slot.recomputed.begin(), slot.recomputed.end(), carver.Bytes(recomputed));
+}
+
+int Stage::Start(const BatchShape& shape, int pieces) {
+  ATOLL_CHECK(shape.rows > 0 && shape.rows <= options_.shape.rows && shape.seq_len > 0 &&
+                  shape.seq_len <= options_.shape.seq_len && pieces <= shape.rows &&
+                  pieces <= options_.max_pieces,
+              shape.rows, " sequences of ", shape.seq_len, " tokens in ", pieces, " pieces");
+  for (size_t s = 0; s < forward_.size(); ++s) {
+    ForwardSlot& slot = forward_[s];
+    if (slot.busy) continue;
+    slot.busy = true;
+    slot.shape = shape;
+    slot.pieces = pieces;
+    slot.backward = -1;
+    return static_cast<int>(s);
+  }
+  ATOLL_CHECK(false, "more than ", forward_.size(), " micro-batches in flight");
+  __builtin_unreachable();
+}
+
+void Stage::StartBackward(int s) {
+  for (size_t b = 0; b < backward_.size(); ++b) {
+    if (backward_[b].busy) continue;
+    backward_[b].busy = true;
+    forward_[s].backward = static_cast<int>(b);
+    return;
+  }
+  ATOLL_CHECK(false, "more than ", backward_.size(), " micro-batches between B and W");
+}
+
+void Stage::Finish(int s) {
+  ForwardSlot& slot = forward_[s];
+  ATOLL_CHECK(slot.busy);
+  if (slot.backward >= 0) backward_[slot.backward].busy = false;
+  slot.busy = false;
+}
+
+void Stage::FinishAll() {
+  for (ForwardSlot& slot : forward_) slot.busy = false;
+  for (BackwardSlot& slot : backward_) slot.busy = false;
+}
+
+BatchShape Stage::PieceShape(const ForwardSlot& slot, int piece) const {
+  return {RowsOfPiece(slot.shape.rows, slot.pieces, piece).rows, slot.shape.seq_len};
+}
+
+Tensor Stage::Part(const ForwardSlot& slot, int piece, const Tensor& whole) const {
+  if (!whole.present()) return whole;
+  const PieceRows rows = RowsOfPiece(slot.shape.rows, slot.pieces, piece);
+  const int64_t first = rows.first * slot.shape.seq_len, count = rows.rows * slot.shape.seq_len;
+  return whole.dtype == DType::kInt32 ? whole.Columns(first, count) : whole.Rows(first, count);
+}
+
+void* Stage::Part(const ForwardSlot& slot, int piece, int index, void* stash,
+                  StashKind kind) const {
+  if (piece == 0) return stash;
+  const LayerBytes bytes =
+      Bytes(index, {(slot.shape.rows + slot.pieces - 1) / slot.pieces, slot.shape.seq_len});
+  const int64_t each = kind == StashKind::kForward ? bytes.forward_stash : bytes.backward_stash;
+  return static_cast<char*>(stash) + piece * each;
+}
+
+Tensor Stage::input(int s) const {
+  const ForwardSlot& slot = forward_[s];
+  const int64_t n = slot.shape.tokens();
+  return has_embedding() ? slot.input.Columns(0, n) : slot.input.Rows(0, n);
+}
+
+Tensor Stage::logits(int s) const {
+  return forward_[s].outputs.back().Rows(0, forward_[s].shape.tokens());
+}
+
+Tensor Stage::grad_output(int s) const {
+  if (has_head()) return logits(s);
+  const ForwardSlot& slot = forward_[s];
+  return backward_[slot.backward].grad_outputs.back().Rows(0, slot.shape.tokens());
+}
+
+Tensor Stage::LayerInput(const ForwardSlot& slot, int piece, int index) const {
+  return Part(slot, piece, index == 0 ? slot.input : slot.outputs[index - 1]);
+}
+
+Tensor Stage::GradOutput(const ForwardSlot& slot, int piece, int index) const {
+  const Tensor& own = backward_[slot.backward].grad_outputs[index];
+  return Part(slot, piece, own.present() ? own : slot.outputs[index]);
+}
+
+Stash Stage::StashOf(const ForwardSlot& slot, int piece, int index) const {
+  const BackwardSlot& backward = backward_[slot.backward];
+  void* forward = Recomputed(index) ? backward.recomputed[index] : slot.stashes[index];
+  return {Part(slot, piece, index, forward, StashKind::kForward),
+          Part(slot, piece, index, backward.stashes[index], StashKind::kBackward)};
+}
+
+LayerMemory Stage::Memory(int index) const {
+  LayerMemory memory = states_[index]->memory();
+  if (table_ != nullptr && index + 1 == options_.layers) {
+    const LayerMemory table = table_->memory();
+    memory.tied_params = table.params;
+    memory.tied_grads = table.grads;
+  }
+  return memory;
+}
+
+LayerCall Stage::Call(const StageCall& call, const BatchShape& shape) const {
+  return {call.backend, call.stream, call.workspace, shape, call.constants, call.communicator};
+}
+
+absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot, int piece,
+                                 int index, const Tensor& output, void* stash) {
+  return layer(index).Forward(Call(call, PieceShape(slot, piece)), Memory(index),
+                              LayerInput(slot, piece, index), Part(slot, piece, output),
+                              {Part(slot, piece, index, stash, StashKind::kForward), nullptr});
+}
+
+absl::Status Stage::Forward(const StageCall& call, int s, int piece, const Tensor& output) {
+  const ForwardSlot& slot = forward_[s];
+  for (int i = 0; i < options_.layers; ++i) {
+    const Tensor& own = slot.outputs[i];
+    ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, piece, i, own.present() ? own : output,
+                                       Recomputed(i) ? scratch_stash_ : slot.stashes[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Stage::ForwardLast(const StageCall& call, int s) {
+  ATOLL_CHECK(has_head() && forward_[s].pieces == 1);
+  const ForwardSlot& slot = forward_[s];
+  const int head = options_.layers - 1;
+  for (int i = 0; i < head; ++i) {
+    ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, 0, i, slot.outputs[i],
+                                       Recomputed(i) ? scratch_stash_ : slot.stashes[i]));
+  }
+  // The head works row by row.
+  const Tensor input = LayerInput(slot, 0, head);
+  for (int64_t r = 0; r < slot.shape.rows; ++r) {
+    const int64_t last = (r + 1) * slot.shape.seq_len - 1;
+    ATOLL_RETURN_IF_ERROR(layer(head).Forward(Call(call, {1, 1}), Memory(head), input.Rows(last, 1),
+                                              slot.outputs[head].Rows(r, 1),
+                                              {slot.stashes[head], nullptr}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Stage::Loss(const StageCall& call, int s, int piece, const Tensor& targets,
+                         const Tensor& totals, float grad_scale, bool train) {
+  const ForwardSlot& slot = forward_[s];
+  const Tensor logits = Part(slot, piece, slot.outputs.back());
+  const CrossEntropy loss{.logits = logits,
+                          .targets = Part(slot, piece, targets),
+                          .dlogits = train ? logits : Tensor(),
+                          .totals = totals,
+                          .grad_scale = grad_scale};
+  return model_.Loss(Call(call, PieceShape(slot, piece)), loss);
+}
+
+absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int piece,
+                                       int index, const Tensor& grad_input) {
+  const BackwardSlot& backward = backward_[slot.backward];
+  if (Recomputed(index)) {
+    ATOLL_RETURN_IF_ERROR(
+        ForwardLayer(call, slot, piece, index, scratch_output_, backward.recomputed[index]));
+  }
+  const Tensor& own = index == 0 ? grad_input : backward.grad_outputs[index - 1];
+  return layer(index).BackwardInput(Call(call, PieceShape(slot, piece)), Memory(index),
+                                    LayerInput(slot, piece, index), GradOutput(slot, piece, index),
+                                    Part(slot, piece, own), StashOf(slot, piece, index));
+}
+
+void Stage::LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, int piece,
+                                int index) {
+  layer(index).BackwardWeight(Call(call, PieceShape(slot, piece)), Memory(index),
+                              LayerInput(slot, piece, index), GradOutput(slot, piece, index),
+                              StashOf(slot, piece, index));
+}
+
+absl::Status Stage::BackwardInput(const StageCall& call, int s, int piece,
+                                  const Tensor& grad_input) {
+  ATOLL_CHECK(options_.backward == StageOptions::Backward::kSplit);
+  for (int i = options_.layers - 1; i >= 0; --i) {
+    ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], piece, i, grad_input));
+  }
+  return absl::OkStatus();
+}
+
+void Stage::BackwardWeight(const StageCall& call, int s, int index) {
+  const ForwardSlot& slot = forward_[s];
+  for (int p = 0; p < slot.pieces; ++p) LayerBackwardWeight(call, slot, p, index);
+}
+
+absl::Status Stage::Backward(const StageCall& call, int s, int piece, const Tensor& grad_input) {
+  ATOLL_CHECK(options_.backward == StageOptions::Backward::kFused);
+  for (int i = options_.layers - 1; i >= 0; --i) {
+    ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], piece, i, grad_input));
+    LayerBackwardWeight(call, forward_[s], piece, i);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl

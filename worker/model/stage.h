@@ -1,0 +1,180 @@
+// Consecutive layers of a model on one device, with the memory to have several micro-batches in
+// flight: what a pipeline's schedule moves around, and, with all layers and one micro-batch, a
+// whole model's training.
+//
+//   const int slot = stage.Start(shape);        // takes memory for one micro-batch
+//   ... fill stage.input(slot)
+//   stage.Forward(call, slot, 0, output);       // F, and stage.Loss(...) where the head is
+//   stage.StartBackward(slot);                  // takes memory for its gradients
+//   ... fill stage.grad_output(slot)
+//   stage.BackwardInput(call, slot, 0, grad_input);              // B
+//   for (i = layers - 1 ... 0) stage.BackwardWeight(call, slot, i);  // W
+//   stage.Finish(slot);                         // gives all of it back
+//
+// A micro-batch may run as 1, 2, 4, ... pieces of about as many sequences each: every piece has its
+// own F and B, in order, and W goes over all of them. Pieces change gradients by rounding only.
+//
+// A recomputed layer keeps only its input from F to B, and runs F again before B. (An embedding
+// keeps nothing else anyway, and a head always keeps its few activations.)
+//
+// All memory is taken by Create. Used by one thread at a time; operations are enqueued.
+
+#ifndef ATOLL_WORKER_MODEL_STAGE_H_
+#define ATOLL_WORKER_MODEL_STAGE_H_
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "worker/model/layer_state.h"
+#include "worker/model/model.h"
+
+namespace atl {
+
+struct StageOptions {
+  enum class Backward : uint8_t {
+    kNone,   // F only: two boundary activations and one stash serve all layers in turn
+    kFused,  // Backward() does B and W layer by layer: the gradients' memory, likewise
+    kSplit,  // B and W apart
+  };
+
+  int first_layer = 0;
+  int layers = 0;
+  BatchShape shape;  // of the largest micro-batch
+  Backward backward = Backward::kSplit;
+  int forward_slots = 1;   // micro-batches between Start and Finish
+  int backward_slots = 1;  // of these, between StartBackward and Finish; kSplit only
+  int max_pieces = 1;
+  std::vector<int> recomputed_layers;  // of the model
+};
+
+// What all calls on one stream share.
+struct StageCall {
+  Backend& backend;
+  Stream& stream;
+  Workspace workspace;  // at least Stage::workspace_bytes
+  Tensor constants;     // from Model::InitConstants
+  Communicator* communicator = nullptr;
+};
+
+// Sequences [first, first + rows) of a micro-batch. Cuts of fewer pieces are cuts of more, too.
+struct PieceRows {
+  int64_t first = 0;
+  int64_t rows = 0;
+};
+PieceRows RowsOfPiece(int64_t rows, int pieces, int piece);
+
+class Stage {
+ public:
+  // `states`: of the layers, in order. `table`: whose parameters begin with the table that a tied
+  // head here reads, and whose gradient takes the head's share of it; else null. All outlive the
+  // stage, as do backend and model.
+  static absl::StatusOr<std::unique_ptr<Stage>> Create(Backend& backend, const Model& model,
+                                                       std::vector<LayerState*> states,
+                                                       LayerState* table,
+                                                       const StageOptions& options);
+
+  int layers() const { return options_.layers; }
+  bool has_embedding() const { return options_.first_layer == 0; }
+  bool has_head() const;
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t activation_bytes() const { return memory_.bytes(); }
+
+  // REQUIRES: a free slot, and as many rows as pieces.
+  int Start(const BatchShape& shape, int pieces = 1);
+  int pieces(int slot) const { return forward_[slot].pieces; }
+  BatchShape shape(int slot) const { return forward_[slot].shape; }
+  // int32 tokens [1, N] where the embedding is, else the boundary activation [N, d_model].
+  Tensor input(int slot) const;
+  // `output` [N, d_model] is of the whole micro-batch; absent where the head is.
+  absl::Status Forward(const StageCall& call, int slot, int piece, const Tensor& output);
+  // Instead, for logits of the last position of every sequence alone: [rows, vocab of the part].
+  // REQUIRES: one piece, and no Loss or B to follow.
+  absl::Status ForwardLast(const StageCall& call, int slot);
+
+  // Where the head is: [N, vocab of the part].
+  Tensor logits(int slot) const;
+  // Adds the piece's loss to `totals`; with `train` the logits become its gradient. `targets` are
+  // of the whole micro-batch, int32 [1, N].
+  absl::Status Loss(const StageCall& call, int slot, int piece, const Tensor& targets,
+                    const Tensor& totals, float grad_scale, bool train);
+
+  // REQUIRES: a free slot. F and Loss of all pieces are done.
+  void StartBackward(int slot);
+  // [N, d_model] of the whole micro-batch; where the head is, Loss has made it.
+  Tensor grad_output(int slot) const;
+  // `grad_input` [N, d_model] is of the whole micro-batch; absent where the embedding is.
+  absl::Status BackwardInput(const StageCall& call, int slot, int piece, const Tensor& grad_input);
+  // Of the stage's layer `index`, all pieces. Once per layer, after B of all pieces.
+  void BackwardWeight(const StageCall& call, int slot, int index);
+  // B and W of one piece, layer by layer: kFused.
+  absl::Status Backward(const StageCall& call, int slot, int piece, const Tensor& grad_input);
+
+  void Finish(int slot);
+  void FinishAll();  // whatever was in flight is given up
+
+ private:
+  // A micro-batch in flight. Tensors are of the largest micro-batch.
+  struct ForwardSlot {
+    Tensor input;
+    std::vector<Tensor> outputs;  // by layer; absent where the caller's tensor takes it
+    std::vector<void*> stashes;   // by layer; from F to W, but those of recomputed layers
+    BatchShape shape;
+    int pieces = 1;
+    int backward = -1;  // slot of its gradients
+    bool busy = false;
+  };
+  struct BackwardSlot {
+    std::vector<Tensor> grad_outputs;  // by layer; absent for a head: its logits
+    std::vector<void*> stashes;        // by layer
+    std::vector<void*> recomputed;     // by layer: forward stashes
+    bool busy = false;
+  };
+  enum class StashKind : uint8_t { kForward, kBackward };
+
+  Stage(Backend& backend, const Model& model, std::vector<LayerState*> states, LayerState* table,
+        const StageOptions& options);
+
+  const Layer& layer(int index) const { return *model_.layers()[options_.first_layer + index]; }
+  bool Recomputed(int index) const { return recomputed_[index]; }
+  LayerMemory Memory(int index) const;
+  LayerBytes Bytes(int index, const BatchShape& shape) const;
+  int64_t StashBytes(int index, StashKind kind) const;
+  void Carve(class Carver& carver);
+  void CarveForward(class Carver& carver, ForwardSlot& slot);
+  void CarveBackward(class Carver& carver, BackwardSlot& slot);
+
+  // The part of a whole micro-batch's tensor, or stash, that belongs to a piece.
+  BatchShape PieceShape(const ForwardSlot& slot, int piece) const;
+  Tensor Part(const ForwardSlot& slot, int piece, const Tensor& whole) const;
+  void* Part(const ForwardSlot& slot, int piece, int index, void* stash, StashKind kind) const;
+  Tensor LayerInput(const ForwardSlot& slot, int piece, int index) const;
+  Tensor GradOutput(const ForwardSlot& slot, int piece, int index) const;
+  Stash StashOf(const ForwardSlot& slot, int piece, int index) const;
+  LayerCall Call(const StageCall& call, const BatchShape& shape) const;
+  absl::Status ForwardLayer(const StageCall& call, const ForwardSlot& slot, int piece, int index,
+                            const Tensor& output, void* stash);
+  absl::Status LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int piece,
+                                  int index, const Tensor& grad_input);
+  void LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, int piece, int index);
+
+  Backend& backend_;
+  const Model& model_;
+  const std::vector<LayerState*> states_;
+  LayerState* const table_;
+  const StageOptions options_;
+  std::vector<bool> recomputed_;
+  mutable std::map<std::pair<int, std::pair<int64_t, int64_t>>, LayerBytes> bytes_;
+  int64_t workspace_bytes_ = 0;
+  Buffer memory_;
+  std::vector<ForwardSlot> forward_;
+  std::vector<BackwardSlot> backward_;
+  void* scratch_stash_ = nullptr;  // F of recomputed layers
+  Tensor scratch_output_;          // of F run again
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_MODEL_STAGE_H_
