@@ -59,6 +59,13 @@ inline void PrintFigureAtLeast(const std::string& name, double value, const std:
               value >= goal ? "ok" : "short");
 }
 
+// The same for a goal of "at most".
+inline void PrintFigureAtMost(const std::string& name, double value, const std::string& unit,
+                              double goal) {
+  std::printf("FIGURE %s %.4g %s goal <=%g %s\n", name.c_str(), value, unit.c_str(), goal,
+              value <= goal ? "ok" : "short");
+}
+
 }  // namespace atl::bench
 
 #endif  // ATOLL_BENCH_MEASURE_H_

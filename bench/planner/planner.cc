@@ -16,12 +16,6 @@
 namespace atl::bench {
 namespace {
 
-void PrintFigureAtMost(const std::string& name, double value, const std::string& unit,
-                       double goal) {
-  std::printf("FIGURE %s %.4g %s goal <=%g %s\n", name.c_str(), value, unit.c_str(), goal,
-              value <= goal ? "ok" : "short");
-}
-
 void SimulatorSpeed() {
   const sim::Problem problem = sim::MakeUniform({.stages = 32,
                                                  .micro_batches = 256,
@@ -38,44 +32,6 @@ void SimulatorSpeed() {
               static_cast<long long>(events), 1e3 * seconds);
   PrintFigureAtLeast("simulator_events", static_cast<double>(events) / seconds / 1e6, "million/s",
                      5);
-}
-
-void Jeeves() {
-  std::printf("\nGPT-3 175B, 64 replicas x 8 stages across two data centres (times in ms)\n");
-  std::printf("%8s %7s %6s | %8s %8s %8s %8s %8s %8s | %s\n", "latency", "Tbit/s", "slots", "intra",
-              "1F1B", "JEEVES", "+1 slot", "ours", "bound", "ours/JEEVES, our layers");
-  double worst = 0;
-  double best = 1;
-  std::vector<JeevesCase> cases;
-  for (const double latency : {1.0, 20.0}) {
-    for (const double bandwidth : {0.5, 1.0, 2.0}) cases.push_back({latency, bandwidth, 8});
-    for (const int slots : {6, 9, 10, 12}) cases.push_back({latency, 1, slots});
-  }
-  for (const JeevesCase& c : cases) {
-    const JeevesTimes t = PlayJeeves(c);
-    std::printf("%8.0f %7.1f %6d | %8.1f %8.1f %8.1f %8.1f %8.1f %8.1f | %.3f ", c.latency_ms,
-                c.tbit_per_s, c.slots, t.intra_ms, t.dapple_ms, t.jeeves_ms, t.overrun_ms,
-                t.ours_ms, t.bound_ms, t.ours_ms / t.jeeves_ms);
-    for (const int layers : t.layers) std::printf(" %d", layers);
-    std::printf("\n");
-    worst = std::max(worst, t.ours_ms / t.jeeves_ms);
-    best = std::min(best, t.ours_ms / t.jeeves_ms);
-    const bool near = c.latency_ms == 1;
-    if (c.slots == 8 && c.tbit_per_s == 1) {
-      std::printf(
-          "  published: 1F1B/intra %.3f, JEEVES/1F1B %.3f; here %.3f and %.3f (%.3f with one slot "
-          "more)\n",
-          near ? 1.238 : 1.754, near ? 0.824 : 0.633, t.dapple_ms / t.intra_ms,
-          t.jeeves_ms / t.dapple_ms, t.overrun_ms / t.dapple_ms);
-    }
-    // The paper's counter lets a stage hold one micro-batch more than 1F1B's 8.
-    if (c.slots == 9) {
-      PrintFigureAtMost(near ? "ours_over_intra_1ms" : "ours_over_intra_20ms",
-                        t.ours_ms / t.intra_ms, "ratio", near ? 1.02 : 1.11);
-    }
-  }
-  PrintFigureAtMost("ours_over_jeeves_worst", worst, "ratio", 1);
-  PrintFigureAtMost("ours_over_jeeves_best", best, "ratio", 0.95);
 }
 
 // Processor time: planning runs on one thread, and others use this machine too.
@@ -174,5 +130,5 @@ int main() {
   atl::bench::PlanningTime();
   atl::bench::Loss();
   atl::bench::Published();
-  atl::bench::Jeeves();
+  atl::bench::PrintJeeves();
 }

@@ -1,6 +1,8 @@
 #include "coordinator/simulator/bounds.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -91,82 +93,150 @@ std::vector<Load> LoadsOf(const Problem& problem, const std::vector<Path>& paths
   return loads;
 }
 
-void RaiseByLinks(const Problem& problem, const std::vector<Path>& paths, Bound& bound) {
-  // Serialisation per link, and per exclusive or fair trunk, with the shortest way in and out.
-  struct Traffic {
-    double bytes = 0;
-    Nanos reach_ns = kForever;
-    Nanos leave_ns = kForever;
-  };
-  std::vector<Traffic> links(problem.network.links.size());
-  std::vector<Traffic> trunks(problem.network.trunks.size());
-  const auto add = [&](int link, double bytes, Nanos reach, Nanos leave) {
+// What passes something that carries one message at a time, or several at no more than its rate.
+struct Traffic {
+  double serial_ns = 0;        // of all messages
+  Nanos reach_ns = kForever;   // before the first can start
+  Nanos leave_ns = kForever;   // after the last one
+  double first_serial_ns = 0;  // of one activation per pipeline
+  Nanos first_reach_ns = kForever;
+  Nanos first_rest_ns = kForever;  // what a pipeline still needs after its first activation
+};
+
+// After its first activation has left chunk i, a pipeline still needs all F and B of some later
+// chunk, the way to it and the way out.
+Nanos RestAfterFirst(const Problem& problem, const Pipeline& pipeline, const Path& path, int i) {
+  Nanos rest_ns = 0;
+  const Nanos m = pipeline.micro_batches;
+  for (int s = i + 1; s < pipeline.chunk_count; ++s) {
+    const Chunk& chunk = problem.chunks[pipeline.first_chunk + s];
+    const Nanos through = m * (chunk.forward_ns + chunk.backward_ns);
+    rest_ns =
+        std::max(rest_ns, path.reach[s] - path.reach[i + 1] +
+                              std::max(through + path.tail[s], through + m * chunk.weight_ns));
+  }
+  return LatencyNs(problem, problem.chunks[pipeline.first_chunk + i].forward_link) + rest_ns;
+}
+
+class TrafficCount {
+ public:
+  explicit TrafficCount(const Problem& problem)
+      : problem_(problem),
+        links_(problem.network.links.size()),
+        lanes_(problem.network.lanes.size()),
+        trunks_(problem.network.trunks.size()) {}
+
+  void Add(int link, int64_t bytes, Nanos m, Nanos reach_ns, Nanos leave_ns,
+           std::optional<Nanos> rest_ns) {
     if (link == kNoLink) return;
-    const auto one = [&](Traffic& traffic) {
-      traffic.bytes += bytes;
-      traffic.reach_ns = std::min(traffic.reach_ns, reach);
-      traffic.leave_ns = std::min(traffic.leave_ns, leave);
+    const Link& l = problem_.network.links[link];
+    double rate = 0;
+    for (const Edge& edge : l.edges) rate += edge.bytes_per_s;
+    const auto one = [&](Traffic& traffic, double bytes_per_s) {
+      const double serial_ns = static_cast<double>(bytes) / bytes_per_s * 1e9;
+      traffic.serial_ns += serial_ns * static_cast<double>(m);
+      traffic.reach_ns = std::min(traffic.reach_ns, reach_ns);
+      traffic.leave_ns = std::min(traffic.leave_ns, leave_ns);
+      if (!rest_ns.has_value()) return;
+      traffic.first_serial_ns += serial_ns;
+      traffic.first_reach_ns = std::min(traffic.first_reach_ns, reach_ns);
+      traffic.first_rest_ns = std::min(traffic.first_rest_ns, *rest_ns);
     };
-    one(links[link]);
-    const Link& l = problem.network.links[link];
+    one(links_[link], rate);
+    if (l.lane >= 0) one(lanes_[l.lane], rate);
     if (l.edges.size() > 1) return;  // a split transfer may avoid the trunk
-    for (const int t : l.edges[0].trunks) one(trunks[t]);
-  };
+    for (const int t : l.edges[0].trunks) one(trunks_[t], FastestOf(problem_.network.trunks[t]));
+  }
+
+  void RaiseAll(Bound& bound) const {
+    for (size_t l = 0; l < links_.size(); ++l) RaiseOne(bound, links_[l], "link", l);
+    for (size_t l = 0; l < lanes_.size(); ++l) RaiseOne(bound, lanes_[l], "lane", l);
+    for (size_t t = 0; t < trunks_.size(); ++t) RaiseOne(bound, trunks_[t], "trunk", t);
+  }
+
+ private:
+  static double FastestOf(const Trunk& trunk) {
+    double rate = trunk.bytes_per_s;
+    for (const BandwidthStep& step : trunk.trace) rate = std::max(rate, step.bytes_per_s);
+    return rate;
+  }
+
+  static void RaiseOne(Bound& bound, const Traffic& traffic, absl::string_view what, size_t index) {
+    if (traffic.serial_ns <= 0 || traffic.serial_ns > 1e18) return;
+    Raise(bound, traffic.reach_ns + static_cast<Nanos>(traffic.serial_ns) + traffic.leave_ns, what,
+          static_cast<int>(index));
+    if (traffic.first_serial_ns <= 0) return;
+    Raise(bound,
+          traffic.first_reach_ns + static_cast<Nanos>(traffic.first_serial_ns) +
+              traffic.first_rest_ns,
+          absl::StrCat("last to get its turn on ", what), static_cast<int>(index));
+  }
+
+  const Problem& problem_;
+  std::vector<Traffic> links_;
+  std::vector<Traffic> lanes_;
+  std::vector<Traffic> trunks_;
+};
+
+void RaiseByLinks(const Problem& problem, const std::vector<Path>& paths, Bound& bound) {
+  TrafficCount count(problem);
   for (size_t p = 0; p < problem.pipelines.size(); ++p) {
     const Pipeline& pipeline = problem.pipelines[p];
     const Path& path = paths[p];
+    const Nanos m = pipeline.micro_batches;
     for (int i = 0; i + 1 < pipeline.chunk_count; ++i) {
       const Chunk& chunk = problem.chunks[pipeline.first_chunk + i];
-      const double m = pipeline.micro_batches;
       // After the last byte has left: its latency, the rest of the round trip, what follows it.
-      add(chunk.forward_link, m * chunk.forward_bytes, path.reach[i] + chunk.forward_ns,
-          LatencyNs(problem, chunk.forward_link) + path.turn_round[i + 1] + path.tail[i + 1]);
-      add(chunk.backward_link, m * chunk.backward_bytes, path.reach[i + 1] + path.turn_round[i + 1],
-          LatencyNs(problem, chunk.backward_link) + chunk.backward_ns + path.tail[i]);
+      count.Add(chunk.forward_link, chunk.forward_bytes, m, path.reach[i] + chunk.forward_ns,
+                LatencyNs(problem, chunk.forward_link) + path.turn_round[i + 1] + path.tail[i + 1],
+                RestAfterFirst(problem, pipeline, path, i));
+      count.Add(
+          chunk.backward_link, chunk.backward_bytes, m, path.reach[i + 1] + path.turn_round[i + 1],
+          LatencyNs(problem, chunk.backward_link) + chunk.backward_ns + path.tail[i], std::nullopt);
     }
   }
-  const auto raise = [&](const Traffic& traffic, double bytes_per_s, absl::string_view what,
-                         size_t index) {
-    if (traffic.bytes <= 0) return;
-    const double serial_ns = traffic.bytes / bytes_per_s * 1e9;
-    if (serial_ns > 1e18) return;
-    Raise(bound, traffic.reach_ns + static_cast<Nanos>(serial_ns) + traffic.leave_ns, what,
-          static_cast<int>(index));
-  };
-  for (size_t l = 0; l < links.size(); ++l) {
-    double rate = 0;
-    for (const Edge& edge : problem.network.links[l].edges) rate += edge.bytes_per_s;
-    raise(links[l], rate, "link", l);
-  }
-  for (size_t t = 0; t < trunks.size(); ++t) {
-    double rate = problem.network.trunks[t].bytes_per_s;
-    for (const BandwidthStep& step : problem.network.trunks[t].trace) {
-      rate = std::max(rate, step.bytes_per_s);
-    }
-    raise(trunks[t], rate, "trunk", t);
-  }
+  count.RaiseAll(bound);
 }
 
-// With room for K micro-batches at a chunk, the first of each further K can start only when one of
-// the K before it has made its round and released. The device may hold other chunks too; K counts
-// this one alone, which keeps it a bound.
+// The earliest moment, from the start of the first F of chunk i, at which `count` micro-batches
+// have ended their B there: all of them have passed each later chunk and come back from it.
+Nanos Returned(const Problem& problem, const Pipeline& pipeline, const Path& path, int i,
+               int64_t count) {
+  Nanos latest = 0;
+  Nanos back_ns = 0;  // from the end of B(s) to the end of B(i)
+  for (int s = i; s < pipeline.chunk_count; ++s) {
+    const Chunk& chunk = problem.chunks[pipeline.first_chunk + s];
+    latest = std::max(latest, path.reach[s] - path.reach[i] +
+                                  count * (chunk.forward_ns + chunk.backward_ns) + back_ns);
+    back_ns += TransferNs(problem, chunk.backward_link, chunk.backward_bytes) + chunk.backward_ns;
+  }
+  return latest;
+}
+
+// See bounds.h for the proof. The device may hold other chunks too; K counts this one alone, which
+// keeps it a bound.
 void RaiseByMemory(const Problem& problem, const std::vector<Path>& paths, bool whole,
                    Bound& bound) {
   for (size_t p = 0; p < problem.pipelines.size(); ++p) {
     const Pipeline& pipeline = problem.pipelines[p];
+    const Path& path = paths[p];
     for (int i = 0; i < pipeline.chunk_count; ++i) {
       const Chunk& chunk = problem.chunks[pipeline.first_chunk + i];
       const int64_t memory = problem.devices[chunk.device].memory_bytes;
       if (chunk.activation_bytes == 0 || memory < chunk.activation_bytes) continue;
       const int64_t slots = memory / chunk.activation_bytes;
-      const Nanos rounds = (pipeline.micro_batches + slots - 1) / slots;
+      const int64_t more = (pipeline.micro_batches - 1) / slots;  // rounds after the first
+      if (more == 0) continue;
       // Before its B ends a micro-batch holds all of it; until W ends only if nothing goes at B.
-      const bool awaits_weight = chunk.weight_bytes == chunk.activation_bytes;
-      const Nanos turn = paths[p].turn_round[i] + (awaits_weight ? chunk.weight_ns : 0);
-      const Nanos reach = whole ? paths[p].reach[i] : 0;
-      const Nanos tail = whole ? paths[p].tail[i] : chunk.weight_ns;
-      Raise(bound, reach + (rounds - 1) * turn + paths[p].turn_round[i] + tail, "memory of chunk",
-            pipeline.first_chunk + i);
+      const Nanos held_ns = chunk.weight_bytes == chunk.activation_bytes ? chunk.weight_ns : 0;
+      const Nanos reach = whole ? path.reach[i] : 0;
+      const Nanos tail = whole ? path.tail[i] : chunk.weight_ns;
+      const int64_t first = pipeline.micro_batches - more * slots;
+      const Nanos first_ns = Returned(problem, pipeline, path, i, first) + held_ns;
+      Raise(bound,
+            reach + first_ns + (more - 1) * (path.turn_round[i] + held_ns) + path.turn_round[i] +
+                tail,
+            "memory of chunk", pipeline.first_chunk + i);
     }
   }
 }

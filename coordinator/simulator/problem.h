@@ -2,8 +2,8 @@
 //
 // A chunk is consecutive layers that run as one operation. A plain pipeline has one chunk per
 // device; interleaved and V-shaped placements have several. Every replica is a pipeline of its own,
-// cut as it likes. Replicas that are equal and share nothing take equally long: put one of them
-// into the problem (the planner does; see planner/layout.h).
+// cut as it likes. Of replicas that are equal and share nothing one is enough: all take equally
+// long. Where they share lanes or trunks, replicate.h finds one order for all of them.
 //
 // Micro-batch m passes chunk c as F (forward), B (gradient for the input) and W (gradient for the
 // weights). F(c, m) needs the activation of chunk c-1, B(c, m) the gradient from chunk c+1 (at the

@@ -6,6 +6,8 @@
 
 #include "common/check.h"
 #include "common/rng.h"
+#include "coordinator/simulator/bounds.h"
+#include "coordinator/simulator/replicate.h"
 #include "coordinator/simulator/schedules.h"
 
 namespace atl::sim {
@@ -43,9 +45,17 @@ std::vector<int> PeaksOf(const Problem& problem, const Schedule& schedule) {
 class Incumbent {
  public:
   Incumbent(const Problem& problem, const SearchOptions& options)
-      : problem_(problem), options_(options) {}
+      : problem_(problem),
+        options_(options),
+        bound_ns_(options.restarts == 1                       ? 0
+                  : options.objective == Objective::kMakespan ? MakespanBound(problem).time_ns
+                                                              : PeriodBound(problem).time_ns) {}
 
-  bool Spent() const { return tried_ >= options_.restarts || (options_.stop && options_.stop()); }
+  // Nothing is left to try: the best there can be is found, or the simulations are used up.
+  bool Spent() const {
+    return (any_ && ValueOf(best_.result, options_.objective) <= bound_ns_) ||
+           tried_ >= options_.restarts || (options_.stop && options_.stop());
+  }
 
   // Returns the schedule's value and the forwards it kept open at each chunk; kForever if it does
   // not fit.
@@ -72,6 +82,10 @@ class Incumbent {
   const GreedyPolicy& policy() const { return policy_; }
   const Found& best() const { return best_; }
   Found Take() { return std::move(best_); }
+  void Improve() {
+    if (!any_ || options_.improve == 0 || Spent()) return;
+    ImproveOrder(problem_, options_.objective, options_.improve, options_.seed, best_);
+  }
   bool any() const { return any_; }
 
  private:
@@ -91,7 +105,8 @@ class Incumbent {
   }
 
   const Problem& problem_;
-  const SearchOptions& options_;
+  const SearchOptions options_;
+  const Nanos bound_ns_;
   Found best_;
   GreedyPolicy policy_;
   int tried_ = 0;
@@ -175,6 +190,79 @@ GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool 
   return policy;
 }
 
+// Rules, then policies one by one, then walks from the best policy, and in turn from others, so as
+// not to stay in one valley.
+void Explore(const Problem& problem, const SearchOptions& options, Incumbent& incumbent) {
+  const bool split = AnySplit(problem);
+  if (options.restarts > 1) {
+    incumbent.TryRule(OneForwardOneBackward(problem), "1f1b");
+    if (split) {
+      incumbent.TryRule(ZeroBubbleH1(problem), "zb-h1");
+      incumbent.TryRule(ZeroBubbleH2(problem), "zb-h2");
+    }
+  }
+  const std::vector<GreedyPolicy> base = BasePolicies(problem, split);
+  for (const GreedyPolicy& policy : base) {
+    if (incumbent.Spent()) return;
+    incumbent.Try(policy);
+  }
+  Rng rng(options.seed);
+  constexpr int kWalk = 48;
+  GreedyPolicy here;
+  std::pair<Nanos, std::vector<int>> at;
+  for (int step = 0; incumbent.any() && !incumbent.Spent(); ++step) {
+    if (step % kWalk == 0) {
+      here = step % (2 * kWalk) == 0 ? incumbent.policy() : base[rng.Below(base.size())];
+      at = incumbent.Try(here);
+      continue;
+    }
+    GreedyPolicy next = Perturbed(here, at.second, split, rng);
+    auto tried = incumbent.Try(next);
+    if (tried.first > at.first) continue;
+    here = std::move(next);
+    at = std::move(tried);
+  }
+}
+
+// The links that a pipeline shares with `sharers` others at its even share of the bandwidth.
+Problem AtShare(Problem alone, int sharers) {
+  for (Link& link : alone.network.links) {
+    bool shared = link.lane >= 0;
+    for (const Edge& edge : link.edges) shared = shared || !edge.trunks.empty();
+    if (!shared) continue;
+    for (Edge& edge : link.edges) edge.bytes_per_s /= sharers;
+  }
+  return alone;
+}
+
+// One order per kind, found for one replica: plain greedy, then searched with what is shared to
+// itself, then at its share of it.
+void TryCopies(const Problem& problem, const std::vector<Kind>& kinds, const SearchOptions& options,
+               Incumbent& incumbent) {
+  struct Way {
+    int sharers = 1;
+    bool searched = true;
+  };
+  std::vector<Way> ways = {{1, false}, {1, true}};
+  if (!problem.network.lanes.empty() || !problem.network.trunks.empty()) {
+    ways.push_back({static_cast<int>(problem.pipelines.size()), true});
+  }
+  for (const Way& way : ways) {
+    SearchOptions one = options;
+    if (!way.searched) one.restarts = 1;
+    std::vector<Schedule> orders;
+    std::string how = "one replica's order for all: ";
+    for (const Kind& kind : kinds) {
+      const auto found = Search(AtShare(Alone(problem, kind.pipelines[0]), way.sharers), one);
+      if (!found.ok()) return;
+      absl::StrAppend(&how, orders.empty() ? "" : "; ", found->how);
+      orders.push_back(found->schedule);
+    }
+    incumbent.TryRule(Together(problem, kinds, orders), how);
+    if (incumbent.Spent()) return;
+  }
+}
+
 // Lowers every device's memory to `forwards` of its whole stage (all its chunks together).
 Problem WithSlots(Problem problem, int64_t forwards) {
   const std::vector<std::vector<int>> chunks = ChunksOfDevices(problem);
@@ -206,73 +294,24 @@ int StagesOf(const Problem& problem) {
 
 absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options) {
   ATOLL_RETURN_IF_ERROR(Validate(problem));
-  const bool split = AnySplit(problem);
-  Incumbent incumbent(problem, options);
+  SearchOptions joint = options;
+  const std::vector<Kind> kinds =
+      problem.pipelines.size() > 1 && options.restarts > 1 ? KindsOf(problem) : std::vector<Kind>{};
+  if (!kinds.empty()) {
+    const int pipelines = static_cast<int>(problem.pipelines.size());
+    joint.restarts = std::min(options.restarts, std::max(6, options.restarts / pipelines));
+    joint.improve = 0;
+  }
+  Incumbent incumbent(problem, joint);
   incumbent.Try({});
-  if (options.restarts > 1) {
-    incumbent.TryRule(OneForwardOneBackward(problem), "1f1b");
-    if (split) {
-      incumbent.TryRule(ZeroBubbleH1(problem), "zb-h1");
-      incumbent.TryRule(ZeroBubbleH2(problem), "zb-h2");
-    }
-  }
-  const std::vector<GreedyPolicy> base = BasePolicies(problem, split);
-  for (const GreedyPolicy& policy : base) {
-    if (incumbent.Spent()) break;
-    incumbent.Try(policy);
-  }
-  // Walks from the best policy, and in turn from others, so as not to stay in one valley.
-  Rng rng(options.seed);
-  constexpr int kWalk = 48;
-  GreedyPolicy here;
-  std::pair<Nanos, std::vector<int>> at;
-  for (int step = 0; incumbent.any() && !incumbent.Spent(); ++step) {
-    if (step % kWalk == 0) {
-      here = step % (2 * kWalk) == 0 ? incumbent.policy() : base[rng.Below(base.size())];
-      at = incumbent.Try(here);
-      continue;
-    }
-    GreedyPolicy next = Perturbed(here, at.second, split, rng);
-    auto tried = incumbent.Try(next);
-    if (tried.first > at.first) continue;
-    here = std::move(next);
-    at = std::move(tried);
-  }
+  if (!kinds.empty()) TryCopies(problem, kinds, options, incumbent);
+  Explore(problem, joint, incumbent);
   if (!incumbent.any()) {
     return absl::FailedPreconditionError(
         absl::StrCat("no schedule fits: ", incumbent.best().result.reason));
   }
+  incumbent.Improve();
   return incumbent.Take();
-}
-
-void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64_t seed,
-                  Found& found) {
-  Rng rng(seed);
-  std::vector<size_t> devices;
-  for (size_t d = 0; d < found.schedule.device_ops.size(); ++d) {
-    if (found.schedule.device_ops[d].size() > 1) devices.push_back(d);
-  }
-  if (devices.empty()) return;
-  const auto value = [&](const Result& r) {
-    return std::pair(ValueOf(r, objective), r.makespan_ns);
-  };
-  for (int i = 0; i < tries; ++i) {
-    std::vector<Op>& ops = found.schedule.device_ops[devices[rng.Below(devices.size())]];
-    const size_t from = rng.Below(ops.size());
-    const size_t reach = std::min<size_t>(ops.size() - 1, 6);
-    const size_t to = std::min(ops.size() - 1, from + 1 + rng.Below(reach));
-    if (from == to) continue;
-    const auto first = ops.begin() + static_cast<int64_t>(from);
-    const auto last = ops.begin() + static_cast<int64_t>(to);
-    const bool later = rng.Chance(0.5);  // move the first behind the last, or the last before
-    later ? std::rotate(first, first + 1, last + 1) : std::rotate(first, last, last + 1);
-    Result result = SimulateUnchecked(problem, found.schedule, {});
-    if (result.verdict == Verdict::kFits && value(result) <= value(found.result)) {
-      found.result = std::move(result);
-    } else {
-      later ? std::rotate(first, last, last + 1) : std::rotate(first, first + 1, last + 1);
-    }
-  }
 }
 
 std::vector<std::string> ScheduleNames() {

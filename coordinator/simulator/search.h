@@ -61,18 +61,24 @@ Nanos ValueOf(const Result& result, Objective objective);
 
 struct SearchOptions {
   Objective objective = Objective::kMakespan;
-  int restarts = 64;  // simulations to spend, at least 1
+  // Simulations to spend, at least 1. With several replicas that are equal or at least have devices
+  // of their own, they play one replica of each kind, and a few play all of them.
+  int restarts = 64;
+  int improve = 0;  // simulations for ImproveOrder on top of that
   uint64_t seed = 1;
   // Asked between simulations; true ends the search early (a time budget, kept by the caller).
   std::function<bool()> stop;
 };
 
-// The best of JEEVES's greedy, compact zero-bubble in all three preferences, and perturbations of
-// the best so far. Never worse than Greedy(problem, {}). The error says what does not fit.
+// The best of JEEVES's greedy, compact zero-bubble in all three preferences, perturbations of the
+// best so far, and, of several replicas, one order for all that are equal (replicate.h). Never
+// worse than Greedy(problem, {}). Ends early when the lower bound (bounds.h) is reached. The error
+// says what does not fit.
 absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options);
 
-// Swaps neighbours in the order of devices, kept when the objective improves; `tries` simulations.
-// REQUIRES: `found` comes from this problem.
+// Moves operations along the critical path of a found schedule (improve.cc), `tries` simulations
+// and as many again, accepting slightly worse orders at first; keeps the best, never a worse one.
+// REQUIRES: `found` comes from this problem and fits.
 void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64_t seed,
                   Found& found);
 

@@ -1,0 +1,39 @@
+// Equal replicas: one schedule for all of them.
+//
+// Replicas that are equal run best in step: one order of operations, found for one of them with the
+// shared lanes and trunks to itself, and copied to all. Their messages then ask for a shared lane
+// one after another, (micro-batch, replica) round robin, each at full speed. Searching over one
+// replica is as many times cheaper as there are replicas, and finds better orders than greedy
+// scheduling of all at once, in which every replica reacts to every other's messages.
+
+#ifndef ATOLL_COORDINATOR_SIMULATOR_REPLICATE_H_
+#define ATOLL_COORDINATOR_SIMULATOR_REPLICATE_H_
+
+#include <vector>
+
+#include "coordinator/simulator/problem.h"
+
+namespace atl::sim {
+
+// One kind of pipeline. Member i of a kind is like member 0, chunk by chunk: times, bytes, memory,
+// links. What they share (lanes, trunks, synchronisations) may differ.
+struct Kind {
+  std::vector<int> pipelines;
+};
+
+// The kinds in the order of their first members; empty if a device works for two pipelines, which
+// then have no order of their own.
+std::vector<Kind> KindsOf(const Problem& problem);
+
+// The problem of one pipeline alone: its chunks, its devices by rising index, its links, and the
+// lanes and trunks as they are. REQUIRES: its devices work for it alone.
+Problem Alone(const Problem& problem, int pipeline);
+
+// Every pipeline in the order that its kind has: `orders[k]` is a schedule of Alone(problem,
+// kinds[k].pipelines[0]).
+Schedule Together(const Problem& problem, const std::vector<Kind>& kinds,
+                  const std::vector<Schedule>& orders);
+
+}  // namespace atl::sim
+
+#endif  // ATOLL_COORDINATOR_SIMULATOR_REPLICATE_H_
