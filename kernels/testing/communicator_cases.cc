@@ -119,7 +119,7 @@ void NotFinite(const MakeMembers& make) {
 }
 
 void ManyInARow(const MakeMembers& make) {
-  constexpr int kSize = 3, kRounds = 300;
+  constexpr int kSize = 3, kRounds = 100;
   Members members = make(kSize, kLong);
   std::vector<Floats> sums(kSize);
   OnThreads(0, kSize, [&](int rank) {
