@@ -9,23 +9,23 @@ namespace atl {
 
 int64_t OutgoingTensor::next_bytes() const {
   ATOLL_CHECK(!done());
-  const int64_t total = static_cast<int64_t>(values_.size()) * BytesPerElement(encoding_);
-  return std::min(chunk_bytes_, total - next_ * chunk_bytes_);
+  return std::min(chunk_bytes_, total_bytes() - next_ * chunk_bytes_);
 }
 
 Message OutgoingTensor::Next(BufferPool& pool, const std::shared_ptr<SendAccount>& account,
                              v1::Chunk* chunk) {
   const int64_t bytes = next_bytes();
-  const int64_t width = BytesPerElement(encoding_);
-  const std::span<const float> part = values_.subspan(next_ * chunk_bytes_ / width, bytes / width);
+  const int64_t offset = next_ * chunk_bytes_;
   chunk->set_index(next_);
   ++next_;
   account->Add(bytes);
-  if (encoding_ == Encoding::kFloat32) {
-    chunk->set_checksum(Hash(std::as_bytes(part)));
-    return Message::Borrow(std::as_bytes(part),
-                           [account, bytes, owner = owner_] { account->Release(bytes); });
+  if (!raw_.empty()) {
+    const std::span<const std::byte> part = raw_.subspan(offset, bytes);
+    chunk->set_checksum(Hash(part));
+    return Message::Borrow(part, [account, bytes, owner = owner_] { account->Release(bytes); });
   }
+  const int64_t width = BytesPerElement(encoding_);
+  const std::span<const float> part = values_.subspan(offset / width, bytes / width);
   auto encoded = std::make_shared<Payload>(pool.Take(bytes));
   chunk->set_checksum(
       EncodeAndHash(encoding_, part, {encoded->data(), static_cast<size_t>(bytes)}));

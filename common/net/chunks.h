@@ -61,30 +61,38 @@ class SendAccount {
   const std::function<void()> wake_;
 };
 
-// Sends a tensor's chunks in order.
+// Sends a tensor's chunks in order, from floats or from bytes as they are.
 class OutgoingTensor {
  public:
+  OutgoingTensor(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                 int64_t chunk_bytes)
+      : raw_(bytes), owner_(std::move(owner)), chunk_bytes_(chunk_bytes) {}
   OutgoingTensor(Encoding encoding, std::span<const float> values,
                  std::shared_ptr<const void> owner, int64_t chunk_bytes)
-      : encoding_(encoding), values_(values), owner_(std::move(owner)), chunk_bytes_(chunk_bytes) {}
-
-  int64_t chunk_count() const {
-    return ChunkCount(static_cast<int64_t>(values_.size()) * BytesPerElement(encoding_),
-                      chunk_bytes_);
+      : encoding_(encoding), values_(values), owner_(std::move(owner)), chunk_bytes_(chunk_bytes) {
+    if (encoding == Encoding::kFloat32) raw_ = std::as_bytes(values);
   }
+
+  int64_t chunk_count() const { return ChunkCount(total_bytes(), chunk_bytes_); }
   int64_t next() const { return next_; }
   void SkipTo(int64_t chunk) { next_ = chunk; }
   bool done() const { return next_ >= chunk_count(); }
   int64_t next_bytes() const;  // of the next chunk. REQUIRES: !done()
 
-  // The next chunk's payload; its header goes into `chunk`. fp32 is borrowed from where it lies,
-  // bf16 is made in a buffer of `pool`. `account` counts it until libzmq lets go.
+  // The next chunk's payload; its header goes into `chunk`. fp32 and bytes are borrowed from where
+  // they lie, bf16 is made in a buffer of `pool`. `account` counts it until libzmq lets go.
   // REQUIRES: !done()
   Message Next(BufferPool& pool, const std::shared_ptr<SendAccount>& account, v1::Chunk* chunk);
 
  private:
-  Encoding encoding_;
+  int64_t total_bytes() const {
+    return std::max(static_cast<int64_t>(raw_.size()),
+                    static_cast<int64_t>(values_.size()) * BytesPerElement(encoding_));
+  }
+
+  Encoding encoding_ = Encoding::kFloat32;
   std::span<const float> values_;
+  std::span<const std::byte> raw_;  // unless they are to be encoded
   std::shared_ptr<const void> owner_;
   int64_t chunk_bytes_;
   int64_t next_ = 0;

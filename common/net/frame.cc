@@ -56,6 +56,42 @@ absl::Status Check(const v1::PullReply& reply) {
   return absl::OkStatus();
 }
 
+absl::Status CheckReason(absl::string_view reason) {
+  return reason.size() > kReasonBytesMax ? Bad("reason's length", reason.size()) : absl::OkStatus();
+}
+
+absl::Status Check(const v1::PeerHello& hello) {
+  ATOLL_RETURN_IF_ERROR(CheckJob(hello.job()));
+  ATOLL_RETURN_IF_ERROR(CheckChunkBytes(hello.chunk_bytes()));
+  for (const std::string* name : {&hello.from(), &hello.to()}) {
+    if (!CheckJob(*name).ok() || name->size() > 63) {
+      return absl::InvalidArgumentError("a worker's name has 1 to 63 of [a-z0-9-]");
+    }
+  }
+  if (hello.generation() < 0) return Bad("generation", hello.generation());
+  if (hello.plan() < 0) return Bad("plan", hello.plan());
+  if (hello.lane() < 0 || hello.lane() > 1) return Bad("lane", hello.lane());
+  return absl::OkStatus();
+}
+
+absl::Status Check(const v1::PeerWelcome& welcome) {
+  for (int64_t limit : {welcome.command_limit(), welcome.tensor_limit(), welcome.state_limit()}) {
+    if (limit < 0 || limit > kElementsMax) return Bad("limit", limit);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckChannel(int32_t channel) {
+  return channel < 0 || channel > 2 ? Bad("channel", channel) : absl::OkStatus();
+}
+
+absl::Status Check(const v1::PeerOpen& open) {
+  ATOLL_RETURN_IF_ERROR(CheckChannel(open.channel()));
+  if (open.header().size() > 512) return Bad("header's length", open.header().size());
+  if (open.bytes() < 0 || open.bytes() > kElementsMax) return Bad("bytes", open.bytes());
+  return absl::OkStatus();
+}
+
 absl::Status CheckBody(const v1::Frame& frame) {
   switch (frame.body_case()) {
     case v1::Frame::kPushOpen:
@@ -70,11 +106,23 @@ absl::Status CheckBody(const v1::Frame& frame) {
     case v1::Frame::kChunk:
       return frame.chunk().index() < 0 ? Bad("index", frame.chunk().index()) : absl::OkStatus();
     case v1::Frame::kPushResult:
-      if (frame.push_result().reason().size() > kReasonBytesMax) return Bad("reason's length", -1);
-      return absl::OkStatus();
+      return CheckReason(frame.push_result().reason());
     case v1::Frame::kPullRefused:
-      if (frame.pull_refused().reason().size() > kReasonBytesMax) return Bad("reason's length", -1);
-      return absl::OkStatus();
+      return CheckReason(frame.pull_refused().reason());
+    case v1::Frame::kPeerHello:
+      return Check(frame.peer_hello());
+    case v1::Frame::kPeerWelcome:
+      return Check(frame.peer_welcome());
+    case v1::Frame::kPeerRefusal:
+      return CheckReason(frame.peer_refusal().reason());
+    case v1::Frame::kPeerOpen:
+      return Check(frame.peer_open());
+    case v1::Frame::kPeerCredit:
+      return CheckChannel(frame.peer_credit().channel());
+    case v1::Frame::kPeerArrival:
+      return CheckReason(frame.peer_arrival().reason());
+    case v1::Frame::kPeerPing:
+    case v1::Frame::kPeerPong:
     case v1::Frame::kPullCredit:
     case v1::Frame::kCancel:
       return absl::OkStatus();

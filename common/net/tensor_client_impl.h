@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "common/net/chunks.h"
+#include "common/net/endpoint.h"
 #include "common/net/tensor_client.h"
 
 namespace atl {
@@ -69,7 +70,7 @@ class TensorClient::Impl {
   absl::Status Connect(const ServerAddress& server, Connection* connection);
 
   void ReadMonitor(Connection& connection);
-  void OnConnectionLost(Connection& connection, const std::string& why);
+  void OnConnectionLost(Connection& connection, ConnectionEvent event);
   void ConnectAgain(const ServerAddress& server, Connection& connection);
   bool ReceiveSome(Connection& connection);
   void OnFrame(Connection& connection, std::vector<Message>& parts);
@@ -116,7 +117,7 @@ class TensorClient::Impl {
 
 struct TensorClient::Impl::Connection {
   Socket dealer;
-  Socket monitor;
+  ConnectionWatch watch;
   bool up = false;
   std::optional<Instant> connect_at;  // lost, and libzmq does not seem to make it again
   std::string last_error;

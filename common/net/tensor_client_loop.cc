@@ -1,9 +1,7 @@
 // The network thread's loop: connections and their loss, waiting, receiving, deadlines.
 
 #include <algorithm>
-#include <cstring>
 
-#include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/net/tensor_client_impl.h"
 
@@ -56,7 +54,7 @@ void TensorClient::Impl::Run() {
     for (const auto& [server, connections] : connections_) {
       for (const auto& connection : connections) {
         items.push_back({connection->dealer.get(), 0, ZMQ_POLLIN, 0});
-        items.push_back({connection->monitor.get(), 0, ZMQ_POLLIN, 0});
+        items.push_back({connection->watch.socket(), 0, ZMQ_POLLIN, 0});
       }
     }
     zmq_poll(items.data(), static_cast<int>(items.size()), more || busy_ ? 0 : WaitMs());
@@ -141,18 +139,7 @@ absl::Status TensorClient::Impl::Connect(const ServerAddress& server, Connection
     ATOLL_RETURN_IF_ERROR(
         SetCurveClient(connection->dealer, options_.security.keys, server.public_key));
   }
-  // Connections come and go unseen unless they are watched.
-  const std::string monitor =
-      absl::StrFormat("inproc://monitor-%p", static_cast<const void*>(connection));
-  if (zmq_socket_monitor(connection->dealer.get(), monitor.c_str(),
-                         ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
-                             ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                             ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_CONNECT_RETRIED) !=
-      0) {
-    return ZmqError("zmq_socket_monitor");
-  }
-  ATOLL_ASSIGN_OR_RETURN(connection->monitor, context_->MakeInprocSocket(ZMQ_PAIR));
-  if (zmq_connect(connection->monitor.get(), monitor.c_str()) != 0) return ZmqError(monitor);
+  ATOLL_ASSIGN_OR_RETURN(connection->watch, ConnectionWatch::Create(*context_, connection->dealer));
   if (zmq_connect(connection->dealer.get(), server.endpoint.c_str()) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(server.endpoint, ": ", zmq_strerror(zmq_errno())));
@@ -161,27 +148,24 @@ absl::Status TensorClient::Impl::Connect(const ServerAddress& server, Connection
 }
 
 void TensorClient::Impl::ReadMonitor(Connection& connection) {
-  std::vector<Message> parts;
-  while (connection.monitor.Receive(&parts, 2)) {
-    uint16_t event = 0;
-    if (parts[0].bytes().size() >= sizeof event) {
-      std::memcpy(&event, parts[0].bytes().data(), sizeof event);
-    }
-    switch (event) {
-      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+  while (const std::optional<ConnectionEvent> event = connection.watch.Next()) {
+    switch (*event) {
+      case ConnectionEvent::kConnected:
+        break;
+      case ConnectionEvent::kUp:
         connection.up = true;
         connection.connect_at.reset();
         break;
-      case ZMQ_EVENT_DISCONNECTED:
-        OnConnectionLost(connection, "the connection was lost");
+      case ConnectionEvent::kLost:
+        OnConnectionLost(connection, *event);
         connection.connect_at = now_ + kConnectAgainDelay;
         break;
-      case ZMQ_EVENT_CONNECT_RETRIED:
+      case ConnectionEvent::kRetried:
         connection.connect_at.reset();
-        if (connection.last_error.empty()) connection.last_error = "nobody answers there";
+        if (connection.last_error.empty()) connection.last_error = std::string(Explain(*event));
         break;
-      case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-        OnConnectionLost(connection, "the server does not know our key");
+      case ConnectionEvent::kUnknownKey:
+        OnConnectionLost(connection, *event);
         for (auto it = transfers_.begin(); it != transfers_.end();) {
           Transfer& transfer = *(it++)->second;
           if (transfer.connection != &connection) continue;
@@ -189,19 +173,15 @@ void TensorClient::Impl::ReadMonitor(Connection& connection) {
                                                    "public key to its --curve-clients"));
         }
         break;
-      case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        OnConnectionLost(connection,
-                         "the handshake failed: check that both ends use keys, and "
-                         "that the server's is the right one");
-        break;
-      default:
+      case ConnectionEvent::kHandshakeFailed:
+        OnConnectionLost(connection, *event);
         break;
     }
   }
 }
 
-void TensorClient::Impl::OnConnectionLost(Connection& connection, const std::string& why) {
+void TensorClient::Impl::OnConnectionLost(Connection& connection, ConnectionEvent event) {
+  const std::string why(Explain(event));
   connection.up = false;
   connection.last_error = why;
   for (const auto& [id, transfer] : transfers_) {

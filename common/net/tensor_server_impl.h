@@ -6,10 +6,10 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include "common/net/chunks.h"
+#include "common/net/endpoint.h"
 #include "common/net/tensor_server.h"
 
 namespace atl {
@@ -84,7 +84,6 @@ class TensorServer::Impl {
   void OnPullOpen(const Route& route, const v1::PullOpen& open);
   void OnPullCredit(const Route& route, int64_t chunk_limit);
   void OnCancel(const Route& route);
-  void AnswerAuthentication();
 
   bool Resume(Push& push, const Route& route, const v1::PushOpen& open);
   void AdmitWaiting();
@@ -116,8 +115,7 @@ class TensorServer::Impl {
   std::string endpoint_;
   std::unique_ptr<ZmqContext> context_;
   Socket router_;
-  Socket zap_;
-  std::set<std::string> allowed_keys_;  // raw, 32 bytes each
+  std::optional<Doorkeeper> door_;
   std::atomic<int64_t> assembly_bytes_ = 0;
   mutable std::mutex counters_mutex_;
   LinkCounters counters_;  // guarded by counters_mutex_

@@ -1,8 +1,6 @@
 // The network thread's loop: waiting, receiving, authentication, sending of pulled tensors.
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 
 #include "common/check.h"
 #include "common/net/tensor_server_impl.h"
@@ -23,24 +21,11 @@ absl::Status TensorServer::Impl::Start() {
   ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
   ATOLL_ASSIGN_OR_RETURN(router_, context_->MakeTensorSocket(ZMQ_ROUTER));
   if (!options_.security.keys.empty()) {
-    for (const std::string& key : options_.security.allowed_client_keys) {
-      std::array<uint8_t, 32> raw;
-      zmq_z85_decode(raw.data(), key.c_str());
-      allowed_keys_.emplace(reinterpret_cast<const char*>(raw.data()), raw.size());
-    }
-    ATOLL_ASSIGN_OR_RETURN(zap_, context_->MakeInprocSocket(ZMQ_REP));
-    if (zmq_bind(zap_.get(), "inproc://zeromq.zap.01") != 0) return ZmqError("ZAP");
+    ATOLL_ASSIGN_OR_RETURN(door_, Doorkeeper::Open(*context_));
+    door_->Admit(options_.security.allowed_client_keys);
     ATOLL_RETURN_IF_ERROR(SetCurveServer(router_, options_.security.keys));
   }
-  if (zmq_bind(router_.get(), options_.endpoint.c_str()) != 0) return ZmqError(options_.endpoint);
-  std::array<char, 256> bound;
-  size_t size = bound.size();
-  if (zmq_getsockopt(router_.get(), ZMQ_LAST_ENDPOINT, bound.data(), &size) != 0) {
-    return ZmqError(options_.endpoint);
-  }
-  // The host as it was given (libzmq writes IPv4 as mapped IPv6), the port as it was found.
-  const std::string& given = options_.endpoint;
-  endpoint_ = given.substr(0, given.rfind(':')) + std::strrchr(bound.data(), ':');
+  ATOLL_ASSIGN_OR_RETURN(endpoint_, Bind(router_, options_.endpoint));
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -57,11 +42,11 @@ void TensorServer::Impl::Run() {
   while (!stopping_) {
     zmq_pollitem_t items[] = {{nullptr, tasks_.descriptor(), ZMQ_POLLIN, 0},
                               {router_.get(), 0, ZMQ_POLLIN, 0},
-                              {zap_.get(), 0, ZMQ_POLLIN, 0}};
-    zmq_poll(items, zap_.get() != nullptr ? 3 : 2, more ? 0 : WaitMs());
+                              {door_ ? door_->socket() : nullptr, 0, ZMQ_POLLIN, 0}};
+    zmq_poll(items, door_ ? 3 : 2, more ? 0 : WaitMs());
     now_ = Now();
     tasks_.RunAll();
-    if (items[2].revents != 0) AnswerAuthentication();
+    if (items[2].revents != 0) Count(&LinkCounters::frames_refused, door_->Answer());
     more = ReceiveSome();
     more |= SendChunks();
     if (now_ >= next_idle_check_) DropIdle();
@@ -115,24 +100,6 @@ void TensorServer::Impl::OnFrame(const std::string& peer, std::vector<Message>& 
     SendPushResult(route, v1::PushResult::REFUSED, std::string(status.message()));
   } else if (frame.has_pull_open()) {
     SendPullRefused(route, v1::PullRefused::BAD_REQUEST, kNoVersion, std::string(status.message()));
-  }
-}
-
-// ZAP (ZeroMQ RFC 27): version, request, domain, address, identity, mechanism, key.
-void TensorServer::Impl::AnswerAuthentication() {
-  std::vector<Message> parts;
-  while (zap_.Receive(&parts, 7)) {
-    const bool known = parts.size() == 7 && parts[0].text() == "1.0" &&
-                       parts[2].text() == "atoll" && parts[5].text() == "CURVE" &&
-                       allowed_keys_.count(std::string(parts[6].text())) > 0;
-    Message answer[] = {Message::Of("1.0"),
-                        Message::Of(parts.size() > 1 ? parts[1].text() : absl::string_view()),
-                        Message::Of(known ? "200" : "400"),
-                        Message::Of(known ? "OK" : "this client key is not on the server's list"),
-                        Message::Of(""),
-                        Message::Of("")};
-    zap_.Send(answer);
-    if (!known) Count(&LinkCounters::frames_refused);
   }
 }
 

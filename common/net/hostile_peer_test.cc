@@ -1,0 +1,338 @@
+// A link against peers that keep no rule: raw ZeroMQ sockets with crafted frames.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "common/net/codec.h"
+#include "common/net/endpoint.h"
+#include "common/net/frame.h"
+#include "common/net/peer_story.h"
+#include "common/rng.h"
+
+namespace atl {
+namespace {
+
+using namespace std::chrono_literals;
+using enum PeerChannel;
+
+void Await(Socket& socket, short what) {
+  zmq_pollitem_t item = {socket.get(), 0, what, 0};
+  REQUIRE(zmq_poll(&item, 1, 20'000) == 1);
+}
+
+v1::Frame HelloOf(const IslandMember& from, const IslandMember& to, int lane) {
+  v1::Frame frame = MakeFrame(1);
+  v1::PeerHello& hello = *frame.mutable_peer_hello();
+  hello.set_job("job-1");
+  hello.set_generation(1);
+  hello.set_plan(1);
+  hello.set_from(from.worker);
+  hello.set_from_incarnation(from.incarnation);
+  hello.set_to(to.worker);
+  hello.set_to_incarnation(to.incarnation);
+  hello.set_lane(lane);
+  hello.set_chunk_bytes(1024);
+  return frame;
+}
+
+// A lane to a link that says what it likes.
+class FalseSender {
+ public:
+  explicit FalseSender(const std::string& endpoint)
+      : context_(ZmqContext::Create(1).value()),
+        dealer_(context_->MakeTensorSocket(ZMQ_DEALER).value()) {
+    REQUIRE(zmq_connect(dealer_.get(), endpoint.c_str()) == 0);
+    Await(dealer_, ZMQ_POLLOUT);
+  }
+  void Send(const std::vector<std::string>& parts) {
+    std::vector<Message> message;
+    for (const std::string& part : parts) message.push_back(Message::Of(part));
+    while (dealer_.Send(message) != SendOutcome::kSent) Await(dealer_, ZMQ_POLLOUT);
+  }
+  void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
+  void Open(uint64_t number, int channel, int64_t bytes, const std::string& header = "h") {
+    v1::Frame frame = MakeFrame(number);
+    frame.mutable_peer_open()->set_channel(channel);
+    frame.mutable_peer_open()->set_bytes(bytes);
+    frame.mutable_peer_open()->set_header(header);
+    Send(frame);
+  }
+  void SendChunk(uint64_t number, int64_t index, const std::string& data, bool honest = true) {
+    v1::Frame frame = MakeFrame(number);
+    frame.mutable_chunk()->set_index(index);
+    frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
+    Send({frame.SerializeAsString(), data});
+  }
+  v1::Frame Hear() {
+    std::vector<Message> parts;
+    while (!dealer_.Receive(&parts, 2)) Await(dealer_, ZMQ_POLLIN);
+    v1::Frame frame;
+    REQUIRE(frame.ParseFromArray(parts[0].text().data(), parts[0].text().size()));
+    return frame;
+  }
+
+ private:
+  std::unique_ptr<ZmqContext> context_;
+  Socket dealer_;
+};
+
+// The other ends of a link's lanes, which answer what they like.
+class FalseReceiver {
+ public:
+  FalseReceiver()
+      : context_(ZmqContext::Create(1).value()),
+        router_(context_->MakeTensorSocket(ZMQ_ROUTER).value()) {
+    member = {"m", 1, Bind(router_, "tcp://127.0.0.1:*").value(), ""};
+  }
+  // The next frame of a lane, which is answered to from now on.
+  v1::Frame Hear() {
+    std::vector<Message> parts;
+    while (!router_.Receive(&parts, 3)) Await(router_, ZMQ_POLLIN);
+    peer_ = std::string(parts[0].text());
+    v1::Frame frame;
+    REQUIRE(frame.ParseFromArray(parts[1].text().data(), parts[1].text().size()));
+    return frame;
+  }
+  void Send(const std::string& frame) {
+    Message parts[2] = {Message::Of(peer_), Message::Of(frame)};
+    REQUIRE(router_.Send(parts) == SendOutcome::kSent);
+  }
+  void WelcomeBoth() {
+    for (int lanes = 0; lanes < 2;) {
+      const v1::Frame hello = Hear();
+      if (hello.peer_hello().from() != "w") continue;
+      v1::Frame welcome = MakeFrame(hello.transfer());
+      welcome.mutable_peer_welcome()->set_command_limit(1 << 20);
+      welcome.mutable_peer_welcome()->set_tensor_limit(1 << 20);
+      Send(welcome.SerializeAsString());
+      ++lanes;
+    }
+  }
+  IslandMember member;
+
+ private:
+  std::unique_ptr<ZmqContext> context_;
+  Socket router_;
+  std::string peer_;
+};
+
+// An honest worker w, its honest peer p, and a member m of the plan whose lanes the test writes.
+struct Deceived {
+  explicit Deceived(PeerLinkOptions options = {}) : w("w", options), p("p") {
+    const std::vector<IslandMember> members = {w.member, p.member, m.member};
+    REQUIRE(w.link->SetPeers(Plan(1), members).ok());
+    REQUIRE(p.link->SetPeers(Plan(1), members).ok());
+  }
+  std::unique_ptr<FalseSender> Lane(int lane) {
+    auto sender = std::make_unique<FalseSender>(w.member.endpoint);
+    sender->Send(HelloOf(m.member, w.member, lane));
+    REQUIRE(sender->Hear().has_peer_welcome());
+    return sender;
+  }
+  void RequireStillServing() {
+    p.Say(w, kTensor, "honest", std::string(5000, 'h'));
+    while (w.Hear(kTensor).header != "honest") {
+    }
+  }
+  FalseReceiver m;
+  TestPeer w, p;
+};
+
+TEST_CASE("a sender that breaks a rule is told which, lost, and no memory is taken for it") {
+  const auto broken = [](int lane, auto sin, absl::string_view reason) {
+    PeerLinkOptions options;
+    options.window_bytes = {4000, 4000, 4000};
+    Deceived story(options);
+    const auto sender = story.Lane(lane);
+    sin(*sender);
+    v1::Frame answer = sender->Hear();
+    while (!answer.has_peer_refusal()) answer = sender->Hear();
+    INFO(answer.ShortDebugString());
+    REQUIRE(answer.peer_refusal().code() == v1::PeerRefusal::BROKEN);
+    REQUIRE(absl::StrContains(answer.peer_refusal().reason(), reason));
+    REQUIRE(absl::StrContains(story.w.AwaitLost("m"), reason));
+    REQUIRE(story.w.heard(kTensor) + story.w.heard(kCommand) == 0);
+    REQUIRE(story.w.CountersOf("m").frames_refused == 1);
+  };
+  const std::string chunk(1024, 'x');
+  broken(
+      1, [](auto& s) { s.Open(2, 1, 4000); }, "4000 bytes were not granted on channel 1");
+  broken(
+      1, [](auto& s) { s.Open(2, 1, int64_t{1} << 40); }, "not granted");
+  broken(
+      1, [](auto& s) { s.Open(2, 1, -1); }, "bytes -1");
+  broken(
+      1, [](auto& s) { s.Open(2, 1, INT64_MAX); }, "out of range");
+  broken(
+      1, [](auto& s) { s.Open(2, 3, 10); }, "channel 3");
+  broken(
+      1, [](auto& s) { s.Open(2, 0, 10); }, "channel 0 on the wrong lane");
+  broken(
+      0, [](auto& s) { s.Open(2, 1, 10); }, "channel 1 on the wrong lane");
+  broken(
+      1, [](auto& s) { s.Open(2, 1, 10, std::string(600, 'h')); }, "header's length");
+  broken(
+      1, [](auto& s) { s.Open(1, 1, 10); }, "out of turn");
+  broken(
+      1,
+      [](auto& s) {
+        s.Open(2, 1, 10);
+        s.Open(3, 1, 10);
+      },
+      "out of turn");
+  broken(
+      1, [&](auto& s) { s.SendChunk(7, 0, chunk); }, "a chunk of no open message");
+  broken(
+      1,
+      [&](auto& s) {
+        s.Open(2, 1, 2000);
+        s.SendChunk(2, 1, chunk);
+      },
+      "chunk 1 came instead of 0");
+  broken(
+      1,
+      [&](auto& s) {
+        s.Open(2, 1, 2000);
+        s.SendChunk(2, 0, "short");
+      },
+      "5 bytes instead of 1024");
+  broken(
+      1,
+      [&](auto& s) {
+        s.Open(2, 1, 2000);
+        s.SendChunk(2, 0, chunk, false);
+      },
+      "wrong checksum");
+  broken(
+      1,
+      [&](auto& s) {
+        s.Open(2, 1, 2000, "unwanted");
+        s.SendChunk(2, 0, chunk);
+        s.SendChunk(2, 1, chunk);
+      },
+      "do not add up");
+  broken(
+      1, [](auto& s) { s.Send({std::string(5000, 'h')}); }, "header's length");
+  broken(
+      1,
+      [](auto& s) {
+        s.Send({"", "b", "c"});
+      },
+      "one or two frames");
+  broken(
+      0,
+      [](auto& s) {
+        v1::Frame pong = MakeFrame(2);
+        pong.mutable_peer_pong();
+        s.Send(pong);
+      },
+      "senders do not send");
+}
+
+TEST_CASE("hellos of strangers, to others and of other versions are refused or ignored") {
+  Deceived story;
+  const auto refused = [&](auto change, absl::string_view reason) {
+    FalseSender sender(story.w.member.endpoint);
+    v1::Frame frame = HelloOf(story.m.member, story.w.member, 0);
+    change(*frame.mutable_peer_hello());
+    sender.Send(frame);
+    const v1::Frame answer = sender.Hear();
+    INFO(answer.ShortDebugString());
+    REQUIRE(absl::StrContains(answer.peer_refusal().reason(), reason));
+  };
+  refused([](auto& hello) { hello.set_from("x"); }, "no member x");
+  refused([](auto& hello) { hello.set_from_incarnation(7); }, "incarnation 7");
+  refused([](auto& hello) { hello.set_to("p"); }, "not p");
+  refused([](auto& hello) { hello.set_plan(0); }, "plan 0 is over");
+  const auto ignored = [&](auto change) {
+    FalseSender sender(story.w.member.endpoint);
+    v1::Frame frame = HelloOf(story.m.member, story.w.member, 0);
+    change(frame);
+    const int64_t before = story.w.link->frames_refused();
+    sender.Send(frame);
+    sender.Open(2, 0, 10);
+    while (story.w.link->frames_refused() == before) std::this_thread::yield();
+  };
+  ignored([](auto& frame) { frame.set_protocol_version(9); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_job("../etc"); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_job("job-2"); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_lane(5); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_chunk_bytes(3); });
+  ignored([](auto& frame) { frame.mutable_peer_hello()->set_generation(-1); });
+  REQUIRE(story.w.admissions() == 0);
+  story.RequireStillServing();
+}
+
+TEST_CASE("connections without end are forgotten, members' are kept") {
+  Deceived story;
+  const auto lane = story.Lane(0);
+  FalseSender crowd(story.w.member.endpoint);
+  for (int i = 0; i < 100; ++i) {
+    crowd.Send(HelloOf({"x", i, "", ""}, story.w.member, 0));
+  }
+  lane->Open(2, 0, 0, "still here");
+  REQUIRE(story.w.Hear(kCommand).header == "still here");
+}
+
+TEST_CASE("a receiver that answers what it must not is lost") {
+  const auto lost = [](auto sin, absl::string_view reason) {
+    Deceived story;
+    story.m.WelcomeBoth();
+    sin(story.m);
+    const std::string why = story.w.AwaitLost("m");
+    INFO(why);
+    REQUIRE(absl::StrContains(why, reason));
+    story.RequireStillServing();
+  };
+  lost([](auto& m) { m.Send(""); }, "broke the protocol");
+  lost([](auto& m) { m.Send(std::string(2000, 'x')); }, "header's length");
+  lost([](auto& m) { m.Send(HelloOf(m.member, m.member, 0).SerializeAsString()); },
+       "receivers do not send");
+  lost(
+      [](auto& m) {
+        v1::Frame credit = MakeFrame(1);
+        credit.mutable_peer_credit()->set_channel(-1);
+        m.Send(credit.SerializeAsString());
+      },
+      "channel -1");
+}
+
+TEST_CASE("a peer that grants nothing, or answers no ping, holds up nobody else") {
+  Deceived story({.silence_max = 300ms});
+  story.m.WelcomeBoth();
+  PeerMessage state{.channel = kState};
+  REQUIRE(story.w.link->Send("m", std::move(state)).ok());  // no credit for it
+  story.RequireStillServing();
+  REQUIRE(absl::StrContains(story.w.AwaitLost("m"), "has not answered for 0.3 s"));
+}
+
+TEST_CASE("random bytes and mangled frames do no harm") {
+  Deceived story;
+  constexpr uint64_t kSeed = 20261122;
+  INFO("seed " << kSeed);
+  Rng rng(kSeed);
+  FalseSender sender(story.w.member.endpoint);
+  for (int i = 0; i < 3000; ++i) {
+    v1::Frame frame = i % 2 == 0 ? HelloOf(story.m.member, story.w.member, rng.Below(2))
+                                 : MakeFrame(1 + rng.Below(50));
+    if (i % 2 == 1) {
+      frame.mutable_peer_open()->set_channel(rng.Below(3));
+      frame.mutable_peer_open()->set_bytes(rng.Below(3000));
+    }
+    std::string header = frame.SerializeAsString();
+    const uint64_t changes = rng.Below(4);
+    for (uint64_t k = 0; k < changes; ++k) {
+      header[rng.Below(header.size())] = static_cast<char>(rng.Next());
+    }
+    std::vector<std::string> parts = {header};
+    if (rng.Chance(0.3)) parts.push_back(std::string(rng.Below(3000), 'p'));
+    sender.Send(parts);
+  }
+  while (story.w.link->frames_refused() < 500) std::this_thread::yield();
+  story.RequireStillServing();
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,304 @@
+// Our lanes to a peer: connections, what goes out, what comes back.
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "common/net/peer_link_impl.h"
+
+namespace atl {
+namespace {
+
+constexpr int kChunksPerTurn = 8;
+constexpr int kFramesPerTurn = 64;
+constexpr Duration kConnectAgainDelay = std::chrono::milliseconds(200);
+constexpr Duration kPingInterval = std::chrono::milliseconds(500);
+constexpr size_t kRoundTripsKept = 16;
+
+// How much the kernel may hold that is not on the line yet. With more, whoever waits for the last
+// byte to leave (PeerMessage::left) hears of it long before.
+constexpr int kKernelUnsentBytes = 256 << 10;
+
+// Calls `left` on the network thread when the last copy of it dies: libzmq holds one with each
+// chunk until the kernel has taken that.
+class Departure {
+ public:
+  Departure(std::shared_ptr<const void> owner, std::shared_ptr<TaskQueue> tasks,
+            std::function<void()> left)
+      : owner_(std::move(owner)), tasks_(std::move(tasks)), left_(std::move(left)) {}
+  ~Departure() { tasks_->Post(std::move(left_)); }
+  Departure(const Departure&) = delete;
+  Departure& operator=(const Departure&) = delete;
+
+ private:
+  const std::shared_ptr<const void> owner_;
+  const std::shared_ptr<TaskQueue> tasks_;
+  std::function<void()> left_;
+};
+
+}  // namespace
+
+void PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
+  const NodeId name = peer.member.worker;
+  Lane* lane = peer.lanes[lane_index].get();
+  if (lane == nullptr) return;
+  int descriptor = -1;
+  while (const auto event = lane->watch.Next(&descriptor)) {
+    switch (*event) {
+      case ConnectionEvent::kConnected:
+        // Should the connection be gone already, this touches nothing that it could harm.
+        setsockopt(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kKernelUnsentBytes,
+                   sizeof kKernelUnsentBytes);
+        break;
+      case ConnectionEvent::kUp:
+        lane->up = true;
+        lane->hello_due = true;
+        lane->connect_at.reset();
+        lane->trouble = kNotFollowed;
+        Note(peer, lane->trouble);
+        break;
+      case ConnectionEvent::kRetried:
+        lane->connect_at.reset();
+        lane->trouble = std::string(Explain(*event));
+        Note(peer, lane->trouble);
+        break;
+      case ConnectionEvent::kLost:
+      case ConnectionEvent::kUnknownKey:
+      case ConnectionEvent::kHandshakeFailed:
+        lane->up = false;
+        lane->trouble = std::string(Explain(*event));
+        if (peer.lanes[0]->welcomed || peer.lanes[1]->welcomed) {
+          return OnPeerLost(name, lane->trouble);
+        }
+        Note(peer, lane->trouble);
+        lane->connect_at = now_ + kConnectAgainDelay;
+        break;
+    }
+  }
+  ConnectAgain(peer, *lane);
+  std::vector<Message> parts;
+  for (int i = 0; i < kFramesPerTurn && !peer.lost && lane->dealer.Receive(&parts, 2); ++i) {
+    OnLaneFrame(name, lane_index, parts);
+  }
+}
+
+// libzmq does not make a connection again that it ended itself because the handshake failed.
+void PeerLink::Impl::ConnectAgain(Peer& peer, Lane& lane) {
+  if (!lane.connect_at || now_ < *lane.connect_at) return;
+  lane.connect_at = now_ + kConnectAgainDelay;
+  zmq_disconnect(lane.dealer.get(), peer.member.endpoint.c_str());
+  if (zmq_connect(lane.dealer.get(), peer.member.endpoint.c_str()) != 0) {
+    lane.trouble = zmq_strerror(zmq_errno());
+  }
+}
+
+bool PeerLink::Impl::PumpPeer(Peer& peer) {
+  bool more = false;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (peer.lanes[lane] == nullptr || !peer.lanes[lane]->up) continue;
+    if (peer.lanes[lane]->hello_due) SayHello(peer, lane);
+    if (!peer.lanes[lane]->welcomed) continue;
+    int sent = 0;
+    while (sent < kChunksPerTurn && SendNext(peer, lane)) ++sent;
+    more |= sent >= kChunksPerTurn;
+  }
+  if (peer.welcomed()) Ping(peer);
+  return more;
+}
+
+void PeerLink::Impl::SayHello(Peer& peer, int lane_index) {
+  Lane& lane = *peer.lanes[lane_index];
+  v1::Frame frame = MakeFrame(lane.next_number);
+  v1::PeerHello& hello = *frame.mutable_peer_hello();
+  hello.set_job(fence_->job);
+  hello.set_generation(fence_->generation);
+  hello.set_plan(fence_->plan);
+  hello.set_from(options_.name);
+  hello.set_from_incarnation(options_.incarnation);
+  hello.set_to(peer.member.worker);
+  hello.set_to_incarnation(peer.member.incarnation);
+  hello.set_lane(lane_index);
+  hello.set_chunk_bytes(options_.chunk_bytes);
+  Message part = Message::Of(frame.SerializeAsString());
+  if (lane.dealer.Send({&part, 1}) != SendOutcome::kSent) return;  // next turn
+  lane.hello_number = lane.next_number++;
+  lane.hello_due = false;
+}
+
+// One frame of the lane's first channel that has something to say and may.
+bool PeerLink::Impl::SendNext(Peer& peer, int lane_index) {
+  Lane& lane = *peer.lanes[lane_index];
+  for (int channel = 0; channel < kPeerChannels; ++channel) {
+    if (LaneOf(channel) != lane_index || peer.queues[channel].empty()) continue;
+    Outgoing& outgoing = peer.queues[channel].front();
+    if (outgoing.number == 0) {
+      if (peer.spent[channel] + outgoing.cost() > peer.limit[channel]) continue;
+      if (!Open(peer, lane, channel)) return false;
+    } else if (!SendChunk(peer, lane, outgoing)) {
+      return false;
+    }
+    if (outgoing.tensor->done()) Finish(peer, channel);
+    return true;
+  }
+  return false;
+}
+
+bool PeerLink::Impl::Open(Peer& peer, Lane& lane, int channel) {
+  Outgoing& outgoing = peer.queues[channel].front();
+  v1::Frame frame = MakeFrame(lane.next_number);
+  v1::PeerOpen& open = *frame.mutable_peer_open();
+  open.set_channel(channel);
+  open.set_header(outgoing.message.header);
+  open.set_bytes(static_cast<int64_t>(outgoing.message.payload.size()));
+  open.set_wants_arrival(outgoing.message.arrived != nullptr);
+  Message part = Message::Of(frame.SerializeAsString());
+  if (lane.dealer.Send({&part, 1}) != SendOutcome::kSent) return false;
+  outgoing.number = lane.next_number++;
+  outgoing.begun = now_;
+  peer.spent[channel] += outgoing.cost();
+  if (outgoing.message.arrived != nullptr) {
+    peer.arrivals[{LaneOf(channel), outgoing.number}] = {std::move(outgoing.message.arrived), now_};
+  }
+  std::shared_ptr<const void> owner = std::move(outgoing.message.owner);
+  if (outgoing.message.left != nullptr) {
+    auto left = [this, name = peer.member.worker, session = peer.session,
+                 call = std::exchange(outgoing.message.left, nullptr)] {
+      const Peer* now = Find(name);
+      const bool same = now != nullptr && now->session == session;
+      call(same ? absl::OkStatus() : absl::UnavailableError(absl::StrCat(name, " was lost")));
+    };
+    owner = std::make_shared<Departure>(std::move(owner), tasks_, std::move(left));
+  }
+  outgoing.tensor.emplace(outgoing.message.payload, std::move(owner), options_.chunk_bytes);
+  return true;
+}
+
+bool PeerLink::Impl::SendChunk(Peer& peer, Lane& lane, Outgoing& outgoing) {
+  const int64_t bytes = outgoing.tensor->next_bytes();
+  if (!lane.account->Admits(bytes)) return false;
+  v1::Frame frame = MakeFrame(outgoing.number);
+  Message payload = outgoing.tensor->Next(*pool_, lane.account, frame.mutable_chunk());
+  Message parts[2] = {Message::Of(frame.SerializeAsString()), std::move(payload)};
+  if (lane.dealer.Send(parts) != SendOutcome::kSent) {
+    outgoing.tensor->SkipTo(outgoing.tensor->next() - 1);
+    return false;  // the connection has just gone; its watch will say so
+  }
+  Count(peer.member.worker, &PeerCounters::payload_bytes_sent, bytes);
+  return true;
+}
+
+void PeerLink::Impl::Finish(Peer& peer, int channel) {
+  auto& queue = peer.queues[channel];
+  Unqueue(peer.member.worker, queue.front());
+  Count(peer.member.worker, &PeerCounters::messages_sent);
+  queue.pop_front();
+}
+
+void PeerLink::Impl::Unqueue(const NodeId& to, const Outgoing& outgoing) {
+  const std::lock_guard lock(mutex_);
+  if (outgoing.round != round_) return;  // counted in an entry that is gone
+  const auto it = directory_.find(to);
+  if (it == directory_.end()) return;
+  --it->second.queued_messages;
+  it->second.queued_bytes -= static_cast<int64_t>(outgoing.message.payload.size());
+}
+
+void PeerLink::Impl::Fail(const NodeId& to, Outgoing outgoing, const absl::Status& why) {
+  Unqueue(to, outgoing);
+  if (outgoing.message.left != nullptr) outgoing.message.left(why);
+  if (outgoing.message.arrived != nullptr) outgoing.message.arrived(why, Duration(0));
+}
+
+// Keeps the round trip known, and finds a peer whose network thread is stuck.
+void PeerLink::Impl::Ping(Peer& peer) {
+  if (peer.ping) {
+    if (now_ - peer.ping->second > options_.silence_max) {
+      OnPeerLost(peer.member.worker,
+                 absl::StrCat("it has not answered for ", Seconds(options_.silence_max), " s"));
+    }
+    return;
+  }
+  if (now_ < peer.next_ping) return;
+  Lane& lane = *peer.lanes[0];
+  v1::Frame frame = MakeFrame(lane.next_number);
+  frame.mutable_peer_ping();
+  Message part = Message::Of(frame.SerializeAsString());
+  if (lane.dealer.Send({&part, 1}) != SendOutcome::kSent) return;
+  peer.ping = {lane.next_number++, now_};
+  peer.next_ping = now_ + kPingInterval;
+}
+
+void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, std::vector<Message>& parts) {
+  v1::Frame frame;
+  absl::Status status = absl::InvalidArgumentError("an answer has one frame");
+  if (parts.size() == 1) status = ParseFrame(parts[0].text(), false, &frame);
+  Peer& peer = *Find(name);
+  Lane& lane = *peer.lanes[lane_index];
+  // What answers an earlier hello means nothing any more.
+  const bool answers_hello = !lane.hello_due && frame.transfer() == lane.hello_number;
+  if (status.ok()) {
+    switch (frame.body_case()) {
+      case v1::Frame::kPeerWelcome:
+        if (answers_hello) OnWelcome(peer, lane, frame.peer_welcome());
+        return;
+      case v1::Frame::kPeerRefusal:
+        if (!answers_hello) return;
+        return OnPeerLost(name, absl::StrCat("it refuses us: ", frame.peer_refusal().reason()));
+      case v1::Frame::kPeerCredit: {
+        int64_t& limit = peer.limit[frame.peer_credit().channel()];
+        if (lane.welcomed) limit = std::max(limit, frame.peer_credit().limit());
+        return;
+      }
+      case v1::Frame::kPeerArrival:
+        return OnArrival(peer, lane_index, frame.transfer(), frame.peer_arrival());
+      case v1::Frame::kPeerPong:
+        return OnPong(peer, frame.transfer());
+      default:
+        status = absl::InvalidArgumentError("a frame that receivers do not send");
+    }
+  }
+  Count(name, &PeerCounters::frames_refused);
+  OnPeerLost(name, absl::StrCat("it broke the protocol: ", status.message()));
+}
+
+void PeerLink::Impl::OnWelcome(Peer& peer, Lane& lane, const v1::PeerWelcome& welcome) {
+  lane.welcomed = true;
+  const int64_t limits[] = {welcome.command_limit(), welcome.tensor_limit(), welcome.state_limit()};
+  for (int channel = 0; channel < kPeerChannels; ++channel) {
+    if (peer.lanes[LaneOf(channel)].get() == &lane) peer.limit[channel] = limits[channel];
+  }
+  peer.next_ping = now_;
+  Note(peer, peer.welcomed() ? "" : lane.trouble);
+}
+
+void PeerLink::Impl::OnArrival(Peer& peer, int lane, uint64_t number,
+                               const v1::PeerArrival& arrival) {
+  const auto it = peer.arrivals.find({lane, number});
+  if (it == peer.arrivals.end()) return;  // of an earlier plan
+  const Arrival waiting = std::move(it->second);
+  peer.arrivals.erase(it);
+  Duration half_trip{0};
+  if (!peer.round_trips.empty()) {
+    half_trip = *std::min_element(peer.round_trips.begin(), peer.round_trips.end()) / 2;
+  }
+  waiting.arrived(arrival.refused()
+                      ? absl::FailedPreconditionError(absl::StrCat(
+                            peer.member.worker, " did not take it: ", arrival.reason()))
+                      : absl::OkStatus(),
+                  std::max(now_ - waiting.begun - half_trip, Duration(0)));
+}
+
+void PeerLink::Impl::OnPong(Peer& peer, uint64_t number) {
+  if (!peer.ping || peer.ping->first != number) return;
+  peer.round_trips.push_back(now_ - peer.ping->second);
+  if (peer.round_trips.size() > kRoundTripsKept) peer.round_trips.pop_front();
+  peer.ping.reset();
+  const std::lock_guard lock(mutex_);
+  counters_[peer.member.worker].round_trip =
+      *std::min_element(peer.round_trips.begin(), peer.round_trips.end());
+}
+
+}  // namespace atl

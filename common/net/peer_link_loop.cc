@@ -1,0 +1,224 @@
+// The network thread's loop: who our peers are, what happens when one is lost, waiting.
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "common/event_loop.h"
+#include "common/net/peer_link_impl.h"
+
+namespace atl {
+namespace {
+
+constexpr int kMessagesPerTurn = 64;
+constexpr Duration kTurnMax = std::chrono::milliseconds(100);
+constexpr int64_t kUnsentBytesMax = int64_t{64} << 20;
+
+}  // namespace
+
+absl::Status PeerLink::Impl::Start() {
+  ServerSecurity security;
+  security.keys = options_.keys;
+  security.allow_plaintext_beyond_loopback = options_.allow_plaintext_beyond_loopback;
+  ATOLL_RETURN_IF_ERROR(CheckSecurity(security, options_.endpoint));
+  ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
+  ATOLL_ASSIGN_OR_RETURN(router_, context_->MakeTensorSocket(ZMQ_ROUTER));
+  if (!options_.keys.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(door_, Doorkeeper::Open(*context_));
+    ATOLL_RETURN_IF_ERROR(SetCurveServer(router_, options_.keys));
+  }
+  ATOLL_ASSIGN_OR_RETURN(endpoint_, Bind(router_, options_.endpoint));
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+PeerLink::Impl::~Impl() {
+  if (thread_.joinable()) {
+    tasks_->Post([this] { stopping_ = true; });
+    thread_.join();
+  }
+  for (const auto& [name, peer] : peers_) Reset(*peer, absl::CancelledError("the link ends"));
+  for (const auto& [name, peer] : peers_) peer->lanes = {};
+  router_.Close();
+  door_.reset();
+  context_.reset();  // now libzmq has released what it borrowed
+  tasks_->RunAll();  // the last `left`
+}
+
+void PeerLink::Impl::Run() {
+  bool more = false;
+  while (!stopping_) {
+    std::vector<zmq_pollitem_t> items = {{nullptr, tasks_->descriptor(), ZMQ_POLLIN, 0},
+                                         {router_.get(), 0, ZMQ_POLLIN, 0}};
+    if (door_) items.push_back({door_->socket(), 0, ZMQ_POLLIN, 0});
+    for (const auto& [name, peer] : peers_) {
+      if (peer->lost) continue;
+      for (const auto& lane : peer->lanes) {
+        items.push_back({lane->dealer.get(), 0, ZMQ_POLLIN, 0});
+        items.push_back({lane->watch.socket(), 0, ZMQ_POLLIN, 0});
+      }
+    }
+    zmq_poll(items.data(), static_cast<int>(items.size()), more ? 0 : WaitMs());
+    now_ = SteadyNow();
+    tasks_->RunAll();
+    if (stopping_) break;
+    if (door_) CountStranger(door_->Answer());
+    more = ReceiveSome();
+    std::vector<NodeId> names;
+    for (const auto& [name, peer] : peers_) names.push_back(name);
+    for (const NodeId& name : names) {
+      Peer& peer = *Find(name);
+      for (int lane = 0; lane < kLanes && !peer.lost; ++lane) WatchLane(peer, lane);
+      if (!peer.lost) more |= PumpPeer(peer);
+    }
+  }
+}
+
+int PeerLink::Impl::WaitMs() const {
+  Instant until = now_ + kTurnMax;
+  for (const auto& [name, peer] : peers_) {
+    if (!peer->lost && peer->welcomed()) until = std::min(until, std::max(now_, peer->next_ping));
+  }
+  const Duration wait = std::max(until - SteadyNow(), Duration(0));
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+}
+
+bool PeerLink::Impl::ReceiveSome() {
+  std::vector<Message> parts;
+  for (int i = 0; i < kMessagesPerTurn; ++i) {
+    if (!router_.Receive(&parts, 3)) return false;
+    OnRouteFrame(parts);
+  }
+  return true;
+}
+
+void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMember>& members) {
+  fence_ = fence;
+  std::map<NodeId, std::unique_ptr<Peer>> before;
+  before.swap(peers_);
+  const absl::Status aborted = absl::AbortedError("a new plan has begun");
+  for (auto& [name, peer] : before) Reset(*peer, aborted);
+  for (auto& [id, route] : routes_) route.welcomed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ++round_;
+    directory_.clear();
+    for (const IslandMember& member : members) {
+      if (member.worker == options_.name) continue;
+      directory_[member.worker].trouble = "no connection yet";
+      counters_[member.worker].peer = member.worker;
+    }
+  }
+  std::vector<std::string> keys;
+  for (const IslandMember& member : members) {
+    if (member.worker == options_.name) continue;
+    keys.push_back(member.public_key);
+    std::unique_ptr<Peer>& peer = peers_[member.worker];
+    const auto it = before.find(member.worker);
+    if (it != before.end() && !it->second->lost && it->second->member == member) {
+      peer = std::move(it->second);
+    } else {
+      peer = std::make_unique<Peer>();
+      peer->member = member;
+    }
+    peer->session = next_session_++;
+  }
+  if (door_) door_->Admit(keys);
+  for (const auto& [name, peer] : peers_) {
+    const absl::Status connected = peer->lanes[0] != nullptr ? absl::OkStatus() : Connect(*peer);
+    if (!connected.ok()) Note(*peer, std::string(connected.message()));
+    for (const auto& lane : peer->lanes) {
+      if (lane == nullptr) continue;
+      lane->hello_due = true;
+      if (lane->up) Note(*peer, lane->trouble = kNotFollowed);
+    }
+  }
+  std::vector<std::string> ids;
+  for (const auto& [id, route] : routes_) ids.push_back(id);
+  for (const std::string& id : ids) {
+    if (const auto it = routes_.find(id); it != routes_.end()) Consider(it->second);
+  }
+}
+
+absl::Status PeerLink::Impl::Connect(Peer& peer) {
+  std::array<std::unique_ptr<Lane>, kLanes> lanes;
+  for (std::unique_ptr<Lane>& lane : lanes) {
+    lane = std::make_unique<Lane>();
+    lane->account = std::make_shared<SendAccount>(unsent_bytes_, kUnsentBytesMax,
+                                                  [tasks = tasks_] { tasks->Wake(); });
+    ATOLL_ASSIGN_OR_RETURN(lane->dealer, context_->MakeTensorSocket(ZMQ_DEALER));
+    if (!peer.member.public_key.empty()) {
+      ATOLL_RETURN_IF_ERROR(SetCurveClient(lane->dealer, options_.keys, peer.member.public_key));
+    }
+    ATOLL_ASSIGN_OR_RETURN(lane->watch, ConnectionWatch::Create(*context_, lane->dealer));
+    if (zmq_connect(lane->dealer.get(), peer.member.endpoint.c_str()) != 0) {
+      return ZmqError(peer.member.endpoint);
+    }
+  }
+  peer.lanes = std::move(lanes);
+  return absl::OkStatus();
+}
+
+void PeerLink::Impl::Reset(Peer& peer, const absl::Status& why) {
+  peer.session = next_session_++;
+  for (auto& queue : peer.queues) {
+    std::deque<Outgoing> dropped;
+    dropped.swap(queue);
+    for (Outgoing& outgoing : dropped) Fail(peer.member.worker, std::move(outgoing), why);
+  }
+  std::map<std::pair<int, uint64_t>, Arrival> arrivals;
+  arrivals.swap(peer.arrivals);
+  for (auto& [number, arrival] : arrivals) arrival.arrived(why, Duration(0));
+  peer.limit = peer.spent = {};
+  peer.ping.reset();
+  for (const auto& lane : peer.lanes) {
+    if (lane != nullptr) lane->welcomed = false;
+  }
+}
+
+void PeerLink::Impl::OnPeerLost(const NodeId& name, std::string why) {
+  Peer* peer = Find(name);
+  if (peer == nullptr || peer->lost) return;
+  peer->lost = true;
+  peer->lanes = {};
+  {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = directory_[name];
+    entry.lost = true;
+    entry.trouble = why;
+    ++counters_[name].times_lost;
+    changed_.notify_all();
+  }
+  Reset(*peer, absl::UnavailableError(absl::StrCat(name, " is lost: ", why)));
+  for (auto it = routes_.begin(); it != routes_.end();) {
+    const auto here = it++;
+    if (!here->second.welcomed || here->second.hello.from() != name) continue;
+    Refuse(here->second, v1::PeerRefusal::LOST, why);
+    routes_.erase(here);
+  }
+  handler_->OnPeerLost(name, why);
+}
+
+void PeerLink::Impl::Note(const Peer& peer, const std::string& trouble) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = directory_[peer.member.worker];
+  entry.trouble = trouble;
+  entry.welcomed = peer.welcomed();
+  changed_.notify_all();
+}
+
+PeerLink::Impl::Peer* PeerLink::Impl::Find(const NodeId& name) {
+  const auto it = peers_.find(name);
+  return it == peers_.end() ? nullptr : it->second.get();
+}
+
+void PeerLink::Impl::Count(const NodeId& peer, int64_t PeerCounters::*counter, int64_t amount) {
+  const std::lock_guard lock(mutex_);
+  counters_[peer].*counter += amount;
+}
+
+void PeerLink::Impl::CountStranger(int64_t frames) {
+  const std::lock_guard lock(mutex_);
+  frames_refused_ += frames;
+}
+
+}  // namespace atl

@@ -1,0 +1,252 @@
+// Others' lanes to us: who may speak, what comes in, and the credit for it.
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "common/net/peer_link_impl.h"
+
+namespace atl {
+namespace {
+
+// Connections that have said hello; strangers' are forgotten first.
+constexpr size_t kRoutesMax = 1024;
+// Credit is told when so much of it has come back, or all.
+constexpr int64_t kCreditStep = int64_t{1} << 20;
+
+// Gives credit back when a delivery dies, on whatever thread.
+class CreditReturn {
+ public:
+  CreditReturn(std::shared_ptr<TaskQueue> tasks, std::function<void()> give_back)
+      : tasks_(std::move(tasks)), give_back_(std::move(give_back)) {}
+  ~CreditReturn() { tasks_->Post(std::move(give_back_)); }
+  CreditReturn(const CreditReturn&) = delete;
+  CreditReturn& operator=(const CreditReturn&) = delete;
+
+ private:
+  const std::shared_ptr<TaskQueue> tasks_;
+  std::function<void()> give_back_;
+};
+
+}  // namespace
+
+void PeerLink::Impl::OnRouteFrame(std::vector<Message>& parts) {
+  const std::string id(parts[0].text());
+  v1::Frame frame;
+  absl::Status status = absl::InvalidArgumentError("a message has one or two frames");
+  if (parts.size() == 2 || parts.size() == 3) {
+    status = ParseFrame(parts[1].text(), parts.size() == 3, &frame);
+  }
+  if (status.ok() && frame.has_peer_hello()) return OnHello(id, frame, SenderKey(parts[1]));
+  const auto it = routes_.find(id);
+  if (it == routes_.end() || !it->second.welcomed) return CountStranger();
+  Route& route = it->second;
+  if (status.ok()) {
+    switch (frame.body_case()) {
+      case v1::Frame::kPeerOpen:
+        status = OnOpen(route, frame.transfer(), frame.peer_open());
+        break;
+      case v1::Frame::kChunk:
+        status = OnChunk(route, frame.transfer(), frame.chunk(), parts[2]);
+        break;
+      case v1::Frame::kPeerPing: {
+        v1::Frame pong = MakeFrame(frame.transfer());
+        pong.mutable_peer_pong();
+        Answer(id, pong);
+        break;
+      }
+      default:
+        status = absl::InvalidArgumentError("a frame that senders do not send");
+    }
+  }
+  if (!status.ok()) Break(route, std::string(status.message()));
+}
+
+void PeerLink::Impl::OnHello(const std::string& id, const v1::Frame& frame, std::string key) {
+  if (routes_.count(id) == 0 && routes_.size() >= kRoutesMax) {
+    const auto stranger =
+        std::find_if(routes_.begin(), routes_.end(), [](auto& r) { return !r.second.welcomed; });
+    if (stranger == routes_.end()) return CountStranger();
+    routes_.erase(stranger);
+  }
+  Route& route = routes_[id];
+  route = Route{};
+  route.id = id;
+  route.hello = frame.peer_hello();
+  route.hello_number = frame.transfer();
+  route.last_number = frame.transfer();
+  route.key = std::move(key);
+  Consider(route);
+}
+
+// Welcomes the route, refuses it, or leaves it waiting until our own plan changes.
+void PeerLink::Impl::Consider(Route& route) {
+  route.welcomed = false;
+  route.incoming = {};
+  const v1::PeerHello& hello = route.hello;
+  if (hello.to() != options_.name || hello.to_incarnation() != options_.incarnation) {
+    return Refuse(route, v1::PeerRefusal::STRANGER,
+                  absl::StrCat("this is ", options_.name, ", incarnation ", options_.incarnation,
+                               ", not ", hello.to(), ", incarnation ", hello.to_incarnation()));
+  }
+  if (!fence_) return;
+  const PeerFence theirs{hello.job(), hello.generation(), hello.plan()};
+  if (theirs.job == fence_->job && theirs < *fence_) {
+    return Refuse(route, v1::PeerRefusal::OLD,
+                  absl::StrCat("generation ", theirs.generation, ", plan ", theirs.plan,
+                               " is over; we are at generation ", fence_->generation, ", plan ",
+                               fence_->plan));
+  }
+  if (theirs != *fence_) return;
+  const Peer* peer = Find(hello.from());
+  if (peer == nullptr || peer->member.incarnation != hello.from_incarnation()) {
+    return Refuse(route, v1::PeerRefusal::STRANGER,
+                  absl::StrCat("the plan has no member ", hello.from(), ", incarnation ",
+                               hello.from_incarnation()));
+  }
+  if (door_ && peer->member.public_key != route.key) {
+    return Refuse(route, v1::PeerRefusal::STRANGER,
+                  absl::StrCat("this is not ", hello.from(), "'s key"));
+  }
+  if (peer->lost) return;  // until we have set our peers anew
+  Welcome(route);
+}
+
+void PeerLink::Impl::Welcome(Route& route) {
+  for (auto it = routes_.begin(); it != routes_.end();) {
+    const auto here = it++;
+    const bool same = here->second.hello.from() == route.hello.from() &&
+                      here->second.hello.lane() == route.hello.lane();
+    if (same && here->first != route.id) routes_.erase(here);  // a connection it had before
+  }
+  route.welcomed = true;
+  route.session = next_session_++;
+  route.granted = options_.window_bytes;
+  route.received = route.returned = {};
+  v1::Frame frame = MakeFrame(route.hello_number);
+  frame.mutable_peer_welcome()->set_command_limit(route.granted[0]);
+  frame.mutable_peer_welcome()->set_tensor_limit(route.granted[1]);
+  frame.mutable_peer_welcome()->set_state_limit(route.granted[2]);
+  Answer(route.id, frame);
+}
+
+// The sender's end counts us as lost when it hears this.
+void PeerLink::Impl::Refuse(const Route& route, v1::PeerRefusal::Code code,
+                            const std::string& why) {
+  if (code == v1::PeerRefusal::OLD || code == v1::PeerRefusal::STRANGER) CountStranger();
+  v1::Frame frame = MakeFrame(route.hello_number);
+  frame.mutable_peer_refusal()->set_code(code);
+  frame.mutable_peer_refusal()->set_reason(why.substr(0, kReasonBytesMax));
+  Answer(route.id, frame);
+}
+
+void PeerLink::Impl::Break(Route& route, const std::string& why) {
+  const NodeId from = route.hello.from();
+  Count(from, &PeerCounters::frames_refused);
+  Refuse(route, v1::PeerRefusal::BROKEN, why);
+  route.welcomed = false;
+  OnPeerLost(from, absl::StrCat("it broke the protocol: ", why));
+}
+
+absl::Status PeerLink::Impl::OnOpen(Route& route, uint64_t number, const v1::PeerOpen& open) {
+  const int channel = open.channel();
+  Incoming& incoming = route.incoming[channel];
+  if (LaneOf(channel) != route.hello.lane()) {
+    return absl::InvalidArgumentError(absl::StrCat("channel ", channel, " on the wrong lane"));
+  }
+  if (number <= route.last_number || incoming.number != 0) {
+    return absl::InvalidArgumentError("a message was opened out of turn");
+  }
+  const int64_t cost = open.bytes() + kPeerMessageCost;
+  if (route.received[channel] + cost > route.granted[channel]) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(open.bytes(), " bytes were not granted on channel ", channel));
+  }
+  route.last_number = number;
+  route.received[channel] += cost;
+  incoming.number = number;
+  incoming.header = open.header();
+  incoming.bytes = open.bytes();
+  incoming.wants_arrival = open.wants_arrival();
+  const absl::Status admitted = handler_->Admit(
+      route.hello.from(), static_cast<PeerChannel>(channel), incoming.header, incoming.bytes);
+  if (!admitted.ok()) {
+    incoming.dropped = true;
+    Count(route.hello.from(), &PeerCounters::messages_refused);
+    Arrived(route, incoming, std::string(admitted.message()));
+  } else {
+    incoming.payload = pool_->Take(incoming.bytes);
+    incoming.tensor.emplace(std::span(incoming.payload.data(), static_cast<size_t>(incoming.bytes)),
+                            route.hello.chunk_bytes());
+  }
+  if (incoming.bytes == 0) Deliver(route, channel);
+  return absl::OkStatus();
+}
+
+absl::Status PeerLink::Impl::OnChunk(Route& route, uint64_t number, const v1::Chunk& chunk,
+                                     Message& payload) {
+  int channel = 0;
+  while (channel < kPeerChannels && route.incoming[channel].number != number) ++channel;
+  if (channel == kPeerChannels) return absl::InvalidArgumentError("a chunk of no open message");
+  Incoming& incoming = route.incoming[channel];
+  const auto bytes = static_cast<int64_t>(payload.bytes().size());
+  if (!incoming.dropped) {
+    ATOLL_RETURN_IF_ERROR(incoming.tensor->Accept(chunk, payload.bytes()));
+    Count(route.hello.from(), &PeerCounters::payload_bytes_received, bytes);
+    if (incoming.tensor->complete()) Deliver(route, channel);
+    return absl::OkStatus();
+  }
+  incoming.dropped_bytes += bytes;
+  if (bytes == 0 || incoming.dropped_bytes > incoming.bytes) {
+    return absl::InvalidArgumentError("chunks do not add up to the message's length");
+  }
+  if (incoming.dropped_bytes == incoming.bytes) Deliver(route, channel);
+  return absl::OkStatus();
+}
+
+void PeerLink::Impl::Deliver(Route& route, int channel) {
+  Incoming incoming = std::exchange(route.incoming[channel], Incoming{});
+  const int64_t cost = incoming.bytes + kPeerMessageCost;
+  if (incoming.dropped) return ReturnCredit(route.id, route.session, channel, cost);
+  Count(route.hello.from(), &PeerCounters::messages_received);
+  Arrived(route, incoming, "");
+  PeerDelivery delivery;
+  delivery.from = route.hello.from();
+  delivery.channel = static_cast<PeerChannel>(channel);
+  delivery.header = std::move(incoming.header);
+  delivery.payload = std::move(incoming.payload);
+  delivery.credit =
+      std::make_shared<CreditReturn>(tasks_, [this, id = route.id, session = route.session, channel,
+                                              cost] { ReturnCredit(id, session, channel, cost); });
+  handler_->OnMessage(std::move(delivery));
+}
+
+void PeerLink::Impl::Arrived(Route& route, const Incoming& incoming, const std::string& refusal) {
+  if (!incoming.wants_arrival) return;
+  v1::Frame frame = MakeFrame(incoming.number);
+  frame.mutable_peer_arrival()->set_refused(!refusal.empty());
+  frame.mutable_peer_arrival()->set_reason(refusal.substr(0, kReasonBytesMax));
+  Answer(route.id, frame);
+}
+
+void PeerLink::Impl::ReturnCredit(const std::string& id, uint64_t session, int channel,
+                                  int64_t cost) {
+  const auto it = routes_.find(id);
+  if (it == routes_.end() || it->second.session != session || !it->second.welcomed) return;
+  Route& route = it->second;
+  route.returned[channel] += cost;
+  const int64_t limit = route.returned[channel] + options_.window_bytes[channel];
+  const bool idle = route.returned[channel] == route.received[channel];
+  if (!idle && limit - route.granted[channel] < kCreditStep) return;
+  route.granted[channel] = limit;
+  v1::Frame frame = MakeFrame(route.last_number);
+  frame.mutable_peer_credit()->set_channel(channel);
+  frame.mutable_peer_credit()->set_limit(limit);
+  Answer(id, frame);
+}
+
+SendOutcome PeerLink::Impl::Answer(const std::string& id, const v1::Frame& frame) {
+  Message parts[2] = {Message::Of(id), Message::Of(frame.SerializeAsString())};
+  return router_.Send(parts);
+}
+
+}  // namespace atl

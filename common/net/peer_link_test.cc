@@ -1,0 +1,255 @@
+// Workers that talk to each other over real sockets on loopback.
+
+#include <catch2/catch.hpp>
+#include <future>
+
+#include "absl/strings/match.h"
+#include "common/net/peer_story.h"
+#include "common/net/security.h"
+#include "common/rng.h"
+
+namespace atl {
+namespace {
+
+using namespace std::chrono_literals;
+using enum PeerChannel;
+
+bool Says(absl::string_view text, absl::string_view part) {
+  INFO(text);
+  const bool says = absl::StrContains(text, part);
+  CHECK(says);
+  return says;
+}
+
+std::string RandomText(size_t size) {
+  Rng rng(size);
+  std::string text(size, '\0');
+  for (char& letter : text) letter = static_cast<char>(rng.Next());
+  return text;
+}
+
+TEST_CASE("messages of any size come whole and in order, on every channel, between three workers") {
+  PeerLinkOptions options{.chunk_bytes = 4096};
+  TestPeer a("a", options), b("b", options), c("c", options);
+  Meet(Plan(1), {&a, &b, &c});
+  const std::vector<size_t> sizes = {0, 1, 4095, 4096, 4097, 300'001};
+  for (TestPeer* from : {&a, &b, &c}) {
+    for (PeerChannel channel : {kCommand, kTensor, kState}) {
+      for (size_t size : sizes) {
+        for (TestPeer* to : {&a, &b, &c}) {
+          if (to != from) from->Say(*to, channel, std::to_string(size), RandomText(size));
+        }
+      }
+    }
+  }
+  for (TestPeer* to : {&a, &b, &c}) {
+    for (PeerChannel channel : {kCommand, kTensor, kState}) {
+      std::map<NodeId, size_t> next;
+      for (size_t i = 0; i < 2 * sizes.size(); ++i) {
+        const PeerDelivery delivery = to->Hear(channel);
+        const size_t size = sizes[next[delivery.from]++];
+        REQUIRE(delivery.header == std::to_string(size));
+        const std::string text = RandomText(size);
+        REQUIRE(delivery.payload.size() == static_cast<int64_t>(size));
+        REQUIRE(std::equal(text.begin(), text.end(),
+                           reinterpret_cast<const char*>(delivery.payload.data())));
+      }
+    }
+  }
+}
+
+TEST_CASE("a receiver that keeps what it gets is sent no more than it granted") {
+  PeerLinkOptions options;
+  options.window_bytes[1] = 10 * (10'000 + kPeerMessageCost);
+  TestPeer a("a", options), b("b", options);
+  Meet(Plan(1), {&a, &b});
+  for (int i = 0; i < 25; ++i) a.Say(b, kTensor, std::to_string(i), RandomText(10'000));
+  std::vector<PeerDelivery> kept;
+  while (kept.size() < 10) kept.push_back(b.Hear(kTensor));
+  a.Say(b, kCommand, "a command is not behind tensors");
+  REQUIRE(b.Hear(kCommand).header == "a command is not behind tensors");
+  a.Say(b, kState, "", "nor is state");
+  REQUIRE(b.HearText(kState) == "nor is state");
+  REQUIRE(b.heard(kTensor) == 0);
+  REQUIRE(a.CountersOf("b").payload_bytes_sent == 10 * 10'000 + 12);
+  kept.clear();
+  for (int i = 10; i < 25; ++i) REQUIRE(b.Hear(kTensor).header == std::to_string(i));
+}
+
+TEST_CASE("the sender learns when the last byte left, when it arrived, and when it was not taken") {
+  TestPeer a("a"), b("b");
+  Meet(Plan(1), {&a, &b});
+  const auto text = std::make_shared<std::string>(RandomText(3 << 20));
+  std::promise<absl::Status> left, arrived, refused;
+  std::promise<Duration> took;
+  PeerMessage message{.channel = kTensor, .payload = std::as_bytes(std::span(*text))};
+  message.owner = text;
+  message.left = [&](absl::Status status) { left.set_value(status); };
+  message.arrived = [&](absl::Status status, Duration duration) {
+    arrived.set_value(status);
+    took.set_value(duration);
+  };
+  const Instant begun = SteadyNow();
+  REQUIRE(a.link->Send("b", std::move(message)).ok());
+  REQUIRE(left.get_future().get().ok());
+  REQUIRE(arrived.get_future().get().ok());
+  REQUIRE(took.get_future().get() <= SteadyNow() - begun);
+  REQUIRE(b.Hear(kTensor).payload.size() == 3 << 20);
+
+  PeerMessage unwanted{.channel = kTensor, .header = "unwanted"};
+  unwanted.payload = std::as_bytes(std::span(*text));
+  unwanted.owner = text;
+  unwanted.arrived = [&](absl::Status status, Duration) { refused.set_value(status); };
+  REQUIRE(a.link->Send("b", std::move(unwanted)).ok());
+  REQUIRE(Says(refused.get_future().get().message(), "b did not take it: nobody waits for it"));
+  a.Say(b, kTensor, "next", "and the next one is taken");
+  REQUIRE(b.HearText(kTensor) == "and the next one is taken");
+  REQUIRE(b.CountersOf("a").messages_refused == 1);
+  while (a.CountersOf("b").round_trip == Duration(0)) std::this_thread::yield();
+}
+
+TEST_CASE("whoever speaks of an older plan is refused; of a newer one, waits for us to follow") {
+  TestPeer a("a"), b("b");
+  Meet(Plan(3), {&a, &b});
+  REQUIRE(a.link->SetPeers(Plan(4), {a.member, b.member}).ok());
+  a.Say(b, kCommand, "of plan 4");
+  // b still speaks of plan 3, and hears that it is over.
+  REQUIRE(Says(b.AwaitLost("a"), "generation 1, plan 3 is over; we are at generation 1, plan 4"));
+  REQUIRE(Says(b.link->AwaitPeers(In(0s)).message(), "plan 3 is over"));
+  REQUIRE(b.heard(kCommand) == 0);
+  const absl::Status waits = a.link->AwaitPeers(In(0s));
+  REQUIRE(Says(waits.message(), "b: it has not followed to our plan yet"));
+
+  REQUIRE(b.link->SetPeers(Plan(4), {a.member, b.member}).ok());
+  REQUIRE(b.Hear(kCommand).header == "of plan 4");
+  REQUIRE(a.link->AwaitPeers(In(kPatience)).ok());
+
+  // A newer generation goes before any plan number.
+  REQUIRE(a.link->SetPeers(Plan(1, 2), {a.member, b.member}).ok());
+  REQUIRE(Says(b.AwaitLost("a", 2), "we are at generation 2, plan 1"));
+}
+
+TEST_CASE("what was queued under an older plan is never sent under a newer one") {
+  PeerLinkOptions options;
+  options.window_bytes[1] = 3000;
+  TestPeer a("a", options), b("b", options);
+  Meet(Plan(1), {&a, &b});
+  a.Say(b, kTensor, "", RandomText(1900));
+  const PeerDelivery first = b.Hear(kTensor);
+  const auto text = std::make_shared<std::string>(RandomText(1000));
+  std::promise<absl::Status> left;
+  PeerMessage stuck{.channel = kTensor, .payload = std::as_bytes(std::span(*text))};
+  stuck.owner = text;
+  stuck.left = [&](absl::Status status) { left.set_value(status); };
+  REQUIRE(a.link->Send("b", std::move(stuck)).ok());
+  REQUIRE(a.link->SetPeers(Plan(2), {a.member, b.member}).ok());
+  REQUIRE(absl::IsAborted(left.get_future().get()));
+  REQUIRE(b.link->SetPeers(Plan(2), {a.member, b.member}).ok());
+  a.Say(b, kTensor, "", "new");
+  REQUIRE(b.HearText(kTensor) == "new");
+}
+
+TEST_CASE("a worker that the plan does not name, or an earlier life of one, is refused") {
+  TestPeer a("a"), b("b");
+  IslandMember reborn = a.member;
+  reborn.incarnation = 2;
+  REQUIRE(b.link->SetPeers(Plan(1), {reborn, b.member}).ok());
+  REQUIRE(a.link->SetPeers(Plan(1), {a.member, b.member}).ok());
+  REQUIRE(Says(a.AwaitLost("b"), "the plan has no member a, incarnation 1"));
+
+  IslandMember gone = b.member;
+  gone.incarnation = 9;
+  REQUIRE(a.link->SetPeers(Plan(2), {a.member, gone}).ok());
+  REQUIRE(Says(a.AwaitLost("b", 2), "this is b, incarnation 1, not b, incarnation 9"));
+  REQUIRE(b.heard(kCommand) == 0);
+}
+
+TEST_CASE("a peer that dies is lost at once, and its successor is found under the next plan") {
+  TestPeer a("a");
+  auto b = std::make_unique<TestPeer>("b");
+  Meet(Plan(1), {&a, b.get()});
+  b.reset();
+  const Instant killed = SteadyNow();
+  REQUIRE(Says(a.AwaitLost("b"), "the connection was lost"));
+  REQUIRE(SteadyNow() - killed < 5s);  // not by silence, which takes 6 s
+  PeerMessage late;
+  REQUIRE(Says(a.link->Send("b", std::move(late)).message(), "b is lost: the connection was"));
+  REQUIRE(Says(a.link->AwaitPeers(In(kPatience)).message(), "b: the connection was lost"));
+
+  TestPeer again("b", {.incarnation = 2});
+  Meet(Plan(2), {&a, &again});
+  a.Say(again, kCommand, "welcome back");
+  REQUIRE(again.Hear(kCommand).header == "welcome back");
+}
+
+TEST_CASE("two that lost each other meet again under the same plan once both want to") {
+  TestPeer a("a"), b("b"), c("c");
+  Meet(Plan(1), {&a, &b, &c});
+  // c is at another plan and back: a and b have lost it.
+  REQUIRE(c.link->SetPeers(Plan(2), {a.member, b.member, c.member}).ok());
+  a.AwaitLost("c");
+  b.AwaitLost("c");
+  Meet(Plan(2), {&a, &b, &c});
+  Meet(Plan(2), {&a, &b, &c});
+  a.Say(c, kTensor, "", "again");
+  REQUIRE(c.HearText(kTensor) == "again");
+}
+
+TEST_CASE("with keys only the plan's members get in, each under its own name") {
+  const KeyPair keys[] = {GenerateKeyPair().value(), GenerateKeyPair().value(),
+                          GenerateKeyPair().value()};
+  TestPeer a("a", {.keys = keys[0]}), b("b", {.keys = keys[1]}), c("c", {.keys = keys[2]});
+  Meet(Plan(1), {&a, &b, &c});
+  a.Say(b, kTensor, "", RandomText(100'000));
+  REQUIRE(b.HearText(kTensor) == RandomText(100'000));
+
+  // A member by key, under another's name.
+  TestPeer impostor("a", {.keys = keys[2]});
+  Meet(Plan(2), {&a, &b, &c});
+  REQUIRE(impostor.link->SetPeers(Plan(2), {a.member, b.member}).ok());
+  REQUIRE(Says(impostor.AwaitLost("b"), "this is not a's key"));
+  // A stranger's key.
+  TestPeer stranger("a", {.keys = GenerateKeyPair().value()});
+  REQUIRE(stranger.link->SetPeers(Plan(2), {a.member, b.member}).ok());
+  while (b.link->frames_refused() < 3) std::this_thread::yield();
+  REQUIRE(!stranger.link->AwaitPeers(In(0s)).ok());
+
+  IslandMember keyless = b.member;
+  keyless.public_key.clear();
+  REQUIRE(Says(a.link->SetPeers(Plan(3), {a.member, keyless}).message(), "b of the island has no"));
+}
+
+TEST_CASE("bounds are kept at the sender, and wrong addresses are refused by name") {
+  PeerLinkOptions options{.queued_bytes_max = 5000, .queued_messages_max = 3};
+  TestPeer a("a", options), b("b", options);
+  REQUIRE(a.link->SetPeers(Plan(1), {a.member, b.member}).ok());  // b does not follow
+  for (int i = 0; i < 3; ++i) a.Say(b, kCommand, "waits");
+  REQUIRE(absl::IsResourceExhausted(a.link->Send("b", {})));
+  const std::string large(9 << 20, 'x');
+  PeerMessage message{.payload = std::as_bytes(std::span(large))};
+  REQUIRE(Says(a.link->Send("b", std::move(message)).message(), "its channel takes"));
+  REQUIRE(Says(a.link->Send("x", {}).message(), "x is no peer"));
+
+  IslandMember far = b.member;
+  far.endpoint = "tcp://10.0.0.1:7000";
+  REQUIRE(Says(a.link->SetPeers(Plan(2), {a.member, far}).message(), "only loopback addresses"));
+  REQUIRE(Says(a.link->SetPeers(Plan(2), {b.member, b.member}).message(), "twice"));
+  TestPeer handler("z");
+  PeerLinkOptions open{.name = "o", .endpoint = "tcp://0.0.0.0:*"};
+  REQUIRE(Says(PeerLink::Create(open, &handler).status().message(), "only loopback addresses"));
+}
+
+TEST_CASE("a link that ends fails what it has not sent") {
+  auto a = std::make_unique<TestPeer>("a");
+  TestPeer b("b");
+  REQUIRE(a->link->SetPeers(Plan(1), {a->member, b.member}).ok());
+  std::promise<absl::Status> left;
+  PeerMessage message;
+  message.left = [&](absl::Status status) { left.set_value(status); };
+  REQUIRE(a->link->Send("b", std::move(message)).ok());
+  a.reset();
+  REQUIRE(absl::IsCancelled(left.get_future().get()));
+}
+
+}  // namespace
+}  // namespace atl
