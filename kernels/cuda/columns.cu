@@ -151,12 +151,14 @@ void SumColumns(const Queue& queue, const char* name, const Terms& terms,
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     EmbeddingTableKernel(const int32_t* tokens, int64_t positions, View<T> dy, int64_t cols,
-                         View<float> dtable) {
+                         int64_t first_token, View<float> dtable, int64_t table_rows) {
   __shared__ unsigned matches[kWarps];
   __shared__ int seen_before;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t n = blockIdx.x;
   const int32_t token = tokens[n];
+  const int64_t of_table = token - first_token;
+  if (of_table < 0 || of_table >= table_rows) return;  // in another part of the table
   if (threadIdx.x == 0) seen_before = 0;
   __syncthreads();
   for (int64_t chunk = n; chunk > 0; chunk -= kThreads) {  // backwards: frequent tokens are near
@@ -184,7 +186,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
   if (col >= cols) return;
-  float* to = dtable.Row(token) + col;
+  float* to = dtable.Row(of_table) + col;
 #pragma unroll
   for (int i = 0; i < N; ++i) to[i] += sum.v[i];
 }
@@ -207,7 +209,8 @@ void LaunchTable(const Queue& queue, const EmbeddingBackwardWeight& op) {
   const dim3 grid(static_cast<unsigned>(positions),
                   static_cast<unsigned>(CeilDiv(cols, kThreads * N)));
   Launch(queue, grid, dim3(kThreads), 0, "EmbeddingBackwardWeight", EmbeddingTableKernel<T, N>,
-         op.tokens.as<int32_t>(), positions, ViewOf<T>(op.dy), cols, ViewOf<float>(op.dtable));
+         op.tokens.as<int32_t>(), positions, ViewOf<T>(op.dy), cols, op.first_token,
+         ViewOf<float>(op.dtable), op.dtable.rows);
 }
 
 }  // namespace

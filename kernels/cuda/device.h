@@ -190,7 +190,8 @@ inline constexpr int kWide = 16 / sizeof(T);
 // Calls function.operator()<T>() with the type of the elements.
 template <typename Function>
 void ForType(DType dtype, const Function& function) {
-  ATOLL_CHECK(dtype != DType::kInt32, "kernels compute in f32 or bf16");
+  ATOLL_CHECK(dtype == DType::kFloat32 || dtype == DType::kBfloat16,
+              "kernels compute in f32 or bf16");
   if (dtype == DType::kFloat32) {
     function.template operator()<float>();
   } else {

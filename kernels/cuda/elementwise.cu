@@ -258,9 +258,12 @@ struct EmbeddingForwardMap {
   const int32_t* tokens;
   View<T> table, positions, y;
   int64_t seq_len, position_offset;
+  int64_t first_token, table_rows;  // a token outside has no row here
   template <int N>
   __device__ void At(int64_t row, int64_t col) const {
-    Pack<float, N> x = Load<N>(table.Row(tokens[row]) + col);
+    const int64_t of_table = tokens[row] - first_token;
+    const bool here = of_table >= 0 && of_table < table_rows;
+    Pack<float, N> x = LoadOrZero<N>(here ? table.data : nullptr, of_table * table.stride + col);
     const int64_t position = position_offset + row % seq_len;
     const Pack<float, N> p = LoadOrZero<N>(positions.data, position * positions.stride + col);
 #pragma unroll
@@ -383,7 +386,8 @@ void Enqueue(const Queue& queue, const EmbeddingForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
     const EmbeddingForwardMap<T> map{
         op.tokens.as<int32_t>(), ViewOf<T>(op.table), ViewOf<T>(op.positions),
-        ViewOf<T>(op.y),         op.seq_len,          op.position_offset};
+        ViewOf<T>(op.y),         op.seq_len,          op.position_offset,
+        op.first_token,          op.table.rows};
     if (PackSize({op.table, op.positions, op.y}, op.y.cols, kWide<T>) > 1) {
       LaunchMap<kWide<T>>(queue, "EmbeddingForward", map, op.y.rows, op.y.cols);
     } else {

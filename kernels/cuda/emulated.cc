@@ -93,7 +93,9 @@ class EmulatedCudaBackend final : public emulated::Ops {
   }
 
   std::string Name() const override { return "emulated cuda"; }
-  bool Supports(DType compute) const override { return compute != DType::kInt32; }
+  bool Supports(DType compute) const override {
+    return compute == DType::kFloat32 || compute == DType::kBfloat16;
+  }
 
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override { return memory_->Allocate(bytes); }
   absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override {

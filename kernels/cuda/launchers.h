@@ -48,6 +48,8 @@ void Enqueue(const Queue& queue, const LayerNormForward& op);
 void Enqueue(const Queue& queue, const LayerNormBackwardInput& op);
 void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace);
 int64_t ScratchBytes(const CrossEntropy& op);
+void Enqueue(const Queue& queue, const CrossEntropyMax& op);
+void Enqueue(const Queue& queue, const CrossEntropySums& op);
 
 // ---- columns.cu: sums over rows ----
 

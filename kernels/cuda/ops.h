@@ -68,6 +68,8 @@ class Ops : public Backend {
   void Run(Stream&, const Convert& op) override;
   void Run(Stream&, const CrossEntropy& op, Workspace) override;
   int64_t WorkspaceBytes(const CrossEntropy& op) const override;
+  void Run(Stream&, const CrossEntropyMax& op) override;
+  void Run(Stream&, const CrossEntropySums& op) override;
   void Run(Stream&, const AdamW& op) override;
   void Run(Stream&, const SumOfSquares& op, Workspace) override;
   int64_t WorkspaceBytes(const SumOfSquares& op) const override;

@@ -8,6 +8,10 @@ namespace atl::ATOLL_DEVICE {
 
 absl::Status FirstError::Take() { return std::exchange(status_, absl::OkStatus()); }
 
+void FirstError::Keep(const absl::Status& status) {
+  if (status_.ok()) status_ = status;
+}
+
 void FirstError::KeepError(int code, const char* what) {
   if (status_.ok()) status_ = Describe(code, what);
 }

@@ -26,6 +26,7 @@ class FirstError {
   void Keep(int code, const char* what) {
     if (code != 0) KeepError(code, what);
   }
+  void Keep(const absl::Status& status);
   absl::Status Take();
 
  private:

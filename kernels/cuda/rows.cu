@@ -6,6 +6,7 @@
 //   RmsNormForward 2s, 4;  RmsNormBackwardInput (3 + add)s, 8
 //   LayerNormForward 2s, 8;  LayerNormBackwardInput (3 + add)s, 12
 //   CrossEntropy s (loss only) or 2s, about 40 (two exponentials)
+//   CrossEntropyMax s, 1;  CrossEntropySums s, about 20
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
@@ -18,6 +19,7 @@ constexpr int kThreadsMax = 256;
 // Threads of a row's block: about two packs each, for enough loads in flight.
 dim3 ThreadsFor(int64_t packs) {
   const int64_t threads = CeilDiv(CeilDiv(packs, 2), kWarp) * kWarp;
+  if (threads == 0) return dim3(kWarp);
   return dim3(static_cast<unsigned>(threads < kThreadsMax ? threads : kThreadsMax));
 }
 
@@ -148,38 +150,95 @@ struct OnlineSoftmax {
   }
 };
 
+// What a row's gradient and loss are made of.
+struct RowSoftmax {
+  float largest, sum;
+  float target;  // the target's logit - largest
+};
+
+// Of the whole row; the same in all threads but for `target`, which thread 0 has.
 template <typename T>
-__global__ void __launch_bounds__(kThreadsMax)
-    CrossEntropyKernel(View<T> logits, const int32_t* targets, View<T> dlogits, float2* losses,
-                       int cols, float grad_scale, int32_t ignore_index) {
-  const int64_t row = blockIdx.x;
-  const T* from = logits.Row(row);
-  T* to = dlogits.data == nullptr ? nullptr : dlogits.Row(row);
-  const int32_t target = targets[row];
-  const bool ignored = target == ignore_index;
-  const bool apart = to != nullptr && (reinterpret_cast<uintptr_t>(to) % 16 !=
-                                       reinterpret_cast<uintptr_t>(from) % 16);
+__device__ inline RowSoftmax SoftmaxOf(const T* row, int cols, bool apart, int target) {
   OnlineSoftmax<T> softmax;
-  ForRow(from, cols, apart, [&](int, const auto& pack) { softmax.Add(pack); });
+  ForRow(row, cols, apart, [&](int, const auto& pack) { softmax.Add(pack); });
   const float largest = BlockReduce(softmax.largest, -INFINITY, Max());
   const float scaled = softmax.sum == 0.0f ? 0.0f : softmax.sum * expf(softmax.largest - largest);
   const float sum = BlockSum(scaled);
+  const bool here = threadIdx.x == 0 && target >= 0 && target < cols;
+  return {largest, sum, here ? ToFloat(row[target]) - largest : 0.0f};
+}
+
+template <typename T>
+struct LossOperands {
+  View<T> logits, dlogits;
+  const int32_t* targets;
+  const float* max;  // null: of the whole vocabulary, which is then here
+  View<float> sums;
+  int64_t first_class;
+  int cols;
+  float grad_scale;
+  int32_t ignore_index;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreadsMax)
+    CrossEntropyKernel(const LossOperands<T> a, float2* losses) {
+  const int64_t row = blockIdx.x;
+  const T* from = a.logits.Row(row);
+  T* to = a.dlogits.data == nullptr ? nullptr : a.dlogits.Row(row);
+  const bool ignored = a.targets[row] == a.ignore_index;
+  const int target = ignored ? -1 : static_cast<int>(a.targets[row] - a.first_class);
+  const bool apart = to != nullptr && (reinterpret_cast<uintptr_t>(to) % 16 !=
+                                       reinterpret_cast<uintptr_t>(from) % 16);
+  const RowSoftmax softmax = a.max == nullptr
+                                 ? SoftmaxOf(from, a.cols, apart, target)
+                                 : RowSoftmax{a.max[row], a.sums.Row(0)[row], a.sums.Row(1)[row]};
   if (threadIdx.x == 0) {
-    const float loss = ignored ? 0.0f : largest + logf(sum) - ToFloat(from[target]);
-    losses[row] = {loss, ignored ? 0.0f : 1.0f};
+    losses[row] = {ignored ? 0.0f : logf(softmax.sum) - softmax.target, ignored ? 0.0f : 1.0f};
   }
   if (to == nullptr) return;
   __syncthreads();  // the target's logit has been read: gradients may take the logits' place
-  const float factor = ignored ? 0.0f : grad_scale / sum;
-  const float hit = ignored ? 0.0f : grad_scale;
-  ForRow(from, cols, apart, [&](int col, auto pack) {
+  const float factor = ignored ? 0.0f : a.grad_scale / softmax.sum;
+  const float hit = ignored ? 0.0f : a.grad_scale;
+  ForRow(from, a.cols, apart, [&](int col, auto pack) {
     constexpr int kN = sizeof(pack) / sizeof(float);
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
-      pack.v[i] = factor * expf(pack.v[i] - largest) - (col + i == target ? hit : 0.0f);
+      pack.v[i] = factor * expf(pack.v[i] - softmax.largest) - (col + i == target ? hit : 0.0f);
     }
     Store(to + col, pack);
   });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreadsMax) MaxKernel(View<T> logits, int cols, float* max) {
+  const int64_t row = blockIdx.x;
+  float largest = -INFINITY;
+  ForRow(logits.Row(row), cols, false, [&](int, const auto& pack) {
+    constexpr int kN = sizeof(pack) / sizeof(float);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) largest = fmaxf(largest, pack.v[i]);
+  });
+  largest = BlockReduce(largest, -INFINITY, Max());
+  if (threadIdx.x == 0) max[row] = largest;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreadsMax) SumsKernel(const LossOperands<T> a) {
+  const int64_t row = blockIdx.x;
+  const T* from = a.logits.Row(row);
+  const float largest = a.max[row];
+  float sum = 0.0f;
+  ForRow(from, a.cols, false, [&](int, const auto& pack) {
+    constexpr int kN = sizeof(pack) / sizeof(float);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) sum += expf(pack.v[i] - largest);
+  });
+  sum = BlockSum(sum);
+  if (threadIdx.x != 0) return;
+  const int64_t target = a.targets[row] - a.first_class;
+  a.sums.Row(0)[row] = sum;
+  a.sums.Row(1)[row] = target >= 0 && target < a.cols ? ToFloat(from[target]) - largest : 0.0f;
 }
 
 // totals += sums over rows.
@@ -262,13 +321,41 @@ void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace) {
   ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
   auto* losses = static_cast<float2*>(workspace.data);
   ForType(op.logits.dtype, [&]<typename T>() {
+    const LossOperands<T> operands{.logits = ViewOf<T>(op.logits),
+                                   .dlogits = ViewOf<T>(op.dlogits),
+                                   .targets = op.targets.as<int32_t>(),
+                                   .max = static_cast<const float*>(op.max.data),
+                                   .sums = ViewOf<float>(op.sums),
+                                   .first_class = op.first_class,
+                                   .cols = static_cast<int>(op.logits.cols),
+                                   .grad_scale = op.grad_scale,
+                                   .ignore_index = op.ignore_index};
     Launch(queue, dim3(Rows(op.logits)), ThreadsFor(op.logits.cols / kWide<T>), 0, "CrossEntropy",
-           CrossEntropyKernel<T>, ViewOf<T>(op.logits), op.targets.as<int32_t>(),
-           ViewOf<T>(op.dlogits), losses, static_cast<int>(op.logits.cols), op.grad_scale,
-           op.ignore_index);
+           CrossEntropyKernel<T>, operands, losses);
   });
   Launch(queue, dim3(1), dim3(kThreadsMax), 0, "CrossEntropy totals", TotalsKernel, losses,
          op.logits.rows, op.totals.f32());
+}
+
+void Enqueue(const Queue& queue, const CrossEntropyMax& op) {
+  ForType(op.logits.dtype, [&]<typename T>() {
+    Launch(queue, dim3(Rows(op.logits)), ThreadsFor(op.logits.cols / kWide<T>), 0,
+           "CrossEntropyMax", MaxKernel<T>, ViewOf<T>(op.logits), static_cast<int>(op.logits.cols),
+           op.max.f32());
+  });
+}
+
+void Enqueue(const Queue& queue, const CrossEntropySums& op) {
+  ForType(op.logits.dtype, [&]<typename T>() {
+    const LossOperands<T> operands{.logits = ViewOf<T>(op.logits),
+                                   .targets = op.targets.as<int32_t>(),
+                                   .max = op.max.f32(),
+                                   .sums = ViewOf<float>(op.sums),
+                                   .first_class = op.first_class,
+                                   .cols = static_cast<int>(op.logits.cols)};
+    Launch(queue, dim3(Rows(op.logits)), ThreadsFor(op.logits.cols / kWide<T>), 0,
+           "CrossEntropySums", SumsKernel<T>, operands);
+  });
 }
 
 }  // namespace atl::ATOLL_DEVICE

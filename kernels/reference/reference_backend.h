@@ -53,7 +53,9 @@ class ReferenceBackend final : public HostBackend {
  public:
   std::string Name() const override { return "reference"; }
   // Sums stay in double: what bf16 costs here is the rounding of what is stored.
-  bool Supports(DType compute) const override { return compute != DType::kInt32; }
+  bool Supports(DType compute) const override {
+    return compute == DType::kFloat32 || compute == DType::kBfloat16;
+  }
 
   using HostBackend::Run;
   void Run(Stream&, const LinearForward& op, Workspace) override;

@@ -1,0 +1,19 @@
+// A build without CUDA.
+
+#include "kernels/cuda/cuda.h"
+
+namespace atl {
+namespace {
+
+absl::Status NoCuda() {
+  return absl::FailedPreconditionError(
+      "this build has no CUDA backend: build with --config=cuda, or choose another backend");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<CudaDevice>> CudaDevices() { return NoCuda(); }
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions&) { return NoCuda(); }
+
+}  // namespace atl

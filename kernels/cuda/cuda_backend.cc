@@ -1,0 +1,290 @@
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/dnn_engine.h"
+#include "kernels/cuda/lt_engine.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/ops.h"
+
+namespace atl {
+namespace {
+
+using cuda::Queue;
+
+// Left to the driver, contexts of libraries and other processes where no bound is given.
+constexpr int64_t kSpareBytes = int64_t{512} << 20;
+// Idle pinned memory that is kept for the next AllocateHost.
+constexpr int64_t kIdlePinnedBytes = int64_t{1} << 30;
+
+absl::Status ErrorOf(cudaError_t error, absl::string_view what) {
+  return absl::InternalError(
+      absl::StrCat(what, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
+}
+
+#define ATOLL_RETURN_IF_CUDA_ERROR(call)                                          \
+  do {                                                                            \
+    if (const cudaError_t error = (call); error != cudaSuccess) {                 \
+      cudaGetLastError(); /* the error has been told: later calls start afresh */ \
+      return ErrorOf(error, #call);                                               \
+    }                                                                             \
+  } while (false)
+
+class Errors final : public cuda::FirstError {
+ private:
+  absl::Status Describe(int code, const char* what) const override {
+    return ErrorOf(static_cast<cudaError_t>(code), what);
+  }
+};
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(cudaStream_t stream) : stream(stream) {}
+  ~CudaStream() override { cudaStreamDestroy(stream); }
+  const cudaStream_t stream;
+};
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(cudaEvent_t event) : event(event) {}
+  ~CudaEvent() override { cudaEventDestroy(event); }
+  const cudaEvent_t event;
+};
+
+cudaStream_t Raw(Stream& stream) { return static_cast<CudaStream&>(stream).stream; }
+cudaEvent_t Raw(const Event& event) { return static_cast<const CudaEvent&>(event).event; }
+
+class CudaBackend final : public cuda::Ops {
+ public:
+  CudaBackend(CudaDevice device, int64_t limit_bytes)
+      : device_(std::move(device)),
+        ledger_(absl::StrCat(device_.name, " ", device_.uuid), limit_bytes),
+        pinned_(kIdlePinnedBytes, GetPinned, [](void* data) { cudaFreeHost(data); }) {}
+
+  ~CudaBackend() override {
+    Use();
+    if (memory_stream_ != nullptr) cudaStreamSynchronize(memory_stream_);
+    if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+    if (memory_stream_ != nullptr) cudaStreamDestroy(memory_stream_);
+  }
+
+  absl::Status Start(int64_t limit_bytes) {
+    ATOLL_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.index));
+    ATOLL_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&memory_stream_, cudaStreamNonBlocking));
+    cudaMemPoolProps props = {};
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location = {cudaMemLocationTypeDevice, device_.index};
+    props.maxSize = static_cast<size_t>(limit_bytes);
+    ATOLL_RETURN_IF_CUDA_ERROR(cudaMemPoolCreate(&pool_, &props));
+    uint64_t keep = UINT64_MAX;  // memory goes back to the driver with the pool
+    ATOLL_RETURN_IF_CUDA_ERROR(
+        cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
+    ATOLL_ASSIGN_OR_RETURN(products_, cuda::NewLtEngine(device_.major));
+    attention_ = cuda::NewDnnEngine(device_.major);
+    UseEngines(products_.get(), attention_.get());
+    return absl::OkStatus();
+  }
+
+  std::string Name() const override {
+    return absl::StrCat("cuda ", device_.index, ": ", device_.name);
+  }
+  bool Supports(DType compute) const override {
+    return compute == DType::kFloat32 || (compute == DType::kBfloat16 && device_.major >= 8);
+  }
+
+  // ---- Memory: taken and freed in the order of a stream that nothing else runs on ----
+
+  absl::StatusOr<Buffer> Allocate(int64_t bytes) override {
+    Use();
+    ATOLL_RETURN_IF_ERROR(ledger_.Take(bytes));
+    void* data = nullptr;
+    cudaError_t error = cudaMallocFromPoolAsync(&data, static_cast<size_t>(bytes == 0 ? 1 : bytes),
+                                                pool_, memory_stream_);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(memory_stream_);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      size_t free_bytes = 0, total_bytes = 0;
+      cudaMemGetInfo(&free_bytes, &total_bytes);
+      return ledger_.Refused(bytes, static_cast<int64_t>(free_bytes));
+    }
+    if (error != cudaSuccess) return ErrorOf(error, "cudaMallocFromPoolAsync");
+    ledger_.Placed(data, bytes);
+    return Buffer(this, data, bytes, /*on_host=*/false);
+  }
+
+  absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override {
+    Use();
+    void* data = pinned_.Take(bytes);
+    if (data == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no pinned host memory for a buffer of ", bytes, " bytes"));
+    }
+    return Buffer(this, data, bytes, /*on_host=*/true);
+  }
+
+  void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override {
+    Copy(to.data, host, to, cudaMemcpyHostToDevice, stream);
+  }
+  void CopyToHost(Stream& stream, void* host, const Tensor& from) override {
+    Copy(host, from.data, from, cudaMemcpyDeviceToHost, stream);
+  }
+  void Zero(Stream& stream, const Tensor& x) override {
+    Use();
+    errors_.Keep(cudaMemsetAsync(x.data, 0, ContiguousBytes(x), Raw(stream)), "cudaMemsetAsync");
+  }
+
+  // ---- Streams and events ----
+
+  absl::StatusOr<std::unique_ptr<Stream>> NewStream() override {
+    Use();
+    cudaStream_t stream = nullptr;
+    ATOLL_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return std::make_unique<CudaStream>(stream);
+  }
+  absl::StatusOr<std::unique_ptr<Event>> NewEvent() override {
+    Use();
+    cudaEvent_t event = nullptr;
+    ATOLL_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return std::make_unique<CudaEvent>(event);
+  }
+  void Record(Stream& stream, Event& event) override {
+    errors_.Keep(cudaEventRecord(Raw(event), Raw(stream)), "cudaEventRecord");
+  }
+  void Wait(Stream& stream, const Event& event) override {
+    errors_.Keep(cudaStreamWaitEvent(Raw(stream), Raw(event), 0), "cudaStreamWaitEvent");
+  }
+  bool Passed(const Event& event) const override {
+    // After an error nothing will pass any more: Synchronize tells.
+    return cudaEventQuery(Raw(event)) != cudaErrorNotReady;
+  }
+  absl::Status Synchronize(Stream& stream) override {
+    Use();
+    errors_.Keep(cudaStreamSynchronize(Raw(stream)), "cudaStreamSynchronize");
+    return errors_.Take();
+  }
+
+ private:
+  static void* GetPinned(int64_t bytes) {
+    void* data = nullptr;
+    const cudaError_t error =
+        cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault);
+    if (error == cudaSuccess) return data;
+    cudaGetLastError();
+    return nullptr;
+  }
+
+  static size_t ContiguousBytes(const Tensor& x) {
+    ATOLL_CHECK(x.contiguous(), "only contiguous tensors are copied");
+    return static_cast<size_t>(x.size() * SizeOf(x.dtype));
+  }
+
+  // The calling thread may be another one than last time.
+  void Use() { errors_.Keep(cudaSetDevice(device_.index), "cudaSetDevice"); }
+
+  void Copy(void* to, const void* from, const Tensor& x, cudaMemcpyKind kind, Stream& stream) {
+    Use();
+    errors_.Keep(cudaMemcpyAsync(to, from, ContiguousBytes(x), kind, Raw(stream)),
+                 "cudaMemcpyAsync");
+  }
+
+  Queue QueueOf(Stream& stream) override {
+    Use();
+    return {Raw(stream), &errors_};
+  }
+
+  void Free(void* data, bool on_host) override {
+    Use();
+    // Any stream may still work on it.
+    errors_.Keep(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    if (on_host) return pinned_.GiveBack(data);
+    ledger_.GiveBack(data);
+    errors_.Keep(cudaFreeAsync(data, memory_stream_), "cudaFreeAsync");
+  }
+
+  const CudaDevice device_;
+  Errors errors_;
+  MemoryLedger ledger_;
+  BlockPool pinned_;
+  cudaStream_t memory_stream_ = nullptr;
+  cudaMemPool_t pool_ = nullptr;
+  std::unique_ptr<cuda::ProductEngine> products_;
+  std::unique_ptr<cuda::AttentionEngine> attention_;
+};
+
+std::string UuidText(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    absl::StrAppendFormat(&text, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
+std::string VersionText(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<CudaDevice>> CudaDevices() {
+  int count = 0, driver = 0, runtime = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (error == cudaErrorInsufficientDriver && driver > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the NVIDIA driver supports CUDA ", VersionText(driver),
+                     "; this build needs CUDA ", VersionText(runtime), ": install a newer driver"));
+  }
+  if (error == cudaErrorInsufficientDriver) {
+    return absl::FailedPreconditionError("no NVIDIA driver on this machine: install one");
+  }
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    return absl::FailedPreconditionError(
+        "no NVIDIA GPU that this process may use (see nvidia-smi and CUDA_VISIBLE_DEVICES)");
+  }
+  if (error != cudaSuccess) return ErrorOf(error, "cudaGetDeviceCount");
+  std::vector<CudaDevice> devices;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    ATOLL_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, i));
+    devices.push_back({i, UuidText(properties.uuid), properties.name,
+                       static_cast<int64_t>(properties.totalGlobalMem), properties.major,
+                       properties.minor});
+  }
+  return devices;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<CudaDevice> devices, CudaDevices());
+  ATOLL_ASSIGN_OR_RETURN(CudaDevice device, FindCudaDevice(devices, options.device));
+  // What the kernels are compiled for (third_party/cuda/cuda.bzl): code of 7.5, of 8.0, which all
+  // 8.x run, and of 9.0.
+  const bool built_for = (device.major == 7 && device.minor >= 5) || device.major == 8 ||
+                         (device.major == 9 && device.minor == 0);
+  if (!built_for) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(device.name, " has compute capability ", device.major, ".", device.minor,
+                     "; this build has code for 7.5, 8.x and 9.0"));
+  }
+  ATOLL_RETURN_IF_CUDA_ERROR(cudaSetDevice(device.index));
+  size_t free_bytes = 0, total_bytes = 0;
+  ATOLL_RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes));
+  const auto free = static_cast<int64_t>(free_bytes);
+  if (options.memory_bytes > free) {
+    return absl::ResourceExhaustedError(absl::StrCat(device.name, " has ", free,
+                                                     " bytes free, not the ", options.memory_bytes,
+                                                     " that were asked for"));
+  }
+  const int64_t limit =
+      options.memory_bytes > 0 ? options.memory_bytes : std::max(free - kSpareBytes, free / 2);
+  auto backend = std::make_unique<CudaBackend>(std::move(device), limit);
+  ATOLL_RETURN_IF_ERROR(backend->Start(limit));
+  return backend;
+}
+
+}  // namespace atl

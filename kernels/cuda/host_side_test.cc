@@ -1,0 +1,163 @@
+// What the CUDA backend decides on the host: plans, memory, devices, and how products are put.
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/plan_cache.h"
+#include "kernels/cuda/product.h"
+
+namespace atl {
+namespace {
+
+// ---- Plans ----
+
+struct Shape {
+  int size = 0;
+  bool operator==(const Shape&) const = default;
+  uint64_t Hash() const { return 7; }  // all collide: equality decides
+};
+
+TEST_CASE("a plan is made once per shape, and the one used longest ago makes room") {
+  PlanCache<Shape, std::string> cache(2);
+  std::vector<int> made;
+  const auto get = [&](int size) {
+    return cache.Get({size}, [&] {
+      made.push_back(size);
+      return std::to_string(size);
+    });
+  };
+  REQUIRE(get(1) == "1");
+  REQUIRE(get(2) == "2");
+  REQUIRE(get(1) == "1");
+  REQUIRE(made == std::vector<int>{1, 2});
+  REQUIRE(get(3) == "3");  // 2 goes
+  REQUIRE(get(1) == "1");
+  REQUIRE(made == std::vector<int>{1, 2, 3});
+  REQUIRE(get(2) == "2");
+  REQUIRE(made == std::vector<int>{1, 2, 3, 2});
+  REQUIRE(cache.size() == 2);
+}
+
+// ---- Products ----
+
+Tensor F32(float* data, int64_t rows, int64_t cols, int64_t stride) {
+  return {data, DType::kFloat32, rows, cols, stride};
+}
+
+TEST_CASE("products differ as plans in everything but addresses of the same alignment") {
+  alignas(256) static float memory[4096];
+  LinearForward op{
+      .x = F32(memory, 4, 8, 8), .w = F32(memory + 512, 6, 8, 8), .y = F32(memory + 1024, 4, 6, 6)};
+  const LtCall::Shape base = LtCallOf(FusedProductOf(op)).shape;
+  REQUIRE(base.m == 6);
+  REQUIRE(base.n == 4);
+  REQUIRE(base.k == 8);
+  REQUIRE(base.a_transposed);
+  REQUIRE_FALSE(base.b_transposed);
+  REQUIRE(base.d.alignment == 256);
+
+  LinearForward elsewhere = op;
+  elsewhere.y = F32(memory + 2048, 4, 6, 6);
+  REQUIRE(LtCallOf(FusedProductOf(elsewhere)).shape == base);
+
+  const auto differs = [&](const LinearForward& other) {
+    const LtCall::Shape shape = LtCallOf(FusedProductOf(other)).shape;
+    return !(shape == base) && shape.Hash() != base.Hash();
+  };
+  LinearForward odd = op, wide = op, bias = op, add = op;
+  odd.y = F32(memory + 1025, 4, 6, 6);
+  wide.y = F32(memory + 1024, 4, 6, 7);
+  bias.bias = F32(memory + 2048, 1, 6, 6);
+  add.add = F32(memory + 2048, 4, 6, 6);
+  for (const LinearForward& other : {odd, wide, bias, add}) REQUIRE(differs(other));
+}
+
+TEST_CASE("only what cuBLASLt's GELU is exact for is fused with it") {
+  static float memory[64];
+  const Tensor x = F32(memory, 2, 2, 2);
+  LinearForward op{.x = x, .w = x, .y = x, .activation = Activation::kGeluTanh, .pre = x};
+  REQUIRE(FusedProductOf(op).epilogue == Epilogue::kGelu);
+  op.bias = F32(memory, 1, 2, 2);
+  REQUIRE(FusedProductOf(op).epilogue == Epilogue::kGeluBias);
+  op.add = x;  // is added behind the activation
+  REQUIRE(FusedProductOf(op).epilogue == Epilogue::kNone);
+  op.add = {};
+  op.activation = Activation::kGeluErf;
+  REQUIRE(FusedProductOf(op).epilogue == Epilogue::kNone);
+}
+
+// ---- Memory ----
+
+TEST_CASE("a device's memory is bounded, and messages say by what") {
+  MemoryLedger ledger("H200 GPU-1", 1000);
+  int first = 0, second = 0;
+  REQUIRE(ledger.Take(600).ok());
+  ledger.Placed(&first, 600);
+  REQUIRE(ledger.Take(401).message() ==
+          "no memory for a buffer of 401 bytes on H200 GPU-1: 600 of the 1000 bytes that may be "
+          "used are taken");
+  REQUIRE(ledger.Take(400).ok());
+  ledger.Placed(&second, 400);
+  ledger.GiveBack(&first);
+  REQUIRE(ledger.in_use_bytes() == 400);
+  REQUIRE(ledger.peak_bytes() == 1000);
+  REQUIRE(ledger.Take(600).ok());
+  REQUIRE(ledger.Refused(600, 17).message() ==
+          "no memory for a buffer of 600 bytes on H200 GPU-1: the device has 17 bytes free, 400 "
+          "are this process's; other processes may hold the rest");
+  REQUIRE(ledger.in_use_bytes() == 400);
+}
+
+TEST_CASE("host blocks are used again, and idle ones are bounded") {
+  std::set<void*> alive;
+  int64_t gotten = 0;
+  const auto get = [&](int64_t bytes) -> void* {
+    if (bytes > 1 << 20) return nullptr;
+    ++gotten;
+    void* block = ::operator new(static_cast<size_t>(bytes));
+    alive.insert(block);
+    return block;
+  };
+  const auto release = [&](void* block) {
+    alive.erase(block);
+    ::operator delete(block);
+  };
+  {
+    BlockPool pool(16384, get, release);
+    void* block = pool.Take(5000);
+    pool.GiveBack(block);
+    REQUIRE(pool.idle_bytes() == 8192);
+    REQUIRE(pool.Take(8000) == block);  // the same size class
+    REQUIRE(gotten == 1);
+    void* other = pool.Take(8192);
+    void* third = pool.Take(8192);
+    for (void* taken : {block, other, third}) pool.GiveBack(taken);
+    REQUIRE(pool.idle_bytes() == 16384);
+    REQUIRE(alive.size() == 2);
+    REQUIRE(pool.Take(1 << 21) == nullptr);
+  }
+  REQUIRE(alive.empty());
+}
+
+// ---- Devices ----
+
+TEST_CASE("a device is found by index or by the beginning of its UUID") {
+  std::vector<CudaDevice> devices(2);
+  devices[0] = {0, "GPU-aa11", "H200", 1, 9, 0};
+  devices[1] = {1, "GPU-aa22", "A100", 1, 8, 0};
+  REQUIRE(FindCudaDevice(devices, "")->index == 0);
+  REQUIRE(FindCudaDevice(devices, "1")->index == 1);
+  REQUIRE(FindCudaDevice(devices, "GPU-aa2")->index == 1);
+  REQUIRE(FindCudaDevice(devices, "aa11")->index == 0);
+  REQUIRE(FindCudaDevice(devices, "2").status().message() ==
+          "no CUDA device 2; there are: 0 = GPU-aa11 (H200), 1 = GPU-aa22 (A100)");
+  REQUIRE(absl::IsInvalidArgument(FindCudaDevice(devices, "aa").status()));
+  REQUIRE(absl::IsNotFound(FindCudaDevice(devices, "bb").status()));
+}
+
+}  // namespace
+}  // namespace atl
