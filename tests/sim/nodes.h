@@ -178,6 +178,11 @@ class WorkerNode : public Member {
   void Do(const worker::Validate& action);
   void Do(const worker::WriteCheckpoint& action);
   void Do(const worker::ReleaseJob& action);
+  void Do(const worker::Reconfigure&) { NobodyPlanned(); }
+  void Do(const worker::InterruptStep&) { NobodyPlanned(); }
+  void Do(const worker::Follow&) { NobodyPlanned(); }
+  void Do(const worker::Unfollow&) { NobodyPlanned(); }
+  void NobodyPlanned() { world_.checker.Fail(name() + " got a plan that nobody made"); }
   void Do(const worker::StartPull& action);
   void Do(const worker::PushShards& action);
   void Do(const worker::CancelTransfers& action);

@@ -2,10 +2,11 @@
 // (Namespace atl::worker: other daemons' cores have a Send and a Tick too.)
 //
 // Two kinds of work are started by actions and reported by events:
-//  * Trainer commands (Prepare, MakeInitialWeights, TrainStep, CaptureDelta, AdoptPulled,
-//    Validate): the core has at most ONE outstanding, and every one ends in exactly one event, its
-//    own or CommandFailed. WriteCheckpoint and ReleaseJob go to the same queue, take effect there
-//    in order, and do not count as outstanding.
+//  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
+//    AdoptPulled, Validate): the core has at most ONE outstanding, and every one ends in exactly
+//    one event, its own or CommandFailed. WriteCheckpoint and ReleaseJob go to the same queue, take
+//    effect there in order, and do not count as outstanding. InterruptStep, Follow and Unfollow
+//    take effect at once.
 //  * Transfers (StartPull, PushShards): run beside the trainer. CancelTransfers ends them all;
 //  their
 //    events may still come and are told apart by pull number and push id.
@@ -45,6 +46,16 @@ struct PrepareFailed {
   JobId job;
   std::string reason;
 };
+// The island is set up for a plan. `kept`: its parameters and moments are exactly those before the
+// newest trainer command that failed, or (`step_taken`) those after it, a TrainStep that every
+// device had taken when it failed; or nothing had failed, and they are what they were. Otherwise
+// something is lost, and nothing of the state counts any more.
+struct Reconfigured {
+  int64_t plan_number = 0;
+  bool kept = false;
+  bool step_taken = false;
+  std::string reason;  // of a loss, and how the state moved: for people
+};
 struct InitialWeightsMade {};
 struct StepDone {
   int64_t tokens = 0;
@@ -64,7 +75,8 @@ struct ValidationDone {
   int64_t tokens = 0;
 };
 // The outstanding trainer command failed and changed nothing (a damaged checkpoint, unreadable
-// data, no memory).
+// data, no memory). Under a plan it may have changed something on some devices: the core then sets
+// the island up again, and Reconfigured tells what became of its state.
 struct CommandFailed {
   std::string reason;
 };
@@ -103,6 +115,19 @@ struct PullFailed {
   std::string reason;
 };
 
+// This worker follows: what it serves now.
+struct FollowerState {
+  int64_t plan_number = 0;  // 0: none yet
+  std::string doing;
+};
+// This worker leads: how messages travel between the island's devices, and why a new plan would
+// help ("link w1/0 > w2/0 saturated"; empty: it would not).
+struct BoundariesSeen {
+  int64_t plan_number = 0;
+  std::vector<BoundaryState> boundaries;
+  std::string plan_wanted;
+};
+
 struct ShutdownRequested {
   std::string reason;
 };
@@ -110,9 +135,10 @@ struct ShutdownRequested {
 struct Tick {};
 
 using Event =
-    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, InitialWeightsMade,
-                 StepDone, DeltaCaptured, Adopted, ValidationDone, CommandFailed, CheckpointWritten,
-                 PushShardDone, PullDone, PullFailed, ShutdownRequested, Tick>;
+    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Reconfigured,
+                 FollowerState, BoundariesSeen, InitialWeightsMade, StepDone, DeltaCaptured,
+                 Adopted, ValidationDone, CommandFailed, CheckpointWritten, PushShardDone, PullDone,
+                 PullFailed, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -126,6 +152,16 @@ struct Send {
 struct Prepare {
   JobId job;
   JobSpec spec;
+};
+// Lay the island out by this plan, with whatever of its parameters and moments its members hold:
+// Reconfigured. The plan is valid for the job. Also given again, with the same plan, after a
+// command has failed. No other command is given between Prepared and the first of these where the
+// island has a plan.
+struct Reconfigure {
+  JobId job;
+  IslandId island = 0;
+  Generation generation = 0;
+  IslandPlan plan;
 };
 // theta <- the initial weights: InitialWeightsMade.
 struct MakeInitialWeights {};
@@ -161,6 +197,19 @@ struct Validate {
 struct WriteCheckpoint {
   LocalCheckpoint about;
 };
+// End what the island's devices do together: the outstanding command, if it works on them, ends
+// soon, in its own event if it was too late and else in CommandFailed.
+struct InterruptStep {
+  std::string reason;
+};
+// Serve the leader of this order's plan, in place of whatever was served before: FollowerState, now
+// and whenever it changes. The job is prepared, the plan valid.
+struct Follow {
+  MemberOrder order;
+};
+struct Unfollow {
+  std::string reason;
+};
 // Forget the job: memory is freed, its checkpoint deleted if `ended`.
 struct ReleaseJob {
   JobId job;
@@ -191,9 +240,9 @@ struct Stop {
   std::string reason;
 };
 
-using Action =
-    std::variant<Send, Prepare, MakeInitialWeights, TrainStep, CaptureDelta, AdoptPulled, Validate,
-                 WriteCheckpoint, ReleaseJob, StartPull, PushShards, CancelTransfers, Stop>;
+using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
+                            AdoptPulled, Validate, WriteCheckpoint, InterruptStep, Follow, Unfollow,
+                            ReleaseJob, StartPull, PushShards, CancelTransfers, Stop>;
 
 // To be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {

@@ -95,7 +95,7 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
     return;
   }
   // A worker that runs an island first has to be told to stop; until then the question is repeated.
-  if (order_ || preparing_ == prepare.job) return;
+  if (order_ || follow_ || preparing_ == prepare.job) return;
   asked_ = prepare;
 }
 
@@ -103,6 +103,7 @@ void WorkerCore::Impl::On(const Prepared& event) {
   if (Finish() != Command::kPrepare) return;
   preparing_.clear();
   failed_.reset();
+  configured_ = PlanName();
   prepared_ = JobPrepared{event.job, event.facts};
   if (welcomed_) Emit(Send{*prepared_});
 }
@@ -117,22 +118,24 @@ void WorkerCore::Impl::On(const PrepareFailed& event) {
 
 // ------------------------------------------------------------------------------------ orders ----
 
-// An order is news if it is newer than the newest one of its job: by generation, then by the
-// coordinator's epoch, then by sequence.
-bool WorkerCore::Impl::IsNews(const IslandOrder& order) {
-  const auto rank = [](const auto& o, int64_t epoch) {
-    return std::make_tuple(o.generation, epoch, o.sequence);
-  };
+// An order is news if it is newer than the newest one of its job: by generation (of one island),
+// then by the coordinator's epoch, then by sequence.
+template <typename Order>
+bool WorkerCore::Impl::IsNews(const Order& order) {
   auto seen = std::find_if(seen_orders_.begin(), seen_orders_.end(),
                            [&](const SeenOrder& s) { return s.job == order.job; });
   if (seen != seen_orders_.end()) {
+    const auto rank = [&](const auto& o, int64_t epoch) {
+      return std::make_tuple(order.island == seen->island ? o.generation : 0, epoch, o.sequence);
+    };
     if (rank(order, epoch_) <= rank(*seen, seen->epoch)) return false;
     seen_orders_.erase(seen);
   }
-  seen_orders_.push_back({order.job, order.generation, epoch_, order.sequence});
+  seen_orders_.push_back({order.job, order.island, order.generation, epoch_, order.sequence});
   if (seen_orders_.size() > kSeenJobs) seen_orders_.pop_front();
   return true;
 }
+template bool WorkerCore::Impl::IsNews(const MemberOrder&);
 
 void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
   if (!IsNews(order)) return;
@@ -141,12 +144,18 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     if (same_job || !order_) EndJob(order.job);
     return;
   }
+  if (follow_) StopFollowing("it is to lead an island itself");
   const bool same_island =
       same_job && order_->island == order.island && order_->generation == order.generation;
   if (!same_island) {
     ForgetIsland();
-  } else if (order.shards != order_->shards) {
-    RestartTransfers();
+  } else {
+    if (order.shards != order_->shards) RestartTransfers();
+    if (order.plan.number < order_->plan.number) return;  // an old layout
+    if (order.plan.number > order_->plan.number) {
+      Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
+      trainer_trouble_.clear();
+    }
   }
   if (!same_job) {
     const LocalCheckpoint* checkpoint = CheckpointOf(order.job);
@@ -175,6 +184,8 @@ void WorkerCore::Impl::RestartTransfers() {
 }
 
 void WorkerCore::Impl::EndJob(const JobId& job) {
+  if (follow_ && follow_->job != job) return;
+  if (follow_) StopFollowing("the coordinator says so");
   ForgetIsland();
   order_.reset();
   if (prepared_ && prepared_->job == job) prepared_.reset();
@@ -191,6 +202,10 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
 // Another generation, island or job: leases, contribution and local steps belong to the past.
 void WorkerCore::Impl::ForgetIsland() {
   if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
+  Interrupt("the island begins anew");
+  saving_.reset();
+  saved_.reset();
+  resume_saved_ = step_failed_ = false;
   if (command_ != Command::kNone && command_ != Command::kPrepare) discard_ = true;
   adopted_ = initial_made_ = reset_moments_ = diverged_ = false;
   base_version_ = kNoVersion;

@@ -1,9 +1,10 @@
 // The worker's decisions: a pure state machine between the coordinator's messages, the trainer and
 // the transfers. Start here; README.md tells why.
 //
-// A worker runs one island of one job at a time. The life of an island here:
+// A worker runs one island of one job at a time, or follows the leader of one. An island's life:
 //
-//   hello -> prepare -> order -> (make and push the initial weights | pull | resume the checkpoint)
+//   hello -> prepare -> order -> (set up the plan) -> (make and push the initial weights | pull |
+//   resume the checkpoint)
 //   -> train H steps on leased sequences -> ask to push -> push when granted -> hear the outcome
 //   -> pull the committed version -> adopt it -> train ...
 //
@@ -23,6 +24,18 @@
 //    Messages of an older epoch, generation or sequence, and repetitions, change nothing.
 //  * Whatever it waits for is said in IslandProgress::doing.
 //
+// An island of several workers (IslandOrder.plan, MemberOrder; group.cc):
+//  * Its leader does all of the above for it. Before anything else, and after any command that
+//    failed, the trainer is set up for the plan (Reconfigure). A larger plan number, or another
+//    generation, interrupts what the devices do together.
+//  * A plan within one generation keeps leases, base and local steps if the trainer kept the state.
+//    If it is lost, the island goes back to its local checkpoint, if that is of the same base and
+//    nothing was pushed since, else to the committed version, on the same sequences.
+//  * A step that failed may have been taken by every device: it counts if Reconfigured says so.
+//  * A follower opens the job, serves its leader (Follow), says so in MemberProgress, and has no
+//    leases, contributions or checkpoints. When it is to end it says Leaving and goes on serving
+//    until it is told to stop, for kLeaveLimit at most: its part of the state has to move.
+//
 // Pure: no I/O, clock or threads. One thread at a time.
 
 #ifndef ATOLL_WORKER_CORE_CORE_H_
@@ -39,6 +52,7 @@ namespace atl::worker {
 
 inline constexpr int kLeasedRoundsAhead = 2;
 inline constexpr int kMaxCarriedRounds = 3;
+inline constexpr Duration kLeaveLimit = std::chrono::seconds(10);
 
 // Who the worker is; fixed for the process's life.
 struct Identity {
@@ -47,6 +61,9 @@ struct Identity {
   std::string software_version;
   std::vector<DeviceInfo> devices;
   std::vector<LocalCheckpoint> checkpoints;  // found on the disk, whole and readable
+  std::string peer_endpoint;                 // as in WorkerHello
+  std::string peer_public_key;
+  std::string site;
 };
 
 class WorkerCore {

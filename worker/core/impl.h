@@ -66,7 +66,16 @@ class WorkerCore::Impl {
   std::string doing_;
 
  private:
-  enum class Command { kNone, kPrepare, kInitialWeights, kStep, kCapture, kAdopt, kValidate };
+  enum class Command {
+    kNone,
+    kPrepare,
+    kReconfigure,
+    kInitialWeights,
+    kStep,
+    kCapture,
+    kAdopt,
+    kValidate
+  };
 
   // ---- core.cc: events of the link, orders, preparation ----
   void On(const Connected&);
@@ -78,13 +87,31 @@ class WorkerCore::Impl {
   void OnMessage(const Refused&);
   void OnMessage(const PrepareJob&);
   void OnMessage(const IslandOrder&);
-  void OnMessage(const MemberOrder&) {}  // no coordinator sends any yet
-  bool IsNews(const IslandOrder&);
+  template <typename Order>
+  bool IsNews(const Order&);
   void RestartTransfers();
   void EndJob(const JobId& job);
   void ForgetIsland();
   void On(const Prepared&);
   void On(const PrepareFailed&);
+
+  // ---- group.cc: islands of several workers ----
+  void OnMessage(const MemberOrder&);
+  void On(const Reconfigured&);
+  void On(const FollowerState&);
+  void On(const BoundariesSeen&);
+  void Interrupt(const std::string& reason);
+  void StateLost(const std::string& reason);
+  bool ResumeSaved();
+  void StopFollowing(const std::string& reason);
+  void PlanFollow();
+  void PlanLeaving();
+  bool StartReconfigure();
+  // Whether the trainer is set up for the order's plan.
+  bool SetUp() const {
+    return order_->plan.number == 0 ||
+           configured_ == PlanName{order_->generation, order_->plan.number};
+  }
 
   // ---- training.cc: events of the trainer ----
   void On(const InitialWeightsMade&);
@@ -96,6 +123,9 @@ class WorkerCore::Impl {
   void On(const CheckpointWritten&);
   Command Finish();
   void Diverged();
+  void CountStep(int64_t tokens, double loss);
+  void OnFailure(Command command);
+  void DropLocalProgress();
 
   // ---- exchange.cc: leases, pushes and pulls ----
   void OnMessage(const LeaseGrant&);
@@ -167,11 +197,37 @@ class WorkerCore::Impl {
   std::optional<IslandOrder> order_;
   struct SeenOrder {
     JobId job;
+    IslandId island = 0;
     Generation generation = 0;
     int64_t epoch = 0;
     int64_t sequence = 0;
   };
   std::deque<SeenOrder> seen_orders_;  // newest job last, bounded
+
+  // Following another worker, in place of an island of its own.
+  std::optional<MemberOrder> follow_;
+  bool following_ = false;  // Follow was given for follow_
+  FollowerState follower_;
+  Instant leave_by_ = kNever;  // Leaving was said
+
+  struct PlanName {
+    Generation generation = 0;
+    int64_t number = 0;
+    bool operator==(const PlanName&) const = default;
+  };
+  PlanName configured_;        // that the trainer is set up for; none after a failure
+  PlanName configuring_;       // the outstanding Reconfigure's
+  bool interrupted_ = false;   // the outstanding command has been told to end
+  bool step_failed_ = false;   // stepping_ failed under a plan: Reconfigured tells if it counts
+  BoundariesSeen boundaries_;  // newest, of configured_
+  struct Saved {
+    LocalCheckpoint about;
+    Work work;
+    int64_t carried_steps = 0;
+  };
+  std::optional<Saved> saving_;  // being written
+  std::optional<Saved> saved_;   // on the disk, and of this island's generation
+  bool resume_saved_ = false;    // adopt saved_ before anything else
 
   bool adopted_ = false;  // theta is base_version_'s, or trained from it
   Version base_version_ = kNoVersion;

@@ -13,6 +13,7 @@ void WorkerCore::Impl::Plan() {
   PlanLink();
   if (stopping_) return PlanShutdown();
   PlanPrepare();
+  PlanFollow();
   if (!order_) return;
   PlanLeases();
   PlanPushes();
@@ -29,11 +30,19 @@ void WorkerCore::Impl::PlanLink() {
   if (!connected_) return;
   if (!welcomed_) {
     if (!Due(hello_at_)) return;
-    Emit(Send{WorkerHello{identity_.software_version, identity_.devices, checkpoints_}});
+    Emit(Send{WorkerHello{identity_.software_version, identity_.devices, checkpoints_,
+                          identity_.peer_endpoint, identity_.peer_public_key, identity_.site}});
     hello_at_ = now_ + kRetryInterval;
     Due(hello_at_);
   } else if (Due(heartbeat_at_)) {
-    Emit(Send{WorkerHeartbeat{order_ ? std::optional(Progress()) : std::nullopt}});
+    WorkerHeartbeat heartbeat;
+    if (order_) heartbeat.progress = Progress();
+    if (follow_) {
+      heartbeat.member =
+          MemberProgress{follow_->job,          follow_->island,   follow_->generation,
+                         follower_.plan_number, follow_->sequence, doing_};
+    }
+    Emit(Send{std::move(heartbeat)});
     heartbeat_at_ = now_ + heartbeat_interval_;
     Due(heartbeat_at_);
   }
@@ -57,20 +66,30 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.step_seconds_overlap = overlap_seconds_.Get();
   p.pushed_bytes = pushed_bytes_;
   p.pulled_bytes = pulled_bytes_;
+  p.plan_number = order_->plan.number != 0 && SetUp() ? order_->plan.number : 0;
+  if (p.plan_number != 0 && boundaries_.plan_number == p.plan_number) {
+    p.plan_wanted = boundaries_.plan_wanted;
+    p.boundaries = boundaries_.boundaries;
+  }
   return p;
 }
 
 void WorkerCore::Impl::PlanShutdown() {
   doing_ = absl::StrCat("stopping: ", stop_reason_);
+  if (follow_ && welcomed_ && !Due(stop_by_)) {
+    PlanLeaving();
+    if (!Due(leave_by_)) return;
+  }
   if (!Due(stop_by_)) {
     if (command_ != Command::kNone || writing_) return;
-    const bool worth_it = order_ && adopted_ && !in_flight_ && inner_step_ > checkpoint_step_ &&
+    const bool worth_it = order_ && adopted_ && SetUp() && !step_failed_ && !resume_saved_ &&
+                          !in_flight_ && inner_step_ > checkpoint_step_ &&
                           spec().schedule.checkpoint_every_steps > 0;
     if (worth_it && !std::exchange(last_checkpoint_asked_, true)) {
       return StartCheckpoint();
     }
   }
-  if (welcomed_) Emit(Send{Leaving{stop_reason_}});
+  if (welcomed_ && leave_by_ == kNever) Emit(Send{Leaving{stop_reason_}});
   Emit(Stop{0, stop_reason_});
   stopped_ = true;
 }
@@ -78,19 +97,20 @@ void WorkerCore::Impl::PlanShutdown() {
 // ----------------------------------------------------------------------------------- prepare ----
 
 void WorkerCore::Impl::PlanPrepare() {
-  if (order_) {
-    if (prepared_ && prepared_->job == order_->job) return;
-    if (command_ == Command::kPrepare && preparing_ == order_->job) return;
+  if (order_ || follow_) {
+    const JobId& job = order_ ? order_->job : follow_->job;
+    if (prepared_ && prepared_->job == job) return;
+    if (command_ == Command::kPrepare && preparing_ == job) return;
     doing_ = command_ == Command::kPrepare ? "waiting for another job's model to be opened"
                                            : "opening the model and the data";
-    if (failed_ && failed_->job == order_->job) {
+    if (failed_ && failed_->job == job) {
       doing_ = absl::StrCat("cannot run the job: ", failed_->reason);
       if (!Due(prepare_again_at_)) return;
     }
     if (command_ != Command::kNone) return;
     prepared_.reset();
-    preparing_ = order_->job;
-    return Start(Command::kPrepare, Prepare{order_->job, spec()});
+    preparing_ = job;
+    return Start(Command::kPrepare, Prepare{job, order_ ? spec() : follow_->spec});
   }
   doing_ = connected_ ? (welcomed_ ? "idle" : "waiting for the coordinator's welcome")
                       : "waiting for a connection to the coordinator";
@@ -108,6 +128,7 @@ void WorkerCore::Impl::PlanPrepare() {
 void WorkerCore::Impl::PlanCheckpoint() {
   const int64_t every = spec().schedule.checkpoint_every_steps;
   if (every <= 0 || !prepared_ || !adopted_ || in_flight_ || writing_) return;
+  if (!SetUp() || step_failed_ || resume_saved_) return;
   if (command_ != Command::kNone || inner_step_ - checkpoint_step_ < every) return;
   StartCheckpoint();
 }
@@ -115,7 +136,10 @@ void WorkerCore::Impl::PlanCheckpoint() {
 void WorkerCore::Impl::StartCheckpoint() {
   checkpoint_step_ = inner_step_;
   writing_ = true;
-  Emit(WriteCheckpoint{{order_->job, order_->island, base_version_, inner_step_, local_.consumed}});
+  saving_ = Saved{{order_->job, order_->island, base_version_, inner_step_, local_.consumed},
+                  local_,
+                  carried_steps_};
+  Emit(WriteCheckpoint{saving_->about});
 }
 
 // Gives a free trainer its next command, or says in doing_ what it waits for.
@@ -130,6 +154,7 @@ void WorkerCore::Impl::PlanTrainer() {
     if (!Due(trainer_again_at_)) return;
     trainer_trouble_.clear();
   }
+  if (StartReconfigure() || ResumeSaved()) return;
   if (StartAdopt() || StartValidate() || StartCapture()) return;
   if (order_->initialize && !adopted_ && !in_flight_ && !initial_made_) {
     doing_ = "making the initial weights";

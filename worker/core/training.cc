@@ -10,11 +10,13 @@ namespace atl::worker {
 
 namespace {
 constexpr Duration kTrainerRetry = std::chrono::seconds(5);
+constexpr Duration kIslandRetry = std::chrono::seconds(1);  // of what several devices do together
 }  // namespace
 
 // The outstanding command has ended. kNone if nobody wants its result any more.
 WorkerCore::Impl::Command WorkerCore::Impl::Finish() {
   const Command command = std::exchange(command_, Command::kNone);
+  interrupted_ = false;
   return std::exchange(discard_, false) ? Command::kNone : command;
 }
 
@@ -24,15 +26,23 @@ void WorkerCore::Impl::On(const InitialWeightsMade&) {
 
 void WorkerCore::Impl::On(const StepDone& step) {
   if (Finish() != Command::kStep) return;
-  ++inner_step_;
-  tokens_ += step.tokens;
   (step.overlapped ? overlap_seconds_ : quiet_seconds_).Add(step.seconds);
   if (step.seconds > 0) tokens_per_s_.Add(static_cast<double>(step.tokens) / step.seconds);
-  if (!std::isfinite(step.loss)) return Diverged();
+  if (!std::isfinite(step.loss)) {
+    ++inner_step_;
+    tokens_ += step.tokens;
+    return Diverged();
+  }
   loss_.Add(step.loss);
+  CountStep(step.tokens, step.loss);
+}
+
+void WorkerCore::Impl::CountStep(int64_t tokens, double loss) {
+  ++inner_step_;
+  tokens_ += tokens;
   ++local_.steps;
-  local_.tokens += step.tokens;
-  local_.loss_times_tokens += step.loss * static_cast<double>(step.tokens);
+  local_.tokens += tokens;
+  local_.loss_times_tokens += loss * static_cast<double>(tokens);
   for (const PositionRange& range : stepping_) Join(local_.consumed, range);
   stepping_.clear();
 }
@@ -43,11 +53,17 @@ void WorkerCore::Impl::Diverged() {
   Log(absl::StrCat("the loss of inner step ", inner_step_,
                    " is not a number: local progress since version ", base_version_,
                    " is dropped, and the optimizer starts anew"));
+  reset_moments_ = true;
+  saved_.reset();  // what it holds may be on its way to the same place
+  DropLocalProgress();
+}
+
+// The island's parameters are of no use: back to the committed version, on the same sequences.
+void WorkerCore::Impl::DropLocalProgress() {
   leases_.PutBack(stepping_);
   stepping_.clear();
   leases_.PutBack(local_.consumed);
   local_ = Work();
-  reset_moments_ = true;
   if (in_flight_) {
     diverged_ = true;
   } else {
@@ -69,6 +85,13 @@ void WorkerCore::Impl::On(const Adopted& event) {
   base_version_ = event.version;
   heartbeat_at_ = now_;
   diverged_ = false;
+  if (std::exchange(resume_saved_, false)) {
+    local_ = saved_->work;
+    carried_steps_ = saved_->carried_steps;
+    return;
+  }
+  saved_.reset();
+  saving_.reset();
   if (adopting_ == AdoptMode::kResumeCheckpoint) {
     const LocalCheckpoint* checkpoint = CheckpointOf(order_->job);
     ATOLL_CHECK(checkpoint != nullptr, "a checkpoint was adopted that nobody had");
@@ -105,10 +128,26 @@ void WorkerCore::Impl::On(const ValidationDone& event) {
 }
 
 void WorkerCore::Impl::On(const CommandFailed& event) {
+  const bool planned = command_ != Command::kPrepare && order_ && order_->plan.number != 0;
+  if (command_ != Command::kPrepare) configured_ = PlanName();  // means nothing without a plan
+  const bool interrupted = std::exchange(interrupted_, false);
   const Command command = Finish();
   if (command == Command::kNone) return;
+  OnFailure(command);
+  if (interrupted) return;  // as it was told to
+  if (trainer_trouble_ != event.reason) Log(event.reason);
+  trainer_trouble_ = event.reason;
+  trainer_again_at_ = now_ + (planned ? kIslandRetry : kTrainerRetry);
+}
+
+void WorkerCore::Impl::OnFailure(Command command) {
+  const bool planned = order_ && order_->plan.number != 0;
   switch (command) {
     case Command::kStep:
+      if (planned) {
+        step_failed_ = true;
+        break;
+      }
       leases_.PutBack(stepping_);
       stepping_.clear();
       break;
@@ -118,6 +157,13 @@ void WorkerCore::Impl::On(const CommandFailed& event) {
       last_pushed_.reset();
       break;
     case Command::kAdopt:
+      if (std::exchange(resume_saved_, false)) {
+        saved_.reset();
+        DropLocalProgress();
+        break;
+      }
+      // Some devices may have the new parameters and others not: there is nothing left to carry.
+      if (planned) DropLocalProgress();
       if (adopting_ != AdoptMode::kResumeCheckpoint) {
         pulled_ = false;
         break;
@@ -131,13 +177,12 @@ void WorkerCore::Impl::On(const CommandFailed& event) {
     default:
       break;
   }
-  if (trainer_trouble_ != event.reason) Log(event.reason);
-  trainer_trouble_ = event.reason;
-  trainer_again_at_ = now_ + kTrainerRetry;
 }
 
 void WorkerCore::Impl::On(const CheckpointWritten& event) {
   writing_ = false;
+  if (event.ok && saving_) saved_ = std::move(saving_);
+  saving_.reset();
   if (!event.ok) Log(absl::StrCat("the local checkpoint was not written: ", event.reason));
 }
 

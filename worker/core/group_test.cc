@@ -1,0 +1,411 @@
+// Islands of several workers: w1 leads, w2 follows, or w1 follows w2.
+
+#include <catch2/catch.hpp>
+
+#include "worker/core/story.h"
+
+namespace atl::worker {
+namespace {
+
+using Ranges = std::vector<PositionRange>;
+constexpr Duration kWhile = kRetryInterval * 2;
+
+// Two stages of one layer each, two micro-batches of one sequence.
+IslandPlan PlanOf(int64_t number, const NodeId& leader, const NodeId& other) {
+  IslandPlan plan;
+  plan.number = number;
+  plan.members = {{leader, 5, "tcp://" + leader, ""}, {other, 7, "tcp://" + other, ""}};
+  plan.replicas.push_back({{{0, 1, {leader + "/0"}, {}}, {1, 1, {other + "/0"}, {}}}, 1, 2});
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    std::vector<PlanOp> compute;
+    for (const PlanOpKind kind :
+         {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
+      for (int32_t m = 0; m < 2; ++m) compute.push_back({kind, stage, m, 0, false});
+    }
+    plan.programs.push_back(
+        CompleteProgram(plan, plan.replicas[0].stages[stage].devices[0], compute));
+  }
+  return plan;
+}
+
+// All on one worker.
+IslandPlan Alone(int64_t number, const NodeId& worker) {
+  IslandPlan plan;
+  plan.number = number;
+  plan.members = {{worker, 5, "tcp://" + worker, ""}};
+  plan.replicas.push_back({{{0, 2, {worker + "/0"}, {}}}, 2, 1});
+  std::vector<PlanOp> compute;
+  for (const PlanOpKind kind :
+       {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
+    compute.push_back({kind, 0, 0, 0, false});
+  }
+  plan.programs.push_back(CompleteProgram(plan, worker + "/0", compute));
+  return plan;
+}
+
+class Group : public Story {
+ public:
+  explicit Group(std::vector<LocalCheckpoint> checkpoints = {}) : Story(std::move(checkpoints)) {
+    order.plan = PlanOf(1, "w1", "w2");
+  }
+  void SetsUp(int64_t number, bool kept = true, bool step_taken = false) {
+    const Reconfigure setup = Wants<Reconfigure>();
+    CHECK(setup.plan.number == number);
+    CHECK(setup.generation == order.generation);
+    Happens(Reconfigured{number, kept, step_taken, kept ? "" : "nobody holds layer 1"});
+  }
+  void Starts() {
+    Attaches();
+    Orders();
+    Prepares();
+    CHECK(Doing() == "setting up plan 1 of 2 workers");
+    Pulls(order.committed_version);
+    CHECK(Idle<AdoptPulled>());
+    SetsUp(1, false);  // there was nothing to lose
+    Adopts(order.committed_version, AdoptMode::kReplace);
+    Leases(20);
+  }
+  // A larger plan while a step goes on.
+  void PlansAgain(const IslandPlan& plan) {
+    order.plan = plan;
+    Orders();
+    Wants<InterruptStep>();
+  }
+};
+
+TEST_CASE("A leader sets its island up before anything else, and trains as ever") {
+  Group story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const PushRequest request = story.AsksToPush();
+  CHECK(request.consumed == Ranges{{0, 8}});
+  CHECK(story.Idle<Reconfigure>());
+  story.Drop<WorkerHeartbeat>();
+  story.Passes(kHeartbeatInterval);
+  CHECK(story.Wants<WorkerHeartbeat>().progress->plan_number == 1);
+}
+
+TEST_CASE("A new plan interrupts the step; when the state is kept, the step is made again") {
+  Group story;
+  story.Starts();
+  story.TrainsSteps(2);
+  const TrainStep step = story.Wants<TrainStep>();
+  CHECK(step.ranges == Ranges{{4, 6}});
+  story.PlansAgain(Alone(2, "w1"));
+  CHECK(story.Idle<Reconfigure>());  // the step has not ended yet
+  SECTION("it was too late: the step counts") {
+    story.Happens(StepDone{20, 2.0, 0.1, false});
+    story.SetsUp(2);
+    CHECK(story.Trains().ranges == Ranges{{6, 8}});
+  }
+  SECTION("it changed nothing") {
+    story.Happens(CommandFailed{"interrupted"});
+    CHECK(story.Idle<WorkerLog>());  // as it was told to: nothing to complain of
+    story.SetsUp(2);
+    CHECK(story.Trains().ranges == Ranges{{4, 6}});
+    CHECK(story.Trains().ranges == Ranges{{6, 8}});
+  }
+  SECTION("every device had taken it") {
+    story.Happens(CommandFailed{"interrupted"});
+    story.SetsUp(2, true, true);
+    CHECK(story.Trains().ranges == Ranges{{6, 8}});
+  }
+  const PushRequest request = story.AsksToPush();
+  CHECK(request.consumed == Ranges{{0, 8}});  // each sequence once
+  CHECK(request.inner_steps == 4);
+  CHECK(request.tokens == 80);
+}
+
+TEST_CASE("A new plan between steps: set up, then on") {
+  Group story;
+  story.Starts();
+  story.order.run = RunState::kPause;
+  story.Orders();
+  story.Trains();
+  story.order.plan = Alone(2, "w1");
+  story.order.run = RunState::kRun;
+  story.Orders();
+  CHECK(story.Idle<InterruptStep>());
+  story.SetsUp(2);
+  CHECK(story.Trains().ranges == Ranges{{2, 4}});
+}
+
+TEST_CASE("State that is lost: back to the committed version, on the same sequences") {
+  Group story;
+  story.Starts();
+  story.TrainsSteps(2);
+  story.Wants<TrainStep>();
+  story.PlansAgain(Alone(2, "w1"));
+  story.Happens(CommandFailed{"interrupted"});
+  story.SetsUp(2, false);
+  CHECK(story.Wants<WorkerLog>().text ==
+        "the state of 2 steps since version 0 is lost (nobody holds layer 1): back to the "
+        "committed version");
+  story.Pulls(0);
+  const AdoptPulled adopt = story.Wants<AdoptPulled>();
+  CHECK(adopt.mode == AdoptMode::kReplace);
+  CHECK_FALSE(adopt.reset_moments);  // a local checkpoint's will do
+  story.Happens(Adopted{0});
+  CHECK(story.Trains().ranges == Ranges{{0, 2}});
+  story.TrainsSteps(3);
+  CHECK(story.AsksToPush().consumed == Ranges{{0, 8}});
+}
+
+TEST_CASE("State that is lost: back to the local checkpoint if nothing was pushed since") {
+  Group story;
+  story.order.spec.schedule.checkpoint_every_steps = 2;
+  story.Starts();
+  story.TrainsSteps(2);
+  story.Wants<WriteCheckpoint>();
+  story.Happens(CheckpointWritten{});
+  story.Trains();
+  story.Wants<TrainStep>();
+  story.PlansAgain(Alone(2, "w1"));
+  story.Happens(CommandFailed{"interrupted"});
+  story.SetsUp(2, false);
+  CHECK(story.Idle<StartPull>());
+  SECTION("which is whole") {
+    story.Adopts(0, AdoptMode::kResumeCheckpoint);
+    CHECK(story.Trains().ranges == Ranges{{4, 6}});
+    CHECK(story.Trains().ranges == Ranges{{6, 8}});
+    const PushRequest request = story.AsksToPush();
+    CHECK(request.consumed == Ranges{{0, 8}});
+    CHECK(request.inner_steps == 4);
+  }
+  SECTION("but to the committed version if it is damaged") {
+    story.Wants<AdoptPulled>();
+    story.Happens(CommandFailed{"layer 1: checksum"});
+    story.Passes(kRetryInterval);
+    story.SetsUp(2);
+    story.Pulls(0);
+    story.Adopts(0, AdoptMode::kReplace);
+    CHECK(story.Trains().ranges == Ranges{{0, 2}});
+  }
+}
+
+TEST_CASE("A contribution in flight outlives the loss of the devices' state") {
+  Group story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const PushRequest request = story.AsksToPush();
+  story.IsGranted(request.contribution);
+  story.Trains();
+  story.Wants<TrainStep>();
+  story.PlansAgain(Alone(2, "w1"));
+  story.Happens(CommandFailed{"interrupted"});
+  story.SetsUp(2, false);
+  CHECK(story.Idle<TrainStep>());  // there is nothing to train on until the next version
+  story.Pushes();
+  story.Decides(request.contribution, 1);
+  story.Pulls(1);
+  story.Adopts(1, AdoptMode::kReplace);
+  CHECK(story.Trains().ranges == Ranges{{8, 10}});
+}
+
+TEST_CASE("Whatever fails under a plan, the island is set up again before the next command") {
+  Group story;
+  story.Starts();
+  story.Wants<TrainStep>();
+  story.Happens(CommandFailed{"w2/0: connection reset"});
+  CHECK(story.Wants<WorkerLog>().text != "");
+  CHECK(story.Idle<Reconfigure>());  // not at once
+  CHECK(story.Doing() == "failed, tries again: w2/0: connection reset");
+  story.Passes(std::chrono::seconds(1));
+  story.Wants<Reconfigure>();
+  story.Happens(CommandFailed{"w2 does not answer"});
+  SECTION("and again") {
+    story.Passes(std::chrono::seconds(1));
+    story.SetsUp(1);
+  }
+  SECTION("at once when there is a new plan") {
+    story.order.plan = Alone(2, "w1");
+    story.Orders();
+    story.SetsUp(2);
+  }
+  CHECK(story.Trains().ranges == Ranges{{0, 2}});
+}
+
+TEST_CASE("An adoption that was interrupted leaves nothing to carry") {
+  Group story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const PushRequest request = story.AsksToPush();
+  story.Trains();
+  story.Decides(request.contribution, 1);
+  story.Pulls(1);
+  story.Trains();
+  CHECK(story.Wants<AdoptPulled>().mode == AdoptMode::kCarry);
+  story.PlansAgain(Alone(2, "w1"));
+  story.Happens(CommandFailed{"interrupted"});
+  story.SetsUp(2);
+  story.Pulls(1);
+  story.Adopts(1, AdoptMode::kReplace);
+  CHECK(story.Trains().ranges == Ranges{{8, 10}});
+}
+
+TEST_CASE("A new generation interrupts, and sets the same layout up anew") {
+  Group story;
+  story.Starts();
+  story.Wants<TrainStep>();
+  story.order.generation = 2;
+  story.order.plan.number = 2;
+  story.Orders();
+  story.Wants<InterruptStep>();
+  story.Happens(CommandFailed{"interrupted"});
+  story.SetsUp(2);
+  story.Pulls(0);
+  story.Adopts(0, AdoptMode::kReplace);
+  story.Leases(20);
+  CHECK(story.Trains().ranges == Ranges{{20, 22}});
+}
+
+TEST_CASE("An older plan changes nothing, and one that cannot be run is told by name") {
+  Group story;
+  story.Starts();
+  story.order.plan.number = 0;
+  story.Orders();
+  CHECK(story.Idle<InterruptStep>());
+  story.Trains();
+  story.order.plan = PlanOf(2, "w1", "w2");
+  story.order.plan.programs.pop_back();
+  story.Orders();
+  story.Trains();
+  CHECK(story.Idle<Reconfigure>());
+  CHECK(story.Doing().find("plan 2 of 2 workers cannot be run: ") == 0);
+}
+
+TEST_CASE("Why a new plan is wanted goes up at once") {
+  Group story;
+  story.Starts();
+  story.Drop<WorkerHeartbeat>();
+  story.Happens(BoundariesSeen{
+      1, {{"w1/0", "w2/0", 2, 0.1, 1e6, true, "slow"}}, "link w1/0 > w2/0 saturated"});
+  const IslandProgress progress = *story.Wants<WorkerHeartbeat>().progress;
+  CHECK(progress.plan_wanted == "link w1/0 > w2/0 saturated");
+  REQUIRE(progress.boundaries.size() == 1);
+  CHECK(progress.boundaries[0].pieces == 2);
+  story.PlansAgain(PlanOf(2, "w1", "w2"));
+  story.Trains();
+  story.SetsUp(2);
+  CHECK(story.Wants<WorkerHeartbeat>().progress->plan_wanted.empty());
+}
+
+// ------------------------------------------------------------------------------ following ----
+
+class Following : public Story {
+ public:
+  Following() {
+    member.job = order.job;
+    member.spec = order.spec;
+    member.island = 3;
+    member.generation = 1;
+    member.plan = PlanOf(1, "w2", "w1");
+  }
+  void Ordered() {
+    member.sequence = ++order.sequence;
+    Says(member);
+  }
+  void Starts() {
+    Attaches();
+    Ordered();
+    Prepares();
+    CHECK(Wants<Follow>().order.plan.number == 1);
+    Happens(FollowerState{1, "following w2 under plan 1"});
+  }
+  MemberProgress Tells() {
+    Drop<WorkerHeartbeat>();
+    Passes(kHeartbeatInterval);
+    const WorkerHeartbeat heartbeat = Wants<WorkerHeartbeat>();
+    CHECK_FALSE(heartbeat.progress.has_value());
+    return *heartbeat.member;
+  }
+  MemberOrder member;
+};
+
+TEST_CASE("A follower opens the job, serves its leader and says so") {
+  Following story;
+  story.Starts();
+  const MemberProgress progress = story.Tells();
+  CHECK(progress.plan_number == 1);
+  CHECK(progress.seen_sequence == 1);
+  CHECK(progress.doing == "following w2 under plan 1");
+  CHECK(story.Idle<LeaseRequest>());
+  CHECK(story.Idle<StartPull>());
+  CHECK(story.Idle<Reconfigure>());
+  story.Says(story.member);  // a repetition
+  CHECK(story.Idle<Follow>());
+  MemberOrder old = story.member;
+  old.plan.number = 0;
+  old.sequence = 0;
+  story.Says(old);
+  CHECK(story.Idle<Follow>());
+}
+
+TEST_CASE("A follower takes every larger plan and generation at once, and stops when told") {
+  Following story;
+  story.Starts();
+  story.member.plan.number = 2;
+  story.Ordered();
+  CHECK(story.Wants<Follow>().order.plan.number == 2);
+  story.member.generation = 2;
+  story.Ordered();
+  CHECK(story.Wants<Follow>().order.generation == 2);
+  story.member.run = RunState::kStop;
+  story.Ordered();
+  story.Wants<Unfollow>();
+  story.Wants<ReleaseJob>();
+  CHECK(story.Doing() == "idle");
+}
+
+TEST_CASE(
+    "A follower that is to lead forgets its leader, and a leader that is to follow its island") {
+  Following story;
+  story.Starts();
+  story.order.generation = 2;
+  story.order.plan = PlanOf(2, "w1", "w3");
+  story.Orders();
+  story.Wants<Unfollow>();
+  CHECK(story.Wants<Reconfigure>().plan.number == 2);
+  story.member.generation = 3;
+  story.member.plan.number = 3;
+  story.Ordered();
+  story.Wants<InterruptStep>();
+  CHECK(story.Idle<Follow>());  // its devices still do what it led
+  story.Happens(CommandFailed{"interrupted"});
+  CHECK(story.Wants<Follow>().order.generation == 3);
+  CHECK(story.Idle<Reconfigure>());
+}
+
+TEST_CASE("A follower joins another island, whose generation is older than its own was") {
+  Following story;
+  story.order.generation = 9;
+  story.order.plan = Alone(1, "w1");
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  story.Happens(Reconfigured{story.Wants<Reconfigure>().plan.number, true, false, ""});
+  story.member.island = 4;
+  story.member.generation = 2;
+  story.Ordered();
+  CHECK(story.Wants<Follow>().order.generation == 2);
+}
+
+TEST_CASE("A follower that ends says so, and goes on serving until its state has moved") {
+  Following story;
+  story.Starts();
+  story.Happens(ShutdownRequested{"SIGTERM"});
+  CHECK(story.Wants<Leaving>().reason == "SIGTERM");
+  CHECK(story.Idle<Stop>());
+  CHECK(story.Idle<Unfollow>());
+  SECTION("as it should") {
+    story.member.run = RunState::kStop;
+    story.Ordered();
+    story.Wants<Unfollow>();
+  }
+  SECTION("or for a while, if nobody tells it to stop") { story.Passes(kLeaveLimit); }
+  CHECK(story.Wants<Stop>().exit_code == 0);
+  CHECK(story.Idle<Leaving>());
+}
+
+}  // namespace
+}  // namespace atl::worker
