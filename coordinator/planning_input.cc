@@ -128,14 +128,16 @@ plan::Model ModelOf(const PlanRequest& request, const ModelSpec& shape, int64_t 
     layer.out_bytes = kind == LayerKind::kHead ? 0 : tokens * shape.hidden * element_bytes;
     layer.stash_bytes = KeptBytes(shape, tokens, kind, element_bytes);
     if (const LayerCost* cost = FindCost(request, kind); cost != nullptr) {
-      // The gradient of the output is as large as the output.
-      const int64_t kept = cost->stash_bytes + 2 * cost->output_bytes;
+      // The gradient of the output is as large as the output; the head's takes its place.
+      const int64_t kept =
+          cost->stash_bytes + (kind == LayerKind::kHead ? 1 : 2) * cost->output_bytes;
       const int64_t rows = std::max(1, cost->micro_batch_sequences);
       layer.stash_bytes = (kept + rows - 1) / rows;
       if (kind != LayerKind::kHead) layer.out_bytes = cost->output_bytes / rows;
     }
     if (request.spec.layout.recompute && kind == LayerKind::kBlock) {
-      layer.stash_bytes = 2 * layer.out_bytes;  // its input, and the gradient on its way
+      layer.once_bytes = layer.stash_bytes;  // of the micro-batch whose backward pass runs
+      layer.stash_bytes = layer.out_bytes;   // its input
     }
     model.layers.push_back(std::move(layer));
   }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/protocol/device_profile.h"
 #include "common/protocol/island_plan.h"
 #include "common/protocol/job_spec.h"
 #include "common/time.h"
@@ -162,6 +163,8 @@ struct WorkerHeartbeat {
 struct JobPrepared {
   JobId job;
   JobFacts facts;
+  // What the job's layers take on its devices, if the job's islands are of several devices.
+  std::vector<DeviceProfile> profiles = {};
 };
 struct JobRefused {
   JobId job;
@@ -203,6 +206,14 @@ struct Leaving {
 struct WorkerLog {
   JobId job;
   std::string text;
+};
+
+// Answers MeasureLinks, from the measurer.
+struct LinksMeasured {
+  JobId job;
+  int64_t request = 0;
+  std::vector<LinkProfile> links;  // from this worker
+  std::string trouble;             // which links are missing and why; empty: none are
 };
 
 using WorkerMessage = std::variant<WorkerHello, WorkerHeartbeat, JobPrepared, JobRefused,
@@ -301,6 +312,16 @@ struct PushGrant {
   JobId job;
   ContributionId contribution;
   std::vector<ShardId> order;
+};
+
+// Open peer links to these workers, for this request alone, until another one or an order comes.
+// The measurer times messages to each of the others and answers LinksMeasured; the others take
+// them. Never sent to a worker that leads or follows in an island.
+struct MeasureLinks {
+  JobId job;
+  int64_t request = 0;  // grows; a larger one replaces a smaller one
+  std::vector<IslandMember> members;
+  NodeId measurer;
 };
 
 using ToWorkerMessage =

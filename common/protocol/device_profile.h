@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/protocol/job_spec.h"
 
 namespace atl {
 
@@ -60,6 +61,12 @@ struct LinkProfile {
 
   bool operator==(const LinkProfile&) const = default;
 };
+
+// Of what decides how long the model's layers take: its numbers and the sequences' length. The same
+// on every machine.
+uint64_t DigestOf(const ModelSpec& model, int64_t sequence_length);
+
+const char* Name(LayerKind kind);
 
 }  // namespace atl
 

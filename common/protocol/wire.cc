@@ -71,6 +71,15 @@ template <class V>
 void Fields(V& v, Plain<V, JobPrepared>& s, v1::JobPrepared& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_MESSAGE(facts);
+  ATOLL_WIRE_MESSAGES(profiles, 1024);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, LinksMeasured>& s, v1::LinksMeasured& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(request);
+  ATOLL_WIRE_MESSAGES(links, 4096);
+  ATOLL_WIRE_COPY(trouble);
 }
 
 template <class V>
@@ -188,6 +197,14 @@ void Fields(V& v, Plain<V, PushGrant>& s, v1::PushGrant& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_MESSAGE(contribution);
   ATOLL_WIRE_VALUES(order, kMaxListLength);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, MeasureLinks>& s, v1::MeasureLinks& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(request);
+  ATOLL_WIRE_MESSAGES(members, 4096);
+  ATOLL_WIRE_COPY(measurer);
 }
 
 template <class V>
@@ -398,6 +415,7 @@ void Encode(const ToWorker& message, v1::ToWorker* wire) { EncodeInto(message, w
 void Encode(const FromServer& message, v1::FromServer* wire) { EncodeInto(message, wire); }
 void Encode(const ToServer& message, v1::ToServer* wire) { EncodeInto(message, wire); }
 void Encode(const JobSpec& spec, v1::JobSpec* wire) { EncodeInto(spec, wire); }
+void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire) { EncodeInto(profile, wire); }
 
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire) {
   return DecodeEnvelope<FromWorker>(wire->worker(), wire);
@@ -412,6 +430,9 @@ absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {
   return DecodeEnvelope<ToServer>(wire->server(), wire);
 }
 absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire) { return DecodeFrom<JobSpec>(wire); }
+absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire) {
+  return DecodeFrom<DeviceProfile>(wire);
+}
 
 absl::Status CheckNodeName(absl::string_view name) {
   bool good = !name.empty() && name.size() <= 63 && name[0] != '-';

@@ -16,6 +16,7 @@
 namespace atl {
 
 namespace v1 {
+class DeviceProfile;
 class FromServer;
 class FromWorker;
 class JobSpec;
@@ -30,6 +31,7 @@ void Encode(const ToWorker& message, v1::ToWorker* wire);
 void Encode(const FromServer& message, v1::FromServer* wire);
 void Encode(const ToServer& message, v1::ToServer* wire);
 void Encode(const JobSpec& spec, v1::JobSpec* wire);
+void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire);
 
 // May take parts out of `wire`.
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire);
@@ -39,6 +41,8 @@ absl::StatusOr<ToServer> Decode(v1::ToServer* wire);
 
 // Absent fields get their defaults. Does not Validate().
 absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire);
+
+absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire);
 
 // A daemon's name: [a-z0-9][a-z0-9-]{0,62}.
 absl::Status CheckNodeName(absl::string_view name);

@@ -133,6 +133,41 @@ void Fields(V& v, Plain<V, JobFacts>& s, v1::JobFacts& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, LayerCost>& s, v1::LayerCost& m) {
+  ATOLL_WIRE_ENUM(kind, LayerKind);
+  ATOLL_WIRE_INT(tensor_parallel, 1, 1 << 16);
+  ATOLL_WIRE_INT(micro_batch_sequences, 1, 1 << 24);
+  ATOLL_WIRE_INT(forward_ns, 0, kMaxIntervalNs);
+  ATOLL_WIRE_INT(input_gradient_ns, 0, kMaxIntervalNs);
+  ATOLL_WIRE_INT(weight_gradient_ns, 0, kMaxIntervalNs);
+  ATOLL_WIRE_INT(optimizer_ns, 0, kMaxIntervalNs);
+  ATOLL_WIRE_COPY(spread_ratio);
+  ATOLL_WIRE_INT(parameter_bytes, 0, kMaxElements);
+  ATOLL_WIRE_INT(stash_bytes, 0, kMaxElements);
+  ATOLL_WIRE_INT(output_bytes, 0, kMaxElements);
+  ATOLL_WIRE_INT(workspace_bytes, 0, kMaxElements);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, DeviceProfile>& s, v1::DeviceProfile& m) {
+  ATOLL_WIRE_COPY(device);
+  ATOLL_WIRE_COPY(kind);
+  ATOLL_WIRE_COPY(software_version);
+  ATOLL_WIRE_COPY(model_digest);
+  ATOLL_WIRE_MESSAGES(layers, 4096);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, LinkProfile>& s, v1::LinkProfile& m) {
+  ATOLL_WIRE_COPY(from);
+  ATOLL_WIRE_COPY(to);
+  ATOLL_WIRE_INT(latency_ns, 0, kMaxIntervalNs);
+  ATOLL_WIRE_COPY(bandwidth_bytes_per_s);
+  ATOLL_WIRE_COPY(residual_ratio);
+  ATOLL_WIRE_COUNT(samples);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, ContributionId>& s, v1::ContributionId& m) {
   ATOLL_WIRE_INT(island, 0, kMaxIsland);
   ATOLL_WIRE_COUNT(generation);

@@ -46,6 +46,7 @@ struct Layer {
   double forward_flops = 0;  // per sample; B and W take as much each
   int64_t stash_bytes = 0;   // per sample, kept from F to B (and its share to W)
   int64_t out_bytes = 0;     // per sample, sent to the next layer
+  int64_t once_bytes = 0;    // per sample of one micro-batch, however many are in flight
 };
 
 struct Model {

@@ -53,6 +53,7 @@ StageCosts Costs::For(const DeviceType& type, int tensor_parallel, int micro_bat
     sum.times.optimizer_s += times[l].optimizer_s;
     sum.state_bytes += static_cast<double>(layer.parameters) * options_.state_bytes_per_parameter /
                        tensor_parallel;
+    sum.state_bytes += static_cast<double>(layer.once_bytes) * micro_batch / tensor_parallel;
     sum.stash_bytes += static_cast<double>(layer.stash_bytes) * micro_batch / tensor_parallel;
     costs.sums_.push_back(sum);
   }

@@ -43,7 +43,8 @@ class StageCosts {
   // Times of layers [first, last) as one stage.
   LayerTimes Of(int first, int last) const;
   double TotalSeconds(int first, int last) const;  // F + B + W of one micro-batch
-  // Weights, gradients and optimizer state on each device of the group.
+  // Weights, gradients and optimizer state on each device of the group, and what one micro-batch at
+  // a time needs on top of its stash.
   int64_t StateBytes(int first, int last) const;
   // One micro-batch's stash on each device of the group.
   int64_t StashBytes(int first, int last) const;

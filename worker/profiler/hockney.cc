@@ -1,0 +1,48 @@
+#include "worker/profiler/hockney.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace atl::worker {
+
+absl::StatusOr<HockneyFit> FitHockney(const std::vector<TransferTime>& times) {
+  std::map<int64_t, double> quickest;
+  for (const TransferTime& time : times) {
+    if (!(time.seconds > 0) || time.bytes < 0) continue;
+    const auto [entry, added] = quickest.try_emplace(time.bytes, time.seconds);
+    if (!added) entry->second = std::min(entry->second, time.seconds);
+  }
+  if (quickest.size() < 2) {
+    return absl::InvalidArgumentError("a link needs measurements of at least two sizes");
+  }
+  // Minimise sum of ((l + n g - t) / t)^2: weighted least squares with weights 1 / t^2.
+  double w = 0, wn = 0, wt = 0, wnn = 0, wnt = 0;
+  for (const auto& [bytes, seconds] : quickest) {
+    const double weight = 1 / (seconds * seconds);
+    const double n = static_cast<double>(bytes);
+    w += weight;
+    wn += weight * n;
+    wt += weight * seconds;
+    wnn += weight * n * n;
+    wnt += weight * n * seconds;
+  }
+  double seconds_per_byte = (w * wnt - wn * wt) / (w * wnn - wn * wn);
+  double latency = (wt - seconds_per_byte * wn) / w;
+  if (latency < 0) {
+    latency = 0;
+    seconds_per_byte = wnt / wnn;
+  }
+  if (!(seconds_per_byte > 0)) {
+    return absl::InvalidArgumentError("larger messages were not slower: the link is too noisy");
+  }
+  double squares = 0;
+  for (const auto& [bytes, seconds] : quickest) {
+    const double fit = latency + static_cast<double>(bytes) * seconds_per_byte;
+    squares += (fit / seconds - 1) * (fit / seconds - 1);
+  }
+  return HockneyFit{latency, 1 / seconds_per_byte,
+                    std::sqrt(squares / static_cast<double>(quickest.size()))};
+}
+
+}  // namespace atl::worker

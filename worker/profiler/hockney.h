@@ -1,0 +1,33 @@
+// The Hockney fit of a link: a message of n bytes takes latency + n / bandwidth.
+
+#ifndef ATOLL_WORKER_PROFILER_HOCKNEY_H_
+#define ATOLL_WORKER_PROFILER_HOCKNEY_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/status.h"
+
+namespace atl::worker {
+
+struct TransferTime {
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+
+struct HockneyFit {
+  double latency_s = 0;
+  double bytes_per_s = 0;
+  // Root mean square of (fit - measured) / measured over the sizes.
+  double residual_ratio = 0;
+};
+
+// Takes the quickest time of each size, which is least disturbed, and fits the line whose relative
+// errors have the least squares, so that small messages count as much as large ones. A latency that
+// would be below 0 is 0. INVALID_ARGUMENT with fewer than two sizes, or if larger messages are not
+// slower.
+absl::StatusOr<HockneyFit> FitHockney(const std::vector<TransferTime>& times);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PROFILER_HOCKNEY_H_

@@ -1,0 +1,207 @@
+#include "worker/profiler/layer_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "worker/model/weights.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr uint64_t kSeed = 1;
+
+// Median and interquartile range over it.
+std::pair<int64_t, double> MedianAndSpread(std::vector<int64_t> ns) {
+  std::sort(ns.begin(), ns.end());
+  const int64_t median = ns[ns.size() / 2];
+  const int64_t range = ns[ns.size() * 3 / 4] - ns[ns.size() / 4];
+  return {median, median > 0 ? static_cast<double>(range) / static_cast<double>(median) : 0};
+}
+
+template <class Work>
+absl::StatusOr<int64_t> NanosOf(Backend& backend, Stream& stream, const Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  ATOLL_RETURN_IF_ERROR(work());
+  ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LayerBench>> LayerBench::Create(Backend& backend, const Model& model,
+                                                               int layer, const BatchShape& shape,
+                                                               Communicator* communicator) {
+  std::unique_ptr<LayerBench> bench(new LayerBench(backend, model, layer, shape, communicator));
+  ATOLL_RETURN_IF_ERROR(bench->Allocate());
+  ATOLL_RETURN_IF_ERROR(bench->Fill());
+  return bench;
+}
+
+void LayerBench::Carve(Carver& carver) {
+  const int64_t n = shape_.tokens();
+  const int64_t size = layer_.layout().size;
+  const DType compute = model_.compute();
+  for (Tensor* tensor : {&params_, &grads_, &first_moment_, &second_moment_}) {
+    *tensor = carver.Take(DType::kFloat32, 1, size);
+  }
+  if (compute != DType::kFloat32) copy_ = carver.Take(compute, 1, size);
+  const int64_t table = model_.part().vocab.size() * model_.config().d_model;
+  if (last() && model_.config().tied_head) {
+    table_ = carver.Take(compute, 1, table);
+    table_grads_ = carver.Take(DType::kFloat32, 1, table);
+  }
+  const int64_t width = model_.config().d_model;
+  input_ = first() ? carver.Take(DType::kInt32, 1, n) : carver.Take(compute, n, width);
+  output_ = carver.Take(compute, n, layer_.output_cols());
+  // The loss puts its gradient in the logits' place.
+  grad_output_ = last() ? output_ : carver.Take(compute, n, width);
+  grad_input_ = carver.Take(compute, n, width);
+  targets_ = carver.Take(DType::kInt32, 1, n);
+  totals_ = carver.Take(DType::kFloat32, 1, 2);
+  scale_ = carver.Take(DType::kFloat32, 1, 2);
+  const Tensor constants = model_.Constants(shape_.seq_len, nullptr);
+  constants_ =
+      model_.Constants(shape_.seq_len, carver.Bytes(constants.size() * SizeOf(DType::kFloat32)));
+  stash_ = {carver.Bytes(bytes_.forward_stash), carver.Bytes(bytes_.backward_stash)};
+  int64_t scratch = bytes_.workspace;
+  if (last()) scratch = std::max(scratch, model_.LossWorkspaceBytes(backend_, Loss()));
+  const SumOfSquares norm{grads_, scale_.Columns(0, 1), false};
+  scratch = std::max(scratch, backend_.WorkspaceBytes(norm));
+  workspace_ = {carver.Bytes(scratch), scratch};
+}
+
+absl::Status LayerBench::Allocate() {
+  ATOLL_ASSIGN_OR_RETURN(stream_, backend_.NewStream());
+  bytes_ = layer_.Bytes(backend_, shape_);
+  Carver sizes(nullptr);
+  Carve(sizes);
+  ATOLL_ASSIGN_OR_RETURN(memory_, backend_.Allocate(sizes.bytes()));
+  Carver carver(memory_.data());
+  Carve(carver);
+  return absl::OkStatus();
+}
+
+// Weights as training begins with them, and numbers of an activation's size: times of some
+// operations depend on what they compute (denormal numbers above all).
+absl::Status LayerBench::Fill() {
+  std::vector<float> values(static_cast<size_t>(layer_.layout().size));
+  InitLayer(layer_.layout(), model_.config().layers, kSeed, values);
+  backend_.CopyToDevice(*stream_, params_, values.data());
+  if (copy_.present()) backend_.Run(*stream_, Convert{params_, copy_});
+  for (const Tensor& tensor : {grads_, first_moment_, second_moment_, totals_}) {
+    backend_.Zero(*stream_, tensor);
+  }
+  const int64_t n = shape_.tokens();
+  std::vector<int32_t> tokens(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) {
+    tokens[static_cast<size_t>(i)] = static_cast<int32_t>(i * 7919 % model_.config().vocab);
+  }
+  backend_.CopyToDevice(*stream_, targets_, tokens.data());
+  if (first()) backend_.CopyToDevice(*stream_, input_, tokens.data());
+  for (const auto& [tensor, scale] :
+       {std::pair(table_, 0.02f), std::pair(input_, 1.0f), std::pair(grad_output_, 1e-3f)}) {
+    if (!tensor.present() || tensor.dtype == DType::kInt32) continue;
+    std::vector<float> numbers(static_cast<size_t>(tensor.size()));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = scale * (static_cast<float>(i * 2654435761u % 1024) / 512.0f - 1.0f);
+    }
+    ATOLL_ASSIGN_OR_RETURN(Buffer buffer,
+                           backend_.Allocate(tensor.size() * SizeOf(DType::kFloat32)));
+    const Tensor staged(buffer.data(), DType::kFloat32, tensor.rows, tensor.cols);
+    backend_.CopyToDevice(*stream_, staged, numbers.data());
+    backend_.Run(*stream_, Convert{staged, tensor});
+    ATOLL_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
+  }
+  if (table_grads_.present()) backend_.Zero(*stream_, table_grads_);
+  model_.InitConstants(backend_, *stream_, constants_);
+  return backend_.Synchronize(*stream_);
+}
+
+LayerMemory LayerBench::Memory() const {
+  LayerMemory memory;
+  memory.params = copy_.present() ? copy_.data : params_.data;
+  memory.grads = static_cast<float*>(grads_.data);
+  memory.tied_params = table_.data;
+  memory.tied_grads = static_cast<float*>(table_grads_.data);
+  return memory;
+}
+
+CrossEntropy LayerBench::Loss() const {
+  return {.logits = output_,
+          .targets = targets_,
+          .dlogits = output_,
+          .totals = totals_,
+          .grad_scale = 1.0f / static_cast<float>(shape_.tokens())};
+}
+
+absl::Status LayerBench::Forward() {
+  ATOLL_RETURN_IF_ERROR(layer_.Forward(Call(), Memory(), input_, output_, stash_));
+  return last() ? model_.Loss(Call(), Loss()) : absl::OkStatus();
+}
+
+absl::Status LayerBench::BackwardInput() {
+  return layer_.BackwardInput(Call(), Memory(), input_, grad_output_, grad_input_, stash_);
+}
+
+absl::Status LayerBench::BackwardWeight() {
+  layer_.BackwardWeight(Call(), Memory(), input_, grad_output_, stash_);
+  return absl::OkStatus();
+}
+
+absl::Status LayerBench::Optimize(const AdamWOptions& options) {
+  const Tensor sum = scale_.Columns(0, 1), scale = scale_.Columns(1, 1);
+  backend_.Run(*stream_, SumOfSquares{grads_, sum, false}, workspace_);
+  backend_.Run(*stream_, ClipScale{sum, scale, options.clip_norm > 0 ? options.clip_norm : 1.0f});
+  AdamW op;
+  op.param = params_;
+  op.grad = grads_;
+  op.m = first_moment_;
+  op.v = second_moment_;
+  op.grad_scale = scale;
+  op.param_copy = copy_;
+  op.step = 1;
+  op.lr = 0;  // the parameters stay as they are
+  op.beta1 = options.beta1;
+  op.beta2 = options.beta2;
+  op.eps = options.epsilon;
+  op.zero_grad = true;
+  backend_.Run(*stream_, op);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LayerCost> LayerBench::Measure(const AdamWOptions& optimizer, int runs) {
+  LayerCost cost;
+  cost.kind = first() ? LayerKind::kEmbedding : last() ? LayerKind::kHead : LayerKind::kBlock;
+  cost.tensor_parallel = model_.part().ranks;
+  cost.micro_batch_sequences = static_cast<int32_t>(shape_.rows);
+  std::vector<int64_t> times[4];
+  for (int run = 0; run <= runs; ++run) {
+    const auto timed = [&](int which, auto work) -> absl::Status {
+      ATOLL_ASSIGN_OR_RETURN(const int64_t ns, NanosOf(backend_, *stream_, work));
+      if (run > 0) times[which].push_back(ns);
+      return absl::OkStatus();
+    };
+    ATOLL_RETURN_IF_ERROR(timed(0, [&] { return Forward(); }));
+    ATOLL_RETURN_IF_ERROR(timed(1, [&] { return BackwardInput(); }));
+    ATOLL_RETURN_IF_ERROR(timed(2, [&] { return BackwardWeight(); }));
+    ATOLL_RETURN_IF_ERROR(timed(3, [&] { return Optimize(optimizer); }));
+  }
+  int64_t* const medians[] = {&cost.forward_ns, &cost.input_gradient_ns, &cost.weight_gradient_ns,
+                              &cost.optimizer_ns};
+  for (int i = 0; i < 4; ++i) {
+    const auto [median, spread] = MedianAndSpread(std::move(times[i]));
+    *medians[i] = median;
+    cost.spread_ratio = std::max(cost.spread_ratio, spread);
+  }
+  if (first()) cost.input_gradient_ns = 0;  // tokens have no gradient
+  const int64_t element = SizeOf(model_.compute());
+  cost.parameter_bytes =
+      layer_.layout().size * (4 * SizeOf(DType::kFloat32) + (copy_.present() ? element : 0));
+  cost.stash_bytes = bytes_.forward_stash + bytes_.backward_stash;
+  cost.output_bytes = output_.size() * element;
+  cost.workspace_bytes = workspace_.bytes;
+  return cost;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,180 @@
+#include "worker/profiler/layer_profiler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "kernels/thread_communicator.h"
+#include "worker/profiler/layer_bench.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr double kLinear = 0.03;  // times a sequence that change less than this are settled
+constexpr Duration kCollectiveTimeout = std::chrono::seconds(60);
+
+// What the devices of one group measure, size by size. Their threads meet before each size, so that
+// all of them work on the same thing.
+class Profiling {
+ public:
+  Profiling(const std::vector<ProfiledDevice>& devices, const ModelConfig& config,
+            const ProfileOptions& options)
+      : devices_(devices),
+        config_(config),
+        options_(options),
+        started_(std::chrono::steady_clock::now()) {
+    for (const ProfiledDevice& device : devices) {
+      profiles_.push_back({device.name, device.kind, "", 0, {}});
+    }
+  }
+
+  absl::StatusOr<std::vector<DeviceProfile>> Run() {
+    const std::vector<int> sizes = TensorSizes();
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      ATOLL_RETURN_IF_ERROR(RunSize(sizes[i], static_cast<double>(i), sizes.size()));
+    }
+    return std::move(profiles_);
+  }
+
+ private:
+  bool Late() const { return std::chrono::steady_clock::now() - started_ > options_.limit; }
+
+  std::vector<int> TensorSizes() const {
+    std::vector<int> sizes = {1};
+    for (const int size : options_.tensor_parallel) {
+      if (size > 1 && size <= static_cast<int>(devices_.size()) &&
+          CutModel(config_, size, {}).ok()) {
+        sizes.push_back(size);
+      }
+    }
+    return sizes;
+  }
+
+  std::vector<int64_t> MicroBatches() const {
+    std::vector<int64_t> rows;
+    for (int64_t b = 1; b <= options_.micro_batch_max; b *= 2) rows.push_back(b);
+    return rows;
+  }
+
+  // Groups of `size` devices in order; what is left over of them measures nothing.
+  absl::Status RunSize(int size, double sizes_before, size_t sizes) {
+    const size_t members = devices_.size() / static_cast<size_t>(size) * static_cast<size_t>(size);
+    std::vector<std::unique_ptr<Communicator>> communicators;
+    std::vector<Model> models;
+    if (size == 1) {
+      ATOLL_ASSIGN_OR_RETURN(Model model, Model::Create(config_, options_.compute));
+      models.push_back(std::move(model));
+      communicators.resize(members);
+    } else {
+      ATOLL_ASSIGN_OR_RETURN(const std::vector<TensorPart> parts, CutModel(config_, size, {}));
+      for (const TensorPart& part : parts) {
+        ATOLL_ASSIGN_OR_RETURN(Model model, Model::Create(config_, options_.compute, part));
+        models.push_back(std::move(model));
+      }
+      for (size_t first = 0; first < members; first += static_cast<size_t>(size)) {
+        for (auto& c : NewThreadCommunicators(size, kCollectiveTimeout)) {
+          communicators.push_back(std::move(c));
+        }
+      }
+    }
+    const std::vector<int64_t> rows = MicroBatches();
+    stop_ = false;
+    for (size_t i = 0; i < rows.size() && !stop_; ++i) {
+      if (i > 0 && Late()) break;
+      if (options_.progress) {
+        const double within = static_cast<double>(i) / static_cast<double>(rows.size());
+        options_.progress((sizes_before + within) / static_cast<double>(sizes),
+                          absl::StrCat("micro-batch ", rows[i],
+                                       size > 1 ? absl::StrCat(", shared by ", size) : ""));
+      }
+      std::vector<std::thread> threads;
+      for (size_t d = 0; d < members; ++d) {
+        const Model& model = models[d % models.size()];
+        threads.emplace_back([&, d, i] {
+          const absl::Status status =
+              Measure(d, model, communicators[d].get(), {rows[i], options_.sequence_length});
+          if (status.ok()) return;
+          for (auto& c : communicators) {
+            if (c != nullptr) c->Abort("profiling failed on another device");
+          }
+          const std::lock_guard lock(mutex_);
+          if (error_.ok()) error_ = status;
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      if (!error_.ok()) {
+        // A larger micro-batch that does not fit ends the sizes; the smallest must.
+        if (i > 0 && error_.code() == absl::StatusCode::kResourceExhausted) {
+          error_ = absl::OkStatus();
+          DropIncomplete(size, rows[i]);
+          break;
+        }
+        return error_;
+      }
+      stop_ = i >= 2 && Settled(members, size, rows[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Measure(size_t d, const Model& model, Communicator* communicator,
+                       const BatchShape& shape) {
+    for (const int layer : {0, 1, static_cast<int>(model.layers().size()) - 1}) {
+      ATOLL_ASSIGN_OR_RETURN(
+          const std::unique_ptr<LayerBench> bench,
+          LayerBench::Create(*devices_[d].backend, model, layer, shape, communicator));
+      ATOLL_ASSIGN_OR_RETURN(const LayerCost cost,
+                             bench->Measure(options_.optimizer, options_.runs));
+      profiles_[d].layers.push_back(cost);
+    }
+    return absl::OkStatus();
+  }
+
+  void DropIncomplete(int size, int64_t rows) {
+    for (DeviceProfile& profile : profiles_) {
+      std::erase_if(profile.layers, [&](const LayerCost& cost) {
+        return cost.tensor_parallel == size && cost.micro_batch_sequences == rows;
+      });
+    }
+  }
+
+  // Whether the time of a sequence no longer depends on how many there are, on every device.
+  bool Settled(size_t members, int size, int64_t rows) const {
+    for (size_t d = 0; d < members; ++d) {
+      const auto of = [&](int64_t b) {
+        double ns = 0;
+        for (const LayerCost& cost : profiles_[d].layers) {
+          if (cost.tensor_parallel != size || cost.micro_batch_sequences != b) continue;
+          ns += static_cast<double>(cost.forward_ns + cost.input_gradient_ns +
+                                    cost.weight_gradient_ns);
+        }
+        return ns / static_cast<double>(b);
+      };
+      if (std::abs(of(rows) / of(rows / 2) - 1) > kLinear) return false;
+    }
+    return true;
+  }
+
+  const std::vector<ProfiledDevice>& devices_;
+  const ModelConfig& config_;
+  const ProfileOptions& options_;
+  const std::chrono::steady_clock::time_point started_;
+  std::vector<DeviceProfile> profiles_;  // thread d writes profile d
+  bool stop_ = false;
+  std::mutex mutex_;
+  absl::Status error_;  // guarded by mutex_ while threads run
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<DeviceProfile>> ProfileLayers(const std::vector<ProfiledDevice>& devices,
+                                                         const ModelConfig& config,
+                                                         const ProfileOptions& options) {
+  ATOLL_CHECK(options.sequence_length >= 1 && options.sequence_length <= config.max_positions);
+  ATOLL_CHECK(options.runs >= 1 && options.micro_batch_max >= 1 && !devices.empty());
+  return Profiling(devices, config, options).Run();
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,122 @@
+#include "worker/profiler/layer_profiler.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/reference/reference.h"
+#include "worker/model/model.h"
+
+namespace atl::worker {
+namespace {
+
+ModelConfig Tiny(ModelFamily family, bool tied = false) {
+  ModelConfig config;
+  config.family = family;
+  config.vocab = 64;
+  config.d_model = 32;
+  config.layers = 3;
+  config.heads = config.kv_heads = 4;
+  config.ffn = 64;
+  config.max_positions = 16;
+  config.tied_head = tied;
+  return config;
+}
+
+struct Worker {
+  explicit Worker(int count) {
+    for (int i = 0; i < count; ++i) {
+      backends.push_back(NewCpuBackend(1));
+      devices.push_back({"w1/" + std::to_string(i), "cpu", backends.back().get()});
+    }
+  }
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<ProfiledDevice> devices;
+};
+
+ProfileOptions Quick(int64_t most) {
+  ProfileOptions options;
+  options.sequence_length = 16;
+  options.micro_batch_max = most;
+  options.runs = 2;
+  return options;
+}
+
+TEST_CASE("every kind of layer is measured for every size up to the largest, once") {
+  for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
+    Worker worker(2);
+    const ModelConfig config = Tiny(family, family == ModelFamily::kGpt2);
+    const auto profiles = ProfileLayers(worker.devices, config, Quick(2));
+    INFO(profiles.status());
+    REQUIRE(profiles.ok());
+    REQUIRE(profiles->size() == 2);
+    const auto model = Model::Create(config);
+    for (const DeviceProfile& profile : *profiles) {
+      REQUIRE(profile.layers.size() == 6);
+      for (const LayerCost& cost : profile.layers) {
+        INFO(Name(cost.kind) << " " << cost.micro_batch_sequences);
+        CHECK(cost.tensor_parallel == 1);
+        CHECK(cost.forward_ns > 0);
+        CHECK((cost.input_gradient_ns > 0) == (cost.kind != LayerKind::kEmbedding));
+        CHECK(cost.weight_gradient_ns > 0);
+        CHECK(cost.optimizer_ns > 0);
+        const int layer = cost.kind == LayerKind::kEmbedding ? 0
+                          : cost.kind == LayerKind::kBlock   ? 1
+                                                             : config.layers + 1;
+        const Layer& of = *model->layers()[layer];
+        CHECK(cost.parameter_bytes == of.layout().size * 16);
+        const LayerBytes bytes = of.Bytes(*worker.backends[0], {cost.micro_batch_sequences, 16});
+        CHECK(cost.stash_bytes == bytes.forward_stash + bytes.backward_stash);
+        CHECK(cost.output_bytes == cost.micro_batch_sequences * 16 * of.output_cols() * 4);
+      }
+    }
+    CHECK((*profiles)[1].device == "w1/1");
+  }
+}
+
+TEST_CASE(
+    "devices that share a layer are measured together, as far as there are devices and heads") {
+  Worker worker(3);
+  ProfileOptions options = Quick(1);
+  options.tensor_parallel = {1, 2, 4, 8};
+  const auto profiles = ProfileLayers(worker.devices, Tiny(ModelFamily::kLlama), options);
+  REQUIRE(profiles.ok());
+  std::map<int, int> sizes;
+  for (const DeviceProfile& profile : *profiles) {
+    for (const LayerCost& cost : profile.layers) ++sizes[cost.tensor_parallel];
+  }
+  CHECK(sizes == std::map<int, int>{{1, 9}, {2, 6}});  // of the third device there is no second
+  const LayerCost& whole = (*profiles)[0].layers[1];
+  const LayerCost& half = (*profiles)[0].layers[4];
+  CHECK(half.kind == LayerKind::kBlock);
+  CHECK(half.parameter_bytes < whole.parameter_bytes);
+  CHECK(half.output_bytes == whole.output_bytes);
+}
+
+TEST_CASE("after the limit only the smallest micro-batch is measured, and progress is told") {
+  Worker worker(1);
+  ProfileOptions options = Quick(8);
+  options.limit = Duration(0);
+  std::vector<double> shares;
+  options.progress = [&](double share, const std::string&) { shares.push_back(share); };
+  const auto profiles = ProfileLayers(worker.devices, Tiny(ModelFamily::kGpt2), options);
+  REQUIRE(profiles.ok());
+  CHECK((*profiles)[0].layers.size() == 3);
+  CHECK(shares == std::vector<double>{0});
+}
+
+TEST_CASE("a bf16 device keeps a copy of the weights in bf16, and activations half as large") {
+  const std::unique_ptr<Backend> backend = NewReferenceBackend();
+  ProfileOptions options = Quick(1);
+  options.compute = DType::kBfloat16;
+  const auto profiles =
+      ProfileLayers({{"w1/0", "reference", backend.get()}}, Tiny(ModelFamily::kGpt2), options);
+  INFO(profiles.status());
+  REQUIRE(profiles.ok());
+  const LayerCost& block = (*profiles)[0].layers[1];
+  CHECK(block.output_bytes == 16 * 32 * 2);
+  CHECK(block.parameter_bytes % 18 == 0);
+}
+
+}  // namespace
+}  // namespace atl::worker
