@@ -87,14 +87,16 @@ double OneForwardOneBackwardMs(const Case& c, Wire wire) {
       sim::SimulateUnchecked(problem, *sim::OneForwardOneBackward(problem), {}).makespan_ns);
 }
 
-// JEEVES's own algorithm. Infinite where a micro-batch does not fit.
+// JEEVES's own algorithm: one replica's greedy order copied to all, or all scheduled at once, which
+// is shorter on a link near saturation. Infinite where a micro-batch does not fit.
 double JeevesMs(const Case& c, const Layers& layers, bool slack) {
   const sim::Problem problem = Build(c, layers, Wire::kTurns, kReplicas, slack);
   const std::vector<sim::Kind> kinds = sim::KindsOf(problem);
   const sim::Found one = sim::Greedy(sim::Alone(problem, 0), {});
   if (one.result.verdict != sim::Verdict::kFits) return INFINITY;
-  const sim::Schedule all = sim::Together(problem, kinds, {one.schedule});
-  return MsOf(sim::SimulateUnchecked(problem, all, {}).makespan_ns);
+  const sim::Schedule copies = sim::Together(problem, kinds, {one.schedule});
+  return MsOf(std::min(sim::SimulateUnchecked(problem, copies, {}).makespan_ns,
+                       sim::Greedy(problem, {}).result.makespan_ns));
 }
 
 // The division by the model of T_ideal and T_extra.
@@ -279,20 +281,21 @@ void PrintJeeves() {
               "Tbit/s", "slots", "intra", "1F1B", "JEEVES", "JEEVES*", "ours", "bound", "/JEEVES*",
               "/intra", "/bound");
   double worst = 0;
-  double at_anomalies = 0;
   double over_bound = 0;
-  int anomalies = 0;
+  double at_anomalies[2] = {0, 0};  // JEEVES, JEEVES*
+  int anomalies[2] = {0, 0};
   for (const double latency : {1.0, 20.0}) {
     Row before;  // with less of the thing swept
     const auto play = [&](const Case& c) {
       const Row row = Play(c);
       worst = std::max(worst, row.ours.ms / row.better_ms);
       over_bound = std::max(over_bound, row.ours.ms / row.ours.bound_ms);
-      for (const auto& [here, less] : {std::pair(row.jeeves_ms, before.jeeves_ms),
-                                       std::pair(row.better_ms, before.better_ms)}) {
-        if (less == 0 || here <= less * 1.0005) continue;
-        ++anomalies;
-        at_anomalies = std::max(at_anomalies, row.ours.ms / here);
+      const double here[] = {row.jeeves_ms, row.better_ms};
+      const double less[] = {before.jeeves_ms, before.better_ms};
+      for (int i = 0; i < 2; ++i) {
+        if (less[i] == 0 || here[i] <= less[i] * 1.0005) continue;
+        ++anomalies[i];
+        at_anomalies[i] = std::max(at_anomalies[i], row.ours.ms / here[i]);
       }
       before = row;
       return row;
@@ -311,10 +314,10 @@ void PrintJeeves() {
   }
   std::printf("JEEVES: its model's division. JEEVES*: the best division for its schedule.\n");
   PrintFigureAtMost("ours_over_jeeves_worst", worst, "ratio", 1);
-  std::printf("JEEVES or JEEVES* takes longer with more bandwidth or memory in %d places\n",
-              anomalies);
-  if (anomalies > 0)
-    PrintFigureAtMost("ours_over_jeeves_at_anomalies", at_anomalies, "ratio", 0.95);
+  std::printf("More bandwidth or memory, longer time: JEEVES in %d places, JEEVES* in %d\n",
+              anomalies[0], anomalies[1]);
+  PrintFigureAtMost("ours_over_jeeves_at_anomalies", at_anomalies[0], "ratio", 0.95);
+  PrintFigureAtMost("ours_over_jeeves_best_division_at_anomalies", at_anomalies[1], "ratio", 0.95);
   PrintFigureAtMost("jeeves_setting_over_bound", over_bound, "ratio", 1.05);
 }
 

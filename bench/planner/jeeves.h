@@ -2,8 +2,8 @@
 //
 // The paper hides its layer times. m = 32 micro-batches, F + B = 28.3 ms per stage of 12 layers
 // with F : B = 1 : 2, and 7.76 ms for an activation over a replica's 1/64 of 1 Tbit/s fit its
-// points of 1F1B. JEEVES is played as the paper tells: one replica's greedy order, copied to all,
-// which take turns on the link; the division of layers follows the model of section 3.2, or, as its
+// points of 1F1B. JEEVES is played as the paper tells, a greedy order and turns on the link for all
+// replicas; the division of layers follows the model of section 3.2, or, as its
 // extra time is given in prose only, is the best that its greedy schedule can have.
 
 #ifndef ATOLL_BENCH_PLANNER_JEEVES_H_

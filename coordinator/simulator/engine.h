@@ -57,6 +57,10 @@ class Engine {
     Dispatch(picker, 0);
     while (!events_.empty() && left_ > 0) {
       const Nanos now = events_.NextTime();
+      if (now > options_.until_ns) {
+        Stop();
+        break;
+      }
       do {
         Handle(picker, now, events_.Pop());
         ++result_.events;
@@ -208,6 +212,7 @@ class Engine {
     const Chunk& chunk = problem_.chunks[op.chunk];
     idle_[device] = true;
     --left_;
+    ++result_.operations;
     result_.devices[device].last_ns = now;
     result_.makespan_ns = std::max(result_.makespan_ns, now);
     if (options_.record) result_.timeline[device].push_back({op, running_[device].start_ns, now});
@@ -307,14 +312,26 @@ class Engine {
     Touch(problem_.chunks[c].device);
   }
 
+  // Work beyond the end is not done.
+  void Stop() {
+    result_.verdict = Verdict::kStopped;
+    for (size_t d = 0; d < running_.size(); ++d) {
+      if (idle_[d]) continue;
+      const Running& running = running_[d];
+      result_.devices[d].busy_ns -= running.start_ns + DurationOf(running.op) - options_.until_ns;
+    }
+  }
+
   void Finish() {
     for (const DeviceUse& use : result_.devices) {
       result_.period_ns = std::max(result_.period_ns, use.last_ns - use.first_ns);
     }
-    if (left_ > 0) {
+    if (result_.verdict == Verdict::kStopped) {
+      result_.reason = absl::StrCat("stopped with ", left_, " operations to do");
+    } else if (left_ > 0) {
       result_.verdict = Verdict::kStuck;
-      result_.reason =
-          absl::StrCat("the schedule waits for itself: ", left_, " operations can never start");
+      result_.reason = absl::StrCat("it waits for itself, or for a link that is down: ", left_,
+                                    " operations can never start");
     } else if (result_.verdict == Verdict::kOutOfMemory) {
       result_.reason =
           absl::StrCat("device ", oom_device_, " runs out of memory at ", ToString(oom_op_),

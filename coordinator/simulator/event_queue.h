@@ -16,8 +16,9 @@ enum class EventKind : uint32_t {
   kArrive,    // token: message token
   kLinkFree,  // token: link
   kLaneFree,  // token: lane
+  kWake,      // token: lane, of which a link comes up again
   kFlowDone,  // token: version of the rates; an older one is void
-  kTrace,     // a fair trunk's bandwidth changes
+  kTrace,     // a fair trunk's bandwidth changes, or an outage of a link on one begins or ends
   kGradient,  // token: synchronisation, of which one chunk's part is complete
   kSyncDone,  // token: synchronisation
 };

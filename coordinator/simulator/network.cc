@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/check.h"
 
@@ -109,11 +110,49 @@ absl::Status Validate(const Network& network) {
     if (link.lane < -1 || link.lane >= static_cast<int>(network.lanes.size())) {
       return absl::InvalidArgumentError(absl::StrCat("link ", i, ": there is no lane ", link.lane));
     }
+    Nanos before = -1;
+    for (const Outage& outage : link.outages) {
+      if (outage.from_ns <= before || outage.until_ns <= outage.from_ns) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("link ", i, ": an outage from ", outage.from_ns, " to ", outage.until_ns,
+                         " ns must have a length and come after the one before"));
+      }
+      before = outage.until_ns;
+    }
     for (const Edge& edge : link.edges) {
       ATOLL_RETURN_IF_ERROR(Annotate(ValidateEdge(network, link, edge), absl::StrCat("link ", i)));
     }
   }
   return absl::OkStatus();
+}
+
+Network From(Nanos ns, Network network) {
+  ATOLL_CHECK(ns >= 0);
+  if (ns == 0) return network;
+  for (Trunk& trunk : network.trunks) {
+    std::vector<BandwidthStep> later;
+    for (BandwidthStep step : trunk.trace) {
+      step.from_ns -= ns;
+      if (step.from_ns > 0) {
+        later.push_back(step);
+      } else if (step.bytes_per_s > 0) {
+        trunk.bytes_per_s = step.bytes_per_s;
+      } else {
+        trunk.bytes_per_s = 1e-3;  // it starts in an outage, and a trunk's bandwidth is positive
+      }
+    }
+    trunk.trace = std::move(later);
+  }
+  for (Link& link : network.links) {
+    std::vector<Outage> later;
+    for (Outage outage : link.outages) {
+      outage.from_ns = std::max<Nanos>(0, outage.from_ns - ns);
+      if (outage.until_ns < kForever) outage.until_ns -= ns;
+      if (outage.until_ns > outage.from_ns) later.push_back(outage);
+    }
+    link.outages = std::move(later);
+  }
+  return network;
 }
 
 Split SplitTransfer(double bytes, absl::Span<const EdgeOffer> offers) {

@@ -61,12 +61,21 @@ struct Lane {
   LaneOrder order = LaneOrder::kFirstCome;
 };
 
+// The link is down from `from_ns` until `until_ns` (kForever: it never comes back). A transfer that
+// an outage would interrupt is sent when it is over, from its first byte; until then the message
+// leaves shared lanes and trunks to others, and so does what was sent in vain.
+struct Outage {
+  Nanos from_ns = 0;
+  Nanos until_ns = kForever;
+};
+
 struct Link {
   std::vector<Edge> edges;
   // A blocking sender waits for the acknowledgement (one more latency after the arrival) before its
   // next message on this link.
   bool blocking = false;
-  int lane = -1;  // index into Network::lanes; -1: none
+  int lane = -1;                // index into Network::lanes; -1: none
+  std::vector<Outage> outages;  // one after the other
 };
 
 struct Network {
@@ -78,8 +87,11 @@ struct Network {
 // Says what is wrong with a network: indices out of range, bandwidths that are not positive and
 // finite, negative latencies, an edge on both kinds of trunk, a link of several edges on a fair
 // trunk (a fair transfer takes one path), more than 16 edges, a trace that does not rise or that
-// ends in an outage.
+// ends in an outage, outages that overlap or end before they begin.
 absl::Status Validate(const Network& network);
+
+// The network as it is from `ns` on: traces and outages seen from there. REQUIRES: ns >= 0.
+Network From(Nanos ns, Network network);
 
 // One edge's part in a split transfer. Offsets are relative to the moment of asking.
 struct EdgeOffer {

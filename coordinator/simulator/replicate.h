@@ -1,10 +1,10 @@
 // Equal replicas: one schedule for all of them.
 //
-// Replicas that are equal run best in step: one order of operations, found for one of them with the
-// shared lanes and trunks to itself, and copied to all. Their messages then ask for a shared lane
-// one after another, (micro-batch, replica) round robin, each at full speed. Searching over one
-// replica is as many times cheaper as there are replicas, and finds better orders than greedy
-// scheduling of all at once, in which every replica reacts to every other's messages.
+// Where a shared lane has bandwidth to spare, replicas that are equal run well in step: one order
+// of operations, found for one of them with the lanes and trunks to itself, and copied to all.
+// Their messages then ask for a shared lane one after another, (micro-batch, replica) round robin,
+// each at full speed. Searching over one replica is as many times cheaper as there are replicas.
+// (Near saturation it pays to schedule all at once: Search tries both.)
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_REPLICATE_H_
 #define ATOLL_COORDINATOR_SIMULATOR_REPLICATE_H_

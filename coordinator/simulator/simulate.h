@@ -23,7 +23,8 @@ namespace atl::sim {
 enum class Verdict {
   kFits,
   kOutOfMemory,  // it was played to the end all the same, so that every peak is known
-  kStuck,        // the schedule waits for itself; times are those reached
+  kStuck,        // the schedule waits for itself, or for a link; times are those reached
+  kStopped,      // Options::until_ns came first
 };
 
 struct OpSpan {
@@ -69,6 +70,7 @@ struct Result {
   Nanos period_ns = 0;
   std::vector<DeviceUse> devices;
   int64_t events = 0;
+  int64_t operations = 0;  // F, B, W and optimizer steps that have ended
   // With Options::record only.
   std::vector<std::vector<OpSpan>> timeline;  // per device
   std::vector<MessageSpan> messages;          // in the order asked
@@ -77,6 +79,7 @@ struct Result {
 
 struct Options {
   bool record = false;
+  Nanos until_ns = kForever;  // what happens later is not played
 };
 
 // An error means that the problem or the schedule is malformed (see Validate); a schedule that does

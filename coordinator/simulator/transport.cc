@@ -8,6 +8,12 @@
 namespace atl::sim {
 namespace {
 
+bool DownAt(const Link& link, Nanos now) {
+  return std::any_of(link.outages.begin(), link.outages.end(), [&](const Outage& outage) {
+    return outage.from_ns <= now && now < outage.until_ns;
+  });
+}
+
 // Rounds up to whole nanoseconds, forgiving the last bits of a product.
 Nanos CeilNs(double ns) { return static_cast<Nanos>(std::ceil(ns - 1e-6)); }
 
@@ -32,10 +38,17 @@ Transport::Transport(const Network& network, EventQueue& events, std::vector<Mes
     }
     state.bytes_per_ns = link.edges[0].bytes_per_s * 1e-9;
     state.edge_free_ns.assign(link.edges.size(), 0);
-    state.service = link.lane >= 0           ? Service::kLane
-                    : trunks                 ? Service::kQueued
-                    : link.edges.size() == 1 ? Service::kPrivate
-                                             : Service::kPrivateSplit;
+    state.service = link.lane >= 0                    ? Service::kLane
+                    : trunks || !link.outages.empty() ? Service::kQueued
+                    : link.edges.size() == 1          ? Service::kPrivate
+                                                      : Service::kPrivateSplit;
+  }
+  for (size_t i = 0; i < links_.size(); ++i) {
+    if (!links_[i].fair) continue;
+    for (const Outage& outage : network.links[i].outages) {
+      events_.Push(outage.from_ns, EventKind::kTrace, 0);
+      if (outage.until_ns < kForever) events_.Push(outage.until_ns, EventKind::kTrace, 0);
+    }
   }
   for (const Trunk& trunk : network.trunks) {
     if (trunk.sharing != Sharing::kFair) continue;
@@ -66,10 +79,7 @@ void Transport::Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_
       LaneState& turnstile = lanes_[lane];
       if (network_.lanes[lane].order == LaneOrder::kFirstCome) message.turn = 0;
       turnstile.heap.push_back(message);
-      std::push_heap(turnstile.heap.begin(), turnstile.heap.end(),
-                     [](const Waiting& a, const Waiting& b) {
-                       return std::pair(a.turn, a.sequence) > std::pair(b.turn, b.sequence);
-                     });
+      std::push_heap(turnstile.heap.begin(), turnstile.heap.end(), Later);
       if (!turnstile.dirty) dirty_lanes_.push_back(lane);
       turnstile.dirty = true;
       break;
@@ -82,9 +92,10 @@ void Transport::Handle(Nanos now, const Event& event) {
     case EventKind::kLinkFree:
       StartNext(now, static_cast<int>(event.token));
       break;
-    case EventKind::kLaneFree: {
+    case EventKind::kLaneFree:
+    case EventKind::kWake: {
       LaneState& lane = lanes_[event.token];
-      lane.busy = false;
+      if (event.kind == EventKind::kLaneFree) lane.busy = false;
       if (!lane.dirty) dirty_lanes_.push_back(static_cast<int>(event.token));
       lane.dirty = true;
       break;
@@ -117,51 +128,78 @@ void Transport::StartNext(Nanos now, int link) {
     state.head = 0;
     return;
   }
-  const Waiting message = state.queue[state.head++];
-  Start(now, message);
+  const Waiting message = state.queue[state.head];
+  const Nanos up_ns = Start(now, message);
+  if (up_ns == 0) {
+    ++state.head;
+  } else if (up_ns < kForever) {
+    events_.Push(up_ns, EventKind::kLinkFree, link);
+  }
 }
 
+// The first in turn whose link is up.
 void Transport::StartLane(Nanos now, int lane) {
   LaneState& turnstile = lanes_[lane];
-  if (turnstile.busy || turnstile.heap.empty()) return;
-  std::pop_heap(turnstile.heap.begin(), turnstile.heap.end(),
-                [](const Waiting& a, const Waiting& b) {
-                  return std::pair(a.turn, a.sequence) > std::pair(b.turn, b.sequence);
-                });
-  const Waiting message = turnstile.heap.back();
-  turnstile.heap.pop_back();
-  turnstile.busy = true;
-  Start(now, message);
+  std::vector<Waiting> down;
+  Nanos wake_ns = kForever;
+  while (!turnstile.busy && !turnstile.heap.empty()) {
+    std::pop_heap(turnstile.heap.begin(), turnstile.heap.end(), Later);
+    const Waiting message = turnstile.heap.back();
+    turnstile.heap.pop_back();
+    const Nanos up_ns = Start(now, message);
+    turnstile.busy = up_ns == 0;
+    if (turnstile.busy) break;
+    wake_ns = std::min(wake_ns, up_ns);
+    down.push_back(message);
+  }
+  for (const Waiting& message : down) {
+    turnstile.heap.push_back(message);
+    std::push_heap(turnstile.heap.begin(), turnstile.heap.end(), Later);
+  }
+  if (!turnstile.busy && wake_ns < kForever) events_.Push(wake_ns, EventKind::kWake, lane);
 }
 
 Nanos Transport::Start(Nanos now, const Waiting& message) {
-  LinkState& state = links_[message.link];
+  const LinkState& state = links_[message.link];
   const Link& link = network_.links[message.link];
-  if (record_ != nullptr) (*record_)[message.record].start_ns = now;
   if (state.fair) {
+    if (record_ != nullptr) (*record_)[message.record].start_ns = now;
     flows_.push_back({message, message.bytes, 0});
     flows_dirty_ = true;
-    return kForever;
+    return 0;
   }
-  if (link.edges.size() > 1) return StartSplit(now, message);
-  const Edge& edge = link.edges[0];
-  Nanos start_ns = std::max(now, state.free_ns);
-  Nanos sent_ns;
-  if (edge.trunks.empty()) {
-    sent_ns = start_ns + CeilNs(message.bytes / state.bytes_per_ns);
-  } else {
-    for (const int t : edge.trunks) start_ns = std::max(start_ns, trunk_free_ns_[t]);
-    sent_ns = Serialise(edge, start_ns, message.bytes);
-    for (const int t : edge.trunks) trunk_free_ns_[t] = sent_ns;
+  const Transfer transfer = link.edges.size() > 1 ? PlanSplit(now, message) : Plan(now, message);
+  for (const Outage& outage : link.outages) {
+    // The message that is sent in no time needs the link at that moment.
+    if (outage.from_ns < std::max(transfer.sent_ns, transfer.start_ns + 1) &&
+        outage.until_ns > transfer.start_ns) {
+      return outage.until_ns;
+    }
   }
-  if (record_ != nullptr) (*record_)[message.record].start_ns = start_ns;
-  Sent(sent_ns, sent_ns + edge.latency_ns, message);
-  Release(sent_ns + (link.blocking ? 2 * edge.latency_ns : 0), message.link);
-  return sent_ns;
+  Commit(transfer, message);
+  return 0;
 }
 
-Nanos Transport::StartSplit(Nanos now, const Waiting& message) {
-  LinkState& state = links_[message.link];
+Transport::Transfer Transport::Plan(Nanos now, const Waiting& message) const {
+  const LinkState& state = links_[message.link];
+  const Edge& edge = network_.links[message.link].edges[0];
+  Transfer transfer;
+  transfer.start_ns = std::max(now, state.free_ns);
+  if (edge.trunks.empty()) {
+    transfer.sent_ns = transfer.start_ns + CeilNs(message.bytes / state.bytes_per_ns);
+  } else {
+    for (const int t : edge.trunks) {
+      transfer.start_ns = std::max(transfer.start_ns, trunk_free_ns_[t]);
+    }
+    transfer.sent_ns = Serialise(edge, transfer.start_ns, message.bytes);
+  }
+  transfer.arrive_ns = transfer.sent_ns + edge.latency_ns;
+  transfer.latency_ns = edge.latency_ns;
+  return transfer;
+}
+
+Transport::Transfer Transport::PlanSplit(Nanos now, const Waiting& message) const {
+  const LinkState& state = links_[message.link];
   const Link& link = network_.links[message.link];
   std::vector<EdgeOffer> offers;
   std::vector<Nanos> starts;
@@ -178,29 +216,46 @@ Nanos Transport::StartSplit(Nanos now, const Waiting& message) {
     offers.push_back({static_cast<double>(start_ns - now + edge.latency_ns), std::max(rate, 1e-12),
                       edge.conflict_set});
   }
-  const Split split = SplitTransfer(message.bytes, offers);
-  Nanos sent_ns = now;
+  Split split = SplitTransfer(message.bytes, offers);
+  Transfer transfer;
+  transfer.start_ns = transfer.sent_ns = now;
   // Without bytes no edge carries anything, but the news still takes the quickest edge's latency.
-  Nanos arrive_ns = message.bytes > 0 ? now : now + CeilNs(split.arrival_ns);
-  Nanos latency_ns = 0;
+  transfer.arrive_ns = message.bytes > 0 ? now : now + CeilNs(split.arrival_ns);
+  transfer.left_ns.assign(link.edges.size(), 0);
   for (size_t e = 0; e < link.edges.size(); ++e) {
     if (split.bytes[e] <= 0) continue;
     const Edge& edge = link.edges[e];
-    const Nanos left_ns = Serialise(edge, starts[e], split.bytes[e]);
-    for (const int t : edge.trunks) trunk_free_ns_[t] = left_ns;
+    transfer.left_ns[e] = Serialise(edge, starts[e], split.bytes[e]);
+    transfer.sent_ns = std::max(transfer.sent_ns, transfer.left_ns[e]);
+    transfer.arrive_ns = std::max(transfer.arrive_ns, transfer.left_ns[e] + edge.latency_ns);
+    transfer.latency_ns = std::max(transfer.latency_ns, edge.latency_ns);
+  }
+  transfer.bytes = std::move(split.bytes);
+  return transfer;
+}
+
+void Transport::Commit(const Transfer& transfer, const Waiting& message) {
+  LinkState& state = links_[message.link];
+  const Link& link = network_.links[message.link];
+  if (record_ != nullptr) (*record_)[message.record].start_ns = transfer.start_ns;
+  Sent(transfer.sent_ns, transfer.arrive_ns, message);
+  if (link.edges.size() == 1) {
+    for (const int t : link.edges[0].trunks) trunk_free_ns_[t] = transfer.sent_ns;
+    Release(transfer.sent_ns + (link.blocking ? 2 * transfer.latency_ns : 0), message.link);
+    return;
+  }
+  for (size_t e = 0; e < link.edges.size(); ++e) {
+    if (transfer.bytes[e] <= 0) continue;
+    const Edge& edge = link.edges[e];
+    for (const int t : edge.trunks) trunk_free_ns_[t] = transfer.left_ns[e];
     for (size_t other = 0; other < link.edges.size(); ++other) {
       const bool excluded =
           edge.conflict_set >= 0 && link.edges[other].conflict_set == edge.conflict_set;
-      if (other == e || excluded) state.edge_free_ns[other] = left_ns;
+      if (other == e || excluded) state.edge_free_ns[other] = transfer.left_ns[e];
     }
-    sent_ns = std::max(sent_ns, left_ns);
-    arrive_ns = std::max(arrive_ns, left_ns + edge.latency_ns);
-    latency_ns = std::max(latency_ns, edge.latency_ns);
   }
-  Sent(sent_ns, arrive_ns, message);
-  const Nanos free_ns = link.blocking ? arrive_ns + latency_ns : sent_ns;
+  const Nanos free_ns = link.blocking ? transfer.arrive_ns + transfer.latency_ns : transfer.sent_ns;
   if (state.service != Service::kPrivateSplit || link.blocking) Release(free_ns, message.link);
-  return sent_ns;
 }
 
 void Transport::Sent(Nanos sent_ns, Nanos arrive_ns, const Waiting& message) {
@@ -258,11 +313,17 @@ void Transport::ShareRates(Nanos now) {
   std::vector<double> left(network_.trunks.size());
   std::vector<int> users(network_.trunks.size(), 0);
   for (size_t t = 0; t < left.size(); ++t) left[t] = TrunkRate(static_cast<int>(t), now);
+  size_t open = 0;
   for (Flow& flow : flows_) {
+    if (DownAt(network_.links[flow.message.link], now)) {
+      flow.left = flow.message.bytes;
+      flow.rate = 0;
+      continue;
+    }
     flow.rate = -1;
+    ++open;
     for (const int t : network_.links[flow.message.link].edges[0].trunks) ++users[t];
   }
-  size_t open = flows_.size();
   while (open > 0) {
     double level = INFINITY;
     for (const Flow& flow : flows_) {

@@ -1,7 +1,8 @@
 // Carries messages over the network of a problem during one simulation. Internal to the simulator.
 //
-// Links that share nothing are served at once, by reservation. Links on trunks or lanes wait in
-// order. Fair flows get max-min rates, recomputed when a flow starts or ends or a trace steps.
+// Links that share nothing are served at once, by reservation. Links on trunks or lanes, and links
+// with outages, wait in order. Fair flows get max-min rates, recomputed when a flow starts or ends
+// or a trace steps.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
 #define ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
@@ -63,10 +64,25 @@ class Transport {
     double rate = 0;
   };
 
-  // Hands a message to the wire; returns when its last byte leaves (kForever for a fair flow, whose
-  // end is an event).
+  // How a message would take its link.
+  struct Transfer {
+    Nanos start_ns = 0;
+    Nanos sent_ns = 0;
+    Nanos arrive_ns = 0;
+    Nanos latency_ns = 0;
+    std::vector<double> bytes;   // several edges: by edge
+    std::vector<Nanos> left_ns;  // when each is free again
+  };
+
+  // Hands a message to the wire. If an outage of its link prevents it, returns when that is over
+  // (kForever: never), otherwise 0.
   Nanos Start(Nanos now, const Waiting& message);
-  Nanos StartSplit(Nanos now, const Waiting& message);
+  Transfer Plan(Nanos now, const Waiting& message) const;
+  Transfer PlanSplit(Nanos now, const Waiting& message) const;
+  void Commit(const Transfer& transfer, const Waiting& message);
+  static bool Later(const Waiting& a, const Waiting& b) {
+    return std::pair(a.turn, a.sequence) > std::pair(b.turn, b.sequence);
+  }
   void Sent(Nanos sent_ns, Nanos arrive_ns, const Waiting& message);
   void Release(Nanos sent_ns, int link);
   void StartNext(Nanos now, int link);
