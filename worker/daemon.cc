@@ -14,8 +14,7 @@
 #include "common/logging.h"
 #include "common/net/attach_client.h"
 #include "common/version.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/reference/reference.h"
+#include "worker/backends.h"
 #include "worker/core/core.h"
 #include "worker/runtime/compute_thread.h"
 #include "worker/runtime/model_trainer.h"
@@ -61,13 +60,6 @@ class Signals {
   std::thread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<Trainer>> NewTrainer(const DaemonOptions& options, int threads) {
-  if (options.backend == "cpu") return NewModelTrainer(NewCpuBackend(threads));
-  if (options.backend == "reference") return NewModelTrainer(NewReferenceBackend());
-  return absl::InvalidArgumentError(
-      absl::StrCat("--backend ", options.backend, ": must be cpu or reference"));
-}
-
 absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOptions& options) {
   TensorClientOptions client;
   client.security.allow_plaintext_beyond_loopback = options.tls.insecure;
@@ -92,10 +84,6 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     return absl::InvalidArgumentError("--memory-bytes must not be negative");
   }
   return absl::OkStatus();
-}
-
-int64_t MachineMemoryBytes() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
 // The core and what carries out its actions.
@@ -182,13 +170,16 @@ class Daemon {
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
-  if (options.memory_bytes == 0) options.memory_bytes = MachineMemoryBytes();
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateDir> state, StateDir::Open(options.state_dir));
   EventLoop<Event> loop(kEventsMax);
   Signals signals(&loop);
-  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, NewTrainer(options, threads));
+  ATOLL_ASSIGN_OR_RETURN(WorkerBackend made,
+                         NewWorkerBackend({options.backend, options.device, options.compute,
+                                           threads, options.memory_bytes}));
+  options.memory_bytes = made.memory_bytes;
+  const std::unique_ptr<Trainer> trainer = NewModelTrainer(std::move(made.backend), made.compute);
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
   CheckpointStore store(state->checkpoints());

@@ -20,9 +20,11 @@ struct DaemonOptions {
   std::string coordinator;  // "host:port"
   std::string name;
   std::string state_dir;
-  std::string backend = "cpu";  // or "reference"
-  int threads = 0;              // 0: as many as there are cores
-  int64_t memory_bytes = 0;     // 0: the machine's
+  std::string backend = "cpu";  // this, device and compute: see BackendOptions
+  std::string device;
+  std::string compute;
+  int threads = 0;           // 0: as many as there are cores
+  int64_t memory_bytes = 0;  // 0: the device's, or the machine's
   double emulate_slowdown = 1;
   double emulate_step_ms = 0;  // see IslandOptions
   TlsOptions tls;

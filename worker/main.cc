@@ -14,10 +14,14 @@ int main(int argc, char** argv) {
   app.add_option("--coordinator", options.coordinator, "host:port of the coordinator")->required();
   app.add_option("--name", options.name, "unique among workers: a-z, 0-9 and '-'")->required();
   app.add_option("--state-dir", options.state_dir, "this worker's own folder")->required();
-  app.add_option("--backend", options.backend, "cpu, or reference (slow, for tests)");
+  app.add_option("--backend", options.backend, "cpu, cuda, or reference (slow, for tests)");
+  app.add_option("--device", options.device, "of --backend cuda: index, or beginning of the UUID");
+  app.add_option("--compute", options.compute,
+                 "fp32, or bf16 with fp32 parameters and sums; default: bf16 on GPUs that have it");
   app.add_option("--threads", options.threads, "computing threads; 0: one per core");
-  app.add_option("--memory-bytes", options.memory_bytes,
-                 "memory for the model; larger jobs are refused; 0: the machine's");
+  app.add_option(
+      "--memory-bytes", options.memory_bytes,
+      "memory for the model; larger jobs are refused; 0: the device's, or the machine's");
   app.add_option("--emulate-slowdown", options.emulate_slowdown,
                  "for tests: every step takes so many times as long");
   app.add_option("--emulate-step-ms", options.emulate_step_ms,

@@ -19,7 +19,7 @@ def _compile(ctx, src, headers, include_args):
     obj = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, src.basename))
     args = ctx.actions.args()
     args.add_all(["-ccbin", "/usr/bin/g++", "-std=c++20", "-x", "cu", "--threads=2"])
-    args.add("-Xcompiler", "-fPIC,-Wall,-Wextra")
+    args.add("-Xcompiler", "-fPIC,-Wall,-Wextra,-Wno-missing-field-initializers")
     args.add("-O2" if ctx.var["COMPILATION_MODE"] == "opt" else "-O1")
     for arch in ctx.attr.architectures:
         args.add("-gencode=arch=compute_%s,code=sm_%s" % (arch, arch))
