@@ -52,23 +52,37 @@ absl::StatusOr<std::unique_ptr<Stream>> HostBackend::NewStream() {
 
 absl::StatusOr<std::unique_ptr<Event>> HostBackend::NewEvent() { return std::make_unique<Event>(); }
 
-void HostBackend::Run(Stream&, const RopeTable& op) {
-  op.Check();
+namespace {
+
+template <typename Real>
+void FillRopeTable(const RopeTable& op) {
   const int64_t half = op.table.cols / 2;
   for (int64_t p = 0; p < op.table.rows; ++p) {
-    float* row = op.table.f32() + p * op.table.stride;
+    Real* row = op.table.as<Real>() + p * op.table.stride;
     for (int64_t i = 0; i < half; ++i) {
       const double angle = p * std::pow(double{op.theta}, -static_cast<double>(i) / half);
-      row[i] = static_cast<float>(std::cos(angle));
-      row[half + i] = static_cast<float>(std::sin(angle));
+      row[i] = static_cast<Real>(std::cos(angle));
+      row[half + i] = static_cast<Real>(std::sin(angle));
     }
   }
 }
 
+template <typename Real>
+void FindClipScale(const ClipScale& op) {
+  const double norm = std::sqrt(static_cast<double>(*op.sum_of_squares.as<Real>()));
+  *op.scale.as<Real>() = static_cast<Real>(std::min(1.0, op.max_norm / (norm + 1e-6)));
+}
+
+}  // namespace
+
+void HostBackend::Run(Stream&, const RopeTable& op) {
+  op.Check();
+  op.table.dtype == DType::kFloat64 ? FillRopeTable<double>(op) : FillRopeTable<float>(op);
+}
+
 void HostBackend::Run(Stream&, const ClipScale& op) {
   op.Check();
-  const double norm = std::sqrt(*op.sum_of_squares.f32());
-  *op.scale.f32() = static_cast<float>(std::min(1.0, op.max_norm / (norm + 1e-6)));
+  op.scale.dtype == DType::kFloat64 ? FindClipScale<double>(op) : FindClipScale<float>(op);
 }
 
 }  // namespace atl

@@ -16,9 +16,10 @@ void CheckShape(const Tensor& x, const char* name, int64_t rows, int64_t cols) {
               " x ", cols);
 }
 
+// Or f64, which only the reference backend takes.
 void CheckF32(const Tensor& x, const char* name, int64_t rows, int64_t cols) {
   CheckShape(x, name, rows, cols);
-  ATOLL_CHECK(x.dtype == DType::kFloat32, name, " must be f32");
+  ATOLL_CHECK(x.dtype == DType::kFloat32 || x.dtype == DType::kFloat64, name, " must be f32");
 }
 
 void CheckInt32(const Tensor& x, const char* name, int64_t cols) {
@@ -112,7 +113,7 @@ void EmbeddingBackwardWeight::Check() const {
   CheckF32(dtable, "dtable", dtable.rows, dy.cols);
   if (dpositions.present()) {
     CheckPositions(dpositions, "dpositions", position_offset + seq_len, dy.cols);
-    ATOLL_CHECK(dpositions.dtype == DType::kFloat32);
+    ATOLL_CHECK(dpositions.dtype == dtable.dtype);
   }
 }
 
@@ -173,7 +174,7 @@ void Rope::Check() const {
   CheckAct(x, "x", x.rows, x.cols, x);
   CheckSequences(x.rows, seq_len, position_offset);
   CheckPositions(table, "table", position_offset + seq_len, table.cols);
-  ATOLL_CHECK(table.dtype == DType::kFloat32 && table.cols > 0 && table.cols % 2 == 0);
+  ATOLL_CHECK(table.dtype == StateType(x.dtype) && table.cols > 0 && table.cols % 2 == 0);
   ATOLL_CHECK(x.cols % table.cols == 0, x.cols, " channels are not whole heads of ", table.cols);
 }
 

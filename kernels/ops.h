@@ -2,10 +2,11 @@
 //
 // Notation: N = B * T tokens (rows), C channels. "f32" tensors are always kFloat32. "act" tensors
 // (activations, their gradients, and the weights an operation multiplies with) are all of the
-// backend's compute type: kFloat32, or kBfloat16 where Backend::Supports says so. Gradients of
-// weights are f32 and ACCUMULATE (dw += ...), because micro-batches do; zero them first.
-// Unless a comment allows it, an output overlaps no other argument. `add` operands are optional:
-// absent, the sum starts from zero; one may be the output itself, but not overlap it partly.
+// backend's compute type: kFloat32, or kBfloat16 where Backend::Supports says so. Where a backend
+// computes in kFloat64 (the reference does, for tests), "f32" tensors are kFloat64 too. Gradients
+// of weights are f32 and ACCUMULATE (dw += ...), because micro-batches do; zero them first. Unless
+// a comment allows it, an output overlaps no other argument. `add` operands are optional: absent,
+// the sum starts from zero; one may be the output itself, but not overlap it partly.
 //
 // Check() aborts on shapes that do not fit together: that is a bug of the caller. Every backend
 // calls it first. Checks look at shapes only where a workspace is asked for (data may be null).

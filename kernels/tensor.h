@@ -15,6 +15,11 @@ constexpr int64_t SizeOf(DType dtype) {
   return dtype == DType::kBfloat16 ? 2 : dtype == DType::kFloat64 ? 8 : 4;
 }
 
+// What parameters, their gradients, moments and sums are kept in beside activations of a type.
+constexpr DType StateType(DType compute) {
+  return compute == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+}
+
 // A bfloat16 is the upper half of a float.
 using Bfloat16 = uint16_t;
 

@@ -61,8 +61,8 @@ void ReferenceBackend::Run(Stream&, const Rope& op) {
         const double cosine = At(op.table, position, i);
         const double sine = At(op.table, position, half + i) * (op.inverse ? -1.0 : 1.0);
         const double a = At(op.x, n, head + i), b = At(op.x, n, head + half + i);
-        At(op.x, n, head + i) = static_cast<float>(a * cosine - b * sine);
-        At(op.x, n, head + half + i) = static_cast<float>(b * cosine + a * sine);
+        At(op.x, n, head + i) = a * cosine - b * sine;
+        At(op.x, n, head + half + i) = b * cosine + a * sine;
       }
     }
   }
@@ -76,13 +76,13 @@ void ReferenceBackend::Run(Stream&, const AttentionForward& op, Workspace) {
     double sum = 0;
     for (double score : scores) sum += std::exp(score - largest);
     const double lse = largest + std::log(sum);
-    At(op.lse, query.b * op.shape.heads + query.h, query.t) = static_cast<float>(lse);
+    At(op.lse, query.b * op.shape.heads + query.h, query.t) = lse;
     for (int64_t d = 0; d < op.shape.head_dim; ++d) {
       double out = 0;
       for (int64_t j = 0; j <= query.t; ++j) {
         out += std::exp(scores[j] - lse) * At(op.v, query.key_row(j), query.key_col() + d);
       }
-      At(op.out, query.row(), query.col() + d) = static_cast<float>(out);
+      At(op.out, query.row(), query.col() + d) = out;
     }
   });
 }
@@ -110,12 +110,12 @@ void ReferenceBackend::Run(Stream&, const AttentionBackward& op, Workspace) {
         dv[key_row * op.dv.cols + key_col + d] += p * At(op.dout, row, col + d);
       }
     }
-    for (int64_t d = 0; d < head_dim; ++d) At(op.dq, row, col + d) = static_cast<float>(dq[d]);
+    for (int64_t d = 0; d < head_dim; ++d) At(op.dq, row, col + d) = dq[d];
   });
   for (int64_t n = 0; n < op.dk.rows; ++n) {
     for (int64_t c = 0; c < op.dk.cols; ++c) {
-      At(op.dk, n, c) = static_cast<float>(dk[n * op.dk.cols + c]);
-      At(op.dv, n, c) = static_cast<float>(dv[n * op.dv.cols + c]);
+      At(op.dk, n, c) = dk[n * op.dk.cols + c];
+      At(op.dv, n, c) = dv[n * op.dv.cols + c];
     }
   }
 }

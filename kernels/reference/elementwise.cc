@@ -54,7 +54,7 @@ void ReferenceBackend::Run(Stream&, const SwigluForward& op) {
   op.Check();
   ForEachElement(op.y, [&](int64_t n, int64_t c) {
     const double gate = At(op.gate, n, c);
-    At(op.y, n, c) = static_cast<float>(gate * Sigmoid(gate) * At(op.up, n, c));
+    At(op.y, n, c) = gate * Sigmoid(gate) * At(op.up, n, c);
   });
 }
 
@@ -63,23 +63,22 @@ void ReferenceBackend::Run(Stream&, const SwigluBackward& op) {
   ForEachElement(op.dy, [&](int64_t n, int64_t c) {
     const double gate = At(op.gate, n, c), up = At(op.up, n, c), dy = At(op.dy, n, c);
     const double s = Sigmoid(gate);
-    At(op.dgate, n, c) = static_cast<float>(dy * up * (s + gate * s * (1 - s)));
-    At(op.dup, n, c) = static_cast<float>(dy * gate * s);
+    At(op.dgate, n, c) = dy * up * (s + gate * s * (1 - s));
+    At(op.dup, n, c) = dy * gate * s;
   });
 }
 
 void ReferenceBackend::Run(Stream&, const GeluForward& op) {
   op.Check();
-  ForEachElement(op.y, [&](int64_t n, int64_t c) {
-    At(op.y, n, c) = static_cast<float>(Activate(op.kind, At(op.x, n, c)));
-  });
+  ForEachElement(op.y,
+                 [&](int64_t n, int64_t c) { At(op.y, n, c) = Activate(op.kind, At(op.x, n, c)); });
 }
 
 void ReferenceBackend::Run(Stream&, const GeluBackward& op) {
   op.Check();
   ForEachElement(op.dy, [&](int64_t n, int64_t c) {
     const double derivative = ActivateDerivative(op.kind, At(op.x, n, c));
-    At(op.dx, n, c) = static_cast<float>(derivative * At(op.dy, n, c));
+    At(op.dx, n, c) = derivative * At(op.dy, n, c);
   });
 }
 

@@ -23,9 +23,9 @@ void ReferenceBackend::Run(Stream&, const LinearForward& op, Workspace) {
     for (int64_t o = 0; o < op.w.rows; ++o) {
       double sum = AtOrZero(op.bias, 0, o);
       for (int64_t i = 0; i < op.x.cols; ++i) sum += double{At(op.x, n, i)} * At(op.w, o, i);
-      if (op.activation != Activation::kNone) At(op.pre, n, o) = static_cast<float>(sum);
+      if (op.activation != Activation::kNone) At(op.pre, n, o) = sum;
       const double add = AtOrZero(op.add, n, o);
-      At(op.y, n, o) = static_cast<float>(Activate(op.activation, sum) + add);
+      At(op.y, n, o) = Activate(op.activation, sum) + add;
     }
   }
 }
@@ -39,7 +39,7 @@ void ReferenceBackend::Run(Stream&, const LinearBackwardInput& op, Workspace) {
       if (op.activation != Activation::kNone) {
         sum *= ActivateDerivative(op.activation, At(op.pre, n, i));
       }
-      At(op.dx, n, i) = static_cast<float>(sum + AtOrZero(op.add, n, i));
+      At(op.dx, n, i) = sum + AtOrZero(op.add, n, i);
     }
   }
 }
@@ -50,12 +50,12 @@ void ReferenceBackend::Run(Stream&, const LinearBackwardWeight& op, Workspace) {
     for (int64_t i = 0; i < op.x.cols; ++i) {
       double sum = 0;
       for (int64_t n = 0; n < op.x.rows; ++n) sum += double{At(op.dy, n, o)} * At(op.x, n, i);
-      At(op.dw, o, i) += static_cast<float>(sum);
+      At(op.dw, o, i) += sum;
     }
     if (!op.dbias.present()) continue;
     double sum = 0;
     for (int64_t n = 0; n < op.x.rows; ++n) sum += At(op.dy, n, o);
-    At(op.dbias, o) += static_cast<float>(sum);
+    At(op.dbias, o) += sum;
   }
 }
 
@@ -66,7 +66,7 @@ void ReferenceBackend::Run(Stream&, const EmbeddingForward& op) {
     const int64_t row = TableRow(op, op.table, n);
     for (int64_t c = 0; c < op.y.cols; ++c) {
       const double token = row < 0 ? 0.0 : At(op.table, row, c);
-      At(op.y, n, c) = static_cast<float>(token + AtOrZero(op.positions, position, c));
+      At(op.y, n, c) = token + AtOrZero(op.positions, position, c);
     }
   }
 }

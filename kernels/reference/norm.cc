@@ -13,9 +13,9 @@ void ReferenceBackend::Run(Stream&, const RmsNormForward& op) {
     double squares = 0;
     for (int64_t c = 0; c < channels; ++c) squares += double{At(op.x, n, c)} * At(op.x, n, c);
     const double rstd = 1 / std::sqrt(squares / channels + op.eps);
-    At(op.rstd, n) = static_cast<float>(rstd);
+    At(op.rstd, n) = rstd;
     for (int64_t c = 0; c < channels; ++c) {
-      At(op.y, n, c) = static_cast<float>(At(op.x, n, c) * rstd * At(op.w, c));
+      At(op.y, n, c) = At(op.x, n, c) * rstd * At(op.w, c);
     }
   }
 }
@@ -33,7 +33,7 @@ void ReferenceBackend::Run(Stream&, const RmsNormBackwardInput& op) {
     for (int64_t c = 0; c < channels; ++c) {
       const double g = double{At(op.dy, n, c)} * At(op.w, c);
       const double dx = rstd * (g - At(op.x, n, c) * rstd * dot / channels);
-      At(op.dx, n, c) = static_cast<float>(dx + AtOrZero(op.add, n, c));
+      At(op.dx, n, c) = dx + AtOrZero(op.add, n, c);
     }
   }
 }
@@ -45,7 +45,7 @@ void ReferenceBackend::Run(Stream&, const RmsNormBackwardWeight& op, Workspace) 
     for (int64_t n = 0; n < op.x.rows; ++n) {
       sum += double{At(op.dy, n, c)} * At(op.x, n, c) * At(op.rstd, n);
     }
-    At(op.dw, c) += static_cast<float>(sum);
+    At(op.dw, c) += sum;
   }
 }
 
@@ -58,11 +58,11 @@ void ReferenceBackend::Run(Stream&, const LayerNormForward& op) {
     mean /= channels;
     for (int64_t c = 0; c < channels; ++c) variance += std::pow(At(op.x, n, c) - mean, 2);
     const double rstd = 1 / std::sqrt(variance / channels + op.eps);
-    At(op.mean, n) = static_cast<float>(mean);
-    At(op.rstd, n) = static_cast<float>(rstd);
+    At(op.mean, n) = mean;
+    At(op.rstd, n) = rstd;
     for (int64_t c = 0; c < channels; ++c) {
       const double normal = (At(op.x, n, c) - mean) * rstd;
-      At(op.y, n, c) = static_cast<float>(normal * At(op.w, c) + At(op.b, c));
+      At(op.y, n, c) = normal * At(op.w, c) + At(op.b, c);
     }
   }
 }
@@ -83,7 +83,7 @@ void ReferenceBackend::Run(Stream&, const LayerNormBackwardInput& op) {
       const double g = double{At(op.dy, n, c)} * At(op.w, c);
       const double normal = (At(op.x, n, c) - mean) * rstd;
       const double dx = rstd * (g - sum / channels - normal * dot / channels);
-      At(op.dx, n, c) = static_cast<float>(dx + AtOrZero(op.add, n, c));
+      At(op.dx, n, c) = dx + AtOrZero(op.add, n, c);
     }
   }
 }
@@ -96,8 +96,8 @@ void ReferenceBackend::Run(Stream&, const LayerNormBackwardWeight& op, Workspace
       dw += double{At(op.dy, n, c)} * (At(op.x, n, c) - At(op.mean, n)) * At(op.rstd, n);
       db += At(op.dy, n, c);
     }
-    At(op.dw, c) += static_cast<float>(dw);
-    At(op.db, c) += static_cast<float>(db);
+    At(op.dw, c) += dw;
+    At(op.db, c) += db;
   }
 }
 

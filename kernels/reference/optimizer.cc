@@ -27,7 +27,7 @@ double SumOfExponentials(const Tensor& x, int64_t row, double less) {
 void ReferenceBackend::Run(Stream&, const CrossEntropyMax& op) {
   op.Check();
   for (int64_t n = 0; n < op.logits.rows; ++n) {
-    At(op.max, n) = static_cast<float>(LargestOfRow(op.logits, n));
+    At(op.max, n) = LargestOfRow(op.logits, n);
   }
 }
 
@@ -37,8 +37,8 @@ void ReferenceBackend::Run(Stream&, const CrossEntropySums& op) {
     const double largest = At(op.max, n);
     const int64_t target = op.targets.as<int32_t>()[n] - op.first_class;
     const bool here = target >= 0 && target < op.logits.cols;
-    At(op.sums, 0, n) = static_cast<float>(SumOfExponentials(op.logits, n, largest));
-    At(op.sums, 1, n) = here ? static_cast<float>(At(op.logits, n, target) - largest) : 0.0f;
+    At(op.sums, 0, n) = SumOfExponentials(op.logits, n, largest);
+    At(op.sums, 1, n) = here ? At(op.logits, n, target) - largest : 0.0f;
   }
 }
 
@@ -61,29 +61,28 @@ void ReferenceBackend::Run(Stream&, const CrossEntropy& op, Workspace) {
     for (int64_t v = 0; v < op.logits.cols; ++v) {
       const double p = std::exp(At(op.logits, n, v) - lse);
       const double gradient = (p - (v == target ? 1.0 : 0.0)) * op.grad_scale;
-      At(op.dlogits, n, v) = ignored ? 0.0f : static_cast<float>(gradient);
+      At(op.dlogits, n, v) = ignored ? 0.0f : gradient;
     }
   }
-  At(op.totals, 0) += static_cast<float>(loss);
-  At(op.totals, 1) += static_cast<float>(counted);
+  At(op.totals, 0) += loss;
+  At(op.totals, 1) += counted;
 }
 
 void ReferenceBackend::Run(Stream&, const AdamW& op) {
   op.Check();
   const double correction1 = 1 - std::pow(op.beta1, static_cast<double>(op.step));
   const double correction2 = 1 - std::pow(op.beta2, static_cast<double>(op.step));
-  const float scale = op.grad_scale.present() ? At(op.grad_scale, 0) : 1.0f;
-  float *param = op.param.f32(), *grad = op.grad.f32(), *m = op.m.f32(), *v = op.v.f32();
+  const double scale = op.grad_scale.present() ? double{At(op.grad_scale, 0)} : 1.0;
   for (int64_t i = 0; i < op.param.size(); ++i) {
-    const double g = double{grad[i]} * scale;
-    const double first = op.beta1 * m[i] + (1.0 - op.beta1) * g;
-    const double second = op.beta2 * v[i] + (1.0 - op.beta2) * g * g;
+    const double g = At(op.grad, i) * scale;
+    const double first = op.beta1 * At(op.m, i) + (1.0 - op.beta1) * g;
+    const double second = op.beta2 * At(op.v, i) + (1.0 - op.beta2) * g * g;
     const double step = first / correction1 / (std::sqrt(second / correction2) + op.eps);
-    const double decayed = param[i] * (1 - op.lr * op.weight_decay);
-    m[i] = static_cast<float>(first);
-    v[i] = static_cast<float>(second);
-    param[i] = static_cast<float>(decayed - op.lr * step);
-    if (op.zero_grad) grad[i] = 0;
+    const double decayed = At(op.param, i) * (1 - op.lr * op.weight_decay);
+    At(op.m, i) = first;
+    At(op.v, i) = second;
+    At(op.param, i) = decayed - op.lr * step;
+    if (op.zero_grad) At(op.grad, i) = 0;
   }
   if (!op.param_copy.present()) return;
   Stream stream;
@@ -93,8 +92,8 @@ void ReferenceBackend::Run(Stream&, const AdamW& op) {
 void ReferenceBackend::Run(Stream&, const SumOfSquares& op, Workspace) {
   op.Check();
   double sum = op.accumulate ? At(op.out, 0) : 0.0;
-  for (int64_t i = 0; i < op.x.size(); ++i) sum += double{op.x.f32()[i]} * op.x.f32()[i];
-  At(op.out, 0) = static_cast<float>(sum);
+  for (int64_t i = 0; i < op.x.size(); ++i) sum += double{At(op.x, i)} * At(op.x, i);
+  At(op.out, 0) = sum;
 }
 
 }  // namespace atl

@@ -10,6 +10,7 @@
 
 namespace atl {
 
+// In f32, bf16 or f64: what an operation's tensors are.
 std::unique_ptr<Backend> NewReferenceBackend();
 
 }  // namespace atl

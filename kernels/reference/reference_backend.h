@@ -10,24 +10,27 @@
 
 namespace atl {
 
-// An element of an f32 or bf16 tensor, read and written as a float.
+// An element of a tensor of reals, read and written as a double, and rounded once.
 class Element {
  public:
   Element(const Tensor& x, int64_t index) : x_(x), index_(index) {}
   Element(const Element&) = delete;
-  operator float() const {
-    return x_.dtype == DType::kFloat32 ? x_.f32()[index_]
-                                       : WidenBfloat16(x_.as<Bfloat16>()[index_]);
+  operator double() const {
+    if (x_.dtype == DType::kFloat32) return x_.f32()[index_];
+    if (x_.dtype == DType::kFloat64) return x_.as<double>()[index_];
+    return WidenBfloat16(x_.as<Bfloat16>()[index_]);
   }
-  void operator=(float value) const {
+  void operator=(double value) const {
     if (x_.dtype == DType::kFloat32) {
-      x_.f32()[index_] = value;
+      x_.f32()[index_] = static_cast<float>(value);
+    } else if (x_.dtype == DType::kFloat64) {
+      x_.as<double>()[index_] = value;
     } else {
-      x_.as<Bfloat16>()[index_] = RoundToBfloat16(value);
+      x_.as<Bfloat16>()[index_] = RoundToBfloat16(static_cast<float>(value));
     }
   }
-  void operator=(const Element& from) const { *this = static_cast<float>(from); }
-  void operator+=(float value) const { *this = *this + value; }
+  void operator=(const Element& from) const { *this = static_cast<double>(from); }
+  void operator+=(double value) const { *this = *this + value; }
 
  private:
   const Tensor& x_;
@@ -53,9 +56,7 @@ class ReferenceBackend final : public HostBackend {
  public:
   std::string Name() const override { return "reference"; }
   // Sums stay in double: what bf16 costs here is the rounding of what is stored.
-  bool Supports(DType compute) const override {
-    return compute == DType::kFloat32 || compute == DType::kBfloat16;
-  }
+  bool Supports(DType compute) const override { return compute != DType::kInt32; }
 
   using HostBackend::Run;
   void Run(Stream&, const LinearForward& op, Workspace) override;

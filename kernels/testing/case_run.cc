@@ -18,7 +18,7 @@ DType DTypeOfArg(const Arg& arg, DType compute) {
     case Type::kAct:
       return compute;
     case Type::kF32:
-      return DType::kFloat32;
+      return StateType(compute);
     case Type::kBf16:
       return DType::kBfloat16;
     case Type::kInt32:
@@ -28,25 +28,28 @@ DType DTypeOfArg(const Arg& arg, DType compute) {
 }
 
 // The bits of a number in a type, in the low bytes.
-uint32_t Encode(double value, DType dtype) {
+uint64_t Encode(double value, DType dtype) {
   if (dtype == DType::kInt32) return static_cast<uint32_t>(static_cast<int32_t>(value));
+  if (dtype == DType::kFloat64) return std::bit_cast<uint64_t>(value);
   const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
   if (dtype == DType::kFloat32) return bits;
   return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-double Decode(uint32_t bits, DType dtype) {
-  if (dtype == DType::kInt32) return static_cast<int32_t>(bits);
-  return std::bit_cast<float>(dtype == DType::kFloat32 ? bits : bits << 16);
+double Decode(uint64_t bits, DType dtype) {
+  const auto low = static_cast<uint32_t>(bits);
+  if (dtype == DType::kFloat64) return std::bit_cast<double>(bits);
+  if (dtype == DType::kInt32) return static_cast<int32_t>(low);
+  return std::bit_cast<float>(dtype == DType::kFloat32 ? low : low << 16);
 }
 
-uint32_t GetBits(const std::vector<char>& bytes, int64_t i, DType dtype) {
-  uint32_t bits = 0;
+uint64_t GetBits(const std::vector<char>& bytes, int64_t i, DType dtype) {
+  uint64_t bits = 0;
   std::memcpy(&bits, bytes.data() + i * SizeOf(dtype), SizeOf(dtype));
   return bits;
 }
 
-void SetBits(std::vector<char>& bytes, int64_t i, DType dtype, uint32_t bits) {
+void SetBits(std::vector<char>& bytes, int64_t i, DType dtype, uint64_t bits) {
   std::memcpy(bytes.data() + i * SizeOf(dtype), &bits, SizeOf(dtype));
 }
 
@@ -123,7 +126,7 @@ Numbers CaseRun::Read(const std::string& name) {
   numbers.reserve(arg.rows * arg.cols);
   for (int64_t i = 0; i < placed.elements; ++i) {
     const int64_t in_rows = i - placed.offset;
-    const uint32_t bits = GetBits(bytes, i, placed.dtype);
+    const uint64_t bits = GetBits(bytes, i, placed.dtype);
     if (in_rows >= 0 && in_rows % placed.stride < arg.cols) {
       numbers.push_back(Decode(bits, placed.dtype));
     } else {

@@ -11,6 +11,7 @@ namespace atl::testing {
 namespace {
 
 const RegisterBackend reference({"reference, bf16", DType::kBfloat16, NewReferenceBackend});
+const RegisterBackend exact({"reference, f64", DType::kFloat64, NewReferenceBackend});
 const RegisterBackend own({"emulated cuda", DType::kFloat32,
                            [] { return NewEmulatedCudaBackend(false); }});
 const RegisterBackend fused({"emulated cuda, fused, bf16", DType::kBfloat16,

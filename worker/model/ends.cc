@@ -71,8 +71,8 @@ class Head final : public LayerBase {
     const int64_t n = shape.tokens();
     Carver c(memory);
     ForwardStash s;
-    s.mean = c.Take(DType::kFloat32, 1, n);
-    s.rstd = c.Take(DType::kFloat32, 1, n);
+    s.mean = c.Take(state_, 1, n);
+    s.rstd = c.Take(state_, 1, n);
     s.normed = c.Take(compute_, n, d_);
     s.bytes = c.bytes();
     return s;
@@ -93,7 +93,7 @@ class Head final : public LayerBase {
                              : Param(a, 0, part_.vocab.size(), d_);
   }
   Tensor TableGrad(const Args& a) const {
-    return config_.tied_head ? Tensor(a.memory.tied_grads, DType::kFloat32, part_.vocab.size(), d_)
+    return config_.tied_head ? Tensor(a.memory.tied_grads, state_, part_.vocab.size(), d_)
                              : Grad(a, 0, part_.vocab.size(), d_);
   }
 

@@ -36,7 +36,7 @@ class LayerBase : public Layer {
   LayerBytes Bytes(Backend& backend, const BatchShape& shape) const final {
     const Args args{shape,
                     {},
-                    Tensor(nullptr, DType::kFloat32, shape.seq_len, config_.head_dim()),
+                    Tensor(nullptr, state_, shape.seq_len, config_.head_dim()),
                     {},
                     InputShape(shape),
                     Tensor(nullptr, compute_, shape.tokens(), output_cols())};
@@ -64,7 +64,11 @@ class LayerBase : public Layer {
   };
 
   LayerBase(const ModelConfig& config, const TensorPart& part, DType compute, LayerLayout layout)
-      : Layer(std::move(layout)), config_(config), part_(part), compute_(compute) {}
+      : Layer(std::move(layout)),
+        config_(config),
+        part_(part),
+        compute_(compute),
+        state_(StateType(compute)) {}
 
   virtual Tensor InputShape(const BatchShape& shape) const {
     return {nullptr, compute_, shape.tokens(), config_.d_model};
@@ -79,7 +83,7 @@ class LayerBase : public Layer {
     return At(args.memory.params, compute_, index, rows, cols);
   }
   Tensor Grad(const Args& args, int index, int64_t rows, int64_t cols) const {
-    return At(args.memory.grads, DType::kFloat32, index, rows, cols);
+    return At(args.memory.grads, state_, index, rows, cols);
   }
 
   // What the sum over the group's ranks must hold once: present on the one that leads.
@@ -88,6 +92,7 @@ class LayerBase : public Layer {
   const ModelConfig config_;
   const TensorPart part_;
   const DType compute_;
+  const DType state_;  // of gradients and statistics
 
  private:
   Exec Start(const LayerCall& call) const {

@@ -6,8 +6,8 @@ namespace atl {
 
 int64_t LayerState::Bytes(const LayerLayout& layout, DType compute, bool train) {
   const int64_t buffers = train ? 4 : 1;
-  const int64_t copy = compute == DType::kFloat32 ? 0 : SizeOf(compute);
-  return layout.size * (buffers * SizeOf(DType::kFloat32) + copy);
+  const int64_t copy = compute == StateType(compute) ? 0 : SizeOf(compute);
+  return layout.size * (buffers * SizeOf(StateType(compute)) + copy);
 }
 
 absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, LayerLayout layout,
@@ -16,9 +16,9 @@ absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, 
   state.backend_ = &backend;
   state.layout_ = std::move(layout);
   state.compute_ = compute;
-  const int64_t bytes = state.layout_.size * SizeOf(DType::kFloat32);
+  const int64_t bytes = state.layout_.size * SizeOf(StateType(compute));
   ATOLL_ASSIGN_OR_RETURN(state.params_, backend.Allocate(bytes));
-  if (compute != DType::kFloat32) {
+  if (compute != StateType(compute)) {
     ATOLL_ASSIGN_OR_RETURN(state.copy_, backend.Allocate(state.layout_.size * SizeOf(compute)));
   }
   if (!train) return state;
@@ -32,7 +32,7 @@ absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, 
 }
 
 Tensor LayerState::params_copy() const {
-  if (compute_ == DType::kFloat32) return {};
+  if (compute_ == StateType(compute_)) return {};
   return {copy_.data(), compute_, 1, layout_.size};
 }
 
@@ -45,7 +45,7 @@ LayerMemory LayerState::memory() const {
   LayerMemory memory;
   const Tensor copy = params_copy();
   memory.params = copy.present() ? copy.data : params_.data();
-  memory.grads = static_cast<float*>(grads_.data());
+  memory.grads = grads_.data();
   return memory;
 }
 

@@ -1,7 +1,7 @@
-// One layer's numbers on one device: parameters, their gradient, and AdamW's moments, all fp32 and
-// laid out as the LayerLayout says. A model of bf16 has a copy of the parameters beside them, which
-// the layers read: AdamW rounds into it as it writes the parameters, and whoever else writes them
-// calls ParamsWritten.
+// One layer's numbers on one device: parameters, their gradient, and AdamW's moments, all fp32 (of
+// StateType) and laid out as the LayerLayout says. A model of bf16 has a copy of the parameters
+// beside them, which the layers read: AdamW rounds into it as it writes the parameters, and whoever
+// else writes them calls ParamsWritten.
 
 #ifndef ATOLL_WORKER_MODEL_LAYER_STATE_H_
 #define ATOLL_WORKER_MODEL_LAYER_STATE_H_
@@ -41,7 +41,7 @@ class LayerState {
  private:
   LayerState() = default;
   Tensor Flat(const Buffer& buffer) const {
-    return {buffer.data(), DType::kFloat32, 1, layout_.size};
+    return {buffer.data(), StateType(compute_), 1, layout_.size};
   }
 
   Backend* backend_ = nullptr;

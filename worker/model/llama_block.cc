@@ -30,13 +30,13 @@ class LlamaBlock final : public LayerBase {
     const int64_t n = shape.tokens();
     Carver c(memory);
     ForwardStash s;
-    s.rstd1 = c.Take(DType::kFloat32, 1, n);
+    s.rstd1 = c.Take(state_, 1, n);
     s.n1 = c.Take(compute_, n, d_);
     s.qkv = c.Take(compute_, n, q_ + 2 * kv_);
     s.out = c.Take(compute_, n, q_);
-    s.lse = c.Take(DType::kFloat32, shape.rows * part_.heads.size(), shape.seq_len);
+    s.lse = c.Take(state_, shape.rows * part_.heads.size(), shape.seq_len);
     s.x2 = c.Take(compute_, n, d_);
-    s.rstd2 = c.Take(DType::kFloat32, 1, n);
+    s.rstd2 = c.Take(state_, 1, n);
     s.n2 = c.Take(compute_, n, d_);
     s.gate_up = c.Take(compute_, n, 2 * f_);
     s.hidden = c.Take(compute_, n, f_);

@@ -35,7 +35,7 @@ absl::StatusOr<Model> Model::Create(const ModelConfig& config, DType compute,
 
 Tensor Model::Constants(int64_t seq_len, void* memory) const {
   if (config_.family == ModelFamily::kGpt2) return {};
-  return {memory, DType::kFloat32, seq_len, config_.head_dim()};
+  return {memory, StateType(compute_), seq_len, config_.head_dim()};
 }
 
 void Model::InitConstants(Backend& backend, Stream& stream, const Tensor& constants) const {
@@ -50,8 +50,8 @@ void DoLoss(Exec& exec, const TensorPart& part, CrossEntropy loss) {
   if (!part.whole()) {
     const int64_t n = loss.logits.rows;
     loss.first_class = part.vocab.begin;
-    loss.max = exec.Temporary(DType::kFloat32, 1, n);
-    loss.sums = exec.Temporary(DType::kFloat32, 2, n);
+    loss.max = exec.Temporary(loss.totals.dtype, 1, n);
+    loss.sums = exec.Temporary(loss.totals.dtype, 2, n);
     exec.Run(CrossEntropyMax{loss.logits, loss.max});
     exec.AllReduceMax(loss.max);
     exec.Run(CrossEntropySums{loss.logits, loss.targets, loss.max, loss.sums, loss.first_class});

@@ -51,9 +51,10 @@ struct BatchShape {
 // and adds its gradient to the embedding's when all micro-batches are done.
 struct LayerMemory {
   void* params = nullptr;  // compute type
-  float* grads = nullptr;  // null where only Forward and BackwardInput are called
+  void* grads =
+      nullptr;  // f32 (f64 in a model of f64); null where only Forward and BackwardInput are called
   void* tied_params = nullptr;
-  float* tied_grads = nullptr;
+  void* tied_grads = nullptr;
 };
 
 struct Stash {

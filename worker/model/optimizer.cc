@@ -19,15 +19,17 @@ absl::StatusOr<std::unique_ptr<AdamWOptimizer>> AdamWOptimizer::Create(
 }
 
 absl::Status AdamWOptimizer::Allocate() {
+  const DType type = layers_.empty() ? DType::kFloat32 : layers_[0]->grads().dtype;
   int64_t workspace = 0;
   for (const LayerState* layer : layers_) {
-    const SumOfSquares op{layer->grads(), Tensor(nullptr, DType::kFloat32, 1, 1), true};
+    const SumOfSquares op{layer->grads(), Tensor(nullptr, type, 1, 1), true};
     workspace = std::max(workspace, backend_.WorkspaceBytes(op));
   }
-  host_sums_.resize(layers_.size());
+  host_sum_ = HostReals(type, 1);
+  host_sums_ = HostReals(type, static_cast<int64_t>(layers_.size()));
   const auto carve = [&](Carver carver) {
-    sums_ = carver.Take(DType::kFloat32, 1, static_cast<int64_t>(layers_.size()));
-    scale_ = carver.Take(DType::kFloat32, 1, 1);
+    sums_ = carver.Take(type, 1, static_cast<int64_t>(layers_.size()));
+    scale_ = carver.Take(type, 1, 1);
     workspace_ = {carver.Bytes(workspace), workspace};
     return carver.bytes();
   };
@@ -47,15 +49,15 @@ absl::StatusOr<std::vector<double>> AdamWOptimizer::SumsOfSquares(int rank) {
   }
   backend_.CopyToHost(stream_, host_sums_.data(), sums_);
   ATOLL_RETURN_IF_ERROR(backend_.Synchronize(stream_));
-  return std::vector<double>(host_sums_.begin(), host_sums_.end());
+  return host_sums_.All();
 }
 
 void AdamWOptimizer::Apply(int64_t step, float learning_rate, double sum_of_squares,
                            bool keep_gradients) {
   Tensor scale;
   if (options_.clip_norm > 0) {
-    host_sum_ = static_cast<float>(sum_of_squares);
-    backend_.CopyToDevice(stream_, scale_, &host_sum_);
+    host_sum_.Set(0, sum_of_squares);
+    backend_.CopyToDevice(stream_, scale_, host_sum_.data());
     backend_.Run(stream_, ClipScale{scale_, scale_, options_.clip_norm});
     scale = scale_;
   }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "worker/model/host_reals.h"
 #include "worker/model/layer_state.h"
 
 namespace atl {
@@ -52,8 +53,8 @@ class AdamWOptimizer {
   Buffer scratch_;
   Tensor sums_, scale_;
   Workspace workspace_;
-  float host_sum_ = 0;  // on its way to the device
-  std::vector<float> host_sums_;
+  HostReals host_sum_;  // on its way to the device
+  HostReals host_sums_;
 };
 
 }  // namespace atl

@@ -44,10 +44,10 @@ absl::Status ModelRunner::Allocate() {
   const int64_t n = stage.shape.tokens();
   const auto carve = [&](Carver carver) {
     targets_ = carver.Take(DType::kInt32, 1, n);
-    totals_ = carver.Take(DType::kFloat32, 1, 2);
+    totals_ = carver.Take(StateType(model_.compute()), 1, 2);
     constants_ = model_.Constants(options_.seq_len, nullptr);
     constants_ = model_.Constants(options_.seq_len,
-                                  carver.Bytes(constants_.size() * SizeOf(DType::kFloat32)));
+                                  carver.Bytes(constants_.size() * SizeOf(constants_.dtype)));
     workspace_ = {carver.Bytes(stage_->workspace_bytes()), stage_->workspace_bytes()};
     return carver.bytes();
   };
@@ -78,12 +78,12 @@ void ModelRunner::StageTokens(std::span<const int32_t> tokens, int slot, bool wi
 }
 
 absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool train,
-                                        float totals[2]) {
+                                        HostReals& totals) {
   backend_.Zero(*stream_, totals_);
   ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(), slot, 0, Tensor()));
   ATOLL_RETURN_IF_ERROR(stage_->Loss(Call(), slot, 0, targets_, totals_,
                                      1.0f / static_cast<float>(batch_tokens), train));
-  backend_.CopyToHost(*stream_, totals, totals_);
+  backend_.CopyToHost(*stream_, totals.data(), totals_);
   if (train) {
     stage_->StartBackward(slot);
     ATOLL_RETURN_IF_ERROR(stage_->Backward(Call(), slot, 0, Tensor()));
@@ -101,7 +101,7 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(std::span<const int32_t> tokens, i
     const BatchShape shape{std::min(options_.micro_batch_rows, rows - first), seq_len};
     const int slot = stage_->Start(shape);
     StageTokens(tokens.subspan(first * row, shape.rows * row), slot, true);
-    float totals[2];
+    HostReals totals(totals_.dtype, 2);
     const absl::Status status = RunMicroBatch(slot, rows * seq_len, train, totals);
     stage_->Finish(slot);
     ATOLL_RETURN_IF_ERROR(status);
@@ -128,11 +128,16 @@ absl::Status ModelRunner::RunLogits(int slot, bool all, std::span<float> logits)
     backend_.CopyToHost(*stream_, logits.data(), output);
     return backend_.Synchronize(*stream_);
   }
-  std::vector<Bfloat16> rounded(logits.size());
-  backend_.CopyToHost(*stream_, rounded.data(), output);
-  ATOLL_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
-  std::transform(rounded.begin(), rounded.end(), logits.begin(), WidenBfloat16);
-  return absl::OkStatus();
+  const auto copy = [&]<typename T>(std::vector<T> values, const auto& to_float) -> absl::Status {
+    backend_.CopyToHost(*stream_, values.data(), output);
+    ATOLL_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
+    std::transform(values.begin(), values.end(), logits.begin(), to_float);
+    return absl::OkStatus();
+  };
+  if (output.dtype == DType::kBfloat16) {
+    return copy(std::vector<Bfloat16>(logits.size()), WidenBfloat16);
+  }
+  return copy(std::vector<double>(logits.size()), [](double x) { return static_cast<float>(x); });
 }
 
 absl::Status ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logits) {

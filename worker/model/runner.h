@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "worker/model/host_reals.h"
 #include "worker/model/layer_state.h"
 #include "worker/model/model.h"
 #include "worker/model/stage.h"
@@ -70,7 +71,7 @@ class ModelRunner {
   StageCall Call() { return {backend_, *stream_, workspace_, constants_, options_.communicator}; }
   void StageTokens(std::span<const int32_t> tokens, int slot, bool with_targets);
   absl::StatusOr<LossSum> RunBatch(std::span<const int32_t> tokens, int64_t rows, bool train);
-  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, float totals[2]);
+  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, HostReals& totals);
   absl::Status RunLogits(int slot, bool all, std::span<float> logits);
 
   Backend& backend_;

@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Backend& backend, const Mod
     const CrossEntropy loss{.logits = logits,
                             .targets = Tensor(nullptr, DType::kInt32, 1, n),
                             .dlogits = logits,
-                            .totals = Tensor(nullptr, DType::kFloat32, 1, 2)};
+                            .totals = Tensor(nullptr, StateType(model.compute()), 1, 2)};
     stage->workspace_bytes_ =
         std::max(stage->workspace_bytes_, model.LossWorkspaceBytes(backend, loss));
   }

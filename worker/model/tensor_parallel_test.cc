@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
 #include "kernels/thread_communicator.h"
+#include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/model/tensor_layout.h"
 
@@ -246,6 +247,63 @@ TEST_CASE("a group's results repeat bit for bit, and what all ranks hold has one
                              first[rank].grads[i].begin() + here.end(),
                              first[0].grads[i].begin() + there.offset));
         }
+      }
+    }
+  }
+}
+
+// Losses and gradient norms of some steps in f64.
+std::vector<double> TrainInF64(const ModelConfig& config, const TensorPart& part,
+                               Communicator* communicator) {
+  const auto backend = NewReferenceBackend();
+  const Model model = *Model::Create(config, DType::kFloat64, part);
+  auto runner = *ModelRunner::Create(
+      *backend, model, {.micro_batch_rows = 2, .seq_len = kSeqLen, .communicator = communicator});
+  const Layers params = CutLayers(config, part, RandomLayers(MakeLayouts(config), 8));
+  for (size_t i = 0; i < params.size(); ++i) {
+    std::copy(params[i].begin(), params[i].end(), runner->layers()[i]->params().as<double>());
+  }
+  auto optimizer = *AdamWOptimizer::Create(*backend, runner->stream(), runner->layers(), {});
+  std::vector<double> seen;
+  for (int step = 1; step <= 8; ++step) {
+    const absl::StatusOr<LossSum> loss = runner->Train(kBatch, kRows);
+    if (!loss.ok()) return {};
+    auto squares = *optimizer->SumsOfSquares(part.rank);
+    double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
+    if (communicator != nullptr &&
+        !communicator->AllReduceSum(*backend, runner->stream(), {&sum, DType::kFloat64, 1, 1})
+             .ok()) {
+      return {};
+    }
+    optimizer->Apply(step, 1e-2f, sum);
+    seen.push_back(loss->mean());
+    seen.push_back(std::sqrt(sum));
+  }
+  return seen;
+}
+
+TEST_CASE("in f64 a group trains as one device does: only rounding sets them apart") {
+  for (const ModelFamily family : kFamilies) {
+    const bool tied = GENERATE(false, true);
+    const ModelConfig config = Tiny(family, 3, tied);
+    const std::vector<double> one = TrainInF64(config, WholePart(config), nullptr);
+    REQUIRE(one.size() == 16);
+    const std::vector<int32_t> shares = {1, 3, 2};
+    const auto parts = *CutModel(config, 3, shares);
+    const auto members = NewThreadCommunicators(3, kTimeout);
+    std::vector<std::vector<double>> group(3);
+    {
+      std::vector<std::jthread> threads;
+      for (int rank = 0; rank < 3; ++rank) {
+        threads.emplace_back(
+            [&, rank] { group[rank] = TrainInF64(config, parts[rank], members[rank].get()); });
+      }
+    }
+    for (const std::vector<double>& seen : group) {
+      REQUIRE(seen == group[0]);
+      REQUIRE(seen.size() == one.size());
+      for (size_t i = 0; i < one.size(); ++i) {
+        REQUIRE(std::abs(seen[i] - one[i]) <= 1e-12 * std::abs(one[i]));
       }
     }
   }
