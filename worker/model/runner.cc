@@ -39,7 +39,8 @@ absl::Status ModelRunner::Allocate() {
   // B and W of the head and the embedding come in a fixed order, so the table's gradient adds up
   // where the embedding's is.
   LayerState* const table = model_.config().tied_head ? &layers_[0] : nullptr;
-  ATOLL_ASSIGN_OR_RETURN(stage_, Stage::Create(backend_, model_, this->layers(), table, stage));
+  stage_ = Stage::Create(backend_, model_, this->layers(), table, stage);
+  ATOLL_RETURN_IF_ERROR(stage_->Allocate());
 
   const int64_t n = stage.shape.tokens();
   const auto carve = [&](Carver carver) {

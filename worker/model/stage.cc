@@ -30,19 +30,16 @@ Stage::Stage(Backend& backend, const Model& model, std::vector<LayerState*> stat
   }
 }
 
-absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Backend& backend, const Model& model,
-                                                     std::vector<LayerState*> states,
-                                                     LayerState* table,
-                                                     const StageOptions& options) {
+std::unique_ptr<Stage> Stage::Create(Backend& backend, const Model& model,
+                                     std::vector<LayerState*> states, LayerState* table,
+                                     const StageOptions& options) {
   ATOLL_CHECK(options.layers > 0 && states.size() == static_cast<size_t>(options.layers));
   ATOLL_CHECK(options.shape.rows > 0 && options.max_pieces > 0 && options.forward_slots > 0);
   std::unique_ptr<Stage> stage(new Stage(backend, model, std::move(states), table, options));
   ATOLL_CHECK((table != nullptr) == (stage->has_head() && model.config().tied_head));
   Carver sizes(nullptr);
   stage->Carve(sizes);
-  ATOLL_ASSIGN_OR_RETURN(stage->memory_, backend.Allocate(sizes.bytes()));
-  Carver carver(stage->memory_.data());
-  stage->Carve(carver);
+  stage->activation_bytes_ = sizes.bytes();
   for (int i = 0; i < options.layers; ++i) {
     stage->workspace_bytes_ =
         std::max(stage->workspace_bytes_, stage->Bytes(i, options.shape).workspace);
@@ -59,6 +56,13 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(Backend& backend, const Mod
         std::max(stage->workspace_bytes_, model.LossWorkspaceBytes(backend, loss));
   }
   return stage;
+}
+
+absl::Status Stage::Allocate() {
+  ATOLL_ASSIGN_OR_RETURN(memory_, backend_.Allocate(activation_bytes_));
+  Carver carver(memory_.data());
+  Carve(carver);
+  return absl::OkStatus();
 }
 
 bool Stage::has_head() const {

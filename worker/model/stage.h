@@ -17,7 +17,8 @@
 // A recomputed layer keeps only its input from F to B, and runs F again before B. (An embedding
 // keeps nothing else anyway, and a head always keeps its few activations.)
 //
-// All memory is taken by Create. Used by one thread at a time; operations are enqueued.
+// All memory is taken by Allocate, before anything else; its size is known before. Used by one
+// thread at a time; operations are enqueued.
 
 #ifndef ATOLL_WORKER_MODEL_STAGE_H_
 #define ATOLL_WORKER_MODEL_STAGE_H_
@@ -70,17 +71,17 @@ class Stage {
   // `states`: of the layers, in order. `table`: whose parameters begin with the table that a tied
   // head here reads, and whose gradient takes the head's share of it; else null. All outlive the
   // stage, as do backend and model.
-  static absl::StatusOr<std::unique_ptr<Stage>> Create(Backend& backend, const Model& model,
-                                                       std::vector<LayerState*> states,
-                                                       LayerState* table,
-                                                       const StageOptions& options);
+  static std::unique_ptr<Stage> Create(Backend& backend, const Model& model,
+                                       std::vector<LayerState*> states, LayerState* table,
+                                       const StageOptions& options);
 
   int layers() const { return options_.layers; }
   bool has_embedding() const { return options_.first_layer == 0; }
   bool has_head() const;
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  int64_t activation_bytes() const { return memory_.bytes(); }
+  int64_t activation_bytes() const { return activation_bytes_; }
+  absl::Status Allocate();
 
   // REQUIRES: a free slot, and as many rows as pieces.
   int Start(const BatchShape& shape, int pieces = 1);
@@ -168,6 +169,7 @@ class Stage {
   std::vector<bool> recomputed_;
   mutable std::map<std::pair<int, std::pair<int64_t, int64_t>>, LayerBytes> bytes_;
   int64_t workspace_bytes_ = 0;
+  int64_t activation_bytes_ = 0;
   Buffer memory_;
   std::vector<ForwardSlot> forward_;
   std::vector<BackwardSlot> backward_;

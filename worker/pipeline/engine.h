@@ -13,8 +13,8 @@
 // A step has one commit point: an exchange among all devices of the island that carries gradient
 // norm and loss, after every gradient is final. A step that fails before it changes nothing; one
 // that fails later may have been taken by some devices and not by others: their optimizer steps
-// (Held) tell. After a failed Step or Evaluate everything but Held, GetLayer and Configure is
-// refused until Configure is called again, with the same plan or a new one.
+// (Held) tell. After a failure or an Interrupt, steps are refused until Configure is called again,
+// with the same plan or a new one; layers can be read and written all the same.
 //
 // Threads: one caller, but for Interrupt, which any thread may call. Each device has two threads of
 // its own, one that computes and one for gradient all-reduces. Calls block until all devices are
@@ -55,8 +55,8 @@ class CommunicatorFactory {
  public:
   virtual ~CommunicatorFactory() = default;
 
-  // Joins group `name`, made of `devices` in rank order, as device `own`, and waits, bounded, for
-  // the others. Names are unique within a Configure. Called from a thread of the device; all
+  // Joins group `name`, made of `devices` in rank order, as device `own`, and waits, bounded, until
+  // all are there. Names are unique within a Configure. Called from a thread of the device; all
   // devices join the groups they are in in one global order, so joining may block.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Create(
       const std::string& name, const std::vector<std::string>& devices, const std::string& own) = 0;
@@ -72,6 +72,8 @@ struct EngineJob {
   int64_t sequence_length = 0;
   int64_t batch_sequences = 0;  // of a full step of the island
   AdamWOptions optimizer;
+  // Into at most so many pieces (a power of two) a message between stages may be cut; 1: never.
+  int32_t max_pieces = 1;
 
   bool operator==(const EngineJob&) const = default;
 };
@@ -91,6 +93,9 @@ struct EngineOptions {
   Duration message_timeout = std::chrono::seconds(60);  // longest wait for one message
   bool keep_gradients = false;  // kGradient is readable after a step; for tests
   Emulation emulation;
+  // Into how many pieces messages between stages are cut, within the job's max_pieces. 0: as the
+  // adapter finds best; results then repeat to rounding only.
+  int fixed_pieces = 1;
 };
 
 // One rank's part of a layer, cut by these shares (IslandPlan::tensor_shares, made explicit: one
@@ -130,8 +135,9 @@ struct StepRequest {
 // Called on the thread that called Step.
 using SequenceReader = std::function<absl::Status(int64_t first_row, std::span<int32_t> tokens)>;
 
-// One operation as it was done, for traces: F, B, W, send, receive (only if it waited), sync and
-// optimizer of the program. A piece of a micro-batch is a span of its own.
+// One operation as it was done, for traces: F, B, W, receive (only if it waited), sync (with the
+// layer) and optimizer. A piece of a micro-batch has a span of its own, and so has W of each layer.
+// A receive's span contains what was done meanwhile.
 struct OpSpan {
   PlanOp op;
   Instant start, end;

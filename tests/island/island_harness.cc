@@ -1,0 +1,225 @@
+#include "tests/island/island_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <thread>
+
+#include "common/check.h"
+#include "common/rng.h"
+#include "kernels/cpu/cpu.h"
+#include "worker/model/tensor_layout.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr Duration kTimeout = std::chrono::seconds(20);
+
+int64_t Rows(const EngineJob& job, const std::vector<int32_t>& tokens) {
+  return static_cast<int64_t>(tokens.size()) / (job.sequence_length + 1);
+}
+
+void CheckOk(const absl::Status& status) { ATOLL_CHECK(status.ok(), status.ToString()); }
+
+}  // namespace
+
+double RelativeDifference(const Layers& a, const Layers& b) {
+  double difference = 0, norm = 0;
+  for (size_t l = 0; l < a.size(); ++l) {
+    ATOLL_CHECK(a[l].size() == b[l].size());
+    for (size_t i = 0; i < a[l].size(); ++i) {
+      const double d = static_cast<double>(a[l][i]) - b[l][i];
+      difference += d * d;
+      norm += static_cast<double>(b[l][i]) * b[l][i];
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+Layers RandomWeights(const ModelConfig& config, uint64_t seed) {
+  Rng rng(seed);
+  Layers layers;
+  for (const LayerLayout& layout : MakeLayouts(config)) {
+    std::vector<float>& values = layers.emplace_back(layout.size);
+    for (float& value : values) value = static_cast<float>(0.2 * rng.Normal() + 0.03);
+  }
+  return layers;
+}
+
+std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> tokens(static_cast<size_t>(sequences * (job.sequence_length + 1)));
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(job.model.vocab)));
+  }
+  return tokens;
+}
+
+// ---- the island ----
+
+TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options)
+    : job_(job), transport_(int64_t{64} << 20) {
+  options.message_timeout = kTimeout;
+  for (const IslandMember& member : plan.members) {
+    std::set<int> indices;
+    for (const PlanProgram& program : plan.programs) {
+      if (WorkerOfDevice(program.device) == member.worker) {
+        indices.insert(IndexOfDevice(program.device));
+      }
+    }
+    std::vector<LocalDevice> devices;
+    for (const int index : indices) devices.push_back({index, NewCpuBackend(1), NewCpuBackend(1)});
+    engines_.push_back(std::make_unique<Engine>(member.worker, std::move(devices), options));
+  }
+  CheckOk(Configure(plan));
+}
+
+template <typename Function>
+absl::Status TestIsland::OnAll(const Function& function) {
+  std::vector<absl::Status> statuses(engines_.size());
+  std::vector<std::thread> threads;
+  for (size_t w = 0; w < engines_.size(); ++w) {
+    threads.emplace_back([&, w] { statuses[w] = function(w); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) ATOLL_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+absl::Status TestIsland::Configure(const IslandPlan& plan) {
+  plan_ = plan;
+  auto communicators = std::make_unique<LocalCommunicators>(kTimeout);
+  const absl::Status status = OnAll([&](size_t w) {
+    return engines_[w]->Configure(job_, plan, &transport_, communicators.get());
+  });
+  communicators_ = std::move(communicators);
+  return status;
+}
+
+Layers TestIsland::Get(LayerPart part) {
+  const std::vector<LayerLayout> whole = MakeLayouts(job_.model);
+  const auto parts = CutModel(job_.model, plan_.tensor_parallel(), plan_.tensor_shares);
+  Layers layers;
+  for (const LayerLayout& layout : whole) layers.emplace_back(layout.size);
+  for (const auto& engine : engines_) {
+    for (const HeldLayer& held : engine->Held()) {
+      if (held.table_only || held.surplus) continue;
+      std::vector<float> values(static_cast<size_t>(held.elements));
+      CheckOk(engine->GetLayer(held.shard, part, values));
+      const auto l = static_cast<size_t>(held.shard.layer);
+      JoinLayer(whole[l], MakeLayouts(job_.model, (*parts)[held.shard.rank])[l], values, layers[l]);
+    }
+  }
+  return layers;
+}
+
+void TestIsland::Set(LayerPart part, const Layers& layers) {
+  const std::vector<LayerLayout> whole = MakeLayouts(job_.model);
+  const auto parts = CutModel(job_.model, plan_.tensor_parallel(), plan_.tensor_shares);
+  for (const auto& engine : engines_) {
+    for (const HeldLayer& held : engine->Held()) {
+      if (held.surplus) continue;
+      std::vector<float> values(static_cast<size_t>(held.elements));
+      const auto l = static_cast<size_t>(held.shard.layer);
+      CutLayer(whole[l], MakeLayouts(job_.model, (*parts)[held.shard.rank])[l], layers[l], values);
+      CheckOk(engine->SetLayer(held.shard, part, values));
+    }
+  }
+}
+
+void TestIsland::SetOptimizerSteps(int64_t steps) {
+  for (const auto& engine : engines_) CheckOk(engine->SetOptimizerSteps(steps));
+}
+
+StepRequest TestIsland::Request(const std::vector<int32_t>& tokens, double learning_rate) {
+  return {++number_, Rows(job_, tokens), learning_rate};
+}
+
+SequenceReader TestIsland::Reader(const std::vector<int32_t>& tokens) const {
+  return [&tokens, row = job_.sequence_length + 1](int64_t first, std::span<int32_t> out) {
+    std::copy_n(tokens.begin() + first * row, out.size(), out.begin());
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<StepOutcome> TestIsland::Step(const std::vector<int32_t>& tokens,
+                                             double learning_rate) {
+  const StepRequest request = Request(tokens, learning_rate);
+  StepOutcome first;
+  ATOLL_RETURN_IF_ERROR(OnAll([&](size_t w) {
+    auto outcome = engines_[w]->Step(request, Reader(tokens));
+    if (!outcome.ok()) return outcome.status();
+    if (w == 0) first = *std::move(outcome);
+    return absl::OkStatus();
+  }));
+  return first;
+}
+
+absl::StatusOr<LossSum> TestIsland::Evaluate(const std::vector<int32_t>& tokens) {
+  const StepRequest request = Request(tokens, 0);
+  LossSum first;
+  ATOLL_RETURN_IF_ERROR(OnAll([&](size_t w) {
+    const auto loss = engines_[w]->Evaluate(request, Reader(tokens));
+    if (!loss.ok()) return loss.status();
+    if (w == 0) first = *loss;
+    return absl::OkStatus();
+  }));
+  return first;
+}
+
+// ---- one device ----
+
+TestDevice::TestDevice(const EngineJob& job) : job_(job), backend_(NewCpuBackend(1)) {
+  model_ = std::make_unique<Model>(*Model::Create(job.model, job.compute));
+  runner_ = *ModelRunner::Create(*backend_, *model_, {job.batch_sequences, job.sequence_length});
+  optimizer_ =
+      *AdamWOptimizer::Create(*backend_, runner_->stream(), runner_->layers(), job.optimizer);
+}
+
+void TestDevice::Set(const Layers& params) {
+  for (size_t l = 0; l < params.size(); ++l) {
+    LayerState& layer = runner_->layer(static_cast<int>(l));
+    backend_->CopyToDevice(runner_->stream(), layer.params(), params[l].data());
+    layer.ParamsWritten(runner_->stream());
+  }
+}
+
+Layers TestDevice::Read(Tensor (*part)(LayerState&)) {
+  Layers layers;
+  for (LayerState* layer : runner_->layers()) {
+    std::vector<float>& values = layers.emplace_back(layer->layout().size);
+    backend_->CopyToHost(runner_->stream(), values.data(), part(*layer));
+  }
+  CheckOk(backend_->Synchronize(runner_->stream()));
+  return layers;
+}
+
+Layers TestDevice::Get(LayerPart part) {
+  switch (part) {
+    case LayerPart::kParameters:
+      return Read([](LayerState& s) { return s.params(); });
+    case LayerPart::kFirstMoment:
+      return Read([](LayerState& s) { return s.first_moment(); });
+    case LayerPart::kSecondMoment:
+      return Read([](LayerState& s) { return s.second_moment(); });
+    case LayerPart::kGradient:
+      return Read([](LayerState& s) { return s.grads(); });
+  }
+  return {};
+}
+
+LossSum TestDevice::Step(const std::vector<int32_t>& tokens, double learning_rate) {
+  const auto loss = runner_->Train(tokens, Rows(job_, tokens));
+  CheckOk(loss.status());
+  gradients_ = Get(LayerPart::kGradient);
+  CheckOk(optimizer_->Step(++steps_, static_cast<float>(learning_rate)).status());
+  return *loss;
+}
+
+LossSum TestDevice::Evaluate(const std::vector<int32_t>& tokens) {
+  const auto loss = runner_->Evaluate(tokens, Rows(job_, tokens));
+  CheckOk(loss.status());
+  return *loss;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,88 @@
+// An island of one process: the engines of its workers on one transport, and the same model on one
+// device to compare with.
+
+#ifndef ATOLL_TESTS_ISLAND_ISLAND_HARNESS_H_
+#define ATOLL_TESTS_ISLAND_ISLAND_HARNESS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/protocol/island_plan.h"
+#include "worker/model/runner.h"
+#include "worker/pipeline/engine.h"
+#include "worker/pipeline/local_communicators.h"
+#include "worker/pipeline/local_transport.h"
+
+namespace atl::worker {
+
+// All layers' buffers, whole.
+using Layers = std::vector<std::vector<float>>;
+
+// ||a - b|| / ||b|| over all layers.
+double RelativeDifference(const Layers& a, const Layers& b);
+
+// Random, from the seed, far from special values.
+Layers RandomWeights(const ModelConfig& config, uint64_t seed);
+std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint64_t seed);
+
+class TestIsland {
+ public:
+  TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options);
+
+  // Also after an interruption; with the layers that are there.
+  absl::Status Configure(const IslandPlan& plan);
+
+  Layers Get(LayerPart part);
+  void Set(LayerPart part, const Layers& layers);
+  void SetOptimizerSteps(int64_t steps);
+
+  // On all workers at once; what the first worker says.
+  absl::StatusOr<StepOutcome> Step(const std::vector<int32_t>& tokens, double learning_rate);
+  absl::StatusOr<LossSum> Evaluate(const std::vector<int32_t>& tokens);
+
+  Engine& engine(size_t worker) { return *engines_[worker]; }
+  size_t workers() const { return engines_.size(); }
+
+ private:
+  template <typename Function>
+  absl::Status OnAll(const Function& function);
+  StepRequest Request(const std::vector<int32_t>& tokens, double learning_rate);
+  SequenceReader Reader(const std::vector<int32_t>& tokens) const;
+
+  const EngineJob job_;
+  IslandPlan plan_;
+  LocalTransport transport_;
+  std::unique_ptr<LocalCommunicators> communicators_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  int64_t number_ = 0;
+};
+
+// One device with the whole batch at once.
+class TestDevice {
+ public:
+  explicit TestDevice(const EngineJob& job);
+
+  void Set(const Layers& params);
+  Layers Get(LayerPart part);
+  // The gradients of the last step.
+  const Layers& gradients() const { return gradients_; }
+  LossSum Step(const std::vector<int32_t>& tokens, double learning_rate);
+  LossSum Evaluate(const std::vector<int32_t>& tokens);
+  int64_t steps() const { return steps_; }
+
+ private:
+  Layers Read(Tensor (*part)(LayerState&));
+
+  const EngineJob job_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<AdamWOptimizer> optimizer_;
+  Layers gradients_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_TESTS_ISLAND_ISLAND_HARNESS_H_

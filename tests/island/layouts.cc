@@ -1,0 +1,108 @@
+#include "tests/island/layouts.h"
+
+#include <map>
+
+#include "common/check.h"
+#include "coordinator/simulator/search.h"
+
+namespace atl {
+namespace {
+
+// One replica as the simulator sees it: equal stages, a latency of a quarter of F.
+sim::Problem ProblemOf(const LayoutSpec& spec, const ReplicaSpec& replica) {
+  const int chunks = static_cast<int>(replica.stage_layers.size());
+  ATOLL_CHECK(chunks % spec.chunks_per_device == 0, spec.name);
+  sim::Problem problem = sim::MakeUniform({.stages = chunks / spec.chunks_per_device,
+                                           .micro_batches = replica.micro_batches,
+                                           .forward_ns = 4000,
+                                           .backward_ns = 4000,
+                                           .weight_ns = 3000,
+                                           .latency_ns = 1000,
+                                           .chunks_per_device = spec.chunks_per_device,
+                                           .v_shape = spec.v_shape});
+  return spec.unsplit ? sim::WithUnsplitBackward(std::move(problem)) : problem;
+}
+
+PlanOp ToPlanOp(const sim::Op& op) {
+  const PlanOpKind kind = op.kind == sim::OpKind::kForward    ? PlanOpKind::kForward
+                          : op.kind == sim::OpKind::kBackward ? PlanOpKind::kInputGradient
+                                                              : PlanOpKind::kWeightGradient;
+  return {.kind = kind, .stage = op.chunk, .micro_batch = op.micro_batch};
+}
+
+class PlanMaker {
+ public:
+  explicit PlanMaker(const LayoutSpec& spec) : spec_(spec) {
+    for (const ReplicaSpec& replica : spec.replicas) {
+      devices_ += static_cast<int>(replica.stage_layers.size()) / spec.chunks_per_device *
+                  spec.tensor_parallel;
+    }
+  }
+
+  IslandPlan Make() {
+    IslandPlan plan;
+    plan.number = 1;
+    plan.tensor_shares = spec_.tensor_shares;
+    plan.schedule = spec_.schedule;
+    for (int w = 1; w <= spec_.workers; ++w) {
+      plan.members.push_back({.worker = absl::StrCat("w", w)});
+    }
+    // By replica, then by position in its pipeline, then rank: programs' compute order.
+    std::map<std::string, std::vector<PlanOp>> orders;
+    for (const ReplicaSpec& replica : spec_.replicas) AddReplica(replica, &plan, &orders);
+    for (const auto& [device, ops] : orders) {
+      plan.programs.push_back(CompleteProgram(plan, device, ops));
+    }
+    return plan;
+  }
+
+ private:
+  // Device `index` of all.
+  std::string Name(int index) const {
+    const int worker = index * spec_.workers / devices_;
+    const int first = (worker * devices_ + spec_.workers - 1) / spec_.workers;
+    return absl::StrCat("w", worker + 1, "/", index - first);
+  }
+
+  void AddReplica(const ReplicaSpec& spec, IslandPlan* plan,
+                  std::map<std::string, std::vector<PlanOp>>* orders) {
+    const sim::Problem problem = ProblemOf(spec_, spec);
+    const auto found = sim::ScheduleByName(problem, spec_.schedule, {.restarts = 8});
+    ATOLL_CHECK(found.ok(), spec_.name, ": ", found.status().ToString());
+    PlanReplica& replica = plan->replicas.emplace_back();
+    replica.micro_batches = spec.micro_batches;
+    replica.micro_batch_sequences = spec.micro_batch_sequences;
+    int32_t layer = 0;
+    for (size_t s = 0; s < spec.stage_layers.size(); ++s) {
+      PlanStage& stage = replica.stages.emplace_back();
+      stage.first_layer = layer;
+      stage.layers = spec.stage_layers[s];
+      layer += stage.layers;
+      for (int32_t l = stage.first_layer; spec_.recompute && l < layer; ++l) {
+        stage.recomputed_layers.push_back(l);
+      }
+      for (int rank = 0; rank < spec_.tensor_parallel; ++rank) {
+        const int position = problem.chunks[s].device;
+        stage.devices.push_back(Name(next_device_ + position * spec_.tensor_parallel + rank));
+      }
+    }
+    for (size_t d = 0; d < problem.devices.size(); ++d) {
+      for (int rank = 0; rank < spec_.tensor_parallel; ++rank) {
+        std::vector<PlanOp>& ops = (*orders)[Name(next_device_++)];
+        for (const sim::Op& op : found->schedule.device_ops[d]) {
+          if (op.kind != sim::OpKind::kOptimizer) ops.push_back(ToPlanOp(op));
+        }
+      }
+    }
+  }
+
+  const LayoutSpec& spec_;
+  int devices_ = 0;
+  int next_device_ = 0;
+};
+
+}  // namespace
+
+IslandPlan MakePlan(const LayoutSpec& spec) { return PlanMaker(spec).Make(); }
+
+}  // namespace atl

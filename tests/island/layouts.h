@@ -1,0 +1,38 @@
+// Layouts of an island in a few words, for tests and benchmarks: their programs come from the
+// planner's schedules.
+
+#ifndef ATOLL_TESTS_ISLAND_LAYOUTS_H_
+#define ATOLL_TESTS_ISLAND_LAYOUTS_H_
+
+#include <string>
+#include <vector>
+
+#include "common/protocol/island_plan.h"
+
+namespace atl {
+
+struct ReplicaSpec {
+  std::vector<int32_t> stage_layers;  // adds up to the model's layers
+  int32_t micro_batches = 1;
+  int64_t micro_batch_sequences = 1;
+};
+
+struct LayoutSpec {
+  std::string name;  // for people
+  std::vector<ReplicaSpec> replicas;
+  std::string schedule = "1f1b";  // a name of coordinator/simulator/search.h
+  int chunks_per_device = 1;
+  bool v_shape = false;
+  int tensor_parallel = 1;
+  std::vector<int32_t> tensor_shares;
+  bool recompute = false;  // every layer
+  int workers = 1;         // the devices are dealt to w1, w2, ... in order, as evenly as can be
+  bool unsplit = false;    // W with its B
+};
+
+// A plan of number 1. CHECKs that the schedule exists for the layout.
+IslandPlan MakePlan(const LayoutSpec& spec);
+
+}  // namespace atl
+
+#endif  // ATOLL_TESTS_ISLAND_LAYOUTS_H_

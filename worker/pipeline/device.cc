@@ -1,0 +1,220 @@
+#include "worker/pipeline/device.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "worker/model/exec.h"
+
+namespace atl::worker {
+namespace {
+
+// The table alone of an embedding's layout.
+LayerLayout TableLayout(const LayerLayout& embedding) {
+  LayerLayout table;
+  table.name = "table";
+  table.params = {embedding.params[0]};
+  table.size = table.decay_size = embedding.params[0].size;
+  return table;
+}
+
+StageOptions OptionsOf(const StageRole& role, const EngineJob& job, int64_t rows) {
+  StageOptions options;
+  options.first_layer = role.plan.first_layer;
+  options.layers = role.plan.layers;
+  options.shape = {rows, job.sequence_length};
+  options.backward = role.fused ? StageOptions::Backward::kFused : StageOptions::Backward::kSplit;
+  options.forward_slots = role.forward_slots;
+  options.backward_slots = role.backward_slots;
+  options.max_pieces = job.max_pieces;
+  options.recomputed_layers.assign(role.plan.recomputed_layers.begin(),
+                                   role.plan.recomputed_layers.end());
+  return options;
+}
+
+}  // namespace
+
+Tensor HeldState::part(LayerPart part) const {
+  switch (part) {
+    case LayerPart::kParameters:
+      return state.params();
+    case LayerPart::kFirstMoment:
+      return state.first_moment();
+    case LayerPart::kSecondMoment:
+      return state.second_moment();
+    case LayerPart::kGradient:
+      return state.grads();
+  }
+  ATOLL_CHECK(false, "part ", static_cast<int>(part));
+  __builtin_unreachable();
+}
+
+Device::Device(std::string name, LocalDevice parts)
+    : name_(std::move(name)), parts_(std::move(parts)) {
+  ATOLL_CHECK(parts_.compute != nullptr && parts_.communication != nullptr, name_,
+              " needs two backends");
+}
+
+HeldState* Device::Find(const LayerShard& shard, bool table_only) {
+  for (const auto& held : held_) {
+    if (held->shard == shard && held->table_only == table_only) return held.get();
+  }
+  return nullptr;
+}
+
+HeldState* Device::FindPlanned(int32_t layer, bool table_only) {
+  for (HeldState* held : planned_) {
+    if (held->shard.layer == layer && held->table_only == table_only) return held;
+  }
+  return nullptr;
+}
+
+absl::Status Device::TakeLayer(const LayerShard& shard, bool table_only, const LayerLayout& layout,
+                               DType dtype) {
+  HeldState* held = Find(shard, table_only);
+  if (held == nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(
+        LayerState state,
+        LayerState::Create(compute(), *stream_, table_only ? TableLayout(layout) : layout, dtype,
+                           true));
+    held_.push_back(std::make_unique<HeldState>(
+        HeldState{shard, table_only, false, false, 0, layout.size, std::move(state)}));
+    held = held_.back().get();
+  }
+  held->surplus = false;
+  planned_.push_back(held);
+  return absl::OkStatus();
+}
+
+absl::Status Device::TakeLayers(const EngineJob& job, const std::vector<int32_t>& tensor_shares) {
+  planned_.clear();
+  for (const auto& held : held_) held->surplus = true;
+  const auto layers = model_->layers();
+  for (int32_t l = 0; l < static_cast<int32_t>(layers.size()); ++l) {
+    if (!role_->HoldsLayer(l)) continue;
+    ATOLL_RETURN_IF_ERROR(
+        TakeLayer({l, role_->rank, tensor_shares}, false, layers[l]->layout(), job.compute));
+  }
+  if (role_->table_copy) {
+    ATOLL_RETURN_IF_ERROR(
+        TakeLayer({0, role_->rank, tensor_shares}, true, layers[0]->layout(), job.compute));
+  }
+  // What was made for a plan that never ran is of no use to anybody.
+  std::erase_if(held_, [](const auto& held) { return held->surplus && !held->written; });
+  std::vector<LayerState*> states;
+  for (HeldState* held : planned_) states.push_back(&held->state);
+  ATOLL_ASSIGN_OR_RETURN(
+      optimizer_, AdamWOptimizer::Create(compute(), *stream_, std::move(states), job.optimizer));
+  return compute().Synchronize(*stream_);
+}
+
+void Device::MakeStages(const EngineJob& job) {
+  const bool tied = job.model.tied_head;
+  for (const StageRole& role : role_->stages) {
+    std::vector<LayerState*> states;
+    for (int32_t l = role.plan.first_layer; l < role.plan.first_layer + role.plan.layers; ++l) {
+      states.push_back(&FindPlanned(l, false)->state);
+    }
+    const auto last = static_cast<size_t>(role.plan.first_layer + role.plan.layers);
+    LayerState* table = nullptr;
+    if (tied && last == model_->layers().size()) {
+      table = &FindPlanned(0, role_->table_copy)->state;
+    }
+    stages_[role.stage] = Stage::Create(compute(), *model_, std::move(states), table,
+                                        OptionsOf(role, job, role_->micro_batch_sequences));
+  }
+}
+
+int64_t Device::CarveRun(const EngineJob& job, void* memory, int commit_slots) {
+  Carver carver(memory);
+  const int64_t n = role_->micro_batch_sequences * job.sequence_length;
+  run_.output = carver.Take(job.compute, n, job.model.d_model);
+  run_.grad_input = carver.Take(job.compute, n, job.model.d_model);
+  run_.targets = carver.Take(DType::kInt32, 1, n);
+  run_.totals = carver.Take(DType::kFloat32, role_->micro_batches, 2);
+  const Tensor constants = model_->Constants(job.sequence_length, nullptr);
+  run_.constants = model_->Constants(job.sequence_length,
+                                     carver.Bytes(constants.size() * SizeOf(DType::kFloat32)));
+  run_.commit = carver.Take(DType::kFloat64, 1, commit_slots);
+  int64_t workspace = 0;
+  for (const auto& [s, stage] : stages_) {
+    workspace = std::max(workspace, stage->workspace_bytes());
+  }
+  run_.workspace = {carver.Bytes(workspace), workspace};
+  return carver.bytes();
+}
+
+int64_t Device::StageBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [s, stage] : stages_) bytes += stage->activation_bytes();
+  return bytes;
+}
+
+absl::Status Device::CheckMemory(const EngineJob& job, int64_t run_bytes) const {
+  int64_t state = 0;
+  for (const HeldState* held : planned_) {
+    state += LayerState::Bytes(held->state.layout(), job.compute, true);
+  }
+  const int64_t activations = StageBytes() + run_bytes;
+  if (parts_.memory_bytes == 0 || state + activations <= parts_.memory_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(name_, ": the plan needs ", state, " bytes for layers and ", activations,
+                   " for activations (the planner counted on ", role_->program.memory_peak_bytes,
+                   " in all), but the device has ", parts_.memory_bytes));
+}
+
+absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, const TensorPart& part,
+                               const std::vector<int32_t>& tensor_shares, int commit_slots) {
+  if (stream_ == nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(stream_, compute().NewStream());
+    ATOLL_ASSIGN_OR_RETURN(communication_stream_, communication().NewStream());
+  }
+  Idle();
+  role_ = role;
+  ATOLL_ASSIGN_OR_RETURN(model_, Model::Create(job.model, job.compute, part));
+  ATOLL_RETURN_IF_ERROR(TakeLayers(job, tensor_shares));
+  MakeStages(job);
+  const int64_t run_bytes = CarveRun(job, nullptr, commit_slots);
+  ATOLL_RETURN_IF_ERROR(CheckMemory(job, run_bytes));
+  for (const auto& [s, stage] : stages_) ATOLL_RETURN_IF_ERROR(stage->Allocate());
+  ATOLL_ASSIGN_OR_RETURN(run_memory_, compute().Allocate(run_bytes));
+  CarveRun(job, run_memory_.data(), commit_slots);
+  const int64_t tokens = role.micro_batches * role.micro_batch_sequences * job.sequence_length;
+  ATOLL_ASSIGN_OR_RETURN(host_tokens_, compute().AllocateHost(2 * tokens * SizeOf(DType::kInt32)));
+  model_->InitConstants(compute(), *stream_, run_.constants);
+  return compute().Synchronize(*stream_);
+}
+
+void Device::Idle() {
+  optimizer_.reset();
+  stages_.clear();
+  run_memory_ = Buffer();
+  host_tokens_ = Buffer();
+  run_ = RunMemory();
+  planned_.clear();
+  for (const auto& held : held_) held->surplus = true;
+  role_.reset();
+}
+
+void Device::DropSurplus() {
+  std::erase_if(held_, [](const auto& held) { return held->surplus; });
+}
+
+void Device::DropAll() {
+  Idle();
+  held_.clear();
+}
+
+DeviceMemory Device::Memory() const {
+  DeviceMemory memory;
+  memory.device = name_;
+  for (const HeldState* held : planned_) {
+    memory.state_bytes += LayerState::Bytes(held->state.layout(), model_->compute(), true);
+  }
+  memory.activation_bytes = StageBytes() + run_memory_.bytes();
+  if (role_.has_value()) memory.predicted_bytes = role_->program.memory_peak_bytes;
+  return memory;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,105 @@
+// What one device holds: layers with their moments, across plans, and under a plan the memory to
+// run it. Used by one thread at a time.
+
+#ifndef ATOLL_WORKER_PIPELINE_DEVICE_H_
+#define ATOLL_WORKER_PIPELINE_DEVICE_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/model/stage.h"
+#include "worker/pipeline/engine.h"
+#include "worker/pipeline/role.h"
+
+namespace atl::worker {
+
+// A layer, or a tied head's copy of the embedding's table.
+struct HeldState {
+  LayerShard shard;
+  bool table_only = false;
+  bool surplus = false;
+  bool written = false;
+  int64_t optimizer_step = 0;
+  int64_t elements = 0;  // of the shard, also where only its table is here
+  LayerState state;
+
+  Tensor part(LayerPart part) const;
+};
+
+// The memory of one device's part in steps, but for its layers and stages.
+struct RunMemory {
+  Tensor output, grad_input;  // of a stage, on its way to another device: [N, d_model]
+  Tensor targets;             // of a micro-batch: int32 [1, N]
+  Tensor totals;              // loss by micro-batch: f32 [micro-batches, 2]
+  Tensor constants;
+  Tensor commit;  // f64 [1, commit_slots]
+  Workspace workspace;
+};
+
+class Device {
+ public:
+  Device(std::string name, LocalDevice parts);
+
+  const std::string& name() const { return name_; }
+  Backend& compute() { return *parts_.compute; }
+  Backend& communication() { return *parts_.communication; }
+  Stream& stream() { return *stream_; }
+  Stream& communication_stream() { return *communication_stream_; }
+
+  // Takes the memory for a role: layers that it does not hold yet, stages, and the rest. Layers
+  // that the role does not want become surplus. `part`: of the device's rank. On an error nothing
+  // runs, and the layers are as they were, but for new ones that are not written.
+  absl::Status Configure(const EngineJob& job, const DeviceRole& role, const TensorPart& part,
+                         const std::vector<int32_t>& tensor_shares, int commit_slots);
+  // Has no part in the plan.
+  void Idle();
+  bool idle() const { return !role_.has_value(); }
+
+  const DeviceRole& role() const { return *role_; }
+  const Model& model() const { return *model_; }
+  Stage& stage(int32_t stage) { return *stages_.at(stage); }
+  const RunMemory& run() const { return run_; }
+  int32_t* host_inputs() { return static_cast<int32_t*>(host_tokens_.data()); }
+  int32_t* host_targets() { return host_inputs() + host_tokens_.bytes() / 8; }
+  AdamWOptimizer& optimizer() { return *optimizer_; }
+
+  // In the plan: by layer, then the table's copy. The optimizer's layers, in its order.
+  const std::vector<HeldState*>& planned() const { return planned_; }
+  HeldState* FindPlanned(int32_t layer, bool table_only);
+  std::vector<std::unique_ptr<HeldState>>& held() { return held_; }
+  void DropSurplus();
+  void DropAll();
+
+  DeviceMemory Memory() const;
+
+ private:
+  HeldState* Find(const LayerShard& shard, bool table_only);
+  absl::Status TakeLayers(const EngineJob& job, const std::vector<int32_t>& tensor_shares);
+  absl::Status TakeLayer(const LayerShard& shard, bool table_only, const LayerLayout& layout,
+                         DType dtype);
+  void MakeStages(const EngineJob& job);
+  int64_t CarveRun(const EngineJob& job, void* memory, int commit_slots);
+  absl::Status CheckMemory(const EngineJob& job, int64_t run_bytes) const;
+  int64_t StageBytes() const;
+
+  const std::string name_;
+  LocalDevice parts_;
+  std::unique_ptr<Stream> stream_, communication_stream_;
+  std::vector<std::unique_ptr<HeldState>> held_;
+
+  // Under a plan.
+  std::optional<DeviceRole> role_;
+  std::optional<Model> model_;
+  std::vector<HeldState*> planned_;
+  std::unique_ptr<AdamWOptimizer> optimizer_;
+  std::map<int32_t, std::unique_ptr<Stage>> stages_;
+  Buffer run_memory_, host_tokens_;
+  RunMemory run_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PIPELINE_DEVICE_H_

@@ -1,0 +1,476 @@
+#include "worker/pipeline/engine.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/check.h"
+#include "worker/pipeline/device.h"
+#include "worker/pipeline/executor.h"
+#include "worker/pipeline/interrupt.h"
+#include "worker/pipeline/role.h"
+#include "worker/pipeline/task_thread.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr int32_t kMaxPieces = 64;
+
+std::vector<int32_t> SharesOf(const IslandPlan& plan) {
+  if (!plan.tensor_shares.empty()) return plan.tensor_shares;
+  return std::vector<int32_t>(static_cast<size_t>(plan.tensor_parallel()), 1);
+}
+
+absl::Status CheckJob(const EngineJob& job) {
+  ATOLL_RETURN_IF_ERROR(job.model.Validate());
+  if (job.sequence_length < 1 || job.sequence_length > job.model.max_positions) {
+    return absl::InvalidArgumentError(absl::StrCat("sequences of ", job.sequence_length,
+                                                   " tokens; the model has positions for 1 to ",
+                                                   job.model.max_positions));
+  }
+  if (job.max_pieces < 1 || job.max_pieces > kMaxPieces ||
+      (job.max_pieces & (job.max_pieces - 1)) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_pieces = ", job.max_pieces, ": must be a power of two from 1 to ", kMaxPieces));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// A device with its threads, and what it does under the plan.
+struct LocalRun {
+  LocalRun(std::string name, LocalDevice parts) : device(std::move(name), std::move(parts)) {}
+
+  Device device;
+  GradientSync::Communicators communicators;
+  std::unique_ptr<Executor> executor;
+  StepInput input;
+  StepResult result;
+  absl::Status status;
+  TaskThread thread;
+};
+
+class Engine::Impl {
+ public:
+  Impl(NodeId worker, std::vector<LocalDevice> devices, EngineOptions options)
+      : worker_(std::move(worker)), options_(std::move(options)) {
+    for (LocalDevice& device : devices) {
+      const std::string name = absl::StrCat(worker_, "/", device.index);
+      runs_.push_back(std::make_unique<LocalRun>(name, std::move(device)));
+    }
+  }
+  ~Impl() {
+    interrupt_.Raise(absl::AbortedError("the engine ends"));
+    for (const auto& run : runs_) run->thread.Wait();
+  }
+
+  absl::Status Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
+                         CommunicatorFactory* communicators);
+  const IslandPlan& plan() const { return plan_; }
+  std::vector<HeldLayer> Held() const;
+  void DropSurplus() {
+    for (const auto& run : runs_) run->device.DropSurplus();
+  }
+  absl::Status GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out);
+  absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
+  absl::Status SetOptimizerSteps(int64_t steps);
+  int64_t optimizer_steps() const;
+  absl::StatusOr<StepOutcome> Run(const StepRequest& request, const SequenceReader& read,
+                                  bool train);
+  void Interrupt(const std::string& reason) { interrupt_.Raise(absl::AbortedError(reason)); }
+  std::vector<DeviceMemory> Memory() const;
+
+ private:
+  absl::Status Check(const EngineJob& job, const IslandPlan& plan,
+                     std::vector<TensorPart>* parts) const;
+  LocalRun* Find(const std::string& device) const;
+  void Stop();
+  absl::Status MakeDevices(const std::vector<TensorPart>& parts);
+  absl::Status ShareLayers();
+  absl::Status Copy(LocalRun& from, const HeldState& source, LocalRun& to, HeldState& target);
+  absl::Status Join(CommunicatorFactory& communicators);
+  absl::Status JoinGroups(LocalRun& run, CommunicatorFactory& communicators);
+  absl::Status CheckReady(const StepRequest& request) const;
+  absl::Status ReadTokens(const StepRequest& request, const SequenceReader& read);
+  void PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows);
+  // Runs it on every device that the plan names, each on its thread, and waits.
+  template <typename Function>
+  absl::Status OnDevices(const Function& function);
+
+  const NodeId worker_;
+  const EngineOptions options_;
+  std::vector<std::unique_ptr<LocalRun>> runs_;
+  worker::Interrupt interrupt_;
+
+  std::optional<EngineJob> job_;
+  IslandPlan plan_;
+  std::unique_ptr<CommitTable> table_;
+  Transport* transport_ = nullptr;
+  bool ready_ = false;
+  int64_t last_number_ = 0;
+  std::vector<int32_t> tokens_;
+};
+
+// ---- a plan ----
+
+LocalRun* Engine::Impl::Find(const std::string& device) const {
+  for (const auto& run : runs_) {
+    if (run->device.name() == device) return run.get();
+  }
+  return nullptr;
+}
+
+absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan,
+                                 std::vector<TensorPart>* parts) const {
+  ATOLL_RETURN_IF_ERROR(CheckJob(job));
+  ATOLL_RETURN_IF_ERROR(
+      Validate(plan, static_cast<int32_t>(job.model.layers) + 2, job.batch_sequences));
+  ATOLL_ASSIGN_OR_RETURN(*parts, CutModel(job.model, plan.tensor_parallel(), plan.tensor_shares));
+  for (const std::string& device : DevicesOf(plan)) {
+    if (WorkerOfDevice(device) != worker_) continue;
+    LocalRun* run = Find(device);
+    if (run == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("plan: ", worker_, " has no device ", device));
+    }
+    if (!run->device.compute().Supports(job.compute)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: ", device, " does not compute in the job's type"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Engine::Impl::Stop() {
+  ready_ = false;
+  interrupt_.Clear();
+  for (const auto& run : runs_) {
+    run->executor.reset();
+    run->communicators.clear();
+  }
+}
+
+absl::Status Engine::Impl::MakeDevices(const std::vector<TensorPart>& parts) {
+  const std::vector<std::string> in_plan = DevicesOf(plan_);
+  const auto layers = static_cast<int32_t>(job_->model.layers) + 2;
+  for (const auto& run : runs_) {
+    Device& device = run->device;
+    if (std::find(in_plan.begin(), in_plan.end(), device.name()) == in_plan.end()) {
+      device.Idle();
+      continue;
+    }
+    const DeviceRole role = RoleOf(plan_, device.name(), layers, job_->model.tied_head);
+    ATOLL_RETURN_IF_ERROR(device.Configure(*job_, role, parts[static_cast<size_t>(role.rank)],
+                                           SharesOf(plan_), table_->slots()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& plan,
+                                     Transport* transport, CommunicatorFactory* communicators) {
+  std::vector<TensorPart> parts;
+  ATOLL_RETURN_IF_ERROR(Check(job, plan, &parts));
+  Stop();
+  if (job_.has_value() && (job_->model != job.model || job_->compute != job.compute)) {
+    for (const auto& run : runs_) run->device.DropAll();
+  }
+  job_ = job;
+  plan_ = plan;
+  transport_ = transport;
+  transport_->Reset();
+  interrupt_.OnRaise([transport](const std::string& reason) { transport->Abort(reason); });
+  interrupt_.OnRaise([communicators](const std::string& r) { communicators->Abort(r); });
+  table_ = std::make_unique<CommitTable>(plan_, static_cast<int32_t>(job_->model.layers) + 2);
+  ATOLL_RETURN_IF_ERROR(MakeDevices(parts));
+  ATOLL_RETURN_IF_ERROR(ShareLayers());
+  ATOLL_RETURN_IF_ERROR(Join(*communicators));
+  for (const auto& run : runs_) {
+    if (run->device.idle()) continue;
+    run->executor = std::make_unique<Executor>(
+        run->device, *job_, options_, *table_, *transport_, run->communicators,
+        [pieces = options_.fixed_pieces](const std::string&, const MessageTag&, int64_t) {
+          return pieces;
+        },
+        interrupt_);
+  }
+  ready_ = true;
+  return absl::OkStatus();
+}
+
+template <typename Function>
+absl::Status Engine::Impl::OnDevices(const Function& function) {
+  for (const auto& run : runs_) {
+    if (run->device.idle()) continue;
+    LocalRun* const own = run.get();
+    own->thread.Start([this, own, &function] {
+      own->status = function(*own);
+      if (!own->status.ok()) interrupt_.Raise(Annotate(own->status, own->device.name()));
+    });
+  }
+  for (const auto& run : runs_) run->thread.Wait();
+  return interrupt_.status();
+}
+
+absl::Status Engine::Impl::Join(CommunicatorFactory& communicators) {
+  return OnDevices([&](LocalRun& run) { return JoinGroups(run, communicators); });
+}
+
+absl::Status Engine::Impl::JoinGroups(LocalRun& run, CommunicatorFactory& communicators) {
+  for (const DeviceGroup& group : run.device.role().groups) {
+    auto made = communicators.Create(group.name, group.devices, run.device.name());
+    if (!made.ok()) return Annotate(made.status(), absl::StrCat("group ", group.name));
+    Communicator* const communicator = made->get();
+    run.communicators[group.name] = *std::move(made);
+    interrupt_.OnRaise([communicator](const std::string& r) { communicator->Abort(r); });
+  }
+  return absl::OkStatus();
+}
+
+// ---- layers ----
+
+// What a device holds moves to those of the same worker that need it.
+absl::Status Engine::Impl::ShareLayers() {
+  for (const auto& to : runs_) {
+    for (HeldState* target : to->device.planned()) {
+      if (target->written) continue;
+      for (const auto& from : runs_) {
+        for (const auto& source : from->device.held()) {
+          if (target->written || !source->written || source->table_only ||
+              !(source->shard == target->shard)) {
+            continue;
+          }
+          ATOLL_RETURN_IF_ERROR(Copy(*from, *source, *to, *target));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::Copy(LocalRun& from, const HeldState& source, LocalRun& to,
+                                HeldState& target) {
+  std::vector<float> values(static_cast<size_t>(target.state.layout().size));
+  for (const LayerPart part :
+       {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
+    Backend& reader = from.device.compute();
+    reader.CopyToHost(from.device.stream(), values.data(),
+                      source.part(part).Columns(0, static_cast<int64_t>(values.size())));
+    ATOLL_RETURN_IF_ERROR(reader.Synchronize(from.device.stream()));
+    Backend& writer = to.device.compute();
+    writer.CopyToDevice(to.device.stream(), target.part(part), values.data());
+    if (part == LayerPart::kParameters) target.state.ParamsWritten(to.device.stream());
+    ATOLL_RETURN_IF_ERROR(writer.Synchronize(to.device.stream()));
+  }
+  target.written = true;
+  target.optimizer_step = source.optimizer_step;
+  return absl::OkStatus();
+}
+
+std::vector<HeldLayer> Engine::Impl::Held() const {
+  std::vector<HeldLayer> all;
+  for (const auto& run : runs_) {
+    for (const auto& held : run->device.held()) {
+      all.push_back({held->shard, run->device.name(), held->elements, held->optimizer_step,
+                     held->written, held->surplus, held->table_only});
+    }
+  }
+  return all;
+}
+
+absl::Status Engine::Impl::GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out) {
+  for (const bool surplus : {false, true}) {
+    for (const auto& run : runs_) {
+      for (const auto& held : run->device.held()) {
+        if (held->table_only || !held->written || held->surplus != surplus ||
+            !(held->shard == shard)) {
+          continue;
+        }
+        ATOLL_CHECK(static_cast<int64_t>(out.size()) == held->elements, "layer ", shard.layer);
+        Backend& backend = run->device.compute();
+        backend.CopyToHost(run->device.stream(), out.data(), held->part(part));
+        return backend.Synchronize(run->device.stream());
+      }
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat(worker_, " does not hold layer ", shard.layer, ", rank ", shard.rank));
+}
+
+absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
+                                    std::span<const float> values) {
+  bool found = false;
+  for (const auto& run : runs_) {
+    for (HeldState* held : run->device.planned()) {
+      if (!(held->shard == shard)) continue;
+      ATOLL_CHECK(static_cast<int64_t>(values.size()) == held->elements, "layer ", shard.layer);
+      Backend& backend = run->device.compute();
+      Stream& stream = run->device.stream();
+      backend.CopyToDevice(stream, held->part(part), values.data());
+      if (part == LayerPart::kParameters) {
+        held->state.ParamsWritten(stream);
+        held->written = true;
+      }
+      ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+      found = true;
+    }
+  }
+  if (found) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("the plan gives ", worker_, " no layer ", shard.layer, ", rank ", shard.rank));
+}
+
+absl::Status Engine::Impl::SetOptimizerSteps(int64_t steps) {
+  for (const auto& run : runs_) {
+    for (HeldState* held : run->device.planned()) {
+      held->optimizer_step = steps;
+      if (steps > 0) continue;
+      run->device.compute().Zero(run->device.stream(), held->state.first_moment());
+      run->device.compute().Zero(run->device.stream(), held->state.second_moment());
+    }
+    if (run->device.idle()) continue;
+    ATOLL_RETURN_IF_ERROR(run->device.compute().Synchronize(run->device.stream()));
+  }
+  return absl::OkStatus();
+}
+
+int64_t Engine::Impl::optimizer_steps() const {
+  int64_t steps = -1;
+  for (const auto& run : runs_) {
+    for (const HeldState* held : run->device.planned()) {
+      if (steps >= 0 && held->optimizer_step != steps) return -1;
+      steps = held->optimizer_step;
+    }
+  }
+  return steps;
+}
+
+std::vector<DeviceMemory> Engine::Impl::Memory() const {
+  std::vector<DeviceMemory> memory;
+  for (const auto& run : runs_) {
+    if (!run->device.idle()) memory.push_back(run->device.Memory());
+  }
+  return memory;
+}
+
+// ---- steps ----
+
+absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
+  if (const absl::Status stopped = interrupt_.status(); !stopped.ok()) {
+    return Annotate(stopped, "no plan is in force since");
+  }
+  if (!ready_) return absl::FailedPreconditionError("no plan is in force");
+  if (request.sequences < 1 || request.sequences > job_->batch_sequences) {
+    return absl::InvalidArgumentError(absl::StrCat("a step of ", request.sequences,
+                                                   " sequences; the job has ",
+                                                   job_->batch_sequences));
+  }
+  if (request.number <= last_number_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step number ", request.number, " after number ", last_number_));
+  }
+  for (const auto& run : runs_) {
+    for (const HeldState* held : run->device.planned()) {
+      if (held->written) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          run->device.name(), ": the parameters of layer ", held->shard.layer, " were never set"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows) {
+  const int64_t length = job_->sequence_length;
+  int32_t* inputs = run.device.host_inputs();
+  int32_t* targets = run.device.host_targets();
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t* row = tokens.data() + r * (length + 1);
+    std::copy_n(row, length, inputs + r * length);
+    std::copy_n(row + 1, length, targets + r * length);
+  }
+}
+
+// Devices with an embedding or a head need their replica's sequences, which lie side by side.
+absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const SequenceReader& read) {
+  const auto dealt = DealSequences(plan_, request.sequences);
+  const auto head = static_cast<int32_t>(job_->model.layers) + 1;
+  for (size_t r = 0; r < dealt.size(); ++r) {
+    int64_t rows = 0;
+    for (const MicroBatchRows& micro_batch : dealt[r]) rows += micro_batch.rows;
+    bool have = false;
+    for (const auto& run : runs_) {
+      if (run->device.idle() || run->device.role().replica != static_cast<int32_t>(r)) continue;
+      run->input.micro_batches = dealt[r];
+      if (rows == 0 ||
+          (!run->device.role().HoldsLayer(0) && !run->device.role().HoldsLayer(head))) {
+        continue;
+      }
+      tokens_.resize(static_cast<size_t>(rows * (job_->sequence_length + 1)));
+      if (!have) ATOLL_RETURN_IF_ERROR(read(dealt[r][0].first_row, tokens_));
+      have = true;
+      PlaceTokens(*run, tokens_, rows);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
+                                              const SequenceReader& read, bool train) {
+  ATOLL_RETURN_IF_ERROR(CheckReady(request));
+  ATOLL_RETURN_IF_ERROR(ReadTokens(request, read));
+  last_number_ = request.number;
+  for (const auto& run : runs_) {
+    run->input.number = request.number;
+    run->input.train = train;
+    run->input.sequences = request.sequences;
+    run->input.learning_rate = request.learning_rate;
+    run->result = StepResult();
+  }
+  const absl::Status status =
+      OnDevices([](LocalRun& run) { return run.executor->Run(run.input, &run.result); });
+  if (!status.ok()) {
+    ready_ = false;
+    return status;
+  }
+  StepOutcome outcome;
+  for (const auto& run : runs_) {
+    if (run->device.idle()) continue;
+    outcome.loss = run->result.loss;
+    outcome.gradient_norm = run->result.gradient_norm;
+    outcome.devices.push_back(std::move(run->result.device));
+  }
+  return outcome;
+}
+
+// ---- the interface ----
+
+Engine::Engine(NodeId worker, std::vector<LocalDevice> devices, EngineOptions options)
+    : impl_(std::make_unique<Impl>(std::move(worker), std::move(devices), std::move(options))) {}
+Engine::~Engine() = default;
+
+absl::Status Engine::Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
+                               CommunicatorFactory* communicators) {
+  return impl_->Configure(job, plan, transport, communicators);
+}
+const IslandPlan& Engine::plan() const { return impl_->plan(); }
+std::vector<HeldLayer> Engine::Held() const { return impl_->Held(); }
+void Engine::DropSurplus() { impl_->DropSurplus(); }
+absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out) {
+  return impl_->GetLayer(shard, part, out);
+}
+absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
+                              std::span<const float> values) {
+  return impl_->SetLayer(shard, part, values);
+}
+absl::Status Engine::SetOptimizerSteps(int64_t steps) { return impl_->SetOptimizerSteps(steps); }
+int64_t Engine::optimizer_steps() const { return impl_->optimizer_steps(); }
+absl::StatusOr<StepOutcome> Engine::Step(const StepRequest& request, const SequenceReader& read) {
+  return impl_->Run(request, read, true);
+}
+absl::StatusOr<LossSum> Engine::Evaluate(const StepRequest& request, const SequenceReader& read) {
+  ATOLL_ASSIGN_OR_RETURN(const StepOutcome outcome, impl_->Run(request, read, false));
+  return outcome.loss;
+}
+void Engine::Interrupt(const std::string& reason) { impl_->Interrupt(reason); }
+std::vector<DeviceMemory> Engine::Memory() const { return impl_->Memory(); }
+
+}  // namespace atl::worker

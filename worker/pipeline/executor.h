@@ -1,0 +1,148 @@
+// Runs one device's program, step by step, on the device's thread.
+//
+// Operations run in the program's order. Receives wait only where F or B needs what they bring, and
+// while they wait, W that the program has later are done, one layer at a time, in the order of
+// micro-batches: that never needs more memory, and never changes a result. What leaves for another
+// device is sent as soon as it is there. All-reduces run on the device's second thread.
+
+#ifndef ATOLL_WORKER_PIPELINE_EXECUTOR_H_
+#define ATOLL_WORKER_PIPELINE_EXECUTOR_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "worker/pipeline/device.h"
+#include "worker/pipeline/gradient_sync.h"
+#include "worker/pipeline/interrupt.h"
+
+namespace atl::worker {
+
+struct StepInput {
+  int64_t number = 0;  // see StepRequest
+  bool train = true;   // else F and loss alone
+  int64_t sequences = 0;
+  double learning_rate = 0;
+  std::vector<MicroBatchRows> micro_batches;  // of the device's replica
+};
+
+struct StepResult {
+  DeviceStep device;
+  LossSum loss;  // of the whole island
+  double gradient_norm = 0;
+};
+
+// What the devices of an island tell each other at the commit point: one slot per layer and rank
+// (sum of squares), replica (loss) and device (steps taken), each written by one device.
+class CommitTable {
+ public:
+  CommitTable(const IslandPlan& plan, int32_t layers);
+
+  int slots() const { return first_device_ + static_cast<int>(devices_.size()); }
+  int norm(int32_t layer, int32_t rank) const { return layer * ranks_ + rank; }
+  int loss(int32_t replica) const { return layers_ * ranks_ + replica; }
+  int steps(size_t device) const { return first_device_ + static_cast<int>(device); }
+  int layers_and_ranks() const { return layers_ * ranks_; }
+  int replicas() const { return first_device_ - layers_ * ranks_; }
+  const std::vector<std::string>& devices() const { return devices_; }
+
+ private:
+  int layers_, ranks_, first_device_;
+  std::vector<std::string> devices_;
+};
+
+// Into how many pieces (a power of two) to cut what goes from one device to another.
+using PieceChoice = std::function<int(const std::string& to, const MessageTag& tag, int64_t rows)>;
+
+class Executor {
+ public:
+  // The device has its role. All outlive the executor.
+  Executor(Device& device, const EngineJob& job, const EngineOptions& options,
+           const CommitTable& table, Transport& transport,
+           const GradientSync::Communicators& communicators, PieceChoice pieces,
+           Interrupt& interrupt);
+
+  // An error has been raised as the interrupt, too.
+  absl::Status Run(const StepInput& input, StepResult* result);
+
+ private:
+  // One of the device's stages in the step under way; vectors are by micro-batch.
+  struct StageRun {
+    const StageRole* role = nullptr;
+    Stage* stage = nullptr;
+    std::vector<int> slot;           // -1: none
+    std::vector<int> weight_layers;  // of W, still to do; -1: B is not done
+    std::vector<size_t> weight_op;   // position of W in the program
+    int32_t next_weight = 0;         // all before are done
+  };
+  // A message that is coming, in pieces that its sender chose.
+  struct Inbox {
+    std::string from;
+    MessageTag tag;
+    Tensor into;  // of the whole micro-batch
+    int64_t rows = 0;
+    int pieces = 0;  // 0: not known yet
+    int received = 0;
+  };
+  struct Outbox {
+    std::string to;
+    MessageTag tag;
+    Tensor payload;
+    int64_t rows = 0;
+    int pieces = 1;
+    int sent = 0;
+  };
+
+  absl::Status Begin();
+  absl::Status Do(const PlanOp& op);
+  absl::Status Forward(StageRun& run, int32_t m);
+  absl::Status ForwardPiece(StageRun& run, int32_t m, int piece, const Tensor& output);
+  int StartForward(StageRun& run, int32_t m, const Inbox& inbox, int out_pieces, Tensor* output);
+  absl::Status Backward(StageRun& run, int32_t m);
+  absl::Status BackwardPiece(StageRun& run, int32_t m, int piece, const Tensor& grad_input);
+  void WeightLayer(StageRun& run, int32_t m);
+  bool PullWeightLayer();
+  void WeightsDone(StageRun& run, int32_t m);
+  absl::Status Commit();
+  absl::Status ExchangeTable(std::vector<double>* values);
+  absl::Status CheckSteps(const std::vector<double>& values) const;
+  void FillTable(const std::vector<double>& sums, std::vector<double>* values) const;
+  absl::Status Optimize(double sum_of_squares);
+
+  Inbox InboxOf(const StageRun& run, int32_t m, bool gradient) const;
+  Outbox OutboxOf(const StageRun& run, int32_t m, bool gradient, const Tensor& payload) const;
+  MessageTag Tag(int32_t stage, int32_t m, bool gradient) const;
+  absl::Status ReceiveUpTo(Inbox& inbox, int64_t row);
+  absl::Status Await(Inbox& inbox);
+  absl::Status SendUpTo(Outbox& outbox, int64_t row);
+
+  StageRun* Local(int32_t stage);
+  BatchShape Shape(int32_t m) const;
+  int32_t LastMicroBatch() const;
+  Tensor Rows(const Tensor& whole, int64_t first, int64_t rows) const;
+  const Model& model() const { return device_.model(); }
+  StageCall Call(const StageRun& run);
+  bool computes() const { return !options_.emulation.only; }
+  // Ends an operation that began at `start`: waits for the rest of its emulated time.
+  void Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers, int64_t rows);
+
+  Device& device_;
+  const EngineJob& job_;
+  const EngineOptions& options_;
+  const CommitTable& table_;
+  Transport& transport_;
+  const GradientSync::Communicators& communicators_;
+  const PieceChoice choose_pieces_;
+  Interrupt& interrupt_;
+  GradientSync sync_;
+
+  std::vector<StageRun> runs_;
+  const StepInput* input_ = nullptr;
+  StepResult* result_ = nullptr;
+  std::vector<float> totals_;
+  bool gradients_dirty_ = true;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PIPELINE_EXECUTOR_H_

@@ -1,0 +1,115 @@
+#include "worker/pipeline/gradient_sync.h"
+
+#include "common/check.h"
+#include "common/event_loop.h"
+
+namespace atl::worker {
+
+GradientSync::GradientSync(Device& device, const Communicators& communicators, Interrupt& interrupt)
+    : device_(device), communicators_(communicators), interrupt_(interrupt) {}
+
+void GradientSync::Start() {
+  {
+    const std::lock_guard lock(mutex_);
+    complete_.clear();
+    stopped_ = false;
+  }
+  status_ = absl::OkStatus();
+  spans_.clear();
+  if (device_.role().syncs.empty()) return;
+  thread_.Start([this] {
+    status_ = Run();
+    if (!status_.ok()) interrupt_.Raise(status_);
+  });
+}
+
+void GradientSync::Complete(int32_t layer) {
+  if (device_.role().syncs.empty()) return;
+  std::unique_ptr<Event>& event = events_[layer];
+  if (event == nullptr) {
+    auto made = device_.compute().NewEvent();
+    if (!made.ok()) return interrupt_.Raise(made.status());
+    event = *std::move(made);
+  }
+  device_.compute().Record(device_.stream(), *event);
+  const std::lock_guard lock(mutex_);
+  complete_.insert(layer);
+  changed_.notify_all();
+}
+
+void GradientSync::Stop() {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  changed_.notify_all();
+}
+
+absl::Status GradientSync::Wait() {
+  thread_.Wait();
+  return status_;
+}
+
+absl::Status GradientSync::Run() {
+  for (const SyncTask& task : device_.role().syncs) {
+    ATOLL_RETURN_IF_ERROR(WaitFor(task));
+    const Instant start = SteadyNow();
+    ATOLL_RETURN_IF_ERROR(Do(task));
+    ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));
+    PlanOp op{.kind = PlanOpKind::kSync, .layer = task.layer};
+    spans_.push_back({op, start, SteadyNow()});
+  }
+  return absl::OkStatus();
+}
+
+// The table's gradient is complete when the embedding's and the head's are, whichever are here.
+absl::Status GradientSync::WaitFor(const SyncTask& task) {
+  const auto head = static_cast<int32_t>(device_.model().layers().size()) - 1;
+  std::vector<int32_t> layers;
+  if (device_.role().HoldsLayer(task.layer)) layers.push_back(task.layer);
+  if (task.what == SyncTask::What::kTable && device_.role().HoldsLayer(head)) {
+    layers.push_back(head);
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    if (stopped_) return true;
+    for (const int32_t layer : layers) {
+      if (!complete_.contains(layer)) return false;
+    }
+    return true;
+  });
+  if (stopped_) return absl::AbortedError("the step was given up");
+  for (const int32_t layer : layers) {
+    device_.communication().Wait(device_.communication_stream(), *events_.at(layer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientSync::AllReduce(const SyncTask& task, const Tensor& gradient) {
+  if (task.group.empty() || gradient.size() == 0) return absl::OkStatus();
+  return communicators_.at(task.group)
+      ->AllReduceSum(device_.communication(), device_.communication_stream(), gradient);
+}
+
+absl::Status GradientSync::Do(const SyncTask& task) {
+  if (task.what == SyncTask::What::kTable) return AllReduceTable(task);
+  const Tensor gradient = device_.FindPlanned(task.layer, false)->state.grads();
+  if (task.what == SyncTask::What::kLayer) return AllReduce(task, gradient);
+  const int64_t table = device_.model().layers()[0]->layout().params[0].size;
+  return AllReduce(task, gradient.Columns(table, gradient.size() - table));
+}
+
+absl::Status GradientSync::AllReduceTable(const SyncTask& task) {
+  Backend& backend = device_.communication();
+  Stream& stream = device_.communication_stream();
+  HeldState* embedding = device_.FindPlanned(0, false);
+  HeldState* copy = device_.FindPlanned(0, true);
+  const int64_t size = device_.model().layers()[0]->layout().params[0].size;
+  const Tensor gradient =
+      embedding != nullptr ? embedding->state.grads().Columns(0, size) : copy->state.grads();
+  const bool both = embedding != nullptr && copy != nullptr;
+  if (both) backend.Run(stream, AddScaled{gradient, copy->state.grads(), gradient, 1.0f});
+  ATOLL_RETURN_IF_ERROR(AllReduce(task, gradient));
+  if (both) backend.Run(stream, Convert{.from = gradient, .to = copy->state.grads()});
+  return absl::OkStatus();
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,55 @@
+// A Transport between devices of one process: a queue of messages in host memory.
+
+#ifndef ATOLL_WORKER_PIPELINE_LOCAL_TRANSPORT_H_
+#define ATOLL_WORKER_PIPELINE_LOCAL_TRANSPORT_H_
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/pipeline/transport.h"
+
+namespace atl::worker {
+
+// Any number of threads.
+class LocalTransport : public Transport {
+ public:
+  // Holds at most `max_bytes` of messages that have not been received.
+  explicit LocalTransport(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
+                    Backend& backend, Stream& stream, const Tensor& payload) override;
+  bool Arrived(const std::string& device, const MessageTag& tag) override;
+  void Wait(const std::string& device, std::span<const MessageTag> tags, Instant deadline) override;
+  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
+                       Stream& stream, const Tensor& into, Instant deadline) override;
+  void Abort(const std::string& reason) override;
+  void Reset() override;
+  std::vector<BoundaryCounters> counters() const override;
+
+ private:
+  using Key = std::pair<std::string, MessageTag>;
+
+  struct Message {
+    std::vector<char> bytes;
+    DType dtype = DType::kFloat32;
+  };
+
+  bool ArrivedLocked(const Key& key) const { return aborted_ || messages_.contains(key); }
+
+  const int64_t max_bytes_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Key, Message> messages_;  // all below guarded by mutex_
+  int64_t bytes_ = 0;
+  bool aborted_ = false;
+  std::string reason_;
+  std::map<std::pair<std::string, std::string>, BoundaryCounters> counters_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PIPELINE_LOCAL_TRANSPORT_H_

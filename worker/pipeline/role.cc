@@ -1,0 +1,212 @@
+#include "worker/pipeline/role.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "common/check.h"
+
+namespace atl::worker {
+namespace {
+
+int StageOfLayer(const PlanReplica& replica, int32_t layer) {
+  for (size_t s = 0; s < replica.stages.size(); ++s) {
+    const PlanStage& stage = replica.stages[s];
+    if (layer < stage.first_layer + stage.layers) return static_cast<int>(s);
+  }
+  ATOLL_CHECK(false, "no stage holds layer ", layer);
+  __builtin_unreachable();
+}
+
+const std::string& Holder(const PlanReplica& replica, int32_t layer, int rank) {
+  return replica.stages[StageOfLayer(replica, layer)].devices[rank];
+}
+
+// Every group of the plan once, in one order, named as it comes.
+class Groups {
+ public:
+  // The name of the group of these devices; empty if it is one device.
+  std::string Name(const std::string& kind, const std::vector<std::string>& devices) {
+    if (devices.size() < 2) return "";
+    const auto [it, is_new] = names_.try_emplace({kind, devices}, "");
+    if (is_new) {
+      it->second = kind == "commit" ? kind : absl::StrCat(kind, "/", counts_[kind]++);
+      all_.push_back({it->second, devices});
+    }
+    return it->second;
+  }
+
+  std::vector<DeviceGroup> Of(const std::string& device) const {
+    std::vector<DeviceGroup> own;
+    for (const DeviceGroup& group : all_) {
+      const auto& d = group.devices;
+      if (std::find(d.begin(), d.end(), device) != d.end()) own.push_back(group);
+    }
+    return own;
+  }
+
+ private:
+  std::map<std::pair<std::string, std::vector<std::string>>, std::string> names_;
+  std::map<std::string, int> counts_;
+  std::vector<DeviceGroup> all_;
+};
+
+std::vector<std::string> ReplicasOfLayer(const IslandPlan& plan, int32_t layer, int rank) {
+  std::vector<std::string> devices;
+  for (const PlanReplica& replica : plan.replicas) {
+    devices.push_back(Holder(replica, layer, rank));
+  }
+  return devices;
+}
+
+std::vector<std::string> TableDevices(const IslandPlan& plan, int32_t head, int rank) {
+  std::vector<std::string> devices;
+  for (const PlanReplica& replica : plan.replicas) {
+    devices.push_back(Holder(replica, 0, rank));
+    if (Holder(replica, head, rank) != devices.back()) {
+      devices.push_back(Holder(replica, head, rank));
+    }
+  }
+  return devices;
+}
+
+// Highest numbers of micro-batches in flight, by playing the program.
+void CountSlots(DeviceRole& role) {
+  std::map<int32_t, std::set<int32_t>> forward, backward;  // by stage: micro-batches
+  const auto open = [&](int32_t s, int32_t m, bool back) {
+    StageRole* stage = role.FindStage(s);
+    std::set<int32_t>& held = (back ? backward : forward)[s];
+    held.insert(m);
+    int& most = back ? stage->backward_slots : stage->forward_slots;
+    most = std::max(most, static_cast<int>(held.size()));
+  };
+  for (const PlanOp& op : role.program.ops) {
+    if (op.kind == PlanOpKind::kForward) {
+      open(op.stage, op.micro_batch, false);
+      // Its output is written where the next stage reads it.
+      if (role.FindStage(op.stage)->next_is_here) open(op.stage + 1, op.micro_batch, false);
+    } else if (op.kind == PlanOpKind::kInputGradient) {
+      open(op.stage, op.micro_batch, true);
+      if (role.FindStage(op.stage)->before_is_here) open(op.stage - 1, op.micro_batch, true);
+    } else if (op.kind == PlanOpKind::kWeightGradient) {
+      forward[op.stage].erase(op.micro_batch);
+      backward[op.stage].erase(op.micro_batch);
+    }
+  }
+  if (role.stages.size() != 1) return;
+  bool fused = true;
+  for (size_t i = 0; i < role.program.ops.size(); ++i) {
+    if (role.program.ops[i].kind != PlanOpKind::kInputGradient) continue;
+    fused &= i + 1 < role.program.ops.size() &&
+             role.program.ops[i + 1].kind == PlanOpKind::kWeightGradient &&
+             role.program.ops[i + 1].micro_batch == role.program.ops[i].micro_batch;
+  }
+  role.stages[0].fused = fused;
+}
+
+// In the order of layers, last first; the table is layer 0's.
+void AddSyncs(const IslandPlan& plan, int32_t layers, bool tied_head, Groups& groups,
+              DeviceRole& role) {
+  const bool replicas = plan.replicas.size() > 1;
+  for (int32_t l = layers - 1; l >= 0; --l) {
+    const bool table = tied_head && l == 0;
+    for (int rank = 0; rank < role.ranks; ++rank) {
+      const std::string group = replicas ? groups.Name("sync", ReplicasOfLayer(plan, l, rank)) : "";
+      const std::string ends =
+          table ? groups.Name("sync", TableDevices(plan, layers - 1, rank)) : "";
+      if (rank != role.rank) continue;
+      if (table && (role.table_copy || role.HoldsLayer(0)) && (!ends.empty() || role.table_copy)) {
+        role.syncs.push_back({SyncTask::What::kTable, 0, ends});
+      }
+      if (role.HoldsLayer(l) && replicas) {
+        role.syncs.push_back({table ? SyncTask::What::kRest : SyncTask::What::kLayer, l, group});
+      }
+    }
+  }
+}
+
+void AddStages(const IslandPlan& plan, int32_t layers, bool tied_head, DeviceRole& role) {
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    const PlanReplica& replica = plan.replicas[r];
+    for (size_t s = 0; s < replica.stages.size(); ++s) {
+      const std::vector<std::string>& devices = replica.stages[s].devices;
+      const auto found = std::find(devices.begin(), devices.end(), role.device);
+      if (found == devices.end()) continue;
+      role.replica = static_cast<int32_t>(r);
+      role.rank = static_cast<int32_t>(found - devices.begin());
+      StageRole stage;
+      stage.stage = static_cast<int32_t>(s);
+      stage.plan = replica.stages[s];
+      if (s > 0) stage.before = replica.stages[s - 1].devices[role.rank];
+      if (s + 1 < replica.stages.size()) stage.next = replica.stages[s + 1].devices[role.rank];
+      stage.before_is_here = stage.before == role.device;
+      stage.next_is_here = stage.next == role.device;
+      role.stages.push_back(std::move(stage));
+    }
+  }
+  ATOLL_CHECK(!role.stages.empty(), "no stage names ", role.device);
+  const PlanReplica& replica = plan.replicas[role.replica];
+  role.micro_batch_sequences = replica.micro_batch_sequences;
+  role.micro_batches = replica.micro_batches;
+  role.table_copy = tied_head && role.HoldsLayer(layers - 1) &&
+                    StageOfLayer(replica, 0) != StageOfLayer(replica, layers - 1);
+}
+
+}  // namespace
+
+bool DeviceRole::HoldsLayer(int32_t layer) const {
+  return std::any_of(stages.begin(), stages.end(), [&](const StageRole& stage) {
+    return layer >= stage.plan.first_layer && layer < stage.plan.first_layer + stage.plan.layers;
+  });
+}
+
+StageRole* DeviceRole::FindStage(int32_t stage) {
+  for (StageRole& own : stages) {
+    if (own.stage == stage) return &own;
+  }
+  ATOLL_CHECK(false, device, " does not hold stage ", stage);
+  __builtin_unreachable();
+}
+
+std::vector<std::string> DevicesOf(const IslandPlan& plan) {
+  std::vector<std::string> devices;
+  for (const PlanReplica& replica : plan.replicas) {
+    for (const PlanStage& stage : replica.stages) {
+      for (const std::string& device : stage.devices) {
+        if (std::find(devices.begin(), devices.end(), device) == devices.end()) {
+          devices.push_back(device);
+        }
+      }
+    }
+  }
+  return devices;
+}
+
+DeviceRole RoleOf(const IslandPlan& plan, const std::string& device, int32_t layers,
+                  bool tied_head) {
+  DeviceRole role;
+  role.device = device;
+  role.ranks = plan.tensor_parallel();
+  AddStages(plan, layers, tied_head, role);
+  for (const PlanProgram& program : plan.programs) {
+    if (program.device == device) role.program = program;
+  }
+  Groups groups;
+  groups.Name("commit", DevicesOf(plan));
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    for (size_t s = 0; s < plan.replicas[r].stages.size(); ++s) {
+      const std::string name = groups.Name("tensor", plan.replicas[r].stages[s].devices);
+      for (StageRole& stage : role.stages) {
+        if (static_cast<int32_t>(r) == role.replica && stage.stage == static_cast<int32_t>(s)) {
+          stage.tensor_group = name;
+        }
+      }
+    }
+  }
+  AddSyncs(plan, layers, tied_head, groups, role);
+  role.groups = groups.Of(device);
+  CountSlots(role);
+  return role;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,77 @@
+// What one device has to do under a plan, worked out once: its stages with their neighbours, the
+// memory for micro-batches in flight, the groups of devices that it is in, and the all-reduces of
+// its gradients. Pure.
+
+#ifndef ATOLL_WORKER_PIPELINE_ROLE_H_
+#define ATOLL_WORKER_PIPELINE_ROLE_H_
+
+#include <string>
+#include <vector>
+
+#include "common/protocol/island_plan.h"
+
+namespace atl::worker {
+
+// Devices that call collectives together, in rank order.
+struct DeviceGroup {
+  std::string name;
+  std::vector<std::string> devices;
+
+  bool operator==(const DeviceGroup&) const = default;
+};
+
+// An all-reduce of gradients, when the layer's are complete on this device.
+struct SyncTask {
+  enum class What : uint8_t {
+    kLayer,  // a whole layer, among the replicas
+    // Of a tied head, which has a copy of the embedding's table where it is not in the embedding's
+    // stage: the table's gradient, among embeddings and heads of all replicas.
+    kTable,
+    kRest,  // what the embedding has beyond the table, among the replicas
+  };
+  What what = What::kLayer;
+  int32_t layer = 0;
+  std::string group;  // empty: this device alone, which adds its own two gradients of the table
+
+  bool operator==(const SyncTask&) const = default;
+};
+
+struct StageRole {
+  int32_t stage = 0;  // of the replica
+  PlanStage plan;
+  std::string before, next;  // devices of the same rank; empty: there is no such stage
+  bool before_is_here = false, next_is_here = false;
+  int forward_slots = 0;     // micro-batches between the start of F and the end of W, at most
+  int backward_slots = 0;    // and between the start of B and the end of W
+  bool fused = false;        // every W follows its B at once
+  std::string tensor_group;  // empty: a group of one
+};
+
+struct DeviceRole {
+  std::string device;
+  int32_t replica = 0;
+  int32_t rank = 0;
+  int32_t ranks = 1;
+  std::vector<StageRole> stages;  // ascending
+  PlanProgram program;
+  int64_t micro_batch_sequences = 0;
+  int32_t micro_batches = 0;
+  std::vector<DeviceGroup> groups;  // that it is in; all devices have them in the same order
+  std::vector<SyncTask> syncs;      // likewise
+  bool table_copy = false;          // holds a tied head apart from its embedding
+
+  bool HoldsLayer(int32_t layer) const;
+  StageRole* FindStage(int32_t stage);
+};
+
+// Groups are named "commit" (all devices), "tensor/N" and "sync/N". REQUIRES: a valid plan that
+// names the device.
+DeviceRole RoleOf(const IslandPlan& plan, const std::string& device, int32_t layers,
+                  bool tied_head);
+
+// All devices of the plan, by replica, stage and rank: the commit group, whose first one leads.
+std::vector<std::string> DevicesOf(const IslandPlan& plan);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PIPELINE_ROLE_H_
