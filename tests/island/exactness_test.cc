@@ -34,9 +34,9 @@ EngineJob JobOf(Kind kind) {
 }
 
 // One replica of equal micro-batches.
-LayoutSpec Pipeline(const std::string& schedule, std::vector<int32_t> stages, int micro_batches,
-                    int chunks = 1, bool v_shape = false) {
-  LayoutSpec spec;
+IslandLayout Pipeline(const std::string& schedule, std::vector<int32_t> stages, int micro_batches,
+                      int chunks = 1, bool v_shape = false) {
+  IslandLayout spec;
   spec.schedule = schedule;
   spec.replicas = {{std::move(stages), micro_batches, kBatch / micro_batches}};
   spec.chunks_per_device = chunks;
@@ -45,14 +45,14 @@ LayoutSpec Pipeline(const std::string& schedule, std::vector<int32_t> stages, in
   return spec;
 }
 
-LayoutSpec With(LayoutSpec spec, const std::string& name, void (*change)(LayoutSpec&)) {
+IslandLayout With(IslandLayout spec, const std::string& name, void (*change)(IslandLayout&)) {
   change(spec);
   spec.name += ", " + name;
   return spec;
 }
 
-std::vector<LayoutSpec> Pipelines() {
-  std::vector<LayoutSpec> all = {Pipeline("1f1b", {6}, 4)};
+std::vector<IslandLayout> Pipelines() {
+  std::vector<IslandLayout> all = {Pipeline("1f1b", {6}, 4)};
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-2p", "compact-zb", "jeeves"}) {
     all.push_back(Pipeline(schedule, {2, 4}, 4));
     all.push_back(Pipeline(schedule, {3, 2, 1}, 6));
@@ -63,18 +63,18 @@ std::vector<LayoutSpec> Pipelines() {
   for (const char* schedule : {"zb-v", "v-half", "v-min"}) {
     all.push_back(Pipeline(schedule, {1, 2, 2, 1}, 6, 2, true));
   }
-  all.push_back(
-      With(Pipeline("1f1b", {1, 2, 2, 1}, 4), "W with B", [](LayoutSpec& s) { s.unsplit = true; }));
+  all.push_back(With(Pipeline("1f1b", {1, 2, 2, 1}, 4), "W with B",
+                     [](IslandLayout& s) { s.unsplit = true; }));
   all.push_back(With(Pipeline("zb-h1", {2, 2, 2}, 4), "recomputation, two workers",
-                     [](LayoutSpec& s) { s.recompute = true, s.workers = 2; }));
+                     [](IslandLayout& s) { s.recompute = true, s.workers = 2; }));
   all.push_back(With(Pipeline("zb-v", {2, 1, 1, 2}, 6, 2, true), "recomputation",
-                     [](LayoutSpec& s) { s.recompute = true; }));
+                     [](IslandLayout& s) { s.recompute = true; }));
   return all;
 }
 
 // Micro-batches of 3, 2 and 1 sequences; cut in 2, 1 and 3 stages.
-std::vector<LayoutSpec> Replicas() {
-  LayoutSpec two, three, uneven;
+std::vector<IslandLayout> Replicas() {
+  IslandLayout two, three, uneven;
   two.name = "two replicas cut alike, two workers";
   two.schedule = "zb-h1";
   two.replicas = {{{3, 3}, 2, 3}, {{3, 3}, 3, 2}};
@@ -88,8 +88,8 @@ std::vector<LayoutSpec> Replicas() {
   return {two, uneven, three};
 }
 
-std::vector<LayoutSpec> TensorParallel() {
-  LayoutSpec two = Pipeline("1f1b", {6}, 3), three = two, pipeline = Pipeline("zb-h1", {2, 4}, 4);
+std::vector<IslandLayout> TensorParallel() {
+  IslandLayout two = Pipeline("1f1b", {6}, 3), three = two, pipeline = Pipeline("zb-h1", {2, 4}, 4);
   two.name = "TP 2";
   two.tensor_parallel = 2;
   three.name = "TP 3, uneven";
@@ -99,7 +99,7 @@ std::vector<LayoutSpec> TensorParallel() {
   pipeline.tensor_parallel = 2;
   pipeline.tensor_shares = {3, 1};
   pipeline.recompute = true;
-  LayoutSpec all;
+  IslandLayout all;
   all.name = "TP 2, replicas cut unlike, two workers";
   all.replicas = {{{2, 4}, 4, 2}, {{6}, 2, 2}};
   all.schedule = "compact-zb";
@@ -174,7 +174,7 @@ void CheckGradients(const EngineJob& job, const IslandPlan& plan, const Referenc
   }
 }
 
-void CheckExact(Kind kind, const LayoutSpec& spec, const EngineOptions& options = {}) {
+void CheckExact(Kind kind, const IslandLayout& spec, const EngineOptions& options = {}) {
   const EngineJob job = JobOf(kind);
   CAPTURE(spec.name, static_cast<int>(kind));
   const IslandPlan plan = MakePlan(spec);
@@ -186,13 +186,13 @@ void CheckExact(Kind kind, const LayoutSpec& spec, const EngineOptions& options 
 }
 
 TEST_CASE("pipelines of every schedule train as one device does") {
-  for (const LayoutSpec& spec : Pipelines()) {
+  for (const IslandLayout& spec : Pipelines()) {
     for (const Kind kind : {Kind::kGpt2, Kind::kLlama}) CheckExact(kind, spec);
   }
 }
 
 TEST_CASE("replicas with unequal shares and cuts train as one device does") {
-  for (const LayoutSpec& spec : Replicas()) {
+  for (const IslandLayout& spec : Replicas()) {
     for (const Kind kind : {Kind::kGpt2, Kind::kLlama, Kind::kLlamaTied, Kind::kGpt2Untied}) {
       CheckExact(kind, spec);
     }
@@ -200,7 +200,7 @@ TEST_CASE("replicas with unequal shares and cuts train as one device does") {
 }
 
 TEST_CASE("tensor-parallel layouts train as one device does") {
-  for (const LayoutSpec& spec : TensorParallel()) {
+  for (const IslandLayout& spec : TensorParallel()) {
     for (const Kind kind : {Kind::kGpt2, Kind::kLlama}) CheckExact(kind, spec);
   }
 }

@@ -9,7 +9,7 @@ namespace atl {
 namespace {
 
 // One replica as the simulator sees it: equal stages, a latency of a quarter of F.
-sim::Problem ProblemOf(const LayoutSpec& spec, const ReplicaSpec& replica) {
+sim::Problem ProblemOf(const IslandLayout& spec, const ReplicaSpec& replica) {
   const int chunks = static_cast<int>(replica.stage_layers.size());
   ATOLL_CHECK(chunks % spec.chunks_per_device == 0, spec.name);
   sim::Problem problem = sim::MakeUniform({.stages = chunks / spec.chunks_per_device,
@@ -32,7 +32,7 @@ PlanOp ToPlanOp(const sim::Op& op) {
 
 class PlanMaker {
  public:
-  explicit PlanMaker(const LayoutSpec& spec) : spec_(spec) {
+  explicit PlanMaker(const IslandLayout& spec) : spec_(spec) {
     for (const ReplicaSpec& replica : spec.replicas) {
       devices_ += static_cast<int>(replica.stage_layers.size()) / spec.chunks_per_device *
                   spec.tensor_parallel;
@@ -96,13 +96,13 @@ class PlanMaker {
     }
   }
 
-  const LayoutSpec& spec_;
+  const IslandLayout& spec_;
   int devices_ = 0;
   int next_device_ = 0;
 };
 
 }  // namespace
 
-IslandPlan MakePlan(const LayoutSpec& spec) { return PlanMaker(spec).Make(); }
+IslandPlan MakePlan(const IslandLayout& spec) { return PlanMaker(spec).Make(); }
 
 }  // namespace atl

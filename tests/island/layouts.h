@@ -17,7 +17,7 @@ struct ReplicaSpec {
   int64_t micro_batch_sequences = 1;
 };
 
-struct LayoutSpec {
+struct IslandLayout {
   std::string name;  // for people
   std::vector<ReplicaSpec> replicas;
   std::string schedule = "1f1b";  // a name of coordinator/simulator/search.h
@@ -31,7 +31,7 @@ struct LayoutSpec {
 };
 
 // A plan of number 1. CHECKs that the schedule exists for the layout.
-IslandPlan MakePlan(const LayoutSpec& spec);
+IslandPlan MakePlan(const IslandLayout& spec);
 
 }  // namespace atl
 
