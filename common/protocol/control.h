@@ -216,8 +216,9 @@ struct LinksMeasured {
   std::string trouble;             // which links are missing and why; empty: none are
 };
 
-using WorkerMessage = std::variant<WorkerHello, WorkerHeartbeat, JobPrepared, JobRefused,
-                                   LeaseRequest, PushRequest, ValidationResult, Leaving, WorkerLog>;
+using WorkerMessage =
+    std::variant<WorkerHello, WorkerHeartbeat, JobPrepared, JobRefused, LeaseRequest, PushRequest,
+                 ValidationResult, Leaving, WorkerLog, LinksMeasured>;
 
 // ---------------------------------------------------------------------------------- -> worker ----
 
@@ -324,8 +325,8 @@ struct MeasureLinks {
   NodeId measurer;
 };
 
-using ToWorkerMessage =
-    std::variant<Welcome, Refused, PrepareJob, IslandOrder, MemberOrder, LeaseGrant, PushGrant>;
+using ToWorkerMessage = std::variant<Welcome, Refused, PrepareJob, IslandOrder, MemberOrder,
+                                     LeaseGrant, PushGrant, MeasureLinks>;
 
 // ------------------------------------------------------------------------- parameter server ->
 // ----

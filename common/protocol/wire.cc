@@ -139,6 +139,7 @@ void Fields(V& v, Plain<V, FromWorker>& s, v1::FromWorker& m) {
   ATOLL_WIRE_CASE(ValidationResult, validation_result);
   ATOLL_WIRE_CASE(Leaving, leaving);
   ATOLL_WIRE_CASE(WorkerLog, log);
+  ATOLL_WIRE_CASE(LinksMeasured, links_measured);
 }
 
 template <class V>
@@ -219,6 +220,7 @@ void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_CASE(LeaseGrant, lease_grant);
   ATOLL_WIRE_CASE(PushGrant, push_grant);
   ATOLL_WIRE_CASE(MemberOrder, member_order);
+  ATOLL_WIRE_CASE(MeasureLinks, measure_links);
 }
 
 // --------------------------------------------------------------------- parameter servers -------

@@ -138,6 +138,7 @@ struct WorkerHandler {
   void operator()(const Leaving& m) {
     Detach(s, worker, absl::StrCat("it leaves: ", CleanText(m.reason)));
   }
+  void operator()(const LinksMeasured&) {}  // coordinator/profile_book.h keeps them
   void operator()(const WorkerLog& m) {
     const JobId job = s.FindJob(m.job) == nullptr ? "" : m.job;
     s.Log(job, Severity::kInfo,

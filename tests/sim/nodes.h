@@ -182,6 +182,7 @@ class WorkerNode : public Member {
   void Do(const worker::InterruptStep&) { NobodyPlanned(); }
   void Do(const worker::Follow&) { NobodyPlanned(); }
   void Do(const worker::Unfollow&) { NobodyPlanned(); }
+  void Do(const MeasureLinks&) { NobodyPlanned(); }
   void NobodyPlanned() { world_.checker.Fail(name() + " got a plan that nobody made"); }
   void Do(const worker::StartPull& action);
   void Do(const worker::PushShards& action);

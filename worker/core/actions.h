@@ -41,6 +41,7 @@ struct Received {
 struct Prepared {
   JobId job;
   JobFacts facts;
+  std::vector<DeviceProfile> profiles = {};  // of this worker's devices, where they are wanted
 };
 struct PrepareFailed {
   JobId job;
@@ -138,7 +139,7 @@ using Event =
     std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Reconfigured,
                  FollowerState, BoundariesSeen, InitialWeightsMade, StepDone, DeltaCaptured,
                  Adopted, ValidationDone, CommandFailed, CheckpointWritten, PushShardDone, PullDone,
-                 PullFailed, ShutdownRequested, Tick>;
+                 PullFailed, LinksMeasured, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -240,9 +241,11 @@ struct Stop {
   std::string reason;
 };
 
+// (MeasureLinks is the coordinator's: the peer link is this request's until Reconfigure or Follow;
+// LinksMeasured if this worker is the measurer.)
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
                             AdoptPulled, Validate, WriteCheckpoint, InterruptStep, Follow, Unfollow,
-                            ReleaseJob, StartPull, PushShards, CancelTransfers, Stop>;
+                            ReleaseJob, StartPull, PushShards, CancelTransfers, MeasureLinks, Stop>;
 
 // To be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {

@@ -99,12 +99,22 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
   asked_ = prepare;
 }
 
+// Links are measured before an island is planned: a worker that is in one has no time for it.
+void WorkerCore::Impl::OnMessage(const MeasureLinks& request) {
+  if (follow_ || (order_ && order_->plan.number > 0)) return;
+  Emit(request);
+}
+
+void WorkerCore::Impl::On(const LinksMeasured& event) {
+  if (welcomed_) Emit(Send{event});
+}
+
 void WorkerCore::Impl::On(const Prepared& event) {
   if (Finish() != Command::kPrepare) return;
   preparing_.clear();
   failed_.reset();
   configured_ = PlanName();
-  prepared_ = JobPrepared{event.job, event.facts};
+  prepared_ = JobPrepared{event.job, event.facts, event.profiles};
   if (welcomed_) Emit(Send{*prepared_});
 }
 

@@ -116,6 +116,31 @@ TEST_CASE("A new plan interrupts the step; when the state is kept, the step is m
   CHECK(request.tokens == 80);
 }
 
+TEST_CASE("Links are measured for the coordinator, but not by a worker that is in an island") {
+  Group story;
+  const MeasureLinks request{
+      "job-1", 3, {{"w1", 5, "tcp://w1", ""}, {"w2", 7, "tcp://w2", ""}}, "w1"};
+  story.Attaches();
+  story.Says(request);
+  CHECK(story.Wants<MeasureLinks>().request == 3);
+  story.Happens(LinksMeasured{"job-1", 3, {{"w1", "w2", 1000, 1e8, 0.01, 20}}, ""});
+  CHECK(story.Wants<LinksMeasured>().links[0].to == "w2");
+  story.Orders();
+  story.Says(request);
+  CHECK(story.Idle<MeasureLinks>());
+}
+
+TEST_CASE("What a worker measured of its devices goes with its answer") {
+  Group story;
+  story.Attaches();
+  story.Says(PrepareJob{story.order.job, story.order.spec});
+  story.Wants<Prepare>();
+  DeviceProfile profile;
+  profile.device = "w1/0";
+  story.Happens(Prepared{story.order.job, {story.order.layers, 1000, 100, 7}, {profile}});
+  CHECK(story.Wants<JobPrepared>().profiles == std::vector<DeviceProfile>{profile});
+}
+
 TEST_CASE("A new plan between steps: set up, then on") {
   Group story;
   story.Starts();

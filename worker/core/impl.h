@@ -92,6 +92,8 @@ class WorkerCore::Impl {
   void RestartTransfers();
   void EndJob(const JobId& job);
   void ForgetIsland();
+  void OnMessage(const MeasureLinks&);
+  void On(const LinksMeasured&);
   void On(const Prepared&);
   void On(const PrepareFailed&);
 

@@ -52,6 +52,10 @@ struct Describer {
     return absl::StrCat("LeaseGrant ", m.request, ": ", Describe(m.ranges),
                         m.exhausted ? ", exhausted" : "");
   }
+  std::string operator()(const MeasureLinks& m) const {
+    return absl::StrCat("MeasureLinks ", m.request, ": ", m.members.size(), " workers, ",
+                        m.measurer, " measures");
+  }
   std::string operator()(const PushGrant& m) const {
     return absl::StrCat("PushGrant ", Describe(m.contribution), ": shards ",
                         absl::StrJoin(m.order, " "));

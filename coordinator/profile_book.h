@@ -1,0 +1,107 @@
+// What was measured of workers and links, as long as the coordinator lives; and the measuring of
+// links before an island's first plan.
+//
+// A plan that is wanted waits until every pair of its workers has been measured lately, both ways:
+// one worker after the other times messages to all others (MeasureLinks), so that measurements do
+// not disturb each other; who does not answer in time is planned without. Workers of an island that
+// runs are not asked: what their own messages show (IslandProgress) replaces older measurements.
+//
+// Pure: time is an argument; the same calls give the same answers. Not thread-safe.
+
+#ifndef ATOLL_COORDINATOR_PROFILE_BOOK_H_
+#define ATOLL_COORDINATOR_PROFILE_BOOK_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/protocol/control.h"
+#include "common/protocol/device_profile.h"
+#include "common/time.h"
+#include "coordinator/planning.h"
+
+namespace atl {
+
+struct ProfileBookOptions {
+  Duration link_fresh = std::chrono::minutes(30);  // older ones are measured again
+  Duration turn_limit = std::chrono::seconds(20);  // one worker's measuring
+  double changed = 0.25;  // a live link that differs by more than this replaces the measured one
+  size_t max_profiles = 65'536;
+};
+
+// One direction between two workers.
+struct LinkReport {
+  LinkProfile link;
+  Instant at{};
+  bool live = false;  // from the messages of a running island
+};
+
+class ProfileBook {
+ public:
+  explicit ProfileBook(ProfileBookOptions options = {}) : options_(options) {}
+
+  // Everything that workers say; what is not about measurements is skipped, and so is what a worker
+  // says of others' devices and links.
+  void OnMessage(Instant now, const FromWorker& from);
+
+  // Which plan a request is for; a later one for the same island replaces an earlier one.
+  struct PlanKey {
+    JobId job;
+    IslandId island = 0;
+    int64_t request = 0;
+  };
+  // `request` as PlanIsland takes it, but for profiles and links, which are filled in here. `busy`:
+  // its workers run an island and cannot measure.
+  void Want(Instant now, PlanKey key, PlanRequest request, bool busy);
+
+  struct Message {
+    NodeId worker;
+    Incarnation incarnation = 0;
+    MeasureLinks message;
+  };
+  struct Work {
+    std::vector<Message> send;
+    std::vector<std::pair<PlanKey, PlanRequest>> plan;  // ready for PlanIsland
+    Instant deadline = kNever;                          // call again by then
+  };
+  // What is to be done now. Call it after OnMessage and Want, and at the deadline.
+  Work Advance(Instant now);
+
+  // The newest profile of each device for this model, by name.
+  std::vector<DeviceProfile> Devices(uint64_t model_digest) const;
+  // Ordered by from, to.
+  std::vector<LinkReport> Links() const;
+
+  // Profiles and links of the request's members, as far as they are known.
+  void FillIn(PlanRequest& request) const;
+
+ private:
+  using Pair = std::pair<NodeId, NodeId>;
+  struct Waiting {
+    PlanKey key;
+    PlanRequest request;
+    std::set<NodeId> had_turn;
+    NodeId measurer;   // empty: nobody's turn
+    int64_t turn = 0;  // MeasureLinks::request of the turn
+    Instant turn_ends{};
+    Instant send_again{};
+  };
+
+  void OnBoundary(Instant now, const NodeId& worker, const BoundaryState& boundary);
+  bool Fresh(Instant now, const Pair& pair) const;
+  NodeId NextMeasurer(Instant now, const Waiting& waiting) const;
+  bool InTurn(const std::vector<IslandMember>& members) const;
+
+  const ProfileBookOptions options_;
+  std::map<std::pair<std::string, uint64_t>, DeviceProfile> profiles_;  // by device, model
+  std::map<Pair, LinkReport> links_;
+  std::vector<Waiting> waiting_;  // in order of arrival
+  int64_t last_turn_ = 0;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PROFILE_BOOK_H_
