@@ -11,6 +11,7 @@
 #include "bench/measure.h"
 #include "bench/planner/clusters.h"
 #include "bench/planner/jeeves.h"
+#include "bench/planner/rounds.h"
 #include "coordinator/simulator/schedules.h"
 
 namespace atl::bench {
@@ -131,4 +132,5 @@ int main() {
   atl::bench::Loss();
   atl::bench::Published();
   atl::bench::PrintJeeves();
+  atl::bench::PrintRounds();
 }
