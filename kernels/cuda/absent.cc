@@ -1,6 +1,7 @@
 // A build without CUDA.
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/nccl.h"
 
 namespace atl {
 namespace {
@@ -15,5 +16,11 @@ absl::Status NoCuda() {
 absl::StatusOr<std::vector<CudaDevice>> CudaDevices() { return NoCuda(); }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions&) { return NoCuda(); }
+
+absl::StatusOr<std::string> NewNcclId() { return NoCuda(); }
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinNccl(Backend&, const NcclGroup&) {
+  return NoCuda();
+}
 
 }  // namespace atl

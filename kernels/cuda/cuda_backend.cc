@@ -1,3 +1,5 @@
+#include "kernels/cuda/cuda_backend.h"
+
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -8,7 +10,6 @@
 #include "kernels/cuda/dnn_engine.h"
 #include "kernels/cuda/lt_engine.h"
 #include "kernels/cuda/memory.h"
-#include "kernels/cuda/ops.h"
 
 namespace atl {
 namespace {
@@ -57,7 +58,7 @@ class CudaEvent final : public Event {
 cudaStream_t Raw(Stream& stream) { return static_cast<CudaStream&>(stream).stream; }
 cudaEvent_t Raw(const Event& event) { return static_cast<const CudaEvent&>(event).event; }
 
-class CudaBackend final : public cuda::Ops {
+class CudaBackend final : public cuda::DeviceBackend {
  public:
   CudaBackend(CudaDevice device, int64_t limit_bytes)
       : device_(std::move(device)),
@@ -163,7 +164,16 @@ class CudaBackend final : public cuda::Ops {
   absl::Status Synchronize(Stream& stream) override {
     Use();
     errors_.Keep(cudaStreamSynchronize(Raw(stream)), "cudaStreamSynchronize");
+    errors_.Keep(failures_.First());
     return errors_.Take();
+  }
+
+  // ---- For NCCL ----
+
+  int device_index() const override { return device_.index; }
+  CUstream_st* RawStream(Stream& stream) const override { return Raw(stream); }
+  void ReportFailuresOf(std::shared_ptr<AsyncFailure> source) override {
+    failures_.Add(std::move(source));
   }
 
  private:
@@ -206,6 +216,7 @@ class CudaBackend final : public cuda::Ops {
 
   const CudaDevice device_;
   Errors errors_;
+  FailureSources failures_;
   MemoryLedger ledger_;
   BlockPool pinned_;
   cudaStream_t memory_stream_ = nullptr;

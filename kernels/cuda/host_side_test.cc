@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/async_failure.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/plan_cache.h"
@@ -141,6 +142,27 @@ TEST_CASE("host blocks are used again, and idle ones are bounded") {
     REQUIRE(pool.Take(1 << 21) == nullptr);
   }
   REQUIRE(alive.empty());
+}
+
+// ---- Failures ----
+
+TEST_CASE("a communicator's failure is told while it lives, and afterwards if nobody asked") {
+  FailureSources sources;
+  auto lost = std::make_shared<AsyncFailure>();
+  auto unseen = std::make_shared<AsyncFailure>();
+  sources.Add(lost);
+  sources.Add(unseen);
+  REQUIRE(sources.First().ok());
+  REQUIRE(lost->Keep(absl::UnavailableError("rank 1 is gone")));
+  REQUIRE_FALSE(lost->Keep(absl::AbortedError("too late")));
+  REQUIRE(sources.First().message() == "rank 1 is gone");
+  REQUIRE(sources.First().message() == "rank 1 is gone");
+  lost.reset();  // and with it what it broke: the next group starts afresh
+  REQUIRE(sources.First().ok());
+  REQUIRE(unseen->Keep(absl::AbortedError("stopped")));
+  unseen.reset();
+  REQUIRE(sources.First().message() == "stopped");
+  REQUIRE(sources.First().ok());
 }
 
 // ---- Devices ----

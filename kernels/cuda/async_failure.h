@@ -1,0 +1,62 @@
+// A failure that one thread finds and another one, which waits for a stream, must be told of.
+
+#ifndef ATOLL_KERNELS_CUDA_ASYNC_FAILURE_H_
+#define ATOLL_KERNELS_CUDA_ASYNC_FAILURE_H_
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/status.h"
+
+namespace atl {
+
+// Thread-safe. The first failure stays.
+class AsyncFailure {
+ public:
+  // Whether this was the first.
+  bool Keep(absl::Status status) {
+    std::lock_guard lock(mutex_);
+    if (!status_.ok()) return false;
+    status_ = std::move(status);
+    return true;
+  }
+  absl::Status status() const {
+    std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  absl::Status status_;
+};
+
+// Whose failures the streams of one backend must report. Used by one thread at a time.
+class FailureSources {
+ public:
+  void Add(std::shared_ptr<AsyncFailure> source) { sources_.push_back({std::move(source), false}); }
+  // The first failure of a source that is in use elsewhere, or is gone without having been asked.
+  absl::Status First() {
+    absl::Status first;
+    std::erase_if(sources_, [&](Source& source) {
+      const bool gone = source.failure.use_count() == 1;
+      const absl::Status status = source.failure->status();
+      if (first.ok() && !(gone && source.told)) first = status;
+      source.told = !status.ok();
+      return gone;
+    });
+    return first;
+  }
+
+ private:
+  struct Source {
+    std::shared_ptr<AsyncFailure> failure;
+    bool told;
+  };
+  std::vector<Source> sources_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_CUDA_ASYNC_FAILURE_H_
