@@ -34,7 +34,10 @@ absl::StatusOr<HockneyFit> FitHockney(const std::vector<TransferTime>& times) {
     seconds_per_byte = wnt / wnn;
   }
   if (!(seconds_per_byte > 0)) {
-    return absl::InvalidArgumentError("larger messages were not slower: the link is too noisy");
+    const auto& [bytes, seconds] = *quickest.rbegin();
+    if (bytes == 0) return absl::InvalidArgumentError("no message had any bytes");
+    latency = 0;
+    seconds_per_byte = seconds / static_cast<double>(bytes);
   }
   double squares = 0;
   for (const auto& [bytes, seconds] : quickest) {

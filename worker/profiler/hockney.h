@@ -24,8 +24,9 @@ struct HockneyFit {
 
 // Takes the quickest time of each size, which is least disturbed, and fits the line whose relative
 // errors have the least squares, so that small messages count as much as large ones. A latency that
-// would be below 0 is 0. INVALID_ARGUMENT with fewer than two sizes, or if larger messages are not
-// slower.
+// would be below 0 is 0. Where larger messages were not slower at all, noise hides the bandwidth:
+// it is then what the largest message had, which is certainly there. INVALID_ARGUMENT with fewer
+// than two sizes.
 absl::StatusOr<HockneyFit> FitHockney(const std::vector<TransferTime>& times);
 
 }  // namespace atl::worker

@@ -1,0 +1,47 @@
+// Times messages to other workers over the peer link that training uses, and fits each link.
+//
+// The sender needs nothing of the receiver but that it takes probes (IsProbe) and drops them. Both
+// ends have met (PeerLink::AwaitPeers). Blocks for seconds; use a thread that may.
+
+#ifndef ATOLL_WORKER_PROFILER_LINK_PROFILER_H_
+#define ATOLL_WORKER_PROFILER_LINK_PROFILER_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/net/peer_link.h"
+#include "common/protocol/device_profile.h"
+#include "common/status.h"
+#include "common/time.h"
+
+namespace atl::worker {
+
+struct LinkProfileOptions {
+  // Sizes grow four times each from 1 KiB, at least four of them, until a message takes so long.
+  Duration long_enough = std::chrono::milliseconds(25);
+  int64_t bytes_max = int64_t{8} << 20;
+  int runs = 5;  // of each size, after one uncounted; the quickest counts
+  Duration message_timeout = std::chrono::seconds(5);
+  // Before each link: its number, how many there are, to whom.
+  std::function<void(size_t, size_t, const NodeId&)> progress;
+};
+
+struct LinksFound {
+  std::vector<LinkProfile> links;
+  std::string trouble;  // which links are missing and why; empty: none are
+};
+
+// From this worker to each of `peers`, one after the other.
+LinksFound ProfileLinks(PeerLink& link, const std::vector<NodeId>& peers,
+                        const LinkProfileOptions& options);
+
+// Whether a message's header says that it is one of these, and to be dropped.
+bool IsProbe(absl::string_view header);
+// The largest payload of a probe that a receiver should take.
+inline constexpr int64_t kProbeBytesMax = int64_t{64} << 20;
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PROFILER_LINK_PROFILER_H_
