@@ -244,7 +244,7 @@ class DnnEngine final : public AttentionEngine {
       Built built;
       built.graph = key.backward ? BackwardGraph(key.shape, key.strides)
                                  : ForwardGraph(key.shape, key.strides);
-      absl::StatusOr<DnnPlan> plan = built.graph.graph.Plan(handle_);
+      absl::StatusOr<DnnPlan> plan = built.graph.graph.Plan({.handle = handle_});
       if (plan.ok()) {
         built.plan = *std::move(plan);
         built.bytes = DeltaBytes(key.shape) + built.plan->workspace_bytes + 256;

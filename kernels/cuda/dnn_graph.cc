@@ -113,18 +113,29 @@ absl::Status DnnGraph::status() const {
   return check(operations_, "operation");
 }
 
-absl::StatusOr<DnnPlan> DnnGraph::Plan(cudnnHandle_t handle) const {
+DnnDescriptor DescribeDevice(const std::string& json) {
+  DnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.SetArray(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                  static_cast<int64_t>(json.size()), json.data());
+  device.Finalize();
+  return device;
+}
+
+absl::StatusOr<DnnPlan> DnnGraph::Plan(const DnnTarget& target) const {
   ATOLL_RETURN_IF_ERROR(status());
   std::vector<cudnnBackendDescriptor_t> operations;
   for (const DnnDescriptor& operation : operations_) operations.push_back(operation.get());
   DnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
+  if (target.handle != nullptr) {
+    graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+  }
   graph.SetArray(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                  static_cast<int64_t>(operations.size()), operations.data());
   graph.Finalize();
   DnnDescriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristic.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   heuristic.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A);
+  if (target.device != nullptr) heuristic.Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.device);
   heuristic.Finalize();
   if (!heuristic.ok()) {
     return absl::UnimplementedError(
@@ -145,7 +156,12 @@ absl::StatusOr<DnnPlan> DnnGraph::Plan(cudnnHandle_t handle) const {
   for (int64_t i = 0; i < found && i < kEnginesMax; ++i) {
     DnnPlan plan;
     plan.descriptor = DnnDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    plan.descriptor.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
+    if (target.handle != nullptr) {
+      plan.descriptor.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+    }
+    if (target.device != nullptr) {
+      plan.descriptor.Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
+    }
     plan.descriptor.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configs[i]);
     plan.descriptor.Finalize();
     int64_t count = 0;

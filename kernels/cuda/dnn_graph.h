@@ -70,6 +70,15 @@ struct DnnPlan {
   int64_t workspace_bytes = 0;
 };
 
+// Where a plan is to run: on the device of a handle, or, to see what cuDNN would choose, on one
+// that is described and need not be here.
+struct DnnTarget {
+  cudnnHandle_t handle = nullptr;
+  const DnnDescriptor* device = nullptr;  // from DescribeDevice
+};
+// `json`: as the library writes CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION.
+DnnDescriptor DescribeDevice(const std::string& json);
+
 // Tensors are named by numbers: their indices here and their unique ids in the library.
 class DnnGraph {
  public:
@@ -97,8 +106,9 @@ class DnnGraph {
   // OK if the library took all descriptors.
   absl::Status status() const;
 
-  // A plan by the first engine that the library recommends and that can be built.
-  absl::StatusOr<DnnPlan> Plan(cudnnHandle_t handle) const;
+  // A plan by the first engine that the library recommends and that can be built. UNIMPLEMENTED:
+  // there is none.
+  absl::StatusOr<DnnPlan> Plan(const DnnTarget& target) const;
 
  private:
   struct PointwiseOperands {

@@ -1,9 +1,14 @@
 // The attention graphs, as far as cuDNN looks at them without a device: every tensor and operation
-// is taken. Whether an engine runs them is for the operations' tests on a GPU.
+// is taken, and there is an engine for devices that are only described. Whether it computes what it
+// should is for the operations' tests on a GPU.
+
+#include <dlfcn.h>
 
 #include <catch2/catch.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/dnn_engine.h"
+#include "tests/catch/skip.h"
 
 namespace atl::cuda {
 namespace {
@@ -26,6 +31,48 @@ TEST_CASE("cuDNN takes every descriptor of the attention graphs") {
       const AttentionGraph backward = BackwardGraph(shape, strides);
       INFO(backward.graph.status());
       REQUIRE(backward.graph.status().ok());
+    }
+  }
+}
+
+// What cuDNN asks of a device, of the GPUs that this build has bf16 code for.
+std::string Device(const std::string& name, int version, int processors, int shared_optin) {
+  return absl::StrCat(
+      R"({"deviceVer":)", version, R"(,"driverVer":13000,"cudaDeviceId":0,"totalGlobalMem":)",
+      R"(80000000000,"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],)",
+      R"("regsPerBlock":65536,"multiProcessorCount":)", processors, R"(,"warpSize":32,)",
+      R"("maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":)", shared_optin,
+      R"(,"reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"maxCtasPerSM":32,)",
+      R"("maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,)",
+      R"("supportCoopLaunch":1,"smClockRateKHz":1500000,"memClockRateKHz":2500000,)",
+      R"("l2CacheSize":52428800,"deviceName":")", name, R"("})");
+}
+
+TEST_CASE("cuDNN has an engine for the models' attention, on Ampere and Hopper") {
+  // It generates kernels for devices that are not here, but not without the driver's library.
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) return testing::SkipCase("no NVIDIA driver on this machine");
+  dlclose(driver);
+  const auto device = DescribeDevice(
+      GENERATE(Device("NVIDIA A100", 800, 108, 166912), Device("NVIDIA H200", 900, 132, 232448)));
+  REQUIRE(device.ok());
+  for (const int64_t kv_heads : {16, 4}) {
+    for (const int64_t head_dim : {64, 128}) {
+      const AttentionShape shape{.batch = 4,
+                                 .seq_len = 1024,
+                                 .heads = 16,
+                                 .kv_heads = kv_heads,
+                                 .head_dim = head_dim,
+                                 .scale = 0.125f};
+      const int64_t q = 16 * head_dim, qkv = (16 + 2 * kv_heads) * head_dim;
+      const AttentionStrides strides{qkv, qkv, qkv, q, q, qkv, qkv, qkv};
+      CAPTURE(kv_heads, head_dim);
+      const auto forward = ForwardGraph(shape, strides).graph.Plan({.device = &device});
+      INFO(forward.status());
+      REQUIRE(forward.ok());
+      const auto backward = BackwardGraph(shape, strides).graph.Plan({.device = &device});
+      INFO(backward.status());
+      REQUIRE(backward.ok());
     }
   }
 }
