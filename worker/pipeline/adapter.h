@@ -1,30 +1,115 @@
-// Cuts what goes over one boundary into pieces, as its link and the compute on both sides ask for.
-// The rule of SpanTrain's adapter with what it leaves open decided. Pure: transfers in, decisions
-// with reasons out.
+// Into how many pieces the messages of one boundary are cut: the rule of SpanTrain's adapter, with
+// what it leaves open decided. Pure: measurements in, decisions with their reasons out. A boundary
+// is one direction between two devices of neighbouring stages; its sender decides alone.
 //
-// A micro-batch of N sequences that leaves in k pieces reaches the next stage, which works on each
-// piece as it comes, after
+// A micro-batch of N sequences that goes in k pieces of n = N / k has passed the boundary after
 //
-//   fill(k) = compute(N/k) + l + N/k * bytes / b              the first piece
-//           + (k - 1) * max(compute(N/k), l_msg + N/k * bytes / b)   the others, one after the other
+//   compute(n) + l + n x + compute(n) + (k - 1) max(compute(n), n x)
 //
-// where l is the link's latency, l_msg what a message costs beside its bytes, b the bandwidth. In
-// the fill and the drain of a step this time is on the critical path; in between only the link's
-// and the devices' load count, which pieces can only raise. So there are two numbers of pieces, one
-// for fill and drain and one, at most as large, for steady state.
+// (the first piece on both sides of the link, then the others at the pace of the slower one), where
+// compute(n) = a + c n and the message's time l + n x are lines fitted to what was measured, n in
+// pieces of different size. Latency counts once: messages do not wait for each other's arrival.
+// `a`, what cutting costs the devices, is what keeps pieces from becoming ever smaller.
 //
-// Measurements come in windows of 20 transfers, averaged with weights that halve per window. Numbers
-// change by a factor of two at a time, only when a window ends, and only for a gain of the predicted
-// time of at least 25% of what it can be (hysteresis), so that noise changes nothing.
-//
-// A link that takes longer for a micro-batch's bytes than the devices for their work is SATURATED:
-// no pieces help, and the coordinator is asked for another plan.
+// - In the fill and the drain of a step, where this time is exposed, k is whichever of k/2, k and
+// 2k
+//   makes it least.
+// - In steady state the same, but for pieces that would cost the devices more than 2% of their
+// work.
+// - Measurements come in windows of 20 messages, averaged with weights that halve per window. A
+//   number is considered again only if they moved by more than 25% since it was chosen, or a size
+//   was tried for the first time: noise changes nothing.
+// - A link that takes longer for a micro-batch's bytes than its stage for all work on it (F, B and
+//   W) is saturated. No pieces help; whoever runs the island asks for another plan.
 
 #ifndef ATOLL_WORKER_PIPELINE_ADAPTER_H_
 #define ATOLL_WORKER_PIPELINE_ADAPTER_H_
 
 #include <cstdint>
-#include <optional>
+#include <map>
 #include <string>
 
 namespace atl::worker {
+
+struct BoundarySetup {
+  std::string from, to;  // devices
+  bool gradient = false;
+  int64_t rows = 0;  // N of a full micro-batch
+  int64_t bytes_per_row = 0;
+  int max_pieces = 1;  // a power of two
+};
+
+// Where in a step a message leaves: before its stage's first B, after its last F, or in between.
+enum class StepPhase : uint8_t { kFillOrDrain, kSteady };
+
+// y = base + slope * x, both at least 0, through the means of what was seen at each x.
+class LineFit {
+ public:
+  // The mean of some measurements at x, for half of the weight of all at this x. One that is more
+  // than 25% off what x had so far moves the slope at once, and with it what other sizes had.
+  void Add(double x, double y);
+  double at(double x) const { return base_ + slope_ * x; }
+  double base() const { return base_; }
+  double slope() const { return slope_; }
+  int sizes() const { return static_cast<int>(means_.size()); }
+
+ private:
+  std::map<double, double> means_;
+  double base_ = 0, slope_ = 0;
+};
+
+class Adapter {
+ public:
+  explicit Adapter(BoundarySetup setup);
+
+  // A piece was computed for this boundary (F for activations, B for gradients).
+  void OnCompute(int64_t rows, double seconds);
+  // F, B and W of one full micro-batch took so long.
+  void OnWork(double seconds);
+  // A message arrived, so long after its first byte left. Returns whether something changed for
+  // people: a number of pieces, or saturation; then reason() says why.
+  bool OnMessage(int64_t bytes, double seconds);
+
+  int pieces(StepPhase phase) const { return phase == StepPhase::kSteady ? steady_ : fill_; }
+  bool saturated() const { return saturated_; }
+  const std::string& reason() const { return reason_; }
+  const BoundarySetup& setup() const { return setup_; }
+  // Of the newest window; 0: none yet.
+  double message_seconds() const { return message_seconds_; }
+  double bandwidth_bytes_per_s() const;
+
+ private:
+  bool EndWindow();
+  bool Decide();
+  bool CheckSaturation();
+  int Best(int now) const;
+  int Steady(int fill) const;
+  double Passage(int pieces) const;
+  bool Moved() const;
+
+  const BoundarySetup setup_;
+  int fill_ = 1, steady_ = 1;
+  bool saturated_ = false;
+  std::string reason_;
+
+  // The window under way, by size.
+  struct Sum {
+    double value = 0;
+    int count = 0;
+  };
+  std::map<int64_t, Sum> messages_, computes_;  // by bytes; by rows
+  int messages_seen_ = 0;
+  Sum work_;
+
+  LineFit link_, compute_;
+  double work_seconds_ = 0;
+  double message_seconds_ = 0;
+  int over_windows_ = 0;  // in a row in which the link took longer than the work
+  // Of a whole micro-batch, when the numbers were chosen.
+  double chosen_link_ = 0, chosen_compute_ = 0;
+  int chosen_sizes_ = 0;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PIPELINE_ADAPTER_H_

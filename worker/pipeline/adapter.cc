@@ -1,0 +1,159 @@
+#include "worker/pipeline/adapter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr int kWindow = 20;
+constexpr double kHysteresis = 0.25;
+constexpr double kSteadyCost = 0.02;  // of the work, that pieces may cost in steady state
+constexpr double kGainMin = 0.02;     // of the passage; less is not worth a change
+constexpr int kSaturatedWindows = 2;
+constexpr double kRelieved = 0.75;  // link's share of the work below which it is not saturated
+
+bool Apart(double now, double before) {
+  return std::abs(now - before) > kHysteresis * std::max(before, 1e-12);
+}
+
+}  // namespace
+
+void LineFit::Add(double x, double y) {
+  const auto [it, is_new] = means_.try_emplace(x, y);
+  if (!is_new && Apart(y, it->second)) {
+    // What was seen at other sizes is of another time. The base is taken to have stayed.
+    const double base = std::min(base_, y);
+    for (auto& [size, mean] : means_) mean = base + (y - base) / x * size;
+  } else if (!is_new) {
+    it->second = 0.5 * (it->second + y);
+  }
+  double mean_x = 0, mean_y = 0;
+  for (const auto& [size, mean] : means_) mean_x += size, mean_y += mean;
+  mean_x /= static_cast<double>(means_.size());
+  mean_y /= static_cast<double>(means_.size());
+  double xx = 0, xy = 0;
+  for (const auto& [size, mean] : means_) {
+    xx += (size - mean_x) * (size - mean_x);
+    xy += (size - mean_x) * (mean - mean_y);
+  }
+  // With one size nothing tells base from slope: all of it is slope, so that sizes get tried.
+  slope_ = xx > 0 ? std::max(0.0, xy / xx) : mean_y / mean_x;
+  base_ = mean_y - slope_ * mean_x;
+  if (base_ >= 0) return;
+  base_ = 0;
+  slope_ = mean_y / mean_x;
+}
+
+Adapter::Adapter(BoundarySetup setup) : setup_(std::move(setup)) {}
+
+double Adapter::bandwidth_bytes_per_s() const { return link_.slope() > 0 ? 1 / link_.slope() : 0; }
+
+void Adapter::OnCompute(int64_t rows, double seconds) {
+  Sum& sum = computes_[rows];
+  sum.value += seconds;
+  ++sum.count;
+}
+
+void Adapter::OnWork(double seconds) {
+  work_.value += seconds;
+  ++work_.count;
+}
+
+bool Adapter::OnMessage(int64_t bytes, double seconds) {
+  Sum& sum = messages_[bytes];
+  sum.value += seconds;
+  ++sum.count;
+  return ++messages_seen_ >= kWindow && EndWindow();
+}
+
+bool Adapter::EndWindow() {
+  double seconds = 0;
+  for (const auto& [bytes, sum] : messages_) {
+    link_.Add(static_cast<double>(bytes), sum.value / sum.count);
+    seconds += sum.value;
+  }
+  for (const auto& [rows, sum] : computes_) {
+    compute_.Add(static_cast<double>(rows), sum.value / sum.count);
+  }
+  if (work_.count > 0) {
+    const double mean = work_.value / work_.count;
+    work_seconds_ = work_seconds_ == 0 ? mean : 0.5 * (work_seconds_ + mean);
+  }
+  message_seconds_ = seconds / messages_seen_;
+  messages_.clear();
+  computes_.clear();
+  messages_seen_ = 0;
+  work_ = Sum();
+  const bool saturation = CheckSaturation();
+  return Decide() || saturation;
+}
+
+double Adapter::Passage(int pieces) const {
+  const double rows = static_cast<double>(setup_.rows) / pieces;
+  const double bytes = rows * static_cast<double>(setup_.bytes_per_row);
+  const double compute = compute_.at(rows);
+  return 2 * compute + link_.at(bytes) + (pieces - 1) * std::max(compute, link_.slope() * bytes);
+}
+
+int Adapter::Best(int now) const {
+  const auto limit = static_cast<int>(std::min<int64_t>(setup_.max_pieces, setup_.rows));
+  int best = now;
+  for (const int k : {now / 2, 2 * now}) {
+    if (k < 1 || k > limit) continue;
+    if (Passage(k) < (1 - kGainMin) * Passage(best)) best = k;
+  }
+  return best;
+}
+
+int Adapter::Steady(int fill) const {
+  int pieces = fill;
+  while (pieces > 1 && (pieces - 1) * compute_.base() > kSteadyCost * work_seconds_) pieces /= 2;
+  return pieces;
+}
+
+bool Adapter::Moved() const {
+  const auto rows = static_cast<double>(setup_.rows);
+  return link_.sizes() + compute_.sizes() > chosen_sizes_ ||
+         Apart(link_.at(rows * static_cast<double>(setup_.bytes_per_row)), chosen_link_) ||
+         Apart(compute_.at(rows), chosen_compute_);
+}
+
+bool Adapter::Decide() {
+  if (compute_.sizes() == 0 || !Moved()) return false;
+  const auto rows = static_cast<double>(setup_.rows);
+  const double link = link_.at(rows * static_cast<double>(setup_.bytes_per_row));
+  const int fill = Best(fill_), steady = Steady(fill);
+  chosen_link_ = link;
+  chosen_compute_ = compute_.at(rows);
+  chosen_sizes_ = link_.sizes() + compute_.sizes();
+  if (fill == fill_ && steady == steady_) return false;
+  chosen_sizes_ = 0;  // one step of two: consider it again after the next window
+  reason_ = absl::StrFormat(
+      "%d pieces in fill and drain (%d before), %d between (%d before): a micro-batch computes "
+      "%.1f ms and travels %.1f ms, %.1f of them latency",
+      fill, fill_, steady, steady_, 1e3 * chosen_compute_, 1e3 * link, 1e3 * link_.base());
+  fill_ = fill;
+  steady_ = steady;
+  return true;
+}
+
+bool Adapter::CheckSaturation() {
+  if (work_seconds_ == 0) return false;
+  const double busy = link_.slope() * static_cast<double>(setup_.rows * setup_.bytes_per_row);
+  over_windows_ = busy > work_seconds_ ? over_windows_ + 1 : 0;
+  const bool now =
+      saturated_ ? busy > kRelieved * work_seconds_ : over_windows_ >= kSaturatedWindows;
+  if (now == saturated_) return false;
+  saturated_ = now;
+  reason_ = absl::StrFormat("link %s > %s %s: %.1f ms of bytes a micro-batch, %.1f ms of work",
+                            setup_.from, setup_.to, now ? "saturated" : "no longer saturated",
+                            1e3 * busy, 1e3 * work_seconds_);
+  return true;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,148 @@
+#include "worker/pipeline/adapter.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace atl::worker {
+namespace {
+
+// A link and two devices that behave as told; what the adapter says is kept as a transcript.
+class Story {
+ public:
+  explicit Story(int64_t rows, int max_pieces)
+      : adapter_({"w1/0", "w2/0", false, rows, 1000, max_pieces}), rows_(rows) {}
+
+  double latency_s = 0, bytes_per_s = 1e6;
+  double row_s = 0.010, piece_s = 0;  // compute(n) = piece_s + n * row_s
+  double work_s = 0.5;                // of a whole micro-batch
+  double noise = 0;                   // every other message takes this share longer, or less
+
+  // So many windows of 20 messages, in the pieces that the adapter says for fill and drain.
+  std::string Windows(int count) {
+    transcript_.clear();
+    for (int w = 0; w < count; ++w) Window(w);
+    return transcript_;
+  }
+  const Adapter& adapter() const { return adapter_; }
+  int fill() const { return adapter_.pieces(StepPhase::kFillOrDrain); }
+  int steady() const { return adapter_.pieces(StepPhase::kSteady); }
+
+ private:
+  void Window(int w) {
+    const int64_t n = rows_ / fill();
+    for (int i = 0; i < 20; ++i) {
+      adapter_.OnCompute(n, piece_s + static_cast<double>(n) * row_s);
+      adapter_.OnWork(work_s);
+      const double seconds = latency_s + static_cast<double>(n) * 1000 / bytes_per_s;
+      if (!adapter_.OnMessage(n * 1000, seconds * (1 + (i % 2 == 0 ? noise : -noise)))) continue;
+      absl::StrAppend(&transcript_, w, ": ", adapter_.reason(), "\n");
+    }
+  }
+
+  Adapter adapter_;
+  const int64_t rows_;
+  std::string transcript_;
+};
+
+TEST_CASE("a fast link is left alone but for the devices' sake") {
+  Story story(16, 16);
+  story.bytes_per_s = 1e9;
+  story.piece_s = 0.120;  // cutting costs more than it gains
+  REQUIRE(story.Windows(1) ==
+          "0: 2 pieces in fill and drain (1 before), 2 between (1 before): a micro-batch computes "
+          "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
+  // Half a micro-batch took 200 ms, not the 140 that one size alone had promised.
+  REQUIRE(story.Windows(10) ==
+          "0: 1 pieces in fill and drain (2 before), 1 between (2 before): a micro-batch computes "
+          "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
+}
+
+TEST_CASE("where a link takes as long as the devices, pieces overlap them") {
+  Story story(16, 16);
+  story.bytes_per_s = 1e5;  // 160 ms for a micro-batch's bytes, as its compute
+  const std::string transcript = story.Windows(8);
+  CAPTURE(transcript);
+  REQUIRE(transcript.find("0: 2 pieces in fill and drain (1 before)") == 0);
+  REQUIRE(transcript.find("1: 4 pieces in fill and drain (2 before)") != std::string::npos);
+  REQUIRE(story.fill() == 16);
+  REQUIRE(story.steady() == 16);  // cutting costs the devices nothing here
+  REQUIRE_FALSE(story.adapter().saturated());
+}
+
+TEST_CASE("pieces that cost the devices are for fill and drain only") {
+  Story story(16, 16);
+  story.bytes_per_s = 1e5;
+  story.piece_s = 0.012;
+  story.Windows(8);
+  REQUIRE(story.fill() == 4);
+  REQUIRE(story.steady() == 1);
+}
+
+TEST_CASE("noise changes nothing") {
+  Story story(16, 16);
+  story.latency_s = 0.020;
+  story.Windows(8);
+  const int settled = story.fill();
+  story.noise = 0.24;
+  REQUIRE(story.Windows(20) == "");
+  REQUIRE(story.fill() == settled);
+}
+
+TEST_CASE("a link that slows down is cut finer, and again coarser when it recovers") {
+  Story story(16, 16);
+  story.bytes_per_s = 2e6;
+  story.piece_s = 0.010;
+  story.Windows(8);
+  const int before = story.fill();
+  story.bytes_per_s = 4e4;
+  story.Windows(8);
+  REQUIRE(story.fill() > before);
+  story.bytes_per_s = 2e6;
+  story.Windows(16);
+  REQUIRE(story.fill() == before);
+}
+
+TEST_CASE("a saturated link asks for another plan, once") {
+  Story story(16, 1);
+  story.work_s = 0.4;
+  story.Windows(4);
+  story.bytes_per_s = 2e4;  // 800 ms for a micro-batch
+  REQUIRE(story.Windows(6) ==
+          "1: link w1/0 > w2/0 saturated: 800.0 ms of bytes a micro-batch, 400.0 ms of work\n");
+  REQUIRE(story.adapter().saturated());
+  story.bytes_per_s = 1e6;
+  const std::string relieved = story.Windows(6);
+  REQUIRE(relieved.find("link w1/0 > w2/0 no longer saturated") != std::string::npos);
+  REQUIRE_FALSE(story.adapter().saturated());
+}
+
+TEST_CASE("never more pieces than sequences, or than the job allows") {
+  Story few(3, 64);
+  few.bytes_per_s = 1e5;
+  few.Windows(20);
+  REQUIRE(few.fill() == 2);
+  Story bounded(64, 4);
+  bounded.bytes_per_s = 1e5;
+  bounded.Windows(20);
+  REQUIRE(bounded.fill() == 4);
+}
+
+TEST_CASE("a line through what was seen") {
+  LineFit line;
+  line.Add(10, 5);
+  REQUIRE(line.at(20) == Approx(10));  // of one size: all slope
+  line.Add(20, 6);
+  REQUIRE(line.base() == Approx(4));
+  REQUIRE(line.slope() == Approx(0.1));
+  line.Add(20, 7);  // half the weight
+  REQUIRE(line.at(20) == Approx(6.5));
+  line.Add(10, 3.5);  // much less: the slope has changed, and nothing is below 0
+  REQUIRE(line.base() == Approx(3.5));
+  REQUIRE(line.at(20) == Approx(3.5));
+}
+
+}  // namespace
+}  // namespace atl::worker
