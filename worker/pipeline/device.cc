@@ -130,10 +130,10 @@ int64_t Device::CarveRun(const EngineJob& job, void* memory, int commit_slots) {
   run_.output = carver.Take(job.compute, n, job.model.d_model);
   run_.grad_input = carver.Take(job.compute, n, job.model.d_model);
   run_.targets = carver.Take(DType::kInt32, 1, n);
-  run_.totals = carver.Take(DType::kFloat32, role_->micro_batches, 2);
+  run_.totals = carver.Take(StateType(job.compute), role_->micro_batches, 2);
   const Tensor constants = model_->Constants(job.sequence_length, nullptr);
   run_.constants = model_->Constants(job.sequence_length,
-                                     carver.Bytes(constants.size() * SizeOf(DType::kFloat32)));
+                                     carver.Bytes(constants.size() * SizeOf(constants.dtype)));
   run_.commit = carver.Take(DType::kFloat64, 1, commit_slots);
   int64_t workspace = 0;
   for (const auto& [s, stage] : stages_) {
@@ -204,6 +204,29 @@ void Device::DropSurplus() {
 void Device::DropAll() {
   Idle();
   held_.clear();
+}
+
+absl::Status Device::Read(const Tensor& from, std::span<float> to) {
+  ATOLL_CHECK(from.size() == static_cast<int64_t>(to.size()));
+  if (from.dtype == DType::kFloat32) {
+    compute().CopyToHost(*stream_, to.data(), from);
+    return compute().Synchronize(*stream_);
+  }
+  std::vector<double> wide(to.size());
+  compute().CopyToHost(*stream_, wide.data(), from);
+  ATOLL_RETURN_IF_ERROR(compute().Synchronize(*stream_));
+  std::transform(wide.begin(), wide.end(), to.begin(),
+                 [](double x) { return static_cast<float>(x); });
+  return absl::OkStatus();
+}
+
+absl::Status Device::Write(const Tensor& to, std::span<const float> from) {
+  ATOLL_CHECK(to.size() == static_cast<int64_t>(from.size()));
+  std::vector<double> wide;
+  if (to.dtype == DType::kFloat64) wide.assign(from.begin(), from.end());
+  compute().CopyToDevice(*stream_, to,
+                         wide.empty() ? static_cast<const void*>(from.data()) : wide.data());
+  return compute().Synchronize(*stream_);
 }
 
 DeviceMemory Device::Memory() const {

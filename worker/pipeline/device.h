@@ -73,6 +73,10 @@ class Device {
   void DropSurplus();
   void DropAll();
 
+  // All of a tensor of f32 or f64, as floats on the host.
+  absl::Status Read(const Tensor& from, std::span<float> to);
+  absl::Status Write(const Tensor& to, std::span<const float> from);
+
   DeviceMemory Memory() const;
 
  private:

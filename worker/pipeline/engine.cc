@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "worker/model/host_reals.h"
 #include "worker/pipeline/device.h"
 #include "worker/pipeline/executor.h"
 #include "worker/pipeline/interrupt.h"
@@ -186,12 +187,8 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   ATOLL_RETURN_IF_ERROR(Join(*communicators));
   for (const auto& run : runs_) {
     if (run->device.idle()) continue;
-    run->executor = std::make_unique<Executor>(
-        run->device, *job_, options_, *table_, *transport_, run->communicators,
-        [pieces = options_.fixed_pieces](const std::string&, const MessageTag&, int64_t) {
-          return pieces;
-        },
-        interrupt_);
+    run->executor = std::make_unique<Executor>(run->device, *job_, options_, *table_, *transport_,
+                                               run->communicators, interrupt_);
   }
   ready_ = true;
   return absl::OkStatus();
@@ -249,12 +246,12 @@ absl::Status Engine::Impl::ShareLayers() {
 
 absl::Status Engine::Impl::Copy(LocalRun& from, const HeldState& source, LocalRun& to,
                                 HeldState& target) {
-  std::vector<float> values(static_cast<size_t>(target.state.layout().size));
+  HostReals values(target.state.params().dtype, target.state.layout().size);
   for (const LayerPart part :
        {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
     Backend& reader = from.device.compute();
     reader.CopyToHost(from.device.stream(), values.data(),
-                      source.part(part).Columns(0, static_cast<int64_t>(values.size())));
+                      source.part(part).Columns(0, target.state.layout().size));
     ATOLL_RETURN_IF_ERROR(reader.Synchronize(from.device.stream()));
     Backend& writer = to.device.compute();
     writer.CopyToDevice(to.device.stream(), target.part(part), values.data());
@@ -286,9 +283,7 @@ absl::Status Engine::Impl::GetLayer(const LayerShard& shard, LayerPart part, std
           continue;
         }
         ATOLL_CHECK(static_cast<int64_t>(out.size()) == held->elements, "layer ", shard.layer);
-        Backend& backend = run->device.compute();
-        backend.CopyToHost(run->device.stream(), out.data(), held->part(part));
-        return backend.Synchronize(run->device.stream());
+        return run->device.Read(held->part(part), out);
       }
     }
   }
@@ -303,14 +298,12 @@ absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
     for (HeldState* held : run->device.planned()) {
       if (!(held->shard == shard)) continue;
       ATOLL_CHECK(static_cast<int64_t>(values.size()) == held->elements, "layer ", shard.layer);
-      Backend& backend = run->device.compute();
-      Stream& stream = run->device.stream();
-      backend.CopyToDevice(stream, held->part(part), values.data());
+      ATOLL_RETURN_IF_ERROR(run->device.Write(
+          held->part(part), values.first(static_cast<size_t>(held->part(part).size()))));
       if (part == LayerPart::kParameters) {
-        held->state.ParamsWritten(stream);
+        held->state.ParamsWritten(run->device.stream());
         held->written = true;
       }
-      ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
       found = true;
     }
   }
@@ -360,9 +353,8 @@ absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
   }
   if (!ready_) return absl::FailedPreconditionError("no plan is in force");
   if (request.sequences < 1 || request.sequences > job_->batch_sequences) {
-    return absl::InvalidArgumentError(absl::StrCat("a step of ", request.sequences,
-                                                   " sequences; the job has ",
-                                                   job_->batch_sequences));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a step of ", request.sequences, " sequences; the job has ", job_->batch_sequences));
   }
   if (request.number <= last_number_) {
     return absl::InvalidArgumentError(
@@ -437,6 +429,10 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
     outcome.loss = run->result.loss;
     outcome.gradient_norm = run->result.gradient_norm;
     outcome.devices.push_back(std::move(run->result.device));
+    for (BoundaryState& boundary : run->executor->Boundaries()) {
+      outcome.boundaries.push_back(std::move(boundary));
+    }
+    if (outcome.plan_wanted.empty()) outcome.plan_wanted = run->executor->PlanWanted();
   }
   return outcome;
 }

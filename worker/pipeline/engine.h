@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "common/protocol/control.h"
 #include "common/protocol/island_plan.h"
 #include "common/status.h"
 #include "common/time.h"
@@ -151,9 +152,12 @@ struct DeviceStep {
 };
 
 struct StepOutcome {
-  LossSum loss;              // of the whole island
-  double gradient_norm = 0;  // before clipping
-  std::vector<DeviceStep> devices;
+  LossSum loss;                           // of the whole island
+  double gradient_norm = 0;               // before clipping
+  std::vector<DeviceStep> devices;        // of this worker
+  std::vector<BoundaryState> boundaries;  // out of this worker's devices
+  // Why the adapter asks for another plan ("link w1/0 > w2/0 saturated"); empty: it does not.
+  std::string plan_wanted;
 };
 
 struct DeviceMemory {

@@ -31,15 +31,13 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers)
 
 Executor::Executor(Device& device, const EngineJob& job, const EngineOptions& options,
                    const CommitTable& table, Transport& transport,
-                   const GradientSync::Communicators& communicators, PieceChoice pieces,
-                   Interrupt& interrupt)
+                   const GradientSync::Communicators& communicators, Interrupt& interrupt)
     : device_(device),
       job_(job),
       options_(options),
       table_(table),
       transport_(transport),
       communicators_(communicators),
-      choose_pieces_(std::move(pieces)),
       interrupt_(interrupt),
       sync_(device, communicators, interrupt) {
   const DeviceRole& role = device.role();
@@ -48,6 +46,12 @@ Executor::Executor(Device& device, const EngineJob& job, const EngineOptions& op
     run.role = &stage;
     run.stage = &device.stage(stage.stage);
     run.weight_op.resize(role.micro_batches);
+    if (!stage.next_is_here && !stage.next.empty()) {
+      run.activations = NewAdapter(stage.next, false);
+    }
+    if (!stage.before_is_here && !stage.before.empty()) {
+      run.gradients = NewAdapter(stage.before, true);
+    }
     runs_.push_back(std::move(run));
   }
   for (size_t i = 0; i < role.program.ops.size(); ++i) {
@@ -89,8 +93,8 @@ StageCall Executor::Call(const StageRun& run) {
           group};
 }
 
-void Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers,
-                    int64_t rows) {
+Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers,
+                        int64_t rows) {
   if (options_.emulation.duration != nullptr) {
     Instant end = start;
     for (int32_t l = first_layer; l < first_layer + layers; ++l) {
@@ -101,6 +105,81 @@ void Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_
   const Instant now = SteadyNow();
   result_->device.busy += now - start;
   result_->device.spans.push_back({op, start, now});
+  return now - start;
+}
+
+// ---- the adapters ----
+
+std::unique_ptr<Adapter> Executor::NewAdapter(const std::string& to, bool gradient) const {
+  BoundarySetup setup;
+  setup.from = device_.name();
+  setup.to = to;
+  setup.gradient = gradient;
+  setup.rows = device_.role().micro_batch_sequences;
+  setup.bytes_per_row = job_.sequence_length * job_.model.d_model * SizeOf(job_.compute);
+  setup.max_pieces = job_.max_pieces;
+  return std::make_unique<Adapter>(std::move(setup));
+}
+
+// Between steps: what the last one's messages and work say.
+void Executor::Adapt() {
+  int64_t rows = 0;
+  for (const MicroBatchRows& micro_batch : input_->micro_batches) rows += micro_batch.rows;
+  std::vector<std::string> done;
+  for (StageRun& run : runs_) {
+    for (Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
+      if (adapter == nullptr) continue;
+      if (rows > 0 && input_->train) {
+        adapter->OnWork(Seconds(run.work) * static_cast<double>(adapter->setup().rows) /
+                        static_cast<double>(rows));
+      }
+      const std::string& to = adapter->setup().to;
+      if (std::find(done.begin(), done.end(), to) != done.end()) continue;
+      done.push_back(to);
+      for (const Transfer& transfer : transport_.TakeTransfers(device_.name(), to)) {
+        for (StageRun& other : runs_) {
+          Adapter* own = (transfer.gradient ? other.gradients : other.activations).get();
+          if (own == nullptr || own->setup().to != to) continue;
+          own->OnMessage(transfer.bytes, transfer.seconds);
+          break;
+        }
+      }
+    }
+  }
+}
+
+int Executor::PiecesOf(const StageRun& run, bool gradient) const {
+  if (options_.fixed_pieces > 0) return options_.fixed_pieces;
+  const bool exposed = gradient ? run.forwards_left == 0 : !run.backward_begun;
+  return (gradient ? run.gradients : run.activations)
+      ->pieces(exposed ? StepPhase::kFillOrDrain : StepPhase::kSteady);
+}
+
+std::vector<BoundaryState> Executor::Boundaries() const {
+  std::vector<BoundaryState> all;
+  for (const StageRun& run : runs_) {
+    for (const Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
+      if (adapter == nullptr) continue;
+      BoundaryState state;
+      state.from = adapter->setup().from;
+      state.to = adapter->setup().to;
+      state.pieces = options_.fixed_pieces > 0 ? options_.fixed_pieces
+                                               : adapter->pieces(StepPhase::kFillOrDrain);
+      state.message_seconds = adapter->message_seconds();
+      state.bandwidth_bytes_per_s = adapter->bandwidth_bytes_per_s();
+      state.saturated = adapter->saturated();
+      state.reason = adapter->reason();
+      all.push_back(std::move(state));
+    }
+  }
+  return all;
+}
+
+std::string Executor::PlanWanted() const {
+  for (const BoundaryState& state : Boundaries()) {
+    if (state.saturated) return absl::StrCat("link ", state.from, " > ", state.to, " saturated");
+  }
+  return "";
 }
 
 // ---- a step ----
@@ -122,6 +201,7 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   }
   if (input.train) (void)sync_.Wait();
   result->device.sync_spans = sync_.spans();
+  if (status.ok()) Adapt();
   return status;
 }
 
@@ -134,6 +214,10 @@ absl::Status Executor::Begin() {
     run.slot.assign(micro_batches, -1);
     run.weight_layers.assign(micro_batches, -1);
     run.next_weight = 0;
+    run.forwards_left = 0;
+    for (const MicroBatchRows& m : input_->micro_batches) run.forwards_left += m.rows > 0 ? 1 : 0;
+    run.backward_begun = false;
+    run.work = Duration(0);
   }
   backend.Zero(device_.stream(), device_.run().totals);
   if (!input_->train) return absl::OkStatus();
@@ -215,10 +299,13 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
     if (receives) ATOLL_RETURN_IF_ERROR(ReceiveUpTo(inbox, rows.first + rows.rows));
     const Instant start = SteadyNow();
     if (computes()) ATOLL_RETURN_IF_ERROR(ForwardPiece(run, m, p, output));
-    Done(start, Op(PlanOpKind::kForward, run.role->stage, m), run.role->plan.first_layer,
-         run.role->plan.layers, rows.rows);
+    const Duration took = Done(start, Op(PlanOpKind::kForward, run.role->stage, m),
+                               run.role->plan.first_layer, run.role->plan.layers, rows.rows);
+    run.work += took;
+    if (sends) run.activations->OnCompute(rows.rows, Seconds(took));
     if (sends) ATOLL_RETURN_IF_ERROR(SendUpTo(outbox, rows.first + rows.rows));
   }
+  --run.forwards_left;
   if (!input_->train) {
     run.stage->Finish(slot);
     run.slot[m] = -1;
@@ -241,6 +328,7 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
   const BatchShape shape = Shape(m);
   if (shape.rows == 0) return absl::OkStatus();
   const int slot = run.slot[m];
+  run.backward_begun = true;
   const bool receives = !run.role->next.empty() && !run.role->next_is_here;
   const bool sends = !run.role->before.empty() && !run.role->before_is_here;
   if (!run.role->next_is_here) run.stage->StartBackward(slot);
@@ -263,11 +351,13 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
     if (computes()) ATOLL_RETURN_IF_ERROR(BackwardPiece(run, m, p, grad_input));
     const PlanStage& plan = run.role->plan;
     const PlanOp b = Op(PlanOpKind::kInputGradient, run.role->stage, m);
-    Done(start, b, plan.first_layer, plan.layers, rows.rows);
-    if (run.role->fused) {
+    Duration took = Done(start, b, plan.first_layer, plan.layers, rows.rows);
+    if (run.role->fused && options_.emulation.duration != nullptr) {
       const PlanOp w = Op(PlanOpKind::kWeightGradient, run.role->stage, m);
-      Done(SteadyNow(), w, plan.first_layer, plan.layers, rows.rows);
+      took += Done(SteadyNow(), w, plan.first_layer, plan.layers, rows.rows);
     }
+    run.work += took;
+    if (sends) run.gradients->OnCompute(rows.rows, Seconds(took));
     if (sends) ATOLL_RETURN_IF_ERROR(SendUpTo(outbox, rows.first + rows.rows));
   }
   run.weight_layers[m] = run.role->fused ? 0 : run.role->plan.layers;
@@ -290,7 +380,8 @@ void Executor::WeightLayer(StageRun& run, int32_t m) {
   const int32_t layer = run.role->plan.first_layer + index;
   const Instant start = SteadyNow();
   if (computes()) run.stage->BackwardWeight(Call(run), run.slot[m], index);
-  Done(start, Op(PlanOpKind::kWeightGradient, run.role->stage, m), layer, 1, Shape(m).rows);
+  run.work +=
+      Done(start, Op(PlanOpKind::kWeightGradient, run.role->stage, m), layer, 1, Shape(m).rows);
   if (m == LastMicroBatch()) sync_.Complete(layer);
   if (index == 0) WeightsDone(run, m);
 }
@@ -344,8 +435,8 @@ Executor::Outbox Executor::OutboxOf(const StageRun& run, int32_t m, bool gradien
   Outbox outbox{gradient ? run.role->before : run.role->next,
                 Tag(run.role->stage + (gradient ? -1 : 1), m, gradient), payload, Shape(m).rows};
   if (outbox.to.empty() || outbox.to == device_.name()) return outbox;
-  const int wanted = choose_pieces_(outbox.to, outbox.tag, outbox.rows);
-  outbox.pieces = PiecesWithin(std::min<int64_t>({wanted, job_.max_pieces, outbox.rows}));
+  outbox.pieces =
+      PiecesWithin(std::min<int64_t>({PiecesOf(run, gradient), job_.max_pieces, outbox.rows}));
   return outbox;
 }
 
@@ -427,7 +518,7 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
   const bool has_head = role.HoldsLayer(static_cast<int32_t>(model().layers().size()) - 1);
   if (has_head && role.rank == 0) {
     double& nats = (*values)[table_.loss(role.replica)];
-    for (size_t m = 0; m < totals_.size(); m += 2) nats += totals_[m];
+    for (int32_t m = 0; m < role.micro_batches; ++m) nats += totals_[2 * m];
   }
   for (size_t d = 0; d < table_.devices().size(); ++d) {
     if (table_.devices()[d] != device_.name()) continue;
@@ -458,7 +549,7 @@ absl::Status Executor::CheckSteps(const std::vector<double>& values) const {
 absl::Status Executor::Commit() {
   const bool train = input_->train;
   if (train) ATOLL_RETURN_IF_ERROR(sync_.Wait());
-  totals_.resize(static_cast<size_t>(device_.run().totals.size()));
+  totals_ = HostReals(device_.run().totals.dtype, device_.run().totals.size());
   device_.compute().CopyToHost(device_.stream(), totals_.data(), device_.run().totals);
   std::vector<double> sums;
   if (train && computes()) {

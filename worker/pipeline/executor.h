@@ -8,10 +8,12 @@
 #ifndef ATOLL_WORKER_PIPELINE_EXECUTOR_H_
 #define ATOLL_WORKER_PIPELINE_EXECUTOR_H_
 
-#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "worker/model/host_reals.h"
+#include "worker/pipeline/adapter.h"
 #include "worker/pipeline/device.h"
 #include "worker/pipeline/gradient_sync.h"
 #include "worker/pipeline/interrupt.h"
@@ -51,19 +53,19 @@ class CommitTable {
   std::vector<std::string> devices_;
 };
 
-// Into how many pieces (a power of two) to cut what goes from one device to another.
-using PieceChoice = std::function<int(const std::string& to, const MessageTag& tag, int64_t rows)>;
-
 class Executor {
  public:
   // The device has its role. All outlive the executor.
   Executor(Device& device, const EngineJob& job, const EngineOptions& options,
            const CommitTable& table, Transport& transport,
-           const GradientSync::Communicators& communicators, PieceChoice pieces,
-           Interrupt& interrupt);
+           const GradientSync::Communicators& communicators, Interrupt& interrupt);
 
   // An error has been raised as the interrupt, too.
   absl::Status Run(const StepInput& input, StepResult* result);
+
+  // What leaves this device for others; changes with every step.
+  std::vector<BoundaryState> Boundaries() const;
+  std::string PlanWanted() const;
 
  private:
   // One of the device's stages in the step under way; vectors are by micro-batch.
@@ -74,6 +76,11 @@ class Executor {
     std::vector<int> weight_layers;  // of W, still to do; -1: B is not done
     std::vector<size_t> weight_op;   // position of W in the program
     int32_t next_weight = 0;         // all before are done
+    int32_t forwards_left = 0;       // micro-batches without F
+    bool backward_begun = false;
+    Duration work{0};  // of this step's F, B and W
+    // Of what leaves for another device; null: nothing does.
+    std::unique_ptr<Adapter> activations, gradients;
   };
   // A message that is coming, in pieces that its sender chose.
   struct Inbox {
@@ -93,6 +100,9 @@ class Executor {
     int sent = 0;
   };
 
+  std::unique_ptr<Adapter> NewAdapter(const std::string& to, bool gradient) const;
+  void Adapt();
+  int PiecesOf(const StageRun& run, bool gradient) const;
   absl::Status Begin();
   absl::Status Do(const PlanOp& op);
   absl::Status Forward(StageRun& run, int32_t m);
@@ -123,8 +133,9 @@ class Executor {
   const Model& model() const { return device_.model(); }
   StageCall Call(const StageRun& run);
   bool computes() const { return !options_.emulation.only; }
-  // Ends an operation that began at `start`: waits for the rest of its emulated time.
-  void Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers, int64_t rows);
+  // Ends an operation that began at `start`: waits for the rest of its emulated time. Returns how
+  // long it took.
+  Duration Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers, int64_t rows);
 
   Device& device_;
   const EngineJob& job_;
@@ -132,14 +143,13 @@ class Executor {
   const CommitTable& table_;
   Transport& transport_;
   const GradientSync::Communicators& communicators_;
-  const PieceChoice choose_pieces_;
   Interrupt& interrupt_;
   GradientSync sync_;
 
   std::vector<StageRun> runs_;
   const StepInput* input_ = nullptr;
   StepResult* result_ = nullptr;
-  std::vector<float> totals_;
+  HostReals totals_;
   bool gradients_dirty_ = true;
 };
 

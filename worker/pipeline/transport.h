@@ -49,6 +49,13 @@ struct BoundaryCounters {
   double seconds = 0;  // sum over messages, from Send to the last byte's arrival, where known
 };
 
+// One message that has arrived.
+struct Transfer {
+  bool gradient = false;
+  int64_t bytes = 0;
+  double seconds = 0;  // from its first byte's departure to its last one's arrival
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -74,6 +81,13 @@ class Transport {
   virtual void Reset() = 0;
 
   virtual std::vector<BoundaryCounters> counters() const = 0;
+
+  // What has arrived at `to` from `from` since the last call, oldest first, as far as it is known
+  // and kept (at least the newest 64). For the thread of `from`.
+  virtual std::vector<Transfer> TakeTransfers(const std::string& /*from*/,
+                                              const std::string& /*to*/) {
+    return {};
+  }
 };
 
 }  // namespace atl::worker
