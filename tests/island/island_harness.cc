@@ -57,9 +57,13 @@ std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint6
 
 // ---- the island ----
 
-TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options)
-    : job_(job), transport_(int64_t{64} << 20) {
-  options.message_timeout = kTimeout;
+TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options,
+                       Transport* transport, Backends backends)
+    : job_(job),
+      queue_(int64_t{64} << 20),
+      transport_(transport == nullptr ? static_cast<Transport&>(queue_) : *transport) {
+  if (backends == nullptr) backends = [] { return NewCpuBackend(1); };
+  options.message_timeout = std::min<Duration>(options.message_timeout, kTimeout);
   for (const IslandMember& member : plan.members) {
     std::set<int> indices;
     for (const PlanProgram& program : plan.programs) {
@@ -68,7 +72,7 @@ TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptio
       }
     }
     std::vector<LocalDevice> devices;
-    for (const int index : indices) devices.push_back({index, NewCpuBackend(1), NewCpuBackend(1)});
+    for (const int index : indices) devices.push_back({index, backends(), backends()});
     engines_.push_back(std::make_unique<Engine>(member.worker, std::move(devices), options));
   }
   CheckOk(Configure(plan));

@@ -4,6 +4,7 @@
 #ifndef ATOLL_TESTS_ISLAND_ISLAND_HARNESS_H_
 #define ATOLL_TESTS_ISLAND_ISLAND_HARNESS_H_
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,9 +27,12 @@ double RelativeDifference(const Layers& a, const Layers& b);
 Layers RandomWeights(const ModelConfig& config, uint64_t seed);
 std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint64_t seed);
 
+// A null transport is a queue of its own; null backends are the CPU's, of one thread.
 class TestIsland {
  public:
-  TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options);
+  using Backends = std::unique_ptr<Backend> (*)();
+  TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options,
+             Transport* transport = nullptr, Backends backends = nullptr);
 
   // Also after an interruption; with the layers that are there.
   absl::Status Configure(const IslandPlan& plan);
@@ -41,6 +45,9 @@ class TestIsland {
   absl::StatusOr<StepOutcome> Step(const std::vector<int32_t>& tokens, double learning_rate);
   absl::StatusOr<LossSum> Evaluate(const std::vector<int32_t>& tokens);
 
+  // Later steps have larger numbers than this.
+  void Skip(int64_t number) { number_ = std::max(number_, number); }
+
   Engine& engine(size_t worker) { return *engines_[worker]; }
   size_t workers() const { return engines_.size(); }
 
@@ -52,7 +59,8 @@ class TestIsland {
 
   const EngineJob job_;
   IslandPlan plan_;
-  LocalTransport transport_;
+  LocalTransport queue_;
+  Transport& transport_;
   std::unique_ptr<LocalCommunicators> communicators_;
   std::vector<std::unique_ptr<Engine>> engines_;
   int64_t number_ = 0;

@@ -1,0 +1,319 @@
+// An engine's life: interruptions, deadlines, new plans, refusals.
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <latch>
+#include <map>
+#include <thread>
+
+#include "kernels/cpu/cpu.h"
+#include "tests/island/island_harness.h"
+#include "tests/island/layouts.h"
+
+namespace atl::worker {
+namespace {
+
+// ---- vocabulary of these tests ----
+
+constexpr double kLearningRate = 3e-3;
+
+EngineJob Job() {
+  EngineJob job;
+  job.model.family = ModelFamily::kLlama;
+  job.model.vocab = 31;
+  job.model.d_model = 16;
+  job.model.layers = 4;
+  job.model.heads = job.model.kv_heads = 4;
+  job.model.ffn = 24;
+  job.model.max_positions = 8;
+  job.model.tied_head = true;
+  job.sequence_length = 8;
+  job.batch_sequences = 8;
+  return job;
+}
+
+IslandPlan Plan(std::vector<int32_t> stages, int workers, const std::string& schedule = "1f1b",
+                int64_t number = 1) {
+  IslandLayout layout;
+  layout.name = "test";
+  layout.schedule = schedule;
+  layout.workers = workers;
+  layout.replicas = {{std::move(stages), 4, 2}};
+  IslandPlan plan = MakePlan(layout);
+  plan.number = number;
+  return plan;
+}
+
+std::vector<int32_t> Batch(int step) { return RandomTokens(Job(), 8, 40 + step); }
+
+struct State {
+  explicit State(TestIsland& island)
+      : params(island.Get(LayerPart::kParameters)),
+        first(island.Get(LayerPart::kFirstMoment)),
+        second(island.Get(LayerPart::kSecondMoment)) {}
+  bool operator==(const State&) const = default;
+  Layers params, first, second;
+};
+
+void Begin(TestIsland& island) {
+  island.Set(LayerPart::kParameters, RandomWeights(Job().model, 5));
+}
+
+double Train(TestIsland& island, int step) {
+  const auto outcome = island.Step(Batch(step), kLearningRate);
+  REQUIRE(outcome.status().message() == "");
+  return outcome->loss.mean();
+}
+
+SequenceReader Reader(
+    const std::vector<int32_t>& tokens, std::function<void()> then = [] {}) {
+  return [tokens, then](int64_t first, std::span<int32_t> out) {
+    std::copy_n(tokens.begin() + first * (Job().sequence_length + 1), out.size(), out.begin());
+    then();
+    return absl::OkStatus();
+  };
+}
+
+// ---- interruptions ----
+
+TEST_CASE("a step that is interrupted changes nothing, and the next one works") {
+  const IslandPlan plan = Plan({2, 2, 2}, 2);
+  TestIsland island(Job(), plan, {}), twin(Job(), plan, {});
+  Begin(island);
+  Begin(twin);
+  for (int s = 0; s < 3; ++s) REQUIRE(Train(island, s) == Train(twin, s));
+  const State before(island);
+
+  // The first worker is in the middle of a step for which the second one never comes.
+  std::latch begun(1);
+  std::thread interrupter([&] {
+    begun.wait();
+    island.engine(0).Interrupt("w2 left");
+  });
+  const auto outcome =
+      island.engine(0).Step({50, 8, kLearningRate}, Reader(Batch(3), [&] { begun.count_down(); }));
+  interrupter.join();
+  REQUIRE(outcome.status().code() == absl::StatusCode::kAborted);
+  REQUIRE(outcome.status().message() == "w2 left");
+  REQUIRE(State(island) == before);
+
+  const auto refused = island.engine(0).Step({51, 8, kLearningRate}, Reader(Batch(3)));
+  REQUIRE(refused.status().message() == "no plan is in force since: w2 left");
+
+  REQUIRE(island.Configure(plan).ok());
+  island.Skip(100);
+  for (int s = 3; s < 6; ++s) REQUIRE(Train(island, s) == Train(twin, s));
+  REQUIRE(State(island) == State(twin));
+}
+
+TEST_CASE("a message that does not come is named at the deadline") {
+  EngineOptions options;
+  options.message_timeout = std::chrono::milliseconds(30);
+  TestIsland island(Job(), Plan({3, 3}, 2), options);
+  Begin(island);
+  const auto outcome = island.engine(1).Step({1, 8, kLearningRate}, Reader(Batch(0)));
+  REQUIRE(outcome.status().code() == absl::StatusCode::kDeadlineExceeded);
+  REQUIRE(outcome.status().message() ==
+          "w2/0: the activation of micro-batch 0 for stage 1 did not come from w1/0 within 0.03 s");
+}
+
+TEST_CASE("devices that have not taken the same steps do not take another one together") {
+  TestIsland island(Job(), Plan({3, 3}, 2), {});
+  Begin(island);
+  Train(island, 0);
+  REQUIRE(island.engine(1).SetOptimizerSteps(7).ok());
+  const State before(island);
+  const auto outcome = island.Step(Batch(1), kLearningRate);
+  REQUIRE(outcome.status().code() == absl::StatusCode::kFailedPrecondition);
+  REQUIRE(outcome.status().message().find("w2/0 has taken 7 optimizer steps, but w1/0 1") !=
+          std::string::npos);
+  REQUIRE(State(island) == before);
+}
+
+TEST_CASE("parameters that were never set are named") {
+  TestIsland island(Job(), Plan({3, 3}, 1), {});
+  REQUIRE(island.Step(Batch(0), kLearningRate).status().message() ==
+          "w1/0: the parameters of layer 0 were never set");
+}
+
+// ---- new plans ----
+
+TEST_CASE("a new plan keeps what the worker's devices hold, wherever it is needed now") {
+  const IslandPlan first = Plan({2, 2, 2}, 1);
+  TestIsland island(Job(), first, {}), twin(Job(), first, {});
+  Begin(island);
+  Begin(twin);
+  for (int s = 0; s < 3; ++s) REQUIRE(Train(island, s) == Train(twin, s));
+
+  REQUIRE(island.Configure(Plan({1, 4, 1}, 1, "zb-h1", 2)).ok());
+  REQUIRE(island.engine(0).optimizer_steps() == 3);
+  int surplus = 0;
+  for (const HeldLayer& held : island.engine(0).Held()) {
+    REQUIRE(held.written);
+    surplus += held.surplus;
+  }
+  REQUIRE(surplus == 2);  // layers 1 and 4 moved to the middle
+  REQUIRE(State(island) == State(twin));
+  island.engine(0).DropSurplus();
+  for (const HeldLayer& held : island.engine(0).Held()) REQUIRE_FALSE(held.surplus);
+  for (int s = 3; s < 6; ++s) REQUIRE(Train(island, s) == Approx(Train(twin, s)).epsilon(1e-6));
+}
+
+TEST_CASE("layers move between workers by Held, GetLayer and SetLayer") {
+  const IslandPlan first = Plan({3, 3}, 2);
+  TestIsland island(Job(), first, {}), twin(Job(), first, {});
+  Begin(island);
+  Begin(twin);
+  for (int s = 0; s < 2; ++s) REQUIRE(Train(island, s) == Train(twin, s));
+  REQUIRE(island.Configure(Plan({2, 4}, 2, "1f1b", 2)).ok());
+  int moved = 0;
+  for (const HeldLayer& held : island.engine(1).Held()) {
+    if (held.written) continue;
+    ++moved;
+    REQUIRE(held.shard.layer == 2);
+    for (const LayerPart part :
+         {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
+      std::vector<float> values(static_cast<size_t>(held.elements));
+      REQUIRE(island.engine(0).GetLayer(held.shard, part, values).ok());
+      REQUIRE(island.engine(1).SetLayer(held.shard, part, values).ok());
+    }
+  }
+  REQUIRE(moved == 1);
+  island.SetOptimizerSteps(2);
+  for (int s = 2; s < 5; ++s) REQUIRE(Train(island, s) == Approx(Train(twin, s)).epsilon(1e-6));
+  std::vector<float> none(10);
+  REQUIRE(island.engine(1).GetLayer({0, 0, {1}}, LayerPart::kParameters, none).message() ==
+          "w2 does not hold layer 0, rank 0");
+}
+
+// ---- memory ----
+
+TEST_CASE("schedules take the memory that they need, and a device's limit is kept") {
+  const auto activations = [](const std::string& schedule) {
+    TestIsland island(Job(), Plan({3, 3}, 1, schedule), {});
+    return island.engine(0).Memory()[0].activation_bytes;
+  };
+  REQUIRE(activations("1f1b") < activations("gpipe"));
+
+  const IslandPlan plan = Plan({6}, 1);
+  LocalTransport transport(1 << 20);
+  LocalCommunicators communicators(std::chrono::seconds(10));
+  std::vector<LocalDevice> devices;
+  devices.push_back({0, NewCpuBackend(1), NewCpuBackend(1), 100000});
+  Engine engine("w1", std::move(devices), {});
+  const absl::Status status = engine.Configure(Job(), plan, &transport, &communicators);
+  REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
+  REQUIRE(status.message().find("w1/0: the plan needs ") == 0);
+  REQUIRE(status.message().find("but the device has 100000") != std::string::npos);
+}
+
+// ---- refusals ----
+
+TEST_CASE("a plan or job that cannot be run is refused by name, and changes nothing") {
+  const IslandPlan plan = Plan({3, 3}, 1);
+  TestIsland island(Job(), plan, {});
+  Begin(island);
+  LocalTransport transport(1 << 20);
+  LocalCommunicators communicators(std::chrono::seconds(10));
+  const auto refusal = [&](const EngineJob& job, const IslandPlan& p) {
+    const absl::Status status = island.engine(0).Configure(job, p, &transport, &communicators);
+    REQUIRE(status.code() == absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  IslandPlan other = plan;
+  other.programs[0].ops.pop_back();
+  REQUIRE(refusal(Job(), other) == "plan: program of w1/0 does not end in its optimizer step");
+  REQUIRE(refusal(Job(), Plan({2, 2, 2}, 1)) == "plan: w1 has no device w1/2");
+  EngineJob job = Job();
+  job.sequence_length = 9;
+  REQUIRE(refusal(job, plan) == "sequences of 9 tokens; the model has positions for 1 to 8");
+  job = Job();
+  job.max_pieces = 3;
+  REQUIRE(refusal(job, plan) == "max_pieces = 3: must be a power of two from 1 to 64");
+  job = Job();
+  job.compute = DType::kBfloat16;
+  REQUIRE(refusal(job, plan) == "plan: w1/0 does not compute in the job's type");
+  IslandLayout layout;
+  layout.replicas = {{{6}, 4, 2}};
+  layout.tensor_parallel = 5;
+  REQUIRE(refusal(Job(), MakePlan(layout)).find("head") != std::string::npos);
+  Train(island, 0);
+}
+
+// ---- order of work ----
+
+// Lets one message be seen only after it was asked for so many times.
+class HoldBack : public Transport {
+ public:
+  HoldBack(Transport& inner, MessageTag tag, int times) : inner_(inner), tag_(tag), times_(times) {}
+  absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
+                    Backend& backend, Stream& stream, const Tensor& payload) override {
+    return inner_.Send(from, to, tag, backend, stream, payload);
+  }
+  bool Arrived(const std::string& device, const MessageTag& tag) override {
+    if (tag == tag_ && times_ > 0) {
+      --times_;
+      return false;
+    }
+    return inner_.Arrived(device, tag);
+  }
+  void Wait(const std::string& device, std::span<const MessageTag> tags,
+            Instant deadline) override {
+    if (times_ == 0) inner_.Wait(device, tags, deadline);
+  }
+  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
+                       Stream& stream, const Tensor& into, Instant deadline) override {
+    return inner_.Receive(device, tag, backend, stream, into, deadline);
+  }
+  void Abort(const std::string& reason) override { inner_.Abort(reason); }
+  void Reset() override { inner_.Reset(); }
+  std::vector<BoundaryCounters> counters() const override { return inner_.counters(); }
+
+ private:
+  Transport& inner_;
+  const MessageTag tag_;
+  std::atomic<int> times_;
+};
+
+TEST_CASE("while a gradient is on its way, pending W are done, and the result is the same") {
+  IslandPlan plan = Plan({3, 3}, 1);
+  std::vector<PlanOp> order;  // of stage 0: all F, all B, all W
+  for (const PlanOpKind kind :
+       {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
+    for (int32_t m = 0; m < 4; ++m) order.push_back({.kind = kind, .micro_batch = m});
+  }
+  plan.programs[0] = CompleteProgram(plan, "w1/0", order);
+  TestIsland punctual(Job(), plan, {});
+  Begin(punctual);
+  const double loss = Train(punctual, 0);
+
+  LocalTransport queue(1 << 20);
+  MessageTag late;
+  late.step = 1;
+  late.stage = 0;
+  late.micro_batch = 3;
+  late.gradient = true;
+  HoldBack transport(queue, late, 5);
+  TestIsland island(Job(), plan, {}, &transport);
+  Begin(island);
+  const auto outcome = island.Step(Batch(0), kLearningRate);
+  REQUIRE(outcome.status().message() == "");
+  REQUIRE(outcome->loss.mean() == loss);
+  REQUIRE(State(island) == State(punctual));
+
+  // In the program no W comes before the last B; here at least one layer's did for every time that
+  // the gradient was not there, in the order of micro-batches.
+  const auto is = [](const OpSpan& span, PlanOpKind kind, int32_t m) {
+    return span.op.kind == kind && span.op.micro_batch == m;
+  };
+  std::vector<int32_t> early;
+  for (const OpSpan& span : outcome->devices[0].spans) {
+    if (is(span, PlanOpKind::kInputGradient, 3)) break;
+    if (span.op.kind == PlanOpKind::kWeightGradient) early.push_back(span.op.micro_batch);
+  }
+  REQUIRE(early.size() >= 4);
+  REQUIRE(std::is_sorted(early.begin(), early.end()));
+}
+
+}  // namespace
+}  // namespace atl::worker
