@@ -8,6 +8,8 @@
 #include "common/check.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/reference/reference.h"
+#include "worker/model/host_reals.h"
 #include "worker/model/tensor_layout.h"
 
 namespace atl::worker {
@@ -62,6 +64,7 @@ TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptio
     : job_(job),
       queue_(int64_t{64} << 20),
       transport_(transport == nullptr ? static_cast<Transport&>(queue_) : *transport) {
+  if (backends == nullptr && job.compute == DType::kFloat64) backends = NewReferenceBackend;
   if (backends == nullptr) backends = [] { return NewCpuBackend(1); };
   options.message_timeout = std::min<Duration>(options.message_timeout, kTimeout);
   for (const IslandMember& member : plan.members) {
@@ -173,7 +176,9 @@ absl::StatusOr<LossSum> TestIsland::Evaluate(const std::vector<int32_t>& tokens)
 
 // ---- one device ----
 
-TestDevice::TestDevice(const EngineJob& job) : job_(job), backend_(NewCpuBackend(1)) {
+TestDevice::TestDevice(const EngineJob& job)
+    : job_(job),
+      backend_(job.compute == DType::kFloat64 ? NewReferenceBackend() : NewCpuBackend(1)) {
   model_ = std::make_unique<Model>(*Model::Create(job.model, job.compute));
   runner_ = *ModelRunner::Create(*backend_, *model_, {job.batch_sequences, job.sequence_length});
   optimizer_ =
@@ -183,7 +188,9 @@ TestDevice::TestDevice(const EngineJob& job) : job_(job), backend_(NewCpuBackend
 void TestDevice::Set(const Layers& params) {
   for (size_t l = 0; l < params.size(); ++l) {
     LayerState& layer = runner_->layer(static_cast<int>(l));
-    backend_->CopyToDevice(runner_->stream(), layer.params(), params[l].data());
+    HostReals values(layer.params().dtype, layer.params().size());
+    for (size_t i = 0; i < params[l].size(); ++i) values.Set(static_cast<int64_t>(i), params[l][i]);
+    backend_->CopyToDevice(runner_->stream(), layer.params(), values.data());
     layer.ParamsWritten(runner_->stream());
   }
 }
@@ -191,10 +198,12 @@ void TestDevice::Set(const Layers& params) {
 Layers TestDevice::Read(Tensor (*part)(LayerState&)) {
   Layers layers;
   for (LayerState* layer : runner_->layers()) {
-    std::vector<float>& values = layers.emplace_back(layer->layout().size);
+    HostReals values(part(*layer).dtype, layer->layout().size);
     backend_->CopyToHost(runner_->stream(), values.data(), part(*layer));
+    CheckOk(backend_->Synchronize(runner_->stream()));
+    const std::vector<double> all = values.All();
+    layers.emplace_back(all.begin(), all.end());
   }
-  CheckOk(backend_->Synchronize(runner_->stream()));
   return layers;
 }
 

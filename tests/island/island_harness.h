@@ -69,7 +69,7 @@ class TestIsland {
 // One device with the whole batch at once.
 class TestDevice {
  public:
-  explicit TestDevice(const EngineJob& job);
+  explicit TestDevice(const EngineJob& job);  // of f64: on the reference backend
 
   void Set(const Layers& params);
   Layers Get(LayerPart part);
