@@ -17,6 +17,11 @@ absl::StatusOr<std::vector<CudaDevice>> CudaDevices() { return NoCuda(); }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions&) { return NoCuda(); }
 
+int64_t CudaMemoryPeakBytes(const Backend&) {
+  ATOLL_CHECK(false, "there is no CUDA backend to ask");
+  return 0;
+}
+
 absl::StatusOr<std::string> NewNcclId() { return NoCuda(); }
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinNccl(Backend&, const NcclGroup&) {

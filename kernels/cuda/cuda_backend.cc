@@ -168,6 +168,8 @@ class CudaBackend final : public cuda::DeviceBackend {
     return errors_.Take();
   }
 
+  int64_t memory_peak_bytes() const { return ledger_.peak_bytes(); }
+
   // ---- For NCCL ----
 
   int device_index() const override { return device_.index; }
@@ -268,6 +270,10 @@ absl::StatusOr<std::vector<CudaDevice>> CudaDevices() {
                        properties.minor});
   }
   return devices;
+}
+
+int64_t CudaMemoryPeakBytes(const Backend& backend) {
+  return dynamic_cast<const CudaBackend&>(backend).memory_peak_bytes();
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& options) {

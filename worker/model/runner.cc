@@ -84,11 +84,12 @@ absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool tra
   ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(), slot, 0, Tensor()));
   ATOLL_RETURN_IF_ERROR(stage_->Loss(Call(), slot, 0, targets_, totals_,
                                      1.0f / static_cast<float>(batch_tokens), train));
-  backend_.CopyToHost(*stream_, totals.data(), totals_);
   if (train) {
     stage_->StartBackward(slot);
     ATOLL_RETURN_IF_ERROR(stage_->Backward(Call(), slot, 0, Tensor()));
   }
+  // Last, because a device may wait for a copy to memory that is not pinned.
+  backend_.CopyToHost(*stream_, totals.data(), totals_);
   return backend_.Synchronize(*stream_);
 }
 
