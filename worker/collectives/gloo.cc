@@ -4,9 +4,14 @@
 #include <gloo/context.h>
 #include <gloo/transport/address.h>
 #include <gloo/transport/tcp/device.h>
+#include <netdb.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -324,6 +329,23 @@ void IgnoreBrokenPipes() {
   }
 }
 
+// Whether this machine has the address. Gloo would not say what is wrong, and lose memory.
+absl::Status CheckAddress(const std::string& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.c_str(), nullptr, &hints, &found);
+  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  int why = EADDRNOTAVAIL;
+  for (const addrinfo* a = found; a != nullptr && why != 0; a = a->ai_next) {
+    const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+    why = fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+    if (fd >= 0) close(fd);
+  }
+  freeaddrinfo(found);
+  return why == 0 ? absl::OkStatus() : absl::UnavailableError(strerror(why));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<GlooDevice>> GlooDevice::Create(
@@ -339,14 +361,17 @@ absl::StatusOr<std::shared_ptr<GlooDevice>> GlooDevice::Create(
   }
   IgnoreBrokenPipes();
   std::shared_ptr<::gloo::transport::Device> device;
-  const absl::Status status = Guarded([&] {
-    ::gloo::transport::tcp::attr attr;
-    attr.hostname = address;
-    device = ::gloo::transport::tcp::CreateDevice(attr);
-  });
+  absl::Status status = CheckAddress(address);
+  if (status.ok()) {
+    status = Guarded([&] {
+      ::gloo::transport::tcp::attr attr;
+      attr.hostname = address;
+      device = ::gloo::transport::tcp::CreateDevice(attr);
+    });
+  }
   if (!status.ok()) {
     return absl::UnavailableError(
-        absl::StrCat(address, ": no address to listen at on this machine: ", status.message()));
+        absl::StrCat("cannot listen at ", address, " for collectives: ", status.message()));
   }
   return std::make_shared<TcpDevice>(std::move(device));
 }

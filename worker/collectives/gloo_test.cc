@@ -151,7 +151,9 @@ TEST_CASE("plaintext stays on loopback unless it is allowed") {
   REQUIRE(device.status().code() == absl::StatusCode::kInvalidArgument);
   REQUIRE(device.status().message().substr(0, 37) == "10.1.2.3: collectives between workers");
   // Allowed, but not ours: a network for documents (RFC 5737).
-  REQUIRE(GlooDevice::Create("192.0.2.1", true).status().code() == absl::StatusCode::kUnavailable);
+  REQUIRE(GlooDevice::Create("192.0.2.1", true).status() ==
+          absl::UnavailableError("cannot listen at 192.0.2.1 for collectives: Cannot assign "
+                                 "requested address"));
 }
 
 // ---- a worker's communicators ----
