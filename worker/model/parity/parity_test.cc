@@ -7,111 +7,29 @@
 #include "kernels/bfloat16.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
-#include "worker/model/optimizer.h"
-#include "worker/model/runner.h"
-#include "worker/model/safetensors.h"
-#include "worker/model/weights.h"
+#include "worker/model/parity/fixture.h"
 
 namespace atl {
 namespace {
 
+using parity::Difference;
+using parity::Fixture;
+using parity::kRows;
+using parity::kSeqLen;
+using parity::Must;
+
 constexpr double kTolerance = 1e-4;
-constexpr int64_t kRows = 3, kSeqLen = 16;
-
-// ---- vocabulary of these tests ----
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  INFO(value.status().message());
-  REQUIRE(value.ok());
-  return *std::move(value);
-}
-
-void Must(const absl::Status& status) {
-  INFO(status.message());
-  REQUIRE(status.ok());
-}
 
 std::unique_ptr<Backend> NewBackend(const std::string& name) {
   return name == "cpu" ? NewCpuBackend(2) : NewReferenceBackend();
 }
-
-std::span<float> HostView(const Tensor& tensor) {  // CPU backends' memory is the host's
-  return {tensor.f32(), static_cast<size_t>(tensor.size())};
-}
-
-// The largest difference in units of the largest expected number.
-double Difference(std::span<const float> actual, std::span<const float> expected) {
-  REQUIRE(actual.size() == expected.size());
-  double largest = 0, difference = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    REQUIRE(std::isfinite(actual[i]));
-    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
-    difference = std::max(difference, std::abs(static_cast<double>(actual[i]) - expected[i]));
-  }
-  return difference / largest;
-}
-
-class Fixture {
- public:
-  Fixture(const std::string& name, const std::string& backend, int64_t micro_batch_rows,
-          DType compute = DType::kFloat32)
-      : backend_(NewBackend(backend)),
-        folder_("worker/model/parity/" + name),
-        expected_(Must(SafetensorsReader::Open(folder_ + "/expected.safetensors"))),
-        model_(Must(Model::Create(Must(ReadModelConfig(folder_)), compute))),
-        runner_(Must(ModelRunner::Create(*backend_, model_, {micro_batch_rows, kSeqLen}))) {
-    std::vector<LayerLayout> layouts;
-    std::vector<std::span<float>> layers;
-    for (size_t i = 0; i < model_.layers().size(); ++i) {
-      layouts.push_back(model_.layers()[i]->layout());
-      layers.push_back(HostView(runner_->params(static_cast<int>(i))));
-    }
-    Must(ReadWeights(folder_, layouts, layers));
-    for (size_t i = 0; i < layers.size(); ++i)
-      runner_->layer(static_cast<int>(i)).ParamsWritten(runner_->stream());
-    for (const float token : Expected("tokens")) tokens_.push_back(static_cast<int32_t>(token));
-  }
-
-  ModelRunner& runner() { return *runner_; }
-
-  std::vector<float> Expected(const std::string& name) {
-    std::vector<float> values(static_cast<size_t>(expected_.tensors().at(name).size()));
-    Must(expected_.Read(name, values));
-    return values;
-  }
-
-  std::span<const int32_t> Batch(int64_t index) {
-    const size_t size = kRows * (kSeqLen + 1);
-    return std::span(tokens_).subspan(index * size % tokens_.size(), size);
-  }
-
-  // A gradient as files have it, so that it compares with PyTorch's.
-  std::vector<float> Grad(int layer, const ParamSpec& param) {
-    const auto grads = HostView(runner_->grads(layer)).subspan(param.offset, param.size);
-    std::vector<float> values(grads.begin(), grads.end());
-    if (param.transposed) {
-      const int64_t in = param.shape[0], out = param.shape[1];
-      for (int64_t i = 0; i < param.size; ++i) values[i] = grads[i % out * in + i / out];
-    }
-    return values;
-  }
-
- private:
-  std::unique_ptr<Backend> backend_;
-  std::string folder_;
-  SafetensorsReader expected_;
-  Model model_;
-  std::unique_ptr<ModelRunner> runner_;
-  std::vector<int32_t> tokens_;
-};
 
 #define ON_EVERY_MODEL_AND_BACKEND()                                \
   const std::string name = GENERATE("gpt2", "llama", "llama_tied"); \
   const std::string backend = GENERATE("reference", "cpu");         \
   const int64_t micro_batch_rows = GENERATE(3, 2);                  \
   CAPTURE(name, backend, micro_batch_rows);                         \
-  Fixture fixture(name, backend, micro_batch_rows)
+  Fixture fixture(name, NewBackend(backend), micro_batch_rows)
 
 TEST_CASE("logits are PyTorch's") {
   ON_EVERY_MODEL_AND_BACKEND();
@@ -164,7 +82,7 @@ TEST_CASE("twenty AdamW steps with clipping have PyTorch's losses") {
 TEST_CASE("in bf16, logits, gradients and losses are PyTorch's but for rounding") {
   const std::string name = GENERATE("gpt2", "llama", "llama_tied");
   CAPTURE(name);
-  Fixture fixture(name, "reference", 2, DType::kBfloat16);
+  Fixture fixture(name, NewReferenceBackend(), 2, DType::kBfloat16);
   ModelRunner& runner = fixture.runner();
   const std::vector<float> expected = fixture.Expected("logits");
   std::vector<float> logits(expected.size() / kRows);
@@ -184,7 +102,7 @@ TEST_CASE("in bf16, logits, gradients and losses are PyTorch's but for rounding"
 TEST_CASE("in bf16, training follows PyTorch's losses, and small steps are not lost to rounding") {
   const std::string name = GENERATE("gpt2", "llama", "llama_tied");
   CAPTURE(name);
-  Fixture fixture(name, "reference", 3, DType::kBfloat16);
+  Fixture fixture(name, NewReferenceBackend(), 3, DType::kBfloat16);
   ModelRunner& runner = fixture.runner();
   const std::vector<float> losses = fixture.Expected("losses");
   auto optimizer =
@@ -197,10 +115,10 @@ TEST_CASE("in bf16, training follows PyTorch's losses, and small steps are not l
     Must(optimizer->Step(static_cast<int64_t>(step) + 1, 1e-2f));
   }
   // The layers read the rounded parameters; steps far below bf16's last bit still move the others.
-  const auto params = HostView(runner.params(1));
-  const std::vector<float> before(params.begin(), params.end());
+  const std::vector<float> before = fixture.Read(runner.params(1));
   Must(runner.Train(fixture.Batch(0), kRows));
   Must(optimizer->Step(21, 1e-6f));
+  const std::vector<float> params = fixture.Read(runner.params(1));
   int moved = 0;
   for (size_t k = 0; k < before.size(); ++k) {
     moved += params[k] != before[k];

@@ -1,0 +1,86 @@
+// Our models against PyTorch's numbers on GPUs, and on what stands in for them: whole training
+// steps through the CUDA backend's kernels.
+
+#include "kernels/testing/backends.h"
+#include "tests/catch/skip.h"
+#include "worker/model/parity/fixture.h"
+
+namespace atl {
+namespace {
+
+using parity::Difference;
+using parity::Fixture;
+using parity::kRows;
+using parity::kSeqLen;
+using parity::Must;
+using testing::BackendUnderTest;
+
+// Of logits and gradients, in units of a tensor's largest number; and of the loss of early steps.
+struct Tolerance {
+  double numbers, loss;
+};
+
+Tolerance ToleranceOf(const BackendUnderTest& under_test) {
+  return under_test.compute == DType::kBfloat16 ? Tolerance{0.06, 0.01} : Tolerance{1e-4, 1e-4};
+}
+
+void CheckModel(const BackendUnderTest& under_test, std::unique_ptr<Backend> backend,
+                const std::string& name) {
+  CAPTURE(under_test.name, name);
+  const Tolerance tolerance = ToleranceOf(under_test);
+  Fixture fixture(name, std::move(backend), 2, under_test.compute);
+  ModelRunner& runner = fixture.runner();
+  const std::vector<float> expected = fixture.Expected("logits");
+  std::vector<float> logits(expected.size() / kRows);
+  Must(runner.Logits(fixture.Batch(0).first(kSeqLen), logits));
+  REQUIRE(Difference(logits, std::span(expected).first(logits.size())) < tolerance.numbers);
+
+  Must(runner.Train(fixture.Batch(0), kRows));
+  for (size_t i = 0; i < runner.model().layers().size(); ++i) {
+    for (const ParamSpec& param : runner.model().layers()[i]->layout().params) {
+      CAPTURE(param.name);
+      const std::vector<float> grad = fixture.Grad(static_cast<int>(i), param);
+      REQUIRE(Difference(grad, fixture.Expected("grad." + param.name)) < tolerance.numbers);
+    }
+  }
+}
+
+void CheckSteps(const BackendUnderTest& under_test, std::unique_ptr<Backend> backend,
+                const std::string& name) {
+  CAPTURE(under_test.name, name);
+  Backend& device = *backend;
+  Fixture fixture(name, std::move(backend), kRows, under_test.compute);
+  ModelRunner& runner = fixture.runner();
+  const std::vector<float> losses = fixture.Expected("losses");
+  auto optimizer = Must(AdamWOptimizer::Create(device, runner.stream(), runner.layers(), {}));
+  for (int64_t step = 0; step < 3; ++step) {
+    CAPTURE(step);
+    const double loss = Must(runner.Train(fixture.Batch(step), kRows)).mean();
+    REQUIRE(std::abs(loss / losses[step] - 1) < ToleranceOf(under_test).loss);
+    Must(optimizer->Step(step + 1, 1e-2f));
+  }
+}
+
+template <typename Check>
+void OnEveryDevice(const Check& check) {
+  for (const BackendUnderTest& under_test : testing::BackendsUnderTest()) {
+    if (under_test.compute == DType::kFloat64) continue;  // no device's type
+    for (const char* name : {"gpt2", "llama", "llama_tied"}) {
+      auto backend = under_test.make();
+      if (backend.ok()) {
+        check(under_test, *std::move(backend), name);
+      } else {
+        testing::SkipCase(absl::StrCat(under_test.name, ": ", backend.status().message()));
+      }
+    }
+  }
+}
+
+TEST_CASE("on devices, logits and gradients are PyTorch's") { OnEveryDevice(CheckModel); }
+
+TEST_CASE("on devices, AdamW steps with clipping have PyTorch's losses") {
+  OnEveryDevice(CheckSteps);
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,112 @@
+// A tiny model with PyTorch's weights on a backend, and PyTorch's numbers (make_fixtures.py).
+
+#ifndef ATOLL_WORKER_MODEL_PARITY_FIXTURE_H_
+#define ATOLL_WORKER_MODEL_PARITY_FIXTURE_H_
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/model/optimizer.h"
+#include "worker/model/runner.h"
+#include "worker/model/safetensors.h"
+#include "worker/model/weights.h"
+
+namespace atl::parity {
+
+inline constexpr int64_t kRows = 3, kSeqLen = 16;
+
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  INFO(value.status().message());
+  REQUIRE(value.ok());
+  return *std::move(value);
+}
+
+inline void Must(const absl::Status& status) {
+  INFO(status.message());
+  REQUIRE(status.ok());
+}
+
+// The largest difference in units of the largest expected number.
+inline double Difference(std::span<const float> actual, std::span<const float> expected) {
+  REQUIRE(actual.size() == expected.size());
+  double largest = 0, difference = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    REQUIRE(std::isfinite(actual[i]));
+    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+    difference = std::max(difference, std::abs(static_cast<double>(actual[i]) - expected[i]));
+  }
+  return difference / largest;
+}
+
+class Fixture {
+ public:
+  Fixture(const std::string& name, std::unique_ptr<Backend> backend, int64_t micro_batch_rows,
+          DType compute = DType::kFloat32)
+      : backend_(std::move(backend)),
+        folder_("worker/model/parity/" + name),
+        expected_(Must(SafetensorsReader::Open(folder_ + "/expected.safetensors"))),
+        model_(Must(Model::Create(Must(ReadModelConfig(folder_)), compute))),
+        runner_(Must(ModelRunner::Create(*backend_, model_, {micro_batch_rows, kSeqLen}))) {
+    std::vector<LayerLayout> layouts;
+    for (const auto& layer : model_.layers()) layouts.push_back(layer->layout());
+    std::vector<std::vector<float>> values;
+    for (const LayerLayout& layout : layouts) values.emplace_back(layout.size);
+    std::vector<std::span<float>> layers(values.begin(), values.end());
+    Must(ReadWeights(folder_, layouts, layers));
+    for (size_t i = 0; i < values.size(); ++i) {
+      LayerState& layer = runner_->layer(static_cast<int>(i));
+      backend_->CopyToDevice(runner_->stream(), layer.params(), values[i].data());
+      layer.ParamsWritten(runner_->stream());
+      Must(backend_->Synchronize(runner_->stream()));
+    }
+    for (const float token : Expected("tokens")) tokens_.push_back(static_cast<int32_t>(token));
+  }
+
+  ModelRunner& runner() { return *runner_; }
+
+  std::vector<float> Expected(const std::string& name) {
+    std::vector<float> values(static_cast<size_t>(expected_.tensors().at(name).size()));
+    Must(expected_.Read(name, values));
+    return values;
+  }
+
+  std::span<const int32_t> Batch(int64_t index) {
+    const size_t size = kRows * (kSeqLen + 1);
+    return std::span(tokens_).subspan(index * size % tokens_.size(), size);
+  }
+
+  std::vector<float> Read(const Tensor& tensor) {
+    std::vector<float> values(static_cast<size_t>(tensor.size()));
+    backend_->CopyToHost(runner_->stream(), values.data(), tensor);
+    Must(backend_->Synchronize(runner_->stream()));
+    return values;
+  }
+
+  // A gradient as files have it, so that it compares with PyTorch's.
+  std::vector<float> Grad(int layer, const ParamSpec& param) {
+    const std::vector<float> grads = Read(runner_->grads(layer).Columns(param.offset, param.size));
+    std::vector<float> values = grads;
+    if (param.transposed) {
+      const int64_t in = param.shape[0], out = param.shape[1];
+      for (int64_t i = 0; i < param.size; ++i) values[i] = grads[i % out * in + i / out];
+    }
+    return values;
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::string folder_;
+  SafetensorsReader expected_;
+  Model model_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::vector<int32_t> tokens_;
+};
+
+}  // namespace atl::parity
+
+#endif  // ATOLL_WORKER_MODEL_PARITY_FIXTURE_H_
