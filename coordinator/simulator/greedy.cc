@@ -119,7 +119,8 @@ class GreedyPicker {
     return AloneTransferNs(problem_.network, problem_.network.links[link], bytes);
   }
 
-  // Chunks nearer the end first: they release memory sooner. Among equals the lowest micro-batch.
+  // Chunks nearer the end first: they release memory sooner (or the other way round, by policy, for
+  // B). Among equals the lowest micro-batch.
   int BestReady(int device, OpKind kind) const {
     int best = -1;
     for (const int c : chunks_of_[device]) {
@@ -132,7 +133,9 @@ class GreedyPicker {
 
   // `best` comes before `c` in the order of the model when both are of one pipeline.
   bool Better(int c, int best, OpKind kind) const {
-    if (pipeline_of_[c] == pipeline_of_[best]) return true;
+    if (pipeline_of_[c] == pipeline_of_[best]) {
+      return !(policy_.shallow_backward && kind == OpKind::kBackward);
+    }
     const int k = static_cast<int>(kind);
     return chunks_[c].ready[k].front() < chunks_[best].ready[k].front();
   }

@@ -329,34 +329,5 @@ TEST_CASE("A micro-batch that does not fit is said to be stuck, not run") {
   CHECK_THAT(std::string(found.status().message()), Catch::Contains("no schedule fits"));
 }
 
-TEST_CASE("V-shaped placements hold half and a third of the memory") {
-  const UniformPipeline shape{.stages = 6,
-                              .micro_batches = 18,
-                              .forward_ns = 10,
-                              .backward_ns = 10,
-                              .weight_ns = 10,
-                              .chunks_per_device = 2,
-                              .v_shape = true};
-  const Problem problem = MakeUniform(shape);
-  SearchOptions options{.objective = Objective::kPeriod, .restarts = 120};
-  const auto peak = [](const Found& found) {
-    int64_t peak = 0;
-    for (const DeviceUse& use : found.result.devices) peak = std::max(peak, use.peak_bytes);
-    return static_cast<double>(peak) / (1 << 20);
-  };
-  const auto full = ScheduleByName(problem, "zb-v", options);
-  const auto half = ScheduleByName(problem, "v-half", options);
-  const auto least = ScheduleByName(problem, "v-min", options);
-  REQUIRE((full.ok() && half.ok() && least.ok()));
-  CHECK(peak(*full) <= 6);
-  CHECK(peak(*half) <= 4);
-  CHECK(peak(*least) <= 4);
-  // Against 1F1B, which holds 6 stage activations and takes (m + p - 1)(F + B + W).
-  const Nanos plain = (18 + 5) * 2 * 30;
-  CHECK(full->result.period_ns < plain);
-  CHECK(half->result.period_ns < plain);
-  CHECK(full->result.period_ns <= half->result.period_ns);
-}
-
 }  // namespace
 }  // namespace atl::sim

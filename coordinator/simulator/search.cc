@@ -24,6 +24,7 @@ std::string Describe(const GreedyPolicy& policy) {
     absl::StrAppend(&text, ", W waits ", std::round(policy.weight_patience * 100) / 100);
   }
   if (!policy.open_limit.empty()) absl::StrAppend(&text, ", limits per stage");
+  if (policy.shallow_backward) absl::StrAppend(&text, ", early chunks' B first");
   if (policy.flip_chance > 0) absl::StrAppend(&text, ", perturbed");
   return text;
 }
@@ -118,6 +119,13 @@ bool AnySplit(const Problem& problem) {
   return std::any_of(problem.chunks.begin(), problem.chunks.end(), IsSplit);
 }
 
+// Does a device hold more than one chunk?
+bool ManyChunks(const Problem& problem) {
+  const std::vector<std::vector<int>> chunks = ChunksOfDevices(problem);
+  return std::any_of(chunks.begin(), chunks.end(),
+                     [](const std::vector<int>& list) { return list.size() > 1; });
+}
+
 // Per chunk, the forwards that it can run before its first B comes back through empty devices and
 // links. The last one, which would end after that, is left out if less than `overrun` of it fits.
 std::vector<int> RoundTripLimits(const Problem& problem, double overrun) {
@@ -141,28 +149,33 @@ std::vector<int> RoundTripLimits(const Problem& problem, double overrun) {
   return limits;
 }
 
-std::vector<GreedyPolicy> BasePolicies(const Problem& problem, bool split) {
+std::vector<GreedyPolicy> BasePolicies(const Problem& problem, bool split, bool many) {
   std::vector<GreedyPolicy> policies;
   using Prefer = GreedyPolicy::Prefer;
   for (const double overrun : {1.0, 0.0, 0.75, 0.5, 0.25}) {
     const std::vector<int> limits = RoundTripLimits(problem, overrun);
     for (const double patience : {0.0, 0.25}) {
-      policies.push_back({Prefer::kBackward, patience, 0, limits, 0, 0});
+      policies.push_back({Prefer::kBackward, patience, 0, limits});
+      if (!many) continue;
+      policies.push_back(policies.back());
+      policies.back().shallow_backward = true;
     }
   }
   for (const double forward_patience : {0.0, 0.5, 1.0, 0.25}) {
     for (const double weight_patience : {0.0, 1.0, 0.5}) {
       if (!split && weight_patience > 0) continue;
       for (const Prefer prefer : {Prefer::kBackward, Prefer::kWarmForward, Prefer::kForward}) {
-        policies.push_back({prefer, forward_patience, weight_patience, {}, 0, 0});
+        policies.push_back({prefer, forward_patience, weight_patience, {}});
       }
     }
   }
   return policies;
 }
 
-GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool split, Rng& rng) {
+GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool split, bool many,
+                       Rng& rng) {
   using Prefer = GreedyPolicy::Prefer;
+  if (many && rng.Chance(0.15)) policy.shallow_backward = !policy.shallow_backward;
   policy.seed = rng.Next();
   switch (rng.Below(split ? 6 : 5)) {
     case 0:
@@ -194,6 +207,7 @@ GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool 
 // not to stay in one valley.
 void Explore(const Problem& problem, const SearchOptions& options, Incumbent& incumbent) {
   const bool split = AnySplit(problem);
+  const bool many = ManyChunks(problem);
   if (options.restarts > 1) {
     incumbent.TryRule(OneForwardOneBackward(problem), "1f1b");
     if (split) {
@@ -201,7 +215,7 @@ void Explore(const Problem& problem, const SearchOptions& options, Incumbent& in
       incumbent.TryRule(ZeroBubbleH2(problem), "zb-h2");
     }
   }
-  const std::vector<GreedyPolicy> base = BasePolicies(problem, split);
+  const std::vector<GreedyPolicy> base = BasePolicies(problem, split, many);
   for (const GreedyPolicy& policy : base) {
     if (incumbent.Spent()) return;
     incumbent.Try(policy);
@@ -216,7 +230,7 @@ void Explore(const Problem& problem, const SearchOptions& options, Incumbent& in
       at = incumbent.Try(here);
       continue;
     }
-    GreedyPolicy next = Perturbed(here, at.second, split, rng);
+    GreedyPolicy next = Perturbed(here, at.second, split, many, rng);
     auto tried = incumbent.Try(next);
     if (tried.first > at.first) continue;
     here = std::move(next);
@@ -263,33 +277,6 @@ void TryCopies(const Problem& problem, const std::vector<Kind>& kinds, const Sea
   }
 }
 
-// Lowers every device's memory to `forwards` of its whole stage (all its chunks together).
-Problem WithSlots(Problem problem, int64_t forwards) {
-  const std::vector<std::vector<int>> chunks = ChunksOfDevices(problem);
-  for (size_t d = 0; d < chunks.size(); ++d) {
-    int64_t stage_bytes = 0;
-    for (const int c : chunks[d]) stage_bytes += problem.chunks[c].activation_bytes;
-    int64_t& memory = problem.devices[d].memory_bytes;
-    memory = std::min(memory, stage_bytes * forwards);
-  }
-  return problem;
-}
-
-absl::StatusOr<Found> PlayRule(const Problem& problem, absl::StatusOr<Schedule> schedule,
-                               absl::string_view name) {
-  if (!schedule.ok()) return schedule.status();
-  return Found{*schedule, SimulateUnchecked(problem, *schedule, {}), std::string(name)};
-}
-
-int StagesOf(const Problem& problem) {
-  std::vector<bool> used(problem.devices.size(), false);
-  const Pipeline& pipeline = problem.pipelines[0];
-  for (int i = 0; i < pipeline.chunk_count; ++i) {
-    used[problem.chunks[pipeline.first_chunk + i].device] = true;
-  }
-  return static_cast<int>(std::count(used.begin(), used.end(), true));
-}
-
 }  // namespace
 
 absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options) {
@@ -312,48 +299,6 @@ absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& option
   }
   incumbent.Improve();
   return incumbent.Take();
-}
-
-std::vector<std::string> ScheduleNames() {
-  return {"gpipe", "1f1b",   "interleaved", "zb-h1",  "zb-h2",         "zb-1p",      "zb-2p",
-          "zb-v",  "v-half", "v-min",       "jeeves", "jeeves-search", "compact-zb", "best"};
-}
-
-absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view name,
-                                     const SearchOptions& options) {
-  ATOLL_RETURN_IF_ERROR(Validate(problem));
-  if (name == "gpipe") return PlayRule(problem, GPipe(problem), name);
-  if (name == "1f1b") return PlayRule(problem, OneForwardOneBackward(problem), name);
-  if (name == "interleaved") return PlayRule(problem, Interleaved(problem), name);
-  if (name == "zb-h1") return PlayRule(problem, ZeroBubbleH1(problem), name);
-  if (name == "zb-h2") return PlayRule(problem, ZeroBubbleH2(problem), name);
-  const int p = StagesOf(problem);
-  if (name == "zb-1p" || name == "zb-v") return Search(WithSlots(problem, p), options);
-  if (name == "zb-2p") return Search(WithSlots(problem, 2 * p), options);
-  if (name == "v-half") return Search(WithSlots(problem, p / 2 + 1), options);
-  if (name == "v-min") return Search(WithSlots(problem, p / 3 + 2), options);
-  if (name == "jeeves") {
-    SearchOptions once = options;
-    once.restarts = 1;
-    return Search(problem, once);
-  }
-  if (name == "compact-zb") {
-    Found best = Greedy(problem, {GreedyPolicy::Prefer::kWarmForward, 0, 0, {}, 0, 0});
-    Found other = Greedy(problem, {GreedyPolicy::Prefer::kForward, 0, 0, {}, 0, 0});
-    if (best.result.verdict != Verdict::kFits ||
-        (other.result.verdict == Verdict::kFits &&
-         ValueOf(other.result, options.objective) < ValueOf(best.result, options.objective))) {
-      best = std::move(other);
-    }
-    best.how = "compact zero-bubble";
-    return best;
-  }
-  if (name == "jeeves-search" || name == "best") return Search(problem, options);
-  std::string known;
-  for (const std::string& n : ScheduleNames())
-    absl::StrAppend(&known, known.empty() ? "" : ", ", n);
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no schedule \"", name, "\"; there are: ", known));
 }
 
 }  // namespace atl::sim

@@ -38,6 +38,8 @@ struct GreedyPolicy {
   // the memory limit. Empty: no such limit; otherwise one per chunk, at least 1. It keeps early
   // stages from piling up work that waits downstream, which would make the last round trips long.
   std::vector<int> open_limit;
+  // Several chunks of a pipeline on a device: the B nearest the start first, not nearest the end.
+  bool shallow_backward = false;
   // Chance of taking F where B was preferred and the other way round.
   double flip_chance = 0;
   uint64_t seed = 0;
@@ -52,6 +54,11 @@ struct Found {
 // One greedy run. The verdict is never kOutOfMemory; kStuck when one micro-batch does not fit.
 // REQUIRES: Validate(problem) is OK.
 Found Greedy(const Problem& problem, const GreedyPolicy& policy);
+
+// F and B in the order of the schedule, every W where its device would have to wait, or where it
+// releases the memory that the next F needs. kStuck when that never comes.
+// REQUIRES: `schedule` is one of this problem.
+Found FillWithWeights(const Problem& problem, const Schedule& schedule);
 
 enum class Objective {
   kMakespan,  // Result::makespan_ns
@@ -82,13 +89,31 @@ absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& option
 void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64_t seed,
                   Found& found);
 
-// The families by name: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, v-min,
-// jeeves (plain greedy), jeeves-search, compact-zb, best. The zb-1p, zb-2p and V families set the
-// memory limit that defines them (p, 2p; p, p/2 + 1, p/3 + 2 forwards of a whole stage), but never
-// above the device's own.
+// What a family takes for a device's share of the model.
+enum class Placement {
+  kAny,
+  kOneChunk,
+  kInterleaved,  // several chunks, dealt to the devices in turn
+  kV,            // two chunks, the second on the way back (MakeUniform's v_shape)
+};
+
+struct ScheduleFamily {
+  std::string name;
+  Placement placement = Placement::kAny;
+  std::string what;  // in a line, for people
+};
+
+// All families, in the order of their invention. The zb-1p, zb-2p and V families set the memory
+// limit that defines them (p, 2p; p, p/2 + 1, p/3 + 2 forwards of a whole stage), but never above
+// the device's own.
+const std::vector<ScheduleFamily>& ScheduleFamilies();
+std::vector<std::string> ScheduleNames();
+
+// A schedule of the family. The V families take the better of the published building blocks
+// (v_blocks.h), which are made for equal F, B and W, and of a search. The verdict of those by rule
+// says if they do not fit. The error says which families there are, or what does not fit.
 absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view name,
                                      const SearchOptions& options);
-std::vector<std::string> ScheduleNames();
 
 }  // namespace atl::sim
 

@@ -1,0 +1,144 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status.h"
+#include "coordinator/simulator/schedules.h"
+#include "coordinator/simulator/search.h"
+#include "coordinator/simulator/v_blocks.h"
+
+namespace atl::sim {
+namespace {
+
+// Lowers every device's memory to `forwards` of its whole stage (all its chunks together).
+Problem WithSlots(Problem problem, int64_t forwards) {
+  const std::vector<std::vector<int>> chunks = ChunksOfDevices(problem);
+  for (size_t d = 0; d < chunks.size(); ++d) {
+    int64_t stage_bytes = 0;
+    for (const int c : chunks[d]) stage_bytes += problem.chunks[c].activation_bytes;
+    int64_t& memory = problem.devices[d].memory_bytes;
+    memory = std::min(memory, stage_bytes * forwards);
+  }
+  return problem;
+}
+
+absl::StatusOr<Found> PlayRule(const Problem& problem, absl::StatusOr<Schedule> schedule,
+                               absl::string_view name) {
+  if (!schedule.ok()) return schedule.status();
+  return Found{*schedule, SimulateUnchecked(problem, *schedule, {}), std::string(name)};
+}
+
+int StagesOf(const Problem& problem) {
+  std::vector<bool> used(problem.devices.size(), false);
+  const Pipeline& pipeline = problem.pipelines[0];
+  for (int i = 0; i < pipeline.chunk_count; ++i) {
+    used[problem.chunks[pipeline.first_chunk + i].device] = true;
+  }
+  return static_cast<int>(std::count(used.begin(), used.end(), true));
+}
+
+bool Better(const Found& a, const absl::StatusOr<Found>& b, Objective objective) {
+  if (a.result.verdict != Verdict::kFits) return false;
+  return !b.ok() || b->result.verdict != Verdict::kFits ||
+         ValueOf(a.result, objective) < ValueOf(b->result, objective);
+}
+
+// Shows `best` the published blocks of this D, as they are and with W filled in.
+void TryBlocks(const Problem& problem, int d, absl::string_view name, Objective objective,
+               absl::StatusOr<Found>& best) {
+  constexpr int kBlocks = 32;
+  const auto blocks = VBlockSchedules(problem, d, kBlocks);
+  if (!blocks.ok()) return;  // not a V
+  for (const Schedule& block : *blocks) {
+    Found plain{block, SimulateUnchecked(problem, block, {}),
+                absl::StrCat(name, " building block")};
+    Found filled = FillWithWeights(problem, block);
+    filled.how = absl::StrCat(name, " building block, gaps filled with W");
+    if (Better(plain, best, objective)) best = std::move(plain);
+    if (Better(filled, best, objective)) best = std::move(filled);
+  }
+}
+
+absl::StatusOr<Found> FindV(const Problem& problem, int64_t forwards, int d, absl::string_view name,
+                            const SearchOptions& options) {
+  const Problem limited = WithSlots(problem, forwards);
+  absl::StatusOr<Found> best = Search(limited, options);
+  TryBlocks(limited, d, name, options.objective, best);
+  return best;
+}
+
+absl::StatusOr<Found> FindBest(const Problem& problem, const SearchOptions& options) {
+  absl::StatusOr<Found> best = Search(problem, options);
+  TryBlocks(problem, 6, "zb-v", options.objective, best);
+  TryBlocks(problem, 3, "v-half", options.objective, best);
+  TryBlocks(problem, 2, "v-min", options.objective, best);
+  return best;
+}
+
+// SpanTrain's: all F until the first B is ready, then B before F before W, or F before B before W.
+Found CompactZeroBubble(const Problem& problem, Objective objective) {
+  GreedyPolicy policy{.prefer = GreedyPolicy::Prefer::kWarmForward};
+  Found best = Greedy(problem, policy);
+  policy.prefer = GreedyPolicy::Prefer::kForward;
+  Found other = Greedy(problem, policy);
+  if (Better(other, best, objective)) best = std::move(other);
+  best.how = "compact zero-bubble";
+  return best;
+}
+
+}  // namespace
+
+const std::vector<ScheduleFamily>& ScheduleFamilies() {
+  static const auto* families = new std::vector<ScheduleFamily>{
+      {"gpipe", Placement::kAny, "all forwards, then all backwards; holds every micro-batch"},
+      {"1f1b", Placement::kOneChunk, "one forward, one backward (DAPPLE); holds p - s"},
+      {"interleaved", Placement::kInterleaved, "1F1B over several chunks per device (Megatron)"},
+      {"zb-h1", Placement::kOneChunk, "zero-bubble H1 by its pattern: 1F1B with W held back"},
+      {"zb-h2", Placement::kOneChunk, "zero-bubble H2 by its pattern: twice the forwards first"},
+      {"zb-1p", Placement::kOneChunk, "searched under the memory of p forwards"},
+      {"zb-2p", Placement::kOneChunk, "searched under the memory of 2p forwards"},
+      {"zb-v", Placement::kV, "V with the memory of p forwards"},
+      {"v-half", Placement::kV, "V with about half of it"},
+      {"v-min", Placement::kV, "V with about a third of it"},
+      {"compact-zb", Placement::kAny, "SpanTrain's: F first, then W in every gap"},
+      {"jeeves", Placement::kAny, "JEEVES's own greedy: B before F, memory kept"},
+      {"jeeves-search", Placement::kAny, "JEEVES's greedy with perturbed restarts"},
+      {"best", Placement::kAny, "the best that a search over all of this finds"},
+  };
+  return *families;
+}
+
+std::vector<std::string> ScheduleNames() {
+  std::vector<std::string> names;
+  for (const ScheduleFamily& family : ScheduleFamilies()) names.push_back(family.name);
+  return names;
+}
+
+absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view name,
+                                     const SearchOptions& options) {
+  ATOLL_RETURN_IF_ERROR(Validate(problem));
+  if (name == "gpipe") return PlayRule(problem, GPipe(problem), name);
+  if (name == "1f1b") return PlayRule(problem, OneForwardOneBackward(problem), name);
+  if (name == "interleaved") return PlayRule(problem, Interleaved(problem), name);
+  if (name == "zb-h1") return PlayRule(problem, ZeroBubbleH1(problem), name);
+  if (name == "zb-h2") return PlayRule(problem, ZeroBubbleH2(problem), name);
+  const int p = StagesOf(problem);
+  if (name == "zb-1p") return Search(WithSlots(problem, p), options);
+  if (name == "zb-2p") return Search(WithSlots(problem, 2 * p), options);
+  if (name == "zb-v") return FindV(problem, p, 6, name, options);
+  if (name == "v-half") return FindV(problem, p / 2 + 1, 3, name, options);
+  if (name == "v-min") return FindV(problem, p / 3 + 2, 2, name, options);
+  if (name == "compact-zb") return CompactZeroBubble(problem, options.objective);
+  if (name == "jeeves") {
+    SearchOptions once = options;
+    once.restarts = 1;
+    return Search(problem, once);
+  }
+  if (name == "jeeves-search") return Search(problem, options);
+  if (name == "best") return FindBest(problem, options);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there is no schedule \"", name, "\"; there are: ", absl::StrJoin(ScheduleNames(), ", ")));
+}
+
+}  // namespace atl::sim
