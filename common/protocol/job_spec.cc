@@ -129,6 +129,10 @@ absl::Status ValidateLayout(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.stages", l.stages, 0, 1024));
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.replicas", l.replicas, 0, 1024));
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.tensor_parallel", l.tensor_parallel, 0, 1024));
+  ATOLL_RETURN_IF_ERROR(IntInRange("layout.pieces_max", l.pieces_max, 1, 64));
+  if ((l.pieces_max & (l.pieces_max - 1)) != 0) {
+    return Bad("layout.pieces_max", l.pieces_max, "a power of two");
+  }
   if (l.island == IslandExtent::kWorker && l.workers_per_island > 1) {
     return Bad("layout.workers_per_island", l.workers_per_island,
                "0 or 1 with layout.island = \"worker\"");

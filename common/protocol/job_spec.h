@@ -117,6 +117,9 @@ struct LayoutSpec {
   int64_t tensor_parallel = 0;     // devices that share each layer
   std::string schedule;            // a family of the simulator, such as "1f1b" or "compact-zb"
   bool recompute = false;          // run forward again before backward, to save memory
+  // Into at most so many pieces (a power of two) a message between stages is cut where its link is
+  // slow. 1: never, and runs on one plan repeat bit for bit.
+  int64_t pieces_max = 8;
 
   bool operator==(const LayoutSpec&) const = default;
 };

@@ -46,13 +46,15 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
           "layout.replicas = 9: must be at most inner.batch_sequences = 8");
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.tensor_parallel = 5; }) ==
           "layout.tensor_parallel = 5: must be at most model.heads = 4");
+  REQUIRE(MessageAfter([](JobSpec& s) { s.layout.pieces_max = 6; }) ==
+          "layout.pieces_max = 6: must be a power of two");
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.workers_per_island = 2; }) ==
           "layout.workers_per_island = 2: must be 0 or 1 with layout.island = \"worker\"");
   REQUIRE(MessageAfter([](JobSpec& s) {
             s.layout.schedule = "fastest";
           }).find("layout.schedule = \"fastest\": must be one of gpipe, 1f1b,") == 0);
   JobSpec spec = GoodSpec();
-  spec.layout = {IslandExtent::kSite, 4, 2, 2, 1, "compact-zb", true};
+  spec.layout = {IslandExtent::kSite, 4, 2, 2, 1, "compact-zb", true, 4};
   REQUIRE(Validate(spec).ok());
 }
 

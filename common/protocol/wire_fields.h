@@ -86,6 +86,7 @@ void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
   ATOLL_WIRE_OPTIONAL(tensor_parallel);
   ATOLL_WIRE_OPTIONAL(schedule);
   ATOLL_WIRE_OPTIONAL(recompute);
+  ATOLL_WIRE_OPTIONAL(pieces_max);
 }
 
 template <class V>

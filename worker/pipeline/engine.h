@@ -73,7 +73,8 @@ struct EngineJob {
   int64_t sequence_length = 0;
   int64_t batch_sequences = 0;  // of a full step of the island
   AdamWOptions optimizer;
-  // Into at most so many pieces (a power of two) a message between stages may be cut; 1: never.
+  // Into at most so many pieces (a power of two up to 64) a message between stages may be cut; 1:
+  // never, and runs repeat bit for bit.
   int32_t max_pieces = 1;
 
   bool operator==(const EngineJob&) const = default;
@@ -95,8 +96,8 @@ struct EngineOptions {
   bool keep_gradients = false;  // kGradient is readable after a step; for tests
   Emulation emulation;
   // Into how many pieces messages between stages are cut, within the job's max_pieces. 0: as the
-  // adapter finds best; results then repeat to rounding only.
-  int fixed_pieces = 1;
+  // adapter finds best (see adapter.h); results then repeat to rounding only.
+  int fixed_pieces = 0;
 };
 
 // One rank's part of a layer, cut by these shares (IslandPlan::tensor_shares, made explicit: one

@@ -1,7 +1,6 @@
 #include "worker/pipeline/executor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <thread>
 
 #include "common/check.h"
@@ -10,24 +9,11 @@
 namespace atl::worker {
 namespace {
 
-// The largest power of two that is at most `limit`.
-int PiecesWithin(int64_t limit) {
-  int pieces = 1;
-  while (2 * pieces <= limit) pieces *= 2;
-  return pieces;
-}
-
 PlanOp Op(PlanOpKind kind, int32_t stage, int32_t m, bool gradient = false) {
   return {.kind = kind, .stage = stage, .micro_batch = m, .gradient = gradient};
 }
 
 }  // namespace
-
-CommitTable::CommitTable(const IslandPlan& plan, int32_t layers)
-    : layers_(layers),
-      ranks_(plan.tensor_parallel()),
-      first_device_(layers * ranks_ + static_cast<int>(plan.replicas.size())),
-      devices_(DevicesOf(plan)) {}
 
 Executor::Executor(Device& device, const EngineJob& job, const EngineOptions& options,
                    const CommitTable& table, Transport& transport,
@@ -96,90 +82,18 @@ StageCall Executor::Call(const StageRun& run) {
 Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers,
                         int64_t rows) {
   if (options_.emulation.duration != nullptr) {
-    Instant end = start;
+    Instant end = start - overslept_;
     for (int32_t l = first_layer; l < first_layer + layers; ++l) {
       end += options_.emulation.duration(device_.name(), l, op.kind, rows);
     }
+    const bool sleeps = SteadyNow() < end;
     std::this_thread::sleep_until(std::chrono::steady_clock::time_point(end.time_since_epoch()));
+    overslept_ = sleeps ? SteadyNow() - end : Duration(0);
   }
   const Instant now = SteadyNow();
   result_->device.busy += now - start;
   result_->device.spans.push_back({op, start, now});
   return now - start;
-}
-
-// ---- the adapters ----
-
-std::unique_ptr<Adapter> Executor::NewAdapter(const std::string& to, bool gradient) const {
-  BoundarySetup setup;
-  setup.from = device_.name();
-  setup.to = to;
-  setup.gradient = gradient;
-  setup.rows = device_.role().micro_batch_sequences;
-  setup.bytes_per_row = job_.sequence_length * job_.model.d_model * SizeOf(job_.compute);
-  setup.max_pieces = job_.max_pieces;
-  return std::make_unique<Adapter>(std::move(setup));
-}
-
-// Between steps: what the last one's messages and work say.
-void Executor::Adapt() {
-  int64_t rows = 0;
-  for (const MicroBatchRows& micro_batch : input_->micro_batches) rows += micro_batch.rows;
-  std::vector<std::string> done;
-  for (StageRun& run : runs_) {
-    for (Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
-      if (adapter == nullptr) continue;
-      if (rows > 0 && input_->train) {
-        adapter->OnWork(Seconds(run.work) * static_cast<double>(adapter->setup().rows) /
-                        static_cast<double>(rows));
-      }
-      const std::string& to = adapter->setup().to;
-      if (std::find(done.begin(), done.end(), to) != done.end()) continue;
-      done.push_back(to);
-      for (const Transfer& transfer : transport_.TakeTransfers(device_.name(), to)) {
-        for (StageRun& other : runs_) {
-          Adapter* own = (transfer.gradient ? other.gradients : other.activations).get();
-          if (own == nullptr || own->setup().to != to) continue;
-          own->OnMessage(transfer.bytes, transfer.seconds);
-          break;
-        }
-      }
-    }
-  }
-}
-
-int Executor::PiecesOf(const StageRun& run, bool gradient) const {
-  if (options_.fixed_pieces > 0) return options_.fixed_pieces;
-  const bool exposed = gradient ? run.forwards_left == 0 : !run.backward_begun;
-  return (gradient ? run.gradients : run.activations)
-      ->pieces(exposed ? StepPhase::kFillOrDrain : StepPhase::kSteady);
-}
-
-std::vector<BoundaryState> Executor::Boundaries() const {
-  std::vector<BoundaryState> all;
-  for (const StageRun& run : runs_) {
-    for (const Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
-      if (adapter == nullptr) continue;
-      BoundaryState state;
-      state.from = adapter->setup().from;
-      state.to = adapter->setup().to;
-      state.pieces = options_.fixed_pieces > 0 ? options_.fixed_pieces
-                                               : adapter->pieces(StepPhase::kFillOrDrain);
-      state.message_seconds = adapter->message_seconds();
-      state.bandwidth_bytes_per_s = adapter->bandwidth_bytes_per_s();
-      state.saturated = adapter->saturated();
-      state.reason = adapter->reason();
-      all.push_back(std::move(state));
-    }
-  }
-  return all;
-}
-
-std::string Executor::PlanWanted() const {
-  for (const BoundaryState& state : Boundaries()) {
-    if (state.saturated) return absl::StrCat("link ", state.from, " > ", state.to, " saturated");
-  }
-  return "";
 }
 
 // ---- a step ----
@@ -380,8 +294,9 @@ void Executor::WeightLayer(StageRun& run, int32_t m) {
   const int32_t layer = run.role->plan.first_layer + index;
   const Instant start = SteadyNow();
   if (computes()) run.stage->BackwardWeight(Call(run), run.slot[m], index);
-  run.work +=
+  run.weight_layer =
       Done(start, Op(PlanOpKind::kWeightGradient, run.role->stage, m), layer, 1, Shape(m).rows);
+  run.work += run.weight_layer;
   if (m == LastMicroBatch()) sync_.Complete(layer);
   if (index == 0) WeightsDone(run, m);
 }
@@ -396,8 +311,8 @@ void Executor::WeightsDone(StageRun& run, int32_t m) {
   }
 }
 
-// The next W of the program whose B is done and whose turn in its stage it is.
-bool Executor::PullWeightLayer() {
+// Whose W comes next in the program, of those whose B is done and whose turn in their stage it is.
+Executor::StageRun* Executor::NextWeight() {
   StageRun* next = nullptr;
   for (StageRun& run : runs_) {
     const auto count = static_cast<int32_t>(run.weight_layers.size());
@@ -407,183 +322,23 @@ bool Executor::PullWeightLayer() {
       next = &run;
     }
   }
+  return next;
+}
+
+// Does a layer of W, or waits a little first: a message that is just about to come should not find
+// the device in the middle of one. False: there is none to do.
+bool Executor::FillGap(const std::vector<MessageTag>& tags, Instant deadline, bool* patient) {
+  StageRun* next = NextWeight();
   if (next == nullptr) return false;
-  WeightLayer(*next, next->next_weight);
-  return true;
-}
-
-// ---- messages ----
-
-MessageTag Executor::Tag(int32_t stage, int32_t m, bool gradient) const {
-  MessageTag tag;
-  tag.step = input_->number;
-  tag.replica = device_.role().replica;
-  tag.stage = stage;
-  tag.rank = device_.role().rank;
-  tag.micro_batch = m;
-  tag.gradient = gradient;
-  return tag;
-}
-
-Executor::Inbox Executor::InboxOf(const StageRun& run, int32_t m, bool gradient) const {
-  return {gradient ? run.role->next : run.role->before, Tag(run.role->stage, m, gradient), Tensor(),
-          Shape(m).rows};
-}
-
-Executor::Outbox Executor::OutboxOf(const StageRun& run, int32_t m, bool gradient,
-                                    const Tensor& payload) const {
-  Outbox outbox{gradient ? run.role->before : run.role->next,
-                Tag(run.role->stage + (gradient ? -1 : 1), m, gradient), payload, Shape(m).rows};
-  if (outbox.to.empty() || outbox.to == device_.name()) return outbox;
-  outbox.pieces =
-      PiecesWithin(std::min<int64_t>({PiecesOf(run, gradient), job_.max_pieces, outbox.rows}));
-  return outbox;
-}
-
-// Until the next piece is there; meanwhile, W.
-absl::Status Executor::Await(Inbox& inbox) {
-  std::vector<MessageTag> tags;
-  inbox.tag.piece = inbox.received;
-  if (inbox.pieces > 0) {
-    inbox.tag.pieces = inbox.pieces;
-    tags.push_back(inbox.tag);
+  if (*patient) {
+    const Instant soon = SteadyNow() + next->weight_layer / 4;
+    transport_.Wait(device_.name(), tags, std::min(soon, deadline));
+    overslept_ = Duration(0);
+    *patient = false;
   } else {
-    const auto most = std::min<int64_t>(job_.max_pieces, inbox.rows);
-    for (inbox.tag.pieces = 1; inbox.tag.pieces <= most; inbox.tag.pieces *= 2) {
-      tags.push_back(inbox.tag);
-    }
+    WeightLayer(*next, next->next_weight);
   }
-  const Instant start = SteadyNow();
-  const Instant deadline = start + options_.message_timeout;
-  bool waited = false;
-  for (;;) {
-    for (const MessageTag& tag : tags) {
-      if (!transport_.Arrived(device_.name(), tag)) continue;
-      ATOLL_RETURN_IF_ERROR(interrupt_.status());
-      inbox.tag = tag;
-      inbox.pieces = tag.pieces;
-      const PlanOp op =
-          Op(PlanOpKind::kReceive, inbox.tag.stage, inbox.tag.micro_batch, inbox.tag.gradient);
-      if (waited) result_->device.spans.push_back({op, start, SteadyNow()});
-      return absl::OkStatus();
-    }
-    ATOLL_RETURN_IF_ERROR(interrupt_.status());
-    if (PullWeightLayer()) continue;
-    if (SteadyNow() >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the ", inbox.tag.gradient ? "gradient" : "activation", " of micro-batch ",
-                       inbox.tag.micro_batch, " for stage ", inbox.tag.stage, " did not come from ",
-                       inbox.from, " within ", Seconds(options_.message_timeout), " s"));
-    }
-    waited = true;
-    transport_.Wait(device_.name(), tags, deadline);
-  }
-}
-
-absl::Status Executor::ReceiveUpTo(Inbox& inbox, int64_t row) {
-  while (inbox.pieces == 0 || RowsOfPiece(inbox.rows, inbox.pieces, inbox.received).first < row) {
-    ATOLL_RETURN_IF_ERROR(Await(inbox));
-    const PieceRows rows = RowsOfPiece(inbox.rows, inbox.pieces, inbox.received);
-    ATOLL_RETURN_IF_ERROR(transport_.Receive(
-        device_.name(), inbox.tag, device_.compute(), device_.stream(),
-        Rows(inbox.into, rows.first, rows.rows), SteadyNow() + options_.message_timeout));
-    ++inbox.received;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Executor::SendUpTo(Outbox& outbox, int64_t row) {
-  while (outbox.sent < outbox.pieces) {
-    const PieceRows rows = RowsOfPiece(outbox.rows, outbox.pieces, outbox.sent);
-    if (rows.first + rows.rows > row) break;
-    outbox.tag.piece = outbox.sent;
-    outbox.tag.pieces = outbox.pieces;
-    ATOLL_RETURN_IF_ERROR(transport_.Send(device_.name(), outbox.to, outbox.tag, device_.compute(),
-                                          device_.stream(),
-                                          Rows(outbox.payload, rows.first, rows.rows)));
-    ++outbox.sent;
-  }
-  return absl::OkStatus();
-}
-
-// ---- commit ----
-
-void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* values) const {
-  const DeviceRole& role = device_.role();
-  const std::vector<HeldState*>& planned = device_.planned();
-  for (size_t i = 0; i < sums.size(); ++i) {
-    if (role.replica != 0 || planned[i]->table_only) continue;
-    (*values)[table_.norm(planned[i]->shard.layer, role.rank)] = sums[i];
-  }
-  const bool has_head = role.HoldsLayer(static_cast<int32_t>(model().layers().size()) - 1);
-  if (has_head && role.rank == 0) {
-    double& nats = (*values)[table_.loss(role.replica)];
-    for (int32_t m = 0; m < role.micro_batches; ++m) nats += totals_[2 * m];
-  }
-  for (size_t d = 0; d < table_.devices().size(); ++d) {
-    if (table_.devices()[d] != device_.name()) continue;
-    (*values)[table_.steps(d)] = static_cast<double>(planned[0]->optimizer_step);
-  }
-}
-
-absl::Status Executor::ExchangeTable(std::vector<double>* values) {
-  const auto group = communicators_.find("commit");
-  if (group == communicators_.end()) return absl::OkStatus();
-  const Tensor& commit = device_.run().commit;
-  device_.compute().CopyToDevice(device_.stream(), commit, values->data());
-  ATOLL_RETURN_IF_ERROR(group->second->AllReduceSum(device_.compute(), device_.stream(), commit));
-  device_.compute().CopyToHost(device_.stream(), values->data(), commit);
-  return device_.compute().Synchronize(device_.stream());
-}
-
-absl::Status Executor::CheckSteps(const std::vector<double>& values) const {
-  for (size_t d = 1; d < table_.devices().size(); ++d) {
-    if (values[table_.steps(d)] == values[table_.steps(0)]) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(table_.devices()[d], " has taken ", values[table_.steps(d)],
-                     " optimizer steps, but ", table_.devices()[0], " ", values[table_.steps(0)]));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Executor::Commit() {
-  const bool train = input_->train;
-  if (train) ATOLL_RETURN_IF_ERROR(sync_.Wait());
-  totals_ = HostReals(device_.run().totals.dtype, device_.run().totals.size());
-  device_.compute().CopyToHost(device_.stream(), totals_.data(), device_.run().totals);
-  std::vector<double> sums;
-  if (train && computes()) {
-    ATOLL_ASSIGN_OR_RETURN(sums, device_.optimizer().SumsOfSquares(device_.role().rank));
-  }
-  ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
-  std::vector<double> values(static_cast<size_t>(table_.slots()));
-  FillTable(sums, &values);
-  ATOLL_RETURN_IF_ERROR(interrupt_.status());
-  ATOLL_RETURN_IF_ERROR(ExchangeTable(&values));
-  for (int r = 0; r < table_.replicas(); ++r) result_->loss.nats += values[table_.loss(r)];
-  result_->loss.tokens = input_->sequences * job_.sequence_length;
-  if (!train) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(CheckSteps(values));
-  double sum_of_squares = 0;
-  for (int i = 0; i < table_.layers_and_ranks(); ++i) sum_of_squares += values[i];
-  result_->gradient_norm = std::sqrt(sum_of_squares);
-  return Optimize(sum_of_squares);
-}
-
-// From here on every device takes the step.
-absl::Status Executor::Optimize(double sum_of_squares) {
-  const Instant start = SteadyNow();
-  const int64_t step = device_.planned()[0]->optimizer_step + 1;
-  if (computes()) {
-    device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
-                              options_.keep_gradients);
-    gradients_dirty_ = options_.keep_gradients;
-  }
-  ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
-  for (HeldState* held : device_.planned()) held->optimizer_step = step;
-  const StageRole& first = device_.role().stages.front();
-  Done(start, Op(PlanOpKind::kOptimizer, first.stage, 0), first.plan.first_layer, 0, 0);
-  return absl::OkStatus();
+  return true;
 }
 
 }  // namespace atl::worker

@@ -78,7 +78,8 @@ class Executor {
     int32_t next_weight = 0;         // all before are done
     int32_t forwards_left = 0;       // micro-batches without F
     bool backward_begun = false;
-    Duration work{0};  // of this step's F, B and W
+    Duration work{0};          // of this step's F, B and W
+    Duration weight_layer{0};  // the last W of one layer
     // Of what leaves for another device; null: nothing does.
     std::unique_ptr<Adapter> activations, gradients;
   };
@@ -111,7 +112,7 @@ class Executor {
   absl::Status Backward(StageRun& run, int32_t m);
   absl::Status BackwardPiece(StageRun& run, int32_t m, int piece, const Tensor& grad_input);
   void WeightLayer(StageRun& run, int32_t m);
-  bool PullWeightLayer();
+  StageRun* NextWeight();
   void WeightsDone(StageRun& run, int32_t m);
   absl::Status Commit();
   absl::Status ExchangeTable(std::vector<double>* values);
@@ -124,6 +125,8 @@ class Executor {
   MessageTag Tag(int32_t stage, int32_t m, bool gradient) const;
   absl::Status ReceiveUpTo(Inbox& inbox, int64_t row);
   absl::Status Await(Inbox& inbox);
+  std::vector<MessageTag> Candidates(const Inbox& inbox) const;
+  bool FillGap(const std::vector<MessageTag>& tags, Instant deadline, bool* patient);
   absl::Status SendUpTo(Outbox& outbox, int64_t row);
 
   StageRun* Local(int32_t stage);
@@ -150,6 +153,7 @@ class Executor {
   const StepInput* input_ = nullptr;
   StepResult* result_ = nullptr;
   HostReals totals_;
+  Duration overslept_{0};  // by the last emulated operation, if no wait came after it
   bool gradients_dirty_ = true;
 };
 

@@ -1,0 +1,94 @@
+// The end of a step: what devices tell each other, and the optimizer.
+
+#include <cmath>
+
+#include "common/event_loop.h"
+#include "worker/pipeline/executor.h"
+
+namespace atl::worker {
+
+CommitTable::CommitTable(const IslandPlan& plan, int32_t layers)
+    : layers_(layers),
+      ranks_(plan.tensor_parallel()),
+      first_device_(layers * ranks_ + static_cast<int>(plan.replicas.size())),
+      devices_(DevicesOf(plan)) {}
+
+void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* values) const {
+  const DeviceRole& role = device_.role();
+  const std::vector<HeldState*>& planned = device_.planned();
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (role.replica != 0 || planned[i]->table_only) continue;
+    (*values)[table_.norm(planned[i]->shard.layer, role.rank)] = sums[i];
+  }
+  const bool has_head = role.HoldsLayer(static_cast<int32_t>(model().layers().size()) - 1);
+  if (has_head && role.rank == 0) {
+    double& nats = (*values)[table_.loss(role.replica)];
+    for (int32_t m = 0; m < role.micro_batches; ++m) nats += totals_[2 * m];
+  }
+  for (size_t d = 0; d < table_.devices().size(); ++d) {
+    if (table_.devices()[d] != device_.name()) continue;
+    (*values)[table_.steps(d)] = static_cast<double>(planned[0]->optimizer_step);
+  }
+}
+
+absl::Status Executor::ExchangeTable(std::vector<double>* values) {
+  const auto group = communicators_.find("commit");
+  if (group == communicators_.end()) return absl::OkStatus();
+  const Tensor& commit = device_.run().commit;
+  device_.compute().CopyToDevice(device_.stream(), commit, values->data());
+  ATOLL_RETURN_IF_ERROR(group->second->AllReduceSum(device_.compute(), device_.stream(), commit));
+  device_.compute().CopyToHost(device_.stream(), values->data(), commit);
+  return device_.compute().Synchronize(device_.stream());
+}
+
+absl::Status Executor::CheckSteps(const std::vector<double>& values) const {
+  for (size_t d = 1; d < table_.devices().size(); ++d) {
+    if (values[table_.steps(d)] == values[table_.steps(0)]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(table_.devices()[d], " has taken ", values[table_.steps(d)],
+                     " optimizer steps, but ", table_.devices()[0], " ", values[table_.steps(0)]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Commit() {
+  const bool train = input_->train;
+  if (train) ATOLL_RETURN_IF_ERROR(sync_.Wait());
+  totals_ = HostReals(device_.run().totals.dtype, device_.run().totals.size());
+  device_.compute().CopyToHost(device_.stream(), totals_.data(), device_.run().totals);
+  std::vector<double> sums;
+  if (train && computes()) {
+    ATOLL_ASSIGN_OR_RETURN(sums, device_.optimizer().SumsOfSquares(device_.role().rank));
+  }
+  ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
+  std::vector<double> values(static_cast<size_t>(table_.slots()));
+  FillTable(sums, &values);
+  ATOLL_RETURN_IF_ERROR(interrupt_.status());
+  ATOLL_RETURN_IF_ERROR(ExchangeTable(&values));
+  for (int r = 0; r < table_.replicas(); ++r) result_->loss.nats += values[table_.loss(r)];
+  result_->loss.tokens = input_->sequences * job_.sequence_length;
+  if (!train) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(CheckSteps(values));
+  double sum_of_squares = 0;
+  for (int i = 0; i < table_.layers_and_ranks(); ++i) sum_of_squares += values[i];
+  result_->gradient_norm = std::sqrt(sum_of_squares);
+  return Optimize(sum_of_squares);
+}
+
+// From here on every device takes the step.
+absl::Status Executor::Optimize(double sum_of_squares) {
+  const Instant start = SteadyNow();
+  const int64_t step = device_.planned()[0]->optimizer_step + 1;
+  if (computes()) {
+    device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
+                              options_.keep_gradients);
+    gradients_dirty_ = options_.keep_gradients;
+  }
+  ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
+  for (HeldState* held : device_.planned()) held->optimizer_step = step;
+  const StageRole& first = device_.role().stages.front();
+  Done(start, {.kind = PlanOpKind::kOptimizer, .stage = first.stage}, first.plan.first_layer, 0, 0);
+  return absl::OkStatus();
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,189 @@
+// What leaves a device and what comes to it: messages in pieces, and the adapters that choose them.
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "common/event_loop.h"
+#include "worker/pipeline/executor.h"
+
+namespace atl::worker {
+namespace {
+
+// The largest power of two that is at most `limit`.
+int PiecesWithin(int64_t limit) {
+  int pieces = 1;
+  while (2 * pieces <= limit) pieces *= 2;
+  return pieces;
+}
+
+}  // namespace
+
+MessageTag Executor::Tag(int32_t stage, int32_t m, bool gradient) const {
+  MessageTag tag;
+  tag.step = input_->number;
+  tag.replica = device_.role().replica;
+  tag.stage = stage;
+  tag.rank = device_.role().rank;
+  tag.micro_batch = m;
+  tag.gradient = gradient;
+  return tag;
+}
+
+Executor::Inbox Executor::InboxOf(const StageRun& run, int32_t m, bool gradient) const {
+  return {gradient ? run.role->next : run.role->before, Tag(run.role->stage, m, gradient), Tensor(),
+          Shape(m).rows};
+}
+
+Executor::Outbox Executor::OutboxOf(const StageRun& run, int32_t m, bool gradient,
+                                    const Tensor& payload) const {
+  Outbox outbox{gradient ? run.role->before : run.role->next,
+                Tag(run.role->stage + (gradient ? -1 : 1), m, gradient), payload, Shape(m).rows};
+  if (outbox.to.empty() || outbox.to == device_.name()) return outbox;
+  outbox.pieces =
+      PiecesWithin(std::min<int64_t>({PiecesOf(run, gradient), job_.max_pieces, outbox.rows}));
+  return outbox;
+}
+
+// The next piece, under every number of pieces that its sender may have chosen.
+std::vector<MessageTag> Executor::Candidates(const Inbox& inbox) const {
+  MessageTag tag = inbox.tag;
+  tag.piece = inbox.received;
+  tag.pieces = inbox.pieces;
+  if (inbox.pieces > 0) return {tag};
+  std::vector<MessageTag> tags;
+  const auto most = std::min<int64_t>(job_.max_pieces, inbox.rows);
+  for (tag.pieces = 1; tag.pieces <= most; tag.pieces *= 2) tags.push_back(tag);
+  return tags;
+}
+
+// Until the next piece is there; meanwhile, W.
+absl::Status Executor::Await(Inbox& inbox) {
+  const std::vector<MessageTag> tags = Candidates(inbox);
+  const Instant start = SteadyNow();
+  const Instant deadline = start + options_.message_timeout;
+  bool waited = false, patient = true;
+  for (;;) {
+    ATOLL_RETURN_IF_ERROR(interrupt_.status());
+    for (const MessageTag& tag : tags) {
+      if (!transport_.Arrived(device_.name(), tag)) continue;
+      inbox.tag = tag;
+      inbox.pieces = tag.pieces;
+      if (!waited) return absl::OkStatus();
+      const PlanOp op{.kind = PlanOpKind::kReceive,
+                      .stage = tag.stage,
+                      .micro_batch = tag.micro_batch,
+                      .gradient = tag.gradient};
+      result_->device.spans.push_back({op, start, SteadyNow()});
+      return absl::OkStatus();
+    }
+    if (FillGap(tags, deadline, &patient)) continue;
+    if (SteadyNow() >= deadline) break;
+    waited = true;
+    transport_.Wait(device_.name(), tags, deadline);
+    overslept_ = Duration(0);
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("the ", inbox.tag.gradient ? "gradient" : "activation", " of micro-batch ",
+                   inbox.tag.micro_batch, " for stage ", inbox.tag.stage, " did not come from ",
+                   inbox.from, " within ", Seconds(options_.message_timeout), " s"));
+}
+
+absl::Status Executor::ReceiveUpTo(Inbox& inbox, int64_t row) {
+  while (inbox.pieces == 0 || RowsOfPiece(inbox.rows, inbox.pieces, inbox.received).first < row) {
+    ATOLL_RETURN_IF_ERROR(Await(inbox));
+    const PieceRows rows = RowsOfPiece(inbox.rows, inbox.pieces, inbox.received);
+    ATOLL_RETURN_IF_ERROR(transport_.Receive(
+        device_.name(), inbox.tag, device_.compute(), device_.stream(),
+        Rows(inbox.into, rows.first, rows.rows), SteadyNow() + options_.message_timeout));
+    ++inbox.received;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::SendUpTo(Outbox& outbox, int64_t row) {
+  while (outbox.sent < outbox.pieces) {
+    const PieceRows rows = RowsOfPiece(outbox.rows, outbox.pieces, outbox.sent);
+    if (rows.first + rows.rows > row) break;
+    outbox.tag.piece = outbox.sent;
+    outbox.tag.pieces = outbox.pieces;
+    ATOLL_RETURN_IF_ERROR(transport_.Send(device_.name(), outbox.to, outbox.tag, device_.compute(),
+                                          device_.stream(),
+                                          Rows(outbox.payload, rows.first, rows.rows)));
+    ++outbox.sent;
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<Adapter> Executor::NewAdapter(const std::string& to, bool gradient) const {
+  BoundarySetup setup;
+  setup.from = device_.name();
+  setup.to = to;
+  setup.gradient = gradient;
+  setup.rows = device_.role().micro_batch_sequences;
+  setup.bytes_per_row = job_.sequence_length * job_.model.d_model * SizeOf(job_.compute);
+  setup.max_pieces = job_.max_pieces;
+  return std::make_unique<Adapter>(std::move(setup));
+}
+
+// Between steps: what the last one's messages and work say.
+void Executor::Adapt() {
+  int64_t rows = 0;
+  for (const MicroBatchRows& micro_batch : input_->micro_batches) rows += micro_batch.rows;
+  std::vector<std::string> done;
+  for (StageRun& run : runs_) {
+    for (Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
+      if (adapter == nullptr) continue;
+      if (rows > 0 && input_->train) {
+        adapter->OnWork(Seconds(run.work) * static_cast<double>(adapter->setup().rows) /
+                        static_cast<double>(rows));
+      }
+      const std::string& to = adapter->setup().to;
+      if (std::find(done.begin(), done.end(), to) != done.end()) continue;
+      done.push_back(to);
+      for (const Transfer& transfer : transport_.TakeTransfers(device_.name(), to)) {
+        for (StageRun& other : runs_) {
+          Adapter* own = (transfer.gradient ? other.gradients : other.activations).get();
+          if (own == nullptr || own->setup().to != to) continue;
+          own->OnMessage(transfer.bytes, transfer.seconds);
+          break;
+        }
+      }
+    }
+  }
+}
+
+int Executor::PiecesOf(const StageRun& run, bool gradient) const {
+  if (options_.fixed_pieces > 0) return options_.fixed_pieces;
+  const bool exposed = gradient ? run.forwards_left == 0 : !run.backward_begun;
+  return (gradient ? run.gradients : run.activations)
+      ->pieces(exposed ? StepPhase::kFillOrDrain : StepPhase::kSteady);
+}
+
+std::vector<BoundaryState> Executor::Boundaries() const {
+  std::vector<BoundaryState> all;
+  for (const StageRun& run : runs_) {
+    for (const Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
+      if (adapter == nullptr) continue;
+      BoundaryState state;
+      state.from = adapter->setup().from;
+      state.to = adapter->setup().to;
+      state.pieces = options_.fixed_pieces > 0 ? options_.fixed_pieces
+                                               : adapter->pieces(StepPhase::kFillOrDrain);
+      state.message_seconds = adapter->message_seconds();
+      state.bandwidth_bytes_per_s = adapter->bandwidth_bytes_per_s();
+      state.saturated = adapter->saturated();
+      state.reason = adapter->reason();
+      all.push_back(std::move(state));
+    }
+  }
+  return all;
+}
+
+std::string Executor::PlanWanted() const {
+  for (const BoundaryState& state : Boundaries()) {
+    if (state.saturated) return absl::StrCat("link ", state.from, " > ", state.to, " saturated");
+  }
+  return "";
+}
+
+}  // namespace atl::worker
