@@ -425,16 +425,24 @@ class Completion {
       ATOLL_CHECK(backward || op.kind == PlanOpKind::kForward, ToString(op));
       if (Far(op.stage + (backward ? 1 : -1))) add(PlanOpKind::kReceive, backward);
       program_.ops.push_back(op);
+      if (backward) weights.ready.insert(op.micro_batch);
+      if (backward && !weights.split.contains(op.micro_batch)) {
+        ++weights.asked;
+        AddWeights(op.stage);
+      }
       if (Far(op.stage + (backward ? -1 : 1))) add(PlanOpKind::kSend, backward);
-      if (!backward) return;
-      weights.ready.insert(op.micro_batch);
-      if (!weights.split.contains(op.micro_batch)) ++weights.asked;
     }
+    AddWeights(op.stage);
+    Synchronise();
+  }
+
+  // Those whose turn it is.
+  void AddWeights(int32_t stage) {
+    Weights& weights = weights_[stage];
     while (weights.done < weights.asked && weights.ready.contains(weights.done)) {
       program_.ops.push_back(
-          {.kind = PlanOpKind::kWeightGradient, .stage = op.stage, .micro_batch = weights.done++});
+          {.kind = PlanOpKind::kWeightGradient, .stage = stage, .micro_batch = weights.done++});
     }
-    Synchronise();
   }
 
   // From the deepest stage down, as far as gradients are complete.

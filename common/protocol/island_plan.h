@@ -118,8 +118,8 @@ std::vector<std::vector<MicroBatchRows>> DealSequences(const IslandPlan& plan, i
 // its weight gradients and those of the device's later stages are complete; the optimizer step
 // last. W become ordered by micro-batch within a stage: one that comes before its turn, or before
 // the B of the one whose turn it is, waits. One that is missing (an unsplit backward) follows its
-// B. REQUIRES: the plan's replicas name the device; all F, B and W of its stages but those W are
-// there.
+// B at once, before what B sends: then both are one operation. REQUIRES: the plan's replicas name
+// the device; all F, B and W of its stages but those W are there.
 PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
                             const std::vector<PlanOp>& compute);
 

@@ -302,6 +302,17 @@ TEST_CASE("CompleteProgram makes a weight gradient wait for the B of the one who
   REQUIRE(order == "B1B0W0W1B2W2");  // 0 and 2 have no W of their own: unsplit
 }
 
+TEST_CASE("CompleteProgram sends the gradient of an unsplit backward after its W") {
+  const IslandPlan plan = Good();
+  const std::vector<PlanOp> unsplit = {{F, 1, 0}, {B, 1, 0}, {F, 1, 1},
+                                       {B, 1, 1}, {F, 1, 2}, {B, 1, 2}};
+  const std::vector<PlanOp> ops = CompleteProgram(plan, "w1/1", unsplit).ops;
+  const auto sent =
+      std::find_if(ops.begin(), ops.end(), [](const PlanOp& op) { return op.kind == Send; });
+  REQUIRE((sent - 1)->kind == W);
+  REQUIRE((sent - 2)->kind == B);
+}
+
 TEST_CASE("CompleteProgram synchronises a stage as soon as it and those behind it are complete") {
   IslandPlan plan = Good();
   plan.replicas[0].stages = {{0, 2, {"w1/0"}, {}}, {2, 2, {"w1/1"}, {}}, {4, 2, {"w1/0"}, {}}};

@@ -1,0 +1,217 @@
+// Islands that span devices and sites: what real execution takes against what the plan promises.
+//
+// Real: engines, executors, programs, messages and their order, the commit exchange. Emulated, as
+// two cores cannot run four devices at once: computation (sleeps of exact length) and the lines
+// between sites (one message at a time, latency behind it). All ratios are of steps that take turns
+// in one run.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/island/emulated_island.h"
+#include "bench/measure.h"
+#include "common/check.h"
+#include "coordinator/plan_io/island_plan_of.h"
+
+namespace atl::bench {
+namespace {
+
+// One layout under one setting.
+struct Case {
+  std::string name;
+  IslandPlan plan;
+  double promised_s = 0;
+  double promised_bubble = 0;
+  double measured_s = 0;
+  double measured_bubble = 0;
+
+  double error() const { return measured_s / promised_s - 1; }
+};
+
+Case PlanCase(const Setting& setting, const Task& task, const LayoutSpec& layout,
+              const std::string& name) {
+  PlanRequest request = RequestOf(setting, task);
+  request.spec.layout = layout;
+  auto plan = PlanIsland(request);
+  ATOLL_CHECK(plan.ok(), setting.name, ", ", name, ": ", plan.status().ToString());
+  Case made;
+  made.name = name;
+  made.plan = *std::move(plan);
+  made.promised_s = static_cast<double>(made.plan.step_ns) * 1e-9;
+  made.promised_bubble = 1 - WorkSeconds(setting, task, made.plan) /
+                                 (static_cast<double>(made.plan.programs.size()) * made.promised_s);
+  return made;
+}
+
+LayoutSpec Pipeline(int stages, const std::string& schedule, int replicas = 1) {
+  LayoutSpec layout;
+  layout.stages = stages;
+  layout.replicas = replicas;
+  layout.schedule = schedule;
+  return layout;
+}
+
+// All cases take turns, `rounds` times after one uncounted; medians.
+void Run(const Setting& setting, const Task& task, int rounds, std::vector<Case>& cases) {
+  std::vector<std::unique_ptr<EmulatedIsland>> islands;
+  for (const Case& each : cases) {
+    islands.push_back(std::make_unique<EmulatedIsland>(setting, task, each.plan));
+  }
+  std::vector<std::vector<double>> steps(cases.size()), bubbles(cases.size());
+  for (int round = 0; round <= rounds; ++round) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const Measured measured = islands[i]->Step();
+      if (round == 0) continue;
+      steps[i].push_back(measured.step_s);
+      bubbles[i].push_back(measured.bubble);
+    }
+  }
+  for (size_t i = 0; i < cases.size(); ++i) {
+    cases[i].measured_s = Median(steps[i]);
+    cases[i].measured_bubble = Median(bubbles[i]);
+  }
+}
+
+void Print(const Setting& setting, const std::vector<Case>& cases) {
+  std::printf("\n%s\n%-34s %9s %9s %7s %8s %8s\n", setting.name.c_str(), "layout", "plan ms",
+              "real ms", "error", "bubble", "real");
+  for (const Case& each : cases) {
+    std::printf("%-34s %9.1f %9.1f %+6.1f%% %7.1f%% %7.1f%%\n", each.name.c_str(),
+                1e3 * each.promised_s, 1e3 * each.measured_s, 100 * each.error(),
+                100 * each.promised_bubble, 100 * each.measured_bubble);
+  }
+}
+
+// What all scenarios together found.
+struct Found {
+  std::vector<Case> all;
+  double kept = INFINITY;    // least real / promised speed-up
+  double speedup = 0;        // over 1F1B at 100 Mbit/s and 20 ms
+  double heterogeneous = 0;  // planned over uniform
+};
+
+const std::vector<std::string> kTwoSites = {"a", "a", "b", "b"};
+
+Setting TwoSites(double mbit_per_s, double latency_ms, std::vector<double> speeds = {1, 1, 1, 1}) {
+  return {absl::StrFormat("2 sites of 2 devices, %.0f Mbit/s, %.0f ms", mbit_per_s, latency_ms),
+          kTwoSites,
+          std::move(speeds),
+          {latency_ms * 1e-3, mbit_per_s * 1e6 / 8}};
+}
+
+void Schedules(int rounds, Found& found) {
+  for (const double mbit : {100.0, 500.0, 1000.0}) {
+    for (const double ms : {1.0, 20.0}) {
+      const Setting setting = TwoSites(mbit, ms);
+      const Task task;
+      std::vector<Case> cases;
+      for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "compact-zb", "best"}) {
+        cases.push_back(
+            PlanCase(setting, task, Pipeline(4, schedule), absl::StrCat("4 stages, ", schedule)));
+      }
+      Run(setting, task, rounds, cases);
+      Print(setting, cases);
+      for (const size_t ours : {3, 4}) {
+        for (const size_t theirs : {0, 1}) {
+          const double promised = cases[theirs].promised_s / cases[ours].promised_s;
+          const double real = cases[theirs].measured_s / cases[ours].measured_s;
+          found.kept = std::min(found.kept, real / promised);
+        }
+      }
+      if (mbit == 100 && ms == 20) found.speedup = cases[1].measured_s / cases[4].measured_s;
+      found.all.insert(found.all.end(), cases.begin(), cases.end());
+    }
+  }
+}
+
+void OtherLayouts(int rounds, Found& found) {
+  const Task task;
+  for (const Setting& setting : {TwoSites(100, 20), TwoSites(1000, 1, {1, 1, 2, 2})}) {
+    std::vector<Case> cases;
+    cases.push_back(PlanCase(setting, task, Pipeline(2, "zb-h2"), "2 stages, zb-h2"));
+    cases.push_back(PlanCase(setting, task, Pipeline(3, "jeeves"), "3 stages, jeeves"));
+    cases.push_back(PlanCase(setting, task, Pipeline(2, "best", 2), "2 replicas of 2 stages"));
+    cases.push_back(PlanCase(setting, task, {}, "as the planner likes"));
+    Run(setting, task, rounds, cases);
+    Setting named = setting;
+    if (setting.speeds[3] != 1) absl::StrAppend(&named.name, ", speeds 1:1:2:2");
+    Print(named, cases);
+    found.all.insert(found.all.end(), cases.begin(), cases.end());
+  }
+}
+
+// Equal layers, equal stages, equal samples: the best that a planner for equal devices finds.
+Case Uniform(const Setting& setting, const Task& task) {
+  const PlanRequest request = RequestOf(setting, task);
+  const auto input = MakePlanningInput(request);
+  ATOLL_CHECK(input.ok(), input.status().ToString());
+  plan::Plan plan;
+  auto layout = plan::Baseline(input->cluster, input->costs, input->job, "megatron");
+  ATOLL_CHECK(layout.ok(), layout.status().ToString());
+  plan.layout = *std::move(layout);
+  auto outcome = plan::EvaluateLayout(input->cluster, input->costs, input->job, plan.layout, {});
+  ATOLL_CHECK(outcome.ok(), outcome.status().ToString());
+  plan.outcome = *std::move(outcome);
+  Case made;
+  made.name = absl::StrCat("uniform: ", plan::Describe(plan.layout));
+  made.plan = ToIslandPlan(input->cluster, plan);
+  made.plan.number = 1;
+  for (const PlanMember& member : request.members) made.plan.members.push_back(member.member);
+  made.promised_s = plan.outcome.step_s;
+  made.promised_bubble = 1 - WorkSeconds(setting, task, made.plan) /
+                                 (static_cast<double>(made.plan.programs.size()) * made.promised_s);
+  return made;
+}
+
+void Heterogeneous(int rounds, Found& found) {
+  const Task task;
+  Setting setting = TwoSites(1000, 1, {1, 2, 2, 4});
+  setting.sites = {"a", "a", "a", "a"};
+  setting.name = "1 site, devices of speed 1:2:2:4";
+  std::vector<Case> cases = {Uniform(setting, task), PlanCase(setting, task, {}, "planned")};
+  Run(setting, task, rounds, cases);
+  Print(setting, cases);
+  found.heterogeneous = cases[0].measured_s / cases[1].measured_s;
+  found.all.insert(found.all.end(), cases.begin(), cases.end());
+}
+
+void PrintFigures(const Found& found) {
+  double error = 0, worst = 0, bubble = 0;
+  for (const Case& each : found.all) {
+    error += std::abs(each.error());
+    worst = std::max(worst, std::abs(each.error()));
+    bubble += std::abs(each.measured_bubble - each.promised_bubble);
+  }
+  const auto count = static_cast<double>(found.all.size());
+  std::printf("\n%zu layouts and settings; largest error of a step's time %.1f%%\n\n",
+              found.all.size(), 100 * worst);
+  PrintFigureAtMost("island_prediction_error", error / count, "mean absolute ratio", 0.05);
+  PrintFigureAtLeast("island_promised_speedup_kept", found.kept, "real/promised, the least", 0.97);
+  PrintFigureAtLeast("island_speedup_over_1f1b_100mbit_20ms", found.speedup, "x", 1.3);
+  PrintFigureAtLeast("island_heterogeneous_over_uniform", found.heterogeneous, "x", 1.5);
+  PrintFigureAtMost("island_bubble_difference", bubble / count, "of the step, mean", 0.03);
+}
+
+int Main() {
+  constexpr int kRounds = 3;
+  std::printf(
+      "Computation and lines between sites are emulated; programs, messages and their order "
+      "are real.\n");
+  Found found;
+  Schedules(kRounds, found);
+  OtherLayouts(kRounds, found);
+  Heterogeneous(kRounds, found);
+  PrintFigures(found);
+  return 0;
+}
+
+}  // namespace
+}  // namespace atl::bench
+
+int main() { return atl::bench::Main(); }

@@ -1,0 +1,83 @@
+// Emulated links between the devices of one process: messages and all-reduces take as long as they
+// would over lines of a given latency and bandwidth.
+
+#ifndef ATOLL_BENCH_ISLAND_WIRES_H_
+#define ATOLL_BENCH_ISLAND_WIRES_H_
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "worker/pipeline/local_communicators.h"
+#include "worker/pipeline/local_transport.h"
+
+namespace atl::bench {
+
+struct Line {
+  double latency_s = 0;
+  double bytes_per_s = 0;
+};
+
+// The line that all messages from one device to another share with those of the same name; its
+// name is empty: none, messages arrive at once.
+struct Way {
+  std::string name;
+  Line line;
+};
+using WayOf = std::function<Way(const std::string& from, const std::string& to)>;
+
+// A line carries one message at a time, first come first served; the last byte arrives a latency
+// after it has left.
+class ShapedTransport : public worker::Transport {
+ public:
+  ShapedTransport(WayOf way, int64_t max_bytes);
+  ~ShapedTransport() override;
+
+  absl::Status Send(const std::string& from, const std::string& to, const worker::MessageTag& tag,
+                    Backend& backend, Stream& stream, const Tensor& payload) override;
+  bool Arrived(const std::string& device, const worker::MessageTag& tag) override {
+    return inner_.Arrived(device, tag);
+  }
+  void Wait(const std::string& device, std::span<const worker::MessageTag> tags,
+            Instant deadline) override {
+    inner_.Wait(device, tags, deadline);
+  }
+  absl::Status Receive(const std::string& device, const worker::MessageTag& tag, Backend& backend,
+                       Stream& stream, const Tensor& into, Instant deadline) override {
+    return inner_.Receive(device, tag, backend, stream, into, deadline);
+  }
+  void Abort(const std::string& reason) override { inner_.Abort(reason); }
+  void Reset() override { inner_.Reset(); }
+  std::vector<worker::BoundaryCounters> counters() const override { return inner_.counters(); }
+
+ private:
+  struct OnItsWay {
+    std::string from, to;
+    worker::MessageTag tag;
+    std::vector<char> bytes;
+    DType dtype;
+    int64_t rows, cols;
+  };
+
+  void Deliver();
+
+  const WayOf way_;
+  worker::LocalTransport inner_;
+  const std::unique_ptr<Backend> backend_;  // of the delivering thread
+  std::unique_ptr<Stream> stream_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, Instant> free_at_;       // by line; all below guarded by mutex_
+  std::multimap<Instant, OnItsWay> on_its_way_;  // by arrival
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace atl::bench
+
+#endif  // ATOLL_BENCH_ISLAND_WIRES_H_
