@@ -45,6 +45,65 @@ std::string WhyState(const v1::JobSummary& s) {
   return text;
 }
 
+// "stage 1 of replica 0, layers 3-5, on b/0; ..." of one worker.
+std::string PartOf(const v1::PlannedIsland& plan, const std::string& worker) {
+  std::string text;
+  for (int r = 0; r < plan.replicas_size(); ++r) {
+    for (int s = 0; s < plan.replicas(r).stages_size(); ++s) {
+      const v1::Stage& stage = plan.replicas(r).stages(s);
+      std::string devices;
+      for (const std::string& device : stage.devices()) {
+        if (device.rfind(worker + "/", 0) != 0) continue;
+        absl::StrAppend(&devices, devices.empty() ? "" : " ", device);
+      }
+      if (devices.empty()) continue;
+      absl::StrAppend(&text, text.empty() ? "" : "; ",
+                      plan.replicas_size() > 1 ? absl::StrCat("replica ", r, " ") : "", "stage ", s,
+                      ", layers ", stage.first_layer(), "-",
+                      stage.first_layer() + stage.layers() - 1, ", on ", devices);
+    }
+  }
+  return text.empty() ? "none" : text;
+}
+
+void AppendPlan(const v1::Island& island, std::string* out) {
+  const v1::PlannedIsland& plan = island.plan();
+  if (plan.number() == 0 && island.planning().empty()) return;
+  absl::StrAppend(out, "\nisland ", island.island(), ": ");
+  if (plan.number() == 0) {
+    absl::StrAppend(out, "no plan");
+  } else {
+    absl::StrAppend(out, "plan ", plan.number(), ", ", plan.replicas_size(), " x ",
+                    plan.replicas_size() > 0 ? plan.replicas(0).stages_size() : 0, " stages, ",
+                    plan.schedule(), ", ", Fixed(static_cast<double>(plan.step_ns()) / 1e6, 1),
+                    " ms a step predicted, at least ",
+                    Fixed(static_cast<double>(plan.bound_ns()) / 1e6, 1));
+    if (!plan.reason().empty()) absl::StrAppend(out, "; ", plan.reason());
+  }
+  absl::StrAppend(out, "\n");
+  if (!island.planning().empty()) absl::StrAppend(out, "  ", island.planning(), "\n");
+  if (!island.progress().plan_wanted().empty()) {
+    absl::StrAppend(out, "  it asks for another plan: ", island.progress().plan_wanted(), "\n");
+  }
+  Table workers({"worker", "role", "plan", "part", "doing"});
+  for (const v1::IslandWorker& w : island.workers()) {
+    workers.Add({w.worker(),
+                 w.leads()     ? "leads"
+                 : w.in_plan() ? "follows"
+                               : "spare",
+                 w.plan_number() == 0 ? "-" : absl::StrCat(w.plan_number()),
+                 PartOf(plan, w.worker()), w.doing()});
+  }
+  if (!workers.empty()) absl::StrAppend(out, workers.Text());
+  Table links({"from", "to", "pieces", "ms a message", "Mbit/s", "link", "why"});
+  for (const v1::BoundaryState& b : island.progress().boundaries()) {
+    links.Add({b.from(), b.to(), absl::StrCat(b.pieces()), Fixed(1e3 * b.message_seconds(), 2),
+               b.bandwidth_bytes_per_s() > 0 ? Fixed(8e-6 * b.bandwidth_bytes_per_s(), 1) : "-",
+               b.saturated() ? "SATURATED" : "fine", b.reason()});
+  }
+  if (!links.empty()) absl::StrAppend(out, links.Text());
+}
+
 void AppendIslands(const v1::Job& job, std::string* out) {
   Table table({"island", "worker", "H", "step", "loss", "tokens/s", "step ms quiet", "overlapped",
                "accepted", "rejected", "tokens", "evicted", "doing"});
@@ -59,6 +118,7 @@ void AppendIslands(const v1::Job& job, std::string* out) {
                i.attached() ? i.doing() : i.reason()});
   }
   if (!table.empty()) absl::StrAppend(out, "\n", table.Text());
+  for (const v1::Island& i : job.islands()) AppendPlan(i, out);
 }
 
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {

@@ -130,6 +130,51 @@ TEST_CASE("a job in full: rejected contributions stand out with their reason") {
   CHECK(JobText(job, 0).find("REJECTED") == std::string::npos);
 }
 
+TEST_CASE("an island of several workers shows its plan, each worker's part and every link") {
+  v1::Job job = RunningJob();
+  v1::Island& island = *job.mutable_islands(0);
+  v1::PlannedIsland& plan = *island.mutable_plan();
+  plan.set_number(3);
+  plan.set_schedule("1f1b");
+  plan.set_step_ns(12'300'000);
+  plan.set_bound_ns(11'000'000);
+  plan.set_reason("the fastest that fits");
+  for (int s = 0; s < 2; ++s) {
+    v1::Stage& stage =
+        s == 0 ? *plan.add_replicas()->add_stages() : *plan.mutable_replicas(0)->add_stages();
+    stage.set_first_layer(3 * s);
+    stage.set_layers(3);
+    stage.add_devices(s == 0 ? "w1/0" : "w10/1");
+  }
+  for (const char* name : {"w1", "w10", "w2"}) {
+    v1::IslandWorker& worker = *island.add_workers();
+    worker.set_worker(name);
+    worker.set_leads(worker.worker() == "w1");
+    worker.set_in_plan(worker.worker() != "w2");
+  }
+  island.mutable_workers(1)->set_plan_number(2);
+  island.set_planning("making a plan: worker w2 has joined");
+  island.mutable_progress()->set_plan_wanted("link w1/0 > w10/1 saturated");
+  v1::BoundaryState& link = *island.mutable_progress()->add_boundaries();
+  link.set_from("w1/0");
+  link.set_to("w10/1");
+  link.set_pieces(2);
+  link.set_message_seconds(0.025);
+  link.set_bandwidth_bytes_per_s(12.5e6);
+  link.set_saturated(true);
+  const std::string text = JobText(job, 3);
+  INFO(text);
+  CHECK(text.find("island 0: plan 3, 1 x 2 stages, 1f1b, 12.3 ms a step predicted, at least 11.0; "
+                  "the fastest that fits\n"
+                  "  making a plan: worker w2 has joined\n"
+                  "  it asks for another plan: link w1/0 > w10/1 saturated\n") !=
+        std::string::npos);
+  CHECK(text.find("stage 0, layers 0-2, on w1/0") != std::string::npos);
+  CHECK(text.find("w10     follows     2  stage 1, layers 3-5, on w10/1") != std::string::npos);
+  CHECK(text.find("w2      spare       -  none") != std::string::npos);
+  CHECK(text.find("25.00   100.0  SATURATED") != std::string::npos);
+}
+
 TEST_CASE("an empty cluster and no jobs say so") {
   CHECK(JobsTable({}) == "no jobs; submit one with: atoll submit job.toml\n");
   CHECK(StatusText({}).find("no members\n") != std::string::npos);

@@ -48,7 +48,20 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
     : queue_(kMaxTasks),
       store_(std::move(store)),
       epoch_(epoch),
-      core_(std::move(options), epoch) {}
+      core_(std::move(options), epoch),
+      // One that finds no room is asked for again by the core.
+      planner_([this](PlanMade made) {
+        Post([this, made = std::move(made)](Instant now) { Step(now, made); });
+      }) {}
+
+Instant CoordinatorLoop::AdvancePlanner(Instant now) {
+  if (!failure_.ok()) return kNever;
+  const IslandPlanner::Work work = planner_.Advance(now);
+  for (const ProfileBook::Message& m : work.send) {
+    send_to_worker({m.worker, m.incarnation, epoch_, m.message});
+  }
+  return work.deadline;
+}
 
 absl::Status CoordinatorLoop::Run() {
   queue_.Run([this](Instant now, std::optional<Task> task) {
@@ -59,7 +72,7 @@ absl::Status CoordinatorLoop::Run() {
     }
     const Instant wake = between_tasks ? between_tasks(now, changed_) : kNever;
     changed_ = false;
-    return std::min(core_deadline_, wake);
+    return std::min({core_deadline_, wake, AdvancePlanner(now)});
   });
   return failure_;
 }
@@ -76,6 +89,8 @@ void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   LogEvents(actions.persist);
   changed_ = changed_ || !actions.persist.empty();
   core_deadline_ = actions.next_deadline;
+  if (const auto* from = std::get_if<FromWorker>(&event)) planner_.OnWorkerMessage(now, *from);
+  for (const MakePlan& ask : actions.plans) planner_.Want(now, ask);
   for (const ToWorker& message : actions.to_workers) send_to_worker(message);
   for (const ToServer& message : actions.to_servers) send_to_server(message);
   for (const Reply& reply : actions.replies) {

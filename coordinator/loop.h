@@ -12,6 +12,7 @@
 
 #include "common/event_loop.h"
 #include "coordinator/core/core.h"
+#include "coordinator/island_planner.h"
 #include "coordinator/store.h"
 
 namespace atl {
@@ -51,10 +52,14 @@ class CoordinatorLoop {
 
   const CoordinatorCore& core() const { return core_; }
   Store& store() { return *store_; }
+  const ProfileBook& measurements() const { return planner_.book(); }
   int64_t epoch() const { return epoch_; }
 
  private:
   CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOptions options, int64_t epoch);
+
+  // Hands what the planner wants of workers over; returns when to call again.
+  Instant AdvancePlanner(Instant now);
 
   EventLoop<Task> queue_;
   std::unique_ptr<Store> store_;
@@ -65,6 +70,7 @@ class CoordinatorLoop {
   int64_t last_request_ = 0;
   std::function<void(const Reply&)> on_reply_;  // of the request under way
   absl::Status failure_;
+  IslandPlanner planner_;  // last: its thread posts to the queue
 };
 
 }  // namespace atl

@@ -48,8 +48,10 @@ std::vector<StoreRecord> OneOfEach() {
   JobRecord job{"lm-1", 1, {}, JobFacts{{{"embedding", 64}}, 10, 2, 99}, {{0, 1, 2, 3, "p1", "e"}}};
   job.spec.name = "lm";
   job.spec.outer.momentum = 0.25;
-  IslandRecord island{"lm-1", 1, 2,        "w1", 3, true, true, 64, "joined",
-                      5,      6, {{7, 8}}, {},   9, 10,   11,   12};
+  IslandRecord island{"lm-1", 1,  2,        "w1", 3,  true,
+                      true,   64, "joined", 5,    6,  {{7, 8}},
+                      {},     9,  10,       11,   12, {{"w2", 4, "tcp://w2:1", "key"}},
+                      5};
   island.outcome = ContributionOutcome{id, 5, true, true, "fine"};
   DecisionRecord decision{
       "lm-1", 3,      2,           1,  {{id, "w1", 64, 512, 2.5, 1.5, .5, 3, .9, .8, true, "ok"}},
@@ -64,7 +66,19 @@ std::vector<StoreRecord> OneOfEach() {
       ContributionRecord{"lm-1", id, 64, 512, 2.5, {{0, 8}}, true, "fenced"},
       decision,
       PenaltyRecord{"lm-1", 1, {10, 1.5, .1, {.5, 1.5}, 2}},
-      LedgerRecord{"lm-1", {0, 8}, LedgerUse::kPushed, 1, id}};
+      LedgerRecord{"lm-1", {0, 8}, LedgerUse::kPushed, 1, id},
+      PlanRecord{
+          "lm-1",
+          1,
+          {5,
+           {{"w1", 3, "tcp://w1:1", ""}},
+           {{{{0, 3, {"w1/0"}, {1}}}, 2, 4}},
+           {{"w1/0", {{PlanOpKind::kSend, 0, 1, 0, true}, {PlanOpKind::kSync, 0, 0, 2, false}}, 6}},
+           {2, 1},
+           7,
+           8,
+           "1f1b",
+           "best"}}};
 }
 
 std::vector<StoreWrite> Puts(const std::vector<StoreRecord>& records) {

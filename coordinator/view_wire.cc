@@ -31,6 +31,21 @@ void Encode(const IslandView& view, v1::Island* m) {
   m->set_penalty_mean(view.penalty.mean);
   m->set_penalty_deviation(view.penalty.deviation);
   m->set_penalty_warm_up_pushes(view.penalty.warm_up_pushes);
+  for (const IslandWorkerView& worker : view.workers) {
+    v1::IslandWorker* w = m->add_workers();
+    w->set_worker(worker.worker);
+    w->set_incarnation(worker.incarnation);
+    w->set_leads(worker.leads);
+    w->set_in_plan(worker.in_plan);
+    w->set_attached(worker.attached);
+    w->set_doing(worker.doing);
+    w->set_plan_number(worker.plan_number);
+  }
+  if (view.plan.number != 0) {
+    Encode(view.plan, m->mutable_plan());
+    m->mutable_plan()->clear_programs();  // thousands of operations, which nobody reads here
+  }
+  m->set_planning(view.planning);
 }
 
 void Encode(const RoundView& s, v1::Round* m) {
@@ -143,6 +158,8 @@ void EncodeView(const MemberView& view, v1::Member* wire) {
   wire->set_job(view.job);
   wire->set_endpoint(view.endpoint);
   wire->set_memory_bytes(view.memory_bytes);
+  wire->set_peer_endpoint(view.peer_endpoint);
+  wire->set_site(view.site);
   if (view.kind == MemberKind::kServer) Encode(view.load, wire->mutable_load());
 }
 

@@ -66,6 +66,15 @@ void Fields(V& v, Plain<V, IslandRecord>& s, v1::stored::Island& m) {
   ATOLL_WIRE_COUNT(rounds_rejected);
   ATOLL_WIRE_COUNT(tokens_committed);
   ATOLL_WIRE_COUNT(evictions);
+  ATOLL_WIRE_MESSAGES(followers, kMaxPlanMembers);
+  ATOLL_WIRE_COUNT(plan_number);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PlanRecord>& s, v1::stored::IslandPlan& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_MESSAGE(plan);
 }
 
 template <class V>
@@ -155,6 +164,7 @@ void RecordFields(V& v, Variant& record, v1::stored::Record& m) {
   ATOLL_WIRE_CASE(DecisionRecord, decision);
   ATOLL_WIRE_CASE(PenaltyRecord, penalty);
   ATOLL_WIRE_CASE(LedgerRecord, ledger);
+  ATOLL_WIRE_CASE(PlanRecord, plan);
 }
 
 }  // namespace

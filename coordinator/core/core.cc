@@ -8,6 +8,7 @@
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/members.h"
+#include "coordinator/core/plans.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/state.h"
@@ -32,6 +33,7 @@ struct EventHandler {
   }
   void operator()(const SubmitJob& e) { coord::OnSubmit(s, e); }
   void operator()(const ControlJob& e) { coord::OnControl(s, e); }
+  void operator()(const PlanMade& e) { coord::OnPlanMade(s, e); }
   void operator()(const Tick&) {}
 };
 
@@ -48,7 +50,10 @@ void Settle(State& s) {
   }
   coord::Schedule(s);  // a job may have ended and freed its workers
   for (auto& [number, job] : s.jobs) {
-    if (job.active()) coord::RefreshOrders(s, job);
+    if (job.active()) {
+      coord::AdvancePlans(s, job);
+      coord::RefreshOrders(s, job);
+    }
     coord::PumpServers(s, job);
   }
   coord::PumpCandidates(s);

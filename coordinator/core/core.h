@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
@@ -54,6 +55,13 @@ struct CoordinatorOptions {
   int64_t decisions_kept = 256;  // per job
   int64_t max_members = 4096;    // names of both kinds ever seen
   int64_t max_jobs = 4096;       // that have not ended
+  // A plan that could not be made is tried again so often; one that an island asks for itself is
+  // not made more often.
+  Duration plan_retry = std::chrono::seconds(30);
+  // A request to the planner without an answer is made again after so long.
+  Duration plan_limit = std::chrono::seconds(60);
+  // Another plan replaces one that works if its predicted step is shorter by so much.
+  double plan_gain = 0.03;
 };
 
 // ------------------------------------------------------------------------------------ events ----
@@ -82,11 +90,19 @@ struct ControlJob {
   JobCommand command = JobCommand::kPause;
 };
 
+// The answer to MakePlan; ignored if another request of the island has followed.
+struct PlanMade {
+  JobId job;
+  IslandId island = 0;
+  int64_t request = 0;
+  absl::StatusOr<IslandPlan> plan = absl::UnknownError("no plan");
+};
+
 // The deadline of the last Actions has come. Always allowed.
 struct Tick {};
 
 using CoordinatorEvent = std::variant<FromWorker, FromServer, WorkerConnectionLost,
-                                      ServerConnectionLost, SubmitJob, ControlJob, Tick>;
+                                      ServerConnectionLost, SubmitJob, ControlJob, PlanMade, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -96,8 +112,28 @@ struct Reply {
   JobId job;
 };
 
+// Make a plan for an island of these workers, the first of which leads: one PlanMade. A later
+// request for the same island replaces an earlier one that has not been begun.
+struct PlanWorker {
+  IslandMember member;
+  std::string site;
+  std::vector<DeviceInfo> devices;
+};
+struct MakePlan {
+  JobId job;
+  IslandId island = 0;
+  int64_t request = 0;
+  int64_t number = 0;  // that the plan will have
+  JobSpec spec;
+  JobFacts facts;
+  std::vector<PlanWorker> workers;
+  bool busy = false;  // they are in an island that runs, or ran: there is no time to measure links
+  std::string reason;
+};
+
 struct CoordinatorActions {
   std::vector<StoreWrite> persist;  // one transaction; first
+  std::vector<MakePlan> plans;
   std::vector<ToWorker> to_workers;
   std::vector<ToServer> to_servers;
   std::vector<Reply> replies;

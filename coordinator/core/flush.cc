@@ -37,6 +37,11 @@ void FlushJob(Job& job, std::vector<StoreWrite>& writes) {
   for (IslandId id : dirty.penalties) {
     writes.push_back({PenaltyRecord{job.id(), id, job.penalties.at(id)}, false});
   }
+  for (IslandId id : dirty.plans) {
+    auto it = job.plans.find(id);
+    const bool gone = it == job.plans.end();
+    writes.push_back({PlanRecord{job.id(), id, gone ? IslandPlan() : it->second}, gone});
+  }
   for (StoreWrite& write : job.ledger.TakeChanges(job.id())) writes.push_back(std::move(write));
 }
 
@@ -65,6 +70,7 @@ std::vector<StoreRecord> AllRecords(const State& s) {
     for (const auto& [id, penalty] : job.penalties) {
       records.push_back(PenaltyRecord{job.id(), id, penalty});
     }
+    for (const auto& [id, plan] : job.plans) records.push_back(PlanRecord{job.id(), id, plan});
     for (LedgerRecord& record : job.ledger.Records(job.id())) records.push_back(std::move(record));
   }
   std::sort(records.begin(), records.end(),
@@ -124,6 +130,9 @@ struct Loader {
   absl::Status operator()(const LedgerRecord& r) const {
     return Into(r.job, [&](Job& job) { return job.ledger.Restore(r); });
   }
+  absl::Status operator()(const PlanRecord& r) const {
+    return Into(r.job, [&](Job& job) { return job.plans.emplace(r.island, r.plan).second; });
+  }
   absl::Status operator()(const EventRecord&) const { return absl::OkStatus(); }
 
   template <typename Add>
@@ -149,6 +158,12 @@ absl::Status CheckJob(const Job& job) {
   for (const auto& [id, contribution] : job.contributions) {
     if (!job.islands.contains(id.island)) return Damaged(contribution, "it has no island");
   }
+  for (const auto& [id, plan] : job.plans) {
+    auto island = job.islands.find(id);
+    if (island == job.islands.end() || island->second.plan_number < plan.number) {
+      return Damaged(PlanRecord{job.id(), id, plan}, "no island has made it");
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -159,10 +174,18 @@ void Resume(State& s, Job& job) {
       job.vacant_since[id] = s.now;
       continue;
     }
-    Member& worker = s.members[{MemberKind::kWorker, island.worker}];
-    worker.reattach_by = s.now + s.options.reattach_grace;
-    worker.reason = "not back since the coordinator's restart";
+    const auto expect = [&](const NodeId& name) {
+      Member& worker = s.members[{MemberKind::kWorker, name}];
+      worker.reattach_by = s.now + s.options.reattach_grace;
+      worker.reason = "not back since the coordinator's restart";
+    };
+    expect(island.worker);
+    for (const IslandMember& follower : island.followers) expect(follower.worker);
   }
+}
+
+bool IsKnown(const State& s, const NodeId& worker) {
+  return s.members.contains({MemberKind::kWorker, worker});
 }
 
 }  // namespace
@@ -178,9 +201,11 @@ absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
     const absl::Status status = CheckJob(job);
     if (!status.ok()) return status;
     for (const auto& [id, island] : job.islands) {
-      if (island.incarnation != 0 && !s.members.contains({MemberKind::kWorker, island.worker})) {
-        return Damaged(island, "its worker is not known");
-      }
+      if (island.incarnation == 0) continue;
+      const bool known = IsKnown(s, island.worker) &&
+                         std::all_of(island.followers.begin(), island.followers.end(),
+                                     [&](const IslandMember& m) { return IsKnown(s, m.worker); });
+      if (!known) return Damaged(island, "its worker is not known");
     }
     Resume(s, job);
   }

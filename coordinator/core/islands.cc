@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/plans.h"
+#include "coordinator/core/roster.h"
 #include "coordinator/core/transfer_order.h"
 
 namespace atl::coord {
@@ -38,7 +40,9 @@ IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
       longest_vacant = id;
     }
   }
-  const bool full = static_cast<int64_t>(job.islands.size()) >= job.spec().outer.max_islands;
+  // Where workers share islands there is little that only the one before could go on from.
+  const bool full = static_cast<int64_t>(job.islands.size()) >= job.spec().outer.max_islands ||
+                    job.spec().layout.island != IslandExtent::kWorker;
   if (longest_vacant >= 0 &&
       (full || s.now - job.vacant_since[longest_vacant] >= s.options.vacant_island_grace)) {
     return longest_vacant;
@@ -46,7 +50,8 @@ IslandId ChooseIsland(State& s, Job& job, const NodeId& worker) {
   return job.islands.empty() ? 0 : job.islands.rbegin()->first + 1;
 }
 
-// A new generation for the island: what belonged to the old one is over.
+}  // namespace
+
 void NewGeneration(Job& job, IslandRecord& island) {
   island.generation = ++job.EditProgress().plan_generation;
   island.ready = false;
@@ -59,8 +64,6 @@ void NewGeneration(Job& job, IslandRecord& island) {
   job.transfer_plans.clear();
   job.fences_changed = true;
 }
-
-}  // namespace
 
 void AssignIsland(State& s, Job& job, Member& worker) {
   const IslandId id = ChooseIsland(s, job, worker.record.name);
@@ -92,6 +95,8 @@ void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("island ", id, ": worker ", island.worker, " is evicted: ", reason));
   island.incarnation = 0;
+  island.followers.clear();
+  job.ErasePlan(id);
   island.evictions++;
   island.reason = absl::StrCat("evicted: ", reason);
   NewGeneration(job, island);
@@ -104,6 +109,7 @@ void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
 void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason) {
   IslandRecord& island = job.EditIsland(id);
   NewGeneration(job, island);
+  RenumberPlan(job, island);
   island.reason = reason;
   s.Log(
       job.id(), Severity::kWarning,
@@ -140,6 +146,8 @@ IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id,
 void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   const std::optional<IslandProgress>& progress = message.progress;
   worker.progress = progress;
+  worker.following = message.member;
+  OnMemberProgress(s, worker);
   const State::Place place = s.PlaceOf(worker.record.name);
   const bool speaks_of_place = progress && place.job != nullptr && progress->job == place.job->id();
   if (progress && !speaks_of_place) {
@@ -167,6 +175,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
     if (worker.stop_sent.size() > 64) worker.stop_sent.erase(worker.stop_sent.begin());
   }
   if (place.job == nullptr) return;
+  if (!place.leads) return ResendMemberOrder(s, *place.job, worker.record.name);
   IslandRecord& island = place.job->islands.at(place.island);
   const bool current = speaks_of_place && progress->island == place.island &&
                        progress->generation == island.generation;
@@ -174,6 +183,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   const bool behind = !current || (sent != place.job->orders.end() &&
                                    progress->seen_sequence < sent->second.sequence);
   if (behind) ResendOrder(s, *place.job, place.island);
+  if (current) DismissOutsiders(s, *place.job, place.island);
   if (current && progress->ready && !island.ready) {
     place.job->EditIsland(place.island).ready = true;
     s.Log(place.job->id(), Severity::kInfo,
@@ -210,7 +220,7 @@ void OnValidation(State& s, Member& worker, const ValidationResult& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
   const State::Place place = s.PlaceOf(worker.record.name);
-  if (place.job != job || message.version > job->progress.version ||
+  if (place.job != job || !place.leads || message.version > job->progress.version ||
       message.version <= job->progress.validated_version) {
     return;
   }

@@ -21,6 +21,9 @@ void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason);
 // Same worker, new generation: it pulls the committed version and begins anew.
 void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason);
 
+// What belonged to the island's old generation is over.
+void NewGeneration(Job& job, IslandRecord& island);
+
 // No round will use the contribution; its data is free again.
 void DropContribution(State& s, Job& job, const ContributionId& id, const std::string& reason);
 
@@ -35,6 +38,7 @@ void OnValidation(State& s, Member& worker, const ValidationResult& message);
 // Sends every island whose order has changed the new one. `again`: the worker's too if it has not.
 void RefreshOrders(State& s, Job& job);
 void ResendOrder(State& s, Job& job, IslandId id);
+void ResendMemberOrder(State& s, Job& job, const NodeId& worker);
 
 // Servers learn which generations may push.
 void SendFencesTo(State& s, Job& job, const NodeId& server);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/islands.h"
+#include "coordinator/core/plans.h"
 #include "coordinator/core/preparation.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
@@ -32,7 +33,22 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
     stop.reason = reason;
     s.Send(*worker, std::move(stop));  // its heartbeats tell if this got lost
   }
+  for (const auto& [name, sent] : job.member_orders) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, name);
+    if (worker == nullptr || !worker->attached) continue;
+    MemberOrder stop;
+    stop.job = job.id();
+    stop.spec = job.spec();
+    stop.island = sent.island;
+    stop.generation = sent.generation;
+    stop.sequence = s.NextSequence();
+    stop.run = RunState::kStop;
+    stop.reason = reason;
+    s.Send(*worker, std::move(stop));
+  }
   job.orders.clear();
+  job.member_orders.clear();
+  job.planning.clear();
   job.window.reset();
   job.collecting.reset();
   const auto contributions = job.contributions;
@@ -45,7 +61,9 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
     if (island.incarnation == 0) continue;
     IslandRecord& record = job.EditIsland(id);
     record.incarnation = 0;
+    record.followers.clear();
     record.ready = false;
+    job.ErasePlan(id);
     record.reason = absl::StrCat("the job is ", Name(state));
   }
   AskServersNow(s, job);
@@ -185,6 +203,7 @@ bool AdvanceJob(State& s, Job& job) {
 
 Instant NextJobDeadline(const State& s, const Job& job) {
   Instant next = std::min(NextServerRetry(job), WindowDeadline(job));
+  next = std::min(next, NextPlanDeadline(s, job));
   if (job.progress.state == JobState::kFinishing && !job.progress.validated_final) {
     next = std::min(next, job.validate_by);
   }
@@ -207,6 +226,8 @@ std::string WaitingFor(const State& s, const Job& job) {
         return absl::StrCat("islands: ", needed, " are needed, ", job.occupied_islands(),
                             " have a worker");
       }
+      const std::string plans = MissingPlans(s, job);
+      if (!plans.empty()) return plans;
       std::string reason = "the last validation";
       if (job.progress.state != JobState::kFinishing) {
         reason = RoundReason(s, job);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
 
@@ -49,8 +50,10 @@ void Detach(State& s, Member& member, const std::string& reason) {
   member.candidate_for.clear();
   member.prepared.reset();
   member.progress.reset();
+  member.following.reset();
+  member.leaving = false;
   const State::Place place = s.PlaceOf(member.record.name);
-  if (place.job != nullptr) EvictIsland(s, *place.job, place.island, reason);
+  if (place.job != nullptr) LoseWorker(s, place, member.record.name, reason);
 }
 
 // The member that says hello, attached; null if it is refused. `fresh`: a process not heard of
@@ -136,7 +139,8 @@ struct WorkerHandler {
   void operator()(const PushRequest& m) { OnPushRequest(s, worker, m); }
   void operator()(const ValidationResult& m) { OnValidation(s, worker, m); }
   void operator()(const Leaving& m) {
-    Detach(s, worker, absl::StrCat("it leaves: ", CleanText(m.reason)));
+    const std::string reason = absl::StrCat("it leaves: ", CleanText(m.reason));
+    if (!BeginLeaving(s, worker, reason)) Detach(s, worker, reason);
   }
   void operator()(const LinksMeasured&) {}  // coordinator/profile_book.h keeps them
   void operator()(const WorkerLog& m) {
@@ -166,13 +170,21 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   if (worker == nullptr) return;
   worker->devices = hello.devices;
   worker->checkpoints = hello.checkpoints;
+  worker->peer_endpoint = CleanText(hello.peer_endpoint, 256);
+  worker->peer_public_key = CleanText(hello.peer_public_key, 64);
+  worker->site = CleanText(hello.site, 64);
   if (worker->devices.size() > kMaxListed) worker->devices.resize(kMaxListed);
   if (worker->checkpoints.size() > kMaxListed) worker->checkpoints.resize(kMaxListed);
   s.Send(*worker, Welcome());
   // What was sent on the connection before may be lost with it.
   worker->ask_again_at = s.now;
   const State::Place place = s.PlaceOf(from.worker);
-  if (place.job != nullptr) place.job->orders.erase(place.island);
+  if (place.job == nullptr) return;
+  if (place.leads) {
+    place.job->orders.erase(place.island);
+  } else {
+    place.job->member_orders.erase(from.worker);
+  }
 }
 
 void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& hello) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/islands.h"
+#include "coordinator/core/plans.h"
 #include "coordinator/core/transfer_order.h"
 
 namespace atl::coord {
@@ -47,6 +48,7 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& 
   key.tokens_committed = progress.tokens_committed;
   key.active_islands = std::max<int64_t>(1, job.occupied_islands());
   if (progress.validator == island.island) key.validate_version = progress.validate_version;
+  if (const IslandPlan* plan = PlanInForce(job, island)) key.plan_number = plan->number;
   return key;
 }
 
@@ -73,7 +75,42 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) 
   order.tokens_committed = sent.key.tokens_committed;
   order.active_islands = sent.key.active_islands;
   order.validate_version = sent.key.validate_version;
+  if (const IslandPlan* plan = PlanInForce(job, island)) order.plan = *plan;
   s.Send(*worker, std::move(order));
+}
+
+void SendMemberOrder(State& s, const Job& job, const Member& worker, SentMemberOrder& sent) {
+  sent.sent_at = s.now;
+  MemberOrder order;
+  order.job = job.id();
+  order.spec = job.spec();
+  order.island = sent.island;
+  order.generation = sent.generation;
+  order.sequence = sent.sequence;
+  order.plan = job.plans.at(sent.island);
+  s.Send(worker, std::move(order));
+}
+
+void RefreshMemberOrders(State& s, Job& job) {
+  for (const auto& [id, island] : job.islands) {
+    const IslandPlan* plan = PlanInForce(job, island);
+    if (plan == nullptr) continue;
+    for (size_t i = 1; i < plan->members.size(); ++i) {
+      const IslandMember& member = plan->members[i];
+      const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+      if (worker == nullptr || !worker->attached ||
+          worker->record.incarnation != member.incarnation) {
+        continue;
+      }
+      SentMemberOrder& sent = job.member_orders[member.worker];
+      if (sent.island == id && sent.generation == island.generation &&
+          sent.incarnation == member.incarnation && sent.plan_number == plan->number) {
+        continue;
+      }
+      sent = {id, island.generation, member.incarnation, plan->number, s.NextSequence(), s.now};
+      SendMemberOrder(s, job, *worker, sent);
+    }
+  }
 }
 
 }  // namespace
@@ -108,6 +145,8 @@ void RefreshOrders(State& s, Job& job) {
         worker->record.incarnation != island.incarnation) {
       continue;
     }
+    // Without its plan it could only begin something that is thrown away.
+    if (NeedsPlan(s, job, island) && PlanInForce(job, island) == nullptr) continue;
     auto [it, fresh] = job.orders.try_emplace(id);
     OrderKey key = KeyOfOrder(job, island, it->second.key);
     if (!fresh && it->second.key == key) continue;
@@ -115,6 +154,7 @@ void RefreshOrders(State& s, Job& job) {
     it->second.sequence = s.NextSequence();
     SendOrder(s, job, island, it->second);
   }
+  RefreshMemberOrders(s, job);
 }
 
 void ResendOrder(State& s, Job& job, IslandId id) {
@@ -122,6 +162,19 @@ void ResendOrder(State& s, Job& job, IslandId id) {
   // Not sent yet: RefreshOrders will at the end of this Step.
   if (it == job.orders.end() || s.now - it->second.sent_at < kRetryInterval) return;
   SendOrder(s, job, job.islands.at(id), it->second);
+}
+
+void ResendMemberOrder(State& s, Job& job, const NodeId& name) {
+  auto it = job.member_orders.find(name);
+  if (it == job.member_orders.end() || s.now - it->second.sent_at < kRetryInterval) return;
+  SentMemberOrder& sent = it->second;
+  const IslandPlan* plan = PlanInForce(job, job.islands.at(sent.island));
+  if (plan == nullptr || plan->number != sent.plan_number) return;  // another one is being made
+  const Member& worker = *s.FindMember(MemberKind::kWorker, name);
+  const std::optional<MemberProgress>& told = worker.following;
+  const bool current = told && told->job == job.id() && told->island == sent.island &&
+                       told->generation == sent.generation && told->seen_sequence >= sent.sequence;
+  if (!current) SendMemberOrder(s, job, worker, sent);
 }
 
 }  // namespace atl::coord

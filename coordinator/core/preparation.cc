@@ -6,6 +6,7 @@
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
+#include "coordinator/core/roster.h"
 #include "coordinator/core/servers.h"
 
 namespace atl::coord {
@@ -103,7 +104,7 @@ void OnJobRefused(State& s, Member& worker, const JobRefused& message) {
   const State::Place place = s.PlaceOf(worker.record.name);
   const std::string reason = CleanText(message.reason);
   if (place.job == job) {
-    EvictIsland(s, *job, place.island, absl::StrCat("it cannot run the job: ", reason));
+    LoseWorker(s, place, worker.record.name, absl::StrCat("it cannot run the job: ", reason));
   } else if (worker.candidate_for != message.job) {
     return;
   }
@@ -111,7 +112,7 @@ void OnJobRefused(State& s, Member& worker, const JobRefused& message) {
 }
 
 bool AdvancePreparing(State& s, Job& job) {
-  const int64_t needed = job.spec().outer.min_islands;
+  const int64_t needed = NeededWorkers(job.spec());
   const std::vector<Member*> candidates = Candidates(s, job);
   std::vector<Member*> prepared;
   for (Member* member : candidates) {
@@ -139,7 +140,7 @@ bool AdvancePreparing(State& s, Job& job) {
   if (dissent) return true;  // are they still enough?
   if (!Place(s, job, facts)) return job.ended();
   s.SetState(job, JobState::kInitializing, "the model is placed");
-  for (Member* member : prepared) AssignIsland(s, job, *member);
+  for (Member* member : prepared) Join(s, job, *member);
   return true;
 }
 
@@ -150,7 +151,7 @@ bool AdmitLateWorkers(State& s, Job& job) {
     changed = true;
     const std::string difference = Difference(*job.record.facts, *member->prepared);
     if (difference.empty()) {
-      AssignIsland(s, job, *member);
+      Join(s, job, *member);
     } else {
       RefuseWorker(s, job, *member,
                    absl::StrCat("it differs from the other workers: ", difference));
@@ -175,8 +176,9 @@ Instant PreparingDeadline(const State& s, const Job& job) {
 namespace {
 
 bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job) {
-  return key.first == MemberKind::kWorker && member.attached && member.candidate_for.empty() &&
-         !member.refused.contains(job.id()) && s.PlaceOf(key.second).job == nullptr;
+  return key.first == MemberKind::kWorker && member.attached && !member.leaving &&
+         member.candidate_for.empty() && !member.refused.contains(job.id()) &&
+         s.PlaceOf(key.second).job == nullptr;
 }
 
 int64_t AttachedServers(const State& s) {
@@ -186,15 +188,12 @@ int64_t AttachedServers(const State& s) {
 }
 
 void TakeIdleWorkers(State& s, Job& job) {
-  int64_t room = job.spec().outer.max_islands - job.occupied_islands() -
-                 static_cast<int64_t>(Candidates(s, job).size());
+  Seating seating(s, job);
   for (auto& [key, member] : s.members) {
-    if (room <= 0) return;
-    if (!IsIdle(s, key, member, job)) continue;
+    if (!IsIdle(s, key, member, job) || !seating.Take(member)) continue;
     member.candidate_for = job.id();
     member.prepared.reset();
     member.asked_at = member.ask_again_at = s.now;
-    --room;
   }
 }
 
@@ -210,7 +209,7 @@ void Schedule(State& s) {
     const int64_t idle = std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
       return IsIdle(s, entry.first, entry.second, job);
     });
-    const int64_t needed = job.spec().outer.min_islands;
+    const int64_t needed = NeededWorkers(job.spec());
     if (idle < needed || AttachedServers(s) == 0) {
       job.waiting_for = idle < needed
                             ? absl::StrCat("workers: ", needed, " are needed, ", idle, " are idle")

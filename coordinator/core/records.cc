@@ -30,6 +30,9 @@ struct KeyMaker {
   std::string operator()(const LedgerRecord& r) const {
     return absl::StrFormat("ledger/%s/%019d", r.job, r.range.begin);
   }
+  std::string operator()(const PlanRecord& r) const {
+    return absl::StrFormat("plan/%s/%06d", r.job, r.island);
+  }
   std::string operator()(const EventRecord& r) const {
     return absl::StrFormat("event/%019d", r.sequence);
   }

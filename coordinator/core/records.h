@@ -101,8 +101,21 @@ struct IslandRecord {
   int64_t rounds_rejected = 0;
   int64_t tokens_committed = 0;  // of this island
   int64_t evictions = 0;
+  // The other workers, in the order in which they joined; those that its plan names follow
+  // `worker`.
+  std::vector<IslandMember> followers;
+  int64_t plan_number = 0;  // of the newest plan ever made for it; 0: it needs none
 
   bool operator==(const IslandRecord&) const = default;
+};
+
+// The plan in force of an island that has one. Key: job, island.
+struct PlanRecord {
+  JobId job;
+  IslandId island = 0;
+  IslandPlan plan;
+
+  bool operator==(const PlanRecord&) const = default;
 };
 
 // A contribution that its island asked to push and that was granted. It goes when it is decided.
@@ -197,9 +210,9 @@ struct EventRecord {
   bool operator==(const EventRecord&) const = default;
 };
 
-using StoreRecord =
-    std::variant<EpochRecord, MemberRecord, JobRecord, ProgressRecord, IslandRecord,
-                 ContributionRecord, DecisionRecord, PenaltyRecord, LedgerRecord, EventRecord>;
+using StoreRecord = std::variant<EpochRecord, MemberRecord, JobRecord, ProgressRecord, IslandRecord,
+                                 ContributionRecord, DecisionRecord, PenaltyRecord, LedgerRecord,
+                                 EventRecord, PlanRecord>;
 
 // Put `record` under its key (replacing what is there), or delete what is under its key. To delete,
 // only the fields of the key mean anything.

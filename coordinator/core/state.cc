@@ -63,7 +63,11 @@ State::Place State::PlaceOf(const NodeId& worker) {
   for (auto& [number, job] : jobs) {
     if (!job.active()) continue;
     for (const auto& [id, island] : job.islands) {
-      if (island.worker == worker && island.incarnation != 0) return {&job, id};
+      if (island.incarnation == 0) continue;
+      if (island.worker == worker) return {&job, id, true};
+      for (const IslandMember& follower : island.followers) {
+        if (follower.worker == worker) return {&job, id, false};
+      }
     }
   }
   return {};

@@ -32,6 +32,11 @@ struct Member {
   std::vector<DeviceInfo> devices;
   std::vector<LocalCheckpoint> checkpoints;
   std::optional<IslandProgress> progress;
+  std::optional<MemberProgress> following;  // whom it serves, as it says
+  std::string peer_endpoint;                // empty: it can share an island with nobody
+  std::string peer_public_key;
+  std::string site;
+  bool leaving = false;                  // serves on until its state has moved
   JobId candidate_for;                   // asked to prepare this job; not an island of it yet
   Instant asked_at{};                    // PrepareJob, first
   Instant ask_again_at{};                // PrepareJob, again
@@ -84,8 +89,33 @@ struct OrderKey {
   int64_t tokens_committed = 0;
   int64_t active_islands = 0;
   Version validate_version = kNoVersion;
+  int64_t plan_number = 0;
 
   bool operator==(const OrderKey&) const = default;
+};
+
+// A follower's order.
+struct SentMemberOrder {
+  IslandId island = -1;
+  Generation generation = 0;
+  Incarnation incarnation = 0;
+  int64_t plan_number = 0;
+  int64_t sequence = 0;
+  Instant sent_at{};
+};
+
+// Making an island's next plan.
+struct Planning {
+  std::string reason;               // why one is wanted; empty: none is
+  bool urgent = false;              // the island cannot train by the plan in force, if there is one
+  int64_t request = 0;              // under way; 0: none
+  Instant asked_at{};               // the request
+  Instant not_before{};             // of the next one
+  std::string trouble;              // why the newest request gave no plan
+  std::vector<IslandMember> asked;  // the workers of the newest request
+  std::vector<IslandMember> considered;  // those of the newest request that was answered
+  Instant wish_not_before{};             // when the island's own wish is heard again
+  int wishes_in_vain = 0;                // in a row
 };
 
 struct SentOrder {
@@ -101,6 +131,7 @@ struct Dirty {
   std::set<ContributionId> contributions;
   std::set<int64_t> decisions;
   std::set<IslandId> penalties;
+  std::set<IslandId> plans;
 };
 
 struct Job {
@@ -110,6 +141,7 @@ struct Job {
   std::map<ContributionId, ContributionRecord> contributions;
   std::map<int64_t, DecisionRecord> decisions;  // by round
   std::map<IslandId, PenaltyState> penalties;
+  std::map<IslandId, IslandPlan> plans;  // in force
   Ledger ledger;
   Dirty dirty;
 
@@ -122,6 +154,8 @@ struct Job {
   std::optional<Window> window;
   std::optional<Collecting> collecting;
   std::map<IslandId, SentOrder> orders;
+  std::map<NodeId, SentMemberOrder> member_orders;  // by follower
+  std::map<IslandId, Planning> planning;
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0;
   bool fences_changed = false;   // servers are to be told
@@ -151,6 +185,13 @@ struct Job {
     dirty.penalties.insert(id);
     return penalties[id];
   }
+  IslandPlan& EditPlan(IslandId id) {
+    dirty.plans.insert(id);
+    return plans[id];
+  }
+  void ErasePlan(IslandId id) {
+    if (plans.erase(id) > 0) dirty.plans.insert(id);
+  }
   DecisionRecord& EditDecision(int64_t round) {
     dirty.decisions.insert(round);
     return decisions[round];
@@ -174,6 +215,7 @@ struct State {
   std::set<MemberKey> dirty_members;
   std::map<int64_t, Job> jobs;  // by number
   int64_t next_sequence = 0;    // of orders and events
+  int64_t next_plan_request = 0;
 
   // The Step under way.
   Instant now{};
@@ -183,10 +225,11 @@ struct State {
   const Member* FindMember(MemberKind kind, const NodeId& name) const;
   Job* FindJob(const JobId& id);
   const Job* FindJob(const JobId& id) const;
-  // The island that the worker runs (or is to come back to); job null: none.
+  // The island that the worker leads or follows in (or is to come back to); job null: none.
   struct Place {
     Job* job = nullptr;
     IslandId island = -1;
+    bool leads = false;
   };
   Place PlaceOf(const NodeId& worker);
 

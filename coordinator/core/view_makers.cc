@@ -6,6 +6,8 @@
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
+#include "coordinator/core/plans.h"
+#include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
 
 namespace atl::coord {
@@ -17,6 +19,35 @@ const Member* WorkerOf(const State& s, const IslandRecord& island) {
   return worker != nullptr && worker->record.incarnation == island.incarnation ? worker : nullptr;
 }
 
+void AddWorkers(const State& s, const Job& job, const IslandRecord& island, IslandView& view) {
+  if (island.incarnation == 0) return;
+  const IslandPlan* plan = PlanInForce(job, island);
+  if (plan != nullptr) view.plan = *plan;
+  view.planning = PlanningOf(s, job, island);
+  for (const IslandMember& m : Roster(s, island)) {
+    IslandWorkerView worker;
+    worker.worker = m.worker;
+    worker.incarnation = m.incarnation;
+    worker.leads = m.worker == island.worker;
+    worker.in_plan = plan != nullptr && std::any_of(plan->members.begin(), plan->members.end(),
+                                                    [&](const IslandMember& other) {
+                                                      return other.worker == m.worker;
+                                                    });
+    const Member* member = s.FindMember(MemberKind::kWorker, m.worker);
+    worker.attached = member != nullptr && member->attached;
+    if (worker.attached && worker.leads && member->progress) {
+      worker.plan_number = member->progress->plan_number;
+      worker.doing = CleanText(member->progress->doing, 200);
+    } else if (worker.attached && !worker.leads && member->following) {
+      worker.plan_number = member->following->plan_number;
+      worker.doing = CleanText(member->following->doing, 200);
+    } else if (member != nullptr) {
+      worker.doing = member->reason;
+    }
+    view.workers.push_back(std::move(worker));
+  }
+}
+
 IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
   IslandView view;
   view.record = island;
@@ -24,6 +55,7 @@ IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
     view.penalty = it->second;
   }
   view.leased_sequences = job.ledger.Leased(island.island);
+  AddWorkers(s, job, island, view);
   const Member* worker = WorkerOf(s, island);
   view.doing = island.reason;
   if (worker == nullptr) return view;
@@ -71,6 +103,8 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   if (member.attached) view.since_heartbeat = now - member.last_heard;
   view.software_version = member.software_version;
   view.devices = member.devices;
+  view.peer_endpoint = member.peer_endpoint;
+  view.site = member.site;
   view.progress = member.progress;
   view.endpoint = member.endpoint;
   view.memory_bytes = member.memory_bytes;

@@ -27,6 +27,8 @@ struct MemberView {
   // Workers.
   std::vector<DeviceInfo> devices;
   JobId job;  // that it runs or prepares; empty: idle
+  std::string peer_endpoint;
+  std::string site;
   std::optional<IslandProgress> progress;
   // Parameter servers.
   std::string endpoint;
@@ -34,8 +36,22 @@ struct MemberView {
   ServerHeartbeat load;
 };
 
+// One worker of an island.
+struct IslandWorkerView {
+  NodeId worker;
+  Incarnation incarnation = 0;
+  bool leads = false;
+  bool in_plan = false;  // else a spare one, for which the plan has no part
+  bool attached = false;
+  std::string doing;
+  int64_t plan_number = 0;  // that it is set up for
+};
+
 struct IslandView {
   IslandRecord record;
+  std::vector<IslandWorkerView> workers;  // the leader first; empty: vacant
+  IslandPlan plan;                        // in force; number 0: none
+  std::string planning;                   // what the next plan waits for; empty: none is wanted
   bool attached = false;
   std::string doing;  // the worker's words, or why there is none
   std::optional<IslandProgress> progress;

@@ -97,6 +97,8 @@ std::string World::Do(const std::string& line) {
     Wait(seconds);
   } else if (verb == "coordinator") {
     Restart();
+  } else if (verb == "planner") {
+    DoPlanner(command);
   } else if (verb == "again") {
     Step(CoordinatorEvent(last_event_));
   } else if (verb == "show") {
@@ -157,6 +159,29 @@ void World::Step(const CoordinatorEvent& event) {
   }
   for (const ToWorker& to : actions.to_workers) Deliver(to);
   for (const ToServer& to : actions.to_servers) Deliver(to);
+  for (const MakePlan& ask : actions.plans) Plan(ask);
+}
+
+void World::DoPlanner(const Command& command) {
+  planner_speed_ = command.Real("speed", planner_speed_);
+  if (command.Has("waits")) planner_ = PlannerMode::kWaits;
+  if (command.Has("refuses")) {
+    planner_ = PlannerMode::kRefuses;
+    planner_refusal_ = command.Text("reason");
+  }
+  if (command.Has("answers")) planner_ = PlannerMode::kAnswers;
+  if (planner_ == PlannerMode::kWaits) return;
+  for (const MakePlan& ask : std::exchange(asked_plans_, {})) Plan(ask);
+}
+
+void World::Plan(const MakePlan& ask) {
+  if (planner_ == PlannerMode::kWaits) {
+    asked_plans_.push_back(ask);
+    return;
+  }
+  PlanMade made{ask.job, ask.island, ask.request, absl::ResourceExhaustedError(planner_refusal_)};
+  if (planner_ == PlannerMode::kAnswers) made.plan = TestPlan(ask, planner_speed_);
+  Step(made);
 }
 
 void World::CheckStore() {
@@ -186,8 +211,16 @@ void World::Deliver(const ToWorker& to) {
       worker.leases.clear();
       worker.ready = false;
     }
+    if (order->plan.number != worker.order.plan.number) worker.set_up = false;
     worker.order = *order;
+    worker.member = MemberOrder();
     if (order->run == RunState::kStop) worker.order = IslandOrder();
+  }
+  if (const auto* order = std::get_if<MemberOrder>(&to.message)) {
+    worker.member = *order;
+    worker.order = IslandOrder();
+    worker.set_up = false;
+    if (order->run == RunState::kStop) worker.member = MemberOrder();
   }
   if (const auto* grant = std::get_if<LeaseGrant>(&to.message)) {
     if (grant->request == worker.request && !grant->ranges.empty()) {
@@ -338,6 +371,12 @@ void World::Submit(const Command& command) {
   spec.outer.grace_seconds = command.Real("grace", 10);
   spec.outer.clip_norm = command.Real("clip", 0);
   spec.outer.wait_for_all = command.Has("wait-for-all");
+  const std::string island = command.Text("island");
+  spec.layout.island = island == "site"   ? IslandExtent::kSite
+                       : island == "all"  ? IslandExtent::kAll
+                       : island == "auto" ? IslandExtent::kAuto
+                                          : IslandExtent::kWorker;
+  spec.layout.workers_per_island = command.Int("per-island", 0);
   spec.schedule.train_tokens = command.Int("tokens", 1000);
   spec.schedule.validate_every_rounds = command.Int("validate", 0);
   Step(SubmitJob{1, spec});
@@ -383,6 +422,17 @@ void World::Show() {
           island.record.island, island.record.worker, island.record.generation, island.doing,
           island.record.rounds_accepted, island.record.rounds_rejected,
           island.record.tokens_committed, island.leased_sequences));
+      if (island.plan.number == 0 && island.planning.empty()) continue;
+      std::string line = absl::StrCat("=     ", Describe(island.plan));
+      if (!island.planning.empty()) absl::StrAppend(&line, "; ", island.planning);
+      for (const IslandWorkerView& w : island.workers) {
+        absl::StrAppend(&line, "; ", w.worker,
+                        w.leads     ? " leads"
+                        : w.in_plan ? " follows"
+                                    : " spare",
+                        " (plan ", w.plan_number, ")");
+      }
+      Print(line);
     }
     Print(absl::StrFormat("=   round %s; data: %d committed, %d pushed, %d leased, %d free",
                           Name(view.round.phase), view.ledger.committed, view.ledger.pushed,

@@ -3,7 +3,7 @@
 //
 //   server ps-0 attaches [incarnation=N] [memory=BYTES] [empty]   with what its disk holds
 //   server ps-0 dies | goes-silent | faults [passing] reason=TEXT
-//   worker a attaches [incarnation=N] [checkpoint=VERSION consumed=0-8]
+//   worker a attaches [incarnation=N] [checkpoint=VERSION consumed=0-8] [site=TEXT] [devices=N]
 //   worker a dies | goes-silent | leaves
 //   worker a prepared [digest=N] [sequences=N] | refuses reason=TEXT
 //   worker a ready [speed=TOKENS_PER_S]      a heartbeat: holds the ordered version
@@ -14,9 +14,14 @@
 //   servers answer [once]                    to all that they were asked; till all is quiet
 //   servers snapshot
 //   submit [name=] [min=] [max=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all] [validate=]
-//          [clip=]                           sequences are of 10 tokens
+//          [clip=] [island=site|all|auto] [per-island=N]      sequences are of 10 tokens
 //   pause | resume | cancel JOB
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
+//   worker b follows                         a heartbeat: serves its leader under the ordered plan
+//   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
+//   worker a wishes reason=TEXT              the same, and it wants another plan
+//   planner answers | waits | refuses reason=TEXT    from now on; answers is what it begins with
+//   planner speed=X                          its steps take X times as long
 //   coordinator restarts
 //   again                                    the last event once more: a duplicate
 //   show
@@ -34,6 +39,7 @@
 #include <vector>
 
 #include "coordinator/core/core.h"
+#include "coordinator/core/testing/planner.h"
 
 namespace atl::testing {
 
@@ -65,6 +71,7 @@ class World {
   IslandView Island(IslandId id, const JobId& job = "lm-1") const;
   // What the worker was told last.
   const IslandOrder& Order(const NodeId& worker) { return workers_[worker].order; }
+  const MemberOrder& Membership(const NodeId& worker) { return workers_[worker].member; }
   const std::vector<PositionRange>& Leases(const NodeId& worker) { return workers_[worker].leases; }
   const absl::Status& reply() const { return reply_; }
 
@@ -81,6 +88,9 @@ class World {
     bool silent = false;
     JobId asked;  // to prepare
     IslandOrder order;
+    MemberOrder member;   // job empty: it follows nobody
+    bool set_up = false;  // under the plan of `order` or `member`
+    std::string wish;
     std::vector<PositionRange> leases;
     int64_t request = 1;
     int64_t wanted = 0;
@@ -107,6 +117,8 @@ class World {
   void CheckStore();
   void Deliver(const ToWorker& to);
   void Deliver(const ToServer& to);
+  void Plan(const MakePlan& ask);
+  void DoPlanner(const Command& command);
   void Print(const std::string& line) { printed_ += line + "\n"; }
 
   void DoServer(const Command& command);
@@ -135,6 +147,11 @@ class World {
   std::map<NodeId, std::string> last_fences_;
   CoordinatorEvent last_event_ = Tick{};
   absl::Status reply_;
+  enum class PlannerMode { kAnswers, kWaits, kRefuses };
+  PlannerMode planner_ = PlannerMode::kAnswers;
+  std::string planner_refusal_;
+  double planner_speed_ = 1;
+  std::vector<MakePlan> asked_plans_;
   std::string printed_;
 };
 

@@ -20,6 +20,9 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
   worker.alive = true;
   worker.silent = false;
   WorkerHello hello;
+  hello.peer_endpoint = absl::StrCat("tcp://", name, ":9");
+  hello.site = command.Text("site");
+  hello.devices.resize(command.Int("devices", 1), {"cpu", 1 << 30, 1});
   if (!command.Text("checkpoint").empty()) {
     LocalCheckpoint checkpoint;
     checkpoint.job = before.job;
@@ -46,7 +49,7 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "goes-silent") {
     worker.silent = true;
   } else if (verb == "leaves") {
-    worker.alive = false;
+    worker.alive = !worker.member.job.empty();  // a follower serves on
     say(Leaving{"stopped by its operator"});
   } else if (verb == "prepared") {
     JobFacts facts;
@@ -58,8 +61,15 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "refuses") {
     say(JobRefused{worker.asked, command.Text("reason")});
   } else if (verb == "ready") {
-    worker.ready = true;
+    worker.ready = worker.set_up = true;
     worker.speed = command.Real("speed", worker.speed);
+    Heartbeat(name, worker);
+  } else if (verb == "follows" || verb == "sets-up") {
+    worker.set_up = true;
+    worker.wish.clear();
+    Heartbeat(name, worker);
+  } else if (verb == "wishes") {
+    worker.wish = command.Text("reason");
     Heartbeat(name, worker);
   } else if (verb == "leases") {
     const IslandOrder& order = worker.order;
@@ -124,7 +134,15 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
     progress.doing = worker.ready ? "training" : "getting ready";
     progress.tokens_per_s = worker.speed;
     progress.train_loss = 2;
+    progress.plan_number = worker.set_up ? worker.order.plan.number : 0;
+    progress.plan_wanted = worker.wish;
     beat.progress = progress;
+  }
+  if (!worker.member.job.empty()) {
+    const MemberOrder& order = worker.member;
+    beat.member = MemberProgress{order.job,        order.island,
+                                 order.generation, worker.set_up ? order.plan.number : 0,
+                                 order.sequence,   worker.set_up ? "following" : "getting ready"};
   }
   Step(FromWorker{name, worker.incarnation, std::move(beat)});
 }

@@ -1,0 +1,308 @@
+#include "coordinator/core/plans.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/roster.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr int kMostDoublings = 5;
+
+std::string Names(const std::vector<IslandMember>& members) {
+  return absl::StrJoin(members, ", ", [](std::string* out, const IslandMember& m) {
+    absl::StrAppend(out, m.worker);
+  });
+}
+
+bool Contains(const std::vector<IslandMember>& members, const IslandMember& member) {
+  return std::any_of(members.begin(), members.end(), [&](const IslandMember& m) {
+    return m.worker == member.worker && m.incarnation == member.incarnation;
+  });
+}
+
+bool IsAttached(const State& s, const IslandMember& member) {
+  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+  return worker != nullptr && worker->attached && worker->record.incarnation == member.incarnation;
+}
+
+const Member* Leader(const State& s, const IslandRecord& island) {
+  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  return leader != nullptr && leader->attached ? leader : nullptr;
+}
+
+// What the island itself wants a new plan for.
+std::string Wish(const State& s, const Job& job, const IslandRecord& island,
+                 const IslandPlan& plan) {
+  const Member* leader = Leader(s, island);
+  if (leader == nullptr || !leader->progress) return "";
+  const IslandProgress& progress = *leader->progress;
+  const bool current = progress.job == job.id() && progress.generation == island.generation &&
+                       progress.plan_number == plan.number;
+  return current ? CleanText(progress.plan_wanted, 200) : "";
+}
+
+void FindReason(const State& s, const Job& job, const IslandRecord& island,
+                const std::vector<IslandMember>& roster, Planning& planning) {
+  planning.reason.clear();
+  planning.urgent = true;
+  auto found = job.plans.find(island.island);
+  if (found == job.plans.end()) {
+    planning.reason = "it has none yet";
+    return;
+  }
+  const IslandPlan& plan = found->second;
+  if (plan.members.empty() || !SameWorkers({plan.members[0]}, {roster[0]})) {
+    planning.reason = absl::StrCat("worker ", island.worker, " leads now");
+    return;
+  }
+  for (const IslandMember& member : plan.members) {
+    if (Contains(roster, member)) continue;
+    planning.reason = absl::StrCat("worker ", member.worker, " is gone");
+    return;
+  }
+  planning.urgent = false;
+  for (const IslandMember& member : roster) {
+    if (Contains(plan.members, member) || Contains(planning.considered, member)) continue;
+    planning.reason = absl::StrCat("worker ", member.worker, " has joined");
+    return;
+  }
+  if (s.now >= planning.wish_not_before) planning.reason = Wish(s, job, island, plan);
+}
+
+void Ask(State& s, const Job& job, const IslandRecord& island,
+         const std::vector<IslandMember>& roster, Planning& planning) {
+  planning.request = ++s.next_plan_request;
+  planning.asked_at = s.now;
+  planning.asked = roster;
+  MakePlan ask;
+  ask.job = job.id();
+  ask.island = island.island;
+  ask.request = planning.request;
+  ask.number = island.plan_number + 1;
+  ask.spec = job.spec();
+  ask.facts = *job.record.facts;
+  ask.busy = job.plans.contains(island.island);
+  ask.reason = planning.reason;
+  for (const IslandMember& member : roster) {
+    const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
+    ask.workers.push_back({member, worker.site, worker.devices});
+  }
+  s.out.plans.push_back(std::move(ask));
+}
+
+// A plan that the planner made is checked like one from anybody else.
+absl::Status Check(const Job& job, const std::vector<IslandMember>& asked, const IslandPlan& plan) {
+  if (plan.members.empty() || !SameWorkers({plan.members[0]}, {asked[0]})) {
+    return absl::InternalError(absl::StrCat("the plan is not led by ", asked[0].worker));
+  }
+  for (const IslandMember& member : plan.members) {
+    if (Contains(asked, member)) continue;
+    return absl::InternalError(
+        absl::StrCat("the plan names worker ", member.worker, ", which was not offered"));
+  }
+  return atl::Validate(plan, static_cast<int32_t>(job.record.facts->layers.size()),
+                       job.spec().inner.batch_sequences);
+}
+
+bool SameLayout(const IslandPlan& a, const IslandPlan& b) {
+  return SameWorkers(a.members, b.members) && a.replicas == b.replicas &&
+         a.tensor_shares == b.tensor_shares &&
+         std::equal(a.programs.begin(), a.programs.end(), b.programs.begin(), b.programs.end(),
+                    [](const PlanProgram& x, const PlanProgram& y) {
+                      return x.device == y.device && x.ops == y.ops;
+                    });
+}
+
+// Why the plan in force is kept although another one was made; "" if it is not.
+std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
+                    const IslandPlan& current, const IslandPlan& made) {
+  if (SameLayout(current, made)) return "the same layout is still the best";
+  double takes_ms = static_cast<double>(current.step_ns) / 1e6;
+  const bool wished = !Wish(s, job, island, current).empty();
+  const Member* leader = Leader(s, island);
+  // The island asks because its steps are not what was predicted.
+  if (wished && leader->progress->step_seconds_quiet > 0) {
+    takes_ms = leader->progress->step_seconds_quiet * 1e3;
+  }
+  const double made_ms = static_cast<double>(made.step_ns) / 1e6;
+  if (takes_ms <= 0 || made_ms <= (1 - s.options.plan_gain) * takes_ms) return "";
+  return absl::StrFormat("the best other one would take %.4g ms a step, this one takes %.4g",
+                         made_ms, takes_ms);
+}
+
+std::string Describe(const IslandPlan& plan) {
+  const size_t stages = plan.replicas.empty() ? 0 : plan.replicas[0].stages.size();
+  std::string text =
+      absl::StrCat("plan ", plan.number, " by ", Names(plan.members), ": ", plan.replicas.size(),
+                   plan.replicas.size() == 1 ? " replica" : " replicas", " of ", stages,
+                   stages == 1 ? " stage" : " stages");
+  if (plan.tensor_parallel() > 1) {
+    absl::StrAppend(&text, " on ", plan.tensor_parallel(), " devices each");
+  }
+  if (!plan.schedule.empty()) absl::StrAppend(&text, ", ", plan.schedule);
+  if (plan.step_ns > 0) {
+    absl::StrAppendFormat(&text, ", %.4g ms a step predicted",
+                          static_cast<double>(plan.step_ns) / 1e6);
+  }
+  return text;
+}
+
+void WishInVain(State& s, Planning& planning) {
+  planning.wish_not_before =
+      s.now + s.options.plan_retry * (1 << std::min(planning.wishes_in_vain++, kMostDoublings));
+}
+
+void NoPlan(State& s, Job& job, const IslandRecord& island, Planning& planning,
+            const std::string& trouble) {
+  if (planning.trouble != trouble) {
+    const IslandPlan* plan = PlanInForce(job, island);
+    s.Log(job.id(), Severity::kWarning,
+          absl::StrCat("island ", island.island, ": no new plan (", planning.reason, "): ", trouble,
+                       plan == nullptr ? "" : absl::StrCat("; it keeps plan ", plan->number)));
+  }
+  planning.trouble = trouble;
+  planning.not_before = s.now + s.options.plan_retry;
+  WishInVain(s, planning);
+}
+
+}  // namespace
+
+bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island) {
+  const LayoutSpec& layout = job.spec().layout;
+  if (layout.island != IslandExtent::kWorker || island.plan_number > 0) return true;
+  if (layout.stages > 1 || layout.replicas > 1 || layout.tensor_parallel > 1 || layout.recompute) {
+    return true;
+  }
+  const Member* leader = Leader(s, island);
+  return leader != nullptr && leader->devices.size() > 1;
+}
+
+const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island) {
+  auto found = job.plans.find(island.island);
+  if (island.incarnation == 0 || found == job.plans.end()) return nullptr;
+  const std::vector<IslandMember>& members = found->second.members;
+  if (members.empty() || members[0].worker != island.worker ||
+      members[0].incarnation != island.incarnation) {
+    return nullptr;
+  }
+  const bool whole = std::all_of(members.begin() + 1, members.end(), [&](const IslandMember& m) {
+    return Contains(island.followers, m);
+  });
+  return whole ? &found->second : nullptr;
+}
+
+void RenumberPlan(Job& job, IslandRecord& island) {
+  if (PlanInForce(job, island) == nullptr) return;
+  job.EditPlan(island.island).number = ++island.plan_number;
+}
+
+void OnPlanMade(State& s, const PlanMade& made) {
+  Job* job = s.FindJob(made.job);
+  if (job == nullptr || !job->active()) return;
+  auto found = job->planning.find(made.island);
+  if (found == job->planning.end() || found->second.request != made.request) return;
+  Planning& planning = found->second;
+  const IslandRecord& island = job->islands.at(made.island);
+  planning.request = 0;
+  planning.considered = planning.asked;
+  absl::Status status = made.plan.status();
+  if (status.ok()) status = Check(*job, planning.asked, *made.plan);
+  if (!status.ok()) {
+    return NoPlan(s, *job, island, planning, CleanText(std::string(status.message())));
+  }
+  planning.trouble.clear();
+  planning.not_before = s.now;
+  if (const IslandPlan* current = PlanInForce(*job, island)) {
+    const std::string why_keep = WhyKeep(s, *job, island, *current, *made.plan);
+    if (!why_keep.empty()) {
+      s.Log(job->id(), Severity::kInfo,
+            absl::StrCat("island ", made.island, " keeps plan ", current->number, " (",
+                         planning.reason, "): ", why_keep));
+      return WishInVain(s, planning);
+    }
+  }
+  planning.wish_not_before = s.now + s.options.plan_retry;
+  planning.wishes_in_vain = 0;
+  IslandPlan& plan = job->EditPlan(made.island);
+  plan = *made.plan;
+  plan.number = ++job->EditIsland(made.island).plan_number;
+  s.Log(job->id(), Severity::kInfo,
+        absl::StrCat("island ", made.island, " (", planning.reason, "): ", Describe(plan),
+                     plan.reason.empty() ? "" : "; ", CleanText(plan.reason)));
+}
+
+void AdvancePlans(State& s, Job& job) {
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0 || !NeedsPlan(s, job, island)) {
+      job.planning.erase(id);
+      continue;
+    }
+    Planning& planning = job.planning[id];
+    const std::vector<IslandMember> roster = Roster(s, island);
+    if (!SameWorkers(planning.asked, roster)) {
+      planning.request = 0;
+      planning.not_before = s.now;
+    }
+    if (planning.request != 0 && s.now >= planning.asked_at + s.options.plan_limit) {
+      planning.request = 0;
+    }
+    FindReason(s, job, island, roster, planning);
+    const bool all_here = std::all_of(roster.begin(), roster.end(),
+                                      [&](const IslandMember& m) { return IsAttached(s, m); });
+    if (planning.reason.empty() || planning.request != 0 || !all_here ||
+        s.now < planning.not_before) {
+      continue;
+    }
+    Ask(s, job, island, roster, planning);
+  }
+}
+
+Instant NextPlanDeadline(const State& s, const Job& job) {
+  Instant next = kNever;
+  if (!job.active()) return next;
+  for (const auto& [id, planning] : job.planning) {
+    if (planning.request != 0) {
+      next = std::min(next, planning.asked_at + s.options.plan_limit);
+    } else {
+      if (planning.not_before > s.now && !planning.reason.empty()) {
+        next = std::min(next, planning.not_before);
+      }
+      // A wish comes again with every heartbeat; this one may have come too early.
+      if (planning.wish_not_before > s.now) next = std::min(next, planning.wish_not_before);
+    }
+  }
+  return next;
+}
+
+std::string PlanningOf(const State& s, const Job& job, const IslandRecord& island) {
+  auto found = job.planning.find(island.island);
+  if (found == job.planning.end()) return "";
+  const Planning& planning = found->second;
+  if (planning.request != 0) return absl::StrCat("making a plan: ", planning.reason);
+  if (planning.reason.empty()) return "";
+  for (const IslandMember& member : Roster(s, island)) {
+    if (!IsAttached(s, member)) {
+      return absl::StrCat("needs a plan (", planning.reason, "): waits for worker ", member.worker);
+    }
+  }
+  return absl::StrCat("needs a plan (", planning.reason, "): ", planning.trouble);
+}
+
+std::string MissingPlans(const State& s, const Job& job) {
+  std::string text;
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0 || !NeedsPlan(s, job, island) ||
+        PlanInForce(job, island) != nullptr) {
+      continue;
+    }
+    absl::StrAppend(&text, text.empty() ? "island " : "; island ", id, " ",
+                    PlanningOf(s, job, island));
+  }
+  return text;
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,38 @@
+// When an island gets a new plan, and whether the one that the planner made is taken.
+//
+// A plan is urgent when the one in force cannot be run: there is none, its leader is another, or
+// one of its workers is gone. Otherwise it is wanted when a worker has joined, or when the island
+// asks for one itself (a saturated link, a slow device), and replaces the one in force only if its
+// predicted step is shorter by CoordinatorOptions::plan_gain. README.md has the reasons.
+
+#ifndef ATOLL_COORDINATOR_CORE_PLANS_H_
+#define ATOLL_COORDINATOR_CORE_PLANS_H_
+
+#include <string>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// Whether the island runs by plans: a worker of one device by itself does not.
+bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island);
+
+// The island's plan if all that it names are still its workers; else null.
+const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island);
+
+// The same layout under a new number, for a new generation of the same workers.
+void RenumberPlan(Job& job, IslandRecord& island);
+
+void OnPlanMade(State& s, const PlanMade& made);
+// Asks for the plans that are wanted now.
+void AdvancePlans(State& s, Job& job);
+Instant NextPlanDeadline(const State& s, const Job& job);
+
+// What the island's planning waits for or failed with, for people; "" if there is nothing to say.
+std::string PlanningOf(const State& s, const Job& job, const IslandRecord& island);
+// Of the islands that cannot train without a plan.
+std::string MissingPlans(const State& s, const Job& job);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_PLANS_H_

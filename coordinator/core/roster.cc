@@ -1,0 +1,206 @@
+#include "coordinator/core/roster.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/plans.h"
+
+namespace atl::coord {
+namespace {
+
+// Workers of one group may share an island.
+std::string GroupOf(const JobSpec& spec, const Member& worker) {
+  return spec.layout.island == IslandExtent::kSite ? worker.site : "";
+}
+
+bool MayShare(const JobSpec& spec, const Member& worker) {
+  return spec.layout.island != IslandExtent::kWorker && !worker.peer_endpoint.empty();
+}
+
+bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
+  const JobSpec& spec = job.spec();
+  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  // What a leader said before the coordinator's restart is not known until it is back.
+  if (leader == nullptr || !leader->attached) return false;
+  const int64_t most = spec.layout.workers_per_island;
+  return MayShare(spec, *leader) && MayShare(spec, worker) &&
+         GroupOf(spec, *leader) == GroupOf(spec, worker) &&
+         (most == 0 || 1 + static_cast<int64_t>(island.followers.size()) < most);
+}
+
+void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
+              const std::string& reason) {
+  // The first of the plan's that is left, else the first of all.
+  auto heir = island.followers.begin();
+  if (auto plan = job.plans.find(island.island); plan != job.plans.end()) {
+    for (const IslandMember& member : plan->second.members) {
+      auto it = std::find_if(island.followers.begin(), island.followers.end(),
+                             [&](const IslandMember& f) { return f.worker == member.worker; });
+      if (it == island.followers.end()) continue;
+      heir = it;
+      break;
+    }
+  }
+  island.worker = heir->worker;
+  island.incarnation = heir->incarnation;
+  island.followers.erase(heir);
+  job.member_orders.erase(island.worker);
+  island.evictions++;
+  NewGeneration(job, island);
+  island.reason = absl::StrCat("worker ", island.worker, " leads in generation ", island.generation,
+                               " after ", gone, " was evicted: ", reason);
+  s.Log(job.id(), Severity::kWarning, absl::StrCat("island ", island.island, ": ", island.reason));
+}
+
+void SendStop(State& s, Member& worker, const Job* job, const std::string& reason) {
+  const MemberProgress& following = *worker.following;
+  Instant& again_at = worker.stop_sent.try_emplace(following.job, s.now).first->second;
+  if (s.now < again_at) return;
+  again_at = s.now + kRetryInterval;
+  MemberOrder stop;
+  stop.job = following.job;
+  if (job != nullptr) stop.spec = job->spec();
+  stop.island = following.island;
+  stop.generation = following.generation;
+  stop.sequence = s.NextSequence();
+  stop.run = RunState::kStop;
+  stop.reason = reason;
+  s.Send(worker, std::move(stop));
+  if (worker.stop_sent.size() > 64) worker.stop_sent.erase(worker.stop_sent.begin());
+}
+
+}  // namespace
+
+int64_t NeededWorkers(const JobSpec& spec) {
+  const bool alone = spec.layout.island == IslandExtent::kWorker;
+  const int64_t each = alone ? 1 : std::max<int64_t>(spec.layout.workers_per_island, 1);
+  return spec.outer.min_islands * each;
+}
+
+Seating::Seating(const State& s, const Job& job) : spec_(job.spec()) {
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0) continue;
+    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+    const bool here = leader != nullptr && leader->attached;
+    islands_.push_back({here ? GroupOf(spec_, *leader) : "", here && MayShare(spec_, *leader),
+                        1 + static_cast<int64_t>(island.followers.size())});
+  }
+  for (const auto& [key, member] : s.members) {
+    if (member.candidate_for == job.id()) Take(member);
+  }
+}
+
+bool Seating::Take(const Member& worker) {
+  const int64_t most = spec_.layout.workers_per_island;
+  const bool shares = MayShare(spec_, worker);
+  const std::string group = GroupOf(spec_, worker);
+  for (Seats& seats : islands_) {
+    if (!shares || !seats.shared || seats.group != group) continue;
+    if (most != 0 && seats.workers >= most) continue;
+    ++seats.workers;
+    return true;
+  }
+  if (static_cast<int64_t>(islands_.size()) >= spec_.outer.max_islands) return false;
+  islands_.push_back({group, shares, 1});
+  return true;
+}
+
+void Join(State& s, Job& job, Member& worker) {
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0) continue;
+    if (!HasRoom(s, job, island, worker)) continue;
+    job.EditIsland(id).followers.push_back({worker.record.name, worker.record.incarnation,
+                                            worker.peer_endpoint, worker.peer_public_key});
+    worker.candidate_for.clear();
+    worker.prepared.reset();
+    worker.progress.reset();
+    s.Log(job.id(), Severity::kInfo,
+          absl::StrCat("island ", id, ": worker ", worker.record.name, " joined"));
+    return;
+  }
+  AssignIsland(s, job, worker);
+}
+
+void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
+                const std::string& reason) {
+  Job& job = *place.job;
+  IslandRecord& island = job.EditIsland(place.island);
+  if (place.leads) {
+    if (island.followers.empty()) return EvictIsland(s, job, place.island, reason);
+    return TakeOver(s, job, island, worker, reason);
+  }
+  std::erase_if(island.followers, [&](const IslandMember& m) { return m.worker == worker; });
+  job.member_orders.erase(worker);
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", place.island, " goes on without worker ", worker, ": ", reason));
+}
+
+bool BeginLeaving(State& s, Member& worker, const std::string& reason) {
+  const State::Place place = s.PlaceOf(worker.record.name);
+  if (place.job == nullptr || place.leads || !worker.following) return false;
+  worker.leaving = true;
+  worker.reason = reason;
+  LoseWorker(s, place, worker.record.name, reason);
+  return true;
+}
+
+std::vector<IslandMember> Roster(const State& s, const IslandRecord& island) {
+  IslandMember leader{island.worker, island.incarnation, "", ""};
+  if (const Member* member = s.FindMember(MemberKind::kWorker, island.worker)) {
+    leader.endpoint = member->peer_endpoint;
+    leader.public_key = member->peer_public_key;
+  }
+  std::vector<IslandMember> roster = {leader};
+  roster.insert(roster.end(), island.followers.begin(), island.followers.end());
+  return roster;
+}
+
+bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMember>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const IslandMember& x, const IslandMember& y) {
+                      return x.worker == y.worker && x.incarnation == y.incarnation;
+                    });
+}
+
+void OnMemberProgress(State& s, Member& worker) {
+  if (!worker.following) return;
+  Job* job = s.FindJob(worker.following->job);
+  const State::Place place = s.PlaceOf(worker.record.name);
+  const bool expected = place.job != nullptr && place.job == job;  // of its place, orders tell it
+  if (expected || worker.candidate_for == worker.following->job) return;
+  if (job == nullptr) return SendStop(s, worker, job, "the coordinator does not know this job");
+  if (job->ended()) {
+    return SendStop(s, worker, job,
+                    absl::StrCat(Name(job->progress.state), ": ", job->progress.reason));
+  }
+  if (job->islands.contains(worker.following->island)) {
+    DismissOutsiders(s, *job, worker.following->island);
+  }
+}
+
+void DismissOutsiders(State& s, Job& job, IslandId id) {
+  const IslandRecord& island = job.islands.at(id);
+  const IslandPlan* plan = PlanInForce(job, island);
+  if (island.incarnation != 0) {
+    // What they hold may still be needed.
+    const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+    if (plan == nullptr || leader == nullptr || !leader->progress ||
+        leader->progress->job != job.id() || leader->progress->generation != island.generation ||
+        leader->progress->plan_number < plan->number) {
+      return;
+    }
+  }
+  for (auto& [key, worker] : s.members) {
+    if (!worker.attached || !worker.following || worker.following->job != job.id() ||
+        worker.following->island != id) {
+      continue;
+    }
+    const bool inside = plan != nullptr &&
+                        std::any_of(plan->members.begin(), plan->members.end(),
+                                    [&](const IslandMember& m) { return m.worker == key.second; });
+    if (!inside) SendStop(s, worker, &job, "the island's plan has no part for it");
+  }
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,279 @@
+// Islands of several workers, told in the World's language.
+
+#include <catch2/catch.hpp>
+
+#include "coordinator/core/testing/world.h"
+
+namespace atl::testing {
+namespace {
+
+// Three workers, one island, up to version 0 pulled.
+void StartShared(World& world, const std::string& submit = "") {
+  world.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "worker c attaches",
+              "submit min=1 batch=2 tokens=4000 island=all per-island=3 " + submit,
+              "worker a prepared", "worker b prepared", "worker c prepared", "servers answer",
+              "worker b follows", "worker c follows", "worker a sets-up", "worker a pushes",
+              "worker a stages", "servers answer", "worker a ready"});
+}
+
+std::string Members(const IslandPlan& plan) {
+  std::string names;
+  for (const IslandMember& member : plan.members) names += member.worker;
+  return names;
+}
+
+bool Says(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
+}
+
+TEST_CASE("Workers that share an island get one plan, and one leader") {
+  World world;
+  StartShared(world);
+  CHECK(world.Job().islands.size() == 1);
+  CHECK(Members(world.Order("a").plan) == "abc");
+  CHECK(world.Order("a").plan.number == 1);
+  CHECK(world.Membership("b").plan == world.Order("a").plan);
+  CHECK(world.Membership("c").plan == world.Order("a").plan);
+  const IslandView island = world.Island(0);
+  REQUIRE(island.workers.size() == 3);
+  CHECK(island.workers[0].leads);
+  CHECK(island.workers[2].in_plan);
+  CHECK(island.workers[2].plan_number == 1);
+  CHECK(world.Job().summary.state == JobState::kRunning);
+}
+
+TEST_CASE("Who shares an island: by site, by number, or all") {
+  World world;
+  const auto attach = [&](const char* submit) {
+    world.Tell({"server ps-0 attaches", "worker a attaches site=oslo",
+                "worker b attaches site=rome", "worker c attaches site=oslo",
+                "worker d attaches site=oslo", submit});
+    for (const char* name : {"a", "b", "c", "d"}) {
+      world.Do(std::string("worker ") + name + " prepared");
+    }
+  };
+  SECTION("by site") {
+    attach("submit min=2 batch=2 island=site");
+    REQUIRE(world.Job().islands.size() == 2);
+    CHECK(Members(world.Order("a").plan) == "acd");
+    CHECK(Members(world.Order("b").plan) == "b");
+  }
+  SECTION("by site, two each") {
+    attach("submit min=2 batch=2 island=site per-island=2");
+    REQUIRE(world.Job().islands.size() == 3);
+    CHECK(Members(world.Order("a").plan) == "ac");
+    CHECK(Members(world.Order("d").plan) == "d");
+  }
+  SECTION("all") {
+    attach("submit min=1 batch=2 island=all");
+    REQUIRE(world.Job().islands.size() == 1);
+    CHECK(Members(world.Order("a").plan) == "abc");  // three layers: the fourth is spare
+    CHECK(world.Island(0).workers.size() == 4);
+    CHECK_FALSE(world.Island(0).workers[3].in_plan);
+    CHECK(world.Membership("d").job.empty());
+  }
+  SECTION("nobody") {
+    attach("submit min=2 batch=2");
+    REQUIRE(world.Job().islands.size() == 4);
+    CHECK(world.Order("a").plan.number == 0);
+  }
+}
+
+TEST_CASE("A job waits for enough workers to make its islands complete") {
+  World world;
+  world.Tell({"server ps-0 attaches", "worker a attaches", "submit min=1 island=all per-island=2"});
+  CHECK(world.Job().summary.waiting_for == "workers: 2 are needed, 1 are idle");
+  world.Do("worker b attaches");
+  CHECK(world.Job().summary.state == JobState::kPreparing);
+}
+
+TEST_CASE("A follower that dies: the same generation, a new plan without it, told at once") {
+  World world;
+  StartShared(world);
+  world.Do("worker a leases wanted=4");
+  const Generation generation = world.Order("a").generation;
+  const std::string told = world.Do("worker b dies");
+  CHECK(Says(told, "island 0 goes on without worker b: its connection is lost"));
+  CHECK(Says(told, "(worker b is gone): plan 2 by a, c: 1 replica of 2 stages"));
+  CHECK(world.Order("a").generation == generation);
+  CHECK(Members(world.Order("a").plan) == "ac");
+  CHECK(world.Membership("c").plan.number == 2);
+  // Leases and contributions are what they were.
+  CHECK(Says(world.Do("worker a pushes"), "PushGrant"));
+}
+
+TEST_CASE("A leader that dies: the first that remains leads, in a new generation") {
+  World world;
+  StartShared(world);
+  world.Tell({"worker a leases wanted=4", "worker a pushes", "worker a stages shards=1"});
+  const Generation generation = world.Order("a").generation;
+  const std::string told = world.Do("worker a dies");
+  CHECK(Says(told, "worker b leads in generation 2 after a was evicted"));
+  CHECK(Says(told, "is dropped: its island was gone after 1 of 3 shards"));
+  CHECK(Says(told, "FenceIslands 0: generation 2 incarnation 1"));
+  CHECK(world.Order("b").generation == generation + 1);
+  CHECK(Members(world.Order("b").plan) == "bc");
+  CHECK(world.Membership("c").generation == generation + 1);
+  // Its data is free, and trained on by the new leader.
+  world.Tell({"worker c follows", "worker b ready", "worker b leases wanted=4"});
+  CHECK(world.Leases("b") == std::vector<PositionRange>{{0, 4}});
+  // The old one comes back as a follower.
+  world.Tell({"worker a attaches", "worker a prepared"});
+  CHECK(Members(world.Order("b").plan) == "bca");
+  CHECK(world.Membership("a").generation == generation + 1);
+}
+
+TEST_CASE("All of an island die: it is vacant, and who comes back begins it anew") {
+  World world;
+  StartShared(world);
+  world.Tell({"worker b dies", "worker a dies", "worker c dies"});
+  CHECK(world.Island(0).workers.empty());
+  CHECK(world.Island(0).plan.number == 0);
+  world.Tell({"worker c attaches", "worker c prepared"});
+  CHECK(Members(world.Order("c").plan) == "c");
+  CHECK(world.Order("c").plan.number > 3);  // never a number twice
+}
+
+TEST_CASE("A worker that joins gets a part if that is worth it") {
+  World world;
+  world.Tell({"server ps-0 attaches", "worker a attaches", "submit min=1 batch=2 island=all",
+              "worker a prepared", "servers answer", "worker a sets-up", "worker a pushes",
+              "worker a stages", "servers answer", "worker a ready", "worker b attaches"});
+  SECTION("it is") {
+    const std::string told = world.Do("worker b prepared");
+    CHECK(Says(told, "(worker b has joined): plan 2 by a, b"));
+    CHECK(Members(world.Order("a").plan) == "ab");
+    CHECK(world.Membership("b").plan.number == 2);
+    CHECK(world.Order("a").generation == 1);
+  }
+  SECTION("it is not") {
+    world.Do("planner speed=1.95");
+    const std::string told = world.Do("worker b prepared");
+    CHECK(Says(told,
+               "island 0 keeps plan 1 (worker b has joined): the best other one would take "
+               "877.5 ms a step, this one takes 900"));
+    CHECK(world.Membership("b").job.empty());
+    CHECK(world.Island(0).workers.size() == 2);
+    CHECK(world.Do("wait 100").find("plan") == std::string::npos);  // not asked again
+    world.Do("planner speed=1");
+    CHECK(Says(world.Do("worker a wishes reason=slow"), "(slow): plan 2 by a, b"));
+  }
+}
+
+TEST_CASE("An island asks for a plan itself, and is not heard too often") {
+  World world;
+  StartShared(world);
+  CHECK_FALSE(Says(world.Do("worker a wishes reason=a/0>b/0-saturated"), "plan"));  // it is new
+  world.Do("wait 29");
+  const std::string told = world.Do("wait 2");
+  CHECK(Says(told, "island 0 keeps plan 1 (a/0>b/0-saturated): the same layout is still the best"));
+  CHECK_FALSE(Says(world.Do("wait 27"), "keeps plan"));
+  CHECK(Says(world.Do("wait 4"), "keeps plan"));
+  CHECK_FALSE(Says(world.Do("wait 50"), "keeps plan"));  // later and later
+  CHECK(Says(world.Do("wait 20"), "keeps plan"));
+}
+
+TEST_CASE("A follower that leaves serves on until the island is set up without it") {
+  World world;
+  StartShared(world);
+  world.Do("worker c leaves");
+  CHECK(Members(world.Order("a").plan) == "ab");
+  CHECK_FALSE(world.Membership("c").job.empty());
+  CHECK_FALSE(Says(world.Do("wait 4"), "-> c: MemberOrder"));
+  const std::string told = world.Do("worker a sets-up");
+  CHECK(Says(told, "-> c: MemberOrder lm-1 island 0 generation 1: stop"));
+  world.Do("worker c dies");
+  CHECK(Members(world.Order("a").plan) == "ab");
+  CHECK(world.Order("a").plan.number == 2);
+}
+
+TEST_CASE("The planner refuses: the island waits, says why, and tries again") {
+  World world;
+  world.Tell({"planner refuses reason=a/0-lacks-3-GiB", "server ps-0 attaches", "worker a attaches",
+              "worker b attaches", "submit min=1 batch=2 island=all", "worker a prepared",
+              "worker b prepared"});
+  CHECK(world.Job().summary.waiting_for ==
+        "island 0 needs a plan (it has none yet): a/0-lacks-3-GiB");
+  CHECK(world.Order("a").job.empty());
+  world.Do("wait 20");
+  world.Do("planner answers");
+  CHECK(world.Order("a").job.empty());
+  world.Do("wait 10");
+  CHECK(Members(world.Order("a").plan) == "ab");
+}
+
+TEST_CASE("The planner refuses while an island works: it keeps what it has") {
+  World world;
+  StartShared(world);
+  world.Do("planner refuses reason=no");
+  world.Do("worker a wishes reason=slow");
+  CHECK(world.Order("a").plan.number == 1);
+  world.Do("worker b dies");
+  CHECK(Says(world.Job().summary.waiting_for, "island 0 needs a plan (worker b is gone): no"));
+  world.Do("planner answers");
+  // Somebody who comes changes everything: it is asked at once.
+  world.Tell({"worker d attaches", "worker d prepared"});
+  CHECK(Members(world.Order("a").plan) == "acd");
+}
+
+TEST_CASE("While the planner works the world changes: only the newest answer counts") {
+  World world;
+  StartShared(world);
+  world.Do("planner waits");
+  world.Do("worker b dies");
+  CHECK(Says(world.Job().summary.waiting_for, "island 0 making a plan: worker b is gone"));
+  world.Do("worker c dies");
+  world.Do("planner answers");  // both requests, in order
+  CHECK(Members(world.Order("a").plan) == "a");
+  CHECK(world.Order("a").plan.number == 2);
+}
+
+TEST_CASE("After a restart of the coordinator the plan in force goes on") {
+  World world;
+  StartShared(world);
+  const IslandPlan plan = world.Order("a").plan;
+  world.Do("coordinator restarts");
+  SECTION("everybody comes back") {
+    world.Tell({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+                "worker b attaches incarnation=1", "worker c attaches incarnation=1"});
+    CHECK(world.Order("a").plan == plan);
+    CHECK(world.Membership("b").plan == plan);
+  }
+  SECTION("a follower does not: it is waited for, and then planned without") {
+    world.Tell({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+                "worker b attaches incarnation=1"});
+    CHECK(world.Order("a").plan == plan);
+    world.Do("wait 15");
+    CHECK(Members(world.Order("a").plan) == "ab");
+    CHECK(world.Order("a").plan.number == 2);
+  }
+}
+
+TEST_CASE("A wrong push renews the generation, and with it the plan's number") {
+  World world;
+  StartShared(world);
+  world.Tell({"worker a leases wanted=4", "worker a pushes consumed=90-94"});
+  CHECK(world.Order("a").generation == 2);
+  CHECK(world.Order("a").plan.number == 2);
+  CHECK(world.Membership("b").plan.number == 2);
+  CHECK(world.Membership("b").generation == 2);
+}
+
+TEST_CASE("The end of a job stops leader and followers, and repeats it to who did not hear") {
+  World world;
+  StartShared(world);
+  const std::string told = world.Do("cancel lm-1");
+  CHECK(Says(told, "-> a: IslandOrder lm-1 island 0 generation 1: stop"));
+  CHECK(Says(told, "-> b: MemberOrder lm-1 island 0 generation 1: stop"));
+  CHECK(Says(told, "-> c: MemberOrder lm-1 island 0 generation 1: stop"));
+}
+
+TEST_CASE("A lone worker with several devices is planned too") {
+  World world;
+  world.Tell({"server ps-0 attaches", "worker a attaches devices=2", "submit min=1 batch=2",
+              "worker a prepared"});
+  CHECK(world.Order("a").plan.number == 1);
+}
+
+}  // namespace
+}  // namespace atl::testing

@@ -1,0 +1,61 @@
+// The shell's side of MakePlan: measurements are gathered (profile_book.h), then a thread of its
+// own runs the planner, and the plan comes back as an event of the core.
+//
+// The newest request of an island replaces earlier ones, also one that is being planned. So at most
+// one request of each island waits, and memory is bounded.
+//
+// All calls come from one thread, the coordinator's loop. `post` is called on the planner's.
+
+#ifndef ATOLL_COORDINATOR_ISLAND_PLANNER_H_
+#define ATOLL_COORDINATOR_ISLAND_PLANNER_H_
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/core.h"
+#include "coordinator/profile_book.h"
+
+namespace atl {
+
+class IslandPlanner {
+ public:
+  explicit IslandPlanner(std::function<void(PlanMade)> post);
+  ~IslandPlanner();  // the plan being made is given up
+
+  void OnWorkerMessage(Instant now, const FromWorker& from) { book_.OnMessage(now, from); }
+  void Want(Instant now, const MakePlan& ask);
+
+  // What is to be sent to workers now. Call it after the two above, and at the deadline.
+  struct Work {
+    std::vector<ProfileBook::Message> send;
+    Instant deadline = kNever;
+  };
+  Work Advance(Instant now);
+
+  const ProfileBook& book() const { return book_; }
+
+ private:
+  using Item = std::pair<ProfileBook::PlanKey, PlanRequest>;
+
+  void Enqueue(Item item);
+  void Run();
+
+  ProfileBook book_;
+  const std::function<void(PlanMade)> post_;
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::deque<Item> queue_;        // guarded by mutex_
+  ProfileBook::PlanKey current_;  // guarded by mutex_; being planned, or empty
+  bool superseded_ = false;       // guarded by mutex_: current_ is not wanted any more
+  bool stop_ = false;             // guarded by mutex_
+  std::thread thread_;            // last: it uses the others
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_ISLAND_PLANNER_H_

@@ -1,0 +1,94 @@
+// The planner's thread, with the real planner behind it.
+
+#include "coordinator/island_planner.h"
+
+#include <catch2/catch.hpp>
+#include <future>
+
+namespace atl {
+namespace {
+
+MakePlan Ask(int64_t request, int devices) {
+  MakePlan ask;
+  ask.job = "lm-1";
+  ask.request = request;
+  ask.number = 1;
+  ask.spec.name = "lm";
+  ask.spec.model = {ModelFamily::kGpt2, "", 64, 32, 2, 4, 0, 128};
+  ask.spec.data.path = "text";
+  ask.spec.data.sequence_length = 16;
+  ask.spec.inner.batch_sequences = 4;
+  ask.spec.schedule.train_tokens = 1000;
+  ask.facts.model = ask.spec.model;
+  ask.facts.layers = {{"embedding", 64 * 32 + 16 * 32},
+                      {"block.0", 12704},
+                      {"block.1", 12704},
+                      {"head", 64 * 32 + 64}};
+  ask.facts.train_sequences = 100;
+  ask.workers.push_back({{"w1", 5, "tcp://w1:1", ""}, "", {}});
+  ask.workers[0].devices.resize(devices, {"cpu", int64_t{1} << 30, 1});
+  return ask;
+}
+
+// Collects what is posted.
+struct Inbox {
+  std::mutex mutex;
+  std::condition_variable filled;
+  std::vector<PlanMade> made;
+
+  void Post(PlanMade plan) {
+    const std::lock_guard lock(mutex);
+    made.push_back(std::move(plan));
+    filled.notify_one();
+  }
+  PlanMade Last(int64_t request) {
+    std::unique_lock lock(mutex);
+    const bool came = filled.wait_for(lock, std::chrono::seconds(60), [&] {
+      return !made.empty() && made.back().request == request;
+    });
+    REQUIRE(came);
+    return made.back();
+  }
+};
+
+TEST_CASE("A request comes back as a plan that runs") {
+  Inbox inbox;
+  IslandPlanner planner([&](PlanMade made) { inbox.Post(std::move(made)); });
+  planner.Want(Instant{}, Ask(1, 2));
+  CHECK(planner.Advance(Instant{}).send.empty());  // one worker has no links
+  const PlanMade made = inbox.Last(1);
+  INFO(made.plan.status().ToString());
+  REQUIRE(made.plan.ok());
+  CHECK(made.job == "lm-1");
+  CHECK(made.plan->members.size() == 1);
+  CHECK(atl::Validate(*made.plan, 4, 4).ok());
+}
+
+TEST_CASE("A request that cannot be met comes back with the reason") {
+  Inbox inbox;
+  IslandPlanner planner([&](PlanMade made) { inbox.Post(std::move(made)); });
+  MakePlan ask = Ask(1, 1);
+  ask.spec.layout.stages = 3;
+  planner.Want(Instant{}, ask);
+  planner.Advance(Instant{});
+  const PlanMade made = inbox.Last(1);
+  CHECK_FALSE(made.plan.ok());
+  CHECK(made.plan.status().message() != "");
+}
+
+TEST_CASE("Of many requests for one island the newest is answered, each at most once") {
+  Inbox inbox;
+  IslandPlanner planner([&](PlanMade made) { inbox.Post(std::move(made)); });
+  for (int64_t request = 1; request <= 50; ++request) {
+    planner.Want(Instant{}, Ask(request, 2));
+    planner.Advance(Instant{});
+  }
+  inbox.Last(50);
+  const std::lock_guard lock(inbox.mutex);
+  for (size_t i = 1; i < inbox.made.size(); ++i) {
+    CHECK(inbox.made[i - 1].request < inbox.made[i].request);
+  }
+}
+
+}  // namespace
+}  // namespace atl
