@@ -66,11 +66,14 @@ void ProfileBook::OnBoundary(Instant now, const NodeId& /*leader*/, const Bounda
     return;
   }
   LinkReport& report = known->second;
+  const double share = boundary.bandwidth_bytes_per_s / report.link.bandwidth_bytes_per_s;
   const double bytes = boundary.bandwidth_bytes_per_s * boundary.message_seconds;
   const double latency_s = static_cast<double>(report.link.latency_ns) * 1e-9;
   const double expected_s = latency_s + bytes / report.link.bandwidth_bytes_per_s;
   if (boundary.message_seconds <= latency_s) return;
-  if (std::abs(boundary.message_seconds / expected_s - 1) <= options_.changed) {
+  // Where all messages have one size, their bandwidth includes the latency; else it does not.
+  if (std::abs(share - 1) <= options_.changed ||
+      std::abs(boundary.message_seconds / expected_s - 1) <= options_.changed) {
     report.at = now;  // still true
     return;
   }

@@ -54,7 +54,11 @@ std::shared_ptr<LayerBuffers> Island::NewBuffers() const {
 
 Event Island::Do(const Prepare& command) {
   absl::StatusOr<JobFacts> facts = Open(command);
-  if (facts.ok()) return Prepared{command.job, *std::move(facts)};
+  if (facts.ok()) {
+    std::vector<DeviceProfile> profiles;
+    if (hooks_.profiles) profiles = hooks_.profiles(command.spec, *facts);
+    return Prepared{command.job, *std::move(facts), std::move(profiles)};
+  }
   trainer_->Release();
   job_.clear();
   return PrepareFailed{command.job, std::string(facts.status().message())};

@@ -1,0 +1,107 @@
+#include "worker/profiler/worker_profiler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/logging.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr int64_t kMicroBatchMax = 64;
+
+ProfileOptions OptionsFor(const JobSpec& spec, const WorkerProfilerOptions& worker) {
+  ProfileOptions options;
+  options.compute = worker.compute;
+  options.sequence_length = spec.data.sequence_length;
+  const InnerSpec& inner = spec.inner;
+  options.micro_batch_max = std::min(
+      inner.micro_batch_sequences > 0 ? inner.micro_batch_sequences : inner.batch_sequences,
+      kMicroBatchMax);
+  if (spec.layout.tensor_parallel > 0) {
+    options.tensor_parallel = {1, static_cast<int>(spec.layout.tensor_parallel)};
+  } else {
+    options.tensor_parallel = {1, 2, 4, 8};
+  }
+  options.optimizer.beta1 = static_cast<float>(inner.beta1);
+  options.optimizer.beta2 = static_cast<float>(inner.beta2);
+  options.optimizer.epsilon = static_cast<float>(inner.epsilon);
+  options.optimizer.weight_decay = static_cast<float>(inner.weight_decay);
+  options.optimizer.clip_norm = static_cast<float>(inner.clip_norm);
+  options.runs = worker.runs;
+  options.limit = worker.limit;
+  options.progress = [](double share, const std::string& what) {
+    LogInfo("profiler", absl::StrFormat("%3.0f%%: %s", 100 * share, what));
+  };
+  return options;
+}
+
+}  // namespace
+
+WorkerProfiler::WorkerProfiler(Files& files, WorkerProfilerOptions options)
+    : cache_(files, options.folder), options_(std::move(options)) {}
+
+bool WorkerProfiler::Wanted(const JobSpec& spec) const {
+  return spec.layout.island != IslandExtent::kWorker || options_.devices.size() > 1;
+}
+
+std::string WorkerProfiler::KindOf(size_t device) const {
+  const DeviceInfo& info = options_.devices[device];
+  return absl::StrCat(info.kind, ", ", info.threads, " threads, ", options_.devices.size(),
+                      " devices");
+}
+
+std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, const JobFacts& facts) {
+  if (!Wanted(spec)) return {};
+  const uint64_t digest = DigestOf(facts.model, spec.data.sequence_length);
+  std::vector<DeviceProfile> profiles;
+  for (size_t d = 0; d < options_.devices.size(); ++d) {
+    auto known = cache_.Find(absl::StrCat(options_.worker, "/", d), KindOf(d), digest,
+                             options_.software_version);
+    if (known.has_value()) profiles.push_back(*std::move(known));
+  }
+  if (profiles.size() == options_.devices.size()) return profiles;
+  const auto start = std::chrono::steady_clock::now();
+  auto measured = MeasureAll(spec, facts);
+  if (!measured.ok()) {
+    LogWarning("profiler", "the job's layers were not measured: ", measured.status().message());
+    return {};
+  }
+  for (DeviceProfile& profile : *measured) {
+    profile.model_digest = digest;
+    profile.software_version = options_.software_version;
+    if (const absl::Status stored = cache_.Store(profile); !stored.ok()) {
+      LogWarning("profiler", "measurements are not kept: ", stored.message());
+    }
+  }
+  LogInfo("profiler", "layers of ", facts.model.layers, " blocks measured on ",
+          options_.devices.size(), " devices in ",
+          Seconds(std::chrono::steady_clock::now() - start), " s");
+  return *std::move(measured);
+}
+
+absl::StatusOr<std::vector<DeviceProfile>> WorkerProfiler::MeasureAll(const JobSpec& spec,
+                                                                      const JobFacts& facts) {
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config,
+                         ModelConfigFromSpec(facts.model, spec.data.sequence_length));
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<ProfiledDevice> devices;
+  for (size_t d = 0; d < options_.devices.size(); ++d) {
+    ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
+                           options_.make_backend(static_cast<int>(d)));
+    devices.push_back({absl::StrCat(options_.worker, "/", d), KindOf(d), backend.get()});
+    backends.push_back(std::move(backend));
+  }
+  return ProfileLayers(devices, config, OptionsFor(spec, options_));
+}
+
+void WorkerProfiler::Forget() {
+  if (const absl::Status status = cache_.Clear(); !status.ok()) {
+    LogWarning("profiler", "old measurements cannot be deleted: ", status.message());
+  }
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,57 @@
+// What a worker answers beside a job's facts: the profiles of its devices for the job's model, from
+// its disk or measured now.
+
+#ifndef ATOLL_WORKER_PROFILER_WORKER_PROFILER_H_
+#define ATOLL_WORKER_PROFILER_WORKER_PROFILER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/protocol/control.h"
+#include "common/protocol/device_profile.h"
+#include "kernels/backend.h"
+#include "worker/profiler/layer_profiler.h"
+#include "worker/profiler/profile_cache.h"
+
+namespace atl::worker {
+
+struct WorkerProfilerOptions {
+  NodeId worker;
+  std::vector<DeviceInfo> devices;  // by index
+  // A backend of its own for the measurements on device `index`; freed when they are done.
+  std::function<absl::StatusOr<std::unique_ptr<Backend>>(int index)> make_backend;
+  DType compute = DType::kFloat32;
+  std::string software_version;
+  std::string folder;  // of the cache
+  Duration limit = std::chrono::seconds(10);
+  int runs = 5;
+};
+
+// One thread at a time.
+class WorkerProfiler {
+ public:
+  WorkerProfiler(Files& files, WorkerProfilerOptions options);
+
+  // Whether the planner will ask for this job's times: its islands are of several devices.
+  bool Wanted(const JobSpec& spec) const;
+
+  // Of all devices, or none: what went wrong is logged, and the planner then goes by the devices'
+  // kind. Seconds the first time, nothing later.
+  std::vector<DeviceProfile> ProfilesFor(const JobSpec& spec, const JobFacts& facts);
+
+  // Forgets what is on the disk: `--profile again`.
+  void Forget();
+
+ private:
+  std::string KindOf(size_t device) const;
+  absl::StatusOr<std::vector<DeviceProfile>> MeasureAll(const JobSpec& spec, const JobFacts& facts);
+
+  ProfileCache cache_;
+  const WorkerProfilerOptions options_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PROFILER_WORKER_PROFILER_H_
