@@ -160,8 +160,17 @@ void Transport::StartLane(Nanos now, int lane) {
 }
 
 Nanos Transport::Start(Nanos now, const Waiting& message) {
-  const LinkState& state = links_[message.link];
+  LinkState& state = links_[message.link];
   const Link& link = network_.links[message.link];
+  if (state.service == Service::kPrivate) {  // most links: nothing but the wire
+    const Nanos latency_ns = link.edges[0].latency_ns;
+    const Nanos start_ns = std::max(now, state.free_ns);
+    const Nanos sent_ns = start_ns + CeilNs(message.bytes / state.bytes_per_ns);
+    if (record_ != nullptr) (*record_)[message.record].start_ns = start_ns;
+    Sent(sent_ns, sent_ns + latency_ns, message);
+    state.free_ns = sent_ns + (link.blocking ? 2 * latency_ns : 0);
+    return 0;
+  }
   if (state.fair) {
     if (record_ != nullptr) (*record_)[message.record].start_ns = now;
     flows_.push_back({message, message.bytes, 0});
