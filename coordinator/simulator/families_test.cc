@@ -77,6 +77,17 @@ TEST_CASE("V-shaped schedules keep their share of memory and are faster than 1F1
   CHECK(full->result.period_ns <= half->result.period_ns);
 }
 
+TEST_CASE("ZB-V with equal F, B and W loses two operations at most, with the memory of 1F1B") {
+  const int p = GENERATE(4, 6, 8, 16);
+  INFO("p " << p);
+  UniformPipeline shape = ShapeFor(Placement::kV, p);
+  shape.micro_batches = 4 * p;
+  const auto found = ScheduleByName(MakeUniform(shape), "zb-v", {.objective = Objective::kPeriod});
+  REQUIRE(found.ok());
+  CHECK(PeakForwards(found->result) <= p);
+  CHECK(found->result.period_ns <= (4 * p * 6 + 2) * 10);
+}
+
 TEST_CASE("A building block repeats every six operations without a gap, within its memory") {
   const int p = GENERATE(2, 3, 4, 5, 6, 8, 12);
   const int d = GENERATE(6, 3, 2);

@@ -20,7 +20,8 @@ class GreedyPicker {
         chunks_of_(ChunksOfDevices(problem)),
         pipeline_of_(PipelineOfChunks(problem)),
         chunks_(problem.chunks.size()),
-        warm_(problem.devices.size(), true) {
+        warm_(problem.devices.size(), true),
+        last_(problem.devices.size(), OpKind::kForward) {
     schedule_.device_ops.resize(problem.devices.size());
     for (size_t c = 0; c < chunks_.size(); ++c) {
       const Chunk& chunk = problem.chunks[c];
@@ -73,7 +74,15 @@ class GreedyPicker {
     const int weight = BestReady(device, OpKind::kWeight);
     OpKind kind;
     int chunk = -1;
-    if (forward >= 0 && backward >= 0) {
+    if (policy_.prefer == GreedyPolicy::Prefer::kCycle && !warm_[device] &&
+        std::max({forward, backward, weight}) >= 0) {
+      // The kind that follows the last one in the cycle F, B, W, or the next one that is ready.
+      const int of_kind[] = {forward, backward, weight};
+      int next = (static_cast<int>(last_[device]) + 1) % 3;
+      while (of_kind[next] < 0) next = (next + 1) % 3;
+      kind = static_cast<OpKind>(next);
+      chunk = of_kind[next];
+    } else if (forward >= 0 && backward >= 0) {
       bool forward_first = policy_.prefer == GreedyPolicy::Prefer::kForward ||
                            (policy_.prefer == GreedyPolicy::Prefer::kWarmForward && warm_[device]);
       if (policy_.flip_chance > 0 && rng_.Chance(policy_.flip_chance)) {
@@ -100,6 +109,7 @@ class GreedyPicker {
     *op = {chunk, ready.front(), kind};
     ready.pop_front();
     schedule_.device_ops[device].push_back(*op);
+    last_[device] = kind;
     return true;
   }
 
@@ -185,6 +195,7 @@ class GreedyPicker {
   const std::vector<int> pipeline_of_;
   std::vector<ChunkState> chunks_;
   std::vector<bool> warm_;
+  std::vector<OpKind> last_;  // what each device started last
   const std::vector<int64_t>* used_bytes_ = nullptr;
   Schedule schedule_;
 };

@@ -90,6 +90,36 @@ Problem RandomProblem(uint64_t seed) {
   return problem;
 }
 
+// A V of random chunks: two per device, the second ones on the way back.
+Problem RandomV(uint64_t seed) {
+  Rng rng(seed);
+  Problem problem = MakeUniform({.stages = 1 + static_cast<int>(rng.Below(5)),
+                                 .micro_batches = 1 + static_cast<int>(rng.Below(10)),
+                                 .forward_ns = 1,
+                                 .backward_ns = 1,
+                                 .weight_ns = rng.Chance(0.7) ? 1 : 0,
+                                 .latency_ns = static_cast<Nanos>(rng.Below(30)),
+                                 .serial_ns = static_cast<Nanos>(rng.Below(20)),
+                                 .chunks_per_device = 2,
+                                 .v_shape = true});
+  for (Chunk& chunk : problem.chunks) {
+    chunk.forward_ns = 1 + static_cast<Nanos>(rng.Below(40));
+    chunk.backward_ns = 1 + static_cast<Nanos>(rng.Below(60));
+    if (chunk.weight_ns > 0) chunk.weight_ns = 1 + static_cast<Nanos>(rng.Below(30));
+    chunk.activation_bytes = 1 + static_cast<int64_t>(rng.Below(9));
+    chunk.weight_bytes =
+        chunk.weight_ns > 0 ? static_cast<int64_t>(rng.Below(chunk.activation_bytes + 1)) : 0;
+  }
+  for (Device& device : problem.devices) {
+    device.memory_bytes = static_cast<int64_t>(rng.Below(60));
+  }
+  for (const Chunk& chunk : problem.chunks) {  // at least one micro-batch fits
+    problem.devices[chunk.device].memory_bytes += chunk.activation_bytes;
+  }
+  REQUIRE(Validate(problem).ok());
+  return problem;
+}
+
 Result Play(const Problem& problem, const Schedule& schedule) {
   const auto result = Simulate(problem, schedule, {.record = true});
   INFO(result.status().ToString());
@@ -198,6 +228,33 @@ TEST_CASE("Any problem: inputs first, one thing at a time, never below the bound
   for (size_t d = 0; d < problem.devices.size(); ++d) {
     CHECK(greedy.result.devices[d].peak_bytes <= problem.devices[d].memory_bytes);
   }
+}
+
+TEST_CASE("Any V: no schedule blocks itself, nor exceeds memory, nor beats the bound") {
+  const uint64_t seed = GENERATE(range(0, 200));
+  INFO("seed " << seed);
+  const Problem problem = RandomV(seed);
+  const Bound bound = MakespanBound(problem);
+  using Prefer = GreedyPolicy::Prefer;
+  for (const Prefer prefer :
+       {Prefer::kBackward, Prefer::kForward, Prefer::kWarmForward, Prefer::kCycle}) {
+    GreedyPolicy policy{.prefer = prefer};
+    policy.shallow_backward = seed % 2 == 0;
+    const Found greedy = Greedy(problem, policy);
+    REQUIRE(greedy.result.verdict == Verdict::kFits);
+    const Result result = Play(problem, greedy.schedule);
+    CheckTimeline(result);
+    CheckExclusive(problem, result);
+    CHECK(result.verdict == Verdict::kFits);
+    INFO("bound by " << bound.reason);
+    CHECK(result.makespan_ns >= bound.time_ns);
+    CHECK(result.period_ns >= PeriodBound(problem).time_ns);
+  }
+  const auto found = ScheduleByName(problem, "best", {.restarts = 30, .improve = 20});
+  REQUIRE(found.ok());
+  CHECK(found->result.makespan_ns >= bound.time_ns);
+  CHECK(found->result.makespan_ns <= Greedy(problem, {}).result.makespan_ns);
+  CHECK(Play(problem, found->schedule).makespan_ns <= found->result.makespan_ns);
 }
 
 TEST_CASE("A recorded greedy schedule, played back, is as fast or faster") {

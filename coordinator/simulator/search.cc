@@ -16,6 +16,7 @@ namespace {
 std::string Describe(const GreedyPolicy& policy) {
   std::string text = policy.prefer == GreedyPolicy::Prefer::kBackward  ? "greedy B>F>W"
                      : policy.prefer == GreedyPolicy::Prefer::kForward ? "greedy F>B>W"
+                     : policy.prefer == GreedyPolicy::Prefer::kCycle   ? "greedy F, B, W in turn"
                                                                        : "compact zero-bubble";
   if (policy.forward_patience > 0) {
     absl::StrAppend(&text, ", F waits ", std::round(policy.forward_patience * 100) / 100);
@@ -42,12 +43,24 @@ std::vector<int> PeaksOf(const Problem& problem, const Schedule& schedule) {
   return peaks;
 }
 
+bool AnySplit(const Problem& problem) {
+  return std::any_of(problem.chunks.begin(), problem.chunks.end(), IsSplit);
+}
+
+// Does a device hold more than one chunk?
+bool ManyChunks(const Problem& problem) {
+  const std::vector<std::vector<int>> chunks = ChunksOfDevices(problem);
+  return std::any_of(chunks.begin(), chunks.end(),
+                     [](const std::vector<int>& list) { return list.size() > 1; });
+}
+
 // Keeps the best of what it is shown.
 class Incumbent {
  public:
   Incumbent(const Problem& problem, const SearchOptions& options)
       : problem_(problem),
         options_(options),
+        fill_(options.restarts > 1 && AnySplit(problem) && ManyChunks(problem)),
         bound_ns_(options.restarts == 1                       ? 0
                   : options.objective == Objective::kMakespan ? MakespanBound(problem).time_ns
                                                               : PeriodBound(problem).time_ns) {}
@@ -63,11 +76,20 @@ class Incumbent {
   std::pair<Nanos, std::vector<int>> Try(const GreedyPolicy& policy) {
     ++tried_;
     Found found = Greedy(problem_, policy);
+    bool filled = false;
+    if (fill_) {
+      Found other = FillWithWeights(problem_, found.schedule);
+      filled =
+          other.result.verdict == Verdict::kFits &&
+          ValueOf(other.result, options_.objective) < ValueOf(found.result, options_.objective);
+      if (filled) found = std::move(other);
+    }
     const bool fits = found.result.verdict == Verdict::kFits;
     const Nanos value = fits ? ValueOf(found.result, options_.objective) : kForever;
     std::vector<int> peaks = PeaksOf(problem_, found.schedule);
     if (Offer(found)) {
       best_.how = Describe(policy);
+      if (filled) best_.how += ", gaps filled with W";
       policy_ = policy;
     }
     return {value, std::move(peaks)};
@@ -107,6 +129,7 @@ class Incumbent {
 
   const Problem& problem_;
   const SearchOptions options_;
+  const bool fill_;  // W of V-shaped schedules is placed better afterwards
   const Nanos bound_ns_;
   Found best_;
   GreedyPolicy policy_;
@@ -114,17 +137,6 @@ class Incumbent {
   bool first_ = false;
   bool any_ = false;
 };
-
-bool AnySplit(const Problem& problem) {
-  return std::any_of(problem.chunks.begin(), problem.chunks.end(), IsSplit);
-}
-
-// Does a device hold more than one chunk?
-bool ManyChunks(const Problem& problem) {
-  const std::vector<std::vector<int>> chunks = ChunksOfDevices(problem);
-  return std::any_of(chunks.begin(), chunks.end(),
-                     [](const std::vector<int>& list) { return list.size() > 1; });
-}
 
 // Per chunk, the forwards that it can run before its first B comes back through empty devices and
 // links. The last one, which would end after that, is left out if less than `overrun` of it fits.
@@ -152,6 +164,11 @@ std::vector<int> RoundTripLimits(const Problem& problem, double overrun) {
 std::vector<GreedyPolicy> BasePolicies(const Problem& problem, bool split, bool many) {
   std::vector<GreedyPolicy> policies;
   using Prefer = GreedyPolicy::Prefer;
+  for (const bool shallow : {true, false}) {
+    if (!many || !split) continue;
+    policies.push_back({.prefer = Prefer::kCycle});
+    policies.back().shallow_backward = shallow;
+  }
   for (const double overrun : {1.0, 0.0, 0.75, 0.5, 0.25}) {
     const std::vector<int> limits = RoundTripLimits(problem, overrun);
     for (const double patience : {0.0, 0.25}) {
@@ -182,8 +199,8 @@ GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool 
       policy.forward_patience = rng.Uniform() * 1.5;
       break;
     case 1:
-      policy.prefer =
-          std::vector{Prefer::kBackward, Prefer::kWarmForward, Prefer::kForward}[rng.Below(3)];
+      policy.prefer = std::vector{Prefer::kBackward, Prefer::kWarmForward, Prefer::kForward,
+                                  Prefer::kCycle}[rng.Below(many && split ? 4 : 3)];
       break;
     case 2:
       policy.flip_chance = rng.Chance(0.5) ? 0 : rng.Uniform() * 0.1;

@@ -27,6 +27,7 @@ struct GreedyPolicy {
   enum class Prefer {
     kBackward,     // B, then F, then W: JEEVES
     kForward,      // F, then B, then W
+    kCycle,        // F until the first B is ready, then F, B and W in turn
     kWarmForward,  // F until the first B is ready, then B, F, W: SpanTrain's compact zero-bubble
   };
   Prefer prefer = Prefer::kBackward;
