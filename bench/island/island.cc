@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "bench/island/adapter_case.h"
 #include "bench/island/emulated_island.h"
 #include "bench/measure.h"
 #include "common/check.h"
@@ -181,7 +182,7 @@ void Heterogeneous(int rounds, Found& found) {
   found.all.insert(found.all.end(), cases.begin(), cases.end());
 }
 
-void PrintFigures(const Found& found) {
+void PrintFigures(const Found& found, const AdapterGain& adapter) {
   double error = 0, worst = 0, bubble = 0;
   for (const Case& each : found.all) {
     error += std::abs(each.error());
@@ -195,6 +196,8 @@ void PrintFigures(const Found& found) {
   PrintFigureAtLeast("island_promised_speedup_kept", found.kept, "real/promised, the least", 0.97);
   PrintFigureAtLeast("island_speedup_over_1f1b_100mbit_20ms", found.speedup, "x", 1.3);
   PrintFigureAtLeast("island_heterogeneous_over_uniform", found.heterogeneous, "x", 1.5);
+  PrintFigureAtLeast("island_adapter_when_the_line_slows", adapter.slowed, "off/on", 1.35);
+  PrintFigureAtLeast("island_adapter_on_a_fast_line", adapter.steady, "off/on", 0.98);
   PrintFigureAtMost("island_bubble_difference", bubble / count, "of the step, mean", 0.03);
 }
 
@@ -207,7 +210,7 @@ int Main() {
   Schedules(kRounds, found);
   OtherLayouts(kRounds, found);
   Heterogeneous(kRounds, found);
-  PrintFigures(found);
+  PrintFigures(found, MeasureAdapter(kRounds));
   return 0;
 }
 

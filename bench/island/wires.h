@@ -5,6 +5,7 @@
 #define ATOLL_BENCH_ISLAND_WIRES_H_
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -54,11 +55,14 @@ class ShapedTransport : public worker::Transport {
   void Abort(const std::string& reason) override { inner_.Abort(reason); }
   void Reset() override { inner_.Reset(); }
   std::vector<worker::BoundaryCounters> counters() const override { return inner_.counters(); }
+  std::vector<worker::Transfer> TakeTransfers(const std::string& from,
+                                              const std::string& to) override;
 
  private:
   struct OnItsWay {
     std::string from, to;
     worker::MessageTag tag;
+    double seconds;  // on the line
     std::vector<char> bytes;
     DType dtype;
     int64_t rows, cols;
@@ -74,6 +78,7 @@ class ShapedTransport : public worker::Transport {
   std::condition_variable changed_;
   std::map<std::string, Instant> free_at_;       // by line; all below guarded by mutex_
   std::multimap<Instant, OnItsWay> on_its_way_;  // by arrival
+  std::map<std::pair<std::string, std::string>, std::deque<worker::Transfer>> arrived_;
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -4,7 +4,9 @@
 #include <catch2/catch.hpp>
 #include <latch>
 #include <map>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "kernels/cpu/cpu.h"
 #include "tests/island/island_harness.h"
@@ -242,24 +244,20 @@ TEST_CASE("a plan or job that cannot be run is refused by name, and changes noth
 
 // ---- order of work ----
 
-// Lets one message be seen only after it was asked for so many times.
-class HoldBack : public Transport {
+// Hands everything on, but for what tests change.
+class Wrapped : public Transport {
  public:
-  HoldBack(Transport& inner, MessageTag tag, int times) : inner_(inner), tag_(tag), times_(times) {}
+  explicit Wrapped(Transport& inner) : inner_(inner) {}
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override {
     return inner_.Send(from, to, tag, backend, stream, payload);
   }
   bool Arrived(const std::string& device, const MessageTag& tag) override {
-    if (tag == tag_ && times_ > 0) {
-      --times_;
-      return false;
-    }
     return inner_.Arrived(device, tag);
   }
   void Wait(const std::string& device, std::span<const MessageTag> tags,
             Instant deadline) override {
-    if (times_ == 0) inner_.Wait(device, tags, deadline);
+    inner_.Wait(device, tags, deadline);
   }
   absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
                        Stream& stream, const Tensor& into, Instant deadline) override {
@@ -271,8 +269,52 @@ class HoldBack : public Transport {
 
  private:
   Transport& inner_;
+};
+
+// Lets one message be seen only after it was asked for so many times.
+class HoldBack : public Wrapped {
+ public:
+  HoldBack(Transport& inner, MessageTag tag, int times)
+      : Wrapped(inner), tag_(tag), times_(times) {}
+  bool Arrived(const std::string& device, const MessageTag& tag) override {
+    if (tag == tag_ && times_ > 0) {
+      --times_;
+      return false;
+    }
+    return Wrapped::Arrived(device, tag);
+  }
+  void Wait(const std::string& device, std::span<const MessageTag> tags,
+            Instant deadline) override {
+    if (times_ == 0) Wrapped::Wait(device, tags, deadline);
+  }
+
+ private:
   const MessageTag tag_;
   std::atomic<int> times_;
+};
+
+// Says that messages took as long as on a line of this speed.
+class SlowTale : public Wrapped {
+ public:
+  SlowTale(Transport& inner, double seconds_per_byte)
+      : Wrapped(inner), seconds_per_byte_(seconds_per_byte) {}
+  absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
+                    Backend& backend, Stream& stream, const Tensor& payload) override {
+    const int64_t bytes = payload.size() * SizeOf(payload.dtype);
+    const std::lock_guard lock(mutex_);
+    sent_[{from, to}].push_back(
+        {tag.gradient, bytes, static_cast<double>(bytes) * seconds_per_byte_});
+    return Wrapped::Send(from, to, tag, backend, stream, payload);
+  }
+  std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(sent_[{from, to}], {});
+  }
+
+ private:
+  const double seconds_per_byte_;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, std::string>, std::vector<Transfer>> sent_;
 };
 
 TEST_CASE("while a gradient is on its way, pending W are done, and the result is the same") {
@@ -313,6 +355,60 @@ TEST_CASE("while a gradient is on its way, pending W are done, and the result is
   }
   REQUIRE(early.size() >= 4);
   REQUIRE(std::is_sorted(early.begin(), early.end()));
+}
+
+TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve stays") {
+  EngineJob job = Job();
+  job.max_pieces = 8;
+  EngineOptions options;
+  options.emulation.duration = [](const std::string&, int32_t, PlanOpKind, int64_t rows) {
+    return std::chrono::microseconds(300) * rows;
+  };
+  const IslandPlan plan = Plan({3, 3}, 1);
+  const double message_bytes = 2 * 8 * 16 * 4;
+  LocalTransport queue(1 << 20);
+  SlowTale line(queue, 1.8e-3 / message_bytes);  // as long as the F of a micro-batch
+  TestIsland island(job, plan, options, &line);
+  TestDevice alone(Job());
+  Begin(island);
+  alone.Set(RandomWeights(Job().model, 5));
+
+  std::vector<BoundaryState> boundaries;
+  for (int s = 0; s < 40 && (s < 5 || boundaries[0].pieces == 1); ++s) {
+    const auto outcome = island.Step(Batch(s), kLearningRate);
+    REQUIRE(outcome.status().message() == "");
+    REQUIRE(outcome->loss.mean() ==
+            Approx(alone.Step(Batch(s), kLearningRate).mean()).epsilon(1e-5));
+    REQUIRE(outcome->plan_wanted == "");
+    boundaries = outcome->boundaries;
+  }
+  REQUIRE(boundaries.size() == 2);  // activations one way, gradients the other
+  REQUIRE(boundaries[0].from == "w1/0");
+  REQUIRE(boundaries[0].to == "w1/1");
+  REQUIRE(boundaries[0].pieces == 2);  // a micro-batch has two sequences
+  REQUIRE(boundaries[0].reason.find("2 pieces in fill and drain (1 before)") == 0);
+  for (int s = 40; s < 43; ++s) {  // in pieces
+    const double loss = alone.Step(Batch(s), kLearningRate).mean();
+    REQUIRE(Train(island, s) == Approx(loss).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a saturated line asks for another plan") {
+  EngineOptions options;
+  options.emulation.duration = [](const std::string&, int32_t, PlanOpKind, int64_t rows) {
+    return std::chrono::microseconds(50) * rows;
+  };
+  LocalTransport queue(1 << 20);
+  SlowTale line(queue, 1.0 / 1024);  // a second a message
+  TestIsland island(Job(), Plan({3, 3}, 1), options, &line);
+  Begin(island);
+  std::string wanted;
+  for (int s = 0; s < 40 && wanted.empty(); ++s) {
+    const auto outcome = island.Step(Batch(s), kLearningRate);
+    REQUIRE(outcome.status().message() == "");
+    wanted = outcome->plan_wanted;
+  }
+  REQUIRE(wanted == "link w1/0 > w1/1 saturated");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace {
 constexpr int kWindow = 20;
 constexpr double kHysteresis = 0.25;
 constexpr double kSteadyCost = 0.02;  // of the work, that pieces may cost in steady state
+constexpr double kWaitShare = 0.5;    // likewise, of the waiting for messages
 constexpr double kGainMin = 0.02;     // of the passage; less is not worth a change
 constexpr int kSaturatedWindows = 2;
 constexpr double kRelieved = 0.75;  // link's share of the work below which it is not saturated
@@ -59,8 +60,9 @@ void Adapter::OnCompute(int64_t rows, double seconds) {
   ++sum.count;
 }
 
-void Adapter::OnWork(double seconds) {
+void Adapter::OnWork(double seconds, double waited_seconds) {
   work_.value += seconds;
+  wait_.value += waited_seconds;
   ++work_.count;
 }
 
@@ -81,14 +83,16 @@ bool Adapter::EndWindow() {
     compute_.Add(static_cast<double>(rows), sum.value / sum.count);
   }
   if (work_.count > 0) {
-    const double mean = work_.value / work_.count;
-    work_seconds_ = work_seconds_ == 0 ? mean : 0.5 * (work_seconds_ + mean);
+    const double work = work_.value / work_.count, wait = wait_.value / work_.count;
+    const bool first = work_seconds_ == 0;
+    work_seconds_ = first ? work : 0.5 * (work_seconds_ + work);
+    wait_seconds_ = first ? wait : 0.5 * (wait_seconds_ + wait);
   }
   message_seconds_ = seconds / messages_seen_;
   messages_.clear();
   computes_.clear();
   messages_seen_ = 0;
-  work_ = Sum();
+  work_ = wait_ = Sum();
   const bool saturation = CheckSaturation();
   return Decide() || saturation;
 }
@@ -112,7 +116,8 @@ int Adapter::Best(int now) const {
 
 int Adapter::Steady(int fill) const {
   int pieces = fill;
-  while (pieces > 1 && (pieces - 1) * compute_.base() > kSteadyCost * work_seconds_) pieces /= 2;
+  const double worth = std::max(kSteadyCost * work_seconds_, kWaitShare * wait_seconds_);
+  while (pieces > 1 && (pieces - 1) * compute_.base() > worth) pieces /= 2;
   return pieces;
 }
 

@@ -14,8 +14,8 @@
 // - In the fill and the drain of a step, where this time is exposed, k is whichever of k/2, k and
 // 2k
 //   makes it least.
-// - In steady state the same, but for pieces that would cost the devices more than 2% of their
-// work.
+// - In steady state the same, but for pieces that would cost the devices more than 2% of their work
+//   and more than half of what they wait for messages.
 // - Measurements come in windows of 20 messages, averaged with weights that halve per window. A
 //   number is considered again only if they moved by more than 25% since it was chosen, or a size
 //   was tried for the first time: noise changes nothing.
@@ -64,8 +64,8 @@ class Adapter {
 
   // A piece was computed for this boundary (F for activations, B for gradients).
   void OnCompute(int64_t rows, double seconds);
-  // F, B and W of one full micro-batch took so long.
-  void OnWork(double seconds);
+  // F, B and W of one full micro-batch took so long, and it was waited for so long.
+  void OnWork(double seconds, double waited_seconds);
   // A message arrived, so long after its first byte left. Returns whether something changed for
   // people: a number of pieces, or saturation; then reason() says why.
   bool OnMessage(int64_t bytes, double seconds);
@@ -99,10 +99,10 @@ class Adapter {
   };
   std::map<int64_t, Sum> messages_, computes_;  // by bytes; by rows
   int messages_seen_ = 0;
-  Sum work_;
+  Sum work_, wait_;
 
   LineFit link_, compute_;
-  double work_seconds_ = 0;
+  double work_seconds_ = 0, wait_seconds_ = 0;
   double message_seconds_ = 0;
   int over_windows_ = 0;  // in a row in which the link took longer than the work
   // Of a whole micro-batch, when the numbers were chosen.

@@ -18,6 +18,7 @@ class Story {
   double latency_s = 0, bytes_per_s = 1e6;
   double row_s = 0.010, piece_s = 0;  // compute(n) = piece_s + n * row_s
   double work_s = 0.5;                // of a whole micro-batch
+  double wait_s = 0;                  // for messages, a micro-batch
   double noise = 0;                   // every other message takes this share longer, or less
 
   // So many windows of 20 messages, in the pieces that the adapter says for fill and drain.
@@ -35,7 +36,7 @@ class Story {
     const int64_t n = rows_ / fill();
     for (int i = 0; i < 20; ++i) {
       adapter_.OnCompute(n, piece_s + static_cast<double>(n) * row_s);
-      adapter_.OnWork(work_s);
+      adapter_.OnWork(work_s, wait_s);
       const double seconds = latency_s + static_cast<double>(n) * 1000 / bytes_per_s;
       if (!adapter_.OnMessage(n * 1000, seconds * (1 + (i % 2 == 0 ? noise : -noise)))) continue;
       absl::StrAppend(&transcript_, w, ": ", adapter_.reason(), "\n");
@@ -79,6 +80,16 @@ TEST_CASE("pieces that cost the devices are for fill and drain only") {
   story.Windows(8);
   REQUIRE(story.fill() == 4);
   REQUIRE(story.steady() == 1);
+}
+
+TEST_CASE("pieces are for steady state too where the devices wait for messages") {
+  Story story(16, 16);
+  story.bytes_per_s = 1e5;
+  story.piece_s = 0.012;
+  story.wait_s = 0.1;  // four pieces cost 36 ms
+  story.Windows(8);
+  REQUIRE(story.fill() == 4);
+  REQUIRE(story.steady() == 4);
 }
 
 TEST_CASE("noise changes nothing") {

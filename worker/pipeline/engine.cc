@@ -1,6 +1,7 @@
 #include "worker/pipeline/engine.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -17,9 +18,14 @@ namespace {
 
 constexpr int32_t kMaxPieces = 64;
 
+// In lowest terms, so that equal cuts are equal.
 std::vector<int32_t> SharesOf(const IslandPlan& plan) {
-  if (!plan.tensor_shares.empty()) return plan.tensor_shares;
-  return std::vector<int32_t>(static_cast<size_t>(plan.tensor_parallel()), 1);
+  std::vector<int32_t> shares = plan.tensor_shares;
+  if (shares.empty()) shares.assign(static_cast<size_t>(plan.tensor_parallel()), 1);
+  int32_t divisor = 0;
+  for (const int32_t share : shares) divisor = std::gcd(divisor, share);
+  for (int32_t& share : shares) share /= divisor;
+  return shares;
 }
 
 absl::Status CheckJob(const EngineJob& job) {
@@ -127,7 +133,7 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan,
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
   ATOLL_RETURN_IF_ERROR(
       Validate(plan, static_cast<int32_t>(job.model.layers) + 2, job.batch_sequences));
-  ATOLL_ASSIGN_OR_RETURN(*parts, CutModel(job.model, plan.tensor_parallel(), plan.tensor_shares));
+  ATOLL_ASSIGN_OR_RETURN(*parts, CutModel(job.model, plan.tensor_parallel(), SharesOf(plan)));
   for (const std::string& device : DevicesOf(plan)) {
     if (WorkerOfDevice(device) != worker_) continue;
     LocalRun* run = Find(device);

@@ -101,7 +101,7 @@ struct EngineOptions {
 };
 
 // One rank's part of a layer, cut by these shares (IslandPlan::tensor_shares, made explicit: one
-// number per rank). {layer, 0, {1}} is a whole layer.
+// number per rank, in lowest terms). {layer, 0, {1}} is a whole layer.
 struct LayerShard {
   int32_t layer = 0;
   int32_t rank = 0;

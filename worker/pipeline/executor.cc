@@ -113,8 +113,10 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
     interrupt_.Raise(Annotate(status, device_.name()));
     sync_.Stop();
   }
-  if (input.train) (void)sync_.Wait();
-  result->device.sync_spans = sync_.spans();
+  if (input.train) {
+    (void)sync_.Wait();
+    result->device.sync_spans = sync_.spans();
+  }
   if (status.ok()) Adapt();
   return status;
 }
@@ -133,6 +135,7 @@ absl::Status Executor::Begin() {
     run.backward_begun = false;
     run.work = Duration(0);
   }
+  waited_ = Duration(0);
   backend.Zero(device_.stream(), device_.run().totals);
   if (!input_->train) return absl::OkStatus();
   if (gradients_dirty_) {
@@ -332,8 +335,7 @@ bool Executor::FillGap(const std::vector<MessageTag>& tags, Instant deadline, bo
   if (next == nullptr) return false;
   if (*patient) {
     const Instant soon = SteadyNow() + next->weight_layer / 4;
-    transport_.Wait(device_.name(), tags, std::min(soon, deadline));
-    overslept_ = Duration(0);
+    WaitFor(tags, std::min(soon, deadline));
     *patient = false;
   } else {
     WeightLayer(*next, next->next_weight);

@@ -126,6 +126,7 @@ class Executor {
   absl::Status ReceiveUpTo(Inbox& inbox, int64_t row);
   absl::Status Await(Inbox& inbox);
   std::vector<MessageTag> Candidates(const Inbox& inbox) const;
+  void WaitFor(const std::vector<MessageTag>& tags, Instant deadline);
   bool FillGap(const std::vector<MessageTag>& tags, Instant deadline, bool* patient);
   absl::Status SendUpTo(Outbox& outbox, int64_t row);
 
@@ -153,6 +154,7 @@ class Executor {
   const StepInput* input_ = nullptr;
   StepResult* result_ = nullptr;
   HostReals totals_;
+  Duration waited_{0};     // for messages in this step
   Duration overslept_{0};  // by the last emulated operation, if no wait came after it
   bool gradients_dirty_ = true;
 };

@@ -56,6 +56,13 @@ std::vector<MessageTag> Executor::Candidates(const Inbox& inbox) const {
   return tags;
 }
 
+void Executor::WaitFor(const std::vector<MessageTag>& tags, Instant deadline) {
+  const Instant start = SteadyNow();
+  transport_.Wait(device_.name(), tags, deadline);
+  waited_ += SteadyNow() - start;
+  overslept_ = Duration(0);
+}
+
 // Until the next piece is there; meanwhile, W.
 absl::Status Executor::Await(Inbox& inbox) {
   const std::vector<MessageTag> tags = Candidates(inbox);
@@ -79,8 +86,7 @@ absl::Status Executor::Await(Inbox& inbox) {
     if (FillGap(tags, deadline, &patient)) continue;
     if (SteadyNow() >= deadline) break;
     waited = true;
-    transport_.Wait(device_.name(), tags, deadline);
-    overslept_ = Duration(0);
+    WaitFor(tags, deadline);
   }
   return absl::DeadlineExceededError(
       absl::StrCat("the ", inbox.tag.gradient ? "gradient" : "activation", " of micro-batch ",
@@ -134,8 +140,8 @@ void Executor::Adapt() {
     for (Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
       if (adapter == nullptr) continue;
       if (rows > 0 && input_->train) {
-        adapter->OnWork(Seconds(run.work) * static_cast<double>(adapter->setup().rows) /
-                        static_cast<double>(rows));
+        const double share = static_cast<double>(adapter->setup().rows) / static_cast<double>(rows);
+        adapter->OnWork(Seconds(run.work) * share, Seconds(waited_) * share);
       }
       const std::string& to = adapter->setup().to;
       if (std::find(done.begin(), done.end(), to) != done.end()) continue;

@@ -25,6 +25,7 @@ void GradientSync::Start() {
 
 void GradientSync::Complete(int32_t layer) {
   if (device_.role().syncs.empty()) return;
+  const std::lock_guard lock(mutex_);
   std::unique_ptr<Event>& event = events_[layer];
   if (event == nullptr) {
     auto made = device_.compute().NewEvent();
@@ -32,7 +33,6 @@ void GradientSync::Complete(int32_t layer) {
     event = *std::move(made);
   }
   device_.compute().Record(device_.stream(), *event);
-  const std::lock_guard lock(mutex_);
   complete_.insert(layer);
   changed_.notify_all();
 }

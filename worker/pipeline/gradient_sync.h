@@ -51,7 +51,7 @@ class GradientSync {
   std::condition_variable changed_;
   std::set<int32_t> complete_;                        // guarded by mutex_
   bool stopped_ = false;                              // guarded by mutex_
-  std::map<int32_t, std::unique_ptr<Event>> events_;  // by layer; recorded before it is complete
+  std::map<int32_t, std::unique_ptr<Event>> events_;  // by layer; guarded by mutex_
   absl::Status status_;
   std::vector<OpSpan> spans_;
   TaskThread thread_;
