@@ -23,11 +23,10 @@ struct BackendUnderTest {
 // In the order of registration.
 std::vector<BackendUnderTest>& BackendsUnderTest();
 
-// A static object of this type registers a backend.
+// A static object of this type registers a backend; if $ATOLL_ONLY_BACKENDS is set, only one whose
+// name begins with it (for tools that slow everything down).
 struct RegisterBackend {
-  explicit RegisterBackend(BackendUnderTest backend) {
-    BackendsUnderTest().push_back(std::move(backend));
-  }
+  explicit RegisterBackend(BackendUnderTest backend);
 };
 
 }  // namespace atl::testing
