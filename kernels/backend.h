@@ -156,6 +156,10 @@ class Backend {
   virtual int64_t WorkspaceBytes(const SumOfSquares& op) const = 0;
   virtual void Run(Stream& stream, const ClipScale& op) = 0;
 
+  virtual void Run(Stream& stream, const QuantizeDelta& op) = 0;
+  virtual void Run(Stream& stream, const DequantizeDelta& op) = 0;
+  virtual void Run(Stream& stream, const NesterovStep& op) = 0;
+
  private:
   friend class Buffer;
   virtual void Free(void* data, bool on_host) = 0;

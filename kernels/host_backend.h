@@ -31,6 +31,9 @@ class HostBackend : public Backend {
   using Backend::Run;
   void Run(Stream&, const RopeTable& op) override;
   void Run(Stream&, const ClipScale& op) override;
+  void Run(Stream&, const QuantizeDelta& op) override;
+  void Run(Stream&, const DequantizeDelta& op) override;
+  void Run(Stream&, const NesterovStep& op) override;
 
  private:
   void Free(void* data, bool on_host) override;

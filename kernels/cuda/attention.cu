@@ -17,19 +17,31 @@ namespace {
 constexpr int kSide = 16;  // threads stand 16 x 16
 constexpr int kThreads = kSide * kSide;
 
+// AttentionShape in fewer registers.
+struct Shape {
+  int seq_len, heads, kv_heads, head_dim;
+  float scale;
+};
+
+Shape ShapeOf(const AttentionShape& s) {
+  ATOLL_CHECK(s.seq_len <= 1 << 24 && s.heads <= 1 << 16, "sequences too long for one kernel");
+  return {static_cast<int>(s.seq_len), static_cast<int>(s.heads), static_cast<int>(s.kv_heads),
+          static_cast<int>(s.head_dim), s.scale};
+}
+
 template <typename T>
 struct Operands {
-  AttentionShape shape;
+  Shape shape;
   View<T> q, k, v, out, dout, dq, dk, dv;
   View<float> lse;
   View<float> delta;  // [batch * heads, T]: dot products of dout and out
 
-  __device__ int64_t QueryRow(int64_t batch, int64_t t) const { return batch * shape.seq_len + t; }
+  __device__ int64_t QueryRow(int batch, int t) const { return int64_t{batch} * shape.seq_len + t; }
   // Row of lse and delta.
-  __device__ int64_t StatsRow(int64_t batch, int64_t head) const {
-    return batch * shape.heads + head;
+  __device__ int64_t StatsRow(int batch, int head) const {
+    return int64_t{batch} * shape.heads + head;
   }
-  __device__ int64_t KeyHead(int64_t head) const { return head / (shape.heads / shape.kv_heads); }
+  __device__ int KeyHead(int head) const { return head / (shape.heads / shape.kv_heads); }
 };
 
 // Tiles are kTile rows of kWidth floats, zeroes beyond the sequence and the head. Thread (ty, tx)
@@ -44,8 +56,8 @@ struct Tile {
   static constexpr int kSquare = kTile * kSquareStride;
 
   template <typename T>
-  __device__ static void Load(const View<T>& x, int64_t row, int64_t rows_left, int64_t col,
-                              int64_t cols, float* tile) {
+  __device__ static void Load(const View<T>& x, int64_t row, int rows_left, int col, int cols,
+                              float* tile) {
     for (int i = threadIdx.x; i < kTile * kWidth; i += kThreads) {
       const int r = i / kWidth, c = i % kWidth;
       tile[r * kStride + c] = r < rows_left && c < cols ? ToFloat(x.Row(row + r)[col + c]) : 0.0f;
@@ -99,7 +111,7 @@ struct Tile {
 
   template <typename T>
   __device__ static void StoreRows(const float (&sum)[kRows][kColumns], const View<T>& x,
-                                   int64_t row, int64_t rows_left, int64_t col, int64_t cols) {
+                                   int64_t row, int rows_left, int col, int cols) {
     const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -115,26 +127,26 @@ struct Tile {
 
 // Block (tile of queries, head, sequence).
 template <typename T, int kRows, int kColumns>
-__global__ void __launch_bounds__(kThreads) ForwardKernel(const Operands<T> a) {
+__global__ void __launch_bounds__(kThreads, 2) ForwardKernel(const Operands<T> a) {
   using Tiles = Tile<kRows, kColumns>;
   ATOLL_DYNAMIC_SHARED(float, shared);
   float *queries = shared, *keys = queries + Tiles::kFloats, *square = keys + Tiles::kFloats;
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
-  const int64_t first = int64_t{blockIdx.x} * Tiles::kTile, head = blockIdx.y, batch = blockIdx.z;
-  const int64_t head_dim = a.shape.head_dim, seq_len = a.shape.seq_len;
-  const int64_t key_col = a.KeyHead(head) * head_dim;
+  const int first = blockIdx.x * Tiles::kTile, head = blockIdx.y, batch = blockIdx.z;
+  const int head_dim = a.shape.head_dim, seq_len = a.shape.seq_len;
+  const int key_col = a.KeyHead(head) * head_dim;
   Tiles::Load(a.q, a.QueryRow(batch, first), seq_len - first, head * head_dim, head_dim, queries);
   float largest[kRows], total[kRows], out[kRows][kColumns] = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) largest[r] = -INFINITY, total[r] = 0.0f;
-  for (int64_t key = 0; key <= first; key += Tiles::kTile) {
+  for (int key = 0; key <= first; key += Tiles::kTile) {
     Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
     __syncthreads();
     float s[kRows][kRows];
     Tiles::Multiply(queries, keys, s);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const int64_t t = first + ty * kRows + r;
+      const int t = first + ty * kRows + r;
       float top = -INFINITY;
 #pragma unroll
       for (int c = 0; c < kRows; ++c) {
@@ -164,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const Operands<T> a) {
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int64_t t = first + ty * kRows + r;
+    const int t = first + ty * kRows + r;
     if (tx == 0 && t < seq_len) {
       a.lse.Row(a.StatsRow(batch, head))[t] = largest[r] + logf(total[r]);
     }
@@ -181,22 +193,25 @@ __global__ void __launch_bounds__(kThreads) DeltaKernel(const Operands<T> a, int
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
   const int lane = threadIdx.x % kWarp;
   float sum = 0.0f;
-  const int64_t heads = a.shape.heads, head = i % heads, row = i / heads;
+  const int heads = a.shape.heads, head = static_cast<int>(i % heads);
+  const int64_t row = i / heads;
   if (i < count) {
-    const int64_t col = head * a.shape.head_dim;
-    for (int64_t d = lane; d < a.shape.head_dim; d += kWarp) {
+    const int64_t col = int64_t{head} * a.shape.head_dim;
+    for (int d = lane; d < a.shape.head_dim; d += kWarp) {
       sum += ToFloat(a.dout.Row(row)[col + d]) * ToFloat(a.out.Row(row)[col + d]);
     }
   }
   sum = GroupReduce<kWarp>(sum, Sum());
-  const int64_t seq_len = a.shape.seq_len;
-  if (i < count && lane == 0) a.delta.Row(a.StatsRow(row / seq_len, head))[row % seq_len] = sum;
+  const int seq_len = a.shape.seq_len;
+  if (i < count && lane == 0) {
+    a.delta.Row(a.StatsRow(static_cast<int>(row / seq_len), head))[row % seq_len] = sum;
+  }
 }
 
 // Probabilities p and the scores' gradients ds of a tile of queries and a tile of keys,
 // [query][key] in shared memory (p only if wanted).
 template <typename Tiles, typename T, int kRows>
-__device__ inline void Gradients(const Operands<T>& a, int64_t stats, int64_t query, int64_t key,
+__device__ inline void Gradients(const Operands<T>& a, int64_t stats, int query, int key,
                                  const float* queries, const float* keys, const float* douts,
                                  const float* values, float* p_square, float* ds_square) {
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
@@ -205,7 +220,7 @@ __device__ inline void Gradients(const Operands<T>& a, int64_t stats, int64_t qu
   Tiles::Multiply(douts, values, dp);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int64_t t = query + ty * kRows + r;
+    const int t = query + ty * kRows + r;
     const bool inside = t < a.shape.seq_len;
     const float lse = inside ? a.lse.Row(stats)[t] : 0.0f,
                 delta = inside ? a.delta.Row(stats)[t] : 0.0f;
@@ -223,20 +238,22 @@ __device__ inline void Gradients(const Operands<T>& a, int64_t stats, int64_t qu
 // Block (tile of keys, key head, sequence): all queries that see them, of all heads that share
 // them.
 template <typename T, int kRows, int kColumns>
-__global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Operands<T> a) {
+__global__ void __launch_bounds__(kThreads, 2) KeyGradientKernel(const Operands<T> a) {
   using Tiles = Tile<kRows, kColumns>;
   ATOLL_DYNAMIC_SHARED(float, shared);
   float *keys = shared, *values = keys + Tiles::kFloats, *queries = values + Tiles::kFloats;
   float *douts = queries + Tiles::kFloats, *p = douts + Tiles::kFloats, *ds = p + Tiles::kSquare;
-  const int64_t key = int64_t{blockIdx.x} * Tiles::kTile, batch = blockIdx.z;
-  const int64_t head_dim = a.shape.head_dim, seq_len = a.shape.seq_len;
-  const int64_t key_col = blockIdx.y * head_dim, group = a.shape.heads / a.shape.kv_heads;
+  const int key = blockIdx.x * Tiles::kTile, batch = blockIdx.z;
+  const int head_dim = a.shape.head_dim, seq_len = a.shape.seq_len;
+  const int key_head = blockIdx.y, key_col = key_head * head_dim;
+  const int group = a.shape.heads / a.shape.kv_heads;
   Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
   Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
   float dk[kRows][kColumns] = {}, dv[kRows][kColumns] = {};
-  for (int64_t head = blockIdx.y * group; head < (blockIdx.y + 1) * group; ++head) {
-    for (int64_t query = key; query < seq_len; query += Tiles::kTile) {
-      const int64_t row = a.QueryRow(batch, query), left = seq_len - query;
+  for (int head = key_head * group; head < (key_head + 1) * group; ++head) {
+    for (int query = key; query < seq_len; query += Tiles::kTile) {
+      const int64_t row = a.QueryRow(batch, query);
+      const int left = seq_len - query;
       Tiles::Load(a.q, row, left, head * head_dim, head_dim, queries);
       Tiles::Load(a.dout, row, left, head * head_dim, head_dim, douts);
       __syncthreads();
@@ -248,26 +265,27 @@ __global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Operands<T> 
       __syncthreads();
     }
   }
-  const int64_t row = a.QueryRow(batch, key), left = seq_len - key;
+  const int64_t row = a.QueryRow(batch, key);
+  const int left = seq_len - key;
   Tiles::StoreRows(dk, a.dk, row, left, key_col, head_dim);
   Tiles::StoreRows(dv, a.dv, row, left, key_col, head_dim);
 }
 
 // Block (tile of queries, head, sequence).
 template <typename T, int kRows, int kColumns>
-__global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Operands<T> a) {
+__global__ void __launch_bounds__(kThreads, 2) QueryGradientKernel(const Operands<T> a) {
   using Tiles = Tile<kRows, kColumns>;
   ATOLL_DYNAMIC_SHARED(float, shared);
   float *keys = shared, *values = keys + Tiles::kFloats, *queries = values + Tiles::kFloats;
   float *douts = queries + Tiles::kFloats, *ds = douts + Tiles::kFloats;
-  const int64_t query = int64_t{blockIdx.x} * Tiles::kTile, head = blockIdx.y, batch = blockIdx.z;
-  const int64_t head_dim = a.shape.head_dim, seq_len = a.shape.seq_len;
-  const int64_t key_col = a.KeyHead(head) * head_dim;
-  const int64_t row = a.QueryRow(batch, query), left = seq_len - query;
+  const int query = blockIdx.x * Tiles::kTile, head = blockIdx.y, batch = blockIdx.z;
+  const int head_dim = a.shape.head_dim, seq_len = a.shape.seq_len;
+  const int key_col = a.KeyHead(head) * head_dim, left = seq_len - query;
+  const int64_t row = a.QueryRow(batch, query);
   Tiles::Load(a.q, row, left, head * head_dim, head_dim, queries);
   Tiles::Load(a.dout, row, left, head * head_dim, head_dim, douts);
   float dq[kRows][kColumns] = {};
-  for (int64_t key = 0; key <= query; key += Tiles::kTile) {
+  for (int key = 0; key <= query; key += Tiles::kTile) {
     Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
     Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
     __syncthreads();
@@ -303,7 +321,7 @@ dim3 GridOf(const AttentionShape& shape, int tile, int64_t heads) {
 
 void Enqueue(const Queue& queue, const AttentionForward& op) {
   ForType(op.q.dtype, [&]<typename T>() {
-    Operands<T> operands{.shape = op.shape};
+    Operands<T> operands{.shape = ShapeOf(op.shape)};
     operands.q = ViewOf<T>(op.q);
     operands.k = ViewOf<T>(op.k);
     operands.v = ViewOf<T>(op.v);
@@ -326,7 +344,7 @@ int64_t ScratchBytes(const AttentionBackward& op) {
 void Enqueue(const Queue& queue, const AttentionBackward& op, Workspace workspace) {
   ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
   ForType(op.q.dtype, [&]<typename T>() {
-    const Operands<T> operands{.shape = op.shape,
+    const Operands<T> operands{.shape = ShapeOf(op.shape),
                                .q = ViewOf<T>(op.q),
                                .k = ViewOf<T>(op.k),
                                .v = ViewOf<T>(op.v),

@@ -74,6 +74,12 @@ void Enqueue(const Queue& queue, const SumOfSquares& op, Workspace workspace);
 void Enqueue(const Queue& queue, const ClipScale& op);
 int64_t ScratchBytes(const SumOfSquares& op);
 
+// ---- deltas.cu ----
+
+void Enqueue(const Queue& queue, const QuantizeDelta& op);
+void Enqueue(const Queue& queue, const DequantizeDelta& op);
+void Enqueue(const Queue& queue, const NesterovStep& op);
+
 // ---- attention.cu: what cuDNN does not take ----
 
 void Enqueue(const Queue& queue, const AttentionForward& op);

@@ -74,6 +74,9 @@ class Ops : public Backend {
   void Run(Stream&, const SumOfSquares& op, Workspace) override;
   int64_t WorkspaceBytes(const SumOfSquares& op) const override;
   void Run(Stream&, const ClipScale& op) override;
+  void Run(Stream&, const QuantizeDelta& op) override;
+  void Run(Stream&, const DequantizeDelta& op) override;
+  void Run(Stream&, const NesterovStep& op) override;
 
  protected:
   // Either engine may be absent; they are the subclass's.

@@ -44,6 +44,9 @@ OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place);
 OpCase CrossEntropyPartCase(int64_t n, int64_t first_class, int64_t classes, bool in_place);
 OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy);
 OpCase ClipCase(int64_t size, float max_norm);
+// `bits` 8 or 4; there and back again.
+OpCase QuantizeCase(int64_t size, int bits, bool residual);
+OpCase NesterovCase(int64_t size, Type delta_type);
 
 }  // namespace atl::testing
 

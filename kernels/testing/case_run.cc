@@ -19,6 +19,8 @@ DType DTypeOfArg(const Arg& arg, DType compute) {
       return compute;
     case Type::kF32:
       return StateType(compute);
+    case Type::kOnlyF32:
+      return DType::kFloat32;
     case Type::kBf16:
       return DType::kBfloat16;
     case Type::kInt32:

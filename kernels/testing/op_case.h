@@ -25,8 +25,9 @@ enum class Role {
 };
 
 enum class Type {
-  kAct,   // the backend's compute type
-  kF32,   // always f32
+  kAct,  // the backend's compute type
+  kF32,  // f32, or f64 on a backend that computes in it
+  kOnlyF32,
   kBf16,  // always bf16
   kInt32,
 };

@@ -50,6 +50,12 @@ std::vector<OpCase> TestCases() {
       AdamWCase(70'003, 100, true, true),
       ClipCase(40'001, 1.0f),
       ClipCase(3, 1e6f),
+      QuantizeCase(1024, 8, true),
+      QuantizeCase(777, 8, false),
+      QuantizeCase(2048, 4, false),
+      QuantizeCase(1001, 4, true),
+      NesterovCase(4096, Type::kOnlyF32),
+      NesterovCase(1003, Type::kBf16),
   };
 }
 
