@@ -83,6 +83,32 @@ std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, int
   return all;
 }
 
+// All groups in one site, the rest idle: what is left when nothing is worth sending across.
+std::optional<GroupChoice> InOneSite(const std::vector<EntityPool>& pools, const std::string& site,
+                                     int groups, double micro_batches, int64_t min_bytes) {
+  std::vector<EntityClass> classes = ClassesOf(pools);
+  for (size_t t = 0; t < pools.size(); ++t) {
+    if (pools[t].site != site) classes[t].count = 0;
+  }
+  return GroupByCounts(classes, groups, micro_batches, min_bytes);
+}
+
+// The sites with most power, at most three; none if there is only one.
+std::vector<std::string> StrongSites(const std::vector<EntityPool>& pools) {
+  std::map<std::string, double> power;
+  for (const EntityPool& pool : pools) {
+    power[pool.site] -= pool.power * static_cast<double>(pool.entities.size());
+  }
+  std::vector<std::pair<double, std::string>> order;
+  for (const auto& [site, minus] : power) order.push_back({minus, site});
+  std::sort(order.begin(), order.end());
+  std::vector<std::string> sites;
+  for (size_t i = 0; order.size() > 1 && i < std::min<size_t>(3, order.size()); ++i) {
+    sites.push_back(order[i].second);
+  }
+  return sites;
+}
+
 // Sites in the orders worth trying: every permutation of up to four, else along the nearest wires.
 std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
                                                  const std::vector<EntityPool>& pools) {
@@ -275,16 +301,23 @@ std::vector<Candidate> Enumerate(const Cluster& cluster, const Costs& costs, con
       int entities = 0;
       for (const EntityPool& pool : pools) entities += static_cast<int>(pool.entities.size());
       const auto orders = SiteOrders(cluster, pools);
+      const std::vector<std::string> strong_sites = StrongSites(pools);
       for (const int d : ReplicaCounts(entities, total)) {
         if (!candidates.empty() && stop && stop()) break;
         const double k = static_cast<double>(total) / d;
-        const std::pair<const char*, std::optional<GroupChoice>> choices[] = {
+        std::vector<std::pair<std::string, std::optional<GroupChoice>>> choices = {
             {"by type counts", GroupByCounts(ClassesOf(pools), d, k, state_bytes)},
             {"within sites", WithinSites(pools, d, k, state_bytes)},
             {"equal shares", EqualShares(pools, d)}};
+        for (const std::string& site : strong_sites) {
+          choices.emplace_back(absl::StrCat("in ", site, " alone"),
+                               InOneSite(pools, site, d, k, state_bytes));
+        }
         for (const auto& [how, choice] : choices) {
           if (!choice.has_value()) continue;
+          const bool one_site = how.compare(0, 3, "in ") == 0;
           for (const std::vector<std::string>& order : orders) {
+            if (one_site && &order != &orders[0]) break;  // the order of others does not matter
             Candidate candidate{
                 {tp, micro_batch, "best", MapToNodes(pools, choice->groups, order)}, how, 0};
             const absl::Status cut = CutAll(cluster, costs, total, candidate.layout);

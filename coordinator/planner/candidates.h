@@ -23,7 +23,7 @@ struct EntityPool {
 
 struct Candidate {
   Layout layout;
-  std::string how;  // "by type counts", "within sites", "equal shares"
+  std::string how;  // "by type counts", "within sites", "equal shares", "in paris alone"
   double estimate_s = 0;
 };
 

@@ -7,11 +7,36 @@
 #include <tuple>
 
 #include "common/status.h"
+#include "coordinator/simulator/network.h"
 
 namespace atl::plan {
 namespace {
 
-absl::Status ValidateWire(const Wire& wire, absl::string_view what) {
+absl::Status ValidateChanges(const std::vector<BandwidthChange>& changes, absl::string_view what) {
+  double before_s = 0;
+  for (const BandwidthChange& change : changes) {
+    if (!(change.time_s > before_s) || !(change.factor >= 0) || !std::isfinite(change.time_s) ||
+        !std::isfinite(change.factor)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          what, ": bandwidth changes need rising times above 0 and factors of at least 0"));
+    }
+    before_s = change.time_s;
+  }
+  if (!changes.empty() && changes.back().factor == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": the last bandwidth change leaves it without any for ever"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateWire(const Wire& wire, size_t trunks, absl::string_view what) {
+  for (const WireEdge& edge : wire.edges) {
+    if (edge.trunk >= static_cast<int>(trunks)) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": there is no trunk ", edge.trunk));
+    }
+    ATOLL_RETURN_IF_ERROR(ValidateChanges(edge.changes, what));
+    ATOLL_RETURN_IF_ERROR(ValidateWire({edge.latency_s, edge.bytes_per_s, {}}, trunks, what));
+  }
   if (!(wire.bytes_per_s > 0) || !std::isfinite(wire.bytes_per_s) || !(wire.latency_s >= 0) ||
       !std::isfinite(wire.latency_s)) {
     return absl::InvalidArgumentError(absl::StrCat(what,
@@ -65,7 +90,44 @@ std::vector<std::vector<int>> Agglomerate(std::vector<std::vector<double>> dista
   return groups;
 }
 
+constexpr int64_t kPayloadBytes = 8'000'000;
+
 }  // namespace
+
+double Wire::Seconds(double bytes) const {
+  if (edges.empty()) return latency_s + bytes / bytes_per_s;
+  std::vector<sim::EdgeOffer> offers;
+  for (const WireEdge& edge : edges) {
+    offers.push_back({edge.latency_s * 1e9, edge.bytes_per_s * 1e-9, edge.conflict_set});
+  }
+  return sim::SplitTransfer(bytes, offers).arrival_ns * 1e-9;
+}
+
+absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Trunk>& trunks) {
+  sim::Network network;
+  network.links.emplace_back();
+  for (WireEdge& edge : edges) {
+    if (edge.trunk >= static_cast<int>(trunks.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no trunk ", edge.trunk));
+    }
+    if (edge.trunk >= 0)
+      edge.bytes_per_s = std::min(edge.bytes_per_s, trunks[edge.trunk].bytes_per_s);
+    network.links[0].edges.push_back(
+        {static_cast<sim::Nanos>(std::llround(std::clamp(edge.latency_s, -1.0, 1e6) * 1e9)),
+         edge.bytes_per_s,
+         {},
+         edge.conflict_set});
+  }
+  ATOLL_RETURN_IF_ERROR(sim::Validate(network));
+  Wire wire;
+  wire.latency_s = static_cast<double>(sim::AloneTransferNs(network, network.links[0], 0)) * 1e-9;
+  const double payload_s =
+      static_cast<double>(sim::AloneTransferNs(network, network.links[0], kPayloadBytes)) * 1e-9;
+  wire.bytes_per_s = kPayloadBytes / std::max(1e-9, payload_s - wire.latency_s);
+  const bool plain = edges.size() == 1 && edges[0].trunk < 0 && edges[0].changes.empty();
+  if (!plain) wire.edges = std::move(edges);
+  return wire;
+}
 
 Wire Cluster::WireBetween(int from, int to) const {
   const auto exact = measured.find({from, to});
@@ -116,18 +178,26 @@ absl::Status Validate(const Cluster& cluster) {
       return absl::InvalidArgumentError(absl::StrCat("device \"", device.id, "\" appears twice"));
     }
   }
-  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.site_wire, "within a site"));
-  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.wan_wire, "between sites"));
+  const size_t trunks = cluster.trunks.size();
+  for (const Trunk& trunk : cluster.trunks) {
+    const std::string what = absl::StrCat("trunk \"", trunk.name, "\"");
+    ATOLL_RETURN_IF_ERROR(ValidateWire({0, trunk.bytes_per_s, {}}, trunks, what));
+    ATOLL_RETURN_IF_ERROR(ValidateChanges(trunk.changes, what));
+  }
+  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.site_wire, trunks, "within a site"));
+  ATOLL_RETURN_IF_ERROR(ValidateWire(cluster.wan_wire, trunks, "between sites"));
   for (const auto& [sites, wire] : cluster.site_to_site) {
-    ATOLL_RETURN_IF_ERROR(ValidateWire(wire, absl::StrCat(sites.first, " -> ", sites.second)));
+    ATOLL_RETURN_IF_ERROR(
+        ValidateWire(wire, trunks, absl::StrCat(sites.first, " -> ", sites.second)));
   }
   const int count = static_cast<int>(cluster.devices.size());
   for (const auto& [pair, wire] : cluster.measured) {
     if (pair.first < 0 || pair.first >= count || pair.second < 0 || pair.second >= count) {
       return absl::InvalidArgumentError("a measured wire names a device that is not there");
     }
-    ATOLL_RETURN_IF_ERROR(ValidateWire(wire, absl::StrCat(cluster.devices[pair.first].id, " -> ",
-                                                          cluster.devices[pair.second].id)));
+    ATOLL_RETURN_IF_ERROR(ValidateWire(
+        wire, trunks,
+        absl::StrCat(cluster.devices[pair.first].id, " -> ", cluster.devices[pair.second].id)));
   }
   return absl::OkStatus();
 }

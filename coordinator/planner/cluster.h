@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "coordinator/planner/catalogue.h"
 
 namespace atl::plan {
@@ -21,17 +22,47 @@ struct Device {
   int type = 0;  // index into Cluster::types
 };
 
-// One direction between two devices: t(n) = latency + n / bandwidth.
+// From `time_s` after a step's start on, bandwidth is multiplied by `factor`, until the next
+// change.
+struct BandwidthChange {
+  double time_s = 0;
+  double factor = 1;
+};
+
+// What edges of several wires share, such as the line between two sites.
+struct Trunk {
+  std::string name;
+  double bytes_per_s = 0;
+  std::vector<BandwidthChange> changes;
+};
+
+// One of several ways from device to device; a transfer is split over those that help.
+struct WireEdge {
+  double latency_s = 0;
+  double bytes_per_s = 0;
+  int trunk = -1;         // index into Cluster::trunks; -1: shared by nobody
+  int conflict_set = -1;  // at most one edge of a set takes part in a transfer; -1: any may
+  std::vector<BandwidthChange> changes;
+};
+
+// One direction between two devices: t(n) = latency + n / bandwidth, or what the edges amount to.
 struct Wire {
   double latency_s = 0;
   double bytes_per_s = 0;
+  std::vector<WireEdge> edges;  // empty: one, as above
 
-  double Seconds(double bytes) const { return latency_s + bytes / bytes_per_s; }
+  double Seconds(double bytes) const;
 };
+
+// A wire of these edges. Its latency and bandwidth are those of a transfer of 8 MB over all edges
+// that help, each capped by its trunk: what is good enough to rank layouts with; transfers are
+// played edge by edge. Refuses what the simulator's network refuses, and an unknown trunk.
+absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Trunk>& trunks);
 
 struct Cluster {
   std::vector<DeviceType> types;
   std::vector<Device> devices;
+  std::vector<Trunk> trunks;
   // Bandwidth within a node comes from the device type; this is its latency.
   double node_latency_s = 5e-6;
   Wire site_wire{20e-6, 50e9};  // between nodes of one site: by default a 400 Gbit/s card

@@ -9,134 +9,29 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "coordinator/planner/balance.h"
+#include "coordinator/planner/gradient_sync.h"
+#include "coordinator/planner/replica_problem.h"
 
 namespace atl::plan {
 namespace {
 
-sim::Nanos ToNanos(double seconds) {
-  return static_cast<sim::Nanos>(std::llround(std::min(seconds, 1e6) * 1e9));
-}
+double Seconds(sim::Nanos ns) { return static_cast<double>(ns) * 1e-9; }
 
-const DeviceType& TypeOf(const Cluster& cluster, const Stage& stage) {
-  return cluster.types[cluster.devices[stage.devices[0]].type];
-}
-
-using Sites = std::pair<std::string, std::string>;
-
-Sites SitesOf(const Cluster& cluster, const Stage& from, const Stage& to) {
-  return {cluster.devices[from.devices[0]].site, cluster.devices[to.devices[0]].site};
-}
-
-// How many replicas send activations from one site to another: they share that wire.
-std::map<Sites, int> CrossingsOf(const Cluster& cluster, const Layout& layout) {
-  std::map<Sites, int> crossings;
-  for (const Replica& replica : layout.replicas) {
-    for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
-      const Sites there = SitesOf(cluster, replica.stages[s], replica.stages[s + 1]);
-      if (there.first == there.second) continue;
-      ++crossings[there];
-      ++crossings[{there.second, there.first}];
+// The end of each chunk's last gradient, in the timeline of the schedule that was found.
+std::vector<sim::Nanos> DoneTimes(const sim::Problem& problem, const sim::Schedule& schedule) {
+  std::vector<sim::Nanos> done(problem.chunks.size(), 0);
+  const sim::Result played = sim::SimulateUnchecked(problem, schedule, {.record = true});
+  for (const std::vector<sim::OpSpan>& spans : played.timeline) {
+    for (const sim::OpSpan& span : spans) {
+      if (span.op.kind == sim::OpKind::kOptimizer) continue;
+      done[span.op.chunk] = std::max(done[span.op.chunk], span.end_ns);
     }
   }
-  return crossings;
-}
-
-// A boundary activation is the same on all members of a tensor-parallel set, which send a part
-// each.
-Wire StageWire(const Cluster& cluster, const std::map<Sites, int>& crossings, const Stage& from,
-               const Stage& to) {
-  Wire wire = cluster.WireBetween(from.devices[0], to.devices[0]);
-  const auto shared = crossings.find(SitesOf(cluster, from, to));
-  if (shared != crossings.end()) {
-    wire.bytes_per_s /= std::max(1, shared->second);
-  } else if (cluster.devices[from.devices[0]].node == cluster.devices[to.devices[0]].node) {
-    wire.bytes_per_s *= static_cast<double>(std::min(from.devices.size(), to.devices.size()));
-  }
-  return wire;
-}
-
-int64_t BoundaryBytes(const Costs& costs, const Stage& stage, int micro_batch) {
-  return costs.model().layers[stage.last_layer - 1].out_bytes * micro_batch;
-}
-
-// What makes two replicas equal to the simulator.
-std::string KindOf(const Cluster& cluster, const Layout& layout,
-                   const std::map<Sites, int>& crossings, const Replica& replica) {
-  std::string kind = absl::StrCat(layout.tensor_parallel, ",", layout.micro_batch, ",",
-                                  layout.schedule, ",", replica.micro_batches);
-  for (size_t s = 0; s < replica.stages.size(); ++s) {
-    const Stage& stage = replica.stages[s];
-    absl::StrAppend(&kind, "|", cluster.devices[stage.devices[0]].type, ":", stage.first_layer, "-",
-                    stage.last_layer);
-    if (s + 1 < replica.stages.size()) {
-      for (const bool forward : {true, false}) {
-        const Wire wire = forward ? StageWire(cluster, crossings, stage, replica.stages[s + 1])
-                                  : StageWire(cluster, crossings, replica.stages[s + 1], stage);
-        absl::StrAppend(&kind, ",", wire.latency_s, ",", wire.bytes_per_s);
-      }
-    }
-  }
-  return kind;
-}
-
-absl::Status LacksMemory(const Cluster& cluster, const Stage& stage, int64_t needs, int64_t has) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("device \"", cluster.devices[stage.devices[0]].id, "\" lacks ", needs - has,
-                   " bytes: layers ", stage.first_layer, " to ", stage.last_layer - 1, " need ",
-                   needs, " with one micro-batch, it has ", has));
-}
-
-absl::StatusOr<ReplicaOutcome> BuildKind(const Cluster& cluster, const Costs& costs,
-                                         const Layout& layout,
-                                         const std::map<Sites, int>& crossings,
-                                         const Replica& replica) {
-  ReplicaOutcome kind;
-  const int stages = static_cast<int>(replica.stages.size());
-  kind.problem.pipelines = {{0, stages, replica.micro_batches, 0}};
-  for (int s = 0; s < stages; ++s) {
-    const Stage& stage = replica.stages[s];
-    const DeviceType& type = TypeOf(cluster, stage);
-    const StageCosts stage_costs = costs.For(type, layout.tensor_parallel, layout.micro_batch);
-    const LayerTimes times = stage_costs.Of(stage.first_layer, stage.last_layer);
-    sim::Chunk chunk;
-    chunk.device = s;
-    chunk.forward_ns = ToNanos(times.forward_s);
-    chunk.backward_ns = ToNanos(times.backward_s);
-    chunk.weight_ns = ToNanos(times.weight_s);
-    chunk.optimizer_ns = ToNanos(times.optimizer_s);
-    chunk.activation_bytes = stage_costs.StashBytes(stage.first_layer, stage.last_layer);
-    chunk.weight_bytes = chunk.weight_ns == 0
-                             ? 0
-                             : static_cast<int64_t>(costs.options().weight_share *
-                                                    static_cast<double>(chunk.activation_bytes));
-    if (s + 1 < stages) {
-      const Stage& next = replica.stages[s + 1];
-      for (const bool forward : {true, false}) {
-        const Wire wire = forward ? StageWire(cluster, crossings, stage, next)
-                                  : StageWire(cluster, crossings, next, stage);
-        const int link = static_cast<int>(kind.problem.network.links.size());
-        kind.problem.network.links.push_back(
-            {{sim::Edge{ToNanos(wire.latency_s), wire.bytes_per_s, {}, -1}}});
-        (forward ? chunk.forward_link : chunk.backward_link) = link;
-      }
-      chunk.forward_bytes = chunk.backward_bytes = BoundaryBytes(costs, stage, layout.micro_batch);
-    }
-    const int64_t state = stage_costs.StateBytes(stage.first_layer, stage.last_layer);
-    const int64_t usable = costs.UsableBytes(type);
-    if (state + chunk.activation_bytes > usable) {
-      return LacksMemory(cluster, stage, state + chunk.activation_bytes, usable);
-    }
-    kind.state_bytes.push_back(state);
-    kind.memory_bytes.push_back(usable);
-    kind.problem.devices.push_back({usable - state});
-    kind.problem.chunks.push_back(chunk);
-  }
-  return kind;
+  return done;
 }
 
 absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs& costs,
-                                            const Layout& layout,
-                                            const std::map<Sites, int>& crossings,
+                                            const Layout& layout, const WireSharing& sharing,
                                             const Replica& replica, const std::string& name,
                                             const Evaluation& evaluation) {
   if (evaluation.known != nullptr) {
@@ -148,11 +43,9 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
     }
   }
   ATOLL_ASSIGN_OR_RETURN(ReplicaOutcome kind,
-                         BuildKind(cluster, costs, layout, crossings, replica));
+                         BuildReplica(cluster, costs, layout, sharing, replica));
   kind.kind = name;
-  if (layout.schedule == "1f1b" || layout.schedule == "gpipe") {
-    kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
-  }
+  if (!layout.split_backward) kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
   const int64_t operations =
       3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
   const int64_t most = std::max<int64_t>(4, evaluation.operations / operations);
@@ -160,104 +53,311 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
       .restarts = static_cast<int>(std::min<int64_t>(evaluation.restarts, most)),
       .seed = evaluation.seed};
   ATOLL_ASSIGN_OR_RETURN(kind.found, sim::ScheduleByName(kind.problem, layout.schedule, options));
+  if (layout.placement == Placement::kInterleaved && layout.schedule == "best") {
+    // Megatron's rule competes with what the search found.
+    auto rule = sim::ScheduleByName(kind.problem, "interleaved", options);
+    if (rule.ok() && rule->result.verdict == sim::Verdict::kFits &&
+        rule->result.makespan_ns < kind.found.result.makespan_ns) {
+      kind.found = *std::move(rule);
+    }
+  }
   if (kind.found.result.verdict != sim::Verdict::kFits) {
     return absl::ResourceExhaustedError(kind.found.result.reason);
   }
   kind.bound = sim::MakespanBound(kind.problem);
+  kind.done_ns = DoneTimes(kind.problem, kind.found.schedule);
   return kind;
 }
+
+// The earliest end of each stage's last gradient under any schedule: no stage k can be done with
+// its last B before all its F and B have run, and the way from there back to the stage remains.
+std::vector<double> EarliestDone(const sim::Problem& problem) {
+  const int chunks = static_cast<int>(problem.chunks.size());
+  const auto transfer = [&](int link, int64_t bytes) {
+    if (link == sim::kNoLink) return 0.0;
+    const sim::Link& l = problem.network.links[link];
+    for (const sim::Edge& edge : l.edges) {
+      for (const int t : edge.trunks) {
+        if (!problem.network.trunks[t].trace.empty()) return 0.0;  // it may get wider
+      }
+    }
+    return Seconds(sim::AloneTransferNs(problem.network, l, bytes));
+  };
+  const double m = problem.pipelines[0].micro_batches;
+  std::vector<double> earliest(chunks, 0);
+  double fill_s = 0;
+  for (int k = 0; k < chunks; ++k) {
+    const sim::Chunk& chunk = problem.chunks[k];
+    const double passes_s = fill_s + m * Seconds(chunk.forward_ns + chunk.backward_ns);
+    earliest[k] = std::max(earliest[k], passes_s + m * Seconds(chunk.weight_ns));
+    double back_s = passes_s;
+    for (int s = k - 1; s >= 0; --s) {
+      const sim::Chunk& before = problem.chunks[s];
+      back_s += transfer(before.backward_link, before.backward_bytes) + Seconds(before.backward_ns);
+      earliest[s] = std::max(earliest[s], back_s + Seconds(before.weight_ns));
+    }
+    fill_s += Seconds(chunk.forward_ns) + transfer(chunk.forward_link, chunk.forward_bytes);
+  }
+  return earliest;
+}
+
+// The slowest replica's end, given when every stage's sums are complete: the optimizer follows.
+double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& summed_s) {
+  double end_s = 0;
+  for (const ReplicaOutcome& kind : outcome.kinds) {
+    for (const int r : kind.replicas) {
+      std::vector<double> entity_s(kind.optimizer_ns.size(), 0);
+      for (size_t s = 0; s < layout.replicas[r].stages.size(); ++s) {
+        double& last = entity_s[kind.problem.chunks[s].device];
+        last = std::max(last, summed_s[r][s]);
+      }
+      for (size_t e = 0; e < entity_s.size(); ++e) {
+        end_s = std::max(end_s, entity_s[e] + Seconds(kind.optimizer_ns[e]));
+      }
+    }
+  }
+  return end_s;
+}
+
+void AddSynchronisation(const Cluster& cluster, const Costs& costs, const Job& job,
+                        const Layout& layout, Outcome& outcome) {
+  StageTimes ready_s(layout.replicas.size());
+  StageTimes earliest_s(layout.replicas.size());
+  for (const ReplicaOutcome& kind : outcome.kinds) {
+    std::vector<double> ready;
+    for (const sim::Nanos ns : kind.done_ns) ready.push_back(Seconds(ns));
+    const std::vector<double> earliest = EarliestDone(kind.problem);
+    for (const int r : kind.replicas) {
+      ready_s[r] = ready;
+      earliest_s[r] = earliest;
+    }
+  }
+  const auto end_s = [&](const StageTimes& from) {
+    return StepEnd(layout, outcome, SynchroniseGradients(cluster, costs, job, layout, from));
+  };
+  outcome.step_s = std::max(outcome.step_s, end_s(ready_s));
+  outcome.bound_s = std::min(outcome.step_s, std::max(outcome.bound_s, end_s(earliest_s)));
+}
+
+}  // namespace
+
+absl::Status Validate(const Job& job) {
+  if (job.global_batch < 1 || job.global_batch > 1 << 20) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("global_batch = ", job.global_batch, " is not in 1 .. 1048576"));
+  }
+  for (const int size : job.micro_batches) {
+    if (size < 1) return absl::InvalidArgumentError(absl::StrCat("micro-batch size ", size));
+  }
+  for (const int size : job.tensor_parallel) {
+    if (size < 1 || size > 1024) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor-parallel size ", size));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int> PlacesOf(const Replica& replica) {
+  std::vector<int> places;
+  std::map<int, int> index;
+  for (const Stage& stage : replica.stages) {
+    places.push_back(
+        index.try_emplace(stage.devices[0], static_cast<int>(index.size())).first->second);
+  }
+  return places;
+}
+
+const ReplicaOutcome& SlowestKind(const Outcome& outcome) {
+  return *std::max_element(outcome.kinds.begin(), outcome.kinds.end(),
+                           [](const ReplicaOutcome& a, const ReplicaOutcome& b) {
+                             return a.found.result.makespan_ns < b.found.result.makespan_ns;
+                           });
+}
+
+namespace {
+
+using CostsByType = std::map<int, StageCosts>;
+
+CostsByType CostsOfTypes(const Cluster& cluster, const Costs& costs, int tensor_parallel,
+                         int micro_batch, const Replica& replica) {
+  CostsByType by_type;
+  for (const Stage& stage : replica.stages) {
+    const int type = cluster.devices[stage.devices[0]].type;
+    if (by_type.count(type) > 0) continue;
+    by_type.emplace(type, costs.For(cluster.types[type], tensor_parallel, micro_batch));
+  }
+  return by_type;
+}
+
+// Moves single layers across boundaries while that makes the entities' load more even: first that
+// all hold their state and `in_flight` micro-batches, then the slowest one's time, then the spread.
+class Evener {
+ public:
+  Evener(const Cluster& cluster, const Costs& costs, const CostsByType& by_type, int in_flight,
+         Replica& replica)
+      : in_flight_(in_flight), replica_(replica), places_(PlacesOf(replica)) {
+    for (const Stage& stage : replica.stages) {
+      const int type = cluster.devices[stage.devices[0]].type;
+      costs_.push_back(&by_type.at(type));
+      usable_.push_back(static_cast<double>(costs.UsableBytes(cluster.types[type])));
+    }
+  }
+
+  // False if some entity still cannot hold its part.
+  bool Run() {
+    Load best = LoadOf();
+    // Every move improves; the bound only guards against cycles of rounding.
+    for (int moves = 0; moves < 1000; ++moves) {
+      size_t boundary = 0;
+      int direction = 0;
+      for (size_t s = 0; s + 1 < replica_.stages.size(); ++s) {
+        for (const int by : {-1, 1}) {
+          if (!Move(s, by)) continue;
+          const Load load = LoadOf();
+          if (load < best) {
+            best = load;
+            boundary = s;
+            direction = by;
+          }
+          Move(s, -by);
+        }
+      }
+      if (direction == 0) break;
+      Move(boundary, direction);
+    }
+    return std::get<0>(best) <= 0;
+  }
+
+ private:
+  using Load = std::tuple<double, double, double>;  // lack of memory, slowest, sum of squares
+
+  bool Move(size_t s, int by) {
+    Stage& before = replica_.stages[s];
+    Stage& after = replica_.stages[s + 1];
+    if (before.last_layer + by <= before.first_layer ||
+        after.first_layer + by >= after.last_layer) {
+      return false;
+    }
+    before.last_layer += by;
+    after.first_layer += by;
+    return true;
+  }
+
+  Load LoadOf() const {
+    std::vector<double> seconds(replica_.stages.size(), 0);
+    std::vector<double> bytes(replica_.stages.size(), 0);
+    double lacks = 0;
+    double slowest = 0;
+    for (size_t s = 0; s < replica_.stages.size(); ++s) {
+      const Stage& stage = replica_.stages[s];
+      const int place = places_[s];
+      seconds[place] += costs_[s]->TotalSeconds(stage.first_layer, stage.last_layer);
+      bytes[place] += static_cast<double>(
+          costs_[s]->StateBytes(stage.first_layer, stage.last_layer) +
+          in_flight_ * costs_[s]->StashBytes(stage.first_layer, stage.last_layer));
+      slowest = std::max(slowest, seconds[place]);
+      lacks = std::max(lacks, bytes[place] - usable_[s]);
+    }
+    double squares = 0;
+    for (const double t : seconds) squares += t * t;
+    return {std::max(0.0, lacks), slowest, squares};
+  }
+
+  const int in_flight_;
+  Replica& replica_;
+  const std::vector<int> places_;
+  std::vector<const StageCosts*> costs_;  // per stage
+  std::vector<double> usable_;
+};
 
 }  // namespace
 
 absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_parallel,
                         int micro_batch, Replica& replica) {
-  std::map<int, StageCosts> by_type;
-  std::vector<StageSlot> slots;
+  const CostsByType by_type = CostsOfTypes(cluster, costs, tensor_parallel, micro_batch, replica);
   const int stages = static_cast<int>(replica.stages.size());
-  for (const Stage& stage : replica.stages) {
-    const int type = cluster.devices[stage.devices[0]].type;
-    by_type.try_emplace(type, costs.For(cluster.types[type], tensor_parallel, micro_batch));
+  int in_flight = std::min(replica.micro_batches, stages);
+  const auto balance = [&] {
+    std::vector<StageSlot> slots;
+    for (int s = 0; s < stages; ++s) {
+      const int type = cluster.devices[replica.stages[s].devices[0]].type;
+      slots.push_back({&by_type.at(type), costs.UsableBytes(cluster.types[type]),
+                       std::min(in_flight, stages - s)});
+    }
+    return BalanceLayers(slots);
+  };
+  auto cuts = balance();
+  while (!cuts.ok() && in_flight > 1) {
+    in_flight = (in_flight + 1) / 2;
+    cuts = balance();
   }
-  for (int s = 0; s < stages; ++s) {
-    const Stage& stage = replica.stages[s];
-    const int in_flight = std::max(1, std::min(replica.micro_batches, stages - s));
-    slots.push_back({&by_type.at(cluster.devices[stage.devices[0]].type),
-                     costs.UsableBytes(TypeOf(cluster, stage)), in_flight});
-  }
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<int> cuts, BalanceLayers(slots));
+  if (!cuts.ok()) return cuts.status();
   std::vector<Stage> kept;
   for (int s = 0; s < stages; ++s) {
     Stage stage = replica.stages[s];
-    stage.first_layer = cuts[s];
-    stage.last_layer = cuts[s + 1];
+    stage.first_layer = (*cuts)[s];
+    stage.last_layer = (*cuts)[s + 1];
     if (stage.first_layer < stage.last_layer) kept.push_back(std::move(stage));
   }
   replica.stages = std::move(kept);  // a stage without layers is an idle device
   return absl::OkStatus();
 }
 
-double SyncSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
-                   const Layout& layout) {
-  const int layers = static_cast<int>(costs.model().layers.size());
-  const double n = static_cast<double>(layout.replicas.size());
-  if (layout.replicas.size() < 2) return 0;
-  const double factor = 2 * (n - 1) / n * job.gradient_bytes;
-  // The stage that holds each layer, per replica.
-  std::vector<std::vector<const Stage*>> holders(layout.replicas.size());
-  for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    holders[r].assign(layers, nullptr);
-    for (const Stage& stage : layout.replicas[r].stages) {
-      for (int l = stage.first_layer; l < stage.last_layer; ++l) holders[r][l] = &stage;
+bool Reshape(const Cluster& cluster, const Costs& costs, Placement placement, Layout& layout) {
+  ATOLL_CHECK(layout.placement == Placement::kPlain && placement != Placement::kPlain);
+  layout.placement = placement;
+  std::map<std::pair<std::vector<int>, int>, std::vector<int>> known;  // equal replicas, once
+  for (Replica& replica : layout.replicas) {
+    const int entities = static_cast<int>(replica.stages.size());
+    if (entities < 2) return false;
+    std::vector<int> key;
+    std::vector<int> layers;  // of each entity
+    for (const Stage& stage : replica.stages) {
+      key.push_back(cluster.devices[stage.devices[0]].type);
+      key.push_back(stage.last_layer);
+      layers.push_back(stage.last_layer - stage.first_layer);
+      if (layers.back() < 2) return false;
+    }
+    // The second half of the model comes back to the entities, in the other or the same order.
+    for (int i = 0; i < entities; ++i) {
+      const int again = placement == Placement::kVShaped ? entities - 1 - i : i;
+      replica.stages.push_back({replica.stages[again].devices, 0, 0});
+      layers.push_back(layers[again] / 2);
+    }
+    for (int i = 0; i < entities; ++i) layers[i] -= layers[i] / 2;
+    int next = 0;
+    for (int s = 0; s < 2 * entities; ++s) {
+      replica.stages[s].first_layer = next;
+      replica.stages[s].last_layer = next += layers[s];
+    }
+    auto [cuts, added] = known.try_emplace({key, replica.micro_batches});
+    if (added) {
+      const CostsByType by_type =
+          CostsOfTypes(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica);
+      if (!Evener(cluster, costs, by_type, 1, replica).Run()) return false;
+      for (const Stage& stage : replica.stages) cuts->second.push_back(stage.last_layer);
+    }
+    for (int s = 0; s < 2 * entities; ++s) {
+      replica.stages[s].first_layer = s == 0 ? 0 : cuts->second[s - 1];
+      replica.stages[s].last_layer = cuts->second[s];
     }
   }
-  std::map<const Stage*, double> device_s;  // per stage: its layers' rings one after another
-  std::map<Sites, double> card_bytes;       // out of each (site, node)
-  std::map<Sites, double> wan_bytes;
-  double latency_s = 0;
-  for (int l = 0; l < layers; ++l) {
-    const double bytes = factor * static_cast<double>(costs.model().layers[l].parameters);
-    if (bytes == 0) continue;
-    for (size_t r = 0; r < holders.size(); ++r) {
-      const Stage* from = holders[r][l];
-      const Stage* to = holders[(r + 1) % holders.size()][l];
-      if (from == nullptr || to == nullptr) continue;
-      const Device& a = cluster.devices[from->devices[0]];
-      const Device& b = cluster.devices[to->devices[0]];
-      const Wire wire = cluster.WireBetween(from->devices[0], to->devices[0]);
-      const double tp = static_cast<double>(from->devices.size());
-      latency_s = std::max(latency_s, 2 * (n - 1) * wire.latency_s);
-      if (a.site != b.site) {
-        wan_bytes[{a.site, b.site}] += bytes;
-      } else if (a.node != b.node) {
-        card_bytes[{a.site, a.node}] += bytes;
-      }
-      device_s[from] += bytes / tp / wire.bytes_per_s;
-    }
-  }
-  double slowest = 0;
-  for (const auto& [stage, seconds] : device_s) slowest = std::max(slowest, seconds);
-  for (const auto& [node, bytes] : card_bytes) {
-    const Wire& wire = cluster.WireBetweenSites(node.first, node.first);
-    slowest = std::max(slowest, bytes / wire.bytes_per_s);
-  }
-  for (const auto& [sites, bytes] : wan_bytes) {
-    const Wire& wire = cluster.WireBetweenSites(sites.first, sites.second);
-    slowest = std::max(slowest, bytes / wire.bytes_per_s);
-  }
-  return slowest + latency_s;
+  return true;
 }
 
 double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
                        const Layout& layout) {
-  const std::map<Sites, int> crossings = CrossingsOf(cluster, layout);
+  const WireSharing sharing = SharingOf(cluster, layout);
   std::map<int, StageCosts> by_type;
   std::set<std::string> seen;
   double slowest = 0;
   for (const Replica& replica : layout.replicas) {
     if (layout.replicas.size() > 1 &&
-        !seen.insert(KindOf(cluster, layout, crossings, replica)).second) {
+        !seen.insert(KindOf(cluster, layout, sharing, replica)).second) {
       continue;
     }
+    const std::vector<int> places = PlacesOf(replica);
+    std::vector<double> work(places.size(), 0);
     double fill = 0;
     double beat = 0;
     for (size_t s = 0; s < replica.stages.size(); ++s) {
@@ -268,11 +368,14 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
                         costs.For(cluster.types[type], layout.tensor_parallel, layout.micro_batch));
       }
       const LayerTimes times = by_type.at(type).Of(stage.first_layer, stage.last_layer);
-      beat = std::max(beat, times.forward_s + times.backward_s + times.weight_s);
+      work[places[s]] += times.forward_s + times.backward_s + times.weight_s;
+      beat = std::max(beat, work[places[s]]);
       if (s + 1 == replica.stages.size()) break;
-      const Wire wire = StageWire(cluster, crossings, stage, replica.stages[s + 1]);
+      fill += times.forward_s + times.backward_s;
+      if (places[s] == places[s + 1]) continue;
+      const Wire wire = StageWire(cluster, sharing, stage, replica.stages[s + 1]);
       const double bytes = static_cast<double>(BoundaryBytes(costs, stage, layout.micro_batch));
-      fill += times.forward_s + times.backward_s + 2 * wire.Seconds(bytes);
+      fill += 2 * wire.Seconds(bytes);
       beat = std::max(beat, bytes / wire.bytes_per_s);
     }
     slowest = std::max(slowest, fill + replica.micro_batches * beat);
@@ -283,28 +386,27 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation) {
   ATOLL_CHECK(!layout.replicas.empty());
-  const std::map<Sites, int> crossings = CrossingsOf(cluster, layout);
+  const WireSharing sharing = SharingOf(cluster, layout);
   Outcome outcome;
   std::map<std::string, size_t> kinds;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    const std::string name = KindOf(cluster, layout, crossings, layout.replicas[r]);
+    const std::string name = KindOf(cluster, layout, sharing, layout.replicas[r]);
     const auto [found, added] = kinds.try_emplace(name, outcome.kinds.size());
     if (added) {
       ATOLL_ASSIGN_OR_RETURN(
           ReplicaOutcome kind,
-          EvaluateKind(cluster, costs, layout, crossings, layout.replicas[r], name, evaluation));
+          EvaluateKind(cluster, costs, layout, sharing, layout.replicas[r], name, evaluation));
       outcome.kinds.push_back(std::move(kind));
     }
     outcome.kinds[found->second].replicas.push_back(static_cast<int>(r));
   }
-  outcome.sync_s = SyncSeconds(cluster, costs, job, layout);
   for (const ReplicaOutcome& kind : outcome.kinds) {
-    outcome.step_s =
-        std::max(outcome.step_s, static_cast<double>(kind.found.result.makespan_ns) * 1e-9);
-    outcome.bound_s = std::max(outcome.bound_s, static_cast<double>(kind.bound.time_ns) * 1e-9);
+    outcome.step_s = std::max(outcome.step_s, Seconds(kind.found.result.makespan_ns));
+    outcome.bound_s = std::max(outcome.bound_s, Seconds(kind.bound.time_ns));
   }
-  outcome.step_s += outcome.sync_s;
-  outcome.bound_s += outcome.sync_s;
+  const double alone_s = outcome.step_s;
+  AddSynchronisation(cluster, costs, job, layout, outcome);
+  outcome.sync_s = outcome.step_s - alone_s;
   return outcome;
 }
 

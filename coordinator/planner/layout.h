@@ -1,7 +1,8 @@
 // One way to lay a job out over a cluster, and what it costs.
 //
 // A layout is built from entities: sets of `tensor_parallel` devices of one type in one node that
-// act as one stage. Replicas may be cut differently and take different numbers of micro-batches.
+// act as one. An entity holds one stage of its replica, or several (interleaved, V-shaped).
+// Replicas may be cut differently and take different numbers of micro-batches.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_LAYOUT_H_
 #define ATOLL_COORDINATOR_PLANNER_LAYOUT_H_
@@ -25,6 +26,9 @@ struct Job {
   double gradient_bytes = 4;         // per parameter on the wire
 };
 
+// Sizes that cannot be: named with their value.
+absl::Status Validate(const Job& job);
+
 struct Stage {
   std::vector<int> devices;  // the tensor-parallel set, in order
   int first_layer = 0;       // layers [first_layer, last_layer)
@@ -32,34 +36,54 @@ struct Stage {
 };
 
 struct Replica {
-  std::vector<Stage> stages;
+  std::vector<Stage> stages;  // in the order of the layers; some may name the same devices
   int micro_batches = 1;
 };
+
+// Which of a replica's entities holds each stage, entities numbered as they first appear.
+std::vector<int> PlacesOf(const Replica& replica);
+
+// How stages lie on entities: one each; or two each, the second ones in the same order
+// (interleaved), or in the opposite one (V).
+enum class Placement { kPlain, kInterleaved, kVShaped };
+
+// How replicas sum their gradients: every layer around a ring of all replicas; or within nodes,
+// then among a site's nodes, then among sites, and back.
+enum class Reduction { kRing, kHierarchical };
 
 struct Layout {
   int tensor_parallel = 1;
   int micro_batch = 1;            // samples
-  std::string schedule = "best";  // a family of the simulator; "1f1b" runs an unsplit backward
+  std::string schedule = "best";  // a family of the simulator
   std::vector<Replica> replicas;
+  Placement placement = Placement::kPlain;
+  Reduction reduction = Reduction::kRing;
+  bool split_backward = true;  // false: B and W are one operation
 };
 
 // The simulated step of one kind of replica (equal replicas are played once).
 struct ReplicaOutcome {
   std::string kind;           // equal for replicas that take equally long
   std::vector<int> replicas;  // indices of all that are equal
+  // One chunk per stage, one device per entity (numbered as PlacesOf does).
   sim::Problem problem;
   sim::Found found;
   sim::Bound bound;
-  std::vector<int64_t> state_bytes;   // per stage, on each device
-  std::vector<int64_t> memory_bytes;  // per stage: what a device has for state and activations
+  std::vector<int64_t> state_bytes;      // per entity, on each of its devices
+  std::vector<int64_t> memory_bytes;     // per entity: what a device has for state and activations
+  std::vector<sim::Nanos> done_ns;       // per stage: its last gradient is there
+  std::vector<sim::Nanos> optimizer_ns;  // per entity
 };
 
 struct Outcome {
-  double step_s = 0;  // slowest replica, then the synchronisation of gradients and the optimizer
-  double sync_s = 0;
+  double step_s = 0;   // slowest replica, with gradients summed and the optimizer's step taken
+  double sync_s = 0;   // of it, after the slowest replica's last operation
   double bound_s = 0;  // no schedule of this layout is faster
   std::vector<ReplicaOutcome> kinds;
 };
+
+// The kind of replica that takes longest.
+const ReplicaOutcome& SlowestKind(const Outcome& outcome);
 
 struct Evaluation {
   int restarts = 24;  // simulations per kind of replica, for searched schedules
@@ -69,9 +93,14 @@ struct Evaluation {
   const Outcome* known = nullptr;  // kinds already evaluated are taken from here
 };
 
-// Cuts that balance the layers for this order of stages under memory, with 1F1B's activations.
+// Cuts that balance the layers for this order of stages, one per entity, under memory: with 1F1B's
+// activations where they fit, else with half as many, and so on down to one micro-batch.
 absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_parallel,
                         int micro_batch, Replica& replica);
+
+// Gives every entity of a plainly placed layout two stages. False where there are too few layers or
+// too little memory for that.
+bool Reshape(const Cluster& cluster, const Costs& costs, Placement placement, Layout& layout);
 
 // A quick estimate: slowest replica by the cost model (fill and drain, bottleneck stage or link per
 // micro-batch) plus synchronisation. Never simulates.
@@ -79,14 +108,11 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
                        const Layout& layout);
 
 // Plays the layout. The error says which device lacks how much memory. Replicas that send between
-// the same two sites share that wire evenly.
+// the same two sites share that wire evenly, and so do replicas that use one trunk; within a
+// replica messages over a trunk wait for each other. Gradients are summed as gradient_sync.h says,
+// from the moment on at which all holders of a layer are done with it.
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation);
-
-// Time of the gradients' rings, layer by layer: layer L's ring joins the stages that hold it in
-// each replica; rings over a node's card share it, and so do rings between two sites.
-double SyncSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
-                   const Layout& layout);
 
 }  // namespace atl::plan
 

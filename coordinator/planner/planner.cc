@@ -9,158 +9,160 @@
 #include "common/rng.h"
 #include "common/status.h"
 #include "coordinator/planner/candidates.h"
+#include "coordinator/planner/fit.h"
+#include "coordinator/planner/improve.h"
 
 namespace atl::plan {
 namespace {
 
-absl::Status Validate(const Job& job) {
-  if (job.global_batch < 1 || job.global_batch > 1 << 20) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("global_batch = ", job.global_batch, " is not in 1 .. 1048576"));
-  }
-  for (const int size : job.micro_batches) {
-    if (size < 1) return absl::InvalidArgumentError(absl::StrCat("micro-batch size ", size));
-  }
-  for (const int size : job.tensor_parallel) {
-    if (size < 1 || size > 1024) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor-parallel size ", size));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// The kind of replica that the others wait for.
-const ReplicaOutcome& Slowest(const Outcome& outcome) {
-  return *std::max_element(outcome.kinds.begin(), outcome.kinds.end(),
-                           [](const ReplicaOutcome& a, const ReplicaOutcome& b) {
-                             return a.found.result.makespan_ns < b.found.result.makespan_ns;
-                           });
-}
-
-// Moves one layer across a boundary of the slowest kind of replica, for all replicas of that kind.
-bool MoveBoundary(const Outcome& outcome, Rng& rng, Layout& layout) {
-  const ReplicaOutcome& kind = Slowest(outcome);
-  const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
-  if (stages < 2) return false;
-  const size_t boundary = rng.Below(stages - 1);
-  const int move = rng.Chance(0.5) ? 1 : -1;
-  for (const int r : kind.replicas) {
-    Stage& before = layout.replicas[r].stages[boundary];
-    Stage& after = layout.replicas[r].stages[boundary + 1];
-    before.last_layer += move;
-    after.first_layer += move;
-    if (before.first_layer >= before.last_layer || after.first_layer >= after.last_layer) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Swaps the devices of two neighbouring stages in all slowest replicas, and cuts again.
-bool SwapStages(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
-                Layout& layout) {
-  const ReplicaOutcome& kind = Slowest(outcome);
-  const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
-  if (stages < 2) return false;
-  const size_t first = rng.Below(stages - 1);
-  for (const int r : kind.replicas) {
-    Replica& replica = layout.replicas[r];
-    std::swap(replica.stages[first].devices, replica.stages[first + 1].devices);
-    if (!CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica).ok()) {
-      return false;
-    }
-  }
-  return true;
-}
-
-void Improve(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
-             Plan& plan) {
-  Rng rng(options.seed);
-  Evaluation quick{std::min(options.restarts, 24), options.seed};
-  for (int i = 0; i < options.improvements; ++i) {
-    if (options.stop && options.stop()) return;
-    Layout layout = plan.layout;
-    const bool moved = rng.Chance(0.5) ? MoveBoundary(plan.outcome, rng, layout)
-                                       : SwapStages(cluster, costs, plan.outcome, rng, layout);
-    if (!moved) continue;
-    quick.known = &plan.outcome;
-    auto outcome = EvaluateLayout(cluster, costs, job, layout, quick);
-    ++plan.simulated;
-    if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) continue;
-    plan.layout = std::move(layout);
-    plan.outcome = *std::move(outcome);
-  }
-}
+constexpr size_t kKeptLayouts = 128;
+constexpr size_t kKeptStages = 20'000;  // of all layouts kept together
+constexpr size_t kMostAlternatives = 12;
 
 // Different kinds of layout, not small changes of one.
-std::string Family(const Candidate& c) { return absl::StrCat(Describe(c.layout), " ", c.how); }
+std::string Family(const Candidate& c) { return absl::StrCat(Describe(c.layout), ", ", c.how); }
 
-std::string Reason(const Plan& plan) {
-  std::string text = absl::StrFormat("%d layouts compared by the cost model, %d simulated; ",
-                                     plan.candidates, plan.simulated);
+// Simulates layouts and keeps the best; the others become alternatives.
+class Contest {
+ public:
+  Contest(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
+          Plan& plan)
+      : cluster_(cluster), costs_(costs), job_(job), options_(options), plan_(plan) {
+    plan_.seed = options.seed;
+    plan_.outcome.step_s = INFINITY;
+  }
+
+  bool Stopped() const { return options_.stop && options_.stop(); }
+  bool any() const { return !plan_.layout.replicas.empty(); }
+  const absl::Status& why_not() const { return why_not_; }
+
+  // True if it is the best so far.
+  bool Enter(const Layout& layout, const std::string& what) {
+    auto outcome =
+        EvaluateLayout(cluster_, costs_, job_, layout, {options_.restarts, options_.seed});
+    ++plan_.simulated;
+    if (!outcome.ok()) {
+      why_not_ = outcome.status();
+      return false;
+    }
+    if (outcome->step_s >= plan_.outcome.step_s) {
+      plan_.alternatives.push_back({what, outcome->step_s, true});
+      return false;
+    }
+    if (any()) plan_.alternatives.push_back({winner_, plan_.outcome.step_s, true});
+    winner_ = what;
+    plan_.layout = layout;
+    plan_.outcome = *std::move(outcome);
+    return true;
+  }
+
+  // A candidate, and the same with its groups ordered by SpanTrain's search.
+  void EnterBoth(const Candidate& candidate) {
+    Enter(candidate.layout, Family(candidate));
+    std::string how;
+    const std::optional<Layout> reordered =
+        Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
+    if (!reordered.has_value()) return;
+    if (EstimateSeconds(cluster_, costs_, job_, *reordered) >= candidate.estimate_s) return;
+    Enter(*reordered, absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ", how));
+  }
+
+  // Small changes of the winner.
+  void Improve(int tries) {
+    Rng rng(options_.seed);
+    for (int i = 0; i < tries && !Stopped(); ++i) {
+      Layout layout = plan_.layout;
+      if (!Perturb(cluster_, costs_, plan_.outcome, rng, layout)) continue;
+      Evaluation quick{std::min(options_.restarts, 24), options_.seed};
+      quick.known = &plan_.outcome;
+      auto outcome = EvaluateLayout(cluster_, costs_, job_, layout, quick);
+      ++plan_.simulated;
+      if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) continue;
+      plan_.layout = std::move(layout);
+      plan_.outcome = *std::move(outcome);
+    }
+  }
+
+  // Two stages per device, where devices of the winner idle and its pipelines stay inside sites.
+  void TryPlacements() {
+    if (!options_.two_stages_per_device || plan_.layout.placement != Placement::kPlain) return;
+    if (!StaysInSites(cluster_, plan_.layout) || BubbleOf(plan_.outcome) < 0.01) return;
+    const Layout plain = plan_.layout;
+    bool won = false;
+    for (const Placement placement : {Placement::kVShaped, Placement::kInterleaved}) {
+      Layout layout = plain;
+      if (Stopped() || !Reshape(cluster_, costs_, placement, layout)) continue;
+      won = Enter(layout, Describe(layout)) || won;
+    }
+    if (won) Improve(options_.improvements / 4);
+  }
+
+  void Finish() {
+    std::stable_sort(
+        plan_.alternatives.begin(), plan_.alternatives.end(),
+        [](const Alternative& a, const Alternative& b) { return a.step_s < b.step_s; });
+    plan_.cluster_bound_s = ClusterBoundSeconds(cluster_, costs_, job_);
+    plan_.times_from = TimesFrom(cluster_, costs_, plan_.layout);
+  }
+
+ private:
+  const Cluster& cluster_;
+  const Costs& costs_;
+  const Job& job_;
+  const Options& options_;
+  Plan& plan_;
+  std::string winner_;
+  absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
+};
+
+std::string Reason(const Plan& plan, absl::string_view compared) {
+  std::string text(compared);
+  const ReplicaOutcome& slowest = SlowestKind(plan.outcome);
+  absl::StrAppend(&text, "; schedule: ", slowest.found.how);
   const Alternative* next = nullptr;
   for (const Alternative& other : plan.alternatives) {
     if (other.simulated && (next == nullptr || other.step_s < next->step_s)) next = &other;
   }
   if (next == nullptr) {
-    absl::StrAppend(&text, "no other fits");
+    absl::StrAppend(&text, "; no other fits");
   } else {
-    absl::StrAppendFormat(&text, "the next best, %s, takes %.1f%% longer", next->what,
+    absl::StrAppendFormat(&text, "; the next best, %s, takes %.1f%% longer", next->what,
                           100 * (next->step_s / plan.outcome.step_s - 1));
   }
   absl::StrAppendFormat(&text, "; at most %.1f%% above any schedule of this layout (%s)",
                         100 * (plan.outcome.step_s / plan.outcome.bound_s - 1),
-                        plan.outcome.kinds[0].bound.reason);
+                        slowest.bound.reason);
+  const std::string gap = GapReason(plan.layout, plan.outcome);
+  if (!gap.empty()) absl::StrAppend(&text, ": ", gap);
   return text;
 }
 
-std::string TimesFrom(const Cluster& cluster, const Costs& costs, const Layout& layout) {
-  Source worst = Source::kMeasured;
-  for (const Replica& replica : layout.replicas) {
-    for (const Stage& stage : replica.stages) {
-      const DeviceType& type = cluster.types[cluster.devices[stage.devices[0]].type];
-      worst = std::max(worst, costs.For(type, layout.tensor_parallel, layout.micro_batch).source());
+// Each kind of layout once: which of the candidates are simulated, listed, kept for later.
+void Compete(const std::vector<Candidate>& candidates, const Options& options, Contest& contest,
+             Plan& plan) {
+  std::set<std::string> seen;
+  size_t kept_stages = 0;
+  for (const Candidate& candidate : candidates) {
+    const std::string family = Family(candidate);
+    // Two ways of grouping often lead to the same layout; its estimate tells.
+    const std::string same =
+        absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
+    if (!seen.insert(same).second || !seen.insert(family).second) continue;
+    const bool keep = plan.kept.size() < kKeptLayouts && kept_stages < kKeptStages;
+    if (keep) {
+      plan.kept.push_back(candidate.layout);
+      for (const Replica& replica : candidate.layout.replicas) kept_stages += replica.stages.size();
+    }
+    // Without a layout so far, look on: the estimate knows less of memory than the simulator.
+    const bool enough = plan.simulated >= options.simulate || contest.Stopped();
+    if (!enough || !contest.any()) {
+      contest.EnterBoth(candidate);
+    } else if (plan.alternatives.size() <= kMostAlternatives) {
+      plan.alternatives.push_back({family, candidate.estimate_s, false});
+    } else if (!keep) {
+      break;
     }
   }
-  if (worst == Source::kMeasured) return "measured";
-  if (worst == Source::kInterpolated) return "interpolated between measured sizes";
-  return absl::StrFormat("roofline at %.0f%% of the datasheet", 100 * costs.options().efficiency);
-}
-
-// Uniform 3D layouts: entities in order of the description, equal numbers per replica.
-std::vector<Layout> UniformLayouts(const Cluster& cluster, const Costs& costs, const Job& job,
-                                   bool proportional, bool pipelines) {
-  std::vector<Layout> layouts;
-  const int layers = static_cast<int>(costs.model().layers.size());
-  for (const int tp : TensorParallelSizes(job)) {
-    for (const int micro_batch : MicroBatchSizes(job)) {
-      if (micro_batch > job.global_batch) continue;
-      std::vector<std::vector<int>> entities;
-      for (const EntityPool& pool : PoolsOf(cluster, costs, tp, micro_batch)) {
-        entities.insert(entities.end(), pool.entities.begin(), pool.entities.end());
-      }
-      const int count = static_cast<int>(entities.size());
-      const int total = (job.global_batch + micro_batch - 1) / micro_batch;
-      for (int stages = 1; stages <= (pipelines ? std::min(count, layers) : 1); ++stages) {
-        if (count == 0 || count % stages != 0 || total < count / stages) continue;
-        const int d = count / stages;
-        Layout layout{tp, micro_batch, "1f1b", std::vector<Replica>(d)};
-        bool fits = true;
-        for (int r = 0; r < d; ++r) {
-          Replica& replica = layout.replicas[r];
-          replica.micro_batches = (total + d - 1) / d;
-          for (int s = 0; s < stages; ++s) {
-            replica.stages.push_back(
-                {entities[s * d + r], s * layers / stages, (s + 1) * layers / stages});
-          }
-          if (proportional)
-            fits = fits && CutReplica(cluster, costs, tp, micro_batch, replica).ok();
-        }
-        if (fits) layouts.push_back(std::move(layout));
-      }
-    }
-  }
-  return layouts;
 }
 
 }  // namespace
@@ -168,15 +170,66 @@ std::vector<Layout> UniformLayouts(const Cluster& cluster, const Costs& costs, c
 std::string Describe(const Layout& layout) {
   size_t least = SIZE_MAX;
   size_t most = 0;
+  const size_t each = layout.placement == Placement::kPlain ? 1 : 2;
   for (const Replica& replica : layout.replicas) {
-    least = std::min(least, replica.stages.size());
-    most = std::max(most, replica.stages.size());
+    least = std::min(least, replica.stages.size() / each);
+    most = std::max(most, replica.stages.size() / each);
   }
   const std::string stages = least == most ? absl::StrCat(most) : absl::StrCat(least, " to ", most);
+  const char* halves = layout.placement == Placement::kVShaped       ? " of two halves in a V"
+                       : layout.placement == Placement::kInterleaved ? " of two halves interleaved"
+                                                                     : "";
   return absl::StrCat(layout.replicas.size(),
                       layout.replicas.size() == 1 ? " replica" : " replicas", " x ", stages,
-                      most == 1 ? " stage" : " stages", ", TP ", layout.tensor_parallel,
+                      most == 1 ? " stage" : " stages", halves, ", TP ", layout.tensor_parallel,
                       ", micro-batch ", layout.micro_batch);
+}
+
+std::string GapReason(const Layout& layout, const Outcome& outcome) {
+  if (outcome.step_s <= 1.05 * outcome.bound_s) return "";
+  const ReplicaOutcome& kind = SlowestKind(outcome);
+  const int micro_batches = layout.replicas[kind.replicas[0]].micro_batches;
+  // Memory binds where another micro-batch would not have fitted.
+  for (size_t s = 0; s < kind.problem.chunks.size(); ++s) {
+    const sim::Chunk& chunk = kind.problem.chunks[s];
+    const int64_t has = kind.problem.devices[chunk.device].memory_bytes;
+    const int64_t peak = kind.found.result.devices[chunk.device].peak_bytes;
+    if (chunk.activation_bytes > 0 && peak + chunk.activation_bytes > has) {
+      return absl::StrCat("memory binds: stage ", s, " has room for ", has / chunk.activation_bytes,
+                          " of ", micro_batches, " micro-batches");
+    }
+  }
+  double wire_s = 0;
+  for (const sim::Chunk& chunk : kind.problem.chunks) {
+    if (chunk.forward_link == sim::kNoLink) continue;
+    wire_s = std::max(
+        wire_s, 1e-9 * static_cast<double>(sim::AloneSerialNs(
+                           kind.problem.network, kind.problem.network.links[chunk.forward_link],
+                           chunk.forward_bytes)));
+  }
+  if (wire_s * micro_batches > 0.5 * outcome.step_s) {
+    return absl::StrFormat("a wire is busy %.0f%% of the step",
+                           100 * wire_s * micro_batches / outcome.step_s);
+  }
+  return absl::StrCat("few micro-batches: ", micro_batches, " over ", kind.problem.chunks.size(),
+                      " stages; filling and draining the pipeline shows");
+}
+
+std::string TimesFrom(const Cluster& cluster, const Costs& costs, const Layout& layout) {
+  Source worst = Source::kMeasured;
+  std::set<int> types;
+  for (const Replica& replica : layout.replicas) {
+    for (const Stage& stage : replica.stages) {
+      const int type = cluster.devices[stage.devices[0]].type;
+      if (!types.insert(type).second) continue;
+      worst = std::max(
+          worst,
+          costs.For(cluster.types[type], layout.tensor_parallel, layout.micro_batch).source());
+    }
+  }
+  if (worst == Source::kMeasured) return "measured";
+  if (worst == Source::kInterpolated) return "interpolated between measured sizes";
+  return absl::StrFormat("roofline at %.0f%% of the datasheet", 100 * costs.options().efficiency);
 }
 
 double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job) {
@@ -199,88 +252,60 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
                              const Options& options) {
   ATOLL_RETURN_IF_ERROR(Validate(cluster));
   ATOLL_RETURN_IF_ERROR(Validate(job));
-  absl::Status why_not = absl::ResourceExhaustedError(
-      absl::StrCat("model \"", costs.model().name, "\" needs ",
-                   static_cast<int64_t>(static_cast<double>(costs.model().parameters()) *
-                                        costs.options().state_bytes_per_parameter),
-                   " bytes for weights, gradients and optimizer state; no group of devices has "
-                   "that much. Add devices or use fewer bytes of state per parameter"));
+  absl::Status why_not = absl::OkStatus();
   const std::vector<Candidate> candidates = Enumerate(cluster, costs, job, options.stop, &why_not);
-  if (candidates.empty()) return Annotate(why_not, "no layout fits");
+  if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
   Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
-  plan.seed = options.seed;
-  plan.outcome.step_s = INFINITY;
-  std::set<std::string> seen;
-  std::string winner;
-  for (const Candidate& candidate : candidates) {
-    const std::string family = Family(candidate);
-    // Two ways of grouping often lead to the same layout; its estimate tells.
-    const std::string same =
-        absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
-    if (!seen.insert(same).second || !seen.insert(family).second) continue;
-    // Without a layout so far, look on: the estimate knows less of memory than the simulator.
-    const bool enough = plan.simulated >= options.simulate || (options.stop && options.stop());
-    if (enough && !plan.layout.replicas.empty()) {
-      if (plan.alternatives.size() > 12) break;
-      plan.alternatives.push_back({family, candidate.estimate_s, false});
-      continue;
-    }
-    auto outcome =
-        EvaluateLayout(cluster, costs, job, candidate.layout, {options.restarts, options.seed});
-    ++plan.simulated;
-    if (!outcome.ok()) {
-      why_not = outcome.status();
-      continue;
-    }
-    const bool better = outcome->step_s < plan.outcome.step_s;
-    if (better && !plan.layout.replicas.empty()) {
-      plan.alternatives.push_back({winner, plan.outcome.step_s, true});
-    } else if (!better) {
-      plan.alternatives.push_back({family, outcome->step_s, true});
-    }
-    if (!better) continue;
-    winner = family;
-    plan.layout = candidate.layout;
-    plan.outcome = *std::move(outcome);
-  }
-  if (plan.layout.replicas.empty()) return Annotate(why_not, "no layout fits");
-  Improve(cluster, costs, job, options, plan);
-  std::stable_sort(plan.alternatives.begin(), plan.alternatives.end(),
-                   [](const Alternative& a, const Alternative& b) { return a.step_s < b.step_s; });
-  plan.cluster_bound_s = ClusterBoundSeconds(cluster, costs, job);
-  plan.times_from = TimesFrom(cluster, costs, plan.layout);
-  plan.reason = Reason(plan);
+  Contest contest(cluster, costs, job, options, plan);
+  Compete(candidates, options, contest, plan);
+  if (!contest.any()) return ExplainNoFit(cluster, costs, job, contest.why_not());
+  contest.Improve(options.improvements);
+  contest.TryPlacements();
+  contest.Finish();
+  plan.reason = Reason(plan, absl::StrFormat("%d layouts compared by the cost model, %d simulated",
+                                             plan.candidates, plan.simulated));
   return plan;
 }
 
-std::vector<std::string> BaselineNames() { return {"megatron", "whale", "data-parallel"}; }
-
-absl::StatusOr<Layout> Baseline(const Cluster& cluster, const Costs& costs, const Job& job,
-                                absl::string_view name) {
+absl::StatusOr<Plan> Replan(const Plan& previous, const Cluster& cluster, const Costs& costs,
+                            const Job& job, const Options& options) {
   ATOLL_RETURN_IF_ERROR(Validate(cluster));
   ATOLL_RETURN_IF_ERROR(Validate(job));
-  if (name != "megatron" && name != "whale" && name != "data-parallel") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there is no baseline \"", name, "\"; there are: megatron, whale, data-parallel"));
-  }
-  const std::vector<Layout> layouts =
-      UniformLayouts(cluster, costs, job, name == "whale", name != "data-parallel");
-  const Layout* best = nullptr;
-  double best_s = INFINITY;
-  absl::Status why_not = absl::ResourceExhaustedError("no uniform layout exists");
-  for (const Layout& layout : layouts) {
-    if (best != nullptr && EstimateSeconds(cluster, costs, job, layout) > 2 * best_s) continue;
-    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {1, 1});
-    if (!outcome.ok()) {
-      why_not = outcome.status();
-    } else if (outcome->step_s < best_s) {
-      best = &layout;
-      best_s = outcome->step_s;
+  std::vector<Layout> layouts = {previous.layout};
+  layouts.insert(layouts.end(), previous.kept.begin(), previous.kept.end());
+  const int devices = static_cast<int>(cluster.devices.size());
+  std::vector<std::pair<double, size_t>> ranked;
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    for (const Replica& replica : layouts[i].replicas) {
+      for (const Stage& stage : replica.stages) {
+        const int last = *std::max_element(stage.devices.begin(), stage.devices.end());
+        if (last >= devices || stage.last_layer > static_cast<int>(costs.model().layers.size())) {
+          return absl::FailedPreconditionError(
+              "the earlier plan is of other devices or another model; plan from the beginning");
+        }
+      }
     }
+    // What runs now always takes part, whatever its estimate.
+    ranked.push_back({i == 0 ? 0 : EstimateSeconds(cluster, costs, job, layouts[i]), i});
   }
-  if (best == nullptr) return Annotate(why_not, absl::StrCat("baseline ", name));
-  return *best;
+  std::sort(ranked.begin(), ranked.end());
+  Plan plan;
+  plan.kept = previous.kept;
+  plan.candidates = static_cast<int>(layouts.size());
+  Contest contest(cluster, costs, job, options, plan);
+  const int most = std::max(2, options.simulate / 2);
+  for (const auto& [estimate_s, i] : ranked) {
+    if (plan.simulated >= most && contest.any()) break;
+    contest.Enter(layouts[i], i == 0 ? "the layout in force" : Describe(layouts[i]));
+  }
+  if (!contest.any()) return Annotate(contest.why_not(), "nothing of the earlier plan fits");
+  contest.Improve(options.improvements / 2);
+  contest.Finish();
+  plan.reason =
+      Reason(plan, absl::StrFormat("%d layouts of the earlier plan compared, %d simulated",
+                                   plan.candidates, plan.simulated));
+  return plan;
 }
 
 void NameSites(const Grouping& grouping, Cluster& cluster) {
@@ -305,18 +330,6 @@ Cluster WithoutNode(const Cluster& cluster, absl::string_view site, absl::string
     rest.measured[{index[pair.first], index[pair.second]}] = wire;
   }
   return rest;
-}
-
-std::map<std::string, absl::StatusOr<Plan>> PlansForLoss(const Cluster& cluster, const Costs& costs,
-                                                         const Job& job, const Options& options) {
-  std::set<std::pair<std::string, std::string>> nodes;
-  for (const Device& device : cluster.devices) nodes.insert({device.site, device.node});
-  std::map<std::string, absl::StatusOr<Plan>> plans;
-  for (const auto& [site, node] : nodes) {
-    plans.emplace(absl::StrCat(site, "/", node),
-                  PlanJob(WithoutNode(cluster, site, node), costs, job, options));
-  }
-  return plans;
 }
 
 }  // namespace atl::plan

@@ -5,17 +5,19 @@
 //   if (plan.ok()) use(plan->layout, plan->outcome, plan->reason);
 //
 // For every tensor-parallel size, micro-batch and number of replicas it forms groups of devices in
-// three ways (AutoHet's by type counts over the whole cluster, the same within each site, and equal
-// shares of everything), orders the sites and within a site weak devices first, balances the layers
-// under memory, shares the samples by speed, and ranks by the cost model. The best are simulated
-// with searched schedules; the winner is improved by moving boundaries and swapping stages.
-// Deterministic in the seed; a time budget, if any, is the caller's through Options::stop.
+// four ways (AutoHet's by type counts over the whole cluster, the same within each site, the same
+// in one site alone, and equal shares of everything), orders the sites and within a site weak
+// devices first, balances the layers under memory, shares the samples by speed, and ranks by the
+// cost model. The best are simulated with searched schedules, also with their groups in the order
+// that SpanTrain's search likes best; the winner is improved by moving boundaries and swapping
+// stages; where its devices idle and every replica stays in one site, it also competes with two
+// stages per device, interleaved and V-shaped. Deterministic in the seed; a time budget, if any, is
+// the caller's through Options::stop.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_PLANNER_H_
 #define ATOLL_COORDINATOR_PLANNER_PLANNER_H_
 
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -27,9 +29,11 @@ namespace atl::plan {
 struct Options {
   int simulate = 6;       // candidates to simulate
   int restarts = 32;      // simulations per kind of replica and candidate
-  int improvements = 24;  // boundary moves to try on the winner
+  int improvements = 24;  // small changes to try on the winner
   uint64_t seed = 1;
-  std::function<bool()> stop;  // asked between candidates; what is best by then is returned
+  bool two_stages_per_device = true;  // also try interleaved and V-shaped placements
+  double exact_work = 2e6;            // steps that an exact order of groups may take; else beam
+  std::function<bool()> stop;         // asked between candidates; what is best by then is returned
 };
 
 struct Alternative {
@@ -48,22 +52,29 @@ struct Plan {
   int candidates = 0;
   int simulated = 0;
   uint64_t seed = 0;
+  std::vector<Layout> kept;  // other kinds of layout, for Replan
 };
 
 // The error says what does not fit, where, and what would.
 absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const Job& job,
                              const Options& options);
 
-// Layouts that others would use, for comparison; all run 1F1B with an unsplit backward:
-//   megatron       the best uniform 3D layout: equal layers, equal stages, equal samples
-//   whale          the same structure, layers in proportion to speed
-//   data-parallel  every entity a replica of its own, equal samples
-absl::StatusOr<Layout> Baseline(const Cluster& cluster, const Costs& costs, const Job& job,
-                                absl::string_view name);
-std::vector<std::string> BaselineNames();
+// Starts from an earlier plan for the same devices after wires have changed: ranks it and the other
+// kinds of layout that it kept by their estimates on the cluster as it is now, simulates the best,
+// improves the winner. Much quicker than PlanJob, and never worse than going on with the earlier
+// layout. The error says why nothing of it fits (or that the devices are others: then use PlanJob).
+absl::StatusOr<Plan> Replan(const Plan& previous, const Cluster& cluster, const Costs& costs,
+                            const Job& job, const Options& options);
 
 // Every device trains on its own, without communication, at its best size: no plan is faster.
 double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job);
+
+// Why the step takes longer than the bound: memory, a wire, or too few micro-batches. Empty within
+// 5% of it.
+std::string GapReason(const Layout& layout, const Outcome& outcome);
+
+// Where a layout's times come from: the least certain source of any of its stages.
+std::string TimesFrom(const Cluster& cluster, const Costs& costs, const Layout& layout);
 
 // Sites named after the groups, for a cluster whose sites are not declared.
 void NameSites(const Grouping& grouping, Cluster& cluster);
@@ -71,12 +82,7 @@ void NameSites(const Grouping& grouping, Cluster& cluster);
 // The cluster without a node's devices.
 Cluster WithoutNode(const Cluster& cluster, absl::string_view site, absl::string_view node);
 
-// Plans kept ready for the loss of any one node, by "site/node". A node whose loss leaves no layout
-// that fits has an error as its plan.
-std::map<std::string, absl::StatusOr<Plan>> PlansForLoss(const Cluster& cluster, const Costs& costs,
-                                                         const Job& job, const Options& options);
-
-// "2 replicas x 3 stages, TP 2, micro-batch 4 samples": for tables and reasons.
+// "2 replicas x 3 stages, TP 2, micro-batch 4": for tables and reasons.
 std::string Describe(const Layout& layout);
 
 }  // namespace atl::plan

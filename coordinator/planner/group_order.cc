@@ -1,0 +1,364 @@
+#include "coordinator/planner/group_order.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "common/check.h"
+
+namespace atl::plan {
+namespace {
+
+// The cuts of equal parts under a bound on each part's time: as many layers as fit, from the front.
+std::vector<int> FillParts(const StageCosts& costs, int first, int last, int parts,
+                           double bound_s) {
+  std::vector<int> cuts = {first};
+  for (int p = 0; p < parts; ++p) {
+    int low = cuts.back();
+    int high = last;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      costs.TotalSeconds(cuts.back(), middle) <= bound_s ? low = middle : high = middle - 1;
+    }
+    cuts.push_back(low);
+  }
+  return cuts;
+}
+
+// One group's part of T for layers [first, last): what it does itself, and what passing through it
+// adds to all that follow.
+struct GroupTimes {
+  double own_s = INFINITY;  // until its last member has done m micro-batches
+  double pass_s = 0;
+  double state_bytes = 0;
+  double stash_bytes = 0;
+};
+
+GroupTimes TimesOf(const OrderProblem& problem, int g, int first, int last) {
+  const OrderGroup& group = problem.groups[g];
+  const LayerTimes times = group.costs->Of(first, last);
+  const std::vector<int> cuts = SplitEvenly(*group.costs, first, last, group.members);
+  const Wire& wire = problem.wires[g][g];
+  GroupTimes result;
+  result.pass_s = times.forward_s + times.backward_s;
+  double beat_s = 0;
+  int parts = 0;
+  for (int p = 0; p < group.members; ++p) {
+    beat_s = std::max(beat_s, group.costs->TotalSeconds(cuts[p], cuts[p + 1]));
+    if (cuts[p] < cuts[p + 1]) ++parts;
+    if (cuts[p + 1] == last || cuts[p] == cuts[p + 1]) continue;
+    const double bytes = problem.out_bytes[cuts[p + 1] - 1];
+    result.pass_s += 2 * wire.Seconds(bytes);
+    beat_s = std::max(beat_s, bytes / wire.bytes_per_s);
+  }
+  result.own_s = problem.micro_batches * beat_s + result.pass_s * (parts - 1) / std::max(1, parts);
+  result.state_bytes = static_cast<double>(group.costs->StateBytes(first, last));
+  result.stash_bytes = static_cast<double>(group.costs->StashBytes(first, last));
+  return result;
+}
+
+// How far the group's members together are from holding this, as a share of their memory; at most 0
+// if they hold it. `stages`: from this group's first member to the end of the pipeline.
+double Lacks(const OrderProblem& problem, int g, const GroupTimes& times, int stages) {
+  const OrderGroup& group = problem.groups[g];
+  const double in_flight = std::min(problem.micro_batches, stages);
+  const double has = static_cast<double>(group.memory_bytes) * static_cast<double>(group.members);
+  return (times.state_bytes + in_flight * times.stash_bytes - has) / std::max(1.0, has);
+}
+
+// T of a pipeline that begins with these layers on this group, before one that takes `rest_s`.
+double Prepend(const OrderProblem& problem, const GroupTimes& times, int group, int next, int cut,
+               double rest_s) {
+  const Wire& wire = problem.wires[group][next];
+  const double bytes = problem.out_bytes[cut - 1];
+  return std::max(times.own_s,
+                  times.pass_s + 2 * wire.Seconds(bytes) +
+                      std::max(rest_s, problem.micro_batches * bytes / wire.bytes_per_s));
+}
+
+int LayersOf(const OrderProblem& problem) { return problem.groups[0].costs->layers(); }
+
+// T, and how far the worst group is from holding its layers.
+std::pair<double, double> Evaluate(const OrderProblem& problem, const GroupOrder& order) {
+  double seconds = 0;
+  double lacks = 0;
+  int stages = 0;
+  int next = -1;
+  for (size_t i = order.groups.size(); i-- > 0;) {
+    if (order.cuts[i] == order.cuts[i + 1]) continue;
+    const int g = order.groups[i];
+    const GroupTimes times = TimesOf(problem, g, order.cuts[i], order.cuts[i + 1]);
+    stages += problem.groups[g].members;
+    lacks = std::max(lacks, Lacks(problem, g, times, stages));
+    seconds = next < 0 ? times.own_s : Prepend(problem, times, g, next, order.cuts[i + 1], seconds);
+    next = g;
+  }
+  return {seconds, lacks};
+}
+
+// Without the groups that take no layers.
+GroupOrder Tidy(const GroupOrder& order) {
+  GroupOrder tidy;
+  tidy.seconds = order.seconds;
+  for (size_t i = 0; i < order.groups.size(); ++i) {
+    if (order.cuts[i] == order.cuts[i + 1]) continue;
+    tidy.groups.push_back(order.groups[i]);
+    tidy.cuts.push_back(order.cuts[i]);
+  }
+  tidy.cuts.push_back(order.cuts.back());
+  return tidy;
+}
+
+// Best first: fits, then by how little it lacks, then by time; then by what it is, so that the
+// order never depends on chance.
+struct BeamState {
+  double lacks = 0;
+  GroupOrder order;
+
+  bool operator<(const BeamState& o) const {
+    if (lacks != o.lacks) return lacks < o.lacks;
+    if (order.seconds != o.order.seconds) return order.seconds < o.order.seconds;
+    return std::tie(order.groups, order.cuts) < std::tie(o.order.groups, o.order.cuts);
+  }
+};
+
+// Cuts in proportion to the groups' speed.
+std::vector<int> Proportional(const OrderProblem& problem, const std::vector<int>& groups) {
+  const int layers = LayersOf(problem);
+  std::vector<double> before = {0};
+  for (const int g : groups) {
+    const OrderGroup& group = problem.groups[g];
+    before.push_back(before.back() + group.members / group.costs->TotalSeconds(0, layers));
+  }
+  std::vector<int> cuts;
+  for (const double share : before) {
+    cuts.push_back(static_cast<int>(std::lround(layers * share / before.back())));
+  }
+  return cuts;
+}
+
+class Beam {
+ public:
+  Beam(const OrderProblem& problem, const BeamOptions& options)
+      : problem_(problem), options_(options) {}
+
+  std::optional<GroupOrder> Run() {
+    Start();
+    for (int quiet = 0; quiet < options_.patience && !beam_.empty();) {
+      const BeamState best = beam_[0];
+      const std::vector<BeamState> parents = beam_;
+      for (const BeamState& parent : parents) Expand(parent.order);
+      std::sort(beam_.begin(), beam_.end());
+      if (beam_.size() > static_cast<size_t>(options_.width)) beam_.resize(options_.width);
+      quiet = beam_[0] < best ? 0 : quiet + 1;
+    }
+    if (beam_.empty() || beam_[0].lacks > 0) return std::nullopt;
+    return Tidy(beam_[0].order);
+  }
+
+ private:
+  void Start() {
+    std::vector<int> groups(problem_.groups.size());
+    std::iota(groups.begin(), groups.end(), 0);
+    const int layers = LayersOf(problem_);
+    for (int rotation = 0; rotation < static_cast<int>(groups.size()); ++rotation) {
+      Add({groups, Proportional(problem_, groups), 0});
+      std::vector<int> reversed(groups.rbegin(), groups.rend());
+      Add({reversed, Proportional(problem_, reversed), 0});
+      std::rotate(groups.begin(), groups.begin() + 1, groups.end());
+    }
+    // Each alone, the rest idle: few devices can be better than slow wires.
+    for (size_t g = 0; g < groups.size(); ++g) {
+      std::vector<int> first = groups;
+      std::swap(first[0], first[g]);
+      std::vector<int> cuts(groups.size() + 1, layers);
+      cuts[0] = 0;
+      Add({first, cuts, 0});
+    }
+    std::sort(beam_.begin(), beam_.end());
+    if (beam_.size() > static_cast<size_t>(options_.width)) beam_.resize(options_.width);
+  }
+
+  void Expand(const GroupOrder& order) {
+    const size_t n = order.groups.size();
+    for (size_t i = 0; i < n; ++i) {
+      for (size_t j = i + 1; j < n; ++j) {
+        GroupOrder swapped = order;
+        std::swap(swapped.groups[i], swapped.groups[j]);
+        Add(swapped);
+        // Each with the layers that it had.
+        for (size_t k = 0; k < n; ++k) {
+          const size_t from = k == i ? j : k == j ? i : k;
+          swapped.cuts[k + 1] = swapped.cuts[k] + order.cuts[from + 1] - order.cuts[from];
+        }
+        Add(swapped);
+        swapped.cuts = Proportional(problem_, swapped.groups);
+        Add(std::move(swapped));
+      }
+    }
+    // A group idles, a neighbour takes its layers; or a group that idles takes half a neighbour's.
+    for (size_t boundary = 1; boundary < n; ++boundary) {
+      const int before = order.cuts[boundary - 1];
+      const int after = order.cuts[boundary + 1];
+      for (const int cut : {before, after, (before + after) / 2}) {
+        GroupOrder moved = order;
+        moved.cuts[boundary] = cut;
+        Add(std::move(moved));
+      }
+    }
+    for (size_t boundary = 1; boundary < n; ++boundary) {
+      for (const int move : {-2, -1, 1, 2}) {
+        GroupOrder moved = order;
+        moved.cuts[boundary] += move;
+        if (moved.cuts[boundary] < moved.cuts[boundary - 1] ||
+            moved.cuts[boundary] > moved.cuts[boundary + 1]) {
+          continue;
+        }
+        Add(std::move(moved));
+      }
+    }
+  }
+
+  void Add(GroupOrder order) {
+    if (!seen_.insert({order.groups, order.cuts}).second) return;
+    const auto [seconds, lacks] = Evaluate(problem_, order);
+    order.seconds = seconds;
+    beam_.push_back({lacks, std::move(order)});
+  }
+
+  const OrderProblem& problem_;
+  const BeamOptions options_;
+  std::vector<BeamState> beam_;
+  std::set<std::pair<std::vector<int>, std::vector<int>>> seen_;
+};
+
+// The dynamic program's table: the least T of a pipeline of the groups in `set` that begins with
+// group `first` at layer `layer` and goes to the end, and how it goes on.
+class SubsetTable {
+ public:
+  struct Entry {
+    double seconds = INFINITY;
+    int16_t cut = 0;    // where the first group's layers end
+    int16_t next = -1;  // the group after it; -1: none
+  };
+
+  SubsetTable(int groups, int layers)
+      : groups_(groups), layers_(layers), entries_((size_t{1} << groups) * groups * layers) {}
+
+  Entry& At(int set, int first, int layer) {
+    return entries_[(static_cast<size_t>(set) * groups_ + first) * layers_ + layer];
+  }
+
+ private:
+  const int groups_;
+  const int layers_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+std::vector<int> SplitEvenly(const StageCosts& costs, int first, int last, int parts) {
+  if (parts == 1) return {first, last};
+  double high = costs.TotalSeconds(first, last) * (1 + 1e-9);
+  double low = high / parts * (1 - 1e-6);
+  std::vector<int> best = FillParts(costs, first, last, parts, high);
+  for (int i = 0; i < 30 && high - low > high * 1e-6; ++i) {
+    const double middle = (low + high) / 2;
+    std::vector<int> cuts = FillParts(costs, first, last, parts, middle);
+    if (cuts.back() == last) {
+      best = std::move(cuts);
+      high = middle;
+    } else {
+      low = middle;
+    }
+  }
+  best.back() = last;
+  return best;
+}
+
+double OrderSeconds(const OrderProblem& problem, const GroupOrder& order) {
+  const auto [seconds, lacks] = Evaluate(problem, order);
+  return lacks > 0 ? INFINITY : seconds;
+}
+
+double OrderWork(const OrderProblem& problem) {
+  const double n = static_cast<double>(problem.groups.size());
+  const double cells = n * LayersOf(problem);
+  return std::pow(2.0, n) * cells * cells / 4;
+}
+
+std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem, const BeamOptions& options) {
+  ATOLL_CHECK(!problem.groups.empty());
+  return Beam(problem, options).Run();
+}
+
+std::optional<GroupOrder> OrderExactly(const OrderProblem& problem) {
+  const int n = static_cast<int>(problem.groups.size());
+  const int layers = LayersOf(problem);
+  ATOLL_CHECK(n >= 1 && n <= 16 && layers < INT16_MAX);
+  std::vector<GroupTimes> times(static_cast<size_t>(n) * layers * (layers + 1));
+  const auto times_of = [&](int g, int a, int b) -> GroupTimes& {
+    return times[(static_cast<size_t>(g) * layers + a) * (layers + 1) + b];
+  };
+  for (int g = 0; g < n; ++g) {
+    for (int a = 0; a < layers; ++a) {
+      for (int b = a + 1; b <= layers; ++b) times_of(g, a, b) = TimesOf(problem, g, a, b);
+    }
+  }
+  SubsetTable table(n, layers);
+  // Every set comes after its subsets, being the larger number.
+  for (int set = 1; set < 1 << n; ++set) {
+    int stages = 0;
+    for (int g = 0; g < n; ++g) stages += (set >> g & 1) != 0 ? problem.groups[g].members : 0;
+    for (int first = 0; first < n; ++first) {
+      if ((set >> first & 1) == 0) continue;
+      const int rest = set & ~(1 << first);
+      for (int a = 0; a < layers; ++a) {
+        SubsetTable::Entry& best = table.At(set, first, a);
+        for (int b = rest == 0 ? layers : a + 1; b <= (rest == 0 ? layers : layers - 1); ++b) {
+          const GroupTimes& own = times_of(first, a, b);
+          if (Lacks(problem, first, own, stages) > 0) break;  // more layers lack more
+          if (rest == 0) {
+            best = {own.own_s, static_cast<int16_t>(b), -1};
+            continue;
+          }
+          if (own.own_s >= best.seconds) continue;
+          for (int next = 0; next < n; ++next) {
+            if ((rest >> next & 1) == 0) continue;
+            const double rest_s = table.At(rest, next, b).seconds;
+            const double seconds = Prepend(problem, own, first, next, b, rest_s);
+            if (seconds < best.seconds) {
+              best = {seconds, static_cast<int16_t>(b), static_cast<int16_t>(next)};
+            }
+          }
+        }
+      }
+    }
+  }
+  GroupOrder order{{}, {0}, INFINITY};
+  int set = 0;
+  int group = -1;
+  for (int s = 1; s < 1 << n; ++s) {
+    for (int first = 0; first < n; ++first) {
+      if ((s >> first & 1) == 0 || table.At(s, first, 0).seconds >= order.seconds) continue;
+      order.seconds = table.At(s, first, 0).seconds;
+      set = s;
+      group = first;
+    }
+  }
+  if (group < 0) return std::nullopt;
+  while (group >= 0) {
+    const SubsetTable::Entry entry = table.At(set, group, order.cuts.back());
+    order.groups.push_back(group);
+    order.cuts.push_back(entry.cut);
+    set &= ~(1 << group);
+    group = entry.next;
+  }
+  return order;
+}
+
+}  // namespace atl::plan

@@ -1,0 +1,201 @@
+#include "coordinator/planner/improve.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "coordinator/planner/group_order.h"
+
+namespace atl::plan {
+namespace {
+
+// Stages [first, last) of a replica on devices of one type in one site.
+struct Run {
+  int type = 0;
+  std::string site;
+  int first = 0;
+  int last = 0;
+};
+
+std::vector<Run> RunsOf(const Cluster& cluster, const Replica& replica) {
+  std::vector<Run> runs;
+  for (size_t s = 0; s < replica.stages.size(); ++s) {
+    const Device& device = cluster.devices[replica.stages[s].devices[0]];
+    const int at = static_cast<int>(s);
+    if (!runs.empty() && runs.back().type == device.type && runs.back().site == device.site) {
+      runs.back().last = at + 1;
+    } else {
+      runs.push_back({device.type, device.site, at, at + 1});
+    }
+  }
+  return runs;
+}
+
+std::string KeyOf(const std::vector<Run>& runs, int micro_batches) {
+  std::string key = absl::StrCat(micro_batches);
+  for (const Run& run : runs) absl::StrAppend(&key, "|", run.site, ",", run.type, ",", run.last);
+  return key;
+}
+
+// Replicas that cross between the same sites share the wire: each is taken to get its part.
+Wire WireOfRuns(const Cluster& cluster, const Layout& layout, const Replica& replica,
+                const Run& from, const Run& to) {
+  const int a = replica.stages[from.last - 1].devices[0];
+  const int b = replica.stages[&from == &to ? from.first : to.first].devices[0];
+  if (a == b) return {0, 1e18, {}};  // a group of one: nothing goes between its members
+  Wire wire = cluster.WireBetween(a, b);
+  if (from.site != to.site) {
+    const double share = 1.0 / static_cast<double>(layout.replicas.size());
+    wire.bytes_per_s *= share;
+    for (WireEdge& edge : wire.edges) edge.bytes_per_s *= share;
+  }
+  return wire;
+}
+
+std::optional<GroupOrder> OrderRuns(const Cluster& cluster, const Costs& costs,
+                                    const Layout& layout, const Replica& replica,
+                                    const std::vector<Run>& runs, double exact_work,
+                                    std::string* how) {
+  std::map<int, StageCosts> by_type;
+  for (const Run& run : runs) {
+    if (by_type.count(run.type) > 0) continue;
+    by_type.emplace(run.type,
+                    costs.For(cluster.types[run.type], layout.tensor_parallel, layout.micro_batch));
+  }
+  OrderProblem problem;
+  problem.micro_batches = replica.micro_batches;
+  for (const Layer& layer : costs.model().layers) {
+    problem.out_bytes.push_back(static_cast<double>(layer.out_bytes) * layout.micro_batch);
+  }
+  for (const Run& from : runs) {
+    problem.groups.push_back({from.last - from.first, &by_type.at(from.type),
+                              costs.UsableBytes(cluster.types[from.type])});
+    problem.wires.emplace_back();
+    for (const Run& to : runs) {
+      problem.wires.back().push_back(WireOfRuns(cluster, layout, replica, from, to));
+    }
+  }
+  if (OrderWork(problem) <= exact_work && runs.size() <= 10) {
+    *how = "ordered exactly";
+    return OrderExactly(problem);
+  }
+  *how = "ordered by beam search";
+  return OrderByBeam(problem, {});
+}
+
+// The stages in the order found, each group's layers split evenly among its members.
+std::vector<Stage> StagesOf(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                            const Replica& replica, const std::vector<Run>& runs,
+                            const GroupOrder& order) {
+  std::vector<Stage> stages;
+  for (size_t g = 0; g < order.groups.size(); ++g) {
+    const Run& run = runs[order.groups[g]];
+    const StageCosts stage_costs =
+        costs.For(cluster.types[run.type], layout.tensor_parallel, layout.micro_batch);
+    const std::vector<int> cuts =
+        SplitEvenly(stage_costs, order.cuts[g], order.cuts[g + 1], run.last - run.first);
+    for (int s = run.first; s < run.last; ++s) {
+      const int first = cuts[s - run.first];
+      const int last = cuts[s - run.first + 1];
+      if (first < last) stages.push_back({replica.stages[s].devices, first, last});
+    }
+  }
+  return stages;
+}
+
+bool MoveBoundary(const Outcome& outcome, Rng& rng, Layout& layout) {
+  const ReplicaOutcome& kind = SlowestKind(outcome);
+  const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
+  if (stages < 2) return false;
+  const size_t boundary = rng.Below(stages - 1);
+  const int move = rng.Chance(0.5) ? 1 : -1;
+  for (const int r : kind.replicas) {
+    Stage& before = layout.replicas[r].stages[boundary];
+    Stage& after = layout.replicas[r].stages[boundary + 1];
+    before.last_layer += move;
+    after.first_layer += move;
+    if (before.first_layer >= before.last_layer || after.first_layer >= after.last_layer) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Swaps the devices of two neighbouring stages in all slowest replicas, and cuts again.
+bool SwapStages(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
+                Layout& layout) {
+  const ReplicaOutcome& kind = SlowestKind(outcome);
+  const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
+  if (stages < 2) return false;
+  const size_t first = rng.Below(stages - 1);
+  for (const int r : kind.replicas) {
+    Replica& replica = layout.replicas[r];
+    std::swap(replica.stages[first].devices, replica.stages[first + 1].devices);
+    if (!CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica).ok()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                                double exact_work, std::string* how) {
+  if (layout.placement != Placement::kPlain) return std::nullopt;
+  Layout better = layout;
+  std::map<std::string, std::optional<GroupOrder>> known;
+  bool changed = false;
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    const Replica& replica = layout.replicas[r];
+    const std::vector<Run> runs = RunsOf(cluster, replica);
+    if (runs.size() < 2) continue;
+    const auto [order, added] = known.try_emplace(KeyOf(runs, replica.micro_batches));
+    if (added) {
+      order->second = OrderRuns(cluster, costs, layout, replica, runs, exact_work, how);
+    }
+    if (!order->second.has_value()) continue;
+    better.replicas[r].stages = StagesOf(cluster, costs, layout, replica, runs, *order->second);
+    const std::vector<Stage>& before = replica.stages;
+    const std::vector<Stage>& after = better.replicas[r].stages;
+    changed = changed || !std::equal(before.begin(), before.end(), after.begin(), after.end(),
+                                     [](const Stage& a, const Stage& b) {
+                                       return a.devices == b.devices &&
+                                              a.first_layer == b.first_layer &&
+                                              a.last_layer == b.last_layer;
+                                     });
+  }
+  if (!changed) return std::nullopt;
+  return better;
+}
+
+bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
+             Layout& layout) {
+  if (layout.placement != Placement::kPlain || rng.Chance(0.5)) {
+    return MoveBoundary(outcome, rng, layout);
+  }
+  return SwapStages(cluster, costs, outcome, rng, layout);
+}
+
+bool StaysInSites(const Cluster& cluster, const Layout& layout) {
+  for (const Replica& replica : layout.replicas) {
+    if (replica.stages.size() < 2) return false;
+    const std::string& site = cluster.devices[replica.stages[0].devices[0]].site;
+    for (const Stage& stage : replica.stages) {
+      if (cluster.devices[stage.devices[0]].site != site) return false;
+    }
+  }
+  return true;
+}
+
+double BubbleOf(const Outcome& outcome) {
+  const ReplicaOutcome& kind = SlowestKind(outcome);
+  sim::Nanos busiest_ns = 1;
+  for (const sim::DeviceUse& use : kind.found.result.devices) {
+    busiest_ns = std::max(busiest_ns, use.busy_ns);
+  }
+  return static_cast<double>(kind.found.result.makespan_ns) / static_cast<double>(busiest_ns) - 1;
+}
+
+}  // namespace atl::plan

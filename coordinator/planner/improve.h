@@ -1,0 +1,35 @@
+// Ways to make a layout better, once it has been simulated. Internal to the planner.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_IMPROVE_H_
+#define ATOLL_COORDINATOR_PLANNER_IMPROVE_H_
+
+#include <optional>
+#include <string>
+
+#include "common/rng.h"
+#include "coordinator/planner/layout.h"
+
+namespace atl::plan {
+
+// The layout with the groups of equal devices of every replica in the order and with the cuts that
+// SpanTrain's cost model likes best: exactly while that takes at most `exact_work` steps (see
+// OrderWork), else by beam search. Nothing if there is but one group, or if nothing changes. `how`
+// says which search it was.
+std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                                double exact_work, std::string* how);
+
+// A neighbour of a plainly placed layout: one layer across a boundary of the slowest kind of
+// replica, or two neighbouring stages' devices swapped. Of others: the first kind alone. False if
+// this one cannot be.
+bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
+             Layout& layout);
+
+// Every replica lies in one site and has at least two entities.
+bool StaysInSites(const Cluster& cluster, const Layout& layout);
+
+// What a step takes beyond its slowest kind's slowest entity working all the time, as a share.
+double BubbleOf(const Outcome& outcome);
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_IMPROVE_H_

@@ -1,0 +1,233 @@
+#include "coordinator/planner/replica_problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "common/status.h"
+
+namespace atl::plan {
+namespace {
+
+std::pair<std::string, std::string> SitesOf(const Cluster& cluster, const Stage& from,
+                                            const Stage& to) {
+  return {cluster.devices[from.devices[0]].site, cluster.devices[to.devices[0]].site};
+}
+
+const DeviceType& TypeOf(const Cluster& cluster, const Stage& stage) {
+  return cluster.types[cluster.devices[stage.devices[0]].type];
+}
+
+void Scale(double factor, Wire& wire) {
+  wire.bytes_per_s *= factor;
+  for (WireEdge& edge : wire.edges) edge.bytes_per_s *= factor;
+}
+
+void AppendWire(const Wire& wire, std::string& text) {
+  absl::StrAppend(&text, ",", wire.latency_s, ",", wire.bytes_per_s);
+  for (const WireEdge& edge : wire.edges) {
+    absl::StrAppend(&text, "/", edge.latency_s, ",", edge.bytes_per_s, ",", edge.trunk, ",",
+                    edge.conflict_set);
+    for (const BandwidthChange& change : edge.changes) {
+      absl::StrAppend(&text, "@", change.time_s, "x", change.factor);
+    }
+  }
+}
+
+// Adds the replica's wires to the simulator's network, each once.
+class NetworkBuilder {
+ public:
+  NetworkBuilder(const Cluster& cluster, const WireSharing& sharing, sim::Network& network)
+      : cluster_(cluster), sharing_(sharing), network_(network) {}
+
+  // The link from one entity to another, as of `from` to `to`.
+  int LinkBetween(std::pair<int, int> entities, const Stage& from, const Stage& to) {
+    const auto [known, added] =
+        links_.try_emplace(entities, static_cast<int>(network_.links.size()));
+    if (added) network_.links.push_back(LinkOf(StageWire(cluster_, sharing_, from, to)));
+    return known->second;
+  }
+
+ private:
+  sim::Link LinkOf(const Wire& wire) {
+    if (wire.edges.empty()) {
+      return {{sim::Edge{ToNanos(wire.latency_s), wire.bytes_per_s, {}, -1}}};
+    }
+    sim::Link link;
+    for (const WireEdge& edge : wire.edges) {
+      sim::Edge added{ToNanos(edge.latency_s), edge.bytes_per_s, {}, edge.conflict_set};
+      if (edge.trunk >= 0) added.trunks.push_back(SharedTrunk(edge.trunk));
+      if (!edge.changes.empty()) {
+        added.trunks.push_back(AddTrunk(edge.bytes_per_s, edge.changes));
+        for (const BandwidthChange& change : edge.changes) {
+          added.bytes_per_s = std::max(added.bytes_per_s, edge.bytes_per_s * change.factor);
+        }
+      }
+      link.edges.push_back(std::move(added));
+    }
+    return link;
+  }
+
+  int SharedTrunk(int index) {
+    const auto [known, added] = trunks_.try_emplace(index, -1);
+    if (added) {
+      const Trunk& trunk = cluster_.trunks[index];
+      const auto users = sharing_.trunks.find(index);
+      const int replicas = users == sharing_.trunks.end() ? 1 : users->second;
+      known->second = AddTrunk(trunk.bytes_per_s / replicas, trunk.changes);
+    }
+    return known->second;
+  }
+
+  int AddTrunk(double bytes_per_s, const std::vector<BandwidthChange>& changes) {
+    sim::Trunk trunk{bytes_per_s, sim::Sharing::kExclusive, {}};
+    for (const BandwidthChange& change : changes) {
+      trunk.trace.push_back({ToNanos(change.time_s), bytes_per_s * change.factor});
+    }
+    network_.trunks.push_back(std::move(trunk));
+    return static_cast<int>(network_.trunks.size()) - 1;
+  }
+
+  const Cluster& cluster_;
+  const WireSharing& sharing_;
+  sim::Network& network_;
+  std::map<std::pair<int, int>, int> links_;
+  std::map<int, int> trunks_;
+};
+
+// Every entity must hold its state and one micro-batch's activations of all its stages.
+absl::Status SetMemory(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                       const Replica& replica, ReplicaOutcome& kind) {
+  const std::vector<std::vector<int>> stages = sim::ChunksOfDevices(kind.problem);
+  for (size_t entity = 0; entity < stages.size(); ++entity) {
+    const Stage& first = replica.stages[stages[entity][0]];
+    const DeviceType& type = TypeOf(cluster, first);
+    const StageCosts stage_costs = costs.For(type, layout.tensor_parallel, layout.micro_batch);
+    int64_t state = 0;
+    int64_t activations = 0;
+    std::string layers;
+    for (const int s : stages[entity]) {
+      const Stage& stage = replica.stages[s];
+      state += stage_costs.StateBytes(stage.first_layer, stage.last_layer);
+      activations += kind.problem.chunks[s].activation_bytes;
+      absl::StrAppend(&layers, layers.empty() ? "" : " and ", stage.first_layer, " to ",
+                      stage.last_layer - 1);
+    }
+    const int64_t usable = costs.UsableBytes(type);
+    if (state + activations > usable) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "device \"", cluster.devices[first.devices[0]].id, "\" lacks ",
+          state + activations - usable, " bytes: layers ", layers, " need ", state + activations,
+          " with one micro-batch of ", layout.micro_batch, ", it has ", usable));
+    }
+    kind.state_bytes.push_back(state);
+    kind.memory_bytes.push_back(usable);
+    kind.problem.devices[entity].memory_bytes = usable - state;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+sim::Nanos ToNanos(double seconds) {
+  return static_cast<sim::Nanos>(std::llround(std::min(seconds, 1e6) * 1e9));
+}
+
+WireSharing SharingOf(const Cluster& cluster, const Layout& layout) {
+  WireSharing sharing;
+  for (const Replica& replica : layout.replicas) {
+    std::set<int> trunks;
+    for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
+      const Stage& here = replica.stages[s];
+      const Stage& next = replica.stages[s + 1];
+      const auto there = SitesOf(cluster, here, next);
+      if (there.first != there.second) {
+        ++sharing.sites[there];
+        ++sharing.sites[{there.second, there.first}];
+      }
+      if (cluster.trunks.empty()) continue;
+      for (const auto& [from, to] : {std::pair(&here, &next), std::pair(&next, &here)}) {
+        for (const WireEdge& edge : cluster.WireBetween(from->devices[0], to->devices[0]).edges) {
+          if (edge.trunk >= 0) trunks.insert(edge.trunk);
+        }
+      }
+    }
+    for (const int trunk : trunks) ++sharing.trunks[trunk];
+  }
+  return sharing;
+}
+
+Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& from,
+               const Stage& to) {
+  Wire wire = cluster.WireBetween(from.devices[0], to.devices[0]);
+  const auto shared = sharing.sites.find(SitesOf(cluster, from, to));
+  if (shared != sharing.sites.end()) {
+    Scale(1.0 / std::max(1, shared->second), wire);
+  } else if (cluster.devices[from.devices[0]].node == cluster.devices[to.devices[0]].node) {
+    Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), wire);
+  }
+  return wire;
+}
+
+int64_t BoundaryBytes(const Costs& costs, const Stage& stage, int micro_batch) {
+  return costs.model().layers[stage.last_layer - 1].out_bytes * micro_batch;
+}
+
+std::string KindOf(const Cluster& cluster, const Layout& layout, const WireSharing& sharing,
+                   const Replica& replica) {
+  std::string kind =
+      absl::StrCat(layout.tensor_parallel, ",", layout.micro_batch, ",", layout.schedule, ",",
+                   layout.split_backward ? "split" : "whole", ",", replica.micro_batches);
+  const std::vector<int> places = PlacesOf(replica);
+  for (size_t s = 0; s < replica.stages.size(); ++s) {
+    const Stage& stage = replica.stages[s];
+    absl::StrAppend(&kind, "|", places[s], "=", cluster.devices[stage.devices[0]].type, ":",
+                    stage.first_layer, "-", stage.last_layer);
+    if (s + 1 == replica.stages.size() || places[s] == places[s + 1]) continue;
+    AppendWire(StageWire(cluster, sharing, stage, replica.stages[s + 1]), kind);
+    AppendWire(StageWire(cluster, sharing, replica.stages[s + 1], stage), kind);
+  }
+  return kind;
+}
+
+absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs& costs,
+                                            const Layout& layout, const WireSharing& sharing,
+                                            const Replica& replica) {
+  ReplicaOutcome kind;
+  const std::vector<int> places = PlacesOf(replica);
+  const int stages = static_cast<int>(replica.stages.size());
+  const int entities = 1 + *std::max_element(places.begin(), places.end());
+  kind.problem.pipelines = {{0, stages, replica.micro_batches, 0}};
+  kind.problem.devices.resize(entities);
+  kind.optimizer_ns.assign(entities, 0);
+  NetworkBuilder network(cluster, sharing, kind.problem.network);
+  for (int s = 0; s < stages; ++s) {
+    const Stage& stage = replica.stages[s];
+    const StageCosts stage_costs =
+        costs.For(TypeOf(cluster, stage), layout.tensor_parallel, layout.micro_batch);
+    const LayerTimes times = stage_costs.Of(stage.first_layer, stage.last_layer);
+    sim::Chunk chunk;
+    chunk.device = places[s];
+    chunk.forward_ns = ToNanos(times.forward_s);
+    chunk.backward_ns = ToNanos(times.backward_s);
+    chunk.weight_ns = ToNanos(times.weight_s);
+    chunk.optimizer_ns = ToNanos(times.optimizer_s);
+    kind.optimizer_ns[places[s]] += chunk.optimizer_ns;
+    chunk.activation_bytes = stage_costs.StashBytes(stage.first_layer, stage.last_layer);
+    chunk.weight_bytes = chunk.weight_ns == 0
+                             ? 0
+                             : static_cast<int64_t>(costs.options().weight_share *
+                                                    static_cast<double>(chunk.activation_bytes));
+    if (s + 1 < stages && places[s] != places[s + 1]) {
+      const Stage& next = replica.stages[s + 1];
+      chunk.forward_link = network.LinkBetween({places[s], places[s + 1]}, stage, next);
+      chunk.backward_link = network.LinkBetween({places[s + 1], places[s]}, next, stage);
+      chunk.forward_bytes = chunk.backward_bytes = BoundaryBytes(costs, stage, layout.micro_batch);
+    }
+    kind.problem.chunks.push_back(chunk);
+  }
+  ATOLL_RETURN_IF_ERROR(SetMemory(cluster, costs, layout, replica, kind));
+  return kind;
+}
+
+}  // namespace atl::plan
