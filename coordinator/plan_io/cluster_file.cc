@@ -1,11 +1,11 @@
 #include "coordinator/plan_io/cluster_file.h"
 
+#include <google/protobuf/repeated_field.h>
 #include <google/protobuf/util/json_util.h>
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "common/status.h"
-#include "coordinator/simulator/network.h"
 
 namespace atl {
 namespace {
@@ -22,35 +21,51 @@ namespace {
 constexpr int64_t kPayloadBytes = 8'000'000;
 constexpr size_t kMaxFileBytes = 64 << 20;
 
-// What the edges together amount to.
-absl::StatusOr<plan::Wire> WireOf(const v1::ClusterSpec& spec, const v1::Link& link) {
-  sim::Network network;
-  network.links.emplace_back();
+std::vector<plan::BandwidthChange> ChangesOf(
+    const google::protobuf::RepeatedPtrField<v1::BandwidthChange>& changes) {
+  std::vector<plan::BandwidthChange> result;
+  for (const v1::BandwidthChange& change : changes) {
+    result.push_back({static_cast<double>(change.time_ns()) * 1e-9, change.factor()});
+  }
+  return result;
+}
+
+absl::Status ReadTrunks(const v1::ClusterSpec& spec, plan::Cluster& cluster) {
+  std::set<std::string> names;
+  for (const v1::Trunk& trunk : spec.trunks()) {
+    if (!names.insert(trunk.name()).second) {
+      return absl::InvalidArgumentError(absl::StrCat("trunk \"", trunk.name(), "\" appears twice"));
+    }
+    cluster.trunks.push_back(
+        {trunk.name(), trunk.bandwidth_bytes_per_s(), ChangesOf(trunk.changes())});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<plan::Wire> WireOf(const plan::Cluster& cluster, const v1::Link& link) {
+  std::vector<plan::WireEdge> edges;
   std::map<std::string, int> conflicts;
   for (const v1::Edge& edge : link.edges()) {
-    double bandwidth = edge.bandwidth_bytes_per_s();
+    plan::WireEdge& added = edges.emplace_back();
+    added.latency_s = static_cast<double>(edge.latency_ns()) * 1e-9;
+    added.bytes_per_s = edge.bandwidth_bytes_per_s();
+    added.changes = ChangesOf(edge.changes());
     if (!edge.trunk().empty()) {
-      const auto trunk = std::find_if(spec.trunks().begin(), spec.trunks().end(),
-                                      [&](const v1::Trunk& t) { return t.name() == edge.trunk(); });
-      if (trunk == spec.trunks().end()) {
+      const auto trunk = std::find_if(cluster.trunks.begin(), cluster.trunks.end(),
+                                      [&](const plan::Trunk& t) { return t.name == edge.trunk(); });
+      if (trunk == cluster.trunks.end()) {
         return absl::InvalidArgumentError(
             absl::StrCat("trunk \"", edge.trunk(), "\" is not described under [[trunks]]"));
       }
-      bandwidth = std::min(bandwidth, trunk->bandwidth_bytes_per_s());
+      added.trunk = static_cast<int>(trunk - cluster.trunks.begin());
     }
-    int conflict = -1;
     if (!edge.conflict().empty()) {
-      conflict =
+      added.conflict_set =
           conflicts.try_emplace(edge.conflict(), static_cast<int>(conflicts.size())).first->second;
     }
-    network.links[0].edges.push_back({edge.latency_ns(), bandwidth, {}, conflict});
   }
-  ATOLL_RETURN_IF_ERROR(sim::Validate(network));
-  const double first_s =
-      static_cast<double>(sim::AloneTransferNs(network, network.links[0], 0)) * 1e-9;
-  const double payload_s =
-      static_cast<double>(sim::AloneTransferNs(network, network.links[0], kPayloadBytes)) * 1e-9;
-  return plan::Wire{first_s, kPayloadBytes / std::max(1e-9, payload_s - first_s)};
+  if (edges.empty()) return absl::InvalidArgumentError("edges: a link has at least one");
+  return plan::MakeWire(std::move(edges), cluster.trunks);
 }
 
 // Types by name and memory, as devices ask for them.
@@ -117,10 +132,11 @@ absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec) {
     sites.insert(site);
     cluster.devices.push_back({device.id(), node, site, *type});
   }
+  ATOLL_RETURN_IF_ERROR(ReadTrunks(spec, cluster));
   for (const v1::Link& link : spec.links()) {
     const std::string where =
         absl::StrCat("link from \"", link.from(), "\" to \"", link.to(), "\"");
-    const auto wire = WireOf(spec, link);
+    const auto wire = WireOf(cluster, link);
     if (!wire.ok()) return Annotate(wire.status(), where);
     const auto from = devices.find(link.from());
     const auto to = devices.find(link.to());

@@ -5,8 +5,7 @@
 //   - a device's type is looked up in the planner's catalogue; memory_bytes, if given, replaces the
 //     catalogue's;
 //   - a link's `from` and `to` name a device or a site. Site to site: all devices of the one to all
-//   of
-//     the other, sharing it; a site to itself: between its nodes, through each node's card.
+//     of the other, sharing it; a site to itself: between its nodes, through each node's card.
 // Within a node the type's own link is used unless a device pair has a link. Two sites without a
 // link in both directions are refused, as in ClusterSpec.
 //
@@ -36,9 +35,8 @@ namespace atl {
 // TOML text to message; `name` (of the file) begins every error.
 absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::string_view name);
 
-// To the planner's form. A link of several edges becomes the wire that a transfer of 8 MB over all
-// of them amounts to; a trunk's bandwidth caps its edges. Bandwidth changes are the simulator's
-// matter and are not planned for.
+// To the planner's form, edges, trunks, conflicts and changes of bandwidth included. Layouts are
+// ranked by what a transfer of 8 MB over all edges amounts to at first, and played edge by edge.
 absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec);
 
 // Both, from a file.

@@ -86,6 +86,30 @@ TEST_CASE("Bad descriptions are refused with what is wrong and where") {
              Catch::Contains("no link from site \"oslo\""));
 }
 
+TEST_CASE("Edges, conflicts, trunks and changes of bandwidth reach the planner") {
+  std::string text = kTwoSites;
+  const std::string from = "bandwidth_bytes_per_s = 1e9 }]";
+  const size_t at = text.rfind(from);
+  REQUIRE(at != std::string::npos);
+  text.replace(at, from.size(),
+               "bandwidth_bytes_per_s = 1e9, conflict = \"one\", "
+               "changes = [{ time_ns = 5_000_000, factor = 0.5 }] }]");
+  const auto cluster = Read(text);
+  INFO(cluster.status().ToString());
+  REQUIRE(cluster.ok());
+  const plan::Wire out = cluster->WireBetween(0, 2);
+  REQUIRE(out.edges.size() == 1);
+  CHECK(out.edges[0].trunk == 0);
+  const plan::Wire back = cluster->WireBetween(2, 0);
+  REQUIRE(back.edges.size() == 2);
+  CHECK(back.edges[0].conflict_set == -1);
+  CHECK(back.edges[1].conflict_set == 0);
+  REQUIRE(back.edges[1].changes.size() == 1);
+  CHECK(back.edges[1].changes[0].time_s == Approx(0.005));
+  text.replace(text.find("factor = 0.5"), 12, "factor = -1 ");
+  CHECK_THAT(std::string(Read(text).status().message()), Catch::Contains("oslo -> paris"));
+}
+
 TEST_CASE("A plan is shown as a table, a trace and a picture") {
   const auto cluster = Read(kTwoSites);
   REQUIRE(cluster.ok());
@@ -109,6 +133,34 @@ TEST_CASE("A plan is shown as a table, a trace and a picture") {
   CHECK(operations == expected);  // and one optimizer step per stage
   const std::string svg = RenderSvg(*cluster, *plan);
   CHECK_THAT(svg, Catch::StartsWith("<svg") && Catch::EndsWith("</svg>\n"));
+}
+
+TEST_CASE("A V of two stages per device is shown once per device") {
+  plan::Cluster cluster;
+  cluster.types = {*plan::FindDeviceType("a100-80")};
+  for (int d = 0; d < 4; ++d) {
+    cluster.devices.push_back({"d" + std::to_string(d), "n", "site", 0});
+  }
+  const plan::Costs costs(*plan::FindModel("gpt2-large"), {}, {});
+  const plan::Job job{.global_batch = 8};
+  plan::Plan plan;
+  plan.layout.replicas.resize(1);
+  plan.layout.replicas[0].micro_batches = 8;
+  for (int d = 0; d < 4; ++d) plan.layout.replicas[0].stages.push_back({{d}, 0, 0});
+  REQUIRE(plan::CutReplica(cluster, costs, 1, 1, plan.layout.replicas[0]).ok());
+  REQUIRE(plan::Reshape(cluster, costs, plan::Placement::kVShaped, plan.layout));
+  auto outcome = plan::EvaluateLayout(cluster, costs, job, plan.layout, {});
+  REQUIRE(outcome.ok());
+  plan.outcome = *std::move(outcome);
+  const std::string table = RenderTable(cluster, plan);
+  CHECK_THAT(table, Catch::Contains("two halves in a V") && Catch::Contains("0,7") &&
+                        Catch::Contains("3,4"));
+  const v1::Plan message = ToMessage(cluster, costs, plan, 1);
+  CHECK(message.islands(0).programs_size() == 4);
+  CHECK(message.islands(0).replicas(0).stages_size() == 8);
+  // Down and up share the wires between neighbours, so their messages have an order.
+  CHECK(message.islands(0).link_orders_size() == 6);
+  CHECK_THAT(RenderSvg(cluster, plan), Catch::Contains("fill-opacity"));
 }
 
 // Runs all programs of a plan at once: a receive waits for its send. True when all get to the end.
@@ -158,6 +210,11 @@ TEST_CASE("A plan's message holds programs that run to their end, and is valid J
   CHECK(shares == Approx(1));
   CHECK(message.islands(0).programs_size() + message.idle_devices_size() == 3);
   CHECK(message.bound_ns() <= message.step_ns());
+  // Paris and Oslo exchange every micro-batch's activation and gradient, in one order each way.
+  for (const v1::LinkOrder& order : message.islands(0).link_orders()) {
+    CHECK(order.messages_size() % 16 == 0);
+  }
+  CHECK(message.islands(0).link_orders_size() == 2);
   const auto json = nlohmann::json::parse(ToJson(message));
   CHECK(json["reason"] == plan->reason);
 }

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
 #include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_io/link_orders.h"
 
 namespace atl {
 namespace {
@@ -91,39 +94,89 @@ void AddRings(const plan::Cluster& cluster, const plan::Layout& layout, int laye
   }
 }
 
-}  // namespace
+int SamplesOf(const plan::Layout& layout) {
+  int samples = 0;
+  for (const plan::Replica& replica : layout.replicas) {
+    samples += replica.micro_batches * layout.micro_batch;
+  }
+  return samples;
+}
 
-v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const plan::Plan& plan,
-                   int64_t tokens_per_sample) {
-  v1::Plan message;
+// Adds the plan as the next island; `used` receives its devices.
+void AddIsland(const plan::Cluster& cluster, const plan::Costs& costs, const plan::Plan& plan,
+               v1::Plan& message, std::set<std::string>& used) {
   v1::PlannedIsland& island = *message.add_islands();
-  const plan::Layout& layout = plan.layout;
+  island.set_island(message.islands_size() - 1);
   int total = 0;
-  for (const plan::Replica& replica : layout.replicas) total += replica.micro_batches;
+  for (const plan::Replica& replica : plan.layout.replicas) total += replica.micro_batches;
   const IslandPlan runtime = ToIslandPlan(cluster, plan);
   std::map<std::string, const PlanReplica*> replica_of;
   for (const PlanReplica& replica : runtime.replicas) {
     AddReplica(replica, total, island);
     for (const PlanStage& stage : replica.stages) {
-      for (const std::string& device : stage.devices) replica_of[device] = &replica;
+      for (const std::string& device : stage.devices) {
+        replica_of[device] = &replica;
+        used.insert(device);
+      }
     }
   }
-  AddRings(cluster, layout, static_cast<int>(costs.model().layers.size()), island);
+  AddRings(cluster, plan.layout, static_cast<int>(costs.model().layers.size()), island);
   for (const PlanProgram& program : runtime.programs) {
     AddProgram(program, *replica_of.at(program.device), island);
   }
-  for (const plan::Device& device : cluster.devices) {
-    if (replica_of.count(device.id) == 0) message.add_idle_devices(device.id);
+  for (v1::LinkOrder& order : LinkOrdersOf(cluster, plan)) {
+    *island.add_link_orders() = std::move(order);
   }
-  const double step_s = plan.outcome.step_s;
-  island.set_step_ns(std::llround(step_s * 1e9));
-  message.set_step_ns(std::llround(step_s * 1e9));
+  island.set_step_ns(std::llround(plan.outcome.step_s * 1e9));
+}
+
+void AddIdle(const plan::Cluster& cluster, const std::set<std::string>& used, v1::Plan& message) {
+  for (const plan::Device& device : cluster.devices) {
+    if (used.count(device.id) == 0) message.add_idle_devices(device.id);
+  }
+}
+
+}  // namespace
+
+v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const plan::Plan& plan,
+                   int64_t tokens_per_sample) {
+  v1::Plan message;
+  std::set<std::string> used;
+  AddIsland(cluster, costs, plan, message, used);
+  AddIdle(cluster, used, message);
+  message.set_step_ns(message.islands(0).step_ns());
   message.set_bound_ns(std::llround(plan.outcome.bound_s * 1e9));
-  message.set_gap_ratio(step_s / plan.outcome.bound_s - 1);
-  message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * total * layout.micro_batch /
-                           step_s);
+  message.set_gap_ratio(plan.outcome.step_s / plan.outcome.bound_s - 1);
+  message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * SamplesOf(plan.layout) /
+                           plan.outcome.step_s);
   message.set_reason(plan.reason);
   message.set_seed(plan.seed);
+  return message;
+}
+
+v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
+                   const plan::IslandChoice& choice, int64_t steps_per_round,
+                   int64_t tokens_per_sample) {
+  v1::Plan message;
+  if (!choice.use_islands) {
+    message = ToMessage(cluster, costs, *choice.single, tokens_per_sample);
+    message.set_reason(absl::StrCat(choice.single->reason, "; ", choice.reason));
+    return message;
+  }
+  std::set<std::string> used;
+  const plan::Plan* slowest = nullptr;
+  for (const auto& [site, plan] : choice.islands) {
+    AddIsland(plan::OnlySite(cluster, site), costs, plan, message, used);
+    message.mutable_islands()->rbegin()->set_steps_per_round(steps_per_round);
+    if (slowest == nullptr || plan.outcome.step_s > slowest->outcome.step_s) slowest = &plan;
+  }
+  AddIdle(cluster, used, message);
+  message.set_step_ns(std::llround(slowest->outcome.step_s * 1e9));
+  message.set_bound_ns(std::llround(slowest->outcome.bound_s * 1e9));
+  message.set_gap_ratio(slowest->outcome.step_s / slowest->outcome.bound_s - 1);
+  message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * choice.islands_samples_per_s);
+  message.set_reason(choice.reason);
+  message.set_seed(slowest->seed);
   return message;
 }
 

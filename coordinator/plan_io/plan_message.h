@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "coordinator/planner/islands.h"
 #include "coordinator/planner/planner.h"
 #include "proto/plan.pb.h"
 
@@ -13,8 +14,15 @@ namespace atl {
 // One island with all replicas. Device programs hold every operation in order: receive before what
 // needs the message, send after what makes it, then per layer the gradient's all-reduce, then the
 // optimizer. With an unsplit backward W follows its B at once. Tensor-parallel rank r talks to rank
-// r of the neighbouring stage (modulo its size). `tokens_per_sample` gives tokens_per_s.
+// r of the neighbouring stage (modulo its size). Link orders: see link_orders.h.
+// `tokens_per_sample` gives tokens_per_s.
 v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const plan::Plan& plan,
+                   int64_t tokens_per_sample);
+
+// What was chosen: one island over all sites, or an island per site that can hold the model. Times
+// are then those of the slowest island, tokens_per_s of all together, exchanges included.
+v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
+                   const plan::IslandChoice& choice, int64_t steps_per_round,
                    int64_t tokens_per_sample);
 
 // The message as indented JSON.

@@ -17,16 +17,6 @@ double ExchangeSeconds(const Cluster& cluster, const std::string& from, const st
          cluster.WireBetweenSites(to, from).Seconds(bytes);
 }
 
-Cluster OnlySite(const Cluster& cluster, const std::string& site) {
-  Cluster own = cluster;
-  std::set<std::pair<std::string, std::string>> others;
-  for (const Device& device : cluster.devices) {
-    if (device.site != site) others.insert({device.site, device.node});
-  }
-  for (const auto& [other, node] : others) own = WithoutNode(own, other, node);
-  return own;
-}
-
 // Samples of the batch for each site, in proportion to its devices' speed, at least one.
 std::map<std::string, int> BatchOfSites(const Cluster& cluster, const Costs& costs,
                                         const Job& job) {
@@ -64,6 +54,16 @@ std::string Reason(const IslandChoice& choice, const IslandOptions& options) {
 }
 
 }  // namespace
+
+Cluster OnlySite(const Cluster& cluster, const std::string& site) {
+  Cluster own = cluster;
+  std::set<std::pair<std::string, std::string>> others;
+  for (const Device& device : cluster.devices) {
+    if (device.site != site) others.insert({device.site, device.node});
+  }
+  for (const auto& [other, node] : others) own = WithoutNode(own, other, node);
+  return own;
+}
 
 std::string PlaceServer(const Cluster& cluster, const std::map<std::string, double>& rounds_per_s,
                         double bytes) {

@@ -41,6 +41,9 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
                                            const Job& job, const Options& options,
                                            const IslandOptions& islands);
 
+// The devices of one site, and the wires between them.
+Cluster OnlySite(const Cluster& cluster, const std::string& site);
+
 // The site that minimises sum over sites of rounds per second * 2 * (bytes / bandwidth + latency):
 // the time that all islands together spend on the way to and from the server.
 std::string PlaceServer(const Cluster& cluster, const std::map<std::string, double>& rounds_per_s,
