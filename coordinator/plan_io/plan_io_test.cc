@@ -128,7 +128,8 @@ TEST_CASE("A plan is shown as a table, a trace and a picture") {
   }
   size_t expected = 0;
   for (const plan::ReplicaOutcome& kind : plan->outcome.kinds) {
-    for (const auto& ops : kind.found.schedule.device_ops) expected += ops.size() + 1;
+    for (const auto& ops : kind.found.schedule.device_ops) expected += ops.size();
+    expected += kind.problem.chunks.size();
   }
   CHECK(operations == expected);  // and one optimizer step per stage
   const std::string svg = RenderSvg(*cluster, *plan);

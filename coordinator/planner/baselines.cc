@@ -52,6 +52,33 @@ bool CutBySpeed(const Cluster& cluster, const Costs& costs, Layout& layout) {
   return true;
 }
 
+// The same cuts in all replicas, each stage as fast as its slowest member.
+bool CutBySlowest(const Cluster& cluster, const Costs& costs, Layout& layout) {
+  Replica slowest = layout.replicas[0];
+  const auto flops = [&](const Stage& stage) {
+    return cluster.types[cluster.devices[stage.devices[0]].type].flops_per_s;
+  };
+  for (const Replica& replica : layout.replicas) {
+    for (size_t s = 0; s < slowest.stages.size(); ++s) {
+      if (flops(replica.stages[s]) < flops(slowest.stages[s])) {
+        slowest.stages[s] = replica.stages[s];
+      }
+    }
+  }
+  const size_t stages = slowest.stages.size();
+  if (!CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch, slowest).ok() ||
+      slowest.stages.size() != stages) {
+    return false;
+  }
+  for (Replica& replica : layout.replicas) {
+    for (size_t s = 0; s < stages; ++s) {
+      replica.stages[s].first_layer = slowest.stages[s].first_layer;
+      replica.stages[s].last_layer = slowest.stages[s].last_layer;
+    }
+  }
+  return true;
+}
+
 // As if all devices were of this type.
 bool CutAsIf(const Cluster& cluster, const Costs& costs, int type, Layout& layout) {
   Cluster same = cluster;
@@ -79,7 +106,7 @@ void AddUniform(const Cluster& cluster, const Costs& costs, const Entities& enti
     if (count % stages != 0 || sizes.total < count / stages) continue;
     Layout layout = StageMajor(entities, sizes, stages, count / stages);
     CutEvenly(layers, layout);
-    if (!by_speed || CutBySpeed(cluster, costs, layout)) layouts.push_back(std::move(layout));
+    if (!by_speed || CutBySlowest(cluster, costs, layout)) layouts.push_back(std::move(layout));
   }
 }
 

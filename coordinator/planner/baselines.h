@@ -5,7 +5,8 @@
 //   megatron       Megatron-LM's uniform 3D: equal stages of equal layers, equal samples for every
 //                  replica, all devices in use in the order of the description, tensor parallelism
 //                  within nodes, 1F1B
-//   whale          the same structure, layers in proportion to the devices' speed
+//   whale          the same structure, layers in proportion to the speed of each stage's slowest
+//                  member, cut alike in all replicas
 //   data-parallel  every entity a replica of its own, equal samples, one ring (PyTorch DDP)
 //   hierarchical   the same, gradients summed within nodes, then sites, then between sites
 //   varuna         no tensor parallelism; pipelines of neighbouring devices, all of one length with

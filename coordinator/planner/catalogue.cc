@@ -49,6 +49,7 @@ const std::vector<TransformerShape>& Transformers() {
       {"gpt3-2.7b", 32, 2560, 32, 0, 0, 50257, 2048},
       {"gpt3-6.7b", 32, 4096, 32, 0, 0, 50257, 2048},
       {"gpt3-13b", 40, 5120, 40, 0, 0, 50257, 2048},
+      {"gpt3-22b", 48, 6144, 64, 0, 0, 50257, 2048},
       {"gpt3-175b", 96, 12288, 96, 0, 0, 50257, 2048},
       {"llama-1b", 16, 2048, 32, 8, 8192, 128256, 4096, true, true, false},
       {"llama-7b", 32, 4096, 32, 0, 11008, 32000, 2048, true, false, false},
@@ -113,8 +114,8 @@ class ConvNet {
   int64_t side_;
 };
 
-Model ResNet(absl::string_view name, const std::vector<int>& blocks) {
-  ConvNet net(std::string(name), 224);
+Model ResNet(absl::string_view name, const std::vector<int>& blocks, int64_t image) {
+  ConvNet net(std::string(name), image);
   net.Begin("stem");
   net.Conv(7, 3, 64, 2);
   net.Conv(1, 0, 64, 2);  // max pooling: halves the image
@@ -136,8 +137,8 @@ Model ResNet(absl::string_view name, const std::vector<int>& blocks) {
   return net.Take();
 }
 
-Model EfficientNetB0() {
-  ConvNet net("efficientnet-b0", 224);
+Model EfficientNetB0(int64_t image) {
+  ConvNet net("efficientnet-b0", image);
   net.Begin("stem");
   net.Conv(3, 3, 32, 2);
   struct Stage {
@@ -256,9 +257,14 @@ absl::StatusOr<Model> FindModel(absl::string_view name, int64_t sequence) {
     if (sequence != 0) shape.sequence = sequence;
     return MakeTransformer(shape);
   }
-  if (lower == "resnet50") return ResNet(lower, {3, 4, 6, 3});
-  if (lower == "resnet101") return ResNet(lower, {3, 4, 23, 3});
-  if (lower == "efficientnet-b0") return EfficientNetB0();
+  const int64_t image = sequence == 0 ? 224 : sequence;
+  if (image < 1 || image > 1 << 16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model \"", name, "\": images ", image, " wide"));
+  }
+  if (lower == "resnet50") return ResNet(lower, {3, 4, 6, 3}, image);
+  if (lower == "resnet101") return ResNet(lower, {3, 4, 23, 3}, image);
+  if (lower == "efficientnet-b0") return EfficientNetB0(image);
   return absl::NotFoundError(absl::StrCat("model \"", name, "\" is not in the catalogue (",
                                           Names(ModelNames()),
                                           "); give a config.json of the model"));

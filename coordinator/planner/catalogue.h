@@ -73,10 +73,10 @@ struct TransformerShape {
 // Refuses sizes that are not positive or overflow.
 absl::StatusOr<Model> MakeTransformer(const TransformerShape& shape);
 
-// gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-1.3b, gpt3-2.7b, gpt3-6.7b, gpt3-13b, gpt3-175b,
-// llama-1b, llama-7b, llama-8b, llama-13b, llama-70b, bert-small, bert-base, bert-large, resnet50,
-// resnet101, efficientnet-b0. `sequence` overrides the length (0: the model's own; images:
-// ignored).
+// gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-1.3b, gpt3-2.7b, gpt3-6.7b, gpt3-13b, gpt3-22b,
+// gpt3-175b, llama-1b, llama-7b, llama-8b, llama-13b, llama-70b, bert-small, bert-base, bert-large,
+// resnet50, resnet101, efficientnet-b0. `sequence` overrides the length, or the width and height of
+// images (0: the model's own; images: 224).
 absl::StatusOr<Model> FindModel(absl::string_view name, int64_t sequence = 0);
 std::vector<std::string> ModelNames();
 

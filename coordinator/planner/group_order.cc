@@ -61,6 +61,29 @@ GroupTimes TimesOf(const OrderProblem& problem, int g, int first, int last) {
   return result;
 }
 
+int LayersOf(const OrderProblem& problem) { return problem.groups[0].costs->layers(); }
+
+// TimesOf, each computed once.
+class Times {
+ public:
+  explicit Times(const OrderProblem& problem)
+      : problem_(problem),
+        layers_(LayersOf(problem)),
+        known_(problem.groups.size() * layers_ * (layers_ + 1)) {}
+
+  const GroupTimes& Of(int g, int first, int last) const {
+    std::optional<GroupTimes>& times =
+        known_[(static_cast<size_t>(g) * layers_ + first) * (layers_ + 1) + last];
+    if (!times.has_value()) times = TimesOf(problem_, g, first, last);
+    return *times;
+  }
+
+ private:
+  const OrderProblem& problem_;
+  const size_t layers_;
+  mutable std::vector<std::optional<GroupTimes>> known_;
+};
+
 // How far the group's members together are from holding this, as a share of their memory; at most 0
 // if they hold it. `stages`: from this group's first member to the end of the pipeline.
 double Lacks(const OrderProblem& problem, int g, const GroupTimes& times, int stages) {
@@ -80,10 +103,9 @@ double Prepend(const OrderProblem& problem, const GroupTimes& times, int group, 
                       std::max(rest_s, problem.micro_batches * bytes / wire.bytes_per_s));
 }
 
-int LayersOf(const OrderProblem& problem) { return problem.groups[0].costs->layers(); }
-
 // T, and how far the worst group is from holding its layers.
-std::pair<double, double> Evaluate(const OrderProblem& problem, const GroupOrder& order) {
+std::pair<double, double> Evaluate(const OrderProblem& problem, const Times& table,
+                                   const GroupOrder& order) {
   double seconds = 0;
   double lacks = 0;
   int stages = 0;
@@ -91,7 +113,7 @@ std::pair<double, double> Evaluate(const OrderProblem& problem, const GroupOrder
   for (size_t i = order.groups.size(); i-- > 0;) {
     if (order.cuts[i] == order.cuts[i + 1]) continue;
     const int g = order.groups[i];
-    const GroupTimes times = TimesOf(problem, g, order.cuts[i], order.cuts[i + 1]);
+    const GroupTimes& times = table.Of(g, order.cuts[i], order.cuts[i + 1]);
     stages += problem.groups[g].members;
     lacks = std::max(lacks, Lacks(problem, g, times, stages));
     seconds = next < 0 ? times.own_s : Prepend(problem, times, g, next, order.cuts[i + 1], seconds);
@@ -126,6 +148,36 @@ struct BeamState {
   }
 };
 
+// The best cuts for these groups in this order, every group with at least one layer; infinite if
+// there are none that fit. By dynamic programming from the pipeline's end.
+GroupOrder BestCuts(const OrderProblem& problem, const Times& times,
+                    const std::vector<int>& groups) {
+  const int n = static_cast<int>(groups.size());
+  const int layers = LayersOf(problem);
+  std::vector<std::vector<double>> best(n, std::vector<double>(layers, INFINITY));
+  std::vector<std::vector<int>> cut(n, std::vector<int>(layers, layers));
+  int stages = 0;
+  for (int i = n - 1; i >= 0; --i) {
+    stages += problem.groups[groups[i]].members;
+    const bool last = i == n - 1;
+    for (int a = i == 0 ? 0 : i; a < (i == 0 ? std::min(1, layers) : layers); ++a) {
+      for (int b = last ? layers : a + 1; b <= (last ? layers : layers - 1); ++b) {
+        const GroupTimes& own = times.Of(groups[i], a, b);
+        if (Lacks(problem, groups[i], own, stages) > 0) break;  // more layers lack more
+        const double seconds =
+            last ? own.own_s : Prepend(problem, own, groups[i], groups[i + 1], b, best[i + 1][b]);
+        if (seconds < best[i][a]) {
+          best[i][a] = seconds;
+          cut[i][a] = b;
+        }
+      }
+    }
+  }
+  GroupOrder order{groups, {0}, best[0][0]};
+  for (int i = 0; i < n; ++i) order.cuts.push_back(cut[i][std::min(order.cuts[i], layers - 1)]);
+  return order;
+}
+
 // Cuts in proportion to the groups' speed.
 std::vector<int> Proportional(const OrderProblem& problem, const std::vector<int>& groups) {
   const int layers = LayersOf(problem);
@@ -144,7 +196,7 @@ std::vector<int> Proportional(const OrderProblem& problem, const std::vector<int
 class Beam {
  public:
   Beam(const OrderProblem& problem, const BeamOptions& options)
-      : problem_(problem), options_(options) {}
+      : problem_(problem), options_(options), times_(problem) {}
 
   std::optional<GroupOrder> Run() {
     Start();
@@ -156,11 +208,57 @@ class Beam {
       if (beam_.size() > static_cast<size_t>(options_.width)) beam_.resize(options_.width);
       quiet = beam_[0] < best ? 0 : quiet + 1;
     }
-    if (beam_.empty() || beam_[0].lacks > 0) return std::nullopt;
-    return Tidy(beam_[0].order);
+    if (beam_.empty()) return std::nullopt;
+    GroupOrder best{{}, {}, INFINITY};
+    for (const BeamState& state : beam_) {
+      const GroupOrder cut = BestCuts(problem_, times_, Tidy(state.order).groups);
+      if (cut.seconds < best.seconds) best = cut;
+    }
+    if (!std::isfinite(best.seconds)) return std::nullopt;
+    Climb(best);
+    return best;
   }
 
  private:
+  // Swaps, drops and inserts groups, with the best cuts for each order, while that helps.
+  void Climb(GroupOrder& best) {
+    const double n = static_cast<double>(problem_.groups.size());
+    const double layers = LayersOf(problem_);
+    constexpr double kMostWork = 4e6;
+    double work = 0;
+    for (bool better = true; better && work < kMostWork;) {
+      better = false;
+      for (std::vector<int>& groups : Neighbours(best.groups)) {
+        GroupOrder cut = BestCuts(problem_, times_, groups);
+        work += n * layers * layers / 2;
+        if (cut.seconds >= best.seconds) continue;
+        best = std::move(cut);
+        better = true;
+      }
+    }
+  }
+
+  std::vector<std::vector<int>> Neighbours(const std::vector<int>& groups) const {
+    std::vector<std::vector<int>> all;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      for (size_t j = i + 1; j < groups.size(); ++j) {
+        all.push_back(groups);
+        std::swap(all.back()[i], all.back()[j]);
+      }
+      if (groups.size() == 1) continue;
+      all.push_back(groups);
+      all.back().erase(all.back().begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    for (int g = 0; g < static_cast<int>(problem_.groups.size()); ++g) {
+      if (std::count(groups.begin(), groups.end(), g) > 0) continue;
+      for (size_t at = 0; at <= groups.size(); ++at) {
+        all.push_back(groups);
+        all.back().insert(all.back().begin() + static_cast<std::ptrdiff_t>(at), g);
+      }
+    }
+    return all;
+  }
+
   void Start() {
     std::vector<int> groups(problem_.groups.size());
     std::iota(groups.begin(), groups.end(), 0);
@@ -225,13 +323,14 @@ class Beam {
 
   void Add(GroupOrder order) {
     if (!seen_.insert({order.groups, order.cuts}).second) return;
-    const auto [seconds, lacks] = Evaluate(problem_, order);
+    const auto [seconds, lacks] = Evaluate(problem_, times_, order);
     order.seconds = seconds;
     beam_.push_back({lacks, std::move(order)});
   }
 
   const OrderProblem& problem_;
   const BeamOptions options_;
+  const Times times_;
   std::vector<BeamState> beam_;
   std::set<std::pair<std::vector<int>, std::vector<int>>> seen_;
 };
@@ -281,7 +380,7 @@ std::vector<int> SplitEvenly(const StageCosts& costs, int first, int last, int p
 }
 
 double OrderSeconds(const OrderProblem& problem, const GroupOrder& order) {
-  const auto [seconds, lacks] = Evaluate(problem, order);
+  const auto [seconds, lacks] = Evaluate(problem, Times(problem), order);
   return lacks > 0 ? INFINITY : seconds;
 }
 
@@ -300,15 +399,7 @@ std::optional<GroupOrder> OrderExactly(const OrderProblem& problem) {
   const int n = static_cast<int>(problem.groups.size());
   const int layers = LayersOf(problem);
   ATOLL_CHECK(n >= 1 && n <= 16 && layers < INT16_MAX);
-  std::vector<GroupTimes> times(static_cast<size_t>(n) * layers * (layers + 1));
-  const auto times_of = [&](int g, int a, int b) -> GroupTimes& {
-    return times[(static_cast<size_t>(g) * layers + a) * (layers + 1) + b];
-  };
-  for (int g = 0; g < n; ++g) {
-    for (int a = 0; a < layers; ++a) {
-      for (int b = a + 1; b <= layers; ++b) times_of(g, a, b) = TimesOf(problem, g, a, b);
-    }
-  }
+  const Times times(problem);
   SubsetTable table(n, layers);
   // Every set comes after its subsets, being the larger number.
   for (int set = 1; set < 1 << n; ++set) {
@@ -320,7 +411,7 @@ std::optional<GroupOrder> OrderExactly(const OrderProblem& problem) {
       for (int a = 0; a < layers; ++a) {
         SubsetTable::Entry& best = table.At(set, first, a);
         for (int b = rest == 0 ? layers : a + 1; b <= (rest == 0 ? layers : layers - 1); ++b) {
-          const GroupTimes& own = times_of(first, a, b);
+          const GroupTimes& own = times.Of(first, a, b);
           if (Lacks(problem, first, own, stages) > 0) break;  // more layers lack more
           if (rest == 0) {
             best = {own.own_s, static_cast<int16_t>(b), -1};

@@ -51,7 +51,9 @@ double OrderWork(const OrderProblem& problem);
 
 // Beam search: keeps `width` orders, expands each by swapping two groups (with or without their
 // layers), by moving a boundary 1 or 2 layers, half the way or all the way to its neighbours, drops
-// repetitions, and stops after `patience` rounds without gain.
+// repetitions, and stops after `patience` rounds without gain. The orders kept then get their best
+// cuts by dynamic programming, and the best of them is improved in the same way by swapping,
+// dropping and inserting groups.
 struct BeamOptions {
   int width = 32;
   int patience = 5;

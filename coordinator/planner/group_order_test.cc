@@ -73,7 +73,7 @@ double BruteForce(const OrderProblem& problem, int layers) {
 }
 
 TEST_CASE("The program over subsets finds the best of all orders and cuts") {
-  const uint64_t seed = GENERATE(range(0, 60));
+  const uint64_t seed = GENERATE(range(0, 40));
   INFO("seed " << seed);
   const int groups = 1 + static_cast<int>(seed % 4);
   const int layers = 4 + static_cast<int>(seed % 3);
@@ -89,9 +89,9 @@ TEST_CASE("The program over subsets finds the best of all orders and cuts") {
 TEST_CASE("Beam search comes within 10% of the exact order, on average within 1%") {
   double excess = 0;
   int compared = 0;
-  for (uint64_t seed = 0; seed < 25; ++seed) {
+  for (uint64_t seed = 0; seed < 16; ++seed) {
     INFO("seed " << seed);
-    const RandomGroups random(1000 + seed, 6, 24);
+    const RandomGroups random(1000 + seed, 6, 18);
     const auto exact = OrderExactly(random.problem());
     const auto beam = OrderByBeam(random.problem(), {});
     CHECK(exact.has_value() == beam.has_value());
@@ -102,7 +102,7 @@ TEST_CASE("Beam search comes within 10% of the exact order, on average within 1%
     ++compared;
     excess += beam->seconds / exact->seconds - 1;
   }
-  CHECK(compared >= 20);
+  CHECK(compared >= 12);
   CHECK(excess / compared <= 0.01);
 }
 

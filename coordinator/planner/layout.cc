@@ -45,7 +45,9 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
   ATOLL_ASSIGN_OR_RETURN(ReplicaOutcome kind,
                          BuildReplica(cluster, costs, layout, sharing, replica));
   kind.kind = name;
-  if (!layout.split_backward) kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
+  if (!layout.split_backward || layout.schedule == "1f1b" || layout.schedule == "gpipe") {
+    kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
+  }
   const int64_t operations =
       3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
   const int64_t most = std::max<int64_t>(4, evaluation.operations / operations);

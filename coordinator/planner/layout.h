@@ -58,7 +58,7 @@ struct Layout {
   std::vector<Replica> replicas;
   Placement placement = Placement::kPlain;
   Reduction reduction = Reduction::kRing;
-  bool split_backward = true;  // false: B and W are one operation
+  bool split_backward = true;  // false: B and W are one operation, as in 1f1b and gpipe always
 };
 
 // The simulated step of one kind of replica (equal replicas are played once).

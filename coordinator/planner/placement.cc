@@ -122,6 +122,20 @@ class Search {
     return child;
   }
 
+  // All children that cost less than `limit_ns` at best, in order.
+  std::vector<Node> Children(const Node& node, double limit_ns) const {
+    std::vector<Node> children;
+    for (int op = 0; op < ops_; ++op) {
+      if (!Ready(node, op)) continue;
+      for (int device = 0; device < devices_; ++device) {
+        if (Redundant(node, device)) continue;
+        std::optional<Node> child = Child(node, op, device);
+        if (child.has_value() && child->bound_ns < limit_ns) children.push_back(*std::move(child));
+      }
+    }
+    return children;
+  }
+
   // Dominance compares times alone, so it is for problems in which nothing else tells two nodes
   // with the same key apart: memory never binds, and no edges exclude each other.
   bool CanDominate() const {
@@ -319,6 +333,68 @@ bool Remember(std::vector<Nanos> times, std::vector<std::vector<Nanos>>& others)
   return true;
 }
 
+// Open nodes, best bound first, and the best complete placement so far.
+class Frontier {
+ public:
+  Frontier(const Search& search, Placement incumbent)
+      : search_(search), dominate_(search.CanDominate()), best_(std::move(incumbent)) {
+    Push(search.Root());
+  }
+
+  Placement& best() { return best_; }
+  bool Open() const { return !open_.empty() && open_.top().bound_ns < best_.cost_ns; }
+  double BoundNs() const {
+    return open_.empty() ? best_.cost_ns : std::min(best_.cost_ns, open_.top().bound_ns);
+  }
+
+  std::vector<std::shared_ptr<const Node>> Take(size_t most) {
+    std::vector<std::shared_ptr<const Node>> taken;
+    while (taken.size() < most && Open()) {
+      taken.push_back(open_.top().node);
+      open_.pop();
+    }
+    return taken;
+  }
+
+  void Add(Node child) {
+    if (child.bound_ns >= best_.cost_ns) return;
+    if (search_.Complete(child)) {
+      best_.order = child.order;
+      best_.cost_ns = child.bound_ns;
+      return;
+    }
+    if (dominate_ && !Remember(search_.TimesOf(child), seen_[search_.KeyOf(child)])) return;
+    Push(std::move(child));
+  }
+
+ private:
+  // Best bound first; among equals the one with more placed, then the one found first.
+  struct Entry {
+    double bound_ns;
+    size_t placed;
+    int64_t sequence;
+    std::shared_ptr<const Node> node;
+    bool operator<(const Entry& o) const {
+      if (bound_ns != o.bound_ns) return bound_ns > o.bound_ns;
+      if (placed != o.placed) return placed < o.placed;
+      return sequence > o.sequence;
+    }
+  };
+
+  void Push(Node node) {
+    const double bound = node.bound_ns;
+    const size_t placed = node.order.size();
+    open_.push({bound, placed, sequence_++, std::make_shared<const Node>(std::move(node))});
+  }
+
+  const Search& search_;
+  const bool dominate_;
+  Placement best_;
+  std::priority_queue<Entry> open_;
+  std::map<std::vector<int>, std::vector<std::vector<Nanos>>> seen_;
+  int64_t sequence_ = 0;
+};
+
 Placement Finish(const Node& node) { return {node.order, node.bound_ns, node.bound_ns, false, 0}; }
 
 }  // namespace
@@ -348,62 +424,40 @@ absl::StatusOr<Placement> PlaceGreedily(const PlacementProblem& problem) {
   return Finish(node);
 }
 
-absl::StatusOr<Placement> PlaceOptimally(const PlacementProblem& problem, int64_t max_nodes,
-                                         const std::function<bool()>& stop) {
+absl::StatusOr<Placement> PlaceOptimally(const PlacementProblem& problem,
+                                         const PlacementOptions& options) {
   ATOLL_RETURN_IF_ERROR(Validate(problem));
+  if (options.batch < 1 || options.batch > 1 << 16) {
+    return absl::InvalidArgumentError(absl::StrCat("batch = ", options.batch, " nodes"));
+  }
   const absl::StatusOr<Placement> greedy = PlaceGreedily(problem);
   const Search search(problem);
-  Placement best = greedy.ok() ? *greedy : Placement{{}, INFINITY};
-  // Best bound first; among equals the one with more placed, then the one found first.
-  struct Entry {
-    double bound_ns;
-    size_t placed;
-    int64_t sequence;
-    std::shared_ptr<const Node> node;
-    bool operator<(const Entry& o) const {
-      if (bound_ns != o.bound_ns) return bound_ns > o.bound_ns;
-      if (placed != o.placed) return placed < o.placed;
-      return sequence > o.sequence;
-    }
-  };
-  std::priority_queue<Entry> open;
-  int64_t sequence = 0;
-  const auto push = [&](Node node) {
-    const double bound = node.bound_ns;
-    const size_t placed = node.order.size();
-    open.push({bound, placed, sequence++, std::make_shared<const Node>(std::move(node))});
-  };
-  push(search.Root());
-  const bool dominate = search.CanDominate();
-  std::map<std::vector<int>, std::vector<std::vector<Nanos>>> seen;
+  Frontier frontier(search, greedy.ok() ? *greedy : Placement{{}, INFINITY});
+  Placement& best = frontier.best();
   int64_t nodes = 0;
-  while (!open.empty() && open.top().bound_ns < best.cost_ns && nodes < max_nodes &&
-         !(stop && stop())) {
-    const std::shared_ptr<const Node> node = open.top().node;
-    open.pop();
-    ++nodes;
-    for (int op = 0; op < search.ops(); ++op) {
-      if (!search.Ready(*node, op)) continue;
-      for (int device = 0; device < search.devices(); ++device) {
-        if (search.Redundant(*node, device)) continue;
-        std::optional<Node> child = search.Child(*node, op, device);
-        if (!child.has_value() || child->bound_ns >= best.cost_ns) continue;
-        if (search.Complete(*child)) {
-          best.order = child->order;
-          best.cost_ns = child->bound_ns;
-          continue;
-        }
-        if (dominate && !Remember(search.TimesOf(*child), seen[search.KeyOf(*child)])) continue;
-        push(*std::move(child));
-      }
+  while (nodes < options.max_nodes && frontier.Open() && !(options.stop && options.stop())) {
+    const auto parents = frontier.Take(
+        static_cast<size_t>(std::min<int64_t>(options.batch, options.max_nodes - nodes)));
+    nodes += static_cast<int64_t>(parents.size());
+    std::vector<std::vector<Node>> children(parents.size());
+    const std::function<void(int)> expand = [&](int i) {
+      children[i] = search.Children(*parents[i], best.cost_ns);
+    };
+    if (options.parallel) {
+      options.parallel(static_cast<int>(parents.size()), expand);
+    } else {
+      for (size_t i = 0; i < parents.size(); ++i) expand(static_cast<int>(i));
+    }
+    for (std::vector<Node>& of_parent : children) {
+      for (Node& child : of_parent) frontier.Add(std::move(child));
     }
   }
   if (best.order.empty()) {
-    if (open.empty()) return greedy.status();
+    if (!frontier.Open()) return greedy.status();
     return absl::ResourceExhaustedError("no placement found within the nodes allowed");
   }
   best.nodes = nodes;
-  best.bound_ns = open.empty() ? best.cost_ns : std::min(best.cost_ns, open.top().bound_ns);
+  best.bound_ns = frontier.BoundNs();
   best.optimal = best.bound_ns >= best.cost_ns;
   return best;
 }

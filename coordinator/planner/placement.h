@@ -7,10 +7,11 @@
 // consumer. Memory on a device is what is live: results until their last consumer is done, copies
 // of inputs while an operator runs, and its workspace.
 //
-// The search is best first with a greedy incumbent. A node is an order of placements so far; it is
-// dropped when its bound is no better than the incumbent, or when another with the same operators
-// placed and the same results still wanted is nowhere later (where memory cannot bind and no edges
-// exclude each other). Untouched identical devices are tried once.
+// The search is best first with a greedy incumbent, a batch of the frontier at a time, which
+// workers may expand side by side. A node is an order of placements so far; it is dropped when its
+// bound is no better than the incumbent, or when another with the same operators placed and the
+// same results still wanted is nowhere later (where memory cannot bind and no edges exclude each
+// other). Untouched identical devices are tried once.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_PLACEMENT_H_
 #define ATOLL_COORDINATOR_PLANNER_PLACEMENT_H_
@@ -59,10 +60,20 @@ struct Placement {
 // Places by the earliest end, most urgent operator first. The error says what fits nowhere.
 absl::StatusOr<Placement> PlaceGreedily(const PlacementProblem& problem);
 
-// At most `max_nodes` are expanded and `stop`, if given, may end the search; what is best by then
-// is returned with its bound. Never worse than greedy.
-absl::StatusOr<Placement> PlaceOptimally(const PlacementProblem& problem, int64_t max_nodes,
-                                         const std::function<bool()>& stop = nullptr);
+struct PlacementOptions {
+  int64_t max_nodes = 1'000'000;  // expanded at most
+  std::function<bool()> stop;     // asked between batches; true ends the search
+  // Nodes taken from the frontier at once. The result depends on it, not on who expands them.
+  int batch = 32;
+  // Calls work(0) .. work(n - 1), at the same time if it likes, and returns when all are done.
+  // Empty: one after another, here.
+  std::function<void(int n, const std::function<void(int)>& work)> parallel;
+};
+
+// Never worse than greedy; ended early it returns what is best by then with its bound. The same for
+// any number of workers.
+absl::StatusOr<Placement> PlaceOptimally(const PlacementProblem& problem,
+                                         const PlacementOptions& options);
 
 }  // namespace atl::plan
 

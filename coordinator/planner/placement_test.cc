@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
+#include <thread>
+#include <vector>
 
 #include "common/rng.h"
 
@@ -140,7 +143,7 @@ TEST_CASE("Branch and bound finds the best of all placements") {
   INFO("seed " << seed);
   const PlacementProblem problem = RandomProblem(seed);
   const double best = BruteForce(problem).best();
-  const auto found = PlaceOptimally(problem, 1'000'000);
+  const auto found = PlaceOptimally(problem, {.max_nodes = 1'000'000});
   CHECK(found.ok() == std::isfinite(best));
   if (!found.ok()) return;
   CHECK(found->optimal);
@@ -169,16 +172,45 @@ TEST_CASE("Ended early, it keeps its best and an honest bound") {
     }
   }
   const auto greedy = PlaceGreedily(problem);
-  const auto early = PlaceOptimally(problem, 50);
-  const auto late = PlaceOptimally(problem, 20'000);
+  const auto early = PlaceOptimally(problem, {.max_nodes = 50});
+  const auto late = PlaceOptimally(problem, {.max_nodes = 20'000});
   REQUIRE((greedy.ok() && early.ok() && late.ok()));
   CHECK(early->cost_ns <= greedy->cost_ns);
   CHECK(late->cost_ns <= early->cost_ns);
   CHECK(early->bound_ns <= late->bound_ns);
   CHECK(late->bound_ns <= late->cost_ns);
   bool stopped = false;
-  CHECK(PlaceOptimally(problem, 20'000, [&] { return stopped = true; })->nodes == 0);
+  CHECK(PlaceOptimally(problem, {.stop = [&] { return stopped = true; }})->nodes == 0);
   CHECK(stopped);
+}
+
+TEST_CASE("Any number of workers finds the same placement") {
+  const uint64_t seed = GENERATE(range(0, 20));
+  INFO("seed " << seed);
+  const PlacementProblem problem = RandomProblem(seed);
+  const auto alone = PlaceOptimally(problem, {});
+  for (const int workers : {2, 5}) {
+    PlacementOptions options;
+    options.parallel = [&](int n, const std::function<void(int)>& work) {
+      std::vector<std::thread> threads;
+      for (int w = 0; w < workers; ++w) {
+        threads.emplace_back([&, w] {
+          for (int i = w; i < n; i += workers) work(i);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    };
+    const auto together = PlaceOptimally(problem, options);
+    REQUIRE(together.ok() == alone.ok());
+    if (!alone.ok()) continue;
+    CHECK(together->cost_ns == alone->cost_ns);
+    CHECK(together->nodes == alone->nodes);
+    for (size_t i = 0; i < alone->order.size(); ++i) {
+      CHECK(together->order[i].op == alone->order[i].op);
+      CHECK(together->order[i].device == alone->order[i].device);
+      CHECK(together->order[i].start_ns == alone->order[i].start_ns);
+    }
+  }
 }
 
 // One operator feeds another that only a second device runs.
@@ -188,7 +220,7 @@ double ChainOver(const sim::Link& link) {
   problem.memory_bytes.assign(2, 1 << 20);
   problem.operators = {{{10, -1}, {}, 600, 0, 0}, {{-1, 10}, {0}, 0, 0, 0}};
   problem.links[{0, 1}] = link;
-  return PlaceOptimally(problem, 1000)->cost_ns;
+  return PlaceOptimally(problem, {.max_nodes = 1000})->cost_ns;
 }
 
 TEST_CASE("A second edge shortens a transfer, unless it excludes the first") {
@@ -203,10 +235,10 @@ TEST_CASE("What fits nowhere is refused by name") {
   problem.weights = {1};
   problem.memory_bytes = {100};
   problem.operators = {{{1}, {}, 10, 0, 0}, {{1}, {0}, 10, 200, 0}};
-  const auto found = PlaceOptimally(problem, 1000);
+  const auto found = PlaceOptimally(problem, {.max_nodes = 1000});
   CHECK_THAT(std::string(found.status().message()), Catch::Contains("operator 1"));
   problem.operators[1].inputs = {5};
-  CHECK_FALSE(PlaceOptimally(problem, 1000).ok());
+  CHECK_FALSE(PlaceOptimally(problem, {.max_nodes = 1000}).ok());
 }
 
 }  // namespace
