@@ -19,6 +19,10 @@ void AddNodes(plan::Cluster& cluster, const std::string& type, int nodes, int pe
 
 }  // namespace
 
+plan::Costs Setting::costs() const {
+  return plan::Costs(*plan::FindModel(model, sequence), {}, {.efficiency = efficiency});
+}
+
 Setting SpanTrain(int setting, const std::string& model, int batch) {
   Setting made;
   made.name = absl::StrCat("SpanTrain ", setting, ", ", model, ", batch ", batch);
@@ -38,6 +42,9 @@ Setting SpanTrain(int setting, const std::string& model, int batch) {
   made.job.global_batch = batch;
   made.job.micro_batches = {1, 2, 4, 8};
   made.job.tensor_parallel = {1};  // PCIe servers
+  const bool images = model.rfind("resnet", 0) == 0 || model.rfind("efficientnet", 0) == 0;
+  made.sequence = images ? 32 : 512;
+  made.efficiency = 0.2;
   return made;
 }
 
@@ -51,10 +58,30 @@ Setting AutoHet(const std::vector<std::pair<std::string, int>>& devices, const s
     if (count % 8 > 0) AddNodes(made.cluster, type, 1, count % 8, full > 0 ? "site-" : "site");
   }
   for (plan::Device& device : made.cluster.devices) device.site = "site";
+  const double a100 = plan::FindDeviceType("a100-80")->flops_per_s;
+  for (plan::DeviceType& type : made.cluster.types) {
+    if (type.name == "h800") type.flops_per_s = 2 * a100;
+    if (type.name == "h20") type.memory_bytes = 100'000'000'000;
+  }
   absl::StrAppend(&made.name, ", ", model);
   made.model = model;
   made.job.global_batch = batch;
   made.job.micro_batches = {1, 2, 4};
+  return made;
+}
+
+Setting OneSite(const std::vector<std::string>& types, int count, int per_node,
+                const std::string& model, int batch) {
+  Setting made;
+  for (const std::string& type : types) {
+    absl::StrAppend(&made.name, made.name.empty() ? "" : " + ", count, " ", type);
+    AddNodes(made.cluster, type, count / per_node, per_node, "site");
+  }
+  made.cluster.site_wire = {20e-6, 12.5e9};
+  absl::StrAppend(&made.name, ", ", model);
+  made.model = model;
+  made.job.global_batch = batch;
+  made.job.micro_batches = {1, 2};
   return made;
 }
 

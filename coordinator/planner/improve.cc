@@ -143,7 +143,7 @@ bool SwapStages(const Cluster& cluster, const Costs& costs, const Outcome& outco
 
 std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout,
                                 double exact_work, std::string* how) {
-  if (layout.placement != Placement::kPlain) return std::nullopt;
+  if (layout.shape != Shape::kPlain) return std::nullopt;
   Layout better = layout;
   std::map<std::string, std::optional<GroupOrder>> known;
   bool changed = false;
@@ -172,7 +172,7 @@ std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, cons
 
 bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
              Layout& layout) {
-  if (layout.placement != Placement::kPlain || rng.Chance(0.5)) {
+  if (layout.shape != Shape::kPlain || rng.Chance(0.5)) {
     return MoveBoundary(outcome, rng, layout);
   }
   return SwapStages(cluster, costs, outcome, rng, layout);

@@ -55,7 +55,7 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
       .restarts = static_cast<int>(std::min<int64_t>(evaluation.restarts, most)),
       .seed = evaluation.seed};
   ATOLL_ASSIGN_OR_RETURN(kind.found, sim::ScheduleByName(kind.problem, layout.schedule, options));
-  if (layout.placement == Placement::kInterleaved && layout.schedule == "best") {
+  if (layout.shape == Shape::kInterleaved && layout.schedule == "best") {
     // Megatron's rule competes with what the search found.
     auto rule = sim::ScheduleByName(kind.problem, "interleaved", options);
     if (rule.ok() && rule->result.verdict == sim::Verdict::kFits &&
@@ -305,9 +305,9 @@ absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_p
   return absl::OkStatus();
 }
 
-bool Reshape(const Cluster& cluster, const Costs& costs, Placement placement, Layout& layout) {
-  ATOLL_CHECK(layout.placement == Placement::kPlain && placement != Placement::kPlain);
-  layout.placement = placement;
+bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& layout) {
+  ATOLL_CHECK(layout.shape == Shape::kPlain && shape != Shape::kPlain);
+  layout.shape = shape;
   std::map<std::pair<std::vector<int>, int>, std::vector<int>> known;  // equal replicas, once
   for (Replica& replica : layout.replicas) {
     const int entities = static_cast<int>(replica.stages.size());
@@ -322,7 +322,7 @@ bool Reshape(const Cluster& cluster, const Costs& costs, Placement placement, La
     }
     // The second half of the model comes back to the entities, in the other or the same order.
     for (int i = 0; i < entities; ++i) {
-      const int again = placement == Placement::kVShaped ? entities - 1 - i : i;
+      const int again = shape == Shape::kVShaped ? entities - 1 - i : i;
       replica.stages.push_back({replica.stages[again].devices, 0, 0});
       layers.push_back(layers[again] / 2);
     }

@@ -45,7 +45,7 @@ std::vector<int> PlacesOf(const Replica& replica);
 
 // How stages lie on entities: one each; or two each, the second ones in the same order
 // (interleaved), or in the opposite one (V).
-enum class Placement { kPlain, kInterleaved, kVShaped };
+enum class Shape { kPlain, kInterleaved, kVShaped };
 
 // How replicas sum their gradients: every layer around a ring of all replicas; or within nodes,
 // then among a site's nodes, then among sites, and back.
@@ -56,7 +56,7 @@ struct Layout {
   int micro_batch = 1;            // samples
   std::string schedule = "best";  // a family of the simulator
   std::vector<Replica> replicas;
-  Placement placement = Placement::kPlain;
+  Shape shape = Shape::kPlain;
   Reduction reduction = Reduction::kRing;
   bool split_backward = true;  // false: B and W are one operation, as in 1f1b and gpipe always
 };
@@ -100,7 +100,7 @@ absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_p
 
 // Gives every entity of a plainly placed layout two stages. False where there are too few layers or
 // too little memory for that.
-bool Reshape(const Cluster& cluster, const Costs& costs, Placement placement, Layout& layout);
+bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& layout);
 
 // A quick estimate: slowest replica by the cost model (fill and drain, bottleneck stage or link per
 // micro-batch) plus synchronisation. Never simulates.

@@ -84,14 +84,14 @@ class Contest {
   }
 
   // Two stages per device, where devices of the winner idle and its pipelines stay inside sites.
-  void TryPlacements() {
-    if (!options_.two_stages_per_device || plan_.layout.placement != Placement::kPlain) return;
+  void TryShapes() {
+    if (!options_.two_stages_per_device || plan_.layout.shape != Shape::kPlain) return;
     if (!StaysInSites(cluster_, plan_.layout) || BubbleOf(plan_.outcome) < 0.01) return;
     const Layout plain = plan_.layout;
     bool won = false;
-    for (const Placement placement : {Placement::kVShaped, Placement::kInterleaved}) {
+    for (const Shape shape : {Shape::kVShaped, Shape::kInterleaved}) {
       Layout layout = plain;
-      if (Stopped() || !Reshape(cluster_, costs_, placement, layout)) continue;
+      if (Stopped() || !Reshape(cluster_, costs_, shape, layout)) continue;
       won = Enter(layout, Describe(layout)) || won;
     }
     if (won) Improve(options_.improvements / 4);
@@ -170,15 +170,15 @@ void Compete(const std::vector<Candidate>& candidates, const Options& options, C
 std::string Describe(const Layout& layout) {
   size_t least = SIZE_MAX;
   size_t most = 0;
-  const size_t each = layout.placement == Placement::kPlain ? 1 : 2;
+  const size_t each = layout.shape == Shape::kPlain ? 1 : 2;
   for (const Replica& replica : layout.replicas) {
     least = std::min(least, replica.stages.size() / each);
     most = std::max(most, replica.stages.size() / each);
   }
   const std::string stages = least == most ? absl::StrCat(most) : absl::StrCat(least, " to ", most);
-  const char* halves = layout.placement == Placement::kVShaped       ? " of two halves in a V"
-                       : layout.placement == Placement::kInterleaved ? " of two halves interleaved"
-                                                                     : "";
+  const char* halves = layout.shape == Shape::kVShaped       ? " of two halves in a V"
+                       : layout.shape == Shape::kInterleaved ? " of two halves interleaved"
+                                                             : "";
   return absl::StrCat(layout.replicas.size(),
                       layout.replicas.size() == 1 ? " replica" : " replicas", " x ", stages,
                       most == 1 ? " stage" : " stages", halves, ", TP ", layout.tensor_parallel,
@@ -261,7 +261,7 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
   Compete(candidates, options, contest, plan);
   if (!contest.any()) return ExplainNoFit(cluster, costs, job, contest.why_not());
   contest.Improve(options.improvements);
-  contest.TryPlacements();
+  contest.TryShapes();
   contest.Finish();
   plan.reason = Reason(plan, absl::StrFormat("%d layouts compared by the cost model, %d simulated",
                                              plan.candidates, plan.simulated));

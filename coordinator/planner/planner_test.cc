@@ -28,7 +28,7 @@ Costs CostsOf(const char* model) { return Costs(*FindModel(model), {}, {}); }
 void CheckPlan(const Cluster& cluster, const Costs& costs, const Job& job, const Plan& plan) {
   std::set<int> used;
   int micro_batches = 0;
-  const size_t each = plan.layout.placement == Placement::kPlain ? 1 : 2;
+  const size_t each = plan.layout.shape == Shape::kPlain ? 1 : 2;
   for (const Replica& replica : plan.layout.replicas) {
     int next_layer = 0;
     micro_batches += replica.micro_batches;
@@ -195,7 +195,7 @@ TEST_CASE("Where memory is tight a V of two stages per device beats every plain 
   REQUIRE((without.ok() && with.ok()));
   INFO(without->reason << "\n" << with->reason);
   CheckPlan(cluster, costs, job, *with);
-  CHECK(with->layout.placement != Placement::kPlain);
+  CHECK(with->layout.shape != Shape::kPlain);
   CHECK(with->outcome.step_s < without->outcome.step_s);
   CHECK_THAT(with->reason, Catch::Contains("schedule: "));
 }

@@ -1,0 +1,47 @@
+// Rows of the planner's tables.
+
+#ifndef ATOLL_BENCH_PLANNER_ROWS_H_
+#define ATOLL_BENCH_PLANNER_ROWS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/planner/clusters.h"
+
+namespace atl::bench {
+
+// How far the plans shown so far are from their bounds.
+struct BoundRatios {
+  double worst_free = 1;  // where memory does not bind
+  double worst_bound = 1;
+  int rows = 0;
+};
+
+struct Row {
+  absl::StatusOr<plan::Plan> plan = absl::UnknownError("not planned");
+  double seconds = 0;  // of the processor: planning runs on one thread, and others use this machine
+};
+
+double ProcessorSecondsOf(const std::function<void()>& work);
+
+// Plans and prints: time to plan, layout, step, ratio to the bound with the reason where it is
+// above 1.05.
+Row PlanRow(const Setting& setting, const plan::Options& options, BoundRatios* ratios);
+
+// Prints each baseline's step over the plan's; returns these ratios (0: does not fit).
+std::map<std::string, double> CompareRow(const Setting& setting, const plan::Plan& plan,
+                                         const std::vector<std::string>& baselines);
+
+// Geometric mean of those above 0.
+double MeanRatio(const std::vector<double>& ratios);
+
+// Against what AutoHet and SpanTrain publish.
+void PrintPublished(BoundRatios* ratios);
+
+// The two scenarios of the multi-edge paper (`004`): unlike devices, and changing networks.
+void PrintScenarios(BoundRatios* ratios);
+
+}  // namespace atl::bench
+
+#endif  // ATOLL_BENCH_PLANNER_ROWS_H_
