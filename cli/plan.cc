@@ -1,25 +1,33 @@
 #include "cli/plan.h"
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <iostream>
+#include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cli/job_file.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/render.h"
+#include "coordinator/planner/baselines.h"
 #include "coordinator/planner/islands.h"
 #include "worker/runtime/model_config.h"
 
 namespace atl::cli {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // What there is to plan.
 struct Task {
   plan::Cluster cluster;
   plan::Model model;
   plan::Job job;
+  plan::IslandOptions islands;
   int64_t tokens_per_sample = 1;
 };
 
@@ -39,27 +47,51 @@ absl::StatusOr<plan::Model> ModelOfJob(const JobSpec& spec, int64_t sequence) {
                                 .positions = !llama});
 }
 
+absl::Status ReadJob(const PlanFlags& flags, Task* task) {
+  ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(flags.job));
+  task->tokens_per_sample = flags.sequence > 0 ? flags.sequence : spec.data.sequence_length;
+  ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, task->tokens_per_sample));
+  task->job.global_batch =
+      static_cast<int>(flags.batch > 0 ? flags.batch : spec.inner.batch_sequences);
+  task->islands.steps_per_round = static_cast<int>(spec.outer.steps_per_round);
+  task->islands.overlap = spec.outer.overlap == Overlap::kCarry;
+  return absl::OkStatus();
+}
+
+absl::Status ReadModel(const PlanFlags& flags, Task* task) {
+  task->tokens_per_sample = std::max<int64_t>(1, flags.sequence);
+  task->job.global_batch = static_cast<int>(flags.batch);
+  task->islands.overlap = true;
+  if (absl::EndsWith(flags.model, ".json")) {
+    JobSpec spec;
+    spec.name = flags.model;
+    spec.model.config_path = flags.model;
+    spec.data.sequence_length = flags.sequence;
+    ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, flags.sequence));
+    return absl::OkStatus();
+  }
+  ATOLL_ASSIGN_OR_RETURN(task->model, plan::FindModel(flags.model, flags.sequence));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Task> ReadTask(const PlanFlags& flags) {
   Task task;
-  int64_t batch = flags.batch;
-  if (flags.job.empty() == flags.model.empty()) {
-    return absl::InvalidArgumentError("give either a job file or --model, not both");
+  ATOLL_RETURN_IF_ERROR(flags.job.empty() ? ReadModel(flags, &task) : ReadJob(flags, &task));
+  task.job.micro_batches = flags.micro_batches;
+  task.job.tensor_parallel = flags.tensor_parallel;
+  task.islands.cost_per_doubling = flags.island_cost;
+  if (flags.steps_per_round > 0) {
+    task.islands.steps_per_round = static_cast<int>(flags.steps_per_round);
   }
-  if (!flags.job.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(flags.job));
-    task.tokens_per_sample = flags.sequence > 0 ? flags.sequence : spec.data.sequence_length;
-    ATOLL_ASSIGN_OR_RETURN(task.model, ModelOfJob(spec, task.tokens_per_sample));
-    if (batch == 0) batch = spec.inner.batch_sequences;
-  } else {
-    ATOLL_ASSIGN_OR_RETURN(task.model, plan::FindModel(flags.model, flags.sequence));
-    task.tokens_per_sample = std::max<int64_t>(1, flags.sequence);
-  }
-  if (batch < 1 || batch > 1 << 20) {
-    return absl::InvalidArgumentError(absl::StrCat("--batch ", batch, " is not in 1 .. 1048576"));
-  }
-  task.job.global_batch = static_cast<int>(batch);
+  task.islands.overlap = task.islands.overlap && flags.overlap;
   ATOLL_ASSIGN_OR_RETURN(task.cluster, LoadClusterFile(flags.cluster));
   return task;
+}
+
+plan::Costs CostsOf(const PlanFlags& flags, const Task& task) {
+  return plan::Costs(
+      task.model, {},
+      {.efficiency = flags.efficiency, .state_bytes_per_parameter = flags.state_bytes});
 }
 
 absl::Status Write(const std::string& path, const std::string& text) {
@@ -71,93 +103,206 @@ absl::Status Write(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-absl::Status Show(const Global& global, const PlanFlags& flags, const Task& task,
-                  const plan::Costs& costs, const plan::Plan& plan) {
-  if (global.json) {
-    std::cout << ToJson(ToMessage(task.cluster, costs, plan, task.tokens_per_sample));
-  } else {
-    std::cout << RenderTable(task.cluster, plan);
-  }
-  if (!flags.trace.empty()) {
-    ATOLL_RETURN_IF_ERROR(Write(flags.trace, RenderTrace(task.cluster, plan)));
-  }
+absl::Status WritePictures(const PlanFlags& flags, const plan::Cluster& cluster,
+                           const plan::Plan& plan) {
+  if (!flags.trace.empty()) ATOLL_RETURN_IF_ERROR(Write(flags.trace, RenderTrace(cluster, plan)));
   if (flags.svg.empty()) return absl::OkStatus();
-  return Write(flags.svg, RenderSvg(task.cluster, plan));
+  return Write(flags.svg, RenderSvg(cluster, plan));
 }
 
-absl::Status Compare(const Task& task, const plan::Costs& costs, const plan::Plan& plan) {
-  std::cout << "\nwhat others would do:\n";
-  for (const std::string& name : plan::BaselineNames()) {
-    const auto layout = plan::Baseline(task.cluster, costs, task.job, name);
-    if (!layout.ok()) {
-      std::cout << absl::StrFormat("  %-14s %s\n", name, std::string(layout.status().message()));
-      continue;
-    }
-    ATOLL_ASSIGN_OR_RETURN(const plan::Outcome outcome,
-                           plan::EvaluateLayout(task.cluster, costs, task.job, *layout, {}));
-    std::cout << absl::StrFormat("  %-14s takes %.2f times as long: %s\n", name,
-                                 outcome.step_s / plan.outcome.step_s, plan::Describe(*layout));
+// With --seconds the search goes on improving until then.
+plan::Options OptionsOf(const PlanFlags& flags, bool budget) {
+  plan::Options options;
+  options.seed = flags.seed;
+  if (budget && flags.seconds > 0) {
+    const auto end = Clock::now() + std::chrono::duration<double>(flags.seconds);
+    options.improvements = 1 << 30;
+    options.stop = [end] { return Clock::now() >= end; };
   }
-  return absl::OkStatus();
+  return options;
+}
+
+// Both ways over all sites and per site, or one of them, as the user wants. A cluster of one site
+// has nothing to choose.
+absl::StatusOr<plan::IslandChoice> Choose(const PlanFlags& flags, const Task& task,
+                                          const plan::Costs& costs) {
+  std::set<std::string> sites;
+  for (const plan::Device& device : task.cluster.devices) sites.insert(device.site);
+  plan::IslandChoice choice;
+  if (flags.islands == "one" || (sites.size() < 2 && flags.islands == "auto")) {
+    choice.single = plan::PlanJob(task.cluster, costs, task.job, OptionsOf(flags, true));
+    if (!choice.single.ok()) return choice.single.status();
+    choice.reason = sites.size() < 2 ? "one site" : "one plan over all sites, as asked";
+    return choice;
+  }
+  ATOLL_ASSIGN_OR_RETURN(choice, plan::ChooseIslands(task.cluster, costs, task.job,
+                                                     OptionsOf(flags, false), task.islands));
+  if (flags.islands == "per-site") {
+    if (choice.islands.empty()) {
+      return absl::ResourceExhaustedError(absl::StrCat("--islands per-site: ", choice.reason));
+    }
+    choice.use_islands = true;
+  } else if (!choice.use_islands && flags.seconds > 0) {
+    choice.single = plan::PlanJob(task.cluster, costs, task.job, OptionsOf(flags, true));
+  }
+  return choice;
+}
+
+// The plan whose step the pictures show: of several islands the slowest one's.
+const plan::Plan& ShownPlan(const Task& task, const plan::IslandChoice& choice,
+                            plan::Cluster* cluster) {
+  *cluster = task.cluster;
+  if (!choice.use_islands) return *choice.single;
+  const auto slowest = std::max_element(choice.islands.begin(), choice.islands.end(),
+                                        [](const auto& a, const auto& b) {
+                                          return a.second.outcome.step_s < b.second.outcome.step_s;
+                                        });
+  *cluster = plan::OnlySite(task.cluster, slowest->first);
+  return slowest->second;
 }
 
 absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
-  const plan::Costs costs(task.model, {}, {.efficiency = flags.efficiency});
-  plan::Options options;
-  options.seed = flags.seed;
-  ATOLL_ASSIGN_OR_RETURN(const plan::Plan plan,
-                         plan::PlanJob(task.cluster, costs, task.job, options));
-  ATOLL_RETURN_IF_ERROR(Show(global, flags, task, costs, plan));
-  if (global.json) return absl::OkStatus();
-  if (flags.compare) ATOLL_RETURN_IF_ERROR(Compare(task, costs, plan));
-  if (flags.islands) {
-    ATOLL_ASSIGN_OR_RETURN(const plan::IslandChoice choice,
-                           plan::ChooseIslands(task.cluster, costs, task.job, options, {}));
+  const plan::Costs costs = CostsOf(flags, task);
+  const auto start = Clock::now();
+  ATOLL_ASSIGN_OR_RETURN(plan::IslandChoice choice, Choose(flags, task, costs));
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  std::vector<std::string> refused;
+  if (choice.single.ok() && !choice.use_islands) {
+    refused = plan::CompareBaselines(task.cluster, costs, task.job,
+                                     flags.compare ? plan::BaselineNames() : flags.baselines,
+                                     *choice.single);
+  }
+  if (global.json) {
+    std::cout << ToJson(ToMessage(task.cluster, costs, choice, task.islands.steps_per_round,
+                                  task.tokens_per_sample));
+  } else if (choice.use_islands) {
+    for (const auto& [site, plan] : choice.islands) {
+      std::cout << "island at " << site << ": "
+                << RenderTable(plan::OnlySite(task.cluster, site), plan) << "\n";
+    }
+  } else {
+    std::cout << RenderTable(task.cluster, *choice.single);
+  }
+  for (const std::string& line : refused) std::cerr << "atoll: " << line << "\n";
+  if (!global.json) {
     std::cout << "\n"
-              << (choice.use_islands ? "islands with outer rounds: " : "one plan over all sites: ")
+              << (choice.use_islands ? "islands with outer rounds: " : "one plan: ")
               << choice.reason << "\n";
+    std::cerr << absl::StrFormat("planned in %.0f ms\n", 1e3 * seconds);
+  }
+  plan::Cluster cluster;
+  const plan::Plan& shown = ShownPlan(task, choice, &cluster);
+  return WritePictures(flags, cluster, shown);
+}
+
+// A schedule that names a shape gets it; one that is defined without a split backward has none.
+absl::Status SetSchedule(const Task& task, const plan::Costs& costs, const std::string& schedule,
+                         plan::Layout* layout) {
+  if (schedule.empty()) return absl::OkStatus();
+  layout->schedule = schedule;
+  layout->split_backward = schedule != "1f1b" && schedule != "gpipe" && schedule != "interleaved";
+  const bool v = schedule == "zb-v" || schedule == "v-half" || schedule == "v-min";
+  if (!v && schedule != "interleaved") return absl::OkStatus();
+  const plan::Shape shape = v ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
+  if (!plan::Reshape(task.cluster, costs, shape, *layout)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--schedule ", schedule,
+                     " needs two stages on every device; this layout has a device with too few "
+                     "layers or too little memory for that, or a pipeline of one stage"));
   }
   return absl::OkStatus();
 }
 
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
-  const plan::Costs costs(task.model, {}, {.efficiency = flags.efficiency});
+  const plan::Costs costs = CostsOf(flags, task);
   plan::Plan plan;
   if (flags.layout == "plan") {
-    plan::Options options;
-    options.seed = flags.seed;
+    plan::Options options = OptionsOf(flags, true);
+    options.two_stages_per_device = flags.schedule.empty();
     ATOLL_ASSIGN_OR_RETURN(plan, plan::PlanJob(task.cluster, costs, task.job, options));
   } else {
     ATOLL_ASSIGN_OR_RETURN(plan.layout,
                            plan::Baseline(task.cluster, costs, task.job, flags.layout));
   }
-  plan.layout.schedule = flags.schedule;
-  ATOLL_ASSIGN_OR_RETURN(plan.outcome,
-                         plan::EvaluateLayout(task.cluster, costs, task.job, plan.layout,
-                                              {.restarts = 64, .seed = flags.seed}));
+  ATOLL_RETURN_IF_ERROR(SetSchedule(task, costs, flags.schedule, &plan.layout));
+  if (flags.layout != "plan" || !flags.schedule.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(plan.outcome,
+                           plan::EvaluateLayout(task.cluster, costs, task.job, plan.layout,
+                                                {.restarts = 64, .seed = flags.seed}));
+  }
   plan.alternatives.clear();
   plan.seed = flags.seed;
-  plan.times_from = absl::StrFormat("roofline at %.0f%% of the datasheet", 100 * flags.efficiency);
+  plan.times_from = plan::TimesFrom(task.cluster, costs, plan.layout);
   plan.cluster_bound_s = plan::ClusterBoundSeconds(task.cluster, costs, task.job);
-  plan.reason = absl::StrCat("layout ", flags.layout, ", schedule ", flags.schedule, ", as asked");
-  return Show(global, flags, task, costs, plan);
+  plan.reason = absl::StrCat("layout ", flags.layout, ", schedule ",
+                             flags.schedule.empty() ? "its own" : flags.schedule, ", as asked");
+  if (global.json) {
+    std::cout << ToJson(ToMessage(task.cluster, costs, plan, task.tokens_per_sample));
+  } else {
+    std::cout << RenderTable(task.cluster, plan);
+  }
+  return WritePictures(flags, task.cluster, plan);
 }
 
-int Report(const absl::Status& status) {
-  if (status.ok()) return 0;
-  std::cerr << "atoll: " << status.message() << "\n";
-  return 1;
+bool OneOf(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// What is wrong with the flags themselves; empty: nothing.
+std::string BadFlag(const PlanFlags& flags) {
+  if (flags.job.empty() == flags.model.empty()) {
+    return "give either a job file or --model, and not both";
+  }
+  if (flags.job.empty() && flags.batch == 0) return "--model needs --batch";
+  if (flags.batch < 0 || flags.batch > 1 << 20) return "--batch is at least 1, at most 1048576";
+  if (flags.sequence < 0 || flags.sequence > 1 << 24) return "--sequence is at least 1";
+  if (absl::EndsWith(flags.model, ".json") && flags.sequence == 0) {
+    return "--model with a config.json needs --sequence";
+  }
+  if (!(flags.efficiency > 0) || flags.efficiency > 1) {
+    return "--efficiency is above 0 and at most 1";
+  }
+  if (!(flags.state_bytes > 0) || flags.state_bytes > 1000) {
+    return "--state-bytes is above 0 and at most 1000";
+  }
+  if (!(flags.seconds >= 0) || flags.seconds > 86'400) return "--seconds is 0 to 86400";
+  if (!(flags.island_cost >= 0)) return "--island-cost is at least 0";
+  if (flags.steps_per_round < 0 || flags.steps_per_round > 1 << 20) {
+    return "--steps-per-round is at least 1, at most 1048576";
+  }
+  if (!OneOf({"auto", "one", "per-site"}, flags.islands)) {
+    return absl::StrCat("--islands ", flags.islands, ": there are auto, one, per-site");
+  }
+  std::vector<std::string> layouts = plan::BaselineNames();
+  for (const std::string& name : flags.baselines) {
+    if (!OneOf(layouts, name)) {
+      return absl::StrCat("--baseline ", name, ": there are ", absl::StrJoin(layouts, ", "));
+    }
+  }
+  layouts.insert(layouts.begin(), "plan");
+  if (!OneOf(layouts, flags.layout)) {
+    return absl::StrCat("--layout ", flags.layout, ": there are ", absl::StrJoin(layouts, ", "));
+  }
+  if (!flags.schedule.empty() && !OneOf(sim::ScheduleNames(), flags.schedule)) {
+    return absl::StrCat("--schedule ", flags.schedule, ": there are ",
+                        absl::StrJoin(sim::ScheduleNames(), ", "));
+  }
+  return "";
 }
 
 int Run(const Global& global, const PlanFlags& flags,
         absl::Status (*command)(const Global&, const PlanFlags&)) {
-  if (!(flags.efficiency > 0) || flags.efficiency > 1) {
-    std::cerr << "atoll: --efficiency is above 0 and at most 1\n";
+  const std::string bad = BadFlag(flags);
+  if (!bad.empty()) {
+    std::cerr << "atoll: " << bad << "\n";
     return 2;
   }
-  return Report(command(global, flags));
+  const absl::Status status = command(global, flags);
+  if (status.ok()) return 0;
+  std::cerr << "atoll: " << status.message() << "\n";
+  return 1;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 
@@ -12,18 +13,28 @@ namespace atl::cli {
 
 struct PlanFlags {
   std::string job;       // job file; or:
-  std::string model;     // name in the planner's catalogue
+  std::string model;     // name in the planner's catalogue, or a config.json
   int64_t batch = 0;     // sequences (images) of one step; 0: the job's
-  int64_t sequence = 0;  // tokens; 0: the job's or the model's own
+  int64_t sequence = 0;  // tokens, or the side of an image; 0: the job's or the model's own
   std::string cluster;   // cluster file
   std::string trace;     // where to write; empty: not
   std::string svg;
-  bool compare = false;  // with baselines
-  bool islands = false;  // also islands per site with outer rounds
+  std::vector<int> micro_batches;    // sizes to try; empty: the planner's
+  std::vector<int> tensor_parallel;  // sizes to try; empty: the planner's
   uint64_t seed = 1;
+  double seconds = 0;  // to go on improving for; 0: a fixed number of tries
   double efficiency = 0.45;
-  std::string layout = "plan";    // simulate: plan or a baseline
-  std::string schedule = "best";  // simulate
+  double state_bytes = 18;  // per parameter
+  // plan
+  bool compare = false;                // with all baselines
+  std::vector<std::string> baselines;  // with these
+  std::string islands = "auto";        // auto, one, per-site
+  double island_cost = 0.03;           // of a doubling of the islands
+  int64_t steps_per_round = 0;         // 0: the job's, or 64
+  bool overlap = true;                 // islands train on during an exchange
+  // simulate
+  std::string layout = "plan";  // plan or a baseline
+  std::string schedule;         // empty: the layout's own
 };
 
 // `App` is CLI::App.
@@ -31,24 +42,49 @@ template <class App>
 void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("JOB", flags->job, "job file, TOML; or give --model and --batch");
   app.add_option("--cluster", flags->cluster, "cluster file, TOML")->required();
-  app.add_option("--model", flags->model, "a model of the catalogue, such as llama-7b");
+  app.add_option("--model", flags->model,
+                 "a model of the catalogue, such as llama-7b, or a config.json");
   app.add_option("--batch", flags->batch, "sequences (or images) of one step");
-  app.add_option("--sequence", flags->sequence, "tokens of a sequence");
+  app.add_option("--sequence", flags->sequence, "tokens of a sequence, or the side of an image");
+  app.add_option("--micro-batch", flags->micro_batches, "sizes to try, such as 1,2,4")
+      ->delimiter(',');
+  app.add_option("--tensor-parallel", flags->tensor_parallel, "sizes to try, such as 1,2")
+      ->delimiter(',');
   app.add_option("--efficiency", flags->efficiency,
                  "share of the datasheet's speed where nothing was measured")
       ->capture_default_str();
+  app.add_option("--state-bytes", flags->state_bytes,
+                 "weights, gradients and optimizer state per parameter")
+      ->capture_default_str();
   app.add_option("--seed", flags->seed, "of the search")->capture_default_str();
+  app.add_option("--seconds", flags->seconds, "go on improving for so long");
   app.add_option("--trace", flags->trace, "write the step for Perfetto, JSON");
   app.add_option("--svg", flags->svg, "write the step as a picture");
   if (simulate) {
-    app.add_option("--layout", flags->layout, "plan, megatron, whale or data-parallel")
+    app.add_option("--layout", flags->layout,
+                   "plan, megatron, whale, data-parallel, hierarchical, varuna, dapple or metis")
         ->capture_default_str();
-    app.add_option("--schedule", flags->schedule, "best, 1f1b, gpipe, zb-h1, zb-h2, zb-1p, ...")
-        ->capture_default_str();
-  } else {
-    app.add_flag("--compare", flags->compare, "also what others would do");
-    app.add_flag("--islands", flags->islands, "also an island per site with outer rounds");
+    app.add_option("--schedule", flags->schedule,
+                   "best, gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, "
+                   "v-min, jeeves, jeeves-search or compact-zb; without it, the layout's own");
+    return;
   }
+  app.add_flag("--compare", flags->compare, "also what all baselines would take");
+  app.add_option("--baseline", flags->baselines,
+                 "also what this one would take: megatron, whale, data-parallel, hierarchical, "
+                 "varuna, dapple or metis")
+      ->delimiter(',');
+  app.add_option("--islands", flags->islands,
+                 "one plan over all sites, an island per-site with outer rounds, or auto: the "
+                 "better one")
+      ->capture_default_str();
+  app.add_option("--island-cost", flags->island_cost,
+                 "more samples for the same loss with each doubling of the islands, as a share")
+      ->capture_default_str();
+  app.add_option("--steps-per-round", flags->steps_per_round,
+                 "inner steps between exchanges of islands; the job's, or 64");
+  app.add_flag("--overlap,!--no-overlap", flags->overlap,
+               "islands train on during an exchange (as jobs do unless they say none)");
 }
 
 // Prints the best known layout, why, and what lost.

@@ -188,18 +188,25 @@ void OperatorPlacement() {
 }  // namespace
 }  // namespace atl::bench
 
-int main() {
+// All parts, or those that are named: speed, time, replan, losses, placement, published, scenarios,
+// jeeves, rounds.
+int main(int argc, char** argv) {
+  const auto wanted = [&](const std::string& part) {
+    return argc == 1 || std::find(argv + 1, argv + argc, part) != argv + argc;
+  };
   atl::bench::BoundRatios bounds;
-  atl::bench::SimulatorSpeed();
-  atl::bench::PlanningTime(&bounds);
-  atl::bench::Replanning();
-  atl::bench::Losses();
-  atl::bench::OperatorPlacement();
-  atl::bench::PrintPublished(&bounds);
-  atl::bench::PrintScenarios(&bounds);
-  std::printf("\nRatio to the lower bound over %d plans; where memory binds at most %.3f\n",
-              bounds.rows, bounds.worst_bound);
-  atl::bench::PrintFigureAtMost("plan_over_bound_worst", bounds.worst_free, "ratio", 1.05);
-  atl::bench::PrintJeeves();
-  atl::bench::PrintRounds();
+  if (wanted("speed")) atl::bench::SimulatorSpeed();
+  if (wanted("time")) atl::bench::PlanningTime(&bounds);
+  if (wanted("replan")) atl::bench::Replanning();
+  if (wanted("losses")) atl::bench::Losses();
+  if (wanted("placement")) atl::bench::OperatorPlacement();
+  if (wanted("published")) atl::bench::PrintPublished(&bounds);
+  if (wanted("scenarios")) atl::bench::PrintScenarios(&bounds);
+  if (bounds.rows > 0) {
+    std::printf("\nRatio to the lower bound over %d plans; where memory binds at most %.3f\n",
+                bounds.rows, bounds.worst_bound);
+    atl::bench::PrintFigureAtMost("plan_over_bound_worst", bounds.worst_free, "ratio", 1.05);
+  }
+  if (wanted("jeeves")) atl::bench::PrintJeeves();
+  if (wanted("rounds")) atl::bench::PrintRounds();
 }

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/planner/layout.h"
+#include "coordinator/planner/planner.h"
 
 namespace atl::plan {
 
@@ -36,6 +36,13 @@ std::vector<std::string> BaselineNames();
 // The error says what does not fit, or which names there are.
 absl::StatusOr<Layout> Baseline(const Cluster& cluster, const Costs& costs, const Job& job,
                                 absl::string_view name);
+
+// Plays these baselines and enters them into a plan's alternatives. One that is better takes the
+// plan's place, unless it sums gradients hierarchically, which plans do not carry. Returns why the
+// others do not fit, one line each.
+std::vector<std::string> CompareBaselines(const Cluster& cluster, const Costs& costs,
+                                          const Job& job, const std::vector<std::string>& names,
+                                          Plan& plan);
 
 }  // namespace atl::plan
 

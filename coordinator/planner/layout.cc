@@ -53,6 +53,7 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
   const int64_t most = std::max<int64_t>(4, evaluation.operations / operations);
   sim::SearchOptions options{
       .restarts = static_cast<int>(std::min<int64_t>(evaluation.restarts, most)),
+      .improve = static_cast<int>(std::min<int64_t>(evaluation.improve, most)),
       .seed = evaluation.seed};
   ATOLL_ASSIGN_OR_RETURN(kind.found, sim::ScheduleByName(kind.problem, layout.schedule, options));
   if (layout.shape == Shape::kInterleaved && layout.schedule == "best") {

@@ -91,6 +91,7 @@ struct Evaluation {
   // Simulated operations per kind: large pipelines get fewer restarts, but at least 4.
   int64_t operations = 1'000'000;
   const Outcome* known = nullptr;  // kinds already evaluated are taken from here
+  int improve = 0;                 // simulations to move operations of the schedule found about
 };
 
 // Cuts that balance the layers for this order of stages, one per entity, under memory: with 1F1B's

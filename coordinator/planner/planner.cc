@@ -97,6 +97,16 @@ class Contest {
     if (won) Improve(options_.improvements / 4);
   }
 
+  // A longer search for the winner's schedule, where there is something to gain.
+  void Polish() {
+    if (Stopped() || plan_.outcome.step_s <= 1.01 * plan_.outcome.bound_s) return;
+    const Evaluation longer{
+        .restarts = 4 * options_.restarts, .seed = options_.seed, .improve = 8 * options_.restarts};
+    auto outcome = EvaluateLayout(cluster_, costs_, job_, plan_.layout, longer);
+    ++plan_.simulated;
+    if (outcome.ok() && outcome->step_s < plan_.outcome.step_s) plan_.outcome = *std::move(outcome);
+  }
+
   void Finish() {
     std::stable_sort(
         plan_.alternatives.begin(), plan_.alternatives.end(),
@@ -262,6 +272,7 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
   if (!contest.any()) return ExplainNoFit(cluster, costs, job, contest.why_not());
   contest.Improve(options.improvements);
   contest.TryShapes();
+  contest.Polish();
   contest.Finish();
   plan.reason = Reason(plan, absl::StrFormat("%d layouts compared by the cost model, %d simulated",
                                              plan.candidates, plan.simulated));
@@ -293,14 +304,16 @@ absl::StatusOr<Plan> Replan(const Plan& previous, const Cluster& cluster, const 
   Plan plan;
   plan.kept = previous.kept;
   plan.candidates = static_cast<int>(layouts.size());
-  Contest contest(cluster, costs, job, options, plan);
+  Options quick = options;
+  quick.restarts = std::min(options.restarts, 16);
+  Contest contest(cluster, costs, job, quick, plan);
   const int most = std::max(2, options.simulate / 2);
   for (const auto& [estimate_s, i] : ranked) {
     if (plan.simulated >= most && contest.any()) break;
     contest.Enter(layouts[i], i == 0 ? "the layout in force" : Describe(layouts[i]));
   }
   if (!contest.any()) return Annotate(contest.why_not(), "nothing of the earlier plan fits");
-  contest.Improve(options.improvements / 2);
+  contest.Improve(options.improvements / 4);
   contest.Finish();
   plan.reason =
       Reason(plan, absl::StrFormat("%d layouts of the earlier plan compared, %d simulated",
