@@ -32,7 +32,7 @@ struct Options {
   int improvements = 24;  // small changes to try on the winner
   uint64_t seed = 1;
   bool two_stages_per_device = true;  // also try interleaved and V-shaped placements
-  double exact_work = 2e6;            // steps that an exact order of groups may take; else beam
+  double exact_work = 1e7;            // steps that an exact order of groups may take; else beam
   std::function<bool()> stop;         // asked between candidates; what is best by then is returned
 };
 

@@ -125,6 +125,31 @@ TEST_CASE("Slow wires between sites: activations cross rather than gradients") {
   }
 }
 
+// Six sites in a chain of fast wires, all others slow, named so that no order of names follows the
+// chain.
+TEST_CASE("Many sites form a pipeline along their fast wires") {
+  Cluster cluster;
+  const std::vector<std::string> chain = {"d", "a", "f", "b", "e", "c"};
+  for (const std::string& site : chain) Add(cluster, "a100-80", 1, site);
+  cluster.wan_wire = {20e-3, 10e6};
+  for (size_t i = 0; i + 1 < chain.size(); ++i) {
+    cluster.site_to_site[{chain[i], chain[i + 1]}] = {1e-3, 10e9};
+    cluster.site_to_site[{chain[i + 1], chain[i]}] = {1e-3, 10e9};
+  }
+  const Costs costs = CostsOf("gpt3-22b");  // no fewer than five devices hold it
+  const Job job{.global_batch = 64, .micro_batches = {1}, .tensor_parallel = {1}};
+  const auto plan = PlanJob(cluster, costs, job, kQuick);
+  INFO(plan.status().ToString());
+  REQUIRE(plan.ok());
+  CheckPlan(cluster, costs, job, *plan);
+  for (const Replica& replica : plan->layout.replicas) {
+    for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
+      CHECK(cluster.WireBetween(replica.stages[s].devices[0], replica.stages[s + 1].devices[0])
+                .bytes_per_s == 10e9);
+    }
+  }
+}
+
 TEST_CASE("What cannot fit is refused with what would help") {
   Cluster cluster;
   Add(cluster, "p4", 2, "a");
