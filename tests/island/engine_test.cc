@@ -271,6 +271,58 @@ class Wrapped : public Transport {
   Transport& inner_;
 };
 
+// Calls back when so many messages have been sent.
+class AtMessage : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  void Set(int messages, std::function<void()> then) {
+    then_ = std::move(then);
+    left_ = messages;
+  }
+  absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
+                    Backend& backend, Stream& stream, const Tensor& payload) override {
+    if (left_-- == 0) then_();
+    return Wrapped::Send(from, to, tag, backend, stream, payload);
+  }
+
+ private:
+  std::atomic<int> left_{-1};
+  std::function<void()> then_;
+};
+
+TEST_CASE("wherever a step is interrupted, all devices have taken it or none has") {
+  IslandLayout layout;
+  layout.name = "two replicas cut unlike";
+  layout.replicas = {{{2, 4}, 2, 2}, {{3, 3}, 4, 1}};
+  layout.workers = 2;
+  const IslandPlan plan = MakePlan(layout);
+  LocalTransport queue(1 << 20);
+  AtMessage transport(queue);
+  TestIsland island(Job(), plan, {}, &transport), twin(Job(), plan, {});
+  Begin(island);
+  Begin(twin);
+  constexpr int kMessages = 12;  // of a step: there and back, of six micro-batches
+  int64_t steps = 0;
+  for (int n = 0; n <= kMessages; ++n) {
+    CAPTURE(n);
+    const auto worker = static_cast<size_t>(n % 2);
+    transport.Set(n, [&] { island.engine(worker).Interrupt("on purpose"); });
+    const auto outcome = island.Step(Batch(n), kLearningRate);
+    transport.Set(-1, [] {});
+    REQUIRE(outcome.ok() == (n == kMessages));
+    const int64_t taken = island.engine(0).optimizer_steps();
+    REQUIRE(island.engine(1).optimizer_steps() == taken);
+    REQUIRE(taken == steps + (outcome.ok() ? 1 : 0));
+    if (taken > steps) Train(twin, n);
+    steps = taken;
+    REQUIRE(State(island) == State(twin));
+    REQUIRE(island.Configure(plan).ok());
+    // What was left of the interrupted step is in nobody's way.
+    REQUIRE(Train(island, 100 + n) == Train(twin, 100 + n));
+    ++steps;
+  }
+}
+
 // Lets one message be seen only after it was asked for so many times.
 class HoldBack : public Wrapped {
  public:
