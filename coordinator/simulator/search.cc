@@ -65,11 +65,13 @@ class Incumbent {
                   : options.objective == Objective::kMakespan ? MakespanBound(problem).time_ns
                                                               : PeriodBound(problem).time_ns) {}
 
-  // Nothing is left to try: the best there can be is found, or the simulations are used up.
-  bool Spent() const {
+  // The best there can be is found, or the caller's time is up.
+  bool Over() const {
     return (any_ && ValueOf(best_.result, options_.objective) <= bound_ns_) ||
-           tried_ >= options_.restarts || (options_.stop && options_.stop());
+           (options_.stop && options_.stop());
   }
+  // Nothing is left to try: over, or the simulations are used up.
+  bool Spent() const { return tried_ >= options_.restarts || Over(); }
 
   // Returns the schedule's value and the forwards it kept open at each chunk; kForever if it does
   // not fit.
@@ -106,7 +108,7 @@ class Incumbent {
   const Found& best() const { return best_; }
   Found Take() { return std::move(best_); }
   void Improve() {
-    if (!any_ || options_.improve == 0 || Spent()) return;
+    if (!any_ || options_.improve == 0 || Over()) return;
     ImproveOrder(problem_, options_.objective, options_.improve, options_.seed, best_);
   }
   bool any() const { return any_; }
