@@ -1,7 +1,8 @@
-// Causal attention for every shape and type that cuDNN does not take: tiles of queries and keys in
-// shared memory, products by FMA in fp32. Forward keeps running maxima and sums (online softmax);
-// backward computes the probabilities again from lse, once for dk and dv with keys standing still
-// and once for dq with queries standing still, so that every output has one writer.
+// Causal attention for every shape and type that neither cuDNN nor attention_mma.cu takes: tiles of
+// queries and keys in shared memory, products by FMA in fp32. Forward keeps running maxima and sums
+// (online softmax); backward computes the probabilities again from lse, once for dk and dv with
+// keys standing still and once for dq with queries standing still, so that every output has one
+// writer.
 //
 // With N tokens of T-token sequences, H heads of D channels (KV key heads), s bytes an element:
 //   AttentionForward   2 N T H D FLOP (two products over half a square each), 2 N (H + KV) D s
@@ -320,6 +321,7 @@ dim3 GridOf(const AttentionShape& shape, int tile, int64_t heads) {
 }  // namespace
 
 void Enqueue(const Queue& queue, const AttentionForward& op) {
+  if (EnqueueOnTensorCores(queue, op)) return;
   ForType(op.q.dtype, [&]<typename T>() {
     Operands<T> operands{.shape = ShapeOf(op.shape)};
     operands.q = ViewOf<T>(op.q);
@@ -358,6 +360,7 @@ void Enqueue(const Queue& queue, const AttentionBackward& op, Workspace workspac
     const int64_t count = op.q.rows * op.shape.heads;
     Launch(queue, dim3(static_cast<unsigned>(CeilDiv(count, kThreads / kWarp))), dim3(kThreads), 0,
            "AttentionBackward delta", DeltaKernel<T>, operands, count);
+    if (EnqueueOnTensorCores(queue, op, operands.delta.data)) return;
     ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
       constexpr int kRows = kColumns == 4 ? 2 : 1;  // tiles of 32 or 16: at most 68 KiB
       using Tiles = Tile<kRows, kColumns>;

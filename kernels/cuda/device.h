@@ -137,6 +137,39 @@ __device__ inline unsigned Ballot(bool condition) {
 #endif
 }
 
+// ---- Tensor cores: a warp's 16 x 8 x 16 product of bf16 in fp32 (PTX's mma.m16n8k16). Lane 4 g +
+// t holds of the left matrix rows g and g + 8, columns 2 t, 2 t + 1 (and 8 more); of the right one
+// column g, rows 2 t, 2 t + 1 (and 8 more); of the sum rows g, g, g + 8, g + 8, columns 2 t, 2 t
+// + 1. From compute capability 8.0. ----
+
+__device__ inline void MmaBf16(float (&sum)[4], const unsigned (&left)[4],
+                               const unsigned (&right)[2]) {
+#if !defined(__CUDACC__)
+  EmulatedMma(sum, left, right);
+#elif __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+#else
+  (void)sum, (void)left, (void)right;  // bf16 is not offered on such devices
+#endif
+}
+
+// A right matrix from shared memory that has its rows: lane i, below 16, gives the address of row
+// i's eight elements, on 16 bytes (PTX's ldmatrix.trans).
+__device__ inline void LoadTurned(unsigned (&right)[2], const Bf16* row) {
+#ifdef __CUDACC__
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(right[0]), "=r"(right[1])
+               : "r"(address)
+               : "memory");
+#else
+  EmulatedLoadTurned(right, row);
+#endif
+}
+
 // Over the block, whose size is a multiple of 32. All threads call it.
 template <typename T, typename Op>
 __device__ inline T BlockReduce(T x, T identity, Op op) {

@@ -59,7 +59,7 @@ class Machine {
     int state = kReady;
   };
   struct alignas(16) Slot {
-    char bytes[16];
+    char bytes[32];
   };
 
   static void Main(unsigned low, unsigned high) {

@@ -37,7 +37,7 @@ void Emulate(dim3 grid, dim3 block, int64_t shared_bytes, const std::function<vo
 void* DynamicShared();
 void BlockBarrier();
 void WarpBarrier();
-// 16 bytes for each lane of the running thread's warp, to hand values over in.
+// 32 bytes for each lane of the running thread's warp, to hand values over in.
 char* LaneSlot(int lane);
 
 inline void __syncthreads() { BlockBarrier(); }
@@ -57,6 +57,51 @@ T EmulatedGroupReduce(T x, Op op) {
     for (int i = 0; i < kLanes; ++i) of_lane[i] = next[i];
   }
   return of_lane[lane - base];
+}
+
+// sum += left * right; see MmaBf16.
+inline void EmulatedMma(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]) {
+  const int lane = threadIdx.x % 32;
+  std::memcpy(LaneSlot(lane), left, sizeof(left));
+  std::memcpy(LaneSlot(lane) + sizeof(left), right, sizeof(right));
+  WarpBarrier();
+  // Both rows of the left matrix and both columns of the right one that this lane's sums need.
+  float rows[2][16], cols[2][16];
+  const auto unpack = [](int of_lane, int index, float* to) {
+    unsigned word;
+    std::memcpy(&word, LaneSlot(of_lane) + 4 * index, 4);
+    const unsigned low = word << 16, high = word & 0xffff0000u;
+    std::memcpy(&to[0], &low, 4);
+    std::memcpy(&to[1], &high, 4);
+  };
+  for (int side = 0; side < 2; ++side) {
+    for (int k = 0; k < 16; k += 2) {
+      const int pair = k % 8 / 2;
+      unpack(lane / 4 * 4 + pair, side + k / 8 * 2, &rows[side][k]);
+      unpack((lane % 4 * 2 + side) * 4 + pair, 4 + k / 8, &cols[side][k]);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 16; ++k) sum[i] += rows[i / 2][k] * cols[i % 2][k];
+  }
+  WarpBarrier();
+}
+
+// See LoadTurned.
+template <typename Half>
+void EmulatedLoadTurned(unsigned (&right)[2], const Half* row) {
+  const int lane = threadIdx.x % 32;
+  std::memcpy(LaneSlot(lane), &row, sizeof(row));
+  WarpBarrier();
+  for (int i = 0; i < 2; ++i) {
+    right[i] = 0;
+    for (int high = 0; high < 2; ++high) {
+      const Half* from;
+      std::memcpy(&from, LaneSlot(i * 8 + lane % 4 * 2 + high), sizeof(from));
+      right[i] |= unsigned{from[lane / 4].bits} << (16 * high);
+    }
+  }
+  WarpBarrier();
 }
 
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }

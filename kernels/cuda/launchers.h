@@ -80,7 +80,14 @@ void Enqueue(const Queue& queue, const QuantizeDelta& op);
 void Enqueue(const Queue& queue, const DequantizeDelta& op);
 void Enqueue(const Queue& queue, const NesterovStep& op);
 
-// ---- attention.cu: what cuDNN does not take ----
+// ---- attention_mma.cu: what cuDNN does not take, on tensor cores. False, with nothing enqueued,
+// where these do not take it either: heads of more than 128 channels, fp32, odd addresses. ----
+
+bool EnqueueOnTensorCores(const Queue& queue, const AttentionForward& op);
+// `delta`: [batch * heads, T], each query's dot product of dout and out.
+bool EnqueueOnTensorCores(const Queue& queue, const AttentionBackward& op, const float* delta);
+
+// ---- attention.cu: the rest, and the choice ----
 
 void Enqueue(const Queue& queue, const AttentionForward& op);
 void Enqueue(const Queue& queue, const AttentionBackward& op, Workspace workspace);

@@ -33,6 +33,7 @@ std::vector<OpCase> TestCases() {
       AttentionCase(1, 67, 4, 2, 16),
       AttentionCase(1, 130, 6, 1, 20),
       AttentionCase(2, 64, 2, 2, 48),
+      AttentionCase(1, 66, 2, 1, 72),
       SwigluCase(7, 33),
       GeluCase(7, 33, tanh),
       GeluCase(7, 33, erf),
