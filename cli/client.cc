@@ -119,6 +119,12 @@ absl::StatusOr<v1::ClusterStatus> Client::Status() {
   return Call(*stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest(), address_);
 }
 
+absl::StatusOr<v1::ClusterProfile> Client::Profile(const std::string& job) {
+  v1::ProfileRequest request;
+  request.set_job(job);
+  return Call(*stubs_->status, &v1::Status::Stub::Profile, request, address_);
+}
+
 absl::Status Client::Watch(const std::string& job, int interval_ms,
                            const std::function<bool(const v1::Job&)>& on_message) {
   grpc::ClientContext context;

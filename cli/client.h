@@ -30,6 +30,8 @@ class Client {
   absl::StatusOr<v1::JobSummary> Resume(const std::string& job);
   absl::StatusOr<v1::JobSummary> Cancel(const std::string& job);
   absl::StatusOr<v1::ClusterStatus> Status();
+  // `job` as in ProfileRequest.
+  absl::StatusOr<v1::ClusterProfile> Profile(const std::string& job);
 
   // Streams call `on_message` until it returns false or the stream ends; its end is OK then.
   absl::Status Watch(const std::string& job, int interval_ms,

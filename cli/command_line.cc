@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/plan.h"
+#include "cli/profile.h"
 
 namespace atl::cli {
 namespace {
@@ -115,6 +116,9 @@ class CommandLine {
   }
 
   void AddPlanCommands() {
+    Add("profile", "what workers measured: layers' times, links, groups", [this] {
+      return Profile(global_, job_);
+    })->add_option("JOB", job_, "whose model; without it, the newest job's");
     AddPlanFlags(*Add("plan", "the best layout of a job on a cluster, and why",
                       [this] { return PlanCommand(global_, plan_); }),
                  false, &plan_);

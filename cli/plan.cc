@@ -4,14 +4,18 @@
 #include <chrono>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/client.h"
 #include "cli/job_file.h"
+#include "common/protocol/device_profile.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
+#include "coordinator/plan_io/profile_file.h"
 #include "coordinator/plan_io/render.h"
 #include "coordinator/planner/baselines.h"
 #include "coordinator/planner/islands.h"
@@ -27,6 +31,9 @@ struct Task {
   plan::Cluster cluster;
   plan::Model model;
   plan::Job job;
+  plan::ProfileTable table;  // measured times
+  plan::CostOptions costs;
+  std::string model_digest;  // of a job's model; empty: not known
   plan::IslandOptions islands;
   int64_t tokens_per_sample = 1;
 };
@@ -51,6 +58,9 @@ absl::Status ReadJob(const PlanFlags& flags, Task* task) {
   ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(flags.job));
   task->tokens_per_sample = flags.sequence > 0 ? flags.sequence : spec.data.sequence_length;
   ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, task->tokens_per_sample));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, worker::ModelConfigOfJob(spec));
+  task->model_digest =
+      absl::StrCat(absl::Hex(DigestOf(ToSpec(config), task->tokens_per_sample), absl::kZeroPad16));
   task->job.global_batch =
       static_cast<int>(flags.batch > 0 ? flags.batch : spec.inner.batch_sequences);
   task->islands.steps_per_round = static_cast<int>(spec.outer.steps_per_round);
@@ -74,8 +84,43 @@ absl::Status ReadModel(const PlanFlags& flags, Task* task) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Task> ReadTask(const PlanFlags& flags) {
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  }
+  return text;
+}
+
+// Devices, links and times that were measured.
+absl::Status ReadProfile(const Global& global, const PlanFlags& flags, Task* task) {
+  v1::ClusterProfile profile;
+  if (flags.live) {
+    ATOLL_ASSIGN_OR_RETURN(auto client, Client::Dial(global.tls, global.coordinator));
+    ATOLL_ASSIGN_OR_RETURN(profile, client->Profile(""));
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.profile));
+    ATOLL_ASSIGN_OR_RETURN(profile, ParseProfileJson(text, flags.profile));
+  }
+  const std::string where = flags.live ? "--live" : flags.profile;
+  if (!profile.model_digest().empty() && !task->model_digest.empty() &&
+      profile.model_digest() != task->model_digest) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        where, ": the times are of the model of ", profile.job(),
+        ", not of this one; submit this job so that workers measure it, or plan without times"));
+  }
+  auto profiled = ToProfiled(profile, &task->model, &task->costs);
+  if (!profiled.ok()) return Annotate(profiled.status(), where);
+  task->cluster = std::move(profiled->cluster);
+  task->table = std::move(profiled->table);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   Task task;
+  task.costs.efficiency = flags.efficiency;
+  task.costs.state_bytes_per_parameter = flags.state_bytes;
   ATOLL_RETURN_IF_ERROR(flags.job.empty() ? ReadModel(flags, &task) : ReadJob(flags, &task));
   task.job.micro_batches = flags.micro_batches;
   task.job.tensor_parallel = flags.tensor_parallel;
@@ -84,15 +129,15 @@ absl::StatusOr<Task> ReadTask(const PlanFlags& flags) {
     task.islands.steps_per_round = static_cast<int>(flags.steps_per_round);
   }
   task.islands.overlap = task.islands.overlap && flags.overlap;
-  ATOLL_ASSIGN_OR_RETURN(task.cluster, LoadClusterFile(flags.cluster));
+  if (flags.cluster.empty()) {
+    ATOLL_RETURN_IF_ERROR(ReadProfile(global, flags, &task));
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(task.cluster, LoadClusterFile(flags.cluster));
+  }
   return task;
 }
 
-plan::Costs CostsOf(const PlanFlags& flags, const Task& task) {
-  return plan::Costs(
-      task.model, {},
-      {.efficiency = flags.efficiency, .state_bytes_per_parameter = flags.state_bytes});
-}
+plan::Costs CostsOf(const Task& task) { return plan::Costs(task.model, task.table, task.costs); }
 
 absl::Status Write(const std::string& path, const std::string& text) {
   if (path.empty()) return absl::OkStatus();
@@ -162,8 +207,8 @@ const plan::Plan& ShownPlan(const Task& task, const plan::IslandChoice& choice,
 }
 
 absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
-  const plan::Costs costs = CostsOf(flags, task);
+  ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
+  const plan::Costs costs = CostsOf(task);
   const auto start = Clock::now();
   ATOLL_ASSIGN_OR_RETURN(plan::IslandChoice choice, Choose(flags, task, costs));
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -215,8 +260,8 @@ absl::Status SetSchedule(const Task& task, const plan::Costs& costs, const std::
 }
 
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
-  const plan::Costs costs = CostsOf(flags, task);
+  ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
+  const plan::Costs costs = CostsOf(task);
   plan::Plan plan;
   if (flags.layout == "plan") {
     plan::Options options = OptionsOf(flags, true);
@@ -254,6 +299,10 @@ bool OneOf(const std::vector<std::string>& names, const std::string& name) {
 std::string BadFlag(const PlanFlags& flags) {
   if (flags.job.empty() == flags.model.empty()) {
     return "give either a job file or --model, and not both";
+  }
+  if ((flags.cluster.empty() ? 0 : 1) + (flags.profile.empty() ? 0 : 1) + (flags.live ? 1 : 0) !=
+      1) {
+    return "give one of --cluster, --profile and --live";
   }
   if (flags.job.empty() && flags.batch == 0) return "--model needs --batch";
   if (flags.batch < 0 || flags.batch > 1 << 20) return "--batch is at least 1, at most 1048576";

@@ -1,4 +1,5 @@
-// `atoll plan` and `atoll simulate`: need no coordinator. Exit code as in commands.h.
+// `atoll plan` and `atoll simulate`: need no coordinator, but for --live. Exit code as in
+// commands.h.
 
 #ifndef ATOLL_CLI_PLAN_H_
 #define ATOLL_CLI_PLAN_H_
@@ -16,7 +17,9 @@ struct PlanFlags {
   std::string model;     // name in the planner's catalogue, or a config.json
   int64_t batch = 0;     // sequences (images) of one step; 0: the job's
   int64_t sequence = 0;  // tokens, or the side of an image; 0: the job's or the model's own
-  std::string cluster;   // cluster file
+  std::string cluster;   // cluster file; or:
+  std::string profile;   // file of what was measured; or:
+  bool live = false;     // what was measured, from the coordinator
   std::string trace;     // where to write; empty: not
   std::string svg;
   std::vector<int> micro_batches;    // sizes to try; empty: the planner's
@@ -41,7 +44,10 @@ struct PlanFlags {
 template <class App>
 void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("JOB", flags->job, "job file, TOML; or give --model and --batch");
-  app.add_option("--cluster", flags->cluster, "cluster file, TOML")->required();
+  app.add_option("--cluster", flags->cluster, "cluster file, TOML; or --profile, or --live");
+  app.add_option("--profile", flags->profile,
+                 "measured devices and links, JSON as `atoll profile --json` prints them");
+  app.add_flag("--live", flags->live, "the same, from the coordinator now");
   app.add_option("--model", flags->model,
                  "a model of the catalogue, such as llama-7b, or a config.json");
   app.add_option("--batch", flags->batch, "sequences (or images) of one step");

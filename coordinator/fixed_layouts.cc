@@ -186,6 +186,22 @@ absl::Status NothingFits(const PlanningInput& input, const LayoutSpec& layout, i
       "choose"));
 }
 
+// Schedules that are made for a placement, or for an unsplit backward, get it.
+absl::Status SetSchedule(const PlanningInput& input, const std::string& schedule,
+                         plan::Layout& layout) {
+  if (schedule.empty()) return absl::OkStatus();
+  layout.schedule = schedule;
+  layout.split_backward = schedule != "1f1b" && schedule != "gpipe" && schedule != "interleaved";
+  const bool v = schedule == "zb-v" || schedule == "v-half" || schedule == "v-min";
+  if (!v && schedule != "interleaved") return absl::OkStatus();
+  const plan::Shape shape = v ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
+  if (plan::Reshape(input.cluster, input.costs, shape, layout)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("layout.schedule = \"", schedule,
+                                                   "\" needs two stages on every device: pipelines "
+                                                   "of at least two devices, twice as many layers "
+                                                   "as devices, and the memory for it"));
+}
+
 std::vector<Candidate> Enumerate(const PlanningInput& input, const LayoutSpec& fixed,
                                  const NodeId& leader, absl::Status* why_not) {
   std::vector<Candidate> candidates;
@@ -206,12 +222,12 @@ std::vector<Candidate> Enumerate(const PlanningInput& input, const LayoutSpec& f
             std::vector<std::vector<double>> powers;
             Candidate candidate =
                 Arrange(used, replicas, stages, side_by_side, tp, micro_batch, &powers);
-            const absl::Status shared = Share(input, powers, total, stages, candidate.layout);
-            if (!shared.ok()) {
-              *why_not = shared;
+            absl::Status made = Share(input, powers, total, stages, candidate.layout);
+            if (made.ok()) made = SetSchedule(input, fixed.schedule, candidate.layout);
+            if (!made.ok()) {
+              *why_not = made;
               continue;
             }
-            if (!fixed.schedule.empty()) candidate.layout.schedule = fixed.schedule;
             candidate.estimate_s =
                 plan::EstimateSeconds(input.cluster, input.costs, input.job, candidate.layout);
             candidates.push_back(std::move(candidate));

@@ -5,6 +5,7 @@
 #include "common/protocol/wire.h"
 #include "common/status.h"
 #include "common/version.h"
+#include "coordinator/live_profile.h"
 #include "coordinator/watchers.h"
 #include "coordinator/wire.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -230,6 +231,12 @@ class PeopleService::Impl {
       });
     }
 
+    Unary* Profile(Context* context, const v1::ProfileRequest* request,
+                   v1::ClusterProfile* reply) override {
+      return OnLoop(impl_->loop_, context,
+                    [=, impl = impl_](Instant now) { return impl->Profile(now, *request, reply); });
+    }
+
     grpc::ServerWriteReactor<v1::ClusterStatus>* Watch(Context*,
                                                        const v1::StatusRequest* request) override {
       return impl_->Watch<v1::ClusterStatus>(Interval(request->interval_ms(), 1000),
@@ -243,6 +250,23 @@ class PeopleService::Impl {
    private:
     Impl* const impl_;
   };
+
+  absl::Status Profile(Instant now, const v1::ProfileRequest& request, v1::ClusterProfile* reply) {
+    const CoordinatorCore& core = loop_->core();
+    std::optional<JobView> job;
+    if (!request.job().empty()) {
+      job = core.Job(now, request.job());
+      if (!job) return NoSuchJob(request.job());
+    } else {
+      for (const JobSummary& summary : core.Jobs(now)) {  // the newest is last
+        auto view = core.Job(now, summary.job);
+        if (view && view->facts) job = std::move(view);
+      }
+    }
+    ATOLL_ASSIGN_OR_RETURN(
+        *reply, LiveProfile(now, core.Members(now), job ? &*job : nullptr, loop_->measurements()));
+    return absl::OkStatus();
+  }
 
   void Cluster(Instant now, v1::ClusterStatus* status) {
     status->set_epoch(loop_->epoch());

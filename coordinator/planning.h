@@ -45,7 +45,8 @@ struct PlanningInput {
   plan::Cluster cluster;  // device ids as in IslandPlan
   plan::Costs costs;
   plan::Job job;
-  std::string assumptions;  // what was not measured, in words; empty: nothing
+  plan::ProfileTable table;  // what `costs` has measured times from
+  std::string assumptions;   // what was not measured, in words; empty: nothing
 };
 
 // INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.

@@ -432,14 +432,13 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
     if (device.member != 0 || !IsHost(device.info.kind)) continue;
     device.info.memory_bytes -= copies / static_cast<int64_t>(leader.devices.size());
   }
-  PlanningInput input{{}, plan::Costs(model, {}, {}), {}, ""};
-  plan::ProfileTable table;
-  MakeTypes(request, devices, input, table);
+  PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, ""};
+  MakeTypes(request, devices, input, input.table);
   plan::CostOptions options;
   options.state_bytes_per_parameter = any_host ? 16 : 18;
   options.weight_share = 1;  // the runtime keeps all of it until W is done
   options.split_backward = !request.spec.layout.recompute;
-  input.costs = plan::Costs(model, std::move(table), options);
+  input.costs = plan::Costs(model, input.table, options);
   ATOLL_ASSIGN_OR_RETURN(input.job.micro_batches, MicroBatches(request.spec));
   input.job.global_batch = static_cast<int>(request.spec.inner.batch_sequences);
   input.job.tensor_parallel = TensorSizes(request, shape);

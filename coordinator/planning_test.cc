@@ -170,6 +170,27 @@ TEST_CASE("a schedule by name is the one that runs") {
              Catch::Contains("layout.schedule = \"sideways\"") && Catch::Contains("1f1b"));
 }
 
+TEST_CASE("V-shaped and interleaved schedules put two stages on every device") {
+  PlanRequest request = JobOf(6, 8);
+  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  request.spec.layout.stages = 2;
+  request.spec.inner.micro_batch_sequences = 1;
+  const auto devices = [&](const std::string& schedule) {
+    request.spec.layout.schedule = schedule;
+    const IslandPlan plan = Planned(request);
+    std::string order;
+    for (const PlanStage& stage : plan.replicas[0].stages) order += stage.devices[0] + " ";
+    CHECK(Count(plan, "w1/0", PlanOpKind::kForward) == 16);
+    return order;
+  };
+  const std::string v = devices("zb-v");
+  CHECK((v == "w1/0 w2/0 w2/0 w1/0 " || v == "w2/0 w1/0 w1/0 w2/0 "));
+  const std::string interleaved = devices("interleaved");
+  CHECK((interleaved == "w1/0 w2/0 w1/0 w2/0 " || interleaved == "w2/0 w1/0 w2/0 w1/0 "));
+  request.spec.layout.stages = 1;
+  CHECK_THAT(Refusal(request), Catch::Contains("two stages on every device"));
+}
+
 TEST_CASE("a slow line carries as little as can be: the replicas' gradients or the activations") {
   PlanRequest request = JobOf(8, 16);
   request.members = {Worker("a1", 1), Worker("a2", 1), Worker("b1", 1), Worker("b2", 1)};

@@ -145,7 +145,9 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
       if (!InTurn(members)) {
         waiting.had_turn.insert(next);
         waiting.measurer = next;
-        waiting.turn = ++last_turn_;
+        // Grows over restarts of the coordinator, too.
+        last_turn_ = std::max<int64_t>(last_turn_ + 1, now.time_since_epoch().count());
+        waiting.turn = last_turn_;
         waiting.turn_ends = now + options_.turn_limit;
         waiting.send_again = now;
       }

@@ -19,6 +19,7 @@
 #include "bench/measure.h"
 #include "common/check.h"
 #include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/planner/baselines.h"
 
 namespace atl::bench {
 namespace {
@@ -138,6 +139,8 @@ void OtherLayouts(int rounds, Found& found) {
     cases.push_back(PlanCase(setting, task, Pipeline(2, "zb-h2"), "2 stages, zb-h2"));
     cases.push_back(PlanCase(setting, task, Pipeline(3, "jeeves"), "3 stages, jeeves"));
     cases.push_back(PlanCase(setting, task, Pipeline(2, "best", 2), "2 replicas of 2 stages"));
+    cases.push_back(PlanCase(setting, task, Pipeline(2, "zb-v"), "2 devices, zb-v"));
+    cases.push_back(PlanCase(setting, task, Pipeline(4, "interleaved"), "4 devices, interleaved"));
     cases.push_back(PlanCase(setting, task, {}, "as the planner likes"));
     Run(setting, task, rounds, cases);
     Setting named = setting;

@@ -1,10 +1,14 @@
 // What a person sees of the `atoll` command: its outputs and exit codes.
 
 #include <catch2/catch.hpp>
+#include <condition_variable>
 #include <fstream>
+#include <mutex>
 #include <optional>
 
 #include "absl/strings/match.h"
+#include "common/net/attach_client.h"
+#include "common/version.h"
 #include "tests/cli/command.h"
 #include "tests/cli/coordinator.h"
 
@@ -156,6 +160,68 @@ TEST_CASE("watch and logs -f outlive a restart of the coordinator, and say so") 
   CHECK(absl::StrContains(logs.rest(), "cancel"));
   CHECK_FALSE(absl::StrContains(logs.rest(), first));  // nothing twice
   CHECK(absl::StrContains(logs.errors(), "atoll: connected again\n"));
+}
+
+// Attached as a worker of one device, until it goes.
+class Attached {
+ public:
+  Attached(const std::string& coordinator, const NodeId& name) {
+    AttachOptions options;
+    options.coordinator = coordinator;
+    options.name = name;
+    options.incarnation = 1;
+    auto client = WorkerAttach::Open(options, [this](WorkerAttach::Event event) {
+      const std::lock_guard lock(mutex_);
+      if (std::holds_alternative<AttachOpened>(event)) opened_ = true;
+      if (std::holds_alternative<ToWorker>(event)) welcomed_ = true;
+      changed_.notify_all();
+    });
+    REQUIRE(client.ok());
+    client_ = *std::move(client);
+    Await(opened_);
+    WorkerHello hello;
+    hello.software_version = kSoftwareVersion;
+    hello.devices = {{"cpu", int64_t{8} << 30, 2}};
+    REQUIRE(client_->Send(hello));
+    Await(welcomed_);
+  }
+
+ private:
+  void Await(const bool& what) {
+    std::unique_lock lock(mutex_);
+    REQUIRE(changed_.wait_for(lock, std::chrono::seconds(20), [&] { return what; }));
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool opened_ = false, welcomed_ = false;  // guarded by mutex_
+  std::unique_ptr<WorkerAttach> client_;
+};
+
+TEST_CASE("profile shows the workers, and what it prints is what plan --profile and --live take") {
+  Desk desk;
+  const Outcome nobody = desk.Run({"profile"});
+  CHECK(nobody.code == 1);
+  CHECK(absl::StrContains(nobody.errors, "no worker is attached"));
+  const Attached worker(desk.address, "w1");
+  const Outcome text = desk.Run({"profile"});
+  CHECK(text.code == 0);
+  CHECK(absl::StrContains(text.out, "w1/0"));
+  CHECK(absl::StrContains(text.out, "layer times: none measured"));
+  CHECK(absl::StrContains(text.out, "1 of 1 devices not measured"));
+  CHECK(desk.Run({"profile", "tiny-9"}).code == 1);
+  const std::string file = desk.Write("profile.json", desk.Run({"profile", "--json"}).out);
+  const std::string job = desk.Write("job.toml", kJob);
+  const Outcome planned = desk.Run({"plan", job, "--profile", file});
+  INFO(planned.errors);
+  CHECK(planned.code == 0);
+  CHECK(absl::StrContains(planned.out, "w1/0"));
+  CHECK(desk.Run({"plan", job, "--live"}).out == planned.out);
+  CHECK(desk.Run({"plan", job}).code == 2);
+  CHECK(desk.Run({"plan", job, "--live", "--profile", file}).code == 2);
+  const Outcome bad = desk.Run({"plan", job, "--profile", desk.Write("bad.json", "{\"a\": 1}")});
+  CHECK(bad.code == 1);
+  CHECK(absl::StrContains(bad.errors, "bad.json: is no profile"));
 }
 
 TEST_CASE("keygen makes a file that stays, for its owner only, and prints the public key") {

@@ -1,0 +1,166 @@
+#include "coordinator/plan_io/profile_file.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+// What devices do of the timed model, so that those that are alike are known by it.
+void SetSpeeds(const plan::ProfileTable& table, plan::Cluster* cluster) {
+  for (const auto& [key, times] : table) {
+    const auto& [name, tensor_parallel, micro_batch] = key;
+    double seconds = 0;
+    for (const plan::LayerTimes& t : times) seconds += t.forward_s + t.backward_s + t.weight_s;
+    for (plan::DeviceType& type : cluster->types) {  // larger micro-batches come later
+      if (type.name == name && tensor_parallel == 1 && seconds > 0) {
+        type.flops_per_s = 1e9 * micro_batch / seconds;
+      }
+    }
+  }
+}
+
+// All layers of one type, sharing and size are there, or the profile is damaged.
+absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& model,
+                       plan::ProfileTable* table) {
+  const int layers = static_cast<int>(model.layers.size());
+  std::map<std::tuple<std::string, int, int>, int> seen;
+  for (const v1::LayerTime& time : profile.times()) {
+    if (time.layer() < 0 || time.layer() >= layers) {
+      return absl::InvalidArgumentError(absl::StrCat("the profile has times of layer ",
+                                                     time.layer(), ", the model has ", layers,
+                                                     " layers: it is of another model"));
+    }
+    if (time.tensor_parallel() < 1 || time.micro_batch_sequences() < 1 || time.forward_ns() < 0 ||
+        time.input_gradient_ns() < 0 || time.weight_gradient_ns() < 0 || time.optimizer_ns() < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("times of layer ", time.layer(), " on ", time.type(),
+                       ": sizes must be at least 1 and times not negative"));
+    }
+    const std::tuple key(time.type(), time.tensor_parallel(), time.micro_batch_sequences());
+    std::vector<plan::LayerTimes>& entry = (*table)[key];
+    entry.resize(layers);
+    entry[time.layer()] = {
+        static_cast<double>(time.forward_ns()) * 1e-9,
+        static_cast<double>(time.input_gradient_ns()) * 1e-9,
+        static_cast<double>(std::max<int64_t>(1, time.weight_gradient_ns())) * 1e-9,
+        static_cast<double>(time.optimizer_ns()) * 1e-9};
+    ++seen[key];
+  }
+  for (const auto& [key, count] : seen) {
+    if (count == layers) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the profile has ", count, " layers' times on ",
+                                                   std::get<0>(key), ", the model has ", layers,
+                                                   " layers: it is of another model"));
+  }
+  return absl::OkStatus();
+}
+
+void ReadMemory(const v1::ClusterProfile& profile, plan::Model* model, plan::CostOptions* options) {
+  double parameters = 0;
+  double bytes = 0;
+  std::map<int, int64_t> rows_of_layer;
+  for (const v1::LayerMemory& memory : profile.memory()) {
+    const int l = memory.layer();
+    if (l < 0 || l >= static_cast<int>(model->layers.size()) || memory.tensor_parallel() != 1) {
+      continue;
+    }
+    const int64_t rows = std::max(1, memory.micro_batch_sequences());
+    int64_t& largest = rows_of_layer[l];  // fixed parts weigh least
+    if (rows <= largest) continue;
+    const bool head = l + 1 == static_cast<int>(model->layers.size());
+    plan::Layer& layer = model->layers[l];
+    layer.stash_bytes =
+        (memory.stash_bytes() + (head ? 1 : 2) * memory.output_bytes() + rows - 1) / rows;
+    if (!head) layer.out_bytes = memory.output_bytes() / rows;
+    if (largest == 0 && layer.parameters > 0) {
+      parameters += static_cast<double>(layer.parameters);
+      bytes += static_cast<double>(memory.parameter_bytes());
+    }
+    largest = rows;
+  }
+  if (parameters > 0 && bytes > 0) options->state_bytes_per_parameter = bytes / parameters;
+  if (!rows_of_layer.empty()) options->weight_share = 1;  // the runtime keeps all until W is done
+}
+
+absl::Status ReadDevices(const v1::ClusterSpec& spec, plan::Cluster* cluster,
+                         std::map<std::string, int>* index) {
+  std::map<std::string, int> types;
+  for (const v1::Device& device : spec.devices()) {
+    const auto [type, is_new] =
+        types.try_emplace(device.type(), static_cast<int>(cluster->types.size()));
+    if (is_new) {
+      const auto known = plan::FindDeviceType(device.type());
+      plan::DeviceType made =
+          known.ok() ? *known : plan::DeviceType{device.type(), 100e9, 10e9, 0, 4e9};
+      made.name = device.type();
+      made.memory_bytes = device.memory_bytes();
+      cluster->types.push_back(made);
+    }
+    (*index)[device.id()] = static_cast<int>(cluster->devices.size());
+    plan::DeviceType& of = cluster->types[type->second];
+    of.memory_bytes = std::min(of.memory_bytes, device.memory_bytes());
+    cluster->devices.push_back({device.id(), device.node(), device.site(), type->second});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, int>& index,
+                       plan::Cluster* cluster) {
+  for (const v1::Link& link : spec.links()) {
+    const auto from = index.find(link.from());
+    const auto to = index.find(link.to());
+    if (from == index.end() || to == index.end() || link.edges_size() != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("link ", link.from(), " > ", link.to(),
+                       ": a measured link joins two devices of the profile by one edge"));
+    }
+    plan::Wire wire;
+    wire.latency_s = static_cast<double>(link.edges(0).latency_ns()) * 1e-9;
+    wire.bytes_per_s = link.edges(0).bandwidth_bytes_per_s();
+    cluster->measured[{from->second, to->second}] = wire;
+    const auto [known, added] = cluster->site_to_site.try_emplace(
+        {cluster->devices[from->second].site, cluster->devices[to->second].site}, wire);
+    if (!added && wire.bytes_per_s > known->second.bytes_per_s) known->second = wire;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::ClusterProfile> ParseProfileJson(absl::string_view text,
+                                                    absl::string_view name) {
+  v1::ClusterProfile profile;
+  const auto status = google::protobuf::util::JsonStringToMessage(std::string(text), &profile);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(name),
+        ": is no profile as `atoll profile --json` prints it: ", std::string(status.message())));
+  }
+  return profile;
+}
+
+absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Model* model,
+                                    plan::CostOptions* options) {
+  Profiled profiled;
+  profiled.cluster.node_latency_s = 50e-6;
+  profiled.cluster.site_wire.latency_s = 200e-6;
+  profiled.cluster.site_wire.bytes_per_s = 1.25e9;
+  std::map<std::string, int> index;
+  ATOLL_RETURN_IF_ERROR(ReadDevices(profile.cluster(), &profiled.cluster, &index));
+  ATOLL_RETURN_IF_ERROR(ReadLinks(profile.cluster(), index, &profiled.cluster));
+  ATOLL_RETURN_IF_ERROR(plan::Validate(profiled.cluster));
+  ATOLL_RETURN_IF_ERROR(ReadTimes(profile, *model, &profiled.table));
+  SetSpeeds(profiled.table, &profiled.cluster);
+  ReadMemory(profile, model, options);
+  return profiled;
+}
+
+}  // namespace atl

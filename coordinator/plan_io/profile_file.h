@@ -1,0 +1,36 @@
+// Measured times and links for the planner: the message ClusterProfile as JSON, which `atoll
+// profile
+// --json` prints and a coordinator answers with.
+
+#ifndef ATOLL_COORDINATOR_PLAN_IO_PROFILE_FILE_H_
+#define ATOLL_COORDINATOR_PLAN_IO_PROFILE_FILE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/planner/cluster.h"
+#include "coordinator/planner/costs.h"
+#include "proto/cluster.pb.h"
+
+namespace atl {
+
+// The planner's view of a profile.
+struct Profiled {
+  plan::Cluster cluster;
+  plan::ProfileTable table;  // empty: no layer was timed
+};
+
+// `name` (of the file) begins every error.
+absl::StatusOr<v1::ClusterProfile> ParseProfileJson(absl::string_view text, absl::string_view name);
+
+// Devices of a type that the catalogue does not know get speeds that only matter where nothing was
+// timed. Pairs of devices without a link get 10 Gbit/s within a site, 1 Gbit/s and 10 ms between
+// sites. `model`, of the job to plan, gets the measured activations; its layers are as many as were
+// timed, or the error says that the profile is of another model. `options` gets the measured state.
+absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Model* model,
+                                    plan::CostOptions* options);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PLAN_IO_PROFILE_FILE_H_

@@ -1,0 +1,65 @@
+#include "worker/profiler/link_measurer.h"
+
+#include <utility>
+
+#include "common/event_loop.h"
+
+namespace atl::worker {
+
+LinkMeasurer::LinkMeasurer(PeerLink* link, LinkMeasurerOptions options)
+    : link_(link), options_(std::move(options)), thread_([this] { Run(); }) {}
+
+LinkMeasurer::~LinkMeasurer() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_one();
+  }
+  thread_.join();
+}
+
+void LinkMeasurer::Measure(MeasureLinks request) {
+  const std::lock_guard lock(mutex_);
+  if (request.request == newest_) return;  // the coordinator repeats itself until it hears
+  newest_ = request.request;
+  next_ = std::move(request);
+  changed_.notify_one();
+}
+
+void LinkMeasurer::Run() {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stop_ || next_.has_value(); });
+    if (stop_) return;
+    const MeasureLinks request = *std::exchange(next_, std::nullopt);
+    lock.unlock();
+    LinksMeasured answer = Do(request);
+    if (request.measurer == link_->name()) options_.post(std::move(answer));
+  }
+}
+
+LinksMeasured LinkMeasurer::Do(const MeasureLinks& request) {
+  LinksMeasured answer;
+  answer.job = request.job;
+  answer.request = request.request;
+  const auto failed = [&](const absl::Status& status) {
+    answer.trouble = std::string(status.message());
+    return answer;
+  };
+  const absl::Status met = options_.meet({request.job, 0, request.request}, request.members);
+  if (!met.ok()) return failed(met);
+  if (request.measurer != link_->name()) return answer;
+  // Whoever has not come by then is measured without.
+  const absl::Status here = link_->AwaitPeers(SteadyNow() + options_.meet_timeout);
+  std::vector<NodeId> peers;
+  for (const IslandMember& member : request.members) {
+    if (member.worker != link_->name()) peers.push_back(member.worker);
+  }
+  LinksFound found = ProfileLinks(*link_, peers, options_.profile);
+  answer.links = std::move(found.links);
+  answer.trouble = std::move(found.trouble);
+  if (!here.ok() && answer.trouble.empty()) answer.trouble = std::string(here.message());
+  return answer;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,55 @@
+// Does what MeasureLinks asks, on a thread of its own: meets the other workers over the peer link
+// and, if it is this worker's turn, times messages to each of them.
+
+#ifndef ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
+#define ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "common/net/peer_link.h"
+#include "common/protocol/control.h"
+#include "worker/profiler/link_profiler.h"
+
+namespace atl::worker {
+
+struct LinkMeasurerOptions {
+  // PeerLink::SetPeers, or a refusal because the link is in use by an island.
+  std::function<absl::Status(const PeerFence&, const std::vector<IslandMember>&)> meet;
+  std::function<void(LinksMeasured)> post;  // from the measurer's thread
+  Duration meet_timeout = std::chrono::seconds(8);
+  LinkProfileOptions profile;
+};
+
+class LinkMeasurer {
+ public:
+  // `link` outlives it.
+  LinkMeasurer(PeerLink* link, LinkMeasurerOptions options);
+  ~LinkMeasurer();  // what is being measured is waited for: seconds at most
+  LinkMeasurer(const LinkMeasurer&) = delete;
+  LinkMeasurer& operator=(const LinkMeasurer&) = delete;
+
+  // The newest request replaces one that has not begun; one that repeats the last is skipped.
+  void Measure(MeasureLinks request);
+
+ private:
+  void Run();
+  LinksMeasured Do(const MeasureLinks& request);
+
+  PeerLink* const link_;
+  const LinkMeasurerOptions options_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<MeasureLinks> next_;  // guarded by mutex_
+  int64_t newest_ = 0;                // guarded by mutex_: request taken or waiting
+  bool stop_ = false;                 // guarded by mutex_
+  std::thread thread_;                // last
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PROFILER_LINK_MEASURER_H_

@@ -1,0 +1,71 @@
+#include "worker/profiler/link_measurer.h"
+
+#include <catch2/catch.hpp>
+#include <deque>
+
+#include "common/net/peer_story.h"
+
+namespace atl::worker {
+namespace {
+
+// A worker that does as the coordinator asks.
+struct Worker {
+  explicit Worker(const NodeId& name, bool busy = false)
+      : peer(name), measurer(peer.link.get(), Options(busy)) {}
+
+  LinkMeasurerOptions Options(bool busy) {
+    LinkMeasurerOptions options;
+    options.meet = [this, busy](const PeerFence& fence, const std::vector<IslandMember>& members) {
+      if (busy) return absl::FailedPreconditionError("it is in an island");
+      return peer.link->SetPeers(fence, members);
+    };
+    options.post = [this](LinksMeasured answer) {
+      const std::lock_guard lock(mutex);
+      answers.push_back(std::move(answer));
+      changed.notify_all();
+    };
+    options.profile.bytes_max = 64 << 10;
+    return options;
+  }
+  LinksMeasured Answers() {
+    std::unique_lock lock(mutex);
+    REQUIRE(changed.wait_for(lock, kPatience, [&] { return !answers.empty(); }));
+    LinksMeasured answer = std::move(answers.front());
+    answers.pop_front();
+    return answer;
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<LinksMeasured> answers;  // guarded by mutex
+  TestPeer peer;
+  LinkMeasurer measurer;
+};
+
+TEST_CASE("workers measure in turn, and only the measurer answers, once") {
+  Worker a("a"), b("b");
+  const std::vector<IslandMember> members = {a.peer.member, b.peer.member};
+  for (int64_t turn = 1; turn <= 2; ++turn) {
+    const MeasureLinks request{"job-1", turn, members, turn == 1 ? "a" : "b"};
+    for (int repeated = 0; repeated < 3; ++repeated) {
+      a.measurer.Measure(request);
+      b.measurer.Measure(request);
+    }
+    const LinksMeasured answer = (turn == 1 ? a : b).Answers();
+    CHECK(answer.request == turn);
+    CHECK(answer.trouble == "");
+    REQUIRE(answer.links.size() == 1);
+    CHECK(answer.links[0].from == request.measurer);
+  }
+  CHECK(a.answers.empty());
+  CHECK(b.answers.empty());
+}
+
+TEST_CASE("a worker whose link is in use says so") {
+  Worker a("a", true);
+  a.measurer.Measure({"job-1", 1, {a.peer.member}, "a"});
+  CHECK(a.Answers().trouble == "it is in an island");
+}
+
+}  // namespace
+}  // namespace atl::worker
