@@ -174,7 +174,10 @@ void ResendMemberOrder(State& s, Job& job, const NodeId& name) {
   const std::optional<MemberProgress>& told = worker.following;
   const bool current = told && told->job == job.id() && told->island == sent.island &&
                        told->generation == sent.generation && told->seen_sequence >= sent.sequence;
-  if (!current) SendMemberOrder(s, job, worker, sent);
+  if (current) return;
+  // A stop may have crossed it that it obeyed since.
+  sent.sequence = s.NextSequence();
+  SendMemberOrder(s, job, worker, sent);
 }
 
 }  // namespace atl::coord

@@ -146,6 +146,7 @@ bool AdvancePreparing(State& s, Job& job) {
 
 bool AdmitLateWorkers(State& s, Job& job) {
   bool changed = false;
+  if (!CanSeat(s, job)) return false;
   for (Member* member : Candidates(s, job)) {
     if (!member->prepared) continue;
     changed = true;

@@ -21,8 +21,7 @@ bool MayShare(const JobSpec& spec, const Member& worker) {
 bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
   const JobSpec& spec = job.spec();
   const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
-  // What a leader said before the coordinator's restart is not known until it is back.
-  if (leader == nullptr || !leader->attached) return false;
+  if (leader == nullptr || !leader->attached) return false;  // see CanSeat
   const int64_t most = spec.layout.workers_per_island;
   return MayShare(spec, *leader) && MayShare(spec, worker) &&
          GroupOf(spec, *leader) == GroupOf(spec, worker) &&
@@ -104,6 +103,14 @@ bool Seating::Take(const Member& worker) {
   if (static_cast<int64_t>(islands_.size()) >= spec_.outer.max_islands) return false;
   islands_.push_back({group, shares, 1});
   return true;
+}
+
+bool CanSeat(const State& s, const Job& job) {
+  if (job.spec().layout.island == IslandExtent::kWorker) return true;
+  return std::all_of(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
+    const Member* leader = s.FindMember(MemberKind::kWorker, entry.second.worker);
+    return entry.second.incarnation == 0 || (leader != nullptr && leader->attached);
+  });
 }
 
 void Join(State& s, Job& job, Member& worker) {
@@ -199,7 +206,11 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
     const bool inside = plan != nullptr &&
                         std::any_of(plan->members.begin(), plan->members.end(),
                                     [&](const IslandMember& m) { return m.worker == key.second; });
-    if (!inside) SendStop(s, worker, &job, "the island's plan has no part for it");
+    // Another island of the job may have it by now, whose order takes this one's place.
+    const State::Place place = s.PlaceOf(key.second);
+    const bool elsewhere = place.job == &job && (place.leads || place.island != id);
+    if (inside || elsewhere) continue;
+    SendStop(s, worker, &job, "the island's plan has no part for it");
   }
 }
 

@@ -35,6 +35,10 @@ class Seating {
   std::vector<Seats> islands_;
 };
 
+// Whether workers can be given their places now: who shares an island is not known while a leader
+// is not back after the coordinator's restart.
+bool CanSeat(const State& s, const Job& job);
+
 // Gives the worker its place: in an island that has one for it, else an island of its own.
 // REQUIRES: it is attached and has none.
 void Join(State& s, Job& job, Member& worker);

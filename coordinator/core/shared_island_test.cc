@@ -249,6 +249,21 @@ TEST_CASE("After a restart of the coordinator the plan in force goes on") {
   }
 }
 
+TEST_CASE(
+    "A worker that comes before the leader is back joins its island, and makes none of its own") {
+  World world;
+  StartShared(world, "per-island=0");
+  world.Do("coordinator restarts");
+  world.Tell({"server ps-0 attaches incarnation=1", "worker d attaches", "worker d prepared"});
+  CHECK(world.Job().islands.size() == 1);
+  CHECK(world.Island(0).workers.size() == 3);
+  world.Tell({"worker a attaches incarnation=1", "worker c attaches incarnation=1"});
+  CHECK(world.Job().islands.size() == 1);
+  CHECK(world.Island(0).workers.size() == 4);
+  world.Do("wait 15");  // b is given up
+  CHECK(Members(world.Order("a").plan) == "acd");
+}
+
 TEST_CASE("A wrong push renews the generation, and with it the plan's number") {
   World world;
   StartShared(world);

@@ -36,3 +36,8 @@ TEST_CASE("transcript: a worker joins a running job") { Retell("join"); }
 TEST_CASE("transcript: a silent island's data is leased again") { Retell("data_released"); }
 TEST_CASE("transcript: a parameter server restarts") { Retell("server_restart"); }
 TEST_CASE("transcript: a worker resumes from its local checkpoint") { Retell("resume_checkpoint"); }
+TEST_CASE("transcript: an island of three workers") { Retell("shared_island"); }
+TEST_CASE("transcript: followers die and leave") { Retell("shared_follower_dies"); }
+TEST_CASE("transcript: a leader dies") { Retell("shared_leader_dies"); }
+TEST_CASE("transcript: a worker joins an island") { Retell("shared_join"); }
+TEST_CASE("transcript: the planner refuses") { Retell("shared_planner_refuses"); }

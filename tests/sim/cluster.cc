@@ -73,6 +73,14 @@ ClusterOptions RandomOptions(uint64_t seed) {
   spec.schedule.validate_every_rounds = static_cast<int64_t>(rng.Below(4));
   spec.schedule.checkpoint_every_steps = rng.Chance(0.3) ? 0 : 1 + rng.Below(8);
   spec.schedule.snapshot_every_rounds = 1 + static_cast<int64_t>(rng.Below(4));
+  Rng shape(seed, /*stream=*/78);
+  if (shape.Chance(0.5)) {
+    o.workers = 2 + static_cast<int>(shape.Below(4));
+    o.leave_every = shape.Chance(0.5) ? seconds(0) : seconds(10 + shape.Below(30));
+    spec.layout.island = shape.Chance(0.6) ? IslandExtent::kAll : IslandExtent::kSite;
+    spec.layout.workers_per_island = static_cast<int64_t>(shape.Below(3));
+    spec.inner.micro_batch_sequences = 0;
+  }
   const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
   spec.schedule.train_tokens = sequences * spec.data.sequence_length;
   return o;
@@ -82,13 +90,18 @@ std::string Describe(const ClusterOptions& o) {
   return absl::StrFormat(
       "%d workers, %d servers, drop %.3f, duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
       "every %.0f s, a disconnect every %.0f s, an isolation every %.0f s, a pause every %.0f s; "
-      "%d tokens, batch %d, H %d, overlap %s, grace %.1f s%s",
+      "%d tokens, batch %d, H %d, overlap %s, grace %.1f s%s%s, %d workers an island, an end every "
+      "%.0f s",
       o.workers, o.servers, o.network.drop, o.network.duplicate, o.network.slow,
       1e3 * Seconds(o.network.delay_max), Seconds(o.crash_every), Seconds(o.disconnect_every),
       Seconds(o.isolate_every), Seconds(o.pause_every), o.spec.schedule.train_tokens,
       o.spec.inner.batch_sequences, o.spec.outer.steps_per_round,
       o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
-      o.spec.outer.wait_for_all ? ", waits for all" : "");
+      o.spec.outer.wait_for_all ? ", waits for all" : "",
+      o.spec.layout.island == IslandExtent::kAll    ? ", one island of all"
+      : o.spec.layout.island == IslandExtent::kSite ? ", islands by site"
+                                                    : "",
+      o.spec.layout.workers_per_island, Seconds(o.leave_every));
 }
 
 Cluster::Cluster(const ClusterOptions& options) : world_(options) {
@@ -119,6 +132,7 @@ void Cluster::Repeat(Duration mean, std::function<void()> fault) {
 void Cluster::ScheduleFaults() {
   const ClusterOptions& o = world_.options;
   Repeat(o.crash_every, [this] { CrashSomebody(); });
+  Repeat(o.leave_every, [this] { EndSomeWorker(); });
   Repeat(o.disconnect_every, [this] { BreakSomeConnection(); });
   Repeat(o.isolate_every, [this] { IsolateSomebody(); });
   Repeat(o.pause_every, [this] { PauseForAWhile(); });
@@ -147,6 +161,8 @@ void Cluster::CrashSomebody() {
     restart_later(world_.workers[pick - 1 - world_.servers.size()].get());
   }
 }
+
+void Cluster::EndSomeWorker() { world_.workers[world_.rng.Below(world_.workers.size())]->Leave(); }
 
 void Cluster::BreakSomeConnection() {
   const uint64_t pick = world_.rng.Below(world_.servers.size() + world_.workers.size());

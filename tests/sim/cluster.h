@@ -39,6 +39,10 @@ struct ClusterOptions {
   double disk_full = 0.001;           // of each append of a server
   double ghost = 0.01;                // of each message to come back seconds later
   double step_fails = 0.001;          // of each inner step
+  Duration leave_every{0};            // mean: a worker ends on purpose, and comes back
+  double link_breaks = 0.01;          // of each step of several workers
+  double island_wishes = 0.02;        // of each such step to make the leader ask for another plan
+  double no_plan = 0.05;              // of each request to the planner to be refused
   double trainer_sick = 0.001;        // of each inner step to be the first of many bad ones
   Duration limit = std::chrono::minutes(30);  // of virtual time
 };
@@ -105,6 +109,7 @@ class Cluster {
   void ScheduleFaults();
   void Repeat(Duration mean, std::function<void()> fault);
   void CrashSomebody();
+  void EndSomeWorker();
   void BreakSomeConnection();
   void IsolateSomebody();
   void PauseForAWhile();

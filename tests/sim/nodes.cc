@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/testing/planner.h"
 
 namespace atl::sim {
 
@@ -117,7 +118,16 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
       }
     });
   }
+  for (const MakePlan& ask : actions.plans) Plan(ask);
   Arm(actions.next_deadline, [this] { Deliver(Tick{}); });
+}
+
+void CoordinatorNode::Plan(const MakePlan& ask) {
+  PlanMade made{ask.job, ask.island, ask.request, absl::ResourceExhaustedError("simulated")};
+  if (!world_.faulty() || !world_.rng.Chance(world_.options.no_plan)) {
+    made.plan = testing::TestPlan(ask, 0.9 + 0.2 * world_.rng.Uniform());
+  }
+  After(world_.UpTo(milliseconds(500)), [this, made] { Deliver(made); });
 }
 
 void CoordinatorNode::WorkerLost(const NodeId& worker, Incarnation incarnation,

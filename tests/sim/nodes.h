@@ -71,6 +71,7 @@ class CoordinatorNode : public Node {
  private:
   void Carry(const CoordinatorActions& actions);
   void CheckStore();
+  void Plan(const MakePlan& ask);
 
   std::map<std::string, StoreRecord> store_;  // the disk
   std::optional<CoordinatorCore> core_;
@@ -153,6 +154,7 @@ class WorkerNode : public Member {
   void Start();
   void Crash();
   void Deliver(const worker::Event& event);
+  void Leave();  // SIGTERM
   std::string Doing() const { return core_ ? core_->doing() : "down"; }
 
  private:
@@ -178,12 +180,11 @@ class WorkerNode : public Member {
   void Do(const worker::Validate& action);
   void Do(const worker::WriteCheckpoint& action);
   void Do(const worker::ReleaseJob& action);
-  void Do(const worker::Reconfigure&) { NobodyPlanned(); }
-  void Do(const worker::InterruptStep&) { NobodyPlanned(); }
-  void Do(const worker::Follow&) { NobodyPlanned(); }
-  void Do(const worker::Unfollow&) { NobodyPlanned(); }
-  void Do(const MeasureLinks&) { NobodyPlanned(); }
-  void NobodyPlanned() { world_.checker.Fail(name() + " got a plan that nobody made"); }
+  void Do(const worker::Reconfigure& action);
+  void Do(const worker::InterruptStep& action);
+  void Do(const worker::Follow& action);
+  void Do(const worker::Unfollow& action);
+  void Do(const MeasureLinks&) {}  // the simulated planner does not ask
   void Do(const worker::StartPull& action);
   void Do(const worker::PushShards& action);
   void Do(const worker::CancelTransfers& action);
@@ -193,6 +194,48 @@ class WorkerNode : public Member {
   void PushShard(const worker::PushShards& action, const ShardPlacement& shard);
   void EndPull(int64_t transfer, worker::Event event);
 
+  // ---- group_node.cc: an island of several workers ----
+  // Whose state a shard is a part of.
+  struct Owner {
+    IslandId island = -1;
+    Generation generation = 0;
+    bool operator==(const Owner&) const = default;
+  };
+  struct Shard {
+    std::vector<float> theta;
+    int64_t clock = 0;  // grows with every step and every new set of parameters
+    Owner owner;
+    std::vector<PositionRange> trained_on;  // since the base, in no captured delta yet
+  };
+  struct Serving {
+    JobId job;
+    Generation generation = 0;
+    int64_t plan = 0;
+    bool operator==(const Serving&) const = default;
+  };
+  struct ToyStep {
+    std::vector<PositionRange> ranges;
+    double learning_rate = 0;
+    float scale = 1;
+  };
+  bool planned() const { return plan_.number > 0; }
+  NodeId HolderOf(int32_t layer) const;
+  WorkerNode* Partner(const NodeId& worker, std::string& why);
+  std::string WhyNotTogether();
+  void Together(Duration delay, Timeline::Action finish);
+  void FailTogether(const std::string& why);
+  void SetUp(Instant deadline);
+  std::map<int32_t, Shard> Find(int64_t clock);
+  void MoveState();
+  bool Gather();
+  bool Scatter(const std::vector<PositionRange>& trained_on);
+  void TakeStep(WorkerNode& node);
+  void TakeStepSomewhere();
+  void StepTogether(const worker::TrainStep& action, Duration took, float scale, double loss);
+  void InitializeTogether();
+  void CaptureTogether(const worker::CaptureDelta& action);
+  void AdoptTogether(const worker::AdoptPulled& action);
+
   const double slowness_;
   std::optional<Disk> disk_;
   std::optional<worker::WorkerCore> core_;
@@ -200,6 +243,15 @@ class WorkerNode : public Member {
   JobSpec spec_;
   std::vector<PositionRange> since_base_;  // trained on, in no captured delta yet
   Version adopted_ = kNoVersion;
+  std::map<int32_t, Shard> held_;    // layers on this worker's device
+  std::optional<Serving> serving_;   // under which plan, as leader or follower
+  IslandPlan plan_;                  // that it leads; number 0: none
+  Owner owner_;                      // the island that it leads
+  int64_t clock_ = 0;                // of the newest whole state
+  std::optional<ToyStep> stepping_;  // under way, or failed and not known to be taken or not
+  bool together_ = false;            // a command of several devices is under way
+  int64_t together_number_ = 0;
+  bool leaving_ = false;
   Pull pull_;
   Instant sick_until_;  // its steps are far too long, some end in no number
   int64_t next_transfer_ = 1;

@@ -20,7 +20,16 @@ const char* const kWanted[] = {"goes on from its local checkpoint",
                                "is dropped",
                                "is not a number",
                                "warms up again",
-                               "the grace time of"};
+                               "the grace time of",
+                               "goes on without worker",
+                               "leads in generation",
+                               "has joined): plan",
+                               "keeps plan",
+                               "no new plan",
+                               "one step ahead",
+                               "is lost",
+                               "back to the local checkpoint",
+                               "it leaves: SIGTERM"};
 
 TEST_CASE("1,000 seeded histories keep every promise") {
   int64_t rounds = 0, crashes = 0, events = 0, rejected = 0;
@@ -75,6 +84,7 @@ TEST_CASE("an island that is cut off delays the others by the grace time and no 
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     ClusterOptions options = RandomOptions(seed);
     options.workers = 3;
+    options.spec.layout = LayoutSpec{};
     options.faults_until = Duration(0);
     options.network = NetworkFaults{};
     options.spec.outer.wait_for_all = false;

@@ -40,13 +40,19 @@ void ToyTrainer::Initialize(uint64_t seed) {
 }
 
 void ToyTrainer::Step(const std::vector<PositionRange>& ranges, double learning_rate, float scale) {
+  for (size_t l = 0; l < theta.size(); ++l) {
+    StepLayer(static_cast<int32_t>(l), theta[l], ranges, learning_rate, scale);
+  }
+}
+
+void ToyTrainer::StepLayer(int32_t layer, std::vector<float>& values,
+                           const std::vector<PositionRange>& ranges, double learning_rate,
+                           float scale) {
   scale *= static_cast<float>(0.01 + 0.001 * learning_rate);
   for (const PositionRange& range : ranges) {
     for (int64_t position = range.begin; position < range.end; ++position) {
-      Rng rng(static_cast<uint64_t>(position));
-      for (std::vector<float>& layer : theta) {
-        for (float& x : layer) x -= scale * static_cast<float>(rng.Uniform() - 0.5);
-      }
+      Rng rng(static_cast<uint64_t>(position), layer);
+      for (float& x : values) x -= scale * static_cast<float>(rng.Uniform() - 0.5);
     }
   }
 }

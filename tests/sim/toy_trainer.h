@@ -32,6 +32,10 @@ struct ToyTrainer {
   void Initialize(uint64_t seed);
   // A step `scale` times as long as it should be.
   void Step(const std::vector<PositionRange>& ranges, double learning_rate, float scale);
+  // The same, of one layer.
+  static void StepLayer(int32_t layer, std::vector<float>& values,
+                        const std::vector<PositionRange>& ranges, double learning_rate,
+                        float scale);
   void CaptureDelta(bool initial);
   void Replace();
   void Carry();

@@ -44,12 +44,19 @@ void WorkerNode::Start() {
   transfers_.clear();
   pull_ = Pull();
   adopted_ = kNoVersion;
+  held_.clear();
+  serving_.reset();
+  plan_ = IslandPlan();
+  stepping_.reset();
+  together_ = leaving_ = false;
   world_.Trace(absl::StrCat(name(), " starts, incarnation ", incarnation_,
                             disk_ ? ", with a checkpoint" : ""));
   worker::Identity identity;
   identity.name = name();
   identity.incarnation = incarnation_;
   identity.devices = {{"cpu", 1 << 30, 1}};
+  identity.peer_endpoint = absl::StrCat("sim://", name());
+  identity.site = name().back() % 2 == 0 ? "even" : "odd";
   if (disk_) identity.checkpoints.push_back(disk_->about);
   core_.emplace(std::move(identity));
   KeepConnecting();
@@ -79,12 +86,16 @@ void WorkerNode::Deliver(const worker::Event& event) {
 
 void WorkerNode::Do(const worker::Prepare& action) {
   spec_ = action.spec;
+  plan_ = IslandPlan();
+  held_.clear();
+  stepping_.reset();
   After(milliseconds(50), [this, action] {
     Deliver(worker::Prepared{action.job, ToyFacts(action.spec)});
   });
 }
 
 void WorkerNode::Do(const worker::MakeInitialWeights&) {
+  if (planned()) return InitializeTogether();
   trainer_.Initialize(spec_.model.seed);
   since_base_.clear();
   After(milliseconds(30), [this] { Deliver(worker::InitialWeightsMade{}); });
@@ -101,18 +112,20 @@ void WorkerNode::Do(const worker::TrainStep& action) {
     sick_until_ = world_.timeline.now() + world_.UpTo(seconds(20));
   }
   const bool sick = faulty && world_.timeline.now() < sick_until_;
-  trainer_.Step(action.ranges, action.learning_rate, sick ? 100 : 1);
-  since_base_.insert(since_base_.end(), action.ranges.begin(), action.ranges.end());
   const int64_t tokens = Positions(action.ranges) * spec_.data.sequence_length;
   if (tokens == 0) world_.checker.Fail(absl::StrCat(name(), " trains on nothing"));
   const bool diverges = sick && world_.rng.Chance(0.1);
   const double loss = diverges ? std::numeric_limits<double>::quiet_NaN() : 1.0;
+  if (planned()) return StepTogether(action, took, sick ? 100 : 1, loss);
+  trainer_.Step(action.ranges, action.learning_rate, sick ? 100 : 1);
+  since_base_.insert(since_base_.end(), action.ranges.begin(), action.ranges.end());
   After(took, [this, tokens, took, loss] {
     Deliver(worker::StepDone{tokens, loss, Seconds(took), !transfers_.empty()});
   });
 }
 
 void WorkerNode::Do(const worker::CaptureDelta& action) {
+  if (planned()) return CaptureTogether(action);
   const bool initial = action.contribution.base_version == kNoVersion;
   trainer_.CaptureDelta(initial);
   world_.checker.DeltaCaptured(action.contribution, trainer_.delta, since_base_);
@@ -121,6 +134,7 @@ void WorkerNode::Do(const worker::CaptureDelta& action) {
 }
 
 void WorkerNode::Do(const worker::AdoptPulled& action) {
+  if (planned()) return AdoptTogether(action);
   switch (action.mode) {
     case worker::AdoptMode::kReplace:
       trainer_.Replace();
@@ -155,6 +169,11 @@ void WorkerNode::Do(const worker::Validate& action) {
 }
 
 void WorkerNode::Do(const worker::WriteCheckpoint& action) {
+  if (planned() && !Gather()) {
+    return After(milliseconds(5), [this] {
+      Deliver(worker::CheckpointWritten{false, "simulated: a layer could not be read"});
+    });
+  }
   if (Positions(action.about.consumed) != Positions(since_base_)) {
     world_.checker.Fail(absl::StrCat(name(), " writes a checkpoint of ",
                                      Positions(action.about.consumed), " sequences after ",
@@ -169,6 +188,8 @@ void WorkerNode::Do(const worker::WriteCheckpoint& action) {
 
 void WorkerNode::Do(const worker::ReleaseJob& action) {
   if (action.ended && disk_ && disk_->about.job == action.job) disk_.reset();
+  plan_ = IslandPlan();
+  held_.clear();
 }
 
 void WorkerNode::Do(const worker::StartPull& action) {
@@ -267,8 +288,22 @@ void WorkerNode::PushShard(const worker::PushShards& action, const ShardPlacemen
 
 void WorkerNode::Do(const worker::CancelTransfers&) { transfers_.clear(); }
 
+void WorkerNode::Leave() {
+  if (!alive()) return;
+  world_.Trace(absl::StrCat(name(), " is told to end"));
+  leaving_ = true;
+  Deliver(worker::ShutdownRequested{"SIGTERM"});
+}
+
 void WorkerNode::Do(const worker::Stop& action) {
-  world_.checker.Fail(absl::StrCat(name(), " stops: ", action.reason));
+  if (!leaving_) {
+    return world_.checker.Fail(absl::StrCat(name(), " stops: ", action.reason));
+  }
+  world_.Trace(absl::StrCat(name(), " ends"));
+  world_.timeline.After(world_.UpTo(seconds(5)), [this] {
+    if (!alive()) Start();
+  });
+  Crash();
 }
 
 }  // namespace atl::sim

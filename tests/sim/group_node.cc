@@ -1,0 +1,285 @@
+// A toy island of several workers: each holds the layers that its plan gives it, and a step is
+// taken by all of them or, where something breaks, by none, by some, or by all without the leader's
+// knowing. What the real devices say to each other is here one look at the other nodes.
+//
+// Every layer carries the sequences that it was trained on since the base. They must agree wherever
+// the leader puts the model together: a torn state cannot hide.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "tests/sim/nodes.h"
+
+namespace atl::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Duration kSetupLimit = std::chrono::seconds(6);
+
+}  // namespace
+
+NodeId WorkerNode::HolderOf(int32_t layer) const {
+  for (const PlanStage& stage : plan_.replicas.at(0).stages) {
+    if (layer >= stage.first_layer && layer < stage.first_layer + stage.layers) {
+      return WorkerOfDevice(stage.devices[0]);
+    }
+  }
+  ATOLL_CHECK(false, "no stage holds layer ", layer);
+  return "";
+}
+
+// The other end, if it can be reached and serves under the same plan; else why not.
+WorkerNode* WorkerNode::Partner(const NodeId& worker, std::string& why) {
+  if (worker == name()) return this;
+  WorkerNode* node = world_.FindWorker(worker);
+  if (node == nullptr || !node->alive() || !world_.network.Reachable(name(), worker)) {
+    why = absl::StrCat(worker, " cannot be reached");
+    return nullptr;
+  }
+  for (const IslandMember& member : plan_.members) {
+    if (member.worker == worker && member.incarnation != node->incarnation_) {
+      why = absl::StrCat(worker, " is another process");
+      return nullptr;
+    }
+  }
+  if (!serving_ || node->serving_ != serving_) {
+    why = absl::StrCat(worker, " does not serve under this plan");
+    return nullptr;
+  }
+  return node;
+}
+
+std::string WorkerNode::WhyNotTogether() {
+  std::string why;
+  for (const IslandMember& member : plan_.members) Partner(member.worker, why);
+  return why;
+}
+
+// One command of several devices, which ends after `delay` unless it is interrupted.
+void WorkerNode::Together(Duration delay, Timeline::Action finish) {
+  together_ = true;
+  After(delay, [this, number = ++together_number_, finish] {
+    if (number != together_number_) return;
+    together_ = false;
+    finish();
+  });
+}
+
+void WorkerNode::FailTogether(const std::string& why) { Deliver(worker::CommandFailed{why}); }
+
+void WorkerNode::Do(const worker::InterruptStep&) {
+  if (!together_) return;
+  together_ = false;
+  ++together_number_;
+  // Perhaps it was too late for some of the devices, or for all.
+  if (stepping_) TakeStepSomewhere();
+  After(milliseconds(3), [this] { FailTogether("interrupted"); });
+}
+
+// ------------------------------------------------------------------------------- the plan ----
+
+void WorkerNode::Do(const worker::Reconfigure& action) {
+  plan_ = action.plan;
+  serving_ = Serving{action.job, action.generation, action.plan.number};
+  owner_ = Owner{action.island, action.generation};
+  SetUp(world_.timeline.now() + kSetupLimit);
+}
+
+void WorkerNode::SetUp(Instant deadline) {
+  Together(milliseconds(20) + world_.UpTo(milliseconds(60)), [this, deadline] {
+    const std::string why = WhyNotTogether();
+    if (why.empty()) return MoveState();
+    if (world_.timeline.now() > deadline) return FailTogether(why);
+    SetUp(deadline);
+  });
+}
+
+// Every layer of that state, wherever it is; empty if one is missing.
+std::map<int32_t, WorkerNode::Shard> WorkerNode::Find(int64_t clock) {
+  std::map<int32_t, Shard> found;
+  for (const auto& node : world_.workers) {
+    if (!node->alive() || !world_.network.Reachable(name(), node->name())) continue;
+    for (const auto& [layer, shard] : node->held_) {
+      if (shard.owner == owner_ && shard.clock == clock) found.try_emplace(layer, shard);
+    }
+  }
+  return found.size() == ToyLayers().size() ? found : std::map<int32_t, Shard>();
+}
+
+void WorkerNode::MoveState() {
+  worker::Reconfigured done{plan_.number, false, false, "a layer is nowhere"};
+  std::map<int32_t, Shard> state;
+  if (stepping_) state = Find(clock_ + 1);
+  if (!state.empty()) {
+    done.step_taken = true;
+    ++clock_;
+  } else {
+    state = Find(clock_);
+  }
+  done.kept = !state.empty();
+  stepping_.reset();
+  world_.Trace(
+      absl::StrCat(name(), " sets up plan ", plan_.number,
+                   done.kept ? done.step_taken ? ", one step ahead" : "" : ", state lost"));
+  for (const IslandMember& member : plan_.members) world_.FindWorker(member.worker)->held_.clear();
+  for (const auto& [layer, shard] : state) {
+    world_.FindWorker(HolderOf(layer))->held_[layer] = shard;
+  }
+  Deliver(done);
+}
+
+void WorkerNode::Do(const worker::Follow& action) {
+  const MemberOrder& order = action.order;
+  ++together_number_;
+  together_ = false;
+  plan_ = IslandPlan();
+  stepping_.reset();
+  serving_ = Serving{order.job, order.generation, order.plan.number};
+  After(world_.UpTo(milliseconds(50)), [this, number = order.plan.number] {
+    Deliver(worker::FollowerState{number, absl::StrCat("following under plan ", number)});
+  });
+}
+
+void WorkerNode::Do(const worker::Unfollow&) {
+  serving_.reset();
+  held_.clear();
+}
+
+// ------------------------------------------------------------------------ the model's layers ----
+
+// The whole model into trainer_, and what it was trained on into since_base_.
+bool WorkerNode::Gather() {
+  std::string why;
+  bool first = true;
+  for (size_t layer = 0; layer < ToyLayers().size(); ++layer) {
+    WorkerNode* node = Partner(HolderOf(static_cast<int32_t>(layer)), why);
+    if (node == nullptr) return false;
+    const auto shard = node->held_.find(static_cast<int32_t>(layer));
+    if (shard == node->held_.end()) return false;
+    if (shard->second.clock != clock_) {
+      world_.checker.Fail(absl::StrCat("N3: ", name(), " puts a model together of layers at ",
+                                       shard->second.clock, " and ", clock_));
+    }
+    if (!first && shard->second.trained_on != since_base_) {
+      world_.checker.Fail(
+          absl::StrCat("N2: layers of ", name(), "'s island were trained on different sequences"));
+    }
+    first = false;
+    since_base_ = shard->second.trained_on;
+    trainer_.theta.resize(ToyLayers().size());
+    trainer_.theta[layer] = shard->second.theta;
+  }
+  return true;
+}
+
+// trainer_'s parameters to all devices; what breaks on the way leaves some without them.
+bool WorkerNode::Scatter(const std::vector<PositionRange>& trained_on) {
+  std::string why;
+  ++clock_;
+  for (size_t layer = 0; layer < ToyLayers().size(); ++layer) {
+    WorkerNode* node = Partner(HolderOf(static_cast<int32_t>(layer)), why);
+    if (node == nullptr || (world_.faulty() && world_.rng.Chance(0.003))) return false;
+    node->held_[static_cast<int32_t>(layer)] =
+        Shard{trainer_.theta[layer], clock_, owner_, trained_on};
+  }
+  since_base_ = trained_on;
+  return true;
+}
+
+void WorkerNode::TakeStep(WorkerNode& node) {
+  for (auto& [layer, shard] : node.held_) {
+    if (shard.owner != owner_ || shard.clock != clock_) continue;
+    ToyTrainer::StepLayer(layer, shard.theta, stepping_->ranges, stepping_->learning_rate,
+                          stepping_->scale);
+    shard.trained_on.insert(shard.trained_on.end(), stepping_->ranges.begin(),
+                            stepping_->ranges.end());
+    ++shard.clock;
+  }
+}
+
+// Something broke around the commit: usually before it, sometimes after it, sometimes across it.
+void WorkerNode::TakeStepSomewhere() {
+  if (!world_.rng.Chance(0.3)) return;
+  const bool all = world_.rng.Chance(0.5);
+  std::string why;
+  if (all && !WhyNotTogether().empty()) return;
+  for (const IslandMember& member : plan_.members) {
+    WorkerNode* node = Partner(member.worker, why);
+    if (node != nullptr && (all || world_.rng.Chance(0.5))) TakeStep(*node);
+  }
+}
+
+void WorkerNode::StepTogether(const worker::TrainStep& action, Duration took, float scale,
+                              double loss) {
+  stepping_ = ToyStep{action.ranges, action.learning_rate, scale};
+  Together(took, [this, took, loss] {
+    std::string why = WhyNotTogether();
+    if (why.empty() && world_.faulty() && world_.rng.Chance(world_.options.link_breaks)) {
+      why = "simulated: a link broke";
+    }
+    if (!why.empty()) {
+      TakeStepSomewhere();
+      return FailTogether(why);
+    }
+    int64_t sequences = 0;
+    for (const PositionRange& range : stepping_->ranges) sequences += range.size();
+    for (const IslandMember& member : plan_.members) TakeStep(*world_.FindWorker(member.worker));
+    stepping_.reset();
+    ++clock_;
+    const int64_t tokens = sequences * spec_.data.sequence_length;
+    Deliver(worker::StepDone{tokens, loss, Seconds(took), !transfers_.empty()});
+    if (world_.faulty() && world_.rng.Chance(world_.options.island_wishes)) {
+      Deliver(worker::BoundariesSeen{plan_.number, {}, "simulated: a link is saturated"});
+    }
+  });
+}
+
+void WorkerNode::InitializeTogether() {
+  Together(milliseconds(30), [this] {
+    trainer_.Initialize(spec_.model.seed);
+    if (!Scatter({})) return FailTogether("the initial weights did not reach everybody");
+    Deliver(worker::InitialWeightsMade{});
+  });
+}
+
+void WorkerNode::CaptureTogether(const worker::CaptureDelta& action) {
+  Together(milliseconds(5), [this, action] {
+    if (!Gather()) return FailTogether("a layer could not be read");
+    trainer_.CaptureDelta(action.contribution.base_version == kNoVersion);
+    world_.checker.DeltaCaptured(action.contribution, trainer_.delta, since_base_);
+    std::string why;
+    for (const IslandMember& member : plan_.members) {
+      for (auto& [layer, shard] : Partner(member.worker, why)->held_) shard.trained_on.clear();
+    }
+    Deliver(worker::DeltaCaptured{action.contribution});
+  });
+}
+
+void WorkerNode::AdoptTogether(const worker::AdoptPulled& action) {
+  Together(milliseconds(8), [this, action] {
+    std::vector<PositionRange> trained_on;
+    if (action.mode == worker::AdoptMode::kResumeCheckpoint) {
+      if (!disk_) {
+        return world_.checker.Fail(absl::StrCat(name(), " resumes a checkpoint that is not there"));
+      }
+      trainer_ = disk_->trainer;
+      trainer_.theta_push = trainer_.theta_base;
+      trained_on = disk_->about.consumed;
+    } else if (action.mode == worker::AdoptMode::kReplace) {
+      trainer_.Replace();
+    } else {
+      if (!Gather()) return FailTogether("a layer could not be read");
+      trainer_.Carry();
+      trained_on = since_base_;
+    }
+    if (!Scatter(trained_on)) return FailTogether("a layer could not be written");
+    adopted_ = action.version;
+    world_.checker.Adopted(name(), action.version, trainer_.theta_base);
+    Deliver(worker::Adopted{action.version});
+  });
+}
+
+}  // namespace atl::sim
