@@ -93,7 +93,7 @@ void Activations(Bench& b) {
   const Tensor dw = b.Make(DType::kFloat32, 1, kChannels);
   const Tensor db = b.Make(DType::kFloat32, 1, kChannels);
   const Tensor table = b.Make(DType::kFloat32, 2048, 128);
-  b.Row("convert (copy)", 2 * one, Convert{x, y});
+  b.Row("convert", 2 * one, Convert{x, y});
   b.Row("rms_norm", 2 * one, RmsNormForward{x, w, y, rstd});
   b.Row("rms_norm_b", 4 * one, RmsNormBackwardInput{x, y, w, rstd, z, u});
   b.Row("rms_norm_w", 2 * one, RmsNormBackwardWeight{x, y, rstd, dw});
@@ -131,7 +131,7 @@ void TheRest(Bench& b) {
               .lr = 1e-4,
               .zero_grad = true});
   b.Row("sum_of_squares", 4.0 * parameters, SumOfSquares{param, sum});
-  b.Row("delta to bf16", 10.0 * parameters, AddScaled{param, grad, copy, -1.0f});
+  b.Row("delta_bf16", 10.0 * parameters, AddScaled{param, grad, copy, -1.0f});
   b.Release();
 }
 

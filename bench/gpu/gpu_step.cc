@@ -1,6 +1,6 @@
 // One worker's training step on a GPU in bf16, at the command of bench/gpu/run.
 //
-//   gpu_step MODEL ROWS SEQ_LEN [push]
+//   gpu_step MODEL ROWS SEQ_LEN
 //
 // Prints "parameters <count> flops_per_token <number> bytes <peak>", then for every line "<steps>"
 // on standard input makes so many steps (forward, backward, clipping, AdamW) and prints "<seconds>
@@ -75,7 +75,7 @@ void Initialise(Backend& backend, const Model& model, ModelRunner& runner) {
   }
 }
 
-void Serve(const std::string& name, int64_t rows, int64_t seq_len, bool push) {
+void Serve(const std::string& name, int64_t rows, int64_t seq_len) {
   const auto backend = Must(NewCudaBackend({}));
   const ModelConfig config = GpuModel(name, seq_len);
   const Model model = Must(Model::Create(config, DType::kBfloat16));
@@ -96,8 +96,9 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len, bool push) {
   int steps = 0;
   while (std::scanf("%d", &steps) == 1) {
     const auto start = std::chrono::steady_clock::now();
+    const bool push = steps < 0;
     double loss = 0;
-    for (int i = 0; i < steps; ++i) {
+    for (int i = 0; i < std::abs(steps); ++i) {
       loss = Must(runner->Train(tokens, rows)).mean();
       Must(optimizer->Step(++step, 1e-4f));
       if (push) pusher.PushOne();
@@ -114,10 +115,9 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len, bool push) {
 }  // namespace atl::bench
 
 int main(int argc, char** argv) {
-  if (argc < 4) {
-    std::fprintf(stderr, "usage: gpu_step gpt2|llama|tiny ROWS SEQ_LEN [push]\n");
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: gpu_step gpt2|llama|tiny ROWS SEQ_LEN\n");
     return 2;
   }
-  atl::bench::Serve(argv[1], std::atoll(argv[2]), std::atoll(argv[3]),
-                    argc > 4 && std::string(argv[4]) == "push");
+  atl::bench::Serve(argv[1], std::atoll(argv[2]), std::atoll(argv[3]));
 }

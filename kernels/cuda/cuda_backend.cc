@@ -78,7 +78,8 @@ class CudaBackend final : public cuda::DeviceBackend {
     cudaMemPoolProps props = {};
     props.allocType = cudaMemAllocationTypePinned;
     props.location = {cudaMemLocationTypeDevice, device_.index};
-    props.maxSize = static_cast<size_t>(limit_bytes);
+    // The ledger is the bound; the pool rounds every buffer up.
+    props.maxSize = static_cast<size_t>(limit_bytes + kSpareBytes / 2);
     ATOLL_RETURN_IF_CUDA_ERROR(cudaMemPoolCreate(&pool_, &props));
     uint64_t keep = UINT64_MAX;  // memory goes back to the driver with the pool
     ATOLL_RETURN_IF_CUDA_ERROR(
@@ -159,7 +160,9 @@ class CudaBackend final : public cuda::DeviceBackend {
   }
   bool Passed(const Event& event) const override {
     // After an error nothing will pass any more: Synchronize tells.
-    return cudaEventQuery(Raw(event)) != cudaErrorNotReady;
+    const bool passed = cudaEventQuery(Raw(event)) != cudaErrorNotReady;
+    if (!passed) cudaGetLastError();  // "not ready" must not look like the next launch's error
+    return passed;
   }
   absl::Status Synchronize(Stream& stream) override {
     Use();

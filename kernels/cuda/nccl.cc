@@ -184,6 +184,7 @@ class NcclMember final : public Communicator {
       idle_events_.push_back(pending_.front().event);
       pending_.pop_front();
     }
+    cudaGetLastError();  // "not ready" is no error
   }
 
   // Until the end: asks NCCL for errors of the other members, and the device for what is done.

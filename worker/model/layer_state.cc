@@ -17,15 +17,21 @@ absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, 
   state.layout_ = std::move(layout);
   state.compute_ = compute;
   const int64_t bytes = state.layout_.size * SizeOf(StateType(compute));
-  ATOLL_ASSIGN_OR_RETURN(state.params_, backend.Allocate(bytes));
+  const auto allocate = [&](int64_t count, absl::string_view what, Buffer* buffer) {
+    absl::StatusOr<Buffer> made = backend.Allocate(count);
+    if (made.ok()) *buffer = *std::move(made);
+    return Annotate(made.status(), absl::StrCat("layer ", state.layout_.name, ", ", what));
+  };
+  ATOLL_RETURN_IF_ERROR(allocate(bytes, "parameters", &state.params_));
   if (compute != StateType(compute)) {
-    ATOLL_ASSIGN_OR_RETURN(state.copy_, backend.Allocate(state.layout_.size * SizeOf(compute)));
+    ATOLL_RETURN_IF_ERROR(
+        allocate(state.layout_.size * SizeOf(compute), "copy of its parameters", &state.copy_));
   }
   if (!train) return state;
-  ATOLL_ASSIGN_OR_RETURN(state.grads_, backend.Allocate(bytes));
+  ATOLL_RETURN_IF_ERROR(allocate(bytes, "gradients", &state.grads_));
   backend.Zero(stream, state.grads());
-  ATOLL_ASSIGN_OR_RETURN(state.first_moment_, backend.Allocate(bytes));
-  ATOLL_ASSIGN_OR_RETURN(state.second_moment_, backend.Allocate(bytes));
+  ATOLL_RETURN_IF_ERROR(allocate(bytes, "first moments", &state.first_moment_));
+  ATOLL_RETURN_IF_ERROR(allocate(bytes, "second moments", &state.second_moment_));
   backend.Zero(stream, state.first_moment());
   backend.Zero(stream, state.second_moment());
   return state;

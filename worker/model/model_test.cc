@@ -273,6 +273,18 @@ TEST_CASE("a runner that only evaluates finds the same loss") {
   REQUIRE(evaluates.runner->Evaluate(tokens, 4)->nats == trains.runner->Evaluate(tokens, 4)->nats);
 }
 
+TEST_CASE("memory that is not there is missed by layer and purpose") {
+  const auto backend = NewReferenceBackend();
+  const auto stream = *backend->NewStream();
+  LayerLayout layout;
+  layout.name = "block.3";
+  layout.size = int64_t{1} << 50;
+  const auto state = LayerState::Create(*backend, *stream, layout, DType::kFloat32, true);
+  REQUIRE(absl::IsResourceExhausted(state.status()));
+  REQUIRE(state.status().message() ==
+          "layer block.3, parameters: no memory for a buffer of 4503599627370496 bytes");
+}
+
 TEST_CASE("sequences longer than the model's positions are refused") {
   const Model model = *Model::Create(Tiny(ModelFamily::kGpt2, true));
   const auto backend = NewCpuBackend(1);
