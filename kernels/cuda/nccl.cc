@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -85,7 +86,6 @@ class NcclMember final : public Communicator {
       result = ncclCommGetAsyncError(communicator_, &state);
       if (result == ncclSuccess) result = state;
       if (result == ncclSuccess) {
-        backend_.ReportFailuresOf(failure_);
         watch_ = std::thread([this] { Watch(); });
         return absl::OkStatus();
       }
@@ -132,15 +132,18 @@ class NcclMember final : public Communicator {
   }
 
   absl::Status AllReduce(Backend& backend, Stream& stream, const Tensor& x, ncclRedOp_t op) {
-    ATOLL_CHECK(&backend == &backend_, "a communicator works on its own device");
+    auto& device = dynamic_cast<cuda::DeviceBackend&>(backend);
+    ATOLL_CHECK(device.device_index() == backend_.device_index(),
+                "a communicator works on its own device");
     ATOLL_CHECK(x.contiguous(), "collectives work on contiguous tensors");
     ATOLL_RETURN_IF_ERROR(failure_->status());
     if (x.size() == 0) return absl::OkStatus();
+    if (told_.insert(&device).second) device.ReportFailuresOf(failure_);
     absl::Status enqueued;
     {
       std::lock_guard lock(mutex_);
       if (communicator_ == nullptr) return failure_->status();
-      enqueued = Enqueue(backend_.RawStream(stream), x, op);
+      enqueued = Enqueue(device.RawStream(stream), x, op);
     }
     if (!enqueued.ok()) Fail(Named(enqueued));
     return failure_->status();
@@ -213,6 +216,7 @@ class NcclMember final : public Communicator {
   cuda::DeviceBackend& backend_;
   const NcclGroup group_;
   const std::shared_ptr<AsyncFailure> failure_;
+  std::set<const Backend*> told_;  // whose Synchronize reports it
 
   std::mutex mutex_;  // of everything below
   std::condition_variable wake_;

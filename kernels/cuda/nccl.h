@@ -25,7 +25,8 @@ struct NcclGroup {
 absl::StatusOr<std::string> NewNcclId();
 
 // Joins, and waits for the others until the timeout: DEADLINE_EXCEEDED. `backend` is a CUDA backend
-// and outlives the communicator, which works on its device alone.
+// and outlives the communicator, which works on its device alone; collectives may be enqueued by
+// other backends of the same device.
 //
 // Collectives are enqueued and return at once, so a failure shows later: a lost member, a
 // collective that is not done in time, or Abort ends what the stream waits for, the stream's next
