@@ -104,19 +104,24 @@ std::vector<Stage> StagesOf(const Cluster& cluster, const Costs& costs, const La
   return stages;
 }
 
-bool MoveBoundary(const Outcome& outcome, Rng& rng, Layout& layout) {
+// Moves a layer from one stage to another of the slowest kind, near or far: the stages between keep
+// their numbers of layers. (Far moves find JEEVES's divisions, where the first stages, which hold
+// the most micro-batches, get fewer layers than all others.)
+bool MoveLayer(const Outcome& outcome, Rng& rng, Layout& layout) {
   const ReplicaOutcome& kind = SlowestKind(outcome);
   const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
   if (stages < 2) return false;
-  const size_t boundary = rng.Below(stages - 1);
+  const size_t first = rng.Below(stages - 1);
+  const size_t last = first + 1 + (rng.Chance(0.5) ? 0 : rng.Below(stages - 1 - first));
   const int move = rng.Chance(0.5) ? 1 : -1;
   for (const int r : kind.replicas) {
-    Stage& before = layout.replicas[r].stages[boundary];
-    Stage& after = layout.replicas[r].stages[boundary + 1];
-    before.last_layer += move;
-    after.first_layer += move;
-    if (before.first_layer >= before.last_layer || after.first_layer >= after.last_layer) {
-      return false;
+    std::vector<Stage>& all = layout.replicas[r].stages;
+    for (size_t boundary = first; boundary < last; ++boundary) {
+      all[boundary].last_layer += move;
+      all[boundary + 1].first_layer += move;
+    }
+    for (size_t s = first; s <= last; ++s) {
+      if (all[s].first_layer >= all[s].last_layer) return false;
     }
   }
   return true;
@@ -173,7 +178,7 @@ std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, cons
 bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,
              Layout& layout) {
   if (layout.shape != Shape::kPlain || rng.Chance(0.5)) {
-    return MoveBoundary(outcome, rng, layout);
+    return MoveLayer(outcome, rng, layout);
   }
   return SwapStages(cluster, costs, outcome, rng, layout);
 }

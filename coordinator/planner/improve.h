@@ -18,7 +18,7 @@ namespace atl::plan {
 std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout,
                                 double exact_work, std::string* how);
 
-// A neighbour of a plainly placed layout: one layer across a boundary of the slowest kind of
+// A neighbour of a plainly placed layout: one layer from a stage to another in the slowest kind of
 // replica, or two neighbouring stages' devices swapped. Of others: the first kind alone. False if
 // this one cannot be.
 bool Perturb(const Cluster& cluster, const Costs& costs, const Outcome& outcome, Rng& rng,

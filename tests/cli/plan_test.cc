@@ -1,0 +1,171 @@
+// `atoll plan` and `atoll simulate` as a person uses them, mistakes included.
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/cli/command.h"
+
+namespace atl {
+namespace {
+
+constexpr char kTwoSites[] = R"(
+[[devices]]
+id = "p0"
+type = "a100-80"
+node = "n0"
+site = "paris"
+[[devices]]
+id = "p1"
+type = "a100-80"
+node = "n0"
+site = "paris"
+[[devices]]
+id = "o0"
+type = "h20"
+node = "n1"
+site = "oslo"
+[[devices]]
+id = "o1"
+type = "h20"
+node = "n1"
+site = "oslo"
+[[links]]
+from = "paris"
+to = "oslo"
+edges = [{ latency_ns = 10_000_000, bandwidth_bytes_per_s = 1.25e9 }]
+[[links]]
+from = "oslo"
+to = "paris"
+edges = [{ latency_ns = 10_000_000, bandwidth_bytes_per_s = 1.25e9 }]
+)";
+
+struct Outcome {
+  int code = -1;
+  std::string out, errors;
+};
+
+class Desk {
+ public:
+  Desk() {
+    char name[] = "/tmp/atoll-plan-XXXXXX";
+    REQUIRE(mkdtemp(name) != nullptr);
+    folder_ = name;
+  }
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string Write(const std::string& name, const std::string& text) const {
+    std::ofstream(Path(name)) << text;
+    return Path(name);
+  }
+  std::string Read(const std::string& name) const {
+    std::ifstream file(Path(name));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  // A command on a model of the catalogue and the cluster above.
+  Outcome Run(const std::string& what, std::vector<std::string> flags,
+              const std::string& cluster = kTwoSites) const {
+    flags.insert(flags.begin(), {"cli/atoll", what, "--cluster", Write("cluster.toml", cluster)});
+    Command command(flags, folder_);
+    const int code = command.Wait();
+    return {code, command.rest(), command.errors()};
+  }
+
+ private:
+  std::string folder_;
+};
+
+const std::vector<std::string> kSmall = {"--model", "gpt2", "--batch", "16"};
+
+std::vector<std::string> With(std::vector<std::string> flags, std::vector<std::string> more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+TEST_CASE("a plan is shown with its reason, what lost, baselines, and the choice of islands") {
+  const Desk desk;
+  const Outcome plan =
+      desk.Run("plan", With(kSmall, {"--baseline", "megatron,dapple", "--trace",
+                                     desk.Path("t.json"), "--svg", desk.Path("s.svg")}));
+  INFO(plan.errors);
+  REQUIRE(plan.code == 0);
+  CHECK_THAT(plan.out, Catch::Contains("what lost:") && Catch::Contains("schedule: ") &&
+                           Catch::Contains("more per doubling of the islands: a model"));
+  CHECK(nlohmann::json::parse(desk.Read("t.json"))["traceEvents"].size() > 10);
+  CHECK_THAT(desk.Read("s.svg"), Catch::EndsWith("</svg>\n"));
+  const Outcome one = desk.Run("plan", With(kSmall, {"--islands", "one", "--compare"}));
+  REQUIRE(one.code == 0);
+  for (const char* name : {"megatron", "varuna", "metis", "hierarchical"}) {
+    CHECK_THAT(one.out + one.errors, Catch::Contains(std::string("baseline ") + name));
+  }
+}
+
+TEST_CASE("JSON holds the whole plan; per-site islands are the user's to ask for") {
+  const Desk desk;
+  Command json({"cli/atoll", "--json", "plan", "--cluster", desk.Write("c.toml", kTwoSites),
+                "--model", "gpt2", "--batch", "16", "--islands", "per-site"},
+               desk.Path(""));
+  REQUIRE(json.Wait() == 0);
+  const auto plan = nlohmann::json::parse(json.rest());
+  CHECK(plan["islands"].size() == 2);
+  std::set<std::string> devices;
+  for (const auto& island : plan["islands"]) {
+    CHECK(island["steps_per_round"] == "64");
+    for (const auto& program : island["programs"]) devices.insert(program["device"]);
+  }
+  CHECK(devices.size() == 4);
+}
+
+TEST_CASE("any layout plays under any schedule that it can take") {
+  const Desk desk;
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-v", "interleaved", "compact-zb"}) {
+    const Outcome played =
+        desk.Run("simulate", With(kSmall, {"--layout", "dapple", "--schedule", schedule,
+                                           "--tensor-parallel", "1", "--micro-batch", "1"}));
+    INFO(schedule << ": " << played.errors);
+    CHECK(played.code == 0);
+    CHECK_THAT(played.out, Catch::Contains(std::string("schedule ") + schedule));
+  }
+  CHECK(desk.Run("simulate", With(kSmall, {"--layout", "whale"})).code == 0);
+}
+
+TEST_CASE("wrong flags are told apart from wrong files, both by name") {
+  const Desk desk;
+  const auto usage = [&](const std::vector<std::string>& flags, const char* says) {
+    const Outcome refused = desk.Run("plan", flags);
+    CHECK(refused.code == 2);
+    CHECK(refused.out.empty());
+    CHECK_THAT(refused.errors, Catch::Contains(says));
+  };
+  usage({"--model", "gpt2"}, "--batch");
+  usage({"--batch", "4"}, "--model");
+  usage(With(kSmall, {"--baseline", "alpa"}), "megatron, whale");
+  usage(With(kSmall, {"--islands", "none"}), "per-site");
+  usage(With(kSmall, {"--efficiency", "2"}), "--efficiency");
+  usage(With(kSmall, {"--colour", "red"}), "--colour");
+  const auto file = [&](const std::string& from, const std::string& to, const char* says) {
+    std::string cluster = kTwoSites;
+    cluster.replace(cluster.find(from), from.size(), to);
+    const Outcome refused = desk.Run("plan", kSmall, cluster);
+    CHECK(refused.code == 1);
+    CHECK_THAT(refused.errors, Catch::Contains("cluster.toml") && Catch::Contains(says));
+  };
+  file("latency_ns = 10_000_000", "latency_ms = 10", "latency_ms");
+  file("type = \"h20\"", "type = \"h21\"", "device \"o0\"");
+  file("to = \"oslo\"", "to = \"rome\"", "\"rome\"");
+  const Outcome model = desk.Run("plan", {"--model", "gpt5", "--batch", "4"});
+  CHECK(model.code == 1);
+  CHECK_THAT(model.errors, Catch::Contains("gpt2-xl"));
+}
+
+TEST_CASE("a plan that cannot fit says which device lacks how much, and what would fit") {
+  const Desk desk;
+  const Outcome large = desk.Run("plan", {"--model", "gpt3-175b", "--batch", "16"});
+  CHECK(large.code == 1);
+  CHECK_THAT(large.errors, Catch::Contains("lacks") && Catch::Contains("GiB") &&
+                               Catch::Contains("would hold it"));
+}
+
+}  // namespace
+}  // namespace atl
