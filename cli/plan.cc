@@ -321,6 +321,14 @@ std::string BadFlag(const PlanFlags& flags) {
   if (flags.steps_per_round < 0 || flags.steps_per_round > 1 << 20) {
     return "--steps-per-round is at least 1, at most 1048576";
   }
+  for (const int size : flags.micro_batches) {
+    if (size < 1) return absl::StrCat("--micro-batch ", size, ": a size is at least 1");
+  }
+  for (const int size : flags.tensor_parallel) {
+    if (size < 1 || size > 1024) {
+      return absl::StrCat("--tensor-parallel ", size, ": a size is 1 to 1024");
+    }
+  }
   if (!OneOf({"auto", "one", "per-site"}, flags.islands)) {
     return absl::StrCat("--islands ", flags.islands, ": there are auto, one, per-site");
   }

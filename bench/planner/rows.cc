@@ -37,23 +37,30 @@ Row PlanRow(const Setting& setting, const plan::Options& options, BoundRatios* r
   return row;
 }
 
-std::map<std::string, double> CompareRow(const Setting& setting, const plan::Plan& plan,
-                                         const std::vector<std::string>& baselines) {
+std::map<std::string, double> RatiosOf(const Setting& setting, const plan::Plan& plan,
+                                       const std::vector<std::string>& baselines) {
   std::map<std::string, double> ratios;
   const plan::Costs costs = setting.costs();
   for (const std::string& name : baselines) {
     ratios[name] = 0;
     const auto layout = plan::Baseline(setting.cluster, costs, setting.job, name);
-    if (!layout.ok()) {
-      std::printf("    %-14s does not fit\n", name.c_str());
-      continue;
-    }
+    if (!layout.ok()) continue;
     const auto outcome = plan::EvaluateLayout(setting.cluster, costs, setting.job, *layout, {});
-    if (!outcome.ok()) continue;
-    ratios[name] = outcome->step_s / plan.outcome.step_s;
-    std::printf("    %-14s x%.2f  %s\n", name.c_str(), ratios[name],
-                plan::Describe(*layout).c_str());
+    if (outcome.ok()) ratios[name] = outcome->step_s / plan.outcome.step_s;
   }
+  return ratios;
+}
+
+std::map<std::string, double> CompareRow(const Setting& setting, const plan::Plan& plan,
+                                         const std::vector<std::string>& baselines) {
+  const std::map<std::string, double> ratios = RatiosOf(setting, plan, baselines);
+  std::printf("   ");
+  for (const std::string& name : baselines) {
+    const double ratio = ratios.at(name);
+    ratio > 0 ? std::printf(" %s x%.2f", name.c_str(), ratio)
+              : std::printf(" %s does not fit", name.c_str());
+  }
+  std::printf("\n");
   return ratios;
 }
 

@@ -29,7 +29,11 @@ double ProcessorSecondsOf(const std::function<void()>& work);
 // above 1.05.
 Row PlanRow(const Setting& setting, const plan::Options& options, BoundRatios* ratios);
 
-// Prints each baseline's step over the plan's; returns these ratios (0: does not fit).
+// Each baseline's step over the plan's (0: does not fit).
+std::map<std::string, double> RatiosOf(const Setting& setting, const plan::Plan& plan,
+                                       const std::vector<std::string>& baselines);
+
+// The same, printed.
 std::map<std::string, double> CompareRow(const Setting& setting, const plan::Plan& plan,
                                          const std::vector<std::string>& baselines);
 

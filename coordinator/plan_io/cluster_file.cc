@@ -112,7 +112,7 @@ absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::s
   v1::ClusterSpec spec;
   const auto status = google::protobuf::util::JsonStringToMessage(json.str(), &spec);
   if (!status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": ", status.ToString()));
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", std::string(status.message())));
   }
   return spec;
 }

@@ -67,14 +67,16 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
                                                    need.micro_batch, ", is above the batch of ",
                                                    job.global_batch));
   }
+  bool any = false;
   for (const int tp : sizes) {
-    if (!PoolsOf(cluster, costs, tp, need.micro_batch).empty()) {
-      need.tensor_parallel = std::max(need.tensor_parallel, tp);
-    }
+    if (PoolsOf(cluster, costs, tp, need.micro_batch).empty()) continue;
+    need.tensor_parallel = std::max(need.tensor_parallel, tp);
+    any = true;
   }
-  if (PoolsOf(cluster, costs, need.tensor_parallel, need.micro_batch).empty()) {
+  if (!any) {
     return absl::InvalidArgumentError(
-        "no layout: no node has as many devices of one type as the tensor-parallel sizes allowed");
+        absl::StrCat("no layout: no node has ", *std::min_element(sizes.begin(), sizes.end()),
+                     " devices of one type, the smallest tensor-parallel size allowed"));
   }
   need.state_bytes =
       static_cast<double>(costs.model().parameters()) * costs.options().state_bytes_per_parameter;

@@ -409,7 +409,8 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& cost
   }
   const double alone_s = outcome.step_s;
   AddSynchronisation(cluster, costs, job, layout, outcome);
-  outcome.sync_s = outcome.step_s - alone_s;
+  // Without a synchronisation both are the same, but for rounding.
+  outcome.sync_s = outcome.step_s - alone_s < 1e-9 ? 0 : outcome.step_s - alone_s;
   return outcome;
 }
 

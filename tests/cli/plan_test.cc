@@ -143,6 +143,7 @@ TEST_CASE("wrong flags are told apart from wrong files, both by name") {
   usage(With(kSmall, {"--baseline", "alpa"}), "megatron, whale");
   usage(With(kSmall, {"--islands", "none"}), "per-site");
   usage(With(kSmall, {"--efficiency", "2"}), "--efficiency");
+  usage(With(kSmall, {"--micro-batch", "2,0"}), "--micro-batch 0");
   usage(With(kSmall, {"--colour", "red"}), "--colour");
   const auto file = [&](const std::string& from, const std::string& to, const char* says) {
     std::string cluster = kTwoSites;
@@ -154,6 +155,9 @@ TEST_CASE("wrong flags are told apart from wrong files, both by name") {
   file("latency_ns = 10_000_000", "latency_ms = 10", "latency_ms");
   file("type = \"h20\"", "type = \"h21\"", "device \"o0\"");
   file("to = \"oslo\"", "to = \"rome\"", "\"rome\"");
+  const Outcome wide = desk.Run("plan", With(kSmall, {"--tensor-parallel", "16"}));
+  CHECK(wide.code == 1);
+  CHECK_THAT(wide.errors, Catch::Contains("no node has 16 devices of one type"));
   const Outcome model = desk.Run("plan", {"--model", "gpt5", "--batch", "4"});
   CHECK(model.code == 1);
   CHECK_THAT(model.errors, Catch::Contains("gpt2-xl"));
