@@ -72,34 +72,61 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
   return kind;
 }
 
-// The earliest end of each stage's last gradient under any schedule: no stage k can be done with
-// its last B before all its F and B have run, and the way from there back to the stage remains.
+// What a message needs at least on a link: until it has arrived, and of that the link for itself.
+struct LeastTransfer {
+  double arrive_s = 0;
+  double serial_s = 0;
+};
+
+LeastTransfer LeastOf(const sim::Problem& problem, int link, int64_t bytes) {
+  if (link == sim::kNoLink) return {};
+  const sim::Link& l = problem.network.links[link];
+  double bytes_per_s = 0;
+  for (const sim::Edge& edge : l.edges) {
+    bytes_per_s += edge.bytes_per_s;
+    for (const int t : edge.trunks) {
+      if (!problem.network.trunks[t].trace.empty()) return {};  // it may get wider
+    }
+  }
+  return {Seconds(sim::AloneTransferNs(problem.network, l, bytes)),
+          static_cast<double>(bytes) / bytes_per_s};
+}
+
+// The earliest end of each stage's last gradient under any schedule. No stage k can be done with
+// its last B before all its F and B have run, and no boundary before all its messages have passed
+// one after another; what follows, the last one's way to the end of the pipeline and back to the
+// stage, remains.
 std::vector<double> EarliestDone(const sim::Problem& problem) {
   const int chunks = static_cast<int>(problem.chunks.size());
-  const auto transfer = [&](int link, int64_t bytes) {
-    if (link == sim::kNoLink) return 0.0;
-    const sim::Link& l = problem.network.links[link];
-    for (const sim::Edge& edge : l.edges) {
-      for (const int t : edge.trunks) {
-        if (!problem.network.trunks[t].trace.empty()) return 0.0;  // it may get wider
-      }
-    }
-    return Seconds(sim::AloneTransferNs(problem.network, l, bytes));
-  };
   const double m = problem.pipelines[0].micro_batches;
+  std::vector<LeastTransfer> forward(chunks);
+  std::vector<LeastTransfer> backward(chunks);
+  std::vector<double> turn_s(chunks + 1, 0);  // from the start of F to the end of B
+  for (int k = chunks - 1; k >= 0; --k) {
+    const sim::Chunk& chunk = problem.chunks[k];
+    forward[k] = LeastOf(problem, chunk.forward_link, chunk.forward_bytes);
+    backward[k] = LeastOf(problem, chunk.backward_link, chunk.backward_bytes);
+    turn_s[k] = turn_s[k + 1] + forward[k].arrive_s + backward[k].arrive_s +
+                Seconds(chunk.forward_ns + chunk.backward_ns);
+  }
   std::vector<double> earliest(chunks, 0);
   double fill_s = 0;
   for (int k = 0; k < chunks; ++k) {
     const sim::Chunk& chunk = problem.chunks[k];
-    const double passes_s = fill_s + m * Seconds(chunk.forward_ns + chunk.backward_ns);
-    earliest[k] = std::max(earliest[k], passes_s + m * Seconds(chunk.weight_ns));
-    double back_s = passes_s;
+    const double others_s = m - 1;
+    // The end of stage k's last B by its own work, and by its boundary's messages.
+    const double worked_s = fill_s + m * Seconds(chunk.forward_ns + chunk.backward_ns);
+    const double sent_s =
+        fill_s + turn_s[k] + others_s * std::max(forward[k].serial_s, backward[k].serial_s);
+    earliest[k] = std::max(
+        {earliest[k], worked_s + m * Seconds(chunk.weight_ns), sent_s + Seconds(chunk.weight_ns)});
+    double back_s = std::max(worked_s, sent_s);
     for (int s = k - 1; s >= 0; --s) {
       const sim::Chunk& before = problem.chunks[s];
-      back_s += transfer(before.backward_link, before.backward_bytes) + Seconds(before.backward_ns);
+      back_s += backward[s].arrive_s + Seconds(before.backward_ns);
       earliest[s] = std::max(earliest[s], back_s + Seconds(before.weight_ns));
     }
-    fill_s += Seconds(chunk.forward_ns) + transfer(chunk.forward_link, chunk.forward_bytes);
+    fill_s += Seconds(chunk.forward_ns) + forward[k].arrive_s;
   }
   return earliest;
 }
