@@ -2,6 +2,7 @@
 
 #include "common/net/peer_link.h"
 
+#include <algorithm>
 #include <future>
 
 #include "common/check.h"
@@ -26,10 +27,14 @@ const std::string& PeerLink::endpoint() const { return impl_->endpoint(); }
 absl::Status PeerLink::SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members) {
   return impl_->SetPeers(fence, members);
 }
-absl::Status PeerLink::AwaitPeers(Instant deadline) { return impl_->AwaitPeers(deadline); }
+absl::Status PeerLink::AwaitPeers(Instant deadline, const std::vector<NodeId>& peers) {
+  return impl_->AwaitPeers(deadline, peers);
+}
 absl::Status PeerLink::Send(const NodeId& to, PeerMessage message) {
   return impl_->Send(to, std::move(message));
 }
+bool PeerLink::IsLost(const NodeId& peer) const { return impl_->IsLost(peer); }
+void PeerLink::Lose(const NodeId& peer, const std::string& reason) { impl_->Lose(peer, reason); }
 void PeerLink::DropQueued(PeerChannel channel) { impl_->DropQueued(channel); }
 std::vector<PeerCounters> PeerLink::counters() const { return impl_->counters(); }
 int64_t PeerLink::frames_refused() const { return impl_->frames_refused(); }
@@ -70,13 +75,14 @@ absl::Status PeerLink::Impl::Check(const PeerFence& fence,
   return absl::OkStatus();
 }
 
-absl::Status PeerLink::Impl::AwaitPeers(Instant deadline) {
+absl::Status PeerLink::Impl::AwaitPeers(Instant deadline, const std::vector<NodeId>& peers) {
   std::unique_lock lock(mutex_);
   while (true) {
     std::string missing;
     bool any_lost = false;
     for (const auto& [name, entry] : directory_) {
       if (entry.welcomed && !entry.lost) continue;
+      if (!peers.empty() && std::find(peers.begin(), peers.end(), name) == peers.end()) continue;
       absl::StrAppend(&missing, missing.empty() ? "" : "; ", name, ": ", entry.trouble);
       any_lost |= entry.lost;
     }
@@ -116,6 +122,7 @@ absl::Status PeerLink::Impl::Send(const NodeId& to, PeerMessage message) {
     shared->round = round_;
   }
   shared->message = std::move(message);
+  shared->queued = SteadyNow();
   tasks_->Post([this, to, shared] { Queue(to, std::move(*shared)); });
   return absl::OkStatus();
 }
@@ -131,6 +138,16 @@ void PeerLink::Impl::Queue(const NodeId& to, Outgoing outgoing) {
   if (refusal.ok() && peer->lost) refusal = absl::UnavailableError(absl::StrCat(to, " is lost"));
   if (!refusal.ok()) return Fail(to, std::move(outgoing), refusal);
   peer->queues[static_cast<int>(outgoing.message.channel)].push_back(std::move(outgoing));
+}
+
+bool PeerLink::Impl::IsLost(const NodeId& peer) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = directory_.find(peer);
+  return it != directory_.end() && it->second.lost;
+}
+
+void PeerLink::Impl::Lose(const NodeId& peer, const std::string& reason) {
+  tasks_->Post([this, peer, reason] { OnPeerLost(peer, reason); });
 }
 
 void PeerLink::Impl::DropQueued(PeerChannel channel) {

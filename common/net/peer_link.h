@@ -50,6 +50,13 @@ enum class PeerChannel : uint8_t { kCommand = 0, kTensor = 1, kState = 2 };
 inline constexpr int kPeerChannels = 3;
 inline constexpr size_t kPeerHeaderBytesMax = 512;
 
+// How long a message took: in our queue, and from its first byte's departure to its last one's
+// arrival (half of the quickest round trip is taken off the time at which we hear of it).
+struct PeerTiming {
+  Duration queued{0};
+  Duration travelled{0};
+};
+
 // What is sent.
 struct PeerMessage {
   PeerChannel channel = PeerChannel::kCommand;
@@ -59,14 +66,14 @@ struct PeerMessage {
 
   // Optional, each called once, on the network thread. `left`: the last byte has been handed to
   // the kernel, whose buffer is kept short: the moment at which the next sender of a shared link
-  // may start. `arrived`: the other end has it, or refused it; the duration is from the first
-  // byte's departure to the last one's arrival (half of the quickest round trip is taken off).
+  // may start. `arrived`: the other end has it, or refused it.
   std::function<void(absl::Status)> left;
-  std::function<void(absl::Status, Duration)> arrived;
+  std::function<void(absl::Status, PeerTiming)> arrived;
 };
 
 // What has come. It counts against the sender's credit until it dies.
 struct PeerDelivery {
+  PeerFence fence;  // under which it came
   NodeId from;
   PeerChannel channel = PeerChannel::kCommand;
   std::string header;
@@ -138,18 +145,24 @@ class PeerLink {
 
   // From now on we speak under `fence` with these members (ourselves among them or not). What is
   // queued under another fence fails with Aborted; what has half arrived is dropped. Connections to
-  // members that stay are kept, lost ones are made anew. An error changes nothing and names the
-  // member. Thread-safe, but not for callbacks: it waits for the network thread.
+  // members that stay are kept. With the fence and the members that are in force already, it only
+  // meets lost peers again. An error changes nothing and names the member. Thread-safe, but not for
+  // callbacks: it waits for the network thread.
   absl::Status SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members);
 
-  // Waits until every peer has accepted us under the present fence. The error names those that have
-  // not and why. Thread-safe, but not for callbacks.
-  absl::Status AwaitPeers(Instant deadline);
+  // Waits until every peer, or each of these, has accepted us under the present fence. The error
+  // names those that have not and why. Thread-safe, but not for callbacks.
+  absl::Status AwaitPeers(Instant deadline, const std::vector<NodeId>& peers = {});
 
   // Queues a message; never waits. What can be refused at once is returned, and then no callback
   // comes: a message that is too big (InvalidArgument), a full queue (ResourceExhausted), a peer
   // that is not one or is lost (Unavailable, with the reason). Thread-safe, callbacks too.
   absl::Status Send(const NodeId& to, PeerMessage message);
+
+  // Whether it is lost, under the present fence. Thread-safe.
+  bool IsLost(const NodeId& peer) const;
+  // Counts the peer as lost, for a reason that the caller knows; it hears of it.
+  void Lose(const NodeId& peer, const std::string& reason);
 
   // Drops what is queued on the channel, for all peers, and not begun; it fails with Aborted.
   void DropQueued(PeerChannel channel);

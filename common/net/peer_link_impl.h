@@ -34,8 +34,10 @@ class PeerLink::Impl {
   const std::string& endpoint() const { return endpoint_; }
 
   absl::Status SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members);
-  absl::Status AwaitPeers(Instant deadline);
+  absl::Status AwaitPeers(Instant deadline, const std::vector<NodeId>& peers);
   absl::Status Send(const NodeId& to, PeerMessage message);
+  bool IsLost(const NodeId& peer) const;
+  void Lose(const NodeId& peer, const std::string& reason);
   void DropQueued(PeerChannel channel);
   std::vector<PeerCounters> counters() const;
   int64_t frames_refused() const;
@@ -50,7 +52,7 @@ class PeerLink::Impl {
     uint64_t round = 0;   // of SetPeers calls, in which it was sent
     uint64_t number = 0;  // on its lane; 0: not begun
     std::optional<OutgoingTensor> tensor;
-    Instant begun;
+    Instant queued;
     int64_t cost() const { return static_cast<int64_t>(message.payload.size()) + kPeerMessageCost; }
   };
   struct Lane {
@@ -69,8 +71,8 @@ class PeerLink::Impl {
     }
   };
   struct Arrival {
-    std::function<void(absl::Status, Duration)> arrived;
-    Instant begun;
+    std::function<void(absl::Status, PeerTiming)> arrived;
+    Instant queued, begun;
   };
   struct Peer {
     IslandMember member;
@@ -123,6 +125,8 @@ class PeerLink::Impl {
   void Run();
   int WaitMs() const;
   void Adopt(const PeerFence& fence, const std::vector<IslandMember>& members);
+  void MeetAgain();  // the peers that are lost
+  void StartPeer(Peer& peer);
   absl::Status Check(const PeerFence& fence, const std::vector<IslandMember>& members) const;
   absl::Status Connect(Peer& peer);
   void Reset(Peer& peer, const absl::Status& why);  // ends all that is under way with it
@@ -155,6 +159,7 @@ class PeerLink::Impl {
   void OnRouteFrame(std::vector<Message>& parts);
   void OnHello(const std::string& id, const v1::Frame& frame, std::string key);
   void Consider(Route& route);  // the hello that it said
+  void ConsiderAll();           // that have not been welcomed
   void Welcome(Route& route);
   void Refuse(const Route& route, v1::PeerRefusal::Code code, const std::string& why);
   void Break(Route& route, const std::string& why);
@@ -186,6 +191,7 @@ class PeerLink::Impl {
   bool stopping_ = false;
   Instant now_;
   std::optional<PeerFence> fence_;
+  std::vector<IslandMember> members_;
   std::map<NodeId, std::unique_ptr<Peer>> peers_;
   std::map<std::string, Route> routes_;
   uint64_t next_session_ = 1;

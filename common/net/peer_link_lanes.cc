@@ -157,10 +157,10 @@ bool PeerLink::Impl::Open(Peer& peer, Lane& lane, int channel) {
   Message part = Message::Of(frame.SerializeAsString());
   if (lane.dealer.Send({&part, 1}) != SendOutcome::kSent) return false;
   outgoing.number = lane.next_number++;
-  outgoing.begun = now_;
   peer.spent[channel] += outgoing.cost();
   if (outgoing.message.arrived != nullptr) {
-    peer.arrivals[{LaneOf(channel), outgoing.number}] = {std::move(outgoing.message.arrived), now_};
+    peer.arrivals[{LaneOf(channel), outgoing.number}] = {std::move(outgoing.message.arrived),
+                                                         outgoing.queued, now_};
   }
   std::shared_ptr<const void> owner = std::move(outgoing.message.owner);
   if (outgoing.message.left != nullptr) {
@@ -209,7 +209,7 @@ void PeerLink::Impl::Unqueue(const NodeId& to, const Outgoing& outgoing) {
 void PeerLink::Impl::Fail(const NodeId& to, Outgoing outgoing, const absl::Status& why) {
   Unqueue(to, outgoing);
   if (outgoing.message.left != nullptr) outgoing.message.left(why);
-  if (outgoing.message.arrived != nullptr) outgoing.message.arrived(why, Duration(0));
+  if (outgoing.message.arrived != nullptr) outgoing.message.arrived(why, {});
 }
 
 // Keeps the round trip known, and finds a peer whose network thread is stuck.
@@ -284,11 +284,12 @@ void PeerLink::Impl::OnArrival(Peer& peer, int lane, uint64_t number,
   if (!peer.round_trips.empty()) {
     half_trip = *std::min_element(peer.round_trips.begin(), peer.round_trips.end()) / 2;
   }
-  waiting.arrived(arrival.refused()
-                      ? absl::FailedPreconditionError(absl::StrCat(
-                            peer.member.worker, " did not take it: ", arrival.reason()))
-                      : absl::OkStatus(),
-                  std::max(now_ - waiting.begun - half_trip, Duration(0)));
+  const PeerTiming timing{waiting.begun - waiting.queued,
+                          std::max(now_ - waiting.begun - half_trip, Duration(0))};
+  if (!arrival.refused()) return waiting.arrived(absl::OkStatus(), timing);
+  waiting.arrived(absl::FailedPreconditionError(
+                      absl::StrCat(peer.member.worker, " did not take it: ", arrival.reason())),
+                  timing);
 }
 
 void PeerLink::Impl::OnPong(Peer& peer, uint64_t number) {

@@ -92,11 +92,12 @@ bool PeerLink::Impl::ReceiveSome() {
 }
 
 void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMember>& members) {
+  if (fence_ == fence && members_ == members) return MeetAgain();
   fence_ = fence;
+  members_ = members;
   std::map<NodeId, std::unique_ptr<Peer>> before;
   before.swap(peers_);
-  const absl::Status aborted = absl::AbortedError("a new plan has begun");
-  for (auto& [name, peer] : before) Reset(*peer, aborted);
+  for (auto& [name, peer] : before) Reset(*peer, absl::AbortedError("a new plan has begun"));
   for (auto& [id, route] : routes_) route.welcomed = false;
   {
     const std::lock_guard lock(mutex_);
@@ -120,20 +121,45 @@ void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMembe
       peer = std::make_unique<Peer>();
       peer->member = member;
     }
-    peer->session = next_session_++;
+    StartPeer(*peer);
   }
   if (door_) door_->Admit(keys);
-  for (const auto& [name, peer] : peers_) {
-    const absl::Status connected = peer->lanes[0] != nullptr ? absl::OkStatus() : Connect(*peer);
-    if (!connected.ok()) Note(*peer, std::string(connected.message()));
-    for (const auto& lane : peer->lanes) {
-      if (lane == nullptr) continue;
-      lane->hello_due = true;
-      if (lane->up) Note(*peer, lane->trouble = kNotFollowed);
+  ConsiderAll();
+}
+
+void PeerLink::Impl::MeetAgain() {
+  for (auto& [name, peer] : peers_) {
+    if (!peer->lost) continue;
+    const IslandMember member = peer->member;
+    peer = std::make_unique<Peer>();
+    peer->member = member;
+    {
+      const std::lock_guard lock(mutex_);
+      Entry& entry = directory_[name];
+      entry.lost = false;
+      entry.trouble = "no connection yet";
     }
+    StartPeer(*peer);
   }
+  ConsiderAll();
+}
+
+void PeerLink::Impl::StartPeer(Peer& peer) {
+  peer.session = next_session_++;
+  const absl::Status connected = peer.lanes[0] != nullptr ? absl::OkStatus() : Connect(peer);
+  if (!connected.ok()) Note(peer, std::string(connected.message()));
+  for (const auto& lane : peer.lanes) {
+    if (lane == nullptr) continue;
+    lane->hello_due = true;
+    if (lane->up) Note(peer, lane->trouble = kNotFollowed);
+  }
+}
+
+void PeerLink::Impl::ConsiderAll() {
   std::vector<std::string> ids;
-  for (const auto& [id, route] : routes_) ids.push_back(id);
+  for (const auto& [id, route] : routes_) {
+    if (!route.welcomed) ids.push_back(id);
+  }
   for (const std::string& id : ids) {
     if (const auto it = routes_.find(id); it != routes_.end()) Consider(it->second);
   }
@@ -167,7 +193,7 @@ void PeerLink::Impl::Reset(Peer& peer, const absl::Status& why) {
   }
   std::map<std::pair<int, uint64_t>, Arrival> arrivals;
   arrivals.swap(peer.arrivals);
-  for (auto& [number, arrival] : arrivals) arrival.arrived(why, Duration(0));
+  for (auto& [number, arrival] : arrivals) arrival.arrived(why, {});
   peer.limit = peer.spent = {};
   peer.ping.reset();
   for (const auto& lane : peer.lanes) {

@@ -210,6 +210,7 @@ void PeerLink::Impl::Deliver(Route& route, int channel) {
   Count(route.hello.from(), &PeerCounters::messages_received);
   Arrived(route, incoming, "");
   PeerDelivery delivery;
+  delivery.fence = *fence_;
   delivery.from = route.hello.from();
   delivery.channel = static_cast<PeerChannel>(channel);
   delivery.header = std::move(incoming.header);

@@ -81,25 +81,26 @@ TEST_CASE("the sender learns when the last byte left, when it arrived, and when 
   Meet(Plan(1), {&a, &b});
   const auto text = std::make_shared<std::string>(RandomText(3 << 20));
   std::promise<absl::Status> left, arrived, refused;
-  std::promise<Duration> took;
+  std::promise<PeerTiming> took;
   PeerMessage message{.channel = kTensor, .payload = std::as_bytes(std::span(*text))};
   message.owner = text;
   message.left = [&](absl::Status status) { left.set_value(status); };
-  message.arrived = [&](absl::Status status, Duration duration) {
+  message.arrived = [&](absl::Status status, PeerTiming timing) {
     arrived.set_value(status);
-    took.set_value(duration);
+    took.set_value(timing);
   };
   const Instant begun = SteadyNow();
   REQUIRE(a.link->Send("b", std::move(message)).ok());
   REQUIRE(left.get_future().get().ok());
   REQUIRE(arrived.get_future().get().ok());
-  REQUIRE(took.get_future().get() <= SteadyNow() - begun);
+  const PeerTiming timing = took.get_future().get();
+  REQUIRE(timing.queued + timing.travelled <= SteadyNow() - begun);
   REQUIRE(b.Hear(kTensor).payload.size() == 3 << 20);
 
   PeerMessage unwanted{.channel = kTensor, .header = "unwanted"};
   unwanted.payload = std::as_bytes(std::span(*text));
   unwanted.owner = text;
-  unwanted.arrived = [&](absl::Status status, Duration) { refused.set_value(status); };
+  unwanted.arrived = [&](absl::Status status, PeerTiming) { refused.set_value(status); };
   REQUIRE(a.link->Send("b", std::move(unwanted)).ok());
   REQUIRE(Says(refused.get_future().get().message(), "b did not take it: nobody waits for it"));
   a.Say(b, kTensor, "next", "and the next one is taken");
@@ -182,17 +183,27 @@ TEST_CASE("a peer that dies is lost at once, and its successor is found under th
   REQUIRE(again.Hear(kCommand).header == "welcome back");
 }
 
-TEST_CASE("two that lost each other meet again under the same plan once both want to") {
+TEST_CASE("two that lost each other meet again under the same plan, and others do not notice") {
   TestPeer a("a"), b("b"), c("c");
   Meet(Plan(1), {&a, &b, &c});
-  // c is at another plan and back: a and b have lost it.
-  REQUIRE(c.link->SetPeers(Plan(2), {a.member, b.member, c.member}).ok());
-  a.AwaitLost("c");
-  b.AwaitLost("c");
+  const std::vector<IslandMember> members = {a.member, b.member, c.member};
+  // c speaks of an older plan for a moment: it and a lose each other, and b loses it too.
+  REQUIRE(a.link->SetPeers(Plan(2), members).ok());
+  REQUIRE(b.link->SetPeers(Plan(2), members).ok());
+  c.AwaitLost("a");
+  c.AwaitLost("b");
+  REQUIRE(c.link->SetPeers(Plan(2), members).ok());
   Meet(Plan(2), {&a, &b, &c});
+  // c's link breaks the connection to a alone.
+  c.link->Lose("a", "the test says so");
+  REQUIRE(Says(a.AwaitLost("c"), "it refuses us: the test says so"));
+  a.Say(b, kState, "", "untouched");
   Meet(Plan(2), {&a, &b, &c});
+  REQUIRE(b.HearText(kState) == "untouched");
   a.Say(c, kTensor, "", "again");
   REQUIRE(c.HearText(kTensor) == "again");
+  c.Say(a, kTensor, "", "both ways");
+  REQUIRE(a.HearText(kTensor) == "both ways");
 }
 
 TEST_CASE("with keys only the plan's members get in, each under its own name") {
