@@ -23,27 +23,47 @@ absl::Status LocalTransport::Send(const std::string& from, const std::string& to
                                   const MessageTag& tag, Backend& backend, Stream& stream,
                                   const Tensor& payload) {
   ATOLL_CHECK(payload.contiguous());
-  Message message;
-  message.dtype = payload.dtype;
-  message.bytes.resize(static_cast<size_t>(payload.size() * SizeOf(payload.dtype)));
-  backend.CopyToHost(stream, message.bytes.data(), payload);
+  const auto bytes = std::make_shared<std::vector<std::byte>>(
+      static_cast<size_t>(payload.size() * SizeOf(payload.dtype)));
+  backend.CopyToHost(stream, bytes->data(), payload);
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
-  const auto size = static_cast<int64_t>(message.bytes.size());
   const std::lock_guard lock(mutex_);
   if (aborted_) return absl::AbortedError(reason_);
-  if (bytes_ + size > max_bytes_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("messages that nobody has received hold ", bytes_, " of ", max_bytes_,
-                     " bytes; no room for the ", Describe(tag), " from ", from));
-  }
-  ATOLL_CHECK(messages_.emplace(Key{to, tag}, std::move(message)).second,
-              "sent twice: ", Describe(tag));
-  bytes_ += size;
+  ATOLL_CHECK(!messages_.contains({to, tag}), "sent twice: ", Describe(tag));
+  ATOLL_RETURN_IF_ERROR(PutLocked(from, {to, tag}, {*bytes, bytes, payload.dtype}));
   BoundaryCounters& counters = counters_[{from, to}];
   counters.from = from;
   counters.to = to;
   ++counters.messages;
-  counters.bytes += size;
+  counters.bytes += static_cast<int64_t>(bytes->size());
+  return absl::OkStatus();
+}
+
+void LocalTransport::Deliver(const std::string& from, const std::string& to, const MessageTag& tag,
+                             DType dtype, std::span<const std::byte> bytes,
+                             std::shared_ptr<const void> owner) {
+  absl::Status status;
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    status = PutLocked(from, {to, tag}, {bytes, std::move(owner), dtype});
+  }
+  if (!status.ok()) Abort(std::string(status.message()));
+}
+
+absl::Status LocalTransport::PutLocked(const std::string& from, Key key, Message message) {
+  const auto size = static_cast<int64_t>(message.bytes.size());
+  if (bytes_ + size > max_bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("messages that nobody has received hold ", bytes_, " of ", max_bytes_,
+                     " bytes; no room for the ", Describe(key.second), " from ", from));
+  }
+  const auto [it, added] = messages_.emplace(std::move(key), std::move(message));
+  if (!added) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("the ", Describe(it->first.second), " came twice from ", from));
+  }
+  bytes_ += size;
   changed_.notify_all();
   return absl::OkStatus();
 }
@@ -78,9 +98,13 @@ absl::Status LocalTransport::Receive(const std::string& device, const MessageTag
   messages_.erase(found);
   bytes_ -= static_cast<int64_t>(message.bytes.size());
   lock.unlock();
-  ATOLL_CHECK(message.dtype == into.dtype && into.contiguous() &&
-                  static_cast<int64_t>(message.bytes.size()) == into.size() * SizeOf(into.dtype),
-              Describe(tag), ": ", message.bytes.size(), " bytes into ", into.size(), " elements");
+  ATOLL_CHECK(into.contiguous());
+  if (message.dtype != into.dtype ||
+      static_cast<int64_t>(message.bytes.size()) != into.size() * SizeOf(into.dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("the ", Describe(tag), " has ",
+                                                   message.bytes.size(), " bytes for ", into.size(),
+                                                   " elements"));
+  }
   backend.CopyToDevice(stream, into, message.bytes.data());
   return backend.Synchronize(stream);
 }

@@ -5,7 +5,9 @@
 
 #include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +24,10 @@ class LocalTransport : public Transport {
 
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override;
+  // Puts in a message that came from elsewhere; its bytes live as long as `owner`. One that has no
+  // room, or is there already, aborts: its sender and we do not work by the same plan.
+  void Deliver(const std::string& from, const std::string& to, const MessageTag& tag, DType dtype,
+               std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
   bool Arrived(const std::string& device, const MessageTag& tag) override;
   void Wait(const std::string& device, std::span<const MessageTag> tags, Instant deadline) override;
   absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
@@ -34,10 +40,12 @@ class LocalTransport : public Transport {
   using Key = std::pair<std::string, MessageTag>;
 
   struct Message {
-    std::vector<char> bytes;
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
     DType dtype = DType::kFloat32;
   };
 
+  absl::Status PutLocked(const std::string& from, Key key, Message message);
   bool ArrivedLocked(const Key& key) const { return aborted_ || messages_.contains(key); }
 
   const int64_t max_bytes_;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/protocol/control.h"
+#include "common/protocol/island_plan.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 
@@ -22,6 +23,13 @@ namespace atl::worker {
 struct MeanLoss {
   double loss = 0;  // nats a token
   int64_t tokens = 0;
+};
+
+// What became of the state when an island took on a plan; see Reconfigured in worker/core.
+struct PlanTaken {
+  bool kept = false;
+  bool step_taken = false;
+  std::string reason;
 };
 
 class Trainer {
@@ -54,6 +62,16 @@ class Trainer {
   // Steps that the moments have seen; with 0 they are zero whatever SetMoments said.
   virtual int64_t optimizer_steps() const = 0;
   virtual absl::Status SetOptimizerSteps(int64_t steps) = 0;
+
+  // ---- Trainers of several devices. ----
+  // Lays the island out by this plan, of this generation of the job, with whatever parameters and
+  // moments its members hold. Also to go on after any call has failed, with the same plan.
+  virtual absl::StatusOr<PlanTaken> Configure(const JobId& /*job*/, Generation /*generation*/,
+                                              const IslandPlan& /*plan*/) {
+    return absl::UnimplementedError("this worker runs no plans");
+  }
+  // Ends soon whatever several devices do together. For any thread.
+  virtual void Interrupt(const std::string& /*reason*/) {}
 };
 
 }  // namespace atl::worker

@@ -1,0 +1,205 @@
+// The language of the tests of islands of several workers: workers as objects in one process, over
+// real sockets on loopback.
+
+#ifndef ATOLL_TESTS_ISLAND_GROUP_STORY_H_
+#define ATOLL_TESTS_ISLAND_GROUP_STORY_H_
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu.h"
+#include "tests/island/layouts.h"
+#include "worker/group/follower.h"
+#include "worker/group/group_trainer.h"
+#include "worker/group/member.h"
+#include "worker/runtime/model_trainer.h"
+
+namespace atl::worker {
+
+inline constexpr int64_t kBatch = 8;
+inline constexpr char kJob[] = "sea-1";
+
+// Everything that trains: parameters and both moments, by layer.
+using State = std::vector<std::vector<float>>;
+
+struct World {
+  World() {
+    std::string name = (std::filesystem::temp_directory_path() / "group-XXXXXX").string();
+    folder = mkdtemp(name.data());
+    std::ofstream text(folder + "/text");
+    for (int i = 0; i < 400; ++i) text << "the " << i * i << " waves of the sea, ";
+    text.close();
+    spec.name = "sea";
+    spec.model.hidden = 16;
+    spec.model.layers = 4;
+    spec.model.heads = 4;
+    spec.model.feed_forward = 32;
+    spec.data.path = folder + "/text";
+    spec.data.validation_fraction = 0.2;
+    spec.data.sequence_length = 16;
+    spec.inner.batch_sequences = kBatch;
+    spec.layout.island = IslandExtent::kAll;
+  }
+  ~World() { std::filesystem::remove_all(folder); }
+
+  std::string folder;
+  JobSpec spec;
+};
+
+// The sequences of a step.
+inline std::vector<PositionRange> Batch(int64_t step) {
+  // Two ranges, as leases may be.
+  return {{step * kBatch, step * kBatch + 3}, {step * kBatch + 3, (step + 1) * kBatch}};
+}
+inline double RateOf(int64_t step) { return 1e-2 / static_cast<double>(1 + step % 3); }
+
+class TestWorker {
+ public:
+  TestWorker(const World& world, const NodeId& name, int devices = 1, EngineOptions engine = {}) {
+    GroupOptions options;
+    options.link.name = name;
+    options.link.incarnation = 1;
+    options.engine = engine;
+    options.device_name = "cpu";
+    options.make_devices = [devices] {
+      std::vector<LocalDevice> all;
+      for (int i = 0; i < devices; ++i) all.push_back({i, NewCpuBackend(1), NewCpuBackend(1), 0});
+      return all;
+    };
+    member = GroupMember::Create(std::move(options)).value();
+    trainer = std::make_unique<GroupTrainer>(member.get());
+    follower = std::make_unique<Follower>(member.get(), [this](int64_t plan, const std::string& d) {
+      const std::lock_guard lock(mutex_);
+      plan_ = plan;
+      doing_ = d;
+    });
+    const auto facts = trainer->Prepare(world.spec);
+    INFO(facts.status().ToString());
+    REQUIRE(facts.ok());
+    layers = facts->layers;
+  }
+  ~TestWorker() {
+    follower.reset();
+    trainer.reset();
+  }
+  IslandMember Address() const { return {member->name(), 1, member->endpoint(), ""}; }
+  std::string doing() {
+    const std::lock_guard lock(mutex_);
+    return doing_;
+  }
+
+  State Read() {
+    State state;
+    for (size_t l = 0; l < layers.size(); ++l) {
+      const auto size = static_cast<size_t>(layers[l].elements);
+      for (int i = 0; i < 3; ++i) state.emplace_back(size);
+      State::value_type* parts = &state[3 * l];
+      REQUIRE(trainer->GetParameters(static_cast<int>(l), parts[0]).ToString() == "OK");
+      REQUIRE(trainer->GetMoments(static_cast<int>(l), parts[1], parts[2]).ToString() == "OK");
+    }
+    return state;
+  }
+  double Step(int64_t step) {
+    const auto loss = trainer->Step(Batch(step), RateOf(step));
+    INFO(loss.status().ToString());
+    REQUIRE(loss.ok());
+    REQUIRE(loss->tokens == kBatch * 16);
+    return loss->loss;
+  }
+
+  std::vector<LayerSize> layers;
+  std::unique_ptr<GroupMember> member;
+  std::unique_ptr<GroupTrainer> trainer;
+  std::unique_ptr<Follower> follower;
+
+ private:
+  std::mutex mutex_;
+  int64_t plan_ = 0;   // guarded by mutex_
+  std::string doing_;  // guarded by mutex_
+};
+
+class TestGroup {
+ public:
+  TestGroup(const World& world, int workers, int devices = 1, EngineOptions engine = {}) {
+    for (int w = 1; w <= workers; ++w) {
+      const NodeId name = absl::StrCat("w", w);
+      workers_[name] = std::make_unique<TestWorker>(world, name, devices, engine);
+    }
+  }
+
+  TestWorker& operator[](const NodeId& name) { return *workers_.at(name); }
+  // It ends in the middle of whatever it does.
+  void Kill(const NodeId& name) { workers_.erase(name); }
+
+  // The layout's plan for these workers, in place of w1, w2, ...; the first one leads.
+  IslandPlan PlanFor(const IslandLayout& layout, const std::vector<NodeId>& names) {
+    IslandPlan plan = MakePlan(layout);
+    REQUIRE(plan.members.size() <= names.size());
+    plan.number = ++number_;
+    const auto renamed = [&](const std::string& device) {
+      const int index = std::stoi(WorkerOfDevice(device).substr(1)) - 1;
+      return absl::StrCat(names[static_cast<size_t>(index)], "/", IndexOfDevice(device));
+    };
+    for (PlanReplica& replica : plan.replicas) {
+      for (PlanStage& stage : replica.stages) {
+        for (std::string& device : stage.devices) device = renamed(device);
+      }
+    }
+    for (PlanProgram& program : plan.programs) program.device = renamed(program.device);
+    plan.members.clear();
+    for (const NodeId& name : names) plan.members.push_back(workers_.at(name)->Address());
+    return plan;
+  }
+
+  // What the coordinator's orders do: members follow, the leader configures.
+  absl::StatusOr<PlanTaken> Order(const IslandPlan& plan, Generation generation = 1) {
+    for (size_t i = 1; i < plan.members.size(); ++i) {
+      workers_.at(plan.members[i].worker)->follower->Follow({kJob, generation, plan.number}, plan);
+    }
+    return workers_.at(plan.members[0].worker)->trainer->Configure(kJob, generation, plan);
+  }
+  PlanTaken Take(const IslandLayout& layout, const std::vector<NodeId>& names) {
+    const auto taken = Order(PlanFor(layout, names));
+    INFO(taken.status().ToString());
+    REQUIRE(taken.ok());
+    return *taken;
+  }
+
+ private:
+  std::map<NodeId, std::unique_ptr<TestWorker>> workers_;
+  int64_t number_ = 0;
+};
+
+// The same job on one device.
+struct Alone {
+  explicit Alone(const World& world) : trainer(NewModelTrainer(NewCpuBackend(1))) {
+    REQUIRE(trainer->Prepare(world.spec).ok());
+    REQUIRE(trainer->InitialWeights().ok());
+  }
+  double Step(int64_t step) { return trainer->Step(Batch(step), RateOf(step))->loss; }
+  std::unique_ptr<Trainer> trainer;
+};
+
+inline IslandLayout Pipeline(const std::string& name, std::vector<int32_t> stages, int workers) {
+  return {.name = name,
+          .replicas = {{std::move(stages), /*micro_batches=*/4, /*micro_batch_sequences=*/2}},
+          .workers = workers};
+}
+// Replicas that hold the whole model each.
+inline IslandLayout Replicas(const std::string& name, std::vector<int32_t> sequences, int workers) {
+  IslandLayout layout{.name = name, .workers = workers};
+  for (int32_t n : sequences) layout.replicas.push_back({{6}, n, 1});
+  return layout;
+}
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_TESTS_ISLAND_GROUP_STORY_H_

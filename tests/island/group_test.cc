@@ -1,0 +1,249 @@
+// Islands of several workers train as one device does, move their state and survive their members.
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "common/event_loop.h"
+#include "tests/island/group_story.h"
+
+namespace atl::worker {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool Says(absl::string_view text, absl::string_view part) {
+  INFO(text);
+  const bool says = absl::StrContains(text, part);
+  CHECK(says);
+  return says;
+}
+
+// Operations that last, so that something can happen in the middle of a step.
+EngineOptions Slow() {
+  EngineOptions options;
+  options.emulation.duration = [](const std::string&, int32_t, PlanOpKind, int64_t) -> Duration {
+    return 20ms;
+  };
+  return options;
+}
+
+// Trains on another thread until the island has exchanged messages in this step, then `happens`.
+template <typename Function>
+absl::Status StepWhile(TestWorker& leader, int64_t step, const Function& happens) {
+  const auto messages = [&] {
+    int64_t sum = 0;
+    for (const BoundaryCounters& counters : leader.member->Boundaries()) sum += counters.messages;
+    return sum;
+  };
+  const int64_t before = messages();
+  absl::Status status;
+  std::thread trains([&] { status = leader.trainer->Step(Batch(step), RateOf(step)).status(); });
+  while (messages() == before) std::this_thread::sleep_for(1ms);
+  happens();
+  trains.join();
+  return status;
+}
+
+TEST_CASE("islands of two and three workers have one device's losses") {
+  const World world;
+  const std::vector<IslandLayout> layouts = {
+      Pipeline("two stages", {3, 3}, 2),
+      Pipeline("three stages", {2, 1, 3}, 3),
+      Replicas("unequal replicas", {5, 3}, 2),
+      {.name = "two pipelines", .replicas = {{{3, 3}, 2, 2}, {{2, 4}, 4, 1}}, .workers = 2}};
+  for (const IslandLayout& layout : layouts) {
+    INFO(layout.name);
+    Alone alone(world);
+    TestGroup group(world, layout.workers, 2);
+    std::vector<NodeId> names = {"w1", "w2", "w3"};
+    names.resize(static_cast<size_t>(layout.workers));
+    REQUIRE(!group.Take(layout, names).kept);  // there was nothing to keep
+    REQUIRE(group["w1"].trainer->InitialWeights().ToString() == "OK");
+    for (int64_t step = 0; step < 20; ++step) {
+      REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    }
+    const auto loss = group["w1"].trainer->Validate(20);
+    REQUIRE(loss.ok());
+    REQUIRE(loss->loss == Approx(alone.trainer->Validate(20)->loss).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("without a plan a worker trains on its first device, exactly as one device does") {
+  World world;
+  world.spec.layout.island = IslandExtent::kWorker;
+  Alone alone(world);
+  TestWorker worker(world, "w1");
+  REQUIRE(worker.trainer->InitialWeights().ok());
+  for (int64_t step = 0; step < 5; ++step) {
+    REQUIRE(worker.Step(step) == Approx(alone.Step(step)).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("plans follow each other and the state moves bit for bit") {
+  const World world;
+  TestGroup group(world, 3, 2);
+  group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  int64_t step = 0;
+  for (; step < 3; ++step) leader.Step(step);
+  const IslandLayout tensor = {.name = "tensor parallel",
+                               .replicas = {{{2, 4}, 4, 2}},
+                               .tensor_parallel = 2,
+                               .tensor_shares = {1, 3},
+                               .workers = 2};
+  const std::vector<std::pair<IslandLayout, std::vector<NodeId>>> plans = {
+      {Pipeline("three stages", {2, 2, 2}, 3), {"w1", "w2", "w3"}},
+      {Replicas("replicas", {3, 3, 2}, 3), {"w1", "w2", "w3"}},
+      {tensor, {"w1", "w3"}},
+      {Pipeline("elsewhere", {1, 5}, 2), {"w1", "w2"}},
+      {Pipeline("w1 only watches", {4, 2}, 2), {"w1", "w2", "w3"}}};
+  for (const auto& [layout, names] : plans) {
+    INFO(layout.name);
+    const State before = leader.Read();
+    IslandPlan plan = group.PlanFor(layout, names);
+    // A member that the new plan has no use for lends what it holds.
+    for (const NodeId& old : {"w2", "w3"}) {
+      if (std::find(names.begin(), names.end(), old) == names.end()) {
+        plan.members.push_back(group[old].Address());
+      }
+    }
+    const auto taken = group.Order(plan);
+    INFO(taken.status().ToString());
+    REQUIRE(taken.ok());
+    INFO(taken->reason);
+    REQUIRE(taken->kept);
+    REQUIRE(!taken->step_taken);
+    REQUIRE(leader.trainer->optimizer_steps() == step);
+    REQUIRE((leader.Read() == before));
+    leader.Step(step++);
+  }
+  Alone alone(world);
+  double loss = 0;
+  for (int64_t s = 0; s < step; ++s) loss = alone.Step(s);
+  REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+  REQUIRE(loss > 0);
+}
+
+TEST_CASE("a member killed in a step: the others go on where every layer is still held") {
+  const World world;
+  TestGroup group(world, 3, 1, Slow());
+  // w1 has the first half and w2 the second; w3 has all of it again.
+  IslandLayout layout{
+      .name = "pipeline and replica", .replicas = {{{3, 3}, 2, 2}, {{6}, 4, 1}}, .workers = 3};
+  group.Take(layout, {"w1", "w2", "w3"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  leader.Step(0);
+  const State before = leader.Read();
+  Instant killed;
+  const absl::Status status = StepWhile(leader, 1, [&] {
+    killed = SteadyNow();
+    group.Kill("w2");
+  });
+  REQUIRE(SteadyNow() - killed < 5s);  // far from any timeout
+  REQUIRE(Says(status.message(), "w2"));
+  REQUIRE(leader.trainer->Step(Batch(1), RateOf(1)).status().message() ==
+          "the island is not set up");
+
+  const PlanTaken taken = group.Take(Replicas("what is left", {4, 4}, 2), {"w1", "w3"});
+  INFO(taken.reason);
+  REQUIRE(taken.kept);
+  REQUIRE(!taken.step_taken);
+  REQUIRE((leader.Read() == before));
+  Alone alone(world);
+  alone.Step(0);
+  for (int64_t step = 1; step < 4; ++step) {
+    REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a member killed in a step: what nobody else holds is lost, and said so") {
+  const World world;
+  TestGroup group(world, 3, 1, Slow());
+  group.Take(Pipeline("three stages", {2, 2, 2}, 3), {"w1", "w2", "w3"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  leader.Step(0);
+  const absl::Status status = StepWhile(leader, 1, [&] { group.Kill("w3"); });
+  REQUIRE(Says(status.message(), "w3"));
+  const PlanTaken taken = group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
+  REQUIRE(!taken.kept);
+  REQUIRE(Says(taken.reason, "nobody holds layer"));
+  REQUIRE(leader.trainer->optimizer_steps() == 0);
+  // As from a pulled version.
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  Alone alone(world);
+  for (int64_t step = 0; step < 3; ++step) {
+    REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("an interrupted step changes nothing, and the same plan is set up again") {
+  const World world;
+  TestGroup group(world, 2, 1, Slow());
+  const IslandLayout layout = Pipeline("two stages", {3, 3}, 2);
+  const IslandPlan plan = group.PlanFor(layout, {"w1", "w2"});
+  REQUIRE(group.Order(plan).ok());
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  leader.Step(0);
+  const State before = leader.Read();
+  const absl::Status status =
+      StepWhile(leader, 1, [&] { leader.trainer->Interrupt("the test says so"); });
+  REQUIRE(Says(status.message(), "the test says so"));
+  // The follower is not told by anybody else.
+  auto taken = leader.trainer->Configure(kJob, 1, plan);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  REQUIRE(taken->kept);
+  REQUIRE((leader.Read() == before));
+
+  // Nor when the two have lost each other.
+  group["w2"].member->link().Lose("w1", "the line was cut");
+  const auto lost = leader.trainer->Step(Batch(1), RateOf(1));
+  REQUIRE(!lost.ok());
+  taken = leader.trainer->Configure(kJob, 1, plan);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  REQUIRE(taken->kept);
+  REQUIRE((leader.Read() == before));
+  Alone alone(world);
+  alone.Step(0);
+  REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
+}
+
+TEST_CASE("parameters that were exchanged for a while come back, whoever dies meanwhile") {
+  const World world;
+  TestGroup group(world, 3);
+  group.Take(Replicas("replicas", {4, 2, 2}, 3), {"w1", "w2", "w3"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  leader.Step(0);
+  const State before = leader.Read();
+  const auto size = leader.layers[0].elements;
+  REQUIRE(leader.trainer->SetParameters(0, std::vector<float>(static_cast<size_t>(size))).ok());
+  group.Kill("w2");
+  REQUIRE(!leader.trainer->Validate(8).ok());
+  REQUIRE(leader.trainer->SetParameters(0, before[0]).ok());
+  const PlanTaken taken = group.Take(Replicas("two", {4, 4}, 2), {"w1", "w3"});
+  REQUIRE(taken.kept);
+  REQUIRE((leader.Read() == before));
+}
+
+TEST_CASE("a leader of an older plan is refused, and told why") {
+  const World world;
+  TestGroup group(world, 3);
+  const IslandPlan old = group.PlanFor(Pipeline("old", {3, 3}, 2), {"w1", "w2"});
+  const IslandPlan next = group.PlanFor(Pipeline("new", {3, 3}, 2), {"w3", "w2"});
+  REQUIRE(group.Order(next, 2).ok());
+  const auto taken = group["w1"].trainer->Configure(kJob, 1, old);
+  REQUIRE(Says(taken.status().message(), "w2: it refuses us: generation 1, plan 1 is over"));
+  REQUIRE(group["w3"].trainer->InitialWeights().ok());
+  group["w3"].Step(0);
+  REQUIRE(Says(group["w2"].doing(), "following w3 in plan 2"));
+}
+
+}  // namespace
+}  // namespace atl::worker

@@ -1,0 +1,166 @@
+#include "worker/group/calls.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/check.h"
+#include "worker/group/wire.h"
+
+namespace atl::worker {
+namespace {
+
+std::chrono::steady_clock::time_point ToSteady(Instant instant) {
+  return std::chrono::steady_clock::time_point(instant.time_since_epoch());
+}
+
+}  // namespace
+
+CallId Calls::Begin(const NodeId& to) {
+  const std::lock_guard lock(mutex_);
+  const CallId id = next_++;
+  calls_[id].to = to;
+  return id;
+}
+
+absl::StatusOr<v1::GroupReply> Calls::Await(CallId id, Instant deadline) {
+  std::unique_lock lock(mutex_);
+  Waiting& waiting = calls_.at(id);
+  changed_.wait_until(lock, ToSteady(deadline), [&] { return waiting.result.has_value(); });
+  const NodeId to = waiting.to;
+  std::optional<absl::StatusOr<v1::GroupReply>> result = std::move(waiting.result);
+  calls_.erase(id);
+  if (!result) return absl::DeadlineExceededError(absl::StrCat(to, " has not answered in time"));
+  if (!result->ok()) return result->status();
+  ATOLL_RETURN_IF_ERROR(Annotate(StatusOf(**result), to));
+  return *std::move(result);
+}
+
+void Calls::OnReply(const NodeId& from, CallId id, v1::GroupReply reply) {
+  const std::lock_guard lock(mutex_);
+  const auto it = calls_.find(id);
+  if (it == calls_.end() || it->second.to != from || it->second.result) return;
+  it->second.result = std::move(reply);
+  changed_.notify_all();
+}
+
+void Calls::OnPeerLost(const NodeId& peer, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, waiting] : calls_) {
+    if (waiting.to != peer || waiting.result) continue;
+    waiting.result = absl::UnavailableError(absl::StrCat(peer, " is lost: ", reason));
+  }
+  changed_.notify_all();
+}
+
+void Calls::Fail(CallId id, const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
+  calls_.at(id).result = why;
+  changed_.notify_all();
+}
+
+void Calls::Fail(const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, waiting] : calls_) {
+    if (!waiting.result) waiting.result = why;
+  }
+  changed_.notify_all();
+}
+
+void StateInbox::Expect(const Key& key, PartMap parts) {
+  const std::lock_guard lock(mutex_);
+  Place& place = places_[key];
+  ATOLL_CHECK(place.parts.empty(), "expected twice");
+  for (const auto& [part, to] : parts) place.missing += static_cast<int64_t>(to.size());
+  place.parts = std::move(parts);
+  const auto it = waiting_.find(key);
+  if (it == waiting_.end()) return;
+  for (const Piece& piece : it->second) Put(place, piece);
+  waiting_.erase(it);
+}
+
+absl::Status StateInbox::Await(const Key& key, Instant deadline) {
+  std::unique_lock lock(mutex_);
+  Place& place = places_.at(key);
+  changed_.wait_until(lock, ToSteady(deadline),
+                      [&] { return place.missing == 0 || !place.status.ok(); });
+  absl::Status status = place.status;
+  if (status.ok() && place.missing > 0) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat(place.missing, " elements from ", key.from, " have not come in time"));
+  }
+  places_.erase(key);
+  return status;
+}
+
+void StateInbox::Drop(const Key& key) {
+  const std::lock_guard lock(mutex_);
+  places_.erase(key);
+}
+
+absl::Status StateInbox::Admit(const NodeId&, absl::string_view header, int64_t payload_bytes) {
+  const auto parsed = ParsePieceHeader(header, payload_bytes);
+  if (!parsed.ok()) return parsed.status();
+  const std::lock_guard lock(mutex_);
+  return parsed->epoch() < epoch_ ? absl::AbortedError("of an earlier attempt") : absl::OkStatus();
+}
+
+void StateInbox::OnPiece(PeerDelivery delivery) {
+  Piece piece;
+  piece.header = *ParsePieceHeader(delivery.header, delivery.payload.size());  // admitted
+  const Key key{delivery.from, piece.header.of_reply(), piece.header.call()};
+  piece.delivery = std::move(delivery);
+  const std::lock_guard lock(mutex_);
+  if (piece.header.epoch() < epoch_) return;
+  const auto it = places_.find(key);
+  if (it == places_.end()) {
+    // The answer to a call that has been given up has no place any more.
+    if (!key.of_reply) waiting_[key].push_back(std::move(piece));
+    return;
+  }
+  Put(it->second, piece);
+  changed_.notify_all();
+}
+
+void StateInbox::Put(Place& place, const Piece& piece) {
+  const auto it = place.parts.find(piece.header.part());
+  const int64_t elements = piece.delivery.payload.size() / 4;
+  int64_t& next = place.next[piece.header.part()];
+  if (it == place.parts.end() || piece.header.offset() != next ||
+      next + elements > static_cast<int64_t>(it->second.size())) {
+    place.status = absl::InvalidArgumentError(
+        absl::StrCat("a piece of layer state from ", piece.delivery.from, " does not fit"));
+    return;
+  }
+  std::memcpy(it->second.data() + next, piece.delivery.payload.data(),
+              static_cast<size_t>(piece.delivery.payload.size()));
+  next += elements;
+  place.missing -= elements;
+}
+
+void StateInbox::OnPeerLost(const NodeId& peer, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [key, place] : places_) {
+    if (key.from != peer || place.missing == 0) continue;
+    place.status = absl::UnavailableError(absl::StrCat(peer, " is lost: ", reason));
+  }
+  std::erase_if(waiting_, [&](const auto& entry) { return entry.first.from == peer; });
+  changed_.notify_all();
+}
+
+void StateInbox::Fail(const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [key, place] : places_) {
+    if (place.missing > 0) place.status = why;
+  }
+  changed_.notify_all();
+}
+
+void StateInbox::BeginEpoch(int64_t epoch) {
+  const std::lock_guard lock(mutex_);
+  epoch_ = epoch;
+  std::erase_if(waiting_,
+                [&](const auto& entry) { return entry.second.front().header.epoch() < epoch; });
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,176 @@
+#include "worker/group/follower.h"
+
+#include <utility>
+
+#include "common/check.h"
+
+namespace atl::worker {
+
+Follower::Follower(GroupMember* member, OnState on_state)
+    : member_(member), on_state_(std::move(on_state)), thread_([this] { Run(); }) {}
+
+Follower::~Follower() {
+  Unfollow("the worker ends");
+  Add(End{true});
+  thread_.join();
+}
+
+void Follower::Follow(const PeerFence& fence, const IslandPlan& plan) {
+  int64_t order;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(tasks_, [](const Task& task) { return !std::holds_alternative<End>(task); });
+    tasks_.push_back(Order{fence, plan});
+    order = ++orders_;
+    following_ = true;
+    changed_.notify_all();
+  }
+  GroupMember::Hooks hooks;
+  hooks.serve = [this, order](const NodeId& from, v1::GroupFrame frame) {
+    // What is under way belongs to an attempt that the leader has given up.
+    if (frame.has_configure()) member_->Interrupt("the island is set up again");
+    Add(Called{from, std::move(frame), order});
+  };
+  hooks.peer_lost = [this](const NodeId&, const std::string&) { Add(Meet{}); };
+  member_->SetHooks(std::move(hooks));
+  member_->Interrupt(absl::StrCat("plan ", plan.number, " is there"));
+}
+
+void Follower::Unfollow(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(following_, false)) return;
+    ++orders_;
+    tasks_.clear();
+    tasks_.push_back(End{});
+    changed_.notify_all();
+  }
+  member_->SetHooks({});
+  member_->Interrupt(reason);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return idle_ && tasks_.empty(); });
+}
+
+void Follower::Add(Task task) {
+  const std::lock_guard lock(mutex_);
+  // A leader waits for its calls: only one that breaks the rules gets here.
+  if (tasks_.size() >= kTasksMax) return;
+  tasks_.push_back(std::move(task));
+  changed_.notify_all();
+}
+
+void Follower::Run() {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    idle_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !tasks_.empty(); });
+    idle_ = false;
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    if (Order* order = std::get_if<Order>(&task)) Do(*order);
+    if (Called* called = std::get_if<Called>(&task)) Do(*called);
+    if (Meet* meet = std::get_if<Meet>(&task)) Do(*meet);
+    if (const End* end = std::get_if<End>(&task)) {
+      if (end->stop) return;
+      member_->Leave();
+      order_ = Order();
+      plan_number_ = 0;
+    }
+  }
+}
+
+void Follower::Do(Order& order) {
+  order_ = std::move(order);
+  plan_number_ = 0;
+  const absl::Status joined = member_->Join(order_.fence, order_.plan);
+  const NodeId& leader = order_.plan.members.front().worker;
+  Say(joined.ok() ? absl::StrCat("waiting for ", leader, " to set up plan ", order_.plan.number)
+                  : absl::StrCat("cannot join plan ", order_.plan.number, ": ", joined.message()));
+}
+
+// Only what is lost is met again; see PeerLink::SetPeers.
+void Follower::Do(Meet&) {
+  if (!order_.plan.members.empty()) (void)member_->Join(order_.fence, order_.plan);
+}
+
+void Follower::Do(Called& called) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (called.order != orders_) return;  // of an order that has been replaced
+  }
+  if (called.frame.epoch() < member_->epoch()) return;  // its caller has given it up
+  member_->Reply(called.from, called.frame.call(), Serve(called.from, called.frame));
+}
+
+v1::GroupReply Follower::Serve(const NodeId& from, const v1::GroupFrame& frame) {
+  v1::GroupReply reply;
+  absl::Status status;
+  if (order_.plan.members.empty() || from != order_.plan.members.front().worker) {
+    status = absl::PermissionDeniedError(absl::StrCat(from, " does not lead this island"));
+  } else if (frame.has_configure()) {
+    member_->BeginEpoch(frame.epoch());
+    Say(absl::StrCat("setting up plan ", order_.plan.number));
+    status = member_->Configure();
+    for (const HeldLayer& held : member_->Held()) ToWire(held, reply.add_held());
+    reply.set_last_number(member_->last_number());
+    plan_number_ = status.ok() ? order_.plan.number : 0;
+    Say(status.ok()
+            ? absl::StrCat("following ", from, " in plan ", order_.plan.number)
+            : absl::StrCat("cannot set up plan ", order_.plan.number, ": ", status.message()));
+  } else if (frame.epoch() != member_->epoch()) {
+    status = absl::FailedPreconditionError("the plan is not set up");
+  } else {
+    status = Work(from, frame, &reply);
+  }
+  ToWire(status, &reply);
+  return reply;
+}
+
+absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
+                            v1::GroupReply* reply) {
+  switch (frame.body_case()) {
+    case v1::GroupFrame::kFetch: {
+      std::vector<ShardMove> moves;
+      for (const v1::FetchCall::Item& item : frame.fetch().items()) {
+        ShardMove& move = moves.emplace_back();
+        move.shard = FromWire(item.shard());
+        for (const v1::FetchCall::Source& source : item.sources()) {
+          move.sources.push_back({FromWire(source.shard()), source.from()});
+        }
+      }
+      return member_->Fetch(moves, frame.fetch().optimizer_step());
+    }
+    case v1::GroupFrame::kDropSurplus:
+      member_->DropSurplus();
+      return absl::OkStatus();
+    case v1::GroupFrame::kStep:
+      return member_
+          ->Step(frame.step().number(), RangesOf(frame.step()), frame.step().learning_rate())
+          .status();
+    case v1::GroupFrame::kEvaluate:
+      return member_
+          ->Evaluate(frame.evaluate().number(), frame.evaluate().first(), frame.evaluate().count())
+          .status();
+    case v1::GroupFrame::kSetLayer: {
+      const LayerShard shard = FromWire(frame.set_layer().shard());
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, member_->job()->LayoutOf(shard));
+      const OwnedParts values(layout.size, frame.set_layer().parts());
+      ATOLL_RETURN_IF_ERROR(member_->AwaitParts(from, frame.call(), values.parts()));
+      return member_->SetShard(shard, values.parts());
+    }
+    case v1::GroupFrame::kSetSteps:
+      return member_->SetOptimizerSteps(frame.set_steps().optimizer_steps());
+    default:
+      return absl::InvalidArgumentError("not a call");
+  }
+}
+
+void Follower::Say(const std::string& doing) {
+  if (doing == doing_) return;
+  doing_ = doing;
+  on_state_(plan_number_, doing_);
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,110 @@
+// The trainer of an island of several workers, at its leader: its own devices, and the followers'
+// by calls over the peer link. Without a plan it trains on this worker's first device alone.
+//
+// Whatever fails leaves the island to be configured again, with the same plan or a new one:
+// Configure finds out which steps were taken and moves layers. Values that SetParameters could not
+// deliver to a member that had failed before are written by then; see SetParameters.
+//
+// Threads: as Trainer says. A member that is lost ends what goes on within moments.
+
+#ifndef ATOLL_WORKER_GROUP_GROUP_TRAINER_H_
+#define ATOLL_WORKER_GROUP_GROUP_TRAINER_H_
+
+#include <atomic>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/core/actions.h"
+#include "worker/group/member.h"
+#include "worker/runtime/trainer.h"
+
+namespace atl::worker {
+
+class GroupTrainer final : public Trainer {
+ public:
+  // What the adapters of all members see, after a step and a little later; on the caller's thread.
+  using OnBoundaries = std::function<void(const BoundariesSeen&)>;
+
+  // `member` outlives it and serves nobody else while this leads.
+  explicit GroupTrainer(GroupMember* member, OnBoundaries on_boundaries = nullptr)
+      : member_(member), on_boundaries_(std::move(on_boundaries)) {}
+  ~GroupTrainer() override;
+
+  std::string Name() const override;
+  absl::StatusOr<JobFacts> Prepare(const JobSpec& spec) override;
+  void Release() override;
+  absl::Status InitialWeights() override;
+  absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
+                                double learning_rate) override;
+  absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
+
+  absl::Status GetParameters(int layer, std::span<float> out) override;
+  // After something has failed it returns OK where a member cannot be reached, and Configure writes
+  // the values: so a caller that had put other parameters in for a while can put the old ones back.
+  absl::Status SetParameters(int layer, std::span<const float> values) override;
+  absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) override;
+  absl::Status SetMoments(int layer, std::span<const float> first,
+                          std::span<const float> second) override;
+  int64_t optimizer_steps() const override { return steps_; }
+  absl::Status SetOptimizerSteps(int64_t steps) override;
+
+  absl::StatusOr<PlanTaken> Configure(const JobId& job, Generation generation,
+                                      const IslandPlan& plan) override;
+  void Interrupt(const std::string& reason) override;
+
+ private:
+  using Calls = std::vector<std::pair<NodeId, CallId>>;
+
+  std::vector<NodeId> Followers() const;
+  // The plan of a worker alone: everything on its first device.
+  absl::Status ConfigureAlone();
+  absl::Status SetUp(Holdings* holdings);
+  absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
+  absl::Status WriteUnwritten();
+
+  // Sends the call to all followers.
+  absl::StatusOr<Calls> CallAll(const v1::GroupFrame& frame);
+  absl::Status AwaitAll(const Calls& calls, Duration timeout);
+  void Hear(const NodeId& from, const v1::GroupReply& reply);
+  // Work of all members: own part, then the followers' answers. Their errors end ours at once.
+  template <typename Work>
+  auto Together(const v1::GroupFrame& frame, const Work& work) -> decltype(work());
+  absl::Status Settle();  // hears the answers to the step before
+  void Fail();            // nothing works until Configure
+  void InterruptAll();
+
+  absl::Status GetParts(int layer, const ShardParts& out);
+  absl::Status SetParts(int layer, const ShardParts& values);
+  absl::Status SetPartsOf(const LayerShard& shard, const std::vector<NodeId>& holders,
+                          const ShardParts& values);
+
+  // Alone, unless a plan was given: islands whose job has plans get one before anything else.
+  absl::Status Ready();
+  void SayBoundaries();
+
+  GroupMember* const member_;
+  const OnBoundaries on_boundaries_;
+  PeerFence fence_;
+  bool alone_ = true;  // no plan was given
+  IslandPlan plan_;
+  Holdings holdings_;
+  bool configured_ = false;
+  bool failed_ = false;
+  bool moments_broken_ = false;         // a write of them failed half way
+  std::optional<int64_t> known_steps_;  // before the newest step; none: we have not led this job
+  bool step_tried_ = false;
+  int64_t steps_ = 0;
+  int64_t epoch_ = 0;
+  int64_t number_ = 0;                           // of the newest step or evaluation
+  Calls pending_;                                // of the newest step, which has succeeded here
+  std::map<NodeId, BoundariesSeen> boundaries_;  // by member, of the newest step heard of
+  std::map<int, std::vector<float>> unwritten_;
+  std::atomic<bool> interrupted_ = false;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_GROUP_GROUP_TRAINER_H_

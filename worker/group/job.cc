@@ -1,0 +1,46 @@
+#include "worker/group/job.h"
+
+#include <utility>
+
+#include "worker/runtime/model_config.h"
+
+namespace atl::worker {
+
+absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute) {
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
+  ATOLL_ASSIGN_OR_RETURN(Dataset data, Dataset::Open(spec.data, config.vocab));
+  GroupJob job{.spec = spec, .data = std::move(data)};
+  job.engine.model = config;
+  job.engine.compute = compute;
+  job.engine.sequence_length = spec.data.sequence_length;
+  job.engine.batch_sequences = spec.inner.batch_sequences;
+  job.engine.max_pieces = static_cast<int32_t>(spec.layout.pieces_max);
+  job.engine.optimizer.beta1 = static_cast<float>(spec.inner.beta1);
+  job.engine.optimizer.beta2 = static_cast<float>(spec.inner.beta2);
+  job.engine.optimizer.epsilon = static_cast<float>(spec.inner.epsilon);
+  job.engine.optimizer.weight_decay = static_cast<float>(spec.inner.weight_decay);
+  job.engine.optimizer.clip_norm = static_cast<float>(spec.inner.clip_norm);
+  job.layouts = MakeLayouts(config);
+  job.facts.model = ToSpec(config);
+  for (const LayerLayout& layout : job.layouts) {
+    job.facts.layers.push_back({layout.name, layout.size});
+  }
+  job.facts.train_sequences = job.data.train_sequences();
+  job.facts.validation_sequences = job.data.validation_sequences();
+  job.facts.data_digest = job.data.digest();
+  return job;
+}
+
+absl::StatusOr<LayerLayout> GroupJob::LayoutOf(const LayerShard& shard) const {
+  const auto layer = static_cast<size_t>(shard.layer);
+  if (layer >= layouts.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no layer ", shard.layer));
+  }
+  const auto ranks = static_cast<int>(shard.tensor_shares.size());
+  if (ranks == 1) return layouts[layer];
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<TensorPart> parts,
+                         CutModel(engine.model, ranks, shard.tensor_shares));
+  return MakeLayouts(engine.model, parts[static_cast<size_t>(shard.rank)])[layer];
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,34 @@
+// A job that a worker has opened: its model and data.
+
+#ifndef ATOLL_WORKER_GROUP_JOB_H_
+#define ATOLL_WORKER_GROUP_JOB_H_
+
+#include <vector>
+
+#include "common/protocol/control.h"
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+#include "worker/data/dataset.h"
+#include "worker/model/layout.h"
+#include "worker/pipeline/engine.h"
+
+namespace atl::worker {
+
+struct GroupJob {
+  // An error names file, field and remedy.
+  static absl::StatusOr<GroupJob> Open(const JobSpec& spec, DType compute);
+
+  JobSpec spec;
+  EngineJob engine;
+  Dataset data;
+  JobFacts facts;
+  std::vector<LayerLayout> layouts;  // of whole layers
+
+  int64_t row() const { return data.sequence_length() + 1; }  // tokens
+  // Of a shard's buffers; an error: a layer that is not, or a cut that cannot be.
+  absl::StatusOr<LayerLayout> LayoutOf(const LayerShard& shard) const;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_GROUP_JOB_H_

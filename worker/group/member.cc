@@ -1,0 +1,331 @@
+#include "worker/group/member.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/event_loop.h"
+#include "worker/core/leases.h"
+#include "worker/model/tensor_layout.h"
+
+namespace atl::worker {
+namespace {
+
+// The host of "tcp://host:port", without the brackets of an IPv6 address.
+std::string HostOf(const std::string& endpoint) {
+  const size_t begin = endpoint.find("://") + 3;
+  std::string host = endpoint.substr(begin, endpoint.rfind(':') - begin);
+  if (!host.empty() && host.front() == '[') host = host.substr(1, host.size() - 2);
+  return host;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GroupMember>> GroupMember::Create(GroupOptions options) {
+  std::unique_ptr<GroupMember> member(new GroupMember(std::move(options)));
+  ATOLL_ASSIGN_OR_RETURN(member->link_, PeerLink::Create(member->options_.link, member.get()));
+  member->transport_.Use(member->link_.get());
+  member->lender_ = std::thread([m = member.get()] { m->LendForEver(); });
+  return member;
+}
+
+GroupMember::GroupMember(GroupOptions options)
+    : options_(std::move(options)),
+      transport_(options_.link.name, options_.transport_bytes_max),
+      rendezvous_([this](const std::string& key, const std::string& value) {
+        v1::GroupFrame frame;
+        frame.mutable_rendezvous()->set_key(key);
+        frame.mutable_rendezvous()->set_value(value);
+        return TellAll(std::move(frame));
+      }) {}
+
+GroupMember::~GroupMember() {
+  Interrupt("the worker ends");
+  {
+    const std::lock_guard lock(loans_mutex_);
+    stopping_ = true;
+    loans_changed_.notify_all();
+  }
+  if (lender_.joinable()) lender_.join();
+  engine_.reset();
+  link_.reset();
+}
+
+// ------------------------------------------------------------------------------------- job ----
+
+absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec) {
+  Close();
+  ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
+  job_ = std::make_unique<GroupJob>(std::move(job));
+  const std::lock_guard lock(state_mutex_);
+  engine_ = std::make_shared<Engine>(name(), std::move(devices), options_.engine);
+  return job_->facts;
+}
+
+void GroupMember::Close() {
+  Interrupt("the job is closed");
+  const std::lock_guard work(engine_mutex_);
+  std::shared_ptr<Engine> engine;
+  {
+    const std::lock_guard lock(state_mutex_);
+    engine.swap(engine_);
+  }
+  engine.reset();
+  communicators_.reset();
+  job_.reset();
+}
+
+std::shared_ptr<Engine> GroupMember::engine() const {
+  const std::lock_guard lock(state_mutex_);
+  return engine_;
+}
+
+// ------------------------------------------------------------------------------------ plan ----
+
+absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (fence != fence_) {
+      epoch_ = 0;
+      interrupted_epoch_ = -1;
+    }
+    fence_ = fence;
+    plan_ = plan;
+  }
+  return link_->SetPeers(fence, plan.members);
+}
+
+void GroupMember::JoinAlone(const IslandPlan& plan) {
+  Leave();
+  const std::lock_guard lock(state_mutex_);
+  fence_ = PeerFence();
+  plan_ = plan;
+}
+
+void GroupMember::Leave() {
+  PeerFence fence;
+  {
+    const std::lock_guard lock(state_mutex_);
+    fence = fence_;
+    plan_ = IslandPlan();
+  }
+  if (!fence.job.empty()) (void)link_->SetPeers(fence, {});  // nobody: nothing to be refused
+}
+
+void GroupMember::BeginEpoch(int64_t epoch) {
+  epoch_ = epoch;
+  inbox_.BeginEpoch(epoch);
+  rendezvous_.BeginEpoch(epoch);
+  if (interrupted_epoch_ >= epoch)
+    rendezvous_.Abort(absl::AbortedError("given up before it began"));
+  transport_.BeginAt(last_number_ + 1);
+}
+
+absl::Status GroupMember::Configure() {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  CommunicatorsOptions options;
+  options.worker = name();
+  options.address = HostOf(endpoint());
+  options.allow_plaintext_beyond_loopback = options_.link.allow_plaintext_beyond_loopback;
+  options.timeout = options_.call_timeout;
+  IslandPlan plan;
+  {
+    const std::lock_guard lock(state_mutex_);
+    plan = plan_;
+    options.scope =
+        absl::StrCat(fence_.job, "/", fence_.generation, "/", fence_.plan, "/", epoch());
+  }
+  auto communicators = std::make_shared<Communicators>(std::move(options), &rendezvous_);
+  const std::lock_guard work(engine_mutex_);
+  const absl::Status status =
+      engine->Configure(job_->engine, plan, &transport_, communicators.get());
+  if (status.ok()) older_.reset();
+  if (!status.ok() && older_ == nullptr) older_ = communicators_;
+  communicators_ = std::move(communicators);
+  return status;
+}
+
+std::vector<HeldLayer> GroupMember::Held() {
+  const std::shared_ptr<Engine> engine = this->engine();
+  const std::lock_guard work(engine_mutex_);
+  return engine == nullptr ? std::vector<HeldLayer>() : engine->Held();
+}
+
+void GroupMember::DropSurplus() {
+  const std::shared_ptr<Engine> engine = this->engine();
+  const std::lock_guard work(engine_mutex_);
+  if (engine != nullptr) engine->DropSurplus();
+}
+
+absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step) {
+  for (const ShardMove& move : moves) {
+    ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move), ToString(move.shard)));
+  }
+  return SetOptimizerSteps(optimizer_step);
+}
+
+absl::Status GroupMember::FetchOne(const ShardMove& move) {
+  const auto get =
+      [this](const ShardSource& source) -> absl::StatusOr<std::unique_ptr<OwnedParts>> {
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
+    auto parts = std::make_unique<OwnedParts>(layout.size, kAllParts);
+    ATOLL_RETURN_IF_ERROR(GetShard(source.from, source.shard, parts->parts()));
+    return parts;
+  };
+  if (move.sources.size() == 1 && move.sources[0].shard == move.shard) {
+    ATOLL_ASSIGN_OR_RETURN(const auto parts, get(move.sources[0]));
+    return SetShard(move.shard, parts->parts());
+  }
+  // Another cut: through the whole layer.
+  ATOLL_ASSIGN_OR_RETURN(const LayerLayout own, job_->LayoutOf(move.shard));
+  const LayerLayout& whole = job_->layouts[static_cast<size_t>(move.shard.layer)];
+  const OwnedParts joined(whole.size, kAllParts);
+  const PartMap all = PartsOf(joined.parts());
+  for (const ShardSource& source : move.sources) {
+    ATOLL_ASSIGN_OR_RETURN(const auto parts, get(source));
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
+    for (const auto& [part, values] : PartsOf(parts->parts())) {
+      JoinLayer(whole, layout, values, all.at(part));
+    }
+  }
+  const OwnedParts cut(own.size, kAllParts);
+  for (const auto& [part, values] : PartsOf(cut.parts())) {
+    CutLayer(whole, own, all.at(part), values);
+  }
+  return SetShard(move.shard, cut.parts());
+}
+
+// ------------------------------------------------------------------------------------ work ----
+
+std::shared_ptr<Engine> GroupMember::Begin(int64_t number) {
+  last_number_ = std::max<int64_t>(last_number_, number);
+  return engine();
+}
+
+absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
+                                              const std::vector<PositionRange>& ranges,
+                                              double learning_rate) {
+  const auto read = [&](int64_t first_row, std::span<int32_t> tokens) -> absl::Status {
+    const int64_t row = job_->row();
+    int64_t before = 0;  // rows of earlier ranges
+    for (const PositionRange& range : ranges) {
+      const int64_t begin = std::max<int64_t>(first_row - before, 0);
+      before += range.size();
+      if (begin >= range.size() || tokens.empty()) continue;
+      const int64_t rows =
+          std::min<int64_t>(range.size() - begin, static_cast<int64_t>(tokens.size()) / row);
+      ATOLL_RETURN_IF_ERROR(
+          job_->data.ReadTrain(range.begin + begin, tokens.first(static_cast<size_t>(rows * row))));
+      tokens = tokens.subspan(static_cast<size_t>(rows * row));
+      first_row += rows;
+    }
+    return tokens.empty() ? absl::OkStatus()
+                          : absl::InvalidArgumentError("the step has fewer sequences than that");
+  };
+  const std::shared_ptr<Engine> engine = Begin(number);
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  return engine->Step({number, Sequences(ranges), learning_rate}, read);
+}
+
+absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int64_t count) {
+  if (job_ == nullptr || first + count > job_->data.validation_sequences()) {
+    return absl::InvalidArgumentError("there are fewer validation sequences");
+  }
+  const auto read = [&](int64_t first_row, std::span<int32_t> tokens) {
+    return job_->data.ReadValidation(first + first_row, tokens);
+  };
+  const std::shared_ptr<Engine> engine = Begin(number);
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  return engine->Evaluate({number, count, 0}, read);
+}
+
+void GroupMember::InterruptWork(const std::string& reason) {
+  if (const std::shared_ptr<Engine> engine = this->engine()) engine->Interrupt(reason);
+  rendezvous_.Abort(absl::AbortedError(reason));
+}
+
+void GroupMember::Interrupt(const std::string& reason) {
+  const absl::Status why = absl::AbortedError(reason);
+  InterruptWork(reason);
+  calls_.Fail(why);
+  inbox_.Fail(why);
+}
+
+// ---------------------------------------------------------------------------------- layers ----
+
+absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard,
+                                   const ShardParts& out) {
+  if (from != name()) {
+    v1::GroupFrame frame;
+    ToWire(shard, frame.mutable_get_layer()->mutable_shard());
+    frame.mutable_get_layer()->set_parts(WantedOf(out));
+    // The place must be there before the first piece comes.
+    const CallId call = calls_.Begin(from);
+    inbox_.Expect({from, true, call}, PartsOf(out));
+    frame.set_call(call);
+    frame.set_epoch(epoch_);
+    if (const absl::Status sent = SendFrame(from, frame); !sent.ok()) calls_.Fail(call, sent);
+    const absl::Status status = Await(call, options_.call_timeout).status();
+    if (!status.ok()) inbox_.Drop({from, true, call});
+    ATOLL_RETURN_IF_ERROR(status);
+    return inbox_.Await({from, true, call}, SteadyNow() + options_.call_timeout);
+  }
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  for (const auto& [part, span] : PartsOf(out)) {
+    ATOLL_RETURN_IF_ERROR(engine->GetLayer(shard, static_cast<LayerPart>(part), span));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::SetShard(const LayerShard& shard, const ShardParts& values) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  for (const auto& [part, span] : PartsOf(values)) {
+    ATOLL_RETURN_IF_ERROR(engine->SetLayer(shard, static_cast<LayerPart>(part), span));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::SetOptimizerSteps(int64_t steps) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  return engine->SetOptimizerSteps(steps);
+}
+
+void GroupMember::LendForEver() {
+  for (;;) {
+    std::unique_lock lock(loans_mutex_);
+    loans_changed_.wait(lock, [this] { return stopping_ || !loans_.empty(); });
+    if (stopping_) return;
+    const Loan loan = std::move(loans_.front());
+    loans_.pop_front();
+    lock.unlock();
+    v1::GroupReply reply;
+    ToWire(Lend(loan), &reply);
+    Reply(loan.to, loan.call, std::move(reply));
+  }
+}
+
+absl::Status GroupMember::Lend(const Loan& loan) {
+  const LayerShard shard = FromWire(loan.what.shard());
+  // Whether it is here is asked before memory is taken.
+  const std::vector<HeldLayer> held = Held();
+  const auto found = std::find_if(held.begin(), held.end(), [&](const HeldLayer& layer) {
+    return layer.shard == shard && layer.written && !layer.table_only;
+  });
+  if (found == held.end())
+    return absl::NotFoundError(absl::StrCat(ToString(shard), " is not here"));
+  const auto parts = std::make_shared<const OwnedParts>(found->elements, loan.what.parts());
+  ATOLL_RETURN_IF_ERROR(GetShard(name(), shard, parts->parts()));
+  return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
+}
+
+}  // namespace atl::worker

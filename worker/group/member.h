@@ -1,0 +1,175 @@
+// One worker's part in an island: its devices under the plan (the engine), its link to the other
+// members, and what it lends them. GroupTrainer leads with it, Follower serves with it.
+//
+// Threads: the peer link's, which must not be held up; one that lends layers to other members; and
+// the caller's, one at a time, which works the engine. Interrupt is for any thread.
+
+#ifndef ATOLL_WORKER_GROUP_MEMBER_H_
+#define ATOLL_WORKER_GROUP_MEMBER_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/net/peer_link.h"
+#include "worker/collectives/communicators.h"
+#include "worker/group/calls.h"
+#include "worker/group/job.h"
+#include "worker/group/moves.h"
+#include "worker/group/parts.h"
+#include "worker/group/peer_rendezvous.h"
+#include "worker/group/peer_transport.h"
+#include "worker/group/wire.h"
+#include "worker/pipeline/engine.h"
+
+namespace atl::worker {
+
+struct GroupOptions {
+  PeerLinkOptions link;
+  // Makes the worker's devices anew for each job. By index: 0, 1, ...
+  std::function<absl::StatusOr<std::vector<LocalDevice>>()> make_devices;
+  std::string device_name;  // for people: "cpu"
+  DType compute = DType::kFloat32;
+  EngineOptions engine;
+  int64_t transport_bytes_max = int64_t{4} << 30;    // that have come and wait to be received
+  Duration meet_timeout = std::chrono::seconds(10);  // of all members accepting a plan
+  Duration call_timeout = std::chrono::seconds(60);  // of anything that is not a step
+  Duration step_timeout = std::chrono::minutes(15);
+};
+
+class GroupMember final : private PeerHandler {
+ public:
+  static absl::StatusOr<std::unique_ptr<GroupMember>> Create(GroupOptions options);
+  ~GroupMember();
+  GroupMember(const GroupMember&) = delete;
+  GroupMember& operator=(const GroupMember&) = delete;
+
+  const NodeId& name() const { return link_->name(); }
+  const std::string& endpoint() const { return link_->endpoint(); }
+  const GroupOptions& options() const { return options_; }
+  PeerLink& link() { return *link_; }
+
+  // ---- The job. What this worker held of another one is forgotten. ----
+  absl::StatusOr<JobFacts> Open(const JobSpec& spec);
+  void Close();
+  const GroupJob* job() const { return job_.get(); }
+
+  // ---- The plan. ----
+  // Speaks under this plan from now on. Under the same one, only meets lost members again.
+  absl::Status Join(const PeerFence& fence, const IslandPlan& plan);
+  // A plan of this worker alone.
+  void JoinAlone(const IslandPlan& plan);
+  void Leave();
+  // An attempt at setting the plan up begins, larger than those before: what belongs to them is
+  // dropped from now on, and waits for others may succeed again.
+  void BeginEpoch(int64_t epoch);
+  // Sets the devices up, together with all members' whose devices are in the plan.
+  absl::Status Configure();
+  int64_t last_number() const { return last_number_; }  // of the steps and evaluations begun
+  std::vector<HeldLayer> Held();
+  // Gets shards from where the moves say; afterwards all layers in the plan have this step.
+  absl::Status Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step);
+  void DropSurplus();
+
+  // ---- Work that all members do together. ----
+  absl::StatusOr<StepOutcome> Step(int64_t number, const std::vector<PositionRange>& ranges,
+                                   double learning_rate);
+  absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
+
+  // ---- Layers: those of this worker's devices, or (`from`) of another's. ----
+  absl::Status GetShard(const NodeId& from, const LayerShard& shard, const ShardParts& out);
+  absl::Status SetShard(const LayerShard& shard, const ShardParts& values);
+  absl::Status SetOptimizerSteps(int64_t steps);
+
+  // Ends what this worker's devices do, soon.
+  void InterruptWork(const std::string& reason);
+  // And every wait for others.
+  void Interrupt(const std::string& reason);
+
+  // ---- Calls. ----
+  // Sends a frame's body; the reply is awaited with Await. An error: the call is not under way.
+  absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame);
+  absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout);
+  void Tell(const NodeId& to, v1::GroupFrame frame);  // no reply; lost with the peer
+  // Sends a shard's parts in pieces that belong to a call.
+  absl::Status SendParts(const NodeId& to, CallId call, bool of_reply,
+                         const std::shared_ptr<const OwnedParts>& parts);
+  // Receives them.
+  absl::Status AwaitParts(const NodeId& from, CallId call, const ShardParts& parts);
+
+  // ---- Hooks, set before Join, called on the link's thread. ----
+  struct Hooks {
+    // A call that asks this worker to work: all but get_layer. Replied to with Reply.
+    std::function<void(const NodeId& from, v1::GroupFrame frame)> serve;
+    std::function<void(const NodeId& peer, const std::string& reason)> peer_lost;
+    // A reply that is an error has come.
+    std::function<void(const NodeId& from, const std::string& error)> call_failed;
+  };
+  void SetHooks(Hooks hooks);
+  void Reply(const NodeId& to, CallId call, v1::GroupReply reply);
+
+  int64_t epoch() const { return epoch_; }
+  std::vector<BoundaryCounters> Boundaries() const { return transport_.counters(); }
+
+ private:
+  struct Loan {
+    NodeId to;
+    CallId call = 0;
+    v1::LayerCall what;
+  };
+
+  static constexpr size_t kLoansMax = 1024;
+
+  explicit GroupMember(GroupOptions options);
+
+  absl::Status Admit(const NodeId& from, PeerChannel channel, absl::string_view header,
+                     int64_t payload_bytes) override;
+  void OnMessage(PeerDelivery delivery) override;
+  void OnPeerLost(const NodeId& peer, const std::string& reason) override;
+  void OnFrame(const NodeId& from, v1::GroupFrame frame);
+
+  absl::Status SendFrame(const NodeId& to, const v1::GroupFrame& frame);
+  absl::Status TellAll(v1::GroupFrame frame);
+  absl::Status FetchOne(const ShardMove& move);
+  void LendForEver();
+  absl::Status Lend(const Loan& loan);
+  std::shared_ptr<Engine> engine() const;
+  std::shared_ptr<Engine> Begin(int64_t number);  // null: no job is open
+
+  const GroupOptions options_;
+  std::unique_ptr<GroupJob> job_;
+  PeerTransport transport_;
+  PeerRendezvous rendezvous_;
+  Calls calls_;
+  StateInbox inbox_;
+  std::atomic<int64_t> epoch_ = 0;
+  std::atomic<int64_t> interrupted_epoch_ = -1;  // newest that the leader has given up
+  std::atomic<int64_t> last_number_ = 0;
+
+  mutable std::mutex state_mutex_;
+  std::shared_ptr<Engine> engine_;        // guarded by state_mutex_
+  std::shared_ptr<Communicators> older_;  // an engine that refused a plan still works with them
+  std::shared_ptr<Communicators> communicators_;  // of the last Configure
+  PeerFence fence_;                               // guarded by state_mutex_
+  IslandPlan plan_;                               // guarded by state_mutex_
+  Hooks hooks_;                                   // guarded by state_mutex_
+
+  std::mutex engine_mutex_;  // one caller of the engine at a time
+
+  std::mutex loans_mutex_;
+  std::condition_variable loans_changed_;
+  std::deque<Loan> loans_;          // guarded by loans_mutex_
+  bool stopping_ = false;           // guarded by loans_mutex_
+  std::unique_ptr<PeerLink> link_;  // after all that its thread calls
+  std::thread lender_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_GROUP_MEMBER_H_

@@ -1,0 +1,196 @@
+// What a member says and hears.
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/event_loop.h"
+#include "worker/group/member.h"
+
+namespace atl::worker {
+
+void GroupMember::SetHooks(Hooks hooks) {
+  const std::lock_guard lock(state_mutex_);
+  hooks_ = std::move(hooks);
+}
+
+absl::StatusOr<CallId> GroupMember::Call(const NodeId& to, v1::GroupFrame frame) {
+  const CallId id = calls_.Begin(to);
+  frame.set_call(id);
+  frame.set_epoch(epoch_);
+  const absl::Status sent = SendFrame(to, frame);
+  if (sent.ok()) return id;
+  calls_.Fail(id, sent);
+  return calls_.Await(id, Instant()).status();
+}
+
+absl::StatusOr<v1::GroupReply> GroupMember::Await(CallId id, Duration timeout) {
+  return calls_.Await(id, SteadyNow() + timeout);
+}
+
+void GroupMember::Tell(const NodeId& to, v1::GroupFrame frame) {
+  frame.set_epoch(epoch_);
+  (void)SendFrame(to, frame);  // whoever is lost need not know
+}
+
+void GroupMember::Reply(const NodeId& to, CallId call, v1::GroupReply reply) {
+  v1::GroupFrame frame;
+  frame.set_call(call);
+  *frame.mutable_reply() = std::move(reply);
+  Tell(to, std::move(frame));
+}
+
+absl::Status GroupMember::TellAll(v1::GroupFrame frame) {
+  std::vector<IslandMember> members;
+  {
+    const std::lock_guard lock(state_mutex_);
+    members = plan_.members;
+  }
+  frame.set_epoch(epoch_);
+  for (const IslandMember& member : members) {
+    if (member.worker == name() || link_->IsLost(member.worker)) continue;
+    ATOLL_RETURN_IF_ERROR(SendFrame(member.worker, frame));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::SendFrame(const NodeId& to, const v1::GroupFrame& frame) {
+  const auto bytes = std::make_shared<std::string>(frame.SerializeAsString());
+  if (static_cast<int64_t>(bytes->size()) > kFrameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", bytes->size(), " bytes to ", to, " is too long"));
+  }
+  PeerMessage message;
+  message.channel = PeerChannel::kCommand;
+  message.payload = std::as_bytes(std::span(*bytes));
+  message.owner = bytes;
+  return link_->Send(to, std::move(message));
+}
+
+absl::Status GroupMember::SendParts(const NodeId& to, CallId call, bool of_reply,
+                                    const std::shared_ptr<const OwnedParts>& parts) {
+  for (const auto& [part, values] : PartsOf(parts->parts())) {
+    for (size_t begin = 0; begin < values.size(); begin += kPieceElements) {
+      v1::PieceHeader header;
+      header.set_call(call);
+      header.set_of_reply(of_reply);
+      header.set_epoch(epoch_);
+      header.set_part(part);
+      header.set_offset(static_cast<int64_t>(begin));
+      PeerMessage message;
+      message.channel = PeerChannel::kState;
+      message.header = header.SerializeAsString();
+      message.payload = std::as_bytes(
+          values.subspan(begin, std::min<size_t>(kPieceElements, values.size() - begin)));
+      message.owner = parts;
+      ATOLL_RETURN_IF_ERROR(link_->Send(to, std::move(message)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::AwaitParts(const NodeId& from, CallId call, const ShardParts& parts) {
+  inbox_.Expect({from, false, call}, PartsOf(parts));
+  // Lost before we asked: nobody tells the inbox again.
+  if (link_->IsLost(from)) inbox_.OnPeerLost(from, "before it sent all");
+  return inbox_.Await({from, false, call}, SteadyNow() + options_.call_timeout);
+}
+
+// ------------------------------------------------------------- on the link's network thread ----
+
+absl::Status GroupMember::Admit(const NodeId& from, PeerChannel channel, absl::string_view header,
+                                int64_t payload_bytes) {
+  switch (channel) {
+    case PeerChannel::kCommand:
+      return payload_bytes <= kFrameBytesMax ? absl::OkStatus()
+                                             : absl::InvalidArgumentError("too long");
+    case PeerChannel::kTensor:
+      return transport_.Admit(from, header, payload_bytes);
+    case PeerChannel::kState:
+      return inbox_.Admit(from, header, payload_bytes);
+  }
+  return absl::InvalidArgumentError("no such channel");
+}
+
+void GroupMember::OnMessage(PeerDelivery delivery) {
+  {
+    // What came just before we joined another plan.
+    const std::lock_guard lock(state_mutex_);
+    if (delivery.fence != fence_) return;
+  }
+  switch (delivery.channel) {
+    case PeerChannel::kTensor:
+      return transport_.OnMessage(std::move(delivery));
+    case PeerChannel::kState:
+      return inbox_.OnPiece(std::move(delivery));
+    case PeerChannel::kCommand:
+      break;
+  }
+  const absl::string_view bytes(reinterpret_cast<const char*>(delivery.payload.data()),
+                                static_cast<size_t>(delivery.payload.size()));
+  absl::StatusOr<v1::GroupFrame> frame = ParseGroupFrame(bytes);
+  if (!frame.ok()) {
+    return link_->Lose(delivery.from,
+                       absl::StrCat("it broke the protocol: ", frame.status().message()));
+  }
+  OnFrame(delivery.from, *std::move(frame));
+}
+
+void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
+  Hooks hooks;
+  {
+    const std::lock_guard lock(state_mutex_);
+    hooks = hooks_;
+  }
+  switch (frame.body_case()) {
+    case v1::GroupFrame::kReply: {
+      const absl::Status status = StatusOf(frame.reply());
+      calls_.OnReply(from, frame.call(), std::move(*frame.mutable_reply()));
+      if (!status.ok() && hooks.call_failed && frame.epoch() == epoch_) {
+        hooks.call_failed(from, absl::StrCat(from, ": ", status.message()));
+      }
+      return;
+    }
+    case v1::GroupFrame::kRendezvous:
+      return rendezvous_.OnEntry(frame.epoch(), frame.rendezvous().key(),
+                                 frame.rendezvous().value());
+    case v1::GroupFrame::kInterrupt:
+      if (frame.epoch() < epoch_) return;
+      // Perhaps of an attempt that this worker has not begun yet.
+      interrupted_epoch_ = std::max<int64_t>(interrupted_epoch_, frame.epoch());
+      return Interrupt(frame.interrupt().reason());
+    case v1::GroupFrame::kGetLayer: {
+      const std::lock_guard lock(loans_mutex_);
+      if (loans_.size() < kLoansMax) {
+        loans_.push_back({from, frame.call(), frame.get_layer()});
+        return loans_changed_.notify_all();
+      }
+      break;
+    }
+    default:
+      if (hooks.serve) return hooks.serve(from, std::move(frame));
+  }
+  v1::GroupReply reply;
+  ToWire(absl::UnavailableError("it serves nobody now"), &reply);
+  Reply(from, frame.call(), std::move(reply));
+}
+
+void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {
+  Hooks hooks;
+  bool works = false;  // with us
+  {
+    const std::lock_guard lock(state_mutex_);
+    hooks = hooks_;
+    for (const PlanProgram& program : plan_.programs) {
+      works = works || WorkerOfDevice(program.device) == peer;
+    }
+    works = works || (!plan_.members.empty() && plan_.members[0].worker == peer);
+  }
+  calls_.OnPeerLost(peer, reason);
+  inbox_.OnPeerLost(peer, reason);
+  const std::string what = absl::StrCat(peer, " is lost: ", reason);
+  if (works) InterruptWork(what);
+  if (hooks.peer_lost) hooks.peer_lost(peer, reason);
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,50 @@
+// Which layers move from where to where when an island takes on a plan: local memory first, then a
+// peer that holds them, else they are lost. Pure.
+
+#ifndef ATOLL_WORKER_GROUP_MOVES_H_
+#define ATOLL_WORKER_GROUP_MOVES_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "worker/pipeline/engine.h"
+
+namespace atl::worker {
+
+// What every member holds once it is set up for the plan: layers of the plan, written or not, and
+// surplus ones.
+using Holdings = std::map<NodeId, std::vector<HeldLayer>>;
+
+struct ShardSource {
+  LayerShard shard;
+  NodeId from;  // may be the receiver itself: another of its devices, or another cut
+
+  bool operator==(const ShardSource&) const = default;
+};
+
+// Get `shard` from one source of the same shard, or from all ranks of another cut.
+struct ShardMove {
+  LayerShard shard;
+  std::vector<ShardSource> sources;
+
+  bool operator==(const ShardMove&) const = default;
+};
+
+struct LayerMoves {
+  bool kept = false;
+  int64_t optimizer_step = 0;                      // that all layers then have
+  std::map<NodeId, std::vector<ShardMove>> moves;  // by receiver
+  std::string reason;                              // what is lost, or how much moves
+};
+
+// Finds the first of `steps` at which all layers of the plan are held completely by somebody, and
+// the moves that bring every member to it. Sources are dealt evenly, in the order of names. Empty
+// `steps`: any, the largest first.
+LayerMoves PlanMoves(const Holdings& holdings, std::vector<int64_t> steps);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_GROUP_MOVES_H_

@@ -1,0 +1,140 @@
+// Which layers move where, and what hostile members may say.
+
+#include "worker/group/moves.h"
+
+#include <catch2/catch.hpp>
+
+#include "absl/strings/match.h"
+#include "common/rng.h"
+#include "worker/group/wire.h"
+
+namespace atl::worker {
+namespace {
+
+HeldLayer Has(int32_t layer, int64_t step, LayerShard shard = {}) {
+  shard.layer = layer;
+  return {shard, "d", 10, step, /*written=*/true};
+}
+HeldLayer Needs(int32_t layer, LayerShard shard = {}) {
+  shard.layer = layer;
+  return {shard, "d", 10, 0, /*written=*/false};
+}
+HeldLayer Spare(HeldLayer held) {
+  held.surplus = true;
+  return held;
+}
+LayerShard Rank(int32_t rank, std::vector<int32_t> shares) { return {0, rank, std::move(shares)}; }
+
+std::vector<NodeId> Lenders(const LayerMoves& moves, const NodeId& receiver) {
+  std::vector<NodeId> all;
+  if (!moves.moves.contains(receiver)) return all;
+  for (const ShardMove& move : moves.moves.at(receiver)) {
+    for (const ShardSource& source : move.sources) all.push_back(source.from);
+  }
+  return all;
+}
+
+TEST_CASE("what is held where it is needed stays, the rest comes from who lent least") {
+  const Holdings holdings = {{"a", {Has(0, 5), Has(1, 5)}},
+                             {"b", {Has(0, 5), Spare(Has(1, 5))}},
+                             {"c", {Needs(0), Needs(1)}},
+                             {"d", {Needs(0)}}};
+  const LayerMoves moves = PlanMoves(holdings, {5});
+  REQUIRE(moves.kept);
+  REQUIRE(moves.optimizer_step == 5);
+  REQUIRE(Lenders(moves, "c") == std::vector<NodeId>{"a", "b"});
+  REQUIRE(Lenders(moves, "d") == std::vector<NodeId>{"a"});
+  REQUIRE(Lenders(moves, "a").empty());
+}
+
+TEST_CASE(
+    "a step counts where all layers are held after it, else the one before, else all is lost") {
+  const Holdings taken = {{"a", {Has(0, 6)}}, {"b", {Has(0, 5), Has(1, 6)}}};
+  REQUIRE(PlanMoves(taken, {6, 5}).optimizer_step == 6);
+  REQUIRE(Lenders(PlanMoves(taken, {6, 5}), "b") == std::vector<NodeId>{"a"});
+  const Holdings torn = {{"a", {Has(0, 6)}}, {"b", {Has(0, 5), Has(1, 5)}}};
+  REQUIRE(PlanMoves(torn, {6, 5}).optimizer_step == 5);
+  REQUIRE(Lenders(PlanMoves(torn, {6, 5}), "a") == std::vector<NodeId>{"b"});
+  const Holdings lost = {{"a", {Has(0, 6)}}, {"b", {Has(1, 5)}}};
+  const LayerMoves moves = PlanMoves(lost, {6, 5});
+  REQUIRE(!moves.kept);
+  REQUIRE(moves.moves.empty());
+  REQUIRE(absl::StrContains(moves.reason, "nobody holds layer 1 at step 6"));
+  // Layers of long ago do not count, unless nobody knows what step it was.
+  const Holdings stale = {{"a", {Has(0, 3)}}};
+  REQUIRE(!PlanMoves(stale, {6, 5}).kept);
+  REQUIRE(PlanMoves(stale, {}).optimizer_step == 3);
+  REQUIRE(PlanMoves({{"a", {Needs(0)}}}, {}).reason == "nobody holds anything yet");
+}
+
+TEST_CASE("a cut that changes takes all ranks of the other cut") {
+  const Holdings holdings = {{"a", {Spare(Has(0, 1, Rank(0, {1, 3}))), Needs(0)}},
+                             {"b", {Spare(Has(0, 1, Rank(1, {1, 3})))}}};
+  REQUIRE(Lenders(PlanMoves(holdings, {1}), "a") == std::vector<NodeId>{"a", "b"});
+  const Holdings half = {{"a", {Spare(Has(0, 1, Rank(0, {1, 3}))), Needs(0)}}};
+  REQUIRE(!PlanMoves(half, {1}).kept);
+}
+
+TEST_CASE("a head's copy of the table is written like a layer and lent to nobody") {
+  HeldLayer table = Has(0, 2);
+  table.table_only = true;
+  REQUIRE(!PlanMoves({{"a", {table}}, {"b", {Needs(0)}}}, {2}).kept);
+  table.written = false;
+  REQUIRE(Lenders(PlanMoves({{"a", {table}}, {"b", {Has(0, 2)}}}, {2}), "a") ==
+          std::vector<NodeId>{"b"});
+}
+
+TEST_CASE("frames that break a rule are refused by name, and mangled ones do no harm") {
+  const auto refused = [](auto change, absl::string_view reason) {
+    v1::GroupFrame frame;
+    change(frame);
+    const auto parsed = ParseGroupFrame(frame.SerializeAsString());
+    INFO(parsed.status().ToString());
+    REQUIRE(!parsed.ok());
+    REQUIRE(absl::StrContains(parsed.status().message(), reason));
+  };
+  refused([](auto&) {}, "no body");
+  refused([](auto& f) { f.mutable_step(); }, "number of ranges");
+  refused(
+      [](auto& f) {
+        auto* range = f.mutable_step()->add_ranges();
+        range->set_begin(5);
+        range->set_end(4);
+      },
+      "position range");
+  refused([](auto& f) { f.mutable_step()->add_ranges()->set_begin(0); }, "sequences of a step");
+  refused([](auto& f) { f.mutable_evaluate(); }, "validation sequences");
+  refused([](auto& f) { f.mutable_get_layer()->set_parts(8); }, "parts");
+  refused([](auto& f) { f.mutable_get_layer()->set_parts(1); }, "number of ranks");
+  refused(
+      [](auto& f) {
+        ToWire(LayerShard{0, 0, {1, 1}}, f.mutable_set_layer()->mutable_shard());
+        f.mutable_set_layer()->mutable_shard()->set_rank(2);
+        f.mutable_set_layer()->set_parts(1);
+      },
+      "rank");
+  refused([](auto& f) { f.mutable_set_steps()->set_optimizer_steps(-1); }, "steps");
+  refused([](auto& f) { f.mutable_reply()->set_code(99); }, "status code");
+  refused([](auto& f) { f.mutable_rendezvous()->set_key(std::string(2000, 'k')); }, "rendezvous");
+  REQUIRE(!ParsePieceHeader("", 3).ok());
+  REQUIRE(!ParsePieceHeader("", 4 * kPieceElements + 4).ok());
+  REQUIRE(!ParseTensorHeader("").ok());
+
+  Rng rng(20261121);
+  v1::GroupFrame frame;
+  v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
+  ToWire(LayerShard{1, 1, {1, 2}}, item->mutable_shard());
+  ToWire(LayerShard{1, 0, {1}}, item->add_sources()->mutable_shard());
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes = frame.SerializeAsString();
+    for (uint64_t k = rng.Below(4); k > 0; --k) {
+      bytes[rng.Below(bytes.size())] = static_cast<char>(rng.Next());
+    }
+    (void)ParseGroupFrame(bytes);
+    (void)ParseTensorHeader(bytes);
+    (void)ParsePieceHeader(bytes, 4);
+  }
+}
+
+}  // namespace
+}  // namespace atl::worker

@@ -1,0 +1,106 @@
+#include "worker/group/peer_transport.h"
+
+#include <deque>
+
+#include "common/check.h"
+#include "common/protocol/island_plan.h"
+#include "worker/group/wire.h"
+
+namespace atl::worker {
+
+namespace {
+constexpr size_t kTransfersKept = 256;
+}  // namespace
+
+struct PeerTransport::Counted {
+  std::mutex mutex;
+  std::map<Ends, BoundaryCounters> boundaries;   // guarded by mutex
+  std::map<Ends, std::deque<Transfer>> arrived;  // guarded by mutex; not taken yet
+};
+
+std::shared_ptr<PeerTransport::Counted> PeerTransport::MakeCounted() {
+  return std::make_shared<Counted>();
+}
+
+void PeerTransport::BeginAt(int64_t first_step) {
+  const std::lock_guard lock(mutex_);
+  first_step_ = first_step;
+}
+
+absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,
+                                  int64_t payload_bytes) {
+  const auto message = ParseTensorHeader(header);
+  if (!message.ok()) return message.status();
+  if (WorkerOfDevice(message->from) != from || WorkerOfDevice(message->to) != worker_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(message->from, " > ", message->to, " is not a boundary from ", from));
+  }
+  if (payload_bytes % SizeOf(message->dtype) != 0) {
+    return absl::InvalidArgumentError("not a whole number of elements");
+  }
+  const std::lock_guard lock(mutex_);
+  if (message->tag.step >= first_step_) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("step ", message->tag.step, " is over"));
+}
+
+void PeerTransport::OnMessage(PeerDelivery delivery) {
+  const TensorMessage message = *ParseTensorHeader(delivery.header);  // admitted
+  auto owner = std::make_shared<PeerDelivery>(std::move(delivery));
+  const std::span<const std::byte> bytes = owner->payload.bytes();
+  inbox_.Deliver(message.from, message.to, message.tag, message.dtype, bytes, std::move(owner));
+}
+
+absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
+                                 const MessageTag& tag, Backend& backend, Stream& stream,
+                                 const Tensor& payload) {
+  const NodeId worker = WorkerOfDevice(to);
+  if (worker == worker_) return inbox_.Send(from, to, tag, backend, stream, payload);
+  ATOLL_CHECK(payload.contiguous());
+  const int64_t size = payload.size() * SizeOf(payload.dtype);
+  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(size));
+  backend.CopyToHost(stream, bytes->data(), payload);
+  ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+  PeerMessage message;
+  message.channel = PeerChannel::kTensor;
+  message.header = TensorHeaderOf({tag, from, to, payload.dtype});
+  message.payload = *bytes;
+  message.owner = bytes;
+  message.arrived = [counted = counted_, ends = Ends{from, to}, size, gradient = tag.gradient](
+                        absl::Status status, PeerTiming timing) {
+    if (!status.ok()) return;
+    const std::lock_guard lock(counted->mutex);
+    BoundaryCounters& counters = counted->boundaries[ends];
+    counters.from = ends.first;
+    counters.to = ends.second;
+    ++counters.messages;
+    counters.bytes += size;
+    counters.seconds += Seconds(timing.queued + timing.travelled);
+    std::deque<Transfer>& arrived = counted->arrived[ends];
+    arrived.push_back({gradient, size, Seconds(timing.travelled)});
+    if (arrived.size() > kTransfersKept) arrived.pop_front();
+  };
+  return link_->Send(worker, std::move(message));
+}
+
+void PeerTransport::Abort(const std::string& reason) {
+  inbox_.Abort(reason);
+  link_->DropQueued(PeerChannel::kTensor);
+}
+
+std::vector<BoundaryCounters> PeerTransport::counters() const {
+  std::vector<BoundaryCounters> all = inbox_.counters();
+  const std::lock_guard lock(counted_->mutex);
+  for (const auto& [ends, counters] : counted_->boundaries) all.push_back(counters);
+  return all;
+}
+
+std::vector<Transfer> PeerTransport::TakeTransfers(const std::string& from, const std::string& to) {
+  const std::lock_guard lock(counted_->mutex);
+  const auto it = counted_->arrived.find({from, to});
+  if (it == counted_->arrived.end()) return {};
+  std::vector<Transfer> taken(it->second.begin(), it->second.end());
+  it->second.clear();
+  return taken;
+}
+
+}  // namespace atl::worker

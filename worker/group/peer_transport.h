@@ -1,0 +1,67 @@
+// Activations and gradients between devices of different workers, over the peer link; between
+// devices of this worker, through its queue (worker/pipeline/local_transport.h).
+
+#ifndef ATOLL_WORKER_GROUP_PEER_TRANSPORT_H_
+#define ATOLL_WORKER_GROUP_PEER_TRANSPORT_H_
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/net/peer_link.h"
+#include "worker/pipeline/local_transport.h"
+
+namespace atl::worker {
+
+class PeerTransport final : public Transport {
+ public:
+  // Holds at most `max_bytes` of messages that have come and not been received.
+  PeerTransport(NodeId worker, int64_t max_bytes) : worker_(std::move(worker)), inbox_(max_bytes) {}
+
+  // Before anything else; the link outlives all use.
+  void Use(PeerLink* link) { link_ = link; }
+  // Messages of steps before this one are not wanted any more, and those of later ones are not
+  // dropped by Reset. Given before the engine that uses this is configured.
+  void BeginAt(int64_t first_step);
+
+  // For the link's handler, on its thread.
+  absl::Status Admit(const NodeId& from, absl::string_view header, int64_t payload_bytes);
+  void OnMessage(PeerDelivery delivery);
+
+  absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
+                    Backend& backend, Stream& stream, const Tensor& payload) override;
+  bool Arrived(const std::string& device, const MessageTag& tag) override {
+    return inbox_.Arrived(device, tag);
+  }
+  void Wait(const std::string& device, std::span<const MessageTag> tags,
+            Instant deadline) override {
+    inbox_.Wait(device, tags, deadline);
+  }
+  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
+                       Stream& stream, const Tensor& into, Instant deadline) override {
+    return inbox_.Receive(device, tag, backend, stream, into, deadline);
+  }
+  void Abort(const std::string& reason) override;
+  void Reset() override { inbox_.Reset(); }
+  std::vector<BoundaryCounters> counters() const override;
+  std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
+
+ private:
+  using Ends = std::pair<std::string, std::string>;
+  struct Counted;
+
+  const NodeId worker_;
+  LocalTransport inbox_;
+  PeerLink* link_ = nullptr;
+  const std::shared_ptr<Counted> counted_ = MakeCounted();  // callbacks of the link hold it too
+  static std::shared_ptr<Counted> MakeCounted();
+
+  std::mutex mutex_;
+  int64_t first_step_ = 0;  // guarded by mutex_
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_GROUP_PEER_TRANSPORT_H_

@@ -1,0 +1,249 @@
+#include "worker/group/wire.h"
+
+#include <numeric>
+
+namespace atl::worker {
+namespace {
+
+constexpr int kRanksMax = 1024;
+constexpr int kRangesMax = 4096;
+constexpr int64_t kElementsMax = int64_t{1} << 40;
+constexpr int64_t kPositionMax = int64_t{1} << 56;
+
+absl::Status Bad(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(what, " is out of range"));
+}
+
+absl::Status Check(const v1::ShardName& shard) {
+  if (shard.layer() < 0) return Bad("layer");
+  if (shard.tensor_shares_size() < 1 || shard.tensor_shares_size() > kRanksMax) {
+    return Bad("number of ranks");
+  }
+  for (int32_t share : shard.tensor_shares()) {
+    if (share < 1) return Bad("tensor share");
+  }
+  if (shard.rank() < 0 || shard.rank() >= shard.tensor_shares_size()) return Bad("rank");
+  return absl::OkStatus();
+}
+
+absl::Status Check(const v1::StepCall& step) {
+  if (step.number() < 0) return Bad("step number");
+  if (step.ranges_size() < 1 || step.ranges_size() > kRangesMax) return Bad("number of ranges");
+  int64_t total = 0;
+  for (const v1::PositionSpan& range : step.ranges()) {
+    if (range.begin() < 0 || range.end() < range.begin() || range.end() > kPositionMax) {
+      return Bad("position range");
+    }
+    total += range.end() - range.begin();
+  }
+  return total < 1 ? Bad("sequences of a step") : absl::OkStatus();
+}
+
+absl::Status Check(const v1::FetchCall& fetch) {
+  if (fetch.optimizer_step() < 0) return Bad("optimizer step");
+  for (const v1::FetchCall::Item& item : fetch.items()) {
+    ATOLL_RETURN_IF_ERROR(Check(item.shard()));
+    if (item.sources_size() < 1 || item.sources_size() > kRanksMax) return Bad("sources");
+    for (const v1::FetchCall::Source& source : item.sources()) {
+      ATOLL_RETURN_IF_ERROR(Check(source.shard()));
+      if (source.shard().layer() != item.shard().layer()) return Bad("a source's layer");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const v1::LayerCall& call) {
+  if (call.parts() < 1 || call.parts() > 7) return Bad("parts");
+  return Check(call.shard());
+}
+
+absl::Status Check(const v1::GroupReply& reply) {
+  if (reply.code() < 0 || reply.code() > 16) return Bad("status code");
+  if (reply.last_number() < 0) return Bad("step number");
+  if (reply.boundaries_size() > kRangesMax) return Bad("number of boundaries");
+  for (const v1::HeldShard& held : reply.held()) {
+    ATOLL_RETURN_IF_ERROR(Check(held.shard()));
+    if (held.elements() < 0 || held.elements() > kElementsMax) return Bad("elements");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBody(const v1::GroupFrame& frame) {
+  switch (frame.body_case()) {
+    case v1::GroupFrame::kFetch:
+      return Check(frame.fetch());
+    case v1::GroupFrame::kStep:
+      return Check(frame.step());
+    case v1::GroupFrame::kEvaluate:
+      if (frame.evaluate().number() < 0 || frame.evaluate().first() < 0 ||
+          frame.evaluate().count() < 1) {
+        return Bad("validation sequences");
+      }
+      return absl::OkStatus();
+    case v1::GroupFrame::kGetLayer:
+      return Check(frame.get_layer());
+    case v1::GroupFrame::kSetLayer:
+      return Check(frame.set_layer());
+    case v1::GroupFrame::kSetSteps:
+      return frame.set_steps().optimizer_steps() < 0 ? Bad("steps") : absl::OkStatus();
+    case v1::GroupFrame::kRendezvous:
+      if (frame.rendezvous().key().size() > 1024 || frame.rendezvous().value().size() > 65536) {
+        return Bad("rendezvous entry");
+      }
+      return absl::OkStatus();
+    case v1::GroupFrame::kReply:
+      return Check(frame.reply());
+    case v1::GroupFrame::kConfigure:
+    case v1::GroupFrame::kDropSurplus:
+    case v1::GroupFrame::kInterrupt:
+      return absl::OkStatus();
+    case v1::GroupFrame::BODY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("the frame has no body that is known");
+}
+
+}  // namespace
+
+absl::StatusOr<v1::GroupFrame> ParseGroupFrame(absl::string_view bytes) {
+  v1::GroupFrame frame;
+  if (!frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("not a GroupFrame");
+  }
+  if (frame.epoch() < 0) return Bad("epoch");
+  ATOLL_RETURN_IF_ERROR(CheckBody(frame));
+  return frame;
+}
+
+absl::StatusOr<v1::PieceHeader> ParsePieceHeader(absl::string_view bytes, int64_t payload_bytes) {
+  v1::PieceHeader header;
+  if (!header.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("not a PieceHeader");
+  }
+  if (header.part() < 0 || header.part() > 2) return Bad("part");
+  if (header.offset() < 0 || header.offset() > kElementsMax) return Bad("offset");
+  if (payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kPieceElements) {
+    return Bad("length of a piece");
+  }
+  return header;
+}
+
+std::string TensorHeaderOf(const TensorMessage& message) {
+  v1::TensorHeader header;
+  header.set_step(message.tag.step);
+  header.set_replica(message.tag.replica);
+  header.set_stage(message.tag.stage);
+  header.set_rank(message.tag.rank);
+  header.set_micro_batch(message.tag.micro_batch);
+  header.set_piece(message.tag.piece);
+  header.set_pieces(message.tag.pieces);
+  header.set_gradient(message.tag.gradient);
+  header.set_from(message.from);
+  header.set_to(message.to);
+  header.set_element_bytes(static_cast<int32_t>(SizeOf(message.dtype)));
+  return header.SerializeAsString();
+}
+
+absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes) {
+  v1::TensorHeader header;
+  if (!header.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("not a TensorHeader");
+  }
+  if (header.element_bytes() != 2 && header.element_bytes() != 4) return Bad("element size");
+  TensorMessage message;
+  message.tag.step = header.step();
+  message.tag.replica = header.replica();
+  message.tag.stage = header.stage();
+  message.tag.rank = header.rank();
+  message.tag.micro_batch = header.micro_batch();
+  message.tag.piece = header.piece();
+  message.tag.pieces = header.pieces();
+  message.tag.gradient = header.gradient();
+  message.from = header.from();
+  message.to = header.to();
+  message.dtype = header.element_bytes() == 2 ? DType::kBfloat16 : DType::kFloat32;
+  return message;
+}
+
+void ToWire(const LayerShard& shard, v1::ShardName* out) {
+  out->set_layer(shard.layer);
+  out->set_rank(shard.rank);
+  for (int32_t share : shard.tensor_shares) out->add_tensor_shares(share);
+}
+
+LayerShard FromWire(const v1::ShardName& shard) {
+  return {
+      shard.layer(), shard.rank(), {shard.tensor_shares().begin(), shard.tensor_shares().end()}};
+}
+
+void ToWire(const HeldLayer& held, v1::HeldShard* out) {
+  ToWire(held.shard, out->mutable_shard());
+  out->set_device(held.device);
+  out->set_elements(held.elements);
+  out->set_optimizer_step(held.optimizer_step);
+  out->set_written(held.written);
+  out->set_surplus(held.surplus);
+  out->set_table_only(held.table_only);
+}
+
+HeldLayer FromWire(const v1::HeldShard& held) {
+  HeldLayer out;
+  out.shard = FromWire(held.shard());
+  out.device = held.device();
+  out.elements = held.elements();
+  out.optimizer_step = held.optimizer_step();
+  out.written = held.written();
+  out.surplus = held.surplus();
+  out.table_only = held.table_only();
+  return out;
+}
+
+void ToWire(const std::vector<PositionRange>& ranges, v1::StepCall* out) {
+  for (const PositionRange& range : ranges) {
+    v1::PositionSpan* span = out->add_ranges();
+    span->set_begin(range.begin);
+    span->set_end(range.end);
+  }
+}
+
+std::vector<PositionRange> RangesOf(const v1::StepCall& step) {
+  std::vector<PositionRange> ranges;
+  for (const v1::PositionSpan& span : step.ranges()) ranges.push_back({span.begin(), span.end()});
+  return ranges;
+}
+
+void ToWire(const BoundaryState& boundary, v1::Boundary* out) {
+  out->set_from(boundary.from);
+  out->set_to(boundary.to);
+  out->set_pieces(boundary.pieces);
+  out->set_message_seconds(boundary.message_seconds);
+  out->set_bandwidth_bytes_per_s(boundary.bandwidth_bytes_per_s);
+  out->set_saturated(boundary.saturated);
+  out->set_reason(boundary.reason);
+}
+
+BoundaryState FromWire(const v1::Boundary& boundary) {
+  return {boundary.from(),
+          boundary.to(),
+          boundary.pieces(),
+          boundary.message_seconds(),
+          boundary.bandwidth_bytes_per_s(),
+          boundary.saturated(),
+          boundary.reason()};
+}
+
+void ToWire(const absl::Status& status, v1::GroupReply* out) {
+  out->set_code(static_cast<int32_t>(status.code()));
+  out->set_message(std::string(status.message().substr(0, 4096)));
+}
+
+absl::Status StatusOf(const v1::GroupReply& reply) {
+  return absl::Status(static_cast<absl::StatusCode>(reply.code()), reply.message());
+}
+
+std::string ToString(const LayerShard& shard) {
+  const std::string layer = absl::StrCat("layer ", shard.layer);
+  return shard.tensor_shares.size() == 1 ? layer : absl::StrCat("rank ", shard.rank, " of ", layer);
+}
+
+}  // namespace atl::worker

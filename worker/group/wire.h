@@ -1,0 +1,48 @@
+// What travels between the workers of an island (proto/group.proto), checked and as plain structs.
+
+#ifndef ATOLL_WORKER_GROUP_WIRE_H_
+#define ATOLL_WORKER_GROUP_WIRE_H_
+
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "common/status.h"
+#include "proto/group.pb.h"
+#include "worker/pipeline/engine.h"
+
+namespace atl::worker {
+
+inline constexpr int64_t kFrameBytesMax = int64_t{1} << 20;
+inline constexpr int64_t kPieceElements = int64_t{1} << 20;  // of layer state in one message
+
+// Parses and checks all that can be checked without knowing the job.
+absl::StatusOr<v1::GroupFrame> ParseGroupFrame(absl::string_view bytes);
+absl::StatusOr<v1::PieceHeader> ParsePieceHeader(absl::string_view bytes, int64_t payload_bytes);
+
+struct TensorMessage {
+  MessageTag tag;
+  std::string from, to;
+  DType dtype = DType::kFloat32;
+};
+std::string TensorHeaderOf(const TensorMessage& message);
+absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes);
+
+void ToWire(const LayerShard& shard, v1::ShardName* out);
+LayerShard FromWire(const v1::ShardName& shard);
+void ToWire(const HeldLayer& held, v1::HeldShard* out);
+HeldLayer FromWire(const v1::HeldShard& held);
+void ToWire(const std::vector<PositionRange>& ranges, v1::StepCall* out);
+std::vector<PositionRange> RangesOf(const v1::StepCall& step);
+void ToWire(const BoundaryState& boundary, v1::Boundary* out);
+BoundaryState FromWire(const v1::Boundary& boundary);
+void ToWire(const absl::Status& status, v1::GroupReply* out);
+absl::Status StatusOf(const v1::GroupReply& reply);
+
+// "layer 3", "rank 1 of layer 3".
+std::string ToString(const LayerShard& shard);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_GROUP_WIRE_H_
