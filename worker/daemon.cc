@@ -16,8 +16,10 @@
 #include "common/version.h"
 #include "worker/backends.h"
 #include "worker/core/core.h"
+#include "worker/group/follower.h"
+#include "worker/group/group_trainer.h"
+#include "worker/group/member.h"
 #include "worker/runtime/compute_thread.h"
-#include "worker/runtime/model_trainer.h"
 #include "worker/runtime/transfers.h"
 #include "worker/state_dir.h"
 
@@ -83,17 +85,72 @@ absl::Status CheckOptions(const DaemonOptions& options) {
   if (options.memory_bytes < 0) {
     return absl::InvalidArgumentError("--memory-bytes must not be negative");
   }
+  if (options.devices < 1 || options.devices > 64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--devices ", options.devices, ": must be from 1 to 64"));
+  }
+  if (options.devices > 1 && options.backend == "cuda") {
+    return absl::InvalidArgumentError("--devices: a worker of --backend cuda has one device");
+  }
   return absl::OkStatus();
+}
+
+// What is one device's, of the worker's.
+BackendOptions DeviceOptions(const DaemonOptions& options) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : cores;
+  return {options.backend, options.device, options.compute, std::max(1, threads / options.devices),
+          options.memory_bytes / options.devices};
+}
+
+absl::StatusOr<std::vector<LocalDevice>> MakeDevices(const BackendOptions& options, int count) {
+  std::vector<LocalDevice> devices;
+  for (int index = 0; index < count; ++index) {
+    LocalDevice& device = devices.emplace_back();
+    device.index = index;
+    ATOLL_ASSIGN_OR_RETURN(WorkerBackend compute, NewWorkerBackend(options));
+    BackendOptions one_thread = options;
+    one_thread.threads = 1;
+    ATOLL_ASSIGN_OR_RETURN(WorkerBackend communication, NewWorkerBackend(one_thread));
+    device.compute = std::move(compute.backend);
+    device.communication = std::move(communication.backend);
+    device.memory_bytes = options.memory_bytes;
+  }
+  return devices;
+}
+
+absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& options,
+                                                       Incarnation incarnation,
+                                                       const WorkerBackend& like,
+                                                       const BackendOptions& device) {
+  GroupOptions group;
+  group.link.name = options.name;
+  group.link.incarnation = incarnation;
+  group.link.endpoint = options.peer_endpoint;
+  group.link.allow_plaintext_beyond_loopback = options.tls.insecure;
+  ATOLL_ASSIGN_OR_RETURN(group.link.keys, ReadCurveKey(options.curve_key_path));
+  group.make_devices = [device, count = options.devices] { return MakeDevices(device, count); };
+  group.device_name =
+      absl::StrCat(like.backend->Name(), like.compute == DType::kBfloat16 ? " bf16" : "");
+  group.compute = like.compute;
+  auto member = GroupMember::Create(std::move(group));
+  if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
+  return member;
 }
 
 // The core and what carries out its actions.
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, EventLoop<Event>* loop, Trainer* trainer,
+  Daemon(const DaemonOptions& options, EventLoop<Event>* loop, GroupMember* member,
          CheckpointStore* store, TensorClient* tensors, Identity identity)
       : loop_(loop),
+        trainer_(member, [loop](const BoundariesSeen& seen) { loop->Post(seen); }),
+        follower_(member,
+                  [loop](int64_t plan_number, const std::string& doing) {
+                    loop->Post(FollowerState{plan_number, doing});
+                  }),
         transfers_(tensors, [loop](Event event) { loop->Post(std::move(event)); }),
-        island_(trainer, store,
+        island_(&trainer_, store,
                 {options.emulate_slowdown, FromSeconds(options.emulate_step_ms / 1e3),
                  options.memory_bytes},
                 {[loop](Event event) { loop->Post(std::move(event)); },
@@ -131,6 +188,7 @@ class Daemon {
     });
     attach_->Close(kFlush);
     transfers_.CancelAll();
+    trainer_.Interrupt("the worker ends");
     return exit_code_;
   }
 
@@ -147,6 +205,13 @@ class Daemon {
       transfers_.Push(*push, island_.delta());
     } else if (std::holds_alternative<CancelTransfers>(action)) {
       transfers_.CancelAll();
+    } else if (const InterruptStep* interrupt = std::get_if<InterruptStep>(&action)) {
+      trainer_.Interrupt(interrupt->reason);
+    } else if (const Follow* follow = std::get_if<Follow>(&action)) {
+      const MemberOrder& order = follow->order;
+      follower_.Follow({order.job, order.generation, order.plan.number}, order.plan);
+    } else if (const Unfollow* unfollow = std::get_if<Unfollow>(&action)) {
+      follower_.Unfollow(unfollow->reason);
     } else if (const Stop* stop = std::get_if<Stop>(&action)) {
       LogInfo("worker", "ends: ", stop->reason);
       exit_code_ = stop->exit_code;
@@ -157,6 +222,8 @@ class Daemon {
   }
 
   EventLoop<Event>* const loop_;
+  GroupTrainer trainer_;
+  Follower follower_;
   Transfers transfers_;
   Island island_;
   ComputeThread compute_;
@@ -170,16 +237,18 @@ class Daemon {
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = options.threads > 0 ? options.threads : cores;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateDir> state, StateDir::Open(options.state_dir));
   EventLoop<Event> loop(kEventsMax);
   Signals signals(&loop);
-  ATOLL_ASSIGN_OR_RETURN(WorkerBackend made,
-                         NewWorkerBackend({options.backend, options.device, options.compute,
-                                           threads, options.memory_bytes}));
-  options.memory_bytes = made.memory_bytes;
-  const std::unique_ptr<Trainer> trainer = NewModelTrainer(std::move(made.backend), made.compute);
+  // One device, to know what the worker has; each job gets its own.
+  BackendOptions device = DeviceOptions(options);
+  ATOLL_ASSIGN_OR_RETURN(WorkerBackend made, NewWorkerBackend(device));
+  if (options.memory_bytes == 0) made.memory_bytes /= options.devices;  // it was the machine's
+  device.memory_bytes = made.memory_bytes;
+  options.memory_bytes = made.memory_bytes * options.devices;
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<GroupMember> member,
+                         NewMember(options, state->incarnation(), made, device));
+  made.backend.reset();
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
   CheckpointStore store(state->checkpoints());
@@ -189,21 +258,26 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   for (const std::string& problem : problems) {
     LogWarning("checkpoint", "ignored, parameters will be pulled: ", problem);
   }
-  std::string kind = trainer->Name();
+  std::string kind = member->options().device_name;
   if (options.emulate_slowdown > 1 || options.emulate_step_ms > 0) {
     absl::StrAppend(&kind, " (emulated: steps of at least ", options.emulate_step_ms, " ms, times ",
                     options.emulate_slowdown, ")");
   }
-  identity.devices = {{kind, options.memory_bytes, threads}};
-  LogInfo("worker", options.name, ", incarnation ", state->incarnation(), ", on ", kind, " with ",
-          threads, " threads, ", identity.checkpoints.size(), " local checkpoints");
+  identity.devices.assign(static_cast<size_t>(options.devices),
+                          {kind, device.memory_bytes, device.threads});
+  identity.peer_endpoint = member->endpoint();
+  identity.peer_public_key = member->options().link.keys.public_key;
+  identity.site = options.site;
+  LogInfo("worker", options.name, ", incarnation ", state->incarnation(), ", on ", options.devices,
+          " x ", kind, " with ", device.threads, " threads, for peers at ", member->endpoint(), ", ",
+          identity.checkpoints.size(), " local checkpoints");
 
   AttachOptions attach;
   attach.coordinator = options.coordinator;
   attach.tls = options.tls;
   attach.name = options.name;
   attach.incarnation = state->incarnation();
-  Daemon daemon(options, &loop, trainer.get(), &store, tensors.get(), std::move(identity));
+  Daemon daemon(options, &loop, member.get(), &store, tensors.get(), std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
   return daemon.Run();
 }

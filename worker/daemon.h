@@ -1,8 +1,8 @@
 // The worker daemon: WorkerCore between the coordinator's stream, the compute thread and transfers.
 //
-// Threads: the caller's runs the event loop and owns the core; one computes; one may write a
-// checkpoint; the attach client, the tensor client and the signal thread have their own. All of
-// them only post events.
+// Threads: the caller's runs the event loop and owns the core; one computes for an island that this
+// worker leads, one for a leader that it follows; one may write a checkpoint; devices, links and
+// the signal thread have their own. All of them only post events.
 
 #ifndef ATOLL_WORKER_DAEMON_H_
 #define ATOLL_WORKER_DAEMON_H_
@@ -23,8 +23,13 @@ struct DaemonOptions {
   std::string backend = "cpu";  // this, device and compute: see BackendOptions
   std::string device;
   std::string compute;
+  int devices = 1;           // of the islands that it is in; of cpu and reference. They share:
   int threads = 0;           // 0: as many as there are cores
   int64_t memory_bytes = 0;  // 0: the device's, or the machine's
+  // Where other workers of an island reach this one; port "*": any. The default serves islands
+  // within one machine.
+  std::string peer_endpoint = "tcp://127.0.0.1:*";
+  std::string site;  // its network, by its operator; empty: found by measuring
   double emulate_slowdown = 1;
   double emulate_step_ms = 0;  // see IslandOptions
   TlsOptions tls;

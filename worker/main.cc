@@ -22,6 +22,12 @@ int main(int argc, char** argv) {
   app.add_option(
       "--memory-bytes", options.memory_bytes,
       "memory for the model; larger jobs are refused; 0: the device's, or the machine's");
+  app.add_option("--devices", options.devices,
+                 "into how many devices its threads and memory are divided for islands' plans");
+  app.add_option("--peer-endpoint", options.peer_endpoint,
+                 "tcp://host:port at which other workers of an island reach it; port * is any");
+  app.add_option("--site", options.site,
+                 "name of its fast network, the same for its neighbours; default: by measuring");
   app.add_option("--emulate-slowdown", options.emulate_slowdown,
                  "for tests: every step takes so many times as long");
   app.add_option("--emulate-step-ms", options.emulate_step_ms,

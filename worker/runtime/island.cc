@@ -71,6 +71,8 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   spec_ = command.spec;
   base_set_ = captured_ = false;
   ATOLL_ASSIGN_OR_RETURN(facts_, trainer_->Prepare(spec_));
+  // Where islands have plans, this worker may hold a part of the model, and follow.
+  if (spec_.layout.island != IslandExtent::kWorker) return facts_;
   int64_t elements = 0;
   for (const LayerSize& layer : facts_.layers) elements += layer.elements;
   const int64_t bytes = elements * kModelCopies * int64_t{sizeof(float)};
@@ -79,10 +81,22 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
         "the model's ", elements, " parameters need ", bytes, " bytes on this worker, which has ",
         options_.memory_bytes, " (--memory-bytes): use a smaller model or a larger worker"));
   }
+  TakeBuffers();
+  return facts_;
+}
+
+void Island::TakeBuffers() {
   base_ = NewBuffers();
   delta_ = NewBuffers();
   pulled_ = NewBuffers();
-  return facts_;
+}
+
+Event Island::Do(const Reconfigure& command) {
+  if (base_ == nullptr) TakeBuffers();
+  absl::StatusOr<PlanTaken> taken =
+      trainer_->Configure(command.job, command.generation, command.plan);
+  if (!taken.ok()) return CommandFailed{std::string(taken.status().message())};
+  return Reconfigured{command.plan.number, taken->kept, taken->step_taken, taken->reason};
 }
 
 Event Island::Do(const MakeInitialWeights&) {
@@ -202,15 +216,21 @@ Event Island::Do(const Validate& command) {
   return ValidationDone{command.version, loss->loss, loss->tokens};
 }
 
+// The island's own parameters come back whatever happens; see GroupTrainer::SetParameters.
 absl::StatusOr<MeanLoss> Island::EvaluateBase() {
   ATOLL_CHECK(base_set_, "nothing to validate");
   const std::shared_ptr<LayerBuffers> theta = NewBuffers();
   const int layers = static_cast<int>(theta->size());
   for (int l = 0; l < layers; ++l) {
     ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(l, (*theta)[l]));
-    ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(l, (*base_)[l]));
   }
-  absl::StatusOr<MeanLoss> loss = trainer_->Validate(spec_.schedule.validation_sequences);
+  absl::Status replaced;
+  for (int l = 0; l < layers && replaced.ok(); ++l) {
+    replaced = trainer_->SetParameters(l, (*base_)[l]);
+  }
+  const absl::StatusOr<MeanLoss> loss =
+      replaced.ok() ? trainer_->Validate(spec_.schedule.validation_sequences)
+                    : absl::StatusOr<MeanLoss>(replaced);
   for (int l = 0; l < layers; ++l) {
     ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(l, (*theta)[l]));
   }

@@ -6,8 +6,8 @@
 // not kept: it is theta_base - delta.
 //
 // Threads: Run is for the compute thread alone. pulled() and delta() are for whoever starts
-// transfers, in the order that the core prescribes: pulled() between Prepared and AdoptPulled,
-// delta() after DeltaCaptured. Their shared_ptr keeps memory alive for transfers that end late.
+// transfers, in the order that the core prescribes: pulled() between Prepared (for a job whose islands
+// have plans, the first Reconfigured) and AdoptPulled, delta() after DeltaCaptured. Their shared_ptr keeps memory alive for transfers that end late.
 
 #ifndef ATOLL_WORKER_RUNTIME_ISLAND_H_
 #define ATOLL_WORKER_RUNTIME_ISLAND_H_
@@ -59,6 +59,7 @@ class Island {
 
  private:
   Event Do(const Prepare& command);
+  Event Do(const Reconfigure& command);
   Event Do(const MakeInitialWeights& command);
   Event Do(const TrainStep& command);
   Event Do(const CaptureDelta& command);
@@ -76,6 +77,7 @@ class Island {
   absl::StatusOr<MeanLoss> EvaluateBase();
   absl::StatusOr<CheckpointState> Snapshot(const LocalCheckpoint& about);
   std::shared_ptr<LayerBuffers> NewBuffers() const;
+  void TakeBuffers();
 
   Trainer* const trainer_;
   CheckpointStore* const store_;
