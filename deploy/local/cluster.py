@@ -129,6 +129,7 @@ class Cluster:
         os.makedirs(self.folder, exist_ok=True)
         self.address = f"127.0.0.1:{free_port()}"
         self.daemons = {}
+        self.cli, self.cli_flags = [], []  # what goes before the CLI's program and after it
 
     def __enter__(self):
         return self
@@ -158,23 +159,24 @@ class Cluster:
         daemon.start()
         return daemon
 
-    def coordinator(self, *flags):
-        return self._add("coordinator", "atoll-coordinator", "--listen=" + self.address, *flags)
+    def coordinator(self, *flags, wrapper=()):
+        return self._add("coordinator", "atoll-coordinator", "--listen=" + self.address, *flags,
+                         wrapper=wrapper)
 
-    def server(self, name, *flags, memory="1GiB", wrapper=()):
+    def server(self, name, *flags, memory="1GiB", listen="tcp://127.0.0.1:0", wrapper=()):
         return self._add(name, "atoll-paramserver", "--coordinator=" + self.address,
-                         "--name=" + name, "--listen=tcp://127.0.0.1:0",
+                         "--name=" + name, "--listen=" + listen,
                          "--memory-bytes=" + memory, *flags, wrapper=wrapper)
 
-    def worker(self, name, *flags, threads=1, process=None, cwd=None):
+    def worker(self, name, *flags, threads=1, process=None, cwd=None, wrapper=()):
         """`process`: the daemon's name here, where several are to have one name there."""
         return self._add(process or name, "atoll-worker", "--coordinator=" + self.address,
-                         "--name=" + name, f"--threads={threads}", *flags, cwd=cwd)
+                         "--name=" + name, f"--threads={threads}", *flags, wrapper=wrapper, cwd=cwd)
 
     def atoll(self, *arguments, check=True, timeout_s=60):
         """Runs the CLI: (exit code, standard output, standard error)."""
         environment = dict(os.environ, ATOLL_COORDINATOR=self.address)
-        done = subprocess.run([binary("atoll"), *arguments], env=environment, text=True,
+        done = subprocess.run([*self.cli, binary("atoll"), *self.cli_flags, *arguments], env=environment, text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, timeout=timeout_s, check=False)
         if check and done.returncode != 0:

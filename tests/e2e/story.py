@@ -49,13 +49,13 @@ class Story(Cluster):
         write_text(self.text)
 
     # ---- what happens ----
-    def starts(self, workers=3, servers=2, step_ms=0):
+    def starts(self, workers=3, servers=2, step_ms=0, flags=()):
         """Coordinator, ps1.., w1..; each inner step lasts at least step_ms."""
         self.coordinator()
         for i in range(1, servers + 1):
             self.server(f"ps{i}", memory="64MiB")
         for i in range(1, workers + 1):
-            self.worker(f"w{i}", f"--emulate-step-ms={step_ms}")
+            self.worker(f"w{i}", f"--emulate-step-ms={step_ms}", *flags)
         self.attached(workers + servers)
 
     def attached(self, count):
@@ -72,7 +72,7 @@ class Story(Cluster):
                             "checkpoint_every_steps": 4, "snapshot_every_rounds": 4}}
         for key, value in changes.items():
             section, field = key.split("__")
-            job[section][field] = value
+            job.setdefault(section, {})[field] = value
         path = os.path.join(self.folder, name + ".toml")
         with open(path, "w", encoding="utf-8") as out:
             out.write(f'name = "{name}"\n')

@@ -1,0 +1,110 @@
+#!/usr/bin/python3
+"""Islands of several workers: they train as one, and survive whoever dies, freezes, comes and goes."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from story import LIMIT_S, case, check, main  # noqa: E402
+
+# One island of all workers, with a round every 8 steps and no sleep.
+TOGETHER = {"layout__island": "all", "outer__min_islands": 1, "model__layers": 4,
+            "inner__micro_batch_sequences": 2}
+LONG = dict(TOGETHER, schedule__train_tokens=100_000_000)
+
+
+def together(story, job, workers):
+    """Waits for the island to train with exactly these workers, and returns it."""
+    def there():
+        island = story.job(job)["islands"][0]
+        taking_part = {w["worker"] for w in island["workers"] if w["in_plan"]}
+        progress = island.get("progress") or {}
+        set_up = progress.get("plan_number", 0) == island["plan"].get("number", 0) > 0
+        return island if taking_part == set(workers) and set_up and island["ready"] else None
+    return story.wait_until(f"{job}'s island to be {', '.join(workers)}", there, LIMIT_S)
+
+
+def goes_on(story, job, rounds=2):
+    return story.reaches(job, story.version(job) + rounds)
+
+
+@case
+def trains_as_one(story):
+    """Islands of one, two and three workers train the same job to the same loss"""
+    story.starts(workers=1, servers=1)
+    losses = {}
+    for workers in (1, 2, 3):
+        if workers > 1:
+            story.worker(f"w{workers}")
+            story.attached(workers + 1)
+        job = story.submits(f"tale{workers}", **dict(
+            TOGETHER, schedule__train_tokens=60_000, layout__workers_per_island=workers,
+            layout__stages=workers, outer__max_islands=1))
+        done = story.finishes(job)
+        check(len(done["islands"]) == 1, f"islands: {done['islands']}")
+        losses[workers] = done["summary"]["validation_loss"]
+    for workers in (2, 3):
+        check(abs(losses[workers] - losses[1]) < 1e-3 * losses[1], f"losses differ: {losses}")
+
+
+@case
+def follower_killed(story):
+    """A follower is killed: the others go on in moments, and it takes part again when it is back"""
+    story.starts(workers=3, servers=1)
+    job = story.submits(**LONG, layout__stages=3)
+    together(story, job, ["w1", "w2", "w3"])
+    goes_on(story, job)
+    story.daemons["w3"].kill()
+    # Three stages need three devices: the island waits for the third, and says so.
+    story.wait_until("the island to miss w3", lambda: "w3" not in {
+        w["worker"] for w in story.job(job)["islands"][0]["workers"]}, LIMIT_S)
+    story.daemons["w3"].start()
+    together(story, job, ["w1", "w2", "w3"])
+    goes_on(story, job)
+
+
+@case
+def any_follower_killed_or_frozen(story):
+    """Of an island whose layout is the planner's, a follower is killed and another freezes: who is
+    left goes on with every layer"""
+    story.starts(workers=4, servers=1)
+    job = story.submits(**LONG, layout__replicas=1)
+    story.wait_until("the island to train", lambda: story.version(job) >= 2, LIMIT_S)
+    island = story.job(job)["islands"][0]
+    followers = [w["worker"] for w in island["workers"] if not w["leads"]]
+    story.daemons[followers[0]].kill()
+    goes_on(story, job)
+    story.daemons[followers[1]].freeze()  # its connections stay; only silence tells
+    story.wait_until("the island to miss it", lambda: followers[1] not in {
+        w["worker"] for w in story.job(job)["islands"][0]["workers"]}, LIMIT_S)
+    goes_on(story, job)
+
+
+@case
+def leader_killed(story):
+    """The leader is killed: another worker leads, from the committed version"""
+    story.starts(workers=3, servers=1)
+    job = story.submits(**LONG)
+    story.reaches(job, 2)
+    leader = story.job(job)["islands"][0]["worker"]
+    generation = story.job(job)["islands"][0]["generation"]
+    story.daemons[leader].kill()
+    story.wait_until("another leader", lambda: story.job(job)["islands"][0]["worker"] not in
+                     ("", leader), LIMIT_S)
+    check(story.job(job)["islands"][0]["generation"] > generation, "the generation stayed")
+    goes_on(story, job)
+
+
+@case
+def follower_leaves(story):
+    """A follower ends on SIGTERM: exit code 0, and the others go on"""
+    story.starts(workers=3, servers=1)
+    job = story.submits(**LONG)
+    story.reaches(job, 2)
+    follower = next(w["worker"] for w in story.job(job)["islands"][0]["workers"]
+                    if not w["leads"])
+    check(story.daemons[follower].stop() == 0, f"{follower}'s exit code")
+    goes_on(story, job)
+
+
+if __name__ == "__main__":
+    main("islands")
