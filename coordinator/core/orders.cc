@@ -97,6 +97,10 @@ void RefreshMemberOrders(State& s, Job& job) {
     if (plan == nullptr) continue;
     for (size_t i = 1; i < plan->members.size(); ++i) {
       const IslandMember& member = plan->members[i];
+      // A lender may have got a place elsewhere.
+      const State::Place place = s.PlaceOf(member.worker);
+      const bool elsewhere = place.job != nullptr && (place.job != &job || place.island != id);
+      if (!HasPart(*plan, member.worker) && elsewhere) continue;
       const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
       if (worker == nullptr || !worker->attached ||
           worker->record.incarnation != member.incarnation) {
@@ -170,6 +174,9 @@ void ResendMemberOrder(State& s, Job& job, const NodeId& name) {
   SentMemberOrder& sent = it->second;
   const IslandPlan* plan = PlanInForce(job, job.islands.at(sent.island));
   if (plan == nullptr || plan->number != sent.plan_number) return;  // another one is being made
+  const bool named = std::any_of(plan->members.begin() + 1, plan->members.end(),
+                                 [&](const IslandMember& m) { return m.worker == name; });
+  if (!named) return;
   const Member& worker = *s.FindMember(MemberKind::kWorker, name);
   const std::optional<MemberProgress>& told = worker.following;
   const bool current = told && told->job == job.id() && told->island == sent.island &&

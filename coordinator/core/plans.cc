@@ -60,7 +60,7 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
     return;
   }
   for (const IslandMember& member : plan.members) {
-    if (Contains(roster, member)) continue;
+    if (Contains(roster, member) || !HasPart(plan, member.worker)) continue;
     planning.reason = absl::StrCat("worker ", member.worker, " is gone");
     return;
   }
@@ -108,8 +108,14 @@ absl::Status Check(const Job& job, const std::vector<IslandMember>& asked, const
                        job.spec().inner.batch_sequences);
 }
 
+std::vector<IslandMember> WithPart(const IslandPlan& plan) {
+  std::vector<IslandMember> members = plan.members;
+  std::erase_if(members, [&](const IslandMember& m) { return !HasPart(plan, m.worker); });
+  return members;
+}
+
 bool SameLayout(const IslandPlan& a, const IslandPlan& b) {
-  return SameWorkers(a.members, b.members) && a.replicas == b.replicas &&
+  return SameWorkers(WithPart(a), WithPart(b)) && a.replicas == b.replicas &&
          a.tensor_shares == b.tensor_shares &&
          std::equal(a.programs.begin(), a.programs.end(), b.programs.begin(), b.programs.end(),
                     [](const PlanProgram& x, const PlanProgram& y) {
@@ -137,7 +143,7 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
 std::string Describe(const IslandPlan& plan) {
   const size_t stages = plan.replicas.empty() ? 0 : plan.replicas[0].stages.size();
   std::string text =
-      absl::StrCat("plan ", plan.number, " by ", Names(plan.members), ": ", plan.replicas.size(),
+      absl::StrCat("plan ", plan.number, " by ", Names(WithPart(plan)), ": ", plan.replicas.size(),
                    plan.replicas.size() == 1 ? " replica" : " replicas", " of ", stages,
                    stages == 1 ? " stage" : " stages");
   if (plan.tensor_parallel() > 1) {
@@ -149,6 +155,49 @@ std::string Describe(const IslandPlan& plan) {
                           static_cast<double>(plan.step_ns) / 1e6);
   }
   return text;
+}
+
+// Whoever follows the island and has no part in its new plan may hold layers that are needed.
+void AddLenders(const State& s, const Job& job, IslandId island, IslandPlan& plan) {
+  for (const auto& [key, worker] : s.members) {
+    if (!worker.attached || !worker.following || worker.following->job != job.id() ||
+        worker.following->island != island || worker.following->plan_number == 0) {
+      continue;
+    }
+    const State::Place place = const_cast<State&>(s).PlaceOf(key.second);
+    if (place.job != nullptr && (place.job != &job || place.island != island)) continue;
+    IslandMember lender{key.second, worker.record.incarnation, worker.peer_endpoint,
+                        worker.peer_public_key};
+    if (!Contains(plan.members, lender)) plan.members.push_back(std::move(lender));
+  }
+}
+
+bool Lends(const State& s, const Job& job, IslandId island, const IslandMember& member) {
+  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+  return worker != nullptr && worker->attached &&
+         worker->record.incarnation == member.incarnation && worker->following &&
+         worker->following->job == job.id() && worker->following->island == island;
+}
+
+// The same layout without its lenders, when they are of no use any more or when one is gone:
+// members wait for each other, and for a lender that is gone they would wait in vain.
+void ReleaseLenders(State& s, Job& job, const IslandRecord& island) {
+  const IslandPlan* plan = PlanInForce(job, island);
+  if (plan == nullptr) return;
+  bool any = false, lost = false;
+  for (const IslandMember& member : plan->members) {
+    if (HasPart(*plan, member.worker)) continue;
+    any = true;
+    lost = lost || !Lends(s, job, island.island, member);
+  }
+  if (!lost && !(any && IsSetUp(s, job, island, *plan))) return;
+  IslandPlan& next = job.EditPlan(island.island);
+  next.members = WithPart(next);
+  next.number = ++job.EditIsland(island.island).plan_number;
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat("island ", island.island, ": plan ", next.number,
+                     ", the same without those that lent it layers",
+                     lost ? ": one of them is gone" : ""));
 }
 
 void WishInVain(State& s, Planning& planning) {
@@ -181,6 +230,20 @@ bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island) {
   return leader != nullptr && leader->devices.size() > 1;
 }
 
+bool HasPart(const IslandPlan& plan, const NodeId& worker) {
+  if (!plan.members.empty() && plan.members[0].worker == worker) return true;
+  return std::any_of(plan.programs.begin(), plan.programs.end(), [&](const PlanProgram& program) {
+    return WorkerOfDevice(program.device) == worker;
+  });
+}
+
+bool IsSetUp(const State& s, const Job& job, const IslandRecord& island, const IslandPlan& plan) {
+  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  return leader != nullptr && leader->progress && leader->progress->job == job.id() &&
+         leader->progress->generation == island.generation &&
+         leader->progress->plan_number >= plan.number;
+}
+
 const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island) {
   auto found = job.plans.find(island.island);
   if (island.incarnation == 0 || found == job.plans.end()) return nullptr;
@@ -190,7 +253,7 @@ const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island) {
     return nullptr;
   }
   const bool whole = std::all_of(members.begin() + 1, members.end(), [&](const IslandMember& m) {
-    return Contains(island.followers, m);
+    return Contains(island.followers, m) || !HasPart(found->second, m.worker);
   });
   return whole ? &found->second : nullptr;
 }
@@ -230,6 +293,7 @@ void OnPlanMade(State& s, const PlanMade& made) {
   IslandPlan& plan = job->EditPlan(made.island);
   plan = *made.plan;
   plan.number = ++job->EditIsland(made.island).plan_number;
+  AddLenders(s, *job, made.island, plan);
   s.Log(job->id(), Severity::kInfo,
         absl::StrCat("island ", made.island, " (", planning.reason, "): ", Describe(plan),
                      plan.reason.empty() ? "" : "; ", CleanText(plan.reason)));
@@ -250,6 +314,7 @@ void AdvancePlans(State& s, Job& job) {
     if (planning.request != 0 && s.now >= planning.asked_at + s.options.plan_limit) {
       planning.request = 0;
     }
+    ReleaseLenders(s, job, island);
     FindReason(s, job, island, roster, planning);
     const bool all_here = std::all_of(roster.begin(), roster.end(),
                                       [&](const IslandMember& m) { return IsAttached(s, m); });

@@ -17,8 +17,15 @@ namespace atl::coord {
 // Whether the island runs by plans: a worker of one device by itself does not.
 bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island);
 
-// The island's plan if all that it names are still its workers; else null.
+// Whether the worker leads the plan's island or has a device in it. Its other members only lend the
+// layers that they hold, until the island is set up.
+bool HasPart(const IslandPlan& plan, const NodeId& worker);
+
+// The island's plan if all that have a part in it are still its workers; else null.
 const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island);
+
+// Whether the leader says that the island is set up for the plan.
+bool IsSetUp(const State& s, const Job& job, const IslandRecord& island, const IslandPlan& plan);
 
 // The same layout under a new number, for a new generation of the same workers.
 void RenumberPlan(Job& job, IslandRecord& island);

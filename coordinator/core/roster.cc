@@ -182,6 +182,7 @@ void OnMemberProgress(State& s, Member& worker) {
                     absl::StrCat(Name(job->progress.state), ": ", job->progress.reason));
   }
   if (job->islands.contains(worker.following->island)) {
+    ResendMemberOrder(s, *job, worker.record.name);  // it may lend
     DismissOutsiders(s, *job, worker.following->island);
   }
 }
@@ -203,9 +204,7 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
         worker.following->island != id) {
       continue;
     }
-    const bool inside = plan != nullptr &&
-                        std::any_of(plan->members.begin(), plan->members.end(),
-                                    [&](const IslandMember& m) { return m.worker == key.second; });
+    const bool inside = plan != nullptr && HasPart(*plan, key.second);
     // Another island of the job may have it by now, whose order takes this one's place.
     const State::Place place = s.PlaceOf(key.second);
     const bool elsewhere = place.job == &job && (place.leads || place.island != id);

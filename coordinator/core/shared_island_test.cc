@@ -1,5 +1,6 @@
 // Islands of several workers, told in the World's language.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "coordinator/core/testing/world.h"
@@ -16,10 +17,17 @@ void StartShared(World& world, const std::string& submit = "") {
               "worker a stages", "servers answer", "worker a ready"});
 }
 
+// Those with a part in it, then, in brackets, those that lend what they hold.
 std::string Members(const IslandPlan& plan) {
-  std::string names;
-  for (const IslandMember& member : plan.members) names += member.worker;
-  return names;
+  std::string names, lenders;
+  for (const IslandMember& member : plan.members) {
+    const bool part =
+        std::any_of(plan.programs.begin(), plan.programs.end(), [&](const PlanProgram& program) {
+          return WorkerOfDevice(program.device) == member.worker;
+        });
+    (part ? names : lenders) += member.worker;
+  }
+  return lenders.empty() ? names : names + "(" + lenders + ")";
 }
 
 bool Says(const std::string& text, const std::string& what) {
@@ -177,14 +185,25 @@ TEST_CASE("A follower that leaves serves on until the island is set up without i
   World world;
   StartShared(world);
   world.Do("worker c leaves");
-  CHECK(Members(world.Order("a").plan) == "ab");
-  CHECK_FALSE(world.Membership("c").job.empty());
+  CHECK(Members(world.Order("a").plan) == "ab(c)");
+  CHECK(world.Membership("c").plan.number == 2);  // it lends its layers
   CHECK_FALSE(Says(world.Do("wait 4"), "-> c: MemberOrder"));
-  const std::string told = world.Do("worker a sets-up");
+  const std::string told = world.Do("worker a sets-up");  // the layers have moved
+  CHECK(Members(world.Order("a").plan) == "ab");
+  CHECK(world.Order("a").plan.number == 3);
   CHECK(Says(told, "-> c: MemberOrder lm-1 island 0 generation 1: stop"));
   world.Do("worker c dies");
+  CHECK(world.Order("a").plan.number == 3);
+}
+
+TEST_CASE("A lender that dies before its layers have moved is not waited for") {
+  World world;
+  StartShared(world);
+  world.Do("worker c leaves");
+  CHECK(Members(world.Order("a").plan) == "ab(c)");
+  CHECK(Says(world.Do("worker c dies"), "plan 3, the same without those that lent it layers"));
   CHECK(Members(world.Order("a").plan) == "ab");
-  CHECK(world.Order("a").plan.number == 2);
+  CHECK(world.Membership("b").plan.number == 3);
 }
 
 TEST_CASE("The planner refuses: the island waits, says why, and tries again") {

@@ -29,10 +29,7 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
     worker.worker = m.worker;
     worker.incarnation = m.incarnation;
     worker.leads = m.worker == island.worker;
-    worker.in_plan = plan != nullptr && std::any_of(plan->members.begin(), plan->members.end(),
-                                                    [&](const IslandMember& other) {
-                                                      return other.worker == m.worker;
-                                                    });
+    worker.in_plan = plan != nullptr && HasPart(*plan, m.worker);
     const Member* member = s.FindMember(MemberKind::kWorker, m.worker);
     worker.attached = member != nullptr && member->attached;
     if (worker.attached && worker.leads && member->progress) {

@@ -100,9 +100,8 @@ void WorkerNode::SetUp(Instant deadline) {
 // Every layer of that state, wherever it is; empty if one is missing.
 std::map<int32_t, WorkerNode::Shard> WorkerNode::Find(int64_t clock) {
   std::map<int32_t, Shard> found;
-  for (const auto& node : world_.workers) {
-    if (!node->alive() || !world_.network.Reachable(name(), node->name())) continue;
-    for (const auto& [layer, shard] : node->held_) {
+  for (const IslandMember& member : plan_.members) {
+    for (const auto& [layer, shard] : world_.FindWorker(member.worker)->held_) {
       if (shard.owner == owner_ && shard.clock == clock) found.try_emplace(layer, shard);
     }
   }

@@ -78,6 +78,7 @@ void WorkerCore::Impl::PlanShutdown() {
   doing_ = absl::StrCat("stopping: ", stop_reason_);
   if (follow_ && welcomed_ && !Due(stop_by_)) {
     PlanLeaving();
+    PlanFollow();  // the plan without it names it as a lender
     if (!Due(leave_by_)) return;
   }
   if (!Due(stop_by_)) {
