@@ -34,7 +34,23 @@ Nanos LatencyNs(const Problem& problem, int link) {
   return problem.network.links[link].edges[0].latency_ns;
 }
 
-Path PathOf(const Problem& problem, const Pipeline& pipeline) {
+// How long a message keeps a link from the next one, at least.
+Nanos SerialNs(const Problem& problem, int link, int64_t bytes) {
+  if (link == kNoLink) return 0;
+  double rate = 0;
+  for (const Edge& edge : problem.network.links[link].edges) rate += edge.bytes_per_s;
+  return static_cast<Nanos>(std::min(1e15, static_cast<double>(bytes) / rate * 1e9));
+}
+
+// The optimizer steps of every device, which follow all its other work.
+std::vector<Nanos> OptimizersOf(const Problem& problem) {
+  std::vector<Nanos> steps(problem.devices.size(), 0);
+  for (const Chunk& chunk : problem.chunks) steps[chunk.device] += chunk.optimizer_ns;
+  return steps;
+}
+
+Path PathOf(const Problem& problem, const Pipeline& pipeline,
+            const std::vector<Nanos>& optimizers) {
   const int n = pipeline.chunk_count;
   const auto chunk = [&](int i) -> const Chunk& {
     return problem.chunks[pipeline.first_chunk + i];
@@ -48,11 +64,11 @@ Path PathOf(const Problem& problem, const Pipeline& pipeline) {
   Path path;
   path.reach.assign(n, 0);
   path.turn_round.assign(n, 0);
-  path.tail.assign(n, chunk(0).weight_ns);
+  const auto last = [&](int i) { return chunk(i).weight_ns + optimizers[chunk(i).device]; };
+  path.tail.assign(n, last(0));
   for (int i = 1; i < n; ++i) {
     path.reach[i] = path.reach[i - 1] + chunk(i - 1).forward_ns + forward(i - 1);
-    path.tail[i] =
-        std::max(chunk(i).weight_ns, backward(i - 1) + chunk(i - 1).backward_ns + path.tail[i - 1]);
+    path.tail[i] = std::max(last(i), backward(i - 1) + chunk(i - 1).backward_ns + path.tail[i - 1]);
   }
   path.turn_round[n - 1] = chunk(n - 1).forward_ns + chunk(n - 1).backward_ns;
   for (int i = n - 2; i >= 0; --i) {
@@ -70,7 +86,7 @@ void Raise(Bound& bound, Nanos time_ns, absl::string_view what, int index) {
 
 // What a device must do, and around it the shortest way in and out.
 struct Load {
-  Nanos work_ns = 0;     // F + B + W of everything
+  Nanos work_ns = 0;     // F + B + W and optimizer steps of everything
   Nanos through_ns = 0;  // F + B only
   Nanos reach_ns = kForever;
   Nanos leave_ns = kForever;
@@ -78,6 +94,8 @@ struct Load {
 
 std::vector<Load> LoadsOf(const Problem& problem, const std::vector<Path>& paths) {
   std::vector<Load> loads(problem.devices.size());
+  const std::vector<Nanos> optimizers = OptimizersOf(problem);
+  for (size_t d = 0; d < loads.size(); ++d) loads[d].work_ns = optimizers[d];
   for (size_t p = 0; p < problem.pipelines.size(); ++p) {
     const Pipeline& pipeline = problem.pipelines[p];
     for (int i = 0; i < pipeline.chunk_count; ++i) {
@@ -241,8 +259,8 @@ void RaiseByMemory(const Problem& problem, const std::vector<Path>& paths, bool 
   }
 }
 
-// Per chunk, the earliest end of its last gradient operation: its own work, or B's way back from a
-// later chunk that has run all its F and B.
+// Per chunk, the earliest end of its last gradient operation: its own work, B's way back from a
+// later chunk that has run all its F and B, or all messages over a link on the way.
 std::vector<Nanos> GradientsDone(const Problem& problem, const std::vector<Path>& paths) {
   std::vector<Nanos> done(problem.chunks.size(), 0);
   for (size_t p = 0; p < problem.pipelines.size(); ++p) {
@@ -256,6 +274,20 @@ std::vector<Nanos> GradientsDone(const Problem& problem, const std::vector<Path>
                                  ? TransferNs(problem, chunk.backward_link, chunk.backward_bytes)
                                  : 0;
       if (last_b_ns > 0) last_b_ns += way_back + chunk.backward_ns;
+      const auto serial = [&](int link, int64_t bytes) {  // of all messages, and the last one's way
+        return (m - 1) * SerialNs(problem, link, bytes) + TransferNs(problem, link, bytes);
+      };
+      if (i > 0) {
+        const Chunk& before = problem.chunks[c - 1];
+        last_b_ns = std::max(last_b_ns, paths[p].reach[i - 1] + before.forward_ns +
+                                            serial(before.forward_link, before.forward_bytes) +
+                                            paths[p].turn_round[i]);
+      }
+      if (i + 1 < pipeline.chunk_count) {
+        last_b_ns = std::max(last_b_ns, paths[p].reach[i + 1] + paths[p].turn_round[i + 1] +
+                                            serial(chunk.backward_link, chunk.backward_bytes) +
+                                            chunk.backward_ns);
+      }
       last_b_ns =
           std::max(last_b_ns, paths[p].reach[i] + m * (chunk.forward_ns + chunk.backward_ns));
       done[c] = std::max(
@@ -305,7 +337,10 @@ void RaiseBySync(const Problem& problem, const std::vector<Path>& paths, Bound& 
 
 std::vector<Path> PathsOf(const Problem& problem) {
   std::vector<Path> paths;
-  for (const Pipeline& pipeline : problem.pipelines) paths.push_back(PathOf(problem, pipeline));
+  const std::vector<Nanos> optimizers = OptimizersOf(problem);
+  for (const Pipeline& pipeline : problem.pipelines) {
+    paths.push_back(PathOf(problem, pipeline, optimizers));
+  }
   return paths;
 }
 

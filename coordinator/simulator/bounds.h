@@ -2,7 +2,7 @@
 //
 // Per pipeline, with r_c = sum over chunks before c of (F + transfer forward), q_c = the same of B
 // backward, and per device the work of all its chunks:
-//   compute:  earliest start of the device + m * work + latest way out
+//   compute:  earliest start of the device + m * work + latest way out, optimizer steps included
 //   link:     fill + serialisation of all messages that share the link, lane or trunk + way out;
 //   and,
 //             of the pipelines that share it, the last to send its first activation waits for those
