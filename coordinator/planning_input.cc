@@ -128,10 +128,12 @@ plan::Model ModelOf(const PlanRequest& request, const ModelSpec& shape, int64_t 
     layer.out_bytes = kind == LayerKind::kHead ? 0 : tokens * shape.hidden * element_bytes;
     layer.stash_bytes = KeptBytes(shape, tokens, kind, element_bytes);
     if (const LayerCost* cost = FindCost(request, kind); cost != nullptr) {
-      // The gradient of the output is as large as the output; the head's takes its place.
-      const int64_t kept =
-          cost->stash_bytes + (kind == LayerKind::kHead ? 1 : 2) * cost->output_bytes;
+      // Beside its stash a layer keeps its input and the gradient of its output, both of a
+      // boundary's size; of the head's output the gradient takes the place of the logits.
       const int64_t rows = std::max(1, cost->micro_batch_sequences);
+      const int64_t input = kind == LayerKind::kHead ? rows * tokens * shape.hidden * element_bytes
+                                                     : cost->output_bytes;
+      const int64_t kept = cost->stash_bytes + input + cost->output_bytes;
       layer.stash_bytes = (kept + rows - 1) / rows;
       if (kind != LayerKind::kHead) layer.out_bytes = cost->output_bytes / rows;
     }

@@ -95,8 +95,9 @@ void Stage::Carve(Carver& carver) {
     if (Recomputed(i)) scratch = std::max(scratch, StashBytes(i, StashKind::kForward));
   }
   if (scratch == 0) return;
-  scratch_stash_ = carver.Bytes(scratch);
-  scratch_output_ = carver.Take(model_.compute(), options_.shape.tokens(), model_.config().d_model);
+  // Fused, F's scratch is where a layer's F runs again before its B.
+  const bool fused = options_.backward == StageOptions::Backward::kFused;
+  scratch_stash_ = fused ? backward_[0].recomputed[0] : carver.Bytes(scratch);
 }
 
 void Stage::CarveForward(Carver& carver, ForwardSlot& slot) {
@@ -307,11 +308,11 @@ absl::Status Stage::Loss(const StageCall& call, int s, int piece, const Tensor& 
 absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int piece,
                                        int index, const Tensor& grad_input) {
   const BackwardSlot& backward = backward_[slot.backward];
-  if (Recomputed(index)) {
-    ATOLL_RETURN_IF_ERROR(
-        ForwardLayer(call, slot, piece, index, scratch_output_, backward.recomputed[index]));
-  }
   const Tensor& own = index == 0 ? grad_input : backward.grad_outputs[index - 1];
+  if (Recomputed(index)) {
+    // Nobody needs the output again: it goes where the gradient will be.
+    ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, piece, index, own, backward.recomputed[index]));
+  }
   return layer(index).BackwardInput(Call(call, PieceShape(slot, piece)), Memory(index),
                                     LayerInput(slot, piece, index), GradOutput(slot, piece, index),
                                     Part(slot, piece, own), StashOf(slot, piece, index));

@@ -174,7 +174,6 @@ class Stage {
   std::vector<ForwardSlot> forward_;
   std::vector<BackwardSlot> backward_;
   void* scratch_stash_ = nullptr;  // F of recomputed layers
-  Tensor scratch_output_;          // of F run again
 };
 
 }  // namespace atl

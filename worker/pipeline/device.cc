@@ -127,8 +127,13 @@ void Device::MakeStages(const EngineJob& job) {
 int64_t Device::CarveRun(const EngineJob& job, void* memory, int commit_slots) {
   Carver carver(memory);
   const int64_t n = role_->micro_batch_sequences * job.sequence_length;
-  run_.output = carver.Take(job.compute, n, job.model.d_model);
-  run_.grad_input = carver.Take(job.compute, n, job.model.d_model);
+  bool sends = false, sends_back = false;
+  for (const StageRole& stage : role_->stages) {
+    sends |= !stage.next.empty() && !stage.next_is_here;
+    sends_back |= !stage.before.empty() && !stage.before_is_here;
+  }
+  if (sends) run_.output = carver.Take(job.compute, n, job.model.d_model);
+  if (sends_back) run_.grad_input = carver.Take(job.compute, n, job.model.d_model);
   run_.targets = carver.Take(DType::kInt32, 1, n);
   run_.totals = carver.Take(StateType(job.compute), role_->micro_batches, 2);
   const Tensor constants = model_->Constants(job.sequence_length, nullptr);
@@ -235,7 +240,8 @@ DeviceMemory Device::Memory() const {
   for (const HeldState* held : planned_) {
     memory.state_bytes += LayerState::Bytes(held->state.layout(), model_->compute(), true);
   }
-  memory.activation_bytes = StageBytes() + run_memory_.bytes();
+  memory.activation_bytes = StageBytes();
+  memory.scratch_bytes = run_memory_.bytes();
   if (role_.has_value()) memory.predicted_bytes = role_->program.memory_peak_bytes;
   return memory;
 }

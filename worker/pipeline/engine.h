@@ -164,8 +164,10 @@ struct StepOutcome {
 struct DeviceMemory {
   std::string device;
   int64_t state_bytes = 0;       // parameters, gradients, moments
-  int64_t activation_bytes = 0;  // of all micro-batches in flight, and scratch: taken at Configure
-  int64_t predicted_bytes = 0;   // what the plan said for both; 0: it did not say
+  int64_t activation_bytes = 0;  // of all micro-batches in flight: taken at Configure
+  int64_t predicted_bytes = 0;   // what the plan reserved for both; 0: it did not say
+  // Beside them: operations' workspace, messages on their way out, tokens and tables.
+  int64_t scratch_bytes = 0;
 };
 
 class Engine {

@@ -93,15 +93,16 @@ void CountSlots(DeviceRole& role) {
       backward[op.stage].erase(op.micro_batch);
     }
   }
-  if (role.stages.size() != 1) return;
   bool fused = true;
+  for (const StageRole& stage : role.stages) fused &= stage.backward_slots <= 1;
   for (size_t i = 0; i < role.program.ops.size(); ++i) {
     if (role.program.ops[i].kind != PlanOpKind::kInputGradient) continue;
     fused &= i + 1 < role.program.ops.size() &&
              role.program.ops[i + 1].kind == PlanOpKind::kWeightGradient &&
+             role.program.ops[i + 1].stage == role.program.ops[i].stage &&
              role.program.ops[i + 1].micro_batch == role.program.ops[i].micro_batch;
   }
-  role.stages[0].fused = fused;
+  for (StageRole& stage : role.stages) stage.fused = fused;
 }
 
 // In the order of layers, last first; the table is layer 0's.

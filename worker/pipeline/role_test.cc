@@ -144,6 +144,18 @@ TEST_CASE("stages on one device hand over in each other's slots") {
   REQUIRE(role.stages[1].forward_slots == 2);   // from F of the stage before
   REQUIRE(role.stages[0].backward_slots == 2);  // from B of the stage after
   REQUIRE_FALSE(role.stages[0].fused);
+
+  std::vector<PlanOp> turns;  // one micro-batch after the other, W with its B
+  for (const int32_t m : {0, 1}) {
+    for (const PlanOp& op : {PlanOp{F, 1, m}, PlanOp{F, 2, m}, PlanOp{B, 2, m}, PlanOp{B, 1, m}}) {
+      turns.push_back(op);
+    }
+  }
+  plan.programs = {CompleteProgram(plan, "w1/1", turns)};
+  const DeviceRole fused = RoleOf(plan, "w1/1", kLayers, false);
+  REQUIRE(fused.stages[0].backward_slots == 1);
+  REQUIRE(fused.stages[0].fused);
+  REQUIRE(fused.stages[1].fused);
 }
 
 }  // namespace
