@@ -77,7 +77,9 @@ void ProfileBook::OnBoundary(Instant now, const NodeId& /*leader*/, const Bounda
     report.at = now;  // still true
     return;
   }
-  report.link.bandwidth_bytes_per_s = bytes / (boundary.message_seconds - latency_s);
+  // Half way there, as factors go: one window of messages may have been held up by anything.
+  report.link.bandwidth_bytes_per_s =
+      std::sqrt(report.link.bandwidth_bytes_per_s * bytes / (boundary.message_seconds - latency_s));
   report.at = now;
   report.live = true;
 }

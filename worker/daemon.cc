@@ -19,6 +19,8 @@
 #include "worker/group/follower.h"
 #include "worker/group/group_trainer.h"
 #include "worker/group/member.h"
+#include "worker/profiler/link_measurer.h"
+#include "worker/profiler/worker_profiler.h"
 #include "worker/runtime/compute_thread.h"
 #include "worker/runtime/transfers.h"
 #include "worker/state_dir.h"
@@ -138,11 +140,27 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   return member;
 }
 
+WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateDir& state,
+                                      const Identity& identity, const BackendOptions& device,
+                                      DType compute) {
+  WorkerProfilerOptions profiler;
+  profiler.worker = options.name;
+  profiler.devices = identity.devices;
+  profiler.make_backend = [device](int) -> absl::StatusOr<std::unique_ptr<Backend>> {
+    ATOLL_ASSIGN_OR_RETURN(WorkerBackend made, NewWorkerBackend(device));
+    return std::move(made.backend);
+  };
+  profiler.compute = compute;
+  profiler.software_version = kSoftwareVersion;
+  profiler.folder = state.profiles();
+  return profiler;
+}
+
 // The core and what carries out its actions.
 class Daemon {
  public:
   Daemon(const DaemonOptions& options, EventLoop<Event>* loop, GroupMember* member,
-         CheckpointStore* store, TensorClient* tensors, Identity identity)
+         CheckpointStore* store, TensorClient* tensors, WorkerProfiler* profiler, Identity identity)
       : loop_(loop),
         trainer_(member, [loop](const BoundariesSeen& seen) { loop->Post(seen); }),
         follower_(member,
@@ -154,9 +172,13 @@ class Daemon {
                 {options.emulate_slowdown, FromSeconds(options.emulate_step_ms / 1e3),
                  options.memory_bytes},
                 {[loop](Event event) { loop->Post(std::move(event)); },
-                 [this] { return transfers_.started(); }, [this] { return transfers_.running(); }}),
+                 [this] { return transfers_.started(); }, [this] { return transfers_.running(); },
+                 [profiler](const JobSpec& spec, const JobFacts& facts) {
+                   return profiler->ProfilesFor(spec, facts);
+                 }}),
         compute_(&island_),
-        core_(std::move(identity)) {}
+        core_(std::move(identity)),
+        measurer_(&member->link(), MeasurerOptions(member, loop)) {}
 
   absl::Status Connect(AttachOptions options) {
     const auto on_event = [this, reason = std::string()](WorkerAttach::Event event) mutable {
@@ -193,6 +215,19 @@ class Daemon {
   }
 
  private:
+  static LinkMeasurerOptions MeasurerOptions(GroupMember* member, EventLoop<Event>* loop) {
+    LinkMeasurerOptions options;
+    options.meet = [member](const PeerFence& fence, const std::vector<IslandMember>& members) {
+      return member->MeetToMeasure(fence, members);
+    };
+    options.post = [loop](LinksMeasured answer) {
+      LogInfo("profiler", answer.links.size(), " links measured",
+              answer.trouble.empty() ? "" : "; not ", answer.trouble);
+      loop->Post(std::move(answer));
+    };
+    return options;
+  }
+
   void Do(Action& action) {
     if (Send* send = std::get_if<Send>(&action)) {
       if (const WorkerLog* log = std::get_if<WorkerLog>(&send->message)) {
@@ -205,6 +240,8 @@ class Daemon {
       transfers_.Push(*push, island_.delta());
     } else if (std::holds_alternative<CancelTransfers>(action)) {
       transfers_.CancelAll();
+    } else if (MeasureLinks* request = std::get_if<MeasureLinks>(&action)) {
+      measurer_.Measure(std::move(*request));
     } else if (const InterruptStep* interrupt = std::get_if<InterruptStep>(&action)) {
       trainer_.Interrupt(interrupt->reason);
     } else if (const Follow* follow = std::get_if<Follow>(&action)) {
@@ -228,6 +265,7 @@ class Daemon {
   Island island_;
   ComputeThread compute_;
   WorkerCore core_;
+  LinkMeasurer measurer_;
   std::unique_ptr<WorkerAttach> attach_;
   std::string doing_;
   int exit_code_ = 0;
@@ -269,15 +307,19 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   identity.peer_public_key = member->options().link.keys.public_key;
   identity.site = options.site;
   LogInfo("worker", options.name, ", incarnation ", state->incarnation(), ", on ", options.devices,
-          " x ", kind, " with ", device.threads, " threads, for peers at ", member->endpoint(), ", ",
-          identity.checkpoints.size(), " local checkpoints");
+          " x ", kind, " with ", device.threads, " threads, for peers at ", member->endpoint(),
+          ", ", identity.checkpoints.size(), " local checkpoints");
 
   AttachOptions attach;
   attach.coordinator = options.coordinator;
   attach.tls = options.tls;
   attach.name = options.name;
   attach.incarnation = state->incarnation();
-  Daemon daemon(options, &loop, member.get(), &store, tensors.get(), std::move(identity));
+  WorkerProfiler profiler(
+      RealFiles(), ProfilerOptions(options, *state, identity, device, member->options().compute));
+  if (options.profile_again) profiler.Forget();
+  Daemon daemon(options, &loop, member.get(), &store, tensors.get(), &profiler,
+                std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
   return daemon.Run();
 }

@@ -29,7 +29,8 @@ struct DaemonOptions {
   // Where other workers of an island reach this one; port "*": any. The default serves islands
   // within one machine.
   std::string peer_endpoint = "tcp://127.0.0.1:*";
-  std::string site;  // its network, by its operator; empty: found by measuring
+  bool profile_again = false;  // forget earlier measurements of the devices
+  std::string site;            // its network, by its operator; empty: found by measuring
   double emulate_slowdown = 1;
   double emulate_step_ms = 0;  // see IslandOptions
   TlsOptions tls;

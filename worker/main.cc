@@ -28,6 +28,10 @@ int main(int argc, char** argv) {
                  "tcp://host:port at which other workers of an island reach it; port * is any");
   app.add_option("--site", options.site,
                  "name of its fast network, the same for its neighbours; default: by measuring");
+  app.add_option_function<std::string>(
+         "--profile", [&options](const std::string&) { options.profile_again = true; },
+         "\"again\": forget what was measured of its devices, and measure again")
+      ->check(CLI::IsMember({"again"}));
   app.add_option("--emulate-slowdown", options.emulate_slowdown,
                  "for tests: every step takes so many times as long");
   app.add_option("--emulate-step-ms", options.emulate_step_ms,

@@ -24,6 +24,7 @@ class StateDir {
 
   Incarnation incarnation() const { return incarnation_; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
+  std::string profiles() const { return path_ + "/profiles"; }
 
  private:
   StateDir(std::string path, int lock_fd) : path_(std::move(path)), lock_fd_(lock_fd) {}

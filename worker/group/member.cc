@@ -84,6 +84,7 @@ std::shared_ptr<Engine> GroupMember::engine() const {
 // ------------------------------------------------------------------------------------ plan ----
 
 absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
+  const std::lock_guard meeting(meeting_mutex_);
   {
     const std::lock_guard lock(state_mutex_);
     if (fence != fence_) {
@@ -94,6 +95,19 @@ absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
     plan_ = plan;
   }
   return link_->SetPeers(fence, plan.members);
+}
+
+absl::Status GroupMember::MeetToMeasure(const PeerFence& fence,
+                                        const std::vector<IslandMember>& members) {
+  const std::lock_guard meeting(meeting_mutex_);
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (!fence_.job.empty() && plan_.number > 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("worker ", name(), " works in an island of ", fence_.job));
+    }
+  }
+  return link_->SetPeers(fence, members);
 }
 
 void GroupMember::JoinAlone(const IslandPlan& plan) {

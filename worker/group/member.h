@@ -66,6 +66,9 @@ class GroupMember final : private PeerHandler {
   // A plan of this worker alone.
   void JoinAlone(const IslandPlan& plan);
   void Leave();
+  // Meets these workers so that links can be measured, while this worker is in no island; ends with
+  // the next Join. FAILED_PRECONDITION where it is in one. For any thread.
+  absl::Status MeetToMeasure(const PeerFence& fence, const std::vector<IslandMember>& members);
   // An attempt at setting the plan up begins, larger than those before: what belongs to them is
   // dropped from now on, and waits for others may succeed again.
   void BeginEpoch(int64_t epoch);
@@ -152,6 +155,7 @@ class GroupMember final : private PeerHandler {
   std::atomic<int64_t> interrupted_epoch_ = -1;  // newest that the leader has given up
   std::atomic<int64_t> last_number_ = 0;
 
+  std::mutex meeting_mutex_;  // whom the link speaks with; before state_mutex_
   mutable std::mutex state_mutex_;
   std::shared_ptr<Engine> engine_;        // guarded by state_mutex_
   std::shared_ptr<Communicators> older_;  // an engine that refused a plan still works with them

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "worker/group/member.h"
+#include "worker/profiler/link_profiler.h"
 
 namespace atl::worker {
 
@@ -105,6 +106,11 @@ absl::Status GroupMember::Admit(const NodeId& from, PeerChannel channel, absl::s
       return payload_bytes <= kFrameBytesMax ? absl::OkStatus()
                                              : absl::InvalidArgumentError("too long");
     case PeerChannel::kTensor:
+      // They belong to no island, and are dropped as soon as they are there.
+      if (IsProbe(header)) {
+        return payload_bytes <= kProbeBytesMax ? absl::OkStatus()
+                                               : absl::InvalidArgumentError("too long");
+      }
       return transport_.Admit(from, header, payload_bytes);
     case PeerChannel::kState:
       return inbox_.Admit(from, header, payload_bytes);

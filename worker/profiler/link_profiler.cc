@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/event_loop.h"
 #include "worker/profiler/hockney.h"
 
 namespace atl::worker {
@@ -15,15 +16,13 @@ namespace {
 
 constexpr absl::string_view kProbe = "probe";
 constexpr int kSizes = 4;  // at least
-// Half a round trip is taken off, which may leave nothing of a message on one machine.
-constexpr double kShortest = 1e-6;
 
 struct Outcome {
   absl::Status status;
   Duration took{0};
 };
 
-// Time of one message of so many bytes.
+// Seconds until we hear that a message of so many bytes has arrived.
 absl::StatusOr<double> Probe(PeerLink& link, const NodeId& peer,
                              const std::shared_ptr<std::vector<std::byte>>& bytes, int64_t size,
                              Duration timeout) {
@@ -35,8 +34,9 @@ absl::StatusOr<double> Probe(PeerLink& link, const NodeId& peer,
   message.header = std::string(kProbe);
   message.payload = std::span(*bytes).first(static_cast<size_t>(size));
   message.owner = bytes;
-  message.arrived = [promise](absl::Status status, Duration took) {
-    promise->set_value({std::move(status), took});
+  const Instant start = SteadyNow();
+  message.arrived = [promise, start](absl::Status status, PeerTiming) {
+    promise->set_value({std::move(status), SteadyNow() - start});
   };
   ATOLL_RETURN_IF_ERROR(link.Send(peer, std::move(message)));
   if (future.wait_for(timeout) != std::future_status::ready) {
@@ -45,7 +45,7 @@ absl::StatusOr<double> Probe(PeerLink& link, const NodeId& peer,
   }
   const Outcome outcome = future.get();
   ATOLL_RETURN_IF_ERROR(outcome.status);
-  return std::max(Seconds(outcome.took), kShortest);
+  return Seconds(outcome.took);
 }
 
 absl::StatusOr<LinkProfile> ProfileLink(PeerLink& link, const NodeId& peer,
@@ -69,7 +69,8 @@ absl::StatusOr<LinkProfile> ProfileLink(PeerLink& link, const NodeId& peer,
   LinkProfile profile;
   profile.from = link.name();
   profile.to = peer;
-  profile.latency_ns = static_cast<int64_t>(fit.latency_s * 1e9);
+  // Way there and word back: taken to be alike.
+  profile.latency_ns = static_cast<int64_t>(fit.latency_s / 2 * 1e9);
   profile.bandwidth_bytes_per_s = fit.bytes_per_s;
   profile.residual_ratio = fit.residual_ratio;
   profile.samples = static_cast<int64_t>(times.size());
