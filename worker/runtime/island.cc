@@ -71,8 +71,12 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   spec_ = command.spec;
   base_set_ = captured_ = false;
   ATOLL_ASSIGN_OR_RETURN(facts_, trainer_->Prepare(spec_));
-  // Where islands have plans, this worker may hold a part of the model, and follow.
-  if (spec_.layout.island != IslandExtent::kWorker) return facts_;
+  // Where islands have plans, this worker may hold a part of the model, and follow. If it is to
+  // lead an island that trains already, it pulls before the plan is set up.
+  if (spec_.layout.island != IslandExtent::kWorker) {
+    pulled_ = NewBuffers();
+    return facts_;
+  }
   int64_t elements = 0;
   for (const LayerSize& layer : facts_.layers) elements += layer.elements;
   const int64_t bytes = elements * kModelCopies * int64_t{sizeof(float)};
@@ -88,7 +92,7 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
 void Island::TakeBuffers() {
   base_ = NewBuffers();
   delta_ = NewBuffers();
-  pulled_ = NewBuffers();
+  if (pulled_ == nullptr) pulled_ = NewBuffers();
 }
 
 Event Island::Do(const Reconfigure& command) {

@@ -6,8 +6,8 @@
 // not kept: it is theta_base - delta.
 //
 // Threads: Run is for the compute thread alone. pulled() and delta() are for whoever starts
-// transfers, in the order that the core prescribes: pulled() between Prepared (for a job whose islands
-// have plans, the first Reconfigured) and AdoptPulled, delta() after DeltaCaptured. Their shared_ptr keeps memory alive for transfers that end late.
+// transfers, in the order that the core prescribes: pulled() between Prepared and AdoptPulled,
+// delta() after DeltaCaptured. Their shared_ptr keeps memory alive for transfers that end late.
 
 #ifndef ATOLL_WORKER_RUNTIME_ISLAND_H_
 #define ATOLL_WORKER_RUNTIME_ISLAND_H_
