@@ -12,17 +12,6 @@ TOGETHER = {"layout__island": "all", "outer__min_islands": 1, "model__layers": 4
 LONG = dict(TOGETHER, schedule__train_tokens=100_000_000)
 
 
-def together(story, job, workers):
-    """Waits for the island to train with exactly these workers, and returns it."""
-    def there():
-        island = story.job(job)["islands"][0]
-        taking_part = {w["worker"] for w in island["workers"] if w["in_plan"]}
-        progress = island.get("progress") or {}
-        set_up = progress.get("plan_number", 0) == island["plan"].get("number", 0) > 0
-        return island if taking_part == set(workers) and set_up and island["ready"] else None
-    return story.wait_until(f"{job}'s island to be {', '.join(workers)}", there, LIMIT_S)
-
-
 def goes_on(story, job, rounds=2):
     return story.reaches(job, story.version(job) + rounds)
 
@@ -37,29 +26,13 @@ def trains_as_one(story):
             story.worker(f"w{workers}")
             story.attached(workers + 1)
         job = story.submits(f"tale{workers}", **dict(
-            TOGETHER, schedule__train_tokens=60_000, layout__workers_per_island=workers,
-            layout__stages=workers, outer__max_islands=1))
+            TOGETHER, schedule__train_tokens=40_000, layout__workers_per_island=workers,
+            layout__stages=workers, outer__max_islands=1, outer__overlap="none"))
         done = story.finishes(job)
         check(len(done["islands"]) == 1, f"islands: {done['islands']}")
         losses[workers] = done["summary"]["validation_loss"]
     for workers in (2, 3):
         check(abs(losses[workers] - losses[1]) < 1e-3 * losses[1], f"losses differ: {losses}")
-
-
-@case
-def follower_killed(story):
-    """A follower is killed: the others go on in moments, and it takes part again when it is back"""
-    story.starts(workers=3, servers=1)
-    job = story.submits(**LONG, layout__stages=3)
-    together(story, job, ["w1", "w2", "w3"])
-    goes_on(story, job)
-    story.daemons["w3"].kill()
-    # Three stages need three devices: the island waits for the third, and says so.
-    story.wait_until("the island to miss w3", lambda: "w3" not in {
-        w["worker"] for w in story.job(job)["islands"][0]["workers"]}, LIMIT_S)
-    story.daemons["w3"].start()
-    together(story, job, ["w1", "w2", "w3"])
-    goes_on(story, job)
 
 
 @case
