@@ -140,72 +140,78 @@ struct Deceived {
   TestPeer w, p;
 };
 
-TEST_CASE("a sender that breaks a rule is told which, lost, and no memory is taken for it") {
-  const auto broken = [](int lane, auto sin, absl::string_view reason) {
-    PeerLinkOptions options;
-    options.window_bytes = {4000, 4000, 4000};
-    Deceived story(options);
-    const auto sender = story.Lane(lane);
-    sin(*sender);
-    v1::Frame answer = sender->Hear();
-    while (!answer.has_peer_refusal()) answer = sender->Hear();
-    INFO(answer.ShortDebugString());
-    REQUIRE(answer.peer_refusal().code() == v1::PeerRefusal::BROKEN);
-    REQUIRE(absl::StrContains(answer.peer_refusal().reason(), reason));
-    REQUIRE(absl::StrContains(story.w.AwaitLost("m"), reason));
-    REQUIRE(story.w.heard(kTensor) + story.w.heard(kCommand) == 0);
-    REQUIRE(story.w.CountersOf("m").frames_refused == 1);
-  };
-  const std::string chunk(1024, 'x');
-  broken(
+// The sin of one lane's sender is answered by this reason, and the sender is lost.
+template <class Sin>
+void RequireBroken(int lane, Sin sin, absl::string_view reason) {
+  PeerLinkOptions options;
+  options.window_bytes = {4000, 4000, 4000};
+  Deceived story(options);
+  const auto sender = story.Lane(lane);
+  sin(*sender);
+  v1::Frame answer = sender->Hear();
+  while (!answer.has_peer_refusal()) answer = sender->Hear();
+  INFO(answer.ShortDebugString());
+  REQUIRE(answer.peer_refusal().code() == v1::PeerRefusal::BROKEN);
+  REQUIRE(absl::StrContains(answer.peer_refusal().reason(), reason));
+  REQUIRE(absl::StrContains(story.w.AwaitLost("m"), reason));
+  REQUIRE(story.w.heard(kTensor) + story.w.heard(kCommand) == 0);
+  REQUIRE(story.w.CountersOf("m").frames_refused == 1);
+}
+
+TEST_CASE("a description that breaks a rule loses its sender, and no memory is taken for it") {
+  RequireBroken(
       1, [](auto& s) { s.Open(2, 1, 4000); }, "4000 bytes were not granted on channel 1");
-  broken(
+  RequireBroken(
       1, [](auto& s) { s.Open(2, 1, int64_t{1} << 40); }, "not granted");
-  broken(
+  RequireBroken(
       1, [](auto& s) { s.Open(2, 1, -1); }, "bytes -1");
-  broken(
+  RequireBroken(
       1, [](auto& s) { s.Open(2, 1, INT64_MAX); }, "out of range");
-  broken(
+  RequireBroken(
       1, [](auto& s) { s.Open(2, 3, 10); }, "channel 3");
-  broken(
+  RequireBroken(
       1, [](auto& s) { s.Open(2, 0, 10); }, "channel 0 on the wrong lane");
-  broken(
+  RequireBroken(
       0, [](auto& s) { s.Open(2, 1, 10); }, "channel 1 on the wrong lane");
-  broken(
+  RequireBroken(
       1, [](auto& s) { s.Open(2, 1, 10, std::string(600, 'h')); }, "header's length");
-  broken(
+  RequireBroken(
       1, [](auto& s) { s.Open(1, 1, 10); }, "out of turn");
-  broken(
+  RequireBroken(
       1,
       [](auto& s) {
         s.Open(2, 1, 10);
         s.Open(3, 1, 10);
       },
       "out of turn");
-  broken(
+}
+
+TEST_CASE("chunks that break a rule lose their sender, and no memory is taken for them") {
+  const std::string chunk(1024, 'x');
+  RequireBroken(
       1, [&](auto& s) { s.SendChunk(7, 0, chunk); }, "a chunk of no open message");
-  broken(
+  RequireBroken(
       1,
       [&](auto& s) {
         s.Open(2, 1, 2000);
         s.SendChunk(2, 1, chunk);
       },
       "chunk 1 came instead of 0");
-  broken(
+  RequireBroken(
       1,
       [&](auto& s) {
         s.Open(2, 1, 2000);
         s.SendChunk(2, 0, "short");
       },
       "5 bytes instead of 1024");
-  broken(
+  RequireBroken(
       1,
       [&](auto& s) {
         s.Open(2, 1, 2000);
         s.SendChunk(2, 0, chunk, false);
       },
       "wrong checksum");
-  broken(
+  RequireBroken(
       1,
       [&](auto& s) {
         s.Open(2, 1, 2000, "unwanted");
@@ -213,15 +219,15 @@ TEST_CASE("a sender that breaks a rule is told which, lost, and no memory is tak
         s.SendChunk(2, 1, chunk);
       },
       "do not add up");
-  broken(
+  RequireBroken(
       1, [](auto& s) { s.Send({std::string(5000, 'h')}); }, "header's length");
-  broken(
+  RequireBroken(
       1,
       [](auto& s) {
         s.Send({"", "b", "c"});
       },
       "one or two frames");
-  broken(
+  RequireBroken(
       0,
       [](auto& s) {
         v1::Frame pong = MakeFrame(2);
