@@ -1,42 +1,25 @@
 // atoll-coordinator: flags, and the server of server.h.
 
-#include <signal.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <thread>
 
+#include "common/end_signals.h"
 #include "common/logging.h"
 #include "coordinator/server.h"
 
 namespace {
 
-// SIGINT and SIGTERM, for this thread and all that it starts.
-sigset_t BlockEndSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signals;
-}
-
 int Serve(atl::ServerOptions options) {
-  const sigset_t signals = BlockEndSignals();
+  atl::EndSignals signals;
   auto server = atl::CoordinatorServer::Start(std::move(options));
   if (!server.ok()) {
     std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(server.status().message()).c_str());
     return server.status().code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
   }
   atl::LogInfo("main", "listening on port ", (*server)->port());
-  std::thread stopper([&] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    (*server)->Stop();
-  });
+  signals.Watch([&](const char*) { (*server)->Stop(); });
   const absl::Status status = (*server)->Run();
-  pthread_kill(stopper.native_handle(), SIGTERM);  // where the store failed, nobody else sends it
-  stopper.join();
+  signals.StopWatching();
   if (!status.ok()) {
     atl::LogError("store", status.message());
     return 1;

@@ -84,10 +84,11 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   const auto bytes = ParseBytes(memory);
   absl::Status status = Annotate(bytes.status(), "--memory-bytes");
   if (status.ok()) status = Annotate(CheckNodeName(options.name), "--name");
+  if (status.ok()) status = Annotate(CheckAddress(options.coordinator), "--coordinator");
   if (status.ok()) status = SetLogLevel(log_level);
   if (status.ok()) status = ReadKeys(curve_key, curve_clients, &options.security);
   if (!status.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    std::fprintf(stderr, "atoll-paramserver: %s\n", std::string(status.message()).c_str());
     return parsed;
   }
   options.memory_bytes = *bytes;

@@ -1,11 +1,9 @@
 // atoll-paramserver: flags, the daemon, and signals that end it.
 
-#include <pthread.h>
-#include <signal.h>
-
+#include <cstdio>
 #include <string>
-#include <thread>
 
+#include "common/end_signals.h"
 #include "common/logging.h"
 #include "paramserver/flags.h"
 #include "paramserver/server.h"
@@ -15,27 +13,15 @@ int main(int argc, char** argv) {
   const ps::ParsedFlags flags = ps::ParseFlags(argc, argv);
   if (!flags.options) return flags.exit_code;
 
-  // Blocked in every thread; one waits for them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-
+  EndSignals signals;
   auto daemon = ps::Daemon::Create(*flags.options);
   if (!daemon.ok()) {
-    LogError("server", std::string(daemon.status().message()));
-    return 1;
+    std::fprintf(stderr, "atoll-paramserver: %s\n", std::string(daemon.status().message()).c_str());
+    return absl::IsInvalidArgument(daemon.status()) ? 2 : 1;
   }
-  std::thread waiter([&] {
-    int received = 0;
-    sigwait(&signals, &received);
-    (*daemon)->Stop();
-  });
+  signals.Watch([&](const char*) { (*daemon)->Stop(); });
   const absl::Status outcome = (*daemon)->Run();
-  pthread_kill(waiter.native_handle(), SIGTERM);
-  waiter.join();
+  signals.StopWatching();
   daemon->reset();
   if (!outcome.ok()) {
     LogError("server", std::string(outcome.message()));

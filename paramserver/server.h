@@ -12,8 +12,8 @@
 #include "common/net/attach_client.h"
 #include "common/net/tensor_server.h"
 #include "common/net/tls.h"
+#include "common/state_folder.h"
 #include "paramserver/core/core.h"
-#include "paramserver/state_folder.h"
 #include "paramserver/storage/storage.h"
 
 namespace atl::ps {

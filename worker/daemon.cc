@@ -1,18 +1,18 @@
 #include "worker/daemon.h"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "common/end_signals.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/net/attach_client.h"
+#include "common/net/tls.h"
+#include "common/protocol/wire.h"
+#include "common/state_folder.h"
 #include "common/version.h"
 #include "worker/backends.h"
 #include "worker/core/core.h"
@@ -23,46 +23,12 @@
 #include "worker/profiler/worker_profiler.h"
 #include "worker/runtime/compute_thread.h"
 #include "worker/runtime/transfers.h"
-#include "worker/state_dir.h"
 
 namespace atl::worker {
 namespace {
 
 constexpr size_t kEventsMax = 65536;
 constexpr Duration kFlush = std::chrono::seconds(2);
-
-// SIGTERM and SIGINT become events. A second one ends the process at once.
-class Signals {
- public:
-  explicit Signals(EventLoop<Event>* loop) : loop_(loop) {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // inherited by every thread made from now on
-    thread_ = std::thread([this] { Wait(); });
-  }
-  ~Signals() {
-    stop_ = true;
-    thread_.join();
-  }
-
- private:
-  void Wait() {
-    bool asked = false;
-    while (!stop_) {
-      const timespec turn{0, 200'000'000};
-      const int signal = sigtimedwait(&set_, nullptr, &turn);
-      if (signal <= 0) continue;
-      if (std::exchange(asked, true)) _exit(128 + signal);
-      loop_->TryPost(ShutdownRequested{signal == SIGTERM ? "SIGTERM" : "SIGINT"});
-    }
-  }
-
-  EventLoop<Event>* const loop_;
-  sigset_t set_;
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
-};
 
 absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOptions& options) {
   TensorClientOptions client;
@@ -71,7 +37,11 @@ absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOption
   return TensorClient::Create(std::move(client));
 }
 
+// What an operator can get wrong, before anything is touched.
 absl::Status CheckOptions(const DaemonOptions& options) {
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator), "--coordinator"));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
+  if (!options.site.empty()) ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.site), "--site"));
   if (!(options.emulate_slowdown >= 1) || options.emulate_slowdown > 1000) {
     return absl::InvalidArgumentError(
         absl::StrCat("--emulate-slowdown ", options.emulate_slowdown, ": must be from 1 to 1000"));
@@ -140,7 +110,7 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   return member;
 }
 
-WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateDir& state,
+WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateFolder& state,
                                       const Identity& identity, const BackendOptions& device,
                                       DType compute) {
   WorkerProfilerOptions profiler;
@@ -152,7 +122,7 @@ WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateD
   };
   profiler.compute = compute;
   profiler.software_version = kSoftwareVersion;
-  profiler.folder = state.profiles();
+  profiler.folder = state.path() + "/profiles";
   return profiler;
 }
 
@@ -275,9 +245,11 @@ class Daemon {
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
-  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateDir> state, StateDir::Open(options.state_dir));
   EventLoop<Event> loop(kEventsMax);
-  Signals signals(&loop);
+  EndSignals signals;
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateFolder> state,
+                         StateFolder::Open(options.state_dir));
+  signals.Watch([&loop](const char* name) { loop.TryPost(ShutdownRequested{name}); });
   // One device, to know what the worker has; each job gets its own.
   BackendOptions device = DeviceOptions(options);
   ATOLL_ASSIGN_OR_RETURN(WorkerBackend made, NewWorkerBackend(device));
@@ -289,7 +261,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   made.backend.reset();
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
-  CheckpointStore store(state->checkpoints());
+  CheckpointStore store(state->path() + "/checkpoints");
   std::vector<std::string> problems;
   Identity identity{options.name, state->incarnation(), kSoftwareVersion, {}, {}};
   identity.checkpoints = store.List(&problems);

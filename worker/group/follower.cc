@@ -129,7 +129,7 @@ v1::GroupReply Follower::Serve(const NodeId& from, const v1::GroupFrame& frame) 
 }
 
 absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
-                            v1::GroupReply* reply) {
+                            v1::GroupReply*) {
   switch (frame.body_case()) {
     case v1::GroupFrame::kFetch: {
       std::vector<ShardMove> moves;

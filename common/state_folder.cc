@@ -1,0 +1,76 @@
+#include "common/state_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "common/files.h"
+
+namespace atl {
+namespace {
+
+absl::Status CannotWrite() {
+  return absl::UnavailableError(absl::StrCat("cannot be written: ", std::strerror(errno)));
+}
+
+absl::StatusOr<int> OpenLock(const std::string& folder) {
+  ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder));
+  const int lock = open((folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock < 0) return CannotWrite();
+  return lock;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(const std::string& path) {
+  const std::string flag = absl::StrCat("--state-dir ", path);
+  const absl::StatusOr<int> lock = OpenLock(path);
+  if (!lock.ok()) return Annotate(lock.status(), flag);
+  std::unique_ptr<StateFolder> folder(new StateFolder(path, *lock));
+  ATOLL_RETURN_IF_ERROR(Annotate(folder->Lock(), flag));
+  ATOLL_RETURN_IF_ERROR(Annotate(folder->TakeIncarnation(), flag));
+  return folder;
+}
+
+StateFolder::~StateFolder() { close(lock_); }
+
+absl::Status StateFolder::Lock() {
+  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    std::array<char, 24> holder = {};
+    if (pread(lock_, holder.data(), holder.size() - 1, 0) < 0) holder[0] = '\0';
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", holder.data(), " uses it; give every daemon a folder of its own"));
+  }
+  const std::string pid = std::to_string(getpid());
+  if (ftruncate(lock_, 0) != 0 || pwrite(lock_, pid.data(), pid.size(), 0) < 0) {
+    return CannotWrite();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateFolder::TakeIncarnation() {
+  const std::string path = path_ + "/incarnation";
+  Incarnation last = 0;  // stays where the file is missing or damaged: then the clock serves alone
+  const auto bytes = RealFiles().Read(path, 64);
+  if (bytes.ok()) {
+    const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    if (!absl::SimpleAtoi(text, &last)) last = 0;
+  } else if (!absl::IsNotFound(bytes.status())) {
+    return bytes.status();
+  }
+  const auto clock = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  incarnation_ = std::max<Incarnation>(last + 1, clock.count());
+  const std::string text = absl::StrCat(incarnation_, "\n");
+  return WriteFileAtomically(RealFiles(), path, std::array{AsBytes(text)});
+}
+
+}  // namespace atl

@@ -1,0 +1,46 @@
+#include "common/state_folder.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/match.h"
+
+namespace atl {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST_CASE("Every start has a larger incarnation, and no two daemons share a folder") {
+  std::string name = (fs::temp_directory_path() / "state-XXXXXX").string();
+  const std::string root = mkdtemp(name.data());
+  const std::string path = root + "/sites/w1";
+  Incarnation first = 0;
+  {
+    const auto state = StateFolder::Open(path);
+    REQUIRE(state.ok());
+    first = (*state)->incarnation();
+    const auto second = StateFolder::Open(path);
+    REQUIRE_FALSE(second.ok());
+    CHECK(second.status().message() ==
+          absl::StrCat("--state-dir ", path, ": process ", getpid(),
+                       " uses it; give every daemon a folder of its own"));
+  }
+  CHECK((*StateFolder::Open(path))->incarnation() > first);
+  // A clock that was far ahead once does not let the number go back.
+  std::ofstream(path + "/incarnation") << "9000000000000000\n";
+  CHECK((*StateFolder::Open(path))->incarnation() == 9000000000000001);
+  std::ofstream(path + "/incarnation") << "damaged";
+  CHECK((*StateFolder::Open(path))->incarnation() > first);
+  std::ofstream(root + "/file") << "not a folder";
+  const auto file = StateFolder::Open(root + "/file");
+  REQUIRE_FALSE(file.ok());
+  CHECK(absl::StartsWith(file.status().message(), absl::StrCat("--state-dir ", root, "/file: ")));
+  fs::remove_all(root);
+}
+
+}  // namespace
+}  // namespace atl
