@@ -116,6 +116,21 @@ int IndexOfDevice(const std::string& device) {
   return error == std::errc() && rest == end && index >= 0 ? index : -1;
 }
 
+const std::vector<std::string>& SendersOf(const IslandPlan& plan, const PlanMessage& message) {
+  return plan.replicas[message.replica].stages[message.stage].devices;
+}
+
+const std::vector<std::string>& ReceiversOf(const IslandPlan& plan, const PlanMessage& message) {
+  const int32_t to = message.stage + (message.gradient ? -1 : 1);
+  return plan.replicas[message.replica].stages[to].devices;
+}
+
+std::string ToString(const PlanMessage& message) {
+  return absl::StrCat("the ", message.gradient ? "gradient" : "activation", " of micro-batch ",
+                      message.micro_batch, " from stage ", message.stage, " of replica ",
+                      message.replica);
+}
+
 std::string ToString(const PlanOp& op) {
   const std::string where =
       absl::StrCat(" of micro-batch ", op.micro_batch, " in stage ", op.stage);

@@ -78,16 +78,38 @@ struct IslandMember {
   bool operator==(const IslandMember&) const = default;
 };
 
+// What a stage sends for one micro-batch: an activation to the next stage or (gradient) a gradient
+// to the one before, of all ranks.
+struct PlanMessage {
+  int32_t replica = 0;
+  int32_t stage = 0;  // that sends
+  int32_t micro_batch = 0;
+  bool gradient = false;
+
+  auto operator<=>(const PlanMessage&) const = default;
+};
+
+// One direction of a slow line that several boundaries share. Its messages use it in this order,
+// one at a time, each at full bandwidth; the next sender is told when the last byte has left. One
+// that is not ready in its turn is skipped and goes when it is, so an order never blocks.
+struct PlanLinkOrder {
+  std::string from, to;  // the sites that the line joins, for people
+  std::vector<PlanMessage> messages;
+
+  bool operator==(const PlanLinkOrder&) const = default;
+};
+
 struct IslandPlan {
   int64_t number = 0;                 // a larger one replaces a smaller one; 0: no plan
   std::vector<IslandMember> members;  // the first one leads
   std::vector<PlanReplica> replicas;
   std::vector<PlanProgram> programs;   // one per device that any stage names
   std::vector<int32_t> tensor_shares;  // relative, by tensor-parallel rank; empty: even
-  int64_t step_ns = 0;                 // predicted
-  int64_t bound_ns = 0;                // no schedule of this layout can take less
-  std::string schedule;                // family, for people
-  std::string reason;                  // why this layout, for people
+  std::vector<PlanLinkOrder> link_orders;
+  int64_t step_ns = 0;   // predicted
+  int64_t bound_ns = 0;  // no schedule of this layout can take less
+  std::string schedule;  // family, for people
+  std::string reason;    // why this layout, for people
 
   int tensor_parallel() const;  // size of every stage's group; 1 without stages
   bool operator==(const IslandPlan&) const = default;
@@ -98,8 +120,14 @@ NodeId WorkerOfDevice(const std::string& device);
 // "w1/0" -> 0; -1 where the name has no index.
 int IndexOfDevice(const std::string& device);
 
+// Devices that send a message and that receive it, by rank. REQUIRES: such a message in the plan.
+const std::vector<std::string>& SendersOf(const IslandPlan& plan, const PlanMessage& message);
+const std::vector<std::string>& ReceiversOf(const IslandPlan& plan, const PlanMessage& message);
+
 // "B of micro-batch 3 in stage 1", for people.
 std::string ToString(const PlanOp& op);
+// "the gradient of micro-batch 3 from stage 1 of replica 0", for people.
+std::string ToString(const PlanMessage& message);
 
 // Sequences [first_row, first_row + rows) of a step.
 struct MicroBatchRows {
@@ -130,8 +158,9 @@ PlanProgram CompleteProgram(const IslandPlan& plan, const std::string& device,
 // before an earlier micro-batch's W, that synchronises layers in an order other than descending
 // (one global order is what keeps all-reduces of asymmetric replicas from waiting for each other in
 // a circle), that does not end in its optimizer step, or programs that would wait for each other.
-// Between two stages on one device there are no messages; with one replica there is no sync. The
-// message names device, stage and operation.
+// Between two stages on one device there are no messages; with one replica there is no sync. A
+// link's order has messages between workers, each in one order and once, and all micro-batches of a
+// boundary. The error names device, stage and operation.
 absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences);
 
 }  // namespace atl

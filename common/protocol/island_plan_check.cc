@@ -377,6 +377,53 @@ absl::Status CheckPrograms(const IslandPlan& plan, const Places& places) {
   return Rehearsal(plan, places).Run();
 }
 
+// Of one message in the order of link `l`.
+absl::Status CheckMessage(const IslandPlan& plan, size_t l, const PlanMessage& message) {
+  const auto refused = [&](const auto&... pieces) {
+    return Refused("link order ", l, ", ", ToString(message), ": ", pieces...);
+  };
+  if (message.replica < 0 || message.replica >= static_cast<int64_t>(plan.replicas.size())) {
+    return refused("there is no such replica");
+  }
+  const PlanReplica& replica = plan.replicas[message.replica];
+  const auto stages = static_cast<int32_t>(replica.stages.size());
+  const int32_t to = message.stage + (message.gradient ? -1 : 1);
+  if (message.stage < 0 || message.stage >= stages || to < 0 || to >= stages) {
+    return refused("no stage sends that");
+  }
+  if (message.micro_batch < 0 || message.micro_batch >= replica.micro_batches) {
+    return refused("its replica has ", replica.micro_batches, " micro-batches");
+  }
+  if (WorkerOfDevice(SendersOf(plan, message)[0]) ==
+      WorkerOfDevice(ReceiversOf(plan, message)[0])) {
+    return refused("it stays within a worker");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLinkOrders(const IslandPlan& plan) {
+  std::set<PlanMessage> seen;
+  for (size_t l = 0; l < plan.link_orders.size(); ++l) {
+    if (plan.link_orders[l].messages.empty()) return Refused("link order ", l, " is empty");
+    std::map<PlanMessage, int32_t> counts;  // by boundary: as its micro-batch 0
+    for (PlanMessage message : plan.link_orders[l].messages) {
+      ATOLL_RETURN_IF_ERROR(CheckMessage(plan, l, message));
+      if (!seen.insert(message).second) {
+        return Refused("link order ", l, ", ", ToString(message), ": it is there twice");
+      }
+      message.micro_batch = 0;
+      ++counts[message];
+    }
+    for (const auto& [boundary, count] : counts) {
+      if (count == plan.replicas[boundary.replica].micro_batches) continue;
+      return Refused("link order ", l, " has ", count, " of the ",
+                     plan.replicas[boundary.replica].micro_batches, " micro-batches of stage ",
+                     boundary.stage, " of replica ", boundary.replica);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequences) {
@@ -388,6 +435,7 @@ absl::Status Validate(const IslandPlan& plan, int32_t layers, int64_t batch_sequ
     ATOLL_RETURN_IF_ERROR(CheckStages(plan, static_cast<int32_t>(r), layers, members, &places));
   }
   ATOLL_RETURN_IF_ERROR(CheckShares(plan, batch_sequences));
+  ATOLL_RETURN_IF_ERROR(CheckLinkOrders(plan));
   return CheckPrograms(plan, places);
 }
 

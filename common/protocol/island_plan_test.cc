@@ -236,6 +236,61 @@ IslandPlan Pairs() {
   return plan;
 }
 
+// Good() with its second replica cut like the first one, and both cross from w1 to w2.
+IslandPlan TwoOverOneLine() {
+  IslandPlan plan = Good();
+  plan.replicas = {{{{0, 2, {"w1/0"}, {}}, {2, 4, {"w2/0"}, {}}}, 1, 3},
+                   {{{0, 2, {"w1/1"}, {}}, {2, 4, {"w2/1"}, {}}}, 1, 3}};
+  plan.programs.clear();
+  for (const int32_t s : {0, 1}) {
+    for (const PlanReplica& replica : plan.replicas) {
+      plan.programs.push_back(
+          CompleteProgram(plan, replica.stages[s].devices[0], FillAndDrain({s}, 3)));
+    }
+  }
+  plan.link_orders = {{"a", "b", {}}, {"b", "a", {}}};
+  for (int32_t m = 0; m < 3; ++m) {
+    for (const int32_t r : {0, 1}) {
+      plan.link_orders[0].messages.push_back({r, 0, m, false});
+      plan.link_orders[1].messages.push_back({r, 1, m, true});
+    }
+  }
+  return plan;
+}
+
+template <typename Change>
+std::string MessageOfLine(const Change& change) {
+  IslandPlan plan = TwoOverOneLine();
+  change(plan);
+  return std::string(Validate(plan, kLayers, 6).message());
+}
+
+TEST_CASE("a link's order has all messages of its boundaries, once") {
+  REQUIRE(MessageOfLine([](Plan) {}) == "");
+  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[1].messages[3].replica = 2; }) ==
+          "plan: link order 1, the gradient of micro-batch 1 from stage 1 of replica 2: there is "
+          "no such replica");
+  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[1].messages[0].stage = 0; }) ==
+          "plan: link order 1, the gradient of micro-batch 0 from stage 0 of replica 0: no stage "
+          "sends that");
+  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[0].messages[5].micro_batch = 3; }) ==
+          "plan: link order 0, the activation of micro-batch 3 from stage 0 of replica 1: its "
+          "replica has 3 micro-batches");
+  REQUIRE(
+      MessageOfLine([](Plan p) { p.link_orders[0].messages[1] = p.link_orders[0].messages[0]; }) ==
+      "plan: link order 0, the activation of micro-batch 0 from stage 0 of replica 0: it is "
+      "there twice");
+  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[0].messages.pop_back(); }) ==
+          "plan: link order 0 has 2 of the 3 micro-batches of stage 0 of replica 1");
+  REQUIRE(MessageOfLine([](Plan p) { p.link_orders[0].messages.clear(); }) ==
+          "plan: link order 0 is empty");
+  REQUIRE(MessageAfter([](Plan p) {
+            p.link_orders = {{"a", "a", {{0, 0, 0, false}}}};
+          }) ==
+          "plan: link order 0, the activation of micro-batch 0 from stage 0 of replica 0: it stays "
+          "within a worker");
+}
+
 TEST_CASE("tensor-parallel devices do F and B in one order, W as they like") {
   IslandPlan plan = Pairs();
   REQUIRE(Validate(plan, kLayers, 6).ok());

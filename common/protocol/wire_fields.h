@@ -278,10 +278,26 @@ void Fields(V& v, Plain<V, PlanReplica>& s, v1::Replica& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, PlanMessage>& s, v1::LinkMessage& m) {
+  ATOLL_WIRE_INT(replica, 0, kMaxPlanStages);
+  ATOLL_WIRE_INT(stage, 0, kMaxPlanStages);
+  ATOLL_WIRE_INT(micro_batch, 0, kMaxMicroBatches);
+  ATOLL_WIRE_COPY(gradient);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PlanLinkOrder>& s, v1::LinkOrder& m) {
+  ATOLL_WIRE_COPY(from);
+  ATOLL_WIRE_COPY(to);
+  ATOLL_WIRE_MESSAGES(messages, kMaxPlanOperations);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, IslandPlan>& s, v1::PlannedIsland& m) {
   int64_t stages = 0, operations = 0;
   for (const v1::Replica& replica : m.replicas()) stages += replica.stages_size();
   for (const v1::DeviceProgram& program : m.programs()) operations += program.operations_size();
+  for (const v1::LinkOrder& order : m.link_orders()) operations += order.messages_size();
   if (!v.Check(stages <= kMaxPlanStages, absl::StrCat("a plan of ", stages, " stages")) ||
       !v.Check(operations <= kMaxPlanOperations,
                absl::StrCat("a plan of ", operations, " operations"))) {
@@ -292,6 +308,7 @@ void Fields(V& v, Plain<V, IslandPlan>& s, v1::PlannedIsland& m) {
   ATOLL_WIRE_MESSAGES(replicas, kMaxPlanStages);
   ATOLL_WIRE_MESSAGES(programs, kMaxPlanDevices);
   ATOLL_WIRE_VALUES(tensor_shares, kMaxPlanDevices);
+  ATOLL_WIRE_MESSAGES(link_orders, kMaxPlanStages);
   ATOLL_WIRE_COUNT(step_ns);
   ATOLL_WIRE_COUNT(bound_ns);
   ATOLL_WIRE_COPY(schedule);

@@ -16,10 +16,9 @@ using google::protobuf::Message;
 using google::protobuf::util::MessageDifferencer;
 
 // What the planner's message has, for people, and a worker's plan has not.
-const std::set<std::string> kDerived = {
-    "atl.v1.PlannedIsland.island",      "atl.v1.PlannedIsland.rings",
-    "atl.v1.PlannedIsland.link_orders", "atl.v1.PlannedIsland.steps_per_round",
-    "atl.v1.Replica.sample_share",      "atl.v1.Operation.peer"};
+const std::set<std::string> kDerived = {"atl.v1.PlannedIsland.island", "atl.v1.PlannedIsland.rings",
+                                        "atl.v1.PlannedIsland.steps_per_round",
+                                        "atl.v1.Replica.sample_share", "atl.v1.Operation.peer"};
 
 // Fills every field of a message with a value that no other field has, so that a field that is
 // forgotten or mixed up in wire.cc cannot go unseen.
