@@ -50,6 +50,10 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--emulate-step-ms ", options.emulate_step_ms, ": must be from 0 to 3600000"));
   }
+  if (!(options.emulate_block_ms >= 0) || options.emulate_block_ms > 3.6e6) {
+    return absl::InvalidArgumentError(absl::StrCat("--emulate-block-ms ", options.emulate_block_ms,
+                                                   ": must be from 0 to 3600000"));
+  }
   if (options.threads < 0 || options.threads > 1024) {
     return absl::InvalidArgumentError(
         absl::StrCat("--threads ", options.threads, ": must be from 0 to 1024"));
@@ -65,6 +69,11 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     return absl::InvalidArgumentError("--devices: a worker of --backend cuda has one device");
   }
   return absl::OkStatus();
+}
+
+Emulation EmulationOf(const DaemonOptions& options) {
+  if (options.emulate_block_ms == 0) return {};
+  return EmulatedBlocks(FromSeconds(options.emulate_block_ms / 1e3));
 }
 
 // What is one device's, of the worker's.
@@ -105,6 +114,7 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.device_name =
       absl::StrCat(like.backend->Name(), like.compute == DType::kBfloat16 ? " bf16" : "");
   group.compute = like.compute;
+  group.engine.emulation = EmulationOf(options);
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
   return member;
@@ -123,6 +133,7 @@ WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateF
   profiler.compute = compute;
   profiler.software_version = kSoftwareVersion;
   profiler.folder = state.path() + "/profiles";
+  profiler.emulation = EmulationOf(options);
   return profiler;
 }
 
@@ -173,6 +184,10 @@ class Daemon {
 
   int Run() {
     loop_->Run([this](Instant now, std::optional<Event> event) {
+      if (const StepDone* step = event ? std::get_if<StepDone>(&*event) : nullptr) {
+        LogDebug("island", "a step of ", step->tokens, " tokens took ", 1e3 * step->seconds,
+                 " ms, loss ", step->loss);
+      }
       Actions actions = core_.Step(now, event ? *event : Event(Tick{}));
       for (Action& action : actions.list) Do(action);
       if (core_.doing() != doing_) LogInfo("worker", doing_ = core_.doing());
@@ -272,6 +287,10 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   if (options.emulate_slowdown > 1 || options.emulate_step_ms > 0) {
     absl::StrAppend(&kind, " (emulated: steps of at least ", options.emulate_step_ms, " ms, times ",
                     options.emulate_slowdown, ")");
+  }
+  if (options.emulate_block_ms > 0) {
+    absl::StrAppend(&kind, " (emulated: computes nothing, a block's operations last ",
+                    options.emulate_block_ms, " ms a sequence)");
   }
   identity.devices.assign(static_cast<size_t>(options.devices),
                           {kind, device.memory_bytes, device.threads});

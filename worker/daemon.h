@@ -32,7 +32,8 @@ struct DaemonOptions {
   bool profile_again = false;  // forget earlier measurements of the devices
   std::string site;            // its network, by its operator; empty: found by measuring
   double emulate_slowdown = 1;
-  double emulate_step_ms = 0;  // see IslandOptions
+  double emulate_step_ms = 0;   // see IslandOptions
+  double emulate_block_ms = 0;  // see EmulatedBlocks; 0: computes
   TlsOptions tls;
   std::string curve_key_path;  // secret key for tensor links (security.h); empty: plaintext
 };

@@ -36,6 +36,9 @@ int main(int argc, char** argv) {
                  "for tests: every step takes so many times as long");
   app.add_option("--emulate-step-ms", options.emulate_step_ms,
                  "for tests: every step lasts at least so long");
+  app.add_option("--emulate-block-ms", options.emulate_block_ms,
+                 "for benchmarks of islands with plans: computes nothing; F, B and W of a block "
+                 "last so long for a sequence, and losses mean nothing");
   app.add_option("--curve-key", options.curve_key_path,
                  "file with this worker's secret CURVE key, made by `atoll keygen`");
   app.add_option("--log-level", log_level, "debug, info, warning or error");

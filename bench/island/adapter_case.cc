@@ -53,7 +53,7 @@ class AdaptedIsland {
     job.max_pieces = adapts ? 16 : 1;
     worker::EngineOptions options;
     options.emulation.only = true;
-    options.emulation.duration = [](const std::string&, int32_t, PlanOpKind, int64_t rows) {
+    options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t rows) {
       return kRow * rows + kOperation;
     };
     for (const IslandMember& member : plan.members) {

@@ -31,12 +31,14 @@ ModelSpec Shape(const Task& task) {
 
 ModelConfig Config(const Task& task) { return ModelConfigFromSpec(Shape(task), kTokens).value(); }
 
-// The ends are light: an embedding is a table, and this model's vocabulary is small.
-Duration TimeOf(const Task& task, double speed, int32_t layer, PlanOpKind kind, int64_t rows) {
-  double blocks = 1;
-  if (layer == 0) blocks = kind == PlanOpKind::kInputGradient ? 0 : 0.1;
-  if (layer == task.blocks + 1) blocks = 0.5;
-  return FromSeconds(Seconds(task.block) * blocks * static_cast<double>(rows) / speed);
+Duration TimeOf(const Task& task, double speed, LayerKind layer, PlanOpKind kind, int64_t rows) {
+  const worker::Emulation device = worker::EmulatedBlocks(FromSeconds(Seconds(task.block) / speed));
+  return device.duration("", layer, kind, rows);
+}
+
+LayerKind KindOf(const Task& task, int32_t layer) {
+  if (layer == 0) return LayerKind::kEmbedding;
+  return layer > task.blocks ? LayerKind::kHead : LayerKind::kBlock;
 }
 
 int WorkerIndex(const std::string& device) { return std::stoi(WorkerOfDevice(device).substr(1)); }
@@ -46,11 +48,8 @@ DeviceProfile ProfileOf(const Task& task, const std::string& device, double spee
   const LayerKind kinds[] = {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead};
   for (int rows = 1; rows <= 4; rows *= 2) {
     for (const LayerKind kind : kinds) {
-      const int32_t layer = kind == LayerKind::kEmbedding ? 0
-                            : kind == LayerKind::kBlock   ? 1
-                                                          : task.blocks + 1;
       const auto ns = [&](PlanOpKind op) {
-        return std::chrono::nanoseconds(TimeOf(task, speed, layer, op, rows)).count();
+        return std::chrono::nanoseconds(TimeOf(task, speed, kind, op, rows)).count();
       };
       LayerCost cost;
       cost.kind = kind;
@@ -114,8 +113,8 @@ double WorkSeconds(const Setting& setting, const Task& task, const IslandPlan& p
       for (int32_t l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
         for (const PlanOpKind kind :
              {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
-          seconds += replica.micro_batches *
-                     Seconds(TimeOf(task, speed, l, kind, replica.micro_batch_sequences));
+          seconds += replica.micro_batches * Seconds(TimeOf(task, speed, KindOf(task, l), kind,
+                                                            replica.micro_batch_sequences));
         }
       }
     }
@@ -131,7 +130,7 @@ EmulatedIsland::EmulatedIsland(const Setting& setting, const Task& task, const I
   options.message_timeout = kTimeout;
   options.emulation.only = true;
   options.emulation.duration = [task, speeds = setting.speeds](const std::string& device,
-                                                               int32_t layer, PlanOpKind kind,
+                                                               LayerKind layer, PlanOpKind kind,
                                                                int64_t rows) {
     return TimeOf(task, speeds[WorkerIndex(device)], layer, kind, rows);
   };

@@ -413,7 +413,7 @@ TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve st
   EngineJob job = Job();
   job.max_pieces = 8;
   EngineOptions options;
-  options.emulation.duration = [](const std::string&, int32_t, PlanOpKind, int64_t rows) {
+  options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t rows) {
     return std::chrono::microseconds(300) * rows;
   };
   const IslandPlan plan = Plan({3, 3}, 1);
@@ -447,7 +447,7 @@ TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve st
 
 TEST_CASE("a saturated line asks for another plan") {
   EngineOptions options;
-  options.emulation.duration = [](const std::string&, int32_t, PlanOpKind, int64_t rows) {
+  options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t rows) {
     return std::chrono::microseconds(50) * rows;
   };
   LocalTransport queue(1 << 20);

@@ -22,7 +22,7 @@ bool Says(absl::string_view text, absl::string_view part) {
 // Operations that last, so that something can happen in the middle of a step.
 EngineOptions Slow() {
   EngineOptions options;
-  options.emulation.duration = [](const std::string&, int32_t, PlanOpKind, int64_t) -> Duration {
+  options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t) -> Duration {
     return 20ms;
   };
   return options;

@@ -39,6 +39,7 @@
 #include "worker/model/config.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
+#include "worker/pipeline/emulation.h"
 #include "worker/pipeline/transport.h"
 
 namespace atl::worker {
@@ -78,17 +79,6 @@ struct EngineJob {
   int32_t max_pieces = 1;
 
   bool operator==(const EngineJob&) const = default;
-};
-
-// For benchmarks on machines with fewer cores than devices: operations last as long as these say.
-struct Emulation {
-  // How long a layer's F, B or W takes on a device for so many sequences, by sleeping for what the
-  // computation leaves of it. Null: nothing is emulated.
-  std::function<Duration(const std::string& device, int32_t layer, PlanOpKind kind, int64_t rows)>
-      duration;
-  // Computes nothing: messages have their sizes, but their content, gradients and losses mean
-  // nothing, and parameters stay as they are. Otherwise everything is computed as ever.
-  bool only = false;
 };
 
 struct EngineOptions {

@@ -83,8 +83,12 @@ Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, in
                         int64_t rows) {
   if (options_.emulation.duration != nullptr) {
     Instant end = start - overslept_;
+    const auto last = static_cast<int32_t>(model().layers().size()) - 1;
     for (int32_t l = first_layer; l < first_layer + layers; ++l) {
-      end += options_.emulation.duration(device_.name(), l, op.kind, rows);
+      const LayerKind kind = l == 0      ? LayerKind::kEmbedding
+                             : l == last ? LayerKind::kHead
+                                         : LayerKind::kBlock;
+      end += options_.emulation.duration(device_.name(), kind, op.kind, rows);
     }
     const bool sleeps = SteadyNow() < end;
     std::this_thread::sleep_until(std::chrono::steady_clock::time_point(end.time_since_epoch()));

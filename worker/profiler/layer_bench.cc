@@ -11,8 +11,9 @@ namespace {
 
 constexpr uint64_t kSeed = 1;
 
-// Median and interquartile range over it.
+// Median and interquartile range over it; 0 of nothing.
 std::pair<int64_t, double> MedianAndSpread(std::vector<int64_t> ns) {
+  if (ns.empty()) return {0, 0};
   std::sort(ns.begin(), ns.end());
   const int64_t median = ns[ns.size() / 2];
   const int64_t range = ns[ns.size() * 3 / 4] - ns[ns.size() / 4];
@@ -176,7 +177,7 @@ absl::StatusOr<LayerCost> LayerBench::Measure(const AdamWOptions& optimizer, int
   cost.tensor_parallel = model_.part().ranks;
   cost.micro_batch_sequences = static_cast<int32_t>(shape_.rows);
   std::vector<int64_t> times[4];
-  for (int run = 0; run <= runs; ++run) {
+  for (int run = 0; runs > 0 && run <= runs; ++run) {
     const auto timed = [&](int which, auto work) -> absl::Status {
       ATOLL_ASSIGN_OR_RETURN(const int64_t ns, NanosOf(backend_, *stream_, work));
       if (run > 0) times[which].push_back(ns);

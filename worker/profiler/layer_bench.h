@@ -24,7 +24,8 @@ class LayerBench {
                                                             Communicator* communicator);
 
   // Runs F, B, W (the head with the loss) once uncounted and then `runs` times, and the optimizer
-  // as often. Every member of a tensor-parallel group calls it at the same time.
+  // as often. Every member of a tensor-parallel group calls it at the same time. Without runs,
+  // nothing is computed: bytes alone, and no times.
   absl::StatusOr<LayerCost> Measure(const AdamWOptions& optimizer, int runs);
 
  private:

@@ -125,11 +125,26 @@ class Profiling {
       ATOLL_ASSIGN_OR_RETURN(
           const std::unique_ptr<LayerBench> bench,
           LayerBench::Create(*devices_[d].backend, model, layer, shape, communicator));
-      ATOLL_ASSIGN_OR_RETURN(const LayerCost cost,
-                             bench->Measure(options_.optimizer, options_.runs));
+      ATOLL_ASSIGN_OR_RETURN(
+          LayerCost cost,
+          bench->Measure(options_.optimizer, options_.emulation.only ? 0 : options_.runs));
+      Emulate(devices_[d].name, &cost);
       profiles_[d].layers.push_back(cost);
     }
     return absl::OkStatus();
+  }
+
+  // What an operation lasts in training: as long as it computes, or as it is said to.
+  void Emulate(const std::string& device, LayerCost* cost) const {
+    if (options_.emulation.duration == nullptr) return;
+    const auto at_least = [&](PlanOpKind kind, int64_t* ns) {
+      const Duration emulated =
+          options_.emulation.duration(device, cost->kind, kind, cost->micro_batch_sequences);
+      *ns = std::max<int64_t>(*ns, std::chrono::nanoseconds(emulated).count());
+    };
+    at_least(PlanOpKind::kForward, &cost->forward_ns);
+    at_least(PlanOpKind::kInputGradient, &cost->input_gradient_ns);
+    at_least(PlanOpKind::kWeightGradient, &cost->weight_gradient_ns);
   }
 
   void DropIncomplete(int size, int64_t rows) {

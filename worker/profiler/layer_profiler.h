@@ -20,6 +20,7 @@
 #include "kernels/backend.h"
 #include "worker/model/config.h"
 #include "worker/model/optimizer.h"
+#include "worker/pipeline/emulation.h"
 
 namespace atl::worker {
 
@@ -36,7 +37,8 @@ struct ProfileOptions {
   std::vector<int> tensor_parallel = {1};  // sizes; those that devices or model do not allow are
                                            // left out
   AdamWOptions optimizer;
-  int runs = 5;  // of each operation, after one uncounted
+  int runs = 5;         // of each operation, after one uncounted
+  Emulation emulation;  // of devices that only pretend to compute: times are as it says
   // No new size is begun after this; what is measured by then is returned. Size 1 always is.
   Duration limit = std::chrono::seconds(20);
   // How far it is, 0 to 1, and what comes next. From one of the threads.

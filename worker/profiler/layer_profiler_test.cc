@@ -42,6 +42,27 @@ ProfileOptions Quick(int64_t most) {
   return options;
 }
 
+TEST_CASE("devices that pretend to compute take what they say, and their bytes are real") {
+  Worker worker(1);
+  const ModelConfig config = Tiny(ModelFamily::kGpt2);
+  ProfileOptions options = Quick(2);
+  const auto real = ProfileLayers(worker.devices, config, options);
+  options.emulation = EmulatedBlocks(std::chrono::milliseconds(3));
+  const auto emulated = ProfileLayers(worker.devices, config, options);
+  REQUIRE((real.ok() && emulated.ok()));
+  for (size_t i = 0; i < real->at(0).layers.size(); ++i) {
+    const LayerCost& cost = emulated->at(0).layers[i];
+    const bool block = cost.kind == LayerKind::kBlock;
+    const int64_t whole = 3'000'000 * cost.micro_batch_sequences;
+    CHECK((cost.forward_ns == whole) == block);
+    CHECK((cost.input_gradient_ns == whole) == block);
+    CHECK((cost.weight_gradient_ns == whole) == block);
+    CHECK(cost.forward_ns > 0);
+    CHECK(cost.stash_bytes == real->at(0).layers[i].stash_bytes);
+    CHECK(cost.output_bytes == real->at(0).layers[i].output_bytes);
+  }
+}
+
 TEST_CASE("every kind of layer is measured for every size up to the largest, once") {
   for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
     Worker worker(2);

@@ -32,6 +32,7 @@ ProfileOptions OptionsFor(const JobSpec& spec, const WorkerProfilerOptions& work
   options.optimizer.weight_decay = static_cast<float>(inner.weight_decay);
   options.optimizer.clip_norm = static_cast<float>(inner.clip_norm);
   options.runs = worker.runs;
+  options.emulation = worker.emulation;
   options.limit = worker.limit;
   options.progress = [](double share, const std::string& what) {
     LogInfo("profiler", absl::StrFormat("%3.0f%%: %s", 100 * share, what));

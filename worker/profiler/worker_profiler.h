@@ -27,6 +27,7 @@ struct WorkerProfilerOptions {
   std::string folder;  // of the cache
   Duration limit = std::chrono::seconds(10);
   int runs = 5;
+  Emulation emulation;  // see ProfileOptions
 };
 
 // One thread at a time.
