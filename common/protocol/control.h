@@ -116,8 +116,38 @@ struct BoundaryState {
   double bandwidth_bytes_per_s = 0;  // the same; 0: not seen yet
   bool saturated = false;            // smaller pieces cannot help: only another plan can
   std::string reason;                // of the newest change
+  // The message of the newest window that came nearest to what the link can do: others may have
+  // waited for a busy machine or for other messages.
+  int64_t window = 0;  // its number, from 1; 0: none yet
+  int64_t quickest_bytes = 0;
+  double quickest_seconds = 0;
 
   bool operator==(const BoundaryState&) const = default;
+};
+
+// What a device did in a step, mean over a window of steps: how fast it is while it trains.
+struct DeviceWork {
+  std::string device;
+  int64_t window = 0;  // another number for every window of the worker's process
+  uint64_t model_digest = 0;
+  int32_t micro_batch_sequences = 0;
+  // Layers of each kind times micro-batches.
+  int32_t embeddings = 0;
+  int32_t blocks = 0;
+  int32_t heads = 0;
+  int32_t recomputed_blocks = 0;  // of `blocks`, those whose F runs again before B
+  double forward_seconds = 0;     // F of all of them
+  double backward_seconds = 0;    // B and W of all of them
+
+  bool operator==(const DeviceWork&) const = default;
+};
+
+// Another worker's peer link that this one could not reach, and why.
+struct LinkFailure {
+  NodeId to;
+  std::string reason;
+
+  bool operator==(const LinkFailure&) const = default;
 };
 
 // Progress of the island that the worker runs, in every heartbeat.
@@ -157,6 +187,8 @@ struct MemberProgress {
 struct WorkerHeartbeat {
   std::optional<IslandProgress> progress;  // it leads an island, or is one alone
   std::optional<MemberProgress> member;    // it follows
+  std::vector<DeviceWork> devices;         // its own, while they train under a plan
+  std::vector<LinkFailure> unreachable;    // members of its plan that it does not reach
 };
 
 // Answers to PrepareJob.
@@ -212,8 +244,10 @@ struct WorkerLog {
 struct LinksMeasured {
   JobId job;
   int64_t request = 0;
-  std::vector<LinkProfile> links;  // from this worker
-  std::string trouble;             // which links are missing and why; empty: none are
+  std::vector<LinkProfile> links;        // from this worker
+  std::string trouble;                   // why there are no links at all; empty: nothing hindered
+  std::vector<LinkFailure> unreachable;  // workers that did not answer
+  std::vector<LinkFailure> unmeasured;   // that answered, and could not be measured now
 };
 
 using WorkerMessage =

@@ -65,6 +65,8 @@ template <class V>
 void Fields(V& v, Plain<V, WorkerHeartbeat>& s, v1::WorkerHeartbeat& m) {
   ATOLL_WIRE_MAYBE(progress);
   ATOLL_WIRE_MAYBE(member);
+  ATOLL_WIRE_MESSAGES(devices, 1024);
+  ATOLL_WIRE_MESSAGES(unreachable, 4096);
 }
 
 template <class V>
@@ -80,6 +82,8 @@ void Fields(V& v, Plain<V, LinksMeasured>& s, v1::LinksMeasured& m) {
   ATOLL_WIRE_COUNT(request);
   ATOLL_WIRE_MESSAGES(links, 4096);
   ATOLL_WIRE_COPY(trouble);
+  ATOLL_WIRE_MESSAGES(unreachable, 4096);
+  ATOLL_WIRE_MESSAGES(unmeasured, 4096);
 }
 
 template <class V>

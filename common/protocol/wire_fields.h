@@ -192,6 +192,29 @@ void Fields(V& v, Plain<V, BoundaryState>& s, v1::BoundaryState& m) {
   ATOLL_WIRE_COPY(bandwidth_bytes_per_s);
   ATOLL_WIRE_COPY(saturated);
   ATOLL_WIRE_COPY(reason);
+  ATOLL_WIRE_COUNT(window);
+  ATOLL_WIRE_COUNT(quickest_bytes);
+  ATOLL_WIRE_COPY(quickest_seconds);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, DeviceWork>& s, v1::DeviceWork& m) {
+  ATOLL_WIRE_COPY(device);
+  ATOLL_WIRE_COUNT(window);
+  ATOLL_WIRE_COPY(model_digest);
+  ATOLL_WIRE_INT(micro_batch_sequences, 0, 1 << 20);
+  ATOLL_WIRE_INT(embeddings, 0, 1 << 24);
+  ATOLL_WIRE_INT(blocks, 0, 1 << 24);
+  ATOLL_WIRE_INT(heads, 0, 1 << 24);
+  ATOLL_WIRE_INT(recomputed_blocks, 0, 1 << 24);
+  ATOLL_WIRE_COPY(forward_seconds);
+  ATOLL_WIRE_COPY(backward_seconds);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, LinkFailure>& s, v1::LinkFailure& m) {
+  ATOLL_WIRE_COPY(to);
+  ATOLL_WIRE_COPY(reason);
 }
 
 template <class V>
