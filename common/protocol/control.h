@@ -25,6 +25,7 @@
 #include "common/protocol/device_profile.h"
 #include "common/protocol/island_plan.h"
 #include "common/protocol/job_spec.h"
+#include "common/protocol/step_trace.h"
 #include "common/time.h"
 
 namespace atl {
@@ -250,9 +251,17 @@ struct LinksMeasured {
   std::vector<LinkFailure> unmeasured;   // that answered, and could not be measured now
 };
 
+// Answers TraceNextStep, from the leader.
+struct StepTraced {
+  JobId job;
+  int64_t request = 0;
+  std::string trouble;  // why there is no trace; empty: there is one
+  StepTrace trace;
+};
+
 using WorkerMessage =
     std::variant<WorkerHello, WorkerHeartbeat, JobPrepared, JobRefused, LeaseRequest, PushRequest,
-                 ValidationResult, Leaving, WorkerLog, LinksMeasured>;
+                 ValidationResult, Leaving, WorkerLog, LinksMeasured, StepTraced>;
 
 // ---------------------------------------------------------------------------------- -> worker ----
 
@@ -359,8 +368,17 @@ struct MeasureLinks {
   NodeId measurer;
 };
 
+// Record one coming step of the island that the worker leads, on all its members: StepTraced. A
+// step that fails meanwhile ends it with the reason.
+struct TraceNextStep {
+  JobId job;
+  IslandId island = 0;
+  Generation generation = 0;
+  int64_t request = 0;  // grows; a larger one replaces a smaller one
+};
+
 using ToWorkerMessage = std::variant<Welcome, Refused, PrepareJob, IslandOrder, MemberOrder,
-                                     LeaseGrant, PushGrant, MeasureLinks>;
+                                     LeaseGrant, PushGrant, MeasureLinks, TraceNextStep>;
 
 // ------------------------------------------------------------------------- parameter server ->
 // ----

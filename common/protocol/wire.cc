@@ -1,6 +1,7 @@
 #include "common/protocol/wire.h"
 
 #include "common/protocol/wire_fields.h"
+#include "common/protocol/wire_trace_fields.h"
 #include "common/status.h"
 
 namespace atl {
@@ -87,6 +88,14 @@ void Fields(V& v, Plain<V, LinksMeasured>& s, v1::LinksMeasured& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, StepTraced>& s, v1::StepTraced& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(request);
+  ATOLL_WIRE_COPY(trouble);
+  ATOLL_WIRE_MESSAGE(trace);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, JobRefused>& s, v1::JobRefused& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_COPY(reason);
@@ -144,6 +153,7 @@ void Fields(V& v, Plain<V, FromWorker>& s, v1::FromWorker& m) {
   ATOLL_WIRE_CASE(Leaving, leaving);
   ATOLL_WIRE_CASE(WorkerLog, log);
   ATOLL_WIRE_CASE(LinksMeasured, links_measured);
+  ATOLL_WIRE_CASE(StepTraced, step_traced);
 }
 
 template <class V>
@@ -213,6 +223,14 @@ void Fields(V& v, Plain<V, MeasureLinks>& s, v1::MeasureLinks& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, TraceNextStep>& s, v1::TraceNextStep& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_COUNT(generation);
+  ATOLL_WIRE_COUNT(request);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_COPY(worker);
   ATOLL_WIRE_COUNT(incarnation);
@@ -225,6 +243,7 @@ void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_CASE(PushGrant, push_grant);
   ATOLL_WIRE_CASE(MemberOrder, member_order);
   ATOLL_WIRE_CASE(MeasureLinks, measure_links);
+  ATOLL_WIRE_CASE(TraceNextStep, trace_next_step);
 }
 
 // --------------------------------------------------------------------- parameter servers -------
@@ -422,6 +441,7 @@ void Encode(const FromServer& message, v1::FromServer* wire) { EncodeInto(messag
 void Encode(const ToServer& message, v1::ToServer* wire) { EncodeInto(message, wire); }
 void Encode(const JobSpec& spec, v1::JobSpec* wire) { EncodeInto(spec, wire); }
 void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire) { EncodeInto(profile, wire); }
+void Encode(const StepTrace& trace, v1::StepTrace* wire) { EncodeInto(trace, wire); }
 
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire) {
   return DecodeEnvelope<FromWorker>(wire->worker(), wire);
@@ -439,6 +459,7 @@ absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire) { return DecodeFrom<JobSpec>(w
 absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire) {
   return DecodeFrom<DeviceProfile>(wire);
 }
+absl::StatusOr<StepTrace> Decode(v1::StepTrace* wire) { return DecodeFrom<StepTrace>(wire); }
 
 absl::Status CheckNodeName(absl::string_view name) {
   bool good = !name.empty() && name.size() <= 63 && name[0] != '-';

@@ -20,6 +20,7 @@ class DeviceProfile;
 class FromServer;
 class FromWorker;
 class JobSpec;
+class StepTrace;
 class ToServer;
 class ToWorker;
 }  // namespace v1
@@ -32,6 +33,7 @@ void Encode(const FromServer& message, v1::FromServer* wire);
 void Encode(const ToServer& message, v1::ToServer* wire);
 void Encode(const JobSpec& spec, v1::JobSpec* wire);
 void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire);
+void Encode(const StepTrace& trace, v1::StepTrace* wire);
 
 // May take parts out of `wire`.
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire);
@@ -43,6 +45,7 @@ absl::StatusOr<ToServer> Decode(v1::ToServer* wire);
 absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire);
 
 absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire);
+absl::StatusOr<StepTrace> Decode(v1::StepTrace* wire);
 
 // A daemon's name: [a-z0-9][a-z0-9-]{0,62}.
 absl::Status CheckNodeName(absl::string_view name);

@@ -209,6 +209,50 @@ TEST_CASE("a plan that is too large or names nobody is refused before memory is 
   REQUIRE(Fault(wire) == "message: a plan of 4194305 operations");
 }
 
+v1::FromWorker Traced() {
+  v1::FromWorker wire = Envelope();
+  auto* device = wire.mutable_step_traced()->mutable_trace()->add_devices();
+  device->set_device("w1/0");
+  auto* span = device->add_spans();
+  span->set_kind(v1::TRACE_KIND_FORWARD);
+  span->set_pieces(1);
+  span->set_end_ns(5);
+  return wire;
+}
+
+TEST_CASE("a step's trace that is too long or cannot be is refused") {
+  v1::FromWorker wire = Traced();
+  REQUIRE(Decode(&wire).ok());
+
+  const auto fault = [](auto change) {
+    v1::FromWorker changed = Traced();
+    change(*changed.mutable_step_traced()->mutable_trace());
+    return Fault(changed);
+  };
+  using Trace = v1::StepTrace;
+  CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_start_ns(6); }) ==
+        "message: a span ends before it begins");
+  CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_piece(1); }) ==
+        "message: a piece that its micro-batch does not have");
+  CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->set_end_ns(1LL << 60); }) ==
+        "end_ns: 1152921504606846976 is out of range");
+  CHECK(fault([](Trace& t) { t.mutable_devices(0)->mutable_spans(0)->clear_kind(); }) ==
+        "kind: 0 is no known choice");
+  CHECK(fault([](Trace& t) { t.mutable_devices(0)->set_device("\x1b[2J"); }) ==
+        "message: a device of a trace has no name");
+  CHECK(fault([](Trace& t) { t.add_messages()->set_pieces(1); }) ==
+        "message: a message has no ends");
+  CHECK(fault([](Trace& t) { t.set_step_ns(-1); }) == "step_ns: -1 is out of range");
+  CHECK(fault([](Trace& t) {
+          for (int i = 0; i < 4999; ++i) t.add_devices();
+        }) == "devices: 5000 entries, at most 4096");
+  // Spread over devices, so that no list alone is too long.
+  CHECK(fault([](Trace& t) {
+          for (int i = 0; i < 2; ++i) t.add_devices();
+          for (int i = 0; i < kTraceEntriesMax; ++i) t.mutable_devices(1 + i % 2)->add_spans();
+        }) == absl::StrCat("message: a trace of ", kTraceEntriesMax + 1, " spans and messages"));
+}
+
 TEST_CASE("damaged bytes give an error or a message, never a crash") {
   Rng rng(7);
   int decoded = 0;

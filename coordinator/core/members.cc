@@ -143,6 +143,7 @@ struct WorkerHandler {
     if (!BeginLeaving(s, worker, reason)) Detach(s, worker, reason);
   }
   void operator()(const LinksMeasured&) {}  // coordinator/profile_book.h keeps them
+  void operator()(const StepTraced&) {}     // coordinator/trace_desk.h waits for it
   void operator()(const WorkerLog& m) {
     const JobId job = s.FindJob(m.job) == nullptr ? "" : m.job;
     s.Log(job, Severity::kInfo,

@@ -184,7 +184,8 @@ class WorkerNode : public Member {
   void Do(const worker::InterruptStep& action);
   void Do(const worker::Follow& action);
   void Do(const worker::Unfollow& action);
-  void Do(const MeasureLinks&) {}  // the simulated planner does not ask
+  void Do(const MeasureLinks&) {}   // the simulated planner does not ask
+  void Do(const TraceNextStep&) {}  // nobody asks
   void Do(const worker::StartPull& action);
   void Do(const worker::PushShards& action);
   void Do(const worker::CancelTransfers& action);

@@ -139,7 +139,7 @@ using Event =
     std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Reconfigured,
                  FollowerState, BoundariesSeen, InitialWeightsMade, StepDone, DeltaCaptured,
                  Adopted, ValidationDone, CommandFailed, CheckpointWritten, PushShardDone, PullDone,
-                 PullFailed, LinksMeasured, ShutdownRequested, Tick>;
+                 PullFailed, LinksMeasured, StepTraced, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -242,10 +242,12 @@ struct Stop {
 };
 
 // (MeasureLinks is the coordinator's: the peer link is this request's until Reconfigure or Follow;
-// LinksMeasured if this worker is the measurer.)
+// LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
+// the island has been recorded or has failed.)
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
                             AdoptPulled, Validate, WriteCheckpoint, InterruptStep, Follow, Unfollow,
-                            ReleaseJob, StartPull, PushShards, CancelTransfers, MeasureLinks, Stop>;
+                            ReleaseJob, StartPull, PushShards, CancelTransfers, MeasureLinks,
+                            TraceNextStep, Stop>;
 
 // To be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {

@@ -109,6 +109,23 @@ void WorkerCore::Impl::On(const LinksMeasured& event) {
   if (welcomed_) Emit(Send{event});
 }
 
+// A step comes as soon as the island trains; until then the coordinator waits as long as it likes.
+void WorkerCore::Impl::OnMessage(const TraceNextStep& request) {
+  if (order_ && order_->job == request.job && order_->island == request.island &&
+      order_->generation == request.generation) {
+    return Emit(request);
+  }
+  Emit(Send{StepTraced{request.job,
+                       request.request,
+                       absl::StrCat("worker ", identity_.name, " does not lead island ",
+                                    request.island, " in generation ", request.generation),
+                       {}}});
+}
+
+void WorkerCore::Impl::On(const StepTraced& event) {
+  if (welcomed_) Emit(Send{event});
+}
+
 void WorkerCore::Impl::On(const Prepared& event) {
   if (Finish() != Command::kPrepare) return;
   preparing_.clear();

@@ -130,6 +130,23 @@ TEST_CASE("Links are measured for the coordinator, but not by a worker that is i
   CHECK(story.Idle<MeasureLinks>());
 }
 
+TEST_CASE("A step is traced by the leader of that island and generation alone") {
+  Group story;
+  story.Attaches();
+  story.Says(TraceNextStep{"job-1", 0, 1, 8});
+  CHECK(story.Idle<TraceNextStep>());
+  CHECK(story.Wants<StepTraced>().trouble.find("does not lead island 0") != std::string::npos);
+  story.Orders();
+  story.Says(TraceNextStep{"job-1", story.order.island, 999, 9});
+  CHECK(story.Wants<StepTraced>().request == 9);
+  story.Says(TraceNextStep{"job-1", story.order.island, story.order.generation, 10});
+  CHECK(story.Wants<TraceNextStep>().request == 10);
+  StepTraced traced{"job-1", 10, "", {}};
+  traced.trace.step = 4;
+  story.Happens(traced);
+  CHECK(story.Wants<StepTraced>().trace.step == 4);
+}
+
 TEST_CASE("What a worker measured of its devices goes with its answer") {
   Group story;
   story.Attaches();

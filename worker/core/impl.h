@@ -94,6 +94,8 @@ class WorkerCore::Impl {
   void ForgetIsland();
   void OnMessage(const MeasureLinks&);
   void On(const LinksMeasured&);
+  void OnMessage(const TraceNextStep&);
+  void On(const StepTraced&);
   void On(const Prepared&);
   void On(const PrepareFailed&);
 

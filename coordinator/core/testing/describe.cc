@@ -56,6 +56,9 @@ struct Describer {
     return absl::StrCat("MeasureLinks ", m.request, ": ", m.members.size(), " workers, ",
                         m.measurer, " measures");
   }
+  std::string operator()(const TraceNextStep& m) const {
+    return absl::StrCat("TraceNextStep ", m.request, ": island ", m.island);
+  }
   std::string operator()(const PushGrant& m) const {
     return absl::StrCat("PushGrant ", Describe(m.contribution), ": shards ",
                         absl::StrJoin(m.order, " "));
