@@ -87,6 +87,10 @@ class Backend {
   // everywhere.
   virtual bool Supports(DType compute) const = 0;
 
+  // Whether the host may read and write buffers itself (AllocateHost's it always may). Otherwise
+  // only operations of this backend may, and those of others of the same device.
+  virtual bool memory_on_host() const { return false; }
+
   // ---- Memory. `bytes` may be 0. RESOURCE_EXHAUSTED names the bytes asked for. ----
   virtual absl::StatusOr<Buffer> Allocate(int64_t bytes) = 0;
   // Host memory from which copies run asynchronously (pinned, where that means something).

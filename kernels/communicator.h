@@ -6,7 +6,8 @@
 // - Results have the same bits on all members and repeat from run to run: reductions have an order
 //   fixed by group and size.
 // - Tensors are contiguous and in the backend's memory. CPU implementations work inside the call,
-//   and block until the other members are there.
+//   and block until the other members are there; GPUs' may enqueue the work, and a failure then
+//   shows when the stream is synchronised.
 // - No call waits for ever: a member that is lost (or destroyed), Abort, or the timeout given at
 //   creation ends it, and then it and all later calls return Unavailable, Aborted or
 //   DeadlineExceeded with the reason, and the tensor's content is unspecified.

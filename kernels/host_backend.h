@@ -13,6 +13,7 @@ namespace atl {
 class HostBackend : public Backend {
  public:
   bool Supports(DType compute) const override { return compute == DType::kFloat32; }
+  bool memory_on_host() const override { return true; }
 
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override;
   absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override { return Allocate(bytes); }

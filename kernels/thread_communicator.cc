@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "kernels/bfloat16.h"
+#include "kernels/host_communicator.h"
 
 namespace atl {
 namespace {
-
-enum class Reduction { kSum, kMax };
 
 struct Add {
   template <typename T>
@@ -61,9 +60,7 @@ void ReduceSlice(const std::vector<Tensor>& tensors, int64_t begin, int64_t end)
   }
 }
 
-void ReduceSlice(const std::vector<Tensor>& tensors, Reduction reduction, int64_t begin,
-                 int64_t end) {
-  const bool sum = reduction == Reduction::kSum;
+void ReduceSlice(const std::vector<Tensor>& tensors, bool sum, int64_t begin, int64_t end) {
   switch (tensors[0].dtype) {
     case DType::kFloat32:
       return sum ? ReduceSlice<float, Add>(tensors, begin, end)
@@ -87,18 +84,17 @@ void ReduceSlice(const std::vector<Tensor>& tensors, Reduction reduction, int64_
 class Group {
  public:
   Group(int size, Duration timeout)
-      : size_(size), timeout_(timeout), tensors_(size), reductions_(size), present_(size) {}
+      : size_(size), timeout_(timeout), tensors_(size), sums_(size), present_(size) {}
 
   int size() const { return size_; }
 
-  absl::Status AllReduce(int rank, const Tensor& x, Reduction reduction) {
-    ATOLL_CHECK(x.contiguous(), "collectives work on contiguous tensors");
-    ATOLL_RETURN_IF_ERROR(Arrive(rank, x, reduction));
+  absl::Status AllReduce(int rank, const Tensor& x, bool sum) {
+    ATOLL_RETURN_IF_ERROR(Arrive(rank, x, sum));
     // Slices begin at multiples of 64 elements: no two threads write to one cache line.
     const auto boundary = [&](int slice) {
       return slice == size_ ? x.size() : x.size() * slice / size_ / 64 * 64;
     };
-    ReduceSlice(tensors_, reduction, boundary(rank), boundary(rank + 1));
+    ReduceSlice(tensors_, sum, boundary(rank), boundary(rank + 1));
     Leave();
     return absl::OkStatus();
   }
@@ -110,12 +106,12 @@ class Group {
   }
 
  private:
-  absl::Status Arrive(int rank, const Tensor& x, Reduction reduction) {
+  absl::Status Arrive(int rank, const Tensor& x, bool sum) {
     std::unique_lock lock(mutex_);
     if (!failure_.ok()) return failure_;
     ATOLL_CHECK(!present_[rank], "two threads use the communicator of rank ", rank);
     tensors_[rank] = x;
-    reductions_[rank] = reduction;
+    sums_[rank] = sum;
     present_[rank] = true;
     const int64_t round = round_;
     if (++arrived_ == size_) {
@@ -131,8 +127,7 @@ class Group {
   void BeginLocked() {
     for (int rank = 1; rank < size_; ++rank) {
       ATOLL_CHECK(tensors_[rank].dtype == tensors_[0].dtype &&
-                      tensors_[rank].size() == tensors_[0].size() &&
-                      reductions_[rank] == reductions_[0],
+                      tensors_[rank].size() == tensors_[0].size() && sums_[rank] == sums_[0],
                   "rank ", rank, " came to another collective than rank 0: ", tensors_[rank].size(),
                   " elements, not ", tensors_[0].size(), ", or of another kind");
     }
@@ -175,7 +170,7 @@ class Group {
   std::condition_variable changed_;
   // Guarded by mutex_, but for tensors_ while a round is worked on: nobody changes it then.
   std::vector<Tensor> tensors_;
-  std::vector<Reduction> reductions_;
+  std::vector<char> sums_;  // else maxima
   std::vector<char> present_;
   int arrived_ = 0;
   int working_ = 0;    // members that have not finished the round
@@ -183,7 +178,7 @@ class Group {
   absl::Status failure_;
 };
 
-class ThreadCommunicator final : public Communicator {
+class ThreadCommunicator final : public HostCommunicator {
  public:
   ThreadCommunicator(std::shared_ptr<Group> group, int rank)
       : group_(std::move(group)), rank_(rank) {}
@@ -194,19 +189,11 @@ class ThreadCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
 
-  absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) override {
-    return AllReduce(backend, stream, x, Reduction::kSum);
-  }
-  absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) override {
-    return AllReduce(backend, stream, x, Reduction::kMax);
-  }
-
   void Abort(const std::string& reason) override { group_->Fail(absl::AbortedError(reason)); }
 
  private:
-  absl::Status AllReduce(Backend& backend, Stream& stream, const Tensor& x, Reduction reduction) {
-    ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
-    return group_->AllReduce(rank_, x, reduction);
+  absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) override {
+    return group_->AllReduce(rank_, x, reduction == Reduction::kSum);
   }
 
   const std::shared_ptr<Group> group_;

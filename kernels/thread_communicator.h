@@ -1,4 +1,4 @@
-// Communicators of the threads of one process, on host memory.
+// Communicators of the threads of one process, in host memory (see host_communicator.h).
 //
 // Each member sums its own slice of everybody's tensor, in the order of ranks, and writes the
 // result to everybody: no copies, no scratch memory, and one thread computes each element, so that
@@ -17,7 +17,7 @@ namespace atl {
 
 // The members of a group of `size` >= 1 threads, by rank. A call waits at most `timeout` for the
 // others to come; once all are there it is theirs to finish. Tensors that do not match are a bug:
-// CHECK. Backends must compute on the host. Members may outlive each other.
+// CHECK. Members may outlive each other.
 std::vector<std::unique_ptr<Communicator>> NewThreadCommunicators(int size, Duration timeout);
 
 }  // namespace atl

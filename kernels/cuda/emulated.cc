@@ -97,6 +97,7 @@ class EmulatedCudaBackend final : public emulated::Ops {
     return compute == DType::kFloat32 || compute == DType::kBfloat16;
   }
 
+  bool memory_on_host() const override { return true; }
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override { return memory_->Allocate(bytes); }
   absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override {
     return memory_->AllocateHost(bytes);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/async_failure.h"
+#include "kernels/async_failure.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/plan_cache.h"

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "common/event_loop.h"
-#include "kernels/cuda/async_failure.h"
+#include "kernels/async_failure.h"
 #include "kernels/cuda/cuda_backend.h"
 
 namespace atl {

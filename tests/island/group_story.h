@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/testing/fake_device.h"
 #include "tests/island/layouts.h"
 #include "worker/group/follower.h"
 #include "worker/group/group_trainer.h"
@@ -61,6 +62,17 @@ inline std::vector<PositionRange> Batch(int64_t step) {
 }
 inline double RateOf(int64_t step) { return 1e-2 / static_cast<double>(1 + step % 3); }
 
+// Device `index` of a worker: the CPU, or with ATOLL_ON_FAKE_DEVICES one that computes as the CPU
+// does in memory that the host cannot touch.
+inline LocalDevice NewDevice(int index) {
+#ifdef ATOLL_ON_FAKE_DEVICES
+  const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
+  return {index, device.NewBackend(), device.NewBackend()};
+#else
+  return {index, NewCpuBackend(1), NewCpuBackend(1)};
+#endif
+}
+
 class TestWorker {
  public:
   TestWorker(const World& world, const NodeId& name, int devices = 1, EngineOptions engine = {}) {
@@ -71,7 +83,7 @@ class TestWorker {
     options.device_name = "cpu";
     options.make_devices = [devices] {
       std::vector<LocalDevice> all;
-      for (int i = 0; i < devices; ++i) all.push_back({i, NewCpuBackend(1), NewCpuBackend(1), 0});
+      for (int i = 0; i < devices; ++i) all.push_back(NewDevice(i));
       return all;
     };
     member = GroupMember::Create(std::move(options)).value();

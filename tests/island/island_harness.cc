@@ -9,6 +9,7 @@
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
+#include "kernels/testing/fake_device.h"
 #include "worker/model/host_reals.h"
 #include "worker/model/tensor_layout.h"
 
@@ -57,15 +58,26 @@ std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint6
   return tokens;
 }
 
+LocalDevice NewFakeDevice(int index) {
+  const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
+  return {index, device.NewBackend(), device.NewBackend()};
+}
+
 // ---- the island ----
 
 TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options,
-                       Transport* transport, Backends backends)
+                       Transport* transport, MakeDevice make_device)
     : job_(job),
       queue_(int64_t{64} << 20),
       transport_(transport == nullptr ? static_cast<Transport&>(queue_) : *transport) {
-  if (backends == nullptr && job.compute == DType::kFloat64) backends = NewReferenceBackend;
-  if (backends == nullptr) backends = [] { return NewCpuBackend(1); };
+  if (make_device == nullptr && job.compute == DType::kFloat64) {
+    make_device = [](int index) {
+      return LocalDevice{index, NewReferenceBackend(), NewReferenceBackend()};
+    };
+  }
+  if (make_device == nullptr) {
+    make_device = [](int index) { return LocalDevice{index, NewCpuBackend(1), NewCpuBackend(1)}; };
+  }
   options.message_timeout = std::min<Duration>(options.message_timeout, kTimeout);
   for (const IslandMember& member : plan.members) {
     std::set<int> indices;
@@ -75,7 +87,7 @@ TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptio
       }
     }
     std::vector<LocalDevice> devices;
-    for (const int index : indices) devices.push_back({index, backends(), backends()});
+    for (const int index : indices) devices.push_back(make_device(index));
     engines_.push_back(std::make_unique<Engine>(member.worker, std::move(devices), options));
   }
   CheckOk(Configure(plan));

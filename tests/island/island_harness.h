@@ -27,12 +27,13 @@ double RelativeDifference(const Layers& a, const Layers& b);
 Layers RandomWeights(const ModelConfig& config, uint64_t seed);
 std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint64_t seed);
 
-// A null transport is a queue of its own; null backends are the CPU's, of one thread.
+// A null transport is a queue of its own; without `make_device`, devices are the CPU's, of one
+// thread.
 class TestIsland {
  public:
-  using Backends = std::unique_ptr<Backend> (*)();
+  using MakeDevice = LocalDevice (*)(int index);
   TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options,
-             Transport* transport = nullptr, Backends backends = nullptr);
+             Transport* transport = nullptr, MakeDevice make_device = nullptr);
 
   // Also after an interruption; with the layers that are there.
   absl::Status Configure(const IslandPlan& plan);
@@ -65,6 +66,10 @@ class TestIsland {
   std::vector<std::unique_ptr<Engine>> engines_;
   int64_t number_ = 0;
 };
+
+// A device that computes as the CPU does, in memory that the host cannot touch and on streams that
+// work later (kernels/testing/fake_device.h).
+LocalDevice NewFakeDevice(int index);
 
 // One device with the whole batch at once.
 class TestDevice {

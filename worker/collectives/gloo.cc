@@ -205,13 +205,6 @@ class Member final : public GlooCommunicator {
     }));
   }
 
-  absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) override {
-    return AllReduce(backend, stream, x, /*sum=*/true);
-  }
-  absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) override {
-    return AllReduce(backend, stream, x, /*sum=*/false);
-  }
-
   void Abort(const std::string& reason) override {
     std::shared_ptr<Mesh> mesh;
     {
@@ -250,10 +243,9 @@ class Member final : public GlooCommunicator {
     }
   }
 
-  absl::Status AllReduce(Backend& backend, Stream& stream, const Tensor& x, bool sum) {
-    ATOLL_CHECK(x.contiguous(), "collectives work on contiguous tensors");
+  absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) override {
+    const bool sum = reduction == Reduction::kSum;
     ATOLL_RETURN_IF_ERROR(failure());
-    ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
     if (group_.size == 1 || x.size() == 0) return absl::OkStatus();
     switch (x.dtype) {
       case DType::kFloat32:

@@ -16,7 +16,7 @@
 
 #include "common/status.h"
 #include "common/time.h"
-#include "kernels/communicator.h"
+#include "kernels/host_communicator.h"
 #include "worker/collectives/rendezvous.h"
 
 namespace atl::worker {
@@ -41,7 +41,7 @@ struct GlooGroup {
 };
 
 // A member of a group that is being joined, or has been.
-class GlooCommunicator : public Communicator {
+class GlooCommunicator : public HostCommunicator {
  public:
   // Does not connect yet.
   static std::unique_ptr<GlooCommunicator> Create(std::shared_ptr<GlooDevice> device,

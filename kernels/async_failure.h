@@ -1,7 +1,7 @@
 // A failure that one thread finds and another one, which waits for a stream, must be told of.
 
-#ifndef ATOLL_KERNELS_CUDA_ASYNC_FAILURE_H_
-#define ATOLL_KERNELS_CUDA_ASYNC_FAILURE_H_
+#ifndef ATOLL_KERNELS_ASYNC_FAILURE_H_
+#define ATOLL_KERNELS_ASYNC_FAILURE_H_
 
 #include <memory>
 #include <mutex>
@@ -32,6 +32,14 @@ class AsyncFailure {
   absl::Status status_;
 };
 
+// A backend whose streams can be left waiting by what fails elsewhere: a communicator.
+class ReportsFailures {
+ public:
+  virtual ~ReportsFailures() = default;
+  // Synchronize will report this source's failure.
+  virtual void ReportFailuresOf(std::shared_ptr<AsyncFailure> source) = 0;
+};
+
 // Whose failures the streams of one backend must report. Used by one thread at a time.
 class FailureSources {
  public:
@@ -59,4 +67,4 @@ class FailureSources {
 
 }  // namespace atl
 
-#endif  // ATOLL_KERNELS_CUDA_ASYNC_FAILURE_H_
+#endif  // ATOLL_KERNELS_ASYNC_FAILURE_H_

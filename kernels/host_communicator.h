@@ -1,0 +1,38 @@
+// What communicators that reduce in host memory share (threads, Gloo): tensors in a device's memory
+// go through pinned host memory, so that no implementation ever sees a pointer that it must not
+// follow.
+
+#ifndef ATOLL_KERNELS_HOST_COMMUNICATOR_H_
+#define ATOLL_KERNELS_HOST_COMMUNICATOR_H_
+
+#include "kernels/communicator.h"
+
+namespace atl {
+
+// Each call waits for the stream first, and has done its work when it returns. The pinned memory is
+// as large as the largest tensor so far, and a backend's that called: one that cannot be read by
+// the host outlives the communicator.
+class HostCommunicator : public Communicator {
+ public:
+  absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) final {
+    return AllReduce(backend, stream, x, Reduction::kSum);
+  }
+  absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) final {
+    return AllReduce(backend, stream, x, Reduction::kMax);
+  }
+
+ protected:
+  enum class Reduction { kSum, kMax };
+
+  // `x` is contiguous and in host memory.
+  virtual absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) = 0;
+
+ private:
+  absl::Status AllReduce(Backend& backend, Stream& stream, const Tensor& x, Reduction reduction);
+
+  Buffer staging_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_HOST_COMMUNICATOR_H_

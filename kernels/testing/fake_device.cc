@@ -1,0 +1,342 @@
+#include "kernels/testing/fake_device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/async_failure.h"
+
+namespace atl::testing {
+namespace {
+
+constexpr int64_t kPage = 4096;
+
+// Does work in order, on a thread of its own.
+class WorkQueue {
+ public:
+  WorkQueue() : thread_([this] { Work(); }) {}
+  ~WorkQueue() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+
+  void Add(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(work));
+    ++added_;
+    changed_.notify_all();
+  }
+  // Until all that has been added so far is done.
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    const int64_t all = added_;
+    changed_.wait(lock, [&] { return done_ >= all; });
+  }
+
+ private:
+  void Work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      const std::function<void()> work = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;  // all guarded by mutex_
+  int64_t added_ = 0, done_ = 0;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+class FakeStream final : public Stream {
+ public:
+  FakeStream() : queue(std::make_shared<WorkQueue>()) {}
+  const std::shared_ptr<WorkQueue> queue;
+};
+
+WorkQueue& QueueOf(Stream& stream) { return *static_cast<FakeStream&>(stream).queue; }
+
+// Counts its records; shared with the streams that have them, or wait for them, before them.
+class FakeEvent final : public Event {
+ public:
+  struct Records {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int64_t made = 0, passed = 0;  // guarded by mutex
+  };
+  const std::shared_ptr<Records> records = std::make_shared<Records>();
+};
+
+}  // namespace
+
+// Addresses without memory, and the memory behind them.
+class FakeMemory {
+ public:
+  explicit FakeMemory(std::string name) : name_(std::move(name)) {}
+  ~FakeMemory() { ATOLL_CHECK(regions_.empty(), name_, " dies before its buffers"); }
+
+  // The last twelve bits are those of the memory behind it (see FakeBackend::Real).
+  void* Place(Buffer real) {
+    const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(real.data()) % kPage);
+    // With at least a page behind it that is nobody's.
+    const int64_t bytes = (offset + real.bytes() + kPage - 1) / kPage * kPage + kPage;
+    void* base = mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ATOLL_CHECK(base != MAP_FAILED, "no addresses");
+    char* address = static_cast<char*>(base) + offset;
+    const std::lock_guard lock(mutex_);
+    regions_.emplace(reinterpret_cast<uintptr_t>(address), Region{base, bytes, std::move(real)});
+    return address;
+  }
+
+  Buffer Remove(void* address) {
+    for (const std::shared_ptr<WorkQueue>& queue : Queues()) queue->Wait();
+    const std::lock_guard lock(mutex_);
+    const auto found = regions_.find(reinterpret_cast<uintptr_t>(address));
+    ATOLL_CHECK(found != regions_.end(), name_, " has no such buffer");
+    Buffer real = std::move(found->second.real);
+    munmap(found->second.base, static_cast<size_t>(found->second.bytes));
+    regions_.erase(found);
+    return real;
+  }
+
+  // What lies behind an address; other numbers stay as they are.
+  uintptr_t Behind(uintptr_t address) {
+    const std::lock_guard lock(mutex_);
+    auto found = regions_.upper_bound(address);
+    if (found == regions_.begin()) return address;
+    --found;
+    const uintptr_t offset = address - found->first;
+    if (offset > static_cast<uintptr_t>(found->second.real.bytes())) return address;
+    return reinterpret_cast<uintptr_t>(found->second.real.data()) + offset;
+  }
+
+  void Add(const std::shared_ptr<WorkQueue>& queue) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(queues_, [](const auto& old) { return old.expired(); });
+    queues_.push_back(queue);
+  }
+
+ private:
+  struct Region {
+    void* base;
+    int64_t bytes;
+    Buffer real;
+  };
+
+  std::vector<std::shared_ptr<WorkQueue>> Queues() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<WorkQueue>> all;
+    for (const std::weak_ptr<WorkQueue>& queue : queues_) {
+      if (auto kept = queue.lock()) all.push_back(std::move(kept));
+    }
+    return all;
+  }
+
+  const std::string name_;
+  std::mutex mutex_;
+  std::map<uintptr_t, Region> regions_;  // all guarded by mutex_
+  std::vector<std::weak_ptr<WorkQueue>> queues_;
+};
+
+class FakeBackend final : public Backend, public ReportsFailures {
+ public:
+  FakeBackend(std::string name, std::unique_ptr<Backend> arithmetic,
+              std::shared_ptr<FakeMemory> memory)
+      : name_(std::move(name)), memory_(std::move(memory)), arithmetic_(std::move(arithmetic)) {
+    ATOLL_CHECK(arithmetic_->memory_on_host());
+    inner_stream_ = *arithmetic_->NewStream();
+  }
+
+  std::string Name() const override { return name_; }
+  bool Supports(DType compute) const override { return arithmetic_->Supports(compute); }
+  bool memory_on_host() const override { return false; }
+
+  absl::StatusOr<Buffer> Allocate(int64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    ATOLL_ASSIGN_OR_RETURN(Buffer real, arithmetic_->Allocate(bytes));
+    return Buffer(this, memory_->Place(std::move(real)), bytes, /*on_host=*/false);
+  }
+  absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    return arithmetic_->AllocateHost(bytes);
+  }
+  void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override {
+    Enqueue(stream, [this, host, real = Real(to)] {
+      arithmetic_->CopyToDevice(*inner_stream_, real, host);
+    });
+  }
+  void CopyToHost(Stream& stream, void* host, const Tensor& from) override {
+    Enqueue(stream, [this, host, real = Real(from)] {
+      arithmetic_->CopyToHost(*inner_stream_, host, real);
+    });
+  }
+  void Zero(Stream& stream, const Tensor& x) override {
+    Enqueue(stream, [this, real = Real(x)] { arithmetic_->Zero(*inner_stream_, real); });
+  }
+
+  absl::StatusOr<std::unique_ptr<Stream>> NewStream() override {
+    auto stream = std::make_unique<FakeStream>();
+    memory_->Add(stream->queue);
+    return stream;
+  }
+  absl::StatusOr<std::unique_ptr<Event>> NewEvent() override {
+    return std::make_unique<FakeEvent>();
+  }
+  void Record(Stream& stream, Event& event) override {
+    auto records = static_cast<FakeEvent&>(event).records;
+    const std::lock_guard lock(records->mutex);
+    QueueOf(stream).Add([records, own = ++records->made] {
+      const std::lock_guard passing(records->mutex);
+      records->passed = std::max(records->passed, own);
+      records->changed.notify_all();
+    });
+  }
+  void Wait(Stream& stream, const Event& event) override {
+    auto records = static_cast<const FakeEvent&>(event).records;
+    const std::lock_guard lock(records->mutex);
+    QueueOf(stream).Add([records, newest = records->made] {
+      std::unique_lock waiting(records->mutex);
+      records->changed.wait(waiting, [&] { return records->passed >= newest; });
+    });
+  }
+  bool Passed(const Event& event) const override {
+    auto records = static_cast<const FakeEvent&>(event).records;
+    const std::lock_guard lock(records->mutex);
+    return records->passed == records->made;
+  }
+  absl::Status Synchronize(Stream& stream) override {
+    QueueOf(stream).Wait();
+    ATOLL_RETURN_IF_ERROR(failures_.First());
+    const std::lock_guard lock(mutex_);
+    return arithmetic_->Synchronize(*inner_stream_);
+  }
+
+#define ATOLL_FAKE_OPERATION(Op)                                                      \
+  void Run(Stream& stream, const Op& op) override {                                   \
+    Enqueue(stream, [this, real = Real(op)] { /* as the device sees it */             \
+                                              arithmetic_->Run(*inner_stream_, real); \
+    });                                                                               \
+  }
+#define ATOLL_FAKE_OPERATION_WITH_WORKSPACE(Op)                          \
+  void Run(Stream& stream, const Op& op, Workspace workspace) override { \
+    Enqueue(stream, [this, real = Real(op), scratch = Real(workspace)] { \
+      arithmetic_->Run(*inner_stream_, real, scratch);                   \
+    });                                                                  \
+  }                                                                      \
+  int64_t WorkspaceBytes(const Op& op) const override { return arithmetic_->WorkspaceBytes(op); }
+
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(LinearForward)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(LinearBackwardInput)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(LinearBackwardWeight)
+  ATOLL_FAKE_OPERATION(EmbeddingForward)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(EmbeddingBackwardWeight)
+  ATOLL_FAKE_OPERATION(RmsNormForward)
+  ATOLL_FAKE_OPERATION(RmsNormBackwardInput)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(RmsNormBackwardWeight)
+  ATOLL_FAKE_OPERATION(LayerNormForward)
+  ATOLL_FAKE_OPERATION(LayerNormBackwardInput)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(LayerNormBackwardWeight)
+  ATOLL_FAKE_OPERATION(RopeTable)
+  ATOLL_FAKE_OPERATION(Rope)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(AttentionForward)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(AttentionBackward)
+  ATOLL_FAKE_OPERATION(SwigluForward)
+  ATOLL_FAKE_OPERATION(SwigluBackward)
+  ATOLL_FAKE_OPERATION(GeluForward)
+  ATOLL_FAKE_OPERATION(GeluBackward)
+  ATOLL_FAKE_OPERATION(AddScaled)
+  ATOLL_FAKE_OPERATION(Scale)
+  ATOLL_FAKE_OPERATION(Convert)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(CrossEntropy)
+  ATOLL_FAKE_OPERATION(CrossEntropyMax)
+  ATOLL_FAKE_OPERATION(CrossEntropySums)
+  ATOLL_FAKE_OPERATION(AdamW)
+  ATOLL_FAKE_OPERATION_WITH_WORKSPACE(SumOfSquares)
+  ATOLL_FAKE_OPERATION(ClipScale)
+  ATOLL_FAKE_OPERATION(QuantizeDelta)
+  ATOLL_FAKE_OPERATION(DequantizeDelta)
+  ATOLL_FAKE_OPERATION(NesterovStep)
+#undef ATOLL_FAKE_OPERATION
+#undef ATOLL_FAKE_OPERATION_WITH_WORKSPACE
+
+  void ReportFailuresOf(std::shared_ptr<AsyncFailure> source) override {
+    failures_.Add(std::move(source));
+  }
+
+  // The operation with the memory behind its addresses. They are found by their values: no size or
+  // coefficient looks like one. What lies between its fields may, as the rest of an address whose
+  // end a small field has overwritten; so ends stay as they are.
+  template <typename Op>
+  Op Real(const Op& op) const {
+    using Words = std::array<uintptr_t, sizeof(Op) / sizeof(uintptr_t)>;
+    auto words = std::bit_cast<Words>(op);
+    for (uintptr_t& word : words) word = memory_->Behind(word);
+    return std::bit_cast<Op>(words);
+  }
+
+ private:
+  // Streams take turns with what computes, which is for one thread at a time.
+  template <typename Work>
+  void Enqueue(Stream& stream, Work work) {
+    QueueOf(stream).Add([this, work = std::move(work)] {
+      const std::lock_guard lock(mutex_);
+      work();
+    });
+  }
+
+  void Free(void* data, bool) override {
+    Buffer real = memory_->Remove(data);
+    const std::lock_guard lock(mutex_);
+    real = Buffer();
+  }
+
+  const std::string name_;
+  const std::shared_ptr<FakeMemory> memory_;
+  FailureSources failures_;
+  std::mutex mutex_;  // of what follows
+  const std::unique_ptr<Backend> arithmetic_;
+  std::unique_ptr<Stream> inner_stream_;
+};
+
+FakeDevice::FakeDevice(std::string name, Arithmetic arithmetic)
+    : name_(std::move(name)),
+      arithmetic_(std::move(arithmetic)),
+      memory_(std::make_shared<FakeMemory>(name_)) {}
+
+std::unique_ptr<Backend> FakeDevice::NewBackend() const {
+  return std::make_unique<FakeBackend>(name_, arithmetic_(), memory_);
+}
+
+void EnqueueOnFake(Backend& backend, Stream& stream, std::function<void()> work) {
+  ATOLL_CHECK(dynamic_cast<FakeBackend*>(&backend) != nullptr, backend.Name(), " is not fake");
+  QueueOf(stream).Add(std::move(work));
+}
+
+Tensor RealMemory(Backend& backend, const Tensor& tensor) {
+  return dynamic_cast<FakeBackend&>(backend).Real(tensor);
+}
+
+}  // namespace atl::testing
