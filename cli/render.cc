@@ -95,11 +95,11 @@ void AppendPlan(const v1::Island& island, std::string* out) {
                  PartOf(plan, w.worker()), w.doing()});
   }
   if (!workers.empty()) absl::StrAppend(out, workers.Text());
-  Table links({"from", "to", "pieces", "ms a message", "Mbit/s", "link", "why"});
+  Table links({"from", "to", "pieces", "ms a message", "Mbit/s", "link", "why", "way"});
   for (const v1::BoundaryState& b : island.progress().boundaries()) {
     links.Add({b.from(), b.to(), absl::StrCat(b.pieces()), Fixed(1e3 * b.message_seconds(), 2),
                b.bandwidth_bytes_per_s() > 0 ? Fixed(8e-6 * b.bandwidth_bytes_per_s(), 1) : "-",
-               b.saturated() ? "SATURATED" : "fine", b.reason()});
+               b.saturated() ? "SATURATED" : "fine", b.reason(), b.way()});
   }
   if (!links.empty()) absl::StrAppend(out, links.Text());
 }
@@ -264,6 +264,25 @@ std::string JobText(const v1::Job& job, int decisions) {
   return out;
 }
 
+namespace {
+
+// The GPUs of all workers; empty without any.
+std::string GpusText(const v1::ClusterStatus& status) {
+  Table gpus({"device", "GPU", "UUID", "memory", "computes in", "NCCL"});
+  for (const v1::Member& m : status.members()) {
+    for (int i = 0; i < m.devices_size(); ++i) {
+      const v1::DeviceInfo& device = m.devices(i);
+      if (device.uuid().empty()) continue;
+      gpus.Add({absl::StrCat(m.name(), "/", i), device.kind(), device.uuid(),
+                Bytes(device.memory_bytes()), device.compute(),
+                device.nccl().empty() ? "no" : device.nccl()});
+    }
+  }
+  return gpus.empty() ? "" : absl::StrCat("\n", gpus.Text());
+}
+
+}  // namespace
+
 std::string StatusText(const v1::ClusterStatus& status) {
   std::string out =
       absl::StrCat("coordinator: epoch ", status.epoch(), ", up ", Seconds(status.up_s()),
@@ -283,7 +302,7 @@ std::string StatusText(const v1::ClusterStatus& status) {
              : "",
          m.reason()});
   }
-  absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text());
+  absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text(), GpusText(status));
   for (const v1::Job& job : status.jobs()) absl::StrAppend(&out, "\n", JobText(job, 3));
   return out;
 }

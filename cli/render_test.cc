@@ -180,6 +180,23 @@ TEST_CASE("an empty cluster and no jobs say so") {
   CHECK(StatusText({}).find("no members\n") != std::string::npos);
 }
 
+TEST_CASE("the status of workers with GPUs names each of them") {
+  v1::ClusterStatus status;
+  v1::Member* worker = status.add_members();
+  worker->set_kind("worker");
+  worker->set_name("w1");
+  worker->add_devices()->set_kind("cpu");
+  CHECK(StatusText(status).find("UUID") == std::string::npos);
+  v1::DeviceInfo* gpu = worker->add_devices();
+  gpu->set_kind("NVIDIA H200 bf16");
+  gpu->set_uuid("GPU-0a1b");
+  gpu->set_memory_bytes(int64_t{139} << 30);
+  gpu->set_compute("bf16");
+  const std::string text = StatusText(status);
+  CHECK(text.find("w1/1    NVIDIA H200 bf16  GPU-0a1b  139.00 GiB  bf16         no") !=
+        std::string::npos);
+}
+
 TEST_CASE("a log line has its time in UTC") {
   v1::LogLine line;
   line.set_unix_ms(1'000'000'000'123);

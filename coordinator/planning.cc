@@ -66,8 +66,18 @@ absl::Status BringIn(const PlanningInput& input, const NodeId& leader, uint64_t 
 
 void AddMembers(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout,
                 IslandPlan& island) {
-  for (const PlanMember& member : request.members) {
-    if (Uses(input, layout, member.member.worker)) island.members.push_back(member.member);
+  for (const PlanMember& offered : request.members) {
+    if (!Uses(input, layout, offered.member.worker)) continue;
+    IslandMember& member = island.members.emplace_back(offered.member);
+    // A site that was only assumed is not told: nothing would be near for certain.
+    for (const plan::Device& device : input.cluster.devices) {
+      if (device.node != member.worker) continue;
+      member.site = offered.site.empty() && request.links.empty() ? "" : device.site;
+    }
+    member.nccl = offered.devices[0].nccl;
+    for (const DeviceInfo& device : offered.devices) {
+      if (device.nccl != member.nccl) member.nccl.clear();
+    }
   }
 }
 

@@ -21,6 +21,11 @@ bool IsHost(const std::string& kind) {
   return kind.rfind("cpu", 0) == 0 || kind.rfind("reference", 0) == 0;
 }
 
+// "" where the worker does not say.
+std::string ComputeOf(const DeviceInfo& device) {
+  return device.compute.empty() && IsHost(device.kind) ? "fp32" : device.compute;
+}
+
 // What is assumed of a device of which nothing was measured.
 plan::DeviceType AssumedType(const DeviceInfo& device) {
   plan::DeviceType type;
@@ -230,6 +235,15 @@ absl::StatusOr<std::vector<DeviceFacts>> DevicesOf(const PlanRequest& request) {
       devices.push_back(std::move(facts));
     }
   }
+  // Activations of one type cannot be another's.
+  for (const DeviceFacts& device : devices) {
+    const std::string first = ComputeOf(devices[0].info), other = ComputeOf(device.info);
+    if (first.empty() || other.empty() || first == other) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(devices[0].id, " computes in ", first, " and ", device.id, " in ", other,
+                     ": an island computes in one type; start its workers with the same --compute, "
+                     "or keep them in islands of their own (layout.island)"));
+  }
   return devices;
 }
 
@@ -423,9 +437,9 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   ATOLL_RETURN_IF_ERROR(Check(request));
   ATOLL_ASSIGN_OR_RETURN(std::vector<DeviceFacts> devices, DevicesOf(request));
   const ModelSpec shape = ShapeOf(request);
-  const bool any_host = std::any_of(devices.begin(), devices.end(),
-                                    [](const DeviceFacts& d) { return IsHost(d.info.kind); });
-  const int64_t element_bytes = any_host ? 4 : 2;
+  const bool full = std::any_of(devices.begin(), devices.end(),
+                                [](const DeviceFacts& d) { return ComputeOf(d.info) == "fp32"; });
+  const int64_t element_bytes = full ? 4 : 2;
   const plan::Model model = ModelOf(request, shape, element_bytes);
   // The leader's host keeps three more copies: what it started from, what it pushes and pulls.
   const int64_t copies = 12 * model.parameters();
@@ -437,7 +451,7 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, ""};
   MakeTypes(request, devices, input, input.table);
   plan::CostOptions options;
-  options.state_bytes_per_parameter = any_host ? 16 : 18;
+  options.state_bytes_per_parameter = full ? 16 : 18;
   options.weight_share = 1;  // the runtime keeps all of it until W is done
   options.split_backward = !request.spec.layout.recompute;
   input.costs = plan::Costs(model, input.table, options);

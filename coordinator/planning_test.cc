@@ -311,6 +311,34 @@ TEST_CASE("workers without a site are grouped by their links") {
   CHECK(input->assumptions.find("3 of 3 devices") == 0);
 }
 
+TEST_CASE("members are told their site and NCCL's version, where these are known and the same") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 2), Worker("w2", 2)};
+  for (PlanMember& member : request.members) {
+    for (DeviceInfo& device : member.devices) device.nccl = "2.27.3";
+  }
+  request.spec.layout.replicas = 4;
+  request.spec.layout.stages = 1;
+  CHECK(Planned(request).members[1].nccl == "2.27.3");
+  CHECK(Planned(request).members[1].site.empty());  // nobody knows it
+  request.members[0].site = request.members[1].site = "north";
+  request.members[1].devices[1].nccl = "";
+  const IslandPlan plan = Planned(request);
+  CHECK(plan.members[0].site == "north");
+  CHECK(plan.members[0].nccl == "2.27.3");
+  CHECK(plan.members[1].site == "north");
+  CHECK(plan.members[1].nccl.empty());
+}
+
+TEST_CASE("an island computes in one type") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  request.members[1].devices[0] = {"NVIDIA H200", kGiB, 1, "GPU-1", "bf16", "2.27.3"};
+  CHECK(absl::StartsWith(Refusal(request), "w1/0 computes in fp32 and w2/0 in bf16: "));
+  request.members[1].devices[0].compute = "fp32";
+  Planned(request);
+}
+
 TEST_CASE("impossible requests are refused, not planned") {
   PlanRequest request = JobOf(4, 8);
   CHECK_THAT(Refusal(request), Catch::Contains("no members"));

@@ -35,6 +35,17 @@ class Communicator {
   virtual absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) = 0;
   virtual absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) = 0;
 
+  // To and from one other member, which calls the other of the two; sizes match, and so does the
+  // order of calls between two members. NCCL's alone has them: UNIMPLEMENTED.
+  virtual absl::Status Send(Backend& /*backend*/, Stream& /*stream*/, const Tensor& /*x*/,
+                            int /*to*/) {
+    return absl::UnimplementedError("this communicator only reduces");
+  }
+  virtual absl::Status Receive(Backend& /*backend*/, Stream& /*stream*/, const Tensor& /*x*/,
+                               int /*from*/) {
+    return absl::UnimplementedError("this communicator only reduces");
+  }
+
   // Ends the call that waits, if any, and all later ones: on this member with ABORTED and the
   // reason, on the others with that or, where they only see this member gone, UNAVAILABLE.
   virtual void Abort(const std::string& reason) = 0;

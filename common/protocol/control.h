@@ -85,6 +85,9 @@ struct DeviceInfo {
   std::string kind;  // "cpu", or the GPU's name
   int64_t memory_bytes = 0;
   int32_t threads = 0;
+  std::string uuid;     // of a GPU; empty: none
+  std::string compute;  // "fp32" or "bf16"
+  std::string nccl;     // version of the NCCL that it can join groups by; empty: it cannot
 };
 
 // What a restarted worker finds in its local checkpoint.
@@ -122,6 +125,7 @@ struct BoundaryState {
   int64_t window = 0;  // its number, from 1; 0: none yet
   int64_t quickest_bytes = 0;
   double quickest_seconds = 0;
+  std::string way;  // how messages go, and why so: "NCCL: GPUs of one site"; empty: not said
 
   bool operator==(const BoundaryState&) const = default;
 };

@@ -74,6 +74,8 @@ struct IslandMember {
   Incarnation incarnation = 0;
   std::string endpoint;    // "tcp://host:port"
   std::string public_key;  // CURVE, Z85; empty: plaintext
+  std::string site;        // its fast network; empty: not known
+  std::string nccl;        // version of the NCCL of all its devices; empty: not all have one
 
   bool operator==(const IslandMember&) const = default;
 };

@@ -181,6 +181,9 @@ void Fields(V& v, Plain<V, DeviceInfo>& s, v1::DeviceInfo& m) {
   ATOLL_WIRE_COPY(kind);
   ATOLL_WIRE_COUNT(memory_bytes);
   ATOLL_WIRE_COUNT(threads);
+  ATOLL_WIRE_COPY(uuid);
+  ATOLL_WIRE_COPY(compute);
+  ATOLL_WIRE_COPY(nccl);
 }
 
 template <class V>
@@ -195,6 +198,7 @@ void Fields(V& v, Plain<V, BoundaryState>& s, v1::BoundaryState& m) {
   ATOLL_WIRE_COUNT(window);
   ATOLL_WIRE_COUNT(quickest_bytes);
   ATOLL_WIRE_COPY(quickest_seconds);
+  ATOLL_WIRE_COPY(way);
 }
 
 template <class V>
@@ -266,6 +270,8 @@ void Fields(V& v, Plain<V, IslandMember>& s, v1::IslandMember& m) {
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_COPY(endpoint);
   ATOLL_WIRE_COPY(public_key);
+  ATOLL_WIRE_COPY(site);
+  ATOLL_WIRE_COPY(nccl);
 }
 
 template <class V>

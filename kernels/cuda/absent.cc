@@ -22,6 +22,8 @@ int64_t CudaMemoryPeakBytes(const Backend&) {
   return 0;
 }
 
+std::string NcclVersion() { return ""; }
+
 absl::StatusOr<std::string> NewNcclId() { return NoCuda(); }
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinNccl(Backend&, const NcclGroup&) {

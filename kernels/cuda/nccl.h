@@ -20,6 +20,9 @@ struct NcclGroup {
   Duration timeout{};  // longest wait: of joining, and for any one collective to be done
 };
 
+// "2.27.3"; empty: this build has none. Members of one group have the same.
+std::string NcclVersion();
+
 // What one member makes and hands to the others: some bytes that name the group and say where to
 // meet. The network is NCCL's to find; its connections are neither encrypted nor authenticated.
 absl::StatusOr<std::string> NewNcclId();
@@ -31,8 +34,9 @@ absl::StatusOr<std::string> NewNcclId();
 // Collectives are enqueued and return at once, so a failure shows later: a lost member, a
 // collective that is not done in time, or Abort ends what the stream waits for, the stream's next
 // Backend::Synchronize returns the reason, and so do all later calls of the communicator.
-// Reductions are NCCL's, in an order that it chooses by group and size; bf16 is summed by NCCL as
-// bf16.
+// Sends and receives between two members match by their order, and are best on streams of their
+// own: each waits for the other side. Reductions are NCCL's, in an order that it chooses by group
+// and size; bf16 is summed by NCCL as bf16.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinNccl(Backend& backend, const NcclGroup& group);
 
 }  // namespace atl

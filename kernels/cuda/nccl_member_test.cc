@@ -1,0 +1,181 @@
+// Members of NCCL's groups keep what kernels/communicator.h promises, with threads in NCCL's place
+// and devices whose streams work later.
+
+#include <catch2/catch.hpp>
+#include <thread>
+#include <vector>
+
+#include "common/event_loop.h"
+#include "kernels/cuda/nccl_api.h"
+#include "kernels/reference/reference.h"
+#include "kernels/testing/communicator_cases.h"
+#include "kernels/testing/fake_nccl.h"
+
+namespace atl::testing {
+namespace {
+
+constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
+constexpr Duration kShort = std::chrono::milliseconds(60);
+
+// A device of its own, and a member on it.
+struct Gpu {
+  absl::Status Join(FakeNccl& nccl, const std::string& id, int rank, int size, Duration timeout) {
+    auto joined = JoinNcclBy(nccl, *backend, {"layer/3", id, rank, size, timeout});
+    if (joined.ok()) member = *std::move(joined);
+    return joined.status();
+  }
+  // Puts values onto the device, does this there, and reads them back.
+  template <typename Call>
+  absl::Status With(std::vector<float>* values, const Call& call) {
+    const auto bytes = static_cast<int64_t>(4 * values->size());
+    ATOLL_ASSIGN_OR_RETURN(const Buffer buffer, backend->Allocate(bytes));
+    const Tensor x(buffer.data(), DType::kFloat32, 1, static_cast<int64_t>(values->size()));
+    backend->CopyToDevice(*stream, x, values->data());
+    const absl::Status called = call(x);
+    backend->CopyToHost(*stream, values->data(), x);
+    const absl::Status done = backend->Synchronize(*stream);
+    return called.ok() ? done : called;
+  }
+  absl::Status Sum(std::vector<float>* values) {
+    return With(values,
+                [&](const Tensor& x) { return member->AllReduceSum(*backend, *stream, x); });
+  }
+
+  FakeDevice device{"gpu", NewReferenceBackend};
+  std::unique_ptr<Backend> backend = device.NewBackend();
+  std::unique_ptr<Stream> stream = *backend->NewStream();
+  std::unique_ptr<Communicator> member;
+};
+
+std::vector<std::unique_ptr<Gpu>> Joined(FakeNccl& nccl, int size, Duration timeout) {
+  const std::string id = *nccl.NewId();
+  std::vector<std::unique_ptr<Gpu>> gpus;
+  for (int rank = 0; rank < size; ++rank) gpus.push_back(std::make_unique<Gpu>());
+  std::vector<absl::Status> statuses(gpus.size());
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back(
+          [&, rank] { statuses[rank] = gpus[rank]->Join(nccl, id, rank, size, timeout); });
+    }
+  }
+  for (const absl::Status& status : statuses) REQUIRE(status.ToString() == "OK");
+  return gpus;
+}
+
+// Host tensors by way of a member's device, and what its stream says of it.
+class OnDevice final : public Communicator {
+ public:
+  explicit OnDevice(std::unique_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+  int rank() const override { return gpu_->member->rank(); }
+  int size() const override { return gpu_->member->size(); }
+  absl::Status AllReduceSum(Backend&, Stream&, const Tensor& x) override {
+    return AllReduce(x, [&](const Tensor& on_device) {
+      return gpu_->member->AllReduceSum(*gpu_->backend, *gpu_->stream, on_device);
+    });
+  }
+  absl::Status AllReduceMax(Backend&, Stream&, const Tensor& x) override {
+    return AllReduce(x, [&](const Tensor& on_device) {
+      return gpu_->member->AllReduceMax(*gpu_->backend, *gpu_->stream, on_device);
+    });
+  }
+  void Abort(const std::string& reason) override { gpu_->member->Abort(reason); }
+
+ private:
+  template <typename Call>
+  absl::Status AllReduce(const Tensor& x, const Call& call) {
+    const auto buffer = gpu_->backend->Allocate(x.size() * SizeOf(x.dtype));
+    const Tensor on_device(buffer->data(), x.dtype, 1, x.size());
+    gpu_->backend->CopyToDevice(*gpu_->stream, on_device, x.data);
+    const absl::Status called = call(on_device);
+    gpu_->backend->CopyToHost(*gpu_->stream, x.data, on_device);
+    const absl::Status done = gpu_->backend->Synchronize(*gpu_->stream);
+    return called.ok() ? done : called;
+  }
+
+  const std::unique_ptr<Gpu> gpu_;
+};
+
+TEST_CASE("members of NCCL's groups keep the promises of communicators") {
+  for (const CommunicatorCase& communicator_case : CommunicatorCases()) {
+    DYNAMIC_SECTION(communicator_case.name) {
+      FakeNccl nccl(/*tells_of_the_lost=*/true);
+      communicator_case.run([&](int size, Duration timeout) {
+        Members members;
+        for (auto& gpu : Joined(nccl, size, timeout)) {
+          members.push_back(std::make_unique<OnDevice>(std::move(gpu)));
+        }
+        return members;
+      });
+    }
+  }
+}
+
+TEST_CASE("who comes alone waits for the others until the deadline") {
+  FakeNccl nccl(true);
+  Gpu gpu;
+  const absl::Status late = gpu.Join(nccl, *nccl.NewId(), 1, 2, kShort);
+  REQUIRE(absl::IsDeadlineExceeded(late));
+  REQUIRE(late.message() == "rank 1 of 2 in group layer/3: not all 2 members joined in time");
+  REQUIRE(absl::IsInvalidArgument(gpu.Join(nccl, "no id", 0, 2, kShort)));
+}
+
+TEST_CASE("sends and receives match by their order") {
+  FakeNccl nccl(true);
+  auto gpus = Joined(nccl, 2, kLong);
+  std::vector<float> first = {1, 2}, second = {3}, got_first(2), got_second(1);
+  {
+    std::jthread sender([&] {
+      const auto send = [&](const Tensor& x) {
+        return gpus[0]->member->Send(*gpus[0]->backend, *gpus[0]->stream, x, 1);
+      };
+      ATOLL_CHECK(gpus[0]->With(&first, send).ok() && gpus[0]->With(&second, send).ok());
+    });
+    const auto receive = [&](const Tensor& x) {
+      return gpus[1]->member->Receive(*gpus[1]->backend, *gpus[1]->stream, x, 0);
+    };
+    REQUIRE(gpus[1]->With(&got_first, receive).ok());
+    REQUIRE(gpus[1]->With(&got_second, receive).ok());
+  }
+  REQUIRE(got_first == std::vector<float>{1, 2});
+  REQUIRE(got_second == std::vector<float>{3});
+}
+
+// Within a host nobody hears of a member that is gone.
+TEST_CASE("a silent death is over when somebody else tells, or at the deadline") {
+  for (const bool told : {true, false}) {
+    CAPTURE(told);
+    FakeNccl nccl(/*tells_of_the_lost=*/false);
+    auto gpus = Joined(nccl, 2, told ? kLong : kShort);
+    gpus[1].reset();
+    std::vector<float> x = {1};
+    absl::Status status;
+    {
+      std::jthread waiting([&] { status = gpus[0]->Sum(&x); });
+      if (told) gpus[0]->member->Abort("the peer link lost w2");
+    }
+    CAPTURE(status.ToString());
+    if (told) REQUIRE(status == absl::AbortedError("the peer link lost w2"));
+    if (!told) REQUIRE(absl::IsDeadlineExceeded(status));
+    REQUIRE(gpus[0]->Sum(&x) == status);  // the first reason stays
+  }
+}
+
+TEST_CASE("a receive that nobody sends to ends with the group") {
+  FakeNccl nccl(true);
+  auto gpus = Joined(nccl, 2, kLong);
+  std::vector<float> x = {1};
+  absl::Status status;
+  {
+    std::jthread waiting([&] {
+      status = gpus[0]->With(&x, [&](const Tensor& on_device) {
+        return gpus[0]->member->Receive(*gpus[0]->backend, *gpus[0]->stream, on_device, 1);
+      });
+    });
+    gpus[1].reset();
+  }
+  REQUIRE(absl::IsUnavailable(status));
+}
+
+}  // namespace
+}  // namespace atl::testing

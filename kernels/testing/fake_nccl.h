@@ -1,0 +1,47 @@
+// NCCL made of threads, for tests: groups of fake devices, whose streams wait for each other as
+// GPUs do. Sums are in the order of ranks.
+
+#ifndef ATOLL_KERNELS_TESTING_FAKE_NCCL_H_
+#define ATOLL_KERNELS_TESTING_FAKE_NCCL_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "kernels/cuda/nccl_api.h"
+#include "kernels/testing/fake_device.h"
+
+namespace atl::testing {
+
+class FakeNccl final : public NcclApi {
+ public:
+  // Whether members are told when one of theirs aborts, as NCCL does over sockets; without, as
+  // within a host, they wait for ever.
+  explicit FakeNccl(bool tells_of_the_lost) : tells_(tells_of_the_lost) {}
+
+  int groups() const;  // ids made so far
+
+  absl::StatusOr<std::string> NewId() override;
+  absl::StatusOr<Member> Begin(Backend& backend, const NcclGroup& group) override;
+  absl::StatusOr<bool> Settled(Member member) override;
+  absl::Status AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                         bool sum) override;
+  absl::Status Send(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                    int to) override;
+  absl::Status Receive(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                       int from) override;
+  void Abort(Member member) override;
+
+ private:
+  struct Group;
+  struct Joined;
+
+  const bool tells_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Group>> groups_;  // guarded by mutex_
+};
+
+}  // namespace atl::testing
+
+#endif  // ATOLL_KERNELS_TESTING_FAKE_NCCL_H_
