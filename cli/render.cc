@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/bytes_text.h"
 #include "common/check.h"
 
 namespace atl::cli {
@@ -104,6 +105,22 @@ void AppendPlan(const v1::Island& island, std::string* out) {
   if (!links.empty()) absl::StrAppend(out, links.Text());
 }
 
+// What the plan predicted of each device's memory, and what was measured.
+void AppendMemory(const v1::Island& island, std::string* out) {
+  Table devices({"device", "memory predicted", "measured", "ratio", "limit"});
+  for (const v1::DeviceMemoryState& m : island.progress().memory()) {
+    const bool predicted = m.predicted_bytes() > 0;
+    const double ratio =
+        static_cast<double>(m.peak_bytes()) / static_cast<double>(m.predicted_bytes());
+    devices.Add({m.device(), predicted ? Bytes(m.predicted_bytes()) : "-", Bytes(m.peak_bytes()),
+                 predicted ? Fixed(ratio, 3) : "-",
+                 m.limit_bytes() > 0 ? Bytes(m.limit_bytes()) : "-"});
+  }
+  if (!devices.empty()) {
+    absl::StrAppend(out, "\nisland ", island.island(), ": memory\n", devices.Text());
+  }
+}
+
 void AppendIslands(const v1::Job& job, std::string* out) {
   Table table({"island", "worker", "H", "step", "loss", "tokens/s", "step ms quiet", "overlapped",
                "accepted", "rejected", "tokens", "evicted", "doing"});
@@ -118,7 +135,10 @@ void AppendIslands(const v1::Job& job, std::string* out) {
                i.attached() ? i.doing() : i.reason()});
   }
   if (!table.empty()) absl::StrAppend(out, "\n", table.Text());
-  for (const v1::Island& i : job.islands()) AppendPlan(i, out);
+  for (const v1::Island& i : job.islands()) {
+    AppendPlan(i, out);
+    AppendMemory(i, out);
+  }
 }
 
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {
@@ -196,13 +216,7 @@ std::string Count(double value) {
   return absl::StrFormat("%.4gG", value / 1e9);
 }
 
-std::string Bytes(int64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  if (value < 1024) return absl::StrCat(bytes, " B");
-  if (value < 1024.0 * 1024) return absl::StrFormat("%.1f KiB", value / 1024);
-  if (value < 1024.0 * 1024 * 1024) return absl::StrFormat("%.1f MiB", value / 1024 / 1024);
-  return absl::StrFormat("%.2f GiB", value / 1024 / 1024 / 1024);
-}
+std::string Bytes(int64_t bytes) { return BytesText(bytes); }
 
 std::string Seconds(double seconds) {
   if (!std::isfinite(seconds) || seconds > 1e9) return "-";

@@ -162,8 +162,15 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
   link.set_message_seconds(0.025);
   link.set_bandwidth_bytes_per_s(12.5e6);
   link.set_saturated(true);
+  v1::DeviceMemoryState& memory = *island.mutable_progress()->add_memory();
+  memory.set_device("w1/0");
+  memory.set_predicted_bytes(int64_t{20} << 30);
+  memory.set_peak_bytes(int64_t{21} << 30);
   const std::string text = JobText(job, 3);
   INFO(text);
+  CHECK(text.find("island 0: memory\n"
+                  "device  memory predicted   measured  ratio  limit\n"
+                  "w1/0           20.00 GiB  21.00 GiB  1.050      -\n") != std::string::npos);
   CHECK(text.find("island 0: plan 3, 1 x 2 stages, 1f1b, 12.3 ms a step predicted, at least 11.0; "
                   "the fastest that fits\n"
                   "  making a plan: worker w2 has joined\n"

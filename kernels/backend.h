@@ -77,6 +77,13 @@ class Buffer {
   bool on_host_ = false;
 };
 
+// Of a backend's device memory.
+struct MemoryUse {
+  int64_t in_use_bytes = 0;
+  int64_t peak_bytes = 0;   // the most at a time, since the start or ForgetPeak
+  int64_t limit_bytes = 0;  // that may be in use; 0: no bound
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -91,10 +98,14 @@ class Backend {
   // only operations of this backend may, and those of others of the same device.
   virtual bool memory_on_host() const { return false; }
 
-  // ---- Memory. `bytes` may be 0. RESOURCE_EXHAUSTED names the bytes asked for. ----
+  // ---- Memory. `bytes` may be 0. RESOURCE_EXHAUSTED names the device, the bytes wanted, those
+  // held and the limit; what they were for is the caller's to say. ----
   virtual absl::StatusOr<Buffer> Allocate(int64_t bytes) = 0;
   // Host memory from which copies run asynchronously (pinned, where that means something).
   virtual absl::StatusOr<Buffer> AllocateHost(int64_t bytes) = 0;
+  // As the allocator counts it; of a GPU without the driver's own and the libraries'.
+  virtual MemoryUse Memory() const = 0;
+  virtual void ForgetPeak() = 0;
   // Device memory from and to host memory, and zeroes. Only bytes move: tensors must be contiguous.
   virtual void CopyToDevice(Stream& stream, const Tensor& to, const void* host) = 0;
   virtual void CopyToHost(Stream& stream, void* host, const Tensor& from) = 0;

@@ -1,6 +1,7 @@
 #include "kernels/host_backend.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,20 +22,24 @@ int64_t ContiguousBytes(const Tensor& x) {
 }  // namespace
 
 absl::StatusOr<Buffer> HostBackend::Allocate(int64_t bytes) {
-  ATOLL_CHECK(bytes >= 0, "a buffer of ", bytes, " bytes");
+  ATOLL_RETURN_IF_ERROR(ledger_.Take(bytes));
   // Large buffers are streamed through: huge pages save their address translations.
   const int64_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
   void* data = nullptr;
   if (bytes > INT64_MAX - kHugePage ||
       posix_memalign(&data, alignment, bytes == 0 ? 1 : bytes) != 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
+    return ledger_.Refused(bytes,
+                           static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE));
   }
+  ledger_.Placed(data, bytes);
   if (alignment == kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // a wish, not a need
   return Buffer(this, data, bytes, /*on_host=*/false);
 }
 
-void HostBackend::Free(void* data, bool) { std::free(data); }
+void HostBackend::Free(void* data, bool) {
+  ledger_.GiveBack(data);
+  std::free(data);
+}
 
 void HostBackend::CopyToDevice(Stream&, const Tensor& to, const void* host) {
   std::memcpy(to.data, host, ContiguousBytes(to));

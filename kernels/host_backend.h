@@ -5,18 +5,25 @@
 #define ATOLL_KERNELS_HOST_BACKEND_H_
 
 #include <memory>
+#include <string>
 
 #include "kernels/backend.h"
+#include "kernels/memory_ledger.h"
 
 namespace atl {
 
 class HostBackend : public Backend {
  public:
+  // `limit_bytes`: of all buffers together, AllocateHost's too; 0: no bound.
+  HostBackend(const std::string& name, int64_t limit_bytes) : ledger_(name, limit_bytes) {}
+
   bool Supports(DType compute) const override { return compute == DType::kFloat32; }
   bool memory_on_host() const override { return true; }
 
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override;
   absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override { return Allocate(bytes); }
+  MemoryUse Memory() const override { return ledger_.use(); }
+  void ForgetPeak() override { ledger_.ForgetPeak(); }
   void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override;
   void CopyToHost(Stream& stream, void* host, const Tensor& from) override;
   void Zero(Stream& stream, const Tensor& x) override;
@@ -38,6 +45,8 @@ class HostBackend : public Backend {
 
  private:
   void Free(void* data, bool on_host) override;
+
+  MemoryLedger ledger_;
 };
 
 }  // namespace atl

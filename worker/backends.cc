@@ -38,7 +38,7 @@ absl::StatusOr<WorkerBackend> NewWorkerBackend(const BackendOptions& options) {
   WorkerBackend made;
   made.memory_bytes = options.memory_bytes;
   if (options.backend == "cpu") {
-    made.backend = NewCpuBackend(options.threads);
+    made.backend = NewCpuBackend(options.threads, options.memory_bytes);
   } else if (options.backend == "reference") {
     made.backend = NewReferenceBackend();
   } else if (options.backend == "cuda") {

@@ -143,7 +143,9 @@ class Daemon {
   Daemon(const DaemonOptions& options, EventLoop<Event>* loop, GroupMember* member,
          CheckpointStore* store, TensorClient* tensors, WorkerProfiler* profiler, Identity identity)
       : loop_(loop),
-        trainer_(member, [loop](const BoundariesSeen& seen) { loop->Post(seen); }),
+        trainer_(
+            member, [loop](const BoundariesSeen& seen) { loop->Post(seen); },
+            [loop](const MemorySeen& seen) { loop->Post(seen); }),
         follower_(member,
                   [loop](int64_t plan_number, const std::string& doing) {
                     loop->Post(FollowerState{plan_number, doing});

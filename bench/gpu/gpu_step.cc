@@ -89,7 +89,7 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len) {
   Pusher pusher(*backend, *runner);
   std::printf("parameters %lld flops_per_token %.6g bytes %lld\n",
               static_cast<long long>(config.ParameterCount()), config.TrainFlopsPerToken(seq_len),
-              static_cast<long long>(CudaMemoryPeakBytes(*backend)));
+              static_cast<long long>(backend->Memory().peak_bytes));
   std::fflush(stdout);
 
   int64_t step = 0;

@@ -155,6 +155,16 @@ struct LinkFailure {
   bool operator==(const LinkFailure&) const = default;
 };
 
+// A device's memory under the plan that it is set up for.
+struct DeviceMemoryState {
+  std::string device;
+  int64_t predicted_bytes = 0;  // peak, as the plan has it; 0: it does not say
+  int64_t peak_bytes = 0;       // measured, since the plan was set up
+  int64_t limit_bytes = 0;      // that it may take; 0: no limit
+
+  bool operator==(const DeviceMemoryState&) const = default;
+};
+
 // Progress of the island that the worker runs, in every heartbeat.
 struct IslandProgress {
   JobId job;
@@ -177,6 +187,7 @@ struct IslandProgress {
   // Why the island wants a new plan ("link w1/0 > w2/0 saturated"); empty: it does not.
   std::string plan_wanted;
   std::vector<BoundaryState> boundaries;
+  std::vector<DeviceMemoryState> memory;  // of the island's devices, once they have made a step
 };
 
 // Of a worker that follows another island's leader.

@@ -222,6 +222,14 @@ void Fields(V& v, Plain<V, LinkFailure>& s, v1::LinkFailure& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, DeviceMemoryState>& s, v1::DeviceMemoryState& m) {
+  ATOLL_WIRE_COPY(device);
+  ATOLL_WIRE_COUNT(predicted_bytes);
+  ATOLL_WIRE_COUNT(peak_bytes);
+  ATOLL_WIRE_COUNT(limit_bytes);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, IslandProgress>& s, v1::IslandProgress& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_INT(island, 0, kMaxIsland);
@@ -242,6 +250,7 @@ void Fields(V& v, Plain<V, IslandProgress>& s, v1::IslandProgress& m) {
   ATOLL_WIRE_COUNT(plan_number);
   ATOLL_WIRE_COPY(plan_wanted);
   ATOLL_WIRE_MESSAGES(boundaries, 4096);
+  ATOLL_WIRE_MESSAGES(memory, 4096);
 }
 
 // ------------------------------------------------------------------------------ island plans ----

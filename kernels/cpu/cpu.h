@@ -10,8 +10,9 @@
 namespace atl {
 
 // Computes on `threads` >= 1 threads, the caller's included. Operations run inside the call.
-// Results do not depend on the number of threads.
-std::unique_ptr<Backend> NewCpuBackend(int threads);
+// Results do not depend on the number of threads. `memory_bytes`: bound of all its buffers; 0:
+// none.
+std::unique_ptr<Backend> NewCpuBackend(int threads, int64_t memory_bytes = 0);
 
 }  // namespace atl
 

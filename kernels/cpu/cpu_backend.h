@@ -15,7 +15,8 @@ namespace atl {
 // sums in block order: results do not depend on the number of threads.
 class CpuBackend final : public HostBackend {
  public:
-  explicit CpuBackend(int threads) : pool_(threads) {}
+  CpuBackend(int threads, int64_t memory_bytes)
+      : HostBackend("the CPU", memory_bytes), pool_(threads) {}
 
   std::string Name() const override { return "cpu"; }
 

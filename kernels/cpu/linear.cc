@@ -118,8 +118,8 @@ float* TableRow(const Op& op, const Tensor& table, int64_t n, int64_t col) {
 
 }  // namespace
 
-std::unique_ptr<Backend> NewCpuBackend(int threads) {
-  return std::make_unique<CpuBackend>(threads);
+std::unique_ptr<Backend> NewCpuBackend(int threads, int64_t memory_bytes) {
+  return std::make_unique<CpuBackend>(threads, memory_bytes);
 }
 
 void CpuBackend::Run(Stream&, const LinearForward& op, Workspace) {

@@ -17,11 +17,6 @@ absl::StatusOr<std::vector<CudaDevice>> CudaDevices() { return NoCuda(); }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions&) { return NoCuda(); }
 
-int64_t CudaMemoryPeakBytes(const Backend&) {
-  ATOLL_CHECK(false, "there is no CUDA backend to ask");
-  return 0;
-}
-
 std::string NcclVersion() { return ""; }
 
 absl::StatusOr<std::string> NewNcclId() { return NoCuda(); }

@@ -38,10 +38,6 @@ absl::StatusOr<CudaDevice> FindCudaDevice(const std::vector<CudaDevice>& devices
 // kept for the next AllocateHost.
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& options);
 
-// The most device memory that the backend's buffers have taken at a time. REQUIRES: from
-// NewCudaBackend.
-int64_t CudaMemoryPeakBytes(const Backend& backend);
-
 }  // namespace atl
 
 #endif  // ATOLL_KERNELS_CUDA_CUDA_H_

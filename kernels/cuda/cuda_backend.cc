@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "kernels/cuda/dnn_engine.h"
 #include "kernels/cuda/lt_engine.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/memory_ledger.h"
 
 namespace atl {
 namespace {
@@ -127,6 +129,29 @@ class CudaBackend final : public cuda::DeviceBackend {
     return Buffer(this, data, bytes, /*on_host=*/true);
   }
 
+  // The ledger's counts, and the pool's where that has taken more: it rounds buffers up.
+  MemoryUse Memory() const override {
+    MemoryUse use = ledger_.use();
+    const auto most = [this](cudaMemPoolAttr attribute, int64_t counted) {
+      uint64_t bytes = 0;
+      if (cudaMemPoolGetAttribute(pool_, attribute, &bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return counted;
+      }
+      return std::max(counted, static_cast<int64_t>(bytes));
+    };
+    use.in_use_bytes = most(cudaMemPoolAttrUsedMemCurrent, use.in_use_bytes);
+    use.peak_bytes = most(cudaMemPoolAttrUsedMemHigh, use.peak_bytes);
+    return use;
+  }
+  void ForgetPeak() override {
+    Use();
+    ledger_.ForgetPeak();
+    uint64_t zero = 0;  // the only value that it takes: the peak begins again at what is in use
+    errors_.Keep(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrUsedMemHigh, &zero),
+                 "cudaMemPoolSetAttribute");
+  }
+
   void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override {
     Copy(to.data, host, to, cudaMemcpyHostToDevice, stream);
   }
@@ -170,8 +195,6 @@ class CudaBackend final : public cuda::DeviceBackend {
     errors_.Keep(failures_.First());
     return errors_.Take();
   }
-
-  int64_t memory_peak_bytes() const { return ledger_.peak_bytes(); }
 
   // ---- For NCCL ----
 
@@ -273,10 +296,6 @@ absl::StatusOr<std::vector<CudaDevice>> CudaDevices() {
                        properties.minor});
   }
   return devices;
-}
-
-int64_t CudaMemoryPeakBytes(const Backend& backend) {
-  return dynamic_cast<const CudaBackend&>(backend).memory_peak_bytes();
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& options) {

@@ -102,6 +102,8 @@ class EmulatedCudaBackend final : public emulated::Ops {
   absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override {
     return memory_->AllocateHost(bytes);
   }
+  MemoryUse Memory() const override { return memory_->Memory(); }
+  void ForgetPeak() override { memory_->ForgetPeak(); }
   void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override {
     memory_->CopyToDevice(stream, to, host);
   }

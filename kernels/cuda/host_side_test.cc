@@ -93,26 +93,6 @@ TEST_CASE("only what cuBLASLt's GELU is exact for is fused with it") {
 
 // ---- Memory ----
 
-TEST_CASE("a device's memory is bounded, and messages say by what") {
-  MemoryLedger ledger("H200 GPU-1", 1000);
-  int first = 0, second = 0;
-  REQUIRE(ledger.Take(600).ok());
-  ledger.Placed(&first, 600);
-  REQUIRE(ledger.Take(401).message() ==
-          "no memory for a buffer of 401 bytes on H200 GPU-1: 600 of the 1000 bytes that may be "
-          "used are taken");
-  REQUIRE(ledger.Take(400).ok());
-  ledger.Placed(&second, 400);
-  ledger.GiveBack(&first);
-  REQUIRE(ledger.in_use_bytes() == 400);
-  REQUIRE(ledger.peak_bytes() == 1000);
-  REQUIRE(ledger.Take(600).ok());
-  REQUIRE(ledger.Refused(600, 17).message() ==
-          "no memory for a buffer of 600 bytes on H200 GPU-1: the device has 17 bytes free, 400 "
-          "are this process's; other processes may hold the rest");
-  REQUIRE(ledger.in_use_bytes() == 400);
-}
-
 TEST_CASE("host blocks are used again, and idle ones are bounded") {
   std::set<void*> alive;
   int64_t gotten = 0;

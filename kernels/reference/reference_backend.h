@@ -54,6 +54,8 @@ double ActivateDerivative(Activation kind, double x);
 
 class ReferenceBackend final : public HostBackend {
  public:
+  ReferenceBackend() : HostBackend("the reference", 0) {}
+
   std::string Name() const override { return "reference"; }
   // Sums stay in double: what bf16 costs here is the rounding of what is stored.
   bool Supports(DType compute) const override { return compute != DType::kInt32; }

@@ -183,6 +183,8 @@ class FakeBackend final : public Backend, public ReportsFailures {
     const std::lock_guard lock(mutex_);
     return arithmetic_->AllocateHost(bytes);
   }
+  MemoryUse Memory() const override { return arithmetic_->Memory(); }
+  void ForgetPeak() override { arithmetic_->ForgetPeak(); }
   void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override {
     Enqueue(stream, [this, host, real = Real(to)] {
       arithmetic_->CopyToDevice(*inner_stream_, real, host);

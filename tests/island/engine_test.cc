@@ -15,6 +15,10 @@
 namespace atl::worker {
 namespace {
 
+using Catch::Contains;
+using Catch::EndsWith;
+using Catch::StartsWith;
+
 // ---- vocabulary of these tests ----
 
 constexpr double kLearningRate = 3e-3;
@@ -197,16 +201,44 @@ TEST_CASE("schedules take the memory that they need, and a device's limit is kep
   };
   REQUIRE(activations("1f1b") < activations("gpipe"));
 
-  const IslandPlan plan = Plan({6}, 1);
+  IslandPlan plan = Plan({6}, 1);
+  plan.programs[0].memory_peak_bytes = 123 << 20;
   LocalTransport transport(1 << 20);
   LocalCommunicators communicators(std::chrono::seconds(10));
-  std::vector<LocalDevice> devices;
-  devices.push_back({0, NewCpuBackend(1), NewCpuBackend(1), 100000});
-  Engine engine("w1", std::move(devices), {});
-  const absl::Status status = engine.Configure(Job(), plan, &transport, &communicators);
-  REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
-  REQUIRE(status.message().find("w1/0: the plan needs ") == 0);
-  REQUIRE(status.message().find("but the device has 100000") != std::string::npos);
+  // `pool_bytes`: what the backend gives; `memory_bytes`: what the device says it has.
+  const auto error = [&](int64_t pool_bytes, int64_t memory_bytes) {
+    std::vector<LocalDevice> devices;
+    devices.push_back({0, NewCpuBackend(1, pool_bytes), NewCpuBackend(1), memory_bytes});
+    Engine engine("w1", std::move(devices), {});
+    const absl::Status status = engine.Configure(Job(), plan, &transport, &communicators);
+    REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
+    return std::string(status.message());
+  };
+  constexpr char kPredicted[] = "; the plan predicted a peak of 123.0 MiB; ";
+  constexpr char kRemedy[] = "lower inner.micro_batch_sequences or set layout.recompute";
+  REQUIRE_THAT(error(0, 100000), StartsWith("w1/0, stage 0 (layers 0 to 5): out of memory: ") &&
+                                     Contains(", 97.7 KiB to be had") && Contains(kPredicted) &&
+                                     EndsWith(kRemedy));
+  DeviceMemory all;
+  {
+    std::vector<LocalDevice> devices;
+    devices.push_back({0, NewCpuBackend(1), NewCpuBackend(1), 0});
+    Engine engine("w1", std::move(devices), {});
+    REQUIRE(engine.Configure(Job(), plan, &transport, &communicators).ok());
+    all = engine.Memory()[0];
+    REQUIRE(all.peak_bytes >= all.state_bytes + all.activation_bytes + all.scratch_bytes);
+  }
+  REQUIRE_THAT(error(all.state_bytes / 2, 0),
+               StartsWith("w1/0, stage 0 (layers 0 to 5): layer ") &&
+                   Contains(": out of memory on the CPU: ") && Contains(" wanted, ") &&
+                   Contains(kPredicted) && EndsWith("(layout.stages, layout.tensor_parallel)"));
+  REQUIRE_THAT(error(all.state_bytes + all.activation_bytes / 2, 0),
+               StartsWith("w1/0, stage 0 (layers 0 to 5), activations (micro-batches in flight: 1; "
+                          "the most for layer ") &&
+                   Contains(kPredicted) && EndsWith(kRemedy));
+  REQUIRE_THAT(error(all.peak_bytes - all.scratch_bytes / 2, 0),
+               Contains("operations' workspace and messages: out of memory on the CPU: ") &&
+                   Contains(kPredicted) && EndsWith(kRemedy));
 }
 
 // ---- refusals ----

@@ -87,7 +87,9 @@ class TestWorker {
       return all;
     };
     member = GroupMember::Create(std::move(options)).value();
-    trainer = std::make_unique<GroupTrainer>(member.get());
+    trainer = std::make_unique<GroupTrainer>(
+        member.get(), [this](const BoundariesSeen& seen) { boundaries = seen; },
+        [this](const MemorySeen& seen) { memory = seen; });
     follower = std::make_unique<Follower>(member.get(), [this](int64_t plan, const std::string& d) {
       const std::lock_guard lock(mutex_);
       plan_ = plan;
@@ -131,6 +133,9 @@ class TestWorker {
   std::unique_ptr<GroupMember> member;
   std::unique_ptr<GroupTrainer> trainer;
   std::unique_ptr<Follower> follower;
+  // What it said last while it led.
+  BoundariesSeen boundaries;
+  MemorySeen memory;
 
  private:
   std::mutex mutex_;

@@ -69,6 +69,27 @@ TEST_CASE("islands of two and three workers have one device's losses") {
   }
 }
 
+TEST_CASE("a leader knows its followers' boundaries, and every device's memory") {
+  const World world;
+  TestGroup group(world, 2);
+  IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
+  for (PlanProgram& program : plan.programs) program.memory_peak_bytes = 1000;
+  REQUIRE(group.Order(plan).ok());
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
+  leader.Step(0);
+  leader.Step(1);  // hears what the followers said of the step before
+  const std::vector<DeviceMemoryState>& memory = leader.memory.devices;
+  REQUIRE(memory.size() == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK(memory[i].device == absl::StrCat("w", i + 1, "/0"));
+    CHECK(memory[i].predicted_bytes == 1000);
+    CHECK(memory[i].peak_bytes > 1000);
+  }
+  REQUIRE(leader.boundaries.boundaries.size() == 2);  // activations one way, gradients the other
+  CHECK(leader.boundaries.boundaries[1].from == "w2/0");
+}
+
 TEST_CASE("without a plan a worker trains on its first device, exactly as one device does") {
   World world;
   world.spec.layout.island = IslandExtent::kWorker;

@@ -129,6 +129,11 @@ struct BoundariesSeen {
   std::string plan_wanted;
 };
 
+// Likewise: the memory of the island's devices. Also of an island that is one worker alone.
+struct MemorySeen {
+  std::vector<DeviceMemoryState> devices;
+};
+
 struct ShutdownRequested {
   std::string reason;
 };
@@ -137,9 +142,9 @@ struct Tick {};
 
 using Event =
     std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Reconfigured,
-                 FollowerState, BoundariesSeen, InitialWeightsMade, StepDone, DeltaCaptured,
-                 Adopted, ValidationDone, CommandFailed, CheckpointWritten, PushShardDone, PullDone,
-                 PullFailed, LinksMeasured, StepTraced, ShutdownRequested, Tick>;
+                 FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade, StepDone,
+                 DeltaCaptured, Adopted, ValidationDone, CommandFailed, CheckpointWritten,
+                 PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

@@ -230,6 +230,7 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
 void WorkerCore::Impl::ForgetIsland() {
   if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
   Interrupt("the island begins anew");
+  memory_.clear();
   saving_.reset();
   saved_.reset();
   resume_saved_ = step_failed_ = false;

@@ -45,6 +45,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   if (command_ != Command::kReconfigure || event.plan_number != configuring_.number) return;
   configured_ = configuring_;  // also when the order has changed meanwhile
   boundaries_ = BoundariesSeen();
+  memory_.clear();
   heartbeat_at_ = now_;
   if (Finish() == Command::kNone) return;
   if (!event.kept) return StateLost(event.reason);

@@ -104,6 +104,7 @@ class WorkerCore::Impl {
   void On(const Reconfigured&);
   void On(const FollowerState&);
   void On(const BoundariesSeen&);
+  void On(const MemorySeen& event) { memory_ = event.devices; }
   void Interrupt(const std::string& reason);
   void StateLost(const std::string& reason);
   bool ResumeSaved();
@@ -224,6 +225,7 @@ class WorkerCore::Impl {
   bool interrupted_ = false;   // the outstanding command has been told to end
   bool step_failed_ = false;   // stepping_ failed under a plan: Reconfigured tells if it counts
   BoundariesSeen boundaries_;  // newest, of configured_
+  std::vector<DeviceMemoryState> memory_;  // of the island's devices, newest
   struct Saved {
     LocalCheckpoint about;
     Work work;

@@ -71,6 +71,7 @@ IslandProgress WorkerCore::Impl::Progress() const {
     p.plan_wanted = boundaries_.plan_wanted;
     p.boundaries = boundaries_.boundaries;
   }
+  p.memory = memory_;
   return p;
 }
 

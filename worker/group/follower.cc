@@ -129,7 +129,7 @@ v1::GroupReply Follower::Serve(const NodeId& from, const v1::GroupFrame& frame) 
 }
 
 absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
-                            v1::GroupReply*) {
+                            v1::GroupReply* reply) {
   switch (frame.body_case()) {
     case v1::GroupFrame::kFetch: {
       std::vector<ShardMove> moves;
@@ -145,10 +145,17 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
     case v1::GroupFrame::kDropSurplus:
       member_->DropSurplus();
       return absl::OkStatus();
-    case v1::GroupFrame::kStep:
-      return member_
-          ->Step(frame.step().number(), RangesOf(frame.step()), frame.step().learning_rate())
-          .status();
+    case v1::GroupFrame::kStep: {
+      ATOLL_ASSIGN_OR_RETURN(const StepOutcome outcome,
+                             member_->Step(frame.step().number(), RangesOf(frame.step()),
+                                           frame.step().learning_rate()));
+      for (const BoundaryState& boundary : outcome.boundaries) {
+        ToWire(boundary, reply->add_boundaries());
+      }
+      reply->set_plan_wanted(outcome.plan_wanted);
+      for (const DeviceMemory& memory : outcome.memory) ToWire(memory, reply->add_memory());
+      return absl::OkStatus();
+    }
     case v1::GroupFrame::kEvaluate:
       return member_
           ->Evaluate(frame.evaluate().number(), frame.evaluate().first(), frame.evaluate().count())

@@ -40,6 +40,7 @@ void GroupTrainer::Release() {
   plan_ = IslandPlan();
   holdings_.clear();
   boundaries_.clear();
+  memory_.clear();
   unwritten_.clear();
   pending_.clear();
   configured_ = failed_ = moments_broken_ = step_tried_ = false;
@@ -110,6 +111,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   plan_ = plan;
   alone_ = false;
   boundaries_.clear();
+  memory_.clear();
   member_->SetHooks({.call_failed = [this](const NodeId&, const std::string& error) {
     member_->InterruptWork(error);
   }});
@@ -252,6 +254,13 @@ absl::Status GroupTrainer::AwaitAll(const Calls& calls, Duration timeout) {
 
 // Only steps' replies say something about boundaries, of members that send any.
 void GroupTrainer::Hear(const NodeId& from, const v1::GroupReply& reply) {
+  if (!reply.memory().empty()) {
+    std::vector<DeviceMemoryState>& memory = memory_[from];
+    memory.clear();
+    for (const v1::DeviceMemory& device : reply.memory()) {
+      if (WorkerOfDevice(device.device()) == from) memory.push_back(FromWire(device));
+    }
+  }
   if (reply.boundaries().empty()) return;
   BoundariesSeen& seen = boundaries_[from];
   seen.boundaries.clear();
@@ -270,6 +279,16 @@ void GroupTrainer::SayBoundaries() {
     if (all.plan_wanted.empty()) all.plan_wanted = seen.plan_wanted;
   }
   on_boundaries_(all);
+}
+
+void GroupTrainer::SayMemory() {
+  MemorySeen all;
+  for (const auto& [member, devices] : memory_) {
+    all.devices.insert(all.devices.end(), devices.begin(), devices.end());
+  }
+  if (on_memory_ == nullptr || all.devices == memory_said_.devices) return;
+  memory_said_ = all;
+  on_memory_(all);
 }
 
 absl::Status GroupTrainer::Ready() {
@@ -345,6 +364,12 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
   known_steps_ = ++steps_;
   boundaries_[member_->name()] = {0, std::move(outcome.boundaries), outcome.plan_wanted};
   SayBoundaries();
+  std::vector<DeviceMemoryState>& memory = memory_[member_->name()];
+  memory.clear();
+  for (const DeviceMemory& m : outcome.memory) {
+    memory.push_back({m.device, m.predicted_bytes, m.peak_bytes, m.limit_bytes});
+  }
+  SayMemory();
   return MeanLoss{outcome.loss.mean(), outcome.loss.tokens};
 }
 

@@ -28,9 +28,15 @@ class GroupTrainer final : public Trainer {
   // What the adapters of all members see, after a step and a little later; on the caller's thread.
   using OnBoundaries = std::function<void(const BoundariesSeen&)>;
 
+  // The memory of all members' devices, likewise, whenever it is another than was said last.
+  using OnMemory = std::function<void(const MemorySeen&)>;
+
   // `member` outlives it and serves nobody else while this leads.
-  explicit GroupTrainer(GroupMember* member, OnBoundaries on_boundaries = nullptr)
-      : member_(member), on_boundaries_(std::move(on_boundaries)) {}
+  explicit GroupTrainer(GroupMember* member, OnBoundaries on_boundaries = nullptr,
+                        OnMemory on_memory = nullptr)
+      : member_(member),
+        on_boundaries_(std::move(on_boundaries)),
+        on_memory_(std::move(on_memory)) {}
   ~GroupTrainer() override;
 
   std::string Name() const override;
@@ -84,9 +90,11 @@ class GroupTrainer final : public Trainer {
   // Alone, unless a plan was given: islands whose job has plans get one before anything else.
   absl::Status Ready();
   void SayBoundaries();
+  void SayMemory();
 
   GroupMember* const member_;
   const OnBoundaries on_boundaries_;
+  const OnMemory on_memory_;
   PeerFence fence_;
   bool alone_ = true;  // no plan was given
   IslandPlan plan_;
@@ -101,6 +109,8 @@ class GroupTrainer final : public Trainer {
   int64_t number_ = 0;                           // of the newest step or evaluation
   Calls pending_;                                // of the newest step, which has succeeded here
   std::map<NodeId, BoundariesSeen> boundaries_;  // by member, of the newest step heard of
+  std::map<NodeId, std::vector<DeviceMemoryState>> memory_;  // likewise
+  MemorySeen memory_said_;
   std::map<int, std::vector<float>> unwritten_;
   std::atomic<bool> interrupted_ = false;
 };

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kRanksMax = 1024;
 constexpr int kRangesMax = 4096;
+constexpr int kDevicesMax = 64;  // of one worker
 constexpr int64_t kElementsMax = int64_t{1} << 40;
 constexpr int64_t kPositionMax = int64_t{1} << 56;
 
@@ -61,6 +62,12 @@ absl::Status Check(const v1::GroupReply& reply) {
   if (reply.code() < 0 || reply.code() > 16) return Bad("status code");
   if (reply.last_number() < 0) return Bad("step number");
   if (reply.boundaries_size() > kRangesMax) return Bad("number of boundaries");
+  if (reply.memory_size() > kDevicesMax) return Bad("number of devices");
+  for (const v1::DeviceMemory& memory : reply.memory()) {
+    if (memory.predicted_bytes() < 0 || memory.peak_bytes() < 0 || memory.limit_bytes() < 0) {
+      return Bad("memory");
+    }
+  }
   for (const v1::HeldShard& held : reply.held()) {
     ATOLL_RETURN_IF_ERROR(Check(held.shard()));
     if (held.elements() < 0 || held.elements() > kElementsMax) return Bad("elements");
@@ -230,6 +237,17 @@ BoundaryState FromWire(const v1::Boundary& boundary) {
           boundary.bandwidth_bytes_per_s(),
           boundary.saturated(),
           boundary.reason()};
+}
+
+void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out) {
+  out->set_device(memory.device);
+  out->set_predicted_bytes(memory.predicted_bytes);
+  out->set_peak_bytes(memory.peak_bytes);
+  out->set_limit_bytes(memory.limit_bytes);
+}
+
+DeviceMemoryState FromWire(const v1::DeviceMemory& memory) {
+  return {memory.device(), memory.predicted_bytes(), memory.peak_bytes(), memory.limit_bytes()};
 }
 
 void ToWire(const absl::Status& status, v1::GroupReply* out) {

@@ -37,6 +37,8 @@ void ToWire(const std::vector<PositionRange>& ranges, v1::StepCall* out);
 std::vector<PositionRange> RangesOf(const v1::StepCall& step);
 void ToWire(const BoundaryState& boundary, v1::Boundary* out);
 BoundaryState FromWire(const v1::Boundary& boundary);
+void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out);
+DeviceMemoryState FromWire(const v1::DeviceMemory& memory);
 void ToWire(const absl::Status& status, v1::GroupReply* out);
 absl::Status StatusOf(const v1::GroupReply& reply);
 

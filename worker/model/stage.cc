@@ -88,6 +88,7 @@ int64_t Stage::StashBytes(int index, StashKind kind) const {
 }
 
 void Stage::Carve(Carver& carver) {
+  layer_bytes_.assign(options_.layers, 0);
   for (ForwardSlot& slot : forward_) CarveForward(carver, slot);
   for (BackwardSlot& slot : backward_) CarveBackward(carver, slot);
   int64_t scratch = 0;
@@ -109,6 +110,7 @@ void Stage::CarveForward(Carver& carver, ForwardSlot& slot) {
   slot.stashes.assign(options_.layers, nullptr);
   int64_t shared = 0;
   for (int i = 0; i < options_.layers; ++i) {
+    const int64_t before = carver.bytes();
     const bool last = i + 1 == options_.layers;
     if (!last && !trains && i >= 2) {
       slot.outputs[i] = slot.outputs[i % 2];
@@ -119,6 +121,7 @@ void Stage::CarveForward(Carver& carver, ForwardSlot& slot) {
       slot.stashes[i] = carver.Bytes(StashBytes(i, StashKind::kForward));
     }
     shared = std::max(shared, StashBytes(i, StashKind::kForward));
+    layer_bytes_[i] += carver.bytes() - before;
   }
   if (!trains) std::fill(slot.stashes.begin(), slot.stashes.end(), carver.Bytes(shared));
 }
@@ -130,6 +133,7 @@ void Stage::CarveBackward(Carver& carver, BackwardSlot& slot) {
   slot.recomputed.assign(options_.layers, nullptr);
   int64_t backward = 0, recomputed = 0;
   for (int i = options_.layers - 1; i >= 0; --i) {
+    const int64_t before = carver.bytes();
     if (i + 1 == options_.layers && has_head()) {
       // its logits
     } else if (fused && i + 3 <= options_.layers - 1) {
@@ -142,9 +146,11 @@ void Stage::CarveBackward(Carver& carver, BackwardSlot& slot) {
     const int64_t r = Recomputed(i) ? StashBytes(i, StashKind::kForward) : 0;
     backward = std::max(backward, b);
     recomputed = std::max(recomputed, r);
-    if (fused) continue;
-    slot.stashes[i] = carver.Bytes(b);
-    slot.recomputed[i] = carver.Bytes(r);
+    if (!fused) {
+      slot.stashes[i] = carver.Bytes(b);
+      slot.recomputed[i] = carver.Bytes(r);
+    }
+    layer_bytes_[i] += carver.bytes() - before;
   }
   if (!fused) return;
   std::fill(slot.stashes.begin(), slot.stashes.end(), carver.Bytes(backward));

@@ -81,6 +81,8 @@ class Stage {
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
   int64_t activation_bytes() const { return activation_bytes_; }
+  // Of these, what the stage's layer `index` needs: its stashes, its output and their gradients.
+  int64_t layer_bytes(int index) const { return layer_bytes_[index]; }
   absl::Status Allocate();
 
   // REQUIRES: a free slot, and as many rows as pieces.
@@ -170,6 +172,7 @@ class Stage {
   mutable std::map<std::pair<int, std::pair<int64_t, int64_t>>, LayerBytes> bytes_;
   int64_t workspace_bytes_ = 0;
   int64_t activation_bytes_ = 0;
+  std::vector<int64_t> layer_bytes_;
   Buffer memory_;
   std::vector<ForwardSlot> forward_;
   std::vector<BackwardSlot> backward_;

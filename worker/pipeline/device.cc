@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/bytes_text.h"
 #include "common/check.h"
 #include "worker/model/exec.h"
 
@@ -29,6 +30,26 @@ StageOptions OptionsOf(const StageRole& role, const EngineJob& job, int64_t rows
   options.recomputed_layers.assign(role.plan.recomputed_layers.begin(),
                                    role.plan.recomputed_layers.end());
   return options;
+}
+
+constexpr char kFewerActivations[] = "lower inner.micro_batch_sequences or set layout.recompute";
+constexpr char kFewerLayers[] = "use more devices (layout.stages, layout.tensor_parallel)";
+
+std::string WhatStage(const StageRole& role) {
+  return absl::StrCat("stage ", role.stage, " (layers ", role.plan.first_layer, " to ",
+                      role.plan.first_layer + role.plan.layers - 1, ")");
+}
+
+// What is taken for a stage, and which layer takes the most of it.
+std::string WhatActivations(const StageRole& role, const Stage& stage) {
+  int most = 0;
+  for (int i = 1; i < stage.layers(); ++i) {
+    if (stage.layer_bytes(i) > stage.layer_bytes(most)) most = i;
+  }
+  return absl::StrCat(WhatStage(role),
+                      ", activations (micro-batches in flight: ", role.forward_slots,
+                      "; the most for layer ", role.plan.first_layer + most, ", ",
+                      BytesText(stage.layer_bytes(most)), ")");
 }
 
 }  // namespace
@@ -72,12 +93,11 @@ absl::Status Device::TakeLayer(const LayerShard& shard, bool table_only, const L
                                DType dtype) {
   HeldState* held = Find(shard, table_only);
   if (held == nullptr) {
-    ATOLL_ASSIGN_OR_RETURN(
-        LayerState state,
-        LayerState::Create(compute(), *stream_, table_only ? TableLayout(layout) : layout, dtype,
-                           true));
+    absl::StatusOr<LayerState> state = LayerState::Create(
+        compute(), *stream_, table_only ? TableLayout(layout) : layout, dtype, true);
+    if (!state.ok()) return OutOfMemory(state.status(), WhatStages(), kFewerLayers);
     held_.push_back(std::make_unique<HeldState>(
-        HeldState{shard, table_only, false, false, 0, layout.size, std::move(state)}));
+        HeldState{shard, table_only, false, false, 0, layout.size, *std::move(state)}));
     held = held_.back().get();
   }
   held->surplus = false;
@@ -163,10 +183,32 @@ absl::Status Device::CheckMemory(const EngineJob& job, int64_t run_bytes) const 
   if (parts_.memory_bytes == 0 || state + activations <= parts_.memory_bytes) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat(name_, ": the plan needs ", state, " bytes for layers and ", activations,
-                   " for activations (the planner counted on ", role_->program.memory_peak_bytes,
-                   " in all), but the device has ", parts_.memory_bytes));
+  return OutOfMemory(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "out of memory: ", BytesText(state), " wanted for layers and ", BytesText(activations),
+          " for activations, ", BytesText(parts_.memory_bytes), " to be had")),
+      WhatStages(), kFewerActivations);
+}
+
+// What its stages are, for messages: "stage 1 (layers 3 to 5)".
+std::string Device::WhatStages() const {
+  std::string text;
+  for (const StageRole& role : role_->stages) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", WhatStage(role));
+  }
+  return text;
+}
+
+// Says of an error of the memory what it was wanted for, what the plan had predicted and what to
+// do; leaves other errors as they are.
+absl::Status Device::OutOfMemory(const absl::Status& status, const std::string& what,
+                                 const char* remedy) const {
+  if (!absl::IsResourceExhausted(status)) return status;
+  const int64_t predicted = role_->program.memory_peak_bytes;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      name_, ", ", what, ": ", status.message(),
+      predicted > 0 ? absl::StrCat("; the plan predicted a peak of ", BytesText(predicted)) : "",
+      "; ", remedy));
 }
 
 absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, const TensorPart& part,
@@ -182,8 +224,19 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   MakeStages(job);
   const int64_t run_bytes = CarveRun(job, nullptr, commit_slots);
   ATOLL_RETURN_IF_ERROR(CheckMemory(job, run_bytes));
-  for (const auto& [s, stage] : stages_) ATOLL_RETURN_IF_ERROR(stage->Allocate());
-  ATOLL_ASSIGN_OR_RETURN(run_memory_, compute().Allocate(run_bytes));
+  for (const StageRole& stage : role_->stages) {
+    const absl::Status taken = stages_[stage.stage]->Allocate();
+    if (!taken.ok()) {
+      return OutOfMemory(taken, WhatActivations(stage, *stages_[stage.stage]), kFewerActivations);
+    }
+  }
+  absl::StatusOr<Buffer> run_memory = compute().Allocate(run_bytes);
+  if (!run_memory.ok()) {
+    return OutOfMemory(run_memory.status(),
+                       absl::StrCat(WhatStages(), ", operations' workspace and messages"),
+                       kFewerActivations);
+  }
+  run_memory_ = *std::move(run_memory);
   CarveRun(job, run_memory_.data(), commit_slots);
   const int64_t tokens = role.micro_batches * role.micro_batch_sequences * job.sequence_length;
   ATOLL_ASSIGN_OR_RETURN(host_tokens_, compute().AllocateHost(2 * tokens * SizeOf(DType::kInt32)));
@@ -204,6 +257,8 @@ void Device::Idle() {
 
 void Device::DropSurplus() {
   std::erase_if(held_, [](const auto& held) { return held->surplus; });
+  compute().ForgetPeak();
+  communication().ForgetPeak();
 }
 
 void Device::DropAll() {
@@ -243,6 +298,9 @@ DeviceMemory Device::Memory() const {
   memory.activation_bytes = StageBytes();
   memory.scratch_bytes = run_memory_.bytes();
   if (role_.has_value()) memory.predicted_bytes = role_->program.memory_peak_bytes;
+  const MemoryUse use = parts_.compute->Memory();
+  memory.peak_bytes = use.peak_bytes + parts_.communication->Memory().peak_bytes;
+  memory.limit_bytes = use.limit_bytes;
   return memory;
 }
 

@@ -87,6 +87,9 @@ class Device {
   void MakeStages(const EngineJob& job);
   int64_t CarveRun(const EngineJob& job, void* memory, int commit_slots);
   absl::Status CheckMemory(const EngineJob& job, int64_t run_bytes) const;
+  std::string WhatStages() const;
+  absl::Status OutOfMemory(const absl::Status& status, const std::string& what,
+                           const char* remedy) const;
   int64_t StageBytes() const;
 
   const std::string name_;

@@ -440,6 +440,7 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
     }
     if (outcome.plan_wanted.empty()) outcome.plan_wanted = run->executor->PlanWanted();
   }
+  outcome.memory = Memory();
   return outcome;
 }
 

@@ -142,6 +142,17 @@ struct DeviceStep {
   std::vector<OpSpan> sync_spans;  // of the all-reduce thread
 };
 
+struct DeviceMemory {
+  std::string device;
+  int64_t state_bytes = 0;       // parameters, gradients, moments
+  int64_t activation_bytes = 0;  // of all micro-batches in flight: taken at Configure
+  // Beside them: operations' workspace, messages on their way out, tokens and tables.
+  int64_t scratch_bytes = 0;
+  int64_t predicted_bytes = 0;  // what the plan says of all three; 0: nothing
+  int64_t peak_bytes = 0;       // what its backends have counted since surplus layers were dropped
+  int64_t limit_bytes = 0;      // that they may take; 0: no limit
+};
+
 struct StepOutcome {
   LossSum loss;                           // of the whole island
   double gradient_norm = 0;               // before clipping
@@ -149,15 +160,7 @@ struct StepOutcome {
   std::vector<BoundaryState> boundaries;  // out of this worker's devices
   // Why the adapter asks for another plan ("link w1/0 > w2/0 saturated"); empty: it does not.
   std::string plan_wanted;
-};
-
-struct DeviceMemory {
-  std::string device;
-  int64_t state_bytes = 0;       // parameters, gradients, moments
-  int64_t activation_bytes = 0;  // of all micro-batches in flight: taken at Configure
-  int64_t predicted_bytes = 0;   // what the plan reserved for both; 0: it did not say
-  // Beside them: operations' workspace, messages on their way out, tokens and tables.
-  int64_t scratch_bytes = 0;
+  std::vector<DeviceMemory> memory;  // of this worker's devices
 };
 
 class Engine {

@@ -1,0 +1,37 @@
+#include "kernels/memory_ledger.h"
+
+#include <algorithm>
+
+#include "common/bytes_text.h"
+#include "common/check.h"
+
+namespace atl {
+
+absl::Status MemoryLedger::Take(int64_t bytes) {
+  ATOLL_CHECK(bytes >= 0, "a buffer of ", bytes, " bytes");
+  if (limit_bytes_ > 0 && bytes > limit_bytes_ - in_use_bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of memory on ", device_, ": ", BytesText(bytes), " wanted, ",
+                     BytesText(in_use_bytes_), " of ", BytesText(limit_bytes_), " held"));
+  }
+  in_use_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, in_use_bytes_);
+  return absl::OkStatus();
+}
+
+absl::Status MemoryLedger::Refused(int64_t bytes, int64_t device_free_bytes) {
+  in_use_bytes_ -= bytes;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "out of memory on ", device_, ": ", BytesText(bytes), " wanted, ", BytesText(in_use_bytes_),
+      " held by this process, ", BytesText(device_free_bytes),
+      " free on the device (not in one piece, or other processes hold the rest)"));
+}
+
+void MemoryLedger::GiveBack(void* data) {
+  const auto buffer = buffers_.find(data);
+  ATOLL_CHECK(buffer != buffers_.end(), "not a buffer of this device");
+  in_use_bytes_ -= buffer->second;
+  buffers_.erase(buffer);
+}
+
+}  // namespace atl

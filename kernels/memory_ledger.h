@@ -1,0 +1,43 @@
+// What a backend has taken of a device's memory, and how much it may take: bookkeeping without a
+// device.
+
+#ifndef ATOLL_KERNELS_MEMORY_LEDGER_H_
+#define ATOLL_KERNELS_MEMORY_LEDGER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/status.h"
+#include "kernels/backend.h"
+
+namespace atl {
+
+class MemoryLedger {
+ public:
+  // `device`: for messages. `limit_bytes` 0: no bound.
+  MemoryLedger(std::string device, int64_t limit_bytes)
+      : device_(std::move(device)), limit_bytes_(limit_bytes) {}
+
+  // Counts a buffer that is about to be taken. RESOURCE_EXHAUSTED names the bytes wanted, those
+  // held and the limit.
+  absl::Status Take(int64_t bytes);
+  // The device had no room for what Take counted: uncounts it and says so.
+  absl::Status Refused(int64_t bytes, int64_t device_free_bytes);
+  // Where the buffer lies; then its bytes are known when it is given back.
+  void Placed(void* data, int64_t bytes) { buffers_[data] = bytes; }
+  void GiveBack(void* data);
+
+  MemoryUse use() const { return {in_use_bytes_, peak_bytes_, limit_bytes_}; }
+  void ForgetPeak() { peak_bytes_ = in_use_bytes_; }
+
+ private:
+  const std::string device_;
+  const int64_t limit_bytes_;
+  int64_t in_use_bytes_ = 0, peak_bytes_ = 0;
+  std::map<void*, int64_t> buffers_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_MEMORY_LEDGER_H_

@@ -1,0 +1,50 @@
+#include "kernels/memory_ledger.h"
+
+#include <catch2/catch.hpp>
+
+#include "kernels/cpu/cpu.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+TEST_CASE("a device's memory is bounded, and messages say by what") {
+  MemoryLedger ledger("H200 GPU-1", 1000 * kMiB);
+  int first = 0, second = 0;
+  REQUIRE(ledger.Take(600 * kMiB).ok());
+  ledger.Placed(&first, 600 * kMiB);
+  REQUIRE(ledger.Take(401 * kMiB).message() ==
+          "out of memory on H200 GPU-1: 401.0 MiB wanted, 600.0 MiB of 1000.0 MiB held");
+  REQUIRE(ledger.Take(400 * kMiB).ok());
+  ledger.Placed(&second, 400 * kMiB);
+  ledger.GiveBack(&first);
+  REQUIRE(ledger.use().in_use_bytes == 400 * kMiB);
+  REQUIRE(ledger.use().peak_bytes == 1000 * kMiB);
+  REQUIRE(ledger.use().limit_bytes == 1000 * kMiB);
+  REQUIRE(ledger.Take(600 * kMiB).ok());
+  REQUIRE(
+      ledger.Refused(600 * kMiB, 17).message() ==
+      "out of memory on H200 GPU-1: 600.0 MiB wanted, 400.0 MiB held by this process, 17 B free "
+      "on the device (not in one piece, or other processes hold the rest)");
+  ledger.ForgetPeak();
+  REQUIRE(ledger.use().peak_bytes == 400 * kMiB);
+}
+
+TEST_CASE("the CPU's memory can be bounded, and what is given back can be taken again") {
+  const auto backend = NewCpuBackend(1, kMiB);
+  auto most = backend->Allocate(kMiB - 100);
+  REQUIRE(most.ok());
+  const absl::Status refused = backend->Allocate(101).status();
+  REQUIRE(absl::IsResourceExhausted(refused));
+  REQUIRE(refused.message() ==
+          "out of memory on the CPU: 101 B wanted, 1023.9 KiB of 1.0 MiB held");
+  REQUIRE(backend->AllocateHost(100).ok());  // and freed at once
+  *most = Buffer();
+  REQUIRE(backend->Memory().in_use_bytes == 0);
+  REQUIRE(backend->Memory().peak_bytes == kMiB);
+  REQUIRE(backend->Allocate(kMiB).ok());
+}
+
+}  // namespace
+}  // namespace atl
