@@ -36,7 +36,6 @@ absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(const std::string
   if (!lock.ok()) return Annotate(lock.status(), flag);
   std::unique_ptr<StateFolder> folder(new StateFolder(path, *lock));
   ATOLL_RETURN_IF_ERROR(Annotate(folder->Lock(), flag));
-  ATOLL_RETURN_IF_ERROR(Annotate(folder->TakeIncarnation(), flag));
   return folder;
 }
 
@@ -46,8 +45,8 @@ absl::Status StateFolder::Lock() {
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
     std::array<char, 24> holder = {};
     if (pread(lock_, holder.data(), holder.size() - 1, 0) < 0) holder[0] = '\0';
-    return absl::FailedPreconditionError(
-        absl::StrCat("process ", holder.data(), " uses it; give every daemon a folder of its own"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "process ", holder.data(), " runs on it; give every daemon a folder of its own"));
   }
   const std::string pid = std::to_string(getpid());
   if (ftruncate(lock_, 0) != 0 || pwrite(lock_, pid.data(), pid.size(), 0) < 0) {
@@ -56,7 +55,7 @@ absl::Status StateFolder::Lock() {
   return absl::OkStatus();
 }
 
-absl::Status StateFolder::TakeIncarnation() {
+absl::StatusOr<Incarnation> StateFolder::NextIncarnation() {
   const std::string path = path_ + "/incarnation";
   Incarnation last = 0;  // stays where the file is missing or damaged: then the clock serves alone
   const auto bytes = RealFiles().Read(path, 64);
@@ -68,9 +67,10 @@ absl::Status StateFolder::TakeIncarnation() {
   }
   const auto clock = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::system_clock::now().time_since_epoch());
-  incarnation_ = std::max<Incarnation>(last + 1, clock.count());
-  const std::string text = absl::StrCat(incarnation_, "\n");
-  return WriteFileAtomically(RealFiles(), path, std::array{AsBytes(text)});
+  const Incarnation next = std::max<Incarnation>(last + 1, clock.count());
+  const std::string text = absl::StrCat(next, "\n");
+  ATOLL_RETURN_IF_ERROR(WriteFileAtomically(RealFiles(), path, std::array{AsBytes(text)}));
+  return next;
 }
 
 }  // namespace atl

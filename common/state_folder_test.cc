@@ -22,19 +22,20 @@ TEST_CASE("Every start has a larger incarnation, and no two daemons share a fold
   {
     const auto state = StateFolder::Open(path);
     REQUIRE(state.ok());
-    first = (*state)->incarnation();
+    first = *(*state)->NextIncarnation();
     const auto second = StateFolder::Open(path);
     REQUIRE_FALSE(second.ok());
     CHECK(second.status().message() ==
           absl::StrCat("--state-dir ", path, ": process ", getpid(),
-                       " uses it; give every daemon a folder of its own"));
+                       " runs on it; give every daemon a folder of its own"));
   }
-  CHECK((*StateFolder::Open(path))->incarnation() > first);
+  const auto next = [&] { return *(*StateFolder::Open(path))->NextIncarnation(); };
+  CHECK(next() > first);
   // A clock that was far ahead once does not let the number go back.
   std::ofstream(path + "/incarnation") << "9000000000000000\n";
-  CHECK((*StateFolder::Open(path))->incarnation() == 9000000000000001);
+  CHECK(next() == 9000000000000001);
   std::ofstream(path + "/incarnation") << "damaged";
-  CHECK((*StateFolder::Open(path))->incarnation() > first);
+  CHECK(next() > first);
   std::ofstream(root + "/file") << "not a folder";
   const auto file = StateFolder::Open(root + "/file");
   REQUIRE_FALSE(file.ok());

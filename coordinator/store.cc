@@ -1,15 +1,12 @@
 #include "coordinator/store.h"
 
-#include <fcntl.h>
 #include <sqlite3.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/state_folder.h"
 #include "common/status.h"
 #include "coordinator/wire.h"
 
@@ -66,11 +63,10 @@ class Store::Impl {
     erase_.reset();
     log_.reset();
     if (db_ != nullptr) sqlite3_close(db_);
-    if (lock_ >= 0) close(lock_);
   }
 
   absl::Status Open(const std::string& directory, int64_t max_pages) {
-    ATOLL_RETURN_IF_ERROR(Lock(directory));
+    ATOLL_ASSIGN_OR_RETURN(folder_, StateFolder::Open(directory));
     path_ = absl::StrCat(directory, "/coordinator.db");
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
     if (sqlite3_open_v2(path_.c_str(), &db_, flags, nullptr) != SQLITE_OK) return Error("open");
@@ -86,7 +82,7 @@ class Store::Impl {
         "CREATE INDEX IF NOT EXISTS log_by_job ON log(job, sequence);"
         "PRAGMA application_id=",
         kApplicationId, ";PRAGMA user_version=", kStoreSchemaVersion, ";COMMIT;")));
-    ATOLL_RETURN_IF_ERROR(SyncDirectory(directory));
+    ATOLL_RETURN_IF_ERROR(RealFiles().SyncFolder(directory));
     if (max_pages > 0) {
       ATOLL_RETURN_IF_ERROR(Execute(absl::StrCat("PRAGMA max_page_count=", max_pages)));
     }
@@ -153,25 +149,6 @@ class Store::Impl {
   }
 
  private:
-  absl::Status Lock(const std::string& directory) {
-    if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--state-dir ", directory, ": cannot be made: ", std::strerror(errno)));
-    }
-    const std::string path = absl::StrCat(directory, "/lock");
-    lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (lock_ < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": cannot be opened: ", std::strerror(errno)));
-    }
-    if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("--state-dir ", directory,
-                       ": another coordinator is running on it; stop that one first"));
-    }
-    return absl::OkStatus();
-  }
-
   // Before anything is written: a new file, or one of ours that we can read.
   absl::Status CheckWhoseItIs() {
     ATOLL_ASSIGN_OR_RETURN(const int64_t tables, Single("SELECT count(*) FROM sqlite_master"));
@@ -199,14 +176,6 @@ class Store::Impl {
     Statement statement(db_, sql);
     if (statement.Step() != SQLITE_ROW) return Error("read");
     return statement.Int(0);
-  }
-
-  absl::Status SyncDirectory(const std::string& directory) {
-    const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool synced = fd >= 0 && fsync(fd) == 0;
-    if (fd >= 0) close(fd);
-    if (synced) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat(directory, ": fsync: ", std::strerror(errno)));
   }
 
   absl::Status Write(const StoreWrite& write, int64_t unix_time_ms) {
@@ -261,7 +230,7 @@ class Store::Impl {
   }
 
   std::string path_;
-  int lock_ = -1;
+  std::unique_ptr<StateFolder> folder_;
   sqlite3* db_ = nullptr;
   std::unique_ptr<Statement> put_, erase_, log_;
 };

@@ -128,7 +128,7 @@ TEST_CASE("the log keeps lines by job with the wall time") {
 TEST_CASE("a second coordinator on the same folder is refused") {
   Folder folder;
   const auto first = MustOpen(folder.path);
-  REQUIRE(OpenFault(folder.path).find("another coordinator is running on it") != std::string::npos);
+  REQUIRE(OpenFault(folder.path).find("runs on it; give every daemon") != std::string::npos);
 }
 
 TEST_CASE("foreign, newer and damaged files are refused and left as they are") {

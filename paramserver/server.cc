@@ -41,7 +41,7 @@ absl::Status Daemon::Start() {
                      " is every address: say by --advertise at which one workers reach it"));
   }
   ATOLL_ASSIGN_OR_RETURN(folder_, StateFolder::Open(options_.state_folder));
-  const Incarnation incarnation = folder_->incarnation();
+  ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, folder_->NextIncarnation());
   const LogOptions log_options;
   ATOLL_ASSIGN_OR_RETURN(RecoveredState recovered,
                          RecoverState(RealFiles(), options_.state_folder, log_options, &pool_));

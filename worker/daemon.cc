@@ -266,6 +266,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   EndSignals signals;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateFolder> state,
                          StateFolder::Open(options.state_dir));
+  ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, state->NextIncarnation());
   signals.Watch([&loop](const char* name) { loop.TryPost(ShutdownRequested{name}); });
   // One device, to know what the worker has; each job gets its own.
   BackendOptions device = DeviceOptions(options);
@@ -274,13 +275,13 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   device.memory_bytes = made.memory_bytes;
   options.memory_bytes = made.memory_bytes * options.devices;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<GroupMember> member,
-                         NewMember(options, state->incarnation(), made, device));
+                         NewMember(options, incarnation, made, device));
   made.backend.reset();
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
   CheckpointStore store(state->path() + "/checkpoints");
   std::vector<std::string> problems;
-  Identity identity{options.name, state->incarnation(), kSoftwareVersion, {}, {}};
+  Identity identity{options.name, incarnation, kSoftwareVersion, {}, {}};
   identity.checkpoints = store.List(&problems);
   for (const std::string& problem : problems) {
     LogWarning("checkpoint", "ignored, parameters will be pulled: ", problem);
@@ -299,15 +300,15 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   identity.peer_endpoint = member->endpoint();
   identity.peer_public_key = member->options().link.keys.public_key;
   identity.site = options.site;
-  LogInfo("worker", options.name, ", incarnation ", state->incarnation(), ", on ", options.devices,
-          " x ", kind, " with ", device.threads, " threads, for peers at ", member->endpoint(),
-          ", ", identity.checkpoints.size(), " local checkpoints");
+  LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", options.devices, " x ",
+          kind, " with ", device.threads, " threads, for peers at ", member->endpoint(), ", ",
+          identity.checkpoints.size(), " local checkpoints");
 
   AttachOptions attach;
   attach.coordinator = options.coordinator;
   attach.tls = options.tls;
   attach.name = options.name;
-  attach.incarnation = state->incarnation();
+  attach.incarnation = incarnation;
   WorkerProfiler profiler(
       RealFiles(), ProfilerOptions(options, *state, identity, device, member->options().compute));
   if (options.profile_again) profiler.Forget();

@@ -158,7 +158,7 @@ def two_workers_have_one_name(story):
     story.reaches(job, 2)
     thief = subprocess.run([*story.daemons["w1"].command], capture_output=True, text=True,
                            timeout=LIMIT_S, check=False)
-    check(thief.returncode == 1 and "another worker uses it" in thief.stderr, f"{thief}")
+    check(thief.returncode == 1 and "runs on it; give every daemon" in thief.stderr, f"{thief}")
     story.worker("w1", f"--emulate-step-ms={STEP_MS}", process="w1-again")
     first = story.daemons["w1"]
     story.wait_until("the first w1 to end", lambda: not first.alive(), LIMIT_S)
