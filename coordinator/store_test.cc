@@ -75,6 +75,7 @@ std::vector<StoreRecord> OneOfEach() {
            {{{{0, 3, {"w1/0"}, {1}}}, 2, 4}},
            {{"w1/0", {{PlanOpKind::kSend, 0, 1, 0, true}, {PlanOpKind::kSync, 0, 0, 2, false}}, 6}},
            {2, 1},
+           {{"a", "b", {{0, 0, 1, false}, {0, 1, 0, true}}}},
            7,
            8,
            "1f1b",
