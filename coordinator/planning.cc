@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/fixed_layouts.h"
+#include "coordinator/plan_memory.h"
 #include "coordinator/plan_io/island_plan_of.h"
 
 namespace atl {
@@ -112,6 +113,7 @@ absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   AddMembers(request, input, plan.layout, island);
   const int layers = static_cast<int>(request.facts.layers.size());
   if (layout.recompute) RecomputeBlocks(layers, island);
+  ATOLL_RETURN_IF_ERROR(PredictMemory(request, &island));
   island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
   if (!input.assumptions.empty()) absl::StrAppend(&island.reason, "; ", input.assumptions);
   ATOLL_RETURN_IF_ERROR(Annotate(Validate(island, layers, request.spec.inner.batch_sequences),

@@ -20,11 +20,13 @@
 #ifndef ATOLL_KERNELS_BACKEND_H_
 #define ATOLL_KERNELS_BACKEND_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "common/status.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
@@ -77,6 +79,15 @@ class Buffer {
   bool on_host_ = false;
 };
 
+// Names work that is enqueued again and again; see Backend::Repeat.
+using WorkKey = std::array<int64_t, 12>;
+
+struct RepeatCounts {
+  int64_t recorded = 0;  // pieces of work that became one launch
+  int64_t replayed = 0;  // times that they were launched instead of being enqueued
+  std::string trouble;   // why a piece could not be recorded, the newest; empty: none
+};
+
 // Of a backend's device memory.
 struct MemoryUse {
   int64_t in_use_bytes = 0;
@@ -122,6 +133,18 @@ class Backend {
   virtual bool Passed(const Event& event) const = 0;
   // Blocks the host until the stream is idle.
   virtual absl::Status Synchronize(Stream& stream) = 0;
+
+  // Enqueues on the stream what `work` enqueues. Where the backend can (and was asked to), it calls
+  // `work` the first times that it sees a key, and later enqueues what it has recorded then, in one
+  // launch, without calling it. So `work` only enqueues operations, copies and zeroes, on this
+  // stream alone: the same ones on the same memory for the same key. Freeing a buffer of the
+  // backend forgets all that was recorded, so addresses may be part of a key. Returns what `work`
+  // does.
+  virtual absl::Status Repeat(Stream& /*stream*/, const WorkKey& /*key*/,
+                              absl::FunctionRef<absl::Status()> work) {
+    return work();
+  }
+  virtual RepeatCounts Repeats() const { return {}; }
 
   // ---- Operations: see ops.h ----
   virtual void Run(Stream& stream, const LinearForward& op, Workspace workspace) = 0;

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/bytes_text.h"
+
 namespace atl {
 namespace {
 
@@ -19,25 +21,44 @@ int64_t ContiguousBytes(const Tensor& x) {
   return x.size() * SizeOf(x.dtype);
 }
 
-}  // namespace
-
-absl::StatusOr<Buffer> HostBackend::Allocate(int64_t bytes) {
-  ATOLL_RETURN_IF_ERROR(ledger_.Take(bytes));
-  // Large buffers are streamed through: huge pages save their address translations.
+// Null: there is no memory. Large buffers are streamed through: huge pages save their address
+// translations.
+void* Get(int64_t bytes) {
+  ATOLL_CHECK(bytes >= 0, "a buffer of ", bytes, " bytes");
   const int64_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
   void* data = nullptr;
   if (bytes > INT64_MAX - kHugePage ||
       posix_memalign(&data, alignment, bytes == 0 ? 1 : bytes) != 0) {
+    return nullptr;
+  }
+  if (alignment == kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // a wish, not a need
+  return data;
+}
+
+}  // namespace
+
+absl::StatusOr<Buffer> HostBackend::Allocate(int64_t bytes) {
+  ATOLL_RETURN_IF_ERROR(ledger_.Take(bytes));
+  void* const data = Get(bytes);
+  if (data == nullptr) {
     return ledger_.Refused(bytes,
-                           static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE));
+                           int64_t{sysconf(_SC_AVPHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)});
   }
   ledger_.Placed(data, bytes);
-  if (alignment == kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // a wish, not a need
   return Buffer(this, data, bytes, /*on_host=*/false);
 }
 
-void HostBackend::Free(void* data, bool) {
-  ledger_.GiveBack(data);
+absl::StatusOr<Buffer> HostBackend::AllocateHost(int64_t bytes) {
+  void* const data = Get(bytes);
+  if (data == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of memory: no ", BytesText(bytes), " of host memory"));
+  }
+  return Buffer(this, data, bytes, /*on_host=*/true);
+}
+
+void HostBackend::Free(void* data, bool on_host) {
+  if (!on_host) ledger_.GiveBack(data);
   std::free(data);
 }
 

@@ -14,14 +14,14 @@ namespace atl {
 
 class HostBackend : public Backend {
  public:
-  // `limit_bytes`: of all buffers together, AllocateHost's too; 0: no bound.
+  // `limit_bytes`: of all buffers together but AllocateHost's, which are no device's; 0: no bound.
   HostBackend(const std::string& name, int64_t limit_bytes) : ledger_(name, limit_bytes) {}
 
   bool Supports(DType compute) const override { return compute == DType::kFloat32; }
   bool memory_on_host() const override { return true; }
 
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override;
-  absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override { return Allocate(bytes); }
+  absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override;
   MemoryUse Memory() const override { return ledger_.use(); }
   void ForgetPeak() override { ledger_.ForgetPeak(); }
   void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override;

@@ -52,7 +52,9 @@ void HostBackend::Run(Stream&, const QuantizeDelta& op) {
     Codes codes(op.codes, block);
     const auto steps = static_cast<float>(codes.largest());
     const float scale = finite ? largest / steps : NAN;
-    const float inverse = finite && largest > 0 ? steps / largest : 0;
+    // Of numbers so small that it overflows, all is left to the residual.
+    const float overflows = finite && largest > 0 ? steps / largest : 0;
+    const float inverse = std::isfinite(overflows) ? overflows : 0;
     op.scales.f32()[block] = scale;
     for (int64_t i = 0; i < kQuantBlock; ++i) {
       const float code = finite ? std::nearbyint(values[i] * inverse) : 0;

@@ -27,14 +27,15 @@ struct LayerCost {
   int32_t tensor_parallel = 1;
   int32_t micro_batch_sequences = 1;
   int64_t forward_ns = 0;
-  int64_t input_gradient_ns = 0;   // B
-  int64_t weight_gradient_ns = 0;  // W
-  int64_t optimizer_ns = 0;        // clipping and AdamW, of the whole layer
-  double spread_ratio = 0;         // interquartile range over median, the largest of the four
-  int64_t parameter_bytes = 0;     // weights, gradient and both moments
-  int64_t stash_bytes = 0;         // kept from F until W is done
-  int64_t output_bytes = 0;        // handed to the next layer
-  int64_t workspace_bytes = 0;     // while an operation runs
+  int64_t input_gradient_ns = 0;     // B
+  int64_t weight_gradient_ns = 0;    // W
+  int64_t optimizer_ns = 0;          // clipping and AdamW, of the whole layer
+  double spread_ratio = 0;           // interquartile range over median, the largest of the four
+  int64_t parameter_bytes = 0;       // weights, gradient and both moments
+  int64_t stash_bytes = 0;           // kept from F until W is done
+  int64_t backward_stash_bytes = 0;  // of these, what B adds
+  int64_t output_bytes = 0;          // handed to the next layer
+  int64_t workspace_bytes = 0;       // while an operation runs
 
   bool operator==(const LayerCost&) const = default;
 };

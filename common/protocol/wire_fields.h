@@ -145,6 +145,7 @@ void Fields(V& v, Plain<V, LayerCost>& s, v1::LayerCost& m) {
   ATOLL_WIRE_COPY(spread_ratio);
   ATOLL_WIRE_INT(parameter_bytes, 0, kMaxElements);
   ATOLL_WIRE_INT(stash_bytes, 0, kMaxElements);
+  ATOLL_WIRE_INT(backward_stash_bytes, 0, kMaxElements);
   ATOLL_WIRE_INT(output_bytes, 0, kMaxElements);
   ATOLL_WIRE_INT(workspace_bytes, 0, kMaxElements);
 }

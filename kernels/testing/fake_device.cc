@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/async_failure.h"
+#include "kernels/recorder.h"
 
 namespace atl::testing {
 namespace {
@@ -161,7 +162,7 @@ class FakeMemory {
   std::vector<std::weak_ptr<WorkQueue>> queues_;
 };
 
-class FakeBackend final : public Backend, public ReportsFailures {
+class FakeBackend final : public Backend, public ReportsFailures, private Graphs {
  public:
   FakeBackend(std::string name, std::unique_ptr<Backend> arithmetic,
               std::shared_ptr<FakeMemory> memory)
@@ -208,6 +209,7 @@ class FakeBackend final : public Backend, public ReportsFailures {
     return std::make_unique<FakeEvent>();
   }
   void Record(Stream& stream, Event& event) override {
+    ATOLL_CHECK(recording_ == nullptr, "events are not recorded");
     auto records = static_cast<FakeEvent&>(event).records;
     const std::lock_guard lock(records->mutex);
     QueueOf(stream).Add([records, own = ++records->made] {
@@ -230,6 +232,7 @@ class FakeBackend final : public Backend, public ReportsFailures {
     return records->passed == records->made;
   }
   absl::Status Synchronize(Stream& stream) override {
+    ATOLL_CHECK(recording_ == nullptr, "work that is recorded does not wait");
     QueueOf(stream).Wait();
     ATOLL_RETURN_IF_ERROR(failures_.First());
     const std::lock_guard lock(mutex_);
@@ -284,6 +287,12 @@ class FakeBackend final : public Backend, public ReportsFailures {
 #undef ATOLL_FAKE_OPERATION
 #undef ATOLL_FAKE_OPERATION_WITH_WORKSPACE
 
+  absl::Status Repeat(Stream& stream, const WorkKey& key,
+                      absl::FunctionRef<absl::Status()> work) override {
+    return recorder_.Repeat(stream, key, work);
+  }
+  RepeatCounts Repeats() const override { return recorder_.counts(); }
+
   void ReportFailuresOf(std::shared_ptr<AsyncFailure> source) override {
     failures_.Add(std::move(source));
   }
@@ -300,16 +309,43 @@ class FakeBackend final : public Backend, public ReportsFailures {
   }
 
  private:
+  using Operations = std::vector<std::function<void()>>;
+  struct Recorded final : Graph {
+    std::shared_ptr<const Operations> operations;  // also of a launch that is under way
+  };
+
   // Streams take turns with what computes, which is for one thread at a time.
   template <typename Work>
   void Enqueue(Stream& stream, Work work) {
-    QueueOf(stream).Add([this, work = std::move(work)] {
+    auto operation = [this, work = std::move(work)] {
       const std::lock_guard lock(mutex_);
       work();
+    };
+    if (recording_ != nullptr) {
+      ATOLL_CHECK(recorded_stream_ == &stream, "work that is recorded is of one stream");
+      return recording_->push_back(std::move(operation));
+    }
+    QueueOf(stream).Add(std::move(operation));
+  }
+
+  absl::Status Begin(Stream& stream) override {
+    recording_ = std::make_shared<Operations>();
+    recorded_stream_ = &stream;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<Graph>> End(Stream&) override {
+    auto graph = std::make_unique<Recorded>();
+    graph->operations = std::exchange(recording_, nullptr);
+    return graph;
+  }
+  void Launch(Stream& stream, Graph& graph) override {
+    QueueOf(stream).Add([operations = static_cast<Recorded&>(graph).operations] {
+      for (const std::function<void()>& operation : *operations) operation();
     });
   }
 
   void Free(void* data, bool) override {
+    recorder_.Forget();
     Buffer real = memory_->Remove(data);
     const std::lock_guard lock(mutex_);
     real = Buffer();
@@ -318,6 +354,10 @@ class FakeBackend final : public Backend, public ReportsFailures {
   const std::string name_;
   const std::shared_ptr<FakeMemory> memory_;
   FailureSources failures_;
+  // What an operation of a record addresses is looked up when it is recorded, as it is on a GPU.
+  Recorder recorder_{this, 4096};
+  std::shared_ptr<Operations> recording_;
+  Stream* recorded_stream_ = nullptr;
   std::mutex mutex_;  // of what follows
   const std::unique_ptr<Backend> arithmetic_;
   std::unique_ptr<Stream> inner_stream_;

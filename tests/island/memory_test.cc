@@ -1,6 +1,7 @@
-// What a plan reserves on a device is what the device takes, at most.
+// What a plan predicts of a device's memory is what its backends count, within 5%.
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "coordinator/planning.h"
 #include "kernels/cpu/cpu.h"
@@ -12,9 +13,11 @@ namespace {
 
 constexpr int kDevices = 4;
 
-EngineJob Job(bool tied) {
+constexpr double kTolerance = 0.05;
+
+EngineJob Job(ModelFamily family, bool tied) {
   EngineJob job;
-  job.model.family = ModelFamily::kGpt2;
+  job.model.family = family;
   job.model.vocab = 512;
   job.model.d_model = 64;
   job.model.layers = 6;
@@ -64,9 +67,11 @@ PlanRequest Request(const EngineJob& job) {
   return request;
 }
 
-TEST_CASE("a device takes no more memory than its plan says") {
+TEST_CASE("a device takes the memory that its plan predicts") {
+  double most = 0, least = 1e9;
+  int plans = 0;
   for (const bool tied : {false, true}) {
-    const EngineJob job = Job(tied);
+    const EngineJob job = Job(tied ? ModelFamily::kGpt2 : ModelFamily::kLlama, tied);
     PlanRequest request = Request(job);
     for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-2p", "compact-zb"}) {
       for (const bool recompute : {false, true}) {
@@ -76,15 +81,23 @@ TEST_CASE("a device takes no more memory than its plan says") {
         const auto plan = PlanIsland(request);
         CAPTURE(tied, schedule, recompute, plan.status().message());
         REQUIRE(plan.ok());
+        ++plans;
         TestIsland island(job, *plan, {});
+        island.Set(LayerPart::kParameters, RandomWeights(job.model, 1));
+        REQUIRE(island.Step(RandomTokens(job, job.batch_sequences, 1), 1e-3).ok());
         for (const DeviceMemory& memory : island.engine(0).Memory()) {
-          CAPTURE(memory.device, memory.state_bytes, memory.activation_bytes,
-                  memory.predicted_bytes, memory.scratch_bytes);
-          CHECK(memory.state_bytes + memory.activation_bytes <= memory.predicted_bytes);
+          const double ratio =
+              static_cast<double>(memory.peak_bytes) / static_cast<double>(memory.predicted_bytes);
+          CAPTURE(memory.device, memory.state_bytes, memory.activation_bytes, memory.scratch_bytes,
+                  memory.predicted_bytes, memory.peak_bytes, ratio);
+          CHECK(std::abs(ratio - 1) <= kTolerance);
+          most = std::max(most, ratio);
+          least = std::min(least, ratio);
         }
       }
     }
   }
+  WARN("measured over predicted: " << least << " to " << most << " in " << plans << " plans");
 }
 
 }  // namespace

@@ -22,6 +22,11 @@ class Carver {
     bytes_ += (tensor.size() * SizeOf(dtype) + 63) / 64 * 64;
     return tensor;
   }
+  // The same with rows that begin on multiples of 8 elements, whatever `cols` is: products read and
+  // write such rows several elements at a time. Not contiguous where cols is no such multiple.
+  Tensor TakeAlignedRows(DType dtype, int64_t rows, int64_t cols) {
+    return Take(dtype, rows, (cols + 7) / 8 * 8).Columns(0, cols);
+  }
   void* Bytes(int64_t bytes) { return Take(DType::kInt32, 1, (bytes + 3) / 4).data; }
 
   int64_t bytes() const { return bytes_; }

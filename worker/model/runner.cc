@@ -59,6 +59,14 @@ absl::Status ModelRunner::Allocate() {
   return backend_.Synchronize(*stream_);
 }
 
+int64_t ModelRunner::memory_bytes() const {
+  int64_t bytes = stage_->activation_bytes() + memory_.bytes();
+  for (const auto& layer : model_.layers()) {
+    bytes += LayerState::Bytes(layer->layout(), model_.compute(), options_.train);
+  }
+  return bytes;
+}
+
 std::vector<LayerState*> ModelRunner::layers() {
   std::vector<LayerState*> layers;
   for (LayerState& layer : layers_) layers.push_back(&layer);
@@ -126,20 +134,27 @@ absl::Status ModelRunner::RunLogits(int slot, bool all, std::span<float> logits)
   ATOLL_RETURN_IF_ERROR(all ? stage_->Forward(Call(), slot, 0, Tensor())
                             : stage_->ForwardLast(Call(), slot));
   const Tensor output = all ? stage_->logits(slot) : stage_->logits(slot).Rows(0, 1);
-  if (output.dtype == DType::kFloat32) {
-    backend_.CopyToHost(*stream_, logits.data(), output);
-    return backend_.Synchronize(*stream_);
-  }
+  // With what fills up the rows.
+  const Tensor whole(output.data, output.dtype, output.rows, output.stride);
   const auto copy = [&]<typename T>(std::vector<T> values, const auto& to_float) -> absl::Status {
-    backend_.CopyToHost(*stream_, values.data(), output);
+    values.resize(static_cast<size_t>(whole.size()));
+    backend_.CopyToHost(*stream_, values.data(), whole);
     ATOLL_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
-    std::transform(values.begin(), values.end(), logits.begin(), to_float);
+    for (int64_t r = 0; r < output.rows; ++r) {
+      std::transform(values.begin() + r * output.stride,
+                     values.begin() + r * output.stride + output.cols,
+                     logits.begin() + r * output.cols, to_float);
+    }
     return absl::OkStatus();
   };
-  if (output.dtype == DType::kBfloat16) {
-    return copy(std::vector<Bfloat16>(logits.size()), WidenBfloat16);
+  switch (output.dtype) {
+    case DType::kBfloat16:
+      return copy(std::vector<Bfloat16>(), WidenBfloat16);
+    case DType::kFloat64:
+      return copy(std::vector<double>(), [](double x) { return static_cast<float>(x); });
+    default:
+      return copy(std::vector<float>(), [](float x) { return x; });
   }
-  return copy(std::vector<double>(logits.size()), [](double x) { return static_cast<float>(x); });
 }
 
 absl::Status ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logits) {

@@ -41,6 +41,8 @@ class ModelRunner {
 
   const Model& model() const { return model_; }
   int64_t seq_len() const { return options_.seq_len; }
+  // Device memory that it takes, by the shapes of what lies there: before the allocator's rounding.
+  int64_t memory_bytes() const;
   Backend& backend() { return backend_; }
   Stream& stream() { return *stream_; }
 

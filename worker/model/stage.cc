@@ -115,7 +115,9 @@ void Stage::CarveForward(Carver& carver, ForwardSlot& slot) {
     if (!last && !trains && i >= 2) {
       slot.outputs[i] = slot.outputs[i % 2];
     } else if (!last || has_head()) {
-      slot.outputs[i] = carver.Take(model_.compute(), n, layer(i).output_cols());
+      // A vocabulary may have any size; boundaries are sent, and must be contiguous.
+      slot.outputs[i] = last ? carver.TakeAlignedRows(model_.compute(), n, layer(i).output_cols())
+                             : carver.Take(model_.compute(), n, layer(i).output_cols());
     }
     if (trains && !Recomputed(i)) {
       slot.stashes[i] = carver.Bytes(StashBytes(i, StashKind::kForward));
@@ -270,14 +272,35 @@ absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot,
                               {Part(slot, piece, index, stash, StashKind::kForward), nullptr});
 }
 
+absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
+                           const Tensor& boundary, absl::FunctionRef<absl::Status()> work) const {
+  // Collectives are not the backend's to record.
+  if (call.communicator != nullptr) return work();
+  const ForwardSlot& slot = forward_[s];
+  const auto address = [](const void* x) { return reinterpret_cast<int64_t>(x); };
+  const WorkKey key = {address(this),
+                       static_cast<int64_t>(what),
+                       s,
+                       slot.backward,
+                       which,
+                       slot.pieces,
+                       slot.shape.rows,
+                       slot.shape.seq_len,
+                       address(boundary.data),
+                       address(call.workspace.data)};
+  return call.backend.Repeat(call.stream, key, work);
+}
+
 absl::Status Stage::Forward(const StageCall& call, int s, int piece, const Tensor& output) {
   const ForwardSlot& slot = forward_[s];
-  for (int i = 0; i < options_.layers; ++i) {
-    const Tensor& own = slot.outputs[i];
-    ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, piece, i, own.present() ? own : output,
-                                       Recomputed(i) ? scratch_stash_ : slot.stashes[i]));
-  }
-  return absl::OkStatus();
+  return Repeat(call, Work::kForward, s, piece, output, [&]() -> absl::Status {
+    for (int i = 0; i < options_.layers; ++i) {
+      const Tensor& own = slot.outputs[i];
+      ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, piece, i, own.present() ? own : output,
+                                         Recomputed(i) ? scratch_stash_ : slot.stashes[i]));
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::Status Stage::ForwardLast(const StageCall& call, int s) {
@@ -334,24 +357,32 @@ void Stage::LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, 
 absl::Status Stage::BackwardInput(const StageCall& call, int s, int piece,
                                   const Tensor& grad_input) {
   ATOLL_CHECK(options_.backward == StageOptions::Backward::kSplit);
-  for (int i = options_.layers - 1; i >= 0; --i) {
-    ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], piece, i, grad_input));
-  }
-  return absl::OkStatus();
+  return Repeat(call, Work::kBackwardInput, s, piece, grad_input, [&]() -> absl::Status {
+    for (int i = options_.layers - 1; i >= 0; --i) {
+      ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], piece, i, grad_input));
+    }
+    return absl::OkStatus();
+  });
 }
 
 void Stage::BackwardWeight(const StageCall& call, int s, int index) {
   const ForwardSlot& slot = forward_[s];
-  for (int p = 0; p < slot.pieces; ++p) LayerBackwardWeight(call, slot, p, index);
+  // W has no collectives, and so nothing that could fail.
+  (void)Repeat(call, Work::kBackwardWeight, s, index, Tensor(), [&]() -> absl::Status {
+    for (int p = 0; p < slot.pieces; ++p) LayerBackwardWeight(call, slot, p, index);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status Stage::Backward(const StageCall& call, int s, int piece, const Tensor& grad_input) {
   ATOLL_CHECK(options_.backward == StageOptions::Backward::kFused);
-  for (int i = options_.layers - 1; i >= 0; --i) {
-    ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], piece, i, grad_input));
-    LayerBackwardWeight(call, forward_[s], piece, i);
-  }
-  return absl::OkStatus();
+  return Repeat(call, Work::kBackward, s, piece, grad_input, [&]() -> absl::Status {
+    for (int i = options_.layers - 1; i >= 0; --i) {
+      ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], piece, i, grad_input));
+      LayerBackwardWeight(call, forward_[s], piece, i);
+    }
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace atl

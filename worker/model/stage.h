@@ -136,6 +136,7 @@ class Stage {
     bool busy = false;
   };
   enum class StashKind : uint8_t { kForward, kBackward };
+  enum class Work : uint8_t { kForward, kBackwardInput, kBackwardWeight, kBackward };
 
   Stage(Backend& backend, const Model& model, std::vector<LayerState*> states, LayerState* table,
         const StageOptions& options);
@@ -157,6 +158,10 @@ class Stage {
   Tensor GradOutput(const ForwardSlot& slot, int piece, int index) const;
   Stash StashOf(const ForwardSlot& slot, int piece, int index) const;
   LayerCall Call(const StageCall& call, const BatchShape& shape) const;
+  // Work that comes again in every step; `which`: the piece, or the layer. `boundary`: the
+  // caller's.
+  absl::Status Repeat(const StageCall& call, Work what, int slot, int which, const Tensor& boundary,
+                      absl::FunctionRef<absl::Status()> work) const;
   absl::Status ForwardLayer(const StageCall& call, const ForwardSlot& slot, int piece, int index,
                             const Tensor& output, void* stash);
   absl::Status LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int piece,

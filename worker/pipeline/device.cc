@@ -298,6 +298,10 @@ DeviceMemory Device::Memory() const {
   memory.activation_bytes = StageBytes();
   memory.scratch_bytes = run_memory_.bytes();
   if (role_.has_value()) memory.predicted_bytes = role_->program.memory_peak_bytes;
+  // A worker alone has made its plan itself, which says nothing.
+  if (memory.predicted_bytes == 0) {
+    memory.predicted_bytes = memory.state_bytes + memory.activation_bytes + memory.scratch_bytes;
+  }
   const MemoryUse use = parts_.compute->Memory();
   memory.peak_bytes = use.peak_bytes + parts_.communication->Memory().peak_bytes;
   memory.limit_bytes = use.limit_bytes;

@@ -148,7 +148,7 @@ struct DeviceMemory {
   int64_t activation_bytes = 0;  // of all micro-batches in flight: taken at Configure
   // Beside them: operations' workspace, messages on their way out, tokens and tables.
   int64_t scratch_bytes = 0;
-  int64_t predicted_bytes = 0;  // what the plan says of all three; 0: nothing
+  int64_t predicted_bytes = 0;  // what the plan says of all three; else their sum
   int64_t peak_bytes = 0;       // what its backends have counted since surplus layers were dropped
   int64_t limit_bytes = 0;      // that they may take; 0: no limit
 };

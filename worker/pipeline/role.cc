@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "common/check.h"
+#include "common/protocol/program_slots.h"
 
 namespace atl::worker {
 namespace {
@@ -70,39 +70,15 @@ std::vector<std::string> TableDevices(const IslandPlan& plan, int32_t head, int 
   return devices;
 }
 
-// Highest numbers of micro-batches in flight, by playing the program.
 void CountSlots(DeviceRole& role) {
-  std::map<int32_t, std::set<int32_t>> forward, backward;  // by stage: micro-batches
-  const auto open = [&](int32_t s, int32_t m, bool back) {
-    StageRole* stage = role.FindStage(s);
-    std::set<int32_t>& held = (back ? backward : forward)[s];
-    held.insert(m);
-    int& most = back ? stage->backward_slots : stage->forward_slots;
-    most = std::max(most, static_cast<int>(held.size()));
-  };
-  for (const PlanOp& op : role.program.ops) {
-    if (op.kind == PlanOpKind::kForward) {
-      open(op.stage, op.micro_batch, false);
-      // Its output is written where the next stage reads it.
-      if (role.FindStage(op.stage)->next_is_here) open(op.stage + 1, op.micro_batch, false);
-    } else if (op.kind == PlanOpKind::kInputGradient) {
-      open(op.stage, op.micro_batch, true);
-      if (role.FindStage(op.stage)->before_is_here) open(op.stage - 1, op.micro_batch, true);
-    } else if (op.kind == PlanOpKind::kWeightGradient) {
-      forward[op.stage].erase(op.micro_batch);
-      backward[op.stage].erase(op.micro_batch);
-    }
+  std::vector<int32_t> stages;
+  for (const StageRole& stage : role.stages) stages.push_back(stage.stage);
+  for (const StageSlots& slots : SlotsOf(role.program, stages)) {
+    StageRole* stage = role.FindStage(slots.stage);
+    stage->forward_slots = slots.forward;
+    stage->backward_slots = slots.backward;
+    stage->fused = slots.fused;
   }
-  bool fused = true;
-  for (const StageRole& stage : role.stages) fused &= stage.backward_slots <= 1;
-  for (size_t i = 0; i < role.program.ops.size(); ++i) {
-    if (role.program.ops[i].kind != PlanOpKind::kInputGradient) continue;
-    fused &= i + 1 < role.program.ops.size() &&
-             role.program.ops[i + 1].kind == PlanOpKind::kWeightGradient &&
-             role.program.ops[i + 1].stage == role.program.ops[i].stage &&
-             role.program.ops[i + 1].micro_batch == role.program.ops[i].micro_batch;
-  }
-  for (StageRole& stage : role.stages) stage.fused = fused;
 }
 
 // In the order of layers, last first; the table is layer 0's.

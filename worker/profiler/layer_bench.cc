@@ -54,7 +54,7 @@ void LayerBench::Carve(Carver& carver) {
   }
   const int64_t width = model_.config().d_model;
   input_ = first() ? carver.Take(DType::kInt32, 1, n) : carver.Take(compute, n, width);
-  output_ = carver.Take(compute, n, layer_.output_cols());
+  output_ = carver.TakeAlignedRows(compute, n, layer_.output_cols());
   // The loss puts its gradient in the logits' place.
   grad_output_ = last() ? output_ : carver.Take(compute, n, width);
   grad_input_ = carver.Take(compute, n, width);
@@ -200,7 +200,8 @@ absl::StatusOr<LayerCost> LayerBench::Measure(const AdamWOptions& optimizer, int
   cost.parameter_bytes =
       layer_.layout().size * (4 * SizeOf(DType::kFloat32) + (copy_.present() ? element : 0));
   cost.stash_bytes = bytes_.forward_stash + bytes_.backward_stash;
-  cost.output_bytes = output_.size() * element;
+  cost.backward_stash_bytes = bytes_.backward_stash;
+  cost.output_bytes = output_.rows * output_.stride * element;
   cost.workspace_bytes = workspace_.bytes;
   return cost;
 }

@@ -1,0 +1,199 @@
+#include "coordinator/plan_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes_text.h"
+#include "common/protocol/program_slots.h"
+
+namespace atl {
+namespace {
+
+// What one layer takes on one device, for micro-batches of the plan's size.
+struct LayerNeeds {
+  int64_t state = 0;  // parameters, gradients, moments, and a copy in the compute type
+  int64_t forward_stash = 0, backward_stash = 0;
+  int64_t output = 0;
+  int64_t workspace = 0;
+};
+
+// What is asked of one device.
+class DeviceNeeds {
+ public:
+  DeviceNeeds(const PlanRequest& request, const DeviceProfile& profile, int tensor_parallel,
+              int64_t rows)
+      : request_(request), profile_(profile), tensor_parallel_(tensor_parallel), rows_(rows) {}
+
+  // False: the profile does not have all kinds of layers at this degree of tensor parallelism.
+  bool Read() {
+    for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
+      if (Nearest(kind) == nullptr) return false;
+    }
+    return true;
+  }
+
+  int64_t Bytes(const PlanReplica& replica, const PlanProgram& program) const {
+    std::vector<int32_t> own;
+    for (size_t s = 0; s < replica.stages.size(); ++s) {
+      const auto& devices = replica.stages[s].devices;
+      if (std::find(devices.begin(), devices.end(), program.device) != devices.end()) {
+        own.push_back(static_cast<int32_t>(s));
+      }
+    }
+    int64_t bytes = 0, workspace = 0;
+    bool sends = false, sends_back = false;
+    for (const StageSlots& slots : SlotsOf(program, own)) {
+      const PlanStage& stage = replica.stages[static_cast<size_t>(slots.stage)];
+      bytes += StageBytes(stage, slots);
+      for (int l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
+        bytes += Layer(l).state;
+        workspace = std::max(workspace, Layer(l).workspace);
+      }
+      const auto is_own = [&](int32_t s) {
+        return std::find(own.begin(), own.end(), s) != own.end();
+      };
+      sends |=
+          slots.stage + 1 < static_cast<int32_t>(replica.stages.size()) && !is_own(slots.stage + 1);
+      sends_back |= slots.stage > 0 && !is_own(slots.stage - 1);
+    }
+    bytes += (sends ? Boundary() : 0) + (sends_back ? Boundary() : 0) + workspace;
+    bytes += Tokens() + Constants();
+    if (HasTableCopy(replica, program.device)) bytes += TableBytes();
+    return bytes;
+  }
+
+ private:
+  int layers() const { return static_cast<int>(request_.facts.layers.size()); }
+
+  const LayerCost* Nearest(LayerKind kind) const {
+    const LayerCost* nearest = nullptr;
+    const auto distance = [this](const LayerCost& cost) {
+      return std::abs(std::log(static_cast<double>(std::max(1, cost.micro_batch_sequences)) /
+                               static_cast<double>(rows_)));
+    };
+    for (const LayerCost& cost : profile_.layers) {
+      if (cost.kind != kind || cost.tensor_parallel != tensor_parallel_) continue;
+      if (nearest == nullptr || distance(cost) <= distance(*nearest)) nearest = &cost;
+    }
+    return nearest;
+  }
+
+  LayerNeeds Layer(int l) const {
+    const LayerCost& cost = *Nearest(l == 0              ? LayerKind::kEmbedding
+                                     : l + 1 == layers() ? LayerKind::kHead
+                                                         : LayerKind::kBlock);
+    const int64_t measured = std::max(1, cost.micro_batch_sequences);
+    const auto scaled = [&](int64_t bytes) { return bytes * rows_ / measured; };
+    const int64_t backward = std::min(cost.backward_stash_bytes, cost.stash_bytes);
+    return {cost.parameter_bytes, scaled(cost.stash_bytes - backward), scaled(backward),
+            scaled(cost.output_bytes), scaled(cost.workspace_bytes)};
+  }
+
+  int64_t Boundary() const { return Layer(0).output; }
+  int64_t Tokens() const { return rows_ * request_.spec.data.sequence_length * 4; }
+  // Rotary positions' table.
+  int64_t Constants() const {
+    const ModelSpec& model = request_.facts.model;
+    if (model.family != ModelFamily::kLlama || model.heads < 1) return 0;
+    return request_.spec.data.sequence_length * (model.hidden / model.heads) * 4;
+  }
+
+  // Stage::CarveForward and CarveBackward.
+  int64_t StageBytes(const PlanStage& stage, const StageSlots& slots) const {
+    const bool has_head = stage.first_layer + stage.layers == layers();
+    int64_t forward = stage.first_layer == 0 ? Tokens() : Boundary();
+    int64_t backward = 0, most_backward = 0, scratch = 0;
+    for (int l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
+      const LayerNeeds needs = Layer(l);
+      const bool last = l + 1 == stage.first_layer + stage.layers;
+      const bool head = last && has_head;
+      const auto& again = stage.recomputed_layers;
+      const bool recomputed =
+          std::find(again.begin(), again.end(), l) != again.end() && l > 0 && l + 1 < layers();
+      if (!last || has_head) forward += needs.output;
+      if (!recomputed) forward += needs.forward_stash;
+      if (recomputed) scratch = std::max(scratch, needs.forward_stash);
+      backward +=
+          needs.backward_stash + (head ? 0 : Boundary()) + (recomputed ? needs.forward_stash : 0);
+      most_backward = std::max(most_backward, needs.backward_stash);
+    }
+    if (slots.fused) {
+      // Three gradients of boundaries take turns; of a head's output it is in the logits' place.
+      const int64_t gradients = std::min(stage.layers, 3) - (has_head ? 1 : 0);
+      return slots.forward * forward + gradients * Boundary() + most_backward + scratch;
+    }
+    return slots.forward * forward + slots.backward * backward + scratch;
+  }
+
+  // A tied head that is not in the embedding's stage has a table of its own.
+  bool HasTableCopy(const PlanReplica& replica, const std::string& device) const {
+    const PlanStage& last = replica.stages.back();
+    return request_.facts.model.tied_head && replica.stages.size() > 1 &&
+           std::find(last.devices.begin(), last.devices.end(), device) != last.devices.end();
+  }
+  int64_t TableBytes() const {
+    const ModelSpec& model = request_.facts.model;
+    const auto table = static_cast<double>(model.vocabulary) * static_cast<double>(model.hidden);
+    return std::llround(static_cast<double>(Layer(0).state) * table /
+                        static_cast<double>(request_.facts.layers[0].elements));
+  }
+
+  const PlanRequest& request_;
+  const DeviceProfile& profile_;
+  const int tensor_parallel_;
+  const int64_t rows_;
+};
+
+const DeviceProfile* ProfileOf(const PlanRequest& request, const std::string& device) {
+  for (const PlanMember& member : request.members) {
+    for (const DeviceProfile& profile : member.profiles) {
+      if (profile.device == device) return &profile;
+    }
+  }
+  return nullptr;
+}
+
+int64_t MemoryOf(const PlanRequest& request, const std::string& device) {
+  for (const PlanMember& member : request.members) {
+    if (member.member.worker != WorkerOfDevice(device)) continue;
+    const auto index = static_cast<size_t>(IndexOfDevice(device));
+    if (index < member.devices.size()) return member.devices[index].memory_bytes;
+  }
+  return 0;
+}
+
+const PlanReplica* ReplicaOf(const IslandPlan& plan, const std::string& device) {
+  for (const PlanReplica& replica : plan.replicas) {
+    for (const PlanStage& stage : replica.stages) {
+      if (std::find(stage.devices.begin(), stage.devices.end(), device) != stage.devices.end()) {
+        return &replica;
+      }
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::Status PredictMemory(const PlanRequest& request, IslandPlan* plan) {
+  for (PlanProgram& program : plan->programs) {
+    const DeviceProfile* profile = ProfileOf(request, program.device);
+    const PlanReplica* replica = ReplicaOf(*plan, program.device);
+    if (profile == nullptr || replica == nullptr) continue;
+    DeviceNeeds needs(request, *profile, plan->tensor_parallel(), replica->micro_batch_sequences);
+    if (!needs.Read()) continue;
+    program.memory_peak_bytes = needs.Bytes(*replica, program);
+    const int64_t has = MemoryOf(request, program.device);
+    if (has > 0 && program.memory_peak_bytes > has) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          program.device, " would take ", BytesText(program.memory_peak_bytes), " and has ",
+          BytesText(has), "; lower inner.micro_batch_sequences or set layout.recompute"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl

@@ -1,0 +1,125 @@
+#include "kernels/recorder.h"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+namespace atl {
+namespace {
+
+// A stream that writes down what is enqueued on it, or what the record that is being made has.
+class Tape final : public Graphs {
+ public:
+  void Enqueue(int what) { (recording_ ? kept_ : done).push_back(what); }
+
+  absl::Status Begin(Stream&) override {
+    if (refuses_to_begin) return absl::UnavailableError("no records today");
+    recording_ = true;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<Graph>> End(Stream&) override {
+    recording_ = false;
+    auto made = std::make_unique<Record>();
+    made->what.swap(kept_);
+    if (refuses_to_end) return absl::UnimplementedError("7 cannot be kept");
+    return made;
+  }
+  void Launch(Stream&, Graph& graph) override {
+    for (const int what : static_cast<Record&>(graph).what) done.push_back(what);
+  }
+
+  std::vector<int> done;
+  bool refuses_to_begin = false, refuses_to_end = false;
+
+ private:
+  struct Record final : Graph {
+    std::vector<int> what;
+  };
+  bool recording_ = false;
+  std::vector<int> kept_;
+};
+
+constexpr WorkKey kForward = {1}, kBackward = {2};
+
+struct Story {
+  // The work enqueues 7 and then 8; returns whether it was called.
+  int Repeats(const WorkKey& key, const absl::Status& status = absl::OkStatus()) {
+    int calls = 0;
+    const absl::Status got = recorder.Repeat(stream, key, [&] {
+      ++calls;
+      tape.Enqueue(7);
+      tape.Enqueue(8);
+      return status;
+    });
+    REQUIRE(got == status);
+    return calls;
+  }
+
+  Tape tape;
+  Stream stream;
+  Recorder recorder{&tape, 4};
+};
+
+using Done = std::vector<int>;
+
+TEST_CASE("work is enqueued, then recorded, then launched without being asked again") {
+  Story story;
+  REQUIRE(story.Repeats(kForward) == 1);
+  REQUIRE(story.recorder.counts().recorded == 0);
+  REQUIRE(story.Repeats(kForward) == 1);
+  REQUIRE(story.recorder.counts().recorded == 1);
+  REQUIRE(story.Repeats(kBackward) == 1);
+  REQUIRE(story.Repeats(kForward) == 0);
+  REQUIRE(story.Repeats(kForward) == 0);
+  REQUIRE(story.recorder.counts().replayed == 2);
+  REQUIRE(story.recorder.counts().trouble.empty());
+  REQUIRE(story.tape.done == Done{7, 8, 7, 8, 7, 8, 7, 8, 7, 8});  // each time once
+}
+
+TEST_CASE("what is forgotten is recorded anew") {
+  Story story;
+  for (int i = 0; i < 3; ++i) story.Repeats(kForward);
+  story.recorder.Forget();
+  REQUIRE(story.Repeats(kForward) == 1);
+  REQUIRE(story.Repeats(kForward) == 1);
+  REQUIRE(story.Repeats(kForward) == 0);
+  REQUIRE(story.recorder.counts().recorded == 2);
+}
+
+TEST_CASE("what cannot be recorded is enqueued as ever, and the reason is told") {
+  Story story;
+  SECTION("from the start") { story.tape.refuses_to_begin = true; }
+  SECTION("half way") { story.tape.refuses_to_end = true; }
+  story.Repeats(kForward);
+  story.Repeats(kForward);
+  story.tape.refuses_to_begin = story.tape.refuses_to_end = false;
+  REQUIRE(story.Repeats(kForward) == 1);
+  REQUIRE(story.tape.done == Done{7, 8, 7, 8, 7, 8});
+  REQUIRE(story.recorder.counts().recorded == 0);
+  REQUIRE_FALSE(story.recorder.counts().trouble.empty());
+  story.Repeats(kBackward);
+  story.Repeats(kBackward);
+  REQUIRE(story.recorder.counts().recorded == 1);
+}
+
+TEST_CASE("work that fails while it is recorded leaves no record") {
+  Story story;
+  story.Repeats(kForward);
+  story.Repeats(kForward, absl::AbortedError("a peer is gone"));
+  REQUIRE(story.tape.done == Done{7, 8});
+  REQUIRE(story.recorder.counts().recorded == 0);
+  story.Repeats(kForward);
+  REQUIRE(story.recorder.counts().recorded == 1);
+}
+
+TEST_CASE("records are bounded") {
+  Story story;
+  for (int64_t key = 0; key < 6; ++key) {
+    for (int i = 0; i < 3; ++i) story.Repeats({key});
+  }
+  REQUIRE(story.recorder.counts().recorded == 4);
+  REQUIRE(story.recorder.counts().trouble == "there are more than 4 pieces of work");
+  REQUIRE(story.tape.done.size() == 2 * 18);
+}
+
+}  // namespace
+}  // namespace atl
