@@ -201,6 +201,68 @@ TEST_CASE("a member killed in a step: what nobody else holds is lost, and said s
   }
 }
 
+// Two pipelines cut unlike from w1 and w3 to w2 and w4, and one line each way, used in turn.
+IslandPlan OverOneLine(TestGroup& group) {
+  const IslandLayout layout{
+      .name = "one line", .replicas = {{{3, 3}, 2, 2}, {{2, 4}, 4, 1}}, .workers = 4};
+  IslandPlan plan = group.PlanFor(layout, {"w1", "w2", "w3", "w4"});
+  plan.link_orders = {{"a", "b", {}}, {"b", "a", {}}};
+  for (int32_t m = 0; m < 4; ++m) {
+    for (int32_t r = 0; r < 2; ++r) {
+      if (m >= plan.replicas[r].micro_batches) continue;
+      plan.link_orders[0].messages.push_back({r, 0, m, false});
+      plan.link_orders[1].messages.push_back({r, 1, m, true});
+    }
+  }
+  return plan;
+}
+
+TEST_CASE("senders that take turns on a line train as one device does") {
+  const World world;
+  EngineOptions options;
+  for (options.fixed_pieces = 1; options.fixed_pieces <= 2; ++options.fixed_pieces) {
+    Alone alone(world);
+    TestGroup group(world, 4, 1, options);
+    REQUIRE(group.Order(OverOneLine(group)).ok());
+    TestWorker& leader = group["w1"];
+    REQUIRE(leader.trainer->InitialWeights().ok());
+    for (int64_t step = 0; step < 10; ++step) {
+      REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    }
+    // Replica 0 sends in pieces of a sequence where it may.
+    const int64_t sent = 10 * (4 + 2 * options.fixed_pieces);
+    int64_t turns = 0;
+    for (const char* name : {"w1", "w2", "w3", "w4"}) turns += group[name].member->turns_taken();
+    REQUIRE(turns == 2 * sent);
+    // A short step leaves micro-batches empty, whose turn nobody waits for.
+    const std::vector<PositionRange> five = {{80, 85}};
+    const auto loss = leader.trainer->Step(five, 1e-3);
+    REQUIRE(loss.ok());
+    REQUIRE(loss->loss == Approx(alone.trainer->Step(five, 1e-3)->loss).epsilon(1e-5));
+    REQUIRE(leader.trainer->Validate(20)->loss ==
+            Approx(alone.trainer->Validate(20)->loss).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a sender killed while it takes its turns: the others go on under the next plan") {
+  const World world;
+  TestGroup group(world, 4, 1, Slow());
+  REQUIRE(group.Order(OverOneLine(group)).ok());
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  leader.Step(0);
+  const absl::Status status = StepWhile(leader, 1, [&] { group.Kill("w3"); });
+  REQUIRE(Says(status.message(), "w3"));
+  const PlanTaken taken = group.Take(Pipeline("what is left", {3, 3}, 2), {"w1", "w2"});
+  INFO(taken.reason);
+  REQUIRE(taken.kept);
+  Alone alone(world);
+  alone.Step(0);
+  for (int64_t step = 1; step < 3; ++step) {
+    REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("an interrupted step changes nothing, and the same plan is set up again") {
   const World world;
   TestGroup group(world, 2, 1, Slow());

@@ -31,7 +31,12 @@ absl::StatusOr<std::unique_ptr<GroupMember>> GroupMember::Create(GroupOptions op
 
 GroupMember::GroupMember(GroupOptions options)
     : options_(std::move(options)),
-      transport_(options_.link.name, options_.transport_bytes_max),
+      transport_(options_.link.name, options_.transport_bytes_max,
+                 [this](const NodeId& to, const LineCall& call) {
+                   v1::GroupFrame frame;
+                   ToWire(call, frame.mutable_line());
+                   Tell(to, std::move(frame));
+                 }),
       rendezvous_([this](const std::string& key, const std::string& value) {
         v1::GroupFrame frame;
         frame.mutable_rendezvous()->set_key(key);
@@ -48,6 +53,7 @@ GroupMember::~GroupMember() {
   }
   if (lender_.joinable()) lender_.join();
   engine_.reset();
+  transport_.Stop();
   link_.reset();
 }
 
@@ -153,6 +159,7 @@ absl::Status GroupMember::Configure() {
   }
   auto communicators = std::make_shared<Communicators>(std::move(options), &rendezvous_);
   const std::lock_guard work(engine_mutex_);
+  transport_.SetPlan(plan);
   const absl::Status status =
       engine->Configure(job_->engine, plan, &transport_, communicators.get());
   if (status.ok()) older_.reset();

@@ -119,6 +119,8 @@ class GroupMember final : private PeerHandler {
 
   int64_t epoch() const { return epoch_; }
   std::vector<BoundaryCounters> Boundaries() const { return transport_.counters(); }
+  // Messages, or pieces of them, that this worker has sent in their turn on a shared line.
+  int64_t turns_taken() const { return transport_.turns_taken(); }
 
  private:
   struct Loan {

@@ -160,6 +160,9 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
     case v1::GroupFrame::kRendezvous:
       return rendezvous_.OnEntry(frame.epoch(), frame.rendezvous().key(),
                                  frame.rendezvous().value());
+    case v1::GroupFrame::kLine:
+      if (frame.epoch() == epoch_) transport_.OnLineCall(from, FromWire(frame.line()));
+      return;
     case v1::GroupFrame::kInterrupt:
       if (frame.epoch() < epoch_) return;
       // Perhaps of an attempt that this worker has not begun yet.

@@ -79,11 +79,20 @@ absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
     arrived.push_back({gradient, size, Seconds(timing.travelled)});
     if (arrived.size() > kTransfersKept) arrived.pop_front();
   };
-  return link_->Send(worker, std::move(message));
+  if (!turns_.Has(tag)) return link_->Send(worker, std::move(message));
+  auto waiting = std::make_shared<PeerMessage>(std::move(message));
+  return turns_.Send(tag, [this, worker, waiting](std::function<void()> left) {
+    waiting->left = [left](const absl::Status&) { left(); };
+    const absl::Status sent = link_->Send(worker, std::move(*waiting));
+    if (sent.ok()) return;
+    inbox_.Abort(std::string(sent.message()));  // whoever sent it is not here to be told
+    left();
+  });
 }
 
 void PeerTransport::Abort(const std::string& reason) {
   inbox_.Abort(reason);
+  turns_.Forget();
   link_->DropQueued(PeerChannel::kTensor);
 }
 

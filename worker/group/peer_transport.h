@@ -1,5 +1,6 @@
 // Activations and gradients between devices of different workers, over the peer link; between
-// devices of this worker, through its queue (worker/pipeline/local_transport.h).
+// devices of this worker, through its queue (worker/pipeline/local_transport.h). Messages over
+// lines that the plan shares go in their turn (line_turns.h).
 
 #ifndef ATOLL_WORKER_GROUP_PEER_TRANSPORT_H_
 #define ATOLL_WORKER_GROUP_PEER_TRANSPORT_H_
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "common/net/peer_link.h"
+#include "worker/group/line_turns.h"
 #include "worker/pipeline/local_transport.h"
 
 namespace atl::worker {
@@ -18,7 +20,8 @@ namespace atl::worker {
 class PeerTransport final : public Transport {
  public:
   // Holds at most `max_bytes` of messages that have come and not been received.
-  PeerTransport(NodeId worker, int64_t max_bytes) : worker_(std::move(worker)), inbox_(max_bytes) {}
+  PeerTransport(NodeId worker, int64_t max_bytes, LineTurns::Tell tell)
+      : worker_(worker), inbox_(max_bytes), turns_(std::move(worker), std::move(tell)) {}
 
   // Before anything else; the link outlives all use.
   void Use(PeerLink* link) { link_ = link; }
@@ -26,9 +29,17 @@ class PeerTransport final : public Transport {
   // dropped by Reset. Given before the engine that uses this is configured.
   void BeginAt(int64_t first_step);
 
+  // Whose messages have an order from now on. Nothing of an earlier plan waits any more.
+  void SetPlan(const IslandPlan& plan) { turns_.SetPlan(plan); }
+
+  int64_t turns_taken() const { return turns_.taken(); }
+  // Before the link goes.
+  void Stop() { turns_.Stop(); }
+
   // For the link's handler, on its thread.
   absl::Status Admit(const NodeId& from, absl::string_view header, int64_t payload_bytes);
   void OnMessage(PeerDelivery delivery);
+  void OnLineCall(const NodeId& from, const LineCall& call) { turns_.OnCall(from, call); }
 
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override;
@@ -60,6 +71,7 @@ class PeerTransport final : public Transport {
 
   std::mutex mutex_;
   int64_t first_step_ = 0;  // guarded by mutex_
+  LineTurns turns_;         // its thread uses all of the above
 };
 
 }  // namespace atl::worker

@@ -100,6 +100,9 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
       return absl::OkStatus();
     case v1::GroupFrame::kReply:
       return Check(frame.reply());
+    case v1::GroupFrame::kLine:
+      return frame.line().what() < 0 || frame.line().what() > 2 ? Bad("what a line call says")
+                                                                : absl::OkStatus();
     case v1::GroupFrame::kConfigure:
     case v1::GroupFrame::kDropSurplus:
     case v1::GroupFrame::kInterrupt:
@@ -248,6 +251,21 @@ void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out) {
 
 DeviceMemoryState FromWire(const v1::DeviceMemory& memory) {
   return {memory.device(), memory.predicted_bytes(), memory.peak_bytes(), memory.limit_bytes()};
+}
+
+void ToWire(const LineCall& call, v1::LineCall* out) {
+  out->set_what(static_cast<int32_t>(call.what));
+  out->set_line(call.line);
+  out->set_step(call.part.step);
+  out->set_place(call.part.place);
+  out->set_rank(call.part.rank);
+  out->set_piece(call.part.piece);
+}
+
+LineCall FromWire(const v1::LineCall& call) {
+  return {static_cast<LineCall::What>(call.what()),
+          call.line(),
+          {call.step(), call.place(), call.rank(), call.piece()}};
 }
 
 void ToWire(const absl::Status& status, v1::GroupReply* out) {
