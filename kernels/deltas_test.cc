@@ -2,10 +2,12 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "common/rng.h"
+#include "kernels/deltas.h"
 #include "kernels/host_ops.h"
 #include "kernels/reference/reference.h"
 
@@ -21,7 +23,8 @@ Tensor F32(std::vector<float>& x) {
 // An island's side and a server's side of one layer.
 struct Exchange {
   explicit Exchange(int bits)
-      : codes_memory(kBlocks * 8 * bits),
+      : bits(bits),
+        codes_memory(kBlocks * 8 * bits),
         codes(codes_memory.data(), DType::kInt32, kBlocks, 8 * bits) {}
 
   // What the server gets for theta.
@@ -36,6 +39,25 @@ struct Exchange {
     return out;
   }
 
+  std::vector<float> Delta() const {
+    std::vector<float> delta(kSize);
+    for (int64_t i = 0; i < kSize; ++i) delta[i] = base[i] - theta[i];
+    return delta;
+  }
+  // The codes and scales of the last Send as they travel.
+  std::vector<std::byte> Bytes() const {
+    std::vector<std::byte> bytes;
+    for (int64_t block = 0; block < kBlocks; ++block) {
+      const int64_t count = std::min(kQuantBlock, kSize - block * kQuantBlock);
+      const auto scale = std::as_bytes(std::span(&scales[block], 1));
+      const auto row = std::as_bytes(std::span(codes_memory)).subspan(block * 32 * bits);
+      bytes.insert(bytes.end(), scale.begin(), scale.end());
+      bytes.insert(bytes.end(), row.begin(), row.begin() + (count * bits + 7) / 8);
+    }
+    return bytes;
+  }
+
+  const int bits;
   std::unique_ptr<Backend> backend = NewReferenceBackend();
   std::unique_ptr<Stream> stream = *backend->NewStream();
   std::vector<float> base = std::vector<float>(kSize), theta = base, residual = base;
@@ -97,6 +119,106 @@ TEST_CASE("a delta of zeroes is zeroes") {
   for (const float value : exchange.Send(true)) REQUIRE(value == 0.0f);
 }
 
+Encoding EncodingOf(int bits) { return bits == 8 ? Encoding::kInt8 : Encoding::kInt4; }
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST_CASE("what travels is what the operation makes, bit for bit, residuals too") {
+  const int bits = GENERATE(8, 4);
+  Exchange exchange(bits);
+  ThreadPool pool(2);
+  Scramble(exchange.theta, 2);
+  Scramble(exchange.residual, 3);
+  exchange.base[600] = 1e-40f;  // denormal, among larger ones
+  for (int64_t i = 768; i < kSize; ++i) {
+    exchange.base[i] = i % 3 == 0 ? 1e-41f : 0.0f;  // a block of nothing else
+    exchange.theta[i] = exchange.residual[i] = 0.0f;
+  }
+  if (GENERATE(false, true)) exchange.base[300] = NAN;
+  std::vector<float> residual = exchange.residual;
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<float> sent = exchange.Send(true);
+    std::vector<std::byte> bytes(EncodedBytes(EncodingOf(bits), kSize));
+    EncodeDelta(EncodingOf(bits), exchange.Delta(), residual, bytes, pool);
+    REQUIRE(bytes == exchange.Bytes());
+    REQUIRE(SameBits(residual, exchange.residual));
+    const DeltaView view{bytes.data(), EncodingOf(bits), kSize};
+    REQUIRE(CheckScales(view).ok());
+    std::vector<float> decoded(kSize);
+    DecodeDelta(view, decoded, pool);
+    for (int64_t i = 0; i < kSize; ++i) {
+      REQUIRE((decoded[i] == sent[i] || (std::isnan(decoded[i]) && std::isnan(sent[i]))));
+    }
+  }
+}
+
+TEST_CASE("tensors of any size are encoded, with and without a residual") {
+  const int bits = GENERATE(8, 4);
+  ThreadPool pool(2);
+  for (const int64_t size : {0, 1, 2, 15, 255, 256, 257, 511, 70'001}) {
+    std::vector<float> base(size), decoded(size), residual(size);
+    Scramble(base, size);
+    std::vector<std::byte> bytes(EncodedBytes(EncodingOf(bits), size)), again = bytes;
+    EncodeDelta(EncodingOf(bits), base, {}, bytes, pool);
+    EncodeDelta(EncodingOf(bits), base, residual, again, pool);
+    REQUIRE(bytes == again);
+    DecodeDelta({bytes.data(), EncodingOf(bits), size}, decoded, pool);
+    for (int64_t i = 0; i < size; ++i) REQUIRE(residual[i] == base[i] - decoded[i]);
+  }
+}
+
+TEST_CASE("servers compute with quantised deltas as with the numbers they decode to") {
+  constexpr int64_t kLong = 200'003;
+  ThreadPool pool(2);
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<std::vector<float>> decoded;
+  std::vector<WeightedDelta> travelled, plain;
+  std::vector<DeltaView> travelled_views, plain_views;
+  const bool mixed = GENERATE(false, true);
+  for (int d = 0; d < 6; ++d) {
+    const Encoding encoding = mixed && d % 2 == 0 ? Encoding::kInt4 : Encoding::kInt8;
+    std::vector<float> delta(kLong);
+    Scramble(delta, d);
+    EncodeDelta(encoding, delta, {}, bytes.emplace_back(EncodedBytes(encoding, kLong)), pool);
+    DecodeDelta({bytes.back().data(), encoding, kLong}, decoded.emplace_back(kLong), pool);
+    travelled_views.push_back({bytes.back().data(), encoding, kLong});
+    plain_views.push_back({decoded.back().data(), Encoding::kFloat32, kLong});
+    travelled.push_back({travelled_views.back(), 0.1f * static_cast<float>(d + 1)});
+    plain.push_back({plain_views.back(), travelled.back().weight});
+  }
+  std::vector<float> theta(kLong), velocity(kLong);
+  Scramble(theta, 10);
+  Scramble(velocity, 11);
+  std::vector<float> other_theta = theta, other_velocity = velocity;
+  OuterNesterov(theta, velocity, travelled, 0.7f, 0.8f, pool);
+  OuterNesterov(other_theta, other_velocity, plain, 0.7f, 0.8f, pool);
+  REQUIRE(SameBits(theta, other_theta));
+  REQUIRE(SameBits(velocity, other_velocity));
+  std::vector<double> gram(36), other_gram(36);
+  GramMatrix(travelled_views, gram, pool);
+  GramMatrix(plain_views, other_gram, pool);
+  REQUIRE(gram == other_gram);
+}
+
+TEST_CASE("a scale that no encoder makes is found, wherever it is") {
+  const int bits = GENERATE(8, 4);
+  const Encoding encoding = EncodingOf(bits);
+  const float bad = GENERATE(-1e-30f, -0.5f, std::numeric_limits<float>::infinity(),
+                             std::numeric_limits<float>::max() / 100);
+  std::vector<std::byte> bytes(EncodedBytes(encoding, kSize));
+  const DeltaView view{bytes.data(), encoding, kSize};
+  REQUIRE(CheckScales(view).ok());
+  for (int64_t block = 0; block < kBlocks; ++block) {
+    std::byte* scale = bytes.data() + EncodedBytes(encoding, block * kQuantBlock);
+    std::memcpy(scale, &bad, sizeof(bad));
+    const absl::Status status = CheckScales(view);
+    REQUIRE(std::string(status.message()).find(absl::StrCat("block ", block, " ")) == 0);
+    std::memset(scale, 0, sizeof(bad));
+  }
+}
+
 TEST_CASE("the outer step on a device is the parameter server's") {
   std::vector<float> theta(kSize), velocity(kSize), delta(kSize);
   Scramble(theta, 1);
@@ -104,7 +226,7 @@ TEST_CASE("the outer step on a device is the parameter server's") {
   Scramble(delta, 3);
   std::vector<float> server_theta = theta, server_velocity = velocity;
   ThreadPool pool(1);
-  const WeightedDelta whole[] = {{{delta.data(), DType::kFloat32, kSize}, 1.0f}};
+  const WeightedDelta whole[] = {{{delta.data(), Encoding::kFloat32, kSize}, 1.0f}};
   OuterNesterov(server_theta, server_velocity, whole, 0.7f, 0.9f, pool);
   const auto backend = NewReferenceBackend();
   const auto stream = *backend->NewStream();

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "common/check.h"
+#include "kernels/bfloat16.h"
+#include "kernels/quant_simd.h"
 #include "kernels/simd.h"
 
 namespace atl {
@@ -22,17 +24,33 @@ constexpr int64_t kTile = 1024;
 // Deltas read in one pass: more streams than the processor's prefetchers follow would stall.
 constexpr int64_t kSideBySide = 4;
 
-ATOLL_INLINE V16 LoadDelta(const void* data, bool bf16, int64_t i) {
-  return bf16 ? simd::FromBfloat16(static_cast<const Bfloat16*>(data) + i)
-              : simd::Load(static_cast<const float*>(data) + i);
+// Numbers i to i + 15. REQUIRES: i a multiple of 16, all of them there.
+ATOLL_INLINE V16 LoadDelta(const void* data, Encoding encoding, int64_t i) {
+  switch (encoding) {
+    case Encoding::kFloat32:
+      return simd::Load(static_cast<const float*>(data) + i);
+    case Encoding::kBfloat16:
+      return simd::FromBfloat16(static_cast<const Bfloat16*>(data) + i);
+    case Encoding::kInt8:
+      return simd::LoadInt8(data, i);
+    case Encoding::kInt4:
+      return simd::LoadInt4(data, i);
+  }
+  __builtin_unreachable();
 }
 
 float DeltaAt(const DeltaView& delta, int64_t i) {
-  if (delta.dtype == DType::kFloat32) return static_cast<const float*>(delta.data)[i];
-  const uint32_t bits = uint32_t{static_cast<const Bfloat16*>(delta.data)[i]} << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
+  if (delta.encoding == Encoding::kFloat32) return static_cast<const float*>(delta.data)[i];
+  if (delta.encoding == Encoding::kBfloat16) {
+    return WidenBfloat16(static_cast<const Bfloat16*>(delta.data)[i]);
+  }
+  const bool eight = delta.encoding == Encoding::kInt8;
+  const char* block =
+      simd::BlockOf(delta.data, eight ? simd::kInt8BlockBytes : simd::kInt4BlockBytes, i);
+  const int64_t at = i % kQuantBlock;
+  const int code = eight ? static_cast<int8_t>(block[4 + at])
+                         : (static_cast<uint8_t>(block[4 + at / 2]) >> at % 2 * 4 & 15) - 8;
+  return static_cast<float>(code) * simd::ScaleOf(block);
 }
 
 ATOLL_INLINE void NesterovUpdate(float* theta, float* velocity, V16 g, float eta, float mu) {
@@ -49,7 +67,8 @@ struct OuterStep {
   float mu;
 };
 
-enum class Types { kAllFloat32, kAllBfloat16, kMixed };
+// All of one encoding, or each of its own.
+enum class Types { kFloat32, kBfloat16, kInt8, kInt4, kMixed };
 
 // One pass over elements [begin, begin + n) that reads kCount deltas side by side and adds them to
 // g, which holds those elements alone (null: to nothing). The last pass hands the sum to the
@@ -58,19 +77,22 @@ template <int kCount, Types kTypes>
 ATOLL_INLINE void AddDeltas(const WeightedDelta* deltas, const float* g_before, float* g_after,
                             int64_t begin, int64_t n, const OuterStep& step) {
   const void* data[kCount + 1];
-  bool bf16[kCount + 1];
+  Encoding encoding[kCount + 1];
   float weight[kCount + 1];
   for (int d = 0; d < kCount; ++d) {
     data[d] = deltas[d].delta.data;
-    bf16[d] = kTypes == Types::kMixed ? deltas[d].delta.dtype == DType::kBfloat16
-                                      : kTypes == Types::kAllBfloat16;
+    encoding[d] =
+        kTypes == Types::kMixed ? deltas[d].delta.encoding : static_cast<Encoding>(kTypes);
     weight[d] = deltas[d].weight;
   }
   for (int64_t i = 0; i < n; i += kLanes) {
     V16 g{};
     if (g_before != nullptr) g = simd::Load(g_before + i);
 #pragma GCC unroll 4
-    for (int d = 0; d < kCount; ++d) g += LoadDelta(data[d], bf16[d], begin + i) * weight[d];
+    for (int d = 0; d < kCount; ++d) {
+      const Encoding type = kTypes == Types::kMixed ? encoding[d] : static_cast<Encoding>(kTypes);
+      g += LoadDelta(data[d], type, begin + i) * weight[d];
+    }
     if (g_after != nullptr) {
       simd::Store(g_after + i, g);
     } else {
@@ -120,14 +142,22 @@ ATOLL_KERNEL(NesterovBlock,
              (const OuterStep& step, const WeightedDelta* deltas, int64_t k, int64_t begin,
               int64_t n),
              (step, deltas, k, begin, n)) {
-  int64_t halves = 0;
-  for (int64_t d = 0; d < k; ++d) halves += deltas[d].delta.dtype == DType::kBfloat16;
-  if (halves == 0) {
-    NesterovOfTypes<Types::kAllFloat32>(step, deltas, k, begin, n);
-  } else if (halves == k) {
-    NesterovOfTypes<Types::kAllBfloat16>(step, deltas, k, begin, n);
-  } else {
-    NesterovOfTypes<Types::kMixed>(step, deltas, k, begin, n);
+  bool same = true;
+  for (int64_t d = 1; d < k; ++d) same = same && deltas[d].delta.encoding == deltas[0].delta.encoding;
+  const Types types = !same ? Types::kMixed
+                      : k == 0 ? Types::kFloat32
+                               : static_cast<Types>(deltas[0].delta.encoding);
+  switch (types) {
+    case Types::kFloat32:
+      return NesterovOfTypes<Types::kFloat32>(step, deltas, k, begin, n);
+    case Types::kBfloat16:
+      return NesterovOfTypes<Types::kBfloat16>(step, deltas, k, begin, n);
+    case Types::kInt8:
+      return NesterovOfTypes<Types::kInt8>(step, deltas, k, begin, n);
+    case Types::kInt4:
+      return NesterovOfTypes<Types::kInt4>(step, deltas, k, begin, n);
+    case Types::kMixed:
+      return NesterovOfTypes<Types::kMixed>(step, deltas, k, begin, n);
   }
 }
 
@@ -153,12 +183,12 @@ ATOLL_INLINE void AddProducts(D8* sums, V16 a, V16 b) {
 
 // Adds dot(a, b) over [begin, begin + n), n a multiple of kLanes, to *sum.
 ATOLL_KERNEL(DotBlock,
-             (const void* a, bool a_bf16, const void* b, bool b_bf16, int64_t begin, int64_t n,
-              double* sum),
-             (a, a_bf16, b, b_bf16, begin, n, sum)) {
+             (const void* a, Encoding a_type, const void* b, Encoding b_type, int64_t begin,
+              int64_t n, double* sum),
+             (a, a_type, b, b_type, begin, n, sum)) {
   D8 sums[2] = {};
   for (int64_t i = begin; i < begin + n; i += kLanes) {
-    AddProducts(sums, LoadDelta(a, a_bf16, i), LoadDelta(b, b_bf16, i));
+    AddProducts(sums, LoadDelta(a, a_type, i), LoadDelta(b, b_type, i));
   }
   double total = 0;
   for (int lane = 0; lane < 8; ++lane) total += sums[0][lane] + sums[1][lane];
@@ -187,7 +217,6 @@ int64_t Tasks(int64_t n) { return (n + kTaskElements - 1) / kTaskElements; }
 
 void CheckDelta(const DeltaView& delta, int64_t size) {
   ATOLL_CHECK(delta.size == size, "a delta of ", delta.size, " numbers for ", size);
-  ATOLL_CHECK(delta.dtype != DType::kInt32, "deltas hold reals");
 }
 
 // The upper triangle of the Gram matrix of elements [begin, end), row by row, into `sums`.
@@ -201,8 +230,7 @@ void GramTask(std::span<const DeltaView> deltas, int64_t begin, int64_t end, dou
     for (int64_t i = 0; i < k; ++i) {
       for (int64_t j = i; j < k; ++j, ++sum) {
         const DeltaView &a = deltas[i], &b = deltas[j];
-        DotBlock(a.data, a.dtype == DType::kBfloat16, b.data, b.dtype == DType::kBfloat16, tile,
-                 whole, sum);
+        DotBlock(a.data, a.encoding, b.data, b.encoding, tile, whole, sum);
         for (int64_t e = tile + whole; e < tile + n; ++e) {
           *sum += static_cast<double>(DeltaAt(a, e)) * DeltaAt(b, e);
         }

@@ -7,17 +7,11 @@
 
 #include <span>
 
+#include "kernels/deltas.h"
 #include "kernels/tensor.h"
 #include "kernels/thread_pool.h"
 
 namespace atl {
-
-// `size` numbers, f32 or bf16, that lie in memory of somebody else.
-struct DeltaView {
-  const void* data = nullptr;
-  DType dtype = DType::kFloat32;
-  int64_t size = 0;
-};
 
 struct WeightedDelta {
   DeltaView delta;
@@ -31,11 +25,12 @@ inline constexpr int kMaxDeltas = 64;
 //   g = sum of weight_i * delta_i;  velocity = mu * velocity + g;
 //   theta = theta - eta * (g + mu * velocity).
 // Token weights and the clip scale are already in the weights. REQUIRES: all sizes equal, 0 to
-// kMaxDeltas deltas (none: g = 0), f32 or bf16 each.
+// kMaxDeltas deltas (none: g = 0), of any encoding each: quantised ones give the same bits as the
+// f32 numbers that they decode to.
 void OuterNesterov(std::span<float> theta, std::span<float> velocity,
                    std::span<const WeightedDelta> deltas, float eta, float mu, ThreadPool& pool);
 
-// gram[i * k + j] = dot(delta_i, delta_j), summed in double; symmetric. Not finite where a delta is
+// gram[i * k + j] = dot(delta_i, delta_j) of the decoded numbers, summed in double; symmetric. Not finite where a delta is
 // not. REQUIRES: k = deltas.size() <= kMaxDeltas, gram.size() == k * k, sizes equal.
 void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, ThreadPool& pool);
 

@@ -21,11 +21,11 @@ std::vector<float> Numbers(uint64_t seed, int64_t size = kSize) {
 }
 
 DeltaView View(const std::vector<float>& x) {
-  return {x.data(), DType::kFloat32, static_cast<int64_t>(x.size())};
+  return {x.data(), Encoding::kFloat32, static_cast<int64_t>(x.size())};
 }
 
 DeltaView View(const std::vector<Bfloat16>& x) {
-  return {x.data(), DType::kBfloat16, static_cast<int64_t>(x.size())};
+  return {x.data(), Encoding::kBfloat16, static_cast<int64_t>(x.size())};
 }
 
 std::vector<Bfloat16> Rounded(const std::vector<float>& x) {

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "common/ids.h"
 #include "kernels/tensor.h"
 
 namespace atl {
@@ -339,8 +340,6 @@ struct ClipScale {
 
 // ---- Pseudo-gradients between islands and parameter servers. Tensors of n numbers are flat: f32,
 // contiguous, of any n; each kQuantBlock of them, the last block perhaps fewer, share a scale. ----
-
-inline constexpr int64_t kQuantBlock = 256;
 
 // With value = base - theta + residual, in 8 or 4 bits with error feedback: of each block, scale =
 // max |value| / 127 (or 7), code = value / scale to nearest even, and residual = value - code *

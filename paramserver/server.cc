@@ -152,11 +152,11 @@ absl::Status Daemon::AdmitPush(const PushId& id, Encoding encoding, int64_t elem
   return gate_->Admit(id, encoding, element_count);
 }
 
-void Daemon::OnPush(const PushId& id, Encoding encoding, int64_t, Payload payload,
+void Daemon::OnPush(const PushId& id, Encoding encoding, int64_t elements, Payload payload,
                     ReplyToken token) {
   auto owner = std::make_shared<const Payload>(std::move(payload));
   const std::span<const std::byte> bytes = owner->bytes();
-  loop_.Post(PushArrived{id, encoding, {std::move(owner), bytes}, token.id});
+  loop_.Post(PushArrived{id, encoding, elements, {std::move(owner), bytes}, token.id});
 }
 
 void Daemon::OnPull(const PullRequest& request, ReplyToken token) {

@@ -1,7 +1,10 @@
-// The parameter server's outer step against loops that do nothing but move the same bytes: both
-// read the parameters, the momentum and k deltas, and write the first two.
+// The parameter server's outer step, and quantising at the worker, against loops that do nothing but
+// move the same bytes. The step reads the parameters, the momentum and k deltas, and writes the
+// first two; quantising reads a delta and a residual, and writes the residual and codes.
 
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <vector>
 
 #include "bench/measure.h"
@@ -34,7 +37,7 @@ ATOLL_KERNEL(ReadBlock, (const float* x, int64_t n, float* sum), (x, n, sum)) {
 
 struct Shard {
   std::vector<float> theta, velocity;
-  std::vector<std::vector<float>> deltas;  // bf16 ones are half as long
+  std::vector<std::vector<float>> deltas;  // as long as they are when encoded
 };
 
 // One array after the other, block by block.
@@ -53,27 +56,62 @@ void PlainLoop(Shard& shard, ThreadPool& pool) {
 struct Row {
   int threads;
   int deltas;
-  DType dtype;
+  Encoding encoding;
 };
+
+const char* Name(Encoding encoding) {
+  constexpr const char* kNames[] = {"fp32", "bf16", "int8", "int4"};
+  return kNames[static_cast<int>(encoding)];
+}
 
 // Prints one row of the table and returns its ratio.
 double Measure(const Row& row) {
   ThreadPool pool(row.threads);
   Shard shard = {std::vector<float>(kParameters, 1.0f), std::vector<float>(kParameters, 0.5f), {}};
   std::vector<WeightedDelta> weighted;
-  const int64_t bytes = SizeOf(row.dtype);
+  const int64_t bytes = EncodedBytes(row.encoding, kParameters);
   shard.deltas.resize(row.deltas);
   for (std::vector<float>& delta : shard.deltas) {
-    delta.assign(kParameters * bytes / 4, 0.001f);
-    weighted.push_back({{delta.data(), row.dtype, kParameters}, 1.0f / row.deltas});
+    delta.assign(bytes / 4, 0.001f);
+    if (IsQuantized(row.encoding)) {
+      EncodeDelta(row.encoding, std::vector<float>(kParameters, 0.001f), {},
+                  std::as_writable_bytes(std::span(delta)), pool);
+    }
+    weighted.push_back({{delta.data(), row.encoding, kParameters}, 1.0f / row.deltas});
   }
-  const int64_t moved = kParameters * (4 * 4 + row.deltas * bytes);
+  const int64_t moved = kParameters * 4 * 4 + row.deltas * bytes;
   const Comparison result = Compare(
       [&] { PlainLoop(shard, pool); },
       [&] { OuterNesterov(shard.theta, shard.velocity, weighted, 0.7f, 0.8f, pool); }, kRounds);
   std::printf("%7d  %d x %s  %9.1f  %9.1f  %6.2f\n", row.threads, row.deltas,
-              row.dtype == DType::kBfloat16 ? "bf16" : "fp32", 1e-9 * moved / result.base_seconds,
+              Name(row.encoding), 1e-9 * moved / result.base_seconds,
               1e-9 * moved / result.work_seconds, result.speed);
+  return result.speed;
+}
+
+// The same of quantising one delta.
+double MeasureEncode(int threads, Encoding encoding) {
+  ThreadPool pool(threads);
+  const int64_t bytes = EncodedBytes(encoding, kParameters);
+  std::vector<float> delta(kParameters), residual(kParameters, 0.25f), codes(bytes / 4);
+  for (int64_t i = 0; i < kParameters; ++i) delta[i] = 0.001f * static_cast<float>(i % 1009 - 504);
+  const int64_t moved = kParameters * 12 + bytes;
+  const Comparison result = Compare(
+      [&] {
+        std::vector<float> sums(kParameters / kBlock);
+        pool.For(kParameters / kBlock, [&](int64_t block, int) {
+          ReadBlock(delta.data() + block * kBlock, kBlock, &sums[block]);
+          ScaleBlock(residual.data() + block * kBlock, kBlock);
+          const int64_t floats = bytes / 4 / (kParameters / kBlock);
+          std::memset(codes.data() + block * floats, static_cast<int>(block), floats * 4);
+        });
+      },
+      [&] {
+        EncodeDelta(encoding, delta, residual, std::as_writable_bytes(std::span(codes)), pool);
+      },
+      kRounds);
+  std::printf("%7d  encode %s %9.1f  %9.1f  %6.2f\n", threads, Name(encoding),
+              1e-9 * moved / result.base_seconds, 1e-9 * moved / result.work_seconds, result.speed);
   return result.speed;
 }
 
@@ -83,13 +121,22 @@ void Run() {
   std::printf("threads  deltas    plain loop  outer step  ratio\n");
   double worst = 1e9;
   for (int threads : {1, 2}) {
-    for (const auto& [deltas, dtype] :
-         {std::pair(1, DType::kFloat32), std::pair(3, DType::kFloat32),
-          std::pair(3, DType::kBfloat16)}) {
-      worst = std::min(worst, Measure({threads, deltas, dtype}));
+    for (const auto& [deltas, encoding] :
+         {std::pair(1, Encoding::kFloat32), std::pair(3, Encoding::kFloat32),
+          std::pair(3, Encoding::kBfloat16)}) {
+      worst = std::min(worst, Measure({threads, deltas, encoding}));
+    }
+  }
+  double worst_quantized = 1e9, worst_encode = 1e9;
+  for (int threads : {1, 2}) {
+    for (const Encoding encoding : {Encoding::kInt8, Encoding::kInt4}) {
+      worst_quantized = std::min(worst_quantized, Measure({threads, 3, encoding}));
+      worst_encode = std::min(worst_encode, MeasureEncode(threads, encoding));
     }
   }
   PrintFigureAtLeast("outer.step_vs_bandwidth", worst, "ratio", kGoal);
+  PrintFigureAtLeast("outer.quantized_step_vs_bandwidth", worst_quantized, "ratio", 0.7);
+  PrintFigureAtLeast("outer.encode_vs_bandwidth", worst_encode, "ratio", 0.7);
 }
 
 }  // namespace

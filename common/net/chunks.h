@@ -61,7 +61,7 @@ class SendAccount {
   const std::function<void()> wake_;
 };
 
-// Sends a tensor's chunks in order, from floats or from bytes as they are.
+// Sends a tensor's chunks in order, from floats (not to be quantised) or from bytes as they are.
 class OutgoingTensor {
  public:
   OutgoingTensor(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,

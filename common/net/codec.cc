@@ -63,7 +63,7 @@ void WidenFrom(const std::byte* bytes, float* values, size_t count) {
 }
 
 void CheckSizes(Encoding encoding, size_t values, size_t bytes) {
-  ATOLL_CHECK(bytes == values * BytesPerElement(encoding), values, " elements in ", bytes,
+  ATOLL_CHECK(!IsQuantized(encoding) && bytes == values * BytesPerElement(encoding), values, " elements in ", bytes,
               " bytes");
 }
 

@@ -12,16 +12,14 @@ absl::Status Bad(absl::string_view field, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is out of range"));
 }
 
-absl::Status CheckEncoding(v1::TensorEncoding encoding) {
-  if (encoding == v1::TENSOR_ENCODING_FLOAT32 || encoding == v1::TENSOR_ENCODING_BFLOAT16) {
-    return absl::OkStatus();
-  }
+absl::Status CheckEncoding(v1::TensorEncoding encoding, v1::TensorEncoding last) {
+  if (encoding >= v1::TENSOR_ENCODING_FLOAT32 && encoding <= last) return absl::OkStatus();
   return Bad("encoding", encoding);
 }
 
 absl::Status Check(const v1::PushOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
-  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding()));
+  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_INT4));
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
   if (open.island() < 0) return Bad("island", open.island());
   if (open.shard() < 0) return Bad("shard", open.shard());
@@ -34,7 +32,7 @@ absl::Status Check(const v1::PushOpen& open) {
 
 absl::Status Check(const v1::PullOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
-  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding()));
+  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_BFLOAT16));
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
   if (open.shard() < 0) return Bad("shard", open.shard());
   if (open.version() < kNoVersion) return Bad("version", open.version());
@@ -172,7 +170,7 @@ void SetPushId(const PushId& id, v1::PushOpen* open) {
 }
 
 Encoding EncodingOf(v1::TensorEncoding encoding) {
-  ATOLL_CHECK(CheckEncoding(encoding).ok(), static_cast<int>(encoding));
+  ATOLL_CHECK(CheckEncoding(encoding, v1::TENSOR_ENCODING_INT4).ok(), static_cast<int>(encoding));
   return static_cast<Encoding>(encoding - 1);
 }
 

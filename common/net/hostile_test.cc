@@ -106,13 +106,47 @@ TEST_CASE("a description that breaks a rule is refused with the rule, and no mem
       9, [](auto& open) { open.set_job("../etc"); }, "job's name");
   refused(
       10, [](auto& open) { open.set_shard(-4); }, "shard -4");
+  refused(
+      11,
+      [](auto& open) {
+        open.set_encoding(v1::TENSOR_ENCODING_INT4);
+        open.set_element_count(int64_t{1} << 39);
+      },
+      "at most");
   REQUIRE(link.handler.admissions() == 0);
   REQUIRE(link.server->assembly_bytes() == 0);
 
-  v1::Frame future = OpenPush(11, 1, 100);
+  v1::Frame future = OpenPush(12, 1, 100);
   future.set_protocol_version(9);
   attacker.Send(future);
   REQUIRE(absl::StrContains(attacker.Hear().push_result().reason(), "version 9 is not 1"));
+  RequireStillServing(link);
+}
+
+TEST_CASE("quantised pushes have the bytes of their elements and scales, and are never pulled") {
+  TestLink link;
+  Attacker attacker(link.address.endpoint);
+  uint64_t transfer = 0;
+  for (const auto& [encoding, bytes] : {std::pair(v1::TENSOR_ENCODING_INT8, 308),
+                                        std::pair(v1::TENSOR_ENCODING_INT4, 158)}) {
+    for (const int length : {bytes - 1, bytes + 1, 300, 4}) {
+      v1::Frame frame = OpenPush(++transfer, static_cast<ShardId>(transfer), 300);
+      frame.mutable_push_open()->set_encoding(encoding);
+      attacker.Send(frame);
+      REQUIRE(attacker.Hear().push_grant().chunk_limit() == 1);
+      attacker.SendChunk(transfer, 0, std::string(length, 'x'));
+      const v1::Frame answer = attacker.Hear();
+      REQUIRE(absl::StrContains(answer.push_result().reason(),
+                                absl::StrCat(length, " bytes instead of ", bytes)));
+    }
+    v1::Frame frame = MakeFrame(++transfer);
+    SetRequest({"job-1", 0, 1, Encoding::kFloat32}, frame.mutable_pull_open());
+    frame.mutable_pull_open()->set_chunk_bytes(4096);
+    frame.mutable_pull_open()->set_chunk_limit(1);
+    frame.mutable_pull_open()->set_encoding(encoding);
+    attacker.Send(frame);
+    REQUIRE(absl::StrContains(attacker.Hear().pull_refused().reason(), "encoding"));
+  }
   RequireStillServing(link);
 }
 

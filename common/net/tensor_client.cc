@@ -1,5 +1,6 @@
 #include "common/net/tensor_client.h"
 
+#include "common/check.h"
 #include "common/net/tensor_client_impl.h"
 
 namespace atl {
@@ -17,12 +18,31 @@ TensorClient::~TensorClient() = default;
 TransferId TensorClient::Push(const ServerAddress& server, const PushId& id, Encoding encoding,
                               std::span<const float> source, std::shared_ptr<const void> owner,
                               Duration timeout, PushDone done) {
+  ATOLL_CHECK(!IsQuantized(encoding), "numbers are quantised where they are made");
   auto transfer = std::make_unique<Impl::Transfer>();
   transfer->server = server;
   transfer->is_push = true;
   transfer->push_id = id;
   transfer->encoding = encoding;
   transfer->source = source;
+  transfer->element_count = static_cast<int64_t>(source.size());
+  transfer->owner = std::move(owner);
+  transfer->push_done = std::move(done);
+  return impl_->Submit(std::move(transfer), timeout);
+}
+
+TransferId TensorClient::Push(const ServerAddress& server, const PushId& id, Encoding encoding,
+                              int64_t element_count, std::span<const std::byte> source,
+                              std::shared_ptr<const void> owner, Duration timeout, PushDone done) {
+  ATOLL_CHECK(static_cast<int64_t>(source.size()) == EncodedBytes(encoding, element_count),
+              element_count, " elements in ", source.size(), " bytes");
+  auto transfer = std::make_unique<Impl::Transfer>();
+  transfer->server = server;
+  transfer->is_push = true;
+  transfer->push_id = id;
+  transfer->encoding = encoding;
+  transfer->source_bytes = source;
+  transfer->element_count = element_count;
   transfer->owner = std::move(owner);
   transfer->push_done = std::move(done);
   return impl_->Submit(std::move(transfer), timeout);

@@ -75,11 +75,17 @@ class TensorClient {
   // All of these are thread-safe and return at once. `done` runs once, on the network thread, and
   // must not hold it up: it enqueues, or starts the next transfer. It must not destroy the client.
 
-  // Sends `source`, encoded, as the push `id`. `source` stays unchanged while `owner` lives here:
+  // Sends `source`, encoded (not quantised), as the push `id`. `source` stays unchanged while `owner` lives here:
   // until the last byte has left. That may be slightly after `done`.
   TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
                   std::span<const float> source, std::shared_ptr<const void> owner,
                   Duration timeout, PushDone done);
+
+  // The same with bytes that are encoded already, in whatever encoding: EncodedBytes(encoding,
+  // element_count) of them.
+  TransferId Push(const ServerAddress& server, const PushId& id, Encoding encoding,
+                  int64_t element_count, std::span<const std::byte> source,
+                  std::shared_ptr<const void> owner, Duration timeout, PushDone done);
 
   // Fills `destination`, which must stay valid until `done` and have exactly the shard's elements.
   // Its content is unspecified unless the result is OK.

@@ -59,7 +59,7 @@ void TensorClient::Impl::Open(Transfer& transfer) {
     v1::PushOpen* open = frame.mutable_push_open();
     SetPushId(transfer.push_id, open);
     open->set_encoding(WireEncoding(transfer.encoding));
-    open->set_element_count(static_cast<int64_t>(transfer.source.size()));
+    open->set_element_count(transfer.element_count);
     open->set_chunk_bytes(options_.chunk_bytes);
     transfer.waiting_for = "the server to admit it";
   } else {
@@ -158,8 +158,12 @@ void TensorClient::Impl::OnFrame(Connection& connection, std::vector<Message>& p
 
 void TensorClient::Impl::OnPushGrant(Transfer& transfer, const v1::PushCredit& grant) {
   if (!transfer.outgoing) {
-    transfer.outgoing.emplace(transfer.encoding, transfer.source, transfer.owner,
-                              options_.chunk_bytes);
+    if (transfer.source_bytes.empty()) {
+      transfer.outgoing.emplace(transfer.encoding, transfer.source, transfer.owner,
+                                options_.chunk_bytes);
+    } else {
+      transfer.outgoing.emplace(transfer.source_bytes, transfer.owner, options_.chunk_bytes);
+    }
     transfer.outgoing->SkipTo(std::min(grant.first_chunk(), transfer.outgoing->chunk_count()));
   }
   transfer.chunk_limit = std::max(transfer.chunk_limit, grant.chunk_limit());

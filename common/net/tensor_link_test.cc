@@ -62,6 +62,25 @@ TEST_CASE("tensors of any size come whole out of a push and a pull, in both enco
   REQUIRE(link.client->counters().restarts == 0);
 }
 
+TEST_CASE("bytes that are quantised already arrive as they are") {
+  TestLink link({}, SmallChunks());
+  ShardId shard = 0;
+  for (const Encoding encoding : {Encoding::kInt8, Encoding::kInt4}) {
+    for (const int64_t count : {0, 1, 257, 100'003}) {
+      const auto bytes = std::make_shared<std::vector<std::byte>>(EncodedBytes(encoding, count));
+      Rng rng(count);
+      for (std::byte& byte : *bytes) byte = static_cast<std::byte>(rng.Below(256));
+      Awaited<PushResult> result;
+      link.client->Push(link.address, ShardPush(++shard), encoding, count, *bytes, bytes, 30s,
+                        result.Setter());
+      REQUIRE(result.Get().status.ToString() == "OK");
+      REQUIRE(link.handler.StagedBytes(ShardPush(shard)) == *bytes);
+      REQUIRE(link.handler.Staged(ShardPush(shard))->size() == static_cast<size_t>(count));
+    }
+  }
+  REQUIRE(link.server->assembly_bytes() == 0);
+}
+
 TEST_CASE("many transfers at a time, over several connections, do not mix") {
   TensorClientOptions options = SmallChunks();
   options.connections_per_server = 3;

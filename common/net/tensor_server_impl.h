@@ -58,7 +58,7 @@ class TensorServer::Impl {
     Instant active;                          // of the last frame or, once delivered, irrelevant
     Instant opened;
 
-    int64_t bytes() const { return element_count * BytesPerElement(encoding); }
+    int64_t bytes() const { return EncodedBytes(encoding, element_count); }
   };
 
   struct Pull {

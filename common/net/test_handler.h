@@ -32,7 +32,11 @@ class TestHandler : public TensorHandler {
               ReplyToken token) override {
     std::lock_guard lock(mutex_);
     auto values = std::make_shared<std::vector<float>>(element_count);
-    DecodeTensor(encoding, payload.bytes(), *values);
+    if (IsQuantized(encoding)) {
+      staged_bytes_[id] = {payload.bytes().begin(), payload.bytes().end()};
+    } else {
+      DecodeTensor(encoding, payload.bytes(), *values);
+    }
     deliveries_.push_back(id);
     staged_[id] = std::move(values);
     if (hold_answers_) {
@@ -92,6 +96,11 @@ class TestHandler : public TensorHandler {
     const auto it = staged_.find(id);
     return it == staged_.end() ? nullptr : it->second;
   }
+  // Of a quantised push: what came.
+  std::vector<std::byte> StagedBytes(const PushId& id) {
+    std::lock_guard lock(mutex_);
+    return staged_bytes_[id];
+  }
   size_t deliveries() {
     std::lock_guard lock(mutex_);
     return deliveries_.size();
@@ -110,6 +119,7 @@ class TestHandler : public TensorHandler {
   bool hold_answers_ = false;
   std::vector<ReplyToken> held_;
   std::map<PushId, Values> staged_;
+  std::map<PushId, std::vector<std::byte>> staged_bytes_;
   std::vector<PushId> deliveries_;
   std::map<ShardId, Values> shards_;
   Version version_ = 0;

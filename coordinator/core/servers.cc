@@ -357,11 +357,7 @@ bool HasRoom(const State& s, const Job& job) {
     if (server == nullptr) return false;
     int64_t free = FreeBytes(s, *server);
     for (const auto& [number, other] : s.jobs) {
-      int64_t elements = 0;
-      for (const ShardPlacement& shard : other.record.shards) {
-        if (shard.server == name) elements += shard.elements;
-      }
-      const int64_t bytes = elements * other.staged_bytes_per_element();
+      const int64_t bytes = other.StagedBytes(name);
       if (!other.ended()) free -= bytes * StagedContributions(other);
       if (&other == &job) free -= bytes;
     }

@@ -35,10 +35,15 @@ int64_t Job::occupied_islands() const {
                        [](const auto& entry) { return entry.second.incarnation != 0; });
 }
 
-int64_t Job::staged_bytes_per_element() const {
+int64_t Job::StagedBytes(const NodeId& server) const {
   // The initial weights always travel as fp32.
-  return progress.version == kNoVersion ? BytesPerElement(Encoding::kFloat32)
-                                        : BytesPerElement(spec().outer.push_encoding);
+  const Encoding encoding =
+      progress.version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
+  int64_t bytes = 0;
+  for (const ShardPlacement& shard : record.shards) {
+    if (shard.server == server) bytes += EncodedBytes(encoding, shard.elements);
+  }
+  return bytes;
 }
 
 Member* State::FindMember(MemberKind kind, const NodeId& name) {

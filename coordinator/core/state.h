@@ -204,7 +204,7 @@ struct Job {
   bool active() const;
   bool occupied(IslandId id) const { return islands.at(id).incarnation != 0; }
   int64_t occupied_islands() const;
-  int64_t staged_bytes_per_element() const;
+  int64_t StagedBytes(const NodeId& server) const;
 };
 
 struct State {

@@ -225,12 +225,8 @@ void ServerCore::On(const PushArrived& event, Turn& turn) {
     return refuse(absl::StrCat("job ", event.id.job, " is not assigned to this server"));
   }
   const int64_t bytes = static_cast<int64_t>(event.payload.bytes.size());
-  if (event.encoding != Encoding::kFloat32 && event.encoding != Encoding::kBfloat16) {
-    return refuse("unknown encoding");
-  }
-  if (bytes % BytesPerElement(event.encoding) != 0) return refuse("half an element");
-  const Verdict verdict =
-      job->state->book()->Judge(event.id, bytes / BytesPerElement(event.encoding));
+  if (event.encoding > Encoding::kInt4) return refuse("unknown encoding");
+  const Verdict verdict = job->state->book()->Judge(event.id, event.elements);
   switch (verdict.kind) {
     case Verdict::kRefuse:
       return refuse(verdict.reason);
@@ -246,6 +242,13 @@ void ServerCore::On(const PushArrived& event, Turn& turn) {
       return;
     case Verdict::kTake:
       break;
+  }
+  if (bytes != EncodedBytes(event.encoding, event.elements)) {
+    return refuse(absl::StrCat(event.elements, " elements are not ", bytes, " bytes so encoded"));
+  }
+  const DeltaView view{event.payload.bytes.data(), event.encoding, event.elements};
+  if (const absl::Status scales = CheckScales(view); !scales.ok()) {
+    return refuse(std::string(scales.message()));
   }
   if (!job->log_full.empty()) return refuse(job->log_full);
   if (const absl::Status room = gate_->Room(bytes); !room.ok()) {

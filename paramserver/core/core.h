@@ -48,10 +48,11 @@ struct FromCoordinator {
   ToServer message;  // ignored unless it is for this server, incarnation and epoch
 };
 
-// A whole push, its checksums verified. payload: the elements as encoded.
+// A whole push, its checksums verified. payload: so many elements, as encoded.
 struct PushArrived {
   PushId id;
   Encoding encoding = Encoding::kFloat32;
+  int64_t elements = 0;
   SharedBytes payload;
   Token token = 0;
 };

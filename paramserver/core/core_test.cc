@@ -160,6 +160,54 @@ TEST_CASE("what does not fit is refused with the reason") {
   REQUIRE(admit(1, 0, 4).code() == absl::StatusCode::kAlreadyExists);
 }
 
+TEST_CASE("quantised pushes take the room of their bytes and count as what they decode to") {
+  const Encoding encoding = GENERATE(Encoding::kInt8, Encoding::kInt4);
+  const int64_t n = 1000, bytes = EncodedBytes(encoding, n);
+  ServerStory story(8 * n + 4 * n + 2 * bytes);
+  story.Assign({{0, 0, n}});
+  std::vector<float> weights(n), values(n), decoded(n);
+  Rng rng(1);
+  for (float& x : weights) x = static_cast<float>(rng.Normal());
+  for (float& x : values) x = static_cast<float>(rng.Normal());
+  story.Push(story.Id(0, -1, 0), weights);
+  story.Sync();
+  story.Commit(0, {{story.By(0, -1), 1.0}});
+  story.Sync();
+
+  const SharedBytes good = Quantized(encoding, values);
+  std::vector<std::byte> bad(good.bytes.begin(), good.bytes.end());
+  const float scale = -1;
+  std::memcpy(bad.data() + EncodedBytes(encoding, 512), &scale, sizeof(scale));
+  const auto reason = [&](int64_t elements, SharedBytes payload) {
+    const Token token = story.Push(story.Id(0, 0, 0), encoding, elements, std::move(payload));
+    REQUIRE(story.Answered(token, PushStatus::kRefused));
+    return story.pushes[token].reason;
+  };
+  REQUIRE(reason(n, {nullptr, bad}).find("block 2 has the scale -1") == 0);
+  REQUIRE(reason(n, {nullptr, std::span(bad).first(bytes - 1)}) ==
+          absl::StrCat("1000 elements are not ", bytes - 1, " bytes so encoded"));
+  REQUIRE(reason(999, good) == "shard 0 of job job-1 has 1000 elements, the push 999");
+
+  story.Push(story.Id(0, 0, 0), encoding, n, good);
+  story.Push(story.Id(1, 0, 0), encoding, n, good);
+  story.Sync();
+  story.Crash();  // they come back from the log as they were
+  story.Says(Welcome{});
+  story.told.clear();
+  story.Says(CollectStatistics{kJob, 1, {story.By(0, 0)}});
+  ThreadPool pool(1);
+  DecodeDelta({good.bytes.data(), encoding, n}, decoded, pool);
+  double square = 0;
+  for (const float x : decoded) square += double{x} * x;
+  REQUIRE(story.Told<Statistics>().at(0).layers.at(0).values.at(0) == Approx(square).epsilon(1e-12));
+  story.Commit(1, {{story.By(0, 0), 1.0}});
+  story.Sync();
+  const std::vector<float> theta = story.core().Parameters(kJob, 0);
+  for (int64_t i = 0; i < n; ++i) {
+    REQUIRE(theta[i] == Approx(weights[i] - 0.5f * 1.9f * decoded[i]).margin(1e-5));
+  }
+}
+
 TEST_CASE("an assignment that cannot be held is a fault, not a crash") {
   ServerStory story(1000);
   const auto fault = [&](AssignShards assignment) {

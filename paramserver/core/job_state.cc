@@ -18,10 +18,6 @@ static_assert(JobState::kMaxContributions == kMaxDeltas);
 
 constexpr int64_t kMaxElements = int64_t{1} << 40;  // of all shards of a job
 
-DType DTypeOfEncoding(Encoding encoding) {
-  return encoding == Encoding::kFloat32 ? DType::kFloat32 : DType::kBfloat16;
-}
-
 // It names a folder on the disk.
 bool IsJobName(const JobId& job) {
   return !job.empty() && job.size() <= 200 && job.front() != '.' &&
@@ -135,7 +131,7 @@ absl::Status JobState::CheckRecord(const PushedRecord& record) const {
     return absl::InvalidArgumentError(
         absl::StrCat("push of shard ", record.id.shard, " of job ", record.id.job));
   }
-  const int64_t bytes = shard->second.info.elements * BytesPerElement(record.encoding);
+  const int64_t bytes = EncodedBytes(record.encoding, shard->second.info.elements);
   if (static_cast<int64_t>(record.payload.bytes.size()) != bytes) {
     return absl::InvalidArgumentError(absl::StrCat("shard ", record.id.shard, " has ", bytes,
                                                    " bytes so encoded, the push ",
@@ -257,7 +253,7 @@ void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
   std::fill(velocity.begin(), velocity.end(), 0.0f);
   // theta = 0 - (-1) * weight * delta, and no momentum yet.
   const WeightedDelta delta{
-      {push.payload.bytes.data(), DTypeOfEncoding(push.encoding), shard.info.elements},
+      {push.payload.bytes.data(), push.encoding, shard.info.elements},
       static_cast<float>(term.weight)};
   OuterNesterov(theta, velocity, std::span(&delta, 1), /*eta=*/-1, /*mu=*/0, *pool_);
   std::fill(velocity.begin(), velocity.end(), 0.0f);
@@ -268,7 +264,7 @@ void JobState::StepShard(Shard& shard, const std::vector<RoundTerm>& terms) {
   for (const RoundTerm& term : terms) {
     const StagedPush& push = *FindStaged(term.contribution, shard.info.shard);
     deltas.push_back(
-        {{push.payload.bytes.data(), DTypeOfEncoding(push.encoding), shard.info.elements},
+        {{push.payload.bytes.data(), push.encoding, shard.info.elements},
          static_cast<float>(term.weight)});
   }
   MakeWritable(shard.theta);
@@ -331,8 +327,7 @@ absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
         return absl::NotFoundError(
             absl::StrCat("the push of shard ", id, " by ", Name(contributions[i]), " is missing"));
       }
-      deltas[i] = {push->payload.bytes.data(), DTypeOfEncoding(push->encoding),
-                   shard.info.elements};
+      deltas[i] = {push->payload.bytes.data(), push->encoding, shard.info.elements};
     }
     GramMatrix(deltas, gram, *pool_);
     std::vector<double>& sum = by_layer[shard.info.layer];

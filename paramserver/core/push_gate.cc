@@ -149,7 +149,7 @@ absl::Status PushGate::Admit(const PushId& id, Encoding encoding, int64_t elemen
   const Verdict verdict = book->second->Judge(id, elements);
   switch (verdict.kind) {
     case Verdict::kTake:
-      return RoomLocked(elements * BytesPerElement(encoding));
+      return RoomLocked(EncodedBytes(encoding, elements));
     case Verdict::kPending:
       return absl::OkStatus();
     case Verdict::kDuplicate:

@@ -23,6 +23,14 @@ inline SharedBytes BytesOf(const std::vector<float>& values) {
   return {copy, std::as_bytes(std::span(*copy))};
 }
 
+inline SharedBytes Quantized(Encoding encoding, const std::vector<float>& values) {
+  ThreadPool pool(1);
+  const auto size = static_cast<int64_t>(values.size());
+  auto bytes = std::make_shared<std::vector<std::byte>>(EncodedBytes(encoding, size));
+  EncodeDelta(encoding, values, {}, *bytes, pool);
+  return {bytes, *bytes};
+}
+
 class ServerStory {
  public:
   explicit ServerStory(int64_t memory_bytes = 1 << 20) : memory_bytes_(memory_bytes) { Start(); }
@@ -46,7 +54,10 @@ class ServerStory {
     return {kJob, island, 1, 1, base, shard};
   }
   Token Push(const PushId& id, const std::vector<float>& values) {
-    Do(PushArrived{id, Encoding::kFloat32, BytesOf(values), ++token_});
+    return Push(id, Encoding::kFloat32, static_cast<int64_t>(values.size()), BytesOf(values));
+  }
+  Token Push(const PushId& id, Encoding encoding, int64_t elements, SharedBytes bytes) {
+    Do(PushArrived{id, encoding, elements, std::move(bytes), ++token_});
     return token_;
   }
   // All shards of a contribution, each element drawn from `seed`.

@@ -185,7 +185,7 @@ absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte>
                                        SharedBytes payload) {
   ATOLL_ASSIGN_OR_RETURN(LogRecord record, ReadType(type, bytes));
   if (auto* push = std::get_if<PushedRecord>(&record)) {
-    if (push->encoding > Encoding::kBfloat16) {
+    if (push->encoding > Encoding::kInt4) {
       return absl::DataLossError("its encoding is unknown");
     }
     push->payload = std::move(payload);

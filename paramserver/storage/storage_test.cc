@@ -2,9 +2,11 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <cstring>
 #include <set>
 
 #include "common/files_simulated.h"
+#include "kernels/deltas.h"
 #include "paramserver/storage/snapshot.h"
 
 namespace atl::ps {
@@ -20,7 +22,10 @@ constexpr Version kRounds = 7;
 // to the end must end with the same bits.
 class DiskStory {
  public:
-  explicit DiskStory(uint64_t seed) : disk(seed) { Start(); }
+  explicit DiskStory(uint64_t seed, Encoding encoding = Encoding::kFloat32)
+      : disk(seed), encoding_(encoding) {
+    Start();
+  }
 
   // Goes on until `rounds` are applied or the disk dies.
   void Run(Version rounds) {
@@ -79,12 +84,19 @@ class DiskStory {
     for (const OwnedShard& shard : kShards) {
       Rng rng(static_cast<uint64_t>(10 * by.base_version + by.island + 100),
               static_cast<uint64_t>(shard.shard));
-      auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(shard.elements));
-      for (float& value : *values) value = static_cast<float>(rng.Normal());
+      std::vector<float> values(static_cast<size_t>(shard.elements));
+      for (float& value : values) value = static_cast<float>(rng.Normal());
+      // Initial weights, and one island's quantised pushes beside another's that are not.
+      const Encoding encoding = by.base_version == kNoVersion ? Encoding::kFloat32
+                                : by.island == 0 ? encoding_ : Encoding::kFloat32;
+      auto bytes = std::make_shared<std::vector<std::byte>>(EncodedBytes(encoding, shard.elements));
+      if (IsQuantized(encoding)) {
+        EncodeDelta(encoding, values, {}, *bytes, pool_);
+      } else {
+        std::memcpy(bytes->data(), values.data(), bytes->size());
+      }
       Do(PushArrived{{kJob, by.island, by.generation, by.incarnation, by.base_version, shard.shard},
-                     Encoding::kFloat32,
-                     {values, std::as_bytes(std::span(*values))},
-                     ++token_});
+                     encoding, shard.elements, {bytes, *bytes}, ++token_});
     }
   }
   void Says(ToServerMessage message) {
@@ -153,6 +165,7 @@ class DiskStory {
     }
   }
 
+  const Encoding encoding_;
   ThreadPool pool_{1};
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<ServerCore> core_;
@@ -166,7 +179,8 @@ class DiskStory {
 
 TEST_CASE(
     "killed at any operation of the disk, the server loses nothing and ends with the same bits") {
-  DiskStory uncrashed(0);
+  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt8, Encoding::kInt4);
+  DiskStory uncrashed(0, encoding);
   uncrashed.Run(kRounds);
   REQUIRE(uncrashed.version() == kRounds);
   const std::vector<float> expected = uncrashed.Theta();
@@ -175,7 +189,7 @@ TEST_CASE(
   for (int64_t die_at = 1; die_at <= operations; ++die_at) {
     for (uint64_t seed = 0; seed < 4; ++seed) {
       INFO("die_at " << die_at << " seed " << seed);
-      DiskStory story(seed);
+      DiskStory story(seed, encoding);
       story.disk.die_at = die_at;
       story.Run(kRounds);
       story.Crash();

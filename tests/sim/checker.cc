@@ -171,7 +171,7 @@ void Checker::Expect(const CommitRound& commit) {
       deltas.push_back(commit.version == 0 ? captured->second.delta[l]
                                            : Encoded(captured->second.delta[l]));
       weighted.push_back(
-          {{deltas.back().data(), DType::kFloat32, static_cast<int64_t>(deltas.back().size())},
+          {{deltas.back().data(), Encoding::kFloat32, static_cast<int64_t>(deltas.back().size())},
            static_cast<float>(term.weight)});
     }
     if (commit.version == 0) {

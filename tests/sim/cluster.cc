@@ -73,6 +73,10 @@ ClusterOptions RandomOptions(uint64_t seed) {
   spec.schedule.validate_every_rounds = static_cast<int64_t>(rng.Below(4));
   spec.schedule.checkpoint_every_steps = rng.Chance(0.3) ? 0 : 1 + rng.Below(8);
   spec.schedule.snapshot_every_rounds = 1 + static_cast<int64_t>(rng.Below(4));
+  Rng types(seed, /*stream=*/79);
+  if (types.Chance(0.4)) {
+    spec.outer.push_encoding = types.Chance(0.5) ? Encoding::kInt8 : Encoding::kInt4;
+  }
   Rng shape(seed, /*stream=*/78);
   if (shape.Chance(0.5)) {
     o.workers = 2 + static_cast<int>(shape.Below(4));
@@ -90,13 +94,13 @@ std::string Describe(const ClusterOptions& o) {
   return absl::StrFormat(
       "%d workers, %d servers, drop %.3f, duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
       "every %.0f s, a disconnect every %.0f s, an isolation every %.0f s, a pause every %.0f s; "
-      "%d tokens, batch %d, H %d, overlap %s, grace %.1f s%s%s, %d workers an island, an end every "
+      "%d tokens, batch %d, H %d, encoding %d, overlap %s, grace %.1f s%s%s, %d workers an island, an end every "
       "%.0f s",
       o.workers, o.servers, o.network.drop, o.network.duplicate, o.network.slow,
       1e3 * Seconds(o.network.delay_max), Seconds(o.crash_every), Seconds(o.disconnect_every),
       Seconds(o.isolate_every), Seconds(o.pause_every), o.spec.schedule.train_tokens,
       o.spec.inner.batch_sequences, o.spec.outer.steps_per_round,
-      o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
+      static_cast<int>(o.spec.outer.push_encoding), o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
       o.spec.outer.wait_for_all ? ", waits for all" : "",
       o.spec.layout.island == IslandExtent::kAll    ? ", one island of all"
       : o.spec.layout.island == IslandExtent::kSite ? ", islands by site"

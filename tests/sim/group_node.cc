@@ -247,8 +247,7 @@ void WorkerNode::InitializeTogether() {
 void WorkerNode::CaptureTogether(const worker::CaptureDelta& action) {
   Together(milliseconds(5), [this, action] {
     if (!Gather()) return FailTogether("a layer could not be read");
-    trainer_.CaptureDelta(action.contribution.base_version == kNoVersion);
-    world_.checker.DeltaCaptured(action.contribution, trainer_.delta, since_base_);
+    Capture(action);
     std::string why;
     for (const IslandMember& member : plan_.members) {
       for (auto& [layer, shard] : Partner(member.worker, why)->held_) shard.trained_on.clear();
@@ -276,6 +275,7 @@ void WorkerNode::AdoptTogether(const worker::AdoptPulled& action) {
     }
     if (!Scatter(trained_on)) return FailTogether("a layer could not be written");
     adopted_ = action.version;
+    SettleResidual(action);
     world_.checker.Adopted(name(), action.version, trainer_.theta_base);
     Deliver(worker::Adopted{action.version});
   });

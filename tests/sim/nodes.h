@@ -194,6 +194,9 @@ class WorkerNode : public Member {
   void PullShard(const worker::StartPull& action, const ShardPlacement& shard, int64_t transfer);
   void PushShard(const worker::PushShards& action, const ShardPlacement& shard);
   void EndPull(int64_t transfer, worker::Event event);
+  void Capture(const worker::CaptureDelta& action);
+  void Quantize(const worker::CaptureDelta& action);
+  void SettleResidual(const worker::AdoptPulled& action);
 
   // ---- group_node.cc: an island of several workers ----
   // Whose state a shard is a part of.
@@ -244,6 +247,7 @@ class WorkerNode : public Member {
   JobSpec spec_;
   std::vector<PositionRange> since_base_;  // trained on, in no captured delta yet
   Version adopted_ = kNoVersion;
+  std::optional<ContributionId> captured_;  // since the last adoption
   std::map<int32_t, Shard> held_;    // layers on this worker's device
   std::optional<Serving> serving_;   // under which plan, as leader or follower
   IslandPlan plan_;                  // that it leads; number 0: none

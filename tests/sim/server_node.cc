@@ -129,9 +129,7 @@ void ServerNode::Push(ps::PushArrived event, PushAnswer answer) {
   if (!core_) return;
   event.token = next_token_++;
   push_answers_[event.token] = std::move(answer);
-  const auto admitted = core_->gate()->Admit(
-      event.id, event.encoding,
-      static_cast<int64_t>(event.payload.bytes.size()) / BytesPerElement(event.encoding));
+  const auto admitted = core_->gate()->Admit(event.id, event.encoding, event.elements);
   if (!admitted.ok()) {
     push_answers_.extract(event.token)
         .mapped()(PushStatus::kRefused, std::string(admitted.message()));

@@ -7,7 +7,9 @@
 #ifndef ATOLL_TESTS_SIM_TOY_TRAINER_H_
 #define ATOLL_TESTS_SIM_TOY_TRAINER_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "common/ids.h"
@@ -27,7 +29,10 @@ LayerValues ToyInitialWeights(uint64_t seed);
 
 // The worker's parameters, as the commands of worker/core/actions.h treat them.
 struct ToyTrainer {
-  LayerValues theta, theta_base, theta_push, delta, pulled;
+  LayerValues theta, theta_base, theta_push, pulled;
+  LayerValues delta;     // of the contribution in flight, as it travels
+  LayerValues residual;  // empty: zeroes
+  std::map<ShardId, std::vector<std::byte>> encoded;  // the delta, where it is quantised
 
   void Initialize(uint64_t seed);
   // A step `scale` times as long as it should be.

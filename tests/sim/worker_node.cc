@@ -1,12 +1,15 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/deltas.h"
 #include "kernels/host_ops.h"
 #include "tests/sim/nodes.h"
+#include "worker/runtime/delta.h"
 
 namespace atl::sim {
 namespace {
@@ -40,6 +43,7 @@ void WorkerNode::Start() {
   ++incarnation_;
   connected_ = false;
   trainer_ = ToyTrainer();
+  captured_.reset();
   since_base_.clear();
   transfers_.clear();
   pull_ = Pull();
@@ -126,11 +130,58 @@ void WorkerNode::Do(const worker::TrainStep& action) {
 
 void WorkerNode::Do(const worker::CaptureDelta& action) {
   if (planned()) return CaptureTogether(action);
-  const bool initial = action.contribution.base_version == kNoVersion;
-  trainer_.CaptureDelta(initial);
-  world_.checker.DeltaCaptured(action.contribution, trainer_.delta, since_base_);
+  Capture(action);
   since_base_.clear();
   After(milliseconds(3), [this, action] { Deliver(worker::DeltaCaptured{action.contribution}); });
+}
+
+void WorkerNode::Capture(const worker::CaptureDelta& action) {
+  trainer_.CaptureDelta(action.contribution.base_version == kNoVersion);
+  trainer_.encoded.clear();
+  if (IsQuantized(action.encoding)) Quantize(action);
+  captured_ = action.contribution;
+  world_.checker.DeltaCaptured(action.contribution, trainer_.delta, since_base_);
+}
+
+// As worker/runtime does it; the delta becomes what servers decode. Nothing may get lost on the way.
+void WorkerNode::Quantize(const worker::CaptureDelta& action) {
+  LayerValues& residual = trainer_.residual;
+  residual.resize(trainer_.delta.size());
+  LayerValues owed = trainer_.delta;
+  for (size_t l = 0; l < owed.size(); ++l) {
+    residual[l].resize(owed[l].size());
+    for (size_t i = 0; i < owed[l].size(); ++i) owed[l][i] += residual[l][i];
+  }
+  worker::Delta delta{trainer_.delta, Encoding::kFloat32, {}};
+  const absl::Status status =
+      worker::Quantize(action.encoding, action.shards, &residual, world_.pool, &delta);
+  if (!status.ok()) world_.checker.Fail(absl::StrCat(name(), ": ", status.message()));
+  for (const ShardPlacement& shard : action.shards) {
+    const std::vector<std::byte>& bytes = delta.encoded.at(shard.shard);
+    DecodeDelta({bytes.data(), action.encoding, shard.elements},
+                std::span(trainer_.delta[shard.layer]).subspan(shard.begin, shard.elements),
+                world_.pool);
+  }
+  for (size_t l = 0; l < owed.size(); ++l) {
+    for (size_t i = 0; i < owed[l].size(); ++i) {
+      const float kept = trainer_.delta[l][i] + residual[l][i];
+      if (std::abs(kept - owed[l][i]) > 1e-5f * std::max(1.0f, std::abs(owed[l][i]))) {
+        world_.checker.Fail(absl::StrCat(name(), " owes ", owed[l][i], " and keeps ", kept));
+      }
+    }
+  }
+  trainer_.encoded = std::move(delta.encoded);
+}
+
+// A residual makes up for what the model has got: it goes with what the model has not.
+void WorkerNode::SettleResidual(const worker::AdoptPulled& action) {
+  const auto captured = std::exchange(captured_, std::nullopt);
+  if (action.mode == worker::AdoptMode::kResumeCheckpoint) return;  // the checkpoint's
+  if (!action.keep_residual) return trainer_.residual.clear();
+  if (captured && !world_.checker.Committed(*captured)) {
+    world_.checker.Fail(absl::StrCat(name(), " keeps the residual of a push that was not taken: ",
+                                     Describe(*captured)));
+  }
 }
 
 void WorkerNode::Do(const worker::AdoptPulled& action) {
@@ -154,6 +205,7 @@ void WorkerNode::Do(const worker::AdoptPulled& action) {
       break;
   }
   adopted_ = action.version;
+  SettleResidual(action);
   world_.checker.Adopted(name(), action.version, trainer_.theta_base);
   After(milliseconds(2), [this, action] { Deliver(worker::Adopted{action.version}); });
 }
@@ -274,8 +326,14 @@ void WorkerNode::PushShard(const worker::PushShards& action, const ShardPlacemen
   ps::PushArrived event;
   event.id = id;
   event.encoding = action.encoding;
-  event.payload =
-      Encode(std::span(layer).subspan(shard.begin, shard.elements), action.encoding, world_.pool);
+  event.elements = shard.elements;
+  if (IsQuantized(action.encoding)) {
+    auto bytes = std::make_shared<std::vector<std::byte>>(trainer_.encoded.at(shard.shard));
+    event.payload = {bytes, *bytes};
+  } else {
+    event.payload =
+        Encode(std::span(layer).subspan(shard.begin, shard.elements), action.encoding, world_.pool);
+  }
   const auto deliver = [this, shard, event, answer] {
     if (ServerNode* node = world_.FindServer(shard.server)) node->Push(event, answer);
   };

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr int64_t kManifestBytesMax = int64_t{64} << 20;
 constexpr int64_t kElementsMax = int64_t{1} << 40;
-constexpr int kArrays = 4;  // theta, base, first and second moment
+constexpr int kArrays = 5;  // theta, base, first and second moment, residual
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
   return WriteFileAtomically(RealFiles(), path, std::array{AsBytes(text)});
@@ -41,10 +41,10 @@ absl::Status CheckJob(const JobId& job) {
 }
 
 std::array<std::vector<float>*, kArrays> Arrays(CheckpointLayer& l) {
-  return {&l.theta, &l.base, &l.first_moment, &l.second_moment};
+  return {&l.theta, &l.base, &l.first_moment, &l.second_moment, &l.residual};
 }
 std::array<const std::vector<float>*, kArrays> Arrays(const CheckpointLayer& l) {
-  return {&l.theta, &l.base, &l.first_moment, &l.second_moment};
+  return {&l.theta, &l.base, &l.first_moment, &l.second_moment, &l.residual};
 }
 
 uint64_t Checksum(const CheckpointLayer& layer) {
@@ -68,20 +68,21 @@ absl::Status WriteLayer(const std::string& path, const CheckpointLayer& layer) {
 }
 
 absl::StatusOr<CheckpointLayer> ReadLayer(const std::string& path, int64_t elements,
-                                          uint64_t checksum) {
+                                          bool has_residual, uint64_t checksum) {
   if (elements < 0 || elements > kElementsMax) {
     return absl::DataLossError(absl::StrCat(path, " cannot have ", elements, " elements"));
   }
   const int64_t array_bytes = elements * static_cast<int64_t>(sizeof(float));
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
-                         RealFiles().Read(path, array_bytes * kArrays));
-  if (static_cast<int64_t>(bytes.size()) != array_bytes * kArrays) {
+  const int64_t file_bytes = array_bytes * (has_residual ? kArrays : kArrays - 1);
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, RealFiles().Read(path, file_bytes));
+  if (static_cast<int64_t>(bytes.size()) != file_bytes) {
     return absl::DataLossError(
         absl::StrCat(path, " has ", bytes.size(), " bytes, not those of ", elements, " elements"));
   }
   CheckpointLayer layer;
   const std::byte* from = bytes.data();
   for (std::vector<float>* array : Arrays(layer)) {
+    if (array == &layer.residual && !has_residual) continue;
     array->resize(static_cast<size_t>(elements));
     if (array_bytes > 0) std::memcpy(array->data(), from, static_cast<size_t>(array_bytes));
     from += array_bytes;
@@ -90,6 +91,10 @@ absl::StatusOr<CheckpointLayer> ReadLayer(const std::string& path, int64_t eleme
     return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum differs"));
   }
   return layer;
+}
+
+bool HasResidual(const CheckpointState& state) {
+  return !state.layers.empty() && !state.layers.front().residual.empty();
 }
 
 std::string FormatManifest(const CheckpointState& state) {
@@ -106,6 +111,7 @@ std::string FormatManifest(const CheckpointState& state) {
                          {"base_version", state.about.base_version},
                          {"inner_step", state.about.inner_step},
                          {"optimizer_steps", state.optimizer_steps},
+                         {"residual", HasResidual(state)},
                          {"consumed", consumed},
                          {"layers", layers}};
   const std::string text = manifest.dump() + "\n";
@@ -136,13 +142,14 @@ absl::StatusOr<CheckpointState> ReadFolder(const std::string& folder) {
     state.about.base_version = manifest.at("base_version").get<int64_t>();
     state.about.inner_step = manifest.at("inner_step").get<int64_t>();
     state.optimizer_steps = manifest.at("optimizer_steps").get<int64_t>();
+    const bool has_residual = manifest.value("residual", false);
     for (const json& range : manifest.at("consumed")) {
       state.about.consumed.push_back({range.at(0).get<int64_t>(), range.at(1).get<int64_t>()});
     }
     for (const json& layer : manifest.at("layers")) {
       absl::StatusOr<CheckpointLayer> read =
           ReadLayer(LayerFile(folder, state.layers.size()), layer.at("elements").get<int64_t>(),
-                    layer.at("xxh3").get<uint64_t>());
+                    has_residual, layer.at("xxh3").get<uint64_t>());
       if (!read.ok()) return read.status();
       state.layers.push_back(*std::move(read));
     }

@@ -3,7 +3,8 @@
 // On disk, one folder per job under the store's folder:
 //
 //   JOB/current             name of the folder of the newest whole checkpoint
-//   JOB/step-N-K/layer-L    theta, theta_base, both moments of layer L: little endian fp32
+//   JOB/step-N-K/layer-L    theta, theta_base, both moments of layer L, and the residual where
+//                           pushes are quantised: little endian fp32
 //   JOB/step-N-K/manifest   what it is, and size and XXH3 of every layer file; written last
 //
 // Writing makes a new folder (every file and the folder synced), then replaces `current` by rename,
@@ -25,8 +26,9 @@
 namespace atl::worker {
 
 struct CheckpointLayer {
-  // All of the layer's size.
+  // All of the layer's size; the residual may be empty instead, in all layers or none.
   std::vector<float> theta, base, first_moment, second_moment;
+  std::vector<float> residual = {};
 };
 
 struct CheckpointState {

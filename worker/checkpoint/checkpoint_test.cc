@@ -40,6 +40,7 @@ void CheckSame(const CheckpointState& a, const CheckpointState& b) {
     CHECK(a.layers[i].base == b.layers[i].base);
     CHECK(a.layers[i].first_moment == b.layers[i].first_moment);
     CHECK(a.layers[i].second_moment == b.layers[i].second_moment);
+    CHECK(a.layers[i].residual == b.layers[i].residual);
   }
 }
 
@@ -48,6 +49,18 @@ fs::path Newest(const Folder& folder, const std::string& file) {
   std::string name;
   std::ifstream(folder.path + "/tale-1/current") >> name;
   return fs::path(folder.path) / "tale-1" / name / file;
+}
+
+TEST_CASE("A checkpoint of quantised pushes has the residual") {
+  Folder folder;
+  CheckpointStore store(folder.path);
+  CheckpointState state = State(5);
+  state.layers[0].residual = {0.5f, -0.25f, 0};
+  state.layers[1].residual = {1e-8f};
+  REQUIRE(store.Write(state).ok());
+  const auto read = store.Read("tale-1");
+  REQUIRE(read.ok());
+  CheckSame(*read, state);
 }
 
 TEST_CASE("A checkpoint comes back as it was, and the newer one replaces it") {

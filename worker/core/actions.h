@@ -177,9 +177,13 @@ struct TrainStep {
   double learning_rate = 0;
 };
 // delta <- theta_base - theta (for base kNoVersion: delta <- theta), theta_push <- theta:
-// DeltaCaptured. Both stay until the next Adopted.
+// DeltaCaptured. Both stay until the next Adopted. With a quantised encoding these shards' bytes are
+// made here, once, of delta + residual, and what was rounded away becomes the residual; a capture
+// that fails leaves the residual as it was.
 struct CaptureDelta {
   ContributionId contribution;
+  Encoding encoding = Encoding::kFloat32;
+  std::vector<ShardPlacement> shards;  // where the encoding is quantised: all of the job
 };
 enum class AdoptMode {
   kReplace,           // theta <- theta_v, theta_base <- theta_v
@@ -193,6 +197,9 @@ struct AdoptPulled {
   Version version = kNoVersion;
   AdoptMode mode = AdoptMode::kReplace;
   bool reset_moments = false;  // forget the optimizer's moments
+  // What quantised pushes have rounded away is still owed to the model. Otherwise it is forgotten
+  // (kResumeCheckpoint: as the checkpoint has it). core/README.md has the cases.
+  bool keep_residual = false;
 };
 // Loss of theta_base over schedule.validation_sequences: ValidationDone.
 struct Validate {

@@ -270,6 +270,33 @@ TEST_CASE("The first island makes the initial weights and pulls them like everyb
   story.Trains();
 }
 
+TEST_CASE("A residual is kept while all that was pushed is in the model, and forgotten otherwise") {
+  Story story;
+  story.order.spec.outer.push_encoding = Encoding::kInt4;
+  story.order.spec.outer.overlap = Overlap::kNone;
+  story.Starts();
+  story.Leases(40);
+  const auto keeps = [&](Version version, bool accepted, bool warm_up_again) {
+    story.TrainsSteps(4);
+    const CaptureDelta capture = story.Wants<CaptureDelta>();
+    CHECK(capture.encoding == Encoding::kInt4);
+    CHECK(capture.shards == story.order.shards);
+    story.Happens(DeltaCaptured{capture.contribution});
+    story.IsGranted(capture.contribution);
+    CHECK(story.Wants<PushShards>().encoding == Encoding::kInt4);
+    story.Decides(capture.contribution, version, accepted, warm_up_again);
+    const StartPull pull = story.Wants<StartPull>();
+    story.Happens(PullDone{pull.pull, 600});
+    const AdoptPulled adopt = story.Wants<AdoptPulled>();
+    story.Happens(Adopted{version});
+    return adopt.keep_residual;
+  };
+  CHECK(keeps(1, true, false));
+  CHECK_FALSE(keeps(2, false, false));
+  CHECK(keeps(3, true, false));
+  CHECK_FALSE(keeps(4, false, true));
+}
+
 TEST_CASE("An island that waits for the initial weights asks for data as soon as they are there") {
   Story story;
   story.order.committed_version = kNoVersion;

@@ -95,8 +95,7 @@ void WorkerCore::Impl::PlanPushes() {
     flight.request_at = now_ + kRetryInterval;
     Due(flight.request_at);
   }
-  PushShards shards{order_->job, flight.id, spec().outer.push_encoding, {}};
-  if (flight.id.base_version == kNoVersion) shards.encoding = Encoding::kFloat32;
+  PushShards shards{order_->job, flight.id, EncodingOf(flight.id), {}};
   for (InFlight::Push& push : flight.pushes) {
     if (push.state != InFlight::Shard::kWanted || Decided() || !Due(push.retry_at)) continue;
     for (const ShardPlacement& placement : order_->shards) {
@@ -105,6 +104,11 @@ void WorkerCore::Impl::PlanPushes() {
     push.state = InFlight::Shard::kPushing;
   }
   if (!shards.shards.empty()) Emit(std::move(shards));
+}
+
+Encoding WorkerCore::Impl::EncodingOf(const ContributionId& id) const {
+  // Initial weights are never rounded.
+  return id.base_version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
 }
 
 // Whether the order tells what became of the contribution in flight.

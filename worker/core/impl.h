@@ -138,6 +138,7 @@ class WorkerCore::Impl {
   void On(const PushShardDone&);
   void On(const PullDone&);
   void On(const PullFailed&);
+  Encoding EncodingOf(const ContributionId& id) const;
   bool Decided() const;
   std::optional<Version> PullTarget() const;
   void PlanLeases();

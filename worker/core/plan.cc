@@ -174,7 +174,11 @@ bool WorkerCore::Impl::StartAdopt() {
     adopting_ = carry ? AdoptMode::kCarry : AdoptMode::kReplace;
     reset_moments_ = reset_moments_ || again;
     doing_ = absl::StrCat("adopting version ", pulling_version_);
-    Start(Command::kAdopt, AdoptPulled{pulling_version_, adopting_, reset_moments_});
+    // A residual is owed as long as all that was pushed is in the model.
+    const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
+                                          order_->outcome->contribution == in_flight_->id);
+    const bool keep = adopted_ && accepted && !diverged_ && !reset_moments_;
+    Start(Command::kAdopt, AdoptPulled{pulling_version_, adopting_, reset_moments_, keep});
     return true;
   }
   const LocalCheckpoint* checkpoint = Resumable();
@@ -205,7 +209,9 @@ bool WorkerCore::Impl::StartCapture() {
   }
   in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work()), false, now_, {}};
   last_pushed_ = in_flight_->id;
-  Start(Command::kCapture, CaptureDelta{in_flight_->id});
+  CaptureDelta capture{in_flight_->id, EncodingOf(in_flight_->id), {}};
+  if (IsQuantized(capture.encoding)) capture.shards = order_->shards;
+  Start(Command::kCapture, std::move(capture));
   return true;
 }
 

@@ -9,7 +9,8 @@
 namespace atl::worker {
 namespace {
 
-constexpr int kModelCopies = 11;  // see the header
+constexpr int kModelCopies = 11;           // see the header
+constexpr int kModelCopiesQuantized = 14;  // in whole copies
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -66,7 +67,7 @@ Event Island::Do(const Prepare& command) {
 
 absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   trainer_->Release();
-  base_.reset(), delta_.reset(), pulled_.reset();
+  ForgetBuffers();
   job_ = command.job;
   spec_ = command.spec;
   base_set_ = captured_ = false;
@@ -79,7 +80,9 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   }
   int64_t elements = 0;
   for (const LayerSize& layer : facts_.layers) elements += layer.elements;
-  const int64_t bytes = elements * kModelCopies * int64_t{sizeof(float)};
+  const int copies =
+      IsQuantized(spec_.outer.push_encoding) ? kModelCopiesQuantized : kModelCopies;
+  const int64_t bytes = elements * copies * int64_t{sizeof(float)};
   if (options_.memory_bytes > 0 && bytes > options_.memory_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the model's ", elements, " parameters need ", bytes, " bytes on this worker, which has ",
@@ -89,10 +92,22 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   return facts_;
 }
 
+std::shared_ptr<Delta> Island::NewDelta() const {
+  auto delta = std::make_shared<Delta>();
+  delta->values = std::move(*NewBuffers());
+  return delta;
+}
+
 void Island::TakeBuffers() {
   base_ = NewBuffers();
-  delta_ = NewBuffers();
+  delta_ = NewDelta();
   if (pulled_ == nullptr) pulled_ = NewBuffers();
+  if (IsQuantized(spec_.outer.push_encoding)) residual_ = std::move(*NewBuffers());
+}
+
+void Island::ForgetBuffers() {
+  base_.reset(), delta_.reset(), pulled_.reset();
+  residual_.clear();
 }
 
 Event Island::Do(const Reconfigure& command) {
@@ -122,20 +137,25 @@ Event Island::Do(const TrainStep& command) {
 }
 
 Event Island::Do(const CaptureDelta& command) {
-  const bool initial = command.contribution.base_version == kNoVersion;
-  return Result(Capture(initial), DeltaCaptured{command.contribution});
+  return Result(Capture(command), DeltaCaptured{command.contribution});
 }
 
-absl::Status Island::Capture(bool initial) {
+absl::Status Island::Capture(const CaptureDelta& command) {
+  const bool initial = command.contribution.base_version == kNoVersion;
   ATOLL_CHECK(initial || base_set_, "a delta needs a base");
   // Bytes of the last push may still be on their way out.
-  if (delta_.use_count() > 1) delta_ = NewBuffers();
-  for (size_t layer = 0; layer < delta_->size(); ++layer) {
-    std::vector<float>& delta = (*delta_)[layer];
+  if (delta_.use_count() > 1) delta_ = NewDelta();
+  delta_->encoding = Encoding::kFloat32;
+  for (size_t layer = 0; layer < delta_->values.size(); ++layer) {
+    std::vector<float>& delta = delta_->values[layer];
     ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(static_cast<int>(layer), delta));
     if (initial) continue;
     const float* base = (*base_)[layer].data();
     for (size_t i = 0; i < delta.size(); ++i) delta[i] = base[i] - delta[i];
+  }
+  if (IsQuantized(command.encoding)) {
+    ATOLL_RETURN_IF_ERROR(
+        Quantize(command.encoding, command.shards, &residual_, pool_, delta_.get()));
   }
   captured_ = true;
   return absl::OkStatus();
@@ -160,7 +180,7 @@ absl::Status Island::Adopt(const AdoptPulled& command) {
     theta.resize(pulled.size());
     ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(layer, theta));
     const float* base = (*base_)[l].data();
-    const float* delta = (*delta_)[l].data();
+    const float* delta = delta_->values[l].data();
     for (size_t i = 0; i < theta.size(); ++i) {
       const float since_base = theta[i] - base[i];
       theta[i] = pulled[i] + (captured_ ? since_base + delta[i] : since_base);
@@ -169,6 +189,9 @@ absl::Status Island::Adopt(const AdoptPulled& command) {
   }
   // A pull of an earlier job may still hold `pulled_`; the swap only moves who owns what.
   std::swap(base_, pulled_);
+  if (!command.keep_residual) {
+    for (std::vector<float>& layer : residual_) std::fill(layer.begin(), layer.end(), 0.0f);
+  }
   if (command.reset_moments) return trainer_->SetOptimizerSteps(0);
   if (command.mode == AdoptMode::kReplace) return RestoreMoments();
   return absl::OkStatus();
@@ -210,6 +233,9 @@ absl::Status Island::Resume(const AdoptPulled& command) {
   for (size_t l = 0; l < state.layers.size(); ++l) {
     ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(static_cast<int>(l), state.layers[l].theta));
     (*base_)[l] = std::move(state.layers[l].base);
+    if (residual_.empty()) continue;
+    residual_[l] = std::move(state.layers[l].residual);
+    residual_[l].resize((*base_)[l].size());  // zeroes, of a checkpoint without
   }
   return absl::OkStatus();
 }
@@ -266,6 +292,7 @@ absl::StatusOr<CheckpointState> Island::Snapshot(const LocalCheckpoint& about) {
     out.first_moment.resize(out.theta.size());
     out.second_moment.resize(out.theta.size());
     out.base = (*base_)[l];
+    if (!residual_.empty()) out.residual = residual_[l];
     ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(layer, out.theta));
     ATOLL_RETURN_IF_ERROR(trainer_->GetMoments(layer, out.first_moment, out.second_moment));
   }
@@ -277,7 +304,7 @@ void Island::Do(const ReleaseJob& command) {
   if (job_ == command.job) {
     trainer_->Release();
     job_.clear();
-    base_.reset(), delta_.reset(), pulled_.reset();
+    ForgetBuffers();
   }
   if (command.ended && store_ != nullptr) store_->Remove(command.job);
 }

@@ -3,7 +3,8 @@
 // Copies of the model that exist while a job runs: in the trainer's memory theta, its gradient and
 // two moments; here, in host memory, theta_base, delta (being pushed) and pulled (being filled),
 // and four more while a checkpoint is written, one while a validation runs. theta at the push is
-// not kept: it is theta_base - delta.
+// not kept: it is theta_base - delta. Where pushes are quantised there are the residual, one more
+// while a checkpoint is written, and the encoded delta, of a quarter at most.
 //
 // Threads: Run is for the compute thread alone. pulled() and delta() are for whoever starts
 // transfers, in the order that the core prescribes: pulled() between Prepared and AdoptPulled,
@@ -20,12 +21,10 @@
 
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/core/actions.h"
+#include "worker/runtime/delta.h"
 #include "worker/runtime/trainer.h"
 
 namespace atl::worker {
-
-// One flat vector per layer.
-using LayerBuffers = std::vector<std::vector<float>>;
 
 struct IslandOptions {
   // For measurements on one machine: every step is computed as ever, and then lasts, by sleeping,
@@ -55,7 +54,7 @@ class Island {
   void Run(const Action& command);
 
   std::shared_ptr<LayerBuffers> pulled() const { return pulled_; }
-  std::shared_ptr<const LayerBuffers> delta() const { return delta_; }
+  std::shared_ptr<const Delta> delta() const { return delta_; }
 
  private:
   Event Do(const Prepare& command);
@@ -69,7 +68,7 @@ class Island {
   void Do(const ReleaseJob& command);
 
   absl::StatusOr<JobFacts> Open(const Prepare& command);
-  absl::Status Capture(bool initial);
+  absl::Status Capture(const CaptureDelta& command);
   absl::Status Adopt(const AdoptPulled& command);
   absl::Status Resume(const AdoptPulled& command);
   absl::Status RestoreMoments();
@@ -77,7 +76,9 @@ class Island {
   absl::StatusOr<MeanLoss> EvaluateBase();
   absl::StatusOr<CheckpointState> Snapshot(const LocalCheckpoint& about);
   std::shared_ptr<LayerBuffers> NewBuffers() const;
+  std::shared_ptr<Delta> NewDelta() const;
   void TakeBuffers();
+  void ForgetBuffers();
 
   Trainer* const trainer_;
   CheckpointStore* const store_;
@@ -89,7 +90,10 @@ class Island {
   JobFacts facts_;
   bool captured_ = false;  // since the last adoption
   bool base_set_ = false;
-  std::shared_ptr<LayerBuffers> base_, delta_, pulled_;
+  std::shared_ptr<LayerBuffers> base_, pulled_;
+  std::shared_ptr<Delta> delta_;
+  LayerBuffers residual_;  // empty unless pushes are quantised; only ever changed as a whole
+  ThreadPool pool_{1};
   std::thread writer_;  // of the newest checkpoint
 };
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/deltas.h"
 #include "kernels/reference/reference.h"
 #include "worker/core/schedule.h"
 #include "worker/runtime/model_trainer.h"
@@ -48,11 +49,15 @@ JobSpec Spec(const Folder& folder) {
 // One island and a parameter server of one delta: theta <- theta - delta.
 class Bench {
  public:
-  explicit Bench(const Folder& folder, CheckpointStore* store = nullptr, IslandOptions options = {})
+  explicit Bench(const Folder& folder, CheckpointStore* store = nullptr, IslandOptions options = {},
+                 Encoding encoding = Encoding::kFloat32)
       : folder_(folder),
+        encoding_(encoding),
         trainer_(NewModelTrainer(NewReferenceBackend())),
         island_(trainer_.get(), store, options, {[this](Event e) { Take(std::move(e)); }}) {
-    island_.Run(Prepare{"sea-1", Spec(folder)});
+    JobSpec spec = Spec(folder);
+    spec.outer.push_encoding = encoding;
+    island_.Run(Prepare{"sea-1", spec});
     facts = Last<Prepared>().facts;
   }
 
@@ -60,7 +65,7 @@ class Bench {
     island_.Run(MakeInitialWeights{});
     Last<InitialWeightsMade>();
     Push(kNoVersion);
-    server = *island_.delta();
+    server = island_.delta()->values;
   }
   double Steps(int count, int first) {
     double loss = 0;
@@ -72,18 +77,48 @@ class Bench {
     return loss;
   }
   void Push(Version base) {
-    island_.Run(CaptureDelta{{0, 1, 1, base}});
+    CaptureDelta capture{{0, 1, 1, base}, Encoding::kFloat32, {}};
+    if (base != kNoVersion && IsQuantized(encoding_)) {
+      capture.encoding = encoding_;
+      capture.shards = Shards();
+    }
+    island_.Run(capture);
     Last<DeltaCaptured>();
+  }
+  // Layers cut in two.
+  std::vector<ShardPlacement> Shards() const {
+    std::vector<ShardPlacement> shards;
+    for (const LayerSize& layer : facts.layers) {
+      const auto id = static_cast<ShardId>(shards.size());
+      const int64_t half = layer.elements / 2;
+      shards.push_back({id, id / 2, 0, half});
+      shards.push_back({id + 1, id / 2, half, layer.elements - half});
+    }
+    return shards;
+  }
+  // What a server decodes of the last push.
+  LayerBuffers Pushed() {
+    const std::shared_ptr<const Delta> delta = island_.delta();
+    LayerBuffers pushed = delta->values;
+    if (!IsQuantized(delta->encoding)) return pushed;
+    ThreadPool pool(1);
+    for (const ShardPlacement& shard : Shards()) {
+      DecodeDelta({delta->encoded.at(shard.shard).data(), delta->encoding, shard.elements},
+                  std::span(pushed[shard.layer]).subspan(shard.begin, shard.elements), pool);
+    }
+    return pushed;
   }
   // Outer step with rate 1 and no momentum.
   void ServerApplies() {
+    const LayerBuffers pushed = Pushed();
     for (size_t l = 0; l < server.size(); ++l) {
-      for (size_t i = 0; i < server[l].size(); ++i) server[l][i] -= (*island_.delta())[l][i];
+      for (size_t i = 0; i < server[l].size(); ++i) server[l][i] -= pushed[l][i];
     }
   }
-  void Adopts(Version version, AdoptMode mode, bool reset_moments = false) {
+  void Adopts(Version version, AdoptMode mode, bool reset_moments = false,
+              bool keep_residual = false) {
     *island_.pulled() = server;
-    island_.Run(AdoptPulled{version, mode, reset_moments});
+    island_.Run(AdoptPulled{version, mode, reset_moments, keep_residual});
     Last<Adopted>();
   }
   LayerBuffers Theta() {
@@ -112,6 +147,7 @@ class Bench {
   void Take(Event event) { last_ = std::move(event); }
 
   const Folder& folder_;
+  const Encoding encoding_;
   std::unique_ptr<Trainer> trainer_;
   Event last_;
   Island island_;
@@ -210,7 +246,68 @@ TEST_CASE("Killed and resumed from its checkpoint, the trajectory is the same bi
   CHECK(resumed.Theta() == plain.Theta());
   plain.Push(0);
   resumed.Push(0);
-  CHECK(*resumed.island().delta() == *plain.island().delta());
+  CHECK(resumed.island().delta()->values == plain.island().delta()->values);
+}
+
+TEST_CASE("What quantising rounds away comes with the next push, unless it is to be forgotten") {
+  Folder folder;
+  Bench bench(folder, nullptr, {}, Encoding::kInt4);
+  bench.MakesWeights();
+  bench.Adopts(0, AdoptMode::kReplace);
+  bench.Steps(3, 0);
+  bench.Push(0);
+  const LayerBuffers first = bench.island().delta()->values, sent = bench.Pushed();
+  REQUIRE(first != sent);
+  bench.ServerApplies();
+  const bool keep = GENERATE(true, false);
+  bench.Adopts(1, AdoptMode::kReplace, false, keep);
+  bench.Push(1);  // of no step: all that it holds is what was left
+  const LayerBuffers rest = bench.Pushed();
+  double left = 0, corrected = 0, later = 0;
+  for (size_t l = 0; l < first.size(); ++l) {
+    for (size_t i = 0; i < first[l].size(); ++i) {
+      left = std::max(left, std::abs(double{first[l][i]} - sent[l][i]));
+      corrected = std::max(corrected, std::abs(double{first[l][i]} - sent[l][i] - rest[l][i]));
+      later = std::max(later, std::abs(double{rest[l][i]}));
+    }
+  }
+  if (keep) {
+    CHECK(corrected < 0.2 * left);
+  } else {
+    CHECK(later == 0);
+  }
+}
+
+TEST_CASE("A capture that fails leaves the residual as it was, and a checkpoint brings it back") {
+  Folder folder;
+  CheckpointStore store(folder.path + "/checkpoints");
+  const auto to_version_1 = [](Bench& bench) {
+    bench.MakesWeights();
+    bench.Adopts(0, AdoptMode::kReplace);
+    bench.Steps(3, 0);
+    bench.Push(0);
+    bench.ServerApplies();
+    bench.Adopts(1, AdoptMode::kReplace, false, true);
+    bench.Steps(2, 3);
+  };
+  Bench plain(folder, nullptr, {}, Encoding::kInt8);
+  to_version_1(plain);
+  {
+    Bench killed(folder, &store, {}, Encoding::kInt8);
+    to_version_1(killed);
+    CaptureDelta beyond{{0, 1, 1, 1}, Encoding::kInt8, killed.Shards()};
+    beyond.shards.back().elements += 1;
+    killed.island().Run(beyond);
+    CHECK(killed.Last<CommandFailed>().reason.find("does not lie within the model") !=
+          std::string::npos);
+    killed.island().Run(WriteCheckpoint{{"sea-1", 0, 1, 5, {{6, 10}}}});
+  }
+  Bench resumed(folder, &store, {}, Encoding::kInt8);
+  resumed.island().Run(AdoptPulled{1, AdoptMode::kResumeCheckpoint, false});
+  resumed.Last<Adopted>();
+  plain.Push(1);
+  resumed.Push(1);
+  CHECK(resumed.island().delta()->encoded == plain.island().delta()->encoded);
 }
 
 TEST_CASE("Moments come back even where the parameters must be pulled, unless warming up again") {

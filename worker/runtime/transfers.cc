@@ -14,10 +14,12 @@ Duration Timeout(int64_t bytes) {
   return std::chrono::seconds(60) + FromSeconds(static_cast<double>(bytes) / 100e3);
 }
 
-bool Fits(const LayerBuffers& buffers, const ShardPlacement& shard) {
-  if (shard.layer < 0 || shard.layer >= static_cast<int64_t>(buffers.size())) return false;
-  const int64_t size = static_cast<int64_t>(buffers[shard.layer].size());
-  return shard.begin >= 0 && shard.elements >= 0 && shard.begin <= size - shard.elements;
+// Whether the delta has the shard's numbers so encoded.
+bool Holds(const Delta& delta, Encoding encoding, const ShardPlacement& shard) {
+  if (!IsQuantized(encoding)) return Fits(delta.values, shard);
+  const auto bytes = delta.encoded.find(shard.shard);
+  return delta.encoding == encoding && bytes != delta.encoded.end() &&
+         static_cast<int64_t>(bytes->second.size()) == EncodedBytes(encoding, shard.elements);
 }
 
 std::string About(const ShardPlacement& shard, absl::string_view reason) {
@@ -49,7 +51,7 @@ void Transfers::Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into)
   Add(std::move(batch));
 }
 
-void Transfers::Push(const PushShards& order, std::shared_ptr<const LayerBuffers> delta) {
+void Transfers::Push(const PushShards& order, std::shared_ptr<const Delta> delta) {
   Batch batch;
   batch.push = order;
   batch.delta = std::move(delta);
@@ -77,12 +79,13 @@ void Transfers::StartMore(Batches::iterator batch) {
 void Transfers::StartShard(Batches::iterator batch, size_t index) {
   const ShardPlacement& shard =
       batch->is_pull ? batch->pull.shards[index] : batch->push.shards[index];
-  const ServerAddress server{shard.endpoint, shard.public_key};
-  const auto count = static_cast<size_t>(shard.elements);
-  const bool fits = Fits(batch->is_pull ? *batch->into : *batch->delta, shard);
+  const bool fits = batch->is_pull ? Fits(*batch->into, shard)
+                                   : Holds(*batch->delta, batch->push.encoding, shard);
   if (batch->is_pull) {
     if (!fits) return FailPull(*batch, PullFailure::kError, kNoVersion, About(shard, "bad bounds"));
-    const std::span<float> to(batch->into->at(shard.layer).data() + shard.begin, count);
+    const ServerAddress server{shard.endpoint, shard.public_key};
+    const std::span<float> to(batch->into->at(shard.layer).data() + shard.begin,
+                              static_cast<size_t>(shard.elements));
     const PullRequest request{batch->pull.job, batch->pull.version, shard.shard, Encoding::kFloat32,
                               0};
     batch->ids[index] = client_->Pull(
@@ -93,14 +96,28 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
     const PushId id{batch->push.job, c.island,       c.generation,
                     c.incarnation,   c.base_version, shard.shard};
     if (!fits) return post_(PushShardDone{id, PushStatus::kRefused, "bad bounds", 0});
-    const std::span<const float> from(batch->delta->at(shard.layer).data() + shard.begin, count);
-    batch->ids[index] = client_->Push(
-        server, id, batch->push.encoding, from, batch->delta, Timeout(shard.elements * 4),
-        [this, batch, index](const PushResult& result) { ShardPushed(batch, index, result); });
+    batch->ids[index] = StartPush(batch, index, id);
   }
   ++batch->running;
   ++started_;
   ++running_;
+}
+
+TransferId Transfers::StartPush(Batches::iterator batch, size_t index, const PushId& id) {
+  const ShardPlacement& shard = batch->push.shards[index];
+  const ServerAddress server{shard.endpoint, shard.public_key};
+  const Encoding encoding = batch->push.encoding;
+  const Duration timeout = Timeout(EncodedBytes(encoding, shard.elements));
+  const auto done = [this, batch, index](const PushResult& result) {
+    ShardPushed(batch, index, result);
+  };
+  if (IsQuantized(encoding)) {
+    return client_->Push(server, id, encoding, shard.elements,
+                         batch->delta->encoded.at(shard.shard), batch->delta, timeout, done);
+  }
+  const std::span<const float> from(batch->delta->values.at(shard.layer).data() + shard.begin,
+                                    static_cast<size_t>(shard.elements));
+  return client_->Push(server, id, encoding, from, batch->delta, timeout, done);
 }
 
 void Transfers::ShardPulled(Batches::iterator batch, size_t index, const PullResult& result) {
@@ -133,7 +150,7 @@ void Transfers::ShardPushed(Batches::iterator batch, size_t index, const PushRes
   PushShardDone done{
       {batch->push.job, c.island, c.generation, c.incarnation, c.base_version, shard.shard}};
   if (result.status.ok()) {
-    done.bytes = shard.elements * BytesPerElement(batch->push.encoding);
+    done.bytes = EncodedBytes(batch->push.encoding, shard.elements);
   } else {
     done.status =
         absl::IsFailedPrecondition(result.status) ? PushStatus::kRefused : PushStatus::kFailed;

@@ -30,7 +30,7 @@ class Transfers {
 
   // Shards that do not lie within the buffers fail. Nothing else touches `into` before its event.
   void Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into);
-  void Push(const PushShards& order, std::shared_ptr<const LayerBuffers> delta);
+  void Push(const PushShards& order, std::shared_ptr<const Delta> delta);
   // Returns when no transfer touches any buffer any more. Those that were going on post nothing.
   void CancelAll();
 
@@ -44,7 +44,7 @@ class Transfers {
     StartPull pull;
     bool is_pull = false;
     std::shared_ptr<LayerBuffers> into;
-    std::shared_ptr<const LayerBuffers> delta;
+    std::shared_ptr<const Delta> delta;
     size_t next = 0;  // shard to start
     int running = 0;
     bool failed = false;  // a pull's shard failed: start no more
@@ -57,6 +57,7 @@ class Transfers {
   void Add(Batch batch);
   void StartMore(Batches::iterator batch);
   void StartShard(Batches::iterator batch, size_t index);
+  TransferId StartPush(Batches::iterator batch, size_t index, const PushId& id);
   void ShardPulled(Batches::iterator batch, size_t index, const PullResult& result);
   void ShardPushed(Batches::iterator batch, size_t index, const PushResult& result);
   void FailPull(Batch& batch, PullFailure failure, Version newer, std::string reason);

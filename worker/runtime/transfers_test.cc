@@ -54,6 +54,12 @@ std::shared_ptr<LayerBuffers> Buffers(float value = 0) {
   return std::make_shared<LayerBuffers>(2, std::vector<float>(500, value));
 }
 
+std::shared_ptr<Delta> DeltaOf(float value = 0) {
+  auto delta = std::make_shared<Delta>();
+  delta->values = *Buffers(value);
+  return delta;
+}
+
 TEST_CASE("A pull fills every shard's place and ends in one event") {
   Line line;
   const auto into = Buffers();
@@ -84,7 +90,7 @@ TEST_CASE("A pull of a version that is still to come, and of a shard that fits n
 TEST_CASE("A push stages every shard, and a refusal says why") {
   Line line;
   const ContributionId contribution{0, 1, 1, 7};
-  line.transfers.Push({"job-1", contribution, Encoding::kBfloat16, line.shards}, Buffers(2.5f));
+  line.transfers.Push({"job-1", contribution, Encoding::kBfloat16, line.shards}, DeltaOf(2.5f));
   for (int i = 0; i < 10; ++i) {
     const PushShardDone done = line.Next<PushShardDone>();
     CHECK(done.status == PushStatus::kStaged);
@@ -92,16 +98,40 @@ TEST_CASE("A push stages every shard, and a refusal says why") {
     CHECK(line.link.handler.Staged(done.push)->at(99) == 2.5f);
   }
   line.link.handler.Refuse(absl::FailedPreconditionError("an old generation"));
-  line.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, {line.shards[0]}}, Buffers());
+  line.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, {line.shards[0]}}, DeltaOf());
   const PushShardDone refused = line.Next<PushShardDone>();
   CHECK(refused.status == PushStatus::kRefused);
   CHECK(refused.reason.find("an old generation") != std::string::npos);
 }
 
+TEST_CASE("A quantised push sends the bytes that were made at its capture, or nothing") {
+  Line line;
+  const auto delta = DeltaOf(2.5f);
+  LayerBuffers residual = *Buffers(0.1f);
+  ThreadPool pool(1);
+  REQUIRE(Quantize(Encoding::kInt4, line.shards, &residual, pool, delta.get()).ok());
+  for (int again = 0; again < 2; ++again) {
+    line.transfers.Push({"job-1", {0, 1, 1 + again, 7}, Encoding::kInt4, line.shards}, delta);
+    for (int i = 0; i < 10; ++i) {
+      const PushShardDone done = line.Next<PushShardDone>();
+      CHECK(done.status == PushStatus::kStaged);
+      CHECK(done.bytes == 54);
+      CHECK(line.link.handler.StagedBytes(done.push) == delta->encoded.at(done.push.shard));
+    }
+  }
+  // What was not captured so, or not of this shard.
+  line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, {line.shards[0]}}, delta);
+  CHECK(line.Next<PushShardDone>().status == PushStatus::kRefused);
+  line.shards[0].elements = 99;
+  line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt4, {line.shards[0]}}, delta);
+  CHECK(line.Next<PushShardDone>().status == PushStatus::kRefused);
+  CHECK_FALSE(Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, &residual, pool, delta.get()).ok());
+}
+
 TEST_CASE("Cancelled transfers end at once, tell nothing, and let go of their memory") {
   Line line;
   line.link.handler.HoldAnswers(true);
-  const auto delta = Buffers(1);
+  const auto delta = DeltaOf(1);
   line.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, line.shards}, delta);
   line.link.handler.AwaitHeld();
   CHECK(line.transfers.running() > 0);

@@ -1,0 +1,107 @@
+#include "worker/runtime/testing/rounds.h"
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "kernels/host_ops.h"
+#include "worker/core/schedule.h"
+#include "worker/runtime/island.h"
+
+namespace atl::worker {
+namespace {
+
+// One island, and the last event that it posted.
+struct Place {
+  explicit Place(const RoundsOptions& options)
+      : trainer(options.trainer()),
+        island(trainer.get(), nullptr, {}, {[this](Event e) { last = std::move(e); }}) {
+    island.Run(Prepare{"job-1", options.spec});
+  }
+  template <typename T>
+  T Does(const Action& command) {
+    island.Run(command);
+    if (const auto* failed = std::get_if<CommandFailed>(&last)) ATOLL_CHECK(false, failed->reason);
+    ATOLL_CHECK(std::holds_alternative<T>(last));
+    return std::get<T>(last);
+  }
+  void Adopt(const LayerBuffers& theta, Version version, bool keep_residual) {
+    *island.pulled() = theta;
+    Does<Adopted>(AdoptPulled{version, AdoptMode::kReplace, false, keep_residual});
+  }
+
+  std::unique_ptr<Trainer> trainer;
+  Event last;
+  Island island;
+};
+
+// A shard a layer.
+std::vector<ShardPlacement> Shards(const std::vector<LayerSize>& layers) {
+  std::vector<ShardPlacement> shards;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    shards.push_back({static_cast<ShardId>(l), static_cast<int32_t>(l), 0, layers[l].elements});
+  }
+  return shards;
+}
+
+}  // namespace
+
+RoundsResult RunRounds(const RoundsOptions& options) {
+  const JobSpec& spec = options.spec;
+  std::vector<std::unique_ptr<Place>> places;
+  for (int i = 0; i < options.islands; ++i) places.push_back(std::make_unique<Place>(options));
+  const auto* prepared = std::get_if<Prepared>(&places[0]->last);
+  ATOLL_CHECK(prepared != nullptr, "the job cannot be opened");
+  const std::vector<ShardPlacement> shards = Shards(prepared->facts.layers);
+
+  places[0]->Does<InitialWeightsMade>(MakeInitialWeights{});
+  places[0]->Does<DeltaCaptured>(CaptureDelta{{0, 1, 1, kNoVersion}});
+  LayerBuffers theta = places[0]->island.delta()->values, velocity = theta;
+  for (std::vector<float>& layer : velocity) layer.assign(layer.size(), 0.0f);
+  for (const auto& place : places) place->Adopt(theta, 0, false);
+
+  ThreadPool pool(1);
+  RoundsResult result;
+  int64_t position = 0, tokens = 0;
+  const int64_t batch = spec.inner.batch_sequences;
+  for (Version version = 0; version < options.rounds; ++version) {
+    for (int64_t step = 0; step < spec.outer.steps_per_round; ++step) {
+      for (const auto& place : places) {
+        tokens += batch * spec.data.sequence_length;
+        place->Does<StepDone>(
+            TrainStep{{{position, position + batch}},
+                      LearningRate(spec.inner, spec.schedule.train_tokens, tokens)});
+        position += batch;
+      }
+    }
+    for (int i = 0; i < options.islands; ++i) {
+      places[i]->Does<DeltaCaptured>(
+          CaptureDelta{{i, 1, 1, version}, spec.outer.push_encoding, shards});
+    }
+    result.push_bytes = 0;
+    for (const ShardPlacement& shard : shards) {
+      std::vector<WeightedDelta> deltas;
+      for (const auto& place : places) {
+        const std::shared_ptr<const Delta> delta = place->island.delta();
+        const bool quantized = IsQuantized(spec.outer.push_encoding);
+        const void* data = quantized
+                               ? static_cast<const void*>(delta->encoded.at(shard.shard).data())
+                               : delta->values[shard.layer].data();
+        deltas.push_back({{data, quantized ? spec.outer.push_encoding : Encoding::kFloat32,
+                           shard.elements},
+                          1.0f / static_cast<float>(options.islands)});
+      }
+      OuterNesterov(theta[shard.layer], velocity[shard.layer], deltas,
+                    static_cast<float>(spec.outer.learning_rate),
+                    static_cast<float>(spec.outer.momentum), pool);
+      result.push_bytes += EncodedBytes(spec.outer.push_encoding, shard.elements);
+    }
+    for (const auto& place : places) place->Adopt(theta, version + 1, options.error_feedback);
+  }
+  result.loss = places[0]->Does<ValidationDone>(Validate{options.rounds}).loss;
+  return result;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,36 @@
+// Outer rounds of real islands without daemons: their trainers on the host, their pushes as they
+// would travel, and the server's arithmetic on what it would decode. For tests and benchmarks of
+// what quantising does to the loss.
+
+#ifndef ATOLL_WORKER_RUNTIME_TESTING_ROUNDS_H_
+#define ATOLL_WORKER_RUNTIME_TESTING_ROUNDS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "common/ids.h"
+#include "common/protocol/job_spec.h"
+#include "worker/runtime/trainer.h"
+
+namespace atl::worker {
+
+struct RoundsOptions {
+  JobSpec spec;     // of one worker an island; its push_encoding is what is pushed
+  int islands = 2;  // take turns on the data
+  int rounds = 10;
+  bool error_feedback = true;
+  std::function<std::unique_ptr<Trainer>()> trainer;
+};
+
+struct RoundsResult {
+  double loss = 0;         // of the last version, over the validation sequences
+  int64_t push_bytes = 0;  // of one round of one island
+};
+
+// Synchronous rounds; every island counts the same, nothing is clipped.
+RoundsResult RunRounds(const RoundsOptions& options);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_RUNTIME_TESTING_ROUNDS_H_
