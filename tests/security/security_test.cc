@@ -138,20 +138,12 @@ std::string Keygen(const std::string& path) {
   return line + "\n";
 }
 
-TEST_CASE("a job over TLS and keys: trained, watched and exported by those who are listed") {
-  Authority ours;
-  const std::string folder = FreshFolder(), server_folder = FreshFolder(),
-                    worker_folder = FreshFolder();
-  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "127.0.0.1"));
-  const auto file = [&](const char* name) { return absl::StrCat(folder, "/", name); };
-  Keygen(file("server.key"));
-  Keygen(file("stranger.key"));
-  std::ofstream(file("clients")) << "# who may push and pull\n"
-                                 << Keygen(file("worker.key")) << Keygen(file("me.key"));
-  std::ofstream corpus(file("corpus.txt"));
+// A corpus and a job file for it in the folder.
+void WriteJob(const std::string& folder, const std::string& more = "") {
+  std::ofstream corpus(folder + "/corpus.txt");
   for (int i = 0; i < 2000; ++i) corpus << "line " << i * i << "\n";
   corpus.close();
-  std::ofstream(file("job.toml")) << R"(name = "tiny"
+  std::ofstream(folder + "/job.toml") << R"(name = "tiny"
 [model]
 hidden = 16
 layers = 1
@@ -167,7 +159,20 @@ grace_seconds = 0.0
 [schedule]
 train_tokens = 1536
 validation_sequences = 4
-)";
+)" << more;
+}
+
+TEST_CASE("a job over TLS and keys: trained, watched and exported by those who are listed") {
+  Authority ours;
+  const std::string folder = FreshFolder(), server_folder = FreshFolder(),
+                    worker_folder = FreshFolder();
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "127.0.0.1"));
+  const auto file = [&](const char* name) { return absl::StrCat(folder, "/", name); };
+  Keygen(file("server.key"));
+  Keygen(file("stranger.key"));
+  std::ofstream(file("clients")) << "# who may push and pull\n"
+                                 << Keygen(file("worker.key")) << Keygen(file("me.key"));
+  WriteJob(folder);
   const std::string to = "--coordinator=" + coordinator.address();
   Command server(
       std::vector<std::string>{"paramserver/atoll-paramserver", to, "--name=s1",
@@ -201,6 +206,40 @@ validation_sequences = 4
   INFO(listed.errors);
   CHECK(listed.code == 0);
   CHECK(std::filesystem::exists(file("model") + "/config.json"));
+}
+
+TEST_CASE("keyed workers sum their gradients over encrypted links, without --insecure") {
+  Authority ours;
+  const std::string folder = FreshFolder();
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "127.0.0.1"));
+  const auto file = [&](const std::string& name) { return folder + "/" + name; };
+  Keygen(file("server.key"));
+  std::ofstream(file("clients")) << Keygen(file("w1.key")) << Keygen(file("w2.key"));
+  WriteJob(folder, "[layout]\nisland = \"all\"\nworkers_per_island = 2\nreplicas = 2\n");
+  const std::string to = "--coordinator=" + coordinator.address();
+  const auto daemon = [&](const std::string& program, const std::string& name,
+                          const std::vector<std::string>& more) {
+    const std::string home = FreshFolder();
+    return std::make_unique<Command>(
+        std::vector<std::string>{program, to, "--name=" + name, "--threads=1",
+                                 "--state-dir=" + home + "/state"} +
+            more + Flags(ours.Sign(name)),
+        home);
+  };
+  const auto server = daemon("paramserver/atoll-paramserver", "s1",
+                             {"--memory-bytes=64MiB", "--curve-key=" + file("server.key"),
+                              "--curve-clients=" + file("clients")});
+  const auto w1 = daemon("worker/atoll-worker", "w1", {"--curve-key=" + file("w1.key")});
+  const auto w2 = daemon("worker/atoll-worker", "w2", {"--curve-key=" + file("w2.key")});
+  const Outcome trained =
+      Atoll(coordinator, ours.Sign("me"), {"submit", "--watch", file("job.toml")});
+  INFO(trained.errors << server->errors() << w1->errors() << w2->errors());
+  CHECK(trained.code == 0);
+  for (const auto* worker : {w1.get(), w2.get()}) {
+    CHECK(absl::StrContains(worker->errors(),
+                            "sums with other workers go over the peer link, "
+                            "encrypted: all members have keys"));
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/thread_communicator.h"
+#include "worker/collectives/peer.h"
 
 namespace atl::worker {
 
@@ -18,9 +19,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
   const bool ours = std::all_of(devices.begin(), devices.end(), [&](const std::string& device) {
     return WorkerOfDevice(device) == options_.worker;
   });
-  if (!ours) return JoinOthers(name, rank, size);
+  if (!ours && options_.sealed == nullptr) return JoinOthers(name, rank, size);
   std::lock_guard lock(mutex_);
   if (!aborted_.ok()) return aborted_;
+  if (!ours) return JoinSealed(name, rank, devices);
   return TakeThread(name, rank, size);
 }
 
@@ -55,6 +57,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::JoinOthers(const st
   joining_.erase(member.get());
   ATOLL_RETURN_IF_ERROR(joined);
   return member;
+}
+
+std::unique_ptr<Communicator> Communicators::JoinSealed(
+    const std::string& name, int rank, const std::vector<std::string>& devices) const {
+  PeerGroup group{absl::StrCat(options_.scope, "/", name), rank, {}, options_.timeout};
+  for (const std::string& device : devices) group.workers.push_back(WorkerOfDevice(device));
+  return NewPeerCommunicator(options_.sealed, std::move(group));
 }
 
 void Communicators::Abort(const std::string& reason) {

@@ -1,5 +1,5 @@
-// Makes the communicators of a worker's devices: threads where a group is all ours, Gloo where it
-// reaches other workers.
+// Makes the communicators of a worker's devices: threads where a group is all ours; where it
+// reaches other workers, Gloo or, with keys, the peer link.
 
 #ifndef ATOLL_WORKER_COLLECTIVES_COMMUNICATORS_H_
 #define ATOLL_WORKER_COLLECTIVES_COMMUNICATORS_H_
@@ -13,6 +13,7 @@
 
 #include "common/ids.h"
 #include "worker/collectives/gloo.h"
+#include "worker/collectives/peer_blocks.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::worker {
@@ -22,6 +23,8 @@ struct CommunicatorsOptions {
   std::string scope;  // begins all names in the rendezvous: one for each Configure of the island
   std::string address = "127.0.0.1";  // of the interface that other workers reach us at
   bool allow_plaintext_beyond_loopback = false;
+  // Where not null, groups that reach other workers sum over the peer link.
+  PeerBlocks* sealed = nullptr;
   Duration timeout = std::chrono::seconds(60);  // longest wait, of joining and of a collective
 };
 
@@ -40,6 +43,8 @@ class Communicators final : public CommunicatorFactory {
   std::unique_ptr<Communicator> TakeThread(const std::string& name, int rank, int size);
   absl::StatusOr<std::unique_ptr<Communicator>> JoinOthers(const std::string& name, int rank,
                                                            int size);
+  std::unique_ptr<Communicator> JoinSealed(const std::string& name, int rank,
+                                           const std::vector<std::string>& devices) const;
 
   const CommunicatorsOptions options_;
   Rendezvous* const rendezvous_;

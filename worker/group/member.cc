@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
+#include "common/logging.h"
 #include "worker/core/leases.h"
 #include "worker/model/tensor_layout.h"
 
@@ -42,7 +43,18 @@ GroupMember::GroupMember(GroupOptions options)
         frame.mutable_rendezvous()->set_key(key);
         frame.mutable_rendezvous()->set_value(value);
         return TellAll(std::move(frame));
-      }) {}
+      }),
+      blocks_(options_.link.name,
+              {[this](const NodeId& to, std::string header, std::span<const std::byte> payload,
+                      std::shared_ptr<const void> owner) {
+                 PeerMessage message;
+                 message.channel = PeerChannel::kTensor;
+                 message.header = std::move(header);
+                 message.payload = payload;
+                 message.owner = std::move(owner);
+                 return link_->Send(to, std::move(message));
+               },
+               [this](const NodeId& peer) { return link_->IsLost(peer); }}) {}
 
 GroupMember::~GroupMember() {
   Interrupt("the worker ends");
@@ -156,6 +168,16 @@ absl::Status GroupMember::Configure() {
     plan = plan_;
     options.scope =
         absl::StrCat(fence_.job, "/", fence_.generation, "/", fence_.plan, "/", epoch());
+  }
+  blocks_.BeginScope(options.scope + "/");
+  // The plan decides, so that all members decide alike.
+  const bool keys = std::all_of(plan.members.begin(), plan.members.end(),
+                                [](const IslandMember& m) { return !m.public_key.empty(); });
+  if (keys) options.sealed = &blocks_;
+  if (plan.members.size() > 1) {
+    LogInfo("worker", "plan ", plan.number, ": sums with other workers go over ",
+            keys ? "the peer link, encrypted: all members have keys"
+                 : "Gloo's own connections, in plaintext: not all members have keys");
   }
   auto communicators = std::make_shared<Communicators>(std::move(options), &rendezvous_);
   const std::lock_guard work(engine_mutex_);

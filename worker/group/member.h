@@ -151,6 +151,7 @@ class GroupMember final : private PeerHandler {
   std::unique_ptr<GroupJob> job_;
   PeerTransport transport_;
   PeerRendezvous rendezvous_;
+  PeerBlocks blocks_;
   Calls calls_;
   StateInbox inbox_;
   std::atomic<int64_t> epoch_ = 0;

@@ -111,6 +111,7 @@ absl::Status GroupMember::Admit(const NodeId& from, PeerChannel channel, absl::s
         return payload_bytes <= kProbeBytesMax ? absl::OkStatus()
                                                : absl::InvalidArgumentError("too long");
       }
+      if (PeerBlocks::IsBlock(header)) return blocks_.Admit(header, payload_bytes);
       return transport_.Admit(from, header, payload_bytes);
     case PeerChannel::kState:
       return inbox_.Admit(from, header, payload_bytes);
@@ -126,6 +127,7 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
   }
   switch (delivery.channel) {
     case PeerChannel::kTensor:
+      if (PeerBlocks::IsBlock(delivery.header)) return blocks_.OnMessage(std::move(delivery));
       return transport_.OnMessage(std::move(delivery));
     case PeerChannel::kState:
       return inbox_.OnPiece(std::move(delivery));
@@ -197,6 +199,7 @@ void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {
   }
   calls_.OnPeerLost(peer, reason);
   inbox_.OnPeerLost(peer, reason);
+  blocks_.OnPeerLost();
   const std::string what = absl::StrCat(peer, " is lost: ", reason);
   if (works) InterruptWork(what);
   if (hooks.peer_lost) hooks.peer_lost(peer, reason);

@@ -1,0 +1,39 @@
+// Communicators across workers over the peer link, on host memory: encrypted where the link is.
+//
+// Every member owns a part of the tensor. All send it their numbers of that part, it adds them up
+// in the order of ranks, rounds once, and sends the result to all. So each member moves as many
+// bytes as in a ring, in two waits instead of 2 (n - 1), and the order of summing is that of the
+// ranks for every element. A small tensor goes whole to everybody, and everybody adds up in that
+// order: one wait, the same bits.
+//
+// Big parts travel in blocks, and the result of one goes out while the next come in. A member that
+// leaves in good order says so behind its last block; one that fails, or is lost, ends the calls of
+// all others at once.
+
+#ifndef ATOLL_WORKER_COLLECTIVES_PEER_H_
+#define ATOLL_WORKER_COLLECTIVES_PEER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/time.h"
+#include "kernels/communicator.h"
+#include "worker/collectives/peer_blocks.h"
+
+namespace atl::worker {
+
+struct PeerGroup {
+  std::string name;  // unique among those of the island, for ever; at most 400 bytes
+  int rank = 0;
+  std::vector<NodeId> workers;  // of each rank; a worker may have several
+  Duration timeout{};           // longest wait for another member
+};
+
+// `blocks` outlives it. Nothing is sent before the first collective: others need not be there yet.
+std::unique_ptr<Communicator> NewPeerCommunicator(PeerBlocks* blocks, PeerGroup group);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_COLLECTIVES_PEER_H_

@@ -1,0 +1,157 @@
+#include "worker/collectives/peer_blocks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "common/event_loop.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr absl::string_view kWord = "sum ";
+constexpr int32_t kRankMax = 1 << 16;
+constexpr size_t kBoxesMax = 1 << 16;
+
+// "sum FROM TO CALL KIND OFFSET GROUP"
+std::string HeaderOf(const BlockName& name) {
+  return absl::StrCat(kWord, name.from, " ", name.to, " ", name.call, " ",
+                      static_cast<int>(name.kind), " ", name.offset, " ", name.group);
+}
+
+absl::StatusOr<BlockName> Parse(absl::string_view header) {
+  const std::vector<std::string> words = absl::StrSplit(header, absl::MaxSplits(' ', 6));
+  BlockName name;
+  int kind = 0;
+  const bool fits = words.size() == 7 && absl::SimpleAtoi(words[1], &name.from) &&
+                    absl::SimpleAtoi(words[2], &name.to) &&
+                    absl::SimpleAtoi(words[3], &name.call) && absl::SimpleAtoi(words[4], &kind) &&
+                    absl::SimpleAtoi(words[5], &name.offset) && name.from >= 0 &&
+                    name.from < kRankMax && name.to >= 0 && name.to < kRankMax && kind >= 0 &&
+                    kind <= static_cast<int>(BlockKind::kFailed);
+  if (!fits) return absl::InvalidArgumentError("not the header of a collective's block");
+  name.kind = static_cast<BlockKind>(kind);
+  name.group = words[6];
+  return name;
+}
+
+std::string TextOf(const Payload& payload) {
+  return std::string(reinterpret_cast<const char*>(payload.data()),
+                     static_cast<size_t>(std::min<int64_t>(payload.size(), 500)));
+}
+
+}  // namespace
+
+PeerBlocks::PeerBlocks(NodeId self, Link link)
+    : self_(std::move(self)),
+      link_(std::move(link)),
+      pool_(BufferPool::Create(8 * kBlockBytesMax)) {}
+
+bool PeerBlocks::IsBlock(absl::string_view header) { return absl::StartsWith(header, kWord); }
+
+absl::Status PeerBlocks::Admit(absl::string_view header, int64_t payload_bytes) const {
+  if (payload_bytes > kBlockBytesMax) {
+    return absl::InvalidArgumentError("a collective's block is too long");
+  }
+  return Parse(header).status();
+}
+
+void PeerBlocks::OnMessage(PeerDelivery delivery) {
+  absl::StatusOr<BlockName> name = Parse(delivery.header);
+  if (!name.ok()) return;  // Admit has seen to it
+  Deliver(delivery.from, *std::move(name),
+          {std::move(delivery.payload), std::move(delivery.credit)});
+}
+
+void PeerBlocks::Deliver(const NodeId& worker, BlockName name, Block block) {
+  const std::lock_guard lock(mutex_);
+  const std::pair key(name.group, name.to);
+  if (boxes_.size() >= kBoxesMax && !boxes_.contains(key)) return;  // nobody has so many groups
+  Box& box = boxes_[key];
+  if (box.closed) return;
+  if (name.kind == BlockKind::kFailed) {
+    if (box.ended.ok()) {
+      box.ended = absl::UnavailableError(
+          absl::StrCat("rank ", name.from, " has failed: ", TextOf(block.payload)));
+    }
+  } else if (name.kind == BlockKind::kLeft) {
+    box.left[name.from] = true;
+  } else {
+    const int32_t from = name.from;
+    box.from[from].push_back({worker, std::move(name), std::move(block)});
+  }
+  changed_.notify_all();
+}
+
+void PeerBlocks::OnPeerLost() {
+  const std::lock_guard lock(mutex_);  // whoever looks now waits, and then looks again
+  changed_.notify_all();
+}
+
+void PeerBlocks::BeginScope(const std::string& prefix) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(boxes_,
+                [&](const auto& entry) { return !absl::StartsWith(entry.first.first, prefix); });
+}
+
+absl::Status PeerBlocks::Send(const NodeId& to, const BlockName& name,
+                              std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  if (to != self_) return link_.send(to, HeaderOf(name), bytes, std::move(owner));
+  Block block{pool_->Take(static_cast<int64_t>(bytes.size())), nullptr};
+  if (!bytes.empty()) std::memcpy(block.payload.data(), bytes.data(), bytes.size());
+  Deliver(self_, name, std::move(block));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PeerBlocks::Block> PeerBlocks::Take(const NodeId& worker, const BlockName& name,
+                                                   int64_t bytes, Instant deadline) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Box& box = boxes_[{name.group, name.to}];  // again: BeginScope may have taken it
+    ATOLL_RETURN_IF_ERROR(box.ended);
+    std::deque<Arrived>& queue = box.from[name.from];
+    if (!queue.empty()) {
+      Arrived arrived = std::move(queue.front());
+      queue.pop_front();
+      if (arrived.worker == worker && arrived.name == name &&
+          arrived.block.payload.size() == bytes) {
+        return std::move(arrived.block);
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", name.from, " is out of step: its call ", arrived.name.call, ", ",
+                       arrived.block.payload.size(), " bytes, came in place of call ", name.call,
+                       ", ", bytes, " bytes"));
+    }
+    if (box.left[name.from]) {
+      return absl::UnavailableError(absl::StrCat("rank ", name.from, " has left"));
+    }
+    if (worker != self_ && link_.is_lost(worker)) {
+      return absl::UnavailableError(absl::StrCat(worker, " is lost"));
+    }
+    if (SteadyNow() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", name.from, " at ", worker, " has not come"));
+    }
+    changed_.wait_until(lock, std::chrono::steady_clock::time_point(deadline.time_since_epoch()));
+  }
+}
+
+void PeerBlocks::End(const std::string& group, int32_t rank, const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
+  Box& box = boxes_[{group, rank}];
+  if (box.ended.ok()) box.ended = why;
+  changed_.notify_all();
+}
+
+void PeerBlocks::Close(const std::string& group, int32_t rank) {
+  const std::lock_guard lock(mutex_);
+  Box& box = boxes_[{group, rank}];
+  box.from.clear();
+  box.closed = true;
+}
+
+}  // namespace atl::worker

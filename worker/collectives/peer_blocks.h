@@ -1,0 +1,113 @@
+// Blocks of collectives that come to one worker and leave it, over the link that the workers of an
+// island have anyway (common/net/peer_link.h): authenticated and encrypted where there are keys.
+//
+// A block is a piece of a tensor that one member of a group sends to another. Those from one member
+// to another arrive in the order in which they were sent. What has come waits here until its member
+// takes it, and counts against its sender's credit meanwhile, so memory stays bounded.
+
+#ifndef ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_
+#define ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "common/ids.h"
+#include "common/net/peer_link.h"
+#include "common/status.h"
+#include "common/time.h"
+
+namespace atl::worker {
+
+inline constexpr int64_t kBlockBytesMax = int64_t{1} << 20;
+
+enum class BlockKind {
+  kPart,    // the sender's numbers
+  kResult,  // reduced ones
+  kLeft,    // the sender leaves in good order: nothing follows
+  kFailed,  // it has failed, and with it the group; the payload says why
+};
+
+struct BlockName {
+  std::string group;
+  int32_t from = 0;  // ranks
+  int32_t to = 0;
+  int64_t call = 0;  // number of the collective, from 1
+  BlockKind kind = BlockKind::kPart;
+  int64_t offset = 0;  // of its first element
+
+  bool operator==(const BlockName&) const = default;
+};
+
+// Thread-safe.
+class PeerBlocks {
+ public:
+  struct Link {
+    // Queues a message on the tensor channel; never waits.
+    std::function<absl::Status(const NodeId& to, std::string header,
+                               std::span<const std::byte> payload,
+                               std::shared_ptr<const void> owner)>
+        send;
+    std::function<bool(const NodeId&)> is_lost;
+  };
+  PeerBlocks(NodeId self, Link link);
+
+  // ---- For the link's handler, on its thread. ----
+  static bool IsBlock(absl::string_view header);
+  absl::Status Admit(absl::string_view header, int64_t payload_bytes) const;
+  void OnMessage(PeerDelivery delivery);
+  void OnPeerLost();  // Link::is_lost tells who
+
+  // Forgets blocks and members of all groups whose names do not begin so.
+  void BeginScope(const std::string& prefix);
+
+  // ---- For members of groups. ----
+  struct Block {
+    Payload payload;
+    std::shared_ptr<const void> credit;
+  };
+  // `bytes` stay unchanged while `owner` lives here.
+  absl::Status Send(const NodeId& to, const BlockName& name, std::span<const std::byte> bytes,
+                    std::shared_ptr<const void> owner);
+  // Waits for the next block from this member, which has this name and size, or the group is
+  // broken. Unavailable: the member or the group is gone. DeadlineExceeded. Aborted: see End.
+  absl::StatusOr<Block> Take(const NodeId& worker, const BlockName& name, int64_t bytes,
+                             Instant deadline);
+  // Ends every Take of this member, now and later, with `why`.
+  void End(const std::string& group, int32_t rank, const absl::Status& why);
+  // The member is no more: what comes for it is dropped.
+  void Close(const std::string& group, int32_t rank);
+
+ private:
+  struct Arrived {
+    NodeId worker;
+    BlockName name;
+    Block block;
+  };
+  // What has come for one member of a group.
+  struct Box {
+    std::map<int32_t, std::deque<Arrived>> from;
+    std::map<int32_t, bool> left;
+    absl::Status ended;
+    bool closed = false;
+  };
+
+  void Deliver(const NodeId& worker, BlockName name, Block block);
+
+  const NodeId self_;
+  const Link link_;
+  const std::shared_ptr<BufferPool> pool_;  // of blocks between devices of this worker
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::pair<std::string, int32_t>, Box> boxes_;  // guarded by mutex_; by group and rank
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_

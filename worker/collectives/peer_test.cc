@@ -1,0 +1,150 @@
+#include "worker/collectives/peer.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "common/rng.h"
+#include "kernels/reference/reference.h"
+#include "kernels/testing/communicator_cases.h"
+#include "worker/collectives/testing/peer_members.h"
+
+namespace atl::worker {
+namespace {
+
+using testing::NewPeerMembers;
+using testing::PeerCluster;
+
+constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
+
+absl::Status Sum(Communicator& member, std::vector<float>& x) {
+  const auto backend = NewReferenceBackend();
+  const auto stream = *backend->NewStream();
+  return member.AllReduceSum(*backend, *stream,
+                             {x.data(), DType::kFloat32, 1, static_cast<int64_t>(x.size())});
+}
+
+PeerDelivery Message(const NodeId& from, const std::string& header, Payload payload = {}) {
+  PeerDelivery delivery;
+  delivery.from = from;
+  delivery.channel = PeerChannel::kTensor;
+  delivery.header = header;
+  delivery.payload = std::move(payload);
+  return delivery;
+}
+
+TEST_CASE("peer links keep the promises of communicators, with keys and without") {
+  for (const bool encrypted : {true, false}) {
+    for (const atl::testing::CommunicatorCase& communicator_case :
+         atl::testing::CommunicatorCases()) {
+      DYNAMIC_SECTION(communicator_case.name << (encrypted ? ", encrypted" : "")) {
+        communicator_case.run(
+            [&](int size, Duration timeout) { return NewPeerMembers(size, timeout, encrypted); });
+      }
+    }
+  }
+}
+
+TEST_CASE("and where a worker has several devices of a group") {
+  for (const atl::testing::CommunicatorCase& communicator_case :
+       atl::testing::CommunicatorCases()) {
+    DYNAMIC_SECTION(communicator_case.name) {
+      communicator_case.run([&](int size, Duration timeout) {
+        return NewPeerMembers(size, timeout, false, /*devices_per_worker=*/2);
+      });
+    }
+  }
+}
+
+TEST_CASE("large tensors are added up in the order of ranks, in pieces") {
+  constexpr int kSize = 3;
+  constexpr size_t kCount = 1'000'003;
+  auto members = NewPeerMembers(kSize, kLong, true);
+  std::vector<std::vector<float>> numbers(kSize, std::vector<float>(kCount));
+  Rng rng(1);
+  std::vector<float> expected(kCount);
+  for (auto& of_member : numbers) {
+    for (size_t i = 0; i < kCount; ++i) {
+      of_member[i] = static_cast<float>(rng.Normal());
+      expected[i] += of_member[i];
+    }
+  }
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kSize; ++rank) {
+      threads.emplace_back([&, rank] { CHECK(Sum(*members[rank], numbers[rank]).ok()); });
+    }
+  }
+  for (const auto& of_member : numbers) REQUIRE(of_member == expected);
+}
+
+TEST_CASE("a member that has done its part may leave; the others finish what it was part of") {
+  auto members = NewPeerMembers(3, kLong, true);
+  std::vector<std::vector<float>> x(3, std::vector<float>(200'000, 1.0f));
+  std::vector<absl::Status> statuses(3);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        statuses[rank] = Sum(*members[rank], x[rank]);
+        if (rank == 2) members[rank].reset();
+      });
+    }
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    INFO(statuses[rank]);
+    REQUIRE(statuses[rank].ok());
+    REQUIRE(x[rank][199'999] == 3.0f);
+  }
+  const absl::Status next = Sum(*members[0], x[0]);
+  REQUIRE(next.code() == absl::StatusCode::kUnavailable);
+  REQUIRE(next.message().substr(0, 26) == "rank 0 of 3 in group group");
+}
+
+TEST_CASE("a lost worker ends the wait at once") {
+  const auto cluster = std::make_shared<PeerCluster>(2, true);
+  const PeerGroup group{"group", 0, {"w0", "w1"}, kLong};
+  const auto member = NewPeerCommunicator(&cluster->place(0).blocks, group);
+  std::vector<float> x(100);
+  absl::Status status;
+  {
+    const std::jthread waits([&] { status = Sum(*member, x); });
+    cluster->place(1).link.reset();
+  }
+  INFO(status);
+  REQUIRE(status.code() == absl::StatusCode::kUnavailable);
+}
+
+TEST_CASE("what is no block, too long, or of another is not taken") {
+  testing::PeerCluster cluster(1, false);
+  PeerBlocks& blocks = cluster.place(0).blocks;
+  REQUIRE(PeerBlocks::IsBlock("sum 1 0 1 0 0 group"));
+  REQUIRE(blocks.Admit("sum 1 0 1 0 0 group", kBlockBytesMax).ok());
+  REQUIRE_FALSE(blocks.Admit("sum 1 0 1 0 0 group", kBlockBytesMax + 1).ok());
+  for (const char* bad : {"sum ", "sum 1 0 1 0 0", "sum -1 0 1 0 0 g", "sum 1 0 1 9 0 g",
+                          "sum 1 99999999999 1 0 0 g", "sum x 0 1 0 0 g"}) {
+    INFO(bad);
+    REQUIRE_FALSE(blocks.Admit(bad, 4).ok());
+  }
+  const auto pool = BufferPool::Create(0);
+  const auto take = [&](const NodeId& worker, int64_t call, int64_t bytes) {
+    blocks.OnMessage(Message("w1", "sum 1 0 1 0 0 group", pool->Take(8)));
+    return blocks.Take(worker, {"group", 1, 0, call, BlockKind::kPart, 0}, bytes, SteadyNow())
+        .status();
+  };
+  REQUIRE(take("w1", 1, 8).ok());
+  REQUIRE(absl::IsInvalidArgument(take("w2", 1, 8)));  // another worker's rank
+  REQUIRE(absl::IsInvalidArgument(take("w1", 2, 8)));
+  REQUIRE(absl::IsInvalidArgument(take("w1", 1, 12)));
+  // Of an earlier attempt at the plan, and of a member that is gone.
+  blocks.OnMessage(Message("w1", "sum 1 0 1 0 0 old/group", pool->Take(8)));
+  blocks.BeginScope("new/");
+  blocks.OnMessage(Message("w1", "sum 1 0 1 0 0 new/group", pool->Take(8)));
+  blocks.Close("new/group", 0);
+  for (const char* group : {"old/group", "new/group"}) {
+    REQUIRE(absl::IsDeadlineExceeded(
+        blocks.Take("w0", {group, 1, 0, 1, BlockKind::kPart, 0}, 8, SteadyNow()).status()));
+  }
+}
+
+}  // namespace
+}  // namespace atl::worker

@@ -1,0 +1,120 @@
+// Groups in this process whose members are workers of their own, with real peer links on loopback.
+
+#ifndef ATOLL_WORKER_COLLECTIVES_TESTING_PEER_MEMBERS_H_
+#define ATOLL_WORKER_COLLECTIVES_TESTING_PEER_MEMBERS_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "common/event_loop.h"
+#include "common/net/peer_link.h"
+#include "worker/collectives/peer.h"
+
+namespace atl::worker::testing {
+
+// One worker: a link that carries blocks and nothing else.
+class PeerPlace final : public PeerHandler {
+ public:
+  PeerPlace(const NodeId& name, KeyPair keys)
+      : blocks(name,
+               {[this](const NodeId& to, std::string header, std::span<const std::byte> payload,
+                       std::shared_ptr<const void> owner) {
+                  PeerMessage message;
+                  message.channel = PeerChannel::kTensor;
+                  message.header = std::move(header);
+                  message.payload = payload;
+                  message.owner = std::move(owner);
+                  return link->Send(to, std::move(message));
+                },
+                [this](const NodeId& peer) { return link->IsLost(peer); }}) {
+    PeerLinkOptions options;
+    options.name = name;
+    options.incarnation = 1;
+    options.keys = std::move(keys);
+    member = {name, 1, "", options.keys.public_key};
+    link = PeerLink::Create(options, this).value();
+    member.endpoint = link->endpoint();
+  }
+
+  absl::Status Admit(const NodeId&, PeerChannel, absl::string_view header,
+                     int64_t payload_bytes) override {
+    return blocks.Admit(header, payload_bytes);
+  }
+  void OnMessage(PeerDelivery delivery) override { blocks.OnMessage(std::move(delivery)); }
+  void OnPeerLost(const NodeId&, const std::string&) override { blocks.OnPeerLost(); }
+
+  PeerBlocks blocks;
+  IslandMember member;
+  std::unique_ptr<PeerLink> link;  // last: it calls the others
+};
+
+// `workers` of them, that have met.
+class PeerCluster {
+ public:
+  explicit PeerCluster(int workers, bool encrypted) {
+    std::vector<IslandMember> members;
+    for (int i = 0; i < workers; ++i) {
+      places_.push_back(std::make_unique<PeerPlace>(
+          absl::StrCat("w", i), encrypted ? GenerateKeyPair().value() : KeyPair()));
+      members.push_back(places_.back()->member);
+    }
+    for (const auto& place : places_) {
+      ATOLL_CHECK(place->link->SetPeers({"job-1", 1, 1}, members).ok());
+    }
+    for (const auto& place : places_) {
+      const absl::Status met = place->link->AwaitPeers(SteadyNow() + std::chrono::seconds(60));
+      ATOLL_CHECK(met.ok(), met.ToString());
+    }
+  }
+  PeerPlace& place(int worker) { return *places_[worker]; }
+
+ private:
+  std::vector<std::unique_ptr<PeerPlace>> places_;
+};
+
+// A member that keeps the cluster alive.
+class PeerClusterMember final : public Communicator {
+ public:
+  PeerClusterMember(std::shared_ptr<PeerCluster> cluster, std::unique_ptr<Communicator> member)
+      : cluster_(std::move(cluster)), member_(std::move(member)) {}
+
+  int rank() const override { return member_->rank(); }
+  int size() const override { return member_->size(); }
+  absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) override {
+    return member_->AllReduceSum(backend, stream, x);
+  }
+  absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) override {
+    return member_->AllReduceMax(backend, stream, x);
+  }
+  void Abort(const std::string& reason) override { member_->Abort(reason); }
+
+ private:
+  const std::shared_ptr<PeerCluster> cluster_;
+  const std::unique_ptr<Communicator> member_;  // dies first
+};
+
+// Rank r is at worker r / devices_per_worker.
+inline std::vector<std::unique_ptr<Communicator>> NewPeerMembers(int size, Duration timeout,
+                                                                 bool encrypted,
+                                                                 int devices_per_worker = 1) {
+  const int workers = (size + devices_per_worker - 1) / devices_per_worker;
+  const auto cluster = std::make_shared<PeerCluster>(workers, encrypted);
+  PeerGroup group{"group", 0, {}, timeout};
+  for (int rank = 0; rank < size; ++rank) {
+    group.workers.push_back(absl::StrCat("w", rank / devices_per_worker));
+  }
+  std::vector<std::unique_ptr<Communicator>> members;
+  for (int rank = 0; rank < size; ++rank) {
+    group.rank = rank;
+    members.push_back(std::make_unique<PeerClusterMember>(
+        cluster, NewPeerCommunicator(&cluster->place(rank / devices_per_worker).blocks, group)));
+  }
+  return members;
+}
+
+}  // namespace atl::worker::testing
+
+#endif  // ATOLL_WORKER_COLLECTIVES_TESTING_PEER_MEMBERS_H_
