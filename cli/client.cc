@@ -115,6 +115,12 @@ absl::StatusOr<v1::JobSummary> Client::Resume(const std::string& job) {
 absl::StatusOr<v1::JobSummary> Client::Cancel(const std::string& job) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Cancel, Named(job), address_);
 }
+absl::StatusOr<v1::JobSummary> Client::Remove(const std::string& job, bool force) {
+  v1::RemoveRequest request;
+  request.set_job(job);
+  request.set_force(force);
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::Remove, request, address_);
+}
 absl::StatusOr<v1::ClusterStatus> Client::Status() {
   return Call(*stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest(), address_);
 }

@@ -86,6 +86,9 @@ class CommandLine {
     AddControl("pause", "hold a job", Control::kPause);
     AddControl("resume", "let it go on", Control::kResume);
     AddControl("cancel", "end it now", Control::kCancel);
+    WithJob(Add("rm", "forget a job that has ended, its parameters too", [this] {
+      return RemoveJob(global_, job_, force_);
+    }))->add_flag("--force", force_, "cancel it first, where it has not ended");
   }
 
   void AddFollowingCommands() {
@@ -131,7 +134,7 @@ class CommandLine {
   Global global_;
   std::map<CLI::App*, std::function<int()>> run_;
   std::string path_, job_, folder_, curve_key_;
-  bool ask_ = false, watch_ = false, follow_ = false;
+  bool ask_ = false, force_ = false, watch_ = false, follow_ = false;
   int decisions_ = 10, interval_ms_ = 0;
   GenerateFlags generate_;
   PlanFlags plan_;

@@ -218,6 +218,12 @@ int ControlJob(const Global& global, const std::string& job, Control control) {
       });
 }
 
+int RemoveJob(const Global& global, const std::string& job, bool force) {
+  return Print<v1::JobSummary>(
+      global, [&](Client& client) { return client.Remove(job, force); },
+      [](const v1::JobSummary& reply) { return absl::StrCat(reply.job(), ": removed\n"); });
+}
+
 int Status(const Global& global, bool watch) {
   if (!watch) {
     return Print<v1::ClusterStatus>(

@@ -29,6 +29,7 @@ int Watch(const Global& global, const std::string& job, int interval_ms);
 int Logs(const Global& global, const std::string& job, bool follow);
 enum class Control { kPause, kResume, kCancel };
 int ControlJob(const Global& global, const std::string& job, Control control);
+int RemoveJob(const Global& global, const std::string& job, bool force);
 int Status(const Global& global, bool watch);
 // `curve_key_path`: the file of this end's secret key where parameter servers want one.
 int Export(const Global& global, const std::string& job, const std::string& folder,

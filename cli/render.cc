@@ -123,7 +123,7 @@ void AppendMemory(const v1::Island& island, std::string* out) {
 
 void AppendIslands(const v1::Job& job, std::string* out) {
   Table table({"island", "worker", "H", "step", "loss", "tokens/s", "step ms quiet", "overlapped",
-               "accepted", "rejected", "tokens", "evicted", "doing"});
+               "accepted", "rejected", "tokens", "pushed", "pulled", "evicted", "doing"});
   for (const v1::Island& i : job.islands()) {
     const v1::IslandProgress& p = i.progress();
     table.Add({absl::StrCat(i.island()), i.worker(), absl::StrCat(i.steps_this_round()),
@@ -131,7 +131,8 @@ void AppendIslands(const v1::Job& job, std::string* out) {
                p.step_seconds_quiet() > 0 ? Fixed(1e3 * p.step_seconds_quiet(), 1) : "-",
                p.step_seconds_overlap() > 0 ? Fixed(1e3 * p.step_seconds_overlap(), 1) : "-",
                absl::StrCat(i.rounds_accepted()), absl::StrCat(i.rounds_rejected()),
-               Count(static_cast<double>(i.tokens_committed())), absl::StrCat(i.evictions()),
+               Count(static_cast<double>(i.tokens_committed())), Bytes(p.pushed_bytes()),
+               Bytes(p.pulled_bytes()), absl::StrCat(i.evictions()),
                i.attached() ? i.doing() : i.reason()});
   }
   if (!table.empty()) absl::StrAppend(out, "\n", table.Text());

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -160,7 +161,7 @@ class RealFileSystem : public Files {
   }
 
   absl::Status Remove(const std::string& path) override {
-    return unlink(path.c_str()) == 0 ? absl::OkStatus() : SystemError("remove", path, errno);
+    return remove(path.c_str()) == 0 ? absl::OkStatus() : SystemError("remove", path, errno);
   }
 
   absl::Status SyncFolder(const std::string& folder) override {

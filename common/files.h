@@ -48,7 +48,7 @@ class Files {
   // With its parents; all durable.
   virtual absl::Status MakeFolder(const std::string& folder) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
-  virtual absl::Status Remove(const std::string& path) = 0;
+  virtual absl::Status Remove(const std::string& path) = 0;  // a file, or an empty folder
   virtual absl::Status SyncFolder(const std::string& folder) = 0;
 };
 

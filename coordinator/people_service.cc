@@ -143,6 +143,21 @@ class PeopleService::Impl {
     Unary* Cancel(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
       return Control(c, request, reply, JobCommand::kCancel);
     }
+    Unary* Remove(Context* context, const v1::RemoveRequest* request,
+                  v1::JobSummary* reply) override {
+      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
+        const auto view = loop->core().Job(now, request->job());  // nobody sees it afterwards
+        if (view) EncodeView(view->summary, reply);
+        absl::Status status = absl::UnavailableError("the coordinator cannot store this");
+        loop->Request(
+            now,
+            [&](int64_t id) {
+              return ControlJob{id, request->job(), JobCommand::kRemove, request->force()};
+            },
+            [&](const Reply& r) { status = r.status; });
+        return status;
+      });
+    }
 
     grpc::ServerWriteReactor<v1::Job>* Watch(Context*, const v1::WatchRequest* request) override {
       auto last = std::make_shared<v1::Job>();

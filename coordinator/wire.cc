@@ -11,6 +11,7 @@ namespace atl {
 template <class V>
 void Fields(V& v, Plain<V, EpochRecord>& s, v1::stored::Epoch& m) {
   ATOLL_WIRE_COUNT(epoch);
+  ATOLL_WIRE_COUNT(newest_removed);
 }
 
 template <class V>
@@ -27,6 +28,7 @@ void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_MESSAGE(spec);
   ATOLL_WIRE_MAYBE(facts);
   ATOLL_WIRE_MESSAGES(shards, kMaxListLength);
+  ATOLL_WIRE_COPY(removed);
 }
 
 template <class V>

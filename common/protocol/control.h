@@ -458,8 +458,13 @@ struct ServerFault {
   bool passing = false;
 };
 
+// Nothing of the job is on this server any more, in memory or on its disk.
+struct JobRemoved {
+  JobId job;
+};
+
 using ServerMessage = std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged,
-                                   Statistics, RoundApplied, ServerFault>;
+                                   Statistics, RoundApplied, ServerFault, JobRemoved>;
 
 // ------------------------------------------------------------------------- -> parameter server
 // ----
@@ -526,8 +531,15 @@ struct EndJob {
   JobId job;
 };
 
-using ToServerMessage = std::variant<Welcome, Refused, AssignShards, FenceIslands,
-                                     CollectStatistics, CommitRound, DropContributions, EndJob>;
+// Forget the job, in memory and on the disk, its parameters too: JobRemoved, also of a job that the
+// server does not know. No job of this id ever comes again.
+struct RemoveJob {
+  JobId job;
+};
+
+using ToServerMessage =
+    std::variant<Welcome, Refused, AssignShards, FenceIslands, CollectStatistics, CommitRound,
+                 DropContributions, EndJob, RemoveJob>;
 
 // ------------------------------------------------------------------------------- envelopes ----
 

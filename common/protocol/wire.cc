@@ -317,6 +317,11 @@ void Fields(V& v, Plain<V, ServerFault>& s, v1::ServerFault& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, JobRemoved>& s, v1::JobRemoved& m) {
+  ATOLL_WIRE_COPY(job);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, FromServer>& s, v1::FromServer& m) {
   ATOLL_WIRE_COPY(server);
   ATOLL_WIRE_COUNT(incarnation);
@@ -327,6 +332,7 @@ void Fields(V& v, Plain<V, FromServer>& s, v1::FromServer& m) {
   ATOLL_WIRE_CASE(Statistics, statistics);
   ATOLL_WIRE_CASE(RoundApplied, round_applied);
   ATOLL_WIRE_CASE(ServerFault, fault);
+  ATOLL_WIRE_CASE(JobRemoved, job_removed);
 }
 
 template <class V>
@@ -392,6 +398,11 @@ void Fields(V& v, Plain<V, EndJob>& s, v1::EndJob& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, RemoveJob>& s, v1::RemoveJob& m) {
+  ATOLL_WIRE_COPY(job);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, ToServer>& s, v1::ToServer& m) {
   ATOLL_WIRE_COPY(server);
   ATOLL_WIRE_COUNT(incarnation);
@@ -404,6 +415,7 @@ void Fields(V& v, Plain<V, ToServer>& s, v1::ToServer& m) {
   ATOLL_WIRE_CASE(CommitRound, commit_round);
   ATOLL_WIRE_CASE(DropContributions, drop_contributions);
   ATOLL_WIRE_CASE(EndJob, end_job);
+  ATOLL_WIRE_CASE(RemoveJob, remove_job);
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/members.h"
 #include "coordinator/core/plans.h"
+#include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/state.h"
@@ -57,6 +58,7 @@ void Settle(State& s) {
     coord::PumpServers(s, job);
   }
   coord::PumpCandidates(s);
+  coord::ForgetRemoved(s);
 }
 
 }  // namespace
@@ -108,6 +110,7 @@ std::vector<MemberView> CoordinatorCore::Members(Instant now) const {
 std::vector<JobSummary> CoordinatorCore::Jobs(Instant) const {
   std::vector<JobSummary> summaries;
   for (const auto& [number, job] : impl_->state.jobs) {
+    if (job.record.removed) continue;
     summaries.push_back(coord::SummaryOf(impl_->state, job));
   }
   return summaries;
@@ -115,7 +118,7 @@ std::vector<JobSummary> CoordinatorCore::Jobs(Instant) const {
 
 std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const {
   const coord::Job* job = impl_->state.FindJob(id);
-  if (job == nullptr) return std::nullopt;
+  if (job == nullptr || job->record.removed) return std::nullopt;
   return coord::ViewOf(impl_->state, *job, now);
 }
 

@@ -83,11 +83,12 @@ struct SubmitJob {
   int64_t request_id = 0;
   JobSpec spec;
 };
-enum class JobCommand { kPause, kResume, kCancel };
+enum class JobCommand { kPause, kResume, kCancel, kRemove };
 struct ControlJob {
   int64_t request_id = 0;
   JobId job;
   JobCommand command = JobCommand::kPause;
+  bool force = false;  // kRemove: cancel it first, where it has not ended
 };
 
 // The answer to MakePlan; ignored if another request of the island has followed.

@@ -49,7 +49,8 @@ void FlushJob(Job& job, std::vector<StoreWrite>& writes) {
 
 void Flush(State& s) {
   std::vector<StoreWrite>& writes = s.out.persist;
-  if (std::exchange(s.epoch_dirty, false)) writes.push_back({EpochRecord{s.epoch}, false});
+  if (std::exchange(s.epoch_dirty, false))
+    writes.push_back({EpochRecord{s.epoch, s.newest_removed}, false});
   for (const MemberKey& key : s.dirty_members) {
     writes.push_back({s.members.at(key).record, false});
   }
@@ -59,7 +60,7 @@ void Flush(State& s) {
 
 std::vector<StoreRecord> AllRecords(const State& s) {
   std::vector<StoreRecord> records;
-  if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch});
+  if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch, s.newest_removed});
   for (const auto& [key, member] : s.members) records.push_back(member.record);
   for (const auto& [number, job] : s.jobs) {
     records.push_back(job.record);
@@ -93,6 +94,7 @@ struct Loader {
   const StoreRecord& record;
 
   absl::Status operator()(const EpochRecord& r) const {
+    s.newest_removed = r.newest_removed;
     if (r.epoch < s.epoch) return absl::OkStatus();
     return Damaged(record, absl::StrCat("epoch ", r.epoch, " is not before ", s.epoch));
   }
@@ -147,10 +149,11 @@ struct Loader {
 absl::Status CheckJob(const Job& job) {
   const StoreRecord record = job.record;
   if (job.progress.job != job.id()) return Damaged(record, "the job has no progress record");
+  if (job.record.removed && !job.ended()) return Damaged(record, "it was removed while it ran");
   if (job.active() && (!job.record.facts || job.record.shards.empty() || job.islands.empty())) {
     return Damaged(record, "the job runs without facts, shards or islands");
   }
-  for (size_t i = 0; i < job.record.shards.size(); ++i) {
+  for (size_t i = 0; i < job.record.shards.size() && !job.record.removed; ++i) {
     if (job.record.shards[i].shard != static_cast<ShardId>(i)) {
       return Damaged(record, "its shards are not numbered in order");
     }

@@ -6,6 +6,7 @@
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/preparation.h"
+#include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
 
@@ -126,7 +127,8 @@ void OnSubmit(State& s, const SubmitJob& request) {
                      s.options.max_jobs, ": cancel some or wait"));
   }
   if (reply.status.ok()) {
-    const int64_t number = s.jobs.empty() ? 1 : s.jobs.rbegin()->first + 1;
+    const int64_t newest = s.jobs.empty() ? 0 : s.jobs.rbegin()->first;
+    const int64_t number = std::max(newest, s.newest_removed) + 1;
     Job& job = s.jobs[number];
     JobRecord& record = job.EditRecord();
     record.job = absl::StrCat(request.spec.name, "-", number);
@@ -147,7 +149,7 @@ void OnControl(State& s, const ControlJob& request) {
     reply.status = absl::FailedPreconditionError(
         absl::StrCat("job ", request.job, " is ", Name(job->progress.state), ": ", rule));
   };
-  if (job == nullptr) {
+  if (job == nullptr || job->record.removed) {
     reply.status = absl::NotFoundError(
         absl::StrCat("there is no job ", CleanText(request.job, 100), ": see atoll ls"));
   } else if (request.command == JobCommand::kPause) {
@@ -161,6 +163,15 @@ void OnControl(State& s, const ControlJob& request) {
       s.SetState(*job, JobState::kRunning, "resumed by a user");
     } else {
       refuse("only a paused job can be resumed");
+    }
+  } else if (request.command == JobCommand::kRemove) {
+    if (!job->ended() && request.force) {
+      EndTheJob(s, *job, JobState::kCancelled, "cancelled by a user who removes it");
+    }
+    if (job->ended()) {
+      RemoveTheJob(s, *job);
+    } else {
+      refuse("only a job that has ended can be removed: cancel it first, or add --force");
     }
   } else if (job->ended()) {
     refuse("it has ended already");

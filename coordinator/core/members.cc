@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/removal.h"
 #include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
@@ -162,6 +163,7 @@ struct ServerHandler {
   void operator()(const Statistics& m) { OnStatistics(s, server, m); }
   void operator()(const RoundApplied& m) { OnRoundApplied(s, server, m); }
   void operator()(const ServerFault& m) { OnServerFault(s, server, m); }
+  void operator()(const JobRemoved& m) { OnJobRemoved(s, server, m); }
 };
 
 void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {

@@ -24,6 +24,7 @@ namespace atl {
 // The newest epoch of the coordinator. Key: "epoch".
 struct EpochRecord {
   int64_t epoch = 0;
+  int64_t newest_removed = 0;  // highest number of a job that was removed; none is used again
 
   bool operator==(const EpochRecord&) const = default;
 };
@@ -46,6 +47,9 @@ struct JobRecord {
   JobSpec spec;
   std::optional<JobFacts> facts;       // once agreed
   std::vector<ShardPlacement> shards;  // once placed; index = ShardId
+  // Nobody sees it any more; of its records this one and its progress stay, and of its shards those
+  // whose server has yet to say that they are gone.
+  bool removed = false;
 
   bool operator==(const JobRecord&) const = default;
 };

@@ -245,6 +245,7 @@ bool WantsEnd(const Job& job) {
 
 bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
   if (!link.known) return false;
+  if (job.record.removed) return true;
   if (job.ended()) return !link.end_sent;
   if (!link.assigned) return true;
   if (link.version < job.decided_version()) return true;
@@ -289,7 +290,9 @@ void PumpServers(State& s, Job& job) {
     if (fences_changed && link.assigned) SendFencesTo(s, job, server);
     if (!Owes(job, server, link) || s.now < link.again_at) continue;
     link.again_at = s.now + kRetryInterval;
-    if (WantsEnd(job)) {
+    if (job.record.removed) {
+      s.SendToServer(server, RemoveJob{job.id()});
+    } else if (WantsEnd(job)) {
       link.end_sent = true;
       s.SendToServer(server, EndJob{job.id()});
     } else if (!link.assigned) {

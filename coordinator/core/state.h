@@ -210,6 +210,7 @@ struct Job {
 struct State {
   CoordinatorOptions options;
   int64_t epoch = 0;
+  int64_t newest_removed = 0;  // number of a job
   bool epoch_dirty = true;
   std::map<MemberKey, Member> members;
   std::set<MemberKey> dirty_members;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/deltas.h"
 #include "paramserver/core/turn.h"
 
 namespace atl::ps {

@@ -83,6 +83,11 @@ struct SnapshotDone {
   absl::Status status;
 };
 
+// Nothing of the job is on the disk any more.
+struct JobErased {
+  JobId job;
+};
+
 // The stream to the coordinator is open; the core says hello. Down: sending is useless until then.
 struct ConnectionUp {};
 struct ConnectionDown {};
@@ -95,7 +100,7 @@ struct Tick {
 };
 
 using Event = std::variant<FromCoordinator, PushArrived, PullAsked, LogSynced, LogFailed,
-                           SnapshotDone, ConnectionUp, ConnectionDown, Tick>;
+                           SnapshotDone, JobErased, ConnectionUp, ConnectionDown, Tick>;
 
 // ---------------------------------------------------------------------------------- actions ----
 
@@ -140,6 +145,12 @@ struct TruncateLog {
   LogSequence keep_from = 0;
 };
 
+// Delete the job's log and snapshots, and whatever of it is still to be written; answer with
+// JobErased when that is durable. Nothing else of the job follows.
+struct EraseJob {
+  JobId job;
+};
+
 // To be done in the order of the members, and in order within each.
 struct Actions {
   std::vector<AppendLog> log;
@@ -149,6 +160,7 @@ struct Actions {
   std::vector<RefusePull> refusals;
   std::vector<WriteSnapshot> snapshots;
   std::vector<TruncateLog> truncations;
+  std::vector<EraseJob> erasures;
   std::vector<std::string> notes;   // for the log that people read, one line each
   std::optional<std::string> stop;  // the coordinator will never serve this daemon: why
   Instant next_deadline = kNever;   // send a Tick then, if nothing happens before
@@ -200,7 +212,8 @@ class ServerCore {
   };
   // What the core does with a job, around what the job is (JobState).
   struct Job {
-    std::unique_ptr<JobState> state;  // null: found damaged on disk
+    std::unique_ptr<JobState> state;  // null: found damaged on disk, or being removed
+    bool removing = false;            // the storage is at it
     std::string damage;               // not empty: how it was found damaged; it is not served
     std::string log_full;             // not empty: why its log or snapshot cannot be written now
     Instant next_fault = kNever;      // when the coordinator is told again
@@ -230,6 +243,7 @@ class ServerCore {
   void On(const LogSynced& event, Turn& turn);
   void On(const LogFailed& event, Turn& turn);
   void On(const SnapshotDone& event, Turn& turn);
+  void On(const JobErased& event, Turn& turn);
   void On(const ConnectionUp& event, Turn& turn);
   void On(const ConnectionDown& event, Turn& turn);
   void On(const Tick& event, Turn& turn);
@@ -242,6 +256,7 @@ class ServerCore {
   void Obey(const CommitRound& message, Turn& turn);
   void Obey(const DropContributions& message, Turn& turn);
   void Obey(const EndJob& message, Turn& turn);
+  void Obey(const RemoveJob& message, Turn& turn);
 
   Job* Usable(const JobId& id);
   LogSequence Append(const JobId& id, Job& job, LogRecord record, Turn& turn);

@@ -74,7 +74,8 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
 void ServerCore::Obey(const AssignShards& message, Turn& turn) {
   if (const auto found = jobs_.find(message.job);
       found != jobs_.end() && found->second.state == nullptr) {
-    return Fault(message.job, found->second.damage, turn);
+    return Fault(message.job, found->second.removing ? "it is being removed" : found->second.damage,
+                 turn);
   }
   absl::Status status = JobState::Check(message);
   if (status.ok()) status = RoomFor(message);
@@ -210,6 +211,29 @@ void ServerCore::Obey(const EndJob& message, Turn& turn) {
   }
   End(message.job, *job, turn);
   MaybeSnapshot(*job, turn);
+}
+
+// Readers that are being served keep what they read until they have it.
+void ServerCore::Obey(const RemoveJob& message, Turn& turn) {
+  const auto found = jobs_.find(message.job);
+  if (found == jobs_.end()) return Say(JobRemoved{message.job}, turn);
+  if (found->second.removing) return;
+  for (const auto& [sequence, push] : found->second.pending) {
+    Acknowledge(push.waiting, PushStatus::kRefused, "the job is removed", turn);
+  }
+  gate_->RemoveBook(message.job);
+  found->second = Job();
+  found->second.removing = true;
+  UpdateRoom();
+  turn.actions.erasures.push_back({message.job});
+  turn.actions.notes.push_back(absl::StrCat("job ", message.job, ": removed"));
+}
+
+void ServerCore::On(const JobErased& event, Turn& turn) {
+  const auto found = jobs_.find(event.job);
+  if (found == jobs_.end() || !found->second.removing) return;
+  jobs_.erase(found);
+  Say(JobRemoved{event.job}, turn);
 }
 
 void ServerCore::End(const JobId& id, Job& job, Turn& turn) {

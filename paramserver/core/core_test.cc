@@ -199,7 +199,8 @@ TEST_CASE("quantised pushes take the room of their bytes and count as what they 
   DecodeDelta({good.bytes.data(), encoding, n}, decoded, pool);
   double square = 0;
   for (const float x : decoded) square += double{x} * x;
-  REQUIRE(story.Told<Statistics>().at(0).layers.at(0).values.at(0) == Approx(square).epsilon(1e-12));
+  REQUIRE(story.Told<Statistics>().at(0).layers.at(0).values.at(0) ==
+          Approx(square).epsilon(1e-12));
   story.Commit(1, {{story.By(0, 0), 1.0}});
   story.Sync();
   const std::vector<float> theta = story.core().Parameters(kJob, 0);

@@ -252,9 +252,8 @@ void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
   std::fill(theta.begin(), theta.end(), 0.0f);
   std::fill(velocity.begin(), velocity.end(), 0.0f);
   // theta = 0 - (-1) * weight * delta, and no momentum yet.
-  const WeightedDelta delta{
-      {push.payload.bytes.data(), push.encoding, shard.info.elements},
-      static_cast<float>(term.weight)};
+  const WeightedDelta delta{{push.payload.bytes.data(), push.encoding, shard.info.elements},
+                            static_cast<float>(term.weight)};
   OuterNesterov(theta, velocity, std::span(&delta, 1), /*eta=*/-1, /*mu=*/0, *pool_);
   std::fill(velocity.begin(), velocity.end(), 0.0f);
 }
@@ -263,9 +262,8 @@ void JobState::StepShard(Shard& shard, const std::vector<RoundTerm>& terms) {
   std::vector<WeightedDelta> deltas;
   for (const RoundTerm& term : terms) {
     const StagedPush& push = *FindStaged(term.contribution, shard.info.shard);
-    deltas.push_back(
-        {{push.payload.bytes.data(), push.encoding, shard.info.elements},
-         static_cast<float>(term.weight)});
+    deltas.push_back({{push.payload.bytes.data(), push.encoding, shard.info.elements},
+                      static_cast<float>(term.weight)});
   }
   MakeWritable(shard.theta);
   MakeWritable(shard.velocity);

@@ -177,6 +177,11 @@ void PushGate::SetBook(const JobId& job, std::shared_ptr<const PushBook> book) {
   books_[job] = std::move(book);
 }
 
+void PushGate::RemoveBook(const JobId& job) {
+  const std::lock_guard lock(mutex_);
+  books_.erase(job);
+}
+
 void PushGate::SetRoom(int64_t staged_bytes, int64_t staged_bytes_max) {
   const std::lock_guard lock(mutex_);
   staged_bytes_ = staged_bytes;

@@ -80,6 +80,7 @@ class PushGate {
 
   // The core's: books by job, and how many bytes are staged and may be.
   void SetBook(const JobId& job, std::shared_ptr<const PushBook> book);
+  void RemoveBook(const JobId& job);
   void SetRoom(int64_t staged_bytes, int64_t staged_bytes_max);
 
  private:

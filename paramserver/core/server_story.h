@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/rng.h"
+#include "kernels/deltas.h"
 #include "paramserver/core/core.h"
 
 namespace atl::ps {
@@ -119,6 +120,7 @@ class ServerStory {
     for (auto& reply : actions.replies) replies[reply.token] = reply;
     for (auto& refusal : actions.refusals) refusals[refusal.token] = refusal;
     for (auto& write : actions.snapshots) asked_snapshots_.push_back(write.snapshot);
+    for (const EraseJob& erase : actions.erasures) asked_erasures.push_back(erase.job);
     for (const TruncateLog& truncate : actions.truncations) {
       auto& records = logs_[truncate.job].records;
       records.erase(records.begin(), records.lower_bound(truncate.keep_from));
@@ -160,6 +162,7 @@ class ServerStory {
   std::map<Token, RefusePull> refusals;
   std::optional<std::string> stopped;
   Instant deadline = kNever;
+  std::vector<JobId> asked_erasures;
 
  private:
   struct Log {

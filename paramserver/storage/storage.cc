@@ -1,5 +1,6 @@
 #include "paramserver/storage/storage.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -10,6 +11,7 @@ namespace atl::ps {
 namespace {
 
 constexpr std::chrono::seconds kRetry(1);  // after a failed write
+constexpr char kRemoved[] = "removed";
 
 std::string JobsFolder(const std::string& state_folder) { return state_folder + "/jobs"; }
 
@@ -51,6 +53,25 @@ absl::StatusOr<RecoveredJob> RecoverJob(Files& files, const std::string& folder,
   return recovered;
 }
 
+// Deletes the job's folder. Whenever the machine dies, the job is there whole, or is to be deleted.
+absl::Status EraseFolder(Files& files, const std::string& folder) {
+  ATOLL_ASSIGN_OR_RETURN(const auto names, files.List(folder));
+  const std::string mark = folder + "/" + kRemoved;
+  if (!names.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(const auto file, files.OpenAppend(mark));
+    ATOLL_RETURN_IF_ERROR(file->Sync());
+    ATOLL_RETURN_IF_ERROR(files.SyncFolder(folder));
+    for (const std::string& name : names) {
+      if (name != kRemoved) ATOLL_RETURN_IF_ERROR(files.Remove(folder + "/" + name));
+    }
+    ATOLL_RETURN_IF_ERROR(files.SyncFolder(folder));
+    ATOLL_RETURN_IF_ERROR(files.Remove(mark));
+    ATOLL_RETURN_IF_ERROR(files.SyncFolder(folder));
+  }
+  (void)files.Remove(folder);  // an empty one that stays harms nobody
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& state_folder,
@@ -58,8 +79,14 @@ absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& sta
   RecoveredState state;
   ATOLL_ASSIGN_OR_RETURN(const auto names, files.List(JobsFolder(state_folder)));
   for (const std::string& job : names) {
-    auto recovered =
-        RecoverJob(files, JobsFolder(state_folder) + "/" + job, job, options, pool, state);
+    const std::string folder = JobsFolder(state_folder) + "/" + job;
+    ATOLL_ASSIGN_OR_RETURN(const auto held, files.List(folder));
+    if (held.empty() || std::find(held.begin(), held.end(), kRemoved) != held.end()) {
+      ATOLL_RETURN_IF_ERROR(EraseFolder(files, folder));
+      state.notes.push_back(absl::StrCat(folder, ": deleted, the job was removed"));
+      continue;
+    }
+    auto recovered = RecoverJob(files, folder, job, options, pool, state);
     if (!recovered.ok()) {
       state.notes.push_back(std::string(recovered.status().message()));
       RecoveredJob& damaged = state.jobs.emplace_back();
@@ -96,6 +123,8 @@ void Storage::Add(WriteSnapshot write) {
 
 void Storage::Add(TruncateLog truncate) { DiskOf(truncate.job).keep_from = truncate.keep_from; }
 
+void Storage::Add(const EraseJob& erase) { jobs_[erase.job] = {.erase = true}; }
+
 absl::Status Storage::WriteLog(JobDisk& disk) {
   if (disk.needs_rollback) ATOLL_RETURN_IF_ERROR(disk.log->Rollback());
   disk.needs_rollback = true;
@@ -110,6 +139,11 @@ absl::Status Storage::WriteLog(JobDisk& disk) {
 
 std::vector<Event> Storage::Work() {
   std::vector<Event> events;
+  std::erase_if(jobs_, [&](const auto& entry) {
+    const bool erased = entry.second.erase && EraseFolder(*files_, FolderOfJob(entry.first)).ok();
+    if (erased) events.push_back(JobErased{entry.first});
+    return erased;
+  });
   for (auto& [job, disk] : jobs_) {
     if (disk.unsynced.empty()) continue;
     if (const absl::Status status = WriteLog(disk); !status.ok()) {
@@ -133,14 +167,16 @@ std::vector<Event> Storage::Work() {
 
 bool Storage::idle() const {
   for (const auto& [job, disk] : jobs_) {
-    if (!disk.unsynced.empty() || disk.snapshot != nullptr) return false;
+    if (!disk.unsynced.empty() || disk.snapshot != nullptr || disk.erase) return false;
   }
   return true;
 }
 
 int64_t Storage::log_bytes() const {
   int64_t bytes = 0;
-  for (const auto& [job, disk] : jobs_) bytes += disk.log->bytes();
+  for (const auto& [job, disk] : jobs_) {
+    if (disk.log != nullptr) bytes += disk.log->bytes();
+  }
   return bytes;
 }
 
@@ -157,7 +193,10 @@ StorageThread::~StorageThread() {
 }
 
 void StorageThread::Add(Actions& actions) {
-  if (actions.log.empty() && actions.snapshots.empty() && actions.truncations.empty()) return;
+  if (actions.log.empty() && actions.snapshots.empty() && actions.truncations.empty() &&
+      actions.erasures.empty()) {
+    return;
+  }
   const auto move_to = [](auto& from, auto& to) {
     for (auto& each : from) to.push_back(std::move(each));
     from.clear();
@@ -167,6 +206,7 @@ void StorageThread::Add(Actions& actions) {
     move_to(actions.log, log_);
     move_to(actions.snapshots, snapshots_);
     move_to(actions.truncations, truncations_);
+    move_to(actions.erasures, erasures_);
   }
   changed_.notify_one();
 }
@@ -176,10 +216,12 @@ void StorageThread::Run() {
     std::vector<AppendLog> log;
     std::vector<WriteSnapshot> snapshots;
     std::vector<TruncateLog> truncations;
+    std::vector<EraseJob> erasures;
     {
       std::unique_lock lock(mutex_);
       const auto more = [this] {
-        return stop_ || !log_.empty() || !snapshots_.empty() || !truncations_.empty();
+        return stop_ || !log_.empty() || !snapshots_.empty() || !truncations_.empty() ||
+               !erasures_.empty();
       };
       if (storage_->idle()) {
         changed_.wait(lock, more);
@@ -190,10 +232,12 @@ void StorageThread::Run() {
       log.swap(log_);
       snapshots.swap(snapshots_);
       truncations.swap(truncations_);
+      erasures.swap(erasures_);
     }
     for (AppendLog& append : log) storage_->Add(std::move(append));
     for (WriteSnapshot& write : snapshots) storage_->Add(std::move(write));
     for (TruncateLog& truncate : truncations) storage_->Add(truncate);
+    for (const EraseJob& erase : erasures) storage_->Add(erase);
     std::vector<Event> events = storage_->Work();
     log_bytes_ = storage_->log_bytes();
     for (Event& event : events) post_(std::move(event));

@@ -1,6 +1,7 @@
 // Makes durable what the core asks for, and finds it again after a restart.
 //
 //   STATE/jobs/<job>/log-*, snapshot-*
+//   STATE/jobs/<job>/removed              the rest is to be deleted, or is already
 //
 // `Storage` does the work when told to, on the caller's thread; StorageThread runs it beside the
 // event loop. A job whose disk is full or failing is tried again later; others go on.
@@ -46,6 +47,7 @@ class Storage {
   void Add(AppendLog append);
   void Add(WriteSnapshot write);
   void Add(TruncateLog truncate);
+  void Add(const EraseJob& erase);
 
   // Does what was added, with one sync a job; what fails stays for the next call. Returns what to
   // tell the core.
@@ -60,6 +62,7 @@ class Storage {
     bool needs_rollback = false;
     std::shared_ptr<const Snapshot> snapshot;
     LogSequence keep_from = 0;
+    bool erase = false;
   };
 
   JobDisk& DiskOf(const JobId& job);
@@ -95,9 +98,10 @@ class StorageThread {
   std::atomic<int64_t> log_bytes_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<AppendLog> log_;  // these four are guarded by mutex_
+  std::vector<AppendLog> log_;  // these five are guarded by mutex_
   std::vector<WriteSnapshot> snapshots_;
   std::vector<TruncateLog> truncations_;
+  std::vector<EraseJob> erasures_;
   bool stop_ = false;
   std::thread thread_;
 };

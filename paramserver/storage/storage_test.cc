@@ -88,7 +88,8 @@ class DiskStory {
       for (float& value : values) value = static_cast<float>(rng.Normal());
       // Initial weights, and one island's quantised pushes beside another's that are not.
       const Encoding encoding = by.base_version == kNoVersion ? Encoding::kFloat32
-                                : by.island == 0 ? encoding_ : Encoding::kFloat32;
+                                : by.island == 0              ? encoding_
+                                                              : Encoding::kFloat32;
       auto bytes = std::make_shared<std::vector<std::byte>>(EncodedBytes(encoding, shard.elements));
       if (IsQuantized(encoding)) {
         EncodeDelta(encoding, values, {}, *bytes, pool_);
@@ -96,7 +97,10 @@ class DiskStory {
         std::memcpy(bytes->data(), values.data(), bytes->size());
       }
       Do(PushArrived{{kJob, by.island, by.generation, by.incarnation, by.base_version, shard.shard},
-                     encoding, shard.elements, {bytes, *bytes}, ++token_});
+                     encoding,
+                     shard.elements,
+                     {bytes, *bytes},
+                     ++token_});
     }
   }
   void Says(ToServerMessage message) {
@@ -150,6 +154,7 @@ class DiskStory {
     for (AppendLog& append : actions.log) storage_->Add(std::move(append));
     for (WriteSnapshot& write : actions.snapshots) storage_->Add(std::move(write));
     for (TruncateLog& truncate : actions.truncations) storage_->Add(truncate);
+    for (const EraseJob& erase : actions.erasures) storage_->Add(erase);
     for (const ServerMessage& message : actions.to_coordinator) {
       told_.push_back(message);
       if (const auto* staged = std::get_if<PushStaged>(&message)) staged_.insert(staged->push);
@@ -203,6 +208,44 @@ TEST_CASE(
       REQUIRE(story.Theta() == expected);
     }
   }
+}
+
+TEST_CASE("killed at any operation of the disk, a job is there whole or removed for good") {
+  DiskStory whole(0);
+  whole.Run(3);
+  const std::vector<float> expected = whole.Theta();
+  const int64_t before = whole.disk.operations;
+  whole.Says(RemoveJob{kJob});
+  whole.Work();
+  REQUIRE(whole.Told<JobRemoved>().size() == 1);
+  REQUIRE(whole.disk.Paths().empty());
+  const int64_t operations = whole.disk.operations - before;
+  REQUIRE(operations > 5);
+  int there = 0;
+  for (int64_t die_at = 1; die_at <= operations + 1; ++die_at) {
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      INFO("die_at " << die_at << " seed " << seed);
+      DiskStory story(seed);
+      story.Run(3);
+      story.disk.die_at = story.disk.operations + die_at;
+      story.Says(RemoveJob{kJob});
+      story.Work();
+      const bool told = !story.Told<JobRemoved>().empty();
+      REQUIRE(told == (die_at >= operations));  // the last one is not waited for
+      story.disk.Restart();
+      story.Start();
+      if (story.version() != kNoVersion) {
+        REQUIRE_FALSE(told);
+        REQUIRE(story.Theta() == expected);
+        ++there;
+      }
+      story.Says(RemoveJob{kJob});
+      story.Work();
+      REQUIRE(story.Told<JobRemoved>().size() == 1);
+      REQUIRE(story.disk.Paths().empty());
+    }
+  }
+  REQUIRE(there > 0);
 }
 
 TEST_CASE("a damaged newest snapshot, at any byte, is put aside; the one before it does") {

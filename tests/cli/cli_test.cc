@@ -86,6 +86,32 @@ TEST_CASE("a job's life on the command line: submitted, listed, held, ended") {
   CHECK(absl::StrContains(logs.out, "Z info    tiny-1: "));
 }
 
+TEST_CASE(
+    "a job that runs is removed only by force, one that has ended at once, and then is gone") {
+  Desk desk;
+  const std::string path = desk.Write("job.toml", kJob);
+  REQUIRE(desk.Run({"submit", path}).out == "tiny-1\n");
+  const Outcome refused = desk.Run({"rm", "tiny-1"});
+  CHECK(refused.code == 1);
+  CHECK(
+      refused.errors ==
+      "atoll: job tiny-1 is queued: only a job that has ended can be removed: cancel it first, or "
+      "add --force\n");
+  CHECK(desk.Run({"rm", "tiny-1", "--force"}).out == "tiny-1: removed\n");
+  REQUIRE(desk.Run({"submit", path}).out == "tiny-2\n");  // numbers are not given twice
+  REQUIRE(desk.Run({"cancel", "tiny-2"}).code == 0);
+  CHECK(desk.Run({"rm", "tiny-2"}).out == "tiny-2: removed\n");
+  desk.Restart();
+  for (const char* job : {"tiny-1", "tiny-2"}) {
+    CHECK(desk.Run({"show", job}).code == 1);
+    const Outcome gone = desk.Run({"rm", job});
+    CHECK(gone.code == 1);
+    CHECK(gone.errors == absl::StrCat("atoll: there is no job ", job, ": see atoll ls\n"));
+  }
+  CHECK_FALSE(absl::StrContains(desk.Run({"ls"}).out, "tiny"));
+  REQUIRE(desk.Run({"submit", path}).out == "tiny-3\n");
+}
+
 TEST_CASE("validate checks here, or also at the coordinator, and prints every default as JSON") {
   Desk desk;
   const std::string path = desk.Write("job.toml", kJob);

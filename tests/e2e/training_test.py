@@ -71,6 +71,34 @@ def trains_to_the_end(story):
 
 
 @case
+def pushes_in_4_bits_and_is_removed(story):
+    """Pushes of 4 bits a number: the loss falls all the same, a fraction of the bytes is pushed; the
+    job is removed, and nothing of it stays on the servers' disks, also of the one that was away"""
+    story.starts(workers=2)
+    job = story.submits(outer__push_encoding="int4")
+    seen = story.reaches(job, 12)
+    for island in seen["islands"]:
+        pushed, pulled = (int(island["progress"].get(k, 0)) for k in ("pushed_bytes", "pulled_bytes"))
+        check(0 < pushed < 0.3 * pulled, f"{pushed} bytes pushed, {pulled} pulled")
+    code, _, error = story.atoll("rm", job, check=False)
+    check(code == 1 and "cancel it first, or add --force" in error, error)
+    done = story.finishes(job)
+    first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
+    check(last < 0.4 * first, f"the validation loss went from {first} only to {last}")
+
+    def held(server):
+        return os.path.exists(os.path.join(story.folder, server, "jobs", job))
+    check(held("ps1") and held("ps2"), "the servers' folders are elsewhere")
+    story.daemons["ps2"].kill()
+    check("removed" in story.atoll("rm", job)[1], "not removed")
+    check(story.json("ls").get("jobs", []) == [], "it is still listed")
+    story.wait_until("ps1 to drop it", lambda: not held("ps1"), LIMIT_S)
+    check(held("ps2"), "a dead server has deleted files")
+    story.daemons["ps2"].start()
+    story.wait_until("ps2 to drop it", lambda: not held("ps2"), LIMIT_S)
+
+
+@case
 def holds_goes_on_and_is_cancelled(story):
     """A job is paused, resumed and cancelled by command; its workers then train another one"""
     story.starts(workers=2, servers=1, step_ms=20)

@@ -32,6 +32,7 @@ TEST_CASE("transcript: outliers are clipped in the warm-up and rejected after it
 }
 TEST_CASE("transcript: a void round") { Retell("void_round"); }
 TEST_CASE("transcript: pause, resume, cancel") { Retell("pause_resume_cancel"); }
+TEST_CASE("transcript: jobs are removed") { Retell("removed"); }
 TEST_CASE("transcript: a worker joins a running job") { Retell("join"); }
 TEST_CASE("transcript: a silent island's data is leased again") { Retell("data_released"); }
 TEST_CASE("transcript: a parameter server restarts") { Retell("server_restart"); }

@@ -94,13 +94,15 @@ std::string Describe(const ClusterOptions& o) {
   return absl::StrFormat(
       "%d workers, %d servers, drop %.3f, duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
       "every %.0f s, a disconnect every %.0f s, an isolation every %.0f s, a pause every %.0f s; "
-      "%d tokens, batch %d, H %d, encoding %d, overlap %s, grace %.1f s%s%s, %d workers an island, an end every "
+      "%d tokens, batch %d, H %d, encoding %d, overlap %s, grace %.1f s%s%s, %d workers an island, "
+      "an end every "
       "%.0f s",
       o.workers, o.servers, o.network.drop, o.network.duplicate, o.network.slow,
       1e3 * Seconds(o.network.delay_max), Seconds(o.crash_every), Seconds(o.disconnect_every),
       Seconds(o.isolate_every), Seconds(o.pause_every), o.spec.schedule.train_tokens,
       o.spec.inner.batch_sequences, o.spec.outer.steps_per_round,
-      static_cast<int>(o.spec.outer.push_encoding), o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
+      static_cast<int>(o.spec.outer.push_encoding),
+      o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
       o.spec.outer.wait_for_all ? ", waits for all" : "",
       o.spec.layout.island == IslandExtent::kAll    ? ", one island of all"
       : o.spec.layout.island == IslandExtent::kSite ? ", islands by site"
@@ -220,6 +222,36 @@ void Cluster::Submit() {
   }
 }
 
+// Again, as a person would, until the coordinator answers.
+void Cluster::RemoveJob() {
+  const auto progress = world_.coordinator().Progress();
+  if (!progress) return;
+  const auto replies =
+      world_.coordinator().Deliver(ControlJob{3, progress->job, JobCommand::kRemove});
+  if (replies.empty()) {
+    world_.timeline.After(seconds(1), [this] { RemoveJob(); });
+  } else if (!replies[0].status.ok() && !absl::IsNotFound(replies[0].status)) {
+    world_.checker.Fail("the job cannot be removed: " + replies[0].status.ToString());
+  }
+}
+
+bool Cluster::HeldSomewhere() const {
+  return world_.coordinator_node->StoresJobs() ||
+         std::any_of(world_.servers.begin(), world_.servers.end(),
+                     [](const auto& server) { return server->holds_jobs(); });
+}
+
+// Whoever dies or is away meanwhile, nothing of the job may stay.
+void Cluster::RunUntilRemoved() {
+  RemoveJob();
+  const Instant limit =
+      std::max(world_.timeline.now(), Instant{} + world_.options.faults_until) + seconds(120);
+  while (world_.checker.failure().empty() && HeldSomewhere() && !world_.timeline.empty()) {
+    if (world_.timeline.now() > limit) world_.checker.Fail("N8: the job's removal does not end");
+    world_.timeline.RunOne();
+  }
+}
+
 Outcome Cluster::Run() {
   world_.coordinator().Start();
   for (auto& node : world_.servers) node->Start();
@@ -254,6 +286,7 @@ Outcome Cluster::Run() {
     const JobSpec& spec = world_.options.spec;
     checker.Finished(*progress, spec.schedule.train_tokens / spec.data.sequence_length);
   }
+  if (checker.failure().empty()) RunUntilRemoved();
   Outcome outcome;
   outcome.failure = checker.failure();
   outcome.trace_hash = world_.trace_hash;

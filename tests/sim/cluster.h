@@ -98,7 +98,8 @@ class Cluster {
   explicit Cluster(const ClusterOptions& options);
   ~Cluster();
 
-  // Submits the job and runs until it has ended, a promise is broken or the limit is over.
+  // Submits the job and runs until it has ended, then removes it and runs until nothing of it is
+  // stored anywhere; or until a promise is broken or the limit is over.
   Outcome Run();
 
   World& world() { return world_; }
@@ -115,6 +116,9 @@ class Cluster {
   void PauseForAWhile();
   void Resume(const JobId& job);
   bool Ended() const;
+  void RemoveJob();
+  void RunUntilRemoved();
+  bool HeldSomewhere() const;
 
   World world_;
   int64_t crashes_ = 0;

@@ -151,6 +151,13 @@ std::optional<ProgressRecord> CoordinatorNode::Progress() const {
   return std::nullopt;
 }
 
+bool CoordinatorNode::StoresJobs() const {
+  return std::any_of(store_.begin(), store_.end(), [](const auto& entry) {
+    return !std::holds_alternative<EpochRecord>(entry.second) &&
+           !std::holds_alternative<MemberRecord>(entry.second);
+  });
+}
+
 // -------------------------------------------------------------------------------------- member
 // ----
 

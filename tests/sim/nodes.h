@@ -67,6 +67,7 @@ class CoordinatorNode : public Node {
 
   CoordinatorCore* core() { return core_ ? &*core_ : nullptr; }
   std::optional<ProgressRecord> Progress() const;
+  bool StoresJobs() const;
 
  private:
   void Carry(const CoordinatorActions& actions);
@@ -116,6 +117,7 @@ class ServerNode : public Member {
   void Pull(ps::PullAsked event, PullAnswer answer);
 
   ps::ServerCore* core() { return core_ ? &*core_ : nullptr; }
+  bool holds_jobs() const { return !disk_.empty(); }  // on its disk
 
  private:
   struct JobDisk {
@@ -135,6 +137,7 @@ class ServerNode : public Member {
   void NoteFences(const ToServer& message);
   void SyncLater(const JobId& job, Duration delay);
   void WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot);
+  void Erase(const JobId& job);
 
   std::map<JobId, JobDisk> disk_;
   std::optional<ps::ServerCore> core_;
@@ -248,13 +251,13 @@ class WorkerNode : public Member {
   std::vector<PositionRange> since_base_;  // trained on, in no captured delta yet
   Version adopted_ = kNoVersion;
   std::optional<ContributionId> captured_;  // since the last adoption
-  std::map<int32_t, Shard> held_;    // layers on this worker's device
-  std::optional<Serving> serving_;   // under which plan, as leader or follower
-  IslandPlan plan_;                  // that it leads; number 0: none
-  Owner owner_;                      // the island that it leads
-  int64_t clock_ = 0;                // of the newest whole state
-  std::optional<ToyStep> stepping_;  // under way, or failed and not known to be taken or not
-  bool together_ = false;            // a command of several devices is under way
+  std::map<int32_t, Shard> held_;           // layers on this worker's device
+  std::optional<Serving> serving_;          // under which plan, as leader or follower
+  IslandPlan plan_;                         // that it leads; number 0: none
+  Owner owner_;                             // the island that it leads
+  int64_t clock_ = 0;                       // of the newest whole state
+  std::optional<ToyStep> stepping_;         // under way, or failed and not known to be taken or not
+  bool together_ = false;                   // a command of several devices is under way
   int64_t together_number_ = 0;
   bool leaving_ = false;
   Pull pull_;

@@ -167,6 +167,7 @@ void ServerNode::Carry(ps::Actions actions) {
     auto& log = disk_[action.job].log;
     log.erase(log.begin(), log.lower_bound(action.keep_from));
   }
+  for (const ps::EraseJob& action : actions.erasures) Erase(action.job);
   for (const std::string& note : actions.notes) {
     world_.Trace(absl::StrCat(name(), ": ", note));
   }
@@ -190,10 +191,18 @@ void ServerNode::Append(ps::AppendLog append) {
   }
 }
 
+void ServerNode::Erase(const JobId& job) {
+  After(world_.UpTo(milliseconds(200)), [this, job] {
+    disk_.erase(job);
+    Deliver(ps::JobErased{job});
+  });
+}
+
 void ServerNode::SyncLater(const JobId& job, Duration delay) {
   if (!syncing_.insert(job).second) return;
   After(delay, [this, job] {
     syncing_.erase(job);
+    if (!disk_.contains(job)) return;
     JobDisk& disk = disk_[job];
     if (disk.log.empty()) return;
     disk.synced = disk.log.rbegin()->first;
@@ -225,6 +234,7 @@ std::shared_ptr<const ps::Snapshot> OnDisk(const ps::Snapshot& snapshot) {
 
 void ServerNode::WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot) {
   After(milliseconds(5) + world_.UpTo(milliseconds(500)), [this, snapshot] {
+    if (!disk_.contains(snapshot->job)) return;
     JobDisk& disk = disk_[snapshot->job];
     if (disk.synced < snapshot->last_sequence) return WriteSnapshot(snapshot);
     if (world_.faulty() && world_.rng.Chance(0.05)) {

@@ -143,7 +143,8 @@ void WorkerNode::Capture(const worker::CaptureDelta& action) {
   world_.checker.DeltaCaptured(action.contribution, trainer_.delta, since_base_);
 }
 
-// As worker/runtime does it; the delta becomes what servers decode. Nothing may get lost on the way.
+// As worker/runtime does it; the delta becomes what servers decode. Nothing may get lost on the
+// way.
 void WorkerNode::Quantize(const worker::CaptureDelta& action) {
   LayerValues& residual = trainer_.residual;
   residual.resize(trainer_.delta.size());
@@ -179,8 +180,8 @@ void WorkerNode::SettleResidual(const worker::AdoptPulled& action) {
   if (action.mode == worker::AdoptMode::kResumeCheckpoint) return;  // the checkpoint's
   if (!action.keep_residual) return trainer_.residual.clear();
   if (captured && !world_.checker.Committed(*captured)) {
-    world_.checker.Fail(absl::StrCat(name(), " keeps the residual of a push that was not taken: ",
-                                     Describe(*captured)));
+    world_.checker.Fail(absl::StrCat(
+        name(), " keeps the residual of a push that was not taken: ", Describe(*captured)));
   }
 }
 

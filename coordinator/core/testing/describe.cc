@@ -91,6 +91,7 @@ struct Describer {
   std::string operator()(const DropContributions& m) const {
     return absl::StrCat("DropContributions ", List(m.contributions), ": ", m.reason);
   }
+  std::string operator()(const RemoveJob& m) const { return absl::StrCat("RemoveJob ", m.job); }
   std::string operator()(const EndJob& m) const { return absl::StrCat("EndJob ", m.job); }
 };
 

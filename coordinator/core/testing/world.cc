@@ -91,6 +91,8 @@ std::string World::Do(const std::string& line) {
                              : verb == "resume" ? JobCommand::kResume
                                                 : JobCommand::kCancel;
     Step(ControlJob{1, command.words.at(1), order});
+  } else if (verb == "remove") {
+    Step(ControlJob{1, command.words.at(1), JobCommand::kRemove, command.Has("force")});
   } else if (verb == "wait") {
     int64_t seconds = 0;
     ATOLL_CHECK(absl::SimpleAtoi(command.words.at(1), &seconds));
@@ -315,6 +317,9 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
       });
     }
     say(RoundApplied{commit->job, commit->version});
+  } else if (const auto* remove = std::get_if<RemoveJob>(&message)) {
+    server.jobs.erase(remove->job);
+    say(JobRemoved{remove->job});
   } else if (const auto* drop = std::get_if<DropContributions>(&message)) {
     std::erase_if(server.jobs[drop->job].staged, [&](const PushId& push) {
       return std::count(drop->contributions.begin(), drop->contributions.end(),

@@ -1,0 +1,73 @@
+#include "coordinator/core/removal.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "coordinator/core/servers.h"
+
+namespace atl::coord {
+
+void RemoveTheJob(State& s, Job& job) {
+  ATOLL_CHECK(job.ended() && !job.record.removed, job.id());
+  s.Log("", Severity::kInfo,
+        absl::StrCat("job ", job.id(), " (", Name(job.progress.state), ": ", job.progress.reason,
+                     ") is removed by a user"));
+  std::vector<StoreWrite>& writes = s.out.persist;
+  for (const auto& [id, island] : job.islands) writes.push_back({island, true});
+  for (const auto& [id, contribution] : job.contributions) writes.push_back({contribution, true});
+  for (const auto& [round, decision] : job.decisions) writes.push_back({decision, true});
+  for (const auto& [id, penalty] : job.penalties) {
+    writes.push_back({PenaltyRecord{job.id(), id, penalty}, true});
+  }
+  for (const auto& [id, plan] : job.plans) {
+    writes.push_back({PlanRecord{job.id(), id, plan}, true});
+  }
+  // What this very Step has freed is still in the store.
+  for (StoreWrite& write : job.ledger.TakeChanges(job.id())) writes.push_back(std::move(write));
+  for (LedgerRecord& record : job.ledger.Records(job.id())) {
+    writes.push_back({std::move(record), true});
+  }
+  for (const ContributionId& id : job.dirty.contributions) {
+    ContributionRecord key;
+    key.job = job.id();
+    key.contribution = id;
+    writes.push_back({key, true});
+  }
+  for (IslandId id : job.dirty.plans) writes.push_back({PlanRecord{job.id(), id, {}}, true});
+
+  Job kept;
+  kept.record = std::move(job.record);
+  kept.record.removed = true;
+  kept.record.facts.reset();
+  kept.progress = std::move(job.progress);
+  kept.links = std::move(job.links);
+  kept.dirty.record = kept.dirty.progress = true;
+  job = std::move(kept);
+  AskServersNow(s, job);
+}
+
+void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
+  Job* job = s.FindJob(message.job);
+  if (job == nullptr || !job->record.removed || job->links.erase(server.record.name) == 0) return;
+  std::erase_if(job->EditRecord().shards,
+                [&](const ShardPlacement& shard) { return shard.server == server.record.name; });
+}
+
+void ForgetRemoved(State& s) {
+  for (auto it = s.jobs.begin(); it != s.jobs.end();) {
+    const Job& job = it->second;
+    if (!job.record.removed || !job.links.empty()) {
+      ++it;
+      continue;
+    }
+    s.out.persist.push_back({job.record, true});
+    s.out.persist.push_back({job.progress, true});
+    s.newest_removed = std::max(s.newest_removed, it->first);
+    s.epoch_dirty = true;
+    it = s.jobs.erase(it);
+  }
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,22 @@
+// Jobs that a user removes: forgotten at once, but for what parameter servers still hold of them.
+
+#ifndef ATOLL_COORDINATOR_CORE_REMOVAL_H_
+#define ATOLL_COORDINATOR_CORE_REMOVAL_H_
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// Erases all that is stored of the job but its name and who holds its shards. REQUIRES: it has
+// ended, and is not removed yet.
+void RemoveTheJob(State& s, Job& job);
+
+// A server holds nothing of the job any more.
+void OnJobRemoved(State& s, Member& server, const JobRemoved& message);
+
+// Forgets the removed jobs of which no server holds anything.
+void ForgetRemoved(State& s);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_REMOVAL_H_
