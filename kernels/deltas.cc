@@ -140,9 +140,9 @@ void DecodeDelta(const DeltaView& delta, std::span<float> out, ThreadPool& pool)
   const auto last = static_cast<size_t>(EncodedBytes(delta.encoding, delta.size - done));
   char block[simd::kInt8BlockBytes] = {};
   float values[kQuantBlock];
-  std::memcpy(block,
-              simd::BlockOf(delta.data, eight ? simd::kInt8BlockBytes : simd::kInt4BlockBytes, done),
-              last);
+  std::memcpy(
+      block, simd::BlockOf(delta.data, eight ? simd::kInt8BlockBytes : simd::kInt4BlockBytes, done),
+      last);
   DecodeRange(block, eight, values, 0, kQuantBlock);
   std::memcpy(out.data() + done, values, static_cast<size_t>(delta.size - done) * sizeof(float));
 }

@@ -1,5 +1,7 @@
 // What quantised pseudo-gradients promise, on the reference backend.
 
+#include "kernels/deltas.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "common/rng.h"
-#include "kernels/deltas.h"
 #include "kernels/host_ops.h"
 #include "kernels/reference/reference.h"
 

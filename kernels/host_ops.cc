@@ -143,8 +143,9 @@ ATOLL_KERNEL(NesterovBlock,
               int64_t n),
              (step, deltas, k, begin, n)) {
   bool same = true;
-  for (int64_t d = 1; d < k; ++d) same = same && deltas[d].delta.encoding == deltas[0].delta.encoding;
-  const Types types = !same ? Types::kMixed
+  for (int64_t d = 1; d < k; ++d)
+    same = same && deltas[d].delta.encoding == deltas[0].delta.encoding;
+  const Types types = !same    ? Types::kMixed
                       : k == 0 ? Types::kFloat32
                                : static_cast<Types>(deltas[0].delta.encoding);
   switch (types) {

@@ -30,8 +30,9 @@ inline constexpr int kMaxDeltas = 64;
 void OuterNesterov(std::span<float> theta, std::span<float> velocity,
                    std::span<const WeightedDelta> deltas, float eta, float mu, ThreadPool& pool);
 
-// gram[i * k + j] = dot(delta_i, delta_j) of the decoded numbers, summed in double; symmetric. Not finite where a delta is
-// not. REQUIRES: k = deltas.size() <= kMaxDeltas, gram.size() == k * k, sizes equal.
+// gram[i * k + j] = dot(delta_i, delta_j) of the decoded numbers, summed in double; symmetric. Not
+// finite where a delta is not. REQUIRES: k = deltas.size() <= kMaxDeltas, gram.size() == k * k,
+// sizes equal.
 void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, ThreadPool& pool);
 
 // Rounds to nearest even; a NaN stays a NaN. REQUIRES: equal sizes.

@@ -1,5 +1,5 @@
-// The parameter server's outer step, and quantising at the worker, against loops that do nothing but
-// move the same bytes. The step reads the parameters, the momentum and k deltas, and writes the
+// The parameter server's outer step, and quantising at the worker, against loops that do nothing
+// but move the same bytes. The step reads the parameters, the momentum and k deltas, and writes the
 // first two; quantising reads a delta and a residual, and writes the residual and codes.
 
 #include <cstdint>
@@ -83,9 +83,8 @@ double Measure(const Row& row) {
   const Comparison result = Compare(
       [&] { PlainLoop(shard, pool); },
       [&] { OuterNesterov(shard.theta, shard.velocity, weighted, 0.7f, 0.8f, pool); }, kRounds);
-  std::printf("%7d  %d x %s  %9.1f  %9.1f  %6.2f\n", row.threads, row.deltas,
-              Name(row.encoding), 1e-9 * moved / result.base_seconds,
-              1e-9 * moved / result.work_seconds, result.speed);
+  std::printf("%7d  %d x %s  %9.1f  %9.1f  %6.2f\n", row.threads, row.deltas, Name(row.encoding),
+              1e-9 * moved / result.base_seconds, 1e-9 * moved / result.work_seconds, result.speed);
   return result.speed;
 }
 

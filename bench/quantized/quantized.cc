@@ -1,6 +1,6 @@
-// Quantised pushes against fp32 ones: bytes of a push, and the loss after as many tokens. Two islands
-// of a small model train on a text for many rounds, once for each encoding, from the same weights on
-// the same data; what differs is what the servers decode.
+// Quantised pushes against fp32 ones: bytes of a push, and the loss after as many tokens. Two
+// islands of a small model train on a text for many rounds, once for each encoding, from the same
+// weights on the same data; what differs is what the servers decode.
 //
 // usage: quantized [TEXT]    without a text: numbers and words that a formula makes
 
@@ -54,11 +54,10 @@ void Run(const std::string& path) {
   std::printf("encoding               bytes a push   validation loss   times fp32\n");
   const RoundsResult full = RunRounds(Job(path, Encoding::kFloat32, true));
   const auto row = [&](const char* name, Encoding encoding, bool error_feedback) {
-    const RoundsResult result = encoding == Encoding::kFloat32
-                                    ? full
-                                    : RunRounds(Job(path, encoding, error_feedback));
-    std::printf("%-22s %12lld   %15.4f   %10.4f\n", name,
-                static_cast<long long>(result.push_bytes), result.loss, result.loss / full.loss);
+    const RoundsResult result =
+        encoding == Encoding::kFloat32 ? full : RunRounds(Job(path, encoding, error_feedback));
+    std::printf("%-22s %12lld   %15.4f   %10.4f\n", name, static_cast<long long>(result.push_bytes),
+                result.loss, result.loss / full.loss);
     std::fflush(stdout);
     return result;
   };
@@ -84,7 +83,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   const char* folder = std::getenv("TMPDIR");
-  const std::string path = std::string(folder != nullptr ? folder : "/tmp") + "/atoll-quantized-text";
+  const std::string path =
+      std::string(folder != nullptr ? folder : "/tmp") + "/atoll-quantized-text";
   atl::bench::WriteText(path);
   atl::bench::Run(path);
   std::remove(path.c_str());

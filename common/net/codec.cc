@@ -63,8 +63,8 @@ void WidenFrom(const std::byte* bytes, float* values, size_t count) {
 }
 
 void CheckSizes(Encoding encoding, size_t values, size_t bytes) {
-  ATOLL_CHECK(!IsQuantized(encoding) && bytes == values * BytesPerElement(encoding), values, " elements in ", bytes,
-              " bytes");
+  ATOLL_CHECK(!IsQuantized(encoding) && bytes == values * BytesPerElement(encoding), values,
+              " elements in ", bytes, " bytes");
 }
 
 // Calls step(begin, end) over element ranges of about a block, hashing each block's bytes when

@@ -35,7 +35,7 @@ class TensorClient::Impl {
     PushId push_id;
     PullRequest request;
     Encoding encoding = Encoding::kFloat32;
-    std::span<const float> source;           // of a push, or else
+    std::span<const float> source;            // of a push, or else
     std::span<const std::byte> source_bytes;  // what is encoded already
     int64_t element_count = 0;
     std::shared_ptr<const void> owner;

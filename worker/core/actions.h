@@ -177,9 +177,9 @@ struct TrainStep {
   double learning_rate = 0;
 };
 // delta <- theta_base - theta (for base kNoVersion: delta <- theta), theta_push <- theta:
-// DeltaCaptured. Both stay until the next Adopted. With a quantised encoding these shards' bytes are
-// made here, once, of delta + residual, and what was rounded away becomes the residual; a capture
-// that fails leaves the residual as it was.
+// DeltaCaptured. Both stay until the next Adopted. With a quantised encoding these shards' bytes
+// are made here, once, of delta + residual, and what was rounded away becomes the residual; a
+// capture that fails leaves the residual as it was.
 struct CaptureDelta {
   ContributionId contribution;
   Encoding encoding = Encoding::kFloat32;

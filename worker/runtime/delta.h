@@ -28,8 +28,9 @@ struct Delta {
   std::map<ShardId, std::vector<std::byte>> encoded;
 };
 
-// Makes delta->encoded of values + residual, and residual of what was rounded away. InvalidArgument:
-// a shard does not fit, and nothing has changed. REQUIRES: residual has the values' sizes.
+// Makes delta->encoded of values + residual, and residual of what was rounded away.
+// InvalidArgument: a shard does not fit, and nothing has changed. REQUIRES: residual has the
+// values' sizes.
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
                       LayerBuffers* residual, ThreadPool& pool, Delta* delta);
 

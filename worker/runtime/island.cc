@@ -80,8 +80,7 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   }
   int64_t elements = 0;
   for (const LayerSize& layer : facts_.layers) elements += layer.elements;
-  const int copies =
-      IsQuantized(spec_.outer.push_encoding) ? kModelCopiesQuantized : kModelCopies;
+  const int copies = IsQuantized(spec_.outer.push_encoding) ? kModelCopiesQuantized : kModelCopies;
   const int64_t bytes = elements * copies * int64_t{sizeof(float)};
   if (options_.memory_bytes > 0 && bytes > options_.memory_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -53,8 +53,8 @@ TEST_CASE("8 bits lose next to nothing, 4 bits little, and far less than without
   RoundsOptions forgetful = Job(text, Encoding::kInt4);
   forgetful.error_feedback = false;
   const RoundsResult lossy = RunRounds(forgetful);
-  std::printf("loss: fp32 %.4f, 8 bits %.4f, 4 bits %.4f, 4 bits without feedback %.4f\n", full.loss,
-              eight.loss, four.loss, lossy.loss);
+  std::printf("loss: fp32 %.4f, 8 bits %.4f, 4 bits %.4f, 4 bits without feedback %.4f\n",
+              full.loss, eight.loss, four.loss, lossy.loss);
   REQUIRE(full.loss < 3.0);  // it has learnt: 5.5 at the start
   REQUIRE(eight.loss < 1.01 * full.loss);
   REQUIRE(four.loss < 1.04 * full.loss);

@@ -89,9 +89,9 @@ RoundsResult RunRounds(const RoundsOptions& options) {
         const void* data = quantized
                                ? static_cast<const void*>(delta->encoded.at(shard.shard).data())
                                : delta->values[shard.layer].data();
-        deltas.push_back({{data, quantized ? spec.outer.push_encoding : Encoding::kFloat32,
-                           shard.elements},
-                          1.0f / static_cast<float>(options.islands)});
+        deltas.push_back(
+            {{data, quantized ? spec.outer.push_encoding : Encoding::kFloat32, shard.elements},
+             1.0f / static_cast<float>(options.islands)});
       }
       OuterNesterov(theta[shard.layer], velocity[shard.layer], deltas,
                     static_cast<float>(spec.outer.learning_rate),
