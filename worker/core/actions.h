@@ -140,11 +140,11 @@ struct ShutdownRequested {
 // The deadline of the last Actions has come.
 struct Tick {};
 
-using Event =
-    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Reconfigured,
-                 FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade, StepDone,
-                 DeltaCaptured, Adopted, ValidationDone, CommandFailed, CheckpointWritten,
-                 PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced, ShutdownRequested, Tick>;
+using Event = std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed,
+                           Reconfigured, FollowerState, BoundariesSeen, MemorySeen,
+                           InitialWeightsMade, StepDone, DeltaCaptured, Adopted, ValidationDone,
+                           CommandFailed, CheckpointWritten, PushShardDone, PullDone, PullFailed,
+                           LinksMeasured, StepTraced, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
