@@ -130,7 +130,8 @@ TEST_CASE("quantised pushes have the bytes of their elements and scales, and are
   for (const auto& [encoding, bytes] :
        {std::pair(v1::TENSOR_ENCODING_INT8, 308), std::pair(v1::TENSOR_ENCODING_INT4, 158)}) {
     for (const int length : {bytes - 1, bytes + 1, 300, 4}) {
-      v1::Frame frame = OpenPush(++transfer, static_cast<ShardId>(transfer), 300);
+      ++transfer;
+      v1::Frame frame = OpenPush(transfer, static_cast<ShardId>(transfer), 300);
       frame.mutable_push_open()->set_encoding(encoding);
       attacker.Send(frame);
       REQUIRE(attacker.Hear().push_grant().chunk_limit() == 1);

@@ -20,8 +20,7 @@ std::vector<LogRecord> SomeRecords() {
   return {AssignedRecord{7, {"job-1", {{0, 0, 4}, {5, 1, 3}}, 0.5, 0.9, 8}},
           FencedRecord{{{3, 2, 9}, {4, 2, 10}}},
           PushedRecord{{"job-1", 3, 2, 9, 4, 5}, Encoding::kFloat32, SomeBytes(12)},
-          PushedRecord{{"job-1", 3, 2, 9, 4, 0}, Encoding::kBfloat16, SomeBytes(5)},
-          PushedRecord{{"job-1", 3, 2, 9, 4, 1}, Encoding::kInt4, SomeBytes(7)},
+          PushedRecord{{"job-1", 3, 2, 9, 4, 0}, Encoding::kInt4, SomeBytes(5)},
           CommittedRecord{5, {{by, 0.25}}, {{1, 1, 1, 1}}},
           DroppedRecord{{by, by}},
           EndedRecord{}};

@@ -12,9 +12,8 @@
 namespace atl::worker {
 namespace {
 
-constexpr int64_t kSmallBytes = 16 << 10;
 constexpr int64_t kPieceBytes = 256 << 10;
-static_assert(kPieceBytes <= kBlockBytesMax && kSmallBytes <= kBlockBytesMax);
+static_assert(kPieceBytes <= kBlockBytesMax);
 
 // How numbers of a type are added up: in what type, and back.
 template <typename T>
@@ -75,12 +74,6 @@ class Member final : public HostCommunicator {
     const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
     std::byte* const own = Fresh(parts_, bytes);
     std::memcpy(own, data, static_cast<size_t>(bytes));
-    if (bytes <= kSmallBytes) {
-      for (int other = 0; other < size(); ++other) {
-        ATOLL_RETURN_IF_ERROR(Send<T>(other, BlockKind::kPart, parts_, 0, n, 0));
-      }
-      return AddUp(data, 0, n, sum);
-    }
     for (int owner = 0; owner < size(); ++owner) {
       ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, n, [&](int64_t begin, int64_t count) {
         return Send<T>(owner, BlockKind::kPart, parts_, begin, count, begin);

@@ -275,7 +275,6 @@ TEST_CASE("A residual is kept while all that was pushed is in the model, and for
   story.order.spec.outer.push_encoding = Encoding::kInt4;
   story.order.spec.outer.overlap = Overlap::kNone;
   story.Starts();
-  story.Leases(40);
   const auto keeps = [&](Version version, bool accepted, bool warm_up_again) {
     story.TrainsSteps(4);
     const CaptureDelta capture = story.Wants<CaptureDelta>();
@@ -292,6 +291,7 @@ TEST_CASE("A residual is kept while all that was pushed is in the model, and for
     return adopt.keep_residual;
   };
   CHECK(keeps(1, true, false));
+  story.Leases(40);
   CHECK_FALSE(keeps(2, false, false));
   CHECK(keeps(3, true, false));
   CHECK_FALSE(keeps(4, false, true));

@@ -122,7 +122,7 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
   // What was not captured so, or not of this shard.
   line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, {line.shards[0]}}, delta);
   CHECK(line.Next<PushShardDone>().status == PushStatus::kRefused);
-  line.shards[0].elements = 99;
+  line.shards[0].elements = 98;
   line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt4, {line.shards[0]}}, delta);
   CHECK(line.Next<PushShardDone>().status == PushStatus::kRefused);
   CHECK_FALSE(Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, &residual, pool, delta.get()).ok());
