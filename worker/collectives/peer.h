@@ -3,8 +3,7 @@
 // Every member owns a part of the tensor. All send it their numbers of that part, it adds them up
 // in the order of ranks, rounds once, and sends the result to all. So each member moves as many
 // bytes as in a ring, in two waits instead of 2 (n - 1), and the order of summing is that of the
-// ranks for every element. A small tensor goes whole to everybody, and everybody adds up in that
-// order: one wait, the same bits.
+// ranks for every element, whatever the size.
 //
 // Big parts travel in blocks, and the result of one goes out while the next come in. A member that
 // leaves in good order says so behind its last block; one that fails, or is lost, ends the calls of
