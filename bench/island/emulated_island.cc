@@ -167,7 +167,9 @@ Measured EmulatedIsland::Step() {
   const worker::StepRequest request{++number_, task_.batch, 1e-3};
   std::vector<worker::StepOutcome> outcomes(engines_.size());
   std::vector<std::thread> threads;
+  // As the leader sees it: the others hear of the last device's end while its next step begins.
   const Instant start = SteadyNow();
+  Instant end = start;
   for (size_t e = 0; e < engines_.size(); ++e) {
     threads.emplace_back([&, e] {
       auto outcome = engines_[e]->Step(request, [](int64_t, std::span<int32_t> tokens) {
@@ -175,12 +177,13 @@ Measured EmulatedIsland::Step() {
         return absl::OkStatus();
       });
       ATOLL_CHECK(outcome.ok(), outcome.status().ToString());
+      if (e == 0) end = SteadyNow();
       outcomes[e] = *std::move(outcome);
     });
   }
   for (std::thread& thread : threads) thread.join();
   Measured measured;
-  measured.step_s = Seconds(SteadyNow() - start);
+  measured.step_s = Seconds(end - start);
   double busy = 0;
   for (const worker::StepOutcome& outcome : outcomes) {
     for (const worker::DeviceStep& device : outcome.devices) busy += Seconds(device.busy);

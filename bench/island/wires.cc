@@ -76,10 +76,12 @@ void ShapedTransport::Deliver() {
     }
     OnItsWay message = std::move(next->second);
     on_its_way_.erase(next);
-    std::deque<worker::Transfer>& arrived = arrived_[{message.from, message.to}];
-    arrived.push_back(
-        {message.tag.gradient, static_cast<int64_t>(message.bytes.size()), message.seconds});
-    if (arrived.size() > kTransfersKept) arrived.pop_front();
+    if (message.tag.stage != worker::kCommitStage) {
+      std::deque<worker::Transfer>& arrived = arrived_[{message.from, message.to}];
+      arrived.push_back(
+          {message.tag.gradient, static_cast<int64_t>(message.bytes.size()), message.seconds});
+      if (arrived.size() > kTransfersKept) arrived.pop_front();
+    }
     lock.unlock();
     const Tensor payload(message.bytes.data(), message.dtype, message.rows, message.cols);
     // A failure is an abort: the receiver hears of it from the transport itself.

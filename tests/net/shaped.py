@@ -39,8 +39,9 @@ class Wire:
         self.rate_mbit, self.latency_ms = rate_mbit, latency_ms
 
     def tbf(self):
-        # A burst of 2 ms keeps the rate exact; a queue of 50 ms is what a router has.
-        burst = int(min(max(self.rate_mbit * 1e6 / 8 * 2e-3, 65536), 1 << 20))
+        # A burst of 2 ms keeps the rate although timers are late, and is no gift to messages that
+        # come one by one; a queue of 50 ms is what a router has.
+        burst = int(min(max(self.rate_mbit * 1e6 / 8 * 2e-3, 15000), 1 << 20))
         return f"tbf rate {self.rate_mbit}mbit burst {burst} latency 50ms"
 
 

@@ -65,6 +65,7 @@ absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
   message.header = TensorHeaderOf({tag, from, to, payload.dtype});
   message.payload = *bytes;
   message.owner = bytes;
+  if (tag.stage == kCommitStage) return link_->Send(worker, std::move(message));
   message.arrived = [counted = counted_, ends = Ends{from, to}, size, gradient = tag.gradient](
                         absl::Status status, PeerTiming timing) {
     if (!status.ok()) return;

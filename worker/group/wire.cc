@@ -159,7 +159,6 @@ absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes) {
   if (!header.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError("not a TensorHeader");
   }
-  if (header.element_bytes() != 2 && header.element_bytes() != 4) return Bad("element size");
   TensorMessage message;
   message.tag.step = header.step();
   message.tag.replica = header.replica();
@@ -171,8 +170,19 @@ absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes) {
   message.tag.gradient = header.gradient();
   message.from = header.from();
   message.to = header.to();
-  message.dtype = header.element_bytes() == 2 ? DType::kBfloat16 : DType::kFloat32;
-  return message;
+  switch (header.element_bytes()) {
+    case 2:
+      message.dtype = DType::kBfloat16;
+      return message;
+    case 4:
+      message.dtype = DType::kFloat32;
+      return message;
+    case 8:
+      message.dtype = DType::kFloat64;
+      return message;
+    default:
+      return Bad("element size");
+  }
 }
 
 void ToWire(const LayerShard& shard, v1::ShardName* out) {

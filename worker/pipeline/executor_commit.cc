@@ -1,5 +1,6 @@
 // The end of a step: what devices tell each other, and the optimizer.
 
+#include <algorithm>
 #include <cmath>
 
 #include "common/event_loop.h"
@@ -31,14 +32,36 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
   }
 }
 
+// Everybody's table goes straight to everybody. The device that is done last has all others' by
+// then, waits for nobody, and the next step begins with it; the others hear of it a latency later.
 absl::Status Executor::ExchangeTable(std::vector<double>* values) {
-  const auto group = communicators_.find("commit");
-  if (group == communicators_.end()) return absl::OkStatus();
+  Backend& backend = device_.compute();
+  Stream& stream = device_.stream();
   const Tensor& commit = device_.run().commit;
-  device_.compute().CopyToDevice(device_.stream(), commit, values->data());
-  ATOLL_RETURN_IF_ERROR(group->second->AllReduceSum(device_.compute(), device_.stream(), commit));
-  device_.compute().CopyToHost(device_.stream(), values->data(), commit);
-  return device_.compute().Synchronize(device_.stream());
+  const std::vector<std::string>& devices = table_.devices();
+  MessageTag tag;
+  tag.step = input_->number;
+  tag.stage = kCommitStage;
+  const auto own = std::find(devices.begin(), devices.end(), device_.name());
+  tag.micro_batch = static_cast<int32_t>(own - devices.begin());
+  backend.CopyToDevice(stream, commit, values->data());
+  for (const std::string& to : devices) {
+    if (to == device_.name()) continue;
+    ATOLL_RETURN_IF_ERROR(transport_.Send(device_.name(), to, tag, backend, stream, commit));
+  }
+  const Instant deadline = SteadyNow() + options_.message_timeout;
+  std::vector<double> others(values->size());
+  for (size_t d = 0; d < devices.size(); ++d) {
+    if (devices[d] == device_.name()) continue;
+    tag.micro_batch = static_cast<int32_t>(d);
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(transport_.Receive(device_.name(), tag, backend, stream, commit, deadline),
+                 absl::StrCat("from ", devices[d])));
+    backend.CopyToHost(stream, others.data(), commit);
+    ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+    for (size_t i = 0; i < others.size(); ++i) (*values)[i] += others[i];
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Executor::CheckSteps(const std::vector<double>& values) const {

@@ -30,7 +30,7 @@ class Groups {
     if (devices.size() < 2) return "";
     const auto [it, is_new] = names_.try_emplace({kind, devices}, "");
     if (is_new) {
-      it->second = kind == "commit" ? kind : absl::StrCat(kind, "/", counts_[kind]++);
+      it->second = absl::StrCat(kind, "/", counts_[kind]++);
       all_.push_back({it->second, devices});
     }
     return it->second;
@@ -169,7 +169,6 @@ DeviceRole RoleOf(const IslandPlan& plan, const std::string& device, int32_t lay
     if (program.device == device) role.program = program;
   }
   Groups groups;
-  groups.Name("commit", DevicesOf(plan));
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     for (size_t s = 0; s < plan.replicas[r].stages.size(); ++s) {
       const std::string name = groups.Name("tensor", plan.replicas[r].stages[s].devices);

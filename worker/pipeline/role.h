@@ -64,12 +64,11 @@ struct DeviceRole {
   StageRole* FindStage(int32_t stage);
 };
 
-// Groups are named "commit" (all devices), "tensor/N" and "sync/N". REQUIRES: a valid plan that
-// names the device.
+// Groups are named "tensor/N" and "sync/N". REQUIRES: a valid plan that names the device.
 DeviceRole RoleOf(const IslandPlan& plan, const std::string& device, int32_t layers,
                   bool tied_head);
 
-// All devices of the plan, by replica, stage and rank: the commit group, whose first one leads.
+// All devices of the plan, by replica, stage and rank: those of the exchange that commits a step.
 std::vector<std::string> DevicesOf(const IslandPlan& plan);
 
 }  // namespace atl::worker

@@ -25,11 +25,15 @@
 
 namespace atl::worker {
 
+// `stage` of what devices tell each other to commit a step; `micro_batch` is then the sender's place
+// among the devices of the plan. It is no part of any boundary, nor of what is known of links.
+inline constexpr int32_t kCommitStage = -1;
+
 // Names one message within an island plan.
 struct MessageTag {
   int64_t step = 0;
   int32_t replica = 0;
-  int32_t stage = 0;  // that receives
+  int32_t stage = 0;  // that receives, or kCommitStage
   int32_t rank = 0;   // that receives, in its tensor-parallel group
   int32_t micro_batch = 0;
   // The sender may cut a message along its sequences; it alone decides, and a receiver that does
@@ -60,7 +64,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // `payload` (contiguous, f32 or bf16) is read when the stream has come to this point; its memory
+  // `payload` (contiguous, of reals) is read when the stream has come to this point; its memory
   // is free for reuse by later operations of the stream.
   virtual absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                             Backend& backend, Stream& stream, const Tensor& payload) = 0;

@@ -53,17 +53,20 @@ absl::StatusOr<LinkProfile> ProfileLink(PeerLink& link, const NodeId& peer,
   const auto bytes =
       std::make_shared<std::vector<std::byte>>(static_cast<size_t>(options.bytes_max));
   std::vector<TransferTime> times;
+  double smallest = 0;  // its quickest time
   int sizes = 0;
   for (int64_t size = 1024; size <= options.bytes_max; size *= 4) {
     double quickest = 1e300;
-    for (int run = 0; run <= options.runs; ++run) {
+    const Instant limit = SteadyNow() + options.size_limit;
+    for (int run = 0; run <= options.runs && (run <= 2 || SteadyNow() < limit); ++run) {
       ATOLL_ASSIGN_OR_RETURN(const double seconds,
                              Probe(link, peer, bytes, size, options.message_timeout));
       if (run == 0) continue;
       times.push_back({size, seconds});
       quickest = std::min(quickest, seconds);
     }
-    if (++sizes >= kSizes && quickest >= Seconds(options.long_enough)) break;
+    if (sizes == 0) smallest = quickest;
+    if (++sizes >= kSizes && quickest >= smallest + Seconds(options.long_enough)) break;
   }
   ATOLL_ASSIGN_OR_RETURN(const HockneyFit fit, FitHockney(times));
   LinkProfile profile;
