@@ -77,6 +77,9 @@ class WorkerCore {
 
   // What the next heartbeat would say; empty when it runs no island.
   const std::string& doing() const;
+  // Number of the newest step of the island that it leads, since the job began: what is lost and
+  // made again gets numbers of its own, but for what a restart forgets.
+  int64_t inner_step() const;
 
  private:
   class Impl;

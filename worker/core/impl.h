@@ -64,6 +64,7 @@ class WorkerCore::Impl {
   Actions Step(Instant now, const Event& event);
 
   std::string doing_;
+  int64_t inner_step() const { return inner_step_; }
 
  private:
   enum class Command {
