@@ -49,12 +49,11 @@ struct Client::Stubs {
 namespace {
 
 template <class Stub, class Request, class Reply>
-absl::StatusOr<Reply> Call(Stub& stub,
-                           grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                                        Reply*),
-                           const Request& request, const std::string& address) {
+absl::StatusOr<Reply> Call(
+    Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+    const Request& request, const std::string& address, std::chrono::milliseconds longer = {}) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline + longer);
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
   if (!status.ok()) return FromGrpc(status, address);
@@ -123,6 +122,11 @@ absl::StatusOr<v1::JobSummary> Client::Remove(const std::string& job, bool force
 }
 absl::StatusOr<v1::ClusterStatus> Client::Status() {
   return Call(*stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest(), address_);
+}
+
+absl::StatusOr<v1::TraceReply> Client::Trace(const v1::TraceRequest& request) {
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::Trace, request, address_,
+              std::chrono::milliseconds(request.timeout_ms()));
 }
 
 absl::StatusOr<v1::ClusterProfile> Client::Profile(const std::string& job) {

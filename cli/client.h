@@ -31,6 +31,8 @@ class Client {
   absl::StatusOr<v1::JobSummary> Cancel(const std::string& job);
   absl::StatusOr<v1::JobSummary> Remove(const std::string& job, bool force);
   absl::StatusOr<v1::ClusterStatus> Status();
+  // Waits for as long as the request says, and a little longer.
+  absl::StatusOr<v1::TraceReply> Trace(const v1::TraceRequest& request);
   // `job` as in ProfileRequest.
   absl::StatusOr<v1::ClusterProfile> Profile(const std::string& job);
 

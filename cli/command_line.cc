@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/plan.h"
 #include "cli/profile.h"
+#include "cli/trace.h"
 
 namespace atl::cli {
 namespace {
@@ -122,6 +123,9 @@ class CommandLine {
     Add("profile", "what workers measured: layers' times, links, groups", [this] {
       return Profile(global_, job_);
     })->add_option("JOB", job_, "whose model; without it, the newest job's");
+    AddTraceFlags(*WithJob(Add("trace", "one step of a running job, predicted beside measured",
+                               [this] { return Trace(global_, job_, trace_); })),
+                  &trace_);
     AddPlanFlags(*Add("plan", "the best layout of a job on a cluster, and why",
                       [this] { return PlanCommand(global_, plan_); }),
                  false, &plan_);
@@ -138,6 +142,7 @@ class CommandLine {
   int decisions_ = 10, interval_ms_ = 0;
   GenerateFlags generate_;
   PlanFlags plan_;
+  TraceFlags trace_;
 };
 
 }  // namespace

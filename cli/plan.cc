@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/client.h"
 #include "cli/job_file.h"
+#include "cli/write_file.h"
 #include "common/protocol/device_profile.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
@@ -139,20 +140,13 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
 
 plan::Costs CostsOf(const Task& task) { return plan::Costs(task.model, task.table, task.costs); }
 
-absl::Status Write(const std::string& path, const std::string& text) {
-  if (path.empty()) return absl::OkStatus();
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
-  return absl::OkStatus();
-}
-
 absl::Status WritePictures(const PlanFlags& flags, const plan::Cluster& cluster,
                            const plan::Plan& plan) {
-  if (!flags.trace.empty()) ATOLL_RETURN_IF_ERROR(Write(flags.trace, RenderTrace(cluster, plan)));
+  if (!flags.trace.empty()) {
+    ATOLL_RETURN_IF_ERROR(WriteFile(flags.trace, RenderTrace(cluster, plan)));
+  }
   if (flags.svg.empty()) return absl::OkStatus();
-  return Write(flags.svg, RenderSvg(cluster, plan));
+  return WriteFile(flags.svg, RenderSvg(cluster, plan));
 }
 
 // With --seconds the search goes on improving until then.

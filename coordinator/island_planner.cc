@@ -55,6 +55,31 @@ void IslandPlanner::Enqueue(Item item) {
   filled_.notify_one();
 }
 
+void IslandPlanner::Keep(const Item& item, const IslandPlan& plan) {
+  Made made{item.first, item.second, plan};
+  made.request.stop = nullptr;
+  made_.push_back(std::move(made));
+  const auto of_island = [&](const Made& other) { return SameIsland(other.key, item.first); };
+  const auto oldest = std::find_if(made_.begin(), made_.end(), of_island);
+  if (std::count_if(oldest, made_.end(), of_island) > static_cast<int64_t>(kKeptOfIsland)) {
+    made_.erase(oldest);
+  }
+  if (made_.size() > kKept) made_.pop_front();
+}
+
+std::optional<PlanRequest> IslandPlanner::MadeFrom(const JobId& job, IslandId island,
+                                                   const IslandPlan& plan) {
+  const std::lock_guard lock(mutex_);
+  for (auto made = made_.rbegin(); made != made_.rend(); ++made) {
+    // Its number and its members may have changed since.
+    if (made->key.job == job && made->key.island == island && made->plan.step_ns == plan.step_ns &&
+        made->plan.replicas == plan.replicas && made->plan.programs == plan.programs) {
+      return made->request;
+    }
+  }
+  return std::nullopt;
+}
+
 void IslandPlanner::Run() {
   for (;;) {
     std::unique_lock lock(mutex_);
@@ -77,6 +102,7 @@ void IslandPlanner::Run() {
             Seconds(SteadyNow() - begun), " s)");
     lock.lock();
     const bool wanted = !superseded_ && !stop_;
+    if (wanted && plan.ok()) Keep(item, *plan);
     current_ = {};
     lock.unlock();
     if (wanted) post_({item.first.job, item.first.island, item.first.request, std::move(plan)});

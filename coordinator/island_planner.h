@@ -13,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,10 +40,23 @@ class IslandPlanner {
 
   const ProfileBook& book() const { return book_; }
 
+  // What a plan in force was made from, by its layout; none: it was made too long ago, or by an
+  // earlier process.
+  std::optional<PlanRequest> MadeFrom(const JobId& job, IslandId island, const IslandPlan& plan);
+
  private:
   using Item = std::pair<ProfileBook::PlanKey, PlanRequest>;
+  struct Made {
+    ProfileBook::PlanKey key;
+    PlanRequest request;
+    IslandPlan plan;
+  };
+  // The core may keep an earlier plan, and people may ask for it long after.
+  static constexpr size_t kKeptOfIsland = 4;
+  static constexpr size_t kKept = 256;
 
   void Enqueue(Item item);
+  void Keep(const Item& item, const IslandPlan& plan);  // with mutex_ held
   void Run();
 
   ProfileBook book_;
@@ -53,6 +67,7 @@ class IslandPlanner {
   ProfileBook::PlanKey current_;  // guarded by mutex_; being planned, or empty
   bool superseded_ = false;       // guarded by mutex_: current_ is not wanted any more
   bool stop_ = false;             // guarded by mutex_
+  std::deque<Made> made_;         // guarded by mutex_; oldest first
   std::thread thread_;            // last: it uses the others
 };
 

@@ -49,6 +49,7 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
       store_(std::move(store)),
       epoch_(epoch),
       core_(std::move(options), epoch),
+      traces_(epoch),
       // One that finds no room is asked for again by the core.
       planner_([this](PlanMade made) {
         Post([this, made = std::move(made)](Instant now) { Step(now, made); });
@@ -63,6 +64,16 @@ Instant CoordinatorLoop::AdvancePlanner(Instant now) {
   return work.deadline;
 }
 
+Instant CoordinatorLoop::AdvanceTraces(Instant now) {
+  if (!failure_.ok()) return kNever;
+  const TraceDesk::Work work =
+      traces_.Advance(now, [&](const JobId& job) { return core_.Job(now, job); });
+  for (const TraceDesk::Message& m : work.send) {
+    send_to_worker({m.worker, m.incarnation, epoch_, m.message});
+  }
+  return work.deadline;
+}
+
 absl::Status CoordinatorLoop::Run() {
   queue_.Run([this](Instant now, std::optional<Task> task) {
     if (task) {
@@ -72,8 +83,9 @@ absl::Status CoordinatorLoop::Run() {
     }
     const Instant wake = between_tasks ? between_tasks(now, changed_) : kNever;
     changed_ = false;
-    return std::min({core_deadline_, wake, AdvancePlanner(now)});
+    return std::min({core_deadline_, wake, AdvancePlanner(now), AdvanceTraces(now)});
   });
+  traces_.Close("the coordinator is ending");
   return failure_;
 }
 
@@ -89,7 +101,10 @@ void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   LogEvents(actions.persist);
   changed_ = changed_ || !actions.persist.empty();
   core_deadline_ = actions.next_deadline;
-  if (const auto* from = std::get_if<FromWorker>(&event)) planner_.OnWorkerMessage(now, *from);
+  if (const auto* from = std::get_if<FromWorker>(&event)) {
+    planner_.OnWorkerMessage(now, *from);
+    traces_.OnMessage(*from);
+  }
   for (const MakePlan& ask : actions.plans) planner_.Want(now, ask);
   for (const ToWorker& message : actions.to_workers) send_to_worker(message);
   for (const ToServer& message : actions.to_servers) send_to_server(message);

@@ -14,6 +14,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/island_planner.h"
 #include "coordinator/store.h"
+#include "coordinator/trace_desk.h"
 
 namespace atl {
 
@@ -53,6 +54,8 @@ class CoordinatorLoop {
   const CoordinatorCore& core() const { return core_; }
   Store& store() { return *store_; }
   const ProfileBook& measurements() const { return planner_.book(); }
+  IslandPlanner& planner() { return planner_; }
+  TraceDesk& traces() { return traces_; }
   int64_t epoch() const { return epoch_; }
 
  private:
@@ -60,6 +63,7 @@ class CoordinatorLoop {
 
   // Hands what the planner wants of workers over; returns when to call again.
   Instant AdvancePlanner(Instant now);
+  Instant AdvanceTraces(Instant now);  // likewise
 
   EventLoop<Task> queue_;
   std::unique_ptr<Store> store_;
@@ -70,6 +74,7 @@ class CoordinatorLoop {
   int64_t last_request_ = 0;
   std::function<void(const Reply&)> on_reply_;  // of the request under way
   absl::Status failure_;
+  TraceDesk traces_;
   IslandPlanner planner_;  // last: its thread posts to the queue
 };
 

@@ -6,6 +6,7 @@
 #include "common/status.h"
 #include "common/version.h"
 #include "coordinator/live_profile.h"
+#include "coordinator/predicted_step.h"
 #include "coordinator/watchers.h"
 #include "coordinator/wire.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -17,6 +18,8 @@ using google::protobuf::util::MessageDifferencer;
 
 constexpr int64_t kLogLinesAtOnce = 1000;
 constexpr Duration kLogPageInterval = std::chrono::milliseconds(20);
+constexpr int kTraceDefaultMs = 30'000;
+constexpr int kTraceLongestMs = 300'000;
 constexpr Duration kLogInterval = std::chrono::milliseconds(200);
 
 grpc::Status ToGrpc(const absl::Status& status) {
@@ -159,6 +162,25 @@ class PeopleService::Impl {
       });
     }
 
+    Unary* Trace(Context* context, const v1::TraceRequest* request,
+                 v1::TraceReply* reply) override {
+      auto call = std::make_shared<Call>(context);
+      Unary* const reactor = call->reactor();
+      impl_->loop_->Post([=, impl = impl_, call = std::move(call)](Instant now) {
+        std::optional<IslandId> island;
+        if (request->has_island()) island = request->island();
+        const int64_t limit_ms = request->timeout_ms() == 0
+                                     ? kTraceDefaultMs
+                                     : std::clamp(request->timeout_ms(), 1000, kTraceLongestMs);
+        impl->loop_->traces().Ask(now, request->job(), island, std::chrono::milliseconds(limit_ms),
+                                  [=](absl::StatusOr<TracedStep> step) {
+                                    if (step.ok()) impl->FillTrace(*std::move(step), reply);
+                                    call->End(step.status());
+                                  });
+      });
+      return reactor;
+    }
+
     grpc::ServerWriteReactor<v1::Job>* Watch(Context*, const v1::WatchRequest* request) override {
       auto last = std::make_shared<v1::Job>();
       return impl_->Watch<v1::Job>(
@@ -265,6 +287,46 @@ class PeopleService::Impl {
    private:
     Impl* const impl_;
   };
+
+  // One simulation of a step: milliseconds for hundreds of devices.
+  absl::StatusOr<StepTrace> Predict(const TracedStep& step) {
+    const auto island =
+        std::find_if(step.job.islands.begin(), step.job.islands.end(),
+                     [&](const IslandView& view) { return view.record.island == step.island; });
+    const bool planned = island != step.job.islands.end() && island->plan.number > 0;
+    if (step.measured.plan_number == 0) {
+      return absl::NotFoundError("the island has no plan: its worker trains as it sees fit");
+    }
+    if (!planned || island->plan.number != step.measured.plan_number) {
+      return absl::NotFoundError(absl::StrCat("plan ", step.measured.plan_number,
+                                              " was replaced while its step was traced"));
+    }
+    const IslandPlan& plan = island->plan;
+    std::optional<PlanRequest> request =
+        loop_->planner().MadeFrom(step.job.summary.job, step.island, plan);
+    const bool again = !request;
+    if (again) {
+      request =
+          RequestFor(step.job, plan, loop_->core().Members(SteadyNow()), loop_->measurements());
+    }
+    ATOLL_ASSIGN_OR_RETURN(StepTrace trace, PredictStep(*request, plan));
+    if (again) absl::StrAppend(&trace.about, "; as known now, not when the plan was made");
+    return trace;
+  }
+
+  void FillTrace(TracedStep step, v1::TraceReply* reply) {
+    reply->set_job(step.job.summary.job);
+    reply->set_island(step.island);
+    reply->set_leader(step.leader);
+    reply->set_generation(step.generation);
+    Encode(step.measured, reply->mutable_measured());
+    const absl::StatusOr<StepTrace> predicted = Predict(step);
+    if (predicted.ok()) {
+      Encode(*predicted, reply->mutable_predicted());
+    } else {
+      reply->set_no_prediction(std::string(predicted.status().message()));
+    }
+  }
 
   absl::Status Profile(Instant now, const v1::ProfileRequest& request, v1::ClusterProfile* reply) {
     const CoordinatorCore& core = loop_->core();

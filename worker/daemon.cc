@@ -145,7 +145,8 @@ class Daemon {
       : loop_(loop),
         trainer_(
             member, [loop](const BoundariesSeen& seen) { loop->Post(seen); },
-            [loop](const MemorySeen& seen) { loop->Post(seen); }),
+            [loop](const MemorySeen& seen) { loop->Post(seen); },
+            [loop](StepTraced traced) { loop->Post(std::move(traced)); }),
         follower_(member,
                   [loop](int64_t plan_number, const std::string& doing) {
                     loop->Post(FollowerState{plan_number, doing});
@@ -229,6 +230,9 @@ class Daemon {
       transfers_.CancelAll();
     } else if (MeasureLinks* request = std::get_if<MeasureLinks>(&action)) {
       measurer_.Measure(std::move(*request));
+    } else if (const TraceNextStep* request = std::get_if<TraceNextStep>(&action)) {
+      LogInfo("trace", request->job, ": a step is recorded, for request ", request->request);
+      trainer_.Trace(*request);
     } else if (const InterruptStep* interrupt = std::get_if<InterruptStep>(&action)) {
       trainer_.Interrupt(interrupt->reason);
     } else if (const Follow* follow = std::get_if<Follow>(&action)) {

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/plan_io/step_picture.h"
+#include "coordinator/plan_io/timeline.h"
 
 namespace atl {
 namespace {
@@ -38,35 +40,6 @@ sim::Result Timeline(const plan::ReplicaOutcome& kind) {
   return sim::SimulateUnchecked(kind.problem, kind.found.schedule, {.record = true});
 }
 
-std::string JsonString(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&quoted, "\\u%04x", static_cast<int>(c));
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
-}
-
-std::string XmlText(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '&') {
-      escaped += "&amp;";
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
-
 size_t IdleDevices(const plan::Cluster& cluster, const plan::Layout& layout) {
   std::set<int> used;
   for (const plan::Replica& replica : layout.replicas) {
@@ -77,35 +50,15 @@ size_t IdleDevices(const plan::Cluster& cluster, const plan::Layout& layout) {
   return cluster.devices.size() - used.size();
 }
 
-const char* NameOf(sim::OpKind kind) {
-  constexpr const char* kNames[] = {"forward", "backward", "weight gradient", "optimizer"};
-  return kNames[static_cast<int>(kind)];
-}
-
-const char* ColourOf(sim::OpKind kind) {
-  constexpr const char* kColours[] = {"#4a90d9", "#57a773", "#c9d86a", "#e07a5f"};
-  return kColours[static_cast<int>(kind)];
-}
-
-// Ticks below the rows, and what the colours mean.
-void AppendScale(double seconds, int left, int width, int y, std::string* svg) {
-  constexpr int kTicks = 10;
-  for (int i = 0; i <= kTicks; ++i) {
-    const int x = left + width * i / kTicks;
-    absl::StrAppendFormat(svg,
-                          "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#888\"/>"
-                          "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%.3g s</text>\n",
-                          x, y, x, y + 5, x, y + 18, seconds * i / kTicks);
-  }
-  int x = left;
-  for (const sim::OpKind kind : {sim::OpKind::kForward, sim::OpKind::kBackward,
-                                 sim::OpKind::kWeight, sim::OpKind::kOptimizer}) {
-    absl::StrAppendFormat(svg,
-                          "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\"/>"
-                          "<text x=\"%d\" y=\"%d\">%s</text>\n",
-                          x, y + 30, ColourOf(kind), x + 20, y + 42, NameOf(kind));
-    x += 150;
-  }
+// A device for each entity.
+StepTrace StepOf(const plan::Cluster& cluster, const plan::Plan& plan,
+                 const plan::ReplicaOutcome& kind) {
+  StepTrace trace;
+  AddReplica(
+      ReplicaOf(plan, kind), 0, kind.problem, Timeline(kind),
+      [&](const plan::Stage& stage) { return std::vector<std::string>{DevicesOf(cluster, stage)}; },
+      &trace);
+  return trace;
 }
 
 }  // namespace
@@ -151,92 +104,22 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
 }
 
 std::string RenderTrace(const plan::Cluster& cluster, const plan::Plan& plan) {
-  std::string json = "{\"traceEvents\":[";
-  bool first = true;
-  const auto add = [&](const std::string& event) {
-    absl::StrAppend(&json, first ? "\n" : ",\n", event);
-    first = false;
-  };
-  for (size_t k = 0; k < plan.outcome.kinds.size(); ++k) {
-    const plan::ReplicaOutcome& kind = plan.outcome.kinds[k];
-    const plan::Replica& replica = ReplicaOf(plan, kind);
-    add(absl::StrFormat(
-        "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"%d replicas\"}}",
-        k, kind.replicas.size()));
-    const sim::Result result = Timeline(kind);
-    const std::vector<std::vector<int>> stages = sim::ChunksOfDevices(kind.problem);
-    for (size_t s = 0; s < result.timeline.size(); ++s) {
-      const std::string name = absl::StrCat("stage ", absl::StrJoin(stages[s], ", "), ": ",
-                                            DevicesOf(cluster, replica.stages[stages[s][0]]));
-      add(
-          absl::StrFormat("{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\","
-                          "\"args\":{\"name\":%s}}",
-                          k, 2 * s, JsonString(name)));
-      for (const sim::OpSpan& span : result.timeline[s]) {
-        add(
-            absl::StrFormat("{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-                            "\"name\":\"%s\",\"args\":{\"micro_batch\":%d,\"stage\":%d}}",
-                            k, 2 * s, static_cast<double>(span.start_ns) / 1e3,
-                            static_cast<double>(span.end_ns - span.start_ns) / 1e3,
-                            NameOf(span.op.kind), span.op.micro_batch, span.op.chunk));
-      }
-      add(
-          absl::StrFormat("{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\","
-                          "\"args\":{\"name\":%s}}",
-                          k, 2 * s + 1, JsonString(absl::StrCat("messages of ", name))));
-    }
-    for (const sim::MessageSpan& message : result.messages) {
-      add(
-          absl::StrFormat("{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-                          "\"name\":\"send %s\",\"args\":{\"micro_batch\":%d,\"arrives_us\":%.3f}}",
-                          k, 2 * kind.problem.chunks[message.chunk].device + 1,
-                          static_cast<double>(message.start_ns) / 1e3,
-                          static_cast<double>(message.sent_ns - message.start_ns) / 1e3,
-                          message.forward ? "activation" : "gradient", message.micro_batch,
-                          static_cast<double>(message.arrive_ns) / 1e3));
-    }
+  std::vector<StepTrace> traces;
+  std::vector<StepView> views;
+  traces.reserve(plan.outcome.kinds.size());
+  for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
+    traces.push_back(StepOf(cluster, plan, kind));
+    views.push_back({absl::StrCat(kind.replicas.size(), " replicas"), &traces.back()});
   }
-  return json + "\n],\"displayTimeUnit\":\"ms\"}\n";
+  return StepsAsPerfetto(views);
 }
 
 std::string RenderSvg(const plan::Cluster& cluster, const plan::Plan& plan) {
   const plan::ReplicaOutcome& kind = plan::SlowestKind(plan.outcome);
-  const plan::Replica& replica = ReplicaOf(plan, kind);
-  const sim::Result result = Timeline(kind);
-  const std::vector<std::vector<int>> stages = sim::ChunksOfDevices(kind.problem);
-  constexpr int kLeft = 230;
-  constexpr int kWidth = 1400;
-  constexpr int kRow = 24;
-  constexpr int kTop = 34;
-  const double scale = kWidth / static_cast<double>(std::max<sim::Nanos>(1, result.makespan_ns));
-  const int bottom = kTop + kRow * static_cast<int>(result.timeline.size());
-  std::string svg = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" "
-      "fill=\"white\"/>\n<text x=\"6\" y=\"20\" font-size=\"14\">%s; step %.4g s; %s</text>\n",
-      kLeft + kWidth + 40, bottom + 60, XmlText(plan::Describe(plan.layout)), plan.outcome.step_s,
-      XmlText(kind.found.how));
-  for (size_t e = 0; e < result.timeline.size(); ++e) {
-    const int y = kTop + kRow * static_cast<int>(e);
-    const plan::Stage& first = replica.stages[stages[e][0]];
-    absl::StrAppendFormat(
-        &svg, "<text x=\"6\" y=\"%d\">%s</text>\n", y + 15,
-        XmlText(absl::StrCat(DevicesOf(cluster, first), ": ", LayersOf(replica, stages[e]))));
-    for (const sim::OpSpan& span : result.timeline[e]) {
-      // The later of two stages on a device is drawn paler.
-      const bool later = span.op.chunk != stages[e][0];
-      absl::StrAppendFormat(&svg,
-                            "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"%s "
-                            "stroke=\"white\" stroke-width=\"0.3\"><title>%s</title></rect>\n",
-                            kLeft + static_cast<double>(span.start_ns) * scale, y,
-                            static_cast<double>(span.end_ns - span.start_ns) * scale, kRow - 4,
-                            ColourOf(span.op.kind), later ? " fill-opacity=\"0.6\"" : "",
-                            absl::StrCat(NameOf(span.op.kind), " ", span.op.micro_batch,
-                                         " of stage ", span.op.chunk));
-    }
-  }
-  AppendScale(static_cast<double>(result.makespan_ns) * 1e-9, kLeft, kWidth, bottom, &svg);
-  return absl::StrCat(svg, "</svg>\n");
+  const StepTrace trace = StepOf(cluster, plan, kind);
+  return StepsAsSvg(absl::StrFormat("%s; step %.4g s; %s", plan::Describe(plan.layout),
+                                    plan.outcome.step_s, kind.found.how),
+                    {{"", &trace}});
 }
 
 }  // namespace atl

@@ -13,12 +13,10 @@ namespace atl {
 // the time, the bounds, the alternatives that lost and by how much, and the reason.
 std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan);
 
-// Chrome trace events, one process per kind of replica, one thread per entity, and one for the
-// messages that it sends. Opens in Perfetto and chrome://tracing.
+// Chrome trace events (step_picture.h), one process per kind of replica, one thread per entity.
 std::string RenderTrace(const plan::Cluster& cluster, const plan::Plan& plan);
 
-// Gantt chart of the slowest kind of replica: forward, backward, weight gradient and optimizer in
-// four colours, a row per entity; the later of two stages of a device is paler.
+// Gantt chart (step_picture.h) of the slowest kind of replica, a row per entity.
 std::string RenderSvg(const plan::Cluster& cluster, const plan::Plan& plan);
 
 }  // namespace atl

@@ -146,16 +146,24 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       member_->DropSurplus();
       return absl::OkStatus();
     case v1::GroupFrame::kStep: {
-      ATOLL_ASSIGN_OR_RETURN(const StepOutcome outcome,
-                             member_->Step(frame.step().number(), RangesOf(frame.step()),
-                                           frame.step().learning_rate()));
+      const v1::StepCall& step = frame.step();
+      ATOLL_ASSIGN_OR_RETURN(
+          StepOutcome outcome,
+          member_->Step(step.number(), RangesOf(step), step.learning_rate(), step.trace()));
       for (const BoundaryState& boundary : outcome.boundaries) {
         ToWire(boundary, reply->add_boundaries());
       }
       reply->set_plan_wanted(outcome.plan_wanted);
       for (const DeviceMemory& memory : outcome.memory) ToWire(memory, reply->add_memory());
+      if (!step.trace()) return absl::OkStatus();
+      traced_number_ = step.number();
+      traced_ = std::move(outcome);
       return absl::OkStatus();
     }
+    case v1::GroupFrame::kTrace:
+      // An error would end the island's work; whoever asks misses the devices.
+      if (frame.trace().number() == traced_number_) ToWire(member_->TraceOf(traced_), reply);
+      return absl::OkStatus();
     case v1::GroupFrame::kEvaluate:
       return member_
           ->Evaluate(frame.evaluate().number(), frame.evaluate().first(), frame.evaluate().count())

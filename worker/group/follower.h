@@ -75,7 +75,9 @@ class Follower {
 
   // The thread's own.
   Order order_;
-  int64_t plan_number_ = 0;  // set up
+  int64_t plan_number_ = 0;     // set up
+  int64_t traced_number_ = -1;  // of the step that traced_ is of
+  StepOutcome traced_;          // newest step that was to be kept
   std::string doing_;
   std::thread thread_;
 };

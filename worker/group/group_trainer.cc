@@ -36,6 +36,7 @@ absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
 
 void GroupTrainer::Release() {
   member_->Close();
+  tracer_.Answer(absl::AbortedError("the worker has let the job go"));
   alone_ = true;
   plan_ = IslandPlan();
   holdings_.clear();
@@ -351,17 +352,25 @@ auto GroupTrainer::Together(const v1::GroupFrame& frame, const Work& work) -> de
 absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ranges,
                                             double learning_rate) {
   interrupted_ = false;
+  const bool trace = tracer_.wanted();
+  const Instant begun = SteadyNow();
   v1::GroupFrame frame;
   frame.mutable_step()->set_number(++number_);
   frame.mutable_step()->set_learning_rate(learning_rate);
+  frame.mutable_step()->set_trace(trace);
   ToWire(ranges, frame.mutable_step());
   known_steps_ = steps_;
   step_tried_ = true;
-  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome, Together(frame, [&] {
-                           return member_->Step(number_, ranges, learning_rate);
-                         }));
+  absl::StatusOr<StepOutcome> made =
+      Together(frame, [&] { return member_->Step(number_, ranges, learning_rate, trace); });
+  if (!made.ok()) {
+    tracer_.Answer(Annotate(made.status(), "the island gave up a step"));
+    return made.status();
+  }
+  StepOutcome& outcome = *made;
   step_tried_ = false;
   known_steps_ = ++steps_;
+  if (trace) tracer_.Answer(CollectTrace(begun, Sequences(ranges), outcome));
   boundaries_[member_->name()] = {0, std::move(outcome.boundaries), outcome.plan_wanted};
   SayBoundaries();
   std::vector<DeviceMemoryState>& memory = memory_[member_->name()];

@@ -31,12 +31,14 @@ class GroupTrainer final : public Trainer {
   // The memory of all members' devices, likewise, whenever it is another than was said last.
   using OnMemory = std::function<void(const MemorySeen&)>;
 
-  // `member` outlives it and serves nobody else while this leads.
+  // `member` outlives it and serves nobody else while this leads. `on_traced` answers Trace, on
+  // the caller's thread.
   explicit GroupTrainer(GroupMember* member, OnBoundaries on_boundaries = nullptr,
-                        OnMemory on_memory = nullptr)
+                        OnMemory on_memory = nullptr, StepTracer::OnTraced on_traced = nullptr)
       : member_(member),
         on_boundaries_(std::move(on_boundaries)),
-        on_memory_(std::move(on_memory)) {}
+        on_memory_(std::move(on_memory)),
+        tracer_(std::move(on_traced)) {}
   ~GroupTrainer() override;
 
   std::string Name() const override;
@@ -60,6 +62,10 @@ class GroupTrainer final : public Trainer {
   absl::StatusOr<PlanTaken> Configure(const JobId& job, Generation generation,
                                       const IslandPlan& plan) override;
   void Interrupt(const std::string& reason) override;
+
+  // Records the next step that begins, on all members; or says why the one under way failed. For
+  // any thread.
+  void Trace(const TraceNextStep& request) { tracer_.Ask(request); }
 
  private:
   using Calls = std::vector<std::pair<NodeId, CallId>>;
@@ -92,9 +98,15 @@ class GroupTrainer final : public Trainer {
   void SayBoundaries();
   void SayMemory();
 
+  // Of the step that has just been made, from all members.
+  absl::StatusOr<StepTrace> CollectTrace(Instant begun, int64_t sequences,
+                                         const StepOutcome& outcome);
+  absl::StatusOr<std::map<NodeId, ClockOffset>> AskClocks();
+
   GroupMember* const member_;
   const OnBoundaries on_boundaries_;
   const OnMemory on_memory_;
+  StepTracer tracer_;
   PeerFence fence_;
   bool alone_ = true;  // no plan was given
   IslandPlan plan_;

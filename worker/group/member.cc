@@ -12,6 +12,9 @@
 namespace atl::worker {
 namespace {
 
+// How long a trace waits for messages that its step has received, but whose receipts are missing.
+constexpr Duration kArrivalTimeout = std::chrono::seconds(2);
+
 // The host of "tcp://host:port", without the brackets of an IPv6 address.
 std::string HostOf(const std::string& endpoint) {
   const size_t begin = endpoint.find("://") + 3;
@@ -249,7 +252,7 @@ std::shared_ptr<Engine> GroupMember::Begin(int64_t number) {
 
 absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
                                               const std::vector<PositionRange>& ranges,
-                                              double learning_rate) {
+                                              double learning_rate, bool trace) {
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) -> absl::Status {
     const int64_t row = job_->row();
     int64_t before = 0;  // rows of earlier ranges
@@ -270,7 +273,12 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
   const std::shared_ptr<Engine> engine = Begin(number);
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
-  return engine->Step({number, Sequences(ranges), learning_rate}, read);
+  if (trace) transport_.log().Record(number);
+  return engine->Step({number, Sequences(ranges), learning_rate, trace}, read);
+}
+
+MemberTrace GroupMember::TraceOf(const StepOutcome& outcome) {
+  return TraceOfMember(outcome, transport_.log().Take(SteadyNow() + kArrivalTimeout));
 }
 
 absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int64_t count) {

@@ -25,6 +25,7 @@
 #include "worker/group/parts.h"
 #include "worker/group/peer_rendezvous.h"
 #include "worker/group/peer_transport.h"
+#include "worker/group/tracing.h"
 #include "worker/group/wire.h"
 #include "worker/pipeline/engine.h"
 
@@ -81,9 +82,13 @@ class GroupMember final : private PeerHandler {
   void DropSurplus();
 
   // ---- Work that all members do together. ----
+  // `trace`: TraceOf(outcome) will be asked for.
   absl::StatusOr<StepOutcome> Step(int64_t number, const std::vector<PositionRange>& ranges,
-                                   double learning_rate);
+                                   double learning_rate, bool trace = false);
   absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
+  // What the devices and messages of the newest step did. Waits a moment for messages that have not
+  // arrived.
+  MemberTrace TraceOf(const StepOutcome& outcome);
 
   // ---- Layers: those of this worker's devices, or (`from`) of another's. ----
   absl::Status GetShard(const NodeId& from, const LayerShard& shard, const ShardParts& out);
@@ -103,6 +108,9 @@ class GroupMember final : private PeerHandler {
   // Sends a shard's parts in pieces that belong to a call.
   absl::Status SendParts(const NodeId& to, CallId call, bool of_reply,
                          const std::shared_ptr<const OwnedParts>& parts);
+  // Asks it for the time; the answer is for clocks().
+  absl::StatusOr<CallId> AskClock(const NodeId& to);
+  ClockBook& clocks() { return clocks_; }
   // Receives them.
   absl::Status AwaitParts(const NodeId& from, CallId call, const ShardParts& parts);
 
@@ -153,6 +161,7 @@ class GroupMember final : private PeerHandler {
   PeerRendezvous rendezvous_;
   PeerBlocks blocks_;
   Calls calls_;
+  ClockBook clocks_;
   StateInbox inbox_;
   std::atomic<int64_t> epoch_ = 0;
   std::atomic<int64_t> interrupted_epoch_ = -1;  // newest that the leader has given up

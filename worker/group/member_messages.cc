@@ -9,6 +9,11 @@
 #include "worker/profiler/link_profiler.h"
 
 namespace atl::worker {
+namespace {
+
+int64_t ClockNs() { return SteadyNow().time_since_epoch().count(); }
+
+}  // namespace
 
 void GroupMember::SetHooks(Hooks hooks) {
   const std::lock_guard lock(state_mutex_);
@@ -27,6 +32,12 @@ absl::StatusOr<CallId> GroupMember::Call(const NodeId& to, v1::GroupFrame frame)
 
 absl::StatusOr<v1::GroupReply> GroupMember::Await(CallId id, Duration timeout) {
   return calls_.Await(id, SteadyNow() + timeout);
+}
+
+absl::StatusOr<CallId> GroupMember::AskClock(const NodeId& to) {
+  v1::GroupFrame frame;
+  frame.mutable_clock()->set_asked_ns(ClockNs());
+  return Call(to, std::move(frame));
 }
 
 void GroupMember::Tell(const NodeId& to, v1::GroupFrame frame) {
@@ -153,6 +164,9 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
   switch (frame.body_case()) {
     case v1::GroupFrame::kReply: {
       const absl::Status status = StatusOf(frame.reply());
+      if (frame.reply().clock_ns() != 0) {
+        clocks_.Add(from, {frame.reply().asked_ns(), frame.reply().clock_ns(), ClockNs()});
+      }
       calls_.OnReply(from, frame.call(), std::move(*frame.mutable_reply()));
       if (!status.ok() && hooks.call_failed && frame.epoch() == epoch_) {
         hooks.call_failed(from, absl::StrCat(from, ": ", status.message()));
@@ -170,6 +184,12 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
       // Perhaps of an attempt that this worker has not begun yet.
       interrupted_epoch_ = std::max<int64_t>(interrupted_epoch_, frame.epoch());
       return Interrupt(frame.interrupt().reason());
+    case v1::GroupFrame::kClock: {
+      v1::GroupReply reply;
+      reply.set_asked_ns(frame.clock().asked_ns());
+      reply.set_clock_ns(ClockNs());
+      return Reply(from, frame.call(), std::move(reply));
+    }
     case v1::GroupFrame::kGetLayer: {
       const std::lock_guard lock(loans_mutex_);
       if (loans_.size() < kLoansMax) {

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "common/check.h"
+#include "common/event_loop.h"
 #include "common/protocol/island_plan.h"
 #include "worker/group/wire.h"
 
@@ -80,15 +81,34 @@ absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
     arrived.push_back({gradient, size, Seconds(timing.travelled)});
     if (arrived.size() > kTransfersKept) arrived.pop_front();
   };
-  if (!turns_.Has(tag)) return link_->Send(worker, std::move(message));
+  SentMessage sent{from, to, tag, size, SteadyNow(), {}, {}};
+  if (!turns_.Has(tag)) {
+    Log(std::move(sent), &message);
+    return link_->Send(worker, std::move(message));
+  }
   auto waiting = std::make_shared<PeerMessage>(std::move(message));
-  return turns_.Send(tag, [this, worker, waiting](std::function<void()> left) {
+  return turns_.Send(tag, [this, worker, waiting, sent](std::function<void()> left) {
     waiting->left = [left](const absl::Status&) { left(); };
-    const absl::Status sent = link_->Send(worker, std::move(*waiting));
-    if (sent.ok()) return;
-    inbox_.Abort(std::string(sent.message()));  // whoever sent it is not here to be told
+    Log(sent, waiting.get());
+    const absl::Status status = link_->Send(worker, std::move(*waiting));
+    if (status.ok()) return;
+    inbox_.Abort(std::string(status.message()));  // whoever sent it is not here to be told
     left();
   });
+}
+
+// Says in the log, where its step is recorded, when the message left and arrived. Called just
+// before the link gets it.
+void PeerTransport::Log(SentMessage sent, PeerMessage* message) {
+  if (!log_->records(sent.tag.step)) return;
+  const Instant queued = SteadyNow();
+  const int64_t step = sent.tag.step;
+  message->arrived = [log = log_, place = log_->OnSent(std::move(sent)), step, queued,
+                      count = std::move(message->arrived)](absl::Status status, PeerTiming timing) {
+    const Instant start = queued + timing.queued;
+    if (status.ok()) log->OnArrived(step, place, start, start + timing.travelled);
+    count(std::move(status), timing);
+  };
 }
 
 void PeerTransport::Abort(const std::string& reason) {

@@ -13,6 +13,7 @@
 
 #include "common/net/peer_link.h"
 #include "worker/group/line_turns.h"
+#include "worker/group/message_log.h"
 #include "worker/pipeline/local_transport.h"
 
 namespace atl::worker {
@@ -59,7 +60,12 @@ class PeerTransport final : public Transport {
   std::vector<BoundaryCounters> counters() const override;
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
 
+  // Of messages to other workers.
+  MessageLog& log() { return *log_; }
+
  private:
+  void Log(SentMessage sent, PeerMessage* message);
+
   using Ends = std::pair<std::string, std::string>;
   struct Counted;
 
@@ -68,6 +74,7 @@ class PeerTransport final : public Transport {
   PeerLink* link_ = nullptr;
   const std::shared_ptr<Counted> counted_ = MakeCounted();  // callbacks of the link hold it too
   static std::shared_ptr<Counted> MakeCounted();
+  const std::shared_ptr<MessageLog> log_ = std::make_shared<MessageLog>();  // likewise
 
   std::mutex mutex_;
   int64_t first_step_ = 0;  // guarded by mutex_

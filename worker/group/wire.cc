@@ -103,6 +103,9 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
     case v1::GroupFrame::kLine:
       return frame.line().what() < 0 || frame.line().what() > 2 ? Bad("what a line call says")
                                                                 : absl::OkStatus();
+    case v1::GroupFrame::kTrace:
+      return frame.trace().number() < 0 ? Bad("step number") : absl::OkStatus();
+    case v1::GroupFrame::kClock:
     case v1::GroupFrame::kConfigure:
     case v1::GroupFrame::kDropSurplus:
     case v1::GroupFrame::kInterrupt:

@@ -421,6 +421,7 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
     run->input.train = train;
     run->input.sequences = request.sequences;
     run->input.learning_rate = request.learning_rate;
+    run->input.trace = request.trace;
     run->result = StepResult();
   }
   const absl::Status status =

@@ -121,6 +121,9 @@ struct StepRequest {
   int64_t number = 0;
   int64_t sequences = 0;  // of the whole island; at most the job's batch_sequences
   double learning_rate = 0;
+  // Waits for the end of every operation, so that its span says when the device did it, also where
+  // devices run behind their host.
+  bool trace = false;
 };
 
 // Fills in sequences first_row, first_row + 1, ... of the step, sequence_length + 1 tokens each.
@@ -133,10 +136,17 @@ using SequenceReader = std::function<absl::Status(int64_t first_row, std::span<i
 struct OpSpan {
   PlanOp op;
   Instant start, end;
+  int32_t layer = -1;         // whose W it is alone; -1: the stage's
+  bool with_weights = false;  // B that did W too
+  int32_t piece = 0;
+  int32_t pieces = 1;
 };
 
 struct DeviceStep {
   std::string device;
+  // The step's parts, one after the other: F, B and W; waiting for the device's all-reduces; the
+  // exchange that commits the step; the optimizer.
+  Instant begun, worked, summed, committed, ended;
   Duration busy{0};  // in F, B, W and optimizer
   std::vector<OpSpan> spans;
   std::vector<OpSpan> sync_spans;  // of the all-reduce thread

@@ -81,6 +81,10 @@ StageCall Executor::Call(const StageRun& run) {
 
 Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers,
                         int64_t rows) {
+  if (input_->trace) {
+    const absl::Status done = device_.compute().Synchronize(device_.stream());
+    if (!done.ok()) interrupt_.Raise(Annotate(done, device_.name()));
+  }
   if (options_.emulation.duration != nullptr) {
     Instant end = start - overslept_;
     const auto last = static_cast<int32_t>(model().layers().size()) - 1;
@@ -100,12 +104,18 @@ Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, in
   return now - start;
 }
 
+void Executor::SetPiece(int piece, int pieces) {
+  result_->device.spans.back().piece = piece;
+  result_->device.spans.back().pieces = pieces;
+}
+
 // ---- a step ----
 
 absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   input_ = &input;
   result_ = result;
   result->device.device = device_.name();
+  result->device.begun = SteadyNow();
   absl::Status status = Begin();
   const std::vector<PlanOp>& ops = device_.role().program.ops;
   for (size_t i = 0; status.ok() && i < ops.size(); ++i) {
@@ -121,6 +131,7 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
     (void)sync_.Wait();
     result->device.sync_spans = sync_.spans();
   }
+  result->device.ended = SteadyNow();
   if (status.ok()) Adapt();
   return status;
 }
@@ -222,6 +233,7 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
     if (computes()) ATOLL_RETURN_IF_ERROR(ForwardPiece(run, m, p, output));
     const Duration took = Done(start, Op(PlanOpKind::kForward, run.role->stage, m),
                                run.role->plan.first_layer, run.role->plan.layers, rows.rows);
+    SetPiece(p, run.stage->pieces(slot));
     run.work += took;
     if (sends) run.activations->OnCompute(rows.rows, Seconds(took));
     if (sends) ATOLL_RETURN_IF_ERROR(SendUpTo(outbox, rows.first + rows.rows));
@@ -273,9 +285,13 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
     const PlanStage& plan = run.role->plan;
     const PlanOp b = Op(PlanOpKind::kInputGradient, run.role->stage, m);
     Duration took = Done(start, b, plan.first_layer, plan.layers, rows.rows);
+    SetPiece(p, run.stage->pieces(slot));
     if (run.role->fused && options_.emulation.duration != nullptr) {
       const PlanOp w = Op(PlanOpKind::kWeightGradient, run.role->stage, m);
       took += Done(SteadyNow(), w, plan.first_layer, plan.layers, rows.rows);
+      SetPiece(p, run.stage->pieces(slot));
+    } else {
+      result_->device.spans.back().with_weights = run.role->fused;
     }
     run.work += took;
     if (sends) run.gradients->OnCompute(rows.rows, Seconds(took));
@@ -303,6 +319,7 @@ void Executor::WeightLayer(StageRun& run, int32_t m) {
   if (computes()) run.stage->BackwardWeight(Call(run), run.slot[m], index);
   run.weight_layer =
       Done(start, Op(PlanOpKind::kWeightGradient, run.role->stage, m), layer, 1, Shape(m).rows);
+  result_->device.spans.back().layer = layer;
   run.work += run.weight_layer;
   if (m == LastMicroBatch()) sync_.Complete(layer);
   if (index == 0) WeightsDone(run, m);

@@ -25,6 +25,7 @@ struct StepInput {
   bool train = true;   // else F and loss alone
   int64_t sequences = 0;
   double learning_rate = 0;
+  bool trace = false;
   std::vector<MicroBatchRows> micro_batches;  // of the device's replica
 };
 
@@ -140,6 +141,7 @@ class Executor {
   // Ends an operation that began at `start`: waits for the rest of its emulated time. Returns how
   // long it took.
   Duration Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers, int64_t rows);
+  void SetPiece(int piece, int pieces);  // of the newest span
 
   Device& device_;
   const EngineJob& job_;

@@ -76,7 +76,10 @@ absl::Status Executor::CheckSteps(const std::vector<double>& values) const {
 
 absl::Status Executor::Commit() {
   const bool train = input_->train;
+  DeviceStep& step = result_->device;
+  step.worked = step.summed = step.committed = SteadyNow();
   if (train) ATOLL_RETURN_IF_ERROR(sync_.Wait());
+  step.summed = step.committed = SteadyNow();
   totals_ = HostReals(device_.run().totals.dtype, device_.run().totals.size());
   device_.compute().CopyToHost(device_.stream(), totals_.data(), device_.run().totals);
   std::vector<double> sums;
@@ -88,6 +91,7 @@ absl::Status Executor::Commit() {
   FillTable(sums, &values);
   ATOLL_RETURN_IF_ERROR(interrupt_.status());
   ATOLL_RETURN_IF_ERROR(ExchangeTable(&values));
+  step.committed = SteadyNow();
   for (int r = 0; r < table_.replicas(); ++r) result_->loss.nats += values[table_.loss(r)];
   result_->loss.tokens = input_->sequences * job_.sequence_length;
   if (!train) return absl::OkStatus();

@@ -1,0 +1,60 @@
+#include "cli/trace.h"
+
+#include <iostream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/client.h"
+#include "cli/render.h"
+#include "cli/trace_text.h"
+#include "cli/write_file.h"
+#include "coordinator/plan_io/step_picture.h"
+
+namespace atl::cli {
+namespace {
+
+std::string Title(const TraceAnswer& answer) {
+  std::string title =
+      absl::StrFormat("%s, island %d, step %d: measured %.1f ms", answer.job, answer.island,
+                      answer.measured.step, static_cast<double>(answer.measured.step_ns) * 1e-6);
+  if (answer.predicted) {
+    absl::StrAppendFormat(&title, ", predicted %.1f ms",
+                          static_cast<double>(answer.predicted->step_ns) * 1e-6);
+  }
+  return title;
+}
+
+absl::Status Run(const Global& global, const std::string& job, const TraceFlags& flags) {
+  v1::TraceRequest request;
+  request.set_job(job);
+  if (flags.island >= 0) request.set_island(flags.island);
+  request.set_timeout_ms(flags.timeout_s * 1000);
+  ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+  ATOLL_ASSIGN_OR_RETURN(const v1::TraceReply reply, client->Trace(request));
+  ATOLL_ASSIGN_OR_RETURN(const TraceAnswer answer, ToAnswer(reply));
+  std::vector<StepView> views;
+  if (answer.predicted) views.push_back({"predicted", &*answer.predicted});
+  views.push_back({"measured", &answer.measured});
+  if (!flags.out.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, StepsAsPerfetto(views)));
+  if (!flags.svg.empty()) {
+    ATOLL_RETURN_IF_ERROR(WriteFile(flags.svg, StepsAsSvg(Title(answer), views)));
+  }
+  std::cout << (global.json ? Json(reply) : TraceText(answer)) << std::flush;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int Trace(const Global& global, const std::string& job, const TraceFlags& flags) {
+  if (flags.timeout_s < 1 || flags.timeout_s > 300) {
+    std::cerr << "atoll: --timeout " << flags.timeout_s << ": must be from 1 to 300 seconds\n";
+    return 2;
+  }
+  const absl::Status status = Run(global, job, flags);
+  if (status.ok()) return 0;
+  std::cerr << "atoll: " << status.message() << "\n";
+  return 1;
+}
+
+}  // namespace atl::cli

@@ -1,0 +1,23 @@
+// Writes what a command was asked to write to a file.
+
+#ifndef ATOLL_CLI_WRITE_FILE_H_
+#define ATOLL_CLI_WRITE_FILE_H_
+
+#include <fstream>
+#include <string>
+
+#include "common/status.h"
+
+namespace atl::cli {
+
+inline absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
+  return absl::OkStatus();
+}
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_WRITE_FILE_H_

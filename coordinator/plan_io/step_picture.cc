@@ -1,0 +1,410 @@
+#include "coordinator/plan_io/step_picture.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace atl {
+namespace {
+
+using Ends = std::pair<std::string, std::string>;
+
+std::string JsonString(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppendFormat(&quoted, "\\u%04x", static_cast<int>(c));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string XmlText(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '<') {
+      escaped += "&lt;";
+    } else if (c == '&') {
+      escaped += "&amp;";
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+double Micros(int64_t ns) { return static_cast<double>(ns) / 1e3; }
+
+// "0-4", or "0-4, 29-33" for a device that holds two stages.
+std::string LayersOf(const StepTrace& trace, const std::string& device) {
+  std::string text;
+  for (const TraceStage& stage : trace.stages) {
+    if (std::find(stage.devices.begin(), stage.devices.end(), device) == stage.devices.end()) {
+      continue;
+    }
+    absl::StrAppend(&text, text.empty() ? "" : ", ", stage.first_layer);
+    if (stage.layers > 1) absl::StrAppend(&text, "-", stage.first_layer + stage.layers - 1);
+  }
+  return text;
+}
+
+std::string LabelOf(const StepTrace& trace, const std::string& device) {
+  const std::string layers = LayersOf(trace, device);
+  return layers.empty() ? device : absl::StrCat(device, ": ", layers);
+}
+
+std::map<Ends, std::vector<const TraceMessage*>> ByBoundary(const StepTrace& trace) {
+  std::map<Ends, std::vector<const TraceMessage*>> boundaries;
+  for (const TraceMessage& message : trace.messages) {
+    boundaries[{message.from, message.to}].push_back(&message);
+  }
+  for (auto& [ends, messages] : boundaries) {
+    std::stable_sort(
+        messages.begin(), messages.end(),
+        [](const TraceMessage* a, const TraceMessage* b) { return a->start_ns < b->start_ns; });
+  }
+  return boundaries;
+}
+
+std::string NameOf(const TraceMessage& message) {
+  return message.gradient ? "send gradient" : "send activation";
+}
+
+// ---------------------------------------------------------------------------------- Perfetto ----
+
+class TraceWriter {
+ public:
+  void Name(const char* what, size_t process, size_t thread, const std::string& name) {
+    Add(
+        absl::StrFormat("{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s_name\","
+                        "\"args\":{\"name\":%s}}",
+                        process, thread, what, JsonString(name)));
+    Add(
+        absl::StrFormat("{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s_sort_index\","
+                        "\"args\":{\"sort_index\":%d}}",
+                        process, thread, what, what[0] == 'p' ? process : thread));
+  }
+  void Slice(size_t process, size_t thread, int64_t start_ns, int64_t end_ns, const char* category,
+             const std::string& name, const std::string& args) {
+    Add(absl::StrFormat(
+        "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+        "\"cat\":\"%s\",\"name\":\"%s\",\"args\":{%s}}",
+        process, thread, Micros(start_ns), Micros(end_ns - start_ns), category, name, args));
+  }
+  std::string Finish() { return json_ + "\n],\"displayTimeUnit\":\"ms\"}\n"; }
+
+ private:
+  void Add(const std::string& event) {
+    absl::StrAppend(&json_, first_ ? "\n" : ",\n", event);
+    first_ = false;
+  }
+
+  std::string json_ = "{\"traceEvents\":[";
+  bool first_ = true;
+};
+
+const char* CategoryOf(TraceKind kind) {
+  switch (kind) {
+    case TraceKind::kForward:
+    case TraceKind::kInputGradient:
+    case TraceKind::kWeightGradient:
+    case TraceKind::kOptimizer:
+      return "work";
+    case TraceKind::kSync:
+      return "sum";
+    case TraceKind::kWait:
+    case TraceKind::kSyncWait:
+    case TraceKind::kCommit:
+      break;
+  }
+  return "wait";
+}
+
+std::string ArgsOf(const TraceSpan& span) {
+  std::string args =
+      absl::StrFormat("\"micro_batch\":%d,\"stage\":%d", span.micro_batch, span.stage);
+  if (span.layer >= 0) absl::StrAppend(&args, ",\"layer\":", span.layer);
+  if (span.pieces > 1) absl::StrAppend(&args, ",\"piece\":", span.piece);
+  if (span.pieces > 1) absl::StrAppend(&args, ",\"pieces\":", span.pieces);
+  if (span.with_weights) absl::StrAppend(&args, ",\"with_weights\":true");
+  return args;
+}
+
+void WriteDevice(size_t process, size_t thread, const StepTrace& trace, const TraceDevice& device,
+                 TraceWriter& writer) {
+  writer.Name("thread", process, thread, LabelOf(trace, device.device));
+  bool sums = false;
+  for (const TraceSpan& span : device.spans) {
+    const bool sync = span.kind == TraceKind::kSync;
+    if (sync && !std::exchange(sums, true)) {
+      writer.Name("thread", process, thread + 1, absl::StrCat("all-reduces of ", device.device));
+    }
+    writer.Slice(process, thread + (sync ? 1 : 0), span.start_ns, span.end_ns,
+                 CategoryOf(span.kind), NameOf(span), ArgsOf(span));
+  }
+}
+
+void WriteMessages(size_t process, size_t thread, const std::vector<const TraceMessage*>& messages,
+                   TraceWriter& writer) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const TraceMessage& message = *messages[i];
+    int64_t end_ns = message.arrive_ns;
+    if (i + 1 < messages.size()) end_ns = std::min(end_ns, messages[i + 1]->start_ns);
+    std::string args = absl::StrFormat(
+        "\"micro_batch\":%d,\"stage\":%d,\"bytes\":%d,\"ready_us\":%.3f,\"arrives_us\":%.3f",
+        message.micro_batch, message.stage, message.bytes, Micros(message.ready_ns),
+        Micros(message.arrive_ns));
+    if (message.pieces > 1) {
+      absl::StrAppend(&args, ",\"piece\":", message.piece, ",\"pieces\":", message.pieces);
+    }
+    writer.Slice(process, thread, message.start_ns, end_ns, "message", NameOf(message), args);
+  }
+}
+
+// --------------------------------------------------------------------------------------- SVG ----
+
+constexpr int kLeft = 230;
+constexpr int kWidth = 1400;
+constexpr int kTop = 34;
+constexpr int kRow = 24;
+constexpr int kLinkRow = 12;
+constexpr int kGap = 8;  // between devices, where each has several rows
+
+struct Colour {
+  TraceKind kind;
+  const char* fill;
+  const char* name;
+};
+constexpr Colour kColours[] = {{TraceKind::kForward, "#4a90d9", "forward"},
+                               {TraceKind::kInputGradient, "#57a773", "backward"},
+                               {TraceKind::kWeightGradient, "#c9d86a", "weight gradient"},
+                               {TraceKind::kOptimizer, "#e07a5f", "optimizer"},
+                               {TraceKind::kWait, "#e6e6e6", "waits for a message"},
+                               {TraceKind::kSync, "#9b72b0", "all-reduce"},
+                               {TraceKind::kSyncWait, "#cfc0da", "waits for all-reduces"},
+                               {TraceKind::kCommit, "#a8a8a8", "commit"}};
+
+const char* FillOf(TraceKind kind) {
+  for (const Colour& colour : kColours) {
+    if (colour.kind == kind) return colour.fill;
+  }
+  return "black";
+}
+
+class Picture {
+ public:
+  Picture(const std::string& title, const std::vector<StepView>& views)
+      : title_(title), views_(views) {
+    for (const StepView& view : views) step_ns_ = std::max(step_ns_, view.trace->step_ns);
+  }
+
+  std::string Draw() {
+    y_ = kTop;
+    std::vector<std::string> devices;
+    for (const StepView& view : views_) {
+      for (const TraceDevice& device : view.trace->devices) {
+        if (std::find(devices.begin(), devices.end(), device.device) == devices.end()) {
+          devices.push_back(device.device);
+        }
+      }
+    }
+    for (const std::string& device : devices) Device(device);
+    if (views_.size() > 1) Messages();
+    Ends();
+    Scale();
+    const int height = y_ + (views_.size() > 1 ? 80 : 60);
+    return absl::StrFormat(
+               "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+               "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" "
+               "height=\"100%%\" fill=\"white\"/>\n<text x=\"6\" y=\"20\" "
+               "font-size=\"14\">%s</text>\n",
+               kLeft + kWidth + 40, height, XmlText(title_)) +
+           svg_ + "</svg>\n";
+  }
+
+ private:
+  double X(int64_t ns) const {
+    return kLeft + static_cast<double>(ns) * kWidth / static_cast<double>(step_ns_);
+  }
+
+  void Text(int x, int y, const std::string& text, const char* more = "") {
+    absl::StrAppendFormat(&svg_, "<text x=\"%d\" y=\"%d\"%s>%s</text>\n", x, y, more,
+                          XmlText(text));
+  }
+
+  void Bar(int64_t start_ns, int64_t end_ns, int y, int height, const char* fill, double opacity,
+           const std::string& title) {
+    absl::StrAppendFormat(&svg_,
+                          "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"",
+                          X(start_ns), y, std::max(0.0, X(end_ns) - X(start_ns)), height, fill);
+    if (opacity < 1) absl::StrAppendFormat(&svg_, " fill-opacity=\"%.1f\"", opacity);
+    absl::StrAppendFormat(&svg_,
+                          " stroke=\"white\" stroke-width=\"0.3\"><title>%s, %.3f ms</title>"
+                          "</rect>\n",
+                          XmlText(title), static_cast<double>(end_ns - start_ns) * 1e-6);
+  }
+
+  // Where waiting contains work, the work is drawn over it.
+  void Spans(const TraceDevice& device) {
+    int32_t first_stage = INT32_MAX;
+    for (const TraceSpan& span : device.spans) {
+      if (span.kind == TraceKind::kForward) first_stage = std::min(first_stage, span.stage);
+    }
+    for (const bool waiting : {true, false}) {
+      for (const TraceSpan& span : device.spans) {
+        if ((span.kind == TraceKind::kWait) != waiting) continue;
+        const bool sync = span.kind == TraceKind::kSync;
+        const bool compute = span.kind <= TraceKind::kWeightGradient;
+        Bar(span.start_ns, span.end_ns, sync ? y_ + kRow - 8 : y_, sync ? 4 : kRow - 4,
+            FillOf(span.kind), compute && span.stage != first_stage ? 0.6 : 1,
+            absl::StrCat(NameOf(span), " ", span.micro_batch, " of stage ", span.stage));
+      }
+    }
+  }
+
+  void Device(const std::string& name) {
+    bool labelled = false;
+    for (const StepView& view : views_) {
+      for (const TraceDevice& device : view.trace->devices) {
+        if (device.device != name) continue;
+        if (!std::exchange(labelled, true)) Text(6, y_ + 15, LabelOf(*view.trace, name));
+        Spans(device);
+      }
+      Row(view, kRow);
+    }
+    y_ += views_.size() > 1 ? kGap : 0;
+  }
+
+  void Row(const StepView& view, int height) {
+    if (views_.size() > 1) {
+      Text(kLeft - 8, y_ + height - 9 + (height < kRow ? 6 : 0), view.name,
+           " text-anchor=\"end\" font-size=\"10\" fill=\"#666\"");
+    }
+    y_ += height;
+  }
+
+  void Messages() {
+    std::set<std::pair<std::string, std::string>> boundaries;
+    // What only one view knows cannot be compared: the wires within a worker.
+    for (const auto& [ends, messages] : ByBoundary(*views_.back().trace)) boundaries.insert(ends);
+    for (const auto& ends : boundaries) {
+      Text(6, y_ + 14, absl::StrCat(ends.first, " > ", ends.second));
+      for (const StepView& view : views_) {
+        for (const TraceMessage& message : view.trace->messages) {
+          if (message.from != ends.first || message.to != ends.second) continue;
+          Bar(message.start_ns, message.arrive_ns, y_ + 1, kLinkRow - 2,
+              FillOf(message.gradient ? TraceKind::kInputGradient : TraceKind::kForward), 0.5,
+              absl::StrCat(NameOf(message), " ", message.micro_batch));
+        }
+        Row(view, kLinkRow);
+      }
+      y_ += kGap;
+    }
+  }
+
+  // Where each view's step ends.
+  void Ends() {
+    for (size_t i = 0; views_.size() > 1 && i < views_.size(); ++i) {
+      const double x = X(views_[i].trace->step_ns);
+      absl::StrAppendFormat(&svg_,
+                            "<line x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%d\" stroke=\"#444\" "
+                            "stroke-dasharray=\"%s\"/>\n",
+                            x, kTop - 4, x, y_, i == 0 ? "2,3" : "6,2");
+    }
+  }
+
+  // Ticks below the rows, and what the colours mean.
+  void Scale() {
+    constexpr int kTicks = 10;
+    for (int i = 0; i <= kTicks; ++i) {
+      const int x = kLeft + kWidth * i / kTicks;
+      absl::StrAppendFormat(&svg_,
+                            "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#888\"/>"
+                            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%.3g s</text>\n",
+                            x, y_, x, y_ + 5, x, y_ + 18,
+                            static_cast<double>(step_ns_) * 1e-9 * i / kTicks);
+    }
+    std::set<TraceKind> used;
+    for (const StepView& view : views_) {
+      for (const TraceDevice& device : view.trace->devices) {
+        for (const TraceSpan& span : device.spans) used.insert(span.kind);
+      }
+    }
+    int x = kLeft;
+    for (const Colour& colour : kColours) {
+      if (used.count(colour.kind) == 0) continue;
+      absl::StrAppendFormat(&svg_,
+                            "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\"/>"
+                            "<text x=\"%d\" y=\"%d\">%s</text>\n",
+                            x, y_ + 30, colour.fill, x + 20, y_ + 42, colour.name);
+      x += 165;
+    }
+    if (views_.size() > 1) {
+      Text(kLeft, y_ + 64,
+           absl::StrCat("dashed lines: the ends of the steps; ", views_[0].name, " is dotted"));
+    }
+  }
+
+  const std::string title_;
+  const std::vector<StepView>& views_;
+  int64_t step_ns_ = 1;
+  int y_ = 0;
+  std::string svg_;
+};
+
+}  // namespace
+
+std::string NameOf(const TraceSpan& span) {
+  switch (span.kind) {
+    case TraceKind::kForward:
+      return "forward";
+    case TraceKind::kInputGradient:
+      return span.with_weights ? "backward and weight gradient" : "backward";
+    case TraceKind::kWeightGradient:
+      return "weight gradient";
+    case TraceKind::kWait:
+      return span.gradient ? "wait for a gradient" : "wait for an activation";
+    case TraceKind::kSync:
+      return "all-reduce";
+    case TraceKind::kSyncWait:
+      return "wait for all-reduces";
+    case TraceKind::kCommit:
+      return "commit";
+    case TraceKind::kOptimizer:
+      return "optimizer";
+  }
+  return "";
+}
+
+std::string StepsAsPerfetto(const std::vector<StepView>& views) {
+  TraceWriter writer;
+  for (size_t p = 0; p < views.size(); ++p) {
+    const StepTrace& trace = *views[p].trace;
+    writer.Name("process", p, 0, views[p].name);
+    size_t thread = 0;
+    for (const TraceDevice& device : trace.devices) {
+      WriteDevice(p, thread, trace, device, writer);
+      thread += 2;
+    }
+    for (const auto& [ends, messages] : ByBoundary(trace)) {
+      writer.Name("thread", p, thread, absl::StrCat(ends.first, " > ", ends.second));
+      WriteMessages(p, thread++, messages, writer);
+    }
+  }
+  return writer.Finish();
+}
+
+std::string StepsAsSvg(const std::string& title, const std::vector<StepView>& views) {
+  return Picture(title, views).Draw();
+}
+
+}  // namespace atl

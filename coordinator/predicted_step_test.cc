@@ -1,0 +1,194 @@
+// A plan played again is the step that the planner promised, and shows every operation of it.
+
+#include "coordinator/predicted_step.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr int kBlocks = 6;
+
+DeviceProfile Measured(const std::string& device, double block_ms) {
+  DeviceProfile profile{device, "cpu", "1", 7, {}};
+  for (int rows = 1; rows <= 4; rows *= 2) {
+    for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
+      LayerCost cost;
+      cost.kind = kind;
+      cost.micro_batch_sequences = rows;
+      const double ms = kind == LayerKind::kBlock ? block_ms : 0.2 * block_ms;
+      cost.forward_ns = cost.weight_gradient_ns = static_cast<int64_t>(ms * 1e6 * rows);
+      cost.input_gradient_ns = kind == LayerKind::kEmbedding ? 0 : cost.forward_ns;
+      cost.optimizer_ns = 300'000;
+      cost.stash_bytes = int64_t{64} * 64 * 4 * 20 * rows;
+      cost.output_bytes = int64_t{64} * 64 * 4 * rows;
+      profile.layers.push_back(cost);
+    }
+  }
+  return profile;
+}
+
+// Measured workers of different speed, joined by links of 1 MB/s and 5 ms.
+PlanRequest Island(int workers) {
+  PlanRequest request;
+  request.spec.name = "lm";
+  request.spec.data.sequence_length = 64;
+  request.spec.inner.batch_sequences = 16;
+  request.spec.inner.micro_batch_sequences = 2;
+  ModelSpec& model = request.facts.model;
+  model = {ModelFamily::kGpt2, "", 256, 64, kBlocks, 4, 4, 256};
+  request.spec.model = model;
+  request.facts.layers.push_back({"embedding", 256 * 64 + 64 * 64});
+  for (int b = 0; b < kBlocks; ++b) {
+    request.facts.layers.push_back({absl::StrCat("block", b), 12 * 64 * 64 + 13 * 64});
+  }
+  request.facts.layers.push_back({"head", 256 * 64 + 128});
+  for (int w = 1; w <= workers; ++w) {
+    PlanMember& member = request.members.emplace_back();
+    const std::string name = absl::StrCat("w", w);
+    member.member = {name, 1, absl::StrCat("tcp://", name, ":1"), ""};
+    member.devices = {{"cpu", kGiB, 1}};
+    member.profiles = {Measured(absl::StrCat(name, "/0"), 2.0 + w)};
+    for (int other = 1; other <= workers; ++other) {
+      if (other == w) continue;
+      request.links.push_back({name, absl::StrCat("w", other), 5'000'000, 1e6, 0.01, 20});
+    }
+  }
+  return request;
+}
+
+using Op = std::tuple<std::string, TraceKind, int32_t, int32_t>;  // device, what, stage, which
+
+std::multiset<Op> OpsOf(const StepTrace& trace) {
+  std::multiset<Op> ops;
+  for (const TraceDevice& device : trace.devices) {
+    for (const TraceSpan& span : device.spans) {
+      if (span.kind > TraceKind::kWeightGradient) continue;
+      ops.insert({device.device, span.kind, span.stage, span.micro_batch});
+      if (!span.with_weights) continue;
+      ops.insert({device.device, TraceKind::kWeightGradient, span.stage, span.micro_batch});
+    }
+  }
+  return ops;
+}
+
+std::multiset<Op> OpsOf(const IslandPlan& plan) {
+  const std::map<PlanOpKind, TraceKind> kinds = {
+      {PlanOpKind::kForward, TraceKind::kForward},
+      {PlanOpKind::kInputGradient, TraceKind::kInputGradient},
+      {PlanOpKind::kWeightGradient, TraceKind::kWeightGradient}};
+  std::multiset<Op> ops;
+  for (const PlanProgram& program : plan.programs) {
+    for (const PlanOp& op : program.ops) {
+      if (kinds.count(op.kind) == 0) continue;
+      ops.insert({program.device, kinds.at(op.kind), op.stage, op.micro_batch});
+    }
+  }
+  return ops;
+}
+
+void CheckTimes(const StepTrace& trace) {
+  for (const TraceDevice& device : trace.devices) {
+    int64_t free_ns = 0;
+    for (const TraceSpan& span : device.spans) {
+      CHECK(span.start_ns == free_ns);  // waiting is a span, too
+      CHECK(span.end_ns >= span.start_ns);
+      free_ns = span.end_ns;
+    }
+    CHECK(device.end_ns == free_ns);
+    CHECK(free_ns <= trace.step_ns);
+  }
+}
+
+TEST_CASE("A pipeline's step is the one that its plan promised") {
+  for (const char* schedule : {"", "1f1b", "zb-h1", "zb-v"}) {
+    INFO(schedule);
+    PlanRequest request = Island(3);
+    request.spec.layout.stages = 3;
+    request.spec.layout.schedule = schedule;
+    const auto plan = PlanIsland(request);
+    INFO(plan.status().ToString());
+    REQUIRE(plan.ok());
+    const auto step = PredictStep(request, *plan);
+    INFO(step.status().ToString());
+    REQUIRE(step.ok());
+    CHECK(step->step_ns == plan->step_ns);
+    CHECK(OpsOf(*step) == OpsOf(*plan));
+    CheckTimes(*step);
+    CHECK(step->about == "layer times measured");
+    REQUIRE(!step->links.empty());
+    CHECK(step->links[0].latency_ns == 5'000'000);
+    CHECK(step->links[0].bandwidth_bytes_per_s == Approx(1e6));
+    // Each way over each boundary, once for every micro-batch.
+    CHECK(step->messages.size() == 8 * 2 * (plan->replicas[0].stages.size() - 1) -
+                                       (std::string(schedule) == "zb-v" ? 16 : 0));
+  }
+}
+
+TEST_CASE("Replicas' steps end when their gradients are summed and the optimizer is done") {
+  PlanRequest request = Island(2);
+  request.spec.layout.replicas = 2;
+  const auto plan = PlanIsland(request);
+  INFO(plan.status().ToString());
+  REQUIRE(plan.ok());
+  const auto step = PredictStep(request, *plan);
+  INFO(step.status().ToString());
+  REQUIRE(step.ok());
+  CHECK(step->step_ns == Approx(plan->step_ns).epsilon(1e-6));
+  CHECK(OpsOf(*step) == OpsOf(*plan));
+  CheckTimes(*step);
+  for (const TraceDevice& device : step->devices) {
+    CHECK(device.spans.back().kind == TraceKind::kOptimizer);
+    CHECK(device.spans[device.spans.size() - 2].kind == TraceKind::kSyncWait);
+  }
+}
+
+TEST_CASE("What changes since the plan was made changes the step") {
+  PlanRequest request = Island(2);
+  request.spec.layout.stages = 2;
+  const auto plan = PlanIsland(request);
+  REQUIRE(plan.ok());
+  for (LinkProfile& link : request.links) link.bandwidth_bytes_per_s = 1e5;
+  const auto slower = PredictStep(request, *plan);
+  REQUIRE(slower.ok());
+  CHECK(slower->step_ns > plan->step_ns);
+}
+
+TEST_CASE("A device that nobody knows is named") {
+  PlanRequest request = Island(2);
+  request.spec.layout.stages = 2;
+  const auto plan = PlanIsland(request);
+  REQUIRE(plan.ok());
+  request.members.pop_back();
+  CHECK(PredictStep(request, *plan).status().message() == "nothing is known of w2/0");
+}
+
+TEST_CASE("A request is made again of what the coordinator knows") {
+  const PlanRequest request = Island(2);
+  JobView job;
+  job.spec = request.spec;
+  job.facts = request.facts;
+  std::vector<MemberView> members(3);
+  members[0].name = "w1";
+  members[0].devices = request.members[0].devices;
+  members[0].site = "paris";
+  members[1].kind = MemberKind::kServer;
+  members[1].name = "w2";
+  members[2].name = "w2";  // attached, but it has not said hello
+  IslandPlan plan;
+  plan.members = {request.members[0].member, request.members[1].member};
+  const PlanRequest again = RequestFor(job, plan, members, ProfileBook());
+  REQUIRE(again.members.size() == 1);
+  CHECK(again.members[0].site == "paris");
+  CHECK(again.facts.layers.size() == kBlocks + 2);
+}
+
+}  // namespace
+}  // namespace atl

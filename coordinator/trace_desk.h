@@ -1,0 +1,96 @@
+// Requests of people for the trace of one step of an island: `atoll trace`.
+//
+// A request passes through the coordinator's shell and not through its core: it decides nothing,
+// nothing of it is stored, and after a restart nobody waits for the answer any more. The desk only
+// looks at what the core shows of the job. It sends TraceNextStep to the island's leader once that
+// leads in the generation in force, and hands on what the leader answers. Requests for an island
+// whose leader has been asked already share its answer.
+//
+// Every request ends: with a step; with the reason why none comes (the job does not run, there is
+// no such island), at once; with the loss of the leader or of the step; or at its deadline with
+// what the island is doing instead.
+//
+// Pure: time is an argument. Not thread-safe.
+
+#ifndef ATOLL_COORDINATOR_TRACE_DESK_H_
+#define ATOLL_COORDINATOR_TRACE_DESK_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/protocol/control.h"
+#include "common/time.h"
+#include "coordinator/core/views.h"
+
+namespace atl {
+
+inline constexpr size_t kTraceRequestsMax = 64;
+
+struct TracedStep {
+  IslandId island = 0;
+  NodeId leader;
+  Generation generation = 0;
+  StepTrace measured;
+  JobView job;  // as it was when the answer came
+};
+
+class TraceDesk {
+ public:
+  using OnDone = std::function<void(absl::StatusOr<TracedStep>)>;
+  using Jobs = std::function<std::optional<JobView>(const JobId&)>;
+
+  // `epoch`: of the coordinator; request numbers grow over its restarts.
+  explicit TraceDesk(int64_t epoch) : last_request_(epoch << 32) {}
+
+  // `island` absent: the first one that has a worker. `on_done` is called once, from Advance or
+  // Close.
+  void Ask(Instant now, const JobId& job, std::optional<IslandId> island, Duration limit,
+           OnDone on_done);
+  void OnMessage(const FromWorker& from);
+
+  struct Message {
+    NodeId worker;
+    Incarnation incarnation = 0;
+    TraceNextStep message;
+  };
+  struct Work {
+    std::vector<Message> send;
+    Instant deadline = kNever;  // call again by then
+  };
+  // Call it after the two above, whenever something has changed, and at the deadline.
+  Work Advance(Instant now, const Jobs& jobs);
+  // Ends all requests.
+  void Close(const std::string& reason);
+
+ private:
+  struct Request {
+    JobId job;
+    std::optional<IslandId> wanted;
+    Instant ends;
+    Duration limit;
+    OnDone on_done;
+    // Of whom it has been asked; 0: of nobody yet.
+    int64_t number = 0;
+    IslandId island = 0;
+    NodeId leader;
+    Incarnation incarnation = 0;
+    Generation generation = 0;
+    std::optional<StepTraced> answer;
+  };
+
+  // What the request has come to; nothing: it waits.
+  std::optional<absl::StatusOr<TracedStep>> Look(Instant now, const Jobs& jobs, Request& request,
+                                                 Work& work);
+  void Send(Request& request, const IslandView& island, Work& work);
+
+  int64_t last_request_;
+  std::vector<Request> requests_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_TRACE_DESK_H_

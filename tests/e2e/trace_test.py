@@ -1,0 +1,215 @@
+#!/usr/bin/python3
+"""`atoll trace`: one step of a running island, recorded on all its workers, beside its prediction;
+and every reason why there is none."""
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import binary  # noqa: E402
+from story import LIMIT_S, case, check, main  # noqa: E402
+
+# One island of all workers; messages travel whole.
+TOGETHER = {"layout__island": "all", "outer__min_islands": 1, "model__layers": 4,
+            "inner__micro_batch_sequences": 2, "layout__pieces_max": 1,
+            "schedule__train_tokens": 100_000_000}
+MICRO_BATCHES = 4
+LAYERS = 6  # with embedding and head
+
+
+def trains(story, **changes):
+    """A job whose island has made some rounds."""
+    job = story.submits(**dict(TOGETHER, **changes))
+    story.reaches(job, 1)
+    return job
+
+
+def refused(story, *arguments):
+    """What `atoll trace` says on standard error when it fails."""
+    code, out, errors = story.atoll("trace", *arguments, check=False)
+    check(code == 1 and out == "", f"exit code {code}, {out}")
+    check(errors.startswith("atoll: ") and errors.count("\n") == 1, f"not one message: {errors}")
+    return errors
+
+
+def ops_of(step):
+    """(device, operation, stage, micro-batch, layer) of all F, B and W; W that B did, too, has no
+    layer."""
+    ops = []
+    for device in step["devices"]:
+        for span in device["spans"]:
+            kind = span["kind"].removeprefix("TRACE_KIND_")
+            if kind not in ("FORWARD", "INPUT_GRADIENT", "WEIGHT_GRADIENT"):
+                continue
+            place = (device["device"], span["stage"], span["micro_batch"])
+            ops.append((kind, *place, span["layer"] if kind == "WEIGHT_GRADIENT" else -1))
+            if span["with_weights"]:
+                ops.append(("WEIGHT_GRADIENT", *place, -1))
+    return ops
+
+
+def check_complete(step):
+    """Every operation of the plan is there once: W whole, or once for each of the stage's layers."""
+    ops = ops_of(step)
+    check(len(ops) == len(set(ops)), f"an operation is there twice: {sorted(ops)}")
+    expected = set()
+    for stage in step["stages"]:
+        first, layers = stage["first_layer"], stage["layers"]
+        for device in stage["devices"]:
+            for m in range(MICRO_BATCHES):
+                place = (device, stage["stage"], m)
+                expected |= {("FORWARD", *place, -1), ("INPUT_GRADIENT", *place, -1)}
+                whole = ("WEIGHT_GRADIENT", *place, -1)
+                expected |= ({whole} if whole in ops else
+                             {("WEIGHT_GRADIENT", *place, l) for l in range(first, first + layers)})
+    check(set(ops) == expected, f"missing {expected - set(ops)}, too much {set(ops) - expected}")
+    check(step["left_out"] == 0, "something is left out")
+
+
+def spans_of(step, kind):
+    return [span for device in step["devices"] for span in device["spans"]
+            if span["kind"] == "TRACE_KIND_" + kind]
+
+
+def check_picture(story, name, views):
+    with open(os.path.join(story.folder, name + ".json"), encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    check(names == views, f"processes: {names}")
+    slices = [e for e in events if e["ph"] == "X"]
+    check(all(e["dur"] >= 0 for e in slices), "a slice ends before it begins")
+    for pid in range(len(views)):
+        check(any(e["pid"] == pid and e["cat"] == "work" for e in slices), f"{views[pid]} is empty")
+    xml.etree.ElementTree.parse(os.path.join(story.folder, name + ".svg"))
+    return events
+
+
+@case
+def a_pipeline(story):
+    """A step of a pipeline of three workers: every operation once, predicted beside measured, with
+    the messages between them"""
+    story.starts(workers=3, servers=1)
+    job = trains(story, layout__stages=3)
+    base = os.path.join(story.folder, "step")
+    reply = story.json("trace", job, "--out", base + ".json", "--svg", base + ".svg")
+    check((reply["job"], reply["island"]) == (job, 0), f"whose step: {reply['job']}")
+    measured, predicted = reply["measured"], reply["predicted"]
+    for step in (measured, predicted):
+        check(len(step["devices"]) == len(step["stages"]) == 3, "not three stages")
+        check_complete(step)
+        check(len(spans_of(step, "OPTIMIZER")) == 3, "optimizer steps")
+        check(len(step["messages"]) == 2 * 2 * MICRO_BATCHES, f"{len(step['messages'])} messages")
+        for message in step["messages"]:
+            check(message["ready_ns"] <= message["start_ns"] <= message["arrive_ns"], f"{message}")
+    check(predicted["step_ns"] == story.job(job)["islands"][0]["plan"]["step_ns"],
+          "not the plan's own prediction")
+    check({c["worker"] for c in measured["clocks"]} ==
+          {"w1", "w2", "w3"} - {reply["leader"]}, f"clocks: {measured['clocks']}")
+    check(len(spans_of(measured, "COMMIT")) == 3, "every device commits the step")
+    # One machine has one clock: a message is there before the operation that needs it begins,
+    # but for what the alignment may be off.
+    slack = 2 * max(c["uncertainty_ns"] for c in measured["clocks"])
+    starts = {(d["device"], s["kind"], s["micro_batch"]): s["start_ns"]
+              for d in measured["devices"] for s in d["spans"]}
+    for m in measured["messages"]:
+        kind = "TRACE_KIND_INPUT_GRADIENT" if m["gradient"] else "TRACE_KIND_FORWARD"
+        check(m["start_ns"] <= starts[(m["to"], kind, m["micro_batch"])] + slack,
+              f"{m} leaves after it was used")
+    events = check_picture(story, "step", ["predicted", "measured"])
+    threads = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
+    check({"w1/0 > w2/0", "w2/0 > w1/0"} <= threads or len(threads) == 7, f"threads: {threads}")
+    text = story.atoll("trace", job)[1]
+    for part in ("predicted", "measured", "difference", "bubble", "clocks, aligned", "plan 1"):
+        check(part in text, f"no {part} in:\n{text}")
+
+
+@case
+def replicas_and_a_worker_alone(story):
+    """A step of two replicas shows their all-reduces; one of a worker alone is measured, and says
+    why nothing is predicted"""
+    story.starts(workers=2, servers=1)
+    job = trains(story, layout__replicas=2)
+    reply = story.json("trace", job)
+    measured = reply["measured"]
+    check(len(measured["devices"]) == len(reply["predicted"]["devices"]) == 2, "two replicas")
+    sums = [(s["layer"]) for s in spans_of(measured, "SYNC")]
+    check(sorted(sums) == sorted(2 * list(range(LAYERS))), f"all-reduces: {sums}")
+    check(len(spans_of(reply["predicted"], "SYNC_WAIT")) == 2, "no all-reduces predicted")
+    story.atoll("cancel", job)
+    story.state(job, "cancelled")
+    job = trains(story, layout__island="worker", outer__max_islands=1)
+    base = os.path.join(story.folder, "alone")
+    reply = story.json("trace", job, "--out", base + ".json", "--svg", base + ".svg")
+    check(reply["predicted"] is None, "a prediction without a plan")
+    check("has no plan" in reply["no_prediction"], reply["no_prediction"])
+    check_complete(reply["measured"])
+    check_picture(story, "alone", ["measured"])
+    check("no prediction: the island has no plan" in story.atoll("trace", job)[1], "the text")
+
+
+@case
+def no_step(story):
+    """A wrong name, an island that is not there, a job that does not run, an island that makes no
+    step: one message each"""
+    story.starts(workers=2, servers=1)
+    check("there is no job see-1" in refused(story, "see-1"), "a wrong name")
+    job = trains(story, layout__stages=2)
+    check("has no island 7; it has 0" in refused(story, job, "--island", "7"), "a wrong island")
+    code, _, errors = story.atoll("trace", job, "--timeout", "0", check=False)
+    check(code == 2 and "--timeout 0: must be" in errors, errors)
+    check(os.path.join("nowhere", "t.json") in
+          refused(story, job, "--out", os.path.join(story.folder, "nowhere", "t.json")), "a path")
+    story.atoll("pause", job)
+    errors = refused(story, job)
+    check("is paused" in errors and f"atoll resume {job}" in errors, errors)
+    story.atoll("resume", job)
+    story.reaches(job, story.version(job) + 1)
+    follower = next(w["worker"] for w in story.job(job)["islands"][0]["workers"] if not w["leads"])
+    story.daemons[follower].freeze()
+    errors = refused(story, job, "--timeout", "1")
+    check("island 0 of" in errors and "within 1 s: it is" in errors, errors)
+    story.daemons[follower].thaw()
+    story.atoll("cancel", job)
+    story.state(job, "cancelled")
+    check("is cancelled" in refused(story, job), "an ended job")
+
+
+def killed(story, job, who):
+    """Kills `who` of the island while its step is traced; what `atoll trace` says."""
+    island = story.job(job)["islands"][0]
+    leader = story.daemons[island["worker"]]
+    worker = leader if who == "leader" else next(
+        story.daemons[w["worker"]] for w in island["workers"] if w["in_plan"] and not w["leads"])
+    asked = leader.log().count("is recorded")
+    trace = subprocess.Popen([binary("atoll"), "trace", job], text=True, stdin=subprocess.DEVNULL,
+                             env=dict(os.environ, ATOLL_COORDINATOR=story.address),
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    story.wait_until("the leader to be asked",
+                     lambda: leader.log().count("is recorded") > asked, LIMIT_S, every_s=0.01)
+    worker.kill()
+    out, errors = trace.communicate(timeout=LIMIT_S)
+    check(trace.returncode == 1 and out == "", f"exit code {trace.returncode}: {out}")
+    return errors, worker.name
+
+
+@case
+def a_worker_killed_meanwhile(story):
+    """A follower, then the leader is killed while a step is traced: it says so and ends, and the
+    island's next steps can be traced"""
+    # A step takes about a second, so that there is time to kill somebody in it.
+    story.starts(workers=3, servers=1, flags=["--emulate-block-ms=20"])
+    job = trains(story, layout__replicas=1)
+    errors, follower = killed(story, job, "follower")
+    check("the island gave up a step" in errors and follower in errors, errors)
+    story.wait_until("the others to go on", lambda: story.atoll(
+        "trace", job, check=False)[0] == 0, LIMIT_S)
+    errors, leader = killed(story, job, "leader")
+    check(f"{leader}, which led island 0, is gone" in errors, errors)
+    story.wait_until("the last one to go on", lambda: story.atoll(
+        "trace", job, check=False)[0] == 0, LIMIT_S)
+
+
+if __name__ == "__main__":
+    main("trace")
