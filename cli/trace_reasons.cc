@@ -100,8 +100,8 @@ class Comparison {
       const int64_t count = Passes(device, kind);
       const int64_t ns = has.of(part), planned_ns = had.of(part);
       add(part, [=, name = name](int64_t difference) {
-        return absl::StrCat("computes ", name, " ", Longer(difference), ": ", count,
-                            " micro-batches at ", Short(Each(ns, count)), " ms, planned ",
+        return absl::StrCat("computes ", name, " ", Longer(difference), ": ",
+                            Short(Each(ns, count)), " ms a micro-batch, planned ",
                             Short(Each(planned_ns, count)));
       });
     }
@@ -111,9 +111,13 @@ class Comparison {
     add(StepPart::kSums, [this, &device](int64_t difference) {
       return absl::StrCat("waits ", Longer(difference), " for its all-reduces: ", Sums(device));
     });
-    add(StepPart::kCommit, [this, &device](int64_t difference) {
-      return absl::StrCat("waits ", Longer(difference), " at the end of the step: ", End(device));
-    });
+    // The others wait for the last one, too: why that is late is said of what it did.
+    if (&device == LastToWork()) {
+      add(StepPart::kCommit, [](int64_t difference) {
+        return absl::StrCat("is the last one to be done with its work, and waits ",
+                            Longer(difference), " for the exchange that commits the step");
+      });
+    }
     add(StepPart::kOther, [&device](int64_t difference) {
       return absl::StrCat("spends ", Longer(difference),
                           " on what the plan does not count (starting the step, sending, between "
@@ -185,31 +189,40 @@ class Comparison {
     const std::string from = Sender(device, source);
     return absl::StrCat(device, " waits ", Longer(ns), " for ",
                         source.second ? "gradients" : "activations", from.empty() ? "" : " from ",
-                        from, ": ", WaitReason(device, from, source));
+                        from, ": ", WaitReason(device, from, source, ns));
   }
 
-  std::string WaitReason(const std::string& device, const std::string& from,
-                         const Source& source) const {
+  // A change of every message explains a wait that changed the same way, and by not much more than
+  // all of them together.
+  static bool Explains(double change_ns, const Messages& messages, int64_t wait_ns) {
+    const double all_ns = change_ns * static_cast<double>(messages.count);
+    const auto wait = static_cast<double>(wait_ns);
+    return all_ns * wait > 0 && std::abs(all_ns) >= kClear * std::abs(wait);
+  }
+
+  std::string WaitReason(const std::string& device, const std::string& from, const Source& source,
+                         int64_t ns) const {
     const Messages were = MessagesOf(predicted_, from, device, source.second);
     const Messages are = MessagesOf(measured_, from, device, source.second);
     if (were.count > 0 && are.count > 0) {
       const double each = static_cast<double>(were.count) / static_cast<double>(are.count);
       const double planned_ns = were.travelled_ns * each;  // of a piece
-      if (std::abs(are.travelled_ns - planned_ns) > kClear * planned_ns) {
+      const double slower_ns = are.travelled_ns - planned_ns;
+      if (std::abs(slower_ns) > kClear * planned_ns && Explains(slower_ns, are, ns)) {
         return absl::StrCat("messages take ", Short(are.travelled_ns), " ms, planned ",
                             Short(planned_ns), Bandwidths(device, from, are));
       }
-      const double step_ns = static_cast<double>(predicted_.step_ns);
-      if (std::abs(are.queued_ns - were.queued_ns) > kLeastShare * step_ns) {
+      if (Explains(are.queued_ns - were.queued_ns, are, ns)) {
         return absl::StrCat("messages wait ", Short(are.queued_ns),
                             " ms for the link before they leave, planned ", Short(were.queued_ns));
       }
     }
     const std::optional<double> late_ns = Lateness(from, source);
-    if (!late_ns) return "nothing that was measured explains it";
+    if (!late_ns || *late_ns * static_cast<double>(ns) <= 0) {
+      return "nothing that was measured of them explains it";
+    }
     return absl::StrCat("they are made ", Short(std::abs(*late_ns)), " ms ",
-                        *late_ns < 0 ? "earlier" : "later", " than planned",
-                        are.count > 0 ? "; the link is as planned" : "");
+                        *late_ns < 0 ? "earlier" : "later", " than planned");
   }
 
   // What is left of a message's time when the link's latency is taken off.
@@ -274,14 +287,12 @@ class Comparison {
     return until;
   }
 
-  std::string End(const TraceDevice& device) const {
-    const TraceDevice* last = &device;
-    for (const TraceDevice& other : measured_.devices) {
-      if (WorkedUntil(other) > WorkedUntil(*last)) last = &other;
+  const TraceDevice* LastToWork() const {
+    const TraceDevice* last = nullptr;
+    for (const TraceDevice& device : measured_.devices) {
+      if (last == nullptr || WorkedUntil(device) > WorkedUntil(*last)) last = &device;
     }
-    if (last == &device) return "it was the last one to be done: the rest is the exchange itself";
-    return absl::StrCat("the last one, ", last->device, ", was done ",
-                        Ms(WorkedUntil(*last) - WorkedUntil(device)), " ms after it");
+    return last;
   }
 
   const StepTrace& predicted_;

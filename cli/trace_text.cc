@@ -164,7 +164,7 @@ std::string TraceText(const TraceAnswer& answer) {
   std::string text = absl::StrCat(answer.job, ", island ", answer.island, " led by ", answer.leader,
                                   ", generation ", answer.generation);
   if (measured.plan_number > 0) absl::StrAppend(&text, ", plan ", measured.plan_number);
-  absl::StrAppend(&text, ": step ", measured.step, " of ", measured.sequences, " sequences\n");
+  absl::StrAppend(&text, ": step ", measured.step, ", ", measured.sequences, " sequences\n");
   if (answer.predicted) {
     const double ratio = static_cast<double>(measured.step_ns) /
                          static_cast<double>(std::max<int64_t>(1, answer.predicted->step_ns));

@@ -177,7 +177,8 @@ constexpr int kWidth = 1400;
 constexpr int kTop = 34;
 constexpr int kRow = 24;
 constexpr int kLinkRow = 12;
-constexpr int kGap = 8;  // between devices, where each has several rows
+constexpr double kLeast = 0.5;  // width of what is too short to be seen
+constexpr int kGap = 8;         // between devices, where each has several rows
 
 struct Colour {
   TraceKind kind;
@@ -245,7 +246,7 @@ class Picture {
            const std::string& title) {
     absl::StrAppendFormat(&svg_,
                           "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"",
-                          X(start_ns), y, std::max(0.0, X(end_ns) - X(start_ns)), height, fill);
+                          X(start_ns), y, std::max(kLeast, X(end_ns) - X(start_ns)), height, fill);
     if (opacity < 1) absl::StrAppendFormat(&svg_, " fill-opacity=\"%.1f\"", opacity);
     absl::StrAppendFormat(&svg_,
                           " stroke=\"white\" stroke-width=\"0.3\"><title>%s, %.3f ms</title>"
@@ -325,13 +326,15 @@ class Picture {
   // Ticks below the rows, and what the colours mean.
   void Scale() {
     constexpr int kTicks = 10;
+    const bool short_step = step_ns_ < 1'000'000'000;
     for (int i = 0; i <= kTicks; ++i) {
       const int x = kLeft + kWidth * i / kTicks;
       absl::StrAppendFormat(&svg_,
                             "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#888\"/>"
-                            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%.3g s</text>\n",
+                            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%.3g %s</text>\n",
                             x, y_, x, y_ + 5, x, y_ + 18,
-                            static_cast<double>(step_ns_) * 1e-9 * i / kTicks);
+                            static_cast<double>(step_ns_) * (short_step ? 1e-6 : 1e-9) * i / kTicks,
+                            short_step ? "ms" : "s");
     }
     std::set<TraceKind> used;
     for (const StepView& view : views_) {
