@@ -121,6 +121,13 @@ class Backend {
   virtual void CopyToDevice(Stream& stream, const Tensor& to, const void* host) = 0;
   virtual void CopyToHost(Stream& stream, void* host, const Tensor& from) = 0;
   virtual void Zero(Stream& stream, const Tensor& x) = 0;
+  // Whether CopyFromPeer takes memory of `peer`, a backend of another device in this process.
+  virtual bool Reaches(const Backend& /*peer*/) const { return false; }
+  // Between devices; contiguous tensors. Waits for the peer's work, and is waited for, by events.
+  virtual void CopyFromPeer(Stream& /*stream*/, const Tensor& /*to*/, const Backend& peer,
+                            const Tensor& /*from*/) {
+    ATOLL_CHECK(false, Name(), " does not reach ", peer.Name());
+  }
 
   // ---- Streams and events ----
   virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream() = 0;

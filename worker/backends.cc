@@ -2,60 +2,183 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_split.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/nccl.h"
 #include "kernels/reference/reference.h"
 
 namespace atl::worker {
 namespace {
 
+constexpr char kHalf[] = "bf16";
+constexpr char kFull[] = "fp32";
+
 int64_t MachineMemoryBytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
-absl::Status MakeCuda(const BackendOptions& options, WorkerBackend* made) {
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<CudaDevice> devices, CudaDevices());
-  ATOLL_ASSIGN_OR_RETURN(const CudaDevice device, FindCudaDevice(devices, options.device));
-  ATOLL_ASSIGN_OR_RETURN(made->backend, NewCudaBackend({options.device, options.memory_bytes}));
-  if (made->memory_bytes == 0) made->memory_bytes = device.memory_bytes;
-  if (made->backend->Supports(DType::kBfloat16)) made->compute = DType::kBfloat16;
-  return absl::OkStatus();
+std::string NameOf(const CudaDevice& device) {
+  return absl::StrCat(device.uuid, " (", device.name, ")");
+}
+
+absl::StatusOr<std::vector<CudaDevice>> Choose(const std::vector<CudaDevice>& there,
+                                               const std::string& wanted) {
+  if (wanted == "all") return there;
+  std::vector<CudaDevice> chosen;
+  std::vector<std::string> words;
+  for (const absl::string_view piece : absl::StrSplit(wanted, ',')) {
+    const std::string word(piece);
+    if (word.empty() && !wanted.empty()) {
+      return absl::InvalidArgumentError("an empty name between commas; name each device once");
+    }
+    if (word == "all") return absl::InvalidArgumentError("\"all\" stands alone");
+    ATOLL_ASSIGN_OR_RETURN(const CudaDevice device, FindCudaDevice(there, word));
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (chosen[i].uuid != device.uuid) continue;
+      return absl::InvalidArgumentError(absl::StrCat("\"", words[i], "\" and \"", word,
+                                                     "\" are both ", NameOf(device),
+                                                     "; name each device once"));
+    }
+    chosen.push_back(device);
+    words.push_back(word);
+  }
+  return chosen;
+}
+
+// Its share of --memory-bytes, or all that the device has.
+absl::StatusOr<int64_t> MemoryOf(const DeviceFlags& flags, size_t devices, int64_t has,
+                                 const std::string& name) {
+  if (flags.memory_bytes == 0) return has;
+  const int64_t share = flags.memory_bytes / static_cast<int64_t>(devices);
+  if (share <= has) return share;
+  return absl::InvalidArgumentError(absl::StrCat("--memory-bytes ", flags.memory_bytes, ": ", share,
+                                                 " for each of ", devices, " devices, but ", name,
+                                                 " has ", has));
+}
+
+absl::StatusOr<std::vector<WorkerDevice>> FindGpus(const DeviceFlags& flags,
+                                                   const std::vector<CudaDevice>& there) {
+  auto chosen = Choose(there, flags.device);
+  if (!chosen.ok()) {
+    return Annotate(chosen.status(), flags.device.empty()
+                                         ? std::string("--backend cuda")
+                                         : absl::StrCat("--device ", flags.device));
+  }
+  const auto halves = [](const CudaDevice& device) { return device.major >= 8; };
+  std::string compute = flags.compute;
+  if (compute.empty()) {
+    compute = std::all_of(chosen->begin(), chosen->end(), halves) ? kHalf : kFull;
+  }
+  std::vector<WorkerDevice> devices;
+  for (const CudaDevice& gpu : *chosen) {
+    if (compute == kHalf && !halves(gpu)) {
+      return absl::InvalidArgumentError(absl::StrCat("--compute bf16: ", NameOf(gpu),
+                                                     " has compute capability ", gpu.major, ".",
+                                                     gpu.minor, "; bf16 needs 8.0"));
+    }
+    WorkerDevice& device = devices.emplace_back();
+    device.backend = flags.backend;
+    ATOLL_ASSIGN_OR_RETURN(device.info.memory_bytes,
+                           MemoryOf(flags, chosen->size(), gpu.memory_bytes, NameOf(gpu)));
+    if (flags.memory_bytes > 0) device.bound_bytes = device.info.memory_bytes;
+    device.info.kind = compute == kHalf ? absl::StrCat(gpu.name, " bf16") : gpu.name;
+    device.info.uuid = gpu.uuid;
+    device.info.compute = compute;
+    device.info.nccl = NcclVersion();
+  }
+  return devices;
+}
+
+std::unique_ptr<Backend> NewHostBackend(const std::string& name, int threads,
+                                        int64_t memory_bytes) {
+  if (name == "cpu") return NewCpuBackend(threads, memory_bytes);
+  return NewReferenceBackend();
+}
+
+// The machine, cut into equal devices.
+absl::StatusOr<std::vector<WorkerDevice>> CutHost(const DeviceFlags& flags) {
+  const std::unique_ptr<Backend> backend = NewHostBackend(flags.backend, 1, 0);
+  if (flags.compute == kHalf && !backend->Supports(DType::kBfloat16)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--compute bf16: ", backend->Name(), " computes in fp32 only"));
+  }
+  WorkerDevice device;
+  device.backend = flags.backend;
+  const int64_t memory = flags.memory_bytes > 0 ? flags.memory_bytes : MachineMemoryBytes();
+  device.info.memory_bytes = memory / flags.devices;
+  device.info.compute = flags.compute.empty() ? kFull : flags.compute;
+  device.info.kind = absl::StrCat(backend->Name(), device.info.compute == kHalf ? " bf16" : "");
+  return std::vector<WorkerDevice>(static_cast<size_t>(flags.devices), device);
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> NewBackendOf(const WorkerDevice& device, int threads) {
+  if (device.backend != "cuda") {
+    return NewHostBackend(device.backend, threads, device.info.memory_bytes);
+  }
+  auto made = NewCudaBackend({device.info.uuid, device.bound_bytes});
+  if (!made.ok()) return Annotate(made.status(), absl::StrCat("--device ", device.info.uuid));
+  return made;
 }
 
 }  // namespace
 
-absl::StatusOr<WorkerBackend> NewWorkerBackend(const BackendOptions& options) {
-  if (!options.compute.empty() && options.compute != "fp32" && options.compute != "bf16") {
+absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
+    const DeviceFlags& flags,
+    const std::function<absl::StatusOr<std::vector<CudaDevice>>()>& cuda_devices) {
+  if (!flags.compute.empty() && flags.compute != kFull && flags.compute != kHalf) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--compute ", options.compute, ": must be fp32 or bf16"));
+        absl::StrCat("--compute ", flags.compute, ": must be fp32 or bf16"));
   }
-  if (!options.device.empty() && options.backend != "cuda") {
+  if (flags.backend != "cpu" && flags.backend != "cuda" && flags.backend != "reference") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--device ", options.device, ": only --backend cuda has devices to choose"));
+        absl::StrCat("--backend ", flags.backend, ": must be cpu, cuda or reference"));
   }
-  WorkerBackend made;
-  made.memory_bytes = options.memory_bytes;
-  if (options.backend == "cpu") {
-    made.backend = NewCpuBackend(options.threads, options.memory_bytes);
-  } else if (options.backend == "reference") {
-    made.backend = NewReferenceBackend();
-  } else if (options.backend == "cuda") {
-    ATOLL_RETURN_IF_ERROR(Annotate(MakeCuda(options, &made), "--backend cuda"));
+  if (!flags.device.empty() && flags.backend != "cuda") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device ", flags.device, ": only --backend cuda has devices to choose"));
+  }
+  std::vector<WorkerDevice> devices;
+  if (flags.backend == "cuda") {
+    if (flags.devices > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--devices ", flags.devices, ": GPUs are not cut; choose them with --device"));
+    }
+    const auto there = cuda_devices();
+    if (!there.ok()) return Annotate(there.status(), "--backend cuda");
+    ATOLL_ASSIGN_OR_RETURN(devices, FindGpus(flags, *there));
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--backend ", options.backend, ": must be cpu, cuda or reference"));
+    ATOLL_ASSIGN_OR_RETURN(devices, CutHost(flags));
   }
-  if (made.memory_bytes == 0) made.memory_bytes = MachineMemoryBytes();
-  if (!options.compute.empty()) {
-    made.compute = options.compute == "bf16" ? DType::kBfloat16 : DType::kFloat32;
+  for (WorkerDevice& device : devices) {
+    device.info.threads = std::max(1, flags.threads / static_cast<int>(devices.size()));
   }
-  if (!made.backend->Supports(made.compute)) {
-    return absl::InvalidArgumentError(absl::StrCat("--compute ", options.compute, ": ",
-                                                   made.backend->Name(), " computes in fp32 only"));
+  return devices;
+}
+
+DType ComputeOf(const std::vector<WorkerDevice>& devices) {
+  return devices.at(0).info.compute == kHalf ? DType::kBfloat16 : DType::kFloat32;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> NewWorkerBackend(const WorkerDevice& device) {
+  return NewBackendOf(device, device.info.threads);
+}
+
+absl::StatusOr<std::vector<LocalDevice>> NewLocalDevices(const std::vector<WorkerDevice>& devices) {
+  std::vector<LocalDevice> all;
+  for (const WorkerDevice& device : devices) {
+    LocalDevice& made = all.emplace_back();
+    made.index = static_cast<int>(all.size()) - 1;
+    made.memory_bytes = device.info.memory_bytes;
+    ATOLL_ASSIGN_OR_RETURN(made.compute, NewBackendOf(device, device.info.threads));
+    ATOLL_ASSIGN_OR_RETURN(made.communication, NewBackendOf(device, 1));
+    if (made.compute->memory_on_host()) continue;
+    ATOLL_ASSIGN_OR_RETURN(made.sending, NewBackendOf(device, 1));
+    ATOLL_ASSIGN_OR_RETURN(made.receiving, NewBackendOf(device, 1));
   }
-  return made;
+  return all;
 }
 
 }  // namespace atl::worker

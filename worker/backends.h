@@ -1,32 +1,51 @@
-// The backend that a worker's flags ask for.
+// The devices that a worker's flags ask for, and the backends on them.
 
 #ifndef ATOLL_WORKER_BACKENDS_H_
 #define ATOLL_WORKER_BACKENDS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "common/protocol/control.h"
 #include "kernels/backend.h"
+#include "kernels/cuda/cuda.h"
+#include "worker/pipeline/engine.h"
 
 namespace atl::worker {
 
-struct BackendOptions {
+struct DeviceFlags {
   std::string backend = "cpu";  // "cpu", "cuda" or "reference"
-  std::string device;           // of cuda: an index, or the beginning of a UUID; "": device 0
-  std::string compute;          // "fp32" or "bf16"; "": bf16 where the device is made for it
-  int threads = 1;              // of cpu
-  int64_t memory_bytes = 0;     // bound of the model's memory; 0: what the device or machine has
+  // Of cuda: indices and beginnings of UUIDs, separated by commas, or "all"; "": device 0.
+  std::string device;
+  std::string compute;       // "fp32" or "bf16"; "": bf16 where all devices are made for it
+  int devices = 1;           // of cpu and reference
+  int threads = 1;           // of all together
+  int64_t memory_bytes = 0;  // of all together, for the model; 0: what each device has
 };
 
-struct WorkerBackend {
-  std::unique_ptr<Backend> backend;
-  DType compute = DType::kFloat32;
-  int64_t memory_bytes = 0;
+// One device, by its index in the worker.
+struct WorkerDevice {
+  std::string backend;
+  DeviceInfo info;
+  int64_t bound_bytes = 0;  // of its backends' memory; 0: what is free on it
 };
 
-// INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION names the flag and what to do.
-absl::StatusOr<WorkerBackend> NewWorkerBackend(const BackendOptions& options);
+// In the order in which the flags name them. All compute in one type. INVALID_ARGUMENT, NOT_FOUND
+// or FAILED_PRECONDITION names the flag, the device and what to do. `cuda_devices`: what there is.
+absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
+    const DeviceFlags& flags,
+    const std::function<absl::StatusOr<std::vector<CudaDevice>>()>& cuda_devices = CudaDevices);
+
+// The type that they compute in.
+DType ComputeOf(const std::vector<WorkerDevice>& devices);
+
+// FAILED_PRECONDITION and RESOURCE_EXHAUSTED name the device.
+absl::StatusOr<std::unique_ptr<Backend>> NewWorkerBackend(const WorkerDevice& device);
+// For the engine, with all their backends; see LocalDevice.
+absl::StatusOr<std::vector<LocalDevice>> NewLocalDevices(const std::vector<WorkerDevice>& devices);
 
 }  // namespace atl::worker
 

@@ -2,27 +2,112 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/cuda/cuda.h"
 #include "tests/catch/skip.h"
 
 namespace atl::worker {
 namespace {
 
-std::string Refusal(const BackendOptions& options) {
-  const absl::StatusOr<WorkerBackend> made = NewWorkerBackend(options);
-  REQUIRE_FALSE(made.ok());
-  return std::string(made.status().message());
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+std::string Refusal(const DeviceFlags& flags) {
+  const auto found = FindWorkerDevices(flags);
+  REQUIRE_FALSE(found.ok());
+  return std::string(found.status().message());
 }
 
-TEST_CASE("backends compute in the type that was asked for, or the one they are made for") {
-  const auto cpu = NewWorkerBackend({.backend = "cpu", .threads = 1});
-  REQUIRE(cpu->backend->Name() == "cpu");
-  REQUIRE(cpu->compute == DType::kFloat32);
-  REQUIRE(cpu->memory_bytes > 0);
-  const auto half =
-      NewWorkerBackend({.backend = "reference", .compute = "bf16", .memory_bytes = 5});
-  REQUIRE(half->compute == DType::kBfloat16);
-  REQUIRE(half->memory_bytes == 5);
+// A machine with these GPUs.
+struct Machine {
+  std::vector<CudaDevice> gpus = {{0, "GPU-aa01", "NVIDIA H200", 139 * kGiB, 9, 0},
+                                  {1, "GPU-aa02", "NVIDIA H200", 139 * kGiB, 9, 0},
+                                  {2, "GPU-bb03", "Tesla T4", 15 * kGiB, 7, 5},
+                                  {3, "GPU-cc04", "NVIDIA A100", 79 * kGiB, 8, 0}};
+  absl::StatusOr<std::vector<WorkerDevice>> Find(DeviceFlags flags) const {
+    flags.backend = "cuda";
+    return FindWorkerDevices(flags, [this] { return gpus; });
+  }
+  std::vector<std::string> Uuids(const std::string& device) const {
+    const auto found = Find({.device = device});
+    INFO(found.status());
+    REQUIRE(found.ok());
+    std::vector<std::string> uuids;
+    for (const WorkerDevice& one : *found) uuids.push_back(one.info.uuid);
+    return uuids;
+  }
+  std::string Refusal(const DeviceFlags& flags) const {
+    const auto found = Find(flags);
+    REQUIRE_FALSE(found.ok());
+    return std::string(found.status().message());
+  }
+};
+
+using Names = std::vector<std::string>;
+
+TEST_CASE("a host is cut into devices that share its threads and memory") {
+  const auto cpu = FindWorkerDevices({.devices = 2, .threads = 5, .memory_bytes = 100});
+  REQUIRE(cpu->size() == 2);
+  REQUIRE((*cpu)[1].info.kind == "cpu");
+  REQUIRE((*cpu)[1].info.compute == "fp32");
+  REQUIRE((*cpu)[1].info.threads == 2);
+  REQUIRE((*cpu)[1].info.memory_bytes == 50);
+  REQUIRE(ComputeOf(*cpu) == DType::kFloat32);
+  const auto local = NewLocalDevices(*cpu);
+  REQUIRE((*local)[1].index == 1);
+  REQUIRE((*local)[1].compute->Name() == "cpu");
+  REQUIRE((*local)[1].memory_bytes == 50);
+  REQUIRE((*local)[1].sending == nullptr);
+  const auto half = FindWorkerDevices({.backend = "reference", .compute = "bf16"});
+  REQUIRE(ComputeOf(*half) == DType::kBfloat16);
+  REQUIRE((*half)[0].info.memory_bytes > 0);
+}
+
+TEST_CASE("GPUs are chosen by index or UUID, in any order, or all of them") {
+  const Machine machine;
+  REQUIRE(machine.Uuids("") == Names{"GPU-aa01"});
+  REQUIRE(machine.Uuids("3,0") == Names{"GPU-cc04", "GPU-aa01"});
+  REQUIRE(machine.Uuids("GPU-aa02,bb,0") == Names{"GPU-aa02", "GPU-bb03", "GPU-aa01"});
+  REQUIRE(machine.Uuids("all") == Names{"GPU-aa01", "GPU-aa02", "GPU-bb03", "GPU-cc04"});
+}
+
+TEST_CASE("GPUs of one worker compute in the type that all of them have") {
+  const Machine machine;
+  const auto both = machine.Find({.device = "0,3"});
+  REQUIRE(ComputeOf(*both) == DType::kBfloat16);
+  REQUIRE((*both)[0].info.kind == "NVIDIA H200 bf16");
+  REQUIRE((*both)[1].info.memory_bytes == 79 * kGiB);
+  REQUIRE(ComputeOf(*machine.Find({.device = "all"})) == DType::kFloat32);
+  REQUIRE(machine.Refusal({.device = "0,2", .compute = "bf16"}) ==
+          "--compute bf16: GPU-bb03 (Tesla T4) has compute capability 7.5; bf16 needs 8.0");
+}
+
+TEST_CASE("GPUs share --memory-bytes, and none has to hold more than it has") {
+  const Machine machine;
+  REQUIRE((*machine.Find({.device = "0,2", .memory_bytes = 20 * kGiB}))[1].info.memory_bytes ==
+          10 * kGiB);
+  REQUIRE(machine.Refusal({.device = "0,2", .memory_bytes = 40 * kGiB}) ==
+          "--memory-bytes 42949672960: 21474836480 for each of 2 devices, but GPU-bb03 (Tesla T4) "
+          "has 16106127360");
+}
+
+TEST_CASE("wrong names of GPUs are refused with what there is") {
+  const Machine machine;
+  const std::string there =
+      "0 = GPU-aa01 (NVIDIA H200), 1 = GPU-aa02 (NVIDIA H200), 2 = GPU-bb03 (Tesla T4), "
+      "3 = GPU-cc04 (NVIDIA A100)";
+  REQUIRE(machine.Refusal({.device = "0,4"}) ==
+          "--device 0,4: no CUDA device 4; there are: " + there);
+  REQUIRE(machine.Refusal({.device = "GPU-x"}) ==
+          "--device GPU-x: no CUDA device has a UUID that begins with \"GPU-x\"; there are: " +
+              there);
+  REQUIRE(machine.Refusal({.device = "aa"}) ==
+          "--device aa: \"aa\" begins two CUDA devices' UUIDs; there are: " + there);
+  REQUIRE(machine.Refusal({.device = "1,GPU-aa02"}) ==
+          "--device 1,GPU-aa02: \"1\" and \"GPU-aa02\" are both GPU-aa02 (NVIDIA H200); name each "
+          "device once");
+  REQUIRE(machine.Refusal({.device = "0,,1"}) ==
+          "--device 0,,1: an empty name between commas; name each device once");
+  REQUIRE(machine.Refusal({.device = "all,1"}) == "--device all,1: \"all\" stands alone");
+  REQUIRE(machine.Refusal({.devices = 2}) ==
+          "--devices 2: GPUs are not cut; choose them with --device");
 }
 
 TEST_CASE("flags that do not fit are refused by name") {

@@ -65,9 +65,6 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--devices ", options.devices, ": must be from 1 to 64"));
   }
-  if (options.devices > 1 && options.backend == "cuda") {
-    return absl::InvalidArgumentError("--devices: a worker of --backend cuda has one device");
-  }
   return absl::OkStatus();
 }
 
@@ -76,44 +73,29 @@ Emulation EmulationOf(const DaemonOptions& options) {
   return EmulatedBlocks(FromSeconds(options.emulate_block_ms / 1e3));
 }
 
-// What is one device's, of the worker's.
-BackendOptions DeviceOptions(const DaemonOptions& options) {
+DeviceFlags FlagsOf(const DaemonOptions& options) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = options.threads > 0 ? options.threads : cores;
-  return {options.backend, options.device, options.compute, std::max(1, threads / options.devices),
-          options.memory_bytes / options.devices};
-}
-
-absl::StatusOr<std::vector<LocalDevice>> MakeDevices(const BackendOptions& options, int count) {
-  std::vector<LocalDevice> devices;
-  for (int index = 0; index < count; ++index) {
-    LocalDevice& device = devices.emplace_back();
-    device.index = index;
-    ATOLL_ASSIGN_OR_RETURN(WorkerBackend compute, NewWorkerBackend(options));
-    BackendOptions one_thread = options;
-    one_thread.threads = 1;
-    ATOLL_ASSIGN_OR_RETURN(WorkerBackend communication, NewWorkerBackend(one_thread));
-    device.compute = std::move(compute.backend);
-    device.communication = std::move(communication.backend);
-    device.memory_bytes = options.memory_bytes;
-  }
-  return devices;
+  return {options.backend,
+          options.device,
+          options.compute,
+          options.devices,
+          options.threads > 0 ? options.threads : cores,
+          options.memory_bytes};
 }
 
 absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& options,
                                                        Incarnation incarnation,
-                                                       const WorkerBackend& like,
-                                                       const BackendOptions& device) {
+                                                       const std::vector<WorkerDevice>& devices) {
   GroupOptions group;
   group.link.name = options.name;
   group.link.incarnation = incarnation;
   group.link.endpoint = options.peer_endpoint;
   group.link.allow_plaintext_beyond_loopback = options.tls.insecure;
   ATOLL_ASSIGN_OR_RETURN(group.link.keys, ReadCurveKey(options.curve_key_path));
-  group.make_devices = [device, count = options.devices] { return MakeDevices(device, count); };
-  group.device_name =
-      absl::StrCat(like.backend->Name(), like.compute == DType::kBfloat16 ? " bf16" : "");
-  group.compute = like.compute;
+  group.make_devices = [devices] { return NewLocalDevices(devices); };
+  group.device_name = devices[0].info.kind;
+  group.nccl = devices[0].info.nccl;
+  group.compute = ComputeOf(devices);
   group.engine.emulation = EmulationOf(options);
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
@@ -121,16 +103,15 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
 }
 
 WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateFolder& state,
-                                      const Identity& identity, const BackendOptions& device,
-                                      DType compute) {
+                                      const Identity& identity,
+                                      const std::vector<WorkerDevice>& devices) {
   WorkerProfilerOptions profiler;
   profiler.worker = options.name;
   profiler.devices = identity.devices;
-  profiler.make_backend = [device](int) -> absl::StatusOr<std::unique_ptr<Backend>> {
-    ATOLL_ASSIGN_OR_RETURN(WorkerBackend made, NewWorkerBackend(device));
-    return std::move(made.backend);
+  profiler.make_backend = [devices](int index) {
+    return NewWorkerBackend(devices[static_cast<size_t>(index)]);
   };
-  profiler.compute = compute;
+  profiler.compute = ComputeOf(devices);
   profiler.software_version = kSoftwareVersion;
   profiler.folder = state.path() + "/profiles";
   profiler.emulation = EmulationOf(options);
@@ -272,15 +253,16 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                          StateFolder::Open(options.state_dir));
   ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, state->NextIncarnation());
   signals.Watch([&loop](const char* name) { loop.TryPost(ShutdownRequested{name}); });
-  // One device, to know what the worker has; each job gets its own.
-  BackendOptions device = DeviceOptions(options);
-  ATOLL_ASSIGN_OR_RETURN(WorkerBackend made, NewWorkerBackend(device));
-  if (options.memory_bytes == 0) made.memory_bytes /= options.devices;  // it was the machine's
-  device.memory_bytes = made.memory_bytes;
-  options.memory_bytes = made.memory_bytes * options.devices;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<WorkerDevice> devices,
+                         FindWorkerDevices(FlagsOf(options)));
+  options.memory_bytes = 0;
+  for (const WorkerDevice& device : devices) {
+    // Whether it works; each job gets backends of its own.
+    ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());
+    options.memory_bytes += device.info.memory_bytes;
+  }
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<GroupMember> member,
-                         NewMember(options, incarnation, made, device));
-  made.backend.reset();
+                         NewMember(options, incarnation, devices));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
   CheckpointStore store(state->path() + "/checkpoints");
@@ -290,22 +272,27 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   for (const std::string& problem : problems) {
     LogWarning("checkpoint", "ignored, parameters will be pulled: ", problem);
   }
-  std::string kind = member->options().device_name;
+  std::string emulated;
   if (options.emulate_slowdown > 1 || options.emulate_step_ms > 0) {
-    absl::StrAppend(&kind, " (emulated: steps of at least ", options.emulate_step_ms, " ms, times ",
-                    options.emulate_slowdown, ")");
+    emulated = absl::StrCat(" (emulated: steps of at least ", options.emulate_step_ms,
+                            " ms, times ", options.emulate_slowdown, ")");
   }
   if (options.emulate_block_ms > 0) {
-    absl::StrAppend(&kind, " (emulated: computes nothing, a block's operations last ",
+    absl::StrAppend(&emulated, " (emulated: computes nothing, a block's operations last ",
                     options.emulate_block_ms, " ms a sequence)");
   }
-  identity.devices.assign(static_cast<size_t>(options.devices),
-                          {kind, device.memory_bytes, device.threads});
+  std::string names;
+  for (const WorkerDevice& device : devices) {
+    identity.devices.push_back(device.info);
+    identity.devices.back().kind += emulated;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", identity.devices.back().kind,
+                    device.info.uuid.empty() ? "" : " ", device.info.uuid);
+  }
   identity.peer_endpoint = member->endpoint();
   identity.peer_public_key = member->options().link.keys.public_key;
   identity.site = options.site;
-  LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", options.devices, " x ",
-          kind, " with ", device.threads, " threads, for peers at ", member->endpoint(), ", ",
+  LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
+          devices[0].info.threads, " threads, for peers at ", member->endpoint(), ", ",
           identity.checkpoints.size(), " local checkpoints");
 
   AttachOptions attach;
@@ -313,8 +300,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   attach.tls = options.tls;
   attach.name = options.name;
   attach.incarnation = incarnation;
-  WorkerProfiler profiler(
-      RealFiles(), ProfilerOptions(options, *state, identity, device, member->options().compute));
+  WorkerProfiler profiler(RealFiles(), ProfilerOptions(options, *state, identity, devices));
   if (options.profile_again) profiler.Forget();
   Daemon daemon(options, &loop, member.get(), &store, tensors.get(), &profiler,
                 std::move(identity));

@@ -20,7 +20,7 @@ struct DaemonOptions {
   std::string coordinator;  // "host:port"
   std::string name;
   std::string state_dir;
-  std::string backend = "cpu";  // this, device and compute: see BackendOptions
+  std::string backend = "cpu";  // this, device and compute: see DeviceFlags
   std::string device;
   std::string compute;
   int devices = 1;           // of the islands that it is in; of cpu and reference. They share:

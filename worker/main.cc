@@ -15,7 +15,9 @@ int main(int argc, char** argv) {
   app.add_option("--name", options.name, "unique among workers: a-z, 0-9 and '-'")->required();
   app.add_option("--state-dir", options.state_dir, "this worker's own folder")->required();
   app.add_option("--backend", options.backend, "cpu, cuda, or reference (slow, for tests)");
-  app.add_option("--device", options.device, "of --backend cuda: index, or beginning of the UUID");
+  app.add_option(
+      "--device", options.device,
+      "of --backend cuda: indices or beginnings of UUIDs, separated by commas, or \"all\"");
   app.add_option("--compute", options.compute,
                  "fp32, or bf16 with fp32 parameters and sums; default: bf16 on GPUs that have it");
   app.add_option("--threads", options.threads, "computing threads; 0: one per core");

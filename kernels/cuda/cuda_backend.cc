@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -163,6 +164,19 @@ class CudaBackend final : public cuda::DeviceBackend {
     errors_.Keep(cudaMemsetAsync(x.data, 0, ContiguousBytes(x), Raw(stream)), "cudaMemsetAsync");
   }
 
+  bool Reaches(const Backend& peer) const override {
+    return dynamic_cast<const CudaBackend*>(&peer) != nullptr;
+  }
+  void CopyFromPeer(Stream& stream, const Tensor& to, const Backend& peer,
+                    const Tensor& from) override {
+    Use();
+    const auto& other = dynamic_cast<const CudaBackend&>(peer);
+    Meet(other);
+    errors_.Keep(cudaMemcpyPeerAsync(to.data, device_.index, from.data, other.device_.index,
+                                     ContiguousBytes(to), Raw(stream)),
+                 "cudaMemcpyPeerAsync");
+  }
+
   // ---- Streams and events ----
 
   absl::StatusOr<std::unique_ptr<Stream>> NewStream() override {
@@ -219,6 +233,20 @@ class CudaBackend final : public cuda::DeviceBackend {
     return static_cast<size_t>(x.size() * SizeOf(x.dtype));
   }
 
+  // Lets this device read the other's pool, where the machine's wires let it; copies go through the
+  // host otherwise.
+  void Meet(const CudaBackend& other) {
+    if (other.device_.index == device_.index || !met_.insert(other.pool_).second) return;
+    int can = 0;
+    errors_.Keep(cudaDeviceCanAccessPeer(&can, device_.index, other.device_.index),
+                 "cudaDeviceCanAccessPeer");
+    if (can == 0) return;
+    cudaMemAccessDesc access = {};
+    access.location = {cudaMemLocationTypeDevice, device_.index};
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    errors_.Keep(cudaMemPoolSetAccess(other.pool_, &access, 1), "cudaMemPoolSetAccess");
+  }
+
   // The calling thread may be another one than last time.
   void Use() { errors_.Keep(cudaSetDevice(device_.index), "cudaSetDevice"); }
 
@@ -249,6 +277,7 @@ class CudaBackend final : public cuda::DeviceBackend {
   BlockPool pinned_;
   cudaStream_t memory_stream_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
+  std::set<cudaMemPool_t> met_;  // others' that this device may read
   std::unique_ptr<cuda::ProductEngine> products_;
   std::unique_ptr<cuda::AttentionEngine> attention_;
 };

@@ -200,6 +200,17 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
     Enqueue(stream, [this, real = Real(x)] { arithmetic_->Zero(*inner_stream_, real); });
   }
 
+  bool Reaches(const Backend& peer) const override {
+    return dynamic_cast<const FakeBackend*>(&peer) != nullptr;
+  }
+  void CopyFromPeer(Stream& stream, const Tensor& to, const Backend& peer,
+                    const Tensor& from) override {
+    const auto& other = dynamic_cast<const FakeBackend&>(peer);
+    Enqueue(stream, [this, to = Real(to), from = other.Real(from)] {
+      arithmetic_->CopyToDevice(*inner_stream_, to, from.data);
+    });
+  }
+
   absl::StatusOr<std::unique_ptr<Stream>> NewStream() override {
     auto stream = std::make_unique<FakeStream>();
     memory_->Add(stream->queue);

@@ -17,6 +17,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/testing/fake_device.h"
+#include "kernels/testing/fake_nccl.h"
 #include "tests/island/layouts.h"
 #include "worker/group/follower.h"
 #include "worker/group/group_trainer.h"
@@ -63,15 +64,27 @@ inline std::vector<PositionRange> Batch(int64_t step) {
 inline double RateOf(int64_t step) { return 1e-2 / static_cast<double>(1 + step % 3); }
 
 // Device `index` of a worker: the CPU, or with ATOLL_ON_FAKE_DEVICES one that computes as the CPU
-// does in memory that the host cannot touch.
+// does in memory that the host cannot touch; with ATOLL_ON_FAKE_NCCL these are of one site.
 inline LocalDevice NewDevice(int index) {
 #ifdef ATOLL_ON_FAKE_DEVICES
   const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
-  return {index, device.NewBackend(), device.NewBackend()};
+  return {index, device.NewBackend(), device.NewBackend(),
+          0,     device.NewBackend(), device.NewBackend()};
 #else
   return {index, NewCpuBackend(1), NewCpuBackend(1)};
 #endif
 }
+
+#ifdef ATOLL_ON_FAKE_NCCL
+inline constexpr char kNccl[] = "2.27.3", kSite[] = "north";
+// Nobody is told by NCCL that a member is gone.
+inline testing::FakeNccl& Nccl() {
+  static testing::FakeNccl nccl(/*tells_of_the_lost=*/false);
+  return nccl;
+}
+#else
+inline constexpr char kNccl[] = "", kSite[] = "";
+#endif
 
 class TestWorker {
  public:
@@ -81,6 +94,13 @@ class TestWorker {
     options.link.incarnation = 1;
     options.engine = engine;
     options.device_name = "cpu";
+    options.nccl = kNccl;
+#ifdef ATOLL_ON_FAKE_NCCL
+    options.nccl_functions.new_id = [] { return Nccl().NewId(); };
+    options.nccl_functions.join = [](Backend& backend, const NcclGroup& group) {
+      return JoinNcclBy(Nccl(), backend, group);
+    };
+#endif
     options.make_devices = [devices] {
       std::vector<LocalDevice> all;
       for (int i = 0; i < devices; ++i) all.push_back(NewDevice(i));
@@ -104,7 +124,7 @@ class TestWorker {
     follower.reset();
     trainer.reset();
   }
-  IslandMember Address() const { return {member->name(), 1, member->endpoint(), ""}; }
+  IslandMember Address() const { return {member->name(), 1, member->endpoint(), "", kSite, kNccl}; }
   std::string doing() {
     const std::lock_guard lock(mutex_);
     return doing_;

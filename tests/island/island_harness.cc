@@ -60,7 +60,7 @@ std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint6
 
 LocalDevice NewFakeDevice(int index) {
   const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
-  return {index, device.NewBackend(), device.NewBackend()};
+  return {index, device.NewBackend(), device.NewBackend()};  // messages go by a queue here
 }
 
 // ---- the island ----

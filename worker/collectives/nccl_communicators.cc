@@ -18,9 +18,7 @@ NcclCommunicators::NcclCommunicators(NcclCommunicatorsOptions options, Rendezvou
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicators::Create(
     const std::string& name, const std::vector<std::string>& devices, const std::string& own) {
-  if (!std::all_of(devices.begin(), devices.end(), options_.on_gpu)) {
-    return others_->Create(name, devices, own);
-  }
+  if (!options_.by_nccl(devices)) return others_->Create(name, devices, own);
   const auto at = std::find(devices.begin(), devices.end(), own);
   ATOLL_CHECK(at != devices.end(), "device ", own, " is not in group ", name);
   const auto backend = options_.backends.find(own);
@@ -28,6 +26,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicators::Create(
   const bool ours = std::all_of(devices.begin(), devices.end(), [&](const std::string& device) {
     return WorkerOfDevice(device) == options_.worker;
   });
+  if (!ours && !options_.reaches_other_workers) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("group ", name, " reaches other workers by NCCL, whose connections are "
+                     "neither encrypted nor authenticated: start the workers with --insecure, or "
+                     "use a layout without such groups"));
+  }
   NcclGroup group;
   group.name = name;
   group.rank = static_cast<int>(at - devices.begin());
@@ -35,13 +39,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicators::Create(
   group.timeout = options_.timeout;
   ATOLL_ASSIGN_OR_RETURN(group.id, IdOf(name, ours, group.rank));
   ATOLL_RETURN_IF_ERROR(aborted());
-  return options_.join(*backend->second, group);
+  return options_.nccl.join(*backend->second, group);
 }
 
 absl::StatusOr<std::string> NcclCommunicators::IdOf(const std::string& name, bool ours, int rank) {
   ATOLL_CHECK(ours || rendezvous_ != nullptr, "group ", name, " reaches other workers");
   if (rank == 0) {
-    absl::StatusOr<std::string> id = options_.new_id();
+    absl::StatusOr<std::string> id = options_.nccl.new_id();
     if (ours) {
       std::lock_guard lock(mutex_);
       ids_.insert_or_assign(name, id);

@@ -1,5 +1,5 @@
-// Makes communicators by NCCL for groups whose devices are all GPUs, and leaves the rest to another
-// factory.
+// Makes communicators by NCCL for groups of GPUs that are near each other, and leaves the rest to
+// another factory.
 
 #ifndef ATOLL_WORKER_COLLECTIVES_NCCL_COMMUNICATORS_H_
 #define ATOLL_WORKER_COLLECTIVES_NCCL_COMMUNICATORS_H_
@@ -19,18 +19,24 @@
 
 namespace atl::worker {
 
+// NCCL; tests put something else in its place.
+struct NcclFunctions {
+  std::function<absl::StatusOr<std::string>()> new_id = NewNcclId;
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(Backend&, const NcclGroup&)> join =
+      JoinNccl;
+};
+
 struct NcclCommunicatorsOptions {
   NodeId worker;      // whose devices are threads of this process
   std::string scope;  // begins all names in the rendezvous: one for each Configure of the island
   Duration timeout = std::chrono::seconds(60);  // longest wait, of joining and of a collective
-  // Whether a device of the island is a GPU that NCCL reaches; the same answer on all workers.
-  std::function<bool(const std::string& device)> on_gpu;
+  // Whether NCCL joins these devices; the same answer on all workers.
+  std::function<bool(const std::vector<std::string>& devices)> by_nccl;
   // A CUDA backend on each of our own GPUs, by device. They outlive all communicators.
   std::map<std::string, Backend*> backends;
-  // NCCL; tests put something else here.
-  std::function<absl::StatusOr<std::string>()> new_id = NewNcclId;
-  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(Backend&, const NcclGroup&)> join =
-      JoinNccl;
+  // Whether groups may reach other workers: NCCL's connections are plaintext.
+  bool reaches_other_workers = true;
+  NcclFunctions nccl;
 };
 
 // Good for one Configure. Thread-safe. A member that waits for a group's id is let go by Abort at

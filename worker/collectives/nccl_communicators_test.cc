@@ -3,6 +3,7 @@
 
 #include "worker/collectives/nccl_communicators.h"
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
@@ -73,14 +74,16 @@ struct Site {
     options.worker = worker;
     options.scope = "island/7";
     options.timeout = kLong;
-    options.on_gpu = [](const std::string& device) {
-      return device.find("gpu") != std::string::npos;
+    options.by_nccl = [](const std::vector<std::string>& devices) {
+      return std::all_of(devices.begin(), devices.end(), [](const std::string& device) {
+        return device.find("gpu") != std::string::npos;
+      });
     };
     for (const char* name : {"gpu0", "gpu1"}) {
       options.backends[absl::StrCat(worker, "/", name)] = backend.get();
     }
-    options.new_id = [this] { return absl::StrCat("id ", ++nccl.ids); };
-    options.join = [this](Backend&, const NcclGroup& group) { return nccl.Join(group); };
+    options.nccl.new_id = [this] { return absl::StrCat("id ", ++nccl.ids); };
+    options.nccl.join = [this](Backend&, const NcclGroup& group) { return nccl.Join(group); };
     return options;
   }
 
@@ -139,7 +142,7 @@ TEST_CASE("a group with a CPU in it is the other factory's") {
 TEST_CASE("what keeps rank 0 from making an id reaches the others; Abort and time end their wait") {
   Site site;
   NcclCommunicatorsOptions options = site.Options("w1");
-  options.new_id = [] { return absl::UnavailableError("no network"); };
+  options.nccl.new_id = [] { return absl::UnavailableError("no network"); };
   NcclCommunicators broken(options, nullptr, &site.others);
   const std::vector<std::string> devices = {"w1/gpu0", "w1/gpu1"};
   REQUIRE(broken.Create("a", devices, "w1/gpu0").status().message() == "no network");

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "common/net/security.h"
 #include "worker/core/leases.h"
 #include "worker/model/tensor_layout.h"
 
@@ -67,7 +68,9 @@ GroupMember::~GroupMember() {
     loans_changed_.notify_all();
   }
   if (lender_.joinable()) lender_.join();
+  if (device_side_ != nullptr) device_side_->Close();
   engine_.reset();
+  device_side_.reset();
   transport_.Stop();
   link_.reset();
 }
@@ -79,6 +82,7 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec) {
   ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute));
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
   job_ = std::make_unique<GroupJob>(std::move(job));
+  device_side_ = DeviceSide::Of(name(), devices, &transport_, options_.engine.message_timeout);
   const std::lock_guard lock(state_mutex_);
   engine_ = std::make_shared<Engine>(name(), std::move(devices), options_.engine);
   return job_->facts;
@@ -92,7 +96,9 @@ void GroupMember::Close() {
     const std::lock_guard lock(state_mutex_);
     engine.swap(engine_);
   }
+  if (device_side_ != nullptr) device_side_->Close();
   engine.reset();
+  device_side_.reset();
   communicators_.reset();
   job_.reset();
 }
@@ -182,11 +188,28 @@ absl::Status GroupMember::Configure() {
             keys ? "the peer link, encrypted: all members have keys"
                  : "Gloo's own connections, in plaintext: not all members have keys");
   }
-  auto communicators = std::make_shared<Communicators>(std::move(options), &rendezvous_);
+  NcclCommunicatorsOptions nccl;
+  nccl.worker = options.worker;
+  nccl.scope = absl::StrCat(options.scope, "/nccl");
+  nccl.timeout = options.timeout;
+  nccl.reaches_other_workers =
+      options.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
+  nccl.nccl = options_.nccl_functions;
+  for (IslandMember& member : plan.members) {
+    // A plan of this worker alone was not made by anybody who knows.
+    if (plan.members.size() == 1) member.nccl = options_.nccl;
+  }
+  std::shared_ptr<CommunicatorFactory> communicators =
+      std::make_shared<Communicators>(std::move(options), &rendezvous_);
   const std::lock_guard work(engine_mutex_);
   transport_.SetPlan(plan);
-  const absl::Status status =
-      engine->Configure(job_->engine, plan, &transport_, communicators.get());
+  Transport* transport = &transport_;
+  if (device_side_ != nullptr) {
+    communicators = device_side_->Communicators(plan, std::move(nccl), &rendezvous_, communicators);
+    transport = device_side_->transport();
+    ATOLL_RETURN_IF_ERROR(device_side_->Prepare(plan, job_->engine));
+  }
+  const absl::Status status = engine->Configure(job_->engine, plan, transport, communicators.get());
   if (status.ok()) older_.reset();
   if (!status.ok() && older_ == nullptr) older_ = communicators_;
   communicators_ = std::move(communicators);

@@ -20,6 +20,7 @@
 #include "common/net/peer_link.h"
 #include "worker/collectives/communicators.h"
 #include "worker/group/calls.h"
+#include "worker/group/device_side.h"
 #include "worker/group/job.h"
 #include "worker/group/moves.h"
 #include "worker/group/parts.h"
@@ -37,6 +38,8 @@ struct GroupOptions {
   std::function<absl::StatusOr<std::vector<LocalDevice>>()> make_devices;
   std::string device_name;  // for people: "cpu"
   DType compute = DType::kFloat32;
+  std::string nccl;  // DeviceInfo::nccl of its devices
+  NcclFunctions nccl_functions;
   EngineOptions engine;
   int64_t transport_bytes_max = int64_t{4} << 30;    // that have come and wait to be received
   Duration meet_timeout = std::chrono::seconds(10);  // of all members accepting a plan
@@ -169,12 +172,13 @@ class GroupMember final : private PeerHandler {
 
   std::mutex meeting_mutex_;  // whom the link speaks with; before state_mutex_
   mutable std::mutex state_mutex_;
-  std::shared_ptr<Engine> engine_;        // guarded by state_mutex_
-  std::shared_ptr<Communicators> older_;  // an engine that refused a plan still works with them
-  std::shared_ptr<Communicators> communicators_;  // of the last Configure
-  PeerFence fence_;                               // guarded by state_mutex_
-  IslandPlan plan_;                               // guarded by state_mutex_
-  Hooks hooks_;                                   // guarded by state_mutex_
+  std::shared_ptr<Engine> engine_;  // guarded by state_mutex_
+  // An engine that refused a plan still works with the older ones.
+  std::shared_ptr<CommunicatorFactory> older_, communicators_;
+  std::unique_ptr<DeviceSide> device_side_;  // of the job; null: the host can touch all memory
+  PeerFence fence_;                          // guarded by state_mutex_
+  IslandPlan plan_;                          // guarded by state_mutex_
+  Hooks hooks_;                              // guarded by state_mutex_
 
   std::mutex engine_mutex_;  // one caller of the engine at a time
 

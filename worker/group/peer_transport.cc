@@ -61,11 +61,21 @@ absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
   auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(size));
   backend.CopyToHost(stream, bytes->data(), payload);
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+  return SendBytes(from, to, tag, payload.dtype, *bytes, bytes);
+}
+
+absl::Status PeerTransport::SendBytes(const std::string& from, const std::string& to,
+                                      const MessageTag& tag, DType dtype,
+                                      std::span<const std::byte> bytes,
+                                      std::shared_ptr<const void> owner) {
+  const NodeId worker = WorkerOfDevice(to);
+  if (worker == worker_) return inbox_.SendBytes(from, to, tag, dtype, bytes, std::move(owner));
+  const auto size = static_cast<int64_t>(bytes.size());
   PeerMessage message;
   message.channel = PeerChannel::kTensor;
-  message.header = TensorHeaderOf({tag, from, to, payload.dtype});
-  message.payload = *bytes;
-  message.owner = bytes;
+  message.header = TensorHeaderOf({tag, from, to, dtype});
+  message.payload = bytes;
+  message.owner = std::move(owner);
   if (tag.stage == kCommitStage) return link_->Send(worker, std::move(message));
   message.arrived = [counted = counted_, ends = Ends{from, to}, size, gradient = tag.gradient](
                         absl::Status status, PeerTiming timing) {

@@ -18,7 +18,7 @@
 
 namespace atl::worker {
 
-class PeerTransport final : public Transport {
+class PeerTransport final : public HostTransport {
  public:
   // Holds at most `max_bytes` of messages that have come and not been received.
   PeerTransport(NodeId worker, int64_t max_bytes, LineTurns::Tell tell)
@@ -44,6 +44,15 @@ class PeerTransport final : public Transport {
 
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override;
+  absl::Status SendBytes(const std::string& from, const std::string& to, const MessageTag& tag,
+                         DType dtype, std::span<const std::byte> bytes,
+                         std::shared_ptr<const void> owner) override;
+  void OnArrival(const std::string& device, Arrival arrival) override {
+    inbox_.OnArrival(device, std::move(arrival));
+  }
+  absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag) override {
+    return inbox_.Take(device, tag);
+  }
   bool Arrived(const std::string& device, const MessageTag& tag) override {
     return inbox_.Arrived(device, tag);
   }

@@ -243,16 +243,19 @@ void ToWire(const BoundaryState& boundary, v1::Boundary* out) {
   out->set_bandwidth_bytes_per_s(boundary.bandwidth_bytes_per_s);
   out->set_saturated(boundary.saturated);
   out->set_reason(boundary.reason);
+  out->set_way(boundary.way);
 }
 
 BoundaryState FromWire(const v1::Boundary& boundary) {
-  return {boundary.from(),
-          boundary.to(),
-          boundary.pieces(),
-          boundary.message_seconds(),
-          boundary.bandwidth_bytes_per_s(),
-          boundary.saturated(),
-          boundary.reason()};
+  BoundaryState state{boundary.from(),
+                      boundary.to(),
+                      boundary.pieces(),
+                      boundary.message_seconds(),
+                      boundary.bandwidth_bytes_per_s(),
+                      boundary.saturated(),
+                      boundary.reason()};
+  state.way = boundary.way();
+  return state;
 }
 
 void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out) {

@@ -261,6 +261,12 @@ void Device::DropSurplus() {
   communication().ForgetPeak();
 }
 
+void Device::Drain() {
+  if (stream_ == nullptr) return;
+  (void)compute().Synchronize(*stream_);
+  (void)communication().Synchronize(*communication_stream_);
+}
+
 void Device::DropAll() {
   Idle();
   held_.clear();

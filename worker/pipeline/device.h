@@ -72,6 +72,8 @@ class Device {
   std::vector<std::unique_ptr<HeldState>>& held() { return held_; }
   void DropSurplus();
   void DropAll();
+  // Waits for what an interrupted step has left on the streams, whatever came of it.
+  void Drain();
 
   // All of a tensor of f32 or f64, as floats on the host.
   absl::Status Read(const Tensor& from, std::span<float> to);

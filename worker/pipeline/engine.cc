@@ -154,6 +154,7 @@ void Engine::Impl::Stop() {
   for (const auto& run : runs_) {
     run->executor.reset();
     run->communicators.clear();
+    run->device.Drain();
   }
 }
 
@@ -225,6 +226,12 @@ absl::Status Engine::Impl::JoinGroups(LocalRun& run, CommunicatorFactory& commun
     Communicator* const communicator = made->get();
     run.communicators[group.name] = *std::move(made);
     interrupt_.OnRaise([communicator](const std::string& r) { communicator->Abort(r); });
+  }
+  // Its messages' own, after all groups: one order everywhere.
+  for (const PairGroup& pair : transport_->PairsOf(run.device.name())) {
+    auto made = communicators.Create(pair.name, {pair.from, pair.to}, run.device.name());
+    if (!made.ok()) return Annotate(made.status(), pair.name);
+    transport_->UsePair(run.device.name(), pair, *std::move(made));
   }
   return absl::OkStatus();
 }

@@ -51,6 +51,9 @@ struct LocalDevice {
   std::unique_ptr<Backend> compute;
   std::unique_ptr<Backend> communication;
   int64_t memory_bytes = 0;  // Configure refuses what needs more; 0: no limit
+  // Of a device whose memory the host cannot touch: for messages out and in, which are copied
+  // beside all computing. The engine leaves them alone; its transport works with them.
+  std::unique_ptr<Backend> sending, receiving;
 };
 
 class CommunicatorFactory {

@@ -159,6 +159,7 @@ void Executor::Adapt() {
 }
 
 int Executor::PiecesOf(const StageRun& run, bool gradient) const {
+  if (!transport_.Cuts(device_.name(), gradient ? run.role->before : run.role->next)) return 1;
   if (options_.fixed_pieces > 0) return options_.fixed_pieces;
   const bool exposed = gradient ? run.forwards_left == 0 : !run.backward_begun;
   return (gradient ? run.gradients : run.activations)
@@ -179,6 +180,7 @@ std::vector<BoundaryState> Executor::Boundaries() const {
       state.bandwidth_bytes_per_s = adapter->bandwidth_bytes_per_s();
       state.saturated = adapter->saturated();
       state.reason = adapter->reason();
+      state.way = transport_.WayOf(state.from, state.to);
       all.push_back(std::move(state));
     }
   }

@@ -30,16 +30,23 @@ absl::Status LocalTransport::Send(const std::string& from, const std::string& to
       static_cast<size_t>(payload.size() * SizeOf(payload.dtype)));
   backend.CopyToHost(stream, bytes->data(), payload);
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
+  return SendBytes(from, to, tag, payload.dtype, *bytes, bytes);
+}
+
+absl::Status LocalTransport::SendBytes(const std::string& from, const std::string& to,
+                                       const MessageTag& tag, DType dtype,
+                                       std::span<const std::byte> bytes,
+                                       std::shared_ptr<const void> owner) {
   const std::lock_guard lock(mutex_);
   if (aborted_) return absl::AbortedError(reason_);
   ATOLL_CHECK(!messages_.contains({to, tag}), "sent twice: ", Describe(tag));
-  ATOLL_RETURN_IF_ERROR(PutLocked(from, {to, tag}, {*bytes, bytes, payload.dtype}));
+  ATOLL_RETURN_IF_ERROR(PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)}));
   if (tag.stage == kCommitStage) return absl::OkStatus();
   BoundaryCounters& counters = counters_[{from, to}];
   counters.from = from;
   counters.to = to;
   ++counters.messages;
-  counters.bytes += static_cast<int64_t>(bytes->size());
+  counters.bytes += static_cast<int64_t>(bytes.size());
   return absl::OkStatus();
 }
 
@@ -50,26 +57,51 @@ void LocalTransport::Deliver(const std::string& from, const std::string& to, con
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) return;
-    status = PutLocked(from, {to, tag}, {bytes, std::move(owner), dtype});
+    status = PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)});
   }
   if (!status.ok()) Abort(std::string(status.message()));
 }
 
-absl::Status LocalTransport::PutLocked(const std::string& from, Key key, Message message) {
+absl::Status LocalTransport::PutLocked(Key key, HostMessage message) {
   const auto size = static_cast<int64_t>(message.bytes.size());
   if (bytes_ + size > max_bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("messages that nobody has received hold ", bytes_, " of ", max_bytes_,
-                     " bytes; no room for the ", Describe(key.second), " from ", from));
+                     " bytes; no room for the ", Describe(key.second), " from ", message.from));
   }
   const auto [it, added] = messages_.emplace(std::move(key), std::move(message));
   if (!added) {
     return absl::AlreadyExistsError(
-        absl::StrCat("the ", Describe(it->first.second), " came twice from ", from));
+        absl::StrCat("the ", Describe(it->first.second), " came twice from ", message.from));
   }
   bytes_ += size;
   changed_.notify_all();
+  const auto arrival = arrivals_.find(it->first.first);
+  if (arrival != arrivals_.end()) arrival->second(it->second.from, it->first.second);
   return absl::OkStatus();
+}
+
+HostMessage LocalTransport::TakeLocked(const Key& key) {
+  const auto found = messages_.find(key);
+  HostMessage message = std::move(found->second);
+  messages_.erase(found);
+  bytes_ -= static_cast<int64_t>(message.bytes.size());
+  return message;
+}
+
+void LocalTransport::OnArrival(const std::string& device, Arrival arrival) {
+  const std::lock_guard lock(mutex_);
+  if (arrival == nullptr) {
+    arrivals_.erase(device);
+  } else {
+    arrivals_[device] = std::move(arrival);
+  }
+}
+
+absl::StatusOr<HostMessage> LocalTransport::Take(const std::string& device, const MessageTag& tag) {
+  const std::lock_guard lock(mutex_);
+  if (messages_.contains({device, tag})) return TakeLocked({device, tag});
+  return absl::NotFoundError(absl::StrCat("the ", Describe(tag), " is not here"));
 }
 
 bool LocalTransport::Arrived(const std::string& device, const MessageTag& tag) {
@@ -97,10 +129,7 @@ absl::Status LocalTransport::Receive(const std::string& device, const MessageTag
         absl::StrCat("the ", Describe(tag), " did not come to ", device));
   }
   if (aborted_) return absl::AbortedError(reason_);
-  const auto found = messages_.find(key);
-  const Message message = std::move(found->second);
-  messages_.erase(found);
-  bytes_ -= static_cast<int64_t>(message.bytes.size());
+  const HostMessage message = TakeLocked(key);
   lock.unlock();
   ATOLL_CHECK(into.contiguous());
   if (message.dtype != into.dtype ||

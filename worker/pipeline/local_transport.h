@@ -17,7 +17,7 @@
 namespace atl::worker {
 
 // Any number of threads.
-class LocalTransport : public Transport {
+class LocalTransport : public HostTransport {
  public:
   // Holds at most `max_bytes` of messages that have not been received.
   explicit LocalTransport(int64_t max_bytes) : max_bytes_(max_bytes) {}
@@ -28,6 +28,11 @@ class LocalTransport : public Transport {
   // room, or is there already, aborts: its sender and we do not work by the same plan.
   void Deliver(const std::string& from, const std::string& to, const MessageTag& tag, DType dtype,
                std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
+  absl::Status SendBytes(const std::string& from, const std::string& to, const MessageTag& tag,
+                         DType dtype, std::span<const std::byte> bytes,
+                         std::shared_ptr<const void> owner) override;
+  void OnArrival(const std::string& device, Arrival arrival) override;
+  absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag) override;
   bool Arrived(const std::string& device, const MessageTag& tag) override;
   void Wait(const std::string& device, std::span<const MessageTag> tags, Instant deadline) override;
   absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
@@ -39,19 +44,15 @@ class LocalTransport : public Transport {
  private:
   using Key = std::pair<std::string, MessageTag>;
 
-  struct Message {
-    std::span<const std::byte> bytes;
-    std::shared_ptr<const void> owner;
-    DType dtype = DType::kFloat32;
-  };
-
-  absl::Status PutLocked(const std::string& from, Key key, Message message);
+  absl::Status PutLocked(Key key, HostMessage message);
+  HostMessage TakeLocked(const Key& key);
   bool ArrivedLocked(const Key& key) const { return aborted_ || messages_.contains(key); }
 
   const int64_t max_bytes_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<Key, Message> messages_;  // all below guarded by mutex_
+  std::map<Key, HostMessage> messages_;      // all below guarded by mutex_
+  std::map<std::string, Arrival> arrivals_;  // by device
   int64_t bytes_ = 0;
   bool aborted_ = false;
   std::string reason_;

@@ -14,7 +14,10 @@
 #define ATOLL_WORKER_PIPELINE_TRANSPORT_H_
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +25,7 @@
 #include "common/status.h"
 #include "common/time.h"
 #include "kernels/backend.h"
+#include "kernels/communicator.h"
 
 namespace atl::worker {
 
@@ -60,6 +64,12 @@ struct Transfer {
   double seconds = 0;  // from its first byte's departure to its last one's arrival
 };
 
+// Two devices whose messages go from the first to the second by a communicator of their own.
+struct PairGroup {
+  std::string name;
+  std::string from, to;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -92,6 +102,43 @@ class Transport {
                                               const std::string& /*to*/) {
     return {};
   }
+
+  // ---- How they go. ----
+  // For people: "peer copy", "NCCL: GPUs of site north".
+  virtual std::string WayOf(const std::string& /*from*/, const std::string& /*to*/) const {
+    return "";
+  }
+  // Whether it can help to cut its messages in pieces.
+  virtual bool Cuts(const std::string& /*from*/, const std::string& /*to*/) const { return true; }
+  // The communicators that the device's messages need, in one order everywhere; whoever sets up the
+  // plan makes them and hands them over before the first message.
+  virtual std::vector<PairGroup> PairsOf(const std::string& /*device*/) const { return {}; }
+  virtual void UsePair(const std::string& /*device*/, const PairGroup& /*pair*/,
+                       std::unique_ptr<Communicator> /*communicator*/) {}
+};
+
+// A message that lies in host memory.
+struct HostMessage {
+  std::string from;
+  DType dtype = DType::kFloat32;
+  std::span<const std::byte> bytes;  // live as long as `owner`
+  std::shared_ptr<const void> owner;
+};
+
+// A transport by way of host memory, which one for other memory can work on.
+class HostTransport : public Transport {
+ public:
+  // Thread-safe, and never waits. `owner` keeps the bytes, unchanged.
+  virtual absl::Status SendBytes(const std::string& from, const std::string& to,
+                                 const MessageTag& tag, DType dtype,
+                                 std::span<const std::byte> bytes,
+                                 std::shared_ptr<const void> owner) = 0;
+  // Calls this for whatever arrives for the device, on the thread that brings it and with locks
+  // held: it must not wait nor call back. Null ends that; no call runs after it has returned.
+  using Arrival = std::function<void(const std::string& from, const MessageTag& tag)>;
+  virtual void OnArrival(const std::string& device, Arrival arrival) = 0;
+  // What has arrived; NOT_FOUND: it has been taken, or dropped.
+  virtual absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag) = 0;
 };
 
 }  // namespace atl::worker

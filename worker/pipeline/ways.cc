@@ -1,0 +1,67 @@
+#include "worker/pipeline/ways.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace atl::worker {
+namespace {
+
+const IslandMember& MemberOf(const IslandPlan& plan, const std::string& device) {
+  const NodeId worker = WorkerOfDevice(device);
+  for (const IslandMember& member : plan.members) {
+    if (member.worker == worker) return member;
+  }
+  ATOLL_CHECK(false, "no member of the plan owns ", device);
+  __builtin_unreachable();
+}
+
+// Why NCCL does not join the two; empty: it does.
+std::string NcclLacks(const IslandMember& a, const IslandMember& b) {
+  if (a.nccl.empty() || b.nccl.empty()) {
+    return absl::StrCat((a.nccl.empty() ? a : b).worker, " has no GPUs that NCCL joins");
+  }
+  if (a.nccl != b.nccl) return absl::StrCat("NCCL ", a.nccl, " and ", b.nccl);
+  if (a.worker == b.worker) return "";
+  if (a.site.empty() || b.site.empty()) {
+    return absl::StrCat("the site of ", (a.site.empty() ? a : b).worker, " is not known");
+  }
+  return a.site == b.site ? "" : absl::StrCat("the sites ", a.site, " and ", b.site);
+}
+
+}  // namespace
+
+Way WayBetween(const IslandPlan& plan, const std::string& from, const std::string& to) {
+  const IslandMember &a = MemberOf(plan, from), &b = MemberOf(plan, to);
+  if (a.worker == b.worker) return {WayKind::kWithin, "one worker"};
+  const std::string lacks = NcclLacks(a, b);
+  if (!lacks.empty()) return {WayKind::kLink, lacks};
+  return {WayKind::kNccl, absl::StrCat("GPUs of site ", a.site)};
+}
+
+bool SharesNccl(const IslandPlan& plan, const std::vector<std::string>& devices) {
+  const IslandMember& first = MemberOf(plan, devices.at(0));
+  return std::all_of(devices.begin(), devices.end(), [&](const std::string& device) {
+    return NcclLacks(first, MemberOf(plan, device)).empty();
+  });
+}
+
+std::vector<Boundary> BoundariesOf(const IslandPlan& plan) {
+  std::set<Boundary> all;
+  for (const PlanReplica& replica : plan.replicas) {
+    for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
+      for (size_t rank = 0; rank < replica.stages[s].devices.size(); ++rank) {
+        const std::string& from = replica.stages[s].devices[rank];
+        const std::string& to = replica.stages[s + 1].devices[rank];
+        if (from == to) continue;
+        all.insert({from, to});
+        all.insert({to, from});
+      }
+    }
+  }
+  return {all.begin(), all.end()};
+}
+
+}  // namespace atl::worker
