@@ -24,6 +24,7 @@ struct DeviceFlags {
   int devices = 1;           // of cpu and reference
   int threads = 1;           // of all together
   int64_t memory_bytes = 0;  // of all together, for the model; 0: what each device has
+  bool cuda_graphs = false;  // see CudaOptions::graphs
 };
 
 // One device, by its index in the worker.
@@ -31,6 +32,7 @@ struct WorkerDevice {
   std::string backend;
   DeviceInfo info;
   int64_t bound_bytes = 0;  // of its backends' memory; 0: what is free on it
+  bool cuda_graphs = false;
 };
 
 // In the order in which the flags name them. All compute in one type. INVALID_ARGUMENT, NOT_FOUND

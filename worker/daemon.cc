@@ -80,7 +80,8 @@ DeviceFlags FlagsOf(const DaemonOptions& options) {
           options.compute,
           options.devices,
           options.threads > 0 ? options.threads : cores,
-          options.memory_bytes};
+          options.memory_bytes,
+          options.cuda_graphs};
 }
 
 absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& options,

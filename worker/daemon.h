@@ -23,6 +23,7 @@ struct DaemonOptions {
   std::string backend = "cpu";  // this, device and compute: see DeviceFlags
   std::string device;
   std::string compute;
+  bool cuda_graphs = false;
   int devices = 1;           // of the islands that it is in; of cpu and reference. They share:
   int threads = 0;           // 0: as many as there are cores
   int64_t memory_bytes = 0;  // 0: the device's, or the machine's

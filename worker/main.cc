@@ -20,6 +20,8 @@ int main(int argc, char** argv) {
       "of --backend cuda: indices or beginnings of UUIDs, separated by commas, or \"all\"");
   app.add_option("--compute", options.compute,
                  "fp32, or bf16 with fp32 parameters and sums; default: bf16 on GPUs that have it");
+  app.add_flag("--cuda-graphs", options.cuda_graphs,
+               "of --backend cuda: records what repeats in every step; for small models");
   app.add_option("--threads", options.threads, "computing threads; 0: one per core");
   app.add_option(
       "--memory-bytes", options.memory_bytes,

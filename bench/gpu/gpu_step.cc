@@ -1,8 +1,9 @@
 // One worker's training step on a GPU in bf16, at the command of bench/gpu/run.
 //
-//   gpu_step MODEL ROWS SEQ_LEN
+//   gpu_step MODEL ROWS SEQ_LEN [graphs]
 //
-// Prints "parameters <count> flops_per_token <number> bytes <peak>", then for every line "<steps>"
+// With "graphs" what repeats is recorded. Prints "parameters <count> flops_per_token <number> bytes
+// <of the pool, at most> predicted <bytes>", then for every line "<steps>"
 // on standard input makes so many steps (forward, backward, clipping, AdamW) and prints "<seconds>
 // <mean loss of the last step>". With `push`, all parameters are copied to pinned memory on a
 // second stream meanwhile, a layer at a time, as a worker that pushes deltas does.
@@ -75,8 +76,10 @@ void Initialise(Backend& backend, const Model& model, ModelRunner& runner) {
   }
 }
 
-void Serve(const std::string& name, int64_t rows, int64_t seq_len) {
-  const auto backend = Must(NewCudaBackend({}));
+void Serve(const std::string& name, int64_t rows, int64_t seq_len, bool graphs) {
+  CudaOptions cuda;
+  cuda.graphs = graphs;
+  const auto backend = Must(NewCudaBackend(cuda));
   const ModelConfig config = GpuModel(name, seq_len);
   const Model model = Must(Model::Create(config, DType::kBfloat16));
   const auto runner = Must(ModelRunner::Create(*backend, model, {rows, seq_len}));
@@ -87,9 +90,10 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len) {
   Rng rng(1);
   for (int32_t& token : tokens) token = static_cast<int32_t>(rng.Below(config.vocab));
   Pusher pusher(*backend, *runner);
-  std::printf("parameters %lld flops_per_token %.6g bytes %lld\n",
+  std::printf("parameters %lld flops_per_token %.6g bytes %lld predicted %lld\n",
               static_cast<long long>(config.ParameterCount()), config.TrainFlopsPerToken(seq_len),
-              static_cast<long long>(backend->Memory().peak_bytes));
+              static_cast<long long>(backend->Memory().peak_bytes),
+              static_cast<long long>(runner->memory_bytes()));
   std::fflush(stdout);
 
   int64_t step = 0;
@@ -106,6 +110,10 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len) {
     Must(backend->Synchronize(runner->stream()));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     if (push) pusher.Finish();
+    if (const RepeatCounts repeats = backend->Repeats(); graphs && !repeats.trouble.empty()) {
+      std::fprintf(stderr, "gpu_step: %lld recorded, not all: %s\n",
+                   static_cast<long long>(repeats.recorded), repeats.trouble.c_str());
+    }
     std::printf("%.6f %.5f\n", took.count(), loss);
     std::fflush(stdout);
   }
@@ -115,9 +123,10 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len) {
 }  // namespace atl::bench
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: gpu_step gpt2|llama|tiny ROWS SEQ_LEN\n");
+  const bool graphs = argc == 5 && std::string(argv[4]) == "graphs";
+  if (argc != 4 && !graphs) {
+    std::fprintf(stderr, "usage: gpu_step gpt2|gpt2-50257|llama|tiny ROWS SEQ_LEN [graphs]\n");
     return 2;
   }
-  atl::bench::Serve(argv[1], std::atoll(argv[2]), std::atoll(argv[3]));
+  atl::bench::Serve(argv[1], std::atoll(argv[2]), std::atoll(argv[3]), graphs);
 }

@@ -10,14 +10,14 @@
 
 namespace atl::bench {
 
-// "gpt2": GPT-2 of 124 M parameters, its vocabulary rounded up to 50,304 as trainers do; "llama": a
-// LLaMA of 1.2 B; "tiny": for a quick look. REQUIRES: one of these.
+// "gpt2": GPT-2 of 124 M parameters, its vocabulary rounded up to 50,304 as trainers do;
+// "gpt2-50257": not rounded up; "llama": a LLaMA of 1.2 B; "tiny": for a quick look. REQUIRES: one of these.
 inline ModelConfig GpuModel(const std::string& name, int64_t seq_len) {
   ModelConfig c;
   c.max_positions = seq_len;
-  if (name == "gpt2") {
+  if (name == "gpt2" || name == "gpt2-50257") {
     c.family = ModelFamily::kGpt2;
-    c.vocab = 50304;
+    c.vocab = name == "gpt2" ? 50304 : 50257;
     c.d_model = 768;
     c.layers = c.heads = c.kv_heads = 12;
     c.ffn = 3072;

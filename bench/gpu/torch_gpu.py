@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 MODELS = {  # as in models.h
     "gpt2": dict(gpt2=True, vocab=50304, d=768, layers=12, heads=12, kv=12, ffn=3072),
+    "gpt2-50257": dict(gpt2=True, vocab=50257, d=768, layers=12, heads=12, kv=12, ffn=3072),
     "llama": dict(gpt2=False, vocab=32000, d=2048, layers=22, heads=16, kv=8, ffn=5632),
     "tiny": dict(gpt2=False, vocab=1024, d=256, layers=2, heads=4, kv=2, ffn=704),
 }

@@ -23,6 +23,9 @@ struct CudaDevice {
 struct CudaOptions {
   std::string device;        // "" or an index: that device; otherwise the beginning of a UUID
   int64_t memory_bytes = 0;  // bound of all device memory of the backend; 0: what is free now
+  // Repeat records CUDA graphs. It saves the host's time per operation, which counts where
+  // operations are short: see "CUDA graphs" in README.md.
+  bool graphs = false;
 };
 
 // The devices that this process may use, by index. FAILED_PRECONDITION says what is missing: a GPU,

@@ -13,6 +13,7 @@
 #include "kernels/cuda/lt_engine.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/memory_ledger.h"
+#include "kernels/recorder.h"
 
 namespace atl {
 namespace {
@@ -23,6 +24,8 @@ using cuda::Queue;
 constexpr int64_t kSpareBytes = int64_t{512} << 20;
 // Idle pinned memory that is kept for the next AllocateHost.
 constexpr int64_t kIdlePinnedBytes = int64_t{1} << 30;
+// CUDA graphs: of each stage F and B of every micro-batch in flight, and W of every layer.
+constexpr size_t kRecordsMax = 1024;
 
 absl::Status ErrorOf(cudaError_t error, absl::string_view what) {
   return absl::InternalError(
@@ -61,15 +64,68 @@ class CudaEvent final : public Event {
 cudaStream_t Raw(Stream& stream) { return static_cast<CudaStream&>(stream).stream; }
 cudaEvent_t Raw(const Event& event) { return static_cast<const CudaEvent&>(event).event; }
 
+// CUDA graphs. Capture is the calling thread's: others may do with the device what they like. What
+// goes wrong while it lasts is the record's fault, not the device's.
+class CudaGraphs final : public Graphs {
+ public:
+  explicit CudaGraphs(Errors* errors) : errors_(errors) {}
+
+  absl::Status Begin(Stream& stream) override {
+    earlier_ = errors_->Take();
+    const cudaError_t error = cudaStreamBeginCapture(Raw(stream), cudaStreamCaptureModeThreadLocal);
+    if (error == cudaSuccess) return absl::OkStatus();
+    cudaGetLastError();
+    errors_->Keep(earlier_);
+    return ErrorOf(error, "cudaStreamBeginCapture");
+  }
+
+  absl::StatusOr<std::unique_ptr<Graph>> End(Stream& stream) override {
+    cudaGraph_t graph = nullptr;
+    const cudaError_t error = cudaStreamEndCapture(Raw(stream), &graph);
+    cudaGetLastError();
+    const absl::Status meanwhile = errors_->Take();
+    errors_->Keep(std::exchange(earlier_, absl::OkStatus()));
+    auto made = std::make_unique<Instance>();
+    absl::Status status = meanwhile;
+    if (status.ok() && error != cudaSuccess) status = ErrorOf(error, "cudaStreamEndCapture");
+    if (status.ok()) {
+      const cudaError_t made_error = cudaGraphInstantiate(&made->graph, graph, 0);
+      cudaGetLastError();
+      if (made_error != cudaSuccess) status = ErrorOf(made_error, "cudaGraphInstantiate");
+    }
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    if (!status.ok()) return status;
+    return made;
+  }
+
+  void Launch(Stream& stream, Graph& graph) override {
+    errors_->Keep(cudaGraphLaunch(static_cast<Instance&>(graph).graph, Raw(stream)),
+                  "cudaGraphLaunch");
+  }
+
+ private:
+  struct Instance final : Graph {
+    ~Instance() override {
+      if (graph != nullptr) cudaGraphExecDestroy(graph);
+    }
+    cudaGraphExec_t graph = nullptr;
+  };
+
+  Errors* const errors_;
+  absl::Status earlier_;  // of before the capture
+};
+
 class CudaBackend final : public cuda::DeviceBackend {
  public:
-  CudaBackend(CudaDevice device, int64_t limit_bytes)
+  CudaBackend(CudaDevice device, int64_t limit_bytes, bool graphs)
       : device_(std::move(device)),
+        records_(graphs),
         ledger_(absl::StrCat(device_.name, " ", device_.uuid), limit_bytes),
         pinned_(kIdlePinnedBytes, GetPinned, [](void* data) { cudaFreeHost(data); }) {}
 
   ~CudaBackend() override {
     Use();
+    recorder_.Forget();
     if (memory_stream_ != nullptr) cudaStreamSynchronize(memory_stream_);
     if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
     if (memory_stream_ != nullptr) cudaStreamDestroy(memory_stream_);
@@ -210,6 +266,14 @@ class CudaBackend final : public cuda::DeviceBackend {
     return errors_.Take();
   }
 
+  absl::Status Repeat(Stream& stream, const WorkKey& key,
+                      absl::FunctionRef<absl::Status()> work) override {
+    if (!records_) return work();
+    Use();
+    return recorder_.Repeat(stream, key, work);
+  }
+  RepeatCounts Repeats() const override { return recorder_.counts(); }
+
   // ---- For NCCL ----
 
   int device_index() const override { return device_.index; }
@@ -265,13 +329,17 @@ class CudaBackend final : public cuda::DeviceBackend {
     Use();
     // Any stream may still work on it.
     errors_.Keep(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    recorder_.Forget();
     if (on_host) return pinned_.GiveBack(data);
     ledger_.GiveBack(data);
     errors_.Keep(cudaFreeAsync(data, memory_stream_), "cudaFreeAsync");
   }
 
   const CudaDevice device_;
+  const bool records_;
   Errors errors_;
+  CudaGraphs graphs_{&errors_};
+  Recorder recorder_{&graphs_, kRecordsMax};
   FailureSources failures_;
   MemoryLedger ledger_;
   BlockPool pinned_;
@@ -350,7 +418,7 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& optio
   }
   const int64_t limit =
       options.memory_bytes > 0 ? options.memory_bytes : std::max(free - kSpareBytes, free / 2);
-  auto backend = std::make_unique<CudaBackend>(std::move(device), limit);
+  auto backend = std::make_unique<CudaBackend>(std::move(device), limit, options.graphs);
   ATOLL_RETURN_IF_ERROR(backend->Start(limit));
   return backend;
 }

@@ -1,8 +1,11 @@
 // Pseudo-gradients: quantisation with error feedback, and the outer step. One pass: a warp has a
-// block of 256 numbers in registers, eight to a lane.
+// block of 256 numbers in registers, eight to a lane. Codes, scales and residuals are the host's,
+// bit for bit.
 //
 // Bytes per number: QuantizeDelta 8 (+ 8 with a residual) + 1 or 1/2; DequantizeDelta 4 + 1 or 1/2;
 // NesterovStep 16 + 4 or 2. A handful of FLOP each.
+
+#include <cfloat>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
@@ -13,6 +16,16 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kEach = 8;  // numbers of a lane
 static_assert(kEach * kWarp == kQuantBlock);
+
+// a * b, rounded to a float before anything is done with it. Compilers may else make one operation
+// of a product and a sum, which rounds once; the host's bits round twice.
+__device__ inline float RoundedProduct(float a, float b) {
+#ifdef __CUDACC__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
 
 struct Numbers {
   float v[kEach];
@@ -74,13 +87,15 @@ __global__ void __launch_bounds__(kThreads)
   largest = GroupReduce<kWarp>(largest, Max());
   const bool finite = GroupReduce<kWarp>(odd, Sum()) == 0.0f;
   const float scale = finite ? largest / kSteps : NAN;
-  const float inverse = finite && largest > 0.0f ? kSteps / largest : 0.0f;
+  // Of numbers so small that it overflows, all is left to the residual.
+  const float overflows = finite && largest > 0.0f ? kSteps / largest : 0.0f;
+  const float inverse = overflows <= FLT_MAX ? overflows : 0.0f;
   if (lane == 0) scales[block] = scale;
   unsigned words[kBits / 4] = {};
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const float code = finite ? rintf(value.v[i] * inverse) : 0.0f;
-    value.v[i] = finite ? value.v[i] - code * scale : 0.0f;
+    value.v[i] = finite ? value.v[i] - RoundedProduct(code, scale) : 0.0f;
     const int whole = static_cast<int>(code);
     if constexpr (kBits == 8) {
       words[i / 4] |= (static_cast<unsigned>(whole) & 255u) << (i % 4 * 8);

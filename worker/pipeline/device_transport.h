@@ -17,7 +17,8 @@
 // peer copies bring them, since these may come long before their turn, otherwise a few; what the
 // host transport brings beyond that stays in host memory until it is received.
 //
-// Devices that were not added, of host memory, go to the host transport as they are.
+// Devices that were not added, of host memory, go to the host transport as they are; so do all
+// devices' words at the end of a step (kCommitStage), which are small and go between any two.
 
 #ifndef ATOLL_WORKER_PIPELINE_DEVICE_TRANSPORT_H_
 #define ATOLL_WORKER_PIPELINE_DEVICE_TRANSPORT_H_
