@@ -20,6 +20,105 @@ int64_t MachineMemoryBytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
+std::string NameOf(const CudaDevice& device) {
+  return absl::StrCat(device.uuid, " (", device.name, ")");
+}
+
+absl::StatusOr<std::vector<CudaDevice>> Choose(const std::vector<CudaDevice>& there,
+                                               const std::string& wanted) {
+  if (wanted == "all") return there;
+  std::vector<CudaDevice> chosen;
+  std::vector<std::string> words;
+  for (const absl::string_view piece : absl::StrSplit(wanted, ',')) {
+    const std::string word(piece);
+    if (word.empty() && !wanted.empty()) {
+      return absl::InvalidArgumentError("an empty name between commas; name each device once");
+    }
+    if (word == "all") return absl::InvalidArgumentError("\"all\" stands alone");
+    ATOLL_ASSIGN_OR_RETURN(const CudaDevice device, FindCudaDevice(there, word));
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (chosen[i].uuid != device.uuid) continue;
+      return absl::InvalidArgumentError(absl::StrCat("\"", words[i], "\" and \"", word,
+                                                     "\" are both ", NameOf(device),
+                                                     "; name each device once"));
+    }
+    chosen.push_back(device);
+    words.push_back(word);
+  }
+  return chosen;
+}
+
+// Its share of --memory-bytes, or all that the device has.
+absl::StatusOr<int64_t> MemoryOf(const DeviceFlags& flags, size_t devices, int64_t has,
+                                 const std::string& name) {
+  if (flags.memory_bytes == 0) return has;
+  const int64_t share = flags.memory_bytes / static_cast<int64_t>(devices);
+  if (share <= has) return share;
+  return absl::InvalidArgumentError(absl::StrCat("--memory-bytes ", flags.memory_bytes, ": ", share,
+                                                 " for each of ", devices, " devices, but ", name,
+                                                 " has ", has));
+}
+
+absl::StatusOr<std::vector<WorkerDevice>> FindGpus(const DeviceFlags& flags,
+                                                   const std::vector<CudaDevice>& there) {
+  auto chosen = Choose(there, flags.device);
+  if (!chosen.ok()) {
+    return Annotate(chosen.status(), flags.device.empty()
+                                         ? std::string("--backend cuda")
+                                         : absl::StrCat("--device ", flags.device));
+  }
+  const auto halves = [](const CudaDevice& device) { return device.major >= 8; };
+  std::string compute = flags.compute;
+  if (compute.empty()) {
+    compute = std::all_of(chosen->begin(), chosen->end(), halves) ? kHalf : kFull;
+  }
+  std::vector<WorkerDevice> devices;
+  for (const CudaDevice& gpu : *chosen) {
+    if (compute == kHalf && !halves(gpu)) {
+      return absl::InvalidArgumentError(absl::StrCat("--compute bf16: ", NameOf(gpu),
+                                                     " has compute capability ", gpu.major, ".",
+                                                     gpu.minor, "; bf16 needs 8.0"));
+    }
+    WorkerDevice& device = devices.emplace_back();
+    device.backend = flags.backend;
+    device.cuda_graphs = flags.cuda_graphs;
+    ATOLL_ASSIGN_OR_RETURN(device.info.memory_bytes,
+                           MemoryOf(flags, chosen->size(), gpu.memory_bytes, NameOf(gpu)));
+    if (flags.memory_bytes > 0) device.bound_bytes = device.info.memory_bytes;
+    device.info.kind = compute == kHalf ? absl::StrCat(gpu.name, " bf16") : gpu.name;
+    device.info.uuid = gpu.uuid;
+    device.info.compute = compute;
+    device.info.nccl = NcclVersion();
+  }
+  return devices;
+}
+
+std::unique_ptr<Backend> NewHostBackend(const std::string& name, int threads,
+                                        int64_t memory_bytes) {
+  if (name == "cpu") return NewCpuBackend(threads, memory_bytes);
+  return NewReferenceBackend();
+}
+
+// The machine, cut into equal devices.
+absl::StatusOr<std::vector<WorkerDevice>> CutHost(const DeviceFlags& flags) {
+  const std::unique_ptr<Backend> backend = NewHostBackend(flags.backend, 1, 0);
+  if (flags.compute == kHalf && !backend->Supports(DType::kBfloat16)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--compute bf16: ", backend->Name(), " computes in fp32 only"));
+  }
+  WorkerDevice device;
+  device.backend = flags.backend;
+  const int64_t memory = flags.memory_bytes > 0 ? flags.memory_bytes : MachineMemoryBytes();
+  device.info.memory_bytes = memory / flags.devices;
+  device.info.compute = flags.compute.empty() ? kFull : flags.compute;
+  device.info.kind = absl::StrCat(backend->Name(), device.info.compute == kHalf ? " bf16" : "");
+  return std::vector<WorkerDevice>(static_cast<size_t>(flags.devices), device);
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> NewBackendOf(const WorkerDevice& device, int threads) {
+  if (device.backend != "cuda") {
+    return NewHostBackend(device.backend, threads, device.info.memory_bytes);
+  }
   auto made = NewCudaBackend({device.info.uuid, device.bound_bytes, device.cuda_graphs});
   if (!made.ok()) return Annotate(made.status(), absl::StrCat("--device ", device.info.uuid));
   return made;
