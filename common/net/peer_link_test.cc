@@ -71,7 +71,7 @@ TEST_CASE("a receiver that keeps what it gets is sent no more than it granted") 
   a.Say(b, kState, "", "nor is state");
   REQUIRE(b.HearText(kState) == "nor is state");
   REQUIRE(b.heard(kTensor) == 0);
-  REQUIRE(a.CountersOf("b").payload_bytes_sent == 10 * 10'000 + 12);
+  REQUIRE(a.CountersOf("b").payload_bytes_sent <= 10 * 10'000 + 12);
   kept.clear();
   for (int i = 10; i < 25; ++i) REQUIRE(b.Hear(kTensor).header == std::to_string(i));
 }
