@@ -65,7 +65,7 @@ DeviceProfile ProfileOf(const Task& task, const std::string& device, double spee
   return profile;
 }
 
-WayOf WaysOf(const Setting& setting) {
+Ways WaysOf(const Setting& setting) {
   return [setting](const std::string& from, const std::string& to) -> Way {
     const std::string& a = setting.sites[WorkerIndex(from)];
     const std::string& b = setting.sites[WorkerIndex(to)];

@@ -13,7 +13,7 @@ constexpr size_t kTransfersKept = 1024;
 
 }  // namespace
 
-ShapedTransport::ShapedTransport(WayOf way, int64_t max_bytes)
+ShapedTransport::ShapedTransport(Ways way, int64_t max_bytes)
     : way_(std::move(way)), inner_(max_bytes), backend_(NewCpuBackend(1)) {
   auto stream = backend_->NewStream();
   ATOLL_CHECK(stream.ok());

@@ -30,13 +30,13 @@ struct Way {
   std::string name;
   Line line;
 };
-using WayOf = std::function<Way(const std::string& from, const std::string& to)>;
+using Ways = std::function<Way(const std::string& from, const std::string& to)>;
 
 // A line carries one message at a time, first come first served; the last byte arrives a latency
 // after it has left.
 class ShapedTransport : public worker::Transport {
  public:
-  ShapedTransport(WayOf way, int64_t max_bytes);
+  ShapedTransport(Ways way, int64_t max_bytes);
   ~ShapedTransport() override;
 
   absl::Status Send(const std::string& from, const std::string& to, const worker::MessageTag& tag,
@@ -70,7 +70,7 @@ class ShapedTransport : public worker::Transport {
 
   void Deliver();
 
-  const WayOf way_;
+  const Ways way_;
   worker::LocalTransport inner_;
   const std::unique_ptr<Backend> backend_;  // of the delivering thread
   std::unique_ptr<Stream> stream_;
