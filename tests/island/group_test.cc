@@ -125,7 +125,7 @@ TEST_CASE("plans follow each other and the state moves bit for bit") {
     const State before = leader.Read();
     IslandPlan plan = group.PlanFor(layout, names);
     // A member that the new plan has no use for lends what it holds.
-    for (const NodeId& old : {"w2", "w3"}) {
+    for (const char* old : {"w2", "w3"}) {
       if (std::find(names.begin(), names.end(), old) == names.end()) {
         plan.members.push_back(group[old].Address());
       }
@@ -206,6 +206,7 @@ IslandPlan OverOneLine(TestGroup& group) {
   const IslandLayout layout{
       .name = "one line", .replicas = {{{3, 3}, 2, 2}, {{2, 4}, 4, 1}}, .workers = 4};
   IslandPlan plan = group.PlanFor(layout, {"w1", "w2", "w3", "w4"});
+  for (size_t w = 0; w < plan.members.size(); ++w) plan.members[w].site = w % 2 == 0 ? "a" : "b";
   plan.link_orders = {{"a", "b", {}}, {"b", "a", {}}};
   for (int32_t m = 0; m < 4; ++m) {
     for (int32_t r = 0; r < 2; ++r) {
