@@ -303,7 +303,7 @@ class Wrapped : public Transport {
   Transport& inner_;
 };
 
-// Calls back when so many messages have been sent.
+// Calls back when so many activations and gradients have been sent.
 class AtMessage : public Wrapped {
  public:
   using Wrapped::Wrapped;
@@ -313,7 +313,7 @@ class AtMessage : public Wrapped {
   }
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override {
-    if (left_-- == 0) then_();
+    if (tag.stage != kCommitStage && left_-- == 0) then_();
     return Wrapped::Send(from, to, tag, backend, stream, payload);
   }
 
