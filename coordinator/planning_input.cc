@@ -453,6 +453,7 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   plan::CostOptions options;
   options.state_bytes_per_parameter = full ? 16 : 18;
   options.weight_share = 1;  // the runtime keeps all of it until W is done
+  options.fixed_slots = true;
   options.split_backward = !request.spec.layout.recompute;
   input.costs = plan::Costs(model, input.table, options);
   ATOLL_ASSIGN_OR_RETURN(input.job.micro_batches, MicroBatches(request.spec));

@@ -191,6 +191,23 @@ TEST_CASE("V-shaped and interleaved schedules put two stages on every device") {
   CHECK_THAT(Refusal(request), Catch::Contains("two stages on every device"));
 }
 
+TEST_CASE("two stages on every device need no more layers than twice the devices") {
+  PlanRequest request = JobOf(6, 8);
+  request.members = {Worker("w1", 4)};
+  for (int d = 0; d < 4; ++d) {
+    request.members[0].profiles.push_back(Measured(absl::StrCat("w1/", d), 1));
+  }
+  request.spec.layout.stages = 4;
+  request.spec.inner.micro_batch_sequences = 1;
+  for (const char* schedule : {"zb-v", "interleaved"}) {
+    request.spec.layout.schedule = schedule;
+    const IslandPlan plan = Planned(request);
+    CAPTURE(schedule);
+    REQUIRE(plan.replicas[0].stages.size() == 8);
+    for (const PlanStage& stage : plan.replicas[0].stages) CHECK(stage.layers == 1);
+  }
+}
+
 TEST_CASE("a slow line carries as little as can be: the replicas' gradients or the activations") {
   PlanRequest request = JobOf(8, 16);
   request.members = {Worker("a1", 1), Worker("a2", 1), Worker("b1", 1), Worker("b2", 1)};

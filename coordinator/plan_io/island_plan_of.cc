@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/plan_io/link_orders.h"
+
 namespace atl {
 namespace {
 
@@ -66,6 +68,7 @@ IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan) {
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     AddPrograms(cluster, *kinds[r], layout.replicas[r], island);
   }
+  island.link_orders = LinkOrdersOf(cluster, plan);
   island.step_ns = std::llround(plan.outcome.step_s * 1e9);
   island.bound_ns = std::llround(plan.outcome.bound_s * 1e9);
   const auto slowest =

@@ -8,9 +8,9 @@
 
 namespace atl {
 
-// Replicas, programs (by CompleteProgram from the simulated order), times, schedule and reason;
-// number and members are the caller's. Stages of a V or interleaved placement appear as several
-// stages of one device.
+// Replicas, programs (by CompleteProgram from the simulated order), link orders, times, schedule
+// and reason; number and members are the caller's. Stages of a V or interleaved placement appear as
+// several stages of one device.
 IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan);
 
 }  // namespace atl

@@ -1,71 +1,47 @@
 #include "coordinator/plan_io/link_orders.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
-#include <string>
-#include <tuple>
-#include <utility>
+
+#include "coordinator/planner/together.h"
+#include "coordinator/simulator/link_orders.h"
 
 namespace atl {
 namespace {
 
-struct Sent {
-  sim::Nanos start_ns = 0;
-  int micro_batch = 0;
-  int replica = 0;
-  int stage = 0;
-  bool gradient = false;
-
-  bool operator<(const Sent& o) const {
-    return std::tie(start_ns, micro_batch, replica, stage, gradient) <
-           std::tie(o.start_ns, o.micro_batch, o.replica, o.stage, o.gradient);
+// How long the line is busy with a message, of those that take longest.
+sim::Nanos LongestTurn(const sim::Problem& problem, int lane) {
+  sim::Nanos longest = 0;
+  const auto add = [&](int link, int64_t bytes) {
+    if (link == sim::kNoLink || problem.network.links[link].lane != lane) return;
+    longest =
+        std::max(longest, sim::AloneSerialNs(problem.network, problem.network.links[link], bytes));
+  };
+  for (const sim::Chunk& chunk : problem.chunks) {
+    add(chunk.forward_link, chunk.forward_bytes);
+    add(chunk.backward_link, chunk.backward_bytes);
   }
-};
-
-using Ends = std::pair<std::string, std::string>;
+  return longest;
+}
 
 }  // namespace
 
-std::vector<v1::LinkOrder> LinkOrdersOf(const plan::Cluster& cluster, const plan::Plan& plan) {
-  std::map<Ends, std::vector<Sent>> between_sites;
-  std::map<Ends, std::vector<Sent>> between_devices;
-  for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
-    const sim::Result played =
-        sim::SimulateUnchecked(kind.problem, kind.found.schedule, {.record = true});
-    for (const sim::MessageSpan& message : played.messages) {
-      const int to = message.chunk + (message.forward ? 1 : -1);
-      for (const int r : kind.replicas) {
-        const std::vector<plan::Stage>& stages = plan.layout.replicas[r].stages;
-        const plan::Device& a = cluster.devices[stages[message.chunk].devices[0]];
-        const plan::Device& b = cluster.devices[stages[to].devices[0]];
-        const Sent sent{message.start_ns, message.micro_batch, r, message.chunk, !message.forward};
-        if (a.site != b.site) {
-          between_sites[{a.site, b.site}].push_back(sent);
-        } else {
-          between_devices[{a.id, b.id}].push_back(sent);
-        }
-      }
+std::vector<PlanLinkOrder> LinkOrdersOf(const plan::Cluster& cluster, const plan::Plan& plan) {
+  const plan::Together all = plan::PutTogether(cluster, plan.layout, plan.outcome);
+  std::vector<PlanLinkOrder> orders;
+  if (all.lanes.empty()) return orders;
+  const sim::Result played = sim::SimulateUnchecked(all.problem, all.schedule, {.record = true});
+  for (const sim::LinkOrder& lane : sim::LinkOrders(all.problem, played)) {
+    if (lane.on != sim::LinkOrder::On::kLane) continue;
+    std::set<PlanMessage> boundaries;
+    PlanLinkOrder order{all.lanes[lane.index].first, all.lanes[lane.index].second, {}};
+    for (const sim::OrderedMessage& message : lane.messages) {
+      order.messages.push_back(
+          {message.replica, message.stage, message.micro_batch, message.gradient});
+      boundaries.insert({message.replica, message.stage, 0, message.gradient});
     }
-  }
-  for (auto& [ends, messages] : between_devices) {
-    std::set<std::pair<int, bool>> senders;
-    for (const Sent& sent : messages) senders.insert({sent.stage, sent.gradient});
-    if (senders.size() > 1) between_sites.emplace(ends, std::move(messages));
-  }
-  std::vector<v1::LinkOrder> orders;
-  for (auto& [ends, messages] : between_sites) {
-    std::sort(messages.begin(), messages.end());
-    v1::LinkOrder& order = orders.emplace_back();
-    order.set_from(ends.first);
-    order.set_to(ends.second);
-    for (const Sent& sent : messages) {
-      v1::LinkMessage* message = order.add_messages();
-      message->set_replica(sent.replica);
-      message->set_stage(sent.stage);
-      message->set_micro_batch(sent.micro_batch);
-      message->set_gradient(sent.gradient);
-    }
+    if (boundaries.size() < 2 || LongestTurn(all.problem, lane.index) < kLeastTurn) continue;
+    orders.push_back(std::move(order));
   }
   return orders;
 }

@@ -5,16 +5,18 @@
 
 #include <vector>
 
+#include "common/protocol/island_plan.h"
 #include "coordinator/planner/planner.h"
-#include "proto/plan.pb.h"
 
 namespace atl {
 
-// One order for each direction between two sites, of all replicas' messages, and one for each pair
-// of devices of one site between which several stages send. Messages are sorted by the moment at
-// which they leave in their replica's simulated step, then by micro-batch and replica. A replica
-// whose message is not ready is skipped at run time, so an order never blocks.
-std::vector<v1::LinkOrder> LinkOrdersOf(const plan::Cluster& cluster, const plan::Plan& plan);
+// One order for each direction between two sites in which several boundaries' messages go, of all
+// replicas, by the moment at which they leave when all are played together. Lines that carry a
+// message in less than kLeastTurn have none: telling the next sender would take as long.
+std::vector<PlanLinkOrder> LinkOrdersOf(const plan::Cluster& cluster, const plan::Plan& plan);
+
+// A turn costs two messages within the site and three threads' waking: some 0.2 ms.
+inline constexpr sim::Nanos kLeastTurn = 2'000'000;
 
 }  // namespace atl
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "coordinator/plan_io/cluster_file.h"
+#include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/render.h"
 
@@ -159,8 +160,7 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   const v1::Plan message = ToMessage(cluster, costs, plan, 1);
   CHECK(message.islands(0).programs_size() == 4);
   CHECK(message.islands(0).replicas(0).stages_size() == 8);
-  // Down and up share the wires between neighbours, so their messages have an order.
-  CHECK(message.islands(0).link_orders_size() == 6);
+  CHECK(message.islands(0).link_orders_size() == 0);  // within a site nobody takes turns
   CHECK_THAT(RenderSvg(cluster, plan), Catch::Contains("fill-opacity"));
 }
 
@@ -211,13 +211,57 @@ TEST_CASE("A plan's message holds programs that run to their end, and is valid J
   CHECK(shares == Approx(1));
   CHECK(message.islands(0).programs_size() + message.idle_devices_size() == 3);
   CHECK(message.bound_ns() <= message.step_ns());
-  // Paris and Oslo exchange every micro-batch's activation and gradient, in one order each way.
-  for (const v1::LinkOrder& order : message.islands(0).link_orders()) {
-    CHECK(order.messages_size() % 16 == 0);
-  }
-  CHECK(message.islands(0).link_orders_size() == 2);
+  CHECK(message.islands(0).link_orders_size() == 0);  // the file says what edges share
   const auto json = nlohmann::json::parse(ToJson(message));
   CHECK(json["reason"] == plan->reason);
+}
+
+// Replicas of two stages, the first one in paris, the second one in oslo, 1 MB between them.
+plan::Cluster OneLine(double bytes_per_s) {
+  plan::Cluster cluster;
+  cluster.types = {*plan::FindDeviceType("a100-80")};
+  for (int d = 0; d < 4; ++d) {
+    cluster.devices.push_back(
+        {absl::StrCat("w", d, "/0"), absl::StrCat("w", d), d % 2 == 0 ? "paris" : "oslo", 0});
+  }
+  cluster.wan_wire = {10e-3, bytes_per_s, {}};
+  return cluster;
+}
+
+plan::Plan TwoReplicas(const plan::Cluster& cluster, const plan::Costs& costs) {
+  plan::Plan plan;
+  const int layers = static_cast<int>(costs.model().layers.size());
+  for (int r = 0; r < 2; ++r) {
+    plan.layout.replicas.push_back(
+        {{{{2 * r}, 0, layers / 2}, {{2 * r + 1}, layers / 2, layers}}, 4});
+  }
+  auto outcome = plan::EvaluateLayout(cluster, costs, {.global_batch = 8}, plan.layout, {});
+  REQUIRE(outcome.ok());
+  plan.outcome = *std::move(outcome);
+  return plan;
+}
+
+TEST_CASE(
+    "Replicas that share a line between sites take turns, and their plan says in which order") {
+  const plan::Costs costs(*plan::FindModel("gpt2"), {}, {});
+  const plan::Cluster slow = OneLine(10e6);
+  IslandPlan island = ToIslandPlan(slow, TwoReplicas(slow, costs));
+  island.number = 1;
+  for (const plan::Device& device : slow.devices) island.members.push_back({.worker = device.node});
+  CHECK(Validate(island, static_cast<int32_t>(costs.model().layers.size()), 8).message() == "");
+  REQUIRE(island.link_orders.size() == 2);
+  for (const PlanLinkOrder& order : island.link_orders) {
+    const bool back = order.from == "oslo";
+    CHECK(order.to == (back ? "paris" : "oslo"));
+    REQUIRE(order.messages.size() == 8);
+    // Equal replicas: in the turn of micro-batches and replicas.
+    for (int32_t i = 0; i < 8; ++i) {
+      CHECK(order.messages[i] == PlanMessage{i % 2, back ? 1 : 0, i / 2, back});
+    }
+  }
+  // Where a message is through sooner than the next sender is told, nobody takes turns.
+  const plan::Cluster fast = OneLine(10e9);
+  CHECK(ToIslandPlan(fast, TwoReplicas(fast, costs)).link_orders.empty());
 }
 
 }  // namespace

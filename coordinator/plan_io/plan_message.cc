@@ -11,7 +11,6 @@
 
 #include "common/check.h"
 #include "coordinator/plan_io/island_plan_of.h"
-#include "coordinator/plan_io/link_orders.h"
 
 namespace atl {
 namespace {
@@ -94,6 +93,19 @@ void AddRings(const plan::Cluster& cluster, const plan::Layout& layout, int laye
   }
 }
 
+void AddLinkOrder(const PlanLinkOrder& order, v1::PlannedIsland& island) {
+  v1::LinkOrder* message = island.add_link_orders();
+  message->set_from(order.from);
+  message->set_to(order.to);
+  for (const PlanMessage& sent : order.messages) {
+    v1::LinkMessage* added = message->add_messages();
+    added->set_replica(sent.replica);
+    added->set_stage(sent.stage);
+    added->set_micro_batch(sent.micro_batch);
+    added->set_gradient(sent.gradient);
+  }
+}
+
 int SamplesOf(const plan::Layout& layout) {
   int samples = 0;
   for (const plan::Replica& replica : layout.replicas) {
@@ -124,9 +136,7 @@ void AddIsland(const plan::Cluster& cluster, const plan::Costs& costs, const pla
   for (const PlanProgram& program : runtime.programs) {
     AddProgram(program, *replica_of.at(program.device), island);
   }
-  for (v1::LinkOrder& order : LinkOrdersOf(cluster, plan)) {
-    *island.add_link_orders() = std::move(order);
-  }
+  for (const PlanLinkOrder& order : runtime.link_orders) AddLinkOrder(order, island);
   island.set_step_ns(std::llround(plan.outcome.step_s * 1e9));
 }
 

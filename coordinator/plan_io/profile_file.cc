@@ -87,7 +87,10 @@ void ReadMemory(const v1::ClusterProfile& profile, plan::Model* model, plan::Cos
     largest = rows;
   }
   if (parameters > 0 && bytes > 0) options->state_bytes_per_parameter = bytes / parameters;
-  if (!rows_of_layer.empty()) options->weight_share = 1;  // the runtime keeps all until W is done
+  if (!rows_of_layer.empty()) {
+    options->weight_share = 1;  // the runtime keeps all until W is done
+    options->fixed_slots = true;
+  }
 }
 
 absl::Status ReadDevices(const v1::ClusterSpec& spec, plan::Cluster* cluster,

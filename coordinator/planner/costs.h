@@ -32,6 +32,8 @@ struct CostOptions {
   double reserve = 0.06;  // of the memory: workspace, fragmentation, buffers for messages
   bool split_backward = true;
   double weight_share = 0.43;  // of the stash, held from B to W (32 of 34 + 5as/h bytes)
+  // Memory as our runtime takes it (sim::Problem::fixed_slots), with a weight_share of 1.
+  bool fixed_slots = false;
 };
 
 // Measured times: (type, tensor parallel size, micro-batch) -> one entry per layer.

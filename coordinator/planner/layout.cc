@@ -11,16 +11,19 @@
 #include "coordinator/planner/balance.h"
 #include "coordinator/planner/gradient_sync.h"
 #include "coordinator/planner/replica_problem.h"
+#include "coordinator/planner/together.h"
 
 namespace atl::plan {
 namespace {
 
 double Seconds(sim::Nanos ns) { return static_cast<double>(ns) * 1e-9; }
 
-// The end of each chunk's last gradient, in the timeline of the schedule that was found.
-std::vector<sim::Nanos> DoneTimes(const sim::Problem& problem, const sim::Schedule& schedule) {
+// Operations of all replicas, up to which they are played together.
+constexpr int64_t kMostTogether = 1'000'000;
+
+// The end of each chunk's last gradient in a recorded step.
+std::vector<sim::Nanos> DoneTimes(const sim::Problem& problem, const sim::Result& played) {
   std::vector<sim::Nanos> done(problem.chunks.size(), 0);
-  const sim::Result played = sim::SimulateUnchecked(problem, schedule, {.record = true});
   for (const std::vector<sim::OpSpan>& spans : played.timeline) {
     for (const sim::OpSpan& span : spans) {
       if (span.op.kind == sim::OpKind::kOptimizer) continue;
@@ -68,67 +71,62 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
     return absl::ResourceExhaustedError(kind.found.result.reason);
   }
   kind.bound = sim::MakespanBound(kind.problem);
-  kind.done_ns = DoneTimes(kind.problem, kind.found.schedule);
+  kind.done_ns = DoneTimes(
+      kind.problem, sim::SimulateUnchecked(kind.problem, kind.found.schedule, {.record = true}));
   return kind;
 }
 
-// What a message needs at least on a link: until it has arrived, and of that the link for itself.
-struct LeastTransfer {
-  double arrive_s = 0;
-  double serial_s = 0;
+// When each replica's stages are done with their last gradients: in the step found, and at best.
+struct GradientTimes {
+  StageTimes ready_s;
+  StageTimes earliest_s;
 };
 
-LeastTransfer LeastOf(const sim::Problem& problem, int link, int64_t bytes) {
-  if (link == sim::kNoLink) return {};
-  const sim::Link& l = problem.network.links[link];
-  double bytes_per_s = 0;
-  for (const sim::Edge& edge : l.edges) {
-    bytes_per_s += edge.bytes_per_s;
-    for (const int t : edge.trunks) {
-      if (!problem.network.trunks[t].trace.empty()) return {};  // it may get wider
-    }
-  }
-  return {Seconds(sim::AloneTransferNs(problem.network, l, bytes)),
-          static_cast<double>(bytes) / bytes_per_s};
+std::vector<double> InSeconds(const sim::Nanos* ns, size_t count) {
+  std::vector<double> seconds;
+  for (size_t i = 0; i < count; ++i) seconds.push_back(Seconds(ns[i]));
+  return seconds;
 }
 
-// The earliest end of each stage's last gradient under any schedule. No stage k can be done with
-// its last B before all its F and B have run, and no boundary before all its messages have passed
-// one after another; what follows, the last one's way to the end of the pipeline and back to the
-// stage, remains.
-std::vector<double> EarliestDone(const sim::Problem& problem) {
-  const int chunks = static_cast<int>(problem.chunks.size());
-  const double m = problem.pipelines[0].micro_batches;
-  std::vector<LeastTransfer> forward(chunks);
-  std::vector<LeastTransfer> backward(chunks);
-  std::vector<double> turn_s(chunks + 1, 0);  // from the start of F to the end of B
-  for (int k = chunks - 1; k >= 0; --k) {
-    const sim::Chunk& chunk = problem.chunks[k];
-    forward[k] = LeastOf(problem, chunk.forward_link, chunk.forward_bytes);
-    backward[k] = LeastOf(problem, chunk.backward_link, chunk.backward_bytes);
-    turn_s[k] = turn_s[k + 1] + forward[k].arrive_s + backward[k].arrive_s +
-                Seconds(chunk.forward_ns + chunk.backward_ns);
-  }
-  std::vector<double> earliest(chunks, 0);
-  double fill_s = 0;
-  for (int k = 0; k < chunks; ++k) {
-    const sim::Chunk& chunk = problem.chunks[k];
-    const double others_s = m - 1;
-    // The end of stage k's last B by its own work, and by its boundary's messages.
-    const double worked_s = fill_s + m * Seconds(chunk.forward_ns + chunk.backward_ns);
-    const double sent_s =
-        fill_s + turn_s[k] + others_s * std::max(forward[k].serial_s, backward[k].serial_s);
-    earliest[k] = std::max(
-        {earliest[k], worked_s + m * Seconds(chunk.weight_ns), sent_s + Seconds(chunk.weight_ns)});
-    double back_s = std::max(worked_s, sent_s);
-    for (int s = k - 1; s >= 0; --s) {
-      const sim::Chunk& before = problem.chunks[s];
-      back_s += backward[s].arrive_s + Seconds(before.backward_ns);
-      earliest[s] = std::max(earliest[s], back_s + Seconds(before.weight_ns));
+GradientTimes TimesAlone(const Layout& layout, const Outcome& outcome) {
+  GradientTimes times{StageTimes(layout.replicas.size()), StageTimes(layout.replicas.size())};
+  for (const ReplicaOutcome& kind : outcome.kinds) {
+    const std::vector<sim::Nanos> earliest = sim::GradientsDone(kind.problem);
+    for (const int r : kind.replicas) {
+      times.ready_s[r] = InSeconds(kind.done_ns.data(), kind.done_ns.size());
+      times.earliest_s[r] = InSeconds(earliest.data(), earliest.size());
     }
-    fill_s += Seconds(chunk.forward_ns) + forward[k].arrive_s;
   }
-  return earliest;
+  return times;
+}
+
+// All replicas on lines that they use in turn. The kinds get the times and the bound of their
+// slowest replica in it.
+GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcome& outcome) {
+  const Together all = PutTogether(cluster, layout, outcome);
+  const sim::Result played = sim::SimulateUnchecked(all.problem, all.schedule, {.record = true});
+  const std::vector<sim::Nanos> done = DoneTimes(all.problem, played);
+  const std::vector<sim::Nanos> earliest = sim::GradientsDone(all.problem);
+  const sim::Bound bound = sim::MakespanBound(all.problem);
+  GradientTimes times{StageTimes(layout.replicas.size()), StageTimes(layout.replicas.size())};
+  for (ReplicaOutcome& kind : outcome.kinds) {
+    kind.bound = bound;
+    kind.found.result.makespan_ns = 0;
+    std::fill(kind.done_ns.begin(), kind.done_ns.end(), 0);
+    for (const int r : kind.replicas) {
+      const auto first = static_cast<size_t>(all.problem.pipelines[r].first_chunk);
+      const size_t count = kind.done_ns.size();
+      times.ready_s[r] = InSeconds(&done[first], count);
+      times.earliest_s[r] = InSeconds(&earliest[first], count);
+      for (size_t s = 0; s < count; ++s) {
+        const int device = all.problem.chunks[first + s].device;
+        kind.done_ns[s] = std::max(kind.done_ns[s], done[first + s]);
+        kind.found.result.makespan_ns =
+            std::max(kind.found.result.makespan_ns, played.devices[device].last_ns);
+      }
+    }
+  }
+  return times;
 }
 
 // The slowest replica's end, given when every stage's sums are complete: the optimizer follows.
@@ -150,23 +148,54 @@ double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& s
 }
 
 void AddSynchronisation(const Cluster& cluster, const Costs& costs, const Job& job,
-                        const Layout& layout, Outcome& outcome) {
-  StageTimes ready_s(layout.replicas.size());
-  StageTimes earliest_s(layout.replicas.size());
-  for (const ReplicaOutcome& kind : outcome.kinds) {
-    std::vector<double> ready;
-    for (const sim::Nanos ns : kind.done_ns) ready.push_back(Seconds(ns));
-    const std::vector<double> earliest = EarliestDone(kind.problem);
-    for (const int r : kind.replicas) {
-      ready_s[r] = ready;
-      earliest_s[r] = earliest;
-    }
-  }
+                        const Layout& layout, const GradientTimes& times, Outcome& outcome) {
   const auto end_s = [&](const StageTimes& from) {
     return StepEnd(layout, outcome, SynchroniseGradients(cluster, costs, job, layout, from));
   };
-  outcome.step_s = std::max(outcome.step_s, end_s(ready_s));
-  outcome.bound_s = std::min(outcome.step_s, std::max(outcome.bound_s, end_s(earliest_s)));
+  const double alone_s = outcome.step_s;
+  outcome.step_s = std::max(outcome.step_s, end_s(times.ready_s));
+  outcome.bound_s = std::min(outcome.step_s, std::max(outcome.bound_s, end_s(times.earliest_s)));
+  // Without a synchronisation both are the same, but for rounding.
+  outcome.sync_s = outcome.step_s - alone_s < 1e-9 ? 0 : outcome.step_s - alone_s;
+}
+
+absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, const Job& job,
+                                 const Layout& layout, const WireSharing& sharing, bool together,
+                                 const Evaluation& evaluation) {
+  Outcome outcome;
+  outcome.together = together;
+  Evaluation each = evaluation;
+  if (each.known != nullptr && each.known->together != together) each.known = nullptr;
+  std::map<std::string, size_t> kinds;
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    const std::string name = KindOf(cluster, layout, sharing, layout.replicas[r]);
+    const auto [found, added] = kinds.try_emplace(name, outcome.kinds.size());
+    if (added) {
+      ATOLL_ASSIGN_OR_RETURN(ReplicaOutcome kind, EvaluateKind(cluster, costs, layout, sharing,
+                                                               layout.replicas[r], name, each));
+      outcome.kinds.push_back(std::move(kind));
+    }
+    outcome.kinds[found->second].replicas.push_back(static_cast<int>(r));
+  }
+  const GradientTimes times =
+      together ? TimesTogether(cluster, layout, outcome) : TimesAlone(layout, outcome);
+  for (const ReplicaOutcome& kind : outcome.kinds) {
+    outcome.step_s = std::max(outcome.step_s, Seconds(kind.found.result.makespan_ns));
+    outcome.bound_s = std::max(outcome.bound_s, Seconds(kind.bound.time_ns));
+  }
+  AddSynchronisation(cluster, costs, job, layout, times, outcome);
+  return outcome;
+}
+
+// Whether replicas share lines, and are few enough to be played together.
+bool PlayedTogether(const WireSharing& sharing, const Layout& layout) {
+  int64_t operations = 0;
+  for (const Replica& replica : layout.replicas) {
+    operations += 3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
+  }
+  return operations <= kMostTogether &&
+         std::any_of(sharing.lines.begin(), sharing.lines.end(),
+                     [](const auto& line) { return line.second.replicas > 1; });
 }
 
 }  // namespace
@@ -346,7 +375,12 @@ bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& la
       key.push_back(cluster.devices[stage.devices[0]].type);
       key.push_back(stage.last_layer);
       layers.push_back(stage.last_layer - stage.first_layer);
-      if (layers.back() < 2) return false;
+    }
+    const int all = replica.stages.back().last_layer;
+    if (all < 2 * entities) return false;
+    // Cuts for one stage per device may leave a device too little for two: then begin evenly.
+    if (*std::min_element(layers.begin(), layers.end()) < 2) {
+      for (int i = 0; i < entities; ++i) layers[i] = all * (i + 1) / entities - all * i / entities;
     }
     // The second half of the model comes back to the entities, in the other or the same order.
     for (int i = 0; i < entities; ++i) {
@@ -406,7 +440,10 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
       const Wire wire = StageWire(cluster, sharing, stage, replica.stages[s + 1]);
       const double bytes = static_cast<double>(BoundaryBytes(costs, stage, layout.micro_batch));
       fill += 2 * wire.Seconds(bytes);
-      beat = std::max(beat, bytes / wire.bytes_per_s);
+      // All boundaries' messages pass a line with each micro-batch.
+      const WireSharing::Line* line = LineBetween(cluster, sharing, stage, replica.stages[s + 1]);
+      const double each = line == nullptr ? 1 : 1.0 * line->boundaries / line->replicas;
+      beat = std::max(beat, each * bytes / wire.bytes_per_s);
     }
     slowest = std::max(slowest, fill + replica.micro_batches * beat);
   }
@@ -416,29 +453,14 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation) {
   ATOLL_CHECK(!layout.replicas.empty());
-  const WireSharing sharing = SharingOf(cluster, layout);
-  Outcome outcome;
-  std::map<std::string, size_t> kinds;
-  for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    const std::string name = KindOf(cluster, layout, sharing, layout.replicas[r]);
-    const auto [found, added] = kinds.try_emplace(name, outcome.kinds.size());
-    if (added) {
-      ATOLL_ASSIGN_OR_RETURN(
-          ReplicaOutcome kind,
-          EvaluateKind(cluster, costs, layout, sharing, layout.replicas[r], name, evaluation));
-      outcome.kinds.push_back(std::move(kind));
-    }
-    outcome.kinds[found->second].replicas.push_back(static_cast<int>(r));
-  }
-  for (const ReplicaOutcome& kind : outcome.kinds) {
-    outcome.step_s = std::max(outcome.step_s, Seconds(kind.found.result.makespan_ns));
-    outcome.bound_s = std::max(outcome.bound_s, Seconds(kind.bound.time_ns));
-  }
-  const double alone_s = outcome.step_s;
-  AddSynchronisation(cluster, costs, job, layout, outcome);
-  // Without a synchronisation both are the same, but for rounding.
-  outcome.sync_s = outcome.step_s - alone_s < 1e-9 ? 0 : outcome.step_s - alone_s;
-  return outcome;
+  WireSharing sharing = SharingOf(cluster, layout);
+  const bool together = PlayedTogether(sharing, layout);
+  auto outcome = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
+  if (!together || !outcome.ok()) return outcome;
+  // Where lines have bandwidth to spare, the order of a replica that has them to itself is better.
+  for (auto& [sites, line] : sharing.lines) line.replicas = 1;
+  auto other = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
+  return other.ok() && other->step_s < outcome->step_s ? std::move(other) : std::move(outcome);
 }
 
 }  // namespace atl::plan

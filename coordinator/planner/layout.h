@@ -61,7 +61,9 @@ struct Layout {
   bool split_backward = true;  // false: B and W are one operation, as in 1f1b and gpipe always
 };
 
-// The simulated step of one kind of replica (equal replicas are played once).
+// The simulated step of one kind of replica (equal replicas are played once). Of replicas that
+// share lines the schedule is one's, alone on its even part of them or with them to itself; the
+// makespan, the bound and done_ns are those of the slowest when all are played together.
 struct ReplicaOutcome {
   std::string kind;           // equal for replicas that take equally long
   std::vector<int> replicas;  // indices of all that are equal
@@ -76,9 +78,10 @@ struct ReplicaOutcome {
 };
 
 struct Outcome {
-  double step_s = 0;   // slowest replica, with gradients summed and the optimizer's step taken
-  double sync_s = 0;   // of it, after the slowest replica's last operation
-  double bound_s = 0;  // no schedule of this layout is faster
+  double step_s = 0;      // slowest replica, with gradients summed and the optimizer's step taken
+  double sync_s = 0;      // of it, after the slowest replica's last operation
+  double bound_s = 0;     // no schedule of this layout is faster
+  bool together = false;  // replicas share lines and were played together
   std::vector<ReplicaOutcome> kinds;
 };
 
@@ -108,10 +111,11 @@ bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& la
 double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
                        const Layout& layout);
 
-// Plays the layout. The error says which device lacks how much memory. Replicas that send between
-// the same two sites share that wire evenly, and so do replicas that use one trunk; within a
-// replica messages over a trunk wait for each other. Gradients are summed as gradient_sync.h says,
-// from the moment on at which all holders of a layer are done with it.
+// Plays the layout. The error says which device lacks how much memory. What goes from one site to
+// another shares a line in turn, one message at a time at full bandwidth (together.h); replicas
+// that use one trunk share it evenly, and within a replica messages over a trunk wait for each
+// other. Gradients are summed as gradient_sync.h says, from the moment on at which all holders of a
+// layer are done with it.
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation);
 

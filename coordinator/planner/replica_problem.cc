@@ -18,6 +18,12 @@ const DeviceType& TypeOf(const Cluster& cluster, const Stage& stage) {
   return cluster.types[cluster.devices[stage.devices[0]].type];
 }
 
+// One way from one to the other, at one rate.
+bool IsPlain(const Wire& wire) {
+  return wire.edges.empty() ||
+         (wire.edges.size() == 1 && wire.edges[0].trunk < 0 && wire.edges[0].changes.empty());
+}
+
 void Scale(double factor, Wire& wire) {
   wire.bytes_per_s *= factor;
   for (WireEdge& edge : wire.edges) edge.bytes_per_s *= factor;
@@ -44,7 +50,14 @@ class NetworkBuilder {
   int LinkBetween(std::pair<int, int> entities, const Stage& from, const Stage& to) {
     const auto [known, added] =
         links_.try_emplace(entities, static_cast<int>(network_.links.size()));
-    if (added) network_.links.push_back(LinkOf(StageWire(cluster_, sharing_, from, to)));
+    if (!added) return known->second;
+    network_.links.push_back(LinkOf(StageWire(cluster_, sharing_, from, to)));
+    if (LineBetween(cluster_, sharing_, from, to) != nullptr) {
+      const auto [lane, first] =
+          lanes_.try_emplace(SitesOf(cluster_, from, to), static_cast<int>(network_.lanes.size()));
+      if (first) network_.lanes.push_back({sim::LaneOrder::kRoundRobin});
+      network_.links.back().lane = lane->second;
+    }
     return known->second;
   }
 
@@ -92,6 +105,7 @@ class NetworkBuilder {
   const WireSharing& sharing_;
   sim::Network& network_;
   std::map<std::pair<int, int>, int> links_;
+  std::map<std::pair<std::string, std::string>, int> lanes_;
   std::map<int, int> trunks_;
 };
 
@@ -137,13 +151,16 @@ WireSharing SharingOf(const Cluster& cluster, const Layout& layout) {
   WireSharing sharing;
   for (const Replica& replica : layout.replicas) {
     std::set<int> trunks;
+    std::set<std::pair<std::string, std::string>> lines;
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
       const Stage& here = replica.stages[s];
       const Stage& next = replica.stages[s + 1];
       const auto there = SitesOf(cluster, here, next);
       if (there.first != there.second) {
-        ++sharing.sites[there];
-        ++sharing.sites[{there.second, there.first}];
+        for (const auto& line : {there, std::pair(there.second, there.first)}) {
+          ++sharing.lines[line].boundaries;
+          lines.insert(line);
+        }
       }
       if (cluster.trunks.empty()) continue;
       for (const auto& [from, to] : {std::pair(&here, &next), std::pair(&next, &here)}) {
@@ -152,17 +169,26 @@ WireSharing SharingOf(const Cluster& cluster, const Layout& layout) {
         }
       }
     }
+    for (const auto& line : lines) ++sharing.lines[line].replicas;
     for (const int trunk : trunks) ++sharing.trunks[trunk];
   }
   return sharing;
 }
 
+const WireSharing::Line* LineBetween(const Cluster& cluster, const WireSharing& sharing,
+                                     const Stage& from, const Stage& to) {
+  const auto line = sharing.lines.find(SitesOf(cluster, from, to));
+  if (line == sharing.lines.end()) return nullptr;
+  return IsPlain(cluster.WireBetween(from.devices[0], to.devices[0])) ? &line->second : nullptr;
+}
+
 Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& from,
                const Stage& to) {
   Wire wire = cluster.WireBetween(from.devices[0], to.devices[0]);
-  const auto shared = sharing.sites.find(SitesOf(cluster, from, to));
-  if (shared != sharing.sites.end()) {
-    Scale(1.0 / std::max(1, shared->second), wire);
+  const auto shared = sharing.lines.find(SitesOf(cluster, from, to));
+  if (shared != sharing.lines.end()) {
+    const WireSharing::Line& line = shared->second;
+    Scale(1.0 / std::max(1, IsPlain(wire) ? line.replicas : line.boundaries), wire);
   } else if (cluster.devices[from.devices[0]].node == cluster.devices[to.devices[0]].node) {
     Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), wire);
   }
@@ -179,13 +205,19 @@ std::string KindOf(const Cluster& cluster, const Layout& layout, const WireShari
       absl::StrCat(layout.tensor_parallel, ",", layout.micro_batch, ",", layout.schedule, ",",
                    layout.split_backward ? "split" : "whole", ",", replica.micro_batches);
   const std::vector<int> places = PlacesOf(replica);
+  std::map<std::pair<std::string, std::string>, size_t> lines;  // of the replica, numbered
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Stage& stage = replica.stages[s];
     absl::StrAppend(&kind, "|", places[s], "=", cluster.devices[stage.devices[0]].type, ":",
                     stage.first_layer, "-", stage.last_layer);
     if (s + 1 == replica.stages.size() || places[s] == places[s + 1]) continue;
-    AppendWire(StageWire(cluster, sharing, stage, replica.stages[s + 1]), kind);
-    AppendWire(StageWire(cluster, sharing, replica.stages[s + 1], stage), kind);
+    const Stage& next = replica.stages[s + 1];
+    for (const auto& [from, to] : {std::pair(&stage, &next), std::pair(&next, &stage)}) {
+      AppendWire(StageWire(cluster, sharing, *from, *to), kind);
+      if (LineBetween(cluster, sharing, *from, *to) == nullptr) continue;
+      const auto line = lines.try_emplace(SitesOf(cluster, *from, *to), lines.size()).first;
+      absl::StrAppend(&kind, "line", line->second);
+    }
   }
   return kind;
 }
@@ -199,6 +231,7 @@ absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs&
   const int entities = 1 + *std::max_element(places.begin(), places.end());
   kind.problem.pipelines = {{0, stages, replica.micro_batches, 0}};
   kind.problem.devices.resize(entities);
+  kind.problem.fixed_slots = costs.options().fixed_slots;
   kind.optimizer_ns.assign(entities, 0);
   NetworkBuilder network(cluster, sharing, kind.problem.network);
   for (int s = 0; s < stages; ++s) {

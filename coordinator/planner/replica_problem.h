@@ -14,16 +14,29 @@ namespace atl::plan {
 
 sim::Nanos ToNanos(double seconds);
 
-// How many replicas' messages share what lies between sites.
+// Who shares what lies between sites. All that goes from one site to another shares one line and
+// uses it in turn, each message at full bandwidth (the runtime keeps the order, plan_io's
+// link_orders). Wires for which the cluster's file names several edges, trunks or changes share
+// what it says.
 struct WireSharing {
-  std::map<std::pair<std::string, std::string>, int> sites;  // boundaries from site to site
-  std::map<int, int> trunks;                                 // replicas that use a trunk
+  struct Line {
+    int boundaries = 0;
+    int replicas = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Line> lines;  // from site to site
+  std::map<int, int> trunks;                                  // replicas that use a trunk
 };
 WireSharing SharingOf(const Cluster& cluster, const Layout& layout);
 
-// The wire that a boundary's messages find: its part of what is shared; within a node as many times
-// as wide as there are members, since a boundary activation is the same on all members of a
-// tensor-parallel set, which send a part each.
+// The line from a stage's site to another's; null within a site and where the file says
+// otherwise.
+const WireSharing::Line* LineBetween(const Cluster& cluster, const WireSharing& sharing,
+                                     const Stage& from, const Stage& to);
+
+// The wire that a boundary's messages find: of a line its replica's even part, of other
+// wires between sites the boundary's; within a node as many times as wide as there are members,
+// since a boundary activation is the same on all members of a tensor-parallel set, which send a
+// part each.
 Wire StageWire(const Cluster& cluster, const WireSharing& sharing, const Stage& from,
                const Stage& to);
 

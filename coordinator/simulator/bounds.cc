@@ -259,9 +259,7 @@ void RaiseByMemory(const Problem& problem, const std::vector<Path>& paths, bool 
   }
 }
 
-// Per chunk, the earliest end of its last gradient operation: its own work, B's way back from a
-// later chunk that has run all its F and B, or all messages over a link on the way.
-std::vector<Nanos> GradientsDone(const Problem& problem, const std::vector<Path>& paths) {
+std::vector<Nanos> GradientsDoneBy(const Problem& problem, const std::vector<Path>& paths) {
   std::vector<Nanos> done(problem.chunks.size(), 0);
   for (size_t p = 0; p < problem.pipelines.size(); ++p) {
     const Pipeline& pipeline = problem.pipelines[p];
@@ -301,7 +299,7 @@ std::vector<Nanos> GradientsDone(const Problem& problem, const std::vector<Path>
 // A channel takes its collectives one by one, none before its gradients are complete; in the order
 // of these moments it is done earliest.
 void RaiseBySync(const Problem& problem, const std::vector<Path>& paths, Bound& bound) {
-  const std::vector<Nanos> done = GradientsDone(problem, paths);
+  const std::vector<Nanos> done = GradientsDoneBy(problem, paths);
   for (size_t c = 0; c < done.size(); ++c) {
     Raise(bound, done[c] + problem.chunks[c].optimizer_ns, "gradients of chunk",
           static_cast<int>(c));
@@ -365,6 +363,10 @@ Bound MakespanBound(const Problem& problem) {
   RaiseByMemory(problem, paths, true, bound);
   RaiseBySync(problem, paths, bound);
   return bound;
+}
+
+std::vector<Nanos> GradientsDone(const Problem& problem) {
+  return GradientsDoneBy(problem, PathsOf(problem));
 }
 
 Bound PeriodBound(const Problem& problem) {

@@ -26,6 +26,7 @@
 #define ATOLL_COORDINATOR_SIMULATOR_BOUNDS_H_
 
 #include <string>
+#include <vector>
 
 #include "coordinator/simulator/problem.h"
 
@@ -42,6 +43,11 @@ Bound MakespanBound(const Problem& problem);
 
 // Bounds Result::period_ns: the most loaded device's work, and memory's round trips.
 Bound PeriodBound(const Problem& problem);
+
+// Per chunk, a bound of the moment at which its gradients are complete, by its own work, by B's way
+// back from a later chunk that has run all its F and B, and by all messages over a link on the way.
+// REQUIRES: Validate(problem) is OK.
+std::vector<Nanos> GradientsDone(const Problem& problem);
 
 }  // namespace atl::sim
 

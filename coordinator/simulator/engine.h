@@ -5,7 +5,7 @@
 //   bool Pick(int device, Nanos now, Op* op)      true: start *op now (it must be ready)
 //   void Started(const Op& op, Nanos end_ns)      an operation of any device has started
 //   void Done(const Op& op)                       ... has ended; memory is already released
-// Memory in use is in Engine::used_bytes().
+// Memory in use is in Engine::memory().
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_ENGINE_H_
 #define ATOLL_COORDINATOR_SIMULATOR_ENGINE_H_
@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "coordinator/simulator/event_queue.h"
+#include "coordinator/simulator/memory_use.h"
 #include "coordinator/simulator/problem.h"
 #include "coordinator/simulator/simulate.h"
 #include "coordinator/simulator/transport.h"
@@ -37,7 +38,7 @@ class Engine {
         running_(problem.devices.size()),
         idle_(problem.devices.size(), true),
         dirty_(problem.devices.size(), false),
-        used_bytes_(problem.devices.size(), 0),
+        memory_(problem, pipeline_of_),
         left_on_device_(problem.devices.size(), 0),
         optimizers_(problem.devices.size()),
         left_of_chunk_(problem.chunks.size(), 0),
@@ -49,7 +50,7 @@ class Engine {
     if (options.record) result_.timeline.resize(problem.devices.size());
   }
 
-  const std::vector<int64_t>& used_bytes() const { return used_bytes_; }
+  const MemoryUse& memory() const { return memory_; }
   const std::vector<int>& pipeline_of() const { return pipeline_of_; }
 
   Result Run(Picker& picker) {
@@ -165,8 +166,8 @@ class Engine {
     if (use.busy_ns == 0 && use.last_ns == 0) use.first_ns = now;
     use.busy_ns += end_ns - now;
     if (op.kind == OpKind::kForward) {
-      int64_t& used = used_bytes_[device];
-      used += problem_.chunks[op.chunk].activation_bytes;
+      memory_.Start(op);
+      const int64_t used = memory_.used(device);
       use.peak_bytes = std::max(use.peak_bytes, used);
       if (used > problem_.devices[device].memory_bytes && result_.verdict == Verdict::kFits) {
         result_.verdict = Verdict::kOutOfMemory;
@@ -219,6 +220,7 @@ class Engine {
     Touch(device);
     if (op.kind == OpKind::kOptimizer) return;
     result_.compute_ns = now;
+    memory_.End(op);
     --left_on_device_[device];
     switch (op.kind) {
       case OpKind::kForward:
@@ -229,7 +231,6 @@ class Engine {
         }
         break;
       case OpKind::kBackward:
-        used_bytes_[device] -= chunk.activation_bytes - chunk.weight_bytes;
         if (!IsFirst(op.chunk)) {
           const Chunk& before = problem_.chunks[op.chunk - 1];
           SendOn(picker, now, op, before.backward_link, before.backward_bytes, op.chunk - 1);
@@ -241,7 +242,6 @@ class Engine {
         }
         break;
       default:
-        used_bytes_[device] -= chunk.weight_bytes;
         GradientDone(now, op.chunk);
     }
     picker.Done(op);
@@ -350,7 +350,7 @@ class Engine {
   std::vector<bool> idle_;
   std::vector<bool> dirty_;
   std::vector<int> dirty_devices_;
-  std::vector<int64_t> used_bytes_;
+  MemoryUse memory_;
   std::vector<int> left_on_device_;
   std::vector<std::vector<int>> optimizers_;  // per device: chunks whose step can run
   std::vector<int> left_of_chunk_;            // gradients missing

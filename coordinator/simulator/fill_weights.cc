@@ -30,7 +30,7 @@ class FillingPicker {
     }
   }
 
-  void Watch(const std::vector<int64_t>* used_bytes) { used_bytes_ = used_bytes; }
+  void Watch(const MemoryUse* memory) { memory_ = memory; }
   Schedule TakeSchedule() { return std::move(made_); }
 
   void Ready(const Op& op) {
@@ -67,9 +67,8 @@ class FillingPicker {
   }
 
   bool Fits(int device, const Op& op) const {
-    return op.kind != OpKind::kForward ||
-           (*used_bytes_)[device] + problem_.chunks[op.chunk].activation_bytes <=
-               problem_.devices[device].memory_bytes;
+    return op.kind != OpKind::kForward || memory_->used(device) + memory_->ForForward(op.chunk) <=
+                                              problem_.devices[device].memory_bytes;
   }
 
   const Problem& problem_;
@@ -77,7 +76,7 @@ class FillingPicker {
   std::vector<std::vector<Op>> order_;    // F and B
   std::vector<std::deque<Op>> weights_;   // ready
   std::vector<std::vector<bool>> ready_;  // by chunk: F and B of each micro-batch
-  const std::vector<int64_t>* used_bytes_ = nullptr;
+  const MemoryUse* memory_ = nullptr;
   Schedule made_;
 };
 
@@ -86,7 +85,7 @@ class FillingPicker {
 Found FillWithWeights(const Problem& problem, const Schedule& schedule) {
   Engine<FillingPicker> engine(problem, {});
   FillingPicker picker(problem, schedule);
-  picker.Watch(&engine.used_bytes());
+  picker.Watch(&engine.memory());
   Found found;
   found.result = engine.Run(picker);
   found.schedule = picker.TakeSchedule();

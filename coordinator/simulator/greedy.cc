@@ -29,16 +29,10 @@ class GreedyPicker {
       state.limit = policy.open_limit.empty() ? INT32_MAX : policy.open_limit[c];
       state.forward_ns = TransferNs(chunk.forward_link, chunk.forward_bytes);
       state.backward_ns = TransferNs(chunk.backward_link, chunk.backward_bytes);
-      // What the device's later chunks of the same pipeline still need to finish a micro-batch.
-      for (const int other : chunks_of_[chunk.device]) {
-        if (other > static_cast<int>(c) && pipeline_of_[other] == pipeline_of_[c]) {
-          state.later_bytes += problem.chunks[other].activation_bytes;
-        }
-      }
     }
   }
 
-  void Watch(const std::vector<int64_t>* used_bytes) { used_bytes_ = used_bytes; }
+  void Watch(const MemoryUse* memory) { memory_ = memory; }
   Schedule TakeSchedule() { return std::move(schedule_); }
 
   void Ready(const Op& op) {
@@ -119,7 +113,6 @@ class GreedyPicker {
     std::deque<Nanos> due[2];  // when F (0) and B (1) under way upstream should arrive
     int open = 0;
     int limit = 0;
-    int64_t later_bytes = 0;
     Nanos forward_ns = 0;
     Nanos backward_ns = 0;
   };
@@ -150,17 +143,20 @@ class GreedyPicker {
     return chunks_[c].ready[k].front() < chunks_[best].ready[k].front();
   }
 
+  bool Fits(int device, int c) const {
+    return memory_->used(device) + memory_->ForForward(c) + memory_->ForLater(c) <=
+           problem_.devices[device].memory_bytes;
+  }
+
   // `fitting`: only where memory and the limit allow it.
   int BestForward(int device, bool fitting) const {
-    const int64_t memory = problem_.devices[device].memory_bytes;
     int best = -1;
     for (const int c : chunks_of_[device]) {
       const ChunkState& state = chunks_[c];
       if (state.ready[0].empty()) continue;
       if (fitting) {
         if (state.open >= state.limit) continue;
-        const int64_t free_bytes = memory - (*used_bytes_)[device];
-        if (problem_.chunks[c].activation_bytes + state.later_bytes > free_bytes) continue;
+        if (!Fits(device, c)) continue;
       }
       if (best < 0 || Better(c, best, OpKind::kForward)) best = c;
     }
@@ -179,9 +175,7 @@ class GreedyPicker {
         return true;
       }
       if (for_weight && !state.due[0].empty() && state.due[0].front() >= now &&
-          state.due[0].front() < until && state.open < state.limit &&
-          problem_.chunks[other].activation_bytes + state.later_bytes <=
-              problem_.devices[device].memory_bytes - (*used_bytes_)[device]) {
+          state.due[0].front() < until && state.open < state.limit && Fits(device, other)) {
         return true;
       }
     }
@@ -196,7 +190,7 @@ class GreedyPicker {
   std::vector<ChunkState> chunks_;
   std::vector<bool> warm_;
   std::vector<OpKind> last_;  // what each device started last
-  const std::vector<int64_t>* used_bytes_ = nullptr;
+  const MemoryUse* memory_ = nullptr;
   Schedule schedule_;
 };
 
@@ -206,7 +200,7 @@ Found Greedy(const Problem& problem, const GreedyPolicy& policy) {
   ATOLL_CHECK(policy.open_limit.empty() || policy.open_limit.size() == problem.chunks.size());
   Engine<GreedyPicker> engine(problem, {});
   GreedyPicker picker(problem, policy);
-  picker.Watch(&engine.used_bytes());
+  picker.Watch(&engine.memory());
   Found found;
   found.result = engine.Run(picker);
   found.schedule = picker.TakeSchedule();

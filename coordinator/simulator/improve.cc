@@ -29,6 +29,17 @@ void Apply(const Move& move, Schedule& schedule) {
   }
 }
 
+// Whether the moved operation would pass one of the same kind in its chunk, so that micro-batches
+// leave their order. Memory in slots, and the runtime's W, are counted in that order.
+bool Overtakes(const Move& move, const Schedule& schedule) {
+  const std::vector<Op>& ops = schedule.device_ops[move.device];
+  const Op& moved = ops[move.from];
+  for (size_t i = std::min(move.from, move.to); i <= std::max(move.from, move.to); ++i) {
+    if (i != move.from && ops[i].chunk == moved.chunk && ops[i].kind == moved.kind) return true;
+  }
+  return false;
+}
+
 // Operations [first, last] of a device's list.
 struct Block {
   int device = 0;
@@ -180,6 +191,7 @@ void ImproveOrder(const Problem& problem, Objective objective, int tries, uint64
     }
     const Move move = PickMove(blocks, rng);
     if (move.from == move.to) continue;
+    if (problem.fixed_slots && Overtakes(move, here)) continue;
     Apply(move, here);
     Result result = SimulateUnchecked(problem, here, {});
     const double left = 1 - static_cast<double>(i) / tries;

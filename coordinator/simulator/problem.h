@@ -12,7 +12,7 @@
 // optimizer step when all its synchronisations and all work of its device are done.
 //
 // Memory is reserved when F starts; a part of it is released when B ends and the rest when W ends,
-// as in the runtime.
+// or, as in the runtime, kept in slots for later micro-batches (Problem::fixed_slots).
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_PROBLEM_H_
 #define ATOLL_COORDINATOR_SIMULATOR_PROBLEM_H_
@@ -77,6 +77,11 @@ struct Problem {
   std::vector<Pipeline> pipelines;
   std::vector<GradientSync> syncs;
   int channel_count = 0;
+  // Memory as the runtime takes it: every chunk has as many slots as it ever has micro-batches
+  // between the start of F and the end of W (memory_use.h). False: what ends is at once free for
+  // other chunks, as published memory figures count. With one chunk per device both are the same,
+  // but for what B would release.
+  bool fixed_slots = false;
 };
 
 // Everything that makes a problem impossible to simulate: bad indices, a chunk in no or in two

@@ -257,6 +257,54 @@ TEST_CASE("Any V: no schedule blocks itself, nor exceeds memory, nor beats the b
   CHECK(Play(problem, found->schedule).makespan_ns <= found->result.makespan_ns);
 }
 
+// What a device's list takes in slots: every chunk as many as it ever has micro-batches between the
+// start of F, of its own or of the one that writes into it, and the end of W.
+int64_t BytesInSlots(const Problem& problem, const std::vector<Op>& ops) {
+  std::map<int, std::set<int>> open;
+  std::map<int, size_t> most;
+  const auto start = [&](int chunk, int micro_batch) {
+    open[chunk].insert(micro_batch);
+    most[chunk] = std::max(most[chunk], open[chunk].size());
+  };
+  const int last = static_cast<int>(problem.chunks.size()) - 1;
+  for (const Op& op : ops) {
+    const Chunk& chunk = problem.chunks[op.chunk];
+    if (op.kind == OpKind::kForward) {
+      start(op.chunk, op.micro_batch);
+      if (op.chunk < last && problem.chunks[op.chunk + 1].device == chunk.device) {
+        start(op.chunk + 1, op.micro_batch);
+      }
+    } else if (op.kind == (IsSplit(chunk) ? OpKind::kWeight : OpKind::kBackward)) {
+      open[op.chunk].erase(op.micro_batch);
+    }
+  }
+  int64_t bytes = 0;
+  for (const auto& [chunk, count] : most) {
+    bytes += static_cast<int64_t>(count) * problem.chunks[chunk].activation_bytes;
+  }
+  return bytes;
+}
+
+TEST_CASE("Memory in slots: what a list takes is what was reserved for it, and W goes in turn") {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    Problem problem = RandomV(seed);
+    problem.fixed_slots = true;
+    const auto found = Search(problem, {.restarts = 20, .improve = 20, .seed = seed});
+    REQUIRE(found.ok());
+    REQUIRE(found->result.verdict == Verdict::kFits);
+    for (size_t d = 0; d < problem.devices.size(); ++d) {
+      const std::vector<Op>& ops = found->schedule.device_ops[d];
+      CHECK(BytesInSlots(problem, ops) == found->result.devices[d].peak_bytes);
+      CHECK(found->result.devices[d].peak_bytes <= problem.devices[d].memory_bytes);
+      std::map<int, int> next;
+      for (const Op& op : ops) {
+        if (op.kind == OpKind::kWeight) CHECK(op.micro_batch == next[op.chunk]++);
+      }
+    }
+  }
+}
+
 TEST_CASE("A recorded greedy schedule, played back, is as fast or faster") {
   const uint64_t seed = GENERATE(range(0, 200));
   INFO("seed " << seed);

@@ -55,6 +55,7 @@ Problem Alone(const Problem& problem, int pipeline) {
   alone.network.trunks = problem.network.trunks;
   alone.network.lanes = problem.network.lanes;
   alone.channel_count = problem.channel_count;
+  alone.fixed_slots = problem.fixed_slots;
   for (const int d : devices) alone.devices.push_back(problem.devices[d]);
   std::vector<int> links;  // by their new index
   const auto take = [&](int& link) {

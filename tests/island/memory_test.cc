@@ -20,7 +20,7 @@ EngineJob Job(ModelFamily family, bool tied) {
   job.model.family = family;
   job.model.vocab = 512;
   job.model.d_model = 64;
-  job.model.layers = 6;
+  job.model.layers = 9;
   job.model.heads = job.model.kv_heads = 4;
   job.model.ffn = 256;
   job.model.max_positions = job.sequence_length = 64;
@@ -73,7 +73,8 @@ TEST_CASE("a device takes the memory that its plan predicts") {
   for (const bool tied : {false, true}) {
     const EngineJob job = Job(tied ? ModelFamily::kGpt2 : ModelFamily::kLlama, tied);
     PlanRequest request = Request(job);
-    for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-2p", "compact-zb"}) {
+    for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-2p", "compact-zb", "interleaved",
+                                 "zb-v", "v-half", "v-min", "best"}) {
       for (const bool recompute : {false, true}) {
         request.spec.layout.stages = kDevices;
         request.spec.layout.schedule = schedule;
@@ -98,6 +99,45 @@ TEST_CASE("a device takes the memory that its plan predicts") {
     }
   }
   WARN("measured over predicted: " << least << " to " << most << " in " << plans << " plans");
+}
+
+// The search counts slots as the runtime takes them: what it finds fits, however little there is.
+TEST_CASE("a schedule that is found for little memory fits into it") {
+  const EngineJob job = Job(ModelFamily::kLlama, false);
+  PlanRequest request = Request(job);
+  request.spec.layout.stages = kDevices;
+  request.spec.inner.micro_batch_sequences = 1;
+  for (const char* schedule : {"zb-v", "v-min", "best"}) {
+    request.spec.layout.schedule = schedule;
+    const auto roomy = PlanIsland(request);
+    REQUIRE(roomy.ok());
+    int64_t most = 0;
+    for (const PlanProgram& program : roomy->programs) {
+      most = std::max(most, program.memory_peak_bytes);
+    }
+    PlanRequest tight = request;
+    int fitting = 0;
+    for (int percent = 100; percent >= 40; percent -= 15) {
+      const int64_t bytes = most * percent / 100;
+      for (DeviceInfo& device : tight.members[0].devices) device.memory_bytes = bytes;
+      const auto plan = PlanIsland(tight);
+      CAPTURE(schedule, percent, bytes, plan.status().message());
+      if (!plan.ok()) {
+        // Refused by the search, not after it.
+        CHECK_THAT(std::string(plan.status().message()), Catch::Contains("no layout fits"));
+        continue;
+      }
+      ++fitting;
+      TestIsland island(job, *plan, {});
+      island.Set(LayerPart::kParameters, RandomWeights(job.model, 1));
+      REQUIRE(island.Step(RandomTokens(job, job.batch_sequences, 1), 1e-3).ok());
+      for (const DeviceMemory& memory : island.engine(0).Memory()) {
+        CHECK(memory.peak_bytes <= bytes);
+      }
+    }
+    CAPTURE(schedule);
+    CHECK(fitting > 0);
+  }
 }
 
 }  // namespace

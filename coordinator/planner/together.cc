@@ -1,0 +1,93 @@
+#include "coordinator/planner/together.h"
+
+#include <map>
+
+#include "coordinator/planner/replica_problem.h"
+
+namespace atl::plan {
+namespace {
+
+class Builder {
+ public:
+  Builder(const Cluster& cluster, const Layout& layout)
+      : cluster_(cluster), layout_(layout), sharing_(SharingOf(cluster, layout)) {}
+
+  void Add(int r, const ReplicaOutcome& kind) {
+    const sim::Problem& alone = kind.problem;
+    sim::Problem& all = together_.problem;
+    all.fixed_slots = alone.fixed_slots;
+    const auto chunks = static_cast<int>(all.chunks.size());
+    const auto devices = static_cast<int>(all.devices.size());
+    const auto links = static_cast<int>(all.network.links.size());
+    const auto trunks = static_cast<int>(all.network.trunks.size());
+    all.devices.insert(all.devices.end(), alone.devices.begin(), alone.devices.end());
+    all.network.trunks.insert(all.network.trunks.end(), alone.network.trunks.begin(),
+                              alone.network.trunks.end());
+    for (sim::Link link : alone.network.links) {
+      link.lane = -1;
+      for (sim::Edge& edge : link.edges) {
+        for (int& trunk : edge.trunks) trunk += trunks;
+      }
+      all.network.links.push_back(std::move(link));
+    }
+    together_.devices.resize(all.devices.size());
+    together_.link_ends.resize(all.network.links.size());
+    const std::vector<Stage>& stages = layout_.replicas[r].stages;
+    for (size_t s = 0; s < alone.chunks.size(); ++s) {
+      sim::Chunk& chunk = all.chunks.emplace_back(alone.chunks[s]);
+      chunk.device += devices;
+      together_.devices[chunk.device] = stages[s].devices;
+      if (chunk.forward_link == sim::kNoLink) continue;
+      chunk.forward_link += links;
+      chunk.backward_link += links;
+      ShareLine(stages[s], stages[s + 1], chunk.forward_link);
+      ShareLine(stages[s + 1], stages[s], chunk.backward_link);
+    }
+    all.pipelines.push_back(
+        {chunks, static_cast<int>(alone.chunks.size()), alone.pipelines[0].micro_batches, r});
+    for (std::vector<sim::Op> ops : kind.found.schedule.device_ops) {
+      for (sim::Op& op : ops) op.chunk += chunks;
+      together_.schedule.device_ops.push_back(std::move(ops));
+    }
+  }
+
+  Together Take() { return std::move(together_); }
+
+ private:
+  // The link, once, at the line's own bandwidth and on its lane.
+  void ShareLine(const Stage& from, const Stage& to, int link) {
+    together_.link_ends[link] = {from.devices[0], to.devices[0]};
+    sim::Link& shared = together_.problem.network.links[link];
+    if (shared.lane >= 0 || LineBetween(cluster_, sharing_, from, to) == nullptr) return;
+    const Device& a = cluster_.devices[from.devices[0]];
+    const Device& b = cluster_.devices[to.devices[0]];
+    const auto [lane, added] = lane_of_.try_emplace({a.site, b.site}, lane_of_.size());
+    if (added) {
+      together_.problem.network.lanes.push_back({sim::LaneOrder::kRoundRobin});
+      together_.lanes.push_back({a.site, b.site});
+    }
+    shared.lane = static_cast<int>(lane->second);
+    const Wire wire = cluster_.WireBetween(from.devices[0], to.devices[0]);
+    shared.edges[0].bytes_per_s = wire.edges.empty() ? wire.bytes_per_s : wire.edges[0].bytes_per_s;
+  }
+
+  const Cluster& cluster_;
+  const Layout& layout_;
+  const WireSharing sharing_;
+  std::map<std::pair<std::string, std::string>, size_t> lane_of_;
+  Together together_;
+};
+
+}  // namespace
+
+Together PutTogether(const Cluster& cluster, const Layout& layout, const Outcome& outcome) {
+  std::vector<const ReplicaOutcome*> kinds(layout.replicas.size(), nullptr);
+  for (const ReplicaOutcome& kind : outcome.kinds) {
+    for (const int r : kind.replicas) kinds[r] = &kind;
+  }
+  Builder builder(cluster, layout);
+  for (size_t r = 0; r < kinds.size(); ++r) builder.Add(static_cast<int>(r), *kinds[r]);
+  return builder.Take();
+}
+
+}  // namespace atl::plan
