@@ -253,9 +253,22 @@ absl::Status SetSchedule(const Task& task, const plan::Costs& costs, const std::
   return absl::OkStatus();
 }
 
+absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task& task,
+                       const plan::Costs& costs) {
+  ATOLL_ASSIGN_OR_RETURN(
+      const plan::IslandChoice choice,
+      plan::ChooseIslands(task.cluster, costs, task.job, OptionsOf(flags, false), task.islands));
+  ATOLL_ASSIGN_OR_RETURN(const std::string text,
+                         PlayRounds(task.cluster, costs, choice, task.islands,
+                                    task.tokens_per_sample, flags.faults, global.json));
+  std::cout << text;
+  return absl::OkStatus();
+}
+
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
   const plan::Costs costs = CostsOf(task);
+  if (flags.faults.rounds > 0) return RunRounds(global, flags, task, costs);
   plan::Plan plan;
   if (flags.layout == "plan") {
     plan::Options options = OptionsOf(flags, true);
@@ -277,10 +290,16 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   plan.cluster_bound_s = plan::ClusterBoundSeconds(task.cluster, costs, task.job);
   plan.reason = absl::StrCat("layout ", flags.layout, ", schedule ",
                              flags.schedule.empty() ? "its own" : flags.schedule, ", as asked");
-  if (global.json) {
-    std::cout << ToJson(ToMessage(task.cluster, costs, plan, task.tokens_per_sample));
+  std::string failures;
+  if (!flags.faults.fail.empty() || !flags.faults.outage.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(failures, PlayFailures(task.cluster, plan, flags.faults, global.json));
+  }
+  if (!global.json) {
+    std::cout << RenderTable(task.cluster, plan) << failures;
+  } else if (!failures.empty()) {
+    std::cout << failures;
   } else {
-    std::cout << RenderTable(task.cluster, plan);
+    std::cout << ToJson(ToMessage(task.cluster, costs, plan, task.tokens_per_sample));
   }
   return WritePictures(flags, task.cluster, plan);
 }
@@ -340,7 +359,10 @@ std::string BadFlag(const PlanFlags& flags) {
     return absl::StrCat("--schedule ", flags.schedule, ": there are ",
                         absl::StrJoin(sim::ScheduleNames(), ", "));
   }
-  return "";
+  if (flags.faults.rounds > 0 && (flags.layout != "plan" || !flags.schedule.empty())) {
+    return "--rounds plays the best plan of each site: not with --layout or --schedule";
+  }
+  return BadFaultFlag(flags.faults);
 }
 
 int Run(const Global& global, const PlanFlags& flags,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/faults.h"
 
 namespace atl::cli {
 
@@ -38,9 +39,18 @@ struct PlanFlags {
   // simulate
   std::string layout = "plan";  // plan or a baseline
   std::string schedule;         // empty: the layout's own
+  FaultFlags faults;
 };
 
 // `App` is CLI::App.
+template <class App>
+void AddRoundFlags(App& app, PlanFlags* flags) {
+  app.add_option("--steps-per-round", flags->steps_per_round,
+                 "inner steps between exchanges of islands; the job's, or 64");
+  app.add_flag("--overlap,!--no-overlap", flags->overlap,
+               "islands train on during an exchange (as jobs do unless they say none)");
+}
+
 template <class App>
 void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("JOB", flags->job, "job file, TOML; or give --model and --batch");
@@ -73,6 +83,24 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
     app.add_option("--schedule", flags->schedule,
                    "best, gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, "
                    "v-min, jeeves, jeeves-search or compact-zb; without it, the layout's own");
+    app.add_option("--fail", flags->faults.fail,
+                   "a device fails, and is back or not: DEVICE@SECONDS or DEVICE@SECONDS-SECONDS; "
+                   "with --rounds a site's island")
+        ->delimiter(',');
+    app.add_option("--outage", flags->faults.outage,
+                   "a link is down: FROM>TO@SECONDS-SECONDS, with sites or devices")
+        ->delimiter(',');
+    app.add_option("--detect", flags->faults.detect_s, "seconds until a failure is noticed")
+        ->capture_default_str();
+    app.add_option("--restore", flags->faults.restore_s,
+                   "seconds from a device's return until the step begins again")
+        ->capture_default_str();
+    app.add_option("--rounds", flags->faults.rounds,
+                   "play as many outer rounds of an island per site, in place of a step");
+    app.add_option("--grace", flags->faults.grace_s,
+                   "seconds that a round waits after its first complete contribution")
+        ->capture_default_str();
+    AddRoundFlags(app, flags);
     return;
   }
   app.add_flag("--compare", flags->compare, "also what all baselines would take");
@@ -87,16 +115,13 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("--island-cost", flags->island_cost,
                  "more samples for the same loss with each doubling of the islands, as a share")
       ->capture_default_str();
-  app.add_option("--steps-per-round", flags->steps_per_round,
-                 "inner steps between exchanges of islands; the job's, or 64");
-  app.add_flag("--overlap,!--no-overlap", flags->overlap,
-               "islands train on during an exchange (as jobs do unless they say none)");
+  AddRoundFlags(app, flags);
 }
 
 // Prints the best known layout, why, and what lost.
 int PlanCommand(const Global& global, const PlanFlags& flags);
 
-// Plays one layout under one schedule.
+// Plays one layout under one schedule, with failures where asked; or outer rounds.
 int SimulateCommand(const Global& global, const PlanFlags& flags);
 
 }  // namespace atl::cli

@@ -130,6 +130,75 @@ TEST_CASE("any layout plays under any schedule that it can take") {
   CHECK(desk.Run("simulate", With(kSmall, {"--layout", "whale"})).code == 0);
 }
 
+TEST_CASE("a step is played with failures: what is redone, what waits, what is lost") {
+  const Desk desk;
+  const std::vector<std::string> pipeline =
+      With(kSmall, {"--layout", "dapple", "--tensor-parallel", "1", "--micro-batch", "1"});
+  const auto play = [&](const std::vector<std::string>& faults) {
+    Command command(
+        With(With({"cli/atoll", "--json", "simulate", "--cluster", desk.Write("c.toml", kTwoSites)},
+                  pipeline),
+             faults),
+        desk.Path(""));
+    REQUIRE(command.Wait() == 0);
+    return nlohmann::json::parse(command.rest());
+  };
+  const auto back = play({"--fail", "p0@0.01-2", "--detect", "0.5", "--restore", "1"});
+  CHECK(back["done"] == true);
+  REQUIRE(back["redone"].size() == 1);
+  CHECK(back["redone"][0]["device"] == "p0");
+  // Begun again when it is back and restored.
+  CHECK(back["total_seconds"].get<double>() ==
+        Approx(3 + back["without_failures_seconds"].get<double>()));
+  const auto outage = play({"--outage", "paris>oslo@0-5,oslo>paris@0-5"});
+  CHECK(outage["redone"].empty());
+  CHECK(outage["total_seconds"].get<double>() > 5);
+  CHECK(play({"--fail", "p0@0.01"})["done"] == false);
+  const Outcome text = desk.Run("simulate", With(pipeline, {"--fail", "p0@0.01-2"}));
+  CHECK_THAT(text.out, Catch::Contains("with failures: ") && Catch::Contains("as p0 failed"));
+  const Outcome unknown = desk.Run("simulate", With(pipeline, {"--fail", "p9@1"}));
+  CHECK(unknown.code == 1);
+  CHECK_THAT(unknown.errors, Catch::Contains("--fail p9") && Catch::Contains("there are o0"));
+  const Outcome link = desk.Run("simulate", With(pipeline, {"--outage", "paris>rome@1-2"}));
+  CHECK(link.code == 1);
+  CHECK_THAT(link.errors, Catch::Contains("--outage paris>rome") && Catch::Contains("oslo>paris"));
+  for (const char* bad : {"p0", "p0@", "@1", "p0@x", "p0@2-1", "p0@-1", "p0@1-2-3"}) {
+    const Outcome refused = desk.Run("simulate", With(pipeline, {"--fail", bad}));
+    CAPTURE(bad);
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.errors, Catch::Contains("DEVICE@SECONDS"));
+  }
+  CHECK(desk.Run("simulate", With(pipeline, {"--outage", "paris>oslo@1"})).code == 2);
+}
+
+TEST_CASE("outer rounds are played, an island per site") {
+  const Desk desk;
+  const auto play = [&](const std::vector<std::string>& faults) {
+    Command command(With(With({"cli/atoll", "--json", "simulate", "--cluster",
+                               desk.Write("c.toml", kTwoSites), "--rounds", "20"},
+                              kSmall),
+                         faults),
+                    desk.Path(""));
+    REQUIRE(command.Wait() == 0);
+    return nlohmann::json::parse(command.rest());
+  };
+  const auto steady = play({});
+  CHECK(steady["islands"].size() == 2);
+  CHECK(steady["rounds"].get<int>() >= 19);
+  CHECK(steady["efficiency"].get<double>() > 0.5);
+  const auto alone = play({"--fail", "oslo@1"});
+  CHECK(alone["tokens_per_s"].get<double>() < steady["tokens_per_s"].get<double>());
+  CHECK(alone["islands"][0]["site"] == "oslo");
+  CHECK(alone["islands"][0]["down_seconds"].get<double>() > 0);
+  const Outcome text = desk.Run("simulate", With(kSmall, {"--rounds", "5", "--no-overlap"}));
+  CHECK_THAT(text.out, Catch::Contains("rounds of 64 steps committed") && Catch::Contains("paris"));
+  const Outcome unknown = desk.Run("simulate", With(kSmall, {"--rounds", "5", "--fail", "rome@1"}));
+  CHECK(unknown.code == 1);
+  CHECK_THAT(unknown.errors, Catch::Contains("--fail rome") && Catch::Contains("oslo, paris"));
+  CHECK(desk.Run("simulate", With(kSmall, {"--rounds", "5", "--schedule", "1f1b"})).code == 2);
+  CHECK(desk.Run("simulate", With(kSmall, {"--rounds", "-1"})).code == 2);
+}
+
 TEST_CASE("wrong flags are told apart from wrong files, both by name") {
   const Desk desk;
   const auto usage = [&](const std::vector<std::string>& flags, const char* says) {
