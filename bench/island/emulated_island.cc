@@ -126,6 +126,7 @@ EmulatedIsland::EmulatedIsland(const Setting& setting, const Task& task, const I
     : task_(task),
       transport_(WaysOf(setting), int64_t{1} << 30),
       communicators_(std::make_unique<worker::LocalCommunicators>(kTimeout)) {
+  transport_.TakeTurns(plan);
   worker::EngineOptions options;
   options.message_timeout = kTimeout;
   options.emulation.only = true;

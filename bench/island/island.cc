@@ -20,6 +20,7 @@
 #include "common/check.h"
 #include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/planner/baselines.h"
+#include "coordinator/planner/together.h"
 
 namespace atl::bench {
 namespace {
@@ -96,6 +97,7 @@ struct Found {
   double kept = INFINITY;    // least real / promised speed-up
   double speedup = 0;        // over 1F1B at 100 Mbit/s and 20 ms
   double heterogeneous = 0;  // planned over uniform
+  double in_turn = 0;        // over all at once, on a shared line
 };
 
 const std::vector<std::string> kTwoSites = {"a", "a", "b", "b"};
@@ -185,6 +187,81 @@ void Heterogeneous(int rounds, Found& found) {
   found.all.insert(found.all.end(), cases.begin(), cases.end());
 }
 
+// Two stages each of some replicas over two sites: all of them cross the line.
+plan::Plan CrossingReplicas(const PlanningInput& input, int replicas, int micro_batches) {
+  plan::Plan plan;
+  plan.layout.micro_batch = 1;
+  const auto layers = static_cast<int>(input.costs.model().layers.size());
+  for (int r = 0; r < replicas; ++r) {
+    plan.layout.replicas.push_back(
+        {{{{r}, 0, layers / 2}, {{replicas + r}, layers / 2, layers}}, micro_batches});
+  }
+  auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, plan.layout,
+                                      {.restarts = 64, .improve = 128});
+  ATOLL_CHECK(outcome.ok(), outcome.status().ToString());
+  plan.outcome = *std::move(outcome);
+  return plan;
+}
+
+// What the same schedules take when connections share the line evenly.
+double SecondsAllAtOnce(const PlanningInput& input, const plan::Plan& plan) {
+  plan::Together all = plan::PutTogether(input.cluster, plan.layout, plan.outcome);
+  std::vector<int> trunk_of(all.problem.network.lanes.size(), -1);
+  for (sim::Link& link : all.problem.network.links) {
+    if (link.lane < 0) continue;
+    int& trunk = trunk_of[link.lane];
+    if (trunk < 0) {
+      trunk = static_cast<int>(all.problem.network.trunks.size());
+      all.problem.network.trunks.push_back({link.edges[0].bytes_per_s, sim::Sharing::kFair, {}});
+    }
+    link.edges[0].trunks = {trunk};
+    link.lane = -1;
+  }
+  const sim::Result played = sim::SimulateUnchecked(all.problem, all.schedule, {});
+  return std::max(1e-9 * static_cast<double>(played.makespan_ns), 0.0);
+}
+
+// Replicas that take turns on a line against the same ones all at once.
+void SharedLine(int rounds, Found& found) {
+  for (const int replicas : {2, 4}) {
+    Task task;
+    task.batch = 8 * replicas;
+    Setting setting = TwoSites(100, 20);
+    setting.sites.clear();
+    for (int w = 0; w < 2 * replicas; ++w) setting.sites.push_back(w < replicas ? "a" : "b");
+    setting.speeds.assign(setting.sites.size(), 1);
+    setting.name = absl::StrFormat("2 sites of %d devices, 100 Mbit/s, 20 ms", replicas);
+    const PlanRequest request = RequestOf(setting, task);
+    const auto input = MakePlanningInput(request);
+    ATOLL_CHECK(input.ok(), input.status().ToString());
+    const plan::Plan plan = CrossingReplicas(*input, replicas, 8);
+    std::vector<Case> cases(2);
+    for (Case& each : cases) {
+      each.plan = ToIslandPlan(input->cluster, plan);
+      each.plan.number = 1;
+      for (const PlanMember& member : request.members) each.plan.members.push_back(member.member);
+    }
+    ATOLL_CHECK(cases[0].plan.link_orders.size() == 2);
+    cases[0].name = absl::StrCat(replicas, " replicas over one line, in turn");
+    cases[0].promised_s = plan.outcome.step_s;
+    cases[1].name = absl::StrCat(replicas, " replicas over one line, all at once");
+    cases[1].plan.link_orders.clear();
+    cases[1].promised_s = SecondsAllAtOnce(*input, plan);
+    for (Case& each : cases) {
+      each.promised_bubble =
+          1 - WorkSeconds(setting, task, each.plan) /
+                  (static_cast<double>(each.plan.programs.size()) * each.promised_s);
+    }
+    Run(setting, task, rounds, cases);
+    Print(setting, cases);
+    std::printf("all at once takes %.3f times as long; promised %.3f\n",
+                cases[1].measured_s / cases[0].measured_s,
+                cases[1].promised_s / cases[0].promised_s);
+    found.in_turn = std::max(found.in_turn, cases[1].measured_s / cases[0].measured_s);
+    found.all.insert(found.all.end(), cases.begin(), cases.end());
+  }
+}
+
 void PrintFigures(const Found& found, const AdapterGain& adapter) {
   double error = 0, worst = 0, bubble = 0;
   for (const Case& each : found.all) {
@@ -199,6 +276,8 @@ void PrintFigures(const Found& found, const AdapterGain& adapter) {
   PrintFigureAtLeast("island_promised_speedup_kept", found.kept, "real/promised, the least", 0.97);
   PrintFigureAtLeast("island_speedup_over_1f1b_100mbit_20ms", found.speedup, "x", 1.3);
   PrintFigureAtLeast("island_heterogeneous_over_uniform", found.heterogeneous, "x", 1.5);
+  PrintFigureAtLeast("island_replicas_in_turn_on_one_line", found.in_turn, "all at once/in turn",
+                     1.0);
   PrintFigureAtLeast("island_adapter_when_the_line_slows", adapter.slowed, "off/on", 1.35);
   PrintFigureAtLeast("island_adapter_on_a_fast_line", adapter.steady, "off/on", 0.98);
   PrintFigureAtMost("island_bubble_difference", bubble / count, "of the step, mean", 0.03);
@@ -213,6 +292,7 @@ int Main() {
   Schedules(kRounds, found);
   OtherLayouts(kRounds, found);
   Heterogeneous(kRounds, found);
+  SharedLine(kRounds, found);
   PrintFigures(found, MeasureAdapter(kRounds));
   return 0;
 }

@@ -1,6 +1,7 @@
 #include "bench/island/wires.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/check.h"
 #include "common/event_loop.h"
@@ -22,6 +23,7 @@ ShapedTransport::ShapedTransport(Ways way, int64_t max_bytes)
 }
 
 ShapedTransport::~ShapedTransport() {
+  for (const auto& [worker, turns] : turns_) turns->Stop();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -30,25 +32,96 @@ ShapedTransport::~ShapedTransport() {
   thread_.join();
 }
 
+void ShapedTransport::TakeTurns(const IslandPlan& plan) {
+  for (const IslandMember& member : plan.members) {
+    auto tell = [this, from = member.worker](const NodeId& to, const worker::LineCall& call) {
+      turns_.at(to)->OnCall(from, call);
+    };
+    turns_[member.worker] = std::make_unique<worker::LineTurns>(member.worker, std::move(tell));
+    turns_[member.worker]->SetPlan(plan);
+  }
+}
+
 absl::Status ShapedTransport::Send(const std::string& from, const std::string& to,
                                    const worker::MessageTag& tag, Backend& backend, Stream& stream,
                                    const Tensor& payload) {
   const Way way = way_(from, to);
   if (way.name.empty()) return inner_.Send(from, to, tag, backend, stream, payload);
   const auto size = static_cast<size_t>(payload.size() * SizeOf(payload.dtype));
-  const Duration serial = FromSeconds(static_cast<double>(size) / way.line.bytes_per_s);
-  const Duration latency = FromSeconds(way.line.latency_s);
-  OnItsWay message{
-      from,          to,           tag,         Seconds(serial + latency), std::vector<char>(size),
-      payload.dtype, payload.rows, payload.cols};
-  backend.CopyToHost(stream, message.bytes.data(), payload);
+  auto message = std::make_shared<OnItsWay>(OnItsWay{from, to, tag, 0, std::vector<char>(size),
+                                                     payload.dtype, payload.rows, payload.cols});
+  backend.CopyToHost(stream, message->bytes.data(), payload);
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
-  const std::lock_guard lock(mutex_);
-  Instant& free_at = free_at_[way.name];
-  free_at = std::max(free_at, SteadyNow()) + serial;
-  on_its_way_.emplace(free_at + latency, std::move(message));
+  const auto turns = turns_.find(WorkerOfDevice(from));
+  if (turns == turns_.end() || !turns->second->Has(tag)) {
+    Put(way, std::move(*message), nullptr);
+    return absl::OkStatus();
+  }
+  return turns->second->Send(
+      tag, [this, way, message](Left left) { Put(way, std::move(*message), std::move(left)); });
+}
+
+void ShapedTransport::Put(const Way& way, OnItsWay message, Left left) {
+  std::vector<Left> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    const Instant now = SteadyNow();
+    Depart(now, &gone);
+    LineState& line = lines_[way.name];
+    if (line.queues.empty()) line.at = now;
+    line.line = way.line;
+    const auto bytes = static_cast<double>(message.bytes.size());
+    const std::pair connection(WorkerOfDevice(message.from), WorkerOfDevice(message.to));
+    line.queues[connection].push_back({std::move(message), bytes, now, std::move(left)});
+  }
   changed_.notify_all();
-  return absl::OkStatus();
+  for (const Left& each : gone) each();
+}
+
+// When the next last byte leaves, if nothing comes in between.
+std::optional<Instant> ShapedTransport::NextDeparture(const LineState& line) {
+  if (line.queues.empty()) return std::nullopt;
+  double least = INFINITY;
+  for (const auto& [connection, queue] : line.queues) {
+    least = std::min(least, queue.front().left_bytes);
+  }
+  const double seconds = least * static_cast<double>(line.queues.size()) / line.line.bytes_per_s;
+  return line.at + FromSeconds(std::max(seconds, 0.0));
+}
+
+// Plays all lines up to now. `gone`: to be called without the lock.
+void ShapedTransport::Depart(Instant now, std::vector<Left>* gone) {
+  for (auto& [name, line] : lines_) {
+    while (!line.queues.empty()) {
+      const Instant until = std::min(now, *NextDeparture(line));
+      const double each = Seconds(until - line.at) * line.line.bytes_per_s /
+                          static_cast<double>(line.queues.size());
+      line.at = until;
+      bool left = false;
+      for (auto queue = line.queues.begin(); queue != line.queues.end();) {
+        OnLine& head = queue->second.front();
+        head.left_bytes -= each;
+        // Half a byte: rounding of nanoseconds.
+        if (head.left_bytes > 0.5) {
+          ++queue;
+          continue;
+        }
+        left = true;
+        const Instant arrival = until + FromSeconds(line.line.latency_s);
+        head.message.seconds = Seconds(arrival - head.begun);
+        if (head.left) gone->push_back(std::move(head.left));
+        on_its_way_.emplace(arrival, std::move(head.message));
+        queue->second.pop_front();
+        if (queue->second.empty()) {
+          queue = line.queues.erase(queue);
+        } else {
+          queue->second.front().begun = until;
+          ++queue;
+        }
+      }
+      if (!left && until == now) break;
+    }
+  }
 }
 
 std::vector<worker::Transfer> ShapedTransport::TakeTransfers(const std::string& from,
@@ -64,18 +137,32 @@ std::vector<worker::Transfer> ShapedTransport::TakeTransfers(const std::string& 
 void ShapedTransport::Deliver() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    if (on_its_way_.empty()) {
+    std::vector<Left> gone;
+    Depart(SteadyNow(), &gone);
+    if (!gone.empty()) {
+      lock.unlock();
+      for (const Left& each : gone) each();
+      lock.lock();
+      continue;
+    }
+    std::optional<Instant> next;
+    for (const auto& [name, line] : lines_) {
+      const auto departure = NextDeparture(line);
+      if (departure && (!next || *departure < *next)) next = departure;
+    }
+    const auto first = on_its_way_.begin();
+    if (first != on_its_way_.end() && (!next || first->first < *next)) next = first->first;
+    if (!next) {
       changed_.wait(lock);
       continue;
     }
-    const auto next = on_its_way_.begin();
-    if (SteadyNow() < next->first) {
-      changed_.wait_until(lock,
-                          std::chrono::steady_clock::time_point(next->first.time_since_epoch()));
+    if (SteadyNow() < *next) {
+      changed_.wait_until(lock, std::chrono::steady_clock::time_point(next->time_since_epoch()));
       continue;
     }
-    OnItsWay message = std::move(next->second);
-    on_its_way_.erase(next);
+    if (first == on_its_way_.end() || first->first > *next) continue;  // a departure
+    OnItsWay message = std::move(first->second);
+    on_its_way_.erase(first);
     if (message.tag.stage != worker::kCommitStage) {
       std::deque<worker::Transfer>& arrived = arrived_[{message.from, message.to}];
       arrived.push_back(

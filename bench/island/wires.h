@@ -1,5 +1,5 @@
-// Emulated links between the devices of one process: messages and all-reduces take as long as they
-// would over lines of a given latency and bandwidth.
+// Emulated links between the devices of one process: messages take as long as they would over lines
+// of a given latency and bandwidth.
 
 #ifndef ATOLL_BENCH_ISLAND_WIRES_H_
 #define ATOLL_BENCH_ISLAND_WIRES_H_
@@ -8,12 +8,15 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "worker/group/line_turns.h"
 #include "worker/pipeline/local_communicators.h"
 #include "worker/pipeline/local_transport.h"
 
@@ -32,12 +35,17 @@ struct Way {
 };
 using Ways = std::function<Way(const std::string& from, const std::string& to)>;
 
-// A line carries one message at a time, first come first served; the last byte arrives a latency
-// after it has left.
+// A line is shared as connections share one: those from one worker to another are one connection,
+// which carries one message after the other; all that have something to send get the same part of
+// the bandwidth. The last byte arrives a latency after it has left.
 class ShapedTransport : public worker::Transport {
  public:
   ShapedTransport(Ways way, int64_t max_bytes);
   ~ShapedTransport() override;
+
+  // Workers take turns on the plan's shared lines, as those of worker/group do. What they say to
+  // each other arrives at once.
+  void TakeTurns(const IslandPlan& plan);
 
   absl::Status Send(const std::string& from, const std::string& to, const worker::MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override;
@@ -62,12 +70,28 @@ class ShapedTransport : public worker::Transport {
   struct OnItsWay {
     std::string from, to;
     worker::MessageTag tag;
-    double seconds;  // on the line
+    double seconds;  // from the first byte's departure to the last one's arrival
     std::vector<char> bytes;
     DType dtype;
     int64_t rows, cols;
   };
 
+  using Left = std::function<void()>;
+  struct OnLine {
+    OnItsWay message;
+    double left_bytes;  // to send
+    Instant begun;
+    Left left;
+  };
+  struct LineState {
+    Line line;
+    Instant at;  // up to which the queues are played
+    std::map<std::pair<NodeId, NodeId>, std::deque<OnLine>> queues;  // by connection, not empty
+  };
+
+  void Put(const Way& way, OnItsWay message, Left left);
+  static std::optional<Instant> NextDeparture(const LineState& line);
+  void Depart(Instant now, std::vector<Left>* gone);
   void Deliver();
 
   const Ways way_;
@@ -76,10 +100,11 @@ class ShapedTransport : public worker::Transport {
   std::unique_ptr<Stream> stream_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, Instant> free_at_;       // by line; all below guarded by mutex_
+  std::map<std::string, LineState> lines_;       // all below guarded by mutex_
   std::multimap<Instant, OnItsWay> on_its_way_;  // by arrival
   std::map<std::pair<std::string, std::string>, std::deque<worker::Transfer>> arrived_;
   bool stopping_ = false;
+  std::map<NodeId, std::unique_ptr<worker::LineTurns>> turns_;  // made before anything is sent
   std::thread thread_;
 };
 
