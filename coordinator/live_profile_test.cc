@@ -35,7 +35,7 @@ struct Story {
           std::string(name) + "/0", "cpu", "1", DigestOf(job.facts->model, 32), {}};
       for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
         profile.layers.push_back({kind, 1, 2, 1'000'000, 2'000'000, 3'000'000, 40'000, 0.05,
-                                  480'000, 8'192, 4'096, 100});
+                                  480'000, 8'192, 0, 4'096, 100});
       }
       book.OnMessage(now, {name, 1, JobPrepared{"lm-1", *job.facts, {profile}}});
     }
