@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/logging.h"
 #include "kernels/thread_communicator.h"
 #include "worker/collectives/peer.h"
 
@@ -19,11 +20,21 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
   const bool ours = std::all_of(devices.begin(), devices.end(), [&](const std::string& device) {
     return WorkerOfDevice(device) == options_.worker;
   });
+  if (!ours) SayHow();
   if (!ours && options_.sealed == nullptr) return JoinOthers(name, rank, size);
   std::lock_guard lock(mutex_);
   if (!aborted_.ok()) return aborted_;
   if (!ours) return JoinSealed(name, rank, devices);
   return TakeThread(name, rank, size);
+}
+
+void Communicators::SayHow() {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(said_, true)) return;
+  LogInfo("worker", "sums with other workers go over ",
+          options_.sealed != nullptr
+              ? "the peer link, encrypted: all members have keys"
+              : "Gloo's own connections, in plaintext: not all members have keys");
 }
 
 std::unique_ptr<Communicator> Communicators::TakeThread(const std::string& name, int rank,

@@ -40,6 +40,7 @@ class Communicators final : public CommunicatorFactory {
   void Abort(const std::string& reason) override;
 
  private:
+  void SayHow();  // once, in the log
   std::unique_ptr<Communicator> TakeThread(const std::string& name, int rank, int size);
   absl::StatusOr<std::unique_ptr<Communicator>> JoinOthers(const std::string& name, int rank,
                                                            int size);
@@ -54,6 +55,7 @@ class Communicators final : public CommunicatorFactory {
   std::shared_ptr<GlooDevice> device_;                                         // once needed
   std::set<Communicator*> joining_;
   absl::Status aborted_;
+  bool said_ = false;
 };
 
 }  // namespace atl::worker

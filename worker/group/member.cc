@@ -5,7 +5,6 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "common/logging.h"
 #include "common/net/security.h"
 #include "worker/core/leases.h"
 #include "worker/model/tensor_layout.h"
@@ -183,11 +182,6 @@ absl::Status GroupMember::Configure() {
   const bool keys = std::all_of(plan.members.begin(), plan.members.end(),
                                 [](const IslandMember& m) { return !m.public_key.empty(); });
   if (keys) options.sealed = &blocks_;
-  if (plan.members.size() > 1) {
-    LogInfo("worker", "plan ", plan.number, ": sums with other workers go over ",
-            keys ? "the peer link, encrypted: all members have keys"
-                 : "Gloo's own connections, in plaintext: not all members have keys");
-  }
   NcclCommunicatorsOptions nccl;
   nccl.worker = options.worker;
   nccl.scope = absl::StrCat(options.scope, "/nccl");
