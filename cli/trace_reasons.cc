@@ -48,7 +48,11 @@ Messages MessagesOf(const StepTrace& trace, const std::string& from, const std::
 }
 
 std::string Short(double ns) { return absl::StrFormat("%.3g", ns * 1e-6); }
-std::string Mbit(double bytes_per_s) { return absl::StrFormat("%.3g", bytes_per_s * 8e-6); }
+// Three digits, and never as a power of ten: a loopback has tens of thousands.
+std::string Mbit(double bytes_per_s) {
+  const double mbit = bytes_per_s * 8e-6;
+  return mbit < 1000 ? absl::StrFormat("%.3g", mbit) : absl::StrFormat("%.0f", mbit);
+}
 
 class Comparison {
  public:
