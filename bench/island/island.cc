@@ -94,10 +94,10 @@ void Print(const Setting& setting, const std::vector<Case>& cases) {
 // What all scenarios together found.
 struct Found {
   std::vector<Case> all;
-  double kept = INFINITY;    // least real / promised speed-up
-  double speedup = 0;        // over 1F1B at 100 Mbit/s and 20 ms
-  double heterogeneous = 0;  // planned over uniform
-  double in_turn = 0;        // over all at once, on a shared line
+  double kept = INFINITY;     // least real / promised speed-up
+  double speedup = 0;         // over 1F1B at 100 Mbit/s and 20 ms
+  double heterogeneous = 0;   // planned over uniform
+  double in_turn = INFINITY;  // least gain over all at once, on a shared line
 };
 
 const std::vector<std::string> kTwoSites = {"a", "a", "b", "b"};
@@ -203,7 +203,8 @@ plan::Plan CrossingReplicas(const PlanningInput& input, int replicas, int micro_
   return plan;
 }
 
-// What the same schedules take when connections share the line evenly.
+// What the same schedules take when connections share the line evenly; what follows the last
+// operation is taken to be the same.
 double SecondsAllAtOnce(const PlanningInput& input, const plan::Plan& plan) {
   plan::Together all = plan::PutTogether(input.cluster, plan.layout, plan.outcome);
   std::vector<int> trunk_of(all.problem.network.lanes.size(), -1);
@@ -218,7 +219,8 @@ double SecondsAllAtOnce(const PlanningInput& input, const plan::Plan& plan) {
     link.lane = -1;
   }
   const sim::Result played = sim::SimulateUnchecked(all.problem, all.schedule, {});
-  return std::max(1e-9 * static_cast<double>(played.makespan_ns), 0.0);
+  return 1e-9 * static_cast<double>(played.makespan_ns) + plan.outcome.sync_s +
+         plan.outcome.commit_s;
 }
 
 // Replicas that take turns on a line against the same ones all at once.
@@ -257,7 +259,7 @@ void SharedLine(int rounds, Found& found) {
     std::printf("all at once takes %.3f times as long; promised %.3f\n",
                 cases[1].measured_s / cases[0].measured_s,
                 cases[1].promised_s / cases[0].promised_s);
-    found.in_turn = std::max(found.in_turn, cases[1].measured_s / cases[0].measured_s);
+    found.in_turn = std::min(found.in_turn, cases[1].measured_s / cases[0].measured_s);
     found.all.insert(found.all.end(), cases.begin(), cases.end());
   }
 }
@@ -276,8 +278,9 @@ void PrintFigures(const Found& found, const AdapterGain& adapter) {
   PrintFigureAtLeast("island_promised_speedup_kept", found.kept, "real/promised, the least", 0.97);
   PrintFigureAtLeast("island_speedup_over_1f1b_100mbit_20ms", found.speedup, "x", 1.3);
   PrintFigureAtLeast("island_heterogeneous_over_uniform", found.heterogeneous, "x", 1.5);
-  PrintFigureAtLeast("island_replicas_in_turn_on_one_line", found.in_turn, "all at once/in turn",
-                     1.0);
+  // Never slower, but for the noise of a measurement.
+  PrintFigureAtLeast("island_replicas_in_turn_on_one_line", found.in_turn,
+                     "all at once/in turn, the least", 0.99);
   PrintFigureAtLeast("island_adapter_when_the_line_slows", adapter.slowed, "off/on", 1.35);
   PrintFigureAtLeast("island_adapter_on_a_fast_line", adapter.steady, "off/on", 0.98);
   PrintFigureAtMost("island_bubble_difference", bubble / count, "of the step, mean", 0.03);

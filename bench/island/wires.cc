@@ -86,7 +86,8 @@ std::optional<Instant> ShapedTransport::NextDeparture(const LineState& line) {
     least = std::min(least, queue.front().left_bytes);
   }
   const double seconds = least * static_cast<double>(line.queues.size()) / line.line.bytes_per_s;
-  return line.at + FromSeconds(std::max(seconds, 0.0));
+  // Rounded up: by then it has left, however fast the line is.
+  return line.at + FromSeconds(std::max(seconds, 0.0)) + Duration(1);
 }
 
 // Plays all lines up to now. `gone`: to be called without the lock.
@@ -101,8 +102,7 @@ void ShapedTransport::Depart(Instant now, std::vector<Left>* gone) {
       for (auto queue = line.queues.begin(); queue != line.queues.end();) {
         OnLine& head = queue->second.front();
         head.left_bytes -= each;
-        // Half a byte: rounding of nanoseconds.
-        if (head.left_bytes > 0.5) {
+        if (head.left_bytes > 1e-6) {
           ++queue;
           continue;
         }
