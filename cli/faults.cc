@@ -74,20 +74,30 @@ absl::Status AddLinks(const plan::Cluster& cluster, const plan::Together& all, c
   return failures->size() > before ? absl::OkStatus() : Unknown("--outage", fault, known);
 }
 
+std::string DeviceName(const plan::Cluster& cluster, const plan::Together& all, int device) {
+  return cluster.devices[all.devices[device][0]].id;
+}
+
+// Why the step is lost.
+std::string LostBecause(const plan::Cluster& cluster, const plan::Together& all,
+                        const sim::FailedStep& step) {
+  if (step.gone < 0) return step.reason;
+  return absl::StrCat(DeviceName(cluster, all, step.gone), " never comes back");
+}
+
 std::string FailuresText(const plan::Cluster& cluster, const plan::Together& all,
                          const sim::FailedStep& step, double alone_s) {
   std::string text = absl::StrFormat(
       "\nwith failures: %s\n",
       step.done ? absl::StrFormat("%.4g s instead of %.4g s", Seconds(step.total_ns), alone_s)
-                : absl::StrCat("the step is lost: ", step.reason));
+                : absl::StrCat("the step is lost: ", LostBecause(cluster, all, step)));
   for (const sim::Attempt& attempt : step.redone) {
-    const std::string& device = cluster.devices[all.devices[attempt.device][0]].id;
     absl::StrAppendFormat(
         &text,
         "  begun at %.4g s, ended at %.4g s as %s failed: %d operations, %.4g s of "
         "all devices' work in vain\n",
-        Seconds(attempt.start_ns), Seconds(attempt.end_ns), device, attempt.operations,
-        Seconds(attempt.busy_ns));
+        Seconds(attempt.start_ns), Seconds(attempt.end_ns),
+        DeviceName(cluster, all, attempt.device), attempt.operations, Seconds(attempt.busy_ns));
   }
   return text;
 }
@@ -95,12 +105,12 @@ std::string FailuresText(const plan::Cluster& cluster, const plan::Together& all
 nlohmann::json FailuresJson(const plan::Cluster& cluster, const plan::Together& all,
                             const sim::FailedStep& step, double alone_s) {
   nlohmann::json json = {{"done", step.done},
-                         {"reason", step.reason},
+                         {"reason", step.done ? "" : LostBecause(cluster, all, step)},
                          {"total_seconds", Seconds(step.total_ns)},
                          {"without_failures_seconds", alone_s},
                          {"redone", nlohmann::json::array()}};
   for (const sim::Attempt& attempt : step.redone) {
-    json["redone"].push_back({{"device", cluster.devices[all.devices[attempt.device][0]].id},
+    json["redone"].push_back({{"device", DeviceName(cluster, all, attempt.device)},
                               {"start_seconds", Seconds(attempt.start_ns)},
                               {"end_seconds", Seconds(attempt.end_ns)},
                               {"operations", attempt.operations},
@@ -136,7 +146,9 @@ sim::RoundsProblem ProblemOf(const plan::Cluster& cluster, const plan::Costs& co
     island.pull_links = {link(choice.server_site, site)};
     const double exchange_s = cluster.WireBetweenSites(site, choice.server_site).Seconds(bytes) +
                               cluster.WireBetweenSites(choice.server_site, site).Seconds(bytes);
-    slowest_s = std::max(slowest_s, plan.outcome.step_s * options.steps_per_round + exchange_s);
+    const double train_s = plan.outcome.step_s * options.steps_per_round;
+    slowest_s =
+        std::max(slowest_s, options.overlap ? std::max(train_s, exchange_s) : train_s + exchange_s);
     problem.islands.push_back(std::move(island));
   }
   problem.servers = {{static_cast<int64_t>(bytes), static_cast<int64_t>(bytes), 1e18, 1e18}};
@@ -145,7 +157,7 @@ sim::RoundsProblem ProblemOf(const plan::Cluster& cluster, const plan::Costs& co
   problem.overlap = options.overlap ? sim::Overlap::kCarry : sim::Overlap::kNone;
   problem.detect_ns = plan::ToNanos(flags.detect_s);
   problem.until_ns =
-      std::max<sim::Nanos>(1, plan::ToNanos(slowest_s * static_cast<double>(flags.rounds)));
+      std::max<sim::Nanos>(1, plan::ToNanos(slowest_s * static_cast<double>(*flags.rounds)));
   return problem;
 }
 
@@ -154,6 +166,7 @@ absl::Status AddRoundFaults(const plan::IslandChoice& choice, const FaultFlags& 
   std::set<std::string> sites, links;
   for (const auto& [site, plan] : choice.islands) {
     sites.insert(site);
+    if (site == choice.server_site) continue;  // nothing between sites
     links.insert(
         {absl::StrCat(site, ">", choice.server_site), absl::StrCat(choice.server_site, ">", site)});
   }
@@ -272,12 +285,14 @@ std::string BadFaultFlag(const FaultFlags& flags) {
     const auto fault = ParseFault(text, true);
     if (!fault.ok()) return std::string(fault.status().message());
   }
-  if (flags.rounds < 0 || flags.rounds > 100'000) return "--rounds is at least 1, at most 100000";
+  if (flags.rounds && (*flags.rounds < 1 || *flags.rounds > 100'000)) {
+    return absl::StrCat("--rounds ", *flags.rounds, ": at least 1, at most 100000");
+  }
   const std::pair<const char*, double> times[] = {
       {"--detect", flags.detect_s}, {"--restore", flags.restore_s}, {"--grace", flags.grace_s}};
   for (const auto& [name, seconds] : times) {
     if (!(seconds >= 0) || seconds > kSecondsMax) {
-      return absl::StrCat(name, " is 0 to ", kSecondsMax, " seconds");
+      return absl::StrCat(name, " ", seconds, ": 0 to 1000000 seconds");
     }
   }
   return "";

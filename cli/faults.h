@@ -4,6 +4,7 @@
 #define ATOLL_CLI_FAULTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ struct FaultFlags {
   std::vector<std::string> outage;  // FROM>TO@FROM-UNTIL
   double detect_s = 6;              // from a failure until all know of it
   double restore_s = 0;             // from the last device's return until the step begins again
-  int64_t rounds = 0;               // 0: a step
+  std::optional<int64_t> rounds;    // none: a step
   double grace_s = 10;              // of a round's window, as jobs have it
 };
 
@@ -36,11 +37,13 @@ absl::StatusOr<Fault> ParseFault(const std::string& text, bool link);
 std::string BadFaultFlag(const FaultFlags& flags);
 
 // The plan's step during which devices and links fail: text for people, or JSON. What replicas'
-// sums of gradients take is left out. REQUIRES: BadFaultFlag is empty; so below.
+// sums of gradients, and the word between sites, take is left out. REQUIRES: BadFaultFlag is empty;
+// so below.
 absl::StatusOr<std::string> PlayFailures(const plan::Cluster& cluster, const plan::Plan& plan,
                                          const FaultFlags& flags, bool json);
 
-// An island per site that trains under its plan, and the parameter server where it belongs.
+// An island per site that trains under its plan, and the parameter server where it belongs, for as
+// long as the slowest island takes for flags.rounds rounds. REQUIRES: flags.rounds.
 absl::StatusOr<std::string> PlayRounds(const plan::Cluster& cluster, const plan::Costs& costs,
                                        const plan::IslandChoice& choice,
                                        const plan::IslandOptions& options,

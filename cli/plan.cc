@@ -268,7 +268,7 @@ absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task&
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
   const plan::Costs costs = CostsOf(task);
-  if (flags.faults.rounds > 0) return RunRounds(global, flags, task, costs);
+  if (flags.faults.rounds) return RunRounds(global, flags, task, costs);
   plan::Plan plan;
   if (flags.layout == "plan") {
     plan::Options options = OptionsOf(flags, true);
@@ -359,7 +359,7 @@ std::string BadFlag(const PlanFlags& flags) {
     return absl::StrCat("--schedule ", flags.schedule, ": there are ",
                         absl::StrJoin(sim::ScheduleNames(), ", "));
   }
-  if (flags.faults.rounds > 0 && (flags.layout != "plan" || !flags.schedule.empty())) {
+  if (flags.faults.rounds && (flags.layout != "plan" || !flags.schedule.empty())) {
     return "--rounds plays the best plan of each site: not with --layout or --schedule";
   }
   return BadFaultFlag(flags.faults);

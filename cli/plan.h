@@ -42,13 +42,44 @@ struct PlanFlags {
   FaultFlags faults;
 };
 
-// `App` is CLI::App.
+// `App` is CLI::App; here and below.
 template <class App>
-void AddRoundFlags(App& app, PlanFlags* flags) {
-  app.add_option("--steps-per-round", flags->steps_per_round,
-                 "inner steps between exchanges of islands; the job's, or 64");
-  app.add_flag("--overlap,!--no-overlap", flags->overlap,
-               "islands train on during an exchange (as jobs do unless they say none)");
+void AddFaultFlags(App& app, PlanFlags* flags) {
+  app.add_option("--fail", flags->faults.fail,
+                 "a device fails, and is back or not: DEVICE@SECONDS or DEVICE@SECONDS-SECONDS; "
+                 "with --rounds a site's island")
+      ->delimiter(',');
+  app.add_option("--outage", flags->faults.outage,
+                 "a link is down: FROM>TO@SECONDS-SECONDS, with sites or devices")
+      ->delimiter(',');
+  app.add_option("--detect", flags->faults.detect_s, "seconds until a failure is noticed")
+      ->capture_default_str()
+      ->needs("--fail");
+  auto* rounds =
+      app.add_option("--rounds", flags->faults.rounds,
+                     "play the time of as many outer rounds of an island per site, not a step");
+  app.add_option("--restore", flags->faults.restore_s,
+                 "seconds from a device's return until the step begins again")
+      ->capture_default_str()
+      ->needs("--fail")
+      ->excludes(rounds);
+  app.add_option("--grace", flags->faults.grace_s,
+                 "seconds that a round waits after its first complete contribution")
+      ->capture_default_str()
+      ->needs(rounds);
+}
+
+// Whether something is `needed` for the flags of outer rounds: they would otherwise do nothing.
+template <class App>
+void AddRoundFlags(App& app, const char* needed, PlanFlags* flags) {
+  auto* steps = app.add_option("--steps-per-round", flags->steps_per_round,
+                               "inner steps between exchanges of islands; the job's, or 64");
+  auto* overlap =
+      app.add_flag("--overlap,!--no-overlap", flags->overlap,
+                   "islands train on during an exchange (as jobs do unless they say none)");
+  if (needed == nullptr) return;
+  steps->needs(needed);
+  overlap->needs(needed);
 }
 
 template <class App>
@@ -83,24 +114,8 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
     app.add_option("--schedule", flags->schedule,
                    "best, gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, "
                    "v-min, jeeves, jeeves-search or compact-zb; without it, the layout's own");
-    app.add_option("--fail", flags->faults.fail,
-                   "a device fails, and is back or not: DEVICE@SECONDS or DEVICE@SECONDS-SECONDS; "
-                   "with --rounds a site's island")
-        ->delimiter(',');
-    app.add_option("--outage", flags->faults.outage,
-                   "a link is down: FROM>TO@SECONDS-SECONDS, with sites or devices")
-        ->delimiter(',');
-    app.add_option("--detect", flags->faults.detect_s, "seconds until a failure is noticed")
-        ->capture_default_str();
-    app.add_option("--restore", flags->faults.restore_s,
-                   "seconds from a device's return until the step begins again")
-        ->capture_default_str();
-    app.add_option("--rounds", flags->faults.rounds,
-                   "play as many outer rounds of an island per site, in place of a step");
-    app.add_option("--grace", flags->faults.grace_s,
-                   "seconds that a round waits after its first complete contribution")
-        ->capture_default_str();
-    AddRoundFlags(app, flags);
+    AddFaultFlags(app, flags);
+    AddRoundFlags(app, "--rounds", flags);
     return;
   }
   app.add_flag("--compare", flags->compare, "also what all baselines would take");
@@ -115,7 +130,7 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("--island-cost", flags->island_cost,
                  "more samples for the same loss with each doubling of the islands, as a share")
       ->capture_default_str();
-  AddRoundFlags(app, flags);
+  AddRoundFlags(app, nullptr, flags);
 }
 
 // Prints the best known layout, why, and what lost.

@@ -49,6 +49,7 @@ struct Attempt {
 struct FailedStep {
   bool done = false;   // otherwise the step is lost
   std::string reason;  // why it is lost; or that memory runs out
+  int gone = -1;       // the device that never comes back
   Nanos total_ns = 0;  // until the step is done, or known to be lost
   std::vector<Attempt> redone;
   Nanos last_start_ns = 0;  // of the last attempt

@@ -153,7 +153,9 @@ TEST_CASE("a step is played with failures: what is redone, what waits, what is l
   const auto outage = play({"--outage", "paris>oslo@0-5,oslo>paris@0-5"});
   CHECK(outage["redone"].empty());
   CHECK(outage["total_seconds"].get<double>() > 5);
-  CHECK(play({"--fail", "p0@0.01"})["done"] == false);
+  const auto lost = play({"--fail", "p0@0.01"});
+  CHECK(lost["done"] == false);
+  CHECK(lost["reason"] == "p0 never comes back");
   const Outcome text = desk.Run("simulate", With(pipeline, {"--fail", "p0@0.01-2"}));
   CHECK_THAT(text.out, Catch::Contains("with failures: ") && Catch::Contains("as p0 failed"));
   const Outcome unknown = desk.Run("simulate", With(pipeline, {"--fail", "p9@1"}));
@@ -196,7 +198,25 @@ TEST_CASE("outer rounds are played, an island per site") {
   CHECK(unknown.code == 1);
   CHECK_THAT(unknown.errors, Catch::Contains("--fail rome") && Catch::Contains("oslo, paris"));
   CHECK(desk.Run("simulate", With(kSmall, {"--rounds", "5", "--schedule", "1f1b"})).code == 2);
-  CHECK(desk.Run("simulate", With(kSmall, {"--rounds", "-1"})).code == 2);
+  for (const char* bad : {"-1", "0", "100001", "many"}) {
+    CHECK(desk.Run("simulate", With(kSmall, {"--rounds", bad})).code == 2);
+  }
+}
+
+TEST_CASE("flags of failures and rounds are refused where they would do nothing") {
+  const Desk desk;
+  const auto refused = [&](const std::vector<std::string>& flags, const char* says) {
+    const Outcome outcome = desk.Run("simulate", With(kSmall, flags));
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.errors, Catch::Contains(says));
+  };
+  refused({"--detect", "3"}, "--detect requires --fail");
+  refused({"--restore", "3"}, "--restore requires --fail");
+  refused({"--grace", "3"}, "--grace requires --rounds");
+  refused({"--no-overlap"}, "requires --rounds");
+  refused({"--steps-per-round", "3"}, "--steps-per-round requires --rounds");
+  refused({"--rounds", "3", "--fail", "oslo@1", "--restore", "1"}, "--rounds excludes --restore");
+  refused({"--rounds", "3", "--grace", "-1"}, "--grace -1: 0 to 1000000 seconds");
 }
 
 TEST_CASE("wrong flags are told apart from wrong files, both by name") {
