@@ -89,9 +89,10 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
   if (idle > 0) absl::StrAppend(&text, "          ", idle, " devices stay idle\n");
   absl::StrAppendFormat(
       &text,
-      "\nstep %.4g s, of it %.4g s of summing gradients that no work hides; this layout takes at "
-      "least\n%.4g s (x%.3f), these devices at least %.4g s if nothing were ever sent\n",
-      plan.outcome.step_s, plan.outcome.sync_s, plan.outcome.bound_s,
+      "\nstep %.4g s, of it %.4g s of summing gradients that no work hides and %.4g s until all "
+      "sites know;\nthis layout takes at least %.4g s (x%.3f), these devices at least %.4g s if "
+      "nothing were ever sent\n",
+      plan.outcome.step_s, plan.outcome.sync_s, plan.outcome.commit_s, plan.outcome.bound_s,
       plan.outcome.step_s / plan.outcome.bound_s, plan.cluster_bound_s);
   if (!plan.alternatives.empty()) absl::StrAppend(&text, "\nwhat lost:\n");
   for (const plan::Alternative& other : plan.alternatives) {

@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "coordinator/planner/balance.h"
+#include "coordinator/planner/commit.h"
 #include "coordinator/planner/gradient_sync.h"
 #include "coordinator/planner/replica_problem.h"
 #include "coordinator/planner/together.h"
@@ -21,16 +22,26 @@ double Seconds(sim::Nanos ns) { return static_cast<double>(ns) * 1e-9; }
 // Operations of all replicas, up to which they are played together.
 constexpr int64_t kMostTogether = 1'000'000;
 
-// The end of each chunk's last gradient in a recorded step.
-std::vector<sim::Nanos> DoneTimes(const sim::Problem& problem, const sim::Result& played) {
-  std::vector<sim::Nanos> done(problem.chunks.size(), 0);
-  for (const std::vector<sim::OpSpan>& spans : played.timeline) {
+// Per chunk: when its first operation starts, and when its last gradient is there.
+struct ChunkTimes {
+  std::vector<sim::Nanos> begun_ns, done_ns;
+};
+
+ChunkTimes TimesOf(const sim::Problem& problem, const sim::Schedule& schedule,
+                   sim::Result* played) {
+  *played = sim::SimulateUnchecked(problem, schedule, {.record = true});
+  ChunkTimes times{std::vector<sim::Nanos>(problem.chunks.size(), sim::kForever),
+                   std::vector<sim::Nanos>(problem.chunks.size(), 0)};
+  for (const std::vector<sim::OpSpan>& spans : played->timeline) {
     for (const sim::OpSpan& span : spans) {
       if (span.op.kind == sim::OpKind::kOptimizer) continue;
-      done[span.op.chunk] = std::max(done[span.op.chunk], span.end_ns);
+      sim::Nanos& begun = times.begun_ns[span.op.chunk];
+      sim::Nanos& done = times.done_ns[span.op.chunk];
+      begun = std::min(begun, span.start_ns);
+      done = std::max(done, span.end_ns);
     }
   }
-  return done;
+  return times;
 }
 
 absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs& costs,
@@ -71,15 +82,19 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
     return absl::ResourceExhaustedError(kind.found.result.reason);
   }
   kind.bound = sim::MakespanBound(kind.problem);
-  kind.done_ns = DoneTimes(
-      kind.problem, sim::SimulateUnchecked(kind.problem, kind.found.schedule, {.record = true}));
+  sim::Result played;
+  ChunkTimes times = TimesOf(kind.problem, kind.found.schedule, &played);
+  kind.begun_ns = std::move(times.begun_ns);
+  kind.done_ns = std::move(times.done_ns);
   return kind;
 }
 
-// When each replica's stages are done with their last gradients: in the step found, and at best.
+// When each replica's stages begin in the step found, and when they are done with their last
+// gradients: in that step, and at best.
 struct GradientTimes {
-  StageTimes ready_s;
-  StageTimes earliest_s;
+  explicit GradientTimes(size_t replicas)
+      : begun_s(replicas), ready_s(replicas), earliest_s(replicas) {}
+  StageTimes begun_s, ready_s, earliest_s;
 };
 
 std::vector<double> InSeconds(const sim::Nanos* ns, size_t count) {
@@ -89,10 +104,11 @@ std::vector<double> InSeconds(const sim::Nanos* ns, size_t count) {
 }
 
 GradientTimes TimesAlone(const Layout& layout, const Outcome& outcome) {
-  GradientTimes times{StageTimes(layout.replicas.size()), StageTimes(layout.replicas.size())};
+  GradientTimes times(layout.replicas.size());
   for (const ReplicaOutcome& kind : outcome.kinds) {
     const std::vector<sim::Nanos> earliest = sim::GradientsDone(kind.problem);
     for (const int r : kind.replicas) {
+      times.begun_s[r] = InSeconds(kind.begun_ns.data(), kind.begun_ns.size());
       times.ready_s[r] = InSeconds(kind.done_ns.data(), kind.done_ns.size());
       times.earliest_s[r] = InSeconds(earliest.data(), earliest.size());
     }
@@ -104,11 +120,11 @@ GradientTimes TimesAlone(const Layout& layout, const Outcome& outcome) {
 // slowest replica in it.
 GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcome& outcome) {
   const Together all = PutTogether(cluster, layout, outcome);
-  const sim::Result played = sim::SimulateUnchecked(all.problem, all.schedule, {.record = true});
-  const std::vector<sim::Nanos> done = DoneTimes(all.problem, played);
+  sim::Result played;
+  const auto [begun, done] = TimesOf(all.problem, all.schedule, &played);
   const std::vector<sim::Nanos> earliest = sim::GradientsDone(all.problem);
   const sim::Bound bound = sim::MakespanBound(all.problem);
-  GradientTimes times{StageTimes(layout.replicas.size()), StageTimes(layout.replicas.size())};
+  GradientTimes times(layout.replicas.size());
   for (ReplicaOutcome& kind : outcome.kinds) {
     kind.bound = bound;
     kind.found.result.makespan_ns = 0;
@@ -116,6 +132,7 @@ GradientTimes TimesTogether(const Cluster& cluster, const Layout& layout, Outcom
     for (const int r : kind.replicas) {
       const auto first = static_cast<size_t>(all.problem.pipelines[r].first_chunk);
       const size_t count = kind.done_ns.size();
+      times.begun_s[r] = InSeconds(&begun[first], count);
       times.ready_s[r] = InSeconds(&done[first], count);
       times.earliest_s[r] = InSeconds(&earliest[first], count);
       for (size_t s = 0; s < count; ++s) {
@@ -147,16 +164,36 @@ double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& s
   return end_s;
 }
 
-void AddSynchronisation(const Cluster& cluster, const Costs& costs, const Job& job,
-                        const Layout& layout, const GradientTimes& times, Outcome& outcome) {
-  const auto end_s = [&](const StageTimes& from) {
-    return StepEnd(layout, outcome, SynchroniseGradients(cluster, costs, job, layout, from));
+// Adds what follows the last operation: sums over replicas, the optimizer, and word of it.
+void AddEnd(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
+            const GradientTimes& times, Outcome& outcome) {
+  std::vector<std::vector<double>> optimizer_s(layout.replicas.size());
+  StageTimes unknown_s(layout.replicas.size());
+  for (const ReplicaOutcome& kind : outcome.kinds) {
+    for (const int r : kind.replicas) {
+      optimizer_s[r] = InSeconds(kind.optimizer_ns.data(), kind.optimizer_ns.size());
+      unknown_s[r].assign(layout.replicas[r].stages.size(), INFINITY);
+    }
+  }
+  const auto summed = [&](const StageTimes& from) {
+    return SynchroniseGradients(cluster, costs, job, layout, from);
   };
-  const double alone_s = outcome.step_s;
-  outcome.step_s = std::max(outcome.step_s, end_s(times.ready_s));
-  outcome.bound_s = std::min(outcome.step_s, std::max(outcome.bound_s, end_s(times.earliest_s)));
-  // Without a synchronisation both are the same, but for rounding.
-  outcome.sync_s = outcome.step_s - alone_s < 1e-9 ? 0 : outcome.step_s - alone_s;
+  const auto committed_s = [&](const StageTimes& summed_s, const StageTimes& begun_s) {
+    return CommittedSeconds(cluster, layout, summed_s, begun_s, optimizer_s);
+  };
+  // Nothing to add is nothing, whatever the rounding.
+  const auto raise = [&](double to_s) {
+    const double by_s = to_s - outcome.step_s < 1e-9 ? 0 : to_s - outcome.step_s;
+    outcome.step_s += by_s;
+    return by_s;
+  };
+  const StageTimes summed_s = summed(times.ready_s);
+  outcome.sync_s = raise(StepEnd(layout, outcome, summed_s));
+  outcome.commit_s = raise(committed_s(summed_s, times.begun_s));
+  const StageTimes earliest_s = summed(times.earliest_s);
+  outcome.bound_s =
+      std::min(outcome.step_s, std::max({outcome.bound_s, StepEnd(layout, outcome, earliest_s),
+                                         committed_s(earliest_s, unknown_s)}));
 }
 
 absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, const Job& job,
@@ -183,7 +220,7 @@ absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, con
     outcome.step_s = std::max(outcome.step_s, Seconds(kind.found.result.makespan_ns));
     outcome.bound_s = std::max(outcome.bound_s, Seconds(kind.bound.time_ns));
   }
-  AddSynchronisation(cluster, costs, job, layout, times, outcome);
+  AddEnd(cluster, costs, job, layout, times, outcome);
   return outcome;
 }
 
@@ -231,182 +268,6 @@ const ReplicaOutcome& SlowestKind(const Outcome& outcome) {
                            [](const ReplicaOutcome& a, const ReplicaOutcome& b) {
                              return a.found.result.makespan_ns < b.found.result.makespan_ns;
                            });
-}
-
-namespace {
-
-using CostsByType = std::map<int, StageCosts>;
-
-CostsByType CostsOfTypes(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                         int micro_batch, const Replica& replica) {
-  CostsByType by_type;
-  for (const Stage& stage : replica.stages) {
-    const int type = cluster.devices[stage.devices[0]].type;
-    if (by_type.count(type) > 0) continue;
-    by_type.emplace(type, costs.For(cluster.types[type], tensor_parallel, micro_batch));
-  }
-  return by_type;
-}
-
-// Moves single layers across boundaries while that makes the entities' load more even: first that
-// all hold their state and `in_flight` micro-batches, then the slowest one's time, then the spread.
-class Evener {
- public:
-  Evener(const Cluster& cluster, const Costs& costs, const CostsByType& by_type, int in_flight,
-         Replica& replica)
-      : in_flight_(in_flight), replica_(replica), places_(PlacesOf(replica)) {
-    for (const Stage& stage : replica.stages) {
-      const int type = cluster.devices[stage.devices[0]].type;
-      costs_.push_back(&by_type.at(type));
-      usable_.push_back(static_cast<double>(costs.UsableBytes(cluster.types[type])));
-    }
-  }
-
-  // False if some entity still cannot hold its part.
-  bool Run() {
-    Load best = LoadOf();
-    // Every move improves; the bound only guards against cycles of rounding.
-    for (int moves = 0; moves < 1000; ++moves) {
-      size_t boundary = 0;
-      int direction = 0;
-      for (size_t s = 0; s + 1 < replica_.stages.size(); ++s) {
-        for (const int by : {-1, 1}) {
-          if (!Move(s, by)) continue;
-          const Load load = LoadOf();
-          if (load < best) {
-            best = load;
-            boundary = s;
-            direction = by;
-          }
-          Move(s, -by);
-        }
-      }
-      if (direction == 0) break;
-      Move(boundary, direction);
-    }
-    return std::get<0>(best) <= 0;
-  }
-
- private:
-  using Load = std::tuple<double, double, double>;  // lack of memory, slowest, sum of squares
-
-  bool Move(size_t s, int by) {
-    Stage& before = replica_.stages[s];
-    Stage& after = replica_.stages[s + 1];
-    if (before.last_layer + by <= before.first_layer ||
-        after.first_layer + by >= after.last_layer) {
-      return false;
-    }
-    before.last_layer += by;
-    after.first_layer += by;
-    return true;
-  }
-
-  Load LoadOf() const {
-    std::vector<double> seconds(replica_.stages.size(), 0);
-    std::vector<double> bytes(replica_.stages.size(), 0);
-    double lacks = 0;
-    double slowest = 0;
-    for (size_t s = 0; s < replica_.stages.size(); ++s) {
-      const Stage& stage = replica_.stages[s];
-      const int place = places_[s];
-      seconds[place] += costs_[s]->TotalSeconds(stage.first_layer, stage.last_layer);
-      bytes[place] += static_cast<double>(
-          costs_[s]->StateBytes(stage.first_layer, stage.last_layer) +
-          in_flight_ * costs_[s]->StashBytes(stage.first_layer, stage.last_layer));
-      slowest = std::max(slowest, seconds[place]);
-      lacks = std::max(lacks, bytes[place] - usable_[s]);
-    }
-    double squares = 0;
-    for (const double t : seconds) squares += t * t;
-    return {std::max(0.0, lacks), slowest, squares};
-  }
-
-  const int in_flight_;
-  Replica& replica_;
-  const std::vector<int> places_;
-  std::vector<const StageCosts*> costs_;  // per stage
-  std::vector<double> usable_;
-};
-
-}  // namespace
-
-absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                        int micro_batch, Replica& replica) {
-  const CostsByType by_type = CostsOfTypes(cluster, costs, tensor_parallel, micro_batch, replica);
-  const int stages = static_cast<int>(replica.stages.size());
-  int in_flight = std::min(replica.micro_batches, stages);
-  const auto balance = [&] {
-    std::vector<StageSlot> slots;
-    for (int s = 0; s < stages; ++s) {
-      const int type = cluster.devices[replica.stages[s].devices[0]].type;
-      slots.push_back({&by_type.at(type), costs.UsableBytes(cluster.types[type]),
-                       std::min(in_flight, stages - s)});
-    }
-    return BalanceLayers(slots);
-  };
-  auto cuts = balance();
-  while (!cuts.ok() && in_flight > 1) {
-    in_flight = (in_flight + 1) / 2;
-    cuts = balance();
-  }
-  if (!cuts.ok()) return cuts.status();
-  std::vector<Stage> kept;
-  for (int s = 0; s < stages; ++s) {
-    Stage stage = replica.stages[s];
-    stage.first_layer = (*cuts)[s];
-    stage.last_layer = (*cuts)[s + 1];
-    if (stage.first_layer < stage.last_layer) kept.push_back(std::move(stage));
-  }
-  replica.stages = std::move(kept);  // a stage without layers is an idle device
-  return absl::OkStatus();
-}
-
-bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& layout) {
-  ATOLL_CHECK(layout.shape == Shape::kPlain && shape != Shape::kPlain);
-  layout.shape = shape;
-  std::map<std::pair<std::vector<int>, int>, std::vector<int>> known;  // equal replicas, once
-  for (Replica& replica : layout.replicas) {
-    const int entities = static_cast<int>(replica.stages.size());
-    if (entities < 2) return false;
-    std::vector<int> key;
-    std::vector<int> layers;  // of each entity
-    for (const Stage& stage : replica.stages) {
-      key.push_back(cluster.devices[stage.devices[0]].type);
-      key.push_back(stage.last_layer);
-      layers.push_back(stage.last_layer - stage.first_layer);
-    }
-    const int all = replica.stages.back().last_layer;
-    if (all < 2 * entities) return false;
-    // Cuts for one stage per device may leave a device too little for two: then begin evenly.
-    if (*std::min_element(layers.begin(), layers.end()) < 2) {
-      for (int i = 0; i < entities; ++i) layers[i] = all * (i + 1) / entities - all * i / entities;
-    }
-    // The second half of the model comes back to the entities, in the other or the same order.
-    for (int i = 0; i < entities; ++i) {
-      const int again = shape == Shape::kVShaped ? entities - 1 - i : i;
-      replica.stages.push_back({replica.stages[again].devices, 0, 0});
-      layers.push_back(layers[again] / 2);
-    }
-    for (int i = 0; i < entities; ++i) layers[i] -= layers[i] / 2;
-    int next = 0;
-    for (int s = 0; s < 2 * entities; ++s) {
-      replica.stages[s].first_layer = next;
-      replica.stages[s].last_layer = next += layers[s];
-    }
-    auto [cuts, added] = known.try_emplace({key, replica.micro_batches});
-    if (added) {
-      const CostsByType by_type =
-          CostsOfTypes(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica);
-      if (!Evener(cluster, costs, by_type, 1, replica).Run()) return false;
-      for (const Stage& stage : replica.stages) cuts->second.push_back(stage.last_layer);
-    }
-    for (int s = 0; s < 2 * entities; ++s) {
-      replica.stages[s].first_layer = s == 0 ? 0 : cuts->second[s - 1];
-      replica.stages[s].last_layer = cuts->second[s];
-    }
-  }
-  return true;
 }
 
 double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,

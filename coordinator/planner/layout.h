@@ -73,13 +73,15 @@ struct ReplicaOutcome {
   sim::Bound bound;
   std::vector<int64_t> state_bytes;      // per entity, on each of its devices
   std::vector<int64_t> memory_bytes;     // per entity: what a device has for state and activations
+  std::vector<sim::Nanos> begun_ns;      // per stage: its first operation starts
   std::vector<sim::Nanos> done_ns;       // per stage: its last gradient is there
   std::vector<sim::Nanos> optimizer_ns;  // per entity
 };
 
 struct Outcome {
-  double step_s = 0;      // slowest replica, with gradients summed and the optimizer's step taken
-  double sync_s = 0;      // of it, after the slowest replica's last operation
+  double step_s = 0;      // from step to step: operations, sums, word of them, the optimizer
+  double sync_s = 0;      // of it, sums that the slowest replica's operations do not hide
+  double commit_s = 0;    // of it, until far sites know of each other (commit.h)
   double bound_s = 0;     // no schedule of this layout is faster
   bool together = false;  // replicas share lines and were played together
   std::vector<ReplicaOutcome> kinds;
@@ -115,7 +117,7 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
 // another shares a line in turn, one message at a time at full bandwidth (together.h); replicas
 // that use one trunk share it evenly, and within a replica messages over a trunk wait for each
 // other. Gradients are summed as gradient_sync.h says, from the moment on at which all holders of a
-// layer are done with it.
+// layer are done with it; then sites tell each other (commit.h).
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation);
 

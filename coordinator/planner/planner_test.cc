@@ -272,12 +272,41 @@ TEST_CASE("Gradients are summed while slower stages still compute") {
   const double makespan_s =
       static_cast<double>(SlowestKind(*outcome).found.result.makespan_ns) * 1e-9;
   CHECK(outcome->sync_s > 0);
-  CHECK(outcome->step_s == Approx(makespan_s + outcome->sync_s));
+  CHECK(outcome->step_s == Approx(makespan_s + outcome->sync_s + outcome->commit_s));
+  CHECK(outcome->commit_s == Approx(1e-3));
   CHECK(outcome->bound_s <= outcome->step_s);
   // Two rings share the line: one after the other it would have taken twice as long.
   layout.replicas.resize(1);
   const auto alone = EvaluateLayout(cluster, costs, job, layout, {});
   CHECK(alone->sync_s == 0);
+}
+
+TEST_CASE("A step counts when all sites know of each other: only who is done with the last waits") {
+  Cluster cluster;
+  Add(cluster, "a100-80", 1, "a");
+  Add(cluster, "a100-80", 1, "b");
+  const Costs costs = CostsOf("gpt2-large");
+  const Job job{.global_batch = 8, .micro_batches = {1}, .tensor_parallel = {1}};
+  const auto evaluate = [&](double latency_s, const char* schedule, int layers) {
+    cluster.wan_wire = {latency_s, 100e9};
+    Layout layout{1, 1, schedule, {}};
+    layout.replicas = {{{{{0}, 0, layers}, {{1}, layers, 38}}, 8}};
+    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
+    REQUIRE(outcome.ok());
+    CHECK(outcome->bound_s <= outcome->step_s);
+    return *outcome;
+  };
+  // 1F1B ends with the first stage's backward: the last one's word is there long before.
+  CHECK(evaluate(5e-3, "1f1b", 19).commit_s == 0);
+  // Both stages end with W at about the same time: each waits for the other's word.
+  const double near = evaluate(0, "zb-h2", 19).commit_s;
+  const double far = evaluate(5e-3, "zb-h2", 19).commit_s;
+  CHECK(far > near + 3e-3);
+  CHECK(far <= near + 5.001e-3);
+  // The bound has it too: the last stage alone takes most of the step.
+  const Outcome late = evaluate(50e-3, "best", 4);
+  CHECK(late.commit_s > 30e-3);
+  CHECK(late.step_s < 1.1 * late.bound_s);
 }
 
 TEST_CASE("Baselines keep their rules") {

@@ -1,0 +1,26 @@
+// When the next step can begin. A step counts only once every device knows that all have their
+// gradients: each tells all others, which takes a latency between sites (within one it is not
+// counted). So the step of devices that are done together but far apart takes that much longer;
+// where one is done last, as the first stage mostly is, it has heard of all others by then, and who
+// hears of it later begins later: it has to wait for its first micro-batch in any case.
+
+#ifndef ATOLL_COORDINATOR_PLANNER_COMMIT_H_
+#define ATOLL_COORDINATOR_PLANNER_COMMIT_H_
+
+#include <vector>
+
+#include "coordinator/planner/gradient_sync.h"
+
+namespace atl::plan {
+
+// The time from step to step that the slowest device needs: from when its first operation may begin
+// until it knows of all sums and has taken its optimizer's step. `summed_s`: when each stage's sums
+// are complete; `begun_s`: when its first operation starts, infinite if that is not known, and taken
+// as 0 for first stages; `optimizer_s`: per replica, per place (PlacesOf).
+double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s,
+                        const StageTimes& begun_s,
+                        const std::vector<std::vector<double>>& optimizer_s);
+
+}  // namespace atl::plan
+
+#endif  // ATOLL_COORDINATOR_PLANNER_COMMIT_H_
