@@ -10,9 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/plan_io/timeline.h"
+#include "coordinator/planner/commit.h"
 #include "coordinator/planner/gradient_sync.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/replica_problem.h"
+#include "coordinator/planner/together.h"
 
 namespace atl {
 namespace {
@@ -120,39 +122,51 @@ void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
   }
 }
 
-// Optimizers step when the sums of their stages' gradients are complete.
-void AddSums(const plan::Replica& replica, const std::vector<double>& summed_s,
-             const plan::ReplicaOutcome& kind, size_t first_device, StepTrace* trace) {
-  const std::vector<std::vector<int>> stages = sim::ChunksOfDevices(kind.problem);
+// What follows a device's operations: its stages' sums, everybody's word, the optimizer.
+struct Ends {
+  std::vector<double> summed_s;              // per stage
+  std::vector<double> known_s, optimizer_s;  // per place
+};
+
+void AddEnds(const plan::Replica& replica, const Ends& ends, size_t first_device,
+             StepTrace* trace) {
+  const std::vector<int> places = plan::PlacesOf(replica);
   size_t index = first_device;
-  for (size_t entity = 0; entity < stages.size(); ++entity) {
-    double end_s = 0;
-    for (const int stage : stages[entity]) end_s = std::max(end_s, summed_s[stage]);
-    for (size_t rank = 0; rank < replica.stages[stages[entity][0]].devices.size(); ++rank) {
+  for (int place = 0; place < static_cast<int>(ends.known_s.size()); ++place) {
+    double summed_s = 0;
+    int32_t first_stage = -1;
+    for (size_t s = 0; s < places.size(); ++s) {
+      if (places[s] != place) continue;
+      if (first_stage < 0) first_stage = static_cast<int32_t>(s);
+      summed_s = std::max(summed_s, ends.summed_s[s]);
+    }
+    for (size_t rank = 0; rank < replica.stages[first_stage].devices.size(); ++rank) {
       TraceDevice& device = trace->devices[index++];
       std::erase_if(device.spans,
                     [](const TraceSpan& span) { return span.kind == TraceKind::kOptimizer; });
-      int64_t worked_ns = 0;
-      for (const TraceSpan& span : device.spans) worked_ns = std::max(worked_ns, span.end_ns);
-      TraceSpan wait;
-      wait.kind = TraceKind::kSyncWait;
-      wait.start_ns = worked_ns;
-      wait.end_ns = std::max<int64_t>(worked_ns, std::llround(end_s * 1e9));
-      TraceSpan optimizer;
-      optimizer.kind = TraceKind::kOptimizer;
-      optimizer.stage = stages[entity][0];
-      optimizer.start_ns = wait.end_ns;
-      optimizer.end_ns = wait.end_ns + kind.optimizer_ns[entity];
-      device.spans.push_back(wait);
-      device.spans.push_back(optimizer);
-      device.end_ns = optimizer.end_ns;
+      device.end_ns = 0;
+      for (const TraceSpan& span : device.spans) {
+        device.end_ns = std::max(device.end_ns, span.end_ns);
+      }
+      const auto add = [&device](TraceKind kind, int32_t stage, int64_t until_ns) {
+        TraceSpan span;
+        span.kind = kind;
+        span.stage = stage;
+        span.start_ns = device.end_ns;
+        span.end_ns = device.end_ns = std::max(device.end_ns, until_ns);
+        device.spans.push_back(span);
+      };
+      add(TraceKind::kSyncWait, 0, std::llround(summed_s * 1e9));
+      add(TraceKind::kCommit, 0, std::llround(ends.known_s[place] * 1e9));
+      add(TraceKind::kOptimizer, first_stage,
+          device.end_ns + std::llround(ends.optimizer_s[place] * 1e9));
       trace->step_ns = std::max(trace->step_ns, device.end_ns);
     }
   }
 }
 
-// When each stage's last gradient is there.
-std::vector<double> DoneSeconds(const sim::Problem& problem, const sim::Result& played) {
+// When each replica's stages' last gradients are there.
+plan::StageTimes DoneSeconds(const sim::Problem& problem, const sim::Result& played) {
   std::vector<double> done(problem.chunks.size(), 0);
   for (const std::vector<sim::OpSpan>& spans : played.timeline) {
     for (const sim::OpSpan& span : spans) {
@@ -160,7 +174,28 @@ std::vector<double> DoneSeconds(const sim::Problem& problem, const sim::Result& 
       done[span.op.chunk] = std::max(done[span.op.chunk], Seconds(span.end_ns));
     }
   }
-  return done;
+  plan::StageTimes by_replica;
+  for (const sim::Pipeline& pipeline : problem.pipelines) {
+    const auto first = done.begin() + pipeline.first_chunk;
+    by_replica.emplace_back(first, first + pipeline.chunk_count);
+  }
+  return by_replica;
+}
+
+// The plan's programs, a kind for each replica.
+absl::StatusOr<plan::Outcome> OutcomeOf(const PlanningInput& input, const plan::Layout& layout,
+                                        const IslandPlan& plan) {
+  const plan::WireSharing sharing = plan::SharingOf(input.cluster, layout);
+  plan::Outcome outcome;
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    ATOLL_ASSIGN_OR_RETURN(
+        plan::ReplicaOutcome kind,
+        plan::BuildReplica(input.cluster, input.costs, layout, sharing, layout.replicas[r]));
+    kind.replicas = {static_cast<int>(r)};
+    ATOLL_ASSIGN_OR_RETURN(kind.found.schedule, ScheduleOf(plan, plan.replicas[r], kind.problem));
+    outcome.kinds.push_back(std::move(kind));
+  }
+  return outcome;
 }
 
 }  // namespace
@@ -169,39 +204,34 @@ absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPl
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
   const plan::Cluster& cluster = input.cluster;
   ATOLL_ASSIGN_OR_RETURN(const plan::Layout layout, LayoutOf(cluster, plan));
-  const plan::WireSharing sharing = plan::SharingOf(cluster, layout);
   const DeviceNames names = [&](const plan::Stage& stage) {
     std::vector<std::string> ids;
     for (const int d : stage.devices) ids.push_back(cluster.devices[d].id);
     return ids;
   };
+  ATOLL_ASSIGN_OR_RETURN(const plan::Outcome outcome, OutcomeOf(input, layout, plan));
+  const plan::Together all = plan::PutTogether(cluster, layout, outcome);
+  ATOLL_ASSIGN_OR_RETURN(const sim::Result played,
+                         sim::Simulate(all.problem, all.schedule, {.record = true}));
+  if (played.verdict == sim::Verdict::kStuck) return absl::InternalError(played.reason);
+  const plan::StageTimes summed_s = plan::SynchroniseGradients(
+      cluster, input.costs, input.job, layout, DoneSeconds(all.problem, played));
+  const plan::StageTimes known_s = plan::KnownSeconds(cluster, layout, summed_s);
   StepTrace trace;
   trace.plan_number = plan.number;
-  plan::StageTimes ready_s;
-  std::vector<plan::ReplicaOutcome> kinds;
-  std::vector<size_t> first_device;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    const plan::Replica& replica = layout.replicas[r];
     trace.sequences += plan.replicas[r].micro_batch_sequences * plan.replicas[r].micro_batches;
-    ATOLL_ASSIGN_OR_RETURN(plan::ReplicaOutcome kind,
-                           plan::BuildReplica(cluster, input.costs, layout, sharing, replica));
-    ATOLL_ASSIGN_OR_RETURN(const sim::Schedule schedule,
-                           ScheduleOf(plan, plan.replicas[r], kind.problem));
-    ATOLL_ASSIGN_OR_RETURN(const sim::Result played,
-                           sim::Simulate(kind.problem, schedule, {.record = true}));
-    if (played.verdict == sim::Verdict::kStuck) return absl::InternalError(played.reason);
-    first_device.push_back(trace.devices.size());
-    AddReplica(replica, static_cast<int>(r), kind.problem, played, names, &trace);
-    ready_s.push_back(DoneSeconds(kind.problem, played));
-    kinds.push_back(std::move(kind));
-  }
-  if (layout.replicas.size() > 1) {
-    const plan::StageTimes summed_s =
-        plan::SynchroniseGradients(cluster, input.costs, input.job, layout, ready_s);
-    for (size_t r = 0; r < layout.replicas.size(); ++r) {
-      AddSums(layout.replicas[r], summed_s[r], kinds[r], first_device[r], &trace);
+    const size_t first_device = trace.devices.size();
+    const int index = static_cast<int>(r);
+    AddReplica(layout.replicas[r], index, all.problem, index, played, names, &trace);
+    Ends ends{summed_s[r], known_s[r], {}};
+    for (const sim::Nanos ns : outcome.kinds[r].optimizer_ns) {
+      ends.optimizer_s.push_back(Seconds(ns));
     }
+    AddEnds(layout.replicas[r], ends, first_device, &trace);
   }
+  plan::WireSharing sharing = plan::SharingOf(cluster, layout);
+  for (auto& [sites, line] : sharing.lines) line.replicas = 1;  // in turn, at full bandwidth
   AddLinks(cluster, layout, sharing, &trace);
   trace.about = absl::StrCat("layer times ", plan::TimesFrom(cluster, input.costs, layout));
   if (!input.assumptions.empty()) absl::StrAppend(&trace.about, "; ", input.assumptions);

@@ -15,7 +15,9 @@
 
 namespace atl {
 
-// Pure. With the request that the plan was made from, the step's time is the plan's own. An error
+// Pure. All replicas together, from the moment at which all devices begin until the last one has
+// taken its optimizer's step. With the request that the plan was made from, the time from a device's
+// first operation to its end is at most the plan's own, which is that from step to step. An error
 // says which of the plan's devices the request does not know, or why the plan cannot be played.
 absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPlan& plan);
 

@@ -55,7 +55,7 @@ StepTrace StepOf(const plan::Cluster& cluster, const plan::Plan& plan,
                  const plan::ReplicaOutcome& kind) {
   StepTrace trace;
   AddReplica(
-      ReplicaOf(plan, kind), 0, kind.problem, Timeline(kind),
+      ReplicaOf(plan, kind), 0, kind.problem, 0, Timeline(kind),
       [&](const plan::Stage& stage) { return std::vector<std::string>{DevicesOf(cluster, stage)}; },
       &trace);
   return trace;

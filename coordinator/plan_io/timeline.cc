@@ -20,13 +20,14 @@ TraceKind KindOf(sim::OpKind kind) {
 }
 
 // What a device did, and what it waited for in between: the next operation's message.
-std::vector<TraceSpan> SpansOf(const sim::Problem& problem, const std::vector<sim::OpSpan>& ops) {
+std::vector<TraceSpan> SpansOf(const sim::Problem& problem, int first_chunk,
+                               const std::vector<sim::OpSpan>& ops) {
   std::vector<TraceSpan> spans;
   int64_t free_ns = 0;
   for (const sim::OpSpan& op : ops) {
     TraceSpan span;
     span.kind = KindOf(op.op.kind);
-    span.stage = op.op.chunk;
+    span.stage = op.op.chunk - first_chunk;
     span.micro_batch = op.op.micro_batch;
     span.start_ns = op.start_ns;
     span.end_ns = op.end_ns;
@@ -50,33 +51,38 @@ std::vector<TraceSpan> SpansOf(const sim::Problem& problem, const std::vector<si
 
 }  // namespace
 
-void AddReplica(const plan::Replica& replica, int index, const sim::Problem& problem,
+void AddReplica(const plan::Replica& replica, int index, const sim::Problem& problem, int pipeline,
                 const sim::Result& played, const DeviceNames& names, StepTrace* trace) {
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const plan::Stage& stage = replica.stages[s];
     trace->stages.push_back({index, static_cast<int32_t>(s), stage.first_layer,
                              stage.last_layer - stage.first_layer, names(stage)});
   }
+  const int first = problem.pipelines[pipeline].first_chunk;
+  const int end = first + static_cast<int>(replica.stages.size());
   const std::vector<std::vector<int>> chunks = sim::ChunksOfDevices(problem);
   for (size_t d = 0; d < played.timeline.size(); ++d) {
+    if (chunks[d][0] < first || chunks[d][0] >= end) continue;
     TraceDevice device;
-    device.spans = SpansOf(problem, played.timeline[d]);
+    device.spans = SpansOf(problem, first, played.timeline[d]);
     device.end_ns = played.devices[d].last_ns;
-    for (const std::string& name : names(replica.stages[chunks[d][0]])) {
+    trace->step_ns = std::max<int64_t>(trace->step_ns, device.end_ns);
+    for (const std::string& name : names(replica.stages[chunks[d][0] - first])) {
       device.device = name;
       trace->devices.push_back(device);
     }
   }
   for (const sim::MessageSpan& sent : played.messages) {
-    const int to_stage = sent.chunk + (sent.forward ? 1 : -1);
-    const std::vector<std::string> from = names(replica.stages[sent.chunk]);
-    const std::vector<std::string> to = names(replica.stages[to_stage]);
+    if (sent.chunk < first || sent.chunk >= end) continue;
+    const int to_chunk = sent.chunk + (sent.forward ? 1 : -1);
+    const std::vector<std::string> from = names(replica.stages[sent.chunk - first]);
+    const std::vector<std::string> to = names(replica.stages[to_chunk - first]);
     TraceMessage message;
-    message.stage = to_stage;
+    message.stage = to_chunk - first;
     message.micro_batch = sent.micro_batch;
     message.gradient = !sent.forward;
     message.bytes = sent.forward ? problem.chunks[sent.chunk].forward_bytes
-                                 : problem.chunks[to_stage].backward_bytes;
+                                 : problem.chunks[to_chunk].backward_bytes;
     message.ready_ns = sent.ready_ns;
     message.start_ns = sent.start_ns;
     message.arrive_ns = sent.arrive_ns;
@@ -86,7 +92,6 @@ void AddReplica(const plan::Replica& replica, int index, const sim::Problem& pro
       trace->messages.push_back(message);
     }
   }
-  trace->step_ns = std::max<int64_t>(trace->step_ns, played.makespan_ns);
 }
 
 }  // namespace atl

@@ -1,58 +1,65 @@
 #include "coordinator/planner/commit.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string>
 
 namespace atl::plan {
 namespace {
 
-struct Entity {
+struct Last {
   int device = -1;  // of rank 0
-  double begun_s = INFINITY;
   double summed_s = 0;
-  double optimizer_s = 0;
 };
 
-std::vector<Entity> EntitiesOf(const Layout& layout, const StageTimes& summed_s,
-                               const StageTimes& begun_s,
-                               const std::vector<std::vector<double>>& optimizer_s) {
-  std::vector<Entity> all;
+// By site: whose sums are complete last.
+std::map<std::string, Last> LastOfSites(const Cluster& cluster, const Layout& layout,
+                                        const StageTimes& summed_s) {
+  std::map<std::string, Last> last;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    const size_t first = all.size();
-    const std::vector<int> places = PlacesOf(layout.replicas[r]);
-    all.resize(first + optimizer_s[r].size());
-    for (size_t s = 0; s < places.size(); ++s) {
-      Entity& entity = all[first + static_cast<size_t>(places[s])];
-      entity.device = layout.replicas[r].stages[s].devices[0];
-      entity.begun_s = s == 0 ? 0 : std::min(entity.begun_s, begun_s[r][s]);
-      entity.summed_s = std::max(entity.summed_s, summed_s[r][s]);
-      entity.optimizer_s = optimizer_s[r][static_cast<size_t>(places[s])];
+    for (size_t s = 0; s < summed_s[r].size(); ++s) {
+      const int device = layout.replicas[r].stages[s].devices[0];
+      Last& slowest = last[cluster.devices[device].site];
+      if (slowest.device < 0 || summed_s[r][s] > slowest.summed_s) {
+        slowest = {device, summed_s[r][s]};
+      }
     }
   }
-  return all;
+  return last;
 }
 
 }  // namespace
 
-double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s,
-                        const StageTimes& begun_s,
-                        const std::vector<std::vector<double>>& optimizer_s) {
-  const std::vector<Entity> entities = EntitiesOf(layout, summed_s, begun_s, optimizer_s);
-  std::map<std::string, const Entity*> last;  // by site: whose sums are complete last
-  for (const Entity& entity : entities) {
-    const Entity*& slowest = last[cluster.devices[entity.device].site];
-    if (slowest == nullptr || entity.summed_s > slowest->summed_s) slowest = &entity;
+StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s) {
+  const std::map<std::string, Last> sites = LastOfSites(cluster, layout, summed_s);
+  StageTimes known_s(layout.replicas.size());
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    const std::vector<int> places = PlacesOf(layout.replicas[r]);
+    for (size_t s = 0; s < places.size(); ++s) {
+      if (static_cast<size_t>(places[s]) < known_s[r].size()) continue;
+      const int device = layout.replicas[r].stages[s].devices[0];
+      double& known = known_s[r].emplace_back(0);
+      for (const auto& [site, last] : sites) {
+        const bool near = site == cluster.devices[device].site;
+        const double latency_s = near ? 0 : cluster.WireBetween(last.device, device).latency_s;
+        known = std::max(known, last.summed_s + latency_s);
+      }
+    }
   }
+  return known_s;
+}
+
+double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s,
+                        const StageTimes& begun_s, const StageTimes& optimizer_s) {
+  const StageTimes known_s = KnownSeconds(cluster, layout, summed_s);
   double seconds = 0;
-  for (const Entity& entity : entities) {
-    for (const auto& [site, slowest] : last) {
-      const bool near = site == cluster.devices[entity.device].site;
-      const double latency_s =
-          near ? 0 : cluster.WireBetween(slowest->device, entity.device).latency_s;
-      seconds =
-          std::max(seconds, slowest->summed_s + latency_s + entity.optimizer_s - entity.begun_s);
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    const std::vector<int> places = PlacesOf(layout.replicas[r]);
+    for (size_t s = 0; s < places.size(); ++s) {
+      const auto place = static_cast<size_t>(places[s]);
+      const double begun = s == 0 ? 0 : begun_s[r][s];
+      // Of a device's stages, the one that begins first gives the most.
+      seconds = std::max(seconds, known_s[r][place] + optimizer_s[r][place] - begun);
     }
   }
   return seconds;

@@ -13,13 +13,16 @@
 
 namespace atl::plan {
 
+// Per replica, per place (PlacesOf): when its devices know that everybody's sums are complete,
+// given when each stage's are.
+StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s);
+
 // The time from step to step that the slowest device needs: from when its first operation may begin
-// until it knows of all sums and has taken its optimizer's step. `summed_s`: when each stage's sums
-// are complete; `begun_s`: when its first operation starts, infinite if that is not known, and taken
-// as 0 for first stages; `optimizer_s`: per replica, per place (PlacesOf).
+// until it knows of all sums and has taken its optimizer's step. `begun_s`: when each stage's first
+// operation starts, infinite if that is not known, and taken as 0 for first stages; `optimizer_s`:
+// per replica, per place.
 double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& summed_s,
-                        const StageTimes& begun_s,
-                        const std::vector<std::vector<double>>& optimizer_s);
+                        const StageTimes& begun_s, const StageTimes& optimizer_s);
 
 }  // namespace atl::plan
 

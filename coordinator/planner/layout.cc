@@ -167,7 +167,7 @@ double StepEnd(const Layout& layout, const Outcome& outcome, const StageTimes& s
 // Adds what follows the last operation: sums over replicas, the optimizer, and word of it.
 void AddEnd(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
             const GradientTimes& times, Outcome& outcome) {
-  std::vector<std::vector<double>> optimizer_s(layout.replicas.size());
+  StageTimes optimizer_s(layout.replicas.size());
   StageTimes unknown_s(layout.replicas.size());
   for (const ReplicaOutcome& kind : outcome.kinds) {
     for (const int r : kind.replicas) {

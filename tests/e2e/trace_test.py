@@ -50,6 +50,17 @@ def ops_of(step):
     return ops
 
 
+def period_of(step):
+    """From step to step: from a device's first operation to its end, and its own work at least."""
+    periods = []
+    for device in step["devices"]:
+        commit, optimizer = device["spans"][-2:]
+        begun = next(s["start_ns"] for s in device["spans"] if s["kind"] != "TRACE_KIND_WAIT")
+        periods += [device["end_ns"] - begun,
+                    commit["start_ns"] + optimizer["end_ns"] - optimizer["start_ns"]]
+    return max(periods)
+
+
 def check_complete(step):
     """Every operation of the plan is there once: W whole, or once for each of the stage's layers."""
     ops = ops_of(step)
@@ -103,8 +114,9 @@ def a_pipeline(story):
         check(len(step["messages"]) == 2 * 2 * MICRO_BATCHES, f"{len(step['messages'])} messages")
         for message in step["messages"]:
             check(message["ready_ns"] <= message["start_ns"] <= message["arrive_ns"], f"{message}")
-    check(predicted["step_ns"] == story.job(job)["islands"][0]["plan"]["step_ns"],
-          "not the plan's own prediction")
+    plan_ns = story.job(job)["islands"][0]["plan"]["step_ns"]
+    check(abs(period_of(predicted) - plan_ns) <= 1000,
+          f"not the plan's own prediction: {period_of(predicted)}, not {plan_ns} ns")
     check({c["worker"] for c in measured["clocks"]} ==
           {"w1", "w2", "w3"} - {reply["leader"]}, f"clocks: {measured['clocks']}")
     check(len(spans_of(measured, "COMMIT")) == 3, "every device commits the step")
