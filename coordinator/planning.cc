@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/fixed_layouts.h"
-#include "coordinator/plan_memory.h"
 #include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_memory.h"
 
 namespace atl {
 namespace {
@@ -65,6 +65,37 @@ absl::Status BringIn(const PlanningInput& input, const NodeId& leader, uint64_t 
   return absl::OkStatus();
 }
 
+// A step begins at the leader's word. Pipelines that begin in another site hear it a latency later,
+// and it hears of their ends a latency later: so they had better begin in its site.
+void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed,
+                 plan::Plan& plan) {
+  if (plan.layout.shape != plan::Shape::kPlain) return;
+  const std::vector<plan::Device>& devices = input.cluster.devices;
+  const auto own = std::find_if(devices.begin(), devices.end(),
+                                [&](const plan::Device& d) { return d.node == leader; });
+  plan::Layout layout = plan.layout;
+  bool turned = false;
+  for (plan::Replica& replica : layout.replicas) {
+    std::vector<plan::Stage>& stages = replica.stages;
+    if (devices[stages.front().devices[0]].site == own->site ||
+        devices[stages.back().devices[0]].site != own->site) {
+      continue;
+    }
+    turned = true;
+    std::reverse(stages.begin(), stages.end());
+    const absl::Status cut = plan::CutReplica(input.cluster, input.costs, layout.tensor_parallel,
+                                              layout.micro_batch, replica);
+    if (!cut.ok()) return;
+  }
+  if (!turned) return;
+  auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, layout,
+                                      {.restarts = 96, .seed = seed});
+  if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) return;
+  plan.layout = std::move(layout);
+  plan.outcome = *std::move(outcome);
+  absl::StrAppend(&plan.reason, "; turned around, so that it begins where ", leader, " leads");
+}
+
 void AddMembers(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout,
                 IslandPlan& island) {
   for (const PlanMember& offered : request.members) {
@@ -108,6 +139,7 @@ absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   if (!Uses(input, plan.layout, leader)) {
     ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, plan));
   }
+  TurnTowards(input, leader, request.seed, plan);
   IslandPlan island = ToIslandPlan(input.cluster, plan);
   island.number = request.number;
   AddMembers(request, input, plan.layout, island);

@@ -283,6 +283,7 @@ void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devic
     input.cluster.devices.push_back(
         {device.id, member.member.worker, member.site, static_cast<int>(t)});
   }
+  input.cluster.leader = request.members[0].member.worker;
   for (size_t t = 0; t < types.size(); ++t) {
     AddTimes(types[t].name, profiles[t], layers, request.spec.layout.recompute, table);
   }

@@ -264,6 +264,26 @@ TEST_CASE("a shape that the devices cannot have is refused by its fields") {
   CHECK_THAT(Refusal(request), Catch::Contains("layout.tensor_parallel = 4"));
 }
 
+TEST_CASE("a pipeline over two sites begins where its leader is") {
+  PlanRequest request = JobOf(8, 16);
+  request.members = {Worker("z", 1), Worker("a", 1)};
+  for (PlanMember& member : request.members) {
+    member.profiles = {Measured(member.member.worker + "/0", 2)};
+  }
+  request.members[0].site = "paris";
+  request.members[1].site = "oslo";
+  Link(request, "a", "z", 20, 12.5e6);
+  request.spec.layout.stages = 2;
+  request.spec.layout.schedule = "1f1b";
+  const IslandPlan plan = Planned(request);
+  CHECK(plan.replicas[0].stages[0].devices[0] == "z/0");
+  std::swap(request.members[0], request.members[1]);
+  const IslandPlan other = Planned(request);
+  CHECK(other.replicas[0].stages[0].devices[0] == "a/0");
+  CHECK(other.step_ns == plan.step_ns);
+  CHECK_THAT(plan.reason + other.reason, Catch::Contains("turned around"));
+}
+
 TEST_CASE("the leader takes part even where it is slow") {
   PlanRequest request = JobOf(4, 4);
   request.members = {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)};

@@ -69,6 +69,8 @@ struct Cluster {
   Wire wan_wire{10e-3, 125e6};  // between sites without an entry below: 1 Gbit/s, 10 ms
   // Site to site; all that goes from one to another shares it. A site to itself: one node's card.
   std::map<std::pair<std::string, std::string>, Wire> site_to_site;
+  // The node at whose word every step begins; empty: it is not known.
+  std::string leader;
   // Measured device pairs (indices): override everything above.
   std::map<std::pair<int, int>, Wire> measured;
 

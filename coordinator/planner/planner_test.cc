@@ -303,6 +303,12 @@ TEST_CASE("A step counts when all sites know of each other: only who is done wit
   const double far = evaluate(5e-3, "zb-h2", 19).commit_s;
   CHECK(far > near + 3e-3);
   CHECK(far <= near + 5.001e-3);
+  // Where another site leads, it hears of the first stage's end and says so: two latencies.
+  cluster.leader = cluster.devices[1].node;
+  CHECK(evaluate(5e-3, "1f1b", 19).commit_s > 8e-3);
+  cluster.leader = cluster.devices[0].node;
+  CHECK(evaluate(5e-3, "1f1b", 19).commit_s == 0);
+  cluster.leader.clear();
   // The bound has it too: the last stage alone takes most of the step.
   const Outcome late = evaluate(50e-3, "best", 4);
   CHECK(late.commit_s > 30e-3);
