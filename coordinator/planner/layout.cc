@@ -4,11 +4,9 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "common/check.h"
 #include "common/status.h"
-#include "coordinator/planner/balance.h"
 #include "coordinator/planner/commit.h"
 #include "coordinator/planner/gradient_sync.h"
 #include "coordinator/planner/replica_problem.h"
