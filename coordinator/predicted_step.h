@@ -16,9 +16,10 @@
 namespace atl {
 
 // Pure. All replicas together, from the moment at which all devices begin until the last one has
-// taken its optimizer's step. With the request that the plan was made from, the time from a device's
-// first operation to its end is at most the plan's own, which is that from step to step. An error
-// says which of the plan's devices the request does not know, or why the plan cannot be played.
+// taken its optimizer's step. With the request that the plan was made from, the time from a
+// device's first operation to its end is at most the plan's own, which is that from step to step.
+// An error says which of the plan's devices the request does not know, or why the plan cannot be
+// played.
 absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPlan& plan);
 
 // For a plan whose request nobody has any more (the coordinator was started again): from what is

@@ -171,8 +171,8 @@ class Daemon {
     loop_->Run([this](Instant now, std::optional<Event> event) {
       Actions actions = core_.Step(now, event ? *event : Event(Tick{}));
       if (const StepDone* step = event ? std::get_if<StepDone>(&*event) : nullptr) {
-        LogDebug("island", "step ", core_.inner_step(), " took ", 1e3 * step->seconds,
-                 " ms, loss ", step->loss);
+        LogDebug("island", "step ", core_.inner_step(), " took ", 1e3 * step->seconds, " ms, loss ",
+                 step->loss);
       }
       for (Action& action : actions.list) Do(action);
       if (core_.doing() != doing_) LogInfo("worker", doing_ = core_.doing());

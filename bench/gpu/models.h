@@ -11,7 +11,8 @@
 namespace atl::bench {
 
 // "gpt2": GPT-2 of 124 M parameters, its vocabulary rounded up to 50,304 as trainers do;
-// "gpt2-50257": not rounded up; "llama": a LLaMA of 1.2 B; "tiny": for a quick look. REQUIRES: one of these.
+// "gpt2-50257": not rounded up; "llama": a LLaMA of 1.2 B; "tiny": for a quick look. REQUIRES: one
+// of these.
 inline ModelConfig GpuModel(const std::string& name, int64_t seq_len) {
   ModelConfig c;
   c.max_positions = seq_len;

@@ -74,7 +74,8 @@ class LocalPair : public Pair {
 class LinkEnd final : private PeerHandler {
  public:
   explicit LinkEnd(const NodeId& worker)
-      : transport(worker, 1 << 20, [](const NodeId&, const LineCall&) { FAIL("no line is shared"); }) {
+      : transport(worker, 1 << 20,
+                  [](const NodeId&, const LineCall&) { FAIL("no line is shared"); }) {
     PeerLinkOptions options;
     options.name = worker;
     options.incarnation = 1;

@@ -28,7 +28,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicators::Create(
   });
   if (!ours && !options_.reaches_other_workers) {
     return absl::FailedPreconditionError(
-        absl::StrCat("group ", name, " reaches other workers by NCCL, whose connections are "
+        absl::StrCat("group ", name,
+                     " reaches other workers by NCCL, whose connections are "
                      "neither encrypted nor authenticated: start the workers with --insecure, or "
                      "use a layout without such groups"));
   }

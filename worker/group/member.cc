@@ -186,8 +186,7 @@ absl::Status GroupMember::Configure() {
   nccl.worker = options.worker;
   nccl.scope = absl::StrCat(options.scope, "/nccl");
   nccl.timeout = options.timeout;
-  nccl.reaches_other_workers =
-      options.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
+  nccl.reaches_other_workers = options.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
   nccl.nccl = options_.nccl_functions;
   for (IslandMember& member : plan.members) {
     // A plan of this worker alone was not made by anybody who knows.

@@ -29,8 +29,9 @@
 
 namespace atl::worker {
 
-// `stage` of what devices tell each other to commit a step; `micro_batch` is then the sender's place
-// among the devices of the plan. It is no part of any boundary, nor of what is known of links.
+// `stage` of what devices tell each other to commit a step; `micro_batch` is then the sender's
+// place among the devices of the plan. It is no part of any boundary, nor of what is known of
+// links.
 inline constexpr int32_t kCommitStage = -1;
 
 // Names one message within an island plan.
