@@ -36,11 +36,12 @@ absl::Status Run(const Global& global, const std::string& job, const TraceFlags&
   std::vector<StepView> views;
   if (answer.predicted) views.push_back({"predicted", &*answer.predicted});
   views.push_back({"measured", &answer.measured});
+  // First what cannot fail: a step is not recorded twice.
+  std::cout << (global.json ? Json(reply) : TraceText(answer)) << std::flush;
   if (!flags.out.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, StepsAsPerfetto(views)));
   if (!flags.svg.empty()) {
     ATOLL_RETURN_IF_ERROR(WriteFile(flags.svg, StepsAsSvg(Title(answer), views)));
   }
-  std::cout << (global.json ? Json(reply) : TraceText(answer)) << std::flush;
   return absl::OkStatus();
 }
 

@@ -30,11 +30,12 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
                                                                        CoordinatorOptions options) {
   ATOLL_ASSIGN_OR_RETURN(auto store, Store::Open(state_dir));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<StoreRecord> records, store->ReadAll());
-  int64_t epoch = 1;
+  EpochRecord own;
   for (const StoreRecord& record : records) {
-    if (const auto* last = std::get_if<EpochRecord>(&record)) epoch = last->epoch + 1;
+    if (const auto* last = std::get_if<EpochRecord>(&record)) own = *last;
   }
-  ATOLL_RETURN_IF_ERROR(store->Apply({{EpochRecord{epoch}}}, UnixTimeMs()));
+  const int64_t epoch = ++own.epoch;
+  ATOLL_RETURN_IF_ERROR(store->Apply({{own}}, UnixTimeMs()));
   auto loop = std::unique_ptr<CoordinatorLoop>(
       new CoordinatorLoop(std::move(store), std::move(options), epoch));
   ATOLL_RETURN_IF_ERROR(Annotate(loop->core_.Recover(SteadyNow(), records),

@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/message_differencer.h>
 
+#include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
 #include "common/version.h"
@@ -310,6 +311,7 @@ class PeopleService::Impl {
           RequestFor(step.job, plan, loop_->core().Members(SteadyNow()), loop_->measurements());
     }
     ATOLL_ASSIGN_OR_RETURN(StepTrace trace, PredictStep(*request, plan));
+    LimitEntries(kTraceEntriesMax, &trace);
     if (again) absl::StrAppend(&trace.about, "; as known now, not when the plan was made");
     return trace;
   }

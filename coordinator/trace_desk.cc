@@ -1,6 +1,7 @@
 #include "coordinator/trace_desk.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +64,7 @@ void TraceDesk::Ask(Instant now, const JobId& job, std::optional<IslandId> islan
   request.limit = limit;
   request.on_done = std::move(on_done);
   requests_.push_back(std::move(request));
+  news_ = true;
 }
 
 void TraceDesk::OnMessage(const FromWorker& from) {
@@ -72,6 +74,7 @@ void TraceDesk::OnMessage(const FromWorker& from) {
     if (request.number != 0 && request.number == traced->request && request.job == traced->job &&
         request.leader == from.worker && request.incarnation == from.incarnation) {
       request.answer = *traced;
+      news_ = true;
     }
   }
 }
@@ -97,15 +100,15 @@ void TraceDesk::Send(Request& request, const IslandView& island, Work& work) {
                        {request.job, record.island, record.generation, request.number}});
 }
 
-std::optional<absl::StatusOr<TracedStep>> TraceDesk::Look(Instant now, const Jobs& jobs,
+std::optional<absl::StatusOr<TracedStep>> TraceDesk::Look(Instant now,
+                                                          const std::optional<JobView>& job,
                                                           Request& request, Work& work) {
-  std::optional<JobView> job = jobs(request.job);
   if (!job)
     return absl::NotFoundError(absl::StrCat("there is no job ", request.job, ": see atoll ls"));
   if (request.answer) {
     if (!request.answer->trouble.empty()) return absl::AbortedError(request.answer->trouble);
     return TracedStep{request.island, request.leader, request.generation,
-                      std::move(request.answer->trace), *std::move(job)};
+                      std::move(request.answer->trace), *job};
   }
   if (job->summary.state != JobState::kRunning) return NotRunning(job->summary);
   const std::optional<IslandId> wanted =
@@ -134,16 +137,26 @@ std::optional<absl::StatusOr<TracedStep>> TraceDesk::Look(Instant now, const Job
 
 TraceDesk::Work TraceDesk::Advance(Instant now, const Jobs& jobs) {
   Work work;
+  if (!news_ && now < look_at_) {
+    work.deadline = look_at_;
+    return work;
+  }
+  news_ = false;
+  std::map<JobId, std::optional<JobView>> views;
   std::vector<std::pair<OnDone, absl::StatusOr<TracedStep>>> done;
   for (size_t i = 0; i < requests_.size();) {
-    auto result = Look(now, jobs, requests_[i], work);
+    const auto [view, is_new] = views.try_emplace(requests_[i].job);
+    if (is_new) view->second = jobs(requests_[i].job);
+    auto result = Look(now, view->second, requests_[i], work);
     if (result) {
       done.emplace_back(std::move(requests_[i].on_done), *std::move(result));
       requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
-      work.deadline = std::min(work.deadline, requests_[i++].ends);
+      ++i;
     }
   }
+  look_at_ = requests_.empty() ? kNever : now + kTraceLook;
+  work.deadline = look_at_;
   for (auto& [on_done, result] : done) on_done(std::move(result));
   return work;
 }

@@ -15,6 +15,7 @@
 #ifndef ATOLL_COORDINATOR_TRACE_DESK_H_
 #define ATOLL_COORDINATOR_TRACE_DESK_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -29,6 +30,7 @@
 namespace atl {
 
 inline constexpr size_t kTraceRequestsMax = 64;
+inline constexpr Duration kTraceLook = std::chrono::milliseconds(100);
 
 struct TracedStep {
   IslandId island = 0;
@@ -61,7 +63,8 @@ class TraceDesk {
     std::vector<Message> send;
     Instant deadline = kNever;  // call again by then
   };
-  // Call it after the two above, whenever something has changed, and at the deadline.
+  // Call it after the two above, as often as you like, and at the deadline. What jobs have come to
+  // is looked at kTraceLook after the last time, since views of them are large.
   Work Advance(Instant now, const Jobs& jobs);
   // Ends all requests.
   void Close(const std::string& reason);
@@ -83,12 +86,14 @@ class TraceDesk {
   };
 
   // What the request has come to; nothing: it waits.
-  std::optional<absl::StatusOr<TracedStep>> Look(Instant now, const Jobs& jobs, Request& request,
-                                                 Work& work);
+  std::optional<absl::StatusOr<TracedStep>> Look(Instant now, const std::optional<JobView>& job,
+                                                 Request& request, Work& work);
   void Send(Request& request, const IslandView& island, Work& work);
 
   int64_t last_request_;
   std::vector<Request> requests_;
+  bool news_ = false;  // a request or an answer since the last look
+  Instant look_at_ = kNever;
 };
 
 }  // namespace atl

@@ -36,6 +36,7 @@ class Story {
     Turn();
   }
   void Turn() {
+    now += kTraceLook;
     auto work = desk.Advance(now, [this](const JobId& name) {
       return name == "sea-1" ? std::optional(job) : std::nullopt;
     });
@@ -72,7 +73,7 @@ TEST_CASE("A request goes to the leader, and its answer to whoever asked") {
   CHECK(story.sent[0].incarnation == 5);
   CHECK(story.sent[0].message.generation == 3);
   CHECK(story.sent[0].message.request > int64_t{2} << 32);
-  CHECK(story.deadline == story.now + 30s);
+  CHECK(story.deadline == story.now + kTraceLook);
   story.Asks(0);  // shares the answer
   CHECK(story.sent.size() == 1);
   story.Answers("", "w2");  // somebody else
@@ -153,6 +154,26 @@ TEST_CASE("A leader or a step that is lost ends the request") {
   }
   story.Turn();
   CHECK(story.errors.size() == 1);
+}
+
+TEST_CASE("Jobs are not looked at more often than needed") {
+  Story story;
+  int views = 0;
+  const auto advance = [&] {
+    (void)story.desk.Advance(story.now, [&](const JobId&) {
+      ++views;
+      return std::optional(story.job);
+    });
+  };
+  advance();
+  CHECK(views == 0);  // nobody waits
+  story.Asks();
+  story.Asks();
+  for (int i = 0; i < 10; ++i) advance();
+  CHECK(views == 0);
+  story.now += kTraceLook;
+  advance();
+  CHECK(views == 1);  // both requests are of one job
 }
 
 TEST_CASE("Requests are bounded") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
 
 namespace atl::worker {
@@ -76,27 +77,6 @@ TraceDevice TraceOfDevice(const DeviceStep& step, int64_t base_ns) {
   return device;
 }
 
-int64_t Entries(const StepTrace& trace) {
-  auto entries = static_cast<int64_t>(trace.messages.size());
-  for (const TraceDevice& device : trace.devices) {
-    entries += static_cast<int64_t>(device.spans.size());
-  }
-  return entries;
-}
-
-// Of every device and of the messages the same share goes, the latest first.
-void Cut(int64_t most, StepTrace* trace) {
-  const int64_t entries = Entries(*trace);
-  if (entries <= most) return;
-  const auto keep = [&](auto& list) {
-    const auto kept = static_cast<size_t>(static_cast<int64_t>(list.size()) * most / entries);
-    trace->left_out += static_cast<int64_t>(list.size() - kept);
-    list.resize(kept);
-  };
-  for (TraceDevice& device : trace->devices) keep(device.spans);
-  keep(trace->messages);
-}
-
 void Shift(int64_t by_ns, StepTrace* trace) {
   for (TraceDevice& device : trace->devices) {
     device.begin_ns += by_ns;
@@ -144,7 +124,7 @@ MemberTrace TraceOfMember(const StepOutcome& outcome, const std::vector<SentMess
     message.start_ns = std::max(message.ready_ns, Nanos(sent.start) - member.base_ns);
     message.arrive_ns = std::max(message.start_ns, Nanos(sent.arrived) - member.base_ns);
   }
-  Cut(entries_max, &member.trace);
+  LimitEntries(entries_max, &member.trace);
   return member;
 }
 
@@ -155,7 +135,7 @@ void ToWire(const MemberTrace& member, v1::GroupReply* reply) {
     reply->clear_trace();
     Encode(trace, reply->mutable_trace());
     if (static_cast<int64_t>(reply->ByteSizeLong()) <= kFrameBytesMax - kFrameReserve) return;
-    Cut(Entries(trace) / 2, &trace);
+    LimitEntries(EntriesOf(trace) / 2, &trace);
   }
 }
 
@@ -183,7 +163,7 @@ void Merge(const MemberTrace& member, const ClockOffset& clock, int64_t start_ns
   trace->devices.insert(trace->devices.end(), part.devices.begin(), part.devices.end());
   trace->messages.insert(trace->messages.end(), part.messages.begin(), part.messages.end());
   trace->left_out += part.left_out;
-  Cut(kTraceEntriesMax, trace);
+  LimitEntries(kTraceEntriesMax, trace);
 }
 
 void Arrange(const IslandPlan& plan, StepTrace* trace) {
