@@ -17,7 +17,6 @@ using simd::kLanes;
 using simd::V16;
 
 constexpr int64_t kTaskBlocks = 256;
-constexpr float kScaleMax = std::numeric_limits<float>::max() / 127;
 
 ATOLL_INLINE V16 Abs(V16 v) { return (V16)((simd::U16)v & 0x7fffffffu); }
 
@@ -149,11 +148,12 @@ void DecodeDelta(const DeltaView& delta, std::span<float> out, ThreadPool& pool)
 
 absl::Status CheckScales(const DeltaView& delta) {
   if (!IsQuantized(delta.encoding)) return absl::OkStatus();
-  const int64_t block_bytes =
-      delta.encoding == Encoding::kInt8 ? simd::kInt8BlockBytes : simd::kInt4BlockBytes;
+  const bool eight = delta.encoding == Encoding::kInt8;
+  const int64_t block_bytes = eight ? simd::kInt8BlockBytes : simd::kInt4BlockBytes;
+  const float scale_max = std::numeric_limits<float>::max() / (eight ? 127 : 7);
   for (int64_t i = 0; i < delta.size; i += kQuantBlock) {
     const float scale = simd::ScaleOf(simd::BlockOf(delta.data, block_bytes, i));
-    if (std::isnan(scale) || (scale >= 0 && scale <= kScaleMax)) continue;
+    if (std::isnan(scale) || (scale >= 0 && scale <= scale_max)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("block ", i / kQuantBlock, " has the scale ", scale,
                      "; scales are at least 0, and finite times every code"));

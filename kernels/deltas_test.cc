@@ -67,6 +67,8 @@ struct Exchange {
   Tensor codes;
 };
 
+Encoding EncodingOf(int bits) { return bits == 8 ? Encoding::kInt8 : Encoding::kInt4; }
+
 void Scramble(std::vector<float>& x, uint64_t seed) {
   Rng rng(seed);
   for (float& value : x) value = static_cast<float>(rng.Normal());
@@ -114,13 +116,20 @@ TEST_CASE("a block that is not finite arrives as NaN, leaves no residual and har
   }
 }
 
+TEST_CASE("the largest numbers that there are have a scale") {
+  const int bits = GENERATE(8, 4);
+  ThreadPool pool(1);
+  std::vector<float> delta(kQuantBlock, std::numeric_limits<float>::max());
+  std::vector<std::byte> bytes(EncodedBytes(EncodingOf(bits), kQuantBlock));
+  EncodeDelta(EncodingOf(bits), delta, {}, bytes, pool);
+  REQUIRE(CheckScales({bytes.data(), EncodingOf(bits), kQuantBlock}).ToString() == "OK");
+}
+
 TEST_CASE("a delta of zeroes is zeroes") {
   const int bits = GENERATE(8, 4);
   Exchange exchange(bits);
   for (const float value : exchange.Send(true)) REQUIRE(value == 0.0f);
 }
-
-Encoding EncodingOf(int bits) { return bits == 8 ? Encoding::kInt8 : Encoding::kInt4; }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -207,7 +216,7 @@ TEST_CASE("a scale that no encoder makes is found, wherever it is") {
   const int bits = GENERATE(8, 4);
   const Encoding encoding = EncodingOf(bits);
   const float bad = GENERATE(-1e-30f, -0.5f, std::numeric_limits<float>::infinity(),
-                             std::numeric_limits<float>::max() / 100);
+                             std::numeric_limits<float>::max() / 3);
   std::vector<std::byte> bytes(EncodedBytes(encoding, kSize));
   const DeltaView view{bytes.data(), encoding, kSize};
   REQUIRE(CheckScales(view).ok());

@@ -73,14 +73,15 @@ absl::Status Check(const v1::PeerHello& hello) {
 }
 
 absl::Status Check(const v1::PeerWelcome& welcome) {
-  for (int64_t limit : {welcome.command_limit(), welcome.tensor_limit(), welcome.state_limit()}) {
+  for (int64_t limit : {welcome.command_limit(), welcome.tensor_limit(), welcome.state_limit(),
+                        welcome.sum_limit()}) {
     if (limit < 0 || limit > kElementsMax) return Bad("limit", limit);
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckChannel(int32_t channel) {
-  return channel < 0 || channel > 2 ? Bad("channel", channel) : absl::OkStatus();
+  return channel < 0 || channel > 3 ? Bad("channel", channel) : absl::OkStatus();
 }
 
 absl::Status Check(const v1::PeerOpen& open) {

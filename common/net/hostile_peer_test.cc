@@ -144,7 +144,7 @@ struct Deceived {
 template <class Sin>
 void RequireBroken(int lane, Sin sin, absl::string_view reason) {
   PeerLinkOptions options;
-  options.window_bytes = {4000, 4000, 4000};
+  options.window_bytes = {4000, 4000, 4000, 4000};
   Deceived story(options);
   const auto sender = story.Lane(lane);
   sin(*sender);
@@ -168,7 +168,7 @@ TEST_CASE("a description that breaks a rule loses its sender, and no memory is t
   RequireBroken(
       1, [](auto& s) { s.Open(2, 1, INT64_MAX); }, "out of range");
   RequireBroken(
-      1, [](auto& s) { s.Open(2, 3, 10); }, "channel 3");
+      1, [](auto& s) { s.Open(2, 4, 10); }, "channel 4");
   RequireBroken(
       1, [](auto& s) { s.Open(2, 0, 10); }, "channel 0 on the wrong lane");
   RequireBroken(

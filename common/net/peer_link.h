@@ -45,9 +45,10 @@ struct PeerFence {
   auto operator<=>(const PeerFence&) const = default;
 };
 
-// Each is a queue of its own. Tensors go before state where both wait.
-enum class PeerChannel : uint8_t { kCommand = 0, kTensor = 1, kState = 2 };
-inline constexpr int kPeerChannels = 3;
+// Each is a queue of its own with a credit of its own. Where several wait, tensors go before state,
+// and both before sums: an activation that somebody waits for is never behind a layer's gradients.
+enum class PeerChannel : uint8_t { kCommand = 0, kTensor = 1, kState = 2, kSum = 3 };
+inline constexpr int kPeerChannels = 4;
 inline constexpr size_t kPeerHeaderBytesMax = 512;
 
 // How long a message took: in our queue, and from its first byte's departure to its last one's
@@ -106,9 +107,10 @@ struct PeerLinkOptions {
   int64_t chunk_bytes = int64_t{1} << 20;
 
   // Granted to every peer, by channel, in payload bytes plus kPeerMessageCost a message. A message
-  // that does not fit alone is refused at Send.
+  // that does not fit alone is refused at Send. Sums of several groups wait for each other's layers
+  // here, so their window is no queue's but larger than what one worker may have to add up.
   std::array<int64_t, kPeerChannels> window_bytes = {int64_t{8} << 20, int64_t{1} << 30,
-                                                     int64_t{256} << 20};
+                                                     int64_t{256} << 20, int64_t{16} << 30};
   Duration silence_max = std::chrono::seconds(6);  // of its network thread; then it is lost
   // Waiting to be sent to one peer.
   int64_t queued_bytes_max = int64_t{4} << 30;

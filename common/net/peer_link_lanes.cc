@@ -266,7 +266,8 @@ void PeerLink::Impl::OnLaneFrame(const NodeId& name, int lane_index, std::vector
 
 void PeerLink::Impl::OnWelcome(Peer& peer, Lane& lane, const v1::PeerWelcome& welcome) {
   lane.welcomed = true;
-  const int64_t limits[] = {welcome.command_limit(), welcome.tensor_limit(), welcome.state_limit()};
+  const int64_t limits[kPeerChannels] = {welcome.command_limit(), welcome.tensor_limit(),
+                                         welcome.state_limit(), welcome.sum_limit()};
   for (int channel = 0; channel < kPeerChannels; ++channel) {
     if (peer.lanes[LaneOf(channel)].get() == &lane) peer.limit[channel] = limits[channel];
   }

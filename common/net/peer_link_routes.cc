@@ -126,6 +126,7 @@ void PeerLink::Impl::Welcome(Route& route) {
   frame.mutable_peer_welcome()->set_command_limit(route.granted[0]);
   frame.mutable_peer_welcome()->set_tensor_limit(route.granted[1]);
   frame.mutable_peer_welcome()->set_state_limit(route.granted[2]);
+  frame.mutable_peer_welcome()->set_sum_limit(route.granted[3]);
   Answer(route.id, frame);
 }
 

@@ -92,6 +92,12 @@ struct JobErased {
 struct ConnectionUp {};
 struct ConnectionDown {};
 
+// It cannot be deleted now. The storage tries again by itself, and says so once for each reason.
+struct EraseFailed {
+  JobId job;
+  std::string reason;
+};
+
 // Time passed, or a deadline came. Counters of the shell, for heartbeats.
 struct Tick {
   int64_t log_bytes = 0;
@@ -99,8 +105,9 @@ struct Tick {
   int64_t sent_bytes = 0;
 };
 
-using Event = std::variant<FromCoordinator, PushArrived, PullAsked, LogSynced, LogFailed,
-                           SnapshotDone, JobErased, ConnectionUp, ConnectionDown, Tick>;
+using Event =
+    std::variant<FromCoordinator, PushArrived, PullAsked, LogSynced, LogFailed, SnapshotDone,
+                 JobErased, EraseFailed, ConnectionUp, ConnectionDown, Tick>;
 
 // ---------------------------------------------------------------------------------- actions ----
 
@@ -244,6 +251,7 @@ class ServerCore {
   void On(const LogFailed& event, Turn& turn);
   void On(const SnapshotDone& event, Turn& turn);
   void On(const JobErased& event, Turn& turn);
+  void On(const EraseFailed& event, Turn& turn);
   void On(const ConnectionUp& event, Turn& turn);
   void On(const ConnectionDown& event, Turn& turn);
   void On(const Tick& event, Turn& turn);

@@ -236,6 +236,12 @@ void ServerCore::On(const JobErased& event, Turn& turn) {
   Say(JobRemoved{event.job}, turn);
 }
 
+void ServerCore::On(const EraseFailed& event, Turn& turn) {
+  const std::string reason = absl::StrCat("cannot be removed yet: ", event.reason);
+  turn.actions.notes.push_back(absl::StrCat("job ", event.job, ": ", reason));
+  Say(ServerFault{event.job, reason, /*passing=*/true}, turn);
+}
+
 void ServerCore::End(const JobId& id, Job& job, Turn& turn) {
   const LogSequence sequence = Append(id, job, EndedRecord{}, turn);
   job.state->Apply(sequence, EndedRecord{});

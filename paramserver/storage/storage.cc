@@ -80,13 +80,16 @@ absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& sta
   ATOLL_ASSIGN_OR_RETURN(const auto names, files.List(JobsFolder(state_folder)));
   for (const std::string& job : names) {
     const std::string folder = JobsFolder(state_folder) + "/" + job;
-    ATOLL_ASSIGN_OR_RETURN(const auto held, files.List(folder));
-    if (held.empty() || std::find(held.begin(), held.end(), kRemoved) != held.end()) {
-      ATOLL_RETURN_IF_ERROR(EraseFolder(files, folder));
-      state.notes.push_back(absl::StrCat(folder, ": deleted, the job was removed"));
+    const auto held = files.List(folder);
+    if (held.ok() && (held->empty() || std::count(held->begin(), held->end(), kRemoved) > 0)) {
+      const absl::Status erased = EraseFolder(files, folder);
+      if (!erased.ok()) state.erasing.push_back(job);
+      state.notes.push_back(absl::StrCat(folder, erased.ok() ? ": deleted" : ": to be deleted",
+                                         ", the job was removed"));
       continue;
     }
-    auto recovered = RecoverJob(files, folder, job, options, pool, state);
+    auto recovered = held.ok() ? RecoverJob(files, folder, job, options, pool, state)
+                               : absl::StatusOr<RecoveredJob>(held.status());
     if (!recovered.ok()) {
       state.notes.push_back(std::string(recovered.status().message()));
       RecoveredJob& damaged = state.jobs.emplace_back();
@@ -105,6 +108,7 @@ Storage::Storage(Files* files, std::string state_folder, const RecoveredState& r
   for (const auto& [job, end] : recovered.logs) {
     jobs_[job].log = std::make_unique<LogWriter>(files_, FolderOfJob(job), end, options_);
   }
+  for (const JobId& job : recovered.erasing) jobs_[job].erase = true;
 }
 
 Storage::JobDisk& Storage::DiskOf(const JobId& job) {
@@ -123,7 +127,10 @@ void Storage::Add(WriteSnapshot write) {
 
 void Storage::Add(TruncateLog truncate) { DiskOf(truncate.job).keep_from = truncate.keep_from; }
 
-void Storage::Add(const EraseJob& erase) { jobs_[erase.job] = {.erase = true}; }
+void Storage::Add(const EraseJob& erase) {
+  jobs_[erase.job] = JobDisk();
+  jobs_[erase.job].erase = true;
+}
 
 absl::Status Storage::WriteLog(JobDisk& disk) {
   if (disk.needs_rollback) ATOLL_RETURN_IF_ERROR(disk.log->Rollback());
@@ -137,13 +144,27 @@ absl::Status Storage::WriteLog(JobDisk& disk) {
   return absl::OkStatus();
 }
 
+void Storage::EraseSome(std::vector<Event>& events) {
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    auto& [job, disk] = *it;
+    const absl::Status erased =
+        disk.erase ? EraseFolder(*files_, FolderOfJob(job)) : absl::OkStatus();
+    if (disk.erase && erased.ok()) {
+      events.push_back(JobErased{job});
+      it = jobs_.erase(it);
+      continue;
+    }
+    if (!erased.ok() && disk.erase_trouble != erased.message()) {
+      disk.erase_trouble = std::string(erased.message());
+      events.push_back(EraseFailed{job, disk.erase_trouble});
+    }
+    ++it;
+  }
+}
+
 std::vector<Event> Storage::Work() {
   std::vector<Event> events;
-  std::erase_if(jobs_, [&](const auto& entry) {
-    const bool erased = entry.second.erase && EraseFolder(*files_, FolderOfJob(entry.first)).ok();
-    if (erased) events.push_back(JobErased{entry.first});
-    return erased;
-  });
+  EraseSome(events);
   for (auto& [job, disk] : jobs_) {
     if (disk.unsynced.empty()) continue;
     if (const absl::Status status = WriteLog(disk); !status.ok()) {

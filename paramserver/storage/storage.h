@@ -31,6 +31,7 @@ struct RecoveredState {
   std::vector<RecoveredJob> jobs;
   std::vector<std::string> notes;  // what was cut off, what was damaged and how it was mended
   std::map<JobId, LogEnd> logs;
+  std::vector<JobId> erasing;  // removed, but cannot be deleted yet
 };
 
 // Damage of a job is in its RecoveredJob; an error is about the folder as a whole. Changes the
@@ -63,11 +64,13 @@ class Storage {
     std::shared_ptr<const Snapshot> snapshot;
     LogSequence keep_from = 0;
     bool erase = false;
+    std::string erase_trouble;
   };
 
   JobDisk& DiskOf(const JobId& job);
   std::string FolderOfJob(const JobId& job) const { return jobs_folder_ + "/" + job; }
   absl::Status WriteLog(JobDisk& disk);
+  void EraseSome(std::vector<Event>& events);
 
   Files* const files_;
   const std::string jobs_folder_;

@@ -248,6 +248,25 @@ TEST_CASE("killed at any operation of the disk, a job is there whole or removed 
   REQUIRE(there > 0);
 }
 
+TEST_CASE("a disk that deletes nothing: that is said once a reason, and tried again") {
+  DiskStory story(0);
+  story.Run(2);
+  story.disk.die_at = story.disk.operations + 4;  // the mark is written, nothing is deleted
+  story.Says(RemoveJob{kJob});
+  for (int again = 0; again < 5; ++again) story.Work();
+  const auto faults = story.Told<ServerFault>();
+  REQUIRE(faults.size() == 2);  // it died, and it is dead
+  REQUIRE(faults[0].passing);
+  REQUIRE(faults[0].reason.find("cannot be removed yet: ") == 0);
+  story.Start();
+  REQUIRE(story.notes ==
+          std::vector<std::string>{"s/jobs/job-1: to be deleted, the job was removed"});
+  REQUIRE(story.version() == kNoVersion);
+  story.disk.die_at = std::numeric_limits<int64_t>::max();
+  story.Work();
+  REQUIRE(story.disk.Paths().empty());
+}
+
 TEST_CASE("a damaged newest snapshot, at any byte, is put aside; the one before it does") {
   DiskStory whole(0);
   whole.Run(kRounds);

@@ -13,13 +13,14 @@
 namespace atl::worker {
 namespace {
 
-constexpr absl::string_view kWord = "sum ";
-constexpr int32_t kRankMax = 1 << 16;
-constexpr size_t kBoxesMax = 1 << 16;
+constexpr absl::string_view kWord = "sum";
+// Together they bound what members that only say that they leave can make us remember.
+constexpr int32_t kRankMax = 1 << 10;
+constexpr size_t kBoxesMax = 1 << 12;
 
 // "sum FROM TO CALL KIND OFFSET GROUP"
 std::string HeaderOf(const BlockName& name) {
-  return absl::StrCat(kWord, name.from, " ", name.to, " ", name.call, " ",
+  return absl::StrCat(kWord, " ", name.from, " ", name.to, " ", name.call, " ",
                       static_cast<int>(name.kind), " ", name.offset, " ", name.group);
 }
 
@@ -27,12 +28,12 @@ absl::StatusOr<BlockName> Parse(absl::string_view header) {
   const std::vector<std::string> words = absl::StrSplit(header, absl::MaxSplits(' ', 6));
   BlockName name;
   int kind = 0;
-  const bool fits = words.size() == 7 && absl::SimpleAtoi(words[1], &name.from) &&
-                    absl::SimpleAtoi(words[2], &name.to) &&
-                    absl::SimpleAtoi(words[3], &name.call) && absl::SimpleAtoi(words[4], &kind) &&
-                    absl::SimpleAtoi(words[5], &name.offset) && name.from >= 0 &&
-                    name.from < kRankMax && name.to >= 0 && name.to < kRankMax && kind >= 0 &&
-                    kind <= static_cast<int>(BlockKind::kFailed);
+  const bool fits =
+      words.size() == 7 && words[0] == kWord && absl::SimpleAtoi(words[1], &name.from) &&
+      absl::SimpleAtoi(words[2], &name.to) && absl::SimpleAtoi(words[3], &name.call) &&
+      absl::SimpleAtoi(words[4], &kind) && absl::SimpleAtoi(words[5], &name.offset) &&
+      name.from >= 0 && name.from < kRankMax && name.to >= 0 && name.to < kRankMax && kind >= 0 &&
+      kind <= static_cast<int>(BlockKind::kFailed);
   if (!fits) return absl::InvalidArgumentError("not the header of a collective's block");
   name.kind = static_cast<BlockKind>(kind);
   name.group = words[6];
@@ -50,8 +51,6 @@ PeerBlocks::PeerBlocks(NodeId self, Link link)
     : self_(std::move(self)),
       link_(std::move(link)),
       pool_(BufferPool::Create(8 * kBlockBytesMax)) {}
-
-bool PeerBlocks::IsBlock(absl::string_view header) { return absl::StartsWith(header, kWord); }
 
 absl::Status PeerBlocks::Admit(absl::string_view header, int64_t payload_bytes) const {
   if (payload_bytes > kBlockBytesMax) {

@@ -49,7 +49,7 @@ struct BlockName {
 class PeerBlocks {
  public:
   struct Link {
-    // Queues a message on the tensor channel; never waits.
+    // Queues a message on the channel of sums; never waits.
     std::function<absl::Status(const NodeId& to, std::string header,
                                std::span<const std::byte> payload,
                                std::shared_ptr<const void> owner)>
@@ -59,7 +59,6 @@ class PeerBlocks {
   PeerBlocks(NodeId self, Link link);
 
   // ---- For the link's handler, on its thread. ----
-  static bool IsBlock(absl::string_view header);
   absl::Status Admit(absl::string_view header, int64_t payload_bytes) const;
   void OnMessage(PeerDelivery delivery);
   void OnPeerLost();  // Link::is_lost tells who

@@ -26,7 +26,7 @@ absl::Status Sum(Communicator& member, std::vector<float>& x) {
 PeerDelivery Message(const NodeId& from, const std::string& header, Payload payload = {}) {
   PeerDelivery delivery;
   delivery.from = from;
-  delivery.channel = PeerChannel::kTensor;
+  delivery.channel = PeerChannel::kSum;
   delivery.header = header;
   delivery.payload = std::move(payload);
   return delivery;
@@ -125,11 +125,10 @@ TEST_CASE("a lost worker ends the wait at once") {
 TEST_CASE("what is no block, too long, or of another is not taken") {
   testing::PeerCluster cluster(1, false);
   PeerBlocks& blocks = cluster.place(0).blocks;
-  REQUIRE(PeerBlocks::IsBlock("sum 1 0 1 0 0 group"));
   REQUIRE(blocks.Admit("sum 1 0 1 0 0 group", kBlockBytesMax).ok());
   REQUIRE_FALSE(blocks.Admit("sum 1 0 1 0 0 group", kBlockBytesMax + 1).ok());
   for (const char* bad : {"sum ", "sum 1 0 1 0 0", "sum -1 0 1 0 0 g", "sum 1 0 1 9 0 g",
-                          "sum 1 99999999999 1 0 0 g", "sum x 0 1 0 0 g"}) {
+                          "sum 1 99999999999 1 0 0 g", "sum x 0 1 0 0 g", "add 1 0 1 0 0 g"}) {
     INFO(bad);
     REQUIRE_FALSE(blocks.Admit(bad, 4).ok());
   }

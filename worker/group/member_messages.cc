@@ -122,10 +122,11 @@ absl::Status GroupMember::Admit(const NodeId& from, PeerChannel channel, absl::s
         return payload_bytes <= kProbeBytesMax ? absl::OkStatus()
                                                : absl::InvalidArgumentError("too long");
       }
-      if (PeerBlocks::IsBlock(header)) return blocks_.Admit(header, payload_bytes);
       return transport_.Admit(from, header, payload_bytes);
     case PeerChannel::kState:
       return inbox_.Admit(from, header, payload_bytes);
+    case PeerChannel::kSum:
+      return blocks_.Admit(header, payload_bytes);
   }
   return absl::InvalidArgumentError("no such channel");
 }
@@ -138,10 +139,11 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
   }
   switch (delivery.channel) {
     case PeerChannel::kTensor:
-      if (PeerBlocks::IsBlock(delivery.header)) return blocks_.OnMessage(std::move(delivery));
       return transport_.OnMessage(std::move(delivery));
     case PeerChannel::kState:
       return inbox_.OnPiece(std::move(delivery));
+    case PeerChannel::kSum:
+      return blocks_.OnMessage(std::move(delivery));
     case PeerChannel::kCommand:
       break;
   }

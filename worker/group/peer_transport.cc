@@ -125,6 +125,7 @@ void PeerTransport::Abort(const std::string& reason) {
   inbox_.Abort(reason);
   turns_.Forget();
   link_->DropQueued(PeerChannel::kTensor);
+  link_->DropQueued(PeerChannel::kSum);  // members say afterwards that they have failed
 }
 
 std::vector<BoundaryCounters> PeerTransport::counters() const {

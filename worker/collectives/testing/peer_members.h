@@ -23,7 +23,7 @@ class PeerPlace final : public PeerHandler {
                {[this](const NodeId& to, std::string header, std::span<const std::byte> payload,
                        std::shared_ptr<const void> owner) {
                   PeerMessage message;
-                  message.channel = PeerChannel::kTensor;
+                  message.channel = PeerChannel::kSum;
                   message.header = std::move(header);
                   message.payload = payload;
                   message.owner = std::move(owner);
