@@ -53,6 +53,15 @@ std::string GroupsText(const v1::ClusterProfile& profile) {
   return text;
 }
 
+std::string SitesText(const v1::ClusterProfile& profile) {
+  std::string text;
+  for (const v1::SiteOfWorkers& site : profile.sites()) {
+    absl::StrAppend(&text, "  ", site.name(), " (", site.source(),
+                    "): ", absl::StrJoin(site.workers(), " "), "\n");
+  }
+  return text.empty() ? "sites: none known\n" : absl::StrCat("sites\n", text);
+}
+
 // The embedding, a block and the head: all blocks are alike.
 std::string TimesText(const v1::ClusterProfile& profile) {
   const int layers = LayersOf(profile);
@@ -99,8 +108,10 @@ std::string LinksText(const v1::ClusterProfile& profile) {
 }  // namespace
 
 std::string ProfileText(const v1::ClusterProfile& profile) {
-  std::string text = absl::StrCat(DevicesText(profile), "\n", GroupsText(profile), "\n",
-                                  TimesText(profile), "\n", LinksText(profile));
+  std::string text =
+      absl::StrCat(DevicesText(profile), "\n", SitesText(profile), "\n", GroupsText(profile), "\n",
+                   TimesText(profile), "\n", LinksText(profile));
+  for (const std::string& trouble : profile.troubles()) absl::StrAppend(&text, "  ", trouble, "\n");
   if (!profile.assumptions().empty()) {
     absl::StrAppend(&text, "\nplans assume: ", profile.assumptions(), "\n");
   }

@@ -274,6 +274,7 @@ std::string JobText(const v1::Job& job, int decisions) {
     absl::StrAppend(&out, "  ", job.shards_size(), " shards; the fullest server holds ",
                     Fixed(job.placement_max_over_mean(), 3), " times the mean\n");
   }
+  if (!job.grouping().empty()) absl::StrAppend(&out, "  islands: ", job.grouping(), "\n");
   AppendIslands(job, &out);
   AppendDecisions(job, decisions, &out);
   return out;
@@ -294,6 +295,15 @@ std::string GpusText(const v1::ClusterStatus& status) {
     }
   }
   return gpus.empty() ? "" : absl::StrCat("\n", gpus.Text());
+}
+
+// Where workers stand, and how that is known; empty without any site.
+std::string SitesText(const v1::ClusterStatus& status) {
+  Table sites({"worker", "site", "how"});
+  for (const v1::Member& m : status.members()) {
+    if (!m.site().empty()) sites.Add({m.name(), m.site(), m.site_source()});
+  }
+  return sites.empty() ? "" : absl::StrCat("\n", sites.Text());
 }
 
 }  // namespace
@@ -317,7 +327,8 @@ std::string StatusText(const v1::ClusterStatus& status) {
              : "",
          m.reason()});
   }
-  absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text(), GpusText(status));
+  absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text(), SitesText(status),
+                  GpusText(status));
   for (const v1::Job& job : status.jobs()) absl::StrAppend(&out, "\n", JobText(job, 3));
   return out;
 }

@@ -1,9 +1,12 @@
 #include "coordinator/island_planner.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "coordinator/extent.h"
 #include "coordinator/planning.h"
 
 namespace atl {
@@ -16,9 +19,17 @@ bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
   return a.job == b.job && a.island == b.island;
 }
 
+std::vector<PlanMember> MembersOf(const std::vector<PlanWorker>& workers) {
+  std::vector<PlanMember> members;
+  for (const PlanWorker& worker : workers) {
+    members.push_back({worker.member, worker.site, worker.devices, {}});
+  }
+  return members;
+}
+
 }  // namespace
 
-IslandPlanner::IslandPlanner(std::function<void(PlanMade)> post)
+IslandPlanner::IslandPlanner(std::function<void(CoordinatorEvent)> post)
     : post_(std::move(post)), thread_([this] { Run(); }) {}
 
 IslandPlanner::~IslandPlanner() {
@@ -30,36 +41,70 @@ IslandPlanner::~IslandPlanner() {
   thread_.join();
 }
 
+void IslandPlanner::Remember(const MemberView& worker) {
+  const bool declared = worker.site_source == "declared";
+  book_.Remember(worker.name, {declared ? worker.site : "", declared ? "" : worker.site});
+}
+
 void IslandPlanner::Want(Instant now, const MakePlan& ask) {
   PlanRequest request;
   request.spec = ask.spec;
   request.facts = ask.facts;
   request.number = ask.number;
-  for (const PlanWorker& worker : ask.workers) {
-    request.members.push_back({worker.member, worker.site, worker.devices, {}});
-  }
+  request.members = MembersOf(ask.workers);
+  const std::pair key(ask.job, ask.island);
+  current_plans_.erase(key);
+  if (ask.current) current_plans_[key] = *ask.current;
   book_.Want(now, {ask.job, ask.island, ask.request}, std::move(request), ask.busy);
+}
+
+void IslandPlanner::Want(Instant now, const GroupWorkers& ask) {
+  PlanRequest request;
+  request.spec = ask.spec;
+  request.facts = ask.facts;
+  request.members = MembersOf(ask.workers);
+  book_.Want(now, {ask.job, ProfileBook::kGrouping, ask.request}, std::move(request), false);
 }
 
 IslandPlanner::Work IslandPlanner::Advance(Instant now) {
   ProfileBook::Work work = book_.Advance(now);
-  for (Item& item : work.plan) Enqueue(std::move(item));
-  return {std::move(work.send), work.deadline};
+  for (auto& [key, request] : work.plan) {
+    Item item{key, std::move(request), std::nullopt};
+    auto current = current_plans_.find({key.job, key.island});
+    if (current != current_plans_.end()) {
+      item.current = std::move(current->second);
+      current_plans_.erase(current);
+    }
+    Enqueue(std::move(item));
+  }
+  Work result{std::move(work.send), {}, work.deadline};
+  if (!work.sites.empty()) {
+    SitesFound found;
+    for (const auto& [worker, at] : work.sites) {
+      found.workers.push_back({worker, at.site, at.source});
+    }
+    result.tell.push_back(std::move(found));
+  }
+  for (KnowledgeChange& change : work.changes) {
+    result.tell.push_back(
+        ProfileChanged{std::move(change.workers), std::move(change.reason), change.unusable});
+  }
+  return result;
 }
 
 void IslandPlanner::Enqueue(Item item) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(queue_, [&](const Item& other) { return SameIsland(other.first, item.first); });
-  if (SameIsland(current_, item.first)) superseded_ = true;
+  std::erase_if(queue_, [&](const Item& other) { return SameIsland(other.key, item.key); });
+  if (SameIsland(current_, item.key)) superseded_ = true;
   queue_.push_back(std::move(item));
   filled_.notify_one();
 }
 
 void IslandPlanner::Keep(const Item& item, const IslandPlan& plan) {
-  Made made{item.first, item.second, plan};
+  Made made{item.key, item.request, plan};
   made.request.stop = nullptr;
   made_.push_back(std::move(made));
-  const auto of_island = [&](const Made& other) { return SameIsland(other.key, item.first); };
+  const auto of_island = [&](const Made& other) { return SameIsland(other.key, item.key); };
   const auto oldest = std::find_if(made_.begin(), made_.end(), of_island);
   if (std::count_if(oldest, made_.end(), of_island) > static_cast<int64_t>(kKeptOfIsland)) {
     made_.erase(oldest);
@@ -80,6 +125,32 @@ std::optional<PlanRequest> IslandPlanner::MadeFrom(const JobId& job, IslandId is
   return std::nullopt;
 }
 
+CoordinatorEvent IslandPlanner::Answer(Item& item) {
+  const ProfileBook::PlanKey& key = item.key;
+  const Instant begun = SteadyNow();
+  if (key.island == ProfileBook::kGrouping) {
+    WorkersGrouped grouped{key.job, key.request, IslandExtent::kSite, "by measured links"};
+    if (item.request.spec.layout.island == IslandExtent::kAuto) {
+      const absl::StatusOr<ExtentChoice> choice = ChooseExtent(item.request);
+      grouped.extent = choice.ok() ? choice->extent : IslandExtent::kAll;
+      grouped.reason = choice.ok() ? choice->reason : std::string(choice.status().message());
+    }
+    LogInfo("planner", key.job, ": ", grouped.reason, " (", Seconds(SteadyNow() - begun), " s)");
+    return grouped;
+  }
+  PlanMade made{key.job, key.island, key.request};
+  made.left_out = LeaveOutUnreachable(item.request);
+  made.plan = PlanIsland(item.request);
+  for (const auto& [worker, why] : made.left_out) {
+    if (made.plan.ok()) absl::StrAppend(&made.plan->reason, "; without ", worker, ": ", why);
+  }
+  if (made.plan.ok() && item.current) made.current_step_ns = StepNsOf(item.request, *item.current);
+  LogInfo("planner", key.job, " island ", key.island, ": ",
+          made.plan.ok() ? made.plan->reason : std::string(made.plan.status().message()), " (",
+          Seconds(SteadyNow() - begun), " s)");
+  return made;
+}
+
 void IslandPlanner::Run() {
   for (;;) {
     std::unique_lock lock(mutex_);
@@ -87,25 +158,22 @@ void IslandPlanner::Run() {
     if (stop_) return;
     Item item = std::move(queue_.front());
     queue_.pop_front();
-    current_ = item.first;
+    current_ = item.key;
     superseded_ = false;
     lock.unlock();
-    const Instant begun = SteadyNow();
-    item.second.stop = [this, begun] {
+    item.request.stop = [this, begun = SteadyNow()] {
       if (SteadyNow() - begun > kPlanningLimit) return true;
       const std::lock_guard guard(mutex_);
       return stop_ || superseded_;
     };
-    absl::StatusOr<IslandPlan> plan = PlanIsland(item.second);
-    LogInfo("planner", item.first.job, " island ", item.first.island, ": ",
-            plan.ok() ? plan->reason : std::string(plan.status().message()), " (",
-            Seconds(SteadyNow() - begun), " s)");
+    CoordinatorEvent answer = Answer(item);
     lock.lock();
     const bool wanted = !superseded_ && !stop_;
-    if (wanted && plan.ok()) Keep(item, *plan);
+    const auto* made = std::get_if<PlanMade>(&answer);
+    if (wanted && made != nullptr && made->plan.ok()) Keep(item, *made->plan);
     current_ = {};
     lock.unlock();
-    if (wanted) post_({item.first.job, item.first.island, item.first.request, std::move(plan)});
+    if (wanted) post_(std::move(answer));
   }
 }
 

@@ -1,5 +1,5 @@
-// The shell's side of MakePlan: measurements are gathered (profile_book.h), then a thread of its
-// own runs the planner, and the plan comes back as an event of the core.
+// The shell's side of MakePlan and GroupWorkers: measurements are gathered (profile_book.h), then a
+// thread of its own runs the planner, and the answer comes back as an event of the core.
 //
 // The newest request of an island replaces earlier ones, also one that is being planned. So at most
 // one request of each island waits, and memory is bounded.
@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -25,15 +26,21 @@ namespace atl {
 
 class IslandPlanner {
  public:
-  explicit IslandPlanner(std::function<void(PlanMade)> post);
+  // `post` gets PlanMade and WorkersGrouped.
+  explicit IslandPlanner(std::function<void(CoordinatorEvent)> post);
   ~IslandPlanner();  // the plan being made is given up
 
   void OnWorkerMessage(Instant now, const FromWorker& from) { book_.OnMessage(now, from); }
+  // A worker that the core knew before.
+  void Remember(const MemberView& worker);
   void Want(Instant now, const MakePlan& ask);
+  void Want(Instant now, const GroupWorkers& ask);
 
-  // What is to be sent to workers now. Call it after the two above, and at the deadline.
+  // What is to be sent to workers now, and what the core is to hear first. Call it after those
+  // above, and at the deadline.
   struct Work {
     std::vector<ProfileBook::Message> send;
+    std::vector<CoordinatorEvent> tell;  // SitesFound, ProfileChanged
     Instant deadline = kNever;
   };
   Work Advance(Instant now);
@@ -45,7 +52,11 @@ class IslandPlanner {
   std::optional<PlanRequest> MadeFrom(const JobId& job, IslandId island, const IslandPlan& plan);
 
  private:
-  using Item = std::pair<ProfileBook::PlanKey, PlanRequest>;
+  struct Item {
+    ProfileBook::PlanKey key;
+    PlanRequest request;
+    std::optional<IslandPlan> current;
+  };
   struct Made {
     ProfileBook::PlanKey key;
     PlanRequest request;
@@ -58,9 +69,11 @@ class IslandPlanner {
   void Enqueue(Item item);
   void Keep(const Item& item, const IslandPlan& plan);  // with mutex_ held
   void Run();
+  static CoordinatorEvent Answer(Item& item);
 
   ProfileBook book_;
-  const std::function<void(PlanMade)> post_;
+  std::map<std::pair<JobId, IslandId>, IslandPlan> current_plans_;  // of requests in the book
+  const std::function<void(CoordinatorEvent)> post_;
   std::mutex mutex_;
   std::condition_variable filled_;
   std::deque<Item> queue_;        // guarded by mutex_

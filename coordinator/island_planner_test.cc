@@ -53,7 +53,8 @@ struct Inbox {
 
 TEST_CASE("A request comes back as a plan that runs") {
   Inbox inbox;
-  IslandPlanner planner([&](PlanMade made) { inbox.Post(std::move(made)); });
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
   planner.Want(Instant{}, Ask(1, 2));
   CHECK(planner.Advance(Instant{}).send.empty());  // one worker has no links
   const PlanMade made = inbox.Last(1);
@@ -66,7 +67,8 @@ TEST_CASE("A request comes back as a plan that runs") {
 
 TEST_CASE("A request that cannot be met comes back with the reason") {
   Inbox inbox;
-  IslandPlanner planner([&](PlanMade made) { inbox.Post(std::move(made)); });
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
   MakePlan ask = Ask(1, 1);
   ask.spec.layout.stages = 3;
   planner.Want(Instant{}, ask);
@@ -76,9 +78,52 @@ TEST_CASE("A request that cannot be met comes back with the reason") {
   CHECK(made.plan.status().message() != "");
 }
 
+TEST_CASE("Who shares an island comes back with what was compared") {
+  std::promise<WorkersGrouped> answer;
+  IslandPlanner planner([&](CoordinatorEvent event) {
+    answer.set_value(std::get<WorkersGrouped>(std::move(event)));
+  });
+  const MakePlan plan = Ask(1, 1);
+  GroupWorkers ask{"lm-1", 7, plan.spec, plan.facts, plan.workers};
+  ask.spec.layout.island = IslandExtent::kAuto;
+  planner.Want(Instant{}, ask);
+  planner.Advance(Instant{});
+  std::future<WorkersGrouped> future = answer.get_future();
+  REQUIRE(future.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
+  const WorkersGrouped grouped = future.get();
+  CHECK(grouped.request == 7);
+  CHECK(grouped.extent == IslandExtent::kAll);
+  CHECK(grouped.reason.find("one of all: ") == 0);
+}
+
+TEST_CASE("A worker that cannot be reached is left out of the plan, which says so") {
+  Inbox inbox;
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
+  MakePlan ask = Ask(1, 1);
+  ask.workers.push_back(ask.workers[0]);
+  ask.workers[1].member = {"w2", 6, "tcp://w2:1", ""};
+  WorkerHeartbeat beat;
+  beat.unreachable = {{"w1", "no connection within 10 s: refused"}};
+  planner.OnWorkerMessage(Instant{}, {"w2", 6, beat});
+  ask.busy = true;
+  planner.Want(Instant{}, ask);
+  const IslandPlanner::Work work = planner.Advance(Instant{});
+  REQUIRE(work.tell.size() == 1);
+  CHECK(std::get<ProfileChanged>(work.tell[0]).unusable);
+  const PlanMade made = inbox.Last(1);
+  REQUIRE(made.plan.ok());
+  CHECK(made.plan->members.size() == 1);
+  REQUIRE(made.left_out.size() == 1);
+  CHECK(made.left_out[0].first == "w2");
+  CHECK(made.left_out[0].second == "w2 > w1: no connection within 10 s: refused");
+  CHECK(made.plan->reason.find("without w2: w2 > w1") != std::string::npos);
+}
+
 TEST_CASE("Of many requests for one island the newest is answered, each at most once") {
   Inbox inbox;
-  IslandPlanner planner([&](PlanMade made) { inbox.Post(std::move(made)); });
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
   for (int64_t request = 1; request <= 50; ++request) {
     planner.Want(Instant{}, Ask(request, 2));
     planner.Advance(Instant{});

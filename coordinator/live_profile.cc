@@ -146,6 +146,27 @@ void AddCluster(Instant now, const PlanningInput& input, const ProfileBook& book
   }
 }
 
+void AddSites(const std::vector<MemberView>& members, const ProfileBook& book,
+              v1::ClusterProfile& profile) {
+  const std::map<NodeId, MeasuredSite> found = book.Sites();
+  std::map<std::string, v1::SiteOfWorkers> sites;
+  for (const MemberView& member : members) {
+    if (member.kind != MemberKind::kWorker || !member.attached || member.site.empty()) continue;
+    v1::SiteOfWorkers& site = sites[member.site];
+    site.set_name(member.site);
+    site.add_workers(member.name);
+    const auto now = found.find(member.name);
+    if (member.site_source == "declared" || site.source() == "declared") {
+      site.set_source("declared");
+    } else if (now != found.end() && now->second.site == member.site) {
+      site.set_source(now->second.source);
+    } else if (site.source().empty()) {
+      site.set_source(member.site_source);
+    }
+  }
+  for (const auto& [name, site] : sites) *profile.add_sites() = site;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<MemberView>& members,
@@ -158,6 +179,8 @@ absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<Me
   v1::ClusterProfile profile;
   AddCluster(now, input, book, *profile.mutable_cluster());
   profile.set_assumptions(input.assumptions);
+  AddSites(members, book, profile);
+  for (const std::string& text : book.Troubles(now)) profile.add_troubles(text);
   if (job == nullptr || !job->facts) return profile;
   profile.set_job(job->summary.job);
   profile.set_model_digest(absl::StrCat(absl::Hex(

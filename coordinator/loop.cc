@@ -40,6 +40,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
       new CoordinatorLoop(std::move(store), std::move(options), epoch));
   ATOLL_RETURN_IF_ERROR(Annotate(loop->core_.Recover(SteadyNow(), records),
                                  absl::StrCat("--state-dir ", state_dir, ": is damaged")));
+  for (const MemberView& member : loop->core_.Members(SteadyNow())) {
+    if (member.kind == MemberKind::kWorker) loop->planner_.Remember(member);
+  }
   LogInfo("store", state_dir, ": ", records.size(), " records, epoch ", epoch);
   return loop;
 }
@@ -52,17 +55,21 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
       core_(std::move(options), epoch),
       traces_(epoch),
       // One that finds no room is asked for again by the core.
-      planner_([this](PlanMade made) {
-        Post([this, made = std::move(made)](Instant now) { Step(now, made); });
+      planner_([this](CoordinatorEvent event) {
+        Post([this, event = std::move(event)](Instant now) { Step(now, event); });
       }) {}
 
 Instant CoordinatorLoop::AdvancePlanner(Instant now) {
-  if (!failure_.ok()) return kNever;
-  const IslandPlanner::Work work = planner_.Advance(now);
-  for (const ProfileBook::Message& m : work.send) {
-    send_to_worker({m.worker, m.incarnation, epoch_, m.message});
+  for (;;) {
+    if (!failure_.ok()) return kNever;
+    const IslandPlanner::Work work = planner_.Advance(now);
+    for (const ProfileBook::Message& m : work.send) {
+      send_to_worker({m.worker, m.incarnation, epoch_, m.message});
+    }
+    // What the core makes of it may want a plan. Nothing is told twice, so this ends.
+    for (const CoordinatorEvent& event : work.tell) Step(now, event);
+    if (work.tell.empty()) return work.deadline;
   }
-  return work.deadline;
 }
 
 Instant CoordinatorLoop::AdvanceTraces(Instant now) {
@@ -84,7 +91,8 @@ absl::Status CoordinatorLoop::Run() {
     }
     const Instant wake = between_tasks ? between_tasks(now, changed_) : kNever;
     changed_ = false;
-    return std::min({core_deadline_, wake, AdvancePlanner(now), AdvanceTraces(now)});
+    const Instant planner = AdvancePlanner(now);  // may step the core
+    return std::min({core_deadline_, wake, planner, AdvanceTraces(now)});
   });
   traces_.Close("the coordinator is ending");
   return failure_;
@@ -106,6 +114,7 @@ void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
     planner_.OnWorkerMessage(now, *from);
     traces_.OnMessage(*from);
   }
+  for (const GroupWorkers& ask : actions.groups) planner_.Want(now, ask);
   for (const MakePlan& ask : actions.plans) planner_.Want(now, ask);
   for (const ToWorker& message : actions.to_workers) send_to_worker(message);
   for (const ToServer& message : actions.to_servers) send_to_server(message);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -123,7 +126,84 @@ void RecomputeBlocks(int layers, IslandPlan& island) {
   }
 }
 
+// The layout that a plan came from.
+std::optional<plan::Layout> LayoutOf(const PlanningInput& input, const IslandPlan& island) {
+  std::map<std::string, int> index;
+  for (size_t d = 0; d < input.cluster.devices.size(); ++d) {
+    index[input.cluster.devices[d].id] = static_cast<int>(d);
+  }
+  plan::Layout layout;
+  layout.tensor_parallel = island.tensor_parallel();
+  for (const PlanReplica& replica : island.replicas) {
+    layout.micro_batch = static_cast<int>(replica.micro_batch_sequences);
+    plan::Replica& added = layout.replicas.emplace_back();
+    added.micro_batches = replica.micro_batches;
+    for (const PlanStage& stage : replica.stages) {
+      plan::Stage& s = added.stages.emplace_back();
+      s.first_layer = stage.first_layer;
+      s.last_layer = stage.first_layer + stage.layers;
+      for (const std::string& device : stage.devices) {
+        const auto found = index.find(device);
+        if (found == index.end()) return std::nullopt;
+        s.devices.push_back(found->second);
+      }
+    }
+    const std::vector<int> places = plan::PlacesOf(added);
+    const auto stages = places.size();
+    if (stages > 1 &&
+        *std::max_element(places.begin(), places.end()) + 1 < static_cast<int>(stages)) {
+      layout.shape =
+          places.front() == places.back() ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
+    }
+  }
+  if (layout.replicas.empty()) return std::nullopt;
+  return layout;
+}
+
 }  // namespace
+
+std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& request) {
+  std::vector<std::pair<NodeId, std::string>> left_out;
+  for (;;) {
+    // By worker: whom it lacks; a pair counts for both. The leader's never goes.
+    std::map<NodeId, std::map<NodeId, const UnreachablePair*>> lacks;
+    std::map<NodeId, size_t> place;
+    for (const PlanMember& member : request.members)
+      place.emplace(member.member.worker, place.size());
+    for (const UnreachablePair& pair : request.unreachable) {
+      if (place.count(pair.from) == 0 || place.count(pair.to) == 0 || pair.from == pair.to)
+        continue;
+      lacks[pair.from].try_emplace(pair.to, &pair);
+      lacks[pair.to].try_emplace(pair.from, &pair);
+    }
+    if (lacks.empty()) return left_out;
+    const NodeId leader = request.members[0].member.worker;
+    const auto rank = [&](const NodeId& worker) {
+      return std::tuple(lacks.at(worker).count(leader), lacks.at(worker).size(), place.at(worker));
+    };
+    NodeId worst;
+    for (const auto& [worker, others] : lacks) {
+      if (worker == leader) continue;
+      if (worst.empty() || rank(worker) > rank(worst)) worst = worker;
+    }
+    const auto& others = lacks.at(worst);
+    const UnreachablePair& pair =
+        others.count(leader) > 0 ? *others.at(leader) : *others.begin()->second;
+    left_out.emplace_back(worst, absl::StrCat(pair.from, " > ", pair.to, ": ", pair.reason));
+    std::erase_if(request.members,
+                  [&](const PlanMember& member) { return member.member.worker == worst; });
+  }
+}
+
+int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan) {
+  const absl::StatusOr<PlanningInput> input = MakePlanningInput(request);
+  if (!input.ok()) return 0;
+  const std::optional<plan::Layout> layout = LayoutOf(*input, plan);
+  if (!layout) return 0;
+  const auto outcome = plan::EvaluateLayout(input->cluster, input->costs, input->job, *layout,
+                                            {.restarts = 8, .seed = request.seed});
+  return outcome.ok() ? std::llround(outcome->step_s * 1e9) : 0;
+}
 
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));

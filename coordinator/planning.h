@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -30,12 +31,20 @@ struct PlanMember {
   std::vector<DeviceProfile> profiles;  // of some, all or none of its devices, and of this model
 };
 
+// Two workers that have no connection, one way at least.
+struct UnreachablePair {
+  NodeId from;
+  NodeId to;
+  std::string reason;
+};
+
 struct PlanRequest {
   JobSpec spec;  // spec.layout: what the operator fixed; the rest is the planner's to choose
   JobFacts facts;
-  std::vector<PlanMember> members;  // the first one leads, and always takes part
-  std::vector<LinkProfile> links;   // measured; pairs without one get a stated assumption
-  int64_t number = 1;               // of the plan
+  std::vector<PlanMember> members;           // the first one leads, and always takes part
+  std::vector<LinkProfile> links;            // measured; pairs without one get a stated assumption
+  std::vector<UnreachablePair> unreachable;  // see LeaveOutUnreachable
+  int64_t number = 1;                        // of the plan
   uint64_t seed = 1;
   std::function<bool()> stop;  // asked between candidates; what is best by then is returned
 };
@@ -58,6 +67,16 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
 // the leader: a layout that leaves the leader's devices idle is not chosen. RESOURCE_EXHAUSTED:
 // which device lacks how much memory and what would fit.
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
+
+// All members of an island speak with each other: sums of gradients and the commit of every step go
+// among all of them. So of two that cannot, one takes no part: takes out of the request who does
+// not reach the leader, then whoever lacks most others (the later one among equals), until all that
+// are left reach each other. Returns who was taken out and why.
+std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& request);
+
+// What a step takes by a plan made earlier, with what the request says of its devices and links; 0
+// where that cannot be said, because one of its devices is not offered.
+int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan);
 
 }  // namespace atl
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -30,7 +31,9 @@ bool Reachable(const PlanRequest& request) {
 }  // namespace
 
 void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
-  if (const auto* prepared = std::get_if<JobPrepared>(&from.message)) {
+  if (const auto* hello = std::get_if<WorkerHello>(&from.message)) {
+    OnHello(from.worker, from.incarnation, *hello);
+  } else if (const auto* prepared = std::get_if<JobPrepared>(&from.message)) {
     for (const DeviceProfile& profile : prepared->profiles) {
       if (WorkerOfDevice(profile.device) != from.worker || profile.layers.empty()) continue;
       const std::pair key(profile.device, profile.model_digest);
@@ -38,50 +41,110 @@ void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
       profiles_[key] = profile;
     }
   } else if (const auto* measured = std::get_if<LinksMeasured>(&from.message)) {
-    for (const LinkProfile& link : measured->links) {
-      if (link.from != from.worker || link.to == from.worker || !Usable(link)) continue;
-      const Pair pair(link.from, link.to);
-      if (links_.size() >= kMaxLinks && links_.count(pair) == 0) continue;
-      links_[pair] = {link, now, false};
-    }
-    for (Waiting& waiting : waiting_) {
-      if (waiting.measurer == from.worker && waiting.turn == measured->request) {
-        waiting.measurer.clear();
-      }
-    }
+    OnMeasured(now, from.worker, *measured);
   } else if (const auto* heartbeat = std::get_if<WorkerHeartbeat>(&from.message)) {
+    for (const DeviceWork& work : heartbeat->devices) {
+      const auto profile = profiles_.find({work.device, work.model_digest});
+      if (profile == profiles_.end() || WorkerOfDevice(work.device) != from.worker) continue;
+      device_corrections_.OnWork(now, profile->second, work, changes_);
+    }
+    for (const LinkFailure& failure : heartbeat->unreachable) {
+      if (failure.to == from.worker) continue;
+      unreachable_.Failed(now, from.worker, failure, true, changes_);
+    }
     if (!heartbeat->progress) return;
-    for (const BoundaryState& boundary : heartbeat->progress->boundaries) {
-      OnBoundary(now, from.worker, boundary);
+    for (const BoundaryState& boundary : heartbeat->progress->boundaries) OnBoundary(now, boundary);
+  }
+}
+
+// Of another process of the same name nothing is known but where it stands.
+void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello) {
+  if (standing_.size() >= options_.max_profiles && standing_.count(worker) == 0) return;
+  standing_[worker].declared = hello.site;
+  Incarnation& known = incarnations_[worker];
+  if (incarnation <= known) return;
+  known = incarnation;
+  device_corrections_.Forget(worker);
+  link_corrections_.Forget(worker);
+  unreachable_.Forget(worker);
+  std::erase_if(unmeasured_, [&](const auto& entry) {
+    return entry.first.first == worker || entry.first.second == worker;
+  });
+}
+
+void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasured& measured) {
+  for (const LinkProfile& link : measured.links) {
+    if (link.from != worker || link.to == worker || !Usable(link)) continue;
+    const Pair pair(link.from, link.to);
+    if (links_.size() >= kMaxLinks && links_.count(pair) == 0) continue;
+    links_[pair] = {link, now, false};
+    link_corrections_.Restart(pair.first, pair.second);
+    unmeasured_.erase(pair);
+    unreachable_.Passed(pair.first, pair.second);
+    links_changed_ = true;
+  }
+  for (const LinkFailure& failure : measured.unreachable) {
+    if (failure.to != worker) unreachable_.Failed(now, worker, failure, false, changes_);
+  }
+  for (Waiting& waiting : waiting_) {
+    if (waiting.measurer != worker || waiting.turn != measured.request) continue;
+    waiting.measurer.clear();
+    // Nobody else is to wait for them.
+    for (const LinkFailure& failure : measured.unmeasured) {
+      Busy(now, failure.to, waiting.request, failure.reason);
+    }
+    if (!measured.trouble.empty()) Busy(now, worker, waiting.request, measured.trouble);
+  }
+}
+
+void ProfileBook::Busy(Instant now, const NodeId& worker, const PlanRequest& among,
+                       const std::string& reason) {
+  for (const PlanMember& member : among.members) {
+    const NodeId& other = member.member.worker;
+    if (other == worker || unmeasured_.size() + 2 > kMaxLinks) continue;
+    for (const Pair& pair : {Pair(worker, other), Pair(other, worker)}) {
+      if (!Fresh(now, pair)) unmeasured_[pair] = {now + options_.unmeasured_retry, reason};
     }
   }
 }
 
-// A leader speaks of all boundaries of its island. Only links that were measured are corrected:
-// what a window of messages shows is one number, and does not tell latency from bandwidth.
-void ProfileBook::OnBoundary(Instant now, const NodeId& /*leader*/, const BoundaryState& boundary) {
-  const auto known = links_.find({WorkerOfDevice(boundary.from), WorkerOfDevice(boundary.to)});
-  if (known == links_.end() || !(boundary.bandwidth_bytes_per_s > 0) ||
-      !(boundary.message_seconds > 0) || !std::isfinite(boundary.bandwidth_bytes_per_s)) {
-    return;
-  }
+// A leader speaks of all boundaries of its island. Only links that were measured are corrected.
+void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
+  const Pair pair(WorkerOfDevice(boundary.from), WorkerOfDevice(boundary.to));
+  const auto known = links_.find(pair);
+  if (known == links_.end()) return;
   LinkReport& report = known->second;
-  const double share = boundary.bandwidth_bytes_per_s / report.link.bandwidth_bytes_per_s;
-  const double bytes = boundary.bandwidth_bytes_per_s * boundary.message_seconds;
-  const double latency_s = static_cast<double>(report.link.latency_ns) * 1e-9;
-  const double expected_s = latency_s + bytes / report.link.bandwidth_bytes_per_s;
-  if (boundary.message_seconds <= latency_s) return;
-  // Where all messages have one size, their bandwidth includes the latency; else it does not.
-  if (std::abs(share - 1) <= options_.changed ||
-      std::abs(boundary.message_seconds / expected_s - 1) <= options_.changed) {
-    report.at = now;  // still true
-    return;
-  }
-  // Half way there, as factors go: one window of messages may have been held up by anything.
-  report.link.bandwidth_bytes_per_s =
-      std::sqrt(report.link.bandwidth_bytes_per_s * bytes / (boundary.message_seconds - latency_s));
+  const size_t before = changes_.size();
+  if (!link_corrections_.OnBoundary(boundary, report.link, changes_)) return;
   report.at = now;
+  if (changes_.size() == before) return;
   report.live = true;
+  links_changed_ = true;
+}
+
+std::map<ProfileBook::Pair, LinkProfile> ProfileBook::Profiles() const {
+  std::map<Pair, LinkProfile> links;
+  for (const auto& [pair, report] : links_) links[pair] = report.link;
+  return links;
+}
+
+void ProfileBook::UpdateSites(Work& work) {
+  if (!std::exchange(links_changed_, false)) return;
+  for (auto& [worker, found] : FindSites(standing_, Profiles())) {
+    Standing& standing = standing_[worker];
+    if (!standing.declared.empty() || standing.before == found.site) continue;
+    standing.before = found.site;
+    work.sites[worker] = std::move(found);
+  }
+}
+
+std::vector<std::string> ProfileBook::Troubles(Instant now) const {
+  std::vector<std::string> texts = device_corrections_.Texts();
+  for (std::string& text : unreachable_.Texts(now)) texts.push_back(std::move(text));
+  for (const auto& [pair, entry] : unmeasured_) {
+    texts.push_back(absl::StrCat(pair.first, " > ", pair.second, ": not measured: ", entry.reason));
+  }
+  return texts;
 }
 
 void ProfileBook::Want(Instant now, PlanKey key, PlanRequest request, bool busy) {
@@ -101,20 +164,28 @@ void ProfileBook::Want(Instant now, PlanKey key, PlanRequest request, bool busy)
 }
 
 bool ProfileBook::Fresh(Instant now, const Pair& pair) const {
+  // To try what has just failed would only hold up the plan.
+  if (unreachable_.Blocked(pair.first, pair.second)) return true;
+  const auto failed = unmeasured_.find(pair);
+  if (failed != unmeasured_.end() && now < failed->second.again_at) return true;
   const auto known = links_.find(pair);
   return known != links_.end() && now - known->second.at <= options_.link_fresh;
 }
 
-// The first one in order with a link to measure that has not had its turn.
-NodeId ProfileBook::NextMeasurer(Instant now, const Waiting& waiting) const {
+// The turn of the first one in order with links to measure that has not had one. False: nobody has.
+bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
+  waiting.to.clear();
   for (const PlanMember& member : waiting.request.members) {
-    const NodeId& from = member.member.worker;
-    if (waiting.had_turn.count(from) > 0) continue;
+    waiting.measurer = member.member.worker;
+    if (waiting.had_turn.count(waiting.measurer) > 0) continue;
     for (const PlanMember& other : waiting.request.members) {
-      if (other.member.worker != from && !Fresh(now, {from, other.member.worker})) return from;
+      const NodeId& to = other.member.worker;
+      if (to != waiting.measurer && !Fresh(now, {waiting.measurer, to})) waiting.to.push_back(to);
     }
+    if (!waiting.to.empty()) return true;
   }
-  return "";
+  waiting.measurer.clear();
+  return false;
 }
 
 // Whether one of them takes part in a turn that goes on.
@@ -132,21 +203,31 @@ bool ProfileBook::InTurn(const std::vector<IslandMember>& members) const {
 
 ProfileBook::Work ProfileBook::Advance(Instant now) {
   Work work;
+  work.deadline =
+      std::min(device_corrections_.Advance(now, changes_), unreachable_.Advance(now, changes_));
+  work.changes = std::exchange(changes_, {});
   for (size_t i = 0; i < waiting_.size();) {
     Waiting& waiting = waiting_[i];
     const std::vector<IslandMember> members = MembersOf(waiting.request);
-    if (!waiting.measurer.empty() && now >= waiting.turn_ends) waiting.measurer.clear();
+    if (!waiting.measurer.empty() && now >= waiting.turn_ends) {
+      Busy(now, waiting.measurer, waiting.request,
+           absl::StrCat(waiting.measurer, " did not measure within ", Seconds(options_.turn_limit),
+                        " s"));
+      waiting.measurer.clear();
+    }
     if (waiting.measurer.empty()) {
-      const NodeId next = NextMeasurer(now, waiting);
-      if (next.empty()) {
+      const bool others = InTurn(members);
+      if (!NextTurn(now, waiting)) {
+        UpdateSites(work);
         FillIn(waiting.request);
         work.plan.emplace_back(waiting.key, std::move(waiting.request));
         waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
         continue;
       }
-      if (!InTurn(members)) {
-        waiting.had_turn.insert(next);
-        waiting.measurer = next;
+      if (others) {
+        waiting.measurer.clear();
+      } else {
+        waiting.had_turn.insert(waiting.measurer);
         // Grows over restarts of the coordinator, too.
         last_turn_ = std::max<int64_t>(last_turn_ + 1, now.time_since_epoch().count());
         waiting.turn = last_turn_;
@@ -159,7 +240,7 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
         for (const IslandMember& member : members) {
           work.send.push_back(
               {member.worker, member.incarnation,
-               MeasureLinks{waiting.key.job, waiting.turn, members, waiting.measurer}});
+               MeasureLinks{waiting.key.job, waiting.turn, members, waiting.measurer, waiting.to}});
         }
         waiting.send_again = now + kRetryInterval;
       }
@@ -167,13 +248,18 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
     }
     ++i;
   }
+  // Half of the links would say something about the others that is not so.
+  if (std::none_of(waiting_.begin(), waiting_.end(),
+                   [](const Waiting& waiting) { return !waiting.measurer.empty(); })) {
+    UpdateSites(work);
+  }
   return work;
 }
 
 std::vector<DeviceProfile> ProfileBook::Devices(uint64_t model_digest) const {
   std::vector<DeviceProfile> devices;
   for (const auto& [key, profile] : profiles_) {
-    if (key.second == model_digest) devices.push_back(profile);
+    if (key.second == model_digest) devices.push_back(device_corrections_.Corrected(profile));
   }
   return devices;
 }
@@ -186,16 +272,24 @@ std::vector<LinkReport> ProfileBook::Links() const {
 
 void ProfileBook::FillIn(PlanRequest& request) const {
   const uint64_t digest = DigestOf(request.facts.model, request.spec.data.sequence_length);
+  const auto unreachable = unreachable_.Reasons();
   request.links.clear();
+  request.unreachable.clear();
   for (PlanMember& member : request.members) {
     member.profiles.clear();
     for (size_t i = 0; i < member.devices.size(); ++i) {
       const auto known = profiles_.find({absl::StrCat(member.member.worker, "/", i), digest});
-      if (known != profiles_.end()) member.profiles.push_back(known->second);
+      if (known == profiles_.end()) continue;
+      member.profiles.push_back(device_corrections_.Corrected(known->second));
     }
+    const auto standing = standing_.find(member.member.worker);
+    if (member.site.empty() && standing != standing_.end()) member.site = standing->second.before;
     for (const PlanMember& other : request.members) {
       const auto link = links_.find({member.member.worker, other.member.worker});
       if (link != links_.end()) request.links.push_back(link->second.link);
+      const auto blocked = unreachable.find({member.member.worker, other.member.worker});
+      if (blocked == unreachable.end()) continue;
+      request.unreachable.push_back({blocked->first.first, blocked->first.second, blocked->second});
     }
   }
 }

@@ -1,10 +1,13 @@
 // What was measured of workers and links, as long as the coordinator lives; and the measuring of
 // links before an island's first plan.
 //
-// A plan that is wanted waits until every pair of its workers has been measured lately, both ways:
-// one worker after the other times messages to all others (MeasureLinks), so that measurements do
-// not disturb each other; who does not answer in time is planned without. Workers of an island that
-// runs are not asked: what their own messages show (IslandProgress) replaces older measurements.
+// A plan or grouping that is wanted waits until every pair of its workers has been measured lately,
+// both ways: one worker after the other times messages to the others (MeasureLinks), so that
+// measurements do not disturb each other; who does not answer in time is busy: for a while nobody
+// is asked to measure its links, and plans are made without them. Workers
+// of an island that runs are not asked, so measuring never holds up training: what their own steps
+// and messages show (WorkerHeartbeat) corrects older measurements (corrections.h). From the links
+// it is known where workers stand (sites.h).
 //
 // Pure: time is an argument; the same calls give the same answers. Not thread-safe.
 
@@ -21,14 +24,18 @@
 #include "common/protocol/control.h"
 #include "common/protocol/device_profile.h"
 #include "common/time.h"
+#include "coordinator/corrections.h"
 #include "coordinator/planning.h"
+#include "coordinator/sites.h"
 
 namespace atl {
 
 struct ProfileBookOptions {
   Duration link_fresh = std::chrono::minutes(30);  // older ones are measured again
   Duration turn_limit = std::chrono::seconds(20);  // one worker's measuring
-  double changed = 0.25;  // a live link that differs by more than this replaces the measured one
+  // A pair that could not be measured though there is a connection is asked for again after so
+  // long.
+  Duration unmeasured_retry = std::chrono::minutes(2);
   size_t max_profiles = 65'536;
 };
 
@@ -47,12 +54,16 @@ class ProfileBook {
   // says of others' devices and links.
   void OnMessage(Instant now, const FromWorker& from);
 
-  // Which plan a request is for; a later one for the same island replaces an earlier one.
+  // Which plan a request is for; a later one for the same island replaces an earlier one. Island
+  // kGrouping: not for a plan, but to know who shares an island.
   struct PlanKey {
     JobId job;
     IslandId island = 0;
     int64_t request = 0;
   };
+  static constexpr IslandId kGrouping = -1;
+  // A worker that the coordinator knew before this book began: where it stood.
+  void Remember(const NodeId& worker, const Standing& standing) { standing_[worker] = standing; }
   // `request` as PlanIsland takes it, but for profiles and links, which are filled in here. `busy`:
   // its workers run an island and cannot measure.
   void Want(Instant now, PlanKey key, PlanRequest request, bool busy);
@@ -65,6 +76,8 @@ class ProfileBook {
   struct Work {
     std::vector<Message> send;
     std::vector<std::pair<PlanKey, PlanRequest>> plan;  // ready for PlanIsland
+    std::vector<KnowledgeChange> changes;               // since the last call
+    std::map<NodeId, MeasuredSite> sites;               // of workers whose site is another one now
     Instant deadline = kNever;                          // call again by then
   };
   // What is to be done now. Call it after OnMessage and Want, and at the deadline.
@@ -74,6 +87,10 @@ class ProfileBook {
   std::vector<DeviceProfile> Devices(uint64_t model_digest) const;
   // Ordered by from, to.
   std::vector<LinkReport> Links() const;
+  // Of everybody whose site is known, declared ones too.
+  std::map<NodeId, MeasuredSite> Sites() const { return FindSites(standing_, Profiles()); }
+  // What people should know beside: devices that are slower than measured, pairs without a link.
+  std::vector<std::string> Troubles(Instant now) const;
 
   // Profiles and links of the request's members, as far as they are known.
   void FillIn(PlanRequest& request) const;
@@ -84,20 +101,38 @@ class ProfileBook {
     PlanKey key;
     PlanRequest request;
     std::set<NodeId> had_turn;
-    NodeId measurer;   // empty: nobody's turn
-    int64_t turn = 0;  // MeasureLinks::request of the turn
+    NodeId measurer;         // empty: nobody's turn
+    std::vector<NodeId> to;  // that it measures
+    int64_t turn = 0;        // MeasureLinks::request of the turn
     Instant turn_ends{};
     Instant send_again{};
   };
 
-  void OnBoundary(Instant now, const NodeId& worker, const BoundaryState& boundary);
+  void OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello);
+  void OnMeasured(Instant now, const NodeId& worker, const LinksMeasured& measured);
+  void OnBoundary(Instant now, const BoundaryState& boundary);
+  std::map<std::pair<NodeId, NodeId>, LinkProfile> Profiles() const;
+  void UpdateSites(Work& work);
   bool Fresh(Instant now, const Pair& pair) const;
-  NodeId NextMeasurer(Instant now, const Waiting& waiting) const;
+  bool NextTurn(Instant now, Waiting& waiting) const;
+  void Busy(Instant now, const NodeId& worker, const PlanRequest& among, const std::string& reason);
   bool InTurn(const std::vector<IslandMember>& members) const;
 
   const ProfileBookOptions options_;
   std::map<std::pair<std::string, uint64_t>, DeviceProfile> profiles_;  // by device, model
   std::map<Pair, LinkReport> links_;
+  struct Unmeasured {
+    Instant again_at{};
+    std::string reason;
+  };
+  std::map<Pair, Unmeasured> unmeasured_;
+  std::map<NodeId, Standing> standing_;
+  std::map<NodeId, Incarnation> incarnations_;
+  bool links_changed_ = false;  // since sites were found
+  DeviceCorrections device_corrections_;
+  LinkCorrections link_corrections_;
+  UnreachablePairs unreachable_;
+  std::vector<KnowledgeChange> changes_;
   std::vector<Waiting> waiting_;  // in order of arrival
   int64_t last_turn_ = 0;
 };

@@ -59,7 +59,8 @@ std::vector<StoreRecord> OneOfEach() {
       1024,   1,      "all are in"};
   return {
       EpochRecord{7},
-      MemberRecord{MemberKind::kServer, "p1", 3},
+      MemberRecord{MemberKind::kServer, "p1", 3, "", ""},
+      MemberRecord{MemberKind::kWorker, "w1", 4, "site-w1", "measured: alone"},
       job,
       ProgressRecord{"lm-1", JobState::kFinishing, "why", 2, 3, 4, 5, 1, 6, 1, 7, 2.5, 5.5, true},
       island,

@@ -145,6 +145,7 @@ void EncodeView(const JobView& view, v1::Job* wire) {
   Encode(view.round, wire->mutable_round());
   Encode(view.ledger, wire->mutable_ledger());
   for (const DecisionRecord& decision : view.decisions) Encode(decision, wire->add_decisions());
+  wire->set_grouping(view.grouping);
 }
 
 void EncodeView(const MemberView& view, v1::Member* wire) {
@@ -161,6 +162,7 @@ void EncodeView(const MemberView& view, v1::Member* wire) {
   wire->set_memory_bytes(view.memory_bytes);
   wire->set_peer_endpoint(view.peer_endpoint);
   wire->set_site(view.site);
+  wire->set_site_source(view.site_source);
   if (view.kind == MemberKind::kServer) Encode(view.load, wire->mutable_load());
 }
 

@@ -19,6 +19,8 @@ void Fields(V& v, Plain<V, MemberRecord>& s, v1::stored::Member& m) {
   ATOLL_WIRE_ENUM(kind, stored::MemberKind);
   ATOLL_WIRE_COPY(name);
   ATOLL_WIRE_COUNT(incarnation);
+  ATOLL_WIRE_COPY(site);
+  ATOLL_WIRE_COPY(site_source);
 }
 
 template <class V>
@@ -29,6 +31,8 @@ void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_MAYBE(facts);
   ATOLL_WIRE_MESSAGES(shards, kMaxListLength);
   ATOLL_WIRE_COPY(removed);
+  ATOLL_WIRE_OPTIONAL_ENUM(extent, IslandExtent);
+  ATOLL_WIRE_COPY(grouping);
 }
 
 template <class V>

@@ -69,8 +69,12 @@ absl::Status CheckOptions(const DaemonOptions& options) {
 }
 
 Emulation EmulationOf(const DaemonOptions& options) {
-  if (options.emulate_block_ms == 0) return {};
-  return EmulatedBlocks(FromSeconds(options.emulate_block_ms / 1e3));
+  Emulation emulation;
+  if (options.emulate_block_ms > 0) {
+    emulation = EmulatedBlocks(FromSeconds(options.emulate_block_ms / 1e3));
+  }
+  emulation.slowdown = options.emulate_slowdown;
+  return emulation;
 }
 
 DeviceFlags FlagsOf(const DaemonOptions& options) {
@@ -125,6 +129,7 @@ class Daemon {
   Daemon(const DaemonOptions& options, EventLoop<Event>* loop, GroupMember* member,
          CheckpointStore* store, TensorClient* tensors, WorkerProfiler* profiler, Identity identity)
       : loop_(loop),
+        member_(member),
         trainer_(
             member, [loop](const BoundariesSeen& seen) { loop->Post(seen); },
             [loop](const MemorySeen& seen) { loop->Post(seen); },
@@ -135,7 +140,8 @@ class Daemon {
                   }),
         transfers_(tensors, [loop](Event event) { loop->Post(std::move(event)); }),
         island_(&trainer_, store,
-                {options.emulate_slowdown, FromSeconds(options.emulate_step_ms / 1e3),
+                // Devices are slow by themselves (EmulationOf).
+                {1, FromSeconds(options.emulate_slowdown * options.emulate_step_ms / 1e3),
                  options.memory_bytes},
                 {[loop](Event event) { loop->Post(std::move(event)); },
                  [this] { return transfers_.started(); }, [this] { return transfers_.running(); },
@@ -191,8 +197,15 @@ class Daemon {
       return member->MeetToMeasure(fence, members);
     };
     options.post = [loop](LinksMeasured answer) {
-      LogInfo("profiler", answer.links.size(), " links measured",
-              answer.trouble.empty() ? "" : "; not ", answer.trouble);
+      std::string missing = answer.trouble;
+      for (const auto* failures : {&answer.unreachable, &answer.unmeasured}) {
+        for (const LinkFailure& failure : *failures) {
+          absl::StrAppend(&missing, missing.empty() ? "" : "; ", "to ", failure.to, ": ",
+                          failure.reason);
+        }
+      }
+      LogInfo("profiler", answer.links.size(), " links measured", missing.empty() ? "" : "; not ",
+              missing);
       loop->Post(std::move(answer));
     };
     return options;
@@ -202,6 +215,11 @@ class Daemon {
     if (Send* send = std::get_if<Send>(&action)) {
       if (const WorkerLog* log = std::get_if<WorkerLog>(&send->message)) {
         LogInfo("job", log->job, ": ", log->text);
+      }
+      if (auto* heartbeat = std::get_if<WorkerHeartbeat>(&send->message)) {
+        // Measurements pass the core by: it decides nothing on them.
+        heartbeat->devices = member_->Work();
+        heartbeat->unreachable = member_->Unreachable();
       }
       attach_->Send(std::move(send->message));
     } else if (const StartPull* pull = std::get_if<StartPull>(&action)) {
@@ -232,6 +250,7 @@ class Daemon {
   }
 
   EventLoop<Event>* const loop_;
+  GroupMember* const member_;
   GroupTrainer trainer_;
   Follower follower_;
   Transfers transfers_;

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
          "\"again\": forget what was measured of its devices, and measure again")
       ->check(CLI::IsMember({"again"}));
   app.add_option("--emulate-slowdown", options.emulate_slowdown,
-                 "for tests: every step takes so many times as long");
+                 "for tests: every operation takes so many times as long");
   app.add_option("--emulate-step-ms", options.emulate_step_ms,
                  "for tests: every step lasts at least so long");
   app.add_option("--emulate-block-ms", options.emulate_block_ms,

@@ -34,6 +34,9 @@ absl::Status PeerLink::Send(const NodeId& to, PeerMessage message) {
   return impl_->Send(to, std::move(message));
 }
 bool PeerLink::IsLost(const NodeId& peer) const { return impl_->IsLost(peer); }
+std::vector<std::pair<NodeId, std::string>> PeerLink::Unconnected(Duration at_least) const {
+  return impl_->Unconnected(at_least);
+}
 void PeerLink::Lose(const NodeId& peer, const std::string& reason) { impl_->Lose(peer, reason); }
 void PeerLink::DropQueued(PeerChannel channel) { impl_->DropQueued(channel); }
 std::vector<PeerCounters> PeerLink::counters() const { return impl_->counters(); }
@@ -144,6 +147,17 @@ bool PeerLink::Impl::IsLost(const NodeId& peer) const {
   const std::lock_guard lock(mutex_);
   const auto it = directory_.find(peer);
   return it != directory_.end() && it->second.lost;
+}
+
+std::vector<std::pair<NodeId, std::string>> PeerLink::Impl::Unconnected(Duration at_least) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<NodeId, std::string>> all;
+  const Instant before = SteadyNow() - at_least;
+  for (const auto& [name, entry] : directory_) {
+    if (entry.lost || !entry.unconnected_since || *entry.unconnected_since > before) continue;
+    all.emplace_back(name, entry.trouble);
+  }
+  return all;
 }
 
 void PeerLink::Impl::Lose(const NodeId& peer, const std::string& reason) {

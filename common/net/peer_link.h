@@ -26,6 +26,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/ids.h"
@@ -163,6 +164,9 @@ class PeerLink {
 
   // Whether it is lost, under the present fence. Thread-safe.
   bool IsLost(const NodeId& peer) const;
+  // Peers to which no connection could be made for at least so long, though it was tried all the
+  // time, and why. One that is connected and does not follow to our plan is none. Thread-safe.
+  std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
   // Counts the peer as lost, for a reason that the caller knows; it hears of it.
   void Lose(const NodeId& peer, const std::string& reason);
 

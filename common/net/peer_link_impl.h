@@ -37,6 +37,7 @@ class PeerLink::Impl {
   absl::Status AwaitPeers(Instant deadline, const std::vector<NodeId>& peers);
   absl::Status Send(const NodeId& to, PeerMessage message);
   bool IsLost(const NodeId& peer) const;
+  std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
   void Lose(const NodeId& peer, const std::string& reason);
   void DropQueued(PeerChannel channel);
   std::vector<PeerCounters> counters() const;
@@ -117,6 +118,7 @@ class PeerLink::Impl {
     bool lost = false;
     bool welcomed = false;
     std::string trouble;
+    std::optional<Instant> unconnected_since;
     int queued_messages = 0;
     int64_t queued_bytes = 0;
   };
@@ -132,6 +134,7 @@ class PeerLink::Impl {
   void Reset(Peer& peer, const absl::Status& why);  // ends all that is under way with it
   void OnPeerLost(const NodeId& name, std::string why);
   void Note(const Peer& peer, const std::string& trouble);
+  void NoteConnection(const NodeId& name, bool connected);
   bool ReceiveSome();
   void Count(const NodeId& peer, int64_t PeerCounters::*counter, int64_t amount = 1);
   void CountStranger(int64_t frames = 1);

@@ -52,6 +52,7 @@ void PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
         // Should the connection be gone already, this touches nothing that it could harm.
         setsockopt(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kKernelUnsentBytes,
                    sizeof kKernelUnsentBytes);
+        NoteConnection(name, true);
         break;
       case ConnectionEvent::kUp:
         lane->up = true;
@@ -73,6 +74,7 @@ void PeerLink::Impl::WatchLane(Peer& peer, int lane_index) {
         if (peer.lanes[0]->welcomed || peer.lanes[1]->welcomed) {
           return OnPeerLost(name, lane->trouble);
         }
+        if (*event == ConnectionEvent::kLost) NoteConnection(name, false);
         Note(peer, lane->trouble);
         lane->connect_at = now_ + kConnectAgainDelay;
         break;

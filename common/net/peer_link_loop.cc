@@ -102,10 +102,17 @@ void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMembe
   {
     const std::lock_guard lock(mutex_);
     ++round_;
-    directory_.clear();
+    std::map<NodeId, Entry> known;
+    known.swap(directory_);
     for (const IslandMember& member : members) {
       if (member.worker == options_.name) continue;
-      directory_[member.worker].trouble = "no connection yet";
+      Entry& entry = directory_[member.worker];
+      entry.trouble = "no connection yet";
+      const auto it = before.find(member.worker);
+      // Under another plan it is as far away.
+      if (it != before.end() && it->second->member == member) {
+        entry.unconnected_since = known[member.worker].unconnected_since;
+      }
       counters_[member.worker].peer = member.worker;
     }
   }
@@ -146,7 +153,9 @@ void PeerLink::Impl::MeetAgain() {
 
 void PeerLink::Impl::StartPeer(Peer& peer) {
   peer.session = next_session_++;
-  const absl::Status connected = peer.lanes[0] != nullptr ? absl::OkStatus() : Connect(peer);
+  const bool is_new = peer.lanes[0] == nullptr;
+  const absl::Status connected = is_new ? Connect(peer) : absl::OkStatus();
+  if (is_new) NoteConnection(peer.member.worker, false);
   if (!connected.ok()) Note(peer, std::string(connected.message()));
   for (const auto& lane : peer.lanes) {
     if (lane == nullptr) continue;
@@ -230,6 +239,17 @@ void PeerLink::Impl::Note(const Peer& peer, const std::string& trouble) {
   entry.trouble = trouble;
   entry.welcomed = peer.welcomed();
   changed_.notify_all();
+}
+
+// From the first time that it is missing.
+void PeerLink::Impl::NoteConnection(const NodeId& name, bool connected) {
+  const std::lock_guard lock(mutex_);
+  std::optional<Instant>& since = directory_[name].unconnected_since;
+  if (connected) {
+    since.reset();
+  } else if (!since) {
+    since = SteadyNow();
+  }
 }
 
 PeerLink::Impl::Peer* PeerLink::Impl::Find(const NodeId& name) {

@@ -206,6 +206,31 @@ TEST_CASE("two that lost each other meet again under the same plan, and others d
   REQUIRE(a.HearText(kTensor) == "both ways");
 }
 
+TEST_CASE("who cannot be connected to is known, and who only does not follow is not among them") {
+  TestPeer a("a"), b("b"), c("c");
+  std::string nowhere;
+  {
+    const TestPeer gone("gone");
+    nowhere = gone.member.endpoint;
+  }
+  c.member.endpoint = nowhere;
+  const std::vector<IslandMember> members = {a.member, b.member, c.member};
+  REQUIRE(a.link->SetPeers(Plan(1), members).ok());
+  REQUIRE(a.link->Unconnected(1h).empty());
+  // The time counts on under the next plan.
+  REQUIRE(a.link->SetPeers(Plan(2), members).ok());
+  const Instant begun = SteadyNow();
+  while (a.link->Unconnected(300ms).size() != 1) {
+    REQUIRE(SteadyNow() - begun < kPatience);
+    std::this_thread::yield();
+  }
+  const auto [worker, reason] = a.link->Unconnected(300ms)[0];
+  REQUIRE(worker == "c");
+  REQUIRE_FALSE(reason.empty());
+  REQUIRE(a.link->SetPeers(Plan(3), {a.member, b.member}).ok());
+  REQUIRE(a.link->Unconnected(0s).empty());
+}
+
 TEST_CASE("with keys only the plan's members get in, each under its own name") {
   const KeyPair keys[] = {GenerateKeyPair().value(), GenerateKeyPair().value(),
                           GenerateKeyPair().value()};

@@ -111,7 +111,8 @@ struct WorkerHello {
   std::string site;             // as its operator says; empty: found by measuring
 };
 
-// How messages travel from one device of an island to another, for people.
+// How messages travel from one device of an island to another: for people, and to correct what was
+// measured of the link.
 struct BoundaryState {
   std::string from;
   std::string to;
@@ -120,9 +121,9 @@ struct BoundaryState {
   double bandwidth_bytes_per_s = 0;  // the same; 0: not seen yet
   bool saturated = false;            // smaller pieces cannot help: only another plan can
   std::string reason;                // of the newest change
-  // The message of the newest window that came nearest to what the link can do: others may have
-  // waited for a busy machine or for other messages.
-  int64_t window = 0;  // its number, from 1; 0: none yet
+  // Of the largest messages of the newest window the quickest: others may have waited for a busy
+  // machine or for other messages.
+  int64_t window = 0;  // its number, larger than those before in the sender's process; 0: none
   int64_t quickest_bytes = 0;
   double quickest_seconds = 0;
   std::string way;  // how messages go, and why so: "NCCL: GPUs of one site"; empty: not said
@@ -130,10 +131,10 @@ struct BoundaryState {
   bool operator==(const BoundaryState&) const = default;
 };
 
-// What a device did in a step, mean over a window of steps: how fast it is while it trains.
+// What a device did in a step, the middle one of a window of steps: how fast it is while it trains.
 struct DeviceWork {
   std::string device;
-  int64_t window = 0;  // another number for every window of the worker's process
+  int64_t window = 0;  // its number, larger than those before in the worker's process; 0: none
   uint64_t model_digest = 0;
   int32_t micro_batch_sequences = 0;
   // Layers of each kind times micro-batches.
@@ -374,13 +375,14 @@ struct PushGrant {
 };
 
 // Open peer links to these workers, for this request alone, until another one or an order comes.
-// The measurer times messages to each of the others and answers LinksMeasured; the others take
+// The measurer times messages to some of the others and answers LinksMeasured; the others take
 // them. Never sent to a worker that leads or follows in an island.
 struct MeasureLinks {
   JobId job;
   int64_t request = 0;  // grows; a larger one replaces a smaller one
   std::vector<IslandMember> members;
   NodeId measurer;
+  std::vector<NodeId> to;  // to whom; empty: all
 };
 
 // Record one coming step of the island that the worker leads, on all its members: StepTraced. A

@@ -220,6 +220,7 @@ void Fields(V& v, Plain<V, MeasureLinks>& s, v1::MeasureLinks& m) {
   ATOLL_WIRE_COUNT(request);
   ATOLL_WIRE_MESSAGES(members, 4096);
   ATOLL_WIRE_COPY(measurer);
+  ATOLL_WIRE_VALUES(to, 4096);
 }
 
 template <class V>

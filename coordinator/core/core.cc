@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "coordinator/core/flush.h"
+#include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/members.h"
@@ -35,6 +36,9 @@ struct EventHandler {
   void operator()(const SubmitJob& e) { coord::OnSubmit(s, e); }
   void operator()(const ControlJob& e) { coord::OnControl(s, e); }
   void operator()(const PlanMade& e) { coord::OnPlanMade(s, e); }
+  void operator()(const SitesFound& e) { coord::OnSitesFound(s, e); }
+  void operator()(const WorkersGrouped& e) { coord::OnWorkersGrouped(s, e); }
+  void operator()(const ProfileChanged& e) { coord::OnProfileChanged(s, e); }
   void operator()(const Tick&) {}
 };
 

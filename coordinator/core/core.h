@@ -60,8 +60,11 @@ struct CoordinatorOptions {
   Duration plan_retry = std::chrono::seconds(30);
   // A request to the planner without an answer is made again after so long.
   Duration plan_limit = std::chrono::seconds(60);
-  // Another plan replaces one that works if its predicted step is shorter by so much.
-  double plan_gain = 0.03;
+  // Another plan replaces one that works if its predicted step is shorter by so much: both steps
+  // as the planner sees them with what is measured now, where it says so.
+  double plan_gain = 0.05;
+  // Workers are grouped without an answer to GroupWorkers after so long.
+  Duration grouping_limit = std::chrono::seconds(120);
 };
 
 // ------------------------------------------------------------------------------------ events ----
@@ -97,13 +100,42 @@ struct PlanMade {
   IslandId island = 0;
   int64_t request = 0;
   absl::StatusOr<IslandPlan> plan = absl::UnknownError("no plan");
+  int64_t current_step_ns = 0;  // of MakePlan::current, as it is seen now; 0: unknown
+  std::vector<std::pair<NodeId, std::string>> left_out;  // workers that cannot be used, and why
+};
+
+// Where workers stand whose operators do not say it. What is not named keeps its site.
+struct FoundSite {
+  NodeId worker;
+  std::string site;
+  std::string source;  // "measured: 0.3 ms, 940 Mbit/s inside; ..."
+};
+struct SitesFound {
+  std::vector<FoundSite> workers;
+};
+
+// The answer to GroupWorkers; sites have been told before it.
+struct WorkersGrouped {
+  JobId job;
+  int64_t request = 0;
+  IslandExtent extent = IslandExtent::kAll;  // kWorker, kSite or kAll
+  std::string reason;
+};
+
+// What is known of these workers, or of the link between them, has changed for good: a plan made
+// now may be better. `unusable`: the plan in force cannot be set up with them.
+struct ProfileChanged {
+  std::vector<NodeId> workers;
+  std::string reason;
+  bool unusable = false;
 };
 
 // The deadline of the last Actions has come. Always allowed.
 struct Tick {};
 
-using CoordinatorEvent = std::variant<FromWorker, FromServer, WorkerConnectionLost,
-                                      ServerConnectionLost, SubmitJob, ControlJob, PlanMade, Tick>;
+using CoordinatorEvent =
+    std::variant<FromWorker, FromServer, WorkerConnectionLost, ServerConnectionLost, SubmitJob,
+                 ControlJob, PlanMade, SitesFound, WorkersGrouped, ProfileChanged, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -130,11 +162,23 @@ struct MakePlan {
   std::vector<PlanWorker> workers;
   bool busy = false;  // they are in an island that runs, or ran: there is no time to measure links
   std::string reason;
+  std::optional<IslandPlan> current;  // in force, of these workers
+};
+
+// Who of these workers shares an island is to be measured (layout.island = "site") or decided
+// ("auto"): one WorkersGrouped. A later request of the same job replaces an earlier one.
+struct GroupWorkers {
+  JobId job;
+  int64_t request = 0;
+  JobSpec spec;
+  JobFacts facts;
+  std::vector<PlanWorker> workers;
 };
 
 struct CoordinatorActions {
   std::vector<StoreWrite> persist;  // one transaction; first
   std::vector<MakePlan> plans;
+  std::vector<GroupWorkers> groups;
   std::vector<ToWorker> to_workers;
   std::vector<ToServer> to_servers;
   std::vector<Reply> replies;

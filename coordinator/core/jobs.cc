@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/preparation.h"
@@ -218,7 +219,9 @@ Instant NextJobDeadline(const State& s, const Job& job) {
   if (job.progress.state == JobState::kFinishing && !job.progress.validated_final) {
     next = std::min(next, job.validate_by);
   }
-  if (job.progress.state == JobState::kPreparing) next = std::min(next, PreparingDeadline(s, job));
+  if (job.progress.state == JobState::kPreparing) {
+    next = std::min({next, PreparingDeadline(s, job), GroupingDeadline(s, job)});
+  }
   return next;
 }
 

@@ -81,7 +81,8 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
           absl::StrCat("the coordinator keeps at most ", s.options.max_members, " names"));
     }
     it = s.members.emplace(key, Member()).first;
-    it->second.record = {key.first, key.second, 0};
+    it->second.record.kind = key.first;
+    it->second.record.name = key.second;
   }
   Member& member = it->second;
   if (incarnation < member.record.incarnation) {

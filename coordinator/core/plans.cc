@@ -1,10 +1,12 @@
 #include "coordinator/core/plans.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/grouping.h"
 #include "coordinator/core/roster.h"
 
 namespace atl::coord {
@@ -64,13 +66,18 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
     planning.reason = absl::StrCat("worker ", member.worker, " is gone");
     return;
   }
+  if (planning.unusable) {
+    planning.reason = planning.changed;
+    return;
+  }
   planning.urgent = false;
   for (const IslandMember& member : roster) {
     if (Contains(plan.members, member) || Contains(planning.considered, member)) continue;
     planning.reason = absl::StrCat("worker ", member.worker, " has joined");
     return;
   }
-  if (s.now >= planning.wish_not_before) planning.reason = Wish(s, job, island, plan);
+  if (s.now < planning.wish_not_before) return;
+  planning.reason = !planning.changed.empty() ? planning.changed : Wish(s, job, island, plan);
 }
 
 void Ask(State& s, const Job& job, const IslandRecord& island,
@@ -87,9 +94,11 @@ void Ask(State& s, const Job& job, const IslandRecord& island,
   ask.facts = *job.record.facts;
   ask.busy = job.plans.contains(island.island);
   ask.reason = planning.reason;
+  if (const IslandPlan* current = PlanInForce(job, island)) ask.current = *current;
+  planning.asked_for = planning.changed;
   for (const IslandMember& member : roster) {
     const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
-    ask.workers.push_back({member, worker.site, worker.devices});
+    ask.workers.push_back({member, SiteOf(worker), worker.devices});
   }
   s.out.plans.push_back(std::move(ask));
 }
@@ -125,13 +134,15 @@ bool SameLayout(const IslandPlan& a, const IslandPlan& b) {
 
 // Why the plan in force is kept although another one was made; "" if it is not.
 std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
-                    const IslandPlan& current, const IslandPlan& made) {
+                    const IslandPlan& current, const IslandPlan& made, int64_t current_step_ns) {
   if (SameLayout(current, made)) return "the same layout is still the best";
   double takes_ms = static_cast<double>(current.step_ns) / 1e6;
   const bool wished = !Wish(s, job, island, current).empty();
   const Member* leader = Leader(s, island);
   // The island asks because its steps are not what was predicted.
-  if (wished && leader->progress->step_seconds_quiet > 0) {
+  if (current_step_ns > 0) {
+    takes_ms = static_cast<double>(current_step_ns) / 1e6;
+  } else if (wished && leader->progress->step_seconds_quiet > 0) {
     takes_ms = leader->progress->step_seconds_quiet * 1e3;
   }
   const double made_ms = static_cast<double>(made.step_ns) / 1e6;
@@ -157,11 +168,14 @@ std::string Describe(const IslandPlan& plan) {
   return text;
 }
 
-// Whoever follows the island and has no part in its new plan may hold layers that are needed.
-void AddLenders(const State& s, const Job& job, IslandId island, IslandPlan& plan) {
+// Whoever follows the island and has no part in its new plan may hold layers that are needed; but
+// those that not everybody reaches would be waited for in vain.
+void AddLenders(const State& s, const Job& job, IslandId island, const Planning& planning,
+                IslandPlan& plan) {
   for (const auto& [key, worker] : s.members) {
     if (!worker.attached || !worker.following || worker.following->job != job.id() ||
-        worker.following->island != island || worker.following->plan_number == 0) {
+        worker.following->island != island || worker.following->plan_number == 0 ||
+        planning.left_out.contains(key.second)) {
       continue;
     }
     const State::Place place = const_cast<State&>(s).PlaceOf(key.second);
@@ -272,6 +286,9 @@ void OnPlanMade(State& s, const PlanMade& made) {
   const IslandRecord& island = job->islands.at(made.island);
   planning.request = 0;
   planning.considered = planning.asked;
+  // What has changed since is for the next one; what cannot be run stays so until there is a plan.
+  const bool heard = planning.changed == planning.asked_for;
+  if (heard && (made.plan.ok() || !planning.unusable)) planning.changed.clear();
   absl::Status status = made.plan.status();
   if (status.ok()) status = Check(*job, planning.asked, *made.plan);
   if (!status.ok()) {
@@ -279,8 +296,12 @@ void OnPlanMade(State& s, const PlanMade& made) {
   }
   planning.trouble.clear();
   planning.not_before = s.now;
-  if (const IslandPlan* current = PlanInForce(*job, island)) {
-    const std::string why_keep = WhyKeep(s, *job, island, *current, *made.plan);
+  planning.left_out.clear();
+  for (const auto& [worker, why] : made.left_out) planning.left_out[worker] = CleanText(why, 200);
+  const bool unusable = std::exchange(planning.unusable, false);
+  if (const IslandPlan* current = PlanInForce(*job, island); current != nullptr && !unusable) {
+    const std::string why_keep =
+        WhyKeep(s, *job, island, *current, *made.plan, made.current_step_ns);
     if (!why_keep.empty()) {
       s.Log(job->id(), Severity::kInfo,
             absl::StrCat("island ", made.island, " keeps plan ", current->number, " (",
@@ -293,10 +314,28 @@ void OnPlanMade(State& s, const PlanMade& made) {
   IslandPlan& plan = job->EditPlan(made.island);
   plan = *made.plan;
   plan.number = ++job->EditIsland(made.island).plan_number;
-  AddLenders(s, *job, made.island, plan);
+  AddLenders(s, *job, made.island, planning, plan);
+  const std::string reason = std::exchange(
+      plan.reason, absl::StrCat("made because ", planning.reason,
+                                plan.reason.empty() ? "" : absl::StrCat("; ", plan.reason)));
   s.Log(job->id(), Severity::kInfo,
         absl::StrCat("island ", made.island, " (", planning.reason, "): ", Describe(plan),
-                     plan.reason.empty() ? "" : "; ", CleanText(plan.reason)));
+                     reason.empty() ? "" : "; ", CleanText(reason)));
+}
+
+void OnProfileChanged(State& s, const ProfileChanged& event) {
+  for (const NodeId& worker : event.workers) {
+    const State::Place place = s.PlaceOf(worker);
+    if (place.job == nullptr || !place.job->plans.contains(place.island)) continue;
+    Planning& planning = place.job->planning[place.island];
+    if (planning.unusable && !event.unusable) continue;
+    planning.changed = CleanText(event.reason, 200);
+    planning.unusable = event.unusable;
+    // Wishes in vain before it say nothing about this one.
+    planning.wishes_in_vain = 0;
+    planning.wish_not_before = std::min(planning.wish_not_before, s.now + s.options.plan_retry);
+    if (event.unusable) planning.not_before = s.now;
+  }
 }
 
 void AdvancePlans(State& s, Job& job) {

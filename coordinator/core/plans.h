@@ -2,8 +2,9 @@
 //
 // A plan is urgent when the one in force cannot be run: there is none, its leader is another, or
 // one of its workers is gone. Otherwise it is wanted when a worker has joined, or when the island
-// asks for one itself (a saturated link, a slow device), and replaces the one in force only if its
-// predicted step is shorter by CoordinatorOptions::plan_gain. README.md has the reasons.
+// asks for one itself (a saturated link), or when what was measured is not true any more (a device
+// or link that became slower or faster), and replaces the one in force only if its predicted step
+// is shorter by CoordinatorOptions::plan_gain. README.md has the reasons.
 
 #ifndef ATOLL_COORDINATOR_CORE_PLANS_H_
 #define ATOLL_COORDINATOR_CORE_PLANS_H_
@@ -31,6 +32,7 @@ bool IsSetUp(const State& s, const Job& job, const IslandRecord& island, const I
 void RenumberPlan(Job& job, IslandRecord& island);
 
 void OnPlanMade(State& s, const PlanMade& made);
+void OnProfileChanged(State& s, const ProfileChanged& event);
 // Asks for the plans that are wanted now.
 void AdvancePlans(State& s, Job& job);
 Instant NextPlanDeadline(const State& s, const Job& job);

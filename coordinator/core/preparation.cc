@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
@@ -138,6 +139,7 @@ bool AdvancePreparing(State& s, Job& job) {
     RefuseWorker(s, job, *member, absl::StrCat("it differs from the other workers: ", difference));
   }
   if (dissent) return true;  // are they still enough?
+  if (!Grouped(s, job, facts, prepared)) return false;
   if (!Place(s, job, facts)) return job.ended();
   s.SetState(job, JobState::kInitializing, "the model is placed");
   for (Member* member : prepared) Join(s, job, *member);

@@ -31,11 +31,14 @@ struct EpochRecord {
 
 enum class MemberKind { kWorker, kServer };
 
-// The highest incarnation seen of a name. Key: kind, name.
+// The highest incarnation seen of a name, and where it stands. Key: kind, name.
 struct MemberRecord {
   MemberKind kind = MemberKind::kWorker;
   NodeId name;
   Incarnation incarnation = 0;
+  // Of a worker whose operator names no site: found by measuring, and how; empty: not yet.
+  std::string site;
+  std::string site_source;
 
   bool operator==(const MemberRecord&) const = default;
 };
@@ -50,6 +53,10 @@ struct JobRecord {
   // Nobody sees it any more; of its records this one and its progress stay, and of its shards those
   // whose server has yet to say that they are gone.
   bool removed = false;
+  // Who shares an island where measurements decide it, and why; an empty reason: not decided, or
+  // the specification says it.
+  IslandExtent extent = IslandExtent::kWorker;
+  std::string grouping;
 
   bool operator==(const JobRecord&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
 
@@ -10,21 +11,20 @@ namespace atl::coord {
 namespace {
 
 // Workers of one group may share an island.
-std::string GroupOf(const JobSpec& spec, const Member& worker) {
-  return spec.layout.island == IslandExtent::kSite ? worker.site : "";
+std::string GroupOf(const Job& job, const Member& worker) {
+  return ExtentOf(job) == IslandExtent::kSite ? SiteOf(worker) : "";
 }
 
-bool MayShare(const JobSpec& spec, const Member& worker) {
-  return spec.layout.island != IslandExtent::kWorker && !worker.peer_endpoint.empty();
+bool MayShare(const Job& job, const Member& worker) {
+  return ExtentOf(job) != IslandExtent::kWorker && !worker.peer_endpoint.empty();
 }
 
 bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
-  const JobSpec& spec = job.spec();
   const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
   if (leader == nullptr || !leader->attached) return false;  // see CanSeat
-  const int64_t most = spec.layout.workers_per_island;
-  return MayShare(spec, *leader) && MayShare(spec, worker) &&
-         GroupOf(spec, *leader) == GroupOf(spec, worker) &&
+  const int64_t most = job.spec().layout.workers_per_island;
+  return MayShare(job, *leader) && MayShare(job, worker) &&
+         GroupOf(job, *leader) == GroupOf(job, worker) &&
          (most == 0 || 1 + static_cast<int64_t>(island.followers.size()) < most);
 }
 
@@ -77,12 +77,12 @@ int64_t NeededWorkers(const JobSpec& spec) {
   return spec.outer.min_islands * each;
 }
 
-Seating::Seating(const State& s, const Job& job) : spec_(job.spec()) {
+Seating::Seating(const State& s, const Job& job) : job_(job) {
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
     const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
     const bool here = leader != nullptr && leader->attached;
-    islands_.push_back({here ? GroupOf(spec_, *leader) : "", here && MayShare(spec_, *leader),
+    islands_.push_back({here ? GroupOf(job_, *leader) : "", here && MayShare(job_, *leader),
                         1 + static_cast<int64_t>(island.followers.size())});
   }
   for (const auto& [key, member] : s.members) {
@@ -91,22 +91,22 @@ Seating::Seating(const State& s, const Job& job) : spec_(job.spec()) {
 }
 
 bool Seating::Take(const Member& worker) {
-  const int64_t most = spec_.layout.workers_per_island;
-  const bool shares = MayShare(spec_, worker);
-  const std::string group = GroupOf(spec_, worker);
+  const int64_t most = job_.spec().layout.workers_per_island;
+  const bool shares = MayShare(job_, worker);
+  const std::string group = GroupOf(job_, worker);
   for (Seats& seats : islands_) {
     if (!shares || !seats.shared || seats.group != group) continue;
     if (most != 0 && seats.workers >= most) continue;
     ++seats.workers;
     return true;
   }
-  if (static_cast<int64_t>(islands_.size()) >= spec_.outer.max_islands) return false;
+  if (static_cast<int64_t>(islands_.size()) >= job_.spec().outer.max_islands) return false;
   islands_.push_back({group, shares, 1});
   return true;
 }
 
 bool CanSeat(const State& s, const Job& job) {
-  if (job.spec().layout.island == IslandExtent::kWorker) return true;
+  if (ExtentOf(job) == IslandExtent::kWorker) return true;
   return std::all_of(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
     const Member* leader = s.FindMember(MemberKind::kWorker, entry.second.worker);
     return entry.second.incarnation == 0 || (leader != nullptr && leader->attached);

@@ -31,7 +31,7 @@ class Seating {
     bool shared = false;
     int64_t workers = 0;
   };
-  const JobSpec& spec_;
+  const Job& job_;
   std::vector<Seats> islands_;
 };
 

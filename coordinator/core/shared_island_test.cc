@@ -302,6 +302,90 @@ TEST_CASE("The end of a job stops leader and followers, and repeats it to who di
   CHECK(Says(told, "-> c: MemberOrder lm-1 island 0 generation 1: stop"));
 }
 
+TEST_CASE("Sites that nobody declares are measured before islands are made, and stay") {
+  World world;
+  world.Tell({"planner waits", "server ps-0 attaches", "worker a attaches site=oslo",
+              "worker b attaches", "worker c attaches", "worker d attaches",
+              "submit min=2 batch=2 island=site", "worker a prepared", "worker b prepared",
+              "worker c prepared"});
+  CHECK(Says(world.Do("worker d prepared"), "groups a b c d?"));
+  CHECK(world.Job().islands.empty());
+  CHECK(Says(world.Job().summary.waiting_for, "the links between workers to be measured"));
+  CHECK(Says(world.Do("sites a=rome b=oslo c=site-c d=site-c"),
+             "log worker c is at site-c, measured: near site-c"));
+  CHECK(Says(world.Do("planner answers"), "an island for each site: as the story says"));
+  REQUIRE(world.Job().islands.size() == 2);
+  CHECK(Members(world.Order("a").plan) == "ab");  // what its operator says holds
+  CHECK(Members(world.Order("c").plan) == "cd");
+  CHECK(Says(world.Job().grouping, "an island for each site"));
+  CHECK(world.core().Members(world.now())[0].site_source == "declared");
+  CHECK(world.core().Members(world.now())[1].site_source == "measured: near oslo");
+  world.Do("coordinator restarts");
+  CHECK(world.core().Members(world.now())[3].site == "site-c");
+  world.Tell({"worker d attaches", "worker d prepared"});
+  CHECK(world.Job().islands.size() == 2);
+}
+
+TEST_CASE("Measurements that do not come are not waited for") {
+  World world;
+  world.Tell({"planner waits", "server ps-0 attaches", "worker a attaches", "worker b attaches"});
+  SECTION("auto") {
+    world.Tell(
+        {"submit min=1 batch=2 island=auto", "worker a prepared", "worker b prepared", "wait 119"});
+    CHECK(world.Job().islands.empty());
+    CHECK(Says(world.Do("wait 1"), "one island of all workers: nothing was measured within 120 s"));
+    CHECK(world.Island(0).workers.size() == 2);
+  }
+  SECTION("by site: nobody has one, so they share it") {
+    world.Tell(
+        {"submit min=1 batch=2 island=site", "worker a prepared", "worker b prepared", "wait 120"});
+    CHECK(Says(world.Job().grouping, "nothing was measured"));
+    CHECK(world.Island(0).workers.size() == 2);
+  }
+}
+
+TEST_CASE("What the planner decides of islands holds for who comes later, and after a restart") {
+  World world;
+  world.Tell({"planner groups worker", "server ps-0 attaches", "worker a attaches",
+              "worker b attaches", "submit min=1 batch=2 island=auto", "worker a prepared",
+              "worker b prepared"});
+  CHECK(world.Job().islands.size() == 2);
+  CHECK(Members(world.Order("a").plan) == "a");
+  CHECK(world.Job().grouping == "each worker is an island: as the story says");
+  world.Do("coordinator restarts");
+  world.Tell({"worker a attaches incarnation=1", "worker b attaches incarnation=1",
+              "server ps-0 attaches incarnation=1", "worker c attaches", "worker c prepared"});
+  CHECK(world.Job().islands.size() == 3);
+}
+
+TEST_CASE("A device that is not what was measured leads to a plan, if that is worth it") {
+  World world;
+  StartShared(world);
+  world.Do("wait 30");
+  SECTION("the same layout is still the best") {
+    CHECK(Says(world.Do("changed b reason=b/0_is_1.9_times_slower_than_measured"),
+               "island 0 keeps plan 1 (b/0 is 1.9 times slower than measured): the same layout"));
+    CHECK_FALSE(Says(world.Do("wait 100"), "plan"));  // said once, asked once
+    // The next change is heard soon, whatever came of this one.
+    CHECK(Says(world.Do("changed b reason=b/0_is_fast_again"), "(b/0 is fast again)"));
+  }
+  SECTION("nobody works in the island that it was") {
+    CHECK_FALSE(Says(world.Do("changed z reason=z/0_is_slow"), "plan"));
+  }
+}
+
+TEST_CASE("A plan that cannot be set up is replaced at once, and its reason is kept until it is") {
+  World world;
+  StartShared(world);
+  world.Do("planner refuses reason=not-yet");
+  world.Do("changed b reason=b_>_c:_no_connection_within_10_s unusable");
+  CHECK(Says(world.Island(0).planning, "needs a plan (b > c: no connection within 10 s): not-yet"));
+  world.Do("planner answers");
+  CHECK(Says(world.Do("wait 30"), "(b > c: no connection within 10 s): plan 2"));
+  CHECK(world.Order("a").plan.number == 2);
+  CHECK_FALSE(Says(world.Do("wait 60"), "plan"));
+}
+
 TEST_CASE("A lone worker with several devices is planned too") {
   World world;
   world.Tell({"server ps-0 attaches", "worker a attaches devices=2", "submit min=1 batch=2",

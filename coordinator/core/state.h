@@ -35,7 +35,7 @@ struct Member {
   std::optional<MemberProgress> following;  // whom it serves, as it says
   std::string peer_endpoint;                // empty: it can share an island with nobody
   std::string peer_public_key;
-  std::string site;
+  std::string site;                      // as its operator says
   bool leaving = false;                  // serves on until its state has moved
   JobId candidate_for;                   // asked to prepare this job; not an island of it yet
   Instant asked_at{};                    // PrepareJob, first
@@ -116,6 +116,17 @@ struct Planning {
   std::vector<IslandMember> considered;  // those of the newest request that was answered
   Instant wish_not_before{};             // when the island's own wish is heard again
   int wishes_in_vain = 0;                // in a row
+  // What the shell says has changed: wanted from the next plan that is asked for.
+  std::string changed;
+  bool unusable = false;                   // and the plan in force cannot be set up
+  std::string asked_for;                   // `changed` of the newest request
+  std::map<NodeId, std::string> left_out;  // by the newest plan, and why
+};
+
+// Finding out who shares an island.
+struct Grouping {
+  int64_t request = 0;  // under way, or the last one; 0: none
+  Instant asked_at{};
 };
 
 struct SentOrder {
@@ -156,6 +167,7 @@ struct Job {
   std::map<IslandId, SentOrder> orders;
   std::map<NodeId, SentMemberOrder> member_orders;  // by follower
   std::map<IslandId, Planning> planning;
+  Grouping grouping;
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0;
   bool fences_changed = false;   // servers are to be told
@@ -214,9 +226,9 @@ struct State {
   bool epoch_dirty = true;
   std::map<MemberKey, Member> members;
   std::set<MemberKey> dirty_members;
-  std::map<int64_t, Job> jobs;  // by number
-  int64_t next_sequence = 0;    // of orders and events
-  int64_t next_plan_request = 0;
+  std::map<int64_t, Job> jobs;    // by number
+  int64_t next_sequence = 0;      // of orders and events
+  int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
   // The Step under way.
   Instant now{};

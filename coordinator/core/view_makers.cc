@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
@@ -40,6 +41,11 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
       worker.doing = CleanText(member->following->doing, 200);
     } else if (member != nullptr) {
       worker.doing = member->reason;
+    }
+    auto planning = job.planning.find(island.island);
+    if (worker.attached && !worker.in_plan && planning != job.planning.end()) {
+      auto why = planning->second.left_out.find(m.worker);
+      if (why != planning->second.left_out.end()) worker.doing = why->second;
     }
     view.workers.push_back(std::move(worker));
   }
@@ -101,7 +107,8 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   view.software_version = member.software_version;
   view.devices = member.devices;
   view.peer_endpoint = member.peer_endpoint;
-  view.site = member.site;
+  view.site = SiteOf(member);
+  view.site_source = !member.site.empty() ? "declared" : member.record.site_source;
   view.progress = member.progress;
   view.endpoint = member.endpoint;
   view.memory_bytes = member.memory_bytes;
@@ -155,6 +162,7 @@ JobView ViewOf(const State& s, const Job& job, Instant now) {
                  job.ledger.Count(LedgerUse::kPushed), job.ledger.Count(LedgerUse::kLeased),
                  job.ledger.free()};
   for (const auto& [round, decision] : job.decisions) view.decisions.push_back(decision);
+  view.grouping = job.record.grouping;
   return view;
 }
 

@@ -29,6 +29,7 @@ struct MemberView {
   JobId job;  // that it runs or prepares; empty: idle
   std::string peer_endpoint;
   std::string site;
+  std::string site_source;  // "declared", or how it was measured; empty: there is none yet
   std::optional<IslandProgress> progress;
   // Parameter servers.
   std::string endpoint;
@@ -111,6 +112,7 @@ struct JobView {
   RoundView round;
   LedgerView ledger;
   std::vector<DecisionRecord> decisions;  // oldest first
+  std::string grouping;  // why islands are of these workers, where measurements decide it
 };
 
 }  // namespace atl

@@ -4,6 +4,7 @@
 #define ATOLL_COORDINATOR_PLANNER_CLUSTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -98,6 +99,8 @@ struct GroupingOptions {
   double theta = 2;
   double floor_s = 1e-6;
   double power_ratio = 1.25;
+  // Multiplies theta for two groups that may merge; 0 keeps them apart. Null: 1.
+  std::function<double(const std::vector<int>&, const std::vector<int>&)> leniency;
 };
 // REQUIRES: Validate(cluster) is OK.
 Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options);

@@ -97,7 +97,10 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
     choice.single_samples_per_s = job.global_batch / choice.single->outcome.step_s;
   }
   absl::Status why_not = choice.single.status();
-  const std::map<std::string, int> batch = BatchOfSites(cluster, costs, job);
+  std::map<std::string, int> batch = BatchOfSites(cluster, costs, job);
+  if (islands.whole_batch) {
+    for (auto& [site, samples] : batch) samples = job.global_batch;
+  }
   std::map<std::string, double> rounds_per_s;
   for (const auto& [site, samples] : batch) {
     Job own = job;

@@ -22,6 +22,7 @@ struct IslandOptions {
   double bytes_per_parameter = 2;   // of a pseudo-gradient on the wire, and of the pull
   bool overlap = false;             // islands train on during an exchange
   double cost_per_doubling = 0.03;  // more samples for each doubling of the islands
+  bool whole_batch = false;         // each island takes steps of the whole batch, not of its share
 };
 
 struct IslandChoice {
@@ -35,7 +36,7 @@ struct IslandChoice {
   std::string reason;
 };
 
-// Plans both ways; the job's batch is divided among the sites by their speed. The error says why
+// Plans both ways; the job's batch is divided among the sites by their speed, or not. The error says why
 // neither fits. A cluster of one site has one island.
 absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
                                            const Job& job, const Options& options,

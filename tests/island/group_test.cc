@@ -90,6 +90,39 @@ TEST_CASE("a leader knows its followers' boundaries, and every device's memory")
   CHECK(leader.boundaries.boundaries[1].from == "w2/0");
 }
 
+#ifndef ATOLL_ON_FAKE_DEVICES  // of which every 16th step is timed
+TEST_CASE("all members say how fast their devices and messages are, each window once") {
+  const World world;
+  TestGroup group(world, 2);
+  REQUIRE(group.Order(group.PlanFor(Pipeline("two stages", {4, 2}, 2), {"w1", "w2"})).ok());
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
+  CHECK(leader.member->Work().empty());
+  for (int64_t step = 0; step < 41; ++step) leader.Step(step);
+  const DeviceWork first = leader.member->Work().at(0), second = group["w2"].member->Work().at(0);
+  CHECK(first.device == "w1/0");
+  CHECK(second.device == "w2/0");
+  CHECK(first.model_digest == DigestOf(leader.member->job()->facts.model, 16));
+  CHECK(first.micro_batch_sequences * (first.blocks / 3) == kBatch);  // all micro-batches
+  CHECK(second.blocks == second.heads);
+  for (const DeviceWork& work : {first, second}) {
+    CHECK(work.window > 0);
+    CHECK(work.forward_seconds > 0);
+    CHECK(work.backward_seconds > 0);
+  }
+  for (const BoundaryState& boundary : leader.boundaries.boundaries) {
+    CHECK(boundary.window > 0);
+    CHECK(boundary.quickest_bytes > 0);
+    CHECK(boundary.quickest_seconds > 0);
+    CHECK(boundary.quickest_seconds <= boundary.message_seconds);
+  }
+  CHECK(leader.member->Unreachable().empty());
+  // Of a new plan there is nothing yet.
+  REQUIRE(group.Order(group.PlanFor(Pipeline("even", {3, 3}, 2), {"w1", "w2"})).ok());
+  CHECK(leader.member->Work().empty());
+}
+#endif
+
 TEST_CASE("without a plan a worker trains on its first device, exactly as one device does") {
   World world;
   world.spec.layout.island = IslandExtent::kWorker;

@@ -136,6 +136,12 @@ class ShapedNetwork:
     def mend(self, one, other):
         self._both_ends(one, other, "ip link set {device} up", "ip route replace {net} dev {device}")
 
+    def separate(self, one, other):
+        """These two hosts of one site lose everything that they send each other, nobody else does."""
+        for here, there in ((one, other), (other, one)):
+            self._do(here, f"ip neigh replace {self.address(there)} lladdr 02:00:00:00:00:01 "
+                           "dev eth0 nud permanent")
+
     def reshape(self, one, other, rate_mbit):
         """Changes the rate; the latency stays."""
         pair = self._pair(one, other)

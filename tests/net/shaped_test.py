@@ -98,6 +98,20 @@ def latency(_):
 
 
 @case
+def separates(_):
+    """Two hosts that are separated lose what they send each other, and others do not"""
+    with joined({"a": 3}, Wire(rate_mbit=100, latency_ms=0)) as net:
+        servers = [serves(net, host, ECHO) for host in ("a2", "a3")]
+        try:
+            net.separate("a1", "a2")
+            check(ping_ms(net, "a1", "a2", limit_s=0.2, count=2) == 1e9, "separated hosts talk")
+            check(ping_ms(net, "a1", "a3") < 20 and ping_ms(net, "a2", "a3") < 20, "others do not")
+        finally:
+            for server in servers:
+                server.kill()
+
+
+@case
 def rate(_):
     """A wire of 100 Mbit/s carries that much, and a fifth of it when it is reshaped to 20; wires of
     a third site have their own"""

@@ -82,7 +82,14 @@ ClusterOptions RandomOptions(uint64_t seed) {
     o.workers = 2 + static_cast<int>(shape.Below(4));
     o.leave_every = shape.Chance(0.5) ? seconds(0) : seconds(10 + shape.Below(30));
     spec.layout.island = shape.Chance(0.6) ? IslandExtent::kAll : IslandExtent::kSite;
+    Rng sites(seed, /*stream=*/79);
+    o.sites_declared = sites.Chance(0.5);
+    o.change_every = sites.Chance(0.5) ? seconds(0) : seconds(5 + sites.Below(40));
     spec.layout.workers_per_island = static_cast<int64_t>(shape.Below(3));
+    if (sites.Chance(0.3)) {
+      spec.layout.island = IslandExtent::kAuto;
+      spec.layout.workers_per_island = 0;
+    }
     spec.inner.micro_batch_sequences = 0;
   }
   const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
@@ -104,8 +111,10 @@ std::string Describe(const ClusterOptions& o) {
       static_cast<int>(o.spec.outer.push_encoding),
       o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
       o.spec.outer.wait_for_all ? ", waits for all" : "",
-      o.spec.layout.island == IslandExtent::kAll    ? ", one island of all"
-      : o.spec.layout.island == IslandExtent::kSite ? ", islands by site"
+      o.spec.layout.island == IslandExtent::kAll ? ", one island of all"
+      : o.spec.layout.island == IslandExtent::kSite
+          ? (o.sites_declared ? ", islands by site" : ", islands by measured site")
+      : o.spec.layout.island == IslandExtent::kAuto ? ", islands as the planner says"
                                                     : "",
       o.spec.layout.workers_per_island, Seconds(o.leave_every));
 }
@@ -142,6 +151,7 @@ void Cluster::ScheduleFaults() {
   Repeat(o.disconnect_every, [this] { BreakSomeConnection(); });
   Repeat(o.isolate_every, [this] { IsolateSomebody(); });
   Repeat(o.pause_every, [this] { PauseForAWhile(); });
+  Repeat(o.change_every, [this] { ChangeSomeProfile(); });
   world_.timeline.After(o.faults_until, [this] {
     world_.Trace("the faults stop");
     world_.network.SetFaults(NetworkFaults{});
@@ -197,6 +207,13 @@ void Cluster::PauseForAWhile() {
   if (!progress || !world_.coordinator().alive()) return;
   world_.coordinator().Deliver(ControlJob{1, progress->job, JobCommand::kPause});
   world_.timeline.After(world_.UpTo(seconds(10)), [this, job = progress->job] { Resume(job); });
+}
+
+void Cluster::ChangeSomeProfile() {
+  const uint64_t pick = world_.rng.Below(world_.workers.size());
+  world_.coordinator().Deliver(ProfileChanged{{world_.workers[pick]->name()},
+                                              "simulated: it is slower than measured",
+                                              world_.rng.Chance(0.3)});
 }
 
 // People try again until it works, also when the coordinator is down.

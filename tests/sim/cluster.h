@@ -43,6 +43,8 @@ struct ClusterOptions {
   double link_breaks = 0.01;          // of each step of several workers
   double island_wishes = 0.02;        // of each such step to make the leader ask for another plan
   double no_plan = 0.05;              // of each request to the planner to be refused
+  bool sites_declared = true;         // by the workers' operators; else they are found
+  Duration change_every{0};           // mean: what is known of a worker or its links changes
   double trainer_sick = 0.001;        // of each inner step to be the first of many bad ones
   Duration limit = std::chrono::minutes(30);  // of virtual time
 };
@@ -114,6 +116,7 @@ class Cluster {
   void BreakSomeConnection();
   void IsolateSomebody();
   void PauseForAWhile();
+  void ChangeSomeProfile();
   void Resume(const JobId& job);
   bool Ended() const;
   void RemoveJob();

@@ -118,6 +118,7 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
       }
     });
   }
+  for (const GroupWorkers& ask : actions.groups) Group(ask);
   for (const MakePlan& ask : actions.plans) Plan(ask);
   Arm(actions.next_deadline, [this] { Deliver(Tick{}); });
 }
@@ -128,6 +129,23 @@ void CoordinatorNode::Plan(const MakePlan& ask) {
     made.plan = testing::TestPlan(ask, 0.9 + 0.2 * world_.rng.Uniform());
   }
   After(world_.UpTo(milliseconds(500)), [this, made] { Deliver(made); });
+}
+
+// Sites are found by a rule, then it is told who shares an island; some answers never come.
+void CoordinatorNode::Group(const GroupWorkers& ask) {
+  SitesFound found;
+  for (const PlanWorker& worker : ask.workers) {
+    const char* site = worker.member.worker.back() % 2 == 0 ? "even" : "odd";
+    found.workers.push_back({worker.member.worker, site, "simulated"});
+  }
+  const bool by_site = ask.spec.layout.island == IslandExtent::kSite || world_.rng.Chance(0.4);
+  const WorkersGrouped grouped{ask.job, ask.request,
+                               by_site ? IslandExtent::kSite : IslandExtent::kAll, "simulated"};
+  if (world_.faulty() && world_.rng.Chance(world_.options.no_plan)) return;
+  After(world_.UpTo(seconds(3)), [this, found, grouped] {
+    Deliver(found);
+    if (core_) Deliver(grouped);
+  });
 }
 
 void CoordinatorNode::WorkerLost(const NodeId& worker, Incarnation incarnation,

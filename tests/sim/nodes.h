@@ -73,6 +73,7 @@ class CoordinatorNode : public Node {
   void Carry(const CoordinatorActions& actions);
   void CheckStore();
   void Plan(const MakePlan& ask);
+  void Group(const GroupWorkers& ask);
 
   std::map<std::string, StoreRecord> store_;  // the disk
   std::optional<CoordinatorCore> core_;

@@ -60,7 +60,7 @@ void WorkerNode::Start() {
   identity.incarnation = incarnation_;
   identity.devices = {{"cpu", 1 << 30, 1}};
   identity.peer_endpoint = absl::StrCat("sim://", name());
-  identity.site = name().back() % 2 == 0 ? "even" : "odd";
+  if (world_.options.sites_declared) identity.site = name().back() % 2 == 0 ? "even" : "odd";
   if (disk_) identity.checkpoints.push_back(disk_->about);
   core_.emplace(std::move(identity));
   KeepConnecting();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/protocol/device_profile.h"
 #include "worker/runtime/model_config.h"
 
 namespace atl::worker {
@@ -28,6 +29,7 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute) {
   job.facts.train_sequences = job.data.train_sequences();
   job.facts.validation_sequences = job.data.validation_sequences();
   job.facts.data_digest = job.data.digest();
+  job.digest = DigestOf(job.facts.model, spec.data.sequence_length);
   return job;
 }
 

@@ -22,6 +22,7 @@ struct GroupJob {
   EngineJob engine;
   Dataset data;
   JobFacts facts;
+  uint64_t digest = 0;               // see DigestOf
   std::vector<LayerLayout> layouts;  // of whole layers
 
   int64_t row() const { return data.sequence_length() + 1; }  // tokens

@@ -117,6 +117,7 @@ absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
       epoch_ = 0;
       interrupted_epoch_ = -1;
     }
+    if (fence != fence_) work_.clear();
     fence_ = fence;
     plan_ = plan;
   }
@@ -141,6 +142,7 @@ void GroupMember::JoinAlone(const IslandPlan& plan) {
   const std::lock_guard lock(state_mutex_);
   fence_ = PeerFence();
   plan_ = plan;
+  work_.clear();
 }
 
 void GroupMember::Leave() {
@@ -149,6 +151,7 @@ void GroupMember::Leave() {
     const std::lock_guard lock(state_mutex_);
     fence = fence_;
     plan_ = IslandPlan();
+    work_.clear();
   }
   if (!fence.job.empty()) (void)link_->SetPeers(fence, {});  // nobody: nothing to be refused
 }
@@ -290,7 +293,32 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
   if (trace) transport_.log().Record(number);
-  return engine->Step({number, Sequences(ranges), learning_rate, trace}, read);
+  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome,
+                         engine->Step({number, Sequences(ranges), learning_rate, trace}, read));
+  const std::lock_guard lock(state_mutex_);
+  if (fence_.job.empty()) return outcome;  // no plan: nobody asks
+  for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
+  work_ = outcome.work;
+  return outcome;
+}
+
+std::vector<DeviceWork> GroupMember::Work() const {
+  const std::lock_guard lock(state_mutex_);
+  return work_;
+}
+
+std::vector<LinkFailure> GroupMember::Unreachable() const {
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (fence_.job.empty() || plan_.number == 0) return {};
+  }
+  std::vector<LinkFailure> failures;
+  for (const auto& [worker, trouble] : link_->Unconnected(options_.unreachable_after)) {
+    failures.push_back(
+        {worker, absl::StrCat("no connection within ", Seconds(options_.unreachable_after), " s (",
+                              trouble, ")")});
+  }
+  return failures;
 }
 
 MemberTrace GroupMember::TraceOf(const StepOutcome& outcome) {

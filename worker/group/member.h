@@ -45,6 +45,8 @@ struct GroupOptions {
   Duration meet_timeout = std::chrono::seconds(10);  // of all members accepting a plan
   Duration call_timeout = std::chrono::seconds(60);  // of anything that is not a step
   Duration step_timeout = std::chrono::minutes(15);
+  // Longer than a worker that is gone takes to be missed by the coordinator.
+  Duration unreachable_after = std::chrono::seconds(8);
 };
 
 class GroupMember final : private PeerHandler {
@@ -128,6 +130,11 @@ class GroupMember final : private PeerHandler {
   void SetHooks(Hooks hooks);
   void Reply(const NodeId& to, CallId call, v1::GroupReply reply);
 
+  // ---- What was seen under the present plan, if it is of several workers or of several devices.
+  // For any thread. ----
+  std::vector<DeviceWork> Work() const;          // of this worker's devices, once there is a window
+  std::vector<LinkFailure> Unreachable() const;  // members to whom there is no connection
+
   int64_t epoch() const { return epoch_; }
   std::vector<BoundaryCounters> Boundaries() const { return transport_.counters(); }
   // Messages, or pieces of them, that this worker has sent in their turn on a shared line.
@@ -178,6 +185,7 @@ class GroupMember final : private PeerHandler {
   std::unique_ptr<DeviceSide> device_side_;  // of the job; null: the host can touch all memory
   PeerFence fence_;                          // guarded by state_mutex_
   IslandPlan plan_;                          // guarded by state_mutex_
+  std::vector<DeviceWork> work_;             // guarded by state_mutex_
   Hooks hooks_;                              // guarded by state_mutex_
 
   std::mutex engine_mutex_;  // one caller of the engine at a time

@@ -244,6 +244,9 @@ void ToWire(const BoundaryState& boundary, v1::Boundary* out) {
   out->set_saturated(boundary.saturated);
   out->set_reason(boundary.reason);
   out->set_way(boundary.way);
+  out->set_window(boundary.window);
+  out->set_quickest_bytes(boundary.quickest_bytes);
+  out->set_quickest_seconds(boundary.quickest_seconds);
 }
 
 BoundaryState FromWire(const v1::Boundary& boundary) {
@@ -255,6 +258,9 @@ BoundaryState FromWire(const v1::Boundary& boundary) {
                       boundary.saturated(),
                       boundary.reason()};
   state.way = boundary.way();
+  state.window = boundary.window();
+  state.quickest_bytes = boundary.quickest_bytes();
+  state.quickest_seconds = boundary.quickest_seconds();
   return state;
 }
 

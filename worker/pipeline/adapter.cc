@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -70,6 +71,9 @@ bool Adapter::OnMessage(int64_t bytes, double seconds) {
   Sum& sum = messages_[bytes];
   sum.value += seconds;
   ++sum.count;
+  if (bytes > best_.bytes || (bytes == best_.bytes && seconds < best_.seconds)) {
+    best_ = {bytes, seconds};
+  }
   return ++messages_seen_ >= kWindow && EndWindow();
 }
 
@@ -89,6 +93,8 @@ bool Adapter::EndWindow() {
     wait_seconds_ = first ? wait : 0.5 * (wait_seconds_ + wait);
   }
   message_seconds_ = seconds / messages_seen_;
+  window_ = setup_.next_window ? setup_.next_window() : window_ + 1;
+  quickest_ = std::exchange(best_, {});
   messages_.clear();
   computes_.clear();
   messages_seen_ = 0;

@@ -26,6 +26,7 @@
 #define ATOLL_WORKER_PIPELINE_ADAPTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -37,6 +38,14 @@ struct BoundarySetup {
   int64_t rows = 0;  // N of a full micro-batch
   int64_t bytes_per_row = 0;
   int max_pieces = 1;  // a power of two
+  // Gives each window its number; unset: 1, 2, ...
+  std::function<int64_t()> next_window;
+};
+
+// A message that has arrived.
+struct SeenMessage {
+  int64_t bytes = 0;  // 0: none
+  double seconds = 0;
 };
 
 // Where in a step a message leaves: before its stage's first B, after its last F, or in between.
@@ -76,6 +85,9 @@ class Adapter {
   const BoundarySetup& setup() const { return setup_; }
   // Of the newest window; 0: none yet.
   double message_seconds() const { return message_seconds_; }
+  int64_t window() const { return window_; }  // its number
+  // Of its largest messages the quickest: others may have waited for a busy machine.
+  const SeenMessage& quickest() const { return quickest_; }
   double bandwidth_bytes_per_s() const;
 
  private:
@@ -99,11 +111,14 @@ class Adapter {
   };
   std::map<int64_t, Sum> messages_, computes_;  // by bytes; by rows
   int messages_seen_ = 0;
+  SeenMessage best_;
   Sum work_, wait_;
 
   LineFit link_, compute_;
   double work_seconds_ = 0, wait_seconds_ = 0;
   double message_seconds_ = 0;
+  int64_t window_ = 0;
+  SeenMessage quickest_;
   int over_windows_ = 0;  // in a row in which the link took longer than the work
   // Of a whole micro-batch, when the numbers were chosen.
   double chosen_link_ = 0, chosen_compute_ = 0;

@@ -141,6 +141,25 @@ TEST_CASE("never more pieces than sequences, or than the job allows") {
   REQUIRE(bounded.fill() == 4);
 }
 
+TEST_CASE("a window has a number, and of its largest messages the quickest is told") {
+  int64_t number = 40;
+  Adapter adapter({"w1/0", "w2/0", false, 8, 1000, 2, [&] { return ++number; }});
+  const auto window = [&](double large_s) {
+    for (int i = 0; i < 10; ++i) {
+      adapter.OnMessage(4000, 0.001);
+      adapter.OnMessage(8000, i == 7 ? large_s : 2 * large_s);
+    }
+  };
+  REQUIRE(adapter.window() == 0);
+  window(0.010);
+  REQUIRE(adapter.window() == 41);
+  REQUIRE(adapter.quickest().bytes == 8000);
+  REQUIRE(adapter.quickest().seconds == 0.010);
+  window(0.030);
+  REQUIRE(adapter.window() == 42);
+  REQUIRE(adapter.quickest().seconds == 0.030);
+}
+
 TEST_CASE("a line through what was seen") {
   LineFit line;
   line.Add(10, 5);

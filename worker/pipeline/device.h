@@ -47,6 +47,8 @@ class Device {
   Backend& compute() { return *parts_.compute; }
   Backend& communication() { return *parts_.communication; }
   Stream& stream() { return *stream_; }
+  // Its operations may go on after the call that asked for them.
+  bool runs_behind_host() const { return parts_.sending != nullptr; }
   Stream& communication_stream() { return *communication_stream_; }
 
   // Takes the memory for a role: layers that it does not hold yet, stages, and the rest. Layers

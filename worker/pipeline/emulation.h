@@ -22,6 +22,8 @@ struct Emulation {
   // Computes nothing: messages have their sizes, but their content, gradients and losses mean
   // nothing, and parameters stay as they are. Otherwise everything is computed as ever.
   bool only = false;
+  // Every operation takes so many times as long, emulated or not; at least 1.
+  double slowdown = 1;
 };
 
 // F, B and W of a block take `block` each for a sequence, at any tensor parallelism. The ends are

@@ -12,6 +12,8 @@
 #include "worker/pipeline/interrupt.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/task_thread.h"
+#include "worker/pipeline/windows.h"
+#include "worker/pipeline/work_meter.h"
 
 namespace atl::worker {
 namespace {
@@ -54,6 +56,7 @@ struct LocalRun {
   std::unique_ptr<Executor> executor;
   StepInput input;
   StepResult result;
+  std::unique_ptr<WorkMeter> meter;
   absl::Status status;
   TaskThread thread;
 };
@@ -196,6 +199,8 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
     if (run->device.idle()) continue;
     run->executor = std::make_unique<Executor>(run->device, *job_, options_, *table_, *transport_,
                                                run->communicators, interrupt_);
+    run->meter = std::make_unique<WorkMeter>(
+        run->device.role(), static_cast<int32_t>(job_->model.layers) + 2, NextWindow);
   }
   ready_ = true;
   return absl::OkStatus();
@@ -442,6 +447,11 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
     if (run->device.idle()) continue;
     outcome.loss = run->result.loss;
     outcome.gradient_norm = run->result.gradient_norm;
+    // A shorter step has fewer micro-batches than the plan.
+    if (train && request.sequences == job_->batch_sequences) {
+      run->meter->Add(run->result.device);
+    }
+    if (run->meter->work().window > 0) outcome.work.push_back(run->meter->work());
     outcome.devices.push_back(std::move(run->result.device));
     for (BoundaryState& boundary : run->executor->Boundaries()) {
       outcome.boundaries.push_back(std::move(boundary));

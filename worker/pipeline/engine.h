@@ -40,6 +40,7 @@
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/pipeline/emulation.h"
+#include "worker/pipeline/spans.h"
 #include "worker/pipeline/transport.h"
 
 namespace atl::worker {
@@ -133,28 +134,6 @@ struct StepRequest {
 // Called on the thread that called Step.
 using SequenceReader = std::function<absl::Status(int64_t first_row, std::span<int32_t> tokens)>;
 
-// One operation as it was done, for traces: F, B, W, receive (only if it waited), sync (with the
-// layer) and optimizer. A piece of a micro-batch has a span of its own, and so has W of each layer.
-// A receive's span contains what was done meanwhile.
-struct OpSpan {
-  PlanOp op;
-  Instant start, end;
-  int32_t layer = -1;         // whose W it is alone; -1: the stage's
-  bool with_weights = false;  // B that did W too
-  int32_t piece = 0;
-  int32_t pieces = 1;
-};
-
-struct DeviceStep {
-  std::string device;
-  // The step's parts, one after the other: F, B and W; waiting for the device's all-reduces; the
-  // exchange that commits the step; the optimizer.
-  Instant begun, worked, summed, committed, ended;
-  Duration busy{0};  // in F, B, W and optimizer
-  std::vector<OpSpan> spans;
-  std::vector<OpSpan> sync_spans;  // of the all-reduce thread
-};
-
 struct DeviceMemory {
   std::string device;
   int64_t state_bytes = 0;       // parameters, gradients, moments
@@ -174,6 +153,8 @@ struct StepOutcome {
   // Why the adapter asks for another plan ("link w1/0 > w2/0 saturated"); empty: it does not.
   std::string plan_wanted;
   std::vector<DeviceMemory> memory;  // of this worker's devices
+  // How fast they are: the newest window of each (work_meter.h), without the model's digest.
+  std::vector<DeviceWork> work;
 };
 
 class Engine {

@@ -9,6 +9,8 @@
 namespace atl::worker {
 namespace {
 
+constexpr int64_t kWaitEverySteps = 16;
+
 PlanOp Op(PlanOpKind kind, int32_t stage, int32_t m, bool gradient = false) {
   return {.kind = kind, .stage = stage, .micro_batch = m, .gradient = gradient};
 }
@@ -81,19 +83,23 @@ StageCall Executor::Call(const StageRun& run) {
 
 Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers,
                         int64_t rows) {
-  if (input_->trace) {
+  if (waits_for_device_) {
     const absl::Status done = device_.compute().Synchronize(device_.stream());
     if (!done.ok()) interrupt_.Raise(Annotate(done, device_.name()));
   }
-  if (options_.emulation.duration != nullptr) {
-    Instant end = start - overslept_;
+  const double slowdown = options_.emulation.slowdown;
+  if (options_.emulation.duration != nullptr || slowdown > 1) {
+    Duration lasts{0};
     const auto last = static_cast<int32_t>(model().layers().size()) - 1;
     for (int32_t l = first_layer; l < first_layer + layers; ++l) {
       const LayerKind kind = l == 0      ? LayerKind::kEmbedding
                              : l == last ? LayerKind::kHead
                                          : LayerKind::kBlock;
-      end += options_.emulation.duration(device_.name(), kind, op.kind, rows);
+      if (options_.emulation.duration == nullptr) continue;
+      lasts += options_.emulation.duration(device_.name(), kind, op.kind, rows);
     }
+    lasts = std::max(lasts, SteadyNow() - start);
+    const Instant end = start - overslept_ + FromSeconds(slowdown * Seconds(lasts));
     const bool sleeps = SteadyNow() < end;
     std::this_thread::sleep_until(std::chrono::steady_clock::time_point(end.time_since_epoch()));
     overslept_ = sleeps ? SteadyNow() - end : Duration(0);
@@ -115,6 +121,11 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   input_ = &input;
   result_ = result;
   result->device.device = device_.name();
+  // Where operations run behind their host, they are waited for now and then: else nobody would
+  // know how long they take.
+  const bool behind = device_.runs_behind_host();
+  waits_for_device_ = input.trace || (behind && input.number % kWaitEverySteps == 0);
+  result->device.timed = waits_for_device_ || !behind;
   result->device.begun = SteadyNow();
   absl::Status status = Begin();
   const std::vector<PlanOp>& ops = device_.role().program.ops;

@@ -156,8 +156,9 @@ class Executor {
   const StepInput* input_ = nullptr;
   StepResult* result_ = nullptr;
   HostReals totals_;
-  Duration waited_{0};     // for messages in this step
-  Duration overslept_{0};  // by the last emulated operation, if no wait came after it
+  Duration waited_{0};             // for messages in this step
+  Duration overslept_{0};          // by the last emulated operation, if no wait came after it
+  bool waits_for_device_ = false;  // in this step, at the end of every operation
   bool gradients_dirty_ = true;
 };
 

@@ -5,6 +5,7 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "worker/pipeline/executor.h"
+#include "worker/pipeline/windows.h"
 
 namespace atl::worker {
 namespace {
@@ -128,6 +129,7 @@ std::unique_ptr<Adapter> Executor::NewAdapter(const std::string& to, bool gradie
   setup.rows = device_.role().micro_batch_sequences;
   setup.bytes_per_row = job_.sequence_length * job_.model.d_model * SizeOf(job_.compute);
   setup.max_pieces = job_.max_pieces;
+  setup.next_window = NextWindow;
   return std::make_unique<Adapter>(std::move(setup));
 }
 
@@ -180,6 +182,12 @@ std::vector<BoundaryState> Executor::Boundaries() const {
       state.bandwidth_bytes_per_s = adapter->bandwidth_bytes_per_s();
       state.saturated = adapter->saturated();
       state.reason = adapter->reason();
+      // Links are measured as they are between hosts, which NCCL's messages are not.
+      if (transport_.Cuts(state.from, state.to)) {
+        state.window = adapter->window();
+        state.quickest_bytes = adapter->quickest().bytes;
+        state.quickest_seconds = adapter->quickest().seconds;
+      }
       state.way = transport_.WayOf(state.from, state.to);
       all.push_back(std::move(state));
     }

@@ -1,5 +1,6 @@
 #include "worker/profiler/link_measurer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/event_loop.h"
@@ -49,17 +50,35 @@ LinksMeasured LinkMeasurer::Do(const MeasureLinks& request) {
   const absl::Status met = options_.meet({request.job, 0, request.request}, request.members);
   if (!met.ok()) return failed(met);
   if (request.measurer != link_->name()) return answer;
-  // Whoever has not come by then is measured without.
-  const absl::Status here = link_->AwaitPeers(SteadyNow() + options_.meet_timeout);
+  // One that does not come holds up nobody beyond the deadline.
+  const Instant deadline = SteadyNow() + options_.meet_timeout;
   std::vector<NodeId> peers;
   for (const IslandMember& member : request.members) {
-    if (member.worker != link_->name()) peers.push_back(member.worker);
+    const NodeId& to = member.worker;
+    const bool wanted = request.to.empty() ||
+                        std::find(request.to.begin(), request.to.end(), to) != request.to.end();
+    if (to == link_->name() || !wanted) continue;
+    const absl::Status here = link_->AwaitPeers(deadline, {to});
+    if (here.ok()) {
+      peers.push_back(to);
+    } else {
+      Sort({to, std::string(here.message())}, answer);
+    }
   }
   LinksFound found = ProfileLinks(*link_, peers, options_.profile);
   answer.links = std::move(found.links);
-  answer.trouble = std::move(found.trouble);
-  if (!here.ok() && answer.trouble.empty()) answer.trouble = std::string(here.message());
+  for (LinkFailure& failure : found.failed) Sort(std::move(failure), answer);
   return answer;
+}
+
+// Whoever was connected at any time meanwhile can be reached.
+void LinkMeasurer::Sort(LinkFailure failure, LinksMeasured& answer) const {
+  for (const auto& [worker, trouble] : link_->Unconnected(options_.meet_timeout * 3 / 4)) {
+    if (worker != failure.to) continue;
+    answer.unreachable.push_back(std::move(failure));
+    return;
+  }
+  answer.unmeasured.push_back(std::move(failure));
 }
 
 }  // namespace atl::worker

@@ -39,6 +39,7 @@ class LinkMeasurer {
  private:
   void Run();
   LinksMeasured Do(const MeasureLinks& request);
+  void Sort(LinkFailure failure, LinksMeasured& answer) const;
 
   PeerLink* const link_;
   const LinkMeasurerOptions options_;

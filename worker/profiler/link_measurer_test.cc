@@ -25,6 +25,7 @@ struct Worker {
       changed.notify_all();
     };
     options.profile.bytes_max = 64 << 10;
+    options.meet_timeout = std::chrono::milliseconds(800);
     return options;
   }
   LinksMeasured Answers() {
@@ -59,6 +60,24 @@ TEST_CASE("workers measure in turn, and only the measurer answers, once") {
   }
   CHECK(a.answers.empty());
   CHECK(b.answers.empty());
+}
+
+TEST_CASE("only wanted links are measured; who is away and who is busy are told apart") {
+  Worker a("a"), b("b"), c("c"), d("d"), e("e");
+  // Nobody listens there; d is there and does not follow.
+  e.peer.member.endpoint = "tcp://127.0.0.1:9";
+  MeasureLinks request{"job-1", 1, {}, "a", {"b", "d", "e"}};
+  for (Worker* worker : {&a, &b, &c, &d, &e}) request.members.push_back(worker->peer.member);
+  for (Worker* worker : {&a, &b, &c}) worker->measurer.Measure(request);
+  const LinksMeasured answer = a.Answers();
+  CHECK(answer.trouble == "");
+  REQUIRE(answer.links.size() == 1);
+  CHECK(answer.links[0].to == "b");
+  REQUIRE(answer.unmeasured.size() == 1);
+  CHECK(answer.unmeasured[0].to == "d");
+  REQUIRE(answer.unreachable.size() == 1);
+  CHECK(answer.unreachable[0].to == "e");
+  CHECK_FALSE(answer.unreachable[0].reason.empty());
 }
 
 TEST_CASE("a worker whose link is in use says so") {

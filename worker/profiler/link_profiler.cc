@@ -91,8 +91,7 @@ LinksFound ProfileLinks(PeerLink& link, const std::vector<NodeId>& peers,
     if (profile.ok()) {
       found.links.push_back(*std::move(profile));
     } else {
-      absl::StrAppend(&found.trouble, found.trouble.empty() ? "" : "; ", "to ", peers[i], ": ",
-                      profile.status().message());
+      found.failed.push_back({peers[i], std::string(profile.status().message())});
     }
   }
   return found;

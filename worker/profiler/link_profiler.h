@@ -12,6 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/net/peer_link.h"
+#include "common/protocol/control.h"
 #include "common/protocol/device_profile.h"
 #include "common/status.h"
 #include "common/time.h"
@@ -34,7 +35,7 @@ struct LinkProfileOptions {
 
 struct LinksFound {
   std::vector<LinkProfile> links;
-  std::string trouble;  // which links are missing and why; empty: none are
+  std::vector<LinkFailure> failed;
 };
 
 // From this worker to each of `peers`, one after the other.

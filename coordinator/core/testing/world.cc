@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/check.h"
 #include "coordinator/core/testing/describe.h"
@@ -101,6 +102,16 @@ std::string World::Do(const std::string& line) {
     Restart();
   } else if (verb == "planner") {
     DoPlanner(command);
+  } else if (verb == "sites") {
+    SitesFound found;
+    for (const auto& [worker, site] : command.arguments) {
+      found.workers.push_back({worker, site, absl::StrCat("measured: near ", site)});
+    }
+    Step(found);
+  } else if (verb == "changed") {
+    Step(ProfileChanged{{command.words.at(1)},
+                        absl::StrReplaceAll(command.Text("reason"), {{"_", " "}}),
+                        command.Has("unusable")});
   } else if (verb == "again") {
     Step(CoordinatorEvent(last_event_));
   } else if (verb == "show") {
@@ -161,6 +172,7 @@ void World::Step(const CoordinatorEvent& event) {
   }
   for (const ToWorker& to : actions.to_workers) Deliver(to);
   for (const ToServer& to : actions.to_servers) Deliver(to);
+  for (const GroupWorkers& ask : actions.groups) Group(ask);
   for (const MakePlan& ask : actions.plans) Plan(ask);
 }
 
@@ -172,8 +184,25 @@ void World::DoPlanner(const Command& command) {
     planner_refusal_ = command.Text("reason");
   }
   if (command.Has("answers")) planner_ = PlannerMode::kAnswers;
+  if (command.Has("groups")) {
+    groups_ = command.Has("site")  ? IslandExtent::kSite
+              : command.Has("all") ? IslandExtent::kAll
+                                   : IslandExtent::kWorker;
+  }
   if (planner_ == PlannerMode::kWaits) return;
+  for (const GroupWorkers& ask : std::exchange(asked_groups_, {})) Group(ask);
   for (const MakePlan& ask : std::exchange(asked_plans_, {})) Plan(ask);
+}
+
+void World::Group(const GroupWorkers& ask) {
+  std::string names;
+  for (const PlanWorker& worker : ask.workers) absl::StrAppend(&names, " ", worker.member.worker);
+  Print(absl::StrCat("groups", names, "?"));
+  if (planner_ == PlannerMode::kWaits) {
+    asked_groups_.push_back(ask);
+    return;
+  }
+  Step(WorkersGrouped{ask.job, ask.request, groups_, "as the story says"});
 }
 
 void World::Plan(const MakePlan& ask) {

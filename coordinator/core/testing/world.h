@@ -22,6 +22,9 @@
 //   worker a wishes reason=TEXT              the same, and it wants another plan
 //   planner answers | waits | refuses reason=TEXT    from now on; answers is what it begins with
 //   planner speed=X                          its steps take X times as long
+//   planner groups site|all|worker           what it answers to GroupWorkers; site is first
+//   sites a=SITE b=SITE                      found by measuring
+//   changed WORKER reason=TEXT [unusable]    what is known of the worker; _ in TEXT is a space
 //   coordinator restarts
 //   again                                    the last event once more: a duplicate
 //   show
@@ -118,6 +121,7 @@ class World {
   void Deliver(const ToWorker& to);
   void Deliver(const ToServer& to);
   void Plan(const MakePlan& ask);
+  void Group(const GroupWorkers& ask);
   void DoPlanner(const Command& command);
   void Print(const std::string& line) { printed_ += line + "\n"; }
 
@@ -152,6 +156,8 @@ class World {
   std::string planner_refusal_;
   double planner_speed_ = 1;
   std::vector<MakePlan> asked_plans_;
+  std::vector<GroupWorkers> asked_groups_;
+  IslandExtent groups_ = IslandExtent::kSite;
   std::string printed_;
 };
 

@@ -1,0 +1,102 @@
+#include "coordinator/core/grouping.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace atl::coord {
+namespace {
+
+void Decide(State& s, Job& job, IslandExtent extent, const std::string& reason) {
+  JobRecord& record = job.EditRecord();
+  record.extent = extent;
+  record.grouping = absl::StrCat(extent == IslandExtent::kSite  ? "an island for each site: "
+                                 : extent == IslandExtent::kAll ? "one island of all workers: "
+                                                                : "each worker is an island: ",
+                                 CleanText(reason));
+  job.grouping = Grouping();
+  s.Log(job.id(), Severity::kInfo, record.grouping);
+}
+
+// Measurements say who belongs together.
+bool Open(const Job& job, const std::vector<Member*>& workers) {
+  if (!job.record.grouping.empty()) return false;
+  if (job.grouping.request != 0) return true;
+  if (job.spec().layout.island == IslandExtent::kAuto) return true;
+  return job.spec().layout.island == IslandExtent::kSite &&
+         std::any_of(workers.begin(), workers.end(), [](const Member* worker) {
+           return SiteOf(*worker).empty() && !worker->peer_endpoint.empty();
+         });
+}
+
+void Ask(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers) {
+  job.grouping = {++s.next_plan_request, s.now};
+  GroupWorkers ask;
+  ask.job = job.id();
+  ask.request = job.grouping.request;
+  ask.spec = job.spec();
+  ask.facts = facts;
+  for (const Member* worker : workers) {
+    const IslandMember member{worker->record.name, worker->record.incarnation,
+                              worker->peer_endpoint, worker->peer_public_key};
+    ask.workers.push_back({member, SiteOf(*worker), worker->devices});
+  }
+  s.out.groups.push_back(std::move(ask));
+}
+
+}  // namespace
+
+const std::string& SiteOf(const Member& worker) {
+  return worker.site.empty() ? worker.record.site : worker.site;
+}
+
+IslandExtent ExtentOf(const Job& job) {
+  return job.record.grouping.empty() ? job.spec().layout.island : job.record.extent;
+}
+
+bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers) {
+  if (!Open(job, workers)) return true;
+  if (job.grouping.request == 0) Ask(s, job, facts, workers);
+  const Duration limit = s.options.grouping_limit;
+  if (s.now < job.grouping.asked_at + limit) {
+    job.waiting_for = "the links between workers to be measured: they say who shares an island";
+    return false;
+  }
+  Decide(s, job,
+         job.spec().layout.island == IslandExtent::kSite ? IslandExtent::kSite : IslandExtent::kAll,
+         absl::StrCat("nothing was measured within ", Seconds(limit), " s"));
+  return true;
+}
+
+Instant GroupingDeadline(const State& s, const Job& job) {
+  if (job.grouping.request == 0 || !job.record.grouping.empty()) return kNever;
+  const Instant by = job.grouping.asked_at + s.options.grouping_limit;
+  return by > s.now ? by : kNever;
+}
+
+void OnSitesFound(State& s, const SitesFound& found) {
+  for (const FoundSite& at : found.workers) {
+    Member* worker = s.FindMember(MemberKind::kWorker, at.worker);
+    if (worker == nullptr || !worker->site.empty()) continue;
+    const std::string site = CleanText(at.site, 80);
+    if (site.empty() || worker->record.site == site) continue;
+    worker->record.site = site;
+    worker->record.site_source = CleanText(at.source, 300);
+    s.dirty_members.insert({MemberKind::kWorker, at.worker});
+    s.Log("", Severity::kInfo,
+          absl::StrCat("worker ", at.worker, " is at ", site, ", ", worker->record.site_source));
+  }
+}
+
+void OnWorkersGrouped(State& s, const WorkersGrouped& grouped) {
+  Job* job = s.FindJob(grouped.job);
+  if (job == nullptr || job->progress.state != JobState::kPreparing || job->grouping.request == 0 ||
+      job->grouping.request != grouped.request) {
+    return;
+  }
+  const IslandExtent extent =
+      grouped.extent == IslandExtent::kAuto ? IslandExtent::kAll : grouped.extent;
+  Decide(s, *job, extent, grouped.reason);
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,30 @@
+// Which workers may share an island: the sites of workers, declared or measured, and what decides
+// where the job leaves it open (layout.island = "auto").
+
+#ifndef ATOLL_COORDINATOR_CORE_GROUPING_H_
+#define ATOLL_COORDINATOR_CORE_GROUPING_H_
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// As the worker's operator says, else as it was found; "" if neither.
+const std::string& SiteOf(const Member& worker);
+
+// Who shares an island: as the job's specification says, or as was decided for it.
+IslandExtent ExtentOf(const Job& job);
+
+// Whether it is known who of these shares an island, so that they can be given their places. If
+// not, measurements are asked for; after CoordinatorOptions::grouping_limit it is decided without.
+bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers);
+Instant GroupingDeadline(const State& s, const Job& job);
+
+void OnSitesFound(State& s, const SitesFound& found);
+void OnWorkersGrouped(State& s, const WorkersGrouped& grouped);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_GROUPING_H_

@@ -1,0 +1,126 @@
+// What an island's own steps say of what was measured before: devices and links that are not what
+// they were, and pairs of workers that do not reach each other.
+//
+// The rules, for a device's time as for a link's:
+// - Workers speak in windows of steps or messages. A window counts once (its number is larger than
+//   those before), halved into the mean of those before.
+// - What is in force changes only when three windows in a row were more than 25% off it. So noise,
+//   and what passes within seconds, changes nothing; and what has come back is measured likewise.
+// - Of a link the quickest message of a window counts, and only where it is half a millisecond off:
+//   others may have waited for a busy machine. Large messages correct the bandwidth, small ones the
+//   latency.
+// - What is slower and has no work any more could never show that it has recovered: it is forgotten
+//   after 5 minutes, then 10, 20, 40, and tried again.
+// - A pair without a connection counts as unusable for a minute, then 2, 4, ... up to 32, or until
+//   it is measured.
+//
+// Pure: time is an argument. Not thread-safe.
+
+#ifndef ATOLL_COORDINATOR_CORRECTIONS_H_
+#define ATOLL_COORDINATOR_CORRECTIONS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/protocol/control.h"
+#include "common/protocol/device_profile.h"
+#include "common/time.h"
+
+namespace atl {
+
+// For good, as far as these rules can tell.
+struct KnowledgeChange {
+  std::vector<NodeId> workers;  // of one island
+  std::string reason;           // "w3/0 is 1.9 times slower than measured"
+  bool unusable = false;        // what uses it cannot go on
+};
+
+// One number that is seen in windows: a factor on what was measured.
+class Drift {
+ public:
+  // Returns whether the factor in force has changed.
+  bool Add(double factor);
+  double factor() const { return factor_; }
+  void Reset() { *this = Drift(); }
+
+ private:
+  double factor_ = 1;  // in force
+  double seen_ = 0;    // mean; 0: nothing yet
+  int off_ = 0;        // windows in a row
+};
+
+// How long the layers of this work take by the profile; 0: it does not say.
+double ExpectedSeconds(const DeviceProfile& profile, const DeviceWork& work);
+
+class DeviceCorrections {
+ public:
+  // `profile`: of the work's device and model, as it was measured.
+  void OnWork(Instant now, const DeviceProfile& profile, const DeviceWork& work,
+              std::vector<KnowledgeChange>& changes);
+  // Forgets what has not been seen for long; returns when to call again.
+  Instant Advance(Instant now, std::vector<KnowledgeChange>& changes);
+  void Forget(const NodeId& worker);  // it is another process
+
+  double Factor(const std::string& device, uint64_t model_digest) const;
+  DeviceProfile Corrected(const DeviceProfile& profile) const;
+  std::vector<std::string> Texts() const;  // of those that are in force
+
+ private:
+  struct Entry {
+    Drift drift;
+    int64_t window = 0;
+    Instant at{};
+    Duration patience = std::chrono::minutes(5);
+  };
+  std::map<std::pair<std::string, uint64_t>, Entry> entries_;  // by device, model
+};
+
+class LinkCorrections {
+ public:
+  // Corrects `link`, in place, if that has changed for good. Returns whether the message agreed
+  // with the link as it is now.
+  bool OnBoundary(const BoundaryState& boundary, LinkProfile& link,
+                  std::vector<KnowledgeChange>& changes);
+  // The link was measured anew.
+  void Restart(const NodeId& from, const NodeId& to);
+  void Forget(const NodeId& worker);  // it is another process
+
+ private:
+  struct Entry {
+    int64_t window = 0;
+    Drift drift;
+  };
+  std::map<std::pair<std::string, std::string>, Entry> entries_;  // by devices
+};
+
+class UnreachablePairs {
+ public:
+  // `live`: a plan needs it now.
+  void Failed(Instant now, const NodeId& from, const LinkFailure& failure, bool live,
+              std::vector<KnowledgeChange>& changes);
+  void Passed(const NodeId& from, const NodeId& to) { pairs_.erase({from, to}); }
+  void Forget(const NodeId& worker);
+  Instant Advance(Instant now, std::vector<KnowledgeChange>& changes);
+
+  bool Blocked(const NodeId& from, const NodeId& to) const;
+  // Of those that are blocked now, by pair.
+  std::map<std::pair<NodeId, NodeId>, std::string> Reasons() const;
+  std::vector<std::string> Texts(Instant now) const;
+
+ private:
+  struct Entry {
+    std::string reason;
+    bool blocked = false;
+    Instant until{};
+    Duration wait{0};
+  };
+  std::map<std::pair<NodeId, NodeId>, Entry> pairs_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_CORRECTIONS_H_

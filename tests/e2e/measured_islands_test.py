@@ -1,0 +1,126 @@
+#!/usr/bin/python3
+"""Islands of workers of which nobody has said where they stand, and that are not what was measured:
+sites found by measuring, a slow device, two workers that do not reach each other."""
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+sys.path.insert(0, os.path.join(HERE, "../net"))
+from story import LIMIT_S, Skip, case, check, main  # noqa: E402
+from shaped import ShapedNetwork, Unavailable, Wire  # noqa: E402
+
+# Devices that only pretend to compute, so that their speed is not that of a busy machine.
+EMULATED = {"model__layers": 6, "inner__micro_batch_sequences": 2, "outer__steps_per_round": 4,
+            "outer__min_islands": 1, "schedule__train_tokens": 100_000_000}
+
+
+def starts(story, net, hosts, block_ms):
+    """Coordinator and server at the first host; w1, w2, ... at the hosts, without --site."""
+    here = net.address(hosts[0])
+    story.address = here + ":7070"
+    story.cli, story.cli_flags = net.inside(hosts[0]), ["--insecure"]
+    story.coordinator("--insecure", wrapper=net.inside(hosts[0]))
+    story.server("ps1", "--insecure", memory="64MiB", listen=f"tcp://{here}:7071",
+                 wrapper=net.inside(hosts[0]))
+    for number, host in enumerate(hosts, 1):
+        story.worker(f"w{number}", "--insecure", f"--peer-endpoint=tcp://{net.address(host)}:7080",
+                     f"--emulate-block-ms={block_ms}", wrapper=net.inside(host))
+    story.attached(1 + len(hosts))
+
+
+def partners(story, job):
+    return sorted(sorted(w["worker"] for w in island["workers"])
+                  for island in story.job(job)["islands"])
+
+
+def goes_on(story, job, rounds=2):
+    return story.reaches(job, story.version(job) + rounds)
+
+
+def plan_of(story, job):
+    islands = story.job(job)["islands"]
+    return {"number": 0, "reason": "", **(islands[0].get("plan", {}) if islands else {})}
+
+
+def takes_part(story, job):
+    return {w["worker"] for w in story.job(job)["islands"][0]["workers"] if w["in_plan"]}
+
+
+@case
+def sites_found_by_measuring(story):
+    """Four workers without --site behind a line of 100 Mbit/s and 20 ms: two sites are found, each
+    becomes an island, and says why"""
+    try:
+        with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=100, latency_ms=20)) as net:
+            starts(story, net, ["a1", "b1", "a2", "b2"], block_ms=1)
+            job = story.submits(layout__island="auto", **EMULATED)
+            story.wait_until("islands", lambda: story.job(job)["islands"], LIMIT_S)
+            sites = {m["name"]: m for m in story.json("status")["members"] if m["name"] != "ps1"}
+            check(sites["w1"]["site"] == sites["w3"]["site"] != sites["w2"]["site"] ==
+                  sites["w4"]["site"], f"sites: {sites}")
+            check(sites["w1"]["site_source"].startswith("measured: "), f"from where: {sites['w1']}")
+            check(partners(story, job) == [["w1", "w3"], ["w2", "w4"]],
+                  f"islands: {partners(story, job)}")
+            shown = story.atoll("show", job)[1]
+            check("an island for each site: " in shown, f"no reason in: {shown}")
+            goes_on(story, job)
+            story.close()
+    except Unavailable as why:
+        raise Skip(str(why)) from None
+
+
+@case
+def slow_device(story):
+    """One device of three trains three times slower than it was measured: the island takes a plan
+    that gives it less to do, and says why"""
+    story.coordinator()
+    story.server("ps1", memory="64MiB")
+    for number in (1, 2, 3):
+        story.worker(f"w{number}", "--emulate-block-ms=2",
+                     *(["--emulate-slowdown=3"] if number == 3 else []))
+    story.attached(4)
+    job = story.submits(layout__island="all", layout__workers_per_island=3, **EMULATED)
+    story.wait_until("a plan that knows", lambda: "w3/0 is " in plan_of(story, job)["reason"],
+                     2 * LIMIT_S)
+    plan = plan_of(story, job)
+    check("times slower than measured" in plan["reason"], f"plan: {plan['reason']}")
+    check(plan["reason"] in story.atoll("show", job)[1], "the reason is not shown")
+    layers = {device: 0 for device in ("w1/0", "w2/0", "w3/0")}
+    for replica in plan["replicas"]:
+        for stage in replica["stages"]:
+            share = stage["layers"] * replica["micro_batches"]
+            layers[stage["devices"][0]] = layers.get(stage["devices"][0], 0) + share
+    check(layers["w3/0"] < min(layers["w1/0"], layers["w2/0"]), f"work: {layers}")
+    check("w3/0 is " in story.atoll("profile", job)[1], "atoll profile does not tell")
+    goes_on(story, job)
+
+
+@case
+def pair_without_a_connection(story):
+    """Of three workers two do not reach each other: one is left out of the plan, and it is said why;
+    also when it happens while they train"""
+    try:
+        with ShapedNetwork({"a": 4}, Wire(rate_mbit=1000, latency_ms=1)) as net:
+            net.separate("a3", "a4")
+            starts(story, net, ["a1", "a2", "a3", "a4"], block_ms=1)
+            job = story.submits(layout__island="all", layout__workers_per_island=4, **EMULATED)
+            story.wait_until("the island to train", lambda: story.version(job) >= 1, 2 * LIMIT_S)
+            check(len({"w3", "w4"} & takes_part(story, job)) <= 1, "both take part")
+            idle = next(w for w in story.job(job)["islands"][0]["workers"]
+                        if w["worker"] in ("w3", "w4") and not w["in_plan"])
+            check("w3 > w4: " in idle["doing"] or "w4 > w3: " in idle["doing"], f"why: {idle}")
+            before = plan_of(story, job)["number"]
+            net.separate("a2", "a3")
+            story.wait_until("a plan without one of them", lambda: plan_of(story, job)["number"] >
+                             before and not {"w2", "w3"} <= takes_part(story, job), 2 * LIMIT_S)
+            shown = story.atoll("show", job)[1]
+            check("no connection within" in shown, f"the reason is not shown: {shown}")
+            goes_on(story, job)
+            story.close()
+    except Unavailable as why:
+        raise Skip(str(why)) from None
+
+
+if __name__ == "__main__":
+    main("measured_islands")

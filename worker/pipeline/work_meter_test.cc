@@ -1,0 +1,91 @@
+#include "worker/pipeline/work_meter.h"
+
+#include <catch2/catch.hpp>
+
+namespace atl::worker {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int32_t kLayers = 6;
+
+// Layers 0 to 3 of six on one of `ranks` devices, three micro-batches of two sequences.
+DeviceRole Role(int32_t ranks = 1) {
+  IslandPlan plan;
+  plan.number = 1;
+  PlanStage first{0, 4, {}, {2, 3}}, second{4, 2, {}, {}};
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    first.devices.push_back("w1/" + std::to_string(rank));
+    second.devices.push_back("w2/" + std::to_string(rank));
+  }
+  plan.replicas = {{{first, second}, 2, 3}};
+  return RoleOf(plan, "w1/0", kLayers, false);
+}
+
+struct Story {
+  explicit Story(const DeviceRole& role = Role())
+      : meter(role, kLayers, [this] { return ++windows; }) {}
+
+  // A step that waits, computes F for so long, and B and W as long.
+  void Steps(int forward_ms, int lasts_ms = 100, bool timed = true) {
+    DeviceStep step;
+    step.timed = timed;
+    step.begun = now;
+    const auto spends = [&](PlanOpKind kind, int ms) {
+      step.spans.push_back({{kind, 0, 0}, now, now + milliseconds(ms)});
+      now += milliseconds(ms);
+    };
+    spends(PlanOpKind::kReceive, 40);
+    spends(PlanOpKind::kForward, forward_ms);
+    spends(PlanOpKind::kInputGradient, forward_ms / 2);
+    spends(PlanOpKind::kWeightGradient, forward_ms / 2);
+    spends(PlanOpKind::kOptimizer, 3);
+    now = step.begun + milliseconds(lasts_ms);
+    step.ended = now;
+    meter.Add(step);
+  }
+
+  int64_t windows = 0;
+  Instant now{};
+  WorkMeter meter;
+};
+
+TEST_CASE("twenty steps are a window, and the one in the middle counts") {
+  Story story;
+  for (int i = 0; i < 19; ++i) story.Steps(i % 3 == 0 ? 50 : 10);
+  CHECK(story.meter.work().window == 0);
+  story.Steps(10);
+  const DeviceWork& work = story.meter.work();
+  CHECK(work.window == 1);
+  CHECK(work.device == "w1/0");
+  CHECK(work.forward_seconds == Approx(0.010));
+  CHECK(work.backward_seconds == Approx(0.010));
+  CHECK(work.micro_batch_sequences == 2);
+  CHECK(work.embeddings == 3);
+  CHECK(work.blocks == 9);
+  CHECK(work.recomputed_blocks == 6);
+  CHECK(work.heads == 0);
+  for (int i = 0; i < 20; ++i) story.Steps(30);
+  CHECK(work.window == 2);
+  CHECK(work.forward_seconds == Approx(0.030));
+}
+
+TEST_CASE("long steps end a window after ten seconds, three at least") {
+  Story story;
+  for (int i = 0; i < 2; ++i) story.Steps(10, 9000);
+  CHECK(story.windows == 0);
+  story.Steps(10, 9000);
+  CHECK(story.windows == 1);
+}
+
+TEST_CASE("what no clock of the host can tell is not told") {
+  Story behind;
+  for (int i = 0; i < 40; ++i) behind.Steps(10, 100, i % 16 == 0);
+  CHECK(behind.windows == 0);
+  Story tensor_parallel(Role(2));
+  for (int i = 0; i < 40; ++i) tensor_parallel.Steps(10);
+  CHECK(tensor_parallel.windows == 0);
+}
+
+}  // namespace
+}  // namespace atl::worker
