@@ -38,6 +38,12 @@ bool Names(const plan::Cluster& cluster, const std::string& name, int device) {
 
 absl::Status Unknown(const char* flag, const Fault& fault, const std::set<std::string>& there_are) {
   const std::string what = fault.to.empty() ? fault.what : absl::StrCat(fault.what, ">", fault.to);
+  if (there_are.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(flag, " ", what,
+                     ": nothing but sums of gradients goes from device to device under this "
+                     "plan, and these are not played with failures"));
+  }
   return absl::NotFoundError(absl::StrCat(flag, " ", what, ": the plan uses nothing of that name; ",
                                           "there are ", absl::StrJoin(there_are, ", ")));
 }
@@ -89,7 +95,8 @@ std::string FailuresText(const plan::Cluster& cluster, const plan::Together& all
                          const sim::FailedStep& step, double alone_s) {
   std::string text = absl::StrFormat(
       "\nwith failures: %s\n",
-      step.done ? absl::StrFormat("%.4g s instead of %.4g s", Seconds(step.total_ns), alone_s)
+      step.done ? absl::StrFormat("%.4g s instead of %.4g s, without summing gradients",
+                                  Seconds(step.total_ns), alone_s)
                 : absl::StrCat("the step is lost: ", LostBecause(cluster, all, step)));
   for (const sim::Attempt& attempt : step.redone) {
     absl::StrAppendFormat(
@@ -194,6 +201,8 @@ absl::Status AddRoundFaults(const plan::IslandChoice& choice, const FaultFlags& 
       }
     }
   }
+  for (sim::RoundIsland& island : problem->islands) sim::JoinOutages(island.down);
+  for (sim::Link& link : problem->network.links) sim::JoinOutages(link.outages);
   return absl::OkStatus();
 }
 

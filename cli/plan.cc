@@ -362,6 +362,13 @@ std::string BadFlag(const PlanFlags& flags) {
   if (flags.faults.rounds && (flags.layout != "plan" || !flags.schedule.empty())) {
     return "--rounds plays the best plan of each site: not with --layout or --schedule";
   }
+  if (flags.faults.rounds && !(flags.trace.empty() && flags.svg.empty())) {
+    return "--rounds plays no step that could be drawn: not with --trace or --svg";
+  }
+  if (!(flags.faults.fail.empty() && flags.faults.outage.empty()) &&
+      !(flags.trace.empty() && flags.svg.empty())) {
+    return "--trace and --svg draw the step without failures: not with --fail or --outage";
+  }
   return BadFaultFlag(flags.faults);
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/plan_io/step_picture.h"
 #include "coordinator/plan_io/timeline.h"
+#include "coordinator/planner/together.h"
 
 namespace atl {
 namespace {
@@ -35,11 +36,6 @@ std::string DevicesOf(const plan::Cluster& cluster, const plan::Stage& stage) {
   return absl::StrCat(first.id, " +", stage.devices.size() - 1);
 }
 
-// The step of one kind of replica, played again with its timeline.
-sim::Result Timeline(const plan::ReplicaOutcome& kind) {
-  return sim::SimulateUnchecked(kind.problem, kind.found.schedule, {.record = true});
-}
-
 size_t IdleDevices(const plan::Cluster& cluster, const plan::Layout& layout) {
   std::set<int> used;
   for (const plan::Replica& replica : layout.replicas) {
@@ -50,14 +46,25 @@ size_t IdleDevices(const plan::Cluster& cluster, const plan::Layout& layout) {
   return cluster.devices.size() - used.size();
 }
 
-// A device for each entity.
+// The step of the first replica of a kind, played again with its timeline: among all others where
+// they share lines. A device for each entity.
 StepTrace StepOf(const plan::Cluster& cluster, const plan::Plan& plan,
                  const plan::ReplicaOutcome& kind) {
+  const auto names = [&](const plan::Stage& stage) {
+    return std::vector<std::string>{DevicesOf(cluster, stage)};
+  };
+  const auto play = [](const sim::Problem& problem, const sim::Schedule& schedule) {
+    return sim::SimulateUnchecked(problem, schedule, {.record = true});
+  };
   StepTrace trace;
-  AddReplica(
-      ReplicaOf(plan, kind), 0, kind.problem, 0, Timeline(kind),
-      [&](const plan::Stage& stage) { return std::vector<std::string>{DevicesOf(cluster, stage)}; },
-      &trace);
+  const plan::Replica& replica = ReplicaOf(plan, kind);
+  if (plan.outcome.together) {
+    const plan::Together all = plan::PutTogether(cluster, plan.layout, plan.outcome);
+    AddReplica(replica, 0, all.problem, kind.replicas[0], play(all.problem, all.schedule), names,
+               &trace);
+  } else {
+    AddReplica(replica, 0, kind.problem, 0, play(kind.problem, kind.found.schedule), names, &trace);
+  }
   return trace;
 }
 

@@ -26,25 +26,13 @@ absl::Status Validate(const Problem& problem, const std::vector<Failure>& failur
   return absl::OkStatus();
 }
 
-// Adds the links' failures to their outages, overlapping ones joined.
+// Adds the links' failures to their outages.
 void AddOutages(const std::vector<Failure>& failures, Network& network) {
   for (const Failure& failure : failures) {
     if (failure.what != Failure::What::kLink) continue;
     network.links[failure.index].outages.push_back({failure.at_ns, failure.back_ns});
   }
-  for (Link& link : network.links) {
-    std::sort(link.outages.begin(), link.outages.end(),
-              [](const Outage& a, const Outage& b) { return a.from_ns < b.from_ns; });
-    std::vector<Outage> joined;
-    for (const Outage& outage : link.outages) {
-      if (!joined.empty() && outage.from_ns <= joined.back().until_ns) {
-        joined.back().until_ns = std::max(joined.back().until_ns, outage.until_ns);
-      } else {
-        joined.push_back(outage);
-      }
-    }
-    link.outages = std::move(joined);
-  }
+  for (Link& link : network.links) JoinOutages(link.outages);
 }
 
 // Failures of devices that have work, by the time they happen.

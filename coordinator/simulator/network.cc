@@ -190,6 +190,20 @@ Nanos AloneTransferNs(const Network& network, const Link& link, int64_t bytes) {
   return static_cast<Nanos>(std::ceil(arrival - 1e-6));
 }
 
+void JoinOutages(std::vector<Outage>& outages) {
+  std::sort(outages.begin(), outages.end(),
+            [](const Outage& a, const Outage& b) { return a.from_ns < b.from_ns; });
+  std::vector<Outage> joined;
+  for (const Outage& outage : outages) {
+    if (!joined.empty() && outage.from_ns <= joined.back().until_ns) {
+      joined.back().until_ns = std::max(joined.back().until_ns, outage.until_ns);
+    } else {
+      joined.push_back(outage);
+    }
+  }
+  outages = std::move(joined);
+}
+
 Nanos AloneSerialNs(const Network& network, const Link& link, int64_t bytes) {
   const std::vector<EdgeOffer> offers = AloneOffers(network, link);
   const Split split = SplitTransfer(static_cast<double>(bytes), offers);

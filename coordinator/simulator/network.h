@@ -69,6 +69,9 @@ struct Outage {
   Nanos until_ns = kForever;
 };
 
+// In order of time, overlapping ones as one.
+void JoinOutages(std::vector<Outage>& outages);
+
 struct Link {
   std::vector<Edge> edges;
   // A blocking sender waits for the acknowledgement (one more latency after the arrival) before its
