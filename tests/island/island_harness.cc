@@ -101,6 +101,10 @@ absl::Status TestIsland::OnAll(const Function& function) {
     threads.emplace_back([&, w] { statuses[w] = function(w); });
   }
   for (std::thread& thread : threads) thread.join();
+  // Who only heard that others had given up does not know why.
+  for (const absl::Status& status : statuses) {
+    if (!absl::IsAborted(status)) ATOLL_RETURN_IF_ERROR(status);
+  }
   for (const absl::Status& status : statuses) ATOLL_RETURN_IF_ERROR(status);
   return absl::OkStatus();
 }
