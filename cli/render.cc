@@ -67,6 +67,20 @@ std::string PartOf(const v1::PlannedIsland& plan, const std::string& worker) {
   return text.empty() ? "none" : text;
 }
 
+// What the newest plans were made for, and what going over to them has cost.
+void AppendChanges(const v1::Island& island, std::string* out) {
+  constexpr int kShown = 4;
+  for (int i = std::max(0, island.plan_changes_size() - kShown); i < island.plan_changes_size();
+       ++i) {
+    const v1::PlanChange& change = island.plan_changes(i);
+    absl::StrAppend(out, "  plan ", change.number(),
+                    change.at_boundary() ? ", at a step's end: " : ", at once: ", change.reason(),
+                    "\n");
+  }
+  absl::StrAppend(out, "  steps interrupted: ", island.steps_interrupted(),
+                  ", made again: ", island.steps_redone(), "\n");
+}
+
 void AppendPlan(const v1::Island& island, std::string* out) {
   const v1::PlannedIsland& plan = island.plan();
   if (plan.number() == 0 && island.planning().empty()) return;
@@ -86,6 +100,7 @@ void AppendPlan(const v1::Island& island, std::string* out) {
   if (!island.progress().plan_wanted().empty()) {
     absl::StrAppend(out, "  it asks for another plan: ", island.progress().plan_wanted(), "\n");
   }
+  AppendChanges(island, out);
   Table workers({"worker", "role", "plan", "part", "doing"});
   for (const v1::IslandWorker& w : island.workers()) {
     workers.Add({w.worker(),

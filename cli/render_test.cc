@@ -155,6 +155,14 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
   island.mutable_workers(1)->set_plan_number(2);
   island.set_planning("making a plan: worker w2 has joined");
   island.mutable_progress()->set_plan_wanted("link w1/0 > w10/1 saturated");
+  for (int64_t number = 1; number <= 3; ++number) {
+    v1::PlanChange& change = *island.add_plan_changes();
+    change.set_number(number);
+    change.set_at_boundary(number == 3);
+    change.set_reason(number == 3 ? "worker w10 has joined" : "the island begins");
+  }
+  island.set_steps_interrupted(1);
+  island.set_steps_redone(4);
   v1::BoundaryState& link = *island.mutable_progress()->add_boundaries();
   link.set_from("w1/0");
   link.set_to("w10/1");
@@ -174,7 +182,11 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
   CHECK(text.find("island 0: plan 3, 1 x 2 stages, 1f1b, 12.3 ms a step predicted, at least 11.0; "
                   "the fastest that fits\n"
                   "  making a plan: worker w2 has joined\n"
-                  "  it asks for another plan: link w1/0 > w10/1 saturated\n") !=
+                  "  it asks for another plan: link w1/0 > w10/1 saturated\n"
+                  "  plan 1, at once: the island begins\n"
+                  "  plan 2, at once: the island begins\n"
+                  "  plan 3, at a step's end: worker w10 has joined\n"
+                  "  steps interrupted: 1, made again: 4\n") !=
         std::string::npos);
   CHECK(text.find("stage 0, layers 0-2, on w1/0") != std::string::npos);
   CHECK(text.find("w10     follows     2  stage 1, layers 3-5, on w10/1") != std::string::npos);

@@ -47,6 +47,14 @@ void Encode(const IslandView& view, v1::Island* m) {
     m->mutable_plan()->clear_link_orders();
   }
   m->set_planning(view.planning);
+  for (const PlanChange& change : view.plan_changes) {
+    v1::PlanChange* c = m->add_plan_changes();
+    c->set_number(change.number);
+    c->set_at_boundary(change.at_boundary);
+    c->set_reason(change.reason);
+  }
+  m->set_steps_interrupted(view.steps_interrupted);
+  m->set_steps_redone(view.steps_redone);
 }
 
 void Encode(const RoundView& s, v1::Round* m) {

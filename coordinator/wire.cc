@@ -74,6 +74,10 @@ void Fields(V& v, Plain<V, IslandRecord>& s, v1::stored::Island& m) {
   ATOLL_WIRE_COUNT(evictions);
   ATOLL_WIRE_MESSAGES(followers, kMaxPlanMembers);
   ATOLL_WIRE_COUNT(plan_number);
+  ATOLL_WIRE_COUNT(author);
+  ATOLL_WIRE_COPY(takes_over_from);
+  ATOLL_WIRE_COUNT(steps_redone);
+  ATOLL_WIRE_COUNT(steps_interrupted);
 }
 
 template <class V>

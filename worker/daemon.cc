@@ -29,6 +29,8 @@ namespace {
 
 constexpr size_t kEventsMax = 65536;
 constexpr Duration kFlush = std::chrono::seconds(2);
+// Of a step that was interrupted because this worker follows no more.
+constexpr Duration kFreeTimeout = std::chrono::seconds(10);
 
 absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOptions& options) {
   TensorClientOptions client;
@@ -133,7 +135,8 @@ class Daemon {
         trainer_(
             member, [loop](const BoundariesSeen& seen) { loop->Post(seen); },
             [loop](const MemorySeen& seen) { loop->Post(seen); },
-            [loop](StepTraced traced) { loop->Post(std::move(traced)); }),
+            [loop](StepTraced traced) { loop->Post(std::move(traced)); },
+            [this] { return follower_.AwaitFree(kFreeTimeout); }),
         follower_(member,
                   [loop](int64_t plan_number, const std::string& doing) {
                     loop->Post(FollowerState{plan_number, doing});
@@ -234,10 +237,11 @@ class Daemon {
       LogInfo("trace", request->job, ": a step is recorded, for request ", request->request);
       trainer_.Trace(*request);
     } else if (const InterruptStep* interrupt = std::get_if<InterruptStep>(&action)) {
-      trainer_.Interrupt(interrupt->reason);
+      compute_.Interrupt(interrupt->reason);
     } else if (const Follow* follow = std::get_if<Follow>(&action)) {
       const MemberOrder& order = follow->order;
-      follower_.Follow({order.job, order.generation, order.plan.number}, order.plan);
+      follower_.Follow({order.job, order.generation, order.plan.number}, order.plan,
+                       order.at_boundary);
     } else if (const Unfollow* unfollow = std::get_if<Unfollow>(&action)) {
       follower_.Unfollow(unfollow->reason);
     } else if (const Stop* stop = std::get_if<Stop>(&action)) {

@@ -185,6 +185,11 @@ struct IslandProgress {
   int64_t pushed_bytes = 0;
   int64_t pulled_bytes = 0;
   int64_t plan_number = 0;  // of the plan that the island is set up for; 0: none
+  // Of the ordered plan, once nothing of the one before goes on any more; 0: it does, or is it.
+  int64_t setting_up = 0;
+  int64_t unpushed_steps = 0;     // in no captured contribution: lost with this worker
+  int64_t steps_interrupted = 0;  // given up under way, since this worker leads
+  int64_t steps_redone = 0;       // finished and made again, since this worker leads
   // Why the island wants a new plan ("link w1/0 > w2/0 saturated"); empty: it does not.
   std::string plan_wanted;
   std::vector<BoundaryState> boundaries;
@@ -199,6 +204,7 @@ struct MemberProgress {
   int64_t plan_number = 0;    // of the plan that it serves; 0: none yet
   int64_t seen_sequence = 0;  // newest MemberOrder obeyed
   std::string doing;          // for people
+  bool holds = false;         // it may hold layers of the island's state
 };
 
 struct WorkerHeartbeat {
@@ -340,9 +346,16 @@ struct IslandOrder {
   Version validate_version = kNoVersion;  // evaluate this version when it is pulled
 
   // How the island's devices work together. Number 0: this worker's own devices, as it sees fit.
-  // A larger number than the one in force interrupts the step under way; within one generation the
+  // A larger number than the one in force ends the step under way; within one generation the
   // island's training state then moves to the new layout.
   IslandPlan plan;
+  // All who work under the plan before are there: the step under way is finished first. Else it is
+  // interrupted.
+  bool at_boundary = false;
+  // In the names of this generation's contributions: the incarnation of who led it first.
+  Incarnation author = 0;
+  // This member of the plan has led the island so far, and hands over what it knows. Empty: nobody.
+  NodeId takes_over_from;
 };
 
 // All that the coordinator wants of a worker that follows an island's leader, now: serve the leader
@@ -356,6 +369,9 @@ struct MemberOrder {
   RunState run = RunState::kRun;  // kStop: follow no more; kPause is not used
   std::string reason;             // of a stop
   IslandPlan plan;                // its first member leads
+  // As in IslandOrder. To a worker that leads the island in this generation: hand over to the
+  // plan's first member, then follow it.
+  bool at_boundary = false;
 };
 
 struct LeaseGrant {

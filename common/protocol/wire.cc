@@ -60,6 +60,7 @@ void Fields(V& v, Plain<V, MemberProgress>& s, v1::MemberProgress& m) {
   ATOLL_WIRE_COUNT(plan_number);
   ATOLL_WIRE_COUNT(seen_sequence);
   ATOLL_WIRE_COPY(doing);
+  ATOLL_WIRE_COPY(holds);
 }
 
 template <class V>
@@ -183,6 +184,9 @@ void Fields(V& v, Plain<V, IslandOrder>& s, v1::IslandOrder& m) {
   ATOLL_WIRE_COUNT(active_islands);
   ATOLL_WIRE_VERSION(validate_version);
   ATOLL_WIRE_MESSAGE(plan);
+  ATOLL_WIRE_COPY(at_boundary);
+  ATOLL_WIRE_COUNT(author);
+  ATOLL_WIRE_COPY(takes_over_from);
 }
 
 template <class V>
@@ -195,6 +199,7 @@ void Fields(V& v, Plain<V, MemberOrder>& s, v1::MemberOrder& m) {
   ATOLL_WIRE_ENUM(run, RunState);
   ATOLL_WIRE_COPY(reason);
   ATOLL_WIRE_MESSAGE(plan);
+  ATOLL_WIRE_COPY(at_boundary);
 }
 
 template <class V>

@@ -252,6 +252,10 @@ void Fields(V& v, Plain<V, IslandProgress>& s, v1::IslandProgress& m) {
   ATOLL_WIRE_COPY(plan_wanted);
   ATOLL_WIRE_MESSAGES(boundaries, 4096);
   ATOLL_WIRE_MESSAGES(memory, 4096);
+  ATOLL_WIRE_COUNT(setting_up);
+  ATOLL_WIRE_COUNT(unpushed_steps);
+  ATOLL_WIRE_COUNT(steps_interrupted);
+  ATOLL_WIRE_COUNT(steps_redone);
 }
 
 // ------------------------------------------------------------------------------ island plans ----

@@ -14,6 +14,7 @@
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/state.h"
+#include "coordinator/core/switching.h"
 #include "coordinator/core/view_makers.h"
 
 namespace atl {
@@ -56,6 +57,7 @@ void Settle(State& s) {
   coord::Schedule(s);  // a job may have ended and freed its workers
   for (auto& [number, job] : s.jobs) {
     if (job.active()) {
+      coord::AdvanceSwitches(s, job);
       coord::AdvancePlans(s, job);
       coord::RefreshOrders(s, job);
     }

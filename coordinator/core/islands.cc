@@ -58,6 +58,8 @@ void NewGeneration(Job& job, IslandRecord& island) {
   island.resume_checkpoint = false;
   island.lease_request = -1;
   island.lease_ranges.clear();
+  island.author = island.incarnation;
+  island.takes_over_from.clear();
   job.ledger.Release(island.island);
   job.waits_for_room.erase(island.island);
   job.orders.erase(island.island);
@@ -90,10 +92,20 @@ void AssignIsland(State& s, Job& job, Member& worker) {
   s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", id, ": ", island.reason, start));
 }
 
+void NoteSteps(const State& s, IslandRecord& island, bool lost) {
+  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  if (leader == nullptr || !leader->progress) return;
+  const IslandProgress& last = *leader->progress;
+  if (last.job != island.job || last.island != island.island) return;
+  island.steps_redone += last.steps_redone + (lost ? last.unpushed_steps : 0);
+  island.steps_interrupted += last.steps_interrupted;
+}
+
 void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
   IslandRecord& island = job.EditIsland(id);
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("island ", id, ": worker ", island.worker, " is evicted: ", reason));
+  NoteSteps(s, island, /*lost=*/true);
   island.incarnation = 0;
   island.followers.clear();
   job.ErasePlan(id);
@@ -120,6 +132,7 @@ void DropContribution(State& s, Job& job, const ContributionId& id, const std::s
   ContributionRecord& record = job.EditContribution(id);
   record.dropped = true;
   record.reason = reason;
+  job.EditIsland(id.island).steps_redone += record.inner_steps;
   job.ledger.Return(id);
   job.staged.erase(id);
   std::erase(job.complete, id);
@@ -143,6 +156,16 @@ IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id,
   return &it->second;
 }
 
+namespace {
+
+bool IsToHandOver(const Job* job, const IslandProgress& progress, const NodeId& worker) {
+  if (job == nullptr || !job->active()) return false;
+  auto island = job->islands.find(progress.island);
+  return island != job->islands.end() && island->second.takes_over_from == worker;
+}
+
+}  // namespace
+
 void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   const std::optional<IslandProgress>& progress = message.progress;
   worker.progress = progress;
@@ -153,9 +176,11 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   if (progress && !speaks_of_place) {
     // It still runs a job that has ended, or that it is no part of any more.
     Job* job = s.FindJob(progress->job);
-    // About to join it again: what it holds of the job will be of use.
-    const bool mute = worker.candidate_for == progress->job ||
+    // About to join it again: what it holds of the job will be of use. Or about to hand over.
+    const bool hands_over = IsToHandOver(job, *progress, worker.record.name);
+    const bool mute = worker.candidate_for == progress->job || hands_over ||
                       (job != nullptr && !job->ended() && !job->active());
+    if (hands_over) ResendMemberOrder(s, *job, worker.record.name);
     Instant& again_at = worker.stop_sent.try_emplace(progress->job, s.now).first->second;
     if (!mute && s.now >= again_at) {
       again_at = s.now + kRetryInterval;
@@ -240,7 +265,7 @@ void OnValidation(State& s, Member& worker, const ValidationResult& message) {
 void SendFencesTo(State& s, Job& job, const NodeId& server) {
   FenceIslands fences{job.id(), {}};
   for (const auto& [id, island] : job.islands) {
-    fences.islands.push_back({id, island.generation, island.incarnation});
+    fences.islands.push_back({id, island.generation, island.author});
   }
   if (!fences.islands.empty()) s.SendToServer(server, std::move(fences));
 }

@@ -14,6 +14,10 @@ namespace atl::coord {
 // attached and has none.
 void AssignIsland(State& s, Job& job, Member& worker);
 
+// Adds what the island's leader, who leads no more, said of its steps. `lost`: what it had not
+// pushed is made again.
+void NoteSteps(const State& s, IslandRecord& island, bool lost);
+
 // The island loses its worker. What it leased is free again, its contributions count only if
 // complete.
 void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason);

@@ -51,6 +51,7 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
   job.orders.clear();
   job.member_orders.clear();
   job.planning.clear();
+  job.switches.clear();
   job.window.reset();
   job.collecting.reset();
   const auto contributions = job.contributions;
@@ -62,6 +63,7 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
     job.ledger.Release(id);
     if (island.incarnation == 0) continue;
     IslandRecord& record = job.EditIsland(id);
+    NoteSteps(s, record, /*lost=*/false);
     record.incarnation = 0;
     record.followers.clear();
     record.ready = false;

@@ -50,11 +50,11 @@ void Detach(State& s, Member& member, const std::string& reason) {
   }
   member.candidate_for.clear();
   member.prepared.reset();
+  const State::Place place = s.PlaceOf(member.record.name);
+  if (place.job != nullptr) LoseWorker(s, place, member.record.name, reason);
   member.progress.reset();
   member.following.reset();
   member.leaving = false;
-  const State::Place place = s.PlaceOf(member.record.name);
-  if (place.job != nullptr) LoseWorker(s, place, member.record.name, reason);
 }
 
 // The member that says hello, attached; null if it is refused. `fresh`: a process not heard of

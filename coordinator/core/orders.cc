@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
+#include "coordinator/core/switching.h"
 #include "coordinator/core/transfer_order.h"
 
 namespace atl::coord {
@@ -48,7 +49,12 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& 
   key.tokens_committed = progress.tokens_committed;
   key.active_islands = std::max<int64_t>(1, job.occupied_islands());
   if (progress.validator == island.island) key.validate_version = progress.validate_version;
-  if (const IslandPlan* plan = PlanInForce(job, island)) key.plan_number = plan->number;
+  key.author = island.author;
+  key.takes_over_from = island.takes_over_from;
+  if (const IslandPlan* plan = PlanInForce(job, island)) {
+    key.plan_number = plan->number;
+    key.at_boundary = AtBoundary(job, island);
+  }
   return key;
 }
 
@@ -76,6 +82,9 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) 
   order.active_islands = sent.key.active_islands;
   order.validate_version = sent.key.validate_version;
   if (const IslandPlan* plan = PlanInForce(job, island)) order.plan = *plan;
+  order.at_boundary = sent.key.at_boundary;
+  order.author = sent.key.author;
+  order.takes_over_from = sent.key.takes_over_from;
   s.Send(*worker, std::move(order));
 }
 
@@ -88,6 +97,7 @@ void SendMemberOrder(State& s, const Job& job, const Member& worker, SentMemberO
   order.generation = sent.generation;
   order.sequence = sent.sequence;
   order.plan = job.plans.at(sent.island);
+  order.at_boundary = AtBoundary(job, job.islands.at(sent.island));
   s.Send(worker, std::move(order));
 }
 
@@ -103,7 +113,7 @@ void RefreshMemberOrders(State& s, Job& job) {
       if (!HasPart(*plan, member.worker) && elsewhere) continue;
       const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
       if (worker == nullptr || !worker->attached ||
-          worker->record.incarnation != member.incarnation) {
+          worker->record.incarnation != member.incarnation || !MayGoOver(s, job, island, *worker)) {
         continue;
       }
       SentMemberOrder& sent = job.member_orders[member.worker];
@@ -151,6 +161,7 @@ void RefreshOrders(State& s, Job& job) {
     }
     // Without its plan it could only begin something that is thrown away.
     if (NeedsPlan(s, job, island) && PlanInForce(job, island) == nullptr) continue;
+    if (!island.takes_over_from.empty() && !MayGoOver(s, job, island, *worker)) continue;
     auto [it, fresh] = job.orders.try_emplace(id);
     OrderKey key = KeyOfOrder(job, island, it->second.key);
     if (!fresh && it->second.key == key) continue;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/roster.h"
+#include "coordinator/core/switching.h"
 
 namespace atl::coord {
 namespace {
@@ -58,7 +59,9 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
   }
   const IslandPlan& plan = found->second;
   if (plan.members.empty() || !SameWorkers({plan.members[0]}, {roster[0]})) {
-    planning.reason = absl::StrCat("worker ", island.worker, " leads now");
+    planning.reason = roster[0].worker == island.worker
+                          ? absl::StrCat("worker ", island.worker, " leads now")
+                          : absl::StrCat("worker ", island.worker, " leaves");
     return;
   }
   for (const IslandMember& member : plan.members) {
@@ -173,11 +176,10 @@ std::string Describe(const IslandPlan& plan) {
 void AddLenders(const State& s, const Job& job, IslandId island, const Planning& planning,
                 IslandPlan& plan) {
   for (const auto& [key, worker] : s.members) {
-    if (!worker.attached || !worker.following || worker.following->job != job.id() ||
-        worker.following->island != island || worker.following->plan_number == 0 ||
-        planning.left_out.contains(key.second)) {
-      continue;
-    }
+    const bool serves = worker.following && worker.following->job == job.id() &&
+                        worker.following->island == island && worker.following->holds;
+    const bool led = key == MemberKey{MemberKind::kWorker, job.islands.at(island).takes_over_from};
+    if (!worker.attached || (!serves && !led) || planning.left_out.contains(key.second)) continue;
     const State::Place place = const_cast<State&>(s).PlaceOf(key.second);
     if (place.job != nullptr && (place.job != &job || place.island != island)) continue;
     IslandMember lender{key.second, worker.record.incarnation, worker.peer_endpoint,
@@ -201,13 +203,20 @@ void ReleaseLenders(State& s, Job& job, const IslandRecord& island) {
   bool any = false, lost = false;
   for (const IslandMember& member : plan->members) {
     if (HasPart(*plan, member.worker)) continue;
+    if (member.worker == island.takes_over_from) continue;  // see AdvanceSwitches
     any = true;
     lost = lost || !Lends(s, job, island.island, member);
   }
   if (!lost && !(any && IsSetUp(s, job, island, *plan))) return;
+  if (!lost && HeirOf(s, job, island) != nullptr) return;  // its plan comes at once
+  std::vector<IslandMember> stepping = Stepping(s, job, island);
   IslandPlan& next = job.EditPlan(island.island);
-  next.members = WithPart(next);
+  std::erase_if(next.members, [&](const IslandMember& m) {
+    return !HasPart(next, m.worker) && m.worker != island.takes_over_from;
+  });
   next.number = ++job.EditIsland(island.island).plan_number;
+  BeginSwitch(s, job, island, lost ? "a lender is gone" : "its lenders may go",
+              std::move(stepping));
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat("island ", island.island, ": plan ", next.number,
                      ", the same without those that lent it layers",
@@ -285,6 +294,8 @@ void OnPlanMade(State& s, const PlanMade& made) {
   Planning& planning = found->second;
   const IslandRecord& island = job->islands.at(made.island);
   planning.request = 0;
+  const bool other_leader = planning.asked.front().worker != island.worker;
+  if (other_leader && !SameWorkers(planning.asked, NextRoster(s, *job, island))) return;
   planning.considered = planning.asked;
   // What has changed since is for the next one; what cannot be run stays so until there is a plan.
   const bool heard = planning.changed == planning.asked_for;
@@ -299,7 +310,8 @@ void OnPlanMade(State& s, const PlanMade& made) {
   planning.left_out.clear();
   for (const auto& [worker, why] : made.left_out) planning.left_out[worker] = CleanText(why, 200);
   const bool unusable = std::exchange(planning.unusable, false);
-  if (const IslandPlan* current = PlanInForce(*job, island); current != nullptr && !unusable) {
+  if (const IslandPlan* current = PlanInForce(*job, island);
+      current != nullptr && !unusable && !other_leader) {
     const std::string why_keep =
         WhyKeep(s, *job, island, *current, *made.plan, made.current_step_ns);
     if (!why_keep.empty()) {
@@ -311,6 +323,10 @@ void OnPlanMade(State& s, const PlanMade& made) {
   }
   planning.wish_not_before = s.now + s.options.plan_retry;
   planning.wishes_in_vain = 0;
+  // Who does not reach the others finishes nothing with them.
+  std::vector<IslandMember> stepping;
+  if (!unusable) stepping = Stepping(s, *job, island);
+  if (other_leader) HandOver(s, *job, made.island, planning.asked.front());
   IslandPlan& plan = job->EditPlan(made.island);
   plan = *made.plan;
   plan.number = ++job->EditIsland(made.island).plan_number;
@@ -318,6 +334,7 @@ void OnPlanMade(State& s, const PlanMade& made) {
   const std::string reason = std::exchange(
       plan.reason, absl::StrCat("made because ", planning.reason,
                                 plan.reason.empty() ? "" : absl::StrCat("; ", plan.reason)));
+  BeginSwitch(s, *job, island, planning.reason, std::move(stepping));
   s.Log(job->id(), Severity::kInfo,
         absl::StrCat("island ", made.island, " (", planning.reason, "): ", Describe(plan),
                      reason.empty() ? "" : "; ", CleanText(reason)));
@@ -345,7 +362,7 @@ void AdvancePlans(State& s, Job& job) {
       continue;
     }
     Planning& planning = job.planning[id];
-    const std::vector<IslandMember> roster = Roster(s, island);
+    const std::vector<IslandMember> roster = NextRoster(s, job, island);
     if (!SameWorkers(planning.asked, roster)) {
       planning.request = 0;
       planning.not_before = s.now;
@@ -366,8 +383,8 @@ void AdvancePlans(State& s, Job& job) {
 }
 
 Instant NextPlanDeadline(const State& s, const Job& job) {
-  Instant next = kNever;
-  if (!job.active()) return next;
+  if (!job.active()) return kNever;
+  Instant next = NextSwitchDeadline(job);
   for (const auto& [id, planning] : job.planning) {
     if (planning.request != 0) {
       next = std::min(next, planning.asked_at + s.options.plan_limit);

@@ -116,6 +116,12 @@ struct IslandRecord {
   // `worker`.
   std::vector<IslandMember> followers;
   int64_t plan_number = 0;  // of the newest plan ever made for it; 0: it needs none
+  Incarnation author = 0;   // in the names of this generation's contributions: its first leader's
+  NodeId takes_over_from;   // `worker` has yet to take over from this one, in the same generation
+  // Steps of leaders that are gone and of dropped contributions that were finished and made again,
+  // and those of leaders that are gone that were given up.
+  int64_t steps_redone = 0;
+  int64_t steps_interrupted = 0;
 
   bool operator==(const IslandRecord&) const = default;
 };

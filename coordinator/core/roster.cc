@@ -6,6 +6,7 @@
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
+#include "coordinator/core/switching.h"
 
 namespace atl::coord {
 namespace {
@@ -17,6 +18,11 @@ std::string GroupOf(const Job& job, const Member& worker) {
 
 bool MayShare(const Job& job, const Member& worker) {
   return ExtentOf(job) != IslandExtent::kWorker && !worker.peer_endpoint.empty();
+}
+
+bool Names(const IslandPlan& plan, const NodeId& worker) {
+  return std::any_of(plan.members.begin(), plan.members.end(),
+                     [&](const IslandMember& m) { return m.worker == worker; });
 }
 
 bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
@@ -41,6 +47,7 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
       break;
     }
   }
+  NoteSteps(s, island, /*lost=*/true);
   island.worker = heir->worker;
   island.incarnation = heir->incarnation;
   island.followers.erase(heir);
@@ -145,10 +152,18 @@ void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
 
 bool BeginLeaving(State& s, Member& worker, const std::string& reason) {
   const State::Place place = s.PlaceOf(worker.record.name);
-  if (place.job == nullptr || place.leads || !worker.following) return false;
+  const bool leads = place.job != nullptr && place.leads;
+  if (leads && place.job->islands.at(place.island).followers.empty()) return false;
+  if (!leads && !worker.following) return false;
   worker.leaving = true;
   worker.reason = reason;
-  LoseWorker(s, place, worker.record.name, reason);
+  if (leads) {
+    s.Log(place.job->id(), Severity::kInfo,
+          absl::StrCat("island ", place.island, ": its leader ", worker.record.name,
+                       " is to hand over: ", reason));
+  } else if (place.job != nullptr) {
+    LoseWorker(s, place, worker.record.name, reason);
+  }
   return true;
 }
 
@@ -160,6 +175,16 @@ std::vector<IslandMember> Roster(const State& s, const IslandRecord& island) {
   }
   std::vector<IslandMember> roster = {leader};
   roster.insert(roster.end(), island.followers.begin(), island.followers.end());
+  return roster;
+}
+
+std::vector<IslandMember> NextRoster(const State& s, const Job& job, const IslandRecord& island) {
+  const IslandMember* heir = HeirOf(s, job, island);
+  if (heir == nullptr) return Roster(s, island);
+  std::vector<IslandMember> roster = {*heir};
+  for (const IslandMember& follower : island.followers) {
+    if (follower.worker != heir->worker) roster.push_back(follower);
+  }
   return roster;
 }
 
@@ -191,7 +216,7 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
   const IslandRecord& island = job.islands.at(id);
   const IslandPlan* plan = PlanInForce(job, island);
   if (island.incarnation != 0) {
-    // What they hold may still be needed.
+    // What they hold may still be needed, or they themselves, by the step under way.
     const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
     if (plan == nullptr || leader == nullptr || !leader->progress ||
         leader->progress->job != job.id() || leader->progress->generation != island.generation ||
@@ -204,7 +229,8 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
         worker.following->island != id) {
       continue;
     }
-    const bool inside = plan != nullptr && HasPart(*plan, key.second);
+    // Lenders too: if one of them goes, the step under way goes with it.
+    const bool inside = plan != nullptr && Names(*plan, key.second);
     // Another island of the job may have it by now, whose order takes this one's place.
     const State::Place place = s.PlaceOf(key.second);
     const bool elsewhere = place.job == &job && (place.leads || place.island != id);

@@ -1,8 +1,8 @@
 // Which workers make an island together: who joins which, who leads, who goes.
 //
 // JobSpec.layout says who may share an island. The first worker of an island leads it; the others
-// follow, in the order in which they came. A follower that goes costs the island a new plan; a
-// leader that goes costs it a new generation, under the first of those that remain.
+// follow, in the order in which they came. Whoever ends costs the island a new plan (switching.h);
+// a leader that dies costs it a new generation, under the first of those that remain.
 
 #ifndef ATOLL_COORDINATOR_CORE_ROSTER_H_
 #define ATOLL_COORDINATOR_CORE_ROSTER_H_
@@ -47,12 +47,14 @@ void Join(State& s, Job& job, Member& worker);
 void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
                 const std::string& reason);
 
-// A worker says that it ends. One that follows serves on until its part of the state has moved;
-// false: it is no such one.
+// A worker says that it ends. One that shares an island works on until its part of the state has
+// moved; false: it is no such one.
 bool BeginLeaving(State& s, Member& worker, const std::string& reason);
 
 // Leader and followers, with what is known of their peer links.
 std::vector<IslandMember> Roster(const State& s, const IslandRecord& island);
+// Those of its next plan: without a leader that is to hand over, who leads then first.
+std::vector<IslandMember> NextRoster(const State& s, const Job& job, const IslandRecord& island);
 bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMember>& b);
 
 // What a follower says of itself. Workers that serve an island without being in its plan are told

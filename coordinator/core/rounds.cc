@@ -81,7 +81,7 @@ bool IsComplete(const Job& job, const ContributionId& id) {
 void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   const ContributionId& id = message.contribution;
   IslandRecord* found = CurrentIsland(s, worker, message.job, id.island, id.generation);
-  if (found == nullptr || id.incarnation != worker.record.incarnation) return;
+  if (found == nullptr || id.incarnation != found->author) return;
   Job& job = *s.FindJob(message.job);
   if (auto it = job.contributions.find(id); it != job.contributions.end()) {
     if (!it->second.dropped) Grant(s, job, worker, id);

@@ -90,6 +90,9 @@ struct OrderKey {
   int64_t active_islands = 0;
   Version validate_version = kNoVersion;
   int64_t plan_number = 0;
+  bool at_boundary = false;
+  Incarnation author = 0;
+  NodeId takes_over_from;
 
   bool operator==(const OrderKey&) const = default;
 };
@@ -102,6 +105,15 @@ struct SentMemberOrder {
   int64_t plan_number = 0;
   int64_t sequence = 0;
   Instant sent_at{};
+};
+
+// Going over to an island's newest plan; see switching.h.
+struct Switch {
+  int64_t plan_number = 0;
+  Instant since{};
+  std::vector<IslandMember> stepping;  // who works under the plan before; empty: it is given up
+  std::vector<PlanChange> changes;     // the newest, for people
+  int64_t unpushed_steps = 0;          // of the leader that hands over
 };
 
 // Making an island's next plan.
@@ -168,6 +180,7 @@ struct Job {
   std::map<NodeId, SentMemberOrder> member_orders;  // by follower
   std::map<IslandId, Planning> planning;
   Grouping grouping;
+  std::map<IslandId, Switch> switches;
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0;
   bool fences_changed = false;   // servers are to be told

@@ -25,6 +25,9 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
   const IslandPlan* plan = PlanInForce(job, island);
   if (plan != nullptr) view.plan = *plan;
   view.planning = PlanningOf(s, job, island);
+  if (auto it = job.switches.find(island.island); it != job.switches.end()) {
+    view.plan_changes = it->second.changes;
+  }
   for (const IslandMember& m : Roster(s, island)) {
     IslandWorkerView worker;
     worker.worker = m.worker;
@@ -59,6 +62,8 @@ IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
   }
   view.leased_sequences = job.ledger.Leased(island.island);
   AddWorkers(s, job, island, view);
+  view.steps_interrupted = island.steps_interrupted;
+  view.steps_redone = island.steps_redone;
   const Member* worker = WorkerOf(s, island);
   view.doing = island.reason;
   if (worker == nullptr) return view;
@@ -66,6 +71,8 @@ IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
   if (!worker->attached) view.doing = worker->reason;
   if (worker->progress && worker->progress->job == job.id()) {
     view.progress = worker->progress;
+    view.steps_interrupted += worker->progress->steps_interrupted;
+    view.steps_redone += worker->progress->steps_redone;
     view.doing = CleanText(worker->progress->doing, 200);
   }
   return view;

@@ -37,6 +37,13 @@ struct MemberView {
   ServerHeartbeat load;
 };
 
+// A plan that an island was given.
+struct PlanChange {
+  int64_t number = 0;
+  bool at_boundary = false;  // no step was interrupted for it
+  std::string reason;        // why it was made
+};
+
 // One worker of an island.
 struct IslandWorkerView {
   NodeId worker;
@@ -53,6 +60,9 @@ struct IslandView {
   std::vector<IslandWorkerView> workers;  // the leader first; empty: vacant
   IslandPlan plan;                        // in force; number 0: none
   std::string planning;                   // what the next plan waits for; empty: none is wanted
+  std::vector<PlanChange> plan_changes;   // the newest, oldest first, since the coordinator's start
+  int64_t steps_interrupted = 0;          // given up under way
+  int64_t steps_redone = 0;               // finished and made again
   bool attached = false;
   std::string doing;  // the worker's words, or why there is none
   std::optional<IslandProgress> progress;

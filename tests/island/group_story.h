@@ -197,11 +197,28 @@ class TestGroup {
   }
 
   // What the coordinator's orders do: members follow, the leader configures.
-  absl::StatusOr<PlanTaken> Order(const IslandPlan& plan, Generation generation = 1) {
+  absl::StatusOr<PlanTaken> Order(const IslandPlan& plan, Generation generation = 1,
+                                  bool at_boundary = false) {
     for (size_t i = 1; i < plan.members.size(); ++i) {
-      workers_.at(plan.members[i].worker)->follower->Follow({kJob, generation, plan.number}, plan);
+      workers_.at(plan.members[i].worker)
+          ->follower->Follow({kJob, generation, plan.number}, plan, at_boundary);
     }
-    return workers_.at(plan.members[0].worker)->trainer->Configure(kJob, generation, plan);
+    GroupTrainer& leader = *workers_.at(plan.members[0].worker)->trainer;
+    leader.ForgetInterrupts();
+    return leader.Configure(kJob, generation, plan);
+  }
+  // `from`, who leads, hands over to the plan's first member.
+  absl::StatusOr<PlanTaken> HandOver(const NodeId& from, Inheritance kept, const IslandPlan& plan,
+                                     Inheritance* inheritance) {
+    workers_.at(from)->trainer->Keep(std::move(kept));
+    for (size_t i = 1; i < plan.members.size(); ++i) {
+      workers_.at(plan.members[i].worker)
+          ->follower->Follow({kJob, 1, plan.number}, plan, /*at_boundary=*/true);
+    }
+    TestWorker& heir = *workers_.at(plan.members[0].worker);
+    heir.follower->Unfollow("it is to lead");
+    ATOLL_RETURN_IF_ERROR(heir.follower->AwaitFree(std::chrono::seconds(10)));
+    return heir.trainer->Configure(kJob, 1, plan, from, inheritance);
   }
   PlanTaken Take(const IslandLayout& layout, const std::vector<NodeId>& names) {
     const auto taken = Order(PlanFor(layout, names));

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/host_ops.h"
+#include "worker/core/core.h"
+#include "worker/core/leases.h"
 
 namespace atl::sim {
 
@@ -229,6 +231,21 @@ void Checker::Adopted(const NodeId& worker, Version version, const LayerValues& 
   const auto model = expected_.find(version);
   if (model == expected_.end() || model->second.theta != base) {
     Fail(absl::StrCat("N3: ", worker, " trains from a torn version ", version));
+  }
+}
+
+void Checker::AtRisk(const NodeId& worker, const std::vector<PositionRange>& trained_on,
+                     int64_t carried, bool captured) {
+  const int64_t sequences = worker::Sequences(trained_on);
+  // See worker/core: a contribution is made H steps after an adoption, of those and of what was
+  // trained during the exchange before; until the next adoption the island trains on for a while.
+  const int64_t round = spec_.outer.steps_per_round * spec_.inner.batch_sequences;
+  const int64_t longest = worker::kMaxCarriedRounds * round;
+  const int64_t most = captured ? longest : std::min(longest, carried + round);
+  if (sequences > most) {
+    Fail(absl::StrCat("N4: ", worker, " would lose ", sequences, " sequences, more than ", most,
+                      captured ? ", in an exchange" : "", " (", carried, " carried, H is ",
+                      spec_.outer.steps_per_round, " steps)"));
   }
 }
 

@@ -42,6 +42,12 @@ class Checker {
   // A worker adopted a version; `base` is what it now counts its delta from.
   void Adopted(const NodeId& worker, Version version, const LayerValues& base);
 
+  // A worker has made a step: it has trained on these sequences in no captured delta yet, and loses
+  // them if it dies now. `carried` of them it had already when it adopted its base. `captured`: it
+  // has captured a delta since.
+  void AtRisk(const NodeId& worker, const std::vector<PositionRange>& trained_on, int64_t carried,
+              bool captured);
+
   // At the end of a finished job.
   void Finished(const ProgressRecord& progress, int64_t budget_positions);
 

@@ -294,7 +294,15 @@ Outcome Cluster::Run() {
     }
     world_.timeline.RunOne();
   }
+  Outcome outcome;
   const auto progress = world_.coordinator().Progress();
+  if (CoordinatorCore* core = world_.coordinator().core(); core != nullptr && progress) {
+    const std::optional<JobView> job = core->Job(world_.timeline.now(), progress->job);
+    for (const IslandView& island : job ? job->islands : std::vector<IslandView>()) {
+      outcome.steps_redone += island.steps_redone;
+      outcome.steps_interrupted += island.steps_interrupted;
+    }
+  }
   if (checker.failure().empty() && progress) {
     if (progress->state != JobState::kDone) {
       checker.Fail(
@@ -304,7 +312,6 @@ Outcome Cluster::Run() {
     checker.Finished(*progress, spec.schedule.train_tokens / spec.data.sequence_length);
   }
   if (checker.failure().empty()) RunUntilRemoved();
-  Outcome outcome;
   outcome.failure = checker.failure();
   outcome.trace_hash = world_.trace_hash;
   outcome.events = world_.timeline.events_run();

@@ -46,6 +46,8 @@ struct ClusterOptions {
   bool sites_declared = true;         // by the workers' operators; else they are found
   Duration change_every{0};           // mean: what is known of a worker or its links changes
   double trainer_sick = 0.001;        // of each inner step to be the first of many bad ones
+  double lost_writes = 0.003;         // of each layer written to a device of a shared island
+  double dies_handing_over = 0.2;     // of each leader that hands its island over
   Duration limit = std::chrono::minutes(30);  // of virtual time
 };
 
@@ -92,7 +94,9 @@ struct Outcome {
   int64_t crashes = 0;
   int64_t rounds = 0;
   int64_t rejected = 0;
-  Duration took{};  // virtual
+  Duration took{};           // virtual
+  int64_t steps_redone = 0;  // of all islands, as people are told
+  int64_t steps_interrupted = 0;
 };
 
 class Cluster {
@@ -105,6 +109,8 @@ class Cluster {
   Outcome Run();
 
   World& world() { return world_; }
+  // Some worker is told to end, and comes back a little later.
+  void EndSomeWorker();
   int64_t crashes() const { return crashes_; }
 
  private:
@@ -112,7 +118,6 @@ class Cluster {
   void ScheduleFaults();
   void Repeat(Duration mean, std::function<void()> fault);
   void CrashSomebody();
-  void EndSomeWorker();
   void BreakSomeConnection();
   void IsolateSomebody();
   void PauseForAWhile();

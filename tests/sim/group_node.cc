@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "tests/sim/nodes.h"
+#include "worker/core/leases.h"
 
 namespace atl::sim {
 namespace {
@@ -84,7 +85,10 @@ void WorkerNode::Do(const worker::InterruptStep&) {
 void WorkerNode::Do(const worker::Reconfigure& action) {
   plan_ = action.plan;
   serving_ = Serving{action.job, action.generation, action.plan.number};
-  owner_ = Owner{action.island, action.generation};
+  const Owner owner{action.island, action.generation};
+  if (owner != owner_) ForgetSafety();
+  owner_ = owner;
+  take_over_from_ = action.take_over_from;
   SetUp(world_.timeline.now() + kSetupLimit);
 }
 
@@ -108,8 +112,66 @@ std::map<int32_t, WorkerNode::Shard> WorkerNode::Find(int64_t clock) {
   return found.size() == ToyLayers().size() ? found : std::map<int32_t, Shard>();
 }
 
+void WorkerNode::Do(const worker::HandOver& action) {
+  kept_ = Kept{action.leadership, trainer_,  since_base_, adopted_,
+               carried_,          captured_, clock_,      stepping_};
+  After(milliseconds(1), [this] { Deliver(worker::HandedOver{}); });
+  if (!world_.faulty() || !world_.rng.Chance(world_.options.dies_handing_over)) return;
+  After(world_.UpTo(milliseconds(100)), [this] { CrashAndRestart(); });
+}
+
+bool WorkerNode::TakeOver(std::string& why) {
+  WorkerNode* before = Partner(take_over_from_, why);
+  if (before == nullptr) return false;
+  if (!before->kept_ || before->kept_->leadership.generation != owner_.generation) {
+    why = absl::StrCat(take_over_from_, " has nothing to hand over");
+    return false;
+  }
+  const Kept& kept = *before->kept_;
+  const LayerValues pulled = std::move(trainer_.pulled);
+  trainer_ = kept.trainer;
+  trainer_.pulled = pulled;
+  since_base_ = kept.since_base;
+  adopted_ = kept.adopted;
+  carried_ = kept.carried;
+  captured_ = kept.captured;
+  clock_ = kept.clock;
+  stepping_ = kept.stepping;
+  ForgetSafety();
+  return true;
+}
+
+void WorkerNode::ForgetSafety() {
+  safe_.clear();
+  checkpoint_counts_ = false;
+  ++safety_changes_;
+}
+
+// The devices' state is lost: what a good local checkpoint holds is not.
+void WorkerNode::NoteLoss() {
+  safe_.clear();
+  if (checkpoint_counts_ && disk_ && disk_->about.base_version == adopted_) {
+    safe_ = disk_->about.consumed;
+  }
+}
+
+void WorkerNode::CheckSafe(const std::vector<PositionRange>& ranges) {
+  for (const PositionRange& range : ranges) {
+    for (const PositionRange& safe : safe_) {
+      if (range.begin >= safe.end || range.end <= safe.begin) continue;
+      world_.checker.Fail(absl::StrCat("N4: ", name(), " trains again on ", range.begin, " to ",
+                                       range.end, ", which its local checkpoint holds"));
+    }
+  }
+}
+
 void WorkerNode::MoveState() {
   worker::Reconfigured done{plan_.number, false, false, "a layer is nowhere"};
+  if (!take_over_from_.empty()) {
+    std::string why;
+    if (!TakeOver(why)) return FailTogether(why);
+    done.taken_over = Partner(take_over_from_, why)->kept_->leadership;
+  }
   std::map<int32_t, Shard> state;
   if (stepping_) state = Find(clock_ + 1);
   if (!state.empty()) {
@@ -119,6 +181,7 @@ void WorkerNode::MoveState() {
     state = Find(clock_);
   }
   done.kept = !state.empty();
+  if (!done.kept) NoteLoss();
   stepping_.reset();
   world_.Trace(
       absl::StrCat(name(), " sets up plan ", plan_.number,
@@ -142,10 +205,8 @@ void WorkerNode::Do(const worker::Follow& action) {
   });
 }
 
-void WorkerNode::Do(const worker::Unfollow&) {
-  serving_.reset();
-  held_.clear();
-}
+// What it holds stays: it may be about to lead.
+void WorkerNode::Do(const worker::Unfollow&) { serving_.reset(); }
 
 // ------------------------------------------------------------------------ the model's layers ----
 
@@ -180,7 +241,8 @@ bool WorkerNode::Scatter(const std::vector<PositionRange>& trained_on) {
   ++clock_;
   for (size_t layer = 0; layer < ToyLayers().size(); ++layer) {
     WorkerNode* node = Partner(HolderOf(static_cast<int32_t>(layer)), why);
-    if (node == nullptr || (world_.faulty() && world_.rng.Chance(0.003))) return false;
+    if (node == nullptr || (world_.faulty() && world_.rng.Chance(world_.options.lost_writes)))
+      return false;
     node->held_[static_cast<int32_t>(layer)] =
         Shard{trainer_.theta[layer], clock_, owner_, trained_on};
   }
@@ -226,6 +288,8 @@ void WorkerNode::StepTogether(const worker::TrainStep& action, Duration took, fl
     int64_t sequences = 0;
     for (const PositionRange& range : stepping_->ranges) sequences += range.size();
     for (const IslandMember& member : plan_.members) TakeStep(*world_.FindWorker(member.worker));
+    const WorkerNode& first = *world_.FindWorker(HolderOf(0));
+    world_.checker.AtRisk(name(), first.held_.at(0).trained_on, carried_, captured_.has_value());
     stepping_.reset();
     ++clock_;
     const int64_t tokens = sequences * spec_.data.sequence_length;
@@ -248,9 +312,11 @@ void WorkerNode::CaptureTogether(const worker::CaptureDelta& action) {
   Together(milliseconds(5), [this, action] {
     if (!Gather()) return FailTogether("a layer could not be read");
     Capture(action);
-    std::string why;
-    for (const IslandMember& member : plan_.members) {
-      for (auto& [layer, shard] : Partner(member.worker, why)->held_) shard.trained_on.clear();
+    ForgetSafety();
+    for (const IslandMember& member : plan_.members) {  // lenders too, wherever they are by now
+      for (auto& [layer, shard] : world_.FindWorker(member.worker)->held_) {
+        if (shard.owner == owner_) shard.trained_on.clear();
+      }
     }
     Deliver(worker::DeltaCaptured{action.contribution});
   });
@@ -273,9 +339,12 @@ void WorkerNode::AdoptTogether(const worker::AdoptPulled& action) {
       trainer_.Carry();
       trained_on = since_base_;
     }
+    ForgetSafety();
     if (!Scatter(trained_on)) return FailTogether("a layer could not be written");
     adopted_ = action.version;
+    carried_ = worker::Sequences(trained_on);
     SettleResidual(action);
+    checkpoint_counts_ = action.mode == worker::AdoptMode::kResumeCheckpoint;
     world_.checker.Adopted(name(), action.version, trainer_.theta_base);
     Deliver(worker::Adopted{action.version});
   });

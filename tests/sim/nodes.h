@@ -185,6 +185,7 @@ class WorkerNode : public Member {
   void Do(const worker::WriteCheckpoint& action);
   void Do(const worker::ReleaseJob& action);
   void Do(const worker::Reconfigure& action);
+  void Do(const worker::HandOver& action);
   void Do(const worker::InterruptStep& action);
   void Do(const worker::Follow& action);
   void Do(const worker::Unfollow& action);
@@ -226,6 +227,17 @@ class WorkerNode : public Member {
     double learning_rate = 0;
     float scale = 1;
   };
+  // What this worker knows of the island that it led, for whom takes over.
+  struct Kept {
+    worker::Leadership leadership;
+    ToyTrainer trainer;
+    std::vector<PositionRange> since_base;
+    Version adopted = kNoVersion;
+    int64_t carried = 0;
+    std::optional<ContributionId> captured;
+    int64_t clock = 0;
+    std::optional<ToyStep> stepping;
+  };
   bool planned() const { return plan_.number > 0; }
   NodeId HolderOf(int32_t layer) const;
   WorkerNode* Partner(const NodeId& worker, std::string& why);
@@ -235,6 +247,11 @@ class WorkerNode : public Member {
   void SetUp(Instant deadline);
   std::map<int32_t, Shard> Find(int64_t clock);
   void MoveState();
+  bool TakeOver(std::string& why);
+  void CrashAndRestart();
+  void NoteLoss();
+  void ForgetSafety();
+  void CheckSafe(const std::vector<PositionRange>& ranges);
   bool Gather();
   bool Scatter(const std::vector<PositionRange>& trained_on);
   void TakeStep(WorkerNode& node);
@@ -251,6 +268,7 @@ class WorkerNode : public Member {
   JobSpec spec_;
   std::vector<PositionRange> since_base_;  // trained on, in no captured delta yet
   Version adopted_ = kNoVersion;
+  int64_t carried_ = 0;                     // sequences of since_base_ at the last adoption
   std::optional<ContributionId> captured_;  // since the last adoption
   std::map<int32_t, Shard> held_;           // layers on this worker's device
   std::optional<Serving> serving_;          // under which plan, as leader or follower
@@ -258,7 +276,13 @@ class WorkerNode : public Member {
   Owner owner_;                             // the island that it leads
   int64_t clock_ = 0;                       // of the newest whole state
   std::optional<ToyStep> stepping_;         // under way, or failed and not known to be taken or not
-  bool together_ = false;                   // a command of several devices is under way
+  std::optional<Kept> kept_;
+  NodeId take_over_from_;  // in the Reconfigure under way
+  // N4: trained on before the newest loss of state, and in a local checkpoint that is as good now.
+  std::vector<PositionRange> safe_;
+  bool checkpoint_counts_ = false;  // of this life and base, and nothing was captured since
+  int64_t safety_changes_ = 0;
+  bool together_ = false;  // a command of several devices is under way
   int64_t together_number_ = 0;
   bool leaving_ = false;
   Pull pull_;

@@ -29,7 +29,9 @@ const char* const kWanted[] = {"goes on from its local checkpoint",
                                "one step ahead",
                                "is lost",
                                "back to the local checkpoint",
-                               "it leaves: SIGTERM"};
+                               "it leaves: SIGTERM",
+                               "has taken over from",
+                               "ended before it had handed over"};
 
 TEST_CASE("1,000 seeded histories keep every promise") {
   int64_t rounds = 0, crashes = 0, events = 0, rejected = 0;
@@ -78,6 +80,55 @@ TEST_CASE("without faults nothing is rejected, lost or late") {
   const Outcome outcome = Cluster(options).Run();
   REQUIRE(outcome.failure == "");
   REQUIRE(outcome.crashes == 0);
+}
+
+// No faults but what `happens` does, every few seconds.
+ClusterOptions Calm(uint64_t seed) {
+  ClusterOptions options = RandomOptions(seed);
+  options.network = NetworkFaults{};
+  options.crash_every = options.disconnect_every = options.isolate_every = options.pause_every =
+      options.leave_every = Duration(0);
+  options.crash_inside_step = options.disk_full = options.ghost = options.step_fails = 0;
+  options.link_breaks = options.no_plan = options.trainer_sick = options.lost_writes =
+      options.dies_handing_over = 0;
+  return options;
+}
+
+TEST_CASE(
+    "workers of shared islands come and go, also several at once, and no step is made again") {
+  int64_t taken_over = 0, joined = 0, together = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    ClusterOptions options = Calm(seed);
+    options.workers = 4 + static_cast<int>(seed % 2);  // of three layers: somebody is spare, or not
+    options.spec.layout.island = IslandExtent::kAll;
+    options.spec.layout.workers_per_island = 0;
+    options.spec.outer.min_islands = 1;
+    options.spec.outer.reject_outliers = false;
+    options.spec.schedule.train_tokens = 3000 * options.spec.data.sequence_length;
+    Cluster cluster(options);
+    World& world = cluster.world();
+    world.print = [&](const std::string& line) {
+      taken_over += line.find("has taken over from") != std::string::npos;
+      joined += line.find("has joined): plan") != std::string::npos;
+    };
+    for (int64_t at = 12; at < 200; at += 12) {
+      const int count = 1 + static_cast<int>(world.rng.Below(2));
+      together += count > 1;
+      for (int i = 0; i < count; ++i) {
+        world.timeline.After(std::chrono::seconds(at), [&] { cluster.EndSomeWorker(); });
+      }
+    }
+    INFO("seed " << seed << ": " << Describe(options));
+    const Outcome outcome = cluster.Run();
+    REQUIRE(outcome.failure == "");
+    CHECK(outcome.steps_redone == 0);
+    CHECK(outcome.steps_interrupted == 0);
+  }
+  std::cout << taken_over << " hand-overs, " << joined << " joins, " << together
+            << " times several left at once\n";
+  REQUIRE(taken_over > 60);
+  REQUIRE(joined > 60);
+  REQUIRE(together > 60);
 }
 
 TEST_CASE("an island that is cut off delays the others by the grace time and no more") {

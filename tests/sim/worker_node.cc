@@ -9,6 +9,7 @@
 #include "kernels/deltas.h"
 #include "kernels/host_ops.h"
 #include "tests/sim/nodes.h"
+#include "worker/core/leases.h"
 #include "worker/runtime/delta.h"
 
 namespace atl::sim {
@@ -19,12 +20,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr Duration kTransferTimeout = std::chrono::seconds(6);
-
-int64_t Positions(const std::vector<PositionRange>& ranges) {
-  int64_t count = 0;
-  for (const PositionRange& range : ranges) count += range.size();
-  return count;
-}
 
 ps::SharedBytes Encode(std::span<const float> values, Encoding encoding, ThreadPool& pool) {
   if (encoding == Encoding::kFloat32) {
@@ -53,6 +48,9 @@ void WorkerNode::Start() {
   plan_ = IslandPlan();
   stepping_.reset();
   together_ = leaving_ = false;
+  kept_.reset();
+  take_over_from_.clear();
+  ForgetSafety();
   world_.Trace(absl::StrCat(name(), " starts, incarnation ", incarnation_,
                             disk_ ? ", with a checkpoint" : ""));
   worker::Identity identity;
@@ -92,6 +90,8 @@ void WorkerNode::Do(const worker::Prepare& action) {
   spec_ = action.spec;
   plan_ = IslandPlan();
   held_.clear();
+  kept_.reset();
+  ForgetSafety();
   stepping_.reset();
   After(milliseconds(50), [this, action] {
     Deliver(worker::Prepared{action.job, ToyFacts(action.spec)});
@@ -116,13 +116,16 @@ void WorkerNode::Do(const worker::TrainStep& action) {
     sick_until_ = world_.timeline.now() + world_.UpTo(seconds(20));
   }
   const bool sick = faulty && world_.timeline.now() < sick_until_;
-  const int64_t tokens = Positions(action.ranges) * spec_.data.sequence_length;
+  const int64_t tokens = worker::Sequences(action.ranges) * spec_.data.sequence_length;
   if (tokens == 0) world_.checker.Fail(absl::StrCat(name(), " trains on nothing"));
   const bool diverges = sick && world_.rng.Chance(0.1);
+  CheckSafe(action.ranges);
+  if (diverges) ForgetSafety();
   const double loss = diverges ? std::numeric_limits<double>::quiet_NaN() : 1.0;
   if (planned()) return StepTogether(action, took, sick ? 100 : 1, loss);
   trainer_.Step(action.ranges, action.learning_rate, sick ? 100 : 1);
   since_base_.insert(since_base_.end(), action.ranges.begin(), action.ranges.end());
+  world_.checker.AtRisk(name(), since_base_, carried_, captured_.has_value());
   After(took, [this, tokens, took, loss] {
     Deliver(worker::StepDone{tokens, loss, Seconds(took), !transfers_.empty()});
   });
@@ -206,6 +209,7 @@ void WorkerNode::Do(const worker::AdoptPulled& action) {
       break;
   }
   adopted_ = action.version;
+  carried_ = worker::Sequences(since_base_);
   SettleResidual(action);
   world_.checker.Adopted(name(), action.version, trainer_.theta_base);
   After(milliseconds(2), [this, action] { Deliver(worker::Adopted{action.version}); });
@@ -227,14 +231,15 @@ void WorkerNode::Do(const worker::WriteCheckpoint& action) {
       Deliver(worker::CheckpointWritten{false, "simulated: a layer could not be read"});
     });
   }
-  if (Positions(action.about.consumed) != Positions(since_base_)) {
+  if (worker::Sequences(action.about.consumed) != worker::Sequences(since_base_)) {
     world_.checker.Fail(absl::StrCat(name(), " writes a checkpoint of ",
-                                     Positions(action.about.consumed), " sequences after ",
-                                     Positions(since_base_)));
+                                     worker::Sequences(action.about.consumed), " sequences after ",
+                                     worker::Sequences(since_base_)));
   }
   After(milliseconds(20) + world_.UpTo(milliseconds(300)),
-        [this, disk = Disk{action.about, trainer_}] {
+        [this, disk = Disk{action.about, trainer_}, changes = safety_changes_] {
           disk_ = disk;
+          checkpoint_counts_ = changes == safety_changes_ && disk.about.base_version == adopted_;
           Deliver(worker::CheckpointWritten{});
         });
 }
@@ -243,6 +248,7 @@ void WorkerNode::Do(const worker::ReleaseJob& action) {
   if (action.ended && disk_ && disk_->about.job == action.job) disk_.reset();
   plan_ = IslandPlan();
   held_.clear();
+  kept_.reset();
 }
 
 void WorkerNode::Do(const worker::StartPull& action) {
@@ -359,6 +365,10 @@ void WorkerNode::Do(const worker::Stop& action) {
     return world_.checker.Fail(absl::StrCat(name(), " stops: ", action.reason));
   }
   world_.Trace(absl::StrCat(name(), " ends"));
+  CrashAndRestart();
+}
+
+void WorkerNode::CrashAndRestart() {
   world_.timeline.After(world_.UpTo(seconds(5)), [this] {
     if (!alive()) Start();
   });

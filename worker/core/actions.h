@@ -3,10 +3,10 @@
 //
 // Two kinds of work are started by actions and reported by events:
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-//    AdoptPulled, Validate): the core has at most ONE outstanding, and every one ends in exactly
-//    one event, its own or CommandFailed. WriteCheckpoint and ReleaseJob go to the same queue, take
-//    effect there in order, and do not count as outstanding. InterruptStep, Follow and Unfollow
-//    take effect at once.
+//    AdoptPulled, Validate, HandOver): the core has at most ONE outstanding, and every one ends in
+//    exactly one event, its own or CommandFailed. WriteCheckpoint and ReleaseJob go to the same
+//    queue, take effect there in order, and do not count as outstanding. InterruptStep, Follow and
+//    Unfollow take effect at once.
 //  * Transfers (StartPull, PushShards): run beside the trainer. CancelTransfers ends them all;
 //  their
 //    events may still come and are told apart by pull number and push id.
@@ -15,6 +15,7 @@
 #define ATOLL_WORKER_CORE_ACTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -24,6 +25,48 @@
 #include "common/time.h"
 
 namespace atl::worker {
+
+// Steps made since something, and on what.
+struct Work {
+  int64_t steps = 0;
+  int64_t tokens = 0;
+  double loss_times_tokens = 0;
+  std::vector<PositionRange> consumed;  // sorted and joined
+
+  double loss() const { return tokens > 0 ? loss_times_tokens / static_cast<double>(tokens) : 0; }
+  bool operator==(const Work&) const = default;
+};
+
+// What an island's leader knows and its devices do not, between two commands: who takes over from
+// it in the same generation goes on from here.
+struct Leadership {
+  IslandId island = 0;
+  Generation generation = 0;
+  bool adopted = false;  // the devices hold base_version's parameters, or trained from it
+  Version base_version = kNoVersion;
+  int64_t tokens_at_base = 0;
+  bool initial_made = false;
+  bool reset_moments = false;
+  bool diverged = false;
+  Work local;
+  int64_t carried_steps = 0;
+  std::optional<ContributionId> in_flight;  // captured, not decided or not adopted yet
+  Work in_flight_work;
+  std::optional<ContributionId> last_pushed;
+  std::vector<PositionRange> stepping;  // of a step that failed, and may have been taken
+  bool step_failed = false;
+  std::vector<PositionRange> leased;  // and not used
+  bool exhausted = false;
+  int64_t lease_request = 1;
+  // For people.
+  int64_t inner_step = 0;
+  int64_t tokens = 0;
+  int64_t pushed_bytes = 0;
+  int64_t pulled_bytes = 0;
+  double loss = 0;
+
+  bool operator==(const Leadership&) const = default;
+};
 
 // ------------------------------------------------------------------------------------ events ----
 
@@ -56,7 +99,12 @@ struct Reconfigured {
   bool kept = false;
   bool step_taken = false;
   std::string reason;  // of a loss, and how the state moved: for people
+  // What who led before knows, where the command asked for it; kept and step_taken then speak of
+  // its newest command.
+  std::optional<Leadership> taken_over = std::nullopt;
 };
+// What the leader knows waits to be fetched by whom takes over.
+struct HandedOver {};
 struct InitialWeightsMade {};
 struct StepDone {
   int64_t tokens = 0;
@@ -144,7 +192,7 @@ using Event = std::variant<Connected, ConnectionLost, Received, Prepared, Prepar
                            Reconfigured, FollowerState, BoundariesSeen, MemorySeen,
                            InitialWeightsMade, StepDone, DeltaCaptured, Adopted, ValidationDone,
                            CommandFailed, CheckpointWritten, PushShardDone, PullDone, PullFailed,
-                           LinksMeasured, StepTraced, ShutdownRequested, Tick>;
+                           LinksMeasured, StepTraced, HandedOver, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -168,6 +216,10 @@ struct Reconfigure {
   IslandId island = 0;
   Generation generation = 0;
   IslandPlan plan;
+  // This member of the plan has led until now in this generation: fetch what it knows, theta_base,
+  // delta and residual. Empty: nobody.
+  NodeId take_over_from = {};
+  std::vector<ShardPlacement> shards = {};  // of the job, where that delta is quantised
 };
 // theta <- the initial weights: InitialWeightsMade.
 struct MakeInitialWeights {};
@@ -209,6 +261,12 @@ struct Validate {
 // trainer: CheckpointWritten. At most one is being written.
 struct WriteCheckpoint {
   LocalCheckpoint about;
+};
+// Keep what the leader knows, theta_base, delta and residual for whom takes over, until the job is
+// released or another one prepared: HandedOver. Never fails.
+struct HandOver {
+  JobId job;
+  Leadership leadership;
 };
 // End what the island's devices do together: the outstanding command, if it works on them, ends
 // soon, in its own event if it was too late and else in CommandFailed.
@@ -257,9 +315,9 @@ struct Stop {
 // LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
 // the island has been recorded or has failed.)
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-                            AdoptPulled, Validate, WriteCheckpoint, InterruptStep, Follow, Unfollow,
-                            ReleaseJob, StartPull, PushShards, CancelTransfers, MeasureLinks,
-                            TraceNextStep, Stop>;
+                            AdoptPulled, Validate, HandOver, WriteCheckpoint, InterruptStep, Follow,
+                            Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
+                            MeasureLinks, TraceNextStep, Stop>;
 
 // To be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {

@@ -180,13 +180,17 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
   } else {
     if (order.shards != order_->shards) RestartTransfers();
     if (order.plan.number < order_->plan.number) return;  // an old layout
-    if (order.plan.number > order_->plan.number) {
+    const bool larger = order.plan.number > order_->plan.number;
+    // Or it waited for a step's end that will not come any more.
+    const bool waited = order_->at_boundary && !SetUp() && SettingUp() == 0;
+    if (!order.at_boundary && (larger || waited)) {
       Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
-      trainer_trouble_.clear();
     }
+    if (larger) trainer_trouble_.clear();
   }
   if (!same_job) {
     const LocalCheckpoint* checkpoint = CheckpointOf(order.job);
+    steps_redone_ = steps_interrupted_ = 0;
     inner_step_ = checkpoint_step_ = checkpoint != nullptr ? checkpoint->inner_step : 0;
     tokens_ = inner_step_ * order.spec.inner.batch_sequences * order.spec.data.sequence_length;
   }
@@ -223,7 +227,7 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
     preparing_.clear();
   }
   UsedCheckpointOf(job);
-  inner_step_ = tokens_ = checkpoint_step_ = 0;
+  inner_step_ = tokens_ = checkpoint_step_ = steps_redone_ = steps_interrupted_ = 0;
   Emit(ReleaseJob{job, true});
 }
 
@@ -232,6 +236,12 @@ void WorkerCore::Impl::ForgetIsland() {
   if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
   Interrupt("the island begins anew");
   memory_.clear();
+  if (order_) {
+    steps_redone_ += local_.steps;
+    if (command_ == Command::kStep || step_failed_) ++steps_interrupted_;
+  }
+  hand_over_.reset();
+  taken_over_ = 0;
   saving_.reset();
   saved_.reset();
   resume_saved_ = step_failed_ = false;
@@ -301,7 +311,8 @@ const LocalCheckpoint* WorkerCore::Impl::Resumable() const {
 }
 
 ContributionId WorkerCore::Impl::NextContribution() const {
-  return {order_->island, order_->generation, identity_.incarnation, base_version_};
+  const Incarnation author = order_->author != 0 ? order_->author : identity_.incarnation;
+  return {order_->island, order_->generation, author, base_version_};
 }
 
 }  // namespace atl::worker

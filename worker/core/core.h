@@ -26,15 +26,20 @@
 //
 // An island of several workers (IslandOrder.plan, MemberOrder; group.cc):
 //  * Its leader does all of the above for it. Before anything else, and after any command that
-//    failed, the trainer is set up for the plan (Reconfigure). A larger plan number, or another
-//    generation, interrupts what the devices do together.
+//    failed, the trainer is set up for the plan (Reconfigure). A larger plan number waits for the
+//    end of the command under way if the order says that it may (at_boundary); otherwise, and if
+//    the generation is another, what the devices do together is interrupted.
 //  * A plan within one generation keeps leases, base and local steps if the trainer kept the state.
 //    If it is lost, the island goes back to its local checkpoint, if that is of the same base and
 //    nothing was pushed since, else to the committed version, on the same sequences.
 //  * A step that failed may have been taken by every device: it counts if Reconfigured says so.
 //  * A follower opens the job, serves its leader (Follow), says so in MemberProgress, and has no
-//    leases, contributions or checkpoints. When it is to end it says Leaving and goes on serving
+//    leases, contributions or checkpoints.
+//  * When a worker that shares an island is to end it says Leaving and goes on leading or serving
 //    until it is told to stop, for kLeaveLimit at most: its part of the state has to move.
+//  * A leader that is ordered to follow in the same generation finishes what is under way, hands
+//    over what it knows (Leadership), and follows; whom the order names takes over, and goes on
+//    with the same leases, contributions and steps.
 //
 // Pure: no I/O, clock or threads. One thread at a time.
 

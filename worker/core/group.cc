@@ -37,8 +37,23 @@ bool WorkerCore::Impl::StartReconfigure() {
   }
   doing_ = absl::StrCat("setting up ", Describe(plan));
   configuring_ = {order_->generation, plan.number};
-  Start(Command::kReconfigure, Reconfigure{order_->job, order_->island, order_->generation, plan});
+  Reconfigure command{order_->job, order_->island, order_->generation, plan};
+  if (TakingOver()) {
+    command.take_over_from = order_->takes_over_from;
+    if (IsQuantized(spec().outer.push_encoding)) command.shards = order_->shards;
+  }
+  Start(Command::kReconfigure, std::move(command));
+  heartbeat_at_ = now_;  // the others wait to hear it
+  Due(now_ + Duration(1));
   return true;
+}
+
+// The ordered plan's number, once nothing of the plan before goes on any more.
+int64_t WorkerCore::Impl::SettingUp() const {
+  if (SetUp()) return 0;
+  const bool here = command_ == Command::kReconfigure &&
+                    configuring_ == PlanName{order_->generation, order_->plan.number};
+  return here || command_ == Command::kNone ? order_->plan.number : 0;
 }
 
 void WorkerCore::Impl::On(const Reconfigured& event) {
@@ -48,6 +63,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   memory_.clear();
   heartbeat_at_ = now_;
   if (Finish() == Command::kNone) return;
+  if (event.taken_over) TakeOver(*event.taken_over);
   if (!event.kept) return StateLost(event.reason);
   Log(absl::StrCat("plan ", event.plan_number, " is set up", event.reason.empty() ? "" : ": ",
                    event.reason));
@@ -55,6 +71,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   if (event.step_taken) {
     return CountStep(Sequences(stepping_) * spec().data.sequence_length, loss_.Get());
   }
+  ++steps_interrupted_;
   leases_.PutBack(stepping_);
   stepping_.clear();
 }
@@ -62,7 +79,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
 // Some parameters or moments are nowhere any more. The base is in this worker's memory and what is
 // in flight, too; what was trained since is made again.
 void WorkerCore::Impl::StateLost(const std::string& reason) {
-  step_failed_ = false;
+  if (std::exchange(step_failed_, false)) ++steps_interrupted_;
   initial_made_ = initial_made_ && in_flight_.has_value();
   if (!adopted_) return;
   const bool resume = saved_ && saved_->about.base_version == base_version_ && !in_flight_ &&
@@ -76,6 +93,7 @@ void WorkerCore::Impl::StateLost(const std::string& reason) {
   leases_.PutBack(stepping_);
   stepping_.clear();
   leases_.PutBack(Without(local_.consumed, saved_->about.consumed));
+  steps_redone_ += local_.steps - saved_->work.steps;
   local_ = saved_->work;
   resume_saved_ = true;
 }
@@ -94,6 +112,101 @@ void WorkerCore::Impl::On(const BoundariesSeen& event) {
   boundaries_ = event;
 }
 
+// -------------------------------------------------------------------------- another leader ----
+
+// This worker led the island until now, and goes on as the order says when what is under way has
+// ended.
+void WorkerCore::Impl::HandOverTo(const MemberOrder& order) {
+  const NodeId& heir = order.plan.members.front().worker;
+  if (!order.at_boundary) Interrupt(absl::StrCat(heir, " is to lead"));
+  hand_over_ = order;
+}
+
+Leadership WorkerCore::Impl::Known() const {
+  Leadership known;
+  known.island = order_->island;
+  known.generation = order_->generation;
+  known.adopted = adopted_;
+  known.base_version = base_version_;
+  known.tokens_at_base = tokens_at_base_;
+  known.initial_made = initial_made_;
+  known.reset_moments = reset_moments_;
+  known.diverged = diverged_;
+  known.local = local_;
+  known.carried_steps = carried_steps_;
+  if (in_flight_) {
+    known.in_flight = in_flight_->id;
+    known.in_flight_work = in_flight_->work;
+  }
+  known.last_pushed = last_pushed_;
+  known.stepping = stepping_;
+  known.step_failed = step_failed_;
+  known.leased = leases_.ranges();
+  known.exhausted = exhausted_;
+  known.lease_request = lease_request_;
+  known.inner_step = inner_step_;
+  known.tokens = tokens_;
+  known.pushed_bytes = pushed_bytes_;
+  known.pulled_bytes = pulled_bytes_;
+  known.loss = loss_.Get();
+  return known;
+}
+
+void WorkerCore::Impl::PlanHandOver() {
+  const NodeId& heir = hand_over_->plan.members.front().worker;
+  doing_ = absl::StrCat("handing the island over to ", heir);
+  if (command_ != Command::kNone || !prepared_ || prepared_->job != order_->job) return;
+  // A local checkpoint that was to be gone back to stays here.
+  if (const LocalCheckpoint* checkpoint = Resumable()) leases_.PutBack(checkpoint->consumed);
+  if (std::exchange(resume_saved_, false)) DropLocalProgress();
+  if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
+  Start(Command::kHandOver, HandOver{order_->job, Known()});
+}
+
+void WorkerCore::Impl::On(const HandedOver&) {
+  if (Finish() != Command::kHandOver || !hand_over_) return;
+  const MemberOrder order = *std::exchange(hand_over_, std::nullopt);
+  Log(absl::StrCat("hands island ", order_->island, " over to ", order.plan.members.front().worker,
+                   ": ", local_.steps, " steps since version ", base_version_));
+  local_ = Work();  // they are not lost
+  ForgetIsland();
+  order_.reset();
+  UsedCheckpointOf(order.job);
+  follow_ = order;
+  following_ = false;
+  holds_ = true;
+  heartbeat_at_ = now_;
+}
+
+void WorkerCore::Impl::TakeOver(const Leadership& known) {
+  taken_over_ = known.generation;
+  UsedCheckpointOf(order_->job);
+  adopted_ = known.adopted;
+  base_version_ = known.base_version;
+  tokens_at_base_ = known.tokens_at_base;
+  initial_made_ = known.initial_made;
+  reset_moments_ = known.reset_moments;
+  diverged_ = known.diverged;
+  local_ = known.local;
+  carried_steps_ = known.carried_steps;
+  if (known.in_flight)
+    in_flight_ = InFlight{*known.in_flight, known.in_flight_work, true, now_, {}};
+  last_pushed_ = known.last_pushed;
+  stepping_ = known.stepping;
+  step_failed_ = known.step_failed;
+  leases_.Clear();
+  leases_.Add(known.leased);
+  exhausted_ = known.exhausted;
+  lease_request_ = known.lease_request;
+  inner_step_ = checkpoint_step_ = known.inner_step;
+  tokens_ = known.tokens;
+  pushed_bytes_ = known.pushed_bytes;
+  pulled_bytes_ = known.pulled_bytes;
+  if (known.loss > 0) loss_.Add(known.loss);
+  Log(absl::StrCat("takes over from ", order_->takes_over_from, ": ", local_.steps,
+                   " steps since version ", base_version_));
+}
+
 // -------------------------------------------------------------------------------- following ----
 
 void WorkerCore::Impl::OnMessage(const MemberOrder& order) {
@@ -102,10 +215,18 @@ void WorkerCore::Impl::OnMessage(const MemberOrder& order) {
     if (!order_ || order_->job == order.job) EndJob(order.job);
     return;
   }
+  if (order_ && order_->job == order.job && order_->island == order.island &&
+      order_->generation == order.generation && order_->plan.number != 0) {
+    return HandOverTo(order);
+  }
   if (order_) {
     ForgetIsland();
     order_.reset();
   }
+  const bool same_island = follow_ && follow_->job == order.job &&
+                           follow_->island == order.island &&
+                           follow_->generation == order.generation;
+  if (!same_island) holds_ = false;
   const bool same = follow_ && follow_->job == order.job &&
                     follow_->generation == order.generation &&
                     follow_->plan.number == order.plan.number;
@@ -118,13 +239,14 @@ void WorkerCore::Impl::OnMessage(const MemberOrder& order) {
 void WorkerCore::Impl::On(const FollowerState& event) {
   if (!follow_ || event.plan_number > follow_->plan.number) return;
   if (event.plan_number != follower_.plan_number) heartbeat_at_ = now_;
+  holds_ = holds_ || event.plan_number > 0;
   follower_ = event;
 }
 
 void WorkerCore::Impl::StopFollowing(const std::string& reason) {
   Emit(Unfollow{reason});
   follow_.reset();
-  following_ = false;
+  following_ = holds_ = false;
   follower_ = FollowerState();
 }
 
@@ -151,6 +273,15 @@ void WorkerCore::Impl::PlanFollow() {
   following_ = true;
   configured_ = PlanName();  // the devices serve somebody else
   doing_ = absl::StrCat("following in ", Describe(plan));
+}
+
+bool WorkerCore::Impl::SharesIsland() const {
+  if (follow_) return true;
+  if (!order_) return false;
+  const std::vector<PlanProgram>& programs = order_->plan.programs;
+  return std::any_of(programs.begin(), programs.end(), [&](const PlanProgram& program) {
+    return WorkerOfDevice(program.device) != identity_.name;
+  });
 }
 
 // What this worker holds of the island has to move before it may go: the coordinator plans without

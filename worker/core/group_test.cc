@@ -2,76 +2,10 @@
 
 #include <catch2/catch.hpp>
 
-#include "worker/core/story.h"
+#include "worker/core/group_story.h"
 
 namespace atl::worker {
 namespace {
-
-using Ranges = std::vector<PositionRange>;
-constexpr Duration kWhile = kRetryInterval * 2;
-
-// Two stages of one layer each, two micro-batches of one sequence.
-IslandPlan PlanOf(int64_t number, const NodeId& leader, const NodeId& other) {
-  IslandPlan plan;
-  plan.number = number;
-  plan.members = {{leader, 5, "tcp://" + leader, ""}, {other, 7, "tcp://" + other, ""}};
-  plan.replicas.push_back({{{0, 1, {leader + "/0"}, {}}, {1, 1, {other + "/0"}, {}}}, 1, 2});
-  for (int32_t stage = 0; stage < 2; ++stage) {
-    std::vector<PlanOp> compute;
-    for (const PlanOpKind kind :
-         {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
-      for (int32_t m = 0; m < 2; ++m) compute.push_back({kind, stage, m, 0, false});
-    }
-    plan.programs.push_back(
-        CompleteProgram(plan, plan.replicas[0].stages[stage].devices[0], compute));
-  }
-  return plan;
-}
-
-// All on one worker.
-IslandPlan Alone(int64_t number, const NodeId& worker) {
-  IslandPlan plan;
-  plan.number = number;
-  plan.members = {{worker, 5, "tcp://" + worker, ""}};
-  plan.replicas.push_back({{{0, 2, {worker + "/0"}, {}}}, 2, 1});
-  std::vector<PlanOp> compute;
-  for (const PlanOpKind kind :
-       {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
-    compute.push_back({kind, 0, 0, 0, false});
-  }
-  plan.programs.push_back(CompleteProgram(plan, worker + "/0", compute));
-  return plan;
-}
-
-class Group : public Story {
- public:
-  explicit Group(std::vector<LocalCheckpoint> checkpoints = {}) : Story(std::move(checkpoints)) {
-    order.plan = PlanOf(1, "w1", "w2");
-  }
-  void SetsUp(int64_t number, bool kept = true, bool step_taken = false) {
-    const Reconfigure setup = Wants<Reconfigure>();
-    CHECK(setup.plan.number == number);
-    CHECK(setup.generation == order.generation);
-    Happens(Reconfigured{number, kept, step_taken, kept ? "" : "nobody holds layer 1"});
-  }
-  void Starts() {
-    Attaches();
-    Orders();
-    Prepares();
-    CHECK(Doing() == "setting up plan 1 of 2 workers");
-    Pulls(order.committed_version);
-    CHECK(Idle<AdoptPulled>());
-    SetsUp(1, false);  // there was nothing to lose
-    Adopts(order.committed_version, AdoptMode::kReplace);
-    Leases(20);
-  }
-  // A larger plan while a step goes on.
-  void PlansAgain(const IslandPlan& plan) {
-    order.plan = plan;
-    Orders();
-    Wants<InterruptStep>();
-  }
-};
 
 TEST_CASE("A leader sets its island up before anything else, and trains as ever") {
   Group story;
@@ -333,36 +267,6 @@ TEST_CASE("Why a new plan is wanted goes up at once") {
 }
 
 // ------------------------------------------------------------------------------ following ----
-
-class Following : public Story {
- public:
-  Following() {
-    member.job = order.job;
-    member.spec = order.spec;
-    member.island = 3;
-    member.generation = 1;
-    member.plan = PlanOf(1, "w2", "w1");
-  }
-  void Ordered() {
-    member.sequence = ++order.sequence;
-    Says(member);
-  }
-  void Starts() {
-    Attaches();
-    Ordered();
-    Prepares();
-    CHECK(Wants<Follow>().order.plan.number == 1);
-    Happens(FollowerState{1, "following w2 under plan 1"});
-  }
-  MemberProgress Tells() {
-    Drop<WorkerHeartbeat>();
-    Passes(kHeartbeatInterval);
-    const WorkerHeartbeat heartbeat = Wants<WorkerHeartbeat>();
-    CHECK_FALSE(heartbeat.progress.has_value());
-    return *heartbeat.member;
-  }
-  MemberOrder member;
-};
 
 TEST_CASE("A follower opens the job, serves its leader and says so") {
   Following story;

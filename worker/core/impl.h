@@ -15,16 +15,6 @@
 
 namespace atl::worker {
 
-// Steps made since something, and on what.
-struct Work {
-  int64_t steps = 0;
-  int64_t tokens = 0;
-  double loss_times_tokens = 0;
-  std::vector<PositionRange> consumed;  // sorted and joined
-
-  double loss() const { return tokens > 0 ? loss_times_tokens / static_cast<double>(tokens) : 0; }
-};
-
 // Mean of the last values; of the last steps, for people.
 class RecentMean {
  public:
@@ -75,7 +65,8 @@ class WorkerCore::Impl {
     kStep,
     kCapture,
     kAdopt,
-    kValidate
+    kValidate,
+    kHandOver
   };
 
   // ---- core.cc: events of the link, orders, preparation ----
@@ -106,6 +97,17 @@ class WorkerCore::Impl {
   void On(const FollowerState&);
   void On(const BoundariesSeen&);
   void On(const MemorySeen& event) { memory_ = event.devices; }
+  void On(const HandedOver&);
+  void HandOverTo(const MemberOrder& order);
+  void PlanHandOver();
+  Leadership Known() const;
+  void TakeOver(const Leadership& known);
+  // Another worker has yet to hand this island over.
+  bool TakingOver() const {
+    return !order_->takes_over_from.empty() && taken_over_ != order_->generation;
+  }
+  bool SharesIsland() const;
+  int64_t SettingUp() const;
   void Interrupt(const std::string& reason);
   void StateLost(const std::string& reason);
   bool ResumeSaved();
@@ -148,8 +150,9 @@ class WorkerCore::Impl {
 
   // ---- plan.cc ----
   void Plan();
+  void PlanWork();
   void PlanLink();
-  void PlanShutdown();
+  bool PlanShutdown();
   void PlanPrepare();
   void PlanTrainer();
   void PlanValidationResult();
@@ -211,10 +214,15 @@ class WorkerCore::Impl {
   };
   std::deque<SeenOrder> seen_orders_;  // newest job last, bounded
 
+  std::optional<MemberOrder>
+      hand_over_;              // follow this one as soon as order_'s island is handed over
+  Generation taken_over_ = 0;  // newest that was taken over from another worker
+
   // Following another worker, in place of an island of its own.
   std::optional<MemberOrder> follow_;
   bool following_ = false;  // Follow was given for follow_
   FollowerState follower_;
+  bool holds_ = false;         // layers of follow_'s island, perhaps
   Instant leave_by_ = kNever;  // Leaving was said
 
   struct PlanName {
@@ -274,6 +282,8 @@ class WorkerCore::Impl {
   // For people.
   int64_t inner_step_ = 0;
   int64_t tokens_ = 0;
+  int64_t steps_interrupted_ = 0;
+  int64_t steps_redone_ = 0;
   int64_t pushed_bytes_ = 0;
   int64_t pulled_bytes_ = 0;
   double learning_rate_ = 0;

@@ -14,6 +14,7 @@ namespace atl::worker {
 class Leases {
  public:
   int64_t size() const { return size_; }  // sequences
+  std::vector<PositionRange> ranges() const { return {ranges_.begin(), ranges_.end()}; }
 
   // Empty and reversed ranges are ignored.
   void Add(const std::vector<PositionRange>& ranges);

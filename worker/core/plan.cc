@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "worker/core/impl.h"
 #include "worker/core/schedule.h"
@@ -11,10 +12,20 @@ namespace atl::worker {
 
 void WorkerCore::Impl::Plan() {
   PlanLink();
-  if (stopping_) return PlanShutdown();
+  if (!stopping_) return PlanWork();
+  const std::string prefix = absl::StrCat("leaves (", stop_reason_, "): ");
+  if (absl::StartsWith(doing_, prefix)) doing_.erase(0, prefix.size());
+  if (PlanShutdown()) return;
+  PlanWork();
+  doing_.insert(0, prefix);
+}
+
+void WorkerCore::Impl::PlanWork() {
   PlanPrepare();
   PlanFollow();
   if (!order_) return;
+  if (hand_over_) return PlanHandOver();
+  if (TakingOver()) return PlanTrainer();  // nothing is known of leases and contributions yet
   PlanLeases();
   PlanPushes();
   PlanPull();
@@ -38,9 +49,13 @@ void WorkerCore::Impl::PlanLink() {
     WorkerHeartbeat heartbeat;
     if (order_) heartbeat.progress = Progress();
     if (follow_) {
-      heartbeat.member =
-          MemberProgress{follow_->job,          follow_->island,   follow_->generation,
-                         follower_.plan_number, follow_->sequence, doing_};
+      heartbeat.member = MemberProgress{follow_->job,
+                                        follow_->island,
+                                        follow_->generation,
+                                        follower_.plan_number,
+                                        follow_->sequence,
+                                        doing_,
+                                        holds_};
     }
     Emit(Send{std::move(heartbeat)});
     heartbeat_at_ = now_ + heartbeat_interval_;
@@ -66,6 +81,10 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.step_seconds_overlap = overlap_seconds_.Get();
   p.pushed_bytes = pushed_bytes_;
   p.pulled_bytes = pulled_bytes_;
+  p.setting_up = SettingUp();
+  p.unpushed_steps = local_.steps;
+  p.steps_interrupted = steps_interrupted_;
+  p.steps_redone = steps_redone_;
   p.plan_number = order_->plan.number != 0 && SetUp() ? order_->plan.number : 0;
   if (p.plan_number != 0 && boundaries_.plan_number == p.plan_number) {
     p.plan_wanted = boundaries_.plan_wanted;
@@ -75,25 +94,26 @@ IslandProgress WorkerCore::Impl::Progress() const {
   return p;
 }
 
-void WorkerCore::Impl::PlanShutdown() {
-  doing_ = absl::StrCat("stopping: ", stop_reason_);
-  if (follow_ && welcomed_ && !Due(stop_by_)) {
+// False: the island that it shares goes on meanwhile.
+bool WorkerCore::Impl::PlanShutdown() {
+  if (SharesIsland() && welcomed_ && !Due(stop_by_)) {
     PlanLeaving();
-    PlanFollow();  // the plan without it names it as a lender
-    if (!Due(leave_by_)) return;
+    if (!Due(leave_by_)) return false;
   }
+  doing_ = absl::StrCat("stopping: ", stop_reason_);
   if (!Due(stop_by_)) {
-    if (command_ != Command::kNone || writing_) return;
+    if (command_ != Command::kNone || writing_) return true;
     const bool worth_it = order_ && adopted_ && SetUp() && !step_failed_ && !resume_saved_ &&
                           !in_flight_ && inner_step_ > checkpoint_step_ &&
                           spec().schedule.checkpoint_every_steps > 0;
     if (worth_it && !std::exchange(last_checkpoint_asked_, true)) {
-      return StartCheckpoint();
+      StartCheckpoint();
+      return true;
     }
   }
   if (welcomed_ && leave_by_ == kNever) Emit(Send{Leaving{stop_reason_}});
   Emit(Stop{0, stop_reason_});
-  stopped_ = true;
+  return stopped_ = true;
 }
 
 // ----------------------------------------------------------------------------------- prepare ----

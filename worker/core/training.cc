@@ -63,6 +63,7 @@ void WorkerCore::Impl::DropLocalProgress() {
   leases_.PutBack(stepping_);
   stepping_.clear();
   leases_.PutBack(local_.consumed);
+  steps_redone_ += local_.steps;
   local_ = Work();
   if (in_flight_) {
     diverged_ = true;
@@ -105,6 +106,7 @@ void WorkerCore::Impl::On(const Adopted& event) {
     local_.tokens = sequences * spec().data.sequence_length;
     Log(absl::StrCat("goes on from its checkpoint of version ", base_version_, " and ",
                      local_.steps, " steps"));
+    saved_ = Saved{*checkpoint, local_, 0};  // it is still on the disk
     UsedCheckpointOf(order_->job);
     return;
   }
@@ -112,6 +114,7 @@ void WorkerCore::Impl::On(const Adopted& event) {
   // What was trained since the push is kept by kCarry and trained again after kReplace.
   if (adopting_ == AdoptMode::kReplace) {
     leases_.PutBack(local_.consumed);
+    steps_redone_ += local_.steps;
     local_ = Work();
   }
   carried_steps_ = local_.steps;
@@ -148,6 +151,7 @@ void WorkerCore::Impl::OnFailure(Command command) {
         step_failed_ = true;
         break;
       }
+      ++steps_interrupted_;
       leases_.PutBack(stepping_);
       stepping_.clear();
       break;

@@ -15,13 +15,16 @@ Follower::~Follower() {
   thread_.join();
 }
 
-void Follower::Follow(const PeerFence& fence, const IslandPlan& plan) {
+void Follower::Follow(const PeerFence& fence, const IslandPlan& plan, bool at_boundary) {
   int64_t order;
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(tasks_, [](const Task& task) { return !std::holds_alternative<End>(task); });
-    tasks_.push_back(Order{fence, plan});
     order = ++orders_;
+    if (!at_boundary) {
+      std::erase_if(tasks_, [](const Task& task) { return !std::holds_alternative<End>(task); });
+      oldest_ = order;
+    }
+    tasks_.push_back(Order{fence, plan});
     following_ = true;
     changed_.notify_all();
   }
@@ -33,22 +36,29 @@ void Follower::Follow(const PeerFence& fence, const IslandPlan& plan) {
   };
   hooks.peer_lost = [this](const NodeId&, const std::string&) { Add(Meet{}); };
   member_->SetHooks(std::move(hooks));
-  member_->Interrupt(absl::StrCat("plan ", plan.number, " is there"));
+  if (!at_boundary) member_->Interrupt(absl::StrCat("plan ", plan.number, " is there"));
 }
 
 void Follower::Unfollow(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
     if (!std::exchange(following_, false)) return;
-    ++orders_;
+    oldest_ = ++orders_;
     tasks_.clear();
     tasks_.push_back(End{});
     changed_.notify_all();
   }
   member_->SetHooks({});
   member_->Interrupt(reason);
+}
+
+absl::Status Follower::AwaitFree(Duration timeout) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return idle_ && tasks_.empty(); });
+  const bool free =
+      changed_.wait_for(lock, timeout, [this] { return following_ || (idle_ && tasks_.empty()); });
+  if (free) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(
+      "its devices still work for a leader that it has left, after ", Seconds(timeout), " s"));
 }
 
 void Follower::Add(Task task) {
@@ -98,7 +108,7 @@ void Follower::Do(Meet&) {
 void Follower::Do(Called& called) {
   {
     const std::lock_guard lock(mutex_);
-    if (called.order != orders_) return;  // of an order that has been replaced
+    if (called.order < oldest_) return;  // of an order that has been replaced
   }
   if (called.frame.epoch() < member_->epoch()) return;  // its caller has given it up
   member_->Reply(called.from, called.frame.call(), Serve(called.from, called.frame));
@@ -164,6 +174,14 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       // An error would end the island's work; whoever asks misses the devices.
       if (frame.trace().number() == traced_number_) ToWire(member_->TraceOf(traced_), reply);
       return absl::OkStatus();
+    case v1::GroupFrame::kTakeOver: {
+      const auto kept = member_->kept();
+      if (kept == nullptr || kept->known.leadership().generation() != order_.fence.generation) {
+        return absl::NotFoundError("it has not led this island in this generation");
+      }
+      *reply->mutable_inheritance() = kept->known;
+      return absl::OkStatus();
+    }
     case v1::GroupFrame::kEvaluate:
       return member_
           ->Evaluate(frame.evaluate().number(), frame.evaluate().first(), frame.evaluate().count())

@@ -30,12 +30,14 @@ class Follower {
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  // From now on, serves the leader of this plan, in place of any other. Returns at once; what is
-  // under way is interrupted. Thread-safe, like Unfollow. REQUIRES: the member has the job open,
-  // and nobody leads with it until Unfollow.
-  void Follow(const PeerFence& fence, const IslandPlan& plan);
-  // Returns once nothing of this worker serves anybody.
+  // From now on, serves the leader of this plan, in place of any other. Returns at once, like
+  // Unfollow; what is under way is finished first (`at_boundary`) or interrupted. Thread-safe.
+  // REQUIRES: the member has the job open, and nobody leads with it until AwaitFree after Unfollow.
+  void Follow(const PeerFence& fence, const IslandPlan& plan, bool at_boundary);
   void Unfollow(const std::string& reason);
+  // Waits until nothing of this worker serves anybody, after Unfollow. DEADLINE_EXCEEDED: something
+  // still does.
+  absl::Status AwaitFree(Duration timeout);
 
  private:
   struct Order {
@@ -70,6 +72,7 @@ class Follower {
   std::condition_variable changed_;
   std::deque<Task> tasks_;  // guarded by mutex_
   int64_t orders_ = 0;      // guarded by mutex_; Follow and Unfollow so far
+  int64_t oldest_ = 0;      // guarded by mutex_; of which calls are still done
   bool following_ = false;  // guarded by mutex_
   bool idle_ = false;       // guarded by mutex_
 

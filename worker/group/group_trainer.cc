@@ -24,6 +24,7 @@ GroupTrainer::~GroupTrainer() { member_->SetHooks({}); }
 std::string GroupTrainer::Name() const { return member_->options().device_name; }
 
 absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
+  if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
   Release();
   ATOLL_ASSIGN_OR_RETURN(const JobFacts facts, member_->Open(spec));
   if (spec.layout.island != IslandExtent::kWorker) return facts;
@@ -35,6 +36,7 @@ absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
 }
 
 void GroupTrainer::Release() {
+  if (await_free_ != nullptr) (void)await_free_();  // Close interrupts what is still there
   member_->Close();
   tracer_.Answer(absl::AbortedError("the worker has let the job go"));
   alone_ = true;
@@ -92,9 +94,13 @@ absl::Status GroupTrainer::ConfigureAlone() {
 // ------------------------------------------------------------------------------------ plan ----
 
 absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation generation,
-                                                  const IslandPlan& plan) {
-  interrupted_ = false;
+                                                  const IslandPlan& plan, const NodeId& before,
+                                                  Inheritance* inheritance) {
   if (member_->job() == nullptr) return absl::FailedPreconditionError("no job is open");
+  if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
+  member_->DropKept();
+  // The others may be at the end of the newest step.
+  if (configured_ && !alone_) (void)Settle();
   Fail();
   if (plan.number == 0) {
     // What another plan left here does not count: who gives up a plan pulls.
@@ -119,7 +125,63 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   ATOLL_RETURN_IF_ERROR(member_->Join(fence, plan));
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
+  if (!before.empty()) ATOLL_RETURN_IF_ERROR(Inherit(before, inheritance));
   return MoveState(holdings);
+}
+
+void GroupTrainer::Keep(Inheritance kept) {
+  if (configured_ && !alone_) (void)Settle();  // what it says of the newest step is in step_tried_
+  tracer_.Answer(absl::AbortedError("another worker leads the island now"));
+  GroupMember::Kept all;
+  ToWire(kept.leadership, all.known.mutable_leadership());
+  all.known.set_base_set(kept.base_set);
+  all.known.set_captured(kept.captured);
+  all.known.set_known_steps(known_steps_.value_or(-1));
+  all.known.set_step_tried(step_tried_);
+  all.known.set_state_broken(moments_broken_ || !unwritten_.empty());
+  all.known.set_encoded(kept.captured && IsQuantized(kept.delta->encoding));
+  if (kept.base_set) all.base = std::move(kept.base);
+  if (kept.base_set) all.residual = std::move(kept.residual);
+  if (kept.captured) all.delta = std::move(kept.delta);
+  member_->Keep(std::move(all));
+}
+
+absl::Status GroupTrainer::Inherit(const NodeId& before, Inheritance* inheritance) {
+  v1::GroupFrame frame;
+  frame.mutable_take_over();
+  ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(before, frame));
+  ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply reply,
+                         member_->Await(call, member_->options().call_timeout));
+  if (!reply.has_inheritance()) {
+    return absl::InternalError(absl::StrCat(before, " does not say what it knows"));
+  }
+  const v1::Inheritance& known = reply.inheritance();
+  inheritance->leadership = FromWire(known.leadership());
+  inheritance->base_set = known.base_set();
+  inheritance->captured = known.captured();
+  const auto layers = static_cast<int32_t>(member_->job()->layouts.size());
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    ShardParts parts;
+    if (known.base_set()) parts.base = (*inheritance->base)[static_cast<size_t>(layer)];
+    if (known.captured()) parts.delta = inheritance->delta->values[static_cast<size_t>(layer)];
+    if (known.base_set() && inheritance->residual != nullptr) {
+      parts.residual = (*inheritance->residual)[static_cast<size_t>(layer)];
+    }
+    if (WantedOf(parts) == 0) break;
+    ATOLL_RETURN_IF_ERROR(member_->GetShard(before, LayerShard{layer, 0, {1}}, parts));
+  }
+  if (known.encoded()) {
+    std::vector<float> packed = Packed(*inheritance->delta);  // for its size
+    ATOLL_RETURN_IF_ERROR(member_->GetShard(before, LayerShard{0, 0, {1}}, {.encoded = packed}));
+    ATOLL_RETURN_IF_ERROR(Unpack(packed, inheritance->delta.get()));
+  } else {
+    inheritance->delta->encoding = Encoding::kFloat32;
+  }
+  known_steps_.reset();
+  if (known.known_steps() >= 0) known_steps_ = known.known_steps();
+  step_tried_ = known.step_tried();
+  moments_broken_ = known.state_broken();
+  return absl::OkStatus();
 }
 
 // All members' devices under the plan; what each holds then.
@@ -138,7 +200,7 @@ absl::Status GroupTrainer::SetUp(Holdings* holdings) {
   frame.mutable_configure();
   member_->BeginEpoch(++epoch_);
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
-  const absl::Status own = member_->Configure();
+  const absl::Status own = member_->Configure(&interrupted_);
   if (!own.ok()) InterruptAll();  // the others must not wait for us
   number_ = std::max(number_, member_->last_number());
   (*holdings)[member_->name()] = member_->Held();
@@ -351,7 +413,6 @@ auto GroupTrainer::Together(const v1::GroupFrame& frame, const Work& work) -> de
 
 absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ranges,
                                             double learning_rate) {
-  interrupted_ = false;
   const bool trace = tracer_.wanted();
   const Instant begun = SteadyNow();
   v1::GroupFrame frame;
@@ -383,7 +444,6 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
 }
 
 absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences) {
-  interrupted_ = false;
   const GroupJob& job = *member_->job();
   const int64_t total = std::min(sequences, job.data.validation_sequences());
   const int64_t batch = job.spec.inner.batch_sequences;

@@ -30,15 +30,19 @@ class GroupTrainer final : public Trainer {
 
   // The memory of all members' devices, likewise, whenever it is another than was said last.
   using OnMemory = std::function<void(const MemorySeen&)>;
+  // Waits until the member's devices serve nobody else any more.
+  using AwaitFree = std::function<absl::Status()>;
 
   // `member` outlives it and serves nobody else while this leads. `on_traced` answers Trace, on
   // the caller's thread.
   explicit GroupTrainer(GroupMember* member, OnBoundaries on_boundaries = nullptr,
-                        OnMemory on_memory = nullptr, StepTracer::OnTraced on_traced = nullptr)
+                        OnMemory on_memory = nullptr, StepTracer::OnTraced on_traced = nullptr,
+                        AwaitFree await_free = nullptr)
       : member_(member),
         on_boundaries_(std::move(on_boundaries)),
         on_memory_(std::move(on_memory)),
-        tracer_(std::move(on_traced)) {}
+        tracer_(std::move(on_traced)),
+        await_free_(std::move(await_free)) {}
   ~GroupTrainer() override;
 
   std::string Name() const override;
@@ -60,8 +64,11 @@ class GroupTrainer final : public Trainer {
   absl::Status SetOptimizerSteps(int64_t steps) override;
 
   absl::StatusOr<PlanTaken> Configure(const JobId& job, Generation generation,
-                                      const IslandPlan& plan) override;
+                                      const IslandPlan& plan, const NodeId& before = "",
+                                      Inheritance* inheritance = nullptr) override;
+  void Keep(Inheritance kept) override;
   void Interrupt(const std::string& reason) override;
+  void ForgetInterrupts() override { interrupted_ = false; }
 
   // Records the next step that begins, on all members; or says why the one under way failed. For
   // any thread.
@@ -74,6 +81,7 @@ class GroupTrainer final : public Trainer {
   // The plan of a worker alone: everything on its first device.
   absl::Status ConfigureAlone();
   absl::Status SetUp(Holdings* holdings);
+  absl::Status Inherit(const NodeId& before, Inheritance* inheritance);
   absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
   absl::Status WriteUnwritten();
 
@@ -107,6 +115,7 @@ class GroupTrainer final : public Trainer {
   const OnBoundaries on_boundaries_;
   const OnMemory on_memory_;
   StepTracer tracer_;
+  const AwaitFree await_free_;
   PeerFence fence_;
   bool alone_ = true;  // no plan was given
   IslandPlan plan_;

@@ -1,6 +1,8 @@
 #include "worker/group/member.h"
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <utility>
 
 #include "common/check.h"
@@ -94,6 +96,7 @@ void GroupMember::Close() {
   {
     const std::lock_guard lock(state_mutex_);
     engine.swap(engine_);
+    kept_.reset();
   }
   if (device_side_ != nullptr) device_side_->Close();
   engine.reset();
@@ -165,7 +168,7 @@ void GroupMember::BeginEpoch(int64_t epoch) {
   transport_.BeginAt(last_number_ + 1);
 }
 
-absl::Status GroupMember::Configure() {
+absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   CommunicatorsOptions options;
@@ -205,7 +208,8 @@ absl::Status GroupMember::Configure() {
     transport = device_side_->transport();
     ATOLL_RETURN_IF_ERROR(device_side_->Prepare(plan, job_->engine));
   }
-  const absl::Status status = engine->Configure(job_->engine, plan, transport, communicators.get());
+  const absl::Status status =
+      engine->Configure(job_->engine, plan, transport, communicators.get(), cancelled);
   if (status.ok()) older_.reset();
   if (!status.ok() && older_ == nullptr) older_ = communicators_;
   communicators_ = std::move(communicators);
@@ -260,6 +264,21 @@ absl::Status GroupMember::FetchOne(const ShardMove& move) {
     CutLayer(whole, own, all.at(part), values);
   }
   return SetShard(move.shard, cut.parts());
+}
+
+void GroupMember::Keep(Kept kept) {
+  const std::lock_guard lock(state_mutex_);
+  kept_ = std::make_shared<const Kept>(std::move(kept));
+}
+
+void GroupMember::DropKept() {
+  const std::lock_guard lock(state_mutex_);
+  kept_.reset();
+}
+
+std::shared_ptr<const GroupMember::Kept> GroupMember::kept() const {
+  const std::lock_guard lock(state_mutex_);
+  return kept_;
 }
 
 // ------------------------------------------------------------------------------------ work ----
@@ -409,7 +428,34 @@ void GroupMember::LendForEver() {
   }
 }
 
+absl::Status GroupMember::LendKept(const Loan& loan) {
+  const std::shared_ptr<const Kept> kept = this->kept();
+  if (kept == nullptr) return absl::NotFoundError("it keeps nothing of what it led");
+  const auto layer = static_cast<size_t>(loan.what.shard().layer());
+  const int32_t wanted = loan.what.parts();
+  std::vector<float> encoded;
+  if ((wanted & kEncodedPart) != 0 && kept->delta != nullptr) encoded = Packed(*kept->delta);
+  std::map<int32_t, std::span<const float>> here;
+  const auto add = [&](int32_t part, const LayerBuffers* from) {
+    if (from != nullptr && layer < from->size()) here[part] = (*from)[layer];
+  };
+  add(3, kept->base.get());
+  add(4, kept->delta == nullptr ? nullptr : &kept->delta->values);
+  add(5, kept->residual.get());
+  here[6] = encoded;
+  for (int part = 3; part < kPartsMax; ++part) {
+    if ((wanted & (1 << part)) == 0) continue;
+    const std::span<const float> values = here[part];
+    if (values.empty()) return absl::NotFoundError("it keeps no such part of what it led");
+    const auto copy = std::make_shared<OwnedParts>(static_cast<int64_t>(values.size()), 1 << part);
+    std::memcpy(PartsOf(copy->parts()).begin()->second.data(), values.data(), values.size_bytes());
+    ATOLL_RETURN_IF_ERROR(SendParts(loan.to, loan.call, /*of_reply=*/true, copy));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status GroupMember::Lend(const Loan& loan) {
+  if ((loan.what.parts() & kLeaderParts) != 0) return LendKept(loan);
   const LayerShard shard = FromWire(loan.what.shard());
   // Whether it is here is asked before memory is taken.
   const std::vector<HeldLayer> held = Held();

@@ -29,6 +29,7 @@
 #include "worker/group/tracing.h"
 #include "worker/group/wire.h"
 #include "worker/pipeline/engine.h"
+#include "worker/runtime/trainer.h"
 
 namespace atl::worker {
 
@@ -78,13 +79,24 @@ class GroupMember final : private PeerHandler {
   // An attempt at setting the plan up begins, larger than those before: what belongs to them is
   // dropped from now on, and waits for others may succeed again.
   void BeginEpoch(int64_t epoch);
-  // Sets the devices up, together with all members' whose devices are in the plan.
-  absl::Status Configure();
+  // Sets the devices up, together with all members' whose devices are in the plan. For `cancelled`
+  // see Engine::Configure.
+  absl::Status Configure(const std::atomic<bool>* cancelled = nullptr);
   int64_t last_number() const { return last_number_; }  // of the steps and evaluations begun
   std::vector<HeldLayer> Held();
   // Gets shards from where the moves say; afterwards all layers in the plan have this step.
   absl::Status Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step);
   void DropSurplus();
+
+  // ---- What this worker knows of the island that it led, for whom takes over. ----
+  struct Kept {
+    v1::Inheritance known;
+    std::shared_ptr<const LayerBuffers> base, residual;
+    std::shared_ptr<const Delta> delta;
+  };
+  void Keep(Kept kept);  // until Close or the next one
+  void DropKept();
+  std::shared_ptr<const Kept> kept() const;
 
   // ---- Work that all members do together. ----
   // `trace`: TraceOf(outcome) will be asked for.
@@ -162,6 +174,7 @@ class GroupMember final : private PeerHandler {
   absl::Status FetchOne(const ShardMove& move);
   void LendForEver();
   absl::Status Lend(const Loan& loan);
+  absl::Status LendKept(const Loan& loan);
   std::shared_ptr<Engine> engine() const;
   std::shared_ptr<Engine> Begin(int64_t number);  // null: no job is open
 
@@ -184,6 +197,7 @@ class GroupMember final : private PeerHandler {
   std::shared_ptr<CommunicatorFactory> older_, communicators_;
   std::unique_ptr<DeviceSide> device_side_;  // of the job; null: the host can touch all memory
   PeerFence fence_;                          // guarded by state_mutex_
+  std::shared_ptr<const Kept> kept_;         // guarded by state_mutex_
   IslandPlan plan_;                          // guarded by state_mutex_
   std::vector<DeviceWork> work_;             // guarded by state_mutex_
   Hooks hooks_;                              // guarded by state_mutex_

@@ -1,4 +1,5 @@
-// Parts of a layer's shard: parameters and moments.
+// Parts of a layer's shard: parameters and moments, and of a whole layer, what the island's leader
+// has beside them: theta_base, delta and residual (worker/runtime/island.h).
 
 #ifndef ATOLL_WORKER_GROUP_PARTS_H_
 #define ATOLL_WORKER_GROUP_PARTS_H_
@@ -15,15 +16,20 @@ namespace atl::worker {
 // To be got or set; empty: not wanted.
 struct ShardParts {
   std::span<float> parameters, first_moment, second_moment;
+  std::span<float> base = {}, delta = {}, residual = {}, encoded = {};
 };
 
-// Those that are wanted, by LayerPart.
+// Those that are wanted: 0 to 2 by LayerPart, then those of a leader.
 using PartMap = std::map<int32_t, std::span<float>>;
 inline PartMap PartsOf(const ShardParts& parts) {
   PartMap all;
   if (!parts.parameters.empty()) all[0] = parts.parameters;
   if (!parts.first_moment.empty()) all[1] = parts.first_moment;
   if (!parts.second_moment.empty()) all[2] = parts.second_moment;
+  if (!parts.base.empty()) all[3] = parts.base;
+  if (!parts.delta.empty()) all[4] = parts.delta;
+  if (!parts.residual.empty()) all[5] = parts.residual;
+  if (!parts.encoded.empty()) all[6] = parts.encoded;
   return all;
 }
 
@@ -33,16 +39,20 @@ inline int32_t WantedOf(const ShardParts& parts) {
   for (const auto& [part, values] : PartsOf(parts)) wanted |= 1 << part;
   return wanted;
 }
-inline constexpr int32_t kAllParts = 7;
+inline constexpr int32_t kAllParts = 7;       // of a device's state
+inline constexpr int32_t kLeaderParts = 120;  // of whom led
+inline constexpr int32_t kEncodedPart = 64;   // with layer 0: of all layers
+inline constexpr int kPartsMax = 7;
 
 // Parts with memory of their own.
 class OwnedParts {
  public:
   OwnedParts(int64_t elements, int32_t wanted) {
     const auto size = static_cast<size_t>(elements);
-    std::span<float>* const spans[] = {&parts_.parameters, &parts_.first_moment,
-                                       &parts_.second_moment};
-    for (int part = 0; part < 3; ++part) {
+    std::span<float>* const spans[] = {
+        &parts_.parameters, &parts_.first_moment, &parts_.second_moment, &parts_.base,
+        &parts_.delta,      &parts_.residual,     &parts_.encoded};
+    for (int part = 0; part < kPartsMax; ++part) {
       if ((wanted & (1 << part)) == 0) continue;
       values_[part].resize(size);
       *spans[part] = values_[part];
@@ -63,7 +73,7 @@ class OwnedParts {
   const ShardParts& parts() const { return parts_; }
 
  private:
-  std::vector<float> values_[3];
+  std::vector<float> values_[kPartsMax];
   ShardParts parts_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "worker/group/parts.h"
+
 namespace atl::worker {
 namespace {
 
@@ -27,17 +29,54 @@ absl::Status Check(const v1::ShardName& shard) {
   return absl::OkStatus();
 }
 
-absl::Status Check(const v1::StepCall& step) {
-  if (step.number() < 0) return Bad("step number");
-  if (step.ranges_size() < 1 || step.ranges_size() > kRangesMax) return Bad("number of ranges");
-  int64_t total = 0;
-  for (const v1::PositionSpan& range : step.ranges()) {
+using Spans = google::protobuf::RepeatedPtrField<v1::PositionSpan>;
+
+absl::Status Check(const Spans& ranges) {
+  if (ranges.size() > kRangesMax) return Bad("number of ranges");
+  for (const v1::PositionSpan& range : ranges) {
     if (range.begin() < 0 || range.end() < range.begin() || range.end() > kPositionMax) {
       return Bad("position range");
     }
-    total += range.end() - range.begin();
   }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const v1::StepCall& step) {
+  if (step.number() < 0) return Bad("step number");
+  if (step.ranges().empty()) return Bad("number of ranges");
+  ATOLL_RETURN_IF_ERROR(Check(step.ranges()));
+  int64_t total = 0;
+  for (const v1::PositionSpan& range : step.ranges()) total += range.end() - range.begin();
   return total < 1 ? Bad("sequences of a step") : absl::OkStatus();
+}
+
+absl::Status Check(const v1::WorkDone& work) {
+  if (work.steps() < 0 || work.tokens() < 0) return Bad("work");
+  return Check(work.consumed());
+}
+
+absl::Status Check(const v1::ContributionName& name) {
+  if (name.island() < 0 || name.generation() < 0 || name.incarnation() < 0 ||
+      name.base_version() < kNoVersion) {
+    return Bad("contribution");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const v1::Inheritance& inheritance) {
+  const v1::Leadership& known = inheritance.leadership();
+  for (const int64_t count : {int64_t{known.island()}, known.generation(), known.base_version() + 1,
+                              known.tokens_at_base(), known.carried_steps(), known.lease_request(),
+                              known.inner_step(), known.tokens(), known.pushed_bytes(),
+                              known.pulled_bytes(), inheritance.known_steps() + 1}) {
+    if (count < 0) return Bad("a leader's count");
+  }
+  ATOLL_RETURN_IF_ERROR(Check(known.local()));
+  ATOLL_RETURN_IF_ERROR(Check(known.in_flight()));
+  ATOLL_RETURN_IF_ERROR(Check(known.in_flight_work()));
+  ATOLL_RETURN_IF_ERROR(Check(known.last_pushed()));
+  ATOLL_RETURN_IF_ERROR(Check(known.stepping()));
+  return Check(known.leased());
 }
 
 absl::Status Check(const v1::FetchCall& fetch) {
@@ -53,8 +92,11 @@ absl::Status Check(const v1::FetchCall& fetch) {
   return absl::OkStatus();
 }
 
-absl::Status Check(const v1::LayerCall& call) {
-  if (call.parts() < 1 || call.parts() > 7) return Bad("parts");
+// Of a device's state, or (`of_leader`) of what the leader has beside it.
+absl::Status Check(const v1::LayerCall& call, bool of_leader) {
+  const bool state = call.parts() >= 1 && call.parts() <= kAllParts;
+  const bool beside = of_leader && call.parts() > 0 && (call.parts() & ~kLeaderParts) == 0;
+  if (!state && !beside) return Bad("parts");
   return Check(call.shard());
 }
 
@@ -68,6 +110,7 @@ absl::Status Check(const v1::GroupReply& reply) {
       return Bad("memory");
     }
   }
+  if (reply.has_inheritance()) ATOLL_RETURN_IF_ERROR(Check(reply.inheritance()));
   for (const v1::HeldShard& held : reply.held()) {
     ATOLL_RETURN_IF_ERROR(Check(held.shard()));
     if (held.elements() < 0 || held.elements() > kElementsMax) return Bad("elements");
@@ -88,9 +131,9 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
       }
       return absl::OkStatus();
     case v1::GroupFrame::kGetLayer:
-      return Check(frame.get_layer());
+      return Check(frame.get_layer(), /*of_leader=*/true);
     case v1::GroupFrame::kSetLayer:
-      return Check(frame.set_layer());
+      return Check(frame.set_layer(), /*of_leader=*/false);
     case v1::GroupFrame::kSetSteps:
       return frame.set_steps().optimizer_steps() < 0 ? Bad("steps") : absl::OkStatus();
     case v1::GroupFrame::kRendezvous:
@@ -108,12 +151,27 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
     case v1::GroupFrame::kClock:
     case v1::GroupFrame::kConfigure:
     case v1::GroupFrame::kDropSurplus:
+    case v1::GroupFrame::kTakeOver:
     case v1::GroupFrame::kInterrupt:
       return absl::OkStatus();
     case v1::GroupFrame::BODY_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("the frame has no body that is known");
+}
+
+void ToWire(const std::vector<PositionRange>& ranges, Spans* out) {
+  for (const PositionRange& range : ranges) {
+    v1::PositionSpan* span = out->Add();
+    span->set_begin(range.begin);
+    span->set_end(range.end);
+  }
+}
+
+std::vector<PositionRange> FromWire(const Spans& spans) {
+  std::vector<PositionRange> ranges;
+  for (const v1::PositionSpan& span : spans) ranges.push_back({span.begin(), span.end()});
+  return ranges;
 }
 
 }  // namespace
@@ -133,7 +191,7 @@ absl::StatusOr<v1::PieceHeader> ParsePieceHeader(absl::string_view bytes, int64_
   if (!header.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError("not a PieceHeader");
   }
-  if (header.part() < 0 || header.part() > 2) return Bad("part");
+  if (header.part() < 0 || header.part() >= kPartsMax) return Bad("part");
   if (header.offset() < 0 || header.offset() > kElementsMax) return Bad("offset");
   if (payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kPieceElements) {
     return Bad("length of a piece");
@@ -222,18 +280,10 @@ HeldLayer FromWire(const v1::HeldShard& held) {
 }
 
 void ToWire(const std::vector<PositionRange>& ranges, v1::StepCall* out) {
-  for (const PositionRange& range : ranges) {
-    v1::PositionSpan* span = out->add_ranges();
-    span->set_begin(range.begin);
-    span->set_end(range.end);
-  }
+  ToWire(ranges, out->mutable_ranges());
 }
 
-std::vector<PositionRange> RangesOf(const v1::StepCall& step) {
-  std::vector<PositionRange> ranges;
-  for (const v1::PositionSpan& span : step.ranges()) ranges.push_back({span.begin(), span.end()});
-  return ranges;
-}
+std::vector<PositionRange> RangesOf(const v1::StepCall& step) { return FromWire(step.ranges()); }
 
 void ToWire(const BoundaryState& boundary, v1::Boundary* out) {
   out->set_from(boundary.from);
@@ -288,6 +338,86 @@ LineCall FromWire(const v1::LineCall& call) {
   return {static_cast<LineCall::What>(call.what()),
           call.line(),
           {call.step(), call.place(), call.rank(), call.piece()}};
+}
+
+namespace {
+
+void ToWire(const Work& work, v1::WorkDone* out) {
+  out->set_steps(work.steps);
+  out->set_tokens(work.tokens);
+  out->set_loss_times_tokens(work.loss_times_tokens);
+  ToWire(work.consumed, out->mutable_consumed());
+}
+
+Work FromWire(const v1::WorkDone& work) {
+  return {work.steps(), work.tokens(), work.loss_times_tokens(), FromWire(work.consumed())};
+}
+
+void ToWire(const ContributionId& id, v1::ContributionName* out) {
+  out->set_island(id.island);
+  out->set_generation(id.generation);
+  out->set_incarnation(id.incarnation);
+  out->set_base_version(id.base_version);
+}
+
+ContributionId FromWire(const v1::ContributionName& name) {
+  return {name.island(), name.generation(), name.incarnation(), name.base_version()};
+}
+
+}  // namespace
+
+void ToWire(const Leadership& known, v1::Leadership* out) {
+  out->set_island(known.island);
+  out->set_generation(known.generation);
+  out->set_adopted(known.adopted);
+  out->set_base_version(known.base_version);
+  out->set_tokens_at_base(known.tokens_at_base);
+  out->set_initial_made(known.initial_made);
+  out->set_reset_moments(known.reset_moments);
+  out->set_diverged(known.diverged);
+  ToWire(known.local, out->mutable_local());
+  out->set_carried_steps(known.carried_steps);
+  if (known.in_flight) ToWire(*known.in_flight, out->mutable_in_flight());
+  ToWire(known.in_flight_work, out->mutable_in_flight_work());
+  if (known.last_pushed) ToWire(*known.last_pushed, out->mutable_last_pushed());
+  ToWire(known.stepping, out->mutable_stepping());
+  out->set_step_failed(known.step_failed);
+  ToWire(known.leased, out->mutable_leased());
+  out->set_exhausted(known.exhausted);
+  out->set_lease_request(known.lease_request);
+  out->set_inner_step(known.inner_step);
+  out->set_tokens(known.tokens);
+  out->set_pushed_bytes(known.pushed_bytes);
+  out->set_pulled_bytes(known.pulled_bytes);
+  out->set_loss(known.loss);
+}
+
+Leadership FromWire(const v1::Leadership& m) {
+  Leadership known;
+  known.island = m.island();
+  known.generation = m.generation();
+  known.adopted = m.adopted();
+  known.base_version = m.base_version();
+  known.tokens_at_base = m.tokens_at_base();
+  known.initial_made = m.initial_made();
+  known.reset_moments = m.reset_moments();
+  known.diverged = m.diverged();
+  known.local = FromWire(m.local());
+  known.carried_steps = m.carried_steps();
+  if (m.has_in_flight()) known.in_flight = FromWire(m.in_flight());
+  known.in_flight_work = FromWire(m.in_flight_work());
+  if (m.has_last_pushed()) known.last_pushed = FromWire(m.last_pushed());
+  known.stepping = FromWire(m.stepping());
+  known.step_failed = m.step_failed();
+  known.leased = FromWire(m.leased());
+  known.exhausted = m.exhausted();
+  known.lease_request = m.lease_request();
+  known.inner_step = m.inner_step();
+  known.tokens = m.tokens();
+  known.pushed_bytes = m.pushed_bytes();
+  known.pulled_bytes = m.pulled_bytes();
+  known.loss = m.loss();
+  return known;
 }
 
 void ToWire(const absl::Status& status, v1::GroupReply* out) {

@@ -10,6 +10,7 @@
 #include "common/protocol/control.h"
 #include "common/status.h"
 #include "proto/group.pb.h"
+#include "worker/core/actions.h"
 #include "worker/group/line_turns.h"
 #include "worker/pipeline/engine.h"
 
@@ -42,6 +43,8 @@ void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out);
 DeviceMemoryState FromWire(const v1::DeviceMemory& memory);
 void ToWire(const LineCall& call, v1::LineCall* out);
 LineCall FromWire(const v1::LineCall& call);
+void ToWire(const Leadership& known, v1::Leadership* out);
+Leadership FromWire(const v1::Leadership& known);
 void ToWire(const absl::Status& status, v1::GroupReply* out);
 absl::Status StatusOf(const v1::GroupReply& reply);
 

@@ -76,7 +76,7 @@ class Engine::Impl {
   }
 
   absl::Status Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
-                         CommunicatorFactory* communicators);
+                         CommunicatorFactory* communicators, const std::atomic<bool>* cancelled);
   const IslandPlan& plan() const { return plan_; }
   std::vector<HeldLayer> Held() const;
   void DropSurplus() {
@@ -178,7 +178,8 @@ absl::Status Engine::Impl::MakeDevices(const std::vector<TensorPart>& parts) {
 }
 
 absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& plan,
-                                     Transport* transport, CommunicatorFactory* communicators) {
+                                     Transport* transport, CommunicatorFactory* communicators,
+                                     const std::atomic<bool>* cancelled) {
   std::vector<TensorPart> parts;
   ATOLL_RETURN_IF_ERROR(Check(job, plan, &parts));
   Stop();
@@ -191,6 +192,8 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   transport_->Reset();
   interrupt_.OnRaise([transport](const std::string& reason) { transport->Abort(reason); });
   interrupt_.OnRaise([communicators](const std::string& r) { communicators->Abort(r); });
+  // Whoever sets it raises afterwards: either Stop has not taken that back, or it is seen here.
+  if (cancelled != nullptr && *cancelled) interrupt_.Raise(absl::AbortedError("interrupted"));
   table_ = std::make_unique<CommitTable>(plan_, static_cast<int32_t>(job_->model.layers) + 2);
   ATOLL_RETURN_IF_ERROR(MakeDevices(parts));
   ATOLL_RETURN_IF_ERROR(ShareLayers());
@@ -469,8 +472,9 @@ Engine::Engine(NodeId worker, std::vector<LocalDevice> devices, EngineOptions op
 Engine::~Engine() = default;
 
 absl::Status Engine::Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
-                               CommunicatorFactory* communicators) {
-  return impl_->Configure(job, plan, transport, communicators);
+                               CommunicatorFactory* communicators,
+                               const std::atomic<bool>* cancelled) {
+  return impl_->Configure(job, plan, transport, communicators, cancelled);
 }
 const IslandPlan& Engine::plan() const { return impl_->plan(); }
 std::vector<HeldLayer> Engine::Held() const { return impl_->Held(); }

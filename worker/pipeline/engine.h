@@ -23,6 +23,7 @@
 #ifndef ATOLL_WORKER_PIPELINE_ENGINE_H_
 #define ATOLL_WORKER_PIPELINE_ENGINE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -167,9 +168,11 @@ class Engine {
   // steps, from any earlier plan of the same job; those no longer wanted stay readable until
   // DropSurplus. INVALID_ARGUMENT, before anything changed: a plan or job that cannot be run, by
   // name. RESOURCE_EXHAUSTED: a device's memory. Both pointers must stay valid until the next
-  // Configure or the end.
+  // Configure or the end. Interrupts of what went on before are over with it, unless `cancelled`
+  // says that they meant this call.
   absl::Status Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
-                         CommunicatorFactory* communicators);
+                         CommunicatorFactory* communicators,
+                         const std::atomic<bool>* cancelled = nullptr);
   const IslandPlan& plan() const;
 
   std::vector<HeldLayer> Held() const;

@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -34,11 +36,23 @@ class ComputeThread {
   void Enqueue(Action command) {
     const std::lock_guard lock(mutex_);
     ATOLL_CHECK(queue_.size() < kQueueMax, "the core asks for more than it waits for");
-    queue_.push_back(std::move(command));
+    queue_.push_back({std::move(command), std::nullopt});
     filled_.notify_one();
   }
 
+  // Ends soon what was enqueued until now and works with several devices, begun or not.
+  void Interrupt(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    for (Queued& queued : queue_) queued.interrupted = reason;
+    island_->Interrupt(reason);
+  }
+
  private:
+  struct Queued {
+    Action command;
+    std::optional<std::string> interrupted;
+  };
+
   static constexpr size_t kQueueMax = 256;
 
   void Work() {
@@ -46,17 +60,19 @@ class ComputeThread {
       std::unique_lock lock(mutex_);
       filled_.wait(lock, [this] { return stop_ || !queue_.empty(); });
       if (stop_) return;
-      const Action command = std::move(queue_.front());
+      const Queued next = std::move(queue_.front());
       queue_.pop_front();
+      island_->ForgetInterrupts();  // under the lock: the next one concerns this command
       lock.unlock();
-      island_->Run(command);
+      if (next.interrupted && island_->Refuse(next.command, *next.interrupted)) continue;
+      island_->Run(next.command);
     }
   }
 
   Island* const island_;
   std::mutex mutex_;
   std::condition_variable filled_;
-  std::deque<Action> queue_;  // guarded by mutex_
+  std::deque<Queued> queue_;  // guarded by mutex_
   bool stop_ = false;         // guarded by mutex_
   std::thread thread_;        // last: it uses the others
 };

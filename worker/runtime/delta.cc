@@ -1,6 +1,6 @@
 #include "worker/runtime/delta.h"
 
-#include <span>
+#include <cstring>
 
 #include "kernels/deltas.h"
 
@@ -28,6 +28,38 @@ absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shar
     };
     EncodeDelta(encoding, at(delta->values[shard.layer]), at((*residual)[shard.layer]), bytes,
                 pool);
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+size_t PackedSize(const Delta& delta) {
+  size_t bytes = 0;
+  for (const auto& [shard, encoded] : delta.encoded) bytes += encoded.size();
+  return (bytes + sizeof(float) - 1) / sizeof(float);
+}
+
+}  // namespace
+
+std::vector<float> Packed(const Delta& delta) {
+  std::vector<float> packed(PackedSize(delta));
+  auto* to = reinterpret_cast<std::byte*>(packed.data());
+  for (const auto& [shard, encoded] : delta.encoded) {
+    std::memcpy(to, encoded.data(), encoded.size());
+    to += encoded.size();
+  }
+  return packed;
+}
+
+absl::Status Unpack(std::span<const float> packed, Delta* delta) {
+  if (packed.size() != PackedSize(*delta)) {
+    return absl::InvalidArgumentError("an encoded delta of another size than the shards'");
+  }
+  const auto* from = reinterpret_cast<const std::byte*>(packed.data());
+  for (auto& [shard, encoded] : delta->encoded) {
+    std::memcpy(encoded.data(), from, encoded.size());
+    from += encoded.size();
   }
   return absl::OkStatus();
 }

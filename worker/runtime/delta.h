@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "common/ids.h"
@@ -33,6 +34,12 @@ struct Delta {
 // values' sizes.
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
                       LayerBuffers* residual, ThreadPool& pool, Delta* delta);
+
+// The encoded bytes of all shards by their numbers, as they travel between workers: padded to whole
+// floats, whose bits nobody looks at.
+std::vector<float> Packed(const Delta& delta);
+// Into encoded, whose sizes are there. InvalidArgument: they are of another size.
+absl::Status Unpack(std::span<const float> packed, Delta* delta);
 
 }  // namespace atl::worker
 

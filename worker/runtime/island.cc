@@ -47,6 +47,16 @@ void Island::Run(const Action& command) {
       command);
 }
 
+bool Island::Refuse(const Action& command, const std::string& reason) {
+  const bool together =
+      std::holds_alternative<Reconfigure>(command) || std::holds_alternative<TrainStep>(command) ||
+      std::holds_alternative<CaptureDelta>(command) ||
+      std::holds_alternative<AdoptPulled>(command) || std::holds_alternative<Validate>(command) ||
+      std::holds_alternative<MakeInitialWeights>(command);
+  if (together) hooks_.post(CommandFailed{reason});
+  return together;
+}
+
 std::shared_ptr<LayerBuffers> Island::NewBuffers() const {
   auto buffers = std::make_shared<LayerBuffers>();
   for (const LayerSize& layer : facts_.layers) buffers->emplace_back(layer.elements);
@@ -101,20 +111,47 @@ void Island::TakeBuffers() {
   base_ = NewBuffers();
   delta_ = NewDelta();
   if (pulled_ == nullptr) pulled_ = NewBuffers();
-  if (IsQuantized(spec_.outer.push_encoding)) residual_ = std::move(*NewBuffers());
+  if (IsQuantized(spec_.outer.push_encoding)) residual_ = NewBuffers();
 }
 
-void Island::ForgetBuffers() {
-  base_.reset(), delta_.reset(), pulled_.reset();
-  residual_.clear();
-}
+void Island::ForgetBuffers() { base_.reset(), delta_.reset(), pulled_.reset(), residual_.reset(); }
 
 Event Island::Do(const Reconfigure& command) {
   if (base_ == nullptr) TakeBuffers();
-  absl::StatusOr<PlanTaken> taken =
-      trainer_->Configure(command.job, command.generation, command.plan);
+  Inheritance inheritance;
+  if (!command.take_over_from.empty()) inheritance = ToBeInherited(command.shards);
+  const absl::StatusOr<PlanTaken> taken =
+      trainer_->Configure(command.job, command.generation, command.plan, command.take_over_from,
+                          command.take_over_from.empty() ? nullptr : &inheritance);
   if (!taken.ok()) return CommandFailed{std::string(taken.status().message())};
-  return Reconfigured{command.plan.number, taken->kept, taken->step_taken, taken->reason};
+  Reconfigured done{command.plan.number, taken->kept, taken->step_taken, taken->reason};
+  if (!command.take_over_from.empty()) {
+    base_set_ = inheritance.base_set;
+    captured_ = inheritance.captured;
+    done.taken_over = std::move(inheritance.leadership);
+  }
+  return done;
+}
+
+// Where what is taken over goes. What was kept for whom took over from this worker may be on its
+// way still.
+Inheritance Island::ToBeInherited(const std::vector<ShardPlacement>& shards) {
+  if (base_.use_count() > 1) base_ = NewBuffers();
+  if (delta_.use_count() > 1) delta_ = NewDelta();
+  if (residual_.use_count() > 1) residual_ = NewBuffers();
+  const Encoding encoding = spec_.outer.push_encoding;
+  if (IsQuantized(encoding)) {
+    delta_->encoding = encoding;
+    for (const ShardPlacement& shard : shards) {
+      delta_->encoded[shard.shard].resize(EncodedBytes(encoding, shard.elements));
+    }
+  }
+  return {{}, false, false, base_, delta_, residual_};
+}
+
+Event Island::Do(const HandOver& command) {
+  trainer_->Keep({command.leadership, base_set_, captured_, base_, delta_, residual_});
+  return HandedOver{};
 }
 
 Event Island::Do(const MakeInitialWeights&) {
@@ -154,7 +191,7 @@ absl::Status Island::Capture(const CaptureDelta& command) {
   }
   if (IsQuantized(command.encoding)) {
     ATOLL_RETURN_IF_ERROR(
-        Quantize(command.encoding, command.shards, &residual_, pool_, delta_.get()));
+        Quantize(command.encoding, command.shards, residual_.get(), pool_, delta_.get()));
   }
   captured_ = true;
   return absl::OkStatus();
@@ -188,8 +225,8 @@ absl::Status Island::Adopt(const AdoptPulled& command) {
   }
   // A pull of an earlier job may still hold `pulled_`; the swap only moves who owns what.
   std::swap(base_, pulled_);
-  if (!command.keep_residual) {
-    for (std::vector<float>& layer : residual_) std::fill(layer.begin(), layer.end(), 0.0f);
+  if (residual_ != nullptr && !command.keep_residual) {
+    for (std::vector<float>& layer : *residual_) std::fill(layer.begin(), layer.end(), 0.0f);
   }
   if (command.reset_moments) return trainer_->SetOptimizerSteps(0);
   if (command.mode == AdoptMode::kReplace) return RestoreMoments();
@@ -232,9 +269,9 @@ absl::Status Island::Resume(const AdoptPulled& command) {
   for (size_t l = 0; l < state.layers.size(); ++l) {
     ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(static_cast<int>(l), state.layers[l].theta));
     (*base_)[l] = std::move(state.layers[l].base);
-    if (residual_.empty()) continue;
-    residual_[l] = std::move(state.layers[l].residual);
-    residual_[l].resize((*base_)[l].size());  // zeroes, of a checkpoint without
+    if (residual_ == nullptr) continue;
+    (*residual_)[l] = std::move(state.layers[l].residual);
+    (*residual_)[l].resize((*base_)[l].size());  // zeroes, of a checkpoint without
   }
   return absl::OkStatus();
 }
@@ -291,7 +328,7 @@ absl::StatusOr<CheckpointState> Island::Snapshot(const LocalCheckpoint& about) {
     out.first_moment.resize(out.theta.size());
     out.second_moment.resize(out.theta.size());
     out.base = (*base_)[l];
-    if (!residual_.empty()) out.residual = residual_[l];
+    if (residual_ != nullptr) out.residual = (*residual_)[l];
     ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(layer, out.theta));
     ATOLL_RETURN_IF_ERROR(trainer_->GetMoments(layer, out.first_moment, out.second_moment));
   }

@@ -52,6 +52,12 @@ class Island {
 
   // Does what a trainer command, WriteCheckpoint or ReleaseJob asks, then posts its event.
   void Run(const Action& command);
+  // Instead of Run, for a command that was interrupted before it began; false: Run it.
+  bool Refuse(const Action& command, const std::string& reason);
+  // For any thread: the command that Run is doing ends soon. ForgetInterrupts before Run, not while
+  // Interrupt is called.
+  void Interrupt(const std::string& reason) { trainer_->Interrupt(reason); }
+  void ForgetInterrupts() { trainer_->ForgetInterrupts(); }
 
   std::shared_ptr<LayerBuffers> pulled() const { return pulled_; }
   std::shared_ptr<const Delta> delta() const { return delta_; }
@@ -64,6 +70,7 @@ class Island {
   Event Do(const CaptureDelta& command);
   Event Do(const AdoptPulled& command);
   Event Do(const Validate& command);
+  Event Do(const HandOver& command);
   void Do(const WriteCheckpoint& command);
   void Do(const ReleaseJob& command);
 
@@ -77,6 +84,7 @@ class Island {
   absl::StatusOr<CheckpointState> Snapshot(const LocalCheckpoint& about);
   std::shared_ptr<LayerBuffers> NewBuffers() const;
   std::shared_ptr<Delta> NewDelta() const;
+  Inheritance ToBeInherited(const std::vector<ShardPlacement>& shards);
   void TakeBuffers();
   void ForgetBuffers();
 
@@ -92,7 +100,8 @@ class Island {
   bool base_set_ = false;
   std::shared_ptr<LayerBuffers> base_, pulled_;
   std::shared_ptr<Delta> delta_;
-  LayerBuffers residual_;  // empty unless pushes are quantised; only ever changed as a whole
+  // Null unless pushes are quantised; only ever changed as a whole.
+  std::shared_ptr<LayerBuffers> residual_;
   ThreadPool pool_{1};
   std::thread writer_;  // of the newest checkpoint
 };

@@ -9,6 +9,7 @@
 #define ATOLL_WORKER_RUNTIME_TRAINER_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@
 #include "common/protocol/island_plan.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
+#include "worker/core/actions.h"
+#include "worker/runtime/delta.h"
 
 namespace atl::worker {
 
@@ -30,6 +33,17 @@ struct PlanTaken {
   bool kept = false;
   bool step_taken = false;
   std::string reason;
+};
+
+// What an island's leader has beside the devices' state; see worker/core and island.h.
+struct Inheritance {
+  Leadership leadership;
+  bool base_set = false;
+  bool captured = false;  // delta is needed
+  std::shared_ptr<LayerBuffers> base;
+  // To be filled: with the encoding and the encoded sizes of quantised pushes, where they are.
+  std::shared_ptr<Delta> delta;
+  std::shared_ptr<LayerBuffers> residual;  // null: pushes are not quantised
 };
 
 class Trainer {
@@ -66,12 +80,20 @@ class Trainer {
   // ---- Trainers of several devices. ----
   // Lays the island out by this plan, of this generation of the job, with whatever parameters and
   // moments its members hold. Also to go on after any call has failed, with the same plan.
+  // `before`, a member that led until now in this generation, hands over what it keeps into
+  // `inheritance`, whose buffers are there; empty: nobody does.
   virtual absl::StatusOr<PlanTaken> Configure(const JobId& /*job*/, Generation /*generation*/,
-                                              const IslandPlan& /*plan*/) {
+                                              const IslandPlan& /*plan*/,
+                                              const NodeId& /*before*/ = "",
+                                              Inheritance* /*inheritance*/ = nullptr) {
     return absl::UnimplementedError("this worker runs no plans");
   }
-  // Ends soon whatever several devices do together. For any thread.
+  // Another worker takes over: this is for it to fetch, until Release or the next Configure.
+  virtual void Keep(Inheritance /*kept*/) {}
+  // Ends soon whatever several devices do together, in the call under way. For any thread.
   virtual void Interrupt(const std::string& /*reason*/) {}
+  // Earlier interrupts do not concern the next call. Never while Interrupt is called.
+  virtual void ForgetInterrupts() {}
 };
 
 }  // namespace atl::worker

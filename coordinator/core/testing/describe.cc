@@ -30,6 +30,8 @@ struct Describer {
     absl::StrAppend(&text, ", version ", m.committed_version, ", ", m.steps_this_round, " steps, ",
                     m.tokens_committed, " tokens, ", m.active_islands, " islands");
     if (m.plan.number != 0) absl::StrAppend(&text, ", ", Describe(m.plan));
+    if (m.at_boundary) text += ", after the step under way";
+    if (!m.takes_over_from.empty()) absl::StrAppend(&text, ", takes over from ", m.takes_over_from);
     if (m.initialize) text += ", initialize";
     if (m.resume_checkpoint) text += ", resume the checkpoint";
     if (m.validate_version != kNoVersion) {
@@ -46,7 +48,8 @@ struct Describer {
     std::string text =
         absl::StrCat("MemberOrder ", m.job, " island ", m.island, " generation ", m.generation);
     if (m.run == RunState::kStop) return absl::StrCat(text, ": stop (", m.reason, ")");
-    return absl::StrCat(text, ": ", Describe(m.plan));
+    return absl::StrCat(text, ": ", Describe(m.plan),
+                        m.at_boundary ? ", after the step under way" : "");
   }
   std::string operator()(const LeaseGrant& m) const {
     return absl::StrCat("LeaseGrant ", m.request, ": ", Describe(m.ranges),

@@ -245,13 +245,20 @@ void World::Deliver(const ToWorker& to) {
     if (order->plan.number != worker.order.plan.number) worker.set_up = false;
     worker.order = *order;
     worker.member = MemberOrder();
-    if (order->run == RunState::kStop) worker.order = IslandOrder();
+    if (order->run == RunState::kStop) {
+      worker.order = IslandOrder();
+      worker.holds = false;
+    }
   }
   if (const auto* order = std::get_if<MemberOrder>(&to.message)) {
+    worker.holds = worker.holds || worker.set_up;
     worker.member = *order;
     worker.order = IslandOrder();
     worker.set_up = false;
-    if (order->run == RunState::kStop) worker.member = MemberOrder();
+    if (order->run == RunState::kStop) {
+      worker.member = MemberOrder();
+      worker.holds = false;
+    }
   }
   if (const auto* grant = std::get_if<LeaseGrant>(&to.message)) {
     if (grant->request == worker.request && !grant->ranges.empty()) {

@@ -17,6 +17,7 @@
 //          [clip=] [island=site|all|auto] [per-island=N]      sequences are of 10 tokens
 //   pause | resume | cancel JOB
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
+//   worker a beats                           a heartbeat: under a new order, it has stopped
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
 //   worker a wishes reason=TEXT              the same, and it wants another plan
@@ -93,6 +94,7 @@ class World {
     IslandOrder order;
     MemberOrder member;   // job empty: it follows nobody
     bool set_up = false;  // under the plan of `order` or `member`
+    bool holds = false;   // layers of an island
     std::string wish;
     std::vector<PositionRange> leases;
     int64_t request = 1;

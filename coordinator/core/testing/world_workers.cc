@@ -49,7 +49,8 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "goes-silent") {
     worker.silent = true;
   } else if (verb == "leaves") {
-    worker.alive = !worker.member.job.empty();  // a follower serves on
+    // Who shares an island works on.
+    worker.alive = !worker.member.job.empty() || worker.order.plan.members.size() > 1;
     say(Leaving{"stopped by its operator"});
   } else if (verb == "prepared") {
     JobFacts facts;
@@ -63,6 +64,8 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "ready") {
     worker.ready = worker.set_up = true;
     worker.speed = command.Real("speed", worker.speed);
+    Heartbeat(name, worker);
+  } else if (verb == "beats") {
     Heartbeat(name, worker);
   } else if (verb == "follows" || verb == "sets-up") {
     worker.set_up = true;
@@ -92,7 +95,7 @@ void World::Push(const NodeId& name, Worker& worker, const Command& command) {
   PushRequest push;
   push.job = order.job;
   push.contribution = {order.island, command.Int("generation", order.generation),
-                       command.Int("incarnation", worker.incarnation),
+                       command.Int("incarnation", order.author),
                        command.Int("base", order.committed_version)};
   push.inner_steps = order.steps_this_round;
   if (push.contribution.base_version != kNoVersion) {
@@ -135,14 +138,19 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
     progress.tokens_per_s = worker.speed;
     progress.train_loss = 2;
     progress.plan_number = worker.set_up ? worker.order.plan.number : 0;
+    progress.setting_up = worker.set_up ? 0 : worker.order.plan.number;
     progress.plan_wanted = worker.wish;
     beat.progress = progress;
   }
   if (!worker.member.job.empty()) {
     const MemberOrder& order = worker.member;
-    beat.member = MemberProgress{order.job,        order.island,
-                                 order.generation, worker.set_up ? order.plan.number : 0,
-                                 order.sequence,   worker.set_up ? "following" : "getting ready"};
+    beat.member = MemberProgress{order.job,
+                                 order.island,
+                                 order.generation,
+                                 worker.set_up ? order.plan.number : 0,
+                                 order.sequence,
+                                 worker.set_up ? "following" : "getting ready",
+                                 worker.holds || worker.set_up};
   }
   Step(FromWorker{name, worker.incarnation, std::move(beat)});
 }

@@ -1,0 +1,172 @@
+#include "coordinator/core/switching.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/plans.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr size_t kChangesKept = 16;
+
+bool IsHere(const State& s, const IslandMember& member) {
+  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+  return worker != nullptr && worker->attached && worker->record.incarnation == member.incarnation;
+}
+
+bool AllHere(const State& s, const std::vector<IslandMember>& members) {
+  return std::all_of(members.begin(), members.end(),
+                     [&](const IslandMember& m) { return IsHere(s, m); });
+}
+
+bool Serves(const Job& job, const IslandRecord& island, const Member& worker) {
+  return worker.following && worker.following->job == job.id() &&
+         worker.following->island == island.island &&
+         worker.following->generation == island.generation;
+}
+
+// The leader so far has nothing of the plan before under way any more, and says so by following.
+bool HasHandedOver(const State& s, const Job& job, const IslandRecord& island) {
+  const Member* before = s.FindMember(MemberKind::kWorker, island.takes_over_from);
+  auto sent = job.member_orders.find(island.takes_over_from);
+  return before != nullptr && before->attached && sent != job.member_orders.end() &&
+         sent->second.plan_number == island.plan_number && Serves(job, island, *before) &&
+         before->following->seen_sequence >= sent->second.sequence;
+}
+
+bool HasStopped(const State& s, const Job& job, const IslandRecord& island) {
+  if (!island.takes_over_from.empty()) return HasHandedOver(s, job, island);
+  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  if (leader == nullptr || !leader->progress) return false;
+  const IslandProgress& progress = *leader->progress;
+  return progress.job == job.id() && progress.island == island.island &&
+         progress.generation == island.generation &&
+         std::max(progress.setting_up, progress.plan_number) >= island.plan_number;
+}
+
+}  // namespace
+
+std::vector<IslandMember> Stepping(const State& s, const Job& job, const IslandRecord& island) {
+  auto found = job.plans.find(island.island);
+  if (found == job.plans.end() || found->second.members.empty()) return {};
+  const IslandPlan& plan = found->second;
+  // Of another leader: what it led belongs to an earlier generation.
+  if (plan.members[0].worker != island.worker ||
+      plan.members[0].incarnation != island.incarnation) {
+    return {};
+  }
+  auto change = job.switches.find(island.island);
+  std::vector<IslandMember> members;
+  if (change != job.switches.end() && change->second.plan_number == plan.number &&
+      !IsSetUp(s, job, island, plan)) {
+    members = change->second.stepping;  // it has not gone over to this one yet
+  } else {
+    members = plan.members;
+    std::erase_if(members, [&](const IslandMember& m) { return !HasPart(plan, m.worker); });
+  }
+  if (!AllHere(s, members)) return {};
+  return members;
+}
+
+void BeginSwitch(State& s, Job& job, const IslandRecord& island, const std::string& reason,
+                 std::vector<IslandMember> stepping) {
+  Switch& change = job.switches[island.island];
+  change.plan_number = island.plan_number;
+  change.since = s.now;
+  change.stepping = std::move(stepping);
+  change.changes.push_back({island.plan_number, !change.stepping.empty(), reason});
+  if (change.changes.size() > kChangesKept) change.changes.erase(change.changes.begin());
+}
+
+bool AtBoundary(const Job& job, const IslandRecord& island) {
+  auto found = job.switches.find(island.island);
+  return found != job.switches.end() && found->second.plan_number == island.plan_number &&
+         !found->second.stepping.empty();
+}
+
+bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
+  if (worker.record.name == island.takes_over_from) return true;  // the first of all
+  const bool waits = !island.takes_over_from.empty() || AtBoundary(job, island);
+  // Who works under no plan of the island has nothing that could be interrupted.
+  if (!waits || !Serves(job, island, worker)) return true;
+  return HasStopped(s, job, island);
+}
+
+const IslandMember* HeirOf(const State& s, const Job& job, const IslandRecord& island) {
+  const Member* leader = s.FindMember(MemberKind::kWorker, island.worker);
+  if (leader == nullptr || !leader->leaving || !island.takes_over_from.empty()) return nullptr;
+  auto found = job.plans.find(island.island);
+  if (found == job.plans.end() || Stepping(s, job, island).empty() ||
+      !IsSetUp(s, job, island, found->second)) {
+    return nullptr;
+  }
+  for (const IslandMember& member : found->second.members) {
+    for (const IslandMember& follower : island.followers) {
+      if (follower.worker != member.worker || follower.incarnation != member.incarnation) continue;
+      const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
+      if (worker.attached && Serves(job, island, worker)) return &follower;
+    }
+  }
+  return nullptr;
+}
+
+void HandOver(State& s, Job& job, IslandId id, const IslandMember& heir) {
+  IslandRecord& island = job.EditIsland(id);
+  NoteSteps(s, island, /*lost=*/false);  // its heir counts from nothing
+  job.switches[id].unpushed_steps =
+      s.FindMember(MemberKind::kWorker, island.worker)->progress->unpushed_steps;  // see HeirOf
+  island.takes_over_from = island.worker;
+  island.worker = heir.worker;
+  island.incarnation = heir.incarnation;
+  island.resume_checkpoint = false;
+  std::erase_if(island.followers, [&](const IslandMember& m) { return m.worker == island.worker; });
+  job.member_orders.erase(island.worker);
+  job.orders.erase(id);
+  island.reason = absl::StrCat("worker ", island.worker, " leads after ", island.takes_over_from,
+                               ", which leaves");
+  s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", id, ": ", island.reason));
+}
+
+void AdvanceSwitches(State& s, Job& job) {
+  for (const auto& [id, found] : job.islands) {
+    const IslandPlan* plan = PlanInForce(job, found);
+    if (found.incarnation == 0 || plan == nullptr || !IsHere(s, plan->members[0])) continue;
+    const bool set_up = IsSetUp(s, job, found, *plan);
+    if (auto change = job.switches.find(id); change != job.switches.end() && !set_up) {
+      const bool late = s.now >= change->second.since + kBoundaryLimit;
+      if (late || !AllHere(s, change->second.stepping)) change->second.stepping.clear();
+    }
+    if (found.takes_over_from.empty()) continue;
+    if (set_up) {
+      IslandRecord& island = job.EditIsland(id);
+      s.Log(job.id(), Severity::kInfo,
+            absl::StrCat("island ", id, ": worker ", island.worker, " has taken over from ",
+                         island.takes_over_from));
+      island.takes_over_from.clear();
+      continue;
+    }
+    const NodeId before = found.takes_over_from;
+    const Member* worker = s.FindMember(MemberKind::kWorker, before);
+    const bool lends =
+        std::any_of(plan->members.begin(), plan->members.end(),
+                    [&](const IslandMember& m) { return m.worker == before && IsHere(s, m); });
+    if (worker != nullptr && lends) continue;
+    RenewIsland(s, job, id, absl::StrCat("worker ", before, " ended before it had handed over"));
+    IslandRecord& island = job.EditIsland(id);
+    island.evictions++;
+    island.steps_redone += job.switches[id].unpushed_steps;
+  }
+}
+
+Instant NextSwitchDeadline(const Job& job) {
+  Instant next = kNever;
+  for (const auto& [id, change] : job.switches) {
+    if (!change.stepping.empty()) next = std::min(next, change.since + kBoundaryLimit);
+  }
+  return next;
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,121 @@
+#!/usr/bin/python3
+"""Workers of a running island come and go: whoever ends on purpose costs no step, whoever dies few."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from story import LIMIT_S, case, check, main  # noqa: E402
+
+# One island of all workers; layers that are worth sharing.
+TOGETHER = {"layout__island": "all", "outer__min_islands": 1, "model__layers": 4,
+            "model__hidden": 128, "model__heads": 4, "data__sequence_length": 64,
+            "inner__micro_batch_sequences": 2, "schedule__train_tokens": 100_000_000}
+
+
+def island(story, job):
+    return story.job(job)["islands"][0]
+
+
+def with_part(seen):
+    return {w["worker"] for w in seen["workers"] if w["in_plan"]}
+
+
+def trains_with(story, job, wanted, what):
+    """Waits until the island is set up for a plan of which `wanted` says yes, and returns it."""
+    def there():
+        seen = island(story, job)
+        number = seen.get("plan", {}).get("number", 0)
+        set_up = number > 0 and seen.get("progress", {}).get("plan_number", 0) == number
+        return seen if set_up and wanted(seen) else None
+    return story.wait_until(what, there, LIMIT_S, every_s=0.05)
+
+
+def goes_on(story, job, rounds=2):
+    return story.reaches(job, story.version(job) + rounds)
+
+
+def cost_nothing(story, job):
+    seen = island(story, job)
+    check(seen["steps_interrupted"] == 0, f"{seen['steps_interrupted']} steps were interrupted")
+    check(seen["steps_redone"] == 0, f"{seen['steps_redone']} steps were made again")
+    return seen
+
+
+@case
+def joins(story):
+    """A worker joins a running island: the plan grows at a step's end, and no step is made again"""
+    story.starts(workers=1, servers=1)
+    job = story.submits(**TOGETHER)
+    story.reaches(job, 2)
+    generation = island(story, job)["generation"]
+    story.worker("w2")
+    trains_with(story, job, lambda seen: "w2" in with_part(seen), "w2 to have a part")
+    done = goes_on(story, job)
+    seen = cost_nothing(story, job)
+    change = next(c for c in seen["plan_changes"] if "w2 has joined" in c["reason"])
+    check(change["at_boundary"], f"the plan did not wait for the step's end: {change}")
+    check(seen["generation"] == generation, "the generation changed")
+    first = done["summary"]["first_validation_loss"]
+    check(seen["progress"]["train_loss"] < first, f"the loss does not fall from {first}")
+
+
+@case
+def leader_leaves(story):
+    """The leader ends on SIGTERM: another worker takes over in the same generation, no step is made
+    again, and every token counts once"""
+    story.starts(workers=3, servers=1)
+    job = story.submits(**dict(TOGETHER, layout__stages=2, layout__replicas=1,
+                               schedule__train_tokens=100_000))
+    story.reaches(job, 2)
+    before = trains_with(story, job, lambda seen: len(with_part(seen)) == 2, "two stages")
+    decisions = story.job(job)["decisions"]
+    check(story.daemons[before["worker"]].stop() == 0, f"{before['worker']}'s exit code")
+    after = trains_with(story, job, lambda seen: seen["worker"] != before["worker"],
+                        "another leader")
+    check(after["generation"] == before["generation"], "the generation changed")
+    check(f"has taken over from {before['worker']}" in story.logs(job), "nobody took over")
+    goes_on(story, job)
+    cost_nothing(story, job)
+    story.finishes(job, decisions)
+
+
+@case
+def two_followers_leave(story):
+    """Two followers end on SIGTERM at once: both lend what they hold, and no step is made again"""
+    story.starts(workers=4, servers=1)
+    job = story.submits(**TOGETHER, layout__replicas=1)
+    story.reaches(job, 2)
+    before = trains_with(story, job, lambda seen: len(with_part(seen)) > 1, "several parts")
+    others = [w for w in before["workers"] if not w["leads"]]
+    leaving = sorted(others, key=lambda w: not w["in_plan"])[:2]
+    for worker in leaving:
+        story.daemons[worker["worker"]].process.terminate()
+    for worker in leaving:
+        code = story.daemons[worker["worker"]].process.wait(LIMIT_S)  # a second SIGTERM would hurry it
+        check(code == 0, f"{worker['worker']}'s exit code is {code}")
+    goes_on(story, job)
+    cost_nothing(story, job)
+
+
+@case
+def follower_killed_in_a_join(story):
+    """A follower is killed while another worker joins: the island goes on with who is there"""
+    story.starts(workers=3, servers=1)
+    job = story.submits(**TOGETHER, layout__replicas=1)
+    story.reaches(job, 2)
+    trains_with(story, job, lambda seen: len(with_part(seen)) > 1, "several parts")
+    story.worker("w4")
+    story.wait_until("w4 to join", lambda: "w4" in {
+        w["worker"] for w in island(story, job)["workers"]}, LIMIT_S, every_s=0.02)
+    seen = island(story, job)
+    victim = next(w["worker"] for w in seen["workers"]
+                  if w["in_plan"] and not w["leads"] and w["worker"] != "w4")
+    story.daemons[victim].kill()
+    story.wait_until("the island to miss it", lambda: victim not in {
+        w["worker"] for w in island(story, job)["workers"]}, LIMIT_S)
+    goes_on(story, job)
+    check(island(story, job)["generation"] == seen["generation"], "the generation changed")
+
+
+if __name__ == "__main__":
+    main("moves")
