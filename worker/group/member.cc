@@ -201,6 +201,8 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   std::shared_ptr<CommunicatorFactory> communicators =
       std::make_shared<Communicators>(std::move(options), &rendezvous_);
   const std::lock_guard work(engine_mutex_);
+  // What is left of an interrupted step must not meet the new plan's order of messages.
+  if (device_side_ != nullptr) device_side_->Close();
   transport_.SetPlan(plan);
   Transport* transport = &transport_;
   if (device_side_ != nullptr) {

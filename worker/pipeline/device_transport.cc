@@ -205,6 +205,16 @@ void DeviceTransport::Abort(const std::string& reason) {
   for (const auto& pair : pairs) pair->Abort(reason);
 }
 
+std::vector<Transfer> DeviceTransport::TakeTransfers(const std::string& from,
+                                                     const std::string& to) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto path = paths_.find({from, to});
+    if (path != paths_.end() && path->second.route != Route::kHost) return {};
+  }
+  return host_->TakeTransfers(from, to);
+}
+
 std::string DeviceTransport::WayOf(const std::string& from, const std::string& to) const {
   const std::lock_guard lock(mutex_);
   const auto found = paths_.find({from, to});

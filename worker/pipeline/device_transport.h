@@ -60,9 +60,8 @@ class DeviceTransport final : public Transport {
   void Abort(const std::string& reason) override;
   void Reset() override;
   std::vector<BoundaryCounters> counters() const override;
-  std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override {
-    return host_->TakeTransfers(from, to);
-  }
+  // Of what goes by the host; announcements are no transfers.
+  std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
   std::string WayOf(const std::string& from, const std::string& to) const override;
   // Where there is no host between, a whole message is as quick as its pieces.
   bool Cuts(const std::string& from, const std::string& to) const override;

@@ -24,8 +24,7 @@ constexpr int32_t kMaxPieces = 64;
 std::vector<int32_t> SharesOf(const IslandPlan& plan) {
   std::vector<int32_t> shares = plan.tensor_shares;
   if (shares.empty()) shares.assign(static_cast<size_t>(plan.tensor_parallel()), 1);
-  int32_t divisor = 0;
-  for (const int32_t share : shares) divisor = std::gcd(divisor, share);
+  const auto divisor = std::accumulate(shares.begin(), shares.end(), 0, std::gcd<int, int>);
   for (int32_t& share : shares) share /= divisor;
   return shares;
 }

@@ -1,0 +1,41 @@
+// Words for stories of islands that several workers share.
+
+#ifndef ATOLL_COORDINATOR_CORE_TESTING_SHARED_STORY_H_
+#define ATOLL_COORDINATOR_CORE_TESTING_SHARED_STORY_H_
+
+#include <algorithm>
+#include <string>
+
+#include "coordinator/core/testing/world.h"
+
+namespace atl::testing {
+
+// Three workers, one island, up to version 0 pulled.
+inline void StartShared(World& world, const std::string& submit = "") {
+  world.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "worker c attaches",
+              "submit min=1 batch=2 tokens=4000 island=all per-island=3 " + submit,
+              "worker a prepared", "worker b prepared", "worker c prepared", "servers answer",
+              "worker b follows", "worker c follows", "worker a sets-up", "worker a pushes",
+              "worker a stages", "servers answer", "worker a ready"});
+}
+
+// Those with a part in it, then, in brackets, those that lend what they hold.
+inline std::string Members(const IslandPlan& plan) {
+  std::string names, lenders;
+  for (const IslandMember& member : plan.members) {
+    const bool part =
+        std::any_of(plan.programs.begin(), plan.programs.end(), [&](const PlanProgram& program) {
+          return WorkerOfDevice(program.device) == member.worker;
+        });
+    (part ? names : lenders) += member.worker;
+  }
+  return lenders.empty() ? names : names + "(" + lenders + ")";
+}
+
+inline bool Says(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
+}
+
+}  // namespace atl::testing
+
+#endif  // ATOLL_COORDINATOR_CORE_TESTING_SHARED_STORY_H_
