@@ -186,8 +186,7 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
                   "  plan 1, at once: the island begins\n"
                   "  plan 2, at once: the island begins\n"
                   "  plan 3, at a step's end: worker w10 has joined\n"
-                  "  steps interrupted: 1, made again: 4\n") !=
-        std::string::npos);
+                  "  steps interrupted: 1, made again: 4\n") != std::string::npos);
   CHECK(text.find("stage 0, layers 0-2, on w1/0") != std::string::npos);
   CHECK(text.find("w10     follows     2  stage 1, layers 3-5, on w10/1") != std::string::npos);
   CHECK(text.find("w2      spare       -  none") != std::string::npos);

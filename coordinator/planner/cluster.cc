@@ -225,8 +225,7 @@ Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {
   };
   Grouping grouping;
   grouping.sites = Agglomerate(distance, [&](double d, const auto& a, const auto& b) {
-    const double theta =
-        options.theta * (options.leniency == nullptr ? 1 : options.leniency(a, b));
+    const double theta = options.theta * (options.leniency == nullptr ? 1 : options.leniency(a, b));
     // A lone device has no measure of its own beside a group that has one: its nearest neighbour
     // may be far away.
     if (a.size() == 1 && b.size() > 1) return d <= theta * inner(b);

@@ -36,8 +36,8 @@ struct IslandChoice {
   std::string reason;
 };
 
-// Plans both ways; the job's batch is divided among the sites by their speed, or not. The error says why
-// neither fits. A cluster of one site has one island.
+// Plans both ways; the job's batch is divided among the sites by their speed, or not. The error
+// says why neither fits. A cluster of one site has one island.
 absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
                                            const Job& job, const Options& options,
                                            const IslandOptions& islands);
