@@ -236,6 +236,8 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
     const bool elsewhere = place.job == &job && (place.leads || place.island != id);
     if (inside || elsewhere) continue;
     SendStop(s, worker, &job, "the island's plan has no part for it");
+    // Unless it says so again: it may be gone before that is known, and cannot lend then.
+    worker.following->holds = false;
   }
 }
 

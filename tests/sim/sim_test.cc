@@ -87,7 +87,7 @@ ClusterOptions Calm(uint64_t seed) {
   ClusterOptions options = RandomOptions(seed);
   options.network = NetworkFaults{};
   options.crash_every = options.disconnect_every = options.isolate_every = options.pause_every =
-      options.leave_every = Duration(0);
+      options.leave_every = options.change_every = Duration(0);
   options.crash_inside_step = options.disk_full = options.ghost = options.step_fails = 0;
   options.link_breaks = options.no_plan = options.trainer_sick = options.lost_writes =
       options.dies_handing_over = 0;
