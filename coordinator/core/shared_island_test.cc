@@ -219,8 +219,7 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
     const std::string set_up = world.Do("worker b sets-up");
     CHECK(Says(set_up, "island 0: worker b has taken over from a"));
     CHECK_FALSE(Says(set_up, "-> a: "));
-    CHECK(Says(world.Do("worker b sets-up"),
-               "-> a: MemberOrder lm-1 island 0 generation 1: stop"));
+    CHECK(Says(world.Do("worker b sets-up"), "-> a: MemberOrder lm-1 island 0 generation 1: stop"));
     CHECK(Members(world.Order("b").plan) == "bc");
     world.Do("worker a dies");
     CHECK(world.Order("b").generation == 1);

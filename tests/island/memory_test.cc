@@ -117,7 +117,8 @@ TEST_CASE("a schedule that is found for little memory fits into it") {
     }
     PlanRequest tight = request;
     int fitting = 0;
-    for (int percent = 100; percent >= 40; percent -= 15) {
+    // The search keeps a reserve; what is fast by noisy times may need more than that one.
+    for (int percent = 130; percent >= 40; percent -= 15) {
       const int64_t bytes = most * percent / 100;
       for (DeviceInfo& device : tight.members[0].devices) device.memory_bytes = bytes;
       const auto plan = PlanIsland(tight);
