@@ -205,8 +205,7 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
   const std::string told = world.Do("worker a leaves");
   CHECK(Says(told, "island 0: worker b leads after a, which leaves"));
   CHECK(Says(told, "(worker a leaves): plan 2 by b, c"));
-  CHECK(
-      Says(told, "-> a: MemberOrder lm-1 island 0 generation 1: plan 2 of b c a, after the step"));
+  CHECK(Says(told, "MemberOrder lm-1 island 0 generation 1: plan 2 of b c a, after the step"));
   CHECK_FALSE(Says(told, "-> b: "));  // it would leave the step under way
   CHECK_FALSE(Says(told, "-> c: "));
   CHECK_FALSE(Says(told, "FenceIslands"));
