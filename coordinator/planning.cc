@@ -205,7 +205,9 @@ int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan) {
   return outcome.ok() ? std::llround(outcome->step_s * 1e9) : 0;
 }
 
-absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
+namespace {
+
+absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
   const NodeId& leader = request.members[0].member.worker;
   plan::Options options;
@@ -231,6 +233,23 @@ absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   ATOLL_RETURN_IF_ERROR(Annotate(Validate(island, layers, request.spec.inner.batch_sequences),
                                  "the planner made a plan that cannot run; please report this"));
   return island;
+}
+
+}  // namespace
+
+absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
+  absl::StatusOr<IslandPlan> asked = PlanAsAsked(request);
+  const LayoutSpec& fixed = request.spec.layout;
+  const bool numbers = fixed.stages > 0 || fixed.replicas > 0 || fixed.tensor_parallel > 0;
+  if (asked.ok() || request.number == 1 || !numbers) return asked;
+  PlanRequest relaxed = request;
+  relaxed.spec.layout.stages = relaxed.spec.layout.replicas = 0;
+  relaxed.spec.layout.tensor_parallel = 0;
+  absl::StatusOr<IslandPlan> plan = PlanAsAsked(relaxed);
+  if (!plan.ok()) return asked;
+  absl::StrAppend(&plan->reason,
+                  "; not what the job asks for, until that fits again: ", asked.status().message());
+  return plan;
 }
 
 }  // namespace atl

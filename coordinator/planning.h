@@ -44,7 +44,7 @@ struct PlanRequest {
   std::vector<PlanMember> members;           // the first one leads, and always takes part
   std::vector<LinkProfile> links;            // measured; pairs without one get a stated assumption
   std::vector<UnreachablePair> unreachable;  // see LeaveOutUnreachable
-  int64_t number = 1;                        // of the plan
+  int64_t number = 1;                        // of the plan; 1: the island's first
   uint64_t seed = 1;
   std::function<bool()> stop;  // asked between candidates; what is best by then is returned
 };
@@ -61,7 +61,9 @@ struct PlanningInput {
 // INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
 
-// The best known layout that obeys the constraints, in runtime form; Validate() accepts it.
+// The best known layout that obeys the constraints, in runtime form; Validate() accepts it. An
+// island that has trained before (number > 1) and has lost what the job's numbers of stages,
+// replicas and tensor-parallel devices need goes on without them, and its plan's reason says so.
 // Micro-batches divide the batch exactly: sizes are chosen so, or, where the job fixes one that
 // does not, the request is refused. Members without a stage are left out of plan.members, but for
 // the leader: a layout that leaves the leader's devices idle is not chosen. RESOURCE_EXHAUSTED:

@@ -264,6 +264,25 @@ TEST_CASE("a shape that the devices cannot have is refused by its fields") {
   CHECK_THAT(Refusal(request), Catch::Contains("layout.tensor_parallel = 4"));
 }
 
+TEST_CASE("an island that lost a device goes on without the numbers that it was to have") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("a", 1), Worker("b", 1), Worker("c", 1)};
+  request.spec.layout.stages = 4;
+  request.spec.layout.schedule = "1f1b";
+  CHECK_FALSE(PlanIsland(request).ok());  // nothing has been trained yet: wait for the fourth
+  request.number = 2;
+  const absl::StatusOr<IslandPlan> plan = PlanIsland(request);
+  REQUIRE(plan.ok());
+  CHECK(plan->schedule == "1f1b");
+  CHECK(
+      absl::StrContains(plan->reason, "until that fits again: no layout fits: layout.stages = 4"));
+  request.members.push_back(Worker("d", 1));
+  const absl::StatusOr<IslandPlan> again = PlanIsland(request);
+  REQUIRE(again.ok());
+  CHECK(again->replicas[0].stages.size() == 4);
+  CHECK_FALSE(absl::StrContains(again->reason, "until that fits again"));
+}
+
 TEST_CASE("a pipeline over two sites begins where its leader is") {
   PlanRequest request = JobOf(8, 16);
   request.members = {Worker("z", 1), Worker("a", 1)};
