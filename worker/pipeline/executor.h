@@ -35,22 +35,41 @@ struct StepResult {
   double gradient_norm = 0;
 };
 
+// Into how many pieces what leaves a stage is cut: an activation or a gradient, in the fill and the
+// drain of a step or between.
+struct StagePieces {
+  static constexpr int kNumbers = 4;
+  int of[kNumbers] = {1, 1, 1, 1};
+  static int Index(bool gradient, StepPhase phase) {
+    return (gradient ? 2 : 0) + (phase == StepPhase::kSteady ? 1 : 0);
+  }
+};
+
 // What the devices of an island tell each other at the commit point: one slot per layer and rank
-// (sum of squares), replica (loss) and device (steps taken), each written by one device.
+// (sum of squares), replica (loss) and device (steps taken), each written by one device. Where
+// several devices share a stage, its first one also says into how many pieces all of them cut its
+// messages from the next step on: their collectives are of one piece's size.
 class CommitTable {
  public:
   CommitTable(const IslandPlan& plan, int32_t layers);
 
-  int slots() const { return first_device_ + static_cast<int>(devices_.size()); }
+  int slots() const {
+    return first_pieces_ + (ranks_ > 1 ? StagePieces::kNumbers * first_stage_.back() : 0);
+  }
   int norm(int32_t layer, int32_t rank) const { return layer * ranks_ + rank; }
   int loss(int32_t replica) const { return layers_ * ranks_ + replica; }
   int steps(size_t device) const { return first_device_ + static_cast<int>(device); }
+  // The first of StagePieces::kNumbers. REQUIRES: several devices share a stage.
+  int pieces(int32_t replica, int32_t stage) const {
+    return first_pieces_ + StagePieces::kNumbers * (first_stage_[replica] + stage);
+  }
   int layers_and_ranks() const { return layers_ * ranks_; }
   int replicas() const { return first_device_ - layers_ * ranks_; }
   const std::vector<std::string>& devices() const { return devices_; }
 
  private:
-  int layers_, ranks_, first_device_;
+  int layers_, ranks_, first_device_, first_pieces_;
+  std::vector<int> first_stage_;  // of each replica among all stages, and how many there are
   std::vector<std::string> devices_;
 };
 
@@ -83,6 +102,7 @@ class Executor {
     Duration weight_layer{0};  // the last W of one layer
     // Of what leaves for another device; null: nothing does.
     std::unique_ptr<Adapter> activations, gradients;
+    StagePieces agreed;  // among the devices that share the stage, if there are several
   };
   // A message that is coming, in pieces that its sender chose.
   struct Inbox {
@@ -105,6 +125,9 @@ class Executor {
   std::unique_ptr<Adapter> NewAdapter(const std::string& to, bool gradient) const;
   void Adapt();
   int PiecesOf(const StageRun& run, bool gradient) const;
+  int Chosen(const StageRun& run, bool gradient, StepPhase phase) const;
+  void ProposePieces(std::vector<double>* values) const;
+  void AgreeOnPieces(const std::vector<double>& values);
   absl::Status Begin();
   absl::Status Do(const PlanOp& op);
   absl::Status Forward(StageRun& run, int32_t m);

@@ -12,7 +12,13 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers)
     : layers_(layers),
       ranks_(plan.tensor_parallel()),
       first_device_(layers * ranks_ + static_cast<int>(plan.replicas.size())),
-      devices_(DevicesOf(plan)) {}
+      devices_(DevicesOf(plan)) {
+  first_pieces_ = first_device_ + static_cast<int>(devices_.size());
+  first_stage_ = {0};
+  for (const PlanReplica& replica : plan.replicas) {
+    first_stage_.push_back(first_stage_.back() + static_cast<int>(replica.stages.size()));
+  }
+}
 
 void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* values) const {
   const DeviceRole& role = device_.role();
@@ -30,6 +36,7 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
     if (table_.devices()[d] != device_.name()) continue;
     (*values)[table_.steps(d)] = static_cast<double>(planned[0]->optimizer_step);
   }
+  ProposePieces(values);
 }
 
 // Everybody's table goes straight to everybody. The device that is done last has all others' by
@@ -91,6 +98,7 @@ absl::Status Executor::Commit() {
   FillTable(sums, &values);
   ATOLL_RETURN_IF_ERROR(interrupt_.status());
   ATOLL_RETURN_IF_ERROR(ExchangeTable(&values));
+  AgreeOnPieces(values);
   step.committed = SteadyNow();
   for (int r = 0; r < table_.replicas(); ++r) result_->loss.nats += values[table_.loss(r)];
   result_->loss.tokens = input_->sequences * job_.sequence_length;

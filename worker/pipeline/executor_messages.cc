@@ -164,24 +164,55 @@ int Executor::PiecesOf(const StageRun& run, bool gradient) const {
   if (!transport_.Cuts(device_.name(), gradient ? run.role->before : run.role->next)) return 1;
   if (options_.fixed_pieces > 0) return options_.fixed_pieces;
   const bool exposed = gradient ? run.forwards_left == 0 : !run.backward_begun;
-  return (gradient ? run.gradients : run.activations)
-      ->pieces(exposed ? StepPhase::kFillOrDrain : StepPhase::kSteady);
+  return Chosen(run, gradient, exposed ? StepPhase::kFillOrDrain : StepPhase::kSteady);
+}
+
+int Executor::Chosen(const StageRun& run, bool gradient, StepPhase phase) const {
+  if (device_.role().ranks > 1) return run.agreed.of[StagePieces::Index(gradient, phase)];
+  return (gradient ? run.gradients : run.activations)->pieces(phase);
+}
+
+void Executor::ProposePieces(std::vector<double>* values) const {
+  const DeviceRole& role = device_.role();
+  if (role.ranks == 1 || role.rank != 0) return;
+  for (const StageRun& run : runs_) {
+    double* const own = values->data() + table_.pieces(role.replica, run.role->stage);
+    for (const bool gradient : {false, true}) {
+      const Adapter* adapter = (gradient ? run.gradients : run.activations).get();
+      for (const StepPhase phase : {StepPhase::kFillOrDrain, StepPhase::kSteady}) {
+        own[StagePieces::Index(gradient, phase)] = adapter == nullptr ? 1 : adapter->pieces(phase);
+      }
+    }
+  }
+}
+
+void Executor::AgreeOnPieces(const std::vector<double>& values) {
+  const DeviceRole& role = device_.role();
+  if (role.ranks == 1) return;
+  for (StageRun& run : runs_) {
+    const double* const told = values.data() + table_.pieces(role.replica, run.role->stage);
+    for (int i = 0; i < StagePieces::kNumbers; ++i) run.agreed.of[i] = static_cast<int>(told[i]);
+  }
 }
 
 std::vector<BoundaryState> Executor::Boundaries() const {
   std::vector<BoundaryState> all;
   for (const StageRun& run : runs_) {
-    for (const Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
+    for (const bool gradient : {false, true}) {
+      const Adapter* adapter = (gradient ? run.gradients : run.activations).get();
       if (adapter == nullptr) continue;
       BoundaryState state;
       state.from = adapter->setup().from;
       state.to = adapter->setup().to;
       state.pieces = options_.fixed_pieces > 0 ? options_.fixed_pieces
-                                               : adapter->pieces(StepPhase::kFillOrDrain);
+                                               : Chosen(run, gradient, StepPhase::kFillOrDrain);
       state.message_seconds = adapter->message_seconds();
       state.bandwidth_bytes_per_s = adapter->bandwidth_bytes_per_s();
       state.saturated = adapter->saturated();
       state.reason = adapter->reason();
+      if (device_.role().rank > 0 && !state.saturated) {
+        state.reason = "as the first device of its stage cuts its messages";
+      }
       // Links are measured as they are between hosts, which NCCL's messages are not.
       if (transport_.Cuts(state.from, state.to)) {
         state.window = adapter->window();
