@@ -85,7 +85,7 @@ TEST_CASE("pipelines, with split and fused backward, recomputation, and two stag
   IslandLayout fused = Pipeline("1f1b", {1, 2, 2, 1}, 4), recomputing = Pipeline("1f1b", {2, 4}, 4);
   fused.unsplit = true;
   fused.workers = 2;
-  recomputing.recompute = true;
+  recomputing.recompute = 1;
   RequireSame(JobOf(ModelFamily::kGpt2), fused);
   RequireSame(JobOf(ModelFamily::kGpt2), recomputing);
 }

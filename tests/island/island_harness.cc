@@ -65,12 +65,25 @@ LocalDevice NewFakeDevice(int index) {
 
 // ---- the island ----
 
+void LocalNetwork::Begin(const IslandPlan&) {
+  older_ = std::move(communicators_);
+  communicators_ = std::make_unique<LocalCommunicators>(kTimeout);
+}
+
 TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options,
                        Transport* transport, MakeDevice make_device)
-    : job_(job),
-      queue_(int64_t{64} << 20),
-      transport_(transport == nullptr ? static_cast<Transport&>(queue_) : *transport) {
-  if (make_device == nullptr && job.compute == DType::kFloat64) {
+    : job_(job), local_(transport), network_(local_) {
+  Begin(plan, std::move(options), make_device);
+}
+
+TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options,
+                       IslandNetwork& network)
+    : job_(job), network_(network) {
+  Begin(plan, std::move(options), nullptr);
+}
+
+void TestIsland::Begin(const IslandPlan& plan, EngineOptions options, MakeDevice make_device) {
+  if (make_device == nullptr && job_.compute == DType::kFloat64) {
     make_device = [](int index) {
       return LocalDevice{index, NewReferenceBackend(), NewReferenceBackend()};
     };
@@ -88,6 +101,7 @@ TestIsland::TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptio
     }
     std::vector<LocalDevice> devices;
     for (const int index : indices) devices.push_back(make_device(index));
+    names_.push_back(member.worker);
     engines_.push_back(std::make_unique<Engine>(member.worker, std::move(devices), options));
   }
   CheckOk(Configure(plan));
@@ -111,12 +125,12 @@ absl::Status TestIsland::OnAll(const Function& function) {
 
 absl::Status TestIsland::Configure(const IslandPlan& plan) {
   plan_ = plan;
-  auto communicators = std::make_unique<LocalCommunicators>(kTimeout);
-  const absl::Status status = OnAll([&](size_t w) {
-    return engines_[w]->Configure(job_, plan, &transport_, communicators.get());
+  network_.Begin(plan);
+  return OnAll([&](size_t w) {
+    const NodeId& worker = names_[w];
+    return engines_[w]->Configure(job_, plan, &network_.transport(worker),
+                                  &network_.communicators(worker));
   });
-  communicators_ = std::move(communicators);
-  return status;
 }
 
 Layers TestIsland::Get(LayerPart part) {

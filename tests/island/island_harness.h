@@ -1,5 +1,5 @@
-// An island of one process: the engines of its workers on one transport, and the same model on one
-// device to compare with.
+// An island of one process: the engines of its workers, and the same model on one device to compare
+// with.
 
 #ifndef ATOLL_TESTS_ISLAND_ISLAND_HARNESS_H_
 #define ATOLL_TESTS_ISLAND_ISLAND_HARNESS_H_
@@ -27,13 +27,43 @@ double RelativeDifference(const Layers& a, const Layers& b);
 Layers RandomWeights(const ModelConfig& config, uint64_t seed);
 std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint64_t seed);
 
-// A null transport is a queue of its own; without `make_device`, devices are the CPU's, of one
-// thread.
+// How the workers of an island reach each other.
+class IslandNetwork {
+ public:
+  virtual ~IslandNetwork() = default;
+
+  // This plan is to be set up. What communicators() gave before it stays valid until the next one.
+  virtual void Begin(const IslandPlan& plan) = 0;
+  virtual Transport& transport(const NodeId& worker) = 0;
+  virtual CommunicatorFactory& communicators(const NodeId& worker) = 0;
+};
+
+// By one transport for all, which is a queue of its own unless it gets one, and by groups of
+// threads.
+class LocalNetwork final : public IslandNetwork {
+ public:
+  explicit LocalNetwork(Transport* transport = nullptr)
+      : queue_(int64_t{64} << 20), transport_(transport == nullptr ? queue_ : *transport) {}
+
+  void Begin(const IslandPlan& plan) override;
+  Transport& transport(const NodeId&) override { return transport_; }
+  CommunicatorFactory& communicators(const NodeId&) override { return *communicators_; }
+
+ private:
+  LocalTransport queue_;
+  Transport& transport_;
+  std::unique_ptr<LocalCommunicators> older_, communicators_;
+};
+
+// The network outlives it; without one it has a LocalNetwork of its own, on `transport` if that is
+// not null. Without `make_device`, devices are the CPU's, of one thread.
 class TestIsland {
  public:
   using MakeDevice = LocalDevice (*)(int index);
   TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options,
              Transport* transport = nullptr, MakeDevice make_device = nullptr);
+  TestIsland(const EngineJob& job, const IslandPlan& plan, EngineOptions options,
+             IslandNetwork& network);
 
   // Also after an interruption; with the layers that are there.
   absl::Status Configure(const IslandPlan& plan);
@@ -53,6 +83,7 @@ class TestIsland {
   size_t workers() const { return engines_.size(); }
 
  private:
+  void Begin(const IslandPlan& plan, EngineOptions options, MakeDevice make_device);
   template <typename Function>
   absl::Status OnAll(const Function& function);
   StepRequest Request(const std::vector<int32_t>& tokens, double learning_rate);
@@ -60,9 +91,9 @@ class TestIsland {
 
   const EngineJob job_;
   IslandPlan plan_;
-  LocalTransport queue_;
-  Transport& transport_;
-  std::unique_ptr<LocalCommunicators> communicators_;
+  LocalNetwork local_;
+  IslandNetwork& network_;
+  std::vector<NodeId> names_;
   std::vector<std::unique_ptr<Engine>> engines_;
   int64_t number_ = 0;
 };

@@ -78,8 +78,8 @@ class PlanMaker {
       stage.first_layer = layer;
       stage.layers = spec.stage_layers[s];
       layer += stage.layers;
-      for (int32_t l = stage.first_layer; spec_.recompute && l < layer; ++l) {
-        stage.recomputed_layers.push_back(l);
+      for (int32_t l = stage.first_layer; spec_.recompute > 0 && l < layer; ++l) {
+        if ((l + 1) % spec_.recompute == 0) stage.recomputed_layers.push_back(l);
       }
       for (int rank = 0; rank < spec_.tensor_parallel; ++rank) {
         const int position = problem.chunks[s].device;

@@ -1,0 +1,168 @@
+#include "tests/island/exactness.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace atl::worker {
+namespace {
+
+double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
+
+const Reference& ReferenceOf(Kind kind, int64_t blocks, DType compute) {
+  static std::map<std::tuple<Kind, int64_t, DType>, Reference> all;
+  const std::tuple key(kind, blocks, compute);
+  const auto found = all.find(key);
+  if (found != all.end()) return found->second;
+  EngineJob job = JobOf(kind, blocks);
+  job.compute = compute;
+  return all.emplace(key, Reference(job)).first->second;
+}
+
+std::unique_ptr<IslandNetwork> NetworkOf(const Trial& trial) {
+  return trial.network ? trial.network(trial.plan) : std::make_unique<LocalNetwork>();
+}
+
+}  // namespace
+
+EngineJob JobOf(Kind kind, int64_t blocks) {
+  const bool gpt2 = kind == Kind::kGpt2 || kind == Kind::kGpt2Untied;
+  EngineJob job;
+  job.model.family = gpt2 ? ModelFamily::kGpt2 : ModelFamily::kLlama;
+  job.model.vocab = 31;
+  job.model.d_model = 32;
+  job.model.layers = blocks;
+  job.model.heads = 8;
+  job.model.kv_heads = gpt2 ? 8 : 4;
+  job.model.ffn = gpt2 ? 52 : 44;
+  job.model.max_positions = 8;
+  job.model.tied_head = kind == Kind::kGpt2 || kind == Kind::kLlamaTied;
+  job.sequence_length = 8;
+  job.batch_sequences = kBatch;
+  return job;
+}
+
+IslandLayout Pipeline(const std::string& schedule, std::vector<int32_t> stages, int micro_batches,
+                      int chunks, bool v_shape) {
+  IslandLayout spec;
+  spec.schedule = schedule;
+  spec.replicas = {{std::move(stages), micro_batches, kBatch / micro_batches}};
+  spec.chunks_per_device = chunks;
+  spec.v_shape = v_shape;
+  spec.name = absl::StrCat(schedule, " on ", spec.replicas[0].stage_layers.size(), " stages");
+  return spec;
+}
+
+IslandLayout With(IslandLayout spec, const std::string& name, void (*change)(IslandLayout&)) {
+  change(spec);
+  spec.name += ", " + name;
+  return spec;
+}
+
+std::vector<IslandLayout> Replicas() {
+  IslandLayout two, three, uneven;
+  two.name = "two replicas cut alike, two workers";
+  two.schedule = "zb-h1";
+  two.replicas = {{{3, 3}, 2, 3}, {{3, 3}, 3, 2}};
+  two.workers = 2;
+  uneven.name = "two replicas cut unlike";
+  uneven.schedule = "compact-zb";
+  uneven.replicas = {{{2, 3, 1}, 4, 2}, {{6}, 2, 2}};
+  three.name = "three replicas, all different, recomputation";
+  three.replicas = {{{4, 2}, 2, 3}, {{6}, 2, 2}, {{1, 2, 3}, 2, 1}};
+  three.recompute = 1;
+  return {two, uneven, three};
+}
+
+std::vector<IslandLayout> TensorParallel() {
+  IslandLayout two = Pipeline("1f1b", {6}, 3), three = two, pipeline = Pipeline("zb-h1", {2, 4}, 4);
+  two.name = "TP 2";
+  two.tensor_parallel = 2;
+  three.name = "TP 3, uneven";
+  three.tensor_parallel = 3;
+  three.tensor_shares = {2, 1, 1};
+  pipeline.name = "TP 2 uneven, two stages, recomputation";
+  pipeline.tensor_parallel = 2;
+  pipeline.tensor_shares = {3, 1};
+  pipeline.recompute = 1;
+  IslandLayout all;
+  all.name = "TP 2, replicas cut unlike, two workers";
+  all.replicas = {{{2, 4}, 4, 2}, {{6}, 2, 2}};
+  all.schedule = "compact-zb";
+  all.tensor_parallel = 2;
+  all.workers = 2;
+  return {two, three, pipeline, all};
+}
+
+Reference::Reference(const EngineJob& job, int steps) : start(RandomWeights(job.model, 5)) {
+  // Weights come out as floats: gradients are compared from these, whatever the job computes in.
+  TestDevice device(job), rounded(job);
+  device.Set(start);
+  for (int s = 0; s < steps; ++s) {
+    // Every fifth step is short, so that the last micro-batches are short or empty.
+    const int64_t rows = s % 5 == 4 ? job.batch_sequences / 2 + 1 : job.batch_sequences;
+    tokens.push_back(RandomTokens(job, rows, 100 + static_cast<uint64_t>(s)));
+    params.push_back(device.Get(LayerPart::kParameters));
+    losses.push_back(device.Step(tokens.back(), kLearningRate).mean());
+    rounded.Set(params.back());
+    rounded.Step(tokens.back(), kLearningRate);
+    gradients.push_back(rounded.gradients());
+  }
+  final = device.Get(LayerPart::kParameters);
+  validation = device.Evaluate(tokens[0]).mean();
+}
+
+std::vector<double> CheckCurve(const Trial& trial, const Reference& reference) {
+  const std::unique_ptr<IslandNetwork> network = NetworkOf(trial);
+  TestIsland island(trial.job, trial.plan, trial.options, *network);
+  island.Set(LayerPart::kParameters, reference.start);
+  std::vector<double> losses;
+  for (size_t s = 0; s < reference.tokens.size(); ++s) {
+    const auto outcome = island.Step(reference.tokens[s], kLearningRate);
+    REQUIRE(outcome.status().message() == "");
+    losses.push_back(outcome->loss.mean());
+    CAPTURE(s, losses.back(), reference.losses[s]);
+    REQUIRE(Difference(losses.back(), reference.losses[s]) < trial.limits.loss);
+  }
+  REQUIRE(RelativeDifference(island.Get(LayerPart::kParameters), reference.final) <
+          trial.limits.weights);
+  const auto validation = island.Evaluate(reference.tokens[0]);
+  REQUIRE(validation.status().message() == "");
+  REQUIRE(Difference(validation->mean(), reference.validation) < trial.limits.loss);
+  return losses;
+}
+
+void CheckGradients(const Trial& trial, const Reference& reference) {
+  EngineOptions options = trial.options;
+  options.keep_gradients = true;
+  const std::unique_ptr<IslandNetwork> network = NetworkOf(trial);
+  TestIsland island(trial.job, trial.plan, std::move(options), *network);
+  for (size_t s = 0; s < reference.tokens.size(); ++s) {
+    island.Set(LayerPart::kParameters, reference.params[s]);
+    REQUIRE(island.Step(reference.tokens[s], kLearningRate).status().message() == "");
+    CAPTURE(s);
+    REQUIRE(RelativeDifference(island.Get(LayerPart::kGradient), reference.gradients[s]) <
+            trial.limits.gradient);
+  }
+}
+
+void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation) {
+  CAPTURE(spec.name, static_cast<int>(kind));
+  Trial trial;
+  trial.job = JobOf(kind, variation.blocks);
+  trial.job.compute = variation.compute;
+  trial.job.max_pieces = trial.options.fixed_pieces = variation.pieces;
+  trial.plan = MakePlan(spec);
+  trial.network = variation.network;
+  trial.limits = variation.limits;
+  const auto layers = static_cast<int32_t>(trial.job.model.layers) + 2;
+  REQUIRE(Validate(trial.plan, layers, kBatch).message() == "");
+  const Reference& reference = ReferenceOf(kind, variation.blocks, variation.compute);
+  const std::vector<double> losses = CheckCurve(trial, reference);
+  REQUIRE(CheckCurve(trial, reference) == losses);
+  CheckGradients(trial, reference);
+}
+
+}  // namespace atl::worker

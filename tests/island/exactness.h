@@ -1,0 +1,84 @@
+// The language of the exactness tests: a layout trains as one device does, or the test fails.
+
+#ifndef ATOLL_TESTS_ISLAND_EXACTNESS_H_
+#define ATOLL_TESTS_ISLAND_EXACTNESS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/island/island_harness.h"
+#include "tests/island/layouts.h"
+
+namespace atl::worker {
+
+inline constexpr int kSteps = 20;
+inline constexpr double kLearningRate = 3e-3;
+inline constexpr int64_t kBatch = 12;
+
+enum class Kind { kGpt2, kGpt2Untied, kLlama, kLlamaTied };
+inline constexpr Kind kFamilies[] = {Kind::kGpt2, Kind::kLlama};
+
+// A tiny model of so many blocks, embedding and head, and steps of kBatch sequences.
+EngineJob JobOf(Kind kind, int64_t blocks = 4);
+
+// One replica of equal micro-batches that make up kBatch.
+IslandLayout Pipeline(const std::string& schedule, std::vector<int32_t> stages, int micro_batches,
+                      int chunks = 1, bool v_shape = false);
+IslandLayout With(IslandLayout spec, const std::string& name, void (*change)(IslandLayout&));
+
+// Layouts of a model of 4 blocks. Micro-batches of 3, 2 and 1 sequences; cut in 2, 1 and 3 stages.
+std::vector<IslandLayout> Replicas();
+std::vector<IslandLayout> TensorParallel();
+
+// Steps of one device, with everything to compare with.
+struct Reference {
+  explicit Reference(const EngineJob& job, int steps = kSteps);
+
+  Layers start;
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<double> losses;
+  std::vector<Layers> params, gradients;  // params before each step; gradients from just these
+  Layers final;
+  double validation = 0;
+};
+
+// How far a layout may be from one device, relatively.
+struct Limits {
+  double loss = 1e-5;
+  double gradient = 1e-5;
+  double weights = 1e-4;
+};
+
+// What an island is made on. Null: a LocalNetwork.
+using NewNetwork = std::function<std::unique_ptr<IslandNetwork>(const IslandPlan&)>;
+
+struct Trial {
+  EngineJob job;
+  IslandPlan plan;
+  EngineOptions options;
+  NewNetwork network;
+  Limits limits;
+};
+
+// Free running, from the reference's start: losses, final weights and validation. Returns all
+// losses.
+std::vector<double> CheckCurve(const Trial& trial, const Reference& reference);
+// From equal weights: the gradient of every step.
+void CheckGradients(const Trial& trial, const Reference& reference);
+
+struct Variation {
+  DType compute = DType::kFloat32;
+  int pieces = 1;
+  int64_t blocks = 4;
+  Limits limits;
+  NewNetwork network;
+};
+
+// Both of them, and a second run that has the same bits.
+void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation = {});
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_TESTS_ISLAND_EXACTNESS_H_

@@ -1,0 +1,73 @@
+// Workers that reach each other over sockets give the losses, gradients and weights of one device,
+// with the same bits in every run: by Gloo, and with keys, where all bytes are encrypted.
+
+#include <catch2/catch.hpp>
+
+#include "common/logging.h"
+#include "tests/island/exactness.h"
+#include "tests/island/peer_network.h"
+
+namespace atl::worker {
+namespace {
+
+IslandLayout On(int workers, IslandLayout layout) {
+  layout.workers = workers;
+  layout.name += absl::StrCat(", ", workers, " workers");
+  return layout;
+}
+
+struct Spread {
+  IslandLayout layout;
+  bool sums = false;  // between workers
+  int pieces = 1;
+};
+
+std::vector<Spread> Layouts() {
+  IslandLayout shares, combined;
+  shares.name = "unequal replicas";
+  shares.replicas = {{{6}, 2, 3}, {{6}, 2, 2}, {{6}, 2, 1}};
+  combined.name = "two replicas of two stages of two devices, uneven";
+  combined.schedule = "zb-h1";
+  combined.replicas = {{{2, 4}, 4, 2}, {{3, 3}, 2, 2}};
+  combined.tensor_parallel = 2;
+  combined.tensor_shares = {3, 1};
+  const std::vector<IslandLayout> replicas = Replicas(), tensor = TensorParallel();
+  return {{On(3, Pipeline("zb-h1", {2, 2, 2}, 4))},
+          {On(2, Pipeline("zb-v", {1, 2, 2, 1}, 6, 2, true))},
+          {On(3, shares), true},
+          {On(2, tensor[0]), true},  // one device on each worker
+          {On(2, tensor[2])},        // a stage, and its two devices, on each worker
+          {On(4, combined), true},
+          {On(4, replicas[1]), true},      // cut unlike
+          {On(3, replicas[2]), true},      // all different, recomputation
+          {On(2, replicas[0]), true, 4}};  // in pieces
+}
+
+// And the bytes have really gone over sockets, and the sums as they should.
+void CheckOverSockets(bool with_keys) {
+  REQUIRE(SetLogLevel("warning").ok());
+  for (const Spread& spread : Layouts()) {
+    for (const Kind kind : kFamilies) {
+      PeerNetwork::Seen seen;
+      const auto network = [&](const IslandPlan& plan) {
+        return std::make_unique<PeerNetwork>(plan, with_keys, &seen);
+      };
+      CheckExact(kind, spread.layout, {.pieces = spread.pieces, .network = network});
+      CAPTURE(spread.layout.name);
+      CHECK(seen.tensors > 0);
+      // A tied head's too, where its embedding is elsewhere.
+      CHECK((with_keys ? seen.sums > 0 || !spread.sums : seen.sums == 0));
+    }
+  }
+}
+
+TEST_CASE("workers over sockets, sums by Gloo, train as one device does", "[gloo]") {
+  CheckOverSockets(false);
+}
+
+TEST_CASE("workers with keys, sums over their links, train as one device does", "[keys]") {
+  CheckOverSockets(true);
+}
+
+}  // namespace
+}  // namespace atl::worker

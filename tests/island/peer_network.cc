@@ -1,0 +1,133 @@
+#include "tests/island/peer_network.h"
+
+#include <atomic>
+#include <utility>
+
+#include "common/check.h"
+#include "common/event_loop.h"
+#include "worker/collectives/communicators.h"
+#include "worker/group/peer_rendezvous.h"
+#include "worker/group/peer_transport.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
+
+}  // namespace
+
+// One worker's end.
+class PeerNetwork::Place final : private PeerHandler {
+ public:
+  Place(const NodeId& worker, KeyPair keys, PeerRendezvous::Tell tell)
+      : rendezvous(std::move(tell)),
+        transport(worker, int64_t{64} << 20,
+                  [](const NodeId&, const LineCall&) { ATOLL_CHECK(false, "no line is shared"); }),
+        blocks(worker,
+               {[this](const NodeId& to, std::string header, std::span<const std::byte> payload,
+                       std::shared_ptr<const void> owner) {
+                  PeerMessage message;
+                  message.channel = PeerChannel::kSum;
+                  message.header = std::move(header);
+                  message.payload = payload;
+                  message.owner = std::move(owner);
+                  return link->Send(to, std::move(message));
+                },
+                [this](const NodeId& peer) { return link->IsLost(peer); }}) {
+    PeerLinkOptions options;
+    options.name = worker;
+    options.incarnation = 1;
+    options.keys = std::move(keys);
+    address = {worker, 1, "", options.keys.public_key};
+    link = PeerLink::Create(std::move(options), this).value();
+    address.endpoint = link->endpoint();
+    transport.Use(link.get());
+    transport.BeginAt(1);
+  }
+  ~Place() override {
+    transport.Stop();
+    link.reset();
+  }
+
+  IslandMember address;
+  PeerRendezvous rendezvous;
+  PeerTransport transport;
+  PeerBlocks blocks;
+  std::unique_ptr<Communicators> older, communicators;
+  std::atomic<int64_t> tensors = 0, sums = 0;
+  std::unique_ptr<PeerLink> link;  // last: it calls the others
+
+ private:
+  absl::Status Admit(const NodeId& from, PeerChannel channel, absl::string_view header,
+                     int64_t payload_bytes) override {
+    if (channel == PeerChannel::kSum) return blocks.Admit(header, payload_bytes);
+    return transport.Admit(from, header, payload_bytes);
+  }
+  void OnMessage(PeerDelivery delivery) override {
+    if (delivery.channel == PeerChannel::kSum) {
+      ++sums;
+      blocks.OnMessage(std::move(delivery));
+    } else {
+      ++tensors;
+      transport.OnMessage(std::move(delivery));
+    }
+  }
+  void OnPeerLost(const NodeId&, const std::string& reason) override {
+    transport.Abort(reason);
+    blocks.OnPeerLost();
+  }
+};
+
+PeerNetwork::PeerNetwork(const IslandPlan& plan, bool with_keys, Seen* seen)
+    : with_keys_(with_keys), seen_(seen) {
+  for (const IslandMember& member : plan.members) {
+    const auto tell = [this, own = member.worker](const std::string& key,
+                                                  const std::string& value) {
+      for (const auto& [worker, place] : places_) {
+        if (worker != own) place->rendezvous.OnEntry(plans_, key, value);
+      }
+      return absl::OkStatus();
+    };
+    places_[member.worker] = std::make_unique<Place>(
+        member.worker, with_keys ? GenerateKeyPair().value() : KeyPair(), tell);
+  }
+}
+
+PeerNetwork::~PeerNetwork() {
+  for (const auto& [worker, place] : places_) {
+    seen_->tensors += place->tensors;
+    seen_->sums += place->sums;
+  }
+}
+
+void PeerNetwork::Begin(const IslandPlan& plan) {
+  ++plans_;
+  std::vector<IslandMember> members;
+  for (const auto& [worker, place] : places_) members.push_back(place->address);
+  for (const auto& [worker, place] : places_) {
+    const absl::Status status = place->link->SetPeers({"job", 1, plans_}, members);
+    ATOLL_CHECK(status.ok(), status.ToString());
+    place->rendezvous.BeginEpoch(plans_);
+    place->transport.SetPlan(plan);
+    CommunicatorsOptions options;
+    options.worker = worker;
+    options.scope = absl::StrCat("job/1/", plans_);
+    options.sealed = with_keys_ ? &place->blocks : nullptr;
+    options.timeout = kLong;
+    place->blocks.BeginScope(options.scope + "/");
+    place->older = std::move(place->communicators);
+    place->communicators = std::make_unique<Communicators>(std::move(options), &place->rendezvous);
+  }
+  for (const auto& [worker, place] : places_) {
+    const absl::Status status = place->link->AwaitPeers(SteadyNow() + kLong);
+    ATOLL_CHECK(status.ok(), status.ToString());
+  }
+}
+
+Transport& PeerNetwork::transport(const NodeId& worker) { return places_.at(worker)->transport; }
+
+CommunicatorFactory& PeerNetwork::communicators(const NodeId& worker) {
+  return *places_.at(worker)->communicators;
+}
+
+}  // namespace atl::worker
