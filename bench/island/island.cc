@@ -2,8 +2,8 @@
 //
 // Real: engines, executors, programs, messages and their order, the commit exchange. Emulated, as
 // two cores cannot run four devices at once: computation (sleeps of exact length) and the lines
-// between sites (one message at a time, latency behind it). All ratios are of steps that take turns
-// in one run.
+// between sites (shared evenly by whoever sends, latency behind it: wires.h). All ratios are of
+// steps that take turns in one run.
 
 #include <algorithm>
 #include <cmath>
