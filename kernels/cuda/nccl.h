@@ -4,6 +4,7 @@
 #ifndef ATOLL_KERNELS_CUDA_NCCL_H_
 #define ATOLL_KERNELS_CUDA_NCCL_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,8 @@ struct NcclGroup {
   int rank = 0;
   int size = 1;
   Duration timeout{};  // longest wait: of joining, and for any one collective to be done
+  // Asked while joining waits, and only then; true ends it with ABORTED. May be null.
+  std::function<bool()> given_up;
 };
 
 // "2.27.3"; empty: this build has none. Members of one group have the same.
@@ -27,7 +30,8 @@ std::string NcclVersion();
 // meet. The network is NCCL's to find; its connections are neither encrypted nor authenticated.
 absl::StatusOr<std::string> NewNcclId();
 
-// Joins, and waits for the others until the timeout: DEADLINE_EXCEEDED. `backend` is a CUDA backend
+// Joins, and waits for the others until the timeout: DEADLINE_EXCEEDED. Abort of what it returns
+// never waits for NCCL: what that holds up is let go on a thread of the communicator. `backend` is a CUDA backend
 // and outlives the communicator, which works on its device alone; collectives may be enqueued by
 // other backends of the same device.
 //

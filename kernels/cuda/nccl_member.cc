@@ -1,3 +1,4 @@
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -29,13 +30,16 @@ class NcclMember final : public Communicator {
   ~NcclMember() override {
     {
       std::lock_guard lock(mutex_);
-      stop_ = true;
       ForgetDone();
       // What still waits gets no result, and its stream must say so.
       if (!pending_.empty()) {
         failure_->Keep(Named(absl::AbortedError("the communicator was destroyed")));
       }
-      if (member_ != nullptr) api_.Abort(std::exchange(member_, nullptr));
+      GiveUp();
+    }
+    {
+      std::lock_guard waking(wake_mutex_);
+      stop_ = true;
     }
     wake_.notify_all();
     if (watch_.joinable()) watch_.join();
@@ -51,6 +55,9 @@ class NcclMember final : public Communicator {
       const absl::StatusOr<bool> settled = api_.Settled(member_);
       if (!settled.ok()) return End(settled.status());
       if (*settled) break;
+      if (group_.given_up != nullptr && group_.given_up()) {
+        return End(absl::AbortedError("nobody waits for the group any more"));
+      }
       if (SteadyNow() > deadline) {
         return End(absl::DeadlineExceededError(
             absl::StrCat("not all ", group_.size, " members joined in time")));
@@ -79,7 +86,15 @@ class NcclMember final : public Communicator {
     return Enqueue(backend, stream, x,
                    [&] { return api_.Receive(member_, backend, stream, x, from); });
   }
-  void Abort(const std::string& reason) override { Fail(absl::AbortedError(reason)); }
+  // On any thread, one that must not wait for NCCL too: what waits there is let go by the watch.
+  void Abort(const std::string& reason) override {
+    failure_->Keep(absl::AbortedError(reason));
+    {
+      std::lock_guard waking(wake_mutex_);
+      aborting_ = true;
+    }
+    wake_.notify_all();
+  }
 
  private:
   // What was enqueued, and the event behind it.
@@ -101,6 +116,10 @@ class NcclMember final : public Communicator {
   void Fail(const absl::Status& status) {
     failure_->Keep(status);
     std::lock_guard lock(mutex_);
+    GiveUp();
+  }
+  // mutex_ is held.
+  void GiveUp() {
     if (member_ != nullptr) api_.Abort(std::exchange(member_, nullptr));
   }
 
@@ -132,6 +151,7 @@ class NcclMember final : public Communicator {
     for (;;) {
       ATOLL_ASSIGN_OR_RETURN(const bool settled, api_.Settled(member_));
       if (settled) break;
+      if (aborting_) return failure_->status();
       if (SteadyNow() > deadline) return absl::DeadlineExceededError("a collective did not start");
     }
     std::unique_ptr<Event> event;
@@ -154,22 +174,26 @@ class NcclMember final : public Communicator {
     }
   }
 
-  // Until the end: asks for errors of the other members, and the device for what is done.
+  // Until the end, or a failure: asks for errors of the other members, and the device for what is
+  // done.
   void Watch() {
-    std::unique_lock lock(mutex_);
-    while (!stop_) {
-      wake_.wait_for(lock, kWatch, [this] { return stop_; });
-      if (stop_ || member_ == nullptr) continue;
-      ForgetDone();
-      absl::Status failed = api_.Settled(member_).status();
-      if (failed.ok() && !pending_.empty() && SteadyNow() > pending_.front().deadline) {
-        failed = absl::DeadlineExceededError("a collective was not done in time");
+    for (;;) {
+      {
+        std::unique_lock waking(wake_mutex_);
+        wake_.wait_for(waking, kWatch, [this] { return stop_ || aborting_; });
+        if (stop_) return;
       }
-      if (failed.ok()) continue;
-      lock.unlock();
-      Fail(Named(failed));
-      lock.lock();
+      const absl::Status failed = aborting_ ? failure_->status() : Look();
+      if (!failed.ok()) return Fail(Named(failed));
     }
+  }
+  absl::Status Look() {
+    std::lock_guard lock(mutex_);
+    if (member_ == nullptr) return failure_->status();
+    ForgetDone();
+    ATOLL_RETURN_IF_ERROR(api_.Settled(member_).status());
+    if (pending_.empty() || SteadyNow() <= pending_.front().deadline) return absl::OkStatus();
+    return absl::DeadlineExceededError("a collective was not done in time");
   }
 
   NcclApi& api_;
@@ -178,12 +202,15 @@ class NcclMember final : public Communicator {
   const std::shared_ptr<AsyncFailure> failure_;
   std::set<const Backend*> told_;  // whose Synchronize reports it
 
-  std::mutex mutex_;  // of everything below
+  std::mutex wake_mutex_;  // held for no call of NCCL's
   std::condition_variable wake_;
+  std::atomic<bool> aborting_ = false;  // both written under wake_mutex_
+  bool stop_ = false;
+
+  std::mutex mutex_;                  // of everything below; perhaps held while NCCL is waited for
   NcclApi::Member member_ = nullptr;  // null before Join and after a failure
   std::deque<Pending> pending_;
   std::vector<std::unique_ptr<Event>> idle_events_;
-  bool stop_ = false;
   std::thread watch_;
 };
 

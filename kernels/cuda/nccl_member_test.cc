@@ -1,7 +1,9 @@
 // Members of NCCL's groups keep what kernels/communicator.h promises, with threads in NCCL's place
 // and devices whose streams work later.
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <latch>
 #include <thread>
 #include <vector>
 
@@ -17,10 +19,51 @@ namespace {
 constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
 constexpr Duration kShort = std::chrono::milliseconds(60);
 
+// An NCCL that can stop taking in anything more, and then lets nobody go before it is told to.
+class Stuck final : public NcclApi {
+ public:
+  void Stick() { stuck_ = true; }
+  void AwaitCaller() { asked_.wait(); }
+  void LetGo() { let_go_.count_down(); }
+
+  absl::StatusOr<std::string> NewId() override { return inner_.NewId(); }
+  absl::StatusOr<Member> Begin(Backend& backend, const NcclGroup& group) override {
+    return inner_.Begin(backend, group);
+  }
+  absl::StatusOr<bool> Settled(Member member) override {
+    if (!stuck_) return inner_.Settled(member);
+    if (!seen_.exchange(true)) asked_.count_down();
+    return false;
+  }
+  absl::Status AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                         bool sum) override {
+    return inner_.AllReduce(member, backend, stream, x, sum);
+  }
+  absl::Status Send(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                    int to) override {
+    return inner_.Send(member, backend, stream, x, to);
+  }
+  absl::Status Receive(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                       int from) override {
+    return inner_.Receive(member, backend, stream, x, from);
+  }
+  void Abort(Member member) override {
+    if (stuck_) let_go_.wait();
+    inner_.Abort(member);
+  }
+
+ private:
+  FakeNccl inner_{false};
+  std::atomic<bool> stuck_ = false, seen_ = false;
+  std::latch asked_{1}, let_go_{1};
+};
+
 // A device of its own, and a member on it.
 struct Gpu {
-  absl::Status Join(FakeNccl& nccl, const std::string& id, int rank, int size, Duration timeout) {
-    auto joined = JoinNcclBy(nccl, *backend, {"layer/3", id, rank, size, timeout});
+  absl::Status Join(NcclApi& nccl, const std::string& id, int rank, int size, Duration timeout,
+                    std::function<bool()> given_up = nullptr) {
+    auto joined =
+        JoinNcclBy(nccl, *backend, {"layer/3", id, rank, size, timeout, std::move(given_up)});
     if (joined.ok()) member = *std::move(joined);
     return joined.status();
   }
@@ -47,7 +90,7 @@ struct Gpu {
   std::unique_ptr<Communicator> member;
 };
 
-std::vector<std::unique_ptr<Gpu>> Joined(FakeNccl& nccl, int size, Duration timeout) {
+std::vector<std::unique_ptr<Gpu>> Joined(NcclApi& nccl, int size, Duration timeout) {
   const std::string id = *nccl.NewId();
   std::vector<std::unique_ptr<Gpu>> gpus;
   for (int rank = 0; rank < size; ++rank) gpus.push_back(std::make_unique<Gpu>());
@@ -118,6 +161,36 @@ TEST_CASE("who comes alone waits for the others until the deadline") {
   REQUIRE(absl::IsDeadlineExceeded(late));
   REQUIRE(late.message() == "rank 1 of 2 in group layer/3: not all 2 members joined in time");
   REQUIRE(absl::IsInvalidArgument(gpu.Join(nccl, "no id", 0, 2, kShort)));
+}
+
+TEST_CASE("who comes alone waits no longer than anybody wants it") {
+  FakeNccl nccl(true);
+  Gpu gpu;
+  std::atomic<bool> given_up = false;
+  absl::Status status;
+  {
+    std::jthread joining([&] {
+      status = gpu.Join(nccl, *nccl.NewId(), 0, 2, kLong, [&] { return given_up.load(); });
+    });
+    given_up = true;
+  }
+  REQUIRE(absl::IsAborted(status));
+}
+
+TEST_CASE("Abort does not wait for NCCL, whatever that does") {
+  Stuck nccl;
+  auto gpus = Joined(nccl, 2, kLong);
+  nccl.Stick();
+  std::vector<float> x = {1};
+  absl::Status status;
+  {
+    std::jthread sending([&] { status = gpus[0]->Sum(&x); });
+    nccl.AwaitCaller();
+    // Neither for a call to be taken in nor for NCCL to let its members go.
+    for (auto& gpu : gpus) gpu->member->Abort("the peer link lost w2");
+    nccl.LetGo();
+  }
+  REQUIRE(status == absl::AbortedError("the peer link lost w2"));
 }
 
 TEST_CASE("sends and receives match by their order") {

@@ -40,7 +40,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicators::Create(
   group.timeout = options_.timeout;
   ATOLL_ASSIGN_OR_RETURN(group.id, IdOf(name, ours, group.rank));
   ATOLL_RETURN_IF_ERROR(aborted());
-  return options_.nccl.join(*backend->second, group);
+  group.given_up = [this] { return !aborted().ok(); };
+  auto joined = options_.nccl.join(*backend->second, group);
+  if (!joined.ok()) ATOLL_RETURN_IF_ERROR(aborted());
+  return joined;
 }
 
 absl::StatusOr<std::string> NcclCommunicators::IdOf(const std::string& name, bool ours, int rank) {

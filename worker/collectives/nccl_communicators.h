@@ -39,8 +39,8 @@ struct NcclCommunicatorsOptions {
   NcclFunctions nccl;
 };
 
-// Good for one Configure. Thread-safe. A member that waits for a group's id is let go by Abort at
-// once; one that waits within NCCL for the others to join, at the timeout.
+// Good for one Configure. Thread-safe. A member that waits for a group's id, or within NCCL for the
+// others to join, looks every few milliseconds whether Abort was called.
 class NcclCommunicators final : public CommunicatorFactory {
  public:
   // `rendezvous` (null where no group reaches another worker) and `others` outlive it.
