@@ -8,7 +8,9 @@
 #include <thread>
 #include <utility>
 
+#include "common/event_loop.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/testing/fake_device.h"
 #include "tests/island/island_harness.h"
 #include "tests/island/layouts.h"
 
@@ -401,25 +403,35 @@ class SlowTale : public Wrapped {
   std::map<std::pair<std::string, std::string>, std::vector<Transfer>> sent_;
 };
 
-TEST_CASE("while a gradient is on its way, pending W are done, and the result is the same") {
+// Two stages, the first of which does all F, all B, all W.
+IslandPlan WeightsLast() {
   IslandPlan plan = Plan({3, 3}, 1);
-  std::vector<PlanOp> order;  // of stage 0: all F, all B, all W
+  std::vector<PlanOp> order;
   for (const PlanOpKind kind :
        {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
     for (int32_t m = 0; m < 4; ++m) order.push_back({.kind = kind, .micro_batch = m});
   }
   plan.programs[0] = CompleteProgram(plan, "w1/0", order);
+  return plan;
+}
+
+MessageTag GradientOf(int32_t micro_batch) {
+  MessageTag tag;
+  tag.step = 1;
+  tag.stage = 0;
+  tag.micro_batch = micro_batch;
+  tag.gradient = true;
+  return tag;
+}
+
+TEST_CASE("while a gradient is on its way, pending W are done, and the result is the same") {
+  const IslandPlan plan = WeightsLast();
   TestIsland punctual(Job(), plan, {});
   Begin(punctual);
   const double loss = Train(punctual, 0);
 
   LocalTransport queue(1 << 20);
-  MessageTag late;
-  late.step = 1;
-  late.stage = 0;
-  late.micro_batch = 3;
-  late.gradient = true;
-  HoldBack transport(queue, late, 5);
+  HoldBack transport(queue, GradientOf(3), 5);
   TestIsland island(Job(), plan, {}, &transport);
   Begin(island);
   const auto outcome = island.Step(Batch(0), kLearningRate);
@@ -439,6 +451,65 @@ TEST_CASE("while a gradient is on its way, pending W are done, and the result is
   }
   REQUIRE(early.size() >= 4);
   REQUIRE(std::is_sorted(early.begin(), early.end()));
+}
+
+// The last gradient is late, and the device itself stands still since it got the one before, until
+// it was asked often for what is late. That comes when there is nothing else to do.
+class StandStill : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
+                       Stream& stream, const Tensor& into, Instant deadline) override {
+    ATOLL_RETURN_IF_ERROR(Wrapped::Receive(device, tag, backend, stream, into, deadline));
+    if (tag == GradientOf(2)) testing::EnqueueOnFake(backend, stream, [this] { moves_.wait(); });
+    return absl::OkStatus();
+  }
+  bool Arrived(const std::string& device, const MessageTag& tag) override {
+    if (tag != GradientOf(3)) return Wrapped::Arrived(device, tag);
+    if (--asked_ == 0) {
+      moved = SteadyNow();
+      moves_.count_down();
+    }
+    return idle_ && Wrapped::Arrived(device, tag);
+  }
+  void Wait(const std::string& device, std::span<const MessageTag> tags,
+            Instant deadline) override {
+    if (tags[0] != GradientOf(3)) return Wrapped::Wait(device, tags, deadline);
+    if (deadline > SteadyNow() + std::chrono::seconds(10))
+      idle_ = true;  // it waits for nothing else
+  }
+
+  Instant moved{};
+
+ private:
+  int asked_ = 500;
+  bool idle_ = false;
+  std::latch moves_{1};
+};
+
+TEST_CASE("a device that runs behind its host is given W only when it has nothing else") {
+  const IslandPlan plan = WeightsLast();
+  TestIsland punctual(Job(), plan, {});
+  Begin(punctual);
+  const double loss = Train(punctual, 0);
+  LocalTransport queue(1 << 20);
+  StandStill transport(queue);
+  TestIsland island(Job(), plan, {}, &transport, NewFakeDevice);
+  Begin(island);
+  const auto outcome = island.Step(Batch(0), kLearningRate);
+  REQUIRE(outcome.status().message() == "");
+  REQUIRE(outcome->loss.mean() == loss);
+  REQUIRE(State(island) == State(punctual));
+  int weights = 0;     // before the last B
+  bool stood = false;  // from the B before
+  for (const OpSpan& span : outcome->devices[0].spans) {
+    if (span.op.kind == PlanOpKind::kInputGradient && span.op.micro_batch == 3) break;
+    stood = stood || (span.op.kind == PlanOpKind::kInputGradient && span.op.micro_batch == 2);
+    if (span.op.kind != PlanOpKind::kWeightGradient) continue;
+    ++weights;
+    if (stood) REQUIRE(span.start > transport.moved);
+  }
+  REQUIRE(weights == 3 * 3);  // of three layers and micro-batches
 }
 
 TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve stays") {
@@ -493,6 +564,36 @@ TEST_CASE("a saturated line asks for another plan") {
     wanted = outcome->plan_wanted;
   }
   REQUIRE(wanted == "link w1/0 > w1/1 saturated");
+}
+
+// The device works for 5 ms on every message that it gets, long after its host has gone on.
+class SlowDevice : public SlowTale {
+ public:
+  using SlowTale::SlowTale;
+  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
+                       Stream& stream, const Tensor& into, Instant deadline) override {
+    ATOLL_RETURN_IF_ERROR(SlowTale::Receive(device, tag, backend, stream, into, deadline));
+    if (tag.stage == kCommitStage) return absl::OkStatus();
+    testing::EnqueueOnFake(backend, stream,
+                           [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
+    return absl::OkStatus();
+  }
+};
+
+TEST_CASE("a line is not saturated by what a device has only been handed") {
+  const double message_bytes = 2 * 8 * 16 * 4;
+  LocalTransport queue(1 << 20);
+  SlowDevice line(queue, 1e-3 / message_bytes);
+  TestIsland island(Job(), Plan({3, 3}, 1), {}, &line, NewFakeDevice);
+  Begin(island);
+  bool heard = false;
+  for (int s = 0; s < 15; ++s) {  // more than two windows of messages
+    const auto outcome = island.Step(Batch(s), kLearningRate);
+    REQUIRE(outcome.status().message() == "");
+    REQUIRE(outcome->plan_wanted == "");
+    heard = heard || outcome->boundaries[0].message_seconds > 0;
+  }
+  REQUIRE(heard);
 }
 
 }  // namespace

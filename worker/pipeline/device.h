@@ -48,7 +48,7 @@ class Device {
   Backend& communication() { return *parts_.communication; }
   Stream& stream() { return *stream_; }
   // Its operations may go on after the call that asked for them.
-  bool runs_behind_host() const { return parts_.sending != nullptr; }
+  bool runs_behind_host() const { return !parts_.compute->memory_on_host(); }
   Stream& communication_stream() { return *communication_stream_; }
 
   // Takes the memory for a role: layers that it does not hold yet, stages, and the rest. Layers

@@ -24,6 +24,8 @@ struct Emulation {
   bool only = false;
   // Every operation takes so many times as long, emulated or not; at least 1.
   double slowdown = 1;
+
+  bool any() const { return duration != nullptr || slowdown > 1; }
 };
 
 // F, B and W of a block take `block` each for a sequence, at any tensor parallelism. The ends are

@@ -9,7 +9,8 @@
 namespace atl::worker {
 namespace {
 
-constexpr int64_t kWaitEverySteps = 16;
+constexpr int64_t kTimedEvery = 16;  // steps; and not the first, in which much is done once
+constexpr Duration kLook = std::chrono::microseconds(100);  // at a device that is not done yet
 
 PlanOp Op(PlanOpKind kind, int32_t stage, int32_t m, bool gradient = false) {
   return {.kind = kind, .stage = stage, .micro_batch = m, .gradient = gradient};
@@ -83,12 +84,12 @@ StageCall Executor::Call(const StageRun& run) {
 
 Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers,
                         int64_t rows) {
-  if (waits_for_device_) {
+  if (timed_ && device_.runs_behind_host()) {
     const absl::Status done = device_.compute().Synchronize(device_.stream());
     if (!done.ok()) interrupt_.Raise(Annotate(done, device_.name()));
   }
   const double slowdown = options_.emulation.slowdown;
-  if (options_.emulation.duration != nullptr || slowdown > 1) {
+  if (options_.emulation.any()) {
     Duration lasts{0};
     const auto last = static_cast<int32_t>(model().layers().size()) - 1;
     for (int32_t l = first_layer; l < first_layer + layers; ++l) {
@@ -121,11 +122,8 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   input_ = &input;
   result_ = result;
   result->device.device = device_.name();
-  // Where operations run behind their host, they are waited for now and then: else nobody would
-  // know how long they take.
-  const bool behind = device_.runs_behind_host();
-  waits_for_device_ = input.trace || (behind && input.number % kWaitEverySteps == 0);
-  result->device.timed = waits_for_device_ || !behind;
+  timed_ = Times();
+  result->device.timed = timed_;
   result->device.begun = SteadyNow();
   absl::Status status = Begin();
   const std::vector<PlanOp>& ops = device_.role().program.ops;
@@ -147,6 +145,13 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   return status;
 }
 
+// Where operations run behind their host, they are waited for now and then: else nobody would know
+// how long they take.
+bool Executor::Times() {
+  const bool now_and_then = input_->train && trained_++ % kTimedEvery == 1;
+  return now_and_then || !device_.runs_behind_host() || input_->trace || options_.emulation.any();
+}
+
 absl::Status Executor::Begin() {
   Backend& backend = device_.compute();
   const auto micro_batches = static_cast<size_t>(device_.role().micro_batches);
@@ -162,6 +167,9 @@ absl::Status Executor::Begin() {
     run.work = Duration(0);
   }
   waited_ = Duration(0);
+  if (reached_ == nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(reached_, backend.NewEvent());
+  }
   backend.Zero(device_.stream(), device_.run().totals);
   if (!input_->train) return absl::OkStatus();
   if (gradients_dirty_) {
@@ -246,7 +254,7 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
                                run.role->plan.first_layer, run.role->plan.layers, rows.rows);
     SetPiece(p, run.stage->pieces(slot));
     run.work += took;
-    if (sends) run.activations->OnCompute(rows.rows, Seconds(took));
+    if (sends && timed_) run.activations->OnCompute(rows.rows, Seconds(took));
     if (sends) ATOLL_RETURN_IF_ERROR(SendUpTo(outbox, rows.first + rows.rows));
   }
   --run.forwards_left;
@@ -305,7 +313,7 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
       result_->device.spans.back().with_weights = run.role->fused;
     }
     run.work += took;
-    if (sends) run.gradients->OnCompute(rows.rows, Seconds(took));
+    if (sends && timed_) run.gradients->OnCompute(rows.rows, Seconds(took));
     if (sends) ATOLL_RETURN_IF_ERROR(SendUpTo(outbox, rows.first + rows.rows));
   }
   run.weight_layers[m] = run.role->fused ? 0 : run.role->plan.layers;
@@ -328,10 +336,11 @@ void Executor::WeightLayer(StageRun& run, int32_t m) {
   const int32_t layer = run.role->plan.first_layer + index;
   const Instant start = SteadyNow();
   if (computes()) run.stage->BackwardWeight(Call(run), run.slot[m], index);
-  run.weight_layer =
+  const Duration took =
       Done(start, Op(PlanOpKind::kWeightGradient, run.role->stage, m), layer, 1, Shape(m).rows);
   result_->device.spans.back().layer = layer;
-  run.work += run.weight_layer;
+  if (timed_) run.weight_layer = took;
+  run.work += took;
   if (m == LastMicroBatch()) sync_.Complete(layer);
   if (index == 0) WeightsDone(run, m);
 }
@@ -361,16 +370,23 @@ Executor::StageRun* Executor::NextWeight() {
 }
 
 // Does a layer of W, or waits a little first: a message that is just about to come should not find
-// the device in the middle of one. False: there is none to do.
-bool Executor::FillGap(const std::vector<MessageTag>& tags, Instant deadline, bool* patient) {
+// the device in the middle of one, nor a queue of them before it. False: there is none to do, or no
+// time.
+bool Executor::FillGap(const std::vector<MessageTag>& tags, Instant deadline, Gap* gap) {
   StageRun* next = NextWeight();
-  if (next == nullptr) return false;
-  if (*patient) {
-    const Instant soon = SteadyNow() + next->weight_layer / 4;
-    WaitFor(tags, std::min(soon, deadline));
-    *patient = false;
+  const Instant now = SteadyNow();
+  if (next == nullptr || now >= deadline) return false;
+  Backend& backend = device_.compute();
+  if (!gap->begun) backend.Record(device_.stream(), *reached_);
+  gap->begun = true;
+  if (!backend.Passed(*reached_)) {
+    WaitFor(tags, std::min(now + kLook, deadline));
+  } else if (gap->patient) {
+    WaitFor(tags, std::min(now + next->weight_layer / 4, deadline));
+    gap->patient = false;
   } else {
     WeightLayer(*next, next->next_weight);
+    backend.Record(device_.stream(), *reached_);
   }
   return true;
 }

@@ -4,6 +4,11 @@
 // while they wait, W that the program has later are done, one layer at a time, in the order of
 // micro-batches: that never needs more memory, and never changes a result. What leaves for another
 // device is sent as soon as it is there. All-reduces run on the device's second thread.
+//
+// A device may run behind its host (a GPU): then an operation's time says how long it took to hand
+// it over, and nothing is made of it. In every 16th step, and in those that are traced, the end of
+// each operation is waited for; what the adapters hear of work and waiting is these steps'. And W
+// are done early only when the device has come to the end of what it was given.
 
 #ifndef ATOLL_WORKER_PIPELINE_EXECUTOR_H_
 #define ATOLL_WORKER_PIPELINE_EXECUTOR_H_
@@ -99,7 +104,7 @@ class Executor {
     int32_t forwards_left = 0;       // micro-batches without F
     bool backward_begun = false;
     Duration work{0};          // of this step's F, B and W
-    Duration weight_layer{0};  // the last W of one layer
+    Duration weight_layer{0};  // the last W of one layer that was timed
     // Of what leaves for another device; null: nothing does.
     std::unique_ptr<Adapter> activations, gradients;
     StagePieces agreed;  // among the devices that share the stage, if there are several
@@ -112,6 +117,11 @@ class Executor {
     int64_t rows = 0;
     int pieces = 0;  // 0: not known yet
     int received = 0;
+  };
+  // A wait that W may fill.
+  struct Gap {
+    bool begun = false;
+    bool patient = true;  // has not waited for a little yet
   };
   struct Outbox {
     std::string to;
@@ -128,6 +138,7 @@ class Executor {
   int Chosen(const StageRun& run, bool gradient, StepPhase phase) const;
   void ProposePieces(std::vector<double>* values) const;
   void AgreeOnPieces(const std::vector<double>& values);
+  bool Times();
   absl::Status Begin();
   absl::Status Do(const PlanOp& op);
   absl::Status Forward(StageRun& run, int32_t m);
@@ -151,7 +162,7 @@ class Executor {
   absl::Status Await(Inbox& inbox);
   std::vector<MessageTag> Candidates(const Inbox& inbox) const;
   void WaitFor(const std::vector<MessageTag>& tags, Instant deadline);
-  bool FillGap(const std::vector<MessageTag>& tags, Instant deadline, bool* patient);
+  bool FillGap(const std::vector<MessageTag>& tags, Instant deadline, Gap* gap);
   absl::Status SendUpTo(Outbox& outbox, int64_t row);
 
   StageRun* Local(int32_t stage);
@@ -179,10 +190,12 @@ class Executor {
   const StepInput* input_ = nullptr;
   StepResult* result_ = nullptr;
   HostReals totals_;
-  Duration waited_{0};             // for messages in this step
-  Duration overslept_{0};          // by the last emulated operation, if no wait came after it
-  bool waits_for_device_ = false;  // in this step, at the end of every operation
+  Duration waited_{0};     // for messages in this step
+  Duration overslept_{0};  // by the last emulated operation, if no wait came after it
   bool gradients_dirty_ = true;
+  bool timed_ = true;               // in this step an operation's time is the device's
+  int64_t trained_ = 0;             // steps begun in which it trains
+  std::unique_ptr<Event> reached_;  // the end of what the device had when W were last looked for
 };
 
 }  // namespace atl::worker

@@ -69,7 +69,8 @@ absl::Status Executor::Await(Inbox& inbox) {
   const std::vector<MessageTag> tags = Candidates(inbox);
   const Instant start = SteadyNow();
   const Instant deadline = start + options_.message_timeout;
-  bool waited = false, patient = true;
+  bool waited = false;
+  Gap gap;
   for (;;) {
     ATOLL_RETURN_IF_ERROR(interrupt_.status());
     for (const MessageTag& tag : tags) {
@@ -84,7 +85,7 @@ absl::Status Executor::Await(Inbox& inbox) {
       result_->device.spans.push_back({op, start, SteadyNow()});
       return absl::OkStatus();
     }
-    if (FillGap(tags, deadline, &patient)) continue;
+    if (FillGap(tags, deadline, &gap)) continue;
     if (SteadyNow() >= deadline) break;
     waited = true;
     WaitFor(tags, deadline);
@@ -141,7 +142,7 @@ void Executor::Adapt() {
   for (StageRun& run : runs_) {
     for (Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
       if (adapter == nullptr) continue;
-      if (rows > 0 && input_->train) {
+      if (rows > 0 && input_->train && timed_) {
         const double share = static_cast<double>(adapter->setup().rows) / static_cast<double>(rows);
         adapter->OnWork(Seconds(run.work) * share, Seconds(waited_) * share);
       }
