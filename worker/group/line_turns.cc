@@ -77,9 +77,11 @@ absl::Status LineTurns::Send(const MessageTag& tag, Go go) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = places_.find(MessageOf(tag));
-    ATOLL_CHECK(found != places_.end());
+    if (found == places_.end()) return absl::AbortedError("the message is another plan's");
     const auto [line, place] = found->second;
-    ATOLL_CHECK(lines_[line].senders[place] == worker_);
+    if (lines_[line].senders[place] != worker_) {
+      return absl::AbortedError("the message is another plan's: its sender is another worker now");
+    }
     if (waiting_.size() >= kWaitingMax) {
       return absl::ResourceExhaustedError(
           absl::StrCat(waiting_.size(), " messages wait for their turn on a shared line"));

@@ -63,8 +63,8 @@ class LineTurns {
 
   // Whether messages like this one have an order.
   bool Has(const MessageTag& tag) const;
-  // Calls `go` in its turn, perhaps before it returns. RESOURCE_EXHAUSTED: too many wait.
-  // REQUIRES: Has(tag), and that this worker sends it.
+  // Calls `go` in its turn, perhaps before it returns. RESOURCE_EXHAUSTED: too many wait. ABORTED:
+  // under the plan in force it has no order, or is not this worker's to send.
   absl::Status Send(const MessageTag& tag, Go go);
 
   // How many have gone because they were told to, since the beginning.

@@ -189,6 +189,16 @@ class Site {
   std::map<NodeId, std::unique_ptr<LineTurns>> turns_;  // ends first: its threads use the above
 };
 
+TEST_CASE("what an earlier plan's threads still send is refused") {
+  LineTurns turns("w0", [](const NodeId&, const LineCall&) {});
+  turns.SetPlan(PlanOf(/*replicas=*/2, /*workers=*/2, /*micro_batches=*/2));
+  const auto never = [](std::function<void()>) { FAIL("it was sent"); };
+  REQUIRE(absl::IsAborted(turns.Send(TagOf(1, 0, 0, 1), never)));  // w1's under this plan
+  REQUIRE(turns.Has(TagOf(0, 1, 0, 1)));
+  turns.SetPlan(PlanOf(1, 1, 1));
+  REQUIRE(absl::IsAborted(turns.Send(TagOf(0, 1, 0, 1), never)));  // there is none now
+}
+
 TEST_CASE("whatever comes when, each message goes once and one at a time") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);

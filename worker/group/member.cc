@@ -218,6 +218,10 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   return status;
 }
 
+std::vector<BoundaryCounters> GroupMember::Boundaries() const {
+  return device_side_ == nullptr ? transport_.counters() : device_side_->transport()->counters();
+}
+
 std::vector<HeldLayer> GroupMember::Held() {
   const std::shared_ptr<Engine> engine = this->engine();
   const std::lock_guard work(engine_mutex_);

@@ -148,7 +148,7 @@ class GroupMember final : private PeerHandler {
   std::vector<LinkFailure> Unreachable() const;  // members to whom there is no connection
 
   int64_t epoch() const { return epoch_; }
-  std::vector<BoundaryCounters> Boundaries() const { return transport_.counters(); }
+  std::vector<BoundaryCounters> Boundaries() const;
   // Messages, or pieces of them, that this worker has sent in their turn on a shared line.
   int64_t turns_taken() const { return transport_.turns_taken(); }
 

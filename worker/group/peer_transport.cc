@@ -1,16 +1,36 @@
 #include "worker/group/peer_transport.h"
 
+#include <algorithm>
 #include <deque>
 
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/protocol/island_plan.h"
-#include "worker/group/wire.h"
+#include "worker/pipeline/role.h"
 
 namespace atl::worker {
 
 namespace {
 constexpr size_t kTransfersKept = 256;
+
+PeerMessage MessageOf(const std::string& from, const std::string& to, const MessageTag& tag,
+                      DType dtype, std::span<const std::byte> bytes,
+                      std::shared_ptr<const void> owner) {
+  PeerMessage message;
+  message.channel = PeerChannel::kTensor;
+  message.header = TensorHeaderOf({tag, from, to, dtype});
+  message.payload = bytes;
+  message.owner = std::move(owner);
+  return message;
+}
+
+// Null where there is no such one.
+template <typename Items>
+auto At(const Items& items, int64_t index) -> const typename Items::value_type* {
+  if (index < 0 || index >= static_cast<int64_t>(items.size())) return nullptr;
+  return &items[static_cast<size_t>(index)];
+}
+
 }  // namespace
 
 struct PeerTransport::Counted {
@@ -28,6 +48,35 @@ void PeerTransport::BeginAt(int64_t first_step) {
   first_step_ = first_step;
 }
 
+void PeerTransport::SetPlan(const IslandPlan& plan) {
+  {
+    const std::lock_guard lock(mutex_);
+    replicas_ = plan.replicas;
+    devices_ = DevicesOf(plan);
+  }
+  turns_.SetPlan(plan);
+}
+
+bool PeerTransport::PlannedLocked(const TensorMessage& message) const {
+  const MessageTag& tag = message.tag;
+  if (tag.stage == kCommitStage) {
+    const std::string* const sender = At(devices_, tag.micro_batch);
+    return sender != nullptr && *sender == message.from &&
+           std::find(devices_.begin(), devices_.end(), message.to) != devices_.end();
+  }
+  const PlanReplica* const replica = At(replicas_, tag.replica);
+  if (replica == nullptr || tag.micro_batch < 0 || tag.micro_batch >= replica->micro_batches) {
+    return false;
+  }
+  const PlanStage* const to = At(replica->stages, tag.stage);
+  const PlanStage* const from = At(replica->stages, int64_t{tag.stage} + (tag.gradient ? 1 : -1));
+  if (to == nullptr || from == nullptr) return false;
+  const std::string *const sender = At(from->devices, tag.rank), *const receiver =
+                                                                     At(to->devices, tag.rank);
+  return sender != nullptr && receiver != nullptr && *sender == message.from &&
+         *receiver == message.to;
+}
+
 absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,
                                   int64_t payload_bytes) {
   const auto message = ParseTensorHeader(header);
@@ -40,8 +89,12 @@ absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,
     return absl::InvalidArgumentError("not a whole number of elements");
   }
   const std::lock_guard lock(mutex_);
-  if (message->tag.step >= first_step_) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("step ", message->tag.step, " is over"));
+  if (message->tag.step < first_step_) {
+    return absl::AbortedError(absl::StrCat("step ", message->tag.step, " is over"));
+  }
+  if (PlannedLocked(*message)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the plan has no such message from ", message->from, " to ", message->to));
 }
 
 void PeerTransport::OnMessage(PeerDelivery delivery) {
@@ -71,11 +124,7 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
   const NodeId worker = WorkerOfDevice(to);
   if (worker == worker_) return inbox_.SendBytes(from, to, tag, dtype, bytes, std::move(owner));
   const auto size = static_cast<int64_t>(bytes.size());
-  PeerMessage message;
-  message.channel = PeerChannel::kTensor;
-  message.header = TensorHeaderOf({tag, from, to, dtype});
-  message.payload = bytes;
-  message.owner = std::move(owner);
+  PeerMessage message = MessageOf(from, to, tag, dtype, bytes, std::move(owner));
   if (tag.stage == kCommitStage) return link_->Send(worker, std::move(message));
   message.arrived = [counted = counted_, ends = Ends{from, to}, size, gradient = tag.gradient](
                         absl::Status status, PeerTiming timing) {
@@ -105,6 +154,15 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
     inbox_.Abort(std::string(status.message()));  // whoever sent it is not here to be told
     left();
   });
+}
+
+absl::Status PeerTransport::Announce(const std::string& from, const std::string& to,
+                                     const MessageTag& tag, DType dtype,
+                                     std::span<const std::byte> bytes,
+                                     std::shared_ptr<const void> owner) {
+  const NodeId worker = WorkerOfDevice(to);
+  if (worker == worker_) return inbox_.Announce(from, to, tag, dtype, bytes, std::move(owner));
+  return link_->Send(worker, MessageOf(from, to, tag, dtype, bytes, std::move(owner)));
 }
 
 // Says in the log, where its step is recorded, when the message left and arrived. Called just

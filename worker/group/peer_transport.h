@@ -14,6 +14,7 @@
 #include "common/net/peer_link.h"
 #include "worker/group/line_turns.h"
 #include "worker/group/message_log.h"
+#include "worker/group/wire.h"
 #include "worker/pipeline/local_transport.h"
 
 namespace atl::worker {
@@ -26,18 +27,19 @@ class PeerTransport final : public HostTransport {
 
   // Before anything else; the link outlives all use.
   void Use(PeerLink* link) { link_ = link; }
-  // Messages of steps before this one are not wanted any more, and those of later ones are not
-  // dropped by Reset. Given before the engine that uses this is configured.
+  // Messages of steps before this one are refused from now on; Reset drops what has come of any.
+  // Given before the engine that uses this is configured.
   void BeginAt(int64_t first_step);
 
-  // Whose messages have an order from now on. Nothing of an earlier plan waits any more.
-  void SetPlan(const IslandPlan& plan) { turns_.SetPlan(plan); }
+  // Whose messages are admitted from now on, and have an order. Nothing of an earlier plan waits
+  // any more, nor is sent: whatever sends has ended.
+  void SetPlan(const IslandPlan& plan);
 
   int64_t turns_taken() const { return turns_.taken(); }
   // Before the link goes.
   void Stop() { turns_.Stop(); }
 
-  // For the link's handler, on its thread.
+  // For the link's handler, on its thread. What the plan does not have is refused.
   absl::Status Admit(const NodeId& from, absl::string_view header, int64_t payload_bytes);
   void OnMessage(PeerDelivery delivery);
   void OnLineCall(const NodeId& from, const LineCall& call) { turns_.OnCall(from, call); }
@@ -47,6 +49,10 @@ class PeerTransport final : public HostTransport {
   absl::Status SendBytes(const std::string& from, const std::string& to, const MessageTag& tag,
                          DType dtype, std::span<const std::byte> bytes,
                          std::shared_ptr<const void> owner) override;
+  absl::Status Announce(const std::string& from, const std::string& to, const MessageTag& tag,
+                        DType dtype, std::span<const std::byte> bytes,
+                        std::shared_ptr<const void> owner) override;
+  void OnAbort(Aborted aborted) override { inbox_.OnAbort(std::move(aborted)); }
   void OnArrival(const std::string& device, Arrival arrival) override {
     inbox_.OnArrival(device, std::move(arrival));
   }
@@ -74,6 +80,7 @@ class PeerTransport final : public HostTransport {
 
  private:
   void Log(SentMessage sent, PeerMessage* message);
+  bool PlannedLocked(const TensorMessage& message) const;
 
   using Ends = std::pair<std::string, std::string>;
   struct Counted;
@@ -86,8 +93,10 @@ class PeerTransport final : public HostTransport {
   const std::shared_ptr<MessageLog> log_ = std::make_shared<MessageLog>();  // likewise
 
   std::mutex mutex_;
-  int64_t first_step_ = 0;  // guarded by mutex_
-  LineTurns turns_;         // its thread uses all of the above
+  int64_t first_step_ = 0;  // all guarded by mutex_
+  std::vector<PlanReplica> replicas_;
+  std::vector<std::string> devices_;
+  LineTurns turns_;  // its thread uses all of the above
 };
 
 }  // namespace atl::worker

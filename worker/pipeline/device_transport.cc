@@ -15,9 +15,12 @@ constexpr int64_t kAlignment = 256;
 // ------------------------------------------------------------------------------------ setup ----
 
 DeviceTransport::DeviceTransport(HostTransport* host, Duration timeout)
-    : host_(host), timeout_(timeout) {}
+    : host_(host), timeout_(timeout) {
+  host_->OnAbort([this](const std::string& reason) { Stop(reason); });
+}
 
 DeviceTransport::~DeviceTransport() {
+  host_->OnAbort(nullptr);
   for (const auto& [device, port] : ports_) host_->OnArrival(device, nullptr);
   End("the transport ends");
   {
@@ -171,6 +174,7 @@ void DeviceTransport::End(const std::string& reason) {
     path.announced = path.expected = 0;
   }
   lock.unlock();
+  { const std::lock_guard stopped(stop_mutex_); }
   pairs.clear();
   // What their end has left to say is no concern of the next plan's.
   for (const auto& [device, port] : ports_) {
@@ -190,6 +194,13 @@ void DeviceTransport::Reset() {
 }
 
 void DeviceTransport::Abort(const std::string& reason) {
+  Stop(reason);
+  host_->Abort(reason);
+}
+
+// For the host transport's thread too: it waits for nothing.
+void DeviceTransport::Stop(const std::string& reason) {
+  const std::lock_guard stopping(stop_mutex_);
   std::vector<std::shared_ptr<Communicator>> pairs;
   {
     const std::lock_guard lock(mutex_);
@@ -201,7 +212,6 @@ void DeviceTransport::Abort(const std::string& reason) {
     }
     changed_.notify_all();
   }
-  host_->Abort(reason);
   for (const auto& pair : pairs) pair->Abort(reason);
 }
 
@@ -245,13 +255,8 @@ void DeviceTransport::UsePair(const std::string& device, const PairGroup& pair,
 }
 
 std::vector<BoundaryCounters> DeviceTransport::counters() const {
-  std::vector<BoundaryCounters> all, by_host = host_->counters();
+  std::vector<BoundaryCounters> all = host_->counters();
   const std::lock_guard lock(mutex_);
-  for (BoundaryCounters& counted : by_host) {
-    const auto path = paths_.find({counted.from, counted.to});
-    if (path != paths_.end() && path->second.route != Route::kHost) continue;  // announcements
-    all.push_back(std::move(counted));
-  }
   for (const auto& [ends, path] : paths_) {
     if (path.counters.messages > 0) all.push_back(path.counters);
   }

@@ -9,7 +9,7 @@
 // out, copies in, collectives and computing are on four streams.
 //
 // NCCL's sends and receives match by their order, and a receive must not be posted before its send
-// is about to be: the sender announces each message by an empty one on the host transport, when it
+// is about to be: the sender announces each message by a small one on the host transport, when it
 // is its turn, with its number on that boundary; the receiver posts receives in the order of these
 // numbers.
 //
@@ -60,7 +60,7 @@ class DeviceTransport final : public Transport {
   void Abort(const std::string& reason) override;
   void Reset() override;
   std::vector<BoundaryCounters> counters() const override;
-  // Of what goes by the host; announcements are no transfers.
+  // Of what goes by the host transport.
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
   std::string WayOf(const std::string& from, const std::string& to) const override;
   // Where there is no host between, a whole message is as quick as its pieces.
@@ -90,7 +90,9 @@ class DeviceTransport final : public Transport {
   Block* AwaitBlock(std::unique_lock<std::mutex>& lock, std::vector<Block*>& idle,
                     Instant deadline);
   void Free(std::vector<Block*>& idle, Block* block);
-  void End(const std::string& reason);  // waits until all threads are idle
+  void Stop(const std::string& reason);  // Abort, but for the host transport
+  void End(const std::string& reason);   // waits until all threads are idle
+  absl::StatusOr<Block*> TakeIn(Port& port);
 
   void SendForEver(Port& port);
   absl::Status Do(Port& port, const OutJob& job);
@@ -102,14 +104,13 @@ class DeviceTransport final : public Transport {
   absl::Status FromPeer(Port& port, const InJob& job);
   absl::Status Announced(Port& port, const InJob& job);
   absl::Status FromNccl(Port& port, const InJob& job);
-  void Put(Port& port, const InJob& job, Block* block);
-  absl::Status ReceiveLeft(const std::string& device, const MessageTag& tag, Backend& backend,
-                           Stream& stream, const Tensor& into);
+  absl::Status Put(Port& port, const MessageTag& tag, Block* block, DType dtype, int64_t elements);
   void Count(const Ends& ends, int64_t bytes, Instant sent);
 
   HostTransport* const host_;
   const Duration timeout_;
   std::map<std::string, std::unique_ptr<Port>> ports_;
+  std::mutex stop_mutex_;  // a Stop is at work, which must not be the last to hold a communicator
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

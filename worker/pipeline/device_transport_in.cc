@@ -38,25 +38,39 @@ absl::Status DeviceTransport::Do(Port& port, const InJob& job) {
   return announced ? Announced(port, job) : FromHost(port, job);
 }
 
-void DeviceTransport::Put(Port& port, const InJob& job, Block* block) {
+// A null block: it stays with the host transport.
+absl::Status DeviceTransport::Put(Port& port, const MessageTag& tag, Block* block, DType dtype,
+                                  int64_t elements) {
   const std::lock_guard lock(mutex_);
-  const int64_t elements = job.lies ? job.lies->elements : job.announced->elements;
-  port.inbox[job.tag] = {block, job.lies ? job.lies->dtype : job.dtype, elements};
+  if (!port.inbox.try_emplace(tag, Port::Message{block, dtype, elements}).second) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("the message of micro-batch ", tag.micro_batch, " came twice"));
+  }
   changed_.notify_all();
+  return absl::OkStatus();
+}
+
+// There is one for each message of a step that comes by NCCL or as a peer copy; who sends more
+// than the plan has ends the step.
+absl::StatusOr<DeviceTransport::Block*> DeviceTransport::TakeIn(Port& port) {
+  std::unique_lock lock(mutex_);
+  Block* const block = AwaitBlock(lock, port.idle_in, SteadyNow() + timeout_);
+  if (aborted_) return absl::AbortedError(reason_);
+  if (block != nullptr) return block;
+  return absl::DeadlineExceededError(
+      absl::StrCat("all ", port.in_blocks.size(), " blocks hold messages that nobody receives"));
 }
 
 absl::Status DeviceTransport::FromHost(Port& port, const InJob& job) {
   Block* block = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    if (port.idle_in.empty()) {
-      port.inbox[job.tag] = {};
-      changed_.notify_all();
-      return absl::OkStatus();
+    if (!port.idle_in.empty()) {
+      block = port.idle_in.back();
+      port.idle_in.pop_back();
     }
-    block = port.idle_in.back();
-    port.idle_in.pop_back();
   }
+  if (block == nullptr) return Put(port, job.tag, nullptr, job.dtype, 0);
   const absl::StatusOr<HostMessage> message = host_->Take(port.device, job.tag);
   if (absl::IsNotFound(message.status())) {
     Free(port.idle_in, block);
@@ -74,20 +88,11 @@ absl::Status DeviceTransport::FromHost(Port& port, const InJob& job) {
   port.receiving->CopyToDevice(*port.in_stream, block->Of(message->dtype, elements),
                                port.staging.data());
   ATOLL_RETURN_IF_ERROR(port.receiving->Synchronize(*port.in_stream));
-  const std::lock_guard lock(mutex_);
-  port.inbox[job.tag] = {block, message->dtype, elements};
-  changed_.notify_all();
-  return absl::OkStatus();
+  return Put(port, job.tag, block, message->dtype, elements);
 }
 
 absl::Status DeviceTransport::FromPeer(Port& port, const InJob& job) {
-  Block* block = nullptr;
-  {
-    std::unique_lock lock(mutex_);
-    block = AwaitBlock(lock, port.idle_in, SteadyNow() + timeout_);
-    if (aborted_) return absl::AbortedError(reason_);
-    ATOLL_CHECK(block != nullptr, "there is a block for each message of a step");
-  }
+  ATOLL_ASSIGN_OR_RETURN(Block* const block, TakeIn(port));
   const OutJob& lies = *job.lies;
   port.receiving->Wait(*port.in_stream, *lies.block->event);
   port.receiving->Wait(*port.in_stream, *block->event);
@@ -96,8 +101,7 @@ absl::Status DeviceTransport::FromPeer(Port& port, const InJob& job) {
   ATOLL_RETURN_IF_ERROR(port.receiving->Synchronize(*port.in_stream));
   Free(job.peer->idle_out, lies.block);
   Count({job.from, port.device}, lies.elements * SizeOf(lies.dtype), lies.sent);
-  Put(port, job, block);
-  return absl::OkStatus();
+  return Put(port, job.tag, block, lies.dtype, lies.elements);
 }
 
 absl::Status DeviceTransport::Announced(Port& port, const InJob& job) {
@@ -116,6 +120,11 @@ absl::Status DeviceTransport::Announced(Port& port, const InJob& job) {
     const std::lock_guard lock(mutex_);
     Path& path = paths_.at({job.from, port.device});
     auto& early = port.early[{job.from, port.device}];
+    // No more can be under way than there are blocks.
+    const auto most = static_cast<int64_t>(port.in_blocks.size());
+    if (told.announced->number >= path.expected + most) {
+      return absl::InvalidArgumentError("more messages are announced than the plan has");
+    }
     if (told.announced->number < path.expected ||
         !early.try_emplace(told.announced->number, told).second) {
       return absl::InvalidArgumentError("an announcement came twice");
@@ -132,15 +141,14 @@ absl::Status DeviceTransport::Announced(Port& port, const InJob& job) {
 
 absl::Status DeviceTransport::FromNccl(Port& port, const InJob& job) {
   std::shared_ptr<Communicator> pair;
-  Block* block = nullptr;
   {
-    std::unique_lock lock(mutex_);
-    pair = paths_.at({job.from, port.device}).in;
-    block = AwaitBlock(lock, port.idle_in, SteadyNow() + timeout_);
+    const std::lock_guard lock(mutex_);
     if (aborted_) return absl::AbortedError(reason_);
-    ATOLL_CHECK(block != nullptr, "there is a block for each message of a step");
+    pair = paths_.at({job.from, port.device}).in;
   }
-  ATOLL_CHECK(pair != nullptr, "nobody made the communicator ", job.from, " > ", port.device);
+  // Steps begin when all members have set up the plan.
+  if (pair == nullptr) return absl::FailedPreconditionError("it is announced before its step");
+  ATOLL_ASSIGN_OR_RETURN(Block* const block, TakeIn(port));
   const int64_t elements = job.announced->elements;
   if (elements < 0 || elements > block->bytes / SizeOf(job.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("a message of ", elements, " elements"));
@@ -149,8 +157,7 @@ absl::Status DeviceTransport::FromNccl(Port& port, const InJob& job) {
   ATOLL_RETURN_IF_ERROR(
       pair->Receive(*port.receiving, *port.in_stream, block->Of(job.dtype, elements), /*from=*/0));
   ATOLL_RETURN_IF_ERROR(port.receiving->Synchronize(*port.in_stream));
-  Put(port, job, block);
-  return absl::OkStatus();
+  return Put(port, job.tag, block, job.dtype, elements);
 }
 
 bool DeviceTransport::Arrived(const std::string& device, const MessageTag& tag) {

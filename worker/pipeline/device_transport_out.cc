@@ -126,7 +126,7 @@ absl::Status DeviceTransport::SendByNccl(Port& port, const OutJob& job) {
     if (aborted_) return absl::AbortedError(reason_);
   }
   ATOLL_CHECK(pair != nullptr, "nobody made the communicator ", port.device, " > ", job.to);
-  ATOLL_RETURN_IF_ERROR(host_->SendBytes(
+  ATOLL_RETURN_IF_ERROR(host_->Announce(
       port.device, job.to, job.tag, job.dtype,
       {reinterpret_cast<const std::byte*>(announcement.get()), sizeof(Announcement)},
       announcement));

@@ -39,7 +39,6 @@ absl::Status LocalTransport::SendBytes(const std::string& from, const std::strin
                                        std::shared_ptr<const void> owner) {
   const std::lock_guard lock(mutex_);
   if (aborted_) return absl::AbortedError(reason_);
-  ATOLL_CHECK(!messages_.contains({to, tag}), "sent twice: ", Describe(tag));
   ATOLL_RETURN_IF_ERROR(PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)}));
   if (tag.stage == kCommitStage) return absl::OkStatus();
   BoundaryCounters& counters = counters_[{from, to}];
@@ -48,6 +47,15 @@ absl::Status LocalTransport::SendBytes(const std::string& from, const std::strin
   ++counters.messages;
   counters.bytes += static_cast<int64_t>(bytes.size());
   return absl::OkStatus();
+}
+
+absl::Status LocalTransport::Announce(const std::string& from, const std::string& to,
+                                      const MessageTag& tag, DType dtype,
+                                      std::span<const std::byte> bytes,
+                                      std::shared_ptr<const void> owner) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) return absl::AbortedError(reason_);
+  return PutLocked({to, tag}, {from, dtype, bytes, std::move(owner)});
 }
 
 void LocalTransport::Deliver(const std::string& from, const std::string& to, const MessageTag& tag,
@@ -69,7 +77,7 @@ absl::Status LocalTransport::PutLocked(Key key, HostMessage message) {
         absl::StrCat("messages that nobody has received hold ", bytes_, " of ", max_bytes_,
                      " bytes; no room for the ", Describe(key.second), " from ", message.from));
   }
-  const auto [it, added] = messages_.emplace(std::move(key), std::move(message));
+  const auto [it, added] = messages_.try_emplace(std::move(key), std::move(message));
   if (!added) {
     return absl::AlreadyExistsError(
         absl::StrCat("the ", Describe(it->first.second), " came twice from ", message.from));
@@ -142,12 +150,21 @@ absl::Status LocalTransport::Receive(const std::string& device, const MessageTag
   return backend.Synchronize(stream);
 }
 
+void LocalTransport::OnAbort(Aborted aborted) {
+  const std::lock_guard telling(abort_mutex_);
+  on_abort_ = std::move(aborted);
+}
+
 void LocalTransport::Abort(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
-  if (aborted_) return;
-  aborted_ = true;
-  reason_ = reason;
-  changed_.notify_all();
+  const std::lock_guard telling(abort_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+    reason_ = reason;
+    changed_.notify_all();
+  }
+  if (on_abort_ != nullptr) on_abort_(reason);
 }
 
 void LocalTransport::Reset() {

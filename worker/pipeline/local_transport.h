@@ -31,6 +31,10 @@ class LocalTransport : public HostTransport {
   absl::Status SendBytes(const std::string& from, const std::string& to, const MessageTag& tag,
                          DType dtype, std::span<const std::byte> bytes,
                          std::shared_ptr<const void> owner) override;
+  absl::Status Announce(const std::string& from, const std::string& to, const MessageTag& tag,
+                        DType dtype, std::span<const std::byte> bytes,
+                        std::shared_ptr<const void> owner) override;
+  void OnAbort(Aborted aborted) override;
   void OnArrival(const std::string& device, Arrival arrival) override;
   absl::StatusOr<HostMessage> Take(const std::string& device, const MessageTag& tag) override;
   bool Arrived(const std::string& device, const MessageTag& tag) override;
@@ -49,6 +53,8 @@ class LocalTransport : public HostTransport {
   bool ArrivedLocked(const Key& key) const { return aborted_ || messages_.contains(key); }
 
   const int64_t max_bytes_;
+  std::mutex abort_mutex_;  // held by an Abort until it has told; taken before mutex_
+  Aborted on_abort_;        // guarded by abort_mutex_
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Key, HostMessage> messages_;      // all below guarded by mutex_

@@ -55,7 +55,9 @@ struct BoundaryCounters {
   std::string from, to;
   int64_t messages = 0;
   int64_t bytes = 0;
-  double seconds = 0;  // sum over messages, from Send to the last byte's arrival, where known
+  // Sum over messages, to the last byte's arrival, where known: from Send, or between workers from
+  // when the peer link got it, which is after its turn on a shared line.
+  double seconds = 0;
 };
 
 // One message that has arrived.
@@ -134,6 +136,17 @@ class HostTransport : public Transport {
                                  const MessageTag& tag, DType dtype,
                                  std::span<const std::byte> bytes,
                                  std::shared_ptr<const void> owner) = 0;
+  // As SendBytes, of what tells of a message that goes another way: it is counted and logged
+  // nowhere, and waits for no turn.
+  virtual absl::Status Announce(const std::string& from, const std::string& to,
+                                const MessageTag& tag, DType dtype,
+                                std::span<const std::byte> bytes,
+                                std::shared_ptr<const void> owner) = 0;
+  // Calls this when Abort, or what aborts by itself, first ends all waits until Reset; on the thread
+  // that does it: it must not wait nor call back. Null ends that. No call is under way when OnAbort
+  // or any Abort returns.
+  using Aborted = std::function<void(const std::string& reason)>;
+  virtual void OnAbort(Aborted aborted) = 0;
   // Calls this for whatever arrives for the device, on the thread that brings it and with locks
   // held: it must not wait nor call back. Null ends that; no call runs after it has returned.
   using Arrival = std::function<void(const std::string& from, const MessageTag& tag)>;
