@@ -30,14 +30,16 @@ std::string NcclVersion();
 // meet. The network is NCCL's to find; its connections are neither encrypted nor authenticated.
 absl::StatusOr<std::string> NewNcclId();
 
-// Joins, and waits for the others until the timeout: DEADLINE_EXCEEDED. Abort of what it returns
-// never waits for NCCL: what that holds up is let go on a thread of the communicator. `backend` is a CUDA backend
+// Joins, and waits for the others until the timeout: DEADLINE_EXCEEDED. `backend` is a CUDA backend
 // and outlives the communicator, which works on its device alone; collectives may be enqueued by
 // other backends of the same device.
 //
 // Collectives are enqueued and return at once, so a failure shows later: a lost member, a
 // collective that is not done in time, or Abort ends what the stream waits for, the stream's next
 // Backend::Synchronize returns the reason, and so do all later calls of the communicator.
+// Abort never waits for NCCL: what that holds up is let go on a thread of the communicator. It also
+// ends the first send or receive between two members, which connects them and waits for both.
+//
 // Sends and receives between two members match by their order, and are best on streams of their
 // own: each waits for the other side. Reductions are NCCL's, in an order that it chooses by group
 // and size; bf16 is summed by NCCL as bf16.

@@ -42,7 +42,6 @@ class PeerNetwork::Place final : private PeerHandler {
     link = PeerLink::Create(std::move(options), this).value();
     address.endpoint = link->endpoint();
     transport.Use(link.get());
-    transport.BeginAt(1);
   }
   ~Place() override {
     transport.Stop();
@@ -108,6 +107,7 @@ void PeerNetwork::Begin(const IslandPlan& plan) {
     const absl::Status status = place->link->SetPeers({"job", 1, plans_}, members);
     ATOLL_CHECK(status.ok(), status.ToString());
     place->rendezvous.BeginEpoch(plans_);
+    place->transport.BeginEpoch(plans_);
     place->transport.SetPlan(plan);
     CommunicatorsOptions options;
     options.worker = worker;

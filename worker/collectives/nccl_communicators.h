@@ -40,7 +40,8 @@ struct NcclCommunicatorsOptions {
 };
 
 // Good for one Configure. Thread-safe. A member that waits for a group's id, or within NCCL for the
-// others to join, looks every few milliseconds whether Abort was called.
+// others to join, looks every few milliseconds whether Abort was called. Members that have joined
+// have an Abort of their own, for what first connects in a send or receive, too.
 class NcclCommunicators final : public CommunicatorFactory {
  public:
   // `rendezvous` (null where no group reaches another worker) and `others` outlive it.

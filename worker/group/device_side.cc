@@ -9,12 +9,12 @@
 namespace atl::worker {
 
 std::unique_ptr<DeviceSide> DeviceSide::Of(const NodeId& worker, std::vector<LocalDevice>& devices,
-                                           HostTransport* host, Duration timeout) {
+                                           HostTransport* host, MessageLog* log, Duration timeout) {
   if (std::all_of(devices.begin(), devices.end(),
                   [](const LocalDevice& d) { return d.compute->memory_on_host(); })) {
     return nullptr;
   }
-  std::unique_ptr<DeviceSide> side(new DeviceSide(host, timeout));
+  std::unique_ptr<DeviceSide> side(new DeviceSide(host, log, timeout));
   for (LocalDevice& device : devices) {
     ATOLL_CHECK(device.sending != nullptr && device.receiving != nullptr, "device ", device.index,
                 " has no backends for its messages");

@@ -18,9 +18,10 @@ namespace atl::worker {
 class DeviceSide {
  public:
   // Null where the host can touch all devices' memory. Takes the backends for messages out of the
-  // devices, whose engine ends before this does, but after Close. `host` outlives it.
+  // devices, whose engine ends before this does, but after Close. `host`, and the log of what goes
+  // to other workers, outlive it.
   static std::unique_ptr<DeviceSide> Of(const NodeId& worker, std::vector<LocalDevice>& devices,
-                                        HostTransport* host, Duration timeout);
+                                        HostTransport* host, MessageLog* log, Duration timeout);
 
   Transport* transport() { return &transport_; }
 
@@ -36,7 +37,8 @@ class DeviceSide {
   void Close() { transport_.Close(); }
 
  private:
-  DeviceSide(HostTransport* host, Duration timeout) : transport_(host, timeout) {}
+  DeviceSide(HostTransport* host, MessageLog* log, Duration timeout)
+      : transport_(host, timeout, log) {}
 
   DeviceTransport transport_;
   std::map<std::string, Backend*> backends_;  // the engine's, which compute

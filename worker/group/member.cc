@@ -83,7 +83,8 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec) {
   ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute));
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
   job_ = std::make_unique<GroupJob>(std::move(job));
-  device_side_ = DeviceSide::Of(name(), devices, &transport_, options_.engine.message_timeout);
+  device_side_ = DeviceSide::Of(name(), devices, &transport_, &transport_.log(),
+                                options_.engine.message_timeout);
   const std::lock_guard lock(state_mutex_);
   engine_ = std::make_shared<Engine>(name(), std::move(devices), options_.engine);
   return job_->facts;
@@ -165,7 +166,7 @@ void GroupMember::BeginEpoch(int64_t epoch) {
   rendezvous_.BeginEpoch(epoch);
   if (interrupted_epoch_ >= epoch)
     rendezvous_.Abort(absl::AbortedError("given up before it began"));
-  transport_.BeginAt(last_number_ + 1);
+  transport_.BeginEpoch(epoch);
 }
 
 absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {

@@ -13,17 +13,6 @@ namespace atl::worker {
 namespace {
 constexpr size_t kTransfersKept = 256;
 
-PeerMessage MessageOf(const std::string& from, const std::string& to, const MessageTag& tag,
-                      DType dtype, std::span<const std::byte> bytes,
-                      std::shared_ptr<const void> owner) {
-  PeerMessage message;
-  message.channel = PeerChannel::kTensor;
-  message.header = TensorHeaderOf({tag, from, to, dtype});
-  message.payload = bytes;
-  message.owner = std::move(owner);
-  return message;
-}
-
 // Null where there is no such one.
 template <typename Items>
 auto At(const Items& items, int64_t index) -> const typename Items::value_type* {
@@ -43,9 +32,15 @@ std::shared_ptr<PeerTransport::Counted> PeerTransport::MakeCounted() {
   return std::make_shared<Counted>();
 }
 
-void PeerTransport::BeginAt(int64_t first_step) {
+void PeerTransport::BeginEpoch(int64_t epoch) {
   const std::lock_guard lock(mutex_);
-  first_step_ = first_step;
+  next_epoch_ = epoch;
+}
+
+void PeerTransport::Reset() {
+  const std::lock_guard lock(mutex_);
+  epoch_ = next_epoch_;
+  inbox_.Reset();
 }
 
 void PeerTransport::SetPlan(const IslandPlan& plan) {
@@ -89,9 +84,7 @@ absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,
     return absl::InvalidArgumentError("not a whole number of elements");
   }
   const std::lock_guard lock(mutex_);
-  if (message->tag.step < first_step_) {
-    return absl::AbortedError(absl::StrCat("step ", message->tag.step, " is over"));
-  }
+  if (message->epoch != epoch_) return absl::AbortedError("of another attempt at the plan");
   if (PlannedLocked(*message)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the plan has no such message from ", message->from, " to ", message->to));
@@ -101,6 +94,8 @@ void PeerTransport::OnMessage(PeerDelivery delivery) {
   const TensorMessage message = *ParseTensorHeader(delivery.header);  // admitted
   auto owner = std::make_shared<PeerDelivery>(std::move(delivery));
   const std::span<const std::byte> bytes = owner->payload.bytes();
+  const std::lock_guard lock(mutex_);   // until it is there: no Reset comes between
+  if (message.epoch != epoch_) return;  // it has changed since the message was admitted
   inbox_.Deliver(message.from, message.to, message.tag, message.dtype, bytes, std::move(owner));
 }
 
@@ -115,6 +110,19 @@ absl::Status PeerTransport::Send(const std::string& from, const std::string& to,
   backend.CopyToHost(stream, bytes->data(), payload);
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(stream));
   return SendBytes(from, to, tag, payload.dtype, *bytes, bytes);
+}
+
+PeerMessage PeerTransport::MessageOf(const std::string& from, const std::string& to,
+                                     const MessageTag& tag, DType dtype,
+                                     std::span<const std::byte> bytes,
+                                     std::shared_ptr<const void> owner) {
+  PeerMessage message;
+  message.channel = PeerChannel::kTensor;
+  message.payload = bytes;
+  message.owner = std::move(owner);
+  const std::lock_guard lock(mutex_);
+  message.header = TensorHeaderOf({tag, from, to, dtype, epoch_});
+  return message;
 }
 
 absl::Status PeerTransport::SendBytes(const std::string& from, const std::string& to,

@@ -13,23 +13,24 @@
 
 #include "common/net/peer_link.h"
 #include "worker/group/line_turns.h"
-#include "worker/group/message_log.h"
 #include "worker/group/wire.h"
 #include "worker/pipeline/local_transport.h"
+#include "worker/pipeline/message_log.h"
 
 namespace atl::worker {
 
 class PeerTransport final : public HostTransport {
  public:
-  // Holds at most `max_bytes` of messages that have come and not been received.
+  // Holds at most `max_bytes` of messages that have come and not been received, as LocalTransport.
   PeerTransport(NodeId worker, int64_t max_bytes, LineTurns::Tell tell)
       : worker_(worker), inbox_(max_bytes), turns_(std::move(worker), std::move(tell)) {}
 
   // Before anything else; the link outlives all use.
   void Use(PeerLink* link) { link_ = link; }
-  // Messages of steps before this one are refused from now on; Reset drops what has come of any.
-  // Given before the engine that uses this is configured.
-  void BeginAt(int64_t first_step);
+  // Numbers the attempts at setting up a plan: from the next Reset on, what is sent is of this one,
+  // and what others send of another one is refused. Given before the engine that uses this is
+  // configured.
+  void BeginEpoch(int64_t epoch);
 
   // Whose messages are admitted from now on, and have an order. Nothing of an earlier plan waits
   // any more, nor is sent: whatever sends has ended.
@@ -71,14 +72,17 @@ class PeerTransport final : public HostTransport {
     return inbox_.Receive(device, tag, backend, stream, into, deadline);
   }
   void Abort(const std::string& reason) override;
-  void Reset() override { inbox_.Reset(); }
+  void Reset() override;
   std::vector<BoundaryCounters> counters() const override;
   std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override;
 
-  // Of messages to other workers.
+  // Of messages to other workers; also for what sends them another way.
   MessageLog& log() { return *log_; }
 
  private:
+  PeerMessage MessageOf(const std::string& from, const std::string& to, const MessageTag& tag,
+                        DType dtype, std::span<const std::byte> bytes,
+                        std::shared_ptr<const void> owner);
   void Log(SentMessage sent, PeerMessage* message);
   bool PlannedLocked(const TensorMessage& message) const;
 
@@ -93,7 +97,7 @@ class PeerTransport final : public HostTransport {
   const std::shared_ptr<MessageLog> log_ = std::make_shared<MessageLog>();  // likewise
 
   std::mutex mutex_;
-  int64_t first_step_ = 0;  // all guarded by mutex_
+  int64_t epoch_ = 0, next_epoch_ = 0;  // all guarded by mutex_
   std::vector<PlanReplica> replicas_;
   std::vector<std::string> devices_;
   LineTurns turns_;  // its thread uses all of the above

@@ -20,9 +20,9 @@
 #include "common/protocol/control.h"
 #include "common/status.h"
 #include "worker/group/clocks.h"
-#include "worker/group/message_log.h"
 #include "worker/group/wire.h"
 #include "worker/pipeline/engine.h"
+#include "worker/pipeline/message_log.h"
 
 namespace atl::worker {
 

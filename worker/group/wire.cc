@@ -212,6 +212,7 @@ std::string TensorHeaderOf(const TensorMessage& message) {
   header.set_from(message.from);
   header.set_to(message.to);
   header.set_element_bytes(static_cast<int32_t>(SizeOf(message.dtype)));
+  header.set_epoch(message.epoch);
   return header.SerializeAsString();
 }
 
@@ -231,6 +232,7 @@ absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes) {
   message.tag.gradient = header.gradient();
   message.from = header.from();
   message.to = header.to();
+  message.epoch = header.epoch();
   switch (header.element_bytes()) {
     case 2:
       message.dtype = DType::kBfloat16;

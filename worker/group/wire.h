@@ -27,6 +27,7 @@ struct TensorMessage {
   MessageTag tag;
   std::string from, to;
   DType dtype = DType::kFloat32;
+  int64_t epoch = 0;  // attempt at setting up the plan
 };
 std::string TensorHeaderOf(const TensorMessage& message);
 absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes);

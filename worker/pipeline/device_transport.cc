@@ -14,8 +14,8 @@ constexpr int64_t kAlignment = 256;
 
 // ------------------------------------------------------------------------------------ setup ----
 
-DeviceTransport::DeviceTransport(HostTransport* host, Duration timeout)
-    : host_(host), timeout_(timeout) {
+DeviceTransport::DeviceTransport(HostTransport* host, Duration timeout, MessageLog* log)
+    : host_(host), timeout_(timeout), log_(log) {
   host_->OnAbort([this](const std::string& reason) { Stop(reason); });
 }
 
@@ -90,8 +90,6 @@ absl::Status DeviceTransport::Prepare(const IslandPlan& plan, int64_t message_by
   for (const Boundary& boundary : BoundariesOf(plan)) {
     Path& path = paths[{boundary.from, boundary.to}];
     path.route = RouteBetween(plan, boundary, &path.way);
-    path.counters.from = boundary.from;
-    path.counters.to = boundary.to;
     int messages = 0;
     for (const PlanReplica& replica : plan.replicas) {
       for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
@@ -257,8 +255,17 @@ void DeviceTransport::UsePair(const std::string& device, const PairGroup& pair,
 std::vector<BoundaryCounters> DeviceTransport::counters() const {
   std::vector<BoundaryCounters> all = host_->counters();
   const std::lock_guard lock(mutex_);
-  for (const auto& [ends, path] : paths_) {
-    if (path.counters.messages > 0) all.push_back(path.counters);
+  for (const auto& [ends, direct] : counters_) {
+    const auto same = std::find_if(all.begin(), all.end(), [&](const BoundaryCounters& by_host) {
+      return by_host.from == direct.from && by_host.to == direct.to;
+    });
+    if (same == all.end()) {
+      all.push_back(direct);
+      continue;
+    }
+    same->messages += direct.messages;  // it went by the host under another plan
+    same->bytes += direct.bytes;
+    same->seconds += direct.seconds;
   }
   return all;
 }

@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "worker/pipeline/message_log.h"
 #include "worker/pipeline/transport.h"
 #include "worker/pipeline/ways.h"
 
@@ -38,8 +39,9 @@ namespace atl::worker {
 
 class DeviceTransport final : public Transport {
  public:
-  // `host` outlives it. A Send waits no longer than `timeout` for a block.
-  DeviceTransport(HostTransport* host, Duration timeout);
+  // `host`, and `log` of what NCCL carries (or null), outlive it. A Send waits no longer than
+  // `timeout` for a block.
+  DeviceTransport(HostTransport* host, Duration timeout, MessageLog* log = nullptr);
   ~DeviceTransport() override;
 
   // Before the first Prepare. Both backends are the device's, for its two threads.
@@ -76,7 +78,6 @@ class DeviceTransport final : public Transport {
     std::string way;
     int64_t announced = 0, expected = 0;  // numbers of its NCCL messages
     std::shared_ptr<Communicator> out, in;
-    BoundaryCounters counters;
   };
   struct Block;
   struct OutJob;
@@ -109,12 +110,14 @@ class DeviceTransport final : public Transport {
 
   HostTransport* const host_;
   const Duration timeout_;
+  MessageLog* const log_;
   std::map<std::string, std::unique_ptr<Port>> ports_;
   std::mutex stop_mutex_;  // a Stop is at work, which must not be the last to hold a communicator
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<Ends, Path> paths_;  // all below, and what is in ports, guarded by mutex_
+  std::map<Ends, Path> paths_;                 // all below, and what is in ports, guarded by mutex_
+  std::map<Ends, BoundaryCounters> counters_;  // of what does not go by the host, under all plans
   bool aborted_ = false;
   bool stopping_ = false;
   std::string reason_;

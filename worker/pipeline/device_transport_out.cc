@@ -126,21 +126,29 @@ absl::Status DeviceTransport::SendByNccl(Port& port, const OutJob& job) {
     if (aborted_) return absl::AbortedError(reason_);
   }
   ATOLL_CHECK(pair != nullptr, "nobody made the communicator ", port.device, " > ", job.to);
+  const int64_t bytes = job.elements * SizeOf(job.dtype), step = job.tag.step;
+  const bool logged = log_ != nullptr && log_->records(step);
+  const size_t place =
+      logged ? log_->OnSent({port.device, job.to, job.tag, bytes, job.sent, {}, {}}) : 0;
   ATOLL_RETURN_IF_ERROR(host_->Announce(
       port.device, job.to, job.tag, job.dtype,
       {reinterpret_cast<const std::byte*>(announcement.get()), sizeof(Announcement)},
       announcement));
+  const Instant start = SteadyNow();
   port.sending->Wait(*port.out_stream, *job.block->event);
   ATOLL_RETURN_IF_ERROR(pair->Send(*port.sending, *port.out_stream,
                                    job.block->Of(job.dtype, job.elements), /*to=*/1));
   ATOLL_RETURN_IF_ERROR(port.sending->Synchronize(*port.out_stream));
-  Count(ends, job.elements * SizeOf(job.dtype), job.sent);
+  if (logged) log_->OnArrived(step, place, start, SteadyNow());
+  Count(ends, bytes, job.sent);
   return absl::OkStatus();
 }
 
 void DeviceTransport::Count(const Ends& ends, int64_t bytes, Instant sent) {
   const std::lock_guard lock(mutex_);
-  BoundaryCounters& counters = paths_.at(ends).counters;
+  BoundaryCounters& counters = counters_[ends];
+  counters.from = ends.first;
+  counters.to = ends.second;
   ++counters.messages;
   counters.bytes += bytes;
   counters.seconds += Seconds(SteadyNow() - sent);

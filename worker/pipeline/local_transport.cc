@@ -20,6 +20,11 @@ std::string Describe(const MessageTag& tag) {
                       " for stage ", tag.stage, " in step ", tag.step);
 }
 
+// An empty one is not for nothing: messages are bounded in number, too.
+int64_t CostOf(const HostMessage& message) {
+  return static_cast<int64_t>(message.bytes.size()) + LocalTransport::kMessageCost;
+}
+
 }  // namespace
 
 absl::Status LocalTransport::Send(const std::string& from, const std::string& to,
@@ -71,7 +76,7 @@ void LocalTransport::Deliver(const std::string& from, const std::string& to, con
 }
 
 absl::Status LocalTransport::PutLocked(Key key, HostMessage message) {
-  const auto size = static_cast<int64_t>(message.bytes.size());
+  const int64_t size = CostOf(message);
   if (bytes_ + size > max_bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("messages that nobody has received hold ", bytes_, " of ", max_bytes_,
@@ -93,7 +98,7 @@ HostMessage LocalTransport::TakeLocked(const Key& key) {
   const auto found = messages_.find(key);
   HostMessage message = std::move(found->second);
   messages_.erase(found);
-  bytes_ -= static_cast<int64_t>(message.bytes.size());
+  bytes_ -= CostOf(message);
   return message;
 }
 

@@ -19,7 +19,8 @@ namespace atl::worker {
 // Any number of threads.
 class LocalTransport : public HostTransport {
  public:
-  // Holds at most `max_bytes` of messages that have not been received.
+  // Holds at most `max_bytes` of messages that have not been received, kMessageCost for each.
+  static constexpr int64_t kMessageCost = 256;
   explicit LocalTransport(int64_t max_bytes) : max_bytes_(max_bytes) {}
 
   absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,

@@ -142,9 +142,9 @@ class HostTransport : public Transport {
                                 const MessageTag& tag, DType dtype,
                                 std::span<const std::byte> bytes,
                                 std::shared_ptr<const void> owner) = 0;
-  // Calls this when Abort, or what aborts by itself, first ends all waits until Reset; on the thread
-  // that does it: it must not wait nor call back. Null ends that. No call is under way when OnAbort
-  // or any Abort returns.
+  // Calls this when Abort, or what aborts by itself, first ends all waits until Reset; on the
+  // thread that does it: it must not wait nor call back. Null ends that. No call is under way when
+  // OnAbort or any Abort returns.
   using Aborted = std::function<void(const std::string& reason)>;
   virtual void OnAbort(Aborted aborted) = 0;
   // Calls this for whatever arrives for the device, on the thread that brings it and with locks

@@ -1,8 +1,8 @@
 // When the messages of one step left this worker and arrived, for traces. Nothing is kept while no
 // step is recorded.
 
-#ifndef ATOLL_WORKER_GROUP_MESSAGE_LOG_H_
-#define ATOLL_WORKER_GROUP_MESSAGE_LOG_H_
+#ifndef ATOLL_WORKER_PIPELINE_MESSAGE_LOG_H_
+#define ATOLL_WORKER_PIPELINE_MESSAGE_LOG_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -16,7 +16,8 @@
 
 namespace atl::worker {
 
-// All times are this worker's: the other end's receipt is taken back by the way that it came.
+// All times are this worker's: over the peer link the other end's receipt is taken back by the way
+// that it came; by NCCL it has arrived when the sender's stream is done with it.
 struct SentMessage {
   std::string from, to;
   MessageTag tag;
@@ -33,7 +34,7 @@ class MessageLog {
   void Record(int64_t step);
   bool records(int64_t step) const { return step_ == step; }
 
-  // Its place, for Arrived.
+  // Its place, for OnArrived.
   size_t OnSent(SentMessage message);
   void OnArrived(int64_t step, size_t place, Instant start, Instant arrived);
 
@@ -50,4 +51,4 @@ class MessageLog {
 
 }  // namespace atl::worker
 
-#endif  // ATOLL_WORKER_GROUP_MESSAGE_LOG_H_
+#endif  // ATOLL_WORKER_PIPELINE_MESSAGE_LOG_H_

@@ -1,4 +1,4 @@
-#include "worker/group/message_log.h"
+#include "worker/pipeline/message_log.h"
 
 #include <utility>
 

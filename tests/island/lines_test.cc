@@ -1,0 +1,272 @@
+// What devices do while messages are on their way, and what they say of the lines.
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <latch>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "common/event_loop.h"
+#include "kernels/testing/fake_device.h"
+#include "tests/island/engine_story.h"
+
+namespace atl::worker {
+namespace {
+
+// Lets one message be seen only after it was asked for so many times.
+class HoldBack : public Wrapped {
+ public:
+  HoldBack(Transport& inner, MessageTag tag, int times)
+      : Wrapped(inner), tag_(tag), times_(times) {}
+  bool Arrived(const std::string& device, const MessageTag& tag) override {
+    if (tag == tag_ && times_ > 0) {
+      --times_;
+      return false;
+    }
+    return Wrapped::Arrived(device, tag);
+  }
+  void Wait(const std::string& device, std::span<const MessageTag> tags,
+            Instant deadline) override {
+    if (times_ == 0) Wrapped::Wait(device, tags, deadline);
+  }
+
+ private:
+  const MessageTag tag_;
+  std::atomic<int> times_;
+};
+
+// Says that messages took as long as on a line of this speed.
+class SlowTale : public Wrapped {
+ public:
+  SlowTale(Transport& inner, double seconds_per_byte)
+      : Wrapped(inner), seconds_per_byte_(seconds_per_byte) {}
+  absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
+                    Backend& backend, Stream& stream, const Tensor& payload) override {
+    const int64_t bytes = payload.size() * SizeOf(payload.dtype);
+    const std::lock_guard lock(mutex_);
+    sent_[{from, to}].push_back(
+        {tag.gradient, bytes, static_cast<double>(bytes) * seconds_per_byte_});
+    return Wrapped::Send(from, to, tag, backend, stream, payload);
+  }
+  std::vector<Transfer> TakeTransfers(const std::string& from, const std::string& to) override {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(sent_[{from, to}], {});
+  }
+
+ private:
+  const double seconds_per_byte_;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, std::string>, std::vector<Transfer>> sent_;
+};
+
+// Two stages, the first of which does all F, all B, all W.
+IslandPlan WeightsLast() {
+  IslandPlan plan = Plan({3, 3}, 1);
+  std::vector<PlanOp> order;
+  for (const PlanOpKind kind :
+       {PlanOpKind::kForward, PlanOpKind::kInputGradient, PlanOpKind::kWeightGradient}) {
+    for (int32_t m = 0; m < 4; ++m) order.push_back({.kind = kind, .micro_batch = m});
+  }
+  plan.programs[0] = CompleteProgram(plan, "w1/0", order);
+  return plan;
+}
+
+MessageTag GradientOf(int32_t micro_batch) {
+  MessageTag tag;
+  tag.step = 1;
+  tag.stage = 0;
+  tag.micro_batch = micro_batch;
+  tag.gradient = true;
+  return tag;
+}
+
+TEST_CASE("while a gradient is on its way, pending W are done, and the result is the same") {
+  const IslandPlan plan = WeightsLast();
+  TestIsland punctual(Job(), plan, {});
+  Begin(punctual);
+  const double loss = Train(punctual, 0);
+
+  LocalTransport queue(1 << 20);
+  HoldBack transport(queue, GradientOf(3), 5);
+  TestIsland island(Job(), plan, {}, &transport);
+  Begin(island);
+  const auto outcome = island.Step(Batch(0), kLearningRate);
+  REQUIRE(outcome.status().message() == "");
+  REQUIRE(outcome->loss.mean() == loss);
+  REQUIRE(State(island) == State(punctual));
+
+  // In the program no W comes before the last B; here at least one layer's did for every time that
+  // the gradient was not there, in the order of micro-batches.
+  const auto is = [](const OpSpan& span, PlanOpKind kind, int32_t m) {
+    return span.op.kind == kind && span.op.micro_batch == m;
+  };
+  std::vector<int32_t> early;
+  for (const OpSpan& span : outcome->devices[0].spans) {
+    if (is(span, PlanOpKind::kInputGradient, 3)) break;
+    if (span.op.kind == PlanOpKind::kWeightGradient) early.push_back(span.op.micro_batch);
+  }
+  REQUIRE(early.size() >= 4);
+  REQUIRE(std::is_sorted(early.begin(), early.end()));
+}
+
+// The last gradient is late, and the device itself stands still since it got the one before, until
+// it was asked often for what is late. That comes when there is nothing else to do.
+class StandStill : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
+                       Stream& stream, const Tensor& into, Instant deadline) override {
+    ATOLL_RETURN_IF_ERROR(Wrapped::Receive(device, tag, backend, stream, into, deadline));
+    if (tag == GradientOf(2)) testing::EnqueueOnFake(backend, stream, [this] { moves_.wait(); });
+    return absl::OkStatus();
+  }
+  bool Arrived(const std::string& device, const MessageTag& tag) override {
+    if (tag != GradientOf(3)) return Wrapped::Arrived(device, tag);
+    if (--asked_ == 0) {
+      moved = SteadyNow();
+      moves_.count_down();
+    }
+    return idle_ && Wrapped::Arrived(device, tag);
+  }
+  void Wait(const std::string& device, std::span<const MessageTag> tags,
+            Instant deadline) override {
+    if (tags[0] != GradientOf(3)) return Wrapped::Wait(device, tags, deadline);
+    if (deadline > SteadyNow() + std::chrono::seconds(10))
+      idle_ = true;  // it waits for nothing else
+  }
+
+  Instant moved{};
+
+ private:
+  int asked_ = 500;
+  bool idle_ = false;
+  std::latch moves_{1};
+};
+
+TEST_CASE("a device that runs behind its host is given W only when it has nothing else") {
+  const IslandPlan plan = WeightsLast();
+  TestIsland punctual(Job(), plan, {});
+  Begin(punctual);
+  const double loss = Train(punctual, 0);
+  LocalTransport queue(1 << 20);
+  StandStill transport(queue);
+  TestIsland island(Job(), plan, {}, &transport, NewFakeDevice);
+  Begin(island);
+  const auto outcome = island.Step(Batch(0), kLearningRate);
+  REQUIRE(outcome.status().message() == "");
+  REQUIRE(outcome->loss.mean() == loss);
+  REQUIRE(State(island) == State(punctual));
+  int weights = 0;     // before the last B
+  bool stood = false;  // from the B before
+  for (const OpSpan& span : outcome->devices[0].spans) {
+    if (span.op.kind == PlanOpKind::kInputGradient && span.op.micro_batch == 3) break;
+    stood = stood || (span.op.kind == PlanOpKind::kInputGradient && span.op.micro_batch == 2);
+    if (span.op.kind != PlanOpKind::kWeightGradient) continue;
+    ++weights;
+    if (stood) REQUIRE(span.start > transport.moved);
+  }
+  REQUIRE(weights == 3 * 3);  // of three layers and micro-batches
+}
+
+TEST_CASE("the adapter cuts what a slow line carries, says why, and the curve stays") {
+  EngineJob job = Job();
+  job.max_pieces = 8;
+  EngineOptions options;
+  options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t rows) {
+    return std::chrono::microseconds(300) * rows;
+  };
+  const IslandPlan plan = Plan({3, 3}, 1);
+  const double message_bytes = 2 * 8 * 16 * 4;
+  LocalTransport queue(1 << 20);
+  SlowTale line(queue, 1.8e-3 / message_bytes);  // as long as the F of a micro-batch
+  TestIsland island(job, plan, options, &line);
+  TestDevice alone(Job());
+  Begin(island);
+  alone.Set(RandomWeights(Job().model, 5));
+
+  std::vector<BoundaryState> boundaries;
+  for (int s = 0; s < 40 && (s < 5 || boundaries[0].pieces == 1); ++s) {
+    const auto outcome = island.Step(Batch(s), kLearningRate);
+    REQUIRE(outcome.status().message() == "");
+    REQUIRE(outcome->loss.mean() ==
+            Approx(alone.Step(Batch(s), kLearningRate).mean()).epsilon(1e-5));
+    REQUIRE(outcome->plan_wanted == "");
+    boundaries = outcome->boundaries;
+  }
+  REQUIRE(boundaries.size() == 2);  // activations one way, gradients the other
+  REQUIRE(boundaries[0].from == "w1/0");
+  REQUIRE(boundaries[0].to == "w1/1");
+  REQUIRE(boundaries[0].pieces == 2);  // a micro-batch has two sequences
+  REQUIRE(boundaries[0].reason.find("2 pieces in fill and drain (1 before)") == 0);
+  for (int s = 40; s < 43; ++s) {  // in pieces
+    const double loss = alone.Step(Batch(s), kLearningRate).mean();
+    REQUIRE(Train(island, s) == Approx(loss).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a saturated line asks for another plan") {
+  EngineOptions options;
+  options.emulation.duration = [](const std::string&, LayerKind, PlanOpKind, int64_t rows) {
+    return std::chrono::microseconds(50) * rows;
+  };
+  LocalTransport queue(1 << 20);
+  SlowTale line(queue, 1.0 / 1024);  // a second a message
+  TestIsland island(Job(), Plan({3, 3}, 1), options, &line);
+  Begin(island);
+  std::string wanted;
+  for (int s = 0; s < 40 && wanted.empty(); ++s) {
+    const auto outcome = island.Step(Batch(s), kLearningRate);
+    REQUIRE(outcome.status().message() == "");
+    wanted = outcome->plan_wanted;
+  }
+  REQUIRE(wanted == "link w1/0 > w1/1 saturated");
+}
+
+// The device works for 5 ms on every message that it gets, long after its host has gone on.
+class SlowDevice : public SlowTale {
+ public:
+  using SlowTale::SlowTale;
+  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
+                       Stream& stream, const Tensor& into, Instant deadline) override {
+    ATOLL_RETURN_IF_ERROR(SlowTale::Receive(device, tag, backend, stream, into, deadline));
+    if (tag.stage == kCommitStage) return absl::OkStatus();
+    testing::EnqueueOnFake(backend, stream, [this, activation = !tag.gradient] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (activation) worked.push_back(SteadyNow());
+    });
+    return absl::OkStatus();
+  }
+
+  std::vector<Instant> worked;  // on activations: on one stream; to be read between steps
+};
+
+TEST_CASE("what a device has only been handed is neither its work nor saturates a line") {
+  const double message_bytes = 2 * 8 * 16 * 4;
+  LocalTransport queue(1 << 20);
+  SlowDevice line(queue, 1e-3 / message_bytes);
+  TestIsland island(Job(), Plan({3, 3}, 1), {}, &line, NewFakeDevice);
+  Begin(island);
+  bool heard = false;
+  for (int s = 0; s < 20; ++s) {  // more than two windows of messages
+    line.worked.clear();
+    const auto outcome = island.Step(Batch(s), kLearningRate);
+    REQUIRE(outcome.status().message() == "");
+    REQUIRE(outcome->plan_wanted == "");
+    heard = heard || outcome->boundaries[0].message_seconds > 0;
+    const DeviceStep& second = outcome->devices[1];
+    REQUIRE(second.timed == (s % 16 == 1));
+    if (!second.timed) continue;
+    size_t forwards = 0;
+    for (const OpSpan& span : second.spans) {
+      if (span.op.kind == PlanOpKind::kForward) REQUIRE(span.end >= line.worked.at(forwards++));
+    }
+    REQUIRE(forwards == 4);
+  }
+  REQUIRE(heard);
+}
+
+}  // namespace
+}  // namespace atl::worker
