@@ -1,6 +1,8 @@
 // Islands of several workers train as one device does, move their state and survive their members.
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <latch>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -439,6 +441,27 @@ TEST_CASE("who has led nothing hands nothing over, and says so") {
   kept.leadership.generation = 7;  // of another life of the island
   const auto taken = group.HandOver("w1", kept, plan, &taken_over);
   REQUIRE(Says(taken.status().message(), "it has not led this island in this generation"));
+}
+
+TEST_CASE("who serves a member no more is not called any more") {
+  const World world;
+  TestGroup group(world, 2);
+  group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
+  TestWorker& leader = group["w1"];
+  std::latch called(1), goes_on(1);
+  std::atomic<bool> done = false;
+  group["w2"].member->SetHooks({.serve = [&](const NodeId&, v1::GroupFrame) {
+    called.count_down();
+    goes_on.wait();
+    done = true;
+  }});
+  std::thread asks([&] { (void)leader.trainer->InitialWeights(); });
+  called.wait();
+  goes_on.count_down();
+  group["w2"].member->SetHooks({});
+  REQUIRE(done);
+  leader.trainer->Interrupt("nobody answers");
+  asks.join();
 }
 
 TEST_CASE("an interrupt ends setting up a plan whose members do not come") {

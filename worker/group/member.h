@@ -131,7 +131,7 @@ class GroupMember final : private PeerHandler {
   // Receives them.
   absl::Status AwaitParts(const NodeId& from, CallId call, const ShardParts& parts);
 
-  // ---- Hooks, set before Join, called on the link's thread. ----
+  // ---- Hooks, set before Join, called on the link's thread. They must not set others. ----
   struct Hooks {
     // A call that asks this worker to work: all but get_layer. Replied to with Reply.
     std::function<void(const NodeId& from, v1::GroupFrame frame)> serve;
@@ -139,6 +139,7 @@ class GroupMember final : private PeerHandler {
     // A reply that is an error has come.
     std::function<void(const NodeId& from, const std::string& error)> call_failed;
   };
+  // No call of the earlier ones is under way when it returns.
   void SetHooks(Hooks hooks);
   void Reply(const NodeId& to, CallId call, v1::GroupReply reply);
 
@@ -200,7 +201,9 @@ class GroupMember final : private PeerHandler {
   std::shared_ptr<const Kept> kept_;         // guarded by state_mutex_
   IslandPlan plan_;                          // guarded by state_mutex_
   std::vector<DeviceWork> work_;             // guarded by state_mutex_
-  Hooks hooks_;                              // guarded by state_mutex_
+
+  std::mutex hooks_mutex_;  // held while one is called; before state_mutex_
+  Hooks hooks_;             // guarded by hooks_mutex_
 
   std::mutex engine_mutex_;  // one caller of the engine at a time
 

@@ -16,7 +16,7 @@ int64_t ClockNs() { return SteadyNow().time_since_epoch().count(); }
 }  // namespace
 
 void GroupMember::SetHooks(Hooks hooks) {
-  const std::lock_guard lock(state_mutex_);
+  const std::lock_guard lock(hooks_mutex_);
   hooks_ = std::move(hooks);
 }
 
@@ -158,11 +158,6 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
 }
 
 void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
-  Hooks hooks;
-  {
-    const std::lock_guard lock(state_mutex_);
-    hooks = hooks_;
-  }
   switch (frame.body_case()) {
     case v1::GroupFrame::kReply: {
       const absl::Status status = StatusOf(frame.reply());
@@ -170,9 +165,9 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
         clocks_.Add(from, {frame.reply().asked_ns(), frame.reply().clock_ns(), ClockNs()});
       }
       calls_.OnReply(from, frame.call(), std::move(*frame.mutable_reply()));
-      if (!status.ok() && hooks.call_failed && frame.epoch() == epoch_) {
-        hooks.call_failed(from, absl::StrCat(from, ": ", status.message()));
-      }
+      if (status.ok() || frame.epoch() != epoch_) return;
+      const std::lock_guard calling(hooks_mutex_);
+      if (hooks_.call_failed) hooks_.call_failed(from, absl::StrCat(from, ": ", status.message()));
       return;
     }
     case v1::GroupFrame::kRendezvous:
@@ -200,8 +195,10 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
       }
       break;
     }
-    default:
-      if (hooks.serve) return hooks.serve(from, std::move(frame));
+    default: {
+      const std::lock_guard calling(hooks_mutex_);
+      if (hooks_.serve) return hooks_.serve(from, std::move(frame));
+    }
   }
   v1::GroupReply reply;
   ToWire(absl::UnavailableError("it serves nobody now"), &reply);
@@ -209,11 +206,9 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
 }
 
 void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {
-  Hooks hooks;
   bool works = false;  // with us
   {
     const std::lock_guard lock(state_mutex_);
-    hooks = hooks_;
     for (const PlanProgram& program : plan_.programs) {
       works = works || WorkerOfDevice(program.device) == peer;
     }
@@ -224,7 +219,8 @@ void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {
   blocks_.OnPeerLost();
   const std::string what = absl::StrCat(peer, " is lost: ", reason);
   if (works) InterruptWork(what);
-  if (hooks.peer_lost) hooks.peer_lost(peer, reason);
+  const std::lock_guard calling(hooks_mutex_);
+  if (hooks_.peer_lost) hooks_.peer_lost(peer, reason);
 }
 
 }  // namespace atl::worker
