@@ -18,7 +18,7 @@ RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::v
     // A sum of squares; rounding cannot make it negative, but a NaN must stay one.
     verdict.norm = std::sqrt(gram[i * k + i]);
     PenaltyState& state = penalties[candidates[i].contribution.island];
-    verdict.penalty = Judge(state, verdict.norm, reject_outliers);
+    verdict.penalty = Judge(state, verdict.norm, candidates[i].reach, reject_outliers);
     state = verdict.penalty.after;
     if (verdict.penalty.accepted) decision.tokens += candidates[i].tokens;
     decision.verdicts.push_back(std::move(verdict));

@@ -16,6 +16,7 @@ namespace atl {
 struct RoundCandidate {
   ContributionId contribution;
   int64_t tokens = 0;
+  double reach = 1;  // see penalty.h
 };
 
 struct RoundVerdict {
@@ -35,7 +36,7 @@ struct RoundDecision {
 // `gram` is k-by-k, row by row: inner products of the candidates' whole deltas. Judges in the order
 // of the candidates and updates `penalties` (an island without a state begins its warm-up).
 //   weight_i = tokens_i / sum of accepted tokens * clip_i * clip_scale
-// `clip_norm` 0: clip_scale is 1. REQUIRES: tokens >= 0; gram.size() == k * k.
+// `clip_norm` 0: clip_scale is 1. REQUIRES: tokens >= 0; reach > 0; gram.size() == k * k.
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
                      double clip_norm, bool reject_outliers,
                      std::map<IslandId, PenaltyState>& penalties);

@@ -19,11 +19,11 @@ std::vector<double> GramOf(const std::vector<Vector>& deltas) {
   return gram;
 }
 
-RoundCandidate Candidate(IslandId island, int64_t tokens) { return {{island, 1, 1, 0}, tokens}; }
+RoundCandidate Candidate(IslandId island, int64_t tokens) { return {{island, 1, 1, 0}, tokens, 1}; }
 
 PenaltyState WarmedUp(double norm) {
   PenaltyState state;
-  for (int i = 0; i < kPenaltyWarmUpPushes; ++i) state = Judge(state, norm, true).after;
+  for (int i = 0; i < kPenaltyWarmUpPushes; ++i) state = Judge(state, norm, 1, true).after;
   return state;
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("if all are rejected the round is void") {
 TEST_CASE("two contributions of one island are judged one after the other") {
   std::map<IslandId, PenaltyState> penalties;
   const RoundDecision d =
-      Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1}}, GramOf({{1, 0}, {2, 0}}), 0, true, penalties);
+      Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}}, GramOf({{1, 0}, {2, 0}}), 0, true, penalties);
   CHECK(d.verdicts[1].penalty.score == Approx(10));
   CHECK(d.verdicts[1].penalty.clip == Approx(1.3 / 2));
   CHECK(penalties[0].warm_up_pushes == 2);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "common/check.h"
 
 namespace atl {
 namespace {
@@ -29,13 +30,13 @@ PenaltyVerdict Reject(PenaltyVerdict verdict, const PenaltyState& before, std::s
   return verdict;
 }
 
-void Learn(double norm, double score, PenaltyState& state) {
+void Learn(double size, double score, PenaltyState& state) {
   if (state.warm_up_pushes == 0) {
-    state.mean = norm;
-    state.deviation = kPenaltyFirstDeviation * norm;
+    state.mean = size;
+    state.deviation = kPenaltyFirstDeviation * size;
   } else {
-    state.mean = kPenaltyRate * norm + (1 - kPenaltyRate) * state.mean;
-    const double off = norm - state.mean;
+    state.mean = kPenaltyRate * size + (1 - kPenaltyRate) * state.mean;
+    const double off = size - state.mean;
     state.deviation = std::sqrt((1 - kPenaltyRate) * state.deviation * state.deviation +
                                 kPenaltyRate * off * off);
   }
@@ -47,15 +48,17 @@ void Learn(double norm, double score, PenaltyState& state) {
 
 }  // namespace
 
-PenaltyVerdict Judge(const PenaltyState& before, double norm, bool reject_outliers) {
+PenaltyVerdict Judge(const PenaltyState& before, double norm, double reach, bool reject_outliers) {
+  ATOLL_CHECK(reach > 0);
+  const double size = norm / reach;
   PenaltyVerdict verdict;
   const bool first = before.warm_up_pushes == 0;
   const bool warming_up = before.warm_up_pushes < kPenaltyWarmUpPushes;
   verdict.limit = warming_up ? kPenaltyScoreCut : Limit(before);
   if (!std::isfinite(norm)) return Reject(verdict, before, "rejected: its norm is not finite");
   // A deviation of 0 (all norms were 0) is no scale to measure with.
-  if (!first && before.deviation > 0) verdict.score = (norm - before.mean) / before.deviation;
-  double counted = norm;
+  if (!first && before.deviation > 0) verdict.score = (size - before.mean) / before.deviation;
+  double counted = size;
   verdict.reason = absl::StrFormat("accepted: norm %.4g, score %.2f of %.2f", norm, verdict.score,
                                    verdict.limit);
   if (warming_up) {
@@ -65,12 +68,12 @@ PenaltyVerdict Judge(const PenaltyState& before, double norm, bool reject_outlie
   if (reject_outliers && verdict.score > verdict.limit) {
     if (!warming_up) {
       return Reject(verdict, before,
-                    absl::StrFormat("rejected: norm %.4g is %.2f deviations above its mean %.4g, "
+                    absl::StrFormat("rejected: norm %.4g is %.2f deviations above its usual %.4g, "
                                     "the limit is %.2f",
-                                    norm, verdict.score, before.mean, verdict.limit));
+                                    norm, verdict.score, before.mean * reach, verdict.limit));
     }
     counted = before.mean + verdict.limit * before.deviation;
-    verdict.clip = counted / norm;
+    verdict.clip = counted / size;
     verdict.reason += absl::StrFormat(", clipped by %.3g", verdict.clip);
   }
   verdict.accepted = true;

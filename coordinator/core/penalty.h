@@ -1,5 +1,6 @@
 // How far a contribution may stray from what its island usually sends: a running mean and deviation
-// of the global L2 norm of each island's pseudo-gradients. README.md has the rules and why.
+// of the size of each island's pseudo-gradients, which is their global L2 norm by their reach.
+// README.md has the rules and why.
 //
 // Pure values and functions.
 
@@ -20,7 +21,7 @@ inline constexpr int kPenaltyRejectionsBeforeWarmUp = 3;
 
 struct PenaltyState {
   int warm_up_pushes = 0;      // accepted since the warm-up began, at most kPenaltyWarmUpPushes
-  double mean = 0;             // mu
+  double mean = 0;             // mu, of norm / reach
   double deviation = 0;        // sigma
   std::vector<double> scores;  // of the last accepted pushes, each cut at kPenaltyScoreCut
   int rejections_in_row = 0;
@@ -38,9 +39,10 @@ struct PenaltyVerdict {
   PenaltyState after;
 };
 
-// Judges one contribution of norm `norm` (not finite: always rejected). With `reject_outliers` off
-// nothing finite is rejected or clipped; scores are kept for people to see.
-PenaltyVerdict Judge(const PenaltyState& before, double norm, bool reject_outliers);
+// Judges one contribution of norm `norm` (not finite: always rejected). `reach` is how far its steps
+// could go: the sum of their learning rates, or anything in proportion. With `reject_outliers` off
+// nothing finite is rejected or clipped; scores are kept for people to see. REQUIRES: reach > 0.
+PenaltyVerdict Judge(const PenaltyState& before, double norm, double reach, bool reject_outliers);
 
 }  // namespace atl
 

@@ -12,8 +12,8 @@ struct Island {
   PenaltyState state;
   bool reject_outliers = true;
 
-  PenaltyVerdict Push(double norm) {
-    const PenaltyVerdict verdict = Judge(state, norm, reject_outliers);
+  PenaltyVerdict Push(double norm, double reach = 1) {
+    const PenaltyVerdict verdict = Judge(state, norm, reach, reject_outliers);
     state = verdict.after;
     return verdict;
   }
@@ -49,13 +49,26 @@ TEST_CASE("an outlier in the warm-up is clipped to a score of 3 and learnt as cl
   CHECK(island.state.mean == Approx(0.02 * 5.2 + 0.98 * 4));
 }
 
+TEST_CASE("norms that grow with the learning rate are no outliers, others are") {
+  Island island;
+  for (int round = 1; round <= 30; ++round) {
+    const PenaltyVerdict verdict = island.Push(0.002 * round, 1e-5 * round);
+    CHECK(verdict.accepted);
+    CHECK(verdict.clip == 1);
+  }
+  const PenaltyVerdict verdict = island.Push(0.002 * 31, 1e-5 * 10);
+  CHECK_FALSE(verdict.accepted);
+  CHECK(verdict.reason.find("norm 0.062 is") != std::string::npos);
+  CHECK(verdict.reason.find("its usual 0.02,") != std::string::npos);
+}
+
 TEST_CASE("after the warm-up an outlier is rejected, teaches nothing, and says why") {
   Island island;
   island.WarmUp();
   const PenaltyState before = island.state;
   const PenaltyVerdict verdict = island.Push(100);
   CHECK_FALSE(verdict.accepted);
-  CHECK(verdict.reason.find("deviations above its mean") != std::string::npos);
+  CHECK(verdict.reason.find("deviations above its usual") != std::string::npos);
   CHECK(island.state.mean == before.mean);
   CHECK(island.state.scores == before.scores);
   CHECK(island.state.rejections_in_row == 1);

@@ -5,12 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/protocol/learning_rate.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/servers.h"
 
 namespace atl::coord {
 namespace {
+
+constexpr double kLeastRate = 1e-12;  // a rate of 0 is no scale
 
 DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
   const ContributionRecord& record = job.contributions.at(id);
@@ -21,6 +24,20 @@ DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
   p.tokens = record.tokens;
   p.train_loss = record.train_loss;
   return p;
+}
+
+// See penalty.h. `round_tokens`: of all candidates together. A short push counts as a whole one:
+// its steps stray less from one direction than those of a long one.
+double ReachOf(const Job& job, int64_t inner_steps, int64_t round_tokens) {
+  const InnerSpec& inner = job.spec().inner;
+  const int64_t committed = job.progress.tokens_committed;
+  const auto rate = [&](int64_t tokens) {
+    return LearningRate(inner, job.spec().schedule.train_tokens, tokens);
+  };
+  const int64_t steps = std::max({inner_steps, job.spec().outer.steps_per_round, int64_t{1}});
+  // In the middle where the rate rises, where they began at the latest where it falls.
+  const double most = std::max(rate(committed), rate(committed + round_tokens / 2));
+  return std::max(most, kLeastRate) * static_cast<double>(steps);
 }
 
 DecisionRecord& NewDecision(Job& job) {
@@ -131,10 +148,14 @@ void DecideRound(State& s, Job& job) {
   decision.opened_by = collecting.opened_by;
   decision.closed_because = collecting.closed_because;
   std::vector<RoundCandidate> candidates;
+  int64_t tokens = 0;
   for (const ContributionId& id : collecting.contributions) {
     decision.participants.push_back(ParticipantOf(job, id));
-    candidates.push_back({id, decision.participants.back().tokens});
+    tokens += decision.participants.back().tokens;
     job.EditPenalty(id.island);
+  }
+  for (const DecisionParticipant& p : decision.participants) {
+    candidates.push_back({p.contribution, p.tokens, ReachOf(job, p.inner_steps, tokens)});
   }
   decision.gram = SumOf(collecting.grams, candidates.size() * candidates.size());
   const OuterSpec& outer = job.spec().outer;

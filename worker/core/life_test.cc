@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "worker/core/schedule.h"
+#include "common/protocol/learning_rate.h"
 #include "worker/core/story.h"
 
 namespace atl::worker {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/protocol/learning_rate.h"
 #include "worker/core/impl.h"
-#include "worker/core/schedule.h"
 
 namespace atl::worker {
 

@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/protocol/learning_rate.h"
 #include "kernels/deltas.h"
 #include "kernels/reference/reference.h"
-#include "worker/core/schedule.h"
 #include "worker/runtime/model_trainer.h"
 
 namespace atl::worker {

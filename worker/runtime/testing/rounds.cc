@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/protocol/learning_rate.h"
 #include "kernels/host_ops.h"
-#include "worker/core/schedule.h"
 #include "worker/runtime/island.h"
 
 namespace atl::worker {

@@ -1,19 +1,19 @@
 // The inner learning rate as a function of the job's progress, the same on every island.
 
-#ifndef ATOLL_WORKER_CORE_SCHEDULE_H_
-#define ATOLL_WORKER_CORE_SCHEDULE_H_
+#ifndef ATOLL_COMMON_PROTOCOL_LEARNING_RATE_H_
+#define ATOLL_COMMON_PROTOCOL_LEARNING_RATE_H_
 
 #include <cstdint>
 
 #include "common/protocol/job_spec.h"
 
-namespace atl::worker {
+namespace atl {
 
 // Linear warm-up over the first inner.warmup_fraction of `train_tokens`, then a cosine down to
 // learning_rate * final_learning_rate_ratio at `train_tokens` and after. `tokens` counts the step
 // that the rate is for, so the first step's is not zero.
 double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens);
 
-}  // namespace atl::worker
+}  // namespace atl
 
-#endif  // ATOLL_WORKER_CORE_SCHEDULE_H_
+#endif  // ATOLL_COMMON_PROTOCOL_LEARNING_RATE_H_

@@ -1,10 +1,10 @@
-#include "worker/core/schedule.h"
+#include "common/protocol/learning_rate.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-namespace atl::worker {
+namespace atl {
 
 double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens) {
   const double total = static_cast<double>(std::max<int64_t>(train_tokens, 1));
@@ -17,4 +17,4 @@ double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens
   return last + (inner.learning_rate - last) * 0.5 * (1 + std::cos(std::numbers::pi * fraction));
 }
 
-}  // namespace atl::worker
+}  // namespace atl

@@ -1,8 +1,8 @@
-#include "worker/core/schedule.h"
+#include "common/protocol/learning_rate.h"
 
 #include <catch2/catch.hpp>
 
-namespace atl::worker {
+namespace atl {
 namespace {
 
 TEST_CASE("The learning rate warms up linearly, follows a cosine, and stays at its end") {
@@ -28,4 +28,4 @@ TEST_CASE("Without a warm-up the first step has the full rate") {
 }
 
 }  // namespace
-}  // namespace atl::worker
+}  // namespace atl
