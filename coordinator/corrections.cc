@@ -15,6 +15,7 @@ constexpr double kSame = 1.10;  // as near as this to what was measured is that
 constexpr int kWindows = 3;
 constexpr double kFactorMax = 64;
 constexpr double kLinkSecondsMin = 5e-4;
+constexpr int64_t kLargeBytes = 32 << 10;
 constexpr Duration kPatienceMax = std::chrono::minutes(40);
 constexpr Duration kWaitMin = std::chrono::minutes(1);
 constexpr Duration kWaitMax = std::chrono::minutes(32);
@@ -172,26 +173,51 @@ bool LinkCorrections::OnBoundary(const BoundaryState& boundary, LinkProfile& lin
   const double bytes_s = static_cast<double>(boundary.quickest_bytes) / link.bandwidth_bytes_per_s;
   const double expected_s = latency_s + bytes_s;
   const bool tells = std::abs(seen_s - expected_s) > kLinkSecondsMin;
-  if (!entry.drift.Add(tells ? seen_s / expected_s : 1)) return !tells;
+  const bool changed = entry.drift.Add(tells ? seen_s / expected_s : 1);
+  if (changed || entry.drift.off()) {
+    entry.seconds[boundary.quickest_bytes] = seen_s;
+  } else {
+    entry.seconds.clear();
+  }
+  if (!changed) return !tells;
   // From here on this is what was measured.
   const double factor = entry.drift.factor();
+  Correct(entry, boundary.quickest_bytes, factor, link);
   entry.drift.Reset();
-  const double now_s = factor * expected_s;
-  if (bytes_s >= latency_s) {
-    link.bandwidth_bytes_per_s =
-        static_cast<double>(boundary.quickest_bytes) / std::max(now_s - latency_s, 0.1 * now_s);
-  } else {
-    link.latency_ns = std::llround(std::max(0.0, now_s - bytes_s) * 1e9);
-  }
+  entry.seconds.clear();
   changes.push_back(
       {{link.from, link.to}, Told(absl::StrCat("link ", link.from, " > ", link.to), 1, factor)});
   return true;
+}
+
+void LinkCorrections::Correct(const Entry& entry, int64_t bytes, double factor, LinkProfile& link) {
+  const auto& [small, small_s] = *entry.seconds.begin();
+  const auto& [large, large_s] = *entry.seconds.rbegin();
+  if (large >= 2 * small && large_s > small_s) {
+    const double seconds_per_byte = (large_s - small_s) / static_cast<double>(large - small);
+    const double latency_s = small_s - seconds_per_byte * static_cast<double>(small);
+    if (latency_s >= 0) {
+      link.bandwidth_bytes_per_s = 1 / seconds_per_byte;
+      link.latency_ns = std::llround(latency_s * 1e9);
+      return;
+    }
+  }
+  const double latency_s = static_cast<double>(link.latency_ns) * 1e-9;
+  const double bytes_s = static_cast<double>(bytes) / link.bandwidth_bytes_per_s;
+  const double now_s = factor * (latency_s + bytes_s);
+  if (bytes_s >= latency_s || (factor > 1 && bytes >= kLargeBytes)) {
+    link.bandwidth_bytes_per_s =
+        static_cast<double>(bytes) / std::max(now_s - latency_s, 0.1 * now_s);
+  } else {
+    link.latency_ns = std::llround(std::max(0.0, now_s - bytes_s) * 1e9);
+  }
 }
 
 void LinkCorrections::Restart(const NodeId& from, const NodeId& to) {
   for (auto& [devices, entry] : entries_) {
     if (WorkerOfDevice(devices.first) == from && WorkerOfDevice(devices.second) == to) {
       entry.drift.Reset();
+      entry.seconds.clear();
     }
   }
 }

@@ -7,8 +7,9 @@
 // - What is in force changes only when three windows in a row were more than 25% off it. So noise,
 //   and what passes within seconds, changes nothing; and what has come back is measured likewise.
 // - Of a link the quickest message of a window counts, and only where it is half a millisecond off:
-//   others may have waited for a busy machine. Large messages correct the bandwidth, small ones the
-//   latency.
+//   others may have waited for a busy machine. Messages of two sizes tell bandwidth from latency.
+//   Of one size alone, what is slower is taken to be the bandwidth, but for messages below 32 KiB
+//   that are mostly latency; what is faster, whichever of both is the larger part.
 // - What is slower and has no work any more could never show that it has recovered: it is forgotten
 //   after 5 minutes, then 10, 20, 40, and tried again.
 // - A pair without a connection counts as unusable for a minute, then 2, 4, ... up to 32, or until
@@ -45,6 +46,7 @@ class Drift {
   // Returns whether the factor in force has changed.
   bool Add(double factor);
   double factor() const { return factor_; }
+  bool off() const { return off_ > 0; }  // the newest window
   void Reset() { *this = Drift(); }
 
  private:
@@ -93,7 +95,10 @@ class LinkCorrections {
   struct Entry {
     int64_t window = 0;
     Drift drift;
+    std::map<int64_t, double> seconds;  // by bytes, of the windows in a row that are off
   };
+  static void Correct(const Entry& entry, int64_t bytes, double factor, LinkProfile& link);
+
   std::map<std::pair<std::string, std::string>, Entry> entries_;  // by devices
 };
 

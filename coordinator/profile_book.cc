@@ -10,10 +10,21 @@ namespace atl {
 namespace {
 
 constexpr size_t kMaxLinks = size_t{1} << 20;
+constexpr double kAlike = 1.25;  // two pairs' bandwidths over one line
+constexpr int64_t kAlikeNs = 1'000'000;
 
 bool Usable(const LinkProfile& link) {
   return link.bandwidth_bytes_per_s > 0 && std::isfinite(link.bandwidth_bytes_per_s) &&
          link.latency_ns >= 0;
+}
+
+// Measured over the same line, as far as the numbers tell.
+bool Alike(const LinkProfile& a, const LinkProfile& b) {
+  const auto [slower, faster] = std::minmax(a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s);
+  const auto [nearer, farther] = std::minmax(a.latency_ns, b.latency_ns);
+  return faster <= kAlike * slower &&
+         static_cast<double>(farther) <=
+             kAlike * static_cast<double>(nearer) + static_cast<double>(kAlikeNs);
 }
 
 std::vector<IslandMember> MembersOf(const PlanRequest& request) {
@@ -115,11 +126,36 @@ void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
   if (known == links_.end()) return;
   LinkReport& report = known->second;
   const size_t before = changes_.size();
+  const LinkProfile was = report.link;
   if (!link_corrections_.OnBoundary(boundary, report.link, changes_)) return;
   report.at = now;
   if (changes_.size() == before) return;
   report.live = true;
   links_changed_ = true;
+  CorrectLine(now, was, report.link);
+}
+
+// A plan would otherwise go round the pair that was seen, over the same line. What the others' own
+// messages say from now on is compared with this.
+void ProfileBook::CorrectLine(Instant now, const LinkProfile& was, const LinkProfile& is) {
+  const std::string from = SiteOf(is.from), to = SiteOf(is.to);
+  if (from.empty() || to.empty() || from == to) return;
+  for (auto& [pair, other] : links_) {
+    if (pair == Pair(is.from, is.to) || !Alike(other.link, was)) continue;
+    if (SiteOf(pair.first) != from || SiteOf(pair.second) != to) continue;
+    other.link.bandwidth_bytes_per_s = is.bandwidth_bytes_per_s;
+    other.link.latency_ns = is.latency_ns;
+    other.at = now;
+    other.live = true;
+    link_corrections_.Restart(pair.first, pair.second);
+  }
+}
+
+std::string ProfileBook::SiteOf(const NodeId& worker) const {
+  const auto standing = standing_.find(worker);
+  if (standing == standing_.end()) return "";
+  const auto& [declared, before] = standing->second;
+  return declared.empty() ? before : declared;
 }
 
 std::map<ProfileBook::Pair, LinkProfile> ProfileBook::Profiles() const {

@@ -7,7 +7,8 @@
 // is asked to measure its links, and plans are made without them. Workers
 // of an island that runs are not asked, so measuring never holds up training: what their own steps
 // and messages show (WorkerHeartbeat) corrects older measurements (corrections.h). From the links
-// it is known where workers stand (sites.h).
+// it is known where workers stand (sites.h). Pairs of workers at the same two sites use one line:
+// when the messages of one pair show that it has changed, it has for the others, too.
 //
 // Pure: time is an argument; the same calls give the same answers. Not thread-safe.
 
@@ -111,6 +112,8 @@ class ProfileBook {
   void OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello);
   void OnMeasured(Instant now, const NodeId& worker, const LinksMeasured& measured);
   void OnBoundary(Instant now, const BoundaryState& boundary);
+  void CorrectLine(Instant now, const LinkProfile& was, const LinkProfile& is);
+  std::string SiteOf(const NodeId& worker) const;  // empty: not known
   std::map<std::pair<NodeId, NodeId>, LinkProfile> Profiles() const;
   void UpdateSites(Work& work);
   bool Fresh(Instant now, const Pair& pair) const;

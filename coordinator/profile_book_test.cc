@@ -1,6 +1,7 @@
 #include "coordinator/profile_book.h"
 
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 
@@ -220,6 +221,51 @@ TEST_CASE("a link is another one when three windows of messages in a row say so"
   for (int i = 0; i < 2; ++i) story.Sees(0.0001, 1000);
   story.Sees(0.041, 1'000'000);
   CHECK(story.book.Links()[0].link == slower.link);
+}
+
+TEST_CASE("messages of one size tell less of a link than those of two") {
+  constexpr int64_t kBytes = 65'536;  // 1 ms of latency and 0.66 of bytes were expected
+  Running narrow;
+  for (int i = 0; i < 3; ++i) narrow.Sees(0.027, kBytes);
+  CHECK(narrow.book.Links()[0].link.latency_ns == 1'000'000);
+  CHECK(narrow.book.Links()[0].link.bandwidth_bytes_per_s < 1.3 * 2.5e6);
+  CHECK(narrow.Told() == "link a > b is 16 times slower than measured\n");
+  // As it was again: what was the larger part goes back.
+  for (int i = 0; i < 4; ++i) narrow.Sees(0.0017, kBytes);
+  CHECK(narrow.book.Links()[0].link.latency_ns == 1'000'000);
+  CHECK(narrow.book.Links()[0].link.bandwidth_bytes_per_s > 2e7);
+
+  Running far;
+  far.Sees(0.0207, kBytes);
+  far.Sees(0.0207, kBytes);
+  far.Sees(0.0226, 4 * kBytes);
+  CHECK(far.book.Links()[0].link.latency_ns == Approx(20'000'000).epsilon(0.01));
+  CHECK(far.book.Links()[0].link.bandwidth_bytes_per_s == Approx(1e8).epsilon(0.05));
+}
+
+TEST_CASE("what one pair finds of the line between two sites is so for the others on it") {
+  Running story;
+  for (const auto& [worker, site] : {std::pair("a", "paris"), std::pair("b", "oslo"),
+                                     std::pair("c", "oslo"), std::pair("d", "paris")}) {
+    WorkerHello hello;
+    hello.site = site;
+    story.Says(worker, hello);
+  }
+  constexpr int64_t kMs = 1'000'000;
+  story.Says("a", LinksMeasured{"job-1", 9, {{"a", "c", kMs, 1.1e8}, {"a", "d", kMs, 1e8}}, ""});
+  story.Says("d", LinksMeasured{"job-1", 9, {{"d", "b", kMs, 1e8}, {"d", "c", kMs, 2e7}}, ""});
+  for (int i = 0; i < 3; ++i) story.Sees(0.041, 1'000'000);
+  std::map<std::pair<NodeId, NodeId>, LinkReport> links;
+  for (const LinkReport& link : story.book.Links()) links[{link.link.from, link.link.to}] = link;
+  const double slower = links[{"a", "b"}].link.bandwidth_bytes_per_s;
+  CHECK(slower < 1.3 * 2.5e7);
+  for (const auto& pair : {std::pair("a", "c"), std::pair("d", "b")}) {
+    CHECK(links[pair].live);
+    CHECK(links[pair].link.bandwidth_bytes_per_s == slower);
+  }
+  CHECK(links[{"b", "a"}].link.bandwidth_bytes_per_s == 1e8);  // the other direction
+  CHECK(links[{"a", "d"}].link.bandwidth_bytes_per_s == 1e8);  // within a site
+  CHECK(links[{"d", "c"}].link.bandwidth_bytes_per_s == 2e7);  // it was slow before
 }
 
 TEST_CASE("a device that trains slower than measured is so when three windows in a row say so") {
