@@ -122,5 +122,33 @@ def pair_without_a_connection(story):
         raise Skip(str(why)) from None
 
 
+@case
+def line_that_changes_for_good(story):
+    """While four workers at two sites train as one island, the line between them drops from 500 to
+    20 Mbit/s: the island takes another plan, says why, and trains on without the line"""
+    try:
+        with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=500, latency_ms=2)) as net:
+            starts(story, net, ["a1", "a2", "b1", "b2"], block_ms=0.5)
+            job = story.submits(layout__island="all", layout__workers_per_island=4,
+                                layout__replicas=1,
+                                **dict(EMULATED, model__hidden=64, data__sequence_length=256,
+                                       inner__batch_sequences=16, inner__micro_batch_sequences=4))
+            goes_on(story, job)
+            before = plan_of(story, job)
+            check(takes_part(story, job) == {"w1", "w2", "w3", "w4"}, f"plan: {before}")
+            net.reshape("a", "b", rate_mbit=20)
+            story.wait_until("another plan", lambda: plan_of(story, job)["number"] >
+                             before["number"], 2 * LIMIT_S)
+            plan = plan_of(story, job)
+            check("link " in plan["reason"] and "slower than measured" in plan["reason"],
+                  f"why: {plan['reason']}")
+            check(plan["reason"] in story.atoll("show", job)[1], "the reason is not shown")
+            check(takes_part(story, job) == {"w1", "w2"}, f"over the line: {plan['replicas']}")
+            goes_on(story, job)
+            story.close()
+    except Unavailable as why:
+        raise Skip(str(why)) from None
+
+
 if __name__ == "__main__":
     main("measured_islands")

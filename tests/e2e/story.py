@@ -19,6 +19,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import Cluster, ClusterError, decided_twice, parse_json  # noqa: E402
 
 LIMIT_S = 60  # of one wait; generous, because the machine may be busy
+# Between runs of one job on different layouts. What rounding there is at first (some 1e-7) grows with
+# every step of AdamW.
+LOSS_LIMIT = 1e-5
 WORDS = ("a the red blue old quick lazy small fox dog house tree river jumps runs sleeps sees finds "
          "over under beside and then while").split()
 
@@ -38,6 +41,31 @@ def write_text(path, size_bytes=200_000, seed=1):
     with open(path, "w", encoding="ascii") as out:
         while out.tell() < size_bytes:
             out.write(" ".join(rng.choices(WORDS, k=8)).capitalize() + ".\n")
+
+
+def rounds_of(job):
+    """(version, tokens, training loss) of a job's rounds; one island made all of them."""
+    rounds = []
+    for decision in job["decisions"]:
+        if decision["tokens"] == 0:
+            continue  # the initial weights
+        check(len(decision["participants"]) == 1, f"several islands: {decision}")
+        rounds.append((decision["version"], decision["tokens"],
+                       decision["participants"][0]["train_loss"]))
+    return rounds
+
+
+def same_losses(one, other):
+    """Two jobs that make the same steps have the same losses, relatively: those of training in all
+    rounds that both have made, and if they are done, that of validation at their end."""
+    pairs = list(zip(rounds_of(one), rounds_of(other)))
+    check(len(pairs) > 1 and all(a[:2] == b[:2] for a, b in pairs), f"other rounds: {pairs}")
+    losses = [(a[2], b[2]) for a, b in pairs]
+    if one["summary"]["state"] == other["summary"]["state"] == "JOB_STATE_DONE":
+        check(len(rounds_of(one)) == len(rounds_of(other)), f"other rounds: {pairs}")
+        losses.append((one["summary"]["validation_loss"], other["summary"]["validation_loss"]))
+    worst = max(abs(a - b) / a for a, b in losses)
+    check(worst <= LOSS_LIMIT, f"losses differ by {worst:.1e} of {LOSS_LIMIT:.0e}: {losses}")
 
 
 class Story(Cluster):

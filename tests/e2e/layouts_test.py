@@ -1,0 +1,76 @@
+#!/usr/bin/python3
+"""Layouts of an island on real daemons: devices that share layers, replicas with unequal shares. They
+train as one worker with one device does."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from story import LIMIT_S, case, check, main, same_losses  # noqa: E402
+
+# Whoever is there makes one island, and each of its rounds waits for the one before: all runs make
+# the same steps. Messages travel whole, so that nothing is summed in another order.
+TALE = {"model__hidden": 48, "model__heads": 6, "model__layers": 4,
+        "inner__micro_batch_sequences": 1, "outer__min_islands": 1, "outer__max_islands": 1,
+        "outer__overlap": "none", "schedule__train_tokens": 40_000, "layout__island": "all",
+        "layout__pieces_max": 1}
+LAYERS = 6  # with embedding and head
+
+
+def plan_of(story, job):
+    islands = story.job(job)["islands"]
+    return {"number": 0, "reason": "", "replicas": [],
+            **(islands[0].get("plan", {}) if islands else {})}
+
+
+@case
+def shared_layers(story):
+    """A worker with three devices, each with a third of the heads, has the losses of one device at
+    every version, and `atoll trace` shows all three at every layer"""
+    story.starts(workers=1, servers=1)
+    alone = story.finishes(story.submits("alone", **TALE))
+    check(story.daemons["w1"].stop() == 0, "w1's exit code")
+    story.worker("w2", "--devices=3", threads=3)
+    story.wait_until("w2", lambda: any(m["name"] == "w2" and m["attached"]
+                                       for m in story.json("status")["members"]), LIMIT_S)
+    job = story.submits("thirds", **dict(TALE, layout__tensor_parallel=3))
+    story.reaches(job, 1)
+    devices = ["w2/0", "w2/1", "w2/2"]
+    stages = plan_of(story, job)["replicas"][0]["stages"]
+    check([stage["devices"] for stage in stages] == [devices], f"stages: {stages}")
+    measured = story.json("trace", job)["measured"]
+    check([stage["devices"] for stage in measured["stages"]] == [devices], "the trace's stages")
+    check(sorted(d["device"] for d in measured["devices"]) == devices, "the trace's devices")
+    for device in measured["devices"]:
+        kinds = [span["kind"].removeprefix("TRACE_KIND_") for span in device["spans"]]
+        check(kinds.count("FORWARD") == kinds.count("INPUT_GRADIENT") == 8 and
+              kinds.count("OPTIMIZER") == 1, f"{device['device']}: {kinds}")
+    same_losses(alone, story.finishes(job))
+
+
+@case
+def unequal_replicas(story):
+    """Of two replicas one is on a worker that turns out to be five times slower: it gets fewer
+    sequences, and the island has the losses of one device at every version"""
+    story.starts(workers=1, servers=1)
+    alone = story.finishes(story.submits("alone", **TALE))
+    story.worker("w2", "--emulate-slowdown=5")
+    story.attached(3)
+    both = dict(TALE, layout__replicas=2)
+    # Until it is known that w2 is slow.
+    job = story.submits("learns", **dict(both, schedule__train_tokens=100_000_000))
+
+    def unequal(job):
+        shares = {replica["stages"][0]["devices"][0]: replica["micro_batches"]
+                  for replica in plan_of(story, job)["replicas"]}
+        return len(shares) == 2 and shares["w1/0"] > shares["w2/0"]
+    story.wait_until("a plan with unequal shares", lambda: unequal(job), 2 * LIMIT_S)
+    story.atoll("cancel", job)
+    story.state(job, "cancelled")
+    job = story.submits("shares", **both)
+    story.reaches(job, 1)
+    check(unequal(job), f"plan: {plan_of(story, job)}")
+    same_losses(alone, story.finishes(job))
+
+
+if __name__ == "__main__":
+    main("layouts")
