@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -126,40 +125,6 @@ void RecomputeBlocks(int layers, IslandPlan& island) {
   }
 }
 
-// The layout that a plan came from.
-std::optional<plan::Layout> LayoutOf(const PlanningInput& input, const IslandPlan& island) {
-  std::map<std::string, int> index;
-  for (size_t d = 0; d < input.cluster.devices.size(); ++d) {
-    index[input.cluster.devices[d].id] = static_cast<int>(d);
-  }
-  plan::Layout layout;
-  layout.tensor_parallel = island.tensor_parallel();
-  for (const PlanReplica& replica : island.replicas) {
-    layout.micro_batch = static_cast<int>(replica.micro_batch_sequences);
-    plan::Replica& added = layout.replicas.emplace_back();
-    added.micro_batches = replica.micro_batches;
-    for (const PlanStage& stage : replica.stages) {
-      plan::Stage& s = added.stages.emplace_back();
-      s.first_layer = stage.first_layer;
-      s.last_layer = stage.first_layer + stage.layers;
-      for (const std::string& device : stage.devices) {
-        const auto found = index.find(device);
-        if (found == index.end()) return std::nullopt;
-        s.devices.push_back(found->second);
-      }
-    }
-    const std::vector<int> places = plan::PlacesOf(added);
-    const auto stages = places.size();
-    if (stages > 1 &&
-        *std::max_element(places.begin(), places.end()) + 1 < static_cast<int>(stages)) {
-      layout.shape =
-          places.front() == places.back() ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
-    }
-  }
-  if (layout.replicas.empty()) return std::nullopt;
-  return layout;
-}
-
 }  // namespace
 
 std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& request) {
@@ -198,8 +163,8 @@ std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& req
 int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan) {
   const absl::StatusOr<PlanningInput> input = MakePlanningInput(request);
   if (!input.ok()) return 0;
-  const std::optional<plan::Layout> layout = LayoutOf(*input, plan);
-  if (!layout) return 0;
+  const absl::StatusOr<plan::Layout> layout = LayoutOf(input->cluster, input->costs, plan);
+  if (!layout.ok() || layout->replicas.empty()) return 0;
   const auto outcome = plan::EvaluateLayout(input->cluster, input->costs, input->job, *layout,
                                             {.restarts = 8, .seed = request.seed});
   return outcome.ok() ? std::llround(outcome->step_s * 1e9) : 0;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/plan_io/timeline.h"
 #include "coordinator/planner/commit.h"
 #include "coordinator/planner/gradient_sync.h"
@@ -20,37 +20,6 @@ namespace atl {
 namespace {
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
-absl::StatusOr<plan::Layout> LayoutOf(const plan::Cluster& cluster, const IslandPlan& plan) {
-  std::map<std::string, int> index;
-  for (size_t d = 0; d < cluster.devices.size(); ++d) {
-    index[cluster.devices[d].id] = static_cast<int>(d);
-  }
-  plan::Layout layout;
-  layout.tensor_parallel = plan.tensor_parallel();
-  for (const PlanReplica& replica : plan.replicas) {
-    if (layout.replicas.empty()) {
-      layout.micro_batch = static_cast<int>(replica.micro_batch_sequences);
-    } else if (layout.micro_batch != replica.micro_batch_sequences) {
-      return absl::UnimplementedError("its replicas have micro-batches of different sizes");
-    }
-    plan::Replica& added = layout.replicas.emplace_back();
-    added.micro_batches = replica.micro_batches;
-    for (const PlanStage& stage : replica.stages) {
-      plan::Stage& s = added.stages.emplace_back();
-      s.first_layer = stage.first_layer;
-      s.last_layer = stage.first_layer + stage.layers;
-      for (const std::string& device : stage.devices) {
-        const auto found = index.find(device);
-        if (found == index.end()) {
-          return absl::NotFoundError(absl::StrCat("nothing is known of ", device));
-        }
-        s.devices.push_back(found->second);
-      }
-    }
-  }
-  return layout;
-}
 
 const PlanProgram* ProgramOf(const IslandPlan& plan, const std::string& device) {
   for (const PlanProgram& program : plan.programs) {
@@ -203,7 +172,7 @@ absl::StatusOr<plan::Outcome> OutcomeOf(const PlanningInput& input, const plan::
 absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPlan& plan) {
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
   const plan::Cluster& cluster = input.cluster;
-  ATOLL_ASSIGN_OR_RETURN(const plan::Layout layout, LayoutOf(cluster, plan));
+  ATOLL_ASSIGN_OR_RETURN(const plan::Layout layout, LayoutOf(cluster, input.costs, plan));
   const DeviceNames names = [&](const plan::Stage& stage) {
     std::vector<std::string> ids;
     for (const int d : stage.devices) ids.push_back(cluster.devices[d].id);

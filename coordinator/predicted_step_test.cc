@@ -64,6 +64,22 @@ PlanRequest Island(int workers) {
   return request;
 }
 
+struct Prediction {
+  IslandPlan plan;
+  StepTrace step;
+};
+
+// A plan for the request, and its step.
+Prediction Predicted(const PlanRequest& request) {
+  const auto plan = PlanIsland(request);
+  INFO(plan.status().ToString());
+  REQUIRE(plan.ok());
+  const auto step = PredictStep(request, *plan);
+  INFO(step.status().ToString());
+  REQUIRE(step.ok());
+  return {*plan, *step};
+}
+
 using Op = std::tuple<std::string, TraceKind, int32_t, int32_t>;  // device, what, stage, which
 
 std::multiset<Op> OpsOf(const StepTrace& trace) {
@@ -130,38 +146,28 @@ TEST_CASE("A pipeline's step is the one that its plan promised") {
     PlanRequest request = Island(3);
     request.spec.layout.stages = 3;
     request.spec.layout.schedule = schedule;
-    const auto plan = PlanIsland(request);
-    INFO(plan.status().ToString());
-    REQUIRE(plan.ok());
-    const auto step = PredictStep(request, *plan);
-    INFO(step.status().ToString());
-    REQUIRE(step.ok());
-    CHECK(PeriodOf(*step) == plan->step_ns);
-    CHECK(OpsOf(*step) == OpsOf(*plan));
-    CheckTimes(*step);
-    CHECK(step->about == "layer times measured");
-    REQUIRE(!step->links.empty());
-    CHECK(step->links[0].latency_ns == 5'000'000);
-    CHECK(step->links[0].bandwidth_bytes_per_s == Approx(1e6));
+    const auto [plan, step] = Predicted(request);
+    CHECK(PeriodOf(step) == plan.step_ns);
+    CHECK(OpsOf(step) == OpsOf(plan));
+    CheckTimes(step);
+    CHECK(step.about == "layer times measured");
+    REQUIRE(!step.links.empty());
+    CHECK(step.links[0].latency_ns == 5'000'000);
+    CHECK(step.links[0].bandwidth_bytes_per_s == Approx(1e6));
     // Each way over each boundary, once for every micro-batch.
-    CHECK(step->messages.size() == 8 * 2 * (plan->replicas[0].stages.size() - 1) -
-                                       (std::string(schedule) == "zb-v" ? 16 : 0));
+    CHECK(step.messages.size() == 8 * 2 * (plan.replicas[0].stages.size() - 1) -
+                                      (std::string(schedule) == "zb-v" ? 16 : 0));
   }
 }
 
 TEST_CASE("Replicas' steps end when their gradients are summed and the optimizer is done") {
   PlanRequest request = Island(2);
   request.spec.layout.replicas = 2;
-  const auto plan = PlanIsland(request);
-  INFO(plan.status().ToString());
-  REQUIRE(plan.ok());
-  const auto step = PredictStep(request, *plan);
-  INFO(step.status().ToString());
-  REQUIRE(step.ok());
-  CHECK(PeriodOf(*step) == Approx(plan->step_ns).epsilon(1e-6));
-  CHECK(OpsOf(*step) == OpsOf(*plan));
-  CheckTimes(*step);
-  for (const TraceDevice& device : step->devices) {
+  const auto [plan, step] = Predicted(request);
+  CHECK(PeriodOf(step) == Approx(plan.step_ns).epsilon(1e-6));
+  CHECK(OpsOf(step) == OpsOf(plan));
+  CheckTimes(step);
+  for (const TraceDevice& device : step.devices) {
     const size_t count = device.spans.size();
     CHECK(device.spans[count - 3].kind == TraceKind::kSyncWait);
     CHECK(device.spans[count - 2].kind == TraceKind::kCommit);
@@ -176,26 +182,21 @@ TEST_CASE("Replicas that share a line between sites take turns, and sites wait f
                 [](const LinkProfile& link) { return (link.from < "w3") == (link.to < "w3"); });
   request.spec.layout.replicas = 2;
   request.spec.layout.stages = 2;
-  const auto plan = PlanIsland(request);
-  INFO(plan.status().ToString());
-  REQUIRE(plan.ok());
-  const auto step = PredictStep(request, *plan);
-  INFO(step.status().ToString());
-  REQUIRE(step.ok());
-  CHECK(PeriodOf(*step) == Approx(plan->step_ns).epsilon(1e-6));
-  CheckTimes(*step);
+  const auto [plan, step] = Predicted(request);
+  CHECK(PeriodOf(step) == Approx(plan.step_ns).epsilon(1e-6));
+  CheckTimes(step);
   const auto crosses = [](const TraceMessage& m) { return (m.from < "w3") != (m.to < "w3"); };
-  CHECK(std::count_if(step->messages.begin(), step->messages.end(), crosses) == 2 * 8);
-  CHECK(plan->link_orders.size() == 2);
-  for (const TraceMessage& a : step->messages) {
-    for (const TraceMessage& b : step->messages) {
+  CHECK(std::count_if(step.messages.begin(), step.messages.end(), crosses) == 2 * 8);
+  CHECK(plan.link_orders.size() == 2);
+  for (const TraceMessage& a : step.messages) {
+    for (const TraceMessage& b : step.messages) {
       if (&a == &b || !crosses(a) || !crosses(b) || (a.from < "w3") != (b.from < "w3")) continue;
       // Until its last byte has left nobody else's goes.
       if (a.start_ns <= b.start_ns) CHECK(a.arrive_ns - 5'000'000 <= b.start_ns);
     }
   }
   int64_t waited_ns = 0;
-  for (const TraceDevice& device : step->devices) {
+  for (const TraceDevice& device : step.devices) {
     const TraceSpan& commit = device.spans[device.spans.size() - 2];
     waited_ns = std::max(waited_ns, commit.end_ns - commit.start_ns);
   }

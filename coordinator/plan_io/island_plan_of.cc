@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/plan_io/link_orders.h"
 
 namespace atl {
@@ -45,6 +48,14 @@ void AddPrograms(const plan::Cluster& cluster, const plan::ReplicaOutcome& kind,
   }
 }
 
+// Devices that hold several stages each show how these lie.
+plan::Shape ShapeOf(const plan::Replica& replica) {
+  const std::vector<int> places = plan::PlacesOf(replica);
+  const int devices = 1 + *std::max_element(places.begin(), places.end());
+  if (devices == static_cast<int>(places.size())) return plan::Shape::kPlain;
+  return places.front() == places.back() ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
+}
+
 }  // namespace
 
 IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan) {
@@ -79,6 +90,42 @@ IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan) {
   island.schedule = slowest->found.how;
   island.reason = plan.reason;
   return island;
+}
+
+absl::StatusOr<plan::Layout> LayoutOf(const plan::Cluster& cluster, const plan::Costs& costs,
+                                      const IslandPlan& island) {
+  std::map<std::string, int> index;
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    index[cluster.devices[d].id] = static_cast<int>(d);
+  }
+  plan::Layout layout;
+  layout.tensor_parallel = island.tensor_parallel();
+  for (const PlanReplica& replica : island.replicas) {
+    if (layout.replicas.empty()) {
+      layout.micro_batch = static_cast<int>(replica.micro_batch_sequences);
+    } else if (layout.micro_batch != replica.micro_batch_sequences) {
+      return absl::UnimplementedError("its replicas have micro-batches of different sizes");
+    }
+    plan::Replica& added = layout.replicas.emplace_back();
+    added.micro_batches = replica.micro_batches;
+    for (const PlanStage& stage : replica.stages) {
+      plan::Stage& s = added.stages.emplace_back();
+      s.first_layer = stage.first_layer;
+      s.last_layer = stage.first_layer + stage.layers;
+      for (const std::string& device : stage.devices) {
+        const auto found = index.find(device);
+        if (found == index.end()) {
+          return absl::NotFoundError(absl::StrCat("nothing is known of ", device));
+        }
+        s.devices.push_back(found->second);
+      }
+      plan::SlowestFirst(cluster, costs, layout.tensor_parallel, layout.micro_batch, s.devices);
+    }
+    if (const plan::Shape shape = ShapeOf(added); shape != plan::Shape::kPlain) {
+      layout.shape = shape;
+    }
+  }
+  return layout;
 }
 
 }  // namespace atl

@@ -1,8 +1,9 @@
-// The planner's plan in the form that workers run (common/protocol/island_plan.h).
+// Between the planner's plan and the form that workers run (common/protocol/island_plan.h).
 
 #ifndef ATOLL_COORDINATOR_PLAN_IO_ISLAND_PLAN_OF_H_
 #define ATOLL_COORDINATOR_PLAN_IO_ISLAND_PLAN_OF_H_
 
+#include "absl/status/statusor.h"
 #include "common/protocol/island_plan.h"
 #include "coordinator/planner/planner.h"
 
@@ -12,6 +13,13 @@ namespace atl {
 // and reason; number and members are the caller's. Stages of a V or interleaved placement appear as
 // several stages of one device.
 IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan);
+
+// And back: where the plan's stages lie, with the shape that their devices show, and each stage's
+// slowest device first, as things are now; the schedule is in its programs. NOT_FOUND names a
+// device that the cluster does not have; UNIMPLEMENTED: replicas with micro-batches of different
+// sizes, which the planner never makes.
+absl::StatusOr<plan::Layout> LayoutOf(const plan::Cluster& cluster, const plan::Costs& costs,
+                                      const IslandPlan& island);
 
 }  // namespace atl
 

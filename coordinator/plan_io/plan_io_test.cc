@@ -164,6 +164,45 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   CHECK_THAT(RenderSvg(cluster, plan), Catch::Contains("fill-opacity"));
 }
 
+TEST_CASE("A plan that runs says which layout it came from") {
+  plan::Cluster cluster;
+  cluster.types = {*plan::FindDeviceType("a100-80")};
+  for (int d = 0; d < 8; ++d) {
+    cluster.devices.push_back(
+        {absl::StrCat("w", d / 2, "/", d % 2), absl::StrCat("w", d / 2), "site", 0});
+  }
+  const plan::Costs costs(*plan::FindModel("gpt2-large"), {}, {});
+  for (const plan::Shape shape :
+       {plan::Shape::kPlain, plan::Shape::kVShaped, plan::Shape::kInterleaved}) {
+    plan::Plan plan;
+    plan.layout.tensor_parallel = 2;
+    plan.layout.micro_batch = 2;
+    plan.layout.replicas.resize(2);
+    for (int r = 0; r < 2; ++r) {
+      plan::Replica& replica = plan.layout.replicas[r];
+      replica.micro_batches = 4 + r;
+      for (int e = 0; e < 2; ++e) replica.stages.push_back({{4 * r + 2 * e, 4 * r + 2 * e + 1}});
+      REQUIRE(plan::CutReplica(cluster, costs, 2, 2, replica).ok());
+    }
+    if (shape != plan::Shape::kPlain) {
+      REQUIRE(plan::Reshape(cluster, costs, shape, plan.layout));
+    }
+    auto outcome = plan::EvaluateLayout(cluster, costs, {.global_batch = 18}, plan.layout, {});
+    REQUIRE(outcome.ok());
+    plan.outcome = *std::move(outcome);
+    IslandPlan island = ToIslandPlan(cluster, plan);
+    const auto layout = LayoutOf(cluster, costs, island);
+    REQUIRE(layout.ok());
+    CHECK(layout->shape == shape);
+    CHECK(plan::Describe(*layout) == plan::Describe(plan.layout));
+    CHECK(ToIslandPlan(cluster, {.layout = *layout, .outcome = plan.outcome}) == island);
+    island.replicas[1].micro_batch_sequences = 1;
+    CHECK(LayoutOf(cluster, costs, island).status().code() == absl::StatusCode::kUnimplemented);
+    island.replicas[0].stages[0].devices[1] = "w9/0";
+    CHECK(LayoutOf(cluster, costs, island).status().message() == "nothing is known of w9/0");
+  }
+}
+
 // Runs all programs of a plan at once: a receive waits for its send. True when all get to the end.
 bool Completes(const v1::PlannedIsland& island) {
   std::multiset<std::string> sent;

@@ -261,6 +261,21 @@ std::vector<int> PlacesOf(const Replica& replica) {
   return places;
 }
 
+void SlowestFirst(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
+                  std::vector<int>& devices) {
+  if (devices.size() < 2) return;
+  std::map<int, double> seconds;  // by type, of the whole model
+  for (const int d : devices) {
+    const auto [known, added] = seconds.try_emplace(cluster.devices[d].type, 0);
+    if (!added) continue;
+    const StageCosts all = costs.For(cluster.types[known->first], tensor_parallel, micro_batch);
+    known->second = all.TotalSeconds(0, all.layers());
+  }
+  std::stable_sort(devices.begin(), devices.end(), [&](int a, int b) {
+    return seconds.at(cluster.devices[a].type) > seconds.at(cluster.devices[b].type);
+  });
+}
+
 const ReplicaOutcome& SlowestKind(const Outcome& outcome) {
   return *std::max_element(outcome.kinds.begin(), outcome.kinds.end(),
                            [](const ReplicaOutcome& a, const ReplicaOutcome& b) {

@@ -30,7 +30,7 @@ struct Job {
 absl::Status Validate(const Job& job);
 
 struct Stage {
-  std::vector<int> devices;  // the tensor-parallel set, in order
+  std::vector<int> devices;  // the tensor-parallel set, in order; it is of the first one's type
   int first_layer = 0;       // layers [first_layer, last_layer)
   int last_layer = 0;
 };
@@ -98,6 +98,11 @@ struct Evaluation {
   const Outcome* known = nullptr;  // kinds already evaluated are taken from here
   int improve = 0;                 // simulations to move operations of the schedule found about
 };
+
+// Orders a stage's devices by how long they take for the whole model: what types they are of beside
+// the first one's is not asked.
+void SlowestFirst(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
+                  std::vector<int>& devices);
 
 // Cuts that balance the layers for this order of stages, one per entity, under memory: with 1F1B's
 // activations where they fit, else with half as many, and so on down to one micro-batch.
