@@ -178,22 +178,27 @@ const PlanReplica* ReplicaOf(const IslandPlan& plan, const std::string& device) 
 
 }  // namespace
 
-absl::Status PredictMemory(const PlanRequest& request, IslandPlan* plan) {
+std::string Text(const MemoryLack& lack) {
+  return absl::StrCat(lack.device, " lacks ", BytesText(lack.lacks_bytes()), ": it would take ",
+                      BytesText(lack.takes_bytes), " and has ", BytesText(lack.has_bytes));
+}
+
+std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan) {
+  std::vector<MemoryLack> lacks;
   for (PlanProgram& program : plan->programs) {
     const DeviceProfile* profile = ProfileOf(request, program.device);
     const PlanReplica* replica = ReplicaOf(*plan, program.device);
     if (profile == nullptr || replica == nullptr) continue;
     DeviceNeeds needs(request, *profile, plan->tensor_parallel(), replica->micro_batch_sequences);
     if (!needs.Read()) continue;
+    const int64_t reserved = program.memory_peak_bytes;
     program.memory_peak_bytes = needs.Bytes(*replica, program);
     const int64_t has = MemoryOf(request, program.device);
     if (has > 0 && program.memory_peak_bytes > has) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          program.device, " would take ", BytesText(program.memory_peak_bytes), " and has ",
-          BytesText(has), "; lower inner.micro_batch_sequences or set layout.recompute"));
+      lacks.push_back({program.device, program.memory_peak_bytes, has, reserved});
     }
   }
-  return absl::OkStatus();
+  return lacks;
 }
 
 }  // namespace atl

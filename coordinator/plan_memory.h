@@ -2,19 +2,38 @@
 // the model's layers and from the programs: the number that a worker's own counters are compared
 // with. The search for plans reserves more or less the same in a simpler way (planner/costs.h);
 // this follows what worker/model/stage.h and worker/pipeline/device.h take, tensor by tensor, and
-// tests/island/memory_test.cc holds the two together.
+// tests/island/memory_test.cc holds the two together. Where the search has reserved too little,
+// PlanIsland searches again with more.
 
 #ifndef ATOLL_COORDINATOR_PLAN_MEMORY_H_
 #define ATOLL_COORDINATOR_PLAN_MEMORY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "common/protocol/island_plan.h"
 #include "coordinator/planning.h"
 
 namespace atl {
 
+// A device that has less than a plan takes of it.
+struct MemoryLack {
+  std::string device;
+  int64_t takes_bytes = 0;
+  int64_t has_bytes = 0;
+  int64_t reserved_bytes = 0;  // by the search
+
+  int64_t lacks_bytes() const { return takes_bytes - has_bytes; }
+};
+
+// "w1/0 lacks 3.1 MiB: it would take 67.1 MiB and has 64.0 MiB".
+std::string Text(const MemoryLack& lack);
+
 // Writes memory_peak_bytes of the programs whose devices have a profile of this degree of tensor
-// parallelism; leaves the others as they are. RESOURCE_EXHAUSTED: a device has less than that.
-absl::Status PredictMemory(const PlanRequest& request, IslandPlan* plan);
+// parallelism; leaves the others, which the search has filled in, as they are. Returns all devices
+// that have less than that.
+std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan);
 
 }  // namespace atl
 

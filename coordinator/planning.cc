@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -125,6 +126,62 @@ void RecomputeBlocks(int layers, IslandPlan& island) {
   }
 }
 
+// Searches for a layout whose programs fit, with a larger reserve each time.
+constexpr int kMemoryTries = 5;
+
+// The best layout by the search's own account of memory.
+absl::StatusOr<IslandPlan> Search(const PlanRequest& request, const PlanningInput& input) {
+  const NodeId& leader = request.members[0].member.worker;
+  plan::Options options;
+  options.seed = request.seed;
+  options.stop = request.stop;
+  const LayoutSpec& layout = request.spec.layout;
+  ATOLL_ASSIGN_OR_RETURN(plan::Plan plan,
+                         IsFixed(layout)
+                             ? PlanFixed(input, layout, leader, options)
+                             : plan::PlanJob(input.cluster, input.costs, input.job, options));
+  if (!Uses(input, plan.layout, leader)) {
+    ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, plan));
+  }
+  TurnTowards(input, leader, request.seed, plan);
+  IslandPlan island = ToIslandPlan(input.cluster, plan);
+  island.number = request.number;
+  AddMembers(request, input, plan.layout, island);
+  if (layout.recompute) RecomputeBlocks(static_cast<int>(request.facts.layers.size()), island);
+  island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
+  return island;
+}
+
+absl::StatusOr<IslandPlan> Finish(const PlanRequest& request, const PlanningInput& input,
+                                  IslandPlan island) {
+  if (!input.assumptions.empty()) absl::StrAppend(&island.reason, "; ", input.assumptions);
+  ATOLL_RETURN_IF_ERROR(Annotate(Validate(island, static_cast<int>(request.facts.layers.size()),
+                                          request.spec.inner.batch_sequences),
+                                 "the planner made a plan that cannot run; please report this"));
+  return island;
+}
+
+// Devices like those that lack memory are searched with so much less that what the search had left
+// out of account fits beside it.
+void ReserveMore(const std::vector<MemoryLack>& lacks, PlanningInput& input) {
+  std::map<int, int64_t> usable;  // by type
+  for (const MemoryLack& lack : lacks) {
+    for (const plan::Device& device : input.cluster.devices) {
+      if (device.id != lack.device) continue;
+      const plan::DeviceType& type = input.cluster.types[device.type];
+      // At most a little less than was reserved, or the same layout would come again.
+      const int64_t most = std::min(lack.reserved_bytes - 1, input.costs.UsableBytes(type));
+      const int64_t fits = lack.has_bytes - (lack.takes_bytes - lack.reserved_bytes);
+      int64_t& least = usable.try_emplace(device.type, most).first->second;
+      least = std::max<int64_t>(1, std::min({least, most, fits}));
+    }
+  }
+  for (const auto& [type, bytes] : usable) {
+    input.cluster.types[type].memory_bytes =
+        static_cast<int64_t>(static_cast<double>(bytes) / (1 - input.costs.options().reserve));
+  }
+}
+
 }  // namespace
 
 std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& request) {
@@ -173,31 +230,30 @@ int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan) {
 namespace {
 
 absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
-  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
-  const NodeId& leader = request.members[0].member.worker;
-  plan::Options options;
-  options.seed = request.seed;
-  options.stop = request.stop;
-  const LayoutSpec& layout = request.spec.layout;
-  ATOLL_ASSIGN_OR_RETURN(plan::Plan plan,
-                         IsFixed(layout)
-                             ? PlanFixed(input, layout, leader, options)
-                             : plan::PlanJob(input.cluster, input.costs, input.job, options));
-  if (!Uses(input, plan.layout, leader)) {
-    ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, plan));
+  ATOLL_ASSIGN_OR_RETURN(PlanningInput input, MakePlanningInput(request));
+  std::optional<MemoryLack> least;  // of all tries, the worst device of the one that lacks least
+  for (int tries = 1; tries <= kMemoryTries; ++tries) {
+    absl::StatusOr<IslandPlan> island = Search(request, input);
+    if (!island.ok() && !least) return island.status();
+    if (!island.ok()) break;
+    const std::vector<MemoryLack> lacks = PredictMemory(request, &*island);
+    if (lacks.empty()) {
+      if (least) {
+        absl::StrAppend(&island->reason, "; found by ", tries,
+                        " searches, with more memory kept back, because otherwise ", Text(*least));
+      }
+      return Finish(request, input, *std::move(island));
+    }
+    const MemoryLack& worst = *std::max_element(
+        lacks.begin(), lacks.end(),
+        [](const MemoryLack& a, const MemoryLack& b) { return a.lacks_bytes() < b.lacks_bytes(); });
+    if (!least || worst.lacks_bytes() < least->lacks_bytes()) least = worst;
+    if (request.stop && request.stop()) break;
+    ReserveMore(lacks, input);
   }
-  TurnTowards(input, leader, request.seed, plan);
-  IslandPlan island = ToIslandPlan(input.cluster, plan);
-  island.number = request.number;
-  AddMembers(request, input, plan.layout, island);
-  const int layers = static_cast<int>(request.facts.layers.size());
-  if (layout.recompute) RecomputeBlocks(layers, island);
-  ATOLL_RETURN_IF_ERROR(PredictMemory(request, &island));
-  island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
-  if (!input.assumptions.empty()) absl::StrAppend(&island.reason, "; ", input.assumptions);
-  ATOLL_RETURN_IF_ERROR(Annotate(Validate(island, layers, request.spec.inner.batch_sequences),
-                                 "the planner made a plan that cannot run; please report this"));
-  return island;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("of all layouts found ", Text(*least),
+                   "; lower inner.micro_batch_sequences or set layout.recompute"));
 }
 
 }  // namespace

@@ -66,8 +66,9 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
 // replicas and tensor-parallel devices need goes on without them, and its plan's reason says so.
 // Micro-batches divide the batch exactly: sizes are chosen so, or, where the job fixes one that
 // does not, the request is refused. Members without a stage are left out of plan.members, but for
-// the leader: a layout that leaves the leader's devices idle is not chosen. RESOURCE_EXHAUSTED:
-// which device lacks how much memory and what would fit.
+// the leader: a layout that leaves the leader's devices idle is not chosen. Where the programs need
+// more memory than the search has reserved for them, it searches again with more, a few times, and
+// the reason says so. RESOURCE_EXHAUSTED: which device lacks how much memory and what would fit.
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
 
 // All members of an island speak with each other: sums of gradients and the commit of every step go
