@@ -69,28 +69,34 @@ absl::Status BringIn(const PlanningInput& input, const NodeId& leader, uint64_t 
 }
 
 // A step begins at the leader's word. Pipelines that begin in another site hear it a latency later,
-// and it hears of their ends a latency later: so they had better begin in its site.
+// and it hears of their ends a latency later: so they had better begin in its site. Devices that
+// hold two stages each are turned as the pipeline first comes to them.
 void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed,
                  plan::Plan& plan) {
-  if (plan.layout.shape != plan::Shape::kPlain) return;
   const std::vector<plan::Device>& devices = input.cluster.devices;
   const auto own = std::find_if(devices.begin(), devices.end(),
                                 [&](const plan::Device& d) { return d.node == leader; });
   plan::Layout layout = plan.layout;
+  layout.shape = plan::Shape::kPlain;
   bool turned = false;
   for (plan::Replica& replica : layout.replicas) {
     std::vector<plan::Stage>& stages = replica.stages;
-    if (devices[stages.front().devices[0]].site == own->site ||
-        devices[stages.back().devices[0]].site != own->site) {
-      continue;
-    }
-    turned = true;
-    std::reverse(stages.begin(), stages.end());
+    const std::vector<int> places = plan::PlacesOf(replica);
+    stages.resize(1 + *std::max_element(places.begin(), places.end()));
+    const bool turns = devices[stages.front().devices[0]].site != own->site &&
+                       devices[stages.back().devices[0]].site == own->site;
+    if (!turns && plan.layout.shape == plan::Shape::kPlain) continue;
+    turned |= turns;
+    if (turns) std::reverse(stages.begin(), stages.end());
     const absl::Status cut = plan::CutReplica(input.cluster, input.costs, layout.tensor_parallel,
                                               layout.micro_batch, replica);
     if (!cut.ok()) return;
   }
   if (!turned) return;
+  if (plan.layout.shape != plan::Shape::kPlain &&
+      !plan::Reshape(input.cluster, input.costs, plan.layout.shape, layout)) {
+    return;
+  }
   auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, layout,
                                       {.restarts = 96, .seed = seed});
   if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) return;

@@ -207,6 +207,30 @@ TEST_CASE("a pipeline over two sites begins where its leader is") {
   CHECK_THAT(plan.reason + other.reason, Catch::Contains("turned around"));
 }
 
+TEST_CASE("a V of stages over two sites has both of its ends where its leader is") {
+  PlanRequest request = JobOf(16, 16);
+  for (const char* name : {"z1", "z2", "a1", "a2"}) {
+    PlanMember& member = request.members.emplace_back(Worker(name, 1));
+    member.site = name[0] == 'z' ? "paris" : "oslo";
+    member.profiles = {Measured(absl::StrCat(name, "/0"), 2)};
+  }
+  Link(request, "z1", "z2", 0.1, 1e9);
+  Link(request, "a1", "a2", 0.1, 1e9);
+  for (const char* z : {"z1", "z2"}) {
+    for (const char* a : {"a1", "a2"}) Link(request, z, a, 20, 125e6);
+  }
+  request.spec.layout.stages = 4;
+  request.spec.layout.replicas = 1;
+  request.spec.layout.schedule = "zb-v";
+  request.spec.inner.micro_batch_sequences = 1;
+  const IslandPlan plan = Planned(request);
+  CHECK(plan.replicas[0].stages.front().devices[0][0] == 'z');
+  std::swap(request.members[0], request.members[2]);
+  const IslandPlan other = Planned(request);
+  CHECK(other.replicas[0].stages.front().devices[0][0] == 'a');
+  CHECK_THAT(plan.reason + other.reason, Catch::Contains("turned around"));
+}
+
 TEST_CASE("the leader takes part even where it is slow") {
   PlanRequest request = JobOf(4, 4);
   request.members = {Worker("w1", 1), Worker("w2", 1), Worker("w3", 1)};
