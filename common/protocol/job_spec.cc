@@ -116,7 +116,8 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(InRange("outer.clip_norm", o.clip_norm, 0, kInfinity));
   ATOLL_RETURN_IF_ERROR(InRange("outer.grace_seconds", o.grace_seconds, 0, 86400));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.min_islands", o.min_islands, 1, 4096));
-  return IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096);
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096));
+  return IntInRange("outer.min_servers", o.min_servers, 1, 4096);
 }
 
 constexpr absl::string_view kScheduleNames[] = {

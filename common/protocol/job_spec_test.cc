@@ -33,6 +33,9 @@ TEST_CASE("a refusal names the field, the value and the rule") {
   REQUIRE(MessageAfter([](JobSpec& s) { s.data.path.clear(); }) ==
           "data.path is missing: the job needs it");
   REQUIRE(MessageAfter([](JobSpec& s) {
+            s.outer.min_servers = 0;
+          }).find("outer.min_servers = 0: must be between 1 and 4096") == 0);
+  REQUIRE(MessageAfter([](JobSpec& s) {
             s.schedule.train_tokens = 0;
           }).find("schedule.train_tokens = 0: must be between 256 and") == 0);
   REQUIRE(MessageAfter([](JobSpec& s) { s.name = "Tiny Model"; }).find("name = \"Tiny Model\"") ==

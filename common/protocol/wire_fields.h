@@ -66,6 +66,7 @@ void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
   ATOLL_WIRE_OPTIONAL(reject_outliers);
   ATOLL_WIRE_OPTIONAL(min_islands);
   ATOLL_WIRE_OPTIONAL(max_islands);
+  ATOLL_WIRE_OPTIONAL(min_servers);
 }
 
 template <class V>

@@ -3,6 +3,7 @@
 #include "coordinator/core/core.h"
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "coordinator/core/testing/world.h"
 
@@ -88,7 +89,7 @@ TEST_CASE("a job waits for workers, then for a server, and says so") {
   w.Do("submit min=2");
   CHECK(w.Job().summary.waiting_for == "workers: 2 are needed, 0 are idle");
   w.Tell({"worker a attaches", "worker b attaches"});
-  CHECK(w.Job().summary.waiting_for == "a parameter server: none is attached");
+  CHECK(w.Job().summary.waiting_for == "parameter servers: 1 are needed, 0 are attached");
   w.Do("server ps-0 attaches");
   CHECK(w.Job().summary.state == JobState::kPreparing);
 }
@@ -136,6 +137,24 @@ TEST_CASE("servers without the memory are waited for with the numbers") {
   CHECK(Says(w.Job().summary.waiting_for, "too little memory: 960 bytes"));
   w.Do("server ps-1 attaches");
   CHECK(w.Job().summary.state == JobState::kInitializing);
+}
+
+TEST_CASE("a job waits for the servers that it wants, and is placed on all that are there") {
+  World w;
+  w.Tell({"server ps-0 attaches", "worker a attaches", "submit servers=3"});
+  CHECK(w.Job().summary.state == JobState::kQueued);
+  CHECK(w.Job().summary.waiting_for == "parameter servers: 3 are needed, 1 are attached");
+  w.Tell({"server ps-1 attaches", "server ps-2 attaches"});
+  CHECK(w.Job().summary.state == JobState::kPreparing);
+  // One that goes again before the model is placed is waited for, too.
+  w.Tell({"server ps-1 dies", "worker a prepared"});
+  CHECK(w.Job().summary.state == JobState::kPreparing);
+  CHECK(w.Job().summary.waiting_for == "parameter servers: 3 are needed, 2 are attached");
+  w.Do("server ps-1 attaches");
+  CHECK(w.Job().summary.state == JobState::kInitializing);
+  std::set<NodeId> holders;
+  for (const ShardPlacement& shard : w.Job().shards) holders.insert(shard.server);
+  CHECK(holders == std::set<NodeId>{"ps-0", "ps-1", "ps-2"});
 }
 
 TEST_CASE("if the initializer dies another island makes the weights") {

@@ -57,6 +57,16 @@ const JobFacts& Majority(const std::vector<Member*>& prepared) {
   return *best;
 }
 
+// "" or what is missing: shards stay where they are placed, so who comes later gets none.
+std::string TooFewServers(const State& s, const Job& job) {
+  const int64_t needed = job.spec().outer.min_servers;
+  const int64_t attached = std::count_if(s.members.begin(), s.members.end(), [](const auto& entry) {
+    return entry.first.first == MemberKind::kServer && entry.second.attached;
+  });
+  if (attached >= needed) return "";
+  return absl::StrCat("parameter servers: ", needed, " are needed, ", attached, " are attached");
+}
+
 bool Place(State& s, Job& job, const JobFacts& facts) {
   auto shards = CutShards(facts.layers, s.options.max_shard_bytes);
   if (!shards.ok()) {
@@ -67,6 +77,11 @@ bool Place(State& s, Job& job, const JobFacts& facts) {
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached) continue;
     servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key});
+  }
+  // One that was there when the job was scheduled may have gone since.
+  if (std::string missing = TooFewServers(s, job); !missing.empty()) {
+    job.waiting_for = std::move(missing);
+    return false;
   }
   auto placement = PlaceShards(*std::move(shards), servers, BytesPerElement(Encoding::kFloat32));
   if (!placement.ok()) {
@@ -184,12 +199,6 @@ bool IsIdle(State& s, const MemberKey& key, const Member& member, const Job& job
          s.PlaceOf(key.second).job == nullptr;
 }
 
-int64_t AttachedServers(const State& s) {
-  return std::count_if(s.members.begin(), s.members.end(), [](const auto& entry) {
-    return entry.first.first == MemberKind::kServer && entry.second.attached;
-  });
-}
-
 void TakeIdleWorkers(State& s, Job& job) {
   Seating seating(s, job);
   for (auto& [key, member] : s.members) {
@@ -213,10 +222,11 @@ void Schedule(State& s) {
       return IsIdle(s, entry.first, entry.second, job);
     });
     const int64_t needed = NeededWorkers(job.spec());
-    if (idle < needed || AttachedServers(s) == 0) {
+    const std::string no_servers = TooFewServers(s, job);
+    if (idle < needed || !no_servers.empty()) {
       job.waiting_for = idle < needed
                             ? absl::StrCat("workers: ", needed, " are needed, ", idle, " are idle")
-                            : "a parameter server: none is attached";
+                            : no_servers;
       for (auto later = s.jobs.upper_bound(number); later != s.jobs.end(); ++later) {
         if (later->second.progress.state != JobState::kQueued) continue;
         later->second.waiting_for = absl::StrCat("job ", job.id(), ", which is before it");

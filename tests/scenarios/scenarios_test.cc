@@ -36,6 +36,9 @@ TEST_CASE("transcript: jobs are removed") { Retell("removed"); }
 TEST_CASE("transcript: a worker joins a running job") { Retell("join"); }
 TEST_CASE("transcript: a silent island's data is leased again") { Retell("data_released"); }
 TEST_CASE("transcript: a parameter server restarts") { Retell("server_restart"); }
+TEST_CASE("transcript: a job waits for the parameter servers it wants") {
+  Retell("servers_wanted");
+}
 TEST_CASE("transcript: a worker resumes from its local checkpoint") { Retell("resume_checkpoint"); }
 TEST_CASE("transcript: an island of three workers") { Retell("shared_island"); }
 TEST_CASE("transcript: followers die and leave") { Retell("shared_follower_dies"); }

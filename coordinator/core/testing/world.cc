@@ -408,6 +408,7 @@ void World::Submit(const Command& command) {
   spec.inner.batch_sequences = command.Int("batch", 1);
   spec.outer.min_islands = command.Int("min", 1);
   spec.outer.max_islands = command.Int("max", 8);
+  spec.outer.min_servers = command.Int("servers", 1);
   spec.outer.steps_per_round = command.Int("steps", 4);
   spec.outer.grace_seconds = command.Real("grace", 10);
   spec.outer.clip_norm = command.Real("clip", 0);

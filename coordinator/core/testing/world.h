@@ -13,8 +13,8 @@
 //   worker a validates loss=X [version=V]
 //   servers answer [once]                    to all that they were asked; till all is quiet
 //   servers snapshot
-//   submit [name=] [min=] [max=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all] [validate=]
-//          [clip=] [island=site|all|auto] [per-island=N]      sequences are of 10 tokens
+//   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
+//          [validate=] [clip=] [island=site|all|auto] [per-island=N]    sequences are of 10 tokens
 //   pause | resume | cancel JOB
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
 //   worker a beats                           a heartbeat: under a new order, it has stopped
