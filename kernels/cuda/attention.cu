@@ -9,14 +9,17 @@
 //   bytes AttentionBackward  7 N T H D FLOP (seven), 4 N (H + KV) D s bytes and delta's 8 N H
 // Keys and values are read again for every tile of queries, from the second-level cache.
 
+#include <type_traits>
+
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
 
 namespace atl::ATOLL_DEVICE {
 namespace {
 
-constexpr int kSide = 16;  // threads stand 16 x 16
-constexpr int kThreads = kSide * kSide;
+constexpr int kDeltaThreads = 256;
+// What a block may have of shared memory on every device: sm_75's limit.
+constexpr int64_t kSharedBytesMax = int64_t{64} << 10;
 
 // AttentionShape in fewer registers.
 struct Shape {
@@ -45,10 +48,12 @@ struct Operands {
   __device__ int KeyHead(int head) const { return head / (shape.heads / shape.kv_heads); }
 };
 
-// Tiles are kTile rows of kWidth floats, zeroes beyond the sequence and the head. Thread (ty, tx)
-// owns rows ty * kRows + r, and columns tx + 16 c.
-template <int kRows, int kColumns>
+// Tiles are kTile rows of kWidth floats, zeroes beyond the sequence and the head. Threads stand
+// kSide x kSide; thread (ty, tx) owns rows ty * kRows + r, and columns tx + kSide c.
+template <int side, int rows, int columns>
 struct Tile {
+  static constexpr int kSide = side, kRows = rows, kColumns = columns;
+  static constexpr int kThreads = kSide * kSide;
   static constexpr int kTile = kSide * kRows;
   static constexpr int kWidth = kSide * kColumns;
   static constexpr int kStride = kWidth + 1;  // odd: lanes that read one column meet no bank twice
@@ -127,9 +132,10 @@ struct Tile {
 };
 
 // Block (tile of queries, head, sequence).
-template <typename T, int kRows, int kColumns>
-__global__ void __launch_bounds__(kThreads, 2) ForwardKernel(const Operands<T> a) {
-  using Tiles = Tile<kRows, kColumns>;
+template <typename T, typename Tiles>
+__global__ void __launch_bounds__(Tiles::kThreads, 2) ForwardKernel(const Operands<T> a) {
+  constexpr int kSide = Tiles::kSide;
+  constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   ATOLL_DYNAMIC_SHARED(float, shared);
   float *queries = shared, *keys = queries + Tiles::kFloats, *square = keys + Tiles::kFloats;
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
@@ -190,8 +196,8 @@ __global__ void __launch_bounds__(kThreads, 2) ForwardKernel(const Operands<T> a
 
 // One warp per query and head.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) DeltaKernel(const Operands<T> a, int64_t count) {
-  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+__global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(const Operands<T> a, int64_t count) {
+  const int64_t i = (int64_t{blockIdx.x} * kDeltaThreads + threadIdx.x) / kWarp;
   const int lane = threadIdx.x % kWarp;
   float sum = 0.0f;
   const int heads = a.shape.heads, head = static_cast<int>(i % heads);
@@ -211,10 +217,11 @@ __global__ void __launch_bounds__(kThreads) DeltaKernel(const Operands<T> a, int
 
 // Probabilities p and the scores' gradients ds of a tile of queries and a tile of keys,
 // [query][key] in shared memory (p only if wanted).
-template <typename Tiles, typename T, int kRows>
+template <typename Tiles, typename T>
 __device__ inline void Gradients(const Operands<T>& a, int64_t stats, int query, int key,
                                  const float* queries, const float* keys, const float* douts,
                                  const float* values, float* p_square, float* ds_square) {
+  constexpr int kSide = Tiles::kSide, kRows = Tiles::kRows;
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
   float s[kRows][kRows], dp[kRows][kRows];
   Tiles::Multiply(queries, keys, s);
@@ -238,9 +245,9 @@ __device__ inline void Gradients(const Operands<T>& a, int64_t stats, int query,
 
 // Block (tile of keys, key head, sequence): all queries that see them, of all heads that share
 // them.
-template <typename T, int kRows, int kColumns>
-__global__ void __launch_bounds__(kThreads, 2) KeyGradientKernel(const Operands<T> a) {
-  using Tiles = Tile<kRows, kColumns>;
+template <typename T, typename Tiles>
+__global__ void __launch_bounds__(Tiles::kThreads, 2) KeyGradientKernel(const Operands<T> a) {
+  constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   ATOLL_DYNAMIC_SHARED(float, shared);
   float *keys = shared, *values = keys + Tiles::kFloats, *queries = values + Tiles::kFloats;
   float *douts = queries + Tiles::kFloats, *p = douts + Tiles::kFloats, *ds = p + Tiles::kSquare;
@@ -258,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, 2) KeyGradientKernel(const Operands<
       Tiles::Load(a.q, row, left, head * head_dim, head_dim, queries);
       Tiles::Load(a.dout, row, left, head * head_dim, head_dim, douts);
       __syncthreads();
-      Gradients<Tiles, T, kRows>(a, a.StatsRow(batch, head), query, key, queries, keys, douts,
+      Gradients<Tiles, T>(a, a.StatsRow(batch, head), query, key, queries, keys, douts,
                                  values, p, ds);
       __syncthreads();
       Tiles::template Accumulate<true>(p, douts, dv);
@@ -273,9 +280,9 @@ __global__ void __launch_bounds__(kThreads, 2) KeyGradientKernel(const Operands<
 }
 
 // Block (tile of queries, head, sequence).
-template <typename T, int kRows, int kColumns>
-__global__ void __launch_bounds__(kThreads, 2) QueryGradientKernel(const Operands<T> a) {
-  using Tiles = Tile<kRows, kColumns>;
+template <typename T, typename Tiles>
+__global__ void __launch_bounds__(Tiles::kThreads, 2) QueryGradientKernel(const Operands<T> a) {
+  constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   ATOLL_DYNAMIC_SHARED(float, shared);
   float *keys = shared, *values = keys + Tiles::kFloats, *queries = values + Tiles::kFloats;
   float *douts = queries + Tiles::kFloats, *ds = douts + Tiles::kFloats;
@@ -290,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 2) QueryGradientKernel(const Operand
     Tiles::Load(a.k, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, keys);
     Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
     __syncthreads();
-    Gradients<Tiles, T, kRows>(a, a.StatsRow(batch, head), query, key, queries, keys, douts, values,
+    Gradients<Tiles, T>(a, a.StatsRow(batch, head), query, key, queries, keys, douts, values,
                                nullptr, ds);
     __syncthreads();
     Tiles::template Accumulate<false>(ds, keys, dq);
@@ -330,11 +337,11 @@ void Enqueue(const Queue& queue, const AttentionForward& op) {
     operands.out = ViewOf<T>(op.out);
     operands.lse = ViewOf<float>(op.lse);
     ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
-      constexpr int kRows = 16 / kColumns;  // tiles of 64, 32 or 16: at most 50 KiB
-      using Tiles = Tile<kRows, kColumns>;
-      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(kThreads),
-             int64_t{sizeof(float)} * (2 * Tiles::kFloats + Tiles::kSquare), "AttentionForward",
-             ForwardKernel<T, kRows, kColumns>, operands);
+      using Tiles = Tile<16, 16 / kColumns, kColumns>;  // of 64, 32 or 16 rows
+      constexpr int64_t kBytes = int64_t{sizeof(float)} * (2 * Tiles::kFloats + Tiles::kSquare);
+      static_assert(kBytes <= kSharedBytesMax);
+      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads), kBytes,
+             "AttentionForward", ForwardKernel<T, Tiles>, operands);
     });
   });
 }
@@ -358,17 +365,19 @@ void Enqueue(const Queue& queue, const AttentionBackward& op, Workspace workspac
                                .lse = ViewOf<float>(op.lse),
                                .delta = {static_cast<float*>(workspace.data), op.shape.seq_len}};
     const int64_t count = op.q.rows * op.shape.heads;
-    Launch(queue, dim3(static_cast<unsigned>(CeilDiv(count, kThreads / kWarp))), dim3(kThreads), 0,
-           "AttentionBackward delta", DeltaKernel<T>, operands, count);
+    Launch(queue, dim3(static_cast<unsigned>(CeilDiv(count, kDeltaThreads / kWarp))),
+           dim3(kDeltaThreads), 0, "AttentionBackward delta", DeltaKernel<T>, operands, count);
     if (EnqueueOnTensorCores(queue, op, operands.delta.data)) return;
     ForHeadDim(op.shape.head_dim, [&]<int kColumns>() {
-      constexpr int kRows = kColumns == 4 ? 2 : 1;  // tiles of 32 or 16: at most 68 KiB
-      using Tiles = Tile<kRows, kColumns>;
+      // Of 32, 16 or 8 rows.
+      using Tiles = std::conditional_t<kColumns == 16, Tile<8, 1, 32>,
+                                       Tile<16, kColumns == 4 ? 2 : 1, kColumns>>;
       constexpr int64_t kBytes = int64_t{sizeof(float)} * (4 * Tiles::kFloats + 2 * Tiles::kSquare);
-      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.kv_heads), dim3(kThreads), kBytes,
-             "AttentionBackward dk dv", KeyGradientKernel<T, kRows, kColumns>, operands);
-      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(kThreads), kBytes,
-             "AttentionBackward dq", QueryGradientKernel<T, kRows, kColumns>, operands);
+      static_assert(kBytes <= kSharedBytesMax);
+      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.kv_heads), dim3(Tiles::kThreads),
+             kBytes, "AttentionBackward dk dv", KeyGradientKernel<T, Tiles>, operands);
+      Launch(queue, GridOf(op.shape, Tiles::kTile, op.shape.heads), dim3(Tiles::kThreads), kBytes,
+             "AttentionBackward dq", QueryGradientKernel<T, Tiles>, operands);
     });
   });
 }

@@ -15,6 +15,11 @@ namespace atl::ATOLL_DEVICE {
 namespace {
 
 constexpr int kThreadsMax = 256;
+// The loss looks at a row twice. Rows of a large vocabulary are too long for the first-level cache;
+// with 256 threads a row, so many rows would be under way that they are too much for the second-level
+// one as well (8 blocks of 132 processors with 100 KB each). 1,024 threads are a quarter of the rows.
+constexpr int kThreadsOfLongRow = 1024;
+constexpr int64_t kLongRow = 16384;
 
 // Threads of a row's block: about two packs each, for enough loads in flight.
 dim3 ThreadsFor(int64_t packs) {
@@ -181,7 +186,7 @@ struct LossOperands {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreadsMax)
+__global__ void __launch_bounds__(kThreadsOfLongRow)
     CrossEntropyKernel(const LossOperands<T> a, float2* losses) {
   const int64_t row = blockIdx.x;
   const T* from = a.logits.Row(row);
@@ -330,8 +335,10 @@ void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace) {
                                    .cols = static_cast<int>(op.logits.cols),
                                    .grad_scale = op.grad_scale,
                                    .ignore_index = op.ignore_index};
-    Launch(queue, dim3(Rows(op.logits)), ThreadsFor(op.logits.cols / kWide<T>), 0, "CrossEntropy",
-           CrossEntropyKernel<T>, operands, losses);
+    const dim3 threads = op.logits.cols > kLongRow ? dim3(kThreadsOfLongRow)
+                                                   : ThreadsFor(op.logits.cols / kWide<T>);
+    Launch(queue, dim3(Rows(op.logits)), threads, 0, "CrossEntropy", CrossEntropyKernel<T>,
+           operands, losses);
   });
   Launch(queue, dim3(1), dim3(kThreadsMax), 0, "CrossEntropy totals", TotalsKernel, losses,
          op.logits.rows, op.totals.f32());
