@@ -34,10 +34,10 @@ struct Ceilings {
 
 Ceilings MeasureCeilings(Backend& backend) {
   const OpCase product = testing::LargeProductCase();
-  CaseRun product_run(backend, product, false);
+  CaseRun product_run(backend, product, testing::Gaps::kNone);
   product_run.Fill(InitialContents(product, 1));
   const OpCase scaling = testing::MemoryCase();
-  CaseRun scaling_run(backend, scaling, false);
+  CaseRun scaling_run(backend, scaling, testing::Gaps::kNone);
   scaling_run.Fill(InitialContents(scaling, 1));
   return {product.forward_flops / SecondsOfPass(product_run, product, false),
           scaling.forward_bytes / SecondsOfPass(scaling_run, scaling, false)};
@@ -64,7 +64,7 @@ void RunBackend(const BackendUnderTest& under_test) {
               under_test.name.c_str(), 1e-9 * ceilings.flops_per_s, 1e-9 * ceilings.bytes_per_s);
   std::printf("%-44s %-8s %9s %9s %-7s %6s\n", "operation", "pass", "ms", "rate", "", "ratio");
   for (const OpCase& op_case : testing::BenchmarkCases()) {
-    CaseRun run(**backend, op_case, /*padded=*/false, under_test.compute);
+    CaseRun run(**backend, op_case, testing::Gaps::kNone, under_test.compute);
     run.Fill(InitialContents(op_case, 1));
     PrintPass(op_case, "forward", SecondsOfPass(run, op_case, false), op_case.forward_flops,
               op_case.forward_bytes, ceilings);

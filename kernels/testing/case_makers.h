@@ -17,8 +17,12 @@ const char* Name(Activation kind);
 
 OpCase LinearCase(int64_t n, int64_t in, int64_t out, bool bias, bool add,
                   Activation activation = Activation::kNone);
-// The second half of an MLP, whose B goes back through the activation that made its input.
-OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activation);
+// The second half of an MLP, whose B goes back through the activation that made its input. `add`:
+// another branch's gradient for that input.
+OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activation,
+                          bool add = true);
+// The same with gaps between these arguments' rows that are 8 elements wider than others'.
+OpCase WithWiderGaps(OpCase op_case, const std::vector<std::string>& arguments);
 OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t channels,
                      bool positions, int64_t offset);
 // A part of a table, that some of the tokens are in.

@@ -78,15 +78,21 @@ Contents InitialContents(const OpCase& op_case, uint64_t seed) {
   return contents;
 }
 
-CaseRun::CaseRun(Backend& backend, const OpCase& op_case, bool padded, DType compute)
+CaseRun::CaseRun(Backend& backend, const OpCase& op_case, Gaps gaps, DType compute)
     : backend_(backend), op_case_(op_case), stream_(MakeStream(backend)), call_(backend, *stream_) {
   for (const Arg& arg : op_case.args) {
-    const bool apart = padded && !arg.flat;
     Placed placed;
     placed.arg = &arg;
     placed.dtype = DTypeOfArg(arg, compute);
-    placed.offset = apart ? 3 : 0;
-    placed.stride = arg.cols + (apart ? 5 : 0);
+    placed.offset = 0;
+    placed.stride = arg.cols;
+    if (gaps == Gaps::kOdd && !arg.flat) {
+      placed.offset = 3;
+      placed.stride = arg.cols + 5 + arg.gap;
+    } else if (gaps == Gaps::kAligned && !arg.flat) {
+      placed.offset = 16;
+      placed.stride = (arg.cols + 7) / 8 * 8 + 8 + arg.gap;
+    }
     placed.elements = placed.offset + arg.rows * placed.stride;
     auto buffer = backend.Allocate(placed.elements * SizeOf(placed.dtype));
     ATOLL_CHECK(buffer.ok(), buffer.status().message());

@@ -20,11 +20,17 @@ using Numbers = std::vector<double>;
 using Contents = std::map<std::string, Numbers>;
 Contents InitialContents(const OpCase& op_case, uint64_t seed);
 
+// Whether rows are further apart than they are long, as far as the case allows it.
+enum class Gaps {
+  kNone,
+  kOdd,      // they are, and begin off any boundary
+  kAligned,  // they are, and begin on multiples of 8 elements
+};
+
 class CaseRun {
  public:
-  // `padded`: rows are further apart than they are long and start off any boundary, where the case
-  // allows it; the gaps must stay as they are. `compute` is the type of activations.
-  CaseRun(Backend& backend, const OpCase& op_case, bool padded, DType compute = DType::kFloat32);
+  // What lies between rows must stay as it is. `compute` is the type of activations.
+  CaseRun(Backend& backend, const OpCase& op_case, Gaps gaps, DType compute = DType::kFloat32);
 
   // Copies contents to the backend. Numbers are rounded to the argument's type.
   void Fill(const Contents& contents);

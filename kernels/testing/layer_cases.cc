@@ -1,5 +1,6 @@
 // Linear layers, embeddings, norms, rotary positions and attention.
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/testing/case_makers.h"
@@ -76,16 +77,25 @@ OpCase LinearCase(int64_t n, int64_t in, int64_t out, bool bias, bool add, Activ
   return c;
 }
 
-OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activation) {
+OpCase WithWiderGaps(OpCase c, const std::vector<std::string>& arguments) {
+  absl::StrAppend(&c.name, ", unequal gaps");
+  for (Arg& arg : c.args) {
+    if (std::find(arguments.begin(), arguments.end(), arg.name) != arguments.end()) arg.gap = 8;
+  }
+  return c;
+}
+
+OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activation, bool add) {
   OpCase c;
-  c.name = absl::StrCat("linear of activation ", n, "x", in, "->", out, Name(activation));
+  c.name = absl::StrCat("linear of activation ", n, "x", in, "->", out, add ? " add" : "",
+                        Name(activation));
   c.args = {{"pre", Role::kInput, n, in},
             {"w", Role::kInput, out, in},
             {"x", Role::kSaved, n, in},
             {"y", Role::kOutput, n, out},
             {"dy", Role::kInput, n, out},
-            {"other", Role::kInput, n, in},
-            {"dpre", Role::kGradient, n, in, kAct, nullptr, false, "other"}};
+            {"dpre", Role::kGradient, n, in, kAct, nullptr, false, add ? "other" : ""}};
+  if (add) c.args.push_back({"other", Role::kInput, n, in});
   c.forward = [activation](Call& a) {
     a.Run(GeluForward{.x = a["pre"], .y = a["x"], .kind = activation});
     a.Run(LinearForward{.x = a["x"], .w = a["w"], .y = a["y"]});

@@ -44,6 +44,7 @@ struct Arg {
   // Of a gradient: what backward adds it to, its own old contents ("d<input>") or another argument.
   // "" where it is simply written.
   std::string added_to = "";
+  int64_t gap = 0;  // elements that its rows are further apart than others', where there are gaps
 };
 
 class Call;
