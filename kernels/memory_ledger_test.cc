@@ -31,6 +31,25 @@ TEST_CASE("a device's memory is bounded, and messages say by what") {
   REQUIRE(ledger.use().peak_bytes == 400 * kMiB);
 }
 
+TEST_CASE("backends of one device share its bound, and each counts its own") {
+  const auto bound = std::make_shared<MemoryBound>(100);
+  MemoryLedger compute("H200", bound), communication("H200", bound);
+  int buffer = 0;
+  REQUIRE(compute.Take(70).ok());
+  compute.Placed(&buffer, 70);
+  REQUIRE(communication.Take(31).message() ==
+          "out of memory on H200: 31 B wanted, 70 B of 100 B held");
+  REQUIRE(communication.Take(30).ok());
+  REQUIRE(communication.use().in_use_bytes == 30);
+  REQUIRE(communication.use().limit_bytes == 100);
+  compute.GiveBack(&buffer);
+  REQUIRE(communication.Take(70).ok());
+  REQUIRE(compute.use().peak_bytes == 70);
+  REQUIRE(communication.Refused(70, 5).message().find("30 B held by this process") !=
+          absl::string_view::npos);
+  REQUIRE(bound->in_use_bytes() == 30);
+}
+
 TEST_CASE("the CPU's memory can be bounded, and what is given back can be taken again") {
   const auto backend = NewCpuBackend(1, kMiB);
   auto most = backend->Allocate(kMiB - 100);

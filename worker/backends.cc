@@ -115,11 +115,10 @@ absl::StatusOr<std::vector<WorkerDevice>> CutHost(const DeviceFlags& flags) {
   return std::vector<WorkerDevice>(static_cast<size_t>(flags.devices), device);
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> NewBackendOf(const WorkerDevice& device, int threads) {
-  if (device.backend != "cuda") {
-    return NewHostBackend(device.backend, threads, device.info.memory_bytes);
-  }
-  auto made = NewCudaBackend({device.info.uuid, device.bound_bytes, device.cuda_graphs});
+// So many for one device, whose memory they share.
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> NewGpuBackends(const WorkerDevice& device,
+                                                                     int count) {
+  auto made = NewCudaBackends({device.info.uuid, device.bound_bytes, device.cuda_graphs}, count);
   if (!made.ok()) return Annotate(made.status(), absl::StrCat("--device ", device.info.uuid));
   return made;
 }
@@ -164,7 +163,11 @@ DType ComputeOf(const std::vector<WorkerDevice>& devices) {
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewWorkerBackend(const WorkerDevice& device) {
-  return NewBackendOf(device, device.info.threads);
+  if (device.backend != "cuda") {
+    return NewHostBackend(device.backend, device.info.threads, device.info.memory_bytes);
+  }
+  ATOLL_ASSIGN_OR_RETURN(auto backends, NewGpuBackends(device, 1));
+  return std::move(backends.front());
 }
 
 absl::StatusOr<std::vector<LocalDevice>> NewLocalDevices(const std::vector<WorkerDevice>& devices) {
@@ -173,11 +176,16 @@ absl::StatusOr<std::vector<LocalDevice>> NewLocalDevices(const std::vector<Worke
     LocalDevice& made = all.emplace_back();
     made.index = static_cast<int>(all.size()) - 1;
     made.memory_bytes = device.info.memory_bytes;
-    ATOLL_ASSIGN_OR_RETURN(made.compute, NewBackendOf(device, device.info.threads));
-    ATOLL_ASSIGN_OR_RETURN(made.communication, NewBackendOf(device, 1));
-    if (made.compute->memory_on_host()) continue;
-    ATOLL_ASSIGN_OR_RETURN(made.sending, NewBackendOf(device, 1));
-    ATOLL_ASSIGN_OR_RETURN(made.receiving, NewBackendOf(device, 1));
+    if (device.backend != "cuda") {
+      made.compute = NewHostBackend(device.backend, device.info.threads, made.memory_bytes);
+      made.communication = NewHostBackend(device.backend, 1, made.memory_bytes);
+      continue;
+    }
+    ATOLL_ASSIGN_OR_RETURN(auto backends, NewGpuBackends(device, 4));
+    made.compute = std::move(backends[0]);
+    made.communication = std::move(backends[1]);
+    made.sending = std::move(backends[2]);
+    made.receiving = std::move(backends[3]);
   }
   return all;
 }

@@ -17,6 +17,12 @@ absl::StatusOr<std::vector<CudaDevice>> CudaDevices() { return NoCuda(); }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions&) { return NoCuda(); }
 
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> NewCudaBackends(const CudaOptions&, int) {
+  return NoCuda();
+}
+
+std::vector<DeclinedWork> DeclinedBy(const Backend&) { return {}; }
+
 std::string NcclVersion() { return ""; }
 
 absl::StatusOr<std::string> NewNcclId() { return NoCuda(); }

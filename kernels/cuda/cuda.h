@@ -9,19 +9,22 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/declined.h"
 
 namespace atl {
 
 struct CudaDevice {
   int index = 0;
-  std::string uuid;  // "GPU-0a1b2c3d-...", as nvidia-smi prints it
+  std::string uuid;  // "GPU-0a1b2c3d-...", or of a slice "MIG-...", as nvidia-smi prints it
   std::string name;
   int64_t memory_bytes = 0;
   int major = 0, minor = 0;  // compute capability
 };
 
 struct CudaOptions {
-  std::string device;        // "" or an index: that device; otherwise the beginning of a UUID
+  // "" or up to three digits: the device of this index; otherwise the beginning of a UUID, with or
+  // without "GPU-" or "MIG-".
+  std::string device;
   int64_t memory_bytes = 0;  // bound of all device memory of the backend; 0: what is free now
   // Repeat records CUDA graphs. It saves the host's time per operation, which counts where
   // operations are short: see "CUDA graphs" in README.md.
@@ -37,9 +40,18 @@ absl::StatusOr<CudaDevice> FindCudaDevice(const std::vector<CudaDevice>& devices
                                           const std::string& wanted);
 
 // kBfloat16 is supported from compute capability 8.0 on. Memory comes from a pool that the driver
-// keeps for the backend's life; freeing a buffer waits for the device. Host memory is pinned and
-// kept for the next AllocateHost.
+// keeps for the backend's life; a buffer that is freed is used again once all streams of these
+// backends have passed what they were given before. Host memory is pinned and kept for the next
+// AllocateHost.
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& options);
+
+// Backends for several threads of one device: they share its bound, and each waits for all their
+// streams before it uses a freed buffer again.
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> NewCudaBackends(const CudaOptions& options,
+                                                                      int count);
+
+// What NVIDIA's libraries declined so far. REQUIRES: a CUDA backend.
+std::vector<DeclinedWork> DeclinedBy(const Backend& backend);
 
 }  // namespace atl
 

@@ -4,20 +4,22 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device_share.h"
 #include "kernels/cuda/dnn_engine.h"
 #include "kernels/cuda/lt_engine.h"
 #include "kernels/cuda/memory.h"
-#include "kernels/memory_ledger.h"
 #include "kernels/recorder.h"
 
 namespace atl {
 namespace {
 
+using cuda::DeviceShare;
 using cuda::Queue;
 
 // Left to the driver, contexts of libraries and other processes where no bound is given.
@@ -49,9 +51,16 @@ class Errors final : public cuda::FirstError {
 
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(cudaStream_t stream) : stream(stream) {}
-  ~CudaStream() override { cudaStreamDestroy(stream); }
+  CudaStream(cudaStream_t stream, std::shared_ptr<DeviceShare> share)
+      : stream(stream), share_(std::move(share)) {}
+  ~CudaStream() override {
+    share_->RemoveStream(stream);
+    cudaStreamDestroy(stream);
+  }
   const cudaStream_t stream;
+
+ private:
+  const std::shared_ptr<DeviceShare> share_;
 };
 
 class CudaEvent final : public Event {
@@ -68,13 +77,15 @@ cudaEvent_t Raw(const Event& event) { return static_cast<const CudaEvent&>(event
 // goes wrong while it lasts is the record's fault, not the device's.
 class CudaGraphs final : public Graphs {
  public:
-  explicit CudaGraphs(Errors* errors) : errors_(errors) {}
+  CudaGraphs(Errors* errors, DeviceShare* share) : errors_(errors), share_(share) {}
 
   absl::Status Begin(Stream& stream) override {
     earlier_ = errors_->Take();
+    share_->BeginCapture(Raw(stream));
     const cudaError_t error = cudaStreamBeginCapture(Raw(stream), cudaStreamCaptureModeThreadLocal);
     if (error == cudaSuccess) return absl::OkStatus();
     cudaGetLastError();
+    share_->EndCapture(Raw(stream));
     errors_->Keep(earlier_);
     return ErrorOf(error, "cudaStreamBeginCapture");
   }
@@ -83,6 +94,7 @@ class CudaGraphs final : public Graphs {
     cudaGraph_t graph = nullptr;
     const cudaError_t error = cudaStreamEndCapture(Raw(stream), &graph);
     cudaGetLastError();
+    share_->EndCapture(Raw(stream));
     const absl::Status meanwhile = errors_->Take();
     errors_->Keep(std::exchange(earlier_, absl::OkStatus()));
     auto made = std::make_unique<Instance>();
@@ -112,39 +124,46 @@ class CudaGraphs final : public Graphs {
   };
 
   Errors* const errors_;
+  DeviceShare* const share_;
   absl::Status earlier_;  // of before the capture
 };
 
 class CudaBackend final : public cuda::DeviceBackend {
  public:
-  CudaBackend(CudaDevice device, int64_t limit_bytes, bool graphs)
+  CudaBackend(CudaDevice device, std::shared_ptr<DeviceShare> share, bool graphs)
       : device_(std::move(device)),
         records_(graphs),
-        ledger_(absl::StrCat(device_.name, " ", device_.uuid), limit_bytes),
+        share_(std::move(share)),
+        ledger_(absl::StrCat(device_.name, " ", device_.uuid), share_->bound()),
         pinned_(kIdlePinnedBytes, GetPinned, [](void* data) { cudaFreeHost(data); }) {}
 
   ~CudaBackend() override {
     Use();
     recorder_.Forget();
     if (memory_stream_ != nullptr) cudaStreamSynchronize(memory_stream_);
-    if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+    while (!retired_.empty()) ReuseOldest();
+    if (pool_ != nullptr) {
+      share_->RemovePool(pool_);
+      cudaMemPoolDestroy(pool_);
+    }
     if (memory_stream_ != nullptr) cudaStreamDestroy(memory_stream_);
   }
 
-  absl::Status Start(int64_t limit_bytes) {
+  absl::Status Start() {
     ATOLL_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.index));
     ATOLL_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&memory_stream_, cudaStreamNonBlocking));
     cudaMemPoolProps props = {};
     props.allocType = cudaMemAllocationTypePinned;
     props.location = {cudaMemLocationTypeDevice, device_.index};
     // The ledger is the bound; the pool rounds every buffer up.
-    props.maxSize = static_cast<size_t>(limit_bytes + kSpareBytes / 2);
+    props.maxSize = static_cast<size_t>(share_->bound()->limit_bytes() + kSpareBytes / 2);
     ATOLL_RETURN_IF_CUDA_ERROR(cudaMemPoolCreate(&pool_, &props));
+    share_->AddPool(pool_);
     uint64_t keep = UINT64_MAX;  // memory goes back to the driver with the pool
     ATOLL_RETURN_IF_CUDA_ERROR(
         cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
-    ATOLL_ASSIGN_OR_RETURN(products_, cuda::NewLtEngine(device_.major));
-    attention_ = cuda::NewDnnEngine(device_.major);
+    ATOLL_ASSIGN_OR_RETURN(products_, cuda::NewLtEngine(device_.major, mutable_declined()));
+    attention_ = cuda::NewDnnEngine(device_.major, mutable_declined());
     UseEngines(products_.get(), attention_.get());
     return absl::OkStatus();
   }
@@ -162,9 +181,13 @@ class CudaBackend final : public cuda::DeviceBackend {
     Use();
     ATOLL_RETURN_IF_ERROR(ledger_.Take(bytes));
     void* data = nullptr;
-    cudaError_t error = cudaMallocFromPoolAsync(&data, static_cast<size_t>(bytes == 0 ? 1 : bytes),
-                                                pool_, memory_stream_);
-    if (error == cudaSuccess) error = cudaStreamSynchronize(memory_stream_);
+    cudaError_t error = Get(bytes, &data);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      cudaStreamSynchronize(memory_stream_);  // buffers that were freed are given back by then
+      share_->TrimPools();
+      error = Get(bytes, &data);
+    }
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       size_t free_bytes = 0, total_bytes = 0;
@@ -178,6 +201,7 @@ class CudaBackend final : public cuda::DeviceBackend {
 
   absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override {
     Use();
+    while (!retired_.empty() && Passed(*retired_.front().used)) ReuseOldest();
     void* data = pinned_.Take(bytes);
     if (data == nullptr) {
       return absl::ResourceExhaustedError(
@@ -239,7 +263,9 @@ class CudaBackend final : public cuda::DeviceBackend {
     Use();
     cudaStream_t stream = nullptr;
     ATOLL_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return std::make_unique<CudaStream>(stream);
+    auto made = std::make_unique<CudaStream>(stream, share_);
+    ATOLL_RETURN_IF_CUDA_ERROR(share_->AddStream(stream));
+    return made;
   }
   absl::StatusOr<std::unique_ptr<Event>> NewEvent() override {
     Use();
@@ -248,12 +274,16 @@ class CudaBackend final : public cuda::DeviceBackend {
     return std::make_unique<CudaEvent>(event);
   }
   void Record(Stream& stream, Event& event) override {
+    Use();
     errors_.Keep(cudaEventRecord(Raw(event), Raw(stream)), "cudaEventRecord");
   }
   void Wait(Stream& stream, const Event& event) override {
+    Use();
     errors_.Keep(cudaStreamWaitEvent(Raw(stream), Raw(event), 0), "cudaStreamWaitEvent");
   }
   bool Passed(const Event& event) const override {
+    // NCCL's watchdogs ask on threads of their own, which must not start another device's context.
+    cudaSetDevice(device_.index);
     // After an error nothing will pass any more: Synchronize tells.
     const bool passed = cudaEventQuery(Raw(event)) != cudaErrorNotReady;
     if (!passed) cudaGetLastError();  // "not ready" must not look like the next launch's error
@@ -283,6 +313,18 @@ class CudaBackend final : public cuda::DeviceBackend {
   }
 
  private:
+  // Pinned memory that was freed, and the point in the memory stream behind its last use.
+  struct Retired {
+    void* data;
+    std::unique_ptr<CudaEvent> used;
+  };
+
+  cudaError_t Get(int64_t bytes, void** data) {
+    const auto size = static_cast<size_t>(bytes == 0 ? 1 : bytes);
+    const cudaError_t error = cudaMallocFromPoolAsync(data, size, pool_, memory_stream_);
+    return error == cudaSuccess ? cudaStreamSynchronize(memory_stream_) : error;
+  }
+
   static void* GetPinned(int64_t bytes) {
     void* data = nullptr;
     const cudaError_t error =
@@ -325,24 +367,42 @@ class CudaBackend final : public cuda::DeviceBackend {
     return {Raw(stream), &errors_};
   }
 
+  // Waits for nothing, which another stream's capture would not survive.
   void Free(void* data, bool on_host) override {
     Use();
-    // Any stream may still work on it.
-    errors_.Keep(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     recorder_.Forget();
-    if (on_host) return pinned_.GiveBack(data);
+    // Any stream of the device may still work on it.
+    errors_.Keep(share_->Follow(memory_stream_), "cudaStreamWaitEvent");
+    if (on_host) return Retire(data);
     ledger_.GiveBack(data);
     errors_.Keep(cudaFreeAsync(data, memory_stream_), "cudaFreeAsync");
   }
 
+  void Retire(void* data) {
+    cudaEvent_t event = nullptr;
+    const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    if (error != cudaSuccess) {
+      errors_.Keep(error, "cudaEventCreateWithFlags");
+      return pinned_.GiveBack(data);  // the device is lost
+    }
+    errors_.Keep(cudaEventRecord(event, memory_stream_), "cudaEventRecord");
+    retired_.push_back({data, std::make_unique<CudaEvent>(event)});
+  }
+  void ReuseOldest() {
+    pinned_.GiveBack(retired_.front().data);
+    retired_.pop_front();
+  }
+
   const CudaDevice device_;
   const bool records_;
+  const std::shared_ptr<DeviceShare> share_;
   Errors errors_;
-  CudaGraphs graphs_{&errors_};
+  CudaGraphs graphs_{&errors_, share_.get()};
   Recorder recorder_{&graphs_, kRecordsMax};
   FailureSources failures_;
   MemoryLedger ledger_;
   BlockPool pinned_;
+  std::deque<Retired> retired_;  // in the order of their points
   cudaStream_t memory_stream_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
   std::set<cudaMemPool_t> met_;  // others' that this device may read
@@ -350,54 +410,12 @@ class CudaBackend final : public cuda::DeviceBackend {
   std::unique_ptr<cuda::AttentionEngine> attention_;
 };
 
-std::string UuidText(const cudaUUID_t& uuid) {
-  std::string text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    absl::StrAppendFormat(&text, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-  }
-  return text;
-}
-
-std::string VersionText(int version) {
-  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
-}
-
 }  // namespace
 
-absl::StatusOr<std::vector<CudaDevice>> CudaDevices() {
-  int count = 0, driver = 0, runtime = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  cudaGetLastError();
-  cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
-  if (error == cudaErrorInsufficientDriver && driver > 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the NVIDIA driver supports CUDA ", VersionText(driver),
-                     "; this build needs CUDA ", VersionText(runtime), ": install a newer driver"));
-  }
-  if (error == cudaErrorInsufficientDriver) {
-    return absl::FailedPreconditionError("no NVIDIA driver on this machine: install one");
-  }
-  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
-    return absl::FailedPreconditionError(
-        "no NVIDIA GPU that this process may use (see nvidia-smi and CUDA_VISIBLE_DEVICES)");
-  }
-  if (error != cudaSuccess) return ErrorOf(error, "cudaGetDeviceCount");
-  std::vector<CudaDevice> devices;
-  for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties;
-    ATOLL_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, i));
-    devices.push_back({i, UuidText(properties.uuid), properties.name,
-                       static_cast<int64_t>(properties.totalGlobalMem), properties.major,
-                       properties.minor});
-  }
-  return devices;
-}
-
-absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& options) {
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> NewCudaBackends(const CudaOptions& options,
+                                                                      int count) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<CudaDevice> devices, CudaDevices());
-  ATOLL_ASSIGN_OR_RETURN(CudaDevice device, FindCudaDevice(devices, options.device));
+  ATOLL_ASSIGN_OR_RETURN(const CudaDevice device, FindCudaDevice(devices, options.device));
   // What the kernels are compiled for (third_party/cuda/cuda.bzl): code of 7.5, of 8.0, which all
   // 8.x run, and of 9.0.
   const bool built_for = (device.major == 7 && device.minor >= 5) || device.major == 8 ||
@@ -418,9 +436,23 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& optio
   }
   const int64_t limit =
       options.memory_bytes > 0 ? options.memory_bytes : std::max(free - kSpareBytes, free / 2);
-  auto backend = std::make_unique<CudaBackend>(std::move(device), limit, options.graphs);
-  ATOLL_RETURN_IF_ERROR(backend->Start(limit));
-  return backend;
+  const auto share = std::make_shared<DeviceShare>(limit);
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int i = 0; i < count; ++i) {
+    auto backend = std::make_unique<CudaBackend>(device, share, options.graphs);
+    ATOLL_RETURN_IF_ERROR(backend->Start());
+    backends.push_back(std::move(backend));
+  }
+  return backends;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const CudaOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(auto backends, NewCudaBackends(options, 1));
+  return std::move(backends.front());
+}
+
+std::vector<DeclinedWork> DeclinedBy(const Backend& backend) {
+  return dynamic_cast<const CudaBackend&>(backend).declined().work();
 }
 
 }  // namespace atl

@@ -3,6 +3,16 @@
 #include "kernels/cuda/cuda.h"
 
 namespace atl {
+namespace {
+
+constexpr size_t kIndexDigits = 3;  // more of them begin a UUID
+
+bool IsIndex(const std::string& wanted) {
+  return wanted.size() <= kIndexDigits &&
+         wanted.find_first_not_of("0123456789") == std::string::npos;
+}
+
+}  // namespace
 
 absl::StatusOr<CudaDevice> FindCudaDevice(const std::vector<CudaDevice>& devices,
                                           const std::string& wanted) {
@@ -11,8 +21,9 @@ absl::StatusOr<CudaDevice> FindCudaDevice(const std::vector<CudaDevice>& devices
     absl::StrAppend(&there, there.empty() ? "" : ", ", device.index, " = ", device.uuid, " (",
                     device.name, ")");
   }
-  int index = 0;
-  if (wanted.empty() || absl::SimpleAtoi(wanted, &index)) {
+  if (IsIndex(wanted)) {
+    int index = 0;  // of ""
+    (void)absl::SimpleAtoi(wanted, &index);
     for (const CudaDevice& device : devices) {
       if (device.index == index) return device;
     }
@@ -21,7 +32,8 @@ absl::StatusOr<CudaDevice> FindCudaDevice(const std::vector<CudaDevice>& devices
   const CudaDevice* found = nullptr;
   for (const CudaDevice& device : devices) {
     const bool matches = absl::StartsWith(device.uuid, wanted) ||
-                         absl::StartsWith(device.uuid, absl::StrCat("GPU-", wanted));
+                         absl::StartsWith(device.uuid, absl::StrCat("GPU-", wanted)) ||
+                         absl::StartsWith(device.uuid, absl::StrCat("MIG-", wanted));
     if (!matches) continue;
     if (found != nullptr) {
       return absl::InvalidArgumentError(

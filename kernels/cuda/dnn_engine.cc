@@ -1,8 +1,10 @@
 #include "kernels/cuda/dnn_engine.h"
 
-#include <limits>
+#include <mutex>
 #include <optional>
 
+#include "common/logging.h"
+#include "kernels/cuda/dnn_rules.h"
 #include "kernels/cuda/plan_cache.h"
 
 namespace atl::cuda {
@@ -171,7 +173,8 @@ Key KeyOf(const AttentionBackward& op) {
 
 struct Built {
   AttentionGraph graph;
-  std::optional<DnnPlan> plan;  // none: cuDNN has no engine for it
+  std::optional<DnnPlan> plan;
+  std::string why_not;          // where there is none
   int64_t bytes = 0;            // of scratch: delta, then the plan's
 };
 
@@ -184,34 +187,42 @@ bool Aligned(std::initializer_list<Tensor> tensors) {
 
 class DnnEngine final : public AttentionEngine {
  public:
-  explicit DnnEngine(cudnnHandle_t handle) : handle_(handle), plans_(kPlansMax) {}
+  DnnEngine(cudnnHandle_t handle, int64_t version, Declined* declined)
+      : handle_(handle), version_(version), declined_(declined), plans_(kPlansMax) {}
   ~DnnEngine() override { cudnnDestroy(handle_); }
 
   int64_t WorkspaceBytes(const AttentionForward& op) override { return Bytes(op, KeyOf(op)); }
   int64_t WorkspaceBytes(const AttentionBackward& op) override { return Bytes(op, KeyOf(op)); }
 
   bool Run(const Queue& queue, const AttentionForward& op, Workspace workspace) override {
-    if (!Takes(op) || !Aligned({op.q, op.k, op.v, op.out}) || !op.lse.contiguous()) return false;
+    const char* why = WhyNot(op);
+    if (why == nullptr && !Aligned({op.q, op.k, op.v, op.out})) why = kOdd;
+    if (why != nullptr) return Decline(kForward, op.shape, why);
     const Built& built = Get(KeyOf(op));
-    if (!built.plan) return false;
+    if (!built.plan) return Decline(kForward, op.shape, built.why_not);
+    if (workspace.bytes < built.bytes) return Decline(kForward, op.shape, kSmall);
     const AttentionGraph& a = built.graph;
     Bindings bindings;
     bindings.Add(a.q, op.q).Add(a.k, op.k).Add(a.v, op.v).Add(a.out, op.out).Add(a.lse, op.lse);
-    return Execute(queue, built, op.shape, bindings, workspace);
+    Execute(queue, built, op.shape, bindings, workspace);
+    return true;
   }
 
   bool Run(const Queue& queue, const AttentionBackward& op, Workspace workspace) override {
-    if (!Takes(op) || !op.lse.contiguous() ||
-        !Aligned({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv})) {
-      return false;
+    const char* why = WhyNot(op);
+    if (why == nullptr && !Aligned({op.q, op.k, op.v, op.out, op.dout, op.dq, op.dk, op.dv})) {
+      why = kOdd;
     }
+    if (why != nullptr) return Decline(kBackward, op.shape, why);
     const Built& built = Get(KeyOf(op));
-    if (!built.plan) return false;
+    if (!built.plan) return Decline(kBackward, op.shape, built.why_not);
+    if (workspace.bytes < built.bytes) return Decline(kBackward, op.shape, kSmall);
     const AttentionGraph& a = built.graph;
     Bindings bindings;
     bindings.Add(a.q, op.q).Add(a.k, op.k).Add(a.v, op.v).Add(a.out, op.out).Add(a.lse, op.lse);
     bindings.Add(a.dout, op.dout).Add(a.dq, op.dq).Add(a.dk, op.dk).Add(a.dv, op.dv);
-    return Execute(queue, built, op.shape, bindings, workspace);
+    Execute(queue, built, op.shape, bindings, workspace);
+    return true;
   }
 
  private:
@@ -228,15 +239,32 @@ class DnnEngine final : public AttentionEngine {
     Bindings& Add(int id, const Tensor& x) { return Add(id, x.data); }
   };
 
+  static constexpr char kForward[] = "cuDNN attention forward";
+  static constexpr char kBackward[] = "cuDNN attention backward";
+  static constexpr char kOdd[] = "rows do not begin on 16 bytes";
+  // A workspace is taken for the largest micro-batch; a smaller one's engine may want more.
+  static constexpr char kSmall[] = "it wants more scratch memory than the largest batch does";
+
+  // Of what WorkspaceBytes' caller knows: shape and type.
   template <typename Op>
-  static bool Takes(const Op& op) {
-    return op.q.dtype == DType::kBfloat16 && op.shape.head_dim <= 128 &&
-           op.shape.head_dim % 8 == 0 && op.shape.seq_len > 1;
+  const char* WhyNot(const Op& op) const {
+    if (op.q.dtype != DType::kBfloat16) return "it is not bf16";
+    if (op.shape.head_dim > 128) return "heads of more than 128 channels";
+    if (op.shape.head_dim % 8 != 0) return "heads that are not a multiple of 8 channels";
+    if (op.shape.seq_len == 1) return "sequences of one token";
+    if (!op.lse.contiguous()) return "lse is not contiguous";
+    return WhyNotByDnn(version_, std::is_same_v<Op, AttentionBackward>, op.shape.seq_len);
+  }
+
+  bool Decline(const char* what, const AttentionShape& s, absl::string_view why) {
+    declined_->Add(what, absl::StrCat(why, " (", s.batch, " x ", s.seq_len, " tokens, heads ",
+                                      s.heads, " / ", s.kv_heads, " of ", s.head_dim, ")"));
+    return false;
   }
 
   template <typename Op>
   int64_t Bytes(const Op& op, const Key& key) {
-    return Takes(op) ? Get(key).bytes : 0;
+    return WhyNot(op) == nullptr ? Get(key).bytes : 0;
   }
 
   const Built& Get(const Key& key) {
@@ -248,6 +276,8 @@ class DnnEngine final : public AttentionEngine {
       if (plan.ok()) {
         built.plan = *std::move(plan);
         built.bytes = DeltaBytes(key.shape) + built.plan->workspace_bytes + 256;
+      } else {
+        built.why_not = std::string(plan.status().message());
       }
       return built;
     });
@@ -257,13 +287,12 @@ class DnnEngine final : public AttentionEngine {
     return AlignUp(shape.batch * shape.heads * shape.seq_len * int64_t{sizeof(float)});
   }
 
-  bool Execute(const Queue& queue, const Built& built, const AttentionShape& shape,
+  void Execute(const Queue& queue, const Built& built, const AttentionShape& shape,
                Bindings& bindings, Workspace workspace) {
-    ATOLL_CHECK(workspace.bytes >= built.bytes, "workspace too small for cuDNN");
     const auto begin = reinterpret_cast<uintptr_t>(workspace.data);
     char* scratch = reinterpret_cast<char*>(AlignUp(static_cast<int64_t>(begin)));
     float scale = shape.scale, one = 1.0f;
-    float minus_infinity = -std::numeric_limits<float>::infinity();
+    float minus_infinity = DnnMinusInfinity(version_);
     const AttentionGraph& a = built.graph;
     bindings.Add(a.scale, &scale).Add(a.one, &one).Add(a.minus_infinity, &minus_infinity);
     bindings.Add(a.delta, scratch);
@@ -284,20 +313,27 @@ class DnnEngine final : public AttentionEngine {
       queue.errors->Keep(
           absl::InternalError(absl::StrCat("cuDNN attention: ", cudnnGetErrorString(status))));
     }
-    return true;
   }
 
   const cudnnHandle_t handle_;
+  const int64_t version_;
+  Declined* const declined_;
   PlanCache<Key, Built> plans_;
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionEngine> NewDnnEngine(int compute_capability_major) {
+std::unique_ptr<AttentionEngine> NewDnnEngine(int compute_capability_major, Declined* declined) {
   if (compute_capability_major < 8) return nullptr;
   cudnnHandle_t handle = nullptr;
-  if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) return nullptr;
-  return std::make_unique<DnnEngine>(handle);
+  if (const cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS) {
+    declined->Add("cuDNN", absl::StrCat("it does not start: ", cudnnGetErrorString(status)));
+    return nullptr;
+  }
+  const auto version = static_cast<int64_t>(cudnnGetVersion());
+  static std::once_flag once;
+  std::call_once(once, [&] { LogInfo("cuda", "attention by cuDNN ", DnnVersionText(version)); });
+  return std::make_unique<DnnEngine>(handle, version, declined);
 }
 
 }  // namespace atl::cuda

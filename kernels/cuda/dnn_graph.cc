@@ -1,5 +1,7 @@
 #include "kernels/cuda/dnn_graph.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace atl::cuda {
@@ -73,6 +75,7 @@ void DnnGraph::Select(int condition, int yes, int no, int y) {
                CUDNN_DATA_FLOAT);
 }
 
+// In fp32, as NVIDIA's frontend has it for causal masks: exact up to 2^24 tokens.
 void DnnGraph::Index(int like, int64_t axis, int y) {
   AddPointwise(CUDNN_POINTWISE_GEN_INDEX, {.x = like, .y = y, .axis = axis}, CUDNN_DATA_FLOAT);
 }
@@ -121,6 +124,28 @@ DnnDescriptor DescribeDevice(const std::string& json) {
   return device;
 }
 
+namespace {
+
+// Whether the library notes of a configuration's engine that the same input may give other bits.
+bool Varies(const DnnDescriptor& config) {
+  const DnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.get();
+  int64_t count = 0;
+  cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+  if (cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                               &raw) != CUDNN_STATUS_SUCCESS ||
+      cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                               CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count,
+                               notes) != CUDNN_STATUS_SUCCESS) {
+    return false;
+  }
+  count = std::min<int64_t>(count, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+  return std::find(notes, notes + count, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) != notes + count;
+}
+
+}  // namespace
+
 absl::StatusOr<DnnPlan> DnnGraph::Plan(const DnnTarget& target) const {
   ATOLL_RETURN_IF_ERROR(status());
   std::vector<cudnnBackendDescriptor_t> operations;
@@ -153,7 +178,12 @@ absl::StatusOr<DnnPlan> DnnGraph::Plan(const DnnTarget& target) const {
                                raw.data()) != CUDNN_STATUS_SUCCESS) {
     found = 0;
   }
+  int64_t varying = 0;
   for (int64_t i = 0; i < found && i < kEnginesMax; ++i) {
+    if (Varies(configs[i])) {
+      ++varying;
+      continue;
+    }
     DnnPlan plan;
     plan.descriptor = DnnDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     if (target.handle != nullptr) {
@@ -172,7 +202,8 @@ absl::StatusOr<DnnPlan> DnnGraph::Plan(const DnnTarget& target) const {
       return plan;
     }
   }
-  return absl::UnimplementedError(absl::StrCat("none of cuDNN's ", found, " engines can be built"));
+  return absl::UnimplementedError(absl::StrCat("none of cuDNN's ", found, " engines can be built (",
+                                               varying, " would not repeat bit for bit)"));
 }
 
 }  // namespace atl::cuda

@@ -106,8 +106,8 @@ class DnnGraph {
   // OK if the library took all descriptors.
   absl::Status status() const;
 
-  // A plan by the first engine that the library recommends and that can be built. UNIMPLEMENTED:
-  // there is none.
+  // A plan by the first engine that the library recommends, that gives the same bits every time and
+  // that can be built. UNIMPLEMENTED: there is none.
   absl::StatusOr<DnnPlan> Plan(const DnnTarget& target) const;
 
  private:

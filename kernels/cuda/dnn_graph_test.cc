@@ -2,12 +2,14 @@
 // is taken, and there is an engine for devices that are only described. Whether it computes what it
 // should is for the operations' tests on a GPU.
 
+#include <cuda_runtime.h>
 #include <dlfcn.h>
 
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/dnn_engine.h"
+#include "kernels/cuda/dnn_rules.h"
 #include "tests/catch/skip.h"
 
 namespace atl::cuda {
@@ -48,14 +50,8 @@ std::string Device(const std::string& name, int version, int processors, int sha
       R"("l2CacheSize":52428800,"deviceName":")", name, R"("})");
 }
 
-TEST_CASE("cuDNN has an engine for the models' attention, on Ampere and Hopper") {
-  // It generates kernels for devices that are not here, but not without the driver's library.
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
-  if (driver == nullptr) return testing::SkipCase("no NVIDIA driver on this machine");
-  dlclose(driver);
-  const auto device = DescribeDevice(
-      GENERATE(Device("NVIDIA A100", 800, 108, 166912), Device("NVIDIA H200", 900, 132, 232448)));
-  REQUIRE(device.ok());
+// Plans of the models' attention for this target, as far as the version is trusted with it.
+void RequirePlans(const DnnTarget& target) {
   for (const int64_t kv_heads : {16, 4}) {
     for (const int64_t head_dim : {64, 128}) {
       const AttentionShape shape{.batch = 4,
@@ -67,14 +63,42 @@ TEST_CASE("cuDNN has an engine for the models' attention, on Ampere and Hopper")
       const int64_t q = 16 * head_dim, qkv = (16 + 2 * kv_heads) * head_dim;
       const AttentionStrides strides{qkv, qkv, qkv, q, q, qkv, qkv, qkv};
       CAPTURE(kv_heads, head_dim);
-      const auto forward = ForwardGraph(shape, strides).graph.Plan({.device = &device});
+      const auto forward = ForwardGraph(shape, strides).graph.Plan(target);
       INFO(forward.status());
       REQUIRE(forward.ok());
-      const auto backward = BackwardGraph(shape, strides).graph.Plan({.device = &device});
+      const auto backward = BackwardGraph(shape, strides).graph.Plan(target);
       INFO(backward.status());
       REQUIRE(backward.ok());
     }
   }
+}
+
+TEST_CASE("cuDNN has a plan for the models' attention on this machine's GPU") {
+  int count = 0, major = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    return testing::SkipCase(absl::StrCat("no GPU: ", cudaGetErrorString(error)));
+  }
+  REQUIRE(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess);
+  if (major < 8) return testing::SkipCase("cuda device 0 has no bf16");
+  const auto version = static_cast<int64_t>(cudnnGetVersion());
+  INFO("cuDNN " << DnnVersionText(version));
+  REQUIRE(WhyNotByDnn(version, /*backward=*/true, 1024) == nullptr);
+  cudnnHandle_t handle = nullptr;
+  REQUIRE(cudnnCreate(&handle) == CUDNN_STATUS_SUCCESS);
+  RequirePlans({.handle = handle});
+  cudnnDestroy(handle);
+}
+
+TEST_CASE("cuDNN has an engine for the models' attention, on Ampere and Hopper") {
+  // It generates kernels for devices that are not here, but not without the driver's library.
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) return testing::SkipCase("no NVIDIA driver on this machine");
+  dlclose(driver);
+  const auto device = DescribeDevice(
+      GENERATE(Device("NVIDIA A100", 800, 108, 166912), Device("NVIDIA H200", 900, 132, 232448)));
+  REQUIRE(device.ok());
+  RequirePlans({.device = &device});
 }
 
 TEST_CASE("what does not fit together is seen when the graph is made") {

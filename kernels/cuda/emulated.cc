@@ -76,12 +76,21 @@ void Compute(const LtCall& call) {
 
 class LoopEngine final : public emulated::ProductEngine {
  public:
+  explicit LoopEngine(Declined* declined) : declined_(declined) {}
   int64_t WorkspaceBytes() const override { return 1024; }
   bool Run(const Queue&, const Product& product, Workspace workspace) override {
     ATOLL_CHECK(workspace.bytes >= WorkspaceBytes());
-    Compute(LtCallOf(product));
+    const LtCall call = LtCallOf(product);
+    if (const char* why = WhyNotByLt(call); why != nullptr) {
+      declined_->Add(Name(call.shape.epilogue), why);
+      return false;
+    }
+    Compute(call);
     return true;
   }
+
+ private:
+  Declined* const declined_;
 };
 
 // ---- The backend: memory, streams and events are the reference backend's ----
@@ -123,11 +132,15 @@ class EmulatedCudaBackend final : public emulated::Ops {
   void Free(void*, bool) override { ATOLL_CHECK(false, "buffers are the reference backend's"); }
 
   const std::unique_ptr<Backend> memory_;
-  LoopEngine engine_;
+  LoopEngine engine_{mutable_declined()};
   emulated::FirstError errors_;
 };
 
 }  // namespace
+
+std::vector<DeclinedWork> DeclinedByEmulated(const Backend& backend) {
+  return dynamic_cast<const EmulatedCudaBackend&>(backend).declined().work();
+}
 
 std::unique_ptr<Backend> NewEmulatedCudaBackend(bool fused) {
   return std::make_unique<EmulatedCudaBackend>(fused);

@@ -5,14 +5,19 @@
 #define ATOLL_KERNELS_CUDA_EMULATED_H_
 
 #include <memory>
+#include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/declined.h"
 
 namespace atl {
 
 // `fused`: products go through the description that cuBLASLt would be given, computed by loops,
 // with its epilogues; otherwise every product is our own kernel.
 std::unique_ptr<Backend> NewEmulatedCudaBackend(bool fused);
+
+// As DeclinedBy. REQUIRES: such a backend.
+std::vector<DeclinedWork> DeclinedByEmulated(const Backend& backend);
 
 }  // namespace atl
 

@@ -1,12 +1,14 @@
 // What the CUDA backend decides on the host: plans, memory, devices, and how products are put.
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "kernels/async_failure.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/dnn_rules.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/plan_cache.h"
 #include "kernels/cuda/product.h"
@@ -91,6 +93,30 @@ TEST_CASE("only what cuBLASLt's GELU is exact for is fused with it") {
   REQUIRE(FusedProductOf(op).epilogue == Epilogue::kNone);
 }
 
+// ---- cuDNN's versions ----
+
+TEST_CASE("attention that a version of cuDNN gets wrong is not put to it") {
+  const auto taken = [](int64_t version, bool backward, int64_t seq_len) {
+    return WhyNotByDnn(version, backward, seq_len) == nullptr;
+  };
+  REQUIRE(DnnVersionText(91002) == "9.10.2");
+  for (const bool backward : {false, true}) {
+    REQUIRE_FALSE(taken(8907, backward, 1024));
+    REQUIRE(taken(90900, backward, 1024));
+    REQUIRE_FALSE(taken(91000, backward, 1024));
+    REQUIRE_FALSE(taken(91001, backward, 1024));
+    REQUIRE(taken(91002, backward, 1024));
+  }
+  REQUIRE(taken(91500, false, 1000));
+  REQUIRE_FALSE(taken(91500, true, 1000));
+  REQUIRE(taken(91501, true, 1000));
+}
+
+TEST_CASE("cuDNN before 9.10 is not given infinities to mask with") {
+  REQUIRE(std::isfinite(DnnMinusInfinity(90999)));
+  REQUIRE(std::isinf(DnnMinusInfinity(91000)));
+}
+
 // ---- Memory ----
 
 TEST_CASE("host blocks are used again, and idle ones are bounded") {
@@ -159,6 +185,20 @@ TEST_CASE("a device is found by index or by the beginning of its UUID") {
           "no CUDA device 2; there are: 0 = GPU-aa11 (H200), 1 = GPU-aa22 (A100)");
   REQUIRE(absl::IsInvalidArgument(FindCudaDevice(devices, "aa").status()));
   REQUIRE(absl::IsNotFound(FindCudaDevice(devices, "bb").status()));
+}
+
+TEST_CASE("a UUID that begins with digits is no index, and slices of a GPU have UUIDs too") {
+  std::vector<CudaDevice> devices(3);
+  devices[0] = {0, "GPU-12345678-aa", "H200", 1, 9, 0};
+  devices[1] = {1, "MIG-9876-bb", "H200 MIG 1g.18gb", 1, 9, 0};
+  devices[2] = {2, "MIG-cc", "H200 MIG 1g.18gb", 1, 9, 0};
+  REQUIRE(FindCudaDevice(devices, "1234")->index == 0);
+  REQUIRE(FindCudaDevice(devices, "12345678")->index == 0);
+  REQUIRE(FindCudaDevice(devices, "9876")->index == 1);
+  REQUIRE(FindCudaDevice(devices, "MIG-c")->index == 2);
+  REQUIRE(FindCudaDevice(devices, "2")->index == 2);
+  REQUIRE(absl::IsNotFound(FindCudaDevice(devices, "123").status()));
+  REQUIRE(absl::IsNotFound(FindCudaDevice(devices, "1235").status()));
 }
 
 }  // namespace

@@ -83,16 +83,6 @@ bool MakeLayout(const LtCall::Matrix& x, Layout* layout) {
                                     x.stride) == CUBLAS_STATUS_SUCCESS;
 }
 
-bool UsesBias(Epilogue epilogue) {
-  return epilogue == Epilogue::kBias || epilogue == Epilogue::kGeluBias ||
-         epilogue == Epilogue::kBiasGradient;
-}
-
-bool UsesAux(Epilogue epilogue) {
-  return epilogue == Epilogue::kGelu || epilogue == Epilogue::kGeluBias ||
-         epilogue == Epilogue::kGeluBackward;
-}
-
 // Per call: where the epilogue's operands lie.
 bool SetPointers(const Plan& plan, const LtCall& call) {
   const Epilogue epilogue = call.shape.epilogue;
@@ -125,8 +115,11 @@ bool Describe(const LtCall::Shape& s, Plan* plan) {
 
 class LtEngine final : public ProductEngine {
  public:
-  LtEngine(cublasLtHandle_t handle, int64_t workspace_bytes)
-      : handle_(handle), workspace_bytes_(workspace_bytes), plans_(kPlansMax) {}
+  LtEngine(cublasLtHandle_t handle, int64_t workspace_bytes, Declined* declined)
+      : handle_(handle),
+        workspace_bytes_(workspace_bytes),
+        declined_(declined),
+        plans_(kPlansMax) {}
   ~LtEngine() override { cublasLtDestroy(handle_); }
 
   int64_t WorkspaceBytes() const override { return workspace_bytes_ + kAlignment; }
@@ -134,12 +127,9 @@ class LtEngine final : public ProductEngine {
   bool Run(const Queue& queue, const Product& product, Workspace workspace) override {
     const LtCall call = LtCallOf(product);
     if (call.shape.m == 0 || call.shape.n == 0 || call.shape.k == 0) return false;
-    if (UsesAux(call.shape.epilogue) &&
-        (call.shape.aux_stride % 8 != 0 || reinterpret_cast<uintptr_t>(call.aux) % 16 != 0)) {
-      return false;
-    }
+    if (const char* why = WhyNotByLt(call); why != nullptr) return Decline(call, why);
     Plan& plan = plans_.Get(call.shape, [&] { return Choose(call); });
-    if (!plan.usable || !SetPointers(plan, call)) return false;
+    if (!plan.usable || !SetPointers(plan, call)) return Decline(call, "no algorithm");
     const auto begin = reinterpret_cast<uintptr_t>(workspace.data);
     const uintptr_t aligned = (begin + kAlignment - 1) / kAlignment * kAlignment;
     ATOLL_CHECK(workspace.bytes >= WorkspaceBytes(), "workspace too small for cuBLASLt");
@@ -150,7 +140,7 @@ class LtEngine final : public ProductEngine {
         static_cast<size_t>(workspace_bytes_), queue.stream);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristic promised too much
       plan.usable = false;
-      return false;
+      return Decline(call, "the algorithm that was proposed is not supported");
     }
     if (status != CUBLAS_STATUS_SUCCESS) {
       queue.errors->Keep(
@@ -160,6 +150,13 @@ class LtEngine final : public ProductEngine {
   }
 
  private:
+  bool Decline(const LtCall& call, absl::string_view why) {
+    const LtCall::Shape& s = call.shape;
+    declined_->Add(absl::StrCat("cuBLASLt ", Name(s.epilogue)),
+                   absl::StrCat(why, " (", s.n, " x ", s.k, " by ", s.k, " x ", s.m, ")"));
+    return false;
+  }
+
   Plan Choose(const LtCall& call) {
     Plan plan;
     const LtCall::Shape& s = call.shape;
@@ -173,6 +170,9 @@ class LtEngine final : public ProductEngine {
     };
     const bool ok = Set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                         static_cast<uint64_t>(workspace_bytes_)) &&
+                    // Sums of parts of k stay fp32: not in the result's type.
+                    Set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                        uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) &&
                     alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, s.a.alignment) &&
                     alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, s.b.alignment) &&
                     alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, s.c_alignment) &&
@@ -190,19 +190,21 @@ class LtEngine final : public ProductEngine {
 
   const cublasLtHandle_t handle_;
   const int64_t workspace_bytes_;
+  Declined* const declined_;
   PlanCache<LtCall::Shape, Plan> plans_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ProductEngine>> NewLtEngine(int compute_capability_major) {
+absl::StatusOr<std::unique_ptr<ProductEngine>> NewLtEngine(int compute_capability_major,
+                                                           Declined* declined) {
   cublasLtHandle_t handle = nullptr;
   if (const cublasStatus_t status = cublasLtCreate(&handle); status != CUBLAS_STATUS_SUCCESS) {
     return absl::InternalError(absl::StrCat("cublasLtCreate: ", cublasLtGetStatusName(status)));
   }
   // What NVIDIA recommends: 32 MiB from Hopper on, 4 MiB before.
   const int64_t workspace_bytes = int64_t{compute_capability_major >= 9 ? 32 : 4} << 20;
-  return std::make_unique<LtEngine>(handle, workspace_bytes);
+  return std::make_unique<LtEngine>(handle, workspace_bytes, declined);
 }
 
 }  // namespace atl::cuda

@@ -5,6 +5,7 @@
 #define ATOLL_KERNELS_CUDA_OPS_H_
 
 #include "kernels/backend.h"
+#include "kernels/cuda/declined.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/queue.h"
@@ -78,6 +79,8 @@ class Ops : public Backend {
   void Run(Stream&, const DequantizeDelta& op) override;
   void Run(Stream&, const NesterovStep& op) override;
 
+  const Declined& declined() const { return declined_; }
+
  protected:
   // Either engine may be absent; they are the subclass's.
   void UseEngines(ProductEngine* products, AttentionEngine* attention) {
@@ -85,6 +88,7 @@ class Ops : public Backend {
     attention_ = attention;
   }
   virtual Queue QueueOf(Stream& stream) = 0;
+  Declined* mutable_declined() { return &declined_; }  // the engines' to tell
 
  private:
   bool TryProduct(const Queue& queue, const Product& product, Workspace workspace) {
@@ -98,6 +102,7 @@ class Ops : public Backend {
 
   ProductEngine* products_ = nullptr;
   AttentionEngine* attention_ = nullptr;
+  Declined declined_;
 };
 
 }  // namespace atl::ATOLL_DEVICE

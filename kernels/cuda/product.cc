@@ -84,6 +84,7 @@ LtCall LtCallOf(const Product& p) {
   ATOLL_CHECK(!s.accumulates || p.c.dtype == p.d.dtype);
   // Without c the library reads nothing there but still wants a matrix like d.
   call.c = s.accumulates ? p.c.data : p.d.data;
+  call.c_stride = s.accumulates ? std::max(p.c.stride, p.c.cols) : s.d.stride;
   s.c_alignment = call.c == nullptr ? 16 : AlignmentOf(call.c);
   s.epilogue = p.epilogue;
   s.aux_stride = p.aux.present() ? p.aux.stride : 0;
@@ -93,6 +94,49 @@ LtCall LtCallOf(const Product& p) {
   call.bias = p.bias.data;
   call.aux = p.aux.data;
   return call;
+}
+
+const char* Name(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return "product";
+    case Epilogue::kBias:
+      return "product + bias";
+    case Epilogue::kGelu:
+      return "product + GELU";
+    case Epilogue::kGeluBias:
+      return "product + bias + GELU";
+    case Epilogue::kGeluBackward:
+      return "product + GELU's derivative";
+    case Epilogue::kBiasGradient:
+      return "product + bias's gradient";
+  }
+  return "";
+}
+
+bool UsesBias(Epilogue epilogue) {
+  return epilogue == Epilogue::kBias || epilogue == Epilogue::kGeluBias ||
+         epilogue == Epilogue::kBiasGradient;
+}
+
+bool UsesAux(Epilogue epilogue) {
+  return epilogue == Epilogue::kGelu || epilogue == Epilogue::kGeluBias ||
+         epilogue == Epilogue::kGeluBackward;
+}
+
+const char* WhyNotByLt(const LtCall& call) {
+  const LtCall::Shape& s = call.shape;
+  const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
+  if (s.n > 1 && call.c_stride != s.d.stride) {
+    return "what is added has rows further apart, or nearer, than the result's";
+  }
+  if (UsesAux(s.epilogue) && s.aux_stride % 8 != 0) {
+    return "rows of GELU's argument are not a multiple of 8 elements apart";
+  }
+  if (UsesAux(s.epilogue) && !aligned(call.aux)) return "GELU's argument is not on 16 bytes";
+  // The heuristic is told the matrices' alignment, not the bias's, whose loads are as wide.
+  if (UsesBias(s.epilogue) && !aligned(call.bias)) return "the bias is not on 16 bytes";
+  return nullptr;
 }
 
 uint64_t LtCall::Shape::Hash() const {

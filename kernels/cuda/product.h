@@ -72,12 +72,24 @@ struct LtCall {
   const void* a = nullptr;
   const void* b = nullptr;
   const void* c = nullptr;
+  int64_t c_stride = 0;  // d's, or cuBLASLt is not asked
   void* d = nullptr;
   void* bias = nullptr;
   void* aux = nullptr;
 };
 
 LtCall LtCallOf(const Product& product);
+
+// "product + bias" and the like.
+const char* Name(Epilogue epilogue);
+
+// Whether an epilogue reads or writes Product::bias, Product::aux.
+bool UsesBias(Epilogue epilogue);
+bool UsesAux(Epilogue epilogue);
+
+// Why cuBLASLt is not to be asked for a call: its documentation says nothing, or that it fails. Null
+// if it may be.
+const char* WhyNotByLt(const LtCall& call);
 
 }  // namespace atl
 
