@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -33,6 +34,17 @@ ncclDataType_t TypeOf(DType dtype) {
   __builtin_unreachable();
 }
 
+// Before NCCL is first called, and before there are threads that could read the environment: it
+// reads its settings once.
+//
+// Ranks of one process would read and write each other's buffers by plain addresses, which a pool's
+// memory does not answer to on another device until it is told to (cudaMemPoolSetAccess). Without
+// that they go through NCCL's own buffers, over the same wires.
+void Prepare() {
+  static const int set = setenv("NCCL_P2P_DIRECT_DISABLE", "1", /*overwrite=*/0);
+  (void)set;
+}
+
 // A communicator that never blocks, and its device.
 struct Joined {
   ncclComm_t communicator = nullptr;
@@ -42,6 +54,7 @@ struct Joined {
 class Nccl final : public NcclApi {
  public:
   absl::StatusOr<std::string> NewId() override {
+    Prepare();
     ncclUniqueId id;
     const ncclResult_t result = ncclGetUniqueId(&id);
     if (result != ncclSuccess) return ErrorOf(result, "ncclGetUniqueId");
@@ -58,6 +71,7 @@ class Nccl final : public NcclApi {
     auto joined = std::make_unique<Joined>();
     joined->device_index = DeviceOf(backend).device_index();
     ATOLL_RETURN_IF_ERROR(Use(*joined));
+    Prepare();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     const ncclResult_t result =
@@ -139,6 +153,7 @@ Nccl& TheNccl() {
 }  // namespace
 
 std::string NcclVersion() {
+  Prepare();
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess) return "";
   return absl::StrCat(version / 10000, ".", version % 10000 / 100, ".", version % 100);

@@ -15,7 +15,6 @@ namespace {
 using Floats = std::vector<float>;
 
 constexpr Duration kLong = std::chrono::seconds(60);  // passes only if something hangs
-constexpr Duration kShort = std::chrono::milliseconds(60);
 
 enum class Kind { kSum, kMax };
 
@@ -59,8 +58,9 @@ std::vector<std::vector<T>> Reduced(Members& members, std::vector<std::vector<T>
   return numbers;
 }
 
-void SumsAndMaxima(const MakeMembers& make) {
+void SumsAndMaxima(const MakeMembers& make, const CommunicatorLimits& limits) {
   for (const int size : {1, 2, 3, 5}) {
+    if (size > limits.members) break;
     Members members = make(size, kLong);
     for (const size_t count : {0, 1, 2, 64, 193, 20'011}) {
       CAPTURE(size, count);
@@ -80,11 +80,12 @@ void SumsAndMaxima(const MakeMembers& make) {
   }
 }
 
-void SameBits(const MakeMembers& make) {
-  const std::vector<Floats> numbers = Numbers(4, 5000, 3);
+void SameBits(const MakeMembers& make, const CommunicatorLimits& limits) {
+  const int size = std::min(4, limits.members);
+  const std::vector<Floats> numbers = Numbers(size, 5000, 3);
   std::vector<Floats> first;
   for (int group = 0; group < 2; ++group) {
-    Members members = make(4, kLong);
+    Members members = make(size, kLong);
     for (int again = 0; again < 10; ++again) {
       const std::vector<Floats> sums = Reduced(members, numbers);
       if (first.empty()) first = sums;
@@ -93,7 +94,7 @@ void SameBits(const MakeMembers& make) {
   }
 }
 
-void OtherTypes(const MakeMembers& make) {
+void OtherTypes(const MakeMembers& make, const CommunicatorLimits&) {
   Members members = make(3, kLong);
   const double tiny = std::ldexp(1, -40);  // nothing beside 1 in f32
   const auto wide = Reduced<double>(members, {{1, 2}, {tiny, 3}, {tiny, 4}});
@@ -105,7 +106,7 @@ void OtherTypes(const MakeMembers& make) {
   for (const auto& of_member : narrow) REQUIRE(WidenBfloat16(of_member[0]) == 258);
 }
 
-void NotFinite(const MakeMembers& make) {
+void NotFinite(const MakeMembers& make, const CommunicatorLimits&) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   Members members = make(3, kLong);
   const std::vector<Floats> numbers = {{1, NAN, 1, -kInf}, {NAN, 2, kInf, -kInf}, {3, 3, 5, -kInf}};
@@ -118,11 +119,12 @@ void NotFinite(const MakeMembers& make) {
   }
 }
 
-void ManyInARow(const MakeMembers& make) {
-  constexpr int kSize = 3, kRounds = 100;
-  Members members = make(kSize, kLong);
-  std::vector<Floats> sums(kSize);
-  OnThreads(0, kSize, [&](int rank) {
+void ManyInARow(const MakeMembers& make, const CommunicatorLimits& limits) {
+  constexpr int kRounds = 100;
+  const int size = std::min(3, limits.members), last = size - 1;
+  Members members = make(size, kLong);
+  std::vector<Floats> sums(static_cast<size_t>(size));
+  OnThreads(0, size, [&](int rank) {
     Floats x(1), y(130);
     for (int round = 0; round < kRounds; ++round) {
       x[0] = static_cast<float>(round + rank);
@@ -133,7 +135,9 @@ void ManyInARow(const MakeMembers& make) {
   });
   for (const Floats& of_member : sums) {
     REQUIRE(of_member.size() == kRounds);
-    for (int round = 0; round < kRounds; ++round) REQUIRE(of_member[round] == 3 * round + 3 + 2);
+    for (int round = 0; round < kRounds; ++round) {
+      REQUIRE(of_member[round] == size * round + size * last / 2 + last);
+    }
   }
 }
 
@@ -163,8 +167,8 @@ std::vector<absl::Status> WithoutTheLast(Members& members, const End& end) {
   return statuses;
 }
 
-void MissingMember(const MakeMembers& make) {
-  Members members = make(3, kShort);
+void MissingMember(const MakeMembers& make, const CommunicatorLimits& limits) {
+  Members members = make(std::min(3, limits.members), limits.shortest);
   const auto statuses = WithoutTheLast(members, [] {});
   bool late = false;
   for (const absl::Status& status : statuses) {
@@ -175,7 +179,7 @@ void MissingMember(const MakeMembers& make) {
   REQUIRE(late);  // the others may have seen that one give up
 }
 
-void LostMember(const MakeMembers& make) {
+void LostMember(const MakeMembers& make, const CommunicatorLimits&) {
   Members members = make(3, kLong);
   for (const absl::Status& status : WithoutTheLast(members, [&] { members.back().reset(); })) {
     INFO(status);
@@ -183,7 +187,7 @@ void LostMember(const MakeMembers& make) {
   }
 }
 
-void AbortEnds(const MakeMembers& make) {
+void AbortEnds(const MakeMembers& make, const CommunicatorLimits&) {
   Members members = make(3, kLong);
   const auto statuses = WithoutTheLast(members, [&] { members[0]->Abort("a new plan"); });
   for (const int call : {0, 2}) {  // rank 0's
@@ -201,7 +205,7 @@ void AbortEnds(const MakeMembers& make) {
   REQUIRE(IsEnd(status));
 }
 
-void AbortOfTheFirstReason(const MakeMembers& make) {
+void AbortOfTheFirstReason(const MakeMembers& make, const CommunicatorLimits&) {
   Members members = make(2, kLong);
   members[1]->Abort("one");
   members[1]->Abort("two");
@@ -213,8 +217,9 @@ void AbortOfTheFirstReason(const MakeMembers& make) {
 
 }  // namespace
 
-std::vector<CommunicatorCase> CommunicatorCases() {
-  return {
+std::vector<CommunicatorCase> CommunicatorCases(const CommunicatorLimits& limits) {
+  using Body = void (*)(const MakeMembers&, const CommunicatorLimits&);
+  const std::vector<std::pair<std::string, Body>> bodies = {
       {"sums and maxima over groups of several sizes", SumsAndMaxima},
       {"the same bits on all members, every time", SameBits},
       {"sums in f64 and bf16", OtherTypes},
@@ -225,6 +230,11 @@ std::vector<CommunicatorCase> CommunicatorCases() {
       {"Abort ends waits at once, for good", AbortEnds},
       {"the first reason of an Abort stays", AbortOfTheFirstReason},
   };
+  std::vector<CommunicatorCase> cases;
+  for (const auto& [name, body] : bodies) {
+    cases.push_back({name, [body = body, limits](const MakeMembers& make) { body(make, limits); }});
+  }
+  return cases;
 }
 
 }  // namespace atl::testing

@@ -23,7 +23,13 @@ struct CommunicatorCase {
   std::function<void(const MakeMembers&)> run;  // fails by Catch2's REQUIRE
 };
 
-std::vector<CommunicatorCase> CommunicatorCases();
+// What an implementation cannot do without.
+struct CommunicatorLimits {
+  int members = 5;  // the most of a group, 2 or more
+  Duration shortest = std::chrono::milliseconds(60);  // a wait in vain
+};
+
+std::vector<CommunicatorCase> CommunicatorCases(const CommunicatorLimits& limits = {});
 
 }  // namespace atl::testing
 
