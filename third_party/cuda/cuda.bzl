@@ -17,23 +17,29 @@ bool_flag = rule(
 
 def _compile(ctx, src, headers, include_args):
     obj = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, src.basename))
+
+    # What ptxas says of registers and spills; one architecture after the other, so that it can be read.
+    log = ctx.actions.declare_file("_objs/%s/%s.ptxas" % (ctx.label.name, src.basename))
     args = ctx.actions.args()
-    args.add_all(["-ccbin", "/usr/bin/g++", "-std=c++20", "-x", "cu", "--threads=2"])
+    args.add_all([log, ctx.executable._nvcc])
+    args.add_all(["-ccbin", "/usr/bin/g++", "-std=c++20", "-x", "cu", "-Xptxas=-v"])
     args.add("-Xcompiler", "-fPIC,-Wall,-Wextra,-Wno-missing-field-initializers")
     args.add("-O2" if ctx.var["COMPILATION_MODE"] == "opt" else "-O1")
     for arch in ctx.attr.architectures:
         args.add("-gencode=arch=compute_%s,code=sm_%s" % (arch, arch))
     args.add_all(ctx.attr.copts)
-    ctx.actions.run(
-        executable = ctx.executable._nvcc,
+    ctx.actions.run_shell(
+        command = 'log=$1; shift; "$@" 2>"$log"; code=$?; ' +
+                  'grep -Ev "^ptxas info|bytes stack frame" "$log" >&2; exit $code',
+        tools = [ctx.executable._nvcc],
         arguments = [args, include_args] + ["-c", src.path, "-o", obj.path],
         inputs = depset([src], transitive = [headers]),
-        outputs = [obj],
+        outputs = [obj, log],
         env = {"PATH": "/usr/bin:/bin"},
         mnemonic = "Nvcc",
         progress_message = "nvcc %s" % src.short_path,
     )
-    return obj
+    return obj, log
 
 def _cuda_library_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
@@ -45,7 +51,8 @@ def _cuda_library_impl(ctx):
     includes.add_all(depset(transitive = [c.includes for c in contexts] +
                                          [c.quote_includes for c in contexts]), before_each = "-I")
     includes.add_all(depset(transitive = [c.system_includes for c in contexts]), before_each = "-isystem")
-    objects = depset([_compile(ctx, src, headers, includes) for src in ctx.files.srcs])
+    compiled = [_compile(ctx, src, headers, includes) for src in ctx.files.srcs]
+    objects = depset([obj for obj, _ in compiled])
     linking, _ = cc_common.create_linking_context_from_compilation_outputs(
         actions = ctx.actions,
         feature_configuration = features,
@@ -61,6 +68,7 @@ def _cuda_library_impl(ctx):
     )
     return [
         DefaultInfo(files = objects),
+        OutputGroupInfo(ptxas = depset([log for _, log in compiled])),
         cc_common.merge_cc_infos(direct_cc_infos = [own], cc_infos = [d[CcInfo] for d in ctx.attr.deps]),
     ]
 
