@@ -3,15 +3,22 @@
 //
 //   gpu_kernels [BYTES_PER_SECOND]
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "bench/measure.h"
+#include "common/rng.h"
+#include "kernels/bfloat16.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/launchers.h"
 
 namespace atl::bench {
 namespace {
@@ -33,31 +40,91 @@ class Bench {
   explicit Bench(double ceiling) : backend_(Must(NewCudaBackend({}))), ceiling_(ceiling) {
     stream_ = Must(backend_->NewStream());
     scratch_ = Must(backend_->Allocate(int64_t{256} << 20));
+    Rng rng(1);
+    for (int64_t i = 0; i < kPattern; ++i) {
+      floats_.push_back(static_cast<float>(rng.Normal()));
+      halves_.push_back(RoundToBfloat16(floats_.back()));
+    }
   }
 
-  // Zeroes: the kernels' time does not depend on what they move.
-  Tensor Make(DType dtype, int64_t rows, int64_t cols) {
-    buffers_.push_back(Must(backend_->Allocate(rows * cols * SizeOf(dtype))));
-    const Tensor x(buffers_.back().data(), dtype, rows, cols);
+  Tensor Zeroes(DType dtype, int64_t rows, int64_t cols) {
+    const Tensor x = Take(dtype, rows, cols);
     backend_->Zero(*stream_, x);
     return x;
   }
+  // Normal numbers, as training has them: how fast a GPU runs depends on the bits that it moves.
+  Tensor Make(DType dtype, int64_t rows, int64_t cols) {
+    const Tensor x = Take(dtype, rows, cols);
+    const void* pattern = dtype == kHalf ? static_cast<const void*>(halves_.data())
+                                         : static_cast<const void*>(floats_.data());
+    for (int64_t at = 0; at < x.size(); at += kPattern) {
+      const Tensor part(static_cast<char*>(x.data) + at * SizeOf(dtype), dtype, 1,
+                        std::min(kPattern, x.size() - at));
+      backend_->CopyToDevice(*stream_, part, pattern);
+    }
+    if (!backend_->Synchronize(*stream_).ok()) std::abort();
+    return x;
+  }
   Tensor Act() { return Make(kHalf, kTokens, kChannels); }
+  // Numbers below the vocabulary's size; how many different ones goes to `different`.
+  Tensor Tokens(int64_t count, int64_t* different) {
+    const Tensor x = Take(DType::kInt32, 1, count);
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    Rng rng(2);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(rng.Below(kVocabulary));
+    *different = static_cast<int64_t>(std::set<int32_t>(tokens.begin(), tokens.end()).size());
+    backend_->CopyToDevice(*stream_, x, tokens.data());
+    if (!backend_->Synchronize(*stream_).ok()) std::abort();
+    return x;
+  }
 
-  template <typename Op>
-  double Measure(const Op& op) {
+  double Seconds(const std::function<void()>& enqueue) {
     return MedianSeconds(
                [&] {
-                 for (int i = 0; i < kRepeat; ++i) Run(op);
+                 for (int i = 0; i < kRepeat; ++i) enqueue();
                  if (!backend_->Synchronize(*stream_).ok()) std::abort();
                },
                kRounds) /
            kRepeat;
   }
+  template <typename Op>
+  double Measure(const Op& op) {
+    return Seconds([&] { Run(op); });
+  }
+  // By our own kernel, whatever cuDNN would take.
+  template <typename Op>
+  double MeasureOwn(const Op& op) {
+    const cuda::Queue queue{dynamic_cast<cuda::DeviceBackend&>(*backend_).RawStream(*stream_),
+                            &errors_};
+    const double seconds = Seconds([&] {
+      if constexpr (requires { cuda::Enqueue(queue, op, scratch_.workspace()); }) {
+        cuda::Enqueue(queue, op, scratch_.workspace());
+      } else {
+        cuda::Enqueue(queue, op);
+      }
+    });
+    if (!errors_.Take().ok()) std::abort();
+    return seconds;
+  }
 
   template <typename Op>
   void Row(const char* name, double bytes, const Op& op) {
-    const double rate = bytes / Measure(op);
+    Tell(name, bytes, Measure(op));
+  }
+  template <typename Op>
+  void OwnRow(const char* name, double bytes, const Op& op) {
+    Tell(name, bytes, MeasureOwn(op));
+  }
+  // FLOP per second of our own kernel, and beside it of what the backend takes.
+  template <typename Op>
+  void FlopsRow(const char* name, double flops, const Op& op) {
+    const double own = MeasureOwn(op), taken = Measure(op);
+    std::printf("%-28s %9.1f TFLOP/s by our own kernel, %.1f as it is run\n", name,
+                1e-12 * flops / own, 1e-12 * flops / taken);
+  }
+
+  void Tell(const char* name, double bytes, double seconds) {
+    const double rate = bytes / seconds;
     if (ceiling_ == 0) ceiling_ = rate;
     std::printf("%-28s %9.1f MB %9.0f GB/s %6.2f\n", name, 1e-6 * bytes, 1e-9 * rate,
                 rate / ceiling_);
@@ -68,6 +135,13 @@ class Bench {
   double ceiling() const { return ceiling_; }
 
  private:
+  static constexpr int64_t kPattern = int64_t{1} << 20;
+
+  Tensor Take(DType dtype, int64_t rows, int64_t cols) {
+    buffers_.push_back(Must(backend_->Allocate(rows * cols * SizeOf(dtype))));
+    return {buffers_.back().data(), dtype, rows, cols};
+  }
+
   template <typename Op>
   void Run(const Op& op) {
     if constexpr (requires { backend_->WorkspaceBytes(op); }) {
@@ -82,6 +156,9 @@ class Bench {
   std::unique_ptr<Stream> stream_;
   Buffer scratch_;
   std::vector<Buffer> buffers_;
+  std::vector<float> floats_;
+  std::vector<Bfloat16> halves_;
+  cuda::FirstError errors_;
 };
 
 void Activations(Bench& b) {
@@ -111,15 +188,17 @@ void Activations(Bench& b) {
 
 void TheRest(Bench& b) {
   const int64_t rows = 8192, parameters = int64_t{128} << 20;
+  int64_t different = 0;
   const Tensor logits = b.Make(kHalf, rows, kVocabulary);
-  const Tensor targets = b.Make(DType::kInt32, 1, rows), totals = b.Make(DType::kFloat32, 1, 2);
+  const Tensor targets = b.Tokens(rows, &different);
+  const Tensor totals = b.Zeroes(DType::kFloat32, 1, 2);
   b.Row("cross_entropy", 4.0 * rows * kVocabulary,
         CrossEntropy{.logits = logits, .targets = targets, .dlogits = logits, .totals = totals});
   b.Release();
   const Tensor param = b.Make(DType::kFloat32, 1, parameters);
   const Tensor grad = b.Make(DType::kFloat32, 1, parameters);
-  const Tensor m = b.Make(DType::kFloat32, 1, parameters);
-  const Tensor v = b.Make(DType::kFloat32, 1, parameters);
+  const Tensor m = b.Zeroes(DType::kFloat32, 1, parameters);
+  const Tensor v = b.Zeroes(DType::kFloat32, 1, parameters);
   const Tensor copy = b.Make(kHalf, 1, parameters), sum = b.Make(DType::kFloat32, 1, 1);
   b.Row("adamw", 34.0 * parameters,
         AdamW{.param = param,
@@ -135,6 +214,67 @@ void TheRest(Bench& b) {
   b.Release();
 }
 
+void Deltas(Bench& b) {
+  const int64_t parameters = int64_t{128} << 20, blocks = parameters / 256;
+  const auto flat = [&] { return b.Make(DType::kFloat32, 1, parameters); };
+  const Tensor base = flat(), theta = flat(), residual = flat(), velocity = flat();
+  const Tensor scales = b.Zeroes(DType::kFloat32, 1, blocks);
+  for (const int bits : {8, 4}) {
+    const Tensor codes = b.Zeroes(DType::kInt32, blocks, 8 * bits);
+    const std::string name = std::to_string(bits) + "_bit";
+    b.Row(("quantise_" + name).c_str(), (16 + bits / 8.0) * parameters,
+          QuantizeDelta{base, theta, residual, codes, scales});
+    b.Row(("dequantise_" + name).c_str(), (4 + bits / 8.0) * parameters,
+          DequantizeDelta{codes, scales, velocity});
+  }
+  b.Row("nesterov", 20.0 * parameters, NesterovStep{theta, velocity, base});
+  b.Release();
+}
+
+void Embeddings(Bench& b) {
+  const double one = 2.0 * kTokens * kChannels;
+  int64_t different = 0;
+  const Tensor tokens = b.Tokens(kTokens, &different);
+  const Tensor table = b.Make(kHalf, kVocabulary, kChannels), y = b.Act();
+  const Tensor dtable = b.Zeroes(DType::kFloat32, kVocabulary, kChannels);
+  const Tensor sum = b.Zeroes(DType::kFloat32, 1, kChannels);
+  b.Row("embedding", 2 * one,
+        EmbeddingForward{.tokens = tokens, .table = table, .y = y, .seq_len = kTokens});
+  b.Row("embedding_w", one + 8.0 * different * kChannels,
+        EmbeddingBackwardWeight{.tokens = tokens, .dy = y, .dtable = dtable, .seq_len = kTokens});
+  b.OwnRow("bias_gradient", one, cuda::SumRows{y, sum});
+  b.Release();
+}
+
+// What cuDNN would have done, by the kernels for what it declines.
+void Attention(Bench& b) {
+  const AttentionShape shape{.batch = 8,
+                             .seq_len = 1024,
+                             .heads = 16,
+                             .kv_heads = 8,
+                             .head_dim = 128,
+                             .scale = 1 / std::sqrt(128.0f)};
+  const int64_t n = shape.batch * shape.seq_len, q = shape.heads * shape.head_dim;
+  const auto act = [&](int64_t cols) { return b.Make(kHalf, n, cols); };
+  const Tensor queries = act(q), keys = act(q / 2), values = act(q / 2), out = act(q);
+  const Tensor dout = act(q), dq = act(q), dk = act(q / 2), dv = act(q / 2);
+  const Tensor lse = b.Zeroes(DType::kFloat32, shape.batch * shape.heads, shape.seq_len);
+  const double product = static_cast<double>(n) * shape.seq_len * q;  // causal: half a square
+  b.FlopsRow("attention", 2 * product, AttentionForward{shape, queries, keys, values, out, lse});
+  b.FlopsRow("attention_b", 5 * product,
+             AttentionBackward{.shape = shape,
+                               .q = queries,
+                               .k = keys,
+                               .v = values,
+                               .out = out,
+                               .lse = lse,
+                               .dout = dout,
+                               .dq = dq,
+                               .dk = dk,
+                               .dv = dv});
+  b.Release();
+}
+
 }  // namespace
 }  // namespace atl::bench
 
@@ -143,5 +283,8 @@ int main(int argc, char** argv) {
   std::printf("%-28s %12s %14s %6s\n", "kernel", "bytes", "rate", "ratio");
   atl::bench::Activations(bench);
   atl::bench::TheRest(bench);
+  atl::bench::Deltas(bench);
+  atl::bench::Embeddings(bench);
+  atl::bench::Attention(bench);
   std::printf("ratios are to %.0f GB/s\n", 1e-9 * bench.ceiling());
 }

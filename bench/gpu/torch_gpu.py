@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The models and steps of gpu_step.cc in PyTorch, at the command of bench/gpu/run.
 
-    torch_gpu.py MODEL ROWS SEQ_LEN eager|compile
+    torch_gpu.py MODEL ROWS SEQ_LEN eager|compile [weights=FILE]
     torch_gpu.py ceilings
 
 What one would write today: fp32 parameters, autocast to bf16, scaled_dot_product_attention (its
-flash kernels), fused AdamW, gradient clipping. Speaks gpu_step's protocol. `ceilings` prints bytes
+flash kernels), fused AdamW, gradient clipping. Speaks gpu_step's protocol, and begins with the
+parameters and the tokens of FILE, if gpu_step has written one. `ceilings` prints bytes
 per second of a copy on the device and FLOP per second of a large bf16 product.
 """
 import sys
@@ -88,6 +89,37 @@ class Model(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def in_order(model):
+    """Parameters as they lie in worker/model/layout.h: of each layer the matrices, then the vectors."""
+    yield model.embedding.weight
+    if model.positions is not None:
+        yield model.positions.weight
+    for b in model.blocks:
+        yield from (b.qkv.weight, b.out.weight, b.up.weight, b.down.weight)
+        if model.c["gpt2"]:
+            yield from (b.norm1.weight, b.norm1.bias, b.qkv.bias, b.out.bias,
+                        b.norm2.weight, b.norm2.bias, b.up.bias, b.down.bias)
+        else:
+            yield from (b.norm1.weight, b.norm2.weight)
+    if not model.c["gpt2"]:
+        yield model.head.weight  # GPT-2's is the embedding
+    yield model.norm.weight
+    if model.c["gpt2"]:
+        yield model.norm.bias
+
+
+def load(path, model, shape):
+    """The file's parameters into the model; its tokens."""
+    with open(path, "rb") as file:
+        for p in in_order(model):
+            values = torch.frombuffer(bytearray(file.read(4 * p.numel())), dtype=torch.float32)
+            p.data.copy_(values.view(p.shape))
+        tokens = torch.frombuffer(bytearray(file.read(4 * shape[0] * shape[1])), dtype=torch.int32)
+        if file.read(1):
+            raise ValueError(f"{path} has more parameters than the model")
+    return tokens.view(shape).long().cuda()
+
+
 def ceilings():
     x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     y = torch.empty_like(x)
@@ -122,7 +154,11 @@ def main():
                                    {"params": others, "weight_decay": 0.0}],
                                   lr=1e-4, betas=(0.9, 0.95), fused=True)
     run = torch.compile(model) if mode == "compile" else model
-    tokens = torch.randint(MODELS[name]["vocab"], (rows, seq_len + 1), device="cuda")
+    weights = [word[8:] for word in sys.argv[5:] if word.startswith("weights=")]
+    if weights:
+        tokens = load(weights[0], model, (rows, seq_len + 1))
+    else:
+        tokens = torch.randint(MODELS[name]["vocab"], (rows, seq_len + 1), device="cuda")
 
     def step():
         optimizer.zero_grad(set_to_none=True)
@@ -132,9 +168,9 @@ def main():
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return loss
-    step().item()
+    losses = ",".join(f"{step().item():.6f}" for _ in range(3))
     print("parameters", parameters, "flops_per_token 0 bytes", torch.cuda.max_memory_allocated(),
-          flush=True)
+          "losses", losses, flush=True)
     for line in sys.stdin:
         torch.cuda.synchronize()
         start = time.perf_counter()
