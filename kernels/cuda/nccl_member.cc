@@ -15,8 +15,9 @@
 namespace atl {
 namespace {
 
-constexpr Duration kPoll = std::chrono::milliseconds(2);    // while joining
-constexpr Duration kWatch = std::chrono::milliseconds(50);  // between looks at a running group
+constexpr Duration kPoll = std::chrono::milliseconds(2);       // while joining
+constexpr Duration kSettling = std::chrono::microseconds(20);  // while NCCL takes in a collective
+constexpr Duration kWatch = std::chrono::milliseconds(50);     // between looks at a running group
 constexpr size_t kPendingMax = 4096;  // collectives that the device has not come to yet
 
 class NcclMember final : public Communicator {
@@ -153,6 +154,7 @@ class NcclMember final : public Communicator {
       if (settled) break;
       if (aborting_) return failure_->status();
       if (SteadyNow() > deadline) return absl::DeadlineExceededError("a collective did not start");
+      std::this_thread::sleep_for(kSettling);
     }
     std::unique_ptr<Event> event;
     if (!idle_events_.empty()) {

@@ -12,6 +12,7 @@
 #include "kernels/reference/reference.h"
 #include "kernels/testing/communicator_cases.h"
 #include "kernels/testing/fake_nccl.h"
+#include "kernels/testing/on_device.h"
 
 namespace atl::testing {
 namespace {
@@ -59,7 +60,13 @@ class Stuck final : public NcclApi {
 };
 
 // A device of its own, and a member on it.
-struct Gpu {
+struct Gpu : DeviceMember {
+  Gpu() {
+    const auto device = std::make_shared<FakeDevice>("gpu", NewReferenceBackend);
+    below = device;
+    backend = device->NewBackend();
+    stream = *backend->NewStream();
+  }
   absl::Status Join(NcclApi& nccl, const std::string& id, int rank, int size, Duration timeout,
                     std::function<bool()> given_up = nullptr) {
     auto joined =
@@ -67,27 +74,15 @@ struct Gpu {
     if (joined.ok()) member = *std::move(joined);
     return joined.status();
   }
-  // Puts values onto the device, does this there, and reads them back.
   template <typename Call>
   absl::Status With(std::vector<float>* values, const Call& call) {
-    const auto bytes = static_cast<int64_t>(4 * values->size());
-    ATOLL_ASSIGN_OR_RETURN(const Buffer buffer, backend->Allocate(bytes));
-    const Tensor x(buffer.data(), DType::kFloat32, 1, static_cast<int64_t>(values->size()));
-    backend->CopyToDevice(*stream, x, values->data());
-    const absl::Status called = call(x);
-    backend->CopyToHost(*stream, values->data(), x);
-    const absl::Status done = backend->Synchronize(*stream);
-    return called.ok() ? done : called;
+    return DeviceMember::With(
+        {values->data(), DType::kFloat32, 1, static_cast<int64_t>(values->size())}, call);
   }
   absl::Status Sum(std::vector<float>* values) {
     return With(values,
                 [&](const Tensor& x) { return member->AllReduceSum(*backend, *stream, x); });
   }
-
-  FakeDevice device{"gpu", NewReferenceBackend};
-  std::unique_ptr<Backend> backend = device.NewBackend();
-  std::unique_ptr<Stream> stream = *backend->NewStream();
-  std::unique_ptr<Communicator> member;
 };
 
 std::vector<std::unique_ptr<Gpu>> Joined(NcclApi& nccl, int size, Duration timeout) {
@@ -106,39 +101,6 @@ std::vector<std::unique_ptr<Gpu>> Joined(NcclApi& nccl, int size, Duration timeo
   return gpus;
 }
 
-// Host tensors by way of a member's device, and what its stream says of it.
-class OnDevice final : public Communicator {
- public:
-  explicit OnDevice(std::unique_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
-  int rank() const override { return gpu_->member->rank(); }
-  int size() const override { return gpu_->member->size(); }
-  absl::Status AllReduceSum(Backend&, Stream&, const Tensor& x) override {
-    return AllReduce(x, [&](const Tensor& on_device) {
-      return gpu_->member->AllReduceSum(*gpu_->backend, *gpu_->stream, on_device);
-    });
-  }
-  absl::Status AllReduceMax(Backend&, Stream&, const Tensor& x) override {
-    return AllReduce(x, [&](const Tensor& on_device) {
-      return gpu_->member->AllReduceMax(*gpu_->backend, *gpu_->stream, on_device);
-    });
-  }
-  void Abort(const std::string& reason) override { gpu_->member->Abort(reason); }
-
- private:
-  template <typename Call>
-  absl::Status AllReduce(const Tensor& x, const Call& call) {
-    const auto buffer = gpu_->backend->Allocate(x.size() * SizeOf(x.dtype));
-    const Tensor on_device(buffer->data(), x.dtype, 1, x.size());
-    gpu_->backend->CopyToDevice(*gpu_->stream, on_device, x.data);
-    const absl::Status called = call(on_device);
-    gpu_->backend->CopyToHost(*gpu_->stream, x.data, on_device);
-    const absl::Status done = gpu_->backend->Synchronize(*gpu_->stream);
-    return called.ok() ? done : called;
-  }
-
-  const std::unique_ptr<Gpu> gpu_;
-};
-
 TEST_CASE("members of NCCL's groups keep the promises of communicators") {
   for (const CommunicatorCase& communicator_case : CommunicatorCases()) {
     DYNAMIC_SECTION(communicator_case.name) {
@@ -146,7 +108,7 @@ TEST_CASE("members of NCCL's groups keep the promises of communicators") {
       communicator_case.run([&](int size, Duration timeout) {
         Members members;
         for (auto& gpu : Joined(nccl, size, timeout)) {
-          members.push_back(std::make_unique<OnDevice>(std::move(gpu)));
+          members.push_back(std::make_unique<OnDevice>(std::move(*gpu)));
         }
         return members;
       });

@@ -16,6 +16,7 @@ namespace atl::testing {
 
 // A device with a member on it; they die in the reverse order.
 struct DeviceMember {
+  std::shared_ptr<void> below;  // what the backend stands on, if it needs anything
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Communicator> member;
