@@ -18,10 +18,9 @@ bool MemoryBound::Take(int64_t bytes) {
 absl::Status MemoryLedger::Take(int64_t bytes) {
   ATOLL_CHECK(bytes >= 0, "a buffer of ", bytes, " bytes");
   if (!bound_->Take(bytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("out of memory on ", device_, ": ", BytesText(bytes), " wanted, ",
-                     BytesText(bound_->in_use_bytes()), " of ", BytesText(bound_->limit_bytes()),
-                     " held"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "out of memory on ", device_, ": ", BytesText(bytes), " wanted, ",
+        BytesText(bound_->in_use_bytes()), " of ", BytesText(bound_->limit_bytes()), " held"));
   }
   in_use_bytes_ += bytes;
   peak_bytes_ = std::max(peak_bytes_, in_use_bytes_);

@@ -265,8 +265,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2) KeyGradientKernel(const Op
       Tiles::Load(a.q, row, left, head * head_dim, head_dim, queries);
       Tiles::Load(a.dout, row, left, head * head_dim, head_dim, douts);
       __syncthreads();
-      Gradients<Tiles, T>(a, a.StatsRow(batch, head), query, key, queries, keys, douts,
-                                 values, p, ds);
+      Gradients<Tiles, T>(a, a.StatsRow(batch, head), query, key, queries, keys, douts, values, p,
+                          ds);
       __syncthreads();
       Tiles::template Accumulate<true>(p, douts, dv);
       Tiles::template Accumulate<true>(ds, queries, dk);
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2) QueryGradientKernel(const 
     Tiles::Load(a.v, a.QueryRow(batch, key), seq_len - key, key_col, head_dim, values);
     __syncthreads();
     Gradients<Tiles, T>(a, a.StatsRow(batch, head), query, key, queries, keys, douts, values,
-                               nullptr, ds);
+                        nullptr, ds);
     __syncthreads();
     Tiles::template Accumulate<false>(ds, keys, dq);
     __syncthreads();

@@ -146,12 +146,15 @@ class CudaBackend final : public cuda::DeviceBackend {
       share_->RemovePool(pool_);
       cudaMemPoolDestroy(pool_);
     }
-    if (memory_stream_ != nullptr) cudaStreamDestroy(memory_stream_);
+    if (memory_stream_ == nullptr) return;
+    share_->RemoveStream(memory_stream_);
+    cudaStreamDestroy(memory_stream_);
   }
 
   absl::Status Start() {
     ATOLL_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.index));
     ATOLL_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&memory_stream_, cudaStreamNonBlocking));
+    ATOLL_RETURN_IF_CUDA_ERROR(share_->AddStream(memory_stream_));
     cudaMemPoolProps props = {};
     props.allocType = cudaMemAllocationTypePinned;
     props.location = {cudaMemLocationTypeDevice, device_.index};
@@ -184,7 +187,9 @@ class CudaBackend final : public cuda::DeviceBackend {
     cudaError_t error = Get(bytes, &data);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      cudaStreamSynchronize(memory_stream_);  // buffers that were freed are given back by then
+      // By then all backends' freed buffers are back in their pools.
+      errors_.Keep(share_->Follow(memory_stream_), "cudaStreamWaitEvent");
+      cudaStreamSynchronize(memory_stream_);
       share_->TrimPools();
       error = Get(bytes, &data);
     }

@@ -77,8 +77,7 @@ TEST_CASE("what lies on 16 bytes is put to cuBLASLt with all its epilogues") {
 }
 
 TEST_CASE("a bias off 16 bytes is added by our own kernel") {
-  REQUIRE(Linear{.bias_offset = 3}.Declines() ==
-          "product + bias: the bias is not on 16 bytes; ");
+  REQUIRE(Linear{.bias_offset = 3}.Declines() == "product + bias: the bias is not on 16 bytes; ");
   REQUIRE(Linear{.bias_offset = 2, .add = true}.Declines() ==
           "product + bias: the bias is not on 16 bytes; ");
   REQUIRE(Linear{.bias_offset = 1, .gelu = true}.Declines() ==
@@ -88,8 +87,9 @@ TEST_CASE("a bias off 16 bytes is added by our own kernel") {
 TEST_CASE("so is GELU whose argument lies as cuBLASLt cannot write it") {
   REQUIRE(Linear{.pre_offset = 2, .gelu = true}.Declines() ==
           "product + bias + GELU: GELU's argument is not on 16 bytes; ");
-  REQUIRE(Linear{.pre_gap = 4, .gelu = true}.Declines() ==
-          "product + bias + GELU: rows of GELU's argument are not a multiple of 8 elements apart; ");
+  REQUIRE(
+      Linear{.pre_gap = 4, .gelu = true}.Declines() ==
+      "product + bias + GELU: rows of GELU's argument are not a multiple of 8 elements apart; ");
 }
 
 TEST_CASE("what is added must have its rows as far apart as the result's") {

@@ -14,13 +14,12 @@
 
 namespace atl::cuda {
 
-// A bound of the device's memory; each other's streams, on any of which a buffer that is being freed
-// may still be in use; each other's pools, whose idle memory one of them may need. Thread-safe.
-// REQUIRES: the calling thread's device is this one.
+// A bound of the device's memory; each other's streams, on any of which a buffer that is being
+// freed may still be in use; each other's pools, whose idle memory one of them may need.
+// Thread-safe. REQUIRES: the calling thread's device is this one.
 class DeviceShare {
  public:
-  explicit DeviceShare(int64_t limit_bytes)
-      : bound_(std::make_shared<MemoryBound>(limit_bytes)) {}
+  explicit DeviceShare(int64_t limit_bytes) : bound_(std::make_shared<MemoryBound>(limit_bytes)) {}
   ~DeviceShare();
   DeviceShare(const DeviceShare&) = delete;
   DeviceShare& operator=(const DeviceShare&) = delete;

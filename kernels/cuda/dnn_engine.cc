@@ -174,8 +174,8 @@ Key KeyOf(const AttentionBackward& op) {
 struct Built {
   AttentionGraph graph;
   std::optional<DnnPlan> plan;
-  std::string why_not;          // where there is none
-  int64_t bytes = 0;            // of scratch: delta, then the plan's
+  std::string why_not;  // where there is none
+  int64_t bytes = 0;    // of scratch: delta, then the plan's
 };
 
 bool Aligned(std::initializer_list<Tensor> tensors) {

@@ -1,5 +1,5 @@
-// What is known of cuDNN's versions: the same limits as NVIDIA's own frontend keeps to (its nodes for
-// scaled dot-product attention). No device and no cuDNN is needed here.
+// What is known of cuDNN's versions: the same limits as NVIDIA's own frontend keeps to (its nodes
+// for scaled dot-product attention). No device and no cuDNN is needed here.
 
 #ifndef ATOLL_KERNELS_CUDA_DNN_RULES_H_
 #define ATOLL_KERNELS_CUDA_DNN_RULES_H_

@@ -87,8 +87,8 @@ const char* Name(Epilogue epilogue);
 bool UsesBias(Epilogue epilogue);
 bool UsesAux(Epilogue epilogue);
 
-// Why cuBLASLt is not to be asked for a call: its documentation says nothing, or that it fails. Null
-// if it may be.
+// Why cuBLASLt is not to be asked for a call: its documentation says nothing, or that it fails.
+// Null if it may be.
 const char* WhyNotByLt(const LtCall& call);
 
 }  // namespace atl

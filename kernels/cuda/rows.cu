@@ -16,8 +16,9 @@ namespace {
 
 constexpr int kThreadsMax = 256;
 // The loss looks at a row twice. Rows of a large vocabulary are too long for the first-level cache;
-// with 256 threads a row, so many rows would be under way that they are too much for the second-level
-// one as well (8 blocks of 132 processors with 100 KB each). 1,024 threads are a quarter of the rows.
+// with 256 threads a row, so many rows would be under way that they are too much for the
+// second-level one as well (8 blocks of 132 processors with 100 KB each). 1,024 threads are a
+// quarter of the rows.
 constexpr int kThreadsOfLongRow = 1024;
 constexpr int64_t kLongRow = 16384;
 
@@ -335,8 +336,8 @@ void Enqueue(const Queue& queue, const CrossEntropy& op, Workspace workspace) {
                                    .cols = static_cast<int>(op.logits.cols),
                                    .grad_scale = op.grad_scale,
                                    .ignore_index = op.ignore_index};
-    const dim3 threads = op.logits.cols > kLongRow ? dim3(kThreadsOfLongRow)
-                                                   : ThreadsFor(op.logits.cols / kWide<T>);
+    const dim3 threads =
+        op.logits.cols > kLongRow ? dim3(kThreadsOfLongRow) : ThreadsFor(op.logits.cols / kWide<T>);
     Launch(queue, dim3(Rows(op.logits)), threads, 0, "CrossEntropy", CrossEntropyKernel<T>,
            operands, losses);
   });

@@ -25,7 +25,7 @@ struct CommunicatorCase {
 
 // What an implementation cannot do without.
 struct CommunicatorLimits {
-  int members = 5;  // the most of a group, 2 or more
+  int members = 5;                                    // the most of a group, 2 or more
   Duration shortest = std::chrono::milliseconds(60);  // a wait in vain
 };
 
