@@ -2,14 +2,14 @@
 //
 //   gpu_step MODEL ROWS SEQ_LEN [graphs] [weights=FILE]
 //
-// With "graphs" what repeats is recorded; FILE gets the first parameters, as they lie in memory, layer
-// after layer, and the tokens. Makes three steps (forward, backward, clipping, AdamW), prints
+// With "graphs" what repeats is recorded; FILE gets the first parameters, as they lie in memory,
+// layer after layer, and the tokens. Makes three steps (forward, backward, clipping, AdamW), prints
 // "parameters <count> flops_per_token <number> bytes <of the pool, at most> losses <their mean
-// losses> device <bytes of the device that the driver says they took>", then for every line "<steps>"
-// on standard input makes so many more and prints "<seconds> <mean loss of the last step>". With a
-// number below zero, all parameters are copied to pinned memory on a second stream meanwhile, a layer
-// at a time, as a worker that pushes deltas does. At the end of its input it tells of what NVIDIA's
-// libraries declined: "DECLINED <times> <what>: <reason>".
+// losses> device <bytes of the device that the driver says they took>", then for every line
+// "<steps>" on standard input makes so many more and prints "<seconds> <mean loss of the last
+// step>". With a number below zero, all parameters are copied to pinned memory on a second stream
+// meanwhile, a layer at a time, as a worker that pushes deltas does. At the end of its input it
+// tells of what NVIDIA's libraries declined: "DECLINED <times> <what>: <reason>".
 
 #include <cuda_runtime.h>
 

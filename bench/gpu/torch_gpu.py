@@ -90,7 +90,7 @@ class Model(nn.Module):
 
 
 def in_order(model):
-    """Parameters as they lie in worker/model/layout.h: of each layer the matrices, then the vectors."""
+    """As worker/model/layout.h has them in memory: of each layer the matrices, then the vectors."""
     yield model.embedding.weight
     if model.positions is not None:
         yield model.positions.weight
