@@ -49,6 +49,18 @@ TEST_CASE("A plan that cannot be set up is replaced at once, and its reason is k
   CHECK_FALSE(Says(world.Do("wait 60"), "plan"));
 }
 
+TEST_CASE("An island that lost a stage of the job's has it again as soon as it can, fast or not") {
+  World world;
+  const bool fixed = GENERATE(true, false);
+  StartShared(world, fixed ? "stages=3" : "");
+  world.Tell({"worker c dies", "worker b follows", "worker a sets-up", "wait 30"});
+  CHECK(Members(world.Order("a").plan) == "ab");
+  world.Do("planner speed=10");
+  world.Do("worker c attaches");
+  world.Tell({"worker c prepared", "worker b follows", "worker a sets-up", "wait 60"});
+  CHECK(Members(world.Order("a").plan) == (fixed ? "abc" : "ab"));
+}
+
 TEST_CASE("A lone worker with several devices is planned too") {
   World world;
   world.Tell({"server ps-0 attaches", "worker a attaches devices=2", "submit min=1 batch=2",

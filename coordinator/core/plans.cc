@@ -1,6 +1,8 @@
 #include "coordinator/core/plans.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -135,10 +137,27 @@ bool SameLayout(const IslandPlan& a, const IslandPlan& b) {
                     });
 }
 
+// Whether it has the numbers that the job fixes. A device may have several stages of a replica.
+bool AsAsked(const LayoutSpec& layout, const IslandPlan& plan) {
+  const auto is = [](int64_t asked, size_t has) {
+    return asked == 0 || asked == static_cast<int64_t>(has);
+  };
+  return is(layout.replicas, plan.replicas.size()) &&
+         is(layout.tensor_parallel, static_cast<size_t>(plan.tensor_parallel())) &&
+         std::all_of(plan.replicas.begin(), plan.replicas.end(), [&](const PlanReplica& replica) {
+           std::set<std::string> devices;
+           for (const PlanStage& stage : replica.stages) devices.insert(stage.devices.front());
+           return is(layout.stages, devices.size());
+         });
+}
+
 // Why the plan in force is kept although another one was made; "" if it is not.
 std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
                     const IslandPlan& current, const IslandPlan& made, int64_t current_step_ns) {
   if (SameLayout(current, made)) return "the same layout is still the best";
+  // The one in force was made because the job's numbers did not fit for a while.
+  const LayoutSpec& layout = job.spec().layout;
+  if (AsAsked(layout, made) && !AsAsked(layout, current)) return "";
   double takes_ms = static_cast<double>(current.step_ns) / 1e6;
   const bool wished = !Wish(s, job, island, current).empty();
   const Member* leader = Leader(s, island);

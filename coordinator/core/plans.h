@@ -4,7 +4,8 @@
 // one of its workers is gone. Otherwise it is wanted when a worker has joined, or when the island
 // asks for one itself (a saturated link), or when what was measured is not true any more (a device
 // or link that became slower or faster), and replaces the one in force only if its predicted step
-// is shorter by CoordinatorOptions::plan_gain. README.md has the reasons.
+// is shorter by CoordinatorOptions::plan_gain, or if it has the numbers of stages, replicas and
+// devices that the job fixes and the one in force has not. README.md has the reasons.
 
 #ifndef ATOLL_COORDINATOR_CORE_PLANS_H_
 #define ATOLL_COORDINATOR_CORE_PLANS_H_

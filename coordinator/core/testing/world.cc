@@ -419,6 +419,7 @@ void World::Submit(const Command& command) {
                        : island == "auto" ? IslandExtent::kAuto
                                           : IslandExtent::kWorker;
   spec.layout.workers_per_island = command.Int("per-island", 0);
+  spec.layout.stages = command.Int("stages", 0);
   spec.schedule.train_tokens = command.Int("tokens", 1000);
   spec.schedule.validate_every_rounds = command.Int("validate", 0);
   Step(SubmitJob{1, spec});
