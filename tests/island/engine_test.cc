@@ -229,7 +229,7 @@ class AtMessage : public Wrapped {
   std::function<void()> then_;
 };
 
-TEST_CASE("wherever a step is interrupted, all devices have taken it or none has") {
+TEST_CASE("whichever activation or gradient a step is interrupted at, no device has taken it") {
   IslandLayout layout;
   layout.name = "two replicas cut unlike";
   layout.replicas = {{{2, 4}, 2, 2}, {{3, 3}, 4, 1}};
