@@ -39,9 +39,10 @@ struct PenaltyVerdict {
   PenaltyState after;
 };
 
-// Judges one contribution of norm `norm` (not finite: always rejected). `reach` is how far its steps
-// could go: the sum of their learning rates, or anything in proportion. With `reject_outliers` off
-// nothing finite is rejected or clipped; scores are kept for people to see. REQUIRES: reach > 0.
+// Judges one contribution of norm `norm` (not finite: always rejected). `reach` is how far its
+// steps could go: the sum of their learning rates, or anything in proportion. With
+// `reject_outliers` off nothing finite is rejected or clipped; scores are kept for people to see.
+// REQUIRES: reach > 0.
 PenaltyVerdict Judge(const PenaltyState& before, double norm, double reach, bool reject_outliers);
 
 }  // namespace atl
