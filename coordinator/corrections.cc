@@ -35,10 +35,12 @@ std::string Told(const std::string& what, double before, double now) {
 
 // The cost of this kind with so many sequences; scaled from the next smaller size where it was not
 // measured.
-double CostSeconds(const DeviceProfile& profile, LayerKind kind, int32_t sequences, bool forward) {
+double CostSeconds(const DeviceProfile& profile, LayerKind kind, const DeviceWork& work,
+                   bool forward) {
+  const int32_t sequences = work.micro_batch_sequences;
   const LayerCost* best = nullptr;
   for (const LayerCost& cost : profile.layers) {
-    if (cost.kind != kind || cost.tensor_parallel != 1) continue;
+    if (cost.kind != kind || cost.tensor_parallel != work.tensor_parallel) continue;
     if (cost.micro_batch_sequences < 1 || cost.micro_batch_sequences > sequences) continue;
     if (best == nullptr || cost.micro_batch_sequences > best->micro_batch_sequences) best = &cost;
   }
@@ -75,8 +77,8 @@ double ExpectedSeconds(const DeviceProfile& profile, const DeviceWork& work) {
   double seconds = 0;
   for (const auto& [kind, count] : kinds) {
     if (count == 0) continue;
-    const double forward = CostSeconds(profile, kind, work.micro_batch_sequences, true);
-    const double backward = CostSeconds(profile, kind, work.micro_batch_sequences, false);
+    const double forward = CostSeconds(profile, kind, work, true);
+    const double backward = CostSeconds(profile, kind, work, false);
     if (forward < 0 || backward < 0) return 0;
     seconds += count * (forward + backward);
     if (kind == LayerKind::kBlock) seconds += work.recomputed_blocks * forward;

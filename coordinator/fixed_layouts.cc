@@ -179,8 +179,8 @@ absl::Status NothingFits(const PlanningInput& input, const LayoutSpec& layout, i
       "layout.stages = ", layout.stages, ", layout.replicas = ", layout.replicas,
       ", layout.tensor_parallel = ", layout.tensor_parallel, ": the island has ",
       input.cluster.devices.size(), " devices (at most ", most_entities,
-      " groups of that size on one worker and of one type each), the model ", layers,
-      " layers and the batch ", input.job.global_batch,
+      " groups of that size on one worker each), the model ", layers, " layers and the batch ",
+      input.job.global_batch,
       " sequences; stages times replicas must not be more than the groups, stages not more than "
       "the layers, replicas not more than the micro-batches. Use less, or 0 to let the planner "
       "choose"));

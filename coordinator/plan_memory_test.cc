@@ -66,5 +66,35 @@ TEST_CASE("a layout that takes more memory than its search thought is not the en
                                    Catch::Contains("lower inner.micro_batch_sequences"));
 }
 
+TEST_CASE("a group of devices of which one is slow is planned, and reckoned, with that one") {
+  PlanRequest request = JobOf(6, 8);
+  request.spec.layout.tensor_parallel = 2;
+  for (const char* name : {"w1", "w2"}) {
+    PlanMember& member = request.members.emplace_back(Worker(name, 2));
+    for (int d = 0; d < 2; ++d) {
+      DeviceProfile profile = Measured(absl::StrCat(name, "/", d), 1);
+      const size_t count = profile.layers.size();
+      for (size_t i = 0; i < count; ++i) {
+        profile.layers.push_back(profile.layers[i]);
+        profile.layers.back().tensor_parallel = 2;
+      }
+      member.profiles.push_back(std::move(profile));
+    }
+  }
+  Link(request, "w1", "w2", 0.1, 1e9);
+  const IslandPlan even = Planned(request);
+  CHECK(DevicesIn(even).size() == 4);
+  CHECK(StepNsOf(request, even) == Approx(even.step_ns).epsilon(0.05));
+  for (LayerCost& cost : request.members[0].profiles[1].layers) {
+    cost.forward_ns *= 3;
+    cost.input_gradient_ns *= 3;
+    cost.weight_gradient_ns *= 3;
+  }
+  CHECK(StepNsOf(request, even) > 1.3 * even.step_ns);
+  const IslandPlan uneven = Planned(request);
+  CHECK(DevicesIn(uneven).size() == 4);
+  CHECK(uneven.step_ns < StepNsOf(request, even));
+}
+
 }  // namespace
 }  // namespace atl

@@ -189,8 +189,9 @@ struct Running : Story {
     return book.Links()[0];
   }
   // A window of steps of b/0, `times` as long as its profile says.
-  void Works(double times, bool again = false) {
+  void Works(double times, bool again = false, int ranks = 1) {
     DeviceWork work{"b/0", again ? window : ++window, DigestOf(Shape(), 32), 2, 0, 6, 0, 0, 0, 0};
+    work.tensor_parallel = ranks;
     work.forward_seconds = times * 6 * 0.010;
     work.backward_seconds = times * 6 * 0.020;
     Says("b", WorkerHeartbeat{std::nullopt, std::nullopt, {work}});
@@ -294,6 +295,26 @@ TEST_CASE("a device that trains slower than measured is so when three windows in
   story.Says("a", WorkerHeartbeat{std::nullopt, std::nullopt, {DeviceWork{"b/0", 99}}});
   story.book.OnMessage(story.now, {"b", 6, WorkerHello{}});
   CHECK(forward_ns() == 5'000'000);
+}
+
+TEST_CASE("a device that shares its layers is held against the profile of that degree") {
+  Running story;
+  DeviceProfile profile{"b/0", "cpu", "1", DigestOf(Shape(), 32), {}};
+  for (const int ranks : {1, 2}) {
+    LayerCost block;
+    block.kind = LayerKind::kBlock;
+    block.micro_batch_sequences = 1;
+    block.tensor_parallel = ranks;
+    block.forward_ns = block.input_gradient_ns = block.weight_gradient_ns = 5'000'000 / ranks;
+    profile.layers.push_back(block);
+  }
+  story.Says("b", JobPrepared{"job-1", {}, {profile}});
+  for (int i = 0; i < 3; ++i) story.Works(0.5, false, 2);  // half of the work in half of the time
+  CHECK(story.Told().empty());
+  for (int i = 0; i < 3; ++i) story.Works(1, false, 2);
+  CHECK_THAT(story.Told(), Catch::StartsWith("b/0 is 1.9 times slower than measured"));
+  for (int i = 0; i < 3; ++i) story.Works(1, false, 4);  // not measured: nothing to compare with
+  CHECK(story.Told().empty());
 }
 
 TEST_CASE("a device that has no work any more is tried again") {

@@ -46,6 +46,8 @@ struct DeviceWork {
   int32_t recomputed_blocks = 0;  // of `blocks`, those whose F runs again before B
   double forward_seconds = 0;     // F of all of them
   double backward_seconds = 0;    // B and W of all of them
+  // Devices that share each layer. Of several the times are without waiting for the slower ones.
+  int32_t tensor_parallel = 1;
 
   bool operator==(const DeviceWork&) const = default;
 };

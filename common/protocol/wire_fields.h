@@ -215,6 +215,7 @@ void Fields(V& v, Plain<V, DeviceWork>& s, v1::DeviceWork& m) {
   ATOLL_WIRE_INT(recomputed_blocks, 0, 1 << 24);
   ATOLL_WIRE_COPY(forward_seconds);
   ATOLL_WIRE_COPY(backward_seconds);
+  ATOLL_WIRE_INT(tensor_parallel, 1, 1024);
 }
 
 template <class V>

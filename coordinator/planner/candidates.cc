@@ -266,14 +266,35 @@ std::vector<int> MicroBatchSizes(const Job& job) {
 std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int tensor_parallel,
                                 int micro_batch) {
   std::map<std::pair<std::string, int>, EntityPool> pools;
+  const auto add = [&](std::vector<int> entity) {
+    const Device& device = cluster.devices[entity[0]];
+    EntityPool& pool = pools[{device.site, device.type}];
+    pool.type = device.type;
+    pool.site = device.site;
+    pool.entities.push_back(std::move(entity));
+  };
+  std::map<std::pair<std::string, std::string>, std::vector<int>> left_over;  // by site, node
   for (const std::vector<int>& group : cluster.DevicesByNode()) {
+    const auto even = static_cast<std::ptrdiff_t>(group.size() - group.size() % tensor_parallel);
+    for (std::ptrdiff_t i = 0; i < even; i += tensor_parallel) {
+      add({group.begin() + i, group.begin() + i + tensor_parallel});
+    }
     const Device& device = cluster.devices[group[0]];
-    for (size_t i = 0; i + tensor_parallel <= group.size(); i += tensor_parallel) {
-      EntityPool& pool = pools[{device.site, device.type}];
-      pool.type = device.type;
-      pool.site = device.site;
-      pool.entities.emplace_back(group.begin() + static_cast<std::ptrdiff_t>(i),
-                                 group.begin() + static_cast<std::ptrdiff_t>(i) + tensor_parallel);
+    std::vector<int>& left = left_over[{device.site, device.node}];
+    left.insert(left.end(), group.begin() + even, group.end());
+  }
+  for (auto& [node, left] : left_over) {
+    if (left.size() < static_cast<size_t>(tensor_parallel)) continue;
+    SlowestFirst(cluster, costs, tensor_parallel, micro_batch, left);
+    // From the fastest on, so that the slowest are those that nobody needs.
+    for (size_t end = left.size(); end >= static_cast<size_t>(tensor_parallel);
+         end -= tensor_parallel) {
+      std::vector<int> entity(left.begin() + static_cast<std::ptrdiff_t>(end) - tensor_parallel,
+                              left.begin() + static_cast<std::ptrdiff_t>(end));
+      const auto bytes = [&](int d) { return cluster.types[cluster.devices[d].type].memory_bytes; };
+      const bool fits = std::all_of(entity.begin(), entity.end(),
+                                    [&](int d) { return bytes(entity[0]) <= bytes(d); });
+      if (fits) add(std::move(entity));
     }
   }
   std::vector<EntityPool> result;

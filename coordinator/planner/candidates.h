@@ -27,6 +27,9 @@ struct Candidate {
   double estimate_s = 0;
 };
 
+// Tensor-parallel sets of each node's devices, of one type where they come out even. What is left
+// over of several types makes sets, too: of the type of their slowest device, which comes first and
+// has no more memory than the others.
 std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int tensor_parallel,
                                 int micro_batch);
 

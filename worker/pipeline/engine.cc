@@ -7,13 +7,10 @@
 
 #include "common/check.h"
 #include "worker/model/host_reals.h"
-#include "worker/pipeline/device.h"
-#include "worker/pipeline/executor.h"
 #include "worker/pipeline/interrupt.h"
+#include "worker/pipeline/local_run.h"
 #include "worker/pipeline/role.h"
-#include "worker/pipeline/task_thread.h"
 #include "worker/pipeline/windows.h"
-#include "worker/pipeline/work_meter.h"
 
 namespace atl::worker {
 namespace {
@@ -45,20 +42,6 @@ absl::Status CheckJob(const EngineJob& job) {
 }
 
 }  // namespace
-
-// A device with its threads, and what it does under the plan.
-struct LocalRun {
-  LocalRun(std::string name, LocalDevice parts) : device(std::move(name), std::move(parts)) {}
-
-  Device device;
-  GradientSync::Communicators communicators;
-  std::unique_ptr<Executor> executor;
-  StepInput input;
-  StepResult result;
-  std::unique_ptr<WorkMeter> meter;
-  absl::Status status;
-  TaskThread thread;
-};
 
 class Engine::Impl {
  public:
@@ -449,16 +432,18 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
     if (run->device.idle()) continue;
     outcome.loss = run->result.loss;
     outcome.gradient_norm = run->result.gradient_norm;
-    // A shorter step has fewer micro-batches than the plan.
-    if (train && request.sequences == job_->batch_sequences) {
-      run->meter->Add(run->result.device);
-    }
-    if (run->meter->work().window > 0) outcome.work.push_back(run->meter->work());
     outcome.devices.push_back(std::move(run->result.device));
     for (BoundaryState& boundary : run->executor->Boundaries()) {
       outcome.boundaries.push_back(std::move(boundary));
     }
     if (outcome.plan_wanted.empty()) outcome.plan_wanted = run->executor->PlanWanted();
+  }
+  // A shorter step has fewer micro-batches than the plan; with uneven shares no profile tells.
+  const bool whole = request.sequences == job_->batch_sequences && plan_.tensor_shares.empty();
+  for (const auto& run : runs_) {
+    if (run->device.idle()) continue;
+    if (train && whole) run->meter->Add(outcome.devices);
+    if (run->meter->work().window > 0) outcome.work.push_back(run->meter->work());
   }
   outcome.memory = Memory();
   return outcome;

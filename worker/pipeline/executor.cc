@@ -35,6 +35,10 @@ Executor::Executor(Device& device, const EngineJob& job, const EngineOptions& op
     run.role = &stage;
     run.stage = &device.stage(stage.stage);
     run.weight_op.resize(role.micro_batches);
+    if (!stage.tensor_group.empty()) {
+      run.group = std::make_unique<GroupClock>(communicators_.at(stage.tensor_group).get(),
+                                               device.runs_behind_host());
+    }
     if (!stage.next_is_here && !stage.next.empty()) {
       run.activations = NewAdapter(stage.next, false);
     }
@@ -76,8 +80,10 @@ Tensor Executor::Rows(const Tensor& whole, int64_t first, int64_t rows) const {
 }
 
 StageCall Executor::Call(const StageRun& run) {
-  Communicator* group = nullptr;
-  if (!run.role->tensor_group.empty()) group = communicators_.at(run.role->tensor_group).get();
+  Communicator* group = run.group.get();
+  if (group != nullptr && !result_->device.timed) {
+    group = communicators_.at(run.role->tensor_group).get();
+  }
   return {device_.compute(), device_.stream(), device_.run().workspace, device_.run().constants,
           group};
 }
@@ -108,6 +114,9 @@ Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, in
   const Instant now = SteadyNow();
   result_->device.busy += now - start;
   result_->device.spans.push_back({op, start, now});
+  if (const StageRun* run = Local(op.stage); run->group != nullptr) {
+    result_->device.spans.back().in_group = run->group->Take();
+  }
   return now - start;
 }
 

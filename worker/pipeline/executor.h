@@ -21,6 +21,7 @@
 #include "worker/pipeline/adapter.h"
 #include "worker/pipeline/device.h"
 #include "worker/pipeline/gradient_sync.h"
+#include "worker/pipeline/group_clock.h"
 #include "worker/pipeline/interrupt.h"
 
 namespace atl::worker {
@@ -103,8 +104,9 @@ class Executor {
     int32_t next_weight = 0;         // all before are done
     int32_t forwards_left = 0;       // micro-batches without F
     bool backward_begun = false;
-    Duration work{0};          // of this step's F, B and W
-    Duration weight_layer{0};  // the last W of one layer that was timed
+    Duration work{0};                   // of this step's F, B and W
+    Duration weight_layer{0};           // the last W of one layer that was timed
+    std::unique_ptr<GroupClock> group;  // tensor-parallel; null: of one
     // Of what leaves for another device; null: nothing does.
     std::unique_ptr<Adapter> activations, gradients;
     StagePieces agreed;  // among the devices that share the stage, if there are several

@@ -12,8 +12,14 @@ constexpr Duration kLongEnough = std::chrono::seconds(10);
 }  // namespace
 
 WorkMeter::WorkMeter(const DeviceRole& role, int32_t layers, std::function<int64_t()> next_window)
-    : alone_(role.ranks == 1), next_window_(std::move(next_window)) {
+    : next_window_(std::move(next_window)) {
   work_.device = role.device;
+  work_.tensor_parallel = role.ranks;
+  for (const DeviceGroup& group : role.groups) {
+    if (role.ranks == 1 || group.name != role.stages[0].tensor_group) continue;
+    group_ = group.devices;
+    std::erase(group_, role.device);
+  }
   work_.micro_batch_sequences = static_cast<int32_t>(role.micro_batch_sequences);
   for (const StageRole& stage : role.stages) {
     for (int32_t l = stage.plan.first_layer; l < stage.plan.first_layer + stage.plan.layers; ++l) {
@@ -27,18 +33,40 @@ WorkMeter::WorkMeter(const DeviceRole& role, int32_t layers, std::function<int64
   }
 }
 
-void WorkMeter::Add(const DeviceStep& step) {
-  if (!alone_ || !step.timed) return;
-  if (window_.empty()) begun_ = step.begun;
-  Sums& sums = window_.emplace_back();
+WorkMeter::Sums WorkMeter::SumsOf(const DeviceStep& step, bool in_group) {
+  Sums sums;
   for (const OpSpan& span : step.spans) {
-    const double seconds = Seconds(span.end - span.start);
+    const double seconds = Seconds(in_group ? span.in_group : span.end - span.start);
     if (span.op.kind == PlanOpKind::kForward) sums.forward_s += seconds;
     if (span.op.kind == PlanOpKind::kInputGradient || span.op.kind == PlanOpKind::kWeightGradient) {
       sums.backward_s += seconds;
     }
   }
-  const bool enough = window_.size() >= kStepsMin && step.ended - begun_ >= kLongEnough;
+  return sums;
+}
+
+void WorkMeter::Add(const std::vector<DeviceStep>& steps) {
+  const auto find = [&](const std::string& device) {
+    return std::find_if(steps.begin(), steps.end(),
+                        [&](const DeviceStep& s) { return s.device == device && s.timed; });
+  };
+  const auto step = find(work_.device);
+  if (step == steps.end()) return;
+  Sums sums = SumsOf(*step, false);
+  const Sums own = SumsOf(*step, true);
+  Sums least = own;
+  for (const std::string& device : group_) {
+    const auto other = find(device);
+    if (other == steps.end()) return;  // nobody here knows how long it waited
+    const Sums theirs = SumsOf(*other, true);
+    least.forward_s = std::min(least.forward_s, theirs.forward_s);
+    least.backward_s = std::min(least.backward_s, theirs.backward_s);
+  }
+  sums.forward_s += least.forward_s - own.forward_s;
+  sums.backward_s += least.backward_s - own.backward_s;
+  if (window_.empty()) begun_ = step->begun;
+  window_.push_back(sums);
+  const bool enough = window_.size() >= kStepsMin && step->ended - begun_ >= kLongEnough;
   if (window_.size() < kSteps && !enough) return;
   std::sort(window_.begin(), window_.end(), [](const Sums& a, const Sums& b) {
     return a.forward_s + a.backward_s < b.forward_s + b.backward_s;

@@ -2,12 +2,20 @@
 //
 // A window is 20 steps, or as many, at least 3, as 10 seconds hold. The step in the middle counts,
 // by its work: what disturbs a machine for some steps disturbs no window.
+//
+// The devices of a tensor-parallel group wait for each other in every sum, so all of them take as
+// long as the slowest. What one of them does by itself is what it does outside of sums. To that is
+// added what the sums take at least: the least time that any device of the group spends in them,
+// which is the slowest one's, for whom nobody has to be waited for. So the slowest device has the
+// group's time, sums and all, as the profiler measures it, and the others have what they would take
+// among equals.
 
 #ifndef ATOLL_WORKER_PIPELINE_WORK_METER_H_
 #define ATOLL_WORKER_PIPELINE_WORK_METER_H_
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "common/protocol/control.h"
@@ -22,11 +30,11 @@ class WorkMeter {
   // `layers`: of the model, with embedding and head. `next_window` gives each window its number.
   WorkMeter(const DeviceRole& role, int32_t layers, std::function<int64_t()> next_window);
 
-  // A step of all the plan's micro-batches; one whose spans are not timed is skipped.
-  void Add(const DeviceStep& step);
+  // A step of all the plan's micro-batches, as this worker's devices made it, which are all of a
+  // tensor-parallel group or the step is skipped; and so it is where spans are not timed.
+  void Add(const std::vector<DeviceStep>& steps);
 
-  // The newest window, with number 0 if there is none yet: there never is one for a tensor-parallel
-  // device, whose F and B contain waiting for the others.
+  // The newest window, with number 0 if there is none yet.
   const DeviceWork& work() const { return work_; }
 
  private:
@@ -34,7 +42,9 @@ class WorkMeter {
     double forward_s = 0, backward_s = 0;
   };
 
-  const bool alone_;  // in its tensor group
+  static Sums SumsOf(const DeviceStep& step, bool in_group);
+
+  std::vector<std::string> group_;  // the others of the tensor-parallel group
   const std::function<int64_t()> next_window_;
   std::vector<Sums> window_;
   Instant begun_{};

@@ -29,6 +29,7 @@ struct Story {
   // A step that waits, computes F for so long, and B and W as long.
   void Steps(int forward_ms, int lasts_ms = 100, bool timed = true) {
     DeviceStep step;
+    step.device = "w1/0";
     step.timed = timed;
     step.begun = now;
     const auto spends = [&](PlanOpKind kind, int ms) {
@@ -42,7 +43,7 @@ struct Story {
     spends(PlanOpKind::kOptimizer, 3);
     now = step.begun + milliseconds(lasts_ms);
     step.ended = now;
-    meter.Add(step);
+    meter.Add({step});
   }
 
   int64_t windows = 0;
@@ -82,9 +83,35 @@ TEST_CASE("what no clock of the host can tell is not told") {
   Story behind;
   for (int i = 0; i < 40; ++i) behind.Steps(10, 100, i % 16 == 0);
   CHECK(behind.windows == 0);
-  Story tensor_parallel(Role(2));
-  for (int i = 0; i < 40; ++i) tensor_parallel.Steps(10);
-  CHECK(tensor_parallel.windows == 0);
+}
+
+// A step of a device that computes for so long and is in its group's sums for so long, in F and,
+// as long, in B and W.
+DeviceStep Shared(const std::string& device, int computes_ms, int sums_ms) {
+  DeviceStep step;
+  step.device = device;
+  step.timed = true;
+  for (const PlanOpKind kind : {PlanOpKind::kForward, PlanOpKind::kInputGradient}) {
+    OpSpan span{{kind, 0, 0}, Instant{}, Instant{} + milliseconds(computes_ms + sums_ms)};
+    span.in_group = milliseconds(sums_ms);
+    step.spans.push_back(span);
+  }
+  return step;
+}
+
+TEST_CASE("in a tensor-parallel group each device's time is without waiting for the others") {
+  Story slow(Role(2)), quick(Role(2)), alone(Role(2));
+  for (int i = 0; i < 20; ++i) {
+    slow.meter.Add({Shared("w1/0", 30, 2), Shared("w1/1", 10, 22)});
+    quick.meter.Add({Shared("w1/1", 30, 2), Shared("w1/0", 10, 22)});
+    alone.meter.Add({Shared("w1/0", 30, 2), Shared("w2/0", 10, 22)});  // the other is elsewhere
+  }
+  CHECK(slow.meter.work().tensor_parallel == 2);
+  CHECK(slow.meter.work().forward_seconds == Approx(0.032));
+  CHECK(slow.meter.work().backward_seconds == Approx(0.032));
+  CHECK(quick.meter.work().forward_seconds == Approx(0.012));
+  CHECK(quick.meter.work().backward_seconds == Approx(0.012));
+  CHECK(alone.windows == 0);
 }
 
 }  // namespace

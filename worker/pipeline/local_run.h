@@ -1,0 +1,33 @@
+// One of an engine's devices.
+
+#ifndef ATOLL_WORKER_PIPELINE_LOCAL_RUN_H_
+#define ATOLL_WORKER_PIPELINE_LOCAL_RUN_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "worker/pipeline/device.h"
+#include "worker/pipeline/executor.h"
+#include "worker/pipeline/task_thread.h"
+#include "worker/pipeline/work_meter.h"
+
+namespace atl::worker {
+
+// A device with its threads, and what it does under the plan.
+struct LocalRun {
+  LocalRun(std::string name, LocalDevice parts) : device(std::move(name), std::move(parts)) {}
+
+  Device device;
+  GradientSync::Communicators communicators;
+  std::unique_ptr<Executor> executor;
+  StepInput input;
+  StepResult result;
+  std::unique_ptr<WorkMeter> meter;
+  absl::Status status;
+  TaskThread thread;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PIPELINE_LOCAL_RUN_H_
