@@ -344,6 +344,8 @@ std::string StatusText(const v1::ClusterStatus& status) {
   }
   absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text(), SitesText(status),
                   GpusText(status));
+  if (status.troubles_size() > 0) absl::StrAppend(&out, "\nnot as measured\n");
+  for (const std::string& text : status.troubles()) absl::StrAppend(&out, "  ", text, "\n");
   for (const v1::Job& job : status.jobs()) absl::StrAppend(&out, "\n", JobText(job, 3));
   return out;
 }

@@ -215,6 +215,14 @@ TEST_CASE("the status of workers with GPUs names each of them") {
         std::string::npos);
 }
 
+TEST_CASE("the status says what is not as it was measured") {
+  v1::ClusterStatus status;
+  CHECK(StatusText(status).find("not as measured") == std::string::npos);
+  status.add_troubles("w3 > w4: no connection within 8 s; probed in 40 s");
+  CHECK_THAT(StatusText(status),
+             Catch::Contains("\nnot as measured\n  w3 > w4: no connection within 8 s; probed in"));
+}
+
 TEST_CASE("a log line has its time in UTC") {
   v1::LogLine line;
   line.set_unix_ms(1'000'000'000'123);

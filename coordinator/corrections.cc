@@ -19,6 +19,8 @@ constexpr int64_t kLargeBytes = 32 << 10;
 constexpr Duration kPatienceMax = std::chrono::minutes(40);
 constexpr Duration kWaitMin = std::chrono::minutes(1);
 constexpr Duration kWaitMax = std::chrono::minutes(32);
+constexpr Duration kProbeEvery = std::chrono::minutes(1);
+constexpr int kUnheardMax = 20;
 constexpr size_t kMost = 65'536;
 
 bool Off(double a, double b, double by) { return std::abs(std::log(a / b)) > std::log(by); }
@@ -237,12 +239,26 @@ void UnreachablePairs::Failed(Instant now, const NodeId& from, const LinkFailure
   if (pairs_.size() >= kMost && pairs_.count(key) == 0) return;
   Entry& entry = pairs_[key];
   if (entry.blocked) return;
-  entry.blocked = true;
-  entry.reason = failure.reason;
+  entry = {.reason = failure.reason, .blocked = true, .since = now, .wait = entry.wait};
   entry.wait = entry.wait == Duration(0) ? kWaitMin : std::min(2 * entry.wait, kWaitMax);
-  entry.until = now + entry.wait;
+  entry.probe_at = now + entry.wait;
   changes.push_back(
       {{from, failure.to}, absl::StrCat(from, " > ", failure.to, ": ", failure.reason), live});
+}
+
+void UnreachablePairs::Probed(Instant now, const NodeId& from, const NodeId& to,
+                              const std::string& trouble, std::vector<KnowledgeChange>& changes) {
+  const auto found = pairs_.find({from, to});
+  if (found == pairs_.end() || !found->second.blocked) return;
+  Entry& entry = found->second;
+  entry.unheard = 0;
+  entry.probed_at = now;
+  entry.trouble = trouble;
+  if (!trouble.empty()) return;
+  entry.blocked = false;
+  changes.push_back({{from, to},
+                     absl::StrFormat("%s > %s: a probe is answered, after %.0f s without: %s", from,
+                                     to, Seconds(now - entry.since), entry.reason)});
 }
 
 void UnreachablePairs::Forget(const NodeId& worker) {
@@ -251,18 +267,17 @@ void UnreachablePairs::Forget(const NodeId& worker) {
   });
 }
 
-Instant UnreachablePairs::Advance(Instant now, std::vector<KnowledgeChange>& changes) {
+Instant UnreachablePairs::Advance(Instant now, std::map<NodeId, std::vector<NodeId>>& probes) {
   Instant next = kNever;
+  std::erase_if(pairs_, [](const auto& pair) { return pair.second.unheard >= kUnheardMax; });
   for (auto& [pair, entry] : pairs_) {
     if (!entry.blocked) continue;
-    if (now < entry.until) {
-      next = std::min(next, entry.until);
-      continue;
+    if (now >= entry.probe_at) {
+      probes[pair.first].push_back(pair.second);
+      entry.probe_at = now + kProbeEvery;
+      ++entry.unheard;
     }
-    entry.blocked = false;
-    changes.push_back({{pair.first, pair.second},
-                       absl::StrFormat("%s > %s is tried again after %.0f min: %s", pair.first,
-                                       pair.second, Seconds(entry.wait) / 60, entry.reason)});
+    next = std::min(next, entry.probe_at);
   }
   return next;
 }
@@ -275,7 +290,7 @@ bool UnreachablePairs::Blocked(const NodeId& from, const NodeId& to) const {
 std::map<std::pair<NodeId, NodeId>, std::string> UnreachablePairs::Reasons() const {
   std::map<std::pair<NodeId, NodeId>, std::string> reasons;
   for (const auto& [pair, entry] : pairs_) {
-    if (entry.blocked) reasons[pair] = entry.reason;
+    if (entry.blocked) reasons[pair] = absl::StrCat(entry.reason, "; probed until it answers");
   }
   return reasons;
 }
@@ -284,8 +299,14 @@ std::vector<std::string> UnreachablePairs::Texts(Instant now) const {
   std::vector<std::string> texts;
   for (const auto& [pair, entry] : pairs_) {
     if (!entry.blocked) continue;
-    texts.push_back(absl::StrFormat("%s > %s: %s; tried again in %.0f s", pair.first, pair.second,
-                                    entry.reason, Seconds(entry.until - now)));
+    std::string text = absl::StrFormat("%s > %s: %s; left out of plans for %.0f s", pair.first,
+                                       pair.second, entry.reason, Seconds(now - entry.since));
+    if (entry.probed_at) {
+      absl::StrAppendFormat(&text, "; a probe %.0f s ago found: %s",
+                            Seconds(now - *entry.probed_at), entry.trouble);
+    }
+    absl::StrAppendFormat(&text, "; probed in %.0f s", Seconds(entry.probe_at - now));
+    texts.push_back(std::move(text));
   }
   return texts;
 }

@@ -12,8 +12,10 @@
 //   that are mostly latency; what is faster, whichever of both is the larger part.
 // - What is slower and has no work any more could never show that it has recovered: it is forgotten
 //   after 5 minutes, then 10, 20, 40, and tried again.
-// - A pair without a connection counts as unusable for a minute, then 2, 4, ... up to 32, or until
-//   it is measured.
+// - A pair without a connection counts as unusable until a probe from the one to the other has been
+//   answered, or until it is measured: the first probe comes after a minute, further ones every
+//   minute. A pair that fails again although a probe was answered is probed after 2 minutes, then
+//   4, ... up to 32. One whose probes nobody reports for 20 minutes is forgotten.
 //
 // Pure: time is an argument. Not thread-safe.
 
@@ -22,6 +24,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -108,8 +111,12 @@ class UnreachablePairs {
   void Failed(Instant now, const NodeId& from, const LinkFailure& failure, bool live,
               std::vector<KnowledgeChange>& changes);
   void Passed(const NodeId& from, const NodeId& to) { pairs_.erase({from, to}); }
+  // What a probe has found; `trouble` empty: it was answered.
+  void Probed(Instant now, const NodeId& from, const NodeId& to, const std::string& trouble,
+              std::vector<KnowledgeChange>& changes);
   void Forget(const NodeId& worker);
-  Instant Advance(Instant now, std::vector<KnowledgeChange>& changes);
+  // Whom each worker is to probe now; returns when to call again.
+  Instant Advance(Instant now, std::map<NodeId, std::vector<NodeId>>& probes);
 
   bool Blocked(const NodeId& from, const NodeId& to) const;
   // Of those that are blocked now, by pair.
@@ -120,8 +127,12 @@ class UnreachablePairs {
   struct Entry {
     std::string reason;
     bool blocked = false;
-    Instant until{};
-    Duration wait{0};
+    Instant since{};     // it is blocked
+    Instant probe_at{};  // the next one
+    Duration wait{0};    // for the first probe of the last time that it failed
+    int unheard = 0;     // probes that were asked for since one was reported
+    std::optional<Instant> probed_at;
+    std::string trouble;  // of the last probe
   };
   std::map<std::pair<NodeId, NodeId>, Entry> pairs_;
 };

@@ -116,7 +116,8 @@ TEST_CASE("A worker that cannot be reached is left out of the plan, which says s
   CHECK(made.plan->members.size() == 1);
   REQUIRE(made.left_out.size() == 1);
   CHECK(made.left_out[0].first == "w2");
-  CHECK(made.left_out[0].second == "w2 > w1: no connection within 10 s: refused");
+  CHECK(made.left_out[0].second ==
+        "w2 > w1: no connection within 10 s: refused; probed until it answers");
   CHECK(made.plan->reason.find("without w2: w2 > w1") != std::string::npos);
 }
 

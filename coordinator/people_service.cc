@@ -354,6 +354,9 @@ class PeopleService::Impl {
     for (const MemberView& member : loop_->core().Members(now)) {
       EncodeView(member, status->add_members());
     }
+    for (std::string& text : loop_->measurements().Troubles(now)) {
+      status->add_troubles(std::move(text));
+    }
     for (const JobSummary& summary : loop_->core().Jobs(now)) {
       const bool ended = summary.state == JobState::kDone || summary.state == JobState::kFailed ||
                          summary.state == JobState::kCancelled;

@@ -72,9 +72,12 @@ void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
 void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello) {
   if (standing_.size() >= options_.max_profiles && standing_.count(worker) == 0) return;
   standing_[worker].declared = hello.site;
-  Incarnation& known = incarnations_[worker];
-  if (incarnation <= known) return;
-  known = incarnation;
+  IslandMember& known = said_hello_[worker];
+  const bool same = incarnation <= known.incarnation;
+  if (incarnation >= known.incarnation) {
+    known = {worker, incarnation, hello.peer_endpoint, hello.peer_public_key};
+  }
+  if (same) return;
   device_corrections_.Forget(worker);
   link_corrections_.Forget(worker);
   unreachable_.Forget(worker);
@@ -84,6 +87,14 @@ void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const W
 }
 
 void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasured& measured) {
+  if (measured.probe) {
+    for (const NodeId& to : measured.reached) unreachable_.Probed(now, worker, to, "", changes_);
+    for (const LinkFailure& failure : measured.unreachable) {
+      unreachable_.Probed(now, worker, failure.to,
+                          failure.reason.empty() ? "no answer" : failure.reason, changes_);
+    }
+    return;
+  }
   for (const LinkProfile& link : measured.links) {
     if (link.from != worker || link.to == worker || !Usable(link)) continue;
     const Pair pair(link.from, link.to);
@@ -237,10 +248,32 @@ bool ProfileBook::InTurn(const std::vector<IslandMember>& members) const {
   return false;
 }
 
+// Pairs whose ends are both known; the others wait for them to come back.
+void ProfileBook::Probe(Instant now, Work& work) {
+  std::map<NodeId, std::vector<NodeId>> probes;
+  work.deadline = std::min(work.deadline, unreachable_.Advance(now, probes));
+  for (auto& [from, others] : probes) {
+    const auto prober = said_hello_.find(from);
+    if (prober == said_hello_.end()) continue;
+    MeasureLinks probe;
+    probe.request = ++last_probe_;
+    probe.measurer = from;
+    probe.probe = true;
+    for (const NodeId& to : others) {
+      const auto known = said_hello_.find(to);
+      if (known == said_hello_.end() || known->second.endpoint.empty()) continue;
+      probe.members.push_back(known->second);
+      probe.to.push_back(to);
+    }
+    if (probe.to.empty()) continue;
+    work.send.push_back({from, prober->second.incarnation, std::move(probe)});
+  }
+}
+
 ProfileBook::Work ProfileBook::Advance(Instant now) {
   Work work;
-  work.deadline =
-      std::min(device_corrections_.Advance(now, changes_), unreachable_.Advance(now, changes_));
+  work.deadline = device_corrections_.Advance(now, changes_);
+  Probe(now, work);
   work.changes = std::exchange(changes_, {});
   for (size_t i = 0; i < waiting_.size();) {
     Waiting& waiting = waiting_[i];

@@ -6,9 +6,10 @@
 // measurements do not disturb each other; who does not answer in time is busy: for a while nobody
 // is asked to measure its links, and plans are made without them. Workers
 // of an island that runs are not asked, so measuring never holds up training: what their own steps
-// and messages show (WorkerHeartbeat) corrects older measurements (corrections.h). From the links
-// it is known where workers stand (sites.h). Pairs of workers at the same two sites use one line:
-// when the messages of one pair show that it has changed, it has for the others, too.
+// and messages show (WorkerHeartbeat) corrects older measurements (corrections.h). Who could not be
+// reached is probed beside training, and gets into plans again once it answers. From the links it
+// is known where workers stand (sites.h). Pairs of workers at the same two sites use one line: when
+// the messages of one pair show that it has changed, it has for the others, too.
 //
 // Pure: time is an argument; the same calls give the same answers. Not thread-safe.
 
@@ -119,6 +120,7 @@ class ProfileBook {
   bool Fresh(Instant now, const Pair& pair) const;
   bool NextTurn(Instant now, Waiting& waiting) const;
   void Busy(Instant now, const NodeId& worker, const PlanRequest& among, const std::string& reason);
+  void Probe(Instant now, Work& work);
   bool InTurn(const std::vector<IslandMember>& members) const;
 
   const ProfileBookOptions options_;
@@ -130,7 +132,7 @@ class ProfileBook {
   };
   std::map<Pair, Unmeasured> unmeasured_;
   std::map<NodeId, Standing> standing_;
-  std::map<NodeId, Incarnation> incarnations_;
+  std::map<NodeId, IslandMember> said_hello_;
   bool links_changed_ = false;  // since sites were found
   DeviceCorrections device_corrections_;
   LinkCorrections link_corrections_;
@@ -138,6 +140,7 @@ class ProfileBook {
   std::vector<KnowledgeChange> changes_;
   std::vector<Waiting> waiting_;  // in order of arrival
   int64_t last_turn_ = 0;
+  int64_t last_probe_ = 0;
 };
 
 }  // namespace atl

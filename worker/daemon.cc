@@ -200,6 +200,10 @@ class Daemon {
       return member->MeetToMeasure(fence, members);
     };
     options.post = [loop](LinksMeasured answer) {
+      if (answer.probe) {
+        loop->Post(std::move(answer));
+        return;
+      }
       std::string missing = answer.trouble;
       for (const auto* failures : {&answer.unreachable, &answer.unmeasured}) {
         for (const LinkFailure& failure : *failures) {

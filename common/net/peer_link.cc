@@ -37,6 +37,10 @@ bool PeerLink::IsLost(const NodeId& peer) const { return impl_->IsLost(peer); }
 std::vector<std::pair<NodeId, std::string>> PeerLink::Unconnected(Duration at_least) const {
   return impl_->Unconnected(at_least);
 }
+std::vector<std::pair<NodeId, std::string>> PeerLink::Probe(
+    const std::vector<IslandMember>& members, Duration limit) const {
+  return impl_->Probe(members, limit);
+}
 void PeerLink::Lose(const NodeId& peer, const std::string& reason) { impl_->Lose(peer, reason); }
 void PeerLink::DropQueued(PeerChannel channel) { impl_->DropQueued(channel); }
 std::vector<PeerCounters> PeerLink::counters() const { return impl_->counters(); }

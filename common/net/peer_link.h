@@ -167,6 +167,12 @@ class PeerLink {
   // Peers to which no connection could be made for at least so long, though it was tried all the
   // time, and why. One that is connected and does not follow to our plan is none. Thread-safe.
   std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
+  // Whether these answer at all, whoever our peers are and whatever plan is in force: a connection
+  // of its own to each, all at once, until the other end has greeted or turned away whom it does
+  // not know, by its key if it has one. Some hundred bytes; nothing else notices. Returns those
+  // that have not answered within `limit`, and why. Thread-safe, but not for callbacks.
+  std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
+                                                    Duration limit) const;
   // Counts the peer as lost, for a reason that the caller knows; it hears of it.
   void Lose(const NodeId& peer, const std::string& reason);
 

@@ -38,6 +38,8 @@ class PeerLink::Impl {
   absl::Status Send(const NodeId& to, PeerMessage message);
   bool IsLost(const NodeId& peer) const;
   std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
+  std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
+                                                    Duration limit) const;
   void Lose(const NodeId& peer, const std::string& reason);
   void DropQueued(PeerChannel channel);
   std::vector<PeerCounters> counters() const;

@@ -231,6 +231,36 @@ TEST_CASE("who cannot be connected to is known, and who only does not follow is 
   REQUIRE(a.link->Unconnected(0s).empty());
 }
 
+TEST_CASE("a probe tells who answers, and no plan notices it") {
+  TestPeer a("a"), b("b"), c("c"), gone("gone");
+  gone.link.reset();
+  Meet(Plan(1), {&a, &b});
+  CHECK(a.link->Probe({b.member, c.member}, kPatience).empty());
+  const auto silent = a.link->Probe({gone.member, c.member}, 300ms);
+  REQUIRE(silent.size() == 1);
+  CHECK(silent[0].first == "gone");
+  CHECK_FALSE(silent[0].second.empty());
+  IslandMember nowhere = c.member;
+  nowhere.endpoint = "tcp://";
+  CHECK(a.link->Probe({nowhere}, kPatience).size() == 1);
+  a.Say(b, kCommand, "still here");
+  CHECK(b.Hear(kCommand).header == "still here");
+  CHECK(b.CountersOf("a").times_lost == 0);
+}
+
+TEST_CASE("with keys a worker that knows nobody's answers a probe all the same, another does not") {
+  const auto with_keys = [] {
+    PeerLinkOptions options;
+    options.keys = GenerateKeyPair().value();
+    return options;
+  };
+  TestPeer a("a", with_keys()), b("b", with_keys()), c("c", with_keys());
+  CHECK(a.link->Probe({b.member, c.member}, kPatience).empty());
+  IslandMember impostor = b.member;
+  impostor.public_key = c.member.public_key;  // at b's endpoint
+  CHECK(a.link->Probe({impostor}, 300ms).size() == 1);
+}
+
 TEST_CASE("with keys only the plan's members get in, each under its own name") {
   const KeyPair keys[] = {GenerateKeyPair().value(), GenerateKeyPair().value(),
                           GenerateKeyPair().value()};

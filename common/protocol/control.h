@@ -169,6 +169,8 @@ struct LinksMeasured {
   std::string trouble;                   // why there are no links at all; empty: nothing hindered
   std::vector<LinkFailure> unreachable;  // workers that did not answer
   std::vector<LinkFailure> unmeasured;   // that answered, and could not be measured now
+  bool probe = false;                    // the answer to one: nothing was measured
+  std::vector<NodeId> reached;           // by a probe
 };
 
 // Answers TraceNextStep, from the leader.
@@ -290,13 +292,15 @@ struct PushGrant {
 
 // Open peer links to these workers, for this request alone, until another one or an order comes.
 // The measurer times messages to some of the others and answers LinksMeasured; the others take
-// them. Never sent to a worker that leads or follows in an island.
+// them. Never sent to a worker that leads or follows in an island, unless it is a probe: that only
+// asks whether they answer, on connections of its own, and disturbs nobody.
 struct MeasureLinks {
   JobId job;
   int64_t request = 0;  // grows; a larger one replaces a smaller one
   std::vector<IslandMember> members;
   NodeId measurer;
   std::vector<NodeId> to;  // to whom; empty: all
+  bool probe = false;
 };
 
 // Record one coming step of the island that the worker leads, on all its members: StepTraced. A

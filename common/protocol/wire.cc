@@ -86,6 +86,8 @@ void Fields(V& v, Plain<V, LinksMeasured>& s, v1::LinksMeasured& m) {
   ATOLL_WIRE_COPY(trouble);
   ATOLL_WIRE_MESSAGES(unreachable, 4096);
   ATOLL_WIRE_MESSAGES(unmeasured, 4096);
+  ATOLL_WIRE_COPY(probe);
+  ATOLL_WIRE_VALUES(reached, 4096);
 }
 
 template <class V>
@@ -226,6 +228,7 @@ void Fields(V& v, Plain<V, MeasureLinks>& s, v1::MeasureLinks& m) {
   ATOLL_WIRE_MESSAGES(members, 4096);
   ATOLL_WIRE_COPY(measurer);
   ATOLL_WIRE_VALUES(to, 4096);
+  ATOLL_WIRE_COPY(probe);
 }
 
 template <class V>

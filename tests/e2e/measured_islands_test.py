@@ -98,8 +98,8 @@ def slow_device(story):
 
 @case
 def pair_without_a_connection(story):
-    """Of three workers two do not reach each other: one is left out of the plan, and it is said why;
-    also when it happens while they train"""
+    """Of four workers two do not reach each other: one is left out of the plan, and it is said why;
+    also when it happens while they train; a probe finds when they do again"""
     try:
         with ShapedNetwork({"a": 4}, Wire(rate_mbit=1000, latency_ms=1)) as net:
             net.separate("a3", "a4")
@@ -116,6 +116,15 @@ def pair_without_a_connection(story):
                              before and not {"w2", "w3"} <= takes_part(story, job), 2 * LIMIT_S)
             shown = story.atoll("show", job)[1]
             check("no connection within" in shown, f"the reason is not shown: {shown}")
+            goes_on(story, job)
+            story.wait_until("a probe in vain", lambda: "a probe " in story.atoll("status")[1],
+                             2 * LIMIT_S)
+            net.reunite("a2", "a3")
+            net.reunite("a3", "a4")
+            story.wait_until("probes that are answered", lambda: "left out of plans" not in
+                             story.atoll("status")[1], 3 * LIMIT_S)
+            story.wait_until("the planner to hear of it", lambda: "a probe is answered" in
+                             story.atoll("logs", job)[1], 3 * LIMIT_S)
             goes_on(story, job)
             story.close()
     except Unavailable as why:

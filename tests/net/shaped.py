@@ -142,6 +142,11 @@ class ShapedNetwork:
             self._do(here, f"ip neigh replace {self.address(there)} lladdr 02:00:00:00:00:01 "
                            "dev eth0 nud permanent")
 
+    def reunite(self, one, other):
+        """After separate()."""
+        for here, there in ((one, other), (other, one)):
+            self._do(here, f"ip neigh del {self.address(there)} dev eth0")
+
     def reshape(self, one, other, rate_mbit):
         """Changes the rate; the latency stays."""
         pair = self._pair(one, other)

@@ -100,9 +100,10 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
   asked_ = prepare;
 }
 
-// Links are measured before an island is planned: a worker that is in one has no time for it.
+// Links are measured before an island is planned: a worker that is in one has no time for it, but
+// for a probe.
 void WorkerCore::Impl::OnMessage(const MeasureLinks& request) {
-  if (follow_ || (order_ && order_->plan.number > 0)) return;
+  if (!request.probe && (follow_ || (order_ && order_->plan.number > 0))) return;
   Emit(request);
 }
 

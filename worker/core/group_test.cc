@@ -62,6 +62,10 @@ TEST_CASE("Links are measured for the coordinator, but not by a worker that is i
   story.Orders();
   story.Says(request);
   CHECK(story.Idle<MeasureLinks>());
+  MeasureLinks probe = request;
+  probe.probe = true;
+  story.Says(probe);
+  CHECK(story.Wants<MeasureLinks>().probe);
 }
 
 TEST_CASE("A step is traced by the leader of that island and generation alone") {

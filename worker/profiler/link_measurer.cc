@@ -1,6 +1,7 @@
 #include "worker/profiler/link_measurer.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "common/event_loop.h"
@@ -21,22 +22,48 @@ LinkMeasurer::~LinkMeasurer() {
 
 void LinkMeasurer::Measure(MeasureLinks request) {
   const std::lock_guard lock(mutex_);
-  if (request.request == newest_) return;  // the coordinator repeats itself until it hears
-  newest_ = request.request;
-  next_ = std::move(request);
+  if (request.probe) {
+    next_probe_ = std::move(request);
+  } else {
+    if (request.request == newest_) return;  // the coordinator repeats itself until it hears
+    newest_ = request.request;
+    next_ = std::move(request);
+  }
   changed_.notify_one();
 }
 
 void LinkMeasurer::Run() {
   for (;;) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return stop_ || next_.has_value(); });
+    changed_.wait(lock, [this] { return stop_ || next_ || next_probe_; });
     if (stop_) return;
-    const MeasureLinks request = *std::exchange(next_, std::nullopt);
+    const MeasureLinks request = *std::exchange(next_ ? next_ : next_probe_, std::nullopt);
     lock.unlock();
-    LinksMeasured answer = Do(request);
+    LinksMeasured answer = request.probe ? Probe(request) : Do(request);
     if (request.measurer == link_->name()) options_.post(std::move(answer));
   }
+}
+
+LinksMeasured LinkMeasurer::Probe(const MeasureLinks& request) {
+  LinksMeasured answer;
+  answer.job = request.job;
+  answer.request = request.request;
+  answer.probe = true;
+  std::vector<IslandMember> asked;
+  for (const IslandMember& member : request.members) {
+    if (std::find(request.to.begin(), request.to.end(), member.worker) == request.to.end())
+      continue;
+    asked.push_back(member);
+  }
+  std::set<NodeId> silent;
+  for (auto& [worker, trouble] : link_->Probe(asked, options_.probe_timeout)) {
+    silent.insert(worker);
+    answer.unreachable.push_back({worker, std::move(trouble)});
+  }
+  for (const IslandMember& member : asked) {
+    if (silent.count(member.worker) == 0) answer.reached.push_back(member.worker);
+  }
+  return answer;
 }
 
 LinksMeasured LinkMeasurer::Do(const MeasureLinks& request) {

@@ -1,5 +1,5 @@
 // Does what MeasureLinks asks, on a thread of its own: meets the other workers over the peer link
-// and, if it is this worker's turn, times messages to each of them.
+// and, if it is this worker's turn, times messages to each of them; or only probes them.
 
 #ifndef ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
 #define ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
@@ -22,6 +22,7 @@ struct LinkMeasurerOptions {
   std::function<absl::Status(const PeerFence&, const std::vector<IslandMember>&)> meet;
   std::function<void(LinksMeasured)> post;  // from the measurer's thread
   Duration meet_timeout = std::chrono::seconds(8);
+  Duration probe_timeout = std::chrono::seconds(4);
   LinkProfileOptions profile;
 };
 
@@ -33,22 +34,25 @@ class LinkMeasurer {
   LinkMeasurer(const LinkMeasurer&) = delete;
   LinkMeasurer& operator=(const LinkMeasurer&) = delete;
 
-  // The newest request replaces one that has not begun; one that repeats the last is skipped.
+  // The newest request replaces one that has not begun; one that repeats the last is skipped. A
+  // probe replaces only a probe, and waits for what is measured.
   void Measure(MeasureLinks request);
 
  private:
   void Run();
   LinksMeasured Do(const MeasureLinks& request);
+  LinksMeasured Probe(const MeasureLinks& request);
   void Sort(LinkFailure failure, LinksMeasured& answer) const;
 
   PeerLink* const link_;
   const LinkMeasurerOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<MeasureLinks> next_;  // guarded by mutex_
-  int64_t newest_ = 0;                // guarded by mutex_: request taken or waiting
-  bool stop_ = false;                 // guarded by mutex_
-  std::thread thread_;                // last
+  std::optional<MeasureLinks> next_;        // guarded by mutex_
+  std::optional<MeasureLinks> next_probe_;  // guarded by mutex_
+  int64_t newest_ = 0;                      // guarded by mutex_: request taken or waiting
+  bool stop_ = false;                       // guarded by mutex_
+  std::thread thread_;                      // last
 };
 
 }  // namespace atl::worker

@@ -25,7 +25,7 @@ struct Worker {
       changed.notify_all();
     };
     options.profile.bytes_max = 64 << 10;
-    options.meet_timeout = std::chrono::milliseconds(800);
+    options.meet_timeout = options.probe_timeout = std::chrono::milliseconds(800);
     return options;
   }
   LinksMeasured Answers() {
@@ -78,6 +78,23 @@ TEST_CASE("only wanted links are measured; who is away and who is busy are told 
   REQUIRE(answer.unreachable.size() == 1);
   CHECK(answer.unreachable[0].to == "e");
   CHECK_FALSE(answer.unreachable[0].reason.empty());
+}
+
+TEST_CASE("a worker whose link is in use is probed and probes, beside what it does") {
+  Worker a("a", true), b("b", true), e("e");
+  Meet({"job-1", 1, 1}, {&a.peer, &b.peer});
+  e.peer.member.endpoint = "tcp://127.0.0.1:9";
+  MeasureLinks probe{"", 7, {b.peer.member, e.peer.member}, "a", {"b", "e"}, true};
+  a.measurer.Measure(probe);
+  const LinksMeasured answer = a.Answers();
+  CHECK(answer.probe);
+  CHECK(answer.request == 7);
+  CHECK(answer.reached == std::vector<NodeId>{"b"});
+  REQUIRE(answer.unreachable.size() == 1);
+  CHECK(answer.unreachable[0].to == "e");
+  CHECK(answer.links.empty());
+  a.peer.Say(b.peer, PeerChannel::kCommand, "as before");
+  CHECK(b.peer.Hear(PeerChannel::kCommand).header == "as before");
 }
 
 TEST_CASE("a worker whose link is in use says so") {
