@@ -181,11 +181,12 @@ absl::StatusOr<std::vector<LocalDevice>> NewLocalDevices(const std::vector<Worke
       made.communication = NewHostBackend(device.backend, 1, made.memory_bytes);
       continue;
     }
-    ATOLL_ASSIGN_OR_RETURN(auto backends, NewGpuBackends(device, 4));
+    ATOLL_ASSIGN_OR_RETURN(auto backends, NewGpuBackends(device, 5));
     made.compute = std::move(backends[0]);
     made.communication = std::move(backends[1]);
     made.sending = std::move(backends[2]);
     made.receiving = std::move(backends[3]);
+    made.staging = std::move(backends[4]);
   }
   return all;
 }

@@ -165,8 +165,11 @@ class FakeMemory {
 class FakeBackend final : public Backend, public ReportsFailures, private Graphs {
  public:
   FakeBackend(std::string name, std::unique_ptr<Backend> arithmetic,
-              std::shared_ptr<FakeMemory> memory)
-      : name_(std::move(name)), memory_(std::move(memory)), arithmetic_(std::move(arithmetic)) {
+              std::shared_ptr<FakeMemory> memory, std::function<void()> before_copy)
+      : name_(std::move(name)),
+        memory_(std::move(memory)),
+        before_copy_(std::move(before_copy)),
+        arithmetic_(std::move(arithmetic)) {
     ATOLL_CHECK(arithmetic_->memory_on_host());
     inner_stream_ = *arithmetic_->NewStream();
   }
@@ -187,11 +190,13 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   MemoryUse Memory() const override { return arithmetic_->Memory(); }
   void ForgetPeak() override { arithmetic_->ForgetPeak(); }
   void CopyToDevice(Stream& stream, const Tensor& to, const void* host) override {
+    if (before_copy_ != nullptr) QueueOf(stream).Add(before_copy_);
     Enqueue(stream, [this, host, real = Real(to)] {
       arithmetic_->CopyToDevice(*inner_stream_, real, host);
     });
   }
   void CopyToHost(Stream& stream, void* host, const Tensor& from) override {
+    if (before_copy_ != nullptr) QueueOf(stream).Add(before_copy_);
     Enqueue(stream, [this, host, real = Real(from)] {
       arithmetic_->CopyToHost(*inner_stream_, host, real);
     });
@@ -364,6 +369,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
 
   const std::string name_;
   const std::shared_ptr<FakeMemory> memory_;
+  const std::function<void()> before_copy_;
   FailureSources failures_;
   // What an operation of a record addresses is looked up when it is recorded, as it is on a GPU.
   Recorder recorder_{this, 4096};
@@ -379,8 +385,8 @@ FakeDevice::FakeDevice(std::string name, Arithmetic arithmetic)
       arithmetic_(std::move(arithmetic)),
       memory_(std::make_shared<FakeMemory>(name_)) {}
 
-std::unique_ptr<Backend> FakeDevice::NewBackend() const {
-  return std::make_unique<FakeBackend>(name_, arithmetic_(), memory_);
+std::unique_ptr<Backend> FakeDevice::NewBackend(std::function<void()> before_copy) const {
+  return std::make_unique<FakeBackend>(name_, arithmetic_(), memory_, std::move(before_copy));
 }
 
 void EnqueueOnFake(Backend& backend, Stream& stream, std::function<void()> work) {

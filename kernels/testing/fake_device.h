@@ -30,7 +30,9 @@ class FakeDevice {
   using Arithmetic = std::function<std::unique_ptr<Backend>()>;
   FakeDevice(std::string name, Arithmetic arithmetic);
 
-  std::unique_ptr<Backend> NewBackend() const;
+  // A stream of it calls `before_copy` when it comes to a copy to or from the host, which may hold
+  // that stream up.
+  std::unique_ptr<Backend> NewBackend(std::function<void()> before_copy = nullptr) const;
 
  private:
   std::string name_;

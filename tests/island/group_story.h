@@ -18,6 +18,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/testing/fake_device.h"
 #include "kernels/testing/fake_nccl.h"
+#include "kernels/testing/gate.h"
 #include "tests/island/layouts.h"
 #include "worker/group/follower.h"
 #include "worker/group/group_trainer.h"
@@ -63,13 +64,24 @@ inline std::vector<PositionRange> Batch(int64_t step) {
 }
 inline double RateOf(int64_t step) { return 1e-2 / static_cast<double>(1 + step % 3); }
 
+// Copies of fake devices' layers from and to the host pass it.
+inline testing::Gate& LayerGate() {
+  static testing::Gate gate;
+  return gate;
+}
+
 // Device `index` of a worker: the CPU, or with ATOLL_ON_FAKE_DEVICES one that computes as the CPU
 // does in memory that the host cannot touch; with ATOLL_ON_FAKE_NCCL these are of one site.
 inline LocalDevice NewDevice(int index) {
 #ifdef ATOLL_ON_FAKE_DEVICES
   const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
-  return {index, device.NewBackend(), device.NewBackend(),
-          0,     device.NewBackend(), device.NewBackend()};
+  return {index,
+          device.NewBackend(),
+          device.NewBackend(),
+          0,
+          device.NewBackend(),
+          device.NewBackend(),
+          device.NewBackend([] { LayerGate().Pass(); })};
 #else
   return {index, NewCpuBackend(1), NewCpuBackend(1)};
 #endif

@@ -60,7 +60,9 @@ std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint6
 
 LocalDevice NewFakeDevice(int index) {
   const testing::FakeDevice device(absl::StrCat("fake ", index), [] { return NewCpuBackend(1); });
-  return {index, device.NewBackend(), device.NewBackend()};  // messages go by a queue here
+  LocalDevice made{index, device.NewBackend(), device.NewBackend()};  // messages go by a queue here
+  made.staging = device.NewBackend();
+  return made;
 }
 
 // ---- the island ----

@@ -32,6 +32,9 @@ StageOptions OptionsOf(const StageRole& role, const EngineJob& job, int64_t rows
   return options;
 }
 
+// Of a device's memory, what a snapshot leaves to libraries that take theirs when they need it.
+constexpr int64_t kSnapshotLeaves = 16;  // one in so many bytes
+
 constexpr char kFewerActivations[] = "lower inner.micro_batch_sequences or set layout.recompute";
 constexpr char kFewerLayers[] = "use more devices (layout.stages, layout.tensor_parallel)";
 
@@ -73,6 +76,7 @@ Device::Device(std::string name, LocalDevice parts)
     : name_(std::move(name)), parts_(std::move(parts)) {
   ATOLL_CHECK(parts_.compute != nullptr && parts_.communication != nullptr, name_,
               " needs two backends");
+  if (parts_.staging != nullptr) staging_ = std::make_unique<Staging>(std::move(parts_.staging));
 }
 
 HeldState* Device::Find(const LayerShard& shard, bool table_only) {
@@ -216,6 +220,8 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   if (stream_ == nullptr) {
     ATOLL_ASSIGN_OR_RETURN(stream_, compute().NewStream());
     ATOLL_ASSIGN_OR_RETURN(communication_stream_, communication().NewStream());
+    ATOLL_ASSIGN_OR_RETURN(reached_, compute().NewEvent());
+    ATOLL_ASSIGN_OR_RETURN(snapshot_taken_, compute().NewEvent());
   }
   Idle();
   role_ = role;
@@ -272,8 +278,70 @@ void Device::DropAll() {
   held_.clear();
 }
 
+bool Device::HasRoomFor(int64_t bytes) const {
+  if (parts_.memory_bytes == 0) return true;
+  const int64_t used =
+      parts_.compute->Memory().in_use_bytes + parts_.communication->Memory().in_use_bytes;
+  return used + bytes <= parts_.memory_bytes - parts_.memory_bytes / kSnapshotLeaves;
+}
+
+absl::StatusOr<bool> Device::TakeSnapshot() {
+  snapshot_.clear();
+  if (staging_ == nullptr) return false;
+  const auto carve = [this](void* memory) {
+    Carver carver(memory);
+    snapshot_.clear();
+    for (const HeldState* held : planned_) {
+      if (held->table_only) continue;
+      const Tensor params = held->state.params();
+      snapshot_.push_back({held->shard, carver.Take(params.dtype, 1, params.size())});
+    }
+    return carver.bytes();
+  };
+  const int64_t bytes = carve(nullptr);
+  if (snapshot_memory_.bytes() < bytes) {
+    absl::Status room = absl::ResourceExhaustedError("");
+    if (HasRoomFor(bytes)) {
+      absl::StatusOr<Buffer> memory = compute().Allocate(bytes);
+      room = memory.status();
+      if (memory.ok()) snapshot_memory_ = *std::move(memory);
+    }
+    if (!room.ok()) snapshot_.clear();
+    if (absl::IsResourceExhausted(room)) return false;
+    ATOLL_RETURN_IF_ERROR(room);
+  }
+  carve(snapshot_memory_.data());
+  size_t part = 0;
+  for (const HeldState* held : planned_) {
+    if (held->table_only) continue;
+    compute().Run(*stream_, Convert{held->state.params(), snapshot_[part++].values});
+  }
+  compute().Record(*stream_, *snapshot_taken_);
+  return true;
+}
+
+void Device::DropSnapshot() {
+  snapshot_.clear();
+  snapshot_memory_ = Buffer();
+}
+
+const Tensor* Device::FindSnapshot(const LayerShard& shard) const {
+  for (const SnapshotPart& part : snapshot_) {
+    if (part.shard == shard) return &part.values;
+  }
+  return nullptr;
+}
+
+absl::Status Device::ReadSnapshot(const Tensor& from, std::span<float> to) {
+  return staging_->Read(from, *snapshot_taken_, to);
+}
+
 absl::Status Device::Read(const Tensor& from, std::span<float> to) {
   ATOLL_CHECK(from.size() == static_cast<int64_t>(to.size()));
+  if (staging_ != nullptr) {
+    compute().Record(*stream_, *reached_);
+    return staging_->Read(from, *reached_, to);
+  }
   if (from.dtype == DType::kFloat32) {
     compute().CopyToHost(*stream_, to.data(), from);
     return compute().Synchronize(*stream_);
@@ -288,6 +356,10 @@ absl::Status Device::Read(const Tensor& from, std::span<float> to) {
 
 absl::Status Device::Write(const Tensor& to, std::span<const float> from) {
   ATOLL_CHECK(to.size() == static_cast<int64_t>(from.size()));
+  if (staging_ != nullptr) {
+    compute().Record(*stream_, *reached_);
+    return staging_->Write(to, *reached_, from);
+  }
   std::vector<double> wide;
   if (to.dtype == DType::kFloat64) wide.assign(from.begin(), from.end());
   compute().CopyToDevice(*stream_, to,
@@ -308,6 +380,8 @@ DeviceMemory Device::Memory() const {
   if (memory.predicted_bytes == 0) {
     memory.predicted_bytes = memory.state_bytes + memory.activation_bytes + memory.scratch_bytes;
   }
+  memory.snapshot_bytes = snapshot_memory_.bytes();
+  memory.predicted_bytes += memory.snapshot_bytes;
   const MemoryUse use = parts_.compute->Memory();
   memory.peak_bytes = use.peak_bytes + parts_.communication->Memory().peak_bytes;
   memory.limit_bytes = use.limit_bytes;

@@ -13,6 +13,7 @@
 #include "worker/model/stage.h"
 #include "worker/pipeline/engine.h"
 #include "worker/pipeline/role.h"
+#include "worker/pipeline/staging.h"
 
 namespace atl::worker {
 
@@ -77,6 +78,16 @@ class Device {
   // Waits for what an interrupted step has left on the streams, whatever came of it.
   void Drain();
 
+  // A copy of the planned layers' parameters, in memory of its own: what is on the stream already
+  // comes before it, what follows does not change it. False: no backend stages its layers, or there
+  // is no room; then there is none.
+  absl::StatusOr<bool> TakeSnapshot();
+  void DropSnapshot();
+  // Null: it is not in the snapshot.
+  const Tensor* FindSnapshot(const LayerShard& shard) const;
+  // While the device computes; not while the snapshot is taken or dropped. For any thread.
+  absl::Status ReadSnapshot(const Tensor& from, std::span<float> to);
+
   // All of a tensor of f32 or f64, as floats on the host.
   absl::Status Read(const Tensor& from, std::span<float> to);
   absl::Status Write(const Tensor& to, std::span<const float> from);
@@ -95,10 +106,13 @@ class Device {
   absl::Status OutOfMemory(const absl::Status& status, const std::string& what,
                            const char* remedy) const;
   int64_t StageBytes() const;
+  bool HasRoomFor(int64_t bytes) const;
 
   const std::string name_;
   LocalDevice parts_;
   std::unique_ptr<Stream> stream_, communication_stream_;
+  std::unique_ptr<Staging> staging_;  // null: copies are the computing stream's
+  std::unique_ptr<Event> reached_;    // of the stream, when staging_ is used
   std::vector<std::unique_ptr<HeldState>> held_;
 
   // Under a plan.
@@ -109,6 +123,14 @@ class Device {
   std::map<int32_t, std::unique_ptr<Stage>> stages_;
   Buffer run_memory_, host_tokens_;
   RunMemory run_;
+
+  struct SnapshotPart {
+    LayerShard shard;
+    Tensor values;
+  };
+  std::vector<SnapshotPart> snapshot_;
+  Buffer snapshot_memory_;
+  std::unique_ptr<Event> snapshot_taken_;
 };
 
 }  // namespace atl::worker

@@ -1,6 +1,7 @@
 #include "worker/pipeline/engine.h"
 
 #include <algorithm>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -66,6 +67,9 @@ class Engine::Impl {
   }
   absl::Status GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out);
   absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
+  absl::StatusOr<bool> TakeSnapshot();
+  absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
+  absl::Status GetSnapshot(const LayerShard& shard, std::span<float> out);
   absl::Status SetOptimizerSteps(int64_t steps);
   int64_t optimizer_steps() const;
   absl::StatusOr<StepOutcome> Run(const StepRequest& request, const SequenceReader& read,
@@ -78,6 +82,8 @@ class Engine::Impl {
                      std::vector<TensorPart>* parts) const;
   LocalRun* Find(const std::string& device) const;
   void Stop();
+  void DropSnapshots();
+  absl::Status NoSnapshot(const LayerShard& shard) const;
   absl::Status MakeDevices(const std::vector<TensorPart>& parts);
   absl::Status ShareLayers();
   absl::Status Copy(LocalRun& from, const HeldState& source, LocalRun& to, HeldState& target);
@@ -102,6 +108,7 @@ class Engine::Impl {
   bool ready_ = false;
   int64_t last_number_ = 0;
   std::vector<int32_t> tokens_;
+  std::mutex snapshot_mutex_;  // of the devices' snapshots
 };
 
 // ---- a plan ----
@@ -165,6 +172,7 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   std::vector<TensorPart> parts;
   ATOLL_RETURN_IF_ERROR(Check(job, plan, &parts));
   Stop();
+  DropSnapshots();
   if (job_.has_value() && (job_->model != job.model || job_->compute != job.compute)) {
     for (const auto& run : runs_) run->device.DropAll();
   }
@@ -313,6 +321,49 @@ absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
   if (found) return absl::OkStatus();
   return absl::NotFoundError(
       absl::StrCat("the plan gives ", worker_, " no layer ", shard.layer, ", rank ", shard.rank));
+}
+
+// Whoever reads one holds the mutex for a shard's time.
+void Engine::Impl::DropSnapshots() {
+  const std::lock_guard lock(snapshot_mutex_);
+  for (const auto& run : runs_) run->device.DropSnapshot();
+}
+
+absl::StatusOr<bool> Engine::Impl::TakeSnapshot() {
+  bool taken = false;
+  {
+    const std::lock_guard lock(snapshot_mutex_);
+    for (const auto& run : runs_) {
+      if (run->device.idle()) continue;
+      ATOLL_ASSIGN_OR_RETURN(taken, run->device.TakeSnapshot());
+      if (!taken) break;
+    }
+  }
+  if (!taken) DropSnapshots();
+  return taken;
+}
+
+absl::StatusOr<int64_t> Engine::Impl::SnapshotElements(const LayerShard& shard) {
+  const std::lock_guard lock(snapshot_mutex_);
+  for (const auto& run : runs_) {
+    if (const Tensor* copy = run->device.FindSnapshot(shard)) return copy->size();
+  }
+  return NoSnapshot(shard);
+}
+
+absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, std::span<float> out) {
+  const std::lock_guard lock(snapshot_mutex_);
+  for (const auto& run : runs_) {
+    if (const Tensor* copy = run->device.FindSnapshot(shard)) {
+      return run->device.ReadSnapshot(*copy, out);
+    }
+  }
+  return NoSnapshot(shard);
+}
+
+absl::Status Engine::Impl::NoSnapshot(const LayerShard& shard) const {
+  return absl::NotFoundError(
+      absl::StrCat(worker_, " has no snapshot of layer ", shard.layer, ", rank ", shard.rank));
 }
 
 absl::Status Engine::Impl::SetOptimizerSteps(int64_t steps) {
@@ -469,6 +520,13 @@ absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, std::span
 absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
                               std::span<const float> values) {
   return impl_->SetLayer(shard, part, values);
+}
+absl::StatusOr<bool> Engine::TakeSnapshot() { return impl_->TakeSnapshot(); }
+absl::StatusOr<int64_t> Engine::SnapshotElements(const LayerShard& shard) {
+  return impl_->SnapshotElements(shard);
+}
+absl::Status Engine::GetSnapshot(const LayerShard& shard, std::span<float> out) {
+  return impl_->GetSnapshot(shard, out);
 }
 absl::Status Engine::SetOptimizerSteps(int64_t steps) { return impl_->SetOptimizerSteps(steps); }
 int64_t Engine::optimizer_steps() const { return impl_->optimizer_steps(); }

@@ -16,9 +16,10 @@
 // (Held) tell. After a failure or an Interrupt, steps are refused until Configure is called again,
 // with the same plan or a new one; layers can be read and written all the same.
 //
-// Threads: one caller, but for Interrupt, which any thread may call. Each device has two threads of
-// its own, one that computes and one for gradient all-reduces. Calls block until all devices are
-// done; no wait is longer than its deadline, and an error names what did not come and from whom.
+// Threads: one caller, but for Interrupt, GetSnapshot and SnapshotElements, which any thread may
+// call. Each device has two threads of its own, one that computes and one for gradient all-reduces.
+// Calls block until all devices are done; no wait is longer than its deadline, and an error names
+// what did not come and from whom.
 
 #ifndef ATOLL_WORKER_PIPELINE_ENGINE_H_
 #define ATOLL_WORKER_PIPELINE_ENGINE_H_
@@ -56,6 +57,8 @@ struct LocalDevice {
   // Of a device whose memory the host cannot touch: for messages out and in, which are copied
   // beside all computing. The engine leaves them alone; its transport works with them.
   std::unique_ptr<Backend> sending, receiving;
+  // Of such a device, for its layers: they are copied from and to the host on streams of its own.
+  std::unique_ptr<Backend> staging = nullptr;
 };
 
 class CommunicatorFactory {
@@ -141,9 +144,11 @@ struct DeviceMemory {
   int64_t activation_bytes = 0;  // of all micro-batches in flight: taken at Configure
   // Beside them: operations' workspace, messages on their way out, tokens and tables.
   int64_t scratch_bytes = 0;
-  int64_t predicted_bytes = 0;  // what the plan says of all three; else their sum
-  int64_t peak_bytes = 0;       // what its backends have counted since surplus layers were dropped
-  int64_t limit_bytes = 0;      // that they may take; 0: no limit
+  int64_t snapshot_bytes = 0;  // of a copy of the parameters, where there is room for one
+  // What the plan says of the first three, else their sum; and the snapshot.
+  int64_t predicted_bytes = 0;
+  int64_t peak_bytes = 0;   // what its backends have counted since surplus layers were dropped
+  int64_t limit_bytes = 0;  // that they may take; 0: no limit
 };
 
 struct StepOutcome {
@@ -182,6 +187,17 @@ class Engine {
   // writes all of them. NOT_FOUND: no local device holds it.
   absl::Status GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out);
   absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
+
+  // Copies the parameters of all layers in the plan, as they are now, on the devices: returns
+  // before that is done, and what follows does not change the copy. It replaces the one before, and
+  // goes with the next Configure. False, and there is none: the host can touch a device's memory,
+  // so that GetLayer is as quick, or a device has no room beside what it may need otherwise.
+  absl::StatusOr<bool> TakeSnapshot();
+  // One shard of it. For any thread: a Step may go on meanwhile, and is not held up. NOT_FOUND:
+  // there is no snapshot, or the shard is not in it.
+  absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
+  absl::Status GetSnapshot(const LayerShard& shard, std::span<float> out);
+
   // Of all layers in the plan; 0 also zeroes their moments.
   absl::Status SetOptimizerSteps(int64_t steps);
   int64_t optimizer_steps() const;  // of the layers in the plan; -1 if they differ
