@@ -319,6 +319,7 @@ void WorkerNode::CaptureTogether(const worker::CaptureDelta& action) {
       }
     }
     Deliver(worker::DeltaCaptured{action.contribution});
+    MakeDelta(action);
   });
 }
 

@@ -200,6 +200,7 @@ class WorkerNode : public Member {
   void PushShard(const worker::PushShards& action, const ShardPlacement& shard);
   void EndPull(int64_t transfer, worker::Event event);
   void Capture(const worker::CaptureDelta& action);
+  void MakeDelta(const worker::CaptureDelta& action);
   void Quantize(const worker::CaptureDelta& action);
   void SettleResidual(const worker::AdoptPulled& action);
 

@@ -135,7 +135,16 @@ void WorkerNode::Do(const worker::CaptureDelta& action) {
   if (planned()) return CaptureTogether(action);
   Capture(action);
   since_base_.clear();
-  After(milliseconds(3), [this, action] { Deliver(worker::DeltaCaptured{action.contribution}); });
+  After(milliseconds(3), [this, action] {
+    Deliver(worker::DeltaCaptured{action.contribution});
+    MakeDelta(action);
+  });
+}
+
+// Steps go on meanwhile.
+void WorkerNode::MakeDelta(const worker::CaptureDelta& action) {
+  After(milliseconds(2) + world_.UpTo(milliseconds(100)),
+        [this, action] { Deliver(worker::DeltaReady{action.contribution}); });
 }
 
 void WorkerNode::Capture(const worker::CaptureDelta& action) {

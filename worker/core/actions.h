@@ -4,7 +4,8 @@
 // Two kinds of work are started by actions and reported by events:
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
 //    AdoptPulled, Validate, HandOver): the core has at most ONE outstanding, and every one ends in
-//    exactly one event, its own or CommandFailed. WriteCheckpoint and ReleaseJob go to the same
+//    exactly one event, its own or CommandFailed. After DeltaCaptured the delta is made beside what
+//    follows, and DeltaReady tells of it, once. WriteCheckpoint and ReleaseJob go to the same
 //    queue, take effect there in order, and do not count as outstanding. InterruptStep, Follow and
 //    Unfollow take effect at once.
 //  * Transfers (StartPull, PushShards): run beside the trainer. CancelTransfers ends them all;
@@ -115,6 +116,12 @@ struct StepDone {
 struct DeltaCaptured {
   ContributionId contribution;
 };
+// The delta can be pushed; or it could not be made, and then it is as if it had not been captured.
+struct DeltaReady {
+  ContributionId contribution;
+  bool ok = true;
+  std::string reason;
+};
 struct Adopted {
   Version version = kNoVersion;
 };
@@ -188,11 +195,12 @@ struct ShutdownRequested {
 // The deadline of the last Actions has come.
 struct Tick {};
 
-using Event = std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed,
-                           Reconfigured, FollowerState, BoundariesSeen, MemorySeen,
-                           InitialWeightsMade, StepDone, DeltaCaptured, Adopted, ValidationDone,
-                           CommandFailed, CheckpointWritten, PushShardDone, PullDone, PullFailed,
-                           LinksMeasured, StepTraced, HandedOver, ShutdownRequested, Tick>;
+using Event =
+    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Reconfigured,
+                 FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade, StepDone,
+                 DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
+                 CheckpointWritten, PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,
+                 HandedOver, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -229,9 +237,10 @@ struct TrainStep {
   double learning_rate = 0;
 };
 // delta <- theta_base - theta (for base kNoVersion: delta <- theta), theta_push <- theta:
-// DeltaCaptured. Both stay until the next Adopted. With a quantised encoding these shards' bytes
-// are made here, once, of delta + residual, and what was rounded away becomes the residual; a
-// capture that fails leaves the residual as it was.
+// DeltaCaptured as soon as the next step can begin, DeltaReady when the delta is there. Both stay
+// until the next Adopted. With a quantised encoding these shards' bytes are made then, once, of
+// delta + residual, and what was rounded away becomes the residual; a capture that fails, at once
+// or later, leaves the residual as it was.
 struct CaptureDelta {
   ContributionId contribution;
   Encoding encoding = Encoding::kFloat32;

@@ -1,6 +1,7 @@
 #include "worker/core/core.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "worker/core/story.h"
 
@@ -169,12 +170,65 @@ TEST_CASE("Requests are repeated until they are answered, and at once after a re
   CHECK(story.Wants<LeaseRequest>().request == lease.request);
 }
 
+TEST_CASE("It trains on while its delta is made, and asks to push it when it is there") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const ContributionId first = story.Wants<CaptureDelta>().contribution;
+  CHECK(story.Idle<TrainStep>());  // of the parameters that are being captured
+  story.Happens(DeltaCaptured{first});
+  story.TrainsSteps(2);
+  CHECK(story.Idle<PushRequest>());
+  SECTION("") {
+    story.Happens(DeltaReady{first});
+    const PushRequest request = story.Wants<PushRequest>();
+    CHECK(request.contribution == first);
+    CHECK(request.inner_steps == 4);
+  }
+  SECTION("a delta that could not be made is captured again, with the steps made since") {
+    story.Happens(DeltaReady{first, false, "no memory"});
+    CHECK(story.Wants<WorkerLog>().text == "no memory");
+    CHECK(story.Idle<PushRequest>());
+    story.Trains();  // the one under way
+    CHECK(story.Idle<TrainStep>());
+    story.Passes(std::chrono::seconds(6));
+    const PushRequest request = story.AsksToPush();
+    CHECK(request.contribution == first);
+    CHECK(request.inner_steps == 7);
+    CHECK(request.consumed == Ranges{{0, 14}});
+    story.Happens(DeltaReady{first, false, "late"});  // changes nothing
+    story.Trains();
+    story.IsGranted(first);
+    story.Pushes();
+    story.Decides(first, 1);
+    story.Pulls(1);
+    story.Trains();
+    story.Adopts(1, AdoptMode::kCarry);
+  }
+  SECTION("and with nothing, if what was trained since is no number") {
+    story.Trains(std::nan(""));
+    story.Happens(DeltaReady{first, false, "no memory"});
+    story.Pulls(0);
+    story.Passes(std::chrono::seconds(6));
+    story.Adopts(0, AdoptMode::kReplace);
+    CHECK(story.Trains().ranges == Ranges{{0, 2}});
+  }
+  SECTION("of another generation nobody hears") {
+    ++story.order.generation;
+    story.Orders();
+    story.Happens(DeltaReady{first});
+    CHECK(story.Idle<PushRequest>());
+  }
+}
+
 TEST_CASE("Without a coordinator it trains until its leases are used up") {
   Story story;
   story.Starts();
   story.Happens(ConnectionLost{"gone"});
   story.TrainsSteps(4);
-  story.Happens(DeltaCaptured{story.Wants<CaptureDelta>().contribution});
+  const ContributionId contribution = story.Wants<CaptureDelta>().contribution;
+  story.Happens(DeltaCaptured{contribution});
+  story.Happens(DeltaReady{contribution});
   story.TrainsSteps(6);
   CHECK(story.Idle<TrainStep>());
   CHECK(story.Doing() == "waiting for the coordinator: all leased data is used");
@@ -281,6 +335,7 @@ TEST_CASE("A residual is kept while all that was pushed is in the model, and for
     CHECK(capture.encoding == Encoding::kInt4);
     CHECK(capture.shards == story.order.shards);
     story.Happens(DeltaCaptured{capture.contribution});
+    story.Happens(DeltaReady{capture.contribution});
     story.IsGranted(capture.contribution);
     CHECK(story.Wants<PushShards>().encoding == Encoding::kInt4);
     story.Decides(capture.contribution, version, accepted, warm_up_again);

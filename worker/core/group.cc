@@ -21,7 +21,8 @@ std::string Describe(const IslandPlan& plan) {
 // What the devices do together is not wanted any more.
 void WorkerCore::Impl::Interrupt(const std::string& reason) {
   if (!order_ || order_->plan.number == 0) return;
-  if (command_ == Command::kPrepare || (command_ == Command::kNone && !writing_)) return;
+  const bool idle = command_ == Command::kNone && !writing_ && !Capturing();
+  if (command_ == Command::kPrepare || idle) return;
   Emit(InterruptStep{reason});
   interrupted_ = command_ != Command::kNone;
 }
@@ -29,6 +30,10 @@ void WorkerCore::Impl::Interrupt(const std::string& reason) {
 bool WorkerCore::Impl::StartReconfigure() {
   if (SetUp()) return false;
   const IslandPlan& plan = order_->plan;
+  if (AwaitsDelta()) {
+    doing_ = absl::StrCat("making a delta, before ", Describe(plan), " is set up");
+    return true;
+  }
   const absl::Status status = atl::Validate(plan, static_cast<int32_t>(order_->layers.size()),
                                             spec().inner.batch_sequences);
   if (!status.ok()) {
@@ -53,7 +58,7 @@ int64_t WorkerCore::Impl::SettingUp() const {
   if (SetUp()) return 0;
   const bool here = command_ == Command::kReconfigure &&
                     configuring_ == PlanName{order_->generation, order_->plan.number};
-  return here || command_ == Command::kNone ? order_->plan.number : 0;
+  return here || (command_ == Command::kNone && !AwaitsDelta()) ? order_->plan.number : 0;
 }
 
 void WorkerCore::Impl::On(const Reconfigured& event) {
@@ -155,7 +160,8 @@ Leadership WorkerCore::Impl::Known() const {
 void WorkerCore::Impl::PlanHandOver() {
   const NodeId& heir = hand_over_->plan.members.front().worker;
   doing_ = absl::StrCat("handing the island over to ", heir);
-  if (command_ != Command::kNone || !prepared_ || prepared_->job != order_->job) return;
+  if (command_ != Command::kNone || Capturing()) return;
+  if (!prepared_ || prepared_->job != order_->job) return;
   // A local checkpoint that was to be gone back to stays here.
   if (const LocalCheckpoint* checkpoint = Resumable()) leases_.PutBack(checkpoint->consumed);
   if (std::exchange(resume_saved_, false)) DropLocalProgress();

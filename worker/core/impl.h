@@ -43,7 +43,7 @@ struct InFlight {
 
   ContributionId id;
   Work work;
-  bool captured = false;     // the trainer holds its delta
+  bool captured = false;     // its delta is there
   Instant request_at;        // when to send PushRequest (again)
   std::vector<Push> pushes;  // granted so far, in the granted order
 };
@@ -125,6 +125,7 @@ class WorkerCore::Impl {
   void On(const InitialWeightsMade&);
   void On(const StepDone&);
   void On(const DeltaCaptured&);
+  void On(const DeltaReady&);
   void On(const Adopted&);
   void On(const ValidationDone&);
   void On(const CommandFailed&);
@@ -133,6 +134,12 @@ class WorkerCore::Impl {
   void Diverged();
   void CountStep(int64_t tokens, double loss);
   void OnFailure(Command command);
+  void CaptureFailed();
+  void TriesAgain(const std::string& reason);
+  // Its delta is being made, perhaps beside steps.
+  bool Capturing() const { return in_flight_ && !in_flight_->captured; }
+  // A plan that may wait does, since members lend under the plan before what was captured.
+  bool AwaitsDelta() const { return order_->at_boundary && Capturing(); }
   void DropLocalProgress();
 
   // ---- exchange.cc: leases, pushes and pulls ----

@@ -48,6 +48,39 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
   }
 }
 
+TEST_CASE("A plan that may wait waits for a delta that is being made") {
+  Group story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const ContributionId first = story.Wants<CaptureDelta>().contribution;
+  story.Happens(DeltaCaptured{first});
+  story.order.at_boundary = true;
+  story.order.plan = PlanOf(2, "w1", "w2");
+  story.Orders();
+  CHECK(story.Idle<InterruptStep>());
+  story.Trains();
+  CHECK(story.Idle<Reconfigure>());
+  story.Drop<WorkerHeartbeat>();
+  story.Passes(kHeartbeatInterval);
+  CHECK(story.Wants<WorkerHeartbeat>().progress->setting_up == 0);
+  story.Happens(DeltaReady{first});
+  story.SetsUp(2);
+  CHECK(story.Wants<PushRequest>().contribution == first);
+}
+
+TEST_CASE("What is captured when the island begins anew ends soon") {
+  Group story;
+  story.Starts();
+  story.TrainsSteps(4);
+  story.Happens(DeltaCaptured{story.Wants<CaptureDelta>().contribution});
+  story.Happens(CommandFailed{"w2 is gone"});  // the step after it
+  story.Drop<Reconfigure>();
+  story.Happens(CommandFailed{"still gone"});
+  ++story.order.generation;
+  story.Orders();
+  story.Wants<InterruptStep>();
+}
+
 // ---- a leader hands over ----
 
 class Heir : public Following {

@@ -133,6 +133,7 @@ class Story {
   PushRequest AsksToPush() {
     const CaptureDelta capture = Wants<CaptureDelta>();
     Happens(DeltaCaptured{capture.contribution});
+    Happens(DeltaReady{capture.contribution});
     return Wants<PushRequest>();
   }
   void IsGranted(const ContributionId& contribution) {

@@ -72,12 +72,31 @@ void WorkerCore::Impl::DropLocalProgress() {
   }
 }
 
-void WorkerCore::Impl::On(const DeltaCaptured& event) {
-  if (Finish() != Command::kCapture) return;
-  if (in_flight_ && in_flight_->id == event.contribution) {
+void WorkerCore::Impl::On(const DeltaCaptured&) { Finish(); }
+
+void WorkerCore::Impl::On(const DeltaReady& event) {
+  if (!Capturing() || in_flight_->id != event.contribution) return;  // of what was forgotten
+  if (event.ok) {
     in_flight_->captured = true;
     in_flight_->request_at = now_;
+    return;
   }
+  CaptureFailed();
+  TriesAgain(event.reason);
+  // What the devices hold may be lost, too, and was to be made again after the adoption.
+  if (diverged_) DropLocalProgress();
+}
+
+// Its steps are not pushed yet, like those made since.
+void WorkerCore::Impl::CaptureFailed() {
+  Work work = std::move(in_flight_->work);
+  work.steps += local_.steps;
+  work.tokens += local_.tokens;
+  work.loss_times_tokens += local_.loss_times_tokens;
+  for (const PositionRange& range : local_.consumed) Join(work.consumed, range);
+  local_ = std::move(work);
+  in_flight_.reset();
+  last_pushed_.reset();
 }
 
 void WorkerCore::Impl::On(const Adopted& event) {
@@ -131,15 +150,19 @@ void WorkerCore::Impl::On(const ValidationDone& event) {
 }
 
 void WorkerCore::Impl::On(const CommandFailed& event) {
-  const bool planned = command_ != Command::kPrepare && order_ && order_->plan.number != 0;
   if (command_ != Command::kPrepare) configured_ = PlanName();  // means nothing without a plan
   const bool interrupted = std::exchange(interrupted_, false);
   const Command command = Finish();
   if (command == Command::kNone) return;
   OnFailure(command);
   if (interrupted) return;  // as it was told to
-  if (trainer_trouble_ != event.reason) Log(event.reason);
-  trainer_trouble_ = event.reason;
+  TriesAgain(event.reason);
+}
+
+void WorkerCore::Impl::TriesAgain(const std::string& reason) {
+  if (trainer_trouble_ != reason) Log(reason);
+  trainer_trouble_ = reason;
+  const bool planned = order_ && order_->plan.number != 0;
   trainer_again_at_ = now_ + (planned ? kIslandRetry : kTrainerRetry);
 }
 
@@ -156,9 +179,7 @@ void WorkerCore::Impl::OnFailure(Command command) {
       stepping_.clear();
       break;
     case Command::kCapture:
-      local_ = std::move(in_flight_->work);
-      in_flight_.reset();
-      last_pushed_.reset();
+      CaptureFailed();
       break;
     case Command::kAdopt:
       if (std::exchange(resume_saved_, false)) {

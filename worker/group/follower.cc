@@ -193,6 +193,11 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       ATOLL_RETURN_IF_ERROR(member_->AwaitParts(from, frame.call(), values.parts()));
       return member_->SetShard(shard, values.parts());
     }
+    case v1::GroupFrame::kSnapshot: {
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, member_->TakeSnapshot());
+      reply->set_snapshot_taken(taken);
+      return absl::OkStatus();
+    }
     case v1::GroupFrame::kSetSteps:
       return member_->SetOptimizerSteps(frame.set_steps().optimizer_steps());
     default:

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,9 @@ class GroupTrainer final : public Trainer {
   absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
 
   absl::Status GetParameters(int layer, std::span<float> out) override;
+  // Members whose devices have room for it snapshot what they hold, and lend it while steps go on;
+  // what the others hold is fetched at once.
+  absl::StatusOr<Completion> CopyParameters(LayerBuffers* out) override;
   // After something has failed it returns OK where a member cannot be reached, and Configure writes
   // the values: so a caller that had put other parameters in for a while can put the old ones back.
   absl::Status SetParameters(int layer, std::span<const float> values) override;
@@ -96,6 +100,15 @@ class GroupTrainer final : public Trainer {
   void Fail();            // nothing works until Configure
   void InterruptAll();
 
+  // Who holds a layer, one for each rank: ourselves where we can.
+  using Holders = std::map<int32_t, std::pair<LayerShard, NodeId>>;
+  using GetShard =
+      std::function<absl::Status(const NodeId& from, const LayerShard&, const ShardParts& out)>;
+  Holders HoldersOf(int layer) const;
+  absl::Status Gather(int layer, const Holders& holders, const GetShard& get,
+                      const ShardParts& out) const;
+  absl::StatusOr<std::set<NodeId>> TakeSnapshots();
+  absl::Status GetNow(int layer, const Holders& holders, const ShardParts& out);
   absl::Status GetParts(int layer, const ShardParts& out);
   absl::Status SetParts(int layer, const ShardParts& values);
   absl::Status SetPartsOf(const LayerShard& shard, const std::vector<NodeId>& holders,

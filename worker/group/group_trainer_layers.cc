@@ -59,11 +59,8 @@ absl::Status GroupTrainer::SetOptimizerSteps(int64_t steps) {
   return absl::OkStatus();
 }
 
-absl::Status GroupTrainer::GetParts(int layer, const ShardParts& out) {
-  ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Settle());
-  // One holder of each rank: ourselves where we can.
-  std::map<int32_t, std::pair<LayerShard, NodeId>> ranks;
+GroupTrainer::Holders GroupTrainer::HoldersOf(int layer) const {
+  Holders ranks;
   for (const auto& [worker, held] : holdings_) {
     for (const HeldLayer& here : held) {
       if (here.shard.layer != layer || here.table_only) continue;
@@ -74,23 +71,90 @@ absl::Status GroupTrainer::GetParts(int layer, const ShardParts& out) {
     }
   }
   ATOLL_CHECK(!ranks.empty(), "layer ", layer, " is nowhere");
+  return ranks;
+}
+
+absl::Status GroupTrainer::Gather(int layer, const Holders& holders, const GetShard& get,
+                                  const ShardParts& out) const {
   const GroupJob& job = *member_->job();
-  const auto get = [&](const LayerShard& shard, const NodeId& from, const ShardParts& to) {
-    const absl::Status status = member_->GetShard(from, shard, to);
-    if (!status.ok() && from != member_->name()) Fail();
-    return status;
-  };
-  if (ranks.size() == 1) return get(ranks[0].first, ranks[0].second, out);
+  if (holders.size() == 1) {
+    const auto& [shard, from] = holders.begin()->second;
+    return get(from, shard, out);
+  }
   const PartMap whole = PartsOf(out);
-  for (const auto& [rank, holder] : ranks) {
+  for (const auto& [rank, holder] : holders) {
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job.LayoutOf(holder.first));
     OwnedParts cut(layout.size, WantedOf(out));
-    ATOLL_RETURN_IF_ERROR(get(holder.first, holder.second, cut.parts()));
+    ATOLL_RETURN_IF_ERROR(get(holder.second, holder.first, cut.parts()));
     for (const auto& [part, from] : PartsOf(cut.parts())) {
       JoinLayer(job.layouts[static_cast<size_t>(layer)], layout, from, whole.at(part));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status GroupTrainer::GetNow(int layer, const Holders& holders, const ShardParts& out) {
+  const auto get = [this](const NodeId& from, const LayerShard& shard, const ShardParts& to) {
+    const absl::Status status = member_->GetShard(from, shard, to);
+    if (!status.ok() && from != member_->name()) Fail();
+    return status;
+  };
+  return Gather(layer, holders, get, out);
+}
+
+absl::Status GroupTrainer::GetParts(int layer, const ShardParts& out) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  return GetNow(layer, HoldersOf(layer), out);
+}
+
+// Who has one.
+absl::StatusOr<std::set<NodeId>> GroupTrainer::TakeSnapshots() {
+  v1::GroupFrame frame;
+  frame.mutable_snapshot();
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  std::set<NodeId> taken;
+  const absl::StatusOr<bool> own = member_->TakeSnapshot();
+  absl::Status status = own.status();
+  if (own.ok() && *own) taken.insert(member_->name());
+  for (const auto& [follower, call] : calls) {
+    const auto reply = member_->Await(call, member_->options().call_timeout);
+    if (status.ok()) status = reply.status();
+    if (reply.ok() && reply->snapshot_taken()) taken.insert(follower);
+  }
+  if (status.ok()) return taken;
+  Fail();
+  return status;
+}
+
+absl::StatusOr<Trainer::Completion> GroupTrainer::CopyParameters(LayerBuffers* out) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeSnapshots());
+  std::vector<std::pair<int, Holders>> later;
+  for (int layer = 0; layer < static_cast<int>(out->size()); ++layer) {
+    Holders holders = HoldersOf(layer);
+    const bool beside = std::all_of(holders.begin(), holders.end(), [&](const auto& holder) {
+      return taken.count(holder.second.second) > 0;
+    });
+    if (beside) {
+      later.emplace_back(layer, std::move(holders));
+    } else {
+      ATOLL_RETURN_IF_ERROR(GetNow(layer, holders, {(*out)[static_cast<size_t>(layer)], {}, {}}));
+    }
+  }
+  // Nothing of the trainer's own is touched here but what stays as long as the plan.
+  return [this, out, later = std::move(later)](const std::atomic<bool>& cancelled) -> absl::Status {
+    const auto get = [this](const NodeId& from, const LayerShard& shard, const ShardParts& to) {
+      return member_->GetSnapshot(from, shard, to.parameters);
+    };
+    for (const auto& [layer, holders] : later) {
+      if (cancelled) return absl::AbortedError("interrupted");
+      ATOLL_RETURN_IF_ERROR(
+          Gather(layer, holders, get, {(*out)[static_cast<size_t>(layer)], {}, {}}));
+    }
+    return absl::OkStatus();
+  };
 }
 
 absl::Status GroupTrainer::SetParts(int layer, const ShardParts& values) {

@@ -378,22 +378,48 @@ void GroupMember::Interrupt(const std::string& reason) {
 
 // ---------------------------------------------------------------------------------- layers ----
 
+absl::Status GroupMember::Borrow(const NodeId& from, v1::LayerCall what, const ShardParts& out) {
+  v1::GroupFrame frame;
+  what.set_parts(WantedOf(out));
+  *frame.mutable_get_layer() = std::move(what);
+  // The place must be there before the first piece comes.
+  const CallId call = calls_.Begin(from);
+  inbox_.Expect({from, true, call}, PartsOf(out));
+  frame.set_call(call);
+  frame.set_epoch(epoch_);
+  if (const absl::Status sent = SendFrame(from, frame); !sent.ok()) calls_.Fail(call, sent);
+  const absl::Status status = Await(call, options_.call_timeout).status();
+  if (!status.ok()) inbox_.Drop({from, true, call});
+  ATOLL_RETURN_IF_ERROR(status);
+  return inbox_.Await({from, true, call}, SteadyNow() + options_.call_timeout);
+}
+
+absl::StatusOr<bool> GroupMember::TakeSnapshot() {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  return engine->TakeSnapshot();
+}
+
+absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shard,
+                                      std::span<float> out) {
+  if (from != name()) {
+    v1::LayerCall what;
+    ToWire(shard, what.mutable_shard());
+    what.set_of_snapshot(true);
+    return Borrow(from, std::move(what), {out, {}, {}});
+  }
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  return engine->GetSnapshot(shard, out);
+}
+
 absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard,
                                    const ShardParts& out) {
   if (from != name()) {
-    v1::GroupFrame frame;
-    ToWire(shard, frame.mutable_get_layer()->mutable_shard());
-    frame.mutable_get_layer()->set_parts(WantedOf(out));
-    // The place must be there before the first piece comes.
-    const CallId call = calls_.Begin(from);
-    inbox_.Expect({from, true, call}, PartsOf(out));
-    frame.set_call(call);
-    frame.set_epoch(epoch_);
-    if (const absl::Status sent = SendFrame(from, frame); !sent.ok()) calls_.Fail(call, sent);
-    const absl::Status status = Await(call, options_.call_timeout).status();
-    if (!status.ok()) inbox_.Drop({from, true, call});
-    ATOLL_RETURN_IF_ERROR(status);
-    return inbox_.Await({from, true, call}, SteadyNow() + options_.call_timeout);
+    v1::LayerCall what;
+    ToWire(shard, what.mutable_shard());
+    return Borrow(from, std::move(what), out);
   }
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
@@ -461,8 +487,19 @@ absl::Status GroupMember::LendKept(const Loan& loan) {
   return absl::OkStatus();
 }
 
+absl::Status GroupMember::LendSnapshot(const Loan& loan) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const LayerShard shard = FromWire(loan.what.shard());
+  ATOLL_ASSIGN_OR_RETURN(const int64_t elements, engine->SnapshotElements(shard));
+  const auto parts = std::make_shared<const OwnedParts>(elements, kParametersPart);
+  ATOLL_RETURN_IF_ERROR(engine->GetSnapshot(shard, parts->parts().parameters));
+  return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
+}
+
 absl::Status GroupMember::Lend(const Loan& loan) {
   if ((loan.what.parts() & kLeaderParts) != 0) return LendKept(loan);
+  if (loan.what.of_snapshot()) return LendSnapshot(loan);
   const LayerShard shard = FromWire(loan.what.shard());
   // Whether it is here is asked before memory is taken.
   const std::vector<HeldLayer> held = Held();

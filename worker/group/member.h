@@ -110,6 +110,11 @@ class GroupMember final : private PeerHandler {
   // ---- Layers: those of this worker's devices, or (`from`) of another's. ----
   absl::Status GetShard(const NodeId& from, const LayerShard& shard, const ShardParts& out);
   absl::Status SetShard(const LayerShard& shard, const ShardParts& values);
+  // Of this worker's devices, between steps; see Engine::TakeSnapshot.
+  absl::StatusOr<bool> TakeSnapshot();
+  // The parameters of one shard of the newest snapshot, of these devices or of another worker's.
+  // For any thread: steps may go on meanwhile.
+  absl::Status GetSnapshot(const NodeId& from, const LayerShard& shard, std::span<float> out);
   absl::Status SetOptimizerSteps(int64_t steps);
 
   // Ends what this worker's devices do, soon.
@@ -173,6 +178,8 @@ class GroupMember final : private PeerHandler {
   absl::Status SendFrame(const NodeId& to, const v1::GroupFrame& frame);
   absl::Status TellAll(v1::GroupFrame frame);
   absl::Status FetchOne(const ShardMove& move);
+  absl::Status Borrow(const NodeId& from, v1::LayerCall what, const ShardParts& out);
+  absl::Status LendSnapshot(const Loan& loan);
   void LendForEver();
   absl::Status Lend(const Loan& loan);
   absl::Status LendKept(const Loan& loan);

@@ -39,6 +39,7 @@ inline int32_t WantedOf(const ShardParts& parts) {
   for (const auto& [part, values] : PartsOf(parts)) wanted |= 1 << part;
   return wanted;
 }
+inline constexpr int32_t kParametersPart = 1;
 inline constexpr int32_t kAllParts = 7;       // of a device's state
 inline constexpr int32_t kLeaderParts = 120;  // of whom led
 inline constexpr int32_t kEncodedPart = 64;   // with layer 0: of all layers

@@ -97,6 +97,7 @@ absl::Status Check(const v1::LayerCall& call, bool of_leader) {
   const bool state = call.parts() >= 1 && call.parts() <= kAllParts;
   const bool beside = of_leader && call.parts() > 0 && (call.parts() & ~kLeaderParts) == 0;
   if (!state && !beside) return Bad("parts");
+  if (call.of_snapshot() && call.parts() != kParametersPart) return Bad("parts of a snapshot");
   return Check(call.shard());
 }
 
@@ -151,6 +152,7 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
     case v1::GroupFrame::kClock:
     case v1::GroupFrame::kConfigure:
     case v1::GroupFrame::kDropSurplus:
+    case v1::GroupFrame::kSnapshot:
     case v1::GroupFrame::kTakeOver:
     case v1::GroupFrame::kInterrupt:
       return absl::OkStatus();

@@ -12,13 +12,18 @@ bool Fits(const LayerBuffers& buffers, const ShardPlacement& shard) {
   return shard.begin >= 0 && shard.elements >= 0 && shard.begin <= size - shard.elements;
 }
 
-absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
-                      LayerBuffers* residual, ThreadPool& pool, Delta* delta) {
+absl::Status CheckShards(const LayerBuffers& buffers, const std::vector<ShardPlacement>& shards) {
   for (const ShardPlacement& shard : shards) {
-    if (Fits(delta->values, shard)) continue;
+    if (Fits(buffers, shard)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("shard ", shard.shard, " does not lie within the model"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
+                      LayerBuffers* residual, ThreadPool& pool, Delta* delta) {
+  ATOLL_RETURN_IF_ERROR(CheckShards(delta->values, shards));
   delta->encoding = encoding;
   for (const ShardPlacement& shard : shards) {
     std::vector<std::byte>& bytes = delta->encoded[shard.shard];

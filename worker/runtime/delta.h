@@ -29,6 +29,9 @@ struct Delta {
   std::map<ShardId, std::vector<std::byte>> encoded;
 };
 
+// InvalidArgument: a shard does not fit.
+absl::Status CheckShards(const LayerBuffers& buffers, const std::vector<ShardPlacement>& shards);
+
 // Makes delta->encoded of values + residual, and residual of what was rounded away.
 // InvalidArgument: a shard does not fit, and nothing has changed. REQUIRES: residual has the
 // values' sizes.

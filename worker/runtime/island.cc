@@ -28,13 +28,16 @@ Island::Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, 
     : trainer_(trainer), store_(store), options_(options), hooks_(std::move(hooks)) {}
 
 Island::~Island() {
+  capture_cancelled_ = true;
+  AwaitDelta();
   if (writer_.joinable()) writer_.join();
 }
 
 void Island::Run(const Action& command) {
   std::visit(
-      [this](const auto& c) {
+      [this]<typename Command>(const Command& c) {
         if constexpr (requires { this->Do(c); }) {
+          if constexpr (!std::is_same_v<Command, TrainStep>) AwaitDelta();
           if constexpr (std::is_void_v<decltype(this->Do(c))>) {
             Do(c);
           } else {
@@ -45,6 +48,16 @@ void Island::Run(const Action& command) {
         }
       },
       command);
+}
+
+void Island::Interrupt(const std::string& reason) {
+  capture_cancelled_ = true;
+  trainer_->Interrupt(reason);
+}
+
+void Island::ForgetInterrupts() {
+  if (!capturing_) capture_cancelled_ = false;  // one that is being made stays cancelled
+  trainer_->ForgetInterrupts();
 }
 
 bool Island::Refuse(const Action& command, const std::string& reason) {
@@ -161,7 +174,7 @@ Event Island::Do(const MakeInitialWeights&) {
 Event Island::Do(const TrainStep& command) {
   const auto start = std::chrono::steady_clock::now();
   const int64_t started_before = hooks_.transfers_started();
-  const bool running_before = hooks_.transfers_running() > 0;
+  const bool running_before = capturing_ || hooks_.transfers_running() > 0;
   const absl::StatusOr<MeanLoss> loss = trainer_->Step(command.ranges, command.learning_rate);
   if (!loss.ok()) return CommandFailed{std::string(loss.status().message())};
   const double computed = SecondsSince(start);
@@ -172,29 +185,46 @@ Event Island::Do(const TrainStep& command) {
   return StepDone{loss->tokens, loss->loss, SecondsSince(start), overlapped};
 }
 
-Event Island::Do(const CaptureDelta& command) {
-  return Result(Capture(command), DeltaCaptured{command.contribution});
+void Island::Do(const CaptureDelta& command) {
+  auto copy = BeginCapture(command);
+  if (!copy.ok()) return hooks_.post(CommandFailed{std::string(copy.status().message())});
+  captured_ = capturing_ = true;
+  hooks_.post(DeltaCaptured{command.contribution});
+  capturer_ = std::thread([this, command, copy = *std::move(copy)] {
+    capture_status_ = MakeDelta(command, copy);
+    capturing_ = false;
+    hooks_.post(DeltaReady{command.contribution, capture_status_.ok(),
+                           std::string(capture_status_.message())});
+  });
 }
 
-absl::Status Island::Capture(const CaptureDelta& command) {
-  const bool initial = command.contribution.base_version == kNoVersion;
-  ATOLL_CHECK(initial || base_set_, "a delta needs a base");
+absl::StatusOr<Trainer::Completion> Island::BeginCapture(const CaptureDelta& command) {
+  ATOLL_CHECK(command.contribution.base_version == kNoVersion || base_set_, "a delta needs a base");
   // Bytes of the last push may still be on their way out.
   if (delta_.use_count() > 1) delta_ = NewDelta();
   delta_->encoding = Encoding::kFloat32;
-  for (size_t layer = 0; layer < delta_->values.size(); ++layer) {
-    std::vector<float>& delta = delta_->values[layer];
-    ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(static_cast<int>(layer), delta));
-    if (initial) continue;
-    const float* base = (*base_)[layer].data();
-    for (size_t i = 0; i < delta.size(); ++i) delta[i] = base[i] - delta[i];
+  ATOLL_RETURN_IF_ERROR(CheckShards(delta_->values, command.shards));
+  return trainer_->CopyParameters(&delta_->values);
+}
+
+absl::Status Island::MakeDelta(const CaptureDelta& command, const Trainer::Completion& copy) {
+  ATOLL_RETURN_IF_ERROR(copy(capture_cancelled_));
+  if (command.contribution.base_version != kNoVersion) {
+    for (size_t layer = 0; layer < delta_->values.size(); ++layer) {
+      std::vector<float>& delta = delta_->values[layer];
+      const float* base = (*base_)[layer].data();
+      for (size_t i = 0; i < delta.size(); ++i) delta[i] = base[i] - delta[i];
+    }
   }
-  if (IsQuantized(command.encoding)) {
-    ATOLL_RETURN_IF_ERROR(
-        Quantize(command.encoding, command.shards, residual_.get(), pool_, delta_.get()));
-  }
-  captured_ = true;
-  return absl::OkStatus();
+  if (!IsQuantized(command.encoding)) return absl::OkStatus();
+  return Quantize(command.encoding, command.shards, residual_.get(), pool_, delta_.get());
+}
+
+// A delta that could not be made is none.
+void Island::AwaitDelta() {
+  if (!capturer_.joinable()) return;
+  capturer_.join();
+  if (!capture_status_.ok()) captured_ = false;
 }
 
 Event Island::Do(const AdoptPulled& command) {

@@ -6,13 +6,17 @@
 // not kept: it is theta_base - delta. Where pushes are quantised there are the residual, one more
 // while a checkpoint is written, and the encoded delta, of a quarter at most.
 //
+// A captured delta is made on a thread of its own, of a copy of the parameters that the trainer
+// hands over while it goes on; every command but TrainStep waits for it first.
+//
 // Threads: Run is for the compute thread alone. pulled() and delta() are for whoever starts
 // transfers, in the order that the core prescribes: pulled() between Prepared and AdoptPulled,
-// delta() after DeltaCaptured. Their shared_ptr keeps memory alive for transfers that end late.
+// delta() after DeltaReady. Their shared_ptr keeps memory alive for transfers that end late.
 
 #ifndef ATOLL_WORKER_RUNTIME_ISLAND_H_
 #define ATOLL_WORKER_RUNTIME_ISLAND_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -48,7 +52,7 @@ class Island {
     std::function<std::vector<DeviceProfile>(const JobSpec&, const JobFacts&)> profiles = nullptr;
   };
   Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks);
-  ~Island();  // waits for a checkpoint that is being written
+  ~Island();  // waits for a checkpoint that is being written, and ends the making of a delta
 
   // Does what a trainer command, WriteCheckpoint or ReleaseJob asks, then posts its event.
   void Run(const Action& command);
@@ -56,8 +60,9 @@ class Island {
   bool Refuse(const Action& command, const std::string& reason);
   // For any thread: the command that Run is doing ends soon. ForgetInterrupts before Run, not while
   // Interrupt is called.
-  void Interrupt(const std::string& reason) { trainer_->Interrupt(reason); }
-  void ForgetInterrupts() { trainer_->ForgetInterrupts(); }
+  // Also the making of a delta.
+  void Interrupt(const std::string& reason);
+  void ForgetInterrupts();
 
   std::shared_ptr<LayerBuffers> pulled() const { return pulled_; }
   std::shared_ptr<const Delta> delta() const { return delta_; }
@@ -67,15 +72,17 @@ class Island {
   Event Do(const Reconfigure& command);
   Event Do(const MakeInitialWeights& command);
   Event Do(const TrainStep& command);
-  Event Do(const CaptureDelta& command);
   Event Do(const AdoptPulled& command);
   Event Do(const Validate& command);
   Event Do(const HandOver& command);
+  void Do(const CaptureDelta& command);
   void Do(const WriteCheckpoint& command);
   void Do(const ReleaseJob& command);
 
   absl::StatusOr<JobFacts> Open(const Prepare& command);
-  absl::Status Capture(const CaptureDelta& command);
+  absl::StatusOr<Trainer::Completion> BeginCapture(const CaptureDelta& command);
+  absl::Status MakeDelta(const CaptureDelta& command, const Trainer::Completion& copy);
+  void AwaitDelta();
   absl::Status Adopt(const AdoptPulled& command);
   absl::Status Resume(const AdoptPulled& command);
   absl::Status RestoreMoments();
@@ -104,6 +111,12 @@ class Island {
   std::shared_ptr<LayerBuffers> residual_;
   ThreadPool pool_{1};
   std::thread writer_;  // of the newest checkpoint
+
+  // The newest delta is made by this thread, which alone uses delta_, residual_ and pool_, and
+  // reads base_, until it is joined.
+  std::thread capturer_;
+  absl::Status capture_status_;
+  std::atomic<bool> capturing_ = false, capture_cancelled_ = false;
 };
 
 }  // namespace atl::worker

@@ -12,6 +12,7 @@
 #include "kernels/deltas.h"
 #include "kernels/reference/reference.h"
 #include "worker/runtime/model_trainer.h"
+#include "worker/runtime/testing/island_events.h"
 
 namespace atl::worker {
 namespace {
@@ -54,7 +55,7 @@ class Bench {
       : folder_(folder),
         encoding_(encoding),
         trainer_(NewModelTrainer(NewReferenceBackend())),
-        island_(trainer_.get(), store, options, {[this](Event e) { Take(std::move(e)); }}) {
+        island_(trainer_.get(), store, options, {[this](Event e) { events_.Post(std::move(e)); }}) {
     JobSpec spec = Spec(folder);
     spec.outer.push_encoding = encoding;
     island_.Run(Prepare{"sea-1", spec});
@@ -84,6 +85,7 @@ class Bench {
     }
     island_.Run(capture);
     Last<DeltaCaptured>();
+    CHECK(events_.AwaitReady().reason.empty());
   }
   // Layers cut in two.
   std::vector<ShardPlacement> Shards() const {
@@ -131,10 +133,11 @@ class Bench {
   }
   template <typename T>
   T Last() {
-    const CommandFailed* failed = std::get_if<CommandFailed>(&last_);
+    const Event last = events_.last();
+    const CommandFailed* failed = std::get_if<CommandFailed>(&last);
     INFO((failed != nullptr ? failed->reason : ""));
-    REQUIRE(std::holds_alternative<T>(last_));
-    return std::get<T>(last_);
+    REQUIRE(std::holds_alternative<T>(last));
+    return std::get<T>(last);
   }
 
   JobFacts facts;
@@ -144,12 +147,10 @@ class Bench {
   Trainer& trainer() { return *trainer_; }
 
  private:
-  void Take(Event event) { last_ = std::move(event); }
-
   const Folder& folder_;
   const Encoding encoding_;
   std::unique_ptr<Trainer> trainer_;
-  Event last_;
+  IslandEvents events_;
   Island island_;
 };
 

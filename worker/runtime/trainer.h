@@ -2,13 +2,15 @@
 // around it, the shell and tests need not know what computes. A layer's parameters are one flat
 // vector; see worker/model/layout.h.
 //
-// Used by one thread at a time. Calls block until the work is done. Everything but Prepare,
-// Release and the names REQUIRES a prepared job.
+// Used by one thread at a time, but for Interrupt and what CopyParameters returns. Calls block
+// until the work is done. Everything but Prepare, Release and the names REQUIRES a prepared job.
 
 #ifndef ATOLL_WORKER_RUNTIME_TRAINER_H_
 #define ATOLL_WORKER_RUNTIME_TRAINER_H_
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -70,6 +72,20 @@ class Trainer {
   // One layer's parameters and moments, to and from host memory of exactly the layer's size.
   virtual absl::Status GetParameters(int layer, std::span<float> out) = 0;
   virtual absl::Status SetParameters(int layer, std::span<const float> values) = 0;
+
+  // All layers' parameters as they are now into `out`, one buffer of exactly the layer's size each,
+  // which stay where they are until what is returned has been called, once, or destroyed. Steps may
+  // go on meanwhile, and change nothing of it; no other call may. It returns when all is there, or,
+  // between two layers, with ABORTED if it is cancelled. Where the parameters are in host memory
+  // all is copied at once.
+  using Completion = std::function<absl::Status(const std::atomic<bool>& cancelled)>;
+  virtual absl::StatusOr<Completion> CopyParameters(LayerBuffers* out) {
+    for (size_t layer = 0; layer < out->size(); ++layer) {
+      ATOLL_RETURN_IF_ERROR(GetParameters(static_cast<int>(layer), (*out)[layer]));
+    }
+    return [](const std::atomic<bool>&) { return absl::OkStatus(); };
+  }
+
   virtual absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) = 0;
   virtual absl::Status SetMoments(int layer, std::span<const float> first,
                                   std::span<const float> second) = 0;

@@ -9,23 +9,30 @@
 #include "common/protocol/learning_rate.h"
 #include "kernels/host_ops.h"
 #include "worker/runtime/island.h"
+#include "worker/runtime/testing/island_events.h"
 
 namespace atl::worker {
 namespace {
 
-// One island, and the last event that it posted.
+// One island, and what it posts.
 struct Place {
   explicit Place(const RoundsOptions& options)
       : trainer(options.trainer()),
-        island(trainer.get(), nullptr, {}, {[this](Event e) { last = std::move(e); }}) {
+        island(trainer.get(), nullptr, {}, {[this](Event e) { events.Post(std::move(e)); }}) {
     island.Run(Prepare{"job-1", options.spec});
   }
   template <typename T>
   T Does(const Action& command) {
     island.Run(command);
+    const Event last = events.last();
     if (const auto* failed = std::get_if<CommandFailed>(&last)) ATOLL_CHECK(false, failed->reason);
     ATOLL_CHECK(std::holds_alternative<T>(last));
     return std::get<T>(last);
+  }
+  void Capture(const CaptureDelta& command) {
+    Does<DeltaCaptured>(command);
+    const DeltaReady ready = events.AwaitReady();
+    ATOLL_CHECK(ready.ok, ready.reason);
   }
   void Adopt(const LayerBuffers& theta, Version version, bool keep_residual) {
     *island.pulled() = theta;
@@ -33,7 +40,7 @@ struct Place {
   }
 
   std::unique_ptr<Trainer> trainer;
-  Event last;
+  IslandEvents events;
   Island island;
 };
 
@@ -52,12 +59,13 @@ RoundsResult RunRounds(const RoundsOptions& options) {
   const JobSpec& spec = options.spec;
   std::vector<std::unique_ptr<Place>> places;
   for (int i = 0; i < options.islands; ++i) places.push_back(std::make_unique<Place>(options));
-  const auto* prepared = std::get_if<Prepared>(&places[0]->last);
+  const Event opened = places[0]->events.last();
+  const auto* prepared = std::get_if<Prepared>(&opened);
   ATOLL_CHECK(prepared != nullptr, "the job cannot be opened");
   const std::vector<ShardPlacement> shards = Shards(prepared->facts.layers);
 
   places[0]->Does<InitialWeightsMade>(MakeInitialWeights{});
-  places[0]->Does<DeltaCaptured>(CaptureDelta{{0, 1, 1, kNoVersion}});
+  places[0]->Capture({{0, 1, 1, kNoVersion}});
   LayerBuffers theta = places[0]->island.delta()->values, velocity = theta;
   for (std::vector<float>& layer : velocity) layer.assign(layer.size(), 0.0f);
   for (const auto& place : places) place->Adopt(theta, 0, false);
@@ -77,8 +85,7 @@ RoundsResult RunRounds(const RoundsOptions& options) {
       }
     }
     for (int i = 0; i < options.islands; ++i) {
-      places[i]->Does<DeltaCaptured>(
-          CaptureDelta{{i, 1, 1, version}, spec.outer.push_encoding, shards});
+      places[i]->Capture({{i, 1, 1, version}, spec.outer.push_encoding, shards});
     }
     result.push_bytes = 0;
     for (const ShardPlacement& shard : shards) {
