@@ -158,6 +158,13 @@ absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
   return devices;
 }
 
+HostMemory HostMemoryOf(const std::vector<WorkerDevice>& devices) {
+  if (devices.at(0).backend == "cuda") return {MachineMemoryBytes(), false};
+  HostMemory host;
+  for (const WorkerDevice& device : devices) host.bytes += device.info.memory_bytes;
+  return host;
+}
+
 DType ComputeOf(const std::vector<WorkerDevice>& devices) {
   return devices.at(0).info.compute == kHalf ? DType::kBfloat16 : DType::kFloat32;
 }

@@ -41,6 +41,14 @@ absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
     const DeviceFlags& flags,
     const std::function<absl::StatusOr<std::vector<CudaDevice>>()>& cuda_devices = CudaDevices);
 
+// The host's memory for a model, and whether the devices' memory is part of it: then it is what
+// they have together, otherwise (GPUs) the machine's.
+struct HostMemory {
+  int64_t bytes = 0;
+  bool has_devices = true;
+};
+HostMemory HostMemoryOf(const std::vector<WorkerDevice>& devices);
+
 // The type that they compute in.
 DType ComputeOf(const std::vector<WorkerDevice>& devices);
 

@@ -60,6 +60,21 @@ TEST_CASE("a host is cut into devices that share its threads and memory") {
   REQUIRE((*half)[0].info.memory_bytes > 0);
 }
 
+TEST_CASE("a host's memory for a model is its devices' only where these are cut from it") {
+  const HostMemory cpu = HostMemoryOf(*FindWorkerDevices({.devices = 2, .memory_bytes = 100}));
+  REQUIRE(cpu.bytes == 100);
+  REQUIRE(cpu.has_devices);
+  // However much or little the GPUs have.
+  const HostMemory machine = HostMemoryOf(*FindWorkerDevices({}));
+  const Machine gpus;
+  for (const DeviceFlags& flags :
+       {DeviceFlags{.device = "all"}, DeviceFlags{.memory_bytes = kGiB}}) {
+    const HostMemory host = HostMemoryOf(*gpus.Find(flags));
+    REQUIRE(host.bytes == machine.bytes);
+    REQUIRE_FALSE(host.has_devices);
+  }
+}
+
 TEST_CASE("GPUs are chosen by index or UUID, in any order, or all of them") {
   const Machine machine;
   REQUIRE(machine.Uuids("") == Names{"GPU-aa01"});

@@ -128,8 +128,9 @@ WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateF
 // The core and what carries out its actions.
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, EventLoop<Event>* loop, GroupMember* member,
-         CheckpointStore* store, TensorClient* tensors, WorkerProfiler* profiler, Identity identity)
+  Daemon(const DaemonOptions& options, const HostMemory& host, EventLoop<Event>* loop,
+         GroupMember* member, CheckpointStore* store, TensorClient* tensors,
+         WorkerProfiler* profiler, Identity identity)
       : loop_(loop),
         member_(member),
         trainer_(
@@ -145,7 +146,7 @@ class Daemon {
         island_(&trainer_, store,
                 // Devices are slow by themselves (EmulationOf).
                 {1, FromSeconds(options.emulate_slowdown * options.emulate_step_ms / 1e3),
-                 options.memory_bytes},
+                 host.bytes, host.has_devices},
                 {[loop](Event event) { loop->Post(std::move(event)); },
                  [this] { return transfers_.started(); }, [this] { return transfers_.running(); },
                  [profiler](const JobSpec& spec, const JobFacts& facts) {
@@ -283,11 +284,9 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   signals.Watch([&loop](const char* name) { loop.TryPost(ShutdownRequested{name}); });
   ATOLL_ASSIGN_OR_RETURN(const std::vector<WorkerDevice> devices,
                          FindWorkerDevices(FlagsOf(options)));
-  options.memory_bytes = 0;
   for (const WorkerDevice& device : devices) {
     // Whether it works; each job gets backends of its own.
     ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());
-    options.memory_bytes += device.info.memory_bytes;
   }
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<GroupMember> member,
                          NewMember(options, incarnation, devices));
@@ -330,8 +329,8 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   attach.incarnation = incarnation;
   WorkerProfiler profiler(RealFiles(), ProfilerOptions(options, *state, identity, devices));
   if (options.profile_again) profiler.Forget();
-  Daemon daemon(options, &loop, member.get(), &store, tensors.get(), &profiler,
-                std::move(identity));
+  Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), &store, tensors.get(),
+                &profiler, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
   return daemon.Run();
 }

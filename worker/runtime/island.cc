@@ -9,8 +9,8 @@
 namespace atl::worker {
 namespace {
 
-constexpr int kModelCopies = 11;           // see the header
-constexpr int kModelCopiesQuantized = 14;  // in whole copies
+// See the header; in whole copies.
+constexpr int kTrainerCopies = 4, kHostCopies = 7, kQuantizedCopies = 3;
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -101,17 +101,23 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
     pulled_ = NewBuffers();
     return facts_;
   }
-  int64_t elements = 0;
-  for (const LayerSize& layer : facts_.layers) elements += layer.elements;
-  const int copies = IsQuantized(spec_.outer.push_encoding) ? kModelCopiesQuantized : kModelCopies;
-  const int64_t bytes = elements * copies * int64_t{sizeof(float)};
-  if (options_.memory_bytes > 0 && bytes > options_.memory_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the model's ", elements, " parameters need ", bytes, " bytes on this worker, which has ",
-        options_.memory_bytes, " (--memory-bytes): use a smaller model or a larger worker"));
-  }
+  ATOLL_RETURN_IF_ERROR(CheckMemory());
   TakeBuffers();
   return facts_;
+}
+
+absl::Status Island::CheckMemory() const {
+  int64_t elements = 0;
+  for (const LayerSize& layer : facts_.layers) elements += layer.elements;
+  const int copies = kHostCopies + (options_.trainer_on_host ? kTrainerCopies : 0) +
+                     (IsQuantized(spec_.outer.push_encoding) ? kQuantizedCopies : 0);
+  const int64_t bytes = elements * copies * int64_t{sizeof(float)};
+  if (options_.host_bytes == 0 || bytes <= options_.host_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the model's ", elements, " parameters need ", bytes, " bytes ",
+      options_.trainer_on_host ? "on this worker" : "of this worker's host, beside its devices",
+      ", which has ", options_.host_bytes, options_.trainer_on_host ? " (--memory-bytes)" : "",
+      ": use a smaller model or a larger ", options_.trainer_on_host ? "worker" : "host"));
 }
 
 std::shared_ptr<Delta> Island::NewDelta() const {

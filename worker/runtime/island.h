@@ -36,8 +36,11 @@ struct IslandOptions {
   // share cores without slowing each other. Only timing changes. Slowdown is at least 1.
   double emulate_slowdown = 1;
   Duration emulate_step{0};
-  // Of host and device memory together; 0: no limit. Prepare refuses what needs more.
-  int64_t memory_bytes = 0;
+  // Of the host, for the model; 0: no limit. Prepare refuses what needs more.
+  int64_t host_bytes = 0;
+  // The trainer's copies of the model are in that memory, too. Otherwise its devices look after
+  // themselves.
+  bool trainer_on_host = true;
 };
 
 class Island {
@@ -80,6 +83,7 @@ class Island {
   void Do(const ReleaseJob& command);
 
   absl::StatusOr<JobFacts> Open(const Prepare& command);
+  absl::Status CheckMemory() const;
   absl::StatusOr<Trainer::Completion> BeginCapture(const CaptureDelta& command);
   absl::Status MakeDelta(const CaptureDelta& command, const Trainer::Completion& copy);
   void AwaitDelta();

@@ -357,7 +357,7 @@ TEST_CASE("A job that does not fit or cannot be opened is refused with its reaso
   Folder folder;
   const auto trainer = NewModelTrainer(NewReferenceBackend());
   Event last;
-  Island island(trainer.get(), nullptr, {1, Duration(0), 1000},
+  Island island(trainer.get(), nullptr, {.host_bytes = 1000},
                 {[&](Event e) { last = std::move(e); }});
   JobSpec spec = Spec(folder);
   island.Run(Prepare{"sea-1", spec});
@@ -365,6 +365,32 @@ TEST_CASE("A job that does not fit or cannot be opened is refused with its reaso
   spec.data.path = folder.path + "/nothing";
   island.Run(Prepare{"sea-1", spec});
   CHECK(std::get<PrepareFailed>(last).reason.find("nothing") != std::string::npos);
+}
+
+TEST_CASE("A host whose devices have memory of their own needs room for its own copies alone") {
+  Folder folder;
+  const auto trainer = NewModelTrainer(NewReferenceBackend());
+  const auto reason = [&](int64_t host_bytes, bool trainer_on_host, Encoding encoding) {
+    Event last;
+    Island island(trainer.get(), nullptr,
+                  {.host_bytes = host_bytes, .trainer_on_host = trainer_on_host},
+                  {[&](Event e) { last = std::move(e); }});
+    JobSpec spec = Spec(folder);
+    spec.outer.push_encoding = encoding;
+    island.Run(Prepare{"sea-1", spec});
+    const PrepareFailed* failed = std::get_if<PrepareFailed>(&last);
+    return failed == nullptr ? "" : failed->reason;
+  };
+  int64_t copy = 0;
+  const auto facts = trainer->Prepare(Spec(folder));
+  for (const LayerSize& layer : facts->layers) copy += layer.elements * 4;
+  CHECK(reason(11 * copy, true, Encoding::kFloat32) == "");
+  CHECK(reason(11 * copy - 1, true, Encoding::kFloat32) != "");
+  CHECK(reason(7 * copy, false, Encoding::kFloat32) == "");
+  CHECK(reason(7 * copy - 1, false, Encoding::kFloat32).find("of this worker's host") !=
+        std::string::npos);
+  CHECK(reason(10 * copy, false, Encoding::kInt8) == "");
+  CHECK(reason(10 * copy - 1, false, Encoding::kInt8) != "");
 }
 
 TEST_CASE("Emulated timing changes how long a step lasts and nothing else") {
