@@ -92,7 +92,8 @@ DeviceFlags FlagsOf(const DaemonOptions& options) {
 
 absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& options,
                                                        Incarnation incarnation,
-                                                       const std::vector<WorkerDevice>& devices) {
+                                                       const std::vector<WorkerDevice>& devices,
+                                                       EventLoop<Event>* loop) {
   GroupOptions group;
   group.link.name = options.name;
   group.link.incarnation = incarnation;
@@ -104,6 +105,7 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.nccl = devices[0].info.nccl;
   group.compute = ComputeOf(devices);
   group.engine.emulation = EmulationOf(options);
+  group.on_lent = [loop] { loop->TryPost(Lent{}); };
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
   return member;
@@ -289,7 +291,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
     ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());
   }
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<GroupMember> member,
-                         NewMember(options, incarnation, devices));
+                         NewMember(options, incarnation, devices, &loop));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
   CheckpointStore store(state->path() + "/checkpoints");

@@ -105,6 +105,13 @@ int IslandPlan::tensor_parallel() const {
   return static_cast<int>(replicas[0].stages[0].devices.size());
 }
 
+Duration StepLimit(const IslandPlan& plan, Duration least) {
+  constexpr Duration kLongestStep = std::chrono::hours(1);
+  return std::max(least, 10 * std::min(Duration(plan.step_ns), kLongestStep));
+}
+
+Duration MoveLimit(int64_t bytes) { return std::chrono::microseconds(std::max<int64_t>(bytes, 0)); }
+
 NodeId WorkerOfDevice(const std::string& device) { return device.substr(0, device.rfind('/')); }
 
 int IndexOfDevice(const std::string& device) {

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "common/ids.h"
+#include "common/time.h"
 
 namespace atl {
 
@@ -116,6 +117,17 @@ struct IslandPlan {
   int tensor_parallel() const;  // size of every stage's group; 1 without stages
   bool operator==(const IslandPlan&) const = default;
 };
+
+// The longest that members of an island wait for each other's part of one step under this plan:
+// `least`, or ten times the step that it predicts. Ten, since a first step is slower than those
+// that were measured (memory is touched, kernels are chosen), an unmeasured device or link may be
+// several times slower than assumed, and a line may lose most of its bandwidth for a while; whoever
+// is gone is noticed by its link within seconds, so this ends only what hangs. Ten hours at most.
+Duration StepLimit(const IslandPlan& plan, Duration least);
+
+// The longest that so many bytes of layer state may take to move, beside any waiting: a line that
+// carries less than 1 MB/s is no line to train over.
+Duration MoveLimit(int64_t bytes);
 
 // "w1/0" -> "w1".
 NodeId WorkerOfDevice(const std::string& device);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <limits>
 
 namespace atl {
 namespace {
@@ -56,6 +57,20 @@ std::string Check(const IslandPlan& plan) {
 using Plan = IslandPlan&;
 
 TEST_CASE("a good plan is accepted") { REQUIRE(Check(Good()) == ""); }
+
+TEST_CASE("who waits for a step waits for as long as it may take") {
+  using std::chrono::seconds;
+  IslandPlan plan = Good();
+  CHECK(StepLimit(plan, seconds(60)) == seconds(60));
+  plan.step_ns = Duration(seconds(5)).count();
+  CHECK(StepLimit(plan, seconds(60)) == seconds(60));
+  plan.step_ns = Duration(seconds(90)).count();
+  CHECK(StepLimit(plan, seconds(60)) == seconds(900));
+  plan.step_ns = std::numeric_limits<int64_t>::max();
+  CHECK(StepLimit(plan, seconds(60)) == std::chrono::hours(10));
+  // A layer of 463 MB, twice over a line of 100 Mbit/s.
+  CHECK(MoveLimit(463'000'000) > seconds(2 * 37));
+}
 
 TEST_CASE("devices have names") {
   REQUIRE(WorkerOfDevice("w1/12") == "w1");

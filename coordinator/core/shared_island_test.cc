@@ -193,6 +193,20 @@ TEST_CASE(
   CHECK(Says(told, "-> b: MemberOrder"));
 }
 
+TEST_CASE("A plan waits for the end of a step that takes long, and not for ever") {
+  World world;
+  world.Do("planner speed=400");  // 120 s a step: one may take 20 min
+  StartShared(world);
+  world.Tell({"worker a steps-on", "worker c leaves"});
+  REQUIRE(world.Order("a").at_boundary);
+  world.Do("wait 1100");
+  CHECK(world.Order("a").at_boundary);
+  CHECK(world.Membership("b").plan.number == 1);
+  world.Do("wait 110");
+  CHECK_FALSE(world.Order("a").at_boundary);
+  CHECK(world.Membership("b").plan.number == 2);
+}
+
 TEST_CASE("A leader that leaves hands over in the same generation: nothing is lost or renamed") {
   World world;
   world.Tell({"server ps-0 attaches", "worker a attaches incarnation=3",

@@ -111,6 +111,8 @@ struct SentMemberOrder {
 struct Switch {
   int64_t plan_number = 0;
   Instant since{};
+  Duration limit{};                    // how long it may wait
+  Duration step_limit{};               // under this plan
   std::vector<IslandMember> stepping;  // who works under the plan before; empty: it is given up
   std::vector<PlanChange> changes;     // the newest, for people
   int64_t unpushed_steps = 0;          // of the leader that hands over

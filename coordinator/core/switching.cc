@@ -11,6 +11,7 @@ namespace atl::coord {
 namespace {
 
 constexpr size_t kChangesKept = 16;
+constexpr int64_t kStateBytesPerElement = 12;  // parameter and moments
 
 bool IsHere(const State& s, const IslandMember& member) {
   const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
@@ -76,6 +77,11 @@ void BeginSwitch(State& s, Job& job, const IslandRecord& island, const std::stri
   Switch& change = job.switches[island.island];
   change.plan_number = island.plan_number;
   change.since = s.now;
+  int64_t elements = 0;
+  for (const LayerSize& layer : job.record.facts->layers) elements += layer.elements;
+  const Duration moving = MoveLimit(elements * kStateBytesPerElement);
+  change.limit = std::max({kBoundaryLimit, change.step_limit, moving});
+  change.step_limit = StepLimit(job.plans.at(island.island), kBoundaryLimit);
   change.stepping = std::move(stepping);
   change.changes.push_back({island.plan_number, !change.stepping.empty(), reason});
   if (change.changes.size() > kChangesKept) change.changes.erase(change.changes.begin());
@@ -136,7 +142,7 @@ void AdvanceSwitches(State& s, Job& job) {
     if (found.incarnation == 0 || plan == nullptr || !IsHere(s, plan->members[0])) continue;
     const bool set_up = IsSetUp(s, job, found, *plan);
     if (auto change = job.switches.find(id); change != job.switches.end() && !set_up) {
-      const bool late = s.now >= change->second.since + kBoundaryLimit;
+      const bool late = s.now >= change->second.since + change->second.limit;
       if (late || !AllHere(s, change->second.stepping)) change->second.stepping.clear();
     }
     if (found.takes_over_from.empty()) continue;
@@ -164,7 +170,7 @@ void AdvanceSwitches(State& s, Job& job) {
 Instant NextSwitchDeadline(const Job& job) {
   Instant next = kNever;
   for (const auto& [id, change] : job.switches) {
-    if (!change.stepping.empty()) next = std::min(next, change.since + kBoundaryLimit);
+    if (!change.stepping.empty()) next = std::min(next, change.since + change.limit);
   }
   return next;
 }

@@ -59,6 +59,18 @@ TEST_CASE("a message that does not come is named at the deadline") {
           "w2/0: the activation of micro-batch 0 for stage 1 did not come from w1/0 within 0.03 s");
 }
 
+TEST_CASE("a plan of long steps has long deadlines") {
+  EngineOptions options;
+  options.message_timeout = std::chrono::milliseconds(30);
+  IslandPlan plan = Plan({3, 3}, 2);
+  plan.step_ns = Duration(std::chrono::milliseconds(7)).count();
+  TestIsland island(Job(), plan, options);
+  Begin(island);
+  const auto outcome = island.engine(1).Step({1, 8, kLearningRate}, Reader(Batch(0)));
+  REQUIRE(outcome.status().message() ==
+          "w2/0: the activation of micro-batch 0 for stage 1 did not come from w1/0 within 0.07 s");
+}
+
 TEST_CASE("devices that have not taken the same steps do not take another one together") {
   TestIsland island(Job(), Plan({3, 3}, 2), {});
   Begin(island);

@@ -189,6 +189,9 @@ struct MemorySeen {
   std::vector<DeviceMemoryState> devices;
 };
 
+// A piece of the layers that this worker holds has reached another member.
+struct Lent {};
+
 struct ShutdownRequested {
   std::string reason;
 };
@@ -200,7 +203,7 @@ using Event =
                  FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade, StepDone,
                  DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
                  CheckpointWritten, PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,
-                 HandedOver, ShutdownRequested, Tick>;
+                 HandedOver, Lent, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

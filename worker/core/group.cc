@@ -296,6 +296,20 @@ void WorkerCore::Impl::PlanLeaving() {
   if (leave_by_ != kNever) return;
   Emit(Send{Leaving{stop_reason_}});
   leave_by_ = now_ + kLeaveLimit;
+  leave_last_ = now_ + kLeaveLimitMax;
+  const IslandPlan& plan = follow_ ? follow_->plan : order_->plan;
+  LeaveLater(kLeaveLimit + 2 * std::min(Duration(plan.step_ns), kLeaveLimitMax));
+}
+
+void WorkerCore::Impl::LeaveLater(Duration patience) {
+  const Instant by = std::min(std::max(leave_by_, now_ + patience), leave_last_);
+  stop_by_ += by - leave_by_;
+  leave_by_ = by;
+}
+
+// Who fetches from it goes on doing so.
+void WorkerCore::Impl::On(const Lent&) {
+  if (leave_by_ != kNever) LeaveLater(kLeaveLimit);
 }
 
 }  // namespace atl::worker

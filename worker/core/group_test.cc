@@ -353,8 +353,31 @@ TEST_CASE("A follower that ends says so, and goes on serving until its state has
     story.Wants<Unfollow>();
   }
   SECTION("or for a while, if nobody tells it to stop") { story.Passes(kLeaveLimit); }
+  SECTION("or for longer, while others fetch its layers") {
+    constexpr Duration kPiece = kLeaveLimit - std::chrono::seconds(1);
+    for (Duration lends{0}; lends + kPiece < kLeaveLimitMax; lends += kPiece) {
+      story.Passes(kPiece);
+      story.Happens(Lent{});
+      CHECK(story.Idle<Stop>());
+    }
+    story.Passes(kPiece);
+    story.Happens(Lent{});
+    story.Passes(kLeaveLimit);
+  }
   CHECK(story.Wants<Stop>().exit_code == 0);
   CHECK(story.Idle<Leaving>());
+}
+
+TEST_CASE("A worker that ends waits for the step under way, however long") {
+  Following story;
+  story.member.plan.step_ns = Duration(std::chrono::seconds(70)).count();
+  story.Starts();
+  story.Happens(ShutdownRequested{"SIGTERM"});
+  story.Wants<Leaving>();
+  for (int i = 0; i < 14; ++i) story.Passes(std::chrono::seconds(10));
+  CHECK(story.Idle<Stop>());
+  story.Passes(kLeaveLimit);
+  CHECK(story.Wants<Stop>().exit_code == 0);
 }
 
 }  // namespace

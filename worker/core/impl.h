@@ -114,6 +114,8 @@ class WorkerCore::Impl {
   void StopFollowing(const std::string& reason);
   void PlanFollow();
   void PlanLeaving();
+  void On(const Lent&);
+  void LeaveLater(Duration patience);
   bool StartReconfigure();
   // Whether the trainer is set up for the order's plan.
   bool SetUp() const {
@@ -231,6 +233,7 @@ class WorkerCore::Impl {
   FollowerState follower_;
   bool holds_ = false;         // layers of follow_'s island, perhaps
   Instant leave_by_ = kNever;  // Leaving was said
+  Instant leave_last_;         // kLeaveLimitMax after that
 
   struct PlanName {
     Generation generation = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/event_loop.h"
 #include "worker/group/wire.h"
 
 namespace atl::worker {
@@ -67,27 +68,37 @@ void Calls::Fail(const absl::Status& why) {
   changed_.notify_all();
 }
 
-void StateInbox::Expect(const Key& key, PartMap parts) {
+void StateInbox::Expect(const Key& key, PartMap parts, std::string what) {
   const std::lock_guard lock(mutex_);
   Place& place = places_[key];
   ATOLL_CHECK(place.parts.empty(), "expected twice");
-  for (const auto& [part, to] : parts) place.missing += static_cast<int64_t>(to.size());
+  for (const auto& [part, to] : parts) place.elements += static_cast<int64_t>(to.size());
+  place.missing = place.elements;
   place.parts = std::move(parts);
+  place.what = std::move(what);
   const auto it = waiting_.find(key);
   if (it == waiting_.end()) return;
   for (const Piece& piece : it->second) Put(place, piece);
   waiting_.erase(it);
 }
 
-absl::Status StateInbox::Await(const Key& key, Instant deadline) {
+absl::Status StateInbox::Await(const Key& key, Duration patience, Instant last) {
   std::unique_lock lock(mutex_);
+  const Instant begun = SteadyNow();
   Place& place = places_.at(key);
-  changed_.wait_until(lock, ToSteady(deadline),
-                      [&] { return place.missing == 0 || !place.status.ok(); });
+  const auto over = [&] { return place.missing == 0 || !place.status.ok(); };
+  for (;;) {
+    const Instant until = std::min(std::max(begun, place.grown_at) + patience, last);
+    if (over() || SteadyNow() >= until) break;
+    changed_.wait_until(lock, ToSteady(until));
+  }
   absl::Status status = place.status;
   if (status.ok() && place.missing > 0) {
-    status = absl::DeadlineExceededError(
-        absl::StrCat(place.missing, " elements from ", key.from, " have not come in time"));
+    status = absl::DeadlineExceededError(absl::StrCat(
+        place.what, " from ", key.from, ": ", 4 * (place.elements - place.missing), " of ",
+        4 * place.elements, " bytes have come after ", Seconds(SteadyNow() - begun),
+        " s, the last ", Seconds(SteadyNow() - std::max(begun, place.grown_at)),
+        " s ago: is the line between the workers up, and fast enough?"));
   }
   places_.erase(key);
   return status;
@@ -105,8 +116,9 @@ absl::Status StateInbox::Admit(const NodeId&, absl::string_view header, int64_t 
   return parsed->epoch() < epoch_ ? absl::AbortedError("of an earlier attempt") : absl::OkStatus();
 }
 
-void StateInbox::OnPiece(PeerDelivery delivery) {
+void StateInbox::OnPiece(Instant now, PeerDelivery delivery) {
   Piece piece;
+  piece.at = now;
   piece.header = *ParsePieceHeader(delivery.header, delivery.payload.size());  // admitted
   const Key key{delivery.from, piece.header.of_reply(), piece.header.call()};
   piece.delivery = std::move(delivery);
@@ -136,6 +148,7 @@ void StateInbox::Put(Place& place, const Piece& piece) {
               static_cast<size_t>(piece.delivery.payload.size()));
   next += elements;
   place.missing -= elements;
+  place.grown_at = piece.at;
 }
 
 void StateInbox::OnPeerLost(const NodeId& peer, const std::string& reason) {

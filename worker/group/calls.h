@@ -48,7 +48,7 @@ class Calls {
 };
 
 // Puts pieces where they belong, in whatever order place and pieces come. What nobody waits for yet
-// keeps its credit at the link, so that its sender stops there. Thread-safe.
+// keeps its credit at the link, so that its sender stops there. Thread-safe. Times are SteadyNow's.
 class StateInbox {
  public:
   struct Key {
@@ -57,13 +57,14 @@ class StateInbox {
     CallId call = 0;
     auto operator<=>(const Key&) const = default;
   };
-  // Pieces of `key` go here until Await has returned.
-  void Expect(const Key& key, PartMap parts);
-  absl::Status Await(const Key& key, Instant deadline);
+  // Pieces of `key` go here until Await has returned. `what` they are, for errors.
+  void Expect(const Key& key, PartMap parts, std::string what);
+  // DEADLINE_EXCEEDED: nothing came for as long as `patience`, or not all by `last`.
+  absl::Status Await(const Key& key, Duration patience, Instant last);
   void Drop(const Key& key);  // instead of Await
 
   absl::Status Admit(const NodeId& from, absl::string_view header, int64_t payload_bytes);
-  void OnPiece(PeerDelivery delivery);
+  void OnPiece(Instant now, PeerDelivery delivery);
   void OnPeerLost(const NodeId& peer, const std::string& reason);
   void Fail(const absl::Status& why);
   // Drops pieces of earlier attempts, and takes no more of them.
@@ -72,13 +73,17 @@ class StateInbox {
  private:
   struct Place {
     PartMap parts;
+    std::string what;
     std::map<int32_t, int64_t> next;  // element expected of each part
-    int64_t missing = 0;              // elements
+    int64_t elements = 0;             // in all
+    int64_t missing = 0;              // of them
+    Instant grown_at{};               // by the newest piece
     absl::Status status;
   };
   struct Piece {
     v1::PieceHeader header;
     PeerDelivery delivery;
+    Instant at;
   };
   static void Put(Place& place, const Piece& piece);
 

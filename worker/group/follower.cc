@@ -190,7 +190,8 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       const LayerShard shard = FromWire(frame.set_layer().shard());
       ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, member_->job()->LayoutOf(shard));
       const OwnedParts values(layout.size, frame.set_layer().parts());
-      ATOLL_RETURN_IF_ERROR(member_->AwaitParts(from, frame.call(), values.parts()));
+      ATOLL_RETURN_IF_ERROR(
+          member_->AwaitParts(from, frame.call(), values.parts(), ToString(shard)));
       return member_->SetShard(shard, values.parts());
     }
     case v1::GroupFrame::kSnapshot: {

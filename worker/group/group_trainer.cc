@@ -206,7 +206,7 @@ absl::Status GroupTrainer::SetUp(Holdings* holdings) {
   (*holdings)[member_->name()] = member_->Held();
   absl::Status status = own;
   for (const auto& [follower, call] : calls) {
-    const auto reply = member_->Await(call, member_->options().call_timeout);
+    const auto reply = member_->Await(call, member_->StepTimeout());
     if (!reply.ok()) {
       if (status.ok()) InterruptAll();
       if (status.ok() || absl::IsAborted(status)) status = reply.status();
@@ -232,6 +232,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
     moves.reason = "the optimizer's moments were being written";
   }
   Calls calls;
+  int64_t bytes = 0;  // that move to all
   for (const NodeId& follower : Followers()) {
     v1::GroupFrame frame;
     frame.mutable_fetch()->set_optimizer_step(moves.optimizer_step);
@@ -242,13 +243,16 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
         v1::FetchCall::Source* from = item->add_sources();
         ToWire(source.shard, from->mutable_shard());
         from->set_from(source.from);
+        ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, member_->job()->LayoutOf(source.shard));
+        bytes += BytesOf(layout.size, kAllParts);
       }
     }
     ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));
     calls.emplace_back(follower, call);
   }
   absl::Status status = member_->Fetch(moves.moves[member_->name()], moves.optimizer_step);
-  const absl::Status others = AwaitAll(calls, member_->options().step_timeout);
+  // Each member gives up by itself when nothing comes any more.
+  const absl::Status others = AwaitAll(calls, member_->options().move_timeout + MoveLimit(bytes));
   ATOLL_RETURN_IF_ERROR(status.ok() || absl::IsAborted(status) ? others : status);
   ATOLL_RETURN_IF_ERROR(status);
 
@@ -378,8 +382,7 @@ void GroupTrainer::InterruptAll() {
 }
 
 absl::Status GroupTrainer::Settle() {
-  const absl::Status status =
-      AwaitAll(std::exchange(pending_, {}), member_->options().call_timeout);
+  const absl::Status status = AwaitAll(std::exchange(pending_, {}), member_->StepTimeout());
   if (!status.ok()) Fail();
   return status;
 }

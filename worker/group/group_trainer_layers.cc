@@ -206,7 +206,10 @@ absl::Status GroupTrainer::SetPartsOf(const LayerShard& shard, const std::vector
     status = member_->SetShard(shard, values);
   }
   if (!status.ok()) Fail();
-  const absl::Status others = AwaitAll(calls, member_->options().call_timeout);
+  const PartMap sent = PartsOf(values);
+  const int64_t bytes =
+      BytesOf(std::ssize(sent.begin()->second), WantedOf(values)) * std::ssize(calls);
+  const absl::Status others = AwaitAll(calls, member_->options().call_timeout + MoveLimit(bytes));
   if (status.ok()) status = others;
   if (!status.ok()) Fail();
   return status;

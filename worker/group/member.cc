@@ -176,7 +176,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
   options.worker = name();
   options.address = HostOf(endpoint());
   options.allow_plaintext_beyond_loopback = options_.link.allow_plaintext_beyond_loopback;
-  options.timeout = options_.call_timeout;
+  options.timeout = StepTimeout();
   IslandPlan plan;
   {
     const std::lock_guard lock(state_mutex_);
@@ -271,6 +271,20 @@ absl::Status GroupMember::FetchOne(const ShardMove& move) {
     CutLayer(whole, own, all.at(part), values);
   }
   return SetShard(move.shard, cut.parts());
+}
+
+// As long as pieces come, however slowly the line lets them: two receivers of one lender may need
+// minutes for a layer, and giving it up would only begin it anew.
+absl::Status GroupMember::AwaitPieces(const StateInbox::Key& key, const ShardParts& parts) {
+  int64_t bytes = 0;
+  for (const auto& [part, values] : PartsOf(parts)) bytes += std::ssize(values) * 4;
+  return inbox_.Await(key, options_.call_timeout,
+                      SteadyNow() + options_.call_timeout + MoveLimit(bytes));
+}
+
+Duration GroupMember::StepTimeout() const {
+  const std::lock_guard lock(state_mutex_);
+  return StepLimit(plan_, options_.call_timeout);
 }
 
 void GroupMember::Keep(Kept kept) {
@@ -384,14 +398,14 @@ absl::Status GroupMember::Borrow(const NodeId& from, v1::LayerCall what, const S
   *frame.mutable_get_layer() = std::move(what);
   // The place must be there before the first piece comes.
   const CallId call = calls_.Begin(from);
-  inbox_.Expect({from, true, call}, PartsOf(out));
+  inbox_.Expect({from, true, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
   frame.set_call(call);
   frame.set_epoch(epoch_);
   if (const absl::Status sent = SendFrame(from, frame); !sent.ok()) calls_.Fail(call, sent);
   const absl::Status status = Await(call, options_.call_timeout).status();
   if (!status.ok()) inbox_.Drop({from, true, call});
   ATOLL_RETURN_IF_ERROR(status);
-  return inbox_.Await({from, true, call}, SteadyNow() + options_.call_timeout);
+  return AwaitPieces({from, true, call}, out);
 }
 
 absl::StatusOr<bool> GroupMember::TakeSnapshot() {

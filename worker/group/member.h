@@ -44,8 +44,13 @@ struct GroupOptions {
   EngineOptions engine;
   int64_t transport_bytes_max = int64_t{4} << 30;    // that have come and wait to be received
   Duration meet_timeout = std::chrono::seconds(10);  // of all members accepting a plan
-  Duration call_timeout = std::chrono::seconds(60);  // of anything that is not a step
-  Duration step_timeout = std::chrono::minutes(15);
+  // Of anything that is not a step, of collectives and of the answers to a step; under a plan of
+  // long steps these last two wait longer (StepLimit). Of layer state: of its next piece.
+  Duration call_timeout = std::chrono::seconds(60);
+  // Of all members having their layers under a new plan, beside what the bytes need (MoveLimit).
+  Duration move_timeout = std::chrono::minutes(15);
+  // A piece of a layer that this worker lent has arrived; from the link's thread. May be null.
+  std::function<void()> on_lent;
   // Longer than a worker that is gone takes to be missed by the coordinator.
   Duration unreachable_after = std::chrono::seconds(8);
 };
@@ -126,6 +131,8 @@ class GroupMember final : private PeerHandler {
   // Sends a frame's body; the reply is awaited with Await. An error: the call is not under way.
   absl::StatusOr<CallId> Call(const NodeId& to, v1::GroupFrame frame);
   absl::StatusOr<v1::GroupReply> Await(CallId id, Duration timeout);
+  // Of what the present plan's devices do together.
+  Duration StepTimeout() const;
   void Tell(const NodeId& to, v1::GroupFrame frame);  // no reply; lost with the peer
   // Sends a shard's parts in pieces that belong to a call.
   absl::Status SendParts(const NodeId& to, CallId call, bool of_reply,
@@ -133,8 +140,9 @@ class GroupMember final : private PeerHandler {
   // Asks it for the time; the answer is for clocks().
   absl::StatusOr<CallId> AskClock(const NodeId& to);
   ClockBook& clocks() { return clocks_; }
-  // Receives them.
-  absl::Status AwaitParts(const NodeId& from, CallId call, const ShardParts& parts);
+  // Receives them; `what` they are, for errors.
+  absl::Status AwaitParts(const NodeId& from, CallId call, const ShardParts& parts,
+                          const std::string& what);
 
   // ---- Hooks, set before Join, called on the link's thread. They must not set others. ----
   struct Hooks {
@@ -180,6 +188,7 @@ class GroupMember final : private PeerHandler {
   absl::Status FetchOne(const ShardMove& move);
   absl::Status Borrow(const NodeId& from, v1::LayerCall what, const ShardParts& out);
   absl::Status LendSnapshot(const Loan& loan);
+  absl::Status AwaitPieces(const StateInbox::Key& key, const ShardParts& parts);
   void LendForEver();
   absl::Status Lend(const Loan& loan);
   absl::Status LendKept(const Loan& loan);

@@ -95,17 +95,23 @@ absl::Status GroupMember::SendParts(const NodeId& to, CallId call, bool of_reply
       message.payload = std::as_bytes(
           values.subspan(begin, std::min<size_t>(kPieceElements, values.size() - begin)));
       message.owner = parts;
+      if (of_reply && options_.on_lent != nullptr) {
+        message.arrived = [this](const absl::Status& status, PeerTiming) {
+          if (status.ok()) options_.on_lent();
+        };
+      }
       ATOLL_RETURN_IF_ERROR(link_->Send(to, std::move(message)));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::AwaitParts(const NodeId& from, CallId call, const ShardParts& parts) {
-  inbox_.Expect({from, false, call}, PartsOf(parts));
+absl::Status GroupMember::AwaitParts(const NodeId& from, CallId call, const ShardParts& parts,
+                                     const std::string& what) {
+  inbox_.Expect({from, false, call}, PartsOf(parts), what);
   // Lost before we asked: nobody tells the inbox again.
   if (link_->IsLost(from)) inbox_.OnPeerLost(from, "before it sent all");
-  return inbox_.Await({from, false, call}, SteadyNow() + options_.call_timeout);
+  return AwaitPieces({from, false, call}, parts);
 }
 
 // ------------------------------------------------------------- on the link's network thread ----
@@ -141,7 +147,7 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
     case PeerChannel::kTensor:
       return transport_.OnMessage(std::move(delivery));
     case PeerChannel::kState:
-      return inbox_.OnPiece(std::move(delivery));
+      return inbox_.OnPiece(SteadyNow(), std::move(delivery));
     case PeerChannel::kSum:
       return blocks_.OnMessage(std::move(delivery));
     case PeerChannel::kCommand:

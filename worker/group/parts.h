@@ -5,6 +5,7 @@
 #define ATOLL_WORKER_GROUP_PARTS_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38,6 +39,10 @@ inline int32_t WantedOf(const ShardParts& parts) {
   int32_t wanted = 0;
   for (const auto& [part, values] : PartsOf(parts)) wanted |= 1 << part;
   return wanted;
+}
+// What parts of so many elements have to carry.
+inline int64_t BytesOf(int64_t elements, int32_t wanted) {
+  return 4 * elements * std::popcount(static_cast<uint32_t>(wanted));
 }
 inline constexpr int32_t kParametersPart = 1;
 inline constexpr int32_t kAllParts = 7;       // of a device's state

@@ -103,6 +103,7 @@ class Engine::Impl {
 
   std::optional<EngineJob> job_;
   IslandPlan plan_;
+  EngineOptions in_force_;  // options_, with the plan's deadlines
   std::unique_ptr<CommitTable> table_;
   Transport* transport_ = nullptr;
   bool ready_ = false;
@@ -178,6 +179,8 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   }
   job_ = job;
   plan_ = plan;
+  in_force_ = options_;
+  in_force_.message_timeout = StepLimit(plan, options_.message_timeout);
   transport_ = transport;
   transport_->Reset();
   interrupt_.OnRaise([transport](const std::string& reason) { transport->Abort(reason); });
@@ -190,7 +193,7 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   ATOLL_RETURN_IF_ERROR(Join(*communicators));
   for (const auto& run : runs_) {
     if (run->device.idle()) continue;
-    run->executor = std::make_unique<Executor>(run->device, *job_, options_, *table_, *transport_,
+    run->executor = std::make_unique<Executor>(run->device, *job_, in_force_, *table_, *transport_,
                                                run->communicators, interrupt_);
     run->meter = std::make_unique<WorkMeter>(
         run->device.role(), static_cast<int32_t>(job_->model.layers) + 2, NextWindow);

@@ -90,7 +90,8 @@ struct EngineJob {
 };
 
 struct EngineOptions {
-  Duration message_timeout = std::chrono::seconds(60);  // longest wait for one message
+  // Longest wait for one message; longer under a plan of long steps (StepLimit).
+  Duration message_timeout = std::chrono::seconds(60);
   bool keep_gradients = false;  // kGradient is readable after a step; for tests
   Emulation emulation;
   // Into how many pieces messages between stages are cut, within the job's max_pieces. 0: as the

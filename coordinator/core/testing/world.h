@@ -18,6 +18,7 @@
 //   pause | resume | cancel JOB
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
 //   worker a beats                           a heartbeat: under a new order, it has stopped
+//   worker a steps-on                        but not from now on: its step takes long
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
 //   worker a wishes reason=TEXT              the same, and it wants another plan
@@ -95,6 +96,7 @@ class World {
     MemberOrder member;   // job empty: it follows nobody
     bool set_up = false;  // under the plan of `order` or `member`
     bool holds = false;   // layers of an island
+    bool steps_on = false;
     std::string wish;
     std::vector<PositionRange> leases;
     int64_t request = 1;

@@ -65,6 +65,8 @@ void World::DoWorker(const Command& command) {
     worker.ready = worker.set_up = true;
     worker.speed = command.Real("speed", worker.speed);
     Heartbeat(name, worker);
+  } else if (verb == "steps-on") {
+    worker.steps_on = true;
   } else if (verb == "beats") {
     Heartbeat(name, worker);
   } else if (verb == "follows" || verb == "sets-up") {
@@ -138,7 +140,7 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
     progress.tokens_per_s = worker.speed;
     progress.train_loss = 2;
     progress.plan_number = worker.set_up ? worker.order.plan.number : 0;
-    progress.setting_up = worker.set_up ? 0 : worker.order.plan.number;
+    progress.setting_up = worker.set_up || worker.steps_on ? 0 : worker.order.plan.number;
     progress.plan_wanted = worker.wish;
     beat.progress = progress;
   }
