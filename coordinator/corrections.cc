@@ -16,6 +16,7 @@ constexpr int kWindows = 3;
 constexpr double kFactorMax = 64;
 constexpr double kLinkSecondsMin = 5e-4;
 constexpr int64_t kLargeBytes = 32 << 10;
+constexpr double kUnmeasuredLatency = 0.1;  // of a message's time
 constexpr Duration kPatienceMax = std::chrono::minutes(40);
 constexpr Duration kWaitMin = std::chrono::minutes(1);
 constexpr Duration kWaitMax = std::chrono::minutes(32);
@@ -162,17 +163,52 @@ std::vector<std::string> DeviceCorrections::Texts() const {
 
 // ----------------------------------------------------------------------------------- links ----
 
-bool LinkCorrections::OnBoundary(const BoundaryState& boundary, LinkProfile& link,
-                                 std::vector<KnowledgeChange>& changes) {
+// Null: it says nothing new.
+LinkCorrections::Entry* LinkCorrections::NewWindow(const BoundaryState& boundary) {
   const std::pair key(boundary.from, boundary.to);
   const double seen_s = boundary.quickest_seconds;
   if (boundary.window == 0 || boundary.quickest_bytes <= 0 || !(seen_s > 0) ||
       !std::isfinite(seen_s) || (entries_.size() >= kMost && entries_.count(key) == 0)) {
-    return false;
+    return nullptr;
   }
   Entry& entry = entries_[key];
-  if (boundary.window <= entry.window) return false;
+  if (boundary.window <= entry.window) return nullptr;
   entry.window = boundary.window;
+  return &entry;
+}
+
+std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const BoundaryState& boundary,
+                                                         std::vector<KnowledgeChange>& changes) {
+  Entry* const entry = NewWindow(boundary);
+  if (entry == nullptr) return std::nullopt;
+  const bool larger = boundary.quickest_bytes > entry->largest_bytes;
+  if (larger || (boundary.quickest_bytes == entry->largest_bytes &&
+                 boundary.quickest_seconds < entry->quickest_s)) {
+    entry->largest_bytes = boundary.quickest_bytes;
+    entry->quickest_s = boundary.quickest_seconds;
+  }
+  if (++entry->unmeasured < kWindows) return std::nullopt;
+  LinkProfile link;
+  link.from = WorkerOfDevice(boundary.from);
+  link.to = WorkerOfDevice(boundary.to);
+  link.latency_ns = std::llround(std::min(kUnmeasuredLatency * entry->quickest_s, 10.0) * 1e9);
+  link.bandwidth_bytes_per_s =
+      static_cast<double>(entry->largest_bytes) / ((1 - kUnmeasuredLatency) * entry->quickest_s);
+  link.samples = kWindows;
+  entry->unmeasured = 0;
+  entry->largest_bytes = 0;
+  changes.push_back({{link.from, link.to},
+                     absl::StrFormat("link %s > %s was not measured before, and carries %.3g MB/s",
+                                     link.from, link.to, link.bandwidth_bytes_per_s / 1e6)});
+  return link;
+}
+
+bool LinkCorrections::OnBoundary(const BoundaryState& boundary, LinkProfile& link,
+                                 std::vector<KnowledgeChange>& changes) {
+  Entry* const found = NewWindow(boundary);
+  if (found == nullptr) return false;
+  Entry& entry = *found;
+  const double seen_s = boundary.quickest_seconds;
   const double latency_s = static_cast<double>(link.latency_ns) * 1e-9;
   const double bytes_s = static_cast<double>(boundary.quickest_bytes) / link.bandwidth_bytes_per_s;
   const double expected_s = latency_s + bytes_s;

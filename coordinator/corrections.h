@@ -10,6 +10,8 @@
 //   others may have waited for a busy machine. Messages of two sizes tell bandwidth from latency.
 //   Of one size alone, what is slower is taken to be the bandwidth, but for messages below 32 KiB
 //   that are mostly latency; what is faster, whichever of both is the larger part.
+// - Where a link was never measured, the quickest of the largest messages of three windows counts
+//   as its measurement: a tenth of its time as latency, which messages of one size cannot tell.
 // - What is slower and has no work any more could never show that it has recovered: it is forgotten
 //   after 5 minutes, then 10, 20, 40, and tried again.
 // - A pair without a connection counts as unusable until a probe from the one to the other has been
@@ -90,6 +92,9 @@ class LinkCorrections {
   // with the link as it is now.
   bool OnBoundary(const BoundaryState& boundary, LinkProfile& link,
                   std::vector<KnowledgeChange>& changes);
+  // Of a link that nobody has measured: what three windows of its messages show. Nothing: not yet.
+  std::optional<LinkProfile> OnUnmeasured(const BoundaryState& boundary,
+                                          std::vector<KnowledgeChange>& changes);
   // The link was measured anew.
   void Restart(const NodeId& from, const NodeId& to);
   void Forget(const NodeId& worker);  // it is another process
@@ -99,8 +104,13 @@ class LinkCorrections {
     int64_t window = 0;
     Drift drift;
     std::map<int64_t, double> seconds;  // by bytes, of the windows in a row that are off
+    // Of a link that was not measured: how many windows, and their largest and quickest message.
+    int unmeasured = 0;
+    int64_t largest_bytes = 0;
+    double quickest_s = 0;
   };
   static void Correct(const Entry& entry, int64_t bytes, double factor, LinkProfile& link);
+  Entry* NewWindow(const BoundaryState& boundary);
 
   std::map<std::pair<std::string, std::string>, Entry> entries_;  // by devices
 };

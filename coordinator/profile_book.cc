@@ -99,6 +99,11 @@ void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasu
     if (link.from != worker || link.to == worker || !Usable(link)) continue;
     const Pair pair(link.from, link.to);
     if (links_.size() >= kMaxLinks && links_.count(pair) == 0) continue;
+    if (measured.request == 0) {  // some time ago: better than nothing
+      const Instant old = now - options_.link_fresh - Duration(1);
+      if (links_.try_emplace(pair, LinkReport{link, old, false}).second) links_changed_ = true;
+      continue;
+    }
     links_[pair] = {link, now, false};
     link_corrections_.Restart(pair.first, pair.second);
     unmeasured_.erase(pair);
@@ -130,11 +135,18 @@ void ProfileBook::Busy(Instant now, const NodeId& worker, const PlanRequest& amo
   }
 }
 
-// A leader speaks of all boundaries of its island. Only links that were measured are corrected.
+// A leader speaks of all boundaries of its island.
 void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
   const Pair pair(WorkerOfDevice(boundary.from), WorkerOfDevice(boundary.to));
+  if (pair.first.empty() || pair.second.empty() || pair.first == pair.second) return;
   const auto known = links_.find(pair);
-  if (known == links_.end()) return;
+  if (known == links_.end()) {
+    const auto found = link_corrections_.OnUnmeasured(boundary, changes_);
+    if (!found || links_.size() >= kMaxLinks) return;
+    links_[pair] = {*found, now, true};
+    links_changed_ = true;
+    return;
+  }
   LinkReport& report = known->second;
   const size_t before = changes_.size();
   const LinkProfile was = report.link;

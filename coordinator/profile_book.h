@@ -6,10 +6,13 @@
 // measurements do not disturb each other; who does not answer in time is busy: for a while nobody
 // is asked to measure its links, and plans are made without them. Workers
 // of an island that runs are not asked, so measuring never holds up training: what their own steps
-// and messages show (WorkerHeartbeat) corrects older measurements (corrections.h). Who could not be
-// reached is probed beside training, and gets into plans again once it answers. From the links it
-// is known where workers stand (sites.h). Pairs of workers at the same two sites use one line: when
-// the messages of one pair show that it has changed, it has for the others, too.
+// and messages show (WorkerHeartbeat) corrects older measurements, and makes up for those that were
+// never made: who joins a running island is planned with on assumptions, until three windows of
+// messages say what its links are (corrections.h). The book begins empty; workers that connect
+// again say again what they have measured (LinksMeasured of request 0), which counts as old. Who
+// could not be reached is probed beside training, and gets into plans again once it answers. From
+// the links it is known where workers stand (sites.h). Pairs of workers at the same two sites use
+// one line: when the messages of one pair show that it has changed, it has for the others, too.
 //
 // Pure: time is an argument; the same calls give the same answers. Not thread-safe.
 

@@ -169,7 +169,8 @@ TEST_CASE("a worker speaks for itself alone, and nonsense is skipped") {
 
 // What heartbeats of two workers say of themselves.
 struct Running : Story {
-  Running() {
+  explicit Running(bool measured = true) {
+    if (!measured) return;
     Wants({"a", "b"});
     Measures({"b"});
     Measures({"a"});
@@ -433,6 +434,71 @@ TEST_CASE("a pair whose prober never answers is forgotten, and so is one of anot
   Separated other;
   other.book.OnMessage(other.now, {"b", 6, WorkerHello{}});
   CHECK(other.Unreachable() == 0);
+}
+
+TEST_CASE("after a restart of the coordinator, a device that becomes slower is found out") {
+  Running story(/*measured=*/false);
+  DeviceProfile profile{"b/0", "cpu", "1", DigestOf(Shape(), 32), {}};
+  LayerCost block;
+  block.kind = LayerKind::kBlock;
+  block.micro_batch_sequences = 1;
+  block.forward_ns = block.input_gradient_ns = block.weight_gradient_ns = 5'000'000;
+  profile.layers = {block};
+  for (int i = 0; i < 3; ++i) story.Works(2);
+  CHECK(story.Told().empty());  // nobody has said what was measured
+  // Workers that connect again do.
+  story.Says("b", JobPrepared{"job-1", {}, {profile}});
+  story.Says("a", LinksMeasured{"", 0, {{"a", "b", 1'000'000, 1e8}}, ""});
+  for (int i = 0; i < 3; ++i) story.Works(2);
+  CHECK_THAT(story.Told(), Catch::StartsWith("b/0 is 2 times slower than measured"));
+  for (int i = 0; i < 3; ++i) story.Sees(0.041, 1'000'000);
+  CHECK(story.Told() == "link a > b is 3.7 times slower than measured\n");
+  story.Says("a", LinksMeasured{"", 0, {{"a", "b", 1'000'000, 1e8}}, ""});
+  CHECK(story.book.Links()[0].live);  // what is known since is newer
+}
+
+TEST_CASE("what workers said again is old, and is measured when there is time") {
+  Story story;
+  story.Says("a", LinksMeasured{"", 0, {{"a", "b", 1'000'000, 1e8}}, ""});
+  REQUIRE(story.book.Links().size() == 1);
+  story.Wants({"a", "b"});
+  CHECK(story.Measurer() == "a");
+  CHECK(story.sent[0].message.to == std::vector<NodeId>{"b"});
+}
+
+TEST_CASE("who joins a running island over a slow line is found out by its messages") {
+  Story story;
+  story.Wants({"a", "b"}, true);  // b has joined; nobody has time to measure
+  REQUIRE(story.planned.size() == 1);
+  CHECK(story.planned[0].second.links.empty());
+  int64_t window = 0;
+  const auto sees = [&](double seconds) {
+    BoundaryState state;
+    state.from = "a/0";
+    state.to = "b/0";
+    state.window = ++window;
+    state.quickest_bytes = 1'000'000;
+    state.quickest_seconds = seconds;
+    IslandProgress progress;
+    progress.boundaries = {state};
+    story.Says("a", WorkerHeartbeat{progress, {}});
+  };
+  sees(0.9);
+  sees(0.8);
+  CHECK(story.book.Links().empty());
+  CHECK(story.changes.empty());
+  sees(1.2);
+  REQUIRE(story.changes.size() == 1);
+  CHECK(story.changes[0].workers == std::vector<NodeId>{"a", "b"});
+  CHECK(story.changes[0].reason == "link a > b was not measured before, and carries 1.39 MB/s");
+  REQUIRE(story.book.Links().size() == 1);
+  CHECK(story.book.Links()[0].live);
+  CHECK(story.book.Links()[0].link.latency_ns == 80'000'000);
+  story.Wants({"a", "b"}, true, 2);  // so that it is planned with what is so
+  REQUIRE(story.planned.size() == 2);
+  CHECK(story.planned[1].second.links.size() == 1);
+  for (int i = 0; i < 3; ++i) sees(0.2);  // and is corrected like others
+  CHECK(story.changes.size() == 2);
 }
 
 TEST_CASE("a worker that does not measure holds up one turn, not everybody's") {

@@ -13,6 +13,7 @@ namespace {
 constexpr Duration kPrepareRetry = std::chrono::seconds(10);
 constexpr Duration kShutdownLimit = std::chrono::seconds(20);
 constexpr size_t kSeenJobs = 64;
+constexpr size_t kSeenLinks = 4096;
 
 }  // namespace
 
@@ -73,6 +74,12 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
   // Whatever waits for an answer is asked again at once: this may be another coordinator.
   heartbeat_at_ = lease_at_ = validation_at_ = now_;
   if (in_flight_) in_flight_->request_at = now_;
+  // And what was measured is said again.
+  if (prepared_) Emit(Send{*prepared_});
+  if (links_.empty()) return;
+  LinksMeasured again;
+  for (const auto& [to, link] : links_) again.links.push_back(link);
+  Emit(Send{std::move(again)});
 }
 
 void WorkerCore::Impl::OnMessage(const Refused& refused) {
@@ -108,6 +115,9 @@ void WorkerCore::Impl::OnMessage(const MeasureLinks& request) {
 }
 
 void WorkerCore::Impl::On(const LinksMeasured& event) {
+  for (const LinkProfile& link : event.links) {
+    if (links_.size() < kSeenLinks || links_.contains(link.to)) links_[link.to] = link;
+  }
   if (welcomed_) Emit(Send{event});
 }
 

@@ -6,6 +6,7 @@
 #define ATOLL_WORKER_CORE_IMPL_H_
 
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -202,6 +203,8 @@ class WorkerCore::Impl {
   Instant hello_at_;
   Instant heartbeat_at_;
   std::string refused_;
+  // Measured by this process: said again to every coordinator, which may have forgotten it.
+  std::map<NodeId, LinkProfile> links_;
 
   // Trainer.
   Command command_ = Command::kNone;

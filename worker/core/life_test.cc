@@ -172,6 +172,29 @@ TEST_CASE("A restarted worker goes on from its checkpoint when it is told to") {
   }
 }
 
+TEST_CASE("What was measured is said again when the coordinator is back: it may be another one") {
+  Story story;
+  story.Attaches();
+  story.Says(PrepareJob{"job-1", story.order.spec});
+  story.Wants<Prepare>();
+  const DeviceProfile profile{"w1/0", "cpu", "1", 7, {LayerCost{}}};
+  story.Happens(Prepared{"job-1", {story.order.layers, 1000, 100, 7}, {profile}});
+  CHECK(story.Wants<JobPrepared>().profiles.size() == 1);
+  story.Happens(LinksMeasured{"job-1", 4, {{"w1", "w2", 1'000'000, 1e8}}, ""});
+  story.Happens(LinksMeasured{"job-1", 5, {{"w1", "w3", 1'000'000, 1e7}}, ""});
+  CHECK(story.Drop<LinksMeasured>() == 2);
+  story.Happens(ConnectionLost{"it restarts"});
+  story.Attaches();
+  CHECK(story.Wants<JobPrepared>().profiles == std::vector<DeviceProfile>{profile});
+  const LinksMeasured again = story.Wants<LinksMeasured>();
+  CHECK(again.request == 0);
+  REQUIRE(again.links.size() == 2);
+  CHECK(again.links[0].to == "w2");
+  CHECK(again.links[1].bandwidth_bytes_per_s == 1e7);
+  story.Says(Welcome{});  // repeated: once a connection is enough
+  CHECK(story.Idle<LinksMeasured>());
+}
+
 TEST_CASE("A loss that is not a number is never pushed: back to the committed version") {
   Story story;
   story.Starts();
