@@ -388,14 +388,27 @@ absl::StatusOr<std::vector<int>> MicroBatches(const JobSpec& spec) {
   return divisors;
 }
 
-std::vector<int> TensorSizes(const PlanRequest& request, const ModelSpec& shape) {
-  if (request.spec.layout.tensor_parallel > 0) {
-    return {static_cast<int>(request.spec.layout.tensor_parallel)};
+// Of every layer that devices share, each has at least one head, column and word: workers cut it so
+// (worker/model/tensor_part.h), and would refuse the plan.
+absl::StatusOr<std::vector<int>> TensorSizes(const PlanRequest& request, const ModelSpec& shape) {
+  std::pair<const char*, int64_t> least = {"model.heads", shape.heads};
+  for (const auto& [name, count] : {std::pair("model.key_value_heads", shape.key_value_heads),
+                                    std::pair("model.feed_forward", shape.feed_forward),
+                                    std::pair("model.vocabulary", shape.vocabulary)}) {
+    if (count > 0 && count < least.second) least = {name, count};
   }
-  const int64_t heads = shape.key_value_heads > 0 ? shape.key_value_heads : shape.heads;
+  if (const int64_t fixed = request.spec.layout.tensor_parallel; fixed > 0) {
+    if (fixed > least.second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layout.tensor_parallel = ", fixed, ": the model has ", least.first, " = ", least.second,
+          ", and each of the devices that share its layers needs one: ", "use 1 to ", least.second,
+          ", or 0 to let the planner choose"));
+    }
+    return std::vector<int>{static_cast<int>(fixed)};
+  }
   std::vector<int> sizes;
   for (const int size : {1, 2, 4, 8}) {
-    if (size <= heads) sizes.push_back(size);
+    if (size <= std::max<int64_t>(1, least.second)) sizes.push_back(size);
   }
   return sizes;
 }
@@ -459,7 +472,7 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   input.costs = plan::Costs(model, input.table, options);
   ATOLL_ASSIGN_OR_RETURN(input.job.micro_batches, MicroBatches(request.spec));
   input.job.global_batch = static_cast<int>(request.spec.inner.batch_sequences);
-  input.job.tensor_parallel = TensorSizes(request, shape);
+  ATOLL_ASSIGN_OR_RETURN(input.job.tensor_parallel, TensorSizes(request, shape));
   const double boundary = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *
                           input.job.micro_batches.back();
   const int unknown = AddWires(request, boundary, input.cluster);

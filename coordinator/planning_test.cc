@@ -187,6 +187,27 @@ TEST_CASE("an island that lost a device goes on without the numbers that it was 
   CHECK_FALSE(absl::StrContains(again->reason, "until that fits again"));
 }
 
+TEST_CASE("more devices than a layer can be cut for are refused before anything starts") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 8)};
+  request.facts.model = request.spec.model;
+  request.facts.model.hidden = 64;
+  request.facts.model.heads = 8;
+  request.facts.model.key_value_heads = 4;
+  request.facts.model.vocabulary = 256;
+  request.spec.layout.tensor_parallel = 8;
+  CHECK_THAT(Refusal(request), Catch::StartsWith("layout.tensor_parallel = 8: the model has "
+                                                 "model.key_value_heads = 4, and each"));
+  request.facts.model.key_value_heads = 8;
+  request.facts.model.feed_forward = 6;
+  CHECK_THAT(Refusal(request), Catch::Contains("model.feed_forward = 6"));
+  request.facts.model.feed_forward = 64;
+  request.facts.model.vocabulary = 7;
+  CHECK_THAT(Refusal(request), Catch::Contains("model.vocabulary = 7"));
+  request.spec.layout.tensor_parallel = 0;
+  CHECK(MakePlanningInput(request)->job.tensor_parallel == std::vector<int>{1, 2, 4});
+}
+
 TEST_CASE("a pipeline over two sites begins where its leader is") {
   PlanRequest request = JobOf(8, 16);
   request.members = {Worker("z", 1), Worker("a", 1)};

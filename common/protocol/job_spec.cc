@@ -155,6 +155,14 @@ absl::Status ValidateLayout(const JobSpec& spec) {
     return Bad("layout.tensor_parallel", l.tensor_parallel,
                absl::StrCat("at most model.heads = ", spec.model.heads));
   }
+  // Every device that shares a layer has one of each at least.
+  for (const auto& [name, count] : {std::pair("model.key_value_heads", spec.model.key_value_heads),
+                                    std::pair("model.feed_forward", spec.model.feed_forward),
+                                    std::pair("model.vocabulary", spec.model.vocabulary)}) {
+    if (count <= 0 || l.tensor_parallel <= count) continue;
+    return Bad("layout.tensor_parallel", l.tensor_parallel,
+               absl::StrCat("at most ", name, " = ", count));
+  }
   const bool known = l.schedule.empty() || std::count(std::begin(kScheduleNames),
                                                       std::end(kScheduleNames), l.schedule) > 0;
   if (!known) {

@@ -49,6 +49,16 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
           "layout.replicas = 9: must be at most inner.batch_sequences = 8");
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.tensor_parallel = 5; }) ==
           "layout.tensor_parallel = 5: must be at most model.heads = 4");
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.model.family = ModelFamily::kLlama;
+            s.model.heads = 8;
+            s.model.key_value_heads = 4;
+            s.layout.tensor_parallel = 8;
+          }) == "layout.tensor_parallel = 8: must be at most model.key_value_heads = 4");
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.model.feed_forward = 2;
+            s.layout.tensor_parallel = 4;
+          }) == "layout.tensor_parallel = 4: must be at most model.feed_forward = 2");
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.pieces_max = 6; }) ==
           "layout.pieces_max = 6: must be a power of two");
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.workers_per_island = 2; }) ==
