@@ -13,6 +13,7 @@
 namespace atl::worker {
 namespace {
 
+constexpr int64_t kKinds = 3;     // of layers
 constexpr double kLinear = 0.03;  // times a sequence that change less than this are settled
 constexpr Duration kCollectiveTimeout = std::chrono::seconds(60);
 
@@ -21,14 +22,28 @@ constexpr Duration kCollectiveTimeout = std::chrono::seconds(60);
 class Profiling {
  public:
   Profiling(const std::vector<ProfiledDevice>& devices, const ModelConfig& config,
-            const ProfileOptions& options)
+            const ProfileOptions& options, std::vector<DeviceProfile> known)
       : devices_(devices),
         config_(config),
         options_(options),
-        started_(std::chrono::steady_clock::now()) {
+        started_(std::chrono::steady_clock::now()),
+        profiles_(std::move(known)) {
+    ATOLL_CHECK(profiles_.empty() || profiles_.size() == devices.size());
+    if (!profiles_.empty()) return;
     for (const ProfiledDevice& device : devices) {
       profiles_.push_back({device.name, device.kind, "", 0, {}});
     }
+  }
+
+  bool IsComplete() const {
+    const std::vector<int64_t> rows = MicroBatches();
+    for (const int size : TensorSizes()) {
+      for (size_t i = 0; i < rows.size(); ++i) {
+        if (!Known(size, rows[i])) return false;
+        if (i >= 2 && Settled(MembersOf(size), size, rows[i])) break;
+      }
+    }
+    return true;
   }
 
   absl::StatusOr<std::vector<DeviceProfile>> Run() {
@@ -60,8 +75,23 @@ class Profiling {
   }
 
   // Groups of `size` devices in order; what is left over of them measures nothing.
+  size_t MembersOf(int size) const {
+    return devices_.size() / static_cast<size_t>(size) * static_cast<size_t>(size);
+  }
+
+  bool Known(int size, int64_t rows) const {
+    return std::all_of(
+        profiles_.begin(), profiles_.begin() + static_cast<std::ptrdiff_t>(MembersOf(size)),
+        [&](const DeviceProfile& profile) {
+          return std::count_if(
+                     profile.layers.begin(), profile.layers.end(), [&](const LayerCost& cost) {
+                       return cost.tensor_parallel == size && cost.micro_batch_sequences == rows;
+                     }) == kKinds;
+        });
+  }
+
   absl::Status RunSize(int size, double sizes_before, size_t sizes) {
-    const size_t members = devices_.size() / static_cast<size_t>(size) * static_cast<size_t>(size);
+    const size_t members = MembersOf(size);
     std::vector<std::unique_ptr<Communicator>> communicators;
     std::vector<Model> models;
     if (size == 1) {
@@ -83,6 +113,11 @@ class Profiling {
     const std::vector<int64_t> rows = MicroBatches();
     stop_ = false;
     for (size_t i = 0; i < rows.size() && !stop_; ++i) {
+      if (Known(size, rows[i])) {
+        stop_ = i >= 2 && Settled(members, size, rows[i]);
+        continue;
+      }
+      DropIncomplete(size, rows[i]);
       if (i > 0 && Late()) break;
       if (options_.progress) {
         const double within = static_cast<double>(i) / static_cast<double>(rows.size());
@@ -186,10 +221,16 @@ class Profiling {
 
 absl::StatusOr<std::vector<DeviceProfile>> ProfileLayers(const std::vector<ProfiledDevice>& devices,
                                                          const ModelConfig& config,
-                                                         const ProfileOptions& options) {
+                                                         const ProfileOptions& options,
+                                                         std::vector<DeviceProfile> known) {
   ATOLL_CHECK(options.sequence_length >= 1 && options.sequence_length <= config.max_positions);
   ATOLL_CHECK(options.runs >= 1 && options.micro_batch_max >= 1 && !devices.empty());
-  return Profiling(devices, config, options).Run();
+  return Profiling(devices, config, options, std::move(known)).Run();
+}
+
+bool IsComplete(const std::vector<ProfiledDevice>& devices, const ModelConfig& config,
+                const ProfileOptions& options, const std::vector<DeviceProfile>& known) {
+  return known.size() == devices.size() && Profiling(devices, config, options, known).IsComplete();
 }
 
 }  // namespace atl::worker

@@ -45,12 +45,19 @@ struct ProfileOptions {
   std::function<void(double share, const std::string& what)> progress;
 };
 
-// One profile per device, without software version and digest. RESOURCE_EXHAUSTED: a device's
-// memory does not hold one layer and a micro-batch of one sequence.
+// One profile per device, without software version and digest, beside what is `known`: a profile of
+// every device, in their order, or none. Sizes that all of them know are not measured again.
+// RESOURCE_EXHAUSTED: a device's memory does not hold one layer and a micro-batch of one sequence.
 // REQUIRES: a valid config; sequence_length from 1 to its max_positions.
 absl::StatusOr<std::vector<DeviceProfile>> ProfileLayers(const std::vector<ProfiledDevice>& devices,
                                                          const ModelConfig& config,
-                                                         const ProfileOptions& options);
+                                                         const ProfileOptions& options,
+                                                         std::vector<DeviceProfile> known = {});
+
+// Whether that would measure nothing: `known` has every size that is wanted, or those up to the one
+// where times had settled.
+bool IsComplete(const std::vector<ProfiledDevice>& devices, const ModelConfig& config,
+                const ProfileOptions& options, const std::vector<DeviceProfile>& known);
 
 }  // namespace atl::worker
 

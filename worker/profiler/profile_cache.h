@@ -1,7 +1,7 @@
 // Profiles on the worker's disk: one file per model and device. A profile is good for the same
 // model, kind of device, number of threads and software version; another one is measured again and
-// replaces it. Losing the folder costs a few seconds, so a file that cannot be read or written is
-// no error.
+// replaces it. Whether it has all the sizes that a job needs is for the caller to see (IsComplete).
+// Losing the folder costs a few seconds, so a file that cannot be read or written is no error.
 
 #ifndef ATOLL_WORKER_PROFILER_PROFILE_CACHE_H_
 #define ATOLL_WORKER_PROFILER_PROFILE_CACHE_H_

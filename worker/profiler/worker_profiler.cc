@@ -64,12 +64,15 @@ std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, cons
                              options_.software_version);
     if (known.has_value()) profiles.push_back(*std::move(known));
   }
-  if (profiles.size() == options_.devices.size()) return profiles;
+  // They measure together.
+  if (profiles.size() != options_.devices.size()) profiles.clear();
   const auto start = std::chrono::steady_clock::now();
-  auto measured = MeasureAll(spec, facts);
+  bool known = false;
+  auto measured = Measure(spec, facts, profiles, &known);
+  if (known) return profiles;
   if (!measured.ok()) {
     LogWarning("profiler", "the job's layers were not measured: ", measured.status().message());
-    return {};
+    return profiles;
   }
   for (DeviceProfile& profile : *measured) {
     profile.model_digest = digest;
@@ -84,19 +87,28 @@ std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, cons
   return *std::move(measured);
 }
 
-absl::StatusOr<std::vector<DeviceProfile>> WorkerProfiler::MeasureAll(const JobSpec& spec,
-                                                                      const JobFacts& facts) {
+// `all`: there is nothing left to measure.
+absl::StatusOr<std::vector<DeviceProfile>> WorkerProfiler::Measure(const JobSpec& spec,
+                                                                   const JobFacts& facts,
+                                                                   std::vector<DeviceProfile> known,
+                                                                   bool* all) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config,
                          ModelConfigFromSpec(facts.model, spec.data.sequence_length));
-  std::vector<std::unique_ptr<Backend>> backends;
+  const ProfileOptions wanted = OptionsFor(spec, options_);
   std::vector<ProfiledDevice> devices;
   for (size_t d = 0; d < options_.devices.size(); ++d) {
+    devices.push_back({absl::StrCat(options_.worker, "/", d), KindOf(d), nullptr});
+  }
+  *all = IsComplete(devices, config, wanted, known);
+  if (*all) return known;
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (size_t d = 0; d < devices.size(); ++d) {
     ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
                            options_.make_backend(static_cast<int>(d)));
-    devices.push_back({absl::StrCat(options_.worker, "/", d), KindOf(d), backend.get()});
+    devices[d].backend = backend.get();
     backends.push_back(std::move(backend));
   }
-  return ProfileLayers(devices, config, OptionsFor(spec, options_));
+  return ProfileLayers(devices, config, wanted, std::move(known));
 }
 
 void WorkerProfiler::Forget() {

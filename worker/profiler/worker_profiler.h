@@ -39,7 +39,8 @@ class WorkerProfiler {
   bool Wanted(const JobSpec& spec) const;
 
   // Of all devices, or none: what went wrong is logged, and the planner then goes by the devices'
-  // kind. Seconds the first time, nothing later.
+  // kind. Seconds the first time, and for a job that wants sizes that none before it did; nothing
+  // later. What the time limit left out is measured when the next job asks.
   std::vector<DeviceProfile> ProfilesFor(const JobSpec& spec, const JobFacts& facts);
 
   // Forgets what is on the disk: `--profile again`.
@@ -47,7 +48,8 @@ class WorkerProfiler {
 
  private:
   std::string KindOf(size_t device) const;
-  absl::StatusOr<std::vector<DeviceProfile>> MeasureAll(const JobSpec& spec, const JobFacts& facts);
+  absl::StatusOr<std::vector<DeviceProfile>> Measure(const JobSpec& spec, const JobFacts& facts,
+                                                     std::vector<DeviceProfile> known, bool* all);
 
   ProfileCache cache_;
   const WorkerProfilerOptions options_;

@@ -1,6 +1,7 @@
 #include "worker/profiler/worker_profiler.h"
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "common/files_simulated.h"
 #include "kernels/cpu/cpu.h"
@@ -51,6 +52,39 @@ TEST_CASE("devices are measured once, whoever asks later") {
   const auto again = story.Starts().ProfilesFor(story.spec, story.facts);
   CHECK(again == first);
   CHECK(story.made == 2);
+}
+
+// (devices that share a layer, sequences), in order.
+std::set<std::pair<int, int>> SizesOf(const DeviceProfile& profile) {
+  std::set<std::pair<int, int>> sizes;
+  for (const LayerCost& cost : profile.layers) {
+    sizes.emplace(cost.tensor_parallel, cost.micro_batch_sequences);
+  }
+  return sizes;
+}
+
+TEST_CASE("a job that wants sizes that were not measured has those measured, and no others") {
+  Story story;
+  story.spec.inner.batch_sequences = 1;
+  story.spec.layout.tensor_parallel = 1;
+  const auto first = story.Starts().ProfilesFor(story.spec, story.facts);
+  REQUIRE(SizesOf(first[1]) == std::set<std::pair<int, int>>{{1, 1}});
+  story.spec.inner.batch_sequences = 2;
+  story.spec.layout.tensor_parallel = 2;
+  const auto second = story.Starts().ProfilesFor(story.spec, story.facts);
+  CHECK(story.made == 4);
+  CHECK(SizesOf(second[0]) == std::set<std::pair<int, int>>{{1, 1}, {1, 2}, {2, 1}, {2, 2}});
+  CHECK(SizesOf(second[1]) == SizesOf(second[0]));
+  // What was there is as it was.
+  for (size_t i = 0; i < first[0].layers.size(); ++i) {
+    CHECK(second[0].layers[i] == first[0].layers[i]);
+  }
+  // The first job finds all that it wants, and so does the second.
+  CHECK(story.Starts().ProfilesFor(story.spec, story.facts) == second);
+  story.spec.inner.batch_sequences = 1;
+  story.spec.layout.tensor_parallel = 1;
+  CHECK(story.Starts().ProfilesFor(story.spec, story.facts) == second);
+  CHECK(story.made == 4);
 }
 
 TEST_CASE("another model, another version, or when told to: measured again") {
