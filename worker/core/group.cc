@@ -114,6 +114,17 @@ bool WorkerCore::Impl::ResumeSaved() {
 void WorkerCore::Impl::On(const BoundariesSeen& event) {
   if (!order_ || event.plan_number != order_->plan.number) return;
   if (event.plan_wanted != boundaries_.plan_wanted) heartbeat_at_ = now_;
+  // Every change is told: of a boundary, one at most in each of its windows of messages.
+  for (const BoundaryState& now : event.boundaries) {
+    const bool told = std::any_of(boundaries_.boundaries.begin(), boundaries_.boundaries.end(),
+                                  [&](const BoundaryState& before) {
+                                    return before.from == now.from && before.to == now.to &&
+                                           before.reason == now.reason;
+                                  });
+    if (!told && !now.reason.empty()) {
+      Log(absl::StrCat(now.from, " > ", now.to, ": ", now.reason));
+    }
+  }
   boundaries_ = event;
 }
 

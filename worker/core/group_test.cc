@@ -270,6 +270,28 @@ TEST_CASE("Why a new plan is wanted goes up at once") {
   CHECK(story.Wants<WorkerHeartbeat>().progress->plan_wanted.empty());
 }
 
+TEST_CASE("What the adapters change is in the job's log, each change once") {
+  Group story;
+  story.Starts();
+  story.Drop<WorkerLog>();
+  const auto sees = [&](const std::string& out, const std::string& back) {
+    story.Happens(BoundariesSeen{
+        1,
+        {{"w1/0", "w2/0", 2, 0.1, 1e6, false, out}, {"w2/0", "w1/0", 2, 0.1, 1e6, false, back}},
+        ""});
+  };
+  sees("", "");
+  CHECK(story.Idle<WorkerLog>());
+  sees("2 pieces", "");
+  CHECK(story.Wants<WorkerLog>().text == "w1/0 > w2/0: 2 pieces");
+  sees("2 pieces", "");
+  CHECK(story.Idle<WorkerLog>());
+  sees("4 pieces", "link w2/0 > w1/0 saturated");
+  CHECK(story.Wants<WorkerLog>().text == "w1/0 > w2/0: 4 pieces");
+  CHECK(story.Wants<WorkerLog>().text == "w2/0 > w1/0: link w2/0 > w1/0 saturated");
+  CHECK(story.Idle<WorkerLog>());
+}
+
 // ------------------------------------------------------------------------------ following ----
 
 TEST_CASE("A follower opens the job, serves its leader and says so") {

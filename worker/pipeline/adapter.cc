@@ -12,6 +12,7 @@ namespace atl::worker {
 namespace {
 
 constexpr int kWindow = 20;
+constexpr size_t kReasonMax = 1000;  // longer ones get no more added
 constexpr double kHysteresis = 0.25;
 constexpr double kSteadyCost = 0.02;  // of the work, that pieces may cost in steady state
 constexpr double kWaitShare = 0.5;    // likewise, of the waiting for messages
@@ -103,6 +104,14 @@ bool Adapter::EndWindow() {
   return Decide() || saturation;
 }
 
+void Adapter::Tell(std::string reason) {
+  if (!std::exchange(told_, true)) {
+    reason_ = std::move(reason);
+  } else if (reason_.size() < kReasonMax) {
+    absl::StrAppend(&reason_, "; ", reason);
+  }
+}
+
 double Adapter::Passage(int pieces) const {
   const double rows = static_cast<double>(setup_.rows) / pieces;
   const double bytes = rows * static_cast<double>(setup_.bytes_per_row);
@@ -144,10 +153,10 @@ bool Adapter::Decide() {
   chosen_sizes_ = link_.sizes() + compute_.sizes();
   if (fill == fill_ && steady == steady_) return false;
   chosen_sizes_ = 0;  // one step of two: consider it again after the next window
-  reason_ = absl::StrFormat(
+  Tell(absl::StrFormat(
       "%d pieces in fill and drain (%d before), %d between (%d before): a micro-batch computes "
       "%.1f ms and travels %.1f ms, %.1f of them latency",
-      fill, fill_, steady, steady_, 1e3 * chosen_compute_, 1e3 * link, 1e3 * link_.base());
+      fill, fill_, steady, steady_, 1e3 * chosen_compute_, 1e3 * link, 1e3 * link_.base()));
   fill_ = fill;
   steady_ = steady;
   return true;
@@ -161,9 +170,9 @@ bool Adapter::CheckSaturation() {
       saturated_ ? busy > kRelieved * work_seconds_ : over_windows_ >= kSaturatedWindows;
   if (now == saturated_) return false;
   saturated_ = now;
-  reason_ = absl::StrFormat("link %s > %s %s: %.1f ms of bytes a micro-batch, %.1f ms of work",
-                            setup_.from, setup_.to, now ? "saturated" : "no longer saturated",
-                            1e3 * busy, 1e3 * work_seconds_);
+  Tell(absl::StrFormat("link %s > %s %s: %.1f ms of bytes a micro-batch, %.1f ms of work",
+                       setup_.from, setup_.to, now ? "saturated" : "no longer saturated",
+                       1e3 * busy, 1e3 * work_seconds_));
   return true;
 }
 

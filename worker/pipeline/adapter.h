@@ -75,12 +75,15 @@ class Adapter {
   void OnCompute(int64_t rows, double seconds);
   // F, B and W of one full micro-batch took so long, and it was waited for so long.
   void OnWork(double seconds, double waited_seconds);
+  // What is told from here on is of another step.
+  void BeginStep() { told_ = false; }
   // A message arrived, so long after its first byte left. Returns whether something changed for
   // people: a number of pieces, or saturation; then reason() says why.
   bool OnMessage(int64_t bytes, double seconds);
 
   int pieces(StepPhase phase) const { return phase == StepPhase::kSteady ? steady_ : fill_; }
   bool saturated() const { return saturated_; }
+  // Of all that changed in the newest step in which something did.
   const std::string& reason() const { return reason_; }
   const BoundarySetup& setup() const { return setup_; }
   // Of the newest window; 0: none yet.
@@ -94,6 +97,7 @@ class Adapter {
   bool EndWindow();
   bool Decide();
   bool CheckSaturation();
+  void Tell(std::string reason);
   int Best(int now) const;
   int Steady(int fill) const;
   double Passage(int pieces) const;
@@ -103,6 +107,7 @@ class Adapter {
   int fill_ = 1, steady_ = 1;
   bool saturated_ = false;
   std::string reason_;
+  bool told_ = false;  // something in this step
 
   // The window under way, by size.
   struct Sum {

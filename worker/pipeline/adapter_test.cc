@@ -34,6 +34,7 @@ class Story {
  private:
   void Window(int w) {
     const int64_t n = rows_ / fill();
+    adapter_.BeginStep();
     for (int i = 0; i < 20; ++i) {
       adapter_.OnCompute(n, piece_s + static_cast<double>(n) * row_s);
       adapter_.OnWork(work_s, wait_s);
@@ -139,6 +140,29 @@ TEST_CASE("never more pieces than sequences, or than the job allows") {
   bounded.bytes_per_s = 1e5;
   bounded.Windows(20);
   REQUIRE(bounded.fill() == 4);
+}
+
+TEST_CASE("all that changes in a step is told, and only that") {
+  Adapter adapter({"w1/0", "w2/0", false, 8, 1000, 8});
+  const auto window = [&](double seconds) {
+    bool changed = false;
+    for (int i = 0; i < 20; ++i) {
+      adapter.OnCompute(8, 0.010);
+      adapter.OnWork(0.030, 0.5);
+      changed = adapter.OnMessage(8000, seconds) || changed;
+    }
+    return changed;
+  };
+  adapter.BeginStep();
+  REQUIRE(window(0.080));
+  const std::string first = adapter.reason();
+  REQUIRE(first.find("pieces in fill and drain") != std::string::npos);
+  REQUIRE(window(0.080));  // the same step: two windows in a row make it saturated
+  REQUIRE(adapter.reason().find(first + "; link w1/0 > w2/0 saturated: ") == 0);
+  adapter.BeginStep();
+  REQUIRE(adapter.reason().find(first) == 0);  // it stays until something else changes
+  while (!window(0.001)) adapter.BeginStep();
+  REQUIRE(adapter.reason().find(first) == std::string::npos);
 }
 
 TEST_CASE("a window has a number, and of its largest messages the quickest is told") {

@@ -140,6 +140,10 @@ void Executor::Adapt() {
   for (const MicroBatchRows& micro_batch : input_->micro_batches) rows += micro_batch.rows;
   std::vector<std::string> done;
   for (StageRun& run : runs_) {
+    if (run.activations != nullptr) run.activations->BeginStep();
+    if (run.gradients != nullptr) run.gradients->BeginStep();
+  }
+  for (StageRun& run : runs_) {
     for (Adapter* adapter : {run.activations.get(), run.gradients.get()}) {
       if (adapter == nullptr) continue;
       if (rows > 0 && input_->train && timed_) {
@@ -153,7 +157,7 @@ void Executor::Adapt() {
         for (StageRun& other : runs_) {
           Adapter* own = (transfer.gradient ? other.gradients : other.activations).get();
           if (own == nullptr || own->setup().to != to) continue;
-          own->OnMessage(transfer.bytes, transfer.seconds);
+          (void)own->OnMessage(transfer.bytes, transfer.seconds);  // reason() tells, all of it
           break;
         }
       }
