@@ -56,7 +56,9 @@ TEST_CASE("a message that does not come is named at the deadline") {
   const auto outcome = island.engine(1).Step({1, 8, kLearningRate}, Reader(Batch(0)));
   REQUIRE(outcome.status().code() == absl::StatusCode::kDeadlineExceeded);
   REQUIRE(outcome.status().message() ==
-          "w2/0: the activation of micro-batch 0 for stage 1 did not come from w1/0 within 0.03 s");
+          "w2/0: the activation of micro-batch 0 for stage 1 did not come from w1/0 within 0.03 s: "
+          "its device hangs, or it or the line is many times slower than planned (`atoll profile` "
+          "has what was measured)");
 }
 
 TEST_CASE("a plan of long steps has long deadlines") {
@@ -68,7 +70,9 @@ TEST_CASE("a plan of long steps has long deadlines") {
   Begin(island);
   const auto outcome = island.engine(1).Step({1, 8, kLearningRate}, Reader(Batch(0)));
   REQUIRE(outcome.status().message() ==
-          "w2/0: the activation of micro-batch 0 for stage 1 did not come from w1/0 within 0.07 s");
+          "w2/0: the activation of micro-batch 0 for stage 1 did not come from w1/0 within 0.07 s: "
+          "its device hangs, or it or the line is many times slower than planned (`atoll profile` "
+          "has what was measured)");
 }
 
 TEST_CASE("devices that have not taken the same steps do not take another one together") {
@@ -214,7 +218,8 @@ TEST_CASE("a plan or job that cannot be run is refused by name, and changes noth
   REQUIRE(refusal(job, plan) == "max_pieces = 3: must be a power of two from 1 to 64");
   job = Job();
   job.compute = DType::kBfloat16;
-  REQUIRE(refusal(job, plan) == "plan: w1/0 does not compute in the job's type");
+  REQUIRE(refusal(job, plan).find("plan: w1/0 (cpu) does not compute in bf16, as the island does: "
+                                  "start its worker with --compute bf16") == 0);
   IslandLayout layout;
   layout.replicas = {{{6}, 4, 2}};
   layout.tensor_parallel = 5;

@@ -1,6 +1,7 @@
 #include "worker/group/calls.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -17,10 +18,13 @@ std::chrono::steady_clock::time_point ToSteady(Instant instant) {
 
 }  // namespace
 
-CallId Calls::Begin(const NodeId& to) {
+CallId Calls::Begin(const NodeId& to, std::string what) {
   const std::lock_guard lock(mutex_);
   const CallId id = next_++;
-  calls_[id].to = to;
+  Waiting& waiting = calls_[id];
+  waiting.to = to;
+  waiting.what = std::move(what);
+  waiting.since = SteadyNow();
   return id;
 }
 
@@ -29,9 +33,13 @@ absl::StatusOr<v1::GroupReply> Calls::Await(CallId id, Instant deadline) {
   Waiting& waiting = calls_.at(id);
   changed_.wait_until(lock, ToSteady(deadline), [&] { return waiting.result.has_value(); });
   const NodeId to = waiting.to;
+  const std::string late = absl::StrCat(
+      to, " has not answered \"", waiting.what, "\" within ",
+      std::llround(Seconds(SteadyNow() - waiting.since)),
+      " s, though its link is up: it is overloaded or hangs; its log says what it does");
   std::optional<absl::StatusOr<v1::GroupReply>> result = std::move(waiting.result);
   calls_.erase(id);
-  if (!result) return absl::DeadlineExceededError(absl::StrCat(to, " has not answered in time"));
+  if (!result) return absl::DeadlineExceededError(late);
   if (!result->ok()) return result->status();
   ATOLL_RETURN_IF_ERROR(Annotate(StatusOf(**result), to));
   return *std::move(result);

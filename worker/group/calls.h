@@ -25,7 +25,7 @@ using CallId = uint64_t;
 // Thread-safe. Every call that was begun ends with one Await.
 class Calls {
  public:
-  CallId Begin(const NodeId& to);
+  CallId Begin(const NodeId& to, std::string what);  // "get layer 3": for errors
   // The reply, if its status is OK. Errors name the callee: DEADLINE_EXCEEDED, UNAVAILABLE (lost),
   // ABORTED (Fail), or what the callee says.
   absl::StatusOr<v1::GroupReply> Await(CallId id, Instant deadline);
@@ -39,6 +39,8 @@ class Calls {
  private:
   struct Waiting {
     NodeId to;
+    std::string what;
+    Instant since{};
     std::optional<absl::StatusOr<v1::GroupReply>> result;
   };
   std::mutex mutex_;

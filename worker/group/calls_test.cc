@@ -30,6 +30,19 @@ PeerDelivery Piece(int64_t begin, size_t count) {
   return delivery;
 }
 
+TEST_CASE("who does not answer is named, with what it was asked for and how long ago") {
+  Calls calls;
+  v1::GroupFrame frame;
+  ToWire(LayerShard{3, 1, {1, 1}}, frame.mutable_set_layer()->mutable_shard());
+  const CallId id = calls.Begin("w2", Describe(frame));
+  const auto reply = calls.Await(id, SteadyNow() + milliseconds(1));
+  CHECK(absl::IsDeadlineExceeded(reply.status()));
+  CHECK_THAT(std::string(reply.status().message()),
+             Catch::StartsWith("w2 has not answered \"set layer, rank 1 of layer 3\" within "));
+  frame.mutable_step()->set_number(12);
+  CHECK(Describe(frame) == "step 12");
+}
+
 TEST_CASE("a layer may take as long as it likes while its pieces come") {
   StateInbox inbox;
   std::vector<float> values(6);

@@ -397,7 +397,7 @@ absl::Status GroupMember::Borrow(const NodeId& from, v1::LayerCall what, const S
   what.set_parts(WantedOf(out));
   *frame.mutable_get_layer() = std::move(what);
   // The place must be there before the first piece comes.
-  const CallId call = calls_.Begin(from);
+  const CallId call = calls_.Begin(from, Describe(frame));
   inbox_.Expect({from, true, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
   frame.set_call(call);
   frame.set_epoch(epoch_);

@@ -21,7 +21,7 @@ void GroupMember::SetHooks(Hooks hooks) {
 }
 
 absl::StatusOr<CallId> GroupMember::Call(const NodeId& to, v1::GroupFrame frame) {
-  const CallId id = calls_.Begin(to);
+  const CallId id = calls_.Begin(to, Describe(frame));
   frame.set_call(id);
   frame.set_epoch(epoch_);
   const absl::Status sent = SendFrame(to, frame);

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "absl/strings/str_replace.h"
 #include "worker/group/parts.h"
 
 namespace atl::worker {
@@ -431,6 +432,20 @@ void ToWire(const absl::Status& status, v1::GroupReply* out) {
 
 absl::Status StatusOf(const v1::GroupReply& reply) {
   return absl::Status(static_cast<absl::StatusCode>(reply.code()), reply.message());
+}
+
+std::string Describe(const v1::GroupFrame& call) {
+  const auto* field = v1::GroupFrame::descriptor()->FindFieldByNumber(call.body_case());
+  if (field == nullptr) return "nothing";
+  const std::string name = absl::StrReplaceAll(field->name(), {{"_", " "}});
+  if (call.has_step()) return absl::StrCat(name, " ", call.step().number());
+  if (call.has_get_layer()) {
+    return absl::StrCat(name, ", ", ToString(FromWire(call.get_layer().shard())));
+  }
+  if (call.has_set_layer()) {
+    return absl::StrCat(name, ", ", ToString(FromWire(call.set_layer().shard())));
+  }
+  return name;
 }
 
 std::string ToString(const LayerShard& shard) {

@@ -27,6 +27,20 @@ std::vector<int32_t> SharesOf(const IslandPlan& plan) {
   return shares;
 }
 
+const char* NameOf(DType type) {
+  switch (type) {
+    case DType::kFloat32:
+      return "fp32";
+    case DType::kBfloat16:
+      return "bf16";
+    case DType::kInt32:
+      return "int32";
+    case DType::kFloat64:
+      return "fp64";
+  }
+  return "an unknown type";
+}
+
 absl::Status CheckJob(const EngineJob& job) {
   ATOLL_RETURN_IF_ERROR(job.model.Validate());
   if (job.sequence_length < 1 || job.sequence_length > job.model.max_positions) {
@@ -134,8 +148,12 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan,
       return absl::InvalidArgumentError(absl::StrCat("plan: ", worker_, " has no device ", device));
     }
     if (!run->device.compute().Supports(job.compute)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("plan: ", device, " does not compute in the job's type"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "plan: ", device, " (", run->device.compute().Name(), ") does not compute in ",
+          NameOf(job.compute), ", as the island does: start its worker with --compute ",
+          NameOf(job.compute),
+          " where its devices can, else all of the island's workers with --compute "
+          "fp32"));
     }
   }
   return absl::OkStatus();

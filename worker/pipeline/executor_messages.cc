@@ -93,7 +93,9 @@ absl::Status Executor::Await(Inbox& inbox) {
   return absl::DeadlineExceededError(
       absl::StrCat("the ", inbox.tag.gradient ? "gradient" : "activation", " of micro-batch ",
                    inbox.tag.micro_batch, " for stage ", inbox.tag.stage, " did not come from ",
-                   inbox.from, " within ", Seconds(options_.message_timeout), " s"));
+                   inbox.from, " within ", Seconds(options_.message_timeout),
+                   " s: its device hangs, or it or the line is many times slower than planned "
+                   "(`atoll profile` has what was measured)"));
 }
 
 absl::Status Executor::ReceiveUpTo(Inbox& inbox, int64_t row) {
