@@ -143,7 +143,8 @@ class Daemon {
             member, [loop](const BoundariesSeen& seen) { loop->Post(seen); },
             [loop](const MemorySeen& seen) { loop->Post(seen); },
             [loop](StepTraced traced) { loop->Post(std::move(traced)); },
-            [this] { return follower_.AwaitFree(kFreeTimeout); }),
+            [this] { return follower_.AwaitFree(kFreeTimeout); },
+            [loop](const Settled& settled) { loop->Post(settled); }),
         follower_(member,
                   [loop](int64_t plan_number, const std::string& doing) {
                     loop->Post(FollowerState{plan_number, doing});

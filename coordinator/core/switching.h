@@ -1,7 +1,8 @@
 // When an island's workers go over to a new plan, and when another one leads it.
 //
 // At a step's boundary: if all who work under the plan before are there, the leader finishes what
-// is under way and says so (IslandProgress.setting_up); only then do the others get their orders.
+// is under way, hears that the others have, too, and says so (IslandProgress.setting_up); only then
+// do the others get their orders.
 // If one of them is gone, all get them at once, and the step is given up.
 //
 // A leader that ends hands over: the next plan is led by its heir in the same generation, and has

@@ -81,8 +81,7 @@ def leader_leaves(story):
 
 @case
 def two_followers_leave(story):
-    """Two followers end on SIGTERM at once: both end well and the island goes on; as a rule both lend
-    what they hold, and what is made again is bounded"""
+    """Two followers end on SIGTERM at once: both lend what they hold, and no step is made again"""
     story.starts(workers=4, servers=1)
     job = story.submits(**TOGETHER, layout__replicas=1)
     story.reaches(job, 2)
@@ -95,10 +94,7 @@ def two_followers_leave(story):
         code = story.daemons[worker["worker"]].process.wait(LIMIT_S)  # a second SIGTERM would hurry it
         check(code == 0, f"{worker['worker']}'s exit code is {code}")
     goes_on(story, job)
-    # Seen in one of several runs: the second one's leaving met the first one's move of layers.
-    redone = island(story, job)["steps_redone"]
-    most = 3 * story.json("show", job)["spec"]["outer"]["steps_per_round"]
-    check(redone <= most, f"{redone} steps were made again, more than three rounds'")
+    cost_nothing(story, job)
 
 
 @case

@@ -121,7 +121,10 @@ class TestWorker {
     member = GroupMember::Create(std::move(options)).value();
     trainer = std::make_unique<GroupTrainer>(
         member.get(), [this](const BoundariesSeen& seen) { boundaries = seen; },
-        [this](const MemorySeen& seen) { memory = seen; });
+        [this](const MemorySeen& seen) { memory = seen; }, nullptr, nullptr,
+        [this](const Settled&) {
+          if (when_settled) when_settled();
+        });
     follower = std::make_unique<Follower>(member.get(), [this](int64_t plan, const std::string& d) {
       const std::lock_guard lock(mutex_);
       plan_ = plan;
@@ -165,6 +168,7 @@ class TestWorker {
   std::unique_ptr<GroupMember> member;
   std::unique_ptr<GroupTrainer> trainer;
   std::unique_ptr<Follower> follower;
+  std::function<void()> when_settled;  // nothing of the plan before goes on any more
   // What it said last while it led.
   BoundariesSeen boundaries;
   MemorySeen memory;
@@ -208,16 +212,23 @@ class TestGroup {
     return plan;
   }
 
-  // What the coordinator's orders do: members follow, the leader configures.
+  // What the coordinator's orders do: members follow, the leader configures. At a step's boundary
+  // the leader is the first to know.
   absl::StatusOr<PlanTaken> Order(const IslandPlan& plan, Generation generation = 1,
                                   bool at_boundary = false) {
-    for (size_t i = 1; i < plan.members.size(); ++i) {
-      workers_.at(plan.members[i].worker)
-          ->follower->Follow({kJob, generation, plan.number}, plan, at_boundary);
-    }
-    GroupTrainer& leader = *workers_.at(plan.members[0].worker)->trainer;
-    leader.ForgetInterrupts();
-    return leader.Configure(kJob, generation, plan);
+    const auto tell = [&] {
+      for (size_t i = 1; i < plan.members.size(); ++i) {
+        workers_.at(plan.members[i].worker)
+            ->follower->Follow({kJob, generation, plan.number}, plan, at_boundary);
+      }
+    };
+    TestWorker& leader = *workers_.at(plan.members[0].worker);
+    if (!at_boundary) tell();
+    if (at_boundary) leader.when_settled = tell;
+    leader.trainer->ForgetInterrupts();
+    const auto taken = leader.trainer->Configure(kJob, generation, plan);
+    leader.when_settled = nullptr;
+    return taken;
   }
   // `from`, who leads, hands over to the plan's first member.
   absl::StatusOr<PlanTaken> HandOver(const NodeId& from, Inheritance kept, const IslandPlan& plan,

@@ -2,6 +2,9 @@
 // taken by all of them or, where something breaks, by none, by some, or by all without the leader's
 // knowing. What the real devices say to each other is here one look at the other nodes.
 //
+// The leader is the first to take a step and the others follow within moments, unless they are told
+// to follow another plan before: then the step is torn.
+//
 // Every layer carries the sequences that it was trained on since the base. They must agree wherever
 // the leader puts the model together: a torn state cannot hide.
 
@@ -19,6 +22,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr Duration kSetupLimit = std::chrono::seconds(6);
+constexpr Duration kLateMax = std::chrono::milliseconds(60);  // less than any step takes
 
 }  // namespace
 
@@ -89,7 +93,11 @@ void WorkerNode::Do(const worker::Reconfigure& action) {
   if (owner != owner_) ForgetSafety();
   owner_ = owner;
   take_over_from_ = action.take_over_from;
-  SetUp(world_.timeline.now() + kSetupLimit);
+  Together(world_.UpTo(milliseconds(10)), [this, number = action.plan.number] {
+    HearAll();
+    SetUp(world_.timeline.now() + kSetupLimit);
+    Deliver(worker::Settled{owner_.generation, number});
+  });
 }
 
 void WorkerNode::SetUp(Instant deadline) {
@@ -113,6 +121,7 @@ std::map<int32_t, WorkerNode::Shard> WorkerNode::Find(int64_t clock) {
 }
 
 void WorkerNode::Do(const worker::HandOver& action) {
+  HearAll();
   kept_ = Kept{action.leadership, trainer_,  since_base_, adopted_,
                carried_,          captured_, clock_,      stepping_};
   After(milliseconds(1), [this] { Deliver(worker::HandedOver{}); });
@@ -199,6 +208,7 @@ void WorkerNode::Do(const worker::Follow& action) {
   together_ = false;
   plan_ = IslandPlan();
   stepping_.reset();
+  late_.reset();
   serving_ = Serving{order.job, order.generation, order.plan.number};
   After(world_.UpTo(milliseconds(50)), [this, number = order.plan.number] {
     Deliver(worker::FollowerState{number, absl::StrCat("following under plan ", number)});
@@ -212,6 +222,7 @@ void WorkerNode::Do(const worker::Unfollow&) { serving_.reset(); }
 
 // The whole model into trainer_, and what it was trained on into since_base_.
 bool WorkerNode::Gather() {
+  HearAll();
   std::string why;
   bool first = true;
   for (size_t layer = 0; layer < ToyLayers().size(); ++layer) {
@@ -237,6 +248,7 @@ bool WorkerNode::Gather() {
 
 // trainer_'s parameters to all devices; what breaks on the way leaves some without them.
 bool WorkerNode::Scatter(const std::vector<PositionRange>& trained_on) {
+  HearAll();
   std::string why;
   ++clock_;
   for (size_t layer = 0; layer < ToyLayers().size(); ++layer) {
@@ -250,14 +262,26 @@ bool WorkerNode::Scatter(const std::vector<PositionRange>& trained_on) {
   return true;
 }
 
-void WorkerNode::TakeStep(WorkerNode& node) {
-  for (auto& [layer, shard] : node.held_) {
-    if (shard.owner != owner_ || shard.clock != clock_) continue;
-    ToyTrainer::StepLayer(layer, shard.theta, stepping_->ranges, stepping_->learning_rate,
-                          stepping_->scale);
-    shard.trained_on.insert(shard.trained_on.end(), stepping_->ranges.begin(),
-                            stepping_->ranges.end());
+void WorkerNode::Take(const LateStep& late) {
+  for (auto& [layer, shard] : held_) {
+    if (shard.owner != late.owner || shard.clock != late.clock) continue;
+    const ToyStep& step = late.step;
+    ToyTrainer::StepLayer(layer, shard.theta, step.ranges, step.learning_rate, step.scale);
+    shard.trained_on.insert(shard.trained_on.end(), step.ranges.begin(), step.ranges.end());
     ++shard.clock;
+  }
+}
+
+void WorkerNode::TakeLate() {
+  if (late_) Take(*std::exchange(late_, std::nullopt));
+}
+
+// The others' answers to the newest step are waited for before anything else is done with them.
+void WorkerNode::HearAll() {
+  for (const IslandMember& member : plan_.members) {
+    if (WorkerNode* node = world_.FindWorker(member.worker); node != nullptr) {
+      if (node->late_ && node->late_->owner == owner_) node->TakeLate();
+    }
   }
 }
 
@@ -265,11 +289,12 @@ void WorkerNode::TakeStep(WorkerNode& node) {
 void WorkerNode::TakeStepSomewhere() {
   if (!world_.rng.Chance(0.3)) return;
   const bool all = world_.rng.Chance(0.5);
+  const LateStep step{*stepping_, owner_, clock_};
   std::string why;
   if (all && !WhyNotTogether().empty()) return;
   for (const IslandMember& member : plan_.members) {
     WorkerNode* node = Partner(member.worker, why);
-    if (node != nullptr && (all || world_.rng.Chance(0.5))) TakeStep(*node);
+    if (node != nullptr && (all || world_.rng.Chance(0.5))) node->Take(step);
   }
 }
 
@@ -287,9 +312,20 @@ void WorkerNode::StepTogether(const worker::TrainStep& action, Duration took, fl
     }
     int64_t sequences = 0;
     for (const PositionRange& range : stepping_->ranges) sequences += range.size();
-    for (const IslandMember& member : plan_.members) TakeStep(*world_.FindWorker(member.worker));
     const WorkerNode& first = *world_.FindWorker(HolderOf(0));
-    world_.checker.AtRisk(name(), first.held_.at(0).trained_on, carried_, captured_.has_value());
+    std::vector<PositionRange> at_risk = first.held_.at(0).trained_on;
+    at_risk.insert(at_risk.end(), stepping_->ranges.begin(), stepping_->ranges.end());
+    world_.checker.AtRisk(name(), at_risk, carried_, captured_.has_value());
+    const LateStep step{*stepping_, owner_, clock_};
+    Take(step);
+    for (const IslandMember& member : plan_.members) {
+      WorkerNode& node = *world_.FindWorker(member.worker);
+      if (&node == this) continue;
+      node.late_ = step;
+      node.After(world_.UpTo(kLateMax), [&node, number = ++node.late_number_] {
+        if (number == node.late_number_) node.TakeLate();
+      });
+    }
     stepping_.reset();
     ++clock_;
     const int64_t tokens = sequences * spec_.data.sequence_length;

@@ -228,6 +228,12 @@ class WorkerNode : public Member {
     double learning_rate = 0;
     float scale = 1;
   };
+  // A step that the leader has taken, and this worker is about to: it is a little behind.
+  struct LateStep {
+    ToyStep step;
+    Owner owner;
+    int64_t clock = 0;  // before it
+  };
   // What this worker knows of the island that it led, for whom takes over.
   struct Kept {
     worker::Leadership leadership;
@@ -255,7 +261,9 @@ class WorkerNode : public Member {
   void CheckSafe(const std::vector<PositionRange>& ranges);
   bool Gather();
   bool Scatter(const std::vector<PositionRange>& trained_on);
-  void TakeStep(WorkerNode& node);
+  void Take(const LateStep& step);
+  void TakeLate();
+  void HearAll();
   void TakeStepSomewhere();
   void StepTogether(const worker::TrainStep& action, Duration took, float scale, double loss);
   void InitializeTogether();
@@ -277,6 +285,8 @@ class WorkerNode : public Member {
   Owner owner_;                             // the island that it leads
   int64_t clock_ = 0;                       // of the newest whole state
   std::optional<ToyStep> stepping_;         // under way, or failed and not known to be taken or not
+  std::optional<LateStep> late_;            // given up if it is told to follow another plan
+  int64_t late_number_ = 0;
   std::optional<Kept> kept_;
   NodeId take_over_from_;  // in the Reconfigure under way
   // N4: trained on before the newest loss of state, and in a local checkpoint that is as good now.

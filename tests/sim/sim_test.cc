@@ -111,11 +111,14 @@ TEST_CASE(
       taken_over += line.find("has taken over from") != std::string::npos;
       joined += line.find("has joined): plan") != std::string::npos;
     };
-    for (int64_t at = 12; at < 200; at += 12) {
-      const int count = 1 + static_cast<int>(world.rng.Below(2));
+    for (int64_t at = 12; at < 200; at += 15) {
+      const int count = 1 + static_cast<int>(world.rng.Below(3));
       together += count > 1;
       for (int i = 0; i < count; ++i) {
-        world.timeline.After(std::chrono::seconds(at), [&] { cluster.EndSomeWorker(); });
+        // At once, or while the others move layers, or come back.
+        const Duration later =
+            world.UpTo(std::chrono::milliseconds(world.rng.Chance(0.5) ? 1 : 6000));
+        world.timeline.After(std::chrono::seconds(at) + later, [&] { cluster.EndSomeWorker(); });
       }
     }
     INFO("seed " << seed << ": " << Describe(options));

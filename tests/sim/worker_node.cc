@@ -47,6 +47,7 @@ void WorkerNode::Start() {
   serving_.reset();
   plan_ = IslandPlan();
   stepping_.reset();
+  late_.reset();
   together_ = leaving_ = false;
   kept_.reset();
   take_over_from_.clear();

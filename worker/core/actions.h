@@ -4,10 +4,10 @@
 // Two kinds of work are started by actions and reported by events:
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
 //    AdoptPulled, Validate, HandOver): the core has at most ONE outstanding, and every one ends in
-//    exactly one event, its own or CommandFailed. After DeltaCaptured the delta is made beside what
-//    follows, and DeltaReady tells of it, once. WriteCheckpoint and ReleaseJob go to the same
-//    queue, take effect there in order, and do not count as outstanding. InterruptStep, Follow and
-//    Unfollow take effect at once.
+//    exactly one event, its own or CommandFailed; Reconfigure says Settled before. After
+//    DeltaCaptured the delta is made beside what follows, and DeltaReady tells of it, once.
+//    WriteCheckpoint and ReleaseJob go to the same queue, take effect there in order, and do not
+//    count as outstanding. InterruptStep, Follow and Unfollow take effect at once.
 //  * Transfers (StartPull, PushShards): run beside the trainer. CancelTransfers ends them all;
 //  their
 //    events may still come and are told apart by pull number and push id.
@@ -90,6 +90,12 @@ struct Prepared {
 struct PrepareFailed {
   JobId job;
   std::string reason;
+};
+// Reconfigure, before its end, says once that nothing of the plan before goes on at any member any
+// more: all have answered the newest step, or it has been given up everywhere.
+struct Settled {
+  Generation generation = 0;
+  int64_t plan_number = 0;  // of the plan that is being set up
 };
 // The island is set up for a plan. `kept`: its parameters and moments are exactly those before the
 // newest trainer command that failed, or (`step_taken`) those after it, a TrainStep that every
@@ -199,7 +205,7 @@ struct ShutdownRequested {
 struct Tick {};
 
 using Event =
-    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Reconfigured,
+    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled, Reconfigured,
                  FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade, StepDone,
                  DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
                  CheckpointWritten, PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,

@@ -256,6 +256,7 @@ void WorkerCore::Impl::ForgetIsland() {
   saving_.reset();
   saved_.reset();
   resume_saved_ = step_failed_ = false;
+  settled_ = PlanName();
   if (command_ != Command::kNone && command_ != Command::kPrepare) discard_ = true;
   adopted_ = initial_made_ = reset_moments_ = diverged_ = false;
   base_version_ = kNoVersion;

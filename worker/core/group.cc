@@ -48,17 +48,20 @@ bool WorkerCore::Impl::StartReconfigure() {
     if (IsQuantized(spec().outer.push_encoding)) command.shards = order_->shards;
   }
   Start(Command::kReconfigure, std::move(command));
-  heartbeat_at_ = now_;  // the others wait to hear it
-  Due(now_ + Duration(1));
   return true;
 }
 
-// The ordered plan's number, once nothing of the plan before goes on any more.
+// The ordered plan's number, once nothing of the plan before goes on any more. Other members may be
+// at the end of a step that this worker has taken: they are not told before they have, too.
 int64_t WorkerCore::Impl::SettingUp() const {
   if (SetUp()) return 0;
-  const bool here = command_ == Command::kReconfigure &&
-                    configuring_ == PlanName{order_->generation, order_->plan.number};
-  return here || (command_ == Command::kNone && !AwaitsDelta()) ? order_->plan.number : 0;
+  const PlanName ordered{order_->generation, order_->plan.number};
+  return settled_ == ordered ? ordered.number : 0;
+}
+
+void WorkerCore::Impl::On(const Settled& event) {
+  settled_ = {event.generation, event.plan_number};
+  heartbeat_at_ = now_;  // the others wait to hear it
 }
 
 void WorkerCore::Impl::On(const Reconfigured& event) {

@@ -94,6 +94,7 @@ class WorkerCore::Impl {
 
   // ---- group.cc: islands of several workers ----
   void OnMessage(const MemberOrder&);
+  void On(const Settled&);
   void On(const Reconfigured&);
   void On(const FollowerState&);
   void On(const BoundariesSeen&);
@@ -245,6 +246,7 @@ class WorkerCore::Impl {
   };
   PlanName configured_;        // that the trainer is set up for; none after a failure
   PlanName configuring_;       // the outstanding Reconfigure's
+  PlanName settled_;           // nothing of the plan before it goes on any more
   bool interrupted_ = false;   // the outstanding command has been told to end
   bool step_failed_ = false;   // stepping_ failed under a plan: Reconfigured tells if it counts
   BoundariesSeen boundaries_;  // newest, of configured_

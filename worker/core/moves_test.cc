@@ -23,7 +23,11 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
   CHECK(story.Wants<WorkerHeartbeat>().progress->setting_up == 0);
   SECTION("and says so at once, since the others wait for it") {
     story.Happens(StepDone{20, 2.0, 0.1, false});
-    story.Passes(std::chrono::milliseconds(1));
+    // Another member may still be at the step's end: it must not hear of the plan yet.
+    story.Drop<WorkerHeartbeat>();
+    story.Passes(kHeartbeatInterval);
+    CHECK(story.Wants<WorkerHeartbeat>().progress->setting_up == 0);
+    story.Happens(Settled{1, 2});
     CHECK(story.Wants<WorkerHeartbeat>().progress->setting_up == 2);
     story.SetsUp(2);
     CHECK(story.Trains().ranges == Ranges{{6, 8}});
@@ -45,6 +49,25 @@ TEST_CASE("A plan that may wait is set up when the step under way has ended") {
     story.Drop<WorkerHeartbeat>();
     story.Passes(kHeartbeatInterval);
     CHECK(story.Wants<WorkerHeartbeat>().progress->steps_interrupted == 1);
+  }
+  SECTION("also while another member is waited for that is at the step's end, and gone") {
+    story.Happens(StepDone{20, 2.0, 0.1, false});
+    story.order.at_boundary = false;
+    story.Orders();
+    story.Wants<InterruptStep>();
+    story.Happens(Settled{1, 2});
+    story.Happens(CommandFailed{"interrupted"});
+    story.Wants<Reconfigure>();
+    story.SetsUp(2);
+    CHECK(story.Trains().ranges == Ranges{{6, 8}});
+  }
+  SECTION("and once nothing of the plan before goes on, nobody's end interrupts it") {
+    story.Happens(StepDone{20, 2.0, 0.1, false});
+    story.Happens(Settled{1, 2});
+    story.order.at_boundary = false;
+    story.Orders();
+    CHECK(story.Idle<InterruptStep>());
+    story.SetsUp(2);
   }
 }
 

@@ -99,9 +99,11 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   if (member_->job() == nullptr) return absl::FailedPreconditionError("no job is open");
   if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
   member_->DropKept();
-  // The others may be at the end of the newest step.
+  // The others may be at the end of the newest step. Whoever left them now would take away what
+  // they still wait for.
   if (configured_ && !alone_) (void)Settle();
   Fail();
+  if (on_settled_ != nullptr) on_settled_({generation, plan.number});
   if (plan.number == 0) {
     // What another plan left here does not count: who gives up a plan pulls.
     ATOLL_RETURN_IF_ERROR(ConfigureAlone());

@@ -33,17 +33,20 @@ class GroupTrainer final : public Trainer {
   using OnMemory = std::function<void(const MemorySeen&)>;
   // Waits until the member's devices serve nobody else any more.
   using AwaitFree = std::function<absl::Status()>;
+  // Configure: the members may leave the plan before; on its thread.
+  using OnSettled = std::function<void(const Settled&)>;
 
   // `member` outlives it and serves nobody else while this leads. `on_traced` answers Trace, on
   // the caller's thread.
   explicit GroupTrainer(GroupMember* member, OnBoundaries on_boundaries = nullptr,
                         OnMemory on_memory = nullptr, StepTracer::OnTraced on_traced = nullptr,
-                        AwaitFree await_free = nullptr)
+                        AwaitFree await_free = nullptr, OnSettled on_settled = nullptr)
       : member_(member),
         on_boundaries_(std::move(on_boundaries)),
         on_memory_(std::move(on_memory)),
         tracer_(std::move(on_traced)),
-        await_free_(std::move(await_free)) {}
+        await_free_(std::move(await_free)),
+        on_settled_(std::move(on_settled)) {}
   ~GroupTrainer() override;
 
   std::string Name() const override;
@@ -129,6 +132,7 @@ class GroupTrainer final : public Trainer {
   const OnMemory on_memory_;
   StepTracer tracer_;
   const AwaitFree await_free_;
+  const OnSettled on_settled_;
   PeerFence fence_;
   bool alone_ = true;  // no plan was given
   IslandPlan plan_;

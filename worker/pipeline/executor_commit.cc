@@ -61,6 +61,9 @@ absl::Status Executor::ExchangeTable(std::vector<double>* values) {
   for (size_t d = 0; d < devices.size(); ++d) {
     if (devices[d] == device_.name()) continue;
     tag.micro_batch = static_cast<int32_t>(d);
+    if (options_.before_word) {
+      ATOLL_RETURN_IF_ERROR(options_.before_word(device_.name(), devices[d]));
+    }
     ATOLL_RETURN_IF_ERROR(
         Annotate(transport_.Receive(device_.name(), tag, backend, stream, commit, deadline),
                  absl::StrCat("from ", devices[d])));
