@@ -194,7 +194,10 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     const bool larger = order.plan.number > order_->plan.number;
     // Or it waited for a step's end that will not come any more.
     const bool waited = order_->at_boundary && !SetUp() && SettingUp() == 0;
-    if (!order.at_boundary && (larger || waited)) {
+    // Between two plans nothing is lost. The others may not have been told of the one before, and
+    // are not any more: it would wait for them in vain.
+    const bool between = command_ == Command::kReconfigure && settled_ == configuring_;
+    if ((larger && between) || (!order.at_boundary && (larger || waited))) {
       Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
     }
     if (larger) trainer_trouble_.clear();

@@ -62,6 +62,9 @@ int64_t WorkerCore::Impl::SettingUp() const {
 void WorkerCore::Impl::On(const Settled& event) {
   settled_ = {event.generation, event.plan_number};
   heartbeat_at_ = now_;  // the others wait to hear it
+  if (command_ == Command::kReconfigure && order_ && order_->plan.number > configuring_.number) {
+    Interrupt("a newer plan is there");
+  }
 }
 
 void WorkerCore::Impl::On(const Reconfigured& event) {

@@ -104,6 +104,35 @@ TEST_CASE("What is captured when the island begins anew ends soon") {
   story.Wants<InterruptStep>();
 }
 
+TEST_CASE("A plan that comes while one before it is being set up takes its place at once") {
+  Group story;
+  story.Starts();
+  story.Trains();
+  CHECK(story.Wants<TrainStep>().ranges == Ranges{{2, 4}});
+  story.order.at_boundary = true;
+  story.order.plan = PlanOf(2, "w1", "w2");
+  story.Orders();
+  story.Happens(StepDone{20, 2.0, 0.1, false});
+  CHECK(story.Wants<Reconfigure>().plan.number == 2);
+  SECTION("if no step goes on any more: nobody else may have heard of that one") {
+    story.Happens(Settled{1, 2});
+    story.order.plan = PlanOf(3, "w1", "w2");
+    story.Orders();
+    story.Wants<InterruptStep>();
+    story.Happens(CommandFailed{"interrupted"});
+  }
+  SECTION("else when the newest step has ended everywhere") {
+    story.order.plan = PlanOf(3, "w1", "w2");
+    story.Orders();
+    CHECK(story.Idle<InterruptStep>());
+    story.Happens(Settled{1, 2});
+    story.Wants<InterruptStep>();
+    story.Happens(CommandFailed{"interrupted"});
+  }
+  story.SetsUp(3);
+  CHECK(story.Trains().ranges == Ranges{{4, 6}});
+}
+
 // ---- a leader hands over ----
 
 class Heir : public Following {
