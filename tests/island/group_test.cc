@@ -374,49 +374,6 @@ TEST_CASE("a plan at a step's end: nobody is interrupted, whoever has the last s
   }
 }
 
-TEST_CASE("a plan at a step's end: nobody hears of it while another is still taking the step") {
-  const World world;
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool slow = false;
-  EngineOptions options;
-  options.before_word = [&](const std::string& device, const std::string&) {
-    std::unique_lock lock(mutex);
-    if (device == "w3/0") changed.wait(lock, [&] { return !slow; });
-    return absl::OkStatus();
-  };
-  const auto set_slow = [&](bool now) {
-    const std::lock_guard lock(mutex);
-    slow = now;
-    changed.notify_all();
-  };
-  TestGroup group(world, 3, 1, options);
-  group.Take(Pipeline("three stages", {2, 2, 2}, 3), {"w1", "w2", "w3"});
-  TestWorker& leader = group["w1"];
-  REQUIRE(leader.trainer->InitialWeights().ok());
-  leader.Step(0);
-  set_slow(true);
-  leader.Step(1);  // taken by w1 and soon by w2, whose word w3 has not read yet
-  const IslandPlan plan =
-      group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w1", "w2", "w3"});
-  absl::StatusOr<PlanTaken> taken;
-  std::thread orders([&] { taken = group.Order(plan, 1, /*at_boundary=*/true); });
-  const Instant until = SteadyNow() + 300ms;
-  bool told = false;
-  while (SteadyNow() < until && !told) {
-    told = absl::StrContains(group["w2"].doing(), "plan 2");
-    std::this_thread::sleep_for(1ms);
-  }
-  CHECK(!told);
-  set_slow(false);
-  orders.join();
-  INFO(taken.status().ToString());
-  REQUIRE(taken.ok());
-  INFO(taken->reason);
-  REQUIRE(taken->kept);
-  REQUIRE(leader.trainer->optimizer_steps() == 2);
-}
-
 TEST_CASE("a leader hands over: the next one goes on at the same step, with what it knew") {
   const World world;
   TestGroup group(world, 3);

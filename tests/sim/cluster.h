@@ -79,6 +79,7 @@ struct World {
   Network network;
   ThreadPool pool;
   Checker checker;
+  int64_t island_steps = 0;  // begun so far; names them
   uint64_t trace_hash = 1469598103934665603u;
   std::function<void(const std::string&)> print;  // every line of the trace, when set
 

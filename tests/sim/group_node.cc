@@ -181,6 +181,7 @@ void WorkerNode::MoveState() {
     if (!TakeOver(why)) return FailTogether(why);
     done.taken_over = Partner(take_over_from_, why)->kept_->leadership;
   }
+  AgreeOnStep();
   std::map<int32_t, Shard> state;
   if (stepping_) state = Find(clock_ + 1);
   if (!state.empty()) {
@@ -208,7 +209,7 @@ void WorkerNode::Do(const worker::Follow& action) {
   together_ = false;
   plan_ = IslandPlan();
   stepping_.reset();
-  late_.reset();
+  if (late_) waits_ = std::exchange(late_, std::nullopt);
   serving_ = Serving{order.job, order.generation, order.plan.number};
   After(world_.UpTo(milliseconds(50)), [this, number = order.plan.number] {
     Deliver(worker::FollowerState{number, absl::StrCat("following under plan ", number)});
@@ -269,6 +270,7 @@ void WorkerNode::Take(const LateStep& late) {
     ToyTrainer::StepLayer(layer, shard.theta, step.ranges, step.learning_rate, step.scale);
     shard.trained_on.insert(shard.trained_on.end(), step.ranges.begin(), step.ranges.end());
     ++shard.clock;
+    shard.step = late.number;
   }
 }
 
@@ -285,16 +287,37 @@ void WorkerNode::HearAll() {
   }
 }
 
+// A step that some have taken is taken by all that are left and wait for it.
+void WorkerNode::AgreeOnStep() {
+  for (const IslandMember& member : plan_.members) {
+    WorkerNode& node = *world_.FindWorker(member.worker);
+    const auto waits = std::exchange(node.waits_, std::nullopt);
+    if (!waits || waits->owner != owner_) continue;
+    const auto taken = [&](const IslandMember& other) {
+      const auto& held = world_.FindWorker(other.worker)->held_;
+      return std::any_of(held.begin(), held.end(), [&](const auto& entry) {
+        return entry.second.owner == owner_ && entry.second.step == waits->number;
+      });
+    };
+    if (std::any_of(plan_.members.begin(), plan_.members.end(), taken)) node.Take(*waits);
+  }
+}
+
 // Something broke around the commit: usually before it, sometimes after it, sometimes across it.
 void WorkerNode::TakeStepSomewhere() {
   if (!world_.rng.Chance(0.3)) return;
   const bool all = world_.rng.Chance(0.5);
-  const LateStep step{*stepping_, owner_, clock_};
+  const LateStep step{*stepping_, owner_, clock_, ++world_.island_steps};
   std::string why;
   if (all && !WhyNotTogether().empty()) return;
   for (const IslandMember& member : plan_.members) {
     WorkerNode* node = Partner(member.worker, why);
-    if (node != nullptr && (all || world_.rng.Chance(0.5))) node->Take(step);
+    if (node == nullptr) continue;
+    if (all || world_.rng.Chance(0.5)) {
+      node->Take(step);
+    } else {
+      node->waits_ = step;
+    }
   }
 }
 
@@ -316,7 +339,7 @@ void WorkerNode::StepTogether(const worker::TrainStep& action, Duration took, fl
     std::vector<PositionRange> at_risk = first.held_.at(0).trained_on;
     at_risk.insert(at_risk.end(), stepping_->ranges.begin(), stepping_->ranges.end());
     world_.checker.AtRisk(name(), at_risk, carried_, captured_.has_value());
-    const LateStep step{*stepping_, owner_, clock_};
+    const LateStep step{*stepping_, owner_, clock_, ++world_.island_steps};
     Take(step);
     for (const IslandMember& member : plan_.members) {
       WorkerNode& node = *world_.FindWorker(member.worker);

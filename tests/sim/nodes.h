@@ -216,6 +216,7 @@ class WorkerNode : public Member {
     int64_t clock = 0;  // grows with every step and every new set of parameters
     Owner owner;
     std::vector<PositionRange> trained_on;  // since the base, in no captured delta yet
+    int64_t step = 0;                       // that made it; 0: none, it was written
   };
   struct Serving {
     JobId job;
@@ -233,6 +234,7 @@ class WorkerNode : public Member {
     ToyStep step;
     Owner owner;
     int64_t clock = 0;  // before it
+    int64_t number = 0;
   };
   // What this worker knows of the island that it led, for whom takes over.
   struct Kept {
@@ -264,6 +266,7 @@ class WorkerNode : public Member {
   void Take(const LateStep& step);
   void TakeLate();
   void HearAll();
+  void AgreeOnStep();
   void TakeStepSomewhere();
   void StepTogether(const worker::TrainStep& action, Duration took, float scale, double loss);
   void InitializeTogether();
@@ -287,6 +290,7 @@ class WorkerNode : public Member {
   std::optional<ToyStep> stepping_;         // under way, or failed and not known to be taken or not
   std::optional<LateStep> late_;            // given up if it is told to follow another plan
   int64_t late_number_ = 0;
+  std::optional<LateStep> waits_;  // given up where it was committed: others may have taken it
   std::optional<Kept> kept_;
   NodeId take_over_from_;  // in the Reconfigure under way
   // N4: trained on before the newest loss of state, and in a local checkpoint that is as good now.

@@ -48,6 +48,7 @@ void WorkerNode::Start() {
   plan_ = IslandPlan();
   stepping_.reset();
   late_.reset();
+  waits_.reset();
   together_ = leaving_ = false;
   kept_.reset();
   take_over_from_.clear();

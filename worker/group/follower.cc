@@ -31,7 +31,8 @@ void Follower::Follow(const PeerFence& fence, const IslandPlan& plan, bool at_bo
   GroupMember::Hooks hooks;
   hooks.serve = [this, order](const NodeId& from, v1::GroupFrame frame) {
     // What is under way belongs to an attempt that the leader has given up.
-    if (frame.has_configure()) member_->Interrupt("the island is set up again");
+    const bool begins = frame.has_settle() && !frame.settle().has_take();
+    if (begins || frame.has_configure()) member_->Interrupt("the island is set up again");
     Add(Called{from, std::move(frame), order});
   };
   hooks.peer_lost = [this](const NodeId&, const std::string&) { Add(Meet{}); };
@@ -119,6 +120,12 @@ v1::GroupReply Follower::Serve(const NodeId& from, const v1::GroupFrame& frame) 
   absl::Status status;
   if (order_.plan.members.empty() || from != order_.plan.members.front().worker) {
     status = absl::PermissionDeniedError(absl::StrCat(from, " does not lead this island"));
+  } else if (frame.has_settle()) {
+    member_->BeginEpoch(frame.epoch());
+    if (frame.settle().has_take()) status = member_->TakeStep(FromWire(frame.settle().take()));
+    const CommitState state = member_->Committed();
+    ToWire(state.taken, reply.mutable_taken());
+    ToWire(state.waits, reply.mutable_waits());
   } else if (frame.has_configure()) {
     member_->BeginEpoch(frame.epoch());
     Say(absl::StrCat("setting up plan ", order_.plan.number));

@@ -88,6 +88,7 @@ class GroupTrainer final : public Trainer {
   // The plan of a worker alone: everything on its first device.
   absl::Status ConfigureAlone();
   absl::Status SetUp(Holdings* holdings);
+  absl::Status AgreeOnStep();
   absl::Status Inherit(const NodeId& before, Inheritance* inheritance);
   absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
   absl::Status WriteUnwritten();

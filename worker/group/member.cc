@@ -332,6 +332,10 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
   const std::shared_ptr<Engine> engine = Begin(number);
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
+  {
+    const std::lock_guard lock(state_mutex_);
+    stepped_ = fence_;
+  }
   if (trace) transport_.log().Record(number);
   ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome,
                          engine->Step({number, Sequences(ranges), learning_rate, trace}, read));
@@ -340,6 +344,23 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
   for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
   work_ = outcome.work;
   return outcome;
+}
+
+CommitState GroupMember::Committed() {
+  const std::shared_ptr<Engine> engine = this->engine();
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (stepped_.job != fence_.job || stepped_.generation != fence_.generation) return {};
+  }
+  const std::lock_guard work(engine_mutex_);
+  return engine == nullptr ? CommitState() : engine->Committed();
+}
+
+absl::Status GroupMember::TakeStep(const StepSums& step) {
+  if (!Committed().waits.Names(step)) return absl::OkStatus();
+  const std::shared_ptr<Engine> engine = this->engine();
+  const std::lock_guard work(engine_mutex_);
+  return engine->TakeStep(step);
 }
 
 std::vector<DeviceWork> GroupMember::Work() const {

@@ -116,6 +116,9 @@ class GroupMember final : private PeerHandler {
   absl::StatusOr<StepOutcome> Step(int64_t number, const std::vector<PositionRange>& ranges,
                                    double learning_rate, bool trace = false);
   absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
+  // Of steps in the present generation; see Engine.
+  CommitState Committed();
+  absl::Status TakeStep(const StepSums& step);
   // What the devices and messages of the newest step did. Waits a moment for messages that have not
   // arrived.
   MemberTrace TraceOf(const StepOutcome& outcome);
@@ -224,6 +227,7 @@ class GroupMember final : private PeerHandler {
   PeerFence fence_;                          // guarded by state_mutex_
   std::shared_ptr<const Kept> kept_;         // guarded by state_mutex_
   IslandPlan plan_;                          // guarded by state_mutex_
+  PeerFence stepped_;                        // of the newest step; guarded by state_mutex_
   std::vector<DeviceWork> work_;             // guarded by state_mutex_
 
   std::mutex hooks_mutex_;  // held while one is called; before state_mutex_

@@ -11,6 +11,7 @@ namespace {
 constexpr int kRanksMax = 1024;
 constexpr int kRangesMax = 4096;
 constexpr int kDevicesMax = 64;  // of one worker
+constexpr int kSumsMax = 65536;
 constexpr int64_t kElementsMax = int64_t{1} << 40;
 constexpr int64_t kPositionMax = int64_t{1} << 56;
 
@@ -102,6 +103,11 @@ absl::Status Check(const v1::LayerCall& call, bool of_leader) {
   return Check(call.shard());
 }
 
+absl::Status Check(const v1::StepSums& step) {
+  if (step.plan() < 0 || step.number() < 0) return Bad("step number");
+  return step.sums_size() > kSumsMax ? Bad("number of sums") : absl::OkStatus();
+}
+
 absl::Status Check(const v1::GroupReply& reply) {
   if (reply.code() < 0 || reply.code() > 16) return Bad("status code");
   if (reply.last_number() < 0) return Bad("step number");
@@ -112,6 +118,8 @@ absl::Status Check(const v1::GroupReply& reply) {
       return Bad("memory");
     }
   }
+  ATOLL_RETURN_IF_ERROR(Check(reply.taken()));
+  ATOLL_RETURN_IF_ERROR(Check(reply.waits()));
   if (reply.has_inheritance()) ATOLL_RETURN_IF_ERROR(Check(reply.inheritance()));
   for (const v1::HeldShard& held : reply.held()) {
     ATOLL_RETURN_IF_ERROR(Check(held.shard()));
@@ -148,6 +156,8 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
     case v1::GroupFrame::kLine:
       return frame.line().what() < 0 || frame.line().what() > 2 ? Bad("what a line call says")
                                                                 : absl::OkStatus();
+    case v1::GroupFrame::kSettle:
+      return Check(frame.settle().take());
     case v1::GroupFrame::kTrace:
       return frame.trace().number() < 0 ? Bad("step number") : absl::OkStatus();
     case v1::GroupFrame::kClock:
@@ -328,6 +338,16 @@ void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out) {
 
 DeviceMemoryState FromWire(const v1::DeviceMemory& memory) {
   return {memory.device(), memory.predicted_bytes(), memory.peak_bytes(), memory.limit_bytes()};
+}
+
+void ToWire(const StepSums& step, v1::StepSums* out) {
+  out->set_plan(step.plan);
+  out->set_number(step.number);
+  out->mutable_sums()->Add(step.sums.begin(), step.sums.end());
+}
+
+StepSums FromWire(const v1::StepSums& step) {
+  return {step.plan(), step.number(), {step.sums().begin(), step.sums().end()}};
 }
 
 void ToWire(const LineCall& call, v1::LineCall* out) {

@@ -42,6 +42,8 @@ void ToWire(const BoundaryState& boundary, v1::Boundary* out);
 BoundaryState FromWire(const v1::Boundary& boundary);
 void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out);
 DeviceMemoryState FromWire(const v1::DeviceMemory& memory);
+void ToWire(const StepSums& step, v1::StepSums* out);
+StepSums FromWire(const v1::StepSums& step);
 void ToWire(const LineCall& call, v1::LineCall* out);
 LineCall FromWire(const v1::LineCall& call);
 void ToWire(const Leadership& known, v1::Leadership* out);

@@ -1,15 +1,10 @@
 #include "worker/pipeline/engine.h"
 
 #include <algorithm>
-#include <mutex>
 #include <numeric>
-#include <optional>
-#include <utility>
 
 #include "common/check.h"
-#include "worker/model/host_reals.h"
-#include "worker/pipeline/interrupt.h"
-#include "worker/pipeline/local_run.h"
+#include "worker/pipeline/engine_impl.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/windows.h"
 
@@ -57,74 +52,6 @@ absl::Status CheckJob(const EngineJob& job) {
 }
 
 }  // namespace
-
-class Engine::Impl {
- public:
-  Impl(NodeId worker, std::vector<LocalDevice> devices, EngineOptions options)
-      : worker_(std::move(worker)), options_(std::move(options)) {
-    for (LocalDevice& device : devices) {
-      const std::string name = absl::StrCat(worker_, "/", device.index);
-      runs_.push_back(std::make_unique<LocalRun>(name, std::move(device)));
-    }
-  }
-  ~Impl() {
-    interrupt_.Raise(absl::AbortedError("the engine ends"));
-    for (const auto& run : runs_) run->thread.Wait();
-  }
-
-  absl::Status Configure(const EngineJob& job, const IslandPlan& plan, Transport* transport,
-                         CommunicatorFactory* communicators, const std::atomic<bool>* cancelled);
-  const IslandPlan& plan() const { return plan_; }
-  std::vector<HeldLayer> Held() const;
-  void DropSurplus() {
-    for (const auto& run : runs_) run->device.DropSurplus();
-  }
-  absl::Status GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out);
-  absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
-  absl::StatusOr<bool> TakeSnapshot();
-  absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
-  absl::Status GetSnapshot(const LayerShard& shard, std::span<float> out);
-  absl::Status SetOptimizerSteps(int64_t steps);
-  int64_t optimizer_steps() const;
-  absl::StatusOr<StepOutcome> Run(const StepRequest& request, const SequenceReader& read,
-                                  bool train);
-  void Interrupt(const std::string& reason) { interrupt_.Raise(absl::AbortedError(reason)); }
-  std::vector<DeviceMemory> Memory() const;
-
- private:
-  absl::Status Check(const EngineJob& job, const IslandPlan& plan,
-                     std::vector<TensorPart>* parts) const;
-  LocalRun* Find(const std::string& device) const;
-  void Stop();
-  void DropSnapshots();
-  absl::Status NoSnapshot(const LayerShard& shard) const;
-  absl::Status MakeDevices(const std::vector<TensorPart>& parts);
-  absl::Status ShareLayers();
-  absl::Status Copy(LocalRun& from, const HeldState& source, LocalRun& to, HeldState& target);
-  absl::Status Join(CommunicatorFactory& communicators);
-  absl::Status JoinGroups(LocalRun& run, CommunicatorFactory& communicators);
-  absl::Status CheckReady(const StepRequest& request) const;
-  absl::Status ReadTokens(const StepRequest& request, const SequenceReader& read);
-  void PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows);
-  // Runs it on every device that the plan names, each on its thread, and waits.
-  template <typename Function>
-  absl::Status OnDevices(const Function& function);
-
-  const NodeId worker_;
-  const EngineOptions options_;
-  std::vector<std::unique_ptr<LocalRun>> runs_;
-  worker::Interrupt interrupt_;
-
-  std::optional<EngineJob> job_;
-  IslandPlan plan_;
-  EngineOptions in_force_;  // options_, with the plan's deadlines
-  std::unique_ptr<CommitTable> table_;
-  Transport* transport_ = nullptr;
-  bool ready_ = false;
-  int64_t last_number_ = 0;
-  std::vector<int32_t> tokens_;
-  std::mutex snapshot_mutex_;  // of the devices' snapshots
-};
 
 // ---- a plan ----
 
@@ -255,171 +182,6 @@ absl::Status Engine::Impl::JoinGroups(LocalRun& run, CommunicatorFactory& commun
   return absl::OkStatus();
 }
 
-// ---- layers ----
-
-// What a device holds moves to those of the same worker that need it.
-absl::Status Engine::Impl::ShareLayers() {
-  for (const auto& to : runs_) {
-    for (HeldState* target : to->device.planned()) {
-      if (target->written) continue;
-      for (const auto& from : runs_) {
-        for (const auto& source : from->device.held()) {
-          if (target->written || !source->written || source->table_only ||
-              !(source->shard == target->shard)) {
-            continue;
-          }
-          ATOLL_RETURN_IF_ERROR(Copy(*from, *source, *to, *target));
-        }
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Engine::Impl::Copy(LocalRun& from, const HeldState& source, LocalRun& to,
-                                HeldState& target) {
-  HostReals values(target.state.params().dtype, target.state.layout().size);
-  for (const LayerPart part :
-       {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
-    Backend& reader = from.device.compute();
-    reader.CopyToHost(from.device.stream(), values.data(),
-                      source.part(part).Columns(0, target.state.layout().size));
-    ATOLL_RETURN_IF_ERROR(reader.Synchronize(from.device.stream()));
-    Backend& writer = to.device.compute();
-    writer.CopyToDevice(to.device.stream(), target.part(part), values.data());
-    if (part == LayerPart::kParameters) target.state.ParamsWritten(to.device.stream());
-    ATOLL_RETURN_IF_ERROR(writer.Synchronize(to.device.stream()));
-  }
-  target.written = true;
-  target.optimizer_step = source.optimizer_step;
-  return absl::OkStatus();
-}
-
-std::vector<HeldLayer> Engine::Impl::Held() const {
-  std::vector<HeldLayer> all;
-  for (const auto& run : runs_) {
-    for (const auto& held : run->device.held()) {
-      all.push_back({held->shard, run->device.name(), held->elements, held->optimizer_step,
-                     held->written, held->surplus, held->table_only});
-    }
-  }
-  return all;
-}
-
-absl::Status Engine::Impl::GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out) {
-  for (const bool surplus : {false, true}) {
-    for (const auto& run : runs_) {
-      for (const auto& held : run->device.held()) {
-        if (held->table_only || !held->written || held->surplus != surplus ||
-            !(held->shard == shard)) {
-          continue;
-        }
-        ATOLL_CHECK(static_cast<int64_t>(out.size()) == held->elements, "layer ", shard.layer);
-        return run->device.Read(held->part(part), out);
-      }
-    }
-  }
-  return absl::NotFoundError(
-      absl::StrCat(worker_, " does not hold layer ", shard.layer, ", rank ", shard.rank));
-}
-
-absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
-                                    std::span<const float> values) {
-  bool found = false;
-  for (const auto& run : runs_) {
-    for (HeldState* held : run->device.planned()) {
-      if (!(held->shard == shard)) continue;
-      ATOLL_CHECK(static_cast<int64_t>(values.size()) == held->elements, "layer ", shard.layer);
-      ATOLL_RETURN_IF_ERROR(run->device.Write(
-          held->part(part), values.first(static_cast<size_t>(held->part(part).size()))));
-      if (part == LayerPart::kParameters) {
-        held->state.ParamsWritten(run->device.stream());
-        held->written = true;
-      }
-      found = true;
-    }
-  }
-  if (found) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat("the plan gives ", worker_, " no layer ", shard.layer, ", rank ", shard.rank));
-}
-
-// Whoever reads one holds the mutex for a shard's time.
-void Engine::Impl::DropSnapshots() {
-  const std::lock_guard lock(snapshot_mutex_);
-  for (const auto& run : runs_) run->device.DropSnapshot();
-}
-
-absl::StatusOr<bool> Engine::Impl::TakeSnapshot() {
-  bool taken = false;
-  {
-    const std::lock_guard lock(snapshot_mutex_);
-    for (const auto& run : runs_) {
-      if (run->device.idle()) continue;
-      ATOLL_ASSIGN_OR_RETURN(taken, run->device.TakeSnapshot());
-      if (!taken) break;
-    }
-  }
-  if (!taken) DropSnapshots();
-  return taken;
-}
-
-absl::StatusOr<int64_t> Engine::Impl::SnapshotElements(const LayerShard& shard) {
-  const std::lock_guard lock(snapshot_mutex_);
-  for (const auto& run : runs_) {
-    if (const Tensor* copy = run->device.FindSnapshot(shard)) return copy->size();
-  }
-  return NoSnapshot(shard);
-}
-
-absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, std::span<float> out) {
-  const std::lock_guard lock(snapshot_mutex_);
-  for (const auto& run : runs_) {
-    if (const Tensor* copy = run->device.FindSnapshot(shard)) {
-      return run->device.ReadSnapshot(*copy, out);
-    }
-  }
-  return NoSnapshot(shard);
-}
-
-absl::Status Engine::Impl::NoSnapshot(const LayerShard& shard) const {
-  return absl::NotFoundError(
-      absl::StrCat(worker_, " has no snapshot of layer ", shard.layer, ", rank ", shard.rank));
-}
-
-absl::Status Engine::Impl::SetOptimizerSteps(int64_t steps) {
-  for (const auto& run : runs_) {
-    for (HeldState* held : run->device.planned()) {
-      held->optimizer_step = steps;
-      if (steps > 0) continue;
-      run->device.compute().Zero(run->device.stream(), held->state.first_moment());
-      run->device.compute().Zero(run->device.stream(), held->state.second_moment());
-    }
-    if (run->device.idle()) continue;
-    ATOLL_RETURN_IF_ERROR(run->device.compute().Synchronize(run->device.stream()));
-  }
-  return absl::OkStatus();
-}
-
-int64_t Engine::Impl::optimizer_steps() const {
-  int64_t steps = -1;
-  for (const auto& run : runs_) {
-    for (const HeldState* held : run->device.planned()) {
-      if (steps >= 0 && held->optimizer_step != steps) return -1;
-      steps = held->optimizer_step;
-    }
-  }
-  return steps;
-}
-
-std::vector<DeviceMemory> Engine::Impl::Memory() const {
-  std::vector<DeviceMemory> memory;
-  for (const auto& run : runs_) {
-    if (!run->device.idle()) memory.push_back(run->device.Memory());
-  }
-  return memory;
-}
-
 // ---- steps ----
 
 absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
@@ -495,6 +257,7 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
   }
   const absl::Status status =
       OnDevices([](LocalRun& run) { return run.executor->Run(run.input, &run.result); });
+  NoteTaken();
   if (!status.ok()) {
     ready_ = false;
     return status;
@@ -558,6 +321,8 @@ absl::StatusOr<LossSum> Engine::Evaluate(const StepRequest& request, const Seque
   ATOLL_ASSIGN_OR_RETURN(const StepOutcome outcome, impl_->Run(request, read, false));
   return outcome.loss;
 }
+CommitState Engine::Committed() const { return impl_->Committed(); }
+absl::Status Engine::TakeStep(const StepSums& step) { return impl_->TakeStep(step); }
 void Engine::Interrupt(const std::string& reason) { impl_->Interrupt(reason); }
 std::vector<DeviceMemory> Engine::Memory() const { return impl_->Memory(); }
 

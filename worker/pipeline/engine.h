@@ -12,9 +12,10 @@
 //
 // A step has one commit point: an exchange among all devices of the island that carries gradient
 // norm and loss, after every gradient is final. A step that fails before it changes nothing; one
-// that fails later may have been taken by some devices and not by others: their optimizer steps
-// (Held) tell. After a failure or an Interrupt, steps are refused until Configure is called again,
-// with the same plan or a new one; layers can be read and written all the same.
+// that fails later may have been taken by some devices and not by others: those that have not can
+// still take it before the next Configure (Committed, TakeStep). After a failure or an Interrupt,
+// steps are refused until Configure is called again, with the same plan or a new one; layers can be
+// read and written all the same.
 //
 // Threads: one caller, but for Interrupt, GetSnapshot and SnapshotElements, which any thread may
 // call. Each device has two threads of its own, one that computes and one for gradient all-reduces.
@@ -142,6 +143,27 @@ struct StepRequest {
 // Called on the thread that called Step.
 using SequenceReader = std::function<absl::Status(int64_t first_row, std::span<int32_t> tokens)>;
 
+// A step at its commit point: plan and number name it for ever, and whoever takes it with the sums
+// that another device has taken it with has the same bits.
+struct StepSums {
+  int64_t plan = 0;
+  int64_t number = 0;  // 0: no step
+  std::vector<double> sums;
+
+  // The same step.
+  bool Names(const StepSums& step) const {
+    return number != 0 && plan == step.plan && number == step.number;
+  }
+};
+
+// What this worker's devices know of the newest steps.
+struct CommitState {
+  StepSums taken;  // the newest that any of them has taken
+  // The newest, where it ended when one of them had told its own part and not heard all others',
+  // and no Configure came since; without sums.
+  StepSums waits;
+};
+
 struct DeviceMemory {
   std::string device;
   int64_t state_bytes = 0;       // parameters, gradients, moments
@@ -210,6 +232,12 @@ class Engine {
   absl::StatusOr<StepOutcome> Step(const StepRequest& request, const SequenceReader& read);
   // The loss alone, over up to batch_sequences sequences; `learning_rate` is not looked at.
   absl::StatusOr<LossSum> Evaluate(const StepRequest& request, const SequenceReader& read);
+
+  // Of a step that has ended in an error, and of the one before.
+  CommitState Committed() const;
+  // Devices that wait for these sums take the step, though it has been interrupted; OK if none
+  // does.
+  absl::Status TakeStep(const StepSums& step);
 
   // Ends the Step, Evaluate or Configure that goes on, if any, with ABORTED and this reason, on all
   // devices that it can reach (through transport and communicators).

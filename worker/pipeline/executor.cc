@@ -179,6 +179,7 @@ absl::Status Executor::Begin() {
   if (reached_ == nullptr) {
     ATOLL_ASSIGN_OR_RETURN(reached_, backend.NewEvent());
   }
+  waiting_number_ = 0;
   backend.Zero(device_.stream(), device_.run().totals);
   if (!input_->train) return absl::OkStatus();
   if (gradients_dirty_) {

@@ -89,6 +89,14 @@ class Executor {
   // An error has been raised as the interrupt, too.
   absl::Status Run(const StepInput& input, StepResult* result);
 
+  // The step that ended when this device had told its part at the commit point and not heard all
+  // others'; 0: none. Until the next Run it can be taken with the sums that others had.
+  int64_t waiting_number() const { return waiting_number_; }
+  absl::Status TakeStep(const std::vector<double>& sums);
+  // The newest step taken, and with which sums; empty: none yet.
+  int64_t taken_number() const { return taken_number_; }
+  const std::vector<double>& sums() const { return sums_; }
+
   // What leaves this device for others; changes with every step.
   std::vector<BoundaryState> Boundaries() const;
   std::string PlanWanted() const;
@@ -155,7 +163,7 @@ class Executor {
   absl::Status ExchangeTable(std::vector<double>* values);
   absl::Status CheckSteps(const std::vector<double>& values) const;
   void FillTable(const std::vector<double>& sums, std::vector<double>* values) const;
-  absl::Status Optimize(double sum_of_squares);
+  absl::Status Optimize();
 
   Inbox InboxOf(const StageRun& run, int32_t m, bool gradient) const;
   Outbox OutboxOf(const StageRun& run, int32_t m, bool gradient, const Tensor& payload) const;
@@ -198,6 +206,8 @@ class Executor {
   bool timed_ = true;               // in this step an operation's time is the device's
   int64_t trained_ = 0;             // steps begun in which it trains
   std::unique_ptr<Event> reached_;  // the end of what the device had when W were last looked for
+  int64_t waiting_number_ = 0, taken_number_ = 0;
+  std::vector<double> sums_;  // by the table's slots
 };
 
 }  // namespace atl::worker

@@ -100,23 +100,33 @@ absl::Status Executor::Commit() {
   std::vector<double> values(static_cast<size_t>(table_.slots()));
   FillTable(sums, &values);
   ATOLL_RETURN_IF_ERROR(interrupt_.status());
+  if (train) waiting_number_ = input_->number;
   ATOLL_RETURN_IF_ERROR(ExchangeTable(&values));
   AgreeOnPieces(values);
+  waiting_number_ = 0;
   step.committed = SteadyNow();
   for (int r = 0; r < table_.replicas(); ++r) result_->loss.nats += values[table_.loss(r)];
   result_->loss.tokens = input_->sequences * job_.sequence_length;
   if (!train) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(CheckSteps(values));
-  double sum_of_squares = 0;
-  for (int i = 0; i < table_.layers_and_ranks(); ++i) sum_of_squares += values[i];
-  result_->gradient_norm = std::sqrt(sum_of_squares);
-  return Optimize(sum_of_squares);
+  return TakeStep(values);
 }
 
-// From here on every device takes the step.
-absl::Status Executor::Optimize(double sum_of_squares) {
+absl::Status Executor::TakeStep(const std::vector<double>& sums) {
+  waiting_number_ = 0;
+  ATOLL_RETURN_IF_ERROR(CheckSteps(sums));
+  sums_ = sums;
+  taken_number_ = input_->number;
+  return Optimize();
+}
+
+// From here on every device takes the step: those that had their part of the exchange interrupted
+// do so when they are told the sums.
+absl::Status Executor::Optimize() {
   const Instant start = SteadyNow();
   const int64_t step = device_.planned()[0]->optimizer_step + 1;
+  double sum_of_squares = 0;
+  for (int i = 0; i < table_.layers_and_ranks(); ++i) sum_of_squares += sums_[i];
+  result_->gradient_norm = std::sqrt(sum_of_squares);
   if (computes()) {
     device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
                               options_.keep_gradients);

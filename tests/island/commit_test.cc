@@ -1,0 +1,174 @@
+// The end of a step, where it is committed: islands whose members are late or give up there.
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "common/event_loop.h"
+#include "tests/island/group_story.h"
+
+namespace atl::worker {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST_CASE("a plan at a step's end: nobody hears of it while another is still taking the step") {
+  const World world;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool slow = false;
+  EngineOptions options;
+  options.before_word = [&](const std::string& device, const std::string&) {
+    std::unique_lock lock(mutex);
+    if (device == "w3/0") changed.wait(lock, [&] { return !slow; });
+    return absl::OkStatus();
+  };
+  const auto set_slow = [&](bool now) {
+    const std::lock_guard lock(mutex);
+    slow = now;
+    changed.notify_all();
+  };
+  TestGroup group(world, 3, 1, options);
+  group.Take(Pipeline("three stages", {2, 2, 2}, 3), {"w1", "w2", "w3"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  leader.Step(0);
+  set_slow(true);
+  leader.Step(1);  // taken by w1 and soon by w2, whose word w3 has not read yet
+  const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w1", "w2", "w3"});
+  absl::StatusOr<PlanTaken> taken;
+  std::thread orders([&] { taken = group.Order(plan, 1, /*at_boundary=*/true); });
+  const Instant until = SteadyNow() + 300ms;
+  bool told = false;
+  while (SteadyNow() < until && !told) {
+    told = absl::StrContains(group["w2"].doing(), "plan 2");
+    std::this_thread::sleep_for(1ms);
+  }
+  CHECK(!told);
+  set_slow(false);
+  orders.join();
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  INFO(taken->reason);
+  REQUIRE(taken->kept);
+  REQUIRE(leader.trainer->optimizer_steps() == 2);
+}
+
+// Makes devices give up at the commit point: before they take the word of another device.
+class Cuts {
+ public:
+  EngineOptions Options() {
+    EngineOptions options;
+    options.before_word = [this](const std::string& device, const std::string& from) {
+      std::unique_lock lock(mutex_);
+      const auto cut = cuts_.find({device, from});
+      if (cut == cuts_.end()) return absl::OkStatus();
+      changed_.wait(lock, [this] { return !waits_; });
+      cuts_.erase(cut);
+      return absl::AbortedError("the test cuts it");
+    };
+    return options;
+  }
+  // At once, or when told to.
+  void Cut(const std::string& device, const std::string& from, bool later = false) {
+    const std::lock_guard lock(mutex_);
+    cuts_.insert({device, from});
+    waits_ = later;
+  }
+  void Now() {
+    const std::lock_guard lock(mutex_);
+    waits_ = false;
+    changed_.notify_all();
+  }
+  void Forget() {
+    const std::lock_guard lock(mutex_);
+    cuts_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<std::pair<std::string, std::string>> cuts_;  // guarded by mutex_
+  bool waits_ = false;                                  // guarded by mutex_
+};
+
+TEST_CASE("a step cut short where it is committed is taken by all or by none, and none is lost") {
+  const World world;
+  Cuts cuts;
+  TestGroup group(world, 3, 1, cuts.Options());
+  const std::vector<IslandLayout> layouts = {Pipeline("three stages", {2, 2, 2}, 3),
+                                             Replicas("replicas", {4, 2, 2}, 3)};
+  group.Take(layouts[0], {"w1", "w2", "w3"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  Alone alone(world);
+  int64_t step = 0, given_up = 0;
+  const auto trains_on = [&] {
+    REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    ++step;
+  };
+  trains_on();
+  const std::vector<std::string> devices = {"w1/0", "w2/0", "w3/0"};
+  for (size_t pair = 0; pair <= 9; ++pair) {
+    const std::string& device = devices[pair / 3 % 3];
+    const std::string& from = devices[pair % 3];
+    if (pair < 9 && device == from) continue;
+    INFO(device << " gives up before the word of " << from);
+    cuts.Cut(device, from);
+    if (pair == 9) {  // all of them
+      for (const std::string& each : devices) {
+        for (const std::string& other : devices) cuts.Cut(each, other);
+      }
+    }
+    const bool done = leader.trainer->Step(Batch(step), RateOf(step)).ok();
+    const PlanTaken taken = group.Take(layouts[pair % 2], {"w1", "w2", "w3"});
+    cuts.Forget();
+    INFO(taken.reason);
+    REQUIRE(taken.kept);
+    const int64_t steps = leader.trainer->optimizer_steps();
+    REQUIRE(steps == (done || taken.step_taken ? step + 1 : step));
+    given_up += steps == step;
+    if (steps > step) alone.Step(step++);
+    trains_on();
+  }
+  CHECK(given_up >= 1);  // the last one at least
+}
+
+TEST_CASE("a step that only some have taken is taken by the others, whoever of them has gone") {
+  const World world;
+  Cuts cuts;
+  TestGroup group(world, 3, 1, cuts.Options());
+  IslandLayout layout{
+      .name = "pipeline and replica", .replicas = {{{3, 3}, 2, 2}, {{6}, 4, 1}}, .workers = 3};
+  group.Take(layout, {"w1", "w2", "w3"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  Alone alone(world);
+  REQUIRE(leader.Step(0) == Approx(alone.Step(0)).epsilon(1e-5));
+  SECTION("a follower has not") {
+    cuts.Cut("w2/0", "w1/0", /*later=*/true);
+    REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
+    cuts.Now();
+    SECTION("and all are there") {}
+    SECTION("and another one dies") { group.Kill("w3"); }
+  }
+  SECTION("nor has the follower that holds the same layers, and the next step has begun") {
+    cuts.Cut("w2/0", "w1/0", /*later=*/true);
+    cuts.Cut("w3/0", "w1/0", /*later=*/true);
+    REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
+    std::thread later([&] { cuts.Now(); });
+    REQUIRE(!leader.trainer->Step(Batch(2), RateOf(2)).ok());
+    later.join();
+  }
+  const PlanTaken taken = group.Take(Pipeline("two stages", {2, 4}, 2), {"w1", "w2"});
+  INFO(taken.reason);
+  REQUIRE(taken.kept);
+  REQUIRE(leader.trainer->optimizer_steps() == 2);
+  for (int64_t step = 2; step < 4; ++step) {
+    REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+  }
+}
+
+}  // namespace
+}  // namespace atl::worker

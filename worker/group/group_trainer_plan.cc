@@ -1,0 +1,248 @@
+// An island takes on a plan.
+
+#include <algorithm>
+
+#include "common/event_loop.h"
+#include "worker/group/group_trainer.h"
+
+namespace atl::worker {
+namespace {
+
+// Waiting for members to accept a plan is interrupted this often, to look for an interruption.
+constexpr Duration kMeetSlice = std::chrono::milliseconds(200);
+
+}  // namespace
+
+absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation generation,
+                                                  const IslandPlan& plan, const NodeId& before,
+                                                  Inheritance* inheritance) {
+  if (member_->job() == nullptr) return absl::FailedPreconditionError("no job is open");
+  if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
+  member_->DropKept();
+  // The others may be at the end of the newest step. Whoever left them now would take away what
+  // they still wait for.
+  if (configured_ && !alone_) (void)Settle();
+  Fail();
+  if (on_settled_ != nullptr) on_settled_({generation, plan.number});
+  if (plan.number == 0) {
+    // What another plan left here does not count: who gives up a plan pulls.
+    ATOLL_RETURN_IF_ERROR(ConfigureAlone());
+    return PlanTaken{false, false, "the island has no plan any more"};
+  }
+  const PeerFence fence{job, generation, plan.number};
+  if (fence != fence_) epoch_ = 0;
+  if (fence.job != fence_.job || fence.generation != fence_.generation) {
+    // Somebody else may have led meanwhile.
+    known_steps_.reset();
+    step_tried_ = false;
+  }
+  fence_ = fence;
+  plan_ = plan;
+  alone_ = false;
+  boundaries_.clear();
+  memory_.clear();
+  member_->SetHooks({.call_failed = [this](const NodeId&, const std::string& error) {
+    member_->InterruptWork(error);
+  }});
+  ATOLL_RETURN_IF_ERROR(member_->Join(fence, plan));
+  Holdings holdings;
+  ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
+  if (!before.empty()) ATOLL_RETURN_IF_ERROR(Inherit(before, inheritance));
+  return MoveState(holdings);
+}
+
+void GroupTrainer::Keep(Inheritance kept) {
+  if (configured_ && !alone_) (void)Settle();  // what it says of the newest step is in step_tried_
+  tracer_.Answer(absl::AbortedError("another worker leads the island now"));
+  GroupMember::Kept all;
+  ToWire(kept.leadership, all.known.mutable_leadership());
+  all.known.set_base_set(kept.base_set);
+  all.known.set_captured(kept.captured);
+  all.known.set_known_steps(known_steps_.value_or(-1));
+  all.known.set_step_tried(step_tried_);
+  all.known.set_state_broken(moments_broken_ || !unwritten_.empty());
+  all.known.set_encoded(kept.captured && IsQuantized(kept.delta->encoding));
+  if (kept.base_set) all.base = std::move(kept.base);
+  if (kept.base_set) all.residual = std::move(kept.residual);
+  if (kept.captured) all.delta = std::move(kept.delta);
+  member_->Keep(std::move(all));
+}
+
+absl::Status GroupTrainer::Inherit(const NodeId& before, Inheritance* inheritance) {
+  v1::GroupFrame frame;
+  frame.mutable_take_over();
+  ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(before, frame));
+  ATOLL_ASSIGN_OR_RETURN(const v1::GroupReply reply,
+                         member_->Await(call, member_->options().call_timeout));
+  if (!reply.has_inheritance()) {
+    return absl::InternalError(absl::StrCat(before, " does not say what it knows"));
+  }
+  const v1::Inheritance& known = reply.inheritance();
+  inheritance->leadership = FromWire(known.leadership());
+  inheritance->base_set = known.base_set();
+  inheritance->captured = known.captured();
+  const auto layers = static_cast<int32_t>(member_->job()->layouts.size());
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    ShardParts parts;
+    if (known.base_set()) parts.base = (*inheritance->base)[static_cast<size_t>(layer)];
+    if (known.captured()) parts.delta = inheritance->delta->values[static_cast<size_t>(layer)];
+    if (known.base_set() && inheritance->residual != nullptr) {
+      parts.residual = (*inheritance->residual)[static_cast<size_t>(layer)];
+    }
+    if (WantedOf(parts) == 0) break;
+    ATOLL_RETURN_IF_ERROR(member_->GetShard(before, LayerShard{layer, 0, {1}}, parts));
+  }
+  if (known.encoded()) {
+    std::vector<float> packed = Packed(*inheritance->delta);  // for its size
+    ATOLL_RETURN_IF_ERROR(member_->GetShard(before, LayerShard{0, 0, {1}}, {.encoded = packed}));
+    ATOLL_RETURN_IF_ERROR(Unpack(packed, inheritance->delta.get()));
+  } else {
+    inheritance->delta->encoding = Encoding::kFloat32;
+  }
+  known_steps_.reset();
+  if (known.known_steps() >= 0) known_steps_ = known.known_steps();
+  step_tried_ = known.step_tried();
+  moments_broken_ = known.state_broken();
+  return absl::OkStatus();
+}
+
+// All members' devices under the plan; what each holds then.
+absl::Status GroupTrainer::SetUp(Holdings* holdings) {
+  const std::vector<NodeId> followers = Followers();
+  const Instant deadline = SteadyNow() + member_->options().meet_timeout;
+  while (!followers.empty()) {
+    if (interrupted_) return absl::AbortedError("interrupted");
+    const Instant now = SteadyNow();
+    const absl::Status met =
+        member_->link().AwaitPeers(std::min(deadline, now + kMeetSlice), followers);
+    if (met.ok()) break;
+    if (!absl::IsDeadlineExceeded(met) || now >= deadline) return met;
+  }
+  member_->BeginEpoch(++epoch_);
+  ATOLL_RETURN_IF_ERROR(AgreeOnStep());
+  v1::GroupFrame frame;
+  frame.mutable_configure();
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  const absl::Status own = member_->Configure(&interrupted_);
+  if (!own.ok()) InterruptAll();  // the others must not wait for us
+  number_ = std::max(number_, member_->last_number());
+  (*holdings)[member_->name()] = member_->Held();
+  absl::Status status = own;
+  for (const auto& [follower, call] : calls) {
+    const auto reply = member_->Await(call, member_->StepTimeout());
+    if (!reply.ok()) {
+      if (status.ok()) InterruptAll();
+      if (status.ok() || absl::IsAborted(status)) status = reply.status();
+      continue;
+    }
+    number_ = std::max<int64_t>(number_, reply->last_number());
+    for (const v1::HeldShard& held : reply->held()) {
+      (*holdings)[follower].push_back(FromWire(held));
+    }
+  }
+  return status;
+}
+
+// A step that was interrupted while it was committed may have been taken by some. Then all others
+// that are left take it, too: whoever has taken it knows that every gradient was final, and with
+// which sums.
+absl::Status GroupTrainer::AgreeOnStep() {
+  v1::GroupFrame ask;
+  ask.mutable_settle();
+  ATOLL_ASSIGN_OR_RETURN(const Calls asked, CallAll(ask));
+  std::map<NodeId, CommitState> states = {{member_->name(), member_->Committed()}};
+  absl::Status status;
+  for (const auto& [follower, call] : asked) {
+    const auto reply = member_->Await(call, member_->StepTimeout());
+    if (reply.ok()) states[follower] = {FromWire(reply->taken()), FromWire(reply->waits())};
+    if (status.ok()) status = reply.status();
+  }
+  ATOLL_RETURN_IF_ERROR(status);
+  Calls told;
+  for (const auto& entry : states) {
+    const auto taker = std::find_if(states.begin(), states.end(), [&](const auto& other) {
+      return other.second.taken.Names(entry.second.waits);
+    });
+    if (taker == states.end()) continue;
+    const StepSums& step = taker->second.taken;
+    if (entry.first == member_->name()) {
+      ATOLL_RETURN_IF_ERROR(member_->TakeStep(step));
+      continue;
+    }
+    v1::GroupFrame frame;
+    ToWire(step, frame.mutable_settle()->mutable_take());
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(entry.first, std::move(frame)));
+    told.emplace_back(entry.first, call);
+  }
+  return AwaitAll(told, member_->StepTimeout());
+}
+
+absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
+  std::vector<int64_t> steps;
+  if (known_steps_) {
+    if (step_tried_) steps.push_back(*known_steps_ + 1);
+    steps.push_back(*known_steps_);
+  }
+  LayerMoves moves = PlanMoves(holdings, steps);
+  if (moments_broken_ && moves.kept) {
+    moves = LayerMoves();
+    moves.reason = "the optimizer's moments were being written";
+  }
+  Calls calls;
+  int64_t bytes = 0;  // that move to all
+  for (const NodeId& follower : Followers()) {
+    v1::GroupFrame frame;
+    frame.mutable_fetch()->set_optimizer_step(moves.optimizer_step);
+    for (const ShardMove& move : moves.moves[follower]) {
+      v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
+      ToWire(move.shard, item->mutable_shard());
+      for (const ShardSource& source : move.sources) {
+        v1::FetchCall::Source* from = item->add_sources();
+        ToWire(source.shard, from->mutable_shard());
+        from->set_from(source.from);
+        ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, member_->job()->LayoutOf(source.shard));
+        bytes += BytesOf(layout.size, kAllParts);
+      }
+    }
+    ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));
+    calls.emplace_back(follower, call);
+  }
+  absl::Status status = member_->Fetch(moves.moves[member_->name()], moves.optimizer_step);
+  // Each member gives up by itself when nothing comes any more.
+  const absl::Status others = AwaitAll(calls, member_->options().move_timeout + MoveLimit(bytes));
+  ATOLL_RETURN_IF_ERROR(status.ok() || absl::IsAborted(status) ? others : status);
+  ATOLL_RETURN_IF_ERROR(status);
+
+  PlanTaken taken;
+  taken.kept = moves.kept;
+  taken.step_taken = moves.kept && step_tried_ && moves.optimizer_step == *known_steps_ + 1;
+  taken.reason = moves.reason;
+  steps_ = moves.optimizer_step;
+  known_steps_ = steps_;
+  step_tried_ = moments_broken_ = false;
+  v1::GroupFrame drop;
+  drop.mutable_drop_surplus();
+  ATOLL_ASSIGN_OR_RETURN(const Calls drops, CallAll(drop));
+  member_->DropSurplus();
+  ATOLL_RETURN_IF_ERROR(AwaitAll(drops, member_->options().call_timeout));
+  holdings_ = holdings;
+  for (auto& [worker, held] : holdings_) {
+    std::erase_if(held, [](const HeldLayer& layer) { return layer.surplus; });
+  }
+  configured_ = true;
+  failed_ = false;
+  if (!moves.kept) unwritten_.clear();
+  ATOLL_RETURN_IF_ERROR(WriteUnwritten());
+  return taken;
+}
+
+absl::Status GroupTrainer::WriteUnwritten() {
+  while (!unwritten_.empty()) {
+    const auto it = unwritten_.begin();
+    ATOLL_RETURN_IF_ERROR(SetParts(it->first, {it->second, {}, {}}));
+    unwritten_.erase(it);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl::worker

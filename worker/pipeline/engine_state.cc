@@ -1,0 +1,219 @@
+// What an engine's devices hold, between plans and steps.
+
+#include <mutex>
+
+#include "common/check.h"
+#include "worker/model/host_reals.h"
+#include "worker/pipeline/engine_impl.h"
+
+namespace atl::worker {
+
+// ---- layers ----
+
+// What a device holds moves to those of the same worker that need it.
+absl::Status Engine::Impl::ShareLayers() {
+  for (const auto& to : runs_) {
+    for (HeldState* target : to->device.planned()) {
+      if (target->written) continue;
+      for (const auto& from : runs_) {
+        for (const auto& source : from->device.held()) {
+          if (target->written || !source->written || source->table_only ||
+              !(source->shard == target->shard)) {
+            continue;
+          }
+          ATOLL_RETURN_IF_ERROR(Copy(*from, *source, *to, *target));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::Copy(LocalRun& from, const HeldState& source, LocalRun& to,
+                                HeldState& target) {
+  HostReals values(target.state.params().dtype, target.state.layout().size);
+  for (const LayerPart part :
+       {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
+    Backend& reader = from.device.compute();
+    reader.CopyToHost(from.device.stream(), values.data(),
+                      source.part(part).Columns(0, target.state.layout().size));
+    ATOLL_RETURN_IF_ERROR(reader.Synchronize(from.device.stream()));
+    Backend& writer = to.device.compute();
+    writer.CopyToDevice(to.device.stream(), target.part(part), values.data());
+    if (part == LayerPart::kParameters) target.state.ParamsWritten(to.device.stream());
+    ATOLL_RETURN_IF_ERROR(writer.Synchronize(to.device.stream()));
+  }
+  target.written = true;
+  target.optimizer_step = source.optimizer_step;
+  return absl::OkStatus();
+}
+
+std::vector<HeldLayer> Engine::Impl::Held() const {
+  std::vector<HeldLayer> all;
+  for (const auto& run : runs_) {
+    for (const auto& held : run->device.held()) {
+      all.push_back({held->shard, run->device.name(), held->elements, held->optimizer_step,
+                     held->written, held->surplus, held->table_only});
+    }
+  }
+  return all;
+}
+
+absl::Status Engine::Impl::GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out) {
+  for (const bool surplus : {false, true}) {
+    for (const auto& run : runs_) {
+      for (const auto& held : run->device.held()) {
+        if (held->table_only || !held->written || held->surplus != surplus ||
+            !(held->shard == shard)) {
+          continue;
+        }
+        ATOLL_CHECK(static_cast<int64_t>(out.size()) == held->elements, "layer ", shard.layer);
+        return run->device.Read(held->part(part), out);
+      }
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat(worker_, " does not hold layer ", shard.layer, ", rank ", shard.rank));
+}
+
+absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
+                                    std::span<const float> values) {
+  bool found = false;
+  for (const auto& run : runs_) {
+    for (HeldState* held : run->device.planned()) {
+      if (!(held->shard == shard)) continue;
+      ATOLL_CHECK(static_cast<int64_t>(values.size()) == held->elements, "layer ", shard.layer);
+      ATOLL_RETURN_IF_ERROR(run->device.Write(
+          held->part(part), values.first(static_cast<size_t>(held->part(part).size()))));
+      if (part == LayerPart::kParameters) {
+        held->state.ParamsWritten(run->device.stream());
+        held->written = true;
+      }
+      found = true;
+    }
+  }
+  if (found) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("the plan gives ", worker_, " no layer ", shard.layer, ", rank ", shard.rank));
+}
+
+// Whoever reads one holds the mutex for a shard's time.
+void Engine::Impl::DropSnapshots() {
+  const std::lock_guard lock(snapshot_mutex_);
+  for (const auto& run : runs_) run->device.DropSnapshot();
+}
+
+absl::StatusOr<bool> Engine::Impl::TakeSnapshot() {
+  bool taken = false;
+  {
+    const std::lock_guard lock(snapshot_mutex_);
+    for (const auto& run : runs_) {
+      if (run->device.idle()) continue;
+      ATOLL_ASSIGN_OR_RETURN(taken, run->device.TakeSnapshot());
+      if (!taken) break;
+    }
+  }
+  if (!taken) DropSnapshots();
+  return taken;
+}
+
+absl::StatusOr<int64_t> Engine::Impl::SnapshotElements(const LayerShard& shard) {
+  const std::lock_guard lock(snapshot_mutex_);
+  for (const auto& run : runs_) {
+    if (const Tensor* copy = run->device.FindSnapshot(shard)) return copy->size();
+  }
+  return NoSnapshot(shard);
+}
+
+absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, std::span<float> out) {
+  const std::lock_guard lock(snapshot_mutex_);
+  for (const auto& run : runs_) {
+    if (const Tensor* copy = run->device.FindSnapshot(shard)) {
+      return run->device.ReadSnapshot(*copy, out);
+    }
+  }
+  return NoSnapshot(shard);
+}
+
+absl::Status Engine::Impl::NoSnapshot(const LayerShard& shard) const {
+  return absl::NotFoundError(
+      absl::StrCat(worker_, " has no snapshot of layer ", shard.layer, ", rank ", shard.rank));
+}
+
+absl::Status Engine::Impl::SetOptimizerSteps(int64_t steps) {
+  for (const auto& run : runs_) {
+    for (HeldState* held : run->device.planned()) {
+      held->optimizer_step = steps;
+      if (steps > 0) continue;
+      run->device.compute().Zero(run->device.stream(), held->state.first_moment());
+      run->device.compute().Zero(run->device.stream(), held->state.second_moment());
+    }
+    if (run->device.idle()) continue;
+    ATOLL_RETURN_IF_ERROR(run->device.compute().Synchronize(run->device.stream()));
+  }
+  return absl::OkStatus();
+}
+
+int64_t Engine::Impl::optimizer_steps() const {
+  int64_t steps = -1;
+  for (const auto& run : runs_) {
+    for (const HeldState* held : run->device.planned()) {
+      if (steps >= 0 && held->optimizer_step != steps) return -1;
+      steps = held->optimizer_step;
+    }
+  }
+  return steps;
+}
+
+std::vector<DeviceMemory> Engine::Impl::Memory() const {
+  std::vector<DeviceMemory> memory;
+  for (const auto& run : runs_) {
+    if (!run->device.idle()) memory.push_back(run->device.Memory());
+  }
+  return memory;
+}
+
+// ---- a step that was interrupted at its commit point ----
+
+// Kept across steps and plans: another worker may still need the sums.
+void Engine::Impl::NoteTaken() {
+  for (const auto& run : runs_) {
+    if (run->executor == nullptr || run->executor->sums().empty()) continue;
+    // A device that waits has an older one.
+    const bool newer = run->executor->taken_number() > taken_.number;
+    if (!newer && taken_.plan == plan_.number) continue;
+    taken_ = {plan_.number, run->executor->taken_number(), run->executor->sums()};
+  }
+}
+
+CommitState Engine::Impl::Committed() const {
+  CommitState state{taken_, {}};
+  for (const auto& run : runs_) {
+    if (run->executor == nullptr || run->executor->waiting_number() == 0) continue;
+    state.waits = {plan_.number, run->executor->waiting_number(), {}};
+  }
+  return state;
+}
+
+absl::Status Engine::Impl::TakeStep(const StepSums& step) {
+  if (!Committed().waits.Names(step)) return absl::OkStatus();
+  if (step.sums.size() != static_cast<size_t>(table_->slots())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(step.sums.size(), " sums of a step that has ", table_->slots()));
+  }
+  std::vector<LocalRun*> waiting;
+  for (const auto& run : runs_) {
+    if (run->executor == nullptr || run->executor->waiting_number() != step.number) continue;
+    LocalRun* const own = waiting.emplace_back(run.get());
+    own->thread.Start([own, &step] { own->status = own->executor->TakeStep(step.sums); });
+  }
+  absl::Status first;
+  for (LocalRun* run : waiting) {
+    run->thread.Wait();
+    if (first.ok()) first = Annotate(run->status, run->device.name());
+  }
+  NoteTaken();
+  return first;
+}
+
+}  // namespace atl::worker
