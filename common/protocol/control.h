@@ -256,6 +256,9 @@ struct IslandOrder {
   Incarnation author = 0;
   // This member of the plan has led the island so far, and hands over what it knows. Empty: nobody.
   NodeId takes_over_from;
+  // Other workers share the island, with a part in the plan or without: one of them can lead it
+  // when this one ends.
+  bool shared = false;
 };
 
 // All that the coordinator wants of a worker that follows an island's leader, now: serve the leader

@@ -189,6 +189,7 @@ void Fields(V& v, Plain<V, IslandOrder>& s, v1::IslandOrder& m) {
   ATOLL_WIRE_COPY(at_boundary);
   ATOLL_WIRE_COUNT(author);
   ATOLL_WIRE_COPY(takes_over_from);
+  ATOLL_WIRE_COPY(shared);
 }
 
 template <class V>

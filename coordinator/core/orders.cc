@@ -51,6 +51,7 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& 
   if (progress.validator == island.island) key.validate_version = progress.validate_version;
   key.author = island.author;
   key.takes_over_from = island.takes_over_from;
+  key.shared = !island.followers.empty();
   if (const IslandPlan* plan = PlanInForce(job, island)) {
     key.plan_number = plan->number;
     key.at_boundary = AtBoundary(job, island);
@@ -85,6 +86,7 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) 
   order.at_boundary = sent.key.at_boundary;
   order.author = sent.key.author;
   order.takes_over_from = sent.key.takes_over_from;
+  order.shared = sent.key.shared;
   s.Send(*worker, std::move(order));
 }
 

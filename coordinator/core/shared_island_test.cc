@@ -154,33 +154,6 @@ TEST_CASE("An island asks for a plan itself, and is not heard too often") {
   CHECK(Says(world.Do("wait 20"), "keeps plan"));
 }
 
-TEST_CASE("A follower that leaves serves on until the island is set up without it") {
-  World world;
-  StartShared(world);
-  world.Do("worker c leaves");
-  CHECK(Members(world.Order("a").plan) == "ab(c)");
-  CHECK(world.Order("a").at_boundary);
-  // Nobody is interrupted: the others hear of it when the leader has finished its step.
-  CHECK(world.Membership("c").plan.number == 1);
-  CHECK(Says(world.Do("worker a beats"), "-> b: MemberOrder"));
-  CHECK(world.Membership("c").plan.number == 2);  // it lends its layers
-  CHECK_FALSE(Says(world.Do("wait 4"), "-> c: MemberOrder"));
-  const std::string told = world.Do("worker a sets-up");  // the layers have moved
-  CHECK(Members(world.Order("a").plan) == "ab");
-  CHECK(world.Order("a").plan.number == 3);
-  CHECK_FALSE(Says(told, "-> c: "));  // the step under way still counts on it
-  CHECK(Says(world.Do("worker a sets-up"), "-> c: MemberOrder lm-1 island 0 generation 1: stop"));
-  world.Do("worker c dies");
-  CHECK(world.Order("a").plan.number == 3);
-  const std::vector<PlanChange> changes = world.Island(0).plan_changes;
-  REQUIRE(changes.size() == 3);
-  CHECK(changes[0].reason == "it has none yet");
-  CHECK_FALSE(changes[0].at_boundary);
-  CHECK(changes[1].reason == "worker c is gone");
-  CHECK(changes[1].at_boundary);
-  CHECK(changes[2].reason == "its lenders may go");
-}
-
 TEST_CASE(
     "A worker of the plan before dies while its last step is finished: all are told at once") {
   World world;
@@ -205,105 +178,6 @@ TEST_CASE("A plan waits for the end of a step that takes long, and not for ever"
   world.Do("wait 110");
   CHECK_FALSE(world.Order("a").at_boundary);
   CHECK(world.Membership("b").plan.number == 2);
-}
-
-TEST_CASE("A leader that leaves hands over in the same generation: nothing is lost or renamed") {
-  World world;
-  world.Tell({"server ps-0 attaches", "worker a attaches incarnation=3",
-              "worker b attaches incarnation=8", "worker c attaches",
-              "submit min=1 batch=2 tokens=4000 island=all per-island=3", "worker a prepared",
-              "worker b prepared", "worker c prepared", "servers answer", "worker b follows",
-              "worker c follows", "worker a sets-up", "worker a pushes", "worker a stages",
-              "servers answer", "worker a ready", "worker a leases wanted=4", "worker a pushes",
-              "worker a stages shards=1"});
-  const std::string told = world.Do("worker a leaves");
-  CHECK(Says(told, "island 0: worker b leads after a, which leaves"));
-  CHECK(Says(told, "(worker a leaves): plan 2 by b, c"));
-  CHECK(Says(told, "MemberOrder lm-1 island 0 generation 1: plan 2 of b c a, after the step"));
-  CHECK_FALSE(Says(told, "-> b: "));  // it would leave the step under way
-  CHECK_FALSE(Says(told, "-> c: "));
-  CHECK_FALSE(Says(told, "FenceIslands"));
-  const std::string handed_over = world.Do("worker a beats");  // it follows now
-  CHECK(Says(handed_over, "-> b: IslandOrder lm-1 island 0 generation 1"));
-  CHECK(Says(handed_over, "takes over from a"));
-  CHECK(Says(handed_over, "-> c: MemberOrder"));
-  CHECK(world.Order("b").author == 3);
-  SECTION("and goes when its heir is set up") {
-    const std::string set_up = world.Do("worker b sets-up");
-    CHECK(Says(set_up, "island 0: worker b has taken over from a"));
-    CHECK_FALSE(Says(set_up, "-> a: "));
-    CHECK(Says(world.Do("worker b sets-up"), "-> a: MemberOrder lm-1 island 0 generation 1: stop"));
-    CHECK(Members(world.Order("b").plan) == "bc");
-    world.Do("worker a dies");
-    CHECK(world.Order("b").generation == 1);
-    // The contribution goes on where it was, under its name.
-    CHECK(Says(world.Do("worker b pushes"),
-               "-> b: PushGrant island 0 (generation 1, incarnation 3, base 0): shards 1 2"));
-    CHECK(world.Island(0).steps_redone == 0);
-  }
-  SECTION("or, gone too early, costs what its death does") {
-    const std::string gone = world.Do("worker a dies");
-    CHECK(Says(gone, "island 0 begins anew in generation 2: worker a ended before it had handed"));
-    CHECK(Says(gone, "FenceIslands 0: generation 2 incarnation 8"));
-    CHECK(world.Order("b").generation == 2);
-    CHECK(world.Order("b").takes_over_from.empty());
-    CHECK(Members(world.Order("b").plan) == "bc");
-  }
-  SECTION("and so it is if its heir dies") {
-    CHECK(Says(world.Do("worker b dies"), "worker c leads in generation 2 after b was evicted"));
-    CHECK(world.Order("c").takes_over_from.empty());
-    world.Do("worker c sets-up");
-    CHECK(Members(world.Order("c").plan) == "c");
-  }
-  SECTION("another worker's death does not end it") {
-    const std::string died = world.Do("worker c dies");
-    CHECK(Says(died, "(worker c is gone): plan 3 by b"));
-    CHECK(world.Order("b").plan.number == 2);
-    const std::string again = world.Do("worker a beats");
-    CHECK(Says(again, "-> b: IslandOrder"));
-    CHECK(world.Order("b").plan.number == 3);
-    CHECK(Members(world.Order("b").plan) == "b(a)");
-    CHECK(world.Order("b").takes_over_from == "a");
-    CHECK(Says(world.Do("worker b sets-up"), "worker b has taken over from a"));
-    CHECK(world.Order("b").generation == 1);
-  }
-  SECTION("a restart of the coordinator forgets nothing of it") {
-    world.Do("coordinator restarts");
-    world.Tell({"server ps-0 attaches incarnation=3", "worker a attaches incarnation=3",
-                "worker a beats", "worker b attaches incarnation=8",
-                "worker c attaches incarnation=1"});
-    CHECK(world.Order("b").takes_over_from == "a");
-    CHECK(world.Order("b").generation == 1);
-    CHECK(Says(world.Do("worker b sets-up"), "worker b has taken over from a"));
-  }
-}
-
-TEST_CASE("A leader and a follower that leave at once: one after the other, and both lend") {
-  World world;
-  StartShared(world);
-  world.Tell({"worker c leaves", "worker a leaves"});
-  CHECK(Members(world.Order("a").plan) == "ab(c)");
-  CHECK(Says(world.Do("worker a sets-up"), "(worker a leaves): plan 3 by b"));
-  world.Do("worker a beats");
-  CHECK(Members(world.Order("b").plan) == "b(ac)");
-  CHECK(world.Order("b").generation == 1);
-}
-
-TEST_CASE("A leader that leaves while nobody serves it is not waited for") {
-  World world;
-  world.Tell({"server ps-0 attaches", "worker a attaches", "submit min=1 batch=2 island=all",
-              "worker a prepared", "servers answer", "worker a sets-up"});
-  CHECK(Says(world.Do("worker a leaves"), "worker a is evicted: it leaves"));
-}
-
-TEST_CASE("A lender that dies before its layers have moved is not waited for") {
-  World world;
-  StartShared(world);
-  world.Do("worker c leaves");
-  CHECK(Members(world.Order("a").plan) == "ab(c)");
-  CHECK(Says(world.Do("worker c dies"), "plan 3, the same without those that lent it layers"));
-  CHECK(Members(world.Order("a").plan) == "ab");
-  CHECK(world.Membership("b").plan.number == 3);
 }
 
 TEST_CASE("The planner refuses: the island waits, says why, and tries again") {

@@ -93,6 +93,7 @@ struct OrderKey {
   bool at_boundary = false;
   Incarnation author = 0;
   NodeId takes_over_from;
+  bool shared = false;
 
   bool operator==(const OrderKey&) const = default;
 };

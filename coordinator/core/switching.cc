@@ -96,8 +96,10 @@ bool AtBoundary(const Job& job, const IslandRecord& island) {
 bool MayGoOver(const State& s, const Job& job, const IslandRecord& island, const Member& worker) {
   if (worker.record.name == island.takes_over_from) return true;  // the first of all
   const bool waits = !island.takes_over_from.empty() || AtBoundary(job, island);
-  // Who works under no plan of the island has nothing that could be interrupted.
-  if (!waits || !Serves(job, island, worker)) return true;
+  // Who works under no plan of the island has nothing that could be interrupted. But an heir asks
+  // for what the leader so far knows, which is there when that one has stopped.
+  const bool heir = !island.takes_over_from.empty() && worker.record.name == island.worker;
+  if (!waits || (!heir && !Serves(job, island, worker))) return true;
   return HasStopped(s, job, island);
 }
 
@@ -115,6 +117,14 @@ const IslandMember* HeirOf(const State& s, const Job& job, const IslandRecord& i
       const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
       if (worker.attached && Serves(job, island, worker)) return &follower;
     }
+  }
+  // Else a spare one, that fetches what there is from the leader alone.
+  auto planning = job.planning.find(island.island);
+  for (const IslandMember& follower : island.followers) {
+    const bool left_out =
+        planning != job.planning.end() && planning->second.left_out.contains(follower.worker);
+    if (HasPart(found->second, follower.worker)) continue;  // and does not serve yet
+    if (IsHere(s, follower) && !left_out) return &follower;
   }
   return nullptr;
 }

@@ -80,6 +80,44 @@ def leader_leaves(story):
 
 
 @case
+def lone_leader_leaves(story):
+    """A leader that does everything ends on SIGTERM beside a spare worker: that one takes over in the
+    same generation, and no step is made again"""
+    story.starts(workers=2, servers=1)
+    job = story.submits(**dict(TOGETHER, layout__stages=1, layout__replicas=1,
+                               schedule__train_tokens=100_000))
+    story.reaches(job, 2)
+    before = trains_with(story, job, lambda seen: len(with_part(seen)) == 1, "one part")
+    story.wait_until("a spare worker", lambda: len(island(story, job)["workers"]) == 2, LIMIT_S)
+    decisions = story.job(job)["decisions"]
+    check(story.daemons[before["worker"]].stop() == 0, f"{before['worker']}'s exit code")
+    after = trains_with(story, job, lambda seen: seen["worker"] != before["worker"],
+                        "another leader")
+    check(after["generation"] == before["generation"], "the generation changed")
+    goes_on(story, job)
+    cost_nothing(story, job)
+    story.finishes(job, decisions)
+
+
+@case
+def leader_and_follower_leave(story):
+    """The leader and a follower end on SIGTERM at once: another worker takes over with what both lend"""
+    story.starts(workers=3, servers=1)
+    job = story.submits(**dict(TOGETHER, layout__replicas=1))
+    story.reaches(job, 2)
+    before = trains_with(story, job, lambda seen: len(with_part(seen)) > 1, "several parts")
+    leaving = sorted(before["workers"], key=lambda w: (not w["leads"], not w["in_plan"]))[:2]
+    for worker in leaving:
+        story.daemons[worker["worker"]].process.terminate()
+    for worker in leaving:
+        code = story.daemons[worker["worker"]].process.wait(LIMIT_S)
+        check(code == 0, f"{worker['worker']}'s exit code is {code}")
+    goes_on(story, job)
+    seen = cost_nothing(story, job)
+    check(seen["generation"] == before["generation"], "the generation changed")
+
+
+@case
 def two_followers_leave(story):
     """Two followers end on SIGTERM at once: both lend what they hold, and no step is made again"""
     story.starts(workers=4, servers=1)

@@ -298,14 +298,7 @@ void WorkerCore::Impl::PlanFollow() {
   doing_ = absl::StrCat("following in ", Describe(plan));
 }
 
-bool WorkerCore::Impl::SharesIsland() const {
-  if (follow_) return true;
-  if (!order_) return false;
-  const std::vector<PlanProgram>& programs = order_->plan.programs;
-  return std::any_of(programs.begin(), programs.end(), [&](const PlanProgram& program) {
-    return WorkerOfDevice(program.device) != identity_.name;
-  });
-}
+bool WorkerCore::Impl::SharesIsland() const { return follow_ || (order_ && order_->shared); }
 
 // What this worker holds of the island has to move before it may go: the coordinator plans without
 // it, and then tells it to stop.

@@ -46,6 +46,7 @@ class Group : public Story {
  public:
   explicit Group(std::vector<LocalCheckpoint> checkpoints = {}) : Story(std::move(checkpoints)) {
     order.plan = PlanOf(1, "w1", "w2");
+    order.shared = true;
   }
   void SetsUp(int64_t number, bool kept = true, bool step_taken = false) {
     const Reconfigure setup = Wants<Reconfigure>();

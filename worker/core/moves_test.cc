@@ -225,6 +225,34 @@ TEST_CASE("A leader that ends and is not asked to hand over goes when its time i
   CHECK(story.Wants<Stop>().exit_code == 0);
 }
 
+TEST_CASE("A leader with all of the plan hands over too, where another worker shares the island") {
+  Group story;
+  story.order.plan = Alone(1, "w1");
+  SECTION("to a spare one") {}
+  SECTION("but is not waited for where nobody does") { story.order.shared = false; }
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  story.Pulls(0);
+  story.SetsUp(1, false);
+  story.Adopts(0, AdoptMode::kReplace);
+  story.Leases(20);
+  story.Happens(ShutdownRequested{"SIGTERM"});
+  if (!story.order.shared) {
+    story.Trains();
+    story.Wants<Leaving>();
+    CHECK(story.Wants<Stop>().exit_code == 0);
+    return;
+  }
+  story.Wants<Leaving>();
+  CHECK(story.Idle<Stop>());
+  story.Says(OrderToFollow(story, "w2"));
+  story.Trains();
+  CHECK(story.Wants<HandOver>().leadership.local.steps == 1);
+  story.Happens(HandedOver{});
+  CHECK(story.Wants<Follow>().order.plan.number == 2);
+}
+
 TEST_CASE("A step that failed just before the hand-over may have been taken: its heir finds out") {
   Group story;
   story.Starts();

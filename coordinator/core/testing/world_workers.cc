@@ -50,7 +50,7 @@ void World::DoWorker(const Command& command) {
     worker.silent = true;
   } else if (verb == "leaves") {
     // Who shares an island works on.
-    worker.alive = !worker.member.job.empty() || worker.order.plan.members.size() > 1;
+    worker.alive = !worker.member.job.empty() || worker.order.shared;
     say(Leaving{"stopped by its operator"});
   } else if (verb == "prepared") {
     JobFacts facts;
