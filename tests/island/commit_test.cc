@@ -13,6 +13,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr auto kHeldUp = 60s;  // at most; a story that fails lets go of its devices in the end
+
 TEST_CASE("a plan at a step's end: nobody hears of it while another is still taking the step") {
   const World world;
   std::mutex mutex;
@@ -21,7 +23,7 @@ TEST_CASE("a plan at a step's end: nobody hears of it while another is still tak
   EngineOptions options;
   options.before_word = [&](const std::string& device, const std::string&) {
     std::unique_lock lock(mutex);
-    if (device == "w3/0") changed.wait(lock, [&] { return !slow; });
+    if (device == "w3/0") changed.wait_for(lock, kHeldUp, [&] { return !slow; });
     return absl::OkStatus();
   };
   const auto set_slow = [&](bool now) {
@@ -34,6 +36,7 @@ TEST_CASE("a plan at a step's end: nobody hears of it while another is still tak
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
   leader.Step(0);
+  leader.Settles();
   set_slow(true);
   leader.Step(1);  // taken by w1 and soon by w2, whose word w3 has not read yet
   const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w1", "w2", "w3"});
@@ -64,7 +67,7 @@ class Cuts {
       std::unique_lock lock(mutex_);
       const auto cut = cuts_.find({device, from});
       if (cut == cuts_.end()) return absl::OkStatus();
-      changed_.wait(lock, [this] { return !waits_; });
+      changed_.wait_for(lock, kHeldUp, [this] { return !waits_; });
       cuts_.erase(cut);
       return absl::AbortedError("the test cuts it");
     };
@@ -106,6 +109,7 @@ TEST_CASE("a step cut short where it is committed is taken by all or by none, an
   int64_t step = 0, given_up = 0;
   const auto trains_on = [&] {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    leader.Settles();
     ++step;
   };
   trains_on();
@@ -146,6 +150,7 @@ TEST_CASE("a step that only some have taken is taken by the others, whoever of t
   REQUIRE(leader.trainer->InitialWeights().ok());
   Alone alone(world);
   REQUIRE(leader.Step(0) == Approx(alone.Step(0)).epsilon(1e-5));
+  leader.Settles();
   SECTION("a follower has not") {
     cuts.Cut("w2/0", "w1/0", /*later=*/true);
     REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
@@ -162,6 +167,7 @@ TEST_CASE("a step that only some have taken is taken by the others, whoever of t
     later.join();
   }
   const PlanTaken taken = group.Take(Pipeline("two stages", {2, 4}, 2), {"w1", "w2"});
+  cuts.Forget();  // who was interrupted before it read that word has not met its cut
   INFO(taken.reason);
   REQUIRE(taken.kept);
   REQUIRE(leader.trainer->optimizer_steps() == 2);

@@ -164,6 +164,12 @@ class TestWorker {
     return loss->loss;
   }
 
+  // Waits until all others have taken the newest step, too.
+  void Settles() {
+    std::vector<float> parameters(static_cast<size_t>(layers[0].elements));
+    REQUIRE(trainer->GetParameters(0, parameters).ToString() == "OK");
+  }
+
   std::vector<LayerSize> layers;
   std::unique_ptr<GroupMember> member;
   std::unique_ptr<GroupTrainer> trainer;
