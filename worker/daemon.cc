@@ -207,6 +207,9 @@ class Daemon {
     options.meet = [member](const PeerFence& fence, const std::vector<IslandMember>& members) {
       return member->MeetToMeasure(fence, members);
     };
+    options.profile.progress = [](size_t link, size_t links, const NodeId& to) {
+      LogInfo("profiler", "measuring link ", link + 1, " of ", links, ", to ", to);
+    };
     options.post = [loop](LinksMeasured answer) {
       if (answer.probe) {
         loop->Post(std::move(answer));
