@@ -205,9 +205,9 @@ struct ShutdownRequested {
 struct Tick {};
 
 using Event =
-    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled, Reconfigured,
-                 FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade, StepDone,
-                 DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
+    std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled,
+                 Reconfigured, FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade,
+                 StepDone, DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
                  CheckpointWritten, PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,
                  HandedOver, Lent, ShutdownRequested, Tick>;
 
