@@ -4,67 +4,12 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/profile_book_story.h"
 
 namespace atl {
 namespace {
 
 using std::chrono::seconds;
-
-ModelSpec Shape() {
-  ModelSpec model;
-  model.hidden = 64;
-  model.layers = 2;
-  model.heads = 4;
-  return model;
-}
-
-// Workers that answer when they are told to, and a book that asks them.
-struct Story {
-  ProfileBook book;
-  Instant now = Instant() + seconds(100);
-  std::vector<std::pair<ProfileBook::PlanKey, PlanRequest>> planned;
-  std::vector<ProfileBook::Message> sent;
-  std::vector<KnowledgeChange> changes;
-  Instant deadline = kNever;
-
-  void Advances() {
-    ProfileBook::Work work = book.Advance(now);
-    sent = std::move(work.send);
-    for (KnowledgeChange& change : work.changes) changes.push_back(std::move(change));
-    for (auto& plan : work.plan) planned.push_back(std::move(plan));
-    deadline = work.deadline;
-  }
-  void Wants(const std::vector<std::string>& workers, bool busy = false, int64_t request = 1) {
-    PlanRequest plan;
-    plan.spec.data.sequence_length = 32;
-    plan.facts.model = Shape();
-    for (const std::string& worker : workers) {
-      PlanMember member;
-      member.member = {worker, 5, absl::StrCat("tcp://", worker), ""};
-      member.devices = {{"cpu", 1 << 30, 1}};
-      plan.members.push_back(std::move(member));
-    }
-    book.Want(now, {"job-1", 0, request}, std::move(plan), busy);
-    Advances();
-  }
-  // The measurer of the newest messages; all of them name the same one.
-  NodeId Measurer() const {
-    REQUIRE_FALSE(sent.empty());
-    for (const auto& message : sent) CHECK(message.message.measurer == sent[0].message.measurer);
-    return sent[0].message.measurer;
-  }
-  void Says(const NodeId& worker, WorkerMessage message) {
-    book.OnMessage(now, {worker, 5, std::move(message)});
-    Advances();
-  }
-  // The measurer reports links to these.
-  void Measures(const std::vector<NodeId>& others, double bytes_per_s = 1e8) {
-    LinksMeasured report{"job-1", sent[0].message.request, {}, ""};
-    const NodeId from = Measurer();
-    for (const NodeId& to : others) report.links.push_back({from, to, 1'000'000, bytes_per_s});
-    Says(from, report);
-  }
-};
 
 TEST_CASE("before a first plan every worker measures its links, one after the other") {
   Story story;
@@ -166,44 +111,6 @@ TEST_CASE("a worker speaks for itself alone, and nonsense is skipped") {
   CHECK(story.planned[0].second.members[0].profiles.size() == 1);
   CHECK(story.planned[0].second.members[1].profiles.empty());
 }
-
-// What heartbeats of two workers say of themselves.
-struct Running : Story {
-  explicit Running(bool measured = true) {
-    if (!measured) return;
-    Wants({"a", "b"});
-    Measures({"b"});
-    Measures({"a"});
-    now += seconds(60);
-  }
-  // A window of messages whose quickest took so long; `again`: the same window once more.
-  LinkReport Sees(double seconds, int64_t bytes, bool again = false) {
-    BoundaryState state;
-    state.from = "a/0";
-    state.to = "b/1";
-    state.window = again ? window : ++window;
-    state.quickest_bytes = bytes;
-    state.quickest_seconds = seconds;
-    IslandProgress progress;
-    progress.boundaries = {state};
-    Says("a", WorkerHeartbeat{progress, {}});
-    return book.Links()[0];
-  }
-  // A window of steps of b/0, `times` as long as its profile says.
-  void Works(double times, bool again = false, int ranks = 1) {
-    DeviceWork work{"b/0", again ? window : ++window, DigestOf(Shape(), 32), 2, 0, 6, 0, 0, 0, 0};
-    work.tensor_parallel = ranks;
-    work.forward_seconds = times * 6 * 0.010;
-    work.backward_seconds = times * 6 * 0.020;
-    Says("b", WorkerHeartbeat{std::nullopt, std::nullopt, {work}});
-  }
-  std::string Told() {
-    std::string text;
-    for (const KnowledgeChange& change : std::exchange(changes, {})) text += change.reason + "\n";
-    return text;
-  }
-  int64_t window = 0;
-};
 
 TEST_CASE("a link is another one when three windows of messages in a row say so") {
   Running story;
@@ -334,106 +241,6 @@ TEST_CASE("a device that has no work any more is tried again") {
   story.Advances();
   CHECK_THAT(story.Told(), Catch::EndsWith("and is tried again\n"));
   CHECK(story.book.Troubles(story.now).empty());
-}
-
-// Two workers that have said hello, of which a does not reach b.
-struct Separated : Running {
-  Separated() {
-    for (const char* worker : {"a", "b"}) {
-      WorkerHello hello;
-      hello.peer_endpoint = absl::StrCat("tcp://", worker);
-      Says(worker, hello);
-    }
-    Fails();
-  }
-  void Fails() {
-    WorkerHeartbeat heartbeat;
-    heartbeat.unreachable = {{"b", "no connection within 8 s"}};
-    Says("a", heartbeat);
-  }
-  void Waits() {
-    REQUIRE(deadline != kNever);
-    now = deadline;
-    Advances();
-  }
-  void Answers(const std::string& trouble) {
-    LinksMeasured answer;
-    answer.probe = true;
-    if (trouble.empty()) answer.reached = {"b"};
-    if (!trouble.empty()) answer.unreachable = {{"b", trouble}};
-    Says("a", answer);
-  }
-  // In the next plan that is asked for.
-  size_t Unreachable() {
-    Wants({"a", "b"}, true, ++request);
-    return planned.back().second.unreachable.size();
-  }
-  int64_t request = 1;
-};
-
-TEST_CASE("a pair that failed is left out of plans until a probe beside training is answered") {
-  Separated story;
-  const Instant failed = story.now;
-  REQUIRE(story.changes.size() == 1);
-  CHECK(story.changes[0].unusable);
-  CHECK(story.Told() == "a > b: no connection within 8 s\n");
-  story.Fails();
-  CHECK(story.Told().empty());
-  CHECK(story.Unreachable() == 1);
-  CHECK(story.planned.back().second.unreachable[0].to == "b");
-  for (int probe = 0; probe < 3; ++probe) {
-    story.Waits();
-    REQUIRE(story.sent.size() == 1);
-    CHECK(story.sent[0].worker == "a");
-    CHECK(story.sent[0].incarnation == 5);
-    const MeasureLinks& asked = story.sent[0].message;
-    CHECK(asked.probe);
-    CHECK(asked.measurer == "a");
-    CHECK(asked.to == std::vector<NodeId>{"b"});
-    REQUIRE(asked.members.size() == 1);
-    CHECK(asked.members[0].endpoint == "tcp://b");
-    story.Answers("nobody answers there");
-    CHECK(story.Told().empty());
-    CHECK(story.Unreachable() == 1);
-  }
-  CHECK(story.now == failed + seconds(3 * 60));
-  REQUIRE(story.book.Troubles(story.now).size() == 1);
-  CHECK(
-      story.book.Troubles(story.now)[0] ==
-      "a > b: no connection within 8 s; left out of plans for 180 s; a probe 0 s ago found: nobody "
-      "answers there; probed in 60 s");
-  story.Answers("");
-  REQUIRE(story.changes.size() == 1);
-  CHECK_FALSE(story.changes[0].unusable);
-  CHECK(story.Told() ==
-        "a > b: a probe is answered, after 180 s without: no connection within 8 s\n");
-  CHECK(story.Unreachable() == 0);
-  CHECK(story.book.Troubles(story.now).empty());
-  CHECK(story.deadline == kNever);
-}
-
-TEST_CASE("a pair that fails again after a probe is probed later each time") {
-  Separated story;
-  for (int minutes = 1; minutes <= 32; minutes *= 2) {
-    const Instant failed = story.now;
-    story.Waits();
-    CHECK(story.now == failed + std::chrono::minutes(minutes));
-    story.Answers("");
-    story.Fails();
-  }
-}
-
-TEST_CASE("a pair whose prober never answers is forgotten, and so is one of another process") {
-  Separated story;
-  for (int probe = 0; probe < 20; ++probe) {
-    CHECK(story.Unreachable() == 1);
-    story.Waits();
-  }
-  story.Waits();
-  CHECK(story.Unreachable() == 0);
-  Separated other;
-  other.book.OnMessage(other.now, {"b", 6, WorkerHello{}});
-  CHECK(other.Unreachable() == 0);
 }
 
 TEST_CASE("after a restart of the coordinator, a device that becomes slower is found out") {

@@ -1,0 +1,147 @@
+// GroupMember: layers' state that is lent, borrowed, read and written.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/check.h"
+#include "worker/group/member.h"
+
+namespace atl::worker {
+
+absl::Status GroupMember::Borrow(const NodeId& from, v1::LayerCall what, const ShardParts& out) {
+  v1::GroupFrame frame;
+  what.set_parts(WantedOf(out));
+  *frame.mutable_get_layer() = std::move(what);
+  // The place must be there before the first piece comes.
+  const CallId call = calls_.Begin(from, Describe(frame));
+  inbox_.Expect({from, true, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
+  frame.set_call(call);
+  frame.set_epoch(epoch_);
+  if (const absl::Status sent = SendFrame(from, frame); !sent.ok()) calls_.Fail(call, sent);
+  const absl::Status status = Await(call, options_.call_timeout).status();
+  if (!status.ok()) inbox_.Drop({from, true, call});
+  ATOLL_RETURN_IF_ERROR(status);
+  return AwaitPieces({from, true, call}, out);
+}
+
+absl::StatusOr<bool> GroupMember::TakeSnapshot() {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  return engine->TakeSnapshot();
+}
+
+absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shard,
+                                      std::span<float> out) {
+  if (from != name()) {
+    v1::LayerCall what;
+    ToWire(shard, what.mutable_shard());
+    what.set_of_snapshot(true);
+    return Borrow(from, std::move(what), {out, {}, {}});
+  }
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  return engine->GetSnapshot(shard, out);
+}
+
+absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard,
+                                   const ShardParts& out) {
+  if (from != name()) {
+    v1::LayerCall what;
+    ToWire(shard, what.mutable_shard());
+    return Borrow(from, std::move(what), out);
+  }
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  for (const auto& [part, span] : PartsOf(out)) {
+    ATOLL_RETURN_IF_ERROR(engine->GetLayer(shard, static_cast<LayerPart>(part), span));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::SetShard(const LayerShard& shard, const ShardParts& values) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  for (const auto& [part, span] : PartsOf(values)) {
+    ATOLL_RETURN_IF_ERROR(engine->SetLayer(shard, static_cast<LayerPart>(part), span));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::SetOptimizerSteps(int64_t steps) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  return engine->SetOptimizerSteps(steps);
+}
+
+void GroupMember::LendForEver() {
+  for (;;) {
+    std::unique_lock lock(loans_mutex_);
+    loans_changed_.wait(lock, [this] { return stopping_ || !loans_.empty(); });
+    if (stopping_) return;
+    const Loan loan = std::move(loans_.front());
+    loans_.pop_front();
+    lock.unlock();
+    v1::GroupReply reply;
+    ToWire(Lend(loan), &reply);
+    Reply(loan.to, loan.call, std::move(reply));
+  }
+}
+
+absl::Status GroupMember::LendKept(const Loan& loan) {
+  const std::shared_ptr<const Kept> kept = this->kept();
+  if (kept == nullptr) return absl::NotFoundError("it keeps nothing of what it led");
+  const auto layer = static_cast<size_t>(loan.what.shard().layer());
+  const int32_t wanted = loan.what.parts();
+  std::vector<float> encoded;
+  if ((wanted & kEncodedPart) != 0 && kept->delta != nullptr) encoded = Packed(*kept->delta);
+  std::map<int32_t, std::span<const float>> here;
+  const auto add = [&](int32_t part, const LayerBuffers* from) {
+    if (from != nullptr && layer < from->size()) here[part] = (*from)[layer];
+  };
+  add(3, kept->base.get());
+  add(4, kept->delta == nullptr ? nullptr : &kept->delta->values);
+  add(5, kept->residual.get());
+  here[6] = encoded;
+  for (int part = 3; part < kPartsMax; ++part) {
+    if ((wanted & (1 << part)) == 0) continue;
+    const std::span<const float> values = here[part];
+    if (values.empty()) return absl::NotFoundError("it keeps no such part of what it led");
+    const auto copy = std::make_shared<OwnedParts>(static_cast<int64_t>(values.size()), 1 << part);
+    std::memcpy(PartsOf(copy->parts()).begin()->second.data(), values.data(), values.size_bytes());
+    ATOLL_RETURN_IF_ERROR(SendParts(loan.to, loan.call, /*of_reply=*/true, copy));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupMember::LendSnapshot(const Loan& loan) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const LayerShard shard = FromWire(loan.what.shard());
+  ATOLL_ASSIGN_OR_RETURN(const int64_t elements, engine->SnapshotElements(shard));
+  const auto parts = std::make_shared<const OwnedParts>(elements, kParametersPart);
+  ATOLL_RETURN_IF_ERROR(engine->GetSnapshot(shard, parts->parts().parameters));
+  return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
+}
+
+absl::Status GroupMember::Lend(const Loan& loan) {
+  if ((loan.what.parts() & kLeaderParts) != 0) return LendKept(loan);
+  if (loan.what.of_snapshot()) return LendSnapshot(loan);
+  const LayerShard shard = FromWire(loan.what.shard());
+  // Whether it is here is asked before memory is taken.
+  const std::vector<HeldLayer> held = Held();
+  const auto found = std::find_if(held.begin(), held.end(), [&](const HeldLayer& layer) {
+    return layer.shard == shard && layer.written && !layer.table_only;
+  });
+  if (found == held.end())
+    return absl::NotFoundError(absl::StrCat(ToString(shard), " is not here"));
+  const auto parts = std::make_shared<const OwnedParts>(found->elements, loan.what.parts());
+  ATOLL_RETURN_IF_ERROR(GetShard(name(), shard, parts->parts()));
+  return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
+}
+
+}  // namespace atl::worker
