@@ -146,12 +146,13 @@ def line_that_changes_for_good(story):
             before = plan_of(story, job)
             check(takes_part(story, job) == {"w1", "w2", "w3", "w4"}, f"plan: {before}")
             net.reshape("a", "b", rate_mbit=20)
-            story.wait_until("another plan", lambda: plan_of(story, job)["number"] >
-                             before["number"], 2 * LIMIT_S)
+            # What was measured too low at first may be corrected first.
+            reason = story.wait_until("a plan because of the slow line", lambda: next(
+                (change["reason"] for change in story.job(job)["islands"][0]["plan_changes"]
+                 if "link " in change["reason"] and "slower than measured" in change["reason"]),
+                None), 2 * LIMIT_S)
             plan = plan_of(story, job)
-            check("link " in plan["reason"] and "slower than measured" in plan["reason"],
-                  f"why: {plan['reason']}")
-            check(plan["reason"] in story.atoll("show", job)[1], "the reason is not shown")
+            check(reason in story.atoll("show", job)[1], "the reason is not shown")
             check(takes_part(story, job) == {"w1", "w2"}, f"over the line: {plan['replicas']}")
             goes_on(story, job)
             story.close()
