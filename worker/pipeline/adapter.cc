@@ -14,8 +14,9 @@ namespace {
 constexpr int kWindow = 20;
 constexpr size_t kReasonMax = 1000;  // longer ones get no more added
 constexpr double kHysteresis = 0.25;
-constexpr double kSteadyCost = 0.02;  // of the work, that pieces may cost in steady state
-constexpr double kWaitShare = 0.5;    // likewise, of the waiting for messages
+constexpr double kWaitMin = 0.03;     // of the work; less waiting is let be
+constexpr double kWaitCost = 0.125;   // of the waiting, that pieces may cost
+constexpr double kWaitGainMin = 0.1;  // of the waiting, that a doubling has to end
 constexpr double kGainMin = 0.02;     // of the passage; less is not worth a change
 constexpr int kSaturatedWindows = 2;
 constexpr double kRelieved = 0.75;  // link's share of the work below which it is not saturated
@@ -87,11 +88,11 @@ bool Adapter::EndWindow() {
   for (const auto& [rows, sum] : computes_) {
     compute_.Add(static_cast<double>(rows), sum.value / sum.count);
   }
-  if (work_.count > 0) {
-    const double work = work_.value / work_.count, wait = wait_.value / work_.count;
-    const bool first = work_seconds_ == 0;
-    work_seconds_ = first ? work : 0.5 * (work_seconds_ + work);
-    wait_seconds_ = first ? wait : 0.5 * (wait_seconds_ + wait);
+  const bool stepped = work_.count > 0;
+  if (stepped) {
+    const double work = work_.value / work_.count;
+    work_seconds_ = work_seconds_ == 0 ? work : 0.5 * (work_seconds_ + work);
+    wait_seconds_ = wait_.value / work_.count;
   }
   message_seconds_ = seconds / messages_seen_;
   window_ = setup_.next_window ? setup_.next_window() : window_ + 1;
@@ -101,7 +102,8 @@ bool Adapter::EndWindow() {
   messages_seen_ = 0;
   work_ = wait_ = Sum();
   const bool saturation = CheckSaturation();
-  return Decide() || saturation;
+  const bool decided = Decide();
+  return (stepped && Climb()) || decided || saturation;
 }
 
 void Adapter::Tell(std::string reason) {
@@ -129,11 +131,25 @@ int Adapter::Best(int now) const {
   return best;
 }
 
-int Adapter::Steady(int fill) const {
-  int pieces = fill;
-  const double worth = std::max(kSteadyCost * work_seconds_, kWaitShare * wait_seconds_);
-  while (pieces > 1 && (pieces - 1) * compute_.base() > worth) pieces /= 2;
-  return pieces;
+bool Adapter::Climb() {
+  const int before = steady_;
+  const double waited = wait_seconds_;
+  if (wait_before_ > 0 && waited > (1 - kWaitGainMin) * wait_before_) {
+    in_vain_ = true;
+    steady_ = std::max(1, steady_ / 2);
+  } else if (!in_vain_ && compute_.sizes() > 1 && 2 * steady_ <= fill_ &&
+             waited > kWaitMin * work_seconds_ &&
+             (2 * steady_ - 1) * compute_.base() < kWaitCost * waited) {
+    steady_ *= 2;
+  }
+  wait_before_ = steady_ > before ? waited : 0;
+  if (steady_ == before) return false;
+  Tell(
+      absl::StrFormat("%d pieces between fill and drain (%d before): %.1f ms of waiting a "
+                      "micro-batch of %.1f ms of work%s",
+                      steady_, before, 1e3 * waited, 1e3 * work_seconds_,
+                      steady_ < before ? ", no less than with fewer pieces" : ""));
+  return true;
 }
 
 bool Adapter::Moved() const {
@@ -147,12 +163,15 @@ bool Adapter::Decide() {
   if (compute_.sizes() == 0 || !Moved()) return false;
   const auto rows = static_cast<double>(setup_.rows);
   const double link = link_.at(rows * static_cast<double>(setup_.bytes_per_row));
-  const int fill = Best(fill_), steady = Steady(fill);
+  const int fill = Best(fill_);
+  const int steady = Apart(link, chosen_link_) && link < chosen_link_ ? 1 : std::min(steady_, fill);
+  if (Apart(link, chosen_link_)) in_vain_ = false, wait_before_ = 0;
   chosen_link_ = link;
   chosen_compute_ = compute_.at(rows);
   chosen_sizes_ = link_.sizes() + compute_.sizes();
   if (fill == fill_ && steady == steady_) return false;
   chosen_sizes_ = 0;  // one step of two: consider it again after the next window
+  if (steady != steady_) wait_before_ = 0;
   Tell(absl::StrFormat(
       "%d pieces in fill and drain (%d before), %d between (%d before): a micro-batch computes "
       "%.1f ms and travels %.1f ms, %.1f of them latency",

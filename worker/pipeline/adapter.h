@@ -14,8 +14,12 @@
 // - In the fill and the drain of a step, where this time is exposed, k is whichever of k/2, k and
 // 2k
 //   makes it least.
-// - In steady state the same, but for pieces that would cost the devices more than 2% of their work
-//   and more than half of what they wait for messages.
+// - In steady state pieces help only where the stage waits for messages, and how much they help no
+//   formula knows: schedules hide waiting behind other work. So from one piece on they are doubled,
+//   at most to those of fill and drain, while waiting takes more than 3% of the work and cutting
+//   costs less than an eighth of it (there are two ends and two directions). A doubling that did
+//   not end a tenth of the waiting is taken back, and no other is tried until the link has changed.
+//   A link that has become quicker begins with one piece again.
 // - Measurements come in windows of 20 messages, averaged with weights that halve per window. A
 //   number is considered again only if they moved by more than 25% since it was chosen, or a size
 //   was tried for the first time: noise changes nothing.
@@ -48,7 +52,8 @@ struct SeenMessage {
   double seconds = 0;
 };
 
-// Where in a step a message leaves: before its stage's first B, after its last F, or in between.
+// Where in a step a message leaves. Exposed are activations until the stage's first B, and of those
+// micro-batches whose B comes after its last F; and gradients after its last F.
 enum class StepPhase : uint8_t { kFillOrDrain, kSteady };
 
 // y = base + slope * x, both at least 0, through the means of what was seen at each x.
@@ -73,7 +78,8 @@ class Adapter {
 
   // A piece was computed for this boundary (F for activations, B for gradients).
   void OnCompute(int64_t rows, double seconds);
-  // F, B and W of one full micro-batch took so long, and it was waited for so long.
+  // In one step: F, B and W of one full micro-batch took so long, and in steady state it was waited
+  // for so long.
   void OnWork(double seconds, double waited_seconds);
   // What is told from here on is of another step.
   void BeginStep() { told_ = false; }
@@ -99,7 +105,7 @@ class Adapter {
   bool CheckSaturation();
   void Tell(std::string reason);
   int Best(int now) const;
-  int Steady(int fill) const;
+  bool Climb();
   double Passage(int pieces) const;
   bool Moved() const;
 
@@ -117,10 +123,14 @@ class Adapter {
   std::map<int64_t, Sum> messages_, computes_;  // by bytes; by rows
   int messages_seen_ = 0;
   SeenMessage best_;
-  Sum work_, wait_;
+  Sum work_, wait_;  // by step
 
   LineFit link_, compute_;
-  double work_seconds_ = 0, wait_seconds_ = 0;
+  double work_seconds_ = 0;
+  // Of what is done in steady state: waiting in the newest steps, and before the newest doubling,
+  // which is to be judged (0: none is); and whether one has been in vain.
+  double wait_seconds_ = 0, wait_before_ = 0;
+  bool in_vain_ = false;
   double message_seconds_ = 0;
   int64_t window_ = 0;
   SeenMessage quickest_;

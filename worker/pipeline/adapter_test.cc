@@ -1,6 +1,7 @@
 #include "worker/pipeline/adapter.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ class Story {
   double latency_s = 0, bytes_per_s = 1e6;
   double row_s = 0.010, piece_s = 0;  // compute(n) = piece_s + n * row_s
   double work_s = 0.5;                // of a whole micro-batch
-  double wait_s = 0;                  // for messages, a micro-batch
-  double noise = 0;                   // every other message takes this share longer, or less
+  // For messages, a micro-batch, with so many pieces in steady state.
+  std::function<double(int)> waits = [](int) { return 0; };
+  double noise = 0;  // every other message takes this share longer, or less
 
   // So many windows of 20 messages, in the pieces that the adapter says for fill and drain.
   std::string Windows(int count) {
@@ -37,7 +39,7 @@ class Story {
     adapter_.BeginStep();
     for (int i = 0; i < 20; ++i) {
       adapter_.OnCompute(n, piece_s + static_cast<double>(n) * row_s);
-      adapter_.OnWork(work_s, wait_s);
+      adapter_.OnWork(work_s, waits(steady()));
       const double seconds = latency_s + static_cast<double>(n) * 1000 / bytes_per_s;
       if (!adapter_.OnMessage(n * 1000, seconds * (1 + (i % 2 == 0 ? noise : -noise)))) continue;
       absl::StrAppend(&transcript_, w, ": ", adapter_.reason(), "\n");
@@ -54,11 +56,11 @@ TEST_CASE("a fast link is left alone but for the devices' sake") {
   story.bytes_per_s = 1e9;
   story.piece_s = 0.120;  // cutting costs more than it gains
   REQUIRE(story.Windows(1) ==
-          "0: 2 pieces in fill and drain (1 before), 2 between (1 before): a micro-batch computes "
+          "0: 2 pieces in fill and drain (1 before), 1 between (1 before): a micro-batch computes "
           "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
   // Half a micro-batch took 200 ms, not the 140 that one size alone had promised.
   REQUIRE(story.Windows(10) ==
-          "0: 1 pieces in fill and drain (2 before), 1 between (2 before): a micro-batch computes "
+          "0: 1 pieces in fill and drain (2 before), 1 between (1 before): a micro-batch computes "
           "280.0 ms and travels 0.0 ms, 0.0 of them latency\n");
 }
 
@@ -70,27 +72,53 @@ TEST_CASE("where a link takes as long as the devices, pieces overlap them") {
   REQUIRE(transcript.find("0: 2 pieces in fill and drain (1 before)") == 0);
   REQUIRE(transcript.find("1: 4 pieces in fill and drain (2 before)") != std::string::npos);
   REQUIRE(story.fill() == 16);
-  REQUIRE(story.steady() == 16);  // cutting costs the devices nothing here
+  REQUIRE(story.steady() == 1);  // nobody waits
   REQUIRE_FALSE(story.adapter().saturated());
 }
 
-TEST_CASE("pieces that cost the devices are for fill and drain only") {
+TEST_CASE("in steady state pieces are doubled while that ends waiting, and no further") {
   Story story(16, 16);
   story.bytes_per_s = 1e5;
-  story.piece_s = 0.012;
-  story.Windows(8);
-  REQUIRE(story.fill() == 4);
+  story.piece_s = 1e-4;
+  story.waits = [](int pieces) { return pieces < 4 ? 0.1 / pieces : 0.01; };  // work is 0.5 s
+  story.Windows(10);
+  REQUIRE(story.fill() == 16);
+  REQUIRE(story.steady() == 4);
+  // A quicker line is no reason to go on as before: it is found out again.
+  story.bytes_per_s = 1e6;
+  story.waits = [](int) { return 0; };
+  story.Windows(10);
   REQUIRE(story.steady() == 1);
 }
 
-TEST_CASE("pieces are for steady state too where the devices wait for messages") {
+TEST_CASE("in steady state a doubling that ends no waiting is taken back, until the link changes") {
+  Story story(16, 16);
+  story.bytes_per_s = 1e5;
+  story.piece_s = 1e-4;
+  story.waits = [](int) { return 0.1; };  // for a slower stage, not for the line
+  const std::string transcript = story.Windows(10);
+  CAPTURE(transcript);
+  REQUIRE(transcript.find("2 pieces between fill and drain (1 before): 100.0 ms of waiting a "
+                          "micro-batch of 500.0 ms of work\n") != std::string::npos);
+  REQUIRE(transcript.find("1 pieces between fill and drain (2 before): 100.0 ms of waiting a "
+                          "micro-batch of 500.0 ms of work, no less than with fewer pieces\n") !=
+          std::string::npos);
+  REQUIRE(story.steady() == 1);
+  REQUIRE(story.Windows(10) == "");
+  story.bytes_per_s = 6e4;
+  story.waits = [](int pieces) { return 0.1 / pieces; };
+  story.Windows(10);
+  REQUIRE(story.steady() > 1);
+}
+
+TEST_CASE("in steady state pieces that cost the devices more than they could gain are not tried") {
   Story story(16, 16);
   story.bytes_per_s = 1e5;
   story.piece_s = 0.012;
-  story.wait_s = 0.1;  // four pieces cost 36 ms
+  story.waits = [](int) { return 0.09; };
   story.Windows(8);
   REQUIRE(story.fill() == 4);
-  REQUIRE(story.steady() == 4);
+  REQUIRE(story.steady() == 1);
 }
 
 TEST_CASE("noise changes nothing") {

@@ -170,9 +170,8 @@ absl::Status Executor::Begin() {
     run.slot.assign(micro_batches, -1);
     run.weight_layers.assign(micro_batches, -1);
     run.next_weight = 0;
-    run.forwards_left = 0;
-    for (const MicroBatchRows& m : input_->micro_batches) run.forwards_left += m.rows > 0 ? 1 : 0;
-    run.backward_begun = false;
+    run.forwards_left = FilledMicroBatches();
+    run.forwards_first = 0;
     run.work = Duration(0);
   }
   waited_ = Duration(0);
@@ -290,7 +289,7 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
   const BatchShape shape = Shape(m);
   if (shape.rows == 0) return absl::OkStatus();
   const int slot = run.slot[m];
-  run.backward_begun = true;
+  if (run.forwards_first == 0) run.forwards_first = FilledMicroBatches() - run.forwards_left;
   const bool receives = !run.role->next.empty() && !run.role->next_is_here;
   const bool sends = !run.role->before.empty() && !run.role->before_is_here;
   if (!run.role->next_is_here) run.stage->StartBackward(slot);

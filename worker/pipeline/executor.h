@@ -106,12 +106,12 @@ class Executor {
   struct StageRun {
     const StageRole* role = nullptr;
     Stage* stage = nullptr;
-    std::vector<int> slot;           // -1: none
-    std::vector<int> weight_layers;  // of W, still to do; -1: B is not done
-    std::vector<size_t> weight_op;   // position of W in the program
-    int32_t next_weight = 0;         // all before are done
-    int32_t forwards_left = 0;       // micro-batches without F
-    bool backward_begun = false;
+    std::vector<int> slot;              // -1: none
+    std::vector<int> weight_layers;     // of W, still to do; -1: B is not done
+    std::vector<size_t> weight_op;      // position of W in the program
+    int32_t next_weight = 0;            // all before are done
+    int32_t forwards_left = 0;          // micro-batches without F
+    int32_t forwards_first = 0;         // before the first B; 0: none has begun
     Duration work{0};                   // of this step's F, B and W
     Duration weight_layer{0};           // the last W of one layer that was timed
     std::unique_ptr<GroupClock> group;  // tensor-parallel; null: of one
@@ -145,6 +145,8 @@ class Executor {
   std::unique_ptr<Adapter> NewAdapter(const std::string& to, bool gradient) const;
   void Adapt();
   int PiecesOf(const StageRun& run, bool gradient) const;
+  int32_t FilledMicroBatches() const;
+  bool IsSteady() const;
   int Chosen(const StageRun& run, bool gradient, StepPhase phase) const;
   void ProposePieces(std::vector<double>* values) const;
   void AgreeOnPieces(const std::vector<double>& values);
@@ -200,7 +202,7 @@ class Executor {
   const StepInput* input_ = nullptr;
   StepResult* result_ = nullptr;
   HostReals totals_;
-  Duration waited_{0};     // for messages in this step
+  Duration waited_{0};     // for messages in this step's steady state
   Duration overslept_{0};  // by the last emulated operation, if no wait came after it
   bool gradients_dirty_ = true;
   bool timed_ = true;               // in this step an operation's time is the device's

@@ -60,7 +60,7 @@ std::vector<MessageTag> Executor::Candidates(const Inbox& inbox) const {
 void Executor::WaitFor(const std::vector<MessageTag>& tags, Instant deadline) {
   const Instant start = SteadyNow();
   transport_.Wait(device_.name(), tags, deadline);
-  waited_ += SteadyNow() - start;
+  if (IsSteady()) waited_ += SteadyNow() - start;
   overslept_ = Duration(0);
 }
 
@@ -150,7 +150,8 @@ void Executor::Adapt() {
       if (adapter == nullptr) continue;
       if (rows > 0 && input_->train && timed_) {
         const double share = static_cast<double>(adapter->setup().rows) / static_cast<double>(rows);
-        adapter->OnWork(Seconds(run.work) * share, Seconds(waited_) * share);
+        const int32_t steady = std::max(1, FilledMicroBatches() - run.forwards_first);
+        adapter->OnWork(Seconds(run.work) * share, Seconds(waited_) / steady);
       }
       const std::string& to = adapter->setup().to;
       if (std::find(done.begin(), done.end(), to) != done.end()) continue;
@@ -167,10 +168,25 @@ void Executor::Adapt() {
   }
 }
 
+int32_t Executor::FilledMicroBatches() const {
+  int32_t filled = 0;
+  for (const MicroBatchRows& m : input_->micro_batches) filled += m.rows > 0 ? 1 : 0;
+  return filled;
+}
+
+// Between a stage's first B and its last F.
+bool Executor::IsSteady() const {
+  return std::any_of(runs_.begin(), runs_.end(), [](const StageRun& run) {
+    return run.forwards_first > 0 && run.forwards_left > 0;
+  });
+}
+
 int Executor::PiecesOf(const StageRun& run, bool gradient) const {
   if (!transport_.Cuts(device_.name(), gradient ? run.role->before : run.role->next)) return 1;
   if (options_.fixed_pieces > 0) return options_.fixed_pieces;
-  const bool exposed = gradient ? run.forwards_left == 0 : !run.backward_begun;
+  const bool exposed =
+      run.forwards_first == 0 ||
+      (gradient ? run.forwards_left == 0 : run.forwards_left <= run.forwards_first);
   return Chosen(run, gradient, exposed ? StepPhase::kFillOrDrain : StepPhase::kSteady);
 }
 
@@ -198,7 +214,11 @@ void Executor::AgreeOnPieces(const std::vector<double>& values) {
   if (role.ranks == 1) return;
   for (StageRun& run : runs_) {
     const double* const told = values.data() + table_.pieces(role.replica, run.role->stage);
-    for (int i = 0; i < StagePieces::kNumbers; ++i) run.agreed.of[i] = static_cast<int>(told[i]);
+    for (int i = 0; i < StagePieces::kNumbers; ++i) {
+      // Another worker's word. No number is out of range of itself.
+      const bool known = told[i] >= 1 && told[i] <= job_.max_pieces;
+      run.agreed.of[i] = known ? static_cast<int>(told[i]) : 1;
+    }
   }
 }
 
