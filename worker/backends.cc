@@ -13,6 +13,9 @@
 namespace atl::worker {
 namespace {
 
+constexpr int64_t kInboxBytesMin = int64_t{256} << 20;
+constexpr int64_t kInboxBytesMax = int64_t{4} << 30;
+
 constexpr char kHalf[] = "bf16";
 constexpr char kFull[] = "fp32";
 
@@ -163,6 +166,10 @@ HostMemory HostMemoryOf(const std::vector<WorkerDevice>& devices) {
   HostMemory host;
   for (const WorkerDevice& device : devices) host.bytes += device.info.memory_bytes;
   return host;
+}
+
+int64_t InboxBytes(const HostMemory& host) {
+  return std::clamp(host.bytes / 4, kInboxBytesMin, kInboxBytesMax);
 }
 
 DType ComputeOf(const std::vector<WorkerDevice>& devices) {

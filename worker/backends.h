@@ -48,6 +48,9 @@ struct HostMemory {
   bool has_devices = true;
 };
 HostMemory HostMemoryOf(const std::vector<WorkerDevice>& devices);
+// Of messages of pipelines that wait to be received, whole workers together: a quarter of the
+// host's memory, beside what is above. From 256 MiB to 4 GiB.
+int64_t InboxBytes(const HostMemory& host);
 
 // The type that they compute in.
 DType ComputeOf(const std::vector<WorkerDevice>& devices);

@@ -75,6 +75,17 @@ TEST_CASE("a host's memory for a model is its devices' only where these are cut 
   }
 }
 
+TEST_CASE("messages that wait have a quarter of the host's memory, whatever is said of devices") {
+  REQUIRE(InboxBytes({16 * kGiB, true}) == 4 * kGiB);
+  REQUIRE(InboxBytes({8 * kGiB, false}) == 2 * kGiB);
+  REQUIRE(InboxBytes({100, true}) == kGiB / 4);
+  REQUIRE(InboxBytes({1000 * kGiB, true}) == 4 * kGiB);
+  // A worker that says nothing has the machine's, and this one has more than the least.
+  const HostMemory machine = HostMemoryOf(*FindWorkerDevices({}));
+  REQUIRE(machine.bytes > kGiB);
+  REQUIRE(InboxBytes(machine) > kGiB / 4);
+}
+
 TEST_CASE("GPUs are chosen by index or UUID, in any order, or all of them") {
   const Machine machine;
   REQUIRE(machine.Uuids("") == Names{"GPU-aa01"});

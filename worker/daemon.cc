@@ -28,7 +28,6 @@ namespace atl::worker {
 namespace {
 
 constexpr size_t kEventsMax = 65536;
-constexpr int64_t kInboxBytesMin = int64_t{256} << 20;
 constexpr Duration kFlush = std::chrono::seconds(2);
 // Of a step that was interrupted because this worker follows no more.
 constexpr Duration kFreeTimeout = std::chrono::seconds(10);
@@ -105,9 +104,7 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.device_name = devices[0].info.kind;
   group.nccl = devices[0].info.nccl;
   group.compute = ComputeOf(devices);
-  // What waits to be received is beside the devices' memory, which on a CPU is the machine's.
-  group.transport_bytes_max =
-      std::clamp(options.memory_bytes / 4, kInboxBytesMin, group.transport_bytes_max);
+  group.transport_bytes_max = InboxBytes(HostMemoryOf(devices));
   group.engine.emulation = EmulationOf(options);
   group.on_lent = [loop] { loop->TryPost(Lent{}); };
   auto member = GroupMember::Create(std::move(group));
