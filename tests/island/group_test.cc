@@ -40,8 +40,12 @@ absl::Status StepWhile(TestWorker& leader, int64_t step, const Function& happens
   };
   const int64_t before = messages();
   absl::Status status;
-  std::thread trains([&] { status = leader.trainer->Step(Batch(step), RateOf(step)).status(); });
-  while (messages() == before) std::this_thread::sleep_for(1ms);
+  std::atomic<bool> ended = false;
+  std::thread trains([&] {
+    status = leader.trainer->Step(Batch(step), RateOf(step)).status();
+    ended = true;
+  });
+  while (messages() == before && !ended) std::this_thread::sleep_for(1ms);
   happens();
   trains.join();
   return status;
@@ -180,6 +184,24 @@ TEST_CASE("plans follow each other and the state moves bit for bit") {
   for (int64_t s = 0; s < step; ++s) loss = alone.Step(s);
   REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   REQUIRE(loss > 0);
+}
+
+TEST_CASE("what has come whole before a fetch was broken off is not fetched again") {
+  const World world;
+  TestGroup group(world, 2);
+  group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
+  REQUIRE(group["w1"].trainer->InitialWeights().ok());
+  GroupMember& member = *group["w1"].member;
+  const LayerShard first{0, 0, {1}}, second{1, 0, {1}};
+  const absl::Status status =
+      member.Fetch({{first, {{first, "w1"}}}, {second, {{second, "who has gone"}}}}, 9);
+  REQUIRE(Says(status.message(), "layer 1"));
+  std::map<int32_t, int64_t> steps;
+  for (const HeldLayer& held : member.Held()) {
+    CHECK(held.written);
+    steps[held.shard.layer] = held.optimizer_step;
+  }
+  CHECK(steps == std::map<int32_t, int64_t>{{0, 9}, {1, 0}, {2, 0}});
 }
 
 TEST_CASE("a member killed in a step: the others go on where every layer is still held") {

@@ -49,17 +49,7 @@ GroupMember::GroupMember(GroupOptions options)
         frame.mutable_rendezvous()->set_value(value);
         return TellAll(std::move(frame));
       }),
-      blocks_(options_.link.name,
-              {[this](const NodeId& to, std::string header, std::span<const std::byte> payload,
-                      std::shared_ptr<const void> owner) {
-                 PeerMessage message;
-                 message.channel = PeerChannel::kSum;
-                 message.header = std::move(header);
-                 message.payload = payload;
-                 message.owner = std::move(owner);
-                 return link_->Send(to, std::move(message));
-               },
-               [this](const NodeId& peer) { return link_->IsLost(peer); }}) {}
+      blocks_(options_.link.name, SumsOver(&link_)) {}
 
 GroupMember::~GroupMember() {
   Interrupt("the worker ends");
@@ -237,12 +227,12 @@ void GroupMember::DropSurplus() {
 
 absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step) {
   for (const ShardMove& move : moves) {
-    ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move), ToString(move.shard)));
+    ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move, optimizer_step), ToString(move.shard)));
   }
   return SetOptimizerSteps(optimizer_step);
 }
 
-absl::Status GroupMember::FetchOne(const ShardMove& move) {
+absl::Status GroupMember::FetchOne(const ShardMove& move, int64_t optimizer_step) {
   const auto get =
       [this](const ShardSource& source) -> absl::StatusOr<std::unique_ptr<OwnedParts>> {
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
@@ -252,7 +242,7 @@ absl::Status GroupMember::FetchOne(const ShardMove& move) {
   };
   if (move.sources.size() == 1 && move.sources[0].shard == move.shard) {
     ATOLL_ASSIGN_OR_RETURN(const auto parts, get(move.sources[0]));
-    return SetShard(move.shard, parts->parts());
+    return SetState(move.shard, optimizer_step, parts->parts());
   }
   // Another cut: through the whole layer.
   ATOLL_ASSIGN_OR_RETURN(const LayerLayout own, job_->LayoutOf(move.shard));
@@ -270,7 +260,7 @@ absl::Status GroupMember::FetchOne(const ShardMove& move) {
   for (const auto& [part, values] : PartsOf(cut.parts())) {
     CutLayer(whole, own, all.at(part), values);
   }
-  return SetShard(move.shard, cut.parts());
+  return SetState(move.shard, optimizer_step, cut.parts());
 }
 
 // As long as pieces come, however slowly the line lets them: two receivers of one lender may need

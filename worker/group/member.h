@@ -196,7 +196,9 @@ class GroupMember final : private PeerHandler {
 
   absl::Status SendFrame(const NodeId& to, const v1::GroupFrame& frame);
   absl::Status TellAll(v1::GroupFrame frame);
-  absl::Status FetchOne(const ShardMove& move);
+  // What has come whole stays, at that step: a fetch that is broken off goes on where it was.
+  absl::Status FetchOne(const ShardMove& move, int64_t optimizer_step);
+  absl::Status SetState(const LayerShard& shard, int64_t optimizer_step, const ShardParts& values);
   absl::Status Borrow(const NodeId& from, v1::LayerCall what, const ShardParts& out);
   absl::Status LendSnapshot(const Loan& loan);
   absl::Status AwaitPieces(const StateInbox::Key& key, const ShardParts& parts);

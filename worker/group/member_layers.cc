@@ -71,6 +71,16 @@ absl::Status GroupMember::SetShard(const LayerShard& shard, const ShardParts& va
   return absl::OkStatus();
 }
 
+absl::Status GroupMember::SetState(const LayerShard& shard, int64_t optimizer_step,
+                                   const ShardParts& values) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  std::map<LayerPart, std::span<const float>> parts;
+  for (const auto& [part, span] : PartsOf(values)) parts[static_cast<LayerPart>(part)] = span;
+  const std::lock_guard work(engine_mutex_);
+  return engine->SetState(shard, optimizer_step, parts);
+}
+
 absl::Status GroupMember::SetOptimizerSteps(int64_t steps) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");

@@ -305,6 +305,10 @@ absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
                               std::span<const float> values) {
   return impl_->SetLayer(shard, part, values);
 }
+absl::Status Engine::SetState(const LayerShard& shard, int64_t optimizer_step,
+                              const std::map<LayerPart, std::span<const float>>& parts) {
+  return impl_->SetState(shard, optimizer_step, parts);
+}
 absl::StatusOr<bool> Engine::TakeSnapshot() { return impl_->TakeSnapshot(); }
 absl::StatusOr<int64_t> Engine::SnapshotElements(const LayerShard& shard) {
   return impl_->SnapshotElements(shard);

@@ -213,6 +213,9 @@ class Engine {
   // writes all of them. NOT_FOUND: no local device holds it.
   absl::Status GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out);
   absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
+  // What one layer is at this step, all parts: counts as written only when it is whole.
+  absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
+                        const std::map<LayerPart, std::span<const float>>& parts);
 
   // Copies the parameters of all layers in the plan, as they are now, on the devices: returns
   // before that is done, and what follows does not change the copy. It replaces the one before, and

@@ -4,6 +4,7 @@
 #ifndef ATOLL_WORKER_PIPELINE_ENGINE_IMPL_H_
 #define ATOLL_WORKER_PIPELINE_ENGINE_IMPL_H_
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -40,6 +41,8 @@ class Engine::Impl {
   }
   absl::Status GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out);
   absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
+  absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
+                        const std::map<LayerPart, std::span<const float>>& parts);
   absl::StatusOr<bool> TakeSnapshot();
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
   absl::Status GetSnapshot(const LayerShard& shard, std::span<float> out);

@@ -97,6 +97,23 @@ absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
       absl::StrCat("the plan gives ", worker_, " no layer ", shard.layer, ", rank ", shard.rank));
 }
 
+absl::Status Engine::Impl::SetState(const LayerShard& shard, int64_t optimizer_step,
+                                    const std::map<LayerPart, std::span<const float>>& parts) {
+  for (const auto& run : runs_) {
+    for (HeldState* held : run->device.planned()) {
+      if (!(held->shard == shard)) continue;
+      held->written = false;  // what it was is being written over
+      held->optimizer_step = optimizer_step;
+    }
+  }
+  // The parameters last: with them it is written.
+  for (const LayerPart part :
+       {LayerPart::kFirstMoment, LayerPart::kSecondMoment, LayerPart::kParameters}) {
+    ATOLL_RETURN_IF_ERROR(SetLayer(shard, part, parts.at(part)));
+  }
+  return absl::OkStatus();
+}
+
 // Whoever reads one holds the mutex for a shard's time.
 void Engine::Impl::DropSnapshots() {
   const std::lock_guard lock(snapshot_mutex_);
