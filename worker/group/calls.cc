@@ -104,9 +104,11 @@ absl::Status StateInbox::Await(const Key& key, Duration patience, Instant last) 
   if (status.ok() && place.missing > 0) {
     status = absl::DeadlineExceededError(absl::StrCat(
         place.what, " from ", key.from, ": ", 4 * (place.elements - place.missing), " of ",
-        4 * place.elements, " bytes have come after ", Seconds(SteadyNow() - begun),
-        " s, the last ", Seconds(SteadyNow() - std::max(begun, place.grown_at)),
-        " s ago: is the line between the workers up, and fast enough?"));
+        4 * place.elements, " bytes have come after ", Seconds(SteadyNow() - begun), " s",
+        place.grown_at > begun
+            ? absl::StrCat(", the last ", Seconds(SteadyNow() - place.grown_at), " s ago")
+            : "",
+        ": is the line between the workers up, and fast enough?"));
   }
   places_.erase(key);
   return status;

@@ -38,7 +38,7 @@ TEST_CASE("who does not answer is named, with what it was asked for and how long
   const auto reply = calls.Await(id, SteadyNow() + milliseconds(1));
   CHECK(absl::IsDeadlineExceeded(reply.status()));
   CHECK_THAT(std::string(reply.status().message()),
-             Catch::StartsWith("w2 has not answered \"set layer, rank 1 of layer 3\" within "));
+             Catch::StartsWith("w2 has not answered \"take rank 1 of layer 3\" within "));
   frame.mutable_step()->set_number(12);
   CHECK(Describe(frame) == "step 12");
 }

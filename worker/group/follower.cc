@@ -107,9 +107,16 @@ void Follower::Do(Meet&) {
 }
 
 void Follower::Do(Called& called) {
+  bool replaced;  // the order that it came under
   {
     const std::lock_guard lock(mutex_);
-    if (called.order < oldest_) return;  // of an order that has been replaced
+    replaced = called.order < oldest_;
+  }
+  if (replaced) {  // a leader that is not told would wait for as long as a step may take
+    v1::GroupReply reply;
+    ToWire(absl::AbortedError("its order has been replaced"), &reply);
+    member_->Reply(called.from, called.frame.call(), std::move(reply));
+    return;
   }
   if (called.frame.epoch() < member_->epoch()) return;  // its caller has given it up
   member_->Reply(called.from, called.frame.call(), Serve(called.from, called.frame));

@@ -2,7 +2,6 @@
 
 #include <numeric>
 
-#include "absl/strings/str_replace.h"
 #include "worker/group/parts.h"
 
 namespace atl::worker {
@@ -455,17 +454,39 @@ absl::Status StatusOf(const v1::GroupReply& reply) {
 }
 
 std::string Describe(const v1::GroupFrame& call) {
-  const auto* field = v1::GroupFrame::descriptor()->FindFieldByNumber(call.body_case());
-  if (field == nullptr) return "nothing";
-  const std::string name = absl::StrReplaceAll(field->name(), {{"_", " "}});
-  if (call.has_step()) return absl::StrCat(name, " ", call.step().number());
-  if (call.has_get_layer()) {
-    return absl::StrCat(name, ", ", ToString(FromWire(call.get_layer().shard())));
+  const auto of = [](const std::string& what, const v1::LayerCall& layer) {
+    return absl::StrCat(what, ToString(FromWire(layer.shard())));
+  };
+  switch (call.body_case()) {
+    case v1::GroupFrame::kConfigure:
+      return "set up the plan";
+    case v1::GroupFrame::kFetch:
+      return "fetch layers";
+    case v1::GroupFrame::kDropSurplus:
+      return "drop layers that have moved away";
+    case v1::GroupFrame::kStep:
+      return absl::StrCat("step ", call.step().number());
+    case v1::GroupFrame::kEvaluate:
+      return "validate";
+    case v1::GroupFrame::kGetLayer:
+      return of("lend ", call.get_layer());
+    case v1::GroupFrame::kSetLayer:
+      return of("take ", call.set_layer());
+    case v1::GroupFrame::kSetSteps:
+      return "set the optimizer's step";
+    case v1::GroupFrame::kTrace:
+      return "tell what the step's operations took";
+    case v1::GroupFrame::kClock:
+      return "tell the time";
+    case v1::GroupFrame::kTakeOver:
+      return "tell what its leader knows";
+    case v1::GroupFrame::kSnapshot:
+      return "copy the parameters";
+    case v1::GroupFrame::kSettle:
+      return "agree on the newest step";
+    default:
+      return "a message";  // nobody answers the others
   }
-  if (call.has_set_layer()) {
-    return absl::StrCat(name, ", ", ToString(FromWire(call.set_layer().shard())));
-  }
-  return name;
 }
 
 std::string ToString(const LayerShard& shard) {
