@@ -142,7 +142,7 @@ void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
   const auto known = links_.find(pair);
   if (known == links_.end()) {
     const auto found = link_corrections_.OnUnmeasured(boundary, changes_);
-    if (!found || links_.size() >= kMaxLinks) return;
+    if (!found || !Usable(*found) || links_.size() >= kMaxLinks) return;
     links_[pair] = {*found, now, true};
     links_changed_ = true;
     return;

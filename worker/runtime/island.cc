@@ -116,7 +116,8 @@ absl::Status Island::CheckMemory() const {
   return absl::ResourceExhaustedError(absl::StrCat(
       "the model's ", elements, " parameters need ", bytes, " bytes ",
       options_.trainer_on_host ? "on this worker" : "of this worker's host, beside its devices",
-      ", which has ", options_.host_bytes, options_.trainer_on_host ? " (--memory-bytes)" : "",
+      ", which has ", options_.host_bytes,
+      options_.trainer_on_host ? " for it (--memory-bytes)" : "",
       ": use a smaller model or a larger ", options_.trainer_on_host ? "worker" : "host"));
 }
 
@@ -136,7 +137,12 @@ void Island::TakeBuffers() {
 void Island::ForgetBuffers() { base_.reset(), delta_.reset(), pulled_.reset(), residual_.reset(); }
 
 Event Island::Do(const Reconfigure& command) {
-  if (base_ == nullptr) TakeBuffers();
+  if (base_ == nullptr) {
+    if (const absl::Status room = CheckMemory(); !room.ok()) {
+      return CommandFailed{std::string(room.message())};
+    }
+    TakeBuffers();
+  }
   Inheritance inheritance;
   if (!command.take_over_from.empty()) inheritance = ToBeInherited(command.shards);
   const absl::StatusOr<PlanTaken> taken =
