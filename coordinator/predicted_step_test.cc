@@ -9,57 +9,20 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/planning_story.h"
 
 namespace atl {
 namespace {
 
-constexpr int64_t kGiB = int64_t{1} << 30;
-constexpr int kBlocks = 6;
-
-DeviceProfile Measured(const std::string& device, double block_ms) {
-  DeviceProfile profile{device, "cpu", "1", 7, {}};
-  for (int rows = 1; rows <= 4; rows *= 2) {
-    for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
-      LayerCost cost;
-      cost.kind = kind;
-      cost.micro_batch_sequences = rows;
-      const double ms = kind == LayerKind::kBlock ? block_ms : 0.2 * block_ms;
-      cost.forward_ns = cost.weight_gradient_ns = static_cast<int64_t>(ms * 1e6 * rows);
-      cost.input_gradient_ns = kind == LayerKind::kEmbedding ? 0 : cost.forward_ns;
-      cost.optimizer_ns = 300'000;
-      cost.stash_bytes = int64_t{64} * 64 * 4 * 20 * rows;
-      cost.output_bytes = int64_t{64} * 64 * 4 * rows;
-      profile.layers.push_back(cost);
-    }
-  }
-  return profile;
-}
-
 // Measured workers of different speed, joined by links of 1 MB/s and 5 ms.
 PlanRequest Island(int workers) {
-  PlanRequest request;
-  request.spec.name = "lm";
-  request.spec.data.sequence_length = 64;
-  request.spec.inner.batch_sequences = 16;
+  PlanRequest request = JobOf(6, 16);
   request.spec.inner.micro_batch_sequences = 2;
-  ModelSpec& model = request.facts.model;
-  model = {ModelFamily::kGpt2, "", 256, 64, kBlocks, 4, 4, 256};
-  request.spec.model = model;
-  request.facts.layers.push_back({"embedding", 256 * 64 + 64 * 64});
-  for (int b = 0; b < kBlocks; ++b) {
-    request.facts.layers.push_back({absl::StrCat("block", b), 12 * 64 * 64 + 13 * 64});
-  }
-  request.facts.layers.push_back({"head", 256 * 64 + 128});
   for (int w = 1; w <= workers; ++w) {
-    PlanMember& member = request.members.emplace_back();
     const std::string name = absl::StrCat("w", w);
-    member.member = {name, 1, absl::StrCat("tcp://", name, ":1"), ""};
-    member.devices = {{"cpu", kGiB, 1}};
-    member.profiles = {Measured(absl::StrCat(name, "/0"), 2.0 + w)};
-    for (int other = 1; other <= workers; ++other) {
-      if (other == w) continue;
-      request.links.push_back({name, absl::StrCat("w", other), 5'000'000, 1e6, 0.01, 20});
-    }
+    request.members.push_back(Worker(name, 1));
+    request.members.back().profiles = {Measured(absl::StrCat(name, "/0"), 2.0 + w)};
+    for (int other = 1; other < w; ++other) Link(request, name, absl::StrCat("w", other), 5, 1e6);
   }
   return request;
 }
@@ -240,7 +203,7 @@ TEST_CASE("A request is made again of what the coordinator knows") {
   const PlanRequest again = RequestFor(job, plan, members, ProfileBook());
   REQUIRE(again.members.size() == 1);
   CHECK(again.members[0].site == "paris");
-  CHECK(again.facts.layers.size() == kBlocks + 2);
+  CHECK(again.facts.layers.size() == 8);
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ namespace atl::coord {
 
 // How long a plan waits at least for the end of the step under way, before that is given up. It
 // waits longer where a step may take longer (StepLimit), or the layers that still move to the plan
-// before (MoveLimit): both end by themselves by then, so this is for who says nothing any more.
+// before (MoveLimit, for one copy of the model). This is for who says nothing any more: steps and
+// moves end by themselves.
 inline constexpr Duration kBoundaryLimit = std::chrono::minutes(15);
 
 // Before another plan takes the place of the island's: those who work together now, if all of them

@@ -3,8 +3,11 @@
 #ifndef ATOLL_KERNELS_TESTING_GATE_H_
 #define ATOLL_KERNELS_TESTING_GATE_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
+
+#include "common/check.h"
 
 namespace atl::testing {
 
@@ -22,7 +25,8 @@ class Gate {
   }
   void Pass() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return open_; });
+    const bool opened = changed_.wait_for(lock, std::chrono::seconds(60), [this] { return open_; });
+    ATOLL_CHECK(opened, "a test has left a gate closed for 60 s");
   }
 
  private:

@@ -162,9 +162,8 @@ TEST_CASE("a step that only some have taken is taken by the others, whoever of t
     cuts.Cut("w2/0", "w1/0", /*later=*/true);
     cuts.Cut("w3/0", "w1/0", /*later=*/true);
     REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
-    std::thread later([&] { cuts.Now(); });
+    const std::jthread later([&] { cuts.Now(); });
     REQUIRE(!leader.trainer->Step(Batch(2), RateOf(2)).ok());
-    later.join();
   }
   const PlanTaken taken = group.Take(Pipeline("two stages", {2, 4}, 2), {"w1", "w2"});
   cuts.Forget();  // who was interrupted before it read that word has not met its cut

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <latch>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -11,6 +10,7 @@
 
 #include "common/event_loop.h"
 #include "kernels/testing/fake_device.h"
+#include "kernels/testing/gate.h"
 #include "tests/island/engine_story.h"
 
 namespace atl::worker {
@@ -116,18 +116,18 @@ TEST_CASE("while a gradient is on its way, pending W are done, and the result is
 // it was asked often for what is late. That comes when there is nothing else to do.
 class StandStill : public Wrapped {
  public:
-  using Wrapped::Wrapped;
+  explicit StandStill(Transport& inner) : Wrapped(inner) { moves_.Close(); }
   absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
                        Stream& stream, const Tensor& into, Instant deadline) override {
     ATOLL_RETURN_IF_ERROR(Wrapped::Receive(device, tag, backend, stream, into, deadline));
-    if (tag == GradientOf(2)) testing::EnqueueOnFake(backend, stream, [this] { moves_.wait(); });
+    if (tag == GradientOf(2)) testing::EnqueueOnFake(backend, stream, [this] { moves_.Pass(); });
     return absl::OkStatus();
   }
   bool Arrived(const std::string& device, const MessageTag& tag) override {
     if (tag != GradientOf(3)) return Wrapped::Arrived(device, tag);
     if (--asked_ == 0) {
       moved = SteadyNow();
-      moves_.count_down();
+      moves_.Open();
     }
     return idle_ && Wrapped::Arrived(device, tag);
   }
@@ -143,7 +143,7 @@ class StandStill : public Wrapped {
  private:
   int asked_ = 500;
   bool idle_ = false;
-  std::latch moves_{1};
+  testing::Gate moves_;
 };
 
 TEST_CASE("a device that runs behind its host is given W only when it has nothing else") {

@@ -23,17 +23,7 @@ class PeerNetwork::Place final : private PeerHandler {
       : rendezvous(std::move(tell)),
         transport(worker, int64_t{64} << 20,
                   [](const NodeId&, const LineCall&) { ATOLL_CHECK(false, "no line is shared"); }),
-        blocks(worker,
-               {[this](const NodeId& to, std::string header, std::span<const std::byte> payload,
-                       std::shared_ptr<const void> owner) {
-                  PeerMessage message;
-                  message.channel = PeerChannel::kSum;
-                  message.header = std::move(header);
-                  message.payload = payload;
-                  message.owner = std::move(owner);
-                  return link->Send(to, std::move(message));
-                },
-                [this](const NodeId& peer) { return link->IsLost(peer); }}) {
+        blocks(worker, SumsOver(&link)) {
     PeerLinkOptions options;
     options.name = worker;
     options.incarnation = 1;

@@ -25,7 +25,7 @@ TEST_CASE("of a tensor-parallel group that waits for its slow device only that o
   layout.replicas = {{{4}, 2, 2}};
   EngineOptions options;
   options.emulation.duration = [](const std::string& device, LayerKind, PlanOpKind, int64_t) {
-    return std::chrono::microseconds(absl::EndsWith(device, "/1") ? 5000 : 0);
+    return std::chrono::microseconds(absl::EndsWith(device, "/1") ? 10000 : 0);
   };
   TestIsland island(job, MakePlan(layout), options);
   island.Set(LayerPart::kParameters, RandomWeights(job.model, 5));
@@ -42,9 +42,9 @@ TEST_CASE("of a tensor-parallel group that waits for its slow device only that o
     CHECK(work.forward_seconds > 0);
     CHECK(work.backward_seconds > 0);
   }
-  // Both took as long; four layers of two micro-batches are 40 ms of F.
+  // Both took as long; four layers of two micro-batches are 80 ms of F.
   CHECK(works[1].device == "w1/1");
-  CHECK(works[1].forward_seconds >= 0.040);
+  CHECK(works[1].forward_seconds >= 0.080);
   CHECK(works[0].forward_seconds < 0.5 * works[1].forward_seconds);
 }
 

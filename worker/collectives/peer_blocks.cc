@@ -153,4 +153,17 @@ void PeerBlocks::Close(const std::string& group, int32_t rank) {
   box.closed = true;
 }
 
+PeerBlocks::Link SumsOver(const std::unique_ptr<PeerLink>* link) {
+  return {[link](const NodeId& to, std::string header, std::span<const std::byte> payload,
+                 std::shared_ptr<const void> owner) {
+            PeerMessage message;
+            message.channel = PeerChannel::kSum;
+            message.header = std::move(header);
+            message.payload = payload;
+            message.owner = std::move(owner);
+            return (*link)->Send(to, std::move(message));
+          },
+          [link](const NodeId& peer) { return (*link)->IsLost(peer); }};
+}
+
 }  // namespace atl::worker

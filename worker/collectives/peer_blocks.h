@@ -107,6 +107,10 @@ class PeerBlocks {
   std::map<std::pair<std::string, int32_t>, Box> boxes_;  // guarded by mutex_; by group and rank
 };
 
+// The channel of sums of a link that is made later: `*link` is there before the first block, and
+// outlives the last.
+PeerBlocks::Link SumsOver(const std::unique_ptr<PeerLink>* link);
+
 }  // namespace atl::worker
 
 #endif  // ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_

@@ -13,7 +13,7 @@
 
 namespace atl::worker {
 
-// Passes everything on to `group`, which outlives it. Used as that one is.
+// Passes sums on to `group`, which outlives it, and measures them. Used as that one is.
 class GroupClock final : public Communicator {
  public:
   // `waits`: the stream works behind its host, so it is waited for before and after each sum.

@@ -61,9 +61,8 @@ class Island {
   void Run(const Action& command);
   // Instead of Run, for a command that was interrupted before it began; false: Run it.
   bool Refuse(const Action& command, const std::string& reason);
-  // For any thread: the command that Run is doing ends soon. ForgetInterrupts before Run, not while
-  // Interrupt is called.
-  // Also the making of a delta.
+  // For any thread: the command that Run is doing, and the making of a delta, end soon.
+  // ForgetInterrupts before Run, not while Interrupt is called.
   void Interrupt(const std::string& reason);
   void ForgetInterrupts();
 

@@ -18,18 +18,7 @@ namespace atl::worker::testing {
 // One worker: a link that carries blocks and nothing else.
 class PeerPlace final : public PeerHandler {
  public:
-  PeerPlace(const NodeId& name, KeyPair keys)
-      : blocks(name,
-               {[this](const NodeId& to, std::string header, std::span<const std::byte> payload,
-                       std::shared_ptr<const void> owner) {
-                  PeerMessage message;
-                  message.channel = PeerChannel::kSum;
-                  message.header = std::move(header);
-                  message.payload = payload;
-                  message.owner = std::move(owner);
-                  return link->Send(to, std::move(message));
-                },
-                [this](const NodeId& peer) { return link->IsLost(peer); }}) {
+  PeerPlace(const NodeId& name, KeyPair keys) : blocks(name, SumsOver(&link)) {
     PeerLinkOptions options;
     options.name = name;
     options.incarnation = 1;

@@ -3,12 +3,14 @@
 #ifndef ATOLL_WORKER_RUNTIME_TESTING_ISLAND_EVENTS_H_
 #define ATOLL_WORKER_RUNTIME_TESTING_ISLAND_EVENTS_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <utility>
 #include <variant>
 
+#include "common/check.h"
 #include "worker/core/actions.h"
 
 namespace atl::worker {
@@ -32,7 +34,9 @@ class IslandEvents {
   // Waits for it, and takes it.
   DeltaReady AwaitReady() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return ready_.has_value(); });
+    const bool came =
+        changed_.wait_for(lock, std::chrono::seconds(60), [this] { return ready_.has_value(); });
+    ATOLL_CHECK(came, "no DeltaReady has come in 60 s");
     return *std::exchange(ready_, std::nullopt);
   }
 
