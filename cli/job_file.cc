@@ -112,6 +112,7 @@ class Reader {
 
   absl::Status Set(const toml::node& node, const std::string& where, const FieldDescriptor& field,
                    Message* message) {
+    if (field.is_repeated()) return SetIntegers(node, where, field, message);
     const auto& reflection = *message->GetReflection();
     const auto wrong = [&](const char* expected) {
       std::ostringstream kind;
@@ -165,6 +166,19 @@ class Reader {
       reflection.SetUInt64(message, &field, static_cast<uint64_t>(integer->get()));
     } else {
       reflection.SetInt64(message, &field, integer->get());
+    }
+    return absl::OkStatus();
+  }
+
+  // Lists of whole numbers are the only lists that jobs have.
+  absl::Status SetIntegers(const toml::node& node, const std::string& where,
+                           const FieldDescriptor& field, Message* message) {
+    const toml::array* list = node.as_array();
+    if (list == nullptr || !(list->empty() || list->is_homogeneous<int64_t>())) {
+      return Error(node.source(), where, "must be a list of whole numbers, such as [2, 1]");
+    }
+    for (const toml::node& number : *list) {
+      message->GetReflection()->AddInt64(message, &field, number.as_integer()->get());
     }
     return absl::OkStatus();
   }

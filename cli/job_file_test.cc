@@ -83,6 +83,26 @@ TEST_CASE("a value out of range is named with its line, value and limit") {
           "/jobs/job.toml:13: outer.momentum = 2: must be at least 0 and below 1");
 }
 
+TEST_CASE("a layout says what is recomputed and what each device holds of a layer") {
+  const auto with = [](const std::string& line) {
+    return std::string(kGood) + "\n[layout]\ntensor_parallel = 2\n" + line + "\n";
+  };
+  const auto spec =
+      ParseJob(with("recompute = \"none\"\ntensor_shares = [3, 1]"), "/jobs/job.toml");
+  REQUIRE(spec.status().message() == "");
+  CHECK(spec->layout.recompute == Recompute::kNone);
+  CHECK(spec->layout.tensor_shares == std::vector<int64_t>{3, 1});
+  CHECK(Complaint(with("recompute = true")) ==
+        "/jobs/job.toml:21: layout.recompute: must be one of \"auto\", \"none\", \"all\"");
+  CHECK(Complaint(with("tensor_shares = 2")) ==
+        "/jobs/job.toml:21: layout.tensor_shares: must be a list of whole numbers, such as [2, 1]");
+  CHECK(Complaint(with("tensor_shares = [2, \"1\"]")) ==
+        "/jobs/job.toml:21: layout.tensor_shares: must be a list of whole numbers, such as [2, 1]");
+  CHECK(Complaint(with("tensor_shares = [2, 1]")).find(
+            "/jobs/job.toml:21: layout.tensor_shares = [2, 1]: the model's 4 key-value heads "
+            "cannot be cut so") == 0);
+}
+
 TEST_CASE("text that is not TOML says where") {
   REQUIRE(Complaint("name = \"x\"\n[model\n").find("/jobs/job.toml:2: not TOML: ") == 0);
 }

@@ -92,6 +92,7 @@ absl::StatusOr<std::vector<WorkerDevice>> FindGpus(const DeviceFlags& flags,
     device.info.uuid = gpu.uuid;
     device.info.compute = compute;
     device.info.nccl = NcclVersion();
+    device.info.host_memory_bytes = MachineMemoryBytes();
   }
   return devices;
 }

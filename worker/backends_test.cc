@@ -64,6 +64,7 @@ TEST_CASE("a host's memory for a model is its devices' only where these are cut 
   const HostMemory cpu = HostMemoryOf(*FindWorkerDevices({.devices = 2, .memory_bytes = 100}));
   REQUIRE(cpu.bytes == 100);
   REQUIRE(cpu.has_devices);
+  REQUIRE((*FindWorkerDevices({}))[0].info.host_memory_bytes == 0);
   // However much or little the GPUs have.
   const HostMemory machine = HostMemoryOf(*FindWorkerDevices({}));
   const Machine gpus;
@@ -72,6 +73,9 @@ TEST_CASE("a host's memory for a model is its devices' only where these are cut 
     const HostMemory host = HostMemoryOf(*gpus.Find(flags));
     REQUIRE(host.bytes == machine.bytes);
     REQUIRE_FALSE(host.has_devices);
+    for (const WorkerDevice& device : *gpus.Find(flags)) {
+      REQUIRE(device.info.host_memory_bytes == machine.bytes);
+    }
   }
 }
 

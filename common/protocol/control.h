@@ -89,6 +89,8 @@ struct DeviceInfo {
   std::string uuid;     // of a GPU; empty: none
   std::string compute;  // "fp32" or "bf16"
   std::string nccl;     // version of the NCCL that it can join groups by; empty: it cannot
+  // Of the machine, beside that of a device with memory of its own; 0: memory_bytes is part of it.
+  int64_t host_memory_bytes = 0;
 };
 
 // What a restarted worker finds in its local checkpoint.

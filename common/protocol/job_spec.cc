@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -120,6 +121,25 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   return IntInRange("outer.min_servers", o.min_servers, 1, 4096);
 }
 
+constexpr int64_t kShareMax = 1 << 20;
+
+absl::Status ValidateShares(const JobSpec& spec) {
+  const LayoutSpec& l = spec.layout;
+  if (l.tensor_shares.empty()) return absl::OkStatus();
+  if (static_cast<int64_t>(l.tensor_shares.size()) != l.tensor_parallel) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.tensor_shares has ", l.tensor_shares.size(),
+        " numbers: must have layout.tensor_parallel = ", l.tensor_parallel,
+        l.tensor_parallel == 0 ? " of them; say how many devices share each layer" : " of them"));
+  }
+  for (const int64_t share : l.tensor_shares) {
+    ATOLL_RETURN_IF_ERROR(IntInRange("layout.tensor_shares", share, 1, kShareMax));
+  }
+  const ModelSpec& m = spec.model;
+  const int64_t heads = m.key_value_heads > 0 ? m.key_value_heads : m.heads;
+  return heads > 0 ? CheckTensorShares(l.tensor_shares, heads) : absl::OkStatus();
+}
+
 constexpr absl::string_view kScheduleNames[] = {
     "gpipe", "1f1b",   "interleaved", "zb-h1",  "zb-h2",         "zb-1p",      "zb-2p",
     "zb-v",  "v-half", "v-min",       "jeeves", "jeeves-search", "compact-zb", "best"};
@@ -163,6 +183,7 @@ absl::Status ValidateLayout(const JobSpec& spec) {
     return Bad("layout.tensor_parallel", l.tensor_parallel,
                absl::StrCat("at most ", name, " = ", count));
   }
+  ATOLL_RETURN_IF_ERROR(ValidateShares(spec));
   const bool known = l.schedule.empty() || std::count(std::begin(kScheduleNames),
                                                       std::end(kScheduleNames), l.schedule) > 0;
   if (!known) {
@@ -174,6 +195,17 @@ absl::Status ValidateLayout(const JobSpec& spec) {
 }
 
 }  // namespace
+
+absl::Status CheckTensorShares(const std::vector<int64_t>& shares, int64_t heads) {
+  const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  const bool whole = std::all_of(shares.begin(), shares.end(),
+                                 [&](int64_t share) { return heads * share % sum == 0; });
+  if (whole) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "layout.tensor_shares = [", absl::StrJoin(shares, ", "), "]: the model's ", heads,
+      " key-value heads cannot be cut so; give each device a whole number of them, at least 1, ",
+      heads, " in all"));
+}
 
 absl::Status Validate(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(ValidateName(spec.name));

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/ids.h"
@@ -109,6 +110,13 @@ enum class IslandExtent {
   kAuto,    // as the planner says
 };
 
+// Blocks that keep only their input from the forward to the backward pass, and run forward again.
+enum class Recompute {
+  kAuto,  // as few as memory asks for
+  kNone,
+  kAll,
+};
+
 // How an island lies on its devices. 0 and empty: the planner decides.
 struct LayoutSpec {
   IslandExtent island = IslandExtent::kWorker;
@@ -117,10 +125,14 @@ struct LayoutSpec {
   int64_t replicas = 0;            // of each island
   int64_t tensor_parallel = 0;     // devices that share each layer
   std::string schedule;            // a family of the simulator, such as "1f1b" or "compact-zb"
-  bool recompute = false;          // run forward again before backward, to save memory
+  Recompute recompute = Recompute::kAuto;
   // Into at most so many pieces (a power of two) a message between stages is cut where its link is
   // slow. 1: never, and runs on one plan repeat bit for bit.
   int64_t pieces_max = 8;
+  // What each of the devices that share a layer holds of it, relatively; the faster the device, the
+  // larger the share it gets of these. Whole heads, with tensor_parallel numbers. Empty: by speed,
+  // where that is measured to be unequal, else even.
+  std::vector<int64_t> tensor_shares = {};
 
   bool operator==(const LayoutSpec&) const = default;
 };
@@ -136,6 +148,10 @@ struct JobSpec {
 
   bool operator==(const JobSpec&) const = default;
 };
+
+// Whether so many heads can be cut by shares into whole ones, at least one each. The error names
+// the field. REQUIRES: shares of 1 or more.
+absl::Status CheckTensorShares(const std::vector<int64_t>& shares, int64_t heads);
 
 // Every limit of every field. The message names the field as the job file spells it
 // ("outer.momentum = 1.5: must be at least 0 and below 1").

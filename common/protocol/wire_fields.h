@@ -86,8 +86,9 @@ void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
   ATOLL_WIRE_OPTIONAL(replicas);
   ATOLL_WIRE_OPTIONAL(tensor_parallel);
   ATOLL_WIRE_OPTIONAL(schedule);
-  ATOLL_WIRE_OPTIONAL(recompute);
+  ATOLL_WIRE_OPTIONAL_ENUM(recompute, Recompute);
   ATOLL_WIRE_OPTIONAL(pieces_max);
+  ATOLL_WIRE_VALUES(tensor_shares, 1024);
 }
 
 template <class V>
@@ -186,6 +187,7 @@ void Fields(V& v, Plain<V, DeviceInfo>& s, v1::DeviceInfo& m) {
   ATOLL_WIRE_COPY(uuid);
   ATOLL_WIRE_COPY(compute);
   ATOLL_WIRE_COPY(nccl);
+  ATOLL_WIRE_COUNT(host_memory_bytes);
 }
 
 template <class V>

@@ -265,7 +265,8 @@ void NoPlan(State& s, Job& job, const IslandRecord& island, Planning& planning,
 bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island) {
   const LayoutSpec& layout = job.spec().layout;
   if (layout.island != IslandExtent::kWorker || island.plan_number > 0) return true;
-  if (layout.stages > 1 || layout.replicas > 1 || layout.tensor_parallel > 1 || layout.recompute) {
+  if (layout.stages > 1 || layout.replicas > 1 || layout.tensor_parallel > 1 ||
+      layout.recompute == Recompute::kAll) {
     return true;
   }
   const Member* leader = Leader(s, island);

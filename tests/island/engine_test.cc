@@ -167,7 +167,7 @@ TEST_CASE("schedules take the memory that they need, and a device's limit is kep
     return std::string(status.message());
   };
   constexpr char kPredicted[] = "; the plan predicted a peak of 123.0 MiB; ";
-  constexpr char kRemedy[] = "lower inner.micro_batch_sequences or set layout.recompute";
+  constexpr char kRemedy[] = "lower inner.micro_batch_sequences or set layout.recompute = \"all\"";
   REQUIRE_THAT(error(0, 100000), StartsWith("w1/0, stage 0 (layers 0 to 5): out of memory: ") &&
                                      Contains(", 97.7 KiB to be had") && Contains(kPredicted) &&
                                      EndsWith(kRemedy));

@@ -35,7 +35,8 @@ StageOptions OptionsOf(const StageRole& role, const EngineJob& job, int64_t rows
 // Of a device's memory, what a snapshot leaves to libraries that take theirs when they need it.
 constexpr int64_t kSnapshotLeaves = 16;  // one in so many bytes
 
-constexpr char kFewerActivations[] = "lower inner.micro_batch_sequences or set layout.recompute";
+constexpr char kFewerActivations[] =
+    "lower inner.micro_batch_sequences or set layout.recompute = \"all\"";
 constexpr char kFewerLayers[] = "use more devices (layout.stages, layout.tensor_parallel)";
 
 std::string WhatStage(const StageRole& role) {
