@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status.h"
 #include "coordinator/planner/islands.h"
+#include "coordinator/recomputation.h"
 
 namespace atl {
 namespace {
@@ -37,7 +38,10 @@ struct Option {
 }  // namespace
 
 absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
-  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
+  ATOLL_ASSIGN_OR_RETURN(PlanningInput input, MakePlanningInput(request));
+  if (request.spec.layout.recompute == Recompute::kAuto) {
+    input = WithRecomputation(std::move(input));
+  }
   const OuterSpec& outer = request.spec.outer;
   plan::IslandOptions islands;
   islands.steps_per_round = static_cast<int>(outer.steps_per_round);

@@ -111,8 +111,9 @@ double BeatSeconds(const PlanningInput& input, const plan::Layout& layout,
   for (const plan::Stage& stage : replica.stages) {
     const plan::DeviceType& type =
         input.cluster.types[input.cluster.devices[stage.devices[0]].type];
-    slowest = std::max(slowest, input.costs.For(type, layout.tensor_parallel, layout.micro_batch)
-                                    .TotalSeconds(stage.first_layer, stage.last_layer));
+    slowest =
+        std::max(slowest, input.costs.For(type, layout.tensor_parallel, layout.micro_batch)
+                              .TotalSeconds(stage.first_layer, stage.last_layer, stage.saving));
   }
   return slowest;
 }
@@ -135,6 +136,8 @@ absl::Status Share(const PlanningInput& input, const std::vector<std::vector<dou
           input.costs.For(input.cluster.types[input.cluster.devices[first.devices[0]].type],
                           layout.tensor_parallel, layout.micro_batch);
       CutAll(costs, powers[r], replica);
+      plan::SaveMemory(input.cluster, input.costs, layout.tensor_parallel, layout.micro_batch,
+                       stages, replica);
     }
     beats.push_back(BeatSeconds(input, layout, replica));
   }
@@ -259,8 +262,9 @@ void MoveBoundaries(const PlanningInput& input, const plan::Options& options, pl
           if (before.first_layer >= before.last_layer || after.first_layer >= after.last_layer) {
             continue;
           }
-          auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, layout,
-                                              {.restarts = kRestarts, .seed = options.seed});
+          auto outcome =
+              plan::EvaluateSaving(input.cluster, input.costs, input.job,
+                                   {.restarts = kRestarts, .seed = options.seed}, layout);
           ++plan.simulated;
           if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) continue;
           plan.layout = std::move(layout);
@@ -298,20 +302,24 @@ absl::StatusOr<plan::Plan> PlanFixed(const PlanningInput& input, const LayoutSpe
   const std::vector<Candidate> candidates = Enumerate(input, layout, leader, &why_not);
   plan::Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
+  plan.memory_binds =
+      std::any_of(candidates.begin(), candidates.end(),
+                  [](const Candidate& candidate) { return plan::SavesMemory(candidate.layout); });
   plan.seed = options.seed;
   plan.outcome.step_s = INFINITY;
   for (const Candidate& candidate : candidates) {
     const bool enough = plan.simulated >= kPlayed || (options.stop && options.stop());
     if (enough && !plan.layout.replicas.empty()) break;
-    auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, candidate.layout,
-                                        {.restarts = kRestarts, .seed = options.seed});
+    plan::Layout layout = candidate.layout;
+    auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
+                                        {.restarts = kRestarts, .seed = options.seed}, layout);
     ++plan.simulated;
     if (!outcome.ok()) {
       why_not = outcome.status();
       continue;
     }
     if (outcome->step_s >= plan.outcome.step_s) continue;
-    plan.layout = candidate.layout;
+    plan.layout = std::move(layout);
     plan.outcome = *std::move(outcome);
   }
   if (plan.layout.replicas.empty()) return Annotate(why_not, "no layout fits");

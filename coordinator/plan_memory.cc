@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,14 +23,19 @@ struct LayerNeeds {
 // What is asked of one device.
 class DeviceNeeds {
  public:
+  // `share`: of every layer.
   DeviceNeeds(const PlanRequest& request, const DeviceProfile& profile, int tensor_parallel,
-              int64_t rows)
-      : request_(request), profile_(profile), tensor_parallel_(tensor_parallel), rows_(rows) {}
+              double share, int64_t rows)
+      : request_(request),
+        profile_(profile),
+        tensor_parallel_(tensor_parallel),
+        share_(share),
+        rows_(rows) {}
 
   // False: the profile does not have all kinds of layers at this degree of tensor parallelism.
   bool Read() {
     for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
-      if (Nearest(kind) == nullptr) return false;
+      if (Nearest(kind, tensor_parallel_) == nullptr) return false;
     }
     return true;
   }
@@ -68,23 +73,45 @@ class DeviceNeeds {
  private:
   int layers() const { return static_cast<int>(request_.facts.layers.size()); }
 
-  const LayerCost* Nearest(LayerKind kind) const {
+  const LayerCost* Nearest(LayerKind kind, int tensor_parallel) const {
     const LayerCost* nearest = nullptr;
     const auto distance = [this](const LayerCost& cost) {
       return std::abs(std::log(static_cast<double>(std::max(1, cost.micro_batch_sequences)) /
                                static_cast<double>(rows_)));
     };
     for (const LayerCost& cost : profile_.layers) {
-      if (cost.kind != kind || cost.tensor_parallel != tensor_parallel_) continue;
+      if (cost.kind != kind || cost.tensor_parallel != tensor_parallel) continue;
       if (nearest == nullptr || distance(cost) <= distance(*nearest)) nearest = &cost;
     }
     return nearest;
   }
 
   LayerNeeds Layer(int l) const {
-    const LayerCost& cost = *Nearest(l == 0              ? LayerKind::kEmbedding
-                                     : l + 1 == layers() ? LayerKind::kHead
-                                                         : LayerKind::kBlock);
+    const LayerKind kind = l == 0              ? LayerKind::kEmbedding
+                           : l + 1 == layers() ? LayerKind::kHead
+                                               : LayerKind::kBlock;
+    LayerNeeds needs = NeedsOf(*Nearest(kind, tensor_parallel_));
+    const double even = 1.0 / tensor_parallel_;
+    if (share_ == even) return needs;
+    // A part of a layer grows with the share, the rest is on all ranks: a line from an even share
+    // to the whole.
+    const LayerCost* alone = Nearest(kind, 1);
+    const LayerNeeds whole = alone == nullptr ? needs : NeedsOf(*alone);
+    const auto at = [&](int64_t& bytes, int64_t all) {
+      const auto part = static_cast<double>(bytes);
+      const double each =
+          alone == nullptr ? part / even : (static_cast<double>(all) - part) / (1 - even);
+      bytes = std::llround(part + each * (share_ - even));
+    };
+    at(needs.state, whole.state);
+    at(needs.forward_stash, whole.forward_stash);
+    at(needs.backward_stash, whole.backward_stash);
+    at(needs.output, whole.output);
+    at(needs.workspace, whole.workspace);
+    return needs;
+  }
+
+  LayerNeeds NeedsOf(const LayerCost& cost) const {
     const int64_t measured = std::max(1, cost.micro_batch_sequences);
     const auto scaled = [&](int64_t bytes) { return bytes * rows_ / measured; };
     const int64_t backward = std::min(cost.backward_stash_bytes, cost.stash_bytes);
@@ -144,6 +171,7 @@ class DeviceNeeds {
   const PlanRequest& request_;
   const DeviceProfile& profile_;
   const int tensor_parallel_;
+  const double share_;
   const int64_t rows_;
 };
 
@@ -176,6 +204,20 @@ const PlanReplica* ReplicaOf(const IslandPlan& plan, const std::string& device) 
   return nullptr;
 }
 
+// Of every layer, on the device.
+double ShareOf(const IslandPlan& plan, const PlanReplica& replica, const std::string& device) {
+  const double even = 1.0 / plan.tensor_parallel();
+  if (plan.tensor_shares.empty()) return even;
+  for (const PlanStage& stage : replica.stages) {
+    for (size_t rank = 0; rank < stage.devices.size(); ++rank) {
+      if (stage.devices[rank] != device) continue;
+      return plan.tensor_shares[rank] /
+             std::accumulate(plan.tensor_shares.begin(), plan.tensor_shares.end(), 0.0);
+    }
+  }
+  return even;
+}
+
 }  // namespace
 
 std::string Text(const MemoryLack& lack) {
@@ -183,20 +225,26 @@ std::string Text(const MemoryLack& lack) {
                       BytesText(lack.takes_bytes), " and has ", BytesText(lack.has_bytes));
 }
 
+std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& plan,
+                                 const PlanProgram& program) {
+  const DeviceProfile* profile = ProfileOf(request, program.device);
+  const PlanReplica* replica = ReplicaOf(plan, program.device);
+  if (profile == nullptr || replica == nullptr) return std::nullopt;
+  DeviceNeeds needs(request, *profile, plan.tensor_parallel(),
+                    ShareOf(plan, *replica, program.device), replica->micro_batch_sequences);
+  if (!needs.Read()) return std::nullopt;
+  const int64_t has = MemoryOf(request, program.device);
+  return MemoryLack{program.device, needs.Bytes(*replica, program), has > 0 ? has : INT64_MAX,
+                    program.memory_peak_bytes};
+}
+
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan) {
   std::vector<MemoryLack> lacks;
   for (PlanProgram& program : plan->programs) {
-    const DeviceProfile* profile = ProfileOf(request, program.device);
-    const PlanReplica* replica = ReplicaOf(*plan, program.device);
-    if (profile == nullptr || replica == nullptr) continue;
-    DeviceNeeds needs(request, *profile, plan->tensor_parallel(), replica->micro_batch_sequences);
-    if (!needs.Read()) continue;
-    const int64_t reserved = program.memory_peak_bytes;
-    program.memory_peak_bytes = needs.Bytes(*replica, program);
-    const int64_t has = MemoryOf(request, program.device);
-    if (has > 0 && program.memory_peak_bytes > has) {
-      lacks.push_back({program.device, program.memory_peak_bytes, has, reserved});
-    }
+    const std::optional<MemoryLack> need = NeedOf(request, *plan, program);
+    if (!need) continue;
+    program.memory_peak_bytes = need->takes_bytes;
+    if (need->lacks_bytes() > 0) lacks.push_back(*need);
   }
   return lacks;
 }

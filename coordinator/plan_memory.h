@@ -9,6 +9,7 @@
 #define ATOLL_COORDINATOR_PLAN_MEMORY_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,11 @@
 
 namespace atl {
 
-// A device that has less than a plan takes of it.
+// What a plan takes of a device, which may have less than that.
 struct MemoryLack {
   std::string device;
   int64_t takes_bytes = 0;
-  int64_t has_bytes = 0;
+  int64_t has_bytes = 0;       // INT64_MAX: not known
   int64_t reserved_bytes = 0;  // by the search
 
   int64_t lacks_bytes() const { return takes_bytes - has_bytes; }
@@ -29,6 +30,11 @@ struct MemoryLack {
 
 // "w1/0 lacks 3.1 MiB: it would take 67.1 MiB and has 64.0 MiB".
 std::string Text(const MemoryLack& lack);
+
+// Of one program of the plan's; nothing: its device has no profile of this degree of tensor
+// parallelism.
+std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& plan,
+                                 const PlanProgram& program);
 
 // Writes memory_peak_bytes of the programs whose devices have a profile of this degree of tensor
 // parallelism; leaves the others, which the search has filled in, as they are. Returns all devices

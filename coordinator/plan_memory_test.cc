@@ -62,6 +62,7 @@ TEST_CASE("a layout that takes more memory than its search thought is not the en
   const int64_t least = MostMemory(Planned(request));
   PlanRequest refused = WithWorkspace(least - 4096, kWorkspace);
   refused.spec = request.spec;
+  refused.spec.layout.recompute = Recompute::kNone;
   CHECK_THAT(Refusal(refused), Catch::Contains("w1/") && Catch::Contains(" lacks 4.0 KiB: ") &&
                                    Catch::Contains("lower inner.micro_batch_sequences"));
 }

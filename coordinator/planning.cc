@@ -9,10 +9,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/status.h"
 #include "coordinator/fixed_layouts.h"
 #include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/plan_memory.h"
+#include "coordinator/recomputation.h"
+#include "coordinator/tensor_shares.h"
 
 namespace atl {
 namespace {
@@ -49,8 +52,8 @@ absl::Status BringIn(const PlanningInput& input, const NodeId& leader, uint64_t 
         if (stage.devices != place.devices) continue;
         stage.devices.assign(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(size));
       }
-      auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, changed.layout,
-                                          {.restarts = 8, .seed = seed});
+      auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
+                                          {.restarts = 8, .seed = seed}, changed.layout);
       if (!outcome.ok()) {
         why_not = outcome.status();
       } else if (outcome->step_s < best_s) {
@@ -97,8 +100,8 @@ void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed
       !plan::Reshape(input.cluster, input.costs, plan.layout.shape, layout)) {
     return;
   }
-  auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, layout,
-                                      {.restarts = 96, .seed = seed});
+  auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
+                                      {.restarts = 96, .seed = seed}, layout);
   if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) return;
   plan.layout = std::move(layout);
   plan.outcome = *std::move(outcome);
@@ -122,40 +125,45 @@ void AddMembers(const PlanRequest& request, const PlanningInput& input, const pl
   }
 }
 
-void RecomputeBlocks(int layers, IslandPlan& island) {
-  for (PlanReplica& replica : island.replicas) {
-    for (PlanStage& stage : replica.stages) {
-      for (int l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
-        if (l > 0 && l + 1 < layers) stage.recomputed_layers.push_back(l);
-      }
-    }
-  }
-}
-
 // Searches for a layout whose programs fit, with a larger reserve each time.
 constexpr int kMemoryTries = 5;
 
+// A shorter step by less than this is no reason to recompute.
+constexpr double kWorthRecomputing = 0.99;
+
+struct Found {
+  plan::Plan plan;
+  IslandPlan island;  // the same
+};
+
+IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
+                         const plan::Plan& plan) {
+  IslandPlan island = ToIslandPlan(input.cluster, plan);
+  island.number = request.number;
+  AddMembers(request, input, plan.layout, island);
+  ListRecomputed(input, plan.layout, &island);
+  island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
+  return island;
+}
+
 // The best layout by the search's own account of memory.
-absl::StatusOr<IslandPlan> Search(const PlanRequest& request, const PlanningInput& input) {
+absl::StatusOr<Found> Search(const PlanRequest& request, const PlanningInput& input) {
   const NodeId& leader = request.members[0].member.worker;
   plan::Options options;
   options.seed = request.seed;
   options.stop = request.stop;
   const LayoutSpec& layout = request.spec.layout;
-  ATOLL_ASSIGN_OR_RETURN(plan::Plan plan,
-                         IsFixed(layout)
-                             ? PlanFixed(input, layout, leader, options)
-                             : plan::PlanJob(input.cluster, input.costs, input.job, options));
-  if (!Uses(input, plan.layout, leader)) {
-    ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, plan));
+  Found found;
+  ATOLL_ASSIGN_OR_RETURN(
+      found.plan, IsFixed(layout) ? PlanFixed(input, layout, leader, options)
+                                  : plan::PlanJob(input.cluster, input.costs, input.job, options));
+  if (!Uses(input, found.plan.layout, leader)) {
+    ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, found.plan));
   }
-  TurnTowards(input, leader, request.seed, plan);
-  IslandPlan island = ToIslandPlan(input.cluster, plan);
-  island.number = request.number;
-  AddMembers(request, input, plan.layout, island);
-  if (layout.recompute) RecomputeBlocks(static_cast<int>(request.facts.layers.size()), island);
-  island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
-  return island;
+  TurnTowards(input, leader, request.seed, found.plan);
+  ATOLL_RETURN_IF_ERROR(ShareUnevenly(request, input, found.plan));
+  found.island = InRuntimeForm(request, input, found.plan);
+  return found;
 }
 
 absl::StatusOr<IslandPlan> Finish(const PlanRequest& request, const PlanningInput& input,
@@ -224,10 +232,11 @@ std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& req
 }
 
 int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan) {
-  const absl::StatusOr<PlanningInput> input = MakePlanningInput(request);
+  absl::StatusOr<PlanningInput> input = MakePlanningInput(request);
   if (!input.ok()) return 0;
   const absl::StatusOr<plan::Layout> layout = LayoutOf(input->cluster, input->costs, plan);
   if (!layout.ok() || layout->replicas.empty()) return 0;
+  MakeRoom(*layout, plan, *input);  // it fits, and may have been found with less kept back
   const auto outcome = plan::EvaluateLayout(input->cluster, input->costs, input->job, *layout,
                                             {.restarts = 8, .seed = request.seed});
   return outcome.ok() ? std::llround(outcome->step_s * 1e9) : 0;
@@ -235,20 +244,31 @@ int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan) {
 
 namespace {
 
-absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
-  ATOLL_ASSIGN_OR_RETURN(PlanningInput input, MakePlanningInput(request));
+// What could be done for memory.
+std::string Remedy(const LayoutSpec& layout) {
+  return layout.recompute == Recompute::kNone
+             ? "lower inner.micro_batch_sequences or leave out layout.recompute"
+             : "lower inner.micro_batch_sequences";
+}
+
+// The best layout that fits in truth.
+absl::StatusOr<Found> SearchFitting(const PlanRequest& request, PlanningInput input) {
   std::optional<MemoryLack> least;  // of all tries, the worst device of the one that lacks least
   for (int tries = 1; tries <= kMemoryTries; ++tries) {
-    absl::StatusOr<IslandPlan> island = Search(request, input);
-    if (!island.ok() && !least) return island.status();
-    if (!island.ok()) break;
-    const std::vector<MemoryLack> lacks = PredictMemory(request, &*island);
+    absl::StatusOr<Found> found = Search(request, input);
+    if (!found.ok() && !least) return found.status();
+    if (!found.ok()) break;
+    const std::vector<MemoryLack> lacks = PredictMemory(request, &found->island);
     if (lacks.empty()) {
       if (least) {
-        absl::StrAppend(&island->reason, "; found by ", tries,
-                        " searches, with more memory kept back, because otherwise ", Text(*least));
+        found->plan.memory_binds = true;
+        const std::string why =
+            absl::StrCat("; found by ", tries,
+                         " searches, with more memory kept back, because otherwise ", Text(*least));
+        found->plan.reason += why;
+        found->island.reason += why;
       }
-      return Finish(request, input, *std::move(island));
+      return found;
     }
     const MemoryLack& worst = *std::max_element(
         lacks.begin(), lacks.end(),
@@ -258,8 +278,49 @@ absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
     ReserveMore(lacks, input);
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("of all layouts found ", Text(*least),
-                   "; lower inner.micro_batch_sequences or set layout.recompute"));
+      absl::StrCat("of all layouts found ", Text(*least), "; ", Remedy(request.spec.layout)));
+}
+
+// Of what the search's account of memory has made it recompute, what that takes in truth.
+void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& input,
+                               Found& found) {
+  if (!Recomputes(found.island)) return;
+  std::optional<plan::Plan> less = RecomputingLess(request, input, found.island, found.plan);
+  if (!less) return;
+  IslandPlan island = InRuntimeForm(request, input, *less);
+  if (!PredictMemory(request, &island).empty()) return;
+  found = {*std::move(less), std::move(island)};
+}
+
+absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
+  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
+  if (request.spec.layout.recompute != Recompute::kAuto) {
+    ATOLL_ASSIGN_OR_RETURN(Found found, SearchFitting(request, input));
+    return Finish(request, input, std::move(found.island));
+  }
+  const PlanningInput recomputing = WithRecomputation(input);
+  absl::StatusOr<Found> found = SearchFitting(request, recomputing);
+  if (found.ok() && !found->plan.memory_binds) {
+    return Finish(request, input, std::move(found->island));
+  }
+  absl::StatusOr<Found> plain = SearchFitting(request, input);
+  if (!found.ok() && !plain.ok()) return found.status();
+  if (found.ok()) RecomputeNoMoreThanNeeded(request, recomputing, *found);
+  const auto step_ns = [](const Found& f) { return static_cast<double>(f.island.step_ns); };
+  const double worth = found.ok() && Recomputes(found->island) ? kWorthRecomputing : 1;
+  if (!found.ok() || (plain.ok() && step_ns(*found) >= worth * step_ns(*plain))) {
+    return Finish(request, input, std::move(plain->island));
+  }
+  if (Recomputes(found->island)) {
+    absl::StrAppend(&found->island.reason, WhatRecomputes(request, found->island));
+    if (plain.ok()) {
+      absl::StrAppendFormat(&found->island.reason, "; without recomputation %.3g ms a step",
+                            1e-6 * step_ns(*plain));
+    } else {
+      absl::StrAppend(&found->island.reason, "; nothing fits without recomputation");
+    }
+  }
+  return Finish(request, input, std::move(found->island));
 }
 
 }  // namespace
@@ -272,6 +333,7 @@ absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   PlanRequest relaxed = request;
   relaxed.spec.layout.stages = relaxed.spec.layout.replicas = 0;
   relaxed.spec.layout.tensor_parallel = 0;
+  relaxed.spec.layout.tensor_shares.clear();
   absl::StatusOr<IslandPlan> plan = PlanAsAsked(relaxed);
   if (!plan.ok()) return asked;
   absl::StrAppend(&plan->reason,

@@ -55,6 +55,7 @@ struct PlanningInput {
   plan::Costs costs;
   plan::Job job;
   plan::ProfileTable table;  // what `costs` has measured times from
+  int64_t head_groups = 0;   // of the model, that devices that share layers are dealt
   std::string assumptions;   // what was not measured, in words; empty: nothing
 };
 
@@ -68,7 +69,12 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
 // does not, the request is refused. Members without a stage are left out of plan.members, but for
 // the leader: a layout that leaves the leader's devices idle is not chosen. Where the programs need
 // more memory than the search has reserved for them, it searches again with more, a few times, and
-// the reason says so. RESOURCE_EXHAUSTED: which device lacks how much memory and what would fit.
+// the reason says so. Where layout.recompute is "auto" and memory binds, two plans are compared:
+// the best one that recomputes nothing, and the best one whose stages recompute as few of their
+// blocks as they have to, which is taken where nothing else fits, or where its step is at least 1%
+// shorter. Devices of different speed that share layers share them unevenly where that makes the
+// step shorter, or as layout.tensor_shares says. RESOURCE_EXHAUSTED: which device lacks how much
+// memory and what would fit.
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
 
 // All members of an island speak with each other: sums of gradients and the commit of every step go

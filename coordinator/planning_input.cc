@@ -132,6 +132,7 @@ plan::Model ModelOf(const PlanRequest& request, const ModelSpec& shape, int64_t 
     }
     layer.out_bytes = kind == LayerKind::kHead ? 0 : tokens * shape.hidden * element_bytes;
     layer.stash_bytes = KeptBytes(shape, tokens, kind, element_bytes);
+    layer.backward_bytes = layer.out_bytes;  // at least: the gradient of its output
     if (const LayerCost* cost = FindCost(request, kind); cost != nullptr) {
       // Beside its stash a layer keeps its input and the gradient of its output, both of a
       // boundary's size; of the head's output the gradient takes the place of the logits.
@@ -140,11 +141,14 @@ plan::Model ModelOf(const PlanRequest& request, const ModelSpec& shape, int64_t 
                                                      : cost->output_bytes;
       const int64_t kept = cost->stash_bytes + input + cost->output_bytes;
       layer.stash_bytes = (kept + rows - 1) / rows;
+      layer.backward_bytes = (std::min(cost->backward_stash_bytes, cost->stash_bytes) +
+                              (kind == LayerKind::kHead ? 0 : cost->output_bytes)) /
+                             rows;
       if (kind != LayerKind::kHead) layer.out_bytes = cost->output_bytes / rows;
     }
-    if (request.spec.layout.recompute && kind == LayerKind::kBlock) {
-      layer.once_bytes = layer.stash_bytes;  // of the micro-batch whose backward pass runs
-      layer.stash_bytes = layer.out_bytes;   // its input
+    if (kind == LayerKind::kBlock) {  // all but its input
+      layer.again_bytes =
+          std::max<int64_t>(0, layer.stash_bytes - layer.backward_bytes - layer.out_bytes);
     }
     model.layers.push_back(std::move(layer));
   }
@@ -183,7 +187,7 @@ bool Near(double a, double b) {
 
 // The measured times of one type: the mean of its devices, where the first of them has all kinds.
 void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& profiles,
-              int layers, bool recompute, plan::ProfileTable& table) {
+              int layers, plan::ProfileTable& table) {
   using Key = std::pair<int, int>;  // tensor parallel, micro-batch
   std::map<Key, std::map<LayerKind, std::pair<plan::LayerTimes, int>>> sums;
   for (const DeviceProfile* profile : profiles) {
@@ -201,12 +205,8 @@ void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& 
     std::vector<plan::LayerTimes> times;
     for (int l = 0; l < layers; ++l) {
       const auto& [sum, count] = kinds.at(KindOfLayer(l, layers));
-      plan::LayerTimes mean{sum.forward_s / count, sum.backward_s / count, sum.weight_s / count,
-                            sum.optimizer_s / count};
-      if (recompute && KindOfLayer(l, layers) == LayerKind::kBlock) {
-        mean.backward_s += mean.forward_s;
-      }
-      times.push_back(mean);
+      times.push_back({sum.forward_s / count, sum.backward_s / count, sum.weight_s / count,
+                       sum.optimizer_s / count});
     }
     table[{type, key.first, key.second}] = std::move(times);
   }
@@ -285,7 +285,7 @@ void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devic
   }
   input.cluster.leader = request.members[0].member.worker;
   for (size_t t = 0; t < types.size(); ++t) {
-    AddTimes(types[t].name, profiles[t], layers, request.spec.layout.recompute, table);
+    AddTimes(types[t].name, profiles[t], layers, table);
   }
 }
 
@@ -388,6 +388,12 @@ absl::StatusOr<std::vector<int>> MicroBatches(const JobSpec& spec) {
   return divisors;
 }
 
+// Heads that are dealt as one to the devices that share a layer: a key and value head with all that
+// read it.
+int64_t HeadGroups(const ModelSpec& shape) {
+  return shape.key_value_heads > 0 ? shape.key_value_heads : shape.heads;
+}
+
 // Of every layer that devices share, each has at least one head, column and word: workers cut it so
 // (worker/model/tensor_part.h), and would refuse the plan.
 absl::StatusOr<std::vector<int>> TensorSizes(const PlanRequest& request, const ModelSpec& shape) {
@@ -396,6 +402,9 @@ absl::StatusOr<std::vector<int>> TensorSizes(const PlanRequest& request, const M
                                     std::pair("model.feed_forward", shape.feed_forward),
                                     std::pair("model.vocabulary", shape.vocabulary)}) {
     if (count > 0 && count < least.second) least = {name, count};
+  }
+  if (!request.spec.layout.tensor_shares.empty() && shape.heads > 0) {
+    ATOLL_RETURN_IF_ERROR(CheckTensorShares(request.spec.layout.tensor_shares, HeadGroups(shape)));
   }
   if (const int64_t fixed = request.spec.layout.tensor_parallel; fixed > 0) {
     if (fixed > least.second) {
@@ -462,13 +471,17 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
     if (device.member != 0 || !IsHost(device.info.kind)) continue;
     device.info.memory_bytes -= copies / static_cast<int64_t>(leader.devices.size());
   }
-  PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, ""};
+  PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};
   MakeTypes(request, devices, input, input.table);
   plan::CostOptions options;
   options.state_bytes_per_parameter = full ? 16 : 18;
   options.weight_share = 1;  // the runtime keeps all of it until W is done
   options.fixed_slots = true;
-  options.split_backward = !request.spec.layout.recompute;
+  if (request.spec.layout.recompute == Recompute::kAll) {
+    // W after its B everywhere: otherwise what every micro-batch makes again is kept until its W.
+    options.recompute = plan::Recomputation::kAlways;
+    options.split_backward = false;
+  }
   input.costs = plan::Costs(model, input.table, options);
   ATOLL_ASSIGN_OR_RETURN(input.job.micro_batches, MicroBatches(request.spec));
   input.job.global_batch = static_cast<int>(request.spec.inner.batch_sequences);

@@ -277,7 +277,7 @@ TEST_CASE("recomputation keeps only the blocks' inputs, and costs another forwar
   request.spec.layout.stages = 2;
   request.spec.inner.micro_batch_sequences = 1;
   const IslandPlan kept = Planned(request);
-  request.spec.layout.recompute = true;
+  request.spec.layout.recompute = Recompute::kAll;
   const IslandPlan again = Planned(request);
   CHECK(kept.replicas[0].stages[0].recomputed_layers.empty());
   std::vector<int32_t> recomputed;
@@ -390,7 +390,9 @@ TEST_CASE("any members give a valid plan or a refusal, and the same one again") 
       const std::vector<std::string> names = sim::ScheduleNames();
       layout.schedule = names[rng.Below(names.size())];
     }
-    layout.recompute = rng.Chance(0.2);
+    layout.recompute = rng.Chance(0.2)   ? Recompute::kAll
+                       : rng.Chance(0.2) ? Recompute::kNone
+                                         : Recompute::kAuto;
     request.seed = static_cast<uint64_t>(round);
     const auto plan = PlanIsland(request);
     INFO(round << ": " << plan.status());

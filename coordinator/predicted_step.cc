@@ -28,21 +28,6 @@ const PlanProgram* ProgramOf(const IslandPlan& plan, const std::string& device) 
   return nullptr;
 }
 
-// A stage whose every W follows its B at once does both in one operation, before B sends.
-std::set<int32_t> UnsplitStages(const PlanProgram& program) {
-  std::set<int32_t> unsplit, split;
-  for (size_t i = 0; i < program.ops.size(); ++i) {
-    const PlanOp& b = program.ops[i];
-    if (b.kind != PlanOpKind::kInputGradient) continue;
-    PlanOp w = b;
-    w.kind = PlanOpKind::kWeightGradient;
-    const bool follows = i + 1 < program.ops.size() && program.ops[i + 1] == w;
-    (follows ? unsplit : split).insert(b.stage);
-  }
-  for (const int32_t stage : split) unsplit.erase(stage);
-  return unsplit;
-}
-
 void Unsplit(sim::Chunk& chunk) {
   chunk.backward_ns += chunk.weight_ns;
   chunk.weight_ns = 0;

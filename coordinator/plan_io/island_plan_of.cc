@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +32,8 @@ std::vector<PlanOp> ComputeOps(const std::vector<sim::Op>& ops) {
 }
 
 void AddPrograms(const plan::Cluster& cluster, const plan::ReplicaOutcome& kind,
-                 const plan::Replica& replica, IslandPlan& island) {
+                 const plan::Replica& replica, const std::vector<int>& shares, IslandPlan& island) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   const int places = static_cast<int>(kind.problem.devices.size());
   for (int place = 0; place < places; ++place) {
     const auto holder =
@@ -39,10 +42,16 @@ void AddPrograms(const plan::Cluster& cluster, const plan::ReplicaOutcome& kind,
     if (holder == kind.problem.chunks.end()) continue;
     const auto stage = static_cast<size_t>(holder - kind.problem.chunks.begin());
     const std::vector<PlanOp> compute = ComputeOps(kind.found.schedule.device_ops[place]);
-    for (const int device : replica.stages[stage].devices) {
-      PlanProgram program = CompleteProgram(island, cluster.devices[device].id, compute);
+    const std::vector<int>& devices = replica.stages[stage].devices;
+    for (size_t rank = 0; rank < devices.size(); ++rank) {
+      PlanProgram program = CompleteProgram(island, cluster.devices[devices[rank]].id, compute);
       program.memory_peak_bytes =
           kind.state_bytes[place] + kind.found.result.devices[place].peak_bytes;
+      if (!shares.empty()) {
+        const double part = shares[rank] / sum * static_cast<double>(devices.size());
+        program.memory_peak_bytes =
+            std::llround(part * static_cast<double>(program.memory_peak_bytes));
+      }
       island.programs.push_back(std::move(program));
     }
   }
@@ -56,7 +65,30 @@ plan::Shape ShapeOf(const plan::Replica& replica) {
   return places.front() == places.back() ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
 }
 
+// Layers without anything to make again run nothing again.
+int RecomputedOf(const plan::Model& model, const PlanStage& stage) {
+  return static_cast<int>(std::count_if(stage.recomputed_layers.begin(),
+                                        stage.recomputed_layers.end(), [&](int32_t layer) {
+                                          return static_cast<size_t>(layer) < model.layers.size() &&
+                                                 model.layers[layer].again_bytes > 0;
+                                        }));
+}
+
 }  // namespace
+
+std::set<int32_t> UnsplitStages(const PlanProgram& program) {
+  std::set<int32_t> unsplit, split;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const PlanOp& b = program.ops[i];
+    if (b.kind != PlanOpKind::kInputGradient) continue;
+    PlanOp w = b;
+    w.kind = PlanOpKind::kWeightGradient;
+    const bool follows = i + 1 < program.ops.size() && program.ops[i + 1] == w;
+    (follows ? unsplit : split).insert(b.stage);
+  }
+  for (const int32_t stage : split) unsplit.erase(stage);
+  return unsplit;
+}
 
 IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan) {
   IslandPlan island;
@@ -77,8 +109,9 @@ IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan) {
     for (const int r : kind.replicas) kinds[r] = &kind;
   }
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    AddPrograms(cluster, *kinds[r], layout.replicas[r], island);
+    AddPrograms(cluster, *kinds[r], layout.replicas[r], layout.tensor_shares, island);
   }
+  island.tensor_shares.assign(layout.tensor_shares.begin(), layout.tensor_shares.end());
   island.link_orders = LinkOrdersOf(cluster, plan);
   island.step_ns = std::llround(plan.outcome.step_s * 1e9);
   island.bound_ns = std::llround(plan.outcome.bound_s * 1e9);
@@ -100,6 +133,11 @@ absl::StatusOr<plan::Layout> LayoutOf(const plan::Cluster& cluster, const plan::
   }
   plan::Layout layout;
   layout.tensor_parallel = island.tensor_parallel();
+  layout.tensor_shares.assign(island.tensor_shares.begin(), island.tensor_shares.end());
+  std::map<std::string, std::set<int32_t>> unsplit;  // by device
+  for (const PlanProgram& program : island.programs) {
+    unsplit[program.device] = UnsplitStages(program);
+  }
   for (const PlanReplica& replica : island.replicas) {
     if (layout.replicas.empty()) {
       layout.micro_batch = static_cast<int>(replica.micro_batch_sequences);
@@ -109,9 +147,13 @@ absl::StatusOr<plan::Layout> LayoutOf(const plan::Cluster& cluster, const plan::
     plan::Replica& added = layout.replicas.emplace_back();
     added.micro_batches = replica.micro_batches;
     for (const PlanStage& stage : replica.stages) {
+      const auto index_of_stage = static_cast<int32_t>(added.stages.size());
       plan::Stage& s = added.stages.emplace_back();
       s.first_layer = stage.first_layer;
       s.last_layer = stage.first_layer + stage.layers;
+      s.saving.recomputed = RecomputedOf(costs.model(), stage);
+      s.saving.whole_backward =
+          s.saving.recomputed > 0 || unsplit[stage.devices[0]].count(index_of_stage) > 0;
       for (const std::string& device : stage.devices) {
         const auto found = index.find(device);
         if (found == index.end()) {
@@ -119,6 +161,7 @@ absl::StatusOr<plan::Layout> LayoutOf(const plan::Cluster& cluster, const plan::
         }
         s.devices.push_back(found->second);
       }
+      if (!layout.tensor_shares.empty()) continue;  // their order says who has which
       plan::SlowestFirst(cluster, costs, layout.tensor_parallel, layout.micro_batch, s.devices);
     }
     if (const plan::Shape shape = ShapeOf(added); shape != plan::Shape::kPlain) {

@@ -20,8 +20,9 @@ int Reach(const StageSlot& stage, int first, double bound_s) {
   int high = stage.costs->layers();
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    const bool fits = stage.costs->TotalSeconds(first, middle) <= bound_s &&
-                      BytesOf(stage, first, middle) <= stage.memory_bytes;
+    const std::optional<Saving> saving =
+        stage.costs->LeastSaving(first, middle, stage.memory_bytes, stage.in_flight);
+    const bool fits = saving && stage.costs->TotalSeconds(first, middle, *saving) <= bound_s;
     fits ? low = middle : high = middle - 1;
   }
   return low;
@@ -40,7 +41,7 @@ absl::StatusOr<std::vector<int>> BalanceLayers(const std::vector<StageSlot>& sta
   const int layers = stages[0].costs->layers();
   double high = 0;
   for (const StageSlot& stage : stages) {
-    high = std::max(high, stage.costs->TotalSeconds(0, layers));
+    high = std::max(high, stage.costs->MostSeconds());
   }
   high = high * (1 + 1e-9) + 1e-12;
   std::vector<int> best = Fill(stages, high);

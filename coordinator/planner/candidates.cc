@@ -187,7 +187,8 @@ double BottleneckSeconds(const Cluster& cluster, const Costs& costs, const Layou
       by_type.emplace(type,
                       costs.For(cluster.types[type], layout.tensor_parallel, layout.micro_batch));
     }
-    slowest = std::max(slowest, by_type.at(type).TotalSeconds(stage.first_layer, stage.last_layer));
+    slowest = std::max(
+        slowest, by_type.at(type).TotalSeconds(stage.first_layer, stage.last_layer, stage.saving));
   }
   return slowest;
 }
@@ -234,6 +235,7 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, Layou
         for (size_t s = 0; s < replica.stages.size(); ++s) {
           replica.stages[s].first_layer = cut->second[s].first_layer;
           replica.stages[s].last_layer = cut->second[s].last_layer;
+          replica.stages[s].saving = cut->second[s].saving;
         }
       } else {
         ATOLL_RETURN_IF_ERROR(

@@ -46,7 +46,10 @@ struct Layer {
   double forward_flops = 0;  // per sample; B and W take as much each
   int64_t stash_bytes = 0;   // per sample, kept from F to B (and its share to W)
   int64_t out_bytes = 0;     // per sample, sent to the next layer
-  int64_t once_bytes = 0;    // per sample of one micro-batch, however many are in flight
+  // Of the stash, per sample: what B adds, which is there once where W follows its B at once; and
+  // what need not be kept if F is run again before B. 0: unknown, or it cannot be.
+  int64_t backward_bytes = 0;
+  int64_t again_bytes = 0;
 };
 
 struct Model {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace atl::plan {
 namespace {
@@ -16,48 +17,189 @@ LayerTimes Mix(const LayerTimes& a, double weight_a, const LayerTimes& b, double
 
 }  // namespace
 
-LayerTimes StageCosts::Of(int first, int last) const {
-  const LayerTimes& a = sums_[first].times;
-  const LayerTimes& b = sums_[last].times;
-  return {b.forward_s - a.forward_s, b.backward_s - a.backward_s, b.weight_s - a.weight_s,
-          b.optimizer_s - a.optimizer_s};
+Saving StageCosts::Effective(const Saving& saving, int first, int last) const {
+  if (recompute_ != Recomputation::kAlways) return saving;
+  return {true, Recomputable(first, last)};
 }
 
-double StageCosts::TotalSeconds(int first, int last) const {
-  const LayerTimes times = Of(first, last);
+int StageCosts::EndOfRecomputed(int first, int last, int recomputed) const {
+  const int until = sums_[first].recomputable + std::min(recomputed, Recomputable(first, last));
+  const auto end =
+      std::lower_bound(sums_.begin() + first, sums_.begin() + last, until,
+                       [](const Sum& sum, int count) { return sum.recomputable < count; });
+  return static_cast<int>(end - sums_.begin());
+}
+
+LayerTimes StageCosts::Of(int first, int last, const Saving& asked) const {
+  const LayerTimes& a = sums_[first].times;
+  const LayerTimes& b = sums_[last].times;
+  LayerTimes times = {b.forward_s - a.forward_s, b.backward_s - a.backward_s,
+                      b.weight_s - a.weight_s, b.optimizer_s - a.optimizer_s};
+  const Saving saving = Effective(asked, first, last);
+  if (saving.recomputed > 0) {
+    const int end = EndOfRecomputed(first, last, saving.recomputed);
+    times.backward_s += sums_[end].again_s - sums_[first].again_s;
+  }
+  if (saving.whole_backward) times.backward_s += std::exchange(times.weight_s, 0);
+  return times;
+}
+
+double StageCosts::TotalSeconds(int first, int last, const Saving& saving) const {
+  const LayerTimes times = Of(first, last, saving);
   return times.forward_s + times.backward_s + times.weight_s;
 }
 
-int64_t StageCosts::StateBytes(int first, int last) const {
-  return static_cast<int64_t>(sums_[last].state_bytes - sums_[first].state_bytes);
+double StageCosts::MostSeconds() const {
+  const int all = layers();
+  return recompute_ == Recomputation::kNever ? TotalSeconds(0, all)
+                                             : TotalSeconds(0, all, {true, Recomputable(0, all)});
 }
 
-int64_t StageCosts::StashBytes(int first, int last) const {
-  return static_cast<int64_t>(sums_[last].stash_bytes - sums_[first].stash_bytes);
+int64_t StageCosts::StateBytes(int first, int last, const Saving& asked) const {
+  if (first == last) return 0;
+  const Saving saving = Effective(asked, first, last);
+  double bytes = sums_[last].state_bytes - sums_[first].state_bytes;
+  if (saving.whole_backward) bytes += once_bytes_;
+  if (saving.recomputed > 0) bytes += again_once_bytes_;
+  return static_cast<int64_t>(bytes);
+}
+
+int64_t StageCosts::StashBytes(int first, int last, const Saving& asked) const {
+  const Saving saving = Effective(asked, first, last);
+  double bytes = sums_[last].stash_bytes - sums_[first].stash_bytes;
+  if (saving.whole_backward) bytes -= sums_[last].backward_bytes - sums_[first].backward_bytes;
+  if (saving.recomputed > 0) {
+    const int end = EndOfRecomputed(first, last, saving.recomputed);
+    bytes -= sums_[end].again_bytes - sums_[first].again_bytes;
+  }
+  return static_cast<int64_t>(std::max(0.0, bytes));
+}
+
+std::optional<Saving> StageCosts::LeastSaving(int first, int last, int64_t memory_bytes,
+                                              int in_flight) const {
+  const auto fits = [&](int level) {
+    const Saving saving = SavingOfLevel(level);
+    return StateBytes(first, last, saving) + in_flight * StashBytes(first, last, saving) <=
+           memory_bytes;
+  };
+  if (recompute_ != Recomputation::kWhereNeeded) {
+    return fits(0) ? std::optional(Saving{}) : std::nullopt;
+  }
+  const std::optional<int> level = LeastLevel(Recomputable(first, last), fits);
+  return level ? std::optional(SavingOfLevel(*level)) : std::nullopt;
+}
+
+void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOptions& options,
+                     int tp, int micro_batch) {
+  Sum sum = sums_.back();
+  sum.times.forward_s += times.forward_s;
+  sum.times.backward_s += times.backward_s;
+  sum.times.weight_s += times.weight_s;
+  sum.times.optimizer_s += times.optimizer_s;
+  const auto each = [&](int64_t bytes) { return static_cast<double>(bytes) * micro_batch / tp; };
+  sum.state_bytes += static_cast<double>(layer.parameters) * options.state_bytes_per_parameter / tp;
+  sum.stash_bytes += each(layer.stash_bytes);
+  sum.backward_bytes += each(layer.backward_bytes);
+  // A backward pass has up to three gradients of boundaries, of which one counts with its layer.
+  once_bytes_ = std::max(once_bytes_, each(layer.backward_bytes + 2 * layer.out_bytes));
+  if (layer.again_bytes > 0) {
+    ++sum.recomputable;
+    sum.again_bytes += each(layer.again_bytes);
+    sum.again_s += times.forward_s;
+    again_once_bytes_ = std::max(again_once_bytes_, each(layer.again_bytes));
+  }
+  sums_.push_back(sum);
+}
+
+StageCosts Costs::Sums(std::vector<LayerTimes> times, int tensor_parallel, int micro_batch) const {
+  StageCosts costs;
+  costs.recompute_ = options_.recompute;
+  costs.sums_.emplace_back();
+  for (size_t l = 0; l < model_.layers.size(); ++l) {
+    if (!options_.split_backward) times[l].backward_s += std::exchange(times[l].weight_s, 0);
+    costs.Add(model_.layers[l], times[l], options_, tensor_parallel, micro_batch);
+  }
+  return costs;
 }
 
 StageCosts Costs::For(const DeviceType& type, int tensor_parallel, int micro_batch) const {
-  StageCosts costs;
-  std::vector<LayerTimes> times = Times(type, tensor_parallel, micro_batch, &costs.source_);
-  StageCosts::Sum sum;
-  costs.sums_.push_back(sum);
-  for (size_t l = 0; l < model_.layers.size(); ++l) {
-    const Layer& layer = model_.layers[l];
-    if (!options_.split_backward) {
-      times[l].backward_s += times[l].weight_s;
-      times[l].weight_s = 0;
-    }
-    sum.times.forward_s += times[l].forward_s;
-    sum.times.backward_s += times[l].backward_s;
-    sum.times.weight_s += times[l].weight_s;
-    sum.times.optimizer_s += times[l].optimizer_s;
-    sum.state_bytes += static_cast<double>(layer.parameters) * options_.state_bytes_per_parameter /
-                       tensor_parallel;
-    sum.state_bytes += static_cast<double>(layer.once_bytes) * micro_batch / tensor_parallel;
-    sum.stash_bytes += static_cast<double>(layer.stash_bytes) * micro_batch / tensor_parallel;
-    costs.sums_.push_back(sum);
-  }
+  Source source;
+  std::vector<LayerTimes> times = Times(type, tensor_parallel, micro_batch, &source);
+  StageCosts costs = Sums(std::move(times), tensor_parallel, micro_batch);
+  costs.source_ = source;
   return costs;
+}
+
+StageCosts Costs::ForShares(const std::vector<DeviceType>& types, const std::vector<int>& shares,
+                            int micro_batch) const {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  Source worst = Source::kMeasured;
+  std::vector<LayerTimes> slowest(model_.layers.size());
+  for (size_t rank = 0; rank < types.size(); ++rank) {
+    Source source;
+    const std::vector<LayerTimes> times =
+        RankTimes(types, rank, shares[rank] / sum, micro_batch, &source);
+    worst = std::max(worst, source);
+    for (size_t l = 0; l < times.size(); ++l) {
+      LayerTimes& most = slowest[l];
+      most.forward_s = std::max(most.forward_s, times[l].forward_s);
+      most.backward_s = std::max(most.backward_s, times[l].backward_s);
+      most.weight_s = std::max(most.weight_s, times[l].weight_s);
+      most.optimizer_s = std::max(most.optimizer_s, times[l].optimizer_s);
+    }
+  }
+  StageCosts costs = Sums(std::move(slowest), static_cast<int>(types.size()), micro_batch);
+  costs.source_ = worst;
+  return costs;
+}
+
+double Costs::RankSeconds(const std::vector<DeviceType>& types, size_t rank, double share,
+                          int micro_batch) const {
+  Source source;
+  double seconds = 0;
+  for (const LayerTimes& t : RankTimes(types, rank, share, micro_batch, &source)) {
+    seconds += t.forward_s + t.backward_s + t.weight_s;
+  }
+  return seconds;
+}
+
+std::vector<LayerTimes> Costs::RankTimes(const std::vector<DeviceType>& types, size_t rank,
+                                         double share, int micro_batch, Source* source) const {
+  const int ranks = static_cast<int>(types.size());
+  const double even = 1.0 / ranks;
+  Source other;
+  const std::vector<LayerTimes> alone = Times(types[rank], 1, micro_batch, source);
+  const std::vector<LayerTimes> shared = Times(types[rank], ranks, micro_batch, &other);
+  *source = std::max({*source, other, share == even ? Source::kMeasured : Source::kInterpolated});
+  // By layer: what the group's slowest device takes alone, and what it takes evenly shared.
+  std::vector<LayerTimes> slow_alone = alone, slow_shared = shared;
+  for (const DeviceType& type : types) {
+    const std::vector<LayerTimes> a = Times(type, 1, micro_batch, &other);
+    const std::vector<LayerTimes> s = Times(type, ranks, micro_batch, &other);
+    for (size_t l = 0; l < a.size(); ++l) {
+      const auto total = [](const LayerTimes& t) {
+        return t.forward_s + t.backward_s + t.weight_s;
+      };
+      if (total(a[l]) <= total(slow_alone[l])) continue;
+      slow_alone[l] = a[l];
+      slow_shared[l] = s[l];
+    }
+  }
+  const auto of = [&](double own, double together, double slow, double slow_together) {
+    const double waits = std::max(0.0, slow_together - even * slow);
+    const double at_even = std::min(together, even * own + waits);
+    const double stays = at_even - even * own;
+    // Less than in proportion: a smaller part may be quicker for its size than the whole.
+    return stays >= 0 ? share * own + stays : at_even * share / even;
+  };
+  std::vector<LayerTimes> times(alone.size());
+  for (size_t l = 0; l < alone.size(); ++l) {
+    const LayerTimes &a = alone[l], &s = shared[l], &sa = slow_alone[l], &ss = slow_shared[l];
+    times[l] = {of(a.forward_s, s.forward_s, sa.forward_s, ss.forward_s),
+                of(a.backward_s, s.backward_s, sa.backward_s, ss.backward_s),
+                of(a.weight_s, s.weight_s, sa.weight_s, ss.weight_s), s.optimizer_s * share / even};
+  }
+  return times;
 }
 
 std::vector<LayerTimes> Costs::Times(const DeviceType& type, int tp, int micro_batch,

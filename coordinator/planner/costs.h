@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "coordinator/planner/catalogue.h"
@@ -23,6 +25,42 @@ struct LayerTimes {
 
 enum class Source { kMeasured = 0, kInterpolated = 1, kRoofline = 2 };
 
+// What a stage does to need less memory. The first costs only what a schedule could have gained by
+// W of its own; the second costs F of these layers once more.
+struct Saving {
+  bool whole_backward = false;  // W directly after its B: what B leaves for W is there once
+  // So many layers, the first ones of the stage that can, keep only their input from F to B, and
+  // run F again before B. Only with whole_backward: what they make again is there once, too.
+  int recomputed = 0;
+
+  bool any() const { return whole_backward; }
+  bool operator==(const Saving&) const = default;
+};
+
+// From nothing (0) by whole_backward (1) to ever more layers, each saving more than the one before.
+inline Saving SavingOfLevel(int level) { return {level > 0, level > 1 ? level - 1 : 0}; }
+
+// The least level, of layers of which so many can be recomputed, that fits; nothing: none does.
+template <class Fits>
+std::optional<int> LeastLevel(int recomputable, const Fits& fits) {
+  for (const int level : {0, 1}) {
+    if (fits(level)) return level;
+  }
+  int low = 2, high = recomputable + 1;
+  if (high < low || !fits(high)) return std::nullopt;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    fits(middle) ? high = middle : low = middle + 1;
+  }
+  return low;
+}
+
+enum class Recomputation {
+  kNever,
+  kWhereNeeded,  // stages take the least saving with which they fit
+  kAlways,       // of all layers that can
+};
+
 struct CostOptions {
   // Share of the datasheet's speed that training reaches. 0.45 is what well-tuned dense
   // transformers report on A100 and H100; a measurement replaces it.
@@ -34,22 +72,35 @@ struct CostOptions {
   double weight_share = 0.43;  // of the stash, held from B to W (32 of 34 + 5as/h bytes)
   // Memory as our runtime takes it (sim::Problem::fixed_slots), with a weight_share of 1.
   bool fixed_slots = false;
+  Recomputation recompute = Recomputation::kNever;
 };
 
 // Measured times: (type, tensor parallel size, micro-batch) -> one entry per layer.
 using ProfileTable = std::map<std::tuple<std::string, int, int>, std::vector<LayerTimes>>;
 
-// All layers of a model for one type, TP size and micro-batch, with running sums.
+// All layers of a model for one type, TP size and micro-batch, with running sums. With kAlways the
+// saving is what it is, whatever callers say.
 class StageCosts {
  public:
   // Times of layers [first, last) as one stage.
-  LayerTimes Of(int first, int last) const;
-  double TotalSeconds(int first, int last) const;  // F + B + W of one micro-batch
+  LayerTimes Of(int first, int last, const Saving& saving = {}) const;
+  // F + B + W of one micro-batch.
+  double TotalSeconds(int first, int last, const Saving& saving = {}) const;
   // Weights, gradients and optimizer state on each device of the group, and what one micro-batch at
   // a time needs on top of its stash.
-  int64_t StateBytes(int first, int last) const;
+  int64_t StateBytes(int first, int last, const Saving& saving = {}) const;
   // One micro-batch's stash on each device of the group.
-  int64_t StashBytes(int first, int last) const;
+  int64_t StashBytes(int first, int last, const Saving& saving = {}) const;
+
+  // How many layers of these can be recomputed.
+  int Recomputable(int first, int last) const {
+    return sums_[last].recomputable - sums_[first].recomputable;
+  }
+  // The least saving with which state and so many stashes fit; nothing: none is enough.
+  std::optional<Saving> LeastSaving(int first, int last, int64_t memory_bytes, int in_flight) const;
+  // The most that layers of this model take, F of all that can be recomputed once more.
+  double MostSeconds() const;
+
   Source source() const { return source_; }
   int layers() const { return static_cast<int>(sums_.size()) - 1; }
 
@@ -59,8 +110,21 @@ class StageCosts {
     LayerTimes times;
     double state_bytes = 0;
     double stash_bytes = 0;
+    double backward_bytes = 0;  // of the stash, what a whole backward has once
+    // Of layers that can be recomputed.
+    int recomputable = 0;
+    double again_bytes = 0;  // of the stash, what is not kept
+    double again_s = 0;
   };
+  Saving Effective(const Saving& saving, int first, int last) const;
+  // Where the first so many layers that can be recomputed end.
+  int EndOfRecomputed(int first, int last, int recomputed) const;
+  void Add(const Layer& layer, const LayerTimes& times, const CostOptions& options, int tp,
+           int micro_batch);
+
   std::vector<Sum> sums_;  // of the layers before
+  double once_bytes_ = 0, again_once_bytes_ = 0;
+  Recomputation recompute_ = Recomputation::kNever;
   Source source_ = Source::kRoofline;
 };
 
@@ -73,6 +137,17 @@ class Costs {
   // Interpolation: linear in the micro-batch between the two nearest measured ones (beyond the
   // largest, in proportion); over TP sizes, work scaled by the ratio of sizes.
   StageCosts For(const DeviceType& type, int tensor_parallel, int micro_batch) const;
+
+  // For devices of these types, by rank, that share layers by `shares`: of every operation what the
+  // slowest takes with its share. What a layer takes on one device alone divides by share; what
+  // sharing it evenly was measured to cost beside that stays, and is the slowest device's for all,
+  // since they were measured together and waited for each other. Bytes are those of an even share.
+  StageCosts ForShares(const std::vector<DeviceType>& types, const std::vector<int>& shares,
+                       int micro_batch) const;
+  // F + B + W of all layers on rank `rank` of such a group, without waiting for others.
+  double RankSeconds(const std::vector<DeviceType>& types, size_t rank, double share,
+                     int micro_batch) const;
+
   const Model& model() const { return model_; }
   const CostOptions& options() const { return options_; }
   int64_t UsableBytes(const DeviceType& type) const {
@@ -82,6 +157,9 @@ class Costs {
  private:
   std::vector<LayerTimes> Times(const DeviceType& type, int tp, int micro_batch,
                                 Source* source) const;
+  std::vector<LayerTimes> RankTimes(const std::vector<DeviceType>& types, size_t rank, double share,
+                                    int micro_batch, Source* source) const;
+  StageCosts Sums(std::vector<LayerTimes> times, int tensor_parallel, int micro_batch) const;
   std::vector<LayerTimes> Roofline(const DeviceType& type, int tp, int micro_batch) const;
 
   Model model_;

@@ -22,6 +22,14 @@ struct Need {
   double activation_bytes = 0;  // of one micro-batch through the whole model
 };
 
+// What must be kept of a layer for one sample, from F on.
+double LeastStash(const Costs& costs, const Layer& layer) {
+  if (costs.options().recompute == Recomputation::kNever) {
+    return static_cast<double>(layer.stash_bytes);
+  }
+  return static_cast<double>(layer.stash_bytes - layer.backward_bytes - layer.again_bytes);
+}
+
 // The device that a type's devices are named after: the first one.
 const Device& FirstOf(const Cluster& cluster, int type) {
   return *std::find_if(cluster.devices.begin(), cluster.devices.end(),
@@ -81,7 +89,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   need.state_bytes =
       static_cast<double>(costs.model().parameters()) * costs.options().state_bytes_per_parameter;
   for (const Layer& layer : costs.model().layers) {
-    need.activation_bytes += static_cast<double>(layer.stash_bytes) * need.micro_batch;
+    need.activation_bytes += LeastStash(costs, layer) * need.micro_batch;
   }
   double has = 0;
   for (const Device& device : cluster.devices) {
@@ -108,7 +116,7 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   for (const Layer& layer : costs.model().layers) {
     const double bytes =
         (static_cast<double>(layer.parameters) * costs.options().state_bytes_per_parameter +
-         static_cast<double>(layer.stash_bytes) * need.micro_batch) /
+         LeastStash(costs, layer) * need.micro_batch) /
         need.tensor_parallel;
     if (bytes > layer_bytes) {
       layer_bytes = bytes;

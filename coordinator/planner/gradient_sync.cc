@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -87,6 +88,13 @@ class Synchroniser {
   const Stage& StageOf(size_t replica, const std::vector<size_t>& holder) const {
     return layout_.replicas[replica].stages[holder[replica]];
   }
+  // Of a layer, on one device.
+  double LargestShare() const {
+    const std::vector<int>& shares = layout_.tensor_shares;
+    if (shares.empty()) return 1.0 / layout_.tensor_parallel;
+    return *std::max_element(shares.begin(), shares.end()) /
+           std::accumulate(shares.begin(), shares.end(), 0.0);
+  }
   int Entity(size_t replica, size_t stage) {
     return resources_.Of(absl::StrCat("entity ", replica, ",", places_[replica][stage]));
   }
@@ -108,7 +116,7 @@ class Synchroniser {
       const Device& b = cluster_.devices[to];
       const Wire wire = cluster_.WireBetween(from, to);
       latency_s = std::max(latency_s, 2.0 * static_cast<double>(n - 1) * wire.latency_s);
-      resources_.Need(Entity(r, holder[r]), sent / layout_.tensor_parallel / wire.bytes_per_s);
+      resources_.Need(Entity(r, holder[r]), sent * LargestShare() / wire.bytes_per_s);
       if (a.site != b.site) {
         resources_.Need(Line(a.site, b.site),
                         sent / cluster_.WireBetweenSites(a.site, b.site).bytes_per_s);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "common/check.h"
@@ -283,6 +284,41 @@ const ReplicaOutcome& SlowestKind(const Outcome& outcome) {
                            });
 }
 
+StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int tensor_parallel,
+                      int micro_batch, const std::vector<int>& devices,
+                      const std::vector<int>& tensor_shares) {
+  const auto type_of = [&](int d) { return cluster.types[cluster.devices[d].type]; };
+  if (tensor_shares.empty()) return costs.For(type_of(devices[0]), tensor_parallel, micro_batch);
+  std::vector<DeviceType> types;
+  for (const int d : devices) types.push_back(type_of(d));
+  return costs.ForShares(types, tensor_shares, micro_batch);
+}
+
+int64_t GroupBytes(const Cluster& cluster, const Costs& costs, const std::vector<int>& devices,
+                   const std::vector<int>& tensor_shares) {
+  const auto usable = [&](int d) {
+    return costs.UsableBytes(cluster.types[cluster.devices[d].type]);
+  };
+  if (tensor_shares.empty()) return usable(devices[0]);
+  const double even = std::accumulate(tensor_shares.begin(), tensor_shares.end(), 0.0) /
+                      static_cast<double>(devices.size());
+  double least = INFINITY;
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const double part = tensor_shares[rank] / even;
+    least = std::min(least, static_cast<double>(usable(devices[rank])) / part);
+  }
+  return static_cast<int64_t>(least);
+}
+
+bool SavesMemory(const Layout& layout) {
+  for (const Replica& replica : layout.replicas) {
+    for (const Stage& stage : replica.stages) {
+      if (stage.saving.any()) return true;
+    }
+  }
+  return false;
+}
+
 double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
                        const Layout& layout) {
   const WireSharing sharing = SharingOf(cluster, layout);
@@ -305,7 +341,8 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
         by_type.emplace(type,
                         costs.For(cluster.types[type], layout.tensor_parallel, layout.micro_batch));
       }
-      const LayerTimes times = by_type.at(type).Of(stage.first_layer, stage.last_layer);
+      const LayerTimes times =
+          by_type.at(type).Of(stage.first_layer, stage.last_layer, stage.saving);
       work[places[s]] += times.forward_s + times.backward_s + times.weight_s;
       beat = std::max(beat, work[places[s]]);
       if (s + 1 == replica.stages.size()) break;
@@ -335,6 +372,34 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& cost
   for (auto& [sites, line] : sharing.lines) line.replicas = 1;
   auto other = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
   return other.ok() && other->step_s < outcome->step_s ? std::move(other) : std::move(outcome);
+}
+
+absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& costs, const Job& job,
+                                       const Evaluation& evaluation, Layout& layout) {
+  if (costs.options().recompute != Recomputation::kWhereNeeded) {
+    return EvaluateLayout(cluster, costs, job, layout, evaluation);
+  }
+  size_t stages = 0;
+  for (const Replica& replica : layout.replicas) stages = std::max(stages, replica.stages.size());
+  const int most = static_cast<int>(stages);
+  std::vector<std::vector<Saving>> tried;
+  absl::StatusOr<Outcome> best = absl::ResourceExhaustedError("no layout fits");
+  Layout saving = layout;
+  for (const int in_flight : {most, (most + 1) / 2, 1}) {
+    std::vector<Saving>& savings = tried.emplace_back();
+    for (Replica& replica : saving.replicas) {
+      SaveMemory(cluster, costs, layout.tensor_parallel, layout.micro_batch, in_flight, replica,
+                 layout.tensor_shares);
+      for (const Stage& stage : replica.stages) savings.push_back(stage.saving);
+    }
+    if (std::count(tried.begin(), tried.end(), savings) > 1) continue;
+    auto outcome = EvaluateLayout(cluster, costs, job, saving, evaluation);
+    const bool better = outcome.ok() && (!best.ok() || outcome->step_s < best->step_s);
+    if (!better && (best.ok() || outcome.ok())) continue;
+    best = std::move(outcome);
+    if (better) layout = saving;
+  }
+  return best;
 }
 
 }  // namespace atl::plan

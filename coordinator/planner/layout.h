@@ -30,9 +30,11 @@ struct Job {
 absl::Status Validate(const Job& job);
 
 struct Stage {
-  std::vector<int> devices;  // the tensor-parallel set, in order; it is of the first one's type
-  int first_layer = 0;       // layers [first_layer, last_layer)
+  // The tensor-parallel set, by rank. Where layers are shared evenly it is of the first one's type.
+  std::vector<int> devices;
+  int first_layer = 0;  // layers [first_layer, last_layer)
   int last_layer = 0;
+  Saving saving = {};
 };
 
 struct Replica {
@@ -59,6 +61,7 @@ struct Layout {
   Shape shape = Shape::kPlain;
   Reduction reduction = Reduction::kRing;
   bool split_backward = true;  // false: B and W are one operation, as in 1f1b and gpipe always
+  std::vector<int> tensor_shares = {};  // of every layer, relative, by rank; empty: even
 };
 
 // The simulated step of one kind of replica (equal replicas are played once). Of replicas that
@@ -104,10 +107,26 @@ struct Evaluation {
 void SlowestFirst(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
                   std::vector<int>& devices);
 
+// Of a group of devices that share layers: what a stage on it takes, and the memory of each of them
+// as if their shares were even.
+StageCosts GroupCosts(const Cluster& cluster, const Costs& costs, int tensor_parallel,
+                      int micro_batch, const std::vector<int>& devices,
+                      const std::vector<int>& tensor_shares);
+int64_t GroupBytes(const Cluster& cluster, const Costs& costs, const std::vector<int>& devices,
+                   const std::vector<int>& tensor_shares);
+
+// Gives the stages the least savings with which their devices hold as many micro-batches of them as
+// 1F1B has in flight, at most `in_flight`; where none is enough, half as many, and so on down to
+// one. None at all unless costs say kWhereNeeded.
+void SaveMemory(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
+                int in_flight, Replica& replica, const std::vector<int>& tensor_shares = {});
+
 // Cuts that balance the layers for this order of stages, one per entity, under memory: with 1F1B's
-// activations where they fit, else with half as many, and so on down to one micro-batch.
+// activations where they fit, else with half as many, and so on down to one micro-batch; and
+// SaveMemory for these.
 absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                        int micro_batch, Replica& replica);
+                        int micro_batch, Replica& replica,
+                        const std::vector<int>& tensor_shares = {});
 
 // Gives every entity of a plainly placed layout two stages. False where there are too few layers or
 // too little memory for that.
@@ -125,6 +144,14 @@ double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& jo
 // layer are done with it; then sites tell each other (commit.h).
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation);
+
+// The same with the savings that give the shortest step: those for as many micro-batches in flight
+// as 1F1B has, for half as many, and for one. Sets them.
+absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& costs, const Job& job,
+                                       const Evaluation& evaluation, Layout& layout);
+
+// Whether some stage saves memory.
+bool SavesMemory(const Layout& layout);
 
 }  // namespace atl::plan
 

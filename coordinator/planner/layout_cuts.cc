@@ -13,32 +13,48 @@
 namespace atl::plan {
 namespace {
 
-using CostsByType = std::map<int, StageCosts>;
-
-CostsByType CostsOfTypes(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                         int micro_batch, const Replica& replica) {
-  CostsByType by_type;
-  for (const Stage& stage : replica.stages) {
-    const int type = cluster.devices[stage.devices[0]].type;
-    if (by_type.count(type) > 0) continue;
-    by_type.emplace(type, costs.For(cluster.types[type], tensor_parallel, micro_batch));
+// Of a replica's stages; groups of devices that are alike are asked about once.
+class CostsOfStages {
+ public:
+  CostsOfStages(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
+                const Replica& replica, const std::vector<int>& tensor_shares = {}) {
+    for (const Stage& stage : replica.stages) {
+      std::vector<int> types;
+      for (const int d : stage.devices) {
+        types.push_back(cluster.devices[d].type);
+        if (tensor_shares.empty()) break;
+      }
+      auto known = alike_.find(types);
+      if (known == alike_.end()) {
+        known = alike_
+                    .emplace(types, GroupCosts(cluster, costs, tensor_parallel, micro_batch,
+                                               stage.devices, tensor_shares))
+                    .first;
+      }
+      stages_.push_back(&known->second);
+      bytes_.push_back(GroupBytes(cluster, costs, stage.devices, tensor_shares));
+    }
   }
-  return by_type;
-}
+
+  const StageCosts& of(size_t stage) const { return *stages_[stage]; }
+  int64_t usable_bytes(size_t stage) const { return bytes_[stage]; }
+
+ private:
+  std::map<std::vector<int>, StageCosts> alike_;  // by types
+  std::vector<const StageCosts*> stages_;
+  std::vector<int64_t> bytes_;
+};
 
 // Moves single layers across boundaries while that makes the entities' load more even: first that
 // all hold their state and `in_flight` micro-batches, then the slowest one's time, then the spread.
 class Evener {
  public:
-  Evener(const Cluster& cluster, const Costs& costs, const CostsByType& by_type, int in_flight,
-         Replica& replica)
-      : in_flight_(in_flight), replica_(replica), places_(PlacesOf(replica)) {
-    for (const Stage& stage : replica.stages) {
-      const int type = cluster.devices[stage.devices[0]].type;
-      costs_.push_back(&by_type.at(type));
-      usable_.push_back(static_cast<double>(costs.UsableBytes(cluster.types[type])));
-    }
-  }
+  Evener(const CostsOfStages& costs, bool saves, int in_flight, Replica& replica)
+      : costs_(costs),
+        saves_(saves),
+        in_flight_(in_flight),
+        replica_(replica),
+        places_(PlacesOf(replica)) {}
 
   // False if some entity still cannot hold its part.
   bool Run() {
@@ -88,38 +104,95 @@ class Evener {
     for (size_t s = 0; s < replica_.stages.size(); ++s) {
       const Stage& stage = replica_.stages[s];
       const int place = places_[s];
-      seconds[place] += costs_[s]->TotalSeconds(stage.first_layer, stage.last_layer);
-      bytes[place] += static_cast<double>(
-          costs_[s]->StateBytes(stage.first_layer, stage.last_layer) +
-          in_flight_ * costs_[s]->StashBytes(stage.first_layer, stage.last_layer));
+      seconds[place] += costs_.of(s).TotalSeconds(stage.first_layer, stage.last_layer);
+      bytes[place] += static_cast<double>(LeastBytes(costs_.of(s), stage));
       slowest = std::max(slowest, seconds[place]);
-      lacks = std::max(lacks, bytes[place] - usable_[s]);
+      lacks = std::max(lacks, bytes[place] - static_cast<double>(costs_.usable_bytes(s)));
     }
     double squares = 0;
     for (const double t : seconds) squares += t * t;
     return {std::max(0.0, lacks), slowest, squares};
   }
 
+  // With the saving that leaves least.
+  int64_t LeastBytes(const StageCosts& costs, const Stage& stage) const {
+    const int first = stage.first_layer, last = stage.last_layer;
+    int64_t least = INT64_MAX;
+    for (const int level : {0, 1, 1 + costs.Recomputable(first, last)}) {
+      if (level > 0 && !saves_) continue;
+      const Saving saving = SavingOfLevel(level);
+      least = std::min(least, costs.StateBytes(first, last, saving) +
+                                  in_flight_ * costs.StashBytes(first, last, saving));
+    }
+    return least;
+  }
+
+  const CostsOfStages& costs_;
+  const bool saves_;
   const int in_flight_;
   Replica& replica_;
   const std::vector<int> places_;
-  std::vector<const StageCosts*> costs_;  // per stage
-  std::vector<double> usable_;
 };
+
+// A device's stages as one: levels of saving go through them one after the other.
+void SetLevel(int level, const CostsOfStages& costs, const std::vector<size_t>& stages,
+              Replica& replica) {
+  int left = level;
+  for (const size_t s : stages) {
+    Stage& stage = replica.stages[s];
+    const int most = costs.of(s).Recomputable(stage.first_layer, stage.last_layer);
+    const int recomputed = std::clamp(left - 1, 0, most);
+    stage.saving = {level > 0, recomputed};
+    left -= recomputed;
+  }
+}
 
 }  // namespace
 
+void SaveMemory(const Cluster& cluster, const Costs& costs, int tensor_parallel, int micro_batch,
+                int in_flight, Replica& replica, const std::vector<int>& tensor_shares) {
+  for (Stage& stage : replica.stages) stage.saving = {};
+  if (costs.options().recompute != Recomputation::kWhereNeeded) return;
+  const CostsOfStages of(cluster, costs, tensor_parallel, micro_batch, replica, tensor_shares);
+  std::map<int, std::vector<size_t>> entities;  // by place
+  const std::vector<int> places = PlacesOf(replica);
+  for (size_t s = 0; s < places.size(); ++s) entities[places[s]].push_back(s);
+  for (const auto& [place, stages] : entities) {
+    int recomputable = 0;
+    for (const size_t s : stages) {
+      recomputable +=
+          of.of(s).Recomputable(replica.stages[s].first_layer, replica.stages[s].last_layer);
+    }
+    for (int most = std::max(1, std::min(in_flight, replica.micro_batches));;
+         most = (most + 1) / 2) {
+      const auto fits = [&](int level) {
+        SetLevel(level, of, stages, replica);
+        int64_t bytes = 0;
+        for (const size_t s : stages) {
+          const Stage& stage = replica.stages[s];
+          const int behind = static_cast<int>(places.size() - s);
+          bytes += of.of(s).StateBytes(stage.first_layer, stage.last_layer, stage.saving) +
+                   std::min(most, behind) *
+                       of.of(s).StashBytes(stage.first_layer, stage.last_layer, stage.saving);
+        }
+        return bytes <= of.usable_bytes(stages[0]);
+      };
+      const std::optional<int> level = LeastLevel(recomputable, fits);
+      SetLevel(level.value_or(recomputable + 1), of, stages, replica);
+      if (level || most == 1) break;
+    }
+  }
+}
+
 absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                        int micro_batch, Replica& replica) {
-  const CostsByType by_type = CostsOfTypes(cluster, costs, tensor_parallel, micro_batch, replica);
+                        int micro_batch, Replica& replica, const std::vector<int>& tensor_shares) {
+  const CostsOfStages of(cluster, costs, tensor_parallel, micro_batch, replica, tensor_shares);
   const int stages = static_cast<int>(replica.stages.size());
   int in_flight = std::min(replica.micro_batches, stages);
   const auto balance = [&] {
     std::vector<StageSlot> slots;
     for (int s = 0; s < stages; ++s) {
-      const int type = cluster.devices[replica.stages[s].devices[0]].type;
-      slots.push_back({&by_type.at(type), costs.UsableBytes(cluster.types[type]),
-                       std::min(in_flight, stages - s)});
+      slots.push_back({&of.of(s), of.usable_bytes(s), std::min(in_flight, stages - s)});
     }
     return BalanceLayers(slots);
   };
@@ -137,6 +210,7 @@ absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_p
     if (stage.first_layer < stage.last_layer) kept.push_back(std::move(stage));
   }
   replica.stages = std::move(kept);  // a stage without layers is an idle device
+  SaveMemory(cluster, costs, tensor_parallel, micro_batch, in_flight, replica, tensor_shares);
   return absl::OkStatus();
 }
 
@@ -174,15 +248,16 @@ bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& la
     }
     auto [cuts, added] = known.try_emplace({key, replica.micro_batches});
     if (added) {
-      const CostsByType by_type =
-          CostsOfTypes(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica);
-      if (!Evener(cluster, costs, by_type, 1, replica).Run()) return false;
+      const CostsOfStages of(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica);
+      const bool saves = costs.options().recompute == Recomputation::kWhereNeeded;
+      if (!Evener(of, saves, 1, replica).Run()) return false;
       for (const Stage& stage : replica.stages) cuts->second.push_back(stage.last_layer);
     }
     for (int s = 0; s < 2 * entities; ++s) {
       replica.stages[s].first_layer = s == 0 ? 0 : cuts->second[s - 1];
       replica.stages[s].last_layer = cuts->second[s];
     }
+    SaveMemory(cluster, costs, layout.tensor_parallel, layout.micro_batch, 2 * entities, replica);
   }
   return true;
 }

@@ -37,9 +37,9 @@ class Contest {
   const absl::Status& why_not() const { return why_not_; }
 
   // True if it is the best so far.
-  bool Enter(const Layout& layout, const std::string& what) {
+  bool Enter(Layout layout, const std::string& what) {
     auto outcome =
-        EvaluateLayout(cluster_, costs_, job_, layout, {options_.restarts, options_.seed});
+        EvaluateSaving(cluster_, costs_, job_, {options_.restarts, options_.seed}, layout);
     ++plan_.simulated;
     if (!outcome.ok()) {
       why_not_ = outcome.status();
@@ -51,7 +51,7 @@ class Contest {
     }
     if (any()) plan_.alternatives.push_back({winner_, plan_.outcome.step_s, true});
     winner_ = what;
-    plan_.layout = layout;
+    plan_.layout = std::move(layout);
     plan_.outcome = *std::move(outcome);
     return true;
   }
@@ -75,7 +75,7 @@ class Contest {
       if (!Perturb(cluster_, costs_, plan_.outcome, rng, layout)) continue;
       Evaluation quick{std::min(options_.restarts, 24), options_.seed};
       quick.known = &plan_.outcome;
-      auto outcome = EvaluateLayout(cluster_, costs_, job_, layout, quick);
+      auto outcome = EvaluateSaving(cluster_, costs_, job_, quick, layout);
       ++plan_.simulated;
       if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) continue;
       plan_.layout = std::move(layout);
@@ -232,9 +232,9 @@ std::string TimesFrom(const Cluster& cluster, const Costs& costs, const Layout& 
     for (const Stage& stage : replica.stages) {
       const int type = cluster.devices[stage.devices[0]].type;
       if (!types.insert(type).second) continue;
-      worst = std::max(
-          worst,
-          costs.For(cluster.types[type], layout.tensor_parallel, layout.micro_batch).source());
+      worst = std::max(worst, GroupCosts(cluster, costs, layout.tensor_parallel, layout.micro_batch,
+                                         stage.devices, layout.tensor_shares)
+                                  .source());
     }
   }
   if (worst == Source::kMeasured) return "measured";
@@ -267,6 +267,9 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
   if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
   Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
+  plan.memory_binds =
+      !why_not.ok() || std::any_of(candidates.begin(), candidates.end(),
+                                   [](const Candidate& c) { return SavesMemory(c.layout); });
   Contest contest(cluster, costs, job, options, plan);
   Compete(candidates, options, contest, plan);
   if (!contest.any()) return ExplainNoFit(cluster, costs, job, contest.why_not());

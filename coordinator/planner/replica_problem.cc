@@ -14,10 +14,6 @@ std::pair<std::string, std::string> SitesOf(const Cluster& cluster, const Stage&
   return {cluster.devices[from.devices[0]].site, cluster.devices[to.devices[0]].site};
 }
 
-const DeviceType& TypeOf(const Cluster& cluster, const Stage& stage) {
-  return cluster.types[cluster.devices[stage.devices[0]].type];
-}
-
 // One way from one to the other, at one rate.
 bool IsPlain(const Wire& wire) {
   return wire.edges.empty() ||
@@ -115,19 +111,20 @@ absl::Status SetMemory(const Cluster& cluster, const Costs& costs, const Layout&
   const std::vector<std::vector<int>> stages = sim::ChunksOfDevices(kind.problem);
   for (size_t entity = 0; entity < stages.size(); ++entity) {
     const Stage& first = replica.stages[stages[entity][0]];
-    const DeviceType& type = TypeOf(cluster, first);
-    const StageCosts stage_costs = costs.For(type, layout.tensor_parallel, layout.micro_batch);
+    const StageCosts stage_costs =
+        GroupCosts(cluster, costs, layout.tensor_parallel, layout.micro_batch, first.devices,
+                   layout.tensor_shares);
     int64_t state = 0;
     int64_t activations = 0;
     std::string layers;
     for (const int s : stages[entity]) {
       const Stage& stage = replica.stages[s];
-      state += stage_costs.StateBytes(stage.first_layer, stage.last_layer);
+      state += stage_costs.StateBytes(stage.first_layer, stage.last_layer, stage.saving);
       activations += kind.problem.chunks[s].activation_bytes;
       absl::StrAppend(&layers, layers.empty() ? "" : " and ", stage.first_layer, " to ",
                       stage.last_layer - 1);
     }
-    const int64_t usable = costs.UsableBytes(type);
+    const int64_t usable = GroupBytes(cluster, costs, first.devices, layout.tensor_shares);
     if (state + activations > usable) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "device \"", cluster.devices[first.devices[0]].id, "\" lacks ",
@@ -210,6 +207,11 @@ std::string KindOf(const Cluster& cluster, const Layout& layout, const WireShari
     const Stage& stage = replica.stages[s];
     absl::StrAppend(&kind, "|", places[s], "=", cluster.devices[stage.devices[0]].type, ":",
                     stage.first_layer, "-", stage.last_layer);
+    if (stage.saving.any()) absl::StrAppend(&kind, "again", stage.saving.recomputed);
+    for (size_t rank = 0; rank < layout.tensor_shares.size(); ++rank) {
+      absl::StrAppend(&kind, "*", layout.tensor_shares[rank], "of",
+                      cluster.devices[stage.devices[rank]].type);
+    }
     if (s + 1 == replica.stages.size() || places[s] == places[s + 1]) continue;
     const Stage& next = replica.stages[s + 1];
     for (const auto& [from, to] : {std::pair(&stage, &next), std::pair(&next, &stage)}) {
@@ -237,8 +239,9 @@ absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs&
   for (int s = 0; s < stages; ++s) {
     const Stage& stage = replica.stages[s];
     const StageCosts stage_costs =
-        costs.For(TypeOf(cluster, stage), layout.tensor_parallel, layout.micro_batch);
-    const LayerTimes times = stage_costs.Of(stage.first_layer, stage.last_layer);
+        GroupCosts(cluster, costs, layout.tensor_parallel, layout.micro_batch, stage.devices,
+                   layout.tensor_shares);
+    const LayerTimes times = stage_costs.Of(stage.first_layer, stage.last_layer, stage.saving);
     sim::Chunk chunk;
     chunk.device = places[s];
     chunk.forward_ns = ToNanos(times.forward_s);
@@ -246,7 +249,8 @@ absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs&
     chunk.weight_ns = ToNanos(times.weight_s);
     chunk.optimizer_ns = ToNanos(times.optimizer_s);
     kind.optimizer_ns[places[s]] += chunk.optimizer_ns;
-    chunk.activation_bytes = stage_costs.StashBytes(stage.first_layer, stage.last_layer);
+    chunk.activation_bytes =
+        stage_costs.StashBytes(stage.first_layer, stage.last_layer, stage.saving);
     chunk.weight_bytes = chunk.weight_ns == 0
                              ? 0
                              : static_cast<int64_t>(costs.options().weight_share *

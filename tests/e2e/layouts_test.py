@@ -25,7 +25,8 @@ def plan_of(story, job):
 @case
 def shared_layers(story):
     """A worker with three devices, each with a third of the heads, has the losses of one device at
-    every version, and `atoll trace` shows all three at every layer"""
+    every version, and `atoll trace` shows all three at every layer; and so have two of them, one
+    with twice the heads of the other"""
     story.starts(workers=1, servers=1)
     alone = story.finishes(story.submits("alone", **TALE))
     check(story.daemons["w1"].stop() == 0, "w1's exit code")
@@ -45,6 +46,14 @@ def shared_layers(story):
         kinds = [span["kind"].removeprefix("TRACE_KIND_") for span in device["spans"]]
         check(kinds.count("FORWARD") == kinds.count("INPUT_GRADIENT") == 8 and
               kinds.count("OPTIMIZER") == 1, f"{device['device']}: {kinds}")
+    same_losses(alone, story.finishes(job))
+    job = story.submits("unlike", **dict(TALE, layout__tensor_parallel=2, layout__stages=1,
+                                         layout__replicas=1, layout__tensor_shares=[2, 1],
+                                         layout__recompute="all"))
+    story.reaches(job, 1)
+    plan = plan_of(story, job)
+    check(plan["tensor_shares"] == [2, 1], f"plan: {plan}")
+    check(plan["replicas"][0]["stages"][0]["recomputed_layers"] == [1, 2, 3, 4], f"plan: {plan}")
     same_losses(alone, story.finishes(job))
 
 

@@ -3,10 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "coordinator/planning.h"
-#include "kernels/cpu/cpu.h"
-#include "tests/island/island_harness.h"
-#include "worker/profiler/layer_profiler.h"
+#include "tests/island/planned_story.h"
 
 namespace atl::worker {
 namespace {
@@ -15,72 +12,20 @@ constexpr int kDevices = 4;
 
 constexpr double kTolerance = 0.05;
 
-EngineJob Job(ModelFamily family, bool tied) {
-  EngineJob job;
-  job.model.family = family;
-  job.model.vocab = 512;
-  job.model.d_model = 64;
-  job.model.layers = 9;
-  job.model.heads = job.model.kv_heads = 4;
-  job.model.ffn = 256;
-  job.model.max_positions = job.sequence_length = 64;
-  job.model.tied_head = tied;
-  job.batch_sequences = 16;
-  return job;
-}
-
-// Four devices of one worker, with the memory of their layers as the profiler finds it.
-PlanRequest Request(const EngineJob& job) {
-  PlanRequest request;
-  request.spec.name = "memory";
-  request.spec.data.sequence_length = job.sequence_length;
-  request.spec.inner.batch_sequences = job.batch_sequences;
-  request.spec.inner.micro_batch_sequences = 2;
-  ModelSpec& model = request.spec.model;
-  model.family = job.model.family;
-  model.vocabulary = job.model.vocab;
-  model.hidden = job.model.d_model;
-  model.layers = job.model.layers;
-  model.heads = model.key_value_heads = job.model.heads;
-  model.feed_forward = job.model.ffn;
-  model.tied_head = job.model.tied_head;
-  request.facts.model = model;
-  for (const LayerLayout& layout : MakeLayouts(job.model)) {
-    request.facts.layers.push_back({layout.name, layout.size});
-  }
-  PlanMember member;
-  member.member.worker = "w1";
-  member.site = "a";
-  std::vector<std::unique_ptr<Backend>> backends;
-  std::vector<ProfiledDevice> devices;
-  for (int i = 0; i < kDevices; ++i) {
-    member.devices.push_back({"cpu", int64_t{1} << 30, 1});
-    backends.push_back(NewCpuBackend(1));
-    devices.push_back({absl::StrCat("w1/", i), "cpu", backends.back().get()});
-  }
-  ProfileOptions options;
-  options.sequence_length = job.sequence_length;
-  options.micro_batch_max = 2;
-  options.runs = 1;
-  member.profiles = *ProfileLayers(devices, job.model, options);
-  request.members = {std::move(member)};
-  return request;
-}
-
 TEST_CASE("a device takes the memory that its plan predicts") {
   double most = 0, least = 1e9;
   int plans = 0;
   for (const bool tied : {false, true}) {
-    const EngineJob job = Job(tied ? ModelFamily::kGpt2 : ModelFamily::kLlama, tied);
-    PlanRequest request = Request(job);
+    const EngineJob job = PlannedJob(tied ? ModelFamily::kGpt2 : ModelFamily::kLlama, tied);
+    PlanRequest request = PlanningOf(job, kDevices);
     for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-2p", "compact-zb", "interleaved",
                                  "zb-v", "v-half", "v-min", "best"}) {
-      for (const bool recompute : {false, true}) {
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kAll}) {
         request.spec.layout.stages = kDevices;
         request.spec.layout.schedule = schedule;
         request.spec.layout.recompute = recompute;
         const auto plan = PlanIsland(request);
-        CAPTURE(tied, schedule, recompute, plan.status().message());
+        CAPTURE(tied, schedule, static_cast<int>(recompute), plan.status().message());
         REQUIRE(plan.ok());
         ++plans;
         TestIsland island(job, *plan, {});
@@ -103,8 +48,8 @@ TEST_CASE("a device takes the memory that its plan predicts") {
 
 // The search counts slots as the runtime takes them: what it finds fits, however little there is.
 TEST_CASE("a schedule that is found for little memory fits into it") {
-  const EngineJob job = Job(ModelFamily::kLlama, false);
-  PlanRequest request = Request(job);
+  const EngineJob job = PlannedJob(ModelFamily::kLlama, false);
+  PlanRequest request = PlanningOf(job, kDevices);
   request.spec.layout.stages = kDevices;
   request.spec.inner.micro_batch_sequences = 1;
   for (const char* schedule : {"zb-v", "v-min", "best"}) {

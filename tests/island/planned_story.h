@@ -1,0 +1,78 @@
+// The language of the tests of what the planner makes and engines run: a job, and a worker whose
+// devices have been measured for it.
+
+#ifndef ATOLL_TESTS_ISLAND_PLANNED_STORY_H_
+#define ATOLL_TESTS_ISLAND_PLANNED_STORY_H_
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "coordinator/planning.h"
+#include "kernels/cpu/cpu.h"
+#include "tests/island/island_harness.h"
+#include "worker/profiler/layer_profiler.h"
+
+namespace atl::worker {
+
+inline EngineJob PlannedJob(ModelFamily family, bool tied) {
+  EngineJob job;
+  job.model.family = family;
+  job.model.vocab = 512;
+  job.model.d_model = 64;
+  job.model.layers = 9;
+  job.model.heads = job.model.kv_heads = 4;
+  job.model.ffn = 256;
+  job.model.max_positions = job.sequence_length = 64;
+  job.model.tied_head = tied;
+  job.batch_sequences = 16;
+  return job;
+}
+
+// Devices of one worker, with the memory of their layers as the profiler finds it.
+inline PlanRequest PlanningOf(const EngineJob& job, int devices,
+                              const std::vector<int>& tensor_parallel = {1}) {
+  PlanRequest request;
+  request.spec.name = "planned";
+  request.spec.data.sequence_length = job.sequence_length;
+  request.spec.inner.batch_sequences = job.batch_sequences;
+  request.spec.inner.micro_batch_sequences = 2;
+  ModelSpec& model = request.spec.model;
+  model.family = job.model.family;
+  model.vocabulary = job.model.vocab;
+  model.hidden = job.model.d_model;
+  model.layers = job.model.layers;
+  model.heads = model.key_value_heads = job.model.heads;
+  model.feed_forward = job.model.ffn;
+  model.tied_head = job.model.tied_head;
+  request.facts.model = model;
+  for (const LayerLayout& layout : MakeLayouts(job.model)) {
+    request.facts.layers.push_back({layout.name, layout.size});
+  }
+  PlanMember member;
+  member.member.worker = "w1";
+  member.site = "a";
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<ProfiledDevice> profiled;
+  for (int i = 0; i < devices; ++i) {
+    member.devices.push_back({"cpu", int64_t{1} << 30, 1});
+    backends.push_back(NewCpuBackend(1));
+    profiled.push_back({absl::StrCat("w1/", i), "cpu", backends.back().get()});
+  }
+  ProfileOptions options;
+  options.sequence_length = job.sequence_length;
+  options.micro_batch_max = 2;
+  options.runs = 1;
+  options.tensor_parallel = tensor_parallel;
+  auto profiles = ProfileLayers(profiled, job.model, options);
+  REQUIRE(profiles.status().message() == "");
+  member.profiles = *std::move(profiles);
+  request.members = {std::move(member)};
+  return request;
+}
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_TESTS_ISLAND_PLANNED_STORY_H_

@@ -1,0 +1,112 @@
+// What the planner decides for memory and for unlike devices trains as one device does, in the
+// memory that it predicts: blocks recomputed in part, layers shared unevenly.
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/island/planned_story.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr int kSteps = 8;
+constexpr double kLearningRate = 3e-3;
+constexpr double kMemoryTolerance = 0.05;
+
+void RequireExact(const EngineJob& job, const IslandPlan& plan) {
+  CAPTURE(plan.reason);
+  const Layers start = RandomWeights(job.model, 5);
+  TestDevice one(job);
+  one.Set(start);
+  TestIsland island(job, plan, {});
+  island.Set(LayerPart::kParameters, start);
+  for (int s = 0; s < kSteps; ++s) {
+    CAPTURE(s);
+    const std::vector<int32_t> tokens =
+        RandomTokens(job, job.batch_sequences, 100 + static_cast<uint64_t>(s));
+    const auto outcome = island.Step(tokens, kLearningRate);
+    REQUIRE(outcome.status().message() == "");
+    const double loss = one.Step(tokens, kLearningRate).mean();
+    REQUIRE(std::abs(outcome->loss.mean() - loss) < 1e-5 * loss);
+  }
+  REQUIRE(RelativeDifference(island.Get(LayerPart::kParameters), one.Get(LayerPart::kParameters)) <
+          1e-4);
+  for (const DeviceMemory& memory : island.engine(0).Memory()) {
+    CAPTURE(memory.device, memory.peak_bytes, memory.predicted_bytes);
+    const double ratio =
+        static_cast<double>(memory.peak_bytes) / static_cast<double>(memory.predicted_bytes);
+    CHECK(std::abs(ratio - 1) <= kMemoryTolerance);
+  }
+}
+
+int64_t MostMemory(const IslandPlan& plan) {
+  int64_t most = 0;
+  for (const PlanProgram& program : plan.programs) {
+    most = std::max(most, program.memory_peak_bytes);
+  }
+  return most;
+}
+
+// Stages that recompute some of their blocks, and not all.
+int PartlyRecomputing(const IslandPlan& plan) {
+  int stages = 0;
+  for (const PlanReplica& replica : plan.replicas) {
+    for (const PlanStage& stage : replica.stages) {
+      const auto count = static_cast<int32_t>(stage.recomputed_layers.size());
+      stages += count > 0 && count < stage.layers - 1 ? 1 : 0;
+    }
+  }
+  return stages;
+}
+
+TEST_CASE("stages that recompute as much as memory asks for train as one device does") {
+  for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
+    const EngineJob job = PlannedJob(family, family == ModelFamily::kGpt2);
+    PlanRequest request = PlanningOf(job, 2);
+    request.spec.layout.stages = 2;
+    request.spec.layout.tensor_parallel = 1;
+    request.spec.layout.recompute = Recompute::kNone;
+    const auto ample = PlanIsland(request);
+    REQUIRE(ample.status().message() == "");
+    request.spec.layout.recompute = Recompute::kAuto;
+    int exact = 0;
+    for (int percent = 60; percent > 0 && exact == 0; --percent) {
+      for (DeviceInfo& device : request.members[0].devices) {
+        device.memory_bytes = MostMemory(*ample) * percent / 100;
+      }
+      const auto plan = PlanIsland(request);
+      if (!plan.ok() || PartlyRecomputing(*plan) == 0) continue;
+      for (const PlanProgram& program : plan->programs) {
+        CHECK(program.memory_peak_bytes <= request.members[0].devices[0].memory_bytes);
+      }
+      RequireExact(job, *plan);
+      ++exact;
+    }
+    REQUIRE(exact > 0);
+  }
+}
+
+TEST_CASE("devices that share layers by their speed train as one device does") {
+  for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
+    const EngineJob job = PlannedJob(family, family == ModelFamily::kGpt2);
+    PlanRequest request = PlanningOf(job, 2, {1, 2});
+    // As if one of them had been seen to be slow.
+    for (LayerCost& cost : request.members[0].profiles[1].layers) {
+      for (int64_t* ns : {&cost.forward_ns, &cost.input_gradient_ns, &cost.weight_gradient_ns,
+                          &cost.optimizer_ns}) {
+        *ns *= 8;
+      }
+    }
+    request.spec.layout.tensor_parallel = 2;
+    request.spec.layout.stages = request.spec.layout.replicas = 1;
+    const auto plan = PlanIsland(request);
+    REQUIRE(plan.status().message() == "");
+    CAPTURE(plan->reason);
+    REQUIRE(plan->tensor_shares == std::vector<int32_t>{1, 3});
+    REQUIRE(plan->replicas[0].stages[0].devices == std::vector<std::string>{"w1/1", "w1/0"});
+    RequireExact(job, *plan);
+  }
+}
+
+}  // namespace
+}  // namespace atl::worker
