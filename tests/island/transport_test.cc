@@ -5,6 +5,7 @@
 
 #include "common/event_loop.h"
 #include "kernels/testing/fake_device.h"
+#include "kernels/testing/gate.h"
 #include "tests/island/transport_pairs.h"
 
 namespace atl::worker {
@@ -62,6 +63,36 @@ TEST_CASE("Send does not wait for the device, nor a message for its receiver's s
   transport.Wait("w/1", {&tag, 1}, SteadyNow() + kLong);
   REQUIRE(transport.Arrived("w/1", tag));
   REQUIRE(a.backend->Synchronize(*a.stream).ok());
+}
+
+TEST_CASE("a Send waits for a slow line as long as the plan's steps may take") {
+  TwoEnds ends;
+  ends.BeginEpoch();
+  Device a(true);
+  testing::Gate line;
+  // No patience of its own.
+  DeviceTransport transport(&ends.a.transport, Duration(0));
+  transport.Add("a/0", a.device.NewBackend([&] { line.Pass(); }), a.device.NewBackend());
+  const Buffer buffer = *a.backend->Allocate(4);
+  const Tensor x(buffer.data(), DType::kFloat32, 1, 1);
+  a.backend->Zero(*a.stream, x);
+  const auto send = [&](int32_t micro_batch) {
+    return transport.Send("a/0", "b/0", Activation(micro_batch), *a.backend, *a.stream, x);
+  };
+  IslandPlan plan = PlanOf("a/0", "b/0", "");
+  for (const bool long_steps : {false, true}) {
+    plan.step_ns = long_steps ? kLong.count() / 10 : 0;
+    Prepare(transport, plan);
+    line.Close();
+    for (int m = 0; m < 4; ++m) REQUIRE(send(m).ToString() == "OK");  // all blocks are full
+    if (!long_steps) {
+      CHECK(send(4) == absl::DeadlineExceededError("messages do not leave a/0 within 0 s"));
+    } else {
+      std::jthread opens([&] { line.Open(); });
+      CHECK(send(4).ToString() == "OK");
+    }
+    line.Open();
+  }
 }
 
 TEST_CASE("a member that dies in a send by NCCL is forgotten when somebody tells") {

@@ -15,7 +15,7 @@ constexpr int64_t kAlignment = 256;
 // ------------------------------------------------------------------------------------ setup ----
 
 DeviceTransport::DeviceTransport(HostTransport* host, Duration timeout, MessageLog* log)
-    : host_(host), timeout_(timeout), log_(log) {
+    : host_(host), timeout_(timeout), log_(log), block_limit_(timeout) {
   host_->OnAbort([this](const std::string& reason) { Stop(reason); });
 }
 
@@ -113,6 +113,7 @@ absl::Status DeviceTransport::Prepare(const IslandPlan& plan, int64_t message_by
   }
   const std::lock_guard lock(mutex_);
   paths_ = std::move(paths);
+  block_limit_ = StepLimit(plan, timeout_);
   return absl::OkStatus();
 }
 

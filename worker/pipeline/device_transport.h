@@ -39,8 +39,8 @@ namespace atl::worker {
 
 class DeviceTransport final : public Transport {
  public:
-  // `host`, and `log` of what NCCL carries (or null), outlive it. A Send waits no longer than
-  // `timeout` for a block.
+  // `host`, and `log` of what NCCL carries (or null), outlive it. Nothing waits longer than
+  // `timeout` for a block; longer under a plan of long steps (StepLimit).
   DeviceTransport(HostTransport* host, Duration timeout, MessageLog* log = nullptr);
   ~DeviceTransport() override;
 
@@ -109,7 +109,7 @@ class DeviceTransport final : public Transport {
   void Count(const Ends& ends, int64_t bytes, Instant sent);
 
   HostTransport* const host_;
-  const Duration timeout_;
+  const Duration timeout_;  // without a plan
   MessageLog* const log_;
   std::map<std::string, std::unique_ptr<Port>> ports_;
   std::mutex stop_mutex_;  // a Stop is at work, which must not be the last to hold a communicator
@@ -117,6 +117,7 @@ class DeviceTransport final : public Transport {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Ends, Path> paths_;                 // all below, and what is in ports, guarded by mutex_
+  Duration block_limit_;                       // the plan's; longest wait for a block
   std::map<Ends, BoundaryCounters> counters_;  // of what does not go by the host, under all plans
   bool aborted_ = false;
   bool stopping_ = false;

@@ -54,7 +54,7 @@ absl::Status DeviceTransport::Put(Port& port, const MessageTag& tag, Block* bloc
 // than the plan has ends the step.
 absl::StatusOr<DeviceTransport::Block*> DeviceTransport::TakeIn(Port& port) {
   std::unique_lock lock(mutex_);
-  Block* const block = AwaitBlock(lock, port.idle_in, SteadyNow() + timeout_);
+  Block* const block = AwaitBlock(lock, port.idle_in, SteadyNow() + block_limit_);
   if (aborted_) return absl::AbortedError(reason_);
   if (block != nullptr) return block;
   return absl::DeadlineExceededError(

@@ -29,10 +29,11 @@ absl::Status DeviceTransport::Send(const std::string& from, const std::string& t
   ATOLL_CHECK(payload.contiguous());
   OutJob job{to, tag, payload.dtype, payload.size(), nullptr, SteadyNow()};
   std::unique_lock lock(mutex_);
-  job.block = AwaitBlock(lock, port->idle_out, SteadyNow() + timeout_);
+  job.block = AwaitBlock(lock, port->idle_out, SteadyNow() + block_limit_);
   if (aborted_) return absl::AbortedError(reason_);
   if (job.block == nullptr) {
-    return absl::DeadlineExceededError(absl::StrCat("messages do not leave ", from));
+    return absl::DeadlineExceededError(
+        absl::StrCat("messages do not leave ", from, " within ", Seconds(block_limit_), " s"));
   }
   lock.unlock();
   ATOLL_CHECK(payload.size() * SizeOf(payload.dtype) <= job.block->bytes, "a message of ",
