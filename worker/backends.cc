@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_split.h"
@@ -50,6 +51,12 @@ absl::StatusOr<std::vector<CudaDevice>> Choose(const std::vector<CudaDevice>& th
   }
   return chosen;
 }
+
+// A kernel of NCCL's holds its device until the peers' have come. The driver loads others at their
+// first launch; for that it waits until the device is idle, and holds a lock that all calls need,
+// those too which the peers wait for: so all are loaded at the start, at the price of some time and
+// device memory. The operator's word counts, as for all of the driver's variables.
+void LoadKernelsAtStart() { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
 
 // Its share of --memory-bytes, or all that the device has.
 absl::StatusOr<int64_t> MemoryOf(const DeviceFlags& flags, size_t devices, int64_t has,
@@ -150,6 +157,8 @@ absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
       return absl::InvalidArgumentError(absl::StrCat(
           "--devices ", flags.devices, ": GPUs are not cut; choose them with --device"));
     }
+    const bool several = flags.device == "all" || flags.device.find(',') != std::string::npos;
+    if (several || flags.joins_others) LoadKernelsAtStart();
     const auto there = cuda_devices();
     if (!there.ok()) return Annotate(there.status(), "--backend cuda");
     ATOLL_ASSIGN_OR_RETURN(devices, FindGpus(flags, *there));

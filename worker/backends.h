@@ -25,6 +25,8 @@ struct DeviceFlags {
   int threads = 1;           // of all together
   int64_t memory_bytes = 0;  // of all together, for the model; 0: what each device has
   bool cuda_graphs = false;  // see CudaOptions::graphs
+  // Of cuda: in islands of several workers, too; several devices of this one do in any case.
+  bool joins_others = false;
 };
 
 // One device, by its index in the worker.
@@ -37,6 +39,8 @@ struct WorkerDevice {
 
 // In the order in which the flags name them. All compute in one type. INVALID_ARGUMENT, NOT_FOUND
 // or FAILED_PRECONDITION names the flag, the device and what to do. `cuda_devices`: what there is.
+// Before anything else of the process that uses CUDA: where GPUs work together it tells the driver
+// to load all kernels at its start.
 absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
     const DeviceFlags& flags,
     const std::function<absl::StatusOr<std::vector<CudaDevice>>()>& cuda_devices = CudaDevices);

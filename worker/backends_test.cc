@@ -118,6 +118,22 @@ TEST_CASE("GPUs share --memory-bytes, and none has to hold more than it has") {
           "has 16106127360");
 }
 
+TEST_CASE("GPUs that work together have all kernels loaded before NCCL's wait on them") {
+  const Machine machine;
+  const auto loading = [&](const DeviceFlags& flags) {
+    REQUIRE(machine.Find(flags).ok());
+    const char* const mode = getenv("CUDA_MODULE_LOADING");
+    return std::string(mode == nullptr ? "" : mode);
+  };
+  unsetenv("CUDA_MODULE_LOADING");
+  CHECK(loading({.device = "0"}).empty());
+  CHECK(loading({.device = "0,1"}) == "EAGER");
+  unsetenv("CUDA_MODULE_LOADING");
+  CHECK(loading({.device = "0", .joins_others = true}) == "EAGER");
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  CHECK(loading({.device = "all"}) == "LAZY");  // the operator's word
+}
+
 TEST_CASE("wrong names of GPUs are refused with what there is") {
   const Machine machine;
   const std::string there =

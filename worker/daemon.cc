@@ -1,8 +1,11 @@
 #include "worker/daemon.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -79,6 +82,15 @@ Emulation EmulationOf(const DaemonOptions& options) {
   return emulation;
 }
 
+// Whether its GPUs may work with other workers' by NCCL, which needs plaintext (device_side.h): on
+// this machine where that has more GPUs, as the driver lists them, or else beyond it.
+bool JoinsOthers(const DaemonOptions& options) {
+  if (!IsLoopback(options.peer_endpoint)) return options.tls.insecure;
+  std::error_code error;
+  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", error);
+  return !error && std::distance(begin(gpus), end(gpus)) > 1;
+}
+
 DeviceFlags FlagsOf(const DaemonOptions& options) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return {options.backend,
@@ -87,7 +99,8 @@ DeviceFlags FlagsOf(const DaemonOptions& options) {
           options.devices,
           options.threads > 0 ? options.threads : cores,
           options.memory_bytes,
-          options.cuda_graphs};
+          options.cuda_graphs,
+          JoinsOthers(options)};
 }
 
 absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& options,
