@@ -159,7 +159,13 @@ class Daemon {
                   [loop](int64_t plan_number, const std::string& doing) {
                     loop->Post(FollowerState{plan_number, doing});
                   }),
-        transfers_(tensors, [loop](Event event) { loop->Post(std::move(event)); }),
+        transfers_(tensors,
+                   [this, on_devices = !host.has_devices](Event event) {
+                     const PullDone* pulled = std::get_if<PullDone>(&event);
+                     // It is there when it is as near as it can be brought beside steps.
+                     if (on_devices && pulled != nullptr) return compute_.Stage(*pulled);
+                     loop_->Post(std::move(event));
+                   }),
         island_(&trainer_, store,
                 // Devices are slow by themselves (EmulationOf).
                 {1, FromSeconds(options.emulate_slowdown * options.emulate_step_ms / 1e3),
@@ -256,6 +262,7 @@ class Daemon {
       transfers_.Push(*push, island_.delta());
     } else if (std::holds_alternative<CancelTransfers>(action)) {
       transfers_.CancelAll();
+      island_.CancelStaging();
     } else if (MeasureLinks* request = std::get_if<MeasureLinks>(&action)) {
       measurer_.Measure(std::move(*request));
     } else if (const TraceNextStep* request = std::get_if<TraceNextStep>(&action)) {

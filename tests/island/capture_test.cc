@@ -1,11 +1,12 @@
-// A delta is the parameters' at its capture, bit for bit, however late they are copied, and the
-// devices compute meanwhile.
+// What crosses the bus beside steps is what it was when it was asked for, bit for bit, however late
+// it is copied, and the devices compute meanwhile: deltas, checkpoints, and what is adopted.
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
 #include "tests/island/group_story.h"
+#include "worker/runtime/compute_thread.h"
 #include "worker/runtime/island.h"
 #include "worker/runtime/testing/island_events.h"
 
@@ -28,7 +29,8 @@ MakeDevice Tight(int64_t memory_bytes) {
 // An island of one worker on one device, without daemons.
 class Place {
  public:
-  Place(const World& world, const MakeDevice& make_device, Encoding encoding) {
+  Place(const World& world, const MakeDevice& make_device, Encoding encoding)
+      : store(world.folder + "/checkpoints") {
     GroupOptions options;
     options.link.name = "w1";
     options.link.incarnation = 1;
@@ -41,7 +43,7 @@ class Place {
     member_ = GroupMember::Create(std::move(options)).value();
     trainer_ = std::make_unique<GroupTrainer>(member_.get(), nullptr,
                                               [this](const MemorySeen& m) { memory = m; });
-    island_ = std::make_unique<Island>(trainer_.get(), nullptr, IslandOptions(),
+    island_ = std::make_unique<Island>(trainer_.get(), &store, IslandOptions(),
                                        Island::Hooks{[this](Event e) { events.Post(e); }});
     spec_ = world.spec;
     spec_.layout.island = IslandExtent::kWorker;
@@ -81,6 +83,16 @@ class Place {
     *island_->pulled() = theta;
     Does<Adopted>(AdoptPulled{0, mode, false, true});
   }
+  void Pulls(const LayerBuffers& theta, int64_t pull = 1) {
+    *island_->pulled() = theta;
+    island_->ForgetInterrupts();
+    island_->StagePulled({pull, 0}, island_->StagingTicket());
+  }
+  void AdoptsPulled() { Does<Adopted>(AdoptPulled{0, AdoptMode::kCarry, false, true}); }
+  void Checkpoints(int64_t step) {
+    island_->ForgetInterrupts();
+    island_->Run(WriteCheckpoint{{kJob, 0, 0, step, {}}});
+  }
   LayerBuffers Theta() {
     LayerBuffers theta;
     for (const LayerSize& layer : facts_.layers) {
@@ -92,6 +104,7 @@ class Place {
   const Delta& delta() const { return *island_->delta(); }
   Island& island() { return *island_; }
 
+  CheckpointStore store;
   IslandEvents events;
   MemorySeen memory;
 
@@ -169,6 +182,172 @@ TEST_CASE("a capture that is interrupted leaves nothing behind, and the next one
   RequireSamePush(interrupted.delta(), plain.delta());
 }
 
+// A version that differs from theirs.
+LayerBuffers Version1(LayerBuffers theta) {
+  for (std::vector<float>& layer : theta) {
+    for (size_t i = 0; i < layer.size(); ++i) layer[i] += 1e-3f * static_cast<float>(i % 7);
+  }
+  return theta;
+}
+
+TEST_CASE("a pulled version is brought to the device beside steps, and adopted without the bus") {
+  const World world;
+  Place host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
+  const LayerBuffers version = Version1(host.Theta());
+  const bool captures = GENERATE(true, false);
+  for (Place* place : {&host, &device}) {
+    place->Steps(0, 3);
+    if (!captures) continue;
+    place->Capture();
+    REQUIRE(place->events.AwaitReady().reason.empty());
+    place->Steps(3, 5);
+  }
+  LayerGate().Close();
+  device.Pulls(version, 7);
+  device.Steps(5, 7);
+  CHECK_FALSE(device.events.pulled());
+  LayerGate().Open();
+  CHECK(device.events.AwaitPulled().pull == 7);
+  device.Steps(7, 8);
+  LayerGate().Close();
+  device.AdoptsPulled();
+  device.Steps(8, 9);
+  LayerGate().Open();
+  host.Steps(5, 8);
+  host.Adopt(version, AdoptMode::kCarry);
+  host.Steps(8, 9);
+  REQUIRE(device.Theta() == host.Theta());
+  // What they push next has the same base.
+  for (Place* place : {&host, &device}) {
+    place->Capture();
+    REQUIRE(place->events.AwaitReady().reason.empty());
+  }
+  RequireSamePush(device.delta(), host.delta());
+}
+
+TEST_CASE("a staged version that something came between is adopted all the same") {
+  const World world;
+  Place host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
+  const LayerBuffers version = Version1(host.Theta()), newer = Version1(version);
+  device.Steps(0, 3);
+  host.Steps(0, 3);
+  SECTION("another capture, of which it knows nothing") {
+    device.Pulls(version);
+    device.events.AwaitPulled();
+    for (Place* place : {&host, &device}) {
+      place->Capture();
+      REQUIRE(place->events.AwaitReady().reason.empty());
+      place->Steps(3, 4);
+    }
+    host.Adopt(version, AdoptMode::kCarry);
+    device.AdoptsPulled();
+  }
+  SECTION("a checkpoint, which needs its memory") {
+    device.Pulls(version);
+    device.events.AwaitPulled();
+    device.Checkpoints(3);
+    CHECK(device.events.AwaitWritten().reason.empty());
+    host.Adopt(version, AdoptMode::kCarry);
+    device.AdoptsPulled();
+  }
+  SECTION("an interrupt") {
+    LayerGate().Close();
+    device.Pulls(version);
+    device.island().Interrupt("another plan");
+    LayerGate().Open();
+    device.events.AwaitPulled();
+    host.Adopt(version, AdoptMode::kCarry);
+    device.AdoptsPulled();
+  }
+  SECTION("a newer pull") {
+    const int64_t ticket = device.island().StagingTicket();
+    LayerGate().Close();
+    device.Pulls(version);
+    std::thread cancels([&] { device.island().CancelStaging(); });
+    LayerGate().Open();
+    cancels.join();
+    *device.island().pulled() = newer;            // nobody reads it
+    device.island().StagePulled({1, 0}, ticket);  // came too late
+    CHECK_FALSE(device.events.pulled());
+    device.Pulls(newer, 2);
+    CHECK(device.events.AwaitPulled().pull == 2);
+    host.Adopt(newer, AdoptMode::kCarry);
+    device.AdoptsPulled();
+  }
+  REQUIRE(device.Theta() == host.Theta());
+}
+
+TEST_CASE("a pull that ends in the middle of a step is staged behind it") {
+  const World world;
+  Place host(world, OnCpu, Encoding::kFloat32), device(world, NewDevice, Encoding::kFloat32);
+  const LayerBuffers version = Version1(host.Theta());
+  *device.island().pulled() = version;
+  {
+    ComputeThread compute(&device.island());
+    for (int64_t step = 0; step < 3; ++step) {
+      compute.Enqueue(TrainStep{Batch(step), RateOf(step)});
+    }
+    compute.Stage({5, 0});
+    CHECK(device.events.AwaitPulled().pull == 5);
+  }
+  LayerGate().Close();
+  device.AdoptsPulled();
+  LayerGate().Open();
+  host.Steps(0, 3);
+  host.Adopt(version, AdoptMode::kCarry);
+  REQUIRE(device.Theta() == host.Theta());
+}
+
+TEST_CASE("without steps to carry over nothing is staged") {
+  const World world;
+  Place device(world, NewDevice, Encoding::kFloat32);
+  const LayerBuffers version = Version1(device.Theta());
+  LayerGate().Close();
+  device.Pulls(version);
+  CHECK(device.events.pulled());
+  LayerGate().Open();
+}
+
+TEST_CASE("a checkpoint is of its step, though copied only after two more") {
+  const World world;
+  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt4);
+  Place host(world, OnCpu, encoding), device(world, NewDevice, encoding);
+  for (Place* place : {&host, &device}) {
+    place->Steps(0, 2);
+    place->Capture();  // has a residual
+    REQUIRE(place->events.AwaitReady().reason.empty());
+    place->Adopt(Version1(place->Theta()), AdoptMode::kCarry);
+    place->Steps(2, 4);
+  }
+  host.Checkpoints(4);
+  CHECK(host.events.AwaitWritten().reason.empty());
+  const CheckpointState expected = host.store.Read(kJob).value();
+  LayerGate().Close();
+  device.Checkpoints(4);
+  device.Steps(4, 6);
+  LayerGate().Open();
+  CHECK(device.events.AwaitWritten().reason.empty());
+  const CheckpointState state = device.store.Read(kJob).value();
+  REQUIRE(state.optimizer_steps == expected.optimizer_steps);
+  REQUIRE(state.layers.size() == expected.layers.size());
+  for (size_t l = 0; l < state.layers.size(); ++l) {
+    const CheckpointLayer &a = state.layers[l], &b = expected.layers[l];
+    REQUIRE(a.theta == b.theta);
+    REQUIRE(a.base == b.base);
+    REQUIRE(a.first_moment == b.first_moment);
+    REQUIRE(a.second_moment == b.second_moment);
+    REQUIRE(a.residual == b.residual);
+  }
+  host.Steps(4, 6);
+  REQUIRE(device.Theta() == host.Theta());
+  // A push has room where it was, and nothing of the checkpoint in it.
+  for (Place* place : {&host, &device}) {
+    place->Capture();
+    REQUIRE(place->events.AwaitReady().reason.empty());
+  }
+  RequireSamePush(device.delta(), host.delta());
+}
+
 TEST_CASE("members of an island copy their layers while it trains on") {
   const World world;
   TestGroup group(world, 2, 2);
@@ -178,19 +357,12 @@ TEST_CASE("members of an island copy their layers while it trains on") {
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
   leader.Step(0);
-  const auto read = [&] {
-    LayerBuffers all;
-    for (const LayerSize& layer : leader.layers) {
-      all.emplace_back(layer.elements);
-      REQUIRE(leader.trainer->GetParameters(static_cast<int>(all.size()) - 1, all.back()).ok());
-    }
-    return all;
-  };
-  const LayerBuffers now = read();
-  LayerBuffers copied;
-  for (const LayerSize& layer : leader.layers) copied.emplace_back(layer.elements);
+  const bool moments = GENERATE(false, true);
+  const State now = leader.Read();
+  LayerBuffers theta(leader.layers.size()), first = theta, second = theta;
   LayerGate().Close();
-  const auto copy = leader.trainer->CopyParameters(&copied);
+  const auto copy = leader.trainer->CopyState(moments ? StateBuffers{&theta, &first, &second}
+                                                      : StateBuffers{&theta});
   REQUIRE(copy.status().ToString() == "OK");
   const std::atomic<bool> cancelled = false;
   absl::Status status;
@@ -200,8 +372,62 @@ TEST_CASE("members of an island copy their layers while it trains on") {
   LayerGate().Open();
   copies.join();
   REQUIRE(status.ToString() == "OK");
-  REQUIRE(copied == now);
-  REQUIRE(read() != now);
+  for (size_t l = 0; l < theta.size(); ++l) {
+    REQUIRE(theta[l] == now[3 * l]);
+    if (!moments) continue;
+    REQUIRE(first[l] == now[3 * l + 1]);
+    REQUIRE(second[l] == now[3 * l + 2]);
+  }
+  REQUIRE(leader.Read() != now);
+}
+
+TEST_CASE("members of an island take what is adopted while it trains on") {
+  const World world;
+  TestGroup group(world, 2, 2);
+  IslandLayout layout = Pipeline("two stages", {3, 3}, 2);
+  layout.tensor_parallel = GENERATE(1, 2);
+  group.Take(layout, {"w1", "w2"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
+  leader.Step(0);
+  const auto values = [](int layer, std::span<float> out) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = 1e-3f * static_cast<float>((i + static_cast<size_t>(layer)) % 11);
+    }
+  };
+  LayerGate().Close();
+  const auto bring = leader.trainer->StageAddition(values);
+  REQUIRE(bring.status().ToString() == "OK");
+  REQUIRE(*bring != nullptr);
+  CHECK_FALSE(*leader.trainer->AddStaged());  // it is not there yet
+  const std::atomic<bool> cancelled = false;
+  absl::Status status;
+  std::thread brings([&] { status = (*bring)(cancelled); });
+  leader.Step(1);
+  leader.Step(2);
+  LayerGate().Open();
+  brings.join();
+  REQUIRE(status.ToString() == "OK");
+  const State before = leader.Read();
+  LayerGate().Close();
+  REQUIRE(*leader.trainer->AddStaged());
+  CHECK_FALSE(*leader.trainer->AddStaged());  // once
+  LayerGate().Open();
+  const State after = leader.Read();
+  for (size_t l = 0; l < leader.layers.size(); ++l) {
+    std::vector<float> theta(before[3 * l].size());
+    values(static_cast<int>(l), theta);
+    for (size_t i = 0; i < theta.size(); ++i) theta[i] = before[3 * l][i] + theta[i];
+    REQUIRE(after[3 * l] == theta);
+    REQUIRE(after[3 * l + 1] == before[3 * l + 1]);
+  }
+  // Another plan has nothing of what was staged under this one.
+  const auto again = leader.trainer->StageAddition(values);
+  REQUIRE(again.status().ToString() == "OK");
+  REQUIRE((*again)(cancelled).ToString() == "OK");
+  group.Take(layout, {"w1", "w2"});
+  CHECK_FALSE(*leader.trainer->AddStaged());
+  CHECK(leader.Read() == after);
 }
 
 }  // namespace

@@ -209,8 +209,14 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       return member_->SetShard(shard, values.parts());
     }
     case v1::GroupFrame::kSnapshot: {
-      ATOLL_ASSIGN_OR_RETURN(const bool taken, member_->TakeSnapshot());
-      reply->set_snapshot_taken(taken);
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, member_->TakeSnapshot(frame.snapshot().moments()));
+      reply->set_copies_taken(taken);
+      return absl::OkStatus();
+    }
+    case v1::GroupFrame::kAddition: {
+      if (frame.addition().add()) return member_->Add();
+      ATOLL_ASSIGN_OR_RETURN(const bool taken, member_->PrepareAddition());
+      reply->set_copies_taken(taken);
       return absl::OkStatus();
     }
     case v1::GroupFrame::kSetSteps:

@@ -10,12 +10,6 @@
 #include "worker/model/weights.h"
 
 namespace atl::worker {
-namespace {
-
-// How long followers have to say what became of a step that has failed here.
-constexpr Duration kEndTimeout = std::chrono::seconds(5);
-
-}  // namespace
 
 GroupTrainer::~GroupTrainer() { member_->SetHooks({}); }
 
@@ -47,6 +41,7 @@ void GroupTrainer::Release() {
   configured_ = failed_ = moments_broken_ = step_tried_ = false;
   known_steps_.reset();
   steps_ = 0;
+  staged_ = false;
 }
 
 std::vector<NodeId> GroupTrainer::Followers() const {
@@ -81,6 +76,7 @@ absl::Status GroupTrainer::ConfigureAlone() {
   plan_ = plan;
   alone_ = true;
   fence_ = {};
+  staged_ = false;
   member_->JoinAlone(plan);
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
   member_->DropSurplus();

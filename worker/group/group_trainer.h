@@ -60,7 +60,10 @@ class GroupTrainer final : public Trainer {
   absl::Status GetParameters(int layer, std::span<float> out) override;
   // Members whose devices have room for it snapshot what they hold, and lend it while steps go on;
   // what the others hold is fetched at once.
-  absl::StatusOr<Completion> CopyParameters(LayerBuffers* out) override;
+  absl::StatusOr<Completion> CopyState(const StateBuffers& out) override;
+  // Where the devices of all members have room for it.
+  absl::StatusOr<Completion> StageAddition(LayerValues values) override;
+  absl::StatusOr<bool> AddStaged() override;
   // After something has failed it returns OK where a member cannot be reached, and Configure writes
   // the values: so a caller that had put other parameters in for a while can put the old ones back.
   absl::Status SetParameters(int layer, std::span<const float> values) override;
@@ -82,6 +85,9 @@ class GroupTrainer final : public Trainer {
   void Trace(const TraceNextStep& request) { tracer_.Ask(request); }
 
  private:
+  // How long followers have to say what became of what has failed here.
+  static constexpr Duration kEndTimeout = std::chrono::seconds(5);
+
   using Calls = std::vector<std::pair<NodeId, CallId>>;
 
   std::vector<NodeId> Followers() const;
@@ -111,12 +117,23 @@ class GroupTrainer final : public Trainer {
   Holders HoldersOf(int layer) const;
   absl::Status Gather(int layer, const Holders& holders, const GetShard& get,
                       const ShardParts& out) const;
-  absl::StatusOr<std::set<NodeId>> TakeSnapshots();
+  // Has all members take copies, as this one does by `own`; who has done so.
+  absl::StatusOr<std::set<NodeId>> TakeCopies(const v1::GroupFrame& frame,
+                                              const std::function<absl::StatusOr<bool>()>& own);
   absl::Status GetNow(int layer, const Holders& holders, const ShardParts& out);
   absl::Status GetParts(int layer, const ShardParts& out);
+  // Likewise all who hold it, or a copy of its table.
+  using AllHolders = std::map<int32_t, std::pair<LayerShard, std::vector<NodeId>>>;
+  using SetShard = std::function<absl::Status(const LayerShard&, const std::vector<NodeId>& holders,
+                                              const ShardParts& values)>;
+  AllHolders AllHoldersOf(int layer) const;
+  absl::Status Deal(int layer, const AllHolders& holders, const ShardParts& values,
+                    const SetShard& set) const;
   absl::Status SetParts(int layer, const ShardParts& values);
   absl::Status SetPartsOf(const LayerShard& shard, const std::vector<NodeId>& holders,
                           const ShardParts& values);
+  absl::Status SetOn(const LayerShard& shard, const std::vector<NodeId>& holders,
+                     const ShardParts& values, bool of_addition) const;
 
   // Alone, unless a plan was given: islands whose job has plans get one before anything else.
   absl::Status Ready();
@@ -151,6 +168,7 @@ class GroupTrainer final : public Trainer {
   std::map<NodeId, std::vector<DeviceMemoryState>> memory_;  // likewise
   MemorySeen memory_said_;
   std::map<int, std::vector<float>> unwritten_;
+  std::atomic<bool> staged_ = false;  // the devices have all that AddStaged is to add
   std::atomic<bool> interrupted_ = false;
 };
 

@@ -108,31 +108,44 @@ absl::Status GroupTrainer::GetParts(int layer, const ShardParts& out) {
   return GetNow(layer, HoldersOf(layer), out);
 }
 
-// Who has one.
-absl::StatusOr<std::set<NodeId>> GroupTrainer::TakeSnapshots() {
-  v1::GroupFrame frame;
-  frame.mutable_snapshot();
+absl::StatusOr<std::set<NodeId>> GroupTrainer::TakeCopies(
+    const v1::GroupFrame& frame, const std::function<absl::StatusOr<bool>()>& own) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  staged_ = false;  // there is one piece of memory for all copies
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
   std::set<NodeId> taken;
-  const absl::StatusOr<bool> own = member_->TakeSnapshot();
-  absl::Status status = own.status();
-  if (own.ok() && *own) taken.insert(member_->name());
+  const absl::StatusOr<bool> here = own();
+  absl::Status status = here.status();
+  if (here.ok() && *here) taken.insert(member_->name());
   for (const auto& [follower, call] : calls) {
     const auto reply = member_->Await(call, member_->options().call_timeout);
     if (status.ok()) status = reply.status();
-    if (reply.ok() && reply->snapshot_taken()) taken.insert(follower);
+    if (reply.ok() && reply->copies_taken()) taken.insert(follower);
   }
   if (status.ok()) return taken;
   Fail();
   return status;
 }
 
-absl::StatusOr<Trainer::Completion> GroupTrainer::CopyParameters(LayerBuffers* out) {
-  ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Settle());
-  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeSnapshots());
+absl::StatusOr<Trainer::Completion> GroupTrainer::CopyState(const StateBuffers& out) {
+  const bool moments = out.first_moments != nullptr;
+  v1::GroupFrame frame;
+  frame.mutable_snapshot()->set_moments(moments);
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken,
+                         TakeCopies(frame, [&] { return member_->TakeSnapshot(moments); }));
+  // Memory is taken when it is filled: that takes its time, too.
+  const auto place = [this, out](int layer) {
+    const auto at = static_cast<size_t>(layer);
+    const auto sized = [&](LayerBuffers* buffers) -> std::span<float> {
+      if (buffers == nullptr) return {};
+      (*buffers)[at].resize(static_cast<size_t>(member_->job()->layouts[at].size));
+      return (*buffers)[at];
+    };
+    return ShardParts{sized(out.parameters), sized(out.first_moments), sized(out.second_moments)};
+  };
   std::vector<std::pair<int, Holders>> later;
-  for (int layer = 0; layer < static_cast<int>(out->size()); ++layer) {
+  for (int layer = 0; layer < static_cast<int>(out.parameters->size()); ++layer) {
     Holders holders = HoldersOf(layer);
     const bool beside = std::all_of(holders.begin(), holders.end(), [&](const auto& holder) {
       return taken.count(holder.second.second) > 0;
@@ -140,27 +153,25 @@ absl::StatusOr<Trainer::Completion> GroupTrainer::CopyParameters(LayerBuffers* o
     if (beside) {
       later.emplace_back(layer, std::move(holders));
     } else {
-      ATOLL_RETURN_IF_ERROR(GetNow(layer, holders, {(*out)[static_cast<size_t>(layer)], {}, {}}));
+      ATOLL_RETURN_IF_ERROR(GetNow(layer, holders, place(layer)));
     }
   }
   // Nothing of the trainer's own is touched here but what stays as long as the plan.
-  return [this, out, later = std::move(later)](const std::atomic<bool>& cancelled) -> absl::Status {
+  return [this, place, later = std::move(later)](const std::atomic<bool>& cancelled) {
     const auto get = [this](const NodeId& from, const LayerShard& shard, const ShardParts& to) {
-      return member_->GetSnapshot(from, shard, to.parameters);
+      return member_->GetSnapshot(from, shard, to);
     };
+    absl::Status status;
     for (const auto& [layer, holders] : later) {
-      if (cancelled) return absl::AbortedError("interrupted");
-      ATOLL_RETURN_IF_ERROR(
-          Gather(layer, holders, get, {(*out)[static_cast<size_t>(layer)], {}, {}}));
+      if (status.ok() && cancelled) status = absl::AbortedError("interrupted");
+      if (status.ok()) status = Gather(layer, holders, get, place(layer));
     }
-    return absl::OkStatus();
+    return status;
   };
 }
 
-absl::Status GroupTrainer::SetParts(int layer, const ShardParts& values) {
-  ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Settle());
-  std::map<int32_t, std::pair<LayerShard, std::vector<NodeId>>> ranks;
+GroupTrainer::AllHolders GroupTrainer::AllHoldersOf(int layer) const {
+  AllHolders ranks;
   for (const auto& [worker, held] : holdings_) {
     for (const HeldLayer& here : held) {
       if (here.shard.layer != layer) continue;
@@ -170,25 +181,93 @@ absl::Status GroupTrainer::SetParts(int layer, const ShardParts& values) {
     }
   }
   ATOLL_CHECK(!ranks.empty(), "layer ", layer, " is nowhere");
+  return ranks;
+}
+
+absl::Status GroupTrainer::Deal(int layer, const AllHolders& holders, const ShardParts& values,
+                                const SetShard& set) const {
   const GroupJob& job = *member_->job();
-  for (const auto& [rank, held] : ranks) {
-    if (ranks.size() == 1) return SetPartsOf(held.first, held.second, values);
+  for (const auto& [rank, held] : holders) {
+    if (holders.size() == 1) return set(held.first, held.second, values);
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job.LayoutOf(held.first));
     OwnedParts cut(layout.size, WantedOf(values));
     for (const auto& [part, to] : PartsOf(cut.parts())) {
       CutLayer(job.layouts[static_cast<size_t>(layer)], layout, PartsOf(values).at(part), to);
     }
-    ATOLL_RETURN_IF_ERROR(SetPartsOf(held.first, held.second, cut.parts()));
+    ATOLL_RETURN_IF_ERROR(set(held.first, held.second, cut.parts()));
   }
   return absl::OkStatus();
 }
 
-// All holders at a time.
+absl::Status GroupTrainer::SetParts(int layer, const ShardParts& values) {
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  return Deal(layer, AllHoldersOf(layer), values,
+              [this](const LayerShard& shard, const std::vector<NodeId>& holders,
+                     const ShardParts& parts) { return SetPartsOf(shard, holders, parts); });
+}
+
+absl::StatusOr<Trainer::Completion> GroupTrainer::StageAddition(LayerValues values) {
+  v1::GroupFrame frame;
+  frame.mutable_addition();
+  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken,
+                         TakeCopies(frame, [this] { return member_->PrepareAddition(); }));
+  std::vector<AllHolders> layers;
+  for (size_t l = 0; l < member_->job()->layouts.size(); ++l) {
+    layers.push_back(AllHoldersOf(static_cast<int>(l)));
+    for (const auto& [rank, held] : layers.back()) {
+      const bool room = std::all_of(held.second.begin(), held.second.end(),
+                                    [&](const NodeId& holder) { return taken.contains(holder); });
+      if (!room) return Completion();
+    }
+  }
+  return [this, values = std::move(values),
+          layers = std::move(layers)](const std::atomic<bool>& cancelled) -> absl::Status {
+    const auto set = [this](const LayerShard& shard, const std::vector<NodeId>& holders,
+                            const ShardParts& parts) {
+      return SetOn(shard, holders, parts, /*of_addition=*/true);
+    };
+    std::vector<float> whole;
+    for (size_t l = 0; l < layers.size(); ++l) {
+      if (cancelled) return absl::AbortedError("interrupted");
+      whole.resize(static_cast<size_t>(member_->job()->layouts[l].size));
+      values(static_cast<int>(l), whole);
+      ATOLL_RETURN_IF_ERROR(Deal(static_cast<int>(l), layers[l], {whole, {}, {}}, set));
+    }
+    staged_ = true;
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<bool> GroupTrainer::AddStaged() {
+  if (!staged_.exchange(false)) return false;
+  ATOLL_RETURN_IF_ERROR(Ready());
+  ATOLL_RETURN_IF_ERROR(Settle());
+  v1::GroupFrame frame;
+  frame.mutable_addition()->set_add(true);
+  ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  absl::Status added = member_->Add();
+  const absl::Status others = AwaitAll(calls, member_->options().call_timeout);
+  if (added.ok()) added = others;
+  if (added.ok()) return true;
+  Fail();
+  return added;
+}
+
 absl::Status GroupTrainer::SetPartsOf(const LayerShard& shard, const std::vector<NodeId>& holders,
                                       const ShardParts& values) {
+  const absl::Status status = SetOn(shard, holders, values, /*of_addition=*/false);
+  if (!status.ok()) Fail();
+  return status;
+}
+
+// All holders at a time. Touches nothing of the trainer's own, for additions.
+absl::Status GroupTrainer::SetOn(const LayerShard& shard, const std::vector<NodeId>& holders,
+                                 const ShardParts& values, bool of_addition) const {
   v1::GroupFrame frame;
   ToWire(shard, frame.mutable_set_layer()->mutable_shard());
   frame.mutable_set_layer()->set_parts(WantedOf(values));
+  frame.mutable_set_layer()->set_of_addition(of_addition);
   absl::Status status;
   Calls calls;
   std::shared_ptr<const OwnedParts> copy;  // the link reads it after we have returned
@@ -203,15 +282,18 @@ absl::Status GroupTrainer::SetPartsOf(const LayerShard& shard, const std::vector
     if (!status.ok()) break;
   }
   if (status.ok() && std::find(holders.begin(), holders.end(), member_->name()) != holders.end()) {
-    status = member_->SetShard(shard, values);
+    status = of_addition ? member_->SetAddition(shard, values.parameters)
+                         : member_->SetShard(shard, values);
   }
-  if (!status.ok()) Fail();
   const PartMap sent = PartsOf(values);
   const int64_t bytes =
       BytesOf(std::ssize(sent.begin()->second), WantedOf(values)) * std::ssize(calls);
-  const absl::Status others = AwaitAll(calls, member_->options().call_timeout + MoveLimit(bytes));
-  if (status.ok()) status = others;
-  if (!status.ok()) Fail();
+  Duration timeout = member_->options().call_timeout + MoveLimit(bytes);
+  for (const auto& [holder, call] : calls) {
+    if (!status.ok()) timeout = std::min(timeout, kEndTimeout);
+    const absl::Status done = member_->Await(call, timeout).status();
+    if (status.ok()) status = done;
+  }
   return status;
 }
 

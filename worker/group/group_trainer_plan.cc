@@ -23,6 +23,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   // they still wait for.
   if (configured_ && !alone_) (void)Settle();
   Fail();
+  staged_ = false;
   if (on_settled_ != nullptr) on_settled_({generation, plan.number});
   if (plan.number == 0) {
     // What another plan left here does not count: who gives up a plan pulls.

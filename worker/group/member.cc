@@ -396,6 +396,7 @@ void GroupMember::InterruptWork(const std::string& reason) {
 
 void GroupMember::Interrupt(const std::string& reason) {
   const absl::Status why = absl::AbortedError(reason);
+  ++interrupts_;
   InterruptWork(reason);
   calls_.Fail(why);
   inbox_.Fail(why);

@@ -1,8 +1,9 @@
 // One worker's part in an island: its devices under the plan (the engine), its link to the other
 // members, and what it lends them. GroupTrainer leads with it, Follower serves with it.
 //
-// Threads: the peer link's, which must not be held up; one that lends layers to other members; and
-// the caller's, one at a time, which works the engine. Interrupt is for any thread.
+// Threads: the peer link's, which must not be held up; one that lends layers to other members, and
+// takes from them what is to be added to its own, while steps go on; and the caller's, one at a
+// time, which works the engine. Interrupt is for any thread.
 
 #ifndef ATOLL_WORKER_GROUP_MEMBER_H_
 #define ATOLL_WORKER_GROUP_MEMBER_H_
@@ -127,10 +128,15 @@ class GroupMember final : private PeerHandler {
   absl::Status GetShard(const NodeId& from, const LayerShard& shard, const ShardParts& out);
   absl::Status SetShard(const LayerShard& shard, const ShardParts& values);
   // Of this worker's devices, between steps; see Engine::TakeSnapshot.
-  absl::StatusOr<bool> TakeSnapshot();
-  // The parameters of one shard of the newest snapshot, of these devices or of another worker's.
-  // For any thread: steps may go on meanwhile.
-  absl::Status GetSnapshot(const NodeId& from, const LayerShard& shard, std::span<float> out);
+  absl::StatusOr<bool> TakeSnapshot(bool moments);
+  // One shard of the newest snapshot, of these devices or of another worker's. For any thread:
+  // steps may go on meanwhile.
+  absl::Status GetSnapshot(const NodeId& from, const LayerShard& shard, const ShardParts& out);
+  // What is to be added to the parameters that this worker's devices hold, likewise; see
+  // Engine::PrepareAddition.
+  absl::StatusOr<bool> PrepareAddition();
+  absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);
+  absl::Status Add();
   absl::Status SetOptimizerSteps(int64_t steps);
 
   // Ends what this worker's devices do, soon.
@@ -178,10 +184,12 @@ class GroupMember final : private PeerHandler {
   int64_t turns_taken() const { return transport_.turns_taken(); }
 
  private:
+  // What the lender does: lends a layer, or takes an addition to one.
   struct Loan {
     NodeId to;
     CallId call = 0;
     v1::LayerCall what;
+    int64_t interrupts = 0;  // there had been, when it was asked for
   };
 
   static constexpr size_t kLoansMax = 1024;
@@ -202,8 +210,10 @@ class GroupMember final : private PeerHandler {
   absl::Status Borrow(const NodeId& from, v1::LayerCall what, const ShardParts& out);
   absl::Status LendSnapshot(const Loan& loan);
   absl::Status AwaitPieces(const StateInbox::Key& key, const ShardParts& parts);
+  bool AddLoan(Loan loan);  // false: there are too many
   void LendForEver();
   absl::Status Lend(const Loan& loan);
+  absl::Status TakeAddition(const Loan& loan);
   absl::Status LendKept(const Loan& loan);
   std::shared_ptr<Engine> engine() const;
   std::shared_ptr<Engine> Begin(int64_t number);  // null: no job is open
@@ -219,6 +229,7 @@ class GroupMember final : private PeerHandler {
   std::atomic<int64_t> epoch_ = 0;
   std::atomic<int64_t> interrupted_epoch_ = -1;  // newest that the leader has given up
   std::atomic<int64_t> last_number_ = 0;
+  std::atomic<int64_t> interrupts_ = 0;  // calls of Interrupt
 
   std::mutex meeting_mutex_;  // whom the link speaks with; before state_mutex_
   mutable std::mutex state_mutex_;

@@ -25,24 +25,47 @@ absl::Status GroupMember::Borrow(const NodeId& from, v1::LayerCall what, const S
   return AwaitPieces({from, true, call}, out);
 }
 
-absl::StatusOr<bool> GroupMember::TakeSnapshot() {
+absl::StatusOr<bool> GroupMember::TakeSnapshot(bool moments) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
-  return engine->TakeSnapshot();
+  return engine->TakeSnapshot(moments);
+}
+
+absl::StatusOr<bool> GroupMember::PrepareAddition() {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  return engine->PrepareAddition();
+}
+
+absl::Status GroupMember::SetAddition(const LayerShard& shard, std::span<const float> values) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  return engine->SetAddition(shard, values);
+}
+
+absl::Status GroupMember::Add() {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const std::lock_guard work(engine_mutex_);
+  return engine->Add();
 }
 
 absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shard,
-                                      std::span<float> out) {
+                                      const ShardParts& out) {
   if (from != name()) {
     v1::LayerCall what;
     ToWire(shard, what.mutable_shard());
     what.set_of_snapshot(true);
-    return Borrow(from, std::move(what), {out, {}, {}});
+    return Borrow(from, std::move(what), out);
   }
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  return engine->GetSnapshot(shard, out);
+  for (const auto& [part, span] : PartsOf(out)) {
+    ATOLL_RETURN_IF_ERROR(engine->GetSnapshot(shard, static_cast<LayerPart>(part), span));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard,
@@ -97,7 +120,7 @@ void GroupMember::LendForEver() {
     loans_.pop_front();
     lock.unlock();
     v1::GroupReply reply;
-    ToWire(Lend(loan), &reply);
+    ToWire(loan.what.of_addition() ? TakeAddition(loan) : Lend(loan), &reply);
     Reply(loan.to, loan.call, std::move(reply));
   }
 }
@@ -133,9 +156,26 @@ absl::Status GroupMember::LendSnapshot(const Loan& loan) {
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const LayerShard shard = FromWire(loan.what.shard());
   ATOLL_ASSIGN_OR_RETURN(const int64_t elements, engine->SnapshotElements(shard));
-  const auto parts = std::make_shared<const OwnedParts>(elements, kParametersPart);
-  ATOLL_RETURN_IF_ERROR(engine->GetSnapshot(shard, parts->parts().parameters));
+  const auto parts = std::make_shared<const OwnedParts>(elements, loan.what.parts());
+  ATOLL_RETURN_IF_ERROR(GetSnapshot(name(), shard, parts->parts()));
   return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
+}
+
+absl::Status GroupMember::TakeAddition(const Loan& loan) {
+  const std::shared_ptr<Engine> engine = this->engine();
+  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  const LayerShard shard = FromWire(loan.what.shard());
+  ATOLL_ASSIGN_OR_RETURN(const int64_t elements, engine->AdditionElements(shard));
+  const OwnedParts values(elements, kParametersPart);
+  const StateInbox::Key key{loan.to, false, loan.call};
+  inbox_.Expect(key, PartsOf(values.parts()), ToString(shard));
+  // From here on an interrupt ends the wait; what was asked for before one is waited for in vain.
+  if (interrupts_ != loan.interrupts) {
+    inbox_.Drop(key);
+    return absl::AbortedError("the island is set up again");
+  }
+  ATOLL_RETURN_IF_ERROR(AwaitPieces(key, values.parts()));
+  return engine->SetAddition(shard, values.parts().parameters);
 }
 
 absl::Status GroupMember::Lend(const Loan& loan) {

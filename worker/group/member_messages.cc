@@ -193,14 +193,18 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
       reply.set_clock_ns(ClockNs());
       return Reply(from, frame.call(), std::move(reply));
     }
-    case v1::GroupFrame::kGetLayer: {
-      const std::lock_guard lock(loans_mutex_);
-      if (loans_.size() < kLoansMax) {
-        loans_.push_back({from, frame.call(), frame.get_layer()});
-        return loans_changed_.notify_all();
-      }
+    case v1::GroupFrame::kGetLayer:
+      if (AddLoan({from, frame.call(), frame.get_layer(), interrupts_})) return;
       break;
-    }
+    case v1::GroupFrame::kSetLayer:
+      if (frame.set_layer().of_addition()) {
+        if (frame.epoch() == epoch_ &&
+            AddLoan({from, frame.call(), frame.set_layer(), interrupts_})) {
+          return;
+        }
+        break;
+      }
+      [[fallthrough]];
     default: {
       const std::lock_guard calling(hooks_mutex_);
       if (hooks_.serve) return hooks_.serve(from, std::move(frame));
@@ -209,6 +213,14 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
   v1::GroupReply reply;
   ToWire(absl::UnavailableError("it serves nobody now"), &reply);
   Reply(from, frame.call(), std::move(reply));
+}
+
+bool GroupMember::AddLoan(Loan loan) {
+  const std::lock_guard lock(loans_mutex_);
+  if (loans_.size() >= kLoansMax) return false;
+  loans_.push_back(std::move(loan));
+  loans_changed_.notify_all();
+  return true;
 }
 
 void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {

@@ -31,7 +31,6 @@ absl::Status Check(const v1::ShardName& shard) {
 }
 
 using Spans = google::protobuf::RepeatedPtrField<v1::PositionSpan>;
-
 absl::Status Check(const Spans& ranges) {
   if (ranges.size() > kRangesMax) return Bad("number of ranges");
   for (const v1::PositionSpan& range : ranges) {
@@ -98,7 +97,8 @@ absl::Status Check(const v1::LayerCall& call, bool of_leader) {
   const bool state = call.parts() >= 1 && call.parts() <= kAllParts;
   const bool beside = of_leader && call.parts() > 0 && (call.parts() & ~kLeaderParts) == 0;
   if (!state && !beside) return Bad("parts");
-  if (call.of_snapshot() && call.parts() != kParametersPart) return Bad("parts of a snapshot");
+  if (call.of_snapshot() && !state) return Bad("parts of a snapshot");
+  if (call.of_addition() && call.parts() != kParametersPart) return Bad("parts of an addition");
   return Check(call.shard());
 }
 
@@ -163,6 +163,7 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
     case v1::GroupFrame::kConfigure:
     case v1::GroupFrame::kDropSurplus:
     case v1::GroupFrame::kSnapshot:
+    case v1::GroupFrame::kAddition:
     case v1::GroupFrame::kTakeOver:
     case v1::GroupFrame::kInterrupt:
       return absl::OkStatus();
@@ -481,7 +482,9 @@ std::string Describe(const v1::GroupFrame& call) {
     case v1::GroupFrame::kTakeOver:
       return "tell what its leader knows";
     case v1::GroupFrame::kSnapshot:
-      return "copy the parameters";
+      return "copy what it holds";
+    case v1::GroupFrame::kAddition:
+      return call.addition().add() ? "adopt a version" : "make room for a version";
     case v1::GroupFrame::kSettle:
       return "agree on the newest step";
     default:

@@ -32,8 +32,8 @@ StageOptions OptionsOf(const StageRole& role, const EngineJob& job, int64_t rows
   return options;
 }
 
-// Of a device's memory, what a snapshot leaves to libraries that take theirs when they need it.
-constexpr int64_t kSnapshotLeaves = 16;  // one in so many bytes
+// Of a device's memory, what copies leave to libraries that take theirs when they need it.
+constexpr int64_t kCopiesLeave = 16;  // one in so many bytes
 
 constexpr char kFewerActivations[] =
     "lower inner.micro_batch_sequences or set layout.recompute = \"all\"";
@@ -77,7 +77,9 @@ Device::Device(std::string name, LocalDevice parts)
     : name_(std::move(name)), parts_(std::move(parts)) {
   ATOLL_CHECK(parts_.compute != nullptr && parts_.communication != nullptr, name_,
               " needs two backends");
-  if (parts_.staging != nullptr) staging_ = std::make_unique<Staging>(std::move(parts_.staging));
+  if (parts_.staging == nullptr) return;
+  staging_ = std::make_unique<Staging>(std::move(parts_.staging));
+  copies_ = std::make_unique<LayerCopies>(parts_.compute.get(), staging_.get());
 }
 
 HeldState* Device::Find(const LayerShard& shard, bool table_only) {
@@ -222,7 +224,6 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
     ATOLL_ASSIGN_OR_RETURN(stream_, compute().NewStream());
     ATOLL_ASSIGN_OR_RETURN(communication_stream_, communication().NewStream());
     ATOLL_ASSIGN_OR_RETURN(reached_, compute().NewEvent());
-    ATOLL_ASSIGN_OR_RETURN(snapshot_taken_, compute().NewEvent());
   }
   Idle();
   role_ = role;
@@ -283,58 +284,104 @@ bool Device::HasRoomFor(int64_t bytes) const {
   if (parts_.memory_bytes == 0) return true;
   const int64_t used =
       parts_.compute->Memory().in_use_bytes + parts_.communication->Memory().in_use_bytes;
-  return used + bytes <= parts_.memory_bytes - parts_.memory_bytes / kSnapshotLeaves;
+  return used + bytes <= parts_.memory_bytes - parts_.memory_bytes / kCopiesLeave;
 }
 
-absl::StatusOr<bool> Device::TakeSnapshot() {
-  snapshot_.clear();
+std::vector<Tensor> Device::CopiedTensors() const {
+  std::vector<Tensor> tensors;
+  for (const Copied& copied : copied_) tensors.push_back(copied.held->part(copied.part));
+  return tensors;
+}
+
+absl::StatusOr<bool> Device::TakeSnapshot(bool moments) {
+  ForgetCopies();
   if (staging_ == nullptr) return false;
-  const auto carve = [this](void* memory) {
-    Carver carver(memory);
-    snapshot_.clear();
-    for (const HeldState* held : planned_) {
-      if (held->table_only) continue;
-      const Tensor params = held->state.params();
-      snapshot_.push_back({held->shard, carver.Take(params.dtype, 1, params.size())});
-    }
-    return carver.bytes();
-  };
-  const int64_t bytes = carve(nullptr);
-  if (snapshot_memory_.bytes() < bytes) {
-    absl::Status room = absl::ResourceExhaustedError("");
-    if (HasRoomFor(bytes)) {
-      absl::StatusOr<Buffer> memory = compute().Allocate(bytes);
-      room = memory.status();
-      if (memory.ok()) snapshot_memory_ = *std::move(memory);
-    }
-    if (!room.ok()) snapshot_.clear();
-    if (absl::IsResourceExhausted(room)) return false;
-    ATOLL_RETURN_IF_ERROR(room);
-  }
-  carve(snapshot_memory_.data());
-  size_t part = 0;
-  for (const HeldState* held : planned_) {
+  for (HeldState* held : planned_) {
     if (held->table_only) continue;
-    compute().Run(*stream_, Convert{held->state.params(), snapshot_[part++].values});
+    copied_.push_back({held, LayerPart::kParameters, true});
+    if (!moments) continue;
+    copied_.push_back({held, LayerPart::kFirstMoment, true});
+    copied_.push_back({held, LayerPart::kSecondMoment, true});
   }
-  compute().Record(*stream_, *snapshot_taken_);
-  return true;
+  const auto taken =
+      copies_->Take(*stream_, CopiedTensors(), [this](int64_t bytes) { return HasRoomFor(bytes); });
+  if (!taken.ok() || !*taken) ForgetCopies();
+  return taken;
 }
 
-void Device::DropSnapshot() {
-  snapshot_.clear();
-  snapshot_memory_ = Buffer();
+absl::StatusOr<bool> Device::PrepareAddition() {
+  ForgetCopies();
+  if (staging_ == nullptr) return false;
+  for (HeldState* held : planned_) copied_.push_back({held, LayerPart::kParameters, false});
+  const auto prepared = copies_->Prepare(*stream_, CopiedTensors(),
+                                         [this](int64_t bytes) { return HasRoomFor(bytes); });
+  adds_ = prepared.ok() && *prepared;
+  if (!adds_) ForgetCopies();
+  return prepared;
 }
 
-const Tensor* Device::FindSnapshot(const LayerShard& shard) const {
-  for (const SnapshotPart& part : snapshot_) {
-    if (part.shard == shard) return &part.values;
+void Device::ForgetCopies() {
+  copied_.clear();
+  adds_ = false;
+}
+
+void Device::DropCopies() {
+  ForgetCopies();
+  if (copies_ != nullptr) copies_->Drop();
+}
+
+const Device::Copied* Device::Find(const LayerShard& shard, LayerPart part) const {
+  if (adds_) return nullptr;
+  for (const Copied& copied : copied_) {
+    if (copied.held->shard == shard && copied.part == part) return &copied;
   }
   return nullptr;
 }
 
-absl::Status Device::ReadSnapshot(const Tensor& from, std::span<float> to) {
-  return staging_->Read(from, *snapshot_taken_, to);
+int64_t Device::SnapshotElements(const LayerShard& shard) const {
+  const Copied* const found = Find(shard, LayerPart::kParameters);
+  return found == nullptr ? -1 : found->held->elements;
+}
+
+absl::Status Device::ReadSnapshot(const LayerShard& shard, LayerPart part, std::span<float> to) {
+  const Copied* const found = Find(shard, part);
+  if (found == nullptr) return absl::NotFoundError("it is not in the snapshot");
+  return copies_->Read(static_cast<size_t>(found - copied_.data()), to);
+}
+
+int64_t Device::AdditionElements(const LayerShard& shard) const {
+  for (const Copied& copied : copied_) {
+    if (adds_ && copied.held->shard == shard) return copied.held->elements;
+  }
+  return -1;
+}
+
+// A table's copy takes what a layer begins with.
+absl::StatusOr<bool> Device::WriteAddition(const LayerShard& shard, std::span<const float> values) {
+  bool found = false;
+  for (size_t i = 0; adds_ && i < copied_.size(); ++i) {
+    if (!(copied_[i].held->shard == shard)) continue;
+    const auto size = static_cast<size_t>(copies_->copy(i).size());
+    ATOLL_CHECK(size <= values.size(), "layer ", shard.layer);
+    ATOLL_RETURN_IF_ERROR(copies_->Write(i, values.first(size)));
+    copied_[i].written = found = true;
+  }
+  return found;
+}
+
+bool Device::HasAddition() const {
+  return adds_ && std::all_of(copied_.begin(), copied_.end(),
+                              [](const Copied& copied) { return copied.written; });
+}
+
+void Device::Add() {
+  ATOLL_CHECK(HasAddition(), name_, " has nothing to add");
+  for (size_t i = 0; i < copied_.size(); ++i) {
+    LayerState& state = copied_[i].held->state;
+    compute().Run(*stream_, AddScaled{state.params(), copies_->copy(i), state.params(), 1.0f});
+    state.ParamsWritten(*stream_);
+  }
+  ForgetCopies();
 }
 
 absl::Status Device::Read(const Tensor& from, std::span<float> to) {
@@ -381,7 +428,7 @@ DeviceMemory Device::Memory() const {
   if (memory.predicted_bytes == 0) {
     memory.predicted_bytes = memory.state_bytes + memory.activation_bytes + memory.scratch_bytes;
   }
-  memory.snapshot_bytes = snapshot_memory_.bytes();
+  if (copies_ != nullptr) memory.snapshot_bytes = copies_->bytes();
   memory.predicted_bytes += memory.snapshot_bytes;
   const MemoryUse use = parts_.compute->Memory();
   memory.peak_bytes = use.peak_bytes + parts_.communication->Memory().peak_bytes;

@@ -12,6 +12,7 @@
 
 #include "worker/model/stage.h"
 #include "worker/pipeline/engine.h"
+#include "worker/pipeline/layer_copies.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/staging.h"
 
@@ -78,15 +79,28 @@ class Device {
   // Waits for what an interrupted step has left on the streams, whatever came of it.
   void Drain();
 
-  // A copy of the planned layers' parameters, in memory of its own: what is on the stream already
-  // comes before it, what follows does not change it. False: no backend stages its layers, or there
-  // is no room; then there is none.
-  absl::StatusOr<bool> TakeSnapshot();
-  void DropSnapshot();
-  // Null: it is not in the snapshot.
-  const Tensor* FindSnapshot(const LayerShard& shard) const;
-  // While the device computes; not while the snapshot is taken or dropped. For any thread.
-  absl::Status ReadSnapshot(const Tensor& from, std::span<float> to);
+  // ---- Beside its layers, in memory of their own: one of these two at a time. False: no backend
+  // stages its layers, or there is no room; then there is neither. ----
+  // A copy of the planned layers' parameters, and moments: what is on the stream already comes
+  // before it, what follows does not change it.
+  absl::StatusOr<bool> TakeSnapshot(bool moments);
+  // What is to be added to the planned layers' parameters, to be written.
+  absl::StatusOr<bool> PrepareAddition();
+  void ForgetCopies();  // their memory is kept for the next ones
+  void DropCopies();
+  // While the device computes, but not while the four above are called. For any thread.
+  // -1: it is not in the snapshot.
+  int64_t SnapshotElements(const LayerShard& shard) const;
+  // NOT_FOUND: likewise.
+  absl::Status ReadSnapshot(const LayerShard& shard, LayerPart part, std::span<float> to);
+  // -1: nothing is added to it.
+  int64_t AdditionElements(const LayerShard& shard) const;
+  // Of all layers and tables here that are of this shard; whether there are any.
+  absl::StatusOr<bool> WriteAddition(const LayerShard& shard, std::span<const float> values);
+  // All of the addition has been written, and waits to be added.
+  bool HasAddition() const;
+  // Adds it, on the stream, and forgets it.
+  void Add();
 
   // All of a tensor of f32 or f64, as floats on the host.
   absl::Status Read(const Tensor& from, std::span<float> to);
@@ -95,7 +109,15 @@ class Device {
   DeviceMemory Memory() const;
 
  private:
+  // Of what lies beside the layers.
+  struct Copied {
+    HeldState* held;
+    LayerPart part;
+    bool written;
+  };
+
   HeldState* Find(const LayerShard& shard, bool table_only);
+  const Copied* Find(const LayerShard& shard, LayerPart part) const;
   absl::Status TakeLayers(const EngineJob& job, const std::vector<int32_t>& tensor_shares);
   absl::Status TakeLayer(const LayerShard& shard, bool table_only, const LayerLayout& layout,
                          DType dtype);
@@ -107,6 +129,7 @@ class Device {
                            const char* remedy) const;
   int64_t StageBytes() const;
   bool HasRoomFor(int64_t bytes) const;
+  std::vector<Tensor> CopiedTensors() const;
 
   const std::string name_;
   LocalDevice parts_;
@@ -124,13 +147,9 @@ class Device {
   Buffer run_memory_, host_tokens_;
   RunMemory run_;
 
-  struct SnapshotPart {
-    LayerShard shard;
-    Tensor values;
-  };
-  std::vector<SnapshotPart> snapshot_;
-  Buffer snapshot_memory_;
-  std::unique_ptr<Event> snapshot_taken_;
+  std::unique_ptr<LayerCopies> copies_;  // with staging_
+  std::vector<Copied> copied_;           // what each of them is of
+  bool adds_ = false;                    // they are an addition
 };
 
 }  // namespace atl::worker

@@ -118,7 +118,7 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   std::vector<TensorPart> parts;
   ATOLL_RETURN_IF_ERROR(Check(job, plan, &parts));
   Stop();
-  DropSnapshots();
+  DropCopies();
   if (job_.has_value() && (job_->model != job.model || job_->compute != job.compute)) {
     for (const auto& run : runs_) run->device.DropAll();
   }
@@ -309,13 +309,21 @@ absl::Status Engine::SetState(const LayerShard& shard, int64_t optimizer_step,
                               const std::map<LayerPart, std::span<const float>>& parts) {
   return impl_->SetState(shard, optimizer_step, parts);
 }
-absl::StatusOr<bool> Engine::TakeSnapshot() { return impl_->TakeSnapshot(); }
+absl::StatusOr<bool> Engine::TakeSnapshot(bool moments) { return impl_->TakeSnapshot(moments); }
 absl::StatusOr<int64_t> Engine::SnapshotElements(const LayerShard& shard) {
   return impl_->SnapshotElements(shard);
 }
-absl::Status Engine::GetSnapshot(const LayerShard& shard, std::span<float> out) {
-  return impl_->GetSnapshot(shard, out);
+absl::Status Engine::GetSnapshot(const LayerShard& shard, LayerPart part, std::span<float> out) {
+  return impl_->GetSnapshot(shard, part, out);
 }
+absl::StatusOr<bool> Engine::PrepareAddition() { return impl_->PrepareAddition(); }
+absl::StatusOr<int64_t> Engine::AdditionElements(const LayerShard& shard) {
+  return impl_->AdditionElements(shard);
+}
+absl::Status Engine::SetAddition(const LayerShard& shard, std::span<const float> values) {
+  return impl_->SetAddition(shard, values);
+}
+absl::Status Engine::Add() { return impl_->Add(); }
 absl::Status Engine::SetOptimizerSteps(int64_t steps) { return impl_->SetOptimizerSteps(steps); }
 int64_t Engine::optimizer_steps() const { return impl_->optimizer_steps(); }
 absl::StatusOr<StepOutcome> Engine::Step(const StepRequest& request, const SequenceReader& read) {

@@ -17,10 +17,10 @@
 // steps are refused until Configure is called again, with the same plan or a new one; layers can be
 // read and written all the same.
 //
-// Threads: one caller, but for Interrupt, GetSnapshot and SnapshotElements, which any thread may
-// call. Each device has two threads of its own, one that computes and one for gradient all-reduces.
-// Calls block until all devices are done; no wait is longer than its deadline, and an error names
-// what did not come and from whom.
+// Threads: one caller, but for Interrupt, GetSnapshot, SetAddition and what tells their elements,
+// which any thread may call. Each device has two threads of its own, one that computes and one for
+// gradient all-reduces. Calls block until all devices are done; no wait is longer than its
+// deadline, and an error names what did not come and from whom.
 
 #ifndef ATOLL_WORKER_PIPELINE_ENGINE_H_
 #define ATOLL_WORKER_PIPELINE_ENGINE_H_
@@ -170,7 +170,7 @@ struct DeviceMemory {
   int64_t activation_bytes = 0;  // of all micro-batches in flight: taken at Configure
   // Beside them: operations' workspace, messages on their way out, tokens and tables.
   int64_t scratch_bytes = 0;
-  int64_t snapshot_bytes = 0;  // of a copy of the parameters, where there is room for one
+  int64_t snapshot_bytes = 0;  // of copies of layers on their way from or to the host
   // What the plan says of the first three, else their sum; and the snapshot.
   int64_t predicted_bytes = 0;
   int64_t peak_bytes = 0;   // what its backends have counted since surplus layers were dropped
@@ -217,15 +217,26 @@ class Engine {
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
                         const std::map<LayerPart, std::span<const float>>& parts);
 
-  // Copies the parameters of all layers in the plan, as they are now, on the devices: returns
-  // before that is done, and what follows does not change the copy. It replaces the one before, and
-  // goes with the next Configure. False, and there is none: the host can touch a device's memory,
-  // so that GetLayer is as quick, or a device has no room beside what it may need otherwise.
-  absl::StatusOr<bool> TakeSnapshot();
+  // ---- What crosses the bus beside steps. A snapshot or an addition, each in place of what was
+  // there before; they go with the next Configure. False, and there is neither: the host can touch
+  // a device's memory, so that GetLayer and SetLayer are as quick, or a device has no room beside
+  // what it may need otherwise. ----
+  // Copies the parameters of all layers in the plan, and with `moments` these, as they are now, on
+  // the devices: returns before that is done, and what follows does not change the copy.
+  absl::StatusOr<bool> TakeSnapshot(bool moments = false);
   // One shard of it. For any thread: a Step may go on meanwhile, and is not held up. NOT_FOUND:
-  // there is no snapshot, or the shard is not in it.
+  // there is no snapshot, or this is not in it.
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
-  absl::Status GetSnapshot(const LayerShard& shard, std::span<float> out);
+  absl::Status GetSnapshot(const LayerShard& shard, LayerPart part, std::span<float> out);
+  // Something shall be added to the parameters of all layers in the plan, at once.
+  absl::StatusOr<bool> PrepareAddition();
+  // One shard of it, on all devices that hold the shard. For any thread: a Step may go on.
+  // NOT_FOUND: nothing was prepared, or no device holds it.
+  absl::StatusOr<int64_t> AdditionElements(const LayerShard& shard);
+  absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);
+  // Parameters += addition, as part of the devices' work. FAILED_PRECONDITION, and nothing has
+  // changed: there is none, or not all of its shards were set.
+  absl::Status Add();
 
   // Of all layers in the plan; 0 also zeroes their moments.
   absl::Status SetOptimizerSteps(int64_t steps);

@@ -4,6 +4,7 @@
 #ifndef ATOLL_WORKER_PIPELINE_ENGINE_IMPL_H_
 #define ATOLL_WORKER_PIPELINE_ENGINE_IMPL_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,9 +44,17 @@ class Engine::Impl {
   absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
                         const std::map<LayerPart, std::span<const float>>& parts);
-  absl::StatusOr<bool> TakeSnapshot();
+  absl::StatusOr<bool> TakeSnapshot(bool moments) {
+    return OnCopies([moments](Device& device) { return device.TakeSnapshot(moments); });
+  }
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
-  absl::Status GetSnapshot(const LayerShard& shard, std::span<float> out);
+  absl::Status GetSnapshot(const LayerShard& shard, LayerPart part, std::span<float> out);
+  absl::StatusOr<bool> PrepareAddition() {
+    return OnCopies([](Device& device) { return device.PrepareAddition(); });
+  }
+  absl::StatusOr<int64_t> AdditionElements(const LayerShard& shard);
+  absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);
+  absl::Status Add();
   absl::Status SetOptimizerSteps(int64_t steps);
   int64_t optimizer_steps() const;
   absl::StatusOr<StepOutcome> Run(const StepRequest& request, const SequenceReader& read,
@@ -60,8 +69,10 @@ class Engine::Impl {
                      std::vector<TensorPart>* parts) const;
   LocalRun* Find(const std::string& device) const;
   void Stop();
-  void DropSnapshots();
+  absl::StatusOr<bool> OnCopies(const std::function<absl::StatusOr<bool>(Device&)>& take);
+  void DropCopies();
   absl::Status NoSnapshot(const LayerShard& shard) const;
+  absl::Status NoAddition(const LayerShard& shard) const;
   absl::Status MakeDevices(const std::vector<TensorPart>& parts);
   absl::Status ShareLayers();
   absl::Status Copy(LocalRun& from, const HeldState& source, LocalRun& to, HeldState& target);
@@ -89,7 +100,7 @@ class Engine::Impl {
   int64_t last_number_ = 0;
   StepSums taken_;
   std::vector<int32_t> tokens_;
-  std::mutex snapshot_mutex_;  // of the devices' snapshots
+  std::mutex copies_mutex_;  // of what the devices have beside their layers
 };
 
 }  // namespace atl::worker

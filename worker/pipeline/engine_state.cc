@@ -114,40 +114,42 @@ absl::Status Engine::Impl::SetState(const LayerShard& shard, int64_t optimizer_s
   return absl::OkStatus();
 }
 
-// Whoever reads one holds the mutex for a shard's time.
-void Engine::Impl::DropSnapshots() {
-  const std::lock_guard lock(snapshot_mutex_);
-  for (const auto& run : runs_) run->device.DropSnapshot();
+// Whoever reads or writes one holds the mutex for a shard's time.
+void Engine::Impl::DropCopies() {
+  const std::lock_guard lock(copies_mutex_);
+  for (const auto& run : runs_) run->device.DropCopies();
 }
 
-absl::StatusOr<bool> Engine::Impl::TakeSnapshot() {
-  bool taken = false;
-  {
-    const std::lock_guard lock(snapshot_mutex_);
-    for (const auto& run : runs_) {
-      if (run->device.idle()) continue;
-      ATOLL_ASSIGN_OR_RETURN(taken, run->device.TakeSnapshot());
-      if (!taken) break;
-    }
+// Of all devices, or of none.
+absl::StatusOr<bool> Engine::Impl::OnCopies(
+    const std::function<absl::StatusOr<bool>(Device&)>& take) {
+  const std::lock_guard lock(copies_mutex_);
+  absl::StatusOr<bool> taken = false;
+  for (const auto& run : runs_) {
+    if (run->device.idle()) continue;
+    taken = take(run->device);
+    if (!taken.ok() || !*taken) break;
   }
-  if (!taken) DropSnapshots();
+  if (taken.ok() && *taken) return true;
+  for (const auto& run : runs_) run->device.ForgetCopies();
   return taken;
 }
 
 absl::StatusOr<int64_t> Engine::Impl::SnapshotElements(const LayerShard& shard) {
-  const std::lock_guard lock(snapshot_mutex_);
+  const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) {
-    if (const Tensor* copy = run->device.FindSnapshot(shard)) return copy->size();
+    const int64_t elements = run->device.SnapshotElements(shard);
+    if (elements >= 0) return elements;
   }
   return NoSnapshot(shard);
 }
 
-absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, std::span<float> out) {
-  const std::lock_guard lock(snapshot_mutex_);
+absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, LayerPart part,
+                                       std::span<float> out) {
+  const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) {
-    if (const Tensor* copy = run->device.FindSnapshot(shard)) {
-      return run->device.ReadSnapshot(*copy, out);
-    }
+    const absl::Status read = run->device.ReadSnapshot(shard, part, out);
+    if (!absl::IsNotFound(read)) return read;
   }
   return NoSnapshot(shard);
 }
@@ -155,6 +157,43 @@ absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, std::span<float>
 absl::Status Engine::Impl::NoSnapshot(const LayerShard& shard) const {
   return absl::NotFoundError(
       absl::StrCat(worker_, " has no snapshot of layer ", shard.layer, ", rank ", shard.rank));
+}
+
+absl::StatusOr<int64_t> Engine::Impl::AdditionElements(const LayerShard& shard) {
+  const std::lock_guard lock(copies_mutex_);
+  for (const auto& run : runs_) {
+    const int64_t elements = run->device.AdditionElements(shard);
+    if (elements >= 0) return elements;
+  }
+  return NoAddition(shard);
+}
+
+absl::Status Engine::Impl::NoAddition(const LayerShard& shard) const {
+  return absl::NotFoundError(
+      absl::StrCat(worker_, " adds nothing to layer ", shard.layer, ", rank ", shard.rank));
+}
+
+absl::Status Engine::Impl::SetAddition(const LayerShard& shard, std::span<const float> values) {
+  const std::lock_guard lock(copies_mutex_);
+  bool found = false;
+  for (const auto& run : runs_) {
+    ATOLL_ASSIGN_OR_RETURN(const bool here, run->device.WriteAddition(shard, values));
+    found |= here;
+  }
+  return found ? absl::OkStatus() : NoAddition(shard);
+}
+
+absl::Status Engine::Impl::Add() {
+  const std::lock_guard lock(copies_mutex_);
+  for (const auto& run : runs_) {
+    if (run->device.idle() || run->device.HasAddition()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(run->device.name(), " has not all that is to be added"));
+  }
+  for (const auto& run : runs_) {
+    if (!run->device.idle()) run->device.Add();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Engine::Impl::SetOptimizerSteps(int64_t steps) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "common/check.h"
 #include "worker/runtime/island.h"
@@ -40,6 +41,14 @@ class ComputeThread {
     filled_.notify_one();
   }
 
+  // The pull is complete; see Island::StagePulled.
+  void Stage(const PullDone& pulled) {
+    const std::lock_guard lock(mutex_);
+    ATOLL_CHECK(queue_.size() < kQueueMax, "more pulls end than were begun");
+    queue_.push_back({Staging{pulled, island_->StagingTicket()}, std::nullopt});
+    filled_.notify_one();
+  }
+
   // Ends soon what was enqueued until now and works with several devices, begun or not.
   void Interrupt(const std::string& reason) {
     const std::lock_guard lock(mutex_);
@@ -48,8 +57,12 @@ class ComputeThread {
   }
 
  private:
+  struct Staging {
+    PullDone pulled;
+    int64_t ticket;
+  };
   struct Queued {
-    Action command;
+    std::variant<Action, Staging> task;
     std::optional<std::string> interrupted;
   };
 
@@ -64,8 +77,13 @@ class ComputeThread {
       queue_.pop_front();
       island_->ForgetInterrupts();  // under the lock: the next one concerns this command
       lock.unlock();
-      if (next.interrupted && island_->Refuse(next.command, *next.interrupted)) continue;
-      island_->Run(next.command);
+      if (const Staging* staging = std::get_if<Staging>(&next.task)) {
+        island_->StagePulled(staging->pulled, staging->ticket);
+        continue;
+      }
+      const Action& command = std::get<Action>(next.task);
+      if (next.interrupted && island_->Refuse(command, *next.interrupted)) continue;
+      island_->Run(command);
     }
   }
 

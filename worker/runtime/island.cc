@@ -27,17 +27,22 @@ Event Result(const absl::Status& status, Done done) {
 Island::Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks)
     : trainer_(trainer), store_(store), options_(options), hooks_(std::move(hooks)) {}
 
+// What a checkpoint is made of.
+struct Island::Snapshot {
+  CheckpointState state;
+  LayerBuffers theta, first_moments, second_moments;
+};
+
 Island::~Island() {
-  capture_cancelled_ = true;
-  AwaitDelta();
-  if (writer_.joinable()) writer_.join();
+  for (SideWork* work : {&capturer_, &stager_}) work->Cancel();
+  for (SideWork* work : {&capturer_, &stager_, &writer_}) work->Join();
 }
 
 void Island::Run(const Action& command) {
   std::visit(
       [this]<typename Command>(const Command& c) {
         if constexpr (requires { this->Do(c); }) {
-          if constexpr (!std::is_same_v<Command, TrainStep>) AwaitDelta();
+          if constexpr (!std::is_same_v<Command, TrainStep>) AwaitSideWork();
           if constexpr (std::is_void_v<decltype(this->Do(c))>) {
             Do(c);
           } else {
@@ -51,12 +56,12 @@ void Island::Run(const Action& command) {
 }
 
 void Island::Interrupt(const std::string& reason) {
-  capture_cancelled_ = true;
+  for (SideWork* work : {&capturer_, &stager_, &writer_}) work->Cancel();
   trainer_->Interrupt(reason);
 }
 
 void Island::ForgetInterrupts() {
-  if (!capturing_) capture_cancelled_ = false;  // one that is being made stays cancelled
+  for (SideWork* work : {&capturer_, &stager_, &writer_}) work->Revive();
   trainer_->ForgetInterrupts();
 }
 
@@ -93,7 +98,7 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   ForgetBuffers();
   job_ = command.job;
   spec_ = command.spec;
-  base_set_ = captured_ = false;
+  base_set_ = captured_ = stepped_ = staged_ = false;
   ATOLL_ASSIGN_OR_RETURN(facts_, trainer_->Prepare(spec_));
   // Where islands have plans, this worker may hold a part of the model, and follow. If it is to
   // lead an island that trains already, it pulls before the plan is set up.
@@ -143,6 +148,7 @@ Event Island::Do(const Reconfigure& command) {
     }
     TakeBuffers();
   }
+  staged_ = false;
   Inheritance inheritance;
   if (!command.take_over_from.empty()) inheritance = ToBeInherited(command.shards);
   const absl::StatusOr<PlanTaken> taken =
@@ -186,7 +192,9 @@ Event Island::Do(const MakeInitialWeights&) {
 Event Island::Do(const TrainStep& command) {
   const auto start = std::chrono::steady_clock::now();
   const int64_t started_before = hooks_.transfers_started();
-  const bool running_before = capturing_ || hooks_.transfers_running() > 0;
+  const bool running_before =
+      capturer_.going() || stager_.going() || hooks_.transfers_running() > 0;
+  stepped_ = true;
   const absl::StatusOr<MeanLoss> loss = trainer_->Step(command.ranges, command.learning_rate);
   if (!loss.ok()) return CommandFailed{std::string(loss.status().message())};
   const double computed = SecondsSince(start);
@@ -200,13 +208,14 @@ Event Island::Do(const TrainStep& command) {
 void Island::Do(const CaptureDelta& command) {
   auto copy = BeginCapture(command);
   if (!copy.ok()) return hooks_.post(CommandFailed{std::string(copy.status().message())});
-  captured_ = capturing_ = true;
+  captured_ = true;
+  stepped_ = staged_ = false;
   hooks_.post(DeltaCaptured{command.contribution});
-  capturer_ = std::thread([this, command, copy = *std::move(copy)] {
-    capture_status_ = MakeDelta(command, copy);
-    capturing_ = false;
-    hooks_.post(DeltaReady{command.contribution, capture_status_.ok(),
-                           std::string(capture_status_.message())});
+  capturer_.Start([this, command, copy = *std::move(copy)] {
+    const absl::Status made = MakeDelta(command, copy);
+    capture_status_ = made;
+    capturer_.Done();
+    hooks_.post(DeltaReady{command.contribution, made.ok(), std::string(made.message())});
   });
 }
 
@@ -216,11 +225,11 @@ absl::StatusOr<Trainer::Completion> Island::BeginCapture(const CaptureDelta& com
   if (delta_.use_count() > 1) delta_ = NewDelta();
   delta_->encoding = Encoding::kFloat32;
   ATOLL_RETURN_IF_ERROR(CheckShards(delta_->values, command.shards));
-  return trainer_->CopyParameters(&delta_->values);
+  return trainer_->CopyState({&delta_->values});
 }
 
 absl::Status Island::MakeDelta(const CaptureDelta& command, const Trainer::Completion& copy) {
-  ATOLL_RETURN_IF_ERROR(copy(capture_cancelled_));
+  ATOLL_RETURN_IF_ERROR(copy(capturer_.cancelled()));
   if (command.contribution.base_version != kNoVersion) {
     for (size_t layer = 0; layer < delta_->values.size(); ++layer) {
       std::vector<float>& delta = delta_->values[layer];
@@ -233,37 +242,93 @@ absl::Status Island::MakeDelta(const CaptureDelta& command, const Trainer::Compl
 }
 
 // A delta that could not be made is none.
-void Island::AwaitDelta() {
-  if (!capturer_.joinable()) return;
-  capturer_.join();
-  if (!capture_status_.ok()) captured_ = false;
+void Island::AwaitSideWork() {
+  for (const SideWork* work : {&capturer_, &stager_, &writer_}) work->Await();
+  if (!std::exchange(capture_status_, absl::OkStatus()).ok()) captured_ = false;
+}
+
+// What adopting pulled_ adds to a layer's parameters: theta_v - theta_push. It is the same whatever
+// steps make of the parameters meanwhile.
+void Island::CarryOver(int layer, std::span<float> out) const {
+  const float* pulled = (*pulled_)[layer].data();
+  const float* base = (*base_)[layer].data();
+  for (size_t i = 0; i < out.size(); ++i) out[i] = pulled[i] - base[i];
+  if (!captured_) return;
+  const float* delta = delta_->values[layer].data();
+  for (size_t i = 0; i < out.size(); ++i) out[i] += delta[i];
+}
+
+int64_t Island::StagingTicket() const {
+  const std::lock_guard lock(stage_mutex_);
+  return stagings_cancelled_;
+}
+
+void Island::CancelStaging() {
+  {
+    const std::lock_guard lock(stage_mutex_);
+    ++stagings_cancelled_;
+    stager_.Cancel();
+  }
+  stager_.Await();
+}
+
+bool Island::StagingWanted(int64_t ticket) const { return ticket == StagingTicket(); }
+
+void Island::StagePulled(const PullDone& pulled, int64_t ticket) {
+  AwaitSideWork();
+  stager_.Join();  // here: its last word needs stage_mutex_
+  staged_ = false;
+  // Without steps there is nothing to carry over, and adopting will replace the parameters.
+  if (base_set_ && stepped_) {
+    auto bring =
+        trainer_->StageAddition([this](int layer, std::span<float> out) { CarryOver(layer, out); });
+    // Otherwise the adoption goes the other way, and has the trouble if it lasts.
+    if (bring.ok() && *bring != nullptr) {
+      const std::lock_guard lock(stage_mutex_);
+      if (ticket != stagings_cancelled_) return;
+      return stager_.Start([this, pulled, ticket, bring = *std::move(bring)] {
+        staged_ = bring(stager_.cancelled()).ok();
+        stager_.Done();
+        if (StagingWanted(ticket)) hooks_.post(pulled);
+      });
+    }
+  }
+  if (StagingWanted(ticket)) hooks_.post(pulled);
 }
 
 Event Island::Do(const AdoptPulled& command) {
   const absl::Status status =
       command.mode == AdoptMode::kResumeCheckpoint ? Resume(command) : Adopt(command);
-  if (status.ok()) base_set_ = true, captured_ = false;
+  staged_ = false;
+  if (status.ok()) base_set_ = true, captured_ = stepped_ = false;
   return Result(status, Adopted{command.version});
 }
 
-absl::Status Island::Adopt(const AdoptPulled& command) {
-  std::vector<float> theta;
+absl::Status Island::Carry() {
+  if (staged_) {
+    ATOLL_ASSIGN_OR_RETURN(const bool added, trainer_->AddStaged());
+    if (added) return absl::OkStatus();
+  }
+  std::vector<float> theta, more;
   for (size_t l = 0; l < pulled_->size(); ++l) {
     const int layer = static_cast<int>(l);
-    const std::vector<float>& pulled = (*pulled_)[l];
-    if (command.mode == AdoptMode::kReplace) {
-      ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(layer, pulled));
-      continue;
-    }
-    theta.resize(pulled.size());
+    theta.resize((*pulled_)[l].size());
+    more.resize(theta.size());
     ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(layer, theta));
-    const float* base = (*base_)[l].data();
-    const float* delta = delta_->values[l].data();
-    for (size_t i = 0; i < theta.size(); ++i) {
-      const float since_base = theta[i] - base[i];
-      theta[i] = pulled[i] + (captured_ ? since_base + delta[i] : since_base);
-    }
+    CarryOver(layer, more);
+    for (size_t i = 0; i < theta.size(); ++i) theta[i] += more[i];
     ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(layer, theta));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Island::Adopt(const AdoptPulled& command) {
+  if (command.mode == AdoptMode::kCarry) {
+    ATOLL_RETURN_IF_ERROR(Carry());
+  } else {
+    for (size_t l = 0; l < pulled_->size(); ++l) {
+      ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(static_cast<int>(l), (*pulled_)[l]));
+    }
   }
   // A pull of an earlier job may still hold `pulled_`; the swap only moves who owns what.
   std::swap(base_, pulled_);
@@ -346,39 +411,46 @@ absl::StatusOr<MeanLoss> Island::EvaluateBase() {
 }
 
 void Island::Do(const WriteCheckpoint& command) {
-  if (writer_.joinable()) writer_.join();
+  writer_.Join();
   if (store_ == nullptr || job_ != command.about.job) {
     return hooks_.post(CheckpointWritten{false, "there is nothing to write, or nowhere"});
   }
-  absl::StatusOr<CheckpointState> state = Snapshot(command.about);
-  if (!state.ok())
-    return hooks_.post(CheckpointWritten{false, std::string(state.status().message())});
-  writer_ = std::thread([this, state = *std::move(state)] {
-    const absl::Status status = store_->Write(state);
+  const auto snapshot = std::make_shared<Snapshot>();
+  snapshot->state.about = command.about;
+  snapshot->state.optimizer_steps = trainer_->optimizer_steps();
+  snapshot->state.layers.resize(facts_.layers.size());
+  for (LayerBuffers* buffers :
+       {&snapshot->theta, &snapshot->first_moments, &snapshot->second_moments}) {
+    buffers->resize(facts_.layers.size());
+  }
+  auto copy =
+      trainer_->CopyState({&snapshot->theta, &snapshot->first_moments, &snapshot->second_moments});
+  if (!copy.ok()) {
+    return hooks_.post(CheckpointWritten{false, std::string(copy.status().message())});
+  }
+  writer_.Start([this, snapshot, copy = *std::move(copy)] {
+    absl::Status status = Complete(*snapshot, copy);
+    writer_.Done();
+    if (status.ok()) status = store_->Write(snapshot->state);
     hooks_.post(CheckpointWritten{status.ok(), std::string(status.message())});
   });
 }
 
-absl::StatusOr<CheckpointState> Island::Snapshot(const LocalCheckpoint& about) {
-  CheckpointState state;
-  state.about = about;
-  state.optimizer_steps = trainer_->optimizer_steps();
-  for (size_t l = 0; l < facts_.layers.size(); ++l) {
-    const int layer = static_cast<int>(l);
-    CheckpointLayer& out = state.layers.emplace_back();
-    out.theta.resize(facts_.layers[l].elements);
-    out.first_moment.resize(out.theta.size());
-    out.second_moment.resize(out.theta.size());
+absl::Status Island::Complete(Snapshot& snapshot, const Trainer::Completion& copy) {
+  ATOLL_RETURN_IF_ERROR(copy(writer_.cancelled()));
+  for (size_t l = 0; l < snapshot.state.layers.size(); ++l) {
+    CheckpointLayer& out = snapshot.state.layers[l];
+    out.theta = std::move(snapshot.theta[l]);
+    out.first_moment = std::move(snapshot.first_moments[l]);
+    out.second_moment = std::move(snapshot.second_moments[l]);
     out.base = (*base_)[l];
     if (residual_ != nullptr) out.residual = (*residual_)[l];
-    ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(layer, out.theta));
-    ATOLL_RETURN_IF_ERROR(trainer_->GetMoments(layer, out.first_moment, out.second_moment));
   }
-  return state;
+  return absl::OkStatus();
 }
 
 void Island::Do(const ReleaseJob& command) {
-  if (writer_.joinable()) writer_.join();
+  writer_.Join();
   if (job_ == command.job) {
     trainer_->Release();
     job_.clear();

@@ -6,12 +6,15 @@
 // not kept: it is theta_base - delta. Where pushes are quantised there are the residual, one more
 // while a checkpoint is written, and the encoded delta, of a quarter at most.
 //
-// A captured delta is made on a thread of its own, of a copy of the parameters that the trainer
-// hands over while it goes on; every command but TrainStep waits for it first.
+// Three things are done on threads of their own while the trainer goes on: a captured delta and a
+// checkpoint are made of a copy of its state that it hands over, and what a pulled version is to
+// add to the parameters is brought to its devices. Every command but TrainStep waits for them
+// first, but not for a checkpoint's way to the disk.
 //
-// Threads: Run is for the compute thread alone. pulled() and delta() are for whoever starts
-// transfers, in the order that the core prescribes: pulled() between Prepared and AdoptPulled,
-// delta() after DeltaReady. Their shared_ptr keeps memory alive for transfers that end late.
+// Threads: Run and StagePulled are for the compute thread alone. pulled() and delta() are for
+// whoever starts transfers, in the order that the core prescribes: pulled() between Prepared and
+// AdoptPulled, delta() after DeltaReady. Their shared_ptr keeps memory alive for transfers that end
+// late.
 
 #ifndef ATOLL_WORKER_RUNTIME_ISLAND_H_
 #define ATOLL_WORKER_RUNTIME_ISLAND_H_
@@ -19,13 +22,14 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/core/actions.h"
 #include "worker/runtime/delta.h"
+#include "worker/runtime/side_work.h"
 #include "worker/runtime/trainer.h"
 
 namespace atl::worker {
@@ -55,16 +59,25 @@ class Island {
     std::function<std::vector<DeviceProfile>(const JobSpec&, const JobFacts&)> profiles = nullptr;
   };
   Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks);
-  ~Island();  // waits for a checkpoint that is being written, and ends the making of a delta
+  ~Island();  // waits for a checkpoint that is being written; what else is being made ends
 
   // Does what a trainer command, WriteCheckpoint or ReleaseJob asks, then posts its event.
   void Run(const Action& command);
   // Instead of Run, for a command that was interrupted before it began; false: Run it.
   bool Refuse(const Action& command, const std::string& reason);
-  // For any thread: the command that Run is doing, and the making of a delta, end soon.
-  // ForgetInterrupts before Run, not while Interrupt is called.
+  // For any thread: the command that Run is doing ends soon, and what is done beside it.
+  // ForgetInterrupts before Run and StagePulled, not while Interrupt is called.
   void Interrupt(const std::string& reason);
   void ForgetInterrupts();
+
+  // The pull is complete: posts `pulled`, but first, where the devices have memory of their own and
+  // room, brings to them what adopting it would add to the parameters, beside the steps that
+  // follow. Nothing is done or posted if CancelStaging was called since `ticket` was drawn.
+  void StagePulled(const PullDone& pulled, int64_t ticket);
+  // These two are for any thread. After CancelStaging pulled() is not read any more until
+  // AdoptPulled.
+  int64_t StagingTicket() const;
+  void CancelStaging();
 
   std::shared_ptr<LayerBuffers> pulled() const { return pulled_; }
   std::shared_ptr<const Delta> delta() const { return delta_; }
@@ -85,13 +98,17 @@ class Island {
   absl::Status CheckMemory() const;
   absl::StatusOr<Trainer::Completion> BeginCapture(const CaptureDelta& command);
   absl::Status MakeDelta(const CaptureDelta& command, const Trainer::Completion& copy);
-  void AwaitDelta();
+  void AwaitSideWork();
+  bool StagingWanted(int64_t ticket) const;
+  void CarryOver(int layer, std::span<float> out) const;
+  absl::Status Carry();
   absl::Status Adopt(const AdoptPulled& command);
   absl::Status Resume(const AdoptPulled& command);
   absl::Status RestoreMoments();
   absl::Status SetMoments(const CheckpointState& state);
   absl::StatusOr<MeanLoss> EvaluateBase();
-  absl::StatusOr<CheckpointState> Snapshot(const LocalCheckpoint& about);
+  struct Snapshot;
+  absl::Status Complete(Snapshot& snapshot, const Trainer::Completion& copy);
   std::shared_ptr<LayerBuffers> NewBuffers() const;
   std::shared_ptr<Delta> NewDelta() const;
   Inheritance ToBeInherited(const std::vector<ShardPlacement>& shards);
@@ -107,19 +124,21 @@ class Island {
   JobSpec spec_;
   JobFacts facts_;
   bool captured_ = false;  // since the last adoption
+  bool stepped_ = false;   // since that, or the capture
   bool base_set_ = false;
   std::shared_ptr<LayerBuffers> base_, pulled_;
   std::shared_ptr<Delta> delta_;
   // Null unless pushes are quantised; only ever changed as a whole.
   std::shared_ptr<LayerBuffers> residual_;
   ThreadPool pool_{1};
-  std::thread writer_;  // of the newest checkpoint
+  absl::Status capture_status_;  // the capturer's, until its delta is awaited
+  bool staged_ = false;          // likewise the stager's: the trainer has what Carry is to add
+  mutable std::mutex stage_mutex_;
+  int64_t stagings_cancelled_ = 0;  // guarded by stage_mutex_
 
-  // The newest delta is made by this thread, which alone uses delta_, residual_ and pool_, and
-  // reads base_, until it is joined.
-  std::thread capturer_;
-  absl::Status capture_status_;
-  std::atomic<bool> capturing_ = false, capture_cancelled_ = false;
+  // While they go on they alone use: the capturer delta_, residual_ and pool_; all of them read
+  // base_, the stager pulled_ and delta_, the writer residual_.
+  SideWork capturer_, stager_, writer_;
 };
 
 }  // namespace atl::worker

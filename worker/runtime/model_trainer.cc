@@ -47,6 +47,7 @@ class ModelTrainer : public Trainer {
     ATOLL_RETURN_IF_ERROR(ToDevice(job_->runner->layer(layer).first_moment(), first));
     return ToDevice(job_->runner->layer(layer).second_moment(), second);
   }
+  absl::StatusOr<Completion> CopyState(const StateBuffers& out) override;
   int64_t optimizer_steps() const override { return job_->optimizer_steps; }
   absl::Status SetOptimizerSteps(int64_t steps) override;
 
@@ -161,6 +162,19 @@ absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences) {
     sum.tokens += loss.tokens;
   }
   return MeanLoss{sum.mean(), sum.tokens};
+}
+
+absl::StatusOr<Trainer::Completion> ModelTrainer::CopyState(const StateBuffers& out) {
+  for (int l = 0; l < job_->layers(); ++l) {
+    const auto sized = [&](LayerBuffers* buffers) -> std::vector<float>& {
+      buffers->at(l).resize(static_cast<size_t>(job_->runner->params(l).size()));
+      return (*buffers)[l];
+    };
+    ATOLL_RETURN_IF_ERROR(GetParameters(l, sized(out.parameters)));
+    if (out.first_moments == nullptr) continue;
+    ATOLL_RETURN_IF_ERROR(GetMoments(l, sized(out.first_moments), sized(out.second_moments)));
+  }
+  return [](const std::atomic<bool>&) { return absl::OkStatus(); };
 }
 
 absl::Status ModelTrainer::SetOptimizerSteps(int64_t steps) {

@@ -2,8 +2,9 @@
 // around it, the shell and tests need not know what computes. A layer's parameters are one flat
 // vector; see worker/model/layout.h.
 //
-// Used by one thread at a time, but for Interrupt and what CopyParameters returns. Calls block
-// until the work is done. Everything but Prepare, Release and the names REQUIRES a prepared job.
+// Used by one thread at a time, but for Interrupt and what CopyState and StageAddition return.
+// Calls block until the work is done. Everything but Prepare, Release and the names REQUIRES a
+// prepared job.
 
 #ifndef ATOLL_WORKER_RUNTIME_TRAINER_H_
 #define ATOLL_WORKER_RUNTIME_TRAINER_H_
@@ -48,6 +49,12 @@ struct Inheritance {
   std::shared_ptr<LayerBuffers> residual;  // null: pushes are not quantised
 };
 
+// Of all layers: as many buffers as there are layers.
+struct StateBuffers {
+  LayerBuffers* parameters = nullptr;
+  LayerBuffers *first_moments = nullptr, *second_moments = nullptr;  // both or neither
+};
+
 class Trainer {
  public:
   virtual ~Trainer() = default;
@@ -73,18 +80,24 @@ class Trainer {
   virtual absl::Status GetParameters(int layer, std::span<float> out) = 0;
   virtual absl::Status SetParameters(int layer, std::span<const float> values) = 0;
 
-  // All layers' parameters as they are now into `out`, one buffer of exactly the layer's size each,
-  // which stay where they are until what is returned has been called, once, or destroyed. Steps may
-  // go on meanwhile, and change nothing of it; no other call may. It returns when all is there, or,
-  // between two layers, with ABORTED if it is cancelled. Where the parameters are in host memory
-  // all is copied at once.
+  // ---- Beside steps. What these two return is called once, or destroyed, on any thread: steps may
+  // go on meanwhile, no other call may. It returns when all is done, or, between two layers, with
+  // ABORTED if it is cancelled. ----
   using Completion = std::function<absl::Status(const std::atomic<bool>& cancelled)>;
-  virtual absl::StatusOr<Completion> CopyParameters(LayerBuffers* out) {
-    for (size_t layer = 0; layer < out->size(); ++layer) {
-      ATOLL_RETURN_IF_ERROR(GetParameters(static_cast<int>(layer), (*out)[layer]));
-    }
-    return [](const std::atomic<bool>&) { return absl::OkStatus(); };
-  }
+
+  // All layers' state as it is now, whatever steps change, into `out`, whose buffers get their
+  // sizes and must stay until the completion ends. Where it is in host memory all is copied at
+  // once.
+  virtual absl::StatusOr<Completion> CopyState(const StateBuffers& out) = 0;
+
+  // Fills in one layer, of exactly its size.
+  using LayerValues = std::function<void(int layer, std::span<float> out)>;
+  // Brings what AddStaged is to add to the parameters to the devices. An empty completion: there is
+  // no room, or no bus to cross, and it would be no quicker so.
+  virtual absl::StatusOr<Completion> StageAddition(LayerValues /*values*/) { return Completion(); }
+  // Parameters += what was staged, of all layers, once. False, and nothing has changed: there is
+  // nothing, or the devices have needed its memory since.
+  virtual absl::StatusOr<bool> AddStaged() { return false; }
 
   virtual absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) = 0;
   virtual absl::Status SetMoments(int layer, std::span<const float> first,

@@ -15,36 +15,51 @@
 
 namespace atl::worker {
 
-// DeltaReady, which comes from another thread, is kept apart.
+// What comes from other threads is kept apart.
 class IslandEvents {
  public:
   void Post(Event event) {
     const std::lock_guard lock(mutex_);
     if (DeltaReady* ready = std::get_if<DeltaReady>(&event)) {
       ready_ = std::move(*ready);
-      changed_.notify_all();
+    } else if (const PullDone* pulled = std::get_if<PullDone>(&event)) {
+      pulled_ = *pulled;
+    } else if (CheckpointWritten* written = std::get_if<CheckpointWritten>(&event)) {
+      written_ = std::move(*written);
     } else {
       last_ = std::move(event);
     }
+    changed_.notify_all();
   }
   Event last() const {
     const std::lock_guard lock(mutex_);
     return last_;
   }
-  // Waits for it, and takes it.
-  DeltaReady AwaitReady() {
-    std::unique_lock lock(mutex_);
-    const bool came =
-        changed_.wait_for(lock, std::chrono::seconds(60), [this] { return ready_.has_value(); });
-    ATOLL_CHECK(came, "no DeltaReady has come in 60 s");
-    return *std::exchange(ready_, std::nullopt);
+  bool pulled() const {
+    const std::lock_guard lock(mutex_);
+    return pulled_.has_value();
   }
+  // These wait for it, and take it.
+  DeltaReady AwaitReady() { return Await(&ready_); }
+  PullDone AwaitPulled() { return Await(&pulled_); }
+  CheckpointWritten AwaitWritten() { return Await(&written_); }
 
  private:
+  template <typename T>
+  T Await(std::optional<T>* event) {
+    std::unique_lock lock(mutex_);
+    const bool came =
+        changed_.wait_for(lock, std::chrono::seconds(60), [event] { return event->has_value(); });
+    ATOLL_CHECK(came, "what a test waits for has not come in 60 s");
+    return *std::exchange(*event, std::nullopt);
+  }
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Event last_;                       // guarded by mutex_
-  std::optional<DeltaReady> ready_;  // guarded by mutex_
+  std::optional<DeltaReady> ready_;  // all guarded by mutex_
+  std::optional<PullDone> pulled_;
+  std::optional<CheckpointWritten> written_;
 };
 
 }  // namespace atl::worker
