@@ -7,9 +7,9 @@
 // "parameters <count> flops_per_token <number> bytes <of the pool, at most> losses <their mean
 // losses> device <bytes of the device that the driver says they took>", then for every line
 // "<steps>" on standard input makes so many more and prints "<seconds> <mean loss of the last
-// step>". With a number below zero, all parameters are copied to pinned memory on a second stream
-// meanwhile, a layer at a time, as a worker that pushes deltas does. At the end of its input it
-// tells of what NVIDIA's libraries declined: "DECLINED <times> <what>: <reason>".
+// step>". With a number below zero it pushes meanwhile: after the first step all parameters begin
+// their way to the host, as a worker's do, which takes no notice of how long that lasts. At the end
+// of its input it tells of what NVIDIA's libraries declined: "DECLINED <times> <what>: <reason>".
 
 #include <cuda_runtime.h>
 
@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/gpu/models.h"
@@ -25,6 +26,8 @@
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/model/weights.h"
+#include "worker/pipeline/layer_copies.h"
+#include "worker/pipeline/staging.h"
 
 namespace atl::bench {
 namespace {
@@ -41,33 +44,40 @@ T Must(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// Copies layers to the host in turn, over and over.
+// What a worker that pushes does to its device: a copy of all parameters beside them, in order with
+// the steps, and their way to the host by the classes that workers have for it.
 class Pusher {
  public:
-  Pusher(Backend& backend, ModelRunner& runner) : backend_(backend), runner_(runner) {
-    stream_ = Must(backend.NewStream());
-    event_ = Must(backend.NewEvent());
-    int64_t largest = 0;
-    for (LayerState* layer : runner.layers()) largest = std::max(largest, layer->params().size());
-    staging_ = Must(backend.AllocateHost(4 * largest));
+  Pusher(Backend& backend, std::unique_ptr<Backend> staging, ModelRunner& runner)
+      : runner_(runner), staging_(std::move(staging)), copies_(&backend, &staging_) {
+    for (LayerState* layer : runner.layers()) {
+      host_.emplace_back(static_cast<size_t>(layer->params().size()));
+    }
   }
+  ~Pusher() { Finish(); }
 
-  // One layer, once the step that is enqueued has written it.
-  void PushOne() {
-    backend_.Record(runner_.stream(), *event_);
-    backend_.Wait(*stream_, *event_);
-    const auto layers = runner_.layers();
-    backend_.CopyToHost(*stream_, staging_.data(), layers[next_++ % layers.size()]->params());
+  // Of the parameters as the step that is enqueued leaves them.
+  void Push() {
+    Finish();
+    std::vector<Tensor> parameters;
+    for (LayerState* layer : runner_.layers()) parameters.push_back(layer->params());
+    const bool taken =
+        Must(copies_.Take(runner_.stream(), parameters, [](int64_t) { return true; }));
+    if (!taken) Must(absl::ResourceExhaustedError("no room for a copy of the parameters"));
+    reads_ = std::thread([this] {
+      for (size_t i = 0; i < host_.size(); ++i) Must(copies_.Read(i, host_[i]));
+    });
   }
-  void Finish() { Must(backend_.Synchronize(*stream_)); }
+  void Finish() {
+    if (reads_.joinable()) reads_.join();
+  }
 
  private:
-  Backend& backend_;
   ModelRunner& runner_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Event> event_;
-  Buffer staging_;
-  size_t next_ = 0;
+  worker::Staging staging_;
+  worker::LayerCopies copies_;
+  std::vector<std::vector<float>> host_;
+  std::thread reads_;
 };
 
 struct Close {
@@ -111,7 +121,8 @@ struct Options {
 void Serve(const std::string& name, int64_t rows, int64_t seq_len, const Options& options) {
   CudaOptions cuda;
   cuda.graphs = options.graphs;
-  const auto backend = Must(NewCudaBackend(cuda));
+  auto backends = Must(NewCudaBackends(cuda, 2));
+  const std::unique_ptr<Backend> backend = std::move(backends[0]);
   const int64_t free_bytes = FreeBytes();
   const ModelConfig config = GpuModel(name, seq_len);
   const Model model = Must(Model::Create(config, DType::kBfloat16));
@@ -129,7 +140,6 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len, const Options
   for (int32_t& token : tokens) token = static_cast<int32_t>(rng.Below(config.vocab));
   Write(file, tokens);
   file.reset();
-  Pusher pusher(*backend, *runner);
   int64_t step = 0;
   std::string losses;
   for (int i = 0; i < 3; ++i) {
@@ -142,6 +152,9 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len, const Options
               static_cast<long long>(backend->Memory().peak_bytes), losses.c_str(),
               static_cast<long long>(free_bytes - FreeBytes()));
   std::fflush(stdout);
+  Pusher pusher(*backend, std::move(backends[1]), *runner);
+  pusher.Push();  // takes its memory
+  pusher.Finish();
 
   int steps = 0;
   while (std::scanf("%d", &steps) == 1) {
@@ -151,7 +164,7 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len, const Options
     for (int i = 0; i < std::abs(steps); ++i) {
       loss = Must(runner->Train(tokens, rows)).mean();
       Must(optimizer->Step(++step, 1e-4f));
-      if (push) pusher.PushOne();
+      if (push && i == 0) pusher.Push();
     }
     Must(backend->Synchronize(runner->stream()));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
