@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
 #include "common/protocol/program_slots.h"
+#include "coordinator/beside_memory.h"
 
 namespace atl {
 namespace {
@@ -184,13 +185,13 @@ const DeviceProfile* ProfileOf(const PlanRequest& request, const std::string& de
   return nullptr;
 }
 
-int64_t MemoryOf(const PlanRequest& request, const std::string& device) {
+const DeviceInfo* InfoOf(const PlanRequest& request, const std::string& device) {
   for (const PlanMember& member : request.members) {
     if (member.member.worker != WorkerOfDevice(device)) continue;
     const auto index = static_cast<size_t>(IndexOfDevice(device));
-    if (index < member.devices.size()) return member.devices[index].memory_bytes;
+    if (index < member.devices.size()) return &member.devices[index];
   }
-  return 0;
+  return nullptr;
 }
 
 const PlanReplica* ReplicaOf(const IslandPlan& plan, const std::string& device) {
@@ -221,8 +222,15 @@ double ShareOf(const IslandPlan& plan, const PlanReplica& replica, const std::st
 }  // namespace
 
 std::string Text(const MemoryLack& lack) {
-  return absl::StrCat(lack.device, " lacks ", BytesText(lack.lacks_bytes()), ": it would take ",
-                      BytesText(lack.takes_bytes), " and has ", BytesText(lack.has_bytes));
+  std::string text =
+      absl::StrCat(lack.device, " lacks ", BytesText(lack.lacks_bytes()), ": it would take ",
+                   BytesText(lack.takes_bytes + lack.beside_bytes));
+  if (lack.beside_bytes > 0) {
+    absl::StrAppend(&text, ", ", BytesText(lack.beside_bytes),
+                    " of it for messages and the leader's copies of the model,");
+  }
+  absl::StrAppend(&text, " and has ", BytesText(lack.has_bytes));
+  return text;
 }
 
 std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& plan,
@@ -233,9 +241,20 @@ std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& p
   DeviceNeeds needs(request, *profile, plan.tensor_parallel(),
                     ShareOf(plan, *replica, program.device), replica->micro_batch_sequences);
   if (!needs.Read()) return std::nullopt;
-  const int64_t has = MemoryOf(request, program.device);
-  return MemoryLack{program.device, needs.Bytes(*replica, program), has > 0 ? has : INT64_MAX,
-                    program.memory_peak_bytes};
+  const DeviceInfo* info = InfoOf(request, program.device);
+  const BesideMemory beside = BesideOf(request, plan, program.device);
+  MemoryLack need{program.device, needs.Bytes(*replica, program), beside.device_bytes, INT64_MAX,
+                  program.memory_peak_bytes};
+  if (info == nullptr) return need;
+  if (info->memory_bytes > 0) need.has_bytes = info->memory_bytes;
+  if (IsHost(*info)) {
+    const PlanMember& leader = request.members[0];
+    need.beside_bytes = beside.host_bytes;
+    if (leader.member.worker == WorkerOfDevice(program.device)) {
+      need.beside_bytes += LeaderBytes(request) / static_cast<int64_t>(leader.devices.size());
+    }
+  }
+  return need;
 }
 
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan) {

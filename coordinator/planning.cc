@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status.h"
+#include "coordinator/beside_memory.h"
 #include "coordinator/fixed_layouts.h"
 #include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/plan_memory.h"
@@ -169,6 +170,7 @@ absl::StatusOr<Found> Search(const PlanRequest& request, const PlanningInput& in
 absl::StatusOr<IslandPlan> Finish(const PlanRequest& request, const PlanningInput& input,
                                   IslandPlan island) {
   if (!input.assumptions.empty()) absl::StrAppend(&island.reason, "; ", input.assumptions);
+  ATOLL_RETURN_IF_ERROR(CheckHosts(request, island));
   ATOLL_RETURN_IF_ERROR(Annotate(Validate(island, static_cast<int>(request.facts.layers.size()),
                                           request.spec.inner.batch_sequences),
                                  "the planner made a plan that cannot run; please report this"));
@@ -185,7 +187,8 @@ void ReserveMore(const std::vector<MemoryLack>& lacks, PlanningInput& input) {
       const plan::DeviceType& type = input.cluster.types[device.type];
       // At most a little less than was reserved, or the same layout would come again.
       const int64_t most = std::min(lack.reserved_bytes - 1, input.costs.UsableBytes(type));
-      const int64_t fits = lack.has_bytes - (lack.takes_bytes - lack.reserved_bytes);
+      const int64_t fits =
+          lack.has_bytes - lack.beside_bytes - (lack.takes_bytes - lack.reserved_bytes);
       int64_t& least = usable.try_emplace(device.type, most).first->second;
       least = std::max<int64_t>(1, std::min({least, most, fits}));
     }

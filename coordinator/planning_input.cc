@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status.h"
+#include "coordinator/beside_memory.h"
 #include "coordinator/planning.h"
 
 namespace atl {
@@ -17,19 +18,15 @@ constexpr int kMicroBatchMax = 64;    // sequences; larger ones gain nothing and
 constexpr int kMicroBatchSizes = 12;  // tried at most
 constexpr double kSameSpeed = 1.10;   // devices this near in time and memory are one type
 
-bool IsHost(const std::string& kind) {
-  return kind.rfind("cpu", 0) == 0 || kind.rfind("reference", 0) == 0;
-}
-
 // "" where the worker does not say.
 std::string ComputeOf(const DeviceInfo& device) {
-  return device.compute.empty() && IsHost(device.kind) ? "fp32" : device.compute;
+  return device.compute.empty() && IsHost(device) ? "fp32" : device.compute;
 }
 
 // What is assumed of a device of which nothing was measured.
 plan::DeviceType AssumedType(const DeviceInfo& device) {
   plan::DeviceType type;
-  if (IsHost(device.kind)) {
+  if (IsHost(device)) {
     const double threads = std::max(1, device.threads);
     type.flops_per_s = 100e9 * threads;
     type.memory_bytes_per_s = 10e9;
@@ -464,11 +461,11 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
                                 [](const DeviceFacts& d) { return ComputeOf(d.info) == "fp32"; });
   const int64_t element_bytes = full ? 4 : 2;
   const plan::Model model = ModelOf(request, shape, element_bytes);
-  // The leader's host keeps three more copies: what it started from, what it pushes and pulls.
-  const int64_t copies = 12 * model.parameters();
+  // The leader's host keeps more copies: what it started from, what it pushes and pulls, ...
+  const int64_t copies = LeaderBytes(request);
   const PlanMember& leader = request.members[0];
   for (DeviceFacts& device : devices) {
-    if (device.member != 0 || !IsHost(device.info.kind)) continue;
+    if (device.member != 0 || !IsHost(device.info)) continue;
     device.info.memory_bytes -= copies / static_cast<int64_t>(leader.devices.size());
   }
   PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};

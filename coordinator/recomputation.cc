@@ -154,8 +154,9 @@ std::string WhatRecomputes(const PlanRequest& request, const IslandPlan& island)
                       blocks, " blocks");
       const std::optional<MemoryLack> worst = WorstOf(request, without, stage);
       if (!worst || worst->lacks_bytes() <= 0) continue;
-      absl::StrAppend(&text, " (", worst->device, " would take ", BytesText(worst->takes_bytes),
-                      " of ", BytesText(worst->has_bytes), " without)");
+      absl::StrAppend(&text, " (", worst->device, " would take ",
+                      BytesText(worst->takes_bytes + worst->beside_bytes), " of ",
+                      BytesText(worst->has_bytes), " without)");
     }
   }
   if (stages > kTold)

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/beside_memory.h"
 #include "coordinator/planning.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/island/island_harness.h"
@@ -71,6 +72,13 @@ inline PlanRequest PlanningOf(const EngineJob& job, int devices,
   member.profiles = *std::move(profiles);
   request.members = {std::move(member)};
   return request;
+}
+
+// Each of them has so much, beside the leader's copies of the model.
+inline void GiveMemory(int64_t bytes, PlanRequest& request) {
+  std::vector<DeviceInfo>& devices = request.members[0].devices;
+  const int64_t copies = LeaderBytes(request) / static_cast<int64_t>(devices.size());
+  for (DeviceInfo& device : devices) device.memory_bytes = bytes + copies;
 }
 
 }  // namespace atl::worker

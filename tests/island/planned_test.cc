@@ -71,13 +71,12 @@ TEST_CASE("stages that recompute as much as memory asks for train as one device 
     request.spec.layout.recompute = Recompute::kAuto;
     int exact = 0;
     for (int percent = 60; percent > 0 && exact == 0; --percent) {
-      for (DeviceInfo& device : request.members[0].devices) {
-        device.memory_bytes = MostMemory(*ample) * percent / 100;
-      }
+      const int64_t bytes = MostMemory(*ample) * percent / 100;
+      GiveMemory(bytes, request);
       const auto plan = PlanIsland(request);
       if (!plan.ok() || PartlyRecomputing(*plan) == 0) continue;
       for (const PlanProgram& program : plan->programs) {
-        CHECK(program.memory_peak_bytes <= request.members[0].devices[0].memory_bytes);
+        CHECK(program.memory_peak_bytes <= bytes);
       }
       RequireExact(job, *plan);
       ++exact;

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/protocol/host_copies.h"
 
 namespace atl::worker {
 namespace {
 
-// See the header; in whole copies.
-constexpr int kTrainerCopies = 4, kHostCopies = 7, kQuantizedCopies = 3;
+constexpr int kTrainerCopies = 4;  // see the header
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -106,16 +106,15 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
     pulled_ = NewBuffers();
     return facts_;
   }
-  ATOLL_RETURN_IF_ERROR(CheckMemory());
+  ATOLL_RETURN_IF_ERROR(CheckMemory(true));
   TakeBuffers();
   return facts_;
 }
 
-absl::Status Island::CheckMemory() const {
+absl::Status Island::CheckMemory(bool whole) const {
   int64_t elements = 0;
   for (const LayerSize& layer : facts_.layers) elements += layer.elements;
-  const int copies = kHostCopies + (options_.trainer_on_host ? kTrainerCopies : 0) +
-                     (IsQuantized(spec_.outer.push_encoding) ? kQuantizedCopies : 0);
+  const int copies = HostCopies(spec_) + (options_.trainer_on_host && whole ? kTrainerCopies : 0);
   const int64_t bytes = elements * copies * int64_t{sizeof(float)};
   if (options_.host_bytes == 0 || bytes <= options_.host_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -143,7 +142,9 @@ void Island::ForgetBuffers() { base_.reset(), delta_.reset(), pulled_.reset(), r
 
 Event Island::Do(const Reconfigure& command) {
   if (base_ == nullptr) {
-    if (const absl::Status room = CheckMemory(); !room.ok()) {
+    // Of several workers each has a part of the model, for which the plan has seen to it.
+    const bool whole = command.plan.members.size() <= 1;
+    if (const absl::Status room = CheckMemory(whole); !room.ok()) {
       return CommandFailed{std::string(room.message())};
     }
     TakeBuffers();

@@ -95,7 +95,8 @@ class Island {
   void Do(const ReleaseJob& command);
 
   absl::StatusOr<JobFacts> Open(const Prepare& command);
-  absl::Status CheckMemory() const;
+  // `whole`: this worker's devices hold the whole model.
+  absl::Status CheckMemory(bool whole) const;
   absl::StatusOr<Trainer::Completion> BeginCapture(const CaptureDelta& command);
   absl::Status MakeDelta(const CaptureDelta& command, const Trainer::Completion& copy);
   void AwaitSideWork();

@@ -393,6 +393,32 @@ TEST_CASE("A host whose devices have memory of their own needs room for its own 
   CHECK(reason(10 * copy - 1, false, Encoding::kInt8) != "");
 }
 
+TEST_CASE("A host that leads several workers needs room for its own copies alone") {
+  Folder folder;
+  const auto trainer = NewModelTrainer(NewReferenceBackend());
+  JobSpec spec = Spec(folder);
+  spec.layout.island = IslandExtent::kAll;
+  int64_t copy = 0;
+  const auto facts = trainer->Prepare(spec);
+  for (const LayerSize& layer : facts->layers) copy += layer.elements * 4;
+  const auto reason = [&](int64_t host_bytes, size_t members) {
+    Event last;
+    Island island(trainer.get(), nullptr, {.host_bytes = host_bytes},
+                  {[&](Event e) { last = std::move(e); }});
+    island.Run(Prepare{"sea-1", spec});
+    Reconfigure command;
+    command.job = "sea-1";
+    command.plan.members.resize(members);
+    island.Run(command);
+    const CommandFailed* failed = std::get_if<CommandFailed>(&last);
+    return failed == nullptr ? "" : failed->reason;
+  };
+  CHECK_THAT(reason(7 * copy - 1, 2), Catch::Contains("parameters need"));
+  CHECK_THAT(reason(7 * copy, 2), !Catch::Contains("parameters need"));
+  CHECK_THAT(reason(11 * copy - 1, 1), Catch::Contains("parameters need"));
+  CHECK_THAT(reason(11 * copy, 1), !Catch::Contains("parameters need"));
+}
+
 TEST_CASE("Emulated timing changes how long a step lasts and nothing else") {
   Folder folder;
   Bench plain(folder), slow(folder, nullptr, {2.0, std::chrono::milliseconds(5), 0});
