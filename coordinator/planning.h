@@ -3,8 +3,8 @@
 //
 //   absl::StatusOr<IslandPlan> plan = PlanIsland(request);
 //
-// Pure and deterministic: the same request gives the same plan. Takes up to a second for hundreds
-// of devices, so the coordinator calls it from a thread of its own.
+// Pure and deterministic: the same request gives the same plan. Takes seconds for hundreds of
+// devices, twice as long where memory binds, so the coordinator calls it from a thread of its own.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_H_
 #define ATOLL_COORDINATOR_PLANNING_H_

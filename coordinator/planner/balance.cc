@@ -20,9 +20,13 @@ int Reach(const StageSlot& stage, int first, double bound_s) {
   int high = stage.costs->layers();
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    const std::optional<Saving> saving =
-        stage.costs->LeastSaving(first, middle, stage.memory_bytes, stage.in_flight);
-    const bool fits = saving && stage.costs->TotalSeconds(first, middle, *saving) <= bound_s;
+    bool fits = stage.costs->TotalSeconds(first, middle) <= bound_s;
+    if (fits) {
+      const std::optional<Saving> saving =
+          stage.costs->LeastSaving(first, middle, stage.memory_bytes, stage.in_flight);
+      fits = saving &&
+             (!saving->any() || stage.costs->TotalSeconds(first, middle, *saving) <= bound_s);
+    }
     fits ? low = middle : high = middle - 1;
   }
   return low;

@@ -21,6 +21,10 @@ double Seconds(sim::Nanos ns) { return static_cast<double>(ns) * 1e-9; }
 // Operations of all replicas, up to which they are played together.
 constexpr int64_t kMostTogether = 1'000'000;
 
+// A layout whose estimate, less this for what the estimate may be too long, is longer than
+// another's step is not simulated.
+constexpr double kSurelyWorse = 0.85;
+
 // Per chunk: when its first operation starts, and when its last gradient is there.
 struct ChunkTimes {
   std::vector<sim::Nanos> begun_ns, done_ns;
@@ -385,7 +389,7 @@ absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& cost
   std::vector<std::vector<Saving>> tried;
   absl::StatusOr<Outcome> best = absl::ResourceExhaustedError("no layout fits");
   Layout saving = layout;
-  for (const int in_flight : {most, (most + 1) / 2, 1}) {
+  for (const int in_flight : {1, (most + 1) / 2, most}) {
     std::vector<Saving>& savings = tried.emplace_back();
     for (Replica& replica : saving.replicas) {
       SaveMemory(cluster, costs, layout.tensor_parallel, layout.micro_batch, in_flight, replica,
@@ -393,6 +397,10 @@ absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& cost
       for (const Stage& stage : replica.stages) savings.push_back(stage.saving);
     }
     if (std::count(tried.begin(), tried.end(), savings) > 1) continue;
+    // What more savings cost may be more than more micro-batches in flight can bring.
+    if (best.ok() && kSurelyWorse * EstimateSeconds(cluster, costs, job, saving) >= best->step_s) {
+      break;
+    }
     auto outcome = EvaluateLayout(cluster, costs, job, saving, evaluation);
     const bool better = outcome.ok() && (!best.ok() || outcome->step_s < best->step_s);
     if (!better && (best.ok() || outcome.ok())) continue;
