@@ -295,10 +295,9 @@ struct PushGrant {
   std::vector<ShardId> order;
 };
 
-// Open peer links to these workers, for this request alone, until another one or an order comes.
-// The measurer times messages to some of the others and answers LinksMeasured; the others take
-// them. Never sent to a worker that leads or follows in an island, unless it is a probe: that only
-// asks whether they answer, on connections of its own, and disturbs nobody.
+// Open peer links to these workers, for this request alone, until another one or an order comes. The
+// measurer times messages to others, which take them, and answers LinksMeasured. Members of islands
+// get these alone, on connections of their own: a probe, that asks who answers, and `beside`.
 struct MeasureLinks {
   JobId job;
   int64_t request = 0;  // grows; a larger one replaces a smaller one
@@ -306,6 +305,7 @@ struct MeasureLinks {
   NodeId measurer;
   std::vector<NodeId> to;  // to whom; empty: all
   bool probe = false;
+  bool beside = false;
 };
 
 // Record one coming step of the island that the worker leads, on all its members: StepTraced. A

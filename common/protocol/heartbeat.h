@@ -52,6 +52,27 @@ struct DeviceWork {
   bool operator==(const DeviceWork&) const = default;
 };
 
+// Gradient sums over a group of devices of several workers, as one of them sees them: what they
+// take tells of the lines between.
+struct GroupSums {
+  std::string device;                // whose view it is
+  std::vector<std::string> devices;  // of the group, by rank
+  int64_t plan_number = 0;           // under which they were made
+  int64_t window = 0;                // its number, as in BoundaryState
+  int64_t bytes = 0;                 // of the window's largest tensors
+  double quickest_seconds = 0;       // of these, from the call until the sum was there
+
+  bool operator==(const GroupSums&) const = default;
+};
+
+// To another worker and back, without anything to carry: the quickest of the last pings.
+struct RoundTrip {
+  NodeId to;
+  double seconds = 0;
+
+  bool operator==(const RoundTrip&) const = default;
+};
+
 // Another worker's peer link that this one could not reach, and why.
 struct LinkFailure {
   NodeId to;
@@ -116,6 +137,9 @@ struct WorkerHeartbeat {
   std::optional<MemberProgress> member;    // it follows
   std::vector<DeviceWork> devices;         // its own, while they train under a plan
   std::vector<LinkFailure> unreachable;    // members of its plan that it does not reach
+  std::string measuring;        // "measures the line to w3 (2 of 5)"; empty: it measures nothing
+  std::vector<GroupSums> sums;  // of its devices, with others' of its plan
+  std::vector<RoundTrip> round_trips;  // to the members of its plan
 };
 
 }  // namespace atl

@@ -53,22 +53,14 @@ void Fields(V& v, Plain<V, WorkerHello>& s, v1::WorkerHello& m) {
 }
 
 template <class V>
-void Fields(V& v, Plain<V, MemberProgress>& s, v1::MemberProgress& m) {
-  ATOLL_WIRE_COPY(job);
-  ATOLL_WIRE_INT(island, 0, kMaxIsland);
-  ATOLL_WIRE_COUNT(generation);
-  ATOLL_WIRE_COUNT(plan_number);
-  ATOLL_WIRE_COUNT(seen_sequence);
-  ATOLL_WIRE_COPY(doing);
-  ATOLL_WIRE_COPY(holds);
-}
-
-template <class V>
 void Fields(V& v, Plain<V, WorkerHeartbeat>& s, v1::WorkerHeartbeat& m) {
   ATOLL_WIRE_MAYBE(progress);
   ATOLL_WIRE_MAYBE(member);
   ATOLL_WIRE_MESSAGES(devices, 1024);
   ATOLL_WIRE_MESSAGES(unreachable, 4096);
+  ATOLL_WIRE_COPY(measuring);
+  ATOLL_WIRE_MESSAGES(sums, 4096);
+  ATOLL_WIRE_MESSAGES(round_trips, 4096);
 }
 
 template <class V>
@@ -230,6 +222,7 @@ void Fields(V& v, Plain<V, MeasureLinks>& s, v1::MeasureLinks& m) {
   ATOLL_WIRE_COPY(measurer);
   ATOLL_WIRE_VALUES(to, 4096);
   ATOLL_WIRE_COPY(probe);
+  ATOLL_WIRE_COPY(beside);
 }
 
 template <class V>

@@ -221,6 +221,33 @@ void Fields(V& v, Plain<V, DeviceWork>& s, v1::DeviceWork& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, GroupSums>& s, v1::GroupSums& m) {
+  ATOLL_WIRE_COPY(device);
+  ATOLL_WIRE_VALUES(devices, 4096);
+  ATOLL_WIRE_COUNT(plan_number);
+  ATOLL_WIRE_COUNT(window);
+  ATOLL_WIRE_COUNT(bytes);
+  ATOLL_WIRE_COPY(quickest_seconds);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, RoundTrip>& s, v1::RoundTrip& m) {
+  ATOLL_WIRE_COPY(to);
+  ATOLL_WIRE_COPY(seconds);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, MemberProgress>& s, v1::MemberProgress& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_COUNT(generation);
+  ATOLL_WIRE_COUNT(plan_number);
+  ATOLL_WIRE_COUNT(seen_sequence);
+  ATOLL_WIRE_COPY(doing);
+  ATOLL_WIRE_COPY(holds);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, LinkFailure>& s, v1::LinkFailure& m) {
   ATOLL_WIRE_COPY(to);
   ATOLL_WIRE_COPY(reason);
