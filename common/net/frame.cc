@@ -122,6 +122,8 @@ absl::Status CheckBody(const v1::Frame& frame) {
       return CheckReason(frame.peer_arrival().reason());
     case v1::Frame::kPeerPing:
     case v1::Frame::kPeerPong:
+    case v1::Frame::kPeerSample:
+    case v1::Frame::kPeerSampled:
     case v1::Frame::kPullCredit:
     case v1::Frame::kCancel:
       return absl::OkStatus();
@@ -150,8 +152,8 @@ absl::Status ParseFrame(absl::string_view bytes, bool has_payload, v1::Frame* fr
         absl::StrCat("protocol version ", frame->protocol_version(), " is not ", kProtocolVersion));
   }
   if (frame->transfer() == 0) return Bad("transfer", 0);
-  if (has_payload != frame->has_chunk()) {
-    return absl::InvalidArgumentError("a payload follows a Chunk and nothing else");
+  if (has_payload != (frame->has_chunk() || frame->has_peer_sample())) {
+    return absl::InvalidArgumentError("a payload follows a Chunk or sample and nothing else");
   }
   return CheckBody(*frame);
 }

@@ -41,6 +41,13 @@ std::vector<std::pair<NodeId, std::string>> PeerLink::Probe(
     const std::vector<IslandMember>& members, Duration limit) const {
   return impl_->Probe(members, limit);
 }
+void PeerLink::SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long) {
+  impl_->SetGuests(guests, for_so_long);
+}
+absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Sample(const IslandMember& member,
+                                                              Duration limit) const {
+  return impl_->Sample(member, limit);
+}
 void PeerLink::Lose(const NodeId& peer, const std::string& reason) { impl_->Lose(peer, reason); }
 void PeerLink::DropQueued(PeerChannel channel) { impl_->DropQueued(channel); }
 std::vector<PeerCounters> PeerLink::counters() const { return impl_->counters(); }

@@ -132,6 +132,16 @@ struct PeerCounters {
   Duration round_trip{0};  // quickest of the last pings; 0: not known yet
 };
 
+// A connection of its own to another worker, to time bytes that nobody needs. One thread at a time;
+// the link that made it outlives it.
+class PeerSampler {
+ public:
+  virtual ~PeerSampler() = default;
+  // Seconds until the other end has said that so many bytes have come. PERMISSION_DENIED: it does
+  // not take them, from us or yet.
+  virtual absl::StatusOr<double> Time(int64_t bytes, Duration timeout) = 0;
+};
+
 class PeerLink {
  public:
   // Binds and starts. `handler` outlives the link.
@@ -173,6 +183,12 @@ class PeerLink {
   // that have not answered within `limit`, and why. Thread-safe, but not for callbacks.
   std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
                                                     Duration limit) const;
+  // Takes samples of these for so long, whoever our peers are and whatever plan is in force;
+  // replaces those before. Thread-safe, but not for callbacks.
+  void SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long);
+  // Connects within `limit`, whoever our peers are. Thread-safe, but not for callbacks.
+  absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member,
+                                                      Duration limit) const;
   // Counts the peer as lost, for a reason that the caller knows; it hears of it.
   void Lose(const NodeId& peer, const std::string& reason);
 

@@ -40,6 +40,9 @@ class PeerLink::Impl {
   std::vector<std::pair<NodeId, std::string>> Unconnected(Duration at_least) const;
   std::vector<std::pair<NodeId, std::string>> Probe(const std::vector<IslandMember>& members,
                                                     Duration limit) const;
+  void SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long);
+  absl::StatusOr<std::unique_ptr<PeerSampler>> Sample(const IslandMember& member,
+                                                      Duration limit) const;
   void Lose(const NodeId& peer, const std::string& reason);
   void DropQueued(PeerChannel channel);
   std::vector<PeerCounters> counters() const;
@@ -130,6 +133,7 @@ class PeerLink::Impl {
   int WaitMs() const;
   void Adopt(const PeerFence& fence, const std::vector<IslandMember>& members);
   void MeetAgain();  // the peers that are lost
+  void OpenDoor();   // for peers and guests
   void StartPeer(Peer& peer);
   absl::Status Check(const PeerFence& fence, const std::vector<IslandMember>& members) const;
   absl::Status Connect(Peer& peer);
@@ -163,6 +167,7 @@ class PeerLink::Impl {
   // routes
   void OnRouteFrame(std::vector<Message>& parts);
   void OnHello(const std::string& id, const v1::Frame& frame, std::string key);
+  void OnSample(const std::string& id, const v1::Frame& frame, const std::string& key);
   void Consider(Route& route);  // the hello that it said
   void ConsiderAll();           // that have not been welcomed
   void Welcome(Route& route);
@@ -197,6 +202,8 @@ class PeerLink::Impl {
   Instant now_;
   std::optional<PeerFence> fence_;
   std::vector<IslandMember> members_;
+  std::vector<IslandMember> guests_;
+  Instant guests_until_{};
   std::map<NodeId, std::unique_ptr<Peer>> peers_;
   std::map<std::string, Route> routes_;
   uint64_t next_session_ = 1;

@@ -1,6 +1,7 @@
 // The network thread's loop: who our peers are, what happens when one is lost, waiting.
 
 #include <algorithm>
+#include <future>
 
 #include "common/check.h"
 #include "common/event_loop.h"
@@ -116,10 +117,8 @@ void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMembe
       counters_[member.worker].peer = member.worker;
     }
   }
-  std::vector<std::string> keys;
   for (const IslandMember& member : members) {
     if (member.worker == options_.name) continue;
-    keys.push_back(member.public_key);
     std::unique_ptr<Peer>& peer = peers_[member.worker];
     const auto it = before.find(member.worker);
     if (it != before.end() && !it->second->lost && it->second->member == member) {
@@ -130,8 +129,37 @@ void PeerLink::Impl::Adopt(const PeerFence& fence, const std::vector<IslandMembe
     }
     StartPeer(*peer);
   }
-  if (door_) door_->Admit(keys);
+  OpenDoor();
   ConsiderAll();
+}
+
+// A guest that says hello is a stranger all the same.
+void PeerLink::Impl::OpenDoor() {
+  if (!door_) return;
+  std::vector<std::string> keys;
+  for (const auto* who : {&members_, &guests_}) {
+    for (const IslandMember& member : *who) {
+      if (member.worker != options_.name) keys.push_back(member.public_key);
+    }
+  }
+  door_->Admit(keys);
+}
+
+void PeerLink::Impl::SetGuests(const std::vector<IslandMember>& guests, Duration for_so_long) {
+  std::vector<IslandMember> known;
+  const ClientSecurity security{options_.keys, options_.allow_plaintext_beyond_loopback};
+  for (const IslandMember& guest : guests) {
+    // One that we would not speak with may not speak with us.
+    if (CheckSecurity(security, guest.endpoint, guest.public_key).ok()) known.push_back(guest);
+  }
+  std::promise<void> done;
+  tasks_->Post([&] {
+    guests_ = known;
+    guests_until_ = SteadyNow() + for_so_long;
+    OpenDoor();
+    done.set_value();
+  });
+  done.get_future().wait();
 }
 
 void PeerLink::Impl::MeetAgain() {

@@ -37,6 +37,7 @@ void PeerLink::Impl::OnRouteFrame(std::vector<Message>& parts) {
     status = ParseFrame(parts[1].text(), parts.size() == 3, &frame);
   }
   if (status.ok() && frame.has_peer_hello()) return OnHello(id, frame, SenderKey(parts[1]));
+  if (status.ok() && frame.has_peer_sample()) return OnSample(id, frame, SenderKey(parts[1]));
   const auto it = routes_.find(id);
   if (it == routes_.end() || !it->second.welcomed) return CountStranger();
   Route& route = it->second;
@@ -59,6 +60,29 @@ void PeerLink::Impl::OnRouteFrame(std::vector<Message>& parts) {
     }
   }
   if (!status.ok()) Break(route, std::string(status.message()));
+}
+
+// Its bytes are here, and not needed.
+void PeerLink::Impl::OnSample(const std::string& id, const v1::Frame& frame,
+                              const std::string& key) {
+  const v1::PeerSample& sample = frame.peer_sample();
+  const bool guest = now_ <= guests_until_ && sample.to() == options_.name &&
+                     sample.to_incarnation() == options_.incarnation &&
+                     std::any_of(guests_.begin(), guests_.end(), [&](const IslandMember& member) {
+                       return member.worker == sample.from() &&
+                              member.incarnation == sample.from_incarnation() &&
+                              (!door_ || member.public_key == key);
+                     });
+  if (!guest) CountStranger();
+  if (!sample.last()) return;
+  v1::Frame answer = MakeFrame(frame.transfer());
+  if (guest) {
+    answer.mutable_peer_sampled();
+  } else {
+    answer.mutable_peer_refusal()->set_code(v1::PeerRefusal::STRANGER);
+    answer.mutable_peer_refusal()->set_reason(absl::StrCat(options_.name, " expects no samples"));
+  }
+  Answer(id, answer);
 }
 
 void PeerLink::Impl::OnHello(const std::string& id, const v1::Frame& frame, std::string key) {

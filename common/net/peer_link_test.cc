@@ -261,6 +261,58 @@ TEST_CASE("with keys a worker that knows nobody's answers a probe all the same, 
   CHECK(a.link->Probe({impostor}, 300ms).size() == 1);
 }
 
+TEST_CASE("samples are taken of guests alone, beside whatever plan is in force") {
+  TestPeer a("a"), b("b"), joiner("j");
+  Meet(Plan(1), {&a, &b});
+  const auto sampler = joiner.link->Sample(a.member, kPatience);
+  REQUIRE(sampler.ok());
+  const auto time = [&](int64_t bytes) { return (*sampler)->Time(bytes, kPatience).status(); };
+  CHECK(Says(time(1000).message(), "a expects no samples"));
+  a.link->SetGuests({b.member}, kPatience);
+  CHECK(absl::IsPermissionDenied(time(1000)));
+  IslandMember older = joiner.member;
+  older.incarnation = 7;
+  a.link->SetGuests({older}, kPatience);
+  CHECK(absl::IsPermissionDenied(time(1000)));
+  a.link->SetGuests({joiner.member}, kPatience);
+  CHECK(time(1).ToString() == "OK");
+  CHECK(time(5'000'000).ToString() == "OK");
+  IslandMember other = a.member;
+  other.incarnation = 7;
+  const auto wrong = joiner.link->Sample(other, kPatience);
+  REQUIRE(wrong.ok());
+  CHECK(absl::IsPermissionDenied((*wrong)->Time(1, kPatience).status()));
+  a.link->SetGuests({joiner.member}, Duration(0));
+  CHECK(absl::IsPermissionDenied(time(1000)));
+  a.Say(b, kCommand, "still here");
+  CHECK(b.Hear(kCommand).header == "still here");
+  CHECK(b.CountersOf("a").times_lost + a.CountersOf("b").times_lost == 0);
+}
+
+TEST_CASE("with keys a guest is let in while it is one, and is no peer") {
+  const auto with_keys = [] {
+    PeerLinkOptions options;
+    options.keys = GenerateKeyPair().value();
+    return options;
+  };
+  TestPeer a("a", with_keys()), b("b", with_keys()), joiner("j", with_keys());
+  Meet(Plan(1), {&a, &b});
+  CHECK(absl::IsPermissionDenied(joiner.link->Sample(a.member, kPatience).status()));
+  a.link->SetGuests({joiner.member}, kPatience);
+  const auto sampler = joiner.link->Sample(a.member, kPatience);
+  REQUIRE(sampler.ok());
+  CHECK((*sampler)->Time(100'000, kPatience).ok());
+  // By its own key under another's name.
+  TestPeer impostor("b", with_keys());
+  a.link->SetGuests({joiner.member, impostor.member}, kPatience);
+  IslandMember both[] = {a.member, impostor.member};
+  REQUIRE(impostor.link->SetPeers(Plan(1), {both[0], both[1]}).ok());
+  REQUIRE(Says(impostor.AwaitLost("a"), "this is not b's key"));
+  // A plan without it ends nothing.
+  Meet(Plan(2), {&a, &b});
+  CHECK((*sampler)->Time(100'000, kPatience).ok());
+}
+
 TEST_CASE("with keys only the plan's members get in, each under its own name") {
   const KeyPair keys[] = {GenerateKeyPair().value(), GenerateKeyPair().value(),
                           GenerateKeyPair().value()};

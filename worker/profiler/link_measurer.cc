@@ -8,8 +8,23 @@
 
 namespace atl::worker {
 
+namespace {
+
+constexpr int64_t kBesideBytesMax = int64_t{8} << 20;
+constexpr int kBesideRuns = 3;
+
+LinkMeasurerOptions WithProgress(LinkMeasurerOptions options) {
+  options.profile.progress = [tell = options.measuring](size_t link, size_t links,
+                                                        const NodeId& to) {
+    tell(absl::StrCat("measures the line to ", to, " (", link + 1, " of ", links, ")"));
+  };
+  return options;
+}
+
+}  // namespace
+
 LinkMeasurer::LinkMeasurer(PeerLink* link, LinkMeasurerOptions options)
-    : link_(link), options_(std::move(options)), thread_([this] { Run(); }) {}
+    : link_(link), options_(WithProgress(std::move(options))), thread_([this] { Run(); }) {}
 
 LinkMeasurer::~LinkMeasurer() {
   {
@@ -39,7 +54,9 @@ void LinkMeasurer::Run() {
     if (stop_) return;
     const MeasureLinks request = *std::exchange(next_ ? next_ : next_probe_, std::nullopt);
     lock.unlock();
-    LinksMeasured answer = request.probe ? Probe(request) : Do(request);
+    LinksMeasured answer = request.probe    ? Probe(request)
+                           : request.beside ? Beside(request)
+                                            : Do(request);
     if (request.measurer == link_->name()) options_.post(std::move(answer));
   }
 }
@@ -63,6 +80,29 @@ LinksMeasured LinkMeasurer::Probe(const MeasureLinks& request) {
   for (const IslandMember& member : asked) {
     if (silent.count(member.worker) == 0) answer.reached.push_back(member.worker);
   }
+  return answer;
+}
+
+LinksMeasured LinkMeasurer::Beside(const MeasureLinks& request) {
+  LinksMeasured answer;
+  answer.job = request.job;
+  answer.request = request.request;
+  link_->SetGuests(request.members, options_.guests_for);
+  if (request.measurer != link_->name()) return answer;
+  std::vector<IslandMember> to;
+  for (const IslandMember& member : request.members) {
+    if (std::find(request.to.begin(), request.to.end(), member.worker) != request.to.end()) {
+      to.push_back(member);
+    }
+  }
+  // Whoever trains needs its line; sizes that tell of it are found all the same.
+  LinkProfileOptions profile = options_.profile;
+  profile.bytes_max = std::min(profile.bytes_max, kBesideBytesMax);
+  profile.runs = std::min(profile.runs, kBesideRuns);
+  LinksFound found = ProfileLinksBeside(*link_, to, profile, options_.meet_timeout);
+  options_.measuring("");
+  answer.links = std::move(found.links);
+  answer.unmeasured = std::move(found.failed);  // whether it answers at all, training tells
   return answer;
 }
 
@@ -93,6 +133,7 @@ LinksMeasured LinkMeasurer::Do(const MeasureLinks& request) {
     }
   }
   LinksFound found = ProfileLinks(*link_, peers, options_.profile);
+  options_.measuring("");
   answer.links = std::move(found.links);
   for (LinkFailure& failure : found.failed) Sort(std::move(failure), answer);
   return answer;

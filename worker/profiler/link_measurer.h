@@ -1,5 +1,6 @@
 // Does what MeasureLinks asks, on a thread of its own: meets the other workers over the peer link
-// and, if it is this worker's turn, times messages to each of them; or only probes them.
+// and, if it is this worker's turn, times messages to each of them; or only probes them. Beside
+// training nobody is met: who is to be measured takes samples on connections of their own.
 
 #ifndef ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
 #define ATOLL_WORKER_PROFILER_LINK_MEASURER_H_
@@ -21,8 +22,12 @@ struct LinkMeasurerOptions {
   // PeerLink::SetPeers, or a refusal because the link is in use by an island.
   std::function<absl::Status(const PeerFence&, const std::vector<IslandMember>&)> meet;
   std::function<void(LinksMeasured)> post;  // from the measurer's thread
+  // What it measures now ("measures the line to w3 (2 of 5)"); empty: it is done. From its thread.
+  std::function<void(const std::string&)> measuring = [](const std::string&) {};
   Duration meet_timeout = std::chrono::seconds(8);
   Duration probe_timeout = std::chrono::seconds(4);
+  // Whoever is asked to take samples takes them for so long, a few turns.
+  Duration guests_for = std::chrono::seconds(60);
   LinkProfileOptions profile;
 };
 
@@ -41,6 +46,7 @@ class LinkMeasurer {
  private:
   void Run();
   LinksMeasured Do(const MeasureLinks& request);
+  LinksMeasured Beside(const MeasureLinks& request);
   LinksMeasured Probe(const MeasureLinks& request);
   void Sort(LinkFailure failure, LinksMeasured& answer) const;
 

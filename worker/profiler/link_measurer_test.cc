@@ -24,6 +24,10 @@ struct Worker {
       answers.push_back(std::move(answer));
       changed.notify_all();
     };
+    options.measuring = [this](const std::string& what) {
+      const std::lock_guard lock(mutex);
+      told.push_back(what);
+    };
     options.profile.bytes_max = 64 << 10;
     options.meet_timeout = options.probe_timeout = std::chrono::milliseconds(800);
     return options;
@@ -39,6 +43,7 @@ struct Worker {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<LinksMeasured> answers;  // guarded by mutex
+  std::vector<std::string> told;      // likewise: what it measures
   TestPeer peer;
   LinkMeasurer measurer;
 };
@@ -58,6 +63,7 @@ TEST_CASE("workers measure in turn, and only the measurer answers, once") {
     REQUIRE(answer.links.size() == 1);
     CHECK(answer.links[0].from == request.measurer);
   }
+  CHECK(a.told == std::vector<std::string>{"measures the line to b (1 of 1)", ""});
   CHECK(a.answers.empty());
   CHECK(b.answers.empty());
 }
@@ -101,6 +107,36 @@ TEST_CASE("a worker whose link is in use says so") {
   Worker a("a", true);
   a.measurer.Measure({"job-1", 1, {a.peer.member}, "a"});
   CHECK(a.Answers().trouble == "it is in an island");
+}
+
+TEST_CASE("who joins is measured beside the island that runs, both ways") {
+  Worker a("a"), b("b"), joiner("j", true);  // nobody is met
+  Meet(Plan(1), {&a.peer, &b.peer});
+  const std::vector<IslandMember> members = {a.peer.member, joiner.peer.member};
+  for (int64_t turn = 1; turn <= 2; ++turn) {
+    MeasureLinks request{"job-1", turn, members, turn == 1 ? "j" : "a", {turn == 1 ? "a" : "j"}};
+    request.beside = true;
+    (turn == 1 ? joiner : a).measurer.Measure(request);  // the other one hears of it later
+    (turn == 1 ? a : joiner).measurer.Measure(request);
+    const LinksMeasured answer = (turn == 1 ? joiner : a).Answers();
+    CHECK(answer.request == turn);
+    CHECK(answer.unmeasured.empty());
+    REQUIRE(answer.links.size() == 1);
+    CHECK(answer.links[0].from == request.measurer);
+    CHECK(answer.links[0].to == request.to[0]);
+    CHECK(answer.links[0].bandwidth_bytes_per_s > 0);
+  }
+  CHECK(joiner.told == std::vector<std::string>{"measures the line to a (1 of 1)", ""});
+  a.peer.Say(b.peer, PeerChannel::kCommand, "still here");
+  CHECK(b.peer.Hear(PeerChannel::kCommand).header == "still here");
+
+  MeasureLinks nobody{"job-1", 3, members, "j", {"a"}};  // a is not asked to take samples of j
+  nobody.beside = true;
+  nobody.members[0].incarnation = 9;
+  joiner.measurer.Measure(nobody);
+  const LinksMeasured none = joiner.Answers();
+  CHECK(none.links.empty());
+  CHECK(none.unmeasured.size() == 1);
 }
 
 }  // namespace

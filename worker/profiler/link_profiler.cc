@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -51,14 +52,14 @@ absl::StatusOr<double> Probe(PeerLink& link, const NodeId& peer,
   return Seconds(outcome.took);
 }
 
+// Seconds that so many bytes take until the other end has said that it has them.
+using TimeBytes = std::function<absl::StatusOr<double>(int64_t size)>;
+
 // Times one link; lives as long as that takes.
 class LinkTimer {
  public:
-  LinkTimer(PeerLink& link, const NodeId& peer, const LinkProfileOptions& options)
-      : link_(link),
-        peer_(peer),
-        options_(options),
-        bytes_(std::make_shared<std::vector<std::byte>>(static_cast<size_t>(options.bytes_max))) {}
+  LinkTimer(const NodeId& from, const NodeId& to, TimeBytes time, const LinkProfileOptions& options)
+      : from_(from), to_(to), time_(std::move(time)), options_(options) {}
 
   absl::StatusOr<LinkProfile> Profile() {
     ATOLL_ASSIGN_OR_RETURN(const int64_t largest, WarmUp());
@@ -73,8 +74,8 @@ class LinkTimer {
     }
     ATOLL_ASSIGN_OR_RETURN(const HockneyFit fit, FitHockney(times));
     LinkProfile profile;
-    profile.from = link_.name();
-    profile.to = peer_;
+    profile.from = from_;
+    profile.to = to_;
     // Way there and word back: taken to be alike.
     profile.latency_ns = static_cast<int64_t>(fit.latency_s / 2 * 1e9);
     profile.bandwidth_bytes_per_s = fit.bytes_per_s;
@@ -119,29 +120,71 @@ class LinkTimer {
     return quickest;
   }
 
-  absl::StatusOr<double> Time(int64_t size) {
-    return Probe(link_, peer_, bytes_, size, options_.message_timeout);
-  }
+  absl::StatusOr<double> Time(int64_t size) { return time_(size); }
 
-  PeerLink& link_;
-  const NodeId& peer_;
+  const NodeId& from_;
+  const NodeId& to_;
+  const TimeBytes time_;
   const LinkProfileOptions& options_;
-  const std::shared_ptr<std::vector<std::byte>> bytes_;
 };
+
+void Add(absl::StatusOr<LinkProfile> profile, const NodeId& to, LinksFound& found) {
+  if (profile.ok()) {
+    found.links.push_back(*std::move(profile));
+  } else {
+    found.failed.push_back({to, std::string(profile.status().message())});
+  }
+}
+
+constexpr Duration kTryAgain = std::chrono::milliseconds(100);
+
+// One that takes samples of us: it may not have been told to yet.
+absl::StatusOr<std::unique_ptr<PeerSampler>> AwaitSampler(const PeerLink& link,
+                                                          const IslandMember& member,
+                                                          Duration limit) {
+  const Instant deadline = SteadyNow() + limit;
+  for (;;) {
+    auto sampler = link.Sample(member, deadline - SteadyNow());
+    absl::Status status = sampler.status();
+    if (status.ok()) {
+      status = (*sampler)->Time(kSmallest, std::max(deadline - SteadyNow(), kTryAgain)).status();
+    }
+    if (status.ok()) return sampler;
+    if (!absl::IsPermissionDenied(status) || SteadyNow() + kTryAgain >= deadline) return status;
+    std::this_thread::sleep_for(kTryAgain);
+  }
+}
 
 }  // namespace
 
 LinksFound ProfileLinks(PeerLink& link, const std::vector<NodeId>& peers,
                         const LinkProfileOptions& options) {
   LinksFound found;
+  const auto bytes =
+      std::make_shared<std::vector<std::byte>>(static_cast<size_t>(options.bytes_max));
   for (size_t i = 0; i < peers.size(); ++i) {
     if (options.progress) options.progress(i, peers.size(), peers[i]);
-    auto profile = LinkTimer(link, peers[i], options).Profile();
-    if (profile.ok()) {
-      found.links.push_back(*std::move(profile));
-    } else {
-      found.failed.push_back({peers[i], std::string(profile.status().message())});
+    const auto time = [&](int64_t size) {
+      return Probe(link, peers[i], bytes, size, options.message_timeout);
+    };
+    Add(LinkTimer(link.name(), peers[i], time, options).Profile(), peers[i], found);
+  }
+  return found;
+}
+
+LinksFound ProfileLinksBeside(const PeerLink& link, const std::vector<IslandMember>& members,
+                              const LinkProfileOptions& options, Duration connect_limit) {
+  LinksFound found;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const NodeId& to = members[i].worker;
+    if (options.progress) options.progress(i, members.size(), to);
+    auto sampler = AwaitSampler(link, members[i], connect_limit);
+    if (!sampler.ok()) {
+      Add(sampler.status(), to, found);
+      continue;
     }
+    const auto time = [&](int64_t size) { return (*sampler)->Time(size, options.message_timeout); };
+    Add(LinkTimer(link.name(), to, time, options).Profile(), to, found);
   }
   return found;
 }
