@@ -171,6 +171,7 @@ void EncodeView(const MemberView& view, v1::Member* wire) {
   wire->set_peer_endpoint(view.peer_endpoint);
   wire->set_site(view.site);
   wire->set_site_source(view.site_source);
+  wire->set_measuring(view.measuring);
   if (view.kind == MemberKind::kServer) Encode(view.load, wire->mutable_load());
 }
 

@@ -37,6 +37,55 @@ TEST_CASE("A device that is not what was measured leads to a plan, if that is wo
   }
 }
 
+TEST_CASE("A plan's reason names the largest of all that has changed since the one before") {
+  World world;
+  StartShared(world);
+  world.Do("changed a reason=a/0_is_2_times_slower_than_measured subject=a/0 size=2");
+  world.Do("changed b reason=b/0_is_9_times_slower_than_measured subject=b/0 size=9");
+  world.Do("changed c reason=c/0_is_3_times_slower_than_measured subject=c/0 size=3");
+  world.Do("changed b reason=link_b_>_c_is_5_times_slower_than_measured subject=b-c size=5");
+  // What is known of b/0 by now replaces what was.
+  world.Do("changed b reason=b/0_is_4_times_slower_than_measured subject=b/0 size=4");
+  const std::string told = world.Do("wait 30");
+  INFO(told);
+  CHECK(Says(told,
+             "(link b > c is 5 times slower than measured; b/0 is 4 times slower than measured; "
+             "c/0 is 3 times slower than measured; and 1 more): "));
+  CHECK_FALSE(Says(world.Do("wait 100"), "plan"));  // all of them were heard
+
+  SECTION("and what changes while a plan is made is for the next one") {
+    world.Do("planner waits");
+    world.Do("changed a reason=a/0_is_slow subject=a/0");
+    world.Do("wait 30");
+    world.Do("changed c reason=c/0_is_slow subject=c/0");
+    const std::string first = world.Do("planner answers");
+    INFO(first);
+    CHECK(Says(first, "(a/0 is slow): "));
+    CHECK_FALSE(Says(first, "c/0"));
+    CHECK(Says(world.Do("wait 60"), "(c/0 is slow): "));
+  }
+}
+
+TEST_CASE("What its workers measure is what a job waits for, and what they do") {
+  World world;
+  world.Tell({"planner waits", "server ps-0 attaches", "worker a attaches", "worker b attaches",
+              "submit min=1 batch=2 island=all per-island=2"});
+  world.Do("worker b beats measuring=measures_layers:_7_of_at_most_21");
+  CHECK(Says(world.Job().summary.waiting_for, "; b measures layers: 7 of at most 21"));
+  world.Do("worker b beats");
+  world.Tell({"worker a prepared", "worker b prepared"});
+  CHECK(Says(world.Job().summary.waiting_for, "making a plan"));
+  CHECK_FALSE(Says(world.Job().summary.waiting_for, "measures"));
+  world.Do("worker a beats measuring=measures_the_line_to_b_(1_of_1)");
+  CHECK(Says(world.Job().summary.waiting_for, "; a measures the line to b (1 of 1)"));
+  CHECK(world.Island(0).workers[0].doing == "measures the line to b (1 of 1)");
+  for (const MemberView& member : world.core().Members(Instant())) {
+    CHECK(member.measuring == (member.name == "a" ? "measures the line to b (1 of 1)" : ""));
+  }
+  world.Do("worker a dies");
+  CHECK_FALSE(Says(world.Job().summary.waiting_for, "measures"));
+}
+
 TEST_CASE("A plan that cannot be set up is replaced at once, and its reason is kept until it is") {
   World world;
   StartShared(world);

@@ -123,11 +123,14 @@ struct WorkersGrouped {
 };
 
 // What is known of these workers, or of the link between them, has changed for good: a plan made
-// now may be better. `unusable`: the plan in force cannot be set up with them.
+// now may be better. `unusable`: the plan in force cannot be set up with them. The newest change of
+// a subject replaces those before; `size`, from 1, orders those of several.
 struct ProfileChanged {
   std::vector<NodeId> workers;
   std::string reason;
   bool unusable = false;
+  std::string subject = {};  // "link a > b"; empty: the reason itself
+  double size = 1;           // "2 times slower"
 };
 
 // The deadline of the last Actions has come. Always allowed.
@@ -193,7 +196,8 @@ class CoordinatorCore {
   CoordinatorCore(CoordinatorCore&&) noexcept;
   CoordinatorCore& operator=(CoordinatorCore&&) noexcept;
 
-  // Takes over what an earlier process stored, in any order; EventRecords are skipped. An error
+  // Takes over what an earlier process stored, in any order; EventRecords, LinkRecords and
+  // DeviceRecords are skipped. An error
   // says which record contradicts another: the store is damaged, the core must not be used.
   // REQUIRES: no Step was made.
   absl::Status Recover(Instant now, const std::vector<StoreRecord>& stored);
@@ -205,8 +209,8 @@ class CoordinatorCore {
   std::vector<JobSummary> Jobs(Instant now) const;  // in order of submission
   std::optional<JobView> Job(Instant now, const JobId& job) const;
 
-  // Every record that the store holds now, but the EventRecords, in the order of their keys. For
-  // tests: equals what all writes so far add up to.
+  // Every record that the core has the store hold, but EventRecords, in the order of their keys.
+  // For tests: equals what all writes so far add up to.
   std::vector<StoreRecord> Stored() const;
 
  private:

@@ -59,7 +59,11 @@ bool Grouped(State& s, Job& job, const JobFacts& facts, const std::vector<Member
   if (job.grouping.request == 0) Ask(s, job, facts, workers);
   const Duration limit = s.options.grouping_limit;
   if (s.now < job.grouping.asked_at + limit) {
-    job.waiting_for = "the links between workers to be measured: they say who shares an island";
+    std::vector<NodeId> names;
+    for (const Member* worker : workers) names.push_back(worker->record.name);
+    job.waiting_for =
+        absl::StrCat("the links between workers to be measured: they say who shares an island",
+                     WhoMeasures(s, names));
     return false;
   }
   Decide(s, job,

@@ -170,6 +170,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   const std::optional<IslandProgress>& progress = message.progress;
   worker.progress = progress;
   worker.following = message.member;
+  worker.measuring = CleanText(message.measuring, 200);
   OnMemberProgress(s, worker);
   const State::Place place = s.PlaceOf(worker.record.name);
   const bool speaks_of_place = progress && place.job != nullptr && progress->job == place.job->id();

@@ -54,6 +54,7 @@ void Detach(State& s, Member& member, const std::string& reason) {
   if (place.job != nullptr) LoseWorker(s, place, member.record.name, reason);
   member.progress.reset();
   member.following.reset();
+  member.measuring.clear();
   member.leaving = false;
 }
 

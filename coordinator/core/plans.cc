@@ -71,8 +71,8 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
     planning.reason = absl::StrCat("worker ", member.worker, " is gone");
     return;
   }
-  if (planning.unusable) {
-    planning.reason = planning.changed;
+  if (planning.changed.unusable()) {
+    planning.reason = planning.changed.Text();
     return;
   }
   planning.urgent = false;
@@ -82,7 +82,8 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
     return;
   }
   if (s.now < planning.wish_not_before) return;
-  planning.reason = !planning.changed.empty() ? planning.changed : Wish(s, job, island, plan);
+  planning.reason =
+      !planning.changed.empty() ? planning.changed.Text() : Wish(s, job, island, plan);
 }
 
 void Ask(State& s, const Job& job, const IslandRecord& island,
@@ -101,6 +102,7 @@ void Ask(State& s, const Job& job, const IslandRecord& island,
   ask.reason = planning.reason;
   if (const IslandPlan* current = PlanInForce(job, island)) ask.current = *current;
   planning.asked_for = planning.changed;
+  planning.asked_reason = planning.reason;
   for (const IslandMember& member : roster) {
     const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
     ask.workers.push_back({member, SiteOf(worker), worker.devices});
@@ -317,9 +319,10 @@ void OnPlanMade(State& s, const PlanMade& made) {
   const bool other_leader = planning.asked.front().worker != island.worker;
   if (other_leader && !SameWorkers(planning.asked, NextRoster(s, *job, island))) return;
   planning.considered = planning.asked;
+  planning.reason = planning.asked_reason;
   // What has changed since is for the next one; what cannot be run stays so until there is a plan.
-  const bool heard = planning.changed == planning.asked_for;
-  if (heard && (made.plan.ok() || !planning.unusable)) planning.changed.clear();
+  const bool unusable = planning.asked_for.unusable();
+  if (made.plan.ok() || !unusable) planning.changed.Forget(planning.asked_for);
   absl::Status status = made.plan.status();
   if (status.ok()) status = Check(*job, planning.asked, *made.plan);
   if (!status.ok()) {
@@ -329,7 +332,6 @@ void OnPlanMade(State& s, const PlanMade& made) {
   planning.not_before = s.now;
   planning.left_out.clear();
   for (const auto& [worker, why] : made.left_out) planning.left_out[worker] = CleanText(why, 200);
-  const bool unusable = std::exchange(planning.unusable, false);
   if (const IslandPlan* current = PlanInForce(*job, island);
       current != nullptr && !unusable && !other_leader) {
     const std::string why_keep =
@@ -365,9 +367,9 @@ void OnProfileChanged(State& s, const ProfileChanged& event) {
     const State::Place place = s.PlaceOf(worker);
     if (place.job == nullptr || !place.job->plans.contains(place.island)) continue;
     Planning& planning = place.job->planning[place.island];
-    if (planning.unusable && !event.unusable) continue;
-    planning.changed = CleanText(event.reason, 200);
-    planning.unusable = event.unusable;
+    planning.changed.Add(CleanText(event.subject.empty() ? event.reason : event.subject, 200),
+                         event.unusable ? Changes::kUnusable : event.size,
+                         CleanText(event.reason, 200));
     // Wishes in vain before it say nothing about this one.
     planning.wishes_in_vain = 0;
     planning.wish_not_before = std::min(planning.wish_not_before, s.now + s.options.plan_retry);
@@ -423,7 +425,11 @@ std::string PlanningOf(const State& s, const Job& job, const IslandRecord& islan
   auto found = job.planning.find(island.island);
   if (found == job.planning.end()) return "";
   const Planning& planning = found->second;
-  if (planning.request != 0) return absl::StrCat("making a plan: ", planning.reason);
+  if (planning.request != 0) {
+    std::vector<NodeId> workers;
+    for (const IslandMember& member : planning.asked) workers.push_back(member.worker);
+    return absl::StrCat("making a plan: ", planning.reason, WhoMeasures(s, workers));
+  }
   if (planning.reason.empty()) return "";
   for (const IslandMember& member : Roster(s, island)) {
     if (!IsAttached(s, member)) {

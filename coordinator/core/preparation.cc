@@ -21,6 +21,12 @@ std::vector<Member*> Candidates(State& s, const Job& job) {
   return candidates;
 }
 
+std::vector<NodeId> NamesOf(const std::vector<Member*>& workers) {
+  std::vector<NodeId> names;
+  for (const Member* worker : workers) names.push_back(worker->record.name);
+  return names;
+}
+
 void RefuseWorker(State& s, Job& job, Member& worker, const std::string& reason) {
   worker.refused[job.id()] = reason;
   worker.candidate_for.clear();
@@ -139,7 +145,8 @@ bool AdvancePreparing(State& s, Job& job) {
   const int64_t enough = static_cast<int64_t>(prepared.size());
   job.waiting_for = absl::StrCat("workers to open the model and the data: ", enough, " have of ",
                                  candidates.size(), " asked, ", needed, " are needed",
-                                 refused > 0 ? "; refused by " : "", refusals);
+                                 refused > 0 ? "; refused by " : "", refusals,
+                                 WhoMeasures(s, NamesOf(candidates)));
   if (candidates.empty() && refused >= needed) {
     FailJob(s, job, absl::StrCat("no worker can run it: ", refusals));
     return true;

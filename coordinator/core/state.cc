@@ -101,6 +101,19 @@ void State::SetState(Job& job, JobState state, std::string reason) {
       absl::StrCat(Name(state), ": ", progress.reason));
 }
 
+std::string WhoMeasures(const State& s, const std::vector<NodeId>& workers) {
+  constexpr int kTold = 3;
+  int measuring = 0;
+  std::string text;
+  for (const NodeId& name : workers) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, name);
+    if (worker == nullptr || worker->measuring.empty() || ++measuring > kTold) continue;
+    absl::StrAppend(&text, "; ", name, " ", worker->measuring);
+  }
+  if (measuring > kTold) absl::StrAppend(&text, "; so do ", measuring - kTold, " others");
+  return text;
+}
+
 std::string CleanText(const std::string& text, size_t limit_bytes) {
   std::string clean = text.substr(0, limit_bytes);
   for (char& c : clean) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/changes.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/ledger.h"
 
@@ -33,6 +34,7 @@ struct Member {
   std::vector<LocalCheckpoint> checkpoints;
   std::optional<IslandProgress> progress;
   std::optional<MemberProgress> following;  // whom it serves, as it says
+  std::string measuring;                    // as it says; empty: nothing
   std::string peer_endpoint;                // empty: it can share an island with nobody
   std::string peer_public_key;
   std::string site;                      // as its operator says
@@ -132,9 +134,9 @@ struct Planning {
   Instant wish_not_before{};             // when the island's own wish is heard again
   int wishes_in_vain = 0;                // in a row
   // What the shell says has changed: wanted from the next plan that is asked for.
-  std::string changed;
-  bool unusable = false;                   // and the plan in force cannot be set up
-  std::string asked_for;                   // `changed` of the newest request
+  Changes changed;
+  Changes asked_for;                       // `changed` of the newest request
+  std::string asked_reason;                // `reason` of the newest request
   std::map<NodeId, std::string> left_out;  // by the newest plan, and why
 };
 
@@ -268,6 +270,9 @@ struct State {
   int64_t NextSequence() { return (epoch << 32) + ++next_sequence; }
   void SetState(Job& job, JobState state, std::string reason);
 };
+
+// "; w1 measures the line to w3 (2 of 5)", of those that measure; empty: nobody does.
+std::string WhoMeasures(const State& s, const std::vector<NodeId>& workers);
 
 // Everything below `limit_bytes`, without control characters: text of members goes into logs.
 std::string CleanText(const std::string& text, size_t limit_bytes = 1000);

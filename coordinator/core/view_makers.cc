@@ -50,6 +50,7 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
       auto why = planning->second.left_out.find(m.worker);
       if (why != planning->second.left_out.end()) worker.doing = why->second;
     }
+    if (worker.attached && !member->measuring.empty()) worker.doing = member->measuring;
     view.workers.push_back(std::move(worker));
   }
 }
@@ -117,6 +118,7 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   view.site = SiteOf(member);
   view.site_source = !member.site.empty() ? "declared" : member.record.site_source;
   view.progress = member.progress;
+  view.measuring = member.measuring;
   view.endpoint = member.endpoint;
   view.memory_bytes = member.memory_bytes;
   view.load = member.load;

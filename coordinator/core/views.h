@@ -30,6 +30,7 @@ struct MemberView {
   std::string peer_endpoint;
   std::string site;
   std::string site_source;  // "declared", or how it was measured; empty: there is none yet
+  std::string measuring;    // "measures the line to w3 (2 of 5)"; empty: nothing
   std::optional<IslandProgress> progress;
   // Parameter servers.
   std::string endpoint;

@@ -111,7 +111,9 @@ std::string World::Do(const std::string& line) {
   } else if (verb == "changed") {
     Step(ProfileChanged{{command.words.at(1)},
                         absl::StrReplaceAll(command.Text("reason"), {{"_", " "}}),
-                        command.Has("unusable")});
+                        command.Has("unusable"),
+                        command.Text("subject"),
+                        command.Real("size", 1)});
   } else if (verb == "again") {
     Step(CoordinatorEvent(last_event_));
   } else if (verb == "show") {

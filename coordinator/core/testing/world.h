@@ -17,7 +17,7 @@
 //          [validate=] [clip=] [island=site|all|auto] [per-island=N]    sequences are of 10 tokens
 //   pause | resume | cancel JOB
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
-//   worker a beats                           a heartbeat: under a new order, it has stopped
+//   worker a beats [measuring=TEXT]          a heartbeat: under a new order, it has stopped
 //   worker a steps-on                        but not from now on: its step takes long
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
@@ -26,7 +26,8 @@
 //   planner speed=X                          its steps take X times as long
 //   planner groups site|all|worker           what it answers to GroupWorkers; site is first
 //   sites a=SITE b=SITE                      found by measuring
-//   changed WORKER reason=TEXT [unusable]    what is known of the worker; _ in TEXT is a space
+//   changed WORKER reason=TEXT [unusable] [subject=TEXT] [size=X]
+//                                            what is known of the worker; _ in TEXT is a space
 //   coordinator restarts
 //   again                                    the last event once more: a duplicate
 //   show
@@ -98,6 +99,7 @@ class World {
     bool holds = false;   // layers of an island
     bool steps_on = false;
     std::string wish;
+    std::string measuring;
     std::vector<PositionRange> leases;
     int64_t request = 1;
     int64_t wanted = 0;

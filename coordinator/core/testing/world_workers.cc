@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/check.h"
 #include "coordinator/core/testing/world.h"
 
@@ -68,6 +69,7 @@ void World::DoWorker(const Command& command) {
   } else if (verb == "steps-on") {
     worker.steps_on = true;
   } else if (verb == "beats") {
+    worker.measuring = absl::StrReplaceAll(command.Text("measuring"), {{"_", " "}});
     Heartbeat(name, worker);
   } else if (verb == "follows" || verb == "sets-up") {
     worker.set_up = true;
@@ -128,6 +130,7 @@ void World::Stage(const NodeId& name, Worker& worker, int64_t shards) {
 
 void World::Heartbeat(const NodeId& name, Worker& worker) {
   WorkerHeartbeat beat;
+  beat.measuring = worker.measuring;
   if (!worker.order.job.empty()) {
     IslandProgress progress;
     progress.job = worker.order.job;
