@@ -195,6 +195,12 @@ struct MemorySeen {
   std::vector<DeviceMemoryState> devices;
 };
 
+// What this worker measures of its devices and links, and how far it is: for people. Empty:
+// nothing.
+struct Measuring {
+  std::string what;
+};
+
 // A piece of the layers that this worker holds has reached another member.
 struct Lent {};
 
@@ -209,7 +215,7 @@ using Event =
                  Reconfigured, FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade,
                  StepDone, DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
                  CheckpointWritten, PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,
-                 HandedOver, Lent, ShutdownRequested, Tick>;
+                 HandedOver, Measuring, Lent, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

@@ -14,6 +14,7 @@ constexpr Duration kPrepareRetry = std::chrono::seconds(10);
 constexpr Duration kShutdownLimit = std::chrono::seconds(20);
 constexpr size_t kSeenJobs = 64;
 constexpr size_t kSeenLinks = 4096;
+constexpr Duration kTellMeasuringAfter = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -108,9 +109,9 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
 }
 
 // Links are measured before an island is planned: a worker that is in one has no time for it, but
-// for a probe.
+// for what leaves its links to the others as they are.
 void WorkerCore::Impl::OnMessage(const MeasureLinks& request) {
-  if (!request.probe && (follow_ || (order_ && order_->plan.number > 0))) return;
+  if (!request.probe && !request.beside && (follow_ || (order_ && order_->plan.number > 0))) return;
   Emit(request);
 }
 
@@ -119,6 +120,13 @@ void WorkerCore::Impl::On(const LinksMeasured& event) {
     if (links_.size() < kSeenLinks || links_.contains(link.to)) links_[link.to] = link;
   }
   if (welcomed_) Emit(Send{event});
+}
+
+// People see it at once, or nearly: there are many of these a second where layers are small.
+void WorkerCore::Impl::On(const Measuring& event) {
+  if (measuring_ == event.what) return;
+  measuring_ = event.what;
+  heartbeat_at_ = std::min(heartbeat_at_, heartbeat_sent_ + kTellMeasuringAfter);
 }
 
 // A step comes as soon as the island trains; until then the coordinator waits as long as it likes.

@@ -62,6 +62,10 @@ TEST_CASE("Links are measured for the coordinator, but not by a worker that is i
   story.Orders();
   story.Says(request);
   CHECK(story.Idle<MeasureLinks>());
+  MeasureLinks beside = request;
+  beside.beside = true;
+  story.Says(beside);
+  CHECK(story.Wants<MeasureLinks>().beside);
   MeasureLinks probe = request;
   probe.probe = true;
   story.Says(probe);

@@ -99,6 +99,7 @@ class WorkerCore::Impl {
   void On(const FollowerState&);
   void On(const BoundariesSeen&);
   void On(const MemorySeen& event) { memory_ = event.devices; }
+  void On(const Measuring&);
   void On(const HandedOver&);
   void HandOverTo(const MemberOrder& order);
   void PlanHandOver();
@@ -202,7 +203,8 @@ class WorkerCore::Impl {
   int64_t epoch_ = 0;
   Duration heartbeat_interval_ = kHeartbeatInterval;
   Instant hello_at_;
-  Instant heartbeat_at_;
+  Instant heartbeat_at_, heartbeat_sent_;
+  std::string measuring_;
   std::string refused_;
   // Measured by this process: said again to every coordinator, which may have forgotten it.
   std::map<NodeId, LinkProfile> links_;

@@ -117,6 +117,28 @@ TEST_CASE("A stop drops the job, also while it is being opened") {
   CHECK_FALSE(story.Wants<WorkerHeartbeat>().progress.has_value());
 }
 
+TEST_CASE("What a worker measures is in its heartbeats, soon after it has begun") {
+  Story story;
+  story.Attaches();
+  story.Drop<WorkerHeartbeat>();
+  const auto beats = [&] {
+    story.Passes(std::chrono::milliseconds(500));
+    const auto heartbeat = story.Next<WorkerHeartbeat>();
+    CHECK(story.Idle<WorkerHeartbeat>());
+    return heartbeat;
+  };
+  story.Happens(Measuring{"measures the line to w2 (1 of 2)"});
+  story.Happens(Measuring{"measures the line to w3 (2 of 2)"});
+  const auto first = beats();
+  REQUIRE(first.has_value());
+  CHECK(first->measuring == "measures the line to w3 (2 of 2)");
+  CHECK_FALSE(beats().has_value());  // nothing new
+  story.Happens(Measuring{""});
+  const auto last = beats();
+  REQUIRE(last.has_value());
+  CHECK(last->measuring.empty());
+}
+
 TEST_CASE("Checkpoints are written between contributions only") {
   Story story;
   story.order.spec.schedule.checkpoint_every_steps = 3;

@@ -57,7 +57,9 @@ void WorkerCore::Impl::PlanLink() {
                                         doing_,
                                         holds_};
     }
+    heartbeat.measuring = measuring_;
     Emit(Send{std::move(heartbeat)});
+    heartbeat_sent_ = now_;
     heartbeat_at_ = now_ + heartbeat_interval_;
     Due(heartbeat_at_);
   }

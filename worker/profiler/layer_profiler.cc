@@ -49,7 +49,7 @@ class Profiling {
   absl::StatusOr<std::vector<DeviceProfile>> Run() {
     const std::vector<int> sizes = TensorSizes();
     for (size_t i = 0; i < sizes.size(); ++i) {
-      ATOLL_RETURN_IF_ERROR(RunSize(sizes[i], static_cast<double>(i), sizes.size()));
+      ATOLL_RETURN_IF_ERROR(RunSize(sizes[i], i, sizes.size()));
     }
     return std::move(profiles_);
   }
@@ -90,7 +90,7 @@ class Profiling {
         });
   }
 
-  absl::Status RunSize(int size, double sizes_before, size_t sizes) {
+  absl::Status RunSize(int size, size_t sizes_before, size_t sizes) {
     const size_t members = MembersOf(size);
     std::vector<std::unique_ptr<Communicator>> communicators;
     std::vector<Model> models;
@@ -119,12 +119,8 @@ class Profiling {
       }
       DropIncomplete(size, rows[i]);
       if (i > 0 && Late()) break;
-      if (options_.progress) {
-        const double within = static_cast<double>(i) / static_cast<double>(rows.size());
-        options_.progress((sizes_before + within) / static_cast<double>(sizes),
-                          absl::StrCat("micro-batch ", rows[i],
-                                       size > 1 ? absl::StrCat(", shared by ", size) : ""));
-      }
+      layers_before_ = static_cast<int64_t>(sizes_before * rows.size() + i) * kKinds;
+      layers_most_ = static_cast<int64_t>(sizes * rows.size()) * kKinds;
       std::vector<std::thread> threads;
       for (size_t d = 0; d < members; ++d) {
         const Model& model = models[d % models.size()];
@@ -156,7 +152,9 @@ class Profiling {
 
   absl::Status Measure(size_t d, const Model& model, Communicator* communicator,
                        const BatchShape& shape) {
+    int64_t kind = 0;
     for (const int layer : {0, 1, static_cast<int>(model.layers().size()) - 1}) {
+      if (d == 0) Tell(kind++, communicator, shape);
       ATOLL_ASSIGN_OR_RETURN(
           const std::unique_ptr<LayerBench> bench,
           LayerBench::Create(*devices_[d].backend, model, layer, shape, communicator));
@@ -167,6 +165,15 @@ class Profiling {
       profiles_[d].layers.push_back(cost);
     }
     return absl::OkStatus();
+  }
+
+  void Tell(int64_t kind, const Communicator* communicator, const BatchShape& shape) const {
+    if (!options_.progress) return;
+    constexpr const char* kNames[kKinds] = {"embedding", "block", "head"};
+    const int shared = communicator == nullptr ? 1 : communicator->size();
+    options_.progress(layers_before_ + kind + 1, layers_most_,
+                      absl::StrCat(kNames[kind], ", micro-batch ", shape.rows,
+                                   shared > 1 ? absl::StrCat(", shared by ", shared) : ""));
   }
 
   // What an operation lasts in training: as long as it computes, or as it is said to.
@@ -213,6 +220,7 @@ class Profiling {
   const std::chrono::steady_clock::time_point started_;
   std::vector<DeviceProfile> profiles_;  // thread d writes profile d
   bool stop_ = false;
+  int64_t layers_before_ = 0, layers_most_ = 0;  // of the size that is measured; for people
   std::mutex mutex_;
   absl::Status error_;  // guarded by mutex_ while threads run
 };

@@ -41,8 +41,8 @@ struct ProfileOptions {
   Emulation emulation;  // of devices that only pretend to compute: times are as it says
   // No new size is begun after this; what is measured by then is returned. Size 1 always is.
   Duration limit = std::chrono::seconds(20);
-  // How far it is, 0 to 1, and what comes next. From one of the threads.
-  std::function<void(double share, const std::string& what)> progress;
+  // What comes next, as the `layer`-th of at most `most`, from 1. From one of the threads.
+  std::function<void(int64_t layer, int64_t most, const std::string& what)> progress;
 };
 
 // One profile per device, without software version and digest, beside what is `known`: a profile of

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/logging.h"
 
 namespace atl::worker {
@@ -34,8 +33,8 @@ ProfileOptions OptionsFor(const JobSpec& spec, const WorkerProfilerOptions& work
   options.runs = worker.runs;
   options.emulation = worker.emulation;
   options.limit = worker.limit;
-  options.progress = [](double share, const std::string& what) {
-    LogInfo("profiler", absl::StrFormat("%3.0f%%: %s", 100 * share, what));
+  options.progress = [&worker](int64_t layer, int64_t most, const std::string& what) {
+    worker.measuring(absl::StrCat("measures layers: ", layer, " of at most ", most, ", ", what));
   };
   return options;
 }
@@ -69,6 +68,7 @@ std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, cons
   const auto start = std::chrono::steady_clock::now();
   bool known = false;
   auto measured = Measure(spec, facts, profiles, &known);
+  options_.measuring("");
   if (known) return profiles;
   if (!measured.ok()) {
     LogWarning("profiler", "the job's layers were not measured: ", measured.status().message());

@@ -13,6 +13,8 @@ namespace {
 struct Story {
   SimulatedFiles files{1};
   int made = 0;
+  std::mutex mutex;
+  std::vector<std::string> told;  // guarded by mutex
   JobSpec spec;
   JobFacts facts;
 
@@ -37,6 +39,10 @@ struct Story {
     options.software_version = version;
     options.folder = "/state/profiles";
     options.runs = 1;
+    options.measuring = [this](const std::string& what) {
+      const std::lock_guard lock(mutex);
+      told.push_back(what);
+    };
     return WorkerProfiler(files, options);
   }
 };
@@ -46,6 +52,8 @@ TEST_CASE("devices are measured once, whoever asks later") {
   const auto first = story.Starts().ProfilesFor(story.spec, story.facts);
   REQUIRE(first.size() == 2);
   CHECK(story.made == 2);
+  CHECK(story.told.front().rfind("measures layers: 1 of at most ", 0) == 0);
+  CHECK(story.told.back() == "");  // it is done
   CHECK(first[1].device == "w1/1");
   CHECK(first[0].model_digest == DigestOf(story.facts.model, 16));
   CHECK(first[0].software_version == "1");
