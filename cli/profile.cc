@@ -108,9 +108,11 @@ std::string LinksText(const v1::ClusterProfile& profile) {
 }  // namespace
 
 std::string ProfileText(const v1::ClusterProfile& profile) {
-  std::string text =
-      absl::StrCat(DevicesText(profile), "\n", SitesText(profile), "\n", GroupsText(profile), "\n",
-                   TimesText(profile), "\n", LinksText(profile));
+  std::string text;
+  for (const std::string& what : profile.measuring()) absl::StrAppend(&text, "  ", what, "\n");
+  if (!text.empty()) text = absl::StrCat("not complete yet\n", text, "\n");
+  absl::StrAppend(&text, DevicesText(profile), "\n", SitesText(profile), "\n", GroupsText(profile),
+                  "\n", TimesText(profile), "\n", LinksText(profile));
   for (const std::string& trouble : profile.troubles()) absl::StrAppend(&text, "  ", trouble, "\n");
   if (!profile.assumptions().empty()) {
     absl::StrAppend(&text, "\nplans assume: ", profile.assumptions(), "\n");

@@ -65,6 +65,14 @@ TEST_CASE("a profile shows devices, groups of two levels, times of each kind of 
   CHECK(blocks == 2);  // one of each type stands for all
 }
 
+TEST_CASE("a profile says first what is still being measured") {
+  v1::ClusterProfile profile = Measured();
+  CHECK_THAT(ProfileText(profile), !Catch::Contains("not complete"));
+  profile.add_measuring("a measures the line to c (2 of 2)");
+  CHECK_THAT(ProfileText(profile),
+             Catch::StartsWith("not complete yet\n  a measures the line to c (2 of 2)\n\ndevices"));
+}
+
 TEST_CASE("where nothing was measured a profile says so") {
   v1::ClusterProfile profile = Measured();
   profile.clear_times();

@@ -340,7 +340,7 @@ std::string StatusText(const v1::ClusterStatus& status) {
          server
              ? absl::StrCat(Bytes(load.received_bytes()), " in, ", Bytes(load.sent_bytes()), " out")
              : "",
-         m.reason()});
+         m.attached() && !m.measuring().empty() ? m.measuring() : m.reason()});
   }
   absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text(), SitesText(status),
                   GpusText(status));

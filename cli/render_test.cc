@@ -223,6 +223,19 @@ TEST_CASE("the status says what is not as it was measured") {
              Catch::Contains("\nnot as measured\n  w3 > w4: no connection within 8 s; probed in"));
 }
 
+TEST_CASE("the status says of each worker what it measures") {
+  v1::ClusterStatus status;
+  v1::Member& member = *status.add_members();
+  member.set_kind("worker");
+  member.set_name("w1");
+  member.set_attached(true);
+  member.set_reason("attached");
+  CHECK_THAT(StatusText(status), Catch::Contains("idle") && Catch::Contains("  attached\n"));
+  member.set_measuring("measures layers: 7 of at most 21, block, micro-batch 4");
+  CHECK_THAT(StatusText(status),
+             Catch::Contains("  measures layers: 7 of at most 21, block, micro"));
+}
+
 TEST_CASE("a log line has its time in UTC") {
   v1::LogLine line;
   line.set_unix_ms(1'000'000'000'123);
