@@ -125,9 +125,15 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   return member;
 }
 
+void SayMeasuring(const std::string& what, EventLoop<Event>* loop) {
+  if (!what.empty()) LogInfo("profiler", what);
+  loop->TryPost(Measuring{what});
+}
+
 WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateFolder& state,
                                       const Identity& identity,
-                                      const std::vector<WorkerDevice>& devices) {
+                                      const std::vector<WorkerDevice>& devices,
+                                      EventLoop<Event>* loop) {
   WorkerProfilerOptions profiler;
   profiler.worker = options.name;
   profiler.devices = identity.devices;
@@ -138,6 +144,7 @@ WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateF
   profiler.software_version = kSoftwareVersion;
   profiler.folder = state.path() + "/profiles";
   profiler.emulation = EmulationOf(options);
+  profiler.measuring = [loop](const std::string& what) { SayMeasuring(what, loop); };
   return profiler;
 }
 
@@ -223,9 +230,7 @@ class Daemon {
     options.meet = [member](const PeerFence& fence, const std::vector<IslandMember>& members) {
       return member->MeetToMeasure(fence, members);
     };
-    options.profile.progress = [](size_t link, size_t links, const NodeId& to) {
-      LogInfo("profiler", "measuring link ", link + 1, " of ", links, ", to ", to);
-    };
+    options.measuring = [loop](const std::string& what) { SayMeasuring(what, loop); };
     options.post = [loop](LinksMeasured answer) {
       if (answer.probe) {
         loop->Post(std::move(answer));
@@ -254,6 +259,8 @@ class Daemon {
         // Measurements pass the core by: it decides nothing on them.
         heartbeat->devices = member_->Work();
         heartbeat->unreachable = member_->Unreachable();
+        heartbeat->sums = member_->Sums();
+        heartbeat->round_trips = member_->RoundTrips();
       }
       attach_->Send(std::move(send->message));
     } else if (const StartPull* pull = std::get_if<StartPull>(&action)) {
@@ -354,7 +361,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   attach.tls = options.tls;
   attach.name = options.name;
   attach.incarnation = incarnation;
-  WorkerProfiler profiler(RealFiles(), ProfilerOptions(options, *state, identity, devices));
+  WorkerProfiler profiler(RealFiles(), ProfilerOptions(options, *state, identity, devices, &loop));
   if (options.profile_again) profiler.Forget();
   Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), &store, tensors.get(),
                 &profiler, std::move(identity));

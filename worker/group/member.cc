@@ -111,7 +111,7 @@ absl::Status GroupMember::Join(const PeerFence& fence, const IslandPlan& plan) {
       epoch_ = 0;
       interrupted_epoch_ = -1;
     }
-    if (fence != fence_) work_.clear();
+    if (fence != fence_) ForgetSeen();
     fence_ = fence;
     plan_ = plan;
   }
@@ -136,7 +136,7 @@ void GroupMember::JoinAlone(const IslandPlan& plan) {
   const std::lock_guard lock(state_mutex_);
   fence_ = PeerFence();
   plan_ = plan;
-  work_.clear();
+  ForgetSeen();
 }
 
 void GroupMember::Leave() {
@@ -145,7 +145,7 @@ void GroupMember::Leave() {
     const std::lock_guard lock(state_mutex_);
     fence = fence_;
     plan_ = IslandPlan();
-    work_.clear();
+    ForgetSeen();
   }
   if (!fence.job.empty()) (void)link_->SetPeers(fence, {});  // nobody: nothing to be refused
 }
@@ -333,6 +333,7 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
   if (fence_.job.empty()) return outcome;  // no plan: nobody asks
   for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
   work_ = outcome.work;
+  sums_ = outcome.sums;
   return outcome;
 }
 
@@ -356,6 +357,33 @@ absl::Status GroupMember::TakeStep(const StepSums& step) {
 std::vector<DeviceWork> GroupMember::Work() const {
   const std::lock_guard lock(state_mutex_);
   return work_;
+}
+
+void GroupMember::ForgetSeen() {
+  work_.clear();
+  sums_.clear();
+}
+
+std::vector<GroupSums> GroupMember::Sums() const {
+  const std::lock_guard lock(state_mutex_);
+  return sums_;
+}
+
+std::vector<RoundTrip> GroupMember::RoundTrips() const {
+  std::vector<IslandMember> members;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (fence_.job.empty()) return {};
+    members = plan_.members;
+  }
+  std::vector<RoundTrip> trips;
+  for (const PeerCounters& seen : link_->counters()) {
+    const bool member = std::any_of(members.begin(), members.end(),
+                                    [&](const IslandMember& m) { return m.worker == seen.peer; });
+    if (!member || seen.round_trip == Duration(0) || link_->IsLost(seen.peer)) continue;
+    trips.push_back({seen.peer, Seconds(seen.round_trip)});
+  }
+  return trips;
 }
 
 std::vector<LinkFailure> GroupMember::Unreachable() const {

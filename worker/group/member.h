@@ -178,6 +178,8 @@ class GroupMember final : private PeerHandler {
   // For any thread. ----
   std::vector<DeviceWork> Work() const;          // of this worker's devices, once there is a window
   std::vector<LinkFailure> Unreachable() const;  // members to whom there is no connection
+  std::vector<GroupSums> Sums() const;           // of these devices with others'
+  std::vector<RoundTrip> RoundTrips() const;     // to the other members
 
   int64_t epoch() const { return epoch_; }
   std::vector<BoundaryCounters> Boundaries() const;
@@ -216,6 +218,7 @@ class GroupMember final : private PeerHandler {
   absl::Status Lend(const Loan& loan);
   absl::Status TakeAddition(const Loan& loan);
   absl::Status LendKept(const Loan& loan);
+  void ForgetSeen();  // with state_mutex_ held
   std::shared_ptr<Engine> engine() const;
   std::shared_ptr<Engine> Begin(int64_t number);  // null: no job is open
 
@@ -243,6 +246,7 @@ class GroupMember final : private PeerHandler {
   IslandPlan plan_;                          // guarded by state_mutex_
   PeerFence stepped_;                        // of the newest step; guarded by state_mutex_
   std::vector<DeviceWork> work_;             // guarded by state_mutex_
+  std::vector<GroupSums> sums_;              // guarded by state_mutex_
 
   std::mutex hooks_mutex_;  // held while one is called; before state_mutex_
   Hooks hooks_;             // guarded by hooks_mutex_

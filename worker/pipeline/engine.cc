@@ -142,6 +142,7 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
                                                run->communicators, interrupt_);
     run->meter = std::make_unique<WorkMeter>(
         run->device.role(), static_cast<int32_t>(job_->model.layers) + 2, NextWindow);
+    run->sums = std::make_unique<SumMeter>(run->device.role(), plan_, NextWindow);
   }
   ready_ = true;
   return absl::OkStatus();
@@ -275,8 +276,11 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
   }
   // A shorter step has fewer micro-batches than the plan; with uneven shares no profile tells.
   const bool whole = request.sequences == job_->batch_sequences && plan_.tensor_shares.empty();
+  size_t device = 0;
   for (const auto& run : runs_) {
     if (run->device.idle()) continue;
+    if (train) run->sums->Add(outcome.devices[device++]);
+    for (GroupSums& sums : run->sums->sums()) outcome.sums.push_back(std::move(sums));
     if (train && whole) run->meter->Add(outcome.devices);
     if (run->meter->work().window > 0) outcome.work.push_back(run->meter->work());
   }

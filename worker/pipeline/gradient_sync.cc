@@ -52,10 +52,12 @@ absl::Status GradientSync::Run() {
   for (const SyncTask& task : device_.role().syncs) {
     ATOLL_RETURN_IF_ERROR(WaitFor(task));
     const Instant start = SteadyNow();
+    summed_bytes_ = 0;
     ATOLL_RETURN_IF_ERROR(Do(task));
     ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));
     PlanOp op{.kind = PlanOpKind::kSync, .layer = task.layer};
-    spans_.push_back({op, start, SteadyNow()});
+    OpSpan& span = spans_.emplace_back(OpSpan{op, start, SteadyNow()});
+    span.bytes = summed_bytes_;
   }
   return absl::OkStatus();
 }
@@ -85,6 +87,7 @@ absl::Status GradientSync::WaitFor(const SyncTask& task) {
 
 absl::Status GradientSync::AllReduce(const SyncTask& task, const Tensor& gradient) {
   if (task.group.empty() || gradient.size() == 0) return absl::OkStatus();
+  summed_bytes_ += gradient.size() * SizeOf(gradient.dtype);
   return communicators_.at(task.group)
       ->AllReduceSum(device_.communication(), device_.communication_stream(), gradient);
 }

@@ -54,6 +54,7 @@ class GradientSync {
   std::map<int32_t, std::unique_ptr<Event>> events_;  // by layer; guarded by mutex_
   absl::Status status_;
   std::vector<OpSpan> spans_;
+  int64_t summed_bytes_ = 0;  // of the task under way; its thread's own
   TaskThread thread_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "worker/pipeline/device.h"
 #include "worker/pipeline/executor.h"
+#include "worker/pipeline/sum_meter.h"
 #include "worker/pipeline/task_thread.h"
 #include "worker/pipeline/work_meter.h"
 
@@ -24,6 +25,7 @@ struct LocalRun {
   StepInput input;
   StepResult result;
   std::unique_ptr<WorkMeter> meter;
+  std::unique_ptr<SumMeter> sums;
   absl::Status status;
   TaskThread thread;
 };

@@ -1,0 +1,48 @@
+// What a device's gradient sums with other workers' devices take, in windows. Pure.
+//
+// A window of a group is 20 sums or more, and ends with a step: the first sums of a step find the
+// line idle, later ones may stand behind others. Of its largest tensors the quickest counts: a sum
+// lasts longer for who comes early, and where other messages are on the line.
+
+#ifndef ATOLL_WORKER_PIPELINE_SUM_METER_H_
+#define ATOLL_WORKER_PIPELINE_SUM_METER_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "common/protocol/heartbeat.h"
+#include "common/protocol/island_plan.h"
+#include "worker/pipeline/role.h"
+#include "worker/pipeline/spans.h"
+
+namespace atl::worker {
+
+class SumMeter {
+ public:
+  // Groups within a worker, and NCCL's, are not looked at: they tell nothing of the peer link's
+  // lines. `next_window` gives each window its number.
+  SumMeter(const DeviceRole& role, const IslandPlan& plan, std::function<int64_t()> next_window);
+
+  void Add(const DeviceStep& step);
+
+  // The newest window of each group that has one.
+  std::vector<GroupSums> sums() const;
+
+ private:
+  struct Group {
+    std::string name;
+    int count = 0;  // in the window under way, and its best
+    int64_t bytes = 0;
+    double quickest_s = 0;
+    GroupSums newest;
+  };
+
+  const std::vector<SyncTask> tasks_;
+  const std::function<int64_t()> next_window_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PIPELINE_SUM_METER_H_

@@ -1,0 +1,94 @@
+#include "worker/pipeline/sum_meter.h"
+
+#include <catch2/catch.hpp>
+
+namespace atl::worker {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Four layers, whole, on each of these devices.
+IslandPlan Plan(const std::vector<std::string>& devices) {
+  IslandPlan plan;
+  plan.number = 7;
+  for (const std::string& device : devices) {
+    plan.replicas.push_back({{{0, 4, {device}, {}}}, 2, 1});
+    const NodeId worker = WorkerOfDevice(device);
+    if (plan.members.empty() || plan.members.back().worker != worker) {
+      plan.members.push_back({worker, 1, "tcp://" + worker, ""});
+    }
+  }
+  return plan;
+}
+
+struct Story {
+  explicit Story(const std::vector<std::string>& devices)
+      : plan(Plan(devices)),
+        role(RoleOf(plan, devices[0], 4, false)),
+        meter(role, plan, [this] { return ++windows; }) {}
+
+  // A step whose sums take so long; the last of them is the largest.
+  void Steps(int ms) {
+    DeviceStep step;
+    for (size_t i = 0; i < role.syncs.size(); ++i) {
+      OpSpan span{{.kind = PlanOpKind::kSync}, now, now + milliseconds(ms)};
+      span.bytes = i + 1 == role.syncs.size() ? 9000 : 4000;
+      if (span.bytes < 9000) span.end -= milliseconds(ms / 2);
+      step.sync_spans.push_back(span);
+    }
+    meter.Add(step);
+  }
+
+  int64_t windows = 0;
+  Instant now{};
+  IslandPlan plan;
+  DeviceRole role;
+  SumMeter meter;
+};
+
+TEST_CASE(
+    "twenty sums and the rest of their step are a window, and the quickest large one counts") {
+  Story story({"w1/0", "w2/0"});
+  REQUIRE(story.role.syncs.size() == 4);
+  story.Steps(50);
+  story.Steps(10);
+  story.Steps(30);
+  story.Steps(30);
+  CHECK(story.meter.sums().empty());
+  story.Steps(20);
+  REQUIRE(story.meter.sums().size() == 1);
+  const GroupSums first = story.meter.sums()[0];
+  CHECK(first.device == "w1/0");
+  CHECK(first.devices == std::vector<std::string>{"w1/0", "w2/0"});
+  CHECK(first.plan_number == 7);
+  CHECK(first.window == 1);
+  CHECK(first.bytes == 9000);
+  CHECK(first.quickest_seconds == Approx(0.010));
+  for (int i = 0; i < 4; ++i) story.Steps(80);
+  CHECK(story.meter.sums()[0] == first);
+  story.Steps(90);
+  CHECK(story.meter.sums()[0].window == 2);
+  CHECK(story.meter.sums()[0].quickest_seconds == Approx(0.080));
+}
+
+TEST_CASE("sums within a worker, and NCCL's, say nothing of the lines between workers") {
+  Story within({"w1/0", "w1/1"});
+  for (int i = 0; i < 20; ++i) within.Steps(10);
+  CHECK(within.meter.sums().empty());
+
+  IslandPlan plan = Plan({"w1/0", "w2/0"});
+  for (IslandMember& member : plan.members) {
+    member.nccl = "2.18";
+    member.site = "here";
+  }
+  const DeviceRole role = RoleOf(plan, "w1/0", 4, false);
+  SumMeter meter(role, plan, [] { return 1; });
+  DeviceStep step;
+  step.sync_spans.resize(role.syncs.size());
+  for (OpSpan& span : step.sync_spans) span.bytes = 1000;
+  for (int i = 0; i < 20; ++i) meter.Add(step);
+  CHECK(meter.sums().empty());
+}
+
+}  // namespace
+}  // namespace atl::worker
