@@ -12,11 +12,7 @@ namespace {
 
 constexpr double kChanged = 1.25;
 constexpr double kSame = 1.10;  // as near as this to what was measured is that
-constexpr int kWindows = 3;
 constexpr double kFactorMax = 64;
-constexpr double kLinkSecondsMin = 5e-4;
-constexpr int64_t kLargeBytes = 32 << 10;
-constexpr double kUnmeasuredLatency = 0.1;  // of a message's time
 constexpr Duration kPatienceMax = std::chrono::minutes(40);
 constexpr Duration kWaitMin = std::chrono::minutes(1);
 constexpr Duration kWaitMax = std::chrono::minutes(32);
@@ -29,11 +25,6 @@ bool Off(double a, double b, double by) { return std::abs(std::log(a / b)) > std
 std::string HowMuch(double factor) {
   return factor >= 1 ? absl::StrFormat("%.2g times slower", factor)
                      : absl::StrFormat("%.2g times faster", 1 / factor);
-}
-
-std::string Told(const std::string& what, double before, double now) {
-  if (now == 1) return absl::StrCat(what, " is as measured again, not ", HowMuch(before));
-  return absl::StrCat(what, " is ", HowMuch(now), " than measured");
 }
 
 // The cost of this kind with so many sequences; scaled from the next smaller size where it was not
@@ -55,6 +46,13 @@ double CostSeconds(const DeviceProfile& profile, LayerKind kind, const DeviceWor
 
 }  // namespace
 
+double HowFar(double a, double b) { return std::max(a / b, b / a); }
+
+std::string Told(const std::string& what, double before, double now) {
+  if (now == 1) return absl::StrCat(what, " is as measured again, not ", HowMuch(before));
+  return absl::StrCat(what, " is ", HowMuch(now), " than measured");
+}
+
 bool Drift::Add(double factor) {
   if (!(factor > 0) || !std::isfinite(factor)) return false;
   factor = std::clamp(factor, 1 / kFactorMax, kFactorMax);
@@ -63,7 +61,7 @@ bool Drift::Add(double factor) {
     off_ = 0;
     return false;
   }
-  if (++off_ < kWindows) return false;
+  if (++off_ < kCorrectingWindows) return false;
   off_ = 0;
   const double before = factor_;
   factor_ = Off(seen_, 1, kSame) ? seen_ : 1;
@@ -104,8 +102,12 @@ void DeviceCorrections::OnWork(Instant now, const DeviceProfile& profile, const 
   entry.window = work.window;
   const double before = entry.drift.factor();
   if (!entry.drift.Add(measured / expected)) return;
-  changes.push_back(
-      {{WorkerOfDevice(work.device)}, Told(work.device, before, entry.drift.factor())});
+  const double factor = entry.drift.factor();
+  changes.push_back({{WorkerOfDevice(work.device)},
+                     Told(work.device, before, factor),
+                     false,
+                     work.device,
+                     HowFar(factor, before)});
 }
 
 Instant DeviceCorrections::Advance(Instant now, std::vector<KnowledgeChange>& changes) {
@@ -120,7 +122,10 @@ Instant DeviceCorrections::Advance(Instant now, std::vector<KnowledgeChange>& ch
     changes.push_back(
         {{WorkerOfDevice(key.first)},
          absl::StrFormat("%s was %s than measured %.0f min ago, and is tried again", key.first,
-                         HowMuch(entry.drift.factor()), Seconds(now - entry.at) / 60)});
+                         HowMuch(entry.drift.factor()), Seconds(now - entry.at) / 60),
+         false,
+         key.first,
+         HowFar(entry.drift.factor(), 1)});
     entry.drift.Reset();
     entry.patience = std::min(2 * entry.patience, kPatienceMax);
   }
@@ -130,6 +135,14 @@ Instant DeviceCorrections::Advance(Instant now, std::vector<KnowledgeChange>& ch
 void DeviceCorrections::Forget(const NodeId& worker) {
   std::erase_if(entries_,
                 [&](const auto& entry) { return WorkerOfDevice(entry.first.first) == worker; });
+}
+
+void DeviceCorrections::Restore(Instant now, const std::string& device, uint64_t model_digest,
+                                double factor) {
+  if (entries_.size() >= kMost) return;
+  Entry& entry = entries_[{device, model_digest}];
+  entry.at = now;
+  entry.drift.Restore(std::clamp(factor, 1 / kFactorMax, kFactorMax));
 }
 
 double DeviceCorrections::Factor(const std::string& device, uint64_t model_digest) const {
@@ -161,112 +174,6 @@ std::vector<std::string> DeviceCorrections::Texts() const {
   return texts;
 }
 
-// ----------------------------------------------------------------------------------- links ----
-
-// Null: it says nothing new.
-LinkCorrections::Entry* LinkCorrections::NewWindow(const BoundaryState& boundary) {
-  const std::pair key(boundary.from, boundary.to);
-  const double seen_s = boundary.quickest_seconds;
-  if (boundary.window == 0 || boundary.quickest_bytes <= 0 || !(seen_s > 0) ||
-      !std::isfinite(seen_s) || (entries_.size() >= kMost && entries_.count(key) == 0)) {
-    return nullptr;
-  }
-  Entry& entry = entries_[key];
-  if (boundary.window <= entry.window) return nullptr;
-  entry.window = boundary.window;
-  return &entry;
-}
-
-std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const BoundaryState& boundary,
-                                                         std::vector<KnowledgeChange>& changes) {
-  Entry* const entry = NewWindow(boundary);
-  if (entry == nullptr) return std::nullopt;
-  const bool larger = boundary.quickest_bytes > entry->largest_bytes;
-  if (larger || (boundary.quickest_bytes == entry->largest_bytes &&
-                 boundary.quickest_seconds < entry->quickest_s)) {
-    entry->largest_bytes = boundary.quickest_bytes;
-    entry->quickest_s = boundary.quickest_seconds;
-  }
-  if (++entry->unmeasured < kWindows) return std::nullopt;
-  LinkProfile link;
-  link.from = WorkerOfDevice(boundary.from);
-  link.to = WorkerOfDevice(boundary.to);
-  link.latency_ns = std::llround(std::min(kUnmeasuredLatency * entry->quickest_s, 10.0) * 1e9);
-  link.bandwidth_bytes_per_s =
-      static_cast<double>(entry->largest_bytes) / ((1 - kUnmeasuredLatency) * entry->quickest_s);
-  link.samples = kWindows;
-  entry->unmeasured = 0;
-  entry->largest_bytes = 0;
-  changes.push_back({{link.from, link.to},
-                     absl::StrFormat("link %s > %s was not measured before, and carries %.3g MB/s",
-                                     link.from, link.to, link.bandwidth_bytes_per_s / 1e6)});
-  return link;
-}
-
-bool LinkCorrections::OnBoundary(const BoundaryState& boundary, LinkProfile& link,
-                                 std::vector<KnowledgeChange>& changes) {
-  Entry* const found = NewWindow(boundary);
-  if (found == nullptr) return false;
-  Entry& entry = *found;
-  const double seen_s = boundary.quickest_seconds;
-  const double latency_s = static_cast<double>(link.latency_ns) * 1e-9;
-  const double bytes_s = static_cast<double>(boundary.quickest_bytes) / link.bandwidth_bytes_per_s;
-  const double expected_s = latency_s + bytes_s;
-  const bool tells = std::abs(seen_s - expected_s) > kLinkSecondsMin;
-  const bool changed = entry.drift.Add(tells ? seen_s / expected_s : 1);
-  if (changed || entry.drift.off()) {
-    entry.seconds[boundary.quickest_bytes] = seen_s;
-  } else {
-    entry.seconds.clear();
-  }
-  if (!changed) return !tells;
-  // From here on this is what was measured.
-  const double factor = entry.drift.factor();
-  Correct(entry, boundary.quickest_bytes, factor, link);
-  entry.drift.Reset();
-  entry.seconds.clear();
-  changes.push_back(
-      {{link.from, link.to}, Told(absl::StrCat("link ", link.from, " > ", link.to), 1, factor)});
-  return true;
-}
-
-void LinkCorrections::Correct(const Entry& entry, int64_t bytes, double factor, LinkProfile& link) {
-  const auto& [small, small_s] = *entry.seconds.begin();
-  const auto& [large, large_s] = *entry.seconds.rbegin();
-  if (large >= 2 * small && large_s > small_s) {
-    const double seconds_per_byte = (large_s - small_s) / static_cast<double>(large - small);
-    const double latency_s = small_s - seconds_per_byte * static_cast<double>(small);
-    if (latency_s >= 0) {
-      link.bandwidth_bytes_per_s = 1 / seconds_per_byte;
-      link.latency_ns = std::llround(latency_s * 1e9);
-      return;
-    }
-  }
-  const double latency_s = static_cast<double>(link.latency_ns) * 1e-9;
-  const double bytes_s = static_cast<double>(bytes) / link.bandwidth_bytes_per_s;
-  const double now_s = factor * (latency_s + bytes_s);
-  if (bytes_s >= latency_s || (factor > 1 && bytes >= kLargeBytes)) {
-    link.bandwidth_bytes_per_s =
-        static_cast<double>(bytes) / std::max(now_s - latency_s, 0.1 * now_s);
-  } else {
-    link.latency_ns = std::llround(std::max(0.0, now_s - bytes_s) * 1e9);
-  }
-}
-
-void LinkCorrections::Restart(const NodeId& from, const NodeId& to) {
-  for (auto& [devices, entry] : entries_) {
-    if (WorkerOfDevice(devices.first) == from && WorkerOfDevice(devices.second) == to) {
-      entry.drift.Reset();
-      entry.seconds.clear();
-    }
-  }
-}
-
-void LinkCorrections::Forget(const NodeId& worker) {
-  std::erase_if(entries_,
-                [&](const auto& entry) { return WorkerOfDevice(entry.first.first) == worker; });
-}
-
 // -------------------------------------------------------------------------------- no links ----
 
 void UnreachablePairs::Failed(Instant now, const NodeId& from, const LinkFailure& failure,
@@ -278,8 +185,10 @@ void UnreachablePairs::Failed(Instant now, const NodeId& from, const LinkFailure
   entry = {.reason = failure.reason, .blocked = true, .since = now, .wait = entry.wait};
   entry.wait = entry.wait == Duration(0) ? kWaitMin : std::min(2 * entry.wait, kWaitMax);
   entry.probe_at = now + entry.wait;
-  changes.push_back(
-      {{from, failure.to}, absl::StrCat(from, " > ", failure.to, ": ", failure.reason), live});
+  changes.push_back({{from, failure.to},
+                     absl::StrCat(from, " > ", failure.to, ": ", failure.reason),
+                     live,
+                     absl::StrCat(from, " > ", failure.to)});
 }
 
 void UnreachablePairs::Probed(Instant now, const NodeId& from, const NodeId& to,
@@ -294,7 +203,9 @@ void UnreachablePairs::Probed(Instant now, const NodeId& from, const NodeId& to,
   entry.blocked = false;
   changes.push_back({{from, to},
                      absl::StrFormat("%s > %s: a probe is answered, after %.0f s without: %s", from,
-                                     to, Seconds(now - entry.since), entry.reason)});
+                                     to, Seconds(now - entry.since), entry.reason),
+                     false,
+                     absl::StrCat(from, " > ", to)});
 }
 
 void UnreachablePairs::Forget(const NodeId& worker) {

@@ -1,6 +1,7 @@
 #include "coordinator/island_planner.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@ namespace {
 
 // What is best by then is taken: an island that cannot train waits for it.
 constexpr Duration kPlanningLimit = std::chrono::seconds(20);
+constexpr int64_t kAgeMaxMs = int64_t{365} * 24 * 3600 * 1000;
 
 bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
   return a.job == b.job && a.island == b.island;
@@ -43,7 +45,19 @@ IslandPlanner::~IslandPlanner() {
 
 void IslandPlanner::Remember(const MemberView& worker) {
   const bool declared = worker.site_source == "declared";
-  book_.Remember(worker.name, {declared ? worker.site : "", declared ? "" : worker.site});
+  book_.Remember(worker.name, worker.incarnation,
+                 {declared ? worker.site : "", declared ? "" : worker.site});
+}
+
+void IslandPlanner::Remember(Instant now, int64_t unix_time_ms, const StoreRecord& record) {
+  const auto remember = [&](const auto& r) {
+    // A clock that was put back since makes nothing younger than now.
+    const int64_t age_ms =
+        std::max<int64_t>(0, unix_time_ms - std::max<int64_t>(0, r.unix_time_ms));
+    book_.Remember(now, now - std::chrono::milliseconds(std::min(age_ms, kAgeMaxMs)), r);
+  };
+  if (const auto* link = std::get_if<LinkRecord>(&record)) remember(*link);
+  if (const auto* device = std::get_if<DeviceRecord>(&record)) remember(*device);
 }
 
 void IslandPlanner::Want(Instant now, const MakePlan& ask) {
@@ -54,8 +68,14 @@ void IslandPlanner::Want(Instant now, const MakePlan& ask) {
   request.members = MembersOf(ask.workers);
   const std::pair key(ask.job, ask.island);
   current_plans_.erase(key);
-  if (ask.current) current_plans_[key] = *ask.current;
-  book_.Want(now, {ask.job, ask.island, ask.request}, std::move(request), ask.busy);
+  std::set<NodeId> joined;
+  if (ask.current) {
+    current_plans_[key] = *ask.current;
+    for (const PlanWorker& worker : ask.workers) joined.insert(worker.member.worker);
+    for (const IslandMember& member : ask.current->members) joined.erase(member.worker);
+  }
+  // Without a plan in force the island stands still until it has one.
+  book_.Want(now, {ask.job, ask.island, ask.request}, std::move(request), ask.busy, joined);
 }
 
 void IslandPlanner::Want(Instant now, const GroupWorkers& ask) {
@@ -77,7 +97,7 @@ IslandPlanner::Work IslandPlanner::Advance(Instant now) {
     }
     Enqueue(std::move(item));
   }
-  Work result{std::move(work.send), {}, work.deadline};
+  Work result{std::move(work.send), {}, std::move(work.persist), work.deadline};
   if (!work.sites.empty()) {
     SitesFound found;
     for (const auto& [worker, at] : work.sites) {
@@ -86,8 +106,8 @@ IslandPlanner::Work IslandPlanner::Advance(Instant now) {
     result.tell.push_back(std::move(found));
   }
   for (KnowledgeChange& change : work.changes) {
-    result.tell.push_back(
-        ProfileChanged{std::move(change.workers), std::move(change.reason), change.unusable});
+    result.tell.push_back(ProfileChanged{std::move(change.workers), std::move(change.reason),
+                                         change.unusable, std::move(change.subject), change.size});
   }
   return result;
 }

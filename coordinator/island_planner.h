@@ -33,6 +33,9 @@ class IslandPlanner {
   void OnWorkerMessage(Instant now, const FromWorker& from) { book_.OnMessage(now, from); }
   // A worker that the core knew before.
   void Remember(const MemberView& worker);
+  // What the store has of links and devices, after the workers; other records are skipped.
+  // `unix_time_ms`: now.
+  void Remember(Instant now, int64_t unix_time_ms, const StoreRecord& record);
   void Want(Instant now, const MakePlan& ask);
   void Want(Instant now, const GroupWorkers& ask);
 
@@ -41,6 +44,7 @@ class IslandPlanner {
   struct Work {
     std::vector<ProfileBook::Message> send;
     std::vector<CoordinatorEvent> tell;  // SitesFound, ProfileChanged
+    std::vector<StoreWrite> persist;     // as ProfileBook::Work has it
     Instant deadline = kNever;
   };
   Work Advance(Instant now);

@@ -121,6 +121,30 @@ TEST_CASE("A worker that cannot be reached is left out of the plan, which says s
   CHECK(made.plan->reason.find("without w2: w2 > w1") != std::string::npos);
 }
 
+TEST_CASE("The lines to whom has joined an island are measured before its plan, and no others") {
+  Inbox inbox;
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
+  MakePlan ask = Ask(1, 1);
+  ask.workers.push_back(ask.workers[0]);
+  ask.workers[1].member = {"w2", 6, "tcp://w2:1", ""};
+  ask.workers.push_back(ask.workers[0]);
+  ask.workers[2].member = {"w3", 6, "tcp://w3:1", ""};
+  ask.busy = true;
+  ask.current = IslandPlan();
+  ask.current->members = {ask.workers[0].member, ask.workers[1].member};
+  planner.Want(Instant{}, ask);
+  const IslandPlanner::Work work = planner.Advance(Instant{});
+  REQUIRE(work.send.size() == 2);
+  CHECK(work.send[0].message.beside);
+  CHECK(work.send[0].message.to == std::vector<NodeId>{"w3"});
+  ask.current.reset();  // it stands still: there is no time
+  ask.request = 2;
+  planner.Want(Instant{}, ask);
+  CHECK(planner.Advance(Instant{}).send.empty());
+  CHECK(inbox.Last(2).plan.ok());
+}
+
 TEST_CASE("Of many requests for one island the newest is answered, each at most once") {
   Inbox inbox;
   IslandPlanner planner(

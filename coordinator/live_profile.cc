@@ -181,6 +181,11 @@ absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<Me
   profile.set_assumptions(input.assumptions);
   AddSites(members, book, profile);
   for (const std::string& text : book.Troubles(now)) profile.add_troubles(text);
+  for (const std::string& text : book.Turns()) profile.add_measuring(text);
+  for (const MemberView& member : members) {
+    if (!member.attached || member.measuring.empty()) continue;
+    profile.add_measuring(absl::StrCat(member.name, " ", member.measuring));
+  }
   if (job == nullptr || !job->facts) return profile;
   profile.set_job(job->summary.job);
   profile.set_model_digest(absl::StrCat(absl::Hex(

@@ -13,6 +13,16 @@ int64_t UnixTimeMs() {
       .count();
 }
 
+// Of what is known since now.
+std::vector<StoreWrite> Dated(std::vector<StoreWrite> writes) {
+  for (StoreWrite& write : writes) {
+    if (auto* link = std::get_if<LinkRecord>(&write.record)) link->unix_time_ms = UnixTimeMs();
+    if (auto* device = std::get_if<DeviceRecord>(&write.record))
+      device->unix_time_ms = UnixTimeMs();
+  }
+  return writes;
+}
+
 void LogEvents(const std::vector<StoreWrite>& writes) {
   for (const StoreWrite& write : writes) {
     const auto* event = std::get_if<EventRecord>(&write.record);
@@ -43,6 +53,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
   for (const MemberView& member : loop->core_.Members(SteadyNow())) {
     if (member.kind == MemberKind::kWorker) loop->planner_.Remember(member);
   }
+  for (const StoreRecord& record : records) {
+    loop->planner_.Remember(SteadyNow(), UnixTimeMs(), record);
+  }
   LogInfo("store", state_dir, ": ", records.size(), " records, epoch ", epoch);
   return loop;
 }
@@ -62,7 +75,12 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
 Instant CoordinatorLoop::AdvancePlanner(Instant now) {
   for (;;) {
     if (!failure_.ok()) return kNever;
-    const IslandPlanner::Work work = planner_.Advance(now);
+    IslandPlanner::Work work = planner_.Advance(now);
+    if (!work.persist.empty()) failure_ = store_->Apply(Dated(work.persist), UnixTimeMs());
+    if (!failure_.ok()) {
+      queue_.Stop();
+      return kNever;
+    }
     for (const ProfileBook::Message& m : work.send) {
       send_to_worker({m.worker, m.incarnation, epoch_, m.message});
     }

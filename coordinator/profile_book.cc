@@ -9,24 +9,6 @@
 namespace atl {
 namespace {
 
-constexpr size_t kMaxLinks = size_t{1} << 20;
-constexpr double kAlike = 1.25;  // two pairs' bandwidths over one line
-constexpr int64_t kAlikeNs = 1'000'000;
-
-bool Usable(const LinkProfile& link) {
-  return link.bandwidth_bytes_per_s > 0 && std::isfinite(link.bandwidth_bytes_per_s) &&
-         link.latency_ns >= 0;
-}
-
-// Measured over the same line, as far as the numbers tell.
-bool Alike(const LinkProfile& a, const LinkProfile& b) {
-  const auto [slower, faster] = std::minmax(a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s);
-  const auto [nearer, farther] = std::minmax(a.latency_ns, b.latency_ns);
-  return faster <= kAlike * slower &&
-         static_cast<double>(farther) <=
-             kAlike * static_cast<double>(nearer) + static_cast<double>(kAlikeNs);
-}
-
 std::vector<IslandMember> MembersOf(const PlanRequest& request) {
   std::vector<IslandMember> members;
   for (const PlanMember& member : request.members) members.push_back(member.member);
@@ -57,11 +39,20 @@ void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
     for (const DeviceWork& work : heartbeat->devices) {
       const auto profile = profiles_.find({work.device, work.model_digest});
       if (profile == profiles_.end() || WorkerOfDevice(work.device) != from.worker) continue;
+      const double before = device_corrections_.Factor(work.device, work.model_digest);
       device_corrections_.OnWork(now, profile->second, work, changes_);
+      if (device_corrections_.Factor(work.device, work.model_digest) == before) continue;
+      StoreDevice(now, work.device, work.model_digest);
     }
     for (const LinkFailure& failure : heartbeat->unreachable) {
       if (failure.to == from.worker) continue;
       unreachable_.Failed(now, from.worker, failure, true, changes_);
+    }
+    for (const RoundTrip& trip : heartbeat->round_trips) {
+      if (trip.to != from.worker) OnRoundTrip(now, {from.worker, trip.to}, trip.seconds);
+    }
+    for (const GroupSums& sums : heartbeat->sums) {
+      if (WorkerOfDevice(sums.device) == from.worker) OnSums(now, sums);
     }
     if (!heartbeat->progress) return;
     for (const BoundaryState& boundary : heartbeat->progress->boundaries) OnBoundary(now, boundary);
@@ -79,7 +70,12 @@ void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const W
   }
   if (same) return;
   device_corrections_.Forget(worker);
+  UnstoreDevices();
   link_corrections_.Forget(worker);
+  sum_corrections_.Forget(worker);
+  std::erase_if(round_trips_, [&](const auto& trip) {
+    return trip.first.first == worker || trip.first.second == worker;
+  });
   unreachable_.Forget(worker);
   std::erase_if(unmeasured_, [&](const auto& entry) {
     return entry.first.first == worker || entry.first.second == worker;
@@ -105,7 +101,9 @@ void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasu
       continue;
     }
     links_[pair] = {link, now, false};
+    Unstore(LinkRecord{link});
     link_corrections_.Restart(pair.first, pair.second);
+    sum_corrections_.Restart(pair.first, pair.second, LineBetween(pair.first, pair.second));
     unmeasured_.erase(pair);
     unreachable_.Passed(pair.first, pair.second);
     links_changed_ = true;
@@ -118,59 +116,26 @@ void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasu
     waiting.measurer.clear();
     // Nobody else is to wait for them.
     for (const LinkFailure& failure : measured.unmeasured) {
-      Busy(now, failure.to, waiting.request, failure.reason);
+      Busy(now, failure.to, waiting, failure.reason);
     }
-    if (!measured.trouble.empty()) Busy(now, worker, waiting.request, measured.trouble);
+    if (!measured.trouble.empty()) Busy(now, worker, waiting, measured.trouble);
   }
 }
 
-void ProfileBook::Busy(Instant now, const NodeId& worker, const PlanRequest& among,
+bool ProfileBook::IsWanted(const Waiting& waiting, const Pair& pair) {
+  return waiting.joined.empty() || waiting.joined.contains(pair.first) ||
+         waiting.joined.contains(pair.second);
+}
+
+void ProfileBook::Busy(Instant now, const NodeId& worker, const Waiting& among,
                        const std::string& reason) {
-  for (const PlanMember& member : among.members) {
+  for (const PlanMember& member : among.request.members) {
     const NodeId& other = member.member.worker;
     if (other == worker || unmeasured_.size() + 2 > kMaxLinks) continue;
+    if (!IsWanted(among, {worker, other})) continue;
     for (const Pair& pair : {Pair(worker, other), Pair(other, worker)}) {
       if (!Fresh(now, pair)) unmeasured_[pair] = {now + options_.unmeasured_retry, reason};
     }
-  }
-}
-
-// A leader speaks of all boundaries of its island.
-void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
-  const Pair pair(WorkerOfDevice(boundary.from), WorkerOfDevice(boundary.to));
-  if (pair.first.empty() || pair.second.empty() || pair.first == pair.second) return;
-  const auto known = links_.find(pair);
-  if (known == links_.end()) {
-    const auto found = link_corrections_.OnUnmeasured(boundary, changes_);
-    if (!found || !Usable(*found) || links_.size() >= kMaxLinks) return;
-    links_[pair] = {*found, now, true};
-    links_changed_ = true;
-    return;
-  }
-  LinkReport& report = known->second;
-  const size_t before = changes_.size();
-  const LinkProfile was = report.link;
-  if (!link_corrections_.OnBoundary(boundary, report.link, changes_)) return;
-  report.at = now;
-  if (changes_.size() == before) return;
-  report.live = true;
-  links_changed_ = true;
-  CorrectLine(now, was, report.link);
-}
-
-// A plan would otherwise go round the pair that was seen, over the same line. What the others' own
-// messages say from now on is compared with this.
-void ProfileBook::CorrectLine(Instant now, const LinkProfile& was, const LinkProfile& is) {
-  const std::string from = SiteOf(is.from), to = SiteOf(is.to);
-  if (from.empty() || to.empty() || from == to) return;
-  for (auto& [pair, other] : links_) {
-    if (pair == Pair(is.from, is.to) || !Alike(other.link, was)) continue;
-    if (SiteOf(pair.first) != from || SiteOf(pair.second) != to) continue;
-    other.link.bandwidth_bytes_per_s = is.bandwidth_bytes_per_s;
-    other.link.latency_ns = is.latency_ns;
-    other.at = now;
-    other.live = true;
-    link_corrections_.Restart(pair.first, pair.second);
   }
 }
 
@@ -206,7 +171,24 @@ std::vector<std::string> ProfileBook::Troubles(Instant now) const {
   return texts;
 }
 
-void ProfileBook::Want(Instant now, PlanKey key, PlanRequest request, bool busy) {
+std::vector<std::string> ProfileBook::Turns() const {
+  std::vector<std::string> texts;
+  for (const Waiting& waiting : waiting_) {
+    const std::string what = waiting.key.island == kGrouping
+                                 ? std::string("the islands")
+                                 : absl::StrCat("the plan of island ", waiting.key.island);
+    texts.push_back(absl::StrCat(what, " of ", waiting.key.job, " waits for lines to be measured: ",
+                                 waiting.measurer.empty()
+                                     ? "others measure first"
+                                     : absl::StrCat("it is the turn of ", waiting.measurer),
+                                 "; ", waiting.had_turn.size(), " of ",
+                                 waiting.request.members.size(), " workers have begun theirs"));
+  }
+  return texts;
+}
+
+void ProfileBook::Want(Instant now, PlanKey key, PlanRequest request, bool busy,
+                       const std::set<NodeId>& joined) {
   std::erase_if(waiting_, [&](const Waiting& waiting) {
     return waiting.key.job == key.job && waiting.key.island == key.island;
   });
@@ -214,7 +196,9 @@ void ProfileBook::Want(Instant now, PlanKey key, PlanRequest request, bool busy)
   waiting.key = std::move(key);
   waiting.request = std::move(request);
   waiting.turn_ends = waiting.send_again = now;
-  if (busy || waiting.request.members.size() < 2 || !Reachable(waiting.request)) {
+  if (busy) waiting.joined = joined;
+  if ((busy && joined.empty()) || waiting.request.members.size() < 2 ||
+      !Reachable(waiting.request)) {
     for (const PlanMember& member : waiting.request.members) {
       waiting.had_turn.insert(member.member.worker);
     }
@@ -239,12 +223,26 @@ bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
     if (waiting.had_turn.count(waiting.measurer) > 0) continue;
     for (const PlanMember& other : waiting.request.members) {
       const NodeId& to = other.member.worker;
-      if (to != waiting.measurer && !Fresh(now, {waiting.measurer, to})) waiting.to.push_back(to);
+      const Pair pair(waiting.measurer, to);
+      if (to != waiting.measurer && IsWanted(waiting, pair) && !Fresh(now, pair)) {
+        waiting.to.push_back(to);
+      }
     }
     if (!waiting.to.empty()) return true;
   }
   waiting.measurer.clear();
   return false;
+}
+
+// In its turn. Beside training nobody is asked who is not needed.
+std::vector<IslandMember> ProfileBook::TakingPart(const Waiting& waiting) {
+  std::vector<IslandMember> members = MembersOf(waiting.request);
+  if (waiting.joined.empty()) return members;
+  std::erase_if(members, [&](const IslandMember& member) {
+    return member.worker != waiting.measurer &&
+           std::find(waiting.to.begin(), waiting.to.end(), member.worker) == waiting.to.end();
+  });
+  return members;
 }
 
 // Whether one of them takes part in a turn that goes on.
@@ -284,14 +282,17 @@ void ProfileBook::Probe(Instant now, Work& work) {
 
 ProfileBook::Work ProfileBook::Advance(Instant now) {
   Work work;
+  const size_t changes = changes_.size();
   work.deadline = device_corrections_.Advance(now, changes_);
+  if (changes_.size() > changes) UnstoreDevices();
+  work.persist = std::exchange(persist_, {});
   Probe(now, work);
   work.changes = std::exchange(changes_, {});
   for (size_t i = 0; i < waiting_.size();) {
     Waiting& waiting = waiting_[i];
     const std::vector<IslandMember> members = MembersOf(waiting.request);
     if (!waiting.measurer.empty() && now >= waiting.turn_ends) {
-      Busy(now, waiting.measurer, waiting.request,
+      Busy(now, waiting.measurer, waiting,
            absl::StrCat(waiting.measurer, " did not measure within ", Seconds(options_.turn_limit),
                         " s"));
       waiting.measurer.clear();
@@ -318,10 +319,11 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
     }
     if (!waiting.measurer.empty()) {
       if (now >= waiting.send_again) {
-        for (const IslandMember& member : members) {
-          work.send.push_back(
-              {member.worker, member.incarnation,
-               MeasureLinks{waiting.key.job, waiting.turn, members, waiting.measurer, waiting.to}});
+        const std::vector<IslandMember> all = TakingPart(waiting);
+        for (const IslandMember& member : all) {
+          MeasureLinks turn{waiting.key.job, waiting.turn, all, waiting.measurer, waiting.to};
+          turn.beside = !waiting.joined.empty();
+          work.send.push_back({member.worker, member.incarnation, std::move(turn)});
         }
         waiting.send_again = now + kRetryInterval;
       }

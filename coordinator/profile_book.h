@@ -4,12 +4,12 @@
 // A plan or grouping that is wanted waits until every pair of its workers has been measured lately,
 // both ways: one worker after the other times messages to the others (MeasureLinks), so that
 // measurements do not disturb each other; who does not answer in time is busy: for a while nobody
-// is asked to measure its links, and plans are made without them. Workers
-// of an island that runs are not asked, so measuring never holds up training: what their own steps
-// and messages show (WorkerHeartbeat) corrects older measurements, and makes up for those that were
-// never made: who joins a running island is planned with on assumptions, until three windows of
-// messages say what its links are (corrections.h). The book begins empty; workers that connect
-// again say again what they have measured (LinksMeasured of request 0), which counts as old. Who
+// is asked to measure its links, and plans are made without them. Workers of an island that runs
+// are asked for their lines to who has joined it, alone, and time them beside training: it is never
+// held up. What their own steps, sums and messages show (WorkerHeartbeat) corrects older
+// measurements, and makes up for those that could not be made (corrections.h). What was found so is
+// stored, and known again after a restart of the coordinator, with its age; what was measured is
+// said again by workers that connect again (LinksMeasured of request 0), which counts as old. Who
 // could not be reached is probed beside training, and gets into plans again once it answers. From
 // the links it is known where workers stand (sites.h). Pairs of workers at the same two sites use
 // one line: when the messages of one pair show that it has changed, it has for the others, too.
@@ -29,6 +29,7 @@
 #include "common/protocol/control.h"
 #include "common/protocol/device_profile.h"
 #include "common/time.h"
+#include "coordinator/core/records.h"
 #include "coordinator/corrections.h"
 #include "coordinator/planning.h"
 #include "coordinator/sites.h"
@@ -42,6 +43,9 @@ struct ProfileBookOptions {
   // long.
   Duration unmeasured_retry = std::chrono::minutes(2);
   size_t max_profiles = 65'536;
+  // What is stored of links and devices, the newest, and how old it may be.
+  size_t max_stored = 4096;
+  Duration stored_limit = std::chrono::hours(24);
 };
 
 // One direction between two workers.
@@ -67,11 +71,16 @@ class ProfileBook {
     int64_t request = 0;
   };
   static constexpr IslandId kGrouping = -1;
-  // A worker that the coordinator knew before this book began: where it stood.
-  void Remember(const NodeId& worker, const Standing& standing) { standing_[worker] = standing; }
+  // A worker that the coordinator knew before this book began: where it stood, and its newest life.
+  void Remember(const NodeId& worker, Incarnation incarnation, const Standing& standing);
+  // What an earlier book had stored, in any order, after the workers; what is too old is forgotten.
+  void Remember(Instant now, Instant at, const LinkRecord& record);
+  void Remember(Instant now, Instant at, const DeviceRecord& record);
   // `request` as PlanIsland takes it, but for profiles and links, which are filled in here. `busy`:
-  // its workers run an island and cannot measure.
-  void Want(Instant now, PlanKey key, PlanRequest request, bool busy);
+  // its workers run an island and cannot measure, but for their lines to those that have `joined`
+  // it and have no part in it yet, which are timed beside training.
+  void Want(Instant now, PlanKey key, PlanRequest request, bool busy,
+            const std::set<NodeId>& joined = {});
 
   struct Message {
     NodeId worker;
@@ -82,8 +91,10 @@ class ProfileBook {
     std::vector<Message> send;
     std::vector<std::pair<PlanKey, PlanRequest>> plan;  // ready for PlanIsland
     std::vector<KnowledgeChange> changes;               // since the last call
-    std::map<NodeId, MeasuredSite> sites;               // of workers whose site is another one now
-    Instant deadline = kNever;                          // call again by then
+    // LinkRecords and DeviceRecords for the store, without their times: they are of now.
+    std::vector<StoreWrite> persist;
+    std::map<NodeId, MeasuredSite> sites;  // of workers whose site is another one now
+    Instant deadline = kNever;             // call again by then
   };
   // What is to be done now. Call it after OnMessage and Want, and at the deadline.
   Work Advance(Instant now);
@@ -97,14 +108,19 @@ class ProfileBook {
   // What people should know beside: devices that are slower than measured, pairs without a link.
   std::vector<std::string> Troubles(Instant now) const;
 
+  // What plans wait for that are to be made: whose turn it is to measure, and who had one.
+  std::vector<std::string> Turns() const;
+
   // Profiles and links of the request's members, as far as they are known.
   void FillIn(PlanRequest& request) const;
 
  private:
   using Pair = std::pair<NodeId, NodeId>;
+  static constexpr size_t kMaxLinks = size_t{1} << 20;
   struct Waiting {
     PlanKey key;
     PlanRequest request;
+    std::set<NodeId> joined;  // not empty: only their lines are measured, beside training
     std::set<NodeId> had_turn;
     NodeId measurer;         // empty: nobody's turn
     std::vector<NodeId> to;  // that it measures
@@ -116,13 +132,25 @@ class ProfileBook {
   void OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello);
   void OnMeasured(Instant now, const NodeId& worker, const LinksMeasured& measured);
   void OnBoundary(Instant now, const BoundaryState& boundary);
+  static bool Usable(const LinkProfile& link);
+  void OnRoundTrip(Instant now, const Pair& pair, double seconds);
+  double RoundTripOf(Instant now, const Pair& pair) const;  // lately; 0: not known
+  void OnSums(Instant now, const GroupSums& sums);
+  std::string LineBetween(const NodeId& a, const NodeId& b) const;
+  void Store(Instant now, StoreRecord record);
+  void Unstore(const StoreRecord& record);
+  void StoreLink(Instant now, const Pair& pair) { Store(now, LinkRecord{links_.at(pair).link}); }
+  void StoreDevice(Instant now, const std::string& device, uint64_t model_digest);
+  void UnstoreDevices();
   void CorrectLine(Instant now, const LinkProfile& was, const LinkProfile& is);
   std::string SiteOf(const NodeId& worker) const;  // empty: not known
   std::map<std::pair<NodeId, NodeId>, LinkProfile> Profiles() const;
   void UpdateSites(Work& work);
   bool Fresh(Instant now, const Pair& pair) const;
   bool NextTurn(Instant now, Waiting& waiting) const;
-  void Busy(Instant now, const NodeId& worker, const PlanRequest& among, const std::string& reason);
+  static bool IsWanted(const Waiting& waiting, const Pair& pair);
+  static std::vector<IslandMember> TakingPart(const Waiting& waiting);
+  void Busy(Instant now, const NodeId& worker, const Waiting& among, const std::string& reason);
   void Probe(Instant now, Work& work);
   bool InTurn(const std::vector<IslandMember>& members) const;
 
@@ -139,8 +167,20 @@ class ProfileBook {
   bool links_changed_ = false;  // since sites were found
   DeviceCorrections device_corrections_;
   LinkCorrections link_corrections_;
+  SumCorrections sum_corrections_;
+  struct Trip {
+    double seconds = 0;
+    Instant at{};
+  };
+  std::map<Pair, Trip> round_trips_;
   UnreachablePairs unreachable_;
   std::vector<KnowledgeChange> changes_;
+  struct Stored {
+    Instant at{};
+    StoreRecord record;  // its key counts
+  };
+  std::map<std::string, Stored> stored_;  // by key
+  std::vector<StoreWrite> persist_;
   std::vector<Waiting> waiting_;  // in order of arrival
   int64_t last_turn_ = 0;
   int64_t last_probe_ = 0;

@@ -5,6 +5,8 @@
 #define ATOLL_COORDINATOR_PROFILE_BOOK_STORY_H_
 
 #include <catch2/catch.hpp>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +31,7 @@ struct Story {
   std::vector<std::pair<ProfileBook::PlanKey, PlanRequest>> planned;
   std::vector<ProfileBook::Message> sent;
   std::vector<KnowledgeChange> changes;
+  std::map<std::string, StoreRecord> store;  // what the book has had stored, by key
   Instant deadline = kNever;
 
   void Advances() {
@@ -37,8 +40,17 @@ struct Story {
     for (KnowledgeChange& change : work.changes) changes.push_back(std::move(change));
     for (auto& plan : work.plan) planned.push_back(std::move(plan));
     deadline = work.deadline;
+    for (StoreWrite& write : work.persist) {
+      const std::string key = KeyOf(write.record);
+      if (write.erase) {
+        CHECK(store.erase(key) == 1);
+      } else {
+        store.insert_or_assign(key, std::move(write.record));
+      }
+    }
   }
-  void Wants(const std::vector<std::string>& workers, bool busy = false, int64_t request = 1) {
+  void Wants(const std::vector<std::string>& workers, bool busy = false, int64_t request = 1,
+             const std::set<NodeId>& joined = {}) {
     PlanRequest plan;
     plan.spec.data.sequence_length = 32;
     plan.facts.model = Shape();
@@ -48,7 +60,7 @@ struct Story {
       member.devices = {{"cpu", 1 << 30, 1}};
       plan.members.push_back(std::move(member));
     }
-    book.Want(now, {"job-1", 0, request}, std::move(plan), busy);
+    book.Want(now, {"job-1", 0, request}, std::move(plan), busy, joined);
     Advances();
   }
   // The measurer of the newest messages; all of them name the same one.
@@ -99,6 +111,16 @@ struct Running : Story {
     work.forward_seconds = times * 6 * 0.010;
     work.backward_seconds = times * 6 * 0.020;
     Says("b", WorkerHeartbeat{std::nullopt, std::nullopt, {work}});
+  }
+  // What b/0 was measured to take.
+  void KnowsDevice() {
+    DeviceProfile profile{"b/0", "cpu", "1", DigestOf(Shape(), 32), {}};
+    LayerCost block;
+    block.kind = LayerKind::kBlock;
+    block.micro_batch_sequences = 1;
+    block.forward_ns = block.input_gradient_ns = block.weight_gradient_ns = 5'000'000;
+    profile.layers = {block};
+    Says("b", JobPrepared{"job-1", {}, {profile}});
   }
   std::string Told() {
     std::string text;

@@ -227,13 +227,7 @@ TEST_CASE("a device that shares its layers is held against the profile of that d
 
 TEST_CASE("a device that has no work any more is tried again") {
   Running story;
-  DeviceProfile profile{"b/0", "cpu", "1", DigestOf(Shape(), 32), {}};
-  LayerCost block;
-  block.kind = LayerKind::kBlock;
-  block.micro_batch_sequences = 1;
-  block.forward_ns = block.input_gradient_ns = block.weight_gradient_ns = 5'000'000;
-  profile.layers = {block};
-  story.Says("b", JobPrepared{"job-1", {}, {profile}});
+  story.KnowsDevice();
   for (int i = 0; i < 3; ++i) story.Works(2);
   CHECK_FALSE(story.Told().empty());
   REQUIRE(story.deadline != kNever);
@@ -245,16 +239,9 @@ TEST_CASE("a device that has no work any more is tried again") {
 
 TEST_CASE("after a restart of the coordinator, a device that becomes slower is found out") {
   Running story(/*measured=*/false);
-  DeviceProfile profile{"b/0", "cpu", "1", DigestOf(Shape(), 32), {}};
-  LayerCost block;
-  block.kind = LayerKind::kBlock;
-  block.micro_batch_sequences = 1;
-  block.forward_ns = block.input_gradient_ns = block.weight_gradient_ns = 5'000'000;
-  profile.layers = {block};
   for (int i = 0; i < 3; ++i) story.Works(2);
   CHECK(story.Told().empty());  // nobody has said what was measured
-  // Workers that connect again do.
-  story.Says("b", JobPrepared{"job-1", {}, {profile}});
+  story.KnowsDevice();          // workers that connect again do
   story.Says("a", LinksMeasured{"", 0, {{"a", "b", 1'000'000, 1e8}}, ""});
   for (int i = 0; i < 3; ++i) story.Works(2);
   CHECK_THAT(story.Told(), Catch::StartsWith("b/0 is 2 times slower than measured"));
@@ -271,6 +258,43 @@ TEST_CASE("what workers said again is old, and is measured when there is time") 
   story.Wants({"a", "b"});
   CHECK(story.Measurer() == "a");
   CHECK(story.sent[0].message.to == std::vector<NodeId>{"b"});
+}
+
+TEST_CASE("who joins a running island is measured beside training, before it is planned with") {
+  Story story;
+  story.Wants({"a", "b", "c"}, true, 1, {"c"});
+  CHECK(story.Measurer() == "a");
+  REQUIRE(story.sent.size() == 2);  // b is left alone
+  CHECK(story.sent[0].message.beside);
+  CHECK(story.sent[1].worker == "c");
+  CHECK(story.sent[0].message.to == std::vector<NodeId>{"c"});
+  CHECK(story.sent[0].message.members.size() == 2);
+  CHECK(story.book.Turns() ==
+        std::vector<std::string>{"the plan of island 0 of job-1 waits for lines to be measured: it "
+                                 "is the turn of a; 1 of 3 workers have begun theirs"});
+  story.Measures({"c"});
+  CHECK(story.Measurer() == "b");
+  story.Measures({"c"});
+  CHECK(story.Measurer() == "c");
+  CHECK(story.sent[0].message.to == std::vector<NodeId>{"a", "b"});
+  CHECK(story.planned.empty());
+  story.Measures({"a", "b"});
+  REQUIRE(story.planned.size() == 1);
+  CHECK(story.planned[0].second.links.size() == 4);
+  CHECK(story.book.Turns().empty());
+  // Nothing is measured twice, and of those who train nothing at all.
+  story.Wants({"a", "b", "c"}, true, 2, {"c"});
+  CHECK(story.planned.size() == 2);
+
+  SECTION("and where that does not work, the island has its plan all the same") {
+    story.Wants({"a", "b", "d"}, true, 3, {"d"});
+    for (int i = 0; i < 100 && story.planned.size() < 3; ++i) {
+      story.now = story.deadline;
+      story.Advances();
+    }
+    REQUIRE(story.planned.size() == 3);
+    CHECK(story.book.Troubles(story.now).size() == 4);  // of d, not of a and b
+  }
 }
 
 TEST_CASE("who joins a running island over a slow line is found out by its messages") {

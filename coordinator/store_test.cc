@@ -80,7 +80,9 @@ std::vector<StoreRecord> OneOfEach() {
            7,
            8,
            "1f1b",
-           "best"}}};
+           "best"}},
+      LinkRecord{{"a", "b", 20'000'000, 1.5e7, 0.02, 20}, 1'700'000'000'123},
+      DeviceRecord{"a/1", 0xff00ff00ff00ff00, 1.9, 1'700'000'000'124}};
 }
 
 std::vector<StoreWrite> Puts(const std::vector<StoreRecord>& records) {

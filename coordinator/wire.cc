@@ -157,6 +157,20 @@ void Fields(V& v, Plain<V, LedgerRecord>& s, v1::stored::Ledger& m) {
   ATOLL_WIRE_MESSAGE(contribution);
 }
 
+template <class V>
+void Fields(V& v, Plain<V, LinkRecord>& s, v1::stored::LiveLink& m) {
+  ATOLL_WIRE_MESSAGE(link);
+  ATOLL_WIRE_ANY_INT(unix_time_ms);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, DeviceRecord>& s, v1::stored::LiveDevice& m) {
+  ATOLL_WIRE_COPY(device);
+  ATOLL_WIRE_COPY(model_digest);
+  ATOLL_WIRE_COPY(factor);
+  ATOLL_WIRE_ANY_INT(unix_time_ms);
+}
+
 namespace {
 
 // The kinds of record with their field in v1::stored::Record.
@@ -175,6 +189,8 @@ void RecordFields(V& v, Variant& record, v1::stored::Record& m) {
   ATOLL_WIRE_CASE(PenaltyRecord, penalty);
   ATOLL_WIRE_CASE(LedgerRecord, ledger);
   ATOLL_WIRE_CASE(PlanRecord, plan);
+  ATOLL_WIRE_CASE(LinkRecord, link);
+  ATOLL_WIRE_CASE(DeviceRecord, device);
 }
 
 }  // namespace

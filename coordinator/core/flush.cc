@@ -136,6 +136,8 @@ struct Loader {
     return Into(r.job, [&](Job& job) { return job.plans.emplace(r.island, r.plan).second; });
   }
   absl::Status operator()(const EventRecord&) const { return absl::OkStatus(); }
+  absl::Status operator()(const LinkRecord&) const { return absl::OkStatus(); }    // the shell's
+  absl::Status operator()(const DeviceRecord&) const { return absl::OkStatus(); }  // likewise
 
   template <typename Add>
   absl::Status Into(const JobId& id, Add add) const {

@@ -33,6 +33,12 @@ struct KeyMaker {
   std::string operator()(const PlanRecord& r) const {
     return absl::StrFormat("plan/%s/%06d", r.job, r.island);
   }
+  std::string operator()(const LinkRecord& r) const {
+    return absl::StrCat("link/", r.link.from, "/", r.link.to);
+  }
+  std::string operator()(const DeviceRecord& r) const {
+    return absl::StrFormat("device/%s/%016x", r.device, r.model_digest);
+  }
   std::string operator()(const EventRecord& r) const {
     return absl::StrFormat("event/%019d", r.sequence);
   }

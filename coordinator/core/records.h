@@ -227,9 +227,28 @@ struct EventRecord {
   bool operator==(const EventRecord&) const = default;
 };
 
+// What running islands have shown of a link (or of the line that it goes over), other than what was
+// measured. The core keeps it for the shell (coordinator/profile_book.h). Key: from, to.
+struct LinkRecord {
+  LinkProfile link;
+  int64_t unix_time_ms = 0;  // when they did
+
+  bool operator==(const LinkRecord&) const = default;
+};
+
+// Likewise, of a device: times what was measured of this model's layers. Key: device, model.
+struct DeviceRecord {
+  std::string device;
+  uint64_t model_digest = 0;
+  double factor = 1;
+  int64_t unix_time_ms = 0;
+
+  bool operator==(const DeviceRecord&) const = default;
+};
+
 using StoreRecord = std::variant<EpochRecord, MemberRecord, JobRecord, ProgressRecord, IslandRecord,
                                  ContributionRecord, DecisionRecord, PenaltyRecord, LedgerRecord,
-                                 EventRecord, PlanRecord>;
+                                 EventRecord, PlanRecord, LinkRecord, DeviceRecord>;
 
 // Put `record` under its key (replacing what is there), or delete what is under its key. To delete,
 // only the fields of the key mean anything.

@@ -160,5 +160,64 @@ def line_that_changes_for_good(story):
         raise Skip(str(why)) from None
 
 
+@case
+def line_of_sums_that_changes_for_good(story):
+    """Only sums of gradients cross the line between two sites, whose four workers are replicas. It
+    drops from 500 to 20 Mbit/s: the island takes another plan, says why, and does without the line"""
+    try:
+        with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=500, latency_ms=2)) as net:
+            starts(story, net, ["a1", "a2", "b1", "b2"], block_ms=4)
+            job = story.submits(layout__island="all", layout__workers_per_island=4,
+                                layout__stages=1,
+                                **dict(EMULATED, model__hidden=64, inner__batch_sequences=16))
+            goes_on(story, job)
+            check(takes_part(story, job) == {"w1", "w2", "w3", "w4"},
+                  f"plan: {plan_of(story, job)['replicas']}")
+            net.reshape("a", "b", rate_mbit=20)
+            reason = story.wait_until("a plan because of the slow line", lambda: next(
+                (change["reason"] for change in story.job(job)["islands"][0]["plan_changes"]
+                 if "slower than measured, as sums of gradients show" in change["reason"]),
+                None), 3 * LIMIT_S)
+            check(reason in story.atoll("show", job)[1], "the reason is not shown")
+            check(takes_part(story, job) == {"w1", "w2"},
+                  f"over the line: {plan_of(story, job)['replicas']}")
+            goes_on(story, job)
+            story.close()
+    except Unavailable as why:
+        raise Skip(str(why)) from None
+
+
+@case
+def joins_over_a_slow_line(story):
+    """A worker joins two that train, over a line of 20 Mbit/s: the lines to it are measured before
+    the island's next plan, which knows better than to use it, and no step is given up for that"""
+    try:
+        with ShapedNetwork({"a": 2, "b": 1}, Wire(rate_mbit=20, latency_ms=5)) as net:
+            starts(story, net, ["a1", "a2"], block_ms=4)
+            job = story.submits(layout__island="all", layout__stages=1,
+                                **dict(EMULATED, model__hidden=64, inner__batch_sequences=16))
+            story.wait_until("both to train", lambda: story.job(job)["islands"] and
+                             takes_part(story, job) == {"w1", "w2"}, 2 * LIMIT_S)
+            goes_on(story, job)
+            interrupted = story.job(job)["islands"][0]["steps_interrupted"]
+            story.worker("w3", "--insecure", f"--peer-endpoint=tcp://{net.address('b1')}:7080",
+                         "--emulate-block-ms=4", wrapper=net.inside("b1"))
+            story.wait_until("a decision", lambda: "(worker w3 has joined)" in
+                             story.atoll("logs", job)[1], 2 * LIMIT_S)
+            links = {(link["from"], link["to"]): link
+                     for link in story.json("profile", job)["cluster"]["links"]}
+            for ends in (("w1/0", "w3/0"), ("w2/0", "w3/0"), ("w3/0", "w1/0"), ("w3/0", "w2/0")):
+                rate_mbit = links[ends]["edges"][0]["bandwidth_bytes_per_s"] * 8e-6
+                check(10 < rate_mbit < 60 and not links[ends]["live"], f"{ends}: {links[ends]}")
+            check(takes_part(story, job) == {"w1", "w2"},
+                  f"over the line: {plan_of(story, job)['replicas']}")
+            goes_on(story, job)
+            after = story.job(job)["islands"][0]["steps_interrupted"]
+            check(after == interrupted, f"{after} steps were given up, {interrupted} before")
+            story.close()
+    except Unavailable as why:
+        raise Skip(str(why)) from None
+
+
 if __name__ == "__main__":
     main("measured_islands")
