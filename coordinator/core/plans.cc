@@ -100,7 +100,8 @@ void Ask(State& s, const Job& job, const IslandRecord& island,
   ask.facts = *job.record.facts;
   ask.busy = job.plans.contains(island.island);
   ask.reason = planning.reason;
-  if (const IslandPlan* current = PlanInForce(job, island)) ask.current = *current;
+  const IslandPlan* current = planning.urgent ? nullptr : PlanInForce(job, island);
+  if (current != nullptr) ask.current = *current;
   planning.asked_for = planning.changed;
   planning.asked_reason = planning.reason;
   for (const IslandMember& member : roster) {
