@@ -295,9 +295,9 @@ struct PushGrant {
   std::vector<ShardId> order;
 };
 
-// Open peer links to these workers, for this request alone, until another one or an order comes. The
-// measurer times messages to others, which take them, and answers LinksMeasured. Members of islands
-// get these alone, on connections of their own: a probe, that asks who answers, and `beside`.
+// Open peer links to these workers, for this request alone, until another one or an order comes.
+// The measurer times messages to others, which take them: LinksMeasured. In islands only these are
+// answered, on connections of their own: a probe, that asks who is there, and `beside`.
 struct MeasureLinks {
   JobId job;
   int64_t request = 0;  // grows; a larger one replaces a smaller one
