@@ -135,7 +135,7 @@ absl::StatusOr<PeerBlocks::Block> PeerBlocks::Take(const NodeId& worker, const B
       return absl::DeadlineExceededError(
           absl::StrCat("rank ", name.from, " at ", worker, " has not come"));
     }
-    changed_.wait_until(lock, std::chrono::steady_clock::time_point(deadline.time_since_epoch()));
+    changed_.wait_until(lock, ToSteady(deadline));
   }
 }
 

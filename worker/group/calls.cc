@@ -10,13 +10,7 @@
 #include "worker/group/wire.h"
 
 namespace atl::worker {
-namespace {
-
-std::chrono::steady_clock::time_point ToSteady(Instant instant) {
-  return std::chrono::steady_clock::time_point(instant.time_since_epoch());
-}
-
-}  // namespace
+namespace {}  // namespace
 
 CallId Calls::Begin(const NodeId& to, std::string what) {
   const std::lock_guard lock(mutex_);

@@ -193,7 +193,7 @@ void LineTurns::Watch() {
       lock.lock();
       continue;
     }
-    changed_.wait_until(lock, std::chrono::steady_clock::time_point(next.time_since_epoch()));
+    changed_.wait_until(lock, ToSteady(next));
   }
 }
 

@@ -1,8 +1,7 @@
 #include "worker/group/peer_rendezvous.h"
 
-#include <chrono>
-
 #include "absl/strings/str_cat.h"
+#include "common/event_loop.h"
 
 namespace atl::worker {
 
@@ -20,8 +19,7 @@ absl::Status PeerRendezvous::Set(const std::string& key, const std::string& valu
 absl::StatusOr<std::string> PeerRendezvous::Get(const std::string& key, Instant deadline) {
   std::unique_lock lock(mutex_);
   const auto there = [&] { return !aborted_.ok() || entries_.contains(key); };
-  if (!changed_.wait_until(lock, std::chrono::steady_clock::time_point(deadline.time_since_epoch()),
-                           there)) {
+  if (!changed_.wait_until(lock, ToSteady(deadline), there)) {
     return absl::DeadlineExceededError(absl::StrCat("nobody has set ", key));
   }
   ATOLL_RETURN_IF_ERROR(aborted_);

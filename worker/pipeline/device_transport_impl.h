@@ -19,10 +19,6 @@
 
 namespace atl::worker {
 
-inline std::chrono::steady_clock::time_point ToSteady(Instant instant) {
-  return std::chrono::steady_clock::time_point(instant.time_since_epoch());
-}
-
 // What travels ahead of a message by NCCL.
 struct Announcement {
   int64_t number = 0;

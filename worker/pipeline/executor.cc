@@ -108,7 +108,7 @@ Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, in
     lasts = std::max(lasts, SteadyNow() - start);
     const Instant end = start - overslept_ + FromSeconds(slowdown * Seconds(lasts));
     const bool sleeps = SteadyNow() < end;
-    std::this_thread::sleep_until(std::chrono::steady_clock::time_point(end.time_since_epoch()));
+    std::this_thread::sleep_until(ToSteady(end));
     overslept_ = sleeps ? SteadyNow() - end : Duration(0);
   }
   const Instant now = SteadyNow();

@@ -4,13 +4,10 @@
 #include <chrono>
 
 #include "common/check.h"
+#include "common/event_loop.h"
 
 namespace atl::worker {
 namespace {
-
-std::chrono::steady_clock::time_point ToSteady(Instant instant) {
-  return std::chrono::steady_clock::time_point(instant.time_since_epoch());
-}
 
 std::string Describe(const MessageTag& tag) {
   if (tag.stage == kCommitStage) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/event_loop.h"
 #include "common/protocol/step_trace.h"
 
 namespace atl::worker {
@@ -34,8 +35,7 @@ void MessageLog::OnArrived(int64_t step, size_t place, Instant start, Instant ar
 
 std::vector<SentMessage> MessageLog::Take(Instant deadline) {
   std::unique_lock lock(mutex_);
-  arrived_.wait_until(lock, std::chrono::steady_clock::time_point(deadline.time_since_epoch()),
-                      [this] { return missing_ == 0; });
+  arrived_.wait_until(lock, ToSteady(deadline), [this] { return missing_ == 0; });
   step_ = -1;
   missing_ = 0;
   return std::exchange(messages_, {});
