@@ -59,7 +59,9 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
             s.model.feed_forward = 2;
             s.layout.tensor_parallel = 4;
           }) == "layout.tensor_parallel = 4: must be at most model.feed_forward = 2");
-  REQUIRE(MessageAfter([](JobSpec& s) { s.layout.tensor_shares = {2, 1}; }) ==
+  REQUIRE(MessageAfter([](JobSpec& s) {
+            s.layout.tensor_shares = {2, 1};
+          }) ==
           "layout.tensor_shares has 2 numbers: must have layout.tensor_parallel = 0 of them; say "
           "how many devices share each layer");
   REQUIRE(MessageAfter([](JobSpec& s) {
@@ -69,8 +71,9 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
   REQUIRE(MessageAfter([](JobSpec& s) {
             s.layout.tensor_parallel = 2;
             s.layout.tensor_shares = {2, 1};
-          }) == "layout.tensor_shares = [2, 1]: the model's 4 key-value heads cannot be cut so; "
-                "give each device a whole number of them, at least 1, 4 in all");
+          }) ==
+          "layout.tensor_shares = [2, 1]: the model's 4 key-value heads cannot be cut so; "
+          "give each device a whole number of them, at least 1, 4 in all");
   REQUIRE(MessageAfter([](JobSpec& s) {
             s.layout.tensor_parallel = 2;
             s.layout.tensor_shares = {3, 1};
