@@ -98,9 +98,9 @@ TEST_CASE("a layout says what is recomputed and what each device holds of a laye
         "/jobs/job.toml:21: layout.tensor_shares: must be a list of whole numbers, such as [2, 1]");
   CHECK(Complaint(with("tensor_shares = [2, \"1\"]")) ==
         "/jobs/job.toml:21: layout.tensor_shares: must be a list of whole numbers, such as [2, 1]");
-  CHECK(Complaint(with("tensor_shares = [2, 1]")).find(
-            "/jobs/job.toml:21: layout.tensor_shares = [2, 1]: the model's 4 key-value heads "
-            "cannot be cut so") == 0);
+  CHECK(Complaint(with("tensor_shares = [2, 1]"))
+            .find("/jobs/job.toml:21: layout.tensor_shares = [2, 1]: the model's 4 key-value heads "
+                  "cannot be cut so") == 0);
 }
 
 TEST_CASE("text that is not TOML says where") {

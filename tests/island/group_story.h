@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/testing/fake_device.h"
 #include "kernels/testing/fake_nccl.h"
@@ -56,6 +57,13 @@ struct World {
   std::string folder;
   JobSpec spec;
 };
+
+inline bool Says(absl::string_view text, absl::string_view part) {
+  INFO(text);
+  const bool says = absl::StrContains(text, part);
+  CHECK(says);
+  return says;
+}
 
 // The sequences of a step.
 inline std::vector<PositionRange> Batch(int64_t step) {

@@ -5,6 +5,21 @@
 #include "common/check.h"
 
 namespace atl::worker {
+namespace {
+
+std::vector<ShardMove> MovesOf(const v1::FetchCall& fetch) {
+  std::vector<ShardMove> moves;
+  for (const v1::FetchCall::Item& item : fetch.items()) {
+    ShardMove& move = moves.emplace_back();
+    move.shard = FromWire(item.shard());
+    for (const v1::FetchCall::Source& source : item.sources()) {
+      move.sources.push_back({FromWire(source.shard()), source.from()});
+    }
+  }
+  return moves;
+}
+
+}  // namespace
 
 Follower::Follower(GroupMember* member, OnState on_state)
     : member_(member), on_state_(std::move(on_state)), thread_([this] { Run(); }) {}
@@ -155,17 +170,8 @@ v1::GroupReply Follower::Serve(const NodeId& from, const v1::GroupFrame& frame) 
 absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
                             v1::GroupReply* reply) {
   switch (frame.body_case()) {
-    case v1::GroupFrame::kFetch: {
-      std::vector<ShardMove> moves;
-      for (const v1::FetchCall::Item& item : frame.fetch().items()) {
-        ShardMove& move = moves.emplace_back();
-        move.shard = FromWire(item.shard());
-        for (const v1::FetchCall::Source& source : item.sources()) {
-          move.sources.push_back({FromWire(source.shard()), source.from()});
-        }
-      }
-      return member_->Fetch(moves, frame.fetch().optimizer_step());
-    }
+    case v1::GroupFrame::kFetch:
+      return member_->Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step());
     case v1::GroupFrame::kDropSurplus:
       member_->DropSurplus();
       return absl::OkStatus();
