@@ -17,6 +17,7 @@ constexpr double kHysteresis = 0.25;
 constexpr double kWaitMin = 0.03;     // of the work; less waiting is let be
 constexpr double kWaitCost = 0.125;   // of the waiting, that pieces may cost
 constexpr double kWaitGainMin = 0.1;  // of the waiting, that a doubling has to end
+constexpr int kPatienceMax = 512;     // steps
 constexpr double kGainMin = 0.02;     // of the passage; less is not worth a change
 constexpr int kSaturatedWindows = 2;
 constexpr double kRelieved = 0.75;  // link's share of the work below which it is not saturated
@@ -72,6 +73,7 @@ void Adapter::OnWork(double seconds, double waited_seconds) {
 bool Adapter::OnMessage(int64_t bytes, double seconds) {
   Sum& sum = messages_[bytes];
   sum.value += seconds;
+  sum.least = sum.count == 0 ? seconds : std::min(sum.least, seconds);
   ++sum.count;
   if (bytes > best_.bytes || (bytes == best_.bytes && seconds < best_.seconds)) {
     best_ = {bytes, seconds};
@@ -82,7 +84,7 @@ bool Adapter::OnMessage(int64_t bytes, double seconds) {
 bool Adapter::EndWindow() {
   double seconds = 0;
   for (const auto& [bytes, sum] : messages_) {
-    link_.Add(static_cast<double>(bytes), sum.value / sum.count);
+    link_.Add(static_cast<double>(bytes), sum.least);
     seconds += sum.value;
   }
   for (const auto& [rows, sum] : computes_) {
@@ -101,7 +103,7 @@ bool Adapter::EndWindow() {
   computes_.clear();
   messages_seen_ = 0;
   work_ = wait_ = Sum();
-  const bool saturation = CheckSaturation();
+  const bool saturation = stepped && CheckSaturation();
   const bool decided = Decide();
   return (stepped && Climb()) || decided || saturation;
 }
@@ -134,21 +136,31 @@ int Adapter::Best(int now) const {
 bool Adapter::Climb() {
   const int before = steady_;
   const double waited = wait_seconds_;
-  if (wait_before_ > 0 && waited > (1 - kWaitGainMin) * wait_before_) {
-    in_vain_ = true;
+  const bool waits = waited > kWaitMin * work_seconds_;
+  calm_ = waits ? 0 : calm_ + 1;
+  const bool in_vain = wait_before_ > 0 && waited > (1 - kWaitGainMin) * wait_before_;
+  const bool affordable = compute_.sizes() > 1 && 2 * steady_ <= fill_ &&
+                          (2 * steady_ - 1) * compute_.base() < kWaitCost * waited;
+  wait_before_ = 0;
+  if (in_vain) {
     steady_ = std::max(1, steady_ / 2);
-  } else if (!in_vain_ && compute_.sizes() > 1 && 2 * steady_ <= fill_ &&
-             waited > kWaitMin * work_seconds_ &&
-             (2 * steady_ - 1) * compute_.base() < kWaitCost * waited) {
+    wait_in_vain_ = waited;
+  } else if (waits && affordable && (wait_in_vain_ == 0 || Apart(waited, wait_in_vain_))) {
     steady_ *= 2;
+    wait_before_ = waited;
+    wait_in_vain_ = 0;
+    if (std::exchange(halved_, false)) patience_ = std::min(2 * patience_, kPatienceMax);
+  } else if (steady_ > 1 && calm_ >= patience_) {
+    steady_ /= 2;
+    calm_ = 0;
+    halved_ = true;
   }
-  wait_before_ = steady_ > before ? waited : 0;
   if (steady_ == before) return false;
   Tell(
       absl::StrFormat("%d pieces between fill and drain (%d before): %.1f ms of waiting a "
                       "micro-batch of %.1f ms of work%s",
                       steady_, before, 1e3 * waited, 1e3 * work_seconds_,
-                      steady_ < before ? ", no less than with fewer pieces" : ""));
+                      in_vain ? ", no less than with fewer pieces" : ""));
   return true;
 }
 
@@ -164,8 +176,7 @@ bool Adapter::Decide() {
   const auto rows = static_cast<double>(setup_.rows);
   const double link = link_.at(rows * static_cast<double>(setup_.bytes_per_row));
   const int fill = Best(fill_);
-  const int steady = Apart(link, chosen_link_) && link < chosen_link_ ? 1 : std::min(steady_, fill);
-  if (Apart(link, chosen_link_)) in_vain_ = false, wait_before_ = 0;
+  const int steady = std::min(steady_, fill);
   chosen_link_ = link;
   chosen_compute_ = compute_.at(rows);
   chosen_sizes_ = link_.sizes() + compute_.sizes();

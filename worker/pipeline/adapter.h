@@ -18,9 +18,11 @@
 //   formula knows: schedules hide waiting behind other work. So from one piece on they are doubled,
 //   at most to those of fill and drain, while waiting takes more than 3% of the work and cutting
 //   costs less than an eighth of it (there are two ends and two directions). A doubling that did
-//   not end a tenth of the waiting is taken back, and no other is tried until the link has changed.
-//   A link that has become quicker begins with one piece again.
-// - Measurements come in windows of 20 messages, averaged with weights that halve per window. A
+//   not end a tenth of the waiting is taken back, and tried again when there is more or less of it
+//   by a quarter. After 8 steps with hardly any waiting they are halved; if it comes back, the next
+//   time after twice as many.
+// - Measurements come in windows of 20 messages, averaged with weights that halve per window. Of a
+//   window's messages of one size the quickest counts: others waited behind the piece before. A
 //   number is considered again only if they moved by more than 25% since it was chosen, or a size
 //   was tried for the first time: noise changes nothing.
 // - A link that takes longer for a micro-batch's bytes than its stage for all work on it (F, B and
@@ -117,7 +119,7 @@ class Adapter {
 
   // The window under way, by size.
   struct Sum {
-    double value = 0;
+    double value = 0, least = 0;
     int count = 0;
   };
   std::map<int64_t, Sum> messages_, computes_;  // by bytes; by rows
@@ -127,14 +129,15 @@ class Adapter {
 
   LineFit link_, compute_;
   double work_seconds_ = 0;
-  // Of what is done in steady state: waiting in the newest steps, and before the newest doubling,
-  // which is to be judged (0: none is); and whether one has been in vain.
-  double wait_seconds_ = 0, wait_before_ = 0;
-  bool in_vain_ = false;
+  // In steady state: waiting in the newest steps; before the newest doubling, which is to be judged
+  // (0: none is), and after one that was in vain (0: none was).
+  double wait_seconds_ = 0, wait_before_ = 0, wait_in_vain_ = 0;
+  int calm_ = 0, patience_ = 8;  // steps in a row with hardly any; after so many pieces are halved
+  bool halved_ = false;          // by that, since the newest doubling
   double message_seconds_ = 0;
   int64_t window_ = 0;
   SeenMessage quickest_;
-  int over_windows_ = 0;  // in a row in which the link took longer than the work
+  int over_windows_ = 0;  // in a row, each of another step, in which the link took longer
   // Of a whole micro-batch, when the numbers were chosen.
   double chosen_link_ = 0, chosen_compute_ = 0;
   int chosen_sizes_ = 0;

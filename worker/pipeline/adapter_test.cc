@@ -21,6 +21,7 @@ class Story {
   double work_s = 0.5;                // of a whole micro-batch
   // For messages, a micro-batch, with so many pieces in steady state.
   std::function<double(int)> waits = [](int) { return 0; };
+  int queues = 1;    // so many messages one behind the other
   double noise = 0;  // every other message takes this share longer, or less
 
   // So many windows of 20 messages, in the pieces that the adapter says for fill and drain.
@@ -41,7 +42,9 @@ class Story {
       adapter_.OnCompute(n, piece_s + static_cast<double>(n) * row_s);
       adapter_.OnWork(work_s, waits(steady()));
       const double seconds = latency_s + static_cast<double>(n) * 1000 / bytes_per_s;
-      if (!adapter_.OnMessage(n * 1000, seconds * (1 + (i % 2 == 0 ? noise : -noise)))) continue;
+      const double behind = static_cast<double>(i % queues * n) * 1000 / bytes_per_s;
+      if (!adapter_.OnMessage(n * 1000, behind + seconds * (1 + (i % 2 == 0 ? noise : -noise))))
+        continue;
       absl::StrAppend(&transcript_, w, ": ", adapter_.reason(), "\n");
     }
   }
@@ -84,14 +87,16 @@ TEST_CASE("in steady state pieces are doubled while that ends waiting, and no fu
   story.Windows(10);
   REQUIRE(story.fill() == 16);
   REQUIRE(story.steady() == 4);
-  // A quicker line is no reason to go on as before: it is found out again.
+  // When there is nothing left to wait for, they are given up, one halving after the other.
   story.bytes_per_s = 1e6;
   story.waits = [](int) { return 0; };
-  story.Windows(10);
+  REQUIRE(story.Windows(20).find("2 pieces between fill and drain (4 before)") !=
+          std::string::npos);
   REQUIRE(story.steady() == 1);
 }
 
-TEST_CASE("in steady state a doubling that ends no waiting is taken back, until the link changes") {
+TEST_CASE(
+    "in steady state a doubling that ends no waiting is taken back, until there is more of it") {
   Story story(16, 16);
   story.bytes_per_s = 1e5;
   story.piece_s = 1e-4;
@@ -106,9 +111,24 @@ TEST_CASE("in steady state a doubling that ends no waiting is taken back, until 
   REQUIRE(story.steady() == 1);
   REQUIRE(story.Windows(10) == "");
   story.bytes_per_s = 6e4;
-  story.waits = [](int pieces) { return 0.1 / pieces; };
+  story.waits = [](int pieces) { return 0.2 / pieces; };
   story.Windows(10);
   REQUIRE(story.steady() > 1);
+}
+
+TEST_CASE("in steady state pieces that are given up too early come back, and stay longer") {
+  Story story(16, 16);
+  story.bytes_per_s = 1e5;
+  story.piece_s = 1e-4;
+  story.waits = [](int pieces) { return pieces < 2 ? 0.1 : 0.01; };
+  int changes = 0, last = 1;
+  for (int step = 0; step < 200; ++step) {
+    story.Windows(1);
+    changes += story.steady() != last ? 1 : 0;
+    last = story.steady();
+  }
+  REQUIRE(changes <= 10);  // up at the start; down and up after about 8, 16, 32 and 64
+  REQUIRE(changes >= 7);
 }
 
 TEST_CASE("in steady state pieces that cost the devices more than they could gain are not tried") {
@@ -129,6 +149,16 @@ TEST_CASE("noise changes nothing") {
   story.noise = 0.24;
   REQUIRE(story.Windows(20) == "");
   REQUIRE(story.fill() == settled);
+}
+
+TEST_CASE("pieces that wait behind each other do not make the link slower") {
+  Story story(16, 16);
+  story.bytes_per_s = 4e5;  // 40 ms of bytes, and 160 ms of computing
+  story.queues = 16;        // each piece waits for all before it in its micro-batch
+  story.Windows(20);
+  REQUIRE_FALSE(story.adapter().saturated());
+  REQUIRE(story.adapter().bandwidth_bytes_per_s() == Approx(4e5));
+  REQUIRE(story.Windows(20) == "");
 }
 
 TEST_CASE("a link that slows down is cut finer, and again coarser when it recovers") {
