@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <future>
 
+#include "absl/strings/str_cat.h"
+
 namespace atl {
 namespace {
 
@@ -50,6 +52,12 @@ struct Inbox {
     return made.back();
   }
 };
+
+// One more worker like the first.
+void AddLike(MakePlan& ask, const std::string& name) {
+  ask.workers.push_back(ask.workers[0]);
+  ask.workers.back().member = {name, 6, absl::StrCat("tcp://", name, ":1"), ""};
+}
 
 TEST_CASE("A request comes back as a plan that runs") {
   Inbox inbox;
@@ -101,8 +109,7 @@ TEST_CASE("A worker that cannot be reached is left out of the plan, which says s
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
   MakePlan ask = Ask(1, 1);
-  ask.workers.push_back(ask.workers[0]);
-  ask.workers[1].member = {"w2", 6, "tcp://w2:1", ""};
+  AddLike(ask, "w2");
   WorkerHeartbeat beat;
   beat.unreachable = {{"w1", "no connection within 10 s: refused"}};
   planner.OnWorkerMessage(Instant{}, {"w2", 6, beat});
@@ -126,10 +133,8 @@ TEST_CASE("The lines to whom has joined an island are measured before its plan, 
   IslandPlanner planner(
       [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
   MakePlan ask = Ask(1, 1);
-  ask.workers.push_back(ask.workers[0]);
-  ask.workers[1].member = {"w2", 6, "tcp://w2:1", ""};
-  ask.workers.push_back(ask.workers[0]);
-  ask.workers[2].member = {"w3", 6, "tcp://w3:1", ""};
+  AddLike(ask, "w2");
+  AddLike(ask, "w3");
   ask.busy = true;
   ask.current = IslandPlan();
   ask.current->members = {ask.workers[0].member, ask.workers[1].member};

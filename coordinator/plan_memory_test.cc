@@ -38,14 +38,6 @@ PlanRequest WithWorkspace(int64_t memory, int64_t workspace) {
   return request;
 }
 
-int64_t MostMemory(const IslandPlan& plan) {
-  int64_t most = 0;
-  for (const PlanProgram& program : plan.programs) {
-    most = std::max(most, program.memory_peak_bytes);
-  }
-  return most;
-}
-
 // With what is beside.
 int64_t MostNeeded(const PlanRequest& request, const IslandPlan& plan) {
   int64_t most = 0;

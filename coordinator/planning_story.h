@@ -81,6 +81,15 @@ inline int Count(const IslandPlan& plan, const std::string& device, PlanOpKind k
   return -1;
 }
 
+// Of the device that takes most.
+inline int64_t MostMemory(const IslandPlan& plan) {
+  int64_t most = 0;
+  for (const PlanProgram& program : plan.programs) {
+    most = std::max(most, program.memory_peak_bytes);
+  }
+  return most;
+}
+
 inline std::set<std::string> DevicesIn(const IslandPlan& plan) {
   std::set<std::string> devices;
   for (const PlanProgram& program : plan.programs) devices.insert(program.device);

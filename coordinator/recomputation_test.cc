@@ -36,14 +36,6 @@ PlanRequest TwoStages(int64_t memory, Recompute recompute = Recompute::kAuto) {
   return request;
 }
 
-int64_t MostMemory(const IslandPlan& plan) {
-  int64_t most = 0;
-  for (const PlanProgram& program : plan.programs) {
-    most = std::max(most, program.memory_peak_bytes);
-  }
-  return most;
-}
-
 bool FitsAll(const PlanRequest& request, const IslandPlan& plan) {
   return std::all_of(plan.programs.begin(), plan.programs.end(), [&](const PlanProgram& program) {
     return NeedOf(request, plan, program)->lacks_bytes() <= 0;

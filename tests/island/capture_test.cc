@@ -122,6 +122,14 @@ void RequireSamePush(const Delta& a, const Delta& b) {
   REQUIRE(a.encoded == b.encoded);
 }
 
+void RequirePushAlike(Place& a, Place& b) {
+  for (Place* place : {&a, &b}) {
+    place->Capture();
+    REQUIRE(place->events.AwaitReady().reason.empty());
+  }
+  RequireSamePush(a.delta(), b.delta());
+}
+
 TEST_CASE("pushes are the host's bit for bit, though copied only after two more steps") {
   const World world;
   const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt4);
@@ -218,11 +226,7 @@ TEST_CASE("a pulled version is brought to the device beside steps, and adopted w
   host.Steps(8, 9);
   REQUIRE(device.Theta() == host.Theta());
   // What they push next has the same base.
-  for (Place* place : {&host, &device}) {
-    place->Capture();
-    REQUIRE(place->events.AwaitReady().reason.empty());
-  }
-  RequireSamePush(device.delta(), host.delta());
+  RequirePushAlike(device, host);
 }
 
 TEST_CASE("a staged version that something came between is adopted all the same") {
@@ -341,11 +345,7 @@ TEST_CASE("a checkpoint is of its step, though copied only after two more") {
   host.Steps(4, 6);
   REQUIRE(device.Theta() == host.Theta());
   // A push has room where it was, and nothing of the checkpoint in it.
-  for (Place* place : {&host, &device}) {
-    place->Capture();
-    REQUIRE(place->events.AwaitReady().reason.empty());
-  }
-  RequireSamePush(device.delta(), host.delta());
+  RequirePushAlike(device, host);
 }
 
 TEST_CASE("members of an island copy their layers while it trains on") {
