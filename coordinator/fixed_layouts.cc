@@ -89,11 +89,12 @@ void CutAll(const plan::StageCosts& costs, const std::vector<double>& powers,
   }
 }
 
-// Micro-batches dealt one by one to the replica that would be done with one more first.
+// One micro-batch to each replica, however slow: the job may have asked for so many. The others are
+// dealt one by one to the replica that would be done with one more first.
 void DealMicroBatches(const std::vector<double>& beat_s, int total,
                       std::vector<plan::Replica>& replicas) {
-  for (plan::Replica& replica : replicas) replica.micro_batches = 0;
-  for (int i = 0; i < total; ++i) {
+  for (plan::Replica& replica : replicas) replica.micro_batches = 1;
+  for (int i = static_cast<int>(replicas.size()); i < total; ++i) {
     size_t best = 0;
     for (size_t r = 1; r < replicas.size(); ++r) {
       if ((replicas[r].micro_batches + 1) * beat_s[r] <
@@ -142,11 +143,6 @@ absl::Status Share(const PlanningInput& input, const std::vector<std::vector<dou
     beats.push_back(BeatSeconds(input, layout, replica));
   }
   DealMicroBatches(beats, total, layout.replicas);
-  for (const plan::Replica& replica : layout.replicas) {
-    if (replica.micro_batches < 1) {
-      return absl::InvalidArgumentError("a replica would have no micro-batch");
-    }
-  }
   return absl::OkStatus();
 }
 

@@ -64,6 +64,23 @@ TEST_CASE("replicas synchronise every layer, and share the sequences by measured
   CHECK(Count(plan, "w2/0", PlanOpKind::kSync) == 6);
 }
 
+TEST_CASE("a replica that the job asks for gets a sequence, however slow its device is") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 1), Worker("w2", 1)};
+  request.members[0].profiles = {Measured("w1/0", 1)};
+  request.members[1].profiles = {Measured("w2/0", 50)};
+  Link(request, "w1", "w2", 0.01, 1e10);
+  request.spec.layout.replicas = 2;
+  request.spec.inner.micro_batch_sequences = 1;
+  request.number = 2;  // a plan that is not as asked for would be made
+  const IslandPlan plan = Planned(request);
+  REQUIRE(plan.replicas.size() == 2);
+  for (const PlanReplica& replica : plan.replicas) {
+    const bool slow = replica.stages[0].devices[0] == "w2/0";
+    CHECK(replica.micro_batches == (slow ? 1 : 7));
+  }
+}
+
 TEST_CASE("a schedule by name is the one that runs") {
   PlanRequest request = JobOf(4, 8);
   request.members = {Worker("w1", 2)};

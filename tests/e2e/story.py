@@ -185,11 +185,17 @@ def case(function):
     return function
 
 
+ROUNDS = (" is committed: ", " is decided: ", " validation loss ", " training", " version ")
+
+
 def tell_logs(folder):
+    """The ends of all logs; of the rounds, which are the same again and again, only the last."""
     for name in sorted(os.listdir(folder)):
         if name.endswith(".log"):
             with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as log:
-                print(f"---- {name}, its end\n{''.join(log.readlines()[-12:])}")
+                lines = log.readlines()
+            told = [line for line in lines[:-4] if not any(word in line for word in ROUNDS)]
+            print(f"---- {name}, its end\n{''.join(told[-24:] + lines[-4:])}")
 
 
 def run_case(function, folder):

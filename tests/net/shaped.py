@@ -148,10 +148,13 @@ class ShapedNetwork:
             self._do(here, f"ip neigh del {self.address(there)} dev eth0")
 
     def reshape(self, one, other, rate_mbit):
-        """Changes the rate; the latency stays."""
+        """Changes the rate; the latency stays. What waits in the old bucket is lost: segments that
+        TCP had put together for a larger burst would never fit into a smaller one, nor let anything
+        pass behind them."""
         pair = self._pair(one, other)
         self.wires[pair] = Wire(rate_mbit, self.wires[pair].latency_ms)
-        self._both_ends(one, other, "tc qdisc change dev {device} root " + self.wires[pair].tbf())
+        self._both_ends(one, other, "tc qdisc del dev {device} root",
+                        "tc qdisc add dev {device} root " + self.wires[pair].tbf())
 
     # ---- how it is made ----
     def __enter__(self):
