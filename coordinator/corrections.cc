@@ -49,7 +49,8 @@ double CostSeconds(const DeviceProfile& profile, LayerKind kind, const DeviceWor
 double HowFar(double a, double b) { return std::max(a / b, b / a); }
 
 std::string Told(const std::string& what, double before, double now) {
-  if (now == 1) return absl::StrCat(what, " is as measured again, not ", HowMuch(before));
+  const bool again = !Off(now, 1, kSame) && Off(before, 1, kSame);
+  if (again) return absl::StrCat(what, " is as measured again, not ", HowMuch(before));
   return absl::StrCat(what, " is ", HowMuch(now), " than measured");
 }
 

@@ -59,7 +59,8 @@ struct KnowledgeChange {
 // Windows in a row that change what is known.
 inline constexpr int kCorrectingWindows = 3;
 
-// "w3/0 is 1.9 times slower than measured"; `before` and `now`: times what was measured.
+// "w3/0 is 1.9 times slower than measured"; `before` and `now`: times what was measured, which
+// within 10% is as measured again.
 std::string Told(const std::string& what, double before, double now);
 // How many times the larger is the smaller.
 double HowFar(double a, double b);
@@ -113,10 +114,11 @@ class DeviceCorrections {
 
 class LinkCorrections {
  public:
-  // Corrects `link`, in place, if that has changed for good. Returns whether the message agreed
-  // with the link as it is now. `round_trip_s`: lately, without a message; 0: not known.
-  bool OnBoundary(const BoundaryState& boundary, double round_trip_s, LinkProfile& link,
-                  std::vector<KnowledgeChange>& changes);
+  // Corrects `link`, in place, if that has changed for good; of several corrections each is told
+  // against what was `measured`. Returns whether the message agreed with the link as it is now.
+  // `round_trip_s`: lately, without a message; 0: not known.
+  bool OnBoundary(const BoundaryState& boundary, double round_trip_s, const LinkProfile& measured,
+                  LinkProfile& link, std::vector<KnowledgeChange>& changes);
   // Of a link that nobody has measured: what three windows of its messages show. Nothing: not yet.
   std::optional<LinkProfile> OnUnmeasured(const BoundaryState& boundary, double round_trip_s,
                                           std::vector<KnowledgeChange>& changes);
@@ -148,11 +150,14 @@ class SumCorrections {
   // What the pair's messages go over, the same both ways and for all pairs on it.
   using LineOf = std::function<std::string(const NodeId&, const NodeId&)>;
 
-  // Messages of so many bytes over this line take `factor` times what is known of it, for good.
+  // Messages of so many bytes over this line take `factor` times what is known of it, for good:
+  // `now` times what was measured, after `before` times.
   struct Change {
     NodeId from, to;
     double bytes = 0;
     double factor = 1;
+    double before = 1;
+    double now = 1;
   };
   std::optional<Change> OnSums(const GroupSums& sums, const LinkOf& link_of, const LineOf& line_of);
   // The link is known by other means now.

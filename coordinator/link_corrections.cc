@@ -95,12 +95,14 @@ std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const BoundaryState& bo
 }
 
 bool LinkCorrections::OnBoundary(const BoundaryState& boundary, double round_trip_s,
-                                 LinkProfile& link, std::vector<KnowledgeChange>& changes) {
+                                 const LinkProfile& measured, LinkProfile& link,
+                                 std::vector<KnowledgeChange>& changes) {
   Entry* const found = NewWindow(boundary);
   if (found == nullptr) return false;
   Entry& entry = *found;
   const double seen_s = boundary.quickest_seconds;
-  const double expected_s = SecondsOf(link, static_cast<double>(boundary.quickest_bytes));
+  const auto bytes = static_cast<double>(boundary.quickest_bytes);
+  const double expected_s = SecondsOf(link, bytes);
   const bool tells = std::abs(seen_s - expected_s) > kLinkSecondsMin;
   const bool changed = entry.drift.Add(tells ? seen_s / expected_s : 1);
   if (changed || entry.drift.off()) {
@@ -120,8 +122,10 @@ bool LinkCorrections::OnBoundary(const BoundaryState& boundary, double round_tri
   entry.drift.Reset();
   entry.seconds.clear();
   entry.round_trip_s = 0;
-  changes.push_back(
-      {{link.from, link.to}, Told(Name(link), 1, factor), false, Name(link), HowFar(factor, 1)});
+  const double measured_s = SecondsOf(measured, bytes);
+  const std::string told =
+      Told(Name(link), expected_s / measured_s, SecondsOf(link, bytes) / measured_s);
+  changes.push_back({{link.from, link.to}, told, false, Name(link), HowFar(factor, 1)});
   return true;
 }
 
@@ -235,8 +239,9 @@ std::optional<SumCorrections::Change> SumCorrections::OnSums(const GroupSums& su
     return std::nullopt;
   }
   factor = std::max(factor, 1 / slower);
+  const double before = slower;
   slower *= factor;
-  return Change{line->from, line->to, line->bytes, factor};
+  return Change{line->from, line->to, line->bytes, factor, before, slower};
 }
 
 void SumCorrections::Restart(const NodeId& from, const NodeId& to, const std::string& line) {

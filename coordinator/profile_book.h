@@ -50,7 +50,12 @@ struct ProfileBookOptions {
 
 // One direction between two workers.
 struct LinkReport {
-  LinkProfile link;
+  LinkReport() = default;
+  LinkReport(LinkProfile measured, Instant at, bool live)
+      : link(measured), measured(std::move(measured)), at(at), live(live) {}
+
+  LinkProfile link;      // as it is now
+  LinkProfile measured;  // before running islands corrected it
   Instant at{};
   bool live = false;  // from the messages of a running island
 };

@@ -63,7 +63,10 @@ void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
   const size_t before = changes_.size();
   const LinkProfile was = report.link;
   const double round_trip_s = RoundTripOf(now, pair);
-  if (!link_corrections_.OnBoundary(boundary, round_trip_s, report.link, changes_)) return;
+  if (!link_corrections_.OnBoundary(boundary, round_trip_s, report.measured, report.link,
+                                    changes_)) {
+    return;
+  }
   report.at = now;
   if (changes_.size() == before) return;
   report.live = true;
@@ -96,11 +99,12 @@ void ProfileBook::OnSums(Instant now, const GroupSums& sums) {
     CorrectLine(now, was, report.link);
   }
   const std::string what = absl::StrCat("line ", change->from, " - ", change->to);
-  changes_.push_back({{change->from, change->to},
-                      absl::StrCat(Told(what, 1, change->factor), ", as sums of gradients show"),
-                      false,
-                      what,
-                      HowFar(change->factor, 1)});
+  changes_.push_back(
+      {{change->from, change->to},
+       absl::StrCat(Told(what, change->before, change->now), ", as sums of gradients show"),
+       false,
+       what,
+       HowFar(change->factor, 1)});
 }
 
 // Both ways, and of all workers at both sites.

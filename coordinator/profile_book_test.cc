@@ -139,8 +139,13 @@ TEST_CASE("messages of one size tell less of a link than those of two") {
   CHECK(narrow.book.Links()[0].link.latency_ns == 1'000'000);
   CHECK(narrow.book.Links()[0].link.bandwidth_bytes_per_s < 1.3 * 2.5e6);
   CHECK(narrow.Told() == "link a > b is 16 times slower than measured\n");
+  // Faster than that, which is still slower than measured.
+  for (int i = 0; i < 4; ++i) narrow.Sees(0.009, kBytes);
+  CHECK(narrow.Told() == "link a > b is 5.4 times slower than measured\n");
   // As it was again: what was the larger part goes back.
-  for (int i = 0; i < 4; ++i) narrow.Sees(0.0017, kBytes);
+  for (int i = 0; i < 8; ++i) narrow.Sees(0.0017, kBytes);
+  CHECK_THAT(narrow.Told(),
+             Catch::EndsWith("link a > b is as measured again, not 1.6 times slower\n"));
   CHECK(narrow.book.Links()[0].link.latency_ns == 1'000'000);
   CHECK(narrow.book.Links()[0].link.bandwidth_bytes_per_s > 2e7);
 
