@@ -180,12 +180,18 @@ void Resume(State& s, Job& job) {
       continue;
     }
     const auto expect = [&](const NodeId& name) {
-      Member& worker = s.members[{MemberKind::kWorker, name}];
-      worker.reattach_by = s.now + s.options.reattach_grace;
-      worker.reason = "not back since the coordinator's restart";
+      auto worker = s.members.find({MemberKind::kWorker, name});
+      if (worker == s.members.end()) return;
+      worker->second.reattach_by = s.now + s.options.reattach_grace;
+      worker->second.reason = "not back since the coordinator's restart";
     };
     expect(island.worker);
     for (const IslandMember& follower : island.followers) expect(follower.worker);
+    // Who hands over, or lends its layers, may be none of these any more.
+    expect(island.takes_over_from);
+    auto plan = job.plans.find(id);
+    if (plan == job.plans.end()) continue;
+    for (const IslandMember& member : plan->second.members) expect(member.worker);
   }
 }
 

@@ -168,6 +168,7 @@ bool IsToHandOver(const Job* job, const IslandProgress& progress, const NodeId& 
 
 void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   const std::optional<IslandProgress>& progress = message.progress;
+  worker.has_beaten = true;
   worker.progress = progress;
   worker.following = message.member;
   worker.measuring = CleanText(message.measuring, 200);

@@ -103,6 +103,43 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
     CHECK(world.Order("b").generation == 1);
     CHECK(Says(world.Do("worker b sets-up"), "worker b has taken over from a"));
   }
+  SECTION("whoever of them comes back first") {
+    world.Do("coordinator restarts");
+    world.Tell({"server ps-0 attaches incarnation=3", "worker b attaches incarnation=8",
+                "worker c attaches incarnation=1", "worker a attaches incarnation=3",
+                "worker a beats"});
+    CHECK(world.Order("b").takes_over_from == "a");
+    CHECK(world.Order("b").generation == 1);
+    CHECK(Says(world.Do("worker b sets-up"), "worker b has taken over from a"));
+  }
+  SECTION("unless the one that leaves does not come back") {
+    world.Do("coordinator restarts");
+    world.Tell({"server ps-0 attaches incarnation=3", "worker b attaches incarnation=8",
+                "worker c attaches incarnation=1"});
+    CHECK(Says(world.Do("wait 15"), "worker a ended before it had handed over"));
+    CHECK(world.Order("b").generation == 2);
+  }
+}
+
+TEST_CASE("A restart of the coordinator keeps those that lend") {
+  World world;
+  StartShared(world);
+  world.Do("worker c leaves");
+  CHECK(Members(world.Order("a").plan) == "ab(c)");
+  world.Do("coordinator restarts");
+  world.Tell({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+              "worker a beats", "worker b attaches incarnation=1"});
+  SECTION("for those that ask them") {
+    world.Tell({"worker c attaches incarnation=1", "worker c beats"});
+    CHECK(Members(world.Order("a").plan) == "ab(c)");
+    CHECK(world.Membership("c").plan.number == 2);
+    world.Do("worker a sets-up");
+    CHECK(Members(world.Order("a").plan) == "ab");
+  }
+  SECTION("as long as they may come back") {
+    CHECK(Members(world.Order("a").plan) == "ab(c)");
+    CHECK(Says(world.Do("wait 15"), "the same without those that lent it layers"));
+  }
 }
 
 TEST_CASE("A leader and a follower that leave at once: one after the other, and both lend") {

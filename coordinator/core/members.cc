@@ -102,6 +102,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
     s.dirty_members.insert(key);
   }
   if (!member.attached) {
+    member.has_beaten = false;
     s.Log(
         "", Severity::kInfo,
         absl::StrCat(KindName(key.first), " ", key.second, " attached, incarnation ", incarnation));

@@ -211,10 +211,11 @@ void AddLenders(const State& s, const Job& job, IslandId island, const Planning&
 }
 
 bool Lends(const State& s, const Job& job, IslandId island, const IslandMember& member) {
-  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
-  return worker != nullptr && worker->attached &&
-         worker->record.incarnation == member.incarnation && worker->following &&
-         worker->following->job == job.id() && worker->following->island == island;
+  if (!IsExpected(s, member)) return false;
+  const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
+  const bool unheard = !worker.attached || !worker.has_beaten;
+  return unheard || (worker.following && worker.following->job == job.id() &&
+                     worker.following->island == island);
 }
 
 // The same layout without its lenders, when they are of no use any more or when one is gone:

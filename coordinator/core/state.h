@@ -25,6 +25,7 @@ struct Member {
   // Not stored.
   bool attached = false;
   bool heard_of = false;               // this incarnation, since the coordinator's start
+  bool has_beaten = false;             // since it attached: what it does is known
   Instant last_heard{};                // while attached
   std::optional<Instant> reattach_by;  // after a restart of the coordinator
   std::string reason = "not seen since the coordinator's start";

@@ -18,6 +18,16 @@ bool IsHere(const State& s, const IslandMember& member) {
   return worker != nullptr && worker->attached && worker->record.incarnation == member.incarnation;
 }
 
+}  // namespace
+
+bool IsExpected(const State& s, const IslandMember& member) {
+  const Member* worker = s.FindMember(MemberKind::kWorker, member.worker);
+  return worker != nullptr && (worker->attached || worker->reattach_by) &&
+         worker->record.incarnation == member.incarnation;
+}
+
+namespace {
+
 bool AllHere(const State& s, const std::vector<IslandMember>& members) {
   return std::all_of(members.begin(), members.end(),
                      [&](const IslandMember& m) { return IsHere(s, m); });
@@ -165,11 +175,10 @@ void AdvanceSwitches(State& s, Job& job) {
       continue;
     }
     const NodeId before = found.takes_over_from;
-    const Member* worker = s.FindMember(MemberKind::kWorker, before);
     const bool lends =
         std::any_of(plan->members.begin(), plan->members.end(),
-                    [&](const IslandMember& m) { return m.worker == before && IsHere(s, m); });
-    if (worker != nullptr && lends) continue;
+                    [&](const IslandMember& m) { return m.worker == before && IsExpected(s, m); });
+    if (lends) continue;
     RenewIsland(s, job, id, absl::StrCat("worker ", before, " ended before it had handed over"));
     IslandRecord& island = job.EditIsland(id);
     island.evictions++;

@@ -25,6 +25,9 @@ namespace atl::coord {
 // moves end by themselves.
 inline constexpr Duration kBoundaryLimit = std::chrono::minutes(15);
 
+// This very process is attached, or may come back after a restart of the coordinator.
+bool IsExpected(const State& s, const IslandMember& member);
+
 // Before another plan takes the place of the island's: those who work together now, if all of them
 // are there; else nobody.
 std::vector<IslandMember> Stepping(const State& s, const Job& job, const IslandRecord& island);
