@@ -1,5 +1,4 @@
-// Job files: TOML onto the protobuf message JobSpec, field by field of its descriptor, so there is
-// one schema. Strict: what is not a field is refused by name, with its line and the nearest field.
+// Job files: TOML onto the protobuf message JobSpec (common/toml_message.h).
 //
 // Relative paths in a job file are taken from the job file's folder and made absolute: the workers
 // read them where they run.

@@ -1,19 +1,16 @@
 #include "coordinator/plan_io/cluster_file.h"
 
 #include <google/protobuf/repeated_field.h>
-#include <google/protobuf/util/json_util.h>
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "common/status.h"
+#include "common/toml_message.h"
 
 namespace atl {
 namespace {
@@ -101,19 +98,8 @@ absl::Status CheckSitesJoined(const plan::Cluster& cluster, const std::set<std::
 }  // namespace
 
 absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::string_view name) {
-  const toml::parse_result parsed = toml::parse(std::string_view(text.data(), text.size()));
-  if (!parsed) {
-    const toml::parse_error& error = parsed.error();
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ":", error.source().begin.line, ": ", std::string(error.description())));
-  }
-  std::ostringstream json;
-  json << toml::json_formatter(parsed.table());
   v1::ClusterSpec spec;
-  const auto status = google::protobuf::util::JsonStringToMessage(json.str(), &spec);
-  if (!status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": ", std::string(status.message())));
-  }
+  ATOLL_RETURN_IF_ERROR(TomlMessage(std::string(name)).Read(text, &spec));
   return spec;
 }
 

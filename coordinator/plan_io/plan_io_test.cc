@@ -75,7 +75,12 @@ TEST_CASE("A description in TOML becomes the planner's cluster") {
 TEST_CASE("Bad descriptions are refused with what is wrong and where") {
   CHECK_THAT(Refusal(kTwoSites, "type = \"a100-80\"", "type = \"a1000\""),
              Catch::Contains("device \"a0\"") && Catch::Contains("a1000"));
-  CHECK_THAT(Refusal(kTwoSites, "node =", "nodde ="), Catch::Contains("nodde"));
+  CHECK_THAT(Refusal(kTwoSites, "node =", "nodde ="),
+             Catch::Contains("devices[0].nodde: there is no such field; did you mean node?"));
+  CHECK_THAT(Refusal(kTwoSites, "[[trunks]]", "[[trunk]]"),
+             Catch::StartsWith("cluster.toml:") && Catch::Contains("did you mean trunks?"));
+  CHECK_THAT(Refusal(kTwoSites, "latency_ns = ", "latency_ns = 0."),
+             Catch::Contains("links[0].edges[0].latency_ns: must be a whole number"));
   CHECK_THAT(Refusal(kTwoSites, "id = \"a1\"", "id = \"a0\""), Catch::Contains("twice"));
   CHECK_THAT(Refusal(kTwoSites, "trunk = \"sea\"", "trunk = \"air\""), Catch::Contains("\"air\""));
   CHECK_THAT(Refusal(kTwoSites, "= 5e9", "= -5e9"), Catch::Contains("\"paris\" to \"oslo\""));
@@ -85,6 +90,14 @@ TEST_CASE("Bad descriptions are refused with what is wrong and where") {
   island.resize(island.rfind("[[links]]"));
   CHECK_THAT(std::string(Read(island).status().message()),
              Catch::Contains("no link from site \"oslo\""));
+}
+
+TEST_CASE("The example of a cluster file is one") {
+  const auto cluster = LoadClusterFile("deploy/jobs/two_sites.toml");
+  INFO(cluster.status().ToString());
+  REQUIRE(cluster.ok());
+  CHECK(cluster->devices.size() == 4);
+  CHECK(cluster->site_to_site.size() == 2);
 }
 
 TEST_CASE("Edges, conflicts, trunks and changes of bandwidth reach the planner") {

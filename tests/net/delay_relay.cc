@@ -5,8 +5,8 @@
 //
 // Creates both devices in its own network namespace, prints "ready", and carries until its standard
 // input ends. The devices may be moved to other namespaces while it runs. Rates are the business of
-// a queueing discipline on the devices (this kernel's tbf adds no fixed delay, and there is no
-// netem). Packets beyond 64 MiB under way in one direction are dropped, as a real queue would.
+// a queueing discipline on the devices (tbf adds no fixed delay, and not every kernel has netem).
+// Packets beyond 64 MiB under way in one direction are dropped, as a real queue would.
 
 #include <fcntl.h>
 #include <linux/if.h>

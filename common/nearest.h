@@ -1,0 +1,19 @@
+// What somebody may have meant who wrote a name that does not exist.
+
+#ifndef ATOLL_COMMON_NEAREST_H_
+#define ATOLL_COMMON_NEAREST_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace atl {
+
+// "did you mean momentum?": the nearest of `names` if it is near enough to be meant, else all of
+// them: "there are: a, b".
+std::string Suggestion(absl::string_view word, const std::vector<std::string>& names);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NEAREST_H_

@@ -1,0 +1,39 @@
+// TOML onto a protobuf message, field by field of its descriptor, so that there is one schema.
+// Strict: what is not a field is refused by name, with its line and the nearest field.
+//
+// A choice is an enum's value without its prefix: MODEL_FAMILY_LLAMA of ModelFamily is "llama".
+// A repeated message is a list of tables, or [[tables]].
+
+#ifndef ATOLL_COMMON_TOML_MESSAGE_H_
+#define ATOLL_COMMON_TOML_MESSAGE_H_
+
+#include <google/protobuf/message.h>
+
+#include <map>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/status.h"
+
+namespace atl {
+
+class TomlMessage {
+ public:
+  // `path`: of the file; it begins every error.
+  explicit TomlMessage(std::string path) : path_(std::move(path)) {}
+
+  // Sets the fields of `message` that `text` names. Errors are one line:
+  // "job.toml:12: outer.momentm: there is no such field; did you mean momentum?".
+  absl::Status Read(absl::string_view text, google::protobuf::Message* message);
+
+  // Puts path and line of the field that `status` speaks of ("outer.momentum = 2: ...") before it.
+  absl::Status Locate(const absl::Status& status) const;
+
+ private:
+  const std::string path_;
+  std::map<std::string, int> lines_;  // by field
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_TOML_MESSAGE_H_
