@@ -175,5 +175,47 @@ TEST_CASE("a step that only some have taken is taken by the others, whoever of t
   }
 }
 
+TEST_CASE("a step that was taken counts once, however often the plan is set up until all is there") {
+  const World world;
+  Cuts cuts;
+  TestGroup group(world, 2, 1, cuts.Options());
+  const IslandLayout layout = Pipeline("two stages", {3, 3}, 2);
+  group.Take(layout, {"w1", "w2"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  Alone alone(world);
+  REQUIRE(leader.Step(0) == Approx(alone.Step(0)).epsilon(1e-5));
+  leader.Settles();
+  // w2 takes the step, and w1 gives up before it does.
+  GroupMember& other = *group["w2"].member;
+  const int64_t before = other.Committed().taken.number;
+  cuts.Cut("w1/0", "w2/0", /*later=*/true);
+  absl::Status made;
+  std::thread trains([&] { made = leader.trainer->Step(Batch(1), RateOf(1)).status(); });
+  const Instant until = SteadyNow() + kHeldUp;
+  while (other.Committed().taken.number == before && SteadyNow() < until) {
+    std::this_thread::sleep_for(1ms);
+  }
+  cuts.Now();
+  trains.join();
+  cuts.Forget();
+  REQUIRE(!made.ok());
+  alone.Step(1);
+  // A layer that is written last, at w2, cannot be at first.
+  std::vector<float> values(static_cast<size_t>(leader.layers[4].elements));
+  REQUIRE(alone.trainer->GetParameters(4, values).ok());
+  std::vector<float> too_many(values.size() + 4);
+  REQUIRE(leader.trainer->SetParameters(4, too_many).ok());
+  REQUIRE(Says(group.Order(group.PlanFor(layout, {"w1", "w2"})).status().message(),
+               "does not fit"));
+  REQUIRE(leader.trainer->SetParameters(4, values).ok());
+  const PlanTaken taken = group.Take(layout, {"w1", "w2"});
+  INFO(taken.reason);
+  REQUIRE(taken.kept);
+  REQUIRE(taken.step_taken);
+  REQUIRE(leader.trainer->optimizer_steps() == 2);
+  REQUIRE(leader.Step(2) == Approx(alone.Step(2)).epsilon(1e-5));
+}
+
 }  // namespace
 }  // namespace atl::worker

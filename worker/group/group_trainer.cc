@@ -38,7 +38,8 @@ void GroupTrainer::Release() {
   memory_.clear();
   unwritten_.clear();
   pending_.clear();
-  configured_ = failed_ = moments_broken_ = step_tried_ = false;
+  configured_ = failed_ = step_tried_ = false;
+  broken_.clear();
   known_steps_.reset();
   steps_ = 0;
   staged_ = false;

@@ -157,7 +157,7 @@ class GroupTrainer final : public Trainer {
   Holdings holdings_;
   bool configured_ = false;
   bool failed_ = false;
-  bool moments_broken_ = false;         // a write of them failed half way
+  std::string broken_;  // why the devices' state counts no more, whatever steps they say
   std::optional<int64_t> known_steps_;  // before the newest step; none: we have not led this job
   bool step_tried_ = false;
   int64_t steps_ = 0;

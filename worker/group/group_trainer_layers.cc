@@ -10,6 +10,8 @@
 namespace atl::worker {
 namespace {
 
+constexpr char kMomentsBroken[] = "the optimizer's moments were being written";
+
 std::span<float> Mutable(std::span<const float> values) {
   return {const_cast<float*>(values.data()), values.size()};  // ShardParts serves both directions
 }
@@ -36,7 +38,7 @@ absl::Status GroupTrainer::SetParameters(int layer, std::span<const float> value
 absl::Status GroupTrainer::SetMoments(int layer, std::span<const float> first,
                                       std::span<const float> second) {
   const absl::Status status = SetParts(layer, {{}, Mutable(first), Mutable(second)});
-  if (!status.ok()) moments_broken_ = true;
+  if (!status.ok()) broken_ = kMomentsBroken;
   return status;
 }
 
@@ -45,7 +47,7 @@ absl::Status GroupTrainer::SetOptimizerSteps(int64_t steps) {
   ATOLL_RETURN_IF_ERROR(Settle());
   v1::GroupFrame frame;
   frame.mutable_set_steps()->set_optimizer_steps(steps);
-  moments_broken_ = true;
+  broken_ = kMomentsBroken;
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
   const absl::Status own = member_->SetOptimizerSteps(steps);
   const absl::Status others = AwaitAll(calls, member_->options().call_timeout);
@@ -53,7 +55,7 @@ absl::Status GroupTrainer::SetOptimizerSteps(int64_t steps) {
     Fail();
     return own.ok() ? others : own;
   }
-  moments_broken_ = false;
+  broken_.clear();
   steps_ = steps;
   known_steps_ = steps;
   return absl::OkStatus();

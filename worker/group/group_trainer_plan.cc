@@ -61,7 +61,7 @@ void GroupTrainer::Keep(Inheritance kept) {
   all.known.set_captured(kept.captured);
   all.known.set_known_steps(known_steps_.value_or(-1));
   all.known.set_step_tried(step_tried_);
-  all.known.set_state_broken(moments_broken_ || !unwritten_.empty());
+  all.known.set_state_broken(!broken_.empty() || !unwritten_.empty());
   all.known.set_encoded(kept.captured && IsQuantized(kept.delta->encoding));
   if (kept.base_set) all.base = std::move(kept.base);
   if (kept.base_set) all.residual = std::move(kept.residual);
@@ -103,7 +103,7 @@ absl::Status GroupTrainer::Inherit(const NodeId& before, Inheritance* inheritanc
   known_steps_.reset();
   if (known.known_steps() >= 0) known_steps_ = known.known_steps();
   step_tried_ = known.step_tried();
-  moments_broken_ = known.state_broken();
+  broken_ = known.state_broken() ? absl::StrCat(before, " had not written all of it") : "";
   return absl::OkStatus();
 }
 
@@ -185,10 +185,12 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
     steps.push_back(*known_steps_);
   }
   LayerMoves moves = PlanMoves(holdings, steps);
-  if (moments_broken_ && moves.kept) {
+  if (!broken_.empty() && moves.kept) {
     moves = LayerMoves();
-    moves.reason = "the optimizer's moments were being written";
+    moves.reason = broken_;
   }
+  // What is lost is at step 0 from here on, and must not look like what was before the first step.
+  if (!moves.kept && known_steps_.value_or(0) == 0) broken_ = moves.reason;
   Calls calls;
   int64_t bytes = 0;  // that move to all
   for (const NodeId& follower : Followers()) {
@@ -218,9 +220,6 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   taken.kept = moves.kept;
   taken.step_taken = moves.kept && step_tried_ && moves.optimizer_step == *known_steps_ + 1;
   taken.reason = moves.reason;
-  steps_ = moves.optimizer_step;
-  known_steps_ = steps_;
-  step_tried_ = moments_broken_ = false;
   v1::GroupFrame drop;
   drop.mutable_drop_surplus();
   ATOLL_ASSIGN_OR_RETURN(const Calls drops, CallAll(drop));
@@ -234,6 +233,11 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   failed_ = false;
   if (!moves.kept) unwritten_.clear();
   ATOLL_RETURN_IF_ERROR(WriteUnwritten());
+  // Not before: whoever tries again has to find the same, and say so.
+  steps_ = moves.optimizer_step;
+  known_steps_ = steps_;
+  step_tried_ = false;
+  broken_.clear();
   return taken;
 }
 
