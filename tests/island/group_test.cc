@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <sstream>
 #include <thread>
 
 #include "common/event_loop.h"
@@ -128,6 +129,34 @@ TEST_CASE("without a plan a worker trains on its first device, exactly as one de
   REQUIRE(worker.trainer->InitialWeights().ok());
   for (int64_t step = 0; step < 5; ++step) {
     REQUIRE(worker.Step(step) == Approx(alone.Step(step)).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("a worker alone whose data cannot be read for a while goes on where it was") {
+  World world;
+  world.spec.layout.island = IslandExtent::kWorker;
+  Alone alone(world);
+  TestWorker worker(world, "w1");
+  REQUIRE(worker.trainer->InitialWeights().ok());
+  REQUIRE(worker.Step(0) == Approx(alone.Step(0)).epsilon(1e-6));
+  std::stringstream text;
+  text << std::ifstream(world.spec.data.path).rdbuf();
+  std::ofstream(world.spec.data.path, std::ios::trunc).close();
+  for (int tries = 0; tries < 2; ++tries) {  // for the same reason every time
+    const auto failed = worker.trainer->Step(Batch(1), RateOf(1));
+    REQUIRE(Says(failed.status().message(), world.spec.data.path));
+  }
+  // Parameters that are exchanged meanwhile are not forgotten.
+  std::vector<float> ours(static_cast<size_t>(worker.layers[1].elements)), now(ours.size());
+  REQUIRE(alone.trainer->GetParameters(1, ours).ok());
+  ours[0] += 1;
+  REQUIRE(worker.trainer->SetParameters(1, ours).ok());
+  REQUIRE(alone.trainer->SetParameters(1, ours).ok());
+  std::ofstream(world.spec.data.path, std::ios::trunc) << text.rdbuf();
+  REQUIRE(worker.trainer->GetParameters(1, now).ToString() == "OK");
+  REQUIRE(now == ours);
+  for (int64_t step = 1; step < 4; ++step) {
+    REQUIRE(worker.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
 }
 

@@ -158,10 +158,20 @@ void GroupTrainer::SayMemory() {
 
 absl::Status GroupTrainer::Ready() {
   if (configured_) return absl::OkStatus();
-  if (failed_ || !alone_ || member_->job() == nullptr) {
+  if (!alone_ || member_->job() == nullptr) {
     return absl::FailedPreconditionError("the island is not set up");
   }
-  return ConfigureAlone();
+  const bool failed = failed_;
+  ATOLL_RETURN_IF_ERROR(ConfigureAlone());
+  // Nobody could be told that a step had been taken that failed, or half of one.
+  for (const HeldLayer& held : holdings_[member_->name()]) {
+    if (!failed || held.surplus || held.optimizer_step == steps_) continue;
+    Fail();
+    return absl::InternalError(absl::StrCat(
+        held.device, " failed while it took a step: ", ToString(held.shard), " is at step ",
+        held.optimizer_step, " and not ", steps_, "; restart this worker"));
+  }
+  return WriteUnwritten();
 }
 
 void GroupTrainer::Fail() {
