@@ -175,7 +175,8 @@ TEST_CASE("a step that only some have taken is taken by the others, whoever of t
   }
 }
 
-TEST_CASE("a step that was taken counts once, however often the plan is set up until all is there") {
+TEST_CASE(
+    "a step that was taken counts once, however often the plan is set up until all is there") {
   const World world;
   Cuts cuts;
   TestGroup group(world, 2, 1, cuts.Options());
@@ -206,8 +207,8 @@ TEST_CASE("a step that was taken counts once, however often the plan is set up u
   REQUIRE(alone.trainer->GetParameters(4, values).ok());
   std::vector<float> too_many(values.size() + 4);
   REQUIRE(leader.trainer->SetParameters(4, too_many).ok());
-  REQUIRE(Says(group.Order(group.PlanFor(layout, {"w1", "w2"})).status().message(),
-               "does not fit"));
+  REQUIRE(
+      Says(group.Order(group.PlanFor(layout, {"w1", "w2"})).status().message(), "does not fit"));
   REQUIRE(leader.trainer->SetParameters(4, values).ok());
   const PlanTaken taken = group.Take(layout, {"w1", "w2"});
   INFO(taken.reason);

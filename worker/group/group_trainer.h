@@ -3,8 +3,9 @@
 //
 // Whatever fails leaves the island to be configured again, with the same plan or a new one:
 // Configure finds out which steps were taken and moves layers. A worker alone does so by itself,
-// before the next command, which then has what there was before the one that failed. Values that SetParameters could not
-// deliver to a member that had failed before are written by then; see SetParameters.
+// before the next command, which then has what there was before the one that failed. Values that
+// SetParameters could not deliver to a member that had failed before are written by then; see
+// SetParameters.
 //
 // Threads: as Trainer says. A member that is lost ends what goes on within moments.
 
@@ -136,8 +137,8 @@ class GroupTrainer final : public Trainer {
   absl::Status SetOn(const LayerShard& shard, const std::vector<NodeId>& holders,
                      const ShardParts& values, bool of_addition) const;
 
-  // Alone, unless a plan was given: islands whose job has plans get one before anything else. Alone,
-  // what failed is over then: nobody else sets the devices up again.
+  // Alone, unless a plan was given: islands whose job has plans get one before anything else.
+  // Alone, what failed is over then: nobody else sets the devices up again.
   absl::Status Ready();
   void SayBoundaries();
   void SayMemory();

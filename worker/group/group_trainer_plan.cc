@@ -141,7 +141,8 @@ absl::Status GroupTrainer::SetUp(Holdings* holdings) {
       (*holdings)[follower].push_back(FromWire(held));
     }
   }
-  return status;
+  ATOLL_RETURN_IF_ERROR(status);
+  return CheckHoldings(plan_, *holdings);
 }
 
 // A step that was interrupted while it was committed may have been taken by some. Then all others

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/group/wire.h"
@@ -94,6 +95,50 @@ class Planner {
 };
 
 }  // namespace
+
+absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings) {
+  const std::vector<int32_t> shares = TensorSharesOf(plan);
+  // What is given to each device, by layer, and whether it has been listed.
+  std::map<std::string, std::map<int32_t, bool>> given;
+  std::map<std::string, int32_t> rank_of;
+  for (const PlanReplica& replica : plan.replicas) {
+    for (const PlanStage& stage : replica.stages) {
+      for (size_t rank = 0; rank < stage.devices.size(); ++rank) {
+        rank_of[stage.devices[rank]] = static_cast<int32_t>(rank);
+        for (int32_t l = 0; l < stage.layers; ++l) {
+          given[stage.devices[rank]][stage.first_layer + l] = false;
+        }
+      }
+    }
+  }
+  for (const auto& [worker, held] : holdings) {
+    for (const HeldLayer& here : held) {
+      if (here.surplus) continue;
+      const auto device = given.find(here.device);
+      bool fits = device != given.end() && WorkerOfDevice(here.device) == worker &&
+                  here.shard.rank == rank_of[here.device] && here.shard.tensor_shares == shares;
+      if (fits && here.table_only) {
+        fits = here.shard.layer == 0;
+      } else if (fits) {
+        const auto layer = device->second.find(here.shard.layer);
+        fits = layer != device->second.end() && !std::exchange(layer->second, true);
+      }
+      if (fits) continue;
+      return absl::InternalError(absl::StrCat(
+          worker, " says that ", here.device, " holds ", ToString(here.shard), ", which plan ",
+          plan.number, " does not give it: are all workers of one version?"));
+    }
+  }
+  for (const auto& [device, layers] : given) {
+    for (const auto& [layer, listed] : layers) {
+      if (listed) continue;
+      return absl::InternalError(absl::StrCat(WorkerOfDevice(device), " does not say that ", device,
+                                              " holds layer ", layer, ", which plan ", plan.number,
+                                              " gives it: are all workers of one version?"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 LayerMoves PlanMoves(const Holdings& holdings, std::vector<int64_t> steps) {
   if (steps.empty()) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/status.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::worker {
@@ -17,6 +18,11 @@ namespace atl::worker {
 // What every member holds once it is set up for the plan: layers of the plan, written or not, and
 // surplus ones.
 using Holdings = std::map<NodeId, std::vector<HeldLayer>>;
+
+// Whether every member, when it is set up, lists exactly the layers that the plan gives its
+// devices, beside surplus ones: what it says comes from the network. INTERNAL: who does not, and
+// what.
+absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings);
 
 struct ShardSource {
   LayerShard shard;

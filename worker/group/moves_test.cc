@@ -84,6 +84,60 @@ TEST_CASE("a head's copy of the table is written like a layer and lent to nobody
           std::vector<NodeId>{"b"});
 }
 
+// Two stages of one layer, each cut in two of 1 and 3 parts: a/0 and a/1, b/0 and b/1.
+IslandPlan CutPlan() {
+  IslandPlan plan;
+  plan.number = 4;
+  plan.tensor_shares = {2, 6};
+  plan.replicas.push_back({{{0, 1, {"a/0", "a/1"}, {}}, {1, 1, {"b/0", "b/1"}, {}}}, 1, 2});
+  return plan;
+}
+HeldLayer On(const std::string& device, int32_t layer, int32_t rank) {
+  HeldLayer held = Needs(layer, {layer, rank, {1, 3}});
+  held.device = device;
+  return held;
+}
+
+TEST_CASE(
+    "a member that does not list what the plan gives it is named, and nothing is taken from it") {
+  const Holdings all = {{"a", {On("a/0", 0, 0), On("a/1", 0, 1)}},
+                        {"b", {On("b/0", 1, 0), On("b/1", 1, 1)}},
+                        {"c", {Spare(Has(9, 1))}}};
+  REQUIRE(CheckHoldings(CutPlan(), all).ToString() == "OK");
+  const auto refused = [&](auto change, absl::string_view reason) {
+    Holdings changed = all;
+    change(changed);
+    const absl::Status status = CheckHoldings(CutPlan(), changed);
+    INFO(status.ToString());
+    REQUIRE(absl::IsInternal(status));
+    REQUIRE(absl::StrContains(status.message(), reason));
+  };
+  SECTION("too little") {
+    refused([](Holdings& h) { h.erase("b"); }, "b does not say that b/0 holds layer 1");
+    refused([](Holdings& h) { h["b"].pop_back(); }, "b does not say that b/1 holds layer 1");
+    refused([](Holdings& h) { h["b"][1].surplus = true; }, "b does not say that b/1 holds layer 1");
+  }
+  SECTION("too much") {
+    refused([](Holdings& h) { h["b"].push_back(On("b/0", 0, 0)); }, "b says that b/0 holds");
+    refused([](Holdings& h) { h["b"].push_back(On("b/1", 1, 1)); }, "b says that b/1 holds");
+    refused([](Holdings& h) { h["c"].push_back(On("a/0", 0, 0)); }, "c says that a/0 holds");
+    refused([](Holdings& h) { h["c"].push_back(Has(0, 1)); }, "c says that d holds layer 0");
+  }
+  SECTION("another cut") {
+    refused([](Holdings& h) { h["b"][1].shard.rank = 0; }, "b says that b/1 holds");
+    refused([](Holdings& h) { h["b"][1].shard.tensor_shares = {1, 1}; }, "b says that b/1 holds");
+  }
+  SECTION("a table apart") {
+    HeldLayer table = On("b/1", 0, 1);
+    table.table_only = true;
+    Holdings tied = all;
+    tied["b"].push_back(table);
+    REQUIRE(CheckHoldings(CutPlan(), tied).ToString() == "OK");
+    table.shard.layer = 1;
+    refused([&](Holdings& h) { h["b"].push_back(table); }, "b says that b/1 holds");
+  }
+}
+
 TEST_CASE("frames that break a rule are refused by name, and mangled ones do no harm") {
   const auto refused = [](auto change, absl::string_view reason) {
     v1::GroupFrame frame;
@@ -117,6 +171,11 @@ TEST_CASE("frames that break a rule are refused by name, and mangled ones do no 
       "rank");
   refused([](auto& f) { f.mutable_set_steps()->set_optimizer_steps(-1); }, "steps");
   refused([](auto& f) { f.mutable_reply()->set_code(99); }, "status code");
+  refused([](auto& f) { f.mutable_reply()->set_last_number(INT64_MAX); }, "step number");
+  refused([](auto& f) { ToWire(Has(0, INT64_MAX), f.mutable_reply()->add_held()); },
+          "optimizer step");
+  refused([](auto& f) { f.mutable_reply()->mutable_inheritance()->set_known_steps(INT64_MAX); },
+          "a leader's count");
   refused([](auto& f) { f.mutable_rendezvous()->set_key(std::string(2000, 'k')); }, "rendezvous");
   REQUIRE(!ParsePieceHeader("", 3).ok());
   REQUIRE(!ParsePieceHeader("", 4 * kPieceElements + 4).ok());

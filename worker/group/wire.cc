@@ -13,10 +13,13 @@ constexpr int kDevicesMax = 64;  // of one worker
 constexpr int kSumsMax = 65536;
 constexpr int64_t kElementsMax = int64_t{1} << 40;
 constexpr int64_t kPositionMax = int64_t{1} << 56;
+constexpr int64_t kCountMax = int64_t{1} << 56;  // of anything: counting on never overflows
 
 absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(what, " is out of range"));
 }
+
+bool IsCount(int64_t value) { return value >= 0 && value <= kCountMax; }
 
 absl::Status Check(const v1::ShardName& shard) {
   if (shard.layer() < 0) return Bad("layer");
@@ -42,7 +45,7 @@ absl::Status Check(const Spans& ranges) {
 }
 
 absl::Status Check(const v1::StepCall& step) {
-  if (step.number() < 0) return Bad("step number");
+  if (!IsCount(step.number())) return Bad("step number");
   if (step.ranges().empty()) return Bad("number of ranges");
   ATOLL_RETURN_IF_ERROR(Check(step.ranges()));
   int64_t total = 0;
@@ -51,13 +54,13 @@ absl::Status Check(const v1::StepCall& step) {
 }
 
 absl::Status Check(const v1::WorkDone& work) {
-  if (work.steps() < 0 || work.tokens() < 0) return Bad("work");
+  if (!IsCount(work.steps()) || !IsCount(work.tokens())) return Bad("work");
   return Check(work.consumed());
 }
 
 absl::Status Check(const v1::ContributionName& name) {
   if (name.island() < 0 || name.generation() < 0 || name.incarnation() < 0 ||
-      name.base_version() < kNoVersion) {
+      name.base_version() < kNoVersion || name.base_version() > kCountMax) {
     return Bad("contribution");
   }
   return absl::OkStatus();
@@ -65,11 +68,13 @@ absl::Status Check(const v1::ContributionName& name) {
 
 absl::Status Check(const v1::Inheritance& inheritance) {
   const v1::Leadership& known = inheritance.leadership();
-  for (const int64_t count : {int64_t{known.island()}, known.generation(), known.base_version() + 1,
-                              known.tokens_at_base(), known.carried_steps(), known.lease_request(),
-                              known.inner_step(), known.tokens(), known.pushed_bytes(),
-                              known.pulled_bytes(), inheritance.known_steps() + 1}) {
-    if (count < 0) return Bad("a leader's count");
+  for (const int64_t count : {int64_t{known.island()}, known.generation(), known.tokens_at_base(),
+                              known.carried_steps(), known.lease_request(), known.inner_step(),
+                              known.tokens(), known.pushed_bytes(), known.pulled_bytes()}) {
+    if (!IsCount(count)) return Bad("a leader's count");
+  }
+  for (const int64_t or_none : {known.base_version(), inheritance.known_steps()}) {
+    if (or_none != -1 && !IsCount(or_none)) return Bad("a leader's count");
   }
   ATOLL_RETURN_IF_ERROR(Check(known.local()));
   ATOLL_RETURN_IF_ERROR(Check(known.in_flight()));
@@ -80,7 +85,7 @@ absl::Status Check(const v1::Inheritance& inheritance) {
 }
 
 absl::Status Check(const v1::FetchCall& fetch) {
-  if (fetch.optimizer_step() < 0) return Bad("optimizer step");
+  if (!IsCount(fetch.optimizer_step())) return Bad("optimizer step");
   for (const v1::FetchCall::Item& item : fetch.items()) {
     ATOLL_RETURN_IF_ERROR(Check(item.shard()));
     if (item.sources_size() < 1 || item.sources_size() > kRanksMax) return Bad("sources");
@@ -103,13 +108,13 @@ absl::Status Check(const v1::LayerCall& call, bool of_leader) {
 }
 
 absl::Status Check(const v1::StepSums& step) {
-  if (step.plan() < 0 || step.number() < 0) return Bad("step number");
+  if (!IsCount(step.plan()) || !IsCount(step.number())) return Bad("step number");
   return step.sums_size() > kSumsMax ? Bad("number of sums") : absl::OkStatus();
 }
 
 absl::Status Check(const v1::GroupReply& reply) {
   if (reply.code() < 0 || reply.code() > 16) return Bad("status code");
-  if (reply.last_number() < 0) return Bad("step number");
+  if (!IsCount(reply.last_number())) return Bad("step number");
   if (reply.boundaries_size() > kRangesMax) return Bad("number of boundaries");
   if (reply.memory_size() > kDevicesMax) return Bad("number of devices");
   for (const v1::DeviceMemory& memory : reply.memory()) {
@@ -123,6 +128,7 @@ absl::Status Check(const v1::GroupReply& reply) {
   for (const v1::HeldShard& held : reply.held()) {
     ATOLL_RETURN_IF_ERROR(Check(held.shard()));
     if (held.elements() < 0 || held.elements() > kElementsMax) return Bad("elements");
+    if (!IsCount(held.optimizer_step())) return Bad("optimizer step");
   }
   return absl::OkStatus();
 }
@@ -134,8 +140,8 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
     case v1::GroupFrame::kStep:
       return Check(frame.step());
     case v1::GroupFrame::kEvaluate:
-      if (frame.evaluate().number() < 0 || frame.evaluate().first() < 0 ||
-          frame.evaluate().count() < 1) {
+      if (!IsCount(frame.evaluate().number()) || !IsCount(frame.evaluate().first()) ||
+          !IsCount(frame.evaluate().count()) || frame.evaluate().count() == 0) {
         return Bad("validation sequences");
       }
       return absl::OkStatus();
@@ -144,7 +150,7 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
     case v1::GroupFrame::kSetLayer:
       return Check(frame.set_layer(), /*of_leader=*/false);
     case v1::GroupFrame::kSetSteps:
-      return frame.set_steps().optimizer_steps() < 0 ? Bad("steps") : absl::OkStatus();
+      return IsCount(frame.set_steps().optimizer_steps()) ? absl::OkStatus() : Bad("steps");
     case v1::GroupFrame::kRendezvous:
       if (frame.rendezvous().key().size() > 1024 || frame.rendezvous().value().size() > 65536) {
         return Bad("rendezvous entry");
@@ -158,7 +164,7 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
     case v1::GroupFrame::kSettle:
       return Check(frame.settle().take());
     case v1::GroupFrame::kTrace:
-      return frame.trace().number() < 0 ? Bad("step number") : absl::OkStatus();
+      return IsCount(frame.trace().number()) ? absl::OkStatus() : Bad("step number");
     case v1::GroupFrame::kClock:
     case v1::GroupFrame::kConfigure:
     case v1::GroupFrame::kDropSurplus:

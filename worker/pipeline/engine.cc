@@ -13,15 +13,6 @@ namespace {
 
 constexpr int32_t kMaxPieces = 64;
 
-// In lowest terms, so that equal cuts are equal.
-std::vector<int32_t> SharesOf(const IslandPlan& plan) {
-  std::vector<int32_t> shares = plan.tensor_shares;
-  if (shares.empty()) shares.assign(static_cast<size_t>(plan.tensor_parallel()), 1);
-  const auto divisor = std::accumulate(shares.begin(), shares.end(), 0, std::gcd<int, int>);
-  for (int32_t& share : shares) share /= divisor;
-  return shares;
-}
-
 const char* NameOf(DType type) {
   switch (type) {
     case DType::kFloat32:
@@ -53,6 +44,15 @@ absl::Status CheckJob(const EngineJob& job) {
 
 }  // namespace
 
+// In lowest terms, so that equal cuts are equal.
+std::vector<int32_t> TensorSharesOf(const IslandPlan& plan) {
+  std::vector<int32_t> shares = plan.tensor_shares;
+  if (shares.empty()) shares.assign(static_cast<size_t>(plan.tensor_parallel()), 1);
+  const auto divisor = std::accumulate(shares.begin(), shares.end(), 0, std::gcd<int, int>);
+  for (int32_t& share : shares) share /= divisor;
+  return shares;
+}
+
 // ---- a plan ----
 
 LocalRun* Engine::Impl::Find(const std::string& device) const {
@@ -67,7 +67,7 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan,
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
   ATOLL_RETURN_IF_ERROR(
       Validate(plan, static_cast<int32_t>(job.model.layers) + 2, job.batch_sequences));
-  ATOLL_ASSIGN_OR_RETURN(*parts, CutModel(job.model, plan.tensor_parallel(), SharesOf(plan)));
+  ATOLL_ASSIGN_OR_RETURN(*parts, CutModel(job.model, plan.tensor_parallel(), TensorSharesOf(plan)));
   for (const std::string& device : DevicesOf(plan)) {
     if (WorkerOfDevice(device) != worker_) continue;
     LocalRun* run = Find(device);
@@ -107,7 +107,7 @@ absl::Status Engine::Impl::MakeDevices(const std::vector<TensorPart>& parts) {
     }
     const DeviceRole role = RoleOf(plan_, device.name(), layers, job_->model.tied_head);
     ATOLL_RETURN_IF_ERROR(device.Configure(*job_, role, parts[static_cast<size_t>(role.rank)],
-                                           SharesOf(plan_), table_->slots()));
+                                           TensorSharesOf(plan_), table_->slots()));
   }
   return absl::OkStatus();
 }

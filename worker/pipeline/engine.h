@@ -113,6 +113,9 @@ struct LayerShard {
   bool operator==(const LayerShard&) const = default;
 };
 
+// The plan's, so.
+std::vector<int32_t> TensorSharesOf(const IslandPlan& plan);
+
 struct HeldLayer {
   LayerShard shard;
   std::string device;
