@@ -108,8 +108,10 @@ inline constexpr char kNccl[] = "", kSite[] = "";
 
 class TestWorker {
  public:
-  TestWorker(const World& world, const NodeId& name, int devices = 1, EngineOptions engine = {}) {
+  TestWorker(const World& world, const NodeId& name, int devices = 1, EngineOptions engine = {},
+             PeerLinkOptions link = {}) {
     GroupOptions options;
+    options.link = std::move(link);
     options.link.name = name;
     options.link.incarnation = 1;
     options.engine = engine;
@@ -195,10 +197,11 @@ class TestWorker {
 
 class TestGroup {
  public:
-  TestGroup(const World& world, int workers, int devices = 1, EngineOptions engine = {}) {
+  TestGroup(const World& world, int workers, int devices = 1, EngineOptions engine = {},
+            PeerLinkOptions link = {}) {
     for (int w = 1; w <= workers; ++w) {
       const NodeId name = absl::StrCat("w", w);
-      workers_[name] = std::make_unique<TestWorker>(world, name, devices, engine);
+      workers_[name] = std::make_unique<TestWorker>(world, name, devices, engine, link);
     }
   }
 

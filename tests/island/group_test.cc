@@ -206,6 +206,33 @@ TEST_CASE("plans follow each other and the state moves bit for bit") {
   REQUIRE(loss > 0);
 }
 
+TEST_CASE("layers move whose state is larger than what may wait to be sent") {
+  const World world;
+  PeerLinkOptions link;
+  TestWorker measure(world, "measure");
+  int64_t largest = 0;  // of one part of a layer
+  for (const LayerSize& layer : measure.layers) largest = std::max(largest, 4 * layer.elements);
+  link.queued_bytes_max = 2 * largest;  // and a layer has three parts
+  TestGroup group(world, 2, 1, {}, link);
+  group.Take(Pipeline("two stages", {1, 5}, 2), {"w1", "w2"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  Alone alone(world);
+  int64_t step = 0;
+  for (const std::vector<int32_t>& stages :
+       {std::vector<int32_t>{5, 1}, std::vector<int32_t>{6}, std::vector<int32_t>{1, 5}}) {
+    REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    ++step;
+    const State before = leader.Read();
+    const PlanTaken taken =
+        group.Take(Pipeline("another", stages, std::ssize(stages)), {"w1", "w2"});
+    INFO(taken.reason);
+    REQUIRE(taken.kept);
+    REQUIRE((leader.Read() == before));
+  }
+  REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+}
+
 TEST_CASE("what has come whole before a fetch was broken off is not fetched again") {
   const World world;
   TestGroup group(world, 2);

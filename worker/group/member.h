@@ -152,7 +152,9 @@ class GroupMember final : private PeerHandler {
   // Of what the present plan's devices do together.
   Duration StepTimeout() const;
   void Tell(const NodeId& to, v1::GroupFrame frame);  // no reply; lost with the peer
-  // Sends a shard's parts in pieces that belong to a call.
+  // Sends a shard's parts in pieces that belong to a call. Never waits: of what is larger than an
+  // eighth of the link's queue the first pieces leave, and each that arrives lets others follow. An
+  // error: none does. Later on whoever receives them notices when no more come.
   absl::Status SendParts(const NodeId& to, CallId call, bool of_reply,
                          const std::shared_ptr<const OwnedParts>& parts);
   // Asks it for the time; the answer is for clocks().

@@ -13,6 +13,82 @@ namespace {
 
 int64_t ClockNs() { return SteadyNow().time_since_epoch().count(); }
 
+// Of the link's queue to a peer, that one call's pieces may take: a few calls send at a time, and
+// what steps send to the same peer must always find room.
+constexpr int64_t kQueueShare = 8;
+
+// A call's pieces on their way to a peer. Of a large layer only so much is given to the link at
+// once; whenever a piece has arrived the next ones follow, on the link's thread. One that does not
+// arrive is the last: its receiver has gone, or has given them up.
+class Pieces : public std::enable_shared_from_this<Pieces> {
+ public:
+  // `arrived`: a piece has; may be null.
+  Pieces(PeerLink* link, NodeId to, v1::PieceHeader header, std::shared_ptr<const OwnedParts> parts,
+         int64_t bytes_max, std::function<void()> arrived)
+      : link_(link),
+        to_(std::move(to)),
+        header_(std::move(header)),
+        parts_(std::move(parts)),
+        values_(PartsOf(parts_->parts())),
+        bytes_max_(bytes_max),
+        arrived_(std::move(arrived)),
+        part_(values_.begin()) {}
+
+  absl::Status Send() {
+    const std::lock_guard lock(mutex_);
+    return SendMore();
+  }
+
+ private:
+  absl::Status SendMore() {
+    while (part_ != values_.end()) {
+      const std::span<const float> left = part_->second.subspan(begin_);
+      const auto values = left.first(std::min<size_t>(kPieceElements, left.size()));
+      const auto bytes = static_cast<int64_t>(values.size_bytes());
+      // One at least: the others of whoever shares the queue end by themselves.
+      if (under_way_ > 0 && under_way_ + bytes > bytes_max_) return absl::OkStatus();
+      header_.set_part(part_->first);
+      header_.set_offset(static_cast<int64_t>(begin_));
+      PeerMessage message;
+      message.channel = PeerChannel::kState;
+      message.header = header_.SerializeAsString();
+      message.payload = std::as_bytes(values);
+      message.owner = parts_;
+      message.arrived = [self = shared_from_this(), bytes](const absl::Status& status, PeerTiming) {
+        self->OnArrival(bytes, status);
+      };
+      const absl::Status sent = link_->Send(to_, std::move(message));
+      if (absl::IsResourceExhausted(sent) && under_way_ > 0) return absl::OkStatus();
+      ATOLL_RETURN_IF_ERROR(sent);
+      under_way_ += bytes;
+      begin_ += values.size();
+      if (values.size() < left.size()) continue;
+      ++part_;
+      begin_ = 0;
+    }
+    return absl::OkStatus();
+  }
+
+  void OnArrival(int64_t bytes, const absl::Status& status) {
+    if (status.ok() && arrived_ != nullptr) arrived_();
+    const std::lock_guard lock(mutex_);
+    under_way_ -= bytes;
+    if (!status.ok() || !SendMore().ok()) part_ = values_.end();
+  }
+
+  PeerLink* const link_;
+  const NodeId to_;
+  std::mutex mutex_;
+  v1::PieceHeader header_;  // guarded by mutex_
+  const std::shared_ptr<const OwnedParts> parts_;
+  const PartMap values_;
+  const int64_t bytes_max_;
+  const std::function<void()> arrived_;
+  PartMap::const_iterator part_;  // guarded by mutex_; the next piece's, and where it begins
+  size_t begin_ = 0;              // guarded by mutex_
+  int64_t under_way_ = 0;         // guarded by mutex_; bytes given to the link and not arrived
+};
+
 }  // namespace
 
 void GroupMember::SetHooks(Hooks hooks) {
@@ -81,29 +157,14 @@ absl::Status GroupMember::SendFrame(const NodeId& to, const v1::GroupFrame& fram
 
 absl::Status GroupMember::SendParts(const NodeId& to, CallId call, bool of_reply,
                                     const std::shared_ptr<const OwnedParts>& parts) {
-  for (const auto& [part, values] : PartsOf(parts->parts())) {
-    for (size_t begin = 0; begin < values.size(); begin += kPieceElements) {
-      v1::PieceHeader header;
-      header.set_call(call);
-      header.set_of_reply(of_reply);
-      header.set_epoch(epoch_);
-      header.set_part(part);
-      header.set_offset(static_cast<int64_t>(begin));
-      PeerMessage message;
-      message.channel = PeerChannel::kState;
-      message.header = header.SerializeAsString();
-      message.payload = std::as_bytes(
-          values.subspan(begin, std::min<size_t>(kPieceElements, values.size() - begin)));
-      message.owner = parts;
-      if (of_reply && options_.on_lent != nullptr) {
-        message.arrived = [this](const absl::Status& status, PeerTiming) {
-          if (status.ok()) options_.on_lent();
-        };
-      }
-      ATOLL_RETURN_IF_ERROR(link_->Send(to, std::move(message)));
-    }
-  }
-  return absl::OkStatus();
+  v1::PieceHeader header;
+  header.set_call(call);
+  header.set_of_reply(of_reply);
+  header.set_epoch(epoch_);
+  const int64_t bytes_max = options_.link.queued_bytes_max / kQueueShare;
+  return std::make_shared<Pieces>(link_.get(), to, std::move(header), parts, bytes_max,
+                                  of_reply ? options_.on_lent : nullptr)
+      ->Send();
 }
 
 absl::Status GroupMember::AwaitParts(const NodeId& from, CallId call, const ShardParts& parts,
