@@ -103,8 +103,9 @@ class Daemon:
     def thaw(self):
         self.process.send_signal(signal.SIGCONT)
 
-    def stop(self, timeout_s=20):
-        """SIGTERM, and its exit code."""
+    def stop(self, timeout_s=60):
+        """SIGTERM, and its exit code. A worker that shares an island waits for others to take what it
+        holds, and for 30 s if nobody does."""
         if self.process is None:
             return 0
         if self.alive():

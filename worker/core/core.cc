@@ -209,6 +209,7 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
       Interrupt(absl::StrCat("plan ", order.plan.number, " is there"));
     }
     if (larger) trainer_trouble_.clear();
+    if (larger) LeaveLater();
   }
   if (!same_job) {
     const LocalCheckpoint* checkpoint = CheckpointOf(order.job);

@@ -37,9 +37,9 @@
 //  * A follower opens the job, serves its leader (Follow), says so in MemberProgress, and has no
 //    leases, contributions or checkpoints.
 //  * When a worker that shares an island is to end it says Leaving and goes on leading or serving
-//    until it is told to stop: its part of the state has to move. It goes when nobody has asked for
-//    anything for kLeaveLimit, after two steps (the one under way, and being told), or after
-//    kLeaveLimitMax in all.
+//    until it is told to stop: its part of the state has to move. It goes when for kLeaveLimit, and
+//    two steps (the one under way, and being told), nothing has shown that this goes on (a new
+//    plan, one that is set up or can be, a piece that it lent), or after kLeaveLimitMax in all.
 //  * A leader that is ordered to follow in the same generation finishes what is under way, hands
 //    over what it knows (Leadership), and follows; whom the order names takes over, and goes on
 //    with the same leases, contributions and steps.
@@ -60,7 +60,8 @@ namespace atl::worker {
 
 inline constexpr int kLeasedRoundsAhead = 2;
 inline constexpr int kMaxCarriedRounds = 3;
-inline constexpr Duration kLeaveLimit = std::chrono::seconds(10);
+// Longer than the coordinator plans.
+inline constexpr Duration kLeaveLimit = std::chrono::seconds(30);
 inline constexpr Duration kLeaveLimitMax = std::chrono::minutes(10);
 
 // Who the worker is; fixed for the process's life.

@@ -61,6 +61,7 @@ int64_t WorkerCore::Impl::SettingUp() const {
 
 void WorkerCore::Impl::On(const Settled& event) {
   settled_ = {event.generation, event.plan_number};
+  LeaveLater();
   heartbeat_at_ = now_;  // the others wait to hear it
   if (command_ == Command::kReconfigure && order_ && order_->plan.number > configuring_.number) {
     Interrupt("a newer plan is there");
@@ -70,6 +71,7 @@ void WorkerCore::Impl::On(const Settled& event) {
 void WorkerCore::Impl::On(const Reconfigured& event) {
   if (command_ != Command::kReconfigure || event.plan_number != configuring_.number) return;
   configured_ = configuring_;  // also when the order has changed meanwhile
+  LeaveLater();
   boundaries_ = BoundariesSeen();
   memory_.clear();
   heartbeat_at_ = now_;
@@ -142,6 +144,7 @@ void WorkerCore::Impl::HandOverTo(const MemberOrder& order) {
   const NodeId& heir = order.plan.members.front().worker;
   if (!order.at_boundary) Interrupt(absl::StrCat(heir, " is to lead"));
   hand_over_ = order;
+  LeaveLater();
 }
 
 Leadership WorkerCore::Impl::Known() const {
@@ -199,6 +202,7 @@ void WorkerCore::Impl::On(const HandedOver&) {
   following_ = false;
   holds_ = true;
   heartbeat_at_ = now_;
+  LeaveLater();
 }
 
 void WorkerCore::Impl::TakeOver(const Leadership& known) {
@@ -255,6 +259,7 @@ void WorkerCore::Impl::OnMessage(const MemberOrder& order) {
                     follow_->plan.number == order.plan.number;
   if (!same) following_ = false;
   follow_ = order;
+  if (!same) LeaveLater();
   asked_.reset();
   heartbeat_at_ = now_;
 }
@@ -264,6 +269,7 @@ void WorkerCore::Impl::On(const FollowerState& event) {
   if (event.plan_number != follower_.plan_number) heartbeat_at_ = now_;
   holds_ = holds_ || event.plan_number > 0;
   follower_ = event;
+  LeaveLater();
 }
 
 void WorkerCore::Impl::StopFollowing(const std::string& reason) {
@@ -305,21 +311,22 @@ bool WorkerCore::Impl::SharesIsland() const { return follow_ || (order_ && order
 void WorkerCore::Impl::PlanLeaving() {
   if (leave_by_ != kNever) return;
   Emit(Send{Leaving{stop_reason_}});
-  leave_by_ = now_ + kLeaveLimit;
+  leave_by_ = now_;
   leave_last_ = now_ + kLeaveLimitMax;
-  const IslandPlan& plan = follow_ ? follow_->plan : order_->plan;
-  LeaveLater(kLeaveLimit + 2 * std::min(Duration(plan.step_ns), kLeaveLimitMax));
+  LeaveLater();
 }
 
-void WorkerCore::Impl::LeaveLater(Duration patience) {
+// What this worker holds is on its way to others, or will be: if it is to leave, not yet.
+void WorkerCore::Impl::LeaveLater() {
+  if (leave_by_ == kNever) return;
+  Duration patience = kLeaveLimit;
+  if (follow_ || order_) {
+    const IslandPlan& plan = follow_ ? follow_->plan : order_->plan;
+    patience += 2 * std::min(Duration(plan.step_ns), kLeaveLimitMax);
+  }
   const Instant by = std::min(std::max(leave_by_, now_ + patience), leave_last_);
   stop_by_ += by - leave_by_;
   leave_by_ = by;
-}
-
-// Who fetches from it goes on doing so.
-void WorkerCore::Impl::On(const Lent&) {
-  if (leave_by_ != kNever) LeaveLater(kLeaveLimit);
 }
 
 }  // namespace atl::worker

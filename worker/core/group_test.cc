@@ -394,6 +394,36 @@ TEST_CASE("A follower that ends says so, and goes on serving until its state has
   CHECK(story.Idle<Leaving>());
 }
 
+TEST_CASE(
+    "A follower that ends stays while its part is planned and set up elsewhere, however slowly") {
+  constexpr Duration kNearly = kLeaveLimit - std::chrono::seconds(1);
+  Following story;
+  story.Starts();
+  story.Happens(ShutdownRequested{"SIGTERM"});
+  story.Passes(kNearly);  // planning
+  story.member.plan.number = 2;
+  story.Ordered();
+  story.Passes(kNearly);  // the leader ends its step
+  story.Happens(FollowerState{0, "waiting for w2 to set up plan 2"});
+  story.Passes(kNearly);
+  story.Happens(FollowerState{0, "setting up plan 2"});
+  story.Passes(kNearly);
+  story.Happens(FollowerState{2, "following w2 in plan 2"});
+  story.Passes(kNearly);
+  story.Happens(Lent{});
+  story.Passes(kNearly);
+  CHECK(story.Idle<Stop>());
+  SECTION("until it is told to stop") {
+    story.member.run = RunState::kStop;
+    story.Ordered();
+  }
+  SECTION("or nothing happens any more, though orders are said again") {
+    story.Ordered();
+    story.Passes(std::chrono::seconds(1));
+  }
+  CHECK(story.Wants<Stop>().exit_code == 0);
+}
+
 TEST_CASE("A worker that ends waits for the step under way, however long") {
   Following story;
   story.member.plan.step_ns = Duration(std::chrono::seconds(70)).count();

@@ -117,8 +117,8 @@ class WorkerCore::Impl {
   void StopFollowing(const std::string& reason);
   void PlanFollow();
   void PlanLeaving();
-  void On(const Lent&);
-  void LeaveLater(Duration patience);
+  void On(const Lent&) { LeaveLater(); }
+  void LeaveLater();
   bool StartReconfigure();
   // Whether the trainer is set up for the order's plan.
   bool SetUp() const {
@@ -238,7 +238,7 @@ class WorkerCore::Impl {
   bool following_ = false;  // Follow was given for follow_
   FollowerState follower_;
   bool holds_ = false;         // layers of follow_'s island, perhaps
-  Instant leave_by_ = kNever;  // Leaving was said
+  Instant leave_by_ = kNever;  // unless Leaving was said
   Instant leave_last_;         // kLeaveLimitMax after that
 
   struct PlanName {

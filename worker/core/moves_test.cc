@@ -225,6 +225,51 @@ TEST_CASE("A leader that ends and is not asked to hand over goes when its time i
   CHECK(story.Wants<Stop>().exit_code == 0);
 }
 
+TEST_CASE(
+    "A leader that ends stays for a plan without a follower, and then for the one of its heir") {
+  constexpr Duration kNearly = kLeaveLimit - std::chrono::seconds(1);
+  Group story;
+  story.Starts();
+  story.Trains();
+  story.Happens(ShutdownRequested{"SIGTERM"});
+  story.Passes(kNearly);
+  story.order.at_boundary = true;
+  story.order.plan = PlanOf(2, "w1", "w3");
+  story.Orders();
+  story.Passes(kNearly);  // the step lasts longer than was foreseen
+  story.Trains();
+  story.Passes(kNearly);
+  story.Happens(Settled{1, 2});
+  story.Passes(kNearly);
+  story.SetsUp(2);
+  story.Trains();
+  story.Passes(kNearly);  // planning again
+  story.Says(OrderToFollow(story, "w3"));
+  story.Passes(kNearly);
+  story.Trains();
+  story.Passes(kNearly);
+  story.Wants<HandOver>();
+  story.Happens(HandedOver{});
+  story.Passes(kNearly);
+  CHECK(story.Idle<Stop>());
+  story.Passes(std::chrono::seconds(1));
+  CHECK(story.Wants<Stop>().exit_code == 0);
+}
+
+TEST_CASE("A leader that ends is not kept by what has nothing to do with its leaving") {
+  Group story;
+  story.Starts();
+  story.Happens(ShutdownRequested{"SIGTERM"});
+  for (Duration passed{0}; passed < kLeaveLimit; passed += std::chrono::seconds(10)) {
+    CHECK(story.Idle<Stop>());
+    story.Orders();  // of the same plan
+    story.Trains();
+    story.Passes(std::chrono::seconds(10));
+  }
+  story.Trains();
+  CHECK(story.Wants<Stop>().exit_code == 0);
+}
+
 TEST_CASE("A leader with all of the plan hands over too, where another worker shares the island") {
   Group story;
   story.order.plan = Alone(1, "w1");

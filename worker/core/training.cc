@@ -17,6 +17,7 @@ constexpr Duration kIslandRetry = std::chrono::seconds(1);  // of what several d
 WorkerCore::Impl::Command WorkerCore::Impl::Finish() {
   const Command command = std::exchange(command_, Command::kNone);
   interrupted_ = false;
+  if (order_ && (hand_over_ || !SetUp())) LeaveLater();  // what waited for its end goes on
   return std::exchange(discard_, false) ? Command::kNone : command;
 }
 
