@@ -14,6 +14,7 @@ constexpr Duration kPrepareRetry = std::chrono::seconds(10);
 constexpr Duration kShutdownLimit = std::chrono::seconds(20);
 constexpr size_t kSeenJobs = 64;
 constexpr size_t kSeenLinks = 4096;
+constexpr size_t kToldMax = 16;
 constexpr Duration kTellMeasuringAfter = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -212,6 +213,7 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
     if (larger) LeaveLater();
   }
   if (!same_job) {
+    told_.clear();
     const LocalCheckpoint* checkpoint = CheckpointOf(order.job);
     steps_redone_ = steps_interrupted_ = 0;
     inner_step_ = checkpoint_step_ = checkpoint != nullptr ? checkpoint->inner_step : 0;
@@ -293,6 +295,15 @@ void WorkerCore::Impl::ForgetIsland() {
 
 void WorkerCore::Impl::Log(const std::string& text) {
   if (welcomed_) Emit(Send{WorkerLog{order_ ? order_->job : JobId(), text}});
+}
+
+// What fails, or is mended, over and over is told once, until steps succeed again.
+void WorkerCore::Impl::LogOnce(const std::string& text) {
+  if (!welcomed_ || std::find(told_.begin(), told_.end(), text) != told_.end()) return;
+  if (told_.size() == kToldMax) told_.pop_front();
+  told_.push_back(text);
+  told_at_ = now_;
+  Log(text);
 }
 
 void WorkerCore::Impl::Start(Command command, Action action) {

@@ -78,8 +78,8 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   if (Finish() == Command::kNone) return;
   if (event.taken_over) TakeOver(*event.taken_over);
   if (!event.kept) return StateLost(event.reason);
-  Log(absl::StrCat("plan ", event.plan_number, " is set up", event.reason.empty() ? "" : ": ",
-                   event.reason));
+  LogOnce(absl::StrCat("plan ", event.plan_number, " is set up", event.reason.empty() ? "" : ": ",
+                       event.reason));
   if (!std::exchange(step_failed_, false)) return;
   if (event.step_taken) {
     return CountStep(Sequences(stepping_) * spec().data.sequence_length, loss_.Get());

@@ -209,6 +209,27 @@ TEST_CASE("Whatever fails under a plan, the island is set up again before the ne
   CHECK(story.Trains().ranges == Ranges{{0, 2}});
 }
 
+TEST_CASE(
+    "What fails over and over is in the job's log once, and again when steps have succeeded") {
+  Group story;
+  story.Starts();
+  story.Drop<WorkerLog>();
+  for (int tries = 0; tries < 20; ++tries) {
+    story.Wants<TrainStep>();
+    story.Happens(CommandFailed{"w2/0: connection reset"});
+    story.Passes(std::chrono::seconds(1));
+    story.Wants<Reconfigure>();
+    story.Happens(CommandFailed{"w2 does not answer"});
+    story.Passes(std::chrono::seconds(1));
+    story.SetsUp(1);
+  }
+  CHECK(story.Drop<WorkerLog>() == 3);  // both reasons, and that the plan is set up
+  story.Passes(std::chrono::minutes(1));
+  story.Trains();
+  story.Happens(CommandFailed{"w2/0: connection reset"});
+  CHECK(story.Drop<WorkerLog>() == 1);
+}
+
 TEST_CASE("An adoption that was interrupted leaves nothing to carry") {
   Group story;
   story.Starts();

@@ -180,6 +180,7 @@ class WorkerCore::Impl {
   // ---- helpers ----
   void Emit(Action action) { out_.list.push_back(std::move(action)); }
   void Log(const std::string& text);
+  void LogOnce(const std::string& text);
   void Start(Command command, Action action);
   // True when `at` has come; otherwise asks to be woken then.
   bool Due(Instant at);
@@ -276,6 +277,8 @@ class WorkerCore::Impl {
   AdoptMode adopting_ = AdoptMode::kReplace;
   std::string trainer_trouble_;
   Instant trainer_again_at_;
+  std::deque<std::string> told_;  // by LogOnce, newest last
+  Instant told_at_;               // the newest
 
   Leases leases_;
   bool exhausted_ = false;

@@ -9,6 +9,8 @@
 namespace atl::worker {
 
 namespace {
+// Beside that a step has been made: what fails now and then floods a log, too.
+constexpr Duration kTellAgainAfter = std::chrono::minutes(1);
 constexpr Duration kTrainerRetry = std::chrono::seconds(5);
 constexpr Duration kIslandRetry = std::chrono::seconds(1);  // of what several devices do together
 }  // namespace
@@ -27,6 +29,7 @@ void WorkerCore::Impl::On(const InitialWeightsMade&) {
 
 void WorkerCore::Impl::On(const StepDone& step) {
   if (Finish() != Command::kStep) return;
+  if (now_ >= told_at_ + kTellAgainAfter) told_.clear();
   (step.overlapped ? overlap_seconds_ : quiet_seconds_).Add(step.seconds);
   if (step.seconds > 0) tokens_per_s_.Add(static_cast<double>(step.tokens) / step.seconds);
   if (!std::isfinite(step.loss)) {
@@ -161,7 +164,7 @@ void WorkerCore::Impl::On(const CommandFailed& event) {
 }
 
 void WorkerCore::Impl::TriesAgain(const std::string& reason) {
-  if (trainer_trouble_ != reason) Log(reason);
+  LogOnce(reason);
   trainer_trouble_ = reason;
   const bool planned = order_ && order_->plan.number != 0;
   trainer_again_at_ = now_ + (planned ? kIslandRetry : kTrainerRetry);
