@@ -6,6 +6,7 @@ namespace atl {
 namespace {
 
 constexpr size_t kMaxTasks = 32768;
+constexpr Duration kHeldUp = std::chrono::milliseconds(100);  // a turn that is as late as no other
 
 int64_t UnixTimeMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -102,6 +103,7 @@ Instant CoordinatorLoop::AdvanceTraces(Instant now) {
 
 absl::Status CoordinatorLoop::Run() {
   queue_.Run([this](Instant now, std::optional<Task> task) {
+    if (wake_ != kNever && now - wake_ > kHeldUp) Step(now, HeldUp{});
     if (task) {
       (*task)(now);
     } else if (core_deadline_ <= now || core_deadline_ == kNever) {
@@ -110,7 +112,8 @@ absl::Status CoordinatorLoop::Run() {
     const Instant wake = between_tasks ? between_tasks(now, changed_) : kNever;
     changed_ = false;
     const Instant planner = AdvancePlanner(now);  // may step the core
-    return std::min({core_deadline_, wake, planner, AdvanceTraces(now)});
+    wake_ = std::min({core_deadline_, wake, planner, AdvanceTraces(now)});
+    return wake_;
   });
   traces_.Close("the coordinator is ending");
   return failure_;

@@ -70,6 +70,7 @@ class CoordinatorLoop {
   const int64_t epoch_;
   CoordinatorCore core_;
   Instant core_deadline_ = kNever;
+  Instant wake_ = kNever;  // when the loop's next turn is due at the latest
   bool changed_ = false;
   int64_t last_request_ = 0;
   std::function<void(const Reply&)> on_reply_;  // of the request under way

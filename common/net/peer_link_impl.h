@@ -80,6 +80,11 @@ class PeerLink::Impl {
     std::function<void(absl::Status, PeerTiming)> arrived;
     Instant queued, begun;
   };
+  struct Ping {
+    uint64_t number = 0;
+    Instant sent;
+    Duration excused{0};  // meanwhile, in which we ourselves listened to nobody
+  };
   struct Peer {
     IslandMember member;
     std::array<std::unique_ptr<Lane>, kLanes> lanes;
@@ -87,8 +92,8 @@ class PeerLink::Impl {
     std::array<int64_t, kPeerChannels> limit = {}, spent = {};
     std::map<std::pair<int, uint64_t>, Arrival> arrivals;  // by lane and number
     bool lost = false;
-    uint64_t session = 0;  // grows with every fence and loss
-    std::optional<std::pair<uint64_t, Instant>> ping;
+    uint64_t session = 0;      // grows with every fence and loss
+    std::optional<Ping> ping;  // not answered yet
     Instant next_ping;
     std::deque<Duration> round_trips;
 
@@ -130,6 +135,7 @@ class PeerLink::Impl {
 
   // loop
   void Run();
+  void ExcuseSilence(Duration turn);
   int WaitMs() const;
   void Adopt(const PeerFence& fence, const std::vector<IslandMember>& members);
   void MeetAgain();  // the peers that are lost

@@ -217,7 +217,7 @@ void PeerLink::Impl::Fail(const NodeId& to, Outgoing outgoing, const absl::Statu
 // Keeps the round trip known, and finds a peer whose network thread is stuck.
 void PeerLink::Impl::Ping(Peer& peer) {
   if (peer.ping) {
-    if (now_ - peer.ping->second > options_.silence_max) {
+    if (now_ - peer.ping->sent - peer.ping->excused > options_.silence_max) {
       OnPeerLost(peer.member.worker,
                  absl::StrCat("it has not answered for ", Seconds(options_.silence_max), " s"));
     }
@@ -296,8 +296,8 @@ void PeerLink::Impl::OnArrival(Peer& peer, int lane, uint64_t number,
 }
 
 void PeerLink::Impl::OnPong(Peer& peer, uint64_t number) {
-  if (!peer.ping || peer.ping->first != number) return;
-  peer.round_trips.push_back(now_ - peer.ping->second);
+  if (!peer.ping || peer.ping->number != number) return;
+  peer.round_trips.push_back(now_ - peer.ping->sent);
   if (peer.round_trips.size() > kRoundTripsKept) peer.round_trips.pop_front();
   peer.ping.reset();
   const std::lock_guard lock(mutex_);

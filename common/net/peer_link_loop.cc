@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <future>
+#include <utility>
 
 #include "common/check.h"
 #include "common/event_loop.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr int kMessagesPerTurn = 64;
 constexpr Duration kTurnMax = std::chrono::milliseconds(100);
 constexpr int64_t kUnsentBytesMax = int64_t{64} << 20;
+constexpr Duration kHeldUp = std::chrono::milliseconds(500);  // a turn as long as no other
 
 }  // namespace
 
@@ -47,6 +49,7 @@ PeerLink::Impl::~Impl() {
 
 void PeerLink::Impl::Run() {
   bool more = false;
+  now_ = SteadyNow();
   while (!stopping_) {
     std::vector<zmq_pollitem_t> items = {{nullptr, tasks_->descriptor(), ZMQ_POLLIN, 0},
                                          {router_.get(), 0, ZMQ_POLLIN, 0}};
@@ -59,7 +62,8 @@ void PeerLink::Impl::Run() {
       }
     }
     zmq_poll(items.data(), static_cast<int>(items.size()), more ? 0 : WaitMs());
-    now_ = SteadyNow();
+    const Instant turn_before = std::exchange(now_, SteadyNow());
+    ExcuseSilence(now_ - turn_before);
     tasks_->RunAll();
     if (stopping_) break;
     if (door_) CountStranger(door_->Answer());
@@ -71,6 +75,14 @@ void PeerLink::Impl::Run() {
       for (int lane = 0; lane < kLanes && !peer.lost; ++lane) WatchLane(peer, lane);
       if (!peer.lost) more |= PumpPeer(peer);
     }
+  }
+}
+
+// A machine that stood still has heard nobody: what was answered meanwhile is yet to be read.
+void PeerLink::Impl::ExcuseSilence(Duration turn) {
+  if (turn < kHeldUp) return;
+  for (const auto& [name, peer] : peers_) {
+    if (peer->ping) peer->ping->excused += turn;
   }
 }
 

@@ -133,12 +133,16 @@ struct ProfileChanged {
   double size = 1;           // "2 times slower"
 };
 
+// The coordinator itself stood still (its machine, its disk) and is late: heartbeats that came
+// meanwhile are yet to be read, so nobody is evicted for silence within the next heartbeat's time.
+struct HeldUp {};
+
 // The deadline of the last Actions has come. Always allowed.
 struct Tick {};
 
 using CoordinatorEvent =
     std::variant<FromWorker, FromServer, WorkerConnectionLost, ServerConnectionLost, SubmitJob,
-                 ControlJob, PlanMade, SitesFound, WorkersGrouped, ProfileChanged, Tick>;
+                 ControlJob, PlanMade, SitesFound, WorkersGrouped, ProfileChanged, HeldUp, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

@@ -56,6 +56,18 @@ TEST_CASE("three missed heartbeats evict, and not two") {
   CHECK(w.core().Members(w.now())[0].reason == "no heartbeat for 6 s");
 }
 
+TEST_CASE(
+    "a coordinator that stood still evicts nobody for it, and then whoever is silent all the "
+    "same") {
+  World w;
+  w.Tell({"worker a attaches", "worker b attaches", "worker b goes-silent"});
+  w.Do("coordinator is-held-up 30");
+  CHECK(w.core().Members(w.now())[0].attached);
+  w.Do("wait 2");
+  CHECK(w.core().Members(w.now())[0].attached);
+  CHECK(w.core().Members(w.now())[1].reason == "no heartbeat for 6 s");
+}
+
 TEST_CASE("who leaves on purpose is gone at once, with its words") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");

@@ -202,6 +202,10 @@ void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& h
   OnServerHello(s, *server, hello, fresh);
 }
 
+Instant ExpiryOf(const Member& member) {
+  return std::max(member.last_heard + kLease, member.spared_until);
+}
+
 }  // namespace
 
 void OnWorkerMessage(State& s, const FromWorker& from) {
@@ -226,9 +230,13 @@ void OnConnectionLost(State& s, MemberKind kind, const NodeId& name, Incarnation
   Detach(s, *member, "its connection is lost");
 }
 
+void SpareMembers(State& s) {
+  for (auto& [key, member] : s.members) member.spared_until = s.now + kHeartbeatInterval;
+}
+
 void ExpireMembers(State& s) {
   for (auto& [key, member] : s.members) {
-    if (member.attached && s.now >= member.last_heard + kLease) {
+    if (member.attached && s.now >= ExpiryOf(member)) {
       Detach(s, member, absl::StrCat("no heartbeat for ", Seconds(kLease), " s"));
     } else if (member.reattach_by && s.now >= *member.reattach_by) {
       Detach(s, member,
@@ -241,7 +249,7 @@ void ExpireMembers(State& s) {
 Instant NextMemberDeadline(const State& s) {
   Instant next = kNever;
   for (const auto& [key, member] : s.members) {
-    if (member.attached) next = std::min(next, member.last_heard + kLease);
+    if (member.attached) next = std::min(next, ExpiryOf(member));
     if (member.reattach_by) next = std::min(next, *member.reattach_by);
     if (!member.candidate_for.empty() && !member.prepared) {
       next = std::min(next, member.ask_again_at);

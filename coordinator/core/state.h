@@ -27,6 +27,7 @@ struct Member {
   bool heard_of = false;               // this incarnation, since the coordinator's start
   bool has_beaten = false;             // since it attached: what it does is known
   Instant last_heard{};                // while attached
+  Instant spared_until{};              // silence before that evicts it not
   std::optional<Instant> reattach_by;  // after a restart of the coordinator
   std::string reason = "not seen since the coordinator's start";
   std::string software_version;

@@ -98,6 +98,11 @@ std::string World::Do(const std::string& line) {
     int64_t seconds = 0;
     ATOLL_CHECK(absl::SimpleAtoi(command.words.at(1), &seconds));
     Wait(seconds);
+  } else if (verb == "coordinator" && command.words.at(1) == "is-held-up") {
+    int64_t seconds = 0;
+    ATOLL_CHECK(absl::SimpleAtoi(command.words.at(2), &seconds));
+    now_ += std::chrono::seconds(seconds);
+    Step(HeldUp{});
   } else if (verb == "coordinator") {
     Restart();
   } else if (verb == "planner") {

@@ -29,6 +29,7 @@
 //   changed WORKER reason=TEXT [unusable] [subject=TEXT] [size=X]
 //                                            what is known of the worker; _ in TEXT is a space
 //   coordinator restarts
+//   coordinator is-held-up SECONDS           stands still: hears and does nothing
 //   again                                    the last event once more: a duplicate
 //   show
 //
