@@ -1,6 +1,8 @@
 // What devices say of their speed while they train.
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "tests/island/island_harness.h"
@@ -46,6 +48,46 @@ TEST_CASE("of a tensor-parallel group that waits for its slow device only that o
   CHECK(works[1].device == "w1/1");
   CHECK(works[1].forward_seconds >= 0.080);
   CHECK(works[0].forward_seconds < 0.5 * works[1].forward_seconds);
+}
+
+TEST_CASE(
+    "devices that only pretend to compute say what they were told to take, on a busy machine too") {
+  EngineJob job;
+  job.model.family = ModelFamily::kGpt2;
+  job.model.vocab = 31;
+  job.model.d_model = 16;
+  job.model.layers = 4;
+  job.model.heads = job.model.kv_heads = 4;
+  job.model.ffn = 24;
+  job.model.max_positions = job.sequence_length = 8;
+  job.batch_sequences = 8;
+  IslandLayout layout;
+  layout.name = "two stages";
+  layout.replicas = {{{3, 3}, 4, 2}};
+  EngineOptions options;
+  options.emulation = EmulatedBlocks(std::chrono::microseconds(100));
+  TestIsland island(job, MakePlan(layout), options);
+  std::atomic<bool> ended = false;
+  std::vector<std::jthread> busy;  // more threads than most machines have cores
+  for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i) {
+    busy.emplace_back([&] {
+      while (!ended) {
+      }
+    });
+  }
+  island.Set(LayerPart::kParameters, RandomWeights(job.model, 5));
+  std::vector<DeviceWork> works;
+  for (int step = 0; step < 40 && works.empty(); ++step) {
+    const auto outcome = island.Step(RandomTokens(job, 8, step), 1e-3);
+    if (outcome.ok()) works = outcome->work;
+  }
+  ended = true;
+  REQUIRE(works.size() == 2);
+  // F of 4 micro-batches of 2 sequences, through a tenth of a block and two, or two and a half.
+  CHECK(works[0].forward_seconds == Approx(8 * 2.1e-4));
+  CHECK(works[1].forward_seconds == Approx(8 * 2.5e-4));
+  CHECK(works[0].backward_seconds == Approx(8 * 4.1e-4));
+  CHECK(works[1].backward_seconds == Approx(8 * 5e-4));
 }
 
 }  // namespace

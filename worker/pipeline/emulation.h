@@ -1,5 +1,7 @@
 // Devices that only pretend to compute: for benchmarks on machines with fewer cores than an island
-// has devices. Operations last as long as these say, whatever the cores are busy with.
+// has devices. Operations last as long as these say, whatever the cores are busy with: also in what
+// the device says of its time. Who is woken up late, or not at all for a while, catches up with the
+// operations that follow, until it waits for a message.
 
 #ifndef ATOLL_WORKER_PIPELINE_EMULATION_H_
 #define ATOLL_WORKER_PIPELINE_EMULATION_H_

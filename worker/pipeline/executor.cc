@@ -94,30 +94,40 @@ Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, in
     const absl::Status done = device_.compute().Synchronize(device_.stream());
     if (!done.ok()) interrupt_.Raise(Annotate(done, device_.name()));
   }
-  const double slowdown = options_.emulation.slowdown;
-  if (options_.emulation.any()) {
-    Duration lasts{0};
+  OpSpan span{op, start, SteadyNow()};
+  if (options_.emulation.any()) Emulate(first_layer, layers, rows, &span);
+  if (const StageRun* run = Local(op.stage); run->group != nullptr) {
+    span.in_group = run->group->Take();
+  }
+  result_->device.busy += span.end - span.start;
+  result_->device.spans.push_back(span);
+  return span.end - span.start;
+}
+
+// The emulated device's own time: it begins where the operation before ended, unless there was a
+// wait, and does not know that this thread is woken up late or does not run.
+void Executor::Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan* span) {
+  const Emulation& emulation = options_.emulation;
+  Duration lasts = computes() ? span->end - span->start : Duration(0);
+  if (emulation.duration != nullptr) {
+    Duration said{0};
     const auto last = static_cast<int32_t>(model().layers().size()) - 1;
     for (int32_t l = first_layer; l < first_layer + layers; ++l) {
       const LayerKind kind = l == 0      ? LayerKind::kEmbedding
                              : l == last ? LayerKind::kHead
                                          : LayerKind::kBlock;
-      if (options_.emulation.duration == nullptr) continue;
-      lasts += options_.emulation.duration(device_.name(), kind, op.kind, rows);
+      said += emulation.duration(device_.name(), kind, span->op.kind, rows);
     }
-    lasts = std::max(lasts, SteadyNow() - start);
-    const Instant end = start - overslept_ + FromSeconds(slowdown * Seconds(lasts));
-    const bool sleeps = SteadyNow() < end;
-    std::this_thread::sleep_until(ToSteady(end));
-    overslept_ = sleeps ? SteadyNow() - end : Duration(0);
+    lasts = std::max(lasts, said);
   }
-  const Instant now = SteadyNow();
-  result_->device.busy += now - start;
-  result_->device.spans.push_back({op, start, now});
-  if (const StageRun* run = Local(op.stage); run->group != nullptr) {
-    result_->device.spans.back().in_group = run->group->Take();
+  if (lasts <= Duration(0)) {
+    overslept_ = Duration(0);
+    return;
   }
-  return now - start;
+  span->start -= overslept_;
+  span->end = span->start + FromSeconds(emulation.slowdown * Seconds(lasts));
+  std::this_thread::sleep_until(ToSteady(span->end));
+  overslept_ = SteadyNow() - span->end;
 }
 
 void Executor::SetPiece(int piece, int pieces) {

@@ -187,6 +187,7 @@ class Executor {
   // Ends an operation that began at `start`: waits for the rest of its emulated time. Returns how
   // long it took.
   Duration Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers, int64_t rows);
+  void Emulate(int32_t first_layer, int32_t layers, int64_t rows, OpSpan* span);
   void SetPiece(int piece, int pieces);  // of the newest span
 
   Device& device_;
@@ -203,7 +204,7 @@ class Executor {
   StepResult* result_ = nullptr;
   HostReals totals_;
   Duration waited_{0};     // for messages in this step's steady state
-  Duration overslept_{0};  // by the last emulated operation, if no wait came after it
+  Duration overslept_{0};  // since the last emulated operation's end, if no wait came after it
   bool gradients_dirty_ = true;
   bool timed_ = true;               // in this step an operation's time is the device's
   int64_t trained_ = 0;             // steps begun in which it trains
