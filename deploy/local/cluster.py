@@ -6,6 +6,7 @@ dies with this process, whatever happens to it. All traffic stays on loopback.
 import ctypes
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -61,9 +62,16 @@ def decided_twice(decisions):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """None that the kernel gives to outgoing connections: they would take it while its daemon is away,
+    and one to itself even succeeds."""
+    for port in random.sample(range(20_000, 32_768), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
+    raise ClusterError("of 100 ports from 20000 to 32767 none is free")
 
 
 def die_with_parent():

@@ -23,19 +23,20 @@ def a_worker_is_killed(story):
     story.reaches(job, 3)
     before = story.island(job, "w2")
     story.daemons["w2"].kill()
-    gone = story.wait_until("the eviction of w2", lambda: (
-        lambda island: None if island["attached"] else island)(story.island(job, "w2")), LIMIT_S)
+    gone = story.meanwhile("the eviction of w2", job, lambda: (
+        lambda island: None if island["attached"] else island)(story.island(job, "w2")))
     check(gone["evictions"] == 1 and "evicted: its connection is lost" in gone["reason"], f"{gone}")
     story.reaches(job, story.version(job) + 2)
     story.daemons["w2"].start()
-    back = story.wait_until("w2 to be ready again", lambda: (
-        lambda island: island if island["ready"] else None)(story.island(job, "w2")), LIMIT_S)
+    back = story.meanwhile("w2 to be ready again", job, lambda: (
+        lambda island: island if island["ready"] else None)(story.island(job, "w2")))
+    story.meanwhile("w2 to count again", job, lambda: story.island(job, "w2")["rounds_accepted"] >
+                    back["rounds_accepted"])
     check(back["island"] == before["island"], "it got another island")
     check(back["generation"] > before["generation"], "no new generation")
     check(back["incarnation"] > before["incarnation"], "no new incarnation")
     done = story.finishes(job)
     w2 = next(i for i in done["islands"] if i["worker"] == "w2")
-    check(w2["rounds_accepted"] > back["rounds_accepted"], "it never counted again")
     log = story.logs(job)
     check("worker w2 is evicted: its connection is lost" in log, log)
     check(f"island {w2['island']}: worker w2 joined" in log, log)
@@ -49,9 +50,8 @@ def a_parameter_server_is_killed(story):
     job = story.submits(schedule__train_tokens=250_000)
     story.reaches(job, 6)
     story.daemons["ps2"].kill()
-    waits = story.wait_until("the job to wait for ps2", lambda: (
-        lambda seen: seen if "ps2" in seen["summary"]["waiting_for"] else None)(story.job(job)),
-        LIMIT_S)
+    waits = story.meanwhile("the job to wait for ps2", job, lambda: (
+        lambda seen: seen if "ps2" in seen["summary"]["waiting_for"] else None)(story.job(job)))
     check(waits["summary"]["state"] == "JOB_STATE_RUNNING", "it should run on")
     story.daemons["ps2"].start()
     story.reaches(job, waits["summary"]["version"] + 2)
@@ -130,16 +130,16 @@ def a_worker_is_frozen(story):
     story.reaches(job, 3)
     before = story.island(job, "w3")
     story.daemons["w3"].freeze()
-    gone = story.wait_until("the eviction of w3", lambda: (
-        lambda island: None if island["attached"] else island)(story.island(job, "w3")), LIMIT_S)
+    gone = story.meanwhile("the eviction of w3", job, lambda: (
+        lambda island: None if island["attached"] else island)(story.island(job, "w3")))
     check("no heartbeat for 6 s" in gone["reason"], gone["reason"])
     closed = [d["closed_because"] for d in story.job(job)["decisions"]]
     late = f"the grace time of 1 s is over without island {before['island']}"
-    check(closed.count(late) >= 2, f"the others did not go on without it: {closed}")
+    check(late in closed, f"the others did not go on without it: {closed}")
     story.reaches(job, story.version(job) + 2)
     story.daemons["w3"].thaw()
-    back = story.wait_until("w3 to be ready again", lambda: (
-        lambda island: island if island["ready"] else None)(story.island(job, "w3")), LIMIT_S)
+    back = story.meanwhile("w3 to be ready again", job, lambda: (
+        lambda island: island if island["ready"] else None)(story.island(job, "w3")))
     check(back["generation"] > before["generation"] and
           back["incarnation"] == before["incarnation"] and back["evictions"] == 1, f"{back}")
     done = story.finishes(job)
@@ -164,8 +164,9 @@ def two_workers_have_one_name(story):
     story.wait_until("the first w1 to end", lambda: not first.alive(), LIMIT_S)
     check(first.process.returncode == 1, f"it ended with {first.process.returncode}")
     check("replaced by a newer process" in first.log(), first.log())
+    story.meanwhile("the job to hear of it", job, lambda: "replaced by a newer process" in
+                    story.logs(job))
     story.finishes(job)
-    check("replaced by a newer process" in story.logs(job), story.logs(job))
 
 
 @case
@@ -202,7 +203,7 @@ def the_disk_of_a_server_is_full(story):
                     pass
         return "No space left on device" in story.job(job)["summary"]["waiting_for"]
 
-    story.wait_until("the job to name the full disk", fill, LIMIT_S)
+    story.meanwhile("the job to name the full disk", job, fill)
     held_up = story.job(job)
     check(held_up["summary"]["state"] == "JOB_STATE_RUNNING", f"{held_up['summary']}")
     check(server.alive(), "the server died of it")

@@ -10,7 +10,8 @@ sys.path.insert(0, os.path.join(HERE, "../net"))
 from story import LIMIT_S, Skip, case, check, main  # noqa: E402
 from shaped import ShapedNetwork, Unavailable, Wire  # noqa: E402
 
-# Devices that only pretend to compute, so that their speed is not that of a busy machine.
+# Devices that only pretend to compute, and say that they took what they pretend: however busy the
+# machine is, only what a case changes, and the wires, can make another plan the best.
 EMULATED = {"model__layers": 6, "inner__micro_batch_sequences": 2, "outer__steps_per_round": 4,
             "outer__min_islands": 1, "schedule__train_tokens": 100_000_000}
 
@@ -47,6 +48,17 @@ def takes_part(story, job):
     return {w["worker"] for w in story.job(job)["islands"][0]["workers"] if w["in_plan"]}
 
 
+def leaves_the_line(story, job, because):
+    """Waits for a plan by w1 and w2 alone, and for a reason that says yes to `because` on the way to
+    it: other news may have had a plan made first."""
+    def there():
+        island = story.job(job)["islands"][0]
+        reasons = [change["reason"] for change in island["plan_changes"] if because(change["reason"])]
+        return reasons[0] if reasons and takes_part(story, job) == {"w1", "w2"} else None
+    reason = story.wait_until("a plan without the slow line", there, 2 * LIMIT_S)
+    check(reason in story.atoll("show", job)[1], f"the reason is not shown: {reason}")
+
+
 @case
 def sites_found_by_measuring(story):
     """Four workers without --site behind a line of 100 Mbit/s and 20 ms: two sites are found, each
@@ -55,7 +67,7 @@ def sites_found_by_measuring(story):
         with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=100, latency_ms=20)) as net:
             starts(story, net, ["a1", "b1", "a2", "b2"], block_ms=1)
             job = story.submits(layout__island="auto", **EMULATED)
-            story.wait_until("islands", lambda: story.job(job)["islands"], LIMIT_S)
+            story.wait_until("two islands", lambda: len(partners(story, job)) == 2, 2 * LIMIT_S)
             sites = {m["name"]: m for m in story.json("status")["members"] if m["name"] != "ps1"}
             check(sites["w1"]["site"] == sites["w3"]["site"] != sites["w2"]["site"] ==
                   sites["w4"]["site"], f"sites: {sites}")
@@ -110,21 +122,25 @@ def pair_without_a_connection(story):
             idle = next(w for w in story.job(job)["islands"][0]["workers"]
                         if w["worker"] in ("w3", "w4") and not w["in_plan"])
             check("w3 > w4: " in idle["doing"] or "w4 > w3: " in idle["doing"], f"why: {idle}")
+            # Two that the plan does have; w1's host is also the coordinator's.
             before = plan_of(story, job)["number"]
-            net.separate("a2", "a3")
+            partner = "w3" if idle["worker"] == "w4" else "w4"
+            story.wait_until("both to take part", lambda: {"w2", partner} <= takes_part(story, job),
+                             2 * LIMIT_S)
+            net.separate("a2", "a" + partner[1:])
             story.wait_until("a plan without one of them", lambda: plan_of(story, job)["number"] >
-                             before and not {"w2", "w3"} <= takes_part(story, job), 2 * LIMIT_S)
+                             before and not {"w2", partner} <= takes_part(story, job), 2 * LIMIT_S)
             shown = story.atoll("show", job)[1]
             check("no connection within" in shown, f"the reason is not shown: {shown}")
             goes_on(story, job)
             story.wait_until("a probe in vain", lambda: "a probe " in story.atoll("status")[1],
                              2 * LIMIT_S)
-            net.reunite("a2", "a3")
+            net.reunite("a2", "a" + partner[1:])
             net.reunite("a3", "a4")
             story.wait_until("probes that are answered", lambda: "left out of plans" not in
-                             story.atoll("status")[1], 3 * LIMIT_S)
+                             story.atoll("status")[1], 2 * LIMIT_S)
             story.wait_until("the planner to hear of it", lambda: "a probe is answered" in
-                             story.atoll("logs", job)[1], 3 * LIMIT_S)
+                             story.atoll("logs", job)[1], 2 * LIMIT_S)
             goes_on(story, job)
             story.close()
     except Unavailable as why:
@@ -134,26 +150,21 @@ def pair_without_a_connection(story):
 @case
 def line_that_changes_for_good(story):
     """While four workers at two sites train as one island, the line between them drops from 500 to
-    20 Mbit/s: the island takes another plan, says why, and trains on without the line"""
+    10 Mbit/s: the island takes another plan, says why, and trains on without the line"""
     try:
         with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=500, latency_ms=2)) as net:
-            starts(story, net, ["a1", "a2", "b1", "b2"], block_ms=0.5)
+            # Four stages are the best even if a tenth of the rate is measured, two if it is 10 Mbit/s.
+            starts(story, net, ["a1", "a2", "b1", "b2"], block_ms=2)
             job = story.submits(layout__island="all", layout__workers_per_island=4,
                                 layout__replicas=1,
                                 **dict(EMULATED, model__hidden=64, data__sequence_length=256,
-                                       inner__batch_sequences=16, inner__micro_batch_sequences=4))
+                                       inner__batch_sequences=16, inner__micro_batch_sequences=1))
             goes_on(story, job)
             before = plan_of(story, job)
             check(takes_part(story, job) == {"w1", "w2", "w3", "w4"}, f"plan: {before}")
-            net.reshape("a", "b", rate_mbit=20)
-            # What was measured too low at first may be corrected first.
-            reason = story.wait_until("a plan because of the slow line", lambda: next(
-                (change["reason"] for change in story.job(job)["islands"][0]["plan_changes"]
-                 if "link " in change["reason"] and "slower than measured" in change["reason"]),
-                None), 2 * LIMIT_S)
-            plan = plan_of(story, job)
-            check(reason in story.atoll("show", job)[1], "the reason is not shown")
-            check(takes_part(story, job) == {"w1", "w2"}, f"over the line: {plan['replicas']}")
+            net.reshape("a", "b", rate_mbit=10)
+            leaves_the_line(story, job, lambda reason: "link " in reason and (
+                "slower than measured" in reason or "saturated" in reason))
             goes_on(story, job)
             story.close()
     except Unavailable as why:
@@ -174,13 +185,8 @@ def line_of_sums_that_changes_for_good(story):
             check(takes_part(story, job) == {"w1", "w2", "w3", "w4"},
                   f"plan: {plan_of(story, job)['replicas']}")
             net.reshape("a", "b", rate_mbit=20)
-            reason = story.wait_until("a plan because of the slow line", lambda: next(
-                (change["reason"] for change in story.job(job)["islands"][0]["plan_changes"]
-                 if "slower than measured, as sums of gradients show" in change["reason"]),
-                None), 3 * LIMIT_S)
-            check(reason in story.atoll("show", job)[1], "the reason is not shown")
-            check(takes_part(story, job) == {"w1", "w2"},
-                  f"over the line: {plan_of(story, job)['replicas']}")
+            leaves_the_line(story, job, lambda reason: "slower than measured, as sums of gradients "
+                            "show" in reason)
             goes_on(story, job)
             story.close()
     except Unavailable as why:

@@ -60,7 +60,7 @@ def trains_over_a_slow_line(story):
             check(takes_part(story, job) == everybody, f"who takes part: {story.job(job)}")
             net.cut("a", "b")
             story.wait_until("a plan without site b", lambda: takes_part(story, job) == {
-                "w1", "w2"}, LIMIT_S)
+                "w1", "w2"}, 2 * LIMIT_S)
             goes_on(story, job)
             shown = story.atoll("show", job)[1]
             check("not what the job asks for" in shown, f"no reason in: {shown}")

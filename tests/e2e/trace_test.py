@@ -114,9 +114,11 @@ def a_pipeline(story):
         check(len(step["messages"]) == 2 * 2 * MICRO_BATCHES, f"{len(step['messages'])} messages")
         for message in step["messages"]:
             check(message["ready_ns"] <= message["start_ns"] <= message["arrive_ns"], f"{message}")
-    plan_ns = story.job(job)["islands"][0]["plan"]["step_ns"]
-    check(abs(period_of(predicted) - plan_ns) <= 1000,
-          f"not the plan's own prediction: {period_of(predicted)}, not {plan_ns} ns")
+    plan = story.job(job)["islands"][0]["plan"]
+    # A machine that is busier now than when it was measured may have another one already.
+    check(plan["number"] > predicted["plan_number"] or
+          abs(period_of(predicted) - plan["step_ns"]) <= 1000,
+          f"not the plan's own prediction: {period_of(predicted)}, not {plan['step_ns']} ns")
     check({c["worker"] for c in measured["clocks"]} ==
           {"w1", "w2", "w3"} - {reply["leader"]}, f"clocks: {measured['clocks']}")
     check(len(spans_of(measured, "COMMIT")) == 3, "every device commits the step")
@@ -138,7 +140,7 @@ def a_pipeline(story):
     check({t for t in threads if " > " in t} == links and len(links) == 4,
           f"links: {threads}, not {links}")
     text = story.atoll("trace", job)[1]
-    for part in ("predicted", "measured", "difference", "bubble", "clocks, aligned", "plan 1"):
+    for part in ("predicted", "measured", "difference", "bubble", "clocks, aligned", "plan "):
         check(part in text, f"no {part} in:\n{text}")
 
 
@@ -196,7 +198,23 @@ def no_step(story):
 
 
 def killed(story, job, who):
-    """Kills `who` of the island while its step is traced; what `atoll trace` says."""
+    """Kills `who` of the island while its step is traced; what `atoll trace` says, and who it was. If
+    the step has ended before, which nothing can hold up, they are started again and another is
+    traced."""
+    for _ in range(5):
+        code, out, errors, worker = kills(story, job, who)
+        if code != 0:
+            check(code == 1 and out == "", f"exit code {code}: {out}")
+            return errors, worker
+        story.daemons[worker].start()
+        story.wait_until(f"{worker} to take part again", lambda w=worker: any(
+            member["worker"] == w and member["in_plan"]
+            for member in story.job(job)["islands"][0]["workers"]), LIMIT_S)
+    raise AssertionError("every step that was traced had ended before the kill")
+
+
+def kills(story, job, who):
+    """Exit code, output and errors of `atoll trace`, and who was killed."""
     island = story.job(job)["islands"][0]
     leader = story.daemons[island["worker"]]
     worker = leader if who == "leader" else next(
@@ -209,8 +227,7 @@ def killed(story, job, who):
                      lambda: leader.log().count("is recorded") > asked, LIMIT_S, every_s=0.01)
     worker.kill()
     out, errors = trace.communicate(timeout=LIMIT_S)
-    check(trace.returncode == 1 and out == "", f"exit code {trace.returncode}: {out}")
-    return errors, worker.name
+    return trace.returncode, out, errors, worker.name
 
 
 @case
