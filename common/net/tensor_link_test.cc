@@ -124,7 +124,8 @@ TEST_CASE("a push sent again while its answer is outstanding shares that answer"
   TestLink link;
   link.handler.HoldAnswers(true);
   const Values values = RandomValues(1000);
-  Awaited<PushResult> first = link.StartPush(ShardPush(1), values, Encoding::kFloat32, 1s);
+  // Long enough for a busy machine to bring it there.
+  Awaited<PushResult> first = link.StartPush(ShardPush(1), values, Encoding::kFloat32, 3s);
   const ReplyToken token = link.handler.AwaitHeld();
   REQUIRE(first.Get().status.code() == absl::StatusCode::kDeadlineExceeded);
   Awaited<PushResult> second = link.StartPush(ShardPush(1), values);

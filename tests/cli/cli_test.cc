@@ -188,7 +188,7 @@ TEST_CASE("watch and logs -f outlive a restart of the coordinator, and say so") 
   CHECK(absl::StrContains(logs.errors(), "atoll: connected again\n"));
 }
 
-// Attached as a worker of one device, until it goes.
+// Attached as a worker of one device, with heartbeats, until it goes.
 class Attached {
  public:
   Attached(const std::string& coordinator, const NodeId& name) {
@@ -210,6 +210,13 @@ class Attached {
     hello.devices = {{"cpu", int64_t{8} << 30, 2}};
     REQUIRE(client_->Send(hello));
     Await(welcomed_);
+    beats_ = std::jthread([this](const std::stop_token& stop) {
+      std::unique_lock lock(mutex_);
+      while (!changed_.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; }) &&
+             !stop.stop_requested()) {
+        client_->Send(WorkerHeartbeat{});
+      }
+    });
   }
 
  private:
@@ -219,9 +226,10 @@ class Attached {
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   bool opened_ = false, welcomed_ = false;  // guarded by mutex_
   std::unique_ptr<WorkerAttach> client_;
+  std::jthread beats_;
 };
 
 TEST_CASE("profile shows the workers, and what it prints is what plan --profile and --live take") {

@@ -9,12 +9,20 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
 namespace atl {
+
+// Gone with the test.
+inline std::string FreshFolder() {
+  std::string name = std::string(std::getenv("TEST_TMPDIR")) + "/cli-XXXXXX";
+  REQUIRE(mkdtemp(name.data()) != nullptr);
+  return name;
+}
 
 // The test's working directory is the runfiles' root.
 class Command {

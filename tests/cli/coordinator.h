@@ -4,21 +4,15 @@
 #define ATOLL_TESTS_CLI_COORDINATOR_H_
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/server.h"
+#include "tests/cli/command.h"
 
 namespace atl {
-
-inline std::string FreshFolder() {
-  std::string name = absl::StrCat(std::getenv("TEST_TMPDIR"), "/cli-XXXXXX");
-  REQUIRE(mkdtemp(name.data()) != nullptr);
-  return name;
-}
 
 // Its destructor ends it without a word to its members, as a kill would.
 class TestCoordinator {

@@ -49,11 +49,6 @@ struct Outcome {
 
 class Desk {
  public:
-  Desk() {
-    char name[] = "/tmp/atoll-plan-XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    folder_ = name;
-  }
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
   std::string Write(const std::string& name, const std::string& text) const {
     std::ofstream(Path(name)) << text;
@@ -73,7 +68,7 @@ class Desk {
   }
 
  private:
-  std::string folder_;
+  const std::string folder_ = FreshFolder();
 };
 
 const std::vector<std::string> kSmall = {"--model", "gpt2", "--batch", "16"};

@@ -151,6 +151,26 @@ def a_worker_is_frozen(story):
 
 
 @case
+def the_machine_stands_still(story):
+    """All daemons stand still for longer than anybody may be silent: nobody is given up for it, and an
+    island of three workers goes on in the middle of its step"""
+    story.starts(workers=3, servers=1)
+    job = story.submits(layout__island="all", layout__stages=3, outer__min_islands=1,
+                        model__layers=4, inner__micro_batch_sequences=2,
+                        schedule__train_tokens=100_000_000)
+    story.reaches(job, 2)
+    story.stands_still(8)
+    story.reaches(job, story.version(job) + 2)
+    # Each is heard again before the check: silence would have told by then.
+    story.wait_until("heartbeats of all", lambda: all(
+        m["since_heartbeat_s"] < 6 for m in story.json("status")["members"]), LIMIT_S)
+    island = story.job(job)["islands"][0]
+    check(island["evictions"] == 0 and island["steps_interrupted"] == 0, f"{island}")
+    check(not any("is gone" in change["reason"] for change in island["plan_changes"]),
+          f"plans: {island['plan_changes']}")
+
+
+@case
 def two_workers_have_one_name(story):
     """A second worker of the same name takes over; the first one ends and says why"""
     story.starts(workers=2, servers=1, step_ms=STEP_MS)

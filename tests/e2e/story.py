@@ -96,6 +96,17 @@ class Story(Cluster):
             self.worker(f"w{i}", f"--emulate-step-ms={step_ms}", *flags)
         self.attached(workers + servers)
 
+    def stands_still(self, seconds):
+        """Nobody does anything for so long, as on a machine that is held up."""
+        for daemon in self.daemons.values():
+            daemon.freeze()
+        time.sleep(seconds)
+        begin = time.monotonic()
+        for daemon in self.daemons.values():
+            daemon.thaw()
+        if time.monotonic() - begin > 1:
+            raise Again("the machine was held up while daemons thawed: some stood still for longer")
+
     def attached(self, count):
         self.wait_until(f"{count} members to attach", lambda: count == sum(
             member["attached"] for member in self.json("status")["members"]), LIMIT_S)
@@ -217,10 +228,10 @@ def case(function):
 
 # What logs say again and again: of it only the last lines are told.
 ROUNDS = (" is committed: ", " is decided: ", " validation loss ", " training", " version ",
-          " pieces ", "a step is recorded")
+          " pieces ", " saturated:", "a step is recorded")
 # Always told, however much followed: plans with their reasons, who was lost, what was found out.
 NEWS = (": plan ", " keeps plan ", " no new plan ", " is lost", " is gone", " evicted", " joined",
-        "than measured", "measured: ", " saturated", "setting up", "state of ")
+        "than measured", "measured: ", "setting up", "state of ")
 NEWS_MOST, OTHERS_MOST, LAST = 60, 24, 4
 
 

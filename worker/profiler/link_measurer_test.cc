@@ -9,11 +9,14 @@ namespace atl::worker {
 namespace {
 
 // A worker that does as the coordinator asks.
-struct Worker {
-  explicit Worker(const NodeId& name, bool busy = false)
-      : peer(name), measurer(peer.link.get(), Options(busy)) {}
+constexpr Duration kShort = std::chrono::seconds(3);  // and yet enough for those that do come
 
-  LinkMeasurerOptions Options(bool busy) {
+struct Worker {
+  // `patience`: with those that do not come.
+  explicit Worker(const NodeId& name, bool busy = false, Duration patience = kPatience)
+      : peer(name), measurer(peer.link.get(), Options(busy, patience)) {}
+
+  LinkMeasurerOptions Options(bool busy, Duration patience) {
     LinkMeasurerOptions options;
     options.meet = [this, busy](const PeerFence& fence, const std::vector<IslandMember>& members) {
       if (busy) return absl::FailedPreconditionError("it is in an island");
@@ -29,7 +32,7 @@ struct Worker {
       told.push_back(what);
     };
     options.profile.bytes_max = 64 << 10;
-    options.meet_timeout = options.probe_timeout = std::chrono::milliseconds(800);
+    options.meet_timeout = options.probe_timeout = patience;
     return options;
   }
   LinksMeasured Answers() {
@@ -69,7 +72,7 @@ TEST_CASE("workers measure in turn, and only the measurer answers, once") {
 }
 
 TEST_CASE("only wanted links are measured; who is away and who is busy are told apart") {
-  Worker a("a"), b("b"), c("c"), d("d"), e("e");
+  Worker a("a", false, kShort), b("b"), c("c"), d("d"), e("e");
   // Nobody listens there; d is there and does not follow.
   e.peer.member.endpoint = "tcp://127.0.0.1:9";
   MeasureLinks request{"job-1", 1, {}, "a", {"b", "d", "e"}};
@@ -87,7 +90,7 @@ TEST_CASE("only wanted links are measured; who is away and who is busy are told 
 }
 
 TEST_CASE("a worker whose link is in use is probed and probes, beside what it does") {
-  Worker a("a", true), b("b", true), e("e");
+  Worker a("a", true, kShort), b("b", true), e("e");
   Meet({"job-1", 1, 1}, {&a.peer, &b.peer});
   e.peer.member.endpoint = "tcp://127.0.0.1:9";
   MeasureLinks probe{"", 7, {b.peer.member, e.peer.member}, "a", {"b", "e"}, true};
@@ -110,7 +113,7 @@ TEST_CASE("a worker whose link is in use says so") {
 }
 
 TEST_CASE("who joins is measured beside the island that runs, both ways") {
-  Worker a("a"), b("b"), joiner("j", true);  // nobody is met
+  Worker a("a"), b("b"), joiner("j", true, kShort);  // nobody is met
   Meet(Plan(1), {&a.peer, &b.peer});
   const std::vector<IslandMember> members = {a.peer.member, joiner.peer.member};
   for (int64_t turn = 1; turn <= 2; ++turn) {
