@@ -63,7 +63,7 @@ GroupMember::~GroupMember() {
   engine_.reset();
   device_side_.reset();
   transport_.Stop();
-  link_.reset();
+  // link_ goes next, and not here: its thread may be about to answer somebody through the pointer.
 }
 
 // ------------------------------------------------------------------------------------- job ----
