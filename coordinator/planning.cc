@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/status.h"
 #include "coordinator/beside_memory.h"
 #include "coordinator/fixed_layouts.h"
@@ -132,36 +133,32 @@ constexpr int kMemoryTries = 5;
 // A shorter step by less than this is no reason to recompute.
 constexpr double kWorthRecomputing = 0.99;
 
-struct Found {
-  plan::Plan plan;
-  IslandPlan island;  // the same
-};
-
 IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
                          const plan::Plan& plan) {
   IslandPlan island = ToIslandPlan(input.cluster, plan);
   island.number = request.number;
   AddMembers(request, input, plan.layout, island);
-  ListRecomputed(input, plan.layout, &island);
+  ListRecomputed(input.costs, plan.layout, &island);
   island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
   return island;
 }
 
 // The best layout by the search's own account of memory.
-absl::StatusOr<Found> Search(const PlanRequest& request, const PlanningInput& input) {
-  const NodeId& leader = request.members[0].member.worker;
+absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput& input) {
+  const NodeId& leader = input.cluster.leader;
   plan::Options options;
   options.seed = request.seed;
   options.stop = request.stop;
+  if (request.improvements) options.improvements = *request.improvements;
   const LayoutSpec& layout = request.spec.layout;
-  Found found;
+  FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(
       found.plan, IsFixed(layout) ? PlanFixed(input, layout, leader, options)
                                   : plan::PlanJob(input.cluster, input.costs, input.job, options));
-  if (!Uses(input, found.plan.layout, leader)) {
+  if (!leader.empty() && !Uses(input, found.plan.layout, leader)) {
     ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, found.plan));
   }
-  TurnTowards(input, leader, request.seed, found.plan);
+  if (!leader.empty()) TurnTowards(input, leader, request.seed, found.plan);
   ATOLL_RETURN_IF_ERROR(ShareUnevenly(request, input, found.plan));
   found.island = InRuntimeForm(request, input, found.plan);
   return found;
@@ -247,18 +244,17 @@ int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan) {
 
 namespace {
 
-// What could be done for memory.
-std::string Remedy(const LayoutSpec& layout) {
-  return layout.recompute == Recompute::kNone
-             ? "lower inner.micro_batch_sequences or leave out layout.recompute"
-             : "lower inner.micro_batch_sequences";
+// For both forms' reasons.
+void Say(const std::string& what, FoundPlan& found) {
+  found.plan.reason += what;
+  found.island.reason += what;
 }
 
 // The best layout that fits in truth.
-absl::StatusOr<Found> SearchFitting(const PlanRequest& request, PlanningInput input) {
+absl::StatusOr<FoundPlan> SearchFitting(const PlanRequest& request, PlanningInput input) {
   std::optional<MemoryLack> least;  // of all tries, the worst device of the one that lacks least
   for (int tries = 1; tries <= kMemoryTries; ++tries) {
-    absl::StatusOr<Found> found = Search(request, input);
+    absl::StatusOr<FoundPlan> found = Search(request, input);
     if (!found.ok() && !least) return found.status();
     if (!found.ok()) break;
     const std::vector<MemoryLack> lacks = PredictMemory(request, &found->island);
@@ -268,8 +264,7 @@ absl::StatusOr<Found> SearchFitting(const PlanRequest& request, PlanningInput in
         const std::string why =
             absl::StrCat("; found by ", tries,
                          " searches, with more memory kept back, because otherwise ", Text(*least));
-        found->plan.reason += why;
-        found->island.reason += why;
+        Say(why, *found);
       }
       return found;
     }
@@ -280,13 +275,12 @@ absl::StatusOr<Found> SearchFitting(const PlanRequest& request, PlanningInput in
     if (request.stop && request.stop()) break;
     ReserveMore(lacks, input);
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("of all layouts found ", Text(*least), "; ", Remedy(request.spec.layout)));
+  return absl::ResourceExhaustedError(absl::StrCat("of all layouts found ", Text(*least)));
 }
 
 // Of what the search's account of memory has made it recompute, what that takes in truth.
 void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& input,
-                               Found& found) {
+                               FoundPlan& found) {
   if (!Recomputes(found.island)) return;
   std::optional<plan::Plan> less = RecomputingLess(request, input, found.island, found.plan);
   if (!less) return;
@@ -295,35 +289,52 @@ void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& 
   found = {*std::move(less), std::move(island)};
 }
 
+}  // namespace
+
+absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input) {
+  if (request.spec.layout.recompute != Recompute::kAuto) return SearchFitting(request, input);
+  const PlanningInput recomputing = WithRecomputation(input);
+  absl::StatusOr<FoundPlan> found = SearchFitting(request, recomputing);
+  if (found.ok() && !found->plan.memory_binds) return found;
+  absl::StatusOr<FoundPlan> plain = SearchFitting(request, input);
+  if (!found.ok() && !plain.ok()) return found;
+  if (found.ok()) RecomputeNoMoreThanNeeded(request, recomputing, *found);
+  const auto step_ns = [](const FoundPlan& f) { return static_cast<double>(f.island.step_ns); };
+  const double worth = found.ok() && Recomputes(found->island) ? kWorthRecomputing : 1;
+  if (!found.ok() || (plain.ok() && step_ns(*found) >= worth * step_ns(*plain))) return plain;
+  if (Recomputes(found->island)) {
+    Say(WhatRecomputes(request, found->island), *found);
+    Say(plain.ok()
+            ? absl::StrFormat("; without recomputation %.3g ms a step", 1e-6 * step_ns(*plain))
+            : "; nothing fits without recomputation",
+        *found);
+  }
+  return found;
+}
+
+namespace {
+
+// What could be done for memory.
+std::string Remedy(const JobSpec& spec) {
+  std::vector<std::string> remedies;
+  if (spec.layout.recompute == Recompute::kNone) remedies.push_back("leave out layout.recompute");
+  // Otherwise all sizes were tried.
+  if (spec.inner.micro_batch_sequences > 1) {
+    remedies.push_back("lower inner.micro_batch_sequences");
+  }
+  if (remedies.empty()) {
+    remedies = {"lower data.sequence_length", "use devices with more memory, or a smaller model"};
+  }
+  return absl::StrJoin(remedies, " or ");
+}
+
 absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
-  if (request.spec.layout.recompute != Recompute::kAuto) {
-    ATOLL_ASSIGN_OR_RETURN(Found found, SearchFitting(request, input));
-    return Finish(request, input, std::move(found.island));
-  }
-  const PlanningInput recomputing = WithRecomputation(input);
-  absl::StatusOr<Found> found = SearchFitting(request, recomputing);
-  if (found.ok() && !found->plan.memory_binds) {
-    return Finish(request, input, std::move(found->island));
-  }
-  absl::StatusOr<Found> plain = SearchFitting(request, input);
-  if (!found.ok() && !plain.ok()) return found.status();
-  if (found.ok()) RecomputeNoMoreThanNeeded(request, recomputing, *found);
-  const auto step_ns = [](const Found& f) { return static_cast<double>(f.island.step_ns); };
-  const double worth = found.ok() && Recomputes(found->island) ? kWorthRecomputing : 1;
-  if (!found.ok() || (plain.ok() && step_ns(*found) >= worth * step_ns(*plain))) {
-    return Finish(request, input, std::move(plain->island));
-  }
-  if (Recomputes(found->island)) {
-    absl::StrAppend(&found->island.reason, WhatRecomputes(request, found->island));
-    if (plain.ok()) {
-      absl::StrAppendFormat(&found->island.reason, "; without recomputation %.3g ms a step",
-                            1e-6 * step_ns(*plain));
-    } else {
-      absl::StrAppend(&found->island.reason, "; nothing fits without recomputation");
-    }
-  }
-  return Finish(request, input, std::move(found->island));
+  absl::StatusOr<FoundPlan> found = FindPlan(request, input);
+  if (found.ok()) return Finish(request, input, std::move(found->island));
+  if (!absl::IsResourceExhausted(found.status())) return found.status();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(found.status().message(), "; ", Remedy(request.spec)));
 }
 
 }  // namespace

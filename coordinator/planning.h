@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +48,8 @@ struct PlanRequest {
   int64_t number = 1;                        // of the plan; 1: the island's first
   uint64_t seed = 1;
   std::function<bool()> stop;  // asked between candidates; what is best by then is returned
+  std::optional<int>
+      improvements;  // small changes to try on the winner; none: the planner's number
 };
 
 // The planner's view of a request.
@@ -76,6 +79,18 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
 // step shorter, or as layout.tensor_shares says. RESOURCE_EXHAUSTED: which device lacks how much
 // memory and what would fit.
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
+
+// A plan in the planner's words, and in the runtime's.
+struct FoundPlan {
+  plan::Plan plan;
+  // The same; programs have the memory that NeedOf (plan_memory.h) says, where that is known.
+  IslandPlan island;
+};
+
+// PlanIsland's search by itself, for people who plan for devices that are not there, too: `input`
+// may have another cluster, other costs or other sizes than MakePlanningInput made of the request.
+// Without input.cluster.leader anybody may lead. The plan has not been validated.
+absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input);
 
 // All members of an island speak with each other: sums of gradients and the commit of every step go
 // among all of them. So of two that cannot, one takes no part: takes out of the request who does

@@ -63,22 +63,6 @@ PlanningInput WithRecomputation(PlanningInput input) {
   return input;
 }
 
-void ListRecomputed(const PlanningInput& input, const plan::Layout& layout, IslandPlan* island) {
-  const std::vector<plan::Layer>& layers = input.costs.model().layers;
-  const bool all = input.costs.options().recompute == plan::Recomputation::kAlways;
-  for (size_t r = 0; r < layout.replicas.size(); ++r) {
-    for (size_t s = 0; s < layout.replicas[r].stages.size(); ++s) {
-      const plan::Stage& stage = layout.replicas[r].stages[s];
-      std::vector<int32_t>& again = island->replicas[r].stages[s].recomputed_layers;
-      again.clear();
-      for (int l = stage.first_layer; l < stage.last_layer; ++l) {
-        const bool enough = !all && static_cast<int>(again.size()) >= stage.saving.recomputed;
-        if (layers[l].again_bytes > 0 && !enough) again.push_back(l);
-      }
-    }
-  }
-}
-
 void MakeRoom(const plan::Layout& layout, const IslandPlan& island, PlanningInput& input) {
   const std::vector<int>& shares = layout.tensor_shares;
   const double even = std::accumulate(shares.begin(), shares.end(), 0.0) / layout.tensor_parallel;

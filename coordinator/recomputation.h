@@ -13,9 +13,6 @@ namespace atl {
 // The same, but that stages may recompute where they lack memory.
 PlanningInput WithRecomputation(PlanningInput input);
 
-// Writes recomputed_layers of the plan's stages as the layout and the costs have them.
-void ListRecomputed(const PlanningInput& input, const plan::Layout& layout, IslandPlan* island);
-
 // Gives devices as much memory, at least, as the plan's programs take by the search's account.
 // REQUIRES: a layout of that plan.
 void MakeRoom(const plan::Layout& layout, const IslandPlan& island, PlanningInput& input);

@@ -179,8 +179,8 @@ class Daemon {
                  host.bytes, host.has_devices},
                 {[loop](Event event) { loop->Post(std::move(event)); },
                  [this] { return transfers_.started(); }, [this] { return transfers_.running(); },
-                 [profiler](const JobSpec& spec, const JobFacts& facts) {
-                   return profiler->ProfilesFor(spec, facts);
+                 [profiler](const JobSpec& spec, const JobFacts& facts, bool needs_plan) {
+                   return profiler->ProfilesFor(spec, facts, needs_plan);
                  }}),
         compute_(&island_),
         core_(std::move(identity)),

@@ -117,5 +117,31 @@ TEST_CASE("A lone worker with several devices is planned too") {
   CHECK(world.Order("a").plan.number == 1);
 }
 
+TEST_CASE("A lone worker with one device is planned if the job does not fit it otherwise") {
+  World world;
+  world.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches",
+              "submit min=2 batch=2", "worker a prepared measured=1", "worker b prepared"});
+  CHECK(world.Order("a").plan.number == 1);
+  CHECK(world.Order("b").plan.number == 0);
+}
+
+TEST_CASE("A lone worker says again to a restarted coordinator that it needs a plan") {
+  World world;
+  world.Tell({"planner waits", "server ps-0 attaches", "worker a attaches", "submit min=1 batch=2",
+              "worker a prepared measured=1", "coordinator restarts",
+              "server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+              "worker a prepared measured=1", "planner answers"});
+  CHECK(world.Order("a").plan.number == 1);
+}
+
+TEST_CASE("A lone worker whose job fits by no plan waits, and says why") {
+  World world;
+  world.Tell({"planner refuses reason=a/0-lacks-1-GiB", "server ps-0 attaches", "worker a attaches",
+              "submit min=1 batch=2", "worker a prepared measured=1"});
+  CHECK(world.Order("a").job.empty());
+  CHECK(world.Job().summary.waiting_for ==
+        "island 0 needs a plan (it has none yet): a/0-lacks-1-GiB");
+}
+
 }  // namespace
 }  // namespace atl::testing

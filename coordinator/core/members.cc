@@ -99,6 +99,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
     if (member.attached || s.PlaceOf(key.second).job != nullptr) Detach(s, member, reason);
     member.record.incarnation = incarnation;
     member.refused.clear();
+    member.measured_for.clear();
     s.dirty_members.insert(key);
   }
   if (!member.attached) {

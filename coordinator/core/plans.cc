@@ -274,7 +274,7 @@ bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island) {
     return true;
   }
   const Member* leader = Leader(s, island);
-  return leader != nullptr && leader->devices.size() > 1;
+  return leader != nullptr && (leader->devices.size() > 1 || leader->measured_for == job.id());
 }
 
 bool HasPart(const IslandPlan& plan, const NodeId& worker) {

@@ -16,7 +16,9 @@
 
 namespace atl::coord {
 
-// Whether the island runs by plans: a worker of one device by itself does not.
+// Whether the island runs by plans. A worker of one device by itself does not, unless the job asks
+// for what only plans have, or does not fit it otherwise: then it has measured its device, which
+// such a worker does for nothing else.
 bool NeedsPlan(const State& s, const Job& job, const IslandRecord& island);
 
 // Whether the worker leads the plan's island or has a device in it. Its other members only lend the

@@ -112,6 +112,12 @@ bool Place(State& s, Job& job, const JobFacts& facts) {
 }  // namespace
 
 void OnJobPrepared(State& s, Member& worker, const JobPrepared& message) {
+  // Also when it says it again, to a coordinator that has been restarted.
+  if (!message.profiles.empty()) {
+    worker.measured_for = message.job;
+  } else if (worker.measured_for == message.job) {
+    worker.measured_for.clear();
+  }
   if (worker.candidate_for != message.job || worker.prepared) return;
   Job* job = s.FindJob(message.job);
   if (const absl::Status status = Validate(message.facts); !status.ok()) {

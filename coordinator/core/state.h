@@ -45,6 +45,7 @@ struct Member {
   Instant asked_at{};                    // PrepareJob, first
   Instant ask_again_at{};                // PrepareJob, again
   std::optional<JobFacts> prepared;      // its answer, for candidate_for
+  JobId measured_for;                    // the newest job of whose layers it told what they take
   std::map<JobId, std::string> refused;  // jobs that this incarnation cannot run, and why
   std::map<JobId, Instant> stop_sent;    // of ended jobs that it still speaks of
   // Parameter servers.

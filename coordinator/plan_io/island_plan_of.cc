@@ -171,4 +171,20 @@ absl::StatusOr<plan::Layout> LayoutOf(const plan::Cluster& cluster, const plan::
   return layout;
 }
 
+void ListRecomputed(const plan::Costs& costs, const plan::Layout& layout, IslandPlan* island) {
+  const std::vector<plan::Layer>& layers = costs.model().layers;
+  const bool all = costs.options().recompute == plan::Recomputation::kAlways;
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    for (size_t s = 0; s < layout.replicas[r].stages.size(); ++s) {
+      const plan::Stage& stage = layout.replicas[r].stages[s];
+      std::vector<int32_t>& again = island->replicas[r].stages[s].recomputed_layers;
+      again.clear();
+      for (int l = stage.first_layer; l < stage.last_layer; ++l) {
+        const bool enough = !all && static_cast<int>(again.size()) >= stage.saving.recomputed;
+        if (layers[l].again_bytes > 0 && !enough) again.push_back(l);
+      }
+    }
+  }
+}
+
 }  // namespace atl

@@ -16,6 +16,9 @@ namespace atl {
 // or interleaved placement appear as several stages of one device.
 IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan);
 
+// Writes recomputed_layers of the plan's stages as the layout and the costs have them.
+void ListRecomputed(const plan::Costs& costs, const plan::Layout& layout, IslandPlan* island);
+
 // Stages of the program whose every W follows its B at once: it does both in one operation, before
 // B sends.
 std::set<int32_t> UnsplitStages(const PlanProgram& program);

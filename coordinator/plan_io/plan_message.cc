@@ -72,6 +72,7 @@ void AddReplica(const PlanReplica& replica, int total, v1::PlannedIsland& island
     added->set_first_layer(stage.first_layer);
     added->set_layers(stage.layers);
     for (const std::string& device : stage.devices) added->add_devices(device);
+    for (const int32_t layer : stage.recomputed_layers) added->add_recomputed_layers(layer);
   }
 }
 
@@ -121,7 +122,8 @@ void AddIsland(const plan::Cluster& cluster, const plan::Costs& costs, const pla
   island.set_island(message.islands_size() - 1);
   int total = 0;
   for (const plan::Replica& replica : plan.layout.replicas) total += replica.micro_batches;
-  const IslandPlan runtime = ToIslandPlan(cluster, plan);
+  IslandPlan runtime = ToIslandPlan(cluster, plan);
+  ListRecomputed(costs, plan.layout, &runtime);
   std::map<std::string, const PlanReplica*> replica_of;
   for (const PlanReplica& replica : runtime.replicas) {
     AddReplica(replica, total, island);
@@ -137,6 +139,7 @@ void AddIsland(const plan::Cluster& cluster, const plan::Costs& costs, const pla
     AddProgram(program, *replica_of.at(program.device), island);
   }
   for (const PlanLinkOrder& order : runtime.link_orders) AddLinkOrder(order, island);
+  for (const int32_t share : runtime.tensor_shares) island.add_tensor_shares(share);
   island.set_step_ns(std::llround(plan.outcome.step_s * 1e9));
 }
 

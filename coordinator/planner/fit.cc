@@ -4,15 +4,14 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "common/bytes_text.h"
 #include "common/status.h"
 #include "coordinator/planner/candidates.h"
 
 namespace atl::plan {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
-
-std::string GiB(double bytes) { return absl::StrFormat("%.1f GiB", bytes / kGiB); }
+std::string Text(double bytes) { return BytesText(std::llround(bytes)); }
 
 // One micro-batch of the smallest size on the largest tensor-parallel sets that nodes hold.
 struct Need {
@@ -101,14 +100,14 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   const std::string what = absl::StrFormat(
       "no layout fits: model \"%s\" needs %s for weights, gradients and optimizer state (%g bytes "
       "per parameter) and %s for the activations of one micro-batch of %d",
-      costs.model().name, GiB(need.state_bytes), costs.options().state_bytes_per_parameter,
-      GiB(need.activation_bytes), need.micro_batch);
+      costs.model().name, Text(need.state_bytes), costs.options().state_bytes_per_parameter,
+      Text(need.activation_bytes), need.micro_batch);
   if (all > has) {
     const double share = all * usable / has;
     return absl::ResourceExhaustedError(absl::StrCat(
-        what, "; all ", cluster.devices.size(), " devices together have ", GiB(has), ". Device \"",
-        FirstOf(cluster, type).id, "\" lacks ", GiB(share - usable), " for its share of ",
-        GiB(share), Remedy(cluster, costs, need, all - has, has)));
+        what, "; all ", cluster.devices.size(), " devices together have ", Text(has), ". Device \"",
+        FirstOf(cluster, type).id, "\" lacks ", Text(share - usable), " for its share of ",
+        Text(share), Remedy(cluster, costs, need, all - has, has)));
   }
   // Together they could: then one layer is too large for any device, or the pieces do not divide.
   const Layer* largest = nullptr;
@@ -125,12 +124,12 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   }
   if (layer_bytes > usable) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        what, ". Layer \"", largest->name, "\" alone needs ", GiB(layer_bytes), " of each of ",
+        what, ". Layer \"", largest->name, "\" alone needs ", Text(layer_bytes), " of each of ",
         need.tensor_parallel, " devices; device \"", FirstOf(cluster, type).id, "\" lacks ",
-        GiB(layer_bytes - usable), ". Larger devices would hold it, or more tensor parallelism"));
+        Text(layer_bytes - usable), ". Larger devices would hold it, or more tensor parallelism"));
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat(what, "; the devices have ", GiB(has),
+      absl::StrCat(what, "; the devices have ", Text(has),
                    ", but whole layers do not divide so: ", std::string(last.message())));
 }
 

@@ -82,5 +82,38 @@ def unequal_replicas(story):
     same_losses(alone, story.finishes(job))
 
 
+@case
+def lone_device(story):
+    """A worker of one device on which the job fits by recomputation alone has the losses of a larger
+    one, and `atoll show` says which blocks and why; one on which it does not fit at all says so"""
+    # Activations weigh more than the model, and none of a batch can be spared.
+    tale = dict(TALE, layout__island="worker", inner__micro_batch_sequences=8,
+                data__sequence_length=128, schedule__train_tokens=80_000)
+    story.starts(workers=1, servers=1)
+    alone = story.finishes(story.submits("ample", **tale))
+    check("plan 1 " not in story.logs(alone["summary"]["job"]), "an ample device has a plan")
+    check(story.daemons["w1"].stop() == 0, "w1's exit code")
+    parameters = sum(int(layer["elements"]) for layer in alone["facts"]["layers"])
+    copies = 7 * 4 * parameters  # that the leader keeps
+    needs = 16 * parameters + 4 * 8 * 128 * (256 + 2400)  # with some of the blocks' activations
+    story.worker("w2", f"--memory-bytes={copies + needs}")
+    story.attached(2)
+    job = story.submits("tight", **tale)
+
+    def planned():
+        shown = story.atoll("show", job)[1]
+        return shown if "stage 0 recomputes " in shown else None
+    shown = story.wait_until("a plan that recomputes", planned, LIMIT_S)
+    check("w2/0 would take " in shown and "without recomputation" in shown, f"shown: {shown}")
+    same_losses(alone, story.finishes(job))
+    check(story.daemons["w2"].stop() == 0, "w2's exit code")
+    story.worker("w3", f"--memory-bytes={copies + 20 * parameters}")
+    story.attached(2)
+    job = story.submits("none", **tale)
+    story.wait_until("its reason", lambda: "inner.micro_batch_sequences" in
+                     story.job(job)["summary"]["waiting_for"], LIMIT_S)
+    check("no layout fits" in story.job(job)["summary"]["waiting_for"], story.job(job)["summary"])
+
+
 if __name__ == "__main__":
     main("layouts")

@@ -20,11 +20,21 @@ absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
   Release();
   ATOLL_ASSIGN_OR_RETURN(const JobFacts facts, member_->Open(spec));
   if (spec.layout.island != IslandExtent::kWorker) return facts;
-  if (const absl::Status status = ConfigureAlone(); !status.ok()) {
-    Release();
-    return status;
-  }
+  const absl::Status alone = ConfigureAlone();
+  if (alone.ok()) return facts;
+  const bool may_fit = absl::IsResourceExhausted(alone) && PlanMayNeedLess(spec);
+  Release();
+  if (!may_fit) return alone;
+  // Without the layers that it has taken: whoever measures the devices needs the room.
+  ATOLL_RETURN_IF_ERROR(member_->Open(spec).status());
+  lacks_ = std::string(alone.message());
   return facts;
+}
+
+bool GroupTrainer::PlanMayNeedLess(const JobSpec& spec) const {
+  const InnerSpec& inner = spec.inner;
+  return spec.layout.recompute != Recompute::kNone || member_->devices() > 1 ||
+         (inner.micro_batch_sequences == 0 && inner.batch_sequences > 1);
 }
 
 void GroupTrainer::Release() {
@@ -41,6 +51,7 @@ void GroupTrainer::Release() {
   configured_ = failed_ = step_tried_ = false;
   broken_.clear();
   known_steps_.reset();
+  lacks_.clear();
   steps_ = 0;
   staged_ = false;
 }

@@ -53,6 +53,7 @@ class GroupTrainer final : public Trainer {
 
   std::string Name() const override;
   absl::StatusOr<JobFacts> Prepare(const JobSpec& spec) override;
+  std::string Lacks() const override { return lacks_; }
   void Release() override;
   absl::Status InitialWeights() override;
   absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
@@ -93,8 +94,11 @@ class GroupTrainer final : public Trainer {
   using Calls = std::vector<std::pair<NodeId, CallId>>;
 
   std::vector<NodeId> Followers() const;
-  // The plan of a worker alone: everything on its first device.
+  // The plan of a worker alone: everything on its first device, the job's micro-batch (or the whole
+  // batch) at once, and nothing recomputed.
   absl::Status ConfigureAlone();
+  // Whether a plan may need less of a device than that.
+  bool PlanMayNeedLess(const JobSpec& spec) const;
   absl::Status SetUp(Holdings* holdings);
   absl::Status AgreeOnStep();
   absl::Status Inherit(const NodeId& before, Inheritance* inheritance);
@@ -163,6 +167,7 @@ class GroupTrainer final : public Trainer {
   std::string broken_;  // why the devices' state counts no more, whatever steps they say
   std::optional<int64_t> known_steps_;  // before the newest step; none: we have not led this job
   bool step_tried_ = false;
+  std::string lacks_;
   int64_t steps_ = 0;
   int64_t epoch_ = 0;
   int64_t number_ = 0;                           // of the newest step or evaluation

@@ -81,6 +81,7 @@ class GroupMember final : private PeerHandler {
   absl::StatusOr<JobFacts> Open(const JobSpec& spec);
   void Close();
   const GroupJob* job() const { return job_.get(); }
+  int devices() const { return engine() == nullptr ? 0 : engine()->devices(); }
 
   // ---- The plan. ----
   // Speaks under this plan from now on. Under the same one, only meets lost members again.

@@ -341,5 +341,6 @@ CommitState Engine::Committed() const { return impl_->Committed(); }
 absl::Status Engine::TakeStep(const StepSums& step) { return impl_->TakeStep(step); }
 void Engine::Interrupt(const std::string& reason) { impl_->Interrupt(reason); }
 std::vector<DeviceMemory> Engine::Memory() const { return impl_->Memory(); }
+int Engine::devices() const { return impl_->devices(); }
 
 }  // namespace atl::worker

@@ -263,6 +263,7 @@ class Engine {
   void Interrupt(const std::string& reason);
 
   std::vector<DeviceMemory> Memory() const;
+  int devices() const;  // all of them, whatever the plan gives them
 
  private:
   class Impl;

@@ -63,6 +63,7 @@ class Engine::Impl {
   absl::Status TakeStep(const StepSums& step);
   void Interrupt(const std::string& reason) { interrupt_.Raise(absl::AbortedError(reason)); }
   std::vector<DeviceMemory> Memory() const;
+  int devices() const { return static_cast<int>(runs_.size()); }
 
  private:
   absl::Status Check(const EngineJob& job, const IslandPlan& plan,

@@ -44,18 +44,16 @@ ProfileOptions OptionsFor(const JobSpec& spec, const WorkerProfilerOptions& work
 WorkerProfiler::WorkerProfiler(Files& files, WorkerProfilerOptions options)
     : cache_(files, options.folder), options_(std::move(options)) {}
 
-bool WorkerProfiler::Wanted(const JobSpec& spec) const {
-  return spec.layout.island != IslandExtent::kWorker || options_.devices.size() > 1;
-}
-
 std::string WorkerProfiler::KindOf(size_t device) const {
   const DeviceInfo& info = options_.devices[device];
   return absl::StrCat(info.kind, ", ", info.threads, " threads, ", options_.devices.size(),
                       " devices");
 }
 
-std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, const JobFacts& facts) {
-  if (!Wanted(spec)) return {};
+std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, const JobFacts& facts,
+                                                       bool needs_plan) {
+  const bool alone = spec.layout.island == IslandExtent::kWorker && options_.devices.size() == 1;
+  if (alone && !needs_plan) return {};
   const uint64_t digest = DigestOf(facts.model, spec.data.sequence_length);
   std::vector<DeviceProfile> profiles;
   for (size_t d = 0; d < options_.devices.size(); ++d) {

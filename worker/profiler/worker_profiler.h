@@ -38,13 +38,12 @@ class WorkerProfiler {
  public:
   WorkerProfiler(Files& files, WorkerProfilerOptions options);
 
-  // Whether the planner will ask for this job's times: its islands are of several devices.
-  bool Wanted(const JobSpec& spec) const;
-
-  // Of all devices, or none: what went wrong is logged, and the planner then goes by the devices'
+  // Of all devices, or none: the job's islands have no plans (they are single devices, and none of
+  // these `needs_plan`), or what went wrong is logged, and the planner then goes by the devices'
   // kind. Seconds the first time, and for a job that wants sizes that none before it did; nothing
   // later. What the time limit left out is measured when the next job asks.
-  std::vector<DeviceProfile> ProfilesFor(const JobSpec& spec, const JobFacts& facts);
+  std::vector<DeviceProfile> ProfilesFor(const JobSpec& spec, const JobFacts& facts,
+                                         bool needs_plan = false);
 
   // Forgets what is on the disk: `--profile again`.
   void Forget();

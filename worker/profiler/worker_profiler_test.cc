@@ -115,6 +115,8 @@ TEST_CASE("a worker of one device whose job's islands are single workers is not 
   CHECK(story.Starts("1", 1).ProfilesFor(story.spec, story.facts).empty());
   CHECK(story.made == 0);
   CHECK(story.Starts("1", 2).ProfilesFor(story.spec, story.facts).size() == 2);
+  // Unless the job fits by a plan alone.
+  CHECK(story.Starts("1", 1).ProfilesFor(story.spec, story.facts, true).size() == 1);
 }
 
 TEST_CASE("a model that cannot be measured is no reason to refuse the job") {

@@ -84,9 +84,15 @@ std::shared_ptr<LayerBuffers> Island::NewBuffers() const {
 Event Island::Do(const Prepare& command) {
   absl::StatusOr<JobFacts> facts = Open(command);
   if (facts.ok()) {
+    const std::string lacks = trainer_->Lacks();
     std::vector<DeviceProfile> profiles;
-    if (hooks_.profiles) profiles = hooks_.profiles(command.spec, *facts);
-    return Prepared{command.job, *std::move(facts), std::move(profiles)};
+    if (hooks_.profiles) profiles = hooks_.profiles(command.spec, *facts, !lacks.empty());
+    if (lacks.empty() || !profiles.empty()) {
+      return Prepared{command.job, *std::move(facts), std::move(profiles)};
+    }
+    // Of what was not measured no plan can say that it fits.
+    facts = absl::ResourceExhaustedError(lacks);
+    ForgetBuffers();
   }
   trainer_->Release();
   job_.clear();

@@ -55,8 +55,10 @@ class Island {
     std::function<void(Event)> post;  // thread-safe
     std::function<int64_t()> transfers_started = [] { return 0; };
     std::function<int64_t()> transfers_running = [] { return 0; };
-    // What this worker's devices take for the job that was just opened, where it is wanted.
-    std::function<std::vector<DeviceProfile>(const JobSpec&, const JobFacts&)> profiles = nullptr;
+    // What this worker's devices take for the job that was just opened, where it is wanted: in any
+    // case if the job `needs_plan` to fit.
+    std::function<std::vector<DeviceProfile>(const JobSpec&, const JobFacts&, bool needs_plan)>
+        profiles = nullptr;
   };
   Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks);
   ~Island();  // waits for a checkpoint that is being written; what else is being made ends

@@ -65,6 +65,9 @@ class Trainer {
   // Opens model and data, and takes all memory that the job will need. Moments are zero, parameters
   // undefined. An error names file, field and remedy, and leaves nothing behind.
   virtual absl::StatusOr<JobFacts> Prepare(const JobSpec& spec) = 0;
+  // Of the job that was prepared: what does not fit here without a plan, so that no memory was
+  // taken and the next call is Configure (or Release); empty: all fits.
+  virtual std::string Lacks() const { return ""; }
   virtual void Release() = 0;
 
   // The job's initial weights, random by its seed or from its files, become the parameters.

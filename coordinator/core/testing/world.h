@@ -5,7 +5,7 @@
 //   server ps-0 dies | goes-silent | faults [passing] reason=TEXT
 //   worker a attaches [incarnation=N] [checkpoint=VERSION consumed=0-8] [site=TEXT] [devices=N]
 //   worker a dies | goes-silent | leaves
-//   worker a prepared [digest=N] [sequences=N] | refuses reason=TEXT
+//   worker a prepared [digest=N] [sequences=N] [measured=1] | refuses reason=TEXT
 //   worker a ready [speed=TOKENS_PER_S]      a heartbeat: holds the ordered version
 //   worker a leases [wanted=N] [request=N]
 //   worker a pushes [norm=X] [consumed=0-4] [base=V] [tokens=N] [generation=N] [incarnation=N]

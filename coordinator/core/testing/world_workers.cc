@@ -59,7 +59,9 @@ void World::DoWorker(const Command& command) {
     facts.train_sequences = command.Int("sequences", 1000);
     facts.validation_sequences = 50;
     facts.data_digest = static_cast<uint64_t>(command.Int("digest", 7));
-    say(JobPrepared{worker.asked, facts});
+    JobPrepared prepared{worker.asked, facts};
+    if (command.Int("measured", 0) != 0) prepared.profiles.push_back({name + "/0", "cpu", "1", 7});
+    say(std::move(prepared));
   } else if (verb == "refuses") {
     say(JobRefused{worker.asked, command.Text("reason")});
   } else if (verb == "ready") {

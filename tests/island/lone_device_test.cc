@@ -1,0 +1,166 @@
+// A worker of one device whose job fits it by a plan alone: it says so, and trains by the plan as a
+// larger device does without one.
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "coordinator/beside_memory.h"
+#include "coordinator/recomputation.h"
+#include "tests/island/group_story.h"
+#include "worker/profiler/layer_profiler.h"
+#include "worker/runtime/island.h"
+#include "worker/runtime/model_config.h"
+#include "worker/runtime/testing/island_events.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr int kSteps = 6;
+
+// A worker of one CPU device that has so much memory; 0: as much as it likes.
+class LoneWorker {
+ public:
+  LoneWorker(const World& world, int64_t memory_bytes)
+      : spec(world.spec), memory_bytes_(memory_bytes) {
+    spec.layout.island = IslandExtent::kWorker;
+    GroupOptions options;
+    options.link.name = "w1";
+    options.link.incarnation = 1;
+    options.device_name = "cpu";
+    options.make_devices = [memory_bytes] {
+      std::vector<LocalDevice> devices;
+      devices.push_back({0, NewCpuBackend(1, memory_bytes), NewCpuBackend(1), memory_bytes});
+      return devices;
+    };
+    member_ = GroupMember::Create(std::move(options)).value();
+    trainer_ = std::make_unique<GroupTrainer>(member_.get(), nullptr,
+                                              [this](const MemorySeen& seen) { memory_ = seen; });
+    Island::Hooks hooks{[this](Event event) { events_.Post(std::move(event)); }};
+    hooks.profiles = [this](const JobSpec&, const JobFacts&, bool needs_plan) {
+      return needs_plan ? Measure() : std::vector<DeviceProfile>();
+    };
+    island_ = std::make_unique<Island>(trainer_.get(), nullptr, IslandOptions(), std::move(hooks));
+  }
+  ~LoneWorker() { island_.reset(); }
+
+  template <typename T>
+  T Does(const Action& command) {
+    island_->ForgetInterrupts();
+    island_->Run(command);
+    const Event last = events_.last();
+    if (const auto* failed = std::get_if<CommandFailed>(&last)) FAIL(failed->reason);
+    REQUIRE(std::holds_alternative<T>(last));
+    return std::get<T>(last);
+  }
+  Prepared Prepares() { return Does<Prepared>(Prepare{kJob, spec}); }
+  std::vector<double> Trains() {
+    Does<InitialWeightsMade>(MakeInitialWeights{});
+    std::vector<double> losses;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      losses.push_back(Does<StepDone>(TrainStep{Batch(step), RateOf(step)}).loss);
+    }
+    return losses;
+  }
+  int64_t PeakBytes() const { return memory_.devices.at(0).peak_bytes; }
+
+  // What the coordinator plans with.
+  PlanRequest Request(const Prepared& prepared) {
+    PlanRequest request;
+    request.spec = spec;
+    request.facts = prepared.facts;
+    PlanMember member;
+    member.member = {"w1", 1, member_->endpoint(), ""};
+    member.profiles = prepared.profiles;
+    member.devices = {{"cpu", memory_bytes_, 1}};
+    request.members = {std::move(member)};
+    request.members[0].devices[0].memory_bytes += LeaderBytes(request);
+    return request;
+  }
+
+  JobSpec spec;
+
+ private:
+  std::vector<DeviceProfile> Measure() {
+    const std::unique_ptr<Backend> backend = NewCpuBackend(1, memory_bytes_);
+    ProfileOptions options;
+    options.sequence_length = spec.data.sequence_length;
+    options.micro_batch_max = spec.inner.batch_sequences;
+    options.runs = 1;
+    auto profiles =
+        ProfileLayers({{"w1/0", "cpu", backend.get()}}, ModelConfigOfJob(spec).value(), options);
+    INFO(profiles.status().ToString());
+    REQUIRE(profiles.ok());
+    const uint64_t digest =
+        DigestOf(ToSpec(ModelConfigOfJob(spec).value()), spec.data.sequence_length);
+    for (DeviceProfile& profile : *profiles) profile.model_digest = digest;
+    return *std::move(profiles);
+  }
+
+  const int64_t memory_bytes_;
+  std::unique_ptr<GroupMember> member_;
+  std::unique_ptr<GroupTrainer> trainer_;
+  IslandEvents events_;
+  MemorySeen memory_;  // after the newest step
+  std::unique_ptr<Island> island_;
+};
+
+struct Sea : World {
+  Sea() { spec.inner.micro_batch_sequences = kBatch; }
+};
+
+TEST_CASE("a job that fits a lone device needs no plan, and nothing is measured") {
+  const Sea sea;
+  LoneWorker worker(sea, 0);
+  CHECK(worker.Prepares().profiles.empty());
+}
+
+TEST_CASE("a job that fits a lone device by recomputation trains as on a larger one") {
+  const Sea sea;
+  LoneWorker ample(sea, 0);
+  ample.Prepares();
+  const std::vector<double> losses = ample.Trains();
+  LoneWorker tight(sea, ample.PeakBytes() * 3 / 4);
+  const Prepared prepared = tight.Prepares();
+  REQUIRE(prepared.profiles.size() == 1);
+  const auto plan = PlanIsland(tight.Request(prepared));
+  REQUIRE(plan.status().message() == "");
+  CAPTURE(plan->reason);
+  CHECK(Recomputes(*plan));
+  CHECK(Says(plan->reason, "stage 0 recomputes "));
+  tight.Does<Reconfigured>(Reconfigure{kJob, 0, 1, *plan});
+  const std::vector<double> again = tight.Trains();
+  for (int s = 0; s < kSteps; ++s) {
+    CAPTURE(s);
+    CHECK(std::abs(again[s] - losses[s]) <= 1e-5 * losses[s]);
+  }
+}
+
+TEST_CASE("a job that fits a lone device by no plan is refused by its fields") {
+  const Sea sea;
+  LoneWorker ample(sea, 0);
+  ample.Prepares();
+  ample.Trains();
+  const int64_t ample_bytes = ample.PeakBytes();
+  {  // what every plan needs does not fit
+    LoneWorker tight(sea, ample_bytes * 2 / 5);
+    const auto plan = PlanIsland(tight.Request(tight.Prepares()));
+    REQUIRE_FALSE(plan.ok());
+    Says(plan.status().message(), "w1/0");
+    Says(plan.status().message(), "lower inner.micro_batch_sequences");
+  }
+  {  // not even one layer does
+    LoneWorker tight(sea, 1000);
+    tight.spec.layout.recompute = Recompute::kNone;
+    const std::string reason = tight.Does<PrepareFailed>(Prepare{kJob, tight.spec}).reason;
+    Says(reason, "out of memory");
+  }
+  {  // a plan could do no other
+    LoneWorker tight(sea, ample_bytes * 3 / 4);
+    tight.spec.layout.recompute = Recompute::kNone;
+    const std::string reason = tight.Does<PrepareFailed>(Prepare{kJob, tight.spec}).reason;
+    Says(reason, "set layout.recompute");
+  }
+}
+
+}  // namespace
+}  // namespace atl::worker
