@@ -215,7 +215,7 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
   if (!same_job) {
     told_.clear();
     const LocalCheckpoint* checkpoint = CheckpointOf(order.job);
-    steps_redone_ = steps_interrupted_ = 0;
+    ForgetCounts();
     inner_step_ = checkpoint_step_ = checkpoint != nullptr ? checkpoint->inner_step : 0;
     tokens_ = inner_step_ * order.spec.inner.batch_sequences * order.spec.data.sequence_length;
   }
@@ -252,8 +252,17 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
     preparing_.clear();
   }
   UsedCheckpointOf(job);
-  inner_step_ = tokens_ = checkpoint_step_ = steps_redone_ = steps_interrupted_ = 0;
+  ForgetCounts();
   Emit(ReleaseJob{job, true});
+}
+
+// What people are told of one job says nothing of another.
+void WorkerCore::Impl::ForgetCounts() {
+  inner_step_ = tokens_ = checkpoint_step_ = steps_redone_ = steps_interrupted_ = 0;
+  pushed_bytes_ = pulled_bytes_ = 0;
+  learning_rate_ = 0;
+  loss_ = tokens_per_s_ = quiet_seconds_ = overlap_seconds_ = RecentMean();
+  boundary_news_.Clear();
 }
 
 // Another generation, island or job: leases, contribution and local steps belong to the past.

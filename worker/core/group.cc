@@ -70,6 +70,8 @@ void WorkerCore::Impl::On(const Settled& event) {
 
 void WorkerCore::Impl::On(const Reconfigured& event) {
   if (command_ != Command::kReconfigure || event.plan_number != configuring_.number) return;
+  // What a step took under another plan, or before a failure, says nothing of this one.
+  if (configured_.number != configuring_.number) quiet_seconds_ = overlap_seconds_ = RecentMean();
   configured_ = configuring_;  // also when the order has changed meanwhile
   LeaveLater();
   boundaries_ = BoundariesSeen();
@@ -122,17 +124,7 @@ bool WorkerCore::Impl::ResumeSaved() {
 void WorkerCore::Impl::On(const BoundariesSeen& event) {
   if (!order_ || event.plan_number != order_->plan.number) return;
   if (event.plan_wanted != boundaries_.plan_wanted) heartbeat_at_ = now_;
-  // Every change is told: of a boundary, one at most in each of its windows of messages.
-  for (const BoundaryState& now : event.boundaries) {
-    const bool told = std::any_of(boundaries_.boundaries.begin(), boundaries_.boundaries.end(),
-                                  [&](const BoundaryState& before) {
-                                    return before.from == now.from && before.to == now.to &&
-                                           before.reason == now.reason;
-                                  });
-    if (!told && !now.reason.empty()) {
-      Log(absl::StrCat(now.from, " > ", now.to, ": ", now.reason));
-    }
-  }
+  for (const std::string& line : boundary_news_.Tell(now_, event.boundaries)) Log(line);
   boundaries_ = event;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/core/boundary_news.h"
 #include "worker/core/core.h"
 #include "worker/core/leases.h"
 
@@ -85,6 +86,7 @@ class WorkerCore::Impl {
   void RestartTransfers();
   void EndJob(const JobId& job);
   void ForgetIsland();
+  void ForgetCounts();
   void OnMessage(const MeasureLinks&);
   void On(const LinksMeasured&);
   void OnMessage(const TraceNextStep&);
@@ -253,6 +255,7 @@ class WorkerCore::Impl {
   bool interrupted_ = false;   // the outstanding command has been told to end
   bool step_failed_ = false;   // stepping_ failed under a plan: Reconfigured tells if it counts
   BoundariesSeen boundaries_;  // newest, of configured_
+  BoundaryNews boundary_news_;
   std::vector<DeviceMemoryState> memory_;  // of the island's devices, newest
   struct Saved {
     LocalCheckpoint about;

@@ -262,6 +262,39 @@ TEST_CASE("The heartbeat tells what people want to know") {
   CHECK(progress.pulled_bytes == 600);
 }
 
+TEST_CASE("What people are told of a job says nothing of the one before") {
+  Story story;
+  story.Starts();
+  story.TrainsSteps(4);
+  const PushRequest request = story.AsksToPush();
+  story.IsGranted(request.contribution);
+  story.Pushes();
+  story.Drop<WorkerHeartbeat>();
+  story.Passes(kHeartbeatInterval);
+  CHECK(story.Wants<WorkerHeartbeat>().progress->pushed_bytes == 600);
+  const auto next_job = [&] {
+    story.order.job = "job-2";
+    story.order.run = RunState::kRun;
+    story.Orders();
+    story.Drop<WorkerHeartbeat>();
+    story.Passes(kHeartbeatInterval);
+    const IslandProgress progress = *story.Wants<WorkerHeartbeat>().progress;
+    CHECK(progress.job == "job-2");
+    CHECK(progress.pushed_bytes == 0);
+    CHECK(progress.pulled_bytes == 0);
+    CHECK(progress.inner_step == 0);
+    CHECK(progress.train_loss == 0);
+    CHECK(progress.tokens_per_s == 0);
+    CHECK(progress.step_seconds_quiet == 0);
+  };
+  SECTION("which has ended") {
+    story.order.run = RunState::kStop;
+    story.Orders();
+    next_job();
+  }
+  SECTION("which goes on without this worker") { next_job(); }
+}
+
 TEST_CASE("The learning rate counts all islands' tokens, and one island's as they are") {
   Story story;
   story.order.tokens_committed = 1000;

@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
+#include "common/logging.h"
 #include "worker/core/leases.h"
 #include "worker/model/tensor_layout.h"
 #include "worker/model/weights.h"
@@ -154,7 +155,18 @@ void GroupTrainer::SayBoundaries() {
     all.boundaries.insert(all.boundaries.end(), seen.boundaries.begin(), seen.boundaries.end());
     if (all.plan_wanted.empty()) all.plan_wanted = seen.plan_wanted;
   }
+  // The job's log hears of this once a minute at most; here all of it can be had.
+  for (const BoundaryState& now : all.boundaries) {
+    const bool told =
+        now.reason.empty() ||
+        std::any_of(
+            said_.boundaries.begin(), said_.boundaries.end(), [&](const BoundaryState& before) {
+              return before.from == now.from && before.to == now.to && before.reason == now.reason;
+            });
+    if (!told) LogDebug("adapter", now.from, " > ", now.to, ": ", now.reason);
+  }
   on_boundaries_(all);
+  said_ = std::move(all);
 }
 
 void GroupTrainer::SayMemory() {

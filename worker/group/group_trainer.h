@@ -173,6 +173,7 @@ class GroupTrainer final : public Trainer {
   int64_t number_ = 0;                           // of the newest step or evaluation
   Calls pending_;                                // of the newest step, which has succeeded here
   std::map<NodeId, BoundariesSeen> boundaries_;  // by member, of the newest step heard of
+  BoundariesSeen said_;                          // the newest that on_boundaries_ was given
   std::map<NodeId, std::vector<DeviceMemoryState>> memory_;  // likewise
   MemorySeen memory_said_;
   std::map<int, std::vector<float>> unwritten_;

@@ -19,8 +19,8 @@ constexpr double kWaitCost = 0.125;   // of the waiting, that pieces may cost
 constexpr double kWaitGainMin = 0.1;  // of the waiting, that a doubling has to end
 constexpr int kPatienceMax = 512;     // steps
 constexpr double kGainMin = 0.02;     // of the passage; less is not worth a change
-constexpr int kSaturatedWindows = 2;
-constexpr double kRelieved = 0.75;  // link's share of the work below which it is not saturated
+constexpr int kSaturatedWindows = 2;  // to set it, and to clear it
+constexpr double kRelieved = 0.75;    // link's share of the work below which it is not saturated
 
 bool Apart(double now, double before) {
   return std::abs(now - before) > kHysteresis * std::max(before, 1e-12);
@@ -59,18 +59,21 @@ Adapter::Adapter(BoundarySetup setup) : setup_(std::move(setup)) {}
 double Adapter::bandwidth_bytes_per_s() const { return link_.slope() > 0 ? 1 / link_.slope() : 0; }
 
 void Adapter::OnCompute(int64_t rows, double seconds) {
+  if (rows <= 0 || !(seconds > 0)) return;
   Sum& sum = computes_[rows];
   sum.value += seconds;
   ++sum.count;
 }
 
 void Adapter::OnWork(double seconds, double waited_seconds) {
+  if (!(seconds > 0)) return;
   work_.value += seconds;
   wait_.value += waited_seconds;
   ++work_.count;
 }
 
 bool Adapter::OnMessage(int64_t bytes, double seconds) {
+  if (bytes <= 0 || !(seconds > 0)) return false;
   Sum& sum = messages_[bytes];
   sum.value += seconds;
   sum.least = sum.count == 0 ? seconds : std::min(sum.least, seconds);
@@ -193,16 +196,16 @@ bool Adapter::Decide() {
 }
 
 bool Adapter::CheckSaturation() {
-  if (work_seconds_ == 0) return false;
   const double busy = link_.slope() * static_cast<double>(setup_.rows * setup_.bytes_per_row);
-  over_windows_ = busy > work_seconds_ ? over_windows_ + 1 : 0;
-  const bool now =
-      saturated_ ? busy > kRelieved * work_seconds_ : over_windows_ >= kSaturatedWindows;
-  if (now == saturated_) return false;
-  saturated_ = now;
-  Tell(absl::StrFormat("link %s > %s %s: %.1f ms of bytes a micro-batch, %.1f ms of work",
-                       setup_.from, setup_.to, now ? "saturated" : "no longer saturated",
-                       1e3 * busy, 1e3 * work_seconds_));
+  if (work_seconds_ == 0) return false;
+  const bool over = busy > (saturated_ ? kRelieved : 1) * work_seconds_;
+  contrary_windows_ = over == saturated_ ? 0 : contrary_windows_ + 1;
+  if (contrary_windows_ < kSaturatedWindows) return false;
+  contrary_windows_ = 0;
+  saturated_ = over;
+  Tell(absl::StrFormat("%s: %.3g ms of bytes a micro-batch, %.3g ms of work",
+                       over ? "saturated" : "no longer saturated", 1e3 * busy,
+                       1e3 * work_seconds_));
   return true;
 }
 

@@ -26,7 +26,9 @@
 //   number is considered again only if they moved by more than 25% since it was chosen, or a size
 //   was tried for the first time: noise changes nothing.
 // - A link that takes longer for a micro-batch's bytes than its stage for all work on it (F, B and
-//   W) is saturated. No pieces help; whoever runs the island asks for another plan.
+//   W) in two windows of different steps is saturated; and not any more when it takes less than
+//   three quarters of it, as often. No pieces help; whoever runs the island asks for another plan.
+// - What has no bytes, no rows or took no time is no measurement.
 
 #ifndef ATOLL_WORKER_PIPELINE_ADAPTER_H_
 #define ATOLL_WORKER_PIPELINE_ADAPTER_H_
@@ -137,7 +139,8 @@ class Adapter {
   double message_seconds_ = 0;
   int64_t window_ = 0;
   SeenMessage quickest_;
-  int over_windows_ = 0;  // in a row, each of another step, in which the link took longer
+  // In a row, each of another step, that say otherwise than saturated_.
+  int contrary_windows_ = 0;
   // Of a whole micro-batch, when the numbers were chosen.
   double chosen_link_ = 0, chosen_compute_ = 0;
   int chosen_sizes_ = 0;

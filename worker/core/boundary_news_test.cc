@@ -1,0 +1,83 @@
+#include "worker/core/boundary_news.h"
+
+#include <catch2/catch.hpp>
+
+namespace atl::worker {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+BoundaryState Says(const std::string& from, const std::string& to, const std::string& reason) {
+  BoundaryState state;
+  state.from = from;
+  state.to = to;
+  state.reason = reason;
+  return state;
+}
+
+// Between two devices, and back.
+class Story {
+ public:
+  Lines Sees(const std::string& out, const std::string& back = "") {
+    return news_.Tell(now_, {Says("a/0", "b/0", out), Says("b/0", "a/0", back)});
+  }
+  void Passes(Duration time) { now_ += time; }
+
+  BoundaryNews news_;
+  Instant now_{};
+};
+
+TEST_CASE("A first change is told at once, of each boundary, and once") {
+  Story story;
+  CHECK(story.Sees("").empty());
+  CHECK(story.Sees("2 pieces") == Lines{"a/0 > b/0: 2 pieces"});
+  CHECK(story.Sees("2 pieces", "saturated") == Lines{"b/0 > a/0: saturated"});
+  CHECK(story.Sees("2 pieces", "saturated").empty());
+  story.Passes(std::chrono::hours(1));
+  CHECK(story.Sees("2 pieces", "saturated").empty());
+  CHECK(story.Sees("4 pieces", "saturated") == Lines{"a/0 > b/0: 4 pieces"});
+}
+
+TEST_CASE("A boundary that changes all the time gets a line a minute, which says how often") {
+  Story story;
+  int lines = 0;
+  Lines last;
+  for (int i = 0; i < 50 * 180; ++i) {  // every 20 ms, for three minutes
+    Lines now = story.Sees(i % 2 == 0 ? "saturated" : "no longer saturated");
+    lines += static_cast<int>(now.size());
+    if (!now.empty()) last = std::move(now);
+    story.Passes(std::chrono::milliseconds(20));
+  }
+  CHECK(lines == 3);
+  CHECK(last == Lines{"a/0 > b/0: changed 3000 times in 60 s; now saturated"});
+}
+
+TEST_CASE("What changed within the minute is told at its end, if nothing else happens") {
+  Story story;
+  story.Sees("2 pieces");
+  story.Passes(std::chrono::seconds(59));
+  CHECK(story.Sees("4 pieces").empty());
+  story.Passes(std::chrono::seconds(1));
+  CHECK(story.Sees("4 pieces") == Lines{"a/0 > b/0: 4 pieces"});
+}
+
+TEST_CASE("A new plan begins with nothing to say, and is no way around the minute") {
+  Story story;
+  story.Sees("2 pieces");
+  story.news_.Tell(story.now_, {});
+  CHECK(story.Sees("").empty());
+  CHECK(story.Sees("2 pieces").empty());
+  story.Passes(BoundaryNews::kQuiet);
+  CHECK(story.Sees("2 pieces") == Lines{"a/0 > b/0: 2 pieces"});
+}
+
+TEST_CASE("Two stages between the same two devices are two boundaries") {
+  BoundaryNews news;
+  const BoundaryState first = Says("a/0", "b/0", "2 pieces");
+  const BoundaryState second = Says("a/0", "b/0", "saturated");
+  CHECK(news.Tell(Instant{}, {first, second}).size() == 2);
+  CHECK(news.Tell(Instant{}, {first, second}).empty());
+}
+
+}  // namespace
+}  // namespace atl::worker
