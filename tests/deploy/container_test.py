@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../..")
@@ -88,6 +89,27 @@ def compose(_):
         known = set(re.findall(r"(--[a-z-]+)", text))
         for flag in flags:
             check(flag.split("=")[0] in known, f"{daemon} has no flag {flag}")
+
+
+@case
+def quick_start(_):
+    """What compose.yaml says to type in the coordinator's container is taken as it stands"""
+    text = read("deploy/container/compose.yaml")
+    said = re.search(r"exec coordinator \\\n# +(atoll .*)\n", text)[1].split()
+    health = json.loads(re.search(r"test: (\[.*?\])", text)[1])[1:]
+    address = re.search(r'ATOLL_COORDINATOR: "(.*?)"', text)[1]
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as job:
+        job.write("name = 'tiny'\n[model]\nhidden = 64\nlayers = 2\nheads = 4\n"
+                  "[data]\npath = 'corpus.txt'\n[schedule]\ntrain_tokens = 1000\n")
+        job.flush()
+        for command in said, health:
+            command = [job.name if word.endswith(".toml") else word for word in command]
+            result = subprocess.run([os.path.join(ROOT, "cli/atoll"), *command[1:]],
+                                    env={"ATOLL_COORDINATOR": address}, stderr=subprocess.PIPE,
+                                    stdout=subprocess.PIPE, text=True, check=False)
+            # Nobody is there; that is all that is wrong.
+            check(result.stderr.startswith(f"atoll: no answer from the coordinator at {address}"),
+                  f"{command}: {result.stderr}")
 
 
 @case
