@@ -11,6 +11,7 @@
 #include "cli/plan.h"
 #include "cli/profile.h"
 #include "cli/trace.h"
+#include "common/usage.h"
 
 namespace atl::cli {
 namespace {
@@ -41,12 +42,7 @@ class CommandLine {
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      const std::vector<std::string> rest = app_.remaining();
-      if (app_.get_subcommands().empty() && !rest.empty()) {
-        std::cerr << "atoll: there is no command " << rest[0] << "; see atoll --help\n";
-        return 2;
-      }
-      return app_.exit(error) == 0 ? 0 : 2;
+      return ExplainUsage(app_, error);
     }
     const auto command = run_.find(app_.get_subcommands()[0]);
     if (command != run_.end()) return command->second();
@@ -134,7 +130,7 @@ class CommandLine {
                  true, &plan_);
   }
 
-  CLI::App app_{"atoll: trains one model across islands of machines"};
+  CLI::App app_{"atoll: trains one model across islands of machines", "atoll"};
   Global global_;
   std::map<CLI::App*, std::function<int()>> run_;
   std::string path_, job_, folder_, curve_key_;

@@ -26,17 +26,22 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 
 }  // namespace
 
-std::string Suggestion(absl::string_view word, const std::vector<std::string>& names) {
-  const std::string* best = nullptr;
+std::string NearestName(absl::string_view word, const std::vector<std::string>& names) {
+  std::string best;
   size_t best_distance = word.size() / 2 + 1;
   for (const std::string& name : names) {
     const size_t distance = EditDistance(word, name);
     if (distance < best_distance) {
       best_distance = distance;
-      best = &name;
+      best = name;
     }
   }
-  if (best != nullptr) return absl::StrCat("did you mean ", *best, "?");
+  return best;
+}
+
+std::string Suggestion(absl::string_view word, const std::vector<std::string>& names) {
+  const std::string best = NearestName(word, names);
+  if (!best.empty()) return absl::StrCat("did you mean ", best, "?");
   return absl::StrCat("there are: ", absl::StrJoin(names, ", "));
 }
 

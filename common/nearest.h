@@ -10,8 +10,10 @@
 
 namespace atl {
 
-// "did you mean momentum?": the nearest of `names` if it is near enough to be meant, else all of
-// them: "there are: a, b".
+// The nearest of `names`, the first of several; empty when none is near enough to be meant.
+std::string NearestName(absl::string_view word, const std::vector<std::string>& names);
+
+// "did you mean momentum?": the nearest of them, or where none is near all: "there are: a, b".
 std::string Suggestion(absl::string_view word, const std::vector<std::string>& names);
 
 }  // namespace atl

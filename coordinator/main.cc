@@ -5,6 +5,7 @@
 
 #include "common/end_signals.h"
 #include "common/logging.h"
+#include "common/usage.h"
 #include "coordinator/server.h"
 
 namespace {
@@ -16,7 +17,7 @@ int Serve(atl::ServerOptions options) {
     std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(server.status().message()).c_str());
     return server.status().code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
   }
-  atl::LogInfo("main", "listening on port ", (*server)->port());
+  atl::LogInfo("main", "listening on ", (*server)->address());
   signals.Watch([&](const char*) { (*server)->Stop(); });
   const absl::Status status = (*server)->Run();
   signals.StopWatching();
@@ -42,7 +43,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return atl::ExplainUsage(app, error);
   }
   if (const absl::Status status = atl::SetLogLevel(log_level); !status.ok()) {
     std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(status.message()).c_str());

@@ -48,10 +48,12 @@ class CoordinatorServer::Impl {
       return absl::UnavailableError(
           absl::StrCat("--listen ", options.listen, ": cannot listen there; is the port taken?"));
     }
+    host_ = options.listen.substr(0, options.listen.rfind(':'));
     return absl::OkStatus();
   }
 
   int port() const { return port_; }
+  std::string address() const { return absl::StrCat(host_, ":", port_); }
   void Stop() { loop_->Stop(); }
 
   absl::Status Run() {
@@ -69,6 +71,7 @@ class CoordinatorServer::Impl {
   const std::unique_ptr<CoordinatorLoop> loop_;
   MemberService members_;
   PeopleService people_;
+  std::string host_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -86,6 +89,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(Serv
 CoordinatorServer::CoordinatorServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CoordinatorServer::~CoordinatorServer() = default;
 int CoordinatorServer::port() const { return impl_->port(); }
+std::string CoordinatorServer::address() const { return impl_->address(); }
 absl::Status CoordinatorServer::Run() { return impl_->Run(); }
 void CoordinatorServer::Stop() { impl_->Stop(); }
 

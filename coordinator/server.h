@@ -13,7 +13,7 @@
 namespace atl {
 
 struct ServerOptions {
-  std::string listen = "127.0.0.1:4100";  // port 0: any
+  std::string listen = "127.0.0.1:7000";  // port 0: any
   std::string state_dir;
   TlsOptions tls;
   CoordinatorOptions core;
@@ -25,7 +25,8 @@ class CoordinatorServer {
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(ServerOptions options);
   ~CoordinatorServer();
 
-  int port() const;  // that it listens on
+  int port() const;             // that it listens on
+  std::string address() const;  // the same with the host of options.listen
 
   // Serves until Stop (OK) or until the store fails, and then hangs up on everybody. Once.
   absl::Status Run();

@@ -3,16 +3,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <string>
 #include <thread>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
 #include "common/logging.h"
+#include "common/net/tcp_endpoint.h"
+#include "common/parse_bytes.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
+#include "common/usage.h"
 
 namespace atl::ps {
 namespace {
@@ -30,23 +29,9 @@ absl::Status ReadKeys(const std::string& key_path, const std::string& clients_pa
 
 }  // namespace
 
-absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
-  absl::string_view digits = text;
-  int shift = 0;
-  for (const auto& [unit, bits] : {std::pair("KiB", 10), {"MiB", 20}, {"GiB", 30}, {"TiB", 40}}) {
-    if (absl::ConsumeSuffix(&digits, unit)) shift = bits;
-  }
-  int64_t number = 0;
-  if (!absl::SimpleAtoi(digits, &number) || number < 1 ||
-      number > (std::numeric_limits<int64_t>::max() >> shift)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no number of bytes; write 4GiB, 512MiB or 65536"));
-  }
-  return number << shift;
-}
-
 ParsedFlags ParseFlags(int argc, const char* const* argv) {
-  CLI::App app("atoll-paramserver: holds shards of the global model and applies outer rounds");
+  CLI::App app("atoll-paramserver holds shards of the global model and applies outer rounds.",
+               "atoll-paramserver");
   DaemonOptions options;
   options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
   std::string memory = "4GiB", curve_key, curve_clients, log_level = "info";
@@ -77,14 +62,20 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    parsed.exit_code = app.exit(error) == 0 ? 0 : 2;
+    parsed.exit_code = ExplainUsage(app, error);
     return parsed;
   }
   options.security.allow_plaintext_beyond_loopback = options.tls.insecure;
   const auto bytes = ParseBytes(memory);
   absl::Status status = Annotate(bytes.status(), "--memory-bytes");
+  if (status.ok() && *bytes == 0)
+    status = absl::InvalidArgumentError("--memory-bytes must not be 0");
   if (status.ok()) status = Annotate(CheckNodeName(options.name), "--name");
   if (status.ok()) status = Annotate(CheckAddress(options.coordinator), "--coordinator");
+  if (status.ok()) status = Annotate(CheckTcpEndpoint(options.listen), "--listen");
+  if (status.ok() && !options.advertise.empty()) {
+    status = Annotate(CheckTcpEndpoint(options.advertise), "--advertise");
+  }
   if (status.ok()) status = SetLogLevel(log_level);
   if (status.ok()) status = ReadKeys(curve_key, curve_clients, &options.security);
   if (!status.ok()) {

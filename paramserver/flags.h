@@ -5,7 +5,6 @@
 
 #include <optional>
 
-#include "absl/status/statusor.h"
 #include "paramserver/server.h"
 
 namespace atl::ps {
@@ -17,9 +16,6 @@ struct ParsedFlags {
   int exit_code = 2;
 };
 ParsedFlags ParseFlags(int argc, const char* const* argv);
-
-// "4GiB", "512MiB", "65536": bytes, at least 1.
-absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 
 }  // namespace atl::ps
 

@@ -78,7 +78,9 @@ absl::Status Daemon::Listen() {
   options.assembly_bytes_max = AssemblyBytes(options_.memory_bytes);
   options.push_bytes_max = options.assembly_bytes_max;
   options.idle_buffer_bytes_max = options.assembly_bytes_max;
-  ATOLL_ASSIGN_OR_RETURN(link_, TensorServer::Create(options, this));
+  auto link = TensorServer::Create(options, this);
+  if (!link.ok()) return Annotate(link.status(), "--listen");
+  link_ = *std::move(link);
   endpoint_ = options_.advertise.empty() ? link_->endpoint() : options_.advertise;
   LogInfo(kPart, "tensor link listens at ", link_->endpoint(), ", advertised as ", endpoint_);
   return absl::OkStatus();

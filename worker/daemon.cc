@@ -13,6 +13,7 @@
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/net/attach_client.h"
+#include "common/net/tcp_endpoint.h"
 #include "common/net/tls.h"
 #include "common/protocol/wire.h"
 #include "common/state_folder.h"
@@ -47,6 +48,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
   ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator), "--coordinator"));
   ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
   if (!options.site.empty()) ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.site), "--site"));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(options.peer_endpoint), "--peer-endpoint"));
   if (!(options.emulate_slowdown >= 1) || options.emulate_slowdown > 1000) {
     return absl::InvalidArgumentError(
         absl::StrCat("--emulate-slowdown ", options.emulate_slowdown, ": must be from 1 to 1000"));
@@ -63,14 +65,22 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--threads ", options.threads, ": must be from 0 to 1024"));
   }
-  if (options.memory_bytes < 0) {
-    return absl::InvalidArgumentError("--memory-bytes must not be negative");
-  }
   if (options.devices < 1 || options.devices > 64) {
     return absl::InvalidArgumentError(
         absl::StrCat("--devices ", options.devices, ": must be from 1 to 64"));
   }
   return absl::OkStatus();
+}
+
+// An island of several workers needs every member within the others' reach.
+void WarnIfOutOfReach(const DaemonOptions& options) {
+  if (!IsLoopback(options.peer_endpoint) ||
+      IsLoopback(absl::StrCat("tcp://", options.coordinator))) {
+    return;
+  }
+  LogWarning("worker", "workers of other machines cannot reach this one at ", options.peer_endpoint,
+             ": islands that they share need --peer-endpoint=tcp://ADDRESS:7200, with an address "
+             "of this machine");
 }
 
 Emulation EmulationOf(const DaemonOptions& options) {
@@ -310,6 +320,7 @@ class Daemon {
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  WarnIfOutOfReach(options);
   EventLoop<Event> loop(kEventsMax);
   EndSignals signals;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateFolder> state,

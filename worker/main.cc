@@ -5,16 +5,19 @@
 #include <string>
 
 #include "common/logging.h"
+#include "common/parse_bytes.h"
+#include "common/usage.h"
 #include "worker/daemon.h"
 
 int main(int argc, char** argv) {
   CLI::App app("atoll-worker trains one island's model on this machine.", "atoll-worker");
   atl::worker::DaemonOptions options;
-  std::string log_level = "info";
+  std::string memory = "0", log_level = "info";
   app.add_option("--coordinator", options.coordinator, "host:port of the coordinator")->required();
   app.add_option("--name", options.name, "unique among workers: a-z, 0-9 and '-'")->required();
   app.add_option("--state-dir", options.state_dir, "this worker's own folder")->required();
-  app.add_option("--backend", options.backend, "cpu, cuda, or reference (slow, for tests)");
+  app.add_option("--backend", options.backend, "cpu, cuda, or reference (slow, for tests)")
+      ->capture_default_str();
   app.add_option(
       "--device", options.device,
       "of --backend cuda: indices or beginnings of UUIDs, separated by commas, or \"all\"");
@@ -22,14 +25,19 @@ int main(int argc, char** argv) {
                  "fp32, or bf16 with fp32 parameters and sums; default: bf16 on GPUs that have it");
   app.add_flag("--cuda-graphs", options.cuda_graphs,
                "of --backend cuda: records what repeats in every step; for small models");
-  app.add_option("--threads", options.threads, "computing threads; 0: one per core");
+  app.add_option("--threads", options.threads, "computing threads; 0: one per core")
+      ->capture_default_str();
   app.add_option(
-      "--memory-bytes", options.memory_bytes,
-      "memory for the model; larger jobs are refused; 0: the device's, or the machine's");
+         "--memory-bytes", memory,
+         "memory for the model, like 8GiB; larger jobs are refused; 0: the device's, or the "
+         "machine's")
+      ->capture_default_str();
   app.add_option("--devices", options.devices,
-                 "into how many devices its threads and memory are divided for islands' plans");
+                 "into how many devices its threads and memory are divided for islands' plans")
+      ->capture_default_str();
   app.add_option("--peer-endpoint", options.peer_endpoint,
-                 "tcp://host:port at which other workers of an island reach it; port * is any");
+                 "tcp://host:port at which other workers of an island reach it; port * is any")
+      ->capture_default_str();
   app.add_option("--site", options.site,
                  "name of its fast network, the same for its neighbours; default: by measuring");
   app.add_option_function<std::string>(
@@ -45,17 +53,21 @@ int main(int argc, char** argv) {
                  "last so long for a sequence, and losses mean nothing");
   app.add_option("--curve-key", options.curve_key_path,
                  "file with this worker's secret CURVE key, made by `atoll keygen`");
-  app.add_option("--log-level", log_level, "debug, info, warning or error");
+  app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   atl::AddTlsFlags(app, &options.tls);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return atl::ExplainUsage(app, error);
   }
-  if (const absl::Status status = atl::SetLogLevel(log_level); !status.ok()) {
+  const auto bytes = atl::ParseBytes(memory);
+  absl::Status status = atl::Annotate(bytes.status(), "--memory-bytes");
+  if (status.ok()) status = atl::SetLogLevel(log_level);
+  if (!status.ok()) {
     std::fprintf(stderr, "atoll-worker: %s\n", std::string(status.message()).c_str());
     return 2;
   }
+  options.memory_bytes = *bytes;
   const absl::StatusOr<int> code = atl::worker::RunDaemon(options);
   if (code.ok()) return *code;
   std::fprintf(stderr, "atoll-worker: %s\n", std::string(code.status().message()).c_str());

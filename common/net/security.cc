@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
+#include "common/net/tcp_endpoint.h"
 
 namespace atl {
 namespace {
@@ -63,8 +64,8 @@ absl::Status CheckPlaintext(absl::string_view endpoint, bool allowed) {
   if (allowed || IsLoopback(endpoint)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(endpoint,
-                   ": without keys only loopback addresses are used; give both ends keys, "
-                   "or allow plaintext where the network is private by other means"));
+                   ": without keys only loopback addresses are used; give both ends keys "
+                   "(--curve-key), or --insecure where the network is private by other means"));
 }
 
 }  // namespace
@@ -137,6 +138,7 @@ bool IsLoopback(absl::string_view endpoint) {
 }
 
 absl::Status CheckSecurity(const ServerSecurity& security, absl::string_view endpoint) {
+  ATOLL_RETURN_IF_ERROR(CheckTcpEndpoint(endpoint));
   if (security.keys.empty()) {
     if (!security.allowed_client_keys.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -155,6 +157,7 @@ absl::Status CheckSecurity(const ServerSecurity& security, absl::string_view end
 
 absl::Status CheckSecurity(const ClientSecurity& security, absl::string_view endpoint,
                            absl::string_view server_key) {
+  ATOLL_RETURN_IF_ERROR(CheckTcpEndpoint(endpoint));
   if (server_key.empty()) {
     return CheckPlaintext(endpoint, security.allow_plaintext_beyond_loopback);
   }

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
+#include "common/net/tcp_endpoint.h"
 
 namespace atl {
 namespace {
@@ -55,6 +56,32 @@ TEST_CASE("a server that wants keys and a client without any: the message says h
   REQUIRE(Says(CheckSecurity(ClientSecurity{}, "tcp://10.0.0.1:1", server), "`atoll keygen`"));
   REQUIRE(
       CheckSecurity(ClientSecurity{.keys = GenerateKeyPair().value()}, "tcp://10.0.0.1:1", server)
+          .ok());
+}
+
+TEST_CASE("an endpoint without tcp:// is told what was meant, and not that it lacks keys") {
+  for (const char* good : {"tcp://127.0.0.1:7100", "tcp://[::1]:*", "tcp://*:7100", "tcp://ps:0"}) {
+    CAPTURE(good);
+    CHECK(CheckTcpEndpoint(good).ok());
+  }
+  for (const char* bad : {"", "tcp://", "tcp://host", "tcp://:1", "tcp://host:65536", "udp://a:1",
+                          "tcp://::1:7100", "7100"}) {
+    CAPTURE(bad);
+    CHECK(CheckTcpEndpoint(bad).message() ==
+          absl::StrCat("\"", bad, "\" must be tcp://ADDRESS:PORT"));
+  }
+  const std::string said =
+      "\"127.0.0.1:7100\" must be tcp://ADDRESS:PORT; did you mean tcp://127.0.0.1:7100?";
+  CHECK(CheckSecurity(ServerSecurity{}, "127.0.0.1:7100").message() == said);
+  CHECK(CheckSecurity(ClientSecurity{}, "127.0.0.1:7100", "").message() == said);
+}
+
+TEST_CASE("plaintext beyond loopback: the message names both flags that would do") {
+  const absl::Status refused = CheckSecurity(ServerSecurity{}, "tcp://10.0.0.1:7100");
+  CHECK(Says(refused, "--curve-key"));
+  CHECK(Says(refused, "--insecure"));
+  CHECK(
+      CheckSecurity(ServerSecurity{.allow_plaintext_beyond_loopback = true}, "tcp://10.0.0.1:7100")
           .ok());
 }
 

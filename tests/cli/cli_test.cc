@@ -135,7 +135,11 @@ TEST_CASE("wrong usage is exit code 2, no coordinator is 1, help is 0") {
   CHECK(desk.Run({"frobnicate"}).code == 2);
   CHECK(desk.Run({"show"}).code == 2);
   CHECK(desk.Run({"ls", "--bogus"}).code == 2);
-  CHECK(desk.Run({"--help"}).code == 0);
+  const Outcome help = desk.Run({"--help"});
+  CHECK(help.code == 0);
+  // It dials where a coordinator without --listen is.
+  CHECK(absl::StrContains(help.out, absl::StrCat("=", ServerOptions().listen, " ")));
+  CHECK(desk.Run({"stauts"}).errors == "atoll: there is no command stauts; did you mean status?\n");
   const Outcome unknown = desk.Run({"show", "none-1"});
   CHECK(unknown.code == 1);
   CHECK(unknown.errors == "atoll: there is no job none-1: see atoll ls\n");

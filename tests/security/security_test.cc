@@ -208,6 +208,52 @@ TEST_CASE("a job over TLS and keys: trained, watched and exported by those who a
   CHECK(std::filesystem::exists(file("model") + "/config.json"));
 }
 
+// Standard error of a daemon that refuses its flags.
+std::string Refused(std::vector<std::string> arguments) {
+  const std::string folder = FreshFolder();
+  arguments.push_back("--state-dir=" + folder + "/state");
+  Command command(arguments, folder);
+  CHECK(command.Wait() == 2);
+  return command.errors();
+}
+
+TEST_CASE(
+    "a daemon with a wrong flag ends with one line: the flag, what is wrong, what was meant") {
+  const std::vector<std::string> worker = {"worker/atoll-worker", "--coordinator=127.0.0.1:1",
+                                           "--name=w1"};
+  CHECK(
+      Refused(worker + std::vector<std::string>{"--peer-endpoint=127.0.0.1:7200"}) ==
+      "atoll-worker: --peer-endpoint: \"127.0.0.1:7200\" must be tcp://ADDRESS:PORT; did you mean "
+      "tcp://127.0.0.1:7200?\n");
+  CHECK(
+      Refused(worker + std::vector<std::string>{"--memory-bytes=8GB"}) ==
+      "atoll-worker: --memory-bytes: \"8GB\" is no number of bytes; write 4GiB, 512MiB or 65536\n");
+  CHECK(Refused(worker + std::vector<std::string>{"--thraeds=8"}) ==
+        "atoll-worker: there is no flag --thraeds; did you mean --threads?\n");
+  const std::vector<std::string> server = {"paramserver/atoll-paramserver",
+                                           "--coordinator=127.0.0.1:1", "--name=s1"};
+  CHECK(Refused(server + std::vector<std::string>{"--listen=127.0.0.1:7100"}) ==
+        "atoll-paramserver: --listen: \"127.0.0.1:7100\" must be tcp://ADDRESS:PORT; did you mean "
+        "tcp://127.0.0.1:7100?\n");
+  CHECK(Refused(server + std::vector<std::string>{"--advertise=ps:7100"}) ==
+        "atoll-paramserver: --advertise: \"ps:7100\" must be tcp://ADDRESS:PORT; did you mean "
+        "tcp://ps:7100?\n");
+  CHECK(Refused(server + std::vector<std::string>{"--memory-bytes=0"}) ==
+        "atoll-paramserver: --memory-bytes must not be 0\n");
+  CHECK(absl::StrContains(Refused(server + std::vector<std::string>{"--listen=tcp://10.0.0.1:1"}),
+                          "or --insecure where the network is private"));
+}
+
+TEST_CASE("a worker that only its own machine reaches, of a coordinator elsewhere, says so") {
+  const std::vector<std::string> worker = {
+      "worker/atoll-worker", "--coordinator=192.0.2.1:7000", "--insecure",
+      "--name=w1",           "--memory-bytes=64MiB",         "--curve-key=none"};  // which ends it
+  const char* warning = "islands that they share need --peer-endpoint=tcp://ADDRESS:7200";
+  CHECK(absl::StrContains(Refused(worker), warning));
+  CHECK_FALSE(absl::StrContains(
+      Refused(worker + std::vector<std::string>{"--peer-endpoint=tcp://192.0.2.7:7200"}), warning));
+}
+
 TEST_CASE("keyed workers sum their gradients over encrypted links, without --insecure") {
   Authority ours;
   const std::string folder = FreshFolder();

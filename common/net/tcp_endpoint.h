@@ -1,0 +1,15 @@
+// Addresses of tensor and peer links, as people write them in flags and members tell each other.
+
+#ifndef ATOLL_COMMON_NET_TCP_ENDPOINT_H_
+#define ATOLL_COMMON_NET_TCP_ENDPOINT_H_
+
+#include "common/status.h"
+
+namespace atl {
+
+// OK if it is tcp://HOST:PORT; the host may be "*" or an IPv6 address in brackets, the port "*".
+absl::Status CheckTcpEndpoint(absl::string_view endpoint);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_TCP_ENDPOINT_H_

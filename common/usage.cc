@@ -1,0 +1,89 @@
+#include "common/usage.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/nearest.h"
+
+namespace atl {
+namespace {
+
+bool IsFlag(absl::string_view word) { return absl::StartsWith(word, "-"); }
+
+// Of `app` and of the command that was given, without dashes.
+std::vector<std::string> FlagsOf(const CLI::App& app, const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* one : {&command, &app}) {
+    for (const CLI::Option* option : one->get_options()) {
+      const std::vector<std::string>& more = option->get_lnames();
+      names.insert(names.end(), more.begin(), more.end());
+    }
+  }
+  return names;
+}
+
+std::vector<std::string> CommandsOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* one : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(one->get_name());
+  }
+  return names;
+}
+
+// CLI11 has "Could not convert: --threads = eight".
+std::string CannotBeRead(const CLI::App& app, const CLI::App& command, absl::string_view what) {
+  if (!absl::ConsumePrefix(&what, "Could not convert: ")) return std::string(what);
+  const std::string name(what.substr(0, what.find(" = ")));
+  const CLI::Option* option = command.get_option_no_throw(name);
+  if (option == nullptr) option = app.get_option_no_throw(name);
+  const std::string type = option == nullptr ? "" : option->get_type_name();
+  return absl::StrCat(what, ": must be ",
+                      type == "INT"    ? "a whole number"
+                      : type == "UINT" ? "a whole number from 0"
+                                       : "a number");
+}
+
+}  // namespace
+
+std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<CLI::App*> given = app.get_subcommands();
+  const CLI::App& command = given.empty() ? app : *given.front();
+  const std::string program =
+      given.empty() ? app.get_name() : absl::StrCat(app.get_name(), " ", command.get_name());
+  const auto say = [&](const std::string& what, const std::string& meant) {
+    const std::string more = meant.empty() ? absl::StrCat("see ", program, " --help")
+                                           : absl::StrCat("did you mean ", meant, "?");
+    return absl::StrCat(program, ": ", what, "; ", more);
+  };
+  // A misspelt flag is the mistake, also where the right one is then said to be missing.
+  const bool missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  const std::vector<std::string> words = app.remaining(true);
+  if ((missing || extra) && !words.empty()) {
+    const std::vector<std::string> commands = CommandsOf(app);
+    if (!commands.empty() && given.empty() && !IsFlag(words[0])) {
+      return say(absl::StrCat("there is no command ", words[0]), NearestName(words[0], commands));
+    }
+    for (const std::string& word : words) {
+      if (!IsFlag(word)) continue;
+      const std::string flag = word.substr(0, word.find('='));
+      const std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+      const std::string nearest = NearestName(name, FlagsOf(app, command));
+      return say("there is no flag " + flag, nearest.empty() ? "" : "--" + nearest);
+    }
+    if (extra) return say(absl::StrCat("\"", words[0], "\" is one argument too many"), "");
+  }
+  return say(CannotBeRead(app, command, error.what()), "");
+}
+
+int ExplainUsage(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  std::fprintf(stderr, "%s\n", UsageError(app, error).c_str());
+  return 2;
+}
+
+}  // namespace atl
