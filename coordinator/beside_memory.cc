@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
 #include "common/protocol/host_copies.h"
+#include "common/protocol/nccl_joins.h"
 #include "common/protocol/program_slots.h"
 
 namespace atl {
@@ -34,8 +35,7 @@ const IslandMember* MemberOf(const IslandPlan& plan, const std::string& device) 
 bool Straight(const IslandPlan& plan, const std::string& a, const std::string& b) {
   const IslandMember *one = MemberOf(plan, a), *other = MemberOf(plan, b);
   if (one == nullptr || other == nullptr || one == other) return one == other;
-  return !one->nccl.empty() && one->nccl == other->nccl && !one->site.empty() &&
-         one->site == other->site;
+  return NcclLacks(*one, *other).empty();
 }
 
 // One micro-batch's activation, or its gradient.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/protocol/nccl_joins.h"
 
 namespace atl::worker {
 namespace {
@@ -16,19 +17,6 @@ const IslandMember& MemberOf(const IslandPlan& plan, const std::string& device) 
   }
   ATOLL_CHECK(false, "no member of the plan owns ", device);
   __builtin_unreachable();
-}
-
-// Why NCCL does not join the two; empty: it does.
-std::string NcclLacks(const IslandMember& a, const IslandMember& b) {
-  if (a.nccl.empty() || b.nccl.empty()) {
-    return absl::StrCat((a.nccl.empty() ? a : b).worker, " has no GPUs that NCCL joins");
-  }
-  if (a.nccl != b.nccl) return absl::StrCat("NCCL ", a.nccl, " and ", b.nccl);
-  if (a.worker == b.worker) return "";
-  if (a.site.empty() || b.site.empty()) {
-    return absl::StrCat("the site of ", (a.site.empty() ? a : b).worker, " is not known");
-  }
-  return a.site == b.site ? "" : absl::StrCat("the sites ", a.site, " and ", b.site);
 }
 
 }  // namespace
