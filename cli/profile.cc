@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -29,7 +30,14 @@ std::string DevicesText(const v1::ClusterProfile& profile) {
   for (const v1::Device& device : profile.cluster().devices()) {
     table.Add({device.id(), device.type(), device.site(), Bytes(device.memory_bytes())});
   }
-  return absl::StrCat("devices\n", table.Text());
+  const auto& devices = profile.cluster().devices();
+  const bool numbered = std::any_of(devices.begin(), devices.end(), [](const v1::Device& device) {
+    return absl::StrContains(device.type(), " #");
+  });
+  return absl::StrCat("devices\n", table.Text(),
+                      numbered ? "  \"#2\": of the same kind, but what was measured differs: the "
+                                 "planner takes it for another type\n"
+                               : "");
 }
 
 // Sites, and in each the devices that are alike: SpanTrain's two levels.
@@ -99,7 +107,7 @@ std::string LinksText(const v1::ClusterProfile& profile) {
                absl::StrFormat("%.1f%%", 100 * link.residual_ratio()),
                link.age_s() == 0 ? "taken from the way back"
                                  : absl::StrCat(Seconds(link.age_s()), " ago",
-                                                link.live() ? ", by training" : "")});
+                                                link.live() ? ", by training" : ", at rest")});
   }
   if (table.empty()) return "links: none measured\n";
   return absl::StrCat("links\n", table.Text());
@@ -113,6 +121,9 @@ std::string ProfileText(const v1::ClusterProfile& profile) {
   if (!text.empty()) text = absl::StrCat("not complete yet\n", text, "\n");
   absl::StrAppend(&text, DevicesText(profile), "\n", SitesText(profile), "\n", GroupsText(profile),
                   "\n", TimesText(profile), "\n", LinksText(profile));
+  if (profile.troubles_size() > 0) {
+    absl::StrAppend(&text, "\nnot as measured (times and links above are as they are now)\n");
+  }
   for (const std::string& trouble : profile.troubles()) absl::StrAppend(&text, "  ", trouble, "\n");
   if (!profile.assumptions().empty()) {
     absl::StrAppend(&text, "\nplans assume: ", profile.assumptions(), "\n");

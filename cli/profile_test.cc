@@ -65,6 +65,19 @@ TEST_CASE("a profile shows devices, groups of two levels, times of each kind of 
   CHECK(blocks == 2);  // one of each type stands for all
 }
 
+TEST_CASE("a profile says when a link was measured at rest, and what is not as it was measured") {
+  v1::ClusterProfile profile = Measured();
+  CHECK_THAT(ProfileText(profile), Catch::Contains("1 min 30 s ago, at rest\n") &&
+                                       Catch::Contains("\"#2\": of the same kind, but what was") &&
+                                       !Catch::Contains("not as measured"));
+  profile.mutable_cluster()->mutable_devices(1)->set_type("cpu");
+  profile.add_troubles("a/0 is 1.6 times slower than measured");
+  CHECK_THAT(ProfileText(profile),
+             Catch::Contains("\nnot as measured (times and links above are as they are now)\n"
+                             "  a/0 is 1.6 times slower than measured\n") &&
+                 !Catch::Contains("of the same kind"));
+}
+
 TEST_CASE("a profile says first what is still being measured") {
   v1::ClusterProfile profile = Measured();
   CHECK_THAT(ProfileText(profile), !Catch::Contains("not complete"));

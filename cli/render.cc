@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "cli/island_text.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
 
@@ -39,122 +40,32 @@ std::string TimeLeft(const v1::JobSummary& s) {
 
 std::string VersionText(int64_t version) { return version < 0 ? "-" : absl::StrCat(version); }
 
+// Why the job came to its state; how it began to run says nothing any more once it has trained.
+std::string ReasonOf(const v1::JobSummary& s) {
+  return s.state() == v1::JOB_STATE_RUNNING && s.version() >= 1 ? "" : s.reason();
+}
+
+// What hinders it comes first.
 std::string WhyState(const v1::JobSummary& s) {
   std::string text = StateName(s.state());
-  if (!s.reason().empty()) absl::StrAppend(&text, ": ", s.reason());
-  if (!s.waiting_for().empty()) absl::StrAppend(&text, "; ", s.waiting_for());
+  if (!s.waiting_for().empty()) absl::StrAppend(&text, ": ", s.waiting_for());
+  if (const std::string reason = ReasonOf(s); !reason.empty()) {
+    absl::StrAppend(&text, s.waiting_for().empty() ? ": " : "; ", reason);
+  }
   return text;
 }
 
-// "stage 1 of replica 0, layers 3-5, on b/0; ..." of one worker.
-std::string PartOf(const v1::PlannedIsland& plan, const std::string& worker) {
-  std::string text;
-  for (int r = 0; r < plan.replicas_size(); ++r) {
-    for (int s = 0; s < plan.replicas(r).stages_size(); ++s) {
-      const v1::Stage& stage = plan.replicas(r).stages(s);
-      std::string devices;
-      for (const std::string& device : stage.devices()) {
-        if (device.rfind(worker + "/", 0) != 0) continue;
-        absl::StrAppend(&devices, devices.empty() ? "" : " ", device);
-      }
-      if (devices.empty()) continue;
-      absl::StrAppend(&text, text.empty() ? "" : "; ",
-                      plan.replicas_size() > 1 ? absl::StrCat("replica ", r, " ") : "", "stage ", s,
-                      ", layers ", stage.first_layer(), "-",
-                      stage.first_layer() + stage.layers() - 1, ", on ", devices);
-    }
-  }
-  return text.empty() ? "none" : text;
+// A cell of a table that a terminal can show.
+std::string Shortened(const std::string& text, const std::string& job) {
+  constexpr size_t kWidest = 100;
+  if (text.size() <= kWidest) return text;
+  return absl::StrCat(text.substr(0, kWidest), "... (atoll show ", job, ")");
 }
 
-// What the newest plans were made for, and what going over to them has cost.
-void AppendChanges(const v1::Island& island, std::string* out) {
-  constexpr int kShown = 4;
-  for (int i = std::max(0, island.plan_changes_size() - kShown); i < island.plan_changes_size();
-       ++i) {
-    const v1::PlanChange& change = island.plan_changes(i);
-    absl::StrAppend(out, "  plan ", change.number(),
-                    change.at_boundary() ? ", at a step's end: " : ", at once: ", change.reason(),
-                    "\n");
-  }
-  absl::StrAppend(out, "  steps interrupted: ", island.steps_interrupted(),
-                  ", made again: ", island.steps_redone(), "\n");
-}
-
-void AppendPlan(const v1::Island& island, std::string* out) {
-  const v1::PlannedIsland& plan = island.plan();
-  if (plan.number() == 0 && island.planning().empty()) return;
-  absl::StrAppend(out, "\nisland ", island.island(), ": ");
-  if (plan.number() == 0) {
-    absl::StrAppend(out, "no plan");
-  } else {
-    absl::StrAppend(out, "plan ", plan.number(), ", ", plan.replicas_size(), " x ",
-                    plan.replicas_size() > 0 ? plan.replicas(0).stages_size() : 0, " stages, ",
-                    plan.schedule(), ", ", Fixed(static_cast<double>(plan.step_ns()) / 1e6, 1),
-                    " ms a step predicted, at least ",
-                    Fixed(static_cast<double>(plan.bound_ns()) / 1e6, 1));
-    if (!plan.reason().empty()) absl::StrAppend(out, "; ", plan.reason());
-  }
-  absl::StrAppend(out, "\n");
-  if (!island.planning().empty()) absl::StrAppend(out, "  ", island.planning(), "\n");
-  if (!island.progress().plan_wanted().empty()) {
-    absl::StrAppend(out, "  it asks for another plan: ", island.progress().plan_wanted(), "\n");
-  }
-  AppendChanges(island, out);
-  Table workers({"worker", "role", "plan", "part", "doing"});
-  for (const v1::IslandWorker& w : island.workers()) {
-    workers.Add({w.worker(),
-                 w.leads()     ? "leads"
-                 : w.in_plan() ? "follows"
-                               : "spare",
-                 w.plan_number() == 0 ? "-" : absl::StrCat(w.plan_number()),
-                 PartOf(plan, w.worker()), w.doing()});
-  }
-  if (!workers.empty()) absl::StrAppend(out, workers.Text());
-  Table links({"from", "to", "pieces", "ms a message", "Mbit/s", "link", "why", "way"});
-  for (const v1::BoundaryState& b : island.progress().boundaries()) {
-    links.Add({b.from(), b.to(), absl::StrCat(b.pieces()), Fixed(1e3 * b.message_seconds(), 2),
-               b.bandwidth_bytes_per_s() > 0 ? Fixed(8e-6 * b.bandwidth_bytes_per_s(), 1) : "-",
-               b.saturated() ? "SATURATED" : "fine", b.reason(), b.way()});
-  }
-  if (!links.empty()) absl::StrAppend(out, links.Text());
-}
-
-// What the plan predicted of each device's memory, and what was measured.
-void AppendMemory(const v1::Island& island, std::string* out) {
-  Table devices({"device", "memory predicted", "measured", "ratio", "limit"});
-  for (const v1::DeviceMemoryState& m : island.progress().memory()) {
-    const bool predicted = m.predicted_bytes() > 0;
-    const double ratio =
-        static_cast<double>(m.peak_bytes()) / static_cast<double>(m.predicted_bytes());
-    devices.Add({m.device(), predicted ? Bytes(m.predicted_bytes()) : "-", Bytes(m.peak_bytes()),
-                 predicted ? Fixed(ratio, 3) : "-",
-                 m.limit_bytes() > 0 ? Bytes(m.limit_bytes()) : "-"});
-  }
-  if (!devices.empty()) {
-    absl::StrAppend(out, "\nisland ", island.island(), ": memory\n", devices.Text());
-  }
-}
-
-void AppendIslands(const v1::Job& job, std::string* out) {
-  Table table({"island", "worker", "H", "step", "loss", "tokens/s", "step ms quiet", "overlapped",
-               "accepted", "rejected", "tokens", "pushed", "pulled", "evicted", "doing"});
-  for (const v1::Island& i : job.islands()) {
-    const v1::IslandProgress& p = i.progress();
-    table.Add({absl::StrCat(i.island()), i.worker(), absl::StrCat(i.steps_this_round()),
-               absl::StrCat(p.inner_step()), Loss(p.train_loss()), Count(p.tokens_per_s()),
-               p.step_seconds_quiet() > 0 ? Fixed(1e3 * p.step_seconds_quiet(), 1) : "-",
-               p.step_seconds_overlap() > 0 ? Fixed(1e3 * p.step_seconds_overlap(), 1) : "-",
-               absl::StrCat(i.rounds_accepted()), absl::StrCat(i.rounds_rejected()),
-               Count(static_cast<double>(i.tokens_committed())), Bytes(p.pushed_bytes()),
-               Bytes(p.pulled_bytes()), absl::StrCat(i.evictions()),
-               i.attached() ? i.doing() : i.reason()});
-  }
-  if (!table.empty()) absl::StrAppend(out, "\n", table.Text());
-  for (const v1::Island& i : job.islands()) {
-    AppendPlan(i, out);
-    AppendMemory(i, out);
-  }
+// While islands train for it nothing has arrived yet.
+std::string PhaseOf(const v1::Job& job) {
+  const bool trains = job.summary().state() == v1::JOB_STATE_RUNNING;
+  return trains && job.round().phase() == "idle" ? "open" : job.round().phase();
 }
 
 void AppendDecisions(const v1::Job& job, int count, std::string* out) {
@@ -261,7 +172,8 @@ std::string JobsTable(const v1::ListReply& reply) {
                Count(static_cast<double>(s.tokens_committed())),
                Count(static_cast<double>(s.tokens_budget())), Loss(s.train_loss()),
                Loss(s.validation_loss()), absl::StrCat(s.active_islands()), Count(s.tokens_per_s()),
-               TimeLeft(s), s.waiting_for().empty() ? s.reason() : s.waiting_for()});
+               TimeLeft(s),
+               Shortened(s.waiting_for().empty() ? ReasonOf(s) : s.waiting_for(), s.job())});
   }
   return table.empty() ? "no jobs; submit one with: atoll submit job.toml\n" : table.Text();
 }
@@ -282,15 +194,15 @@ std::string JobText(const v1::Job& job, int decisions) {
                   ledger.pushed(), " pushed, ", ledger.leased(), " leased, ", ledger.free(),
                   " free of ", ledger.budget(), "\n");
   if (!Ended(s.state())) {
-    absl::StrAppend(&out, "  round for version ", job.round().next_version(), ": ",
-                    job.round().phase(), "; ", job.round().reason(), "\n");
+    absl::StrAppend(&out, "  round for version ", job.round().next_version(), ": ", PhaseOf(job),
+                    "; ", job.round().reason(), "\n");
   }
   if (job.shards_size() > 0) {
     absl::StrAppend(&out, "  ", job.shards_size(), " shards; the fullest server holds ",
                     Fixed(job.placement_max_over_mean(), 3), " times the mean\n");
   }
   if (!job.grouping().empty()) absl::StrAppend(&out, "  islands: ", job.grouping(), "\n");
-  AppendIslands(job, &out);
+  absl::StrAppend(&out, IslandsText(job));
   AppendDecisions(job, decisions, &out);
   return out;
 }
@@ -362,14 +274,18 @@ std::string LogText(const v1::LogLine& line) {
 
 std::string ProgressLine(const v1::Job& job) {
   const v1::JobSummary& s = job.summary();
-  int64_t step = 0;
-  for (const v1::Island& i : job.islands()) step += i.progress().inner_step();
+  int64_t steps = 0;
+  bool heard = false;  // a coordinator that has just started has not
+  for (const v1::Island& i : job.islands()) {
+    steps += i.progress().inner_step();
+    heard = heard || i.has_progress();
+  }
   return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()),
-                      ", step ", step, ", ", Fixed(100 * Done(s), 1), "%, loss ",
-                      Loss(s.train_loss()), ", validation ", Loss(s.validation_loss()), ", ",
-                      Count(s.tokens_per_s()), " tokens/s, ", s.active_islands(), " islands, ",
-                      TimeLeft(s), " left", s.waiting_for().empty() ? "" : "; " + s.waiting_for(),
-                      "\n");
+                      ", step ", heard ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
+                      "%, loss ", Loss(s.train_loss()), ", validation ", Loss(s.validation_loss()),
+                      ", ", Count(s.tokens_per_s()), " tokens/s, ", s.active_islands(),
+                      " islands, ", TimeLeft(s), " left",
+                      s.waiting_for().empty() ? "" : "; " + s.waiting_for(), "\n");
 }
 
 std::string ProgressLines(const v1::Job& job) {

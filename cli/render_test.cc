@@ -85,7 +85,7 @@ TEST_CASE("progress of a job that has nothing to show yet has dashes") {
   job.mutable_summary()->set_version(-1);
   job.mutable_summary()->set_waiting_for("a worker");
   REQUIRE(ProgressLine(job) ==
-          "lm-1: queued, round -, step 0, 0.0%, loss -, validation -, 0 tokens/s, 0 islands, - "
+          "lm-1: queued, round -, step -, 0.0%, loss -, validation -, 0 tokens/s, 0 islands, - "
           "left; a worker\n");
 }
 
@@ -138,7 +138,9 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
   plan.set_schedule("1f1b");
   plan.set_step_ns(12'300'000);
   plan.set_bound_ns(11'000'000);
-  plan.set_reason("the fastest that fits");
+  plan.set_reason(
+      "made because worker w10 has joined; 1 replica x 2 stages, TP 1, micro-batch 2: 11 layouts "
+      "compared; schedule: 1f1b; the next best takes 3% longer");
   for (int s = 0; s < 2; ++s) {
     v1::Stage& stage =
         s == 0 ? *plan.add_replicas()->add_stages() : *plan.mutable_replicas(0)->add_stages();
@@ -163,6 +165,7 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
   }
   island.set_steps_interrupted(1);
   island.set_steps_redone(4);
+  island.set_reason("worker w1 leads in generation 2");
   v1::BoundaryState& link = *island.mutable_progress()->add_boundaries();
   link.set_from("w1/0");
   link.set_to("w10/1");
@@ -170,6 +173,7 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
   link.set_message_seconds(0.025);
   link.set_bandwidth_bytes_per_s(12.5e6);
   link.set_saturated(true);
+  link.set_reason("saturated: 60 ms of bytes a micro-batch, 40 ms of work");
   v1::DeviceMemoryState& memory = *island.mutable_progress()->add_memory();
   memory.set_device("w1/0");
   memory.set_predicted_bytes(int64_t{20} << 30);
@@ -179,18 +183,110 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
   CHECK(text.find("island 0: memory\n"
                   "device  memory predicted   measured  ratio  limit\n"
                   "w1/0           20.00 GiB  21.00 GiB  1.050      -\n") != std::string::npos);
-  CHECK(text.find("island 0: plan 3, 1 x 2 stages, 1f1b, 12.3 ms a step predicted, at least 11.0; "
-                  "the fastest that fits\n"
-                  "  making a plan: worker w2 has joined\n"
-                  "  it asks for another plan: link w1/0 > w10/1 saturated\n"
-                  "  plan 1, at once: the island begins\n"
-                  "  plan 2, at once: the island begins\n"
-                  "  plan 3, at a step's end: worker w10 has joined\n"
+  CHECK(text.find("island 0: plan 3, 1 replica x 2 stages, TP 1, micro-batch 2, 1f1b\n"
+                  "  promises: 12.3 ms a step, at least 11.0; not set up yet\n"
+                  "  why:      made because worker w10 has joined\n"
+                  "            11 layouts compared\n"
+                  "            the next best takes 3% longer\n"
+                  "  island:   worker w1 leads in generation 2\n"
+                  "  asks for another plan: link w1/0 > w10/1 saturated\n"
+                  "  planning: making a plan: worker w2 has joined\n"
+                  "  newest plans, since the coordinator's start:\n"
+                  "    plan 1, at once: the island begins\n"
+                  "    plan 2, at once: the island begins\n"
+                  "    plan 3, at a step's end: worker w10 has joined\n"
                   "  steps interrupted: 1, made again: 4\n") != std::string::npos);
   CHECK(text.find("stage 0, layers 0-2, on w1/0") != std::string::npos);
   CHECK(text.find("w10     follows     2  stage 1, layers 3-5, on w10/1") != std::string::npos);
   CHECK(text.find("w2      spare       -  none") != std::string::npos);
-  CHECK(text.find("25.00   100.0  SATURATED") != std::string::npos);
+  CHECK(
+      text.find("w1/0  w10/1   0 > 1       2         25.00   100.0  SATURATED  saturated: 60 ms") !=
+      std::string::npos);
+  CHECK(text.find("  way\n") == std::string::npos);  // nobody has said any
+}
+
+// Two devices, each with two stages of one replica: 0 and 2, 1 and 3.
+v1::Job InterleavedJob() {
+  v1::Job job = RunningJob();
+  v1::Island& island = *job.mutable_islands(0);
+  v1::PlannedIsland& plan = *island.mutable_plan();
+  plan.set_number(1);
+  plan.set_step_ns(4'000'000);
+  plan.set_bound_ns(3'000'000);
+  v1::Replica& replica = *plan.add_replicas();
+  for (int s = 0; s < 4; ++s) {
+    v1::Stage& stage = *replica.add_stages();
+    stage.set_first_layer(s);
+    stage.set_layers(1);
+    stage.add_devices(s % 2 == 0 ? "w1/0" : "w2/0");
+  }
+  return job;
+}
+
+TEST_CASE("a plan's promise stands beside what is measured of the same plan") {
+  v1::Job job = InterleavedJob();
+  v1::IslandProgress& progress = *job.mutable_islands(0)->mutable_progress();
+  const auto shows = [&] { return JobText(job, 0); };
+  CHECK_THAT(shows(), Catch::Contains("plan 1, 1 replica x 2 stages of two halves\n  promises: 4.0 "
+                                      "ms a step, at least 3.0; not set up yet\n"));
+  progress.set_plan_number(1);
+  CHECK_THAT(shows(), Catch::Contains("at least 3.0; not measured yet\n"));
+  progress.set_step_seconds_quiet(0.024);
+  CHECK_THAT(shows(), Catch::Contains("at least 3.0; measured 24.0 (6.0 times as long)\n"));
+}
+
+TEST_CASE("boundaries between the same two devices are told apart by their stages") {
+  v1::Job job = InterleavedJob();
+  v1::IslandProgress& progress = *job.mutable_islands(0)->mutable_progress();
+  const auto adds = [&](const char* from, const char* to, double seconds) {
+    v1::BoundaryState& b = *progress.add_boundaries();
+    b.set_from(from);
+    b.set_to(to);
+    b.set_pieces(1);
+    b.set_message_seconds(seconds);
+  };
+  adds("w1/0", "w2/0", 0.001);  // as w1/0 tells: 0 > 1 forward, 2 > 3 forward, 2 > 1 back
+  adds("w1/0", "w2/0", 0);
+  adds("w1/0", "w2/0", 0.003);
+  adds("w2/0", "w1/0", 0.004);  // and w2/0: 1 > 2 forward, 1 > 0 and 3 > 2 back
+  adds("w2/0", "w1/0", 0.005);
+  adds("w2/0", "w1/0", 0.006);
+  const std::string text = JobText(job, 0);
+  INFO(text);
+  CHECK(
+      text.find("w1/0  w2/0   0 > 1       1          1.00       -  fine\n"
+                "w1/0  w2/0   2 > 1       1          3.00       -  fine\n"  // the other was silent
+                "w2/0  w1/0   1 > 2       1          4.00       -  fine\n"
+                "w2/0  w1/0   1 > 0       1          5.00       -  fine\n"
+                "w2/0  w1/0   3 > 2       1          6.00       -  fine\n") != std::string::npos);
+}
+
+TEST_CASE("how a job began says nothing once it has trained, and what hinders it comes first") {
+  v1::Job job = RunningJob();
+  job.mutable_summary()->set_reason("the initial weights are committed");
+  job.mutable_round()->set_phase("idle");
+  CHECK_THAT(JobText(job, 0), Catch::StartsWith("lm-1: running\n"));
+  CHECK_THAT(JobText(job, 0), Catch::Contains("round for version 0: open; "));
+  job.mutable_summary()->set_waiting_for("a server");
+  CHECK_THAT(JobText(job, 0), Catch::StartsWith("lm-1: running: a server\n"));
+  job.mutable_summary()->set_version(0);
+  CHECK_THAT(JobText(job, 0),
+             Catch::StartsWith("lm-1: running: a server; the initial weights are committed\n"));
+  job.mutable_summary()->set_state(v1::JOB_STATE_PAUSED);
+  job.mutable_summary()->set_version(5);
+  job.mutable_summary()->set_reason("paused by a user");
+  job.mutable_summary()->clear_waiting_for();
+  CHECK_THAT(JobText(job, 0),
+             Catch::StartsWith("lm-1: paused: paused by a user\n") && Catch::Contains(": idle; "));
+}
+
+TEST_CASE("a long reason does not tear the table of jobs") {
+  v1::ListReply reply;
+  *reply.add_jobs() = RunningJob().summary();
+  reply.mutable_jobs(0)->set_waiting_for(std::string(300, 'x'));
+  const std::string text = JobsTable(reply);
+  CHECK_THAT(text, Catch::Contains(std::string(100, 'x') + "... (atoll show lm-1)\n"));
+  CHECK_THAT(text, !Catch::Contains(std::string(101, 'x')));
 }
 
 TEST_CASE("an empty cluster and no jobs say so") {

@@ -173,16 +173,30 @@ std::vector<int> Choices(int64_t fixed, int most) {
 }
 
 absl::Status NothingFits(const PlanningInput& input, const LayoutSpec& layout, int most_entities) {
-  const int layers = static_cast<int>(input.costs.model().layers.size());
+  std::string asked;
+  int64_t devices = 1;
+  const auto ask = [&](const char* key, int64_t value) {
+    if (value == 0) return;
+    absl::StrAppend(&asked, asked.empty() ? "" : ", ", "layout.", key, " = ", value);
+    devices *= value;
+  };
+  ask("stages", layout.stages);
+  ask("replicas", layout.replicas);
+  ask("tensor_parallel", layout.tensor_parallel);
+  if (asked.empty()) asked = "one stage";
+  const size_t has = input.cluster.devices.size();
+  std::string text =
+      absl::StrCat(asked, " take", asked.find(',') == std::string::npos ? "s " : " ", devices,
+                   devices == 1 ? " device" : " devices", ", the island has ", has);
+  if (layout.tensor_parallel > 1) {
+    absl::StrAppend(&text, " (", most_entities, " times ", layout.tensor_parallel,
+                    " alike on one worker)");
+  }
   return absl::InvalidArgumentError(absl::StrCat(
-      "layout.stages = ", layout.stages, ", layout.replicas = ", layout.replicas,
-      ", layout.tensor_parallel = ", layout.tensor_parallel, ": the island has ",
-      input.cluster.devices.size(), " devices (at most ", most_entities,
-      " groups of that size on one worker each), the model ", layers, " layers and the batch ",
+      text, "; its model has ", input.costs.model().layers.size(), " layers, its batch ",
       input.job.global_batch,
-      " sequences; stages times replicas must not be more than the groups, stages not more than "
-      "the layers, replicas not more than the micro-batches. Use less, or 0 to let the planner "
-      "choose"));
+      " sequences: stages must not be more than the layers, replicas not more than the "
+      "micro-batches. Add workers, use less, or leave a key out to let the planner choose"));
 }
 
 // Schedules that are made for a placement, or for an unsplit backward, get it.

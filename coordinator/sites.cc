@@ -167,7 +167,11 @@ struct Between {
   int pairs = 0;
 
   std::string Text() const {
-    return absl::StrFormat("%.2g ms, %.3g Mbit/s", 1e3 * latency_s, 8e-6 * bytes_per_s);
+    const double mbit = 8e-6 * bytes_per_s;
+    const std::string rate = mbit >= 1e4  ? absl::StrFormat("%.3g Gbit/s", 1e-3 * mbit)
+                             : mbit >= 10 ? absl::StrFormat("%.0f Mbit/s", mbit)
+                                          : absl::StrFormat("%.2g Mbit/s", mbit);
+    return absl::StrFormat("%.2g ms, %s", 1e3 * latency_s, rate);
   }
 };
 

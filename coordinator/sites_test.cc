@@ -60,7 +60,7 @@ TEST_CASE("two workers alone are one site if their link is short, whatever it ca
   CHECK(near.Finds() == "site-a: a b");
   far.Joins("a", "b", 20, 1000);
   CHECK(far.Finds() == "site-a: a; site-b: b");
-  CHECK(far.source["site-a"] == "measured: alone; 20 ms, 1e+03 Mbit/s to site-b");
+  CHECK(far.source["site-a"] == "measured: alone; 20 ms, 1000 Mbit/s to site-b");
 }
 
 TEST_CASE("on a fast network noise of any size is no border") {

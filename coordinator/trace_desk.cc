@@ -46,7 +46,8 @@ bool Leads(const IslandView& island) {
 }
 
 std::string Doing(const IslandView& island) {
-  if (!island.planning.empty()) return island.planning;
+  // With a plan in force the island trains, whatever becomes of another one.
+  if (island.plan.number == 0 && !island.planning.empty()) return island.planning;
   return island.doing.empty() ? island.record.reason : island.doing;
 }
 

@@ -27,11 +27,11 @@ TEST_CASE("A follower that leaves serves on until the island is set up without i
   CHECK(world.Order("a").plan.number == 3);
   const std::vector<PlanChange> changes = world.Island(0).plan_changes;
   REQUIRE(changes.size() == 3);
-  CHECK(changes[0].reason == "it has none yet");
+  CHECK(changes[0].reason == "it is the island's first");
   CHECK_FALSE(changes[0].at_boundary);
   CHECK(changes[1].reason == "worker c is gone");
   CHECK(changes[1].at_boundary);
-  CHECK(changes[2].reason == "its lenders may go");
+  CHECK(changes[2].reason == "old holders of its layers are not needed any more");
 }
 
 TEST_CASE("A leader that leaves hands over in the same generation: nothing is lost or renamed") {

@@ -56,7 +56,7 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
   planning.urgent = true;
   auto found = job.plans.find(island.island);
   if (found == job.plans.end()) {
-    planning.reason = "it has none yet";
+    planning.reason = "it is the island's first";
     return;
   }
   const IslandPlan& plan = found->second;
@@ -238,7 +238,9 @@ void ReleaseLenders(State& s, Job& job, const IslandRecord& island) {
     return !HasPart(next, m.worker) && m.worker != island.takes_over_from;
   });
   next.number = ++job.EditIsland(island.island).plan_number;
-  BeginSwitch(s, job, island, lost ? "a lender is gone" : "its lenders may go",
+  BeginSwitch(s, job, island,
+              lost ? "an old holder of its layers is gone"
+                   : "old holders of its layers are not needed any more",
               std::move(stepping));
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat("island ", island.island, ": plan ", next.number,
@@ -339,9 +341,10 @@ void OnPlanMade(State& s, const PlanMade& made) {
     const std::string why_keep =
         WhyKeep(s, *job, island, *current, *made.plan, made.current_step_ns);
     if (!why_keep.empty()) {
+      planning.trouble =
+          absl::StrCat("keeps plan ", current->number, " (", planning.reason, "): ", why_keep);
       s.Log(job->id(), Severity::kInfo,
-            absl::StrCat("island ", made.island, " keeps plan ", current->number, " (",
-                         planning.reason, "): ", why_keep));
+            absl::StrCat("island ", made.island, " ", planning.trouble));
       return WishInVain(s, planning);
     }
   }

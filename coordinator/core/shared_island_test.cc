@@ -51,6 +51,7 @@ TEST_CASE("Who shares an island: by site, by number, or all") {
     CHECK(Members(world.Order("a").plan) == "abc");  // three layers: the fourth is spare
     CHECK(world.Island(0).workers.size() == 4);
     CHECK_FALSE(world.Island(0).workers[3].in_plan);
+    CHECK(world.Island(0).workers[3].doing == "no faster plan with it was found");
     CHECK(world.Membership("d").job.empty());
   }
   SECTION("nobody") {
@@ -135,6 +136,8 @@ TEST_CASE("A worker that joins gets a part if that is worth it") {
                "877.5 ms a step, this one takes 900"));
     CHECK(world.Membership("b").job.empty());
     CHECK(world.Island(0).workers.size() == 2);
+    CHECK(Says(world.Island(0).planning, "keeps plan 1 (worker b has joined): the best other one"));
+    CHECK(Says(world.Island(0).workers[1].doing, "no part in the plan: keeps plan 1 (worker b"));
     CHECK(world.Do("wait 100").find("plan") == std::string::npos);  // not asked again
     world.Do("planner speed=1");
     CHECK(Says(world.Do("worker a wishes reason=slow"), "(slow): plan 2 by a, b"));
@@ -186,7 +189,7 @@ TEST_CASE("The planner refuses: the island waits, says why, and tries again") {
               "worker b attaches", "submit min=1 batch=2 island=all", "worker a prepared",
               "worker b prepared"});
   CHECK(world.Job().summary.waiting_for ==
-        "island 0 needs a plan (it has none yet): a/0-lacks-3-GiB");
+        "island 0 needs a plan (it is the island's first): a/0-lacks-3-GiB");
   CHECK(world.Order("a").job.empty());
   world.Do("wait 20");
   world.Do("planner answers");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
@@ -20,11 +21,28 @@ const Member* WorkerOf(const State& s, const IslandRecord& island) {
   return worker != nullptr && worker->record.incarnation == island.incarnation ? worker : nullptr;
 }
 
+// Why the plan has no part for the worker; empty: nobody has looked yet, or it is at work.
+std::string WhySpare(const Planning& planning, const Member& worker) {
+  const auto left_out = planning.left_out.find(worker.record.name);
+  if (left_out != planning.left_out.end()) return left_out->second;
+  const bool considered =
+      std::any_of(planning.considered.begin(), planning.considered.end(),
+                  [&](const IslandMember& m) { return m.worker == worker.record.name; });
+  if (!considered || worker.following) return "";
+  return planning.trouble.empty() ? "no faster plan with it was found"
+                                  : absl::StrCat("no part in the plan: ", planning.trouble);
+}
+
 void AddWorkers(const State& s, const Job& job, const IslandRecord& island, IslandView& view) {
   if (island.incarnation == 0) return;
   const IslandPlan* plan = PlanInForce(job, island);
   if (plan != nullptr) view.plan = *plan;
   view.planning = PlanningOf(s, job, island);
+  const auto planning = job.planning.find(island.island);
+  // None is wanted now: what came of the newest one that was.
+  if (view.planning.empty() && planning != job.planning.end()) {
+    view.planning = planning->second.trouble;
+  }
   if (auto it = job.switches.find(island.island); it != job.switches.end()) {
     view.plan_changes = it->second.changes;
   }
@@ -45,10 +63,9 @@ void AddWorkers(const State& s, const Job& job, const IslandRecord& island, Isla
     } else if (member != nullptr) {
       worker.doing = member->reason;
     }
-    auto planning = job.planning.find(island.island);
     if (worker.attached && !worker.in_plan && planning != job.planning.end()) {
-      auto why = planning->second.left_out.find(m.worker);
-      if (why != planning->second.left_out.end()) worker.doing = why->second;
+      const std::string why = WhySpare(planning->second, *member);
+      if (!why.empty()) worker.doing = why;
     }
     if (worker.attached && !member->measuring.empty()) worker.doing = member->measuring;
     view.workers.push_back(std::move(worker));
