@@ -184,10 +184,12 @@ absl::Status NothingFits(const PlanningInput& input, const LayoutSpec& layout, i
   ask("replicas", layout.replicas);
   ask("tensor_parallel", layout.tensor_parallel);
   if (asked.empty()) asked = "one stage";
-  const size_t has = input.cluster.devices.size();
-  std::string text =
-      absl::StrCat(asked, " take", asked.find(',') == std::string::npos ? "s " : " ", devices,
-                   devices == 1 ? " device" : " devices", ", the island has ", has);
+  const auto count = [](int64_t devices) {
+    return absl::StrCat(devices, devices == 1 ? " device" : " devices");
+  };
+  std::string text = absl::StrCat(
+      asked, asked.find(',') == std::string::npos ? " takes " : " take ", count(devices),
+      ", the island has ", count(static_cast<int64_t>(input.cluster.devices.size())));
   if (layout.tensor_parallel > 1) {
     absl::StrAppend(&text, " (", most_entities, " times ", layout.tensor_parallel,
                     " alike on one worker)");

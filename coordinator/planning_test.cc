@@ -197,7 +197,7 @@ TEST_CASE("an island that lost a device goes on without the numbers that it was 
   CHECK(plan->schedule == "1f1b");
   CHECK(absl::StrContains(plan->reason,
                           "until that fits again: no layout fits: layout.stages = 4 takes 4 "
-                          "devices, the island has 3; its model has "));
+                          "devices, the island has 3 devices; its model has "));
   request.members.push_back(Worker("d", 1));
   const absl::StatusOr<IslandPlan> again = PlanIsland(request);
   REQUIRE(again.ok());
