@@ -140,7 +140,7 @@ TEST_CASE("A lone worker whose job fits by no plan waits, and says why") {
               "submit min=1 batch=2", "worker a prepared measured=1"});
   CHECK(world.Order("a").job.empty());
   CHECK(world.Job().summary.waiting_for ==
-        "island 0 needs a plan (it has none yet): a/0-lacks-1-GiB");
+        "island 0 needs a plan (it is the island's first): a/0-lacks-1-GiB");
 }
 
 }  // namespace

@@ -131,7 +131,7 @@ struct Planning {
   int64_t request = 0;              // under way; 0: none
   Instant asked_at{};               // the request
   Instant not_before{};             // of the next one
-  std::string trouble;              // why the newest request gave no plan
+  std::string trouble;              // why the newest request changed nothing
   std::vector<IslandMember> asked;  // the workers of the newest request
   std::vector<IslandMember> considered;  // those of the newest request that was answered
   Instant wish_not_before{};             // when the island's own wish is heard again

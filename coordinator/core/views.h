@@ -60,10 +60,12 @@ struct IslandView {
   IslandRecord record;
   std::vector<IslandWorkerView> workers;  // the leader first; empty: vacant
   IslandPlan plan;                        // in force; number 0: none
-  std::string planning;                   // what the next plan waits for; empty: none is wanted
-  std::vector<PlanChange> plan_changes;   // the newest, oldest first, since the coordinator's start
-  int64_t steps_interrupted = 0;          // given up under way
-  int64_t steps_redone = 0;               // finished and made again
+  // What the next plan waits for; if none is wanted, why the newest one was not taken; empty: it
+  // was.
+  std::string planning;
+  std::vector<PlanChange> plan_changes;  // the newest, oldest first, since the coordinator's start
+  int64_t steps_interrupted = 0;         // given up under way
+  int64_t steps_redone = 0;              // finished and made again
   bool attached = false;
   std::string doing;  // the worker's words, or why there is none
   std::optional<IslandProgress> progress;
