@@ -131,6 +131,17 @@ struct Deceived {
     REQUIRE(sender->Hear().has_peer_welcome());
     return sender;
   }
+  // Says hello under plan 2, which w has not heard of yet: nothing is answered.
+  std::unique_ptr<FalseSender> WaitingLane(const IslandMember& from, int lane) {
+    auto sender = std::make_unique<FalseSender>(w.member.endpoint);
+    v1::Frame hello = HelloOf(from, w.member, lane);
+    hello.mutable_peer_hello()->set_plan(2);
+    const int64_t before = w.link->frames_refused();
+    sender->Send(hello);
+    sender->Open(2, lane, 0);  // too early: when it has been refused the hello has been read
+    while (w.link->frames_refused() == before) std::this_thread::yield();
+    return sender;
+  }
   void RequireStillServing() {
     p.Say(w, kTensor, "honest", std::string(5000, 'h'));
     while (w.Hear(kTensor).header != "honest") {
@@ -280,6 +291,18 @@ TEST_CASE("connections without end are forgotten, members' are kept") {
   }
   lane->Open(2, 0, 0, "still here");
   REQUIRE(story.w.Hear(kCommand).header == "still here");
+}
+
+TEST_CASE("a hello that waits is not welcomed in place of a later one on a newer connection") {
+  Deceived story;
+  // w does not hear that the first one is of no use any more.
+  const auto first = story.WaitingLane(story.m.member, 1);
+  const auto second = story.WaitingLane(story.m.member, 1);
+  const std::vector<IslandMember> members = {story.w.member, story.p.member, story.m.member};
+  REQUIRE(story.w.link->SetPeers(Plan(2), members).ok());
+  REQUIRE(second->Hear().has_peer_welcome());
+  second->Open(3, 1, 0, "here");
+  REQUIRE(story.w.Hear(kTensor).header == "here");
 }
 
 TEST_CASE("a receiver that answers what it must not is lost") {

@@ -113,6 +113,7 @@ class PeerLink::Impl {
   };
   struct Route {
     std::string id;             // given by ROUTER
+    uint64_t said = 0;          // when: of two hellos the later has the larger one
     uint64_t hello_number = 0;  // its answers and refusals repeat it
     v1::PeerHello hello;
     std::string key;  // that the connection proved
@@ -212,7 +213,7 @@ class PeerLink::Impl {
   Instant guests_until_{};
   std::map<NodeId, std::unique_ptr<Peer>> peers_;
   std::map<std::string, Route> routes_;
-  uint64_t next_session_ = 1;
+  uint64_t next_session_ = 1;  // of what grows only: sessions and hellos
   std::thread thread_;
 };
 

@@ -204,12 +204,15 @@ void PeerLink::Impl::StartPeer(Peer& peer) {
   }
 }
 
+// The newest hello first: of two connections of a peer's lane the older one is dead, and libzmq
+// does not say so.
 void PeerLink::Impl::ConsiderAll() {
-  std::vector<std::string> ids;
+  std::vector<std::pair<uint64_t, std::string>> waiting;
   for (const auto& [id, route] : routes_) {
-    if (!route.welcomed) ids.push_back(id);
+    if (!route.welcomed) waiting.emplace_back(route.said, id);
   }
-  for (const std::string& id : ids) {
+  std::sort(waiting.rbegin(), waiting.rend());
+  for (const auto& [said, id] : waiting) {
     if (const auto it = routes_.find(id); it != routes_.end()) Consider(it->second);
   }
 }

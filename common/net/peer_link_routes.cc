@@ -95,6 +95,7 @@ void PeerLink::Impl::OnHello(const std::string& id, const v1::Frame& frame, std:
   Route& route = routes_[id];
   route = Route{};
   route.id = id;
+  route.said = next_session_++;
   route.hello = frame.peer_hello();
   route.hello_number = frame.transfer();
   route.last_number = frame.transfer();
@@ -136,12 +137,6 @@ void PeerLink::Impl::Consider(Route& route) {
 }
 
 void PeerLink::Impl::Welcome(Route& route) {
-  for (auto it = routes_.begin(); it != routes_.end();) {
-    const auto here = it++;
-    const bool same = here->second.hello.from() == route.hello.from() &&
-                      here->second.hello.lane() == route.hello.lane();
-    if (same && here->first != route.id) routes_.erase(here);  // a connection it had before
-  }
   route.welcomed = true;
   route.session = next_session_++;
   route.granted = options_.window_bytes;
@@ -151,7 +146,17 @@ void PeerLink::Impl::Welcome(Route& route) {
   frame.mutable_peer_welcome()->set_tensor_limit(route.granted[1]);
   frame.mutable_peer_welcome()->set_state_limit(route.granted[2]);
   frame.mutable_peer_welcome()->set_sum_limit(route.granted[3]);
-  Answer(route.id, frame);
+  if (Answer(route.id, frame) != SendOutcome::kSent) {
+    routes_.erase(routes_.find(route.id));  // gone while it waited; its sender says hello again
+    return;
+  }
+  for (auto it = routes_.begin(); it != routes_.end();) {
+    const auto here = it++;
+    const Route& other = here->second;
+    const bool same =
+        other.hello.from() == route.hello.from() && other.hello.lane() == route.hello.lane();
+    if (same && other.said < route.said) routes_.erase(here);  // a connection it had before
+  }
 }
 
 // The sender's end counts us as lost when it hears this.
