@@ -225,6 +225,7 @@ class Daemon {
                  step->loss);
       }
       for (Action& action : actions.list) Do(action);
+      PullIfFree();
       if (core_.doing() != doing_) LogInfo("worker", doing_ = core_.doing());
       return actions.deadline;
     });
@@ -274,10 +275,11 @@ class Daemon {
       }
       attach_->Send(std::move(send->message));
     } else if (const StartPull* pull = std::get_if<StartPull>(&action)) {
-      transfers_.Pull(*pull, island_.pulled());
+      next_pull_ = *pull;
     } else if (const PushShards* push = std::get_if<PushShards>(&action)) {
       transfers_.Push(*push, island_.delta());
     } else if (std::holds_alternative<CancelTransfers>(action)) {
+      next_pull_.reset();
       transfers_.CancelAll();
       island_.CancelStaging();
     } else if (MeasureLinks* request = std::get_if<MeasureLinks>(&action)) {
@@ -302,6 +304,13 @@ class Daemon {
     }
   }
 
+  // A layer of an earlier pull may be on its way to a device still, for seconds on a slow line; a
+  // Tick tells of its end.
+  void PullIfFree() {
+    if (!next_pull_ || island_.staging()) return;
+    transfers_.Pull(*std::exchange(next_pull_, std::nullopt), island_.pulled());
+  }
+
   EventLoop<Event>* const loop_;
   GroupMember* const member_;
   GroupTrainer trainer_;
@@ -312,6 +321,7 @@ class Daemon {
   WorkerCore core_;
   LinkMeasurer measurer_;
   std::unique_ptr<WorkerAttach> attach_;
+  std::optional<StartPull> next_pull_;
   std::string doing_;
   int exit_code_ = 0;
 };

@@ -25,14 +25,25 @@ class Gate {
   }
   void Pass() {
     std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
     const bool opened = changed_.wait_for(lock, std::chrono::seconds(60), [this] { return open_; });
     ATOLL_CHECK(opened, "a test has left a gate closed for 60 s");
+    --waiting_;
+  }
+  // Until it is closed and somebody waits to pass it.
+  void AwaitHeldUp() {
+    std::unique_lock lock(mutex_);
+    const bool held = changed_.wait_for(lock, std::chrono::seconds(60),
+                                        [this] { return !open_ && waiting_ > 0; });
+    ATOLL_CHECK(held, "nobody has come to a gate in 60 s");
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool open_ = true;  // guarded by mutex_
+  bool open_ = true;  // guarded by mutex_, as all below
+  int waiting_ = 0;
 };
 
 }  // namespace atl::testing

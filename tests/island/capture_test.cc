@@ -267,9 +267,12 @@ TEST_CASE("a staged version that something came between is adopted all the same"
     const int64_t ticket = device.island().StagingTicket();
     LayerGate().Close();
     device.Pulls(version);
-    std::thread cancels([&] { device.island().CancelStaging(); });
+    LayerGate().AwaitHeldUp();
+    device.island().CancelStaging();  // waits for no device
+    CHECK(device.island().staging());
     LayerGate().Open();
-    cancels.join();
+    device.events.AwaitStagingEnds();
+    CHECK_FALSE(device.island().staging());
     *device.island().pulled() = newer;            // nobody reads it
     device.island().StagePulled({1, 0}, ticket);  // came too late
     CHECK_FALSE(device.events.pulled());

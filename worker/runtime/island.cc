@@ -271,12 +271,9 @@ int64_t Island::StagingTicket() const {
 }
 
 void Island::CancelStaging() {
-  {
-    const std::lock_guard lock(stage_mutex_);
-    ++stagings_cancelled_;
-    stager_.Cancel();
-  }
-  stager_.Await();
+  const std::lock_guard lock(stage_mutex_);
+  ++stagings_cancelled_;
+  stager_.Cancel();
 }
 
 bool Island::StagingWanted(int64_t ticket) const { return ticket == StagingTicket(); }
@@ -296,7 +293,7 @@ void Island::StagePulled(const PullDone& pulled, int64_t ticket) {
       return stager_.Start([this, pulled, ticket, bring = *std::move(bring)] {
         staged_ = bring(stager_.cancelled()).ok();
         stager_.Done();
-        if (StagingWanted(ticket)) hooks_.post(pulled);
+        hooks_.post(StagingWanted(ticket) ? Event(pulled) : Event(Tick{}));
       });
     }
   }

@@ -13,8 +13,8 @@
 //
 // Threads: Run and StagePulled are for the compute thread alone. pulled() and delta() are for
 // whoever starts transfers, in the order that the core prescribes: pulled() between Prepared and
-// AdoptPulled, delta() after DeltaReady. Their shared_ptr keeps memory alive for transfers that end
-// late.
+// AdoptPulled while nothing is being staged, delta() after DeltaReady. Their shared_ptr keeps
+// memory alive for transfers that end late.
 
 #ifndef ATOLL_WORKER_RUNTIME_ISLAND_H_
 #define ATOLL_WORKER_RUNTIME_ISLAND_H_
@@ -74,12 +74,14 @@ class Island {
 
   // The pull is complete: posts `pulled`, but first, where the devices have memory of their own and
   // room, brings to them what adopting it would add to the parameters, beside the steps that
-  // follow. Nothing is done or posted if CancelStaging was called since `ticket` was drawn.
+  // follow. Nothing is done or posted if CancelStaging was called since `ticket` was drawn, and if
+  // it is called meanwhile, a Tick is posted when the layer on its way, the last one, is there.
   void StagePulled(const PullDone& pulled, int64_t ticket);
-  // These two are for any thread. After CancelStaging pulled() is not read any more until
-  // AdoptPulled.
+  // These are for any thread, and never wait. After CancelStaging pulled() is not read any more
+  // until AdoptPulled, but by what goes on of the staging.
   int64_t StagingTicket() const;
   void CancelStaging();
+  bool staging() const { return stager_.going(); }
 
   std::shared_ptr<LayerBuffers> pulled() const { return pulled_; }
   std::shared_ptr<const Delta> delta() const { return delta_; }

@@ -26,6 +26,8 @@ class IslandEvents {
       pulled_ = *pulled;
     } else if (CheckpointWritten* written = std::get_if<CheckpointWritten>(&event)) {
       written_ = std::move(*written);
+    } else if (std::holds_alternative<Tick>(event)) {
+      tick_ = Tick{};
     } else {
       last_ = std::move(event);
     }
@@ -43,6 +45,7 @@ class IslandEvents {
   DeltaReady AwaitReady() { return Await(&ready_); }
   PullDone AwaitPulled() { return Await(&pulled_); }
   CheckpointWritten AwaitWritten() { return Await(&written_); }
+  void AwaitStagingEnds() { Await(&tick_); }  // that was cancelled
 
  private:
   template <typename T>
@@ -60,6 +63,7 @@ class IslandEvents {
   std::optional<DeltaReady> ready_;  // all guarded by mutex_
   std::optional<PullDone> pulled_;
   std::optional<CheckpointWritten> written_;
+  std::optional<Tick> tick_;
 };
 
 }  // namespace atl::worker
