@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kInboxBytesMin = int64_t{256} << 20;
 constexpr int64_t kInboxBytesMax = int64_t{4} << 30;
+constexpr int64_t kSumBytesMax = int64_t{16} << 30;
 
 constexpr char kHalf[] = "bf16";
 constexpr char kFull[] = "fp32";
@@ -180,6 +181,10 @@ HostMemory HostMemoryOf(const std::vector<WorkerDevice>& devices) {
 
 int64_t InboxBytes(const HostMemory& host) {
   return std::clamp(host.bytes / 4, kInboxBytesMin, kInboxBytesMax);
+}
+
+int64_t SumBytes(const HostMemory& host) {
+  return std::clamp(host.bytes / 4, kInboxBytesMin, kSumBytesMax);
 }
 
 DType ComputeOf(const std::vector<WorkerDevice>& devices) {

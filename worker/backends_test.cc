@@ -84,6 +84,9 @@ TEST_CASE("messages that wait have a quarter of the host's memory, whatever is s
   REQUIRE(InboxBytes({8 * kGiB, false}) == 2 * kGiB);
   REQUIRE(InboxBytes({100, true}) == kGiB / 4);
   REQUIRE(InboxBytes({1000 * kGiB, true}) == 4 * kGiB);
+  REQUIRE(SumBytes({8 * kGiB, true}) == 2 * kGiB);
+  REQUIRE(SumBytes({100, true}) == kGiB / 4);
+  REQUIRE(SumBytes({1000 * kGiB, false}) == 16 * kGiB);
   // A worker that says nothing has the machine's, and this one has more than the least.
   const HostMemory machine = HostMemoryOf(*FindWorkerDevices({}));
   REQUIRE(machine.bytes > kGiB);

@@ -127,7 +127,9 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.device_name = devices[0].info.kind;
   group.nccl = devices[0].info.nccl;
   group.compute = ComputeOf(devices);
-  group.transport_bytes_max = InboxBytes(HostMemoryOf(devices));
+  const HostMemory host = HostMemoryOf(devices);
+  group.transport_bytes_max = InboxBytes(host);
+  group.link.window_bytes[static_cast<size_t>(PeerChannel::kSum)] = SumBytes(host);
   group.engine.emulation = EmulationOf(options);
   group.on_lent = [loop] { loop->TryPost(Lent{}); };
   auto member = GroupMember::Create(std::move(group));

@@ -31,7 +31,9 @@ struct Arithmetic<Bfloat16> {
 
 class Member final : public HostCommunicator {
  public:
-  Member(PeerBlocks* blocks, PeerGroup group) : blocks_(*blocks), group_(std::move(group)) {}
+  Member(PeerBlocks* blocks, PeerGroup group) : blocks_(*blocks), group_(std::move(group)) {
+    blocks_.Open(group_.name, group_.rank);
+  }
 
   ~Member() override {
     if (failure().ok()) Tell(BlockKind::kLeft, "");

@@ -30,7 +30,7 @@ struct PeerGroup {
   Duration timeout{};           // longest wait for another member
 };
 
-// `blocks` outlives it. Nothing is sent before the first collective: others need not be there yet.
+// `blocks` outlives it. Waits for nobody; but before the first collective all members are made.
 std::unique_ptr<Communicator> NewPeerCommunicator(PeerBlocks* blocks, PeerGroup group);
 
 }  // namespace atl::worker

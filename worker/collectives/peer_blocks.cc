@@ -17,6 +17,7 @@ constexpr absl::string_view kWord = "sum";
 // Together they bound what members that only say that they leave can make us remember.
 constexpr int32_t kRankMax = 1 << 10;
 constexpr size_t kBoxesMax = 1 << 12;
+constexpr int64_t kTextBytesMax = 500;  // of why a member has failed
 
 // "sum FROM TO CALL KIND OFFSET GROUP"
 std::string HeaderOf(const BlockName& name) {
@@ -40,9 +41,11 @@ absl::StatusOr<BlockName> Parse(absl::string_view header) {
   return name;
 }
 
+bool HasNumbers(BlockKind kind) { return kind == BlockKind::kPart || kind == BlockKind::kResult; }
+
 std::string TextOf(const Payload& payload) {
   return std::string(reinterpret_cast<const char*>(payload.data()),
-                     static_cast<size_t>(std::min<int64_t>(payload.size(), 500)));
+                     static_cast<size_t>(std::min<int64_t>(payload.size(), kTextBytesMax)));
 }
 
 }  // namespace
@@ -52,11 +55,24 @@ PeerBlocks::PeerBlocks(NodeId self, Link link)
       link_(std::move(link)),
       pool_(BufferPool::Create(8 * kBlockBytesMax)) {}
 
-absl::Status PeerBlocks::Admit(absl::string_view header, int64_t payload_bytes) const {
+bool PeerBlocks::IsOpen(const BlockName& name) const {
+  const auto box = boxes_.find({name.group, name.to});
+  return box != boxes_.end() && box->second.open;
+}
+
+absl::Status PeerBlocks::Admit(absl::string_view header, int64_t payload_bytes) {
   if (payload_bytes > kBlockBytesMax) {
     return absl::InvalidArgumentError("a collective's block is too long");
   }
-  return Parse(header).status();
+  ATOLL_ASSIGN_OR_RETURN(const BlockName name, Parse(header));
+  if (!HasNumbers(name.kind)) {
+    return payload_bytes <= kTextBytesMax ? absl::OkStatus()
+                                          : absl::InvalidArgumentError("a reason is too long");
+  }
+  const std::lock_guard lock(mutex_);
+  if (IsOpen(name)) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("rank ", name.to, " of group ", name.group, " is not at ", self_));
 }
 
 void PeerBlocks::OnMessage(PeerDelivery delivery) {
@@ -68,10 +84,10 @@ void PeerBlocks::OnMessage(PeerDelivery delivery) {
 
 void PeerBlocks::Deliver(const NodeId& worker, BlockName name, Block block) {
   const std::lock_guard lock(mutex_);
+  if (HasNumbers(name.kind) && !IsOpen(name)) return;  // its member has gone since it was admitted
   const std::pair key(name.group, name.to);
   if (boxes_.size() >= kBoxesMax && !boxes_.contains(key)) return;  // nobody has so many groups
   Box& box = boxes_[key];
-  if (box.closed) return;
   if (name.kind == BlockKind::kFailed) {
     if (box.ended.ok()) {
       box.ended = absl::UnavailableError(
@@ -146,11 +162,16 @@ void PeerBlocks::End(const std::string& group, int32_t rank, const absl::Status&
   changed_.notify_all();
 }
 
+void PeerBlocks::Open(const std::string& group, int32_t rank) {
+  const std::lock_guard lock(mutex_);
+  boxes_[{group, rank}].open = true;
+}
+
 void PeerBlocks::Close(const std::string& group, int32_t rank) {
   const std::lock_guard lock(mutex_);
   Box& box = boxes_[{group, rank}];
   box.from.clear();
-  box.closed = true;
+  box.open = false;
 }
 
 PeerBlocks::Link SumsOver(const std::unique_ptr<PeerLink>* link) {

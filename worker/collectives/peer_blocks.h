@@ -3,7 +3,8 @@
 //
 // A block is a piece of a tensor that one member of a group sends to another. Those from one member
 // to another arrive in the order in which they were sent. What has come waits here until its member
-// takes it, and counts against its sender's credit meanwhile, so memory stays bounded.
+// takes it, and counts against its sender's credit meanwhile, so memory stays bounded. Numbers for
+// who is no member here are not taken at all.
 
 #ifndef ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_
 #define ATOLL_WORKER_COLLECTIVES_PEER_BLOCKS_H_
@@ -59,7 +60,7 @@ class PeerBlocks {
   PeerBlocks(NodeId self, Link link);
 
   // ---- For the link's handler, on its thread. ----
-  absl::Status Admit(absl::string_view header, int64_t payload_bytes) const;
+  absl::Status Admit(absl::string_view header, int64_t payload_bytes);
   void OnMessage(PeerDelivery delivery);
   void OnPeerLost();  // Link::is_lost tells who
 
@@ -67,6 +68,8 @@ class PeerBlocks {
   void BeginScope(const std::string& prefix);
 
   // ---- For members of groups. ----
+  // From now on numbers that come for this member are kept for it, until Close or another scope.
+  void Open(const std::string& group, int32_t rank);
   struct Block {
     Payload payload;
     std::shared_ptr<const void> credit;
@@ -94,9 +97,10 @@ class PeerBlocks {
     std::map<int32_t, std::deque<Arrived>> from;
     std::map<int32_t, bool> left;
     absl::Status ended;
-    bool closed = false;
+    bool open = false;  // for numbers; that others leave or fail may be told before
   };
 
+  bool IsOpen(const BlockName& name) const;  // REQUIRES: mutex_ is held
   void Deliver(const NodeId& worker, BlockName name, Block block);
 
   const NodeId self_;

@@ -125,6 +125,7 @@ TEST_CASE("a lost worker ends the wait at once") {
 TEST_CASE("what is no block, too long, or of another is not taken") {
   testing::PeerCluster cluster(1, false);
   PeerBlocks& blocks = cluster.place(0).blocks;
+  blocks.Open("group", 0);
   REQUIRE(blocks.Admit("sum 1 0 1 0 0 group", kBlockBytesMax).ok());
   REQUIRE_FALSE(blocks.Admit("sum 1 0 1 0 0 group", kBlockBytesMax + 1).ok());
   for (const char* bad : {"sum ", "sum 1 0 1 0 0", "sum -1 0 1 0 0 g", "sum 1 0 1 9 0 g",
@@ -143,14 +144,39 @@ TEST_CASE("what is no block, too long, or of another is not taken") {
   REQUIRE(absl::IsInvalidArgument(take("w1", 2, 8)));
   REQUIRE(absl::IsInvalidArgument(take("w1", 1, 12)));
   // Of an earlier attempt at the plan, and of a member that is gone.
+  blocks.Open("old/group", 0);
   blocks.OnMessage(Message("w1", "sum 1 0 1 0 0 old/group", pool->Take(8)));
   blocks.BeginScope("new/");
+  blocks.Open("new/group", 0);
   blocks.OnMessage(Message("w1", "sum 1 0 1 0 0 new/group", pool->Take(8)));
   blocks.Close("new/group", 0);
   for (const char* group : {"old/group", "new/group"}) {
     REQUIRE(absl::IsDeadlineExceeded(
         blocks.Take("w0", {group, 1, 0, 1, BlockKind::kPart, 0}, 8, SteadyNow()).status()));
   }
+}
+
+TEST_CASE("numbers are kept for members that are here, and for no others") {
+  testing::PeerCluster cluster(1, false);
+  PeerBlocks& blocks = cluster.place(0).blocks;
+  const auto member = NewPeerCommunicator(&blocks, {"1/group", 0, {"w0", "w1"}, kLong});
+  const auto admits = [&](const std::string& header) { return blocks.Admit(header, 4).ok(); };
+  CHECK(admits("sum 1 0 1 0 0 1/group"));        // a part
+  CHECK(admits("sum 1 0 1 1 0 1/group"));        // a result
+  CHECK_FALSE(admits("sum 1 1 1 0 0 1/group"));  // another rank
+  CHECK_FALSE(admits("sum 1 0 1 1 0 2/group"));  // a group that nobody made
+  // Whoever may join it yet has to know.
+  CHECK(admits("sum 1 0 0 2 0 2/group"));
+  CHECK(admits("sum 1 0 0 3 0 2/group"));
+  CHECK_FALSE(blocks.Admit("sum 1 0 0 3 0 2/group", kBlockBytesMax).ok());
+  // What was admitted just before its member went holds nothing up.
+  const auto credit = std::make_shared<int>();
+  PeerDelivery late = Message("w1", "sum 1 0 1 0 0 1/group", BufferPool::Create(0)->Take(8));
+  late.credit = credit;
+  blocks.BeginScope("2/");
+  CHECK_FALSE(admits("sum 1 0 1 0 0 1/group"));
+  blocks.OnMessage(std::move(late));
+  CHECK(credit.use_count() == 1);
 }
 
 }  // namespace
