@@ -283,14 +283,21 @@ TEST_CASE("hellos of strangers, to others and of other versions are refused or i
 }
 
 TEST_CASE("connections without end are forgotten, members' are kept") {
-  Deceived story;
+  PeerLinkOptions options;
+  options.connections_max = 5;
+  Deceived story(options);
+  REQUIRE(story.p.link->AwaitPeers(In(kPatience), {"w"}).ok());
   const auto lane = story.Lane(0);
-  FalseSender crowd(story.w.member.endpoint);
-  for (int i = 0; i < 100; ++i) {
-    crowd.Send(HelloOf({"x", i, "", ""}, story.w.member, 0));
+  std::vector<std::unique_ptr<FalseSender>> crowd;  // two find room
+  for (int64_t i = 0; i < 5; ++i) crowd.push_back(story.WaitingLane({"x", i, "", ""}, 0));
+  for (int i = 0; i < 3; ++i) {
+    const v1::Frame answer = crowd[i]->Hear();
+    INFO(answer.ShortDebugString());
+    REQUIRE(absl::StrContains(answer.peer_refusal().reason(), "too many connections"));
   }
   lane->Open(2, 0, 0, "still here");
   REQUIRE(story.w.Hear(kCommand).header == "still here");
+  story.RequireStillServing();
 }
 
 TEST_CASE("a hello that waits is not welcomed in place of a later one on a newer connection") {

@@ -113,6 +113,8 @@ struct PeerLinkOptions {
   std::array<int64_t, kPeerChannels> window_bytes = {int64_t{8} << 20, int64_t{1} << 30,
                                                      int64_t{256} << 20, int64_t{16} << 30};
   Duration silence_max = std::chrono::seconds(6);  // of its network thread; then it is lost
+  // Others' that have said hello. With more, those that wait for a plan are refused, oldest first.
+  int connections_max = 1024;
   // Waiting to be sent to one peer.
   int64_t queued_bytes_max = int64_t{4} << 30;
   int queued_messages_max = 16384;

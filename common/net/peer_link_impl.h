@@ -174,6 +174,7 @@ class PeerLink::Impl {
   // routes
   void OnRouteFrame(std::vector<Message>& parts);
   void OnHello(const std::string& id, const v1::Frame& frame, std::string key);
+  bool MakeRoom();  // for another route
   void OnSample(const std::string& id, const v1::Frame& frame, const std::string& key);
   void Consider(Route& route);  // the hello that it said
   void ConsiderAll();           // that have not been welcomed

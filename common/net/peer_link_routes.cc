@@ -8,8 +8,6 @@
 namespace atl {
 namespace {
 
-// Connections that have said hello; strangers' are forgotten first.
-constexpr size_t kRoutesMax = 1024;
 // Credit is told when so much of it has come back, or all.
 constexpr int64_t kCreditStep = int64_t{1} << 20;
 
@@ -86,12 +84,7 @@ void PeerLink::Impl::OnSample(const std::string& id, const v1::Frame& frame,
 }
 
 void PeerLink::Impl::OnHello(const std::string& id, const v1::Frame& frame, std::string key) {
-  if (routes_.count(id) == 0 && routes_.size() >= kRoutesMax) {
-    const auto stranger =
-        std::find_if(routes_.begin(), routes_.end(), [](auto& r) { return !r.second.welcomed; });
-    if (stranger == routes_.end()) return CountStranger();
-    routes_.erase(stranger);
-  }
+  if (!routes_.contains(id) && !MakeRoom()) return CountStranger();
   Route& route = routes_[id];
   route = Route{};
   route.id = id;
@@ -101,6 +94,20 @@ void PeerLink::Impl::OnHello(const std::string& id, const v1::Frame& frame, std:
   route.last_number = frame.transfer();
   route.key = std::move(key);
   Consider(route);
+}
+
+// Who is forgotten hears it: an honest sender would wait for ever.
+bool PeerLink::Impl::MakeRoom() {
+  if (std::ssize(routes_) < options_.connections_max) return true;
+  auto oldest = routes_.end();
+  for (auto it = routes_.begin(); it != routes_.end(); ++it) {
+    if (it->second.welcomed) continue;
+    if (oldest == routes_.end() || it->second.said < oldest->second.said) oldest = it;
+  }
+  if (oldest == routes_.end()) return false;
+  Refuse(oldest->second, v1::PeerRefusal::LOST, "too many connections wait here");
+  routes_.erase(oldest);
+  return true;
 }
 
 // Welcomes the route, refuses it, or leaves it waiting until our own plan changes.
