@@ -6,6 +6,7 @@
 #include "common/rng.h"
 #include "common/status.h"
 #include "common/time.h"
+#include "common/utf8.h"
 
 namespace atl {
 namespace {
@@ -23,6 +24,17 @@ TEST_CASE("a generator repeats its numbers, and streams of one seed differ") {
 
 TEST_CASE("the first numbers of seed 1 never change: weights and shuffles depend on them") {
   REQUIRE(Rng(1).Next() == 8723206269617894468u);
+}
+
+TEST_CASE("text is cut between characters, and what is no character is marked") {
+  CHECK(WellFormed("caf\xc3\xa9", 100) == "caf\xc3\xa9");
+  CHECK(WellFormed("caf\xc3\xa9", 4) == "caf");
+  CHECK(WellFormed("\xe2\x82\xac \xf0\x9f\x90\xa2", 8) == "\xe2\x82\xac \xf0\x9f\x90\xa2");
+  CHECK(WellFormed("\xe2\x82\xac \xf0\x9f\x90\xa2", 7) == "\xe2\x82\xac ");
+  // Latin-1, a character's half, one that is longer than it need be, a surrogate, beyond the last.
+  for (const char* ill : {"\xe9", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff"}) {
+    CHECK(WellFormed(ill, 100) == std::string(std::string(ill).size(), '?'));
+  }
 }
 
 TEST_CASE("Below is uniform") {

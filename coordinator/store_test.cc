@@ -175,6 +175,17 @@ TEST_CASE("a full disk is said clearly, and nothing of the transaction happened"
   REQUIRE(store->ReadAll().value() == std::vector<StoreRecord>{EpochRecord{1}});
 }
 
+TEST_CASE("whatever text is written can be read again") {
+  for (const std::string& text : {std::string("caf\xe9"), std::string(100'000, 'x')}) {
+    ProgressRecord progress;
+    progress.job = "lm-1";
+    progress.reason = text;
+    const auto read = DecodeRecord(EncodeRecord(progress));
+    REQUIRE(read.ok());
+    CHECK(std::get<ProgressRecord>(*read).reason.substr(0, 3) == text.substr(0, 3));
+  }
+}
+
 TEST_CASE("no damaged bytes crash the record decoder") {
   for (const StoreRecord& record : OneOfEach()) {
     const std::string bytes = EncodeRecord(record);

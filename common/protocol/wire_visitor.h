@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/time.h"
+#include "common/utf8.h"
 
 namespace atl {
 
@@ -51,6 +52,11 @@ class Encoder {
   template <class T, class P, class Set>
   void Copy(absl::string_view, const T& plain, const P&, Set set) {
     set(plain);
+  }
+  // Texts quote files and other machines' words: what is written can always be read.
+  template <class Set>
+  void Copy(absl::string_view, const std::string& plain, const std::string&, Set set) {
+    set(WellFormed(plain, kMaxTextBytes));
   }
   template <class T, class Present, class Set>
   void Optional(absl::string_view, const T& plain, Present, T, Set set) {

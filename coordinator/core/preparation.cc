@@ -36,14 +36,16 @@ void RefuseWorker(State& s, Job& job, Member& worker, const std::string& reason)
 }
 
 std::string Refusals(const State& s, const Job& job, int64_t& count) {
+  constexpr int64_t kTold = 8;
   std::string text;
   count = 0;
   for (const auto& [key, member] : s.members) {
     auto it = member.refused.find(job.id());
-    if (!member.attached || it == member.refused.end()) continue;
-    ++count;
-    absl::StrAppend(&text, text.empty() ? "" : "; ", member.record.name, ": ", it->second);
+    if (!member.attached || it == member.refused.end() || ++count > kTold) continue;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", member.record.name, ": ",
+                    CleanText(it->second, 200));
   }
+  if (count > kTold) absl::StrAppend(&text, "; and ", count - kTold, " more");
   return text;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 
 namespace atl::coord {
 
@@ -96,7 +97,7 @@ void State::Log(const JobId& job, Severity severity, std::string text) {
 void State::SetState(Job& job, JobState state, std::string reason) {
   ProgressRecord& progress = job.EditProgress();
   progress.state = state;
-  progress.reason = std::move(reason);
+  progress.reason = CleanText(reason, 2000);
   Log(job.id(), state == JobState::kFailed ? Severity::kError : Severity::kInfo,
       absl::StrCat(Name(state), ": ", progress.reason));
 }
@@ -115,7 +116,7 @@ std::string WhoMeasures(const State& s, const std::vector<NodeId>& workers) {
 }
 
 std::string CleanText(const std::string& text, size_t limit_bytes) {
-  std::string clean = text.substr(0, limit_bytes);
+  std::string clean = WellFormed(text, limit_bytes);
   for (char& c : clean) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   }

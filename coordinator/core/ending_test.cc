@@ -1,0 +1,98 @@
+// Jobs that end while a round is under way, and rounds at their limits, told in the World's
+// language.
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/round_limit.h"
+#include "coordinator/core/testing/world.h"
+
+namespace atl::testing {
+namespace {
+
+bool Says(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
+}
+
+TEST_CASE("a round that was decided is made on every server, although the job is cancelled") {
+  World w;
+  w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "");
+  w.Contribute("a", 4);
+  w.Contribute("b", 4);
+  w.Do("servers answer once");  // their statistics: version 1 is decided, and nobody has it yet
+  REQUIRE(w.Job().round.phase == RoundPhase::kCommitting);
+  SECTION("when all are there") {
+    const std::string cancelled = w.Do("cancel lm-1");
+    CHECK_FALSE(Says(cancelled, "EndJob"));
+    CHECK(Says(w.Do("servers answer"), "version 1 is committed"));
+  }
+  SECTION("when one comes back later") {
+    w.Do("server ps-1 dies");
+    w.Do("cancel lm-1");
+    const std::string told = w.Do("servers answer");
+    CHECK(Says(told, "-> ps-0: EndJob"));
+    CHECK(w.Job().summary.version == 0);
+    w.Do("coordinator restarts");
+    w.Tell({"server ps-0 attaches incarnation=2", "server ps-1 attaches incarnation=2"});
+    CHECK(Says(w.Do("servers answer"), "version 1 is committed"));
+  }
+  CHECK(w.Job().summary.version == 1);
+  CHECK(w.Job().summary.state == JobState::kCancelled);
+  CHECK(w.Job().summary.tokens_committed == 80);
+  CHECK_FALSE(Says(w.Do("wait 10"), "CommitRound"));
+}
+
+TEST_CASE("a cancelled job does not wait for a server that has lost what was decided") {
+  World w;
+  w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "");
+  w.Contribute("a", 4);
+  w.Contribute("b", 4);
+  w.Do("servers answer once");
+  w.Tell({"server ps-1 dies", "cancel lm-1", "servers answer"});
+  w.Do("server ps-1 attaches incarnation=2 empty");
+  w.Do("servers answer");
+  CHECK_FALSE(Says(w.Do("wait 10"), "ps-1"));
+}
+
+TEST_CASE("of more contributions than a round can be made of, the later ones are in the next") {
+  const size_t islands = kMaxContributions + 2;
+  std::vector<NodeId> workers;
+  for (size_t i = 0; i < islands; ++i) workers.push_back(absl::StrCat("w", i));
+  World w;
+  w.StartJob({"ps-0"}, workers, "max=100 tokens=10000 wait-for-all");
+  for (const NodeId& worker : workers) w.Contribute(worker, 1);
+  w.Do("servers answer");
+  REQUIRE(w.Job().summary.version == 1);
+  CHECK(w.Job().decisions.back().participants.size() == kMaxContributions);
+  for (size_t i = 0; i < kMaxContributions; ++i) w.Do(absl::StrCat("worker w", i, " ready"));
+  for (size_t i = 0; i < kMaxContributions; ++i) w.Contribute(absl::StrCat("w", i), 1);
+  w.Do("servers answer");
+  REQUIRE(w.Job().summary.version == 2);
+  CHECK(w.Job().decisions.back().participants.size() == kMaxContributions);
+}
+
+TEST_CASE("a server that is not back yet makes no room, and closes no round for the lack of it") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "wait-for-all");
+  w.Contribute("a", 4);
+  w.Do("worker b leases wanted=4");
+  w.Do("coordinator restarts");
+  w.Tell({"worker a attaches incarnation=1", "worker b attaches incarnation=1",
+          "worker b pushes consumed=4-8", "server ps-0 attaches incarnation=1"});
+  CHECK(w.Job().round.phase == RoundPhase::kWindowOpen);
+}
+
+TEST_CASE("words that are not well-formed are kept as far as they are") {
+  World w;
+  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=2"});
+  const std::string refusal = w.Do("worker a refuses reason=caf\xc3");
+  CHECK(Says(refusal, "caf?"));
+  CHECK(Says(w.Do("worker b refuses reason=" + std::string(999, 'x') + "\xc3\xa9"),
+             "no worker can run it: a: caf?; b: xxx"));
+  CHECK(w.Job().summary.reason.size() < 2001);
+}
+
+}  // namespace
+}  // namespace atl::testing
