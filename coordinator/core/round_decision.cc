@@ -203,6 +203,10 @@ void FinishRound(State& s, Job& job) {
   progress.version = decision->version;
   progress.tokens_committed = decision->tokens_committed_after;
   const Version version = progress.version;
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat("version ", version, " is committed: ", progress.tokens_committed,
+                     " tokens so far"));
+  if (job.ended()) return;
   BalanceSteps(s, job);
   const int64_t every = job.spec().schedule.validate_every_rounds;
   const bool last = job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget();
@@ -211,9 +215,6 @@ void FinishRound(State& s, Job& job) {
     progress.validate_version = version;  // an older one could not be pulled any more
     ChooseValidator(s, job);
   }
-  s.Log(job.id(), Severity::kInfo,
-        absl::StrCat("version ", version, " is committed: ", progress.tokens_committed,
-                     " tokens so far"));
   Prune(s, job);
 }
 

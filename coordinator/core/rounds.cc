@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/protocol/round_limit.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/round_decision.h"
 #include "coordinator/core/servers.h"
@@ -94,6 +95,7 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
     const ContributionId old = earlier->contribution;
     DropContribution(s, job, old, "its island asks to push a later one");
   }
+  if (!AllServersKnown(job)) return;  // how much room there is, too; it asks again
   if (!HasRoom(s, job)) {
     job.waits_for_room.insert(id.island);
     return;  // it asks again
@@ -222,7 +224,10 @@ bool AdvanceWindow(State& s, Job& job) {
   if (why.empty()) return opened;
   Collecting collecting;
   collecting.version = job.progress.version + 1;
-  collecting.contributions = job.complete;
+  // The earliest; the others are in the next round.
+  collecting.contributions.assign(
+      job.complete.begin(), job.complete.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                       job.complete.size(), kMaxContributions)));
   std::sort(collecting.contributions.begin(), collecting.contributions.end());
   collecting.opened_by = job.window->opened_by;
   collecting.closed_because = why;
@@ -235,8 +240,9 @@ bool AdvanceWindow(State& s, Job& job) {
 }  // namespace
 
 bool AdvanceRound(State& s, Job& job) {
-  if (!job.active() || job.links.empty()) return false;
-  if (DropIncomplete(s, job)) return true;
+  // What is decided is made, whatever becomes of the job meanwhile.
+  if ((!job.active() && !job.ended()) || job.links.empty() || job.record.removed) return false;
+  if (job.active() && DropIncomplete(s, job)) return true;
   if (job.decided_version() > job.progress.version) {
     const bool applied = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
       return entry.second.version >= job.decided_version();
@@ -244,6 +250,7 @@ bool AdvanceRound(State& s, Job& job) {
     if (applied) FinishRound(s, job);
     return applied;
   }
+  if (job.ended()) return false;
   if (!job.collecting) return AdvanceWindow(s, job);
   if (job.collecting->grams.size() < job.links.size()) return false;
   DecideRound(s, job);

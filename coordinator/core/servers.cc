@@ -97,13 +97,14 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
   link.again_at = s.now;
   link.version = fresh ? version : std::max(link.version, version);
   link.snapshot_version = fresh ? snapshot : std::max(link.snapshot_version, snapshot);
-  if (job.ended()) return;
   if (fresh) {
     const std::string problem = WhyNotCatchUp(job, name, link.version, held);
-    if (!problem.empty()) {
+    link.cannot_catch_up = !problem.empty();
+    if (link.cannot_catch_up) {
       return FailJob(s, job, absl::StrCat("parameter server ", name, ": ", problem));
     }
   }
+  if (job.ended()) return;
   TakeStaged(s, job, name, held, fresh);
   for (ShardPlacement& shard : job.record.shards) {
     if (shard.server != name) continue;
@@ -238,9 +239,15 @@ void OnServerFault(State& s, Member& server, const ServerFault& message) {
 
 namespace {
 
-bool WantsEnd(const Job& job) {
-  return job.ended() ||
-         (job.progress.state == JobState::kFinishing && job.progress.validated_final);
+bool IsBehind(const Job& job, const ServerLink& link) {
+  return link.version < job.decided_version() && !link.cannot_catch_up;
+}
+
+// A round that was decided before the end is made on all servers, or they would end at different
+// versions.
+bool WantsEnd(const Job& job, const ServerLink& link) {
+  const bool finished = job.progress.state == JobState::kFinishing && job.progress.validated_final;
+  return (job.ended() || finished) && !IsBehind(job, link);
 }
 
 bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
@@ -248,9 +255,9 @@ bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
   if (job.record.removed) return true;
   if (job.ended()) return !link.end_sent;
   if (!link.assigned) return true;
-  if (link.version < job.decided_version()) return true;
+  if (IsBehind(job, link)) return true;
   if (job.collecting && !job.collecting->grams.contains(server)) return true;
-  return WantsEnd(job) && link.snapshot_version < job.progress.version;
+  return WantsEnd(job, link) && link.snapshot_version < job.progress.version;
 }
 
 void SendAssignment(State& s, Job& job, const NodeId& server) {
@@ -292,12 +299,12 @@ void PumpServers(State& s, Job& job) {
     link.again_at = s.now + kRetryInterval;
     if (job.record.removed) {
       s.SendToServer(server, RemoveJob{job.id()});
-    } else if (WantsEnd(job)) {
+    } else if (WantsEnd(job, link)) {
       link.end_sent = true;
       s.SendToServer(server, EndJob{job.id()});
     } else if (!link.assigned) {
       SendAssignment(s, job, server);
-    } else if (link.version < job.decided_version()) {
+    } else if (IsBehind(job, link)) {
       SendCommits(s, job, server, link.version);
     } else if (job.collecting) {
       s.SendToServer(server, CollectStatistics{job.id(), job.collecting->version,

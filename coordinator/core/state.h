@@ -60,6 +60,7 @@ struct ServerLink {
   bool known = false;     // its ServerHello told what it holds, and it is attached
   bool assigned = false;  // ShardsAssigned came since
   bool end_sent = false;
+  bool cannot_catch_up = false;  // with what was decided: it has lost what that is made of
   Version version = kNoVersion;
   Version snapshot_version = kNoVersion;
   Instant again_at{};   // when what it still owes is asked for again

@@ -14,7 +14,7 @@
 namespace atl::ps {
 namespace {
 
-static_assert(JobState::kMaxContributions == kMaxDeltas);
+static_assert(kMaxContributions == kMaxDeltas);
 
 constexpr int64_t kMaxElements = int64_t{1} << 40;  // of all shards of a job
 

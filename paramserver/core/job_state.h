@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/protocol/round_limit.h"
 #include "kernels/thread_pool.h"
 #include "paramserver/core/push_gate.h"
 #include "paramserver/core/records.h"
@@ -22,7 +23,6 @@ class JobState {
  public:
   static constexpr int64_t kMaxShards = 1 << 20;
   static constexpr int64_t kMaxIslands = 4096;
-  static constexpr size_t kMaxContributions = 64;  // kernels' kMaxDeltas
 
   // OK if the assignment makes sense by itself. The memory it takes is another question.
   static absl::Status Check(const AssignShards& assignment);
