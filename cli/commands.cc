@@ -1,5 +1,6 @@
 #include "cli/commands.h"
 
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -112,9 +113,30 @@ int ExitCodeOf(const v1::JobSummary& summary) {
   return 1;
 }
 
+std::string goodbye;  // for the handler: what it may use is little
+
+void SayGoodbye(int signal) {
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, goodbye.data(), goodbye.size());
+  raise(signal);  // ends us, when this returns
+}
+
+// Ctrl-C ends the watch alone; elsewhere it ends what is watched.
+void SayGoodbyeAtInterrupt(const std::string& job) {
+  struct sigaction before {};
+  sigaction(SIGINT, nullptr, &before);
+  if (before.sa_handler == SIG_IGN) return;  // somebody's wish, such as nohup's
+  goodbye = absl::StrCat("\natoll: ", job, " goes on; see it again by atoll watch ", job,
+                         ", end it by atoll cancel ", job, "\n");
+  struct sigaction action {};
+  action.sa_handler = SayGoodbye;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+}
+
 // `submitted`: by us just now, so the coordinator has answered.
 int WatchJob(const Global& global, const std::string& job, int interval_ms, bool submitted) {
   const bool terminal = isatty(STDOUT_FILENO) == 1;
+  SayGoodbyeAtInterrupt(job);
   Screen screen;
   v1::JobSummary last;
   const auto draw = [&](const v1::Job& message) {

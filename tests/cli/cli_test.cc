@@ -192,6 +192,19 @@ TEST_CASE("watch and logs -f outlive a restart of the coordinator, and say so") 
   CHECK(absl::StrContains(logs.errors(), "atoll: connected again\n"));
 }
 
+TEST_CASE("Ctrl-C ends a watch and not the job, and says so") {
+  Desk desk;
+  REQUIRE(desk.Run({"submit", desk.Write("job.toml", kJob)}).code == 0);
+  Command watch(desk.With({"watch", "tiny-1", "--json"}), desk.folder);
+  REQUIRE(absl::StrContains(watch.Line(), "JOB_STATE_QUEUED"));
+  watch.Interrupt();
+  CHECK(watch.Wait() == -1);
+  CHECK(watch.errors() ==
+        "\natoll: tiny-1 goes on; see it again by atoll watch tiny-1, end it by atoll cancel "
+        "tiny-1\n");
+  CHECK(absl::StrContains(desk.Run({"ls"}).out, "\ntiny-1  queued "));
+}
+
 // Attached as a worker of one device, with heartbeats, until it goes.
 class Attached {
  public:
