@@ -39,10 +39,12 @@ class CaseRun {
     if (op_case_.backward) op_case_.backward(call_);
   }
 
-  // An argument's numbers now. Aborts if memory between its rows has been written to.
+  // An argument's numbers now. See trouble() for memory between its rows.
   Numbers Read(const std::string& name);
   // All arguments that the operation writes.
   Contents Results();
+  // Where memory between rows was found to be written to, the first time; empty: nowhere.
+  const std::string& trouble() const { return trouble_; }
 
   Call& call() { return call_; }
   Backend& backend() { return backend_; }
@@ -55,6 +57,8 @@ class CaseRun {
     Buffer buffer;
     int64_t offset, stride, elements;  // elements of the buffer
   };
+  // Aborts with the device's own words if it failed.
+  void Synchronize();
   Tensor WholeBuffer(const Placed& placed) const {
     return {placed.buffer.data(), placed.dtype, 1, placed.elements};
   }
@@ -64,6 +68,7 @@ class CaseRun {
   std::unique_ptr<Stream> stream_;
   std::map<std::string, Placed> placed_;
   Call call_;
+  std::string trouble_;
 };
 
 }  // namespace atl::testing

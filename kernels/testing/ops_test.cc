@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "common/rng.h"
 #include "kernels/reference/reference.h"
 #include "kernels/testing/backends.h"
@@ -27,7 +29,9 @@ Contents RunCase(Backend& backend, const OpCase& op_case, Gaps gaps,
   run.Fill(InitialContents(op_case, kSeed));
   run.Forward();
   run.Backward();
-  return run.Results();
+  Contents results = run.Results();
+  if (!run.trouble().empty()) FAIL_CHECK(run.trouble());
+  return results;
 }
 
 double LargestMagnitude(const Numbers& numbers) {
@@ -36,17 +40,28 @@ double LargestMagnitude(const Numbers& numbers) {
   return largest;
 }
 
-void RequireClose(const Contents& results, const Contents& expected, double tolerance) {
+// What is wrong with results; empty: nothing. Of each of them how many numbers are off, and the
+// worst.
+std::string Differences(const Contents& results, const Contents& expected, double tolerance) {
+  std::string text;
   for (const auto& [name, numbers] : expected) {
     const Numbers& got = results.at(name);
     REQUIRE(got.size() == numbers.size());
     const double limit = tolerance * (LargestMagnitude(numbers) + 1e-3);
+    size_t wrong = 0, worst = 0;
+    double most = 0;
     for (size_t i = 0; i < numbers.size(); ++i) {
-      if (!(std::abs(got[i] - numbers[i]) <= limit)) {
-        FAIL(name << "[" << i << "] is " << got[i] << ", not " << numbers[i]);
-      }
+      const double off = std::abs(got[i] - numbers[i]);
+      if (off <= limit) continue;
+      const double excess = std::isnan(off) ? std::numeric_limits<double>::infinity() : off;
+      if (wrong++ == 0 || excess > most) worst = i, most = excess;
     }
+    if (wrong == 0) continue;
+    absl::StrAppend(&text, name, ": ", wrong, " of ", numbers.size(), " are off by more than ",
+                    limit, ", most of all [", worst, "], ", got[worst], " instead of ",
+                    numbers[worst], "; ");
   }
+  return text;
 }
 
 // Those that this machine has, each made once; the others are named by a case of their own.
@@ -79,7 +94,10 @@ TEST_CASE("every backend computes what the reference computes") {
       for (const Gaps gaps : {Gaps::kNone, Gaps::kOdd, Gaps::kAligned}) {
         if (gaps != Gaps::kNone && TooLarge(op_case, *entry)) continue;
         INFO(op_case.name << " on " << entry->name << Name(gaps));
-        RequireClose(RunCase(*backend, op_case, gaps, entry->compute), expected, tolerance);
+        const Contents results = RunCase(*backend, op_case, gaps, entry->compute);
+        // One wrong operation hides no other.
+        const std::string wrong = Differences(results, expected, tolerance);
+        if (!wrong.empty()) FAIL_CHECK(wrong);
       }
     }
   }
@@ -103,7 +121,8 @@ TEST_CASE("a repeated operation gives the same bits") {
       if (TooLarge(op_case, *entry)) continue;
       INFO(op_case.name << " on " << entry->name);
       const Contents first = RunCase(*backend, op_case, Gaps::kNone, entry->compute);
-      REQUIRE(RunCase(*backend, op_case, Gaps::kNone, entry->compute) == first);
+      const bool same = RunCase(*backend, op_case, Gaps::kNone, entry->compute) == first;
+      CHECK(same);
     }
   }
 }
