@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/logging.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device_share.h"
 #include "kernels/cuda/dnn_engine.h"
@@ -43,6 +44,14 @@ absl::Status ErrorOf(cudaError_t error, absl::string_view what) {
   } while (false)
 
 class Errors final : public cuda::FirstError {
+ public:
+  using FirstError::Keep;
+  // Of a call that is no launch. Left with the runtime, it would pass for the next launch's.
+  void Keep(cudaError_t error, const char* what) {
+    if (error != cudaSuccess) cudaGetLastError();
+    FirstError::Keep(static_cast<int>(error), what);
+  }
+
  private:
   absl::Status Describe(int code, const char* what) const override {
     return ErrorOf(static_cast<cudaError_t>(code), what);
@@ -199,7 +208,10 @@ class CudaBackend final : public cuda::DeviceBackend {
       cudaMemGetInfo(&free_bytes, &total_bytes);
       return ledger_.Refused(bytes, static_cast<int64_t>(free_bytes));
     }
-    if (error != cudaSuccess) return ErrorOf(error, "cudaMallocFromPoolAsync");
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      return ErrorOf(error, "cudaMallocFromPoolAsync");
+    }
     ledger_.Placed(data, bytes);
     return Buffer(this, data, bytes, /*on_host=*/false);
   }
@@ -290,9 +302,9 @@ class CudaBackend final : public cuda::DeviceBackend {
     // NCCL's watchdogs ask on threads of their own, which must not start another device's context.
     cudaSetDevice(device_.index);
     // After an error nothing will pass any more: Synchronize tells.
-    const bool passed = cudaEventQuery(Raw(event)) != cudaErrorNotReady;
-    if (!passed) cudaGetLastError();  // "not ready" must not look like the next launch's error
-    return passed;
+    const cudaError_t error = cudaEventQuery(Raw(event));
+    if (error != cudaSuccess) cudaGetLastError();  // it must not look like the next launch's
+    return error != cudaErrorNotReady;
   }
   absl::Status Synchronize(Stream& stream) override {
     Use();
@@ -305,7 +317,9 @@ class CudaBackend final : public cuda::DeviceBackend {
                       absl::FunctionRef<absl::Status()> work) override {
     if (!records_) return work();
     Use();
-    return recorder_.Repeat(stream, key, work);
+    const absl::Status status = recorder_.Repeat(stream, key, work);
+    TellOfGraphs();
+    return status;
   }
   RepeatCounts Repeats() const override { return recorder_.counts(); }
 
@@ -318,6 +332,20 @@ class CudaBackend final : public cuda::DeviceBackend {
   }
 
  private:
+  // The first record and the first refusal: what cannot be recorded is enqueued as ever, and nobody
+  // would notice.
+  void TellOfGraphs() {
+    const RepeatCounts& counts = recorder_.counts();
+    if (!told_of_record_ && counts.recorded > 0) {
+      told_of_record_ = true;
+      LogInfo("cuda", "graphs: the first piece of work is recorded");
+    }
+    if (!told_of_refusal_ && !counts.trouble.empty()) {
+      told_of_refusal_ = true;
+      LogInfo("cuda", "graphs: not recorded: ", counts.trouble);
+    }
+  }
+
   // Pinned memory that was freed, and the point in the memory stream behind its last use.
   struct Retired {
     void* data;
@@ -404,6 +432,7 @@ class CudaBackend final : public cuda::DeviceBackend {
   Errors errors_;
   CudaGraphs graphs_{&errors_, share_.get()};
   Recorder recorder_{&graphs_, kRecordsMax};
+  bool told_of_record_ = false, told_of_refusal_ = false;
   FailureSources failures_;
   MemoryLedger ledger_;
   BlockPool pinned_;

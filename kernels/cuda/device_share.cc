@@ -3,6 +3,16 @@
 #include <algorithm>
 
 namespace atl::cuda {
+namespace {
+
+// An error is told by its value, or not at all: left with the runtime, it would pass for the next
+// launch's.
+cudaError_t Taken(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
+
+}  // namespace
 
 DeviceShare::~DeviceShare() {
   for (cudaEvent_t event : ended_) cudaEventDestroy(event);
@@ -10,7 +20,7 @@ DeviceShare::~DeviceShare() {
 
 cudaError_t DeviceShare::AddStream(cudaStream_t stream) {
   Known known;
-  const cudaError_t error = cudaEventCreateWithFlags(&known.last, cudaEventDisableTiming);
+  const cudaError_t error = Taken(cudaEventCreateWithFlags(&known.last, cudaEventDisableTiming));
   if (error != cudaSuccess) return error;
   std::lock_guard lock(mutex_);
   streams_[stream] = known;
@@ -21,7 +31,7 @@ void DeviceShare::RemoveStream(cudaStream_t stream) {
   std::lock_guard lock(mutex_);
   const auto known = streams_.find(stream);
   if (known == streams_.end()) return;
-  cudaEventRecord(known->second.last, stream);
+  Taken(cudaEventRecord(known->second.last, stream));
   ended_.push_back(known->second.last);
   streams_.erase(known);
 }
@@ -29,7 +39,7 @@ void DeviceShare::RemoveStream(cudaStream_t stream) {
 void DeviceShare::BeginCapture(cudaStream_t stream) {
   std::lock_guard lock(mutex_);
   Known& known = streams_[stream];
-  cudaEventRecord(known.last, stream);
+  Taken(cudaEventRecord(known.last, stream));
   known.capturing = true;
 }
 
@@ -42,18 +52,17 @@ cudaError_t DeviceShare::Follow(cudaStream_t waiter) {
   std::lock_guard lock(mutex_);
   cudaError_t first = cudaSuccess;
   const auto keep = [&first](cudaError_t error) {
-    if (first == cudaSuccess) first = error;
+    if (Taken(error) != cudaSuccess && first == cudaSuccess) first = error;
   };
   for (auto& [stream, known] : streams_) {
     if (!known.capturing) keep(cudaEventRecord(known.last, stream));
     keep(cudaStreamWaitEvent(waiter, known.last, 0));
   }
   std::erase_if(ended_, [&](cudaEvent_t event) {
-    if (cudaEventQuery(event) == cudaSuccess) {
+    if (Taken(cudaEventQuery(event)) == cudaSuccess) {
       cudaEventDestroy(event);
       return true;
     }
-    cudaGetLastError();  // "not ready" is no error
     keep(cudaStreamWaitEvent(waiter, event, 0));
     return false;
   });
@@ -72,7 +81,7 @@ void DeviceShare::RemovePool(cudaMemPool_t pool) {
 
 void DeviceShare::TrimPools() {
   std::lock_guard lock(mutex_);
-  for (cudaMemPool_t pool : pools_) cudaMemPoolTrimTo(pool, 0);
+  for (cudaMemPool_t pool : pools_) Taken(cudaMemPoolTrimTo(pool, 0));
 }
 
 }  // namespace atl::cuda

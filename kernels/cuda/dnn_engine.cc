@@ -1,5 +1,7 @@
 #include "kernels/cuda/dnn_engine.h"
 
+#include <cuda_runtime.h>
+
 #include <mutex>
 #include <optional>
 
@@ -11,6 +13,9 @@ namespace atl::cuda {
 namespace {
 
 constexpr size_t kPlansMax = 64;
+// Scratch of one plan. The backward pass without atomics keeps scores of [batch, heads, T, T]; our
+// own kernel needs nothing that grows with T squared.
+constexpr int64_t kWorkspaceMaxBytes = int64_t{1} << 30;
 constexpr cudnnDataType_t kHalf = CUDNN_DATA_BFLOAT16;
 
 int64_t AlignUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -272,7 +277,9 @@ class DnnEngine final : public AttentionEngine {
       Built built;
       built.graph = key.backward ? BackwardGraph(key.shape, key.strides)
                                  : ForwardGraph(key.shape, key.strides);
-      absl::StatusOr<DnnPlan> plan = built.graph.graph.Plan({.handle = handle_});
+      absl::StatusOr<DnnPlan> plan =
+          built.graph.graph.Plan({.handle = handle_, .workspace_max_bytes = kWorkspaceMaxBytes});
+      cudaGetLastError();  // of engines that were tried: it would pass for the next launch's
       if (plan.ok()) {
         built.plan = *std::move(plan);
         built.bytes = DeltaBytes(key.shape) + built.plan->workspace_bytes + 256;

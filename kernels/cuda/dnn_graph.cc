@@ -178,7 +178,7 @@ absl::StatusOr<DnnPlan> DnnGraph::Plan(const DnnTarget& target) const {
                                raw.data()) != CUDNN_STATUS_SUCCESS) {
     found = 0;
   }
-  int64_t varying = 0;
+  int64_t varying = 0, large = 0;
   for (int64_t i = 0; i < found && i < kEnginesMax; ++i) {
     if (Varies(configs[i])) {
       ++varying;
@@ -199,11 +199,13 @@ absl::StatusOr<DnnPlan> DnnGraph::Plan(const DnnTarget& target) const {
         cudnnBackendGetAttribute(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                  CUDNN_TYPE_INT64, 1, &count,
                                  &plan.workspace_bytes) == CUDNN_STATUS_SUCCESS) {
-      return plan;
+      if (plan.workspace_bytes <= target.workspace_max_bytes) return plan;
+      ++large;
     }
   }
-  return absl::UnimplementedError(absl::StrCat("none of cuDNN's ", found, " engines can be built (",
-                                               varying, " would not repeat bit for bit)"));
+  return absl::UnimplementedError(absl::StrCat(
+      "none of cuDNN's ", found, " engines will do (", varying, " would not repeat bit for bit, ",
+      large, " want more than ", target.workspace_max_bytes >> 20, " MiB of scratch)"));
 }
 
 }  // namespace atl::cuda

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,7 @@ struct DnnPlan {
 struct DnnTarget {
   cudnnHandle_t handle = nullptr;
   const DnnDescriptor* device = nullptr;  // from DescribeDevice
+  int64_t workspace_max_bytes = std::numeric_limits<int64_t>::max();
 };
 // `json`: as the library writes CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION.
 DnnDescriptor DescribeDevice(const std::string& json);
@@ -106,8 +108,9 @@ class DnnGraph {
   // OK if the library took all descriptors.
   absl::Status status() const;
 
-  // A plan by the first engine that the library recommends, that gives the same bits every time and
-  // that can be built. UNIMPLEMENTED: there is none.
+  // A plan by the first engine that the library recommends, that gives the same bits every time,
+  // that can be built and wants no more scratch than the target allows. UNIMPLEMENTED: there is
+  // none.
   absl::StatusOr<DnnPlan> Plan(const DnnTarget& target) const;
 
  private:

@@ -69,6 +69,11 @@ void RequirePlans(const DnnTarget& target) {
       const auto backward = BackwardGraph(shape, strides).graph.Plan(target);
       INFO(backward.status());
       REQUIRE(backward.ok());
+
+      DnnTarget tighter = target;
+      tighter.workspace_max_bytes = backward->workspace_bytes - 1;
+      const auto less = BackwardGraph(shape, strides).graph.Plan(tighter);
+      REQUIRE((!less.ok() || less->workspace_bytes < backward->workspace_bytes));
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "kernels/async_failure.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/dnn_rules.h"
+#include "kernels/cuda/lt_plan_key.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/plan_cache.h"
 #include "kernels/cuda/product.h"
@@ -77,6 +78,44 @@ TEST_CASE("products differ as plans in everything but addresses of the same alig
   bias.bias = F32(memory + 2048, 1, 6, 6);
   add.add = F32(memory + 2048, 4, 6, 6);
   for (const LinearForward& other : {odd, wide, bias, add}) REQUIRE(differs(other));
+}
+
+TEST_CASE("a plan is not used again where bias or GELU's argument are aligned otherwise") {
+  alignas(256) static float memory[4096];
+  float *const bias = memory + 2048, *const pre = memory + 3072;
+  LinearForward op{.x = F32(memory, 4, 8, 8),
+                   .w = F32(memory + 512, 8, 8, 8),
+                   .bias = F32(bias, 1, 8, 8),
+                   .y = F32(memory + 1024, 4, 8, 8),
+                   .activation = Activation::kGeluTanh,
+                   .pre = F32(pre, 4, 8, 8)};
+  const auto key_of = [](const LinearForward& op) {
+    return LtPlanKeyOf(LtCallOf(FusedProductOf(op)));
+  };
+  const LtPlanKey key = key_of(op);
+  REQUIRE(key.bias_alignment == 256);
+  REQUIRE(key.aux_alignment == 256);
+
+  LinearForward alike = op, by_bias = op, by_pre = op;
+  alike.bias = F32(bias + 256, 1, 8, 8);
+  REQUIRE(key_of(alike) == key);
+  REQUIRE(key_of(alike).Hash() == key.Hash());
+  by_bias.bias = F32(bias + 4, 1, 8, 8);
+  by_pre.pre = F32(pre + 4, 4, 8, 8);
+  REQUIRE(key_of(by_bias).bias_alignment == 16);
+  REQUIRE(key_of(by_pre).aux_alignment == 16);
+  for (const LinearForward& other : {by_bias, by_pre}) {
+    REQUIRE(LtCallOf(FusedProductOf(other)).shape == key.shape);
+    REQUIRE_FALSE(key_of(other) == key);
+    REQUIRE(key_of(other).Hash() != key.Hash());
+  }
+  REQUIRE(key_of(by_bias).Hash() != key_of(by_pre).Hash());
+
+  // What is not accessed does not count.
+  op.activation = Activation::kNone;
+  op.bias = {};
+  REQUIRE(key_of(op).bias_alignment == 0);
+  REQUIRE(key_of(op).aux_alignment == 0);
 }
 
 TEST_CASE("only what cuBLASLt's GELU is exact for is fused with it") {

@@ -1,10 +1,12 @@
 #include "kernels/cuda/lt_engine.h"
 
 #include <cublasLt.h>
+#include <cuda_runtime.h>
 
 #include <cstdint>
 #include <utility>
 
+#include "kernels/cuda/lt_plan_key.h"
 #include "kernels/cuda/plan_cache.h"
 
 namespace atl::cuda {
@@ -128,7 +130,7 @@ class LtEngine final : public ProductEngine {
     const LtCall call = LtCallOf(product);
     if (call.shape.m == 0 || call.shape.n == 0 || call.shape.k == 0) return false;
     if (const char* why = WhyNotByLt(call); why != nullptr) return Decline(call, why);
-    Plan& plan = plans_.Get(call.shape, [&] { return Choose(call); });
+    Plan& plan = plans_.Get(LtPlanKeyOf(call), [&] { return Choose(call); });
     if (!plan.usable || !SetPointers(plan, call)) return Decline(call, "no algorithm");
     const auto begin = reinterpret_cast<uintptr_t>(workspace.data);
     const uintptr_t aligned = (begin + kAlignment - 1) / kAlignment * kAlignment;
@@ -140,6 +142,7 @@ class LtEngine final : public ProductEngine {
         static_cast<size_t>(workspace_bytes_), queue.stream);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristic promised too much
       plan.usable = false;
+      cudaGetLastError();  // it would pass for the next launch's
       return Decline(call, "the algorithm that was proposed is not supported");
     }
     if (status != CUBLAS_STATUS_SUCCESS) {
@@ -185,13 +188,14 @@ class LtEngine final : public ProductEngine {
                       plan.d.get(), preference.get(), 1, &best, &found) == CUBLAS_STATUS_SUCCESS &&
                   found == 1 && best.state == CUBLAS_STATUS_SUCCESS;
     if (plan.usable) plan.algorithm = best.algo;
+    cudaGetLastError();  // of what the library tried: it would pass for the next launch's
     return plan;
   }
 
   const cublasLtHandle_t handle_;
   const int64_t workspace_bytes_;
   Declined* const declined_;
-  PlanCache<LtCall::Shape, Plan> plans_;
+  PlanCache<LtPlanKey, Plan> plans_;
 };
 
 }  // namespace

@@ -134,7 +134,7 @@ const char* WhyNotByLt(const LtCall& call) {
     return "rows of GELU's argument are not a multiple of 8 elements apart";
   }
   if (UsesAux(s.epilogue) && !aligned(call.aux)) return "GELU's argument is not on 16 bytes";
-  // The heuristic is told the matrices' alignment, not the bias's, whose loads are as wide.
+  // Nothing promises that epilogues load a bias more narrowly.
   if (UsesBias(s.epilogue) && !aligned(call.bias)) return "the bias is not on 16 bytes";
   return nullptr;
 }
