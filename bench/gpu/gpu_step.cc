@@ -9,7 +9,8 @@
 // "<steps>" on standard input makes so many more and prints "<seconds> <mean loss of the last
 // step>". With a number below zero it pushes meanwhile: after the first step all parameters begin
 // their way to the host, as a worker's do, which takes no notice of how long that lasts. At the end
-// of its input it tells of what NVIDIA's libraries declined: "DECLINED <times> <what>: <reason>".
+// of its input it tells of what NVIDIA's libraries declined and of what was not recorded: "DECLINED
+// <times> <what>: <reason>".
 
 #include <cuda_runtime.h>
 
@@ -169,17 +170,22 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len, const Options
     Must(backend->Synchronize(runner->stream()));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     if (push) pusher.Finish();
-    if (const RepeatCounts repeats = backend->Repeats();
-        options.graphs && !repeats.trouble.empty()) {
-      std::fprintf(stderr, "gpu_step: %lld recorded, not all: %s\n",
-                   static_cast<long long>(repeats.recorded), repeats.trouble.c_str());
-    }
     std::printf("%.6f %.5f\n", took.count(), loss);
     std::fflush(stdout);
   }
   for (const DeclinedWork& work : DeclinedBy(*backend)) {
     std::fprintf(stderr, "DECLINED %lld %s: %s\n", static_cast<long long>(work.count),
                  work.what.c_str(), work.reason.c_str());
+  }
+  if (const RepeatCounts repeats = backend->Repeats(); options.graphs) {
+    std::fprintf(stderr, "gpu_step: %lld graphs recorded, launched %lld times\n",
+                 static_cast<long long>(repeats.recorded),
+                 static_cast<long long>(repeats.replayed));
+    if (!repeats.trouble.empty()) {
+      std::fprintf(stderr, "DECLINED 1 CUDA graphs: %s\n", repeats.trouble.c_str());
+    } else if (repeats.replayed == 0) {
+      std::fprintf(stderr, "DECLINED 1 CUDA graphs: none was launched\n");
+    }
   }
 }
 

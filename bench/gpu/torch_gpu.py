@@ -146,7 +146,8 @@ def main():
     name, rows, seq_len, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
-    model = Model(MODELS[name], seq_len).cuda()
+    with torch.device("cuda"):  # 1.2e9 normal numbers take a CPU half a minute
+        model = Model(MODELS[name], seq_len)
     parameters = sum(p.numel() for p in model.parameters())
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
