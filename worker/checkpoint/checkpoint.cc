@@ -93,6 +93,17 @@ absl::StatusOr<CheckpointLayer> ReadLayer(const std::string& path, int64_t eleme
   return layer;
 }
 
+void RemoveAllBut(const std::string& job_folder, const std::string& kept) {
+  const absl::StatusOr<std::vector<std::string>> names = RealFiles().List(job_folder);
+  if (!names.ok()) return;
+  std::error_code ignored;
+  for (const std::string& name : *names) {
+    if (absl::StartsWith(name, "step-") && name != kept) {
+      fs::remove_all(absl::StrCat(job_folder, "/", name), ignored);
+    }
+  }
+}
+
 bool HasResidual(const CheckpointState& state) {
   return !state.layers.empty() && !state.layers.front().residual.empty();
 }
@@ -159,6 +170,14 @@ absl::StatusOr<CheckpointState> ReadFolder(const std::string& folder) {
   return state;
 }
 
+absl::Status WriteFolder(const std::string& folder, const CheckpointState& state) {
+  ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder));
+  for (size_t layer = 0; layer < state.layers.size(); ++layer) {
+    ATOLL_RETURN_IF_ERROR(WriteLayer(LayerFile(folder, layer), state.layers[layer]));
+  }
+  return WriteText(folder + "/manifest", FormatManifest(state));
+}
+
 }  // namespace
 
 CheckpointStore::CheckpointStore(std::string folder) : folder_(std::move(folder)) {}
@@ -168,22 +187,27 @@ absl::Status CheckpointStore::Write(const CheckpointState& state) const {
   const std::string job = JobFolder(state.about.job);
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(job));
   const absl::StatusOr<std::string> previous = ReadText(job + "/current", 256);
+  // Which one it names is not known now: none may be removed.
+  if (absl::IsUnavailable(previous.status())) return previous.status();
+  const std::string kept = previous.ok() ? *previous : "";
+  RemoveAllBut(job, kept);
   // The same step may be written twice: by a restarted process that came as far again.
   std::string name = absl::StrCat("step-", state.about.inner_step, "-0");
-  if (previous.ok() && *previous == name) name.back() = '1';
-  const std::string folder = absl::StrCat(job, "/", name);
-  std::error_code ignored;
-  fs::remove_all(folder, ignored);  // left by a process that died while writing
-  ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder));
-  for (size_t layer = 0; layer < state.layers.size(); ++layer) {
-    ATOLL_RETURN_IF_ERROR(WriteLayer(LayerFile(folder, layer), state.layers[layer]));
+  if (kept == name) name.back() = '1';
+  if (const absl::Status written = WriteFolder(absl::StrCat(job, "/", name), state);
+      !written.ok()) {
+    RemoveAllBut(job, kept);
+    return written;
   }
-  ATOLL_RETURN_IF_ERROR(WriteText(folder + "/manifest", FormatManifest(state)));
-  ATOLL_RETURN_IF_ERROR(WriteText(job + "/current", name));
-  for (const fs::directory_entry& entry : fs::directory_iterator(job, ignored)) {
-    const std::string other = entry.path().filename().string();
-    if (absl::StartsWith(other, "step-") && other != name) fs::remove_all(entry.path(), ignored);
+  if (const absl::Status named = WriteText(job + "/current", name); !named.ok()) {
+    // It was renamed, perhaps, and only not synced: then either may be what a crash leaves.
+    const absl::StatusOr<std::string> current = ReadText(job + "/current", 256);
+    if (current.ok() ? *current == kept : absl::IsNotFound(current.status())) {
+      RemoveAllBut(job, kept);
+    }
+    return named;
   }
+  RemoveAllBut(job, name);
   return absl::OkStatus();
 }
 

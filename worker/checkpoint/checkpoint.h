@@ -9,8 +9,9 @@
 //
 // Writing makes a new folder (every file and the folder synced), then replaces `current` by rename,
 // then deletes the one before: whenever the machine dies, one whole checkpoint is named by
-// `current`. Reading believes nothing: sizes are checked before memory is taken, every byte is
-// covered by a checksum, and a damaged checkpoint is an error that names the file.
+// `current`. Whatever else is left of an attempt, it goes before the next one. Reading believes
+// nothing: sizes are checked before memory is taken, every byte is covered by a checksum, and a
+// damaged checkpoint is an error that names the file.
 
 #ifndef ATOLL_WORKER_CHECKPOINT_CHECKPOINT_H_
 #define ATOLL_WORKER_CHECKPOINT_CHECKPOINT_H_
@@ -47,6 +48,8 @@ class CheckpointStore {
   // `problems`, one line each. Reads all bytes.
   std::vector<LocalCheckpoint> List(std::vector<std::string>* problems) const;
 
+  // An error (a full disk, most often) leaves the checkpoint before, and nothing of this one;
+  // where only the very last sync failed, both.
   absl::Status Write(const CheckpointState& state) const;
   // NotFound: there is none. DataLoss: damaged, and where.
   absl::StatusOr<CheckpointState> Read(const JobId& job) const;

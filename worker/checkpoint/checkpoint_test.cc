@@ -1,6 +1,10 @@
 #include "worker/checkpoint/checkpoint.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -91,6 +95,70 @@ TEST_CASE("A checkpoint that was being written when the worker died changes noth
   CheckSame(*store.Read("tale-1"), State(32));
   REQUIRE(store.Write(State(64)).ok());
   CheckSame(*store.Read("tale-1"), State(64));
+}
+
+// No file can grow beyond so many bytes while this lives: writing the rest fails, as on a full disk.
+class FilesEndAt {
+ public:
+  explicit FilesEndAt(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    const rlimit limit{bytes, before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  }
+  ~FilesEndAt() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*const handler_)(int);
+};
+
+std::vector<std::string> FilesOf(const Folder& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path + "/tale-1")) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST_CASE("A checkpoint that cannot be written takes no space, and the one before stays") {
+  Folder folder;
+  CheckpointStore store(folder.path);
+  REQUIRE(store.Write(State(32)).ok());
+  const std::vector<std::string> only = {"current", "step-32-0"};
+  // Left by a process that died.
+  fs::create_directory(folder.path + "/tale-1/step-48-0");
+  std::ofstream(folder.path + "/tale-1/step-48-0/layer-0") << "half";
+  CheckpointState large = State(64);
+  large.layers[1] = {std::vector<float>(100000), std::vector<float>(100000),
+                     std::vector<float>(100000), std::vector<float>(100000)};
+  for (const int64_t step : {64, 96}) {
+    large.about.inner_step = step;
+    absl::Status written;
+    {
+      FilesEndAt limit(4096);  // the first layer fits, the second does not
+      written = store.Write(large);
+    }
+    CHECK_FALSE(written.ok());
+    CHECK(FilesOf(folder) == only);
+    CheckSame(*store.Read("tale-1"), State(32));
+  }
+  REQUIRE(store.Write(large).ok());
+  CHECK(FilesOf(folder) == std::vector<std::string>{"current", "step-96-0"});
+}
+
+TEST_CASE("The first checkpoint cannot be written: nothing is left") {
+  Folder folder;
+  CheckpointStore store(folder.path);
+  {
+    FilesEndAt limit(8);
+    CHECK_FALSE(store.Write(State(32)).ok());
+  }
+  CHECK(FilesOf(folder).empty());
+  CHECK(absl::IsNotFound(store.Read("tale-1").status()));
 }
 
 TEST_CASE("Every damaged byte is noticed, reported, and the checkpoint left out") {
