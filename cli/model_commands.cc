@@ -41,9 +41,14 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
                               shard.server(), shard.endpoint(), shard.public_key()});
   }
   const bool terminal = isatty(STDERR_FILENO) == 1;
-  return worker::ExportModel(tensors, request, [&](double share) {
-    if (terminal) std::cerr << "\r" << Bar(share, 40) << (share < 1 ? "" : "\n") << std::flush;
+  double shown = 1;
+  const absl::Status status = worker::ExportModel(tensors, request, [&](double share) {
+    if (!terminal) return;
+    std::cerr << "\r" << Bar(share, 40) << (share < 1 ? "" : "\n") << std::flush;
+    shown = share;
   });
+  if (shown < 1) std::cerr << "\n";  // the bar ends here, and a message follows
+  return status;
 }
 
 absl::Status ExportModel(const Global& global, const std::string& job, const std::string& folder,

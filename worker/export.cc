@@ -1,6 +1,7 @@
 #include "worker/export.h"
 
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -8,48 +9,82 @@
 #include "absl/strings/str_cat.h"
 #include "worker/model/model.h"
 #include "worker/model/weights.h"
+#include "worker/runtime/transfer_limits.h"
 
 namespace atl::worker {
 namespace {
 
-// Collects the results of pulls, which arrive on the network thread.
-class Arrivals {
+// Fetches all shards into `values`, kShardsAtOnce at a time.
+class Fetch {
  public:
-  explicit Arrivals(size_t expected) : missing_(expected) {}
+  // All of these outlive it.
+  Fetch(TensorClient& client, const ExportRequest& request, std::vector<std::vector<float>>& values)
+      : client_(client), request_(request), values_(values) {}
 
-  void Arrived(const ShardPlacement& shard, const PullResult& result) {
-    std::lock_guard lock(mutex_);
-    --missing_;
-    if (status_.ok() && !result.status.ok()) {
-      status_ = Annotate(result.status, absl::StrCat("shard ", shard.shard, " from ", shard.server,
-                                                     " at ", shard.endpoint));
-    }
-    changed_.notify_one();
-  }
-
-  // Every pull ends at its timeout at the latest, so this does.
-  absl::Status Wait(const std::function<void(double)>& progress, size_t expected) {
+  // Once. Every pull ends at its timeout at the latest, so this does.
+  absl::Status Run(const std::function<void(double)>& progress) {
     std::unique_lock lock(mutex_);
-    size_t seen = missing_ + 1;
-    while (missing_ > 0) {
-      if (missing_ < seen) {
-        seen = missing_;
-        lock.unlock();
-        progress(1 - static_cast<double>(seen) / static_cast<double>(expected));
-        lock.lock();
-        continue;
-      }
-      changed_.wait(lock);
+    StartMore();
+    size_t told = 0;
+    while (!running_.empty() || told < arrived_) {
+      changed_.wait(lock, [&] { return running_.empty() || arrived_ > told; });
+      if (arrived_ == told) continue;
+      told = arrived_;
+      lock.unlock();
+      progress(static_cast<double>(told) / static_cast<double>(request_.shards.size()));
+      lock.lock();
     }
-    progress(1);
     return status_;
   }
 
  private:
+  // REQUIRES: mutex_ is held.
+  void StartMore() {
+    while (status_.ok() && next_ < request_.shards.size() &&
+           running_.size() < static_cast<size_t>(kShardsAtOnce)) {
+      const size_t index = next_++;
+      const ShardPlacement& shard = request_.shards[index];
+      const std::span<float> destination =
+          std::span(values_[static_cast<size_t>(shard.layer)])
+              .subspan(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.elements));
+      PullRequest pull;
+      pull.job = request_.job;
+      pull.version = request_.version;
+      pull.shard = shard.shard;
+      running_[index] =
+          client_.Pull({shard.endpoint, shard.public_key}, pull, destination,
+                       TransferTimeout(shard.elements * static_cast<int64_t>(sizeof(float))),
+                       [this, index](const PullResult& result) { Arrived(index, result); });
+    }
+  }
+
+  // On the network thread.
+  void Arrived(size_t index, const PullResult& result) {
+    const std::lock_guard lock(mutex_);
+    running_.erase(index);
+    if (result.status.ok()) {
+      ++arrived_;
+      StartMore();
+    } else if (status_.ok()) {
+      const ShardPlacement& shard = request_.shards[index];
+      status_ = Annotate(result.status, absl::StrCat("shard ", shard.shard, " from ", shard.server,
+                                                     " at ", shard.endpoint));
+      for (const auto& [other, id] : running_) client_.Cancel(id);
+    }
+    changed_.notify_one();
+  }
+
+  TensorClient& client_;
+  const ExportRequest& request_;
+  std::vector<std::vector<float>>& values_;
+
   std::mutex mutex_;
   std::condition_variable changed_;
-  size_t missing_;
-  absl::Status status_;
+  // All guarded by mutex_.
+  size_t next_ = 0;  // shard to ask for
+  size_t arrived_ = 0;
+  std::map<size_t, TransferId> running_;
+  absl::Status status_;  // of the first that failed
 };
 
 // Shards must cover every layer once: they come from another machine.
@@ -89,19 +124,7 @@ absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
     values.emplace_back(static_cast<size_t>(layer->layout().size));
   }
 
-  Arrivals arrivals(request.shards.size());
-  for (const ShardPlacement& shard : request.shards) {
-    const std::span<float> destination =
-        std::span(values[static_cast<size_t>(shard.layer)])
-            .subspan(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.elements));
-    PullRequest pull;
-    pull.job = request.job;
-    pull.version = request.version;
-    pull.shard = shard.shard;
-    client.Pull({shard.endpoint, shard.public_key}, pull, destination, request.shard_timeout,
-                [&arrivals, shard](PullResult result) { arrivals.Arrived(shard, result); });
-  }
-  ATOLL_RETURN_IF_ERROR(arrivals.Wait(progress, request.shards.size()));
+  ATOLL_RETURN_IF_ERROR(Fetch(client, request, values).Run(progress));
   return WriteModelFolder(
       request.folder, request.config, layouts,
       [&values](int layer) -> absl::StatusOr<std::span<const float>> { return values[layer]; });

@@ -10,7 +10,6 @@
 #include "common/net/tensor_client.h"
 #include "common/protocol/control.h"
 #include "common/status.h"
-#include "common/time.h"
 #include "worker/model/config.h"
 
 namespace atl::worker {
@@ -21,11 +20,12 @@ struct ExportRequest {
   std::vector<ShardPlacement> shards;  // all of the job's
   ModelConfig config;
   std::string folder;  // made if need be
-  Duration shard_timeout = std::chrono::minutes(5);
 };
 
-// Pulls every shard at exactly `version` and writes config.json and safetensors (worker/model's
-// WriteModelFolder: complete or not there). `progress` hears the share that has arrived, in [0, 1].
+// Pulls every shard at exactly `version`, a few at a time, and writes config.json and safetensors
+// (worker/model's WriteModelFolder: complete or not there). `progress` hears the share of shards
+// that has arrived, in [0, 1]. There is no limit to the whole: each shard has one by its size
+// (TransferTimeout), from when it is asked for. The first one that fails ends the rest.
 // FAILED_PRECONDITION with the newer version in its message if a server has gone on: ask again.
 // Memory: one copy of the model.
 absl::Status ExportModel(TensorClient& client, const ExportRequest& request,

@@ -2,17 +2,10 @@
 
 #include <utility>
 
+#include "worker/runtime/transfer_limits.h"
+
 namespace atl::worker {
 namespace {
-
-// Enough to keep the line busy from one shard to the next, few enough for the order to mean
-// something.
-constexpr int kShardsAtOnce = 4;
-
-// A transfer may take so long: slower lines than 100 kB/s are of no use.
-Duration Timeout(int64_t bytes) {
-  return std::chrono::seconds(60) + FromSeconds(static_cast<double>(bytes) / 100e3);
-}
 
 // Whether the delta has the shard's numbers so encoded.
 bool Holds(const Delta& delta, Encoding encoding, const ShardPlacement& shard) {
@@ -89,7 +82,7 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
     const PullRequest request{batch->pull.job, batch->pull.version, shard.shard, Encoding::kFloat32,
                               0};
     batch->ids[index] = client_->Pull(
-        server, request, to, Timeout(shard.elements * 4),
+        server, request, to, TransferTimeout(shard.elements * 4),
         [this, batch, index](const PullResult& result) { ShardPulled(batch, index, result); });
   } else {
     const ContributionId& c = batch->push.contribution;
@@ -107,7 +100,7 @@ TransferId Transfers::StartPush(Batches::iterator batch, size_t index, const Pus
   const ShardPlacement& shard = batch->push.shards[index];
   const ServerAddress server{shard.endpoint, shard.public_key};
   const Encoding encoding = batch->push.encoding;
-  const Duration timeout = Timeout(EncodedBytes(encoding, shard.elements));
+  const Duration timeout = TransferTimeout(EncodedBytes(encoding, shard.elements));
   const auto done = [this, batch, index](const PushResult& result) {
     ShardPushed(batch, index, result);
   };

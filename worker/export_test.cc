@@ -1,0 +1,111 @@
+// A global model over real sockets into a folder.
+
+#include "worker/export.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+
+#include "common/net/test_handler.h"
+#include "worker/model/layout.h"
+#include "worker/model/weights.h"
+#include "worker/runtime/transfer_limits.h"
+
+namespace atl::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+// A server that holds a small model at version 7 in many shards, and a client that refuses more
+// transfers at a time than an export may have.
+class Export {
+ public:
+  Export() : link({}, Options()), path_((fs::temp_directory_path() / "export-XXXXXX").string()) {
+    REQUIRE(mkdtemp(path_.data()) != nullptr);
+    request.job = "tale-1";
+    request.version = 7;
+    request.folder = path_ + "/model";
+    request.config.family = ModelFamily::kGpt2;
+    request.config.vocab = 16;
+    request.config.d_model = 8;
+    request.config.layers = 2;
+    request.config.heads = request.config.kv_heads = 2;
+    request.config.ffn = 16;
+    request.config.max_positions = 12;
+    layouts = MakeLayouts(request.config);
+    for (size_t layer = 0; layer < layouts.size(); ++layer) {
+      std::vector<float>& values = theta.emplace_back(static_cast<size_t>(layouts[layer].size));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(1000 * layer + i);
+      for (int64_t begin = 0; begin < layouts[layer].size; begin += 50) Add(layer, begin);
+    }
+  }
+  ~Export() { fs::remove_all(path_); }
+
+  absl::Status Run() {
+    return ExportModel(*link.client, request, [this](double share) { told.push_back(share); });
+  }
+
+  TestLink link;
+  ExportRequest request;
+  std::vector<LayerLayout> layouts;
+  std::vector<std::vector<float>> theta;
+  std::vector<double> told;
+
+ private:
+  static TensorClientOptions Options() {
+    TensorClientOptions options;
+    options.transfers_max = kShardsAtOnce;
+    return options;
+  }
+  void Add(size_t layer, int64_t begin) {
+    const int64_t elements = std::min<int64_t>(50, layouts[layer].size - begin);
+    const ShardId id = static_cast<ShardId>(request.shards.size());
+    request.shards.push_back({id, static_cast<int32_t>(layer), begin, elements, "ps1",
+                              link.address.endpoint, link.address.public_key});
+    const auto from = theta[layer].begin() + begin;
+    link.handler.Hold(id, std::make_shared<std::vector<float>>(from, from + elements), 7);
+  }
+
+  std::string path_;
+};
+
+TEST_CASE("A model of many shards is fetched a few at a time, and written whole") {
+  Export story;
+  REQUIRE(story.request.shards.size() > 5 * kShardsAtOnce);
+  const absl::Status exported = story.Run();
+  INFO(exported.message());
+  REQUIRE(exported.ok());
+  CHECK(std::is_sorted(story.told.begin(), story.told.end()));
+  CHECK(story.told.back() == 1);
+  std::vector<std::vector<float>> read;
+  std::vector<std::span<float>> places;
+  for (const LayerLayout& layout : story.layouts) read.emplace_back(layout.size);
+  for (std::vector<float>& layer : read) places.emplace_back(layer);
+  REQUIRE(ReadWeights(story.request.folder, story.layouts, places).ok());
+  CHECK(read == story.theta);
+}
+
+TEST_CASE("A server that has gone on: its version is told, the rest is not asked for") {
+  Export story;
+  story.request.version = 6;
+  const absl::Status refused = story.Run();
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK_THAT(std::string(refused.message()), Contains("from ps1 at tcp://"));
+  CHECK(story.link.client->counters().transfers_failed <= kShardsAtOnce);
+  CHECK_FALSE(fs::exists(story.request.folder));
+}
+
+TEST_CASE("One shard that cannot be had ends the export, and is named") {
+  Export story;
+  const ShardId missing = 9999;
+  story.request.shards.back().shard = missing;
+  const absl::Status failed = story.Run();
+  CHECK_THAT(std::string(failed.message()), Contains("shard 9999 from ps1"));
+  CHECK(story.told.back() < 1);
+  CHECK_FALSE(fs::exists(story.request.folder));
+}
+
+}  // namespace
+}  // namespace atl::worker
