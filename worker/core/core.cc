@@ -233,6 +233,7 @@ void WorkerCore::Impl::RestartTransfers() {
   pulling_ = false;
   pull_at_ = now_;
   if (!in_flight_) return;
+  in_flight_->trouble.reset();
   for (InFlight::Push& push : in_flight_->pushes) {
     if (push.state == InFlight::Shard::kStaged) continue;
     push.state = InFlight::Shard::kWanted;

@@ -388,6 +388,38 @@ TEST_CASE("A push that fails is tried again, one that is acknowledged is not") {
   CHECK(story.Wants<PushShards>().shards.size() == 1);
 }
 
+TEST_CASE("Why a push fails is shown until it is mended, and logged when it changes") {
+  Story story;
+  story.order.spec.outer.overlap = Overlap::kNone;
+  story.Starts();
+  story.TrainsSteps(4);
+  const ContributionId c = story.AsksToPush().contribution;
+  story.IsGranted(c);
+  story.Drop<WorkerLog>();
+  const auto fails = [&story](ShardId shard, const std::string& reason) {
+    story.Wants<PushShards>();
+    story.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, shard}, PushStatus::kFailed, reason, 0});
+    story.Passes(kRetryInterval);
+  };
+  const std::string waits = "waiting for version 1 to be decided";
+  CHECK(story.Doing() == waits);
+  fails(0, "shard 0 at ps1: no route to host");
+  CHECK(story.Doing() == waits + ": push of shard 0 at ps1: no route to host");
+  CHECK(story.Wants<WorkerLog>().text == "push of shard 0 at ps1: no route to host");
+  // The same again, and another shard's: nothing new.
+  fails(0, "shard 0 at ps1: no route to host");
+  story.Happens(PushShardDone{
+      {"job-1", 3, 1, 5, 0, 1}, PushStatus::kFailed, "shard 1 at ps2: no route to host", 0});
+  CHECK(story.Idle<WorkerLog>());
+  story.Passes(kRetryInterval);
+  fails(0, "shard 0 at ps1: timeout");
+  CHECK(story.Wants<WorkerLog>().text == "push of shard 0 at ps1: timeout");
+  CHECK(story.Doing() == waits + ": push of shard 0 at ps1: timeout");
+  // It is mended.
+  story.Happens(PushShardDone{{"job-1", 3, 1, 5, 0, 0}, PushStatus::kStaged, "", 400});
+  CHECK(story.Doing() == waits);
+}
+
 TEST_CASE("A superseded pull starts again with the newer version") {
   Story story;
   story.Attaches();

@@ -69,6 +69,10 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
   }
   for (InFlight::Push& push : in_flight_->pushes) {
     if (push.shard != done.push.shard || push.state != InFlight::Shard::kPushing) continue;
+    const bool failed = done.status == PushStatus::kFailed;
+    if (!failed && in_flight_->trouble && in_flight_->trouble->shard == push.shard) {
+      in_flight_->trouble.reset();
+    }
     switch (done.status) {
       case PushStatus::kStaged:
         push.state = InFlight::Shard::kStaged;
@@ -81,9 +85,23 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
       case PushStatus::kFailed:
         push.state = InFlight::Shard::kWanted;
         push.retry_at = now_ + kRetryInterval;
+        PushFailed(push.shard, done.reason);
         break;
     }
   }
+}
+
+void WorkerCore::Impl::PushFailed(ShardId shard, const std::string& reason) {
+  std::optional<InFlight::Trouble>& trouble = in_flight_->trouble;
+  if (trouble && trouble->shard != shard) return;
+  trouble = {shard, reason};
+  LogOnce(absl::StrCat("push of ", reason));
+}
+
+// What holds up the contribution in flight, after what the worker does; empty: nothing.
+std::string WorkerCore::Impl::PushTrouble() const {
+  if (!in_flight_ || !in_flight_->trouble || Decided()) return "";
+  return absl::StrCat(": push of ", in_flight_->trouble->reason);
 }
 
 void WorkerCore::Impl::PlanPushes() {

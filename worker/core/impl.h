@@ -48,6 +48,12 @@ struct InFlight {
   bool captured = false;     // its delta is there
   Instant request_at;        // when to send PushRequest (again)
   std::vector<Push> pushes;  // granted so far, in the granted order
+  // Of one shard that was not pushed yet and failed: others most often have the same.
+  struct Trouble {
+    ShardId shard = 0;
+    std::string reason;
+  };
+  std::optional<Trouble> trouble;
 };
 
 class WorkerCore::Impl {
@@ -153,6 +159,8 @@ class WorkerCore::Impl {
   void OnMessage(const LeaseGrant&);
   void OnMessage(const PushGrant&);
   void On(const PushShardDone&);
+  void PushFailed(ShardId shard, const std::string& reason);
+  std::string PushTrouble() const;
   void On(const PullDone&);
   void On(const PullFailed&);
   Encoding EncodingOf(const ContributionId& id) const;

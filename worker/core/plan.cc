@@ -241,7 +241,7 @@ void WorkerCore::Impl::StartStep() {
   const std::string next = absl::StrCat("version ", base_version_ + 1);
   if (!adopted_) {
     if (in_flight_) {
-      doing_ = "pushing the initial weights";
+      doing_ = "pushing the initial weights" + PushTrouble();
     } else if (order_->committed_version == kNoVersion) {
       doing_ = "waiting for the initial weights";
     } else {
@@ -257,7 +257,7 @@ void WorkerCore::Impl::StartStep() {
   const bool held_up = local_.steps >= kMaxCarriedRounds * round_steps();
   if (diverged_ || (in_flight_ && (spec().outer.overlap == Overlap::kNone || held_up))) {
     doing_ = pulling_ ? absl::StrCat("pulling version ", pulling_version_)
-                      : absl::StrCat("waiting for ", next, " to be decided");
+                      : absl::StrCat("waiting for ", next, " to be decided", PushTrouble());
     if (!pull_trouble_.empty()) absl::StrAppend(&doing_, ": ", pull_trouble_);
     return;
   }
@@ -279,7 +279,8 @@ void WorkerCore::Impl::StartStep() {
   learning_rate_ =
       LearningRate(spec().inner, spec().schedule.train_tokens,
                    tokens_at_base_ + own * std::max<int64_t>(order_->active_islands, 1));
-  doing_ = in_flight_ ? absl::StrCat("training, while ", next, " is made") : "training";
+  doing_ =
+      in_flight_ ? absl::StrCat("training, while ", next, " is made", PushTrouble()) : "training";
   Start(Command::kStep, TrainStep{stepping_, learning_rate_});
 }
 
