@@ -24,6 +24,7 @@ class SimulatedFiles : public Files {
   int64_t operations = 0;                                // that changed something, so far
   int64_t die_at = std::numeric_limits<int64_t>::max();  // this operation and all later ones fail
   int64_t space_bytes = std::numeric_limits<int64_t>::max();  // beyond it: no space left
+  std::string unreadable;  // reading this file fails, though nothing is wrong with its bytes
 
   // Power is back: every file has its synced bytes, and perhaps some of the others, perhaps torn;
   // names that were not synced are there or not.
@@ -61,6 +62,7 @@ class SimulatedFiles : public Files {
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& path, int64_t bytes_max) override {
     const auto file = names_.find(path);
     if (file == names_.end()) return absl::NotFoundError(path);
+    if (path == unreadable) return absl::UnavailableError(path + ": cannot read");
     if (static_cast<int64_t>(file->second->bytes.size()) > bytes_max) {
       return absl::OutOfRangeError(path);
     }

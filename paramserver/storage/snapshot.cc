@@ -139,7 +139,9 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> ReadSnapshotFile(Files& files,
                                                                  int64_t bytes_max) {
   ATOLL_ASSIGN_OR_RETURN(const auto bytes, files.Read(path, bytes_max));
   auto snapshot = Parse(bytes);
-  if (!snapshot.ok()) return Annotate(snapshot.status(), absl::StrCat(path, ": damaged"));
+  if (!snapshot.ok()) {
+    return absl::DataLossError(absl::StrCat(path, ": damaged: ", snapshot.status().message()));
+  }
   return snapshot;
 }
 

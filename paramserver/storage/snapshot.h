@@ -30,7 +30,8 @@ absl::Status WriteSnapshotFile(Files& files, const std::string& folder, const Sn
 // Paths of the snapshots in the folder, newest first.
 absl::StatusOr<std::vector<std::string>> ListSnapshots(Files& files, const std::string& folder);
 
-// An error names the file and what is wrong with it.
+// An error names the file and what is wrong with it: DATA_LOSS with what it holds; others, it
+// cannot be read now.
 absl::StatusOr<std::shared_ptr<const Snapshot>> ReadSnapshotFile(
     Files& files, const std::string& path, int64_t bytes_max = kSnapshotBytesMax);
 

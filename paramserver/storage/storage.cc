@@ -32,6 +32,12 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> NewestSnapshot(Files& files,
   return nullptr;
 }
 
+// What could be read and makes no sense is damage, whatever found it.
+absl::Status AsDamage(const absl::Status& status) {
+  return status.ok() ? status : absl::DataLossError(status.message());
+}
+
+// DATA_LOSS: damaged. Other errors: it cannot be read now.
 absl::StatusOr<RecoveredJob> RecoverJob(Files& files, const std::string& folder, const JobId& job,
                                         const LogOptions& options, ThreadPool* pool,
                                         RecoveredState& state) {
@@ -44,11 +50,11 @@ absl::StatusOr<RecoveredJob> RecoverJob(Files& files, const std::string& folder,
   ATOLL_ASSIGN_OR_RETURN(
       const LogEnd end,
       ReadLog(files, folder, from, options, [&](LogSequence sequence, const LogRecord& record) {
-        return replay.Add(sequence, record);
+        return AsDamage(replay.Add(sequence, record));
       }));
   if (!end.cut.empty()) state.notes.push_back(end.cut);
   auto recovered = std::move(replay).Finish();
-  if (!recovered.ok()) return Annotate(recovered.status(), folder);
+  if (!recovered.ok()) return AsDamage(Annotate(recovered.status(), folder));
   state.logs[job] = end;
   return recovered;
 }
@@ -90,6 +96,12 @@ absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& sta
     }
     auto recovered = held.ok() ? RecoverJob(files, folder, job, options, pool, state)
                                : absl::StatusOr<RecoveredJob>(held.status());
+    if (!recovered.ok() && !absl::IsDataLoss(recovered.status())) {
+      return absl::Status(
+          recovered.status().code(),
+          absl::StrCat(recovered.status().message(), "; start again when it can be read, or move ",
+                       folder, " away to give up what this server holds of the job"));
+    }
     if (!recovered.ok()) {
       state.notes.push_back(std::string(recovered.status().message()));
       RecoveredJob& damaged = state.jobs.emplace_back();

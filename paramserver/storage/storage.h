@@ -34,8 +34,10 @@ struct RecoveredState {
   std::vector<JobId> erasing;  // removed, but cannot be deleted yet
 };
 
-// Damage of a job is in its RecoveredJob; an error is about the folder as a whole. Changes the
-// folder where it must: torn tails are cut, damaged snapshots are put aside (*.damaged).
+// Damage of a job is in its RecoveredJob. What cannot be read or mended now (a failing disk,
+// rights, too many open files) is not damage but an error, whichever job's it is: a server that
+// said it does not hold that job would end it. Changes the folder where it must: torn tails are
+// cut, damaged snapshots are put aside (*.damaged).
 absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& state_folder,
                                             const LogOptions& options, ThreadPool* pool);
 

@@ -342,6 +342,46 @@ TEST_CASE("damage to one job's log is that job's fault and names the place; othe
   REQUIRE(std::get<ServerFault>(actions.to_coordinator.at(0)).job == "job-2");
 }
 
+TEST_CASE("a state that cannot be read now is no damage: the server does not start without it") {
+  DiskStory story(0);
+  story.Run(kRounds);
+  const std::vector<float> expected = story.Theta();
+  ThreadPool pool(1);
+  for (const std::string& path : story.disk.Paths()) {
+    INFO(path);
+    story.disk.unreadable = path;
+    const auto recovered = RecoverState(story.disk, "s", {200, 1 << 20}, &pool);
+    if (recovered.ok()) {  // an older snapshot, or a segment before the newest one
+      REQUIRE(recovered->jobs.at(0).damage.empty());
+      continue;
+    }
+    REQUIRE(absl::IsUnavailable(recovered.status()));
+    REQUIRE(recovered.status().message().find(path + ": cannot read; start again") == 0);
+  }
+  const auto newest = ListSnapshots(story.disk, "s/jobs/job-1");
+  story.disk.unreadable = newest->front();
+  REQUIRE_FALSE(RecoverState(story.disk, "s", {200, 1 << 20}, &pool).ok());
+  story.disk.unreadable.clear();
+  story.Start();
+  REQUIRE(story.version() == kRounds);
+  REQUIRE(story.Theta() == expected);
+}
+
+TEST_CASE("a whole record that does not fit the job is damage, and the server starts") {
+  DiskStory story(0);
+  story.Run(1);
+  LogWriter log(&story.disk, "s/jobs/job-2", {}, {200, 1 << 20});
+  REQUIRE(log.Append(1, CommittedRecord{5, {}, {}}).ok());
+  REQUIRE(log.Sync().ok());
+  ThreadPool pool(1);
+  const auto recovered = RecoverState(story.disk, "s", {200, 1 << 20}, &pool);
+  REQUIRE(recovered.ok());
+  REQUIRE(recovered->jobs.size() == 2);
+  REQUIRE(recovered->jobs[0].damage.empty());
+  REQUIRE(recovered->jobs[1].damage.find("s/jobs/job-2/log-00000000000000000001: at offset 32") ==
+          0);
+}
+
 TEST_CASE("on a real disk, with the storage's own thread") {
   std::string folder = "/tmp/atoll-storage-XXXXXX";
   REQUIRE(mkdtemp(folder.data()) != nullptr);
