@@ -67,27 +67,42 @@ absl::Status WriteLayer(const std::string& path, const CheckpointLayer& layer) {
   return WriteFileAtomically(RealFiles(), path, pieces);
 }
 
-absl::StatusOr<CheckpointLayer> ReadLayer(const std::string& path, int64_t elements,
-                                          bool has_residual, uint64_t checksum) {
-  if (elements < 0 || elements > kElementsMax) {
-    return absl::DataLossError(absl::StrCat(path, " cannot have ", elements, " elements"));
+// What a manifest says.
+struct Manifest {
+  struct Layer {
+    int64_t elements = 0;
+    uint64_t checksum = 0;
+  };
+  CheckpointState state;  // all but the layers
+  bool has_residual = false;
+  std::vector<Layer> layers;
+
+  int64_t array_bytes(size_t layer) const {
+    return layers[layer].elements * static_cast<int64_t>(sizeof(float));
   }
-  const int64_t array_bytes = elements * static_cast<int64_t>(sizeof(float));
-  const int64_t file_bytes = array_bytes * (has_residual ? kArrays : kArrays - 1);
+  int64_t file_bytes(size_t layer) const {
+    return array_bytes(layer) * (has_residual ? kArrays : kArrays - 1);
+  }
+};
+
+// REQUIRES: `manifest` is of ReadFolderManifest.
+absl::StatusOr<CheckpointLayer> ReadLayer(const std::string& path, const Manifest& manifest,
+                                          size_t index) {
+  const int64_t file_bytes = manifest.file_bytes(index);
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, RealFiles().Read(path, file_bytes));
   if (static_cast<int64_t>(bytes.size()) != file_bytes) {
-    return absl::DataLossError(
-        absl::StrCat(path, " has ", bytes.size(), " bytes, not those of ", elements, " elements"));
+    return absl::DataLossError(absl::StrCat(path, " shrank while it was read"));
   }
+  const int64_t array_bytes = manifest.array_bytes(index);
   CheckpointLayer layer;
   const std::byte* from = bytes.data();
   for (std::vector<float>* array : Arrays(layer)) {
-    if (array == &layer.residual && !has_residual) continue;
-    array->resize(static_cast<size_t>(elements));
+    if (array == &layer.residual && !manifest.has_residual) continue;
+    array->resize(static_cast<size_t>(manifest.layers[index].elements));
     if (array_bytes > 0) std::memcpy(array->data(), from, static_cast<size_t>(array_bytes));
     from += array_bytes;
   }
-  if (Checksum(layer) != checksum) {
+  if (Checksum(layer) != manifest.layers[index].checksum) {
     return absl::DataLossError(absl::StrCat(path, " is damaged: its checksum differs"));
   }
   return layer;
@@ -130,7 +145,7 @@ std::string FormatManifest(const CheckpointState& state) {
 }
 
 // The manifest's JSON, if its last line is the checksum of what comes before.
-absl::StatusOr<json> ReadManifest(const std::string& path) {
+absl::StatusOr<json> ReadManifestFile(const std::string& path) {
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(path, kManifestBytesMax));
   const size_t line = text.find('\n');
   if (line == std::string::npos ||
@@ -143,31 +158,68 @@ absl::StatusOr<json> ReadManifest(const std::string& path) {
   return manifest;
 }
 
-absl::StatusOr<CheckpointState> ReadFolder(const std::string& folder) {
-  const std::string path = folder + "/manifest";
-  ATOLL_ASSIGN_OR_RETURN(const json manifest, ReadManifest(path));
-  CheckpointState state;
+absl::StatusOr<Manifest> ParseManifest(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const json read, ReadManifestFile(path));
+  Manifest manifest;
+  CheckpointState& state = manifest.state;
   try {  // the JSON library reports missing fields and wrong types by throwing
-    state.about.job = manifest.at("job").get<std::string>();
-    state.about.island = manifest.at("island").get<IslandId>();
-    state.about.base_version = manifest.at("base_version").get<int64_t>();
-    state.about.inner_step = manifest.at("inner_step").get<int64_t>();
-    state.optimizer_steps = manifest.at("optimizer_steps").get<int64_t>();
-    const bool has_residual = manifest.value("residual", false);
-    for (const json& range : manifest.at("consumed")) {
+    state.about.job = read.at("job").get<std::string>();
+    state.about.island = read.at("island").get<IslandId>();
+    state.about.base_version = read.at("base_version").get<int64_t>();
+    state.about.inner_step = read.at("inner_step").get<int64_t>();
+    state.optimizer_steps = read.at("optimizer_steps").get<int64_t>();
+    manifest.has_residual = read.value("residual", false);
+    for (const json& range : read.at("consumed")) {
       state.about.consumed.push_back({range.at(0).get<int64_t>(), range.at(1).get<int64_t>()});
     }
-    for (const json& layer : manifest.at("layers")) {
-      absl::StatusOr<CheckpointLayer> read =
-          ReadLayer(LayerFile(folder, state.layers.size()), layer.at("elements").get<int64_t>(),
-                    has_residual, layer.at("xxh3").get<uint64_t>());
-      if (!read.ok()) return read.status();
-      state.layers.push_back(*std::move(read));
+    for (const json& layer : read.at("layers")) {
+      manifest.layers.push_back(
+          {layer.at("elements").get<int64_t>(), layer.at("xxh3").get<uint64_t>()});
     }
   } catch (const json::exception& error) {
     return absl::DataLossError(absl::StrCat(path, ": ", error.what()));
   }
-  return state;
+  return manifest;
+}
+
+// What the folder holds, if every file has its size.
+absl::StatusOr<Manifest> ReadFolderManifest(const std::string& folder) {
+  ATOLL_ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(folder + "/manifest"));
+  for (size_t layer = 0; layer < manifest.layers.size(); ++layer) {
+    const std::string path = LayerFile(folder, layer);
+    const int64_t elements = manifest.layers[layer].elements;
+    if (elements < 0 || elements > kElementsMax) {
+      return absl::DataLossError(absl::StrCat(path, " cannot have ", elements, " elements"));
+    }
+    std::error_code error;
+    const auto bytes = fs::file_size(path, error);
+    if (error) return absl::DataLossError(absl::StrCat(path, ": ", error.message()));
+    if (bytes != static_cast<uintmax_t>(manifest.file_bytes(layer))) {
+      return absl::DataLossError(
+          absl::StrCat(path, " has ", bytes, " bytes, not those of ", elements, " elements"));
+    }
+  }
+  return manifest;
+}
+
+// The folder that `current` names. NotFound: there is none.
+absl::StatusOr<std::string> CurrentFolder(const std::string& job_folder) {
+  const std::string current = job_folder + "/current";
+  ATOLL_ASSIGN_OR_RETURN(const std::string name, ReadText(current, 256));
+  if (!absl::StartsWith(name, "step-") || absl::StrContains(name, '/')) {
+    return absl::DataLossError(absl::StrCat(current, " does not name a checkpoint"));
+  }
+  return absl::StrCat(job_folder, "/", name);
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder, const JobId& job) {
+  absl::StatusOr<Manifest> manifest = ReadFolderManifest(folder);
+  // A file that `current` promises is missing: not the same as no checkpoint.
+  if (!manifest.ok()) return absl::DataLossError(manifest.status().message());
+  if (manifest->state.about.job != job) {
+    return absl::DataLossError(absl::StrCat(folder, " is of the job ", manifest->state.about.job));
+  }
+  return manifest;
 }
 
 absl::Status WriteFolder(const std::string& folder, const CheckpointState& state) {
@@ -213,18 +265,21 @@ absl::Status CheckpointStore::Write(const CheckpointState& state) const {
 
 absl::StatusOr<CheckpointState> CheckpointStore::Read(const JobId& job) const {
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
-  const std::string current = JobFolder(job) + "/current";
-  ATOLL_ASSIGN_OR_RETURN(const std::string name, ReadText(current, 256));
-  if (!absl::StartsWith(name, "step-") || absl::StrContains(name, '/')) {
-    return absl::DataLossError(absl::StrCat(current, " does not name a checkpoint"));
+  ATOLL_ASSIGN_OR_RETURN(const std::string folder, CurrentFolder(JobFolder(job)));
+  ATOLL_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder, job));
+  for (size_t layer = 0; layer < manifest.layers.size(); ++layer) {
+    absl::StatusOr<CheckpointLayer> read = ReadLayer(LayerFile(folder, layer), manifest, layer);
+    if (!read.ok()) return absl::DataLossError(read.status().message());
+    manifest.state.layers.push_back(*std::move(read));
   }
-  absl::StatusOr<CheckpointState> state = ReadFolder(absl::StrCat(JobFolder(job), "/", name));
-  // A file that `current` promises is missing: not the same as no checkpoint.
-  if (!state.ok()) return absl::DataLossError(state.status().message());
-  if (state->about.job != job) {
-    return absl::DataLossError(absl::StrCat(current, " is of the job ", state->about.job));
-  }
-  return state;
+  return std::move(manifest.state);
+}
+
+absl::StatusOr<LocalCheckpoint> CheckpointStore::About(const JobId& job) const {
+  ATOLL_RETURN_IF_ERROR(CheckJob(job));
+  ATOLL_ASSIGN_OR_RETURN(const std::string folder, CurrentFolder(JobFolder(job)));
+  ATOLL_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder, job));
+  return std::move(manifest.state.about);
 }
 
 std::vector<LocalCheckpoint> CheckpointStore::List(std::vector<std::string>* problems) const {
@@ -236,11 +291,11 @@ std::vector<LocalCheckpoint> CheckpointStore::List(std::vector<std::string>* pro
   std::sort(jobs.begin(), jobs.end());
   std::vector<LocalCheckpoint> found;
   for (const JobId& job : jobs) {
-    absl::StatusOr<CheckpointState> state = Read(job);
-    if (state.ok()) {
-      found.push_back(std::move(state->about));
-    } else if (!absl::IsNotFound(state.status())) {
-      problems->push_back(std::string(state.status().message()));
+    absl::StatusOr<LocalCheckpoint> about = About(job);
+    if (about.ok()) {
+      found.push_back(*std::move(about));
+    } else if (!absl::IsNotFound(about.status())) {
+      problems->push_back(std::string(about.status().message()));
     }
   }
   return found;

@@ -44,8 +44,8 @@ class CheckpointStore {
   // `folder` is made where it is missing.
   explicit CheckpointStore(std::string folder);
 
-  // What every readable checkpoint holds. Those that are damaged are left out, and told in
-  // `problems`, one line each. Reads all bytes.
+  // What every checkpoint holds, by its manifest; every file is there with its size. Others are
+  // left out, and told in `problems`, one line each. Layers are not read: their damage is for Read.
   std::vector<LocalCheckpoint> List(std::vector<std::string>* problems) const;
 
   // An error (a full disk, most often) leaves the checkpoint before, and nothing of this one;
@@ -56,6 +56,7 @@ class CheckpointStore {
   void Remove(const JobId& job) const;
 
  private:
+  absl::StatusOr<LocalCheckpoint> About(const JobId& job) const;
   std::string JobFolder(const JobId& job) const { return absl::StrCat(folder_, "/", job); }
 
   const std::string folder_;

@@ -97,7 +97,8 @@ TEST_CASE("A checkpoint that was being written when the worker died changes noth
   CheckSame(*store.Read("tale-1"), State(64));
 }
 
-// No file can grow beyond so many bytes while this lives: writing the rest fails, as on a full disk.
+// No file can grow beyond so many bytes while this lives: writing the rest fails, as on a full
+// disk.
 class FilesEndAt {
  public:
   explicit FilesEndAt(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -196,6 +197,19 @@ TEST_CASE("Every damaged byte is noticed, reported, and the checkpoint left out"
       CHECK_FALSE(store.Read("tale-1").ok());
     }
   }
+}
+
+TEST_CASE("What a checkpoint holds is told by its manifest, and damage of a layer by reading it") {
+  Folder folder;
+  CheckpointStore store(folder.path);
+  REQUIRE(store.Write(State(32)).ok());
+  std::ofstream(Newest(folder, "layer-0"), std::ios::binary) << std::string(4 * 3 * 4, 'x');
+  std::vector<std::string> problems;
+  const auto list = store.List(&problems);
+  REQUIRE(list.size() == 1);
+  CHECK(list[0].consumed == State(32).about.consumed);
+  CHECK(problems.empty());
+  CHECK(absl::IsDataLoss(store.Read("tale-1").status()));
 }
 
 TEST_CASE("A job's name cannot lead out of the folder") {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/logging.h"
 #include "common/protocol/host_copies.h"
 
 namespace atl::worker {
@@ -348,7 +349,11 @@ absl::Status Island::Adopt(const AdoptPulled& command) {
 absl::Status Island::RestoreMoments() {
   if (trainer_->optimizer_steps() > 0 || store_ == nullptr) return absl::OkStatus();
   const absl::StatusOr<CheckpointState> state = store_->Read(job_);
-  if (!state.ok()) return absl::OkStatus();  // none, or damaged, which List has reported
+  if (absl::IsNotFound(state.status())) return absl::OkStatus();
+  if (!state.ok()) {
+    LogWarning("checkpoint", "ignored, the optimizer starts anew: ", state.status().message());
+    return absl::OkStatus();
+  }
   return SetMoments(*state);
 }
 
