@@ -147,6 +147,22 @@ int64_t LeaderBytes(const PlanRequest& request) {
   return elements * int64_t{sizeof(float)} * HostCopies(request.spec);
 }
 
+NodeId RoomierLeader(const PlanRequest& request) {
+  const auto room = [](const PlanMember& member) {
+    if (member.devices.empty()) return int64_t{0};
+    const DeviceInfo& first = member.devices[0];
+    if (!IsHost(first)) return first.host_memory_bytes > 0 ? first.host_memory_bytes : INT64_MAX;
+    int64_t bytes = 0;
+    for (const DeviceInfo& device : member.devices) bytes += device.memory_bytes;
+    return bytes;
+  };
+  const auto most =
+      std::max_element(request.members.begin(), request.members.end(),
+                       [&](const auto& a, const auto& b) { return room(a) < room(b); });
+  return most == request.members.end() || most == request.members.begin() ? ""
+                                                                          : most->member.worker;
+}
+
 absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
   for (const PlanMember& member : request.members) {
     if (member.devices.empty() || member.devices[0].host_memory_bytes == 0) continue;

@@ -34,6 +34,10 @@ BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
 // The leader's copies of the model, all together.
 int64_t LeaderBytes(const PlanRequest& request);
 
+// Who has more room for these copies than the first member, and most of all; nobody: "". Hosts that
+// do not say what they have are taken to have enough.
+NodeId RoomierLeader(const PlanRequest& request);
+
 // RESOURCE_EXHAUSTED names a worker whose devices have memory of their own, and whose host has too
 // little for its messages and, where it leads, for these copies. Hosts that do not say what they
 // have are taken to have enough.

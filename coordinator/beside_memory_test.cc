@@ -110,6 +110,13 @@ TEST_CASE("a leader whose host has no room for the model's copies is refused by 
              Catch::StartsWith("worker w1: its host lacks 1 B: it has ") &&
                  Catch::Contains("7 copies of the model, since it leads") &&
                  Catch::Contains("let another worker of the island start first"));
+  CHECK(RoomierLeader(OnGpus(1)) == "");  // all are alike
+  PlanRequest other = OnGpus(7 * copy + messages - 1);
+  other.members[1].devices[0].host_memory_bytes = 7 * copy + messages;
+  CHECK(RoomierLeader(other) == "w2");
+  std::swap(other.members[0], other.members[1]);
+  CHECK(RoomierLeader(other) == "");
+  Planned(other);
   // Who follows keeps none.
   PlanRequest request = OnGpus(7 * copy + messages);
   request.members[1].devices[0].host_memory_bytes = messages;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "coordinator/beside_memory.h"
 #include "coordinator/extent.h"
 #include "coordinator/planning.h"
 
@@ -161,6 +162,9 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
   PlanMade made{key.job, key.island, key.request};
   made.left_out = LeaveOutUnreachable(item.request);
   made.plan = PlanIsland(item.request);
+  if (absl::IsResourceExhausted(made.plan.status())) {
+    made.roomier_leader = RoomierLeader(item.request);
+  }
   for (const auto& [worker, why] : made.left_out) {
     if (made.plan.ok()) absl::StrAppend(&made.plan->reason, "; without ", worker, ": ", why);
   }

@@ -102,6 +102,8 @@ struct PlanMade {
   absl::StatusOr<IslandPlan> plan = absl::UnknownError("no plan");
   int64_t current_step_ns = 0;  // of MakePlan::current, as it is seen now; 0: unknown
   std::vector<std::pair<NodeId, std::string>> left_out;  // workers that cannot be used, and why
+  // Without a plan, for want of memory: another one of the workers that has more room to lead.
+  NodeId roomier_leader = {};
 };
 
 // Where workers stand whose operators do not say it. What is not named keeps its site.

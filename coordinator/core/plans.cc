@@ -329,6 +329,12 @@ void OnPlanMade(State& s, const PlanMade& made) {
   if (made.plan.ok() || !unusable) planning.changed.Forget(planning.asked_for);
   absl::Status status = made.plan.status();
   if (status.ok()) status = Check(*job, planning.asked, *made.plan);
+  if (!status.ok() && !other_leader && PlanInForce(*job, island) == nullptr &&
+      !made.roomier_leader.empty() &&
+      LetLead(s, *job, made.island, made.roomier_leader,
+              CleanText(std::string(status.message())))) {
+    return;  // its roster is planned next
+  }
   if (!status.ok()) {
     return NoPlan(s, *job, island, planning, CleanText(std::string(status.message())));
   }

@@ -198,6 +198,32 @@ TEST_CASE("The planner refuses: the island waits, says why, and tries again") {
   CHECK(Members(world.Order("a").plan) == "ab");
 }
 
+TEST_CASE("A leader without the memory to lead: who has most leads in its place, and is planned") {
+  World world;
+  world.Tell({"planner refuses reason=w-has-no-room", "planner answers roomiest=c",
+              "server ps-0 attaches", "worker a attaches", "worker b attaches", "worker c attaches",
+              "submit min=1 batch=2 tokens=4000 island=all per-island=3", "worker a prepared",
+              "worker b prepared", "worker c prepared"});
+  CHECK(Members(world.Order("c").plan) == "cba");
+  CHECK(world.Order("a").job.empty());
+  const IslandView island = world.Island(0);
+  CHECK(island.workers[0].worker == "c");
+  CHECK(Says(island.reason, "worker c leads in the place of a: w-has-no-room"));
+  // Whoever leads after its death is judged again.
+  world.Tell({"servers answer", "worker a follows", "worker b follows", "worker c sets-up",
+              "planner roomiest=a", "worker c dies"});
+  CHECK(Members(world.Order("a").plan) == "ab");
+}
+
+TEST_CASE("Nobody who is there has the memory to lead: the island waits, and says why") {
+  World world;
+  world.Tell({"planner refuses reason=w-has-no-room", "planner answers roomiest=d",
+              "server ps-0 attaches", "worker a attaches", "worker b attaches",
+              "submit min=1 batch=2 island=all", "worker a prepared", "worker b prepared"});
+  CHECK(world.Job().summary.waiting_for ==
+        "island 0 needs a plan (it has none yet): w-has-no-room");
+}
+
 TEST_CASE("The planner refuses while an island works: it keeps what it has") {
   World world;
   StartShared(world);
