@@ -55,8 +55,27 @@ absl::StatusOr<plan::Model> ModelOfJob(const JobSpec& spec, int64_t sequence) {
                                 .positions = !llama});
 }
 
+// The search here is free; islands are planned as their job asks.
+void SayWhatIsNotAsked(const std::string& path, const LayoutSpec& layout) {
+  std::string keys;
+  const auto say = [&](const char* key, bool given) {
+    if (given) absl::StrAppend(&keys, keys.empty() ? "" : ", ", key);
+  };
+  const LayoutSpec usual;
+  say("stages", layout.stages != usual.stages);
+  say("replicas", layout.replicas != usual.replicas);
+  say("tensor_parallel", layout.tensor_parallel != usual.tensor_parallel);
+  say("tensor_shares", layout.tensor_shares != usual.tensor_shares);
+  say("schedule", layout.schedule != usual.schedule);
+  say("recompute", layout.recompute != usual.recompute);
+  if (keys.empty()) return;
+  std::cerr << "atoll: " << path << ": layout (" << keys
+            << ") is not considered here; the job's islands are held to it\n";
+}
+
 absl::Status ReadJob(const PlanFlags& flags, Task* task) {
   ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(flags.job));
+  SayWhatIsNotAsked(flags.job, spec.layout);
   task->tokens_per_sample = flags.sequence > 0 ? flags.sequence : spec.data.sequence_length;
   ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, task->tokens_per_sample));
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, worker::ModelConfigOfJob(spec));

@@ -183,10 +183,9 @@ absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
       absl::StrAppend(&text, ", ", HostCopies(request.spec),
                       " copies of the model, since it leads, ", BytesText(copies));
     }
-    absl::StrAppend(
-        &text, "; use a machine with more memory",
-        leads ? ", let another worker of the island start first, so that it leads," : "",
-        " or a smaller model");
+    absl::StrAppend(&text, "; use a machine with more memory",
+                    leads ? " (of an island's workers the one with most leads)" : "",
+                    " or a smaller model");
     return absl::ResourceExhaustedError(text);
   }
   return absl::OkStatus();

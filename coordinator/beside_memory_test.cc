@@ -109,7 +109,7 @@ TEST_CASE("a leader whose host has no room for the model's copies is refused by 
   CHECK_THAT(Refusal(OnGpus(7 * copy + messages - 1)),
              Catch::StartsWith("worker w1: its host lacks 1 B: it has ") &&
                  Catch::Contains("7 copies of the model, since it leads") &&
-                 Catch::Contains("let another worker of the island start first"));
+                 Catch::Contains("of an island's workers the one with most leads"));
   CHECK(RoomierLeader(OnGpus(1)) == "");  // all are alike
   PlanRequest other = OnGpus(7 * copy + messages - 1);
   other.members[1].devices[0].host_memory_bytes = 7 * copy + messages;

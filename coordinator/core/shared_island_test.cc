@@ -221,7 +221,7 @@ TEST_CASE("Nobody who is there has the memory to lead: the island waits, and say
               "server ps-0 attaches", "worker a attaches", "worker b attaches",
               "submit min=1 batch=2 island=all", "worker a prepared", "worker b prepared"});
   CHECK(world.Job().summary.waiting_for ==
-        "island 0 needs a plan (it has none yet): w-has-no-room");
+        "island 0 needs a plan (it is the island's first): w-has-no-room");
 }
 
 TEST_CASE("The planner refuses while an island works: it keeps what it has") {

@@ -96,6 +96,29 @@ TEST_CASE("a plan is shown with its reason, what lost, baselines, and the choice
   }
 }
 
+TEST_CASE("what a job's [layout] asks for and a plan does not look at is said") {
+  const Desk desk;
+  const std::string job = R"(name = "tiny"
+[model]
+hidden = 64
+layers = 4
+heads = 4
+[data]
+path = "text.txt"
+[schedule]
+train_tokens = 1000
+)";
+  const Outcome free = desk.Run("plan", {desk.Write("free.toml", job)});
+  INFO(free.errors);
+  CHECK(free.code == 0);
+  CHECK_THAT(free.errors, !Catch::Contains("not considered"));
+  const Outcome held = desk.Run(
+      "plan", {desk.Write("held.toml", job + "[layout]\nstages = 6\nrecompute = \"all\"\n")});
+  CHECK(held.code == 0);
+  CHECK_THAT(held.errors,
+             Catch::Contains("held.toml: layout (stages, recompute) is not considered here"));
+}
+
 TEST_CASE("JSON holds the whole plan; per-site islands are the user's to ask for") {
   const Desk desk;
   Command json({"cli/atoll", "--json", "plan", "--cluster", desk.Write("c.toml", kTwoSites),
