@@ -130,7 +130,7 @@ TEST_CASE("a job in full: rejected contributions stand out with their reason") {
   CHECK(JobText(job, 0).find("REJECTED") == std::string::npos);
 }
 
-TEST_CASE("an island of several workers shows its plan, each worker's part and every link") {
+v1::Job JobOfThreeWorkers() {
   v1::Job job = RunningJob();
   v1::Island& island = *job.mutable_islands(0);
   v1::PlannedIsland& plan = *island.mutable_plan();
@@ -178,7 +178,11 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
   memory.set_device("w1/0");
   memory.set_predicted_bytes(int64_t{20} << 30);
   memory.set_peak_bytes(int64_t{21} << 30);
-  const std::string text = JobText(job, 3);
+  return job;
+}
+
+TEST_CASE("an island of several workers shows its plan, each worker's part and every link") {
+  const std::string text = JobText(JobOfThreeWorkers(), 3);
   INFO(text);
   CHECK(text.find("island 0: memory\n"
                   "device  memory predicted   measured  ratio  limit\n"
