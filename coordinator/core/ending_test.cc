@@ -91,7 +91,20 @@ TEST_CASE("words that are not well-formed are kept as far as they are") {
   CHECK(Says(refusal, "caf?"));
   CHECK(Says(w.Do("worker b refuses reason=" + std::string(999, 'x') + "\xc3\xa9"),
              "no worker can run it: a: caf?; b: xxx"));
-  CHECK(w.Job().summary.reason.size() < 2001);
+}
+
+TEST_CASE("of many workers that refuse a job some are told, and how many more") {
+  World w;
+  w.Do("server ps-0 attaches");
+  for (int i = 0; i < 20; ++i) w.Do(absl::StrCat("worker w", i, " attaches"));
+  w.Do("submit min=20 max=20");
+  std::string told;
+  for (int i = 0; i < 20; ++i) {
+    told = w.Do(absl::StrCat("worker w", i, " refuses reason=", std::string(2000, 'x')));
+  }
+  CHECK(Says(told, "failed: no worker can run it: w0: xxx"));
+  CHECK(Says(told, "; and 12 more"));
+  CHECK(w.Job().summary.reason.size() < 10'001);
 }
 
 }  // namespace

@@ -42,8 +42,7 @@ std::string Refusals(const State& s, const Job& job, int64_t& count) {
   for (const auto& [key, member] : s.members) {
     auto it = member.refused.find(job.id());
     if (!member.attached || it == member.refused.end() || ++count > kTold) continue;
-    absl::StrAppend(&text, text.empty() ? "" : "; ", member.record.name, ": ",
-                    CleanText(it->second, 200));
+    absl::StrAppend(&text, text.empty() ? "" : "; ", member.record.name, ": ", it->second);
   }
   if (count > kTold) absl::StrAppend(&text, "; and ", count - kTold, " more");
   return text;

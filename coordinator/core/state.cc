@@ -97,7 +97,7 @@ void State::Log(const JobId& job, Severity severity, std::string text) {
 void State::SetState(Job& job, JobState state, std::string reason) {
   ProgressRecord& progress = job.EditProgress();
   progress.state = state;
-  progress.reason = CleanText(reason, 2000);
+  progress.reason = CleanText(reason, 10'000);
   Log(job.id(), state == JobState::kFailed ? Severity::kError : Severity::kInfo,
       absl::StrCat(Name(state), ": ", progress.reason));
 }
