@@ -208,7 +208,7 @@ TEST_CASE("A leader without the memory to lead: who has most leads in its place,
   CHECK(world.Order("a").job.empty());
   const IslandView island = world.Island(0);
   CHECK(island.workers[0].worker == "c");
-  CHECK(Says(island.reason, "worker c leads in the place of a: w-has-no-room"));
+  CHECK(Says(island.record.reason, "worker c leads in the place of a: w-has-no-room"));
   // Whoever leads after its death is judged again.
   world.Tell({"servers answer", "worker a follows", "worker b follows", "worker c sets-up",
               "planner roomiest=a", "worker c dies"});
