@@ -84,6 +84,22 @@ TEST_CASE("a server that is not back yet makes no room, and closes no round for 
   CHECK(w.Job().round.phase == RoundPhase::kWindowOpen);
 }
 
+TEST_CASE("a request to push of a version long decided, that comes late, takes nothing back") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "");
+  for (int round = 0; round < 2; ++round) {
+    w.Contribute("a", 2);
+    w.Tell({"servers answer", "worker a ready"});
+  }
+  REQUIRE(w.Job().summary.version == 2);
+  const Generation before = w.Order("a").generation;
+  w.Tell({"worker a leases wanted=2", "worker a pushes", "worker a pushes base=0 consumed=0-2"});
+  CHECK(w.Order("a").generation == before);
+  REQUIRE(w.Job().round.contributions.size() == 1);
+  w.Tell({"worker a stages", "servers answer"});
+  CHECK(w.Job().summary.version == 3);
+}
+
 TEST_CASE("words that are not well-formed are kept as far as they are") {
   World w;
   w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=2"});

@@ -91,13 +91,14 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   const std::optional<ContributionOutcome>& outcome = found->outcome;
   if (outcome && outcome->contribution == id) return ResendOrder(s, job, id.island);
   if (const ContributionRecord* earlier = Earlier(job, id); earlier != nullptr) {
+    if (id.base_version < earlier->contribution.base_version) return;  // it comes late
     if (IsComplete(job, earlier->contribution)) return;  // decided first; it asks again
     const ContributionId old = earlier->contribution;
     DropContribution(s, job, old, "its island asks to push a later one");
   }
-  if (!AllServersKnown(job)) return;  // how much room there is, too; it asks again
   if (!HasRoom(s, job)) {
-    job.waits_for_room.insert(id.island);
+    // Servers that are not back since a restart have not said how much they have.
+    if (AllServersKnown(job)) job.waits_for_room.insert(id.island);
     return;  // it asks again
   }
   const absl::Status status = Admit(job, *found, message);
