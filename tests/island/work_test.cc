@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "tests/island/engine_story.h"
 #include "tests/island/island_harness.h"
 #include "tests/island/layouts.h"
 
@@ -12,14 +13,8 @@ namespace atl::worker {
 namespace {
 
 TEST_CASE("of a tensor-parallel group that waits for its slow device only that one is slow") {
-  EngineJob job;
-  job.model.family = ModelFamily::kLlama;
-  job.model.vocab = 31;
-  job.model.d_model = 16;
+  EngineJob job = Job();
   job.model.layers = 2;
-  job.model.heads = job.model.kv_heads = 4;
-  job.model.ffn = 24;
-  job.model.max_positions = job.sequence_length = 8;
   job.batch_sequences = 4;
   IslandLayout layout;
   layout.name = "two devices share each layer";
@@ -52,15 +47,7 @@ TEST_CASE("of a tensor-parallel group that waits for its slow device only that o
 
 TEST_CASE(
     "devices that only pretend to compute say what they were told to take, on a busy machine too") {
-  EngineJob job;
-  job.model.family = ModelFamily::kGpt2;
-  job.model.vocab = 31;
-  job.model.d_model = 16;
-  job.model.layers = 4;
-  job.model.heads = job.model.kv_heads = 4;
-  job.model.ffn = 24;
-  job.model.max_positions = job.sequence_length = 8;
-  job.batch_sequences = 8;
+  const EngineJob job = Job();
   IslandLayout layout;
   layout.name = "two stages";
   layout.replicas = {{{3, 3}, 4, 2}};
