@@ -17,7 +17,10 @@
 namespace atl::cli {
 namespace {
 
+constexpr int kSpacesOfNumber = 3;  // "2 min 30 s"; what has more is a sentence
+
 bool LooksNumeric(const std::string& cell) {
+  if (std::count(cell.begin(), cell.end(), ' ') > kSpacesOfNumber) return false;
   return cell == "-" ||
          (!cell.empty() && (absl::ascii_isdigit(cell[0]) ||
                             (cell.size() > 1 && cell[0] == '-' && absl::ascii_isdigit(cell[1]))));
@@ -195,7 +198,7 @@ std::string JobText(const v1::Job& job, int decisions) {
                   " free of ", ledger.budget(), "\n");
   if (!Ended(s.state())) {
     absl::StrAppend(&out, "  round for version ", job.round().next_version(), ": ", PhaseOf(job),
-                    "; ", job.round().reason(), "\n");
+                    job.round().reason().empty() ? "" : "; ", job.round().reason(), "\n");
   }
   if (job.shards_size() > 0) {
     absl::StrAppend(&out, "  ", job.shards_size(), " shards; the fullest server holds ",
