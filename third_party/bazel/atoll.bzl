@@ -3,12 +3,14 @@
 # Five times what Bazel gives a test of this size: the machine may be ten times slower than ours.
 _TIMEOUTS = {"small": "moderate", "medium": "long", "large": "eternal"}
 
-def atoll_test(name, srcs, deps = [], size = "small", data = [], **kwargs):
+def atoll_test(name, srcs, deps = [], size = "small", data = [], copts = [], **kwargs):
     native.cc_test(
         name = name,
         srcs = srcs,
         deps = deps + ["//tests/catch"],
         size = size,
+        # A test's own code is compiled for a short build; what it tests keeps the product's flags.
+        copts = copts + ["-O1"],
         timeout = _TIMEOUTS[size],
         # TSAN_OPTIONS in .bazelrc names the file by this path.
         data = data + select({
