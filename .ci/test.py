@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs `bazel test` on the given targets (default //...) and closes with 'N passed, N failed'.
 
-Every Catch2 case counts as one test, any other target as one. A target that did not pass counts
+Without targets, those tagged "slow" are left out unless `--all` is given. The ten slowest targets are listed before
+the count. Every Catch2 case counts as one test, any other target as one. A target that did not pass counts
 as at least one failure, whatever went wrong: it did not build, crashed, or ran out of time. A
 case counts as skipped when its log says so (see tests/README.md). Cached results are not used.
 """
@@ -32,6 +33,7 @@ def run_bazel(arguments):
 class Outcome:
     def __init__(self):
         self.status, self.reports, self.incompatible = {}, {}, set()
+        self.seconds = {}
 
     def add(self, event):
         ident = event.get("id", {})
@@ -43,10 +45,13 @@ class Outcome:
         elif "targetCompleted" in ident and event.get("aborted", {}).get("reason") == "SKIPPED":
             self.incompatible.add(ident["targetCompleted"]["label"])
         elif "testResult" in ident:
+            label = ident["testResult"]["label"]
+            milliseconds = int(event.get("testResult", {}).get("testAttemptDurationMillis", 0))
+            self.seconds[label] = self.seconds.get(label, 0) + milliseconds / 1000
             for output in event.get("testResult", {}).get("testActionOutput", []):
                 if output["name"] == "test.xml" and output.get("uri", "").startswith("file://"):
                     path = urllib.parse.unquote(output["uri"][len("file://"):])
-                    self.reports.setdefault(ident["testResult"]["label"], []).append(path)
+                    self.reports.setdefault(label, []).append(path)
 
     def count_cases(self, label):
         passed = failed = skipped = 0
@@ -66,8 +71,10 @@ class Outcome:
 
 
 def main():
-    arguments = sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--all"]
     if all(argument.startswith("-") for argument in arguments):
+        if "--all" not in sys.argv[1:]:
+            arguments.append("--test_tag_filters=-slow")
         arguments.append("//...")
     code, events = run_bazel(arguments)
     outcome = Outcome()
@@ -90,6 +97,11 @@ def main():
         if left_out:
             print(f"SKIPPED {left_out} case(s)  {label}")
         passed, failed, skipped = passed + good, failed + bad, skipped + left_out
+    slowest = sorted(outcome.seconds.items(), key=lambda entry: -entry[1])[:10]
+    if len(slowest) > 1:
+        print("the slowest targets:")
+    for label, seconds in slowest if len(slowest) > 1 else []:
+        print(f"{seconds:8.1f} s  {label}")
     if code != 0 and failed == 0:  # for example a BUILD file that does not load
         failed = 1
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
