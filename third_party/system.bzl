@@ -1,12 +1,12 @@
 """@system: Debian packages as link-only cc_library targets.
 
 Headers are found by the compiler in /usr/include, so a target carries link flags and a
-define with the packages' versions: an upgrade then rebuilds what depends on it.
+define with its packages' versions: an upgrade then rebuilds what depends on that target.
 """
 
-# target: (pkg-config modules, further link flags)
+# target: (Debian packages, pkg-config modules, further link flags)
 _LIBRARIES = {
-    "absl": ([
+    "absl": (["libabsl-dev"], [
         "absl_flags_parse",
         "absl_strings",
         "absl_str_format",
@@ -17,19 +17,19 @@ _LIBRARIES = {
         "absl_flat_hash_map",
         "absl_failure_signal_handler",
     ], []),
-    "catch2": ([], []),
-    "catch2_main": ([], ["-lCatch2WithMain"]),
-    "cli11": ([], []),
-    "dnnl": ([], ["-ldnnl"]),
-    "gloo": ([], ["-lgloo"]),
-    "grpc": (["grpc++", "protobuf"], ["-lgrpc++_reflection", "-lpthread"]),
-    "json": ([], []),
-    "openblas": (["openblas"], []),
-    "protobuf": (["protobuf"], ["-lpthread"]),
-    "sqlite3": (["sqlite3"], []),
-    "tomlplusplus": ([], []),
-    "xxhash": (["libxxhash"], []),
-    "zmq": (["libzmq"], []),
+    "catch2": (["catch2"], [], []),
+    "catch2_main": (["catch2"], [], ["-lCatch2WithMain"]),
+    "cli11": (["libcli11-dev"], [], []),
+    "dnnl": (["libdnnl-dev"], [], ["-ldnnl"]),
+    "gloo": (["libgloo-dev"], [], ["-lgloo"]),
+    "grpc": (["libgrpc++-dev", "libprotobuf-dev"], ["grpc++", "protobuf"], ["-lgrpc++_reflection", "-lpthread"]),
+    "json": (["nlohmann-json3-dev"], [], []),
+    "openblas": (["libopenblas-dev"], ["openblas"], []),
+    "protobuf": (["libprotobuf-dev"], ["protobuf"], ["-lpthread"]),
+    "sqlite3": (["libsqlite3-dev"], ["sqlite3"], []),
+    "tomlplusplus": (["libtomlplusplus-dev"], [], []),
+    "xxhash": (["libxxhash-dev"], ["libxxhash"], []),
+    "zmq": (["libzmq3-dev", "cppzmq-dev"], ["libzmq"], []),
 }
 
 def _build_packages(rctx):
@@ -54,14 +54,15 @@ def _system_packages_impl(rctx):
     if versions.return_code != 0:
         fail("Debian packages are missing. Run ./dev deps, or apt-get install %s\n%s" %
              (" ".join(packages), versions.stderr))
-    stamp = "ATOLL_SYSTEM_PACKAGES=%s" % hash(versions.stdout)
+    version_of = dict([line.split(" ") for line in versions.stdout.splitlines()])
     for tool in ["protoc", "grpc_cpp_plugin"]:
         rctx.symlink("/usr/bin/" + tool, tool)
     build = [
         "package(default_visibility = [\"//visibility:public\"])",
         "exports_files([\"protoc\", \"grpc_cpp_plugin\"])",
     ]
-    for name, (modules, extra) in _LIBRARIES.items():
+    for name, (packages, modules, extra) in _LIBRARIES.items():
+        stamp = "ATOLL_PACKAGES_%s=%d" % (name, hash(" ".join([version_of[p] for p in packages])))
         build.append("cc_library(name = %r, linkopts = %r, defines = [%r])" %
                      (name, _link_flags(rctx, modules, extra), stamp))
     rctx.file("BUILD", "\n".join(build) + "\n")
