@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 MAX_MAIN_LINES = 80
 SUFFIXES = (".cc", ".h", ".cu", ".cuh")

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/completion.h"
 #include "cli/plan.h"
 #include "cli/profile.h"
 #include "cli/trace.h"
@@ -28,10 +29,12 @@ class CommandLine {
         ->capture_default_str();
     app_.add_flag("--json", global_.json, "print JSON on standard output");
     AddTlsFlags(app_, &global_.tls);
+    AddVersionFlag(app_);
     AddJobCommands();
     AddFollowingCommands();
     AddModelCommands();
     AddPlanCommands();
+    AddProgramCommands();
     for (const char* daemon : kDaemons) {
       app_.add_subcommand(daemon,
                           std::string("run atoll-") + daemon + " with the flags that follow");
@@ -130,10 +133,29 @@ class CommandLine {
                  true, &plan_);
   }
 
+  void AddProgramCommands() {
+    Add("completion", "print a script that completes commands in a shell",
+        [this] {
+          const absl::StatusOr<std::string> script = CompletionScript(app_, shell_);
+          if (!script.ok()) {
+            std::cerr << "atoll: " << script.status().message() << "\n";
+            return 2;
+          }
+          std::cout << *script;
+          return 0;
+        })
+        ->add_option("SHELL", shell_, "bash, zsh or fish")
+        ->required();
+    Add("version", "print the version", [this] {
+      std::cout << app_.version() << "\n";
+      return 0;
+    });
+  }
+
   CLI::App app_{"atoll: trains one model across islands of machines", "atoll"};
   Global global_;
   std::map<CLI::App*, std::function<int()>> run_;
-  std::string path_, job_, folder_, curve_key_;
+  std::string path_, job_, folder_, curve_key_, shell_;
   bool ask_ = false, force_ = false, watch_ = false, follow_ = false;
   int decisions_ = 10, interval_ms_ = 0;
   GenerateFlags generate_;

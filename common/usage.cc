@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/nearest.h"
+#include "common/version.h"
 
 namespace atl {
 namespace {
@@ -78,6 +79,11 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
     if (extra) return say(absl::StrCat("\"", words[0], "\" is one argument too many"), "");
   }
   return say(CannotBeRead(app, command, error.what()), "");
+}
+
+void AddVersionFlag(CLI::App& app) {
+  app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", kSoftwareVersion),
+                       "print the version");
 }
 
 int ExplainUsage(const CLI::App& app, const CLI::ParseError& error) {

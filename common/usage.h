@@ -14,8 +14,11 @@ namespace atl {
 // The line above, without its end. `app` has just thrown `error`, and has the program's name.
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error);
 
-// Prints it on standard error, or the help that was asked for on standard output. The exit code: 2
-// after a mistake, 0 after help.
+// `--version` prints "PROGRAM VERSION" and ends the program.
+void AddVersionFlag(CLI::App& app);
+
+// Prints it on standard error, or the help or version that was asked for on standard output. The
+// exit code: 2 after a mistake, 0 after help.
 int ExplainUsage(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace atl

@@ -1,6 +1,7 @@
 #include "coordinator/loop.h"
 
 #include "common/logging.h"
+#include "common/service_manager.h"
 
 namespace atl {
 namespace {
@@ -102,7 +103,7 @@ Instant CoordinatorLoop::AdvanceTraces(Instant now) {
 }
 
 absl::Status CoordinatorLoop::Run() {
-  queue_.Run([this](Instant now, std::optional<Task> task) {
+  RunService(&queue_, [this](Instant now, std::optional<Task> task) {
     if (wake_ != kNever && now - wake_ > kHeldUp) Step(now, HeldUp{});
     if (task) {
       (*task)(now);

@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
   app.add_option("--state-dir", options.state_dir, "folder of the durable state")->required();
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   atl::AddTlsFlags(app, &options.tls);
+  atl::AddVersionFlag(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

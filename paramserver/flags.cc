@@ -57,6 +57,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
                  "file with the public keys of those who may push and pull, one a line");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   AddTlsFlags(app, &options.tls);
+  AddVersionFlag(app);
 
   ParsedFlags parsed;
   try {

@@ -7,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/logging.h"
+#include "common/service_manager.h"
 #include "common/version.h"
 
 namespace atl::ps {
@@ -117,8 +118,9 @@ Daemon::~Daemon() {
 }
 
 absl::Status Daemon::Run() {
-  loop_.Run(
-      [this](Instant now, std::optional<Event> event) { return Step(now, std::move(event)); });
+  RunService(&loop_, [this](Instant now, std::optional<Event> event) {
+    return Step(now, std::move(event));
+  });
   return outcome_;
 }
 

@@ -27,6 +27,7 @@ _LIBRARIES = {
     "openblas": (["libopenblas-dev"], ["openblas"], []),
     "protobuf": (["libprotobuf-dev"], ["protobuf"], ["-lpthread"]),
     "sqlite3": (["libsqlite3-dev"], ["sqlite3"], []),
+    "systemd": (["libsystemd-dev"], ["libsystemd"], []),
     "tomlplusplus": (["libtomlplusplus-dev"], [], []),
     "xxhash": (["libxxhash-dev"], ["libxxhash"], []),
     "zmq": (["libzmq3-dev", "cppzmq-dev"], ["libzmq"], []),

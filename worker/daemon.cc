@@ -12,6 +12,7 @@
 #include "common/end_signals.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "common/service_manager.h"
 #include "common/net/attach_client.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/net/tls.h"
@@ -220,7 +221,7 @@ class Daemon {
   }
 
   int Run() {
-    loop_->Run([this](Instant now, std::optional<Event> event) {
+    RunService(loop_, [this](Instant now, std::optional<Event> event) {
       Actions actions = core_.Step(now, event ? *event : Event(Tick{}));
       if (const StepDone* step = event ? std::get_if<StepDone>(&*event) : nullptr) {
         LogDebug("island", "step ", core_.inner_step(), " took ", 1e3 * step->seconds, " ms, loss ",

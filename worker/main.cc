@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
                  "file with this worker's secret CURVE key, made by `atoll keygen`");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   atl::AddTlsFlags(app, &options.tls);
+  atl::AddVersionFlag(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,152 @@
+#include "cli/completion.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+
+namespace atl::cli {
+namespace {
+
+struct Flag {
+  std::string name;  // with its dashes
+  std::string what;
+};
+
+struct CommandWords {
+  std::string name;
+  std::string what;
+  std::vector<Flag> flags;
+  bool takes_job = false;
+};
+
+std::vector<Flag> FlagsFrom(const CLI::App& app) {
+  std::vector<Flag> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string what = option->get_description();
+    for (const std::string& name : option->get_lnames()) flags.push_back({"--" + name, what});
+    for (const std::string& name : option->get_snames()) flags.push_back({"-" + name, what});
+  }
+  return flags;
+}
+
+std::vector<CommandWords> CommandsFrom(const CLI::App& app) {
+  std::vector<CommandWords> commands;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const CLI::Option* job = command->get_option_no_throw("JOB");
+    commands.push_back(
+        {command->get_name(), command->get_description(), FlagsFrom(*command), job != nullptr});
+  }
+  return commands;
+}
+
+std::string NamesFrom(const std::vector<Flag>& flags) {
+  return absl::StrJoin(flags, " ",
+                       [](std::string* out, const Flag& flag) { absl::StrAppend(out, flag.name); });
+}
+
+// Prints the ids of the coordinator's jobs, or nothing within a second.
+std::string JobsCommand(const std::string& program) {
+  return absl::StrCat("timeout 1 ", program, " ls 2>/dev/null | awk 'NR > 1 { print $1 }'");
+}
+
+std::string BashScript(const CLI::App& app) {
+  const std::string program = app.get_name();
+  const std::vector<CommandWords> commands = CommandsFrom(app);
+  const std::string global = NamesFrom(FlagsFrom(app));
+  const auto names = absl::StrJoin(commands, " ", [](std::string* out, const CommandWords& one) {
+    absl::StrAppend(out, one.name);
+  });
+  std::string script = absl::StrCat(
+      "# bash completion for ", program, "\n_", program, "() {\n",
+      "  local current=${COMP_WORDS[COMP_CWORD]} command= word flags= jobs=\n",
+      "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case \" ", names,
+      " \" in *\" $word \"*) command=$word; break ;; esac\n  done\n  case $command in\n",
+      "    '') COMPREPLY=($(compgen -W '", names, " ", global, "' -- \"$current\")); return ;;\n");
+  for (const CommandWords& command : commands) {
+    absl::StrAppend(&script, "    ", command.name, ") flags='", NamesFrom(command.flags), "'",
+                    command.takes_job ? " jobs=1" : "", " ;;\n");
+  }
+  absl::StrAppend(&script, "  esac\n  if [[ $current == -* ]]; then\n",
+                  "    COMPREPLY=($(compgen -W \"$flags ", global, "\" -- \"$current\"))\n",
+                  "  elif [[ -n $jobs ]]; then\n    COMPREPLY=($(compgen -W \"$(",
+                  JobsCommand(program), ")\" -- \"$current\"))\n  fi\n}\ncomplete -o default -F _",
+                  program, " ", program, "\n");
+  return script;
+}
+
+// Inside '...' of zsh and fish.
+std::string Quoted(const std::string& text, const std::string& quote) {
+  return absl::StrReplaceAll(text, {{"'", quote}});
+}
+
+std::string ZshScript(const CLI::App& app) {
+  const std::string program = app.get_name();
+  const auto describe = [](const std::string& name, const std::string& what) {
+    return absl::StrCat("'", name, ":", Quoted(absl::StrReplaceAll(what, {{":", "\\:"}}), "'\\''"),
+                        "' ");
+  };
+  const auto describe_flags = [&](const std::vector<Flag>& flags) {
+    std::string words;
+    for (const Flag& flag : flags) absl::StrAppend(&words, describe(flag.name, flag.what));
+    return words;
+  };
+  std::string script = absl::StrCat("#compdef ", program, "\n_", program, "() {\n",
+                                    "  local -a commands flags jobs\n  commands=(");
+  const std::vector<CommandWords> commands = CommandsFrom(app);
+  for (const CommandWords& one : commands) script += describe(one.name, one.what);
+  absl::StrAppend(
+      &script, ")\n  flags=(", describe_flags(FlagsFrom(app)),
+      ")\n  local command= word\n  for word in ${words[2,CURRENT-1]}; do\n",
+      "    [[ -n ${(M)commands:#$word:*} ]] && command=$word && break\n  done\n",
+      "  case $command in\n    '') _describe command commands; _describe flag flags ;;\n");
+  for (const CommandWords& one : commands) {
+    absl::StrAppend(&script, "    ", one.name, ") flags+=(", describe_flags(one.flags), ")");
+    if (one.takes_job) {
+      absl::StrAppend(&script, "; jobs=(${(f)\"$(", JobsCommand(program),
+                      ")\"}); _describe job jobs");
+    }
+    absl::StrAppend(&script, "; _describe flag flags; _files ;;\n");
+  }
+  absl::StrAppend(&script, "  esac\n}\n_", program, " \"$@\"\n");
+  return script;
+}
+
+std::string FishScript(const CLI::App& app) {
+  const std::string program = app.get_name();
+  const std::string complete = absl::StrCat("complete -c ", program);
+  const auto add_flags = [&](const std::vector<Flag>& flags, const std::string& when,
+                             std::string* script) {
+    for (const Flag& flag : flags) {
+      const bool is_long = flag.name.size() > 2;
+      absl::StrAppend(script, complete, when, is_long ? " -l " : " -s ",
+                      flag.name.substr(is_long ? 2 : 1), " -d '", Quoted(flag.what, "\\'"), "'\n");
+    }
+  };
+  std::string script = absl::StrCat("# fish completion for ", program, "\n");
+  add_flags(FlagsFrom(app), "", &script);
+  for (const CommandWords& one : CommandsFrom(app)) {
+    absl::StrAppend(&script, complete, " -n __fish_use_subcommand -a ", one.name, " -d '",
+                    Quoted(one.what, "\\'"), "'\n");
+    const std::string when = absl::StrCat(" -n '__fish_seen_subcommand_from ", one.name, "'");
+    if (one.takes_job) {
+      absl::StrAppend(&script, complete, when, " -f -a \"(",
+                      absl::StrReplaceAll(JobsCommand(program), {{"$", "\\$"}}), ")\"\n");
+    }
+    add_flags(one.flags, when, &script);
+  }
+  return script;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> CompletionScript(const CLI::App& app, const std::string& shell) {
+  if (shell == "bash") return BashScript(app);
+  if (shell == "zsh") return ZshScript(app);
+  if (shell == "fish") return FishScript(app);
+  return absl::InvalidArgumentError(
+      absl::StrCat("completion ", shell, ": must be bash, zsh or fish"));
+}
+
+}  // namespace atl::cli
