@@ -4,6 +4,7 @@
 
 #include "common/logging.h"
 #include "common/protocol/wire.h"
+#include "coordinator/authorization.h"
 #include "coordinator/streams.h"
 #include "proto/control.grpc.pb.h"
 
@@ -85,9 +86,9 @@ class Stream
                            typename Kind::WireDown> {
  public:
   // `count` is decremented when the stream is gone.
-  static Stream* Begin(CoordinatorLoop* loop, Registry<Kind>* registry, std::string peer,
-                       std::atomic<int>* count) {
-    auto stream = std::shared_ptr<Stream>(new Stream(loop, registry, std::move(peer), count));
+  static Stream* Begin(CoordinatorLoop* loop, Registry<Kind>* registry,
+                       const grpc::CallbackServerContext& context, std::atomic<int>* count) {
+    auto stream = std::shared_ptr<Stream>(new Stream(loop, registry, context, count));
     stream->self_ = stream;
     if (count->fetch_add(1) >= kMaxStreams) {
       stream->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many members"));
@@ -107,9 +108,13 @@ class Stream
         (Kind::Name(*message) != name_ || message->incarnation != incarnation_)) {
       message = absl::InvalidArgumentError("a connection speaks for one member only");
     }
+    if (message.ok() && name_.empty()) {
+      const absl::Status allowed = AuthorizeMember(*auth_, Kind::Name(*message));
+      if (!allowed.ok()) message = allowed;
+    }
     if (!message.ok()) {
       LogWarning("attach", peer_, " ", name_, " sent a bad message: ", message.status().message());
-      return this->End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+      return this->End(grpc::Status(static_cast<grpc::StatusCode>(message.status().code()),
                                     std::string(message.status().message())));
     }
     const bool first = name_.empty();
@@ -136,12 +141,18 @@ class Stream
   }
 
  private:
-  Stream(CoordinatorLoop* loop, Registry<Kind>* registry, std::string peer, std::atomic<int>* count)
-      : loop_(loop), registry_(registry), peer_(std::move(peer)), count_(count) {}
+  Stream(CoordinatorLoop* loop, Registry<Kind>* registry,
+         const grpc::CallbackServerContext& context, std::atomic<int>* count)
+      : loop_(loop),
+        registry_(registry),
+        peer_(context.peer()),
+        auth_(context.auth_context()),
+        count_(count) {}
 
   CoordinatorLoop* const loop_;
   Registry<Kind>* const registry_;
   const std::string peer_;
+  const std::shared_ptr<const grpc::AuthContext> auth_;
   std::atomic<int>* const count_;
   std::shared_ptr<Stream> self_;  // until OnDone
   typename Kind::WireUp wire_;
@@ -164,8 +175,7 @@ class MemberService::Impl {
     Workers(Impl* impl, CoordinatorLoop* loop) : impl_(impl), loop_(loop) {}
     grpc::ServerBidiReactor<v1::FromWorker, v1::ToWorker>* Attach(
         grpc::CallbackServerContext* context) override {
-      return Stream<WorkerKind>::Begin(loop_, &impl_->worker_registry, context->peer(),
-                                       &impl_->streams);
+      return Stream<WorkerKind>::Begin(loop_, &impl_->worker_registry, *context, &impl_->streams);
     }
 
    private:
@@ -178,8 +188,7 @@ class MemberService::Impl {
     Servers(Impl* impl, CoordinatorLoop* loop) : impl_(impl), loop_(loop) {}
     grpc::ServerBidiReactor<v1::FromServer, v1::ToServer>* Attach(
         grpc::CallbackServerContext* context) override {
-      return Stream<ServerKind>::Begin(loop_, &impl_->server_registry, context->peer(),
-                                       &impl_->streams);
+      return Stream<ServerKind>::Begin(loop_, &impl_->server_registry, *context, &impl_->streams);
     }
 
    private:

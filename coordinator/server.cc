@@ -7,6 +7,7 @@
 
 #include "common/net/channel.h"
 #include "common/protocol/wire.h"
+#include "coordinator/authorization.h"
 #include "coordinator/loop.h"
 #include "coordinator/member_service.h"
 #include "coordinator/people_service.h"
@@ -26,6 +27,7 @@ class CoordinatorServer::Impl {
 
   absl::Status Listen(const ServerOptions& options) {
     ATOLL_ASSIGN_OR_RETURN(const auto credentials, ListenCredentials(options.tls, options.listen));
+    if (!options.tls.cert_path.empty()) credentials->SetAuthMetadataProcessor(NewAuthorizer());
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;

@@ -25,6 +25,7 @@ _LIBRARIES = {
     "grpc": (["libgrpc++-dev", "libprotobuf-dev"], ["grpc++", "protobuf"], ["-lgrpc++_reflection", "-lpthread"]),
     "json": (["nlohmann-json3-dev"], [], []),
     "openblas": (["libopenblas-dev"], ["openblas"], []),
+    "openssl": (["libssl-dev"], ["libcrypto"], []),
     "protobuf": (["libprotobuf-dev"], ["protobuf"], ["-lpthread"]),
     "sqlite3": (["libsqlite3-dev"], ["sqlite3"], []),
     "systemd": (["libsystemd-dev"], ["libsystemd"], []),

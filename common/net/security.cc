@@ -129,12 +129,7 @@ bool IsLoopback(absl::string_view endpoint) {
   if (!absl::ConsumePrefix(&endpoint, "tcp://")) return false;
   const size_t colon = endpoint.rfind(':');
   if (colon == absl::string_view::npos) return false;
-  const absl::string_view host = endpoint.substr(0, colon);
-  if (host == "[::1]" || host == "::1" || host == "localhost") return true;
-  // Digits and points only: "127.evil.example" is a name that somebody else owns.
-  return absl::StartsWith(host, "127.") && std::all_of(host.begin(), host.end(), [](char c) {
-           return c == '.' || (c >= '0' && c <= '9');
-         });
+  return IsLoopbackHost(endpoint.substr(0, colon));
 }
 
 absl::Status CheckSecurity(const ServerSecurity& security, absl::string_view endpoint) {

@@ -1,5 +1,7 @@
 #include "common/net/tcp_endpoint.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +30,14 @@ absl::Status CheckTcpEndpoint(absl::string_view endpoint) {
       IsHostAndPort(endpoint) ? absl::StrCat("; did you mean tcp://", endpoint, "?") : "";
   return absl::InvalidArgumentError(
       absl::StrCat("\"", endpoint, "\" must be tcp://ADDRESS:PORT", meant));
+}
+
+bool IsLoopbackHost(absl::string_view host) {
+  if (host == "[::1]" || host == "::1" || host == "localhost") return true;
+  // Digits and points only: "127.evil.example" is a name that somebody else owns.
+  return absl::StartsWith(host, "127.") && std::all_of(host.begin(), host.end(), [](char c) {
+           return c == '.' || (c >= '0' && c <= '9');
+         });
 }
 
 }  // namespace atl

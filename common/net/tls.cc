@@ -8,6 +8,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/logging.h"
+#include "common/net/certificate.h"
+#include "common/net/tcp_endpoint.h"
 
 namespace atl {
 namespace {
@@ -39,7 +43,12 @@ absl::StatusOr<Pem> ReadAll(const TlsOptions& options) {
   Pem pem;
   ATOLL_ASSIGN_OR_RETURN(pem.ca, ReadPem("--tls-ca", options.ca_path));
   ATOLL_ASSIGN_OR_RETURN(pem.cert, ReadPem("--tls-cert", options.cert_path));
+  ATOLL_RETURN_IF_ERROR(CheckKeyFile("--tls-key", options.key_path));
   ATOLL_ASSIGN_OR_RETURN(pem.key, ReadPem("--tls-key", options.key_path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string warning,
+                         CheckCertificate(absl::StrCat("--tls-cert ", options.cert_path), pem.cert,
+                                          pem.key, absl::ToUnixSeconds(absl::Now())));
+  if (!warning.empty()) LogWarning("tls", warning);
   return pem;
 }
 
@@ -53,10 +62,7 @@ absl::string_view HostOf(absl::string_view address) {
 
 absl::Status CheckPlaintext(const TlsOptions& options, absl::string_view address) {
   const absl::string_view host = HostOf(address);
-  if (options.insecure || host == "localhost" || host == "[::1]" ||
-      absl::StartsWith(host, "127.")) {
-    return absl::OkStatus();
-  }
+  if (options.insecure || IsLoopbackHost(host)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(address,
                    ": plaintext is for loopback addresses only; give --tls-ca, --tls-cert and "

@@ -16,9 +16,10 @@ namespace {
 // An authority of its own, and what it has signed.
 class Authority {
  public:
-  TlsOptions Sign(const std::string& name, const std::string& hosts = "") {
-    const std::string command =
-        absl::StrCat("deploy/certificates ", folder_, " ", name, " ", hosts, " > /dev/null");
+  // `role` as deploy/certificates knows it; a coordinator's certificate names `hosts`.
+  TlsOptions Sign(const std::string& role, const std::string& name, const std::string& hosts = "") {
+    const std::string command = absl::StrCat("deploy/certificates ", folder_, " ", role, " ", name,
+                                             " ", hosts, " > /dev/null");
     INFO(command);
     REQUIRE(std::system(command.c_str()) == 0);
     TlsOptions tls;
@@ -93,14 +94,14 @@ std::string FirstWord(const TestCoordinator& coordinator, const TlsOptions& tls)
 TEST_CASE(
     "mutual TLS: our own get in; strangers and plaintext do not, and are told what to check") {
   Authority ours, others;
-  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "127.0.0.1 localhost"));
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1 localhost"));
 
-  const TlsOptions member = ours.Sign("member");
-  CHECK(Atoll(coordinator, member, {"ls"}).code == 0);
+  const TlsOptions member = ours.Sign("worker", "w1");
+  CHECK(Atoll(coordinator, ours.Sign("operator", "me"), {"ls"}).code == 0);
   CHECK(FirstWord(coordinator, member) == "welcome");
 
-  TlsOptions stranger = others.Sign("stranger");
-  CHECK(FirstWord(coordinator, stranger) != "welcome");
+  TlsOptions stranger = others.Sign("operator", "stranger");
+  CHECK(FirstWord(coordinator, others.Sign("worker", "w1")) != "welcome");
   const Outcome refused = Atoll(coordinator, stranger, {"ls"});
   CHECK(refused.code == 1);
   CHECK(absl::StrContains(refused.errors, "do --tls-ca, --tls-cert and --tls-key fit"));
@@ -120,13 +121,45 @@ TEST_CASE(
 
 TEST_CASE("a coordinator whose certificate names another host is not believed") {
   Authority ours;
-  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "elsewhere.example"));
-  const TlsOptions member = ours.Sign("member");
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "elsewhere.example"));
+  const TlsOptions member = ours.Sign("worker", "w1");
   const Outcome refused = Atoll(coordinator, member, {"ls"});
   CHECK(refused.code == 1);
   INFO(refused.errors);
   CHECK(absl::StrContains(refused.errors, "its certificate name the host of --coordinator?"));
   CHECK(FirstWord(coordinator, member) != "welcome");
+}
+
+TEST_CASE("a_role_allows_its_own_calls_and_no_others") {
+  Authority ours;
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
+  struct Row {
+    std::string role;
+    bool reads, changes, attaches_as_worker;
+  };
+  for (const Row& row : {Row{"operator", true, true, false}, Row{"viewer", true, false, false},
+                         Row{"worker", false, false, true}, Row{"paramserver", false, false, false},
+                         Row{"coordinator", false, false, false}}) {
+    INFO(row.role);
+    const TlsOptions tls = ours.Sign(row.role, row.role == "worker" ? "w1" : row.role);
+    CHECK((Atoll(coordinator, tls, {"ls"}).code == 0) == row.reads);
+    CHECK((Atoll(coordinator, tls, {"status"}).code == 0) == row.reads);
+    // There is no such job: who may change jobs is told that, others that they may not.
+    for (const std::string command : {"pause", "resume", "cancel", "rm"}) {
+      INFO(command);
+      const Outcome outcome = Atoll(coordinator, tls, {command, "none-1"});
+      CHECK(outcome.code == 1);
+      CHECK(absl::StrContains(outcome.errors, "does not allow") != row.changes);
+    }
+    CHECK((FirstWord(coordinator, tls) == "welcome") == row.attaches_as_worker);
+  }
+}
+
+TEST_CASE("a_worker_attaches_under_the_name_in_its_certificate_only") {
+  Authority ours;
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
+  CHECK(FirstWord(coordinator, ours.Sign("worker", "w2")) != "welcome");
+  CHECK(FirstWord(coordinator, ours.Sign("worker", "'w*'")) == "welcome");
 }
 
 // A key file and its line for --curve-clients.
@@ -166,7 +199,7 @@ TEST_CASE("a job over TLS and keys: trained, watched and exported by those who a
   Authority ours;
   const std::string folder = FreshFolder(), server_folder = FreshFolder(),
                     worker_folder = FreshFolder();
-  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "127.0.0.1"));
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
   const auto file = [&](const char* name) { return absl::StrCat(folder, "/", name); };
   Keygen(file("server.key"));
   Keygen(file("stranger.key"));
@@ -179,14 +212,14 @@ TEST_CASE("a job over TLS and keys: trained, watched and exported by those who a
                                "--state-dir=" + server_folder + "/state", "--memory-bytes=64MiB",
                                "--threads=1", "--curve-key=" + file("server.key"),
                                "--curve-clients=" + file("clients")} +
-          Flags(ours.Sign("s1")),
+          Flags(ours.Sign("paramserver", "s1")),
       server_folder);
   Command worker(std::vector<std::string>{"worker/atoll-worker", to, "--name=w1", "--threads=1",
                                           "--state-dir=" + worker_folder + "/state",
                                           "--curve-key=" + file("worker.key")} +
-                     Flags(ours.Sign("w1")),
+                     Flags(ours.Sign("worker", "w1")),
                  worker_folder);
-  const TlsOptions me = ours.Sign("me");
+  const TlsOptions me = ours.Sign("operator", "me");
   const Outcome trained = Atoll(coordinator, me, {"submit", "--watch", file("job.toml")});
   INFO(trained.errors << server.errors() << worker.errors());
   REQUIRE(trained.code == 0);
@@ -215,6 +248,26 @@ std::string Refused(std::vector<std::string> arguments) {
   Command command(arguments, folder);
   CHECK(command.Wait() == 2);
   return command.errors();
+}
+
+TEST_CASE("a_key_that_everybody_may_read_is_refused") {
+  const TlsOptions tls = Authority().Sign("coordinator", "c", "127.0.0.1");
+  std::filesystem::permissions(tls.key_path, std::filesystem::perms::others_read,
+                               std::filesystem::perm_options::add);
+  CHECK(absl::StrContains(
+      Refused(std::vector<std::string>{"coordinator/atoll-coordinator", "--listen=127.0.0.1:0"} +
+              Flags(tls)),
+      "chmod o="));
+}
+
+TEST_CASE("a_certificate_that_belongs_to_another_key_is_refused") {
+  Authority ours;
+  TlsOptions tls = ours.Sign("coordinator", "c", "127.0.0.1");
+  tls.key_path = ours.Sign("coordinator", "d", "127.0.0.1").key_path;
+  CHECK(absl::StrContains(
+      Refused(std::vector<std::string>{"coordinator/atoll-coordinator", "--listen=127.0.0.1:0"} +
+              Flags(tls)),
+      "does not belong to the private key"));
 }
 
 TEST_CASE(
@@ -257,28 +310,28 @@ TEST_CASE("a worker that only its own machine reaches, of a coordinator elsewher
 TEST_CASE("keyed workers sum their gradients over encrypted links, without --insecure") {
   Authority ours;
   const std::string folder = FreshFolder();
-  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "127.0.0.1"));
+  TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
   const auto file = [&](const std::string& name) { return folder + "/" + name; };
   Keygen(file("server.key"));
   std::ofstream(file("clients")) << Keygen(file("w1.key")) << Keygen(file("w2.key"));
   WriteJob(folder, "[layout]\nisland = \"all\"\nworkers_per_island = 2\nreplicas = 2\n");
   const std::string to = "--coordinator=" + coordinator.address();
-  const auto daemon = [&](const std::string& program, const std::string& name,
+  const auto daemon = [&](const std::string& role, const std::string& name,
                           const std::vector<std::string>& more) {
-    const std::string home = FreshFolder();
+    const std::string home = FreshFolder(), program = absl::StrCat(role, "/atoll-", role);
     return std::make_unique<Command>(
         std::vector<std::string>{program, to, "--name=" + name, "--threads=1",
                                  "--state-dir=" + home + "/state"} +
-            more + Flags(ours.Sign(name)),
+            more + Flags(ours.Sign(role, name)),
         home);
   };
-  const auto server = daemon("paramserver/atoll-paramserver", "s1",
+  const auto server = daemon("paramserver", "s1",
                              {"--memory-bytes=64MiB", "--curve-key=" + file("server.key"),
                               "--curve-clients=" + file("clients")});
-  const auto w1 = daemon("worker/atoll-worker", "w1", {"--curve-key=" + file("w1.key")});
-  const auto w2 = daemon("worker/atoll-worker", "w2", {"--curve-key=" + file("w2.key")});
+  const auto w1 = daemon("worker", "w1", {"--curve-key=" + file("w1.key")});
+  const auto w2 = daemon("worker", "w2", {"--curve-key=" + file("w2.key")});
   const Outcome trained =
-      Atoll(coordinator, ours.Sign("me"), {"submit", "--watch", file("job.toml")});
+      Atoll(coordinator, ours.Sign("operator", "me"), {"submit", "--watch", file("job.toml")});
   INFO(trained.errors << server->errors() << w1->errors() << w2->errors());
   CHECK(trained.code == 0);
   for (const auto* worker : {w1.get(), w2.get()}) {
