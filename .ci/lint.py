@@ -24,6 +24,13 @@ MAY_INCLUDE = [
     ("kernels/", ["common/", "kernels/"]),
     ("coordinator/planner/", ["common/", "coordinator/planner/", "coordinator/simulator/"]),
     ("coordinator/simulator/", ["common/", "coordinator/simulator/"]),
+    ("coordinator/plan_io/", ["common/", "proto/", "coordinator/plan_io/", "coordinator/planner/",
+                              "coordinator/simulator/"]),
+    ("coordinator/planning/", ["common/", "coordinator/plan_io/", "coordinator/planner/",
+                               "coordinator/planning/", "coordinator/simulator/"]),
+    ("coordinator/measurements/", ["common/", "proto/", "coordinator/core/",
+                                   "coordinator/measurements/", "coordinator/planner/",
+                                   "coordinator/planning/"]),
     ("coordinator/", ["common/", "proto/", "coordinator/"]),
     ("paramserver/", ["common/", "proto/", "kernels/", "paramserver/"]),
     ("worker/", ["common/", "proto/", "kernels/", "worker/"]),
@@ -31,7 +38,7 @@ MAY_INCLUDE = [
 
 # Cores take time and randomness as arguments and hand back actions.
 CORES = ("coordinator/core/", "paramserver/core/", "worker/core/", "coordinator/planner/",
-         "coordinator/simulator/")
+         "coordinator/simulator/", "coordinator/planning/", "coordinator/measurements/")
 # Shared with the network thread, which asks before it takes memory: its mutex is its contract.
 SHARED_WITH_SHELL = ("paramserver/core/push_gate.h",)
 IMPURE = re.compile(r"#include <(thread|mutex|condition_variable|fstream|iostream|unistd\.h|"

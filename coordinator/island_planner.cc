@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
-#include "coordinator/beside_memory.h"
-#include "coordinator/extent.h"
-#include "coordinator/planning.h"
+#include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/island_scope.h"
+#include "coordinator/planning/planning.h"
 
 namespace atl {
 namespace {

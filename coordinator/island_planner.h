@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "coordinator/core/core.h"
-#include "coordinator/profile_book.h"
+#include "coordinator/measurements/profile_book.h"
 
 namespace atl {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bench/island/wires.h"
-#include "coordinator/planning.h"
+#include "coordinator/planning/planning.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::bench {

@@ -147,7 +147,7 @@ struct WorkerHandler {
     const std::string reason = absl::StrCat("it leaves: ", CleanText(m.reason));
     if (!BeginLeaving(s, worker, reason)) Detach(s, worker, reason);
   }
-  void operator()(const LinksMeasured&) {}  // coordinator/profile_book.h keeps them
+  void operator()(const LinksMeasured&) {}  // coordinator/measurements/profile_book.h keeps them
   void operator()(const StepTraced&) {}     // coordinator/trace_desk.h waits for it
   void operator()(const WorkerLog& m) {
     const JobId job = s.FindJob(m.job) == nullptr ? "" : m.job;

@@ -228,7 +228,8 @@ struct EventRecord {
 };
 
 // What running islands have shown of a link (or of the line that it goes over), other than what was
-// measured. The core keeps it for the shell (coordinator/profile_book.h). Key: from, to.
+// measured. The core keeps it for the shell (coordinator/measurements/profile_book.h). Key: from,
+// to.
 struct LinkRecord {
   LinkProfile link;
   int64_t unix_time_ms = 0;  // when they did

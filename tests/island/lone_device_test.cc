@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "coordinator/beside_memory.h"
-#include "coordinator/recomputation.h"
+#include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/recomputation.h"
 #include "tests/island/group_story.h"
 #include "worker/profiler/layer_profiler.h"
 #include "worker/runtime/island.h"

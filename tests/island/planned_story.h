@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/beside_memory.h"
-#include "coordinator/planning.h"
+#include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/planning.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/island/island_harness.h"
 #include "worker/profiler/layer_profiler.h"

@@ -46,12 +46,12 @@ struct GroupOptions {
   // Messages that have come and wait to be received: refused, and the step given up, beyond that.
   //
   // `atoll show`'s peaks are what devices' backends take. Host memory beside them, which plans keep
-  // free (coordinator/beside_memory.h): these messages; those on their way out, a copy each until
-  // the other end has them (at most PeerLinkOptions::queued_bytes_max a peer); sums on their way,
-  // up to the gradients' bytes; and the leader's copies of the model (worker/runtime/island.h). And
-  // layers that are lent, a copy each, while a plan is set up. In a step the first two are the
-  // activations and gradients that cross to other workers, at most: the windows and queues are
-  // larger, so as never to hold one up.
+  // free (coordinator/planning/auxiliary_memory.h): these messages; those on their way out, a copy
+  // each until the other end has them (at most PeerLinkOptions::queued_bytes_max a peer); sums on
+  // their way, up to the gradients' bytes; and the leader's copies of the model
+  // (worker/runtime/island.h). And layers that are lent, a copy each, while a plan is set up. In a
+  // step the first two are the activations and gradients that cross to other workers, at most: the
+  // windows and queues are larger, so as never to hold one up.
   int64_t transport_bytes_max = int64_t{4} << 30;
   Duration meet_timeout = std::chrono::seconds(10);  // of all members accepting a plan
   // Of anything that is not a step, of collectives and of the answers to a step; under a plan of

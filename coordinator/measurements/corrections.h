@@ -1,0 +1,229 @@
+// What an island's own steps say of what was measured before: devices and links that are not what
+// they were, and pairs of workers that do not reach each other.
+//
+// The rules, for a device's time as for a link's:
+// - Workers speak in windows of steps or messages. A window counts once (its number is larger than
+//   those before), halved into the mean of those before.
+// - What is in force changes only when three windows in a row were more than 25% off it. So noise,
+//   and what passes within seconds, changes nothing; and what has come back is measured likewise.
+// - Of a link the quickest message of a window counts, and only where it is half a millisecond off:
+//   others may have waited for a busy machine. Messages of two sizes tell bandwidth from latency.
+//   Of one size alone, half of the quickest round trip without a message is the latency, the rest
+//   bytes. Where no round trip is known, what is slower is taken to be the bandwidth, but for
+//   messages below 32 KiB that are mostly latency; what is faster, whichever is the larger part.
+// - Where a link was never measured, the quickest of the largest messages of three windows counts
+//   as its measurement; without a round trip a tenth of its time as latency.
+// - Sums of gradients tell of the slowest line in the ring of their members, both ways. A window is
+//   there when all members have one, and the least of their times counts: the others waited for
+//   somebody who came later. What sums take in the first three windows under a plan is usual for
+//   them, up to twice what the line should, times the groups that share it: what they take beside
+//   the line's part is not the line's. From then on they say that a line has become slower, and
+//   that it is again what it was, but never that it is faster than measured: members who come late
+//   do not wait for all of a sum.
+// - What is slower and has no work any more could never show that it has recovered: it is forgotten
+//   after 5 minutes, then 10, 20, 40, and tried again.
+// - A pair without a connection counts as unusable until a probe from the one to the other has been
+//   answered, or until it is measured: the first probe comes after a minute, further ones every
+//   minute. A pair that fails again although a probe was answered is probed after 2 minutes, then
+//   4, ... up to 32. One whose probes nobody reports for 20 minutes is forgotten.
+//
+// Pure: time is an argument. Not thread-safe.
+
+#ifndef ATOLL_COORDINATOR_MEASUREMENTS_CORRECTIONS_H_
+#define ATOLL_COORDINATOR_MEASUREMENTS_CORRECTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/protocol/control.h"
+#include "common/protocol/device_profile.h"
+#include "common/time.h"
+
+namespace atl {
+
+// For good, as far as these rules can tell.
+struct KnowledgeChange {
+  std::vector<NodeId> workers;  // of one island
+  std::string reason;           // "w3/0 is 1.9 times slower than measured"
+  bool unusable = false;        // what uses it cannot go on
+  std::string subject = {};     // what it is about: "w3/0", "a > b"
+  double size = 1;              // how many times slower or faster than what was known before
+};
+
+// Windows in a row that change what is known.
+inline constexpr int kCorrectingWindows = 3;
+
+// "w3/0 is 1.9 times slower than measured"; `before` and `now`: times what was measured, which
+// within 10% is as measured again.
+std::string Told(const std::string& what, double before, double now);
+// How many times the larger is the smaller.
+double HowFar(double a, double b);
+// Messages of so many bytes take `factor` times what the link says: changes it accordingly.
+// `round_trip_s`: without a message; 0: not known.
+void Attribute(double bytes, double factor, double round_trip_s, LinkProfile& link);
+
+// One number that is seen in windows: a factor on what was measured.
+class Drift {
+ public:
+  // Returns whether the factor in force has changed.
+  bool Add(double factor);
+  double factor() const { return factor_; }
+  bool off() const { return off_ > 0; }  // the newest window
+  void Restore(double factor) { factor_ = seen_ = factor; }
+  void Reset() { *this = Drift(); }
+
+ private:
+  double factor_ = 1;  // in force
+  double seen_ = 0;    // mean; 0: nothing yet
+  int off_ = 0;        // windows in a row
+};
+
+// How long the layers of this work take by the profile; 0: it does not say.
+double ExpectedSeconds(const DeviceProfile& profile, const DeviceWork& work);
+
+class DeviceCorrections {
+ public:
+  // `profile`: of the work's device and model, as it was measured.
+  void OnWork(Instant now, const DeviceProfile& profile, const DeviceWork& work,
+              std::vector<KnowledgeChange>& changes);
+  // Forgets what has not been seen for long; returns when to call again.
+  Instant Advance(Instant now, std::vector<KnowledgeChange>& changes);
+  void Forget(const NodeId& worker);  // it is another process
+  // What an earlier process of the coordinator had found; as if it were seen now.
+  void Restore(Instant now, const std::string& device, uint64_t model_digest, double factor);
+
+  double Factor(const std::string& device, uint64_t model_digest) const;
+  DeviceProfile Corrected(const DeviceProfile& profile) const;
+  std::vector<std::string> Texts() const;  // of those that are in force
+
+ private:
+  struct Entry {
+    Drift drift;
+    int64_t window = 0;
+    Instant at{};
+    Duration patience = std::chrono::minutes(5);
+  };
+  std::map<std::pair<std::string, uint64_t>, Entry> entries_;  // by device, model
+};
+
+class LinkCorrections {
+ public:
+  // Corrects `link`, in place, if that has changed for good; of several corrections each is told
+  // against what was `measured`. Returns whether the message agreed with the link as it is now.
+  // `round_trip_s`: lately, without a message; 0: not known.
+  bool OnBoundary(const BoundaryState& boundary, double round_trip_s, const LinkProfile& measured,
+                  LinkProfile& link, std::vector<KnowledgeChange>& changes);
+  // Of a link that nobody has measured: what three windows of its messages show. Nothing: not yet.
+  std::optional<LinkProfile> OnUnmeasured(const BoundaryState& boundary, double round_trip_s,
+                                          std::vector<KnowledgeChange>& changes);
+  // The link was measured anew.
+  void Restart(const NodeId& from, const NodeId& to);
+  void Forget(const NodeId& worker);  // it is another process
+
+ private:
+  struct Entry {
+    int64_t window = 0;
+    Drift drift;
+    std::map<int64_t, double> seconds;  // by bytes, of the windows in a row that are off
+    double round_trip_s = 0;            // the least of these windows; 0: not known
+    // Of a link that was not measured: how many windows, and their largest and quickest message.
+    int unmeasured = 0;
+    int64_t largest_bytes = 0;
+    double quickest_s = 0;
+  };
+  static void Correct(const Entry& entry, int64_t bytes, double factor, LinkProfile& link);
+  Entry* NewWindow(const BoundaryState& boundary);
+
+  std::map<std::pair<std::string, std::string>, Entry> entries_;  // by devices
+};
+
+class SumCorrections {
+ public:
+  // Null: not known.
+  using LinkOf = std::function<const LinkProfile*(const NodeId& from, const NodeId& to)>;
+  // What the pair's messages go over, the same both ways and for all pairs on it.
+  using LineOf = std::function<std::string(const NodeId&, const NodeId&)>;
+
+  // Messages of so many bytes over this line take `factor` times what is known of it, for good:
+  // `now` times what was measured, after `before` times.
+  struct Change {
+    NodeId from, to;
+    double bytes = 0;
+    double factor = 1;
+    double before = 1;
+    double now = 1;
+  };
+  std::optional<Change> OnSums(const GroupSums& sums, const LinkOf& link_of, const LineOf& line_of);
+  // The link is known by other means now.
+  void Restart(const NodeId& from, const NodeId& to, const std::string& line);
+  void Forget(const NodeId& worker);  // it is another process
+
+ private:
+  struct Line {
+    NodeId from, to;
+    double bytes = 0;    // of each message in the ring
+    double seconds = 0;  // that it should take
+  };
+  struct Seen {
+    int64_t window = 0;
+    int64_t bytes = 0;
+    double seconds = 0;
+    bool news = false;
+  };
+  struct Group {
+    int64_t plan = 0;
+    std::map<std::string, Seen> seen;  // by device
+    std::string line;                  // the slowest
+    int learned = 0;                   // windows that `usual` is from
+    double usual = 0;                  // times what the slowest line should take
+    Drift drift;                       // on that
+  };
+  static std::optional<Line> SlowestOf(const GroupSums& sums, const LinkOf& link_of);
+  static double LeastOfAll(const GroupSums& sums, Group& group);
+  int Sharing(int64_t plan, const std::string& line) const;
+
+  std::map<std::vector<std::string>, Group> groups_;  // by devices
+  std::map<std::string, double> slower_;              // lines, times what was measured
+};
+
+class UnreachablePairs {
+ public:
+  // `live`: a plan needs it now.
+  void Failed(Instant now, const NodeId& from, const LinkFailure& failure, bool live,
+              std::vector<KnowledgeChange>& changes);
+  void Passed(const NodeId& from, const NodeId& to) { pairs_.erase({from, to}); }
+  // What a probe has found; `trouble` empty: it was answered.
+  void Probed(Instant now, const NodeId& from, const NodeId& to, const std::string& trouble,
+              std::vector<KnowledgeChange>& changes);
+  void Forget(const NodeId& worker);
+  // Whom each worker is to probe now; returns when to call again.
+  Instant Advance(Instant now, std::map<NodeId, std::vector<NodeId>>& probes);
+
+  bool Blocked(const NodeId& from, const NodeId& to) const;
+  // Of those that are blocked now, by pair.
+  std::map<std::pair<NodeId, NodeId>, std::string> Reasons() const;
+  std::vector<std::string> Texts(Instant now) const;
+
+ private:
+  struct Entry {
+    std::string reason;
+    bool blocked = false;
+    Instant since{};     // it is blocked
+    Instant probe_at{};  // the next one
+    Duration wait{0};    // for the first probe of the last time that it failed
+    int unheard = 0;     // probes that were asked for since one was reported
+    std::optional<Instant> probed_at;
+    std::string trouble;  // of the last probe
+  };
+  std::map<std::pair<NodeId, NodeId>, Entry> pairs_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_MEASUREMENTS_CORRECTIONS_H_

@@ -1,0 +1,268 @@
+// Links and lines that are not what was measured; see corrections.h.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/protocol/island_plan.h"
+#include "coordinator/measurements/corrections.h"
+
+namespace atl {
+namespace {
+
+constexpr double kLinkSecondsMin = 5e-4;
+constexpr int64_t kLargeBytes = 32 << 10;
+constexpr double kUnmeasuredLatency = 0.1;  // of a message's time
+constexpr double kBytesMin = 0.1;           // likewise, of bytes, where latency is as it was
+constexpr double kBytesLeft = 0.02;         // likewise, where it was measured
+constexpr double kSumsOff = 2;              // what sums may take of what their line should
+constexpr size_t kMost = 65'536;
+constexpr size_t kDevicesMost = 4096;
+
+std::string Name(const LinkProfile& link) {
+  return absl::StrCat("link ", link.from, " > ", link.to);
+}
+
+double SecondsOf(const LinkProfile& link, double bytes) {
+  return static_cast<double>(link.latency_ns) * 1e-9 + bytes / link.bandwidth_bytes_per_s;
+}
+
+bool IsTime(double seconds) { return seconds > 0 && std::isfinite(seconds); }
+
+void Split(double bytes, double now_s, double latency_s, LinkProfile& link) {
+  latency_s = std::min(latency_s, (1 - kBytesLeft) * now_s);
+  link.latency_ns = std::llround(latency_s * 1e9);
+  link.bandwidth_bytes_per_s = bytes / (now_s - latency_s);
+}
+
+}  // namespace
+
+void Attribute(double bytes, double factor, double round_trip_s, LinkProfile& link) {
+  const double latency_s = static_cast<double>(link.latency_ns) * 1e-9;
+  const double bytes_s = bytes / link.bandwidth_bytes_per_s;
+  const double now_s = factor * (latency_s + bytes_s);
+  if (IsTime(round_trip_s)) return Split(bytes, now_s, round_trip_s / 2, link);
+  if (bytes_s >= latency_s || (factor > 1 && bytes >= kLargeBytes)) {
+    link.bandwidth_bytes_per_s = bytes / std::max(now_s - latency_s, kBytesMin * now_s);
+  } else {
+    link.latency_ns = std::llround(std::max(0.0, now_s - bytes_s) * 1e9);
+  }
+}
+
+// Null: it says nothing new.
+LinkCorrections::Entry* LinkCorrections::NewWindow(const BoundaryState& boundary) {
+  const std::pair key(boundary.from, boundary.to);
+  if (boundary.window == 0 || boundary.quickest_bytes <= 0 || !IsTime(boundary.quickest_seconds) ||
+      (entries_.size() >= kMost && entries_.count(key) == 0)) {
+    return nullptr;
+  }
+  Entry& entry = entries_[key];
+  if (boundary.window <= entry.window) return nullptr;
+  entry.window = boundary.window;
+  return &entry;
+}
+
+std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const BoundaryState& boundary,
+                                                         double round_trip_s,
+                                                         std::vector<KnowledgeChange>& changes) {
+  Entry* const entry = NewWindow(boundary);
+  if (entry == nullptr) return std::nullopt;
+  const bool larger = boundary.quickest_bytes > entry->largest_bytes;
+  if (larger || (boundary.quickest_bytes == entry->largest_bytes &&
+                 boundary.quickest_seconds < entry->quickest_s)) {
+    entry->largest_bytes = boundary.quickest_bytes;
+    entry->quickest_s = boundary.quickest_seconds;
+  }
+  if (++entry->unmeasured < kCorrectingWindows) return std::nullopt;
+  LinkProfile link;
+  link.from = WorkerOfDevice(boundary.from);
+  link.to = WorkerOfDevice(boundary.to);
+  const double latency_s =
+      IsTime(round_trip_s) ? round_trip_s / 2 : kUnmeasuredLatency * entry->quickest_s;
+  Split(static_cast<double>(entry->largest_bytes), entry->quickest_s, std::min(latency_s, 10.0),
+        link);
+  link.samples = kCorrectingWindows;
+  entry->unmeasured = 0;
+  entry->largest_bytes = 0;
+  changes.push_back({{link.from, link.to},
+                     absl::StrFormat("%s was not measured before, and carries %.3g MB/s",
+                                     Name(link), link.bandwidth_bytes_per_s / 1e6),
+                     false,
+                     Name(link)});
+  return link;
+}
+
+bool LinkCorrections::OnBoundary(const BoundaryState& boundary, double round_trip_s,
+                                 const LinkProfile& measured, LinkProfile& link,
+                                 std::vector<KnowledgeChange>& changes) {
+  Entry* const found = NewWindow(boundary);
+  if (found == nullptr) return false;
+  Entry& entry = *found;
+  const double seen_s = boundary.quickest_seconds;
+  const auto bytes = static_cast<double>(boundary.quickest_bytes);
+  const double expected_s = SecondsOf(link, bytes);
+  const bool tells = std::abs(seen_s - expected_s) > kLinkSecondsMin;
+  const bool changed = entry.drift.Add(tells ? seen_s / expected_s : 1);
+  if (changed || entry.drift.off()) {
+    entry.seconds[boundary.quickest_bytes] = seen_s;
+    const bool first = !IsTime(entry.round_trip_s);
+    if (IsTime(round_trip_s) && (first || round_trip_s < entry.round_trip_s)) {
+      entry.round_trip_s = round_trip_s;
+    }
+  } else {
+    entry.seconds.clear();
+    entry.round_trip_s = 0;
+  }
+  if (!changed) return !tells;
+  // From here on this is what was measured.
+  const double factor = entry.drift.factor();
+  Correct(entry, boundary.quickest_bytes, factor, link);
+  entry.drift.Reset();
+  entry.seconds.clear();
+  entry.round_trip_s = 0;
+  const double measured_s = SecondsOf(measured, bytes);
+  const std::string told =
+      Told(Name(link), expected_s / measured_s, SecondsOf(link, bytes) / measured_s);
+  changes.push_back({{link.from, link.to}, told, false, Name(link), HowFar(factor, 1)});
+  return true;
+}
+
+void LinkCorrections::Correct(const Entry& entry, int64_t bytes, double factor, LinkProfile& link) {
+  const auto& [small, small_s] = *entry.seconds.begin();
+  const auto& [large, large_s] = *entry.seconds.rbegin();
+  if (large >= 2 * small && large_s > small_s) {
+    const double seconds_per_byte = (large_s - small_s) / static_cast<double>(large - small);
+    const double latency_s = small_s - seconds_per_byte * static_cast<double>(small);
+    if (latency_s >= 0) {
+      link.bandwidth_bytes_per_s = 1 / seconds_per_byte;
+      link.latency_ns = std::llround(latency_s * 1e9);
+      return;
+    }
+  }
+  Attribute(static_cast<double>(bytes), factor, entry.round_trip_s, link);
+}
+
+void LinkCorrections::Restart(const NodeId& from, const NodeId& to) {
+  for (auto& [devices, entry] : entries_) {
+    if (WorkerOfDevice(devices.first) == from && WorkerOfDevice(devices.second) == to) {
+      entry.drift.Reset();
+      entry.seconds.clear();
+      entry.round_trip_s = 0;
+    }
+  }
+}
+
+void LinkCorrections::Forget(const NodeId& worker) {
+  std::erase_if(entries_,
+                [&](const auto& entry) { return WorkerOfDevice(entry.first.first) == worker; });
+}
+
+// ------------------------------------------------------------------------------------ sums ----
+
+std::optional<SumCorrections::Line> SumCorrections::SlowestOf(const GroupSums& sums,
+                                                              const LinkOf& link_of) {
+  const size_t ranks = sums.devices.size();
+  std::optional<Line> slowest;
+  for (size_t i = 0; i < ranks; ++i) {
+    const NodeId from = WorkerOfDevice(sums.devices[i]);
+    const NodeId to = WorkerOfDevice(sums.devices[(i + 1) % ranks]);
+    if (from == to) continue;
+    const LinkProfile* link = link_of(from, to);
+    if (link == nullptr) link = link_of(to, from);  // taken to be alike, as plans do
+    if (link == nullptr) return std::nullopt;
+    const double bytes = static_cast<double>(sums.bytes) / static_cast<double>(ranks);
+    const double seconds = SecondsOf(*link, bytes);
+    if (!slowest || seconds > slowest->seconds) slowest = Line{from, to, bytes, seconds};
+  }
+  return slowest;
+}
+
+// How many groups' sums go over the line under this plan, as far as they have been seen.
+int SumCorrections::Sharing(int64_t plan, const std::string& line) const {
+  return static_cast<int>(std::count_if(groups_.begin(), groups_.end(), [&](const auto& group) {
+    return group.second.plan == plan && group.second.line == line;
+  }));
+}
+
+// All members' newest windows, each counted once, of tensors of one size; 0: some are missing.
+double SumCorrections::LeastOfAll(const GroupSums& sums, Group& group) {
+  double least = 0;
+  for (const std::string& device : sums.devices) {
+    const auto seen = group.seen.find(device);
+    if (seen == group.seen.end() || !seen->second.news || seen->second.bytes != sums.bytes) {
+      return 0;
+    }
+    if (least == 0 || seen->second.seconds < least) least = seen->second.seconds;
+  }
+  for (auto& [device, seen] : group.seen) seen.news = false;
+  return least;
+}
+
+std::optional<SumCorrections::Change> SumCorrections::OnSums(const GroupSums& sums,
+                                                             const LinkOf& link_of,
+                                                             const LineOf& line_of) {
+  const auto& devices = sums.devices;
+  const bool member = std::find(devices.begin(), devices.end(), sums.device) != devices.end();
+  if (!member || devices.size() > kDevicesMost || sums.window <= 0 || sums.bytes <= 0 ||
+      !IsTime(sums.quickest_seconds) || (groups_.size() >= kMost && !groups_.contains(devices))) {
+    return std::nullopt;
+  }
+  Group& group = groups_[devices];
+  if (group.plan != sums.plan_number) group = Group{.plan = sums.plan_number};
+  Seen& seen = group.seen[sums.device];
+  if (sums.window <= seen.window) return std::nullopt;
+  seen = {sums.window, sums.bytes, sums.quickest_seconds, true};
+  const double least_s = LeastOfAll(sums, group);
+  const std::optional<Line> line = SlowestOf(sums, link_of);
+  if (least_s == 0 || !line) return std::nullopt;
+  group.line = line_of(line->from, line->to);
+  const double rounds = 2 * static_cast<double>(devices.size() - 1);
+  const double expected_s = rounds * line->seconds;
+  const double ratio = least_s / expected_s;
+  if (group.learned < kCorrectingWindows) {
+    group.usual = group.learned == 0 ? ratio : std::min(group.usual, ratio);
+    if (++group.learned == kCorrectingWindows) {
+      group.usual = std::min(group.usual, kSumsOff * Sharing(group.plan, group.line));
+    }
+    return std::nullopt;
+  }
+  const double usual_s = group.usual * expected_s;
+  const bool tells = std::abs(least_s - usual_s) > rounds * kLinkSecondsMin;
+  if (!group.drift.Add(tells ? least_s / usual_s : 1)) return std::nullopt;
+  double factor = group.drift.factor();
+  group.drift.Reset();
+  double& slower = slower_.try_emplace(group.line, 1).first->second;
+  if (factor < 1 && slower <= 1) {
+    group.usual *= factor;
+    return std::nullopt;
+  }
+  factor = std::max(factor, 1 / slower);
+  const double before = slower;
+  slower *= factor;
+  return Change{line->from, line->to, line->bytes, factor, before, slower};
+}
+
+void SumCorrections::Restart(const NodeId& from, const NodeId& to, const std::string& line) {
+  slower_.erase(line);
+  for (auto& [devices, group] : groups_) {
+    const auto works_at = [&](const NodeId& worker) {
+      return std::any_of(devices.begin(), devices.end(), [&](const std::string& device) {
+        return WorkerOfDevice(device) == worker;
+      });
+    };
+    if (!works_at(from) || !works_at(to)) continue;
+    group.learned = 0;
+    group.drift.Reset();
+  }
+}
+
+void SumCorrections::Forget(const NodeId& worker) {
+  std::erase_if(groups_, [&](const auto& group) {
+    return std::any_of(group.first.begin(), group.first.end(),
+                       [&](const std::string& device) { return WorkerOfDevice(device) == worker; });
+  });
+}
+
+}  // namespace atl

@@ -1,0 +1,217 @@
+#include "coordinator/measurements/live_profile.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "coordinator/planning/planning.h"
+
+namespace atl {
+namespace {
+
+PlanRequest RequestOf(const std::vector<MemberView>& members, const JobView* job,
+                      const ProfileBook& book) {
+  PlanRequest request;
+  if (job != nullptr) request.spec = job->spec;
+  if (job != nullptr && job->facts) request.facts = *job->facts;
+  request.spec.inner.micro_batch_sequences = 0;  // all sizes are of interest
+  request.spec.layout = {};
+  if (request.facts.layers.empty()) {
+    // No model: sizes that stand for nothing, so that devices and links come out all the same.
+    for (const char* layer : {"embedding", "block", "head"}) {
+      request.facts.layers.push_back({layer, 1});
+    }
+  }
+  for (const MemberView& member : members) {
+    if (member.kind != MemberKind::kWorker || !member.attached || member.devices.empty()) continue;
+    request.members.push_back({{member.name, member.incarnation, member.peer_endpoint, ""},
+                               member.site,
+                               member.devices,
+                               {}});
+  }
+  book.FillIn(request);
+  return request;
+}
+
+// The largest spread that any device of the type has for this kind of layer, size and sharing.
+double SpreadOf(const PlanRequest& request, const std::set<std::string>& devices, LayerKind kind,
+                int tensor_parallel, int micro_batch) {
+  double spread = 0;
+  for (const PlanMember& member : request.members) {
+    for (const DeviceProfile& profile : member.profiles) {
+      if (devices.count(profile.device) == 0) continue;
+      for (const LayerCost& cost : profile.layers) {
+        if (cost.kind == kind && cost.tensor_parallel == tensor_parallel &&
+            cost.micro_batch_sequences == micro_batch) {
+          spread = std::max(spread, cost.spread_ratio);
+        }
+      }
+    }
+  }
+  return spread;
+}
+
+LayerKind KindOf(size_t layer, size_t layers) {
+  if (layer == 0) return LayerKind::kEmbedding;
+  return layer + 1 == layers ? LayerKind::kHead : LayerKind::kBlock;
+}
+
+int64_t Nanos(double seconds) { return static_cast<int64_t>(seconds * 1e9 + 0.5); }
+
+void AddTimes(const PlanRequest& request, const PlanningInput& input, v1::ClusterProfile& profile) {
+  std::map<std::string, std::set<std::string>> devices;
+  for (const plan::Device& device : input.cluster.devices) {
+    devices[input.cluster.types[device.type].name].insert(device.id);
+  }
+  for (const auto& [key, times] : input.table) {
+    const auto& [type, tensor_parallel, micro_batch] = key;
+    for (size_t l = 0; l < times.size(); ++l) {
+      v1::LayerTime* time = profile.add_times();
+      time->set_type(type);
+      time->set_tensor_parallel(tensor_parallel);
+      time->set_micro_batch_sequences(micro_batch);
+      time->set_layer(static_cast<int32_t>(l));
+      time->set_forward_ns(Nanos(times[l].forward_s));
+      time->set_input_gradient_ns(Nanos(times[l].backward_s));
+      time->set_weight_gradient_ns(Nanos(times[l].weight_s));
+      time->set_optimizer_ns(Nanos(times[l].optimizer_s));
+      time->set_spread_ratio(
+          SpreadOf(request, devices[type], KindOf(l, times.size()), tensor_parallel, micro_batch));
+    }
+  }
+}
+
+// Of each size, what the device that needs most needs.
+void AddMemory(const PlanRequest& request, v1::ClusterProfile& profile) {
+  const size_t layers = request.facts.layers.size();
+  std::map<std::tuple<LayerKind, int, int>, LayerCost> most;
+  for (const PlanMember& member : request.members) {
+    for (const DeviceProfile& device : member.profiles) {
+      for (const LayerCost& cost : device.layers) {
+        const auto [entry, added] =
+            most.try_emplace({cost.kind, cost.tensor_parallel, cost.micro_batch_sequences}, cost);
+        if (!added && cost.stash_bytes > entry->second.stash_bytes) entry->second = cost;
+      }
+    }
+  }
+  for (const auto& [key, cost] : most) {
+    for (size_t l = 0; l < layers; ++l) {
+      if (KindOf(l, layers) != cost.kind) continue;
+      v1::LayerMemory* memory = profile.add_memory();
+      memory->set_layer(static_cast<int32_t>(l));
+      memory->set_tensor_parallel(cost.tensor_parallel);
+      memory->set_micro_batch_sequences(cost.micro_batch_sequences);
+      memory->set_parameter_bytes(cost.parameter_bytes);
+      memory->set_stash_bytes(cost.stash_bytes);
+      memory->set_output_bytes(cost.output_bytes);
+      memory->set_workspace_bytes(cost.workspace_bytes);
+    }
+  }
+}
+
+void AddCluster(Instant now, const PlanningInput& input, const ProfileBook& book,
+                v1::ClusterSpec& cluster) {
+  std::map<std::pair<NodeId, NodeId>, LinkReport> reports;
+  for (const LinkReport& report : book.Links()) {
+    reports[{report.link.from, report.link.to}] = report;
+  }
+  for (const plan::Device& device : input.cluster.devices) {
+    v1::Device* added = cluster.add_devices();
+    const plan::DeviceType& type = input.cluster.types[device.type];
+    added->set_id(device.id);
+    added->set_type(type.name);
+    added->set_node(device.node);
+    added->set_site(device.site);
+    added->set_memory_bytes(type.memory_bytes);
+  }
+  for (const auto& [pair, wire] : input.cluster.measured) {
+    const plan::Device& from = input.cluster.devices[pair.first];
+    const plan::Device& to = input.cluster.devices[pair.second];
+    v1::Link* link = cluster.add_links();
+    link->set_from(from.id);
+    link->set_to(to.id);
+    v1::Edge* edge = link->add_edges();
+    edge->set_latency_ns(Nanos(wire.latency_s));
+    edge->set_bandwidth_bytes_per_s(wire.bytes_per_s);
+    const auto report = reports.find({from.node, to.node});
+    if (report == reports.end()) continue;
+    link->set_residual_ratio(report->second.link.residual_ratio);
+    link->set_age_s(Seconds(now - report->second.at));
+    link->set_live(report->second.live);
+  }
+}
+
+void AddSites(const std::vector<MemberView>& members, const ProfileBook& book,
+              v1::ClusterProfile& profile) {
+  const std::map<NodeId, MeasuredSite> found = book.Sites();
+  std::map<std::string, v1::SiteOfWorkers> sites;
+  for (const MemberView& member : members) {
+    if (member.kind != MemberKind::kWorker || !member.attached || member.site.empty()) continue;
+    v1::SiteOfWorkers& site = sites[member.site];
+    site.set_name(member.site);
+    site.add_workers(member.name);
+    const auto now = found.find(member.name);
+    if (member.site_source == "declared" || site.source() == "declared") {
+      site.set_source("declared");
+    } else if (now != found.end() && now->second.site == member.site) {
+      site.set_source(now->second.source);
+    } else if (site.source().empty()) {
+      site.set_source(member.site_source);
+    }
+  }
+  for (const auto& [name, site] : sites) *profile.add_sites() = site;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<MemberView>& members,
+                                               const JobView* job, const ProfileBook& book) {
+  const PlanRequest request = RequestOf(members, job, book);
+  if (request.members.empty()) {
+    return absl::FailedPreconditionError("no worker is attached: there is nothing to measure");
+  }
+  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
+  v1::ClusterProfile profile;
+  AddCluster(now, input, book, *profile.mutable_cluster());
+  profile.set_assumptions(input.assumptions);
+  AddSites(members, book, profile);
+  for (const std::string& text : book.Troubles(now)) profile.add_troubles(text);
+  for (const std::string& text : book.Turns()) profile.add_measuring(text);
+  for (const MemberView& member : members) {
+    if (!member.attached || member.measuring.empty()) continue;
+    profile.add_measuring(absl::StrCat(member.name, " ", member.measuring));
+  }
+  if (job == nullptr || !job->facts) return profile;
+  profile.set_job(job->summary.job);
+  profile.set_model_digest(absl::StrCat(absl::Hex(
+      DigestOf(request.facts.model, request.spec.data.sequence_length), absl::kZeroPad16)));
+  AddTimes(request, input, profile);
+  AddMemory(request, profile);
+  return profile;
+}
+
+PlanRequest RequestFor(const JobView& job, const IslandPlan& plan,
+                       const std::vector<MemberView>& members, const ProfileBook& book) {
+  PlanRequest request;
+  request.spec = job.spec;
+  if (job.facts) request.facts = *job.facts;
+  for (const IslandMember& member : plan.members) {
+    PlanMember& added = request.members.emplace_back();
+    added.member = member;
+    for (const MemberView& seen : members) {
+      if (seen.kind != MemberKind::kWorker || seen.name != member.worker) continue;
+      added.site = seen.site;
+      added.devices = seen.devices;
+    }
+  }
+  std::erase_if(request.members, [](const PlanMember& m) { return m.devices.empty(); });
+  book.FillIn(request);
+  return request;
+}
+
+}  // namespace atl

@@ -1,0 +1,27 @@
+// What was measured, as people and `atoll plan --live` get it.
+
+#ifndef ATOLL_COORDINATOR_MEASUREMENTS_LIVE_PROFILE_H_
+#define ATOLL_COORDINATOR_MEASUREMENTS_LIVE_PROFILE_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/core/views.h"
+#include "coordinator/measurements/profile_book.h"
+#include "proto/cluster.pb.h"
+
+namespace atl {
+
+// The attached workers' devices by type and site, the times of `job`'s layers on them, and their
+// links. Without a job, or before its workers have opened it: no times.
+absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<MemberView>& members,
+                                               const JobView* job, const ProfileBook& book);
+
+// For a plan whose request nobody has any more (the coordinator was started again): from what is
+// known now.
+PlanRequest RequestFor(const JobView& job, const IslandPlan& plan,
+                       const std::vector<MemberView>& members, const ProfileBook& book);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_MEASUREMENTS_LIVE_PROFILE_H_

@@ -1,0 +1,128 @@
+#include "coordinator/measurements/live_profile.h"
+
+#include <catch2/catch.hpp>
+
+#include "coordinator/plan_io/profile_file.h"
+#include "coordinator/planner/planner.h"
+
+namespace atl {
+namespace {
+
+using std::chrono::seconds;
+
+// Two workers of one device each, measured, and the job whose model they measured.
+struct Story {
+  Instant now = Instant() + seconds(50);
+  ProfileBook book;
+  std::vector<MemberView> members;
+  JobView job;
+
+  Story() {
+    job.summary.job = "lm-1";
+    job.spec.data.sequence_length = 32;
+    job.facts.emplace();
+    job.facts->model.hidden = 16;
+    job.facts->model.heads = 2;
+    job.facts->model.layers = 2;
+    job.facts->layers = {{"embedding", 4096}, {"block0", 3000}, {"block1", 3000}, {"head", 4096}};
+    for (const char* name : {"a", "b"}) {
+      MemberView& member = members.emplace_back();
+      member.name = name;
+      member.attached = true;
+      member.devices = {{"cpu", 1 << 30, 2}};
+      member.site = name[0] == 'a' ? "here" : "";
+      DeviceProfile profile{
+          std::string(name) + "/0", "cpu", "1", DigestOf(job.facts->model, 32), {}};
+      for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kBlock, LayerKind::kHead}) {
+        profile.layers.push_back({kind, 1, 2, 1'000'000, 2'000'000, 3'000'000, 40'000, 0.05,
+                                  480'000, 8'192, 0, 4'096, 100});
+      }
+      book.OnMessage(now, {name, 1, JobPrepared{"lm-1", *job.facts, {profile}}});
+    }
+    book.OnMessage(now,
+                   {"a", 1, LinksMeasured{"lm-1", 1, {{"a", "b", 20'000'000, 1e7, 0.02, 20}}, ""}});
+    now += seconds(7);
+  }
+};
+
+TEST_CASE("a live profile has devices, the job's times and links with their age") {
+  const Story story;
+  const auto profile = LiveProfile(story.now, story.members, &story.job, story.book);
+  REQUIRE(profile.ok());
+  CHECK(profile->job() == "lm-1");
+  CHECK(profile->model_digest().size() == 16);
+  REQUIRE(profile->cluster().devices_size() == 2);
+  CHECK(profile->cluster().devices(0).id() == "a/0");
+  CHECK(profile->cluster().devices(0).site() == "here");
+  REQUIRE(profile->times_size() == 4);  // one type, one size, four layers
+  CHECK(profile->times(1).weight_gradient_ns() == 3'000'000);
+  CHECK(profile->times(1).spread_ratio() == 0.05);
+  REQUIRE(profile->cluster().links_size() == 2);  // the way back is taken to be alike
+  CHECK(profile->cluster().links(0).age_s() == Approx(7));
+  CHECK(profile->cluster().links(0).residual_ratio() == 0.02);
+  CHECK(profile->assumptions() == "");
+}
+
+TEST_CASE("what a coordinator says, the planner understands: times, memory and links alike") {
+  const Story story;
+  const auto profile = LiveProfile(story.now, story.members, &story.job, story.book);
+  REQUIRE(profile.ok());
+  plan::Model model;
+  model.name = "lm";
+  for (const LayerSize& layer : story.job.facts->layers) {
+    model.layers.push_back({layer.name, layer.elements, 1e6, 1, 1, 0});
+  }
+  plan::CostOptions options;
+  const auto profiled = ToProfiled(*profile, &model, &options);
+  INFO(profiled.status());
+  REQUIRE(profiled.ok());
+  const plan::Costs costs(model, profiled->table, options);
+  const plan::StageCosts exact = costs.For(profiled->cluster.types[0], 1, 2);
+  CHECK(exact.source() == plan::Source::kMeasured);
+  CHECK(exact.Of(1, 3).forward_s == Approx(2e-3));
+  CHECK(costs.For(profiled->cluster.types[0], 1, 4).source() == plan::Source::kInterpolated);
+  CHECK(model.layers[1].stash_bytes == (8'192 + 2 * 4'096) / 2);
+  CHECK(profiled->cluster.WireBetween(0, 1).bytes_per_s == 1e7);
+  CHECK(profiled->cluster.WireBetween(1, 0).latency_s == Approx(0.02));
+  CHECK(plan::PlanJob(profiled->cluster, costs, {.global_batch = 4, .tensor_parallel = {1}}, {})
+            .ok());
+}
+
+TEST_CASE("without a job there are devices and links, and no times; without workers, nothing") {
+  const Story story;
+  const auto profile = LiveProfile(story.now, story.members, nullptr, story.book);
+  REQUIRE(profile.ok());
+  CHECK(profile->times_size() == 0);
+  CHECK(profile->model_digest() == "");
+  CHECK(profile->cluster().links_size() == 2);
+  CHECK_FALSE(LiveProfile(story.now, {}, nullptr, story.book).ok());
+}
+
+TEST_CASE("A request is made again of what the coordinator knows") {
+  PlanRequest request;
+  request.facts.layers.assign(8, {"layer", 100});
+  for (const char* name : {"w1", "w2"}) {
+    PlanMember& member = request.members.emplace_back();
+    member.member.worker = name;
+    member.devices.resize(1);
+  }
+  JobView job;
+  job.spec = request.spec;
+  job.facts = request.facts;
+  std::vector<MemberView> members(3);
+  members[0].name = "w1";
+  members[0].devices = request.members[0].devices;
+  members[0].site = "paris";
+  members[1].kind = MemberKind::kServer;
+  members[1].name = "w2";
+  members[2].name = "w2";  // attached, but it has not said hello
+  IslandPlan plan;
+  plan.members = {request.members[0].member, request.members[1].member};
+  const PlanRequest again = RequestFor(job, plan, members, ProfileBook());
+  REQUIRE(again.members.size() == 1);
+  CHECK(again.members[0].site == "paris");
+  CHECK(again.facts.layers.size() == 8);
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,380 @@
+#include "coordinator/measurements/profile_book.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace atl {
+namespace {
+
+std::vector<IslandMember> MembersOf(const PlanRequest& request) {
+  std::vector<IslandMember> members;
+  for (const PlanMember& member : request.members) members.push_back(member.member);
+  return members;
+}
+
+// All can be reached by the others.
+bool Reachable(const PlanRequest& request) {
+  return std::all_of(request.members.begin(), request.members.end(),
+                     [](const PlanMember& m) { return !m.member.endpoint.empty(); });
+}
+
+}  // namespace
+
+void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
+  if (const auto* hello = std::get_if<WorkerHello>(&from.message)) {
+    OnHello(from.worker, from.incarnation, *hello);
+  } else if (const auto* prepared = std::get_if<JobPrepared>(&from.message)) {
+    for (const DeviceProfile& profile : prepared->profiles) {
+      if (WorkerOfDevice(profile.device) != from.worker || profile.layers.empty()) continue;
+      const std::pair key(profile.device, profile.model_digest);
+      if (profiles_.size() >= options_.max_profiles && profiles_.count(key) == 0) continue;
+      profiles_[key] = profile;
+    }
+  } else if (const auto* measured = std::get_if<LinksMeasured>(&from.message)) {
+    OnMeasured(now, from.worker, *measured);
+  } else if (const auto* heartbeat = std::get_if<WorkerHeartbeat>(&from.message)) {
+    for (const DeviceWork& work : heartbeat->devices) {
+      const auto profile = profiles_.find({work.device, work.model_digest});
+      if (profile == profiles_.end() || WorkerOfDevice(work.device) != from.worker) continue;
+      const double before = device_corrections_.Factor(work.device, work.model_digest);
+      device_corrections_.OnWork(now, profile->second, work, changes_);
+      if (device_corrections_.Factor(work.device, work.model_digest) == before) continue;
+      StoreDevice(now, work.device, work.model_digest);
+    }
+    for (const LinkFailure& failure : heartbeat->unreachable) {
+      if (failure.to == from.worker) continue;
+      unreachable_.Failed(now, from.worker, failure, true, changes_);
+    }
+    for (const RoundTrip& trip : heartbeat->round_trips) {
+      if (trip.to != from.worker) OnRoundTrip(now, {from.worker, trip.to}, trip.seconds);
+    }
+    for (const GroupSums& sums : heartbeat->sums) {
+      if (WorkerOfDevice(sums.device) == from.worker) OnSums(now, sums);
+    }
+    if (!heartbeat->progress) return;
+    for (const BoundaryState& boundary : heartbeat->progress->boundaries) OnBoundary(now, boundary);
+  }
+}
+
+// Of another process of the same name nothing is known but where it stands.
+void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello) {
+  if (standing_.size() >= options_.max_profiles && standing_.count(worker) == 0) return;
+  standing_[worker].declared = hello.site;
+  IslandMember& known = said_hello_[worker];
+  const bool same = incarnation <= known.incarnation;
+  if (incarnation >= known.incarnation) {
+    known = {worker, incarnation, hello.peer_endpoint, hello.peer_public_key};
+  }
+  if (same) return;
+  device_corrections_.Forget(worker);
+  UnstoreDevices();
+  link_corrections_.Forget(worker);
+  sum_corrections_.Forget(worker);
+  std::erase_if(round_trips_, [&](const auto& trip) {
+    return trip.first.first == worker || trip.first.second == worker;
+  });
+  unreachable_.Forget(worker);
+  std::erase_if(unmeasured_, [&](const auto& entry) {
+    return entry.first.first == worker || entry.first.second == worker;
+  });
+}
+
+void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasured& measured) {
+  if (measured.probe) {
+    for (const NodeId& to : measured.reached) unreachable_.Probed(now, worker, to, "", changes_);
+    for (const LinkFailure& failure : measured.unreachable) {
+      unreachable_.Probed(now, worker, failure.to,
+                          failure.reason.empty() ? "no answer" : failure.reason, changes_);
+    }
+    return;
+  }
+  for (const LinkProfile& link : measured.links) {
+    if (link.from != worker || link.to == worker || !Usable(link)) continue;
+    const Pair pair(link.from, link.to);
+    if (links_.size() >= kMaxLinks && links_.count(pair) == 0) continue;
+    if (measured.request == 0) {  // some time ago: better than nothing
+      const Instant old = now - options_.link_fresh - Duration(1);
+      if (links_.try_emplace(pair, LinkReport{link, old, false}).second) links_changed_ = true;
+      continue;
+    }
+    links_[pair] = {link, now, false};
+    Unstore(LinkRecord{link});
+    link_corrections_.Restart(pair.first, pair.second);
+    sum_corrections_.Restart(pair.first, pair.second, LineBetween(pair.first, pair.second));
+    unmeasured_.erase(pair);
+    unreachable_.Passed(pair.first, pair.second);
+    links_changed_ = true;
+  }
+  for (const LinkFailure& failure : measured.unreachable) {
+    if (failure.to != worker) unreachable_.Failed(now, worker, failure, false, changes_);
+  }
+  for (Waiting& waiting : waiting_) {
+    if (waiting.measurer != worker || waiting.turn != measured.request) continue;
+    waiting.measurer.clear();
+    // Nobody else is to wait for them.
+    for (const LinkFailure& failure : measured.unmeasured) {
+      Busy(now, failure.to, waiting, failure.reason);
+    }
+    if (!measured.trouble.empty()) Busy(now, worker, waiting, measured.trouble);
+  }
+}
+
+bool ProfileBook::IsWanted(const Waiting& waiting, const Pair& pair) {
+  return waiting.joined.empty() || waiting.joined.contains(pair.first) ||
+         waiting.joined.contains(pair.second);
+}
+
+void ProfileBook::Busy(Instant now, const NodeId& worker, const Waiting& among,
+                       const std::string& reason) {
+  for (const PlanMember& member : among.request.members) {
+    const NodeId& other = member.member.worker;
+    if (other == worker || unmeasured_.size() + 2 > kMaxLinks) continue;
+    if (!IsWanted(among, {worker, other})) continue;
+    for (const Pair& pair : {Pair(worker, other), Pair(other, worker)}) {
+      if (!Fresh(now, pair)) unmeasured_[pair] = {now + options_.unmeasured_retry, reason};
+    }
+  }
+}
+
+std::string ProfileBook::SiteOf(const NodeId& worker) const {
+  const auto standing = standing_.find(worker);
+  if (standing == standing_.end()) return "";
+  const auto& [declared, before] = standing->second;
+  return declared.empty() ? before : declared;
+}
+
+std::map<ProfileBook::Pair, LinkProfile> ProfileBook::Profiles() const {
+  std::map<Pair, LinkProfile> links;
+  for (const auto& [pair, report] : links_) links[pair] = report.link;
+  return links;
+}
+
+void ProfileBook::UpdateSites(Work& work) {
+  if (!std::exchange(links_changed_, false)) return;
+  for (auto& [worker, found] : FindSites(standing_, Profiles())) {
+    Standing& standing = standing_[worker];
+    if (!standing.declared.empty() || standing.before == found.site) continue;
+    standing.before = found.site;
+    work.sites[worker] = std::move(found);
+  }
+}
+
+std::vector<std::string> ProfileBook::Troubles(Instant now) const {
+  std::vector<std::string> texts = device_corrections_.Texts();
+  for (std::string& text : unreachable_.Texts(now)) texts.push_back(std::move(text));
+  for (const auto& [pair, entry] : unmeasured_) {
+    texts.push_back(absl::StrCat(pair.first, " > ", pair.second, ": not measured: ", entry.reason));
+  }
+  return texts;
+}
+
+std::vector<std::string> ProfileBook::Turns() const {
+  std::vector<std::string> texts;
+  for (const Waiting& waiting : waiting_) {
+    const std::string what = waiting.key.island == kGrouping
+                                 ? std::string("the islands")
+                                 : absl::StrCat("the plan of island ", waiting.key.island);
+    texts.push_back(absl::StrCat(what, " of ", waiting.key.job, " waits for lines to be measured: ",
+                                 waiting.measurer.empty()
+                                     ? "others measure first"
+                                     : absl::StrCat("it is the turn of ", waiting.measurer),
+                                 "; ", waiting.had_turn.size(), " of ",
+                                 waiting.request.members.size(), " workers have begun theirs"));
+  }
+  return texts;
+}
+
+void ProfileBook::Want(Instant now, PlanKey key, PlanRequest request, bool busy,
+                       const std::set<NodeId>& joined) {
+  std::erase_if(waiting_, [&](const Waiting& waiting) {
+    return waiting.key.job == key.job && waiting.key.island == key.island;
+  });
+  Waiting waiting;
+  waiting.key = std::move(key);
+  waiting.request = std::move(request);
+  waiting.turn_ends = waiting.send_again = now;
+  if (busy) waiting.joined = joined;
+  if ((busy && joined.empty()) || waiting.request.members.size() < 2 ||
+      !Reachable(waiting.request)) {
+    for (const PlanMember& member : waiting.request.members) {
+      waiting.had_turn.insert(member.member.worker);
+    }
+  }
+  waiting_.push_back(std::move(waiting));
+}
+
+bool ProfileBook::Fresh(Instant now, const Pair& pair) const {
+  // To try what has just failed would only hold up the plan.
+  if (unreachable_.Blocked(pair.first, pair.second)) return true;
+  const auto failed = unmeasured_.find(pair);
+  if (failed != unmeasured_.end() && now < failed->second.again_at) return true;
+  const auto known = links_.find(pair);
+  return known != links_.end() && now - known->second.at <= options_.link_fresh;
+}
+
+// The turn of the first one in order with links to measure that has not had one. False: nobody has.
+bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
+  waiting.to.clear();
+  for (const PlanMember& member : waiting.request.members) {
+    waiting.measurer = member.member.worker;
+    if (waiting.had_turn.count(waiting.measurer) > 0) continue;
+    for (const PlanMember& other : waiting.request.members) {
+      const NodeId& to = other.member.worker;
+      const Pair pair(waiting.measurer, to);
+      if (to != waiting.measurer && IsWanted(waiting, pair) && !Fresh(now, pair)) {
+        waiting.to.push_back(to);
+      }
+    }
+    if (!waiting.to.empty()) return true;
+  }
+  waiting.measurer.clear();
+  return false;
+}
+
+// In its turn. Beside training nobody is asked who is not needed.
+std::vector<IslandMember> ProfileBook::TakingPart(const Waiting& waiting) {
+  std::vector<IslandMember> members = MembersOf(waiting.request);
+  if (waiting.joined.empty()) return members;
+  std::erase_if(members, [&](const IslandMember& member) {
+    return member.worker != waiting.measurer &&
+           std::find(waiting.to.begin(), waiting.to.end(), member.worker) == waiting.to.end();
+  });
+  return members;
+}
+
+// Whether one of them takes part in a turn that goes on.
+bool ProfileBook::InTurn(const std::vector<IslandMember>& members) const {
+  for (const Waiting& waiting : waiting_) {
+    if (waiting.measurer.empty()) continue;
+    for (const PlanMember& member : waiting.request.members) {
+      for (const IslandMember& other : members) {
+        if (other.worker == member.member.worker) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Pairs whose ends are both known; the others wait for them to come back.
+void ProfileBook::Probe(Instant now, Work& work) {
+  std::map<NodeId, std::vector<NodeId>> probes;
+  work.deadline = std::min(work.deadline, unreachable_.Advance(now, probes));
+  for (auto& [from, others] : probes) {
+    const auto prober = said_hello_.find(from);
+    if (prober == said_hello_.end()) continue;
+    MeasureLinks probe;
+    probe.request = ++last_probe_;
+    probe.measurer = from;
+    probe.probe = true;
+    for (const NodeId& to : others) {
+      const auto known = said_hello_.find(to);
+      if (known == said_hello_.end() || known->second.endpoint.empty()) continue;
+      probe.members.push_back(known->second);
+      probe.to.push_back(to);
+    }
+    if (probe.to.empty()) continue;
+    work.send.push_back({from, prober->second.incarnation, std::move(probe)});
+  }
+}
+
+ProfileBook::Work ProfileBook::Advance(Instant now) {
+  Work work;
+  const size_t changes = changes_.size();
+  work.deadline = device_corrections_.Advance(now, changes_);
+  if (changes_.size() > changes) UnstoreDevices();
+  work.persist = std::exchange(persist_, {});
+  Probe(now, work);
+  work.changes = std::exchange(changes_, {});
+  for (size_t i = 0; i < waiting_.size();) {
+    Waiting& waiting = waiting_[i];
+    const std::vector<IslandMember> members = MembersOf(waiting.request);
+    if (!waiting.measurer.empty() && now >= waiting.turn_ends) {
+      Busy(now, waiting.measurer, waiting,
+           absl::StrCat(waiting.measurer, " did not measure within ", Seconds(options_.turn_limit),
+                        " s"));
+      waiting.measurer.clear();
+    }
+    if (waiting.measurer.empty()) {
+      const bool others = InTurn(members);
+      if (!NextTurn(now, waiting)) {
+        UpdateSites(work);
+        FillIn(waiting.request);
+        work.plan.emplace_back(waiting.key, std::move(waiting.request));
+        waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+        continue;
+      }
+      if (others) {
+        waiting.measurer.clear();
+      } else {
+        waiting.had_turn.insert(waiting.measurer);
+        // Grows over restarts of the coordinator, too.
+        last_turn_ = std::max<int64_t>(last_turn_ + 1, now.time_since_epoch().count());
+        waiting.turn = last_turn_;
+        waiting.turn_ends = now + options_.turn_limit;
+        waiting.send_again = now;
+      }
+    }
+    if (!waiting.measurer.empty()) {
+      if (now >= waiting.send_again) {
+        const std::vector<IslandMember> all = TakingPart(waiting);
+        for (const IslandMember& member : all) {
+          MeasureLinks turn{waiting.key.job, waiting.turn, all, waiting.measurer, waiting.to};
+          turn.beside = !waiting.joined.empty();
+          work.send.push_back({member.worker, member.incarnation, std::move(turn)});
+        }
+        waiting.send_again = now + kRetryInterval;
+      }
+      work.deadline = std::min({work.deadline, waiting.turn_ends, waiting.send_again});
+    }
+    ++i;
+  }
+  // Half of the links would say something about the others that is not so.
+  if (std::none_of(waiting_.begin(), waiting_.end(),
+                   [](const Waiting& waiting) { return !waiting.measurer.empty(); })) {
+    UpdateSites(work);
+  }
+  return work;
+}
+
+std::vector<DeviceProfile> ProfileBook::Devices(uint64_t model_digest) const {
+  std::vector<DeviceProfile> devices;
+  for (const auto& [key, profile] : profiles_) {
+    if (key.second == model_digest) devices.push_back(device_corrections_.Corrected(profile));
+  }
+  return devices;
+}
+
+std::vector<LinkReport> ProfileBook::Links() const {
+  std::vector<LinkReport> links;
+  for (const auto& [pair, report] : links_) links.push_back(report);
+  return links;
+}
+
+void ProfileBook::FillIn(PlanRequest& request) const {
+  const uint64_t digest = DigestOf(request.facts.model, request.spec.data.sequence_length);
+  const auto unreachable = unreachable_.Reasons();
+  request.links.clear();
+  request.unreachable.clear();
+  for (PlanMember& member : request.members) {
+    member.profiles.clear();
+    for (size_t i = 0; i < member.devices.size(); ++i) {
+      const auto known = profiles_.find({absl::StrCat(member.member.worker, "/", i), digest});
+      if (known == profiles_.end()) continue;
+      member.profiles.push_back(device_corrections_.Corrected(known->second));
+    }
+    const auto standing = standing_.find(member.member.worker);
+    if (member.site.empty() && standing != standing_.end()) member.site = standing->second.before;
+    for (const PlanMember& other : request.members) {
+      const auto link = links_.find({member.member.worker, other.member.worker});
+      if (link != links_.end()) request.links.push_back(link->second.link);
+      const auto blocked = unreachable.find({member.member.worker, other.member.worker});
+      if (blocked == unreachable.end()) continue;
+      request.unreachable.push_back({blocked->first.first, blocked->first.second, blocked->second});
+    }
+  }
+}
+
+}  // namespace atl

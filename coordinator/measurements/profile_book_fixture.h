@@ -1,0 +1,135 @@
+// The vocabulary of the profile book's tests: workers that answer when they are told to, and a book
+// that asks them.
+
+#ifndef ATOLL_COORDINATOR_MEASUREMENTS_PROFILE_BOOK_FIXTURE_H_
+#define ATOLL_COORDINATOR_MEASUREMENTS_PROFILE_BOOK_FIXTURE_H_
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/measurements/profile_book.h"
+
+namespace atl {
+
+inline ModelSpec Shape() {
+  ModelSpec model;
+  model.hidden = 64;
+  model.layers = 2;
+  model.heads = 4;
+  return model;
+}
+
+// Workers that answer when they are told to, and a book that asks them.
+struct Story {
+  ProfileBook book;
+  Instant now = Instant() + std::chrono::seconds(100);
+  std::vector<std::pair<ProfileBook::PlanKey, PlanRequest>> planned;
+  std::vector<ProfileBook::Message> sent;
+  std::vector<KnowledgeChange> changes;
+  std::map<std::string, StoreRecord> store;  // what the book has had stored, by key
+  Instant deadline = kNever;
+
+  void Advances() {
+    ProfileBook::Work work = book.Advance(now);
+    sent = std::move(work.send);
+    for (KnowledgeChange& change : work.changes) changes.push_back(std::move(change));
+    for (auto& plan : work.plan) planned.push_back(std::move(plan));
+    deadline = work.deadline;
+    for (StoreWrite& write : work.persist) {
+      const std::string key = KeyOf(write.record);
+      if (write.erase) {
+        CHECK(store.erase(key) == 1);
+      } else {
+        store.insert_or_assign(key, std::move(write.record));
+      }
+    }
+  }
+  void Wants(const std::vector<std::string>& workers, bool busy = false, int64_t request = 1,
+             const std::set<NodeId>& joined = {}) {
+    PlanRequest plan;
+    plan.spec.data.sequence_length = 32;
+    plan.facts.model = Shape();
+    for (const std::string& worker : workers) {
+      PlanMember member;
+      member.member = {worker, 5, absl::StrCat("tcp://", worker), ""};
+      member.devices = {{"cpu", 1 << 30, 1}};
+      plan.members.push_back(std::move(member));
+    }
+    book.Want(now, {"job-1", 0, request}, std::move(plan), busy, joined);
+    Advances();
+  }
+  // The measurer of the newest messages; all of them name the same one.
+  NodeId Measurer() const {
+    REQUIRE_FALSE(sent.empty());
+    for (const auto& message : sent) CHECK(message.message.measurer == sent[0].message.measurer);
+    return sent[0].message.measurer;
+  }
+  void Says(const NodeId& worker, WorkerMessage message) {
+    book.OnMessage(now, {worker, 5, std::move(message)});
+    Advances();
+  }
+  // The measurer reports links to these.
+  void Measures(const std::vector<NodeId>& others, double bytes_per_s = 1e8) {
+    LinksMeasured report{"job-1", sent[0].message.request, {}, ""};
+    const NodeId from = Measurer();
+    for (const NodeId& to : others) report.links.push_back({from, to, 1'000'000, bytes_per_s});
+    Says(from, report);
+  }
+};
+
+// What heartbeats of two workers say of themselves.
+struct Running : Story {
+  explicit Running(bool measured = true) {
+    if (!measured) return;
+    Wants({"a", "b"});
+    Measures({"b"});
+    Measures({"a"});
+    now += std::chrono::seconds(60);
+  }
+  // A window of messages whose quickest took so long; `again`: the same window once more.
+  LinkReport Sees(double seconds, int64_t bytes, bool again = false) {
+    BoundaryState state;
+    state.from = "a/0";
+    state.to = "b/1";
+    state.window = again ? window : ++window;
+    state.quickest_bytes = bytes;
+    state.quickest_seconds = seconds;
+    IslandProgress progress;
+    progress.boundaries = {state};
+    Says("a", WorkerHeartbeat{progress, {}});
+    return book.Links()[0];
+  }
+  // A window of steps of b/0, `times` as long as its profile says.
+  void Works(double times, bool again = false, int ranks = 1) {
+    DeviceWork work{"b/0", again ? window : ++window, DigestOf(Shape(), 32), 2, 0, 6, 0, 0, 0, 0};
+    work.tensor_parallel = ranks;
+    work.forward_seconds = times * 6 * 0.010;
+    work.backward_seconds = times * 6 * 0.020;
+    Says("b", WorkerHeartbeat{std::nullopt, std::nullopt, {work}});
+  }
+  // What b/0 was measured to take.
+  void KnowsDevice() {
+    DeviceProfile profile{"b/0", "cpu", "1", DigestOf(Shape(), 32), {}};
+    LayerCost block;
+    block.kind = LayerKind::kBlock;
+    block.micro_batch_sequences = 1;
+    block.forward_ns = block.input_gradient_ns = block.weight_gradient_ns = 5'000'000;
+    profile.layers = {block};
+    Says("b", JobPrepared{"job-1", {}, {profile}});
+  }
+  std::string Told() {
+    std::string text;
+    for (const KnowledgeChange& change : std::exchange(changes, {})) text += change.reason + "\n";
+    return text;
+  }
+  int64_t window = 0;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_MEASUREMENTS_PROFILE_BOOK_FIXTURE_H_

@@ -1,0 +1,188 @@
+// Lines of which only sums of gradients tell, and round trips that tell latency from bandwidth.
+
+#include <catch2/catch.hpp>
+
+#include "coordinator/measurements/profile_book_fixture.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kBytes = 2'000'000;
+// Over 1 ms and 100 MB/s, in a ring of two: each half of the tensor once there and once back.
+constexpr double kShould_s = 2 * (0.001 + 0.010);
+
+// Two replicas in two towns, whose sums alone cross the line between.
+struct Summing : Running {
+  Summing() {
+    for (const auto& [worker, site] : {std::pair("a", "paris"), std::pair("b", "oslo")}) {
+      WorkerHello hello;
+      hello.site = site;
+      Says(worker, hello);
+    }
+    changes.clear();
+  }
+  void Sees(const std::string& device, double seconds, int64_t number) {
+    GroupSums sums{device, {"a/0", "b/0"}, plan, number, kBytes, seconds};
+    WorkerHeartbeat heartbeat;
+    heartbeat.sums = {sums};
+    Says(WorkerOfDevice(device), heartbeat);
+  }
+  // Windows of both, in which sums take so many times what they should.
+  void Sums(double times, int windows = 1) {
+    for (int i = 0; i < windows; ++i) {
+      ++window;
+      Sees("a/0", times * kShould_s, window);
+      Sees("b/0", times * kShould_s, window);
+    }
+  }
+  LinkProfile Link(size_t index) const { return book.Links()[index].link; }  // a > b, b > a
+
+  int64_t plan = 1;
+};
+
+TEST_CASE("sums that take longer for good say that the line between their members is slower") {
+  Summing story;
+  story.Sums(1.3, 3);  // what is usual for them: there is more to a sum than the line
+  story.Sums(4 * 1.3, 2);
+  story.Sums(1.3);  // it passed
+  story.Sums(4 * 1.3, 2);
+  CHECK(story.Told().empty());
+  CHECK(story.Link(0).bandwidth_bytes_per_s == 1e8);
+  story.Sums(4 * 1.3);
+  CHECK(story.Told() ==
+        "line a - b is 3.8 times slower than measured, as sums of gradients show\n");
+  for (const size_t way : {0, 1}) {
+    CHECK(story.book.Links()[way].live);
+    CHECK(story.Link(way).latency_ns == 1'000'000);
+    CHECK(story.Link(way).bandwidth_bytes_per_s < 3.6e7);
+  }
+  SECTION("and when they do no more, that it is again what it was, and never faster than that") {
+    story.Sums(1.3, 6);
+    CHECK(story.Told() ==
+          "line a - b is as measured again, not 3.8 times slower, as sums of gradients show\n");
+    CHECK(story.Link(0).bandwidth_bytes_per_s == Approx(1e8).epsilon(0.05));
+    story.Sums(0.4, 6);  // members come so late that they need not wait
+    CHECK(story.Told().empty());
+    CHECK(story.Link(0).bandwidth_bytes_per_s == Approx(1e8).epsilon(0.05));
+  }
+  SECTION("which a new measurement says as well") {
+    story.Says("a", LinksMeasured{"job-1", 9, {{"a", "b", 1'000'000, 1e8}}, ""});
+    story.Says("b", LinksMeasured{"job-1", 9, {{"b", "a", 1'000'000, 1e8}}, ""});
+    story.Sums(0.4, 6);
+    CHECK(story.Told().empty());
+    CHECK(story.Link(0).bandwidth_bytes_per_s == 1e8);
+  }
+}
+
+TEST_CASE("a sum lasts longer for who comes early: the least of all members' times counts") {
+  Summing story;
+  story.Sums(1, 3);
+  for (int i = 0; i < 6; ++i) {
+    ++story.window;
+    story.Sees("a/0", 9 * kShould_s, story.window);
+    story.Sees("a/0", 9 * kShould_s, story.window);  // a heartbeat says it again
+    story.Sees("b/0", kShould_s, story.window);
+  }
+  CHECK(story.Told().empty());
+  // Windows of one member alone say nothing.
+  for (int i = 0; i < 6; ++i) story.Sees("a/0", 9 * kShould_s, ++story.window);
+  CHECK(story.Told().empty());
+}
+
+TEST_CASE(
+    "sums that are slow from the start of a plan are not taken for usual, whatever they take") {
+  Summing story;
+  story.Sums(1, 3);
+  story.plan = 2;
+  story.Sums(6, 3);
+  CHECK(story.Told().empty());
+  story.Sums(6, 3);
+  CHECK(story.Told() == "line a - b is 3 times slower than measured, as sums of gradients show\n");
+}
+
+TEST_CASE("what sums say of a line holds for all pairs of workers on it") {
+  Summing story;
+  WorkerHello hello;
+  hello.site = "oslo";
+  story.Says("c", hello);
+  story.Says("a", LinksMeasured{"job-1", 9, {{"a", "c", 1'000'000, 1e8}}, ""});
+  story.Sums(1, 3);
+  story.Sums(4, 3);
+  for (const LinkReport& report : story.book.Links()) {
+    CHECK(report.link.bandwidth_bytes_per_s < 3e7);
+  }
+  CHECK(story.book.Links().size() == 3);
+}
+
+TEST_CASE("nonsense about sums is skipped") {
+  Summing story;
+  const auto says = [&](GroupSums sums) {
+    WorkerHeartbeat heartbeat;
+    heartbeat.sums = {std::move(sums)};
+    story.Says("a", heartbeat);
+  };
+  for (int64_t i = 1; i <= 6; ++i) {
+    says({"b/0", {"a/0", "b/0"}, 1, i, kBytes, 9});  // another's
+    says({"a/0", {"b/0", "c/0"}, 1, i, kBytes, 9});  // it is no member
+    says({"a/0", {"a/0", "a/1"}, 1, i, kBytes, 9});  // no line
+    says({"a/0", {"a/0"}, 1, i, kBytes, 9});         // no group
+    says({"a/0", {"a/0", "b/0"}, 1, i, -1, 9});
+    says({"a/0", {"a/0", "b/0"}, 1, i, kBytes, -1.0 / 0.0});
+  }
+  CHECK(story.Told().empty());
+}
+
+TEST_CASE("a round trip without a message tells latency from bandwidth") {
+  constexpr int64_t kSmall = 65'536;  // 1 ms of latency and 0.66 of bytes were expected
+  const auto sees = [](Running& story, double seconds, double round_trip_s) {
+    WorkerHeartbeat heartbeat;
+    heartbeat.round_trips = {{"b", round_trip_s}, {"a", 9}};
+    story.Says("a", heartbeat);
+    return story.Sees(seconds, kSmall).link;
+  };
+  Running far;
+  sees(far, 0.0207, 0.040);
+  sees(far, 0.0207, 0.044);  // it had to wait
+  CHECK(far.Told().empty());
+  const LinkProfile farther = sees(far, 0.0207, 0.041);
+  CHECK(farther.latency_ns == Approx(20e6).epsilon(0.02));
+  CHECK(farther.bandwidth_bytes_per_s == Approx(kSmall / 0.0007).epsilon(0.05));
+
+  Running narrow;
+  sees(narrow, 0.027, 0.002);
+  sees(narrow, 0.027, 0.002);
+  const LinkProfile narrower = sees(narrow, 0.027, 0.002);
+  CHECK(narrower.latency_ns == 1'000'000);
+  CHECK(narrower.bandwidth_bytes_per_s == Approx(kSmall / 0.026).epsilon(0.05));
+
+  SECTION("if it is not an old one") {
+    Running story;
+    sees(story, 0.0017, 0.040);
+    story.now += std::chrono::seconds(11);
+    for (int i = 0; i < 3; ++i) story.Sees(0.0207, kSmall);
+    CHECK(story.book.Links()[0].link.latency_ns == 1'000'000);
+  }
+}
+
+TEST_CASE("of a line that was never measured, the round trip is its latency") {
+  Running story(/*measured=*/false);
+  WorkerHeartbeat heartbeat;
+  heartbeat.round_trips = {{"b", 0.040}};
+  BoundaryState state;
+  state.from = "a/0";
+  state.to = "b/0";
+  state.quickest_bytes = 1'000'000;
+  state.quickest_seconds = 0.120;
+  IslandProgress progress;
+  for (state.window = 1; state.window <= 3; ++state.window) {
+    progress.boundaries = {state};
+    heartbeat.progress = progress;
+    story.Says("a", heartbeat);
+  }
+  REQUIRE(story.book.Links().size() == 1);
+  CHECK(story.book.Links()[0].link.latency_ns == 20'000'000);
+  CHECK(story.book.Links()[0].link.bandwidth_bytes_per_s == Approx(1e7));
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,196 @@
+// What running islands show of links and devices, and the store of it.
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/measurements/profile_book.h"
+
+namespace atl {
+namespace {
+
+constexpr double kAlike = 1.25;  // two pairs' bandwidths over one line
+constexpr int64_t kAlikeNs = 1'000'000;
+constexpr Duration kRoundTripFresh = std::chrono::seconds(10);
+
+// Measured over the same line, as far as the numbers tell.
+bool Alike(const LinkProfile& a, const LinkProfile& b) {
+  const auto [slower, faster] = std::minmax(a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s);
+  const auto [nearer, farther] = std::minmax(a.latency_ns, b.latency_ns);
+  return faster <= kAlike * slower &&
+         static_cast<double>(farther) <=
+             kAlike * static_cast<double>(nearer) + static_cast<double>(kAlikeNs);
+}
+
+}  // namespace
+
+bool ProfileBook::Usable(const LinkProfile& link) {
+  return link.bandwidth_bytes_per_s > 0 && std::isfinite(link.bandwidth_bytes_per_s) &&
+         link.latency_ns >= 0;
+}
+
+void ProfileBook::OnRoundTrip(Instant now, const Pair& pair, double seconds) {
+  if (!(seconds > 0) || !std::isfinite(seconds)) return;
+  if (round_trips_.size() >= kMaxLinks && round_trips_.count(pair) == 0) return;
+  round_trips_[pair] = {seconds, now};
+}
+
+double ProfileBook::RoundTripOf(Instant now, const Pair& pair) const {
+  for (const Pair& either : {pair, Pair(pair.second, pair.first)}) {
+    const auto known = round_trips_.find(either);
+    if (known != round_trips_.end() && now - known->second.at <= kRoundTripFresh) {
+      return known->second.seconds;
+    }
+  }
+  return 0;
+}
+
+// A leader speaks of all boundaries of its island.
+void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
+  const Pair pair(WorkerOfDevice(boundary.from), WorkerOfDevice(boundary.to));
+  if (pair.first.empty() || pair.second.empty() || pair.first == pair.second) return;
+  const auto known = links_.find(pair);
+  if (known == links_.end()) {
+    const auto found = link_corrections_.OnUnmeasured(boundary, RoundTripOf(now, pair), changes_);
+    if (!found || !Usable(*found) || links_.size() >= kMaxLinks) return;
+    links_[pair] = {*found, now, true};
+    links_changed_ = true;
+    StoreLink(now, pair);
+    return;
+  }
+  LinkReport& report = known->second;
+  const size_t before = changes_.size();
+  const LinkProfile was = report.link;
+  const double round_trip_s = RoundTripOf(now, pair);
+  if (!link_corrections_.OnBoundary(boundary, round_trip_s, report.measured, report.link,
+                                    changes_)) {
+    return;
+  }
+  report.at = now;
+  if (changes_.size() == before) return;
+  report.live = true;
+  links_changed_ = true;
+  StoreLink(now, pair);
+  sum_corrections_.Restart(pair.first, pair.second, LineBetween(pair.first, pair.second));
+  CorrectLine(now, was, report.link);
+}
+
+// A sum goes both ways at once, and does not say which of them has changed.
+void ProfileBook::OnSums(Instant now, const GroupSums& sums) {
+  const auto change = sum_corrections_.OnSums(
+      sums,
+      [&](const NodeId& from, const NodeId& to) {
+        const auto known = links_.find({from, to});
+        return known == links_.end() ? nullptr : &known->second.link;
+      },
+      [&](const NodeId& from, const NodeId& to) { return LineBetween(from, to); });
+  if (!change) return;
+  for (const Pair& pair : {Pair(change->from, change->to), Pair(change->to, change->from)}) {
+    const auto known = links_.find(pair);
+    if (known == links_.end()) continue;
+    LinkReport& report = known->second;
+    const LinkProfile was = report.link;
+    Attribute(change->bytes, change->factor, RoundTripOf(now, pair), report.link);
+    report.at = now;
+    report.live = links_changed_ = true;
+    StoreLink(now, pair);
+    link_corrections_.Restart(pair.first, pair.second);
+    CorrectLine(now, was, report.link);
+  }
+  const std::string what = absl::StrCat("line ", change->from, " - ", change->to);
+  changes_.push_back(
+      {{change->from, change->to},
+       absl::StrCat(Told(what, change->before, change->now), ", as sums of gradients show"),
+       false,
+       what,
+       HowFar(change->factor, 1)});
+}
+
+// Both ways, and of all workers at both sites.
+std::string ProfileBook::LineBetween(const NodeId& a, const NodeId& b) const {
+  std::string one = SiteOf(a), other = SiteOf(b);
+  if (one.empty() || other.empty() || one == other) {
+    one = absl::StrCat("worker ", a);
+    other = absl::StrCat("worker ", b);
+  }
+  return absl::StrCat(std::min(one, other), " - ", std::max(one, other));
+}
+
+// A plan would otherwise go round the pair that was seen, over the same line. What the others' own
+// messages say from now on is compared with this.
+void ProfileBook::CorrectLine(Instant now, const LinkProfile& was, const LinkProfile& is) {
+  const std::string from = SiteOf(is.from), to = SiteOf(is.to);
+  if (from.empty() || to.empty() || from == to) return;
+  for (auto& [pair, other] : links_) {
+    if (pair == Pair(is.from, is.to) || !Alike(other.link, was)) continue;
+    if (SiteOf(pair.first) != from || SiteOf(pair.second) != to) continue;
+    other.link.bandwidth_bytes_per_s = is.bandwidth_bytes_per_s;
+    other.link.latency_ns = is.latency_ns;
+    other.at = now;
+    other.live = true;
+    StoreLink(now, pair);
+    link_corrections_.Restart(pair.first, pair.second);
+  }
+}
+
+// ----------------------------------------------------------------------------------- store ----
+
+void ProfileBook::Store(Instant now, StoreRecord record) {
+  stored_[KeyOf(record)] = {now, record};
+  persist_.push_back({std::move(record)});
+  if (stored_.size() <= options_.max_stored) return;
+  const auto oldest =
+      std::min_element(stored_.begin(), stored_.end(),
+                       [](const auto& a, const auto& b) { return a.second.at < b.second.at; });
+  Unstore(StoreRecord(oldest->second.record));
+}
+
+void ProfileBook::Unstore(const StoreRecord& record) {
+  if (stored_.erase(KeyOf(record)) > 0) persist_.push_back({record, true});
+}
+
+void ProfileBook::StoreDevice(Instant now, const std::string& device, uint64_t model_digest) {
+  const double factor = device_corrections_.Factor(device, model_digest);
+  const DeviceRecord record{device, model_digest, factor};
+  factor == 1 ? Unstore(record) : Store(now, record);
+}
+
+// Those that are what was measured of them.
+void ProfileBook::UnstoreDevices() {
+  std::vector<StoreRecord> over;
+  for (const auto& [key, stored] : stored_) {
+    const auto* device = std::get_if<DeviceRecord>(&stored.record);
+    if (device == nullptr) continue;
+    if (device_corrections_.Factor(device->device, device->model_digest) == 1) {
+      over.push_back(stored.record);
+    }
+  }
+  for (const StoreRecord& record : over) Unstore(record);
+}
+
+void ProfileBook::Remember(const NodeId& worker, Incarnation incarnation,
+                           const Standing& standing) {
+  standing_[worker] = standing;
+  said_hello_[worker].worker = worker;
+  said_hello_[worker].incarnation = incarnation;
+}
+
+void ProfileBook::Remember(Instant now, Instant at, const LinkRecord& record) {
+  const Pair pair(record.link.from, record.link.to);
+  stored_[KeyOf(record)] = {at, record};
+  const bool usable = Usable(record.link) && pair.first != pair.second && links_.size() < kMaxLinks;
+  if (!usable || now - at > options_.stored_limit) return Unstore(record);
+  links_[pair] = {record.link, at, true};
+}
+
+void ProfileBook::Remember(Instant now, Instant at, const DeviceRecord& record) {
+  stored_[KeyOf(record)] = {at, record};
+  // It has its time to show what it is, however old the record.
+  if (!(record.factor > 0) || !std::isfinite(record.factor) || now - at > options_.stored_limit) {
+    return Unstore(record);
+  }
+  device_corrections_.Restore(now, record.device, record.model_digest, record.factor);
+}
+
+}  // namespace atl

@@ -1,0 +1,113 @@
+#include <catch2/catch.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/measurements/profile_book.h"
+#include "coordinator/measurements/profile_book_fixture.h"
+
+namespace atl {
+namespace {
+
+using std::chrono::seconds;
+
+// Two workers that have said hello, of which a does not reach b.
+struct Separated : Running {
+  Separated() {
+    for (const char* worker : {"a", "b"}) {
+      WorkerHello hello;
+      hello.peer_endpoint = absl::StrCat("tcp://", worker);
+      Says(worker, hello);
+    }
+    Fails();
+  }
+  void Fails() {
+    WorkerHeartbeat heartbeat;
+    heartbeat.unreachable = {{"b", "no connection within 8 s"}};
+    Says("a", heartbeat);
+  }
+  void Waits() {
+    REQUIRE(deadline != kNever);
+    now = deadline;
+    Advances();
+  }
+  void Answers(const std::string& trouble) {
+    LinksMeasured answer;
+    answer.probe = true;
+    if (trouble.empty()) answer.reached = {"b"};
+    if (!trouble.empty()) answer.unreachable = {{"b", trouble}};
+    Says("a", answer);
+  }
+  // In the next plan that is asked for.
+  size_t Unreachable() {
+    Wants({"a", "b"}, true, ++request);
+    return planned.back().second.unreachable.size();
+  }
+  int64_t request = 1;
+};
+
+TEST_CASE("a pair that failed is left out of plans until a probe beside training is answered") {
+  Separated story;
+  const Instant failed = story.now;
+  REQUIRE(story.changes.size() == 1);
+  CHECK(story.changes[0].unusable);
+  CHECK(story.Told() == "a > b: no connection within 8 s\n");
+  story.Fails();
+  CHECK(story.Told().empty());
+  CHECK(story.Unreachable() == 1);
+  CHECK(story.planned.back().second.unreachable[0].to == "b");
+  for (int probe = 0; probe < 3; ++probe) {
+    story.Waits();
+    REQUIRE(story.sent.size() == 1);
+    CHECK(story.sent[0].worker == "a");
+    CHECK(story.sent[0].incarnation == 5);
+    const MeasureLinks& asked = story.sent[0].message;
+    CHECK(asked.probe);
+    CHECK(asked.measurer == "a");
+    CHECK(asked.to == std::vector<NodeId>{"b"});
+    REQUIRE(asked.members.size() == 1);
+    CHECK(asked.members[0].endpoint == "tcp://b");
+    story.Answers("nobody answers there");
+    CHECK(story.Told().empty());
+    CHECK(story.Unreachable() == 1);
+  }
+  CHECK(story.now == failed + seconds(3 * 60));
+  REQUIRE(story.book.Troubles(story.now).size() == 1);
+  CHECK(
+      story.book.Troubles(story.now)[0] ==
+      "a > b: no connection within 8 s; left out of plans for 180 s; a probe 0 s ago found: nobody "
+      "answers there; probed in 60 s");
+  story.Answers("");
+  REQUIRE(story.changes.size() == 1);
+  CHECK_FALSE(story.changes[0].unusable);
+  CHECK(story.Told() ==
+        "a > b: a probe is answered, after 180 s without: no connection within 8 s\n");
+  CHECK(story.Unreachable() == 0);
+  CHECK(story.book.Troubles(story.now).empty());
+  CHECK(story.deadline == kNever);
+}
+
+TEST_CASE("a pair that fails again after a probe is probed later each time") {
+  Separated story;
+  for (int minutes = 1; minutes <= 32; minutes *= 2) {
+    const Instant failed = story.now;
+    story.Waits();
+    CHECK(story.now == failed + std::chrono::minutes(minutes));
+    story.Answers("");
+    story.Fails();
+  }
+}
+
+TEST_CASE("a pair whose prober never answers is forgotten, and so is one of another process") {
+  Separated story;
+  for (int probe = 0; probe < 20; ++probe) {
+    CHECK(story.Unreachable() == 1);
+    story.Waits();
+  }
+  story.Waits();
+  CHECK(story.Unreachable() == 0);
+  Separated other;
+  other.book.OnMessage(other.now, {"b", 6, WorkerHello{}});
+  CHECK(other.Unreachable() == 0);
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,49 @@
+// Where workers stand, as far as measured links tell: the first level of the two-level grouping
+// (planner/cluster.h), made steady. A worker whose operator names its site is at that one; the
+// others are with whom they are near.
+//
+// - Links whose message of 1 MB takes 4 ms or less are always near enough; beyond that, groups
+// merge
+//   as GroupDevices says, but never over a mean latency of more than 5 ms: two workers alone have
+//   nothing to be compared with.
+// - Who was together stays so until its distance is 1.5 times what would bring it together, and who
+//   was apart joins at 1/1.5 of it: noise changes nothing. Who was not measured stays where it was.
+// - A site keeps its name as long as most of its workers; a new one is called after its first
+// worker
+//   by name ("site-w1").
+//
+// Pure and deterministic: the order of the arguments does not matter.
+
+#ifndef ATOLL_COORDINATOR_MEASUREMENTS_SITES_H_
+#define ATOLL_COORDINATOR_MEASUREMENTS_SITES_H_
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/device_profile.h"
+
+namespace atl {
+
+struct Standing {
+  std::string declared;  // by its operator; empty: not
+  std::string before;    // where it was found the last time; empty: nowhere yet
+};
+
+struct MeasuredSite {
+  std::string site;
+  std::string source;  // "measured: 0.3 ms, 940 Mbit/s inside; 21 ms, 95 Mbit/s to site-w4"
+
+  bool operator==(const MeasuredSite&) const = default;
+};
+
+// Of every worker of which something is known: a link, or where it was before.
+std::map<NodeId, MeasuredSite> FindSites(
+    const std::map<NodeId, Standing>& workers,
+    const std::map<std::pair<NodeId, NodeId>, LinkProfile>& links);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_MEASUREMENTS_SITES_H_

@@ -1,0 +1,194 @@
+#include "coordinator/planning/auxiliary_memory.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes_text.h"
+#include "common/protocol/host_copies.h"
+#include "common/protocol/nccl_joins.h"
+#include "common/protocol/program_slots.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kBlocks = 4;  // of a GPU, for messages by way of the host
+
+const DeviceInfo* InfoOf(const PlanRequest& request, const std::string& device) {
+  for (const PlanMember& member : request.members) {
+    const int index = IndexOfDevice(device);
+    if (member.member.worker != WorkerOfDevice(device) || index < 0) continue;
+    if (index < static_cast<int>(member.devices.size())) return &member.devices[index];
+  }
+  return nullptr;
+}
+
+const IslandMember* MemberOf(const IslandPlan& plan, const std::string& device) {
+  for (const IslandMember& member : plan.members) {
+    if (member.worker == WorkerOfDevice(device)) return &member;
+  }
+  return nullptr;
+}
+
+// NCCL goes between these two, or they are of one worker: nothing passes the hosts.
+bool Straight(const IslandPlan& plan, const std::string& a, const std::string& b) {
+  const IslandMember *one = MemberOf(plan, a), *other = MemberOf(plan, b);
+  if (one == nullptr || other == nullptr || one == other) return one == other;
+  return NcclLacks(*one, *other).empty();
+}
+
+// One micro-batch's activation, or its gradient.
+int64_t MessageBytes(const PlanRequest& request, const PlanReplica& replica,
+                     const DeviceInfo& info) {
+  const int64_t element = info.compute == "bf16" ? 2 : 4;
+  return replica.micro_batch_sequences * request.spec.data.sequence_length *
+         request.facts.model.hidden * element;
+}
+
+// Micro-batches that a stage has in flight.
+int SlotsOfStage(const IslandPlan& plan, const PlanReplica& replica, size_t stage) {
+  const std::string& device = replica.stages[stage].devices[0];
+  std::vector<int32_t> own;
+  for (size_t s = 0; s < replica.stages.size(); ++s) {
+    if (replica.stages[s].devices[0] == device) own.push_back(static_cast<int32_t>(s));
+  }
+  for (const PlanProgram& program : plan.programs) {
+    if (program.device != device) continue;
+    for (const StageSlots& slots : SlotsOf(program, own)) {
+      if (slots.stage == static_cast<int32_t>(stage)) return slots.forward;
+    }
+  }
+  return replica.micro_batches;
+}
+
+// Of the boundary from stage `before` to the next one, at either end, for devices `device` and
+// `other` at its ends.
+void AddBoundary(const IslandPlan& plan, const PlanReplica& replica, size_t before,
+                 const std::string& device, const std::string& other, bool is_before,
+                 int64_t message_bytes, bool on_host, BesideMemory& beside) {
+  if (device == other) return;
+  const bool straight = Straight(plan, device, other);
+  const int64_t both_ways = 2 * int64_t{replica.micro_batches};
+  if (!on_host) {
+    const int64_t in =
+        straight ? replica.micro_batches : std::min<int64_t>(kBlocks, replica.micro_batches);
+    beside.device_bytes += (std::min<int64_t>(kBlocks, replica.micro_batches) + in) * message_bytes;
+    if (straight) return;
+  }
+  const bool within = WorkerOfDevice(device) == WorkerOfDevice(other);
+  if (within && !is_before) return;  // they are in one queue
+  const int64_t in_flight = SlotsOfStage(plan, replica, before) + 1;
+  beside.host_bytes += std::min(both_ways, in_flight) * message_bytes;
+}
+
+// Gradients of the device's layers, so many of whose other holders are on other workers.
+int64_t SumBytes(const PlanRequest& request, const IslandPlan& plan, size_t own_replica,
+                 const std::string& device, bool on_host) {
+  if (plan.replicas.size() < 2) return 0;
+  std::set<NodeId> workers;
+  for (const PlanReplica& replica : plan.replicas) {
+    for (const PlanStage& stage : replica.stages) {
+      for (const std::string& other : stage.devices) {
+        if (on_host || !Straight(plan, device, other)) workers.insert(WorkerOfDevice(other));
+      }
+    }
+  }
+  workers.insert(WorkerOfDevice(device));
+  int64_t elements = 0;
+  for (const PlanStage& stage : plan.replicas[own_replica].stages) {
+    if (std::find(stage.devices.begin(), stage.devices.end(), device) == stage.devices.end()) {
+      continue;
+    }
+    for (int l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
+      elements += request.facts.layers[static_cast<size_t>(l)].elements;
+    }
+  }
+  const auto n = static_cast<int64_t>(workers.size());
+  return elements * int64_t{sizeof(float)} / plan.tensor_parallel() * (n - 1) / n;
+}
+
+}  // namespace
+
+bool IsHost(const DeviceInfo& device) {
+  return device.kind.rfind("cpu", 0) == 0 || device.kind.rfind("reference", 0) == 0;
+}
+
+BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
+                      const std::string& device) {
+  BesideMemory beside;
+  const DeviceInfo* info = InfoOf(request, device);
+  if (info == nullptr) return beside;
+  const bool on_host = IsHost(*info);
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    const PlanReplica& replica = plan.replicas[r];
+    bool here = false;
+    for (size_t s = 0; s < replica.stages.size(); ++s) {
+      const std::vector<std::string>& devices = replica.stages[s].devices;
+      const auto rank = std::find(devices.begin(), devices.end(), device) - devices.begin();
+      if (rank == static_cast<std::ptrdiff_t>(devices.size())) continue;
+      here = true;
+      const int64_t message = MessageBytes(request, replica, *info);
+      for (const size_t before : {s - 1, s}) {
+        if (before + 1 == 0 || before + 1 == replica.stages.size()) continue;
+        const size_t other = before == s ? s + 1 : before;
+        AddBoundary(plan, replica, before, device, replica.stages[other].devices[rank], before == s,
+                    message, on_host, beside);
+      }
+    }
+    if (here) beside.host_bytes += SumBytes(request, plan, r, device, on_host);
+  }
+  return beside;
+}
+
+int64_t LeaderBytes(const PlanRequest& request) {
+  int64_t elements = 0;
+  for (const LayerSize& layer : request.facts.layers) elements += layer.elements;
+  return elements * int64_t{sizeof(float)} * HostCopies(request.spec);
+}
+
+NodeId RoomierLeader(const PlanRequest& request) {
+  const auto room = [](const PlanMember& member) {
+    if (member.devices.empty()) return int64_t{0};
+    const DeviceInfo& first = member.devices[0];
+    if (!IsHost(first)) return first.host_memory_bytes > 0 ? first.host_memory_bytes : INT64_MAX;
+    int64_t bytes = 0;
+    for (const DeviceInfo& device : member.devices) bytes += device.memory_bytes;
+    return bytes;
+  };
+  const auto most =
+      std::max_element(request.members.begin(), request.members.end(),
+                       [&](const auto& a, const auto& b) { return room(a) < room(b); });
+  return most == request.members.end() || most == request.members.begin() ? ""
+                                                                          : most->member.worker;
+}
+
+absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
+  for (const PlanMember& member : request.members) {
+    if (member.devices.empty() || member.devices[0].host_memory_bytes == 0) continue;
+    const NodeId& worker = member.member.worker;
+    int64_t messages = 0;
+    for (const PlanProgram& program : plan.programs) {
+      if (WorkerOfDevice(program.device) != worker) continue;
+      messages += BesideOf(request, plan, program.device).host_bytes;
+    }
+    const bool leads = worker == request.members[0].member.worker;
+    const int64_t copies = leads ? LeaderBytes(request) : 0;
+    const int64_t has = member.devices[0].host_memory_bytes;
+    if (messages + copies <= has) continue;
+    std::string text = absl::StrCat("worker ", worker, ": its host lacks ",
+                                    BytesText(messages + copies - has), ": it has ", BytesText(has),
+                                    ", and messages on their way take ", BytesText(messages));
+    if (leads) {
+      absl::StrAppend(&text, ", ", HostCopies(request.spec),
+                      " copies of the model, since it leads, ", BytesText(copies));
+    }
+    absl::StrAppend(&text, "; use a machine with more memory",
+                    leads ? " (of an island's workers the one with most leads)" : "",
+                    " or a smaller model");
+    return absl::ResourceExhaustedError(text);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl

@@ -1,0 +1,48 @@
+// What a plan takes beside what its devices' backends count: messages in flight, sums on their way,
+// the leader's copies of the model. Internal to planning.
+//
+// The bounds are the runtime's. Of a boundary both ends hold messages for at most as many
+// micro-batches as the stage before it has in flight (its slots): one that waits to be received, or
+// for word that it has arrived, keeps its slot. One more, since that word takes a latency. The
+// windows and queues of the peer link (common/net/peer_link.h) are larger, so as never to hold a
+// step up. Sums: of each layer, the other members' numbers of the part that a member adds up, and
+// then the sums that it is told; all together a gradient's bytes times (n - 1) / n among n workers.
+// A GPU has blocks for messages: four out, and in four, or one for each that comes straight
+// (worker/pipeline/device_transport.h).
+
+#ifndef ATOLL_COORDINATOR_PLANNING_AUXILIARY_MEMORY_H_
+#define ATOLL_COORDINATOR_PLANNING_AUXILIARY_MEMORY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "coordinator/planning/request.h"
+
+namespace atl {
+
+// Whether a device's memory is its host's.
+bool IsHost(const DeviceInfo& device);
+
+struct BesideMemory {
+  int64_t device_bytes = 0;  // of a device with memory of its own
+  int64_t host_bytes = 0;
+};
+// Without the leader's copies. REQUIRES: the plan names the device.
+BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
+                      const std::string& device);
+
+// The leader's copies of the model, all together.
+int64_t LeaderBytes(const PlanRequest& request);
+
+// Who has more room for these copies than the first member, and most of all; nobody: "". Hosts that
+// do not say what they have are taken to have enough.
+NodeId RoomierLeader(const PlanRequest& request);
+
+// RESOURCE_EXHAUSTED names a worker whose devices have memory of their own, and whose host has too
+// little for its messages and, where it leads, for these copies. Hosts that do not say what they
+// have are taken to have enough.
+absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PLANNING_AUXILIARY_MEMORY_H_

@@ -1,0 +1,48 @@
+// What a plan's devices will have taken once they are set up, from what workers have measured of
+// the model's layers and from the programs: the number that a worker's own counters are compared
+// with. The search for plans reserves more or less the same in a simpler way (planner/costs.h);
+// this follows what worker/model/stage.h and worker/pipeline/device.h take, tensor by tensor, and
+// tests/island/memory_test.cc holds the two together. Where the search has reserved too little,
+// PlanIsland searches again with more.
+
+#ifndef ATOLL_COORDINATOR_PLANNING_PLAN_MEMORY_H_
+#define ATOLL_COORDINATOR_PLANNING_PLAN_MEMORY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/protocol/island_plan.h"
+#include "coordinator/planning/request.h"
+
+namespace atl {
+
+// What a plan takes of a device, which may have less than that.
+struct MemoryLack {
+  std::string device;
+  int64_t takes_bytes = 0;   // as its backends count
+  int64_t beside_bytes = 0;  // of the same memory: messages, sums, the leader's copies of the model
+  int64_t has_bytes = 0;     // INT64_MAX: not known
+  int64_t reserved_bytes = 0;  // by the search
+
+  int64_t lacks_bytes() const { return takes_bytes + beside_bytes - has_bytes; }
+};
+
+// "w1/0 lacks 3.1 MiB: it would take 67.1 MiB, 5.0 MiB of it for messages and the leader's copies
+// of the model, and has 64.0 MiB".
+std::string Text(const MemoryLack& lack);
+
+// Of one program of the plan's; nothing: its device has no profile of this degree of tensor
+// parallelism.
+std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& plan,
+                                 const PlanProgram& program);
+
+// Writes memory_peak_bytes of the programs whose devices have a profile of this degree of tensor
+// parallelism; leaves the others, which the search has filled in, as they are. Returns all devices
+// that have less than that.
+std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PLANNING_PLAN_MEMORY_H_

@@ -1,0 +1,105 @@
+// Plans where memory is short, and where devices that work together differ.
+
+#include "coordinator/planning/plan_memory.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "coordinator/planning/planning_fixture.h"
+
+namespace atl {
+namespace {
+
+TEST_CASE("too little memory names the device and how much is missing") {
+  PlanRequest request = JobOf(4, 8);
+  request.members = {Worker("w1", 2, 1 << 20)};
+  CHECK_THAT(Refusal(request), Catch::Contains("bytes"));
+  request.spec.layout.stages = 2;
+  CHECK_THAT(Refusal(request), Catch::Contains("device \"w1/") && Catch::Contains("lacks"));
+}
+
+// Two devices whose layers need workspace. The search reserves nothing for it but the 6% that it
+// keeps back for all that it does not know. Layers are not shared: nothing was measured of that.
+PlanRequest WithWorkspace(int64_t memory, int64_t workspace) {
+  PlanRequest request = JobOf(8, 8);
+  request.spec.layout.tensor_parallel = 1;
+  request.members = {Worker("w1", 2, memory)};
+  for (int d = 0; d < 2; ++d) {
+    DeviceProfile profile = Measured(absl::StrCat("w1/", d), 1);
+    for (LayerCost& cost : profile.layers) {
+      const int layer = cost.kind == LayerKind::kEmbedding ? 0
+                        : cost.kind == LayerKind::kBlock   ? 1
+                                                           : 9;
+      cost.parameter_bytes = 16 * request.facts.layers[layer].elements;
+      cost.workspace_bytes = workspace;
+    }
+    request.members[0].profiles.push_back(std::move(profile));
+  }
+  return request;
+}
+
+// With what is beside.
+int64_t MostNeeded(const PlanRequest& request, const IslandPlan& plan) {
+  int64_t most = 0;
+  for (const PlanProgram& program : plan.programs) {
+    const MemoryLack need = *NeedOf(request, plan, program);
+    most = std::max(most, need.takes_bytes + need.beside_bytes);
+  }
+  return most;
+}
+
+TEST_CASE("a layout that takes more memory than its search thought is not the end of the search") {
+  constexpr int64_t kWorkspace = 64 << 20;
+  const IslandPlan ample = Planned(WithWorkspace(kGiB, kWorkspace));
+  const int64_t takes = MostNeeded(WithWorkspace(kGiB, kWorkspace), ample);
+  REQUIRE(2 * (takes - kWorkspace) < takes);  // the search thinks that it fits in a byte less
+  CHECK(ample.reason.find("searches") == std::string::npos);
+  PlanRequest request = WithWorkspace(takes - 1, kWorkspace);
+  const IslandPlan plan = Planned(request);
+  CHECK(MostMemory(plan) < takes);
+  CHECK_THAT(plan.reason, Catch::Contains("found by 2 searches, with more memory kept back") &&
+                              Catch::Contains(" lacks 1 B: it would take "));
+  // Where nothing fits, the nearest miss is named.
+  request = WithWorkspace(kGiB, kWorkspace);
+  request.spec.layout.replicas = 2;
+  request.spec.inner.micro_batch_sequences = 4;
+  const int64_t least = MostNeeded(request, Planned(request));
+  PlanRequest refused = WithWorkspace(least - 4096, kWorkspace);
+  refused.spec = request.spec;
+  refused.spec.layout.recompute = Recompute::kNone;
+  CHECK_THAT(Refusal(refused), Catch::Contains("w1/") && Catch::Contains(" lacks 4.0 KiB: ") &&
+                                   Catch::Contains("lower inner.micro_batch_sequences"));
+}
+
+TEST_CASE("a group of devices of which one is slow is planned, and reckoned, with that one") {
+  PlanRequest request = JobOf(6, 8);
+  request.spec.layout.tensor_parallel = 2;
+  for (const char* name : {"w1", "w2"}) {
+    PlanMember& member = request.members.emplace_back(Worker(name, 2));
+    for (int d = 0; d < 2; ++d) {
+      DeviceProfile profile = Measured(absl::StrCat(name, "/", d), 1);
+      const size_t count = profile.layers.size();
+      for (size_t i = 0; i < count; ++i) {
+        profile.layers.push_back(profile.layers[i]);
+        profile.layers.back().tensor_parallel = 2;
+      }
+      member.profiles.push_back(std::move(profile));
+    }
+  }
+  Link(request, "w1", "w2", 0.1, 1e9);
+  const IslandPlan even = Planned(request);
+  CHECK(DevicesIn(even).size() == 4);
+  CHECK(StepNsOf(request, even) == Approx(even.step_ns).epsilon(0.05));
+  for (LayerCost& cost : request.members[0].profiles[1].layers) {
+    cost.forward_ns *= 3;
+    cost.input_gradient_ns *= 3;
+    cost.weight_gradient_ns *= 3;
+  }
+  CHECK(StepNsOf(request, even) > 1.3 * even.step_ns);
+  const IslandPlan uneven = Planned(request);
+  CHECK(DevicesIn(uneven).size() == 4);
+  CHECK(uneven.step_ns < StepNsOf(request, even));
+}
+
+}  // namespace
+}  // namespace atl

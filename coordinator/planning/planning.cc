@@ -1,0 +1,325 @@
+#include "coordinator/planning/planning.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/status.h"
+#include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/fixed_layouts.h"
+#include "coordinator/planning/plan_memory.h"
+#include "coordinator/planning/recomputation.h"
+#include "coordinator/planning/tensor_split.h"
+
+namespace atl {
+namespace {
+
+bool Uses(const PlanningInput& input, const plan::Layout& layout, const NodeId& worker) {
+  for (const plan::Replica& replica : layout.replicas) {
+    for (const plan::Stage& stage : replica.stages) {
+      if (input.cluster.devices[stage.devices[0]].node == worker) return true;
+    }
+  }
+  return false;
+}
+
+// The leader's devices in the place of the ones whose loss costs least.
+absl::Status BringIn(const PlanningInput& input, const NodeId& leader, uint64_t seed,
+                     plan::Plan& plan) {
+  std::vector<int> own;
+  for (size_t d = 0; d < input.cluster.devices.size(); ++d) {
+    const plan::Device& device = input.cluster.devices[d];
+    if (device.node != leader) continue;
+    if (!own.empty() && device.type != input.cluster.devices[own[0]].type) continue;
+    own.push_back(static_cast<int>(d));
+  }
+  const auto size = static_cast<size_t>(plan.layout.tensor_parallel);
+  absl::Status why_not = absl::ResourceExhaustedError("it has too few devices of one type");
+  double best_s = INFINITY;
+  plan::Plan best;
+  std::set<std::vector<int>> tried;
+  for (size_t r = 0; own.size() >= size && r < plan.layout.replicas.size(); ++r) {
+    for (const plan::Stage& place : plan.layout.replicas[r].stages) {
+      if (!tried.insert(place.devices).second) continue;
+      plan::Plan changed = plan;
+      for (plan::Stage& stage : changed.layout.replicas[r].stages) {
+        if (stage.devices != place.devices) continue;
+        stage.devices.assign(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(size));
+      }
+      auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
+                                          {.restarts = 8, .seed = seed}, changed.layout);
+      if (!outcome.ok()) {
+        why_not = outcome.status();
+      } else if (outcome->step_s < best_s) {
+        best_s = outcome->step_s;
+        changed.outcome = *std::move(outcome);
+        best = std::move(changed);
+      }
+    }
+  }
+  if (std::isinf(best_s)) {
+    return Annotate(why_not, absl::StrCat("worker ", leader,
+                                          " leads the island but fits nowhere in its layout"));
+  }
+  plan = std::move(best);
+  return absl::OkStatus();
+}
+
+// A step begins at the leader's word. Pipelines that begin in another site hear it a latency later,
+// and it hears of their ends a latency later: so they had better begin in its site. Devices that
+// hold two stages each are turned as the pipeline first comes to them.
+void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed,
+                 plan::Plan& plan) {
+  const std::vector<plan::Device>& devices = input.cluster.devices;
+  const auto own = std::find_if(devices.begin(), devices.end(),
+                                [&](const plan::Device& d) { return d.node == leader; });
+  plan::Layout layout = plan.layout;
+  layout.shape = plan::Shape::kPlain;
+  bool turned = false;
+  for (plan::Replica& replica : layout.replicas) {
+    std::vector<plan::Stage>& stages = replica.stages;
+    const std::vector<int> places = plan::PlacesOf(replica);
+    stages.resize(1 + *std::max_element(places.begin(), places.end()));
+    const bool turns = devices[stages.front().devices[0]].site != own->site &&
+                       devices[stages.back().devices[0]].site == own->site;
+    if (!turns && plan.layout.shape == plan::Shape::kPlain) continue;
+    turned |= turns;
+    if (turns) std::reverse(stages.begin(), stages.end());
+    const absl::Status cut = plan::CutReplica(input.cluster, input.costs, layout.tensor_parallel,
+                                              layout.micro_batch, replica);
+    if (!cut.ok()) return;
+  }
+  if (!turned) return;
+  if (plan.layout.shape != plan::Shape::kPlain &&
+      !plan::Reshape(input.cluster, input.costs, plan.layout.shape, layout)) {
+    return;
+  }
+  auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
+                                      {.restarts = 96, .seed = seed}, layout);
+  if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) return;
+  plan.layout = std::move(layout);
+  plan.outcome = *std::move(outcome);
+  absl::StrAppend(&plan.reason, "; turned around, so that it begins where ", leader, " leads");
+}
+
+void AddMembers(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout,
+                IslandPlan& island) {
+  for (const PlanMember& offered : request.members) {
+    if (!Uses(input, layout, offered.member.worker)) continue;
+    IslandMember& member = island.members.emplace_back(offered.member);
+    // A site that was only assumed is not told: nothing would be near for certain.
+    for (const plan::Device& device : input.cluster.devices) {
+      if (device.node != member.worker) continue;
+      member.site = offered.site.empty() && request.links.empty() ? "" : device.site;
+    }
+    member.nccl = offered.devices[0].nccl;
+    for (const DeviceInfo& device : offered.devices) {
+      if (device.nccl != member.nccl) member.nccl.clear();
+    }
+  }
+}
+
+// Searches for a layout whose programs fit, with a larger reserve each time.
+constexpr int kMemoryTries = 5;
+
+// A shorter step by less than this is no reason to recompute.
+constexpr double kWorthRecomputing = 0.99;
+
+IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
+                         const plan::Plan& plan) {
+  IslandPlan island = ToIslandPlan(input.cluster, plan);
+  island.number = request.number;
+  AddMembers(request, input, plan.layout, island);
+  ListRecomputed(input.costs, plan.layout, &island);
+  island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
+  return island;
+}
+
+// The best layout by the search's own account of memory.
+absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput& input) {
+  const NodeId& leader = input.cluster.leader;
+  plan::Options options;
+  options.seed = request.seed;
+  options.stop = request.stop;
+  if (request.improvements) options.improvements = *request.improvements;
+  const LayoutSpec& layout = request.spec.layout;
+  FoundPlan found;
+  ATOLL_ASSIGN_OR_RETURN(
+      found.plan, IsFixed(layout) ? PlanFixed(input, layout, leader, options)
+                                  : plan::PlanJob(input.cluster, input.costs, input.job, options));
+  if (!leader.empty() && !Uses(input, found.plan.layout, leader)) {
+    ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, found.plan));
+  }
+  if (!leader.empty()) TurnTowards(input, leader, request.seed, found.plan);
+  ATOLL_RETURN_IF_ERROR(ShareUnevenly(request, input, found.plan));
+  found.island = InRuntimeForm(request, input, found.plan);
+  return found;
+}
+
+absl::StatusOr<IslandPlan> Finish(const PlanRequest& request, const PlanningInput& input,
+                                  IslandPlan island) {
+  if (!input.assumptions.empty()) absl::StrAppend(&island.reason, "; ", input.assumptions);
+  ATOLL_RETURN_IF_ERROR(CheckHosts(request, island));
+  ATOLL_RETURN_IF_ERROR(Annotate(Validate(island, static_cast<int>(request.facts.layers.size()),
+                                          request.spec.inner.batch_sequences),
+                                 "the planner made a plan that cannot run; please report this"));
+  return island;
+}
+
+// Devices like those that lack memory are searched with so much less that what the search had left
+// out of account fits beside it.
+void ReserveMore(const std::vector<MemoryLack>& lacks, PlanningInput& input) {
+  std::map<int, int64_t> usable;  // by type
+  for (const MemoryLack& lack : lacks) {
+    for (const plan::Device& device : input.cluster.devices) {
+      if (device.id != lack.device) continue;
+      const plan::DeviceType& type = input.cluster.types[device.type];
+      // At most a little less than was reserved, or the same layout would come again.
+      const int64_t most = std::min(lack.reserved_bytes - 1, input.costs.UsableBytes(type));
+      const int64_t fits =
+          lack.has_bytes - lack.beside_bytes - (lack.takes_bytes - lack.reserved_bytes);
+      int64_t& least = usable.try_emplace(device.type, most).first->second;
+      least = std::max<int64_t>(1, std::min({least, most, fits}));
+    }
+  }
+  for (const auto& [type, bytes] : usable) {
+    input.cluster.types[type].memory_bytes =
+        static_cast<int64_t>(static_cast<double>(bytes) / (1 - input.costs.options().reserve));
+  }
+}
+
+}  // namespace
+
+int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan) {
+  absl::StatusOr<PlanningInput> input = MakePlanningInput(request);
+  if (!input.ok()) return 0;
+  const absl::StatusOr<plan::Layout> layout = LayoutOf(input->cluster, input->costs, plan);
+  if (!layout.ok() || layout->replicas.empty()) return 0;
+  MakeRoom(*layout, plan, *input);  // it fits, and may have been found with less kept back
+  const auto outcome = plan::EvaluateLayout(input->cluster, input->costs, input->job, *layout,
+                                            {.restarts = 8, .seed = request.seed});
+  return outcome.ok() ? std::llround(outcome->step_s * 1e9) : 0;
+}
+
+namespace {
+
+// For both forms' reasons.
+void Say(const std::string& what, FoundPlan& found) {
+  found.plan.reason += what;
+  found.island.reason += what;
+}
+
+// The best layout that fits in truth.
+absl::StatusOr<FoundPlan> SearchFitting(const PlanRequest& request, PlanningInput input) {
+  std::optional<MemoryLack> least;  // of all tries, the worst device of the one that lacks least
+  for (int tries = 1; tries <= kMemoryTries; ++tries) {
+    absl::StatusOr<FoundPlan> found = Search(request, input);
+    if (!found.ok() && !least) return found.status();
+    if (!found.ok()) break;
+    const std::vector<MemoryLack> lacks = PredictMemory(request, &found->island);
+    if (lacks.empty()) {
+      if (least) {
+        found->plan.memory_binds = true;
+        const std::string why =
+            absl::StrCat("; found by ", tries,
+                         " searches, with more memory kept back, because otherwise ", Text(*least));
+        Say(why, *found);
+      }
+      return found;
+    }
+    const MemoryLack& worst = *std::max_element(
+        lacks.begin(), lacks.end(),
+        [](const MemoryLack& a, const MemoryLack& b) { return a.lacks_bytes() < b.lacks_bytes(); });
+    if (!least || worst.lacks_bytes() < least->lacks_bytes()) least = worst;
+    if (request.stop && request.stop()) break;
+    ReserveMore(lacks, input);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("of all layouts found ", Text(*least)));
+}
+
+// Of what the search's account of memory has made it recompute, what that takes in truth.
+void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& input,
+                               FoundPlan& found) {
+  if (!Recomputes(found.island)) return;
+  std::optional<plan::Plan> less = RecomputingLess(request, input, found.island, found.plan);
+  if (!less) return;
+  IslandPlan island = InRuntimeForm(request, input, *less);
+  if (!PredictMemory(request, &island).empty()) return;
+  found = {*std::move(less), std::move(island)};
+}
+
+}  // namespace
+
+absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input) {
+  if (request.spec.layout.recompute != Recompute::kAuto) return SearchFitting(request, input);
+  const PlanningInput recomputing = WithRecomputation(input);
+  absl::StatusOr<FoundPlan> found = SearchFitting(request, recomputing);
+  if (found.ok() && !found->plan.memory_binds) return found;
+  absl::StatusOr<FoundPlan> plain = SearchFitting(request, input);
+  if (!found.ok() && !plain.ok()) return found;
+  if (found.ok()) RecomputeNoMoreThanNeeded(request, recomputing, *found);
+  const auto step_ns = [](const FoundPlan& f) { return static_cast<double>(f.island.step_ns); };
+  const double worth = found.ok() && Recomputes(found->island) ? kWorthRecomputing : 1;
+  if (!found.ok() || (plain.ok() && step_ns(*found) >= worth * step_ns(*plain))) return plain;
+  if (Recomputes(found->island)) {
+    Say(WhatRecomputes(request, found->island), *found);
+    Say(plain.ok()
+            ? absl::StrFormat("; without recomputation %.3g ms a step", 1e-6 * step_ns(*plain))
+            : "; nothing fits without recomputation",
+        *found);
+  }
+  return found;
+}
+
+namespace {
+
+// What could be done for memory.
+std::string Remedy(const JobSpec& spec) {
+  std::vector<std::string> remedies;
+  if (spec.layout.recompute == Recompute::kNone) remedies.push_back("leave out layout.recompute");
+  // Otherwise all sizes were tried.
+  if (spec.inner.micro_batch_sequences > 1) {
+    remedies.push_back("lower inner.micro_batch_sequences");
+  }
+  if (remedies.empty()) {
+    remedies = {"lower data.sequence_length", "use devices with more memory, or a smaller model"};
+  }
+  return absl::StrJoin(remedies, " or ");
+}
+
+absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
+  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
+  absl::StatusOr<FoundPlan> found = FindPlan(request, input);
+  if (found.ok()) return Finish(request, input, std::move(found->island));
+  if (!absl::IsResourceExhausted(found.status())) return found.status();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(found.status().message(), "; ", Remedy(request.spec)));
+}
+
+}  // namespace
+
+absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
+  absl::StatusOr<IslandPlan> asked = PlanAsAsked(request);
+  const LayoutSpec& fixed = request.spec.layout;
+  const bool numbers = fixed.stages > 0 || fixed.replicas > 0 || fixed.tensor_parallel > 0;
+  if (asked.ok() || request.number == 1 || !numbers) return asked;
+  PlanRequest relaxed = request;
+  relaxed.spec.layout.stages = relaxed.spec.layout.replicas = 0;
+  relaxed.spec.layout.tensor_parallel = 0;
+  relaxed.spec.layout.tensor_shares.clear();
+  absl::StatusOr<IslandPlan> plan = PlanAsAsked(relaxed);
+  if (!plan.ok()) return asked;
+  absl::StrAppend(&plan->reason,
+                  "; not what the job asks for, until that fits again: ", asked.status().message());
+  return plan;
+}
+
+}  // namespace atl

@@ -1,0 +1,52 @@
+// From a job and the workers of one island to the plan that they run: the bridge between the
+// control plane's words and the planner.
+//
+//   absl::StatusOr<IslandPlan> plan = PlanIsland(request);
+//
+// Pure and deterministic: the same request gives the same plan. Takes seconds for hundreds of
+// devices, twice as long where memory binds, so the coordinator calls it from a thread of its own.
+
+#ifndef ATOLL_COORDINATOR_PLANNING_PLANNING_H_
+#define ATOLL_COORDINATOR_PLANNING_PLANNING_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "coordinator/planning/request.h"
+
+namespace atl {
+
+// The best known layout that obeys the constraints, in runtime form; Validate() accepts it. An
+// island that has trained before (number > 1) and has lost what the job's numbers of stages,
+// replicas and tensor-parallel devices need goes on without them, and its plan's reason says so.
+// Micro-batches divide the batch exactly: sizes are chosen so, or, where the job fixes one that
+// does not, the request is refused. Members without a stage are left out of plan.members, but for
+// the leader: a layout that leaves the leader's devices idle is not chosen. Where the programs need
+// more memory than the search has reserved for them, it searches again with more, a few times, and
+// the reason says so. Where layout.recompute is "auto" and memory binds, two plans are compared:
+// the best one that recomputes nothing, and the best one whose stages recompute as few of their
+// blocks as they have to, which is taken where nothing else fits, or where its step is at least 1%
+// shorter. Devices of different speed that share layers share them unevenly where that makes the
+// step shorter, or as layout.tensor_shares says. RESOURCE_EXHAUSTED: which device lacks how much
+// memory and what would fit.
+absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
+
+// A plan in the planner's words, and in the runtime's.
+struct FoundPlan {
+  plan::Plan plan;
+  // The same; programs have the memory that NeedOf (plan_memory.h) says, where that is known.
+  IslandPlan island;
+};
+
+// PlanIsland's search by itself, for people who plan for devices that are not there, too: `input`
+// may have another cluster, other costs or other sizes than MakePlanningInput made of the request.
+// Without input.cluster.leader anybody may lead. The plan has not been validated.
+absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input);
+
+// What a step takes by a plan made earlier, with what the request says of its devices and links; 0
+// where that cannot be said, because one of its devices is not offered.
+int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PLANNING_PLANNING_H_

@@ -1,0 +1,195 @@
+#include "coordinator/planning/predicted_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "coordinator/plan_io/island_plan_of.h"
+#include "coordinator/plan_io/timeline.h"
+#include "coordinator/planner/commit.h"
+#include "coordinator/planner/gradient_sync.h"
+#include "coordinator/planner/planner.h"
+#include "coordinator/planner/replica_problem.h"
+#include "coordinator/planner/together.h"
+
+namespace atl {
+namespace {
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+const PlanProgram* ProgramOf(const IslandPlan& plan, const std::string& device) {
+  for (const PlanProgram& program : plan.programs) {
+    if (program.device == device) return &program;
+  }
+  return nullptr;
+}
+
+void Unsplit(sim::Chunk& chunk) {
+  chunk.backward_ns += chunk.weight_ns;
+  chunk.weight_ns = 0;
+  chunk.weight_bytes = 0;
+}
+
+// The programs' order of F, B and W; chunks that the programs do not split are not split either.
+absl::StatusOr<sim::Schedule> ScheduleOf(const IslandPlan& plan, const PlanReplica& replica,
+                                         sim::Problem& problem) {
+  sim::Schedule schedule;
+  for (const std::vector<int>& stages : sim::ChunksOfDevices(problem)) {
+    std::vector<sim::Op>& ops = schedule.device_ops.emplace_back();
+    const std::string& device = replica.stages[stages[0]].devices[0];
+    const PlanProgram* program = ProgramOf(plan, device);
+    if (program == nullptr) return absl::NotFoundError(absl::StrCat(device, " has no program"));
+    for (const int32_t stage : UnsplitStages(*program)) Unsplit(problem.chunks[stage]);
+    for (const PlanOp& op : program->ops) {
+      if (op.kind == PlanOpKind::kForward) {
+        ops.push_back({op.stage, op.micro_batch, sim::OpKind::kForward});
+      } else if (op.kind == PlanOpKind::kInputGradient) {
+        ops.push_back({op.stage, op.micro_batch, sim::OpKind::kBackward});
+      } else if (op.kind == PlanOpKind::kWeightGradient && sim::IsSplit(problem.chunks[op.stage])) {
+        ops.push_back({op.stage, op.micro_batch, sim::OpKind::kWeight});
+      }
+    }
+  }
+  return schedule;
+}
+
+// Between workers, both ways, as the plan's messages find them.
+void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
+              const plan::WireSharing& sharing, StepTrace* trace) {
+  std::set<std::pair<NodeId, NodeId>> seen;
+  for (const plan::Replica& replica : layout.replicas) {
+    for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
+      const plan::Stage& here = replica.stages[s];
+      const plan::Stage& next = replica.stages[s + 1];
+      for (const auto& [from, to] : {std::pair(&here, &next), std::pair(&next, &here)}) {
+        const NodeId& a = cluster.devices[from->devices[0]].node;
+        const NodeId& b = cluster.devices[to->devices[0]].node;
+        if (a == b || !seen.insert({a, b}).second) continue;
+        const plan::Wire wire = plan::StageWire(cluster, sharing, *from, *to);
+        trace->links.push_back({a, b, std::llround(wire.latency_s * 1e9), wire.bytes_per_s});
+      }
+    }
+  }
+}
+
+// What follows a device's operations: its stages' sums, everybody's word, the optimizer.
+struct Ends {
+  std::vector<double> summed_s;              // per stage
+  std::vector<double> known_s, optimizer_s;  // per place
+};
+
+void AddEnds(const plan::Replica& replica, const Ends& ends, size_t first_device,
+             StepTrace* trace) {
+  const std::vector<int> places = plan::PlacesOf(replica);
+  size_t index = first_device;
+  for (int place = 0; place < static_cast<int>(ends.known_s.size()); ++place) {
+    double summed_s = 0;
+    int32_t first_stage = -1;
+    for (size_t s = 0; s < places.size(); ++s) {
+      if (places[s] != place) continue;
+      if (first_stage < 0) first_stage = static_cast<int32_t>(s);
+      summed_s = std::max(summed_s, ends.summed_s[s]);
+    }
+    for (size_t rank = 0; rank < replica.stages[first_stage].devices.size(); ++rank) {
+      TraceDevice& device = trace->devices[index++];
+      std::erase_if(device.spans,
+                    [](const TraceSpan& span) { return span.kind == TraceKind::kOptimizer; });
+      device.end_ns = 0;
+      for (const TraceSpan& span : device.spans) {
+        device.end_ns = std::max(device.end_ns, span.end_ns);
+      }
+      const auto add = [&device](TraceKind kind, int32_t stage, int64_t until_ns) {
+        TraceSpan span;
+        span.kind = kind;
+        span.stage = stage;
+        span.start_ns = device.end_ns;
+        span.end_ns = device.end_ns = std::max(device.end_ns, until_ns);
+        device.spans.push_back(span);
+      };
+      add(TraceKind::kSyncWait, 0, std::llround(summed_s * 1e9));
+      add(TraceKind::kCommit, 0, std::llround(ends.known_s[place] * 1e9));
+      add(TraceKind::kOptimizer, first_stage,
+          device.end_ns + std::llround(ends.optimizer_s[place] * 1e9));
+      trace->step_ns = std::max(trace->step_ns, device.end_ns);
+    }
+  }
+}
+
+// When each replica's stages' last gradients are there.
+plan::StageTimes DoneSeconds(const sim::Problem& problem, const sim::Result& played) {
+  std::vector<double> done(problem.chunks.size(), 0);
+  for (const std::vector<sim::OpSpan>& spans : played.timeline) {
+    for (const sim::OpSpan& span : spans) {
+      if (span.op.kind == sim::OpKind::kOptimizer) continue;
+      done[span.op.chunk] = std::max(done[span.op.chunk], Seconds(span.end_ns));
+    }
+  }
+  plan::StageTimes by_replica;
+  for (const sim::Pipeline& pipeline : problem.pipelines) {
+    const auto first = done.begin() + pipeline.first_chunk;
+    by_replica.emplace_back(first, first + pipeline.chunk_count);
+  }
+  return by_replica;
+}
+
+// The plan's programs, a kind for each replica.
+absl::StatusOr<plan::Outcome> OutcomeOf(const PlanningInput& input, const plan::Layout& layout,
+                                        const IslandPlan& plan) {
+  const plan::WireSharing sharing = plan::SharingOf(input.cluster, layout);
+  plan::Outcome outcome;
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    ATOLL_ASSIGN_OR_RETURN(
+        plan::ReplicaOutcome kind,
+        plan::BuildReplica(input.cluster, input.costs, layout, sharing, layout.replicas[r]));
+    kind.replicas = {static_cast<int>(r)};
+    ATOLL_ASSIGN_OR_RETURN(kind.found.schedule, ScheduleOf(plan, plan.replicas[r], kind.problem));
+    outcome.kinds.push_back(std::move(kind));
+  }
+  return outcome;
+}
+
+}  // namespace
+
+absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPlan& plan) {
+  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
+  const plan::Cluster& cluster = input.cluster;
+  ATOLL_ASSIGN_OR_RETURN(const plan::Layout layout, LayoutOf(cluster, input.costs, plan));
+  const DeviceNames names = [&](const plan::Stage& stage) {
+    std::vector<std::string> ids;
+    for (const int d : stage.devices) ids.push_back(cluster.devices[d].id);
+    return ids;
+  };
+  ATOLL_ASSIGN_OR_RETURN(const plan::Outcome outcome, OutcomeOf(input, layout, plan));
+  const plan::Together all = plan::PutTogether(cluster, layout, outcome);
+  ATOLL_ASSIGN_OR_RETURN(const sim::Result played,
+                         sim::Simulate(all.problem, all.schedule, {.record = true}));
+  if (played.verdict == sim::Verdict::kStuck) return absl::InternalError(played.reason);
+  const plan::StageTimes summed_s = plan::SynchroniseGradients(
+      cluster, input.costs, input.job, layout, DoneSeconds(all.problem, played));
+  const plan::StageTimes known_s = plan::KnownSeconds(cluster, layout, summed_s);
+  StepTrace trace;
+  trace.plan_number = plan.number;
+  for (size_t r = 0; r < layout.replicas.size(); ++r) {
+    trace.sequences += plan.replicas[r].micro_batch_sequences * plan.replicas[r].micro_batches;
+    const size_t first_device = trace.devices.size();
+    const int index = static_cast<int>(r);
+    AddReplica(layout.replicas[r], index, all.problem, index, played, names, &trace);
+    Ends ends{summed_s[r], known_s[r], {}};
+    for (const sim::Nanos ns : outcome.kinds[r].optimizer_ns) {
+      ends.optimizer_s.push_back(Seconds(ns));
+    }
+    AddEnds(layout.replicas[r], ends, first_device, &trace);
+  }
+  plan::WireSharing sharing = plan::SharingOf(cluster, layout);
+  for (auto& [sites, line] : sharing.lines) line.replicas = 1;  // in turn, at full bandwidth
+  AddLinks(cluster, layout, sharing, &trace);
+  trace.about = absl::StrCat("layer times ", plan::TimesFrom(cluster, input.costs, layout));
+  if (!input.assumptions.empty()) absl::StrAppend(&trace.about, "; ", input.assumptions);
+  return trace;
+}
+
+}  // namespace atl

@@ -1,0 +1,494 @@
+#include "coordinator/planning/request.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status.h"
+#include "coordinator/planning/auxiliary_memory.h"
+
+namespace atl {
+namespace {
+
+constexpr int kMicroBatchMax = 64;    // sequences; larger ones gain nothing and cost memory
+constexpr int kMicroBatchSizes = 12;  // tried at most
+constexpr double kSameSpeed = 1.10;   // devices this near in time and memory are one type
+
+// "" where the worker does not say.
+std::string ComputeOf(const DeviceInfo& device) {
+  return device.compute.empty() && IsHost(device) ? "fp32" : device.compute;
+}
+
+// What is assumed of a device of which nothing was measured.
+plan::DeviceType AssumedType(const DeviceInfo& device) {
+  plan::DeviceType type;
+  if (IsHost(device)) {
+    const double threads = std::max(1, device.threads);
+    type.flops_per_s = 100e9 * threads;
+    type.memory_bytes_per_s = 10e9;
+    type.link_bytes_per_s = 4e9;  // a copy between threads of one process
+    return type;
+  }
+  std::string lower;
+  for (const char c : device.kind) {
+    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  for (const std::string& name : plan::DeviceTypeNames()) {
+    // "NVIDIA H200", "NVIDIA A100-SXM4-80GB": the catalogue's name without its memory.
+    const std::string chip = name.substr(0, name.find('-'));
+    if (lower.find(chip) != std::string::npos) {
+      type = *plan::FindDeviceType(name);
+    }
+  }
+  if (type.flops_per_s == 0) type = {"", 100e12, 1e12, 0, 32e9};
+  return type;
+}
+
+// ------------------------------------------------------------------------------------- model ----
+
+const LayerCost* FindCost(const PlanRequest& request, LayerKind kind) {
+  const LayerCost* found = nullptr;
+  for (const PlanMember& member : request.members) {
+    for (const DeviceProfile& profile : member.profiles) {
+      for (const LayerCost& cost : profile.layers) {
+        if (cost.kind != kind || cost.tensor_parallel != 1) continue;
+        if (found == nullptr ||
+            cost.stash_bytes + cost.output_bytes > found->stash_bytes + found->output_bytes) {
+          found = &cost;  // the largest micro-batch: fixed parts weigh least
+        }
+      }
+    }
+  }
+  return found;
+}
+
+LayerKind KindOfLayer(int layer, int layers) {
+  if (layer == 0) return LayerKind::kEmbedding;
+  return layer + 1 == layers ? LayerKind::kHead : LayerKind::kBlock;
+}
+
+// Bytes that the runtime keeps for one sequence in one layer, where nothing was measured: stashes
+// of forward and backward, the layer's output and its gradient.
+int64_t KeptBytes(const ModelSpec& shape, int64_t tokens, LayerKind kind, int64_t element_bytes) {
+  const int64_t ffn = shape.feed_forward > 0 ? shape.feed_forward : 4 * shape.hidden;
+  int64_t per_token = 0;
+  switch (kind) {
+    case LayerKind::kEmbedding:
+      per_token = 2 * shape.hidden;
+      break;
+    case LayerKind::kBlock:
+      per_token = 15 * shape.hidden + (shape.family == ModelFamily::kLlama ? 5 : 3) * ffn;
+      break;
+    case LayerKind::kHead:
+      per_token = 3 * shape.hidden + shape.vocabulary;
+      break;
+  }
+  return per_token * tokens * element_bytes;
+}
+
+// The numbers of the model, as workers found them; where a job's numbers say nothing and workers
+// are silent, what the sizes of the layers suggest.
+ModelSpec ShapeOf(const PlanRequest& request) {
+  ModelSpec shape = request.facts.model.hidden > 0 ? request.facts.model : request.spec.model;
+  if (shape.hidden > 0) return shape;
+  int64_t largest = 1;
+  for (const LayerSize& layer : request.facts.layers) largest = std::max(largest, layer.elements);
+  shape.hidden = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(largest) / 12)));
+  shape.vocabulary = std::max<int64_t>(1, request.facts.layers[0].elements / shape.hidden);
+  shape.heads = 1;
+  return shape;
+}
+
+plan::Model ModelOf(const PlanRequest& request, const ModelSpec& shape, int64_t element_bytes) {
+  plan::Model model;
+  model.name = request.spec.name;
+  const int64_t tokens = request.spec.data.sequence_length;
+  const int count = static_cast<int>(request.facts.layers.size());
+  for (int l = 0; l < count; ++l) {
+    const LayerKind kind = KindOfLayer(l, count);
+    plan::Layer layer;
+    layer.name = request.facts.layers[l].name;
+    layer.parameters = request.facts.layers[l].elements;
+    double matrices = static_cast<double>(layer.parameters);
+    if (kind == LayerKind::kHead && shape.tied_head) {
+      // On a device of its own the head holds a copy of the table.
+      const double table =
+          static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
+      layer.parameters += static_cast<int64_t>(table);
+      matrices += table;
+    }
+    const double scores = kind == LayerKind::kBlock ? 4.0 * static_cast<double>(tokens) *
+                                                          static_cast<double>(shape.hidden)
+                                                    : 0;
+    if (kind != LayerKind::kEmbedding || count == 1) {
+      layer.forward_flops = static_cast<double>(tokens) * (2 * matrices + scores);
+    }
+    layer.out_bytes = kind == LayerKind::kHead ? 0 : tokens * shape.hidden * element_bytes;
+    layer.stash_bytes = KeptBytes(shape, tokens, kind, element_bytes);
+    layer.backward_bytes = layer.out_bytes;  // at least: the gradient of its output
+    if (const LayerCost* cost = FindCost(request, kind); cost != nullptr) {
+      // Beside its stash a layer keeps its input and the gradient of its output, both of a
+      // boundary's size; of the head's output the gradient takes the place of the logits.
+      const int64_t rows = std::max(1, cost->micro_batch_sequences);
+      const int64_t input = kind == LayerKind::kHead ? rows * tokens * shape.hidden * element_bytes
+                                                     : cost->output_bytes;
+      const int64_t kept = cost->stash_bytes + input + cost->output_bytes;
+      layer.stash_bytes = (kept + rows - 1) / rows;
+      layer.backward_bytes = (std::min(cost->backward_stash_bytes, cost->stash_bytes) +
+                              (kind == LayerKind::kHead ? 0 : cost->output_bytes)) /
+                             rows;
+      if (kind != LayerKind::kHead) layer.out_bytes = cost->output_bytes / rows;
+    }
+    if (kind == LayerKind::kBlock) {  // all but its input
+      layer.again_bytes =
+          std::max<int64_t>(0, layer.stash_bytes - layer.backward_bytes - layer.out_bytes);
+    }
+    model.layers.push_back(std::move(layer));
+  }
+  return model;
+}
+
+// ----------------------------------------------------------------------------------- devices ----
+
+struct DeviceFacts {
+  std::string id;
+  size_t member = 0;
+  DeviceInfo info;
+  const DeviceProfile* profile = nullptr;
+  double seconds_per_sequence = 0;  // of the whole model; 0: not measured
+};
+
+double SecondsPerSequence(const DeviceProfile& profile, int layers) {
+  int most = 0;
+  for (const LayerCost& cost : profile.layers) {
+    if (cost.tensor_parallel == 1) most = std::max(most, cost.micro_batch_sequences);
+  }
+  double ns = 0;
+  for (const LayerCost& cost : profile.layers) {
+    if (cost.tensor_parallel != 1 || cost.micro_batch_sequences != most) continue;
+    const double times = cost.kind == LayerKind::kBlock ? layers - 2 : 1;
+    ns += times *
+          static_cast<double>(cost.forward_ns + cost.input_gradient_ns + cost.weight_gradient_ns);
+  }
+  return most == 0 ? 0 : ns * 1e-9 / most;
+}
+
+bool Near(double a, double b) {
+  if (a == 0 || b == 0) return a == b;
+  return std::max(a, b) <= kSameSpeed * std::min(a, b);
+}
+
+// The measured times of one type: the mean of its devices, where the first of them has all kinds.
+void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& profiles,
+              int layers, plan::ProfileTable& table) {
+  using Key = std::pair<int, int>;  // tensor parallel, micro-batch
+  std::map<Key, std::map<LayerKind, std::pair<plan::LayerTimes, int>>> sums;
+  for (const DeviceProfile* profile : profiles) {
+    for (const LayerCost& cost : profile->layers) {
+      auto& [sum, count] = sums[{cost.tensor_parallel, cost.micro_batch_sequences}][cost.kind];
+      sum.forward_s += static_cast<double>(cost.forward_ns) * 1e-9;
+      sum.backward_s += static_cast<double>(cost.input_gradient_ns) * 1e-9;
+      sum.weight_s += static_cast<double>(std::max<int64_t>(1, cost.weight_gradient_ns)) * 1e-9;
+      sum.optimizer_s += static_cast<double>(cost.optimizer_ns) * 1e-9;
+      ++count;
+    }
+  }
+  for (const auto& [key, kinds] : sums) {
+    if (kinds.size() != 3) continue;
+    std::vector<plan::LayerTimes> times;
+    for (int l = 0; l < layers; ++l) {
+      const auto& [sum, count] = kinds.at(KindOfLayer(l, layers));
+      times.push_back({sum.forward_s / count, sum.backward_s / count, sum.weight_s / count,
+                       sum.optimizer_s / count});
+    }
+    table[{type, key.first, key.second}] = std::move(times);
+  }
+}
+
+absl::StatusOr<std::vector<DeviceFacts>> DevicesOf(const PlanRequest& request) {
+  std::vector<DeviceFacts> devices;
+  const int layers = static_cast<int>(request.facts.layers.size());
+  std::set<NodeId> names;
+  for (size_t m = 0; m < request.members.size(); ++m) {
+    const PlanMember& member = request.members[m];
+    const NodeId& worker = member.member.worker;
+    if (!names.insert(worker).second) {
+      return absl::InvalidArgumentError(absl::StrCat("worker ", worker, " is named twice"));
+    }
+    if (member.devices.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("worker ", worker, " has no device"));
+    }
+    for (size_t i = 0; i < member.devices.size(); ++i) {
+      DeviceFacts facts{absl::StrCat(worker, "/", i), m, member.devices[i]};
+      for (const DeviceProfile& profile : member.profiles) {
+        if (profile.device != facts.id || layers < 3) continue;
+        facts.profile = &profile;
+        facts.seconds_per_sequence = SecondsPerSequence(profile, layers);
+      }
+      devices.push_back(std::move(facts));
+    }
+  }
+  // Activations of one type cannot be another's.
+  for (const DeviceFacts& device : devices) {
+    const std::string first = ComputeOf(devices[0].info), other = ComputeOf(device.info);
+    if (first.empty() || other.empty() || first == other) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(devices[0].id, " computes in ", first, " and ", device.id, " in ", other,
+                     ": an island computes in one type; start its workers with the same --compute, "
+                     "or keep them in islands of their own (layout.island)"));
+  }
+  return devices;
+}
+
+// Devices of one kind that are near each other in speed and memory are of one type, with the mean
+// times and the least memory.
+void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devices,
+               PlanningInput& input, plan::ProfileTable& table) {
+  const int layers = static_cast<int>(request.facts.layers.size());
+  std::vector<const DeviceFacts*> first;
+  std::vector<std::vector<const DeviceProfile*>> profiles;
+  std::vector<plan::DeviceType>& types = input.cluster.types;
+  for (const DeviceFacts& device : devices) {
+    size_t t = 0;
+    for (; t < types.size(); ++t) {
+      const DeviceFacts& other = *first[t];
+      if (other.info.kind == device.info.kind && other.info.threads == device.info.threads &&
+          Near(static_cast<double>(other.info.memory_bytes),
+               static_cast<double>(device.info.memory_bytes)) &&
+          Near(other.seconds_per_sequence, device.seconds_per_sequence)) {
+        break;
+      }
+    }
+    if (t == types.size()) {
+      plan::DeviceType type = AssumedType(device.info);
+      int same = 1;
+      for (const DeviceFacts* other : first) same += other->info.kind == device.info.kind ? 1 : 0;
+      type.name = same == 1 ? device.info.kind : absl::StrCat(device.info.kind, " #", same);
+      type.memory_bytes = std::max<int64_t>(1, device.info.memory_bytes);
+      types.push_back(std::move(type));
+      first.push_back(&device);
+      profiles.emplace_back();
+    }
+    types[t].memory_bytes =
+        std::min(types[t].memory_bytes, std::max<int64_t>(1, device.info.memory_bytes));
+    if (device.profile != nullptr) profiles[t].push_back(device.profile);
+    const PlanMember& member = request.members[device.member];
+    input.cluster.devices.push_back(
+        {device.id, member.member.worker, member.site, static_cast<int>(t)});
+  }
+  input.cluster.leader = request.members[0].member.worker;
+  for (size_t t = 0; t < types.size(); ++t) {
+    AddTimes(types[t].name, profiles[t], layers, table);
+  }
+}
+
+// ------------------------------------------------------------------------------------- links ----
+
+std::map<std::pair<NodeId, NodeId>, plan::Wire> WiresOf(const PlanRequest& request) {
+  std::map<std::pair<NodeId, NodeId>, plan::Wire> wires;
+  for (const LinkProfile& link : request.links) {
+    if (!(link.bandwidth_bytes_per_s > 0) || !std::isfinite(link.bandwidth_bytes_per_s)) continue;
+    plan::Wire wire;
+    wire.latency_s = static_cast<double>(std::max<int64_t>(0, link.latency_ns)) * 1e-9;
+    wire.bytes_per_s = link.bandwidth_bytes_per_s;
+    wires[{link.from, link.to}] = wire;
+  }
+  const auto measured = wires;
+  for (const auto& [pair, wire] : measured) wires.try_emplace({pair.second, pair.first}, wire);
+  return wires;
+}
+
+// Sites that nobody declared: with the worker they are grouped with that has one, else a new name.
+void FindSites(double boundary_bytes, plan::Cluster& cluster) {
+  plan::GroupingOptions options;
+  options.payload_bytes = boundary_bytes;
+  const plan::Grouping grouping = plan::GroupDevices(cluster, options);
+  int unnamed = 0;
+  for (const std::vector<int>& group : grouping.sites) {
+    std::string name;
+    for (const int d : group) {
+      if (name.empty()) name = cluster.devices[d].site;
+    }
+    if (name.empty()) name = absl::StrCat("site", ++unnamed);
+    for (const int d : group) {
+      if (cluster.devices[d].site.empty()) cluster.devices[d].site = name;
+    }
+  }
+}
+
+// Measured wires for every pair of devices on two workers, and the best of them between sites.
+// Returns how many pairs of workers have none.
+int AddWires(const PlanRequest& request, double boundary_bytes, plan::Cluster& cluster) {
+  cluster.node_latency_s = 50e-6;  // a queue between two threads, and their waking up
+  cluster.site_wire.latency_s = 200e-6;
+  cluster.site_wire.bytes_per_s = 1.25e9;
+  const auto wires = WiresOf(request);
+  std::set<std::pair<NodeId, NodeId>> unknown;
+  for (size_t a = 0; a < cluster.devices.size(); ++a) {
+    for (size_t b = 0; b < cluster.devices.size(); ++b) {
+      const NodeId& from = cluster.devices[a].node;
+      const NodeId& to = cluster.devices[b].node;
+      if (from == to) continue;
+      const auto wire = wires.find({from, to});
+      if (wire == wires.end()) {
+        unknown.insert({std::min(from, to), std::max(from, to)});
+        continue;
+      }
+      cluster.measured[{static_cast<int>(a), static_cast<int>(b)}] = wire->second;
+    }
+  }
+  const bool declared = std::all_of(cluster.devices.begin(), cluster.devices.end(),
+                                    [](const plan::Device& d) { return !d.site.empty(); });
+  if (!declared) FindSites(boundary_bytes, cluster);
+  for (const auto& [pair, wire] : cluster.measured) {
+    const std::pair<std::string, std::string> sites = {cluster.devices[pair.first].site,
+                                                       cluster.devices[pair.second].site};
+    const auto [known, added] = cluster.site_to_site.try_emplace(sites, wire);
+    if (!added && wire.bytes_per_s > known->second.bytes_per_s) known->second = wire;
+  }
+  return static_cast<int>(unknown.size());
+}
+
+// --------------------------------------------------------------------------------------- job ----
+
+// Sizes that divide the batch, so that every micro-batch of every replica is full.
+absl::StatusOr<std::vector<int>> MicroBatches(const JobSpec& spec) {
+  const int64_t batch = spec.inner.batch_sequences;
+  const int64_t fixed = spec.inner.micro_batch_sequences;
+  if (batch < 1 || batch > 1 << 20) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("inner.batch_sequences = ", batch, ": must be from 1 to 1048576"));
+  }
+  std::vector<int> divisors;
+  for (int64_t size = 1; size <= std::min<int64_t>(batch, kMicroBatchMax); ++size) {
+    if (batch % size == 0) divisors.push_back(static_cast<int>(size));
+  }
+  if (fixed > 0) {
+    if (batch % fixed == 0) return std::vector<int>{static_cast<int>(fixed)};
+    std::string sizes;
+    for (const int size : divisors) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", size);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "inner.micro_batch_sequences = ", fixed, " does not divide inner.batch_sequences = ", batch,
+        ": an island of several devices needs full micro-batches; use one of ", sizes,
+        ", or 0 to let the planner choose"));
+  }
+  while (static_cast<int>(divisors.size()) > kMicroBatchSizes) {
+    // The ends matter most; of the rest every other one goes.
+    for (size_t i = 1; i + 1 < divisors.size(); ++i) {
+      divisors.erase(divisors.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  return divisors;
+}
+
+// Heads that are dealt as one to the devices that share a layer: a key and value head with all that
+// read it.
+int64_t HeadGroups(const ModelSpec& shape) {
+  return shape.key_value_heads > 0 ? shape.key_value_heads : shape.heads;
+}
+
+// Of every layer that devices share, each has at least one head, column and word: workers cut it so
+// (worker/model/tensor_part.h), and would refuse the plan.
+absl::StatusOr<std::vector<int>> TensorSizes(const PlanRequest& request, const ModelSpec& shape) {
+  std::pair<const char*, int64_t> least = {"model.heads", shape.heads};
+  for (const auto& [name, count] : {std::pair("model.key_value_heads", shape.key_value_heads),
+                                    std::pair("model.feed_forward", shape.feed_forward),
+                                    std::pair("model.vocabulary", shape.vocabulary)}) {
+    if (count > 0 && count < least.second) least = {name, count};
+  }
+  if (!request.spec.layout.tensor_shares.empty() && shape.heads > 0) {
+    ATOLL_RETURN_IF_ERROR(CheckTensorShares(request.spec.layout.tensor_shares, HeadGroups(shape)));
+  }
+  if (const int64_t fixed = request.spec.layout.tensor_parallel; fixed > 0) {
+    if (fixed > least.second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layout.tensor_parallel = ", fixed, ": the model has ", least.first, " = ", least.second,
+          ", and each of the devices that share its layers needs one: ", "use 1 to ", least.second,
+          ", or 0 to let the planner choose"));
+    }
+    return std::vector<int>{static_cast<int>(fixed)};
+  }
+  std::vector<int> sizes;
+  for (const int size : {1, 2, 4, 8}) {
+    if (size <= std::max<int64_t>(1, least.second)) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+std::string Assumptions(const std::vector<DeviceFacts>& devices, int unknown_links) {
+  int unmeasured = 0;
+  for (const DeviceFacts& device : devices) unmeasured += device.profile == nullptr ? 1 : 0;
+  std::string text;
+  if (unmeasured > 0) {
+    absl::StrAppend(&text, unmeasured, " of ", devices.size(), " devices not measured");
+  }
+  if (unknown_links > 0) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", unknown_links,
+                    " pairs of workers not measured (assumed: 10 Gbit/s within a site, 1 Gbit/s "
+                    "and 10 ms between sites)");
+  }
+  return text;
+}
+
+absl::Status Check(const PlanRequest& request) {
+  if (request.members.empty()) return absl::InvalidArgumentError("the island has no members");
+  if (request.facts.layers.empty()) {
+    return absl::InvalidArgumentError("nothing is known of the job's layers");
+  }
+  const LayoutSpec& layout = request.spec.layout;
+  for (const auto& [name, value] :
+       {std::pair("layout.stages", layout.stages), std::pair("layout.replicas", layout.replicas),
+        std::pair("layout.tensor_parallel", layout.tensor_parallel)}) {
+    if (value < 0 || value > 65'536) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " = ", value, ": must be from 0 to 65536"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
+  ATOLL_RETURN_IF_ERROR(Check(request));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<DeviceFacts> devices, DevicesOf(request));
+  const ModelSpec shape = ShapeOf(request);
+  const bool full = std::any_of(devices.begin(), devices.end(),
+                                [](const DeviceFacts& d) { return ComputeOf(d.info) == "fp32"; });
+  const int64_t element_bytes = full ? 4 : 2;
+  const plan::Model model = ModelOf(request, shape, element_bytes);
+  // The leader's host keeps more copies: what it started from, what it pushes and pulls, ...
+  const int64_t copies = LeaderBytes(request);
+  const PlanMember& leader = request.members[0];
+  for (DeviceFacts& device : devices) {
+    if (device.member != 0 || !IsHost(device.info)) continue;
+    device.info.memory_bytes -= copies / static_cast<int64_t>(leader.devices.size());
+  }
+  PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};
+  MakeTypes(request, devices, input, input.table);
+  plan::CostOptions options;
+  options.state_bytes_per_parameter = full ? 16 : 18;
+  options.weight_share = 1;  // the runtime keeps all of it until W is done
+  options.fixed_slots = true;
+  if (request.spec.layout.recompute == Recompute::kAll) {
+    // W after its B everywhere: otherwise what every micro-batch makes again is kept until its W.
+    options.recompute = plan::Recomputation::kAlways;
+    options.split_backward = false;
+  }
+  input.costs = plan::Costs(model, input.table, options);
+  ATOLL_ASSIGN_OR_RETURN(input.job.micro_batches, MicroBatches(request.spec));
+  input.job.global_batch = static_cast<int>(request.spec.inner.batch_sequences);
+  ATOLL_ASSIGN_OR_RETURN(input.job.tensor_parallel, TensorSizes(request, shape));
+  const double boundary = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *
+                          input.job.micro_batches.back();
+  const int unknown = AddWires(request, boundary, input.cluster);
+  input.assumptions = Assumptions(devices, unknown);
+  return input;
+}
+
+}  // namespace atl

@@ -1,0 +1,71 @@
+// What a plan of an island is made from: the job, what its operator fixed, workers with what was
+// measured of them, links. Filled from live measurements (coordinator/measurements/) or by tests.
+
+#ifndef ATOLL_COORDINATOR_PLANNING_REQUEST_H_
+#define ATOLL_COORDINATOR_PLANNING_REQUEST_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/protocol/control.h"
+#include "common/protocol/device_profile.h"
+#include "common/protocol/island_plan.h"
+#include "coordinator/planner/planner.h"
+
+namespace atl {
+
+// A worker that the island may use, and what is known of it.
+struct PlanMember {
+  IslandMember member;
+  std::string site;                     // empty: found from the links; without any: one site
+  std::vector<DeviceInfo> devices;      // device i is "worker/i"; memory is each device's own
+  std::vector<DeviceProfile> profiles;  // of some, all or none of its devices, and of this model
+};
+
+// Two workers that have no connection, one way at least.
+struct UnreachablePair {
+  NodeId from;
+  NodeId to;
+  std::string reason;
+};
+
+struct PlanRequest {
+  JobSpec spec;  // spec.layout: what the operator fixed; the rest is the planner's to choose
+  JobFacts facts;
+  std::vector<PlanMember> members;           // the first one leads, and always takes part
+  std::vector<LinkProfile> links;            // measured; pairs without one get a stated assumption
+  std::vector<UnreachablePair> unreachable;  // see LeaveOutUnreachable
+  int64_t number = 1;                        // of the plan; 1: the island's first
+  uint64_t seed = 1;
+  std::function<bool()> stop;  // asked between candidates; what is best by then is returned
+  std::optional<int>
+      improvements;  // small changes to try on the winner; none: the planner's number
+};
+
+// The planner's view of a request.
+struct PlanningInput {
+  plan::Cluster cluster;  // device ids as in IslandPlan
+  plan::Costs costs;
+  plan::Job job;
+  plan::ProfileTable table;  // what `costs` has measured times from
+  int64_t head_groups = 0;   // of the model, that devices that share layers are dealt
+  std::string assumptions;   // what was not measured, in words; empty: nothing
+};
+
+// INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.
+absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
+
+// All members of an island speak with each other: sums of gradients and the commit of every step go
+// among all of them. So of two that cannot, one takes no part: takes out of the request who does
+// not reach the leader, then whoever lacks most others (the later one among equals), until all that
+// are left reach each other. Returns who was taken out and why.
+std::vector<std::pair<NodeId, std::string>> LeaveOutUnreachable(PlanRequest& request);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PLANNING_REQUEST_H_

@@ -1,0 +1,158 @@
+#include "coordinator/planning/tensor_split.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kMostHeads = 4096;  // dealt one by one
+
+// Of one device that does all by itself.
+double SecondsAlone(const PlanningInput& input, int device, int micro_batch) {
+  const plan::DeviceType& type = input.cluster.types[input.cluster.devices[device].type];
+  const plan::StageCosts all = input.costs.For(type, 1, micro_batch);
+  return all.TotalSeconds(0, all.layers());
+}
+
+// Every group's slower devices at the ranks with smaller shares.
+void Order(const PlanningInput& input, const std::vector<int>& shares, plan::Layout& layout) {
+  std::vector<size_t> ranks(shares.size());
+  std::iota(ranks.begin(), ranks.end(), size_t{0});
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [&](size_t a, size_t b) { return shares[a] < shares[b]; });
+  for (plan::Replica& replica : layout.replicas) {
+    for (plan::Stage& stage : replica.stages) {
+      std::vector<std::pair<double, int>> devices;
+      for (const int d : stage.devices) {
+        devices.emplace_back(-SecondsAlone(input, d, layout.micro_batch), d);
+      }
+      std::sort(devices.begin(), devices.end());
+      for (size_t i = 0; i < ranks.size(); ++i) stage.devices[ranks[i]] = devices[i].second;
+    }
+  }
+}
+
+// Heads for each of these types, slowest first: each head goes to whom it makes slow least.
+std::vector<int> BySpeed(const PlanningInput& input, const std::vector<plan::DeviceType>& types,
+                         int micro_batch) {
+  const auto heads = static_cast<int>(std::min(input.head_groups, kMostHeads));
+  std::vector<int> counts(types.size(), 1);
+  std::vector<double> next;  // seconds with one more
+  const auto with_one_more = [&](size_t rank) {
+    return input.costs.RankSeconds(types, rank, (counts[rank] + 1.0) / heads, micro_batch);
+  };
+  for (size_t rank = 0; rank < types.size(); ++rank) next.push_back(with_one_more(rank));
+  for (int dealt = static_cast<int>(types.size()); dealt < heads; ++dealt) {
+    // Of equal ones the last: it is no slower.
+    const auto least = std::min_element(next.rbegin(), next.rend());
+    const size_t rank = types.size() - 1 - static_cast<size_t>(least - next.rbegin());
+    ++counts[rank];
+    next[rank] = with_one_more(rank);
+  }
+  int common = 0;
+  for (const int count : counts) common = std::gcd(common, count);
+  for (int& count : counts) count /= common;
+  return counts;
+}
+
+// What groups of unlike devices would like, each kind of group once.
+std::set<std::vector<int>> Offers(const PlanningInput& input, const plan::Layout& layout) {
+  std::set<std::vector<int>> offers;
+  if (input.head_groups < layout.tensor_parallel) return offers;
+  std::set<std::vector<int>> seen;
+  for (const plan::Replica& replica : layout.replicas) {
+    for (const plan::Stage& stage : replica.stages) {
+      std::vector<std::pair<double, int>> members;
+      for (const int d : stage.devices) {
+        members.emplace_back(-SecondsAlone(input, d, layout.micro_batch),
+                             input.cluster.devices[d].type);
+      }
+      std::sort(members.begin(), members.end());
+      std::vector<int> kinds;
+      for (const auto& [seconds, type] : members) kinds.push_back(type);
+      if (kinds.front() == kinds.back() || !seen.insert(kinds).second) continue;
+      std::vector<plan::DeviceType> types;
+      for (const int kind : kinds) types.push_back(input.cluster.types[kind]);
+      std::vector<int> shares = BySpeed(input, types, layout.micro_batch);
+      if (shares.front() != shares.back()) offers.insert(std::move(shares));
+    }
+  }
+  return offers;
+}
+
+// The layout with these shares, with the cuts that it has or better ones.
+absl::StatusOr<plan::Plan> WithShares(const PlanRequest& request, const PlanningInput& input,
+                                      const plan::Plan& plan, const std::vector<int>& shares) {
+  plan::Layout same = plan.layout;
+  Order(input, shares, same);
+  same.tensor_shares = shares;
+  std::vector<plan::Layout> layouts = {same};
+  if (same.shape == plan::Shape::kPlain) {
+    plan::Layout cut = same;
+    bool all = true;
+    for (plan::Replica& replica : cut.replicas) {
+      const size_t stages = replica.stages.size();
+      all = all &&
+            plan::CutReplica(input.cluster, input.costs, cut.tensor_parallel, cut.micro_batch,
+                             replica, shares)
+                .ok() &&
+            replica.stages.size() == stages;
+    }
+    if (all) layouts.push_back(std::move(cut));
+  }
+  absl::Status why_not = absl::OkStatus();
+  plan::Plan best = plan;
+  best.outcome.step_s = INFINITY;
+  for (plan::Layout& layout : layouts) {
+    auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
+                                        {.restarts = 96, .seed = request.seed}, layout);
+    if (!outcome.ok()) {
+      why_not = outcome.status();
+    } else if (outcome->step_s < best.outcome.step_s) {
+      best.outcome = *std::move(outcome);
+      best.layout = std::move(layout);
+    }
+  }
+  if (std::isinf(best.outcome.step_s)) return why_not;
+  return best;
+}
+
+}  // namespace
+
+absl::Status ShareUnevenly(const PlanRequest& request, const PlanningInput& input,
+                           plan::Plan& plan) {
+  if (plan.layout.tensor_parallel < 2) return absl::OkStatus();
+  const std::vector<int64_t>& asked = request.spec.layout.tensor_shares;
+  if (!asked.empty()) {
+    auto shared = WithShares(request, input, plan, {asked.begin(), asked.end()});
+    if (!shared.ok()) return Annotate(shared.status(), "layout.tensor_shares");
+    plan = *std::move(shared);
+    absl::StrAppend(&plan.reason, "; layers shared ", absl::StrJoin(asked, ":"),
+                    ", as the job asks");
+    return absl::OkStatus();
+  }
+  const double evenly_s = plan.outcome.step_s;
+  for (const std::vector<int>& shares : Offers(input, plan.layout)) {
+    if (request.stop && request.stop()) break;
+    auto uneven = WithShares(request, input, plan, shares);
+    if (uneven.ok() && uneven->outcome.step_s < plan.outcome.step_s) plan = *std::move(uneven);
+  }
+  if (!plan.layout.tensor_shares.empty()) {
+    absl::StrAppendFormat(
+        &plan.reason, "; layers shared %s by measured speed: %.3g ms a step, evenly %.3g ms",
+        absl::StrJoin(plan.layout.tensor_shares, ":"), 1e3 * plan.outcome.step_s, 1e3 * evenly_s);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl
