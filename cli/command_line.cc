@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/completion.h"
+#include "cli/doctor.h"
 #include "cli/plan.h"
 #include "cli/profile.h"
 #include "cli/trace.h"
@@ -134,6 +135,9 @@ class CommandLine {
   }
 
   void AddProgramCommands() {
+    AddDoctorFlags(*Add("doctor", "check this machine and the way to the cluster",
+                        [this] { return Doctor(global_, doctor_); }),
+                   &doctor_);
     Add("completion", "print a script that completes commands in a shell",
         [this] {
           const absl::StatusOr<std::string> script = CompletionScript(app_, shell_);
@@ -158,6 +162,7 @@ class CommandLine {
   std::string path_, job_, folder_, curve_key_, shell_;
   bool ask_ = false, force_ = false, watch_ = false, follow_ = false;
   int decisions_ = 10, interval_ms_ = 0;
+  DoctorFlags doctor_;
   GenerateFlags generate_;
   PlanFlags plan_;
   TraceFlags trace_;

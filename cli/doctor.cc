@@ -1,0 +1,96 @@
+#include "cli/doctor.h"
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "cli/client.h"
+#include "common/version.h"
+
+namespace atl::cli {
+namespace {
+
+const char* LevelName(Level level) {
+  switch (level) {
+    case Level::kOk:
+      return "ok";
+    case Level::kWarning:
+      return "warning";
+    case Level::kProblem:
+      return "problem";
+  }
+  return "";
+}
+
+// The coordinator, its version, and the ways to the parameter servers that it knows.
+void CheckCluster(const Global& global, std::vector<Finding>* findings) {
+  findings->push_back(CheckRoute("coordinator", global.coordinator));
+  if (findings->back().level == Level::kProblem) return;
+  const auto client = Client::Dial(global.tls, global.coordinator);
+  absl::StatusOr<v1::ClusterStatus> status = client.status();
+  if (client.ok()) status = (*client)->Status();
+  if (!status.ok()) {
+    findings->push_back({Level::kProblem, "status", std::string(status.status().message()),
+                         "use the certificate of an operator or viewer"});
+    return;
+  }
+  if (status->software_version() == kSoftwareVersion) {
+    findings->push_back({Level::kOk, "version", kSoftwareVersion, ""});
+  } else {
+    findings->push_back(
+        {Level::kProblem, "version",
+         absl::StrCat(kSoftwareVersion, ", the coordinator has ", status->software_version()),
+         "install the coordinator's version"});
+  }
+  for (const v1::Member& member : status->members()) {
+    absl::string_view endpoint = member.endpoint();
+    if (!member.attached() || !absl::ConsumePrefix(&endpoint, "tcp://")) continue;
+    findings->push_back(
+        CheckRoute(absl::StrCat("parameter server ", member.name()), std::string(endpoint)));
+  }
+}
+
+}  // namespace
+
+std::string FindingsText(const std::vector<Finding>& findings) {
+  size_t width = 0;
+  for (const Finding& finding : findings) width = std::max(width, finding.check.size());
+  std::string text;
+  for (const Finding& finding : findings) {
+    absl::StrAppend(&text, LevelName(finding.level),
+                    std::string(9 - std::string(LevelName(finding.level)).size(), ' '),
+                    finding.check, std::string(width + 2 - finding.check.size(), ' '),
+                    finding.found, "\n");
+    if (!finding.remedy.empty()) absl::StrAppend(&text, "         -> ", finding.remedy, "\n");
+  }
+  return text;
+}
+
+int Doctor(const Global& global, const DoctorFlags& flags) {
+  std::vector<Finding> findings = {CheckCpu(), CheckMemory(), CheckFileLimit(), CheckGpu(),
+                                   CheckFolder(flags.state_dir)};
+  for (const std::string& address : flags.listen) findings.push_back(CheckListen(address));
+  findings.push_back(CheckTls(global.tls, global.coordinator));
+  if (findings.back().level != Level::kProblem) CheckCluster(global, &findings);
+  if (global.json) {
+    auto list = nlohmann::json::array();
+    for (const Finding& finding : findings) {
+      list.push_back({{"level", LevelName(finding.level)},
+                      {"check", finding.check},
+                      {"found", finding.found},
+                      {"remedy", finding.remedy}});
+    }
+    std::cout << list.dump(2) << "\n";
+  } else {
+    std::cout << FindingsText(findings);
+  }
+  return std::any_of(findings.begin(), findings.end(),
+                     [](const Finding& finding) { return finding.level == Level::kProblem; })
+             ? 1
+             : 0;
+}
+
+}  // namespace atl::cli

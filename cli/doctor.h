@@ -1,0 +1,35 @@
+// `atoll doctor`: what will go wrong on this machine before it does, each with its remedy.
+
+#ifndef ATOLL_CLI_DOCTOR_H_
+#define ATOLL_CLI_DOCTOR_H_
+
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/doctor_checks.h"
+
+namespace atl::cli {
+
+struct DoctorFlags {
+  std::string state_dir = ".";
+  std::vector<std::string> listen;  // addresses at which daemons are to listen here
+};
+
+// `App` is CLI::App.
+template <class App>
+void AddDoctorFlags(App& app, DoctorFlags* flags) {
+  app.add_option("--state-dir", flags->state_dir, "folder of a daemon's state")
+      ->capture_default_str();
+  app.add_option("--listen", flags->listen, "HOST:PORT at which a daemon is to listen here");
+}
+
+// Prints the findings; exit code 1 if any is a problem.
+int Doctor(const Global& global, const DoctorFlags& flags);
+
+// One line a finding, and one for its remedy.
+std::string FindingsText(const std::vector<Finding>& findings);
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_DOCTOR_H_

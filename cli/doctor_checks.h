@@ -1,0 +1,43 @@
+// What `atoll doctor` looks at on this machine. Each check measures, and returns what it found with
+// a remedy where something will go wrong. Nothing is left behind; every wait is bounded by a few
+// seconds.
+
+#ifndef ATOLL_CLI_DOCTOR_CHECKS_H_
+#define ATOLL_CLI_DOCTOR_CHECKS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/net/tls.h"
+
+namespace atl::cli {
+
+enum class Level { kOk, kWarning, kProblem };
+
+struct Finding {
+  Level level = Level::kOk;
+  std::string check;   // what was looked at, a word or two
+  std::string found;   // what was seen, with its figures
+  std::string remedy;  // empty where level is kOk
+};
+
+Finding CheckCpu();        // vector instructions that the kernels use
+Finding CheckMemory();     // the machine's, or less where a control group limits it
+Finding CheckFileLimit();  // open files
+Finding CheckGpu();        // NVIDIA's driver, where there is a card
+
+// Free space, and how long a write takes to be durable; makes and removes a file there.
+Finding CheckFolder(const std::string& folder);
+
+// Whether a daemon could listen at "HOST:PORT".
+Finding CheckListen(const std::string& address);
+
+// The certificates' files and dates.
+Finding CheckTls(const TlsOptions& tls, const std::string& address);
+
+// Resolves the host and connects by TCP five times: the shortest time, and the path's MTU.
+Finding CheckRoute(const std::string& what, const std::string& address);
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_DOCTOR_CHECKS_H_

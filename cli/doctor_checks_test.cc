@@ -1,0 +1,71 @@
+#include "cli/doctor_checks.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+
+namespace atl::cli {
+namespace {
+
+// A port of this machine with a listener, until it is destroyed.
+class Listener {
+ public:
+  Listener() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    REQUIRE(listen(fd_, 8) == 0);
+    socklen_t size = sizeof(address);
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+  }
+  ~Listener() { Close(); }
+  void Close() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  int fd_;
+  int port_ = 0;
+};
+
+TEST_CASE("a_port_in_use_is_a_problem_for_a_daemon_that_is_to_listen_there") {
+  Listener listener;
+  CHECK(CheckListen(listener.address()).level == Level::kProblem);
+  listener.Close();
+  CHECK(CheckListen(listener.address()).level == Level::kOk);
+  CHECK(CheckListen("192.0.2.1:7000").level == Level::kProblem);  // an address of nobody's
+}
+
+TEST_CASE("a_route_is_measured_where_something_listens") {
+  Listener listener;
+  CHECK(CheckRoute("coordinator", listener.address()).level == Level::kOk);
+  listener.Close();
+  const Finding closed = CheckRoute("coordinator", listener.address());
+  CHECK(closed.level == Level::kProblem);
+  CHECK_FALSE(closed.remedy.empty());
+}
+
+TEST_CASE("a_folder_must_be_there_and_is_left_as_it_was") {
+  const std::string folder = std::string(std::getenv("TEST_TMPDIR")) + "/state";
+  CHECK(CheckFolder(folder).level == Level::kProblem);
+  std::filesystem::create_directories(folder);
+  CHECK(CheckFolder(folder).level != Level::kProblem);
+  CHECK(std::filesystem::is_empty(folder));
+}
+
+TEST_CASE("plaintext_beyond_loopback_is_a_problem") {
+  CHECK(CheckTls({}, "127.0.0.1:7000").level == Level::kOk);
+  CHECK(CheckTls({}, "coordinator.example:7000").level == Level::kProblem);
+  CHECK(CheckTls({}, "127.evil.example:7000").level == Level::kProblem);
+}
+
+}  // namespace
+}  // namespace atl::cli
