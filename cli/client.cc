@@ -114,6 +114,9 @@ absl::StatusOr<v1::JobSummary> Client::Resume(const std::string& job) {
 absl::StatusOr<v1::JobSummary> Client::Cancel(const std::string& job) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Cancel, Named(job), address_);
 }
+absl::StatusOr<v1::JobSummary> Client::Adopt(const std::string& job) {
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::Adopt, Named(job), address_);
+}
 absl::StatusOr<v1::JobSummary> Client::Remove(const std::string& job, bool force) {
   v1::RemoveRequest request;
   request.set_job(job);

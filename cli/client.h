@@ -29,6 +29,7 @@ class Client {
   absl::StatusOr<v1::JobSummary> Pause(const std::string& job);
   absl::StatusOr<v1::JobSummary> Resume(const std::string& job);
   absl::StatusOr<v1::JobSummary> Cancel(const std::string& job);
+  absl::StatusOr<v1::JobSummary> Adopt(const std::string& job);
   absl::StatusOr<v1::JobSummary> Remove(const std::string& job, bool force);
   absl::StatusOr<v1::ClusterStatus> Status();
   // Waits for as long as the request says, and a little longer.

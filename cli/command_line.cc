@@ -81,9 +81,10 @@ class CommandLine {
         ->add_option("--decisions", decisions_, "how many of the newest decisions")
         ->capture_default_str();
     AddControl("pause", "hold a job", Control::kPause);
-    AddControl("resume", "let it go on", Control::kResume);
+    AddControl("resume", "let it go on, also after it has failed", Control::kResume);
     AddControl("cancel", "end it now", Control::kCancel);
-    WithJob(Add("rm", "forget a job that has ended, its parameters too", [this] {
+    AddControl("adopt", "take over an orphaned job from what its servers hold", Control::kAdopt);
+    WithJob(Add("rm", "delete a job that has ended or is orphaned, its parameters too", [this] {
       return RemoveJob(global_, job_, force_);
     }))->add_flag("--force", force_, "cancel it first, where it has not ended");
   }
@@ -106,6 +107,15 @@ class CommandLine {
     exports->add_option("--to", folder_, "folder to make")->required();
     exports->add_option("--curve-key", curve_key_,
                         "file with your secret CURVE key, made by `atoll keygen`");
+    CLI::App* recover =
+        Add("recover",
+            "write the newest whole model out of parameter servers' folders, without "
+            "any daemon",
+            [this] { return RecoverCommand(global_, recover_); });
+    recover->add_option("--from", recover_.from, "--state-dir of every parameter server of the job")
+        ->required();
+    recover->add_option("--job", recover_.job, "the job's id, where the folders hold several");
+    recover->add_option("--to", recover_.to, "folder to make")->required();
     AddGenerateFlags(*Add("generate", "sample text from an exported byte-level model",
                           [this] { return Generate(global_, generate_); }),
                      &generate_);
@@ -137,6 +147,7 @@ class CommandLine {
   bool ask_ = false, force_ = false, watch_ = false, follow_ = false;
   int decisions_ = 10, interval_ms_ = 0;
   GenerateFlags generate_;
+  RecoverFlags recover_;
   PlanFlags plan_;
   TraceFlags trace_;
 };

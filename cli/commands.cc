@@ -230,6 +230,8 @@ int ControlJob(const Global& global, const std::string& job, Control control) {
             return client.Pause(job);
           case Control::kResume:
             return client.Resume(job);
+          case Control::kAdopt:
+            return client.Adopt(job);
           default:
             return client.Cancel(job);
         }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/net/tls.h"
 #include "common/time.h"
@@ -27,7 +28,16 @@ int List(const Global& global);
 int Show(const Global& global, const std::string& job, int decisions);
 int Watch(const Global& global, const std::string& job, int interval_ms);
 int Logs(const Global& global, const std::string& job, bool follow);
-enum class Control { kPause, kResume, kCancel };
+struct RecoverFlags {
+  std::vector<std::string> from;  // state folders of parameter servers
+  std::string job;                // empty: the only one that they hold
+  std::string to;
+};
+// Writes the newest whole version as a Hugging Face folder. Needs no daemon; none may run on these
+// folders.
+int RecoverCommand(const Global& global, const RecoverFlags& flags);
+
+enum class Control { kPause, kResume, kCancel, kAdopt };
 int ControlJob(const Global& global, const std::string& job, Control control);
 int RemoveJob(const Global& global, const std::string& job, bool force);
 int Status(const Global& global, bool watch);

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/island_text.h"
 #include "common/bytes_text.h"
@@ -86,6 +87,19 @@ void AppendDecisions(const v1::Job& job, int count, std::string* out) {
     }
   }
   if (!table.empty()) absl::StrAppend(out, "\nnewest decisions\n", table.Text());
+}
+
+// Jobs that only members know; empty without any.
+template <class Orphans>
+std::string OrphansText(const Orphans& orphans) {
+  Table table({"orphaned job", "version", "on servers", "on workers", "can it be adopted"});
+  for (const v1::Orphan& orphan : orphans) {
+    table.Add({orphan.job(), VersionText(orphan.version()), absl::StrJoin(orphan.servers(), ", "),
+               absl::StrJoin(orphan.workers(), ", "),
+               orphan.missing().empty() ? absl::StrCat("yes: atoll adopt ", orphan.job())
+                                        : absl::StrCat("no: ", orphan.missing())});
+  }
+  return table.empty() ? "" : absl::StrCat("\n", table.Text());
 }
 
 std::string ToJson(const google::protobuf::Message& message, bool whitespace) {
@@ -178,7 +192,9 @@ std::string JobsTable(const v1::ListReply& reply) {
                TimeLeft(s),
                Shortened(s.waiting_for().empty() ? ReasonOf(s) : s.waiting_for(), s.job())});
   }
-  return table.empty() ? "no jobs; submit one with: atoll submit job.toml\n" : table.Text();
+  const std::string orphans = OrphansText(reply.orphans());
+  if (table.empty() && orphans.empty()) return "no jobs; submit one with: atoll submit job.toml\n";
+  return absl::StrCat(table.empty() ? "" : table.Text(), orphans);
 }
 
 std::string JobText(const v1::Job& job, int decisions) {
@@ -240,8 +256,15 @@ std::string SitesText(const v1::ClusterStatus& status) {
 
 std::string StatusText(const v1::ClusterStatus& status) {
   std::string out =
-      absl::StrCat("coordinator: epoch ", status.epoch(), ", up ", Seconds(status.up_s()),
-                   ", version ", status.software_version(), "\n\n");
+      absl::StrCat("coordinator: cluster ", status.cluster(), ", epoch ", status.epoch(), ", up ",
+                   Seconds(status.up_s()), ", version ", status.software_version(), "\n");
+  if (!status.store_age().empty()) absl::StrAppend(&out, "  ", status.store_age(), "\n");
+  for (const v1::ForeignMember& m : status.foreign_members()) {
+    absl::StrAppend(&out, "  ", m.kind(), " ", m.name(),
+                    " refuses this coordinator: it belongs to ", "cluster ", m.cluster(), " (",
+                    Fixed(m.since_heard_s(), 1), " s ago); its log says what to do\n");
+  }
+  out += "\n";
   Table members({"kind", "name", "life", "state", "last heard", "holds", "moved", "why"});
   for (const v1::Member& m : status.members()) {
     const bool server = m.kind() == "paramserver";
@@ -261,6 +284,7 @@ std::string StatusText(const v1::ClusterStatus& status) {
                   GpusText(status));
   if (status.troubles_size() > 0) absl::StrAppend(&out, "\nnot as measured\n");
   for (const std::string& text : status.troubles()) absl::StrAppend(&out, "  ", text, "\n");
+  absl::StrAppend(&out, OrphansText(status.orphans()));
   for (const v1::Job& job : status.jobs()) absl::StrAppend(&out, "\n", JobText(job, 3));
   return out;
 }

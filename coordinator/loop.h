@@ -23,7 +23,9 @@ class CoordinatorLoop {
   using Task = std::function<void(Instant now)>;
 
   // Takes the next epoch (durable before this returns) and recovers the core from the store.
+  // `cluster`: that it belongs to, where the store does not say; empty: a new one.
   static absl::StatusOr<std::unique_ptr<CoordinatorLoop>> Open(const std::string& state_dir,
+                                                               const ClusterId& cluster,
                                                                CoordinatorOptions options);
 
   // Where actions go. REQUIRES: set before Run; called on the loop's thread.
@@ -56,10 +58,10 @@ class CoordinatorLoop {
   const ProfileBook& measurements() const { return planner_.book(); }
   IslandPlanner& planner() { return planner_; }
   TraceDesk& traces() { return traces_; }
-  int64_t epoch() const { return epoch_; }
 
  private:
-  CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOptions options, int64_t epoch);
+  CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOptions options, const EpochRecord& own);
+  void SendToWorker(const NodeId& worker, Incarnation incarnation, ToWorkerMessage message);
 
   // Hands what the planner wants of workers over; returns when to call again.
   Instant AdvancePlanner(Instant now);
@@ -67,7 +69,6 @@ class CoordinatorLoop {
 
   EventLoop<Task> queue_;
   std::unique_ptr<Store> store_;
-  const int64_t epoch_;
   CoordinatorCore core_;
   Instant core_deadline_ = kNever;
   Instant wake_ = kNever;  // when the loop's next turn is due at the latest

@@ -38,6 +38,9 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT for members and the command line")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "folder of the durable state")->required();
+  app.add_option("--cluster", options.cluster,
+                 "id of the cluster whose state folder was lost, for an empty --state-dir: its "
+                 "members then obey, and atoll adopt takes their jobs over");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   atl::AddTlsFlags(app, &options.tls);
   try {

@@ -2,6 +2,8 @@
 
 #include <google/protobuf/util/message_differencer.h>
 
+#include <random>
+
 #include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
@@ -68,6 +70,12 @@ grpc::ServerUnaryReactor* OnLoop(CoordinatorLoop* loop, grpc::CallbackServerCont
   return reactor;
 }
 
+// So that ids never repeat, whatever store a coordinator has.
+int64_t RandomJobNumber() {
+  std::random_device device;
+  return std::uniform_int_distribution<int64_t>(100'000, 999'999)(device);
+}
+
 // The caller's specification with all defaults, if it is good.
 absl::StatusOr<JobSpec> GoodSpec(const v1::SubmitRequest& request) {
   v1::JobSpec wire = request.spec();
@@ -112,7 +120,7 @@ class PeopleService::Impl {
         loop->Request(
             now,
             [&](int64_t id) {
-              return SubmitJob{id, spec};
+              return SubmitJob{id, spec, RandomJobNumber()};
             },
             [&](const Reply& r) {
               status = r.status;
@@ -125,6 +133,7 @@ class PeopleService::Impl {
     Unary* List(Context* context, const v1::ListRequest*, v1::ListReply* reply) override {
       return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
         for (const JobSummary& job : loop->core().Jobs(now)) EncodeView(job, reply->add_jobs());
+        for (const OrphanView& job : loop->core().Orphans()) EncodeView(job, reply->add_orphans());
         return absl::OkStatus();
       });
     }
@@ -144,6 +153,9 @@ class PeopleService::Impl {
     Unary* Resume(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
       return Control(c, request, reply, JobCommand::kResume);
     }
+    Unary* Adopt(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
+      return Control(c, request, reply, JobCommand::kAdopt);
+    }
     Unary* Cancel(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
       return Control(c, request, reply, JobCommand::kCancel);
     }
@@ -151,6 +163,7 @@ class PeopleService::Impl {
                   v1::JobSummary* reply) override {
       return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
         const auto view = loop->core().Job(now, request->job());  // nobody sees it afterwards
+        reply->set_job(request->job());                           // also of an orphaned one
         if (view) EncodeView(view->summary, reply);
         absl::Status status = absl::UnavailableError("the coordinator cannot store this");
         loop->Request(
@@ -348,7 +361,13 @@ class PeopleService::Impl {
   }
 
   void Cluster(Instant now, v1::ClusterStatus* status) {
-    status->set_epoch(loop_->epoch());
+    status->set_epoch(loop_->core().epoch());
+    status->set_cluster(loop_->core().cluster());
+    status->set_store_age(loop_->core().StoreAge());
+    for (const OrphanView& job : loop_->core().Orphans()) EncodeView(job, status->add_orphans());
+    for (const ForeignMemberView& member : loop_->core().ForeignMembers(now)) {
+      EncodeView(member, status->add_foreign_members());
+    }
     status->set_up_s(Seconds(now - started_));
     status->set_software_version(kSoftwareVersion);
     for (const MemberView& member : loop_->core().Members(now)) {

@@ -80,7 +80,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(Serv
   // Flags first: a wrong one must not take an epoch.
   ATOLL_RETURN_IF_ERROR(
       Annotate(ListenCredentials(options.tls, options.listen).status(), "--listen"));
-  ATOLL_ASSIGN_OR_RETURN(auto loop, CoordinatorLoop::Open(options.state_dir, options.core));
+  ATOLL_ASSIGN_OR_RETURN(auto loop,
+                         CoordinatorLoop::Open(options.state_dir, options.cluster, options.core));
   auto impl = std::make_unique<Impl>(std::move(loop));
   ATOLL_RETURN_IF_ERROR(impl->Listen(options));
   return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));

@@ -15,6 +15,7 @@ namespace atl {
 struct ServerOptions {
   std::string listen = "127.0.0.1:7000";  // port 0: any
   std::string state_dir;
+  ClusterId cluster;  // of a lost store, for an empty one; empty: the store's, or a new one
   TlsOptions tls;
   CoordinatorOptions core;
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/logging.h"
+#include "common/protocol/mark_file.h"
 #include "common/version.h"
 
 namespace atl::ps {
@@ -42,6 +43,8 @@ absl::Status Daemon::Start() {
   }
   ATOLL_ASSIGN_OR_RETURN(folder_, StateFolder::Open(options_.state_folder));
   ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, folder_->NextIncarnation());
+  ATOLL_ASSIGN_OR_RETURN(const ClusterMark mark,
+                         ReadClusterMark(RealFiles(), options_.state_folder));
   const LogOptions log_options;
   ATOLL_ASSIGN_OR_RETURN(RecoveredState recovered,
                          RecoverState(RealFiles(), options_.state_folder, log_options, &pool_));
@@ -56,7 +59,7 @@ absl::Status Daemon::Start() {
   core_ = std::make_unique<ServerCore>(
       ServerOptions{options_.name, incarnation, kSoftwareVersion, "",
                     options_.memory_bytes - AssemblyBytes(options_.memory_bytes),
-                    options_.security.keys.public_key},
+                    options_.security.keys.public_key, mark},
       std::move(recovered.jobs), &pool_);
   gate_ = core_->gate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),
@@ -130,6 +133,7 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
   }
   Actions actions = core_->Step(now, *event);
   event.reset();  // may hold the last reference to a push's bytes
+  if (actions.remember) Remember(*actions.remember);
   storage_->Add(actions);
   for (ServerMessage& message : actions.to_coordinator) attach_->Send(std::move(message));
   for (AcknowledgePush& answer : actions.pushes) {
@@ -148,6 +152,11 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
     loop_.Stop();
   }
   return actions.next_deadline;
+}
+
+void Daemon::Remember(const ClusterMark& mark) {
+  const absl::Status status = WriteClusterMark(RealFiles(), options_.state_folder, mark);
+  if (!status.ok()) LogWarning(kPart, "its cluster is not remembered: ", status.message());
 }
 
 absl::Status Daemon::AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) {

@@ -49,6 +49,7 @@ class Daemon : private TensorHandler {
   absl::Status Listen();
   absl::Status Attach(Incarnation incarnation);
   Instant Step(Instant now, std::optional<Event> event);
+  void Remember(const ClusterMark& mark);
 
   // TensorHandler, on the tensor link's thread.
   absl::Status AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) override;

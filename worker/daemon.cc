@@ -15,6 +15,7 @@
 #include "common/net/attach_client.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/net/tls.h"
+#include "common/protocol/mark_file.h"
 #include "common/protocol/wire.h"
 #include "common/state_folder.h"
 #include "common/version.h"
@@ -196,7 +197,8 @@ class Daemon {
                  }}),
         compute_(&island_),
         core_(std::move(identity)),
-        measurer_(&member->link(), MeasurerOptions(member, loop)) {}
+        measurer_(&member->link(), MeasurerOptions(member, loop)),
+        state_dir_(options.state_dir) {}
 
   absl::Status Connect(AttachOptions options) {
     const auto on_event = [this, reason = std::string()](WorkerAttach::Event event) mutable {
@@ -297,6 +299,10 @@ class Daemon {
                        order.at_boundary);
     } else if (const Unfollow* unfollow = std::get_if<Unfollow>(&action)) {
       follower_.Unfollow(unfollow->reason);
+    } else if (const RememberCluster* remember = std::get_if<RememberCluster>(&action)) {
+      Remember(remember->mark);
+    } else if (const Note* note = std::get_if<Note>(&action)) {
+      LogWarning("attach", note->text);
     } else if (const Stop* stop = std::get_if<Stop>(&action)) {
       LogInfo("worker", "ends: ", stop->reason);
       exit_code_ = stop->exit_code;
@@ -304,6 +310,11 @@ class Daemon {
     } else {
       compute_.Enqueue(std::move(action));
     }
+  }
+
+  void Remember(const ClusterMark& mark) {
+    const absl::Status status = WriteClusterMark(RealFiles(), state_dir_, mark);
+    if (!status.ok()) LogWarning("attach", "its cluster is not remembered: ", status.message());
   }
 
   // A layer of an earlier pull may be on its way to a device still, for seconds on a slow line; a
@@ -322,6 +333,7 @@ class Daemon {
   ComputeThread compute_;
   WorkerCore core_;
   LinkMeasurer measurer_;
+  const std::string state_dir_;
   std::unique_ptr<WorkerAttach> attach_;
   std::optional<StartPull> next_pull_;
   std::string doing_;
@@ -375,6 +387,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   identity.peer_endpoint = member->endpoint();
   identity.peer_public_key = member->options().link.keys.public_key;
   identity.site = options.site;
+  ATOLL_ASSIGN_OR_RETURN(identity.mark, ReadClusterMark(RealFiles(), state->path()));
   LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
           devices[0].info.threads, " threads, for peers at ", member->endpoint(), ", ",
           identity.checkpoints.size(), " local checkpoints");

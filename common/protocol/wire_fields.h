@@ -180,6 +180,15 @@ void Fields(V& v, Plain<V, ContributionId>& s, v1::ContributionId& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, PenaltyState>& s, v1::PenaltyState& m) {
+  ATOLL_WIRE_COUNT(warm_up_pushes);
+  ATOLL_WIRE_COPY(mean);
+  ATOLL_WIRE_COPY(deviation);
+  ATOLL_WIRE_VALUES(scores, 4096);
+  ATOLL_WIRE_COUNT(rejections_in_row);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, DeviceInfo>& s, v1::DeviceInfo& m) {
   ATOLL_WIRE_COPY(kind);
   ATOLL_WIRE_COUNT(memory_bytes);

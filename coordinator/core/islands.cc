@@ -180,7 +180,9 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
     Job* job = s.FindJob(progress->job);
     // About to join it again: what it holds of the job will be of use. Or about to hand over.
     const bool hands_over = IsToHandOver(job, *progress, worker.record.name);
+    // One that this coordinator does not know is another's to end, until the worker is wanted here.
     const bool mute = worker.candidate_for == progress->job || hands_over ||
+                      (job == nullptr && worker.candidate_for.empty()) ||
                       (job != nullptr && !job->ended() && !job->active());
     if (hands_over) ResendMemberOrder(s, *job, worker.record.name);
     Instant& again_at = worker.stop_sent.try_emplace(progress->job, s.now).first->second;

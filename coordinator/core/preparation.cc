@@ -75,6 +75,13 @@ std::string TooFewServers(const State& s, const Job& job) {
 }
 
 bool Place(State& s, Job& job, const JobFacts& facts) {
+  if (s.held.contains(job.id())) {
+    job.waiting_for = absl::StrCat(
+        "parameter servers hold this job already, of a time that this coordinator's store does not "
+        "know: atoll adopt ",
+        job.id(), " takes it over");
+    return false;
+  }
   auto shards = CutShards(facts.layers, s.options.max_shard_bytes);
   if (!shards.ok()) {
     FailJob(s, job, std::string(shards.status().message()));

@@ -242,7 +242,9 @@ bool AdvanceWindow(State& s, Job& job) {
 
 bool AdvanceRound(State& s, Job& job) {
   // What is decided is made, whatever becomes of the job meanwhile.
-  if ((!job.active() && !job.ended()) || job.links.empty() || job.record.removed) return false;
+  if ((!job.active() && !job.ended()) || job.links.empty() || job.record.removed || job.stale()) {
+    return false;
+  }
   if (job.active() && DropIncomplete(s, job)) return true;
   if (job.decided_version() > job.progress.version) {
     const bool applied = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {

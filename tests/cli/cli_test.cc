@@ -47,6 +47,14 @@ struct Desk {
     std::ofstream(folder + "/" + name) << text;
     return folder + "/" + name;
   }
+  // The id of a new job.
+  std::string Submit() {
+    const Outcome submitted = Run({"submit", Write("job.toml", kJob)});
+    REQUIRE(submitted.code == 0);
+    REQUIRE(submitted.errors.empty());
+    REQUIRE(absl::StartsWith(submitted.out, "tiny-"));
+    return submitted.out.substr(0, submitted.out.size() - 1);
+  }
   void Restart() {
     const int port = coordinator->port();
     coordinator.reset();
@@ -62,54 +70,51 @@ struct Desk {
 TEST_CASE("a job's life on the command line: submitted, listed, held, ended") {
   Desk desk;
   CHECK(desk.Run({"ls"}).out == "no jobs; submit one with: atoll submit job.toml\n");
-  const Outcome submitted = desk.Run({"submit", desk.Write("job.toml", kJob)});
-  CHECK(submitted.out == "tiny-1\n");
-  CHECK(submitted.errors.empty());
-  CHECK(submitted.code == 0);
+  const std::string job = desk.Submit();
 
   const Outcome list = desk.Run({"ls"});
-  CHECK(absl::StartsWith(list.out, "job     state "));
-  CHECK(absl::StrContains(list.out, "\ntiny-1  queued "));
-  CHECK(absl::StartsWith(desk.Run({"show", "tiny-1"}).out, "tiny-1: queued"));
-  const Outcome paused = desk.Run({"pause", "tiny-1"});
+  CHECK(absl::StartsWith(list.out, "job "));
+  CHECK(absl::StrContains(list.out, "\n" + job + "  queued "));
+  CHECK(absl::StartsWith(desk.Run({"show", job}).out, job + ": queued"));
+  const Outcome paused = desk.Run({"pause", job});
   CHECK(paused.code == 1);
   CHECK(paused.out.empty());
-  CHECK(paused.errors == "atoll: job tiny-1 is queued: only a running job can be paused\n");
-  CHECK(absl::StartsWith(desk.Run({"cancel", "tiny-1"}).out, "tiny-1: cancelled: "));
+  CHECK(paused.errors == "atoll: job " + job + " is queued: only a running job can be paused\n");
+  CHECK(absl::StartsWith(desk.Run({"cancel", job}).out, job + ": cancelled: "));
 
-  const Outcome watched = desk.Run({"watch", "tiny-1"});
+  const Outcome watched = desk.Run({"watch", job});
   CHECK(watched.code == 1);
-  CHECK(absl::StartsWith(watched.out, "tiny-1: cancelled, round -, "));
-  CHECK(absl::StartsWith(watched.errors, "atoll: tiny-1 is cancelled: "));
-  const Outcome logs = desk.Run({"logs", "tiny-1", "-f"});  // ends, since the job has
+  CHECK(absl::StartsWith(watched.out, job + ": cancelled, round -, "));
+  CHECK(absl::StartsWith(watched.errors, "atoll: " + job + " is cancelled: "));
+  const Outcome logs = desk.Run({"logs", job, "-f"});  // ends, since the job has
   CHECK(logs.code == 0);
-  CHECK(absl::StrContains(logs.out, "Z info    tiny-1: "));
+  CHECK(absl::StrContains(logs.out, "Z info    " + job + ": "));
 }
 
 TEST_CASE(
     "a job that runs is removed only by force, one that has ended at once, and then is gone") {
   Desk desk;
-  const std::string path = desk.Write("job.toml", kJob);
-  REQUIRE(desk.Run({"submit", path}).out == "tiny-1\n");
-  const Outcome refused = desk.Run({"rm", "tiny-1"});
+  const std::string first = desk.Submit();
+  const Outcome refused = desk.Run({"rm", first});
   CHECK(refused.code == 1);
-  CHECK(
-      refused.errors ==
-      "atoll: job tiny-1 is queued: only a job that has ended can be removed: cancel it first, or "
-      "add --force\n");
-  CHECK(desk.Run({"rm", "tiny-1", "--force"}).out == "tiny-1: removed\n");
-  REQUIRE(desk.Run({"submit", path}).out == "tiny-2\n");  // numbers are not given twice
-  REQUIRE(desk.Run({"cancel", "tiny-2"}).code == 0);
-  CHECK(desk.Run({"rm", "tiny-2"}).out == "tiny-2: removed\n");
+  CHECK(refused.errors == "atoll: job " + first +
+                              " is queued: only a job that has ended can be removed: cancel it "
+                              "first, or add --force\n");
+  CHECK(desk.Run({"rm", first, "--force"}).out == first + ": removed\n");
+  const std::string second = desk.Submit();
+  CHECK(second != first);  // ids are not given twice
+  REQUIRE(desk.Run({"cancel", second}).code == 0);
+  CHECK(desk.Run({"rm", second}).out == second + ": removed\n");
   desk.Restart();
-  for (const char* job : {"tiny-1", "tiny-2"}) {
+  for (const std::string& job : {first, second}) {
     CHECK(desk.Run({"show", job}).code == 1);
     const Outcome gone = desk.Run({"rm", job});
     CHECK(gone.code == 1);
     CHECK(gone.errors == absl::StrCat("atoll: there is no job ", job, ": see atoll ls\n"));
   }
   CHECK_FALSE(absl::StrContains(desk.Run({"ls"}).out, "tiny"));
-  REQUIRE(desk.Run({"submit", path}).out == "tiny-3\n");
+  const std::string third = desk.Submit();
+  CHECK((third != first && third != second));
 }
 
 TEST_CASE("validate checks here, or also at the coordinator, and prints every default as JSON") {
@@ -155,7 +160,7 @@ TEST_CASE("wrong usage is exit code 2, no coordinator is 1, help is 0") {
 TEST_CASE("status on a pipe is text or JSON lines without escape codes, again and again") {
   Desk desk;
   const Outcome once = desk.Run({"status"});
-  CHECK(absl::StartsWith(once.out, "coordinator: epoch 1, up "));
+  CHECK(absl::StartsWith(once.out, "coordinator: cluster c"));
   CHECK(absl::StrContains(once.out, "no members\n"));
   Command lines(desk.With({"status", "--watch", "--json"}), desk.folder);
   for (int i = 0; i < 2; ++i) {
@@ -165,23 +170,23 @@ TEST_CASE("status on a pipe is text or JSON lines without escape codes, again an
   }
   Command text(desk.With({"status", "--watch"}), desk.folder);
   const std::string line = text.Line();
-  CHECK(absl::StartsWith(line, "coordinator: epoch 1"));
+  CHECK(absl::StartsWith(line, "coordinator: cluster c"));
   CHECK_FALSE(absl::StrContains(line, "\x1b"));
 }
 
 TEST_CASE("watch and logs -f outlive a restart of the coordinator, and say so") {
   Desk desk;
-  REQUIRE(desk.Run({"submit", desk.Write("job.toml", kJob)}).code == 0);
+  const std::string job = desk.Submit();
   const std::string watch_folder = FreshFolder(), logs_folder = FreshFolder();
-  Command watch(desk.With({"watch", "tiny-1", "--json"}), watch_folder);
-  Command logs(desk.With({"logs", "tiny-1", "-f"}), logs_folder);
+  Command watch(desk.With({"watch", job, "--json"}), watch_folder);
+  Command logs(desk.With({"logs", job, "-f"}), logs_folder);
   CHECK(absl::StrContains(watch.Line(), "JOB_STATE_QUEUED"));
   const std::string first = logs.Line();
-  CHECK(absl::StrContains(first, "tiny-1: "));
+  CHECK(absl::StrContains(first, job + ": "));
 
   desk.Restart();
   CHECK(absl::StrContains(watch.Line(), "JOB_STATE_QUEUED"));  // connected again
-  REQUIRE(desk.Run({"cancel", "tiny-1"}).code == 0);
+  REQUIRE(desk.Run({"cancel", job}).code == 0);
   CHECK(watch.Wait() == 1);
   CHECK(absl::StrContains(watch.rest(), "JOB_STATE_CANCELLED"));
   CHECK(absl::StrContains(watch.errors(), "trying again for 5 min 0 s\n"));
@@ -194,15 +199,14 @@ TEST_CASE("watch and logs -f outlive a restart of the coordinator, and say so") 
 
 TEST_CASE("Ctrl-C ends a watch and not the job, and says so") {
   Desk desk;
-  REQUIRE(desk.Run({"submit", desk.Write("job.toml", kJob)}).code == 0);
-  Command watch(desk.With({"watch", "tiny-1", "--json"}), desk.folder);
+  const std::string job = desk.Submit();
+  Command watch(desk.With({"watch", job, "--json"}), desk.folder);
   REQUIRE(absl::StrContains(watch.Line(), "JOB_STATE_QUEUED"));
   watch.Interrupt();
   CHECK(watch.Wait() == -1);
-  CHECK(watch.errors() ==
-        "\natoll: tiny-1 goes on; see it again by atoll watch tiny-1, end it by atoll cancel "
-        "tiny-1\n");
-  CHECK(absl::StrContains(desk.Run({"ls"}).out, "\ntiny-1  queued "));
+  CHECK(watch.errors() == "\natoll: " + job + " goes on; see it again by atoll watch " + job +
+                              ", end it by atoll cancel " + job + "\n");
+  CHECK(absl::StrContains(desk.Run({"ls"}).out, "\n" + job + "  queued "));
 }
 
 // Attached as a worker of one device, with heartbeats, until it goes.

@@ -62,6 +62,7 @@ void WorkerNode::Start() {
   identity.peer_endpoint = absl::StrCat("sim://", name());
   if (world_.options.sites_declared) identity.site = name().back() % 2 == 0 ? "even" : "odd";
   if (disk_) identity.checkpoints.push_back(disk_->about);
+  identity.mark = mark_;
   core_.emplace(std::move(identity));
   KeepConnecting();
 }
@@ -256,7 +257,7 @@ void WorkerNode::Do(const worker::WriteCheckpoint& action) {
 }
 
 void WorkerNode::Do(const worker::ReleaseJob& action) {
-  if (action.ended && disk_ && disk_->about.job == action.job) disk_.reset();
+  if (action.removed && disk_ && disk_->about.job == action.job) disk_.reset();
   plan_ = IslandPlan();
   held_.clear();
   kept_.reset();

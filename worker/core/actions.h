@@ -305,10 +305,10 @@ struct Follow {
 struct Unfollow {
   std::string reason;
 };
-// Forget the job: memory is freed, its checkpoint deleted if `ended`.
+// Forget the job: memory is freed, its checkpoint deleted if `removed`.
 struct ReleaseJob {
   JobId job;
-  bool ended = false;
+  bool removed = false;
 };
 
 // Pull all these shards at exactly `version`, in this order: one PullDone or PullFailed. At most
@@ -329,6 +329,16 @@ struct PushShards {
 };
 struct CancelTransfers {};
 
+// Make durable to which coordinator this worker belongs; before the next message is sent.
+struct RememberCluster {
+  ClusterMark mark;
+};
+
+// For the daemon's own log.
+struct Note {
+  std::string text;
+};
+
 // End the process.
 struct Stop {
   int exit_code = 0;
@@ -341,7 +351,7 @@ struct Stop {
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
                             AdoptPulled, Validate, HandOver, WriteCheckpoint, InterruptStep, Follow,
                             Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
-                            MeasureLinks, TraceNextStep, Stop>;
+                            MeasureLinks, TraceNextStep, RememberCluster, Note, Stop>;
 
 // To be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {

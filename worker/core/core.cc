@@ -5,12 +5,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/protocol/mark_file.h"
 #include "worker/core/impl.h"
 
 namespace atl::worker {
 namespace {
 
 constexpr Duration kPrepareRetry = std::chrono::seconds(10);
+constexpr Duration kAnswerAgain = std::chrono::seconds(1);
 constexpr Duration kShutdownLimit = std::chrono::seconds(20);
 constexpr size_t kSeenJobs = 64;
 constexpr size_t kSeenLinks = 4096;
@@ -28,7 +30,12 @@ const std::string& WorkerCore::doing() const { return impl_->doing_; }
 int64_t WorkerCore::inner_step() const { return impl_->inner_step(); }
 
 WorkerCore::Impl::Impl(Identity identity)
-    : identity_(std::move(identity)), checkpoints_(identity_.checkpoints) {}
+    : identity_(std::move(identity)),
+      checkpoints_(identity_.checkpoints),
+      mark_(identity_.mark),
+      remembered_(identity_.mark) {
+  for (const LocalCheckpoint& checkpoint : checkpoints_) held_.insert(checkpoint.job);
+}
 
 Actions WorkerCore::Impl::Step(Instant now, const Event& event) {
   now_ = now;
@@ -55,9 +62,24 @@ void WorkerCore::Impl::On(const ConnectionLost&) {
 void WorkerCore::Impl::On(const Received& event) {
   const ToWorker& m = event.message;
   if (m.worker != identity_.name || m.incarnation != identity_.incarnation) return;
-  if (m.epoch < epoch_) return;
-  epoch_ = m.epoch;
+  if (!Obeys(m)) return;
   std::visit([this](const auto& message) { OnMessage(message); }, m.message);
+}
+
+bool WorkerCore::Impl::Obeys(const ToWorker& m) {
+  if (!mark_.cluster.empty() && m.cluster != mark_.cluster) {
+    if (welcomed_) return false;  // late, from before
+    const std::string text = ForeignClusterText(mark_.cluster, m.cluster);
+    if (refused_ != text) Emit(Note{text});
+    refused_ = text;
+    return false;
+  }
+  if (m.epoch < mark_.epoch) return false;
+  mark_.epoch = m.epoch;
+  if (!std::holds_alternative<Welcome>(m.message)) return true;
+  mark_.cluster = m.cluster;
+  if (mark_ != remembered_) Emit(RememberCluster{remembered_ = mark_});
+  return true;
 }
 
 void WorkerCore::Impl::On(const ShutdownRequested& event) {
@@ -100,7 +122,9 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
     Emit(Send{*prepared_});
     return;
   }
-  if (failed_ && failed_->job == prepare.job && now_ < prepare_again_at_) {
+  // Said again to a question that has crossed the answer; one that comes later may find it mended.
+  if (failed_ && failed_->job == prepare.job &&
+      now_ < prepare_again_at_ - kPrepareRetry + kAnswerAgain) {
     Emit(Send{*failed_});
     return;
   }
@@ -176,10 +200,10 @@ bool WorkerCore::Impl::IsNews(const Order& order) {
     const auto rank = [&](const auto& o, int64_t epoch) {
       return std::make_tuple(order.island == seen->island ? o.generation : 0, epoch, o.sequence);
     };
-    if (rank(order, epoch_) <= rank(*seen, seen->epoch)) return false;
+    if (rank(order, mark_.epoch) <= rank(*seen, seen->epoch)) return false;
     seen_orders_.erase(seen);
   }
-  seen_orders_.push_back({order.job, order.island, order.generation, epoch_, order.sequence});
+  seen_orders_.push_back({order.job, order.island, order.generation, mark_.epoch, order.sequence});
   if (seen_orders_.size() > kSeenJobs) seen_orders_.pop_front();
   return true;
 }
@@ -254,7 +278,15 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   }
   UsedCheckpointOf(job);
   ForgetCounts();
-  Emit(ReleaseJob{job, true});
+  Emit(ReleaseJob{job, false});
+}
+
+void WorkerCore::Impl::OnMessage(const ForgetJob& message) {
+  if ((order_ && order_->job == message.job) || (follow_ && follow_->job == message.job)) {
+    EndJob(message.job);
+  }
+  UsedCheckpointOf(message.job);
+  if (held_.erase(message.job) > 0) Emit(ReleaseJob{message.job, true});
 }
 
 // What people are told of one job says nothing of another.

@@ -22,7 +22,9 @@
 //  * A local checkpoint is written only when nothing is in flight, so that whoever resumes from it
 //    cannot push the same steps twice.
 //  * Everything unanswered is sent again after kRetryInterval, and at once after a reconnect.
-//    Messages of an older epoch, generation or sequence, and repetitions, change nothing.
+//    Messages of an older epoch, generation or sequence, and repetitions, change nothing; nor do
+//    those of another cluster than the first that welcomed it.
+//  * A job that is stopped frees memory; only ForgetJob deletes its checkpoint.
 //  * Whatever it waits for is said in IslandProgress::doing.
 //
 // An island of several workers (IslandOrder.plan, MemberOrder; group.cc):
@@ -74,6 +76,7 @@ struct Identity {
   std::string peer_endpoint;                 // as in WorkerHello
   std::string peer_public_key;
   std::string site;
+  ClusterMark mark = {};  // as it was remembered
 };
 
 class WorkerCore {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -96,6 +97,8 @@ class WorkerCore::Impl {
   void OnMessage(const MeasureLinks&);
   void On(const LinksMeasured&);
   void OnMessage(const TraceNextStep&);
+  void OnMessage(const ForgetJob&);
+  bool Obeys(const ToWorker& message);
   void On(const StepTraced&);
   void On(const Prepared&);
   void On(const PrepareFailed&);
@@ -210,8 +213,10 @@ class WorkerCore::Impl {
 
   // Link.
   bool connected_ = false;
-  bool welcomed_ = false;  // on this connection
-  int64_t epoch_ = 0;
+  bool welcomed_ = false;   // on this connection
+  ClusterMark mark_;        // of the coordinator that it obeys
+  ClusterMark remembered_;  // as it is on the disk
+  std::set<JobId> held_;    // jobs of which a checkpoint may be on the disk
   Duration heartbeat_interval_ = kHeartbeatInterval;
   Instant hello_at_;
   Instant heartbeat_at_, heartbeat_sent_;

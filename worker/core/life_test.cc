@@ -96,7 +96,7 @@ TEST_CASE("A stop drops the job, also while it is being opened") {
     story.Starts();
     story.order.run = RunState::kStop;
     story.Orders();
-    CHECK(story.Wants<ReleaseJob>().ended);
+    CHECK_FALSE(story.Wants<ReleaseJob>().removed);  // its checkpoint stays
     story.Trains();
     CHECK(story.Idle<TrainStep>());
   }
@@ -303,6 +303,53 @@ TEST_CASE("The learning rate counts all islands' tokens, and one island's as the
   const InnerSpec& inner = story.order.spec.inner;
   CHECK(story.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 20));
   CHECK(story.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 40));
+}
+
+TEST_CASE("only_ForgetJob_deletes_a_checkpoint_and_the_hello_lists_what_is_held") {
+  Story story({{"job-1", 3, 0, 4, {}}, {"job-7", 0, 2, 9, {}}});
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().held == std::vector<JobId>{"job-1", "job-7"});
+  story.Says(Welcome{});
+  story.order.run = RunState::kStop;  // the job has failed
+  story.Orders();
+  CHECK_FALSE(story.Wants<ReleaseJob>().removed);
+  story.Says(ForgetJob{"job-7"});
+  const ReleaseJob release = story.Wants<ReleaseJob>();
+  CHECK(release.job == "job-7");
+  CHECK(release.removed);
+  story.Says(ForgetJob{"job-9"});  // it holds nothing of it
+  CHECK(story.Idle<ReleaseJob>());
+  story.Happens(ConnectionLost{"test"});
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().held == std::vector<JobId>{"job-1"});
+}
+
+TEST_CASE("a_coordinator_of_another_cluster_is_not_obeyed_and_named_in_the_log_once") {
+  Story story;
+  story.cluster = "00000000000000aa";
+  story.Starts();
+  CHECK(story.Wants<RememberCluster>().mark == ClusterMark{"00000000000000aa", story.epoch});
+  story.Happens(ConnectionLost{"test"});
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().mark.cluster == "00000000000000aa");
+  story.cluster = "00000000000000bb";
+  story.epoch += 10;
+  story.Says(Refused{"it belongs to cluster 00000000000000aa", false});
+  CHECK(story.Wants<Note>().text.find("cluster 00000000000000bb") != std::string::npos);
+  story.Says(Welcome{});
+  IslandOrder stop = story.order;
+  stop.run = RunState::kStop;
+  stop.sequence += 100;
+  story.Says(stop);
+  CHECK(story.Idle<ReleaseJob>());
+  CHECK(story.Idle<Note>());
+  CHECK(story.Idle<RememberCluster>());
+  // The right one comes back.
+  story.cluster = "00000000000000aa";
+  story.epoch -= 9;
+  story.Says(Welcome{});
+  CHECK(story.Wants<RememberCluster>().mark.epoch == story.epoch);
+  story.Trains();
 }
 
 }  // namespace

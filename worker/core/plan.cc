@@ -42,7 +42,8 @@ void WorkerCore::Impl::PlanLink() {
   if (!welcomed_) {
     if (!Due(hello_at_)) return;
     Emit(Send{WorkerHello{identity_.software_version, identity_.devices, checkpoints_,
-                          identity_.peer_endpoint, identity_.peer_public_key, identity_.site}});
+                          identity_.peer_endpoint, identity_.peer_public_key, identity_.site, mark_,
+                          std::vector<JobId>(held_.begin(), held_.end())}});
     hello_at_ = now_ + kRetryInterval;
     Due(hello_at_);
   } else if (Due(heartbeat_at_)) {
@@ -158,6 +159,7 @@ void WorkerCore::Impl::PlanCheckpoint() {
 }
 
 void WorkerCore::Impl::StartCheckpoint() {
+  held_.insert(order_->job);
   checkpoint_step_ = inner_step_;
   writing_ = true;
   saving_ = Saved{{order_->job, order_->island, base_version_, inner_step_, local_.consumed},

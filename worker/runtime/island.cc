@@ -465,7 +465,7 @@ void Island::Do(const ReleaseJob& command) {
     job_.clear();
     ForgetBuffers();
   }
-  if (command.ended && store_ != nullptr) store_->Remove(command.job);
+  if (command.removed && store_ != nullptr) store_->Remove(command.job);
 }
 
 }  // namespace atl::worker

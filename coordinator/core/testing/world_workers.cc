@@ -14,8 +14,12 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
   const Incarnation incarnation = command.Int("incarnation", worker.incarnation + 1);
   const IslandOrder before = worker.order;
   if (incarnation != worker.incarnation) {
+    const ClusterMark mark = worker.mark;
+    const std::vector<JobId> held = worker.held;
     worker = Worker();
     worker.speed = speed;
+    worker.mark = mark;
+    worker.held = held;
   }
   worker.incarnation = incarnation;
   worker.alive = true;
@@ -31,7 +35,10 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
     checkpoint.base_version = command.Int("checkpoint", 0);
     checkpoint.consumed = command.Ranges("consumed");
     hello.checkpoints.push_back(checkpoint);
+    worker.held = {checkpoint.job};
   }
+  hello.mark = worker.mark;
+  hello.held = worker.held;
   Step(FromWorker{name, worker.incarnation, std::move(hello)});
 }
 
