@@ -183,7 +183,7 @@ class LogReader {
     if (std::memcmp(head.magic, kLogMagic, sizeof(head.magic)) != 0 ||
         head.checksum != HeadChecksum(head) || head.format != kFormat || head.first != first) {
       const auto begin = RecordAt(bytes, std::min(sizeof(head), bytes.size()));
-      if (begin && begin->head.sequence == first && first <= covered_ + 1) {
+      if (begin && begin->head.sequence == first && first <= covered_) {
         ATOLL_RETURN_IF_ERROR(Skip(path, 0));
         return ReadRecords(path, bytes, last, each);
       }
