@@ -38,8 +38,8 @@ inline constexpr Duration kRetryInterval = std::chrono::seconds(2);
 inline constexpr Duration kHeartbeatInterval = std::chrono::seconds(2);
 inline constexpr int kMissedHeartbeatsBeforeEviction = 3;
 
-// Names a cluster: 16 hexadecimal digits, drawn at its coordinator's first start. A member belongs to
-// the cluster that welcomed it first, for good.
+// Names a cluster: 16 hexadecimal digits, drawn at its coordinator's first start. A member belongs
+// to the cluster that welcomed it first, for good.
 using ClusterId = std::string;
 
 // What a member remembers durably of its coordinator. Cluster empty: it has obeyed none yet.
@@ -339,9 +339,8 @@ struct ForgetJob {
   JobId job;
 };
 
-using ToWorkerMessage =
-    std::variant<Welcome, Refused, PrepareJob, IslandOrder, MemberOrder, LeaseGrant, PushGrant,
-                 MeasureLinks, TraceNextStep, ForgetJob>;
+using ToWorkerMessage = std::variant<Welcome, Refused, PrepareJob, IslandOrder, MemberOrder,
+                                     LeaseGrant, PushGrant, MeasureLinks, TraceNextStep, ForgetJob>;
 
 // --------------------------------------------------------------- what servers keep of a job ----
 
@@ -517,9 +516,8 @@ struct JobDescribed {
   CommitRound newest;  // applied; version kNoVersion: none
 };
 
-using ServerMessage =
-    std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged, Statistics, RoundApplied,
-                 ServerFault, JobRemoved, JobDescribed>;
+using ServerMessage = std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged,
+                                   Statistics, RoundApplied, ServerFault, JobRemoved, JobDescribed>;
 
 // Contributions that no round will use: their island died half way, or is fenced.
 struct DropContributions {

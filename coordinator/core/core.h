@@ -85,7 +85,7 @@ struct ServerConnectionLost {
 struct SubmitJob {
   int64_t request_id = 0;
   JobSpec spec;
-  int64_t number = 0;  // of the job's id: drawn at random, so that no two coordinators give one twice
+  int64_t number = 0;  // of the job's id: drawn at random, so that it is never given twice
 };
 // kAdopt: take over a job that this coordinator does not know from the servers that hold it.
 enum class JobCommand { kPause, kResume, kCancel, kRemove, kAdopt };
@@ -198,7 +198,8 @@ struct CoordinatorActions {
 
 class CoordinatorCore {
  public:
-  // REQUIRES: `cluster` is the stored EpochRecord's and `epoch` is larger than its, if there is one.
+  // REQUIRES: `cluster` is the stored EpochRecord's and `epoch` is larger than its, if there is
+  // one.
   CoordinatorCore(CoordinatorOptions options, ClusterId cluster, int64_t epoch);
   ~CoordinatorCore();
   CoordinatorCore(CoordinatorCore&&) noexcept;

@@ -260,7 +260,7 @@ struct State {
   ClusterId cluster;
   int64_t epoch = 0;
   bool epoch_dirty = true;
-  std::string store_age;  // not empty: who has obeyed a newer epoch than the store's
+  std::string store_age;             // not empty: who has obeyed a newer epoch than the store's
   std::map<JobId, int64_t> removed;  // by users, with their records' sequence
   // Not stored.
   std::map<JobId, std::map<NodeId, HeldElsewhere>> held;
