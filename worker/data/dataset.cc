@@ -26,7 +26,8 @@ absl::Status TooSmall(const TokenFile& file, absl::string_view part, int64_t tok
 
 }  // namespace
 
-absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary) {
+absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
+                                      const DataOptions& options) {
   if (spec.format == DataFormat::kText && vocabulary < 256) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.format is text, whose tokens are bytes, but the model's vocabulary is ",
@@ -51,6 +52,7 @@ absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary) 
                            TokenFile::Open(spec.format, spec.validation_path));
   }
   ATOLL_RETURN_IF_ERROR(dataset.Split(spec));
+  ATOLL_RETURN_IF_ERROR(dataset.TakeDigest(options));
   return dataset;
 }
 
@@ -74,10 +76,30 @@ absl::Status Dataset::Split(const DataSpec& spec) {
     return TooSmall(validation_file_.has_value() ? *validation_file_ : train_file_, "validation",
                     validation_tokens, sequence_length_);
   }
-  ATOLL_ASSIGN_OR_RETURN(const uint64_t train_digest, train_file_.Digest());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> Dataset::DigestOf(const TokenFile& file,
+                                           const DataOptions& options) const {
+  TokenFileContent content;
+  const auto known = options.digests == nullptr
+                         ? std::nullopt
+                         : options.digests->Find(file.Key(), file.identity());
+  if (known) {
+    content = *known;
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(content, file.Scan(options.watch));
+    if (options.digests != nullptr) options.digests->Store(file.Key(), file.identity(), content);
+  }
+  ATOLL_RETURN_IF_ERROR(file.CheckVocabulary(content, vocabulary_));
+  return content.digest;
+}
+
+absl::Status Dataset::TakeDigest(const DataOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(const uint64_t train_digest, DigestOf(train_file_, options));
   uint64_t validation_digest = 0;
   if (validation_file_.has_value()) {
-    ATOLL_ASSIGN_OR_RETURN(validation_digest, validation_file_->Digest());
+    ATOLL_ASSIGN_OR_RETURN(validation_digest, DigestOf(*validation_file_, options));
   }
   const uint64_t facts[] = {train_digest,
                             validation_digest,

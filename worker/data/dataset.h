@@ -19,21 +19,29 @@
 
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
+#include "worker/data/digest_cache.h"
 #include "worker/data/token_file.h"
 
 namespace atl {
 
+struct DataOptions {
+  DigestCache* digests = nullptr;  // null: every file is read whole each time
+  ReadWatch watch;
+};
+
 class Dataset {
  public:
-  // Opens and checks the files of `spec`, and that each part has at least one sequence (validation:
-  // unless validation_fraction is 0 and there is no validation_path). `vocabulary` is the model's.
-  static absl::StatusOr<Dataset> Open(const DataSpec& spec, int64_t vocabulary);
+  // Opens and checks the files of `spec`: that each part has at least one sequence (validation:
+  // unless validation_fraction is 0 and there is no validation_path), and that every token is one
+  // of the model's `vocabulary`. Reads every byte of files that `digests` does not know.
+  static absl::StatusOr<Dataset> Open(const DataSpec& spec, int64_t vocabulary,
+                                      const DataOptions& options = {});
 
   int64_t sequence_length() const { return sequence_length_; }
   int64_t train_sequences() const { return train_.sequences; }
   int64_t validation_sequences() const { return validation_.sequences; }
 
-  // Equal on two machines that have the same files, split and sequence length.
+  // Equal on two machines that have the same tokens, split and sequence length.
   uint64_t digest() const { return digest_; }
 
   // Number of the training sequence at a position of the endless axis. REQUIRES: position >= 0.
@@ -55,6 +63,8 @@ class Dataset {
 
   Dataset(TokenFile train_file) : train_file_(std::move(train_file)) {}
   absl::Status Split(const DataSpec& spec);
+  absl::StatusOr<uint64_t> DigestOf(const TokenFile& file, const DataOptions& options) const;
+  absl::Status TakeDigest(const DataOptions& options);
   absl::Status Read(const TokenFile& file, const Part& part, int64_t sequence,
                     std::span<int32_t> out) const;
 

@@ -16,7 +16,8 @@ namespace atl::worker {
 
 struct GroupJob {
   // An error names file, field and remedy.
-  static absl::StatusOr<GroupJob> Open(const JobSpec& spec, DType compute);
+  static absl::StatusOr<GroupJob> Open(const JobSpec& spec, DType compute,
+                                       const DataOptions& data = {});
 
   JobSpec spec;
   EngineJob engine;

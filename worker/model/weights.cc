@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/files.h"
 #include "common/rng.h"
 #include "worker/model/json.h"
 #include "worker/model/safetensors.h"
@@ -40,19 +39,9 @@ float RoughlyNormal(Rng& rng) {
   return static_cast<float>(2 * sum - 12 * 65535) * 0x1p-17f;
 }
 
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot open"));
-  const int64_t bytes = file.tellg();
-  if (bytes < 0 || bytes > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": larger than ", max_bytes, " bytes"));
-  }
-  std::string text(static_cast<size_t>(bytes), '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), bytes)) {
-    return absl::UnavailableError(absl::StrCat(path, ": cannot read"));
-  }
-  return text;
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t bytes_max) {
+  ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  return file.ReadAll(bytes_max);
 }
 
 void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::span<float> to) {
@@ -106,17 +95,22 @@ struct Target {
   std::string found_in;  // empty: not yet
 };
 
-// Reads tensors of one file to where they belong.
+// Finds where tensors of one file belong, and reads them there.
 class ShardReader {
  public:
-  ShardReader(std::map<std::string, Target>& targets, bool tied) : targets_(targets), tied_(tied) {}
+  // `cancelled` may be null.
+  ShardReader(std::map<std::string, Target>& targets, bool tied,
+              const std::function<bool()>& cancelled)
+      : targets_(targets), tied_(tied), cancelled_(cancelled) {}
 
-  absl::Status Read(const std::string& path) {
+  // `values`: reads what is found, too.
+  absl::Status Read(const std::string& path, bool values) {
     ATOLL_ASSIGN_OR_RETURN(const SafetensorsReader reader, SafetensorsReader::Open(path));
     for (const auto& [name, entry] : reader.tensors()) {
       const auto bad = [&, &name = name](absl::string_view problem) {
         return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", name, "\" ", problem));
       };
+      if (cancelled_ && cancelled_()) return absl::AbortedError(path + ": reading is interrupted");
       const auto found = targets_.find(std::string(WithoutPrefix(name)));
       if (found == targets_.end()) {
         if (IsLeftover(name, tied_)) continue;
@@ -129,7 +123,15 @@ class ShardReader {
         return bad(absl::StrCat("has shape ", ShapeText(entry.shape), "; config.json asks for ",
                                 ShapeText(target.param->shape)));
       }
+      if (!values) continue;
       ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, target));
+      const auto not_finite = std::find_if(target.to.begin(), target.to.end(),
+                                           [](float value) { return !std::isfinite(value); });
+      if (not_finite != target.to.end()) {
+        return bad(absl::StrCat("has the value ", *not_finite, " at element ",
+                                not_finite - target.to.begin(),
+                                "; a model is not trained from values that are not finite"));
+      }
     }
     return absl::OkStatus();
   }
@@ -146,6 +148,7 @@ class ShardReader {
 
   std::map<std::string, Target>& targets_;
   const bool tied_;
+  const std::function<bool()>& cancelled_;
   std::vector<float> buffer_;
 };
 
@@ -238,21 +241,28 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir) {
   return ParseModelConfig(text, path);
 }
 
-absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
-                         std::span<const std::span<float>> layers) {
-  ATOLL_CHECK(layouts.size() == layers.size());
+namespace {
+
+// Every tensor's place, by its name without the family's prefix. Without `layers` no values.
+std::map<std::string, Target> TargetsOf(std::span<const LayerLayout> layouts,
+                                        std::span<const std::span<float>> layers) {
   std::map<std::string, Target> targets;
   for (size_t i = 0; i < layouts.size(); ++i) {
-    ATOLL_CHECK(static_cast<int64_t>(layers[i].size()) == layouts[i].size);
     for (const ParamSpec& param : layouts[i].params) {
-      targets[std::string(WithoutPrefix(param.name))] = {
-          &param, layers[i].subspan(param.offset, param.size), ""};
+      Target& target = targets[std::string(WithoutPrefix(param.name))];
+      target.param = &param;
+      if (!layers.empty()) target.to = layers[i].subspan(param.offset, param.size);
     }
   }
+  return targets;
+}
+
+absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> targets, bool values,
+                        const std::function<bool()>& cancelled) {
   const bool tied = targets.count("lm_head.weight") == 0;
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ShardFiles(dir));
-  ShardReader reader(targets, tied);
-  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(reader.Read(file));
+  ShardReader reader(targets, tied, cancelled);
+  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(reader.Read(file, values));
   std::vector<std::string> missing;
   for (const auto& [name, target] : targets) {
     if (target.found_in.empty()) missing.push_back(target.param->name);
@@ -263,6 +273,22 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
   return absl::InvalidArgumentError(
       absl::StrCat(dir, ": ", count, " tensors are missing: ", absl::StrJoin(missing, ", "),
                    count > missing.size() ? ", ..." : ""));
+}
+
+}  // namespace
+
+absl::Status CheckWeights(const std::string& dir, std::span<const LayerLayout> layouts) {
+  return ReadFolder(dir, TargetsOf(layouts, {}), /*values=*/false, nullptr);
+}
+
+absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
+                         std::span<const std::span<float>> layers,
+                         const std::function<bool()>& cancelled) {
+  ATOLL_CHECK(layouts.size() == layers.size());
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    ATOLL_CHECK(static_cast<int64_t>(layers[i].size()) == layouts[i].size);
+  }
+  return ReadFolder(dir, TargetsOf(layouts, layers), /*values=*/true, cancelled);
 }
 
 absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,
