@@ -1,6 +1,7 @@
 #include "worker/daemon.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -33,6 +34,8 @@ namespace {
 
 constexpr size_t kEventsMax = 65536;
 constexpr Duration kFlush = std::chrono::seconds(2);
+constexpr Duration kEndLimit =
+    std::chrono::seconds(5);  // of all that goes on when the loop has ended
 // Of a step that was interrupted because this worker follows no more.
 constexpr Duration kFreeTimeout = std::chrono::seconds(10);
 
@@ -113,9 +116,15 @@ DeviceFlags FlagsOf(const DaemonOptions& options) {
           JoinsOthers(options)};
 }
 
+void SayMeasuring(const std::string& what, EventLoop<Event>* loop) {
+  if (!what.empty()) LogInfo("profiler", what);
+  loop->TryPost(Measuring{what});
+}
+
 absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& options,
                                                        Incarnation incarnation,
                                                        const std::vector<WorkerDevice>& devices,
+                                                       DigestCache* digests,
                                                        EventLoop<Event>* loop) {
   GroupOptions group;
   group.link.name = options.name;
@@ -131,15 +140,12 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.transport_bytes_max = InboxBytes(host);
   group.link.window_bytes[static_cast<size_t>(PeerChannel::kSum)] = SumBytes(host);
   group.engine.emulation = EmulationOf(options);
+  group.data.digests = digests;
+  group.data.watch.progress = [loop](const std::string& what) { SayMeasuring(what, loop); };
   group.on_lent = [loop] { loop->TryPost(Lent{}); };
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
   return member;
-}
-
-void SayMeasuring(const std::string& what, EventLoop<Event>* loop) {
-  if (!what.empty()) LogInfo("profiler", what);
-  loop->TryPost(Measuring{what});
 }
 
 WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateFolder& state,
@@ -158,6 +164,16 @@ WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateF
   profiler.emulation = EmulationOf(options);
   profiler.measuring = [loop](const std::string& what) { SayMeasuring(what, loop); };
   return profiler;
+}
+
+// A thread may wait for a disk that does not answer, and cannot be told to stop. What is on the
+// disk is whole at any time, so the process may end at any time.
+void EndAnyway(int exit_code) {
+  std::thread([exit_code] {
+    std::this_thread::sleep_for(kEndLimit);
+    LogWarning("worker", "ends without the threads that still wait for a disk or a device");
+    std::_Exit(exit_code);
+  }).detach();
 }
 
 // The core and what carries out its actions.
@@ -191,8 +207,9 @@ class Daemon {
                  host.bytes, host.has_devices},
                 {[loop](Event event) { loop->Post(std::move(event)); },
                  [this] { return transfers_.started(); }, [this] { return transfers_.running(); },
-                 [profiler](const JobSpec& spec, const JobFacts& facts, bool needs_plan) {
-                   return profiler->ProfilesFor(spec, facts, needs_plan);
+                 [profiler](const JobSpec& spec, const JobFacts& facts, bool needs_plan,
+                            const std::atomic<bool>& cancelled) {
+                   return profiler->ProfilesFor(spec, facts, needs_plan, &cancelled);
                  }}),
         compute_(&island_),
         core_(std::move(identity)),
@@ -231,6 +248,7 @@ class Daemon {
       if (core_.doing() != doing_) LogInfo("worker", doing_ = core_.doing());
       return actions.deadline;
     });
+    EndAnyway(exit_code_);
     attach_->Close(kFlush);
     transfers_.CancelAll();
     trainer_.Interrupt("the worker ends");
@@ -345,8 +363,9 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
     // Whether it works; each job gets backends of its own.
     ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());
   }
+  DigestCache digests(RealFiles(), state->path() + "/data-digests");
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<GroupMember> member,
-                         NewMember(options, incarnation, devices, &loop));
+                         NewMember(options, incarnation, devices, &digests, &loop));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
   CheckpointStore store(state->path() + "/checkpoints");

@@ -36,7 +36,8 @@ class LoneWorker {
     trainer_ = std::make_unique<GroupTrainer>(member_.get(), nullptr,
                                               [this](const MemorySeen& seen) { memory_ = seen; });
     Island::Hooks hooks{[this](Event event) { events_.Post(std::move(event)); }};
-    hooks.profiles = [this](const JobSpec&, const JobFacts&, bool needs_plan) {
+    hooks.profiles = [this](const JobSpec&, const JobFacts&, bool needs_plan,
+                            const std::atomic<bool>&) {
       return needs_plan ? Measure() : std::vector<DeviceProfile>();
     };
     island_ = std::make_unique<Island>(trainer_.get(), nullptr, IslandOptions(), std::move(hooks));

@@ -141,6 +141,7 @@ struct ValidationDone {
 // the island up again, and Reconfigured tells what became of its state.
 struct CommandFailed {
   std::string reason;
+  bool permanent = false;  // it would fail again, by what the job's files hold
 };
 
 // The newest WriteCheckpoint is on the disk, or is not, and then the one before it still is.
@@ -292,8 +293,9 @@ struct HandOver {
   JobId job;
   Leadership leadership;
 };
-// End what the island's devices do together: the outstanding command, if it works on them, ends
-// soon, in its own event if it was too late and else in CommandFailed.
+// End what the island's devices do together, or what reads a job's files: the outstanding command,
+// if it is one of these, ends soon, in its own event if it was too late and else in CommandFailed
+// (Prepare: PrepareFailed).
 struct InterruptStep {
   std::string reason;
 };

@@ -12,6 +12,8 @@ namespace {
 
 constexpr Duration kPrepareRetry = std::chrono::seconds(10);
 constexpr Duration kShutdownLimit = std::chrono::seconds(20);
+// Of a command that reads files of the job: they may be on a disk that does not answer.
+constexpr Duration kShutdownLimitReading = std::chrono::seconds(4);
 constexpr size_t kSeenJobs = 64;
 constexpr size_t kSeenLinks = 4096;
 constexpr size_t kToldMax = 16;
@@ -64,7 +66,10 @@ void WorkerCore::Impl::On(const ShutdownRequested& event) {
   if (stopping_) return;
   stopping_ = true;
   stop_reason_ = event.reason;
-  stop_by_ = now_ + kShutdownLimit;
+  const bool reading = command_ == Command::kPrepare || command_ == Command::kInitialWeights;
+  stop_by_ = now_ + (reading ? kShutdownLimitReading : kShutdownLimit);
+  if (command_ == Command::kPrepare) GiveUpPreparing(stop_reason_);
+  if (command_ == Command::kInitialWeights) Emit(InterruptStep{stop_reason_});
 }
 
 void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
@@ -106,6 +111,7 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
   }
   // A worker that runs an island first has to be told to stop; until then the question is repeated.
   if (order_ || follow_ || preparing_ == prepare.job) return;
+  if (command_ == Command::kPrepare) GiveUpPreparing("another job is to be opened");
   asked_ = prepare;
 }
 
@@ -245,16 +251,22 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   if (follow_ && follow_->job != job) return;
   if (follow_) StopFollowing("the coordinator says so");
   ForgetIsland();
+  not_finite_tries_ = 0;
   order_.reset();
   if (prepared_ && prepared_->job == job) prepared_.reset();
   if (asked_ && asked_->job == job) asked_.reset();
-  if (command_ == Command::kPrepare && preparing_ == job) {
-    discard_ = true;
-    preparing_.clear();
-  }
+  if (command_ == Command::kPrepare && preparing_ == job) GiveUpPreparing("the job has ended");
   UsedCheckpointOf(job);
   ForgetCounts();
   Emit(ReleaseJob{job, true});
+}
+
+// What is being opened is not wanted any more. It may wait for a slow disk, or read a large file.
+void WorkerCore::Impl::GiveUpPreparing(const std::string& reason) {
+  if (discard_) return;
+  discard_ = true;
+  preparing_.clear();
+  Emit(InterruptStep{reason});
 }
 
 // What people are told of one job says nothing of another.
@@ -299,6 +311,8 @@ void WorkerCore::Impl::ForgetIsland() {
   validation_.reset();
   trainer_trouble_.clear();
   trainer_again_at_ = now_;
+  trainer_failures_ = 0;
+  given_up_.reset();
 }
 
 // ----------------------------------------------------------------------------------- helpers ----

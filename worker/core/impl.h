@@ -91,6 +91,7 @@ class WorkerCore::Impl {
   bool IsNews(const Order&);
   void RestartTransfers();
   void EndJob(const JobId& job);
+  void GiveUpPreparing(const std::string& reason);
   void ForgetIsland();
   void ForgetCounts();
   void OnMessage(const MeasureLinks&);
@@ -149,6 +150,8 @@ class WorkerCore::Impl {
   void OnFailure(Command command);
   void CaptureFailed();
   void TriesAgain(const std::string& reason);
+  void GiveUp(const std::string& reason);
+  void PlanGivenUp();
   // Its delta is being made, perhaps beside steps.
   bool Capturing() const { return in_flight_ && !in_flight_->captured; }
   // A plan that may wait does, since members lend under the plan before what was captured.
@@ -288,6 +291,10 @@ class WorkerCore::Impl {
   AdoptMode adopting_ = AdoptMode::kReplace;
   std::string trainer_trouble_;
   Instant trainer_again_at_;
+  int trainer_failures_ = 0;            // since the newest step
+  int not_finite_tries_ = 0;            // since the newest contribution
+  std::optional<JobRefused> given_up_;  // what the coordinator is told until it says stop
+  Instant give_up_at_;
   std::deque<std::string> told_;  // by LogOnce, newest last
   Instant told_at_;               // the newest
 
