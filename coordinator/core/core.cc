@@ -13,6 +13,7 @@
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/stalls.h"
 #include "coordinator/core/state.h"
 #include "coordinator/core/switching.h"
 #include "coordinator/core/view_makers.h"
@@ -40,7 +41,10 @@ struct EventHandler {
   void operator()(const SitesFound& e) { coord::OnSitesFound(s, e); }
   void operator()(const WorkersGrouped& e) { coord::OnWorkersGrouped(s, e); }
   void operator()(const ProfileChanged& e) { coord::OnProfileChanged(s, e); }
-  void operator()(const HeldUp&) { coord::SpareMembers(s); }
+  void operator()(const HeldUp&) {
+    coord::SpareMembers(s);
+    coord::ForgetStalls(s);
+  }
   void operator()(const Tick&) {}
 };
 

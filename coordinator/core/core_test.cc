@@ -108,10 +108,11 @@ TEST_CASE("a job waits for workers, then for a server, and says so") {
 
 TEST_CASE("jobs are served first come, first served") {
   World w;
-  w.Tell({"server ps-0 attaches", "worker a attaches", "submit min=2", "submit min=1"});
-  CHECK(w.Job("lm-2").summary.waiting_for == "job lm-1, which is before it");
-  w.Tell({"cancel lm-1"});
-  CHECK(w.Job("lm-2").summary.state == JobState::kPreparing);
+  w.Tell({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1 max=1",
+          "submit min=2", "submit min=1"});
+  CHECK(w.Job("lm-3").summary.waiting_for == "job lm-2, which is before it");
+  w.Tell({"cancel lm-2"});
+  CHECK(w.Job("lm-3").summary.state == JobState::kPreparing);
 }
 
 TEST_CASE("a job that no worker can run has failed with their reasons") {

@@ -20,6 +20,15 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
     if (member.candidate_for != job.id()) continue;
     member.candidate_for.clear();
     member.prepared.reset();
+    // It may be busy with the job's files for long, and another job may want it.
+    IslandOrder stop;
+    stop.job = job.id();
+    stop.spec = job.spec();
+    stop.generation = job.progress.plan_generation;
+    stop.sequence = s.NextSequence();
+    stop.run = RunState::kStop;
+    stop.reason = reason;
+    s.Send(member, std::move(stop));
   }
   for (const auto& [id, order] : job.orders) {
     const IslandRecord& island = job.islands.at(id);
@@ -194,6 +203,7 @@ bool AdvanceJob(State& s, Job& job) {
     case JobState::kPreparing:
       return AdvancePreparing(s, job);
     case JobState::kInitializing:
+      if (FailIfRefused(s, job)) return true;
       if (progress.version >= 0) {
         s.SetState(job, JobState::kRunning, "the initial weights are committed");
         return true;
@@ -202,6 +212,7 @@ bool AdvanceJob(State& s, Job& job) {
       return AdmitLateWorkers(s, job);
     case JobState::kRunning:
     case JobState::kPaused:
+      if (FailIfRefused(s, job)) return true;
       if (job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget() &&
           job.decided_version() == progress.version) {
         s.SetState(job, JobState::kFinishing, "all tokens are committed");
@@ -240,7 +251,7 @@ std::string WaitingFor(const State& s, const Job& job) {
       const int64_t needed = job.spec().outer.min_islands;
       if (job.progress.state != JobState::kFinishing && job.occupied_islands() < needed) {
         return absl::StrCat("islands: ", needed, " are needed, ", job.occupied_islands(),
-                            " have a worker");
+                            " have a worker", RefusedBy(s, job));
       }
       const std::string plans = MissingPlans(s, job);
       if (!plans.empty()) return plans;

@@ -14,6 +14,10 @@ namespace atl::coord {
 namespace {
 
 constexpr Duration kLease = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
+// An incarnation follows the clock in milliseconds; a larger one is damage.
+constexpr Incarnation kIncarnationMax = Incarnation{1} << 53;
+// After a process has gone one of a smaller incarnation may have its name: clocks are set back.
+constexpr Duration kNameHeld = std::chrono::minutes(1);
 constexpr size_t kMaxListed = 256;  // devices and checkpoints of one worker
 
 bool IsNodeId(const NodeId& name) {
@@ -37,6 +41,7 @@ void SendTo(State& s, const MemberKey& key, Incarnation incarnation, const Refus
 
 void Detach(State& s, Member& member, const std::string& reason) {
   member.attached = false;
+  member.detached_at = s.now;
   member.reattach_by.reset();
   member.reason = reason;
   s.Log("", Severity::kWarning,
@@ -69,7 +74,11 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
   if (!IsNodeId(key.second)) {
     return refuse("a name is 1 to 63 of a-z, 0-9 and '-', and does not begin with '-'");
   }
-  if (incarnation <= 0) return refuse("an incarnation is above 0");
+  if (incarnation <= 0 || incarnation > kIncarnationMax) {
+    return refuse(
+        absl::StrCat("incarnation ", incarnation, " is not one of 1 to ", kIncarnationMax,
+                     ": is its clock right, and the file incarnation in its --state-dir?"));
+  }
   if (!s.options.software_version.empty() && software_version != s.options.software_version) {
     return refuse(absl::StrCat("it is of version ", CleanText(software_version, 64),
                                ", the coordinator of ", s.options.software_version,
@@ -86,15 +95,24 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
     it->second.record.name = key.second;
   }
   Member& member = it->second;
-  if (incarnation < member.record.incarnation) {
-    return refuse(absl::StrCat("a newer process of the name ", key.second,
-                               " has been here: incarnation ", member.record.incarnation, ", not ",
-                               incarnation));
+  const bool set_back = incarnation < member.record.incarnation;
+  if (set_back && (member.attached || s.now < member.detached_at + kNameHeld)) {
+    const std::string why =
+        absl::StrCat("a newer process of the name ", key.second, " has been here: incarnation ",
+                     member.record.incarnation, ", not ", incarnation);
+    if (member.attached) return refuse(why);
+    SendTo(s, key, incarnation,
+           Refused{absl::StrCat(why, "; the name is free ", Seconds(kNameHeld),
+                                " s after that one has gone"),
+                   false});
+    return nullptr;
   }
-  fresh = incarnation > member.record.incarnation || !member.heard_of;
-  if (incarnation > member.record.incarnation) {
+  fresh = incarnation != member.record.incarnation || !member.heard_of;
+  if (incarnation != member.record.incarnation) {
     const std::string reason =
-        absl::StrCat("replaced by a newer process, incarnation ", incarnation);
+        set_back ? absl::StrCat("replaced by a process of incarnation ", incarnation,
+                                ", after a clock that was ahead or a lost --state-dir")
+                 : absl::StrCat("replaced by a newer process, incarnation ", incarnation);
     if (member.attached) SendTo(s, key, member.record.incarnation, Refused{reason, true});
     if (member.attached || s.PlaceOf(key.second).job != nullptr) Detach(s, member, reason);
     member.record.incarnation = incarnation;

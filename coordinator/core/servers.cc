@@ -8,6 +8,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/rounds.h"
+#include "coordinator/core/stalls.h"
 
 namespace atl::coord {
 namespace {
@@ -173,6 +174,7 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   if (it != job->contributions.end() && !it->second.dropped) {
     job->staged[id].insert(shard);
     NoteStaged(*job, id);
+    NotePush(s, *job, id.island);
   } else if (!MayCount(*job, id)) {
     s.SendToServer(server.record.name, DropContributions{job->id(), {id}, "no round will use it"});
   }

@@ -27,6 +27,7 @@ struct Member {
   bool heard_of = false;               // this incarnation, since the coordinator's start
   bool has_beaten = false;             // since it attached: what it does is known
   Instant last_heard{};                // while attached
+  Instant detached_at{};               // while it is not; the coordinator's start at the earliest
   Instant spared_until{};              // silence before that evicts it not
   std::optional<Instant> reattach_by;  // after a restart of the coordinator
   std::string reason = "not seen since the coordinator's start";
@@ -150,6 +151,16 @@ struct Grouping {
   Instant asked_at{};
 };
 
+// What an island has got done, to see whether it makes progress; see stalls.h.
+struct ProgressWatch {
+  Generation generation = 0;
+  Version base_version = kNoVersion;
+  int64_t plan_number = 0, setting_up = 0;
+  int64_t pushed_bytes = 0, pulled_bytes = 0, inner_step = 0;
+  Instant since{};       // the newest progress
+  bool stalled = false;  // rounds do not wait for it
+};
+
 struct SentOrder {
   OrderKey key;
   int64_t sequence = 0;
@@ -182,7 +193,9 @@ struct Job {
   std::map<NodeId, ServerLink> links;  // of the servers that hold shards
   std::map<ContributionId, std::set<ShardId>> staged;
   std::vector<ContributionId> complete;  // undecided, in order of completion
-  std::set<IslandId> waits_for_room;     // asked to push; granted when servers have room
+  std::map<IslandId, ProgressWatch> watches;
+  int not_finite_rounds = 0;          // in a row, void because no delta was finite
+  std::set<IslandId> waits_for_room;  // asked to push; granted when servers have room
   std::optional<Window> window;
   std::optional<Collecting> collecting;
   std::map<IslandId, SentOrder> orders;

@@ -18,6 +18,7 @@
 //   pause | resume | cancel JOB
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
 //   worker a beats [measuring=TEXT]          a heartbeat: under a new order, it has stopped
+//   worker a stands-still                    its heartbeats show no progress from now on
 //   worker a steps-on                        but not from now on: its step takes long
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
@@ -100,6 +101,9 @@ class World {
     bool set_up = false;  // under the plan of `order` or `member`
     bool holds = false;   // layers of an island
     bool steps_on = false;
+    bool stands_still = false;
+    int64_t inner_step = 0;
+    Version base = kNoVersion;
     std::string wish;
     std::string measuring;
     std::vector<PositionRange> leases;

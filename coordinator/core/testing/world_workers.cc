@@ -68,6 +68,8 @@ void World::DoWorker(const Command& command) {
     worker.ready = worker.set_up = true;
     worker.speed = command.Real("speed", worker.speed);
     Heartbeat(name, worker);
+  } else if (verb == "stands-still") {
+    worker.stands_still = true;
   } else if (verb == "steps-on") {
     worker.steps_on = true;
   } else if (verb == "beats") {
@@ -139,10 +141,13 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
     progress.island = worker.order.island;
     progress.generation = worker.order.generation;
     progress.seen_sequence = worker.order.sequence;
-    progress.base_version = worker.order.committed_version;
+    if (!worker.stands_still) worker.base = worker.order.committed_version;
+    progress.base_version = worker.base;
     progress.ready = worker.ready;
     progress.doing = worker.ready ? "training" : "getting ready";
     progress.tokens_per_s = worker.speed;
+    if (!worker.stands_still) ++worker.inner_step;
+    progress.inner_step = worker.inner_step;
     progress.train_loss = 2;
     progress.plan_number = worker.set_up ? worker.order.plan.number : 0;
     progress.setting_up = worker.set_up || worker.steps_on ? 0 : worker.order.plan.number;
