@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/channel.h"
+#include "proto/backup.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace atl::cli {
@@ -40,10 +41,13 @@ absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
 
 struct Client::Stubs {
   explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
-      : jobs(v1::Jobs::NewStub(channel)), status(v1::Status::NewStub(channel)) {}
+      : jobs(v1::Jobs::NewStub(channel)),
+        status(v1::Status::NewStub(channel)),
+        backups(v1::Backups::NewStub(channel)) {}
 
   std::unique_ptr<v1::Jobs::Stub> jobs;
   std::unique_ptr<v1::Status::Stub> status;
+  std::unique_ptr<v1::Backups::Stub> backups;
 };
 
 namespace {
@@ -122,6 +126,12 @@ absl::StatusOr<v1::JobSummary> Client::Remove(const std::string& job, bool force
 }
 absl::StatusOr<v1::ClusterStatus> Client::Status() {
   return Call(*stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest(), address_);
+}
+
+absl::Status Client::Backup(const std::function<bool(const v1::BackupPart&)>& on_part) {
+  grpc::ClientContext context;
+  const auto reader = stubs_->backups->Make(&context, v1::BackupRequest());
+  return Drain(context, *reader, on_part, address_);
 }
 
 absl::StatusOr<v1::TraceReply> Client::Trace(const v1::TraceRequest& request) {

@@ -12,6 +12,7 @@
 
 #include "common/net/tls.h"
 #include "common/status.h"
+#include "proto/backup.pb.h"
 #include "proto/coordinator.pb.h"
 
 namespace atl::cli {
@@ -31,6 +32,8 @@ class Client {
   absl::StatusOr<v1::JobSummary> Cancel(const std::string& job);
   absl::StatusOr<v1::JobSummary> Remove(const std::string& job, bool force);
   absl::StatusOr<v1::ClusterStatus> Status();
+  // Everything that the backup holds, in order. A stream's end is OK, checked or not.
+  absl::Status Backup(const std::function<bool(const v1::BackupPart&)>& on_part);
   // Waits for as long as the request says, and a little longer.
   absl::StatusOr<v1::TraceReply> Trace(const v1::TraceRequest& request);
   // `job` as in ProfileRequest.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/backup.h"
 #include "cli/commands.h"
 #include "cli/plan.h"
 #include "cli/profile.h"
@@ -109,6 +110,10 @@ class CommandLine {
     AddGenerateFlags(*Add("generate", "sample text from an exported byte-level model",
                           [this] { return Generate(global_, generate_); }),
                      &generate_);
+    Add("backup", "copy the coordinator's state into a file, while it serves",
+        [this] { return Backup(global_, path_); })
+        ->add_option("--to", path_, "file to make, for atoll-coordinator --restore")
+        ->required();
     Add("keygen", "make a secret CURVE key; prints the public one",
         [this] { return Keygen(global_, path_); })
         ->add_option("FILE", path_, "file to make, for --curve-key")

@@ -38,6 +38,10 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT for members and the command line")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "folder of the durable state")->required();
+  app.add_option(
+      "--restore", options.restore_from,
+      "file of `atoll backup`: makes the state in --state-dir, which must hold none, and "
+      "serves it");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   atl::AddTlsFlags(app, &options.tls);
   try {

@@ -5,11 +5,14 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 
+#include "common/logging.h"
 #include "common/net/channel.h"
 #include "common/protocol/wire.h"
+#include "coordinator/backup_service.h"
 #include "coordinator/loop.h"
 #include "coordinator/member_service.h"
 #include "coordinator/people_service.h"
+#include "coordinator/store_backup.h"
 
 namespace atl {
 namespace {
@@ -22,7 +25,10 @@ constexpr size_t kMaxBufferBytes = size_t{512} << 20;
 class CoordinatorServer::Impl {
  public:
   explicit Impl(std::unique_ptr<CoordinatorLoop> loop)
-      : loop_(std::move(loop)), members_(loop_.get()), people_(loop_.get()) {}
+      : loop_(std::move(loop)),
+        members_(loop_.get()),
+        people_(loop_.get()),
+        backups_(loop_->store().path()) {}
 
   absl::Status Listen(const ServerOptions& options) {
     ATOLL_ASSIGN_OR_RETURN(const auto credentials, ListenCredentials(options.tls, options.listen));
@@ -32,6 +38,7 @@ class CoordinatorServer::Impl {
     builder.AddListeningPort(options.listen, credentials, &port_);
     for (grpc::Service* service : members_.services()) builder.RegisterService(service);
     for (grpc::Service* service : people_.services()) builder.RegisterService(service);
+    builder.RegisterService(backups_.service());
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
     builder.SetResourceQuota(
@@ -71,6 +78,7 @@ class CoordinatorServer::Impl {
   const std::unique_ptr<CoordinatorLoop> loop_;
   MemberService members_;
   PeopleService people_;
+  BackupService backups_;
   std::string host_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
@@ -80,6 +88,10 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(Serv
   // Flags first: a wrong one must not take an epoch.
   ATOLL_RETURN_IF_ERROR(
       Annotate(ListenCredentials(options.tls, options.listen).status(), "--listen"));
+  if (!options.restore_from.empty()) {
+    ATOLL_RETURN_IF_ERROR(RestoreStore(options.restore_from, options.state_dir));
+    LogInfo("store", options.state_dir, ": restored from ", options.restore_from);
+  }
   ATOLL_ASSIGN_OR_RETURN(auto loop, CoordinatorLoop::Open(options.state_dir, options.core));
   auto impl = std::make_unique<Impl>(std::move(loop));
   ATOLL_RETURN_IF_ERROR(impl->Listen(options));

@@ -15,6 +15,7 @@ namespace atl {
 struct ServerOptions {
   std::string listen = "127.0.0.1:7000";  // port 0: any
   std::string state_dir;
+  std::string restore_from;  // a backup: state_dir is made of it first; empty: it is there
   TlsOptions tls;
   CoordinatorOptions core;
 };

@@ -3,7 +3,8 @@
 // cut.
 //
 // One process at a time owns a state directory (a lock file says so). Files that are not ours,
-// are damaged or were written by a newer Atoll are refused and left as they are. Not thread-safe.
+// are damaged or were written by a newer Atoll are refused and left as they are; store_seal.h says
+// how damage is found. Not thread-safe.
 
 #ifndef ATOLL_COORDINATOR_STORE_H_
 #define ATOLL_COORDINATOR_STORE_H_
@@ -17,7 +18,7 @@
 
 namespace atl {
 
-inline constexpr int kStoreSchemaVersion = 1;
+inline constexpr int kStoreSchemaVersion = 2;
 inline constexpr int64_t kLogLinesKept = 100'000;
 
 struct LogEntry {
@@ -27,13 +28,20 @@ struct LogEntry {
 
 class Store {
  public:
-  // Makes the directory (not its parents) and the file if they are missing. `max_pages` limits the
-  // file (0: only the disk does); tests fill it.
+  // Makes the directory (not its parents) and the file if they are missing. Reads everything:
+  // DataLoss, naming the file, the row and the remedy, where any byte differs from what was
+  // written, or changes that had been made are missing. A damaged line of the log is only warned
+  // of. `max_pages` limits the file (0: only the disk does); tests fill it.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& directory,
                                                      int64_t max_pages = 0);
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
+
+  // Number of the newest change: grows with every Apply that writes anything, over restarts too.
+  int64_t sequence() const;
+  // Of the database.
+  const std::string& path() const;
 
   // Everything but the log, in the order of keys. DataLoss, naming the key, if a record is damaged.
   absl::StatusOr<std::vector<StoreRecord>> ReadAll();
