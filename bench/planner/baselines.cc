@@ -1,4 +1,4 @@
-#include "coordinator/planner/baselines.h"
+#include "bench/planner/baselines.h"
 
 #include <algorithm>
 #include <cmath>
@@ -310,36 +310,6 @@ absl::StatusOr<Layout> Baseline(const Cluster& cluster, const Costs& costs, cons
   }
   if (best == nullptr) return Annotate(why_not, absl::StrCat("baseline ", name));
   return *best;
-}
-
-std::vector<std::string> CompareBaselines(const Cluster& cluster, const Costs& costs,
-                                          const Job& job, const std::vector<std::string>& names,
-                                          Plan& plan) {
-  std::vector<std::string> refused;
-  for (const std::string& name : names) {
-    const auto layout = Baseline(cluster, costs, job, name);
-    auto outcome = layout.ok() ? EvaluateLayout(cluster, costs, job, *layout, {1, 1})
-                               : absl::StatusOr<Outcome>(layout.status());
-    if (!outcome.ok()) {
-      refused.push_back(absl::StrCat("baseline ", name,
-                                     " does not fit: ", std::string(outcome.status().message())));
-      continue;
-    }
-    const std::string what = absl::StrCat("baseline ", name, ": ", Describe(*layout));
-    const bool better =
-        outcome->step_s < plan.outcome.step_s && layout->reduction == Reduction::kRing;
-    if (better) {
-      plan.alternatives.push_back({Describe(plan.layout), plan.outcome.step_s, true});
-      plan.layout = *layout;
-      plan.outcome = *std::move(outcome);
-      absl::StrAppend(&plan.reason, "; ", what, " turned out better");
-    } else {
-      plan.alternatives.push_back({what, outcome->step_s, true});
-    }
-  }
-  std::stable_sort(plan.alternatives.begin(), plan.alternatives.end(),
-                   [](const Alternative& a, const Alternative& b) { return a.step_s < b.step_s; });
-  return refused;
 }
 
 }  // namespace atl::plan

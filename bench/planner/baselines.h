@@ -20,8 +20,8 @@
 //                  proportion to speed, equal samples, 1F1B. Unlike Metis, data parallelism is of
 //                  one width in all stages
 
-#ifndef ATOLL_COORDINATOR_PLANNER_BASELINES_H_
-#define ATOLL_COORDINATOR_PLANNER_BASELINES_H_
+#ifndef ATOLL_BENCH_PLANNER_BASELINES_H_
+#define ATOLL_BENCH_PLANNER_BASELINES_H_
 
 #include <string>
 #include <vector>
@@ -37,13 +37,6 @@ std::vector<std::string> BaselineNames();
 absl::StatusOr<Layout> Baseline(const Cluster& cluster, const Costs& costs, const Job& job,
                                 absl::string_view name);
 
-// Plays these baselines and enters them into a plan's alternatives. One that is better takes the
-// plan's place, unless it sums gradients hierarchically, which plans do not carry. Returns why the
-// others do not fit, one line each.
-std::vector<std::string> CompareBaselines(const Cluster& cluster, const Costs& costs,
-                                          const Job& job, const std::vector<std::string>& names,
-                                          Plan& plan);
-
 }  // namespace atl::plan
 
-#endif  // ATOLL_COORDINATOR_PLANNER_BASELINES_H_
+#endif  // ATOLL_BENCH_PLANNER_BASELINES_H_
