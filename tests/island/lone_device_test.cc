@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/planning.h"
 #include "coordinator/planning/recomputation.h"
 #include "tests/island/group_story.h"
 #include "worker/profiler/layer_profiler.h"
