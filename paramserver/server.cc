@@ -26,7 +26,9 @@ bool IsWildcard(absl::string_view endpoint) {
 }  // namespace
 
 Daemon::Daemon(DaemonOptions options)
-    : options_(std::move(options)), pool_(std::max(1, options_.threads)) {}
+    : options_(std::move(options)),
+      metrics_(options_.state_folder),
+      pool_(std::max(1, options_.threads)) {}
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(DaemonOptions options) {
   auto daemon = std::unique_ptr<Daemon>(new Daemon(std::move(options)));
@@ -61,6 +63,9 @@ absl::Status Daemon::Start() {
   gate_ = core_->gate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),
                                              [this](Event event) { loop_.Post(std::move(event)); });
+  ATOLL_ASSIGN_OR_RETURN(monitor_,
+                         ServeMetrics(options_.metrics_listen, options_.tls,
+                                      metrics_.ForServer([this] { loop_.TryPost(Tick{}); })));
   // From here on threads of others may call.
   ATOLL_RETURN_IF_ERROR(Listen());
   core_->SetEndpoint(endpoint_);
@@ -94,6 +99,7 @@ absl::Status Daemon::Attach(Incarnation incarnation) {
   options.incarnation = incarnation;
   options.max_queued = 1 << 16;
   auto attach = ServerAttach::Open(options, [this](ServerAttach::Event event) {
+    metrics_.NoteConnection(!std::holds_alternative<AttachLost>(event));
     if (std::holds_alternative<AttachOpened>(event)) {
       LogInfo(kPart, "attached to the coordinator at ", options_.coordinator);
       loop_.Post(ConnectionUp{});
@@ -110,6 +116,7 @@ absl::Status Daemon::Attach(Incarnation incarnation) {
 }
 
 Daemon::~Daemon() {
+  monitor_.reset();
   loop_.Stop();  // whoever waits to post goes on
   if (attach_ != nullptr) attach_->Close(std::chrono::seconds(1));
   link_.reset();
@@ -123,7 +130,8 @@ absl::Status Daemon::Run() {
 }
 
 Instant Daemon::Step(Instant now, std::optional<Event> event) {
-  if (!event) {
+  metrics_.pulse().Beat();
+  if (!event || std::holds_alternative<Tick>(*event)) {
     const LinkCounters counters = link_->counters();
     event =
         Tick{storage_->log_bytes(), counters.payload_bytes_received, counters.payload_bytes_sent};
@@ -131,7 +139,12 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
   Actions actions = core_->Step(now, *event);
   event.reset();  // may hold the last reference to a push's bytes
   storage_->Add(actions);
-  for (ServerMessage& message : actions.to_coordinator) attach_->Send(std::move(message));
+  for (ServerMessage& message : actions.to_coordinator) {
+    if (const auto* heartbeat = std::get_if<ServerHeartbeat>(&message)) {
+      metrics_.NoteHeartbeat(*heartbeat);
+    }
+    attach_->Send(std::move(message));
+  }
   for (AcknowledgePush& answer : actions.pushes) {
     link_->AcknowledgePush({answer.token}, answer.status, std::move(answer.reason));
   }

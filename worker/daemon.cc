@@ -20,6 +20,7 @@
 #include "common/version.h"
 #include "worker/backends.h"
 #include "worker/core/core.h"
+#include "worker/daemon_metrics.h"
 #include "worker/group/follower.h"
 #include "worker/group/group_trainer.h"
 #include "worker/group/member.h"
@@ -165,8 +166,9 @@ class Daemon {
  public:
   Daemon(const DaemonOptions& options, const HostMemory& host, EventLoop<Event>* loop,
          GroupMember* member, CheckpointStore* store, TensorClient* tensors,
-         WorkerProfiler* profiler, Identity identity)
+         WorkerProfiler* profiler, DaemonMetrics* metrics, Identity identity)
       : loop_(loop),
+        metrics_(metrics),
         member_(member),
         trainer_(
             member, [loop](const BoundariesSeen& seen) { loop->Post(seen); },
@@ -200,6 +202,7 @@ class Daemon {
 
   absl::Status Connect(AttachOptions options) {
     const auto on_event = [this, reason = std::string()](WorkerAttach::Event event) mutable {
+      metrics_->NoteConnection(!std::holds_alternative<AttachLost>(event));
       if (std::holds_alternative<AttachOpened>(event)) {
         reason.clear();
         LogInfo("attach", "connected to the coordinator");
@@ -221,8 +224,10 @@ class Daemon {
 
   int Run() {
     loop_->Run([this](Instant now, std::optional<Event> event) {
+      metrics_->pulse().Beat();
       Actions actions = core_.Step(now, event ? *event : Event(Tick{}));
       if (const StepDone* step = event ? std::get_if<StepDone>(&*event) : nullptr) {
+        metrics_->NoteStep(step->seconds);
         LogDebug("island", "step ", core_.inner_step(), " took ", 1e3 * step->seconds, " ms, loss ",
                  step->loss);
       }
@@ -269,6 +274,7 @@ class Daemon {
         LogInfo("job", log->job, ": ", log->text);
       }
       if (auto* heartbeat = std::get_if<WorkerHeartbeat>(&send->message)) {
+        metrics_->NoteHeartbeat(*heartbeat);
         // Measurements pass the core by: it decides nothing on them.
         heartbeat->devices = member_->Work();
         heartbeat->unreachable = member_->Unreachable();
@@ -314,6 +320,7 @@ class Daemon {
   }
 
   EventLoop<Event>* const loop_;
+  DaemonMetrics* const metrics_;
   GroupMember* const member_;
   GroupTrainer trainer_;
   Follower follower_;
@@ -386,8 +393,12 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   attach.incarnation = incarnation;
   WorkerProfiler profiler(RealFiles(), ProfilerOptions(options, *state, identity, devices, &loop));
   if (options.profile_again) profiler.Forget();
+  DaemonMetrics metrics(state->path(), devices.size());
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> monitor,
+                         ServeMetrics(options.metrics_listen, options.tls,
+                                      metrics.ForServer([&loop] { loop.TryPost(Tick{}); })));
   Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), &store, tensors.get(),
-                &profiler, std::move(identity));
+                &profiler, &metrics, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
   return daemon.Run();
 }
