@@ -1,18 +1,13 @@
 #include "coordinator/loop.h"
 
 #include "common/logging.h"
+#include "common/wall_clock.h"
 
 namespace atl {
 namespace {
 
 constexpr size_t kMaxTasks = 32768;
 constexpr Duration kHeldUp = std::chrono::milliseconds(100);  // a turn that is as late as no other
-
-int64_t UnixTimeMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // Of what is known since now.
 std::vector<StoreWrite> Dated(std::vector<StoreWrite> writes) {
@@ -51,6 +46,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
       new CoordinatorLoop(std::move(store), std::move(options), epoch));
   ATOLL_RETURN_IF_ERROR(Annotate(loop->core_.Recover(SteadyNow(), records),
                                  absl::StrCat("--state-dir ", state_dir, ": is damaged")));
+  loop->observations_ = std::make_unique<Observations>(state_dir, records);
   for (const MemberView& member : loop->core_.Members(SteadyNow())) {
     if (member.kind == MemberKind::kWorker) loop->planner_.Remember(member);
   }
@@ -105,6 +101,7 @@ absl::Status CoordinatorLoop::Run() {
   queue_.Run([this](Instant now, std::optional<Task> task) {
     if (wake_ != kNever && now - wake_ > kHeldUp) Step(now, HeldUp{});
     if (task) {
+      ++run_;
       (*task)(now);
     } else if (core_deadline_ <= now || core_deadline_ == kNever) {
       Step(now, Tick{});
@@ -112,7 +109,8 @@ absl::Status CoordinatorLoop::Run() {
     const Instant wake = between_tasks ? between_tasks(now, changed_) : kNever;
     changed_ = false;
     const Instant planner = AdvancePlanner(now);  // may step the core
-    wake_ = std::min({core_deadline_, wake, planner, AdvanceTraces(now)});
+    wake_ =
+        std::min({core_deadline_, wake, planner, AdvanceTraces(now), observations_->Advance(now)});
     return wake_;
   });
   traces_.Close("the coordinator is ending");
@@ -122,13 +120,15 @@ absl::Status CoordinatorLoop::Run() {
 void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   if (!failure_.ok()) return;
   const CoordinatorActions actions = core_.Step(now, event);
-  failure_ = store_->Apply(actions.persist, UnixTimeMs());
+  const int64_t unix_ms = UnixTimeMs();
+  failure_ = store_->Apply(actions.persist, unix_ms);
   if (!failure_.ok()) {
     // The core is ahead of what is durable: nobody may hear of it, and only a fresh start helps.
     queue_.Stop();
     return;
   }
   LogEvents(actions.persist);
+  observations_->OnStep(now, unix_ms, event, actions.persist);
   changed_ = changed_ || !actions.persist.empty();
   core_deadline_ = actions.next_deadline;
   if (const auto* from = std::get_if<FromWorker>(&event)) {

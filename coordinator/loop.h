@@ -4,6 +4,7 @@
 #ifndef ATOLL_COORDINATOR_LOOP_H_
 #define ATOLL_COORDINATOR_LOOP_H_
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "common/event_loop.h"
 #include "coordinator/core/core.h"
 #include "coordinator/island_planner.h"
+#include "coordinator/observations.h"
 #include "coordinator/store.h"
 #include "coordinator/trace_desk.h"
 
@@ -39,7 +41,13 @@ class CoordinatorLoop {
 
   // Hands a task over; false when there are too many or the loop ends, and the task is destroyed
   // unrun. Any thread; never waits.
-  bool Post(Task task) { return queue_.TryPost(std::move(task)); }
+  bool Post(Task task) {
+    const bool posted = queue_.TryPost(std::move(task));
+    if (posted) ++posted_;
+    return posted;
+  }
+  // Tasks that were handed over and have not run. Any thread.
+  int64_t queued() const { return posted_ - run_; }
 
   // ---- The rest only from within a task. ----
 
@@ -56,6 +64,7 @@ class CoordinatorLoop {
   const ProfileBook& measurements() const { return planner_.book(); }
   IslandPlanner& planner() { return planner_; }
   TraceDesk& traces() { return traces_; }
+  const Observations& observations() const { return *observations_; }
   int64_t epoch() const { return epoch_; }
 
  private:
@@ -66,6 +75,7 @@ class CoordinatorLoop {
   Instant AdvanceTraces(Instant now);  // likewise
 
   EventLoop<Task> queue_;
+  std::atomic<int64_t> posted_{0}, run_{0};
   std::unique_ptr<Store> store_;
   const int64_t epoch_;
   CoordinatorCore core_;
@@ -75,6 +85,7 @@ class CoordinatorLoop {
   int64_t last_request_ = 0;
   std::function<void(const Reply&)> on_reply_;  // of the request under way
   absl::Status failure_;
+  std::unique_ptr<Observations> observations_;
   TraceDesk traces_;
   IslandPlanner planner_;  // last: its thread posts to the queue
 };

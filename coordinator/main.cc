@@ -5,6 +5,7 @@
 
 #include "common/end_signals.h"
 #include "common/logging.h"
+#include "common/metrics/metrics_server.h"
 #include "common/usage.h"
 #include "coordinator/server.h"
 
@@ -39,6 +40,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "folder of the durable state")->required();
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  app.add_option("--http-listen", options.http_listen, "HOST:PORT of the web page; default: none");
+  atl::AddMetricsFlag(app, &options.metrics_listen);
   atl::AddTlsFlags(app, &options.tls);
   try {
     app.parse(argc, argv);

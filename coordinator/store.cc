@@ -19,7 +19,9 @@ constexpr int64_t kMaxRecordBytes = int64_t{256} << 20;
 // A prepared statement: bind in order, step, read columns.
 class Statement {
  public:
-  Statement(sqlite3* db, const char* sql) { sqlite3_prepare_v2(db, sql, -1, &stmt_, nullptr); }
+  Statement(sqlite3* db, const std::string& sql) {
+    sqlite3_prepare_v2(db, sql.c_str(), -1, &stmt_, nullptr);
+  }
   ~Statement() { sqlite3_finalize(stmt_); }
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
@@ -123,13 +125,9 @@ class Store::Impl {
     return status;
   }
 
-  absl::StatusOr<std::vector<LogEntry>> ReadLog(const JobId& job, int64_t after, int64_t limit) {
-    Statement select(db_, job.empty()
-                              ? "SELECT * FROM log WHERE ?1='' AND sequence>?2 ORDER BY sequence "
-                                "LIMIT ?3"
-                              : "SELECT * FROM log WHERE job=?1 AND sequence>?2 ORDER BY sequence "
-                                "LIMIT ?3");
-    select.Bind(absl::string_view(job)).Bind(after).Bind(limit);
+  absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery& query, int64_t limit) {
+    Statement select(db_, absl::StrCat("SELECT * ", FromLog(query), " ORDER BY sequence LIMIT ?6"));
+    Bind(query, &select).Bind(limit);
     std::vector<LogEntry> lines;
     int result;
     while ((result = select.Step()) == SQLITE_ROW) {
@@ -148,7 +146,35 @@ class Store::Impl {
     return lines;
   }
 
+  absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count) {
+    Statement select(
+        db_, absl::StrCat("SELECT sequence ", FromLog(query), " ORDER BY sequence DESC LIMIT ?6"));
+    Bind(query, &select).Bind(count);
+    int64_t after = query.after_sequence;
+    int64_t found = 0;
+    int result;
+    while ((result = select.Step()) == SQLITE_ROW) {
+      if (++found == count) after = select.Int(0) - 1;
+    }
+    if (result != SQLITE_DONE) return Error("read the log");
+    return after;
+  }
+
  private:
+  // Two texts, so that each uses its index.
+  static std::string FromLog(const LogQuery& query) {
+    return absl::StrCat("FROM log WHERE ", query.job.empty() ? "?1=''" : "job=?1",
+                        " AND sequence>?2 AND unix_time_ms>=?3 AND severity>=?4"
+                        " AND (?5='' OR instr(lower(text), lower(?5))>0)");
+  }
+  static Statement& Bind(const LogQuery& query, Statement* statement) {
+    return statement->Bind(absl::string_view(query.job))
+        .Bind(query.after_sequence)
+        .Bind(query.since_unix_ms)
+        .Bind(static_cast<int64_t>(query.severity))
+        .Bind(absl::string_view(query.contains));
+  }
+
   // Before anything is written: a new file, or one of ours that we can read.
   absl::Status CheckWhoseItIs() {
     ATOLL_ASSIGN_OR_RETURN(const int64_t tables, Single("SELECT count(*) FROM sqlite_master"));
@@ -251,9 +277,11 @@ absl::Status Store::Apply(const std::vector<StoreWrite>& writes, int64_t unix_ti
   return impl_->Apply(writes, unix_time_ms);
 }
 
-absl::StatusOr<std::vector<LogEntry>> Store::ReadLog(const JobId& job, int64_t after,
-                                                     int64_t limit) {
-  return impl_->ReadLog(job, after, limit);
+absl::StatusOr<std::vector<LogEntry>> Store::ReadLog(const LogQuery& query, int64_t limit) {
+  return impl_->ReadLog(query, limit);
+}
+absl::StatusOr<int64_t> Store::TailOfLog(const LogQuery& query, int64_t count) {
+  return impl_->TailOfLog(query, count);
 }
 
 }  // namespace atl

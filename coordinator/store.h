@@ -25,6 +25,15 @@ struct LogEntry {
   int64_t unix_time_ms = 0;
 };
 
+// Which lines of the log.
+struct LogQuery {
+  JobId job;                   // empty: of all jobs, and the cluster's own
+  int64_t after_sequence = 0;  // only newer ones
+  int64_t since_unix_ms = 0;
+  Severity severity = Severity::kInfo;  // at least
+  std::string contains;                 // in any case of ASCII letters; empty: any text
+};
+
 class Store {
  public:
   // Makes the directory (not its parents) and the file if they are missing. `max_pages` limits the
@@ -43,9 +52,10 @@ class Store {
   // is full.
   absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms);
 
-  // Lines of `job` (empty: all) with a sequence above `after`, oldest first, at most `limit`: fewer
-  // than that only if there are no more.
-  absl::StatusOr<std::vector<LogEntry>> ReadLog(const JobId& job, int64_t after, int64_t limit);
+  // Such lines, oldest first, at most `limit`: fewer than that only if there are no more.
+  absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery& query, int64_t limit);
+  // The `after_sequence` with which the query yields the newest `count` of its lines.
+  absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count);
 
  private:
   class Impl;

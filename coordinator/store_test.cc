@@ -118,14 +118,14 @@ TEST_CASE("the log keeps lines by job with the wall time") {
                        {EventRecord{5, "a", Severity::kError, "three"}}},
                       1234)
               .ok());
-  const auto lines = store->ReadLog("a", 0, 10).value();
+  const auto lines = store->ReadLog({"a"}, 10).value();
   REQUIRE(lines.size() == 2);
   REQUIRE(lines[0].event == EventRecord{1, "a", Severity::kWarning, "one"});
   REQUIRE(lines[1].event == EventRecord{5, "a", Severity::kError, "three"});
   REQUIRE(lines[1].unix_time_ms == 1234);
-  REQUIRE(store->ReadLog("", 1, 10).value().size() == 2);
-  REQUIRE(store->ReadLog("", 0, 1).value()[0].event.sequence == 1);
-  REQUIRE(store->ReadLog("", 1, 1).value()[0].event.sequence == 2);
+  REQUIRE(store->ReadLog({"", 1}, 10).value().size() == 2);
+  REQUIRE(store->ReadLog({}, 1).value()[0].event.sequence == 1);
+  REQUIRE(store->ReadLog({"", 1}, 1).value()[0].event.sequence == 2);
   REQUIRE(store->ReadAll().value().empty());
 }
 

@@ -127,7 +127,7 @@ void Encode(const ServerHeartbeat& s, v1::ServerHeartbeat* m) {
 
 }  // namespace
 
-void EncodeView(const JobSummary& view, v1::JobSummary* wire) {
+v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire) {
   wire->set_job(view.job);
   wire->set_state(static_cast<v1::JobState>(static_cast<int>(view.state) + 1));
   wire->set_reason(view.reason);
@@ -141,6 +141,7 @@ void EncodeView(const JobSummary& view, v1::JobSummary* wire) {
   wire->set_validation_loss(view.validation_loss);
   wire->set_first_validation_loss(view.first_validation_loss);
   wire->set_active_islands(view.active_islands);
+  return wire;
 }
 
 void EncodeView(const JobView& view, v1::Job* wire) {

@@ -22,7 +22,7 @@ class Member;
 std::string EncodeRecord(const StoreRecord& record);
 absl::StatusOr<StoreRecord> DecodeRecord(absl::string_view bytes);
 
-void EncodeView(const JobSummary& view, v1::JobSummary* wire);
+v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire);  // returns `wire`
 void EncodeView(const JobView& view, v1::Job* wire);
 void EncodeView(const MemberView& view, v1::Member* wire);
 

@@ -92,7 +92,7 @@ std::string Describe(const DecisionRecord& decision) {
                          : absl::StrCat("version ", decision.version, " is decided");
   absl::StrAppend(&text, ": ", decision.closed_because);
   for (const DecisionParticipant& p : decision.participants) {
-    absl::StrAppendFormat(&text, "; island %d weighs %.4g (%s)", p.contribution.island, p.weight,
+    absl::StrAppendFormat(&text, "; island %d: weight %.4g (%s)", p.contribution.island, p.weight,
                           p.reason);
   }
   return text;

@@ -274,7 +274,7 @@ std::string RoundReason(const State& s, const Job& job) {
   switch (PhaseOf(job)) {
     case RoundPhase::kIdle:
       return job.progress.version == kNoVersion ? "waits for the initial weights"
-                                                : "waits for the first complete contribution";
+                                                : "waiting for the first island update";
     case RoundPhase::kWindowOpen:
       return absl::StrCat("waits for island ", absl::StrJoin(MissingIslands(job), ", "));
     case RoundPhase::kCollecting:
