@@ -57,10 +57,11 @@ absl::Status ExportModel(const Global& global, const std::string& job, const std
   options.security.allow_plaintext_beyond_loopback = global.tls.insecure;
   ATOLL_ASSIGN_OR_RETURN(options.security.keys, ReadCurveKey(curve_key_path));
   ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+  ATOLL_ASSIGN_OR_RETURN(const std::string id, client->FindJob(job));
   ATOLL_ASSIGN_OR_RETURN(const auto tensors, TensorClient::Create(options));
   absl::Status status;
   for (int attempt = 0; attempt < kExportTries; ++attempt) {
-    status = ExportOnce(*client, *tensors, job, folder, version);
+    status = ExportOnce(*client, *tensors, id, folder, version);
     // The job's version was overtaken while we pulled it: what we have is of two versions.
     if (status.ok() || *version < 0 || !absl::IsFailedPrecondition(status)) return status;
   }

@@ -133,7 +133,7 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   AddRoundFlags(app, nullptr, flags);
 }
 
-// Prints the best known layout, why, and what lost.
+// Prints the best known layout, why, and the alternatives.
 int PlanCommand(const Global& global, const PlanFlags& flags);
 
 // Plays one layout under one schedule, with failures where asked; or outer rounds.

@@ -112,6 +112,61 @@ TEST_CASE(
   REQUIRE(desk.Run({"submit", path}).out == "tiny-3\n");
 }
 
+TEST_CASE("jobs_are_named_by_an_unambiguous_beginning_of_their_id_and_several_at_once") {
+  Desk desk;
+  const std::string path = desk.Write("job.toml", kJob);
+  for (int i = 0; i < 10; ++i) REQUIRE(desk.Run({"submit", path}).code == 0);
+  REQUIRE(desk.Run({"submit", path, "--set", "name=other"}).out == "other-11\n");
+  CHECK(desk.Run({"cancel", "o"}).out.find("other-11: cancelled") == 0);
+  const Outcome ambiguous = desk.Run({"cancel", "tiny"});
+  CHECK(ambiguous.code == 1);
+  CHECK(absl::StartsWith(ambiguous.errors, "atoll: 10 jobs begin with tiny: "));
+  CHECK(desk.Run({"cancel", "tiny-1", "tiny-2"}).code == 0);
+  REQUIRE(desk.Run({"rm", "tiny-1"}).code == 0);
+  CHECK(desk.Run({"show", "tiny-1"}).code == 1);  // tiny-10 is another one
+  CHECK(desk.Run({"rm", "--all", "--ended"}).out == "tiny-2: removed\nother-11: removed\n");
+  CHECK(desk.Run({"rm"}).code == 2);
+}
+
+TEST_CASE("submit_reads_standard_input_takes_settings_and_changes_nothing_on_a_dry_run") {
+  Desk desk;
+  const std::string path = desk.Write("job.toml", kJob);
+  CHECK(desk.Run({"submit", path, "--dry-run"}).code == 0);
+  CHECK(desk.Run({"submit", path, "--set", "outer.momentm=0.9"}).code == 1);
+  CHECK(desk.Run({"submit", path, "--set", "outer.momentum=2"}).code == 1);
+  CHECK(desk.Run({"submit", path, "--set", "momentum"}).code == 1);
+  CHECK(desk.Run({"ls"}).out == "no jobs; submit one with: atoll submit job.toml\n");
+  CHECK(desk.Run({"submit", path, "--set", "outer.momentum=0.5", "--set", "model.family=gpt2"})
+            .code == 0);
+  const std::string json = desk.Run({"show", "tiny", "--json"}).out;
+  CHECK(absl::StrContains(json, "\"momentum\": 0.5"));
+  CHECK(absl::StrContains(json, "MODEL_FAMILY_GPT2"));
+}
+
+TEST_CASE("logs_and_ls_show_what_their_filters_say") {
+  Desk desk;
+  const std::string path = desk.Write("job.toml", kJob);
+  for (int i = 0; i < 3; ++i) REQUIRE(desk.Run({"submit", path}).code == 0);
+  REQUIRE(desk.Run({"cancel", "tiny-2"}).code == 0);
+  const auto lines = [](const std::string& text) {
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const std::string all = desk.Run({"logs"}).out;
+  REQUIRE(lines(all) > 3);
+  const std::string tail = desk.Run({"logs", "--tail", "2"}).out;
+  CHECK(lines(tail) == 2);
+  CHECK(absl::EndsWith(all, tail));
+  CHECK(desk.Run({"logs", "--since", "1h"}).out == all);
+  CHECK(desk.Run({"logs", "--since", "2999-01-01T00:00:00Z"}).out.empty());
+  CHECK(desk.Run({"logs", "--since", "yesterday"}).code == 1);
+  CHECK(desk.Run({"logs", "--severity", "error"}).out.empty());
+  CHECK(absl::StrContains(desk.Run({"logs", "tiny-2", "--grep", "CANCEL"}).out, "cancel"));
+  CHECK(lines(desk.Run({"ls", "--state", "queued"}).out) == 3);  // with the header
+  CHECK(lines(desk.Run({"ls", "--newest", "1"}).out) == 2);
+  CHECK(desk.Run({"ls", "--state", "asleep"}).code == 1);
+  CHECK(desk.Run({"ls", "--sort", "colour"}).code == 1);
+}
+
 TEST_CASE("validate checks here, or also at the coordinator, and prints every default as JSON") {
   Desk desk;
   const std::string path = desk.Write("job.toml", kJob);
@@ -147,8 +202,9 @@ TEST_CASE("wrong usage is exit code 2, no coordinator is 1, help is 0") {
   for (const auto& command : {std::vector<std::string>{"ls"}, {"watch", "none-1"}}) {
     const Outcome away = desk.Run(command);
     CHECK(away.code == 1);
-    CHECK(absl::StartsWith(away.errors, "atoll: no answer from the coordinator at 127.0.0.1:"));
-    CHECK(absl::StrContains(away.errors, "is it running, and is --coordinator right?"));
+    CHECK(absl::StartsWith(away.errors, "atoll: nothing listens at 127.0.0.1:"));
+    CHECK(
+        absl::StrContains(away.errors, "is the coordinator running, and is --coordinator right?"));
   }
 }
 

@@ -108,7 +108,7 @@ def quick_start(_):
                                     env={"ATOLL_COORDINATOR": address}, stderr=subprocess.PIPE,
                                     stdout=subprocess.PIPE, text=True, check=False)
             # Nobody is there; that is all that is wrong.
-            check(result.stderr.startswith(f"atoll: no answer from the coordinator at {address}"),
+            check(result.stderr.startswith(f"atoll: nothing listens at {address}"),
                   f"{command}: {result.stderr}")
 
 

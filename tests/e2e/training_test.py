@@ -178,7 +178,7 @@ def the_command_line(story):
         check(words in error, f"{arguments}: it says {error!r}, not {words!r}")
         check(out == "", f"{arguments}: an error is no data: {out!r}")
 
-    fails(1, "is it running", "ls")
+    fails(1, "is the coordinator running", "ls")
     story.starts(workers=2, servers=1)
     fails(2, "--flurb", "ls", "--flurb")
     fails(2, "flurb", "flurb")
