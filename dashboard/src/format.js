@@ -39,6 +39,8 @@ export const age = (unixMs) => (num(unixMs) ? `${seconds(Math.max(0, (Date.now()
 
 export const stateName = (state) => (state || '').replace('JOB_STATE_', '').toLowerCase() || 'unknown';
 export const ended = (state) => ['done', 'failed', 'cancelled'].includes(stateName(state));
+// An island of a job that has ended is not missing.
+export const islandState = (island, job) => (ended(job.state) ? 'ended' : island.stalled ? 'stalled' : island.attached ? 'attached' : 'unavailable');
 export const done = (s) => (num(s.tokens_budget) > 0 ? Math.min(1, num(s.tokens_committed) / num(s.tokens_budget)) : 0);
 export function timeLeft(s) {
   const left = num(s.tokens_budget) - num(s.tokens_committed);

@@ -1,7 +1,7 @@
 import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { bytes, count, ended, loss, milliseconds, rate, seconds } from './format.js';
+import { bytes, count, ended, islandState, loss, milliseconds, rate, seconds } from './format.js';
 import { Gantt, PlanPicture, SiteMap } from './pictures.jsx';
 import { Badge, Problem, Section, Table, Tile } from './parts.jsx';
 
@@ -93,7 +93,7 @@ export function Island({ id, number, onLive }) {
   return (
     <>
       <div class="crumbs"><a href="#/jobs">Jobs</a> / <a href={`#/jobs/${id}`}>{id}</a> / island {number}</div>
-      <div class="title"><h1>Island {number}</h1><Badge state={island.stalled ? 'stalled' : island.attached ? 'attached' : 'unavailable'} /></div>
+      <div class="title"><h1>Island {number}</h1><Badge state={islandState(island, job.summary)} /></div>
       <p class="why">{[island.attached ? island.doing : '', island.reason].filter(Boolean).join('; ')}</p>
       {island.stalled && <p class="notice" role="alert">Stalled: {island.stalled}</p>}
       <div class="tiles">

@@ -1,7 +1,7 @@
 import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
-import { age, bytes, count, done, ended, loss, moment, percent, seconds, stateName, timeLeft, version } from './format.js';
+import { age, bytes, count, done, ended, islandState, loss, moment, percent, seconds, stateName, timeLeft, version } from './format.js';
 import { Chart } from './charts.jsx';
 import { Rounds } from './pictures.jsx';
 import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
@@ -57,10 +57,10 @@ function Curves({ history, axis, theme }) {
   );
 }
 
-const islandColumns = (job) => [
-  { title: 'island', cell: (i) => <a href={`#/jobs/${job}/islands/${i.island}`}>island {i.island}</a>, sort: (i) => i.island },
+const islandColumns = (summary) => [
+  { title: 'island', cell: (i) => <a href={`#/jobs/${summary.job}/islands/${i.island}`}>island {i.island}</a>, sort: (i) => i.island },
   { title: 'leader', cell: (i) => i.worker || '–', sort: (i) => i.worker },
-  { title: 'state', cell: (i) => <Badge state={i.stalled ? 'stalled' : i.attached ? 'attached' : 'unavailable'} title={i.stalled || i.reason} />, sort: (i) => i.attached },
+  { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
   { title: 'loss', number: true, cell: (i) => loss(i.progress?.train_loss), sort: (i) => num(i.progress?.train_loss) },
   { title: 'tokens/s', number: true, cell: (i) => count(i.progress?.tokens_per_s), sort: (i) => num(i.progress?.tokens_per_s) },
   { title: 'step, idle link', number: true, cell: (i) => (num(i.progress?.step_seconds_quiet) > 0 ? seconds(i.progress.step_seconds_quiet) : '–'), sort: (i) => num(i.progress?.step_seconds_quiet) },
@@ -140,7 +140,7 @@ export function Job({ id, session, theme, onLive }) {
         {history.data?.islands.length > ISLAND_CURVES && <p class="empty">The first {ISLAND_CURVES} of {history.data.islands.length} islands are drawn; `atoll metrics {s.job} --csv` has all.</p>}
       </Section>
       {history.data && <Section title="Newest rounds" id="rounds"><Rounds rounds={history.data.newest.slice(-16)} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
-      <Section title="Islands" id="islands"><Table columns={islandColumns(s.job)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
+      <Section title="Islands" id="islands"><Table columns={islandColumns(s)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
       <Section title="Decisions, newest first" id="decisions"><Table columns={DECISIONS} rows={decisions} pageSize={12} empty="No round has been decided yet." /></Section>
       <Section title="Parameter servers" id="servers"><Table columns={SERVERS} rows={servers} keyOf={(v) => v.name} empty="The model is not placed yet." /></Section>
       <Section title="Log, newest first" id="log" tools={<a href={`#/logs?job=${s.job}`}>the whole log</a>}><NewestLines job={s.job} /></Section>
