@@ -95,7 +95,7 @@ TEST_CASE("progress of a job that has nothing to show yet has dashes") {
   job.mutable_summary()->set_version(-1);
   job.mutable_summary()->set_waiting_for("a worker");
   REQUIRE(ProgressLine(job) ==
-          "lm-1: queued, round -, step -, 0.0%, loss -, validation -, 0 tokens/s, 0 islands, - "
+          "lm-1: queued, round -, step -, 0.0%, loss -, validation -, - tokens/s, 0 islands, - "
           "left; a worker\n");
 }
 
