@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/job_model.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
 #include "proto/job.pb.h"
@@ -34,6 +35,9 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   MakeAbsolute(folder, &spec->data.validation_path);
   MakeAbsolute(folder, &spec->model.config_path);
   MakeAbsolute(folder, &spec->model.initial_weights_path);
+  // The model's files may be on the workers alone.
+  const absl::Status model = ModelConfigOfJob(*spec).status();
+  if (!model.ok() && !absl::IsNotFound(model)) return reader.Locate(model);
   return spec;
 }
 

@@ -9,12 +9,12 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/render.h"
+#include "common/model/job_model.h"
 #include "common/protocol/wire.h"
 #include "kernels/cpu/cpu.h"
 #include "worker/export.h"
 #include "worker/model/generate.h"
 #include "worker/model/weights.h"
-#include "worker/runtime/model_config.h"
 
 namespace atl::cli {
 namespace {
@@ -35,7 +35,7 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
   request.job = job;
   request.version = *version;
   request.folder = folder;
-  ATOLL_ASSIGN_OR_RETURN(request.config, worker::ModelConfigOfJob(spec));
+  ATOLL_ASSIGN_OR_RETURN(request.config, ModelConfigOfJob(spec));
   for (const v1::ShardPlacement& shard : message.shards()) {
     request.shards.push_back({shard.shard(), shard.layer(), shard.begin(), shard.elements(),
                               shard.server(), shard.endpoint(), shard.public_key()});

@@ -13,6 +13,7 @@
 #include "cli/client.h"
 #include "cli/job_file.h"
 #include "cli/write_file.h"
+#include "common/model/job_model.h"
 #include "common/protocol/device_profile.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
@@ -20,7 +21,6 @@
 #include "coordinator/plan_io/render.h"
 #include "coordinator/planner/baselines.h"
 #include "coordinator/planner/islands.h"
-#include "worker/runtime/model_config.h"
 
 namespace atl::cli {
 namespace {
@@ -40,8 +40,8 @@ struct Task {
 };
 
 absl::StatusOr<plan::Model> ModelOfJob(const JobSpec& spec, int64_t sequence) {
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, worker::ModelConfigOfJob(spec));
-  const bool llama = config.family == ModelFamily::kLlama;
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
+  const Architecture architecture = config.architecture();
   return plan::MakeTransformer({.name = spec.name,
                                 .layers = config.layers,
                                 .hidden = config.d_model,
@@ -50,9 +50,9 @@ absl::StatusOr<plan::Model> ModelOfJob(const JobSpec& spec, int64_t sequence) {
                                 .ffn = config.ffn,
                                 .vocabulary = config.vocab,
                                 .sequence = sequence,
-                                .gated = llama,
+                                .gated = architecture.gated(),
                                 .tied_head = config.tied_head,
-                                .positions = !llama});
+                                .positions = !architecture.rotary()});
 }
 
 // The search here is free; islands are planned as their job asks.
@@ -78,7 +78,7 @@ absl::Status ReadJob(const PlanFlags& flags, Task* task) {
   SayWhatIsNotAsked(flags.job, spec.layout);
   task->tokens_per_sample = flags.sequence > 0 ? flags.sequence : spec.data.sequence_length;
   ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, task->tokens_per_sample));
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, worker::ModelConfigOfJob(spec));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
   task->model_digest =
       absl::StrCat(absl::Hex(DigestOf(ToSpec(config), task->tokens_per_sample), absl::kZeroPad16));
   task->job.global_batch =

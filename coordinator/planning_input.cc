@@ -392,7 +392,7 @@ int64_t HeadGroups(const ModelSpec& shape) {
 }
 
 // Of every layer that devices share, each has at least one head, column and word: workers cut it so
-// (worker/model/tensor_part.h), and would refuse the plan.
+// (common/model/tensor_part.h), and would refuse the plan.
 absl::StatusOr<std::vector<int>> TensorSizes(const PlanRequest& request, const ModelSpec& shape) {
   std::pair<const char*, int64_t> least = {"model.heads", shape.heads};
   for (const auto& [name, count] : {std::pair("model.key_value_heads", shape.key_value_heads),

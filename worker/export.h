@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "common/model/config.h"
 #include "common/net/tensor_client.h"
 #include "common/protocol/control.h"
 #include "common/status.h"
-#include "worker/model/config.h"
 
 namespace atl::worker {
 

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/model/layout.h"
 #include "common/net/test_handler.h"
-#include "worker/model/layout.h"
 #include "worker/model/weights.h"
 #include "worker/runtime/transfer_limits.h"
 

@@ -54,11 +54,15 @@ absl::Status ValidateName(const std::string& name) {
 }
 
 absl::Status ValidateModel(const ModelSpec& m) {
-  if (!m.config_path.empty()) {
+  if (!m.config_path.empty() && !m.config_json.empty()) {
+    return absl::InvalidArgumentError(
+        "model.config_path is given together with model.config_json: give one of the two");
+  }
+  if (!m.config_path.empty() || !m.config_json.empty()) {
     if (m.hidden != 0 || m.layers != 0 || m.heads != 0) {
-      return absl::InvalidArgumentError(
-          "model.config_path is given together with model.hidden, layers or heads: give one of the "
-          "two");
+      return absl::InvalidArgumentError(absl::StrCat(
+          m.config_path.empty() ? "model.config_json" : "model.config_path",
+          " is given together with model.hidden, layers or heads: give one of the two"));
     }
     return absl::OkStatus();
   }
@@ -77,12 +81,6 @@ absl::Status ValidateModel(const ModelSpec& m) {
   if (m.key_value_heads != 0 && m.heads % m.key_value_heads != 0) {
     return Bad("model.heads", m.heads,
                absl::StrCat("a multiple of model.key_value_heads = ", m.key_value_heads));
-  }
-  if (m.family == ModelFamily::kLlama && (m.hidden / m.heads) % 2 != 0) {
-    return Bad("model.hidden", m.hidden, "an even multiple of model.heads: rotary pairs");
-  }
-  if (m.family == ModelFamily::kGpt2 && m.key_value_heads != 0 && m.key_value_heads != m.heads) {
-    return Bad("model.key_value_heads", m.key_value_heads, "left out for GPT-2");
   }
   return absl::OkStatus();
 }
@@ -107,6 +105,10 @@ absl::Status ValidateInner(const InnerSpec& i) {
   ATOLL_RETURN_IF_ERROR(InRange("inner.weight_decay", i.weight_decay, 0, 10));
   ATOLL_RETURN_IF_ERROR(InRange("inner.clip_norm", i.clip_norm, 0, kInfinity));
   ATOLL_RETURN_IF_ERROR(IntInRange("inner.batch_sequences", i.batch_sequences, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.momentum", i.momentum, 0, 1));
+  if (i.optimizer != InnerOptimizer::kAdamW) {
+    return absl::InvalidArgumentError("inner.optimizer: must be adamw, the only one there is yet");
+  }
   return IntInRange("inner.micro_batch_sequences", i.micro_batch_sequences, 0, i.batch_sequences);
 }
 

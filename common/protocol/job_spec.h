@@ -15,13 +15,24 @@
 
 namespace atl {
 
-enum class ModelFamily { kLlama, kGpt2 };
+enum class ModelFamily {
+  kLlama,
+  kGpt2,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kOlmo2,
+  kGemma2,
+  kPhi3,
+  kBert,
+};
 
 // Shape of the model. Either these numbers, or `config_path` names a Hugging Face config.json on
 // every worker that holds them.
 struct ModelSpec {
   ModelFamily family = ModelFamily::kLlama;
   std::string config_path;
+  std::string config_json;  // or its text
   int64_t vocabulary = 256;
   int64_t hidden = 0;
   int64_t layers = 0;
@@ -50,8 +61,10 @@ struct DataSpec {
   bool operator==(const DataSpec&) const = default;
 };
 
-// AdamW inside an island. The learning rate rises linearly over the first `warmup_fraction` of the
-// job's tokens and then follows a cosine down to learning_rate * final_learning_rate_ratio.
+enum class InnerOptimizer { kAdamW, kSgd, kLamb, kRmsProp, kMuon };
+
+// The optimizer inside an island. The learning rate rises linearly over the first `warmup_fraction`
+// of the job's tokens and then follows a cosine down to learning_rate * final_learning_rate_ratio.
 struct InnerSpec {
   double learning_rate = 1e-3;
   double final_learning_rate_ratio = 0.1;
@@ -60,7 +73,9 @@ struct InnerSpec {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.1;
-  double clip_norm = 1.0;             // global L2 norm of the gradient; 0: no clipping
+  double clip_norm = 1.0;  // global L2 norm of the gradient; 0: no clipping
+  InnerOptimizer optimizer = InnerOptimizer::kAdamW;
+  double momentum = 0.9;              // of SGD, RMSprop and Muon
   int64_t batch_sequences = 8;        // sequences of one inner step
   int64_t micro_batch_sequences = 0;  // 0: the whole batch at once
 

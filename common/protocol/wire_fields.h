@@ -26,6 +26,7 @@ void Fields(V& v, Plain<V, ModelSpec>& s, v1::ModelSpec& m) {
   ATOLL_WIRE_OPTIONAL(tied_head);
   ATOLL_WIRE_OPTIONAL(initial_weights_path);
   ATOLL_WIRE_OPTIONAL(seed);
+  ATOLL_WIRE_OPTIONAL(config_json);
 }
 
 template <class V>
@@ -50,6 +51,8 @@ void Fields(V& v, Plain<V, InnerSpec>& s, v1::InnerSpec& m) {
   ATOLL_WIRE_OPTIONAL(clip_norm);
   ATOLL_WIRE_OPTIONAL(batch_sequences);
   ATOLL_WIRE_OPTIONAL(micro_batch_sequences);
+  ATOLL_WIRE_OPTIONAL_ENUM(optimizer, InnerOptimizer);
+  ATOLL_WIRE_OPTIONAL(momentum);
 }
 
 template <class V>

@@ -35,10 +35,12 @@ class CpuBackend final : public HostBackend {
   void Run(Stream&, const Rope& op) override;
   void Run(Stream&, const AttentionForward& op, Workspace workspace) override;
   void Run(Stream&, const AttentionBackward& op, Workspace workspace) override;
-  void Run(Stream&, const SwigluForward& op) override;
-  void Run(Stream&, const SwigluBackward& op) override;
+  void Run(Stream&, const GatedForward& op) override;
+  void Run(Stream&, const GatedBackward& op) override;
   void Run(Stream&, const GeluForward& op) override;
   void Run(Stream&, const GeluBackward& op) override;
+  void Run(Stream&, const SoftcapForward& op) override;
+  void Run(Stream&, const SoftcapBackward& op) override;
   void Run(Stream&, const AddScaled& op) override;
   void Run(Stream&, const Scale& op) override;
   void Run(Stream&, const Convert& op) override;

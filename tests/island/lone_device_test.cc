@@ -4,12 +4,12 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "common/model/job_model.h"
 #include "coordinator/beside_memory.h"
 #include "coordinator/recomputation.h"
 #include "tests/island/group_story.h"
 #include "worker/profiler/layer_profiler.h"
 #include "worker/runtime/island.h"
-#include "worker/runtime/model_config.h"
 #include "worker/runtime/testing/island_events.h"
 
 namespace atl::worker {

@@ -6,8 +6,8 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "common/model/tensor_layout.h"
 #include "worker/core/leases.h"
-#include "worker/model/tensor_layout.h"
 #include "worker/model/weights.h"
 
 namespace atl::worker {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "common/model/job_model.h"
 #include "common/protocol/device_profile.h"
-#include "worker/runtime/model_config.h"
 
 namespace atl::worker {
 

@@ -5,11 +5,11 @@
 
 #include <vector>
 
+#include "common/model/layout.h"
 #include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/data/dataset.h"
-#include "worker/model/layout.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::worker {

@@ -7,9 +7,9 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
+#include "common/model/tensor_layout.h"
 #include "common/net/security.h"
 #include "worker/core/leases.h"
-#include "worker/model/tensor_layout.h"
 
 namespace atl::worker {
 namespace {

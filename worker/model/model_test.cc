@@ -93,7 +93,7 @@ class Pipeline {
     workspace_.data = Memory(workspace_.bytes);
     tied_grads_ = Memory(config.vocab * config.d_model * 4);
     constants_ = model_.Constants(kSeqLen, Memory(kSeqLen * config.head_dim() * 4));
-    model_.InitConstants(*backend_, *stream_, constants_);
+    ATOLL_CHECK(model_.InitConstants(*backend_, *stream_, constants_).ok());
     uint64_t seed = 1;
     for (Run& run : runs_) {
       run.host_tokens = Tokens(shape_.tokens(), seed++);

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/check.h"
-#include "worker/model/json.h"
+#include "common/model/json.h"
 
 namespace atl {
 namespace {

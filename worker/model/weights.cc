@@ -14,8 +14,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/model/job_model.h"
+#include "common/model/json.h"
 #include "common/rng.h"
-#include "worker/model/json.h"
 #include "worker/model/safetensors.h"
 
 namespace atl {
@@ -62,8 +63,15 @@ void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::spa
 }
 
 absl::string_view WithoutPrefix(absl::string_view name) {
-  if (!absl::ConsumePrefix(&name, "transformer.")) absl::ConsumePrefix(&name, "model.");
+  for (const char* prefix : {"transformer.", "model.", "bert."}) {
+    if (absl::ConsumePrefix(&name, prefix)) break;
+  }
   return name;
+}
+
+void Add(float offset, std::span<float> values) {
+  if (offset == 0) return;
+  for (float& value : values) value += offset;
 }
 
 // What transformers has stored beside parameters: masks, frequencies, a copy of a tied table.
@@ -76,6 +84,16 @@ bool IsLeftover(absl::string_view name, bool tied) {
 absl::StatusOr<std::vector<std::string>> ShardFiles(const std::string& dir) {
   const std::string index_path = absl::StrCat(dir, "/", kIndexFile);
   const std::string single = absl::StrCat(dir, "/", kSingleFile);
+  if (!std::filesystem::exists(single) && !std::filesystem::exists(index_path)) {
+    for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+      if (!std::filesystem::exists(absl::StrCat(dir, "/", pickle))) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          dir, ": has ", pickle, " but no ", kSingleFile,
+          "; Atoll does not read PyTorch's pickles, which may run any code. Convert it where you "
+          "trust it: python3 -c \"from transformers import AutoModel as M; M.from_pretrained('",
+          dir, "').save_pretrained('", dir, "', safe_serialization=True)\""));
+    }
+  }
   if (std::filesystem::exists(single) || !std::filesystem::exists(index_path)) {
     return std::vector<std::string>{single};
   }
@@ -137,7 +155,11 @@ class ShardReader {
  private:
   absl::Status ReadTensor(const SafetensorsReader& reader, const std::string& name,
                           const Target& target) {
-    if (!target.param->transposed) return reader.Read(name, target.to);
+    if (!target.param->transposed) {
+      ATOLL_RETURN_IF_ERROR(reader.Read(name, target.to));
+      Add(target.param->file_offset, target.to);
+      return absl::OkStatus();
+    }
     buffer_.resize(target.to.size());
     ATOLL_RETURN_IF_ERROR(reader.Read(name, buffer_));
     Transpose(buffer_, target.param->shape[0], target.param->shape[1], target.to);
@@ -194,6 +216,11 @@ absl::Status WriteShard(const std::string& dir, const Shard& shard, const LayerS
       Transpose(tensor, param->shape[1], param->shape[0], buffer);
       tensor = buffer;
     }
+    if (param->file_offset != 0) {
+      buffer.assign(tensor.begin(), tensor.end());
+      Add(-param->file_offset, buffer);
+      tensor = buffer;
+    }
     ATOLL_RETURN_IF_ERROR(writer.Append(tensor));
   }
   return writer.Finish();
@@ -233,9 +260,7 @@ void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::sp
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir) {
-  const std::string path = dir + "/config.json";
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, 1 << 20));
-  return ParseModelConfig(text, path);
+  return ReadConfigFile(absl::StrCat(dir, "/config.json"), "the model");
 }
 
 absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "worker/model/config.h"
-#include "worker/model/layout.h"
+#include "common/model/hugging_face.h"
+#include "common/model/layout.h"
 
 namespace atl {
 

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "common/model/config.h"
 #include "common/protocol/device_profile.h"
 #include "common/status.h"
 #include "common/time.h"
 #include "kernels/backend.h"
-#include "worker/model/config.h"
 #include "worker/model/optimizer.h"
 #include "worker/pipeline/emulation.h"
 

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/model/job_model.h"
 #include "worker/core/leases.h"
 #include "worker/data/dataset.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/model/weights.h"
-#include "worker/runtime/model_config.h"
 
 namespace atl::worker {
 namespace {

@@ -1,0 +1,47 @@
+#include "common/model/job_model.h"
+
+#include <fstream>
+
+#include "common/model/hugging_face.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kConfigBytesMax = size_t{1} << 20;
+
+absl::StatusOr<ModelConfig> Config(const JobSpec& spec) {
+  if (!spec.model.config_path.empty()) {
+    return ReadConfigFile(spec.model.config_path, "model.config_path");
+  }
+  if (spec.model.config_json.empty() && spec.model.hidden == 0 &&
+      !spec.model.initial_weights_path.empty()) {
+    return ReadConfigFile(spec.model.initial_weights_path + "/config.json",
+                          "model.initial_weights_path");
+  }
+  return ModelConfigFromSpec(spec.model, spec.data.sequence_length);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat(field, ": ", path, " cannot be read on this machine"));
+  }
+  std::string text(kConfigBytesMax + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return ParseModelConfig(text, path);
+}
+
+absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec) {
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, Config(spec));
+  if (spec.data.sequence_length > config.max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.sequence_length = ", spec.data.sequence_length,
+                     ": the model takes at most ", config.max_positions, " tokens"));
+  }
+  return config;
+}
+
+}  // namespace atl
