@@ -20,16 +20,22 @@ _LIBRARIES = {
     "catch2": (["catch2"], [], []),
     "catch2_main": (["catch2"], [], ["-lCatch2WithMain"]),
     "cli11": (["libcli11-dev"], [], []),
+    "crypto": (["libssl-dev"], ["libcrypto"], []),
+    "curl": (["libcurl4-openssl-dev"], ["libcurl"], []),
     "dnnl": (["libdnnl-dev"], [], ["-ldnnl"]),
     "gloo": (["libgloo-dev"], [], ["-lgloo"]),
     "grpc": (["libgrpc++-dev", "libprotobuf-dev"], ["grpc++", "protobuf"], ["-lgrpc++_reflection", "-lpthread"]),
     "json": (["nlohmann-json3-dev"], [], []),
     "openblas": (["libopenblas-dev"], ["openblas"], []),
+    "pcre2": (["libpcre2-dev"], ["libpcre2-8"], []),
     "protobuf": (["libprotobuf-dev"], ["protobuf"], ["-lpthread"]),
     "sqlite3": (["libsqlite3-dev"], ["sqlite3"], []),
     "tomlplusplus": (["libtomlplusplus-dev"], [], []),
+    "utf8proc": (["libutf8proc-dev"], ["libutf8proc"], []),
     "xxhash": (["libxxhash-dev"], ["libxxhash"], []),
+    "zlib": (["zlib1g-dev"], ["zlib"], []),
     "zmq": (["libzmq3-dev", "cppzmq-dev"], ["libzmq"], []),
+    "zstd": (["libzstd-dev"], ["libzstd"], []),
 }
 
 def _build_packages(rctx):
