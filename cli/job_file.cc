@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
@@ -15,6 +16,7 @@ constexpr int64_t kMaxJobFileBytes = 1 << 20;
 
 void MakeAbsolute(const std::filesystem::path& folder, std::string* path) {
   if (path->empty() || std::filesystem::path(*path).is_absolute()) return;
+  if (absl::StrContains(*path, "://")) return;  // lies in an object store
   *path = (folder / *path).lexically_normal().string();
 }
 
@@ -32,6 +34,7 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   const auto folder = std::filesystem::absolute(path, error).parent_path();
   MakeAbsolute(folder, &spec->data.path);
   MakeAbsolute(folder, &spec->data.validation_path);
+  MakeAbsolute(folder, &spec->data.tokenizer_path);
   MakeAbsolute(folder, &spec->model.config_path);
   MakeAbsolute(folder, &spec->model.initial_weights_path);
   return spec;

@@ -93,6 +93,13 @@ absl::Status ValidateData(const DataSpec& d) {
   if (d.validation_path.empty() && d.validation_fraction == 0) {
     return Bad("data.validation_fraction", 0, "above 0, or data.validation_path given");
   }
+  const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl;
+  if (!d.tokenizer_path.empty() && !is_text) {
+    return absl::InvalidArgumentError(
+        "data.tokenizer_path is given, but data.format already holds tokens: leave it out, or set "
+        "data.format to \"text\" or \"jsonl\"");
+  }
+  if (d.format == DataFormat::kJsonl) ATOLL_RETURN_IF_ERROR(Required("data.field", d.field));
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
 }
 
@@ -220,7 +227,7 @@ absl::Status Validate(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(
       IntInRange("schedule.validate_every_rounds", s.validate_every_rounds, 0, kMany));
   ATOLL_RETURN_IF_ERROR(
-      IntInRange("schedule.validation_sequences", s.validation_sequences, 1, kMany));
+      IntInRange("schedule.validation_sequences", s.validation_sequences, 0, kMany));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("schedule.checkpoint_every_steps", s.checkpoint_every_steps, 0, kMany));
   return IntInRange("schedule.snapshot_every_rounds", s.snapshot_every_rounds, 1, kMany);

@@ -37,15 +37,17 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
-enum class DataFormat { kText, kTokens16, kMegatron };
+enum class DataFormat { kText, kTokens16, kMegatron, kTokens32, kJsonl, kShards };
 
 struct DataSpec {
   DataFormat format = DataFormat::kText;
-  std::string path;             // a file that every worker can read
+  std::string path;             // a file that every worker can read; a glob names several
   std::string validation_path;  // empty: the last `validation_fraction` of `path`
   double validation_fraction = 0.05;
   int64_t sequence_length = 256;  // tokens
   uint64_t shuffle_seed = 1;      // order of the sequences within each epoch
+  std::string tokenizer_path;     // of kText and kJsonl; empty: bytes are tokens
+  std::string field = "text";     // of a JSONL object, that holds the text
 
   bool operator==(const DataSpec&) const = default;
 };
@@ -93,9 +95,9 @@ struct OuterSpec {
 };
 
 struct ScheduleSpec {
-  int64_t train_tokens = 0;           // of all islands together; required
-  int64_t validate_every_rounds = 4;  // 0: only at start and end
-  int64_t validation_sequences = 64;
+  int64_t train_tokens = 0;             // of all islands together; required
+  int64_t validate_every_rounds = 4;    // 0: only at start and end
+  int64_t validation_sequences = 64;    // evaluated each time; 0: all
   int64_t checkpoint_every_steps = 32;  // local checkpoint of each worker; 0: none
   int64_t snapshot_every_rounds = 8;    // of each parameter server
 

@@ -36,6 +36,8 @@ void Fields(V& v, Plain<V, DataSpec>& s, v1::DataSpec& m) {
   ATOLL_WIRE_OPTIONAL(validation_fraction);
   ATOLL_WIRE_OPTIONAL(sequence_length);
   ATOLL_WIRE_OPTIONAL(shuffle_seed);
+  ATOLL_WIRE_OPTIONAL(tokenizer_path);
+  ATOLL_WIRE_OPTIONAL(field);
 }
 
 template <class V>
