@@ -13,13 +13,14 @@
 #ifndef ATOLL_WORKER_DATA_DATASET_H_
 #define ATOLL_WORKER_DATA_DATASET_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
 
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
-#include "worker/data/token_file.h"
+#include "worker/data/token_stream.h"
 
 namespace atl {
 
@@ -43,7 +44,13 @@ class Dataset {
   // inputs r[0..T) and targets r[1..T]. n = out.size() / (T + 1), which must be whole.
   absl::Status ReadTrain(int64_t first, std::span<int32_t> out) const;
 
-  // Validation sequences [first, first + n), unshuffled. REQUIRES: they exist.
+  // How many validation sequences a job evaluates that asks for `wanted`; 0: all.
+  int64_t ValidationCount(int64_t wanted) const {
+    return wanted == 0 ? validation_sequences() : std::min(wanted, validation_sequences());
+  }
+
+  // Validation sequences at places [first, first + n) of an order whose first m are spread evenly
+  // over the validation part, for any m. REQUIRES: they exist.
   absl::Status ReadValidation(int64_t first, std::span<int32_t> out) const;
 
  private:
@@ -53,13 +60,15 @@ class Dataset {
     int64_t sequences = 0;
   };
 
-  Dataset(TokenFile train_file) : train_file_(std::move(train_file)) {}
+  Dataset(TokenStream train_file) : train_file_(std::move(train_file)) {}
   absl::Status Split(const DataSpec& spec);
-  absl::Status Read(const TokenFile& file, const Part& part, int64_t sequence,
+  absl::Status Read(const TokenStream& file, const Part& part, int64_t sequence,
                     std::span<int32_t> out) const;
 
-  TokenFile train_file_;
-  std::optional<TokenFile> validation_file_;  // absent: validation is the end of train_file_
+  int64_t ValidationSequence(int64_t place) const;
+
+  TokenStream train_file_;
+  std::optional<TokenStream> validation_file_;  // absent: validation is the end of train_file_
   Part train_, validation_;
   int64_t sequence_length_ = 0;
   int64_t vocabulary_ = 0;

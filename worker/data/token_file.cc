@@ -178,10 +178,15 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
   ATOLL_ASSIGN_OR_RETURN(file.fd_, OpenFile(data_path, &file.file_bytes_));
   switch (format) {
     case DataFormat::kText:
+    case DataFormat::kJsonl:
+    case DataFormat::kShards:
       ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint8, 0, file.file_bytes_));
       break;
     case DataFormat::kTokens16:
       ATOLL_RETURN_IF_ERROR(file.OpenTokens16());
+      break;
+    case DataFormat::kTokens32:
+      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint32, 0, file.file_bytes_));
       break;
     case DataFormat::kMegatron:
       ATOLL_RETURN_IF_ERROR(file.OpenMegatron(index_path));
@@ -238,7 +243,7 @@ absl::Status TokenFile::OpenMegatron(const std::string& index_path) {
 absl::Status TokenFile::SetTokens(Type type, int64_t begin_bytes, int64_t end_bytes) {
   type_ = type;
   begin_bytes_ = begin_bytes;
-  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 8};
+  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 4, 8};
   const int64_t width = kWidths[static_cast<int>(type)];
   if ((end_bytes - begin_bytes) % width != 0) {
     return FileError(path_, absl::StrCat(end_bytes, " bytes are not whole tokens of ", width,
@@ -254,7 +259,7 @@ absl::Status TokenFile::ReadBytes(int64_t offset, void* out, int64_t bytes) cons
 
 absl::Status TokenFile::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const {
   ATOLL_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tokens_);
-  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 8};
+  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 4, 8};
   const int64_t width = kWidths[static_cast<int>(type_)];
   std::array<char, kBlockBytes> block;
   const auto size = static_cast<int64_t>(out.size());
@@ -276,6 +281,9 @@ absl::Status TokenFile::Read(int64_t begin, int64_t vocabulary, std::span<int32_
         break;
       case Type::kInt16:
         bad = Widen<int16_t>(block.data(), vocabulary, part);
+        break;
+      case Type::kUint32:
+        bad = Widen<uint32_t>(block.data(), vocabulary, part);
         break;
       case Type::kInt32:
         bad = Widen<int32_t>(block.data(), vocabulary, part);

@@ -1,8 +1,10 @@
 // One file of tokens on disk, in any of the formats that Atoll reads.
 //
-//   kText      raw bytes; a token is a byte, so the vocabulary has 256 entries.
+//   kText      raw bytes; a token is a byte, so the vocabulary has 256 entries. (kJsonl and kShards
+//              files too are opened so, for their digests; token_stream.h reads them.)
 //   kTokens16  uint16, little endian: nanoGPT's .bin (no header) or llm.c's (256 int32 of header,
 //              magic 20240520, version 1, number of tokens).
+//   kTokens32  uint32, little endian, without a header.
 //   kMegatron  NAME.bin with tokens of the width that NAME.idx ("MMIDIDX") says. Its sequences are
 //              read as one stream in the order of the file; whoever wrote it has put an
 //              end-of-document token wherever one is wanted.
@@ -45,7 +47,7 @@ class TokenFile {
   absl::StatusOr<uint64_t> Digest() const;
 
  private:
-  enum class Type : uint8_t { kUint8, kInt8, kUint16, kInt16, kInt32, kInt64 };
+  enum class Type : uint8_t { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kInt64 };
 
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
   absl::Status OpenTokens16();

@@ -279,7 +279,7 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
 
 absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences) {
   const GroupJob& job = *member_->job();
-  const int64_t total = std::min(sequences, job.data.validation_sequences());
+  const int64_t total = job.data.ValidationCount(sequences);
   const int64_t batch = job.spec.inner.batch_sequences;
   LossSum sum;
   for (int64_t first = 0; first < total; first += batch) {
