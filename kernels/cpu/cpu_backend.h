@@ -13,7 +13,7 @@ namespace atl {
 
 // Every operation splits its work into blocks that depend on its shapes alone, and joins partial
 // sums in block order: results do not depend on the number of threads.
-class CpuBackend final : public HostBackend {
+class CpuBackend : public HostBackend {
  public:
   CpuBackend(int threads, int64_t memory_bytes)
       : HostBackend("the CPU", memory_bytes), pool_(threads) {}
@@ -59,7 +59,7 @@ class CpuBackend final : public HostBackend {
   int64_t WorkspaceBytes(const CrossEntropy& op) const override;
   int64_t WorkspaceBytes(const SumOfSquares& op) const override;
 
- private:
+ protected:
   ThreadPool pool_;
 };
 
