@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/generate.h"
 #include "cli/plan.h"
 #include "cli/profile.h"
+#include "cli/tokenize.h"
 #include "cli/trace.h"
 #include "common/usage.h"
 
@@ -106,9 +108,12 @@ class CommandLine {
     exports->add_option("--to", folder_, "folder to make")->required();
     exports->add_option("--curve-key", curve_key_,
                         "file with your secret CURVE key, made by `atoll keygen`");
-    AddGenerateFlags(*Add("generate", "sample text from an exported byte-level model",
+    AddGenerateFlags(*Add("generate", "make text with an exported model",
                           [this] { return Generate(global_, generate_); }),
                      &generate_);
+    AddTokenizeFlags(*Add("tokenize", "make token shards of text or JSONL files",
+                          [this] { return TokenizeCommand(global_, tokenize_); }),
+                     &tokenize_);
     Add("keygen", "make a secret CURVE key; prints the public one",
         [this] { return Keygen(global_, path_); })
         ->add_option("FILE", path_, "file to make, for --curve-key")
@@ -138,6 +143,7 @@ class CommandLine {
   int decisions_ = 10, interval_ms_ = 0;
   GenerateFlags generate_;
   PlanFlags plan_;
+  TokenizeFlags tokenize_;
   TraceFlags trace_;
 };
 

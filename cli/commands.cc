@@ -20,6 +20,7 @@
 #include "cli/client.h"
 #include "cli/job_file.h"
 #include "cli/render.h"
+#include "cli/tokenize.h"
 #include "common/event_loop.h"
 #include "common/protocol/wire.h"
 
@@ -166,6 +167,11 @@ int WatchJob(const Global& global, const std::string& job, int interval_ms, bool
 }  // namespace
 
 int Validate(const Global& global, const std::string& path, bool ask) {
+  const auto spec = ReadJobFile(path);
+  if (!spec.ok()) return Fail(spec.status());
+  const auto found = InspectJob(*spec);
+  if (!found.ok()) return Fail(Annotate(found.status(), path));
+  std::cerr << *found;
   const auto request = RequestFromFile(path);
   if (!request.ok()) return Fail(request.status());
   if (ask) {

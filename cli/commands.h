@@ -39,31 +39,6 @@ int Export(const Global& global, const std::string& job, const std::string& fold
 // public one as a line for --curve-clients. Needs no coordinator.
 int Keygen(const Global& global, const std::string& path);
 
-struct GenerateFlags {
-  std::string folder;
-  std::string prompt = "The ";
-  int64_t tokens = 200;
-  double temperature = 0.8;
-  int64_t top_k = 0;
-  uint64_t seed = 1;
-  int threads = 1;
-};
-// `App` is CLI::App.
-template <class App>
-void AddGenerateFlags(App& app, GenerateFlags* flags) {
-  app.add_option("FOLDER", flags->folder, "folder with config.json and safetensors")->required();
-  app.add_option("--prompt", flags->prompt, "text to go on from")->capture_default_str();
-  app.add_option("--tokens", flags->tokens, "how many to make")->capture_default_str();
-  app.add_option("--temperature", flags->temperature, "0: always the likeliest")
-      ->capture_default_str();
-  app.add_option("--top-k", flags->top_k, "choose among the k likeliest; 0: among all");
-  app.add_option("--seed", flags->seed, "of the sampling")->capture_default_str();
-  app.add_option("--threads", flags->threads, "CPU threads")->capture_default_str();
-}
-
-// Samples text from an exported folder of a byte-level model. Needs no coordinator.
-int Generate(const Global& global, const GenerateFlags& flags);
-
 // Replaces this process by the daemon's program beside it. Returns only when that fails.
 int RunDaemon(const std::string& program, char** arguments);
 
