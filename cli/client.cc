@@ -1,12 +1,18 @@
 #include "cli/client.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <cstdlib>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/connection.h"
 #include "common/net/channel.h"
+#include "proto/backup.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace atl::cli {
@@ -14,24 +20,21 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(15);
 
-// What to look at first, by what gRPC says.
-absl::string_view Remedy(const std::string& message) {
-  if (absl::StrContains(message, "andshake") || absl::StrContains(message, "SSL") ||
-      absl::StrContains(message, "peer certificate")) {
-    return "; do --tls-ca, --tls-cert and --tls-key fit the coordinator's, and does its "
-           "certificate name the host of --coordinator?";
-  }
-  return "; is it running, and is --coordinator right?";
-}
-
-absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
+absl::Status FromGrpc(const grpc::Status& status, const Connection& to) {
   if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
+      status.error_code() == grpc::StatusCode::PERMISSION_DENIED) {
+    return absl::Status(code, absl::StrCat("the coordinator at ", to.address,
+                                           " does not allow this: ", status.error_message()));
+  }
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::Status(code,
-                        absl::StrCat("no answer from the coordinator at ", address, " (",
-                                     status.error_message(), ")", Remedy(status.error_message())));
+    return absl::Status(code, ExplainConnection(to, status.error_message()));
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::Status(code, absl::StrCat("what listens at ", to.address,
+                                           " is no coordinator of this version of Atoll"));
   }
   return absl::Status(code, status.error_message());
 }
@@ -40,10 +43,13 @@ absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
 
 struct Client::Stubs {
   explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
-      : jobs(v1::Jobs::NewStub(channel)), status(v1::Status::NewStub(channel)) {}
+      : jobs(v1::Jobs::NewStub(channel)),
+        status(v1::Status::NewStub(channel)),
+        backups(v1::Backups::NewStub(channel)) {}
 
   std::unique_ptr<v1::Jobs::Stub> jobs;
   std::unique_ptr<v1::Status::Stub> status;
+  std::unique_ptr<v1::Backups::Stub> backups;
 };
 
 namespace {
@@ -51,7 +57,7 @@ namespace {
 template <class Stub, class Request, class Reply>
 absl::StatusOr<Reply> Call(
     Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-    const Request& request, const std::string& address, std::chrono::milliseconds longer = {}) {
+    const Request& request, const Connection& address, std::chrono::milliseconds longer = {}) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kDeadline + longer);
   Reply reply;
@@ -63,7 +69,7 @@ absl::StatusOr<Reply> Call(
 template <class Reader, class Message>
 absl::Status Drain(grpc::ClientContext& context, Reader& reader,
                    const std::function<bool(const Message&)>& on_message,
-                   const std::string& address) {
+                   const Connection& address) {
   Message message;
   while (reader.Read(&message)) {
     if (on_message(message)) continue;
@@ -74,6 +80,13 @@ absl::Status Drain(grpc::ClientContext& context, Reader& reader,
   return FromGrpc(reader.Finish(), address);
 }
 
+// A number is named whole: lm-1 is no beginning of lm-10, which a removed lm-1 could be mistaken
+// for.
+bool IsBeginning(const std::string& name, const std::string& id) {
+  if (name.empty() || name.size() >= id.size() || !absl::StartsWith(id, name)) return false;
+  return !absl::ascii_isdigit(name.back()) || !absl::ascii_isdigit(id[name.size()]);
+}
+
 v1::JobRequest Named(const std::string& job) {
   v1::JobRequest request;
   request.set_job(job);
@@ -82,15 +95,18 @@ v1::JobRequest Named(const std::string& job) {
 
 }  // namespace
 
-Client::Client(std::string address, std::unique_ptr<Stubs> stubs)
+Client::Client(Connection address, std::unique_ptr<Stubs> stubs)
     : address_(std::move(address)), stubs_(std::move(stubs)) {}
 
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Dial(const TlsOptions& tls,
                                                      const std::string& address) {
+  // What a user reads of a connection is ExplainConnection's, not gRPC's own log.
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
   ATOLL_ASSIGN_OR_RETURN(const auto channel, OpenChannel(tls, address));
-  return std::unique_ptr<Client>(new Client(address, std::make_unique<Stubs>(channel)));
+  return std::unique_ptr<Client>(
+      new Client({address, !tls.cert_path.empty()}, std::make_unique<Stubs>(channel)));
 }
 
 absl::StatusOr<v1::SubmitReply> Client::Submit(const v1::SubmitRequest& request) {
@@ -114,6 +130,9 @@ absl::StatusOr<v1::JobSummary> Client::Resume(const std::string& job) {
 absl::StatusOr<v1::JobSummary> Client::Cancel(const std::string& job) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Cancel, Named(job), address_);
 }
+absl::StatusOr<v1::JobSummary> Client::Adopt(const std::string& job) {
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::Adopt, Named(job), address_);
+}
 absl::StatusOr<v1::JobSummary> Client::Remove(const std::string& job, bool force) {
   v1::RemoveRequest request;
   request.set_job(job);
@@ -124,9 +143,42 @@ absl::StatusOr<v1::ClusterStatus> Client::Status() {
   return Call(*stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest(), address_);
 }
 
+absl::Status Client::Backup(const std::function<bool(const v1::BackupPart&)>& on_part) {
+  grpc::ClientContext context;
+  const auto reader = stubs_->backups->Make(&context, v1::BackupRequest());
+  return Drain(context, *reader, on_part, address_);
+}
+
 absl::StatusOr<v1::TraceReply> Client::Trace(const v1::TraceRequest& request) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Trace, request, address_,
               std::chrono::milliseconds(request.timeout_ms()));
+}
+
+absl::StatusOr<v1::JobHistory> Client::History(const v1::HistoryRequest& request) {
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::History, request, address_);
+}
+
+absl::StatusOr<std::string> Client::FindJob(const std::string& name) {
+  constexpr size_t kNamed = 5;
+  ATOLL_ASSIGN_OR_RETURN(const v1::ListReply list, List());
+  std::vector<std::string> begin;
+  for (const v1::JobSummary& job : list.jobs()) {
+    if (job.job() == name) return name;
+    if (IsBeginning(name, job.job())) begin.push_back(job.job());
+  }
+  for (const v1::Orphan& job : list.orphans()) {
+    if (job.job() == name) return name;
+    if (IsBeginning(name, job.job())) begin.push_back(job.job());
+  }
+  if (begin.size() == 1) return begin.front();
+  if (begin.empty()) {
+    return absl::NotFoundError(absl::StrCat("there is no job ", name, ": see atoll ls"));
+  }
+  const size_t count = begin.size();
+  begin.resize(std::min(count, kNamed));
+  return absl::InvalidArgumentError(absl::StrCat(count, " jobs begin with ", name, ": ",
+                                                 absl::StrJoin(begin, ", "),
+                                                 count > kNamed ? ", ..." : ""));
 }
 
 absl::StatusOr<v1::ClusterProfile> Client::Profile(const std::string& job) {

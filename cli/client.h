@@ -10,8 +10,10 @@
 #include <memory>
 #include <string>
 
+#include "cli/connection.h"
 #include "common/net/tls.h"
 #include "common/status.h"
+#include "proto/backup.pb.h"
 #include "proto/coordinator.pb.h"
 
 namespace atl::cli {
@@ -29,10 +31,16 @@ class Client {
   absl::StatusOr<v1::JobSummary> Pause(const std::string& job);
   absl::StatusOr<v1::JobSummary> Resume(const std::string& job);
   absl::StatusOr<v1::JobSummary> Cancel(const std::string& job);
+  absl::StatusOr<v1::JobSummary> Adopt(const std::string& job);
   absl::StatusOr<v1::JobSummary> Remove(const std::string& job, bool force);
   absl::StatusOr<v1::ClusterStatus> Status();
+  // Everything that the backup holds, in order. A stream's end is OK, checked or not.
+  absl::Status Backup(const std::function<bool(const v1::BackupPart&)>& on_part);
   // Waits for as long as the request says, and a little longer.
   absl::StatusOr<v1::TraceReply> Trace(const v1::TraceRequest& request);
+  absl::StatusOr<v1::JobHistory> History(const v1::HistoryRequest& request);
+  // The job whose id is `name`, or the only one whose id begins with it.
+  absl::StatusOr<std::string> FindJob(const std::string& name);
   // `job` as in ProfileRequest.
   absl::StatusOr<v1::ClusterProfile> Profile(const std::string& job);
 
@@ -46,9 +54,9 @@ class Client {
 
  private:
   struct Stubs;
-  Client(std::string address, std::unique_ptr<Stubs> stubs);
+  Client(Connection address, std::unique_ptr<Stubs> stubs);
 
-  const std::string address_;
+  const Connection address_;
   const std::unique_ptr<Stubs> stubs_;
 };
 

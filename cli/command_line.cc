@@ -1,22 +1,35 @@
 #include "cli/command_line.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "cli/backup.h"
 #include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/doctor.h"
+#include "cli/generate.h"
+#include "cli/metrics.h"
 #include "cli/plan.h"
 #include "cli/profile.h"
+#include "cli/render.h"
+#include "cli/tokenize.h"
 #include "cli/trace.h"
 #include "common/usage.h"
 
 namespace atl::cli {
 namespace {
+
+bool IsDumb() {
+  const char* terminal = std::getenv("TERM");
+  return terminal == nullptr || std::string(terminal) == "dumb";
+}
 
 constexpr const char* kDaemons[] = {"coordinator", "worker", "paramserver"};
 
@@ -48,6 +61,7 @@ class CommandLine {
     } catch (const CLI::ParseError& error) {
       return ExplainUsage(app_, error);
     }
+    SetColour(isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr && !IsDumb());
     const auto command = run_.find(app_.get_subcommands()[0]);
     if (command != run_.end()) return command->second();
     std::cerr << "atoll: a daemon's name comes first: atoll "
@@ -62,43 +76,70 @@ class CommandLine {
     return sub;
   }
   CLI::App* WithJob(CLI::App* sub) {
-    sub->add_option("JOB", job_, "the job's id, as `atoll ls` shows it")->required();
-    return sub;
-  }
-  CLI::App* WithFile(CLI::App* sub) {
-    sub->add_option("FILE", path_, "job file, TOML")->required();
+    sub->add_option("JOB", job_, "the job's id, or its beginning, as `atoll ls` shows it")
+        ->required();
     return sub;
   }
   void AddControl(const char* name, const char* what, Control control) {
-    WithJob(Add(name, what, [this, control] { return ControlJob(global_, job_, control); }));
+    Add(name, what, [this, control] { return ControlJobs(global_, jobs_, control); })
+        ->add_option("JOB", jobs_, "ids, or their beginnings")
+        ->required();
   }
 
   void AddJobCommands() {
-    WithFile(Add("validate", "check a job file", [this] {
-      return Validate(global_, path_, ask_);
-    }))->add_flag("--ask", ask_, "also ask the coordinator");
-    WithFile(Add("submit", "submit a job; prints its id", [this] {
-      return Submit(global_, path_, watch_);
-    }))->add_flag("--watch", watch_, "then watch it until it ends");
-    Add("ls", "list the jobs", [this] { return List(global_); });
+    CLI::App* validate =
+        Add("validate", "check a job file", [this] { return Validate(global_, path_, ask_); });
+    validate->add_option("FILE", path_, "job file, TOML")->required();
+    validate->add_flag("--ask", ask_, "also ask the coordinator");
+    CLI::App* submit =
+        Add("submit", "submit a job; prints its id", [this] { return Submit(global_, submit_); });
+    submit->add_option("FILE", submit_.path, "job file, TOML; -: standard input")->required();
+    submit->add_option("--set", submit_.settings, "KEY=VALUE instead of the file's, several times")
+        ->allow_extra_args(false);
+    submit->add_flag("--dry-run", submit_.dry_run, "only have the coordinator check it");
+    submit->add_flag("--watch", submit_.watch, "then watch it until it ends");
+    CLI::App* list = Add("ls", "list the jobs", [this] { return List(global_, list_); });
+    list->add_option("--state", list_.states, "only in these states, such as running,paused")
+        ->delimiter(',');
+    list->add_option("--sort", list_.sort,
+                     "submitted, job, state, version, loss, validation or speed")
+        ->capture_default_str();
+    list->add_flag("--reverse", list_.reverse, "largest first");
+    list->add_option("--newest", list_.newest, "only so many of the newest");
     WithJob(Add("show", "a job in full", [this] { return Show(global_, job_, decisions_); }))
         ->add_option("--decisions", decisions_, "how many of the newest decisions")
         ->capture_default_str();
     AddControl("pause", "hold a job", Control::kPause);
-    AddControl("resume", "let it go on", Control::kResume);
+    AddControl("resume", "let it go on, also after it has failed", Control::kResume);
     AddControl("cancel", "end it now", Control::kCancel);
-    WithJob(Add("rm", "forget a job that has ended, its parameters too", [this] {
-      return RemoveJob(global_, job_, force_);
-    }))->add_flag("--force", force_, "cancel it first, where it has not ended");
+    AddControl("adopt", "take over an orphaned job from what its servers hold", Control::kAdopt);
+    CLI::App* remove =
+        Add("rm", "delete jobs that have ended or are orphaned, their parameters too",
+            [this] { return RemoveJobs(global_, remove_); });
+    auto* jobs = remove->add_option("JOB", remove_.jobs, "ids, or their beginnings");
+    auto* all = remove->add_flag("--all", remove_.all, "every job")->excludes(jobs);
+    remove->add_flag("--ended", remove_.ended, "with --all: only those that have ended")
+        ->needs(all);
+    remove->add_flag("--force", remove_.force, "cancel those first that have not ended");
   }
 
   void AddFollowingCommands() {
     WithJob(Add("watch", "draw a job's progress until it ends", [this] {
       return Watch(global_, job_, interval_ms_);
     }))->add_option("--interval-ms", interval_ms_, "least time between two pictures");
-    CLI::App* logs = Add("logs", "a job's log", [this] { return Logs(global_, job_, follow_); });
-    logs->add_option("JOB", job_, "the job's id; without it, everything");
-    logs->add_flag("-f,--follow", follow_, "wait for new lines");
+    CLI::App* logs = Add("logs", "a job's log", [this] { return Logs(global_, logs_); });
+    logs->add_option("JOB", logs_.job, "the job's id; without it, everything");
+    logs->add_flag("-f,--follow", logs_.follow, "wait for new lines");
+    logs->add_option("-n,--tail", logs_.tail, "only so many of the newest lines")
+        ->check(CLI::PositiveNumber);
+    logs->add_option("--since", logs_.since,
+                     "only lines since then: 10m, 2h, or a time (RFC 3339)");
+    logs->add_option("--severity", logs_.severity, "at least: info, warning or error")
+        ->check(CLI::IsMember({"info", "warning", "error"}));
+    logs->add_option("--grep", logs_.contains, "only lines with this text, in any case");
+    CLI::App* metrics = WithJob(Add("metrics", "a job's curves and merges for other programs",
+                                    [this] { return Metrics(global_, job_, metrics_); }));
+    AddMetricsFlags(*metrics, &metrics_);
     Add("status", "members, islands, parameter servers and rounds, with reasons", [this] {
       return Status(global_, watch_);
     })->add_flag("--watch", watch_, "again and again");
@@ -110,9 +151,25 @@ class CommandLine {
     exports->add_option("--to", folder_, "folder to make")->required();
     exports->add_option("--curve-key", curve_key_,
                         "file with your secret CURVE key, made by `atoll keygen`");
-    AddGenerateFlags(*Add("generate", "sample text from an exported byte-level model",
+    CLI::App* recover =
+        Add("recover",
+            "write the newest whole model out of parameter servers' folders, without "
+            "any daemon",
+            [this] { return RecoverCommand(global_, recover_); });
+    recover->add_option("--from", recover_.from, "--state-dir of every parameter server of the job")
+        ->required();
+    recover->add_option("--job", recover_.job, "the job's id, where the folders hold several");
+    recover->add_option("--to", recover_.to, "folder to make")->required();
+    Add("backup", "copy the coordinator's state into a file, while it serves",
+        [this] { return Backup(global_, path_); })
+        ->add_option("--to", path_, "file to make, for atoll-coordinator --restore")
+        ->required();
+    AddGenerateFlags(*Add("generate", "make text with an exported model",
                           [this] { return Generate(global_, generate_); }),
                      &generate_);
+    AddTokenizeFlags(*Add("tokenize", "make token shards of text or JSONL files",
+                          [this] { return TokenizeCommand(global_, tokenize_); }),
+                     &tokenize_);
     Add("keygen", "make a secret CURVE key; prints the public one",
         [this] { return Keygen(global_, path_); })
         ->add_option("FILE", path_, "file to make, for --curve-key")
@@ -160,11 +217,19 @@ class CommandLine {
   Global global_;
   std::map<CLI::App*, std::function<int()>> run_;
   std::string path_, job_, folder_, curve_key_, shell_;
-  bool ask_ = false, force_ = false, watch_ = false, follow_ = false;
+  std::vector<std::string> jobs_;
+  SubmitFlags submit_;
+  ListFlags list_;
+  LogFlags logs_;
+  RemoveFlags remove_;
+  MetricsFlags metrics_;
+  bool ask_ = false, watch_ = false;
   int decisions_ = 10, interval_ms_ = 0;
   DoctorFlags doctor_;
   GenerateFlags generate_;
+  RecoverFlags recover_;
   PlanFlags plan_;
+  TokenizeFlags tokenize_;
   TraceFlags trace_;
 };
 

@@ -19,9 +19,12 @@
 #include "absl/strings/str_split.h"
 #include "cli/client.h"
 #include "cli/job_file.h"
+#include "cli/list.h"
 #include "cli/render.h"
+#include "cli/tokenize.h"
 #include "common/event_loop.h"
 #include "common/protocol/wire.h"
+#include "common/wall_clock.h"
 
 namespace atl::cli {
 namespace {
@@ -45,11 +48,40 @@ int Print(const Global& global, const std::function<absl::StatusOr<Reply>(Client
   return 0;
 }
 
-absl::StatusOr<v1::SubmitRequest> RequestFromFile(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(path));
+absl::StatusOr<v1::SubmitRequest> RequestFromFile(const std::string& path,
+                                                  const std::vector<std::string>& settings = {}) {
+  ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(path, settings));
   v1::SubmitRequest request;
   Encode(spec, request.mutable_spec());
   return request;
+}
+
+// One call a job; goes on after a failure. All names are looked up before anything is done.
+int ForEach(const Global& global, const std::vector<std::string>& jobs,
+            const std::function<absl::StatusOr<v1::JobSummary>(Client&, const std::string&)>& call,
+            const std::function<std::string(const v1::JobSummary&)>& text) {
+  auto client = Client::Dial(global.tls, global.coordinator);
+  if (!client.ok()) return Fail(client.status());
+  std::vector<std::string> ids;
+  for (const std::string& job : jobs) {
+    const auto id = (*client)->FindJob(job);
+    if (!id.ok()) return Fail(id.status());
+    if (std::find(ids.begin(), ids.end(), *id) == ids.end()) ids.push_back(*id);
+  }
+  int code = 0;
+  for (const std::string& id : ids) {
+    const auto reply = call(**client, id);
+    if (!reply.ok()) {
+      code = Fail(reply.status());
+      continue;
+    }
+    // One object, or one a line where there are several.
+    std::cout << (!global.json      ? text(*reply)
+                  : ids.size() == 1 ? Json(*reply)
+                                    : JsonLine(*reply))
+              << std::flush;
+  }
+  return code;
 }
 
 // Draws over what it drew before, on a terminal.
@@ -166,6 +198,11 @@ int WatchJob(const Global& global, const std::string& job, int interval_ms, bool
 }  // namespace
 
 int Validate(const Global& global, const std::string& path, bool ask) {
+  const auto spec = ReadJobFile(path);
+  if (!spec.ok()) return Fail(spec.status());
+  const auto found = InspectJob(*spec);
+  if (!found.ok()) return Fail(Annotate(found.status(), path));
+  std::cerr << *found;
   const auto request = RequestFromFile(path);
   if (!request.ok()) return Fail(request.status());
   if (ask) {
@@ -177,59 +214,89 @@ int Validate(const Global& global, const std::string& path, bool ask) {
   return 0;
 }
 
-int Submit(const Global& global, const std::string& path, bool watch) {
-  const auto request = RequestFromFile(path);
+int Submit(const Global& global, const SubmitFlags& flags) {
+  const auto request = RequestFromFile(flags.path, flags.settings);
   if (!request.ok()) return Fail(request.status());
+  if (flags.dry_run) {
+    return Print<v1::ValidateReply>(
+        global, [&](Client& client) { return client.Validate(*request); },
+        [&](const v1::ValidateReply&) { return "valid; nothing was submitted\n"; });
+  }
   auto client = Client::Dial(global.tls, global.coordinator);
   if (!client.ok()) return Fail(client.status());
   const auto reply = (*client)->Submit(*request);
   if (!reply.ok()) return Fail(reply.status());
   std::cout << (global.json ? Json(*reply) : reply->job() + "\n") << std::flush;
-  return watch ? WatchJob(global, reply->job(), WatchInterval(0), true) : 0;
+  return flags.watch ? WatchJob(global, reply->job(), WatchInterval(0), true) : 0;
 }
 
-int List(const Global& global) {
+int List(const Global& global, const ListFlags& flags) {
   return Print<v1::ListReply>(
-      global, [](Client& client) { return client.List(); }, JobsTable);
+      global,
+      [&](Client& client) -> absl::StatusOr<v1::ListReply> {
+        ATOLL_ASSIGN_OR_RETURN(const v1::ListReply all, client.List());
+        return Select(all, flags.states, flags.sort, flags.reverse, flags.newest);
+      },
+      [](const v1::ListReply& reply) { return JobsTable(reply, UnixTimeMs()); });
 }
 
 int Show(const Global& global, const std::string& job, int decisions) {
   return Print<v1::Job>(
-      global, [&](Client& client) { return client.Get(job); },
+      global,
+      [&](Client& client) -> absl::StatusOr<v1::Job> {
+        ATOLL_ASSIGN_OR_RETURN(const std::string id, client.FindJob(job));
+        return client.Get(id);
+      },
       [&](const v1::Job& reply) { return JobText(reply, decisions); });
 }
 
 int Watch(const Global& global, const std::string& job, int interval_ms) {
-  return WatchJob(global, job, WatchInterval(interval_ms), false);
+  auto client = Client::Dial(global.tls, global.coordinator);
+  if (!client.ok()) return Fail(client.status());
+  const auto id = (*client)->FindJob(job);
+  if (!id.ok()) return Fail(id.status());
+  client->reset();
+  return WatchJob(global, *id, WatchInterval(interval_ms), true);
 }
 
-int Logs(const Global& global, const std::string& job, bool follow) {
+int Logs(const Global& global, const LogFlags& flags) {
   v1::LogsRequest request;
-  request.set_job(job);
-  request.set_follow(follow);
+  request.set_follow(flags.follow);
+  request.set_tail(flags.tail);
+  request.set_severity(flags.severity);
+  request.set_contains(flags.contains);
+  const auto since = ParseSince(flags.since, UnixTimeMs());
+  if (!since.ok()) return Fail(since.status());
+  request.set_since_unix_ms(*since);
   const auto print = [&](const v1::LogLine& line) {
     request.set_after_sequence(line.sequence());  // where to go on if the coordinator goes away
+    request.set_tail(0);
     std::cout << (global.json ? JsonLine(line) : LogText(line)) << std::flush;
     return true;
   };
   const absl::Status status =
       Follow(global, false, [&](Client& client, const Heard& heard) -> absl::Status {
+        if (!flags.job.empty()) {
+          ATOLL_ASSIGN_OR_RETURN(*request.mutable_job(), client.FindJob(flags.job));
+        }
         ATOLL_RETURN_IF_ERROR(client.List().status());  // there may be no line for long
-        if (follow) heard();
+        if (flags.follow) heard();
         return client.Logs(request, print);
       });
   return status.ok() ? 0 : Fail(status);
 }
 
-int ControlJob(const Global& global, const std::string& job, Control control) {
-  return Print<v1::JobSummary>(
-      global,
-      [&](Client& client) {
+int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control) {
+  return ForEach(
+      global, jobs,
+      [&](Client& client, const std::string& job) {
         switch (control) {
           case Control::kPause:
             return client.Pause(job);
           case Control::kResume:
             return client.Resume(job);
+          case Control::kAdopt:
+            return client.Adopt(job);
           default:
             return client.Cancel(job);
         }
@@ -240,9 +307,24 @@ int ControlJob(const Global& global, const std::string& job, Control control) {
       });
 }
 
-int RemoveJob(const Global& global, const std::string& job, bool force) {
-  return Print<v1::JobSummary>(
-      global, [&](Client& client) { return client.Remove(job, force); },
+int RemoveJobs(const Global& global, const RemoveFlags& flags) {
+  std::vector<std::string> jobs = flags.jobs;
+  if (jobs.empty() && !flags.all) {
+    std::cerr << "atoll rm: JOB is required, or --all; see atoll rm --help\n";
+    return 2;
+  }
+  if (flags.all) {
+    auto client = Client::Dial(global.tls, global.coordinator);
+    if (!client.ok()) return Fail(client.status());
+    const auto list = (*client)->List();
+    if (!list.ok()) return Fail(list.status());
+    for (const v1::JobSummary& job : list->jobs()) {
+      if (!flags.ended || Ended(job.state())) jobs.push_back(job.job());
+    }
+  }
+  return ForEach(
+      global, jobs,
+      [&](Client& client, const std::string& job) { return client.Remove(job, flags.force); },
       [](const v1::JobSummary& reply) { return absl::StrCat(reply.job(), ": removed\n"); });
 }
 

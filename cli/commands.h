@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/net/tls.h"
 #include "common/time.h"
@@ -20,16 +21,53 @@ struct Global {
   Duration reconnect_for = std::chrono::minutes(5);
 };
 
+// Wherever a job is named, the beginning of its id is enough where no other job's id begins so.
+
 // Checks the file here; with `ask`, also asks the coordinator whether it would take it.
 int Validate(const Global& global, const std::string& path, bool ask);
-int Submit(const Global& global, const std::string& path, bool watch);
-int List(const Global& global);
+struct SubmitFlags {
+  std::string path;                   // "-": standard input
+  std::vector<std::string> settings;  // KEY=VALUE over the file's
+  bool dry_run = false;               // the coordinator only checks it
+  bool watch = false;
+};
+int Submit(const Global& global, const SubmitFlags& flags);
+struct ListFlags {
+  std::vector<std::string> states;  // "running"; empty: all
+  std::string sort = "submitted";   // or job, state, version, loss, validation, speed
+  bool reverse = false;
+  int64_t newest = 0;  // only so many; 0: all
+};
+int List(const Global& global, const ListFlags& flags);
 int Show(const Global& global, const std::string& job, int decisions);
 int Watch(const Global& global, const std::string& job, int interval_ms);
-int Logs(const Global& global, const std::string& job, bool follow);
-enum class Control { kPause, kResume, kCancel };
-int ControlJob(const Global& global, const std::string& job, Control control);
-int RemoveJob(const Global& global, const std::string& job, bool force);
+struct LogFlags {
+  std::string job;  // empty: of all
+  bool follow = false;
+  int64_t tail = 0;   // the newest lines; 0: all that are kept
+  std::string since;  // "10m", or a time such as 2026-11-22T10:00:00Z; empty: all
+  std::string severity;
+  std::string contains;
+};
+int Logs(const Global& global, const LogFlags& flags);
+struct RecoverFlags {
+  std::vector<std::string> from;  // state folders of parameter servers
+  std::string job;                // empty: the only one that they hold
+  std::string to;
+};
+// Writes the newest whole version as a Hugging Face folder. Needs no daemon; none may run on these
+// folders.
+int RecoverCommand(const Global& global, const RecoverFlags& flags);
+
+enum class Control { kPause, kResume, kCancel, kAdopt };
+int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Control control);
+struct RemoveFlags {
+  std::vector<std::string> jobs;
+  bool all = false;    // every job, instead
+  bool ended = false;  // with all: only those that have ended
+  bool force = false;  // cancels those first that have not
+};
+int RemoveJobs(const Global& global, const RemoveFlags& flags);
 int Status(const Global& global, bool watch);
 // `curve_key_path`: the file of this end's secret key where parameter servers want one.
 int Export(const Global& global, const std::string& job, const std::string& folder,
@@ -38,31 +76,6 @@ int Export(const Global& global, const std::string& job, const std::string& fold
 // Makes the secret CURVE key of a worker, parameter server or exporting person and prints the
 // public one as a line for --curve-clients. Needs no coordinator.
 int Keygen(const Global& global, const std::string& path);
-
-struct GenerateFlags {
-  std::string folder;
-  std::string prompt = "The ";
-  int64_t tokens = 200;
-  double temperature = 0.8;
-  int64_t top_k = 0;
-  uint64_t seed = 1;
-  int threads = 1;
-};
-// `App` is CLI::App.
-template <class App>
-void AddGenerateFlags(App& app, GenerateFlags* flags) {
-  app.add_option("FOLDER", flags->folder, "folder with config.json and safetensors")->required();
-  app.add_option("--prompt", flags->prompt, "text to go on from")->capture_default_str();
-  app.add_option("--tokens", flags->tokens, "how many to make")->capture_default_str();
-  app.add_option("--temperature", flags->temperature, "0: always the likeliest")
-      ->capture_default_str();
-  app.add_option("--top-k", flags->top_k, "choose among the k likeliest; 0: among all");
-  app.add_option("--seed", flags->seed, "of the sampling")->capture_default_str();
-  app.add_option("--threads", flags->threads, "CPU threads")->capture_default_str();
-}
-
-// Samples text from an exported folder of a byte-level model. Needs no coordinator.
-int Generate(const Global& global, const GenerateFlags& flags);
 
 // Replaces this process by the daemon's program beside it. Returns only when that fails.
 int RunDaemon(const std::string& program, char** arguments);

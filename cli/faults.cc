@@ -102,7 +102,7 @@ std::string FailuresText(const plan::Cluster& cluster, const plan::Together& all
     absl::StrAppendFormat(
         &text,
         "  begun at %.4g s, ended at %.4g s as %s failed: %d operations, %.4g s of "
-        "all devices' work in vain\n",
+        "all devices' work lost\n",
         Seconds(attempt.start_ns), Seconds(attempt.end_ns),
         DeviceName(cluster, all, attempt.device), attempt.operations, Seconds(attempt.busy_ns));
   }

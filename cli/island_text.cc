@@ -57,17 +57,17 @@ std::string ShapeOf(const v1::PlannedIsland& plan) {
   return text;
 }
 
-// What the plan promises, and what came of it.
-std::string PromiseOf(const v1::Island& island) {
+// What the plan predicts, and what was measured.
+std::string PredictionOf(const v1::Island& island) {
   const v1::PlannedIsland& plan = island.plan();
   const v1::IslandProgress& progress = island.progress();
-  const auto promised = static_cast<double>(plan.step_ns());
-  std::string text =
-      absl::StrCat(Ms(promised), " ms a step, at least ", Ms(static_cast<double>(plan.bound_ns())));
+  const auto predicted = static_cast<double>(plan.step_ns());
+  std::string text = absl::StrCat("predicted step ", Ms(predicted), " ms, at least ",
+                                  Ms(static_cast<double>(plan.bound_ns())));
   if (progress.plan_number() != plan.number()) return text + "; not set up yet";
   const double measured = 1e9 * progress.step_seconds_quiet();
-  if (!(measured > 0) || promised <= 0) return text + "; not measured yet";
-  absl::StrAppend(&text, "; measured ", Ms(measured), " (", Fixed(measured / promised, 1),
+  if (!(measured > 0) || predicted <= 0) return text + "; not measured yet";
+  absl::StrAppend(&text, "; measured ", Ms(measured), " (", Fixed(measured / predicted, 1),
                   " times as long)");
   return text;
 }
@@ -195,8 +195,8 @@ void AppendPlan(const v1::Island& island, std::string* out) {
     absl::StrAppend(out, "no plan\n");
   } else {
     const Told told = TellOf(plan);
-    absl::StrAppend(out, "plan ", plan.number(), ", ", told.layout, "\n",
-                    "  promises: ", PromiseOf(island), "\n");
+    absl::StrAppend(out, "plan ", plan.number(), ", ", told.layout, "\n", "  ",
+                    PredictionOf(island), "\n");
     for (const std::string& clause : told.why) {
       absl::StrAppend(out, &clause == &told.why.front() ? "  why:      " : "            ", clause,
                       "\n");
@@ -230,9 +230,14 @@ void AppendMemory(const v1::Island& island, std::string* out) {
 
 }  // namespace
 
+std::string DoingOf(const v1::Island& island) {
+  if (!island.stalled().empty()) return absl::StrCat("STALLED: ", island.stalled());
+  return island.attached() ? island.doing() : island.reason();
+}
+
 std::string IslandsText(const v1::Job& job) {
-  Table table({"island", "worker", "H", "leader's step", "loss", "tokens/s", "step ms quiet",
-               "overlapped", "accepted", "rejected", "tokens", "pushed", "pulled", "evicted",
+  Table table({"island", "worker", "H", "leader's step", "loss", "tokens/s", "step ms, idle link",
+               "with transfers", "accepted", "rejected", "tokens", "pushed", "pulled", "evicted",
                "doing"});
   for (const v1::Island& i : job.islands()) {
     const v1::IslandProgress& p = i.progress();
@@ -243,8 +248,7 @@ std::string IslandsText(const v1::Job& job) {
                p.step_seconds_overlap() > 0 ? Fixed(1e3 * p.step_seconds_overlap(), 1) : "-",
                absl::StrCat(i.rounds_accepted()), absl::StrCat(i.rounds_rejected()),
                Count(static_cast<double>(i.tokens_committed())), Bytes(p.pushed_bytes()),
-               Bytes(p.pulled_bytes()), absl::StrCat(i.evictions()),
-               i.attached() ? i.doing() : i.reason()});
+               Bytes(p.pulled_bytes()), absl::StrCat(i.evictions()), DoingOf(i)});
   }
   std::string out = table.empty() ? "" : absl::StrCat("\n", table.Text());
   for (const v1::Island& i : job.islands()) {

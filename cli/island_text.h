@@ -11,6 +11,9 @@
 
 namespace atl::cli {
 
+// What the island does, or why it does nothing.
+std::string DoingOf(const v1::Island& island);
+
 std::string IslandsText(const v1::Job& job);
 
 }  // namespace atl::cli

@@ -2,8 +2,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/model/job_model.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
 #include "proto/job.pb.h"
@@ -15,15 +19,51 @@ constexpr int64_t kMaxJobFileBytes = 1 << 20;
 
 void MakeAbsolute(const std::filesystem::path& folder, std::string* path) {
   if (path->empty() || std::filesystem::path(*path).is_absolute()) return;
+  if (absl::StrContains(*path, "://")) return;  // lies in an object store
   *path = (folder / *path).lexically_normal().string();
+}
+
+// Reads one setting over what the message has. A value that is no TOML is taken as text.
+absl::Status Set(const std::string& setting, v1::JobSpec* wire) {
+  const size_t equals = setting.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set ", setting, ": write KEY=VALUE, such as outer.momentum=0.9"));
+  }
+  const std::string key = setting.substr(0, equals), value = setting.substr(equals + 1);
+  TomlMessage reader(absl::StrCat("--set ", setting));
+  v1::JobSpec as_toml = *wire;
+  const absl::Status status = reader.Read(absl::StrCat(key, " = ", value, "\n"), &as_toml);
+  if (status.ok()) {
+    *wire = std::move(as_toml);
+    return status;
+  }
+  v1::JobSpec as_text = *wire;
+  const std::string quoted = absl::StrCat(key, " = \"", absl::CEscape(value), "\"\n");
+  if (!reader.Read(quoted, &as_text).ok()) return status;
+  *wire = std::move(as_text);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadText(std::istream& file, const std::string& path) {
+  std::string text(kMaxJobFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (static_cast<int64_t>(text.size()) > kMaxJobFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": larger than ", kMaxJobFileBytes, " bytes; a job file is small"));
+  }
+  return text;
 }
 
 }  // namespace
 
-absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path) {
+absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path,
+                                 const std::vector<std::string>& settings) {
   TomlMessage reader(path);
   v1::JobSpec wire;
   ATOLL_RETURN_IF_ERROR(reader.Read(text, &wire));
+  for (const std::string& setting : settings) ATOLL_RETURN_IF_ERROR(Set(setting, &wire));
   auto spec = Decode(&wire);
   if (!spec.ok()) return reader.Locate(spec.status());
   ATOLL_RETURN_IF_ERROR(reader.Locate(Validate(*spec)));
@@ -32,27 +72,31 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   const auto folder = std::filesystem::absolute(path, error).parent_path();
   MakeAbsolute(folder, &spec->data.path);
   MakeAbsolute(folder, &spec->data.validation_path);
+  MakeAbsolute(folder, &spec->data.tokenizer_path);
   MakeAbsolute(folder, &spec->model.config_path);
   MakeAbsolute(folder, &spec->model.initial_weights_path);
+  // The model's files may be on the workers alone.
+  const absl::Status model = ModelConfigOfJob(*spec).status();
+  if (!model.ok() && !absl::IsNotFound(model)) return reader.Locate(model);
   return spec;
 }
 
-absl::StatusOr<JobSpec> ReadJobFile(const std::string& path) {
+absl::StatusOr<JobSpec> ReadJobFile(const std::string& path,
+                                    const std::vector<std::string>& settings) {
+  if (path == "-") {
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(std::cin, "standard input"));
+    // Relative paths are taken from the working folder.
+    return ParseJob(text, "standard input", settings);
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     return absl::NotFoundError(absl::StrCat(path, ": cannot be read; is the path right?"));
   }
-  std::string text(kMaxJobFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (static_cast<int64_t>(text.size()) > kMaxJobFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": larger than ", kMaxJobFileBytes, " bytes; a job file is small"));
-  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(file, path));
   if (file.bad() || (text.empty() && std::filesystem::is_directory(path))) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is not a file that can be read"));
   }
-  return ParseJob(text, path);
+  return ParseJob(text, path, settings);
 }
 
 }  // namespace atl::cli

@@ -7,18 +7,23 @@
 #define ATOLL_CLI_JOB_FILE_H_
 
 #include <string>
+#include <vector>
 
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 
 namespace atl::cli {
 
-// Reads, checks against the schema, fills defaults and validates. Errors are one line:
+// Reads, checks against the schema, fills defaults and validates. Path "-" is standard input.
+// `settings` replace keys of the file: "outer.momentum=0.9", as on a line of TOML; text may be
+// without its quotation marks. Errors are one line:
 // "job.toml:12: outer.momentm: there is no such field; did you mean momentum?".
-absl::StatusOr<JobSpec> ReadJobFile(const std::string& path);
+absl::StatusOr<JobSpec> ReadJobFile(const std::string& path,
+                                    const std::vector<std::string>& settings = {});
 
 // The same for text that is already in memory; `path` is used in messages and for relative paths.
-absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path);
+absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path,
+                                 const std::vector<std::string>& settings = {});
 
 }  // namespace atl::cli
 

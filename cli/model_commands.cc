@@ -1,4 +1,4 @@
-// `atoll export` and `atoll generate`: the commands that touch tensors.
+// `atoll export` and `atoll keygen`.
 
 #include <unistd.h>
 
@@ -8,13 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "cli/client.h"
 #include "cli/commands.h"
+#include "cli/export_folder.h"
 #include "cli/render.h"
+#include "common/model/job_model.h"
 #include "common/protocol/wire.h"
-#include "kernels/cpu/cpu.h"
 #include "worker/export.h"
-#include "worker/model/generate.h"
 #include "worker/model/weights.h"
-#include "worker/runtime/model_config.h"
 
 namespace atl::cli {
 namespace {
@@ -35,7 +34,7 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
   request.job = job;
   request.version = *version;
   request.folder = folder;
-  ATOLL_ASSIGN_OR_RETURN(request.config, worker::ModelConfigOfJob(spec));
+  ATOLL_ASSIGN_OR_RETURN(request.config, ModelConfigOfJob(spec));
   for (const v1::ShardPlacement& shard : message.shards()) {
     request.shards.push_back({shard.shard(), shard.layer(), shard.begin(), shard.elements(),
                               shard.server(), shard.endpoint(), shard.public_key()});
@@ -48,61 +47,29 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
     shown = share;
   });
   if (shown < 1) std::cerr << "\n";  // the bar ends here, and a message follows
-  return status;
+  if (!status.ok() || spec.data.tokenizer_path.empty()) return status;
+  const absl::Status copied = CopyTokenizer(spec.data.tokenizer_path, folder).status();
+  if (!absl::IsNotFound(copied)) return copied;
+  std::cerr << "atoll: " << copied.message() << "\n";
+  return absl::OkStatus();
 }
 
 absl::Status ExportModel(const Global& global, const std::string& job, const std::string& folder,
                          const std::string& curve_key_path, Version* version) {
+  ATOLL_RETURN_IF_ERROR(CheckExportFolder(folder));
   TensorClientOptions options;
   options.security.allow_plaintext_beyond_loopback = global.tls.insecure;
   ATOLL_ASSIGN_OR_RETURN(options.security.keys, ReadCurveKey(curve_key_path));
   ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+  ATOLL_ASSIGN_OR_RETURN(const std::string id, client->FindJob(job));
   ATOLL_ASSIGN_OR_RETURN(const auto tensors, TensorClient::Create(options));
   absl::Status status;
   for (int attempt = 0; attempt < kExportTries; ++attempt) {
-    status = ExportOnce(*client, *tensors, job, folder, version);
+    status = ExportOnce(*client, *tensors, id, folder, version);
     // The job's version was overtaken while we pulled it: what we have is of two versions.
     if (status.ok() || *version < 0 || !absl::IsFailedPrecondition(status)) return status;
   }
   return status;
-}
-
-absl::Status Sample(const GenerateFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.folder));
-  if (config.vocab != 256) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flags.folder, "/config.json: vocab_size = ", config.vocab,
-                     ": generate needs a byte-level model (256); others need their tokenizer"));
-  }
-  ATOLL_ASSIGN_OR_RETURN(const Model model, Model::Create(config));
-  const auto backend = NewCpuBackend(flags.threads);
-  RunnerOptions options;
-  options.seq_len = std::min<int64_t>(config.max_positions, 1024);
-  options.train = false;
-  ATOLL_ASSIGN_OR_RETURN(const auto runner, ModelRunner::Create(*backend, model, options));
-
-  std::vector<LayerLayout> layouts;
-  std::vector<std::span<float>> layers;
-  for (int l = 0; l < static_cast<int>(model.layers().size()); ++l) {
-    layouts.push_back(model.layers()[l]->layout());
-    // The CPU backend's memory is the host's.
-    layers.emplace_back(static_cast<float*>(runner->params(l).data), layouts.back().size);
-  }
-  ATOLL_RETURN_IF_ERROR(ReadWeights(flags.folder, layouts, layers));
-
-  SamplingOptions sampling;
-  sampling.count = flags.tokens;
-  sampling.temperature = flags.temperature;
-  sampling.top_k = flags.top_k;
-  sampling.seed = flags.seed;
-  std::vector<int32_t> prompt;
-  for (const char c : flags.prompt) prompt.push_back(static_cast<unsigned char>(c));
-  std::cout << flags.prompt << std::flush;
-  const auto made = atl::Generate(*runner, prompt, sampling, [](int32_t token) {
-    std::cout << static_cast<char>(token) << std::flush;
-  });
-  std::cout << "\n";
-  return made.status();
 }
 
 int Report(const absl::Status& status) {
@@ -136,14 +103,6 @@ int Keygen(const Global& global, const std::string& path) {
     std::cout << keys->public_key << "  " << std::filesystem::path(path).stem().string() << "\n";
   }
   return 0;
-}
-
-int Generate(const Global&, const GenerateFlags& flags) {
-  if (flags.tokens < 0 || flags.threads < 1 || flags.threads > 1024) {
-    std::cerr << "atoll: --tokens must be at least 0, --threads from 1 to 1024\n";
-    return 2;
-  }
-  return Report(Sample(flags));
 }
 
 }  // namespace atl::cli

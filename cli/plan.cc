@@ -13,14 +13,14 @@
 #include "cli/client.h"
 #include "cli/job_file.h"
 #include "cli/write_file.h"
+#include "common/model/job_model.h"
 #include "common/protocol/device_profile.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
 #include "coordinator/plan_io/render.h"
-#include "coordinator/planner/baselines.h"
 #include "coordinator/planner/islands.h"
-#include "worker/runtime/model_config.h"
+#include "coordinator/planning/planning.h"
 
 namespace atl::cli {
 namespace {
@@ -37,11 +37,13 @@ struct Task {
   std::string model_digest;  // of a job's model; empty: not known
   plan::IslandOptions islands;
   int64_t tokens_per_sample = 1;
+  PlanRequest request;      // the job's specification
+  int64_t head_groups = 0;  // 0: not known, and tensor-parallel splits are even
 };
 
 absl::StatusOr<plan::Model> ModelOfJob(const JobSpec& spec, int64_t sequence) {
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, worker::ModelConfigOfJob(spec));
-  const bool llama = config.family == ModelFamily::kLlama;
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
+  const Architecture architecture = config.architecture();
   return plan::MakeTransformer({.name = spec.name,
                                 .layers = config.layers,
                                 .hidden = config.d_model,
@@ -50,39 +52,27 @@ absl::StatusOr<plan::Model> ModelOfJob(const JobSpec& spec, int64_t sequence) {
                                 .ffn = config.ffn,
                                 .vocabulary = config.vocab,
                                 .sequence = sequence,
-                                .gated = llama,
+                                .gated = architecture.gated(),
                                 .tied_head = config.tied_head,
-                                .positions = !llama});
-}
-
-// The search here is free; islands are planned as their job asks.
-void SayWhatIsNotAsked(const std::string& path, const LayoutSpec& layout) {
-  std::string keys;
-  const auto say = [&](const char* key, bool given) {
-    if (given) absl::StrAppend(&keys, keys.empty() ? "" : ", ", key);
-  };
-  const LayoutSpec usual;
-  say("stages", layout.stages != usual.stages);
-  say("replicas", layout.replicas != usual.replicas);
-  say("tensor_parallel", layout.tensor_parallel != usual.tensor_parallel);
-  say("tensor_shares", layout.tensor_shares != usual.tensor_shares);
-  say("schedule", layout.schedule != usual.schedule);
-  say("recompute", layout.recompute != usual.recompute);
-  if (keys.empty()) return;
-  std::cerr << "atoll: " << path << ": layout (" << keys
-            << ") is not considered here; the job's islands are held to it\n";
+                                .positions = !architecture.rotary()});
 }
 
 absl::Status ReadJob(const PlanFlags& flags, Task* task) {
-  ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(flags.job));
-  SayWhatIsNotAsked(flags.job, spec.layout);
+  ATOLL_ASSIGN_OR_RETURN(JobSpec spec, ReadJobFile(flags.job));
+  if (flags.batch > 0) spec.inner.batch_sequences = flags.batch;
   task->tokens_per_sample = flags.sequence > 0 ? flags.sequence : spec.data.sequence_length;
   ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, task->tokens_per_sample));
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, worker::ModelConfigOfJob(spec));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
   task->model_digest =
       absl::StrCat(absl::Hex(DigestOf(ToSpec(config), task->tokens_per_sample), absl::kZeroPad16));
-  task->job.global_batch =
-      static_cast<int>(flags.batch > 0 ? flags.batch : spec.inner.batch_sequences);
+  ATOLL_ASSIGN_OR_RETURN(task->job, JobOf(spec, ToSpec(config)));
+  task->head_groups = HeadGroups(ToSpec(config));
+  const double state_bytes = task->costs.state_bytes_per_parameter;
+  const double efficiency = task->costs.efficiency;
+  task->costs = CostOptionsOf(spec, false);
+  task->costs.state_bytes_per_parameter = state_bytes;
+  task->costs.efficiency = efficiency;
+  task->request.spec = spec;
   task->islands.steps_per_round = static_cast<int>(spec.outer.steps_per_round);
   task->islands.overlap = spec.outer.overlap == Overlap::kCarry;
   return absl::OkStatus();
@@ -90,6 +80,7 @@ absl::Status ReadJob(const PlanFlags& flags, Task* task) {
 
 absl::Status ReadModel(const PlanFlags& flags, Task* task) {
   task->tokens_per_sample = std::max<int64_t>(1, flags.sequence);
+  task->request.spec.layout.recompute = Recompute::kNone;  // unknown of models of the catalogue
   task->job.global_batch = static_cast<int>(flags.batch);
   task->islands.overlap = true;
   if (absl::EndsWith(flags.model, ".json")) {
@@ -142,8 +133,8 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   task.costs.efficiency = flags.efficiency;
   task.costs.state_bytes_per_parameter = flags.state_bytes;
   ATOLL_RETURN_IF_ERROR(flags.job.empty() ? ReadModel(flags, &task) : ReadJob(flags, &task));
-  task.job.micro_batches = flags.micro_batches;
-  task.job.tensor_parallel = flags.tensor_parallel;
+  if (!flags.micro_batches.empty()) task.job.micro_batches = flags.micro_batches;
+  if (!flags.tensor_parallel.empty()) task.job.tensor_parallel = flags.tensor_parallel;
   task.islands.cost_per_doubling = flags.island_cost;
   if (flags.steps_per_round > 0) {
     task.islands.steps_per_round = static_cast<int>(flags.steps_per_round);
@@ -180,6 +171,21 @@ plan::Options OptionsOf(const PlanFlags& flags, bool budget) {
   return options;
 }
 
+// As islands are planned: the search that PlanIsland makes, for what the flags describe.
+plan::PlanFunction PlannerOf(const Task& task, const plan::Costs& costs,
+                             const plan::Options& options) {
+  return [&task, &costs, options](const plan::Cluster& cluster,
+                                  const plan::Job& job) -> absl::StatusOr<plan::Plan> {
+    PlanRequest request = task.request;
+    request.seed = options.seed;
+    request.stop = options.stop;
+    request.improvements = options.improvements;
+    ATOLL_ASSIGN_OR_RETURN(FoundPlan found, FindPlan(request, {cluster, costs, job, task.table,
+                                                               task.head_groups, ""}));
+    return std::move(found.plan);
+  };
+}
+
 // Both ways over all sites and per site, or one of them, as the user wants. A cluster of one site
 // has nothing to choose.
 absl::StatusOr<plan::IslandChoice> Choose(const PlanFlags& flags, const Task& task,
@@ -188,20 +194,21 @@ absl::StatusOr<plan::IslandChoice> Choose(const PlanFlags& flags, const Task& ta
   for (const plan::Device& device : task.cluster.devices) sites.insert(device.site);
   plan::IslandChoice choice;
   if (flags.islands == "one" || (sites.size() < 2 && flags.islands == "auto")) {
-    choice.single = plan::PlanJob(task.cluster, costs, task.job, OptionsOf(flags, true));
+    choice.single = PlannerOf(task, costs, OptionsOf(flags, true))(task.cluster, task.job);
     if (!choice.single.ok()) return choice.single.status();
     choice.reason = sites.size() < 2 ? "one site" : "one plan over all sites, as asked";
     return choice;
   }
-  ATOLL_ASSIGN_OR_RETURN(choice, plan::ChooseIslands(task.cluster, costs, task.job,
-                                                     OptionsOf(flags, false), task.islands));
+  ATOLL_ASSIGN_OR_RETURN(
+      choice, plan::ChooseIslands(task.cluster, costs, task.job,
+                                  PlannerOf(task, costs, OptionsOf(flags, false)), task.islands));
   if (flags.islands == "per-site") {
     if (choice.islands.empty()) {
       return absl::ResourceExhaustedError(absl::StrCat("--islands per-site: ", choice.reason));
     }
     choice.use_islands = true;
   } else if (!choice.use_islands && flags.seconds > 0) {
-    choice.single = plan::PlanJob(task.cluster, costs, task.job, OptionsOf(flags, true));
+    choice.single = PlannerOf(task, costs, OptionsOf(flags, true))(task.cluster, task.job);
   }
   return choice;
 }
@@ -225,12 +232,6 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   const auto start = Clock::now();
   ATOLL_ASSIGN_OR_RETURN(plan::IslandChoice choice, Choose(flags, task, costs));
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  std::vector<std::string> refused;
-  if (choice.single.ok() && !choice.use_islands) {
-    refused = plan::CompareBaselines(task.cluster, costs, task.job,
-                                     flags.compare ? plan::BaselineNames() : flags.baselines,
-                                     *choice.single);
-  }
   if (global.json) {
     std::cout << ToJson(ToMessage(task.cluster, costs, choice, task.islands.steps_per_round,
                                   task.tokens_per_sample));
@@ -242,7 +243,6 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   } else {
     std::cout << RenderTable(task.cluster, *choice.single);
   }
-  for (const std::string& line : refused) std::cerr << "atoll: " << line << "\n";
   if (!global.json) {
     std::cout << "\n"
               << (choice.use_islands ? "islands with outer rounds: " : "one plan: ")
@@ -254,29 +254,12 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   return WritePictures(flags, cluster, shown);
 }
 
-// A schedule that names a shape gets it; one that is defined without a split backward has none.
-absl::Status SetSchedule(const Task& task, const plan::Costs& costs, const std::string& schedule,
-                         plan::Layout* layout) {
-  if (schedule.empty()) return absl::OkStatus();
-  layout->schedule = schedule;
-  layout->split_backward = schedule != "1f1b" && schedule != "gpipe" && schedule != "interleaved";
-  const bool v = schedule == "zb-v" || schedule == "v-half" || schedule == "v-min";
-  if (!v && schedule != "interleaved") return absl::OkStatus();
-  const plan::Shape shape = v ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
-  if (!plan::Reshape(task.cluster, costs, shape, *layout)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--schedule ", schedule,
-                     " needs two stages on every device; this layout has a device with too few "
-                     "layers or too little memory for that, or a pipeline of one stage"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status RunRounds(const Global& global, const PlanFlags& flags, const Task& task,
                        const plan::Costs& costs) {
   ATOLL_ASSIGN_OR_RETURN(
       const plan::IslandChoice choice,
-      plan::ChooseIslands(task.cluster, costs, task.job, OptionsOf(flags, false), task.islands));
+      plan::ChooseIslands(task.cluster, costs, task.job,
+                          PlannerOf(task, costs, OptionsOf(flags, false)), task.islands));
   ATOLL_ASSIGN_OR_RETURN(const std::string text,
                          PlayRounds(task.cluster, costs, choice, task.islands,
                                     task.tokens_per_sample, flags.faults, global.json));
@@ -289,16 +272,18 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   const plan::Costs costs = CostsOf(task);
   if (flags.faults.rounds) return RunRounds(global, flags, task, costs);
   plan::Plan plan;
-  if (flags.layout == "plan") {
-    plan::Options options = OptionsOf(flags, true);
-    options.two_stages_per_device = flags.schedule.empty();
-    ATOLL_ASSIGN_OR_RETURN(plan, plan::PlanJob(task.cluster, costs, task.job, options));
+  if (flags.layout.empty()) {
+    plan::Job job = task.job;
+    if (!flags.schedule.empty()) job.fixed.schedule = flags.schedule;
+    ATOLL_ASSIGN_OR_RETURN(plan, PlannerOf(task, costs, OptionsOf(flags, true))(task.cluster, job));
   } else {
-    ATOLL_ASSIGN_OR_RETURN(plan.layout,
-                           plan::Baseline(task.cluster, costs, task.job, flags.layout));
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.layout));
+    ATOLL_ASSIGN_OR_RETURN(plan.layout, ParseLayoutJson(text, flags.layout, task.cluster, costs));
   }
-  ATOLL_RETURN_IF_ERROR(SetSchedule(task, costs, flags.schedule, &plan.layout));
-  if (flags.layout != "plan" || !flags.schedule.empty()) {
+  if (!flags.layout.empty()) {
+    if (!flags.schedule.empty()) {
+      ATOLL_RETURN_IF_ERROR(plan::SetSchedule(task.cluster, costs, flags.schedule, plan.layout));
+    }
     ATOLL_ASSIGN_OR_RETURN(plan.outcome,
                            plan::EvaluateLayout(task.cluster, costs, task.job, plan.layout,
                                                 {.restarts = 64, .seed = flags.seed}));
@@ -307,8 +292,9 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   plan.seed = flags.seed;
   plan.times_from = plan::TimesFrom(task.cluster, costs, plan.layout);
   plan.cluster_bound_s = plan::ClusterBoundSeconds(task.cluster, costs, task.job);
-  plan.reason = absl::StrCat("layout ", flags.layout, ", schedule ",
-                             flags.schedule.empty() ? "its own" : flags.schedule, ", as asked");
+  plan.reason =
+      absl::StrCat("layout ", flags.layout.empty() ? "planned" : flags.layout, ", schedule ",
+                   flags.schedule.empty() ? "its own" : flags.schedule, ", as asked");
   std::string failures;
   if (!flags.faults.fail.empty() || !flags.faults.outage.empty()) {
     ATOLL_ASSIGN_OR_RETURN(failures, PlayFailures(task.cluster, plan, flags.faults, global.json));
@@ -364,21 +350,11 @@ std::string BadFlag(const PlanFlags& flags) {
   if (!OneOf({"auto", "one", "per-site"}, flags.islands)) {
     return absl::StrCat("--islands ", flags.islands, ": there are auto, one, per-site");
   }
-  std::vector<std::string> layouts = plan::BaselineNames();
-  for (const std::string& name : flags.baselines) {
-    if (!OneOf(layouts, name)) {
-      return absl::StrCat("--baseline ", name, ": there are ", absl::StrJoin(layouts, ", "));
-    }
-  }
-  layouts.insert(layouts.begin(), "plan");
-  if (!OneOf(layouts, flags.layout)) {
-    return absl::StrCat("--layout ", flags.layout, ": there are ", absl::StrJoin(layouts, ", "));
-  }
   if (!flags.schedule.empty() && !OneOf(sim::ScheduleNames(), flags.schedule)) {
     return absl::StrCat("--schedule ", flags.schedule, ": there are ",
                         absl::StrJoin(sim::ScheduleNames(), ", "));
   }
-  if (flags.faults.rounds && (flags.layout != "plan" || !flags.schedule.empty())) {
+  if (flags.faults.rounds && !(flags.layout.empty() && flags.schedule.empty())) {
     return "--rounds plays the best plan of each site: not with --layout or --schedule";
   }
   if (flags.faults.rounds && !(flags.trace.empty() && flags.svg.empty())) {

@@ -30,15 +30,13 @@ struct PlanFlags {
   double efficiency = 0.45;
   double state_bytes = 18;  // per parameter
   // plan
-  bool compare = false;                // with all baselines
-  std::vector<std::string> baselines;  // with these
-  std::string islands = "auto";        // auto, one, per-site
-  double island_cost = 0.03;           // of a doubling of the islands
-  int64_t steps_per_round = 0;         // 0: the job's, or 64
-  bool overlap = true;                 // islands train on during an exchange
+  std::string islands = "auto";  // auto, one, per-site
+  double island_cost = 0.03;     // of a doubling of the islands
+  int64_t steps_per_round = 0;   // 0: the job's, or 64
+  bool overlap = true;           // islands train on during an exchange
   // simulate
-  std::string layout = "plan";  // plan or a baseline
-  std::string schedule;         // empty: the layout's own
+  std::string layout;    // file, as `plan --json` prints it; empty: what is planned
+  std::string schedule;  // empty: the layout's own
   FaultFlags faults;
 };
 
@@ -109,8 +107,8 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("--svg", flags->svg, "write the step as a picture");
   if (simulate) {
     app.add_option("--layout", flags->layout,
-                   "plan, megatron, whale, data-parallel, hierarchical, varuna, dapple or metis")
-        ->capture_default_str();
+                   "a file with stages, devices and micro-batches as `plan --json` prints them; "
+                   "without it, what is planned");
     app.add_option("--schedule", flags->schedule,
                    "best, gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, "
                    "v-min, jeeves, jeeves-search or compact-zb; without it, the layout's own");
@@ -118,11 +116,6 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
     AddRoundFlags(app, "--rounds", flags);
     return;
   }
-  app.add_flag("--compare", flags->compare, "also what all baselines would take");
-  app.add_option("--baseline", flags->baselines,
-                 "also what this one would take: megatron, whale, data-parallel, hierarchical, "
-                 "varuna, dapple or metis")
-      ->delimiter(',');
   app.add_option("--islands", flags->islands,
                  "one plan over all sites, an island per-site with outer rounds, or auto: the "
                  "better one")
@@ -133,7 +126,7 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   AddRoundFlags(app, nullptr, flags);
 }
 
-// Prints the best known layout, why, and what lost.
+// Prints the best known layout, why, and the alternatives.
 int PlanCommand(const Global& global, const PlanFlags& flags);
 
 // Plays one layout under one schedule, with failures where asked; or outer rounds.

@@ -133,8 +133,13 @@ std::string ProfileText(const v1::ClusterProfile& profile) {
 
 int Profile(const Global& global, const std::string& job) {
   auto client = Client::Dial(global.tls, global.coordinator);
-  const auto profile =
-      client.ok() ? (*client)->Profile(job) : absl::StatusOr<v1::ClusterProfile>(client.status());
+  const auto ask = [&]() -> absl::StatusOr<v1::ClusterProfile> {
+    ATOLL_RETURN_IF_ERROR(client.status());
+    if (job.empty()) return (*client)->Profile(job);
+    ATOLL_ASSIGN_OR_RETURN(const std::string id, (*client)->FindJob(job));
+    return (*client)->Profile(id);
+  };
+  const auto profile = ask();
   if (!profile.ok()) {
     std::cerr << "atoll: " << profile.status().message() << "\n";
     return 1;

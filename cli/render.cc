@@ -1,7 +1,5 @@
 #include "cli/render.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -9,10 +7,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/island_text.h"
 #include "common/bytes_text.h"
-#include "common/check.h"
 
 namespace atl::cli {
 namespace {
@@ -26,6 +24,22 @@ bool LooksNumeric(const std::string& cell) {
                             (cell.size() > 1 && cell[0] == '-' && absl::ascii_isdigit(cell[1]))));
 }
 
+bool colour = false;
+
+// Of the words that tables and log lines have for states.
+std::string Coloured(const std::string& word) {
+  if (!colour) return word;
+  constexpr std::pair<const char*, const char*> kColours[] = {
+      {"running", "32"},  {"done", "32"},     {"accepted", "32"},    {"attached", "32"},
+      {"failed", "31"},   {"REJECTED", "31"}, {"unavailable", "31"}, {"SATURATED", "31"},
+      {"error", "31"},    {"STALLED", "31"},  {"paused", "33"},      {"warning", "33"},
+      {"cancelled", "33"}};
+  for (const auto& [name, code] : kColours) {
+    if (word == name) return absl::StrCat("\x1b[", code, "m", word, "\x1b[0m");
+  }
+  return word;
+}
+
 std::string Loss(double nats) { return nats == 0 ? "-" : Fixed(nats, 4); }
 
 double Done(const v1::JobSummary& s) {
@@ -35,10 +49,22 @@ double Done(const v1::JobSummary& s) {
 }
 
 std::string TimeLeft(const v1::JobSummary& s) {
-  if (Ended(s.state())) return "-";
+  if (Ended(s.state()) || s.state() == v1::JOB_STATE_PAUSED) return "-";
   const auto left =
       static_cast<double>(std::max<int64_t>(0, s.tokens_budget() - s.tokens_committed()));
   return s.tokens_per_s() > 0 ? Seconds(left / s.tokens_per_s()) : "-";
+}
+
+// "12.3k", or "-" where nothing runs that has a speed.
+std::string SpeedText(const v1::JobSummary& s) {
+  const double speed = ShownSpeed(s);
+  return speed > 0 ? Count(speed) : "-";
+}
+
+// How long it has run, or ran; "-" before version 0.
+std::string DurationText(const v1::JobSummary& s) {
+  if (s.started_unix_ms() == 0 || s.ended_unix_ms() == 0) return "-";
+  return Seconds(static_cast<double>(s.ended_unix_ms() - s.started_unix_ms()) / 1e3);
 }
 
 std::string VersionText(int64_t version) { return version < 0 ? "-" : absl::StrCat(version); }
@@ -88,15 +114,17 @@ void AppendDecisions(const v1::Job& job, int count, std::string* out) {
   if (!table.empty()) absl::StrAppend(out, "\nnewest decisions\n", table.Text());
 }
 
-std::string ToJson(const google::protobuf::Message& message, bool whitespace) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = whitespace;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
-  ATOLL_CHECK(status.ok(), status.ToString());  // only messages with Any fields can fail
-  return text;
+// Jobs that only members know; empty without any.
+template <class Orphans>
+std::string OrphansText(const Orphans& orphans) {
+  Table table({"orphaned job", "version", "on servers", "on workers", "can it be adopted"});
+  for (const v1::Orphan& orphan : orphans) {
+    table.Add({orphan.job(), VersionText(orphan.version()), absl::StrJoin(orphan.servers(), ", "),
+               absl::StrJoin(orphan.workers(), ", "),
+               orphan.missing().empty() ? absl::StrCat("yes: atoll adopt ", orphan.job())
+                                        : absl::StrCat("no: ", orphan.missing())});
+  }
+  return table.empty() ? "" : absl::StrCat("\n", table.Text());
 }
 
 }  // namespace
@@ -114,7 +142,8 @@ std::string Table::Text() const {
       const bool right = LooksNumeric(rows_.size() > 1 ? rows_[1][c] : row[c]);
       if (c > 0) line += "  ";
       const std::string space(width[c] - row[c].size(), ' ');
-      line += right ? space + row[c] : row[c] + space;
+      const std::string cell = &row == &rows_[0] ? row[c] : Coloured(row[c]);
+      line += right ? space + cell : cell + space;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     absl::StrAppend(&text, line, "\n");
@@ -122,10 +151,8 @@ std::string Table::Text() const {
   return text;
 }
 
-std::string Json(const google::protobuf::Message& message) { return ToJson(message, true); }
-
 std::string JsonLine(const google::protobuf::Message& message) {
-  return ToJson(message, false) + "\n";
+  return CompactJson(message) + "\n";
 }
 
 std::string StateName(v1::JobState state) {
@@ -167,18 +194,32 @@ std::string Bar(double done, int width) {
   return absl::StrCat("[", std::string(filled, '#'), std::string(width - filled, '.'), "]");
 }
 
-std::string JobsTable(const v1::ListReply& reply) {
-  Table table({"job", "state", "version", "tokens", "of", "loss", "validation", "islands",
+void SetColour(bool on) { colour = on; }
+
+double ShownLoss(const v1::JobSummary& s) {
+  return Ended(s.state()) ? s.final_loss() : s.train_loss();
+}
+
+double ShownSpeed(const v1::JobSummary& s) {
+  if (s.state() == v1::JOB_STATE_PAUSED) return 0;
+  return Ended(s.state()) ? s.mean_tokens_per_s() : s.tokens_per_s();
+}
+
+std::string JobsTable(const v1::ListReply& reply, int64_t now_ms) {
+  Table table({"job", "state", "age", "version", "tokens", "of", "loss", "validation", "islands",
                "tokens/s", "left", "why"});
   for (const v1::JobSummary& s : reply.jobs()) {
-    table.Add({s.job(), StateName(s.state()), VersionText(s.version()),
-               Count(static_cast<double>(s.tokens_committed())),
-               Count(static_cast<double>(s.tokens_budget())), Loss(s.train_loss()),
-               Loss(s.validation_loss()), absl::StrCat(s.active_islands()), Count(s.tokens_per_s()),
+    const double age_s = static_cast<double>(now_ms - s.submitted_unix_ms()) / 1e3;
+    table.Add({s.job(), StateName(s.state()), s.submitted_unix_ms() == 0 ? "-" : Seconds(age_s),
+               VersionText(s.version()), Count(static_cast<double>(s.tokens_committed())),
+               Count(static_cast<double>(s.tokens_budget())), Loss(ShownLoss(s)),
+               Loss(s.validation_loss()), absl::StrCat(s.active_islands()), SpeedText(s),
                TimeLeft(s),
                Shortened(s.waiting_for().empty() ? ReasonOf(s) : s.waiting_for(), s.job())});
   }
-  return table.empty() ? "no jobs; submit one with: atoll submit job.toml\n" : table.Text();
+  const std::string orphans = OrphansText(reply.orphans());
+  if (table.empty() && orphans.empty()) return "no jobs; submit one with: atoll submit job.toml\n";
+  return absl::StrCat(table.empty() ? "" : table.Text(), orphans);
 }
 
 std::string JobText(const v1::Job& job, int decisions) {
@@ -187,9 +228,15 @@ std::string JobText(const v1::Job& job, int decisions) {
   absl::StrAppend(&out, "  version ", VersionText(s.version()), ", ",
                   Count(static_cast<double>(s.tokens_committed())), " of ",
                   Count(static_cast<double>(s.tokens_budget())), " tokens (",
-                  Fixed(100 * Done(s), 1), "%), ", Count(s.tokens_per_s()), " tokens/s, ",
-                  TimeLeft(s), " left\n");
-  absl::StrAppend(&out, "  loss: training ", Loss(s.train_loss()), ", validation ",
+                  Fixed(100 * Done(s), 1), "%)");
+  if (Ended(s.state())) {
+    absl::StrAppend(&out, ", ran for ", DurationText(s), ", mean ", SpeedText(s), " tokens/s\n");
+  } else if (s.state() == v1::JOB_STATE_PAUSED) {
+    absl::StrAppend(&out, "\n");
+  } else {
+    absl::StrAppend(&out, ", ", SpeedText(s), " tokens/s, ", TimeLeft(s), " left\n");
+  }
+  absl::StrAppend(&out, "  loss: training ", Loss(ShownLoss(s)), ", validation ",
                   Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()),
                   " (", Loss(s.first_validation_loss()), " at the start)\n");
   const v1::Ledger& ledger = job.ledger();
@@ -240,27 +287,36 @@ std::string SitesText(const v1::ClusterStatus& status) {
 
 std::string StatusText(const v1::ClusterStatus& status) {
   std::string out =
-      absl::StrCat("coordinator: epoch ", status.epoch(), ", up ", Seconds(status.up_s()),
-                   ", version ", status.software_version(), "\n\n");
-  Table members({"kind", "name", "life", "state", "last heard", "holds", "moved", "why"});
+      absl::StrCat("coordinator: cluster ", status.cluster(), ", epoch ", status.epoch(), ", up ",
+                   Seconds(status.up_s()), ", version ", status.software_version(), "\n");
+  if (!status.store_age().empty()) absl::StrAppend(&out, "  ", status.store_age(), "\n");
+  for (const v1::ForeignMember& m : status.foreign_members()) {
+    absl::StrAppend(&out, "  ", m.kind(), " ", m.name(),
+                    " refuses this coordinator: it belongs to ", "cluster ", m.cluster(), " (",
+                    Fixed(m.since_heard_s(), 1), " s ago); its log says what to do\n");
+  }
+  out += "\n";
+  Table members(
+      {"kind", "name", "incarnation", "state", "last heartbeat", "holds", "moved", "why"});
   for (const v1::Member& m : status.members()) {
     const bool server = m.kind() == "paramserver";
     const v1::ServerHeartbeat& load = m.load();
-    members.Add(
-        {m.kind(), m.name(), absl::StrCat(m.incarnation()), m.attached() ? "attached" : "away",
-         m.attached() ? absl::StrCat(Fixed(m.since_heartbeat_s(), 1), " s ago") : "",
-         server ? absl::StrCat(Bytes(load.parameter_bytes()), " + ", Bytes(load.staged_bytes()),
-                               " staged")
-                : (m.job().empty() ? "idle" : m.job()),
-         server
-             ? absl::StrCat(Bytes(load.received_bytes()), " in, ", Bytes(load.sent_bytes()), " out")
-             : "",
-         m.attached() && !m.measuring().empty() ? m.measuring() : m.reason()});
+    members.Add({m.kind(), m.name(), absl::StrCat(m.incarnation()),
+                 m.attached() ? "attached" : "unavailable",
+                 m.attached() ? absl::StrCat(Fixed(m.since_heartbeat_s(), 1), " s ago") : "",
+                 server ? absl::StrCat(Bytes(load.parameter_bytes()), " + ",
+                                       Bytes(load.staged_bytes()), " staged")
+                        : (m.job().empty() ? "idle" : m.job()),
+                 server ? absl::StrCat(Bytes(load.received_bytes()), " in, ",
+                                       Bytes(load.sent_bytes()), " out")
+                        : "",
+                 m.attached() && !m.measuring().empty() ? m.measuring() : m.reason()});
   }
   absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text(), SitesText(status),
                   GpusText(status));
   if (status.troubles_size() > 0) absl::StrAppend(&out, "\nnot as measured\n");
   for (const std::string& text : status.troubles()) absl::StrAppend(&out, "  ", text, "\n");
+  absl::StrAppend(&out, OrphansText(status.orphans()));
   for (const v1::Job& job : status.jobs()) absl::StrAppend(&out, "\n", JobText(job, 3));
   return out;
 }
@@ -269,9 +325,11 @@ std::string LogText(const v1::LogLine& line) {
   const auto seconds = static_cast<time_t>(line.unix_ms() / 1000);
   tm utc{};
   gmtime_r(&seconds, &utc);
-  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ %-7s %s%s%s\n", utc.tm_year + 1900,
+  const size_t severity_width = line.severity().size() < 7 ? 7 - line.severity().size() : 0;
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ %s %s%s%s\n", utc.tm_year + 1900,
                          utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
-                         static_cast<int>(line.unix_ms() % 1000), line.severity(), line.job(),
+                         static_cast<int>(line.unix_ms() % 1000),
+                         Coloured(line.severity()) + std::string(severity_width, ' '), line.job(),
                          line.job().empty() ? "" : ": ", line.text());
 }
 
@@ -285,28 +343,50 @@ std::string ProgressLine(const v1::Job& job) {
   }
   return absl::StrCat(s.job(), ": ", StateName(s.state()), ", round ", VersionText(s.version()),
                       ", step ", heard ? absl::StrCat(steps) : "-", ", ", Fixed(100 * Done(s), 1),
-                      "%, loss ", Loss(s.train_loss()), ", validation ", Loss(s.validation_loss()),
-                      ", ", Count(s.tokens_per_s()), " tokens/s, ", s.active_islands(),
-                      " islands, ", TimeLeft(s), " left",
+                      "%, loss ", Loss(ShownLoss(s)), ", validation ", Loss(s.validation_loss()),
+                      ", ", Ended(s.state()) ? "mean " : "", SpeedText(s), " tokens/s, ",
+                      Ended(s.state())
+                          ? absl::StrCat("ran for ", DurationText(s))
+                          : absl::StrCat(s.active_islands(), " islands, ", TimeLeft(s), " left"),
                       s.waiting_for().empty() ? "" : "; " + s.waiting_for(), "\n");
 }
 
 std::string ProgressLines(const v1::Job& job) {
   const v1::JobSummary& s = job.summary();
-  std::string out =
-      absl::StrCat(s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ",
-                   VersionText(s.version()), "  ", Count(s.tokens_per_s()), " tokens/s  ",
-                   TimeLeft(s), " left\n  loss ", Loss(s.train_loss()), "  validation ",
-                   Loss(s.validation_loss()), "  ", WhyState(s), "\n");
+  std::string out = absl::StrCat(
+      s.job(), "  ", Bar(Done(s), 40), " ", Fixed(100 * Done(s), 1), "%  round ",
+      VersionText(s.version()), "  ", SpeedText(s), " tokens/s  ", TimeLeft(s), " left\n  loss ",
+      Loss(ShownLoss(s)), "  validation ", Loss(s.validation_loss()), "  ", WhyState(s), "\n");
   for (const v1::Island& i : job.islands()) {
     absl::StrAppend(
         &out,
         absl::StrFormat("  island %d %-12s step %6d  loss %-7s %7s tokens/s  %s\n", i.island(),
                         i.worker(), i.progress().inner_step(), Loss(i.progress().train_loss()),
-                        Count(i.progress().tokens_per_s()), i.attached() ? i.doing() : i.reason()));
+                        Count(i.progress().tokens_per_s()), DoingOf(i)));
   }
   return out;
 }
+
+namespace {
+
+// The first columns of a line; colours take none, and are kept whole.
+std::string ClipLine(const std::string& line, size_t columns) {
+  std::string out;
+  size_t shown = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '\x1b') {
+      const size_t end = std::min(line.find('m', i), line.size() - 1);
+      out += line.substr(i, end - i + 1);
+      i = end;
+    } else if (shown < columns) {
+      out += line[i];
+      ++shown;
+    }
+  }
+  return out;
+}
+
+}  // namespace
 
 std::string Clip(const std::string& text, int columns, int rows) {
   std::vector<std::string> lines = absl::StrSplit(text, '\n');
@@ -314,7 +394,7 @@ std::string Clip(const std::string& text, int columns, int rows) {
   if (rows > 0 && static_cast<int>(lines.size()) > rows) lines.resize(rows);
   std::string out;
   for (const std::string& line : lines) {
-    absl::StrAppend(&out, columns > 0 ? line.substr(0, columns) : line, "\n");
+    absl::StrAppend(&out, columns > 0 ? ClipLine(line, static_cast<size_t>(columns)) : line, "\n");
   }
   return out;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/proto_json.h"
 #include "proto/coordinator.pb.h"
 
 namespace atl::cli {
@@ -25,11 +26,8 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// protobuf's JSON form with the field names of the .proto files and every field present. 64-bit
-// integers are strings there, as that form prescribes.
-std::string Json(const google::protobuf::Message& message);
-std::string JsonLine(
-    const google::protobuf::Message& message);  // the same on one line, for streams
+// JSON on one line, for streams.
+std::string JsonLine(const google::protobuf::Message& message);
 
 std::string StateName(v1::JobState state);      // "running"
 bool Ended(v1::JobState state);                 // done, failed or cancelled
@@ -39,7 +37,16 @@ std::string Seconds(double seconds);            // 45 s, 3 min 20 s, 2 h 5 min; 
 std::string Fixed(double value, int decimals);  // "-" when not finite
 std::string Bar(double done, int width);        // [#####.....], done in [0, 1]
 
-std::string JobsTable(const v1::ListReply& reply);
+// Colours states in tables and on log lines; off at first.
+void SetColour(bool on);
+
+// What a list says of a job: once it has ended, the final loss and the mean throughput; while it is
+// paused, no throughput.
+double ShownLoss(const v1::JobSummary& s);
+double ShownSpeed(const v1::JobSummary& s);
+
+// `now_ms`: wall time, for ages.
+std::string JobsTable(const v1::ListReply& reply, int64_t now_ms);
 std::string JobText(const v1::Job& job, int decisions);  // `atoll show`
 std::string StatusText(const v1::ClusterStatus& status);
 std::string LogText(const v1::LogLine& line);

@@ -95,7 +95,7 @@ TEST_CASE("progress of a job that has nothing to show yet has dashes") {
   job.mutable_summary()->set_version(-1);
   job.mutable_summary()->set_waiting_for("a worker");
   REQUIRE(ProgressLine(job) ==
-          "lm-1: queued, round -, step -, 0.0%, loss -, validation -, 0 tokens/s, 0 islands, - "
+          "lm-1: queued, round -, step -, 0.0%, loss -, validation -, - tokens/s, 0 islands, - "
           "left; a worker\n");
 }
 
@@ -198,7 +198,7 @@ TEST_CASE("an island of several workers shows its plan, each worker's part and e
                   "device  memory predicted   measured  ratio  limit\n"
                   "w1/0           20.00 GiB  21.00 GiB  1.050      -\n") != std::string::npos);
   CHECK(text.find("island 0: plan 3, 1 replica x 2 stages, TP 1, micro-batch 2, 1f1b\n"
-                  "  promises: 12.3 ms a step, at least 11.0; not set up yet\n"
+                  "  predicted step 12.3 ms, at least 11.0; not set up yet\n"
                   "  why:      made because worker w10 has joined\n"
                   "            11 layouts compared\n"
                   "            the next best takes 3% longer\n"
@@ -237,12 +237,12 @@ v1::Job InterleavedJob() {
   return job;
 }
 
-TEST_CASE("a plan's promise stands beside what is measured of the same plan") {
+TEST_CASE("a plan's prediction stands beside what is measured of the same plan") {
   v1::Job job = InterleavedJob();
   v1::IslandProgress& progress = *job.mutable_islands(0)->mutable_progress();
   const auto shows = [&] { return JobText(job, 0); };
-  CHECK_THAT(shows(), Catch::Contains("plan 1, 1 replica x 2 stages of two halves\n  promises: 4.0 "
-                                      "ms a step, at least 3.0; not set up yet\n"));
+  CHECK_THAT(shows(), Catch::Contains("plan 1, 1 replica x 2 stages of two halves\n  predicted "
+                                      "step 4.0 ms, at least 3.0; not set up yet\n"));
   progress.set_plan_number(1);
   CHECK_THAT(shows(), Catch::Contains("at least 3.0; not measured yet\n"));
   progress.set_step_seconds_quiet(0.024);
@@ -298,13 +298,61 @@ TEST_CASE("a long reason does not tear the table of jobs") {
   v1::ListReply reply;
   *reply.add_jobs() = RunningJob().summary();
   reply.mutable_jobs(0)->set_waiting_for(std::string(300, 'x'));
-  const std::string text = JobsTable(reply);
+  const std::string text = JobsTable(reply, 0);
   CHECK_THAT(text, Catch::Contains(std::string(100, 'x') + "... (atoll show lm-1)\n"));
   CHECK_THAT(text, !Catch::Contains(std::string(101, 'x')));
 }
 
+v1::JobSummary EndedJob() {
+  v1::JobSummary s = RunningJob().summary();
+  s.set_state(v1::JOB_STATE_DONE);
+  s.set_train_loss(0);
+  s.set_tokens_per_s(0);
+  s.set_final_loss(1.25);
+  s.set_mean_tokens_per_s(5000);
+  s.set_submitted_unix_ms(1'000);
+  s.set_started_unix_ms(10'000);
+  s.set_ended_unix_ms(75'000);
+  return s;
+}
+
+TEST_CASE("an_ended_job_shows_final_loss_duration_and_mean_throughput") {
+  v1::Job job;
+  *job.mutable_summary() = EndedJob();
+  CHECK_THAT(JobText(job, 0), Catch::Contains("ran for 1 min 5 s, mean 5k tokens/s\n") &&
+                                  Catch::Contains("loss: training 1.2500"));
+  CHECK_THAT(ProgressLine(job), Catch::Contains("loss 1.2500") && Catch::Contains("mean 5k"));
+  v1::ListReply reply;
+  *reply.add_jobs() = EndedJob();
+  CHECK_THAT(JobsTable(reply, 3'601'000), Catch::Contains("done   1 h 0 min"));
+}
+
+TEST_CASE("a_paused_job_shows_no_throughput") {
+  v1::Job job = RunningJob();
+  job.mutable_summary()->set_state(v1::JOB_STATE_PAUSED);
+  CHECK(ShownSpeed(job.summary()) == 0);
+  CHECK_THAT(JobText(job, 0), !Catch::Contains("tokens/s, "));
+}
+
+TEST_CASE("a_stalled_island_says_so_in_place_of_what_it_does") {
+  v1::Job job = RunningJob();
+  job.mutable_islands(0)->set_stalled("heartbeats come, but no step for 45 s");
+  CHECK_THAT(JobText(job, 0), Catch::Contains("STALLED: heartbeats come, but no step for 45 s"));
+}
+
+TEST_CASE("colours_keep_columns_and_are_cut_whole") {
+  v1::ListReply reply;
+  *reply.add_jobs() = EndedJob();
+  const std::string plain = JobsTable(reply, 0);
+  SetColour(true);
+  const std::string coloured = JobsTable(reply, 0);
+  SetColour(false);
+  CHECK(coloured.size() == plain.size() + std::string("\x1b[32m\x1b[0m").size());
+  CHECK(Clip("ab\x1b[32mcd\x1b[0mef\n", 3, 0) == "ab\x1b[32mc\x1b[0m\n");
+}
+
 TEST_CASE("an empty cluster and no jobs say so") {
-  CHECK(JobsTable({}) == "no jobs; submit one with: atoll submit job.toml\n");
+  CHECK(JobsTable({}, 0) == "no jobs; submit one with: atoll submit job.toml\n");
   CHECK(StatusText({}).find("no members\n") != std::string::npos);
 }
 

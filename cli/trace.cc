@@ -27,10 +27,10 @@ std::string Title(const TraceAnswer& answer) {
 
 absl::Status Run(const Global& global, const std::string& job, const TraceFlags& flags) {
   v1::TraceRequest request;
-  request.set_job(job);
   if (flags.island >= 0) request.set_island(flags.island);
   request.set_timeout_ms(flags.timeout_s * 1000);
   ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+  ATOLL_ASSIGN_OR_RETURN(*request.mutable_job(), client->FindJob(job));
   ATOLL_ASSIGN_OR_RETURN(const v1::TraceReply reply, client->Trace(request));
   ATOLL_ASSIGN_OR_RETURN(const TraceAnswer answer, ToAnswer(reply));
   std::vector<StepView> views;

@@ -22,7 +22,25 @@ absl::Status SystemError(absl::string_view what, const std::string& path, int er
   if (error == ENOSPC || error == EDQUOT) {
     return absl::ResourceExhaustedError(absl::StrCat(message, "; free some space"));
   }
-  return error == ENOENT ? absl::NotFoundError(message) : absl::UnavailableError(message);
+  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
+  return error == ENOENT || error == ENOTDIR ? absl::NotFoundError(message)
+                                             : absl::UnavailableError(message);
+}
+
+const char* KindOf(mode_t mode) {
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISDIR(mode)) return "a folder";
+  return S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "something else";
+}
+
+absl::Status NotRegular(const std::string& path, const char* kind) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": is ", kind, ", not a regular file; name a file"));
+}
+
+int64_t Nanoseconds(const timespec& time) {
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
 class Descriptor {
@@ -77,7 +95,8 @@ class RealAppendFile : public AppendFile {
   }
 
   absl::Status Sync() override {
-    return fdatasync(file_.get()) == 0 ? absl::OkStatus() : SystemError("sync", path_, errno);
+    if (fdatasync(file_.get()) != 0) return SystemError("sync", path_, errno);
+    return CheckNamed();
   }
 
   absl::Status Truncate(int64_t size) override {
@@ -89,10 +108,31 @@ class RealAppendFile : public AppendFile {
   int64_t size() const override { return size_; }
 
  private:
+  // A file that was deleted takes writes as ever.
+  absl::Status CheckNamed() const {
+    struct stat own, named;
+    if (fstat(file_.get(), &own) != 0) return SystemError("stat", path_, errno);
+    const int found = stat(path_.c_str(), &named);
+    if (found == 0 && own.st_dev == named.st_dev && own.st_ino == named.st_ino) {
+      return absl::OkStatus();
+    }
+    if (found != 0 && errno != ENOENT && errno != ENOTDIR) {
+      return SystemError("stat", path_, errno);
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, ": was deleted, moved or replaced while it was written; put it back"));
+  }
+
   const std::string path_;
   const Descriptor file_;
   int64_t size_ = 0;
 };
+
+absl::Status CheckSize(const InputFile& file, int64_t bytes_max) {
+  if (file.bytes() <= bytes_max) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(file.path(), ": has ", file.bytes(), " bytes; at most ",
+                                            bytes_max, " are expected"));
+}
 
 class RealFileSystem : public Files {
  public:
@@ -103,25 +143,10 @@ class RealFileSystem : public Files {
   }
 
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& path, int64_t bytes_max) override {
-    const Descriptor file(path, O_RDONLY);
-    if (!file.ok()) return SystemError("open", path, errno);
-    struct stat info;
-    if (fstat(file.get(), &info) != 0) return SystemError("stat", path, errno);
-    if (!S_ISREG(info.st_mode)) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": is not a file"));
-    }
-    if (info.st_size > bytes_max) {
-      return absl::OutOfRangeError(absl::StrCat(path, ": has ", info.st_size, " bytes; at most ",
-                                                bytes_max, " are expected"));
-    }
-    std::vector<std::byte> bytes(static_cast<size_t>(info.st_size));
-    for (size_t done = 0; done < bytes.size();) {
-      const ssize_t got = read(file.get(), bytes.data() + done, bytes.size() - done);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return SystemError("read", path, errno);
-      if (got == 0) return absl::DataLossError(absl::StrCat(path, ": shrank while it was read"));
-      done += static_cast<size_t>(got);
-    }
+    ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+    ATOLL_RETURN_IF_ERROR(CheckSize(file, bytes_max));
+    std::vector<std::byte> bytes(static_cast<size_t>(file.bytes()));
+    ATOLL_RETURN_IF_ERROR(file.Read(0, bytes.data(), file.bytes()));
     return bytes;
   }
 
@@ -172,6 +197,60 @@ class RealFileSystem : public Files {
 };
 
 }  // namespace
+
+absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
+  InputFile file;
+  file.path_ = path;
+  // A FIFO would keep a blocking open waiting until somebody writes.
+  file.fd_ = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (file.fd_ < 0) {
+    if (errno == ENXIO) return NotRegular(path, "a socket or a device");
+    return SystemError("open", path, errno);
+  }
+  struct stat info;
+  if (fstat(file.fd_, &info) != 0) return SystemError("stat", path, errno);
+  if (!S_ISREG(info.st_mode)) return NotRegular(path, KindOf(info.st_mode));
+  file.identity_ = {info.st_dev, info.st_ino, info.st_size, Nanoseconds(info.st_mtim),
+                    Nanoseconds(info.st_ctim)};
+  return file;
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept { *this = std::move(other); }
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(identity_, other.identity_);
+  return *this;
+}
+
+absl::Status InputFile::Read(int64_t offset, void* out, int64_t bytes) const {
+  auto* to = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t got = pread(fd_, to, static_cast<size_t>(bytes), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SystemError(absl::StrCat("read at byte ", offset), path_, errno);
+    if (got == 0) {
+      return absl::DataLossError(
+          absl::StrCat(path_, ": ends at byte ", offset, ": it was cut short while it was open"));
+    }
+    to += got;
+    offset += got;
+    bytes -= got;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> InputFile::ReadAll(int64_t bytes_max) const {
+  ATOLL_RETURN_IF_ERROR(CheckSize(*this, bytes_max));
+  std::string text(static_cast<size_t>(bytes()), '\0');
+  ATOLL_RETURN_IF_ERROR(Read(0, text.data(), bytes()));
+  return text;
+}
 
 Files& RealFiles() {
   static RealFileSystem* const files = new RealFileSystem;

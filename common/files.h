@@ -28,10 +28,48 @@ class AppendFile {
   // The pieces one after the other. After an error any prefix of them may be in the file.
   virtual absl::Status Append(std::span<const ByteSpan> pieces) = 0;
   // Everything appended is durable when this returns OK. After an error nothing is known of what
-  // was appended since the last OK: truncate and append it again.
+  // was appended since the last OK: truncate and append it again. FailedPrecondition: the file, or
+  // the folder that it is in, was deleted or moved, so that nothing of it would be found again.
   virtual absl::Status Sync() = 0;
   virtual absl::Status Truncate(int64_t size) = 0;
   virtual int64_t size() const = 0;
+};
+
+// What tells one content of a path from another, without reading it.
+struct FileIdentity {
+  uint64_t device = 0, inode = 0;
+  int64_t bytes = 0;
+  int64_t modified_ns = 0, changed_ns = 0;  // since 1970
+
+  bool operator==(const FileIdentity&) const = default;
+};
+
+// A regular file open for reading: how every path is opened that a job or a user names. Const calls
+// are thread-safe.
+class InputFile {
+ public:
+  // Never waits. InvalidArgument, which says what the path is: a FIFO, a socket, a device or a
+  // folder. NotFound: nothing is there.
+  static absl::StatusOr<InputFile> Open(const std::string& path);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+
+  const std::string& path() const { return path_; }
+  const FileIdentity& identity() const { return identity_; }  // when it was opened
+  int64_t bytes() const { return identity_.bytes; }
+
+  // All of [offset, offset + bytes). DataLoss: the file ends before.
+  absl::Status Read(int64_t offset, void* out, int64_t bytes) const;
+  // The whole file. Larger than `bytes_max`: OutOfRange, before memory is taken.
+  absl::StatusOr<std::string> ReadAll(int64_t bytes_max) const;
+
+ private:
+  InputFile() = default;
+
+  std::string path_;
+  int fd_ = -1;
+  FileIdentity identity_;
 };
 
 // Thread-safe. Paths are the system's.

@@ -1,5 +1,7 @@
 #include "common/files.h"
 
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -23,6 +25,39 @@ std::string FreshFolder() {
   std::string name = std::filesystem::temp_directory_path() / "atoll-files-XXXXXX";
   REQUIRE(mkdtemp(name.data()) != nullptr);
   return name;
+}
+
+TEST_CASE("file_whose_folder_was_deleted_or_moved_is_not_synced") {
+  Files& files = RealFiles();
+  const std::string folder = FreshFolder() + "/a";
+  REQUIRE(files.MakeFolder(folder).ok());
+  const auto file = files.OpenAppend(folder + "/log");
+  REQUIRE(file.ok());
+  const ByteSpan piece = AsBytes("one");
+  REQUIRE((*file)->Append(std::span(&piece, 1)).ok());
+  REQUIRE((*file)->Sync().ok());
+  SECTION("deleted") { std::filesystem::remove_all(folder); }
+  SECTION("replaced") {
+    std::filesystem::remove(folder + "/log");
+    REQUIRE(Write(files, folder + "/log", "two").ok());
+  }
+  SECTION("moved") {
+    std::filesystem::rename(folder, folder + "-moved");
+    CHECK(absl::IsFailedPrecondition((*file)->Sync()));
+    std::filesystem::rename(folder + "-moved", folder);
+    CHECK((*file)->Sync().ok());
+    return;
+  }
+  CHECK(absl::IsFailedPrecondition((*file)->Sync()));
+}
+
+TEST_CASE("fifo_is_no_file_to_read_and_opening_it_does_not_wait") {
+  const std::string fifo = FreshFolder() + "/fifo";
+  REQUIRE(mkfifo(fifo.c_str(), 0644) == 0);
+  CHECK(absl::IsInvalidArgument(InputFile::Open(fifo).status()));
+  CHECK(absl::IsInvalidArgument(RealFiles().Read(fifo, 100).status()));
+  CHECK(absl::IsInvalidArgument(InputFile::Open("/tmp").status()));
+  CHECK(absl::IsNotFound(InputFile::Open(fifo + "/beyond").status()));
 }
 
 TEST_CASE("real files: written, replaced, listed, appended to, read within a limit") {

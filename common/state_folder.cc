@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,8 +24,16 @@ absl::Status CannotWrite() {
 
 absl::StatusOr<int> OpenLock(const std::string& folder) {
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder));
-  const int lock = open((folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock < 0) return CannotWrite();
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const int lock = open((folder + "/lock").c_str(), kFlags, 0644);
+  if (lock < 0 && errno != ELOOP) return CannotWrite();
+  struct stat info;
+  // Whatever else stands there, or has another name too, is not ours to write.
+  if (lock < 0 || fstat(lock, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink != 1) {
+    if (lock >= 0) close(lock);
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, "/lock: is a link or no regular file; remove it"));
+  }
   return lock;
 }
 
@@ -61,7 +70,7 @@ absl::StatusOr<Incarnation> StateFolder::NextIncarnation() {
   const auto bytes = RealFiles().Read(path, 64);
   if (bytes.ok()) {
     const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-    if (!absl::SimpleAtoi(text, &last)) last = 0;
+    if (!absl::SimpleAtoi(text, &last) || last < 0 || last > kClockIncarnationMax) last = 0;
   } else if (!absl::IsNotFound(bytes.status())) {
     return bytes.status();
   }

@@ -11,6 +11,9 @@
 
 namespace atl {
 
+// No clock shows more milliseconds: a larger incarnation is damage or a lie.
+inline constexpr Incarnation kClockIncarnationMax = Incarnation{1} << 53;
+
 // Holds the folder for this process alone as long as it lives.
 class StateFolder {
  public:

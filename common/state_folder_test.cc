@@ -43,5 +43,30 @@ TEST_CASE("Every start has a larger incarnation, and no two daemons share a fold
   fs::remove_all(root);
 }
 
+TEST_CASE("lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is") {
+  std::string name = (fs::temp_directory_path() / "state-XXXXXX").string();
+  const std::string root = mkdtemp(name.data());
+  std::ofstream(root + "/precious") << "data";
+  SECTION("symbolic") { fs::create_symlink(root + "/precious", root + "/lock"); }
+  SECTION("hard") { fs::create_hard_link(root + "/precious", root + "/lock"); }
+  SECTION("to nothing") { fs::create_symlink(root + "/nothing", root + "/lock"); }
+  const auto state = StateFolder::Open(root);
+  REQUIRE_FALSE(state.ok());
+  CHECK(absl::StrContains(state.status().message(), root + "/lock"));
+  CHECK(fs::file_size(root + "/precious") == 4);
+  CHECK_FALSE(fs::exists(root + "/nothing"));
+  fs::remove_all(root);
+}
+
+TEST_CASE("incarnation_that_no_clock_shows_is_forgotten") {
+  std::string name = (fs::temp_directory_path() / "state-XXXXXX").string();
+  const std::string root = mkdtemp(name.data());
+  std::ofstream(root + "/incarnation") << "9223372036854775807\n";
+  const Incarnation next = *(*StateFolder::Open(root))->NextIncarnation();
+  CHECK(next > 1'500'000'000'000);
+  CHECK(next < kClockIncarnationMax);
+  fs::remove_all(root);
+}
+
 }  // namespace
 }  // namespace atl

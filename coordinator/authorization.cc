@@ -32,8 +32,10 @@ const std::vector<Rule>& Rules() {
       {"/atl.v1.Jobs/Get", readers},
       {"/atl.v1.Jobs/Watch", readers},
       {"/atl.v1.Jobs/Logs", readers},
+      {"/atl.v1.Jobs/History", readers},
       {"/atl.v1.Jobs/", {Role::kOperator}},
       {"/atl.v1.Status/", readers},
+      {"/atl.v1.Backups/", {Role::kOperator}},
       {"/grpc.health.v1.Health/", all},
       {"/grpc.reflection.", all},
   };

@@ -10,6 +10,7 @@
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/planning.h"
+#include "coordinator/planning/predicted_step.h"
 
 namespace atl {
 namespace {
@@ -168,7 +169,9 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
   for (const auto& [worker, why] : made.left_out) {
     if (made.plan.ok()) absl::StrAppend(&made.plan->reason, "; without ", worker, ": ", why);
   }
-  if (made.plan.ok() && item.current) made.current_step_ns = StepNsOf(item.request, *item.current);
+  if (made.plan.ok() && item.current) {
+    made.current_step_ns = EstimateStepNs(item.request, *item.current);
+  }
   LogInfo("planner", key.job, " island ", key.island, ": ",
           made.plan.ok() ? made.plan->reason : std::string(made.plan.status().message()), " (",
           Seconds(SteadyNow() - begun), " s)");

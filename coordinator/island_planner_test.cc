@@ -16,7 +16,7 @@ MakePlan Ask(int64_t request, int devices) {
   ask.request = request;
   ask.number = 1;
   ask.spec.name = "lm";
-  ask.spec.model = {ModelFamily::kGpt2, "", 64, 32, 2, 4, 0, 128};
+  ask.spec.model = {ModelFamily::kGpt2, "", "", 64, 32, 2, 4, 0, 128};
   ask.spec.data.path = "text";
   ask.spec.data.sequence_length = 16;
   ask.spec.inner.batch_sequences = 4;

@@ -1,19 +1,18 @@
 #include "coordinator/loop.h"
 
+#include <random>
+
+#include "absl/strings/str_format.h"
 #include "common/logging.h"
+#include "common/protocol/mark_file.h"
 #include "common/service_manager.h"
+#include "common/wall_clock.h"
 
 namespace atl {
 namespace {
 
 constexpr size_t kMaxTasks = 32768;
 constexpr Duration kHeldUp = std::chrono::milliseconds(100);  // a turn that is as late as no other
-
-int64_t UnixTimeMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // Of what is known since now.
 std::vector<StoreWrite> Dated(std::vector<StoreWrite> writes) {
@@ -23,6 +22,22 @@ std::vector<StoreWrite> Dated(std::vector<StoreWrite> writes) {
       device->unix_time_ms = UnixTimeMs();
   }
   return writes;
+}
+
+// `own`: the store's; empty at the first start, which draws one.
+absl::Status ChooseCluster(const ClusterId& asked, ClusterId& own) {
+  if (!asked.empty() && !IsClusterId(asked)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", asked, "\" is not the id of a cluster, 16 of 0-9 and a-f"));
+  }
+  if (!asked.empty() && !own.empty() && asked != own) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the --state-dir is of cluster ", own, ", not ", asked));
+  }
+  if (!own.empty()) return absl::OkStatus();
+  std::random_device device;
+  own = !asked.empty() ? asked : absl::StrFormat("c%07x%08x", device() >> 4, device());
+  return absl::OkStatus();
 }
 
 void LogEvents(const std::vector<StoreWrite>& writes) {
@@ -39,6 +54,7 @@ void LogEvents(const std::vector<StoreWrite>& writes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std::string& state_dir,
+                                                                       const ClusterId& cluster,
                                                                        CoordinatorOptions options) {
   ATOLL_ASSIGN_OR_RETURN(auto store, Store::Open(state_dir));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<StoreRecord> records, store->ReadAll());
@@ -46,33 +62,40 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
   for (const StoreRecord& record : records) {
     if (const auto* last = std::get_if<EpochRecord>(&record)) own = *last;
   }
-  const int64_t epoch = ++own.epoch;
+  ++own.epoch;
+  ATOLL_RETURN_IF_ERROR(Annotate(ChooseCluster(cluster, own.cluster), "--cluster"));
   ATOLL_RETURN_IF_ERROR(store->Apply({{own}}, UnixTimeMs()));
   auto loop = std::unique_ptr<CoordinatorLoop>(
-      new CoordinatorLoop(std::move(store), std::move(options), epoch));
+      new CoordinatorLoop(std::move(store), std::move(options), own));
   ATOLL_RETURN_IF_ERROR(Annotate(loop->core_.Recover(SteadyNow(), records),
                                  absl::StrCat("--state-dir ", state_dir, ": is damaged")));
+  loop->observations_ = std::make_unique<Observations>(state_dir, records);
   for (const MemberView& member : loop->core_.Members(SteadyNow())) {
     if (member.kind == MemberKind::kWorker) loop->planner_.Remember(member);
   }
   for (const StoreRecord& record : records) {
     loop->planner_.Remember(SteadyNow(), UnixTimeMs(), record);
   }
-  LogInfo("store", state_dir, ": ", records.size(), " records, epoch ", epoch);
+  LogInfo("store", state_dir, ": ", records.size(), " records, cluster ", own.cluster, ", epoch ",
+          own.epoch);
   return loop;
 }
 
 CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOptions options,
-                                 int64_t epoch)
+                                 const EpochRecord& own)
     : queue_(kMaxTasks),
       store_(std::move(store)),
-      epoch_(epoch),
-      core_(std::move(options), epoch),
-      traces_(epoch),
+      core_(std::move(options), own.cluster, own.epoch),
+      traces_(own.epoch),
       // One that finds no room is asked for again by the core.
       planner_([this](CoordinatorEvent event) {
         Post([this, event = std::move(event)](Instant now) { Step(now, event); });
       }) {}
+
+void CoordinatorLoop::SendToWorker(const NodeId& worker, Incarnation incarnation,
+                                   ToWorkerMessage message) {
+  send_to_worker({worker, incarnation, core_.epoch(), std::move(message), core_.cluster()});
+}
 
 Instant CoordinatorLoop::AdvancePlanner(Instant now) {
   for (;;) {
@@ -84,7 +107,7 @@ Instant CoordinatorLoop::AdvancePlanner(Instant now) {
       return kNever;
     }
     for (const ProfileBook::Message& m : work.send) {
-      send_to_worker({m.worker, m.incarnation, epoch_, m.message});
+      SendToWorker(m.worker, m.incarnation, m.message);
     }
     // What the core makes of it may want a plan. Nothing is told twice, so this ends.
     for (const CoordinatorEvent& event : work.tell) Step(now, event);
@@ -96,9 +119,7 @@ Instant CoordinatorLoop::AdvanceTraces(Instant now) {
   if (!failure_.ok()) return kNever;
   const TraceDesk::Work work =
       traces_.Advance(now, [&](const JobId& job) { return core_.Job(now, job); });
-  for (const TraceDesk::Message& m : work.send) {
-    send_to_worker({m.worker, m.incarnation, epoch_, m.message});
-  }
+  for (const TraceDesk::Message& m : work.send) SendToWorker(m.worker, m.incarnation, m.message);
   return work.deadline;
 }
 
@@ -106,6 +127,7 @@ absl::Status CoordinatorLoop::Run() {
   RunService(&queue_, [this](Instant now, std::optional<Task> task) {
     if (wake_ != kNever && now - wake_ > kHeldUp) Step(now, HeldUp{});
     if (task) {
+      ++run_;
       (*task)(now);
     } else if (core_deadline_ <= now || core_deadline_ == kNever) {
       Step(now, Tick{});
@@ -113,7 +135,8 @@ absl::Status CoordinatorLoop::Run() {
     const Instant wake = between_tasks ? between_tasks(now, changed_) : kNever;
     changed_ = false;
     const Instant planner = AdvancePlanner(now);  // may step the core
-    wake_ = std::min({core_deadline_, wake, planner, AdvanceTraces(now)});
+    wake_ =
+        std::min({core_deadline_, wake, planner, AdvanceTraces(now), observations_->Advance(now)});
     return wake_;
   });
   traces_.Close("the coordinator is ending");
@@ -123,13 +146,15 @@ absl::Status CoordinatorLoop::Run() {
 void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   if (!failure_.ok()) return;
   const CoordinatorActions actions = core_.Step(now, event);
-  failure_ = store_->Apply(actions.persist, UnixTimeMs());
+  const int64_t unix_ms = UnixTimeMs();
+  failure_ = store_->Apply(actions.persist, unix_ms);
   if (!failure_.ok()) {
     // The core is ahead of what is durable: nobody may hear of it, and only a fresh start helps.
     queue_.Stop();
     return;
   }
   LogEvents(actions.persist);
+  observations_->OnStep(now, unix_ms, event, actions.persist);
   changed_ = changed_ || !actions.persist.empty();
   core_deadline_ = actions.next_deadline;
   if (const auto* from = std::get_if<FromWorker>(&event)) {

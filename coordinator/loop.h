@@ -4,6 +4,7 @@
 #ifndef ATOLL_COORDINATOR_LOOP_H_
 #define ATOLL_COORDINATOR_LOOP_H_
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "common/event_loop.h"
 #include "coordinator/core/core.h"
 #include "coordinator/island_planner.h"
+#include "coordinator/observations.h"
 #include "coordinator/store.h"
 #include "coordinator/trace_desk.h"
 
@@ -23,7 +25,9 @@ class CoordinatorLoop {
   using Task = std::function<void(Instant now)>;
 
   // Takes the next epoch (durable before this returns) and recovers the core from the store.
+  // `cluster`: that it belongs to, where the store does not say; empty: a new one.
   static absl::StatusOr<std::unique_ptr<CoordinatorLoop>> Open(const std::string& state_dir,
+                                                               const ClusterId& cluster,
                                                                CoordinatorOptions options);
 
   // Where actions go. REQUIRES: set before Run; called on the loop's thread.
@@ -39,7 +43,13 @@ class CoordinatorLoop {
 
   // Hands a task over; false when there are too many or the loop ends, and the task is destroyed
   // unrun. Any thread; never waits.
-  bool Post(Task task) { return queue_.TryPost(std::move(task)); }
+  bool Post(Task task) {
+    const bool posted = queue_.TryPost(std::move(task));
+    if (posted) ++posted_;
+    return posted;
+  }
+  // Tasks that were handed over and have not run. Any thread.
+  int64_t queued() const { return posted_ - run_; }
 
   // ---- The rest only from within a task. ----
 
@@ -56,18 +66,19 @@ class CoordinatorLoop {
   const ProfileBook& measurements() const { return planner_.book(); }
   IslandPlanner& planner() { return planner_; }
   TraceDesk& traces() { return traces_; }
-  int64_t epoch() const { return epoch_; }
+  const Observations& observations() const { return *observations_; }
 
  private:
-  CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOptions options, int64_t epoch);
+  CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOptions options, const EpochRecord& own);
+  void SendToWorker(const NodeId& worker, Incarnation incarnation, ToWorkerMessage message);
 
   // Hands what the planner wants of workers over; returns when to call again.
   Instant AdvancePlanner(Instant now);
   Instant AdvanceTraces(Instant now);  // likewise
 
   EventLoop<Task> queue_;
+  std::atomic<int64_t> posted_{0}, run_{0};
   std::unique_ptr<Store> store_;
-  const int64_t epoch_;
   CoordinatorCore core_;
   Instant core_deadline_ = kNever;
   Instant wake_ = kNever;  // when the loop's next turn is due at the latest
@@ -75,6 +86,7 @@ class CoordinatorLoop {
   int64_t last_request_ = 0;
   std::function<void(const Reply&)> on_reply_;  // of the request under way
   absl::Status failure_;
+  std::unique_ptr<Observations> observations_;
   TraceDesk traces_;
   IslandPlanner planner_;  // last: its thread posts to the queue
 };

@@ -5,6 +5,7 @@
 
 #include "common/end_signals.h"
 #include "common/logging.h"
+#include "common/metrics/metrics_server.h"
 #include "common/usage.h"
 #include "coordinator/server.h"
 
@@ -38,7 +39,16 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT for members and the command line")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "folder of the durable state")->required();
+  app.add_option("--cluster", options.cluster,
+                 "id of the cluster whose state folder was lost, for an empty --state-dir: its "
+                 "members then obey, and atoll adopt takes their jobs over");
+  app.add_option(
+      "--restore", options.restore_from,
+      "file of `atoll backup`: makes the state in --state-dir, which must hold none, and "
+      "serves it");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  app.add_option("--http-listen", options.http_listen, "HOST:PORT of the web page; default: none");
+  atl::AddMetricsFlag(app, &options.metrics_listen);
   atl::AddTlsFlags(app, &options.tls);
   atl::AddVersionFlag(app);
   try {

@@ -56,10 +56,9 @@ class Registry {
     if (lives == streams_.end()) return;
     const auto life = lives->second.find(stream.incarnation());
     if (life == lives->second.end() || life->second.get() != &stream) return;
-    const bool newest = std::next(life) == lives->second.end();
     lives->second.erase(life);
     if (lives->second.empty()) streams_.erase(lives);
-    if (newest) loop_->Step(now, typename Kind::Lost{stream.name(), stream.incarnation()});
+    loop_->Step(now, typename Kind::Lost{stream.name(), stream.incarnation()});  // if it counts
   }
 
   void Send(const typename Kind::Down& message) {

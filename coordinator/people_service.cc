@@ -2,10 +2,13 @@
 
 #include <google/protobuf/util/message_differencer.h>
 
+#include <random>
+
 #include "common/protocol/trace_limit.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
 #include "common/version.h"
+#include "common/wall_clock.h"
 #include "coordinator/measurements/live_profile.h"
 #include "coordinator/planning/predicted_step.h"
 #include "coordinator/watchers.h"
@@ -22,6 +25,9 @@ constexpr Duration kLogPageInterval = std::chrono::milliseconds(20);
 constexpr int kTraceDefaultMs = 30'000;
 constexpr int kTraceLongestMs = 300'000;
 constexpr Duration kLogInterval = std::chrono::milliseconds(200);
+constexpr int kHistoryPoints = 1000;
+constexpr int kHistoryPointsMax = static_cast<int>(kRoundCurvePoints);
+constexpr int kHistoryIslands = 64;
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -38,6 +44,45 @@ bool Ended(v1::JobState state) {
 
 Duration Interval(int32_t asked_ms, int32_t default_ms) {
   return std::chrono::milliseconds(asked_ms <= 0 ? default_ms : std::clamp(asked_ms, 100, 60'000));
+}
+
+// In the order of Severity.
+constexpr const char* kSeverities[] = {"info", "warning", "error"};
+
+LogQuery ToQuery(const v1::LogsRequest& request) {
+  LogQuery query{request.job(), request.after_sequence(), request.since_unix_ms()};
+  for (int s = 0; s < 3; ++s) {
+    if (request.severity() == kSeverities[s]) query.severity = static_cast<Severity>(s);
+  }
+  query.contains = request.contains();
+  return query;
+}
+
+// What the wall clock says of a job.
+void AddTimes(const CoordinatorLoop& loop, const JobSummary& view, v1::JobSummary* wire) {
+  const JobHistory* history = loop.observations().history().Find(view.job);
+  if (history == nullptr) return;
+  wire->set_submitted_unix_ms(history->submitted_ms());
+  wire->set_started_unix_ms(history->started_ms());
+  wire->set_ended_unix_ms(history->ended_ms());
+  wire->set_final_loss(history->newest_loss());
+  const int64_t end = history->ended_ms() != 0 ? history->ended_ms() : UnixTimeMs();
+  if (history->started_ms() != 0 && end > history->started_ms()) {
+    wire->set_mean_tokens_per_s(1e3 * static_cast<double>(view.tokens_committed) /
+                                static_cast<double>(end - history->started_ms()));
+  }
+}
+
+void EncodeJob(Instant now, const CoordinatorLoop& loop, const JobView& view, v1::Job* wire) {
+  EncodeView(view, wire);
+  AddTimes(loop, view.summary, wire->mutable_summary());
+  for (size_t i = 0; i < view.islands.size(); ++i) {
+    const ProgressWatch::Standing standing =
+        loop.observations().progress().Of(now, view, view.islands[i]);
+    v1::Island* island = wire->mutable_islands(static_cast<int>(i));
+    island->set_since_step_s(standing.since_step_s);
+    island->set_stalled(standing.stalled);
+  }
 }
 
 // A unary call; ends exactly once, with UNAVAILABLE if its task is dropped unrun.
@@ -66,6 +111,12 @@ grpc::ServerUnaryReactor* OnLoop(CoordinatorLoop* loop, grpc::CallbackServerCont
     call->End(answer(now));
   });
   return reactor;
+}
+
+// So that ids never repeat, whatever store a coordinator has.
+int64_t RandomJobNumber() {
+  std::random_device device;
+  return std::uniform_int_distribution<int64_t>(100'000, 999'999)(device);
 }
 
 // The caller's specification with all defaults, if it is good.
@@ -112,7 +163,7 @@ class PeopleService::Impl {
         loop->Request(
             now,
             [&](int64_t id) {
-              return SubmitJob{id, spec};
+              return SubmitJob{id, spec, RandomJobNumber()};
             },
             [&](const Reply& r) {
               status = r.status;
@@ -124,7 +175,10 @@ class PeopleService::Impl {
 
     Unary* List(Context* context, const v1::ListRequest*, v1::ListReply* reply) override {
       return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
-        for (const JobSummary& job : loop->core().Jobs(now)) EncodeView(job, reply->add_jobs());
+        for (const JobSummary& job : loop->core().Jobs(now)) {
+          AddTimes(*loop, job, EncodeView(job, reply->add_jobs()));
+        }
+        for (const OrphanView& job : loop->core().Orphans()) EncodeView(job, reply->add_orphans());
         return absl::OkStatus();
       });
     }
@@ -133,7 +187,24 @@ class PeopleService::Impl {
       return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
         const auto view = loop->core().Job(now, request->job());
         if (!view) return NoSuchJob(request->job());
-        EncodeView(*view, reply);
+        EncodeJob(now, *loop, *view, reply);
+        return absl::OkStatus();
+      });
+    }
+
+    Unary* History(Context* context, const v1::HistoryRequest* request,
+                   v1::JobHistory* reply) override {
+      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
+        if (!loop->core().Job(now, request->job())) return NoSuchJob(request->job());
+        reply->set_job(request->job());
+        const auto points = static_cast<size_t>(
+            request->points() == 0 ? kHistoryPoints
+                                   : std::clamp(request->points(), 16, kHistoryPointsMax));
+        const auto islands =
+            static_cast<size_t>(request->islands() <= 0 ? kHistoryIslands : request->islands());
+        if (const JobHistory* found = loop->observations().history().Find(request->job())) {
+          found->Encode(points, islands, reply);
+        }
         return absl::OkStatus();
       });
     }
@@ -144,6 +215,9 @@ class PeopleService::Impl {
     Unary* Resume(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
       return Control(c, request, reply, JobCommand::kResume);
     }
+    Unary* Adopt(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
+      return Control(c, request, reply, JobCommand::kAdopt);
+    }
     Unary* Cancel(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
       return Control(c, request, reply, JobCommand::kCancel);
     }
@@ -151,7 +225,8 @@ class PeopleService::Impl {
                   v1::JobSummary* reply) override {
       return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
         const auto view = loop->core().Job(now, request->job());  // nobody sees it afterwards
-        if (view) EncodeView(view->summary, reply);
+        reply->set_job(request->job());                           // also of an orphaned one
+        if (view) AddTimes(*loop, view->summary, EncodeView(view->summary, reply));
         absl::Status status = absl::UnavailableError("the coordinator cannot store this");
         loop->Request(
             now,
@@ -190,7 +265,7 @@ class PeopleService::Impl {
             const auto view = loop->core().Job(now, job);
             if (!view) return stream.End(ToGrpc(NoSuchJob(job)));
             v1::Job message;
-            EncodeView(*view, &message);
+            EncodeJob(now, *loop, *view, &message);
             const bool ended = Ended(message.summary().state());
             if (ended || !MessageDifferencer::Equals(message, *last)) {
               *last = message;
@@ -201,23 +276,34 @@ class PeopleService::Impl {
     }
 
     grpc::ServerWriteReactor<v1::LogLine>* Logs(Context*, const v1::LogsRequest* request) override {
-      auto after = std::make_shared<int64_t>(request->after_sequence());
-      auto quiet_until = std::make_shared<Instant>();
+      struct Reading {
+        LogQuery query;
+        int64_t tail = 0;  // to be found yet
+        Instant quiet_until{};
+      };
+      auto reading = std::make_shared<Reading>(Reading{ToQuery(*request), request->tail()});
       return impl_->Watch<v1::LogLine>(
-          kLogPageInterval, [after, quiet_until, job = request->job(), follow = request->follow(),
-                             loop = impl_->loop_](Instant now, auto& stream) {
-            if (now < *quiet_until) return;
-            const auto view = loop->core().Job(now, job);
-            if (!job.empty() && !view) return stream.End(ToGrpc(NoSuchJob(job)));
-            const auto lines = loop->store().ReadLog(job, *after, kLogLinesAtOnce);
+          kLogPageInterval,
+          [reading, follow = request->follow(), loop = impl_->loop_](Instant now, auto& stream) {
+            if (now < reading->quiet_until) return;
+            LogQuery& query = reading->query;
+            const auto view = loop->core().Job(now, query.job);
+            if (!query.job.empty() && !view) return stream.End(ToGrpc(NoSuchJob(query.job)));
+            if (reading->tail > 0) {
+              const auto after = loop->store().TailOfLog(query, reading->tail);
+              if (!after.ok()) return stream.End(ToGrpc(after.status()));
+              query.after_sequence = *after;
+              reading->tail = 0;
+            }
+            const auto lines = loop->store().ReadLog(query, kLogLinesAtOnce);
             if (!lines.ok()) return stream.End(ToGrpc(lines.status()));
             for (const LogEntry& line : *lines) {
-              *after = line.event.sequence;
+              query.after_sequence = line.event.sequence;
               stream.Send(LogLine(line), 2 * kLogLinesAtOnce);
             }
             // The next page follows at once, until all that is kept has been sent.
             if (lines->size() == kLogLinesAtOnce) return;
-            *quiet_until = now + kLogInterval;
+            reading->quiet_until = now + kLogInterval;
             const bool ended = view && (view->summary.state == JobState::kDone ||
                                         view->summary.state == JobState::kFailed ||
                                         view->summary.state == JobState::kCancelled);
@@ -231,9 +317,7 @@ class PeopleService::Impl {
       message.set_sequence(line.event.sequence);
       message.set_unix_ms(line.unix_time_ms);
       message.set_job(line.event.job);
-      message.set_severity(line.event.severity == Severity::kError     ? "error"
-                           : line.event.severity == Severity::kWarning ? "warning"
-                                                                       : "info");
+      message.set_severity(kSeverities[static_cast<size_t>(line.event.severity)]);
       message.set_text(line.event.text);
       return message;
     }
@@ -249,7 +333,7 @@ class PeopleService::Impl {
             },
             [&](const Reply& r) { status = r.status; });
         if (const auto view = loop->core().Job(now, request->job())) {
-          EncodeView(view->summary, reply);
+          AddTimes(*loop, view->summary, EncodeView(view->summary, reply));
         }
         return status;
       });
@@ -348,7 +432,13 @@ class PeopleService::Impl {
   }
 
   void Cluster(Instant now, v1::ClusterStatus* status) {
-    status->set_epoch(loop_->epoch());
+    status->set_epoch(loop_->core().epoch());
+    status->set_cluster(loop_->core().cluster());
+    status->set_store_age(loop_->core().StoreAge());
+    for (const OrphanView& job : loop_->core().Orphans()) EncodeView(job, status->add_orphans());
+    for (const ForeignMemberView& member : loop_->core().ForeignMembers(now)) {
+      EncodeView(member, status->add_foreign_members());
+    }
     status->set_up_s(Seconds(now - started_));
     status->set_software_version(kSoftwareVersion);
     for (const MemberView& member : loop_->core().Members(now)) {
@@ -364,7 +454,7 @@ class PeopleService::Impl {
       if (!view) continue;
       auto& decisions = view->decisions;
       if (decisions.size() > 1) decisions.erase(decisions.begin(), decisions.end() - 1);
-      EncodeView(*view, status->add_jobs());
+      EncodeJob(now, *loop_, *view, status->add_jobs());
     }
   }
 

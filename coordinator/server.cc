@@ -5,25 +5,43 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 
+#include <chrono>
+#include <functional>
+#include <future>
+
+#include "common/http/http_server.h"
+#include "common/logging.h"
+#include "common/metrics/metrics_server.h"
+#include "common/metrics/names.h"
 #include "common/net/channel.h"
 #include "common/protocol/wire.h"
 #include "coordinator/authorization.h"
+#include "coordinator/backup_service.h"
+#include "coordinator/http/gateway.h"
 #include "coordinator/loop.h"
 #include "coordinator/member_service.h"
+#include "coordinator/monitoring/cluster_metrics.h"
 #include "coordinator/people_service.h"
+#include "coordinator/store_backup.h"
 
 namespace atl {
 namespace {
 
 constexpr int kMaxThreads = 16;
 constexpr size_t kMaxBufferBytes = size_t{512} << 20;
+constexpr int kPageThreads = 40;
+constexpr int kPageStreams = 32;
+constexpr auto kLoopLimit = std::chrono::seconds(5);
 
 }  // namespace
 
 class CoordinatorServer::Impl {
  public:
   explicit Impl(std::unique_ptr<CoordinatorLoop> loop)
-      : loop_(std::move(loop)), members_(loop_.get()), people_(loop_.get()) {}
+      : loop_(std::move(loop)),
+        members_(loop_.get()),
+        people_(loop_.get()),
+        backups_(loop_->store().path()) {}
 
   absl::Status Listen(const ServerOptions& options) {
     ATOLL_ASSIGN_OR_RETURN(const auto credentials, ListenCredentials(options.tls, options.listen));
@@ -34,6 +52,7 @@ class CoordinatorServer::Impl {
     builder.AddListeningPort(options.listen, credentials, &port_);
     for (grpc::Service* service : members_.services()) builder.RegisterService(service);
     for (grpc::Service* service : people_.services()) builder.RegisterService(service);
+    builder.RegisterService(backups_.service());
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
     builder.SetResourceQuota(
@@ -51,11 +70,16 @@ class CoordinatorServer::Impl {
           absl::StrCat("--listen ", options.listen, ": cannot listen there; is the port taken?"));
     }
     host_ = options.listen.substr(0, options.listen.rfind(':'));
+    state_dir_ = options.state_dir;
+    ATOLL_RETURN_IF_ERROR(ServePage(options));
+    ATOLL_ASSIGN_OR_RETURN(monitor_, ServeMetrics(options.metrics_listen, options.tls, Monitor()));
     return absl::OkStatus();
   }
 
   int port() const { return port_; }
   std::string address() const { return absl::StrCat(host_, ":", port_); }
+  std::string page_url() const { return page_ == nullptr ? "" : page_->url(); }
+  std::string metrics_url() const { return monitor_ == nullptr ? "" : monitor_->url(); }
   void Stop() { loop_->Stop(); }
 
   absl::Status Run() {
@@ -67,22 +91,91 @@ class CoordinatorServer::Impl {
   ~Impl() {
     loop_->Stop();  // drops tasks, which ends their calls
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    page_.reset();
+    monitor_.reset();
   }
 
  private:
+  absl::Status ServePage(const ServerOptions& options) {
+    if (options.http_listen.empty()) return absl::OkStatus();
+    HttpOptions http;
+    http.flag = "--http-listen";
+    http.listen = options.http_listen;
+    http.tls = options.tls;
+    http.threads = kPageThreads;
+    http.max_streams = kPageStreams;
+    const std::shared_ptr<grpc::Channel> here = server_->InProcessChannel(PageChannel());
+    // Actions are for those who are on this machine already.
+    gateway_ = std::make_unique<Gateway>(here, IsLoopbackAddress(options.http_listen));
+    ATOLL_ASSIGN_OR_RETURN(page_, HttpServer::Start(http, [this](const HttpRequest& request) {
+                             return gateway_->Answer(request);
+                           }));
+    LogInfo("http", "the web page is at ", page_->url(), "/");
+    return absl::OkStatus();
+  }
+
+  static grpc::ChannelArguments PageChannel() {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    return arguments;
+  }
+
+  // Runs `task` on the loop's thread and waits for it; false when it does not come to it.
+  bool OnLoop(std::function<void(Instant)> task) {
+    auto done = std::make_shared<std::promise<void>>();
+    std::future<void> waiting = done->get_future();
+    const bool posted = loop_->Post([done, task = std::move(task)](Instant now) {
+      task(now);
+      done->set_value();
+    });
+    return posted && waiting.wait_for(kLoopLimit) == std::future_status::ready;
+  }
+
+  Monitored Monitor() {
+    Monitored monitored;
+    monitored.collect = [this](MetricsWriter& writer) {
+      writer.AddDisk(state_dir_);
+      writer.Add(kEventQueue, static_cast<double>(loop_->queued()));
+      // Of its own: the task may run after this call has given up.
+      auto cluster = std::make_shared<MetricsWriter>();
+      const bool there = OnLoop([loop = loop_.get(), cluster](Instant now) {
+        cluster->Add(kEpoch, static_cast<double>(loop->core().epoch()));
+        cluster->Add(kDrifts, static_cast<double>(loop->measurements().Troubles(now).size()));
+        AddClusterMetrics(now, loop->core(), loop->observations().counters(),
+                          loop->observations().progress(), *cluster);
+      });
+      if (there) writer.Take(*cluster);
+    };
+    monitored.healthy = [this] { return OnLoop([](Instant) {}); };
+    monitored.why_not_ready = [this] {
+      return std::string(OnLoop([](Instant) {}) ? "" : "the main loop does not turn");
+    };
+    return monitored;
+  }
+
   const std::unique_ptr<CoordinatorLoop> loop_;
   MemberService members_;
   PeopleService people_;
+  BackupService backups_;
   std::string host_;
   int port_ = 0;
+  std::string state_dir_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Gateway> gateway_;
+  std::unique_ptr<HttpServer> page_;
+  std::unique_ptr<HttpServer> monitor_;
 };
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(ServerOptions options) {
   // Flags first: a wrong one must not take an epoch.
   ATOLL_RETURN_IF_ERROR(
       Annotate(ListenCredentials(options.tls, options.listen).status(), "--listen"));
-  ATOLL_ASSIGN_OR_RETURN(auto loop, CoordinatorLoop::Open(options.state_dir, options.core));
+  if (!options.restore_from.empty()) {
+    ATOLL_RETURN_IF_ERROR(RestoreStore(options.restore_from, options.state_dir));
+    LogInfo("store", options.state_dir, ": restored from ", options.restore_from);
+  }
+  ATOLL_ASSIGN_OR_RETURN(auto loop,
+                         CoordinatorLoop::Open(options.state_dir, options.cluster, options.core));
   auto impl = std::make_unique<Impl>(std::move(loop));
   ATOLL_RETURN_IF_ERROR(impl->Listen(options));
   return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));
@@ -92,6 +185,8 @@ CoordinatorServer::CoordinatorServer(std::unique_ptr<Impl> impl) : impl_(std::mo
 CoordinatorServer::~CoordinatorServer() = default;
 int CoordinatorServer::port() const { return impl_->port(); }
 std::string CoordinatorServer::address() const { return impl_->address(); }
+std::string CoordinatorServer::page_url() const { return impl_->page_url(); }
+std::string CoordinatorServer::metrics_url() const { return impl_->metrics_url(); }
 absl::Status CoordinatorServer::Run() { return impl_->Run(); }
 void CoordinatorServer::Stop() { impl_->Stop(); }
 

@@ -15,6 +15,10 @@ namespace atl {
 struct ServerOptions {
   std::string listen = "127.0.0.1:7000";  // port 0: any
   std::string state_dir;
+  ClusterId cluster;         // of a lost store, for an empty one; empty: the store's, or a new one
+  std::string restore_from;  // a backup: state_dir is made of it first; empty: it is there
+  std::string metrics_listen;  // "host:port" for monitors; empty: none
+  std::string http_listen;     // "host:port" of the web page; empty: none
   TlsOptions tls;
   CoordinatorOptions core;
 };
@@ -25,8 +29,10 @@ class CoordinatorServer {
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(ServerOptions options);
   ~CoordinatorServer();
 
-  int port() const;             // that it listens on
-  std::string address() const;  // the same with the host of options.listen
+  int port() const;                 // that it listens on
+  std::string address() const;      // the same with the host of options.listen
+  std::string page_url() const;     // of the web page; empty: none
+  std::string metrics_url() const;  // without "/metrics"; empty: none
 
   // Serves until Stop (OK) or until the store fails, and then hangs up on everybody. Once.
   absl::Status Run();

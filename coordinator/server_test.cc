@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,7 @@
 #include "common/net/channel.h"
 #include "common/protocol/wire.h"
 #include "coordinator/store.h"
+#include "proto/backup.grpc.pb.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -30,10 +33,11 @@ std::string FreshFolder() {
 // A coordinator in this process; "killed" by its destructor, without a goodbye to its core.
 class Coordinator {
  public:
-  explicit Coordinator(const std::string& folder, int port = 0) {
+  explicit Coordinator(const std::string& folder, int port = 0, const std::string& backup = "") {
     ServerOptions options;
     options.listen = absl::StrCat("127.0.0.1:", port);
     options.state_dir = folder;
+    options.restore_from = backup;
     auto server = CoordinatorServer::Start(options);
     INFO(server.status().ToString());
     REQUIRE(server.ok());
@@ -43,6 +47,7 @@ class Coordinator {
     channel_ = OpenChannel({}, address).value();
     jobs = v1::Jobs::NewStub(channel_);
     status = v1::Status::NewStub(channel_);
+    backups = v1::Backups::NewStub(channel_);
   }
   ~Coordinator() {
     server_->Stop();
@@ -54,6 +59,7 @@ class Coordinator {
   std::string address;
   std::unique_ptr<v1::Jobs::Stub> jobs;
   std::unique_ptr<v1::Status::Stub> status;
+  std::unique_ptr<v1::Backups::Stub> backups;
 
  private:
   std::shared_ptr<grpc::Channel> channel_;
@@ -199,6 +205,39 @@ TEST_CASE("a watcher sees the job until its end") {
   while (lines->Read(&line)) ++count;
   REQUIRE(lines->Finish().ok());
   REQUIRE(count > 0);
+}
+
+TEST_CASE("backup_of_a_serving_coordinator_brings_its_jobs_to_another") {
+  const std::string folder = FreshFolder(), file = FreshFolder() + "/backup";
+  std::string job;
+  {
+    Coordinator coordinator(folder);
+    job = Submit(coordinator);
+    Context context;
+    const auto stream = coordinator.backups->Make(&context, v1::BackupRequest());
+    v1::BackupPart part;
+    std::string bytes;
+    while (stream->Read(&part)) bytes += part.data();
+    REQUIRE(stream->Finish().ok());
+    CHECK(part.last());
+    CHECK(part.total_bytes() == static_cast<int64_t>(bytes.size()));
+    CHECK(part.sequence() > 0);
+    std::ofstream(file, std::ios::binary) << bytes;
+    CHECK_FALSE(std::filesystem::exists(folder + "/coordinator.db.backup"));
+  }
+  {
+    Coordinator restored(FreshFolder(), 0, file);
+    CHECK(Get(restored, job).summary().state() == v1::JOB_STATE_QUEUED);
+    Context context;
+    v1::ClusterStatus status;
+    REQUIRE(restored.status->Get(&context, v1::StatusRequest(), &status).ok());
+    CHECK(status.epoch() > 1000);
+  }
+  ServerOptions full;
+  full.listen = "127.0.0.1:0";
+  full.state_dir = folder;
+  full.restore_from = file;
+  CHECK(absl::IsFailedPrecondition(CoordinatorServer::Start(full).status()));
 }
 
 TEST_CASE("a log of many pages comes whole and in order") {

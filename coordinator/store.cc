@@ -1,13 +1,15 @@
 #include "coordinator/store.h"
 
-#include <sqlite3.h>
-
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/logging.h"
 #include "common/state_folder.h"
 #include "common/status.h"
+#include "coordinator/sqlite.h"
+#include "coordinator/store_seal.h"
 #include "coordinator/wire.h"
 
 namespace atl {
@@ -16,52 +18,34 @@ namespace {
 constexpr int kApplicationId = 0x61746f6c;  // "atol"
 constexpr int64_t kMaxRecordBytes = int64_t{256} << 20;
 
-// A prepared statement: bind in order, step, read columns.
-class Statement {
- public:
-  Statement(sqlite3* db, const char* sql) { sqlite3_prepare_v2(db, sql, -1, &stmt_, nullptr); }
-  ~Statement() { sqlite3_finalize(stmt_); }
-  Statement(const Statement&) = delete;
-  Statement& operator=(const Statement&) = delete;
+constexpr char kRemedy[] =
+    "; nothing was changed. Restore an `atoll backup` into an empty --state-dir with "
+    "atoll-coordinator --restore FILE";
 
-  Statement& Bind(int64_t value) {
-    sqlite3_bind_int64(stmt_, ++bound_, value);
-    return *this;
-  }
-  Statement& Bind(absl::string_view text) {
-    sqlite3_bind_text64(stmt_, ++bound_, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8);
-    return *this;
-  }
-  Statement& BindBlob(absl::string_view bytes) {
-    sqlite3_bind_blob64(stmt_, ++bound_, bytes.data(), bytes.size(), SQLITE_TRANSIENT);
-    return *this;
-  }
-  // SQLITE_ROW, SQLITE_DONE or an error (SQLITE_MISUSE if it could not be prepared).
-  int Step() { return stmt_ == nullptr ? SQLITE_MISUSE : sqlite3_step(stmt_); }
-  void Reset() {
-    sqlite3_reset(stmt_);
-    bound_ = 0;
-  }
-  int64_t Int(int column) { return sqlite3_column_int64(stmt_, column); }
-  absl::string_view Bytes(int column) {
-    const void* data = sqlite3_column_blob(stmt_, column);
-    const int size = sqlite3_column_bytes(stmt_, column);
-    return size == 0 ? "" : absl::string_view(static_cast<const char*>(data), size);
-  }
+constexpr char kTables[] =
+    "CREATE TABLE IF NOT EXISTS records(key TEXT PRIMARY KEY, value BLOB NOT NULL,"
+    " checksum INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS log(sequence INTEGER PRIMARY KEY, unix_time_ms INTEGER,"
+    " job TEXT, severity INTEGER, text TEXT, checksum INTEGER NOT NULL DEFAULT 0);"
+    "CREATE INDEX IF NOT EXISTS log_by_job ON log(job, sequence);"
+    "CREATE TABLE IF NOT EXISTS totals(id INTEGER PRIMARY KEY, sequence INTEGER, records INTEGER,"
+    " digest INTEGER, checksum INTEGER);";
 
- private:
-  sqlite3_stmt* stmt_ = nullptr;
-  int bound_ = 0;
-};
+// What version 1 lacked.
+constexpr char kFromVersion1[] =
+    "ALTER TABLE records ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE log ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;";
+
+uint64_t ChecksumOfLogRow(Statement& row) {
+  return ChecksumOfLine(row.Int(0), row.Int(1), row.Bytes(2), row.Int(3), row.Bytes(4));
+}
 
 }  // namespace
 
 class Store::Impl {
  public:
   ~Impl() {
-    put_.reset();
-    erase_.reset();
-    log_.reset();
+    for (auto* statement : {&put_, &erase_, &log_, &checksum_, &seal_}) statement->reset();
     if (db_ != nullptr) sqlite3_close(db_);
   }
 
@@ -71,26 +55,31 @@ class Store::Impl {
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
     if (sqlite3_open_v2(path_.c_str(), &db_, flags, nullptr) != SQLITE_OK) return Error("open");
     sqlite3_limit(db_, SQLITE_LIMIT_LENGTH, static_cast<int>(kMaxRecordBytes));
-    ATOLL_RETURN_IF_ERROR(CheckWhoseItIs());
+    // What is refused stays as it is, its write-ahead log too.
+    sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+    ATOLL_RETURN_IF_ERROR(newest_.Open(absl::StrCat(directory, "/sequence")));
+    ATOLL_ASSIGN_OR_RETURN(const int64_t version, CheckWhoseItIs());
+    if (version == kStoreSchemaVersion) ATOLL_RETURN_IF_ERROR(Verify());
+    ATOLL_RETURN_IF_ERROR(CheckNewest());
     ATOLL_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"));
-    ATOLL_RETURN_IF_ERROR(Execute(absl::StrCat(
-        "BEGIN;"
-        "CREATE TABLE IF NOT EXISTS records(key TEXT PRIMARY KEY, value BLOB NOT NULL)"
-        " WITHOUT ROWID;"
-        "CREATE TABLE IF NOT EXISTS log(sequence INTEGER PRIMARY KEY, unix_time_ms INTEGER,"
-        " job TEXT, severity INTEGER, text TEXT);"
-        "CREATE INDEX IF NOT EXISTS log_by_job ON log(job, sequence);"
-        "PRAGMA application_id=",
-        kApplicationId, ";PRAGMA user_version=", kStoreSchemaVersion, ";COMMIT;")));
+    if (version != kStoreSchemaVersion) ATOLL_RETURN_IF_ERROR(MakeTables(version));
     ATOLL_RETURN_IF_ERROR(RealFiles().SyncFolder(directory));
+    ATOLL_ASSIGN_OR_RETURN(const InputFile own, InputFile::Open(path_));
+    identity_ = own.identity();
+    sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, nullptr);
     if (max_pages > 0) {
       ATOLL_RETURN_IF_ERROR(Execute(absl::StrCat("PRAGMA max_page_count=", max_pages)));
     }
-    put_ = std::make_unique<Statement>(db_, "INSERT OR REPLACE INTO records VALUES(?,?)");
+    put_ = std::make_unique<Statement>(db_, "INSERT OR REPLACE INTO records VALUES(?,?,?)");
     erase_ = std::make_unique<Statement>(db_, "DELETE FROM records WHERE key=?");
-    log_ = std::make_unique<Statement>(db_, "INSERT OR REPLACE INTO log VALUES(?,?,?,?,?)");
+    log_ = std::make_unique<Statement>(db_, "INSERT OR REPLACE INTO log VALUES(?,?,?,?,?,?)");
+    checksum_ = std::make_unique<Statement>(db_, "SELECT checksum FROM records WHERE key=?");
+    seal_ = std::make_unique<Statement>(db_, "INSERT OR REPLACE INTO totals VALUES(1,?,?,?,?)");
     return absl::OkStatus();
   }
+
+  int64_t sequence() const { return totals_.sequence; }
+  const std::string& path() const { return path_; }
 
   absl::StatusOr<std::vector<StoreRecord>> ReadAll() {
     std::vector<StoreRecord> records;
@@ -99,10 +88,9 @@ class Store::Impl {
     while ((result = select.Step()) == SQLITE_ROW) {
       auto record = DecodeRecord(select.Bytes(1));
       if (!record.ok() || KeyOf(*record) != select.Bytes(0)) {
-        return absl::DataLossError(
-            absl::StrCat(path_, ": record \"", select.Bytes(0), "\" is damaged: ",
-                         record.ok() ? "it belongs under another key" : record.status().message(),
-                         "; restore the state directory from a copy"));
+        return absl::DataLossError(absl::StrCat(
+            path_, ": record \"", select.Bytes(0), "\" is damaged: ",
+            record.ok() ? "it belongs under another key" : record.status().message(), kRemedy));
       }
       records.push_back(*std::move(record));
     }
@@ -112,24 +100,26 @@ class Store::Impl {
 
   absl::Status Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms) {
     if (writes.empty()) return absl::OkStatus();
+    ATOLL_RETURN_IF_ERROR(CheckStillThere());
     ATOLL_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+    const StoreTotals before = totals_;
     absl::Status status;
     for (const StoreWrite& write : writes) {
       status = Write(write, unix_time_ms);
       if (!status.ok()) break;
     }
+    ++totals_.sequence;
+    if (status.ok()) status = WriteTotals();
     if (status.ok()) status = Execute("COMMIT");
-    if (!status.ok() && sqlite3_get_autocommit(db_) == 0) Execute("ROLLBACK").IgnoreError();
+    if (status.ok()) return newest_.Write(totals_.sequence);
+    if (sqlite3_get_autocommit(db_) == 0) Execute("ROLLBACK").IgnoreError();
+    totals_ = before;
     return status;
   }
 
-  absl::StatusOr<std::vector<LogEntry>> ReadLog(const JobId& job, int64_t after, int64_t limit) {
-    Statement select(db_, job.empty()
-                              ? "SELECT * FROM log WHERE ?1='' AND sequence>?2 ORDER BY sequence "
-                                "LIMIT ?3"
-                              : "SELECT * FROM log WHERE job=?1 AND sequence>?2 ORDER BY sequence "
-                                "LIMIT ?3");
-    select.Bind(absl::string_view(job)).Bind(after).Bind(limit);
+  absl::StatusOr<std::vector<LogEntry>> ReadLog(const LogQuery& query, int64_t limit) {
+    Statement select(db_, absl::StrCat("SELECT * ", FromLog(query), " ORDER BY sequence LIMIT ?6"));
+    Bind(query, &select).Bind(limit);
     std::vector<LogEntry> lines;
     int result;
     while ((result = select.Step()) == SQLITE_ROW) {
@@ -142,34 +132,184 @@ class Store::Impl {
                             : severity == 2 ? Severity::kError
                                             : Severity::kInfo;
       line.event.text = std::string(select.Bytes(4));
+      if (static_cast<uint64_t>(select.Int(5)) != ChecksumOfLogRow(select)) {
+        line.event.text.insert(0, "(this line is damaged) ");
+      }
       lines.push_back(std::move(line));
     }
     if (result != SQLITE_DONE) return Error("read the log");
     return lines;
   }
 
+  absl::StatusOr<int64_t> TailOfLog(const LogQuery& query, int64_t count) {
+    Statement select(
+        db_, absl::StrCat("SELECT sequence ", FromLog(query), " ORDER BY sequence DESC LIMIT ?6"));
+    Bind(query, &select).Bind(count);
+    int64_t after = query.after_sequence;
+    int64_t found = 0;
+    int result;
+    while ((result = select.Step()) == SQLITE_ROW) {
+      if (++found == count) after = select.Int(0) - 1;
+    }
+    if (result != SQLITE_DONE) return Error("read the log");
+    return after;
+  }
+
  private:
-  // Before anything is written: a new file, or one of ours that we can read.
-  absl::Status CheckWhoseItIs() {
+  // Two texts, so that each uses its index.
+  static std::string FromLog(const LogQuery& query) {
+    return absl::StrCat("FROM log WHERE ", query.job.empty() ? "?1=''" : "job=?1",
+                        " AND sequence>?2 AND unix_time_ms>=?3 AND severity>=?4"
+                        " AND (?5='' OR instr(lower(text), lower(?5))>0)");
+  }
+  static Statement& Bind(const LogQuery& query, Statement* statement) {
+    return statement->Bind(absl::string_view(query.job))
+        .Bind(query.after_sequence)
+        .Bind(query.since_unix_ms)
+        .Bind(static_cast<int64_t>(query.severity))
+        .Bind(absl::string_view(query.contains));
+  }
+
+  // Before anything is written: the version of ours that we can read; 0: a new file.
+  absl::StatusOr<int64_t> CheckWhoseItIs() {
     ATOLL_ASSIGN_OR_RETURN(const int64_t tables, Single("SELECT count(*) FROM sqlite_master"));
     ATOLL_ASSIGN_OR_RETURN(const int64_t application, Single("PRAGMA application_id"));
     ATOLL_ASSIGN_OR_RETURN(const int64_t version, Single("PRAGMA user_version"));
-    if (tables == 0 && application == 0) return absl::OkStatus();
-    if (application != kApplicationId) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          path_, ": is not an Atoll coordinator's database; give another --state-dir"));
-    }
-    if (version != kStoreSchemaVersion) {
+    if (tables == 0 && application == 0) return 0;
+    if (application != kApplicationId) return NotOurs();
+    if (version < 1 || version > kStoreSchemaVersion) {
       return absl::FailedPreconditionError(
           absl::StrCat(path_, ": has schema version ", version, ", this coordinator knows ",
                        kStoreSchemaVersion, "; start it with the Atoll that wrote it, or newer"));
     }
-    Statement check(db_, "PRAGMA quick_check(1)");
-    if (check.Step() != SQLITE_ROW || check.Bytes(0) != "ok") {
-      return absl::DataLossError(
-          absl::StrCat(path_, ": is damaged; restore the state directory from a copy"));
+    Statement check(db_, "PRAGMA integrity_check(1)");
+    if (check.Step() != SQLITE_ROW) return Damaged("cannot be read");
+    if (check.Bytes(0) != "ok") return Damaged(check.Bytes(0));
+    return version;
+  }
+
+  absl::Status NotOurs() const {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, ": is not an Atoll coordinator's database; give another --state-dir"));
+  }
+  absl::Status Damaged(absl::string_view what) const {
+    return absl::DataLossError(absl::StrCat(path_, ": is damaged: ", what, kRemedy));
+  }
+
+  // Reads every row, and knows the totals afterwards.
+  absl::Status Verify() {
+    StoreTotals found;
+    Statement records(db_, "SELECT key, value, checksum FROM records");
+    int result;
+    while ((result = records.Step()) == SQLITE_ROW) {
+      const uint64_t checksum = ChecksumOfRecord(records.Bytes(0), records.Bytes(1));
+      if (static_cast<uint64_t>(records.Int(2)) != checksum) {
+        return Damaged(absl::StrCat("the record \"", records.Bytes(0), "\" fails its checksum"));
+      }
+      ++found.records;
+      found.digest += checksum;
+    }
+    if (result != SQLITE_DONE) return Error("read");
+    Statement totals(db_, "SELECT sequence, records, digest, checksum FROM totals WHERE id=1");
+    if (totals.Step() != SQLITE_ROW) return Damaged("its totals are missing");
+    totals_ = {totals.Int(0), totals.Int(1), static_cast<uint64_t>(totals.Int(2))};
+    if (static_cast<uint64_t>(totals.Int(3)) != ChecksumOf(totals_)) {
+      return Damaged("its totals fail their checksum");
+    }
+    found.sequence = totals_.sequence;
+    if (found != totals_) {
+      return Damaged(absl::StrCat("it has ", found.records, " records where ", totals_.records,
+                                  " were written, or older ones"));
+    }
+    WarnOfDamagedLines();
+    return absl::OkStatus();
+  }
+
+  void WarnOfDamagedLines() {
+    Statement lines(db_, "SELECT * FROM log");
+    int64_t damaged = 0;
+    while (lines.Step() == SQLITE_ROW) {
+      if (static_cast<uint64_t>(lines.Int(5)) != ChecksumOfLogRow(lines)) ++damaged;
+    }
+    if (damaged == 0) return;
+    LogWarning("store", path_, ": ", damaged,
+               " lines of the log are damaged; `atoll logs` marks them. Check this disk");
+  }
+
+  // What SQLite has read must not be older than what was written.
+  absl::Status CheckNewest() {
+    const auto newest = newest_.Read();
+    if (!newest.ok()) {
+      // It is beside the store, which was found whole: only this check is lost.
+      LogWarning("store", newest.status().message(), ", and is written anew; check this disk");
+      return absl::OkStatus();
+    }
+    if (!newest->has_value() || **newest <= totals_.sequence) return absl::OkStatus();
+    return Damaged(absl::StrCat("it ends with change ", totals_.sequence, ", but change ", **newest,
+                                " had been made: the file, or its write-ahead log ", path_,
+                                "-wal, was damaged, deleted or replaced by an older one"));
+  }
+
+  absl::Status MakeTables(int64_t version) {
+    ATOLL_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+    if (version == 1) ATOLL_RETURN_IF_ERROR(Execute(kFromVersion1));
+    ATOLL_RETURN_IF_ERROR(Execute(kTables));
+    ATOLL_RETURN_IF_ERROR(SealRows());
+    seal_ = std::make_unique<Statement>(db_, "INSERT OR REPLACE INTO totals VALUES(1,?,?,?,?)");
+    ATOLL_RETURN_IF_ERROR(WriteTotals());
+    return Execute(absl::StrCat("PRAGMA application_id=", kApplicationId,
+                                ";PRAGMA user_version=", kStoreSchemaVersion, ";COMMIT;"));
+  }
+
+  // Checksums for the rows of a version that had none.
+  absl::Status SealRows() {
+    Statement records(db_, "SELECT key, value FROM records");
+    Statement seal_record(db_, "UPDATE records SET checksum=? WHERE key=?");
+    std::vector<std::pair<std::string, int64_t>> sums;
+    while (records.Step() == SQLITE_ROW) {
+      const uint64_t checksum = ChecksumOfRecord(records.Bytes(0), records.Bytes(1));
+      sums.emplace_back(records.Bytes(0), static_cast<int64_t>(checksum));
+      ++totals_.records;
+      totals_.digest += checksum;
+    }
+    for (const auto& [key, checksum] : sums) {
+      seal_record.Bind(checksum).Bind(absl::string_view(key));
+      if (seal_record.Step() != SQLITE_DONE) return Error("write");
+      seal_record.Reset();
+    }
+    Statement lines(db_, "SELECT * FROM log");
+    Statement seal_line(db_, "UPDATE log SET checksum=? WHERE sequence=?");
+    std::vector<std::pair<int64_t, int64_t>> line_sums;
+    while (lines.Step() == SQLITE_ROW) {
+      line_sums.emplace_back(lines.Int(0), static_cast<int64_t>(ChecksumOfLogRow(lines)));
+    }
+    for (const auto& [sequence, checksum] : line_sums) {
+      seal_line.Bind(checksum).Bind(sequence);
+      if (seal_line.Step() != SQLITE_DONE) return Error("write");
+      seal_line.Reset();
     }
     return absl::OkStatus();
+  }
+
+  // A file that was deleted takes writes as ever; nothing of them would be found again.
+  absl::Status CheckStillThere() const {
+    const auto now = InputFile::Open(path_);
+    if (now.ok() && now->identity().device == identity_.device &&
+        now->identity().inode == identity_.inode) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        path_,
+        ": was deleted, moved or replaced while the coordinator ran; put it back, or restore "
+        "a backup, and start the coordinator again"));
+  }
+
+  absl::Status WriteTotals() {
+    seal_->Bind(totals_.sequence).Bind(totals_.records).Bind(static_cast<int64_t>(totals_.digest));
+    seal_->Bind(static_cast<int64_t>(ChecksumOf(totals_)));
+    const absl::Status status = seal_->Step() == SQLITE_DONE ? absl::OkStatus() : Error("write");
+    seal_->Reset();
+    return status;
   }
 
   absl::StatusOr<int64_t> Single(const char* sql) {
@@ -184,23 +324,44 @@ class Store::Impl {
       if (write.erase) return absl::OkStatus();  // the log forgets by itself
       statement = log_.get();
       log_->Bind(event->sequence).Bind(unix_time_ms).Bind(absl::string_view(event->job));
-      log_->Bind(static_cast<int64_t>(event->severity)).Bind(absl::string_view(event->text));
+      const auto severity = static_cast<int64_t>(event->severity);
+      log_->Bind(severity).Bind(absl::string_view(event->text));
+      log_->Bind(static_cast<int64_t>(
+          ChecksumOfLine(event->sequence, unix_time_ms, event->job, severity, event->text)));
       if (event->sequence % 1024 == 0) {
         ATOLL_RETURN_IF_ERROR(Execute(absl::StrCat(
             "DELETE FROM log WHERE sequence <= (SELECT sequence FROM log ORDER BY sequence DESC "
             "LIMIT 1 OFFSET ",
             kLogLinesKept, ")")));
       }
-    } else if (write.erase) {
-      statement = erase_.get();
-      erase_->Bind(absl::string_view(KeyOf(write.record)));
     } else {
-      put_->Bind(absl::string_view(KeyOf(write.record))).BindBlob(EncodeRecord(write.record));
+      const std::string key = KeyOf(write.record);
+      Discount(key);
+      if (write.erase) {
+        statement = erase_.get();
+        erase_->Bind(absl::string_view(key));
+      } else {
+        const std::string value = EncodeRecord(write.record);
+        const uint64_t checksum = ChecksumOfRecord(key, value);
+        put_->Bind(absl::string_view(key)).BindBlob(value).Bind(static_cast<int64_t>(checksum));
+        ++totals_.records;
+        totals_.digest += checksum;
+      }
     }
     const int result = statement->Step();
     absl::Status status = result == SQLITE_DONE ? absl::OkStatus() : Error("write");
     statement->Reset();
     return status;
+  }
+
+  // Takes the record that is under the key, if any, out of the totals.
+  void Discount(const std::string& key) {
+    checksum_->Bind(absl::string_view(key));
+    if (checksum_->Step() == SQLITE_ROW) {
+      --totals_.records;
+      totals_.digest -= static_cast<uint64_t>(checksum_->Int(0));
+    }
+    checksum_->Reset();
   }
 
   absl::Status Execute(const std::string& sql) {
@@ -219,11 +380,9 @@ class Store::Impl {
         return absl::ResourceExhaustedError(
             absl::StrCat(text, "; free space there and start the coordinator again"));
       case SQLITE_NOTADB:
-        return absl::FailedPreconditionError(absl::StrCat(
-            path_, ": is not an Atoll coordinator's database; give another --state-dir"));
+        return NotOurs();
       case SQLITE_CORRUPT:
-        return absl::DataLossError(
-            absl::StrCat(path_, ": is damaged; restore the state directory from a copy"));
+        return Damaged(sqlite3_errmsg(db_));
       default:
         return absl::UnavailableError(text);
     }
@@ -232,7 +391,10 @@ class Store::Impl {
   std::string path_;
   std::unique_ptr<StateFolder> folder_;
   sqlite3* db_ = nullptr;
-  std::unique_ptr<Statement> put_, erase_, log_;
+  std::unique_ptr<Statement> put_, erase_, log_, checksum_, seal_;
+  StoreTotals totals_;
+  FileIdentity identity_;  // of the database
+  SequenceFile newest_;
 };
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const std::string& directory,
@@ -245,15 +407,20 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const std::string& directory,
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::~Store() = default;
 
+int64_t Store::sequence() const { return impl_->sequence(); }
+const std::string& Store::path() const { return impl_->path(); }
+
 absl::StatusOr<std::vector<StoreRecord>> Store::ReadAll() { return impl_->ReadAll(); }
 
 absl::Status Store::Apply(const std::vector<StoreWrite>& writes, int64_t unix_time_ms) {
   return impl_->Apply(writes, unix_time_ms);
 }
 
-absl::StatusOr<std::vector<LogEntry>> Store::ReadLog(const JobId& job, int64_t after,
-                                                     int64_t limit) {
-  return impl_->ReadLog(job, after, limit);
+absl::StatusOr<std::vector<LogEntry>> Store::ReadLog(const LogQuery& query, int64_t limit) {
+  return impl_->ReadLog(query, limit);
+}
+absl::StatusOr<int64_t> Store::TailOfLog(const LogQuery& query, int64_t count) {
+  return impl_->TailOfLog(query, count);
 }
 
 }  // namespace atl

@@ -11,6 +11,10 @@ void Encode(const S& s, M* m) {
   Fields(encoder, s, *m);
 }
 
+const char* KindText(MemberKind kind) {
+  return kind == MemberKind::kWorker ? "worker" : "paramserver";
+}
+
 void Encode(const IslandView& view, v1::Island* m) {
   const IslandRecord& s = view.record;
   m->set_island(s.island);
@@ -127,7 +131,7 @@ void Encode(const ServerHeartbeat& s, v1::ServerHeartbeat* m) {
 
 }  // namespace
 
-void EncodeView(const JobSummary& view, v1::JobSummary* wire) {
+v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire) {
   wire->set_job(view.job);
   wire->set_state(static_cast<v1::JobState>(static_cast<int>(view.state) + 1));
   wire->set_reason(view.reason);
@@ -141,6 +145,7 @@ void EncodeView(const JobSummary& view, v1::JobSummary* wire) {
   wire->set_validation_loss(view.validation_loss);
   wire->set_first_validation_loss(view.first_validation_loss);
   wire->set_active_islands(view.active_islands);
+  return wire;
 }
 
 void EncodeView(const JobView& view, v1::Job* wire) {
@@ -156,8 +161,23 @@ void EncodeView(const JobView& view, v1::Job* wire) {
   wire->set_grouping(view.grouping);
 }
 
+void EncodeView(const OrphanView& view, v1::Orphan* wire) {
+  wire->set_job(view.job);
+  wire->set_version(view.version);
+  for (const NodeId& name : view.servers) wire->add_servers(name);
+  for (const NodeId& name : view.workers) wire->add_workers(name);
+  wire->set_missing(view.missing);
+}
+
+void EncodeView(const ForeignMemberView& view, v1::ForeignMember* wire) {
+  wire->set_kind(KindText(view.kind));
+  wire->set_name(view.name);
+  wire->set_cluster(view.cluster);
+  wire->set_since_heard_s(Seconds(view.since_heard));
+}
+
 void EncodeView(const MemberView& view, v1::Member* wire) {
-  wire->set_kind(view.kind == MemberKind::kWorker ? "worker" : "paramserver");
+  wire->set_kind(KindText(view.kind));
   wire->set_name(view.name);
   wire->set_incarnation(view.incarnation);
   wire->set_attached(view.attached);

@@ -11,7 +11,7 @@ namespace atl {
 template <class V>
 void Fields(V& v, Plain<V, EpochRecord>& s, v1::stored::Epoch& m) {
   ATOLL_WIRE_COUNT(epoch);
-  ATOLL_WIRE_COUNT(newest_removed);
+  ATOLL_WIRE_COPY(cluster);
 }
 
 template <class V>
@@ -133,15 +133,6 @@ void Fields(V& v, Plain<V, DecisionRecord>& s, v1::stored::Decision& m) {
 }
 
 template <class V>
-void Fields(V& v, Plain<V, PenaltyState>& s, v1::stored::PenaltyState& m) {
-  ATOLL_WIRE_COUNT(warm_up_pushes);
-  ATOLL_WIRE_COPY(mean);
-  ATOLL_WIRE_COPY(deviation);
-  ATOLL_WIRE_VALUES(scores, 4096);
-  ATOLL_WIRE_COUNT(rejections_in_row);
-}
-
-template <class V>
 void Fields(V& v, Plain<V, PenaltyRecord>& s, v1::stored::Penalty& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_INT(island, 0, kMaxIsland);
@@ -155,6 +146,12 @@ void Fields(V& v, Plain<V, LedgerRecord>& s, v1::stored::Ledger& m) {
   ATOLL_WIRE_ENUM(use, stored::LedgerUse);
   ATOLL_WIRE_INT(island, -1, kMaxIsland);
   ATOLL_WIRE_MESSAGE(contribution);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, RemovedRecord>& s, v1::stored::Removed& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(sequence);
 }
 
 template <class V>
@@ -191,6 +188,7 @@ void RecordFields(V& v, Variant& record, v1::stored::Record& m) {
   ATOLL_WIRE_CASE(PlanRecord, plan);
   ATOLL_WIRE_CASE(LinkRecord, link);
   ATOLL_WIRE_CASE(DeviceRecord, device);
+  ATOLL_WIRE_CASE(RemovedRecord, removed);
 }
 
 }  // namespace

@@ -12,9 +12,11 @@
 namespace atl {
 
 namespace v1 {
+class ForeignMember;
 class Job;
 class JobSummary;
 class Member;
+class Orphan;
 }  // namespace v1
 
 // A record to bytes and back. Bytes that are damaged or break a limit give an error, never a crash.
@@ -22,9 +24,11 @@ class Member;
 std::string EncodeRecord(const StoreRecord& record);
 absl::StatusOr<StoreRecord> DecodeRecord(absl::string_view bytes);
 
-void EncodeView(const JobSummary& view, v1::JobSummary* wire);
+v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire);  // returns `wire`
 void EncodeView(const JobView& view, v1::Job* wire);
 void EncodeView(const MemberView& view, v1::Member* wire);
+void EncodeView(const OrphanView& view, v1::Orphan* wire);
+void EncodeView(const ForeignMemberView& view, v1::ForeignMember* wire);
 
 }  // namespace atl
 

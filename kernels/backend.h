@@ -79,6 +79,12 @@ class Buffer {
   bool on_host_ = false;
 };
 
+// Operations, or forms of them, that not every backend has. Calling one that is not there is a bug.
+enum class Capability : uint8_t {
+  kMaskedAttention,  // windows, capped scores, both directions, padding
+  kTokenTypes,       // embeddings of typed tokens
+};
+
 // Names work that is enqueued again and again; see Backend::Repeat.
 using WorkKey = std::array<int64_t, 12>;
 
@@ -104,6 +110,7 @@ class Backend {
   // computes in kFloat32 only; AddScaled, Convert and AdamW::param_copy accept kBfloat16
   // everywhere.
   virtual bool Supports(DType compute) const = 0;
+  virtual bool Has(Capability /*capability*/) const { return true; }
 
   // Whether the host may read and write buffers itself (AllocateHost's it always may). Otherwise
   // only operations of this backend may, and those of others of the same device.
@@ -175,7 +182,6 @@ class Backend {
   virtual void Run(Stream& stream, const LayerNormBackwardWeight& op, Workspace workspace) = 0;
   virtual int64_t WorkspaceBytes(const LayerNormBackwardWeight& op) const = 0;
 
-  virtual void Run(Stream& stream, const RopeTable& op) = 0;
   virtual void Run(Stream& stream, const Rope& op) = 0;
 
   virtual void Run(Stream& stream, const AttentionForward& op, Workspace workspace) = 0;
@@ -183,10 +189,12 @@ class Backend {
   virtual int64_t WorkspaceBytes(const AttentionForward& op) const = 0;
   virtual int64_t WorkspaceBytes(const AttentionBackward& op) const = 0;
 
-  virtual void Run(Stream& stream, const SwigluForward& op) = 0;
-  virtual void Run(Stream& stream, const SwigluBackward& op) = 0;
+  virtual void Run(Stream& stream, const GatedForward& op) = 0;
+  virtual void Run(Stream& stream, const GatedBackward& op) = 0;
   virtual void Run(Stream& stream, const GeluForward& op) = 0;
   virtual void Run(Stream& stream, const GeluBackward& op) = 0;
+  virtual void Run(Stream& stream, const SoftcapForward& op) = 0;
+  virtual void Run(Stream& stream, const SoftcapBackward& op) = 0;
   virtual void Run(Stream& stream, const AddScaled& op) = 0;
   virtual void Run(Stream& stream, const Scale& op) = 0;
   virtual void Run(Stream& stream, const Convert& op) = 0;

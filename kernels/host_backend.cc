@@ -81,30 +81,12 @@ absl::StatusOr<std::unique_ptr<Event>> HostBackend::NewEvent() { return std::mak
 namespace {
 
 template <typename Real>
-void FillRopeTable(const RopeTable& op) {
-  const int64_t half = op.table.cols / 2;
-  for (int64_t p = 0; p < op.table.rows; ++p) {
-    Real* row = op.table.as<Real>() + p * op.table.stride;
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle = p * std::pow(double{op.theta}, -static_cast<double>(i) / half);
-      row[i] = static_cast<Real>(std::cos(angle));
-      row[half + i] = static_cast<Real>(std::sin(angle));
-    }
-  }
-}
-
-template <typename Real>
 void FindClipScale(const ClipScale& op) {
   const double norm = std::sqrt(static_cast<double>(*op.sum_of_squares.as<Real>()));
   *op.scale.as<Real>() = static_cast<Real>(std::min(1.0, op.max_norm / (norm + 1e-6)));
 }
 
 }  // namespace
-
-void HostBackend::Run(Stream&, const RopeTable& op) {
-  op.Check();
-  op.table.dtype == DType::kFloat64 ? FillRopeTable<double>(op) : FillRopeTable<float>(op);
-}
 
 void HostBackend::Run(Stream&, const ClipScale& op) {
   op.Check();

@@ -37,7 +37,6 @@ class HostBackend : public Backend {
 
   // Operations too rare or too small to be worth a second version.
   using Backend::Run;
-  void Run(Stream&, const RopeTable& op) override;
   void Run(Stream&, const ClipScale& op) override;
   void Run(Stream&, const QuantizeDelta& op) override;
   void Run(Stream&, const DequantizeDelta& op) override;

@@ -52,7 +52,7 @@ void CheckPositions(const Tensor& x, const char* name, int64_t needed, int64_t c
 }
 
 void CheckAttention(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Tensor& out, const Tensor& lse) {
+                    const Tensor& out, const Tensor& lse, const Tensor& lengths) {
   ATOLL_CHECK(s.batch > 0 && s.seq_len > 0 && s.head_dim > 0 && s.kv_heads > 0);
   ATOLL_CHECK(s.heads > 0 && s.heads % s.kv_heads == 0, s.heads, " heads over ", s.kv_heads);
   ATOLL_CHECK(s.scale > 0, "attention needs a scale");
@@ -62,6 +62,12 @@ void CheckAttention(const AttentionShape& s, const Tensor& q, const Tensor& k, c
   CheckAct(v, "v", n, s.kv_heads * s.head_dim, q);
   CheckAct(out, "out", n, s.heads * s.head_dim, q);
   CheckF32(lse, "lse", s.batch * s.heads, s.seq_len);
+  ATOLL_CHECK(s.window == 0 || (s.window > 0 && s.causal), "a window of ", s.window);
+  ATOLL_CHECK(s.softcap >= 0);
+  if (lengths.present()) {
+    CheckInt32(lengths, "lengths", s.batch);
+    ATOLL_CHECK(s.window == 0, "a window over padded sequences may see nothing");
+  }
 }
 
 void CheckFlat(const Tensor& x, const char* name, const Tensor& like) {
@@ -105,6 +111,7 @@ void EmbeddingForward::Check() const {
     CheckPositions(positions, "positions", position_offset + seq_len, y.cols);
     ATOLL_CHECK(positions.dtype == y.dtype);
   }
+  CheckOptionalAct(types, "types", types.rows, y.cols, y);
 }
 
 void EmbeddingBackwardWeight::Check() const {
@@ -115,6 +122,7 @@ void EmbeddingBackwardWeight::Check() const {
     CheckPositions(dpositions, "dpositions", position_offset + seq_len, dy.cols);
     ATOLL_CHECK(dpositions.dtype == dtable.dtype);
   }
+  if (dtypes.present()) CheckF32(dtypes, "dtypes", dtypes.rows, dy.cols);
 }
 
 void RmsNormForward::Check() const {
@@ -164,12 +172,6 @@ void LayerNormBackwardWeight::Check() const {
   CheckF32(db, "db", 1, x.cols);
 }
 
-void RopeTable::Check() const {
-  CheckF32(table, "table", table.rows, table.cols);
-  ATOLL_CHECK(table.cols % 2 == 0, "heads of odd size ", table.cols, " cannot turn");
-  ATOLL_CHECK(theta > 0);
-}
-
 void Rope::Check() const {
   CheckAct(x, "x", x.rows, x.cols, x);
   CheckSequences(x.rows, seq_len, position_offset);
@@ -178,26 +180,38 @@ void Rope::Check() const {
   ATOLL_CHECK(x.cols % table.cols == 0, x.cols, " channels are not whole heads of ", table.cols);
 }
 
-void AttentionForward::Check() const { CheckAttention(shape, q, k, v, out, lse); }
+void AttentionForward::Check() const { CheckAttention(shape, q, k, v, out, lse, lengths); }
 
 void AttentionBackward::Check() const {
-  CheckAttention(shape, q, k, v, out, lse);
+  CheckAttention(shape, q, k, v, out, lse, lengths);
   CheckAct(dout, "dout", q.rows, q.cols, q);
   CheckAct(dq, "dq", q.rows, q.cols, q);
   CheckAct(dk, "dk", k.rows, k.cols, q);
   CheckAct(dv, "dv", v.rows, v.cols, q);
 }
 
-void SwigluForward::Check() const {
+void GatedForward::Check() const {
   CheckAct(gate, "gate", y.rows, y.cols, y);
   CheckAct(up, "up", y.rows, y.cols, y);
   CheckAct(y, "y", y.rows, y.cols, y);
 }
 
-void SwigluBackward::Check() const {
+void GatedBackward::Check() const {
   for (const Tensor* x : {&gate, &up, &dy, &dgate, &dup}) {
     CheckAct(*x, "a tensor of SwiGLU", dy.rows, dy.cols, dy);
   }
+}
+
+void SoftcapForward::Check() const {
+  CheckAct(x, "x", y.rows, y.cols, y);
+  CheckAct(y, "y", y.rows, y.cols, y);
+  ATOLL_CHECK(cap > 0);
+}
+
+void SoftcapBackward::Check() const {
+  for (const Tensor* t : {&x, &dy, &dx})
+    CheckAct(*t, "a tensor of soft caps", dy.rows, dy.cols, dy);
+  ATOLL_CHECK(cap > 0);
 }
 
 void GeluForward::Check() const {

@@ -22,7 +22,7 @@
 namespace atl {
 
 // Derivatives follow PyTorch: kGeluTanh is "gelu_new", kGeluErf the exact one.
-enum class Activation : uint8_t { kNone, kGeluTanh, kGeluErf };
+enum class Activation : uint8_t { kNone, kGeluTanh, kGeluErf, kSilu };
 
 // ---- Linear: y = activation(x W^T + bias) + add. Weights are [out, in] as in PyTorch. ----
 
@@ -58,16 +58,22 @@ struct LinearBackwardWeight {
 };
 
 // ---- Embedding: y[n] = table[tokens[n]] + positions[position_offset + n mod T]. ----
+// Where tokens are `typed`, the upper 8 bits of each are its type (a segment), whose row is added.
 // Of a table cut by rows, `part` of it holds the rows [first_token, first_token + V): tokens
 // outside add nothing, neither to y nor to dtable.
+
+inline constexpr int kTypeShift = 24;
+inline constexpr int32_t kTokenMask = (1 << kTypeShift) - 1;
 
 struct EmbeddingForward {
   Tensor tokens;        // int32 [1, N]; each in [0, V): the data loader's promise
   Tensor table;         // act [V, C]
   Tensor positions;     // act [>= position_offset + T, C]; optional (learned positions)
+  Tensor types;         // act [types, C]; optional
   Tensor y;             // act [N, C]
   int64_t seq_len = 0;  // T, divides N
   int64_t position_offset = 0;
+  bool typed = false;
   bool part = false;  // else all tokens must be in the table
   int64_t first_token = 0;
   void Check() const;
@@ -79,8 +85,10 @@ struct EmbeddingBackwardWeight {
   Tensor dy;          // act [N, C]
   Tensor dtable;      // f32 [V, C]
   Tensor dpositions;  // f32; optional
+  Tensor dtypes;      // f32; optional: += dy of the tokens of a type
   int64_t seq_len = 0;
   int64_t position_offset = 0;
+  bool typed = false;
   bool part = false;
   int64_t first_token = 0;
   void Check() const;
@@ -154,13 +162,7 @@ struct LayerNormBackwardWeight {
 // ---- Rotary positions, Hugging Face's "rotate_half": channel i of a head's first half turns with
 // channel i of its second half by position * theta^(-2 i / head_dim). ----
 
-// Row p of the table: cos of the head_dim / 2 angles of position p, then their sin. Made once.
-struct RopeTable {
-  Tensor table;  // f32 [positions, head_dim]
-  float theta = 10000.0f;
-  void Check() const;
-};
-
+// Row p of the table: cos of the head_dim / 2 angles of position p, then their sin.
 // x is turned in place; `inverse` turns back, which is the gradient.
 struct Rope {
   Tensor x;      // act [N, heads * head_dim]
@@ -171,8 +173,8 @@ struct Rope {
   void Check() const;
 };
 
-// ---- Causal attention with grouped queries: heads is a multiple of kv_heads, query head h reads
-// key head h / (heads / kv_heads). out = softmax(scale * q k^T, masked above the diagonal) v. ----
+// ---- Attention with grouped queries: heads is a multiple of kv_heads, query head h reads key head
+// h / (heads / kv_heads). out = softmax(cap(scale * q k^T), masked) v. ----
 
 struct AttentionShape {
   int64_t batch = 0;
@@ -181,6 +183,12 @@ struct AttentionShape {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   float scale = 0;  // usually 1 / sqrt(head_dim)
+  // All but the defaults need Capability::kMaskedAttention.
+  bool causal = true;  // a query sees no key behind it
+  int64_t window = 0;  // and only the last `window` of them; 0: all. Causal only.
+  float softcap = 0;   // scores become softcap * tanh(score / softcap); 0: as they are
+
+  bool plain() const { return causal && window == 0 && softcap == 0; }
 };
 
 struct AttentionForward {
@@ -190,6 +198,9 @@ struct AttentionForward {
   Tensor v;    // act [N, kv_heads * head_dim]
   Tensor out;  // act [N, heads * head_dim]
   Tensor lse;  // f32 [batch * heads, T]: log of the sum of exp of each row, kept for backward
+  // int32 [1, batch]; optional (Capability::kMaskedAttention): of each sequence, the first keys
+  // that exist, 1 to T. The others are padding, which nothing sees.
+  Tensor lengths;
   void Check() const;
 };
 
@@ -200,25 +211,28 @@ struct AttentionBackward {
   Tensor dq;                 // act [N, heads * head_dim]
   Tensor dk;                 // act [N, kv_heads * head_dim]
   Tensor dv;                 // act [N, kv_heads * head_dim]
+  Tensor lengths;            // as in forward
   void Check() const;
 };
 
 // ---- Elementwise ----
 
-// y = silu(gate) * up.
-struct SwigluForward {
-  Tensor gate;  // act [N, F]
-  Tensor up;    // act [N, F]
-  Tensor y;     // act [N, F]; may be gate or up
+// y = activation(gate) * up.
+struct GatedForward {
+  Tensor gate;                          // act [N, F]
+  Tensor up;                            // act [N, F]
+  Tensor y;                             // act [N, F]; may be gate or up
+  Activation kind = Activation::kSilu;  // or kGeluTanh
   void Check() const;
 };
 
-struct SwigluBackward {
+struct GatedBackward {
   Tensor gate;   // act [N, F]
   Tensor up;     // act [N, F]
   Tensor dy;     // act [N, F]
   Tensor dgate;  // act [N, F]; may be any of the inputs
   Tensor dup;    // act [N, F]; likewise, but not dgate
+  Activation kind = Activation::kSilu;
   void Check() const;
 };
 
@@ -234,6 +248,22 @@ struct GeluBackward {
   Tensor dy;  // act [N, F]
   Tensor dx;  // act [N, F]; may be x or dy
   Activation kind = Activation::kGeluTanh;
+  void Check() const;
+};
+
+// y = cap * tanh(x / cap).
+struct SoftcapForward {
+  Tensor x;  // act [N, F]
+  Tensor y;  // act [N, F]; may be x
+  float cap = 0;
+  void Check() const;
+};
+
+struct SoftcapBackward {
+  Tensor x;   // act [N, F]
+  Tensor dy;  // act [N, F]
+  Tensor dx;  // act [N, F]; may be x or dy
+  float cap = 0;
   void Check() const;
 };
 

@@ -113,6 +113,12 @@ ATOLL_INLINE V16 KeepFirst(V16 v, int64_t n, float otherwise) {
   return lane < static_cast<int32_t>(n) ? v : Splat(otherwise);
 }
 
+// Lane i where i >= n, `otherwise` before.
+ATOLL_INLINE V16 KeepFrom(V16 v, int64_t n, float otherwise) {
+  const I16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < static_cast<int32_t>(n) ? Splat(otherwise) : v;
+}
+
 ATOLL_INLINE V16 Max(V16 a, V16 b) { return a > b ? a : b; }
 ATOLL_INLINE V16 Min(V16 a, V16 b) { return a < b ? a : b; }
 
@@ -158,6 +164,8 @@ ATOLL_INLINE V16 Exp(V16 x) {
 }
 
 ATOLL_INLINE V16 Sigmoid(V16 x) { return 1.0f / (1.0f + Exp(-x)); }
+
+ATOLL_INLINE V16 Tanh(V16 x) { return 2.0f * Sigmoid(2.0f * x) - 1.0f; }
 
 // The error function to 2e-7 (Abramowitz and Stegun, 7.1.26).
 ATOLL_INLINE V16 Erf(V16 x) {

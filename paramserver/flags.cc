@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/logging.h"
+#include "common/metrics/metrics_server.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/parse_bytes.h"
 #include "common/protocol/wire.h"
@@ -56,6 +57,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   app.add_option("--curve-clients", curve_clients,
                  "file with the public keys of those who may push and pull, one a line");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  AddMetricsFlag(app, &options.metrics_listen);
   AddTlsFlags(app, &options.tls);
   AddVersionFlag(app);
 

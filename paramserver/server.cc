@@ -7,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/logging.h"
+#include "common/protocol/mark_file.h"
 #include "common/service_manager.h"
 #include "common/version.h"
 
@@ -27,7 +28,9 @@ bool IsWildcard(absl::string_view endpoint) {
 }  // namespace
 
 Daemon::Daemon(DaemonOptions options)
-    : options_(std::move(options)), pool_(std::max(1, options_.threads)) {}
+    : options_(std::move(options)),
+      metrics_(options_.state_folder),
+      pool_(std::max(1, options_.threads)) {}
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(DaemonOptions options) {
   auto daemon = std::unique_ptr<Daemon>(new Daemon(std::move(options)));
@@ -43,6 +46,8 @@ absl::Status Daemon::Start() {
   }
   ATOLL_ASSIGN_OR_RETURN(folder_, StateFolder::Open(options_.state_folder));
   ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, folder_->NextIncarnation());
+  ATOLL_ASSIGN_OR_RETURN(const ClusterMark mark,
+                         ReadClusterMark(RealFiles(), options_.state_folder));
   const LogOptions log_options;
   ATOLL_ASSIGN_OR_RETURN(RecoveredState recovered,
                          RecoverState(RealFiles(), options_.state_folder, log_options, &pool_));
@@ -57,11 +62,14 @@ absl::Status Daemon::Start() {
   core_ = std::make_unique<ServerCore>(
       ServerOptions{options_.name, incarnation, kSoftwareVersion, "",
                     options_.memory_bytes - AssemblyBytes(options_.memory_bytes),
-                    options_.security.keys.public_key},
+                    options_.security.keys.public_key, mark},
       std::move(recovered.jobs), &pool_);
   gate_ = core_->gate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),
                                              [this](Event event) { loop_.Post(std::move(event)); });
+  ATOLL_ASSIGN_OR_RETURN(monitor_,
+                         ServeMetrics(options_.metrics_listen, options_.tls,
+                                      metrics_.ForServer([this] { loop_.TryPost(Tick{}); })));
   // From here on threads of others may call.
   ATOLL_RETURN_IF_ERROR(Listen());
   core_->SetEndpoint(endpoint_);
@@ -95,6 +103,7 @@ absl::Status Daemon::Attach(Incarnation incarnation) {
   options.incarnation = incarnation;
   options.max_queued = 1 << 16;
   auto attach = ServerAttach::Open(options, [this](ServerAttach::Event event) {
+    metrics_.NoteConnection(!std::holds_alternative<AttachLost>(event));
     if (std::holds_alternative<AttachOpened>(event)) {
       LogInfo(kPart, "attached to the coordinator at ", options_.coordinator);
       loop_.Post(ConnectionUp{});
@@ -111,6 +120,7 @@ absl::Status Daemon::Attach(Incarnation incarnation) {
 }
 
 Daemon::~Daemon() {
+  monitor_.reset();
   loop_.Stop();  // whoever waits to post goes on
   if (attach_ != nullptr) attach_->Close(std::chrono::seconds(1));
   link_.reset();
@@ -125,15 +135,22 @@ absl::Status Daemon::Run() {
 }
 
 Instant Daemon::Step(Instant now, std::optional<Event> event) {
-  if (!event) {
+  metrics_.pulse().Beat();
+  if (!event || std::holds_alternative<Tick>(*event)) {
     const LinkCounters counters = link_->counters();
     event =
         Tick{storage_->log_bytes(), counters.payload_bytes_received, counters.payload_bytes_sent};
   }
   Actions actions = core_->Step(now, *event);
   event.reset();  // may hold the last reference to a push's bytes
+  if (actions.remember) Remember(*actions.remember);
   storage_->Add(actions);
-  for (ServerMessage& message : actions.to_coordinator) attach_->Send(std::move(message));
+  for (ServerMessage& message : actions.to_coordinator) {
+    if (const auto* heartbeat = std::get_if<ServerHeartbeat>(&message)) {
+      metrics_.NoteHeartbeat(*heartbeat);
+    }
+    attach_->Send(std::move(message));
+  }
   for (AcknowledgePush& answer : actions.pushes) {
     link_->AcknowledgePush({answer.token}, answer.status, std::move(answer.reason));
   }
@@ -150,6 +167,11 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
     loop_.Stop();
   }
   return actions.next_deadline;
+}
+
+void Daemon::Remember(const ClusterMark& mark) {
+  const absl::Status status = WriteClusterMark(RealFiles(), options_.state_folder, mark);
+  if (!status.ok()) LogWarning(kPart, "its cluster is not remembered: ", status.message());
 }
 
 absl::Status Daemon::AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) {

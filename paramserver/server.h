@@ -14,6 +14,7 @@
 #include "common/net/tls.h"
 #include "common/state_folder.h"
 #include "paramserver/core/core.h"
+#include "paramserver/daemon_metrics.h"
 #include "paramserver/storage/storage.h"
 
 namespace atl::ps {
@@ -28,7 +29,8 @@ struct DaemonOptions {
   std::string state_folder;
   int64_t memory_bytes = 0;  // a quarter of it (at most 1 GiB) is for pushes on their way in
   int io_threads = 2;
-  int threads = 2;  // for arithmetic
+  int threads = 2;             // for arithmetic
+  std::string metrics_listen;  // "host:port" for monitors; empty: none
 };
 
 class Daemon : private TensorHandler {
@@ -49,6 +51,7 @@ class Daemon : private TensorHandler {
   absl::Status Listen();
   absl::Status Attach(Incarnation incarnation);
   Instant Step(Instant now, std::optional<Event> event);
+  void Remember(const ClusterMark& mark);
 
   // TensorHandler, on the tensor link's thread.
   absl::Status AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) override;
@@ -58,6 +61,7 @@ class Daemon : private TensorHandler {
 
   const DaemonOptions options_;
   EventLoop<Event> loop_{4096};
+  DaemonMetrics metrics_;
   ThreadPool pool_;
   std::unique_ptr<StateFolder> folder_;
   std::shared_ptr<const PushGate> gate_;
@@ -67,6 +71,7 @@ class Daemon : private TensorHandler {
   std::unique_ptr<ServerAttach> attach_;
   std::string endpoint_;
   absl::Status outcome_;
+  std::unique_ptr<HttpServer> monitor_;  // last: its threads use what is above
 };
 
 }  // namespace atl::ps

@@ -20,31 +20,44 @@ _LIBRARIES = {
     "catch2": (["catch2"], [], []),
     "catch2_main": (["catch2"], [], ["-lCatch2WithMain"]),
     "cli11": (["libcli11-dev"], [], []),
+    "crypto": (["libssl-dev"], ["libcrypto"], []),
+    "curl": (["libcurl4-openssl-dev"], ["libcurl"], []),
     "dnnl": (["libdnnl-dev"], [], ["-ldnnl"]),
     "gloo": (["libgloo-dev"], [], ["-lgloo"]),
+    "httplib": (["libcpp-httplib-dev"], ["cpp-httplib"], []),
     "grpc": (["libgrpc++-dev", "libprotobuf-dev"], ["grpc++", "protobuf"], ["-lgrpc++_reflection", "-lpthread"]),
     "json": (["nlohmann-json3-dev"], [], []),
     "openblas": (["libopenblas-dev"], ["openblas"], []),
-    "openssl": (["libssl-dev"], ["libcrypto"], []),
+    "prometheus": (["prometheus-cpp-dev"], ["prometheus-cpp-core"], []),
+    "pcre2": (["libpcre2-dev"], ["libpcre2-8"], []),
     "protobuf": (["libprotobuf-dev"], ["protobuf"], ["-lpthread"]),
     "sqlite3": (["libsqlite3-dev"], ["sqlite3"], []),
+    "ssl": (["libssl-dev"], ["libssl", "libcrypto"], []),
     "systemd": (["libsystemd-dev"], ["libsystemd"], []),
     "tomlplusplus": (["libtomlplusplus-dev"], [], []),
+    "utf8proc": (["libutf8proc-dev"], ["libutf8proc"], []),
     "xxhash": (["libxxhash-dev"], ["libxxhash"], []),
+    "zlib": (["zlib1g-dev"], ["zlib"], []),
     "zmq": (["libzmq3-dev", "cppzmq-dev"], ["libzmq"], []),
+    "zstd": (["libzstd-dev"], ["libzstd"], []),
 }
+
+# Of what pkg-config says, these libraries' headers need their defines, too.
+_WITH_DEFINES = ["httplib"]
 
 def _build_packages(rctx):
     text = rctx.read(rctx.path(Label("//third_party:packages.txt")))
     return [line.split(" ")[1] for line in text.splitlines() if line.startswith("build ")]
 
+def _pkg_config(rctx, what, modules, prefix = ""):
+    result = rctx.execute(["pkg-config", what] + modules)
+    if result.return_code != 0:
+        fail("pkg-config %s: %s" % (" ".join(modules), result.stderr))
+    words = [w for w in result.stdout.replace("\n", " ").split(" ") if w]
+    return [w[len(prefix):] for w in words if w.startswith(prefix)]
+
 def _link_flags(rctx, modules, extra):
-    flags = []
-    if modules:
-        result = rctx.execute(["pkg-config", "--libs"] + modules)
-        if result.return_code != 0:
-            fail("pkg-config %s: %s" % (" ".join(modules), result.stderr))
-        flags = [f for f in result.stdout.replace("\n", " ").split(" ") if f]
+    flags = _pkg_config(rctx, "--libs", modules) if modules else []
     unique = {}
     for flag in flags + extra:
         unique[flag] = True
@@ -65,8 +78,11 @@ def _system_packages_impl(rctx):
     ]
     for name, (packages, modules, extra) in _LIBRARIES.items():
         stamp = "ATOLL_PACKAGES_%s=%d" % (name, hash(" ".join([version_of[p] for p in packages])))
-        build.append("cc_library(name = %r, linkopts = %r, defines = [%r])" %
-                     (name, _link_flags(rctx, modules, extra), stamp))
+        defines = [stamp]
+        if name in _WITH_DEFINES:
+            defines += _pkg_config(rctx, "--cflags-only-other", modules, "-D")
+        build.append("cc_library(name = %r, linkopts = %r, defines = %r)" %
+                     (name, _link_flags(rctx, modules, extra), defines))
     rctx.file("BUILD", "\n".join(build) + "\n")
 
 system_packages = repository_rule(

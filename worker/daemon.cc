@@ -1,6 +1,7 @@
 #include "worker/daemon.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -12,15 +13,17 @@
 #include "common/end_signals.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
-#include "common/service_manager.h"
 #include "common/net/attach_client.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/net/tls.h"
+#include "common/protocol/mark_file.h"
 #include "common/protocol/wire.h"
+#include "common/service_manager.h"
 #include "common/state_folder.h"
 #include "common/version.h"
 #include "worker/backends.h"
 #include "worker/core/core.h"
+#include "worker/daemon_metrics.h"
 #include "worker/group/follower.h"
 #include "worker/group/group_trainer.h"
 #include "worker/group/member.h"
@@ -34,6 +37,8 @@ namespace {
 
 constexpr size_t kEventsMax = 65536;
 constexpr Duration kFlush = std::chrono::seconds(2);
+constexpr Duration kEndLimit =
+    std::chrono::seconds(5);  // of all that goes on when the loop has ended
 // Of a step that was interrupted because this worker follows no more.
 constexpr Duration kFreeTimeout = std::chrono::seconds(10);
 
@@ -114,9 +119,15 @@ DeviceFlags FlagsOf(const DaemonOptions& options) {
           JoinsOthers(options)};
 }
 
+void SayMeasuring(const std::string& what, EventLoop<Event>* loop) {
+  if (!what.empty()) LogInfo("profiler", what);
+  loop->TryPost(Measuring{what});
+}
+
 absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& options,
                                                        Incarnation incarnation,
                                                        const std::vector<WorkerDevice>& devices,
+                                                       DigestCache* digests,
                                                        EventLoop<Event>* loop) {
   GroupOptions group;
   group.link.name = options.name;
@@ -132,15 +143,12 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.transport_bytes_max = InboxBytes(host);
   group.link.window_bytes[static_cast<size_t>(PeerChannel::kSum)] = SumBytes(host);
   group.engine.emulation = EmulationOf(options);
+  group.data.digests = digests;
+  group.data.watch.progress = [loop](const std::string& what) { SayMeasuring(what, loop); };
   group.on_lent = [loop] { loop->TryPost(Lent{}); };
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
   return member;
-}
-
-void SayMeasuring(const std::string& what, EventLoop<Event>* loop) {
-  if (!what.empty()) LogInfo("profiler", what);
-  loop->TryPost(Measuring{what});
 }
 
 WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateFolder& state,
@@ -161,13 +169,24 @@ WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateF
   return profiler;
 }
 
+// A thread may wait for a disk that does not answer, and cannot be told to stop. What is on the
+// disk is whole at any time, so the process may end at any time.
+void EndAnyway(int exit_code) {
+  std::thread([exit_code] {
+    std::this_thread::sleep_for(kEndLimit);
+    LogWarning("worker", "ends without the threads that still wait for a disk or a device");
+    std::_Exit(exit_code);
+  }).detach();
+}
+
 // The core and what carries out its actions.
 class Daemon {
  public:
   Daemon(const DaemonOptions& options, const HostMemory& host, EventLoop<Event>* loop,
          GroupMember* member, CheckpointStore* store, TensorClient* tensors,
-         WorkerProfiler* profiler, Identity identity)
+         WorkerProfiler* profiler, DaemonMetrics* metrics, Identity identity)
       : loop_(loop),
+        metrics_(metrics),
         member_(member),
         trainer_(
             member, [loop](const BoundariesSeen& seen) { loop->Post(seen); },
@@ -192,15 +211,18 @@ class Daemon {
                  host.bytes, host.has_devices},
                 {[loop](Event event) { loop->Post(std::move(event)); },
                  [this] { return transfers_.started(); }, [this] { return transfers_.running(); },
-                 [profiler](const JobSpec& spec, const JobFacts& facts, bool needs_plan) {
-                   return profiler->ProfilesFor(spec, facts, needs_plan);
+                 [profiler](const JobSpec& spec, const JobFacts& facts, bool needs_plan,
+                            const std::atomic<bool>& cancelled) {
+                   return profiler->ProfilesFor(spec, facts, needs_plan, &cancelled);
                  }}),
         compute_(&island_),
         core_(std::move(identity)),
-        measurer_(&member->link(), MeasurerOptions(member, loop)) {}
+        measurer_(&member->link(), MeasurerOptions(member, loop)),
+        state_dir_(options.state_dir) {}
 
   absl::Status Connect(AttachOptions options) {
     const auto on_event = [this, reason = std::string()](WorkerAttach::Event event) mutable {
+      metrics_->NoteConnection(!std::holds_alternative<AttachLost>(event));
       if (std::holds_alternative<AttachOpened>(event)) {
         reason.clear();
         LogInfo("attach", "connected to the coordinator");
@@ -222,8 +244,10 @@ class Daemon {
 
   int Run() {
     RunService(loop_, [this](Instant now, std::optional<Event> event) {
+      metrics_->pulse().Beat();
       Actions actions = core_.Step(now, event ? *event : Event(Tick{}));
       if (const StepDone* step = event ? std::get_if<StepDone>(&*event) : nullptr) {
+        metrics_->NoteStep(step->seconds);
         LogDebug("island", "step ", core_.inner_step(), " took ", 1e3 * step->seconds, " ms, loss ",
                  step->loss);
       }
@@ -232,6 +256,7 @@ class Daemon {
       if (core_.doing() != doing_) LogInfo("worker", doing_ = core_.doing());
       return actions.deadline;
     });
+    EndAnyway(exit_code_);
     attach_->Close(kFlush);
     transfers_.CancelAll();
     trainer_.Interrupt("the worker ends");
@@ -270,6 +295,7 @@ class Daemon {
         LogInfo("job", log->job, ": ", log->text);
       }
       if (auto* heartbeat = std::get_if<WorkerHeartbeat>(&send->message)) {
+        metrics_->NoteHeartbeat(*heartbeat);
         // Measurements pass the core by: it decides nothing on them.
         heartbeat->devices = member_->Work();
         heartbeat->unreachable = member_->Unreachable();
@@ -298,6 +324,10 @@ class Daemon {
                        order.at_boundary);
     } else if (const Unfollow* unfollow = std::get_if<Unfollow>(&action)) {
       follower_.Unfollow(unfollow->reason);
+    } else if (const RememberCluster* remember = std::get_if<RememberCluster>(&action)) {
+      Remember(remember->mark);
+    } else if (const Note* note = std::get_if<Note>(&action)) {
+      LogWarning("attach", note->text);
     } else if (const Stop* stop = std::get_if<Stop>(&action)) {
       LogInfo("worker", "ends: ", stop->reason);
       exit_code_ = stop->exit_code;
@@ -305,6 +335,11 @@ class Daemon {
     } else {
       compute_.Enqueue(std::move(action));
     }
+  }
+
+  void Remember(const ClusterMark& mark) {
+    const absl::Status status = WriteClusterMark(RealFiles(), state_dir_, mark);
+    if (!status.ok()) LogWarning("attach", "its cluster is not remembered: ", status.message());
   }
 
   // A layer of an earlier pull may be on its way to a device still, for seconds on a slow line; a
@@ -315,6 +350,7 @@ class Daemon {
   }
 
   EventLoop<Event>* const loop_;
+  DaemonMetrics* const metrics_;
   GroupMember* const member_;
   GroupTrainer trainer_;
   Follower follower_;
@@ -323,6 +359,7 @@ class Daemon {
   ComputeThread compute_;
   WorkerCore core_;
   LinkMeasurer measurer_;
+  const std::string state_dir_;
   std::unique_ptr<WorkerAttach> attach_;
   std::optional<StartPull> next_pull_;
   std::string doing_;
@@ -346,8 +383,9 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
     // Whether it works; each job gets backends of its own.
     ATOLL_RETURN_IF_ERROR(NewWorkerBackend(device).status());
   }
+  DigestCache digests(RealFiles(), state->path() + "/data-digests");
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<GroupMember> member,
-                         NewMember(options, incarnation, devices, &loop));
+                         NewMember(options, incarnation, devices, &digests, &loop));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
   CheckpointStore store(state->path() + "/checkpoints");
@@ -376,6 +414,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   identity.peer_endpoint = member->endpoint();
   identity.peer_public_key = member->options().link.keys.public_key;
   identity.site = options.site;
+  ATOLL_ASSIGN_OR_RETURN(identity.mark, ReadClusterMark(RealFiles(), state->path()));
   LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
           devices[0].info.threads, " threads, for peers at ", member->endpoint(), ", ",
           identity.checkpoints.size(), " local checkpoints");
@@ -387,8 +426,12 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   attach.incarnation = incarnation;
   WorkerProfiler profiler(RealFiles(), ProfilerOptions(options, *state, identity, devices, &loop));
   if (options.profile_again) profiler.Forget();
+  DaemonMetrics metrics(state->path(), devices.size());
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> monitor,
+                         ServeMetrics(options.metrics_listen, options.tls,
+                                      metrics.ForServer([&loop] { loop.TryPost(Tick{}); })));
   Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), &store, tensors.get(),
-                &profiler, std::move(identity));
+                &profiler, &metrics, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
   return daemon.Run();
 }

@@ -36,6 +36,7 @@ struct DaemonOptions {
   double emulate_step_ms = 0;   // see IslandOptions
   double emulate_block_ms = 0;  // see EmulatedBlocks; 0: computes
   TlsOptions tls;
+  std::string metrics_listen;  // "host:port" for monitors; empty: none
   std::string curve_key_path;  // secret key for tensor links (security.h); empty: plaintext
 };
 

@@ -1,12 +1,17 @@
 #include "worker/export.h"
 
+#include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 #include <span>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "worker/model/model.h"
 #include "worker/model/weights.h"
 #include "worker/runtime/transfer_limits.h"
@@ -111,12 +116,45 @@ absl::Status CheckCover(const ExportRequest& request, const Model& model) {
   return absl::OkStatus();
 }
 
+// Names the job in an exported folder.
+constexpr char kJobFile[] = "atoll-job";
+constexpr int64_t kJobFileBytesMax = 4096;
+
+bool IsModelFile(const std::string& name) {
+  return name == "config.json" ||
+         (absl::StartsWith(name, "model") && (absl::EndsWith(name, ".safetensors") ||
+                                              absl::EndsWith(name, ".safetensors.index.json")));
+}
+
+// A folder with a model's files must hold an earlier export of the same job.
+absl::Status CheckFolder(const ExportRequest& request) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names, RealFiles().List(request.folder));
+  const auto model = std::find_if(names.begin(), names.end(), IsModelFile);
+  if (model == names.end()) return absl::OkStatus();
+  const auto file = InputFile::Open(absl::StrCat(request.folder, "/", kJobFile));
+  const auto job = file.ok() ? file->ReadAll(kJobFileBytesMax) : file.status();
+  if (job.ok() && *job == request.job + "\n") return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat(request.folder, "/", *model, ": is ",
+                   job.ok() ? absl::StrCat("of job ", absl::StripTrailingAsciiWhitespace(*job))
+                            : "no export of this job",
+                   ", and would be overwritten; give another folder, or delete it"));
+}
+
+absl::Status NameJob(const ExportRequest& request) {
+  const std::string text = request.job + "\n";
+  ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(request.folder));
+  return WriteFileAtomically(RealFiles(), absl::StrCat(request.folder, "/", kJobFile),
+                             std::array{AsBytes(text)});
+}
+
 }  // namespace
 
 absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
                          const std::function<void(double)>& progress) {
   ATOLL_ASSIGN_OR_RETURN(const Model model, Model::Create(request.config));
   ATOLL_RETURN_IF_ERROR(CheckCover(request, model));
+  ATOLL_RETURN_IF_ERROR(CheckFolder(request));
   std::vector<LayerLayout> layouts;
   std::vector<std::vector<float>> values;
   for (const auto& layer : model.layers()) {
@@ -125,6 +163,7 @@ absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
   }
 
   ATOLL_RETURN_IF_ERROR(Fetch(client, request, values).Run(progress));
+  ATOLL_RETURN_IF_ERROR(NameJob(request));
   return WriteModelFolder(
       request.folder, request.config, layouts,
       [&values](int layer) -> absl::StatusOr<std::span<const float>> { return values[layer]; });

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "common/model/config.h"
 #include "common/net/tensor_client.h"
 #include "common/protocol/control.h"
 #include "common/status.h"
-#include "worker/model/config.h"
 
 namespace atl::worker {
 
@@ -27,6 +27,8 @@ struct ExportRequest {
 // that has arrived, in [0, 1]. There is no limit to the whole: each shard has one by its size
 // (TransferTimeout), from when it is asked for. The first one that fails ends the rest.
 // FAILED_PRECONDITION with the newer version in its message if a server has gone on: ask again.
+// ALREADY_EXISTS, at once: the folder holds a model's files, and its file atoll-job does not
+// name this job.
 // Memory: one copy of the model.
 absl::Status ExportModel(TensorClient& client, const ExportRequest& request,
                          const std::function<void(double)>& progress);

@@ -6,9 +6,11 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <utility>
 
+#include "common/model/layout.h"
 #include "common/net/test_handler.h"
-#include "worker/model/layout.h"
 #include "worker/model/weights.h"
 #include "worker/runtime/transfer_limits.h"
 
@@ -85,6 +87,22 @@ TEST_CASE("A model of many shards is fetched a few at a time, and written whole"
   for (std::vector<float>& layer : read) places.emplace_back(layer);
   REQUIRE(ReadWeights(story.request.folder, story.layouts, places).ok());
   CHECK(read == story.theta);
+}
+
+TEST_CASE("folder_with_another_model_is_refused_and_stays_as_it_is") {
+  Export story;
+  fs::create_directories(story.request.folder);
+  std::ofstream(fs::path(story.request.folder) / "config.json") << "{}";
+  CHECK(absl::IsAlreadyExists(story.Run()));
+  CHECK(fs::file_size(fs::path(story.request.folder) / "config.json") == 2);
+  CHECK_FALSE(fs::exists(fs::path(story.request.folder) / "model.safetensors"));
+  fs::remove(fs::path(story.request.folder) / "config.json");
+  REQUIRE(story.Run().ok());
+  CHECK(story.Run().ok());  // the same job's own
+  const JobId own = std::exchange(story.request.job, "another-1");
+  const absl::Status other = story.Run();
+  CHECK(absl::IsAlreadyExists(other));
+  CHECK_THAT(std::string(other.message()), Contains(own));
 }
 
 TEST_CASE("A server that has gone on: its version is told, the rest is not asked for") {

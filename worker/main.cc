@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/logging.h"
+#include "common/metrics/metrics_server.h"
 #include "common/parse_bytes.h"
 #include "common/usage.h"
 #include "worker/daemon.h"
@@ -54,6 +55,7 @@ int main(int argc, char** argv) {
   app.add_option("--curve-key", options.curve_key_path,
                  "file with this worker's secret CURVE key, made by `atoll keygen`");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  atl::AddMetricsFlag(app, &options.metrics_listen);
   atl::AddTlsFlags(app, &options.tls);
   atl::AddVersionFlag(app);
   try {

@@ -201,8 +201,8 @@ void Activations(Bench& b) {
   b.Row("layer_norm_b", 4 * one, LayerNormBackwardInput{x, y, w, mean, rstd, z, u});
   b.Row("layer_norm_w", 2 * one, LayerNormBackwardWeight{x, y, mean, rstd, dw, db});
   b.Row("rope", 2 * one, Rope{.x = x, .table = table, .seq_len = 2048});
-  b.Row("swiglu", 3 * one, SwigluForward{x, y, z});
-  b.Row("swiglu_b", 5 * one, SwigluBackward{x, y, z, u, v});
+  b.Row("swiglu", 3 * one, GatedForward{x, y, z});
+  b.Row("swiglu_b", 5 * one, GatedBackward{x, y, z, u, v});
   b.Row("gelu", 2 * one, GeluForward{x, y});
   b.Row("gelu_b", 3 * one, GeluBackward{x, y, z});
   b.Row("add_scaled", 3 * one, AddScaled{x, y, z});

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/check.h"
-#include "worker/model/config.h"
+#include "common/model/config.h"
 
 namespace atl::bench {
 

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/event_loop.h"
+#include "common/model/layout.h"
 #include "kernels/cpu/cpu.h"
-#include "worker/model/layout.h"
 
 namespace atl::bench {
 namespace {

@@ -17,9 +17,9 @@
 #include "bench/island/adapter_case.h"
 #include "bench/island/emulated_island.h"
 #include "bench/measure.h"
+#include "bench/planner/baselines.h"
 #include "common/check.h"
 #include "coordinator/plan_io/island_plan_of.h"
-#include "coordinator/planner/baselines.h"
 #include "coordinator/planner/together.h"
 
 namespace atl::bench {

@@ -1,6 +1,9 @@
 #include "bench/planner/clusters.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
+#include "common/rng.h"
 
 namespace atl::bench {
 namespace {
@@ -82,6 +85,68 @@ Setting OneSite(const std::vector<std::string>& types, int count, int per_node,
   made.model = model;
   made.job.global_batch = batch;
   made.job.micro_batches = {1, 2};
+  return made;
+}
+
+Setting Unlike(int count, int sites, uint64_t seed, const std::string& model, int batch) {
+  Setting made;
+  made.name = absl::StrCat(count, " types, ", sites, " sites, ", model, ", #", seed);
+  Rng rng(seed);
+  plan::Cluster& cluster = made.cluster;
+  for (int d = 0; d < count; ++d) {
+    plan::DeviceType type = *plan::FindDeviceType("rtx3090");
+    const double speed = std::exp2(3.0 * static_cast<double>(rng.Below(1000)) / 1000);
+    type.name = absl::StrCat("type", d);
+    type.flops_per_s = 20e12 * speed;
+    type.memory_bytes_per_s = 300e9 * speed;
+    type.memory_bytes = static_cast<int64_t>(8 + rng.Below(41)) << 30;
+    cluster.types.push_back(type);
+    const std::string site = absl::StrCat("site", d % sites);
+    cluster.devices.push_back({absl::StrCat("d", d), absl::StrCat("n", d), site, d});
+  }
+  cluster.site_wire = {0.2e-3, 125e6};
+  for (int a = 0; a < sites; ++a) {
+    for (int b = 0; b < a; ++b) {
+      const plan::Wire wire = {2e-3 + 28e-3 * static_cast<double>(rng.Below(1000)) / 1000,
+                               12.5e6 * (1 + static_cast<double>(rng.Below(10)))};
+      const std::string from = absl::StrCat("site", a), to = absl::StrCat("site", b);
+      cluster.site_to_site[{from, to}] = cluster.site_to_site[{to, from}] = wire;
+    }
+  }
+  made.model = model;
+  made.job.global_batch = batch;
+  made.job.tensor_parallel = {1};
+  return made;
+}
+
+Setting Subset(const Setting& setting, const std::function<bool(int)>& keep) {
+  Setting part = setting;
+  part.cluster.devices.clear();
+  for (size_t d = 0; d < setting.cluster.devices.size(); ++d) {
+    if (keep(static_cast<int>(d))) part.cluster.devices.push_back(setting.cluster.devices[d]);
+  }
+  return part;
+}
+
+Setting Sites(const std::vector<std::string>& types, int count, int sites, const std::string& model,
+              int batch) {
+  Setting made;
+  made.name = absl::StrCat(count, " of ", types.size(), " types, ", sites,
+                           sites == 1 ? " site, " : " sites, ", model);
+  const int nodes = count / 8;
+  for (const std::string& type : types) made.cluster.types.push_back(*plan::FindDeviceType(type));
+  for (int n = 0; n < nodes; ++n) {
+    const int type = n * static_cast<int>(types.size()) / nodes;
+    const std::string node = absl::StrCat("n", n);
+    for (int d = 0; d < 8; ++d) {
+      made.cluster.devices.push_back(
+          {absl::StrCat(node, ".", d), node, absl::StrCat("site", n % sites), type});
+    }
+  }
+  made.cluster.wan_wire = {5e-3, 1.25e9};
+  made.model = model;
+  made.job.global_batch = batch;
+  made.job.micro_batches = {1, 2, 4};
   return made;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -189,7 +190,7 @@ void OperatorPlacement() {
 }  // namespace atl::bench
 
 // All parts, or those that are named: speed, time, replan, losses, placement, published, scenarios,
-// jeeves, rounds.
+// jeeves, rounds, mixes, sites (all sizes or those given: sites 64 1024).
 int main(int argc, char** argv) {
   const auto wanted = [&](const std::string& part) {
     return argc == 1 || std::find(argv + 1, argv + argc, part) != argv + argc;
@@ -209,4 +210,10 @@ int main(int argc, char** argv) {
   }
   if (wanted("jeeves")) atl::bench::PrintJeeves();
   if (wanted("rounds")) atl::bench::PrintRounds();
+  if (wanted("mixes")) atl::bench::PrintMixes();
+  std::vector<int> sizes;
+  for (int i = 1; i < argc; ++i) {
+    if (const int size = std::atoi(argv[i]); size > 0) sizes.push_back(size);
+  }
+  if (wanted("sites")) atl::bench::PrintSites(sizes);
 }

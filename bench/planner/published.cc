@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/measure.h"
+#include "bench/planner/baselines.h"
 #include "bench/planner/rows.h"
-#include "coordinator/planner/baselines.h"
 
 namespace atl::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "coordinator/planner/baselines.h"
+#include "bench/planner/baselines.h"
 
 namespace atl::bench {
 

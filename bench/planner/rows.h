@@ -46,6 +46,12 @@ void PrintPublished(BoundRatios* ratios);
 // The two scenarios of the multi-edge paper (`004`): unlike devices, and changing networks.
 void PrintScenarios(BoundRatios* ratios);
 
+// Unlike devices over sites, against subsets of them.
+void PrintMixes();
+
+// Large clusters at one site and at four; all sizes, or these.
+void PrintSites(const std::vector<int>& sizes);
+
 }  // namespace atl::bench
 
 #endif  // ATOLL_BENCH_PLANNER_ROWS_H_

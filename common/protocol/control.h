@@ -7,7 +7,9 @@
 //  * Orders are levels, not edges: an IslandOrder holds all that the coordinator wants of an
 //    island, and a larger `sequence` replaces a smaller one.
 //  * Everything sent by a worker or parameter server carries its incarnation; everything sent by
-//    the coordinator carries its epoch. Smaller ones than those already seen are ignored.
+//    the coordinator carries its cluster and its epoch. Smaller ones than those already seen are
+//    ignored, and so is another cluster than the member's own.
+//  * Only RemoveJob and ForgetJob delete state.
 //  * The coordinator persists a decision before it sends anything that follows from it, and a
 //    parameter server logs a push (and a commit) before it acknowledges it.
 
@@ -26,6 +28,7 @@
 #include "common/protocol/heartbeat.h"
 #include "common/protocol/island_plan.h"
 #include "common/protocol/job_spec.h"
+#include "common/protocol/penalty_state.h"
 #include "common/protocol/step_trace.h"
 #include "common/time.h"
 
@@ -34,6 +37,18 @@ namespace atl {
 inline constexpr Duration kRetryInterval = std::chrono::seconds(2);
 inline constexpr Duration kHeartbeatInterval = std::chrono::seconds(2);
 inline constexpr int kMissedHeartbeatsBeforeEviction = 3;
+
+// Names a cluster: 16 hexadecimal digits, drawn at its coordinator's first start. A member belongs
+// to the cluster that welcomed it first, for good.
+using ClusterId = std::string;
+
+// What a member remembers durably of its coordinator. Cluster empty: it has obeyed none yet.
+struct ClusterMark {
+  ClusterId cluster;
+  int64_t epoch = 0;  // newest seen
+
+  bool operator==(const ClusterMark&) const = default;
+};
 
 // Sequences of the training data on one endless axis: position p is sequence p % N of epoch p / N
 // in that epoch's shuffled order, N being the data set's number of sequences. Half open.
@@ -112,6 +127,8 @@ struct WorkerHello {
   std::string peer_endpoint;
   std::string peer_public_key;  // of that link, CURVE, Z85; empty: plaintext
   std::string site;             // as its operator says; empty: found by measuring
+  ClusterMark mark = {};
+  std::vector<JobId> held = {};  // jobs of which a checkpoint is on its disk
 };
 
 // Answers to PrepareJob.
@@ -317,8 +334,53 @@ struct TraceNextStep {
   int64_t request = 0;  // grows; a larger one replaces a smaller one
 };
 
+// The job was removed: delete its checkpoint.
+struct ForgetJob {
+  JobId job;
+};
+
 using ToWorkerMessage = std::variant<Welcome, Refused, PrepareJob, IslandOrder, MemberOrder,
-                                     LeaseGrant, PushGrant, MeasureLinks, TraceNextStep>;
+                                     LeaseGrant, PushGrant, MeasureLinks, TraceNextStep, ForgetJob>;
+
+// --------------------------------------------------------------- what servers keep of a job ----
+
+// What a job is, fixed when its model is placed. Each server logs it with its shards.
+struct JobCharter {
+  JobSpec spec;
+  JobFacts facts;  // no layers: none was told
+  IslandExtent extent = IslandExtent::kWorker;
+  std::string grouping;  // as in the coordinator's JobRecord
+
+  bool operator==(const JobCharter&) const = default;
+};
+
+// An island's part in a JobImage.
+struct IslandAccount {
+  IslandId island = 0;
+  NodeId worker;  // newest
+  int64_t rounds_accepted = 0;
+  int64_t rounds_rejected = 0;
+  int64_t tokens_committed = 0;
+  PenaltyState penalty;
+
+  bool operator==(const IslandAccount&) const = default;
+};
+
+// What the decisions up to a version were about, so that servers' logs give the coordinator's part
+// of a job back. Servers keep the newest and read nothing in it.
+struct JobImage {
+  int64_t round = 0;   // decisions made; 0: there is no image
+  int64_t tokens = 0;  // of the newest
+  int64_t tokens_committed = 0;
+  Generation plan_generation = 0;
+  std::vector<PositionRange> committed;  // sequences in the model
+  std::vector<IslandAccount> islands;
+  Version validated_version = kNoVersion;
+  double validation_loss = 0;
+  double first_validation_loss = 0;
+
+  bool operator==(const JobImage&) const = default;
+};
 
 // ------------------------------------------------------------------------- parameter server ->
 // ----
@@ -329,6 +391,8 @@ struct HeldJob {
   Version version = kNoVersion;           // newest version applied and logged
   Version snapshot_version = kNoVersion;  // newest durable snapshot
   std::vector<PushId> staged;             // logged, neither applied nor dropped
+  Generation generation = 0;              // newest that an island was fenced with
+  bool ended = false;                     // EndJob was obeyed
 };
 
 struct ServerHello {
@@ -337,6 +401,7 @@ struct ServerHello {
   int64_t memory_bytes = 0;  // it may use, for parameters, momentum and staged deltas
   std::vector<HeldJob> jobs;
   std::string public_key;  // of its tensor link; empty: plaintext
+  ClusterMark mark = {};
 };
 
 struct ServerHeartbeat {
@@ -388,19 +453,17 @@ struct JobRemoved {
   JobId job;
 };
 
-using ServerMessage = std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged,
-                                   Statistics, RoundApplied, ServerFault, JobRemoved>;
-
-// ------------------------------------------------------------------------- -> parameter server
-// ----
-
 struct OwnedShard {
   ShardId shard = 0;
   int32_t layer = 0;
   int64_t elements = 0;
+  int64_t begin = 0;  // first element within the layer
 
   bool operator==(const OwnedShard&) const = default;
 };
+
+// ------------------------------------------------------------------------- -> parameter server
+// ----
 
 // Hold these shards. Sent again after every reconnect; a repetition changes nothing.
 struct AssignShards {
@@ -409,6 +472,7 @@ struct AssignShards {
   double outer_learning_rate = 0;
   double outer_momentum = 0;
   int64_t snapshot_every_rounds = 0;
+  JobCharter charter = {};
 };
 
 // Which generation and incarnation of each island may push: older ones are refused (N7).
@@ -442,7 +506,18 @@ struct CommitRound {
   Version version = 0;  // applied by a server that is exactly at version - 1
   std::vector<RoundTerm> terms;
   std::vector<ContributionId> dropped;  // rejected: forget their staged pushes
+  JobImage image = {};
 };
+
+// Answers DescribeJob: all that the server holds of the job but its tensors.
+struct JobDescribed {
+  HeldJob held;
+  AssignShards assignment;
+  CommitRound newest;  // applied; version kNoVersion: none
+};
+
+using ServerMessage = std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged,
+                                   Statistics, RoundApplied, ServerFault, JobRemoved, JobDescribed>;
 
 // Contributions that no round will use: their island died half way, or is fenced.
 struct DropContributions {
@@ -451,7 +526,8 @@ struct DropContributions {
   std::string reason;
 };
 
-// The job has ended. Take a last snapshot, keep serving pulls from it, take no more pushes.
+// All tokens of the job are in the model: take a last snapshot, keep serving pulls from it, take no
+// more pushes, free the momentum.
 struct EndJob {
   JobId job;
 };
@@ -462,9 +538,14 @@ struct RemoveJob {
   JobId job;
 };
 
+// Say what you hold of the job: JobDescribed, or nothing where that is nothing.
+struct DescribeJob {
+  JobId job;
+};
+
 using ToServerMessage =
     std::variant<Welcome, Refused, AssignShards, FenceIslands, CollectStatistics, CommitRound,
-                 DropContributions, EndJob, RemoveJob>;
+                 DropContributions, EndJob, RemoveJob, DescribeJob>;
 
 // ------------------------------------------------------------------------------- envelopes ----
 
@@ -486,6 +567,7 @@ struct ToWorker {
   Incarnation incarnation = 0;  // of the addressee; others ignore the message
   int64_t epoch = 0;
   ToWorkerMessage message;
+  ClusterId cluster = {};  // the coordinator's
 };
 
 struct ToServer {
@@ -493,6 +575,7 @@ struct ToServer {
   Incarnation incarnation = 0;
   int64_t epoch = 0;
   ToServerMessage message;
+  ClusterId cluster = {};
 };
 
 }  // namespace atl

@@ -54,11 +54,15 @@ absl::Status ValidateName(const std::string& name) {
 }
 
 absl::Status ValidateModel(const ModelSpec& m) {
-  if (!m.config_path.empty()) {
+  if (!m.config_path.empty() && !m.config_json.empty()) {
+    return absl::InvalidArgumentError(
+        "model.config_path is given together with model.config_json: give one of the two");
+  }
+  if (!m.config_path.empty() || !m.config_json.empty()) {
     if (m.hidden != 0 || m.layers != 0 || m.heads != 0) {
-      return absl::InvalidArgumentError(
-          "model.config_path is given together with model.hidden, layers or heads: give one of the "
-          "two");
+      return absl::InvalidArgumentError(absl::StrCat(
+          m.config_path.empty() ? "model.config_json" : "model.config_path",
+          " is given together with model.hidden, layers or heads: give one of the two"));
     }
     return absl::OkStatus();
   }
@@ -78,12 +82,6 @@ absl::Status ValidateModel(const ModelSpec& m) {
     return Bad("model.heads", m.heads,
                absl::StrCat("a multiple of model.key_value_heads = ", m.key_value_heads));
   }
-  if (m.family == ModelFamily::kLlama && (m.hidden / m.heads) % 2 != 0) {
-    return Bad("model.hidden", m.hidden, "an even multiple of model.heads: rotary pairs");
-  }
-  if (m.family == ModelFamily::kGpt2 && m.key_value_heads != 0 && m.key_value_heads != m.heads) {
-    return Bad("model.key_value_heads", m.key_value_heads, "left out for GPT-2");
-  }
   return absl::OkStatus();
 }
 
@@ -93,6 +91,13 @@ absl::Status ValidateData(const DataSpec& d) {
   if (d.validation_path.empty() && d.validation_fraction == 0) {
     return Bad("data.validation_fraction", 0, "above 0, or data.validation_path given");
   }
+  const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl;
+  if (!d.tokenizer_path.empty() && !is_text) {
+    return absl::InvalidArgumentError(
+        "data.tokenizer_path is given, but data.format already holds tokens: leave it out, or set "
+        "data.format to \"text\" or \"jsonl\"");
+  }
+  if (d.format == DataFormat::kJsonl) ATOLL_RETURN_IF_ERROR(Required("data.field", d.field));
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
 }
 
@@ -107,6 +112,10 @@ absl::Status ValidateInner(const InnerSpec& i) {
   ATOLL_RETURN_IF_ERROR(InRange("inner.weight_decay", i.weight_decay, 0, 10));
   ATOLL_RETURN_IF_ERROR(InRange("inner.clip_norm", i.clip_norm, 0, kInfinity));
   ATOLL_RETURN_IF_ERROR(IntInRange("inner.batch_sequences", i.batch_sequences, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.momentum", i.momentum, 0, 1));
+  if (i.optimizer != InnerOptimizer::kAdamW) {
+    return absl::InvalidArgumentError("inner.optimizer: must be adamw, the only one there is yet");
+  }
   return IntInRange("inner.micro_batch_sequences", i.micro_batch_sequences, 0, i.batch_sequences);
 }
 
@@ -220,7 +229,7 @@ absl::Status Validate(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(
       IntInRange("schedule.validate_every_rounds", s.validate_every_rounds, 0, kMany));
   ATOLL_RETURN_IF_ERROR(
-      IntInRange("schedule.validation_sequences", s.validation_sequences, 1, kMany));
+      IntInRange("schedule.validation_sequences", s.validation_sequences, 0, kMany));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("schedule.checkpoint_every_steps", s.checkpoint_every_steps, 0, kMany));
   return IntInRange("schedule.snapshot_every_rounds", s.snapshot_every_rounds, 1, kMany);

@@ -15,13 +15,24 @@
 
 namespace atl {
 
-enum class ModelFamily { kLlama, kGpt2 };
+enum class ModelFamily {
+  kLlama,
+  kGpt2,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kOlmo2,
+  kGemma2,
+  kPhi3,
+  kBert,
+};
 
 // Shape of the model. Either these numbers, or `config_path` names a Hugging Face config.json on
 // every worker that holds them.
 struct ModelSpec {
   ModelFamily family = ModelFamily::kLlama;
   std::string config_path;
+  std::string config_json;  // or its text
   int64_t vocabulary = 256;
   int64_t hidden = 0;
   int64_t layers = 0;
@@ -37,21 +48,25 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
-enum class DataFormat { kText, kTokens16, kMegatron };
+enum class DataFormat { kText, kTokens16, kMegatron, kTokens32, kJsonl, kShards };
 
 struct DataSpec {
   DataFormat format = DataFormat::kText;
-  std::string path;             // a file that every worker can read
+  std::string path;             // a file that every worker can read; a glob names several
   std::string validation_path;  // empty: the last `validation_fraction` of `path`
   double validation_fraction = 0.05;
   int64_t sequence_length = 256;  // tokens
   uint64_t shuffle_seed = 1;      // order of the sequences within each epoch
+  std::string tokenizer_path;     // of kText and kJsonl; empty: bytes are tokens
+  std::string field = "text";     // of a JSONL object, that holds the text
 
   bool operator==(const DataSpec&) const = default;
 };
 
-// AdamW inside an island. The learning rate rises linearly over the first `warmup_fraction` of the
-// job's tokens and then follows a cosine down to learning_rate * final_learning_rate_ratio.
+enum class InnerOptimizer { kAdamW, kSgd, kLamb, kRmsProp, kMuon };
+
+// The optimizer inside an island. The learning rate rises linearly over the first `warmup_fraction`
+// of the job's tokens and then follows a cosine down to learning_rate * final_learning_rate_ratio.
 struct InnerSpec {
   double learning_rate = 1e-3;
   double final_learning_rate_ratio = 0.1;
@@ -60,7 +75,9 @@ struct InnerSpec {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.1;
-  double clip_norm = 1.0;             // global L2 norm of the gradient; 0: no clipping
+  double clip_norm = 1.0;  // global L2 norm of the gradient; 0: no clipping
+  InnerOptimizer optimizer = InnerOptimizer::kAdamW;
+  double momentum = 0.9;              // of SGD, RMSprop and Muon
   int64_t batch_sequences = 8;        // sequences of one inner step
   int64_t micro_batch_sequences = 0;  // 0: the whole batch at once
 
@@ -93,9 +110,9 @@ struct OuterSpec {
 };
 
 struct ScheduleSpec {
-  int64_t train_tokens = 0;           // of all islands together; required
-  int64_t validate_every_rounds = 4;  // 0: only at start and end
-  int64_t validation_sequences = 64;
+  int64_t train_tokens = 0;             // of all islands together; required
+  int64_t validate_every_rounds = 4;    // 0: only at start and end
+  int64_t validation_sequences = 64;    // evaluated each time; 0: all
   int64_t checkpoint_every_steps = 32;  // local checkpoint of each worker; 0: none
   int64_t snapshot_every_rounds = 8;    // of each parameter server
 

@@ -20,6 +20,12 @@ void Fields(V& v, Plain<V, PushId>& s, v1::PushId& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, ClusterMark>& s, v1::ClusterMark& m) {
+  ATOLL_WIRE_COPY(cluster);
+  ATOLL_WIRE_COUNT(epoch);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, Welcome>& s, v1::Welcome& m) {
   ATOLL_WIRE_NS(heartbeat_interval);
   ATOLL_WIRE_NS(lease);
@@ -50,6 +56,8 @@ void Fields(V& v, Plain<V, WorkerHello>& s, v1::WorkerHello& m) {
   ATOLL_WIRE_COPY(peer_endpoint);
   ATOLL_WIRE_COPY(peer_public_key);
   ATOLL_WIRE_COPY(site);
+  ATOLL_WIRE_MESSAGE(mark);
+  ATOLL_WIRE_VALUES(held, 65536);
 }
 
 template <class V>
@@ -234,10 +242,16 @@ void Fields(V& v, Plain<V, TraceNextStep>& s, v1::TraceNextStep& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, ForgetJob>& s, v1::ForgetJob& m) {
+  ATOLL_WIRE_COPY(job);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_COPY(worker);
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_COUNT(epoch);
+  ATOLL_WIRE_COPY(cluster);
   ATOLL_WIRE_CASE(Welcome, welcome);
   ATOLL_WIRE_CASE(Refused, refused);
   ATOLL_WIRE_CASE(PrepareJob, prepare_job);
@@ -247,6 +261,7 @@ void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_CASE(MemberOrder, member_order);
   ATOLL_WIRE_CASE(MeasureLinks, measure_links);
   ATOLL_WIRE_CASE(TraceNextStep, trace_next_step);
+  ATOLL_WIRE_CASE(ForgetJob, forget_job);
 }
 
 // --------------------------------------------------------------------- parameter servers -------
@@ -257,6 +272,8 @@ void Fields(V& v, Plain<V, HeldJob>& s, v1::HeldJob& m) {
   ATOLL_WIRE_VERSION(version);
   ATOLL_WIRE_VERSION(snapshot_version);
   ATOLL_WIRE_MESSAGES(staged, kMaxListLength);
+  ATOLL_WIRE_COUNT(generation);
+  ATOLL_WIRE_COPY(ended);
 }
 
 template <class V>
@@ -266,6 +283,7 @@ void Fields(V& v, Plain<V, ServerHello>& s, v1::ServerHello& m) {
   ATOLL_WIRE_COUNT(memory_bytes);
   ATOLL_WIRE_MESSAGES(jobs, 4096);
   ATOLL_WIRE_COPY(public_key);
+  ATOLL_WIRE_MESSAGE(mark);
 }
 
 template <class V>
@@ -325,6 +343,77 @@ void Fields(V& v, Plain<V, JobRemoved>& s, v1::JobRemoved& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, JobCharter>& s, v1::JobCharter& m) {
+  ATOLL_WIRE_MESSAGE(spec);
+  ATOLL_WIRE_MESSAGE(facts);
+  ATOLL_WIRE_OPTIONAL_ENUM(extent, IslandExtent);
+  ATOLL_WIRE_COPY(grouping);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, IslandAccount>& s, v1::IslandAccount& m) {
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_COPY(worker);
+  ATOLL_WIRE_COUNT(rounds_accepted);
+  ATOLL_WIRE_COUNT(rounds_rejected);
+  ATOLL_WIRE_COUNT(tokens_committed);
+  ATOLL_WIRE_MESSAGE(penalty);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, JobImage>& s, v1::JobImage& m) {
+  ATOLL_WIRE_COUNT(round);
+  ATOLL_WIRE_COUNT(tokens);
+  ATOLL_WIRE_COUNT(tokens_committed);
+  ATOLL_WIRE_COUNT(plan_generation);
+  ATOLL_WIRE_MESSAGES(committed, kMaxListLength);
+  ATOLL_WIRE_MESSAGES(islands, kMaxListLength);
+  ATOLL_WIRE_VERSION(validated_version);
+  ATOLL_WIRE_COPY(validation_loss);
+  ATOLL_WIRE_COPY(first_validation_loss);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, OwnedShard>& s, v1::OwnedShard& m) {
+  ATOLL_WIRE_INT(shard, 0, kMaxShards);
+  ATOLL_WIRE_INT(layer, 0, kMaxShards);
+  ATOLL_WIRE_INT(elements, 0, kMaxElements);
+  ATOLL_WIRE_INT(begin, 0, kMaxElements);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, AssignShards>& s, v1::AssignShards& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_MESSAGES(shards, kMaxListLength);
+  ATOLL_WIRE_COPY(outer_learning_rate);
+  ATOLL_WIRE_COPY(outer_momentum);
+  ATOLL_WIRE_COUNT(snapshot_every_rounds);
+  ATOLL_WIRE_MESSAGE(charter);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, RoundTerm>& s, v1::RoundTerm& m) {
+  ATOLL_WIRE_MESSAGE(contribution);
+  ATOLL_WIRE_COPY(weight);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, CommitRound>& s, v1::CommitRound& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_VERSION(version);
+  ATOLL_WIRE_MESSAGES(terms, kMaxContributions);
+  ATOLL_WIRE_MESSAGES(dropped, kMaxContributions);
+  ATOLL_WIRE_MESSAGE(image);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, JobDescribed>& s, v1::JobDescribed& m) {
+  ATOLL_WIRE_MESSAGE(held);
+  ATOLL_WIRE_MESSAGE(assignment);
+  ATOLL_WIRE_MESSAGE(newest);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, FromServer>& s, v1::FromServer& m) {
   ATOLL_WIRE_COPY(server);
   ATOLL_WIRE_COUNT(incarnation);
@@ -336,22 +425,7 @@ void Fields(V& v, Plain<V, FromServer>& s, v1::FromServer& m) {
   ATOLL_WIRE_CASE(RoundApplied, round_applied);
   ATOLL_WIRE_CASE(ServerFault, fault);
   ATOLL_WIRE_CASE(JobRemoved, job_removed);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, OwnedShard>& s, v1::OwnedShard& m) {
-  ATOLL_WIRE_INT(shard, 0, kMaxShards);
-  ATOLL_WIRE_INT(layer, 0, kMaxShards);
-  ATOLL_WIRE_INT(elements, 0, kMaxElements);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, AssignShards>& s, v1::AssignShards& m) {
-  ATOLL_WIRE_COPY(job);
-  ATOLL_WIRE_MESSAGES(shards, kMaxListLength);
-  ATOLL_WIRE_COPY(outer_learning_rate);
-  ATOLL_WIRE_COPY(outer_momentum);
-  ATOLL_WIRE_COUNT(snapshot_every_rounds);
+  ATOLL_WIRE_CASE(JobDescribed, job_described);
 }
 
 template <class V>
@@ -375,20 +449,6 @@ void Fields(V& v, Plain<V, CollectStatistics>& s, v1::CollectStatistics& m) {
 }
 
 template <class V>
-void Fields(V& v, Plain<V, RoundTerm>& s, v1::RoundTerm& m) {
-  ATOLL_WIRE_MESSAGE(contribution);
-  ATOLL_WIRE_COPY(weight);
-}
-
-template <class V>
-void Fields(V& v, Plain<V, CommitRound>& s, v1::CommitRound& m) {
-  ATOLL_WIRE_COPY(job);
-  ATOLL_WIRE_COUNT(version);
-  ATOLL_WIRE_MESSAGES(terms, kMaxContributions);
-  ATOLL_WIRE_MESSAGES(dropped, kMaxContributions);
-}
-
-template <class V>
 void Fields(V& v, Plain<V, DropContributions>& s, v1::DropContributions& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_MESSAGES(contributions, kMaxContributions);
@@ -406,10 +466,16 @@ void Fields(V& v, Plain<V, RemoveJob>& s, v1::RemoveJob& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, DescribeJob>& s, v1::DescribeJob& m) {
+  ATOLL_WIRE_COPY(job);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, ToServer>& s, v1::ToServer& m) {
   ATOLL_WIRE_COPY(server);
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_COUNT(epoch);
+  ATOLL_WIRE_COPY(cluster);
   ATOLL_WIRE_CASE(Welcome, welcome);
   ATOLL_WIRE_CASE(Refused, refused);
   ATOLL_WIRE_CASE(AssignShards, assign_shards);
@@ -419,6 +485,7 @@ void Fields(V& v, Plain<V, ToServer>& s, v1::ToServer& m) {
   ATOLL_WIRE_CASE(DropContributions, drop_contributions);
   ATOLL_WIRE_CASE(EndJob, end_job);
   ATOLL_WIRE_CASE(RemoveJob, remove_job);
+  ATOLL_WIRE_CASE(DescribeJob, describe_job);
 }
 
 namespace {
@@ -457,6 +524,8 @@ void Encode(const ToServer& message, v1::ToServer* wire) { EncodeInto(message, w
 void Encode(const JobSpec& spec, v1::JobSpec* wire) { EncodeInto(spec, wire); }
 void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire) { EncodeInto(profile, wire); }
 void Encode(const StepTrace& trace, v1::StepTrace* wire) { EncodeInto(trace, wire); }
+void Encode(const JobCharter& charter, v1::JobCharter* wire) { EncodeInto(charter, wire); }
+void Encode(const JobImage& image, v1::JobImage* wire) { EncodeInto(image, wire); }
 
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire) {
   return DecodeEnvelope<FromWorker>(wire->worker(), wire);
@@ -467,6 +536,8 @@ absl::StatusOr<ToWorker> Decode(v1::ToWorker* wire) {
 absl::StatusOr<FromServer> Decode(v1::FromServer* wire) {
   return DecodeEnvelope<FromServer>(wire->server(), wire);
 }
+absl::StatusOr<JobCharter> Decode(v1::JobCharter* wire) { return DecodeFrom<JobCharter>(wire); }
+absl::StatusOr<JobImage> Decode(v1::JobImage* wire) { return DecodeFrom<JobImage>(wire); }
 absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {
   return DecodeEnvelope<ToServer>(wire->server(), wire);
 }

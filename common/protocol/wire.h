@@ -19,6 +19,8 @@ namespace v1 {
 class DeviceProfile;
 class FromServer;
 class FromWorker;
+class JobCharter;
+class JobImage;
 class JobSpec;
 class StepTrace;
 class ToServer;
@@ -34,6 +36,8 @@ void Encode(const ToServer& message, v1::ToServer* wire);
 void Encode(const JobSpec& spec, v1::JobSpec* wire);
 void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire);
 void Encode(const StepTrace& trace, v1::StepTrace* wire);
+void Encode(const JobCharter& charter, v1::JobCharter* wire);
+void Encode(const JobImage& image, v1::JobImage* wire);
 
 // May take parts out of `wire`.
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire);
@@ -46,6 +50,8 @@ absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire);
 
 absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire);
 absl::StatusOr<StepTrace> Decode(v1::StepTrace* wire);
+absl::StatusOr<JobCharter> Decode(v1::JobCharter* wire);
+absl::StatusOr<JobImage> Decode(v1::JobImage* wire);
 
 // A daemon's name: [a-z0-9][a-z0-9-]{0,62}.
 absl::Status CheckNodeName(absl::string_view name);

@@ -26,6 +26,7 @@ void Fields(V& v, Plain<V, ModelSpec>& s, v1::ModelSpec& m) {
   ATOLL_WIRE_OPTIONAL(tied_head);
   ATOLL_WIRE_OPTIONAL(initial_weights_path);
   ATOLL_WIRE_OPTIONAL(seed);
+  ATOLL_WIRE_OPTIONAL(config_json);
 }
 
 template <class V>
@@ -36,6 +37,8 @@ void Fields(V& v, Plain<V, DataSpec>& s, v1::DataSpec& m) {
   ATOLL_WIRE_OPTIONAL(validation_fraction);
   ATOLL_WIRE_OPTIONAL(sequence_length);
   ATOLL_WIRE_OPTIONAL(shuffle_seed);
+  ATOLL_WIRE_OPTIONAL(tokenizer_path);
+  ATOLL_WIRE_OPTIONAL(field);
 }
 
 template <class V>
@@ -50,6 +53,8 @@ void Fields(V& v, Plain<V, InnerSpec>& s, v1::InnerSpec& m) {
   ATOLL_WIRE_OPTIONAL(clip_norm);
   ATOLL_WIRE_OPTIONAL(batch_sequences);
   ATOLL_WIRE_OPTIONAL(micro_batch_sequences);
+  ATOLL_WIRE_OPTIONAL_ENUM(optimizer, InnerOptimizer);
+  ATOLL_WIRE_OPTIONAL(momentum);
 }
 
 template <class V>
@@ -177,6 +182,15 @@ void Fields(V& v, Plain<V, ContributionId>& s, v1::ContributionId& m) {
   ATOLL_WIRE_COUNT(generation);
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_VERSION(base_version);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, PenaltyState>& s, v1::PenaltyState& m) {
+  ATOLL_WIRE_COUNT(warm_up_pushes);
+  ATOLL_WIRE_COPY(mean);
+  ATOLL_WIRE_COPY(deviation);
+  ATOLL_WIRE_VALUES(scores, 4096);
+  ATOLL_WIRE_COUNT(rejections_in_row);
 }
 
 template <class V>

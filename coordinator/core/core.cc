@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "coordinator/core/adoption.h"
 #include "coordinator/core/flush.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
@@ -13,6 +14,7 @@
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/stalls.h"
 #include "coordinator/core/state.h"
 #include "coordinator/core/switching.h"
 #include "coordinator/core/view_makers.h"
@@ -40,7 +42,10 @@ struct EventHandler {
   void operator()(const SitesFound& e) { coord::OnSitesFound(s, e); }
   void operator()(const WorkersGrouped& e) { coord::OnWorkersGrouped(s, e); }
   void operator()(const ProfileChanged& e) { coord::OnProfileChanged(s, e); }
-  void operator()(const HeldUp&) { coord::SpareMembers(s); }
+  void operator()(const HeldUp&) {
+    coord::SpareMembers(s);
+    coord::ForgetStalls(s);
+  }
   void operator()(const Tick&) {}
 };
 
@@ -76,8 +81,9 @@ class CoordinatorCore::Impl {
   bool stepped = false;
 };
 
-CoordinatorCore::CoordinatorCore(CoordinatorOptions options, int64_t epoch)
+CoordinatorCore::CoordinatorCore(CoordinatorOptions options, ClusterId cluster, int64_t epoch)
     : impl_(std::make_unique<Impl>()) {
+  impl_->state.cluster = std::move(cluster);
   impl_->state.options = std::move(options);
   impl_->state.epoch = epoch;
 }
@@ -128,6 +134,22 @@ std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const 
   if (job == nullptr || job->record.removed) return std::nullopt;
   return coord::ViewOf(impl_->state, *job, now);
 }
+
+std::vector<OrphanView> CoordinatorCore::Orphans() const { return coord::Orphans(impl_->state); }
+
+std::vector<ForeignMemberView> CoordinatorCore::ForeignMembers(Instant now) const {
+  constexpr Duration kShown = std::chrono::minutes(1);
+  std::vector<ForeignMemberView> views;
+  for (const auto& [key, foreign] : impl_->state.foreign) {
+    const Duration since = now - foreign.last_heard;
+    if (since < kShown) views.push_back({key.first, key.second, foreign.cluster, since});
+  }
+  return views;
+}
+
+const ClusterId& CoordinatorCore::cluster() const { return impl_->state.cluster; }
+int64_t CoordinatorCore::epoch() const { return impl_->state.epoch; }
+const std::string& CoordinatorCore::StoreAge() const { return impl_->state.store_age; }
 
 std::vector<StoreRecord> CoordinatorCore::Stored() const { return coord::AllRecords(impl_->state); }
 

@@ -4,7 +4,7 @@
 //
 // Driving it:
 //
-//   CoordinatorCore core(options, epoch);
+//   CoordinatorCore core(options, cluster, epoch);
 //   Status status = core.Recover(now, all stored records);  // also when there are none
 //   for (;;) {
 //     Actions a = core.Step(now, event);
@@ -85,8 +85,10 @@ struct ServerConnectionLost {
 struct SubmitJob {
   int64_t request_id = 0;
   JobSpec spec;
+  int64_t number = 0;  // of the job's id: drawn at random, so that it is never given twice
 };
-enum class JobCommand { kPause, kResume, kCancel, kRemove };
+// kAdopt: take over a job that this coordinator does not know from the servers that hold it.
+enum class JobCommand { kPause, kResume, kCancel, kRemove, kAdopt };
 struct ControlJob {
   int64_t request_id = 0;
   JobId job;
@@ -196,8 +198,9 @@ struct CoordinatorActions {
 
 class CoordinatorCore {
  public:
-  // REQUIRES: `epoch` is larger than the stored EpochRecord's, if there is one.
-  CoordinatorCore(CoordinatorOptions options, int64_t epoch);
+  // REQUIRES: `cluster` is the stored EpochRecord's and `epoch` is larger than its, if there is
+  // one.
+  CoordinatorCore(CoordinatorOptions options, ClusterId cluster, int64_t epoch);
   ~CoordinatorCore();
   CoordinatorCore(CoordinatorCore&&) noexcept;
   CoordinatorCore& operator=(CoordinatorCore&&) noexcept;
@@ -214,6 +217,15 @@ class CoordinatorCore {
   std::vector<MemberView> Members(Instant now) const;
   std::vector<JobSummary> Jobs(Instant now) const;  // in order of submission
   std::optional<JobView> Job(Instant now, const JobId& job) const;
+  // Jobs that members hold and this coordinator does not know.
+  std::vector<OrphanView> Orphans() const;
+  // Members that have tried to attach within the last minute and belong to another cluster.
+  std::vector<ForeignMemberView> ForeignMembers(Instant now) const;
+  const ClusterId& cluster() const;
+  // Grows beyond the constructor's where a member has obeyed a newer one: then the store is older
+  // than what members have seen, and `StoreAge` says by whom it was found out. Empty: it is not.
+  int64_t epoch() const;
+  const std::string& StoreAge() const;
 
   // Every record that the core has the store hold, but EventRecords, in the order of their keys.
   // For tests: equals what all writes so far add up to.

@@ -32,7 +32,7 @@ TEST_CASE("a round that was decided is made on every server, although the job is
     w.Do("server ps-1 dies");
     w.Do("cancel lm-1");
     const std::string told = w.Do("servers answer");
-    CHECK(Says(told, "-> ps-0: EndJob"));
+    CHECK_FALSE(Says(told, "EndJob"));  // what is not done keeps its momentum
     CHECK(w.Job().summary.version == 0);
     w.Do("coordinator restarts");
     w.Tell({"server ps-0 attaches incarnation=2", "server ps-1 attaches incarnation=2"});

@@ -50,7 +50,7 @@ void FlushJob(Job& job, std::vector<StoreWrite>& writes) {
 void Flush(State& s) {
   std::vector<StoreWrite>& writes = s.out.persist;
   if (std::exchange(s.epoch_dirty, false))
-    writes.push_back({EpochRecord{s.epoch, s.newest_removed}, false});
+    writes.push_back({EpochRecord{s.epoch, s.cluster}, false});
   for (const MemberKey& key : s.dirty_members) {
     writes.push_back({s.members.at(key).record, false});
   }
@@ -60,7 +60,8 @@ void Flush(State& s) {
 
 std::vector<StoreRecord> AllRecords(const State& s) {
   std::vector<StoreRecord> records;
-  if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch, s.newest_removed});
+  if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch, s.cluster});
+  for (const auto& [job, sequence] : s.removed) records.push_back(RemovedRecord{job, sequence});
   for (const auto& [key, member] : s.members) records.push_back(member.record);
   for (const auto& [number, job] : s.jobs) {
     records.push_back(job.record);
@@ -94,7 +95,9 @@ struct Loader {
   const StoreRecord& record;
 
   absl::Status operator()(const EpochRecord& r) const {
-    s.newest_removed = r.newest_removed;
+    if (!r.cluster.empty() && r.cluster != s.cluster) {
+      return Damaged(record, absl::StrCat("cluster ", r.cluster, " is not ", s.cluster));
+    }
     if (r.epoch < s.epoch) return absl::OkStatus();
     return Damaged(record, absl::StrCat("epoch ", r.epoch, " is not before ", s.epoch));
   }
@@ -134,6 +137,10 @@ struct Loader {
   }
   absl::Status operator()(const PlanRecord& r) const {
     return Into(r.job, [&](Job& job) { return job.plans.emplace(r.island, r.plan).second; });
+  }
+  absl::Status operator()(const RemovedRecord& r) const {
+    s.removed[r.job] = r.sequence;
+    return absl::OkStatus();
   }
   absl::Status operator()(const EventRecord&) const { return absl::OkStatus(); }
   absl::Status operator()(const LinkRecord&) const { return absl::OkStatus(); }    // the shell's

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/roster.h"
+#include "coordinator/core/stalls.h"
 #include "coordinator/core/transfer_order.h"
 
 namespace atl::coord {
@@ -180,7 +182,9 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
     Job* job = s.FindJob(progress->job);
     // About to join it again: what it holds of the job will be of use. Or about to hand over.
     const bool hands_over = IsToHandOver(job, *progress, worker.record.name);
+    // One that this coordinator does not know is another's to end, until the worker is wanted here.
     const bool mute = worker.candidate_for == progress->job || hands_over ||
+                      (job == nullptr && worker.candidate_for.empty()) ||
                       (job != nullptr && !job->ended() && !job->active());
     if (hands_over) ResendMemberOrder(s, *job, worker.record.name);
     Instant& again_at = worker.stop_sent.try_emplace(progress->job, s.now).first->second;
@@ -211,6 +215,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
                                    progress->seen_sequence < sent->second.sequence);
   if (behind) ResendOrder(s, *place.job, place.island);
   if (current) DismissOutsiders(s, *place.job, place.island);
+  if (current) NoteProgress(s, *place.job, island, *progress);
   if (current && progress->ready && !island.ready) {
     place.job->EditIsland(place.island).ready = true;
     s.Log(place.job->id(), Severity::kInfo,
@@ -300,11 +305,12 @@ double Speed(const State& s, const IslandRecord& island) {
 void ChooseValidator(State& s, Job& job) {
   ProgressRecord& progress = job.EditProgress();
   progress.validator = -1;
-  double best = -1;
+  double best = -std::numeric_limits<double>::infinity();
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) continue;
-    // A ready island before any that is not.
-    const double value = (island.ready ? 1e18 : 0) + Speed(s, island);
+    // A ready island before any that is not, and one that makes progress before any other.
+    const double value =
+        (island.ready ? 1e18 : 0) - (IsStalled(job, id) ? 2e18 : 0) + Speed(s, island);
     if (value > best) {
       best = value;
       progress.validator = id;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/adoption.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
@@ -20,6 +21,15 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
     if (member.candidate_for != job.id()) continue;
     member.candidate_for.clear();
     member.prepared.reset();
+    // It may be busy with the job's files for long, and another job may want it.
+    IslandOrder stop;
+    stop.job = job.id();
+    stop.spec = job.spec();
+    stop.generation = job.progress.plan_generation;
+    stop.sequence = s.NextSequence();
+    stop.run = RunState::kStop;
+    stop.reason = reason;
+    s.Send(member, std::move(stop));
   }
   for (const auto& [id, order] : job.orders) {
     const IslandRecord& island = job.islands.at(id);
@@ -58,6 +68,9 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
   for (const auto& [id, record] : contributions) {
     job.ledger.Return(id);
     job.EraseContribution(id);
+    for (const auto& [server, link] : job.links) {
+      s.SendToServer(server, DropContributions{job.id(), {id}, "the job has ended"});
+    }
   }
   for (const auto& [id, island] : std::map(job.islands)) {
     job.ledger.Release(id);
@@ -67,6 +80,7 @@ void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
     record.incarnation = 0;
     record.followers.clear();
     record.ready = false;
+    job.vacant_since[id] = s.now;
     job.ErasePlan(id);
     record.reason = absl::StrCat("the job is ", Name(state));
   }
@@ -120,6 +134,51 @@ int64_t BudgetOf(const JobSpec& spec) {
   return (spec.schedule.train_tokens + length - 1) / length;
 }
 
+namespace {
+
+bool WasGiven(const State& s, const JobId& id) {
+  return s.FindJob(id) != nullptr || s.removed.contains(id) || s.held.contains(id) ||
+         std::any_of(s.members.begin(), s.members.end(), [&](const auto& entry) {
+           const std::vector<JobId>& held = entry.second.held;
+           return std::find(held.begin(), held.end(), id) != held.end();
+         });
+}
+
+// All of it is there; its islands are vacant.
+void ResumeFailed(State& s, Job& job) {
+  for (auto& [key, member] : s.members) member.refused.erase(job.id());
+  if (job.record.shards.empty()) return s.SetState(job, JobState::kQueued, "resumed by a user");
+  ProgressRecord& progress = job.EditProgress();
+  progress.initializer = progress.validator = -1;
+  job.validate_by = kNever;
+  job.fences_changed = true;
+  for (auto& [server, link] : job.links) link.assigned = false;
+  AskServersNow(s, job);
+  s.SetState(job, progress.version < 0 ? JobState::kInitializing : JobState::kRunning,
+             "resumed by a user");
+}
+
+// Of a job that this coordinator does not know.
+absl::Status ControlOrphan(State& s, const ControlJob& request) {
+  if (request.command == JobCommand::kAdopt) return Adopt(s, request.job);
+  const auto orphans = Orphans(s);
+  const bool known = std::any_of(orphans.begin(), orphans.end(), [&](const OrphanView& orphan) {
+    return orphan.job == request.job;
+  });
+  if (!known) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no job ", CleanText(request.job, 100), ": see atoll ls"));
+  }
+  if (request.command != JobCommand::kRemove) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", request.job, " is orphaned: take it over first, by atoll adopt ", request.job));
+  }
+  RemoveOrphan(s, request.job);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 void OnSubmit(State& s, const SubmitJob& request) {
   Reply reply{request.request_id, Validate(request.spec), ""};
   const int64_t open = std::count_if(s.jobs.begin(), s.jobs.end(),
@@ -129,12 +188,16 @@ void OnSubmit(State& s, const SubmitJob& request) {
         absl::StrCat(open, " jobs have not ended, the coordinator keeps at most ",
                      s.options.max_jobs, ": cancel some or wait"));
   }
+  const JobId id = absl::StrCat(request.spec.name, "-", request.number);
+  if (reply.status.ok() && WasGiven(s, id)) {
+    reply.status =
+        absl::AbortedError(absl::StrCat("the id ", id, " was given before: submit the job again"));
+  }
   if (reply.status.ok()) {
-    const int64_t newest = s.jobs.empty() ? 0 : s.jobs.rbegin()->first;
-    const int64_t number = std::max(newest, s.newest_removed) + 1;
+    const int64_t number = (s.jobs.empty() ? 0 : s.jobs.rbegin()->first) + 1;
     Job& job = s.jobs[number];
     JobRecord& record = job.EditRecord();
-    record.job = absl::StrCat(request.spec.name, "-", number);
+    record.job = id;
     record.number = number;
     record.spec = request.spec;
     job.EditProgress().job = record.job;
@@ -152,9 +215,12 @@ void OnControl(State& s, const ControlJob& request) {
     reply.status = absl::FailedPreconditionError(
         absl::StrCat("job ", request.job, " is ", Name(job->progress.state), ": ", rule));
   };
-  if (job == nullptr || job->record.removed) {
-    reply.status = absl::NotFoundError(
-        absl::StrCat("there is no job ", CleanText(request.job, 100), ": see atoll ls"));
+  const bool unplaced = job != nullptr && job->record.shards.empty() && !job->record.removed;
+  if (job == nullptr || job->record.removed ||
+      (request.command == JobCommand::kAdopt && unplaced)) {
+    reply.status = ControlOrphan(s, request);
+  } else if (request.command == JobCommand::kAdopt) {
+    refuse("only an orphaned job can be adopted");
   } else if (request.command == JobCommand::kPause) {
     if (job->progress.state == JobState::kRunning) {
       s.SetState(*job, JobState::kPaused, "paused by a user");
@@ -164,8 +230,10 @@ void OnControl(State& s, const ControlJob& request) {
   } else if (request.command == JobCommand::kResume) {
     if (job->progress.state == JobState::kPaused) {
       s.SetState(*job, JobState::kRunning, "resumed by a user");
+    } else if (job->progress.state == JobState::kFailed) {
+      ResumeFailed(s, *job);
     } else {
-      refuse("only a paused job can be resumed");
+      refuse("only a job that is paused or has failed can be resumed");
     }
   } else if (request.command == JobCommand::kRemove) {
     if (!job->ended() && request.force) {
@@ -190,10 +258,12 @@ void FailJob(State& s, Job& job, const std::string& reason) {
 
 bool AdvanceJob(State& s, Job& job) {
   const ProgressRecord& progress = job.progress;
+  if (job.stale()) return RebuildIfWhole(s, job);
   switch (progress.state) {
     case JobState::kPreparing:
       return AdvancePreparing(s, job);
     case JobState::kInitializing:
+      if (FailIfRefused(s, job)) return true;
       if (progress.version >= 0) {
         s.SetState(job, JobState::kRunning, "the initial weights are committed");
         return true;
@@ -202,6 +272,7 @@ bool AdvanceJob(State& s, Job& job) {
       return AdmitLateWorkers(s, job);
     case JobState::kRunning:
     case JobState::kPaused:
+      if (FailIfRefused(s, job)) return true;
       if (job.ledger.Count(LedgerUse::kCommitted) == job.ledger.budget() &&
           job.decided_version() == progress.version) {
         s.SetState(job, JobState::kFinishing, "all tokens are committed");
@@ -216,7 +287,7 @@ bool AdvanceJob(State& s, Job& job) {
 }
 
 Instant NextJobDeadline(const State& s, const Job& job) {
-  Instant next = std::min(NextServerRetry(job), WindowDeadline(job));
+  Instant next = std::min(NextServerRetry(s, job), WindowDeadline(job));
   next = std::min(next, NextPlanDeadline(s, job));
   if (job.progress.state == JobState::kFinishing && !job.progress.validated_final) {
     next = std::min(next, job.validate_by);
@@ -240,7 +311,7 @@ std::string WaitingFor(const State& s, const Job& job) {
       const int64_t needed = job.spec().outer.min_islands;
       if (job.progress.state != JobState::kFinishing && job.occupied_islands() < needed) {
         return absl::StrCat("islands: ", needed, " are needed, ", job.occupied_islands(),
-                            " have a worker");
+                            " have a worker", RefusedBy(s, job));
       }
       const std::string plans = MissingPlans(s, job);
       if (!plans.empty()) return plans;

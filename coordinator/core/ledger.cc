@@ -149,6 +149,26 @@ void Ledger::Release(IslandId island) {
   for (const PositionRange& range : ranges) Free(range);
 }
 
+bool Ledger::CommitOnly(const std::vector<PositionRange>& ranges) {
+  Ledger fresh(budget_);
+  for (const PositionRange& range : ranges) {
+    if (!fresh.IsFree(range)) return false;
+    fresh.Put(range, {0, LedgerUse::kCommitted, -1, {}});
+  }
+  for (const auto& [begin, interval] : intervals_) fresh.changed_.insert(begin);
+  fresh.changed_.merge(changed_);
+  *this = std::move(fresh);
+  return true;
+}
+
+std::vector<PositionRange> Ledger::Committed() const {
+  std::vector<PositionRange> ranges;
+  for (const auto& [begin, interval] : intervals_) {
+    if (interval.use == LedgerUse::kCommitted) ranges.push_back({begin, interval.end});
+  }
+  return ranges;
+}
+
 int64_t Ledger::Count(LedgerUse use) const {
   int64_t count = 0;
   for (const auto& [begin, interval] : intervals_) {

@@ -35,6 +35,11 @@ class Ledger {
   void Return(const ContributionId& contribution);  // what it pushed is free again
   void Release(IslandId island);                    // what it leases is free again
 
+  // What a job's servers say is committed, and nothing else. False, and nothing changes, unless the
+  // ranges are disjoint and within the budget.
+  bool CommitOnly(const std::vector<PositionRange>& ranges);
+  std::vector<PositionRange> Committed() const;
+
   int64_t budget() const { return budget_; }
   int64_t Count(LedgerUse use) const;
   int64_t Leased(IslandId island) const;  // not pushed

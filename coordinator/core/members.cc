@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/adoption.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/removal.h"
@@ -14,7 +15,14 @@ namespace atl::coord {
 namespace {
 
 constexpr Duration kLease = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
+// An incarnation follows the clock in milliseconds; a larger one is damage.
+constexpr Incarnation kIncarnationMax = Incarnation{1} << 53;
+// After a process has gone one of a smaller incarnation may have its name: clocks are set back.
+constexpr Duration kNameHeld = std::chrono::minutes(1);
 constexpr size_t kMaxListed = 256;  // devices and checkpoints of one worker
+constexpr size_t kMaxHeld = 4096;   // jobs of which a worker has a checkpoint
+constexpr size_t kMaxForeign = 256;
+constexpr int64_t kMaxEpoch = int64_t{1} << 30;  // sequences have it in their upper half
 
 bool IsNodeId(const NodeId& name) {
   if (name.empty() || name.size() > 63 || name[0] == '-') return false;
@@ -29,14 +37,45 @@ const char* KindName(MemberKind kind) {
 
 void SendTo(State& s, const MemberKey& key, Incarnation incarnation, const Refused& refused) {
   if (key.first == MemberKind::kWorker) {
-    s.out.to_workers.push_back({key.second, incarnation, s.epoch, refused});
+    s.out.to_workers.push_back({key.second, incarnation, s.epoch, refused, s.cluster});
   } else {
-    s.out.to_servers.push_back({key.second, incarnation, s.epoch, refused});
+    s.out.to_servers.push_back({key.second, incarnation, s.epoch, refused, s.cluster});
   }
+}
+
+// A member of another cluster: it obeys that one's coordinator, and would lose by this one's
+// orders.
+void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
+  auto it = s.foreign.find(key);
+  if (it == s.foreign.end() && s.foreign.size() >= kMaxForeign) {
+    s.foreign.erase(std::min_element(s.foreign.begin(), s.foreign.end(), [](auto& a, auto& b) {
+      return a.second.last_heard < b.second.last_heard;
+    }));
+  }
+  if (it == s.foreign.end() || it->second.cluster != cluster) {
+    s.Log("", Severity::kWarning,
+          absl::StrCat(KindName(key.first), " ", key.second, " belongs to cluster ",
+                       CleanText(cluster, 32),
+                       " and refuses this coordinator, which is of cluster ", s.cluster));
+  }
+  s.foreign[key] = {CleanText(cluster, 32), s.now};
+}
+
+// A member that this process has never welcomed has obeyed this epoch or a newer one: the store is
+// a copy from before that. Beyond it, members obey again.
+void RaiseEpoch(State& s, const MemberKey& key, int64_t seen) {
+  s.epoch = seen + 1;
+  s.epoch_dirty = true;
+  s.store_age =
+      absl::StrCat(KindName(key.first), " ", key.second, " has obeyed epoch ", seen,
+                   " of this cluster, which this coordinator's store does not know: the "
+                   "store is an older copy; what servers know better is rebuilt from them");
+  s.Log("", Severity::kWarning, absl::StrCat(s.store_age, "; the epoch is now ", s.epoch));
 }
 
 void Detach(State& s, Member& member, const std::string& reason) {
   member.attached = false;
+  member.detached_at = s.now;
   member.reattach_by.reset();
   member.reason = reason;
   s.Log("", Severity::kWarning,
@@ -44,8 +83,11 @@ void Detach(State& s, Member& member, const std::string& reason) {
   if (member.record.kind == MemberKind::kServer) {
     for (auto& [number, job] : s.jobs) {
       auto link = job.links.find(member.record.name);
-      if (link != job.links.end()) link->second.known = link->second.assigned = false;
+      if (link == job.links.end()) continue;
+      link->second.known = link->second.assigned = false;
+      link->second.described.reset();
     }
+    ForgetHeld(s, member.record.name);
     return;
   }
   member.candidate_for.clear();
@@ -61,15 +103,25 @@ void Detach(State& s, Member& member, const std::string& reason) {
 // The member that says hello, attached; null if it is refused. `fresh`: a process not heard of
 // since the coordinator's start.
 Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
-               const std::string& software_version, bool& fresh) {
-  const auto refuse = [&](std::string reason) {
-    SendTo(s, key, incarnation, Refused{std::move(reason), true});
+               const std::string& software_version, const ClusterMark& mark, bool& fresh) {
+  const auto refuse = [&](std::string reason, bool final = true) {
+    SendTo(s, key, incarnation, Refused{std::move(reason), final});
     return nullptr;
   };
   if (!IsNodeId(key.second)) {
     return refuse("a name is 1 to 63 of a-z, 0-9 and '-', and does not begin with '-'");
   }
-  if (incarnation <= 0) return refuse("an incarnation is above 0");
+  if (incarnation <= 0 || incarnation > kIncarnationMax) {
+    return refuse(
+        absl::StrCat("incarnation ", incarnation, " is not one of 1 to ", kIncarnationMax,
+                     ": is its clock right, and the file incarnation in its --state-dir?"));
+  }
+  if (!mark.cluster.empty() && mark.cluster != s.cluster) {
+    NoteForeign(s, key, mark.cluster);
+    return refuse(absl::StrCat("it belongs to cluster ", CleanText(mark.cluster, 32),
+                               ", this coordinator is of cluster ", s.cluster),
+                  /*final=*/false);
+  }
   if (!s.options.software_version.empty() && software_version != s.options.software_version) {
     return refuse(absl::StrCat("it is of version ", CleanText(software_version, 64),
                                ", the coordinator of ", s.options.software_version,
@@ -86,15 +138,28 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
     it->second.record.name = key.second;
   }
   Member& member = it->second;
-  if (incarnation < member.record.incarnation) {
-    return refuse(absl::StrCat("a newer process of the name ", key.second,
-                               " has been here: incarnation ", member.record.incarnation, ", not ",
-                               incarnation));
+  s.foreign.erase(key);
+  if (!member.welcomed && mark.epoch >= s.epoch && mark.epoch < kMaxEpoch) {
+    RaiseEpoch(s, key, mark.epoch);
   }
-  fresh = incarnation > member.record.incarnation || !member.heard_of;
-  if (incarnation > member.record.incarnation) {
+  const bool set_back = incarnation < member.record.incarnation;
+  if (set_back && (member.attached || s.now < member.detached_at + kNameHeld)) {
+    const std::string why =
+        absl::StrCat("a newer process of the name ", key.second, " has been here: incarnation ",
+                     member.record.incarnation, ", not ", incarnation);
+    if (member.attached) return refuse(why);
+    SendTo(s, key, incarnation,
+           Refused{absl::StrCat(why, "; the name is free ", Seconds(kNameHeld),
+                                " s after that one has gone"),
+                   false});
+    return nullptr;
+  }
+  fresh = incarnation != member.record.incarnation || !member.heard_of;
+  if (incarnation != member.record.incarnation) {
     const std::string reason =
-        absl::StrCat("replaced by a newer process, incarnation ", incarnation);
+        set_back ? absl::StrCat("replaced by a process of incarnation ", incarnation,
+                                ", after a clock that was ahead or a lost --state-dir")
+                 : absl::StrCat("replaced by a newer process, incarnation ", incarnation);
     if (member.attached) SendTo(s, key, member.record.incarnation, Refused{reason, true});
     if (member.attached || s.PlaceOf(key.second).job != nullptr) Detach(s, member, reason);
     member.record.incarnation = incarnation;
@@ -108,7 +173,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
         "", Severity::kInfo,
         absl::StrCat(KindName(key.first), " ", key.second, " attached, incarnation ", incarnation));
   }
-  member.attached = member.heard_of = true;
+  member.attached = member.heard_of = member.welcomed = true;
   member.reattach_by.reset();
   member.last_heard = s.now;
   member.reason = "attached";
@@ -168,12 +233,13 @@ struct ServerHandler {
   void operator()(const RoundApplied& m) { OnRoundApplied(s, server, m); }
   void operator()(const ServerFault& m) { OnServerFault(s, server, m); }
   void operator()(const JobRemoved& m) { OnJobRemoved(s, server, m); }
+  void operator()(const JobDescribed& m) { OnJobDescribed(s, server, m); }
 };
 
 void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   bool fresh = false;
   Member* worker = Attach(s, {MemberKind::kWorker, from.worker}, from.incarnation,
-                          hello.software_version, fresh);
+                          hello.software_version, hello.mark, fresh);
   if (worker == nullptr) return;
   worker->devices = hello.devices;
   worker->checkpoints = hello.checkpoints;
@@ -182,7 +248,12 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   worker->site = CleanText(hello.site, 64);
   if (worker->devices.size() > kMaxListed) worker->devices.resize(kMaxListed);
   if (worker->checkpoints.size() > kMaxListed) worker->checkpoints.resize(kMaxListed);
+  worker->held = hello.held;
+  if (worker->held.size() > kMaxHeld) worker->held.resize(kMaxHeld);
   s.Send(*worker, Welcome());
+  for (const JobId& job : worker->held) {
+    if (s.removed.contains(job)) s.Send(*worker, ForgetJob{job});
+  }
   // What was sent on the connection before may be lost with it.
   worker->ask_again_at = s.now;
   const State::Place place = s.PlaceOf(from.worker);
@@ -197,7 +268,7 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
 void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& hello) {
   bool fresh = false;
   Member* server = Attach(s, {MemberKind::kServer, from.server}, from.incarnation,
-                          hello.software_version, fresh);
+                          hello.software_version, hello.mark, fresh);
   if (server == nullptr) return;
   s.SendToServer(from.server, Welcome());
   OnServerHello(s, *server, hello, fresh);

@@ -8,7 +8,8 @@
 #define ATOLL_COORDINATOR_CORE_PENALTY_H_
 
 #include <string>
-#include <vector>
+
+#include "common/protocol/penalty_state.h"
 
 namespace atl {
 
@@ -18,16 +19,6 @@ inline constexpr double kPenaltyScoreCut = 3;
 inline constexpr int kPenaltyWarmUpPushes = 10;
 inline constexpr int kPenaltyScoresKept = 100;
 inline constexpr int kPenaltyRejectionsBeforeWarmUp = 3;
-
-struct PenaltyState {
-  int warm_up_pushes = 0;      // accepted since the warm-up began, at most kPenaltyWarmUpPushes
-  double mean = 0;             // mu, of norm / reach
-  double deviation = 0;        // sigma
-  std::vector<double> scores;  // of the last accepted pushes, each cut at kPenaltyScoreCut
-  int rejections_in_row = 0;
-
-  bool operator==(const PenaltyState&) const = default;
-};
 
 struct PenaltyVerdict {
   bool accepted = false;

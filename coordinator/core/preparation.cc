@@ -75,6 +75,13 @@ std::string TooFewServers(const State& s, const Job& job) {
 }
 
 bool Place(State& s, Job& job, const JobFacts& facts) {
+  if (s.held.contains(job.id())) {
+    job.waiting_for = absl::StrCat(
+        "parameter servers hold this job already, of a time that this coordinator's store does not "
+        "know: atoll adopt ",
+        job.id(), " takes it over");
+    return false;
+  }
   auto shards = CutShards(facts.layers, s.options.max_shard_bytes);
   if (!shards.ok()) {
     FailJob(s, job, std::string(shards.status().message()));
@@ -158,7 +165,17 @@ bool AdvancePreparing(State& s, Job& job) {
     FailJob(s, job, absl::StrCat("no worker can run it: ", refusals));
     return true;
   }
-  if (enough < needed || PreparingDeadline(s, job) != kNever) return false;
+  const bool all_answered = PreparingDeadline(s, job) == kNever;
+  if (refused > 0 && all_answered && static_cast<int64_t>(candidates.size()) < needed) {
+    // It cannot start with these; other jobs may.
+    for (Member* member : candidates) {
+      member->candidate_for.clear();
+      member->prepared.reset();
+    }
+    s.SetState(job, JobState::kQueued, absl::StrCat("too few workers can run it: ", refusals));
+    return true;
+  }
+  if (enough < needed || !all_answered) return false;
   const JobFacts facts = Majority(prepared);
   bool dissent = false;
   for (Member* member : prepared) {
@@ -173,6 +190,29 @@ bool AdvancePreparing(State& s, Job& job) {
   s.SetState(job, JobState::kInitializing, "the model is placed");
   for (Member* member : prepared) Join(s, job, *member);
   return true;
+}
+
+bool FailIfRefused(State& s, Job& job) {
+  if (job.islands.empty() || job.occupied_islands() > 0 || !Candidates(s, job).empty()) {
+    return false;
+  }
+  // One that is merely away may come back.
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    if (worker == nullptr || !worker->refused.contains(job.id())) return false;
+  }
+  int64_t refused = 0;
+  const std::string at = job.progress.version == kNoVersion
+                             ? ""
+                             : absl::StrCat("stopped at version ", job.progress.version, ": ");
+  FailJob(s, job, absl::StrCat(at, "no worker can run it: ", Refusals(s, job, refused)));
+  return true;
+}
+
+std::string RefusedBy(const State& s, const Job& job) {
+  int64_t refused = 0;
+  const std::string refusals = Refusals(s, job, refused);
+  return refused > 0 ? absl::StrCat("; refused by ", refusals) : "";
 }
 
 bool AdmitLateWorkers(State& s, Job& job) {
@@ -238,9 +278,16 @@ void Schedule(State& s) {
     const int64_t needed = NeededWorkers(job.spec());
     const std::string no_servers = TooFewServers(s, job);
     if (idle < needed || !no_servers.empty()) {
-      job.waiting_for = idle < needed
-                            ? absl::StrCat("workers: ", needed, " are needed, ", idle, " are idle")
-                            : no_servers;
+      job.waiting_for = idle < needed ? absl::StrCat("workers: ", needed, " are needed, ", idle,
+                                                     " are idle", RefusedBy(s, job))
+                                      : no_servers;
+      // What cannot start however long it waits for the workers that are there holds no others up.
+      const int64_t possible =
+          std::count_if(s.members.begin(), s.members.end(), [&](const auto& entry) {
+            return entry.first.first == MemberKind::kWorker && entry.second.attached &&
+                   !entry.second.leaving && !entry.second.refused.contains(job.id());
+          });
+      if (possible < needed || !no_servers.empty()) continue;
       for (auto later = s.jobs.upper_bound(number); later != s.jobs.end(); ++later) {
         if (later->second.progress.state != JobState::kQueued) continue;
         later->second.waiting_for = absl::StrCat("job ", job.id(), ", which is before it");

@@ -13,6 +13,13 @@ bool AdvancePreparing(State& s, Job& job);
 // Candidates of an active job that have answered become islands, or are refused.
 bool AdmitLateWorkers(State& s, Job& job);
 
+// Fails an active job that no worker holds any more because each that held it has refused it; true
+// if it did.
+bool FailIfRefused(State& s, Job& job);
+
+// "; refused by w1: ...", of the attached workers that cannot run the job; "" if there are none.
+std::string RefusedBy(const State& s, const Job& job);
+
 // Until when unanswered candidates are waited for; kNever: for none.
 Instant PreparingDeadline(const State& s, const Job& job);
 

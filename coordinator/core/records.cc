@@ -39,6 +39,7 @@ struct KeyMaker {
   std::string operator()(const DeviceRecord& r) const {
     return absl::StrFormat("device/%s/%016x", r.device, r.model_digest);
   }
+  std::string operator()(const RemovedRecord& r) const { return absl::StrCat("removed/", r.job); }
   std::string operator()(const EventRecord& r) const {
     return absl::StrFormat("event/%019d", r.sequence);
   }

@@ -21,10 +21,10 @@
 
 namespace atl {
 
-// The newest epoch of the coordinator. Key: "epoch".
+// The newest epoch of the coordinator, and its cluster. Key: "epoch".
 struct EpochRecord {
   int64_t epoch = 0;
-  int64_t newest_removed = 0;  // highest number of a job that was removed; none is used again
+  ClusterId cluster;
 
   bool operator==(const EpochRecord&) const = default;
 };
@@ -215,6 +215,15 @@ struct LedgerRecord {
   bool operator==(const LedgerRecord&) const = default;
 };
 
+// A job that a user has removed: who comes back with something of it is told to delete that. The
+// newest kRemovedKept are kept. Key: job.
+struct RemovedRecord {
+  JobId job;
+  int64_t sequence = 0;  // grows
+
+  bool operator==(const RemovedRecord&) const = default;
+};
+
 enum class Severity { kInfo, kWarning, kError };
 
 // A line of the log. Never read back by the core: a store may forget old ones. Key: sequence.
@@ -249,7 +258,7 @@ struct DeviceRecord {
 
 using StoreRecord = std::variant<EpochRecord, MemberRecord, JobRecord, ProgressRecord, IslandRecord,
                                  ContributionRecord, DecisionRecord, PenaltyRecord, LedgerRecord,
-                                 EventRecord, PlanRecord, LinkRecord, DeviceRecord>;
+                                 EventRecord, PlanRecord, LinkRecord, DeviceRecord, RemovedRecord>;
 
 // Put `record` under its key (replacing what is there), or delete what is under its key. To delete,
 // only the fields of the key mean anything.

@@ -9,8 +9,43 @@
 
 namespace atl::coord {
 
+namespace {
+
+constexpr size_t kRemovedKept = 4096;
+
+// Who holds something of it, now or when it comes back, deletes that.
+void MarkRemoved(State& s, const JobId& job) {
+  const auto put = [&](const JobId& id, int64_t sequence, bool erase) {
+    s.out.persist.push_back({RemovedRecord{id, sequence}, erase});
+  };
+  put(job, s.removed[job] = s.NextSequence(), false);
+  if (s.removed.size() > kRemovedKept) {
+    const auto oldest =
+        std::min_element(s.removed.begin(), s.removed.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    put(oldest->first, oldest->second, true);
+    s.removed.erase(oldest);
+  }
+  for (auto& [key, member] : s.members) {
+    if (key.first == MemberKind::kWorker && member.attached) s.Send(member, ForgetJob{job});
+    std::erase(member.held, job);
+  }
+}
+
+}  // namespace
+
+void RemoveOrphan(State& s, const JobId& job) {
+  s.Log("", Severity::kInfo, absl::StrCat("the orphaned job ", job, " is removed by a user"));
+  MarkRemoved(s, job);
+  const auto held = s.held.find(job);
+  if (held == s.held.end()) return;
+  for (const auto& [server, what] : held->second) s.SendToServer(server, RemoveJob{job});
+  s.held.erase(held);
+}
+
 void RemoveTheJob(State& s, Job& job) {
   ATOLL_CHECK(job.ended() && !job.record.removed, job.id());
+  MarkRemoved(s, job.id());
   s.Log("", Severity::kInfo,
         absl::StrCat("job ", job.id(), " (", Name(job.progress.state), ": ", job.progress.reason,
                      ") is removed by a user"));
@@ -64,8 +99,6 @@ void ForgetRemoved(State& s) {
     }
     s.out.persist.push_back({job.record, true});
     s.out.persist.push_back({job.progress, true});
-    s.newest_removed = std::max(s.newest_removed, it->first);
-    s.epoch_dirty = true;
     it = s.jobs.erase(it);
   }
 }

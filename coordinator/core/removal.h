@@ -11,6 +11,9 @@ namespace atl::coord {
 // ended, and is not removed yet.
 void RemoveTheJob(State& s, Job& job);
 
+// Removes a job that only servers and workers know.
+void RemoveOrphan(State& s, const JobId& job);
+
 // A server holds nothing of the job any more.
 void OnJobRemoved(State& s, Member& server, const JobRemoved& message);
 

@@ -221,6 +221,7 @@ void OnMemberProgress(State& s, Member& worker) {
   const State::Place place = s.PlaceOf(worker.record.name);
   const bool expected = place.job != nullptr && place.job == job;  // of its place, orders tell it
   if (expected || worker.candidate_for == worker.following->job) return;
+  if (job == nullptr && worker.candidate_for.empty()) return;  // see OnHeartbeat
   if (job == nullptr) return SendStop(s, worker, job, "the coordinator does not know this job");
   if (job->ended()) {
     return SendStop(s, worker, job,

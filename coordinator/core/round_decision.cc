@@ -8,12 +8,14 @@
 #include "common/protocol/learning_rate.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/islands.h"
+#include "coordinator/core/jobs.h"
 #include "coordinator/core/servers.h"
 
 namespace atl::coord {
 namespace {
 
-constexpr double kLeastRate = 1e-12;  // a rate of 0 is no scale
+constexpr int kNotFiniteRoundsMax = 3;  // in a row, before the job is stopped
+constexpr double kLeastRate = 1e-12;    // a rate of 0 is no scale
 
 DecisionParticipant ParticipantOf(const Job& job, const ContributionId& id) {
   const ContributionRecord& record = job.contributions.at(id);
@@ -92,7 +94,7 @@ std::string Describe(const DecisionRecord& decision) {
                          : absl::StrCat("version ", decision.version, " is decided");
   absl::StrAppend(&text, ": ", decision.closed_because);
   for (const DecisionParticipant& p : decision.participants) {
-    absl::StrAppendFormat(&text, "; island %d weighs %.4g (%s)", p.contribution.island, p.weight,
+    absl::StrAppendFormat(&text, "; island %d: weight %.4g (%s)", p.contribution.island, p.weight,
                           p.reason);
   }
   return text;
@@ -180,6 +182,17 @@ void DecideRound(State& s, Job& job) {
     Settle(s, job, p, verdict.penalty, result.is_void ? job.progress.version : collecting.version);
   }
   s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));
+  const bool none_finite =
+      std::all_of(result.verdicts.begin(), result.verdicts.end(),
+                  [](const RoundVerdict& v) { return !std::isfinite(v.norm); });
+  job.not_finite_rounds = none_finite ? job.not_finite_rounds + 1 : 0;
+  if (job.not_finite_rounds >= kNotFiniteRoundsMax) {
+    return FailJob(s, job,
+                   absl::StrCat("stopped at version ", job.progress.version, ": the deltas of ",
+                                job.not_finite_rounds,
+                                " rounds in a row are not finite; lower "
+                                "inner.learning_rate, or set inner.clip_norm"));
+  }
   if (!result.is_void) {
     TakeDropped(job, decision);
     AskServersNow(s, job);

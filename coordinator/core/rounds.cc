@@ -10,6 +10,7 @@
 #include "coordinator/core/islands.h"
 #include "coordinator/core/round_decision.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/stalls.h"
 
 namespace atl::coord {
 namespace {
@@ -115,6 +116,7 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   record.tokens = message.tokens;
   record.train_loss = std::isfinite(message.train_loss) ? message.train_loss : 0;
   record.consumed = message.consumed;
+  NotePush(s, job, id.island);
   Grant(s, job, worker, id);
 }
 
@@ -183,7 +185,9 @@ bool Contributes(const Job& job, const IslandRecord& island) {
 std::vector<IslandId> MissingIslands(const Job& job) {
   std::vector<IslandId> missing;
   for (const auto& [id, island] : job.islands) {
-    if (IsActive(job, island) && !Contributes(job, island)) missing.push_back(id);
+    if (IsActive(job, island) && !IsStalled(job, id) && !Contributes(job, island)) {
+      missing.push_back(id);
+    }
   }
   return missing;
 }
@@ -194,7 +198,14 @@ Duration Grace(const Job& job) { return FromSeconds(job.spec().outer.grace_secon
 std::string WhyClose(const State& s, const Job& job) {
   const std::vector<IslandId> missing = MissingIslands(job);
   if (missing.empty()) {
-    return absl::StrCat("all ", ActiveIslands(job), " active islands are in");
+    const auto stalled =
+        std::count_if(job.islands.begin(), job.islands.end(), [&](const auto& entry) {
+          return IsActive(job, entry.second) && IsStalled(job, entry.first) &&
+                 !Contributes(job, entry.second);
+        });
+    const std::string without =
+        stalled == 0 ? "" : absl::StrCat(" but ", stalled, " without progress");
+    return absl::StrCat("all ", ActiveIslands(job), " active islands", without, " are in");
   }
   const bool no_room = std::all_of(missing.begin(), missing.end(),
                                    [&](IslandId id) { return job.waits_for_room.contains(id); });
@@ -222,7 +233,8 @@ bool AdvanceWindow(State& s, Job& job) {
     opened = true;
   }
   const std::string why = WhyClose(s, job);
-  if (why.empty()) return opened;
+  const bool stalls = AdvanceStalls(s, job);  // that the next windows are not open for
+  if (why.empty()) return opened || stalls;
   Collecting collecting;
   collecting.version = job.progress.version + 1;
   // The earliest; the others are in the next round.
@@ -242,7 +254,9 @@ bool AdvanceWindow(State& s, Job& job) {
 
 bool AdvanceRound(State& s, Job& job) {
   // What is decided is made, whatever becomes of the job meanwhile.
-  if ((!job.active() && !job.ended()) || job.links.empty() || job.record.removed) return false;
+  if ((!job.active() && !job.ended()) || job.links.empty() || job.record.removed || job.stale()) {
+    return false;
+  }
   if (job.active() && DropIncomplete(s, job)) return true;
   if (job.decided_version() > job.progress.version) {
     const bool applied = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
@@ -274,7 +288,7 @@ std::string RoundReason(const State& s, const Job& job) {
   switch (PhaseOf(job)) {
     case RoundPhase::kIdle:
       return job.progress.version == kNoVersion ? "waits for the initial weights"
-                                                : "waits for the first complete contribution";
+                                                : "waiting for the first island update";
     case RoundPhase::kWindowOpen:
       return absl::StrCat("waits for island ", absl::StrJoin(MissingIslands(job), ", "));
     case RoundPhase::kCollecting:

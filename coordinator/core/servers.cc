@@ -4,15 +4,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/adoption.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/rounds.h"
+#include "coordinator/core/stalls.h"
 
 namespace atl::coord {
 namespace {
 
 constexpr int kCommitsAtOnce = 64;
+constexpr Duration kFaultRetry = std::chrono::seconds(10);
 
 const DecisionRecord* DecisionOf(const Job& job, Version version) {
   for (auto it = job.decisions.rbegin(); it != job.decisions.rend(); ++it) {
@@ -35,13 +38,18 @@ bool Holds(const HeldJob* held, const ContributionId& contribution, ShardId shar
   });
 }
 
+// The server holds what was decided or ordered after the store was written.
+bool IsAhead(const Job& job, const HeldJob* held) {
+  return held != nullptr &&
+         (held->version > job.decided_version() || held->generation > job.progress.plan_generation);
+}
+
 // Can the server be brought from its version to the newest decided one? "" or why not.
 std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
                           const HeldJob* held) {
   const Version decided = job.decided_version();
-  if (version > decided) {
-    return absl::StrCat("it is at version ", version, ", ahead of the newest decided version ",
-                        decided, ": the coordinator's store is older than the server's");
+  if (held == nullptr && decided != kNoVersion) {
+    return "it came back without the job: its --state-dir is empty, or another one";
   }
   for (Version v = version + 1; v <= decided; ++v) {
     const DecisionRecord* decision = DecisionOf(job, v);
@@ -86,34 +94,56 @@ void TakeStaged(State& s, Job& job, const NodeId& server, const HeldJob* held, b
                              job.id(), {unknown.begin(), unknown.end()}, "no round will use them"});
 }
 
-void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fresh) {
-  const NodeId& name = server.record.name;
-  ServerLink& link = job.links.at(name);
-  const Version version = held == nullptr ? kNoVersion : held->version;
-  const Version snapshot = held == nullptr ? kNoVersion : held->snapshot_version;
-  link.known = true;
-  link.assigned = false;
-  link.end_sent = false;
-  link.again_at = s.now;
-  link.version = fresh ? version : std::max(link.version, version);
-  link.snapshot_version = fresh ? snapshot : std::max(link.snapshot_version, snapshot);
-  if (fresh) {
-    const std::string problem = WhyNotCatchUp(job, name, link.version, held);
-    link.cannot_catch_up = !problem.empty();
-    if (link.cannot_catch_up) {
-      return FailJob(s, job, absl::StrCat("parameter server ", name, ": ", problem));
-    }
-  }
-  if (job.ended()) return;
-  TakeStaged(s, job, name, held, fresh);
+constexpr char kStoreIsOlder[] =
+    "it holds more than this coordinator's store knows, which is older; when all of the job's "
+    "servers are attached the job is rebuilt from them";
+
+// The job waits while there is one.
+void SetProblem(State& s, Job& job, const NodeId& server, std::string problem) {
+  ServerLink& link = job.links.at(server);
+  if (job.record.removed) problem.clear();
+  if (link.problem == problem) return;
+  link.problem = std::move(problem);
+  if (link.problem.empty()) return;
+  s.Log(job.id(), Severity::kError,
+        absl::StrCat("parameter server ", server, ": ", link.problem,
+                     job.ended() ? "" : "; the job waits"));
+}
+
+// Also of a job that has ended: it can be exported.
+void TakeEndpoint(Job& job, const Member& server) {
   for (ShardPlacement& shard : job.record.shards) {
-    if (shard.server != name) continue;
+    if (shard.server != server.record.name) continue;
     if (shard.endpoint == server.endpoint && shard.public_key == server.public_key) continue;
     shard.endpoint = server.endpoint;
     shard.public_key = server.public_key;
     job.dirty.record = true;
     ++job.placement_revision;
   }
+}
+
+void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fresh) {
+  const NodeId& name = server.record.name;
+  ServerLink& link = job.links.at(name);
+  const Version version = held == nullptr ? kNoVersion : held->version;
+  const Version snapshot = held == nullptr ? kNoVersion : held->snapshot_version;
+  TakeEndpoint(job, server);
+  link.assigned = false;
+  link.end_sent = false;
+  link.again_at = s.now;
+  // The hello before may have been an older one, sent again: what followed it shows the problem
+  // solved.
+  const bool newer = fresh || (!link.problem.empty() && held != nullptr && version >= link.version);
+  link.version = fresh ? version : std::max(link.version, version);
+  link.snapshot_version = fresh ? snapshot : std::max(link.snapshot_version, snapshot);
+  if (newer) {
+    link.described.reset();
+    link.trouble.clear();
+    link.ahead = IsAhead(job, held) && !job.record.removed;
+    SetProblem(s, job, name, link.ahead ? kStoreIsOlder : WhyNotCatchUp(job, name, version, held));
+  }
+  link.known = link.problem.empty();
+  if (link.known && !job.ended()) TakeStaged(s, job, name, held, fresh);
 }
 
 }  // namespace
@@ -128,8 +158,15 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
                                    [&](const HeldJob& h) { return h.job == job.id(); });
     TakeHeld(s, job, server, held == message.jobs.end() ? nullptr : &*held, fresh);
   }
+  ForgetHeld(s, server.record.name);
   for (const HeldJob& held : message.jobs) {
-    if (s.FindJob(held.job) == nullptr) s.SendToServer(server.record.name, EndJob{held.job});
+    const Job* job = s.FindJob(held.job);
+    if (job != nullptr && job->links.contains(server.record.name)) continue;
+    if (s.removed.contains(held.job)) {
+      s.SendToServer(server.record.name, RemoveJob{held.job});
+    } else {
+      NoteHeld(s, server.record.name, held);
+    }
   }
 }
 
@@ -139,6 +176,7 @@ void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message)
   for (const HeldJob& held : message.jobs) {
     Job* job = nullptr;
     ServerLink* link = LinkOf(s, server, held.job, job);
+    AskWhatIsHeld(s, server.record.name, held.job);
     if (link == nullptr || !link->known) continue;
     link->snapshot_version = std::max(link->snapshot_version, held.snapshot_version);
     if (held.version > link->version) {
@@ -154,13 +192,14 @@ void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
   ServerLink* link = LinkOf(s, server, message.job, job);
   if (link == nullptr || !link->known || link->assigned) return;
   link->assigned = true;
+  link->trouble.clear();
   link->again_at = s.now;
 }
 
 void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   Job* job = nullptr;
   ServerLink* link = LinkOf(s, server, message.push.job, job);
-  if (link == nullptr || !link->known || job->ended()) return;
+  if (link == nullptr || !link->known) return;
   const auto& shards = job->record.shards;
   const ShardId shard = message.push.shard;
   if (shard < 0 || static_cast<size_t>(shard) >= shards.size() ||
@@ -173,6 +212,7 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   if (it != job->contributions.end() && !it->second.dropped) {
     job->staged[id].insert(shard);
     NoteStaged(*job, id);
+    NotePush(s, *job, id.island);
   } else if (!MayCount(*job, id)) {
     s.SendToServer(server.record.name, DropContributions{job->id(), {id}, "no round will use it"});
   }
@@ -212,11 +252,12 @@ void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
   Job* job = nullptr;
   ServerLink* link = LinkOf(s, server, message.job, job);
   if (link == nullptr || !link->known || message.version <= link->version) return;
+  if (job->record.removed) return;
   if (message.version > job->decided_version()) {
-    if (job->ended()) return;
-    return FailJob(s, *job,
-                   absl::StrCat("parameter server ", server.record.name, " applied version ",
-                                message.version, ", which was never decided"));
+    link->ahead = true;
+    link->known = false;
+    link->again_at = s.now;
+    return SetProblem(s, *job, server.record.name, kStoreIsOlder);
   }
   link->version = message.version;
   link->trouble.clear();
@@ -229,9 +270,17 @@ void OnServerFault(State& s, Member& server, const ServerFault& message) {
   if (link == nullptr || job->ended()) return;
   const std::string trouble =
       absl::StrCat("parameter server ", server.record.name, ": ", CleanText(message.reason));
-  if (!message.passing) return FailJob(s, *job, trouble);
-  if (link->trouble == trouble) return;  // said already
+  if (!link->known) {
+    // What it holds is damaged: this says how.
+    if (!message.passing) SetProblem(s, *job, server.record.name, CleanText(message.reason));
+    return;
+  }
+  if (!message.passing) {
+    link->assigned = false;
+    link->again_at = s.now + kFaultRetry;
+  }
   link->trouble = trouble;
+  if (std::exchange(link->logged_trouble, trouble) == trouble) return;
   s.Log(job->id(), Severity::kWarning, absl::StrCat(trouble, "; it tries again"));
 }
 
@@ -240,22 +289,24 @@ void OnServerFault(State& s, Member& server, const ServerFault& message) {
 namespace {
 
 bool IsBehind(const Job& job, const ServerLink& link) {
-  return link.version < job.decided_version() && !link.cannot_catch_up;
+  return link.version < job.decided_version();
 }
 
-// A round that was decided before the end is made on all servers, or they would end at different
-// versions.
+// Only a job that is done is ended on its servers: one that has failed or was cancelled keeps its
+// momentum.
 bool WantsEnd(const Job& job, const ServerLink& link) {
   const bool finished = job.progress.state == JobState::kFinishing && job.progress.validated_final;
-  return (job.ended() || finished) && !IsBehind(job, link);
+  return (job.progress.state == JobState::kDone || finished) && !IsBehind(job, link);
 }
 
 bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
   if (!link.known) return false;
   if (job.record.removed) return true;
-  if (job.ended()) return !link.end_sent;
-  if (!link.assigned) return true;
+  // A round that was decided before the end is made on all servers, or they would stay at different
+  // versions.
   if (IsBehind(job, link)) return true;
+  if (job.ended()) return WantsEnd(job, link) && !link.end_sent;
+  if (!link.assigned) return true;
   if (job.collecting && !job.collecting->grams.contains(server)) return true;
   return WantsEnd(job, link) && link.snapshot_version < job.progress.version;
 }
@@ -265,10 +316,11 @@ void SendAssignment(State& s, Job& job, const NodeId& server) {
                       {},
                       job.spec().outer.learning_rate,
                       job.spec().outer.momentum,
-                      job.spec().schedule.snapshot_every_rounds};
+                      job.spec().schedule.snapshot_every_rounds,
+                      CharterOf(job)};
   for (const ShardPlacement& shard : job.record.shards) {
     if (shard.server == server) {
-      assign.shards.push_back({shard.shard, shard.layer, shard.elements});
+      assign.shards.push_back({shard.shard, shard.layer, shard.elements, shard.begin});
     }
   }
   s.SendToServer(server, std::move(assign));
@@ -284,13 +336,33 @@ void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
     for (const DecisionParticipant& p : decision->participants) {
       if (p.accepted) commit.terms.push_back({p.contribution, p.weight});
     }
+    if (v == job.decided_version()) commit.image = ImageOf(job, *decision);
     s.SendToServer(server, std::move(commit));
   }
 }
 
 }  // namespace
 
+namespace {
+
+// While a job is stale its servers are asked for nothing but what they hold.
+bool OwesDescription(const State& s, const NodeId& server, const ServerLink& link) {
+  const Member* member = s.FindMember(MemberKind::kServer, server);
+  return member != nullptr && member->attached && !link.described;
+}
+
+void AskForDescriptions(State& s, Job& job) {
+  for (auto& [server, link] : job.links) {
+    if (!OwesDescription(s, server, link) || s.now < link.again_at) continue;
+    link.again_at = s.now + kRetryInterval;
+    s.SendToServer(server, DescribeJob{job.id()});
+  }
+}
+
+}  // namespace
+
 void PumpServers(State& s, Job& job) {
+  if (job.stale()) return AskForDescriptions(s, job);
   const bool fences_changed = std::exchange(job.fences_changed, false) && job.active();
   for (auto& [server, link] : job.links) {
     // Together with the assignment otherwise.
@@ -317,10 +389,12 @@ void AskServersNow(State& s, Job& job) {
   for (auto& [server, link] : job.links) link.again_at = s.now;
 }
 
-Instant NextServerRetry(const Job& job) {
+Instant NextServerRetry(const State& s, const Job& job) {
   Instant next = kNever;
+  const bool stale = job.stale();
   for (const auto& [server, link] : job.links) {
-    if (Owes(job, server, link)) next = std::min(next, link.again_at);
+    const bool owes = stale ? OwesDescription(s, server, link) : Owes(job, server, link);
+    if (owes) next = std::min(next, link.again_at);
   }
   return next;
 }
@@ -332,11 +406,22 @@ bool AllServersKnown(const Job& job) {
 
 std::string MissingServers(const State& s, const Job& job) {
   std::string missing;
+  bool wrong = false;
   for (const auto& [server, link] : job.links) {
     if (link.known) continue;
     const Member* member = s.FindMember(MemberKind::kServer, server);
+    const bool attached = member != nullptr && member->attached;
     absl::StrAppend(&missing, missing.empty() ? "parameter server " : ", ", server, " (",
-                    member == nullptr ? "never seen" : member->reason, ")");
+                    member == nullptr ? "never seen"
+                    : attached        ? link.problem
+                                      : member->reason,
+                    ")");
+    if (attached && !link.ahead) wrong = true;
+  }
+  if (wrong) {
+    absl::StrAppend(&missing,
+                    ": start it with the folder that it had, or with a copy of that; "
+                    "atoll recover writes the newest whole version of what is left");
   }
   return missing;
 }
@@ -356,6 +441,13 @@ int64_t FreeBytes(const State& s, const Member& server) {
   for (const auto& [number, job] : s.jobs) {
     for (const ShardPlacement& shard : job.record.shards) {
       if (shard.server == server.record.name) free -= shard.elements * kServerBytesPerElement;
+    }
+  }
+  for (const auto& [job, holders] : s.held) {
+    const auto held = holders.find(server.record.name);
+    if (held == holders.end() || !held->second.described) continue;
+    for (const OwnedShard& shard : held->second.described->assignment.shards) {
+      free -= shard.elements * kServerBytesPerElement;
     }
   }
   return free;

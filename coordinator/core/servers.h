@@ -20,10 +20,10 @@ void OnServerFault(State& s, Member& server, const ServerFault& message);
 void PumpServers(State& s, Job& job);
 // The next PumpServers asks at once.
 void AskServersNow(State& s, Job& job);
-Instant NextServerRetry(const Job& job);
+Instant NextServerRetry(const State& s, const Job& job);
 
 bool AllServersKnown(const Job& job);
-// "" or the servers that are not there and why.
+// "" or the servers that are not there, or lack what they should hold, why, and what to do.
 std::string MissingServers(const State& s, const Job& job);
 // The servers' passing faults, each after "; ". Empty: none is known.
 std::string ServerTroubles(const Job& job);

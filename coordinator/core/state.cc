@@ -14,6 +14,11 @@ void Job::EraseContribution(const ContributionId& id) {
   std::erase(complete, id);
 }
 
+bool Job::stale() const {
+  return std::any_of(links.begin(), links.end(),
+                     [](const auto& entry) { return entry.second.ahead; });
+}
+
 Version Job::decided_version() const {
   for (auto it = decisions.rbegin(); it != decisions.rend(); ++it) {
     if (it->second.version != kNoVersion) return std::max(it->second.version, progress.version);
@@ -81,13 +86,14 @@ State::Place State::PlaceOf(const NodeId& worker) {
 
 void State::Send(const Member& worker, ToWorkerMessage message) {
   out.to_workers.push_back(
-      {worker.record.name, worker.record.incarnation, epoch, std::move(message)});
+      {worker.record.name, worker.record.incarnation, epoch, std::move(message), cluster});
 }
 
 void State::SendToServer(const NodeId& server, ToServerMessage message) {
   const Member* member = FindMember(MemberKind::kServer, server);
   if (member == nullptr || !member->attached) return;  // its next hello brings it up to date
-  out.to_servers.push_back({server, member->record.incarnation, epoch, std::move(message)});
+  out.to_servers.push_back(
+      {server, member->record.incarnation, epoch, std::move(message), cluster});
 }
 
 void State::Log(const JobId& job, Severity severity, std::string text) {

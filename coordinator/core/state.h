@@ -24,9 +24,11 @@ struct Member {
   MemberRecord record;
   // Not stored.
   bool attached = false;
+  bool welcomed = false;               // some incarnation, since the coordinator's start
   bool heard_of = false;               // this incarnation, since the coordinator's start
   bool has_beaten = false;             // since it attached: what it does is known
   Instant last_heard{};                // while attached
+  Instant detached_at{};               // while it is not; the coordinator's start at the earliest
   Instant spared_until{};              // silence before that evicts it not
   std::optional<Instant> reattach_by;  // after a restart of the coordinator
   std::string reason = "not seen since the coordinator's start";
@@ -34,6 +36,7 @@ struct Member {
   // Workers.
   std::vector<DeviceInfo> devices;
   std::vector<LocalCheckpoint> checkpoints;
+  std::vector<JobId> held;  // jobs of which it has a checkpoint, by its hello
   std::optional<IslandProgress> progress;
   std::optional<MemberProgress> following;  // whom it serves, as it says
   std::string measuring;                    // as it says; empty: nothing
@@ -57,14 +60,24 @@ struct Member {
 
 // What is known of one parameter server's part in one job. Not stored: servers say it.
 struct ServerLink {
-  bool known = false;     // its ServerHello told what it holds, and it is attached
+  bool known = false;     // its ServerHello told what it holds, all is there, and it is attached
   bool assigned = false;  // ShardsAssigned came since
   bool end_sent = false;
-  bool cannot_catch_up = false;  // with what was decided: it has lost what that is made of
+  // Not empty: what it holds is not what the job needs, and what to do; the job waits.
+  std::string problem;
+  bool ahead = false;  // the problem is that the store is older than what the server holds
+  std::optional<JobDescribed> described;  // asked for while a link of the job is ahead
   Version version = kNoVersion;
   Version snapshot_version = kNoVersion;
   Instant again_at{};   // when what it still owes is asked for again
-  std::string trouble;  // a passing fault that it told, and that nothing shows to be over
+  std::string trouble;  // a fault that it told, and that nothing shows to be over
+  std::string logged_trouble;
+};
+
+// A job on an attached server that this coordinator does not know, or has not placed there.
+struct HeldElsewhere {
+  HeldJob held;
+  std::optional<JobDescribed> described;
 };
 
 struct Window {
@@ -150,6 +163,16 @@ struct Grouping {
   Instant asked_at{};
 };
 
+// What an island has got done, to see whether it makes progress; see stalls.h.
+struct ProgressWatch {
+  Generation generation = 0;
+  Version base_version = kNoVersion;
+  int64_t plan_number = 0, setting_up = 0;
+  int64_t pushed_bytes = 0, pulled_bytes = 0, inner_step = 0;
+  Instant since{};       // the newest progress
+  bool stalled = false;  // rounds do not wait for it
+};
+
 struct SentOrder {
   OrderKey key;
   int64_t sequence = 0;
@@ -182,7 +205,9 @@ struct Job {
   std::map<NodeId, ServerLink> links;  // of the servers that hold shards
   std::map<ContributionId, std::set<ShardId>> staged;
   std::vector<ContributionId> complete;  // undecided, in order of completion
-  std::set<IslandId> waits_for_room;     // asked to push; granted when servers have room
+  std::map<IslandId, ProgressWatch> watches;
+  int not_finite_rounds = 0;          // in a row, void because no delta was finite
+  std::set<IslandId> waits_for_room;  // asked to push; granted when servers have room
   std::optional<Window> window;
   std::optional<Collecting> collecting;
   std::map<IslandId, SentOrder> orders;
@@ -234,6 +259,8 @@ struct Job {
   // Newest version decided, applied everywhere or not.
   Version decided_version() const;
   bool ended() const;
+  // A server is ahead of the store: nothing of it may be used until it is rebuilt.
+  bool stale() const;
   // Has shards and islands: initializing, running, paused or finishing.
   bool active() const;
   bool occupied(IslandId id) const { return islands.at(id).incarnation != 0; }
@@ -243,9 +270,18 @@ struct Job {
 
 struct State {
   CoordinatorOptions options;
+  ClusterId cluster;
   int64_t epoch = 0;
-  int64_t newest_removed = 0;  // number of a job
   bool epoch_dirty = true;
+  std::string store_age;             // not empty: who has obeyed a newer epoch than the store's
+  std::map<JobId, int64_t> removed;  // by users, with their records' sequence
+  // Not stored.
+  std::map<JobId, std::map<NodeId, HeldElsewhere>> held;
+  struct Foreign {
+    ClusterId cluster;
+    Instant last_heard{};
+  };
+  std::map<MemberKey, Foreign> foreign;
   std::map<MemberKey, Member> members;
   std::set<MemberKey> dirty_members;
   std::map<int64_t, Job> jobs;    // by number

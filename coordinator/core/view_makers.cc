@@ -11,6 +11,7 @@
 #include "coordinator/core/plans.h"
 #include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
+#include "coordinator/core/stalls.h"
 
 namespace atl::coord {
 namespace {
@@ -92,6 +93,9 @@ IslandView ViewOf(const State& s, const Job& job, const IslandRecord& island) {
     view.steps_interrupted += worker->progress->steps_interrupted;
     view.steps_redone += worker->progress->steps_redone;
     view.doing = CleanText(worker->progress->doing, 200);
+    if (IsStalled(job, island.island)) {
+      view.doing = absl::StrCat("not waited for: ", StallReason(s, job, island.island));
+    }
   }
   return view;
 }

@@ -38,6 +38,23 @@ struct MemberView {
   ServerHeartbeat load;
 };
 
+// A job that members hold and the coordinator does not know.
+struct OrphanView {
+  JobId job;
+  Version version = kNoVersion;  // newest that a server holds
+  std::vector<NodeId> servers;
+  std::vector<NodeId> workers;  // with a local checkpoint
+  std::string missing;          // why it cannot be adopted; empty: it can
+};
+
+// A member of another cluster, which obeys this coordinator in nothing.
+struct ForeignMemberView {
+  MemberKind kind = MemberKind::kWorker;
+  NodeId name;
+  ClusterId cluster;
+  Duration since_heard{0};
+};
+
 // A plan that an island was given.
 struct PlanChange {
   int64_t number = 0;

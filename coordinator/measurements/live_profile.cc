@@ -129,16 +129,18 @@ void AddCluster(Instant now, const PlanningInput& input, const ProfileBook& book
     added->set_site(device.site);
     added->set_memory_bytes(type.memory_bytes);
   }
-  for (const auto& [pair, wire] : input.cluster.measured) {
-    const plan::Device& from = input.cluster.devices[pair.first];
-    const plan::Device& to = input.cluster.devices[pair.second];
+  std::map<NodeId, std::string> first_device;  // speaks for its worker
+  for (const plan::Device& device : input.cluster.devices) {
+    first_device.try_emplace(device.node, device.id);
+  }
+  for (const auto& [nodes, wire] : input.cluster.node_to_node) {
     v1::Link* link = cluster.add_links();
-    link->set_from(from.id);
-    link->set_to(to.id);
+    link->set_from(first_device[nodes.first]);
+    link->set_to(first_device[nodes.second]);
     v1::Edge* edge = link->add_edges();
     edge->set_latency_ns(Nanos(wire.latency_s));
     edge->set_bandwidth_bytes_per_s(wire.bytes_per_s);
-    const auto report = reports.find({from.node, to.node});
+    const auto report = reports.find(nodes);
     if (report == reports.end()) continue;
     link->set_residual_ratio(report->second.link.residual_ratio);
     link->set_age_s(Seconds(now - report->second.at));

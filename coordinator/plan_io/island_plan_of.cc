@@ -57,14 +57,6 @@ void AddPrograms(const plan::Cluster& cluster, const plan::ReplicaOutcome& kind,
   }
 }
 
-// Devices that hold several stages each show how these lie.
-plan::Shape ShapeOf(const plan::Replica& replica) {
-  const std::vector<int> places = plan::PlacesOf(replica);
-  const int devices = 1 + *std::max_element(places.begin(), places.end());
-  if (devices == static_cast<int>(places.size())) return plan::Shape::kPlain;
-  return places.front() == places.back() ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
-}
-
 // Layers without anything to make again run nothing again.
 int RecomputedOf(const plan::Model& model, const PlanStage& stage) {
   return static_cast<int>(std::count_if(stage.recomputed_layers.begin(),
@@ -75,6 +67,13 @@ int RecomputedOf(const plan::Model& model, const PlanStage& stage) {
 }
 
 }  // namespace
+
+plan::Shape ShapeOf(const plan::Replica& replica) {
+  const std::vector<int> places = plan::PlacesOf(replica);
+  const int devices = 1 + *std::max_element(places.begin(), places.end());
+  if (devices == static_cast<int>(places.size())) return plan::Shape::kPlain;
+  return places.front() == places.back() ? plan::Shape::kVShaped : plan::Shape::kInterleaved;
+}
 
 std::set<int32_t> UnsplitStages(const PlanProgram& program) {
   std::set<int32_t> unsplit, split;

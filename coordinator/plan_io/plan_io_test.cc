@@ -131,7 +131,7 @@ TEST_CASE("A plan is shown as a table, a trace and a picture") {
   const auto plan = plan::PlanJob(*cluster, costs, {.global_batch = 16}, {});
   REQUIRE(plan.ok());
   const std::string table = RenderTable(*cluster, *plan);
-  CHECK_THAT(table, Catch::Contains("a0") && Catch::Contains("what lost") &&
+  CHECK_THAT(table, Catch::Contains("a0") && Catch::Contains("alternatives") &&
                         Catch::Contains(plan->reason));
   const auto trace = nlohmann::json::parse(RenderTrace(*cluster, *plan));
   size_t operations = 0;

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "common/check.h"
+#include "common/status.h"
 #include "coordinator/plan_io/island_plan_of.h"
 
 namespace atl {
@@ -201,6 +203,112 @@ std::string ToJson(const v1::Plan& message) {
   const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
   ATOLL_CHECK(status.ok(), status.ToString());
   return json;
+}
+
+namespace {
+
+absl::Status CheckStage(const v1::Stage& stage, int next_layer, int layers,
+                        size_t tensor_parallel) {
+  if (stage.first_layer() != next_layer || stage.layers() < 1 ||
+      stage.layers() > layers - next_layer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers ", stage.first_layer(), " and ", stage.layers() - 1,
+                     " more: a replica's stages hold the model's ", layers,
+                     " layers one after the other, and at least one each"));
+  }
+  if (static_cast<size_t>(stage.devices_size()) != tensor_parallel) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(stage.devices_size(), " devices: every stage has as many as the first one, ",
+                     tensor_parallel));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<plan::Replica> ReadReplica(const v1::Replica& replica, int layers,
+                                          size_t tensor_parallel,
+                                          const std::map<std::string, int>& index,
+                                          std::map<std::string, int>& used, int number) {
+  if (replica.micro_batches() < 1 || replica.micro_batches() > 1 << 20 ||
+      replica.stages().empty()) {
+    return absl::InvalidArgumentError("a replica has stages and 1 to 1048576 micro-batches");
+  }
+  plan::Replica made;
+  made.micro_batches = replica.micro_batches();
+  int next_layer = 0;
+  for (const v1::Stage& stage : replica.stages()) {
+    ATOLL_RETURN_IF_ERROR(CheckStage(stage, next_layer, layers, tensor_parallel));
+    plan::Stage& added = made.stages.emplace_back();
+    added.first_layer = next_layer;
+    added.last_layer = next_layer += stage.layers();
+    added.saving.recomputed = std::min(stage.recomputed_layers_size(), stage.layers());
+    added.saving.whole_backward = added.saving.recomputed > 0;
+    for (const std::string& device : stage.devices()) {
+      const auto found = index.find(device);
+      if (found == index.end()) {
+        return absl::NotFoundError(
+            absl::StrCat("device \"", absl::CHexEscape(device), "\" is not in the cluster"));
+      }
+      if (used.try_emplace(device, number).first->second != number) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("device \"", absl::CHexEscape(device), "\" is in two replicas"));
+      }
+      added.devices.push_back(found->second);
+    }
+  }
+  if (next_layer != layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the stages end with layer ", next_layer - 1, " of ", layers));
+  }
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::string_view name,
+                                             const plan::Cluster& cluster,
+                                             const plan::Costs& costs) {
+  v1::Plan message;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(std::string(text), &message);
+  if (!parsed.ok() || message.islands().empty() || message.islands(0).replicas().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(name), ": is no plan as `atoll plan --json` prints it",
+                     parsed.ok() ? "" : ": ", std::string(parsed.message())));
+  }
+  const v1::PlannedIsland& island = message.islands(0);
+  std::map<std::string, int> index, used;
+  for (size_t d = 0; d < cluster.devices.size(); ++d) {
+    index[cluster.devices[d].id] = static_cast<int>(d);
+  }
+  plan::Layout layout;
+  layout.micro_batch = island.replicas(0).micro_batch_sequences();
+  const size_t size =
+      island.replicas(0).stages().empty() ? 0 : island.replicas(0).stages(0).devices().size();
+  layout.tensor_parallel = static_cast<int>(size);
+  layout.tensor_shares.assign(island.tensor_shares().begin(), island.tensor_shares().end());
+  const bool shares_fit = layout.tensor_shares.empty() || layout.tensor_shares.size() == size;
+  if (size == 0 || !shares_fit || layout.micro_batch < 1 || layout.micro_batch > 1 << 20 ||
+      std::any_of(layout.tensor_shares.begin(), layout.tensor_shares.end(),
+                  [](int share) { return share < 1; })) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(name),
+        ": micro_batch_sequences is 1 to 1048576, stages have devices, and tensor_shares are 1 or "
+        "more for each device of a stage"));
+  }
+  for (int r = 0; r < island.replicas_size(); ++r) {
+    const std::string where = absl::StrCat(std::string(name), ": replica ", r);
+    if (island.replicas(r).micro_batch_sequences() != layout.micro_batch) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": micro_batch_sequences differs from replica 0's"));
+    }
+    auto replica = ReadReplica(island.replicas(r), static_cast<int>(costs.model().layers.size()),
+                               size, index, used, r);
+    if (!replica.ok()) return Annotate(replica.status(), where);
+    if (const plan::Shape shape = ShapeOf(*replica); shape != plan::Shape::kPlain) {
+      layout.shape = shape;
+    }
+    layout.replicas.push_back(*std::move(replica));
+  }
+  return layout;
 }
 
 }  // namespace atl

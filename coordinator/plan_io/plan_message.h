@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "coordinator/planner/islands.h"
 #include "coordinator/planner/planner.h"
 #include "proto/plan.pb.h"
@@ -27,6 +28,13 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
 
 // The message as indented JSON.
 std::string ToJson(const v1::Plan& message);
+
+// The first island of such JSON, edited or not, as a layout of this cluster and model: its
+// replicas, stages, devices, micro-batches, recomputed layers. The schedule is the caller's. `name`
+// (of the file) begins every error, which names what is wrong.
+absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::string_view name,
+                                             const plan::Cluster& cluster,
+                                             const plan::Costs& costs);
 
 }  // namespace atl
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 
@@ -31,7 +33,7 @@ void SetSpeeds(const plan::ProfileTable& table, plan::Cluster* cluster) {
 absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& model,
                        plan::ProfileTable* table) {
   const int layers = static_cast<int>(model.layers.size());
-  std::map<std::tuple<std::string, int, int>, int> seen;
+  std::map<std::tuple<std::string, int, int>, std::set<int>> seen;
   for (const v1::LayerTime& time : profile.times()) {
     if (time.layer() < 0 || time.layer() >= layers) {
       return absl::InvalidArgumentError(absl::StrCat("the profile has times of layer ",
@@ -45,6 +47,11 @@ absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& mod
                        ": sizes must be at least 1 and times not negative"));
     }
     const std::tuple key(time.type(), time.tensor_parallel(), time.micro_batch_sequences());
+    if (!seen[key].insert(time.layer()).second) {
+      return absl::InvalidArgumentError(absl::StrCat("times of layer ", time.layer(), " on ",
+                                                     absl::CHexEscape(time.type()),
+                                                     " appear twice for one size"));
+    }
     std::vector<plan::LayerTimes>& entry = (*table)[key];
     entry.resize(layers);
     entry[time.layer()] = {
@@ -52,13 +59,20 @@ absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& mod
         static_cast<double>(time.input_gradient_ns()) * 1e-9,
         static_cast<double>(std::max<int64_t>(1, time.weight_gradient_ns())) * 1e-9,
         static_cast<double>(time.optimizer_ns()) * 1e-9};
-    ++seen[key];
   }
-  for (const auto& [key, count] : seen) {
-    if (count == layers) continue;
-    return absl::InvalidArgumentError(absl::StrCat("the profile has ", count, " layers' times on ",
-                                                   std::get<0>(key), ", the model has ", layers,
-                                                   " layers: it is of another model"));
+  for (const auto& [key, times] : *table) {
+    const size_t count = seen[key].size();
+    if (static_cast<int>(count) != layers) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the profile has ", count, " layers' times on ", absl::CHexEscape(std::get<0>(key)),
+          ", the model has ", layers, " layers: it is of another model"));
+    }
+    double seconds = 0;
+    for (const plan::LayerTimes& t : times) seconds += t.forward_s;
+    if (seconds > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the profile's times on ",
+                                                   absl::CHexEscape(std::get<0>(key)),
+                                                   " are all zero: measure them again"));
   }
   return absl::OkStatus();
 }
@@ -93,24 +107,56 @@ void ReadMemory(const v1::ClusterProfile& profile, plan::Model* model, plan::Cos
   }
 }
 
-absl::Status ReadDevices(const v1::ClusterSpec& spec, plan::Cluster* cluster,
-                         std::map<std::string, int>* index) {
-  std::map<std::string, int> types;
-  for (const v1::Device& device : spec.devices()) {
-    const auto [type, is_new] =
-        types.try_emplace(device.type(), static_cast<int>(cluster->types.size()));
-    if (is_new) {
-      const auto known = plan::FindDeviceType(device.type());
-      plan::DeviceType made =
-          known.ok() ? *known : plan::DeviceType{device.type(), 100e9, 10e9, 0, 4e9};
-      made.name = device.type();
-      made.memory_bytes = device.memory_bytes();
-      cluster->types.push_back(made);
+// Devices of one name this near in memory are of one type; `table` holds times by name.
+constexpr double kSameMemory = 1.10;
+
+absl::StatusOr<int> TypeOf(const v1::Device& device, const plan::ProfileTable& table,
+                           plan::Cluster* cluster) {
+  const int64_t bytes = device.memory_bytes();
+  for (size_t t = 0; t < cluster->types.size(); ++t) {
+    plan::DeviceType& type = cluster->types[t];
+    if (type.name != device.type() ||
+        static_cast<double>(std::max(bytes, type.memory_bytes)) >
+            kSameMemory * static_cast<double>(std::min(bytes, type.memory_bytes))) {
+      continue;
     }
-    (*index)[device.id()] = static_cast<int>(cluster->devices.size());
-    plan::DeviceType& of = cluster->types[type->second];
-    of.memory_bytes = std::min(of.memory_bytes, device.memory_bytes());
-    cluster->devices.push_back({device.id(), device.node(), device.site(), type->second});
+    type.memory_bytes = std::min(type.memory_bytes, bytes);
+    return static_cast<int>(t);
+  }
+  const auto known = plan::FindDeviceType(device.type());
+  const bool timed = std::any_of(table.begin(), table.end(), [&](const auto& entry) {
+    return std::get<0>(entry.first) == device.type();
+  });
+  if (!known.ok() && !timed) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "device \"", absl::CHexEscape(device.id()), "\" is of type \"",
+        absl::CHexEscape(device.type()),
+        "\", of which there are no times: submit the job, so that its workers measure it, or use a "
+        "type that `atoll plan` knows"));
+  }
+  plan::DeviceType made =
+      known.ok() ? *known : plan::DeviceType{device.type(), 100e9, 10e9, 0, 4e9};
+  made.name = device.type();
+  made.memory_bytes = bytes;
+  cluster->types.push_back(made);
+  return static_cast<int>(cluster->types.size()) - 1;
+}
+
+absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& table,
+                         plan::Cluster* cluster, std::map<std::string, int>* index) {
+  for (const v1::Device& device : spec.devices()) {
+    if (device.id().empty() || device.node().empty() || device.memory_bytes() <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("device \"", absl::CHexEscape(device.id()),
+                       "\": a device needs an id, a node and memory_bytes above 0"));
+    }
+    ATOLL_ASSIGN_OR_RETURN(const int type, TypeOf(device, table, cluster));
+    const int at = static_cast<int>(cluster->devices.size());
+    if (!index->try_emplace(device.id(), at).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("device \"", absl::CHexEscape(device.id()), "\" appears twice"));
+    }
+    cluster->devices.push_back({device.id(), device.node(), device.site(), type});
   }
   return absl::OkStatus();
 }
@@ -118,20 +164,27 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, plan::Cluster* cluster,
 absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, int>& index,
                        plan::Cluster* cluster) {
   for (const v1::Link& link : spec.links()) {
+    const std::string what =
+        absl::StrCat("link ", absl::CHexEscape(link.from()), " > ", absl::CHexEscape(link.to()));
     const auto from = index.find(link.from());
     const auto to = index.find(link.to());
-    if (from == index.end() || to == index.end() || link.edges_size() != 1) {
+    if (from == index.end() || to == index.end() || from == to || link.edges_size() != 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat("link ", link.from(), " > ", link.to(),
-                       ": a measured link joins two devices of the profile by one edge"));
+          absl::StrCat(what, ": a measured link joins two devices of the profile by one edge"));
     }
     plan::Wire wire;
     wire.latency_s = static_cast<double>(link.edges(0).latency_ns()) * 1e-9;
     wire.bytes_per_s = link.edges(0).bandwidth_bytes_per_s();
-    cluster->measured[{from->second, to->second}] = wire;
-    const auto [known, added] = cluster->site_to_site.try_emplace(
-        {cluster->devices[from->second].site, cluster->devices[to->second].site}, wire);
-    if (!added && wire.bytes_per_s > known->second.bytes_per_s) known->second = wire;
+    const plan::Device& a = cluster->devices[from->second];
+    const plan::Device& b = cluster->devices[to->second];
+    const bool inside = a.node == b.node;  // such a link says nothing of the node's card
+    const bool added = inside
+                           ? cluster->measured.try_emplace({from->second, to->second}, wire).second
+                           : cluster->node_to_node.try_emplace({a.node, b.node}, wire).second;
+    if (!added) return absl::InvalidArgumentError(absl::StrCat(what, " appears twice"));
+    if (inside) continue;
+    const auto [known, first] = cluster->site_to_site.try_emplace({a.site, b.site}, wire);
+    if (!first && wire.bytes_per_s > known->second.bytes_per_s) known->second = wire;
   }
   return absl::OkStatus();
 }
@@ -157,10 +210,10 @@ absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Mod
   profiled.cluster.site_wire.latency_s = 200e-6;
   profiled.cluster.site_wire.bytes_per_s = 1.25e9;
   std::map<std::string, int> index;
-  ATOLL_RETURN_IF_ERROR(ReadDevices(profile.cluster(), &profiled.cluster, &index));
+  ATOLL_RETURN_IF_ERROR(ReadTimes(profile, *model, &profiled.table));
+  ATOLL_RETURN_IF_ERROR(ReadDevices(profile.cluster(), profiled.table, &profiled.cluster, &index));
   ATOLL_RETURN_IF_ERROR(ReadLinks(profile.cluster(), index, &profiled.cluster));
   ATOLL_RETURN_IF_ERROR(plan::Validate(profiled.cluster));
-  ATOLL_RETURN_IF_ERROR(ReadTimes(profile, *model, &profiled.table));
   SetSpeeds(profiled.table, &profiled.cluster);
   ReadMemory(profile, model, options);
   return profiled;

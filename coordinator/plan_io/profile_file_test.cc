@@ -8,7 +8,7 @@ namespace {
 constexpr char kProfile[] = R"({
   "cluster": {
     "devices": [{"id": "a/0", "type": "cpu", "node": "a", "site": "s", "memory_bytes": "1000000000"},
-                {"id": "b/0", "type": "cpu", "node": "b", "site": "s", "memory_bytes": "900000000"}],
+                {"id": "b/0", "type": "cpu", "node": "b", "site": "s", "memory_bytes": "950000000"}],
     "links": [{"from": "a/0", "to": "b/0",
                "edges": [{"latency_ns": "1000", "bandwidth_bytes_per_s": 1e8}]}]
   },
@@ -48,8 +48,8 @@ TEST_CASE("a profile file becomes devices, times and links") {
   const auto profiled = ToProfiled(*profile, &model, &options);
   REQUIRE(profiled.ok());
   REQUIRE(profiled->cluster.types.size() == 1);
-  CHECK(profiled->cluster.types[0].memory_bytes == 900'000'000);  // of the smaller one
-  CHECK(profiled->cluster.measured.size() == 1);
+  CHECK(profiled->cluster.types[0].memory_bytes == 950'000'000);  // of the smaller one
+  CHECK(profiled->cluster.node_to_node.size() == 1);
   REQUIRE(profiled->table.size() == 1);
   CHECK(profiled->table.begin()->second[1].weight_s == Approx(1e-6));
 }
@@ -64,6 +64,38 @@ TEST_CASE("a bad profile is refused with what is wrong") {
   CHECK_FALSE(Read(Changed("1e8", "-1")).ok());
   CHECK_FALSE(Read(Changed("\"forward_ns\": \"10\"", "\"forward_ns\": \"-10\"")).ok());
   CHECK_FALSE(Read(Changed("\"b/0\", \"type\"", "\"a/0\", \"type\"")).ok());
+  CHECK_FALSE(Read(Changed("\"b/0\", \"type\"", "\"\", \"type\"")).ok());
+  CHECK_FALSE(Read(Changed("\"to\": \"b/0\"", "\"to\": \"a/0\"")).ok());
+  CHECK_FALSE(Read(Changed("\"layer\": 1", "\"layer\": 0")).ok());
+  CHECK_FALSE(Read(Changed("\"950000000\"", "\"-1\"")).ok());
+  CHECK_THAT(
+      std::string(Read(Changed("\"b/0\", \"type\": \"cpu\"", "\"b/0\", \"type\": \"tpu\\u0007\""))
+                      .message()),
+      Catch::Contains("\"tpu\\x07\", of which there are no times"));
+}
+
+TEST_CASE("one small device does not shrink the others of its type") {
+  const auto profile = ParseProfileJson(Changed("\"950000000\"", "\"500000000\""), "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  plan::CostOptions options;
+  const auto profiled = ToProfiled(*profile, &model, &options);
+  REQUIRE(profiled.ok());
+  REQUIRE(profiled->cluster.types.size() == 2);
+  CHECK(profiled->cluster.types[0].memory_bytes == 1'000'000'000);
+  CHECK(profiled->cluster.types[1].memory_bytes == 500'000'000);
+}
+
+TEST_CASE("a link within a node is not its card") {
+  const auto profile = ParseProfileJson(Changed("\"node\": \"b\"", "\"node\": \"a\""), "p.json");
+  REQUIRE(profile.ok());
+  plan::Model model = TwoLayers();
+  plan::CostOptions options;
+  const auto profiled = ToProfiled(*profile, &model, &options);
+  REQUIRE(profiled.ok());
+  CHECK(profiled->cluster.measured.size() == 1);
+  CHECK(profiled->cluster.node_to_node.empty());
+  CHECK(profiled->cluster.site_to_site.empty());
 }
 
 }  // namespace

@@ -97,11 +97,11 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
   absl::StrAppendFormat(
       &text,
       "\nstep %.4g s, of it %.4g s of summing gradients that no work hides and %.4g s until all "
-      "sites know;\nthis layout takes at least %.4g s (x%.3f), these devices at least %.4g s if "
-      "nothing were ever sent\n",
+      "sites know;\nthis layout takes at least %.4g s (x%.3f), these devices at least %.4g s "
+      "without communication\n",
       plan.outcome.step_s, plan.outcome.sync_s, plan.outcome.commit_s, plan.outcome.bound_s,
       plan.outcome.step_s / plan.outcome.bound_s, plan.cluster_bound_s);
-  if (!plan.alternatives.empty()) absl::StrAppend(&text, "\nwhat lost:\n");
+  if (!plan.alternatives.empty()) absl::StrAppend(&text, "\nalternatives:\n");
   for (const plan::Alternative& other : plan.alternatives) {
     absl::StrAppendFormat(&text, "  %+6.1f%%  %s%s\n",
                           100 * (other.step_s / plan.outcome.step_s - 1), other.what,

@@ -119,6 +119,28 @@ TEST_CASE("Grouping by counts finds the best weakest group there is") {
   }
 }
 
+TEST_CASE("Any number of unlike classes is grouped, none far weaker than a fair share") {
+  const int count = GENERATE(13, 22, 28, 40, 100);
+  const int groups = GENERATE(1, 2, 3, 5, 8);
+  CAPTURE(count, groups);
+  Rng rng(static_cast<uint64_t>(count));
+  std::vector<EntityClass> classes;
+  double total = 0;
+  for (int t = 0; t < count; ++t) {
+    classes.push_back({1 + 7 * rng.Uniform(), 10 + static_cast<int64_t>(rng.Below(50)), 1});
+    total += classes.back().power;
+  }
+  const auto choice = GroupByCounts(classes, groups, 1e6, 20);
+  REQUIRE(choice.has_value());
+  CHECK(static_cast<int>(choice->groups.size()) == groups);
+  CHECK(choice->weakest >= 0.7 * total / groups);
+  for (size_t t = 0; t < classes.size(); ++t) {
+    int used = 0;
+    for (const Composition& group : choice->groups) used += group[t];
+    CHECK(used <= 1);
+  }
+}
+
 // Stages of equal layers on devices of given speeds.
 std::vector<int> LayersOf(const std::vector<double>& speeds, int layers, int64_t memory_bytes) {
   Model model{"equal", std::vector<Layer>(layers, Layer{"l", 1, 1e12, 1000, 10})};

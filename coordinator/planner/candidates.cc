@@ -7,14 +7,23 @@
 #include <set>
 
 #include "common/status.h"
+#include "coordinator/planner/scopes.h"
 
 namespace atl::plan {
 namespace {
 
-// Numbers of replicas worth trying: all small ones, then ever coarser steps.
-std::vector<int> ReplicaCounts(int entities, int global_batch) {
+constexpr size_t kMostOrders = 6;  // of sites
+constexpr int kManyEntities = 256;
+// A candidate is not cut and estimated if by the power of its groups alone it takes so many times
+// as long as the worst of the best ones known.
+constexpr size_t kComparedWith = 16;
+constexpr double kHopeless = 1.25;
+
+// Numbers of replicas worth trying: all small ones, then ever coarser steps; or the job's.
+std::vector<int> ReplicaCounts(int entities, int total, int fixed) {
   std::vector<int> counts;
-  const int most = std::min(entities, global_batch);
+  const int most = std::min(entities, total);
+  if (fixed > 0) return fixed <= most ? std::vector{fixed} : counts;
   for (int d = 1; d <= most; d = d < 8 ? d + 1 : d + std::max(1, d / 4)) counts.push_back(d);
   for (const int d : {16, 32, 64, 128, 256, most}) {
     if (d <= most) counts.push_back(d);
@@ -24,33 +33,45 @@ std::vector<int> ReplicaCounts(int entities, int global_batch) {
   return counts;
 }
 
-std::vector<EntityClass> ClassesOf(const std::vector<EntityPool>& pools) {
-  std::vector<EntityClass> classes;
-  for (const EntityPool& pool : pools) {
-    classes.push_back({pool.power, pool.memory_bytes, static_cast<int>(pool.entities.size())});
-  }
-  return classes;
-}
-
 // Equal shares of every pool; what does not divide stays idle.
-std::optional<GroupChoice> EqualShares(const std::vector<EntityPool>& pools, int groups) {
+std::optional<GroupChoice> EqualShares(const Scope& scope, int groups) {
   Composition share;
-  for (const EntityPool& pool : pools) {
-    share.push_back(static_cast<int>(pool.entities.size()) / groups);
-  }
+  for (const int count : scope.counts) share.push_back(count / groups);
   if (std::accumulate(share.begin(), share.end(), 0) == 0) return std::nullopt;
   return GroupChoice{std::vector<Composition>(groups, share), 0};
 }
 
+// GroupByCounts, which sites and scopes that are alike are asked about once.
+class Grouper {
+ public:
+  const std::optional<GroupChoice>& Group(const std::vector<EntityClass>& classes, int groups,
+                                          double micro_batches, int64_t min_bytes) {
+    std::vector<double> key = {static_cast<double>(groups), micro_batches,
+                               static_cast<double>(min_bytes)};
+    for (const EntityClass& c : classes) {
+      key.insert(key.end(), {c.power, static_cast<double>(c.memory_bytes), 1.0 * c.count});
+    }
+    const auto [known, added] = known_.try_emplace(std::move(key));
+    if (added) known->second = GroupByCounts(classes, groups, micro_batches, min_bytes);
+    return known->second;
+  }
+  void Forget() { known_.clear(); }
+
+ private:
+  std::map<std::vector<double>, std::optional<GroupChoice>> known_;
+};
+
 // Groups that stay within a site; sites get numbers of groups by their power.
-std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, int groups,
-                                       double micro_batches, int64_t min_bytes) {
+std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, const Scope& scope,
+                                       int groups, double micro_batches, int64_t min_bytes,
+                                       Grouper& grouper) {
   std::map<std::string, std::vector<size_t>> sites;
   std::map<std::string, double> power;
   double total = 0;
   for (size_t t = 0; t < pools.size(); ++t) {
+    if (scope.counts[t] == 0) continue;
     sites[pools[t].site].push_back(t);
-    const double p = pools[t].power * static_cast<double>(pools[t].entities.size());
+    const double p = pools[t].power * scope.counts[t];
     power[pools[t].site] += p;
     total += p;
   }
@@ -70,9 +91,10 @@ std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, int
   GroupChoice all;
   for (const auto& [site, members] : sites) {
     if (shares[site] == 0) continue;
-    std::vector<EntityPool> own;
-    for (const size_t t : members) own.push_back(pools[t]);
-    const auto choice = GroupByCounts(ClassesOf(own), shares[site], micro_batches, min_bytes);
+    const std::vector<EntityClass> classes = ClassesOf(pools, scope);
+    std::vector<EntityClass> own;
+    for (const size_t t : members) own.push_back(classes[t]);
+    const auto& choice = grouper.Group(own, shares[site], micro_batches, min_bytes);
     if (!choice.has_value()) return std::nullopt;
     for (const Composition& group : choice->groups) {
       Composition wide(pools.size(), 0);
@@ -83,68 +105,51 @@ std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, int
   return all;
 }
 
-// All groups in one site, the rest idle: what is left when nothing is worth sending across.
-std::optional<GroupChoice> InOneSite(const std::vector<EntityPool>& pools, const std::string& site,
-                                     int groups, double micro_batches, int64_t min_bytes) {
-  std::vector<EntityClass> classes = ClassesOf(pools);
-  for (size_t t = 0; t < pools.size(); ++t) {
-    if (pools[t].site != site) classes[t].count = 0;
-  }
-  return GroupByCounts(classes, groups, micro_batches, min_bytes);
-}
-
-// The sites with most power, at most three; none if there is only one.
-std::vector<std::string> StrongSites(const std::vector<EntityPool>& pools) {
-  std::map<std::string, double> power;
-  for (const EntityPool& pool : pools) {
-    power[pool.site] -= pool.power * static_cast<double>(pool.entities.size());
-  }
-  std::vector<std::pair<double, std::string>> order;
-  for (const auto& [site, minus] : power) order.push_back({minus, site});
-  std::sort(order.begin(), order.end());
-  std::vector<std::string> sites;
-  for (size_t i = 0; order.size() > 1 && i < std::min<size_t>(3, order.size()); ++i) {
-    sites.push_back(order[i].second);
-  }
-  return sites;
-}
-
-// Sites in the orders worth trying: every permutation of up to four, else along the nearest wires.
+// Sites in the orders worth trying: of the permutations of up to four, else of chains from each
+// site to the nearest one left, those with the fastest wires.
 std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
                                                  const std::vector<EntityPool>& pools) {
   std::map<std::string, int> first;
   for (const EntityPool& pool : pools) first.try_emplace(pool.site, pool.entities[0][0]);
+  const auto seconds = [&](const std::string& from, const std::string& to) {
+    return cluster.WireBetween(first.at(from), first.at(to)).Seconds(8e6);
+  };
   std::vector<std::string> order;
   for (const auto& [site, device] : first) order.push_back(site);
-  std::vector<std::vector<std::string>> orders;
+  std::vector<std::pair<double, std::vector<std::string>>> orders;
+  const auto offer = [&](const std::vector<std::string>& sites) {
+    double sum = 0;
+    for (size_t i = 0; i + 1 < sites.size(); ++i) {
+      sum += seconds(sites[i], sites[i + 1]) + seconds(sites[i + 1], sites[i]);
+    }
+    orders.emplace_back(sum, sites);
+  };
   if (order.size() <= 4) {
     do {
-      orders.push_back(order);
+      offer(order);
     } while (std::next_permutation(order.begin(), order.end()));
-    return orders;
   }
-  for (const auto& [start, device] : first) {
-    std::vector<std::string> chain = {start};
-    std::set<std::string> left;
-    for (const auto& [site, d] : first) left.insert(site);
-    left.erase(start);
+  for (size_t start = 0; orders.empty() || (order.size() > 4 && start < order.size()); ++start) {
+    std::vector<std::string> chain = {order[start]};
+    std::vector<std::string> left = order;
+    left.erase(left.begin() + static_cast<std::ptrdiff_t>(start));
     while (!left.empty()) {
-      const std::string* nearest = nullptr;
-      double least = 1e300;
-      for (const std::string& site : left) {
-        const double s = cluster.WireBetween(first[chain.back()], first[site]).Seconds(8e6);
-        if (s < least) {
-          least = s;
-          nearest = &site;
-        }
-      }
+      const auto nearest = std::min_element(
+          left.begin(), left.end(), [&](const std::string& a, const std::string& b) {
+            return seconds(chain.back(), a) < seconds(chain.back(), b);
+          });
       chain.push_back(*nearest);
-      left.erase(chain.back());
+      left.erase(nearest);
     }
-    orders.push_back(std::move(chain));
-    if (orders.size() == 6) break;
+    offer(chain);
   }
-  return orders;
+  std::stable_sort(orders.begin(), orders.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::vector<std::string>> best;
+  for (auto& [sum, sites] : orders) {
+    if (best.size() < kMostOrders) best.push_back(std::move(sites));
+  }
+  return best;
 }
 
 // Hands entities out: a pool in turn to all groups, so that peers of one stage share a node where
@@ -180,15 +185,11 @@ std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
 double BottleneckSeconds(const Cluster& cluster, const Costs& costs, const Layout& layout,
                          const Replica& replica) {
   double slowest = 0;
-  std::map<int, StageCosts> by_type;
   for (const Stage& stage : replica.stages) {
-    const int type = cluster.devices[stage.devices[0]].type;
-    if (by_type.find(type) == by_type.end()) {
-      by_type.emplace(type,
-                      costs.For(cluster.types[type], layout.tensor_parallel, layout.micro_batch));
-    }
-    slowest = std::max(
-        slowest, by_type.at(type).TotalSeconds(stage.first_layer, stage.last_layer, stage.saving));
+    const DeviceType& type = cluster.types[cluster.devices[stage.devices[0]].type];
+    slowest =
+        std::max(slowest, costs.For(type, layout.tensor_parallel, layout.micro_batch)
+                              .TotalSeconds(stage.first_layer, stage.last_layer, stage.saving));
   }
   return slowest;
 }
@@ -214,7 +215,8 @@ std::vector<int> Shares(int total, const std::vector<double>& seconds) {
 }
 
 // Cuts all replicas, equal ones once, first with equal then with proportional micro-batches.
-absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, Layout& layout) {
+absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, bool every_stage,
+                    Layout& layout) {
   const int count = static_cast<int>(layout.replicas.size());
   std::vector<int> shares(count, total / count);
   for (int r = 0; r < total % count; ++r) ++shares[r];
@@ -238,8 +240,8 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, Layou
           replica.stages[s].saving = cut->second[s].saving;
         }
       } else {
-        ATOLL_RETURN_IF_ERROR(
-            CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch, replica));
+        ATOLL_RETURN_IF_ERROR(CutReplica(cluster, costs, layout.tensor_parallel, layout.micro_batch,
+                                         replica, {.every_stage = every_stage}));
         known[{types, shares[r]}] = replica.stages;
       }
       layout.replicas[r] = std::move(replica);
@@ -256,6 +258,15 @@ absl::Status CutAll(const Cluster& cluster, const Costs& costs, int total, Layou
 }
 
 }  // namespace
+
+void ShareMicroBatches(const Cluster& cluster, const Costs& costs, int total, Layout& layout) {
+  std::vector<double> seconds;
+  for (const Replica& replica : layout.replicas) {
+    seconds.push_back(BottleneckSeconds(cluster, costs, layout, replica));
+  }
+  const std::vector<int> shares = Shares(total, seconds);
+  for (size_t r = 0; r < shares.size(); ++r) layout.replicas[r].micro_batches = shares[r];
+}
 
 std::vector<int> TensorParallelSizes(const Job& job) {
   return job.tensor_parallel.empty() ? std::vector{1, 2, 4, 8} : job.tensor_parallel;
@@ -310,55 +321,143 @@ std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int 
   return result;
 }
 
-std::vector<Candidate> Enumerate(const Cluster& cluster, const Costs& costs, const Job& job,
-                                 const std::function<bool()>& stop, absl::Status* why_not) {
-  std::vector<Candidate> candidates;
-  const auto state_bytes = static_cast<int64_t>(static_cast<double>(costs.model().parameters()) *
-                                                costs.options().state_bytes_per_parameter);
-  for (const int tp : TensorParallelSizes(job)) {
-    for (const int micro_batch : MicroBatchSizes(job)) {
-      if (micro_batch > job.global_batch) continue;
-      const std::vector<EntityPool> pools = PoolsOf(cluster, costs, tp, micro_batch);
-      if (pools.empty()) continue;
-      const int total = (job.global_batch + micro_batch - 1) / micro_batch;
-      int entities = 0;
-      for (const EntityPool& pool : pools) entities += static_cast<int>(pool.entities.size());
-      const auto orders = SiteOrders(cluster, pools);
-      const std::vector<std::string> strong_sites = StrongSites(pools);
-      for (const int d : ReplicaCounts(entities, total)) {
-        if (!candidates.empty() && stop && stop()) break;
-        const double k = static_cast<double>(total) / d;
-        std::vector<std::pair<std::string, std::optional<GroupChoice>>> choices = {
-            {"by type counts", GroupByCounts(ClassesOf(pools), d, k, state_bytes)},
-            {"within sites", WithinSites(pools, d, k, state_bytes)},
-            {"equal shares", EqualShares(pools, d)}};
-        for (const std::string& site : strong_sites) {
-          choices.emplace_back(absl::StrCat("in ", site, " alone"),
-                               InOneSite(pools, site, d, k, state_bytes));
-        }
-        for (const auto& [how, choice] : choices) {
-          if (!choice.has_value()) continue;
-          const bool one_site = how.compare(0, 3, "in ") == 0;
-          for (const std::vector<std::string>& order : orders) {
-            if (one_site && &order != &orders[0]) break;  // the order of others does not matter
-            Candidate candidate{
-                {tp, micro_batch, "best", MapToNodes(pools, choice->groups, order)}, how, 0};
-            const absl::Status cut = CutAll(cluster, costs, total, candidate.layout);
-            if (!cut.ok()) {
-              *why_not = cut;
-              continue;
-            }
-            candidate.estimate_s = EstimateSeconds(cluster, costs, job, candidate.layout);
-            candidates.push_back(std::move(candidate));
-          }
-        }
+namespace {
+
+// Enumerates for one tensor-parallel size and micro-batch after the other.
+class Enumerator {
+ public:
+  Enumerator(const Cluster& cluster, const Costs& costs, const Job& job,
+             const std::function<bool()>& stop)
+      : cluster_(cluster), costs_(costs), job_(job), stop_(stop) {}
+
+  void Run() {
+    for (const int tp : TensorParallelSizes(job_)) {
+      for (const int micro_batch : MicroBatchSizes(job_)) {
+        if (micro_batch <= job_.global_batch) OfSize(tp, micro_batch);
+      }
+    }
+    std::stable_sort(
+        candidates_.begin(), candidates_.end(),
+        [](const Candidate& a, const Candidate& b) { return a.estimate_s < b.estimate_s; });
+  }
+
+  std::vector<Candidate> candidates_;
+  absl::Status why_not_ = absl::OkStatus();
+
+ private:
+  bool Stopped() const { return !candidates_.empty() && stop_ && stop_(); }
+
+  void OfSize(int tp, int micro_batch) {
+    tp_ = tp;
+    micro_batch_ = micro_batch;
+    pools_ = PoolsOf(cluster_, costs_, tp, micro_batch);
+    if (pools_.empty()) return;
+    total_ = (job_.global_batch + micro_batch - 1) / micro_batch;
+    orders_ = SiteOrders(cluster_, pools_);
+    const Composition all = AllOf(pools_);
+    entities_ = std::accumulate(all.begin(), all.end(), 0);
+    const std::vector<Scope> scopes = ScopesOf(pools_);
+    for (const int d : ReplicaCounts(entities_, total_, job_.fixed.replicas)) {
+      seen_.clear();
+      grouper_.Forget();
+      for (const Scope& scope : scopes) {
+        if (Stopped()) return;
+        OfScope(scope, d);
       }
     }
   }
-  std::stable_sort(
-      candidates.begin(), candidates.end(),
-      [](const Candidate& a, const Candidate& b) { return a.estimate_s < b.estimate_s; });
-  return candidates;
+
+  void OfScope(const Scope& scope, int d) {
+    if (Hopeless(EvenSeconds(scope, d))) return;
+    scope_ = scope.name;
+    const double k = static_cast<double>(total_) / d;
+    const auto state_bytes = static_cast<int64_t>(static_cast<double>(costs_.model().parameters()) *
+                                                  costs_.options().state_bytes_per_parameter);
+    Offer("by type counts", scope, grouper_.Group(ClassesOf(pools_, scope), d, k, state_bytes));
+    Offer("within sites", scope, WithinSites(pools_, scope, d, k, state_bytes, grouper_));
+    if (scope.name.empty()) Offer("equal shares", scope, EqualShares(scope, d));
+  }
+
+  // The groups as they are, and where the job fixes how many stages there are, with that many.
+  void Offer(const std::string& how, const Scope& scope, std::optional<GroupChoice> choice) {
+    if (!choice.has_value()) return;
+    Add(absl::StrCat(how, scope.name), choice->groups, false);
+    const int stages = job_.fixed.stages;
+    if (stages == 0 || !FitToStages(pools_, stages, choice->groups)) return;
+    Add(absl::StrCat(how, scope.name, ", ", stages, " of each"), choice->groups, true);
+  }
+
+  // About what the groups take if nothing is sent: cheaper by far than cutting them.
+  double SecondsOf(const std::vector<Composition>& groups) const {
+    const std::vector<EntityClass> classes = ClassesOf(pools_, Scope{"", AllOf(pools_)});
+    const double k = static_cast<double>(total_) / static_cast<double>(groups.size());
+    double power = 0;
+    for (const Composition& group : groups) power += EffectivePower(classes, group, k);
+    return power > 0 ? job_.global_batch / power : INFINITY;
+  }
+
+  // The same of d even groups of all entities of a scope.
+  double EvenSeconds(const Scope& scope, int d) const {
+    double power = 0;
+    for (size_t t = 0; t < pools_.size(); ++t) power += pools_[t].power * scope.counts[t];
+    const double members =
+        std::accumulate(scope.counts.begin(), scope.counts.end(), 0) / static_cast<double>(d);
+    const double k = static_cast<double>(total_) / d;
+    return job_.global_batch * (1 + std::max(0.0, members - 1) / k) / power;
+  }
+
+  // Whether so much better ones are known already that this one will not be simulated.
+  bool Hopeless(double seconds) const {
+    return best_s_.size() == kComparedWith && seconds > kHopeless * *best_s_.rbegin();
+  }
+
+  void Add(const std::string& how, const std::vector<Composition>& groups, bool every_stage) {
+    if (!seen_.insert({groups, every_stage}).second || Hopeless(SecondsOf(groups))) return;
+    const bool spans = SpansSites(pools_, groups);
+    const size_t most = entities_ > kManyEntities ? 2 : orders_.size();
+    for (size_t o = 0; o < std::min(most, orders_.size()); ++o) {
+      const std::vector<std::string>& order = orders_[o];
+      if (!spans && o > 0) break;  // whose site comes first does not matter
+      Candidate candidate{{tp_, micro_batch_, "best", MapToNodes(pools_, groups, order)},
+                          how,
+                          0,
+                          scope_,
+                          every_stage};
+      const absl::Status cut = CutAll(cluster_, costs_, total_, every_stage, candidate.layout);
+      if (!cut.ok()) {
+        why_not_ = cut;
+        continue;
+      }
+      candidate.estimate_s = EstimateSeconds(cluster_, costs_, job_, candidate.layout);
+      if (every_stage || job_.fixed.stages == 0) {
+        best_s_.insert(candidate.estimate_s);
+        if (best_s_.size() > kComparedWith) best_s_.erase(std::prev(best_s_.end()));
+      }
+      candidates_.push_back(std::move(candidate));
+    }
+  }
+
+  const Cluster& cluster_;
+  const Costs& costs_;
+  const Job& job_;
+  const std::function<bool()>& stop_;
+  int tp_ = 1, micro_batch_ = 1, total_ = 1, entities_ = 0;
+  std::multiset<double> best_s_;  // the least estimates so far
+  std::string scope_;
+  Grouper grouper_;
+  std::vector<EntityPool> pools_;
+  std::vector<std::vector<std::string>> orders_;
+  std::set<std::pair<std::vector<Composition>, bool>> seen_;  // of one number of replicas
+};
+
+}  // namespace
+
+std::vector<Candidate> Enumerate(const Cluster& cluster, const Costs& costs, const Job& job,
+                                 const std::function<bool()>& stop, absl::Status* why_not) {
+  Enumerator enumerator(cluster, costs, job, stop);
+  enumerator.Run();
+  if (!enumerator.why_not_.ok()) *why_not = enumerator.why_not_;
+  return std::move(enumerator.candidates_);
 }
 
 }  // namespace atl::plan

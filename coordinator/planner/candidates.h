@@ -23,8 +23,10 @@ struct EntityPool {
 
 struct Candidate {
   Layout layout;
-  std::string how;  // "by type counts", "within sites", "equal shares", "in paris alone"
+  std::string how;  // "by type counts", "within sites in paris alone", "equal shares"
   double estimate_s = 0;
+  std::string scope = "";  // which entities it was to use; empty: all
+  bool fitted = false;     // to the number of stages that the job fixes, and to be kept so
 };
 
 // Tensor-parallel sets of each node's devices, of one type where they come out even. What is left
@@ -33,9 +35,15 @@ struct Candidate {
 std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int tensor_parallel,
                                 int micro_batch);
 
+// Whether most devices are the only ones of their type and site, and not too many.
+bool AreUnlike(const std::vector<EntityPool>& pools);
+
 // Sizes to try: the job's or the defaults.
 std::vector<int> TensorParallelSizes(const Job& job);
 std::vector<int> MicroBatchSizes(const Job& job);
+
+// Micro-batches for each replica by the speed of its slowest stage.
+void ShareMicroBatches(const Cluster& cluster, const Costs& costs, int total, Layout& layout);
 
 // All candidates, cheapest estimate first. `why_not` receives the last reason for which a layout
 // was dropped. Stops early when `stop` says so and there is a candidate.

@@ -130,13 +130,19 @@ absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Tru
 }
 
 Wire Cluster::WireBetween(int from, int to) const {
-  const auto exact = measured.find({from, to});
-  if (exact != measured.end()) return exact->second;
+  if (!measured.empty()) {
+    const auto exact = measured.find({from, to});
+    if (exact != measured.end()) return exact->second;
+  }
   const Device& a = devices[from];
   const Device& b = devices[to];
   if (a.site == b.site && a.node == b.node) {
     return {node_latency_s,
             std::min(types[a.type].link_bytes_per_s, types[b.type].link_bytes_per_s)};
+  }
+  if (!node_to_node.empty()) {
+    const auto known = node_to_node.find({a.node, b.node});
+    if (known != node_to_node.end()) return known->second;
   }
   return WireBetweenSites(a.site, b.site);
 }
@@ -189,6 +195,10 @@ absl::Status Validate(const Cluster& cluster) {
   for (const auto& [sites, wire] : cluster.site_to_site) {
     ATOLL_RETURN_IF_ERROR(
         ValidateWire(wire, trunks, absl::StrCat(sites.first, " -> ", sites.second)));
+  }
+  for (const auto& [nodes, wire] : cluster.node_to_node) {
+    ATOLL_RETURN_IF_ERROR(
+        ValidateWire(wire, trunks, absl::StrCat(nodes.first, " -> ", nodes.second)));
   }
   const int count = static_cast<int>(cluster.devices.size());
   for (const auto& [pair, wire] : cluster.measured) {

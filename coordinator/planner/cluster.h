@@ -72,7 +72,9 @@ struct Cluster {
   std::map<std::pair<std::string, std::string>, Wire> site_to_site;
   // The node at whose word every step begins; empty: it is not known.
   std::string leader;
-  // Measured device pairs (indices): override everything above.
+  // Measured from node to node, by name: overrides what holds between their sites.
+  std::map<std::pair<std::string, std::string>, Wire> node_to_node;
+  // Measured or described device pairs (indices): override everything above.
   std::map<std::pair<int, int>, Wire> measured;
 
   Wire WireBetween(int from, int to) const;

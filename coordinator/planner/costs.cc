@@ -23,28 +23,33 @@ Saving StageCosts::Effective(const Saving& saving, int first, int last) const {
 }
 
 int StageCosts::EndOfRecomputed(int first, int last, int recomputed) const {
-  const int until = sums_[first].recomputable + std::min(recomputed, Recomputable(first, last));
+  const int until = At(first).recomputable + std::min(recomputed, Recomputable(first, last));
   const auto end =
-      std::lower_bound(sums_.begin() + first, sums_.begin() + last, until,
+      std::lower_bound(sums_->begin() + first, sums_->begin() + last, until,
                        [](const Sum& sum, int count) { return sum.recomputable < count; });
-  return static_cast<int>(end - sums_.begin());
+  return static_cast<int>(end - sums_->begin());
 }
 
 LayerTimes StageCosts::Of(int first, int last, const Saving& asked) const {
-  const LayerTimes& a = sums_[first].times;
-  const LayerTimes& b = sums_[last].times;
+  const LayerTimes& a = At(first).times;
+  const LayerTimes& b = At(last).times;
   LayerTimes times = {b.forward_s - a.forward_s, b.backward_s - a.backward_s,
                       b.weight_s - a.weight_s, b.optimizer_s - a.optimizer_s};
   const Saving saving = Effective(asked, first, last);
   if (saving.recomputed > 0) {
     const int end = EndOfRecomputed(first, last, saving.recomputed);
-    times.backward_s += sums_[end].again_s - sums_[first].again_s;
+    times.backward_s += At(end).again_s - At(first).again_s;
   }
   if (saving.whole_backward) times.backward_s += std::exchange(times.weight_s, 0);
   return times;
 }
 
 double StageCosts::TotalSeconds(int first, int last, const Saving& saving) const {
+  if (recompute_ != Recomputation::kAlways && !saving.any()) {
+    const LayerTimes& a = At(first).times;
+    const LayerTimes& b = At(last).times;
+    return (b.forward_s - a.forward_s) + (b.backward_s - a.backward_s) + (b.weight_s - a.weight_s);
+  }
   const LayerTimes times = Of(first, last, saving);
   return times.forward_s + times.backward_s + times.weight_s;
 }
@@ -58,7 +63,7 @@ double StageCosts::MostSeconds() const {
 int64_t StageCosts::StateBytes(int first, int last, const Saving& asked) const {
   if (first == last) return 0;
   const Saving saving = Effective(asked, first, last);
-  double bytes = sums_[last].state_bytes - sums_[first].state_bytes;
+  double bytes = At(last).state_bytes - At(first).state_bytes;
   if (saving.whole_backward) bytes += once_bytes_;
   if (saving.recomputed > 0) bytes += again_once_bytes_;
   return static_cast<int64_t>(bytes);
@@ -66,11 +71,11 @@ int64_t StageCosts::StateBytes(int first, int last, const Saving& asked) const {
 
 int64_t StageCosts::StashBytes(int first, int last, const Saving& asked) const {
   const Saving saving = Effective(asked, first, last);
-  double bytes = sums_[last].stash_bytes - sums_[first].stash_bytes;
-  if (saving.whole_backward) bytes -= sums_[last].backward_bytes - sums_[first].backward_bytes;
+  double bytes = At(last).stash_bytes - At(first).stash_bytes;
+  if (saving.whole_backward) bytes -= At(last).backward_bytes - At(first).backward_bytes;
   if (saving.recomputed > 0) {
     const int end = EndOfRecomputed(first, last, saving.recomputed);
-    bytes -= sums_[end].again_bytes - sums_[first].again_bytes;
+    bytes -= At(end).again_bytes - At(first).again_bytes;
   }
   return static_cast<int64_t>(std::max(0.0, bytes));
 }
@@ -91,7 +96,7 @@ std::optional<Saving> StageCosts::LeastSaving(int first, int last, int64_t memor
 
 void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOptions& options,
                      int tp, int micro_batch) {
-  Sum sum = sums_.back();
+  Sum sum = sums_->back();
   sum.times.forward_s += times.forward_s;
   sum.times.backward_s += times.backward_s;
   sum.times.weight_s += times.weight_s;
@@ -108,13 +113,13 @@ void StageCosts::Add(const Layer& layer, const LayerTimes& times, const CostOpti
     sum.again_s += times.forward_s;
     again_once_bytes_ = std::max(again_once_bytes_, each(layer.again_bytes));
   }
-  sums_.push_back(sum);
+  sums_->push_back(sum);
 }
 
 StageCosts Costs::Sums(std::vector<LayerTimes> times, int tensor_parallel, int micro_batch) const {
   StageCosts costs;
   costs.recompute_ = options_.recompute;
-  costs.sums_.emplace_back();
+  costs.sums_ = std::make_shared<std::vector<StageCosts::Sum>>(1);
   for (size_t l = 0; l < model_.layers.size(); ++l) {
     if (!options_.split_backward) times[l].backward_s += std::exchange(times[l].weight_s, 0);
     costs.Add(model_.layers[l], times[l], options_, tensor_parallel, micro_batch);
@@ -123,11 +128,15 @@ StageCosts Costs::Sums(std::vector<LayerTimes> times, int tensor_parallel, int m
 }
 
 StageCosts Costs::For(const DeviceType& type, int tensor_parallel, int micro_batch) const {
+  const auto [known, added] =
+      known_.try_emplace(Asked(type.name, type.flops_per_s, type.memory_bytes_per_s,
+                               type.link_bytes_per_s, tensor_parallel, micro_batch));
+  if (!added) return known->second;
   Source source;
   std::vector<LayerTimes> times = Times(type, tensor_parallel, micro_batch, &source);
   StageCosts costs = Sums(std::move(times), tensor_parallel, micro_batch);
   costs.source_ = source;
-  return costs;
+  return known->second = std::move(costs);
 }
 
 StageCosts Costs::ForShares(const std::vector<DeviceType>& types, const std::vector<int>& shares,

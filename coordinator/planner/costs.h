@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -94,7 +95,7 @@ class StageCosts {
 
   // How many layers of these can be recomputed.
   int Recomputable(int first, int last) const {
-    return sums_[last].recomputable - sums_[first].recomputable;
+    return At(last).recomputable - At(first).recomputable;
   }
   // The least saving with which state and so many stashes fit; nothing: none is enough.
   std::optional<Saving> LeastSaving(int first, int last, int64_t memory_bytes, int in_flight) const;
@@ -102,7 +103,7 @@ class StageCosts {
   double MostSeconds() const;
 
   Source source() const { return source_; }
-  int layers() const { return static_cast<int>(sums_.size()) - 1; }
+  int layers() const { return static_cast<int>(sums_->size()) - 1; }
 
  private:
   friend class Costs;
@@ -122,12 +123,15 @@ class StageCosts {
   void Add(const Layer& layer, const LayerTimes& times, const CostOptions& options, int tp,
            int micro_batch);
 
-  std::vector<Sum> sums_;  // of the layers before
+  const Sum& At(int layer) const { return (*sums_)[layer]; }
+
+  std::shared_ptr<std::vector<Sum>> sums_;  // of the layers before; complete, they do not change
   double once_bytes_ = 0, again_once_bytes_ = 0;
   Recomputation recompute_ = Recomputation::kNever;
   Source source_ = Source::kRoofline;
 };
 
+// Remembers what it was asked: not for several threads at once.
 class Costs {
  public:
   Costs(const Model& model, ProfileTable profile, const CostOptions& options)
@@ -165,6 +169,9 @@ class Costs {
   Model model_;
   ProfileTable profile_;
   CostOptions options_;
+  // By what counts of a type, degree, micro-batch.
+  using Asked = std::tuple<std::string, double, double, double, int, int>;
+  mutable std::map<Asked, StageCosts> known_;
 };
 
 }  // namespace atl::plan

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/bytes_text.h"
 #include "common/status.h"
 #include "coordinator/planner/candidates.h"
@@ -48,9 +51,9 @@ int LargestType(const Cluster& cluster) {
 std::string Remedy(const Cluster& cluster, const Costs& costs, const Need& need, double lacks,
                    double has) {
   const int type = LargestType(cluster);
-  const double each = static_cast<double>(costs.UsableBytes(cluster.types[type]));
+  const double each = std::max(1.0, static_cast<double>(costs.UsableBytes(cluster.types[type])));
   std::string text =
-      absl::StrFormat("; %d more %s would hold it", static_cast<int>(std::ceil(lacks / each)),
+      absl::StrFormat("; %d more %s would hold it", static_cast<int64_t>(std::ceil(lacks / each)),
                       cluster.types[type].name);
   const double per_parameter =
       (has - need.activation_bytes) / static_cast<double>(costs.model().parameters());
@@ -103,7 +106,8 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
       costs.model().name, Text(need.state_bytes), costs.options().state_bytes_per_parameter,
       Text(need.activation_bytes), need.micro_batch);
   if (all > has) {
-    const double share = all * usable / has;
+    const double share =
+        has > 0 ? all * usable / has : all / static_cast<double>(cluster.devices.size());
     return absl::ResourceExhaustedError(absl::StrCat(
         what, "; all ", cluster.devices.size(), " devices together have ", Text(has), ". Device \"",
         FirstOf(cluster, type).id, "\" lacks ", Text(share - usable), " for its share of ",
@@ -131,6 +135,54 @@ absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job&
   return absl::ResourceExhaustedError(
       absl::StrCat(what, "; the devices have ", Text(has),
                    ", but whole layers do not divide so: ", std::string(last.message())));
+}
+
+absl::Status CheckConstraints(const Cluster& cluster, const Costs& costs, const Job& job) {
+  const Constraints& fixed = job.fixed;
+  const std::vector<std::string> names = sim::ScheduleNames();
+  if (!fixed.schedule.empty() &&
+      std::find(names.begin(), names.end(), fixed.schedule) == names.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.schedule = \"", absl::CHexEscape(fixed.schedule),
+                     "\": there is no such schedule; there are: ", absl::StrJoin(names, ", ")));
+  }
+  const std::vector<int> sizes = TensorParallelSizes(job);
+  const std::vector<int> micro_batches = MicroBatchSizes(job);
+  const int fixed_size = sizes.size() == 1 && sizes[0] > 1 ? sizes[0] : 0;
+  const int smallest = *std::min_element(micro_batches.begin(), micro_batches.end());
+  int entities = 0;
+  for (const int tp : sizes) {
+    int count = 0;
+    for (const EntityPool& pool : PoolsOf(cluster, costs, tp, smallest)) {
+      count += static_cast<int>(pool.entities.size());
+    }
+    entities = std::max(entities, count);
+  }
+  const auto layers = static_cast<int64_t>(costs.model().layers.size());
+  const int64_t stages = std::max(1, fixed.stages), replicas = std::max(1, fixed.replicas);
+  const int64_t most = (job.global_batch + smallest - 1) / smallest;
+  const bool fits = stages * replicas <= entities && stages <= layers && replicas <= most;
+  if (fits || (!fixed.any() && fixed_size <= 1)) return absl::OkStatus();
+  std::vector<std::string> asked;
+  for (const auto& [key, value] :
+       {std::pair("stages", fixed.stages), std::pair("replicas", fixed.replicas),
+        std::pair("tensor_parallel", fixed_size)}) {
+    if (value > 0) asked.push_back(absl::StrCat("layout.", key, " = ", value));
+  }
+  const auto count = [](int64_t devices) {
+    return absl::StrCat(devices, devices == 1 ? " device" : " devices");
+  };
+  std::string text = absl::StrCat(
+      "no layout fits: ", absl::StrJoin(asked, ", "), asked.size() == 1 ? " takes " : " take ",
+      count(stages * replicas * std::max(1, fixed_size)), ", the island has ",
+      count(static_cast<int64_t>(cluster.devices.size())));
+  if (fixed_size > 1) {
+    absl::StrAppend(&text, " (", entities, " times ", fixed_size, " alike on one worker)");
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      text, "; its model has ", layers, " layers, its batch ", job.global_batch,
+      " sequences: stages must not be more than the layers, replicas not more than the "
+      "micro-batches. Add workers, use less, or leave a key out to let the planner choose"));
 }
 
 }  // namespace atl::plan

@@ -15,6 +15,10 @@ namespace atl::plan {
 absl::Status ExplainNoFit(const Cluster& cluster, const Costs& costs, const Job& job,
                           const absl::Status& last);
 
+// INVALID_ARGUMENT where no layout of this cluster can be as the job fixes it: too few devices,
+// layers or micro-batches, or no such schedule. Names the keys of [layout].
+absl::Status CheckConstraints(const Cluster& cluster, const Costs& costs, const Job& job);
+
 }  // namespace atl::plan
 
 #endif  // ATOLL_COORDINATOR_PLANNER_FIT_H_

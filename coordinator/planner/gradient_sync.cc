@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,30 +13,48 @@ namespace {
 // Resources that rings share, and what one ring needs of them.
 class Resources {
  public:
-  int Of(const std::string& name) {
-    return index_.try_emplace(name, static_cast<int>(index_.size())).first->second;
-  }
+  explicit Resources(int count) : free_s_(count, 0), needs_s_(count, 0) {}
+
   void Need(int resource, double seconds) {
-    if (static_cast<size_t>(resource) >= free_s_.size()) free_s_.resize(resource + 1, 0);
-    needs_[resource] += seconds;
+    if (needs_s_[resource] == 0) needed_.push_back(resource);
+    needs_s_[resource] += std::max(seconds, 1e-18);
   }
   // Runs a ring with the needs named since the last one; returns its end.
   double Run(double ready_s, double latency_s) {
     double start_s = ready_s;
     double longest_s = 0;
-    for (const auto& [resource, seconds] : needs_) {
+    for (const int resource : needed_) {
       start_s = std::max(start_s, free_s_[resource]);
-      longest_s = std::max(longest_s, seconds);
+      longest_s = std::max(longest_s, needs_s_[resource]);
     }
-    for (const auto& [resource, seconds] : needs_) free_s_[resource] = start_s + seconds;
-    needs_.clear();
+    for (const int resource : needed_) {
+      free_s_[resource] = start_s + needs_s_[resource];
+      needs_s_[resource] = 0;
+    }
+    needed_.clear();
     return start_s + longest_s + latency_s;
   }
 
  private:
-  std::map<std::string, int> index_;
   std::vector<double> free_s_;
-  std::map<int, double> needs_;
+  std::vector<double> needs_s_;
+  std::vector<int> needed_;
+};
+
+// What one stage's part of a ring finds: of which site and node its device is, and its resources.
+struct Holder {
+  int device = 0;
+  int site = 0;
+  int node = 0;
+  int entity = 0;
+};
+
+// From one replica's holder to the next one's.
+struct Hop {
+  double latency_s = 0;
+  double bytes_per_s = 0;
+  int shared = -1;  // a node's card or a line between sites; -1: neither
+  double shared_bytes_per_s = 0;
 };
 
 double RingShare(size_t members) {
@@ -51,10 +70,28 @@ class Synchroniser {
       bytes_before_.push_back(bytes_before_.back() +
                               static_cast<double>(layer.parameters) * job.gradient_bytes);
     }
+    std::map<std::pair<std::string, std::string>, int> nodes;
+    std::map<std::string, int> sites;
+    int entities = 0;
     for (const Replica& replica : layout.replicas) {
-      places_.push_back(PlacesOf(replica));
-      for (const Stage& stage : replica.stages) cuts_.push_back(stage.first_layer);
+      const std::vector<int> places = PlacesOf(replica);
+      std::vector<Holder>& holders = holders_.emplace_back();
+      for (size_t s = 0; s < replica.stages.size(); ++s) {
+        const Device& device = cluster.devices[replica.stages[s].devices[0]];
+        holders.push_back(
+            {replica.stages[s].devices[0],
+             sites.try_emplace(device.site, static_cast<int>(sites.size())).first->second,
+             nodes.try_emplace({device.site, device.node}, static_cast<int>(nodes.size()))
+                 .first->second,
+             entities + places[s]});
+        cuts_.push_back(replica.stages[s].first_layer);
+      }
+      entities += 1 + *std::max_element(places.begin(), places.end());
     }
+    sites_ = static_cast<int>(sites.size());
+    first_card_ = entities;
+    first_line_ = entities + static_cast<int>(nodes.size());
+    resources_.emplace(first_line_ + sites_ * sites_);
     cuts_.push_back(static_cast<int>(costs.model().layers.size()));
     std::sort(cuts_.begin(), cuts_.end());
     cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
@@ -66,16 +103,26 @@ class Synchroniser {
     if (replicas < 2) return end_s;
     // The stage of each replica that holds the layers in question, from the last one on.
     std::vector<size_t> holder(replicas);
+    std::vector<Hop> hops(replicas);
     for (size_t r = 0; r < replicas; ++r) holder[r] = layout_.replicas[r].stages.size() - 1;
+    std::vector<char> moved(replicas, 1);
     for (size_t c = cuts_.size() - 1; c-- > 0;) {
       double all_ready_s = 0;
       for (size_t r = 0; r < replicas; ++r) {
-        while (layout_.replicas[r].stages[holder[r]].first_layer > cuts_[c]) --holder[r];
+        while (layout_.replicas[r].stages[holder[r]].first_layer > cuts_[c]) {
+          --holder[r];
+          moved[r] = 1;
+        }
         all_ready_s = std::max(all_ready_s, ready_s[r][holder[r]]);
       }
+      for (size_t r = 0; r < replicas; ++r) {
+        const size_t next = (r + 1) % replicas;
+        if (moved[r] || moved[next]) hops[r] = HopBetween(At(r, holder), At(next, holder));
+      }
+      std::fill(moved.begin(), moved.end(), 0);
       const double bytes = bytes_before_[cuts_[c + 1]] - bytes_before_[cuts_[c]];
       const double done_s = layout_.reduction == Reduction::kRing
-                                ? Ring(holder, bytes, all_ready_s)
+                                ? Ring(holder, hops, bytes, all_ready_s)
                                 : Hierarchy(holder, bytes, all_ready_s);
       for (size_t r = 0; r < replicas; ++r) {
         end_s[r][holder[r]] = std::max(end_s[r][holder[r]], done_s);
@@ -95,36 +142,46 @@ class Synchroniser {
     return *std::max_element(shares.begin(), shares.end()) /
            std::accumulate(shares.begin(), shares.end(), 0.0);
   }
-  int Entity(size_t replica, size_t stage) {
-    return resources_.Of(absl::StrCat("entity ", replica, ",", places_[replica][stage]));
+  const Holder& At(size_t replica, const std::vector<size_t>& holder) const {
+    return holders_[replica][holder[replica]];
   }
-  int Card(const Device& device) {
-    return resources_.Of(absl::StrCat("card ", device.site, "|", device.node));
-  }
-  int Line(const std::string& from, const std::string& to) {
-    return resources_.Of(absl::StrCat("line ", from, "|", to));
+  int Card(const Holder& holder) const { return first_card_ + holder.node; }
+  int Line(int from, int to) const { return first_line_ + from * sites_ + to; }
+
+  Hop HopBetween(const Holder& from, const Holder& to) const {
+    const Wire wire = cluster_.WireBetween(from.device, to.device);
+    Hop hop{wire.latency_s, wire.bytes_per_s};
+    const std::string& site = cluster_.devices[from.device].site;
+    if (from.site != to.site) {
+      hop.shared = Line(from.site, to.site);
+      hop.shared_bytes_per_s =
+          cluster_.WireBetweenSites(site, cluster_.devices[to.device].site).bytes_per_s;
+    } else if (from.node != to.node) {
+      hop.shared = Card(from);
+      hop.shared_bytes_per_s = cluster_.WireBetweenSites(site, site).bytes_per_s;
+    }
+    return hop;
   }
 
-  double Ring(const std::vector<size_t>& holder, double bytes, double ready_s) {
+  double Ring(const std::vector<size_t>& holder, const std::vector<Hop>& hops, double bytes,
+              double ready_s) {
     const size_t n = holder.size();
     const double sent = RingShare(n) * bytes;
+    const double own = sent * LargestShare();
     double latency_s = 0;
     for (size_t r = 0; r < n; ++r) {
-      const int from = StageOf(r, holder).devices[0];
-      const int to = StageOf((r + 1) % n, holder).devices[0];
-      const Device& a = cluster_.devices[from];
-      const Device& b = cluster_.devices[to];
-      const Wire wire = cluster_.WireBetween(from, to);
-      latency_s = std::max(latency_s, 2.0 * static_cast<double>(n - 1) * wire.latency_s);
-      resources_.Need(Entity(r, holder[r]), sent * LargestShare() / wire.bytes_per_s);
-      if (a.site != b.site) {
-        resources_.Need(Line(a.site, b.site),
-                        sent / cluster_.WireBetweenSites(a.site, b.site).bytes_per_s);
-      } else if (a.node != b.node) {
-        resources_.Need(Card(a), sent / cluster_.WireBetweenSites(a.site, a.site).bytes_per_s);
-      }
+      const Hop& hop = hops[r];
+      latency_s = std::max(latency_s, hop.latency_s);
+      resources_->Need(At(r, holder).entity, own / hop.bytes_per_s);
+      if (hop.shared >= 0) resources_->Need(hop.shared, sent / hop.shared_bytes_per_s);
     }
-    return resources_.Run(ready_s, bytes == 0 ? 0 : latency_s);
+    return resources_->Run(ready_s, bytes == 0 ? 0 : 2.0 * static_cast<double>(n - 1) * latency_s);
+  }
+
+  // The index of a site by those of its members.
+  template <class Site>
+  int SiteOf(const Site& site, const std::vector<size_t>& holder) const {
+    return At(site.second.begin()->second.front(), holder).site;
   }
 
   double Hierarchy(const std::vector<size_t>& holder, double bytes, double ready_s) {
@@ -144,13 +201,13 @@ class Synchroniser {
       latency_s = std::max(latency_s, 2.0 * static_cast<double>(nodes.size() - 1) * card.latency_s);
       for (const auto& [node, members] : nodes) {
         const int first = StageOf(members[0], holder).devices[0];
-        resources_.Need(Card(cluster_.devices[first]), card_s);
+        resources_->Need(Card(At(members[0], holder)), card_s);
         if (members.size() < 2) continue;
         const Wire wire = cluster_.WireBetween(first, StageOf(members[1], holder).devices[0]);
         const double node_s =
             RingShare(members.size()) * bytes / layout_.tensor_parallel / wire.bytes_per_s;
         within_node_s = std::max(within_node_s, node_s);
-        for (const size_t r : members) resources_.Need(Entity(r, holder[r]), node_s);
+        for (const size_t r : members) resources_->Need(At(r, holder).entity, node_s);
       }
     }
     double between_sites_s = 0;
@@ -159,7 +216,7 @@ class Synchroniser {
       const auto next = std::next(site) == sites.end() ? sites.begin() : std::next(site);
       const Wire& wire = cluster_.WireBetweenSites(site->first, next->first);
       const double line_s = RingShare(sites.size()) * bytes / wire.bytes_per_s;
-      resources_.Need(Line(site->first, next->first), line_s);
+      resources_->Need(Line(SiteOf(*site, holder), SiteOf(*next, holder)), line_s);
       between_sites_s = std::max(between_sites_s, line_s);
       between_latency_s =
           std::max(between_latency_s, 2.0 * static_cast<double>(sites.size() - 1) * wire.latency_s);
@@ -167,15 +224,17 @@ class Synchroniser {
     // The phases follow each other; Run() counts the longest need alone.
     const double all_s = within_node_s + within_site_s + between_sites_s;
     const double longest_s = std::max({within_node_s, within_site_s, between_sites_s});
-    return resources_.Run(ready_s, all_s - longest_s + latency_s + between_latency_s);
+    return resources_->Run(ready_s, all_s - longest_s + latency_s + between_latency_s);
   }
 
   const Cluster& cluster_;
   const Layout& layout_;
-  std::vector<double> bytes_before_;      // of the layers before
-  std::vector<int> cuts_;                 // where any replica's stages begin, and the end
-  std::vector<std::vector<int>> places_;  // per replica, per stage
-  Resources resources_;
+  std::vector<double> bytes_before_;          // of the layers before
+  std::vector<int> cuts_;                     // where any replica's stages begin, and the end
+  std::vector<std::vector<Holder>> holders_;  // per replica, per stage
+  int sites_ = 0;
+  int first_card_ = 0, first_line_ = 0;  // resources after the entities
+  std::optional<Resources> resources_;
 };
 
 }  // namespace

@@ -2,18 +2,28 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace atl::plan {
 namespace {
+
+// States times fillings; less where classes were merged, which is rough anyway.
+constexpr int64_t kPackWork = 200'000;
+constexpr int64_t kMergedWork = 50'000;
 
 // Compositions in units of `unit` entities that reach `weakest` and `min_bytes` and from which
 // nothing can be taken away.
 class Fillings {
  public:
   Fillings(const std::vector<EntityClass>& classes, int unit, double micro_batches,
-           int64_t min_bytes)
+           int64_t min_bytes, int64_t work)
       : classes_(classes), unit_(unit), micro_batches_(micro_batches), min_bytes_(min_bytes) {
-    for (const EntityClass& c : classes) most_.push_back(c.count / unit);
+    int64_t states = 1;
+    for (const EntityClass& c : classes) {
+      most_.push_back(c.count / unit);
+      states *= most_.back() + 1;
+    }
+    most_found_ = static_cast<size_t>(std::clamp<int64_t>(work / states, 32, 2000));
   }
 
   const std::vector<int>& most() const { return most_; }
@@ -41,7 +51,7 @@ class Fillings {
   }
 
   void Extend(size_t t, double weakest, Composition& now, std::vector<Composition>& found) const {
-    if (found.size() > 2000) return;
+    if (found.size() >= most_found_) return;
     if (t == classes_.size()) {
       if (!Enough(now, weakest)) return;
       for (size_t u = 0; u < now.size(); ++u) {
@@ -70,6 +80,7 @@ class Fillings {
   const double micro_batches_;
   const int64_t min_bytes_;
   std::vector<int> most_;
+  size_t most_found_ = 0;
 };
 
 // The most groups that fit into the counts, each one of the fillings; fills `groups` when there are
@@ -134,6 +145,130 @@ void GiveLeftovers(const std::vector<EntityClass>& classes, double micro_batches
   }
 }
 
+// Classes of like power as one, of the mean power and the least memory; with a ratio of 0 only
+// equal ones (of several sites).
+struct Merged {
+  std::vector<EntityClass> classes;
+  std::vector<std::vector<size_t>> members;  // of each, weakest first
+};
+
+Merged MergeAlike(const std::vector<EntityClass>& classes, double ratio) {
+  std::vector<size_t> order;
+  for (size_t t = 0; t < classes.size(); ++t) {
+    if (classes[t].count > 0) order.push_back(t);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::pair(classes[a].power, classes[a].memory_bytes) <
+           std::pair(classes[b].power, classes[b].memory_bytes);
+  });
+  Merged merged;
+  for (const size_t t : order) {
+    const EntityClass& c = classes[t];
+    const EntityClass* first =
+        merged.members.empty() ? nullptr : &classes[merged.members.back().front()];
+    const bool near =
+        first != nullptr && (c.power <= ratio * first->power ||
+                             (c.power == first->power && c.memory_bytes == first->memory_bytes));
+    if (!near) {
+      merged.classes.push_back(c);
+      merged.members.push_back({t});
+      continue;
+    }
+    EntityClass& last = merged.classes.back();
+    last.power = (last.power * last.count + c.power * c.count) / (last.count + c.count);
+    last.memory_bytes = std::min(last.memory_bytes, c.memory_bytes);
+    last.count += c.count;
+    merged.members.back().push_back(t);
+  }
+  return merged;
+}
+
+// Groups of merged classes in the classes' own members: strong ones to the groups that are weakest
+// by then.
+std::vector<Composition> Unmerge(const std::vector<EntityClass>& classes, const Merged& merged,
+                                 const std::vector<Composition>& groups) {
+  std::vector<Composition> own(groups.size(), Composition(classes.size(), 0));
+  std::vector<double> power(groups.size(), 0);
+  for (size_t m = merged.members.size(); m-- > 0;) {
+    std::vector<int> wanted;
+    for (const Composition& group : groups) wanted.push_back(group[m]);
+    for (size_t i = merged.members[m].size(); i-- > 0;) {
+      const size_t t = merged.members[m][i];
+      for (int left = classes[t].count; left > 0; --left) {
+        size_t to = groups.size();
+        for (size_t g = 0; g < groups.size(); ++g) {
+          if (wanted[g] > 0 && (to == groups.size() || power[g] < power[to])) to = g;
+        }
+        if (to == groups.size()) break;  // the rest idles
+        --wanted[to];
+        ++own[to][t];
+        power[to] += classes[t].power;
+      }
+    }
+  }
+  return own;
+}
+
+// Each entity, strongest first, to the group with the least power: for any number of classes.
+// Nothing if a group then lacks memory.
+std::optional<std::vector<Composition>> DealByPower(const std::vector<EntityClass>& classes,
+                                                    int groups, int64_t min_bytes) {
+  const Merged all = MergeAlike(classes, 1e300);
+  if (all.members.empty()) return std::nullopt;
+  const std::vector<Composition> wanted(groups, Composition(1, all.classes[0].count));
+  std::vector<Composition> dealt = Unmerge(classes, all, wanted);
+  for (const Composition& group : dealt) {
+    int64_t bytes = 0;
+    for (size_t t = 0; t < group.size(); ++t) bytes += group[t] * classes[t].memory_bytes;
+    if (bytes < min_bytes || bytes == 0) return std::nullopt;
+  }
+  return dealt;
+}
+
+double WeakestOf(const std::vector<EntityClass>& classes, const std::vector<Composition>& groups,
+                 double micro_batches) {
+  double weakest = 1e300;
+  for (const Composition& group : groups) {
+    weakest = std::min(weakest, EffectivePower(classes, group, micro_batches));
+  }
+  return weakest;
+}
+
+// Products of counts + 1 in units of `unit`.
+int64_t StatesOf(const std::vector<EntityClass>& classes, int unit) {
+  int64_t product = 1;
+  for (const EntityClass& c : classes) {
+    product = std::min<int64_t>(product * (c.count / unit + 1), int64_t{1} << 40);
+  }
+  return product;
+}
+
+// The best packing of fillings, by bisection on the weakest group.
+std::optional<std::vector<Composition>> PackBest(const std::vector<EntityClass>& classes, int unit,
+                                                 int groups, double micro_batches,
+                                                 int64_t min_bytes, int64_t work) {
+  const Fillings fillings(classes, unit, micro_batches, min_bytes, work);
+  std::vector<Composition> best;
+  if (!Pack(fillings.most(), fillings.Minimal(0), groups, &best)) return std::nullopt;
+  double low = 0;
+  double high = 0;
+  for (const EntityClass& c : classes) high += c.power * c.count / groups;
+  for (int i = 0; i < 10; ++i) {
+    const double middle = (low + high) / 2;
+    std::vector<Composition> packed;
+    if (Pack(fillings.most(), fillings.Minimal(middle), groups, &packed)) {
+      best = std::move(packed);
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  for (Composition& group : best) {
+    for (int& n : group) n *= unit;
+  }
+  return best;
+}
+
 }  // namespace
 
 double EffectivePower(const std::vector<EntityClass>& classes, const Composition& group,
@@ -149,50 +284,42 @@ double EffectivePower(const std::vector<EntityClass>& classes, const Composition
 
 std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes, int groups,
                                          double micro_batches, int64_t min_bytes, int64_t states) {
-  const auto states_of = [&](int unit) {
-    int64_t product = 1;
-    for (const EntityClass& c : classes) {
-      product = std::min<int64_t>(product * (c.count / unit + 1), int64_t{1} << 40);
-    }
-    return product;
-  };
-  int unit = 1;
-  while (states_of(unit) > states) ++unit;
-  // A unit may not be more than a group's share, or there would be too few units to deal.
-  double total = 0;
   int entities = 0;
+  double total = 0;
   for (const EntityClass& c : classes) {
-    total += c.power * c.count;
     entities += c.count;
+    total += c.power * c.count;
   }
   if (groups < 1 || groups > entities || total <= 0) return std::nullopt;
-  unit = std::max(1, std::min(unit, entities / groups));
-  if (states_of(unit) > 64 * states) return std::nullopt;
-  const Fillings fillings(classes, unit, micro_batches, min_bytes);
-  std::vector<Composition> best;
-  if (!Pack(fillings.most(), fillings.Minimal(0), groups, &best)) return std::nullopt;
-  double low = 0;
-  double high = total / groups;
-  for (int i = 0; i < 10; ++i) {
-    const double middle = (low + high) / 2;
-    std::vector<Composition> packed;
-    if (Pack(fillings.most(), fillings.Minimal(middle), groups, &packed)) {
-      best = std::move(packed);
-      low = middle;
-    } else {
-      high = middle;
-    }
+  // Like classes count as one until there are few enough states. Of few classes, entities are dealt
+  // in units; a unit may not be more than a group's share, or there would be too few to deal.
+  const int largest_unit = std::max(1, entities / groups);
+  Merged merged;
+  int unit = 1;
+  int64_t work = kPackWork;
+  for (const double ratio : {0.0, 1.05, 1.1, 1.25, 1.4, 1.6, 2.0, 3.0, 1e300}) {
+    merged = MergeAlike(classes, ratio);
+    unit = 1;
+    while (unit < largest_unit && StatesOf(merged.classes, unit) > states) ++unit;
+    if (StatesOf(merged.classes, unit) <= (ratio == 0 ? states : states / 4)) break;
+    work = kMergedWork;
   }
-  for (Composition& group : best) {
-    for (int& n : group) n *= unit;
+  std::optional<std::vector<Composition>> best;
+  // Where even one class has too many states there are too many groups for it to matter.
+  if (StatesOf(merged.classes, unit) <= states) {
+    auto packed = PackBest(merged.classes, unit, groups, micro_batches, min_bytes, work);
+    if (packed) best = Unmerge(classes, merged, *packed);
   }
-  GiveLeftovers(classes, micro_batches, best);
-  GroupChoice choice{std::move(best), 1e300};
-  std::sort(choice.groups.begin(), choice.groups.end());
-  for (const Composition& group : choice.groups) {
-    choice.weakest = std::min(choice.weakest, EffectivePower(classes, group, micro_batches));
+  if (best) GiveLeftovers(classes, micro_batches, *best);
+  auto dealt = DealByPower(classes, groups, min_bytes);
+  if (dealt && (!best || WeakestOf(classes, *dealt, micro_batches) >
+                             WeakestOf(classes, *best, micro_batches) * (1 + 1e-9))) {
+    best = std::move(dealt);
   }
-  return choice;
+  if (!best) return std::nullopt;
+  std::sort(best->begin(), best->end());
+  const double weakest = WeakestOf(classes, *best, micro_batches);
+  return GroupChoice{*std::move(best), weakest};
 }
 
 }  // namespace atl::plan

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "absl/strings/str_format.h"
 #include "common/status.h"
@@ -56,13 +55,7 @@ std::string Reason(const IslandChoice& choice, const IslandOptions& options) {
 }  // namespace
 
 Cluster OnlySite(const Cluster& cluster, const std::string& site) {
-  Cluster own = cluster;
-  std::set<std::pair<std::string, std::string>> others;
-  for (const Device& device : cluster.devices) {
-    if (device.site != site) others.insert({device.site, device.node});
-  }
-  for (const auto& [other, node] : others) own = WithoutNode(own, other, node);
-  return own;
+  return WithDevices(cluster, [&](const Device& device) { return device.site == site; });
 }
 
 std::string PlaceServer(const Cluster& cluster, const std::map<std::string, double>& rounds_per_s,
@@ -83,7 +76,7 @@ std::string PlaceServer(const Cluster& cluster, const std::map<std::string, doub
 }
 
 absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
-                                           const Job& job, const Options& options,
+                                           const Job& job, const PlanFunction& make,
                                            const IslandOptions& islands) {
   if (islands.steps_per_round < 1 || !(islands.bytes_per_parameter > 0) ||
       !(islands.cost_per_doubling >= 0)) {
@@ -92,7 +85,7 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
         "cost_per_doubling of at least 0");
   }
   IslandChoice choice;
-  choice.single = PlanJob(cluster, costs, job, options);
+  choice.single = make(cluster, job);
   if (choice.single.ok()) {
     choice.single_samples_per_s = job.global_batch / choice.single->outcome.step_s;
   }
@@ -105,7 +98,7 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
   for (const auto& [site, samples] : batch) {
     Job own = job;
     own.global_batch = samples;
-    auto plan = PlanJob(OnlySite(cluster, site), costs, own, options);
+    auto plan = make(OnlySite(cluster, site), own);
     if (!plan.ok()) {
       if (why_not.ok()) why_not = Annotate(plan.status(), absl::StrCat("site \"", site, "\""));
       continue;

@@ -9,6 +9,7 @@
 #ifndef ATOLL_COORDINATOR_PLANNER_ISLANDS_H_
 #define ATOLL_COORDINATOR_PLANNER_ISLANDS_H_
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -36,10 +37,13 @@ struct IslandChoice {
   std::string reason;
 };
 
+// How a cluster is planned for a job: PlanJob, or more.
+using PlanFunction = std::function<absl::StatusOr<Plan>(const Cluster&, const Job&)>;
+
 // Plans both ways; the job's batch is divided among the sites by their speed, or not. The error
 // says why neither fits. A cluster of one site has one island.
 absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
-                                           const Job& job, const Options& options,
+                                           const Job& job, const PlanFunction& plan,
                                            const IslandOptions& islands);
 
 // The devices of one site, and the wires between them.

@@ -22,7 +22,10 @@ const Options kQuick{.simulate = 2, .restarts = 4, .improvements = 0};
 IslandChoice Choose(const Cluster& cluster, const char* model, const IslandOptions& islands) {
   const Costs costs(*FindModel(model), {}, {});
   const Job job{.global_batch = 64, .micro_batches = {1, 2}, .tensor_parallel = {1, 2}};
-  auto choice = ChooseIslands(cluster, costs, job, kQuick, islands);
+  const PlanFunction plan = [&](const Cluster& part, const Job& own) {
+    return PlanJob(part, costs, own, kQuick);
+  };
+  auto choice = ChooseIslands(cluster, costs, job, plan, islands);
   INFO(choice.status().ToString());
   REQUIRE(choice.ok());
   return *std::move(choice);

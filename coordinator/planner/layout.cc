@@ -50,7 +50,7 @@ ChunkTimes TimesOf(const sim::Problem& problem, const sim::Schedule& schedule,
 absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs& costs,
                                             const Layout& layout, const WireSharing& sharing,
                                             const Replica& replica, const std::string& name,
-                                            const Evaluation& evaluation) {
+                                            bool together, const Evaluation& evaluation) {
   if (evaluation.known != nullptr) {
     for (const ReplicaOutcome& known : evaluation.known->kinds) {
       if (known.kind != name) continue;
@@ -64,6 +64,10 @@ absl::StatusOr<ReplicaOutcome> EvaluateKind(const Cluster& cluster, const Costs&
   kind.kind = name;
   if (!layout.split_backward || layout.schedule == "1f1b" || layout.schedule == "gpipe") {
     kind.problem = sim::WithUnsplitBackward(std::move(kind.problem));
+  }
+  // Played with others on the same lines, a replica may find them emptier than its even part is.
+  if (!together && Seconds(sim::MakespanBound(kind.problem).time_ns) >= evaluation.limit_s) {
+    return absl::CancelledError("no schedule of it is as fast");
   }
   const int64_t operations =
       3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
@@ -211,8 +215,9 @@ absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, con
     const std::string name = KindOf(cluster, layout, sharing, layout.replicas[r]);
     const auto [found, added] = kinds.try_emplace(name, outcome.kinds.size());
     if (added) {
-      ATOLL_ASSIGN_OR_RETURN(ReplicaOutcome kind, EvaluateKind(cluster, costs, layout, sharing,
-                                                               layout.replicas[r], name, each));
+      ATOLL_ASSIGN_OR_RETURN(
+          ReplicaOutcome kind,
+          EvaluateKind(cluster, costs, layout, sharing, layout.replicas[r], name, together, each));
       outcome.kinds.push_back(std::move(kind));
     }
     outcome.kinds[found->second].replicas.push_back(static_cast<int>(r));

@@ -7,6 +7,7 @@
 #ifndef ATOLL_COORDINATOR_PLANNER_LAYOUT_H_
 #define ATOLL_COORDINATOR_PLANNER_LAYOUT_H_
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,11 +20,21 @@
 
 namespace atl::plan {
 
+// What the operator fixed: the search keeps to layouts that obey it.
+struct Constraints {
+  int stages = 0;        // devices, or tensor-parallel sets, of every pipeline; 0: any number
+  int replicas = 0;      // 0: any number
+  std::string schedule;  // a family of the simulator; empty: any
+
+  bool any() const { return stages > 0 || replicas > 0 || !schedule.empty(); }
+};
+
 struct Job {
   int global_batch = 1;              // samples per step
   std::vector<int> micro_batches;    // sizes to try; empty: 1, 2, 4, 8
   std::vector<int> tensor_parallel;  // sizes to try; empty: 1, 2, 4, 8
   double gradient_bytes = 4;         // per parameter on the wire
+  Constraints fixed;
 };
 
 // Sizes that cannot be: named with their value.
@@ -100,6 +111,7 @@ struct Evaluation {
   int64_t operations = 1'000'000;
   const Outcome* known = nullptr;  // kinds already evaluated are taken from here
   int improve = 0;                 // simulations to move operations of the schedule found about
+  double limit_s = INFINITY;       // CANCELLED if no schedule can be as fast as that
 };
 
 // Orders a stage's devices by how long they take for the whole model: what types they are of beside
@@ -124,13 +136,23 @@ void SaveMemory(const Cluster& cluster, const Costs& costs, int tensor_parallel,
 // Cuts that balance the layers for this order of stages, one per entity, under memory: with 1F1B's
 // activations where they fit, else with half as many, and so on down to one micro-batch; and
 // SaveMemory for these.
+struct CutOptions {
+  std::vector<int> tensor_shares = {};
+  bool every_stage = false;  // gets a layer at least; otherwise stages without any are left out
+};
 absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                        int micro_batch, Replica& replica,
-                        const std::vector<int>& tensor_shares = {});
+                        int micro_batch, Replica& replica, const CutOptions& options = {});
 
 // Gives every entity of a plainly placed layout two stages. False where there are too few layers or
 // too little memory for that.
 bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& layout);
+
+// Gives a plainly placed layout a schedule, and the shape and the unsplit backward that go with it.
+// The error says what the schedule needs.
+absl::Status SetSchedule(const Cluster& cluster, const Costs& costs, const std::string& schedule,
+                         Layout& layout);
+
+bool Obeys(const Constraints& fixed, const Layout& layout);
 
 // A quick estimate: slowest replica by the cost model (fill and drain, bottleneck stage or link per
 // micro-batch) plus synchronisation. Never simulates.

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "coordinator/planner/balance.h"
 #include "coordinator/planner/layout.h"
@@ -185,7 +186,8 @@ void SaveMemory(const Cluster& cluster, const Costs& costs, int tensor_parallel,
 }
 
 absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_parallel,
-                        int micro_batch, Replica& replica, const std::vector<int>& tensor_shares) {
+                        int micro_batch, Replica& replica, const CutOptions& options) {
+  const std::vector<int>& tensor_shares = options.tensor_shares;
   const CostsOfStages of(cluster, costs, tensor_parallel, micro_batch, replica, tensor_shares);
   const int stages = static_cast<int>(replica.stages.size());
   int in_flight = std::min(replica.micro_batches, stages);
@@ -194,7 +196,7 @@ absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_p
     for (int s = 0; s < stages; ++s) {
       slots.push_back({&of.of(s), of.usable_bytes(s), std::min(in_flight, stages - s)});
     }
-    return BalanceLayers(slots);
+    return BalanceLayers(slots, options.every_stage);
   };
   auto cuts = balance();
   while (!cuts.ok() && in_flight > 1) {
@@ -212,6 +214,36 @@ absl::Status CutReplica(const Cluster& cluster, const Costs& costs, int tensor_p
   replica.stages = std::move(kept);  // a stage without layers is an idle device
   SaveMemory(cluster, costs, tensor_parallel, micro_batch, in_flight, replica, tensor_shares);
   return absl::OkStatus();
+}
+
+absl::Status SetSchedule(const Cluster& cluster, const Costs& costs, const std::string& schedule,
+                         Layout& layout) {
+  const std::vector<std::string> names = sim::ScheduleNames();
+  if (std::find(names.begin(), names.end(), schedule) == names.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("schedule \"", schedule,
+                     "\": there is no such schedule; there are: ", absl::StrJoin(names, ", ")));
+  }
+  layout.schedule = schedule;
+  layout.split_backward = schedule != "1f1b" && schedule != "gpipe" && schedule != "interleaved";
+  const bool v = schedule == "zb-v" || schedule == "v-half" || schedule == "v-min";
+  if (!v && schedule != "interleaved") return absl::OkStatus();
+  if (Reshape(cluster, costs, v ? Shape::kVShaped : Shape::kInterleaved, layout)) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("schedule \"", schedule,
+                                                   "\" needs two stages on every device: pipelines "
+                                                   "of at least two devices, twice as many layers "
+                                                   "as devices, and the memory for it"));
+}
+
+bool Obeys(const Constraints& fixed, const Layout& layout) {
+  const auto replicas = static_cast<int>(layout.replicas.size());
+  if (fixed.replicas > 0 && replicas != fixed.replicas) return false;
+  if (fixed.stages == 0) return true;
+  const size_t stages = static_cast<size_t>(fixed.stages) * (layout.shape == Shape::kPlain ? 1 : 2);
+  return std::all_of(layout.replicas.begin(), layout.replicas.end(),
+                     [&](const Replica& replica) { return replica.stages.size() == stages; });
 }
 
 bool Reshape(const Cluster& cluster, const Costs& costs, Shape shape, Layout& layout) {

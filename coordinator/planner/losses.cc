@@ -20,14 +20,26 @@ std::string WiresOf(const Cluster& cluster, const std::vector<int>& devices) {
     double count = 0;
   };
   std::map<std::string, Sum> sites;
+  const auto add = [&](const std::string& site, const Wire& wire) {
+    Sum& sum = sites[site];
+    sum.latency_s += wire.latency_s;
+    sum.bytes_per_s += wire.bytes_per_s;
+    ++sum.count;
+  };
+  std::map<std::string, std::string> site_of;
+  if (!cluster.node_to_node.empty()) {
+    for (const Device& device : cluster.devices) site_of[device.node] = device.site;
+  }
+  const std::string& node = cluster.devices[devices[0]].node;
+  // Pairs are ordered by the one that they start from.
+  for (auto wire = cluster.node_to_node.lower_bound({node, ""});
+       wire != cluster.node_to_node.end() && wire->first.first == node; ++wire) {
+    add(site_of[wire->first.second], wire->second);
+  }
   for (const int from : devices) {
-    // Pairs are ordered by their first device.
     for (auto wire = cluster.measured.lower_bound({from, 0});
          wire != cluster.measured.end() && wire->first.first == from; ++wire) {
-      Sum& sum = sites[cluster.devices[wire->first.second].site];
-      sum.latency_s += wire->second.latency_s;
-      sum.bytes_per_s += wire->second.bytes_per_s;
-      ++sum.count;
+      add(cluster.devices[wire->first.second].site, wire->second);
     }
   }
   std::string text;

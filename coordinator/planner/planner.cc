@@ -11,6 +11,7 @@
 #include "coordinator/planner/candidates.h"
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/improve.h"
+#include "coordinator/planner/refine.h"
 
 namespace atl::plan {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 constexpr size_t kKeptLayouts = 128;
 constexpr size_t kKeptStages = 20'000;  // of all layouts kept together
 constexpr size_t kMostAlternatives = 12;
+constexpr size_t kRefined = 20;
 
 // Different kinds of layout, not small changes of one.
 std::string Family(const Candidate& c) { return absl::StrCat(Describe(c.layout), ", ", c.how); }
@@ -38,9 +40,19 @@ class Contest {
 
   // True if it is the best so far.
   bool Enter(Layout layout, const std::string& what) {
-    auto outcome =
-        EvaluateSaving(cluster_, costs_, job_, {options_.restarts, options_.seed}, layout);
+    if (!job_.fixed.schedule.empty()) {
+      const absl::Status set = SetSchedule(cluster_, costs_, job_.fixed.schedule, layout);
+      if (!set.ok()) why_not_ = set;
+      if (!set.ok()) return false;
+    }
+    Evaluation evaluation{options_.restarts, options_.seed};
+    evaluation.limit_s = plan_.outcome.step_s;
+    auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
     ++plan_.simulated;
+    if (absl::IsCancelled(outcome.status())) {
+      plan_.alternatives.push_back({what, EstimateSeconds(cluster_, costs_, job_, layout), false});
+      return false;
+    }
     if (!outcome.ok()) {
       why_not_ = outcome.status();
       return false;
@@ -58,11 +70,13 @@ class Contest {
 
   // A candidate, and the same with its groups ordered by SpanTrain's search.
   void EnterBoth(const Candidate& candidate) {
-    Enter(candidate.layout, Family(candidate));
+    const bool obeys = Obeys(job_.fixed, candidate.layout);
+    if (obeys) Enter(candidate.layout, Family(candidate));
+    if (!obeys && ++disobeyed_ > options_.simulate) return;
     std::string how;
     const std::optional<Layout> reordered =
         Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
-    if (!reordered.has_value()) return;
+    if (!reordered.has_value() || !Obeys(job_.fixed, *reordered)) return;
     if (EstimateSeconds(cluster_, costs_, job_, *reordered) >= candidate.estimate_s) return;
     Enter(*reordered, absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ", how));
   }
@@ -73,8 +87,10 @@ class Contest {
     for (int i = 0; i < tries && !Stopped(); ++i) {
       Layout layout = plan_.layout;
       if (!Perturb(cluster_, costs_, plan_.outcome, rng, layout)) continue;
+      if (!Obeys(job_.fixed, layout)) continue;
       Evaluation quick{std::min(options_.restarts, 24), options_.seed};
       quick.known = &plan_.outcome;
+      quick.limit_s = plan_.outcome.step_s;
       auto outcome = EvaluateSaving(cluster_, costs_, job_, quick, layout);
       ++plan_.simulated;
       if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) continue;
@@ -86,6 +102,7 @@ class Contest {
   // Two stages per device, where devices of the winner idle and its pipelines stay inside sites.
   void TryShapes() {
     if (!options_.two_stages_per_device || plan_.layout.shape != Shape::kPlain) return;
+    if (!job_.fixed.schedule.empty()) return;
     if (!StaysInSites(cluster_, plan_.layout) || BubbleOf(plan_.outcome) < 0.01) return;
     const Layout plain = plan_.layout;
     bool won = false;
@@ -121,6 +138,7 @@ class Contest {
   const Job& job_;
   const Options& options_;
   Plan& plan_;
+  int disobeyed_ = 0;  // candidates that break what the job fixes, looked at all the same
   std::string winner_;
   absl::Status why_not_ = absl::ResourceExhaustedError("no layout fits");
 };
@@ -145,6 +163,35 @@ std::string Reason(const Plan& plan, absl::string_view compared) {
   const std::string gap = GapReason(plan.layout, plan.outcome);
   if (!gap.empty()) absl::StrAppend(&text, ": ", gap);
   return text;
+}
+
+// Of unlike devices, the best of each part of them that candidates use and of each number of
+// replicas are refined, and compete beside what they were made from; more of them are simulated.
+void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Options& options,
+                std::vector<Candidate>& candidates) {
+  if (candidates.empty()) return;
+  const Layout& best = candidates[0].layout;
+  if (!AreUnlike(PoolsOf(cluster, costs, best.tensor_parallel, best.micro_batch))) return;
+  options.simulate *= 2;
+  for (const bool fitted : {false, true}) {
+    std::set<size_t> replicas;
+    std::set<std::string> scopes;
+    std::vector<Candidate> refined;
+    for (const Candidate& candidate : candidates) {
+      if (refined.size() == kRefined) break;
+      if (candidate.fitted != fitted) continue;
+      const bool new_scope = scopes.insert(candidate.scope).second;
+      const bool new_count = replicas.insert(candidate.layout.replicas.size()).second;
+      if (!new_scope && !new_count) continue;
+      Candidate& better = refined.emplace_back(candidate);
+      Refine(cluster, costs, job, options.seed, options.stop, better);
+      better.how += ", refined";
+    }
+    candidates.insert(candidates.end(), refined.begin(), refined.end());
+  }
+  std::stable_sort(
+      candidates.begin(), candidates.end(),
+      [](const Candidate& a, const Candidate& b) { return a.estimate_s < b.estimate_s; });
 }
 
 // Each kind of layout once: which of the candidates are simulated, listed, kept for later.
@@ -259,12 +306,15 @@ double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job
 }
 
 absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const Job& job,
-                             const Options& options) {
+                             const Options& asked) {
+  Options options = asked;
   ATOLL_RETURN_IF_ERROR(Validate(cluster));
   ATOLL_RETURN_IF_ERROR(Validate(job));
   absl::Status why_not = absl::OkStatus();
-  const std::vector<Candidate> candidates = Enumerate(cluster, costs, job, options.stop, &why_not);
+  ATOLL_RETURN_IF_ERROR(CheckConstraints(cluster, costs, job));
+  std::vector<Candidate> candidates = Enumerate(cluster, costs, job, options.stop, &why_not);
   if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
+  RefineBest(cluster, costs, job, options, candidates);
   Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
   plan.memory_binds =
@@ -272,7 +322,10 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
                                    [](const Candidate& c) { return SavesMemory(c.layout); });
   Contest contest(cluster, costs, job, options, plan);
   Compete(candidates, options, contest, plan);
-  if (!contest.any()) return ExplainNoFit(cluster, costs, job, contest.why_not());
+  if (!contest.any()) {
+    if (job.fixed.any()) return Annotate(contest.why_not(), "no layout fits");
+    return ExplainNoFit(cluster, costs, job, contest.why_not());
+  }
   contest.Improve(options.improvements);
   contest.TryShapes();
   contest.Polish();
@@ -330,22 +383,38 @@ void NameSites(const Grouping& grouping, Cluster& cluster) {
   }
 }
 
-Cluster WithoutNode(const Cluster& cluster, absl::string_view site, absl::string_view node) {
-  Cluster rest = cluster;
-  rest.devices.clear();
-  rest.measured.clear();
+Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Device&)>& keep) {
+  Cluster rest;
+  rest.types = cluster.types;
+  rest.trunks = cluster.trunks;
+  rest.node_latency_s = cluster.node_latency_s;
+  rest.site_wire = cluster.site_wire;
+  rest.wan_wire = cluster.wan_wire;
+  rest.site_to_site = cluster.site_to_site;
   std::vector<int> index(cluster.devices.size(), -1);
+  std::set<std::string> nodes;
   for (size_t d = 0; d < cluster.devices.size(); ++d) {
-    const Device& device = cluster.devices[d];
-    if (device.site == site && device.node == node) continue;
+    if (!keep(cluster.devices[d])) continue;
     index[d] = static_cast<int>(rest.devices.size());
-    rest.devices.push_back(device);
+    rest.devices.push_back(cluster.devices[d]);
+    nodes.insert(cluster.devices[d].node);
+  }
+  if (nodes.count(cluster.leader) > 0) rest.leader = cluster.leader;
+  for (const auto& [pair, wire] : cluster.node_to_node) {
+    if (nodes.count(pair.first) > 0 && nodes.count(pair.second) > 0) {
+      rest.node_to_node.emplace_hint(rest.node_to_node.end(), pair, wire);
+    }
   }
   for (const auto& [pair, wire] : cluster.measured) {
     if (index[pair.first] < 0 || index[pair.second] < 0) continue;
     rest.measured[{index[pair.first], index[pair.second]}] = wire;
   }
   return rest;
+}
+
+Cluster WithoutNode(const Cluster& cluster, absl::string_view site, absl::string_view node) {
+  return WithDevices(
+      cluster, [&](const Device& device) { return device.site != site || device.node != node; });
 }
 
 }  // namespace atl::plan

@@ -82,6 +82,8 @@ std::string TimesFrom(const Cluster& cluster, const Costs& costs, const Layout& 
 // Sites named after the groups, for a cluster whose sites are not declared.
 void NameSites(const Grouping& grouping, Cluster& cluster);
 
+// The devices that are to be kept, and what joins them.
+Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Device&)>& keep);
 // The cluster without a node's devices.
 Cluster WithoutNode(const Cluster& cluster, absl::string_view site, absl::string_view node);
 

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "common/rng.h"
-#include "coordinator/planner/baselines.h"
 
 namespace atl::plan {
 namespace {
@@ -85,29 +84,6 @@ TEST_CASE("Any mix of devices gets a valid plan, the same one every time") {
   CHECK(again->reason == plan->reason);
 }
 
-TEST_CASE("No baseline beats the plan") {
-  Cluster cluster;
-  Add(cluster, "a100-80", 4, "a");
-  Add(cluster, "h800", 2, "a");
-  const Costs costs = CostsOf("llama-7b");
-  const Job job{.global_batch = 64, .micro_batches = {1, 2}};
-  const auto plan = PlanJob(cluster, costs, job, {});
-  INFO(plan.status().ToString());
-  REQUIRE(plan.ok());
-  CheckPlan(cluster, costs, job, *plan);
-  int compared = 0;
-  for (const std::string& name : BaselineNames()) {
-    const auto layout = Baseline(cluster, costs, job, name);
-    if (!layout.ok()) continue;
-    const auto outcome = EvaluateLayout(cluster, costs, job, *layout, {});
-    REQUIRE(outcome.ok());
-    INFO(name << " " << Describe(*layout));
-    CHECK(plan->outcome.step_s <= outcome->step_s);
-    ++compared;
-  }
-  CHECK(compared >= 1);
-}
-
 TEST_CASE("Slow wires between sites: activations cross rather than gradients") {
   Cluster cluster;
   Add(cluster, "a100-80", 8, "a");
@@ -148,6 +124,106 @@ TEST_CASE("Many sites form a pipeline along their fast wires") {
                 .bytes_per_s == 10e9);
     }
   }
+}
+
+// Unlike devices, each a node and a type of its own, dealt over sites with unlike wires.
+Cluster UnlikeDevices(int count, int sites, uint64_t seed) {
+  Rng rng(seed);
+  Cluster cluster;
+  for (int d = 0; d < count; ++d) {
+    DeviceType type = *FindDeviceType("rtx3090");
+    const double speed = 1 + 7 * rng.Uniform();
+    type.name = "type" + std::to_string(d);
+    type.flops_per_s = 20e12 * speed;
+    type.memory_bytes = static_cast<int64_t>(8 + rng.Below(41)) << 30;
+    cluster.types.push_back(type);
+    const std::string id = std::to_string(d);
+    cluster.devices.push_back({"d" + id, "n" + id, "site" + std::to_string(d % sites), d});
+  }
+  cluster.site_wire = {0.2e-3, 125e6};
+  for (int a = 0; a < sites; ++a) {
+    for (int b = 0; b < a; ++b) {
+      const Wire wire = {2e-3 + 28e-3 * rng.Uniform(), 12.5e6 * (1 + 9 * rng.Uniform())};
+      const std::string from = "site" + std::to_string(a), to = "site" + std::to_string(b);
+      cluster.site_to_site[{from, to}] = cluster.site_to_site[{to, from}] = wire;
+    }
+  }
+  return cluster;
+}
+
+TEST_CASE("28 unlike devices get a plan about as fast as any of a subset of them") {
+  const Cluster cluster = UnlikeDevices(28, 6, 1);
+  const Costs costs = CostsOf("gpt2-large");
+  const Job job{.global_batch = 32, .micro_batches = {1, 2}, .tensor_parallel = {1}};
+  const auto plan = PlanJob(cluster, costs, job, {});
+  INFO(plan.status().ToString());
+  REQUIRE(plan.ok());
+  CheckPlan(cluster, costs, job, *plan);
+  std::vector<double> speeds;
+  for (const DeviceType& type : cluster.types) speeds.push_back(-type.flops_per_s);
+  std::sort(speeds.begin(), speeds.end());
+  for (const size_t fastest : {6, 12, 20}) {
+    const Cluster part = WithDevices(cluster, [&](const Device& device) {
+      return -cluster.types[device.type].flops_per_s <= speeds[fastest - 1];
+    });
+    REQUIRE(part.devices.size() == fastest);
+    const auto other = PlanJob(part, costs, job, {});
+    INFO("the fastest " << fastest);
+    REQUIRE(other.ok());
+    CHECK(plan->outcome.step_s <= 1.06 * other->outcome.step_s);
+  }
+}
+
+TEST_CASE("Fixing the shape of the free plan changes nothing") {
+  const uint64_t seed = GENERATE(range(1, 5));
+  CAPTURE(seed);
+  Cluster cluster = UnlikeDevices(6 + 2 * static_cast<int>(seed), 3, seed);
+  if (seed % 2 == 0) {
+    Add(cluster, "a100-80", 6, "site0");
+    Add(cluster, "h20", 5, "site1");
+  }
+  const Costs costs = CostsOf("gpt2-large");
+  Job job{.global_batch = 32, .micro_batches = {1, 2}, .tensor_parallel = {1, 2}};
+  const auto free = PlanJob(cluster, costs, job, kQuick);
+  INFO(free.status().ToString());
+  REQUIRE(free.ok());
+  const size_t stages = free->layout.replicas[0].stages.size();
+  const bool alike =
+      std::all_of(free->layout.replicas.begin(), free->layout.replicas.end(),
+                  [&](const Replica& replica) { return replica.stages.size() == stages; });
+  job.fixed.replicas = static_cast<int>(free->layout.replicas.size());
+  if (alike) {
+    job.fixed.stages = static_cast<int>(stages) / (free->layout.shape == Shape::kPlain ? 1 : 2);
+  }
+  job.tensor_parallel = {free->layout.tensor_parallel};
+  const auto fixed = PlanJob(cluster, costs, job, kQuick);
+  INFO(fixed.status().ToString());
+  REQUIRE(fixed.ok());
+  CHECK(Obeys(job.fixed, fixed->layout));
+  INFO(Describe(free->layout) << " | " << Describe(fixed->layout));
+  CHECK(fixed->outcome.step_s <= free->outcome.step_s * (1 + 1e-9));
+}
+
+TEST_CASE("What the job fixes is kept, or refused by its key") {
+  Cluster cluster;
+  Add(cluster, "a100-80", 4, "a");
+  Add(cluster, "h20", 4, "b");
+  const Costs costs = CostsOf("gpt2");
+  Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
+  job.fixed = {.stages = 3, .replicas = 2, .schedule = "1f1b"};
+  const auto plan = PlanJob(cluster, costs, job, kQuick);
+  INFO(plan.status().ToString());
+  REQUIRE(plan.ok());
+  CheckPlan(cluster, costs, job, *plan);
+  CHECK(Obeys(job.fixed, plan->layout));
+  CHECK(plan->layout.schedule == "1f1b");
+  CHECK_FALSE(plan->layout.split_backward);
+  job.fixed = {.stages = 5, .replicas = 2, .schedule = ""};
+  CHECK_THAT(std::string(PlanJob(cluster, costs, job, kQuick).status().message()),
+             Catch::Contains("layout.stages = 5, layout.replicas = 2 take 10 devices"));
+  job.fixed = {.stages = 0, .replicas = 0, .schedule = "fastest"};
+  CHECK_THAT(std::string(PlanJob(cluster, costs, job, kQuick).status().message()),
+             Catch::Contains("layout.schedule = \"fastest\""));
 }
 
 TEST_CASE("What cannot fit is refused with what would help") {
@@ -313,36 +389,6 @@ TEST_CASE("A step counts when all sites know of each other: only who is done wit
   const Outcome late = evaluate(50e-3, "best", 4);
   CHECK(late.commit_s > 30e-3);
   CHECK(late.step_s < 1.1 * late.bound_s);
-}
-
-TEST_CASE("Baselines keep their rules") {
-  Cluster cluster;
-  Add(cluster, "a100-80", 4, "a");
-  Add(cluster, "h20", 4, "b");
-  const Costs costs = CostsOf("gpt3-1.3b");
-  const Job job{.global_batch = 64, .micro_batches = {1, 2}, .tensor_parallel = {1, 2}};
-  const auto layout = [&](const char* name) {
-    const auto found = Baseline(cluster, costs, job, name);
-    INFO(name << ": " << found.status().ToString());
-    REQUIRE(found.ok());
-    CHECK_FALSE(found->split_backward);
-    return *found;
-  };
-  for (const Replica& replica : layout("dapple").replicas) {
-    std::set<std::string> sites;
-    for (const Stage& stage : replica.stages) sites.insert(cluster.devices[stage.devices[0]].site);
-    CHECK(sites.size() == 2);
-  }
-  CHECK(layout("varuna").tensor_parallel == 1);
-  CHECK(layout("varuna").schedule == "jeeves");
-  CHECK(layout("hierarchical").reduction == Reduction::kHierarchical);
-  const auto seconds = [&](const Layout& l) {
-    return EvaluateLayout(cluster, costs, job, l, {})->step_s;
-  };
-  CHECK(seconds(layout("hierarchical")) < seconds(layout("data-parallel")));
-  CHECK(seconds(layout("metis")) <= seconds(layout("megatron")));
-  const auto unknown = Baseline(cluster, costs, job, "alpa");
-  CHECK_THAT(std::string(unknown.status().message()), Catch::Contains("varuna"));
 }
 
 }  // namespace

@@ -25,13 +25,19 @@ void Scale(double factor, Wire& wire) {
   for (WireEdge& edge : wire.edges) edge.bytes_per_s *= factor;
 }
 
-void AppendWire(const Wire& wire, std::string& text) {
-  absl::StrAppend(&text, ",", wire.latency_s, ",", wire.bytes_per_s);
+// As they are in memory: keys are only compared.
+template <class... Values>
+void AppendRaw(std::string& key, Values... values) {
+  (key.append(reinterpret_cast<const char*>(&values), sizeof(values)), ...);
+}
+
+void AppendWire(const Wire& wire, std::string& key) {
+  AppendRaw(key, wire.latency_s, wire.bytes_per_s, wire.edges.size());
   for (const WireEdge& edge : wire.edges) {
-    absl::StrAppend(&text, "/", edge.latency_s, ",", edge.bytes_per_s, ",", edge.trunk, ",",
-                    edge.conflict_set);
+    AppendRaw(key, edge.latency_s, edge.bytes_per_s, edge.trunk, edge.conflict_set,
+              edge.changes.size());
     for (const BandwidthChange& change : edge.changes) {
-      absl::StrAppend(&text, "@", change.time_s, "x", change.factor);
+      AppendRaw(key, change.time_s, change.factor);
     }
   }
 }
@@ -205,12 +211,10 @@ std::string KindOf(const Cluster& cluster, const Layout& layout, const WireShari
   std::map<std::pair<std::string, std::string>, size_t> lines;  // of the replica, numbered
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Stage& stage = replica.stages[s];
-    absl::StrAppend(&kind, "|", places[s], "=", cluster.devices[stage.devices[0]].type, ":",
-                    stage.first_layer, "-", stage.last_layer);
-    if (stage.saving.any()) absl::StrAppend(&kind, "again", stage.saving.recomputed);
+    AppendRaw(kind, places[s], cluster.devices[stage.devices[0]].type, stage.first_layer,
+              stage.last_layer, stage.saving.any() ? stage.saving.recomputed : -1);
     for (size_t rank = 0; rank < layout.tensor_shares.size(); ++rank) {
-      absl::StrAppend(&kind, "*", layout.tensor_shares[rank], "of",
-                      cluster.devices[stage.devices[rank]].type);
+      AppendRaw(kind, layout.tensor_shares[rank], cluster.devices[stage.devices[rank]].type);
     }
     if (s + 1 == replica.stages.size() || places[s] == places[s + 1]) continue;
     const Stage& next = replica.stages[s + 1];
@@ -218,7 +222,7 @@ std::string KindOf(const Cluster& cluster, const Layout& layout, const WireShari
       AppendWire(StageWire(cluster, sharing, *from, *to), kind);
       if (LineBetween(cluster, sharing, *from, *to) == nullptr) continue;
       const auto line = lines.try_emplace(SitesOf(cluster, *from, *to), lines.size()).first;
-      absl::StrAppend(&kind, "line", line->second);
+      AppendRaw(kind, line->second);
     }
   }
   return kind;

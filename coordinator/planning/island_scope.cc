@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status.h"
 #include "coordinator/planner/islands.h"
-#include "coordinator/planning/recomputation.h"
+#include "coordinator/planning/planning.h"
 
 namespace atl {
 namespace {
@@ -18,10 +18,7 @@ plan::Cluster ByWorker(const plan::Cluster& cluster) {
   for (plan::Device& device : own.devices) device.site = device.node;
   own.wan_wire = cluster.site_wire;
   own.site_to_site.clear();
-  for (const auto& [pair, wire] : own.measured) {
-    own.site_to_site.try_emplace({own.devices[pair.first].site, own.devices[pair.second].site},
-                                 wire);
-  }
+  own.site_to_site.insert(own.node_to_node.begin(), own.node_to_node.end());
   return own;
 }
 
@@ -38,28 +35,29 @@ struct Option {
 }  // namespace
 
 absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
-  ATOLL_ASSIGN_OR_RETURN(PlanningInput input, MakePlanningInput(request));
-  if (request.spec.layout.recompute == Recompute::kAuto) {
-    input = WithRecomputation(std::move(input));
-  }
+  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
   const OuterSpec& outer = request.spec.outer;
   plan::IslandOptions islands;
   islands.steps_per_round = static_cast<int>(outer.steps_per_round);
   islands.bytes_per_parameter = static_cast<double>(BytesPerElement(outer.push_encoding));
   islands.overlap = outer.overlap == Overlap::kCarry;
   islands.whole_batch = true;
-  plan::Options options;
-  options.seed = request.seed;
-  options.stop = request.stop;
+  const plan::PlanFunction make = [&](const plan::Cluster& cluster,
+                                      const plan::Job& job) -> absl::StatusOr<plan::Plan> {
+    PlanningInput part = input;
+    part.cluster = cluster;
+    part.job = job;
+    ATOLL_ASSIGN_OR_RETURN(FoundPlan found, FindPlan(request, part));
+    return std::move(found.plan);
+  };
   std::set<std::string> sites, workers;
   for (const plan::Device& device : input.cluster.devices) {
     sites.insert(device.site);
     workers.insert(device.node);
   }
   std::vector<Option> choices;
-  ATOLL_ASSIGN_OR_RETURN(
-      const plan::IslandChoice by_site,
-      plan::ChooseIslands(input.cluster, input.costs, input.job, options, islands));
+  ATOLL_ASSIGN_OR_RETURN(const plan::IslandChoice by_site,
+                         plan::ChooseIslands(input.cluster, input.costs, input.job, make, islands));
   choices.push_back({IslandExtent::kAll, "one of all", 1, by_site.single_samples_per_s, 1});
   if (sites.size() > 1) {
     choices.push_back({IslandExtent::kSite, "one for each site", by_site.islands.size(),
@@ -67,7 +65,7 @@ absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
   }
   if (workers.size() > sites.size()) {
     const auto by_worker =
-        plan::ChooseIslands(ByWorker(input.cluster), input.costs, input.job, options, islands);
+        plan::ChooseIslands(ByWorker(input.cluster), input.costs, input.job, make, islands);
     if (by_worker.ok()) {
       choices.push_back({IslandExtent::kWorker, "one for each worker", by_worker->islands.size(),
                          by_worker->islands_samples_per_s, by_worker->islands_factor});

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "coordinator/planning/planning_fixture.h"
+#include "coordinator/planning/predicted_step.h"
 
 namespace atl {
 namespace {
@@ -15,7 +16,7 @@ TEST_CASE("too little memory names the device and how much is missing") {
   request.members = {Worker("w1", 2, 1 << 20)};
   CHECK_THAT(Refusal(request), Catch::Contains("bytes"));
   request.spec.layout.stages = 2;
-  CHECK_THAT(Refusal(request), Catch::Contains("device \"w1/") && Catch::Contains("lacks"));
+  CHECK_THAT(Refusal(request), Catch::Contains("Device \"w1/") && Catch::Contains("lacks"));
 }
 
 // Two devices whose layers need workspace. The search reserves nothing for it but the 6% that it
@@ -89,16 +90,16 @@ TEST_CASE("a group of devices of which one is slow is planned, and reckoned, wit
   Link(request, "w1", "w2", 0.1, 1e9);
   const IslandPlan even = Planned(request);
   CHECK(DevicesIn(even).size() == 4);
-  CHECK(StepNsOf(request, even) == Approx(even.step_ns).epsilon(0.05));
+  CHECK(EstimateStepNs(request, even) == Approx(even.step_ns).epsilon(0.05));
   for (LayerCost& cost : request.members[0].profiles[1].layers) {
     cost.forward_ns *= 3;
     cost.input_gradient_ns *= 3;
     cost.weight_gradient_ns *= 3;
   }
-  CHECK(StepNsOf(request, even) > 1.3 * even.step_ns);
+  CHECK(EstimateStepNs(request, even) > 1.3 * even.step_ns);
   const IslandPlan uneven = Planned(request);
   CHECK(DevicesIn(uneven).size() == 4);
-  CHECK(uneven.step_ns < StepNsOf(request, even));
+  CHECK(uneven.step_ns < EstimateStepNs(request, even));
 }
 
 }  // namespace

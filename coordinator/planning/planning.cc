@@ -14,7 +14,6 @@
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/planning/auxiliary_memory.h"
-#include "coordinator/planning/fixed_layouts.h"
 #include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/recomputation.h"
 #include "coordinator/planning/tensor_split.h"
@@ -105,6 +104,7 @@ void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed
   auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
                                       {.restarts = 96, .seed = seed}, layout);
   if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) return;
+  if (!plan::Obeys(input.job.fixed, layout)) return;
   plan.layout = std::move(layout);
   plan.outcome = *std::move(outcome);
   absl::StrAppend(&plan.reason, "; turned around, so that it begins where ", leader, " leads");
@@ -150,11 +150,8 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
   options.seed = request.seed;
   options.stop = request.stop;
   if (request.improvements) options.improvements = *request.improvements;
-  const LayoutSpec& layout = request.spec.layout;
   FoundPlan found;
-  ATOLL_ASSIGN_OR_RETURN(
-      found.plan, IsFixed(layout) ? PlanFixed(input, layout, leader, options)
-                                  : plan::PlanJob(input.cluster, input.costs, input.job, options));
+  ATOLL_ASSIGN_OR_RETURN(found.plan, plan::PlanJob(input.cluster, input.costs, input.job, options));
   if (!leader.empty() && !Uses(input, found.plan.layout, leader)) {
     ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, found.plan));
   }
@@ -197,17 +194,6 @@ void ReserveMore(const std::vector<MemoryLack>& lacks, PlanningInput& input) {
 }
 
 }  // namespace
-
-int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan) {
-  absl::StatusOr<PlanningInput> input = MakePlanningInput(request);
-  if (!input.ok()) return 0;
-  const absl::StatusOr<plan::Layout> layout = LayoutOf(input->cluster, input->costs, plan);
-  if (!layout.ok() || layout->replicas.empty()) return 0;
-  MakeRoom(*layout, plan, *input);  // it fits, and may have been found with less kept back
-  const auto outcome = plan::EvaluateLayout(input->cluster, input->costs, input->job, *layout,
-                                            {.restarts = 8, .seed = request.seed});
-  return outcome.ok() ? std::llround(outcome->step_s * 1e9) : 0;
-}
 
 namespace {
 

@@ -43,10 +43,6 @@ struct FoundPlan {
 // Without input.cluster.leader anybody may lead. The plan has not been validated.
 absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input);
 
-// What a step takes by a plan made earlier, with what the request says of its devices and links; 0
-// where that cannot be said, because one of its devices is not offered.
-int64_t StepNsOf(const PlanRequest& request, const IslandPlan& plan);
-
 }  // namespace atl
 
 #endif  // ATOLL_COORDINATOR_PLANNING_PLANNING_H_

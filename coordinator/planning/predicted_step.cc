@@ -15,6 +15,7 @@
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/replica_problem.h"
 #include "coordinator/planner/together.h"
+#include "coordinator/planning/recomputation.h"
 
 namespace atl {
 namespace {
@@ -119,19 +120,29 @@ void AddEnds(const plan::Replica& replica, const Ends& ends, size_t first_device
   }
 }
 
-// When each replica's stages' last gradients are there.
-plan::StageTimes DoneSeconds(const sim::Problem& problem, const sim::Result& played) {
+// When each replica's stages begin, and when their last gradients are there.
+struct StageSpans {
+  plan::StageTimes begun_s, done_s;
+};
+
+StageSpans SpansOf(const sim::Problem& problem, const sim::Result& played) {
+  std::vector<double> begun(problem.chunks.size(), INFINITY);
   std::vector<double> done(problem.chunks.size(), 0);
   for (const std::vector<sim::OpSpan>& spans : played.timeline) {
     for (const sim::OpSpan& span : spans) {
       if (span.op.kind == sim::OpKind::kOptimizer) continue;
+      begun[span.op.chunk] = std::min(begun[span.op.chunk], Seconds(span.start_ns));
       done[span.op.chunk] = std::max(done[span.op.chunk], Seconds(span.end_ns));
     }
   }
-  plan::StageTimes by_replica;
+  StageSpans by_replica;
   for (const sim::Pipeline& pipeline : problem.pipelines) {
-    const auto first = done.begin() + pipeline.first_chunk;
-    by_replica.emplace_back(first, first + pipeline.chunk_count);
+    const auto part = [&](const std::vector<double>& all) {
+      const auto first = all.begin() + pipeline.first_chunk;
+      return std::vector<double>(first, first + pipeline.chunk_count);
+    };
+    by_replica.begun_s.push_back(part(begun));
+    by_replica.done_s.push_back(part(done));
   }
   return by_replica;
 }
@@ -152,43 +163,85 @@ absl::StatusOr<plan::Outcome> OutcomeOf(const PlanningInput& input, const plan::
   return outcome;
 }
 
+// A plan's programs, played.
+struct Played {
+  PlanningInput input;
+  plan::Layout layout;
+  plan::Outcome outcome;
+  plan::Together all;
+  sim::Result result;
+  StageSpans spans;
+  plan::StageTimes summed_s, optimizer_s;
+};
+
+absl::StatusOr<Played> Play(const PlanRequest& request, const IslandPlan& plan) {
+  ATOLL_ASSIGN_OR_RETURN(PlanningInput input, MakePlanningInput(request));
+  ATOLL_ASSIGN_OR_RETURN(plan::Layout layout, LayoutOf(input.cluster, input.costs, plan));
+  MakeRoom(layout, plan, input);  // it fits, and may have been found with less kept back
+  Played played{std::move(input), std::move(layout), {}, {}, {}, {}, {}, {}};
+  ATOLL_ASSIGN_OR_RETURN(played.outcome, OutcomeOf(played.input, played.layout, plan));
+  played.all = plan::PutTogether(played.input.cluster, played.layout, played.outcome);
+  ATOLL_ASSIGN_OR_RETURN(played.result,
+                         sim::Simulate(played.all.problem, played.all.schedule, {.record = true}));
+  if (played.result.verdict == sim::Verdict::kStuck) {
+    return absl::InternalError(played.result.reason);
+  }
+  played.spans = SpansOf(played.all.problem, played.result);
+  played.summed_s =
+      plan::SynchroniseGradients(played.input.cluster, played.input.costs, played.input.job,
+                                 played.layout, played.spans.done_s);
+  for (const plan::ReplicaOutcome& kind : played.outcome.kinds) {
+    std::vector<double>& optimizer_s = played.optimizer_s.emplace_back();
+    for (const sim::Nanos ns : kind.optimizer_ns) optimizer_s.push_back(Seconds(ns));
+  }
+  return played;
+}
+
 }  // namespace
 
+int64_t EstimateStepNs(const PlanRequest& request, const IslandPlan& plan) {
+  const absl::StatusOr<Played> played = Play(request, plan);
+  if (!played.ok()) return 0;
+  double end_s = Seconds(played->result.makespan_ns);
+  for (size_t r = 0; r < played->layout.replicas.size(); ++r) {
+    const std::vector<int> places = plan::PlacesOf(played->layout.replicas[r]);
+    for (size_t s = 0; s < places.size(); ++s) {
+      end_s = std::max(end_s, played->summed_s[r][s] + played->optimizer_s[r][places[s]]);
+    }
+  }
+  end_s = std::max(end_s,
+                   plan::CommittedSeconds(played->input.cluster, played->layout, played->summed_s,
+                                          played->spans.begun_s, played->optimizer_s));
+  return std::llround(end_s * 1e9);
+}
+
 absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPlan& plan) {
-  ATOLL_ASSIGN_OR_RETURN(const PlanningInput input, MakePlanningInput(request));
-  const plan::Cluster& cluster = input.cluster;
-  ATOLL_ASSIGN_OR_RETURN(const plan::Layout layout, LayoutOf(cluster, input.costs, plan));
+  ATOLL_ASSIGN_OR_RETURN(const Played step, Play(request, plan));
+  const plan::Cluster& cluster = step.input.cluster;
+  const plan::Layout& layout = step.layout;
   const DeviceNames names = [&](const plan::Stage& stage) {
     std::vector<std::string> ids;
     for (const int d : stage.devices) ids.push_back(cluster.devices[d].id);
     return ids;
   };
-  ATOLL_ASSIGN_OR_RETURN(const plan::Outcome outcome, OutcomeOf(input, layout, plan));
-  const plan::Together all = plan::PutTogether(cluster, layout, outcome);
-  ATOLL_ASSIGN_OR_RETURN(const sim::Result played,
-                         sim::Simulate(all.problem, all.schedule, {.record = true}));
-  if (played.verdict == sim::Verdict::kStuck) return absl::InternalError(played.reason);
-  const plan::StageTimes summed_s = plan::SynchroniseGradients(
-      cluster, input.costs, input.job, layout, DoneSeconds(all.problem, played));
-  const plan::StageTimes known_s = plan::KnownSeconds(cluster, layout, summed_s);
+  const plan::StageTimes known_s = plan::KnownSeconds(cluster, layout, step.summed_s);
   StepTrace trace;
   trace.plan_number = plan.number;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     trace.sequences += plan.replicas[r].micro_batch_sequences * plan.replicas[r].micro_batches;
     const size_t first_device = trace.devices.size();
     const int index = static_cast<int>(r);
-    AddReplica(layout.replicas[r], index, all.problem, index, played, names, &trace);
-    Ends ends{summed_s[r], known_s[r], {}};
-    for (const sim::Nanos ns : outcome.kinds[r].optimizer_ns) {
-      ends.optimizer_s.push_back(Seconds(ns));
-    }
-    AddEnds(layout.replicas[r], ends, first_device, &trace);
+    AddReplica(layout.replicas[r], index, step.all.problem, index, step.result, names, &trace);
+    AddEnds(layout.replicas[r], {step.summed_s[r], known_s[r], step.optimizer_s[r]}, first_device,
+            &trace);
   }
   plan::WireSharing sharing = plan::SharingOf(cluster, layout);
   for (auto& [sites, line] : sharing.lines) line.replicas = 1;  // in turn, at full bandwidth
   AddLinks(cluster, layout, sharing, &trace);
-  trace.about = absl::StrCat("layer times ", plan::TimesFrom(cluster, input.costs, layout));
-  if (!input.assumptions.empty()) absl::StrAppend(&trace.about, "; ", input.assumptions);
+  trace.about = absl::StrCat("layer times ", plan::TimesFrom(cluster, step.input.costs, layout));
+  if (!step.input.assumptions.empty()) {
+    absl::StrAppend(&trace.about, "; ", step.input.assumptions);
+  }
   return trace;
 }
 

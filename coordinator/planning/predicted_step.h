@@ -18,6 +18,11 @@ namespace atl {
 // played.
 absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPlan& plan);
 
+// What a step takes from step to step by a plan made earlier, on the same footing as a new plan's:
+// its own programs, in their order, with what the request says of its devices and links. 0 where
+// that cannot be said, because one of its devices is not offered.
+int64_t EstimateStepNs(const PlanRequest& request, const IslandPlan& plan);
+
 }  // namespace atl
 
 #endif  // ATOLL_COORDINATOR_PLANNING_PREDICTED_STEP_H_

@@ -8,6 +8,7 @@
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/planning_fixture.h"
+#include "coordinator/planning/predicted_step.h"
 
 namespace atl {
 namespace {
@@ -102,10 +103,10 @@ TEST_CASE("the prediction has the time of what is recomputed") {
     const auto plan = PlanIsland(request);
     if (!plan.ok() || !Recomputes(*plan)) continue;
     CAPTURE(plan->reason);
-    CHECK(StepNsOf(request, *plan) == Approx(plan->step_ns).epsilon(0.05));
+    CHECK(EstimateStepNs(request, *plan) == Approx(plan->step_ns).epsilon(0.05));
     IslandPlan without = *plan;
     for (PlanStage& stage : without.replicas[0].stages) stage.recomputed_layers.clear();
-    CHECK(StepNsOf(request, without) < StepNsOf(request, *plan));
+    CHECK(EstimateStepNs(request, without) < EstimateStepNs(request, *plan));
     return;
   }
   FAIL("nothing was recomputed");

@@ -15,9 +15,7 @@
 namespace atl {
 namespace {
 
-constexpr int kMicroBatchMax = 64;    // sequences; larger ones gain nothing and cost memory
-constexpr int kMicroBatchSizes = 12;  // tried at most
-constexpr double kSameSpeed = 1.10;   // devices this near in time and memory are one type
+constexpr double kSameSpeed = 1.10;  // devices this near in time and memory are one type
 
 // "" where the worker does not say.
 std::string ComputeOf(const DeviceInfo& device) {
@@ -321,104 +319,41 @@ void FindSites(double boundary_bytes, plan::Cluster& cluster) {
   }
 }
 
-// Measured wires for every pair of devices on two workers, and the best of them between sites.
+// Measured wires for every pair of workers, and the best of them between sites.
 // Returns how many pairs of workers have none.
 int AddWires(const PlanRequest& request, double boundary_bytes, plan::Cluster& cluster) {
   cluster.node_latency_s = 50e-6;  // a queue between two threads, and their waking up
   cluster.site_wire.latency_s = 200e-6;
   cluster.site_wire.bytes_per_s = 1.25e9;
   const auto wires = WiresOf(request);
-  std::set<std::pair<NodeId, NodeId>> unknown;
-  for (size_t a = 0; a < cluster.devices.size(); ++a) {
-    for (size_t b = 0; b < cluster.devices.size(); ++b) {
-      const NodeId& from = cluster.devices[a].node;
-      const NodeId& to = cluster.devices[b].node;
+  int unknown = 0;
+  for (const PlanMember& a : request.members) {
+    for (const PlanMember& b : request.members) {
+      const NodeId& from = a.member.worker;
+      const NodeId& to = b.member.worker;
       if (from == to) continue;
       const auto wire = wires.find({from, to});
-      if (wire == wires.end()) {
-        unknown.insert({std::min(from, to), std::max(from, to)});
-        continue;
+      if (wire != wires.end()) {
+        cluster.node_to_node[{from, to}] = wire->second;
+      } else {
+        unknown += from < to ? 1 : 0;  // what is measured one way holds for both
       }
-      cluster.measured[{static_cast<int>(a), static_cast<int>(b)}] = wire->second;
     }
   }
   const bool declared = std::all_of(cluster.devices.begin(), cluster.devices.end(),
                                     [](const plan::Device& d) { return !d.site.empty(); });
   if (!declared) FindSites(boundary_bytes, cluster);
-  for (const auto& [pair, wire] : cluster.measured) {
-    const std::pair<std::string, std::string> sites = {cluster.devices[pair.first].site,
-                                                       cluster.devices[pair.second].site};
+  std::map<NodeId, std::string> site_of;
+  for (const plan::Device& device : cluster.devices) site_of[device.node] = device.site;
+  for (const auto& [nodes, wire] : cluster.node_to_node) {
+    const std::pair sites(site_of[nodes.first], site_of[nodes.second]);
     const auto [known, added] = cluster.site_to_site.try_emplace(sites, wire);
     if (!added && wire.bytes_per_s > known->second.bytes_per_s) known->second = wire;
   }
-  return static_cast<int>(unknown.size());
+  return unknown;
 }
 
 // --------------------------------------------------------------------------------------- job ----
-
-// Sizes that divide the batch, so that every micro-batch of every replica is full.
-absl::StatusOr<std::vector<int>> MicroBatches(const JobSpec& spec) {
-  const int64_t batch = spec.inner.batch_sequences;
-  const int64_t fixed = spec.inner.micro_batch_sequences;
-  if (batch < 1 || batch > 1 << 20) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("inner.batch_sequences = ", batch, ": must be from 1 to 1048576"));
-  }
-  std::vector<int> divisors;
-  for (int64_t size = 1; size <= std::min<int64_t>(batch, kMicroBatchMax); ++size) {
-    if (batch % size == 0) divisors.push_back(static_cast<int>(size));
-  }
-  if (fixed > 0) {
-    if (batch % fixed == 0) return std::vector<int>{static_cast<int>(fixed)};
-    std::string sizes;
-    for (const int size : divisors) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", size);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "inner.micro_batch_sequences = ", fixed, " does not divide inner.batch_sequences = ", batch,
-        ": an island of several devices needs full micro-batches; use one of ", sizes,
-        ", or 0 to let the planner choose"));
-  }
-  while (static_cast<int>(divisors.size()) > kMicroBatchSizes) {
-    // The ends matter most; of the rest every other one goes.
-    for (size_t i = 1; i + 1 < divisors.size(); ++i) {
-      divisors.erase(divisors.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
-  return divisors;
-}
-
-// Heads that are dealt as one to the devices that share a layer: a key and value head with all that
-// read it.
-int64_t HeadGroups(const ModelSpec& shape) {
-  return shape.key_value_heads > 0 ? shape.key_value_heads : shape.heads;
-}
-
-// Of every layer that devices share, each has at least one head, column and word: workers cut it so
-// (worker/model/tensor_part.h), and would refuse the plan.
-absl::StatusOr<std::vector<int>> TensorSizes(const PlanRequest& request, const ModelSpec& shape) {
-  std::pair<const char*, int64_t> least = {"model.heads", shape.heads};
-  for (const auto& [name, count] : {std::pair("model.key_value_heads", shape.key_value_heads),
-                                    std::pair("model.feed_forward", shape.feed_forward),
-                                    std::pair("model.vocabulary", shape.vocabulary)}) {
-    if (count > 0 && count < least.second) least = {name, count};
-  }
-  if (!request.spec.layout.tensor_shares.empty() && shape.heads > 0) {
-    ATOLL_RETURN_IF_ERROR(CheckTensorShares(request.spec.layout.tensor_shares, HeadGroups(shape)));
-  }
-  if (const int64_t fixed = request.spec.layout.tensor_parallel; fixed > 0) {
-    if (fixed > least.second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "layout.tensor_parallel = ", fixed, ": the model has ", least.first, " = ", least.second,
-          ", and each of the devices that share its layers needs one: ", "use 1 to ", least.second,
-          ", or 0 to let the planner choose"));
-    }
-    return std::vector<int>{static_cast<int>(fixed)};
-  }
-  std::vector<int> sizes;
-  for (const int size : {1, 2, 4, 8}) {
-    if (size <= std::max<int64_t>(1, least.second)) sizes.push_back(size);
-  }
-  return sizes;
-}
 
 std::string Assumptions(const std::vector<DeviceFacts>& devices, int unknown_links) {
   int unmeasured = 0;
@@ -439,15 +374,6 @@ absl::Status Check(const PlanRequest& request) {
   if (request.members.empty()) return absl::InvalidArgumentError("the island has no members");
   if (request.facts.layers.empty()) {
     return absl::InvalidArgumentError("nothing is known of the job's layers");
-  }
-  const LayoutSpec& layout = request.spec.layout;
-  for (const auto& [name, value] :
-       {std::pair("layout.stages", layout.stages), std::pair("layout.replicas", layout.replicas),
-        std::pair("layout.tensor_parallel", layout.tensor_parallel)}) {
-    if (value < 0 || value > 65'536) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " = ", value, ": must be from 0 to 65536"));
-    }
   }
   return absl::OkStatus();
 }
@@ -471,19 +397,8 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   }
   PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};
   MakeTypes(request, devices, input, input.table);
-  plan::CostOptions options;
-  options.state_bytes_per_parameter = full ? 16 : 18;
-  options.weight_share = 1;  // the runtime keeps all of it until W is done
-  options.fixed_slots = true;
-  if (request.spec.layout.recompute == Recompute::kAll) {
-    // W after its B everywhere: otherwise what every micro-batch makes again is kept until its W.
-    options.recompute = plan::Recomputation::kAlways;
-    options.split_backward = false;
-  }
-  input.costs = plan::Costs(model, input.table, options);
-  ATOLL_ASSIGN_OR_RETURN(input.job.micro_batches, MicroBatches(request.spec));
-  input.job.global_batch = static_cast<int>(request.spec.inner.batch_sequences);
-  ATOLL_ASSIGN_OR_RETURN(input.job.tensor_parallel, TensorSizes(request, shape));
+  input.costs = plan::Costs(model, input.table, CostOptionsOf(request.spec, full));
+  ATOLL_ASSIGN_OR_RETURN(input.job, JobOf(request.spec, shape));
   const double boundary = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *
                           input.job.micro_batches.back();
   const int unknown = AddWires(request, boundary, input.cluster);

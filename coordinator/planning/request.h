@@ -57,6 +57,15 @@ struct PlanningInput {
   std::string assumptions;   // what was not measured, in words; empty: nothing
 };
 
+// What a job's specification asks of the search: batch, sizes of micro-batches that divide it,
+// tensor-parallel degrees that the model's shape allows, what [layout] fixes. The error names the
+// field that is impossible.
+absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape);
+// Heads that are dealt as one to the devices that share a layer.
+int64_t HeadGroups(const ModelSpec& shape);
+// Memory as the runtime takes it. `full_precision`: all is fp32, as on CPUs.
+plan::CostOptions CostOptionsOf(const JobSpec& spec, bool full_precision);
+
 // INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);
 

@@ -104,7 +104,7 @@ absl::StatusOr<plan::Plan> WithShares(const PlanRequest& request, const Planning
       const size_t stages = replica.stages.size();
       all = all &&
             plan::CutReplica(input.cluster, input.costs, cut.tensor_parallel, cut.micro_batch,
-                             replica, shares)
+                             replica, {.tensor_shares = shares})
                 .ok() &&
             replica.stages.size() == stages;
     }

@@ -6,6 +6,7 @@
 
 #include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/planning_fixture.h"
+#include "coordinator/planning/predicted_step.h"
 
 namespace atl {
 namespace {
@@ -57,8 +58,8 @@ TEST_CASE("devices of different speed share layers by it, where that is quicker"
   const IslandPlan even = Evenly(request);
   CHECK(plan.step_ns < 0.6 * static_cast<double>(even.step_ns));
   CHECK_THAT(plan.reason, Catch::Contains("layers shared 1:3 by measured speed: "));
-  CHECK(StepNsOf(request, plan) == Approx(plan.step_ns).epsilon(0.05));
-  CHECK(StepNsOf(request, even) == Approx(even.step_ns).epsilon(0.05));
+  CHECK(EstimateStepNs(request, plan) == Approx(plan.step_ns).epsilon(0.05));
+  CHECK(EstimateStepNs(request, even) == Approx(even.step_ns).epsilon(0.05));
 }
 
 TEST_CASE("devices that are alike, or too little different for whole heads, share evenly") {

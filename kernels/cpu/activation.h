@@ -20,6 +20,8 @@ ATOLL_INLINE V16 Activate(Activation kind, V16 x) {
       return x * Sigmoid(2 * kSqrt2OverPi * (x + kGeluCubic * x * x * x));
     case Activation::kGeluErf:
       return 0.5f * x * (1.0f + Erf(x * kSqrtHalf));
+    case Activation::kSilu:
+      return x * Sigmoid(x);
     case Activation::kNone:
       break;
   }
@@ -35,6 +37,10 @@ ATOLL_INLINE V16 ActivateDerivative(Activation kind, V16 x) {
     }
     case Activation::kGeluErf:
       return 0.5f * (1.0f + Erf(x * kSqrtHalf)) + x * kNormalDensity * Exp(-0.5f * x * x);
+    case Activation::kSilu: {
+      const V16 s = Sigmoid(x);
+      return s * (1.0f + x * (1.0f - s));
+    }
     case Activation::kNone:
       break;
   }

@@ -1,7 +1,7 @@
-// Causal attention. A task is one key head of one sequence, with all query heads that read it: dk
+// Attention. A task is one key head of one sequence, with all query heads that read it: dk
 // and dv then have one writer and need no joining. Inside a task queries are handled in blocks of
-// rows; the scores of one block exist at a time, and nothing above the diagonal is computed beyond
-// the 8 x 16 tile that crosses it.
+// rows; the scores of one block exist at a time, and what a mask hides is computed only in the
+// 8 x 16 tiles that its edge crosses.
 //
 // Everything a task reads again and again is first copied into scratch memory, in the layout that
 // the products below read: keys (and values, in backward) transposed, rows padded with zeros to
@@ -49,6 +49,28 @@ struct Layout {
   int64_t forward() const { return transposed() + sequence() + 2 * block() + scores(); }
   int64_t backward() const {
     return 2 * transposed() + 3 * sequence() + 3 * block() + 2 * scores() + kBlockRows;
+  }
+};
+
+// Which keys a query sees, in one sequence, and what becomes of their scores.
+struct Mask {
+  bool causal;
+  int64_t window;
+  float softcap;
+  int64_t length;  // keys that exist
+  int64_t seq_len;
+
+  // Of one query: keys [first, end).
+  ATOLL_INLINE int64_t First(int64_t query) const {
+    return window > 0 && query >= window ? query + 1 - window : 0;
+  }
+  ATOLL_INLINE int64_t End(int64_t query) const {
+    return causal ? Smaller(query + 1, length) : length;
+  }
+  // What the 8 queries from `query` on need, in whole vectors.
+  ATOLL_INLINE int64_t FirstOfTile(int64_t query) const { return First(query) / kLanes * kLanes; }
+  ATOLL_INLINE int64_t EndOfTile(int64_t query) const {
+    return causal ? RoundUp(query + kTileRows, kLanes) : RoundUp(seq_len, kLanes);
   }
 };
 
@@ -135,49 +157,79 @@ ATOLL_INLINE void UnpackRow(const float* from, float factor, const Layout& l, fl
   }
 }
 
-// Keys that the 8 queries from `query` on need, in whole vectors.
-ATOLL_INLINE int64_t KeysOfTile(int64_t query) { return RoundUp(query + kTileRows, kLanes); }
-
 // scores[i][j] = a[i] . transposed[:, j] for the queries [begin, begin + padded_rows) and the keys
-// up to each tile's diagonal.
+// that each tile of them sees.
 ATOLL_INLINE void ScoreBlock(const float* a, const float* transposed, int64_t begin,
-                             int64_t padded_rows, const Layout& l, float* scores) {
+                             int64_t padded_rows, const Layout& l, const Mask& mask,
+                             float* scores) {
   for (int64_t t = 0; t < padded_rows; t += kTileRows) {
-    Product(a + t * l.head_cols, l.head_cols, 1, transposed, l.score_stride,
-            scores + t * l.score_stride, l.score_stride, KeysOfTile(begin + t), 0, l.head_dim,
+    const int64_t first = mask.FirstOfTile(begin + t);
+    Product(a + t * l.head_cols, l.head_cols, 1, transposed + first, l.score_stride,
+            scores + t * l.score_stride + first, l.score_stride, mask.EndOfTile(begin + t) - first,
+            0, l.head_dim, false);
+  }
+}
+
+// out[i] = sum over keys j of weights[i][j] * values[j].
+ATOLL_INLINE void WeighBlock(const float* weights, const float* values, int64_t begin,
+                             int64_t padded_rows, const Layout& l, const Mask& mask, float* out) {
+  for (int64_t t = 0; t < padded_rows; t += kTileRows) {
+    const int64_t end = mask.causal ? Smaller(begin + t + kTileRows, l.rows) : l.rows;
+    Product(weights + t * l.score_stride, l.score_stride, 1, values, l.head_cols,
+            out + t * l.head_cols, l.head_cols, l.head_cols, mask.FirstOfTile(begin + t), end,
             false);
   }
 }
 
-// out[i] = sum over j <= i of weights[i][j] * values[j].
-ATOLL_INLINE void WeighBlock(const float* weights, const float* values, int64_t begin,
-                             int64_t padded_rows, const Layout& l, float* out) {
-  for (int64_t t = 0; t < padded_rows; t += kTileRows) {
-    Product(weights + t * l.score_stride, l.score_stride, 1, values, l.head_cols,
-            out + t * l.head_cols, l.head_cols, l.head_cols, 0,
-            Smaller(begin + t + kTileRows, l.rows), false);
-  }
-}
-
-// out[j] += sum over i >= j of weights[i][j] * rows[i] for all keys j that the block's queries see.
+// out[j] += sum over queries i of weights[i][j] * rows[i] for all keys j that the block's queries
+// see.
 ATOLL_INLINE void ScatterBlock(const float* weights, const float* rows, int64_t begin,
-                               int64_t count, const Layout& l, float* out) {
-  for (int64_t j = 0; j < begin + count; j += kTileRows) {
+                               int64_t count, const Layout& l, const Mask& mask, float* out) {
+  const int64_t keys = mask.causal ? begin + count : l.seq_len;
+  for (int64_t j = mask.FirstOfTile(begin); j < keys; j += kTileRows) {
+    const int64_t first = mask.causal && j > begin ? j - begin : 0;
+    // Behind it no query sees any key of the tile, and not all of its scores are there.
+    const int64_t end =
+        mask.window > 0 ? Smaller(count, j + kTileRows - 1 + mask.window - begin) : count;
+    if (first >= end) continue;
     Product(weights + j, 1, l.score_stride, rows, l.head_cols, out + j * l.head_cols, l.head_cols,
-            l.head_cols, j > begin ? j - begin : 0, count, true);
+            l.head_cols, first, end, true);
   }
 }
 
-// A row of scores becomes exp(score - largest) over its first `keys`, zeros up to `padded`.
-ATOLL_INLINE void ExpRow(float* scores, int64_t keys, int64_t padded, float* largest, float* sum) {
+// What a mask leaves of one row: keys [first, end), of which [begin, padded) are in memory.
+struct RowKeys {
+  int64_t begin, first, end, padded;
+};
+
+ATOLL_INLINE RowKeys KeysOfRow(const Mask& mask, int64_t query) {
+  const int64_t tile = query / kTileRows * kTileRows;
+  return {mask.FirstOfTile(tile), mask.First(query), mask.End(query), mask.EndOfTile(tile)};
+}
+
+// Lanes of the keys [j, j + 16) that the row sees, `otherwise` elsewhere.
+ATOLL_INLINE V16 KeepSeen(V16 v, int64_t j, const RowKeys& keys, float otherwise) {
+  v = simd::KeepFirst(v, keys.end - j, otherwise);
+  return j < keys.first ? simd::KeepFrom(v, keys.first - j, otherwise) : v;
+}
+
+ATOLL_INLINE V16 Capped(V16 score, float cap) {
+  return cap > 0 ? cap * simd::Tanh(score / cap) : score;
+}
+
+// A row of scores becomes exp(score - largest) over its keys, zeros around them.
+ATOLL_INLINE void ExpRow(float* scores, const RowKeys& keys, float cap, float* largest,
+                         float* sum) {
   V16 most = Splat(kMinusInfinity);
-  for (int64_t j = 0; j < keys; j += kLanes) {
-    most = simd::Max(simd::KeepFirst(simd::Load(scores + j), keys - j, kMinusInfinity), most);
+  for (int64_t j = keys.begin; j < keys.end; j += kLanes) {
+    const V16 score = Capped(simd::Load(scores + j), cap);
+    if (cap > 0) simd::Store(scores + j, score);
+    most = simd::Max(KeepSeen(score, j, keys, kMinusInfinity), most);
   }
   *largest = simd::Largest(most);
   V16 sums{};
-  for (int64_t j = 0; j < padded; j += kLanes) {
-    const V16 e = simd::KeepFirst(simd::Exp(simd::Load(scores + j) - *largest), keys - j, 0.0f);
+  for (int64_t j = keys.begin; j < keys.padded; j += kLanes) {
+    const V16 e = KeepSeen(simd::Exp(simd::Load(scores + j) - *largest), j, keys, 0.0f);
     simd::Store(scores + j, e);
     sums += e;
   }
@@ -185,20 +237,23 @@ ATOLL_INLINE void ExpRow(float* scores, int64_t keys, int64_t padded, float* lar
 }
 
 // Scores become probabilities p = exp(score - lse), and dp becomes ds = p * (dp - delta).
-ATOLL_INLINE void SoftmaxBackwardRow(float* scores, float* dp, int64_t keys, int64_t padded,
+ATOLL_INLINE void SoftmaxBackwardRow(float* scores, float* dp, const RowKeys& keys, float cap,
                                      float lse, float delta) {
-  for (int64_t j = 0; j < padded; j += kLanes) {
-    const V16 p = simd::KeepFirst(simd::Exp(simd::Load(scores + j) - lse), keys - j, 0.0f);
+  for (int64_t j = keys.begin; j < keys.padded; j += kLanes) {
+    const V16 score = Capped(simd::Load(scores + j), cap);
+    const V16 p = KeepSeen(simd::Exp(score - lse), j, keys, 0.0f);
     simd::Store(scores + j, p);
-    simd::Store(dp + j, p * (simd::Load(dp + j) - delta));
+    V16 ds = p * (simd::Load(dp + j) - delta);
+    if (cap > 0) ds *= 1.0f - score / cap * (score / cap);
+    simd::Store(dp + j, ds);
   }
 }
 
 // One query head: keys_t and values are packed already.
 ATOLL_KERNEL(ForwardHead,
              (const Head& q, const Head& out, float* lse, float scale, const Layout& l,
-              const float* keys_t, const float* values, float* scratch),
-             (q, out, lse, scale, l, keys_t, values, scratch)) {
+              const Mask& mask, const float* keys_t, const float* values, float* scratch),
+             (q, out, lse, scale, l, mask, keys_t, values, scratch)) {
   float* queries = scratch;
   float* results = queries + l.block();
   float* scores = results + l.block();
@@ -206,15 +261,15 @@ ATOLL_KERNEL(ForwardHead,
     const int64_t rows = Smaller(kBlockRows, l.seq_len - begin);
     const int64_t padded_rows = RoundUp(rows, kTileRows);
     PackRows(q, begin, rows, padded_rows, l, scale, queries);
-    ScoreBlock(queries, keys_t, begin, padded_rows, l, scores);
+    ScoreBlock(queries, keys_t, begin, padded_rows, l, mask, scores);
     float sums[kBlockRows];
     for (int64_t t = 0; t < padded_rows; ++t) {
       float largest;
-      ExpRow(scores + t * l.score_stride, begin + t + 1,
-             KeysOfTile(begin + t / kTileRows * kTileRows), &largest, &sums[t]);
+      ExpRow(scores + t * l.score_stride, KeysOfRow(mask, begin + t), mask.softcap, &largest,
+             &sums[t]);
       if (t < rows) lse[begin + t] = largest + __builtin_logf(sums[t]);
     }
-    WeighBlock(scores, values, begin, padded_rows, l, results);
+    WeighBlock(scores, values, begin, padded_rows, l, mask, results);
     for (int64_t t = 0; t < rows; ++t) {
       UnpackRow(results + t * l.head_cols, 1.0f / sums[t], l, out.data + (begin + t) * out.stride);
     }
@@ -232,8 +287,9 @@ struct BackwardShared {
 
 ATOLL_KERNEL(BackwardHead,
              (const Head& q, const Head& out, const Head& dout, const Head& dq, const float* lse,
-              float scale, const Layout& l, const BackwardShared& shared, float* scratch),
-             (q, out, dout, dq, lse, scale, l, shared, scratch)) {
+              float scale, const Layout& l, const Mask& mask, const BackwardShared& shared,
+              float* scratch),
+             (q, out, dout, dq, lse, scale, l, mask, shared, scratch)) {
   float* queries = scratch;
   float* gradients = queries + l.block();
   float* results = gradients + l.block();
@@ -253,19 +309,19 @@ ATOLL_KERNEL(BackwardHead,
       }
       deltas[t] = simd::Sum(dots);
     }
-    ScoreBlock(queries, shared.keys_t, begin, padded_rows, l, scores);
-    ScoreBlock(gradients, shared.values_t, begin, padded_rows, l, dp);
+    ScoreBlock(queries, shared.keys_t, begin, padded_rows, l, mask, scores);
+    ScoreBlock(gradients, shared.values_t, begin, padded_rows, l, mask, dp);
     for (int64_t t = 0; t < padded_rows; ++t) {
-      SoftmaxBackwardRow(scores + t * l.score_stride, dp + t * l.score_stride, begin + t + 1,
-                         KeysOfTile(begin + t / kTileRows * kTileRows),
-                         t < rows ? lse[begin + t] : 0.0f, deltas[t]);
+      SoftmaxBackwardRow(scores + t * l.score_stride, dp + t * l.score_stride,
+                         KeysOfRow(mask, begin + t), mask.softcap, t < rows ? lse[begin + t] : 0.0f,
+                         deltas[t]);
     }
-    WeighBlock(dp, shared.keys, begin, padded_rows, l, results);
+    WeighBlock(dp, shared.keys, begin, padded_rows, l, mask, results);
     for (int64_t t = 0; t < rows; ++t) {
       UnpackRow(results + t * l.head_cols, scale, l, dq.data + (begin + t) * dq.stride);
     }
-    ScatterBlock(dp, queries, begin, rows, l, shared.dk);
-    ScatterBlock(scores, gradients, begin, rows, l, shared.dv);
+    ScatterBlock(dp, queries, begin, rows, l, mask, shared.dk);
+    ScatterBlock(scores, gradients, begin, rows, l, mask, shared.dv);
   }
 }
 
@@ -287,6 +343,11 @@ Head HeadOf(const Tensor& x, const AttentionShape& shape, int64_t sequence, int6
   return {Pointer(x, sequence * shape.seq_len, head * shape.head_dim), x.stride};
 }
 
+Mask MaskOf(const AttentionShape& shape, const Tensor& lengths, int64_t sequence) {
+  const int64_t length = lengths.present() ? lengths.as<int32_t>()[sequence] : shape.seq_len;
+  return {shape.causal, shape.window, shape.softcap, length, shape.seq_len};
+}
+
 }  // namespace
 
 int64_t CpuBackend::WorkspaceBytes(const AttentionForward& op) const {
@@ -301,13 +362,14 @@ void CpuBackend::Run(Stream&, const AttentionForward& op, Workspace workspace) {
   const int64_t group = s.heads / s.kv_heads;
   pool_.For(s.batch * s.kv_heads, [&](int64_t task, int thread) {
     const int64_t b = task / s.kv_heads, kv_head = task % s.kv_heads;
+    const Mask mask = MaskOf(s, op.lengths, b);
     float* keys_t = scratch + thread * l.forward();
     float* values = keys_t + l.transposed();
     PackHeadTransposed(HeadOf(op.k, s, b, kv_head), l, keys_t);
     PackHeadRows(HeadOf(op.v, s, b, kv_head), l, values);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       ForwardHead(HeadOf(op.q, s, b, head), HeadOf(op.out, s, b, head),
-                  Pointer(op.lse, b * s.heads + head), s.scale, l, keys_t, values,
+                  Pointer(op.lse, b * s.heads + head), s.scale, l, mask, keys_t, values,
                   values + l.sequence());
     }
   });
@@ -325,6 +387,7 @@ void CpuBackend::Run(Stream&, const AttentionBackward& op, Workspace workspace) 
   const int64_t group = s.heads / s.kv_heads;
   pool_.For(s.batch * s.kv_heads, [&](int64_t task, int thread) {
     const int64_t b = task / s.kv_heads, kv_head = task % s.kv_heads;
+    const Mask mask = MaskOf(s, op.lengths, b);
     float* keys_t = scratch + thread * l.backward();
     float* values_t = keys_t + l.transposed();
     float* keys = values_t + l.transposed();
@@ -338,7 +401,8 @@ void CpuBackend::Run(Stream&, const AttentionBackward& op, Workspace workspace) 
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       BackwardHead(HeadOf(op.q, s, b, head), HeadOf(op.out, s, b, head),
                    HeadOf(op.dout, s, b, head), HeadOf(op.dq, s, b, head),
-                   Pointer(op.lse, b * s.heads + head), s.scale, l, shared, dv + l.sequence());
+                   Pointer(op.lse, b * s.heads + head), s.scale, l, mask, shared,
+                   dv + l.sequence());
     }
     UnpackHead(dk, l, HeadOf(op.dk, s, b, kv_head));
     UnpackHead(dv, l, HeadOf(op.dv, s, b, kv_head));

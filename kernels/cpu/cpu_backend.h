@@ -13,7 +13,7 @@ namespace atl {
 
 // Every operation splits its work into blocks that depend on its shapes alone, and joins partial
 // sums in block order: results do not depend on the number of threads.
-class CpuBackend final : public HostBackend {
+class CpuBackend : public HostBackend {
  public:
   CpuBackend(int threads, int64_t memory_bytes)
       : HostBackend("the CPU", memory_bytes), pool_(threads) {}
@@ -35,10 +35,12 @@ class CpuBackend final : public HostBackend {
   void Run(Stream&, const Rope& op) override;
   void Run(Stream&, const AttentionForward& op, Workspace workspace) override;
   void Run(Stream&, const AttentionBackward& op, Workspace workspace) override;
-  void Run(Stream&, const SwigluForward& op) override;
-  void Run(Stream&, const SwigluBackward& op) override;
+  void Run(Stream&, const GatedForward& op) override;
+  void Run(Stream&, const GatedBackward& op) override;
   void Run(Stream&, const GeluForward& op) override;
   void Run(Stream&, const GeluBackward& op) override;
+  void Run(Stream&, const SoftcapForward& op) override;
+  void Run(Stream&, const SoftcapBackward& op) override;
   void Run(Stream&, const AddScaled& op) override;
   void Run(Stream&, const Scale& op) override;
   void Run(Stream&, const Convert& op) override;
@@ -59,7 +61,7 @@ class CpuBackend final : public HostBackend {
   int64_t WorkspaceBytes(const CrossEntropy& op) const override;
   int64_t WorkspaceBytes(const SumOfSquares& op) const override;
 
- private:
+ protected:
   ThreadPool pool_;
 };
 

@@ -29,14 +29,15 @@ ATOLL_KERNEL(RopeRow, (float* x, const float* table, int64_t heads, int64_t half
   }
 }
 
-ATOLL_KERNEL(SwigluRun, (const float* gate, const float* up, float* y, int64_t n),
-             (gate, up, y, n)) {
+ATOLL_KERNEL(GatedRun, (Activation kind, const float* gate, const float* up, float* y, int64_t n),
+             (kind, gate, up, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const V16 g = LoadUpTo(gate + i, n - i);
-    StoreUpTo(y + i, g * simd::Sigmoid(g) * LoadUpTo(up + i, n - i), n - i);
+    StoreUpTo(y + i, simd::Activate(kind, g) * LoadUpTo(up + i, n - i), n - i);
   }
 }
 
+// SiLU's own, as its value and derivative share the exponential.
 ATOLL_KERNEL(SwigluBackwardRun,
              (const float* gate, const float* up, const float* dy, float* dgate, float* dup,
               int64_t n),
@@ -47,6 +48,32 @@ ATOLL_KERNEL(SwigluBackwardRun,
     const V16 s = simd::Sigmoid(g);
     StoreUpTo(dgate + i, d * u * s * (1.0f + g * (1.0f - s)), n - i);
     StoreUpTo(dup + i, d * g * s, n - i);
+  }
+}
+
+ATOLL_KERNEL(GatedBackwardRun,
+             (Activation kind, const float* gate, const float* up, const float* dy, float* dgate,
+              float* dup, int64_t n),
+             (kind, gate, up, dy, dgate, dup, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 g = LoadUpTo(gate + i, n - i), u = LoadUpTo(up + i, n - i);
+    const V16 d = LoadUpTo(dy + i, n - i);
+    StoreUpTo(dgate + i, d * u * simd::ActivateDerivative(kind, g), n - i);
+    StoreUpTo(dup + i, d * simd::Activate(kind, g), n - i);
+  }
+}
+
+ATOLL_KERNEL(SoftcapRun, (const float* x, float* y, float cap, int64_t n), (x, y, cap, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    StoreUpTo(y + i, cap * simd::Tanh(LoadUpTo(x + i, n - i) / cap), n - i);
+  }
+}
+
+ATOLL_KERNEL(SoftcapBackwardRun, (const float* x, const float* dy, float* dx, float cap, int64_t n),
+             (x, dy, dx, cap, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 t = simd::Tanh(LoadUpTo(x + i, n - i) / cap);
+    StoreUpTo(dx + i, LoadUpTo(dy + i, n - i) * (1.0f - t * t), n - i);
   }
 }
 
@@ -119,22 +146,45 @@ void CpuBackend::Run(Stream&, const Rope& op) {
   });
 }
 
-void CpuBackend::Run(Stream&, const SwigluForward& op) {
+void CpuBackend::Run(Stream&, const GatedForward& op) {
   op.Check();
   const bool flat = op.gate.contiguous() && op.up.contiguous() && op.y.contiguous();
   ForRuns(pool_, op.y.rows, op.y.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
-    SwigluRun(Pointer(op.gate, row, col), Pointer(op.up, row, col), Pointer(op.y, row, col), n);
+    GatedRun(op.kind, Pointer(op.gate, row, col), Pointer(op.up, row, col), Pointer(op.y, row, col),
+             n);
   });
 }
 
-void CpuBackend::Run(Stream&, const SwigluBackward& op) {
+void CpuBackend::Run(Stream&, const GatedBackward& op) {
   op.Check();
   const bool flat = op.gate.contiguous() && op.up.contiguous() && op.dy.contiguous() &&
                     op.dgate.contiguous() && op.dup.contiguous();
   ForRuns(pool_, op.dy.rows, op.dy.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
-    SwigluBackwardRun(Pointer(op.gate, row, col), Pointer(op.up, row, col),
-                      Pointer(op.dy, row, col), Pointer(op.dgate, row, col),
-                      Pointer(op.dup, row, col), n);
+    const float *gate = Pointer(op.gate, row, col), *up = Pointer(op.up, row, col);
+    const float* dy = Pointer(op.dy, row, col);
+    float *dgate = Pointer(op.dgate, row, col), *dup = Pointer(op.dup, row, col);
+    if (op.kind == Activation::kSilu) {
+      SwigluBackwardRun(gate, up, dy, dgate, dup, n);
+    } else {
+      GatedBackwardRun(op.kind, gate, up, dy, dgate, dup, n);
+    }
+  });
+}
+
+void CpuBackend::Run(Stream&, const SoftcapForward& op) {
+  op.Check();
+  const bool flat = op.x.contiguous() && op.y.contiguous();
+  ForRuns(pool_, op.y.rows, op.y.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
+    SoftcapRun(Pointer(op.x, row, col), Pointer(op.y, row, col), op.cap, n);
+  });
+}
+
+void CpuBackend::Run(Stream&, const SoftcapBackward& op) {
+  op.Check();
+  const bool flat = op.x.contiguous() && op.dy.contiguous() && op.dx.contiguous();
+  ForRuns(pool_, op.dy.rows, op.dy.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
+    SoftcapBackwardRun(Pointer(op.x, row, col), Pointer(op.dy, row, col), Pointer(op.dx, row, col),
+                       op.cap, n);
   });
 }
 

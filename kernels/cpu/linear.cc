@@ -110,10 +110,19 @@ constexpr int64_t kEmbeddingCols = 64;
 // A token's row of a table, from column `col`; null where it is not in this part of the table.
 template <typename Op>
 float* TableRow(const Op& op, const Tensor& table, int64_t n, int64_t col) {
-  const int64_t row = op.tokens.template as<int32_t>()[n] - op.first_token;
+  const int32_t token = op.tokens.template as<int32_t>()[n];
+  const int64_t row = (op.typed ? token & kTokenMask : token) - op.first_token;
   const bool here = row >= 0 && row < table.rows;
   ATOLL_CHECK(here || op.part, "token ", row, " of a vocabulary of ", table.rows);
   return here ? Pointer(table, row, col) : nullptr;
+}
+
+// Likewise of its type's; null without types.
+float* TypeRow(const Tensor& tokens, const Tensor& types, int64_t n, int64_t col) {
+  if (!types.present()) return nullptr;
+  const int32_t type = tokens.as<int32_t>()[n] >> kTypeShift;
+  ATOLL_CHECK(type >= 0 && type < types.rows, "token type ", type, " of ", types.rows);
+  return Pointer(types, type, col);
 }
 
 }  // namespace
@@ -172,6 +181,8 @@ void CpuBackend::Run(Stream&, const EmbeddingForward& op) {
       AddRow(TableRow(op, op.table, n, 0),
              PointerOrNull(op.positions, op.position_offset + n % op.seq_len), Pointer(op.y, n),
              op.y.cols);
+      const float* type = TypeRow(op.tokens, op.types, n, 0);
+      if (type != nullptr) AddRow(type, Pointer(op.y, n), Pointer(op.y, n), op.y.cols);
     }
   });
 }
@@ -187,6 +198,8 @@ void CpuBackend::Run(Stream&, const EmbeddingBackwardWeight& op, Workspace) {
       const float* dy = Pointer(op.dy, n, begin);
       float* row = TableRow(op, op.dtable, n, begin);
       if (row != nullptr) AddRow(row, dy, row, cols);
+      float* type = TypeRow(op.tokens, op.dtypes, n, begin);
+      if (type != nullptr) AddRow(type, dy, type, cols);
       if (!op.dpositions.present()) continue;
       float* position = Pointer(op.dpositions, op.position_offset + n % op.seq_len, begin);
       AddRow(position, dy, position, cols);

@@ -2,7 +2,7 @@
 // packs of 16 bytes where rows allow it.
 //
 // Bytes per element of s bytes (reads + writes), and FLOP where they are not a handful:
-//   SwigluForward 3s, SwigluBackward 5s, GeluForward 2s, GeluBackward 3s, AddScaled 3s, Scale 2s,
+//   GatedForward 3s, GatedBackward 5s, GeluForward 2s, GeluBackward 3s, AddScaled 3s, Scale 2s,
 //   Convert from + to, Rope 2s (the table stays in the cache), EmbeddingForward 2s,
 //   FinishForward (2 + pre + add)s, FinishBackward (3 + add)s; tanh or exp about 20 FLOP.
 
@@ -79,6 +79,8 @@ __device__ inline float Activate(float x) {
     return 0.5f * x * (1.0f + tanhf(kSqrt2OverPi * (x + kCubic * x * x * x)));
   } else if constexpr (kKind == Activation::kGeluErf) {
     return 0.5f * x * (1.0f + erff(x * kSqrtHalf));
+  } else if constexpr (kKind == Activation::kSilu) {
+    return x * Sigmoid(x);
   } else {
     return x;
   }
@@ -92,6 +94,9 @@ __device__ inline float ActivateDerivative(float x) {
            0.5f * x * (1.0f - t * t) * kSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x);
   } else if constexpr (kKind == Activation::kGeluErf) {
     return 0.5f * (1.0f + erff(x * kSqrtHalf)) + x * kInverseSqrt2Pi * expf(-0.5f * x * x);
+  } else if constexpr (kKind == Activation::kSilu) {
+    const float s = Sigmoid(x);
+    return s + x * s * (1.0f - s);
   } else {
     return 1.0f;
   }
@@ -106,26 +111,28 @@ void ForActivation(Activation kind, const Function& function) {
       return function.template operator()<Activation::kGeluTanh>();
     case Activation::kGeluErf:
       return function.template operator()<Activation::kGeluErf>();
+    case Activation::kSilu:
+      return function.template operator()<Activation::kSilu>();
   }
 }
 
 // ---- What is done to one pack ----
 
-template <typename T>
-struct SwigluForwardMap {
+template <typename T, Activation kKind>
+struct GatedForwardMap {
   View<T> gate, up, y;
   template <int N>
   __device__ void At(int64_t row, int64_t col) const {
     Pack<float, N> g = Load<N>(gate.Row(row) + col);
     const Pack<float, N> u = Load<N>(up.Row(row) + col);
 #pragma unroll
-    for (int i = 0; i < N; ++i) g.v[i] = g.v[i] * Sigmoid(g.v[i]) * u.v[i];
+    for (int i = 0; i < N; ++i) g.v[i] = Activate<kKind>(g.v[i]) * u.v[i];
     Store(y.Row(row) + col, g);
   }
 };
 
-template <typename T>
-struct SwigluBackwardMap {
+template <typename T, Activation kKind>
+struct GatedBackwardMap {
   View<T> gate, up, dy, dgate, dup;
   template <int N>
   __device__ void At(int64_t row, int64_t col) const {
@@ -134,12 +141,42 @@ struct SwigluBackwardMap {
     const Pack<float, N> d = Load<N>(dy.Row(row) + col);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float x = g.v[i], s = Sigmoid(x);
-      g.v[i] = d.v[i] * u.v[i] * (s + x * s * (1.0f - s));
-      u.v[i] = d.v[i] * x * s;
+      const float x = g.v[i];
+      g.v[i] = d.v[i] * u.v[i] * ActivateDerivative<kKind>(x);
+      u.v[i] = d.v[i] * Activate<kKind>(x);
     }
     Store(dgate.Row(row) + col, g);
     Store(dup.Row(row) + col, u);
+  }
+};
+
+template <typename T>
+struct SoftcapForwardMap {
+  View<T> x, y;
+  float cap;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    Pack<float, N> v = Load<N>(x.Row(row) + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) v.v[i] = cap * tanhf(v.v[i] / cap);
+    Store(y.Row(row) + col, v);
+  }
+};
+
+template <typename T>
+struct SoftcapBackwardMap {
+  View<T> x, dy, dx;
+  float cap;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    const Pack<float, N> v = Load<N>(x.Row(row) + col);
+    Pack<float, N> d = Load<N>(dy.Row(row) + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float t = tanhf(v.v[i] / cap);
+      d.v[i] *= 1.0f - t * t;
+    }
+    Store(dx.Row(row) + col, d);
   }
 };
 
@@ -241,18 +278,6 @@ struct RopeMap {
   }
 };
 
-struct RopeTableMap {
-  View<float> table;
-  double theta;
-  int half;
-  template <int N>
-  __device__ void At(int64_t row, int64_t col) const {
-    const double angle = static_cast<double>(row) * pow(theta, -static_cast<double>(col) / half);
-    table.Row(row)[col] = static_cast<float>(cos(angle));
-    table.Row(row)[half + col] = static_cast<float>(sin(angle));
-  }
-};
-
 template <typename T>
 struct EmbeddingForwardMap {
   const int32_t* tokens;
@@ -276,18 +301,36 @@ struct EmbeddingForwardMap {
 
 // ---- Launchers ----
 
-void Enqueue(const Queue& queue, const SwigluForward& op) {
+void Enqueue(const Queue& queue, const GatedForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
-    const SwigluForwardMap<T> map{ViewOf<T>(op.gate), ViewOf<T>(op.up), ViewOf<T>(op.y)};
-    Map<kWide<T>>(queue, "SwigluForward", map, {op.gate, op.up, op.y}, op.y);
+    ForActivation(op.kind, [&]<Activation kKind>() {
+      const GatedForwardMap<T, kKind> map{ViewOf<T>(op.gate), ViewOf<T>(op.up), ViewOf<T>(op.y)};
+      Map<kWide<T>>(queue, "GatedForward", map, {op.gate, op.up, op.y}, op.y);
+    });
   });
 }
 
-void Enqueue(const Queue& queue, const SwigluBackward& op) {
+void Enqueue(const Queue& queue, const GatedBackward& op) {
   ForType(op.dy.dtype, [&]<typename T>() {
-    const SwigluBackwardMap<T> map{ViewOf<T>(op.gate), ViewOf<T>(op.up), ViewOf<T>(op.dy),
-                                   ViewOf<T>(op.dgate), ViewOf<T>(op.dup)};
-    Map<kWide<T>>(queue, "SwigluBackward", map, {op.gate, op.up, op.dy, op.dgate, op.dup}, op.dy);
+    ForActivation(op.kind, [&]<Activation kKind>() {
+      const GatedBackwardMap<T, kKind> map{ViewOf<T>(op.gate), ViewOf<T>(op.up), ViewOf<T>(op.dy),
+                                           ViewOf<T>(op.dgate), ViewOf<T>(op.dup)};
+      Map<kWide<T>>(queue, "GatedBackward", map, {op.gate, op.up, op.dy, op.dgate, op.dup}, op.dy);
+    });
+  });
+}
+
+void Enqueue(const Queue& queue, const SoftcapForward& op) {
+  ForType(op.y.dtype, [&]<typename T>() {
+    const SoftcapForwardMap<T> map{ViewOf<T>(op.x), ViewOf<T>(op.y), op.cap};
+    Map<kWide<T>>(queue, "SoftcapForward", map, {op.x, op.y}, op.y);
+  });
+}
+
+void Enqueue(const Queue& queue, const SoftcapBackward& op) {
+  ForType(op.dx.dtype, [&]<typename T>() {
+    const SoftcapBackwardMap<T> map{ViewOf<T>(op.x), ViewOf<T>(op.dy), ViewOf<T>(op.dx), op.cap};
+    Map<kWide<T>>(queue, "SoftcapBackward", map, {op.x, op.dy, op.dx}, op.dx);
   });
 }
 
@@ -359,12 +402,6 @@ void Enqueue(const Queue& queue, const Convert& op) {
       Map<kW>(queue, "Convert", map, {op.from, op.to}, op.to);
     });
   });
-}
-
-void Enqueue(const Queue& queue, const RopeTable& op) {
-  const auto half = static_cast<int>(op.table.cols / 2);
-  LaunchMap<1>(queue, "RopeTable", RopeTableMap{ViewOf<float>(op.table), op.theta, half},
-               op.table.rows, half);
 }
 
 void Enqueue(const Queue& queue, const Rope& op) {

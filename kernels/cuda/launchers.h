@@ -12,14 +12,15 @@ namespace atl::ATOLL_DEVICE {
 
 // ---- elementwise.cu ----
 
-void Enqueue(const Queue& queue, const SwigluForward& op);
-void Enqueue(const Queue& queue, const SwigluBackward& op);
+void Enqueue(const Queue& queue, const GatedForward& op);
+void Enqueue(const Queue& queue, const GatedBackward& op);
 void Enqueue(const Queue& queue, const GeluForward& op);
 void Enqueue(const Queue& queue, const GeluBackward& op);
+void Enqueue(const Queue& queue, const SoftcapForward& op);
+void Enqueue(const Queue& queue, const SoftcapBackward& op);
 void Enqueue(const Queue& queue, const AddScaled& op);
 void Enqueue(const Queue& queue, const Scale& op);
 void Enqueue(const Queue& queue, const Convert& op);
-void Enqueue(const Queue& queue, const RopeTable& op);
 void Enqueue(const Queue& queue, const Rope& op);
 void Enqueue(const Queue& queue, const EmbeddingForward& op);
 

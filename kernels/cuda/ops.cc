@@ -79,12 +79,14 @@ int64_t Ops::WorkspaceBytes(const LinearBackwardWeight& op) const {
 
 void Ops::Run(Stream& stream, const AttentionForward& op, Workspace workspace) {
   op.Check();
+  ATOLL_CHECK(op.shape.plain() && !op.lengths.present(), Name(), " has no masked attention");
   const Queue queue = QueueOf(stream);
   if (attention_ == nullptr || !attention_->Run(queue, op, workspace)) Enqueue(queue, op);
 }
 
 void Ops::Run(Stream& stream, const AttentionBackward& op, Workspace workspace) {
   op.Check();
+  ATOLL_CHECK(op.shape.plain() && !op.lengths.present(), Name(), " has no masked attention");
   const Queue queue = QueueOf(stream);
   if (attention_ == nullptr || !attention_->Run(queue, op, workspace)) {
     Enqueue(queue, op, workspace);
@@ -98,6 +100,15 @@ int64_t Ops::WorkspaceBytes(const AttentionForward& op) const {
 int64_t Ops::WorkspaceBytes(const AttentionBackward& op) const {
   const int64_t own = ScratchBytes(op);
   return attention_ == nullptr ? own : std::max(own, attention_->WorkspaceBytes(op));
+}
+
+bool Ops::Has(Capability capability) const {
+  switch (capability) {
+    case Capability::kMaskedAttention:
+    case Capability::kTokenTypes:
+      return false;
+  }
+  return false;
 }
 
 // ---- Operations that are one launch ----
@@ -114,17 +125,17 @@ int64_t Ops::WorkspaceBytes(const AttentionBackward& op) const {
   }                                                                  \
   int64_t Ops::WorkspaceBytes(const Op& op) const { return ScratchBytes(op); }
 
-ATOLL_RUN(EmbeddingForward)
 ATOLL_RUN(RmsNormForward)
 ATOLL_RUN(RmsNormBackwardInput)
 ATOLL_RUN(LayerNormForward)
 ATOLL_RUN(LayerNormBackwardInput)
-ATOLL_RUN(RopeTable)
 ATOLL_RUN(Rope)
-ATOLL_RUN(SwigluForward)
-ATOLL_RUN(SwigluBackward)
+ATOLL_RUN(GatedForward)
+ATOLL_RUN(GatedBackward)
 ATOLL_RUN(GeluForward)
 ATOLL_RUN(GeluBackward)
+ATOLL_RUN(SoftcapForward)
+ATOLL_RUN(SoftcapBackward)
 ATOLL_RUN(AddScaled)
 ATOLL_RUN(Scale)
 ATOLL_RUN(Convert)
@@ -143,8 +154,15 @@ ATOLL_RUN_WITH_SCRATCH(SumOfSquares)
 #undef ATOLL_RUN
 #undef ATOLL_RUN_WITH_SCRATCH
 
+void Ops::Run(Stream& stream, const EmbeddingForward& op) {
+  op.Check();
+  ATOLL_CHECK(!op.typed, Name(), " has no typed tokens");
+  Enqueue(QueueOf(stream), op);
+}
+
 void Ops::Run(Stream& stream, const EmbeddingBackwardWeight& op, Workspace) {
   op.Check();
+  ATOLL_CHECK(!op.typed, Name(), " has no typed tokens");
   Enqueue(QueueOf(stream), op);
 }
 

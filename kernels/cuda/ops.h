@@ -37,6 +37,7 @@ class Ops : public Backend {
  public:
   using Backend::Run;
   using Backend::WorkspaceBytes;
+  bool Has(Capability capability) const override;
   void Run(Stream&, const LinearForward& op, Workspace) override;
   void Run(Stream&, const LinearBackwardInput& op, Workspace) override;
   void Run(Stream&, const LinearBackwardWeight& op, Workspace) override;
@@ -54,16 +55,17 @@ class Ops : public Backend {
   void Run(Stream&, const LayerNormBackwardInput& op) override;
   void Run(Stream&, const LayerNormBackwardWeight& op, Workspace) override;
   int64_t WorkspaceBytes(const LayerNormBackwardWeight& op) const override;
-  void Run(Stream&, const RopeTable& op) override;
   void Run(Stream&, const Rope& op) override;
   void Run(Stream&, const AttentionForward& op, Workspace) override;
   void Run(Stream&, const AttentionBackward& op, Workspace) override;
   int64_t WorkspaceBytes(const AttentionForward& op) const override;
   int64_t WorkspaceBytes(const AttentionBackward& op) const override;
-  void Run(Stream&, const SwigluForward& op) override;
-  void Run(Stream&, const SwigluBackward& op) override;
+  void Run(Stream&, const GatedForward& op) override;
+  void Run(Stream&, const GatedBackward& op) override;
   void Run(Stream&, const GeluForward& op) override;
   void Run(Stream&, const GeluBackward& op) override;
+  void Run(Stream&, const SoftcapForward& op) override;
+  void Run(Stream&, const SoftcapBackward& op) override;
   void Run(Stream&, const AddScaled& op) override;
   void Run(Stream&, const Scale& op) override;
   void Run(Stream&, const Convert& op) override;

@@ -1,4 +1,4 @@
-// Rotary positions and causal attention.
+// Rotary positions and attention.
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,17 @@ namespace {
 // One query row: sequence, head and position, and where its rows and columns start.
 struct Query {
   const AttentionShape& shape;
+  const Tensor& lengths;
   int64_t b, h, t;
+
+  // The keys that it sees: [first_key, end_key).
+  int64_t first_key() const {
+    return shape.window > 0 ? std::max(int64_t{0}, t + 1 - shape.window) : 0;
+  }
+  int64_t end_key() const {
+    const int64_t length = lengths.present() ? lengths.as<int32_t>()[b] : shape.seq_len;
+    return shape.causal ? std::min(t + 1, length) : length;
+  }
 
   int64_t row() const { return b * shape.seq_len + t; }
   int64_t key_row(int64_t j) const { return b * shape.seq_len + j; }
@@ -21,10 +31,10 @@ struct Query {
 };
 
 template <typename Function>
-void ForEachQuery(const AttentionShape& shape, const Function& function) {
+void ForEachQuery(const AttentionShape& shape, const Tensor& lengths, const Function& function) {
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t h = 0; h < shape.heads; ++h) {
-      for (int64_t t = 0; t < shape.seq_len; ++t) function(Query{shape, b, h, t});
+      for (int64_t t = 0; t < shape.seq_len; ++t) function(Query{shape, lengths, b, h, t});
     }
   }
 }
@@ -39,14 +49,22 @@ double HeadDot(const Tensor& a, int64_t row_a, int64_t col_a, const Tensor& b, i
   return sum;
 }
 
-// scale * q k_j for every key j that the query may see.
+// cap(scale * q k_j) for every key j that the query sees, from its first key on.
 std::vector<double> Scores(const Query& query, const Tensor& q, const Tensor& k) {
-  std::vector<double> scores(query.t + 1);
-  for (int64_t j = 0; j <= query.t; ++j) {
-    scores[j] = query.shape.scale * HeadDot(q, query.row(), query.col(), k, query.key_row(j),
-                                            query.key_col(), query.shape.head_dim);
+  std::vector<double> scores;
+  for (int64_t j = query.first_key(); j < query.end_key(); ++j) {
+    const double score =
+        query.shape.scale * HeadDot(q, query.row(), query.col(), k, query.key_row(j),
+                                    query.key_col(), query.shape.head_dim);
+    const double cap = query.shape.softcap;
+    scores.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
   }
   return scores;
+}
+
+// Of a capped score by the plain one.
+double CapDerivative(double score, double cap) {
+  return cap > 0 ? 1 - score / cap * (score / cap) : 1;
 }
 
 }  // namespace
@@ -70,8 +88,9 @@ void ReferenceBackend::Run(Stream&, const Rope& op) {
 
 void ReferenceBackend::Run(Stream&, const AttentionForward& op, Workspace) {
   op.Check();
-  ForEachQuery(op.shape, [&](const Query& query) {
+  ForEachQuery(op.shape, op.lengths, [&](const Query& query) {
     const std::vector<double> scores = Scores(query, op.q, op.k);
+    const int64_t first = query.first_key();
     const double largest = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (double score : scores) sum += std::exp(score - largest);
@@ -79,8 +98,8 @@ void ReferenceBackend::Run(Stream&, const AttentionForward& op, Workspace) {
     At(op.lse, query.b * op.shape.heads + query.h, query.t) = lse;
     for (int64_t d = 0; d < op.shape.head_dim; ++d) {
       double out = 0;
-      for (int64_t j = 0; j <= query.t; ++j) {
-        out += std::exp(scores[j] - lse) * At(op.v, query.key_row(j), query.key_col() + d);
+      for (int64_t j = first; j < query.end_key(); ++j) {
+        out += std::exp(scores[j - first] - lse) * At(op.v, query.key_row(j), query.key_col() + d);
       }
       At(op.out, query.row(), query.col() + d) = out;
     }
@@ -93,17 +112,19 @@ void ReferenceBackend::Run(Stream&, const AttentionBackward& op, Workspace) {
   op.Check();
   const int64_t head_dim = op.shape.head_dim;
   std::vector<double> dk(op.dk.rows * op.dk.cols), dv(dk.size());
-  ForEachQuery(op.shape, [&](const Query& query) {
+  ForEachQuery(op.shape, op.lengths, [&](const Query& query) {
     const std::vector<double> scores = Scores(query, op.q, op.k);
+    const int64_t first = query.first_key();
     const double lse = At(op.lse, query.b * op.shape.heads + query.h, query.t);
     const int64_t row = query.row(), col = query.col(), key_col = query.key_col();
     const double delta = HeadDot(op.dout, row, col, op.out, row, col, head_dim);
     std::vector<double> dq(head_dim);
-    for (int64_t j = 0; j <= query.t; ++j) {
+    for (int64_t j = first; j < query.end_key(); ++j) {
       const int64_t key_row = query.key_row(j);
-      const double p = std::exp(scores[j] - lse);
+      const double p = std::exp(scores[j - first] - lse);
       const double dp = HeadDot(op.dout, row, col, op.v, key_row, key_col, head_dim);
-      const double ds = op.shape.scale * p * (dp - delta);
+      const double ds =
+          op.shape.scale * p * (dp - delta) * CapDerivative(scores[j - first], op.shape.softcap);
       for (int64_t d = 0; d < head_dim; ++d) {
         dq[d] += ds * At(op.k, key_row, key_col + d);
         dk[key_row * op.dk.cols + key_col + d] += ds * At(op.q, row, col + d);

@@ -30,6 +30,8 @@ double Activate(Activation kind, double x) {
       return 0.5 * x * (1 + std::tanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
     case Activation::kGeluErf:
       return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
+    case Activation::kSilu:
+      return x * Sigmoid(x);
   }
   ATOLL_CHECK(false, "no such activation");
 }
@@ -46,25 +48,42 @@ double ActivateDerivative(Activation kind, double x) {
       const double density = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
       return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) + x * density;
     }
+    case Activation::kSilu: {
+      const double s = Sigmoid(x);
+      return s + x * s * (1 - s);
+    }
   }
   ATOLL_CHECK(false, "no such activation");
 }
 
-void ReferenceBackend::Run(Stream&, const SwigluForward& op) {
+void ReferenceBackend::Run(Stream&, const GatedForward& op) {
   op.Check();
   ForEachElement(op.y, [&](int64_t n, int64_t c) {
-    const double gate = At(op.gate, n, c);
-    At(op.y, n, c) = gate * Sigmoid(gate) * At(op.up, n, c);
+    At(op.y, n, c) = Activate(op.kind, At(op.gate, n, c)) * At(op.up, n, c);
   });
 }
 
-void ReferenceBackend::Run(Stream&, const SwigluBackward& op) {
+void ReferenceBackend::Run(Stream&, const GatedBackward& op) {
   op.Check();
   ForEachElement(op.dy, [&](int64_t n, int64_t c) {
     const double gate = At(op.gate, n, c), up = At(op.up, n, c), dy = At(op.dy, n, c);
-    const double s = Sigmoid(gate);
-    At(op.dgate, n, c) = dy * up * (s + gate * s * (1 - s));
-    At(op.dup, n, c) = dy * gate * s;
+    At(op.dgate, n, c) = dy * up * ActivateDerivative(op.kind, gate);
+    At(op.dup, n, c) = dy * Activate(op.kind, gate);
+  });
+}
+
+void ReferenceBackend::Run(Stream&, const SoftcapForward& op) {
+  op.Check();
+  ForEachElement(op.y, [&](int64_t n, int64_t c) {
+    At(op.y, n, c) = op.cap * std::tanh(At(op.x, n, c) / op.cap);
+  });
+}
+
+void ReferenceBackend::Run(Stream&, const SoftcapBackward& op) {
+  op.Check();
+  ForEachElement(op.dy, [&](int64_t n, int64_t c) {
+    const double t = std::tanh(At(op.x, n, c) / op.cap);
+    At(op.dx, n, c) = At(op.dy, n, c) * (1 - t * t);
   });
 }
 

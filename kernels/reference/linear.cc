@@ -9,7 +9,8 @@ namespace {
 // The row of a table for a token, -1 where it is not in this part of the table.
 template <typename Op>
 int64_t TableRow(const Op& op, const Tensor& table, int64_t n) {
-  const int64_t row = op.tokens.template as<int32_t>()[n] - op.first_token;
+  const int32_t token = op.tokens.template as<int32_t>()[n];
+  const int64_t row = (op.typed ? token & kTokenMask : token) - op.first_token;
   return op.part && (row < 0 || row >= table.rows) ? -1 : row;
 }
 
@@ -66,7 +67,8 @@ void ReferenceBackend::Run(Stream&, const EmbeddingForward& op) {
     const int64_t row = TableRow(op, op.table, n);
     for (int64_t c = 0; c < op.y.cols; ++c) {
       const double token = row < 0 ? 0.0 : At(op.table, row, c);
-      At(op.y, n, c) = token + AtOrZero(op.positions, position, c);
+      At(op.y, n, c) = token + AtOrZero(op.positions, position, c) +
+                       AtOrZero(op.types, op.tokens.as<int32_t>()[n] >> kTypeShift, c);
     }
   }
 }
@@ -79,6 +81,9 @@ void ReferenceBackend::Run(Stream&, const EmbeddingBackwardWeight& op, Workspace
     for (int64_t c = 0; c < op.dy.cols; ++c) {
       if (row >= 0) At(op.dtable, row, c) += At(op.dy, n, c);
       if (op.dpositions.present()) At(op.dpositions, position, c) += At(op.dy, n, c);
+      if (op.dtypes.present()) {
+        At(op.dtypes, op.tokens.as<int32_t>()[n] >> kTypeShift, c) += At(op.dy, n, c);
+      }
     }
   }
 }

@@ -75,10 +75,12 @@ class ReferenceBackend final : public HostBackend {
   void Run(Stream&, const Rope& op) override;
   void Run(Stream&, const AttentionForward& op, Workspace) override;
   void Run(Stream&, const AttentionBackward& op, Workspace) override;
-  void Run(Stream&, const SwigluForward& op) override;
-  void Run(Stream&, const SwigluBackward& op) override;
+  void Run(Stream&, const GatedForward& op) override;
+  void Run(Stream&, const GatedBackward& op) override;
   void Run(Stream&, const GeluForward& op) override;
   void Run(Stream&, const GeluBackward& op) override;
+  void Run(Stream&, const SoftcapForward& op) override;
+  void Run(Stream&, const SoftcapBackward& op) override;
   void Run(Stream&, const AddScaled& op) override;
   void Run(Stream&, const Scale& op) override;
   void Run(Stream&, const Convert& op) override;

@@ -33,10 +33,15 @@ OpCase LayerNormCase(int64_t n, int64_t channels, bool add);
 OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim, int64_t offset);
 OpCase AttentionCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t kv_heads,
                      int64_t head_dim);
+// What a shape's mask hides, and with `padded` the ends of sequences.
+OpCase MaskedAttentionCase(AttentionShape shape, bool padded = false);
+// Tokens of three types.
+OpCase TypedEmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t channels);
 
 // ---- elementwise_cases.cc ----
 
-OpCase SwigluCase(int64_t n, int64_t channels);
+OpCase GatedCase(int64_t n, int64_t channels, Activation kind = Activation::kSilu);
+OpCase SoftcapCase(int64_t n, int64_t channels, float cap);
 OpCase GeluCase(int64_t n, int64_t channels, Activation kind);
 OpCase AddScaledCase(int64_t n, int64_t channels, Type a_type, Type b_type, Type out_type);
 // In place on f32 (axpy), and a scale behind it.

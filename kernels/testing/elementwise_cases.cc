@@ -20,19 +20,39 @@ double Positive(int64_t i) { return std::exp(std::sin(static_cast<double>(i)) * 
 
 }  // namespace
 
-OpCase SwigluCase(int64_t n, int64_t channels) {
+OpCase GatedCase(int64_t n, int64_t channels, Activation kind) {
   OpCase c;
-  c.name = absl::StrCat("swiglu ", n, "x", channels);
+  c.name = absl::StrCat("gated ", n, "x", channels, Name(kind));
   c.args = {{"gate", Role::kInput, n, channels},     {"up", Role::kInput, n, channels},
             {"y", Role::kOutput, n, channels},       {"dy", Role::kInput, n, channels},
             {"dgate", Role::kGradient, n, channels}, {"dup", Role::kGradient, n, channels}};
-  c.forward = [](Call& a) { a.Run(SwigluForward{.gate = a["gate"], .up = a["up"], .y = a["y"]}); };
-  c.backward = [](Call& a) {
-    a.Run(SwigluBackward{
-        .gate = a["gate"], .up = a["up"], .dy = a["dy"], .dgate = a["dgate"], .dup = a["dup"]});
+  c.forward = [kind](Call& a) {
+    a.Run(GatedForward{.gate = a["gate"], .up = a["up"], .y = a["y"], .kind = kind});
+  };
+  c.backward = [kind](Call& a) {
+    a.Run(GatedBackward{.gate = a["gate"],
+                        .up = a["up"],
+                        .dy = a["dy"],
+                        .dgate = a["dgate"],
+                        .dup = a["dup"],
+                        .kind = kind});
   };
   c.forward_bytes = Floats(3.0 * n * channels);
   c.backward_bytes = Floats(5.0 * n * channels);
+  return c;
+}
+
+OpCase SoftcapCase(int64_t n, int64_t channels, float cap) {
+  OpCase c;
+  c.name = absl::StrCat("softcap ", n, "x", channels, " at ", cap);
+  c.args = {{"x", Role::kInput, n, channels},
+            {"y", Role::kOutput, n, channels},
+            {"dy", Role::kInput, n, channels},
+            {"dx", Role::kGradient, n, channels}};
+  c.forward = [cap](Call& a) { a.Run(SoftcapForward{a["x"], a["y"], cap}); };
+  c.backward = [cap](Call& a) { a.Run(SoftcapBackward{a["x"], a["dy"], a["dx"], cap}); };
+  c.forward_bytes = Floats(2.0 * n * channels);
+  c.backward_bytes = Floats(3.0 * n * channels);
   return c;
 }
 

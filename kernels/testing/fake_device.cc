@@ -176,6 +176,7 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
 
   std::string Name() const override { return name_; }
   bool Supports(DType compute) const override { return arithmetic_->Supports(compute); }
+  bool Has(Capability capability) const override { return arithmetic_->Has(capability); }
   bool memory_on_host() const override { return false; }
 
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override {
@@ -280,14 +281,15 @@ class FakeBackend final : public Backend, public ReportsFailures, private Graphs
   ATOLL_FAKE_OPERATION(LayerNormForward)
   ATOLL_FAKE_OPERATION(LayerNormBackwardInput)
   ATOLL_FAKE_OPERATION_WITH_WORKSPACE(LayerNormBackwardWeight)
-  ATOLL_FAKE_OPERATION(RopeTable)
   ATOLL_FAKE_OPERATION(Rope)
   ATOLL_FAKE_OPERATION_WITH_WORKSPACE(AttentionForward)
   ATOLL_FAKE_OPERATION_WITH_WORKSPACE(AttentionBackward)
-  ATOLL_FAKE_OPERATION(SwigluForward)
-  ATOLL_FAKE_OPERATION(SwigluBackward)
+  ATOLL_FAKE_OPERATION(GatedForward)
+  ATOLL_FAKE_OPERATION(GatedBackward)
   ATOLL_FAKE_OPERATION(GeluForward)
   ATOLL_FAKE_OPERATION(GeluBackward)
+  ATOLL_FAKE_OPERATION(SoftcapForward)
+  ATOLL_FAKE_OPERATION(SoftcapBackward)
   ATOLL_FAKE_OPERATION(AddScaled)
   ATOLL_FAKE_OPERATION(Scale)
   ATOLL_FAKE_OPERATION(Convert)

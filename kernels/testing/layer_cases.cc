@@ -12,6 +12,16 @@ constexpr auto kAct = Type::kAct;
 constexpr auto kF32 = Type::kF32;
 constexpr auto kInt32 = Type::kInt32;
 
+// A table of rotary positions.
+auto Angle(int64_t head_dim) {
+  return [head_dim](int64_t i) {
+    const int64_t half = head_dim / 2, col = i % head_dim;
+    const double angle = static_cast<double>(i / head_dim) *
+                         std::pow(500.0, -static_cast<double>(col % half) / half);
+    return col < half ? std::cos(angle) : std::sin(angle);
+  };
+}
+
 // Numbers below `limit` that jump about.
 auto TokensBelow(int64_t limit) {
   return [limit](int64_t i) { return static_cast<double>((i * 7919 + 13) % limit); };
@@ -27,6 +37,8 @@ const char* Name(Activation kind) {
       return " gelu_tanh";
     case Activation::kGeluErf:
       return " gelu_erf";
+    case Activation::kSilu:
+      return " silu";
   }
   return "";
 }
@@ -149,6 +161,37 @@ OpCase EmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t
   return c;
 }
 
+OpCase TypedEmbeddingCase(int64_t batch, int64_t seq_len, int64_t vocabulary, int64_t channels) {
+  const int64_t types = 3;
+  OpCase c = EmbeddingCase(batch, seq_len, vocabulary, channels, true, 0);
+  c.name = absl::StrCat("typed ", c.name);
+  c.needs = {Capability::kTokenTypes};
+  c.args[0].value = [=](int64_t i) {
+    return TokensBelow(vocabulary)(i) + static_cast<double>(i * 5 % types << kTypeShift);
+  };
+  c.args.push_back({"types", Role::kInput, types, channels});
+  c.args.push_back({"dtypes", Role::kGradient, types, channels, kF32, nullptr, false, "dtypes"});
+  c.forward = [=](Call& a) {
+    a.Run(EmbeddingForward{.tokens = a["tokens"],
+                           .table = a["table"],
+                           .positions = a["positions"],
+                           .types = a["types"],
+                           .y = a["y"],
+                           .seq_len = seq_len,
+                           .typed = true});
+  };
+  c.backward = [=](Call& a) {
+    a.Run(EmbeddingBackwardWeight{.tokens = a["tokens"],
+                                  .dy = a["dy"],
+                                  .dtable = a["dtable"],
+                                  .dpositions = a["dpositions"],
+                                  .dtypes = a["dtypes"],
+                                  .seq_len = seq_len,
+                                  .typed = true});
+  };
+  return c;
+}
+
 OpCase EmbeddingPartCase(int64_t batch, int64_t seq_len, int64_t first_token, int64_t rows,
                          int64_t channels) {
   OpCase c = EmbeddingCase(batch, seq_len, rows, channels, true, 0);
@@ -246,12 +289,11 @@ OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim,
   OpCase c;
   c.name = absl::StrCat("rope ", n, "x", heads, "x", head_dim);
   c.args = {{"x", Role::kInput, n, channels},
-            {"table", Role::kSaved, offset + seq_len, head_dim, kF32},
+            {"table", Role::kInput, offset + seq_len, head_dim, kF32, Angle(head_dim)},
             {"y", Role::kOutput, n, channels},
             {"dy", Role::kInput, n, channels},
             {"dx", Role::kGradient, n, channels}};
   c.forward = [=](Call& a) {
-    a.Run(RopeTable{.table = a["table"], .theta = 500.0f});
     a.Run(Convert{.from = a["x"], .to = a["y"]});
     a.Run(Rope{.x = a["y"], .table = a["table"], .seq_len = seq_len, .position_offset = offset});
   };
@@ -269,12 +311,25 @@ OpCase RopeCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t head_dim,
 
 OpCase AttentionCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t kv_heads,
                      int64_t head_dim) {
-  const int64_t n = batch * seq_len, q = heads * head_dim, kv = kv_heads * head_dim;
-  const AttentionShape shape = {batch,    seq_len,  heads,
-                                kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim))};
+  return MaskedAttentionCase({.batch = batch,
+                              .seq_len = seq_len,
+                              .heads = heads,
+                              .kv_heads = kv_heads,
+                              .head_dim = head_dim});
+}
+
+OpCase MaskedAttentionCase(AttentionShape shape, bool padded) {
+  const int64_t n = shape.batch * shape.seq_len, q = shape.heads * shape.head_dim;
+  const int64_t kv = shape.kv_heads * shape.head_dim;
+  const int64_t batch = shape.batch, heads = shape.heads, seq_len = shape.seq_len;
+  shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
   OpCase c;
   c.name =
-      absl::StrCat("attention B", batch, " T", seq_len, " H", heads, "/", kv_heads, " D", head_dim);
+      absl::StrCat("attention B", batch, " T", seq_len, " H", heads, "/", shape.kv_heads, " D",
+                   shape.head_dim, shape.causal ? "" : " both directions", padded ? " padded" : "");
+  if (shape.window > 0) absl::StrAppend(&c.name, " window ", shape.window);
+  if (shape.softcap > 0) absl::StrAppend(&c.name, " cap ", shape.softcap);
+  if (padded || !shape.plain()) c.needs = {Capability::kMaskedAttention};
   c.args = {{"q", Role::kInput, n, q},
             {"k", Role::kInput, n, kv},
             {"v", Role::kInput, n, kv},
@@ -284,9 +339,19 @@ OpCase AttentionCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t kv_h
             {"dq", Role::kGradient, n, q},
             {"dk", Role::kGradient, n, kv},
             {"dv", Role::kGradient, n, kv}};
+  if (padded) {
+    c.args.push_back({"lengths", Role::kInput, 1, batch, kInt32, [seq_len](int64_t i) {
+                        return static_cast<double>(1 + (i * 7 + seq_len / 2) % seq_len);
+                      }});
+  }
   c.forward = [shape](Call& a) {
-    a.Run(AttentionForward{
-        .shape = shape, .q = a["q"], .k = a["k"], .v = a["v"], .out = a["out"], .lse = a["lse"]});
+    a.Run(AttentionForward{.shape = shape,
+                           .q = a["q"],
+                           .k = a["k"],
+                           .v = a["v"],
+                           .out = a["out"],
+                           .lse = a["lse"],
+                           .lengths = a["lengths"]});
   };
   c.backward = [shape](Call& a) {
     a.Run(AttentionBackward{.shape = shape,
@@ -298,7 +363,8 @@ OpCase AttentionCase(int64_t batch, int64_t seq_len, int64_t heads, int64_t kv_h
                             .dout = a["dout"],
                             .dq = a["dq"],
                             .dk = a["dk"],
-                            .dv = a["dv"]});
+                            .dv = a["dv"],
+                            .lengths = a["lengths"]});
   };
   // Two products forward, five backward, over half of each T x T square.
   const double product = static_cast<double>(n) * (seq_len + 1) * q;

@@ -18,7 +18,11 @@ constexpr size_t kMaxWaiting = 16;  // who wait for the same push to be durable
 }  // namespace
 
 ServerCore::ServerCore(ServerOptions options, std::vector<RecoveredJob> recovered, ThreadPool* pool)
-    : options_(std::move(options)), pool_(pool), gate_(std::make_shared<PushGate>()) {
+    : options_(std::move(options)),
+      pool_(pool),
+      gate_(std::make_shared<PushGate>()),
+      mark_(options_.mark),
+      remembered_(options_.mark) {
   for (RecoveredJob& from : recovered) {
     Job& job = jobs_[from.job];
     job.damage = std::move(from.damage);
@@ -28,7 +32,7 @@ ServerCore::ServerCore(ServerOptions options, std::vector<RecoveredJob> recovere
     job.snapshot_ended = from.snapshot_ended;
     job.state = std::move(from.state);
     if (job.state == nullptr) continue;
-    epoch_ = std::max(epoch_, job.state->epoch());
+    mark_.epoch = std::max(mark_.epoch, job.state->epoch());
     gate_->SetBook(from.job, job.state->book());
   }
   UpdateRoom();
@@ -57,17 +61,11 @@ void ServerCore::On(const ConnectionDown&, Turn&) {
 void ServerCore::On(const Tick& event, Turn&) { counters_ = event; }
 
 void ServerCore::SayHello(Turn& turn) {
-  ServerHello hello{
-      options_.software_version, options_.endpoint, options_.memory_bytes, {}, options_.public_key};
+  ServerHello hello{options_.software_version, options_.endpoint,
+                    options_.memory_bytes,     {},
+                    options_.public_key,       mark_};
   for (const auto& [id, job] : jobs_) {
-    if (job.state == nullptr) continue;
-    HeldJob& held = hello.jobs.emplace_back();
-    held = {id, job.state->version(), job.snapshot_version, {}};
-    for (const PushId& push : job.state->Staged()) {
-      const bool pending = std::any_of(job.pending.begin(), job.pending.end(),
-                                       [&](const auto& entry) { return entry.second.id == push; });
-      if (!pending) held.staged.push_back(push);
-    }
+    if (job.state != nullptr) hello.jobs.push_back(Held(id, job));
   }
   Say(std::move(hello), turn);
   for (auto& [id, job] : jobs_) {
@@ -76,6 +74,20 @@ void ServerCore::SayHello(Turn& turn) {
   welcomed_ = false;
   next_heartbeat_ = kNever;
   next_hello_ = turn.now + kRetryInterval;
+}
+
+HeldJob ServerCore::Held(const JobId& id, const Job& job) const {
+  HeldJob held{id, job.state->version(), job.snapshot_version, {}};
+  held.ended = job.state->ended();
+  for (const IslandFence& fence : job.state->book()->Fences()) {
+    held.generation = std::max(held.generation, fence.generation);
+  }
+  for (const PushId& push : job.state->Staged()) {
+    const bool pending = std::any_of(job.pending.begin(), job.pending.end(),
+                                     [&](const auto& entry) { return entry.second.id == push; });
+    if (!pending) held.staged.push_back(push);
+  }
+  return held;
 }
 
 void ServerCore::SayHeartbeat(Turn& turn) {

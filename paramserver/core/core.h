@@ -168,9 +168,10 @@ struct Actions {
   std::vector<WriteSnapshot> snapshots;
   std::vector<TruncateLog> truncations;
   std::vector<EraseJob> erasures;
-  std::vector<std::string> notes;   // for the log that people read, one line each
-  std::optional<std::string> stop;  // the coordinator will never serve this daemon: why
-  Instant next_deadline = kNever;   // send a Tick then, if nothing happens before
+  std::optional<ClusterMark> remember;  // make it durable before anything is sent
+  std::vector<std::string> notes;       // for the log that people read, one line each
+  std::optional<std::string> stop;      // the coordinator will never serve this daemon: why
+  Instant next_deadline = kNever;       // send a Tick then, if nothing happens before
 };
 
 // ------------------------------------------------------------------------------------- core ----
@@ -184,6 +185,7 @@ struct ServerOptions {
   // most as much again as the parameters' own bytes, twice that while a snapshot is written.
   int64_t memory_bytes = 0;
   std::string public_key;  // of the tensor link; empty: plaintext
+  ClusterMark mark = {};   // as it was remembered
 };
 
 class ServerCore {
@@ -265,6 +267,9 @@ class ServerCore {
   void Obey(const DropContributions& message, Turn& turn);
   void Obey(const EndJob& message, Turn& turn);
   void Obey(const RemoveJob& message, Turn& turn);
+  void Obey(const DescribeJob& message, Turn& turn);
+  bool IsMine(const ToServer& message, Turn& turn);
+  HeldJob Held(const JobId& id, const Job& job) const;
 
   Job* Usable(const JobId& id);
   LogSequence Append(const JobId& id, Job& job, LogRecord record, Turn& turn);
@@ -290,7 +295,9 @@ class ServerCore {
   const std::shared_ptr<PushGate> gate_;
   std::map<JobId, Job> jobs_;
 
-  int64_t epoch_ = 0;
+  ClusterMark mark_;        // of the coordinator that it obeys
+  ClusterMark remembered_;  // as it is on the disk
+  std::string refused_;     // what was noted of a coordinator of another cluster
   bool connected_ = false;
   bool welcomed_ = false;
   Duration heartbeat_interval_ = kHeartbeatInterval;

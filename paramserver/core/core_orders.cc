@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/protocol/mark_file.h"
 #include "paramserver/core/core.h"
 #include "paramserver/core/turn.h"
 
@@ -11,7 +12,8 @@ namespace {
 
 bool SameAssignment(const AssignShards& a, const AssignShards& b) {
   return a.shards == b.shards && a.outer_learning_rate == b.outer_learning_rate &&
-         a.outer_momentum == b.outer_momentum && a.snapshot_every_rounds == b.snapshot_every_rounds;
+         a.outer_momentum == b.outer_momentum &&
+         a.snapshot_every_rounds == b.snapshot_every_rounds && a.charter == b.charter;
 }
 
 bool HasTerm(const CommittedRecord& commit, const ContributionId& contribution) {
@@ -29,11 +31,26 @@ std::vector<ContributionId> ContributionsOf(const std::vector<RoundTerm>& terms)
 
 void ServerCore::On(const FromCoordinator& event, Turn& turn) {
   const ToServer& to = event.message;
-  if (to.server != options_.name || to.incarnation != options_.incarnation || to.epoch < epoch_) {
+  if (to.server != options_.name || to.incarnation != options_.incarnation || !IsMine(to, turn)) {
     return;
   }
-  epoch_ = to.epoch;
   std::visit([&](const auto& message) { Obey(message, turn); }, to.message);
+}
+
+// Whether the coordinator is the one that this server obeys; its first Welcome makes it so.
+bool ServerCore::IsMine(const ToServer& to, Turn& turn) {
+  if (!mark_.cluster.empty() && to.cluster != mark_.cluster) {
+    const std::string text = ForeignClusterText(mark_.cluster, to.cluster);
+    if (!welcomed_ && std::exchange(refused_, text) != text) turn.actions.notes.push_back(text);
+    return false;
+  }
+  if (to.epoch < mark_.epoch) return false;
+  mark_.epoch = to.epoch;
+  if (!std::holds_alternative<Welcome>(to.message)) return true;
+  refused_.clear();
+  mark_.cluster = to.cluster;
+  if (mark_ != remembered_) turn.actions.remember = remembered_ = mark_;
+  return true;
 }
 
 void ServerCore::Obey(const Welcome& message, Turn& turn) {
@@ -85,7 +102,7 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
         absl::StrCat("server ", options_.name, " holds ", kMaxJobs, " jobs already"));
   }
   if (status.ok() && known) {
-    status = jobs_[message.job].state->Check(LogRecord(AssignedRecord{epoch_, message}));
+    status = jobs_[message.job].state->Check(LogRecord(AssignedRecord{mark_.epoch, message}));
   }
   if (!status.ok()) return Fault(message.job, std::string(status.message()), turn);
 
@@ -95,8 +112,8 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
   const bool changed = !state.assigned() || !SameAssignment(state.assignment(), message);
   // New rates must not get before a round that was logged under the old ones; it comes again.
   if (changed && job.committing) return;
-  if (!state.ended() && (changed || state.epoch() < epoch_)) {
-    AssignedRecord record{epoch_, message};
+  if (!state.ended() && (changed || state.epoch() < mark_.epoch)) {
+    AssignedRecord record{mark_.epoch, message};
     const LogSequence sequence = Append(message.job, job, record, turn);
     state.Apply(sequence, record);
     gate_->SetBook(message.job, state.book());
@@ -166,7 +183,7 @@ void ServerCore::Obey(const CommitRound& message, Turn& turn) {
     return;
   }
   Known(ContributionsOf(message.terms), *job);
-  CommittedRecord record{message.version, message.terms, message.dropped};
+  CommittedRecord record{message.version, message.terms, message.dropped, message.image};
   std::erase_if(record.dropped, [&](const auto& id) { return HasTerm(record, id); });
   if (const absl::Status status = job->state->Check(LogRecord(record)); !status.ok()) {
     return Fault(message.job, std::string(status.message()), turn);
@@ -227,6 +244,16 @@ void ServerCore::Obey(const RemoveJob& message, Turn& turn) {
   UpdateRoom();
   turn.actions.erasures.push_back({message.job});
   turn.actions.notes.push_back(absl::StrCat("job ", message.job, ": removed"));
+}
+
+void ServerCore::Obey(const DescribeJob& message, Turn& turn) {
+  const Job* job = Usable(message.job);
+  if (job == nullptr) return;
+  const CommittedRecord& newest = job->state->newest();
+  Say(JobDescribed{Held(message.job, *job),
+                   job->state->assignment(),
+                   {message.job, newest.version, newest.terms, newest.dropped, newest.image}},
+      turn);
 }
 
 void ServerCore::On(const JobErased& event, Turn& turn) {

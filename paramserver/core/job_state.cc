@@ -89,6 +89,7 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
     if (from.velocity != nullptr) found->second.velocity = from.velocity->tensor();
   }
   state->version_ = snapshot.version;
+  state->newest_ = snapshot.newest;
   state->book_->Restore(snapshot.fences, snapshot.decided);
   if (snapshot.ended) state->ApplyRecord(0, EndedRecord{});
   return state;
@@ -209,6 +210,7 @@ void JobState::ApplyRecord(LogSequence, const CommittedRecord& record) {
     }
   }
   version_ = record.version;
+  newest_ = record;
   for (const RoundTerm& term : record.terms) Decide(term.contribution);
   for (const ContributionId& dropped : record.dropped) Decide(dropped);
 }
@@ -291,6 +293,7 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   snapshot->epoch = epoch_;
   snapshot->ended = ended_;
   snapshot->assignment = assignment_;
+  snapshot->newest = newest_;
   snapshot->fences = book_->Fences();
   snapshot->decided = book_->Decided();
   for (const auto& [id, push] : staged_) {
@@ -356,8 +359,9 @@ std::vector<PushId> JobState::Staged() const {
   return ids;
 }
 
-JobReplay::JobReplay(JobId job, std::shared_ptr<const Snapshot> snapshot, ThreadPool* pool)
-    : snapshot_(std::move(snapshot)) {
+JobReplay::JobReplay(JobId job, std::shared_ptr<const Snapshot> snapshot, ThreadPool* pool,
+                     Version limit)
+    : snapshot_(std::move(snapshot)), limit_(limit) {
   recovered_.job = job;
   if (snapshot_ == nullptr) {
     recovered_.state = std::make_unique<JobState>(std::move(job), pool);
@@ -377,6 +381,9 @@ JobReplay::JobReplay(JobId job, std::shared_ptr<const Snapshot> snapshot, Thread
 
 absl::Status JobReplay::Add(LogSequence sequence, const LogRecord& record) {
   if (!status_.ok()) return status_;
+  const bool covered = snapshot_ != nullptr && sequence > recovered_.next_sequence &&
+                       sequence <= snapshot_->last_sequence + 1;
+  if (covered) recovered_.next_sequence = sequence;
   if (sequence != recovered_.next_sequence) {
     return status_ = absl::DataLossError(absl::StrCat("record ", recovered_.next_sequence,
                                                       " is missing; ", sequence, " is next"));
@@ -390,6 +397,9 @@ absl::Status JobReplay::Add(LogSequence sequence, const LogRecord& record) {
       return absl::OkStatus();
     }
   }
+  const auto* commit = std::get_if<CommittedRecord>(&record);
+  beyond_ = beyond_ || (commit != nullptr && commit->version > limit_);
+  if (beyond_) return absl::OkStatus();
   status_ = Annotate(recovered_.state->Check(record), absl::StrCat("record ", sequence));
   if (status_.ok()) recovered_.state->Apply(sequence, record);
   return status_;
@@ -402,7 +412,17 @@ absl::StatusOr<RecoveredJob> JobReplay::Finish() && {
                                             recovered_.next_sequence - 1, ", the snapshot with ",
                                             snapshot_->last_sequence));
   }
-  for (const PushId& id : recovered_.state->Staged()) recovered_.state->MarkDurable(id);
+  const std::vector<PushId> staged = recovered_.state->Staged();
+  for (const PushId& id : snapshot_ == nullptr ? std::vector<PushId>() : snapshot_->staged) {
+    if (std::binary_search(staged.begin(), staged.end(), id) ||
+        recovered_.state->book()->IsDecided(ContributionOf(id))) {
+      continue;
+    }
+    return absl::DataLossError(absl::StrCat("the push of shard ", id.shard, " by ",
+                                            Name(ContributionOf(id)),
+                                            " is not readable, which no round has used yet"));
+  }
+  for (const PushId& id : staged) recovered_.state->MarkDurable(id);
   return std::move(recovered_);
 }
 

@@ -5,6 +5,8 @@
 #ifndef ATOLL_PARAMSERVER_CORE_JOB_STATE_H_
 #define ATOLL_PARAMSERVER_CORE_JOB_STATE_H_
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,6 +62,8 @@ class JobState {
   bool assigned() const { return assigned_; }
   bool ended() const { return ended_; }
   const AssignShards& assignment() const { return assignment_; }
+  // That made version(); version kNoVersion: none.
+  const CommittedRecord& newest() const { return newest_; }
   const std::shared_ptr<PushBook>& book() const { return book_; }
   std::vector<PushId> Staged() const;
   int64_t staged_bytes() const { return staged_bytes_; }
@@ -106,6 +110,7 @@ class JobState {
   int64_t parameter_bytes_ = 0;
   int64_t epoch_ = 0;
   Version version_ = kNoVersion;
+  CommittedRecord newest_ = {kNoVersion, {}, {}};
   bool ended_ = false;
   std::map<ShardId, Shard> shards_;
   std::map<PushId, StagedPush> staged_;
@@ -128,14 +133,25 @@ struct RecoveredJob {
 // snapshot->replay_from on (from 1 without), in order.
 class JobReplay {
  public:
-  JobReplay(JobId job, std::shared_ptr<const Snapshot> snapshot, ThreadPool* pool);
+  // Nothing from the first round above `limit` on is taken.
+  JobReplay(JobId job, std::shared_ptr<const Snapshot> snapshot, ThreadPool* pool,
+            Version limit = std::numeric_limits<Version>::max());
 
+  // Records that the snapshot contains may be missing (damaged), but for the pushes staged in it.
   absl::Status Add(LogSequence sequence, const LogRecord& record);
+  // The log goes on with this record.
+  void EndsBefore(LogSequence next) {
+    recovered_.next_sequence = std::max(recovered_.next_sequence, next);
+  }
   // An error says what the records lack.
   absl::StatusOr<RecoveredJob> Finish() &&;
+  // As far as it came, whatever hinders the rest; null: not even the snapshot could be used.
+  std::unique_ptr<JobState> State() && { return std::move(recovered_.state); }
 
  private:
   std::shared_ptr<const Snapshot> snapshot_;
+  Version limit_;
+  bool beyond_ = false;  // the limit
   absl::Status status_;
   RecoveredJob recovered_;
 };

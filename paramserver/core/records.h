@@ -37,6 +37,7 @@ struct CommittedRecord {
   Version version = 0;
   std::vector<RoundTerm> terms;
   std::vector<ContributionId> dropped;
+  JobImage image = {};  // what the coordinator knows of the job with it; kept, not read
 };
 struct DroppedRecord {
   std::vector<ContributionId> contributions;
@@ -73,6 +74,7 @@ struct Snapshot {
   int64_t epoch = 0;
   bool ended = false;
   AssignShards assignment;
+  CommittedRecord newest = {kNoVersion, {}, {}};  // that made `version`
   std::vector<IslandFence> fences;
   std::vector<DecidedOfIsland> decided;  // by island
   std::vector<PushId> staged;

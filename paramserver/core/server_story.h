@@ -38,7 +38,7 @@ class ServerStory {
 
   // -- the coordinator says
   void Says(ToServerMessage message) {
-    Do(FromCoordinator{{"ps-1", incarnation_, epoch, std::move(message)}});
+    Do(FromCoordinator{{"ps-1", incarnation_, epoch, std::move(message), cluster}});
   }
   void Assign(std::vector<OwnedShard> shards = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}},
               int64_t snapshot_every = 0) {
@@ -116,6 +116,8 @@ class ServerStory {
       logs_[append.job].records[append.sequence] = std::move(append.record);
     }
     for (auto& message : actions.to_coordinator) told.push_back(std::move(message));
+    for (std::string& note : actions.notes) notes.push_back(std::move(note));
+    if (actions.remember) remembered = actions.remember;
     for (auto& answer : actions.pushes) pushes[answer.token] = answer;
     for (auto& reply : actions.replies) replies[reply.token] = reply;
     for (auto& refusal : actions.refusals) refusals[refusal.token] = refusal;
@@ -156,6 +158,9 @@ class ServerStory {
   Incarnation incarnation() const { return incarnation_; }
 
   int64_t epoch = 1;
+  ClusterId cluster;
+  std::optional<ClusterMark> remembered;
+  std::vector<std::string> notes;
   std::vector<ServerMessage> told;
   std::map<Token, AcknowledgePush> pushes;
   std::map<Token, ReplyPull> replies;
@@ -186,7 +191,8 @@ class ServerStory {
       recovered.push_back(*std::move(job));
     }
     core_ = std::make_unique<ServerCore>(
-        ServerOptions{"ps-1", incarnation_, "test", "tcp://127.0.0.1:1", memory_bytes_},
+        ServerOptions{"ps-1", incarnation_, "test", "tcp://127.0.0.1:1", memory_bytes_, "",
+                      remembered.value_or(ClusterMark())},
         std::move(recovered), &pool_);
     Do(ConnectionUp{});
     Says(Welcome{});

@@ -8,7 +8,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "common/protocol/wire.h"
 #include "common/status.h"
+#include "proto/control.pb.h"
 
 namespace atl::ps {
 namespace {
@@ -32,6 +34,13 @@ class Writer {
   void Vector(std::vector<T>& values, Each each) {
     Number(static_cast<uint64_t>(values.size()));
     for (T& value : values) each(value);
+  }
+  // As its protobuf message.
+  template <class Wire, class Plain>
+  void Message(const Plain& plain) {
+    Wire wire;
+    Encode(plain, &wire);
+    Text(wire.SerializeAsString());
   }
   std::vector<std::byte> Take() { return std::move(bytes_); }
 
@@ -67,6 +76,16 @@ class Reader {
     Number(size);
     for (uint64_t i = 0; i < size && ok_; ++i) each(values.emplace_back());
   }
+  template <class Wire, class Plain>
+  void Message(Plain& plain) {
+    std::string text;
+    Text(text);
+    Wire wire;
+    if (!ok_ || !wire.ParseFromString(text)) return Fail();
+    auto decoded = Decode(&wire);
+    if (!decoded.ok()) return Fail();
+    plain = *std::move(decoded);
+  }
   absl::Status Done() const {
     return ok_ && left_.empty() ? absl::OkStatus()
                                 : absl::DataLossError("its fields are malformed");
@@ -83,7 +102,7 @@ class Reader {
 
 template <class A>
 void Fields(A& a, OwnedShard& s) {
-  a.Number(s.shard), a.Number(s.layer), a.Number(s.elements);
+  a.Number(s.shard), a.Number(s.layer), a.Number(s.elements), a.Number(s.begin);
 }
 template <class A>
 void Fields(A& a, IslandFence& f) {
@@ -110,6 +129,7 @@ template <class A>
 void Fields(A& a, AssignShards& s) {
   a.Text(s.job), Fields(a, s.shards), a.Number(s.outer_learning_rate);
   a.Number(s.outer_momentum), a.Number(s.snapshot_every_rounds);
+  a.template Message<v1::JobCharter>(s.charter);
 }
 template <class A>
 void Fields(A& a, AssignedRecord& r) {
@@ -126,6 +146,7 @@ void Fields(A& a, PushedRecord& r) {
 template <class A>
 void Fields(A& a, CommittedRecord& r) {
   a.Number(r.version), Fields(a, r.terms), Fields(a, r.dropped);
+  a.template Message<v1::JobImage>(r.image);
 }
 template <class A>
 void Fields(A& a, DroppedRecord& r) {
@@ -145,7 +166,8 @@ template <class A>
 void Fields(A& a, SnapshotHead& h) {
   Snapshot& s = h.snapshot;
   a.Text(s.job), a.Number(s.version), a.Number(s.last_sequence), a.Number(s.replay_from);
-  a.Number(s.epoch), a.Number(s.ended), Fields(a, s.assignment), Fields(a, s.fences);
+  a.Number(s.epoch), a.Number(s.ended), Fields(a, s.assignment), Fields(a, s.newest);
+  Fields(a, s.fences);
   Fields(a, s.decided), Fields(a, s.staged), Fields(a, s.shards);
   a.Vector(h.checksums, [&a](uint64_t& value) { a.Number(value); });
 }

@@ -15,7 +15,7 @@ namespace atl::ps {
 namespace {
 
 constexpr char kLogMagic[9] = "ATOLLLOG";
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kFormat = 2;
 constexpr uint32_t kRecordMagic = 0x52474f4c;  // "LOGR"
 constexpr size_t kAlign = 8;
 
@@ -103,6 +103,28 @@ bool LaterRecordVouches(std::span<const std::byte> segment, size_t offset, LogSe
   return false;
 }
 
+// Where the record behind the damaged one of this sequence begins, if it can be told.
+std::optional<size_t> AfterDamaged(std::span<const std::byte> segment, size_t offset,
+                                   LogSequence sequence) {
+  RecordHead head;
+  if (segment.size() - offset >= sizeof(head)) {
+    std::memcpy(&head, segment.data() + offset, sizeof(head));
+    const size_t left = segment.size() - offset - sizeof(head);
+    if (head.magic == kRecordMagic && head.checksum == HeadChecksum(head) &&
+        head.sequence == sequence && head.field_bytes <= left &&
+        head.payload_bytes <= left - head.field_bytes) {
+      const size_t body = head.field_bytes + head.payload_bytes;
+      const size_t end = offset + sizeof(head) + body + Padding(body);
+      if (end <= segment.size()) return end;
+    }
+  }
+  for (size_t at = offset + kAlign; at + sizeof(head) <= segment.size(); at += kAlign) {
+    const auto record = RecordAt(segment, at);
+    if (record && record->head.sequence == sequence + 1) return at;
+  }
+  return std::nullopt;
+}
+
 absl::Status Damaged(const std::string& path, size_t offset, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(path, ": damaged at offset ", offset, ": ", what,
                                           "; restore the file, or remove the job's folder to "
@@ -111,8 +133,13 @@ absl::Status Damaged(const std::string& path, size_t offset, absl::string_view w
 
 class LogReader {
  public:
-  LogReader(Files& files, std::string folder, LogSequence from, const LogOptions& options)
-      : files_(files), folder_(std::move(folder)), from_(from), options_(options) {}
+  LogReader(Files& files, std::string folder, LogSequence from, LogSequence covered,
+            const LogOptions& options)
+      : files_(files),
+        folder_(std::move(folder)),
+        from_(from),
+        covered_(covered),
+        options_(options) {}
 
   using Each = std::function<absl::Status(LogSequence, const LogRecord&)>;
 
@@ -127,7 +154,10 @@ class LogReader {
       const bool last = i + 1 == firsts.size();
       end_.segments[firsts[i]] = 0;
       if (!last && firsts[i + 1] <= from_) continue;  // not needed any more
+      // What is damaged in a segment of which the snapshot contains everything does not matter.
+      covered_whole_ = !last && firsts[i + 1] <= covered_ + 1;
       ATOLL_RETURN_IF_ERROR(ReadSegment(firsts[i], last, each));
+      if (covered_whole_ && next_ < firsts[i + 1]) continue;
       if (!last && next_ != firsts[i + 1]) {
         return Damaged(Path(firsts[i]), 0,
                        absl::StrCat("it ends with record ", next_ - 1,
@@ -152,16 +182,39 @@ class LogReader {
     if (bytes.size() >= sizeof(head)) std::memcpy(&head, bytes.data(), sizeof(head));
     if (std::memcmp(head.magic, kLogMagic, sizeof(head.magic)) != 0 ||
         head.checksum != HeadChecksum(head) || head.format != kFormat || head.first != first) {
+      const auto begin = RecordAt(bytes, std::min(sizeof(head), bytes.size()));
+      if (begin && begin->head.sequence == first && first <= covered_) {
+        ATOLL_RETURN_IF_ERROR(Skip(path, 0));
+        return ReadRecords(path, bytes, last, each);
+      }
+      if (covered_whole_) return Skip(path, 0);
       if (!last || LaterRecordVouches(bytes, 0, first) ||
           (head.checksum == HeadChecksum(head) && head.format != kFormat)) {
         return Damaged(path, 0, "its head is not that of a log of this format");
       }
       return Cut(path, bytes.size(), 0);
     }
-    size_t offset = sizeof(head);
+    return ReadRecords(path, bytes, last, each);
+  }
+
+  absl::Status ReadRecords(const std::string& path, std::span<const std::byte> bytes, bool last,
+                           const Each& each) {
+    size_t offset = sizeof(SegmentHead);
     while (offset < bytes.size()) {
       const auto record = RecordAt(bytes, offset);
       if (!record || record->head.sequence != next_) {
+        if (const auto after =
+                next_ <= covered_ ? AfterDamaged(bytes, offset, next_) : std::optional<size_t>()) {
+          ATOLL_RETURN_IF_ERROR(Skip(path, offset));
+          ++next_;
+          offset = *after;
+          continue;
+        }
+        if (covered_whole_) return Skip(path, offset);
+        if (last && next_ <= covered_ && !LaterRecordVouches(bytes, offset, next_)) {
+          next_ = covered_ + 1;
+          return Skip(path, offset);
+        }
         if (!last || LaterRecordVouches(bytes, offset, next_)) {
           return Damaged(path, offset, absl::StrCat("record ", next_, " is not readable"));
         }
@@ -173,6 +226,15 @@ class LogReader {
       }
       ++next_;
       offset = record->end;
+    }
+    return absl::OkStatus();
+  }
+
+  // The first is enough for people.
+  absl::Status Skip(const std::string& path, size_t offset) {
+    if (end_.skipped.empty()) {
+      end_.skipped = absl::StrCat(path, ": damaged at offset ", offset,
+                                  ", in what the snapshot contains: left out");
     }
     return absl::OkStatus();
   }
@@ -208,17 +270,20 @@ class LogReader {
   Files& files_;
   const std::string folder_;
   const LogSequence from_;
+  const LogSequence covered_;
   const LogOptions options_;
-  LogSequence next_ = 1;  // record of the segment being read
+  bool covered_whole_ = false;  // the segment being read
+  LogSequence next_ = 1;        // record of the segment being read
   LogEnd end_;
 };
 
 }  // namespace
 
 absl::StatusOr<LogEnd> ReadLog(
-    Files& files, const std::string& folder, LogSequence from, const LogOptions& options,
+    Files& files, const std::string& folder, LogSequence from, LogSequence covered,
+    const LogOptions& options,
     const std::function<absl::Status(LogSequence, const LogRecord&)>& each) {
-  return LogReader(files, folder, from, options).Read(each);
+  return LogReader(files, folder, from, covered, options).Read(each);
 }
 
 LogWriter::LogWriter(Files* files, std::string folder, const LogEnd& end, LogOptions options)

@@ -37,13 +37,16 @@ struct LogOptions {
 struct LogEnd {
   LogSequence next_sequence = 1;
   std::string cut;                          // not empty: what a crash left and was cut off
+  std::string skipped;                      // not empty: damage that does not matter
   std::map<LogSequence, int64_t> segments;  // bytes by first record
 };
 
-// Reads the records from `from` on, in order, and cuts off a torn tail (on the disk too). An error
-// names the file and the offset, or what `each` said.
+// Reads the records from `from` on, in order, and cuts off a torn tail (on the disk too). Damaged
+// ones up to `covered`, which a snapshot contains, are left out. An error names the file and the
+// offset, or what `each` said.
 absl::StatusOr<LogEnd> ReadLog(
-    Files& files, const std::string& folder, LogSequence from, const LogOptions& options,
+    Files& files, const std::string& folder, LogSequence from, LogSequence covered,
+    const LogOptions& options,
     const std::function<absl::Status(LogSequence, const LogRecord&)>& each);
 
 // Appends to the log in `folder` that ends as ReadLog said, in a new segment. One thread.

@@ -47,12 +47,15 @@ absl::StatusOr<RecoveredJob> RecoverJob(Files& files, const std::string& folder,
   }
   JobReplay replay(job, snapshot, pool);
   const LogSequence from = snapshot == nullptr ? 1 : snapshot->replay_from;
-  ATOLL_ASSIGN_OR_RETURN(
-      const LogEnd end,
-      ReadLog(files, folder, from, options, [&](LogSequence sequence, const LogRecord& record) {
-        return AsDamage(replay.Add(sequence, record));
-      }));
+  const LogSequence covered = snapshot == nullptr ? 0 : snapshot->last_sequence;
+  ATOLL_ASSIGN_OR_RETURN(const LogEnd end,
+                         ReadLog(files, folder, from, covered, options,
+                                 [&](LogSequence sequence, const LogRecord& record) {
+                                   return AsDamage(replay.Add(sequence, record));
+                                 }));
   if (!end.cut.empty()) state.notes.push_back(end.cut);
+  if (!end.skipped.empty()) state.notes.push_back(end.skipped);
+  replay.EndsBefore(end.next_sequence);
   auto recovered = std::move(replay).Finish();
   if (!recovered.ok()) return AsDamage(Annotate(recovered.status(), folder));
   state.logs[job] = end;

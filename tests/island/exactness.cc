@@ -27,10 +27,33 @@ std::unique_ptr<IslandNetwork> NetworkOf(const Trial& trial) {
 
 }  // namespace
 
+namespace {
+
+ModelFamily FamilyOf(Kind kind) {
+  switch (kind) {
+    case Kind::kGpt2:
+    case Kind::kGpt2Untied:
+      return ModelFamily::kGpt2;
+    case Kind::kLlama:
+    case Kind::kLlamaTied:
+      return ModelFamily::kLlama;
+    case Kind::kQwen3:
+      return ModelFamily::kQwen3;
+    case Kind::kOlmo2:
+      return ModelFamily::kOlmo2;
+    case Kind::kGemma2:
+      return ModelFamily::kGemma2;
+  }
+  __builtin_unreachable();
+}
+
+}  // namespace
+
 EngineJob JobOf(Kind kind, int64_t blocks) {
-  const bool gpt2 = kind == Kind::kGpt2 || kind == Kind::kGpt2Untied;
+  const ModelFamily family = FamilyOf(kind);
+  const bool gpt2 = family == ModelFamily::kGpt2;
   EngineJob job;
-  job.model.family = gpt2 ? ModelFamily::kGpt2 : ModelFamily::kLlama;
+  job.model.family = family;
   job.model.vocab = 31;
   job.model.d_model = 32;
   job.model.layers = blocks;
@@ -38,7 +61,12 @@ EngineJob JobOf(Kind kind, int64_t blocks) {
   job.model.kv_heads = gpt2 ? 8 : 4;
   job.model.ffn = gpt2 ? 52 : 44;
   job.model.max_positions = 8;
-  job.model.tied_head = kind == Kind::kGpt2 || kind == Kind::kLlamaTied;
+  job.model.tied_head = kind == Kind::kGpt2 || kind == Kind::kLlamaTied || kind == Kind::kGemma2;
+  if (kind == Kind::kGemma2) {
+    job.model.window = {.tokens = 5, .period = 2};
+    job.model.attention_softcap = 2;
+    job.model.logit_softcap = 1.5;
+  }
   job.sequence_length = 8;
   job.batch_sequences = kBatch;
   return job;

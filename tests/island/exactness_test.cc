@@ -39,6 +39,20 @@ TEST_CASE("tensor-parallel layouts train as one device does") {
   }
 }
 
+// Each by one layout with three unlike replicas and recomputation, and, where its heads can be cut,
+// one with tensor parallelism, two workers and messages in pieces. In double precision: norms of
+// small queries amplify rounding.
+TEST_CASE("the other families train as one device does") {
+  Variation variation{.compute = DType::kFloat64, .limits = {1e-10, 1e-8, 1e-8}};
+  for (const Kind kind : kOtherFamilies) {
+    variation.pieces = 1;
+    CheckExact(kind, Replicas().back(), variation);
+    if (JobOf(kind).model.architecture().qk_norm == QkNorm::kAllHeads) continue;
+    variation.pieces = 4;
+    CheckExact(kind, TensorParallel().back(), variation);
+  }
+}
+
 // Layouts with messages of 4, 3, 2 and 1 sequences, which go in up to four pieces.
 TEST_CASE("messages in pieces train as one device does") {
   std::vector<IslandLayout> layouts = Replicas();

@@ -6,12 +6,12 @@
 #include <thread>
 
 #include "common/check.h"
+#include "common/model/tensor_layout.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
 #include "kernels/testing/fake_device.h"
 #include "worker/model/host_reals.h"
-#include "worker/model/tensor_layout.h"
 
 namespace atl::worker {
 namespace {

@@ -4,12 +4,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "common/model/job_model.h"
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/planning.h"
 #include "coordinator/planning/recomputation.h"
 #include "tests/island/group_story.h"
 #include "worker/profiler/layer_profiler.h"
 #include "worker/runtime/island.h"
-#include "worker/runtime/model_config.h"
 #include "worker/runtime/testing/island_events.h"
 
 namespace atl::worker {
@@ -36,7 +37,8 @@ class LoneWorker {
     trainer_ = std::make_unique<GroupTrainer>(member_.get(), nullptr,
                                               [this](const MemorySeen& seen) { memory_ = seen; });
     Island::Hooks hooks{[this](Event event) { events_.Post(std::move(event)); }};
-    hooks.profiles = [this](const JobSpec&, const JobFacts&, bool needs_plan) {
+    hooks.profiles = [this](const JobSpec&, const JobFacts&, bool needs_plan,
+                            const std::atomic<bool>&) {
       return needs_plan ? Measure() : std::vector<DeviceProfile>();
     };
     island_ = std::make_unique<Island>(trainer_.get(), nullptr, IslandOptions(), std::move(hooks));

@@ -1,5 +1,6 @@
 #include "tests/sim/cluster.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -170,12 +171,36 @@ void Cluster::CrashSomebody() {
   };
   const uint64_t pick = world_.rng.Below(1 + world_.servers.size() + world_.workers.size());
   if (pick == 0) {
-    restart_later(&world_.coordinator());
+    CrashCoordinator();
   } else if (pick <= world_.servers.size()) {
     restart_later(world_.servers[pick - 1].get());
   } else {
     restart_later(world_.workers[pick - 1 - world_.servers.size()].get());
   }
+}
+
+void Cluster::CrashCoordinator() {
+  CoordinatorNode& node = world_.coordinator();
+  if (!node.alive() || node.mistaken()) return;
+  node.Crash();
+  ++crashes_;
+  const auto restart = [&node] {
+    if (node.mistaken() && node.alive()) node.Crash();
+    if (!node.alive()) node.Start();
+  };
+  if (!world_.rng.Chance(world_.options.mistaken_coordinator)) {
+    world_.timeline.After(world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15)), restart);
+    return;
+  }
+  // Who has obeyed nobody yet would join the other cluster for good.
+  const auto joined = [](const auto& member) { return !member->mark().cluster.empty(); };
+  const bool other_cluster = world_.rng.Chance(0.5) &&
+                             std::ranges::all_of(world_.servers, joined) &&
+                             std::ranges::all_of(world_.workers, joined);
+  world_.timeline.After(world_.UpTo(seconds(1)), [this, &node, other_cluster, restart] {
+    if (!node.alive()) node.StartEmpty(other_cluster);
+    world_.timeline.After(seconds(1) + world_.UpTo(seconds(8)), restart);
+  });
 }
 
 void Cluster::EndSomeWorker() { world_.workers[world_.rng.Below(world_.workers.size())]->Leave(); }
@@ -204,7 +229,7 @@ void Cluster::IsolateSomebody() {
 
 void Cluster::PauseForAWhile() {
   const auto progress = world_.coordinator().Progress();
-  if (!progress || !world_.coordinator().alive()) return;
+  if (!progress || !world_.coordinator().alive() || world_.coordinator().mistaken()) return;
   world_.coordinator().Deliver(ControlJob{1, progress->job, JobCommand::kPause});
   world_.timeline.After(world_.UpTo(seconds(10)), [this, job = progress->job] { Resume(job); });
 }
@@ -218,7 +243,9 @@ void Cluster::ChangeSomeProfile() {
 
 // People try again until it works, also when the coordinator is down.
 void Cluster::Resume(const JobId& job) {
-  if (!world_.coordinator().Deliver(ControlJob{2, job, JobCommand::kResume}).empty()) return;
+  if (!world_.coordinator().mistaken() &&
+      !world_.coordinator().Deliver(ControlJob{2, job, JobCommand::kResume}).empty())
+    return;
   world_.timeline.After(seconds(1), [this, job] { Resume(job); });
 }
 
@@ -231,7 +258,11 @@ bool Cluster::Ended() const {
 // Again, as a person would, if the coordinator died before it answered and without storing the job.
 void Cluster::Submit() {
   if (world_.coordinator().Progress()) return;
-  const auto replies = world_.coordinator().Deliver(SubmitJob{7, world_.options.spec});
+  if (world_.coordinator().mistaken()) {
+    world_.timeline.After(seconds(1), [this] { Submit(); });
+    return;
+  }
+  const auto replies = world_.coordinator().Deliver(SubmitJob{7, world_.options.spec, 1});
   if (replies.empty()) {
     world_.timeline.After(seconds(1), [this] { Submit(); });
   } else if (!replies[0].status.ok()) {
@@ -243,6 +274,10 @@ void Cluster::Submit() {
 void Cluster::RemoveJob() {
   const auto progress = world_.coordinator().Progress();
   if (!progress) return;
+  if (world_.coordinator().mistaken()) {
+    world_.timeline.After(seconds(1), [this] { RemoveJob(); });
+    return;
+  }
   const auto replies =
       world_.coordinator().Deliver(ControlJob{3, progress->job, JobCommand::kRemove});
   if (replies.empty()) {

@@ -35,6 +35,8 @@ struct ClusterOptions {
   Duration disconnect_every = std::chrono::seconds(15);
   Duration isolate_every = std::chrono::seconds(40);
   Duration pause_every = std::chrono::seconds(90);
+  // Of the coordinator's crashes: one with an empty store runs in its place for a while.
+  double mistaken_coordinator = 0.3;
   double crash_inside_step = 0.0005;  // of the coordinator, after it persisted and before it sent
   double disk_full = 0.001;           // of each append of a server
   double ghost = 0.01;                // of each message to come back seconds later
@@ -119,6 +121,7 @@ class Cluster {
   void ScheduleFaults();
   void Repeat(Duration mean, std::function<void()> fault);
   void CrashSomebody();
+  void CrashCoordinator();
   void BreakSomeConnection();
   void IsolateSomebody();
   void PauseForAWhile();

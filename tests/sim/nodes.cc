@@ -10,6 +10,10 @@ namespace atl::sim {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+namespace {
+constexpr char kCluster[] = "00000000000000aa";
+}  // namespace
+
 void Node::After(Duration delay, Timeline::Action action) {
   world_.timeline.After(delay, [this, life = life_, action = std::move(action)] {
     if (alive_ && life == life_) action();
@@ -32,6 +36,7 @@ void Node::Arm(Instant deadline, Timeline::Action tick) {
 void CoordinatorNode::Start() {
   BeginLife();
   connections_.clear();
+  mistaken_ = false;
   int64_t epoch = 1;
   if (const auto it = store_.find("epoch"); it != store_.end()) {
     epoch = std::get<EpochRecord>(it->second).epoch + 1;
@@ -39,13 +44,24 @@ void CoordinatorNode::Start() {
   world_.Trace(absl::StrCat("coordinator starts, epoch ", epoch));
   CoordinatorOptions options;
   options.max_shard_bytes = 32;  // 8 elements: some toy layers are cut
-  core_.emplace(options, epoch);
+  core_.emplace(options, kCluster, epoch);
   std::vector<StoreRecord> stored;
   for (const auto& [key, value] : store_) stored.push_back(value);
   if (absl::Status status = core_->Recover(world_.timeline.now(), stored); !status.ok()) {
     world_.checker.Fail(absl::StrCat("N1: recovery: ", status.ToString()));
     return;
   }
+  Deliver(Tick{});
+}
+
+void CoordinatorNode::StartEmpty(bool other_cluster) {
+  BeginLife();
+  connections_.clear();
+  mistaken_ = true;
+  world_.Trace(absl::StrCat("a coordinator with an empty store starts",
+                            other_cluster ? ", of another cluster" : ""));
+  core_.emplace(CoordinatorOptions(), other_cluster ? "00000000000000bb" : kCluster, 1);
+  if (!core_->Recover(world_.timeline.now(), {}).ok()) world_.checker.Fail("no recovery");
   Deliver(Tick{});
 }
 
@@ -62,7 +78,10 @@ std::vector<Reply> CoordinatorNode::Deliver(const CoordinatorEvent& event) {
   const CoordinatorActions actions = core_->Step(world_.timeline.now(), event);
   for (const StoreWrite& write : actions.persist) {
     const std::string key = KeyOf(write.record);
-    if (write.erase) {
+    if (mistaken_) {
+      const auto* line = std::get_if<EventRecord>(&write.record);
+      if (line != nullptr) world_.Trace(absl::StrCat("mistaken: ", line->text));
+    } else if (write.erase) {
       store_.erase(key);
     } else {
       if (!std::holds_alternative<EventRecord>(write.record)) {
@@ -74,7 +93,7 @@ std::vector<Reply> CoordinatorNode::Deliver(const CoordinatorEvent& event) {
       }
     }
   }
-  if (world_.faulty() && !actions.persist.empty() &&
+  if (world_.faulty() && !mistaken_ && !actions.persist.empty() &&
       world_.rng.Chance(world_.options.crash_inside_step)) {
     Crash();
     world_.timeline.After(world_.UpTo(seconds(8)), [this] {
@@ -82,7 +101,7 @@ std::vector<Reply> CoordinatorNode::Deliver(const CoordinatorEvent& event) {
     });
     return {};
   }
-  if (world_.rng.Chance(0.01)) CheckStore();
+  if (!mistaken_ && world_.rng.Chance(0.01)) CheckStore();
   Carry(actions);
   return actions.replies;
 }
@@ -172,7 +191,8 @@ std::optional<ProgressRecord> CoordinatorNode::Progress() const {
 bool CoordinatorNode::StoresJobs() const {
   return std::any_of(store_.begin(), store_.end(), [](const auto& entry) {
     return !std::holds_alternative<EpochRecord>(entry.second) &&
-           !std::holds_alternative<MemberRecord>(entry.second);
+           !std::holds_alternative<MemberRecord>(entry.second) &&
+           !std::holds_alternative<RemovedRecord>(entry.second);
   });
 }
 

@@ -56,6 +56,8 @@ class CoordinatorNode : public Node {
   explicit CoordinatorNode(World* world) : Node(world, "coordinator") {}
 
   void Start();
+  // With an empty store, of another cluster or of the members' own, by mistake; until it crashes.
+  void StartEmpty(bool other_cluster);
   void Crash();
   // Returns what Step replied; only for requests of people.
   std::vector<Reply> Deliver(const CoordinatorEvent& event);
@@ -66,6 +68,7 @@ class CoordinatorNode : public Node {
   void ServerLost(const NodeId& server, Incarnation incarnation, int64_t connection);
 
   CoordinatorCore* core() { return core_ ? &*core_ : nullptr; }
+  bool mistaken() const { return mistaken_; }  // it has not the right store
   std::optional<ProgressRecord> Progress() const;
   bool StoresJobs() const;
 
@@ -76,6 +79,7 @@ class CoordinatorNode : public Node {
   void Group(const GroupWorkers& ask);
 
   std::map<std::string, StoreRecord> store_;  // the disk
+  bool mistaken_ = false;                     // and nothing of what it does reaches store_
   std::optional<CoordinatorCore> core_;
   std::map<NodeId, int64_t> connections_;
 };
@@ -85,6 +89,7 @@ class Member : public Node {
  public:
   using Node::Node;
 
+  const ClusterMark& mark() const { return mark_; }
   // The connection breaks; it is tried again until the coordinator is there.
   void Disconnect();
   void DisconnectSoon();
@@ -99,6 +104,7 @@ class Member : public Node {
   // Sends to the coordinator over this life's network; some messages come back as ghosts.
   void SendUp(CoordinatorEvent event);
 
+  ClusterMark mark_;  // on its disk
   Incarnation incarnation_ = 0;
   bool connected_ = false;
   int64_t connection_ = 0;
@@ -195,6 +201,8 @@ class WorkerNode : public Member {
   void Do(const worker::PushShards& action);
   void Do(const worker::CancelTransfers& action);
   void Do(const worker::Stop& action);
+  void Do(const worker::RememberCluster& action) { mark_ = action.mark; }
+  void Do(const worker::Note& action) { world_.Trace(absl::StrCat(name(), ": ", action.text)); }
 
   void PullShard(const worker::StartPull& action, const ShardPlacement& shard, int64_t transfer);
   void PushShard(const worker::PushShards& action, const ShardPlacement& shard);
@@ -301,6 +309,7 @@ class WorkerNode : public Member {
   int64_t together_number_ = 0;
   bool leaving_ = false;
   Pull pull_;
+  int diverged_ = 0;    // steps that ended in no number since the newest capture
   Instant sick_until_;  // its steps are far too long, some end in no number
   int64_t next_transfer_ = 1;
   std::set<int64_t> transfers_;  // still wanted

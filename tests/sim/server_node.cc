@@ -24,6 +24,7 @@ void ServerNode::Start() {
   options.incarnation = incarnation_;
   options.endpoint = name();
   options.memory_bytes = 1 << 20;
+  options.mark = mark_;
   core_.emplace(options, Recover(), &world_.pool);
   KeepConnecting();
 }
@@ -146,6 +147,7 @@ void ServerNode::Pull(ps::PullAsked event, PullAnswer answer) {
 }
 
 void ServerNode::Carry(ps::Actions actions) {
+  if (actions.remember) mark_ = *actions.remember;
   for (ps::AppendLog& append : actions.log) Append(std::move(append));
   for (ServerMessage& message : actions.to_coordinator) {
     CheckDurable(message);

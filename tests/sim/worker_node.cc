@@ -62,6 +62,7 @@ void WorkerNode::Start() {
   identity.peer_endpoint = absl::StrCat("sim://", name());
   if (world_.options.sites_declared) identity.site = name().back() % 2 == 0 ? "even" : "odd";
   if (disk_) identity.checkpoints.push_back(disk_->about);
+  identity.mark = mark_;
   core_.emplace(std::move(identity));
   KeepConnecting();
 }
@@ -120,7 +121,10 @@ void WorkerNode::Do(const worker::TrainStep& action) {
   const bool sick = faulty && world_.timeline.now() < sick_until_;
   const int64_t tokens = worker::Sequences(action.ranges) * spec_.data.sequence_length;
   if (tokens == 0) world_.checker.Fail(absl::StrCat(name(), " trains on nothing"));
-  const bool diverges = sick && world_.rng.Chance(0.1);
+  // One more in a row, and the worker rightly gives the job up: that is for worker/core's tests.
+  const bool diverges =
+      sick && diverged_ + 1 < worker::kNotFiniteTriesMax && world_.rng.Chance(0.1);
+  if (diverges) ++diverged_;
   CheckSafe(action.ranges);
   if (diverges) ForgetSafety();
   const double loss = diverges ? std::numeric_limits<double>::quiet_NaN() : 1.0;
@@ -134,6 +138,7 @@ void WorkerNode::Do(const worker::TrainStep& action) {
 }
 
 void WorkerNode::Do(const worker::CaptureDelta& action) {
+  diverged_ = 0;
   if (planned()) return CaptureTogether(action);
   Capture(action);
   since_base_.clear();
@@ -256,7 +261,7 @@ void WorkerNode::Do(const worker::WriteCheckpoint& action) {
 }
 
 void WorkerNode::Do(const worker::ReleaseJob& action) {
-  if (action.ended && disk_ && disk_->about.job == action.job) disk_.reset();
+  if (action.removed && disk_ && disk_->about.job == action.job) disk_.reset();
   plan_ = IslandPlan();
   held_.clear();
   kept_.reset();

@@ -141,6 +141,7 @@ struct ValidationDone {
 // the island up again, and Reconfigured tells what became of its state.
 struct CommandFailed {
   std::string reason;
+  bool permanent = false;  // it would fail again, by what the job's files hold
 };
 
 // The newest WriteCheckpoint is on the disk, or is not, and then the one before it still is.
@@ -292,8 +293,9 @@ struct HandOver {
   JobId job;
   Leadership leadership;
 };
-// End what the island's devices do together: the outstanding command, if it works on them, ends
-// soon, in its own event if it was too late and else in CommandFailed.
+// End what the island's devices do together, or what reads a job's files: the outstanding command,
+// if it is one of these, ends soon, in its own event if it was too late and else in CommandFailed
+// (Prepare: PrepareFailed).
 struct InterruptStep {
   std::string reason;
 };
@@ -305,10 +307,10 @@ struct Follow {
 struct Unfollow {
   std::string reason;
 };
-// Forget the job: memory is freed, its checkpoint deleted if `ended`.
+// Forget the job: memory is freed, its checkpoint deleted if `removed`.
 struct ReleaseJob {
   JobId job;
-  bool ended = false;
+  bool removed = false;
 };
 
 // Pull all these shards at exactly `version`, in this order: one PullDone or PullFailed. At most
@@ -329,6 +331,16 @@ struct PushShards {
 };
 struct CancelTransfers {};
 
+// Make durable to which coordinator this worker belongs; before the next message is sent.
+struct RememberCluster {
+  ClusterMark mark;
+};
+
+// For the daemon's own log.
+struct Note {
+  std::string text;
+};
+
 // End the process.
 struct Stop {
   int exit_code = 0;
@@ -341,7 +353,7 @@ struct Stop {
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
                             AdoptPulled, Validate, HandOver, WriteCheckpoint, InterruptStep, Follow,
                             Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
-                            MeasureLinks, TraceNextStep, Stop>;
+                            MeasureLinks, TraceNextStep, RememberCluster, Note, Stop>;
 
 // To be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {

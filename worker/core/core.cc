@@ -5,13 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/protocol/mark_file.h"
 #include "worker/core/impl.h"
 
 namespace atl::worker {
 namespace {
 
 constexpr Duration kPrepareRetry = std::chrono::seconds(10);
+constexpr Duration kAnswerAgain = std::chrono::seconds(1);
 constexpr Duration kShutdownLimit = std::chrono::seconds(20);
+// Of a command that reads files of the job: they may be on a disk that does not answer.
+constexpr Duration kShutdownLimitReading = std::chrono::seconds(4);
 constexpr size_t kSeenJobs = 64;
 constexpr size_t kSeenLinks = 4096;
 constexpr size_t kToldMax = 16;
@@ -28,7 +32,12 @@ const std::string& WorkerCore::doing() const { return impl_->doing_; }
 int64_t WorkerCore::inner_step() const { return impl_->inner_step(); }
 
 WorkerCore::Impl::Impl(Identity identity)
-    : identity_(std::move(identity)), checkpoints_(identity_.checkpoints) {}
+    : identity_(std::move(identity)),
+      checkpoints_(identity_.checkpoints),
+      mark_(identity_.mark),
+      remembered_(identity_.mark) {
+  for (const LocalCheckpoint& checkpoint : checkpoints_) held_.insert(checkpoint.job);
+}
 
 Actions WorkerCore::Impl::Step(Instant now, const Event& event) {
   now_ = now;
@@ -55,16 +64,34 @@ void WorkerCore::Impl::On(const ConnectionLost&) {
 void WorkerCore::Impl::On(const Received& event) {
   const ToWorker& m = event.message;
   if (m.worker != identity_.name || m.incarnation != identity_.incarnation) return;
-  if (m.epoch < epoch_) return;
-  epoch_ = m.epoch;
+  if (!Obeys(m)) return;
   std::visit([this](const auto& message) { OnMessage(message); }, m.message);
+}
+
+bool WorkerCore::Impl::Obeys(const ToWorker& m) {
+  if (!mark_.cluster.empty() && m.cluster != mark_.cluster) {
+    if (welcomed_) return false;  // late, from before
+    const std::string text = ForeignClusterText(mark_.cluster, m.cluster);
+    if (refused_ != text) Emit(Note{text});
+    refused_ = text;
+    return false;
+  }
+  if (m.epoch < mark_.epoch) return false;
+  mark_.epoch = m.epoch;
+  if (!std::holds_alternative<Welcome>(m.message)) return true;
+  mark_.cluster = m.cluster;
+  if (mark_ != remembered_) Emit(RememberCluster{remembered_ = mark_});
+  return true;
 }
 
 void WorkerCore::Impl::On(const ShutdownRequested& event) {
   if (stopping_) return;
   stopping_ = true;
   stop_reason_ = event.reason;
-  stop_by_ = now_ + kShutdownLimit;
+  const bool reading = command_ == Command::kPrepare || command_ == Command::kInitialWeights;
+  stop_by_ = now_ + (reading ? kShutdownLimitReading : kShutdownLimit);
+  if (command_ == Command::kPrepare) GiveUpPreparing(stop_reason_);
+  if (command_ == Command::kInitialWeights) Emit(InterruptStep{stop_reason_});
 }
 
 void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
@@ -100,12 +127,15 @@ void WorkerCore::Impl::OnMessage(const PrepareJob& prepare) {
     Emit(Send{*prepared_});
     return;
   }
-  if (failed_ && failed_->job == prepare.job && now_ < prepare_again_at_) {
+  // Said again to a question that has crossed the answer; one that comes later may find it mended.
+  if (failed_ && failed_->job == prepare.job &&
+      now_ < prepare_again_at_ - kPrepareRetry + kAnswerAgain) {
     Emit(Send{*failed_});
     return;
   }
   // A worker that runs an island first has to be told to stop; until then the question is repeated.
   if (order_ || follow_ || preparing_ == prepare.job) return;
+  if (command_ == Command::kPrepare) GiveUpPreparing("another job is to be opened");
   asked_ = prepare;
 }
 
@@ -176,10 +206,10 @@ bool WorkerCore::Impl::IsNews(const Order& order) {
     const auto rank = [&](const auto& o, int64_t epoch) {
       return std::make_tuple(order.island == seen->island ? o.generation : 0, epoch, o.sequence);
     };
-    if (rank(order, epoch_) <= rank(*seen, seen->epoch)) return false;
+    if (rank(order, mark_.epoch) <= rank(*seen, seen->epoch)) return false;
     seen_orders_.erase(seen);
   }
-  seen_orders_.push_back({order.job, order.island, order.generation, epoch_, order.sequence});
+  seen_orders_.push_back({order.job, order.island, order.generation, mark_.epoch, order.sequence});
   if (seen_orders_.size() > kSeenJobs) seen_orders_.pop_front();
   return true;
 }
@@ -245,16 +275,30 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   if (follow_ && follow_->job != job) return;
   if (follow_) StopFollowing("the coordinator says so");
   ForgetIsland();
+  not_finite_tries_ = 0;
   order_.reset();
   if (prepared_ && prepared_->job == job) prepared_.reset();
   if (asked_ && asked_->job == job) asked_.reset();
-  if (command_ == Command::kPrepare && preparing_ == job) {
-    discard_ = true;
-    preparing_.clear();
-  }
+  if (command_ == Command::kPrepare && preparing_ == job) GiveUpPreparing("the job has ended");
   UsedCheckpointOf(job);
   ForgetCounts();
-  Emit(ReleaseJob{job, true});
+  Emit(ReleaseJob{job, false});
+}
+
+void WorkerCore::Impl::OnMessage(const ForgetJob& message) {
+  if ((order_ && order_->job == message.job) || (follow_ && follow_->job == message.job)) {
+    EndJob(message.job);
+  }
+  UsedCheckpointOf(message.job);
+  if (held_.erase(message.job) > 0) Emit(ReleaseJob{message.job, true});
+}
+
+// What is being opened is not wanted any more. It may wait for a slow disk, or read a large file.
+void WorkerCore::Impl::GiveUpPreparing(const std::string& reason) {
+  if (discard_) return;
+  discard_ = true;
+  preparing_.clear();
+  Emit(InterruptStep{reason});
 }
 
 // What people are told of one job says nothing of another.
@@ -299,6 +343,8 @@ void WorkerCore::Impl::ForgetIsland() {
   validation_.reset();
   trainer_trouble_.clear();
   trainer_again_at_ = now_;
+  trainer_failures_ = 0;
+  given_up_.reset();
 }
 
 // ----------------------------------------------------------------------------------- helpers ----

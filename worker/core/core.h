@@ -22,7 +22,14 @@
 //  * A local checkpoint is written only when nothing is in flight, so that whoever resumes from it
 //    cannot push the same steps twice.
 //  * Everything unanswered is sent again after kRetryInterval, and at once after a reconnect.
-//    Messages of an older epoch, generation or sequence, and repetitions, change nothing.
+//    Messages of an older epoch, generation or sequence, and repetitions, change nothing; nor do
+//    those of another cluster than the first that welcomed it.
+//  * A job that is stopped frees memory; only ForgetJob deletes its checkpoint.
+//  * A loss that is not finite is never pushed: back to the committed version, and again from
+//  there.
+//    After kNotFiniteTriesMax tries in a row, or when a command fails for good (CommandFailed), the
+//    worker refuses the job (JobRefused) and does nothing more for it until it is told to stop.
+//    What may pass is tried again, after ever longer times.
 //  * Whatever it waits for is said in IslandProgress::doing.
 //
 // An island of several workers (IslandOrder.plan, MemberOrder; group.cc):
@@ -60,6 +67,8 @@ namespace atl::worker {
 
 inline constexpr int kLeasedRoundsAhead = 2;
 inline constexpr int kMaxCarriedRounds = 3;
+// In a row without a contribution: then the worker gives the job up.
+inline constexpr int kNotFiniteTriesMax = 3;
 // Longer than the coordinator plans.
 inline constexpr Duration kLeaveLimit = std::chrono::seconds(30);
 inline constexpr Duration kLeaveLimitMax = std::chrono::minutes(10);
@@ -74,6 +83,7 @@ struct Identity {
   std::string peer_endpoint;                 // as in WorkerHello
   std::string peer_public_key;
   std::string site;
+  ClusterMark mark = {};  // as it was remembered
 };
 
 class WorkerCore {

@@ -20,7 +20,8 @@ std::string Describe(const IslandPlan& plan) {
 
 // What the devices do together is not wanted any more.
 void WorkerCore::Impl::Interrupt(const std::string& reason) {
-  if (!order_ || order_->plan.number == 0) return;
+  if (command_ == Command::kInitialWeights) Emit(InterruptStep{reason});  // it reads files
+  if (!order_ || order_->plan.number == 0 || command_ == Command::kInitialWeights) return;
   const bool idle = command_ == Command::kNone && !writing_ && !Capturing();
   if (command_ == Command::kPrepare || idle) return;
   Emit(InterruptStep{reason});

@@ -215,7 +215,7 @@ TEST_CASE(
   Group story;
   story.Starts();
   story.Drop<WorkerLog>();
-  for (int tries = 0; tries < 20; ++tries) {
+  for (int tries = 0; tries < 5; ++tries) {
     story.Wants<TrainStep>();
     story.Happens(CommandFailed{"w2/0: connection reset"});
     story.Passes(std::chrono::seconds(1));

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -91,11 +92,14 @@ class WorkerCore::Impl {
   bool IsNews(const Order&);
   void RestartTransfers();
   void EndJob(const JobId& job);
+  void GiveUpPreparing(const std::string& reason);
   void ForgetIsland();
   void ForgetCounts();
   void OnMessage(const MeasureLinks&);
   void On(const LinksMeasured&);
   void OnMessage(const TraceNextStep&);
+  void OnMessage(const ForgetJob&);
+  bool Obeys(const ToWorker& message);
   void On(const StepTraced&);
   void On(const Prepared&);
   void On(const PrepareFailed&);
@@ -149,6 +153,8 @@ class WorkerCore::Impl {
   void OnFailure(Command command);
   void CaptureFailed();
   void TriesAgain(const std::string& reason);
+  void GiveUp(const std::string& reason);
+  void PlanGivenUp();
   // Its delta is being made, perhaps beside steps.
   bool Capturing() const { return in_flight_ && !in_flight_->captured; }
   // A plan that may wait does, since members lend under the plan before what was captured.
@@ -210,8 +216,10 @@ class WorkerCore::Impl {
 
   // Link.
   bool connected_ = false;
-  bool welcomed_ = false;  // on this connection
-  int64_t epoch_ = 0;
+  bool welcomed_ = false;   // on this connection
+  ClusterMark mark_;        // of the coordinator that it obeys
+  ClusterMark remembered_;  // as it is on the disk
+  std::set<JobId> held_;    // jobs of which a checkpoint may be on the disk
   Duration heartbeat_interval_ = kHeartbeatInterval;
   Instant hello_at_;
   Instant heartbeat_at_, heartbeat_sent_;
@@ -288,6 +296,10 @@ class WorkerCore::Impl {
   AdoptMode adopting_ = AdoptMode::kReplace;
   std::string trainer_trouble_;
   Instant trainer_again_at_;
+  int trainer_failures_ = 0;            // since the newest step
+  int not_finite_tries_ = 0;            // since the newest contribution
+  std::optional<JobRefused> given_up_;  // what the coordinator is told until it says stop
+  Instant give_up_at_;
   std::deque<std::string> told_;  // by LogOnce, newest last
   Instant told_at_;               // the newest
 

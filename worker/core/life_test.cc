@@ -96,7 +96,7 @@ TEST_CASE("A stop drops the job, also while it is being opened") {
     story.Starts();
     story.order.run = RunState::kStop;
     story.Orders();
-    CHECK(story.Wants<ReleaseJob>().ended);
+    CHECK_FALSE(story.Wants<ReleaseJob>().removed);  // its checkpoint stays
     story.Trains();
     CHECK(story.Idle<TrainStep>());
   }
@@ -115,6 +115,43 @@ TEST_CASE("A stop drops the job, also while it is being opened") {
   story.Drop<WorkerHeartbeat>();
   story.Passes(kWhile);
   CHECK_FALSE(story.Wants<WorkerHeartbeat>().progress.has_value());
+}
+
+TEST_CASE("preparation_that_is_not_wanted_any_more_is_interrupted") {
+  Story story;
+  story.Attaches();
+  story.Says(PrepareJob{"job-1", story.order.spec});
+  story.Wants<Prepare>();
+  SECTION("cancelled before it has an island") {
+    IslandOrder stop = story.order;
+    stop.run = RunState::kStop;
+    story.Says(stop);
+    story.Wants<InterruptStep>();
+    story.Happens(PrepareFailed{"job-1", "interrupted"});
+    CHECK(story.Idle<JobRefused>());
+  }
+  SECTION("another job is asked for") {
+    story.Says(PrepareJob{"job-2", story.order.spec});
+    story.Wants<InterruptStep>();
+    CHECK(story.Idle<Prepare>());
+    story.Happens(PrepareFailed{"job-1", "interrupted"});
+    CHECK(story.Idle<JobRefused>());
+    CHECK(story.Wants<Prepare>().job == "job-2");
+  }
+  SECTION("it is ordered to run another job") {
+    story.order.job = "job-2";
+    story.Orders();
+    story.Wants<InterruptStep>();
+    story.Happens(PrepareFailed{"job-1", "interrupted"});
+    CHECK(story.Wants<Prepare>().job == "job-2");
+  }
+  SECTION("SIGTERM, and the disk never answers") {
+    story.Happens(ShutdownRequested{"SIGTERM"});
+    story.Wants<InterruptStep>();
+    CHECK(story.Idle<Stop>());
+    story.Passes(std::chrono::seconds(5));
+    story.Wants<Stop>();
+  }
 }
 
 TEST_CASE("What a worker measures is in its heartbeats, soon after it has begun") {
@@ -230,6 +267,63 @@ TEST_CASE("A loss that is not a number is never pushed: back to the committed ve
   CHECK(story.Trains().ranges == Ranges{{0, 2}});
 }
 
+TEST_CASE("loss_that_stays_not_finite_ends_in_one_refusal_with_the_reason") {
+  Story story;
+  story.Starts();
+  for (int i = 0; i < kNotFiniteTriesMax; ++i) {
+    REQUIRE(story.Idle<JobRefused>());
+    story.Trains(2.0);
+    story.Trains(NAN);
+    if (i + 1 < kNotFiniteTriesMax) {
+      story.Pulls(0);
+      story.Adopts(0, AdoptMode::kReplace);
+    }
+  }
+  CHECK(story.Drop<WorkerLog>() == 1);
+  CHECK(story.Wants<JobRefused>().job == "job-1");
+  CHECK(story.Idle<TrainStep>());
+  CHECK(story.Idle<StartPull>());
+  // Until it is told to stop it says so again, and does nothing.
+  story.Passes(kWhile);
+  story.Wants<JobRefused>();
+  CHECK(story.Idle<TrainStep>());
+  story.order.run = RunState::kStop;
+  story.Orders();
+  story.Drop<JobRefused>();
+  story.Passes(kWhile);
+  CHECK(story.Idle<JobRefused>());
+}
+
+TEST_CASE("command_that_fails_for_good_is_refused_at_once_and_one_that_may_pass_backs_off") {
+  Story story;
+  story.Starts();
+  story.Wants<TrainStep>();
+  SECTION("for good") {
+    story.Happens(CommandFailed{"t.bin: ends at byte 7", true});
+    CHECK(story.Wants<JobRefused>().reason == "t.bin: ends at byte 7");
+    story.Passes(std::chrono::minutes(5));
+    CHECK(story.Idle<TrainStep>());
+  }
+  SECTION("it may pass") {
+    int tries = 0;
+    story.Happens(CommandFailed{"t.bin: Input/output error"});
+    const Instant end = story.now + std::chrono::minutes(10);
+    while (story.now < end) {
+      story.Passes(std::chrono::seconds(1));
+      if (!story.Next<TrainStep>()) continue;
+      ++tries;
+      story.Happens(CommandFailed{"t.bin: Input/output error"});
+    }
+    CHECK(tries >= 10);
+    CHECK(tries <= 14);
+    CHECK(story.Drop<WorkerLog>() == 1);
+    CHECK(story.Idle<JobRefused>());
+    story.Passes(std::chrono::minutes(1));
+    story.Trains();  // and on it goes
+    story.Trains();
+  }
+}
+
 TEST_CASE("SIGTERM: the step ends, a checkpoint is written, the worker takes its leave") {
   Story story;
   story.order.spec.schedule.checkpoint_every_steps = 100;
@@ -303,6 +397,53 @@ TEST_CASE("The learning rate counts all islands' tokens, and one island's as the
   const InnerSpec& inner = story.order.spec.inner;
   CHECK(story.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 20));
   CHECK(story.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 40));
+}
+
+TEST_CASE("only_ForgetJob_deletes_a_checkpoint_and_the_hello_lists_what_is_held") {
+  Story story({{"job-1", 3, 0, 4, {}}, {"job-7", 0, 2, 9, {}}});
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().held == std::vector<JobId>{"job-1", "job-7"});
+  story.Says(Welcome{});
+  story.order.run = RunState::kStop;  // the job has failed
+  story.Orders();
+  CHECK_FALSE(story.Wants<ReleaseJob>().removed);
+  story.Says(ForgetJob{"job-7"});
+  const ReleaseJob release = story.Wants<ReleaseJob>();
+  CHECK(release.job == "job-7");
+  CHECK(release.removed);
+  story.Says(ForgetJob{"job-9"});  // it holds nothing of it
+  CHECK(story.Idle<ReleaseJob>());
+  story.Happens(ConnectionLost{"test"});
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().held == std::vector<JobId>{"job-1"});
+}
+
+TEST_CASE("a_coordinator_of_another_cluster_is_not_obeyed_and_named_in_the_log_once") {
+  Story story;
+  story.cluster = "00000000000000aa";
+  story.Starts();
+  CHECK(story.Wants<RememberCluster>().mark == ClusterMark{"00000000000000aa", story.epoch});
+  story.Happens(ConnectionLost{"test"});
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().mark.cluster == "00000000000000aa");
+  story.cluster = "00000000000000bb";
+  story.epoch += 10;
+  story.Says(Refused{"it belongs to cluster 00000000000000aa", false});
+  CHECK(story.Wants<Note>().text.find("cluster 00000000000000bb") != std::string::npos);
+  story.Says(Welcome{});
+  IslandOrder stop = story.order;
+  stop.run = RunState::kStop;
+  stop.sequence += 100;
+  story.Says(stop);
+  CHECK(story.Idle<ReleaseJob>());
+  CHECK(story.Idle<Note>());
+  CHECK(story.Idle<RememberCluster>());
+  // The right one comes back.
+  story.cluster = "00000000000000aa";
+  story.epoch -= 9;
+  story.Says(Welcome{});
+  CHECK(story.Wants<RememberCluster>().mark.epoch == story.epoch);
+  story.Trains();
 }
 
 }  // namespace

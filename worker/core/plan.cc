@@ -24,6 +24,7 @@ void WorkerCore::Impl::PlanWork() {
   PlanPrepare();
   PlanFollow();
   if (!order_) return;
+  if (given_up_) return PlanGivenUp();
   if (hand_over_) return PlanHandOver();
   if (TakingOver()) return PlanTrainer();  // nothing is known of leases and contributions yet
   PlanLeases();
@@ -42,7 +43,8 @@ void WorkerCore::Impl::PlanLink() {
   if (!welcomed_) {
     if (!Due(hello_at_)) return;
     Emit(Send{WorkerHello{identity_.software_version, identity_.devices, checkpoints_,
-                          identity_.peer_endpoint, identity_.peer_public_key, identity_.site}});
+                          identity_.peer_endpoint, identity_.peer_public_key, identity_.site, mark_,
+                          std::vector<JobId>(held_.begin(), held_.end())}});
     hello_at_ = now_ + kRetryInterval;
     Due(hello_at_);
   } else if (Due(heartbeat_at_)) {
@@ -131,6 +133,7 @@ void WorkerCore::Impl::PlanPrepare() {
       doing_ = absl::StrCat("cannot run the job: ", failed_->reason);
       if (!Due(prepare_again_at_)) return;
     }
+    if (command_ == Command::kPrepare) GiveUpPreparing("another job is to be opened");
     if (command_ != Command::kNone) return;
     prepared_.reset();
     preparing_ = job;
@@ -158,12 +161,21 @@ void WorkerCore::Impl::PlanCheckpoint() {
 }
 
 void WorkerCore::Impl::StartCheckpoint() {
+  held_.insert(order_->job);
   checkpoint_step_ = inner_step_;
   writing_ = true;
   saving_ = Saved{{order_->job, order_->island, base_version_, inner_step_, local_.consumed},
                   local_,
                   carried_steps_};
   Emit(WriteCheckpoint{saving_->about});
+}
+
+void WorkerCore::Impl::PlanGivenUp() {
+  doing_ = absl::StrCat("has given the job up: ", given_up_->reason);
+  if (!welcomed_ || !Due(give_up_at_)) return;
+  Emit(Send{*given_up_});
+  give_up_at_ = now_ + kRetryInterval;
+  Due(give_up_at_);
 }
 
 // Gives a free trainer its next command, or says in doing_ what it waits for.
@@ -174,7 +186,10 @@ void WorkerCore::Impl::PlanTrainer() {
     return;
   }
   if (!trainer_trouble_.empty()) {
-    doing_ = absl::StrCat("failed, tries again: ", trainer_trouble_);
+    doing_ = trainer_failures_ == 1
+                 ? absl::StrCat("failed, tries again: ", trainer_trouble_)
+                 : absl::StrCat("failed ", trainer_failures_,
+                                " times in a row, tries again: ", trainer_trouble_);
     if (!Due(trainer_again_at_)) return;
     trainer_trouble_.clear();
   }

@@ -41,7 +41,9 @@ class Story {
     deadline = actions.deadline;
     for (Action& action : actions.list) pending_.push_back(std::move(action));
   }
-  void Says(ToWorkerMessage message) { Happens(Received{{"w1", 5, epoch, std::move(message)}}); }
+  void Says(ToWorkerMessage message) {
+    Happens(Received{{"w1", 5, epoch, std::move(message), cluster}});
+  }
   void Attaches() {
     Happens(Connected{});
     Wants<WorkerHello>();
@@ -170,6 +172,7 @@ class Story {
 
   IslandOrder order;
   int64_t epoch = 1;
+  ClusterId cluster;
   Instant now{};
   Instant deadline = kNever;
   int64_t leased = 0;

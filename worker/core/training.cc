@@ -1,5 +1,6 @@
 // What the trainer reports.
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,10 @@ namespace {
 constexpr Duration kTellAgainAfter = std::chrono::minutes(1);
 constexpr Duration kTrainerRetry = std::chrono::seconds(5);
 constexpr Duration kIslandRetry = std::chrono::seconds(1);  // of what several devices do together
+// Each retry waits twice as long as the one before; of an island of several devices from the tenth
+// on, since a member that is gone is planned without after seconds.
+constexpr Duration kRetryMax = std::chrono::minutes(1);
+constexpr int kIslandTriesAtOnce = 10;
 }  // namespace
 
 // The outstanding command has ended. kNone if nobody wants its result any more.
@@ -38,6 +43,7 @@ void WorkerCore::Impl::On(const StepDone& step) {
     return Diverged();
   }
   loss_.Add(step.loss);
+  trainer_failures_ = 0;
   CountStep(step.tokens, step.loss);
 }
 
@@ -54,9 +60,13 @@ void WorkerCore::Impl::CountStep(int64_t tokens, double loss) {
 // Parameters and moments are not numbers any more. Nothing of this is pushed: the island goes back
 // to the newest committed version, and trains again on the same sequences.
 void WorkerCore::Impl::Diverged() {
-  Log(absl::StrCat("the loss of inner step ", inner_step_,
-                   " is not a number: local progress since version ", base_version_,
-                   " is dropped, and the optimizer starts anew"));
+  if (++not_finite_tries_ >= kNotFiniteTriesMax) {
+    GiveUp(absl::StrCat("the loss of inner step ", inner_step_, " is not finite, ",
+                        not_finite_tries_, " times in a row from version ", base_version_,
+                        "; lower inner.learning_rate, or set inner.clip_norm"));
+  } else {
+    LogOnce("the loss is not finite: local progress is dropped, and the optimizer starts anew");
+  }
   reset_moments_ = true;
   saved_.reset();  // what it holds may be on its way to the same place
   DropLocalProgress();
@@ -83,6 +93,7 @@ void WorkerCore::Impl::On(const DeltaReady& event) {
   if (event.ok) {
     in_flight_->captured = true;
     in_flight_->request_at = now_;
+    not_finite_tries_ = 0;
     return;
   }
   CaptureFailed();
@@ -160,14 +171,27 @@ void WorkerCore::Impl::On(const CommandFailed& event) {
   if (command == Command::kNone) return;
   OnFailure(command);
   if (interrupted) return;  // as it was told to
+  if (event.permanent) return GiveUp(event.reason);
   TriesAgain(event.reason);
+}
+
+// The job cannot be trained here. Nothing is done for it any more; another worker may do better.
+void WorkerCore::Impl::GiveUp(const std::string& reason) {
+  if (!order_ || given_up_) return;
+  given_up_ = JobRefused{order_->job, reason};
+  give_up_at_ = now_;
+  if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
 }
 
 void WorkerCore::Impl::TriesAgain(const std::string& reason) {
   LogOnce(reason);
   trainer_trouble_ = reason;
   const bool planned = order_ && order_->plan.number != 0;
-  trainer_again_at_ = now_ + (planned ? kIslandRetry : kTrainerRetry);
+  Duration retry = planned ? kIslandRetry : kTrainerRetry;
+  const int longer = planned ? trainer_failures_ - kIslandTriesAtOnce : trainer_failures_;
+  for (int i = 0; i < longer && retry < kRetryMax; ++i) retry *= 2;
+  ++trainer_failures_;
+  trainer_again_at_ = now_ + std::min(retry, kRetryMax);
 }
 
 void WorkerCore::Impl::OnFailure(Command command) {

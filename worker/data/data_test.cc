@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -5,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "common/files_simulated.h"
 #include "worker/data/dataset.h"
 #include "worker/data/permutation.h"
 
@@ -245,6 +248,74 @@ TEST_CASE("digests tell files, splits and shuffles apart and agree on copies") {
                                       digest(text, 1, 0.2)};
   REQUIRE(digests.size() == 5);
   REQUIRE(digest(text, 1, 0.1) == digest(text, 1, 0.1));
+}
+
+TEST_CASE("digest_covers_every_byte_of_a_file") {
+  Folder folder;
+  const std::string text = Counting(3'000'000);
+  const uint64_t digest = Opened(Text(folder.Write("t", text), 16, 0.1)).digest();
+  for (size_t at : {size_t{100}, size_t{60'001}, size_t{1'048'576}, text.size() - 1}) {
+    std::string changed = text;
+    changed[at] ^= 1;
+    CHECK(Opened(Text(folder.Write("t", changed), 16, 0.1)).digest() != digest);
+  }
+}
+
+TEST_CASE("token_outside_the_vocabulary_is_found_when_the_file_is_opened") {
+  Folder folder;
+  std::vector<uint16_t> tokens(600'000, 7);
+  tokens[543'210] = 300;
+  DataSpec spec = Text(folder.Write("t.bin", Raw(tokens)), 16, 0.1);
+  spec.format = DataFormat::kTokens16;
+  REQUIRE(Dataset::Open(spec, 301).ok());
+  const absl::Status status = Dataset::Open(spec, 300).status();
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK_THAT(std::string(status.message()), Contains("token 543210 is outside"));
+}
+
+TEST_CASE("fifo_folder_and_device_as_data_are_refused_without_waiting") {
+  Folder folder;
+  const std::string fifo = folder.Write("there", "") + ".fifo";
+  REQUIRE(mkfifo(fifo.c_str(), 0644) == 0);
+  CHECK_THAT(WhyNot(DataFormat::kText, fifo), Contains("is a FIFO, not a regular file"));
+  CHECK_THAT(WhyNot(DataFormat::kText, "/tmp"), Contains("is a folder"));
+  CHECK_THAT(WhyNot(DataFormat::kText, "/dev/zero"), Contains("is a device"));
+}
+
+TEST_CASE("reading_a_file_whole_ends_when_it_is_cancelled") {
+  Folder folder;
+  DataOptions options;
+  options.watch.cancelled = [] { return true; };
+  const DataSpec spec = Text(folder.Write("t", Counting(1000)), 16, 0.1);
+  CHECK(absl::IsAborted(Dataset::Open(spec, 256, options).status()));
+}
+
+TEST_CASE("known_file_is_not_read_again_until_it_changes") {
+  Folder folder;
+  SimulatedFiles disk(1);
+  const std::string path = folder.Write("t", Counting(1000));
+  const DataSpec spec = Text(path, 16, 0.1);
+  const auto opened = [&](bool may_read) {
+    DigestCache cache(disk, "digests");  // as after a restart
+    DataOptions options;
+    options.digests = &cache;
+    options.watch.cancelled = [&] { return !may_read; };
+    return Dataset::Open(spec, 256, options).ok();
+  };
+  // Neither path nor file is older than seconds: nothing is kept.
+  REQUIRE(opened(true));
+  CHECK_FALSE(opened(false));
+  const auto file = TokenFile::Open(DataFormat::kText, path);
+  REQUIRE(file.ok());
+  FileIdentity settled = file->identity();
+  settled.modified_ns -= 1'000'000'000'000;
+  settled.changed_ns -= 1'000'000'000'000;
+  const TokenFileContent content{1, 2, 3, 4, 5};
+  DigestCache(disk, "digests").Store(file->Key(), settled, content);
+  CHECK(DigestCache(disk, "digests").Find(file->Key(), settled) == content);
+  CHECK_FALSE(DigestCache(disk, "digests").Find(file->Key(), file->identity()));
+  disk.Bytes("digests")[20] ^= std::byte{1};
+  CHECK_FALSE(DigestCache(disk, "digests").Find(file->Key(), settled));
 }
 
 TEST_CASE("a permutation reaches everything once, for every size, and the order never changes") {

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/check.h"
@@ -16,7 +17,7 @@ int64_t SequencesIn(int64_t tokens, int64_t sequence_length) {
   return tokens < 1 ? 0 : (tokens - 1) / sequence_length;
 }
 
-absl::Status TooSmall(const TokenFile& file, absl::string_view part, int64_t tokens,
+absl::Status TooSmall(const TokenStream& file, absl::string_view part, int64_t tokens,
                       int64_t sequence_length) {
   return absl::InvalidArgumentError(absl::StrCat(
       "data file ", file.path(), ": its ", part, " part has ", tokens,
@@ -26,8 +27,9 @@ absl::Status TooSmall(const TokenFile& file, absl::string_view part, int64_t tok
 
 }  // namespace
 
-absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary) {
-  if (spec.format == DataFormat::kText && vocabulary < 256) {
+absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
+                                      const DataOptions& options) {
+  if (spec.format == DataFormat::kText && spec.tokenizer_path.empty() && vocabulary < 256) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.format is text, whose tokens are bytes, but the model's vocabulary is ",
                      vocabulary, "; it must be at least 256"));
@@ -41,16 +43,18 @@ absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary) 
                                                    spec.validation_fraction,
                                                    "; expected at least 0 and below 1"));
   }
-  ATOLL_ASSIGN_OR_RETURN(TokenFile train_file, TokenFile::Open(spec.format, spec.path));
-  Dataset dataset(std::move(train_file));
+  ATOLL_ASSIGN_OR_RETURN(TokenStream train,
+                         TokenStream::Open(spec, spec.path, vocabulary, options));
+  Dataset dataset(std::move(train));
   dataset.sequence_length_ = spec.sequence_length;
   dataset.vocabulary_ = vocabulary;
   dataset.shuffle_seed_ = spec.shuffle_seed;
   if (!spec.validation_path.empty()) {
     ATOLL_ASSIGN_OR_RETURN(dataset.validation_file_,
-                           TokenFile::Open(spec.format, spec.validation_path));
+                           TokenStream::Open(spec, spec.validation_path, vocabulary, options));
   }
   ATOLL_RETURN_IF_ERROR(dataset.Split(spec));
+  ATOLL_RETURN_IF_ERROR(dataset.TakeDigest(options));
   return dataset;
 }
 
@@ -74,10 +78,14 @@ absl::Status Dataset::Split(const DataSpec& spec) {
     return TooSmall(validation_file_.has_value() ? *validation_file_ : train_file_, "validation",
                     validation_tokens, sequence_length_);
   }
-  ATOLL_ASSIGN_OR_RETURN(const uint64_t train_digest, train_file_.Digest());
+  return absl::OkStatus();
+}
+
+absl::Status Dataset::TakeDigest(const DataOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(const uint64_t train_digest, train_file_.Digest(vocabulary_, options));
   uint64_t validation_digest = 0;
   if (validation_file_.has_value()) {
-    ATOLL_ASSIGN_OR_RETURN(validation_digest, validation_file_->Digest());
+    ATOLL_ASSIGN_OR_RETURN(validation_digest, validation_file_->Digest(vocabulary_, options));
   }
   const uint64_t facts[] = {train_digest,
                             validation_digest,
@@ -97,6 +105,17 @@ int64_t Dataset::Order(int64_t position) const {
   return Permutation(train_.sequences, key)(position % train_.sequences);
 }
 
+// The first m multiples of a step near N / golden ratio, modulo N, are spread evenly over [0, N),
+// for any m (the three-distance theorem); where the step has no factor in common with N, N of them
+// are all.
+int64_t Dataset::ValidationSequence(int64_t place) const {
+  const int64_t count = validation_.sequences;
+  ATOLL_CHECK(place >= 0 && place < count);
+  auto step = static_cast<int64_t>(static_cast<double>(count) * 0.6180339887498949);
+  while (std::gcd(step, count) != 1) ++step;
+  return static_cast<int64_t>(static_cast<__int128>(place) * step % count);
+}
+
 absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out) const {
   const int64_t row = sequence_length_ + 1;
   ATOLL_CHECK(static_cast<int64_t>(out.size()) % row == 0);
@@ -109,14 +128,15 @@ absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out) const {
 absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out) const {
   const int64_t row = sequence_length_ + 1;
   ATOLL_CHECK(static_cast<int64_t>(out.size()) % row == 0);
-  const TokenFile& file = validation_file_.has_value() ? *validation_file_ : train_file_;
+  const TokenStream& file = validation_file_.has_value() ? *validation_file_ : train_file_;
   for (int64_t r = 0; r * row < static_cast<int64_t>(out.size()); ++r) {
-    ATOLL_RETURN_IF_ERROR(Read(file, validation_, first + r, out.subspan(r * row, row)));
+    ATOLL_RETURN_IF_ERROR(
+        Read(file, validation_, ValidationSequence(first + r), out.subspan(r * row, row)));
   }
   return absl::OkStatus();
 }
 
-absl::Status Dataset::Read(const TokenFile& file, const Part& part, int64_t sequence,
+absl::Status Dataset::Read(const TokenStream& file, const Part& part, int64_t sequence,
                            std::span<int32_t> out) const {
   ATOLL_CHECK(sequence >= 0 && sequence < part.sequences);
   return file.Read(part.begin + sequence * sequence_length_, vocabulary_, out);

@@ -13,27 +13,31 @@
 #ifndef ATOLL_WORKER_DATA_DATASET_H_
 #define ATOLL_WORKER_DATA_DATASET_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
 
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
-#include "worker/data/token_file.h"
+#include "worker/data/digest_cache.h"
+#include "worker/data/token_stream.h"
 
 namespace atl {
 
 class Dataset {
  public:
-  // Opens and checks the files of `spec`, and that each part has at least one sequence (validation:
-  // unless validation_fraction is 0 and there is no validation_path). `vocabulary` is the model's.
-  static absl::StatusOr<Dataset> Open(const DataSpec& spec, int64_t vocabulary);
+  // Opens and checks the files of `spec`: that each part has at least one sequence (validation:
+  // unless validation_fraction is 0 and there is no validation_path), and that every token is one
+  // of the model's `vocabulary`. Reads every byte of files that `digests` does not know.
+  static absl::StatusOr<Dataset> Open(const DataSpec& spec, int64_t vocabulary,
+                                      const DataOptions& options = {});
 
   int64_t sequence_length() const { return sequence_length_; }
   int64_t train_sequences() const { return train_.sequences; }
   int64_t validation_sequences() const { return validation_.sequences; }
 
-  // Equal on two machines that have the same files, split and sequence length.
+  // Equal on two machines that have the same tokens, split and sequence length.
   uint64_t digest() const { return digest_; }
 
   // Number of the training sequence at a position of the endless axis. REQUIRES: position >= 0.
@@ -43,7 +47,13 @@ class Dataset {
   // inputs r[0..T) and targets r[1..T]. n = out.size() / (T + 1), which must be whole.
   absl::Status ReadTrain(int64_t first, std::span<int32_t> out) const;
 
-  // Validation sequences [first, first + n), unshuffled. REQUIRES: they exist.
+  // How many validation sequences a job evaluates that asks for `wanted`; 0: all.
+  int64_t ValidationCount(int64_t wanted) const {
+    return wanted == 0 ? validation_sequences() : std::min(wanted, validation_sequences());
+  }
+
+  // Validation sequences at places [first, first + n) of an order whose first m are spread evenly
+  // over the validation part, for any m. REQUIRES: they exist.
   absl::Status ReadValidation(int64_t first, std::span<int32_t> out) const;
 
  private:
@@ -53,13 +63,16 @@ class Dataset {
     int64_t sequences = 0;
   };
 
-  Dataset(TokenFile train_file) : train_file_(std::move(train_file)) {}
+  Dataset(TokenStream train_file) : train_file_(std::move(train_file)) {}
   absl::Status Split(const DataSpec& spec);
-  absl::Status Read(const TokenFile& file, const Part& part, int64_t sequence,
+  absl::Status TakeDigest(const DataOptions& options);
+  absl::Status Read(const TokenStream& file, const Part& part, int64_t sequence,
                     std::span<int32_t> out) const;
 
-  TokenFile train_file_;
-  std::optional<TokenFile> validation_file_;  // absent: validation is the end of train_file_
+  int64_t ValidationSequence(int64_t place) const;
+
+  TokenStream train_file_;
+  std::optional<TokenStream> validation_file_;  // absent: validation is the end of train_file_
   Part train_, validation_;
   int64_t sequence_length_ = 0;
   int64_t vocabulary_ = 0;

@@ -1,19 +1,20 @@
 #include "worker/data/token_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "common/bytes_text.h"
 #include "common/check.h"
 
 namespace atl {
@@ -22,41 +23,20 @@ namespace {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are little endian");
 
 constexpr int64_t kBlockBytes = 1 << 16;
+constexpr auto kSayAfter = std::chrono::seconds(5);
 
 absl::Status FileError(const std::string& path, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
 }
 
-absl::StatusOr<int> OpenFile(const std::string& path, int64_t* bytes) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    return absl::NotFoundError(
-        absl::StrCat("data file ", path, ": cannot open: ", std::strerror(errno)));
-  }
-  struct stat info;
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    close(fd);
-    return FileError(path, "not a regular file");
-  }
-  *bytes = info.st_size;
-  return fd;
+absl::StatusOr<InputFile> OpenFile(const std::string& path) {
+  auto file = InputFile::Open(path);
+  if (!file.ok()) return Annotate(file.status(), "data file");
+  return file;
 }
 
-absl::Status ReadFully(int fd, const std::string& path, int64_t offset, void* out, int64_t bytes) {
-  auto* to = static_cast<char*>(out);
-  while (bytes > 0) {
-    const ssize_t got = pread(fd, to, static_cast<size_t>(bytes), offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      return absl::UnavailableError(absl::StrCat("data file ", path, ": reading at byte ", offset,
-                                                 ": ", std::strerror(errno)));
-    }
-    if (got == 0) return FileError(path, absl::StrCat("ends at byte ", offset, "; did it shrink?"));
-    to += got;
-    offset += got;
-    bytes -= got;
-  }
-  return absl::OkStatus();
+absl::Status ReadFully(const InputFile& file, int64_t offset, void* out, int64_t bytes) {
+  return Annotate(file.Read(offset, out, bytes), "data file");
 }
 
 template <typename T>
@@ -77,6 +57,30 @@ int64_t Widen(const char* from, int64_t vocabulary, std::span<int32_t> out) {
   return -1;
 }
 
+// What `count` more tokens, from token `first` on, add to what is known of the file.
+template <typename T>
+void Extend(const char* from, int64_t first, int64_t count, TokenFileContent* content) {
+  T least = std::numeric_limits<T>::max(), greatest = std::numeric_limits<T>::min();
+  for (int64_t i = 0; i < count; ++i) {
+    const T token = Load<T>(from + i * static_cast<int64_t>(sizeof(T)));
+    least = std::min(least, token);
+    greatest = std::max(greatest, token);
+  }
+  const auto find = [&](T wanted) {
+    int64_t i = 0;
+    while (Load<T>(from + i * static_cast<int64_t>(sizeof(T))) != wanted) ++i;
+    return first + i;
+  };
+  if (static_cast<int64_t>(least) < content->least) {
+    content->least = static_cast<int64_t>(least);
+    content->least_at = find(least);
+  }
+  if (static_cast<int64_t>(greatest) > content->greatest) {
+    content->greatest = static_cast<int64_t>(greatest);
+    content->greatest_at = find(greatest);
+  }
+}
+
 // The header of a Megatron index, 34 bytes.
 struct MegatronIndex {
   static constexpr int64_t kBytes = 34;
@@ -84,22 +88,12 @@ struct MegatronIndex {
   uint8_t type;
 };
 
-class OwnedFd {
- public:
-  explicit OwnedFd(int fd) : fd_(fd) {}
-  ~OwnedFd() { close(fd_); }
-  OwnedFd(const OwnedFd&) = delete;
-  OwnedFd& operator=(const OwnedFd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-absl::StatusOr<MegatronIndex> ReadIndexHeader(int fd, const std::string& path, int64_t bytes) {
+absl::StatusOr<MegatronIndex> ReadIndexHeader(const InputFile& file) {
+  const std::string& path = file.path();
+  const int64_t bytes = file.bytes();
   std::array<char, MegatronIndex::kBytes> raw;
   if (bytes < MegatronIndex::kBytes) return FileError(path, "too short for a Megatron index");
-  ATOLL_RETURN_IF_ERROR(ReadFully(fd, path, 0, raw.data(), raw.size()));
+  ATOLL_RETURN_IF_ERROR(ReadFully(file, 0, raw.data(), raw.size()));
   if (std::memcmp(raw.data(), "MMIDIDX\0\0", 9) != 0) {
     return FileError(path, "does not start with \"MMIDIDX\"; not a Megatron index");
   }
@@ -123,7 +117,7 @@ absl::StatusOr<MegatronIndex> ReadIndexHeader(int fd, const std::string& path, i
 }
 
 // Checks that sequences follow each other without gaps and returns the bytes of all of them.
-absl::StatusOr<int64_t> SumSequences(int fd, const std::string& path, const MegatronIndex& index,
+absl::StatusOr<int64_t> SumSequences(const InputFile& file, const MegatronIndex& index,
                                      int64_t token_bytes, int64_t data_bytes) {
   constexpr int64_t kBlock = 4096;
   std::vector<int32_t> sizes(kBlock);
@@ -133,14 +127,15 @@ absl::StatusOr<int64_t> SumSequences(int fd, const std::string& path, const Mega
   for (int64_t first = 0; first < sequences; first += kBlock) {
     const int64_t count = std::min(kBlock, sequences - first);
     ATOLL_RETURN_IF_ERROR(
-        ReadFully(fd, path, MegatronIndex::kBytes + 4 * first, sizes.data(), 4 * count));
-    ATOLL_RETURN_IF_ERROR(ReadFully(fd, path, MegatronIndex::kBytes + 4 * sequences + 8 * first,
+        ReadFully(file, MegatronIndex::kBytes + 4 * first, sizes.data(), 4 * count));
+    ATOLL_RETURN_IF_ERROR(ReadFully(file, MegatronIndex::kBytes + 4 * sequences + 8 * first,
                                     pointers.data(), 8 * count));
     for (int64_t i = 0; i < count; ++i) {
       if (sizes[i] < 0 || pointers[i] != end || sizes[i] > (data_bytes - end) / token_bytes) {
         return FileError(
-            path, absl::StrCat("sequence ", first + i, " has size ", sizes[i], " at byte ",
-                               pointers[i], "; expected it at byte ", end, " of ", data_bytes));
+            file.path(),
+            absl::StrCat("sequence ", first + i, " has size ", sizes[i], " at byte ", pointers[i],
+                         "; expected it at byte ", end, " of ", data_bytes));
       }
       end += sizes[i] * token_bytes;
     }
@@ -150,20 +145,25 @@ absl::StatusOr<int64_t> SumSequences(int fd, const std::string& path, const Mega
 
 }  // namespace
 
-TokenFile::~TokenFile() {
-  if (fd_ >= 0) close(fd_);
-}
-
-TokenFile::TokenFile(TokenFile&& other) noexcept { *this = std::move(other); }
-
-TokenFile& TokenFile::operator=(TokenFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(file_bytes_, other.file_bytes_);
-  std::swap(type_, other.type_);
-  std::swap(begin_bytes_, other.begin_bytes_);
-  std::swap(tokens_, other.tokens_);
-  return *this;
+// Calls `work` with a number of the type's own.
+template <typename Work>
+void TokenFile::OfType(Type type, const Work& work) {
+  switch (type) {
+    case Type::kUint8:
+      return work(uint8_t{});
+    case Type::kInt8:
+      return work(int8_t{});
+    case Type::kUint16:
+      return work(uint16_t{});
+    case Type::kInt16:
+      return work(int16_t{});
+    case Type::kUint32:
+      return work(uint32_t{});
+    case Type::kInt32:
+      return work(int32_t{});
+    case Type::kInt64:
+      return work(int64_t{});
+  }
 }
 
 absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& path) {
@@ -174,14 +174,19 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
     data_path = absl::StrCat(stem, ".bin");
     index_path = absl::StrCat(stem, ".idx");
   }
-  TokenFile file(data_path);
-  ATOLL_ASSIGN_OR_RETURN(file.fd_, OpenFile(data_path, &file.file_bytes_));
+  ATOLL_ASSIGN_OR_RETURN(InputFile opened, OpenFile(data_path));
+  TokenFile file(std::move(opened));
   switch (format) {
     case DataFormat::kText:
-      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint8, 0, file.file_bytes_));
+    case DataFormat::kJsonl:
+    case DataFormat::kShards:
+      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint8, 0, file.file_.bytes()));
       break;
     case DataFormat::kTokens16:
       ATOLL_RETURN_IF_ERROR(file.OpenTokens16());
+      break;
+    case DataFormat::kTokens32:
+      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint32, 0, file.file_.bytes()));
       break;
     case DataFormat::kMegatron:
       ATOLL_RETURN_IF_ERROR(file.OpenMegatron(index_path));
@@ -194,26 +199,24 @@ absl::Status TokenFile::OpenTokens16() {
   constexpr int64_t kHeaderBytes = 256 * 4;
   constexpr int32_t kMagic = 20240520;
   std::array<int32_t, 3> header{};
-  if (file_bytes_ >= kHeaderBytes) {
-    ATOLL_RETURN_IF_ERROR(ReadBytes(0, header.data(), sizeof header));
+  if (file_.bytes() >= kHeaderBytes) {
+    ATOLL_RETURN_IF_ERROR(ReadFully(file_, 0, header.data(), sizeof header));
   }
-  if (header[0] != kMagic) return SetTokens(Type::kUint16, 0, file_bytes_);
+  if (header[0] != kMagic) return SetTokens(Type::kUint16, 0, file_.bytes());
   if (header[1] != 1) {
-    return FileError(path_, absl::StrCat("llm.c header of version ", header[1], ", not 1"));
+    return FileError(path(), absl::StrCat("llm.c header of version ", header[1], ", not 1"));
   }
-  if (header[2] < 0 || file_bytes_ != kHeaderBytes + int64_t{2} * header[2]) {
+  if (header[2] < 0 || file_.bytes() != kHeaderBytes + int64_t{2} * header[2]) {
     return FileError(
-        path_, absl::StrCat("its header says ", header[2], " tokens, its size of ", file_bytes_,
-                            " bytes says ", (file_bytes_ - kHeaderBytes) / 2));
+        path(), absl::StrCat("its header says ", header[2], " tokens, its size of ", file_.bytes(),
+                             " bytes says ", (file_.bytes() - kHeaderBytes) / 2));
   }
-  return SetTokens(Type::kUint16, kHeaderBytes, file_bytes_);
+  return SetTokens(Type::kUint16, kHeaderBytes, file_.bytes());
 }
 
 absl::Status TokenFile::OpenMegatron(const std::string& index_path) {
-  int64_t index_bytes = 0;
-  ATOLL_ASSIGN_OR_RETURN(const int fd, OpenFile(index_path, &index_bytes));
-  const OwnedFd owned(fd);
-  ATOLL_ASSIGN_OR_RETURN(const MegatronIndex index, ReadIndexHeader(fd, index_path, index_bytes));
+  ATOLL_ASSIGN_OR_RETURN(const InputFile index_file, OpenFile(index_path));
+  ATOLL_ASSIGN_OR_RETURN(const MegatronIndex index, ReadIndexHeader(index_file));
   struct Code {
     uint8_t code;
     Type type;
@@ -228,85 +231,97 @@ absl::Status TokenFile::OpenMegatron(const std::string& index_path) {
                                               " is not one of whole numbers (1, 2, 3, 4, 5, 8)"));
   }
   ATOLL_ASSIGN_OR_RETURN(const int64_t end,
-                         SumSequences(fd, index_path, index, code->bytes, file_bytes_));
-  if (end != file_bytes_) {
-    return FileError(path_, absl::StrCat(file_bytes_, " bytes, but its index says ", end));
+                         SumSequences(index_file, index, code->bytes, file_.bytes()));
+  if (end != file_.bytes()) {
+    return FileError(path(), absl::StrCat(file_.bytes(), " bytes, but its index says ", end));
   }
   return SetTokens(code->type, 0, end);
+}
+
+int64_t TokenFile::Width() const {
+  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 4, 8};
+  return kWidths[static_cast<int>(type_)];
 }
 
 absl::Status TokenFile::SetTokens(Type type, int64_t begin_bytes, int64_t end_bytes) {
   type_ = type;
   begin_bytes_ = begin_bytes;
-  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 8};
-  const int64_t width = kWidths[static_cast<int>(type)];
+  const int64_t width = Width();
   if ((end_bytes - begin_bytes) % width != 0) {
-    return FileError(path_, absl::StrCat(end_bytes, " bytes are not whole tokens of ", width,
-                                         " bytes; is data.format right?"));
+    return FileError(path(), absl::StrCat(end_bytes, " bytes are not whole tokens of ", width,
+                                          " bytes; is data.format right?"));
   }
   tokens_ = (end_bytes - begin_bytes) / width;
   return absl::OkStatus();
 }
 
-absl::Status TokenFile::ReadBytes(int64_t offset, void* out, int64_t bytes) const {
-  return ReadFully(fd_, path_, offset, out, bytes);
-}
-
 absl::Status TokenFile::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const {
   ATOLL_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tokens_);
-  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 8};
-  const int64_t width = kWidths[static_cast<int>(type_)];
+  const int64_t width = Width();
   std::array<char, kBlockBytes> block;
   const auto size = static_cast<int64_t>(out.size());
   for (int64_t done = 0; done < size;) {
     const int64_t count = std::min(kBlockBytes / width, size - done);
     ATOLL_RETURN_IF_ERROR(
-        ReadBytes(begin_bytes_ + (begin + done) * width, block.data(), count * width));
+        ReadFully(file_, begin_bytes_ + (begin + done) * width, block.data(), count * width));
     const auto part = out.subspan(done, count);
     int64_t bad = -1;
-    switch (type_) {
-      case Type::kUint8:
-        bad = Widen<uint8_t>(block.data(), vocabulary, part);
-        break;
-      case Type::kInt8:
-        bad = Widen<int8_t>(block.data(), vocabulary, part);
-        break;
-      case Type::kUint16:
-        bad = Widen<uint16_t>(block.data(), vocabulary, part);
-        break;
-      case Type::kInt16:
-        bad = Widen<int16_t>(block.data(), vocabulary, part);
-        break;
-      case Type::kInt32:
-        bad = Widen<int32_t>(block.data(), vocabulary, part);
-        break;
-      case Type::kInt64:
-        bad = Widen<int64_t>(block.data(), vocabulary, part);
-        break;
-    }
+    OfType(type_, [&]<typename T>(T) { bad = Widen<T>(block.data(), vocabulary, part); });
+    // Scan has seen that every token is one of the vocabulary.
     if (bad >= 0) {
-      return FileError(path_, absl::StrCat("token ", begin + done + bad,
-                                           " is outside the model's vocabulary of ", vocabulary,
-                                           "; is data.format right?"));
+      return absl::DataLossError(OutsideVocabulary(begin + done + bad, vocabulary).message());
     }
     done += count;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> TokenFile::Digest() const {
-  constexpr int64_t kSamples = 64, kSampleBytes = 4096;
+absl::Status TokenFile::OutsideVocabulary(int64_t token, int64_t vocabulary) const {
+  return FileError(path(), absl::StrCat("token ", token, " is outside the model's vocabulary of ",
+                                        vocabulary, "; is data.format right?"));
+}
+
+absl::Status TokenFile::CheckVocabulary(const TokenFileContent& content, int64_t vocabulary) const {
+  if (content.least < 0) return OutsideVocabulary(content.least_at, vocabulary);
+  if (content.greatest >= vocabulary) return OutsideVocabulary(content.greatest_at, vocabulary);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TokenFileContent> TokenFile::Scan(const ReadWatch& watch) const {
+  constexpr int64_t kScanBytes = 1 << 20;  // a multiple of every width
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              XXH3_freeState);
+  ATOLL_CHECK(state != nullptr && XXH3_64bits_reset(state.get()) == XXH_OK);
   const int64_t facts[] = {tokens_, static_cast<int64_t>(type_)};
-  uint64_t digest = XXH3_64bits(facts, sizeof facts);
-  std::array<char, kSampleBytes> sample;
-  const int64_t bytes = file_bytes_ - begin_bytes_;
-  for (int64_t i = 0; i < kSamples; ++i) {
-    const int64_t count = std::min(bytes, kSampleBytes);
-    const int64_t offset = (bytes - count) / (kSamples - 1) * i;
-    ATOLL_RETURN_IF_ERROR(ReadBytes(begin_bytes_ + offset, sample.data(), count));
-    digest = XXH3_64bits_withSeed(sample.data(), static_cast<size_t>(count), digest);
+  XXH3_64bits_update(state.get(), facts, sizeof facts);
+  TokenFileContent content;
+  content.least = std::numeric_limits<int64_t>::max();
+  content.greatest = std::numeric_limits<int64_t>::min();
+  std::vector<char> block(kScanBytes);
+  const int64_t bytes = tokens_ * Width();
+  auto said_at = std::chrono::steady_clock::now();
+  const auto done_saying = absl::MakeCleanup([&, said = said_at] {
+    if (watch.progress && said_at != said) watch.progress("");
+  });
+  for (int64_t done = 0; done < bytes;) {
+    if (watch.cancelled && watch.cancelled()) {
+      return absl::AbortedError(absl::StrCat("data file ", path(), ": reading is interrupted"));
+    }
+    const int64_t count = std::min(kScanBytes, bytes - done);
+    ATOLL_RETURN_IF_ERROR(ReadFully(file_, begin_bytes_ + done, block.data(), count));
+    XXH3_64bits_update(state.get(), block.data(), static_cast<size_t>(count));
+    OfType(type_, [&]<typename T>(T) {
+      Extend<T>(block.data(), done / Width(), count / Width(), &content);
+    });
+    done += count;
+    if (watch.progress && std::chrono::steady_clock::now() - said_at >= kSayAfter) {
+      said_at = std::chrono::steady_clock::now();
+      watch.progress(absl::StrCat("reads data file ", path(), ": ", 100 * done / bytes, "% of ",
+                                  BytesText(bytes)));
+    }
   }
-  return digest;
+  content.digest = XXH3_64bits_digest(state.get());
+  return content;
 }
 
 }  // namespace atl

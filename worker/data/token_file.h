@@ -1,8 +1,10 @@
 // One file of tokens on disk, in any of the formats that Atoll reads.
 //
-//   kText      raw bytes; a token is a byte, so the vocabulary has 256 entries.
+//   kText      raw bytes; a token is a byte, so the vocabulary has 256 entries. (kJsonl and kShards
+//              files too are opened so, for their digests; token_stream.h reads them.)
 //   kTokens16  uint16, little endian: nanoGPT's .bin (no header) or llm.c's (256 int32 of header,
 //              magic 20240520, version 1, number of tokens).
+//   kTokens32  uint32, little endian, without a header.
 //   kMegatron  NAME.bin with tokens of the width that NAME.idx ("MMIDIDX") says. Its sequences are
 //              read as one stream in the order of the file; whoever wrote it has put an
 //              end-of-document token wherever one is wanted.
@@ -17,45 +19,69 @@
 #define ATOLL_WORKER_DATA_TOKEN_FILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "common/files.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 
 namespace atl {
 
+// What a file's tokens are. Two machines with equal digests have the same tokens in the same order.
+struct TokenFileContent {
+  uint64_t digest = 0;              // of every token's bytes, their number and type
+  int64_t least = 0, least_at = 0;  // the smallest token, and where it first is
+  int64_t greatest = 0, greatest_at = 0;
+
+  bool operator==(const TokenFileContent&) const = default;
+};
+
+// For those that wait while a large file is read; each may be null.
+struct ReadWatch {
+  std::function<bool()> cancelled;
+  // Every few seconds, human-readable; then empty.
+  std::function<void(const std::string& what)> progress;
+};
+
 class TokenFile {
  public:
   // kMegatron: `path` names either file of the pair, or both without their ending.
   static absl::StatusOr<TokenFile> Open(DataFormat format, const std::string& path);
-  ~TokenFile();
-  TokenFile(TokenFile&& other) noexcept;
-  TokenFile& operator=(TokenFile&& other) noexcept;
 
-  const std::string& path() const { return path_; }  // of the file that holds the tokens
+  const std::string& path() const { return file_.path(); }  // of the file that holds the tokens
+  const FileIdentity& identity() const { return file_.identity(); }  // of the same
+  // The path and how the file is read: names what Scan finds.
+  std::string Key() const {
+    return absl::StrCat(static_cast<int>(type_), " ", begin_bytes_, " ", path());
+  }
   int64_t tokens() const { return tokens_; }
 
-  // Tokens [begin, begin + out.size()). INVALID_ARGUMENT names file and position of a token that is
-  // not in [0, vocabulary). REQUIRES: the range lies in the file.
+  // Tokens [begin, begin + out.size()). DATA_LOSS, for good: the file ends before, or a token is
+  // not in [0, vocabulary); names file and position. REQUIRES: the range lay in the file.
   absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const;
 
-  // Of the tokens' number and samples of their bytes: two machines with equal digests have the same
-  // file, as far as mistakes go.
-  absl::StatusOr<uint64_t> Digest() const;
+  // Reads every token once. ABORTED once the watch says so.
+  absl::StatusOr<TokenFileContent> Scan(const ReadWatch& watch) const;
+  // Whether the model knows every token. INVALID_ARGUMENT names file and position of one that is
+  // not.
+  absl::Status CheckVocabulary(const TokenFileContent& content, int64_t vocabulary) const;
 
  private:
-  enum class Type : uint8_t { kUint8, kInt8, kUint16, kInt16, kInt32, kInt64 };
+  enum class Type : uint8_t { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kInt64 };
 
-  explicit TokenFile(std::string path) : path_(std::move(path)) {}
+  explicit TokenFile(InputFile file) : file_(std::move(file)) {}
   absl::Status OpenTokens16();
   absl::Status OpenMegatron(const std::string& index_path);
   absl::Status SetTokens(Type type, int64_t begin_bytes, int64_t end_bytes);
-  absl::Status ReadBytes(int64_t offset, void* out, int64_t bytes) const;
+  absl::Status OutsideVocabulary(int64_t token, int64_t vocabulary) const;
+  int64_t Width() const;  // bytes of one token
+  template <typename Work>
+  static void OfType(Type type, const Work& work);
 
-  std::string path_;
-  int fd_ = -1;
-  int64_t file_bytes_ = 0;
+  InputFile file_;
   Type type_ = Type::kUint8;
   int64_t begin_bytes_ = 0;  // where the first token lies
   int64_t tokens_ = 0;

@@ -6,8 +6,8 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "common/model/tensor_layout.h"
 #include "worker/core/leases.h"
-#include "worker/model/tensor_layout.h"
 #include "worker/model/weights.h"
 
 namespace atl::worker {
@@ -19,7 +19,7 @@ std::string GroupTrainer::Name() const { return member_->options().device_name; 
 absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
   if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
   Release();
-  ATOLL_ASSIGN_OR_RETURN(const JobFacts facts, member_->Open(spec));
+  ATOLL_ASSIGN_OR_RETURN(const JobFacts facts, member_->Open(spec, Cancelled()));
   if (spec.layout.island != IslandExtent::kWorker) return facts;
   const absl::Status alone = ConfigureAlone();
   if (alone.ok()) return facts;
@@ -27,7 +27,7 @@ absl::StatusOr<JobFacts> GroupTrainer::Prepare(const JobSpec& spec) {
   Release();
   if (!may_fit) return alone;
   // Without the layers that it has taken: whoever measures the devices needs the room.
-  ATOLL_RETURN_IF_ERROR(member_->Open(spec).status());
+  ATOLL_RETURN_IF_ERROR(member_->Open(spec, Cancelled()).status());
   lacks_ = std::string(alone.message());
   return facts;
 }
@@ -279,7 +279,7 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
 
 absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences) {
   const GroupJob& job = *member_->job();
-  const int64_t total = std::min(sequences, job.data.validation_sequences());
+  const int64_t total = job.data.ValidationCount(sequences);
   const int64_t batch = job.spec.inner.batch_sequences;
   LossSum sum;
   for (int64_t first = 0; first < total; first += batch) {
@@ -313,8 +313,9 @@ absl::Status GroupTrainer::InitialWeights() {
   std::vector<std::span<float>> spans;
   for (const LayerLayout& layout : job.layouts) values.emplace_back(layout.size);
   for (std::vector<float>& layer : values) spans.emplace_back(layer);
-  ATOLL_RETURN_IF_ERROR(Annotate(ReadWeights(spec.initial_weights_path, job.layouts, spans),
-                                 "model.initial_weights_path"));
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(ReadWeights(spec.initial_weights_path, job.layouts, spans, Cancelled()),
+               "model.initial_weights_path"));
   for (size_t l = 0; l < values.size(); ++l) {
     ATOLL_RETURN_IF_ERROR(SetParameters(static_cast<int>(l), values[l]));
   }

@@ -93,6 +93,10 @@ class GroupTrainer final : public Trainer {
 
   using Calls = std::vector<std::pair<NodeId, CallId>>;
 
+  // For what this worker does alone: whether Interrupt was called.
+  std::function<bool()> Cancelled() const {
+    return [this] { return interrupted_.load(); };
+  }
   std::vector<NodeId> Followers() const;
   // The plan of a worker alone: everything on its first device, the job's micro-batch (or the whole
   // batch) at once, and nothing recomputed.

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "common/check.h"
+#include "common/model/tensor_layout.h"
 #include "worker/group/group_trainer.h"
-#include "worker/model/tensor_layout.h"
 
 namespace atl::worker {
 namespace {

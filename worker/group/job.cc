@@ -2,14 +2,16 @@
 
 #include <utility>
 
+#include "common/model/job_model.h"
 #include "common/protocol/device_profile.h"
-#include "worker/runtime/model_config.h"
+#include "worker/model/weights.h"
 
 namespace atl::worker {
 
-absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute) {
+absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
+                                        const DataOptions& data_options) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  ATOLL_ASSIGN_OR_RETURN(Dataset data, Dataset::Open(spec.data, config.vocab));
+  ATOLL_ASSIGN_OR_RETURN(Dataset data, Dataset::Open(spec.data, config.vocab, data_options));
   GroupJob job{.spec = spec, .data = std::move(data)};
   job.engine.model = config;
   job.engine.compute = compute;
@@ -22,6 +24,10 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute) {
   job.engine.optimizer.weight_decay = static_cast<float>(spec.inner.weight_decay);
   job.engine.optimizer.clip_norm = static_cast<float>(spec.inner.clip_norm);
   job.layouts = MakeLayouts(config);
+  if (const std::string& weights = spec.model.initial_weights_path; !weights.empty()) {
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(CheckWeights(weights, job.layouts), "model.initial_weights_path"));
+  }
   job.facts.model = ToSpec(config);
   for (const LayerLayout& layout : job.layouts) {
     job.facts.layers.push_back({layout.name, layout.size});

@@ -5,18 +5,19 @@
 
 #include <vector>
 
+#include "common/model/layout.h"
 #include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/data/dataset.h"
-#include "worker/model/layout.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::worker {
 
 struct GroupJob {
   // An error names file, field and remedy.
-  static absl::StatusOr<GroupJob> Open(const JobSpec& spec, DType compute);
+  static absl::StatusOr<GroupJob> Open(const JobSpec& spec, DType compute,
+                                       const DataOptions& data = {});
 
   JobSpec spec;
   EngineJob engine;

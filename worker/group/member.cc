@@ -7,9 +7,9 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
+#include "common/model/tensor_layout.h"
 #include "common/net/security.h"
 #include "worker/core/leases.h"
-#include "worker/model/tensor_layout.h"
 
 namespace atl::worker {
 namespace {
@@ -68,9 +68,11 @@ GroupMember::~GroupMember() {
 
 // ------------------------------------------------------------------------------------- job ----
 
-absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec) {
+absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bool()> cancelled) {
   Close();
-  ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute));
+  DataOptions data = options_.data;
+  data.watch.cancelled = std::move(cancelled);
+  ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute, data));
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
   job_ = std::make_unique<GroupJob>(std::move(job));
   device_side_ = DeviceSide::Of(name(), devices, &transport_, &transport_.log(),

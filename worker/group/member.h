@@ -43,6 +43,7 @@ struct GroupOptions {
   std::string nccl;  // DeviceInfo::nccl of its devices
   NcclFunctions nccl_functions;
   EngineOptions engine;
+  DataOptions data;  // how a job's data is read
   // Messages that have come and wait to be received: refused, and the step given up, beyond that.
   //
   // `atoll show`'s peaks are what devices' backends take. Host memory beside them, which plans keep
@@ -78,7 +79,8 @@ class GroupMember final : private PeerHandler {
   PeerLink& link() { return *link_; }
 
   // ---- The job. What this worker held of another one is forgotten. ----
-  absl::StatusOr<JobFacts> Open(const JobSpec& spec);
+  // Once `cancelled` (it may be null) says so, what takes long ends with ABORTED.
+  absl::StatusOr<JobFacts> Open(const JobSpec& spec, std::function<bool()> cancelled = nullptr);
   void Close();
   const GroupJob* job() const { return job_.get(); }
   int devices() const { return engine() == nullptr ? 0 : engine()->devices(); }

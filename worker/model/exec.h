@@ -64,6 +64,10 @@ class Exec {
     }
   }
 
+  void Zero(const Tensor& x) {
+    if (!measuring() && status_.ok()) backend_.Zero(*stream_, x);
+  }
+
   // x <- its sum, or maximum, over the group.
   void AllReduceSum(const Tensor& x) {
     if (communicates()) status_ = communicator_->AllReduceSum(backend_, *stream_, x);

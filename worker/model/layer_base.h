@@ -3,6 +3,7 @@
 #ifndef ATOLL_WORKER_MODEL_LAYER_BASE_H_
 #define ATOLL_WORKER_MODEL_LAYER_BASE_H_
 
+#include <array>
 #include <utility>
 
 #include "worker/model/model.h"
@@ -66,9 +67,15 @@ class LayerBase : public Layer {
   LayerBase(const ModelConfig& config, const TensorPart& part, DType compute, LayerLayout layout)
       : Layer(std::move(layout)),
         config_(config),
+        arch_(config.architecture()),
         part_(part),
         compute_(compute),
-        state_(StateType(compute)) {}
+        state_(StateType(compute)) {
+    offsets_.fill(-1);
+    for (const ParamSpec& param : this->layout().params) {
+      offsets_[static_cast<size_t>(param.use)] = param.offset;
+    }
+  }
 
   virtual Tensor InputShape(const BatchShape& shape) const {
     return {nullptr, compute_, shape.tokens(), config_.d_model};
@@ -78,18 +85,69 @@ class LayerBase : public Layer {
   virtual void DoBackwardInput(Exec& exec, const Args& args, const Tensor& grad_input) const = 0;
   virtual void DoBackwardWeight(Exec& exec, const Args& args) const = 0;
 
-  // Index into layout().params plus shape: the parameter, or parameters, that start there.
-  Tensor Param(const Args& args, int index, int64_t rows, int64_t cols) const {
-    return At(args.memory.params, compute_, index, rows, cols);
+  ElementBytes element_bytes() const { return {SizeOf(compute_), SizeOf(state_)}; }
+
+  // A stash's tensor; absent where the family has none.
+  Tensor At(const Slot& slot, void* stash) const {
+    if (!slot.present()) return {};
+    void* data = stash == nullptr ? nullptr : static_cast<char*>(stash) + slot.offset;
+    return {data, slot.state ? state_ : compute_, slot.rows, slot.cols};
   }
-  Tensor Grad(const Args& args, int index, int64_t rows, int64_t cols) const {
-    return At(args.memory.grads, state_, index, rows, cols);
+
+  // The parameter, or parameters, that start at the one of this use; absent where the layer has
+  // none.
+  Tensor Weight(const Args& args, Param use, int64_t rows, int64_t cols) const {
+    return At(args.memory.params, compute_, use, rows, cols);
+  }
+  Tensor Grad(const Args& args, Param use, int64_t rows, int64_t cols) const {
+    return At(args.memory.grads, state_, use, rows, cols);
   }
 
   // What the sum over the group's ranks must hold once: present on the one that leads.
   Tensor OnLead(const Tensor& x) const { return part_.leads() ? x : Tensor(); }
 
+  // The architecture's norm over rows of d_model channels.
+  struct Norm {
+    Param weight, bias;
+    Tensor mean, rstd;
+  };
+  void RunNorm(Exec& exec, const Args& a, const Norm& norm, const Tensor& x,
+               const Tensor& y) const {
+    const auto eps = static_cast<float>(config_.norm_eps);
+    const Tensor w = Weight(a, norm.weight, 1, x.cols);
+    switch (arch_.norm) {
+      case NormKind::kLayerNorm:
+        return exec.Run(
+            LayerNormForward{x, w, Weight(a, norm.bias, 1, x.cols), y, norm.mean, norm.rstd, eps});
+      case NormKind::kRmsNorm:
+        return exec.Run(RmsNormForward{x, w, y, norm.rstd, eps});
+    }
+  }
+  // dx = add + ...
+  void RunNormBackwardInput(Exec& exec, const Args& a, const Norm& norm, const Tensor& dy,
+                            const Tensor& x, const Tensor& add, const Tensor& dx) const {
+    const Tensor w = Weight(a, norm.weight, 1, x.cols);
+    switch (arch_.norm) {
+      case NormKind::kLayerNorm:
+        return exec.Run(LayerNormBackwardInput{dy, x, w, norm.mean, norm.rstd, add, dx});
+      case NormKind::kRmsNorm:
+        return exec.Run(RmsNormBackwardInput{dy, x, w, norm.rstd, add, dx});
+    }
+  }
+  void RunNormBackwardWeight(Exec& exec, const Args& a, const Norm& norm, const Tensor& dy,
+                             const Tensor& x) const {
+    const Tensor dw = Grad(a, norm.weight, 1, x.cols);
+    switch (arch_.norm) {
+      case NormKind::kLayerNorm:
+        return exec.Run(LayerNormBackwardWeight{dy, x, norm.mean, norm.rstd, dw,
+                                                Grad(a, norm.bias, 1, x.cols)});
+      case NormKind::kRmsNorm:
+        return exec.Run(RmsNormBackwardWeight{dy, x, norm.rstd, dw});
+    }
+  }
+
   const ModelConfig config_;
+  const Architecture arch_;
   const TensorPart part_;
   const DType compute_;
   const DType state_;  // of gradients and statistics
@@ -100,12 +158,15 @@ class LayerBase : public Layer {
     return {call.backend, call.stream, call.workspace, call.communicator};
   }
 
-  Tensor At(void* base, DType dtype, int index, int64_t rows, int64_t cols) const {
-    const int64_t offset = layout().params[index].offset;
+  Tensor At(void* base, DType dtype, Param use, int64_t rows, int64_t cols) const {
+    const int64_t offset = offsets_[static_cast<size_t>(use)];
+    if (offset < 0) return {};
     ATOLL_CHECK(offset + rows * cols <= layout().size);
     char* data = base == nullptr ? nullptr : static_cast<char*>(base) + offset * SizeOf(dtype);
     return {data, dtype, rows, cols};
   }
+
+  std::array<int64_t, kParamUses> offsets_;  // by use; -1: the layer has none
 };
 
 }  // namespace atl

@@ -6,8 +6,8 @@
 #ifndef ATOLL_WORKER_MODEL_LAYER_STATE_H_
 #define ATOLL_WORKER_MODEL_LAYER_STATE_H_
 
+#include "common/model/layout.h"
 #include "kernels/backend.h"
-#include "worker/model/layout.h"
 #include "worker/model/model.h"
 
 namespace atl {

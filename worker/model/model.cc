@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "common/model/family.h"
+#include "common/model/rope.h"
+
 namespace atl {
 
 void CheckGroup(const LayerCall& call, const TensorPart& part) {
@@ -20,33 +23,75 @@ absl::StatusOr<Model> Model::Create(const ModelConfig& config, DType compute) {
 absl::StatusOr<Model> Model::Create(const ModelConfig& config, DType compute,
                                     const TensorPart& part) {
   ATOLL_RETURN_IF_ERROR(config.Validate());
+  if (config.architecture().objective == Objective::kMaskedToken) {
+    return absl::UnimplementedError(absl::StrCat(FamilyOf(config.family).model_type,
+                                                 " models: masked tokens are not trained yet"));
+  }
   Model model;
   model.config_ = config;
+  model.arch_ = config.architecture();
   model.part_ = part;
   model.compute_ = compute;
   std::vector<LayerLayout> layouts = MakeLayouts(config, part);
-  const auto new_block = config.family == ModelFamily::kGpt2 ? &NewGpt2Block : &NewLlamaBlock;
   for (size_t i = 0; i < layouts.size(); ++i) {
-    const auto make = i == 0 ? &NewEmbedding : i + 1 == layouts.size() ? &NewHead : new_block;
-    model.layers_.push_back(make(config, part, compute, std::move(layouts[i])));
+    LayerLayout layout = std::move(layouts[i]);
+    model.layers_.push_back(i == 0 ? NewEmbedding(config, part, compute, std::move(layout))
+                            : i + 1 == layouts.size()
+                                ? NewHead(config, part, compute, std::move(layout))
+                                : NewTransformerBlock(config, part, compute, std::move(layout),
+                                                      static_cast<int64_t>(i) - 1));
   }
   return model;
 }
 
 Tensor Model::Constants(int64_t seq_len, void* memory) const {
-  if (config_.family == ModelFamily::kGpt2) return {};
+  if (!arch_.rotary()) return {};
   return {memory, StateType(compute_), seq_len, config_.head_dim()};
 }
 
-void Model::InitConstants(Backend& backend, Stream& stream, const Tensor& constants) const {
-  if (constants.present()) {
-    backend.Run(stream, RopeTable{constants, static_cast<float>(config_.rope_theta)});
+absl::Status Model::InitConstants(Backend& backend, Stream& stream, const Tensor& constants) const {
+  if (!constants.present()) return absl::OkStatus();
+  const std::vector<double> table = RopeTable(config_, constants.rows);
+  const std::vector<float> rounded(table.begin(), table.end());
+  const bool wide = constants.dtype == DType::kFloat64;
+  backend.CopyToDevice(stream, constants,
+                       wide ? static_cast<const void*>(table.data()) : rounded.data());
+  return backend.Synchronize(stream);
+}
+
+absl::Status Model::CheckBackend(const Backend& backend, int64_t seq_len) const {
+  const auto lacks = [&](absl::string_view what) {
+    return absl::UnimplementedError(
+        absl::StrCat("backend ", backend.Name(), " has no ", what, ", which ",
+                     FamilyOf(config_.family).model_type,
+                     " models need; train this model on CPUs (--backend cpu)"));
+  };
+  bool windowed = false;
+  for (int64_t block = 0; block < config_.layers; ++block) {
+    windowed |= config_.WindowOfBlock(block, seq_len) > 0;
   }
+  if (!backend.Has(Capability::kMaskedAttention)) {
+    if (windowed) {
+      return lacks(absl::StrCat("attention to a window (", config_.window.tokens,
+                                " tokens in sequences of ", seq_len, ")"));
+    }
+    if (arch_.attention_softcap > 0) return lacks("attention with capped scores");
+    if (!arch_.causal) return lacks("attention in both directions");
+  }
+  if (arch_.token_types > 0 && !backend.Has(Capability::kTokenTypes)) return lacks("token types");
+  return absl::OkStatus();
 }
 
 namespace {
 
-void DoLoss(Exec& exec, const TensorPart& part, CrossEntropy loss) {
+void DoLoss(Exec& exec, const TensorPart& part, const Architecture& arch, CrossEntropy loss) {
+  const Tensor raw = loss.logits, gradient = loss.dlogits;
+  const auto cap = static_cast<float>(arch.logit_softcap);
+  if (cap > 0) {
+    loss.logits = exec.Temporary(raw.dtype, raw.rows, raw.cols);
+    loss.dlogits = gradient.rows > 0 ? loss.logits : Tensor();
+    exec.Run(SoftcapForward{raw, loss.logits, cap});
+  }
   if (!part.whole()) {
     const int64_t n = loss.logits.rows;
     loss.first_class = part.vocab.begin;
@@ -58,20 +103,26 @@ void DoLoss(Exec& exec, const TensorPart& part, CrossEntropy loss) {
     exec.AllReduceSum(loss.sums);
   }
   exec.Run(loss);
+  if (cap > 0 && gradient.rows > 0) exec.Run(SoftcapBackward{raw, loss.dlogits, gradient, cap});
 }
 
 }  // namespace
 
+void Model::FinishLogits(Backend& backend, Stream& stream, const Tensor& logits) const {
+  if (arch_.logit_softcap == 0) return;
+  backend.Run(stream, SoftcapForward{logits, logits, static_cast<float>(arch_.logit_softcap)});
+}
+
 absl::Status Model::Loss(const LayerCall& call, const CrossEntropy& loss) const {
   CheckGroup(call, part_);
   Exec exec(call.backend, call.stream, call.workspace, call.communicator);
-  DoLoss(exec, part_, loss);
+  DoLoss(exec, part_, arch_, loss);
   return exec.status();
 }
 
 int64_t Model::LossWorkspaceBytes(Backend& backend, const CrossEntropy& loss) const {
   Exec exec = Exec::Measuring(backend);
-  DoLoss(exec, part_, loss);
+  DoLoss(exec, part_, arch_, loss);
   return exec.needed_bytes();
 }
 

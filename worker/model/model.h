@@ -29,19 +29,13 @@
 #include <span>
 #include <vector>
 
+#include "common/model/config.h"
+#include "common/model/layout.h"
+#include "common/model/stash.h"
 #include "kernels/backend.h"
-#include "worker/model/config.h"
 #include "worker/model/exec.h"
-#include "worker/model/layout.h"
 
 namespace atl {
-
-// `rows` sequences of `seq_len` tokens.
-struct BatchShape {
-  int64_t rows = 0;
-  int64_t seq_len = 0;
-  int64_t tokens() const { return rows * seq_len; }
-};
 
 // One layer's memory in the backend, laid out as its LayerLayout says. A head that shares the
 // embedding's table reads it through tied_params and accumulates its gradient into tied_grads, both
@@ -128,7 +122,13 @@ class Model {
   // LayerCall::constants for sequences of up to `seq_len` tokens, in `memory` (null: only the
   // shape, which may be empty). InitConstants fills it, once.
   Tensor Constants(int64_t seq_len, void* memory) const;
-  void InitConstants(Backend& backend, Stream& stream, const Tensor& constants) const;
+  absl::Status InitConstants(Backend& backend, Stream& stream, const Tensor& constants) const;
+
+  // Logits as they are sampled from, in place of the head's output.
+  void FinishLogits(Backend& backend, Stream& stream, const Tensor& logits) const;
+
+  // UNIMPLEMENTED names what the backend lacks for this model.
+  absl::Status CheckBackend(const Backend& backend, int64_t seq_len) const;
 
   // Loss of the head's output, and its gradient. `loss` is given without max and sums: a group
   // shares the maximum and the sum of each row, never its logits, and all ranks find the same
@@ -140,18 +140,17 @@ class Model {
   Model() = default;
 
   ModelConfig config_;
+  Architecture arch_;
   TensorPart part_;
   DType compute_ = DType::kFloat32;
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 
-// Layers of each family; see Model::Create.
+// The layers; see Model::Create.
 std::unique_ptr<Layer> NewEmbedding(const ModelConfig& config, const TensorPart& part,
                                     DType compute, LayerLayout layout);
-std::unique_ptr<Layer> NewGpt2Block(const ModelConfig& config, const TensorPart& part,
-                                    DType compute, LayerLayout layout);
-std::unique_ptr<Layer> NewLlamaBlock(const ModelConfig& config, const TensorPart& part,
-                                     DType compute, LayerLayout layout);
+std::unique_ptr<Layer> NewTransformerBlock(const ModelConfig& config, const TensorPart& part,
+                                           DType compute, LayerLayout layout, int64_t index);
 std::unique_ptr<Layer> NewHead(const ModelConfig& config, const TensorPart& part, DType compute,
                                LayerLayout layout);
 

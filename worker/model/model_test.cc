@@ -93,7 +93,7 @@ class Pipeline {
     workspace_.data = Memory(workspace_.bytes);
     tied_grads_ = Memory(config.vocab * config.d_model * 4);
     constants_ = model_.Constants(kSeqLen, Memory(kSeqLen * config.head_dim() * 4));
-    model_.InitConstants(*backend_, *stream_, constants_);
+    ATOLL_CHECK(model_.InitConstants(*backend_, *stream_, constants_).ok());
     uint64_t seed = 1;
     for (Run& run : runs_) {
       run.host_tokens = Tokens(shape_.tokens(), seed++);
@@ -315,16 +315,55 @@ TEST_CASE("generation repeats for a seed, slides past the context and refuses ba
   Subject s(Tiny(ModelFamily::kLlama, false), NewCpuBackend(1), {1, 8, false});
   const std::vector<int32_t> prompt = {1, 2, 3};
   std::vector<int32_t> seen;
-  const auto text = Generate(*s.runner, prompt, {.count = 20, .seed = 5},
-                             [&](int32_t token) { seen.push_back(token); });
+  const auto text = Generate(*s.runner, nullptr, prompt, {.count = 20, .seed = 5},
+                             [&](int32_t token) { return seen.push_back(token), true; });
   REQUIRE(text->size() == 20);
   REQUIRE(*text == seen);
-  REQUIRE(*Generate(*s.runner, prompt, {.count = 20, .seed = 5}) == *text);
-  REQUIRE(*Generate(*s.runner, prompt, {.count = 20, .seed = 6}) != *text);
-  REQUIRE_FALSE(Generate(*s.runner, {}, {}).ok());
+  REQUIRE(*Generate(*s.runner, nullptr, prompt, {.count = 20, .seed = 5}) == *text);
+  REQUIRE(*Generate(*s.runner, nullptr, prompt, {.count = 20, .seed = 6}) != *text);
+  REQUIRE_FALSE(Generate(*s.runner, nullptr, {}, {}).ok());
   const std::vector<int32_t> outside = {29};
-  REQUIRE(Generate(*s.runner, outside, {}).status().message() ==
+  REQUIRE(Generate(*s.runner, nullptr, outside, {}).status().message() ==
           "the prompt's token 29 is outside the vocabulary of 29");
+}
+
+TEST_CASE("top_p keeps the fewest likeliest tokens, a stop token or the callback ends generation") {
+  const std::vector<float> logits = {0.0f, std::log(6.0f), std::log(3.0f), -9.0f};
+  Rng rng(4);
+  for (int i = 0; i < 500; ++i) {
+    REQUIRE(SampleToken(logits, {.top_p = 0.5}, rng.Uniform()) == 1);
+    const int32_t token = SampleToken(logits, {.top_p = 0.7}, rng.Uniform());
+    REQUIRE((token == 1 || token == 2));
+  }
+  Subject s(Tiny(ModelFamily::kLlama, false), NewCpuBackend(1), {1, 8, false});
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  const auto text = *Generate(*s.runner, nullptr, prompt, {.count = 20, .seed = 5});
+  SamplingOptions stops{.count = 20, .stop = {text[7]}, .seed = 5};
+  const auto end = std::find(text.begin(), text.end(), text[7]);
+  REQUIRE(*Generate(*s.runner, nullptr, prompt, stops) == std::vector<int32_t>(text.begin(), end));
+  const auto one =
+      Generate(*s.runner, nullptr, prompt, {.count = 20, .seed = 5}, [](int32_t) { return false; });
+  REQUIRE(one->size() == 1);
+}
+
+TEST_CASE("a pass over new tokens alone gives the logits of a pass over all of them") {
+  const auto family = GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama);
+  CachedCpuBackend cached = NewCachedCpuBackend(2);
+  SequenceCache* cache = cached.cache;
+  Subject with(Tiny(family, true), std::move(cached.backend), {1, 12, false});
+  Subject without(Tiny(family, true), NewCpuBackend(1), {1, 12, false});
+  const std::vector<int32_t> tokens = Tokens(12, 3);
+  std::vector<float> got(29), expected(29);
+  size_t passed = 0;
+  for (const size_t length : {3, 4, 5, 8, 12}) {  // also several new tokens in one pass
+    cache->StartPass(static_cast<int64_t>(passed));
+    REQUIRE(with.runner->Logits(std::span(tokens).subspan(passed, length - passed), got).ok());
+    REQUIRE(without.runner->Logits(std::span(tokens).first(length), expected).ok());
+    for (size_t i = 0; i < 29; ++i) REQUIRE(got[i] == Approx(expected[i]).margin(1e-5));
+    passed = length;
+  }
+  // A context that is full goes on with its newer half.
+  REQUIRE(Generate(*with.runner, cache, tokens, {.count = 30, .temperature = 0})->size() == 30);
 }
 
 }  // namespace

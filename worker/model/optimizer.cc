@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "common/model/tensor_layout.h"
 #include "worker/model/exec.h"
-#include "worker/model/tensor_layout.h"
 
 namespace atl {
 

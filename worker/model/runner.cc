@@ -18,6 +18,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
                                                    " tokens; the model has positions for 1 to ",
                                                    model.config().max_positions));
   }
+  ATOLL_RETURN_IF_ERROR(model.CheckBackend(backend, options.seq_len));
   std::unique_ptr<ModelRunner> runner(new ModelRunner(backend, model, options));
   ATOLL_RETURN_IF_ERROR(runner->Allocate());
   return runner;
@@ -55,8 +56,7 @@ absl::Status ModelRunner::Allocate() {
   ATOLL_ASSIGN_OR_RETURN(memory_, backend_.Allocate(carve(Carver(nullptr))));
   carve(Carver(memory_.data()));
   ATOLL_ASSIGN_OR_RETURN(staging_, backend_.AllocateHost(2 * n * SizeOf(DType::kInt32)));
-  model_.InitConstants(backend_, *stream_, constants_);
-  return backend_.Synchronize(*stream_);
+  return model_.InitConstants(backend_, *stream_, constants_);
 }
 
 int64_t ModelRunner::memory_bytes() const {
@@ -134,6 +134,7 @@ absl::Status ModelRunner::RunLogits(int slot, bool all, std::span<float> logits)
   ATOLL_RETURN_IF_ERROR(all ? stage_->Forward(Call(), slot, 0, Tensor())
                             : stage_->ForwardLast(Call(), slot));
   const Tensor output = all ? stage_->logits(slot) : stage_->logits(slot).Rows(0, 1);
+  model_.FinishLogits(backend_, *stream_, output);
   // With what fills up the rows.
   const Tensor whole(output.data, output.dtype, output.rows, output.stride);
   const auto copy = [&]<typename T>(std::vector<T> values, const auto& to_float) -> absl::Status {

@@ -1,7 +1,6 @@
 #include "worker/model/safetensors.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/check.h"
-#include "worker/model/json.h"
+#include "common/model/json.h"
 
 namespace atl {
 namespace {
@@ -27,20 +26,6 @@ absl::Status Errno(const std::string& path, absl::string_view what) {
 
 absl::Status Bad(const std::string& path, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", problem));
-}
-
-absl::Status ReadFully(int fd, const std::string& path, int64_t offset, void* out, int64_t bytes) {
-  auto* to = static_cast<char*>(out);
-  while (bytes > 0) {
-    const ssize_t got = pread(fd, to, static_cast<size_t>(bytes), offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Errno(path, "read");
-    if (got == 0) return Bad(path, absl::StrCat("ends at byte ", offset));
-    to += got;
-    offset += got;
-    bytes -= got;
-  }
-  return absl::OkStatus();
 }
 
 absl::Status SyncFolderOf(const std::string& path) {
@@ -130,55 +115,34 @@ std::string ShapeText(std::span<const int64_t> shape) {
 
 // ---------------------------------------------------------------------------------- reading ----
 
-SafetensorsReader::~SafetensorsReader() {
-  if (fd_ >= 0) close(fd_);
-}
-
-SafetensorsReader::SafetensorsReader(SafetensorsReader&& other) noexcept {
-  *this = std::move(other);
-}
-
-SafetensorsReader& SafetensorsReader::operator=(SafetensorsReader&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(data_begin_, other.data_begin_);
-  std::swap(tensors_, other.tensors_);
-  return *this;
-}
-
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& path) {
-  SafetensorsReader reader(path);
-  reader.fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (reader.fd_ < 0) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot open: ", std::strerror(errno)));
-  }
+  ATOLL_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
+  SafetensorsReader reader(std::move(file));
   ATOLL_RETURN_IF_ERROR(reader.ReadHeader());
   return reader;
 }
 
 absl::Status SafetensorsReader::ReadHeader() {
-  struct stat info;
-  if (fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) return Bad(path_, "not a regular file");
-  const int64_t file_bytes = info.st_size;
+  const int64_t file_bytes = file_.bytes();
   uint64_t header_bytes = 0;
-  if (file_bytes < 8) return Bad(path_, "too short for a safetensors file");
-  ATOLL_RETURN_IF_ERROR(ReadFully(fd_, path_, 0, &header_bytes, 8));
+  if (file_bytes < 8) return Bad(file_.path(), "too short for a safetensors file");
+  ATOLL_RETURN_IF_ERROR(file_.Read(0, &header_bytes, 8));
   if (header_bytes > static_cast<uint64_t>(std::min(file_bytes - 8, kMaxHeaderBytes))) {
-    return Bad(path_,
+    return Bad(file_.path(),
                absl::StrCat("says that its header has ", header_bytes, " bytes; the file has ",
                             file_bytes, ", a header at most ", kMaxHeaderBytes));
   }
   data_begin_ = 8 + static_cast<int64_t>(header_bytes);
   const int64_t data_bytes = file_bytes - data_begin_;
   std::string text(header_bytes, '\0');
-  ATOLL_RETURN_IF_ERROR(ReadFully(fd_, path_, 8, text.data(), static_cast<int64_t>(header_bytes)));
-  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json header, ParseJsonObject(text, path_, 4));
+  ATOLL_RETURN_IF_ERROR(file_.Read(8, text.data(), static_cast<int64_t>(header_bytes)));
+  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json header, ParseJsonObject(text, file_.path(), 4));
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") continue;
     auto entry = ParseEntry(value, data_bytes);
     if (!entry.ok()) {
-      return Bad(path_, absl::StrCat("tensor \"", name, "\" ", entry.status().message()));
+      return Bad(file_.path(), absl::StrCat("tensor \"", name, "\" ", entry.status().message()));
     }
     ranges.emplace_back(entry->begin, entry->end);
     tensors_[name] = *std::move(entry);
@@ -187,13 +151,14 @@ absl::Status SafetensorsReader::ReadHeader() {
   int64_t end = 0;
   for (const auto& range : ranges) {
     if (range.first != end) {
-      return Bad(path_, absl::StrCat("tensors overlap or leave a gap at byte ",
-                                     std::min(end, range.first), " of the data"));
+      return Bad(file_.path(), absl::StrCat("tensors overlap or leave a gap at byte ",
+                                            std::min(end, range.first), " of the data"));
     }
     end = range.second;
   }
   if (end != data_bytes) {
-    return Bad(path_, absl::StrCat("has ", data_bytes, " bytes of data, its header says ", end));
+    return Bad(file_.path(),
+               absl::StrCat("has ", data_bytes, " bytes of data, its header says ", end));
   }
   return absl::OkStatus();
 }
@@ -203,17 +168,17 @@ absl::Status SafetensorsReader::Read(const std::string& name, std::span<float> o
   const auto size = static_cast<int64_t>(out.size());
   ATOLL_CHECK(size == entry.size());
   const int64_t offset = data_begin_ + entry.begin;
-  if (entry.dtype == "F32") return ReadFully(fd_, path_, offset, out.data(), 4 * size);
+  if (entry.dtype == "F32") return file_.Read(offset, out.data(), 4 * size);
   const bool half = entry.dtype == "F16";
   if (!half && entry.dtype != "BF16") {
-    return Bad(path_, absl::StrCat("tensor \"", name, "\" is ", entry.dtype,
-                                   "; expected F32, F16 or BF16"));
+    return Bad(file_.path(), absl::StrCat("tensor \"", name, "\" is ", entry.dtype,
+                                          "; expected F32, F16 or BF16"));
   }
   constexpr int64_t kBlock = 32768;
   std::vector<uint16_t> block(static_cast<size_t>(std::min(kBlock, size)));
   for (int64_t done = 0; done < size; done += kBlock) {
     const int64_t count = std::min(kBlock, size - done);
-    ATOLL_RETURN_IF_ERROR(ReadFully(fd_, path_, offset + 2 * done, block.data(), 2 * count));
+    ATOLL_RETURN_IF_ERROR(file_.Read(offset + 2 * done, block.data(), 2 * count));
     for (int64_t i = 0; i < count; ++i) {
       out[done + i] =
           half ? FromHalf(block[i]) : std::bit_cast<float>(static_cast<uint32_t>(block[i]) << 16);

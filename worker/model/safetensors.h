@@ -13,8 +13,10 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/files.h"
 #include "common/status.h"
 
 namespace atl {
@@ -34,9 +36,6 @@ std::string ShapeText(std::span<const int64_t> shape);
 class SafetensorsReader {
  public:
   static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
-  ~SafetensorsReader();
-  SafetensorsReader(SafetensorsReader&& other) noexcept;
-  SafetensorsReader& operator=(SafetensorsReader&& other) noexcept;
 
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
 
@@ -45,11 +44,10 @@ class SafetensorsReader {
   absl::Status Read(const std::string& name, std::span<float> out) const;
 
  private:
-  explicit SafetensorsReader(std::string path) : path_(std::move(path)) {}
+  explicit SafetensorsReader(InputFile file) : file_(std::move(file)) {}
   absl::Status ReadHeader();
 
-  std::string path_;
-  int fd_ = -1;
+  InputFile file_;
   int64_t data_begin_ = 0;
   std::map<std::string, TensorEntry> tensors_;
 };

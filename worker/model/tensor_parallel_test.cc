@@ -5,13 +5,13 @@
 #include <numeric>
 #include <thread>
 
+#include "common/model/tensor_layout.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
 #include "kernels/thread_communicator.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
-#include "worker/model/tensor_layout.h"
 
 namespace atl {
 namespace {

@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/files.h"
+#include "common/model/job_model.h"
+#include "common/model/json.h"
 #include "common/rng.h"
-#include "worker/model/json.h"
 #include "worker/model/safetensors.h"
 
 namespace atl {
@@ -40,19 +40,9 @@ float RoughlyNormal(Rng& rng) {
   return static_cast<float>(2 * sum - 12 * 65535) * 0x1p-17f;
 }
 
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot open"));
-  const int64_t bytes = file.tellg();
-  if (bytes < 0 || bytes > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": larger than ", max_bytes, " bytes"));
-  }
-  std::string text(static_cast<size_t>(bytes), '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), bytes)) {
-    return absl::UnavailableError(absl::StrCat(path, ": cannot read"));
-  }
-  return text;
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t bytes_max) {
+  ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  return file.ReadAll(bytes_max);
 }
 
 void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::span<float> to) {
@@ -62,8 +52,15 @@ void Transpose(std::span<const float> from, int64_t rows, int64_t cols, std::spa
 }
 
 absl::string_view WithoutPrefix(absl::string_view name) {
-  if (!absl::ConsumePrefix(&name, "transformer.")) absl::ConsumePrefix(&name, "model.");
+  for (const char* prefix : {"transformer.", "model.", "bert."}) {
+    if (absl::ConsumePrefix(&name, prefix)) break;
+  }
   return name;
+}
+
+void Add(float offset, std::span<float> values) {
+  if (offset == 0) return;
+  for (float& value : values) value += offset;
 }
 
 // What transformers has stored beside parameters: masks, frequencies, a copy of a tied table.
@@ -76,6 +73,16 @@ bool IsLeftover(absl::string_view name, bool tied) {
 absl::StatusOr<std::vector<std::string>> ShardFiles(const std::string& dir) {
   const std::string index_path = absl::StrCat(dir, "/", kIndexFile);
   const std::string single = absl::StrCat(dir, "/", kSingleFile);
+  if (!std::filesystem::exists(single) && !std::filesystem::exists(index_path)) {
+    for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+      if (!std::filesystem::exists(absl::StrCat(dir, "/", pickle))) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          dir, ": has ", pickle, " but no ", kSingleFile,
+          "; Atoll does not read PyTorch's pickles, which may run any code. Convert it where you "
+          "trust it: python3 -c \"from transformers import AutoModel as M; M.from_pretrained('",
+          dir, "').save_pretrained('", dir, "', safe_serialization=True)\""));
+    }
+  }
   if (std::filesystem::exists(single) || !std::filesystem::exists(index_path)) {
     return std::vector<std::string>{single};
   }
@@ -106,17 +113,22 @@ struct Target {
   std::string found_in;  // empty: not yet
 };
 
-// Reads tensors of one file to where they belong.
+// Finds where tensors of one file belong, and reads them there.
 class ShardReader {
  public:
-  ShardReader(std::map<std::string, Target>& targets, bool tied) : targets_(targets), tied_(tied) {}
+  // `cancelled` may be null.
+  ShardReader(std::map<std::string, Target>& targets, bool tied,
+              const std::function<bool()>& cancelled)
+      : targets_(targets), tied_(tied), cancelled_(cancelled) {}
 
-  absl::Status Read(const std::string& path) {
+  // `values`: reads what is found, too.
+  absl::Status Read(const std::string& path, bool values) {
     ATOLL_ASSIGN_OR_RETURN(const SafetensorsReader reader, SafetensorsReader::Open(path));
     for (const auto& [name, entry] : reader.tensors()) {
       const auto bad = [&, &name = name](absl::string_view problem) {
         return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", name, "\" ", problem));
       };
+      if (cancelled_ && cancelled_()) return absl::AbortedError(path + ": reading is interrupted");
       const auto found = targets_.find(std::string(WithoutPrefix(name)));
       if (found == targets_.end()) {
         if (IsLeftover(name, tied_)) continue;
@@ -129,7 +141,15 @@ class ShardReader {
         return bad(absl::StrCat("has shape ", ShapeText(entry.shape), "; config.json asks for ",
                                 ShapeText(target.param->shape)));
       }
+      if (!values) continue;
       ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, target));
+      const auto not_finite = std::find_if(target.to.begin(), target.to.end(),
+                                           [](float value) { return !std::isfinite(value); });
+      if (not_finite != target.to.end()) {
+        return bad(absl::StrCat("has the value ", *not_finite, " at element ",
+                                not_finite - target.to.begin(),
+                                "; a model is not trained from values that are not finite"));
+      }
     }
     return absl::OkStatus();
   }
@@ -137,7 +157,11 @@ class ShardReader {
  private:
   absl::Status ReadTensor(const SafetensorsReader& reader, const std::string& name,
                           const Target& target) {
-    if (!target.param->transposed) return reader.Read(name, target.to);
+    if (!target.param->transposed) {
+      ATOLL_RETURN_IF_ERROR(reader.Read(name, target.to));
+      Add(target.param->file_offset, target.to);
+      return absl::OkStatus();
+    }
     buffer_.resize(target.to.size());
     ATOLL_RETURN_IF_ERROR(reader.Read(name, buffer_));
     Transpose(buffer_, target.param->shape[0], target.param->shape[1], target.to);
@@ -146,6 +170,7 @@ class ShardReader {
 
   std::map<std::string, Target>& targets_;
   const bool tied_;
+  const std::function<bool()>& cancelled_;
   std::vector<float> buffer_;
 };
 
@@ -194,6 +219,11 @@ absl::Status WriteShard(const std::string& dir, const Shard& shard, const LayerS
       Transpose(tensor, param->shape[1], param->shape[0], buffer);
       tensor = buffer;
     }
+    if (param->file_offset != 0) {
+      buffer.assign(tensor.begin(), tensor.end());
+      Add(-param->file_offset, buffer);
+      tensor = buffer;
+    }
     ATOLL_RETURN_IF_ERROR(writer.Append(tensor));
   }
   return writer.Finish();
@@ -233,26 +263,31 @@ void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::sp
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir) {
-  const std::string path = dir + "/config.json";
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, 1 << 20));
-  return ParseModelConfig(text, path);
+  return ReadConfigFile(absl::StrCat(dir, "/config.json"), "the model");
 }
 
-absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
-                         std::span<const std::span<float>> layers) {
-  ATOLL_CHECK(layouts.size() == layers.size());
+namespace {
+
+// Every tensor's place, by its name without the family's prefix. Without `layers` no values.
+std::map<std::string, Target> TargetsOf(std::span<const LayerLayout> layouts,
+                                        std::span<const std::span<float>> layers) {
   std::map<std::string, Target> targets;
   for (size_t i = 0; i < layouts.size(); ++i) {
-    ATOLL_CHECK(static_cast<int64_t>(layers[i].size()) == layouts[i].size);
     for (const ParamSpec& param : layouts[i].params) {
-      targets[std::string(WithoutPrefix(param.name))] = {
-          &param, layers[i].subspan(param.offset, param.size), ""};
+      Target& target = targets[std::string(WithoutPrefix(param.name))];
+      target.param = &param;
+      if (!layers.empty()) target.to = layers[i].subspan(param.offset, param.size);
     }
   }
+  return targets;
+}
+
+absl::Status ReadFolder(const std::string& dir, std::map<std::string, Target> targets, bool values,
+                        const std::function<bool()>& cancelled) {
   const bool tied = targets.count("lm_head.weight") == 0;
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ShardFiles(dir));
-  ShardReader reader(targets, tied);
-  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(reader.Read(file));
+  ShardReader reader(targets, tied, cancelled);
+  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(reader.Read(file, values));
   std::vector<std::string> missing;
   for (const auto& [name, target] : targets) {
     if (target.found_in.empty()) missing.push_back(target.param->name);
@@ -263,6 +298,22 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
   return absl::InvalidArgumentError(
       absl::StrCat(dir, ": ", count, " tensors are missing: ", absl::StrJoin(missing, ", "),
                    count > missing.size() ? ", ..." : ""));
+}
+
+}  // namespace
+
+absl::Status CheckWeights(const std::string& dir, std::span<const LayerLayout> layouts) {
+  return ReadFolder(dir, TargetsOf(layouts, {}), /*values=*/false, nullptr);
+}
+
+absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
+                         std::span<const std::span<float>> layers,
+                         const std::function<bool()>& cancelled) {
+  ATOLL_CHECK(layouts.size() == layers.size());
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    ATOLL_CHECK(static_cast<int64_t>(layers[i].size()) == layouts[i].size);
+  }
+  return ReadFolder(dir, TargetsOf(layouts, layers), /*values=*/true, cancelled);
 }
 
 absl::Status WriteModelFolder(const std::string& dir, const ModelConfig& config,

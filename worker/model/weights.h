@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "worker/model/config.h"
-#include "worker/model/layout.h"
+#include "common/model/hugging_face.h"
+#include "common/model/layout.h"
 
 namespace atl {
 
@@ -30,10 +30,15 @@ using LayerSource = std::function<absl::StatusOr<std::span<const float>>(int lay
 // Reads DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json names, into
 // `layers` (host memory, one span per layout). F32, F16 and BF16 are understood. Every tensor of
 // the model must be there once with its shape, and no other one (known left-overs of transformers,
-// such as attention masks, are skipped): messages name the tensor. Names may lack the family's
-// "transformer." or "model." before them. The memory taken beyond `layers` is one tensor's.
+// such as attention masks, are skipped), and every value be finite: messages name the tensor. Names
+// may lack the family's "transformer." or "model." before them. The memory taken beyond `layers` is
+// one tensor's. ABORTED, between two tensors, once `cancelled` (it may be null) says so.
 absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
-                         std::span<const std::span<float>> layers);
+                         std::span<const std::span<float>> layers,
+                         const std::function<bool()>& cancelled = nullptr);
+
+// The same without reading values: which tensors there are, and their shapes. Reads headers only.
+absl::Status CheckWeights(const std::string& dir, std::span<const LayerLayout> layouts);
 
 // Writes DIR/config.json and DIR/model.safetensors, or shards with an index when the model is
 // larger than max_shard_bytes, as transformers would load them. DIR is made if need be; files of

@@ -1,5 +1,7 @@
 #include "worker/model/weights.h"
 
+#include <sys/stat.h>
+
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -205,6 +207,38 @@ TEST_CASE("what is missing, extra, or of another shape is named") {
   REQUIRE_THAT(WhyNotRead(wider, folder.path()),
                Contains("has shape [8, 12]; config.json asks for [8, 16]"));
   REQUIRE_THAT(WhyNotRead(tied, folder / "nowhere"), Contains("nowhere/model.safetensors: cannot"));
+}
+
+TEST_CASE("weights_that_are_not_finite_are_refused_by_name") {
+  Folder folder;
+  const ModelConfig config = Tiny(ModelFamily::kLlama, true);
+  Weights weights = Weights::Random(config);
+  weights.values[1][5] =
+      GENERATE(std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity());
+  Must(weights.WriteTo(folder.path()));
+  REQUIRE_THAT(WhyNotRead(config, folder.path()),
+               Contains("tensor \"model.layers.0.") && Contains("not finite"));
+}
+
+TEST_CASE("headers_alone_show_missing_and_misshapen_tensors") {
+  Folder folder;
+  const ModelConfig tied = Tiny(ModelFamily::kLlama, true);
+  ModelConfig wider = tied;
+  wider.ffn = 16;
+  Must(Weights(tied).WriteTo(folder.path()));
+  CHECK(CheckWeights(folder.path(), MakeLayouts(tied)).ok());
+  CHECK(absl::IsInvalidArgument(CheckWeights(folder.path(), MakeLayouts(wider))));
+  CHECK(absl::IsInvalidArgument(
+      CheckWeights(folder.path(), MakeLayouts(Tiny(ModelFamily::kLlama, false)))));
+}
+
+TEST_CASE("fifo_as_weights_is_refused_without_waiting") {
+  Folder folder;
+  const ModelConfig config = Tiny(ModelFamily::kLlama, true);
+  REQUIRE(mkfifo((folder / "model.safetensors").c_str(), 0644) == 0);
+  REQUIRE_THAT(WhyNotRead(config, folder.path()), Contains("is a FIFO"));
+  REQUIRE(mkfifo((folder / "config.json").c_str(), 0644) == 0);
+  CHECK_FALSE(ReadModelConfig(folder.path()).ok());
 }
 
 TEST_CASE("an index that points outside its folder, or at a missing shard, is refused") {

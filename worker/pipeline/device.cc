@@ -248,8 +248,7 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   CarveRun(job, run_memory_.data(), commit_slots);
   const int64_t tokens = role.micro_batches * role.micro_batch_sequences * job.sequence_length;
   ATOLL_ASSIGN_OR_RETURN(host_tokens_, compute().AllocateHost(2 * tokens * SizeOf(DType::kInt32)));
-  model_->InitConstants(compute(), *stream_, run_.constants);
-  return compute().Synchronize(*stream_);
+  return model_->InitConstants(compute(), *stream_, run_.constants);
 }
 
 void Device::Idle() {

@@ -33,13 +33,13 @@
 #include <string>
 #include <vector>
 
+#include "common/model/config.h"
 #include "common/protocol/control.h"
 #include "common/protocol/island_plan.h"
 #include "common/status.h"
 #include "common/time.h"
 #include "kernels/backend.h"
 #include "kernels/communicator.h"
-#include "worker/model/config.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/pipeline/emulation.h"

@@ -115,7 +115,7 @@ absl::Status LayerBench::Fill() {
     ATOLL_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
   }
   if (table_grads_.present()) backend_.Zero(*stream_, table_grads_);
-  model_.InitConstants(backend_, *stream_, constants_);
+  ATOLL_RETURN_IF_ERROR(model_.InitConstants(backend_, *stream_, constants_));
   return backend_.Synchronize(*stream_);
 }
 

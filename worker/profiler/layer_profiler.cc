@@ -118,6 +118,9 @@ class Profiling {
         continue;
       }
       DropIncomplete(size, rows[i]);
+      if (options_.cancelled != nullptr && *options_.cancelled) {
+        return absl::AbortedError("measuring layers is interrupted");
+      }
       if (i > 0 && Late()) break;
       layers_before_ = static_cast<int64_t>(sizes_before * rows.size() + i) * kKinds;
       layers_most_ = static_cast<int64_t>(sizes * rows.size()) * kKinds;

@@ -9,16 +9,17 @@
 #ifndef ATOLL_WORKER_PROFILER_LAYER_PROFILER_H_
 #define ATOLL_WORKER_PROFILER_LAYER_PROFILER_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/model/config.h"
 #include "common/protocol/device_profile.h"
 #include "common/status.h"
 #include "common/time.h"
 #include "kernels/backend.h"
-#include "worker/model/config.h"
 #include "worker/model/optimizer.h"
 #include "worker/pipeline/emulation.h"
 
@@ -41,6 +42,7 @@ struct ProfileOptions {
   Emulation emulation;  // of devices that only pretend to compute: times are as it says
   // No new size is begun after this; what is measured by then is returned. Size 1 always is.
   Duration limit = std::chrono::seconds(20);
+  const std::atomic<bool>* cancelled = nullptr;  // ABORTED soon after it is set; may be null
   // What comes next, as the `layer`-th of at most `most`, from 1. From one of the threads.
   std::function<void(int64_t layer, int64_t most, const std::string& what)> progress;
 };

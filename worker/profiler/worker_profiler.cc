@@ -51,7 +51,8 @@ std::string WorkerProfiler::KindOf(size_t device) const {
 }
 
 std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, const JobFacts& facts,
-                                                       bool needs_plan) {
+                                                       bool needs_plan,
+                                                       const std::atomic<bool>* cancelled) {
   const bool alone = spec.layout.island == IslandExtent::kWorker && options_.devices.size() == 1;
   if (alone && !needs_plan) return {};
   const uint64_t digest = DigestOf(facts.model, spec.data.sequence_length);
@@ -65,7 +66,7 @@ std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, cons
   if (profiles.size() != options_.devices.size()) profiles.clear();
   const auto start = std::chrono::steady_clock::now();
   bool known = false;
-  auto measured = Measure(spec, facts, profiles, &known);
+  auto measured = Measure(spec, facts, profiles, cancelled, &known);
   options_.measuring("");
   if (known) return profiles;
   if (!measured.ok()) {
@@ -86,13 +87,13 @@ std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, cons
 }
 
 // `all`: there is nothing left to measure.
-absl::StatusOr<std::vector<DeviceProfile>> WorkerProfiler::Measure(const JobSpec& spec,
-                                                                   const JobFacts& facts,
-                                                                   std::vector<DeviceProfile> known,
-                                                                   bool* all) {
+absl::StatusOr<std::vector<DeviceProfile>> WorkerProfiler::Measure(
+    const JobSpec& spec, const JobFacts& facts, std::vector<DeviceProfile> known,
+    const std::atomic<bool>* cancelled, bool* all) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config,
                          ModelConfigFromSpec(facts.model, spec.data.sequence_length));
-  const ProfileOptions wanted = OptionsFor(spec, options_);
+  ProfileOptions wanted = OptionsFor(spec, options_);
+  wanted.cancelled = cancelled;
   std::vector<ProfiledDevice> devices;
   for (size_t d = 0; d < options_.devices.size(); ++d) {
     devices.push_back({absl::StrCat(options_.worker, "/", d), KindOf(d), nullptr});

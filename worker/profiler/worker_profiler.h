@@ -41,9 +41,11 @@ class WorkerProfiler {
   // Of all devices, or none: the job's islands have no plans (they are single devices, and none of
   // these `needs_plan`), or what went wrong is logged, and the planner then goes by the devices'
   // kind. Seconds the first time, and for a job that wants sizes that none before it did; nothing
-  // later. What the time limit left out is measured when the next job asks.
+  // later. What the time limit left out is measured when the next job asks. None, soon after
+  // `cancelled` (it may be null) is set.
   std::vector<DeviceProfile> ProfilesFor(const JobSpec& spec, const JobFacts& facts,
-                                         bool needs_plan = false);
+                                         bool needs_plan = false,
+                                         const std::atomic<bool>* cancelled = nullptr);
 
   // Forgets what is on the disk: `--profile again`.
   void Forget();
@@ -51,7 +53,8 @@ class WorkerProfiler {
  private:
   std::string KindOf(size_t device) const;
   absl::StatusOr<std::vector<DeviceProfile>> Measure(const JobSpec& spec, const JobFacts& facts,
-                                                     std::vector<DeviceProfile> known, bool* all);
+                                                     std::vector<DeviceProfile> known,
+                                                     const std::atomic<bool>* cancelled, bool* all);
 
   ProfileCache cache_;
   const WorkerProfilerOptions options_;

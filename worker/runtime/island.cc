@@ -23,6 +23,17 @@ Event Result(const absl::Status& status, Done done) {
   return CommandFailed{std::string(status.message())};
 }
 
+// Whether reading the initial weights failed by what the files hold.
+bool IsAboutFiles(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
+         absl::IsPermissionDenied(status) || absl::IsDataLoss(status) || absl::IsOutOfRange(status);
+}
+
+// Of a command that reads training data: nothing else loses any.
+CommandFailed ReadingFailed(const absl::Status& status) {
+  return {std::string(status.message()), absl::IsDataLoss(status)};
+}
+
 }  // namespace
 
 Island::Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks)
@@ -58,15 +69,21 @@ void Island::Run(const Action& command) {
 
 void Island::Interrupt(const std::string& reason) {
   for (SideWork* work : {&capturer_, &stager_, &writer_}) work->Cancel();
+  interrupted_ = true;
   trainer_->Interrupt(reason);
 }
 
 void Island::ForgetInterrupts() {
   for (SideWork* work : {&capturer_, &stager_, &writer_}) work->Revive();
+  interrupted_ = false;
   trainer_->ForgetInterrupts();
 }
 
 bool Island::Refuse(const Action& command, const std::string& reason) {
+  if (const Prepare* prepare = std::get_if<Prepare>(&command)) {
+    hooks_.post(PrepareFailed{prepare->job, reason});
+    return true;
+  }
   const bool together =
       std::holds_alternative<Reconfigure>(command) || std::holds_alternative<TrainStep>(command) ||
       std::holds_alternative<CaptureDelta>(command) ||
@@ -87,7 +104,9 @@ Event Island::Do(const Prepare& command) {
   if (facts.ok()) {
     const std::string lacks = trainer_->Lacks();
     std::vector<DeviceProfile> profiles;
-    if (hooks_.profiles) profiles = hooks_.profiles(command.spec, *facts, !lacks.empty());
+    if (hooks_.profiles) {
+      profiles = hooks_.profiles(command.spec, *facts, !lacks.empty(), interrupted_);
+    }
     if (lacks.empty() || !profiles.empty()) {
       return Prepared{command.job, *std::move(facts), std::move(profiles)};
     }
@@ -194,7 +213,9 @@ Event Island::Do(const HandOver& command) {
 }
 
 Event Island::Do(const MakeInitialWeights&) {
-  return Result(trainer_->InitialWeights(), InitialWeightsMade{});
+  const absl::Status made = trainer_->InitialWeights();
+  if (made.ok()) return InitialWeightsMade{};
+  return CommandFailed{std::string(made.message()), IsAboutFiles(made)};
 }
 
 Event Island::Do(const TrainStep& command) {
@@ -204,7 +225,7 @@ Event Island::Do(const TrainStep& command) {
       capturer_.going() || stager_.going() || hooks_.transfers_running() > 0;
   stepped_ = true;
   const absl::StatusOr<MeanLoss> loss = trainer_->Step(command.ranges, command.learning_rate);
-  if (!loss.ok()) return CommandFailed{std::string(loss.status().message())};
+  if (!loss.ok()) return ReadingFailed(loss.status());
   const double computed = SecondsSince(start);
   const double lasts =
       std::max(computed, Seconds(options_.emulate_step)) * options_.emulate_slowdown;
@@ -394,7 +415,7 @@ absl::Status Island::Resume(const AdoptPulled& command) {
 
 Event Island::Do(const Validate& command) {
   const absl::StatusOr<MeanLoss> loss = EvaluateBase();
-  if (!loss.ok()) return CommandFailed{std::string(loss.status().message())};
+  if (!loss.ok()) return ReadingFailed(loss.status());
   return ValidationDone{command.version, loss->loss, loss->tokens};
 }
 
@@ -465,7 +486,7 @@ void Island::Do(const ReleaseJob& command) {
     job_.clear();
     ForgetBuffers();
   }
-  if (command.ended && store_ != nullptr) store_->Remove(command.job);
+  if (command.removed && store_ != nullptr) store_->Remove(command.job);
 }
 
 }  // namespace atl::worker

@@ -57,7 +57,9 @@ class Island {
     std::function<int64_t()> transfers_running = [] { return 0; };
     // What this worker's devices take for the job that was just opened, where it is wanted: in any
     // case if the job `needs_plan` to fit.
-    std::function<std::vector<DeviceProfile>(const JobSpec&, const JobFacts&, bool needs_plan)>
+    // What is `cancelled` ends soon, with what is known by then.
+    std::function<std::vector<DeviceProfile>(const JobSpec&, const JobFacts&, bool needs_plan,
+                                             const std::atomic<bool>& cancelled)>
         profiles = nullptr;
   };
   Island(Trainer* trainer, CheckpointStore* store, IslandOptions options, Hooks hooks);
@@ -138,6 +140,7 @@ class Island {
   ThreadPool pool_{1};
   absl::Status capture_status_;  // the capturer's, until its delta is awaited
   bool staged_ = false;          // likewise the stager's: the trainer has what Carry is to add
+  std::atomic<bool> interrupted_ = false;  // the command under way
   mutable std::mutex stage_mutex_;
   int64_t stagings_cancelled_ = 0;  // guarded by stage_mutex_
 

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/model/job_model.h"
 #include "worker/core/leases.h"
 #include "worker/data/dataset.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/model/weights.h"
-#include "worker/runtime/model_config.h"
 
 namespace atl::worker {
 namespace {
@@ -150,7 +150,7 @@ absl::StatusOr<MeanLoss> ModelTrainer::Step(const std::vector<PositionRange>& ra
 }
 
 absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences) {
-  const int64_t total = std::min(sequences, job_->data->validation_sequences());
+  const int64_t total = job_->data->ValidationCount(sequences);
   const int64_t batch = job_->spec.inner.batch_sequences;
   LossSum sum;
   for (int64_t first = 0; first < total; first += batch) {

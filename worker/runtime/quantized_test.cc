@@ -40,7 +40,7 @@ RoundsOptions Job(const Text& text, Encoding encoding) {
   spec.outer.push_encoding = encoding;
   options.rounds = 30;
   spec.schedule.train_tokens = 2 * options.rounds * 8 * 4 * 32;
-  spec.schedule.validation_sequences = 16;
+  spec.schedule.validation_sequences = 0;  // all
   options.trainer = [] { return NewModelTrainer(NewCpuBackend(1)); };
   return options;
 }

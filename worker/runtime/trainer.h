@@ -1,6 +1,6 @@
 // What trains: one model, its optimizer and its data behind a small interface, so that the loop
 // around it, the shell and tests need not know what computes. A layer's parameters are one flat
-// vector; see worker/model/layout.h.
+// vector; see common/model/layout.h.
 //
 // Used by one thread at a time, but for Interrupt and what CopyState and StageAddition return.
 // Calls block until the work is done. Everything but Prepare, Release and the names REQUIRES a

@@ -51,6 +51,8 @@ struct Describer {
     return absl::StrCat(text, ": ", Describe(m.plan),
                         m.at_boundary ? ", after the step under way" : "");
   }
+  std::string operator()(const ForgetJob& m) const { return absl::StrCat("ForgetJob ", m.job); }
+  std::string operator()(const DescribeJob& m) const { return absl::StrCat("DescribeJob ", m.job); }
   std::string operator()(const LeaseGrant& m) const {
     return absl::StrCat("LeaseGrant ", m.request, ": ", Describe(m.ranges),
                         m.exhausted ? ", exhausted" : "");

@@ -64,7 +64,7 @@ std::vector<PositionRange> Command::Ranges(const std::string& key) const {
 // ------------------------------------------------------------------------------------- world ----
 
 World::World(CoordinatorOptions options)
-    : options_(options), core_(std::make_unique<CoordinatorCore>(options, epoch_)) {
+    : options_(options), core_(std::make_unique<CoordinatorCore>(options, kCluster, 1)) {
   ATOLL_CHECK(core_->Recover(now_, {}).ok());
 }
 
@@ -87,9 +87,10 @@ std::string World::Do(const std::string& line) {
     while (more && !command.Has("once")) more = AnswerOnce();
   } else if (verb == "submit") {
     Submit(command);
-  } else if (verb == "pause" || verb == "resume" || verb == "cancel") {
+  } else if (verb == "pause" || verb == "resume" || verb == "cancel" || verb == "adopt") {
     const JobCommand order = verb == "pause"    ? JobCommand::kPause
                              : verb == "resume" ? JobCommand::kResume
+                             : verb == "adopt"  ? JobCommand::kAdopt
                                                 : JobCommand::kCancel;
     Step(ControlJob{1, command.words.at(1), order});
   } else if (verb == "remove") {
@@ -103,8 +104,17 @@ std::string World::Do(const std::string& line) {
     ATOLL_CHECK(absl::SimpleAtoi(command.words.at(2), &seconds));
     now_ += std::chrono::seconds(seconds);
     Step(HeldUp{});
+  } else if (verb == "coordinator" && command.words.at(1) == "is-backed-up") {
+    backup_ = store_;
+    backup_mark_ = {core_->cluster(), core_->epoch()};
+  } else if (verb == "coordinator" && command.words.at(1) == "is-restored") {
+    store_ = backup_;
+    Restart(backup_mark_.cluster, backup_mark_.epoch + 1);
+  } else if (verb == "coordinator" && command.words.at(1) == "is-lost") {
+    store_.clear();
+    Restart(command.Text("cluster", core_->cluster()), 1);
   } else if (verb == "coordinator") {
-    Restart();
+    Restart(core_->cluster(), core_->epoch() + 1);
   } else if (verb == "planner") {
     DoPlanner(command);
   } else if (verb == "sites") {
@@ -236,7 +246,7 @@ void World::CheckStore() {
                 KeyOf(claimed[i]));
   }
   ATOLL_CHECK(stored.size() == claimed.size(), stored.size(), " stored, ", claimed.size());
-  CoordinatorCore second(options_, epoch_ + 1);
+  CoordinatorCore second(options_, core_->cluster(), core_->epoch() + 1);
   const absl::Status status = second.Recover(now_, stored);
   ATOLL_CHECK(status.ok(), status.ToString());
   std::vector<StoreRecord> recovered = second.Stored();
@@ -244,10 +254,24 @@ void World::CheckStore() {
   ATOLL_CHECK(recovered == stored, "recovery gives another state");
 }
 
+namespace {
+
+// As members do.
+template <typename To>
+bool Obeys(const ClusterMark& mark, const To& to) {
+  return mark.cluster.empty() || (to.cluster == mark.cluster && to.epoch >= mark.epoch);
+}
+
+}  // namespace
+
 void World::Deliver(const ToWorker& to) {
   Print(absl::StrCat("-> ", to.worker, ": ", Describe(to.message)));
   Worker& worker = workers_[to.worker];
-  if (to.incarnation != worker.incarnation) return;
+  if (to.incarnation != worker.incarnation || !Obeys(worker.mark, to)) return;
+  if (std::holds_alternative<Welcome>(to.message)) worker.mark = {to.cluster, to.epoch};
+  if (const auto* forget = std::get_if<ForgetJob>(&to.message)) {
+    std::erase(worker.held, forget->job);
+  }
   if (const auto* prepare = std::get_if<PrepareJob>(&to.message)) worker.asked = prepare->job;
   if (const auto* order = std::get_if<IslandOrder>(&to.message)) {
     if (order->generation != worker.order.generation || order->job != worker.order.job) {
@@ -293,6 +317,8 @@ void World::Deliver(const ToServer& to) {
   }
   Print(absl::StrCat("-> ", to.server, ": ", text));
   Server& server = servers_[to.server];
+  if (!Obeys(server.mark, to)) return;
+  if (std::holds_alternative<Welcome>(to.message)) server.mark = {to.cluster, to.epoch};
   if (to.incarnation == server.incarnation && server.alive) server.asked.push_back(to.message);
 }
 
@@ -311,12 +337,14 @@ void World::DoServer(const Command& command) {
     server.asked.clear();
     last_fences_.erase(name);
     if (command.Has("empty")) server.jobs.clear();
+    if (command.Has("empty")) server.mark = ClusterMark();
     ServerHello hello;
     hello.endpoint = absl::StrCat("tcp://", name, ":1");
     hello.public_key = command.Text("key");
     hello.memory_bytes = command.Int("memory", 1'000'000);
-    for (const auto& [id, job] : server.jobs) {
-      hello.jobs.push_back({id, job.version, job.snapshot, {job.staged.begin(), job.staged.end()}});
+    if (!command.Has("stranger")) {
+      for (const auto& [id, job] : server.jobs) hello.jobs.push_back(Held(id, job));
+      hello.mark = server.mark;
     }
     say(std::move(hello));
   } else if (command.Has("dies")) {
@@ -357,6 +385,7 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
     ServerJob& job = server.jobs[commit->job];
     if (job.version + 1 == commit->version) {
       job.version = commit->version;
+      job.newest = *commit;
       std::erase_if(job.staged, [&](const PushId& push) {
         const ContributionId id = ContributionOf(push);
         return std::count(commit->dropped.begin(), commit->dropped.end(), id) > 0 ||
@@ -365,6 +394,16 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
       });
     }
     say(RoundApplied{commit->job, commit->version});
+  } else if (const auto* fences = std::get_if<FenceIslands>(&message)) {
+    if (!server.jobs.contains(fences->job)) return;
+    Generation& newest = server.jobs[fences->job].generation;
+    for (const IslandFence& fence : fences->islands) newest = std::max(newest, fence.generation);
+  } else if (const auto* end = std::get_if<EndJob>(&message)) {
+    if (server.jobs.contains(end->job)) server.jobs[end->job].ended = true;
+  } else if (const auto* describe = std::get_if<DescribeJob>(&message)) {
+    const auto job = server.jobs.find(describe->job);
+    if (job == server.jobs.end()) return;
+    say(JobDescribed{Held(job->first, job->second), job->second.assignment, job->second.newest});
   } else if (const auto* remove = std::get_if<RemoveJob>(&message)) {
     server.jobs.erase(remove->job);
     say(JobRemoved{remove->job});
@@ -374,6 +413,12 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
                         ContributionOf(push)) > 0;
     });
   }
+}
+
+HeldJob World::Held(const JobId& id, const ServerJob& job) const {
+  return {
+      id,       job.version, job.snapshot, {job.staged.begin(), job.staged.end()}, job.generation,
+      job.ended};
 }
 
 // Deltas all point the same way; each layer has its share of the squared norm by elements.
@@ -434,7 +479,8 @@ void World::Submit(const Command& command) {
   spec.layout.stages = command.Int("stages", 0);
   spec.schedule.train_tokens = command.Int("tokens", 1000);
   spec.schedule.validate_every_rounds = command.Int("validate", 0);
-  Step(SubmitJob{1, spec});
+  submitted_ = command.Int("number", submitted_ + 1);
+  Step(SubmitJob{1, spec, submitted_});
 }
 
 void World::Wait(int64_t seconds) {
@@ -453,10 +499,10 @@ void World::Wait(int64_t seconds) {
   }
 }
 
-void World::Restart() {
+void World::Restart(ClusterId cluster, int64_t epoch) {
   std::vector<StoreRecord> stored;
   for (const auto& [key, record] : store_) stored.push_back(record);
-  core_ = std::make_unique<CoordinatorCore>(options_, ++epoch_);
+  core_ = std::make_unique<CoordinatorCore>(options_, std::move(cluster), epoch);
   const absl::Status status = core_->Recover(now_, stored);
   ATOLL_CHECK(status.ok(), status.ToString());
   for (auto& [name, server] : servers_) server.asked.clear();

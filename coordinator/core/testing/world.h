@@ -2,6 +2,7 @@
 // are told to, in a language of one line per command. The unit tests and tests/scenarios speak it.
 //
 //   server ps-0 attaches [incarnation=N] [memory=BYTES] [empty]   with what its disk holds
+//   server ps-0 attaches stranger            another folder of that name, for this once
 //   server ps-0 dies | goes-silent | faults [passing] reason=TEXT
 //   worker a attaches [incarnation=N] [checkpoint=VERSION consumed=0-8] [site=TEXT] [devices=N]
 //   worker a dies | goes-silent | leaves
@@ -15,9 +16,10 @@
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
 //          [validate=] [clip=] [island=site|all|auto] [per-island=N]    sequences are of 10 tokens
-//   pause | resume | cancel JOB
+//   pause | resume | cancel | remove | adopt JOB
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
 //   worker a beats [measuring=TEXT]          a heartbeat: under a new order, it has stopped
+//   worker a stands-still                    its heartbeats show no progress from now on
 //   worker a steps-on                        but not from now on: its step takes long
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
@@ -30,6 +32,10 @@
 //   changed WORKER reason=TEXT [unusable] [subject=TEXT] [size=X]
 //                                            what is known of the worker; _ in TEXT is a space
 //   coordinator restarts
+//   coordinator is-backed-up | is-restored   a copy of its store; a start from that copy
+//   coordinator is-lost [cluster=ID]         a start from an empty store, of the same or that
+//   cluster
+//                                            (members say hello when they are told to attach)
 //   coordinator is-held-up SECONDS           stands still: hears and does nothing
 //   again                                    the last event once more: a duplicate
 //   show
@@ -70,6 +76,7 @@ class World {
 
   // Obeys the line and returns what the coordinator did, one line each.
   std::string Do(const std::string& line);
+  void Happens(const CoordinatorEvent& event) { Step(event); }
   // Several lines; for what only sets the scene.
   void Tell(const std::vector<std::string>& lines);
 
@@ -100,6 +107,11 @@ class World {
     bool set_up = false;  // under the plan of `order` or `member`
     bool holds = false;   // layers of an island
     bool steps_on = false;
+    ClusterMark mark;
+    std::vector<JobId> held;
+    bool stands_still = false;
+    int64_t inner_step = 0;
+    Version base = kNoVersion;
     std::string wish;
     std::string measuring;
     std::vector<PositionRange> leases;
@@ -112,6 +124,9 @@ class World {
   };
   struct ServerJob {
     AssignShards assignment;
+    CommitRound newest = {"", kNoVersion, {}, {}};
+    Generation generation = 0;
+    bool ended = false;
     Version version = kNoVersion;
     Version snapshot = kNoVersion;
     std::set<PushId> staged;
@@ -121,6 +136,7 @@ class World {
     bool alive = false;
     bool silent = false;
     std::map<JobId, ServerJob> jobs;  // its disk
+    ClusterMark mark;
     std::vector<ToServerMessage> asked;
   };
 
@@ -142,17 +158,21 @@ class World {
   void Heartbeat(const NodeId& name, Server& server);
   void Submit(const Command& command);
   void Wait(int64_t seconds);
-  void Restart();
+  void Restart(ClusterId cluster, int64_t epoch);
+  HeldJob Held(const JobId& id, const ServerJob& job) const;
   bool AnswerOnce();
   void Answer(const NodeId& name, Server& server, const ToServerMessage& message);
   Statistics Gram(const Server& server, const CollectStatistics& request);
   void Show();
 
+  static constexpr char kCluster[] = "00000000000000aa";
+
   CoordinatorOptions options_;
-  int64_t epoch_ = 1;
+  int64_t submitted_ = 0;
   Instant now_{};
   std::unique_ptr<CoordinatorCore> core_;
-  std::map<std::string, StoreRecord> store_;
+  std::map<std::string, StoreRecord> store_, backup_;
+  ClusterMark backup_mark_;
   std::map<NodeId, Worker> workers_;
   std::map<NodeId, Server> servers_;
   std::map<ContributionId, double> norms_;

@@ -14,8 +14,12 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
   const Incarnation incarnation = command.Int("incarnation", worker.incarnation + 1);
   const IslandOrder before = worker.order;
   if (incarnation != worker.incarnation) {
+    const ClusterMark mark = worker.mark;
+    const std::vector<JobId> held = worker.held;
     worker = Worker();
     worker.speed = speed;
+    worker.mark = mark;
+    worker.held = held;
   }
   worker.incarnation = incarnation;
   worker.alive = true;
@@ -31,7 +35,10 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
     checkpoint.base_version = command.Int("checkpoint", 0);
     checkpoint.consumed = command.Ranges("consumed");
     hello.checkpoints.push_back(checkpoint);
+    worker.held = {checkpoint.job};
   }
+  hello.mark = worker.mark;
+  hello.held = worker.held;
   Step(FromWorker{name, worker.incarnation, std::move(hello)});
 }
 
@@ -68,6 +75,8 @@ void World::DoWorker(const Command& command) {
     worker.ready = worker.set_up = true;
     worker.speed = command.Real("speed", worker.speed);
     Heartbeat(name, worker);
+  } else if (verb == "stands-still") {
+    worker.stands_still = true;
   } else if (verb == "steps-on") {
     worker.steps_on = true;
   } else if (verb == "beats") {
@@ -139,10 +148,13 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
     progress.island = worker.order.island;
     progress.generation = worker.order.generation;
     progress.seen_sequence = worker.order.sequence;
-    progress.base_version = worker.order.committed_version;
+    if (!worker.stands_still) worker.base = worker.order.committed_version;
+    progress.base_version = worker.base;
     progress.ready = worker.ready;
     progress.doing = worker.ready ? "training" : "getting ready";
     progress.tokens_per_s = worker.speed;
+    if (!worker.stands_still) ++worker.inner_step;
+    progress.inner_step = worker.inner_step;
     progress.train_loss = 2;
     progress.plan_number = worker.set_up ? worker.order.plan.number : 0;
     progress.setting_up = worker.set_up || worker.steps_on ? 0 : worker.order.plan.number;

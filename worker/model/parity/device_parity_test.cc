@@ -20,15 +20,17 @@ struct Tolerance {
   double numbers, loss;
 };
 
-Tolerance ToleranceOf(const BackendUnderTest& under_test) {
-  return under_test.compute == DType::kBfloat16 ? Tolerance{0.06, 0.01} : Tolerance{1e-4, 1e-4};
+Tolerance ToleranceOf(const BackendUnderTest& under_test, const Fixture& fixture) {
+  return under_test.compute == DType::kBfloat16
+             ? Tolerance{parity::Bfloat16Tolerance(fixture.config()), 0.01}
+             : Tolerance{1e-4, 1e-4};
 }
 
 void CheckModel(const BackendUnderTest& under_test, std::unique_ptr<Backend> backend,
                 const std::string& name) {
   CAPTURE(under_test.name, name);
-  const Tolerance tolerance = ToleranceOf(under_test);
   Fixture fixture(name, std::move(backend), 2, under_test.compute);
+  const Tolerance tolerance = ToleranceOf(under_test, fixture);
   ModelRunner& runner = fixture.runner();
   const std::vector<float> expected = fixture.Expected("logits");
   std::vector<float> logits(expected.size() / kRows);
@@ -56,7 +58,7 @@ void CheckSteps(const BackendUnderTest& under_test, std::unique_ptr<Backend> bac
   for (int64_t step = 0; step < 3; ++step) {
     CAPTURE(step);
     const double loss = Must(runner.Train(fixture.Batch(step), kRows)).mean();
-    REQUIRE(std::abs(loss / losses[step] - 1) < ToleranceOf(under_test).loss);
+    REQUIRE(std::abs(loss / losses[step] - 1) < ToleranceOf(under_test, fixture).loss);
     Must(optimizer->Step(step + 1, 1e-2f));
   }
 }
@@ -65,7 +67,7 @@ template <typename Check>
 void OnEveryDevice(const Check& check) {
   for (const BackendUnderTest& under_test : testing::BackendsUnderTest()) {
     if (under_test.compute == DType::kFloat64) continue;  // no device's type
-    for (const char* name : {"gpt2", "llama", "llama_tied"}) {
+    for (const std::string& name : parity::kDeviceDecoders) {
       auto backend = under_test.make();
       if (backend.ok()) {
         check(under_test, *std::move(backend), name);

@@ -18,6 +18,17 @@
 namespace atl::parity {
 
 inline constexpr int64_t kRows = 3, kSeqLen = 16;
+// Folders of fixtures.
+inline const std::vector<std::string> kDecoders = {
+    "gpt2",    "llama", "llama_tied", "llama3", "llama_linear", "llama_yarn",
+    "mistral", "qwen2", "qwen3",      "olmo2",  "gemma2",       "phi3"};
+// Of these, what devices are tested with: together every operation of a decoder that they have.
+inline const std::vector<std::string> kDeviceDecoders = {"gpt2", "llama", "llama_tied", "qwen2",
+                                                         "olmo2"};
+// Of a gradient in bf16, in units of a tensor's largest number: few channels average little out.
+inline double Bfloat16Tolerance(const ModelConfig& config) {
+  return config.d_model < 32 ? 0.15 : 0.06;
+}
 
 template <typename T>
 T Must(absl::StatusOr<T> value) {
@@ -45,10 +56,12 @@ inline double Difference(std::span<const float> actual, std::span<const float> e
 
 class Fixture {
  public:
+  static std::string Folder(const std::string& name) { return "worker/model/parity/" + name; }
+
   Fixture(const std::string& name, std::unique_ptr<Backend> backend, int64_t micro_batch_rows,
           DType compute = DType::kFloat32)
       : backend_(std::move(backend)),
-        folder_("worker/model/parity/" + name),
+        folder_(Folder(name)),
         expected_(Must(SafetensorsReader::Open(folder_ + "/expected.safetensors"))),
         model_(Must(Model::Create(Must(ReadModelConfig(folder_)), compute))),
         runner_(Must(ModelRunner::Create(*backend_, model_, {micro_batch_rows, kSeqLen}))) {
@@ -68,6 +81,7 @@ class Fixture {
   }
 
   ModelRunner& runner() { return *runner_; }
+  const ModelConfig& config() const { return model_.config(); }
 
   std::vector<float> Expected(const std::string& name) {
     std::vector<float> values(static_cast<size_t>(expected_.tensors().at(name).size()));

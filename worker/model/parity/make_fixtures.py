@@ -3,8 +3,8 @@
 
     /usr/bin/python3 worker/model/parity/make_fixtures.py
 
-Both models are written here in plain PyTorch after transformers' GPT2LMHeadModel and
-LlamaForCausalLM, with their parameter names. Everything is computed in float64 from float32 weights,
+GPT-2 is written here, what came after LLaMA in decoders.py, in plain PyTorch with transformers'
+parameter names. Everything is computed in float64 from float32 weights,
 so that the fixtures carry no rounding of their own. Files: config.json and model.safetensors of the
 model, and expected.safetensors with
 
@@ -21,6 +21,8 @@ import struct
 import torch
 import torch.nn.functional as F
 
+import decoders
+
 ROWS, T, BATCHES, STEPS = 3, 16, 4, 20
 LR, BETAS, EPS, DECAY, CLIP = 1e-2, (0.9, 0.95), 1e-8, 0.1, 1.0
 
@@ -29,13 +31,6 @@ GPT2 = {
     "n_layer": 2, "n_head": 4, "n_inner": None, "n_positions": 24, "layer_norm_epsilon": 1e-5,
     "activation_function": "gelu_new",
 }
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64,
-    "hidden_size": 32, "intermediate_size": 88, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 24, "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False,
-}
-LLAMA_TIED = {**LLAMA, "tie_word_embeddings": True, "num_key_value_heads": 1, "rope_theta": 500.0}
 
 
 def gpt2_shapes(c):
@@ -53,24 +48,6 @@ def gpt2_shapes(c):
             yield h + linear + ".bias", (cols,)
     yield "transformer.ln_f.weight", (d,)
     yield "transformer.ln_f.bias", (d,)
-
-
-def llama_shapes(c):
-    d, f = c["hidden_size"], c["intermediate_size"]
-    kv = d // c["num_attention_heads"] * c["num_key_value_heads"]
-    yield "model.embed_tokens.weight", (c["vocab_size"], d)
-    for i in range(c["num_hidden_layers"]):
-        h = f"model.layers.{i}."
-        for linear, rows, cols in (("self_attn.q_proj", d, d), ("self_attn.k_proj", kv, d),
-                                   ("self_attn.v_proj", kv, d), ("self_attn.o_proj", d, d),
-                                   ("mlp.gate_proj", f, d), ("mlp.up_proj", f, d),
-                                   ("mlp.down_proj", d, f)):
-            yield h + linear + ".weight", (rows, cols)
-        yield h + "input_layernorm.weight", (d,)
-        yield h + "post_attention_layernorm.weight", (d,)
-    yield "model.norm.weight", (d,)
-    if not c["tie_word_embeddings"]:
-        yield "lm_head.weight", (c["vocab_size"], d)
 
 
 def causal_attention(q, k, v):  # each [B, heads, T, head_dim]
@@ -109,41 +86,6 @@ def gpt2(c, p, ids):
     return norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T
 
 
-def llama(c, p, ids):
-    head_dim = c["hidden_size"] // c["num_attention_heads"]
-    groups = c["num_attention_heads"] // c["num_key_value_heads"]
-
-    def norm(x, name):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + c["rms_norm_eps"]) * p[
-            name + ".weight"]
-
-    def linear(x, name):
-        return x @ p[name + ".weight"].T
-
-    powers = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
-    angles = torch.outer(torch.arange(ids.shape[1], dtype=torch.float64), c["rope_theta"] ** -powers)
-    angles = torch.cat((angles, angles), -1)
-
-    def rotate(x):
-        first, second = x.chunk(2, -1)
-        return x * angles.cos() + torch.cat((-second, first), -1) * angles.sin()
-
-    x = p["model.embed_tokens.weight"][ids]
-    for i in range(c["num_hidden_layers"]):
-        h = f"model.layers.{i}."
-        n = norm(x, h + "input_layernorm")
-        q = rotate(split_heads(linear(n, h + "self_attn.q_proj"), c["num_attention_heads"]))
-        k = rotate(split_heads(linear(n, h + "self_attn.k_proj"), c["num_key_value_heads"]))
-        v = split_heads(linear(n, h + "self_attn.v_proj"), c["num_key_value_heads"])
-        k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
-        x = x + linear(merge_heads(causal_attention(q, k, v)), h + "self_attn.o_proj")
-        n = norm(x, h + "post_attention_layernorm")
-        hidden = F.silu(linear(n, h + "mlp.gate_proj")) * linear(n, h + "mlp.up_proj")
-        x = x + linear(hidden, h + "mlp.down_proj")
-    head = "model.embed_tokens" if c["tie_word_embeddings"] else "lm_head"
-    return linear(norm(x, "model.norm"), head)
-
-
 def write_safetensors(path, tensors):
     header, data = {}, b""
     for name, tensor in tensors.items():
@@ -156,10 +98,13 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def initial(shapes, generator):
+def initial(shapes, generator, from_zero=False):
     """Large enough that every part of the model matters, rounded to float32."""
     params = {}
     for name, shape in shapes:
+        if from_zero and len(shape) == 1:
+            params[name] = (torch.randn(shape, generator=generator) * 0.1).double().requires_grad_()
+            continue
         noise = torch.randn(shape, generator=generator) * (0.15 if len(shape) == 2 else 0.1)
         is_norm_weight = len(shape) == 1 and name.endswith("weight")
         params[name] = (noise + 1 if is_norm_weight else noise).double().requires_grad_()
@@ -168,7 +113,7 @@ def initial(shapes, generator):
 
 def make(folder, config, shapes, forward):
     generator = torch.Generator().manual_seed(20261121)
-    params = initial(shapes(config), generator)
+    params = initial(shapes(config), generator, config["model_type"] == "gemma2")
     tokens = torch.randint(config["vocab_size"], (BATCHES, ROWS, T + 1), generator=generator)
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -204,8 +149,8 @@ def make(folder, config, shapes, forward):
 def main():
     here = pathlib.Path(__file__).parent
     make(here / "gpt2", GPT2, gpt2_shapes, gpt2)
-    make(here / "llama", LLAMA, llama_shapes, llama)
-    make(here / "llama_tied", LLAMA_TIED, llama_shapes, llama)
+    for name, config in decoders.CONFIGS.items():
+        make(here / name, config, decoders.shapes, decoders.forward)
 
 
 if __name__ == "__main__":

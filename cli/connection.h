@@ -1,0 +1,36 @@
+// Why the coordinator does not answer, in words: the address is wrong, nothing listens, TLS is
+// wanted, or a certificate was refused.
+
+#ifndef ATOLL_CLI_CONNECTION_H_
+#define ATOLL_CLI_CONNECTION_H_
+
+#include <string>
+
+namespace atl::cli {
+
+struct Connection {
+  std::string address;    // "host:port"
+  bool with_tls = false;  // this end uses TLS
+};
+
+// What a plain TCP connection to the address, and a look at what answers there, shows.
+enum class Reach {
+  kUnknownHost,
+  kRefused,     // nothing listens
+  kNoAnswer,    // no connection within 3 s
+  kTlsAnswers,  // something that speaks TLS
+  kOtherAnswers,
+};
+
+// Looks; takes at most some seconds.
+Reach LookAt(const std::string& address);
+
+// One sentence and what to do. `said`: what the library says of the failure; it is used to tell
+// refusals of certificates apart and never shown.
+std::string ExplainReach(const Connection& to, Reach reach, const std::string& said);
+// LookAt and ExplainReach.
+std::string ExplainConnection(const Connection& to, const std::string& said);
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_CONNECTION_H_

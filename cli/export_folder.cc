@@ -1,0 +1,87 @@
+#include "cli/export_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace atl::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What Hugging Face's tokenizers keep in a model's folder.
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "tokenizer.model",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "vocab.txt",
+                                           "added_tokens.json",
+                                           "spiece.model"};
+
+bool IsExported(const std::string& name) {
+  if (name == "config.json" || name == "model.safetensors.index.json" || name == "atoll-job")
+    return true;
+  if (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors")) return true;
+  return std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) !=
+         std::end(kTokenizerFiles);
+}
+
+}  // namespace
+
+absl::Status CheckExportFolder(const std::string& folder) {
+  std::error_code error;
+  if (!fs::exists(folder, error)) return absl::OkStatus();
+  if (!fs::is_directory(folder, error)) {
+    return absl::AlreadyExistsError(absl::StrCat("--to ", folder, ": is not a folder"));
+  }
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (IsExported(name) && entry.is_regular_file(error)) continue;
+    return absl::AlreadyExistsError(
+        absl::StrCat("--to ", folder, ": holds \"", name,
+                     "\", which is of no export: name a new folder, or an earlier export"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& path,
+                                                       const std::string& folder) {
+  std::error_code error;
+  const bool is_folder = fs::is_directory(path, error);
+  if (!fs::exists(path, error)) {
+    return absl::NotFoundError(absl::StrCat("data.tokenizer_path ", path,
+                                            ": is not on this machine; copy it beside the model"));
+  }
+  const fs::path from = is_folder ? fs::path(path) : fs::path(path).parent_path();
+  std::vector<std::string> names;
+  for (const char* name : kTokenizerFiles) {
+    if (fs::is_regular_file(from / name, error)) names.emplace_back(name);
+  }
+  const std::string own = fs::path(path).filename().string();
+  const bool listed = std::find(names.begin(), names.end(), own) != names.end();
+  std::vector<std::pair<fs::path, std::string>> copies;
+  for (const std::string& name : names) copies.emplace_back(from / name, name);
+  if (!is_folder && !listed) {  // the file has a name of its own
+    names.clear();
+    copies.clear();
+    const char* usual =
+        fs::path(path).extension() == ".model" ? "tokenizer.model" : "tokenizer.json";
+    names.emplace_back(usual);
+    copies.emplace_back(path, usual);
+  }
+  for (const auto& [source, name] : copies) {
+    fs::copy_file(source, fs::path(folder) / name, fs::copy_options::overwrite_existing, error);
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat("copying ", source.string(), " to ", folder, ": ", error.message()));
+    }
+  }
+  return names;
+}
+
+}  // namespace atl::cli

@@ -1,0 +1,25 @@
+// The folder that `atoll export` writes: what may be in it before, and the tokenizer's files.
+
+#ifndef ATOLL_CLI_EXPORT_FOLDER_H_
+#define ATOLL_CLI_EXPORT_FOLDER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace atl::cli {
+
+// OK: the folder is not there, is empty, or holds nothing but an earlier export. ALREADY_EXISTS
+// names a file that is of something else.
+absl::Status CheckExportFolder(const std::string& folder);
+
+// Copies the files of the tokenizer at `path` (a file, or a folder) and returns their names.
+// NOT_FOUND: it is not on this machine.
+absl::StatusOr<std::vector<std::string>> CopyTokenizer(const std::string& path,
+                                                       const std::string& folder);
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_EXPORT_FOLDER_H_

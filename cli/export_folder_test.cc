@@ -1,0 +1,62 @@
+#include "cli/export_folder.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace atl::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "atoll_export_test_XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string at(const std::string& name) const { return (path_ / name).string(); }
+  std::string Write(const std::string& name) const {
+    fs::create_directories(fs::path(at(name)).parent_path());
+    std::ofstream(at(name)) << name;
+    return at(name);
+  }
+
+ private:
+  fs::path path_;
+};
+
+TEST_CASE("an export goes into a new folder, an empty one or an earlier export, and no other") {
+  Folder folder;
+  CHECK(CheckExportFolder(folder.at("new")).ok());
+  fs::create_directory(folder.at("empty"));
+  CHECK(CheckExportFolder(folder.at("empty")).ok());
+  folder.Write("old/config.json");
+  folder.Write("old/model-00001-of-00002.safetensors");
+  folder.Write("old/tokenizer.json");
+  CHECK(CheckExportFolder(folder.at("old")).ok());
+  folder.Write("old/notes.txt");
+  CHECK(CheckExportFolder(folder.at("old")).code() == absl::StatusCode::kAlreadyExists);
+  CHECK(CheckExportFolder(folder.Write("file")).code() == absl::StatusCode::kAlreadyExists);
+}
+
+TEST_CASE("a tokenizer's files are copied, under their usual names") {
+  Folder folder;
+  fs::create_directory(folder.at("to"));
+  folder.Write("from/tokenizer.json");
+  folder.Write("from/tokenizer_config.json");
+  folder.Write("from/weights.bin");
+  CHECK(CopyTokenizer(folder.at("from"), folder.at("to"))->size() == 2);
+  CHECK(fs::exists(folder.at("to/tokenizer_config.json")));
+  CHECK_FALSE(fs::exists(folder.at("to/weights.bin")));
+  CHECK(CopyTokenizer(folder.Write("my/words.model"), folder.at("to")).value() ==
+        std::vector<std::string>{"tokenizer.model"});
+  CHECK(fs::exists(folder.at("to/tokenizer.model")));
+  CHECK(absl::IsNotFound(CopyTokenizer(folder.at("nowhere"), folder.at("to")).status()));
+}
+
+}  // namespace
+}  // namespace atl::cli

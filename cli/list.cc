@@ -1,0 +1,87 @@
+#include "cli/list.h"
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "cli/render.h"
+
+namespace atl::cli {
+namespace {
+
+using Less = std::function<bool(const v1::JobSummary&, const v1::JobSummary&)>;
+
+template <class Get>
+Less By(Get get) {
+  return [get](const v1::JobSummary& a, const v1::JobSummary& b) { return get(a) < get(b); };
+}
+
+const std::map<std::string, Less>& Orders() {
+  static const auto* const orders = new std::map<std::string, Less>{
+      {"submitted", [](const auto&, const auto&) { return false; }},  // as they come
+      {"job", By([](const v1::JobSummary& s) { return s.job(); })},
+      {"state", By([](const v1::JobSummary& s) { return s.state(); })},
+      {"version", By([](const v1::JobSummary& s) { return s.version(); })},
+      {"loss", By([](const v1::JobSummary& s) { return ShownLoss(s); })},
+      {"validation", By([](const v1::JobSummary& s) { return s.validation_loss(); })},
+      {"speed", By([](const v1::JobSummary& s) { return ShownSpeed(s); })}};
+  return *orders;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::ListReply> Select(const v1::ListReply& all,
+                                     const std::vector<std::string>& states,
+                                     const std::string& sort, bool reverse, int64_t newest) {
+  std::set<std::string> known;
+  for (int s = v1::JOB_STATE_QUEUED; s <= v1::JobState_MAX; ++s) {
+    known.insert(StateName(static_cast<v1::JobState>(s)));
+  }
+  for (const std::string& state : states) {
+    if (known.contains(state)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--state ", state, ": one of ", absl::StrJoin(known, ", ")));
+  }
+  const auto order = Orders().find(sort);
+  if (order == Orders().end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sort ", sort, ": one of ", absl::StrJoin(kSortKeys, ", ")));
+  }
+  std::vector<v1::JobSummary> jobs;
+  for (const v1::JobSummary& job : all.jobs()) {
+    const bool wanted = states.empty() || std::find(states.begin(), states.end(),
+                                                    StateName(job.state())) != states.end();
+    if (wanted) jobs.push_back(job);
+  }
+  if (newest > 0 && static_cast<int64_t>(jobs.size()) > newest) {
+    jobs.erase(jobs.begin(), jobs.end() - newest);
+  }
+  std::stable_sort(jobs.begin(), jobs.end(), order->second);
+  if (reverse) std::reverse(jobs.begin(), jobs.end());
+  v1::ListReply selected;
+  *selected.mutable_orphans() = all.orphans();
+  for (v1::JobSummary& job : jobs) *selected.add_jobs() = std::move(job);
+  return selected;
+}
+
+absl::StatusOr<int64_t> ParseSince(const std::string& text, int64_t now_ms) {
+  if (text.empty()) return 0;
+  absl::Duration before;
+  if (absl::ParseDuration(text, &before) && before >= absl::ZeroDuration()) {
+    return std::max<int64_t>(0, now_ms - absl::ToInt64Milliseconds(before));
+  }
+  absl::Time at;
+  std::string error;
+  if (absl::ParseTime(absl::RFC3339_full, text, &at, &error)) return absl::ToUnixMillis(at);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--since ", text,
+                   ": a time back such as 10m or 1h30m, or a time such as "
+                   "2026-11-22T10:00:00Z"));
+}
+
+}  // namespace atl::cli

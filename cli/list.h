@@ -1,0 +1,30 @@
+// Which jobs `ls` shows, and which lines `logs`. Pure.
+
+#ifndef ATOLL_CLI_LIST_H_
+#define ATOLL_CLI_LIST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "proto/coordinator.pb.h"
+
+namespace atl::cli {
+
+// The orders that Select knows.
+inline constexpr const char* kSortKeys[] = {"submitted", "job",        "state", "version",
+                                            "loss",      "validation", "speed"};
+
+// Jobs in one of `states` (empty: any), sorted by a key (smallest first), the last `newest` of them
+// (0: all). The error names what is not known.
+absl::StatusOr<v1::ListReply> Select(const v1::ListReply& all,
+                                     const std::vector<std::string>& states,
+                                     const std::string& sort, bool reverse, int64_t newest);
+
+// Milliseconds since 1970: "10m" or "1h30m" before `now_ms`, or a time (RFC 3339). Empty: 0.
+absl::StatusOr<int64_t> ParseSince(const std::string& text, int64_t now_ms);
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_LIST_H_

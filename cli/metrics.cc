@@ -1,0 +1,192 @@
+#include "cli/metrics.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/client.h"
+#include "cli/render.h"
+#include "cli/tensorboard/event.pb.h"
+#include "cli/write_file.h"
+
+namespace atl::cli {
+namespace {
+
+// ---- CSV ----
+
+std::string Number(double value) { return absl::StrFormat("%.10g", value); }
+
+void AppendCurve(const std::string& series, const std::string& island, const v1::Curve& c,
+                 std::string* out) {
+  for (int i = 0; i < c.unix_s_size(); ++i) {
+    absl::StrAppend(out, series, ",", island);
+    for (const double value : {c.unix_s(i), c.version(i), c.tokens(i), c.loss(i), c.loss_min(i),
+                               c.loss_max(i), c.seconds(i), c.rounds(i), c.contributions(i),
+                               c.rejected(i), c.staleness(i), c.steps(i)}) {
+      absl::StrAppend(out, ",", Number(value));
+    }
+    absl::StrAppend(out, "\n");
+  }
+}
+
+// ---- TensorBoard's event files: TFRecords of Event messages ----
+
+constexpr uint32_t kCastagnoli = 0x82f63b78;  // reversed
+constexpr uint32_t kMaskDelta = 0xa282ead8;   // TFRecord's
+
+uint32_t Crc32c(absl::string_view bytes) {
+  static const auto kTable = [] {
+    std::array<uint32_t, 256> table{};
+    for (uint32_t n = 0; n < 256; ++n) {
+      table[n] = n;
+      for (int bit = 0; bit < 8; ++bit) {
+        table[n] = (table[n] >> 1) ^ ((table[n] & 1) != 0 ? kCastagnoli : 0);
+      }
+    }
+    return table;
+  }();
+  uint32_t crc = ~uint32_t{0};
+  for (const char c : bytes) crc = kTable[(crc ^ static_cast<uint8_t>(c)) & 0xff] ^ (crc >> 8);
+  return ~crc;
+}
+
+template <class T>
+std::string LittleEndian(T value) {
+  std::string bytes;
+  for (size_t i = 0; i < sizeof value; ++i) bytes += static_cast<char>(value >> (8 * i));
+  return bytes;
+}
+
+std::string MaskedCrc(absl::string_view bytes) {
+  const uint32_t crc = Crc32c(bytes);
+  return LittleEndian(((crc >> 15) | (crc << 17)) + kMaskDelta);
+}
+
+void AppendRecord(const tensorboard::Event& event, std::string* out) {
+  const std::string data = event.SerializeAsString();
+  const std::string length = LittleEndian(static_cast<uint64_t>(data.size()));
+  absl::StrAppend(out, length, MaskedCrc(length), data, MaskedCrc(data));
+}
+
+void AppendScalar(const std::string& tag, double unix_s, double step, double value,
+                  std::string* out) {
+  if (!std::isfinite(value)) return;
+  tensorboard::Event event;
+  event.set_wall_time(unix_s);
+  event.set_step(static_cast<int64_t>(step));
+  tensorboard::Summary::Value* scalar = event.mutable_summary()->add_value();
+  scalar->set_tag(tag);
+  scalar->set_simple_value(static_cast<float>(value));
+  AppendRecord(event, out);
+}
+
+void AppendEvents(const std::string& of, const v1::Curve& c, std::string* out) {
+  for (int i = 0; i < c.unix_s_size(); ++i) {
+    const auto add = [&](const char* name, double value) {
+      AppendScalar(absl::StrCat(name, "/", of), c.unix_s(i), c.version(i), value, out);
+    };
+    if (c.loss(i) != 0) add("loss", c.loss(i));
+    if (c.seconds(i) > 0) {
+      add("tokens_per_second", c.tokens(i) / c.seconds(i));
+      add("round_seconds", c.seconds(i) / c.rounds(i));
+    }
+    add("staleness", c.staleness(i));
+    add("rejected", c.rejected(i));
+  }
+}
+
+absl::Status WriteEvents(const v1::JobHistory& history, const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  // TensorBoard takes a file by "tfevents" in its name; one name a job, so that it is replaced.
+  const std::string path = absl::StrCat(folder, "/events.out.tfevents.",
+                                        history.submitted_unix_ms() / 1000, ".", history.job());
+  ATOLL_RETURN_IF_ERROR(WriteFile(path, HistoryAsEvents(history)));
+  std::cout << path << "\n";
+  return absl::OkStatus();
+}
+
+// ---- merges ----
+
+absl::Status PrintMerges(Client& client, const std::string& job, bool follow) {
+  int64_t last = -1;
+  const auto print = [&](const v1::Job& message) {
+    for (const v1::Decision& decision : message.decisions()) {
+      if (decision.round() <= last) continue;
+      last = decision.round();
+      std::cout << JsonLine(decision);
+    }
+    std::cout << std::flush;
+    return !Ended(message.summary().state());
+  };
+  if (follow) return client.Watch(job, 0, print);
+  ATOLL_ASSIGN_OR_RETURN(const v1::Job message, client.Get(job));
+  print(message);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Global& global, const std::string& job, const MetricsFlags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+  ATOLL_ASSIGN_OR_RETURN(const std::string id, client->FindJob(job));
+  if (flags.merges) return PrintMerges(*client, id, flags.follow);
+  v1::HistoryRequest request;
+  request.set_job(id);
+  request.set_points(flags.points);
+  request.set_islands(1 << 20);
+  ATOLL_ASSIGN_OR_RETURN(const v1::JobHistory history, client->History(request));
+  if (!flags.tensorboard.empty()) return WriteEvents(history, flags.tensorboard);
+  std::cout << (global.json ? Json(history) : HistoryAsCsv(history)) << std::flush;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string HistoryAsCsv(const v1::JobHistory& history) {
+  std::string out =
+      "series,island,unix_s,version,tokens,loss,loss_min,loss_max,seconds,rounds,contributions,"
+      "rejected,staleness,steps\n";
+  AppendCurve("rounds", "", history.rounds(), &out);
+  for (const v1::IslandCurve& island : history.islands()) {
+    AppendCurve("island", absl::StrCat(island.island()), island.curve(), &out);
+  }
+  for (const v1::ValidationPoint& v : history.validation()) {
+    absl::StrAppend(&out, "validation,,", Number(v.unix_s()), ",", v.version(), ",,",
+                    Number(v.loss()), ",,,,,,,,\n");
+  }
+  return out;
+}
+
+std::string HistoryAsEvents(const v1::JobHistory& history) {
+  std::string out;
+  tensorboard::Event first;
+  first.set_wall_time(static_cast<double>(history.submitted_unix_ms()) / 1e3);
+  first.set_file_version("brain.Event:2");
+  AppendRecord(first, &out);
+  AppendEvents("all", history.rounds(), &out);
+  for (const v1::IslandCurve& island : history.islands()) {
+    AppendEvents(absl::StrCat("island_", island.island()), island.curve(), &out);
+  }
+  for (const v1::ValidationPoint& v : history.validation()) {
+    AppendScalar("loss/validation", v.unix_s(), static_cast<double>(v.version()), v.loss(), &out);
+  }
+  return out;
+}
+
+int Metrics(const Global& global, const std::string& job, const MetricsFlags& flags) {
+  if (flags.points < 16 || flags.points > 4096) {
+    std::cerr << "atoll: --points " << flags.points << ": must be from 16 to 4096\n";
+    return 2;
+  }
+  const absl::Status status = Run(global, job, flags);
+  if (status.ok()) return 0;
+  std::cerr << "atoll: " << status.message() << "\n";
+  return 1;
+}
+
+}  // namespace atl::cli

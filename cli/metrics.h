@@ -1,0 +1,50 @@
+// `atoll metrics`: a job's curves and merges in forms that other programs read.
+
+#ifndef ATOLL_CLI_METRICS_H_
+#define ATOLL_CLI_METRICS_H_
+
+#include <string>
+
+#include "cli/commands.h"
+#include "proto/coordinator.pb.h"
+
+namespace atl::cli {
+
+struct MetricsFlags {
+  bool csv = false;  // the default
+  bool merges = false;
+  bool follow = false;      // with merges
+  std::string tensorboard;  // folder to write an event file in; empty: none
+  int points = 4096;        // of each curve at most
+};
+
+// `App` is CLI::App.
+template <class App>
+void AddMetricsFlags(App& app, MetricsFlags* flags) {
+  auto* csv = app.add_flag("--csv", flags->csv, "curves as comma-separated values (the default)");
+  auto* merges = app.add_flag("--merges", flags->merges,
+                              "the newest merges, one JSON object a line: islands, base versions, "
+                              "weights, tokens, reasons")
+                     ->excludes(csv);
+  app.add_flag("-f,--follow", flags->follow, "then every merge as it comes, until the job ends")
+      ->needs(merges);
+  app.add_option("--tensorboard", flags->tensorboard,
+                 "folder to write the curves to as a TensorBoard event file")
+      ->excludes(csv)
+      ->excludes(merges);
+  app.add_option("--points", flags->points, "of each curve at most, from 16 to 4096")
+      ->capture_default_str();
+}
+
+int Metrics(const Global& global, const std::string& job, const MetricsFlags& flags);
+
+// A header line, then a line a point: of all islands together (island is empty), of each island,
+// and of validation.
+std::string HistoryAsCsv(const v1::JobHistory& history);
+
+// The bytes of a TensorBoard event file.
+std::string HistoryAsEvents(const v1::JobHistory& history);
+
+}  // namespace atl::cli
+
+#endif  // ATOLL_CLI_METRICS_H_

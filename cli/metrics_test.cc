@@ -1,0 +1,101 @@
+#include "cli/metrics.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <sstream>
+
+#include "cli/tensorboard/event.pb.h"
+
+namespace atl::cli {
+namespace {
+
+void AddRound(v1::Curve* c, double version, double loss) {
+  c->add_unix_s(1000 + version);
+  c->add_version(version);
+  c->add_tokens(100);
+  c->add_loss(loss);
+  c->add_loss_min(loss);
+  c->add_loss_max(loss);
+  c->add_seconds(2);
+  c->add_rounds(1);
+  c->add_contributions(1);
+  c->add_rejected(0);
+  c->add_staleness(0);
+  c->add_steps(8);
+}
+
+v1::JobHistory TwoRounds() {
+  v1::JobHistory history;
+  history.set_job("lm-1");
+  AddRound(history.mutable_rounds(), 1, 3);
+  AddRound(history.mutable_rounds(), 2, 2.5);
+  v1::IslandCurve* island = history.add_islands();
+  island->set_island(4);
+  AddRound(island->mutable_curve(), 1, 3);
+  v1::ValidationPoint* validation = history.add_validation();
+  validation->set_unix_s(1003);
+  validation->set_version(2);
+  validation->set_loss(2.75);
+  return history;
+}
+
+TEST_CASE("csv_has_a_line_a_point_and_as_many_fields_in_each") {
+  std::istringstream text(HistoryAsCsv(TwoRounds()));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  REQUIRE(lines.size() == 5);
+  for (const std::string& line : lines) {
+    CHECK(std::count(line.begin(), line.end(), ',') ==
+          std::count(lines[0].begin(), lines[0].end(), ','));
+  }
+  CHECK(lines[1].rfind("rounds,,1001,1,100,3,", 0) == 0);
+  CHECK(lines[3].rfind("island,4,1001,1,100,3,", 0) == 0);
+  CHECK(lines[4].rfind("validation,,1003,2,,2.75,", 0) == 0);
+}
+
+// TFRecords, as TensorFlow documents them; the masked CRC32C of the length is checked against a
+// known value.
+std::vector<tensorboard::Event> Parse(const std::string& bytes) {
+  std::vector<tensorboard::Event> events;
+  for (size_t at = 0; at < bytes.size();) {
+    uint64_t length = 0;
+    REQUIRE(bytes.size() - at >= 16);
+    std::memcpy(&length, bytes.data() + at, 8);
+    REQUIRE(bytes.size() - at >= 16 + length);
+    tensorboard::Event event;
+    REQUIRE(event.ParseFromArray(bytes.data() + at + 12, static_cast<int>(length)));
+    events.push_back(event);
+    at += 16 + length;
+  }
+  return events;
+}
+
+TEST_CASE("an_event_file_begins_with_its_version_and_has_a_scalar_a_point") {
+  const auto events = Parse(HistoryAsEvents(TwoRounds()));
+  REQUIRE(events.size() > 2);
+  CHECK(events[0].file_version() == "brain.Event:2");
+  const auto scalar = [&](const std::string& tag, int64_t step) -> double {
+    for (const auto& event : events) {
+      if (event.step() != step || event.summary().value_size() == 0) continue;
+      if (event.summary().value(0).tag() == tag) return event.summary().value(0).simple_value();
+    }
+    return -1;
+  };
+  CHECK(scalar("loss/all", 2) == 2.5);
+  CHECK(scalar("loss/island_4", 1) == 3);
+  CHECK(scalar("loss/validation", 2) == 2.75);
+  CHECK(scalar("tokens_per_second/all", 1) == 50);
+}
+
+TEST_CASE("records_carry_the_masked_crc_of_their_length") {
+  // Of the eight bytes 18 00 00 00 00 00 00 00, from a file that TensorFlow wrote: its first event
+  // "brain.Event:2" has 24 bytes.
+  v1::JobHistory empty;
+  empty.set_submitted_unix_ms(1'000);
+  const std::string bytes = HistoryAsEvents(empty);
+  REQUIRE(bytes.size() == 16 + 24);
+  CHECK(bytes.substr(8, 4) == std::string("\xa3\x7f\x4b\x22", 4));
+}
+
+}  // namespace
+}  // namespace atl::cli

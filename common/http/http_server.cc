@@ -1,0 +1,218 @@
+#include "common/http/http_server.h"
+
+#include <httplib.h>
+
+#include <atomic>
+#include <chrono>
+#include <semaphore>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kMaxBodyBytes = 1 << 20;
+constexpr int kReadTimeoutS = 5;
+constexpr int kWriteTimeoutS = 10;
+constexpr int kKeepAliveS = 2;
+constexpr int kMaxQueuedConnections = 256;
+constexpr auto kStartLimit = std::chrono::seconds(5);
+
+struct Address {
+  std::string host;  // without brackets
+  int port = 0;
+};
+
+// REQUIRES: CheckAddress(text) is OK.
+Address ParseAddress(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  Address address{text.substr(0, colon), 0};
+  (void)absl::SimpleAtoi(text.substr(colon + 1), &address.port);
+  if (address.host.front() == '[') address.host = address.host.substr(1, address.host.size() - 2);
+  return address;
+}
+
+bool IsLoopbackHost(absl::string_view host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+// httplib's pool with a bounded queue: while it is full no connection is accepted.
+class BoundedPool : public httplib::TaskQueue {
+ public:
+  explicit BoundedPool(int threads) : pool_(static_cast<size_t>(threads)) {}
+  void enqueue(std::function<void()> task) override {
+    room_.acquire();
+    pool_.enqueue([this, task = std::move(task)] {
+      room_.release();
+      task();
+    });
+  }
+  void shutdown() override { pool_.shutdown(); }
+
+ private:
+  std::counting_semaphore<> room_{kMaxQueuedConnections};
+  httplib::ThreadPool pool_;
+};
+
+HttpRequest ToRequest(const httplib::Request& from) {
+  HttpRequest request;
+  request.method = from.method;
+  request.path = from.path;
+  for (const auto& [name, value] : from.params) request.query[name] = value;
+  for (const auto& [name, value] : from.headers) {
+    request.headers[absl::AsciiStrToLower(name)] = value;
+  }
+  request.body = from.body;
+  return request;
+}
+
+}  // namespace
+
+std::string HttpRequest::Query(const std::string& name) const {
+  const auto found = query.find(name);
+  return found == query.end() ? "" : found->second;
+}
+
+std::string HttpRequest::Header(const std::string& name) const {
+  const auto found = headers.find(name);
+  return found == headers.end() ? "" : found->second;
+}
+
+class HttpServer::Impl {
+ public:
+  Impl(HttpOptions options, Handler handler)
+      : options_(std::move(options)),
+        handler_(std::move(handler)),
+        address_(ParseAddress(options_.listen)),
+        loopback_(IsLoopbackHost(address_.host)) {}
+
+  absl::Status Listen() {
+    const TlsOptions& tls = options_.tls;
+    with_tls_ = !loopback_ && !tls.cert_path.empty() && !tls.insecure;
+    if (with_tls_) {
+      server_ = std::make_unique<httplib::SSLServer>(tls.cert_path.c_str(), tls.key_path.c_str(),
+                                                     tls.ca_path.c_str());
+    } else {
+      server_ = std::make_unique<httplib::Server>();
+    }
+    if (!server_->is_valid()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options_.flag, ": --tls-ca, --tls-cert or --tls-key cannot be used"));
+    }
+    server_->new_task_queue = [threads = options_.threads] { return new BoundedPool(threads); };
+    // httplib's own choice, SO_REUSEPORT, would share the port with another daemon.
+    server_->set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    server_->set_payload_max_length(kMaxBodyBytes);
+    server_->set_read_timeout(kReadTimeoutS);
+    server_->set_write_timeout(kWriteTimeoutS);
+    server_->set_keep_alive_timeout(kKeepAliveS);
+    const auto answer = [this](const httplib::Request& request, httplib::Response& response) {
+      Answer(request, response);
+    };
+    server_->Get(".*", answer);
+    server_->Post(".*", answer);
+    port_ = address_.port;
+    if (port_ == 0) {
+      port_ = server_->bind_to_any_port(address_.host);
+    } else if (!server_->bind_to_port(address_.host, port_)) {
+      port_ = -1;
+    }
+    if (port_ <= 0) {
+      return absl::UnavailableError(absl::StrCat(options_.flag, " ", options_.listen,
+                                                 ": cannot listen there; is the port taken?"));
+    }
+    thread_ = std::thread([this] { server_->listen_after_bind(); });
+    const auto limit = std::chrono::steady_clock::now() + kStartLimit;
+    while (!server_->is_running() && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return absl::OkStatus();
+  }
+
+  ~Impl() {
+    ending_ = true;
+    if (server_ != nullptr) server_->stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  int port() const { return port_; }
+  std::string url() const {
+    const std::string host = absl::StrContains(address_.host, ":")
+                                 ? absl::StrCat("[", address_.host, "]")
+                                 : address_.host;
+    return absl::StrCat(with_tls_ ? "https://" : "http://", host, ":", port_);
+  }
+
+ private:
+  void Answer(const httplib::Request& request, httplib::Response& response) {
+    const HttpRequest asked = ToRequest(request);
+    const std::string host = asked.Header("host");
+    HttpReply reply;
+    if (loopback_ && !IsLoopbackHost(absl::string_view(host).substr(0, host.rfind(':'))) &&
+        !IsLoopbackHost(host)) {
+      reply.status = 403;
+      reply.body = "this address is served to this machine only, by the name of localhost\n";
+    } else {
+      reply = handler_(asked);
+    }
+    response.status = reply.status;
+    response.set_header("Cache-Control", reply.cacheable ? "max-age=3600" : "no-store");
+    response.set_header("X-Content-Type-Options", "nosniff");
+    response.set_header("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'");
+    if (!reply.next) return response.set_content(reply.body, reply.type);
+    if (++streams_ > options_.max_streams) {
+      --streams_;
+      response.status = 503;
+      return response.set_content("too many streams at once\n", "text/plain");
+    }
+    response.set_chunked_content_provider(
+        reply.type,
+        [this, next = std::move(reply.next)](size_t, httplib::DataSink& sink) {
+          std::string chunk;
+          if (ending_ || !next(&chunk)) {
+            sink.done();
+            return true;
+          }
+          return chunk.empty() ? sink.is_writable() : sink.write(chunk.data(), chunk.size());
+        },
+        [this](bool) { --streams_; });
+  }
+
+  const HttpOptions options_;
+  const Handler handler_;
+  const Address address_;
+  const bool loopback_;
+  bool with_tls_ = false;
+  int port_ = -1;
+  std::atomic<bool> ending_{false};
+  std::atomic<int> streams_{0};
+  std::unique_ptr<httplib::Server> server_;
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions options,
+                                                              Handler handler) {
+  // The same rules as for gRPC, which read the files, too.
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(ListenCredentials(options.tls, options.listen).status(), options.flag));
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(handler));
+  ATOLL_RETURN_IF_ERROR(impl->Listen());
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() = default;
+int HttpServer::port() const { return impl_->port(); }
+std::string HttpServer::url() const { return impl_->url(); }
+
+bool IsLoopbackAddress(const std::string& listen) {
+  return IsLoopbackHost(absl::string_view(listen).substr(0, listen.rfind(':')));
+}
+
+}  // namespace atl

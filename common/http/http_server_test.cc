@@ -1,0 +1,68 @@
+#include "common/http/http_server.h"
+
+#include <catch2/catch.hpp>
+
+#include "common/http/http_get.h"
+
+namespace atl {
+namespace {
+
+HttpReply Echo(const HttpRequest& request) {
+  HttpReply reply;
+  reply.body = request.method + " " + request.path + " " + request.Query("a");
+  return reply;
+}
+
+std::unique_ptr<HttpServer> Serve(const HttpServer::Handler& handler, int max_streams = 1) {
+  auto server = HttpServer::Start({"--http-listen", "127.0.0.1:0", {}, 4, max_streams}, handler);
+  REQUIRE(server.ok());
+  return *std::move(server);
+}
+
+TEST_CASE("a_request_reaches_the_handler_with_its_path_and_query") {
+  const auto server = Serve(Echo);
+  CHECK(HttpGet(server->url() + "/jobs/x?a=b%20c").body == "GET /jobs/x b c");
+  CHECK(HttpPost(server->url() + "/stop").body == "POST /stop ");
+}
+
+TEST_CASE("plaintext_beyond_loopback_is_refused_without_insecure") {
+  const auto server = HttpServer::Start({"--http-listen", "0.0.0.0:0", {}, 4, 0}, Echo);
+  CHECK(absl::IsInvalidArgument(server.status()));
+  TlsOptions insecure;
+  insecure.insecure = true;
+  const auto allowed = HttpServer::Start({"--http-listen", "0.0.0.0:0", insecure, 4, 0}, Echo);
+  CHECK(allowed.ok());
+  CHECK_FALSE(IsLoopbackAddress("0.0.0.0:80"));
+  CHECK(IsLoopbackAddress("[::1]:80"));
+}
+
+TEST_CASE("a_taken_port_is_an_error_that_names_the_flag") {
+  const auto server = Serve(Echo);
+  const auto second = HttpServer::Start(
+      {"--metrics-listen", "127.0.0.1:" + std::to_string(server->port()), {}, 4, 0}, Echo);
+  REQUIRE(absl::IsUnavailable(second.status()));
+  CHECK(second.status().message().find("--metrics-listen") != std::string::npos);
+}
+
+TEST_CASE("loopback_is_not_served_under_another_hosts_name") {
+  const auto server = Serve(Echo);
+  CHECK(HttpGet(server->url() + "/", {{"Host", "evil.example:80"}}).status == 403);
+  CHECK(HttpGet(server->url() + "/", {{"Host", "localhost:80"}}).status == 200);
+}
+
+TEST_CASE("streams_are_sent_until_they_end_and_are_bounded") {
+  const auto stream = [](const HttpRequest&) {
+    HttpReply reply;
+    reply.type = "text/event-stream";
+    reply.next = [left = 3](std::string* chunk) mutable {
+      *chunk = "data: " + std::to_string(left) + "\n\n";
+      return left-- > 0;
+    };
+    return reply;
+  };
+  CHECK(HttpGet(Serve(stream)->url() + "/").body == "data: 3\n\ndata: 2\n\ndata: 1\n\n");
+  CHECK(HttpGet(Serve(stream, 0)->url() + "/").status == 503);
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,73 @@
+#include "common/metrics/metrics_server.h"
+
+#include <chrono>
+
+#include "common/logging.h"
+
+namespace atl {
+namespace {
+
+constexpr auto kTurnLimit = std::chrono::seconds(5);
+constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
+
+}  // namespace
+
+void LoopPulse::Beat() {
+  const std::lock_guard lock(mutex_);
+  ++beats_;
+  beaten_.notify_all();
+}
+
+bool LoopPulse::Turns(const std::function<void()>& wake) {
+  int64_t before = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    before = beats_;
+  }
+  wake();
+  std::unique_lock lock(mutex_);
+  return beaten_.wait_until(lock, std::chrono::steady_clock::now() + kTurnLimit,
+                            [&] { return beats_ > before; });
+}
+
+HttpReply AnswerMonitor(const Monitored& monitored, const std::string& path) {
+  HttpReply reply;
+  if (path == "/metrics") {
+    MetricsWriter writer;
+    monitored.collect(writer);
+    writer.AddProcess();
+    reply.type = kTextFormat;
+    reply.body = writer.Text();
+  } else if (path == "/healthz") {
+    const bool healthy = monitored.healthy();
+    reply.status = healthy ? 200 : 503;
+    reply.body = healthy ? "healthy\n" : "the main loop does not turn\n";
+  } else if (path == "/readyz") {
+    const std::string why = monitored.why_not_ready();
+    reply.status = why.empty() ? 200 : 503;
+    reply.body = (why.empty() ? "ready" : why) + "\n";
+  } else {
+    reply.status = 404;
+    reply.body = "there are /metrics, /healthz and /readyz\n";
+  }
+  return reply;
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(const std::string& listen,
+                                                         const TlsOptions& tls,
+                                                         Monitored monitored) {
+  if (listen.empty()) return std::unique_ptr<HttpServer>();
+  HttpOptions options;
+  options.flag = "--metrics-listen";
+  options.listen = listen;
+  options.tls = tls;
+  ATOLL_ASSIGN_OR_RETURN(
+      auto server,
+      HttpServer::Start(options, [monitored = std::move(monitored)](const HttpRequest& request) {
+        return AnswerMonitor(monitored, request.path);
+      }));
+  LogInfo("metrics", "served at ", server->url(), "/metrics");
+  return server;
+}
+
+}  // namespace atl

@@ -1,0 +1,55 @@
+// What a monitor asks a daemon, over HTTP: /metrics, /healthz (200 while its main loop turns) and
+// /readyz (200 while it can do its work, else 503 with the reason).
+
+#ifndef ATOLL_COMMON_METRICS_METRICS_SERVER_H_
+#define ATOLL_COMMON_METRICS_METRICS_SERVER_H_
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "common/http/http_server.h"
+#include "common/metrics/metrics.h"
+
+namespace atl {
+
+// A main loop that turns. Thread-safe.
+class LoopPulse {
+ public:
+  void Beat();  // by the loop, every turn
+  // Calls `wake`, which makes the loop turn soon, and waits for that. False after 5 s.
+  bool Turns(const std::function<void()>& wake);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable beaten_;
+  int64_t beats_ = 0;
+};
+
+// What a daemon says of itself; called on threads of the server.
+struct Monitored {
+  std::function<void(MetricsWriter&)> collect;
+  std::function<bool()> healthy;
+  std::function<std::string()> why_not_ready;  // empty: it is ready
+};
+
+// Of all paths of the server, these three; a reply with status 404 for others.
+HttpReply AnswerMonitor(const Monitored& monitored, const std::string& path);
+
+// `App` is CLI::App.
+template <class App>
+void AddMetricsFlag(App& app, std::string* listen) {
+  app.add_option("--metrics-listen", *listen,
+                 "HOST:PORT for /metrics (Prometheus), /healthz and /readyz; default: none");
+}
+
+// Null where `listen` is empty.
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(const std::string& listen,
+                                                         const TlsOptions& tls,
+                                                         Monitored monitored);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_METRICS_METRICS_SERVER_H_

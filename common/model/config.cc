@@ -1,0 +1,129 @@
+#include "common/model/config.h"
+
+#include <cmath>
+
+#include "common/model/costs.h"
+#include "common/model/family.h"
+#include "common/model/hugging_face.h"
+#include "common/model/layout.h"
+
+namespace atl {
+namespace {
+
+absl::Status Bad(absl::string_view field, auto value, absl::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("model ", field, " is ", value, "; expected ", expected));
+}
+
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t max) {
+  if (value >= 1 && value <= max) return absl::OkStatus();
+  return Bad(field, value, absl::StrCat("1 to ", max));
+}
+
+absl::Status CheckAtLeastZero(absl::string_view field, double value) {
+  if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
+  return Bad(field, value, "0 or more");
+}
+
+}  // namespace
+
+Architecture ModelConfig::architecture() const {
+  Architecture a = FamilyOf(family).describe(*this);
+  a.token_types = token_types;
+  a.attention_softcap = attention_softcap;
+  a.logit_softcap = logit_softcap;
+  const auto channels = static_cast<double>(head_dim());
+  a.attention_scale = 1 / std::sqrt(attention_scalar > 0 ? attention_scalar : channels);
+  return a;
+}
+
+int64_t ModelConfig::WindowOfBlock(int64_t block, int64_t seq_len) const {
+  const bool windowed = block >= window.first && (block - window.first) % window.period == 0;
+  return windowed && window.tokens < seq_len ? window.tokens : 0;
+}
+
+absl::Status ModelConfig::Validate() const {
+  ATOLL_RETURN_IF_ERROR(CheckRange("vocab", vocab, kMaxVocab));
+  ATOLL_RETURN_IF_ERROR(CheckRange("d_model", d_model, kMaxWidth));
+  ATOLL_RETURN_IF_ERROR(CheckRange("layers", layers, kMaxLayers));
+  ATOLL_RETURN_IF_ERROR(CheckRange("heads", heads, kMaxWidth));
+  ATOLL_RETURN_IF_ERROR(CheckRange("kv_heads", kv_heads, heads));
+  ATOLL_RETURN_IF_ERROR(CheckRange("ffn", ffn, kMaxWidth));
+  ATOLL_RETURN_IF_ERROR(CheckRange("max_positions", max_positions, kMaxPositions));
+  if (head_channels == 0 && (heads > d_model || d_model % heads != 0)) {
+    return Bad("heads", heads, absl::StrCat("a divisor of d_model ", d_model));
+  }
+  ATOLL_RETURN_IF_ERROR(CheckRange("head_dim", head_dim(), kMaxWidth));
+  ATOLL_RETURN_IF_ERROR(CheckRange("heads times head_dim", query_channels(), kMaxWidth));
+  if (heads % kv_heads != 0) {
+    return Bad("kv_heads", kv_heads, absl::StrCat("a divisor of heads ", heads));
+  }
+  if (architecture().rotary() && head_dim() % 2 != 0) {
+    return Bad("head_dim", head_dim(), "an even number, for rotary positions");
+  }
+  // One matrix for all three, and no room for grouped queries: GPT-2's.
+  if (architecture().matrices_transposed && kv_heads != heads) {
+    return Bad("kv_heads", kv_heads, absl::StrCat(heads, ": GPT-2 has no grouped queries"));
+  }
+  if (!(norm_eps > 0 && norm_eps < 1)) return Bad("norm_eps", norm_eps, "more than 0, less than 1");
+  if (!(rope_theta >= 1 && std::isfinite(rope_theta))) {
+    return Bad("rope_theta", rope_theta, "at least 1");
+  }
+  ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("window", static_cast<double>(window.tokens)));
+  ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("attention_scalar", attention_scalar));
+  ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("attention_softcap", attention_softcap));
+  ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("logit_softcap", logit_softcap));
+  return absl::OkStatus();
+}
+
+int64_t ModelConfig::ParameterCount() const {
+  int64_t sum = 0;
+  for (const LayerLayout& layout : MakeLayouts(*this)) sum += layout.size;
+  return sum;
+}
+
+double ModelConfig::TrainFlopsPerToken(int64_t seq_len) const {
+  double flops = 0;
+  for (int64_t layer = 0; layer < layers + 2; ++layer) {
+    flops += 3 * ForwardFlops(*this, layer, seq_len);
+  }
+  return flops / static_cast<double>(seq_len);
+}
+
+absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length) {
+  if (!spec.config_json.empty()) return ParseModelConfig(spec.config_json, "model.config_json");
+  const Family& family = FamilyOf(spec.family);
+  ModelConfig c;
+  c.family = spec.family;
+  c.vocab = spec.vocabulary;
+  c.d_model = spec.hidden;
+  c.layers = spec.layers;
+  c.heads = spec.heads;
+  c.kv_heads = spec.key_value_heads == 0 ? spec.heads : spec.key_value_heads;
+  c.ffn = spec.feed_forward;
+  if (c.ffn == 0) {
+    const auto wide = static_cast<int64_t>(family.usual_ffn * static_cast<double>(spec.hidden));
+    c.ffn = (wide + family.ffn_multiple - 1) / family.ffn_multiple * family.ffn_multiple;
+  }
+  c.max_positions = sequence_length;
+  c.tied_head = spec.tied_head;
+  family.set_defaults(&c);
+  ATOLL_RETURN_IF_ERROR(c.Validate());
+  return c;
+}
+
+ModelSpec ToSpec(const ModelConfig& config) {
+  ModelSpec spec;
+  spec.family = config.family;
+  spec.config_json = FormatModelConfig(config);
+  spec.vocabulary = config.vocab;
+  spec.hidden = config.d_model;
+  spec.layers = config.layers;
+  spec.heads = config.heads;
+  spec.key_value_heads = config.kv_heads;
+  spec.feed_forward = config.ffn;
+  spec.tied_head = config.tied_head;
+  return spec;
+}
+
+}  // namespace atl

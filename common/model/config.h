@@ -1,0 +1,96 @@
+// What a model is: its family and its numbers. See architecture.h for what a family is made of and
+// hugging_face.h for config.json.
+
+#ifndef ATOLL_COMMON_MODEL_CONFIG_H_
+#define ATOLL_COMMON_MODEL_CONFIG_H_
+
+#include <cstdint>
+
+#include "common/model/architecture.h"
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+
+namespace atl {
+
+inline constexpr int64_t kMaxVocab = int64_t{1} << 24;
+inline constexpr int64_t kMaxWidth = int64_t{1} << 20;
+inline constexpr int64_t kMaxLayers = 4096;
+inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
+
+// How rotary positions reach beyond what a model was first trained on; see rope.h.
+struct RopeScaling {
+  enum class Kind : uint8_t { kNone, kLinear, kLlama3, kYarn };
+
+  Kind kind = Kind::kNone;
+  double factor = 1;
+  int64_t original_positions = 0;                              // kLlama3, kYarn
+  double low_frequency_factor = 1, high_frequency_factor = 4;  // kLlama3
+  double beta_fast = 32, beta_slow = 1;                        // kYarn
+  double attention_factor = 0;                                 // kYarn; 0: 0.1 ln(factor) + 1
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
+// Blocks that attend to the last `tokens` alone: every period-th one, from block `first` on.
+struct AttentionWindow {
+  int64_t tokens = 0;  // 0: no block has a window
+  int64_t first = 0;
+  int64_t period = 1;
+
+  bool operator==(const AttentionWindow&) const = default;
+};
+
+struct ModelConfig {
+  ModelFamily family = ModelFamily::kLlama;
+  int64_t vocab = 0;
+  int64_t d_model = 0;
+  int64_t layers = 0;         // transformer blocks
+  int64_t heads = 0;          // query heads
+  int64_t kv_heads = 0;       // key and value heads; divides heads
+  int64_t head_channels = 0;  // 0: d_model / heads
+  int64_t ffn = 0;            // width of the feed-forward's hidden layer
+  int64_t max_positions = 0;  // longest sequence
+  double norm_eps = 1e-5;
+  double rope_theta = 10000.0;  // rotary positions only
+  RopeScaling rope_scaling;
+  AttentionWindow window;
+  double attention_scalar = 0;   // scores are divided by its root; 0: head_dim
+  double attention_softcap = 0;  // 0: none; see Architecture
+  double logit_softcap = 0;
+  int64_t token_types = 0;  // BERT's segments
+  bool tied_head = false;   // the head multiplies with the embedding's table
+
+  int64_t head_dim() const { return head_channels > 0 ? head_channels : d_model / heads; }
+  int64_t query_channels() const { return heads * head_dim(); }
+  int64_t key_channels() const { return kv_heads * head_dim(); }
+
+  // What the family makes of these numbers.
+  Architecture architecture() const;
+
+  // Of a block, for sequences of `seq_len`: 0 where it sees all of them.
+  int64_t WindowOfBlock(int64_t block, int64_t seq_len) const;
+
+  // INVALID_ARGUMENT names the field, its value and what it may be.
+  absl::Status Validate() const;
+
+  // Number of parameters; a tied table counts once. REQUIRES: valid.
+  int64_t ParameterCount() const;
+
+  // Floating-point operations of forward and backward for one token of a sequence of `seq_len`
+  // tokens: 6 per weight of a matrix product (a table look-up is none) and attention.
+  double TrainFlopsPerToken(int64_t seq_len) const;
+
+  bool operator==(const ModelConfig&) const = default;
+};
+
+// The model that a job file's numbers describe, for sequences of up to `sequence_length` tokens;
+// or that of spec.config_json, where that is given. feed_forward 0 becomes the family's usual
+// multiple of hidden.
+absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length);
+
+// The same model for ModelConfigFromSpec: its config.json, and the numbers that there are.
+ModelSpec ToSpec(const ModelConfig& config);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_MODEL_CONFIG_H_

@@ -1,0 +1,195 @@
+#include "common/model/config_fields.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+
+namespace atl {
+namespace {
+
+// Of generation, of how a file was made, and of dropout, which Atoll does not do.
+constexpr const char* kHarmless[] = {"_name_or_path",
+                                     "architectures",
+                                     "attention_dropout",
+                                     "attention_probs_dropout_prob",
+                                     "attn_implementation",
+                                     "_attn_implementation",
+                                     "attn_pdrop",
+                                     "auto_map",
+                                     "bad_words_ids",
+                                     "bos_token_id",
+                                     "cache_implementation",
+                                     "chunk_size_feed_forward",
+                                     "classifier_dropout",
+                                     "decoder_start_token_id",
+                                     "dtype",
+                                     "embd_pdrop",
+                                     "eos_token_id",
+                                     "gradient_checkpointing",
+                                     "hidden_dropout_prob",
+                                     "id2label",
+                                     "initializer_range",
+                                     "is_decoder",
+                                     "is_llama_config",
+                                     "keys_to_ignore_at_inference",
+                                     "label2id",
+                                     "model_type",
+                                     "n_ctx",
+                                     "output_attentions",
+                                     "output_hidden_states",
+                                     "output_past",
+                                     "pad_token_id",
+                                     "reorder_and_upcast_attn",
+                                     "resid_pdrop",
+                                     "return_dict",
+                                     "rope_interleaved",
+                                     "sep_token_id",
+                                     "task_specific_params",
+                                     "tokenizer_class",
+                                     "torch_dtype",
+                                     "transformers_version",
+                                     "transformers.js_config",
+                                     "use_cache"};
+
+bool IsHarmless(absl::string_view name) {
+  return absl::StartsWith(name, "summary_") ||
+         std::find(std::begin(kHarmless), std::end(kHarmless), name) != std::end(kHarmless);
+}
+
+}  // namespace
+
+int64_t ConfigFields::Integer(const std::string& name, int64_t max) {
+  if (!Has(name)) {
+    Fail(name, "is missing");
+    return 0;
+  }
+  auto value = JsonInteger(object_[name], 1, max);
+  if (!value.ok()) Fail(name, value.status().message());
+  return value.ok() ? *value : 0;
+}
+
+double ConfigFields::Number(const std::string& name, double otherwise) {
+  if (!Has(name)) return otherwise;
+  if (!object_[name].is_number()) {
+    Fail(name, "is not a number");
+    return 0;
+  }
+  return object_[name].get<double>();
+}
+
+bool ConfigFields::Flag(const std::string& name, bool otherwise) {
+  if (!Has(name)) return otherwise;
+  if (!object_[name].is_boolean()) {
+    Fail(name, "is not true or false");
+    return false;
+  }
+  return object_[name].get<bool>();
+}
+
+std::string ConfigFields::Text(const std::string& name, const std::string& otherwise) {
+  if (!Has(name)) return otherwise;
+  if (!object_[name].is_string()) {
+    Fail(name, "is not a string");
+    return "";
+  }
+  return object_[name].get<std::string>();
+}
+
+void ConfigFields::MustBe(const std::string& name, const nlohmann::json& implemented) {
+  if (Has(name) && object_[name] != implemented) {
+    Fail(name, absl::StrCat("is not ", implemented.dump(), ", the only value Atoll implements"));
+  }
+}
+
+void ConfigFields::Fail(const std::string& name, absl::string_view problem) {
+  if (!status_.ok()) return;
+  status_ =
+      absl::InvalidArgumentError(absl::StrCat(file_, ": field \"", path_, name, "\" ", problem));
+}
+
+void ConfigFields::RefuseUnknown(absl::string_view family) {
+  for (const auto& [name, value] : object_.items()) {
+    if (known_.count(name) > 0 || IsHarmless(name) || value.is_null()) continue;
+    Fail(name, absl::StrCat("is not known for ", family, " models; Atoll reads ",
+                            absl::StrJoin(known_, ", ")));
+  }
+}
+
+void ConfigFields::Rope(ModelConfig* config) {
+  config->rope_theta = Number("rope_theta", config->rope_theta);
+  // Older files have rope_theta and rope_scaling, newer ones both in rope_parameters.
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    if (!Has(name)) continue;
+    const auto& rope = object_[name];
+    if (!rope.is_object()) return Fail(name, "is not an object");
+    ReadScaling(rope, name, config);
+  }
+}
+
+void ConfigFields::ReadScaling(const nlohmann::json& rope, const std::string& name,
+                               ModelConfig* config) {
+  ConfigFields fields(rope, file_, absl::StrCat(path_, name, "."));
+  RopeScaling& scaling = config->rope_scaling;
+  const std::string type = fields.Text("rope_type", fields.Text("type", "default"));
+  config->rope_theta = fields.Number("rope_theta", config->rope_theta);
+  using Kind = RopeScaling::Kind;
+  const std::pair<const char*, Kind> kinds[] = {{"default", Kind::kNone},
+                                                {"linear", Kind::kLinear},
+                                                {"llama3", Kind::kLlama3},
+                                                {"yarn", Kind::kYarn}};
+  const auto* kind = std::find_if(std::begin(kinds), std::end(kinds),
+                                  [&](const auto& k) { return type == k.first; });
+  if (kind == std::end(kinds)) {
+    return Fail(name, absl::StrCat("has rope_type \"", type,
+                                   "\"; Atoll implements default, linear, llama3 and yarn"));
+  }
+  scaling.kind = kind->second;
+  if (scaling.kind != Kind::kNone) {
+    scaling.factor = fields.Number("factor", 0);
+    if (!(scaling.factor >= 1 && std::isfinite(scaling.factor))) {
+      fields.Fail("factor", "is not 1 or more");
+    }
+  }
+  if (scaling.kind == Kind::kLlama3 || scaling.kind == Kind::kYarn) {
+    scaling.original_positions =
+        fields.Integer("original_max_position_embeddings", kMaxPositions, config->max_positions);
+  }
+  if (scaling.kind == Kind::kLlama3) {
+    scaling.low_frequency_factor = fields.Number("low_freq_factor", 0);
+    scaling.high_frequency_factor = fields.Number("high_freq_factor", 0);
+    if (!(scaling.low_frequency_factor > 0 &&
+          scaling.high_frequency_factor > scaling.low_frequency_factor)) {
+      fields.Fail("high_freq_factor", "is not above low_freq_factor, and that above 0");
+    }
+  }
+  if (scaling.kind == Kind::kYarn) {
+    scaling.beta_fast = fields.Number("beta_fast", 32);
+    scaling.beta_slow = fields.Number("beta_slow", 1);
+    scaling.attention_factor = fields.Number("attention_factor", 0);
+    if (!(scaling.beta_slow > 0 && scaling.beta_fast > scaling.beta_slow)) {
+      fields.Fail("beta_fast", "is not above beta_slow, and that above 0");
+    }
+    if (!(scaling.attention_factor >= 0)) fields.Fail("attention_factor", "is below 0");
+  }
+  fields.RefuseUnknown(type + " rotary");
+  if (status_.ok()) status_ = fields.status();
+}
+
+void ConfigFields::LayerTypes(const ModelConfig& config) {
+  if (!Has("layer_types")) return;
+  const auto& types = object_["layer_types"];
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != config.layers) {
+    return Fail("layer_types", "does not have one entry a layer");
+  }
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const bool windowed = config.WindowOfBlock(i, kMaxPositions) > 0;
+    const char* const expected = windowed ? "sliding_attention" : "full_attention";
+    if (types[static_cast<size_t>(i)] == expected) continue;
+    return Fail("layer_types", absl::StrCat("has another type than \"", expected, "\" for layer ",
+                                            i, ", the only one Atoll implements there"));
+  }
+}
+
+}  // namespace atl

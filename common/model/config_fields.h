@@ -1,0 +1,62 @@
+// Reads fields of one config.json; the first error stays, and no field is left unread.
+
+#ifndef ATOLL_COMMON_MODEL_CONFIG_FIELDS_H_
+#define ATOLL_COMMON_MODEL_CONFIG_FIELDS_H_
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/model/config.h"
+#include "common/model/json.h"
+
+namespace atl {
+
+class ConfigFields {
+ public:
+  // `path`: of an object inside of the file, "rope_scaling.", for messages.
+  ConfigFields(const nlohmann::json& object, absl::string_view file, std::string path = "")
+      : object_(object), file_(file), path_(std::move(path)) {}
+
+  bool Has(const std::string& name) {
+    known_.insert(name);
+    return object_.contains(name) && !object_[name].is_null();
+  }
+
+  int64_t Integer(const std::string& name, int64_t max);
+  int64_t Integer(const std::string& name, int64_t max, int64_t otherwise) {
+    return Has(name) ? Integer(name, max) : otherwise;
+  }
+  double Number(const std::string& name, double otherwise);
+  bool Flag(const std::string& name, bool otherwise);
+  std::string Text(const std::string& name, const std::string& otherwise);
+
+  // Refuses every value but `implemented`, which an absent field has.
+  void MustBe(const std::string& name, const nlohmann::json& implemented);
+
+  // rope_theta, with rope_scaling or rope_parameters.
+  void Rope(ModelConfig* config);
+  // layer_types, which newer files have beside a window: must say what the window does.
+  void LayerTypes(const ModelConfig& config);
+
+  void Fail(const std::string& name, absl::string_view problem);
+
+  // Refuses what nobody has asked for, but fields that change nothing in training. `family` is
+  // named in the message.
+  void RefuseUnknown(absl::string_view family);
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  void ReadScaling(const nlohmann::json& rope, const std::string& name, ModelConfig* config);
+
+  const nlohmann::json& object_;
+  const absl::string_view file_;
+  const std::string path_;
+  std::set<std::string> known_;
+  absl::Status status_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_MODEL_CONFIG_FIELDS_H_

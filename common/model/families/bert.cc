@@ -1,0 +1,88 @@
+// BERT: an encoder trained on masked tokens. Norms of sums, learned positions and segments, GELU.
+
+#include "common/model/family.h"
+
+namespace atl {
+namespace {
+
+void Read(ConfigFields& fields, ModelConfig* c) {
+  c->vocab = fields.Integer("vocab_size", kMaxVocab);
+  c->d_model = fields.Integer("hidden_size", kMaxWidth);
+  c->layers = fields.Integer("num_hidden_layers", kMaxLayers);
+  c->heads = fields.Integer("num_attention_heads", kMaxWidth);
+  c->kv_heads = c->heads;
+  c->ffn = fields.Integer("intermediate_size", kMaxWidth);
+  c->max_positions = fields.Integer("max_position_embeddings", kMaxPositions);
+  c->token_types = fields.Integer("type_vocab_size", 1 << 10, 2);
+  c->norm_eps = fields.Number("layer_norm_eps", 1e-12);
+  c->tied_head = fields.Flag("tie_word_embeddings", true);
+  fields.MustBe("hidden_act", "gelu");
+  fields.MustBe("position_embedding_type", "absolute");
+  fields.MustBe("add_cross_attention", false);
+  fields.MustBe("is_decoder", false);
+  if (!c->tied_head)
+    fields.Fail("tie_word_embeddings", "is not true, the only value Atoll implements");
+}
+
+void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
+  auto& j = *json;
+  j["hidden_size"] = c.d_model;
+  j["num_hidden_layers"] = c.layers;
+  j["num_attention_heads"] = c.heads;
+  j["intermediate_size"] = c.ffn;
+  j["max_position_embeddings"] = c.max_positions;
+  j["type_vocab_size"] = c.token_types;
+  j["layer_norm_eps"] = c.norm_eps;
+  j["hidden_act"] = "gelu";
+  j["hidden_dropout_prob"] = 0.0;
+  j["attention_probs_dropout_prob"] = 0.0;
+}
+
+Architecture Describe(const ModelConfig&) {
+  Architecture a;
+  a.norm = NormKind::kLayerNorm;
+  a.norm_place = NormPlace::kSum;
+  a.positions = Positions::kLearned;
+  a.feed_forward = FeedForward::kPlain;
+  a.nonlinearity = Nonlinearity::kGeluErf;
+  a.qkv_bias = a.out_bias = a.feed_forward_bias = true;
+  a.causal = false;
+  a.embedding_norm = true;
+  a.objective = Objective::kMaskedToken;
+  a.names = {.block_prefix = "bert.encoder.layer.",
+             .embedding = "bert.embeddings.word_embeddings",
+             .positions = "bert.embeddings.position_embeddings",
+             .token_types = "bert.embeddings.token_type_embeddings",
+             .embedding_norm = "bert.embeddings.LayerNorm",
+             .transform = "cls.predictions.transform.dense",
+             .transform_norm = "cls.predictions.transform.LayerNorm",
+             .head_bias = "cls.predictions.bias",
+             .query = "attention.self.query",
+             .key = "attention.self.key",
+             .value = "attention.self.value",
+             .out = "attention.output.dense",
+             .up = "intermediate.dense",
+             .down = "output.dense",
+             .after_attention_norm = "attention.output.LayerNorm",
+             .after_feed_forward_norm = "output.LayerNorm"};
+  return a;
+}
+
+}  // namespace
+
+const Family kBertFamily = {.id = ModelFamily::kBert,
+                            .model_type = "bert",
+                            .architecture = "BertForMaskedLM",
+                            .usual_ffn = 4,
+                            .ffn_multiple = 1,
+                            .set_defaults =
+                                [](ModelConfig* c) {
+                                  c->norm_eps = 1e-12;
+                                  c->token_types = 2;
+                                  c->tied_head = true;
+                                },
+                            .read = Read,
+                            .write = Write,
+                            .describe = Describe};
+
+}  // namespace atl

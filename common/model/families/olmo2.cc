@@ -1,0 +1,45 @@
+// OLMo 2: LLaMA with norms after attention and feed-forward, and norms of all queries and keys.
+
+#include "common/model/family.h"
+
+namespace atl {
+namespace {
+
+void Read(ConfigFields& fields, ModelConfig* c) {
+  ReadLlamaSizes(fields, c);
+  c->tied_head = fields.Flag("tie_word_embeddings", false);
+  fields.MustBe("hidden_act", "silu");
+  fields.MustBe("attention_bias", false);
+}
+
+void Write(const ModelConfig& c, nlohmann::ordered_json* j) {
+  WriteLlamaSizes(c, j);
+  (*j)["hidden_act"] = "silu";
+  (*j)["attention_bias"] = false;
+}
+
+Architecture Describe(const ModelConfig& c) {
+  Architecture a = DescribeLlama(c);
+  a.norm_place = NormPlace::kAfter;
+  a.qk_norm = QkNorm::kAllHeads;
+  a.names.query_norm = "self_attn.q_norm";
+  a.names.key_norm = "self_attn.k_norm";
+  a.names.attention_norm = a.names.feed_forward_norm = "";
+  a.names.after_attention_norm = "post_attention_layernorm";
+  a.names.after_feed_forward_norm = "post_feedforward_layernorm";
+  return a;
+}
+
+}  // namespace
+
+const Family kOlmo2Family = {.id = ModelFamily::kOlmo2,
+                             .model_type = "olmo2",
+                             .architecture = "Olmo2ForCausalLM",
+                             .usual_ffn = 8.0 / 3,
+                             .ffn_multiple = 32,
+                             .set_defaults = [](ModelConfig* c) { c->norm_eps = 1e-6; },
+                             .read = Read,
+                             .write = Write,
+                             .describe = Describe};
+
+}  // namespace atl

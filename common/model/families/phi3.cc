@@ -1,0 +1,52 @@
+// Phi-3: LLaMA whose files have one matrix for queries, keys and values, and one for gate and up.
+
+#include "common/model/family.h"
+
+namespace atl {
+namespace {
+
+void Read(ConfigFields& fields, ModelConfig* c) {
+  ReadLlamaSizes(fields, c);
+  c->tied_head = fields.Flag("tie_word_embeddings", false);
+  c->window.tokens = fields.Integer("sliding_window", kMaxPositions, 0);
+  fields.MustBe("hidden_act", "silu");
+  fields.MustBe("partial_rotary_factor", 1.0);
+  fields.MustBe("attention_bias", false);
+  // Of the "longrope" scaling, which is refused; transformers writes it without, too.
+  fields.Has("original_max_position_embeddings");
+}
+
+void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
+  auto& j = *json;
+  WriteLlamaSizes(c, json);
+  j["hidden_act"] = "silu";
+  j["original_max_position_embeddings"] = c.max_positions;
+  if (c.window.tokens > 0) {
+    j["sliding_window"] = c.window.tokens;
+  } else {
+    j["sliding_window"] = nullptr;
+  }
+}
+
+Architecture Describe(const ModelConfig& c) {
+  Architecture a = DescribeLlama(c);
+  a.names.qkv = "self_attn.qkv_proj";
+  a.names.query = a.names.key = a.names.value = "";
+  a.names.gate_up = "mlp.gate_up_proj";
+  a.names.gate = a.names.up = "";
+  return a;
+}
+
+}  // namespace
+
+const Family kPhi3Family = {.id = ModelFamily::kPhi3,
+                            .model_type = "phi3",
+                            .architecture = "Phi3ForCausalLM",
+                            .usual_ffn = 8.0 / 3,
+                            .ffn_multiple = 32,
+                            .set_defaults = [](ModelConfig*) {},
+                            .read = Read,
+                            .write = Write,
+                            .describe = Describe};
+
+}  // namespace atl

@@ -1,0 +1,78 @@
+// Qwen 2 and 2.5 (LLaMA with biases of queries, keys and values) and Qwen 3 (with norms of each
+// head's queries and keys instead).
+
+#include "common/model/family.h"
+
+namespace atl {
+namespace {
+
+void Read(ConfigFields& fields, ModelConfig* c) {
+  ReadLlamaSizes(fields, c);
+  c->tied_head = fields.Flag("tie_word_embeddings", false);
+  const int64_t window = fields.Integer("sliding_window", kMaxPositions, 0);
+  const bool windowed = fields.Flag("use_sliding_window", false);
+  const int64_t full_layers =
+      fields.Has("max_window_layers") ? fields.Number("max_window_layers", 0) : 0;
+  if (windowed && window > 0) c->window = {.tokens = window, .first = full_layers};
+  fields.LayerTypes(*c);
+  fields.MustBe("hidden_act", "silu");
+  fields.MustBe("use_mrope", false);
+}
+
+void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
+  auto& j = *json;
+  WriteLlamaSizes(c, json);
+  j["hidden_act"] = "silu";
+  j["use_sliding_window"] = c.window.tokens > 0;
+  if (c.window.tokens > 0) {
+    j["sliding_window"] = c.window.tokens;
+    j["max_window_layers"] = c.window.first;
+  } else {
+    j["sliding_window"] = nullptr;
+  }
+}
+
+void SetDefaults(ModelConfig* c) { c->norm_eps = 1e-6; }
+
+}  // namespace
+
+const Family kQwen2Family = {.id = ModelFamily::kQwen2,
+                             .model_type = "qwen2",
+                             .architecture = "Qwen2ForCausalLM",
+                             .usual_ffn = 8.0 / 3,
+                             .ffn_multiple = 32,
+                             .set_defaults = SetDefaults,
+                             .read = Read,
+                             .write = Write,
+                             .describe = [](const ModelConfig& c) {
+                               Architecture a = DescribeLlama(c);
+                               a.qkv_bias = true;
+                               return a;
+                             }};
+
+const Family kQwen3Family = {.id = ModelFamily::kQwen3,
+                             .model_type = "qwen3",
+                             .architecture = "Qwen3ForCausalLM",
+                             .usual_ffn = 3,
+                             .ffn_multiple = 32,
+                             .set_defaults = SetDefaults,
+                             .read =
+                                 [](ConfigFields& fields, ModelConfig* c) {
+                                   Read(fields, c);
+                                   fields.MustBe("attention_bias", false);
+                                 },
+                             .write =
+                                 [](const ModelConfig& c, nlohmann::ordered_json* j) {
+                                   Write(c, j);
+                                   (*j)["attention_bias"] = false;
+                                 },
+                             .describe =
+                                 [](const ModelConfig& c) {
+                                   Architecture a = DescribeLlama(c);
+                                   a.qk_norm = QkNorm::kEachHead;
+                                   a.names.query_norm = "self_attn.q_norm";
+                                   a.names.key_norm = "self_attn.k_norm";
+                                   return a;
+                                 }};
+
+}  // namespace atl

@@ -1,0 +1,32 @@
+#include "common/model/family.h"
+
+#include "common/check.h"
+
+namespace atl {
+namespace {
+
+constexpr const Family* kFamilies[] = {
+    &kBertFamily,  &kGemma2Family, &kGpt2Family,  &kLlamaFamily, &kMistralFamily,
+    &kOlmo2Family, &kPhi3Family,   &kQwen2Family, &kQwen3Family,
+};
+
+}  // namespace
+
+std::span<const Family* const> AllFamilies() { return kFamilies; }
+
+const Family& FamilyOf(ModelFamily id) {
+  for (const Family* family : kFamilies) {
+    if (family->id == id) return *family;
+  }
+  ATOLL_CHECK(false, "no family ", static_cast<int>(id));
+  __builtin_unreachable();
+}
+
+const Family* FindFamily(absl::string_view model_type) {
+  for (const Family* family : kFamilies) {
+    if (model_type == family->model_type) return family;
+  }
+  return nullptr;
+}
+
+}  // namespace atl

@@ -1,0 +1,54 @@
+// The families of models, one file each in families/, and how they are found. A new family is one
+// file, one value of ModelFamily and one line in family.cc.
+
+#ifndef ATOLL_COMMON_MODEL_FAMILY_H_
+#define ATOLL_COMMON_MODEL_FAMILY_H_
+
+#include <span>
+#include <string>
+
+#include "common/model/config_fields.h"
+
+namespace atl {
+
+struct Family {
+  ModelFamily id;
+  const char* model_type;    // in config.json
+  const char* architecture;  // transformers' class
+  double usual_ffn;          // a job file's feed_forward 0 is this times hidden,
+  int64_t ffn_multiple;      // rounded up to a multiple of this
+  // What a job file's numbers leave open.
+  void (*set_defaults)(ModelConfig* config);
+  void (*read)(ConfigFields& fields, ModelConfig* config);
+  void (*write)(const ModelConfig& config, nlohmann::ordered_json* json);
+  Architecture (*describe)(const ModelConfig& config);
+};
+
+const Family& FamilyOf(ModelFamily id);
+// Null: there is none.
+const Family* FindFamily(absl::string_view model_type);
+std::span<const Family* const> AllFamilies();
+
+// families/*.cc
+extern const Family kBertFamily;
+extern const Family kGemma2Family;
+extern const Family kGpt2Family;
+extern const Family kLlamaFamily;
+extern const Family kMistralFamily;
+extern const Family kOlmo2Family;
+extern const Family kPhi3Family;
+extern const Family kQwen2Family;
+extern const Family kQwen3Family;
+
+// ---- What the families that came after LLaMA share with it ----
+
+// hidden_size and so on, up to rms_norm_eps.
+void ReadLlamaSizes(ConfigFields& fields, ModelConfig* config);
+void WriteLlamaSizes(const ModelConfig& config, nlohmann::ordered_json* json);
+// rope_theta and rope_scaling.
+void WriteRope(const ModelConfig& config, nlohmann::ordered_json* json);
+Architecture DescribeLlama(const ModelConfig& config);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_MODEL_FAMILY_H_

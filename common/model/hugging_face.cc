@@ -1,0 +1,50 @@
+#include "common/model/hugging_face.h"
+
+#include "absl/strings/str_join.h"
+#include "common/model/family.h"
+
+namespace atl {
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view file) {
+  constexpr size_t kMaxBytes = 1 << 20;
+  if (text.size() > kMaxBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": larger than 1 MB; not a config.json"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(text, file, 8));
+  ConfigFields fields(object, file);
+  const std::string type = fields.Text("model_type", "");
+  const Family* const family = FindFamily(type);
+  if (family == nullptr) {
+    fields.Fail("model_type",
+                absl::StrCat("is \"", type, "\"; Atoll trains ",
+                             absl::StrJoin(AllFamilies(), ", ", [](auto* out, const Family* f) {
+                               absl::StrAppend(out, f->model_type);
+                             })));
+    return fields.status();
+  }
+  ModelConfig config;
+  config.family = family->id;
+  family->read(fields, &config);
+  fields.RefuseUnknown(family->model_type);
+  ATOLL_RETURN_IF_ERROR(fields.status());
+  ATOLL_RETURN_IF_ERROR(Annotate(config.Validate(), file));
+  return config;
+}
+
+std::string FormatModelConfig(const ModelConfig& config) {
+  const Family& family = FamilyOf(config.family);
+  nlohmann::ordered_json json;
+  json["architectures"] = {family.architecture};
+  json["model_type"] = family.model_type;
+  json["vocab_size"] = config.vocab;
+  family.write(config, &json);
+  json["tie_word_embeddings"] = config.tied_head;
+  json["initializer_range"] = 0.02;
+  json["bos_token_id"] = nullptr;
+  json["eos_token_id"] = nullptr;
+  json["torch_dtype"] = "float32";
+  json["use_cache"] = true;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace atl

@@ -1,0 +1,42 @@
+#include "common/model/job_model.h"
+
+#include "common/files.h"
+#include "common/model/hugging_face.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kConfigBytesMax = int64_t{1} << 20;
+
+absl::StatusOr<ModelConfig> Config(const JobSpec& spec) {
+  if (!spec.model.config_path.empty()) {
+    return ReadConfigFile(spec.model.config_path, "model.config_path");
+  }
+  if (spec.model.config_json.empty() && spec.model.hidden == 0 &&
+      !spec.model.initial_weights_path.empty()) {
+    return ReadConfigFile(spec.model.initial_weights_path + "/config.json",
+                          "model.initial_weights_path");
+  }
+  return ModelConfigFromSpec(spec.model, spec.data.sequence_length);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field) {
+  const auto file = InputFile::Open(path);
+  const auto text = file.ok() ? file->ReadAll(kConfigBytesMax) : file.status();
+  if (!text.ok()) return Annotate(text.status(), absl::StrCat(field, " on this machine"));
+  return ParseModelConfig(*text, path);
+}
+
+absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec) {
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, Config(spec));
+  if (spec.data.sequence_length > config.max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.sequence_length = ", spec.data.sequence_length,
+                     ": the model takes at most ", config.max_positions, " tokens"));
+  }
+  return config;
+}
+
+}  // namespace atl

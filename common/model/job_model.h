@@ -1,0 +1,20 @@
+// A job's model, from its numbers or from the files that it names.
+
+#ifndef ATOLL_COMMON_MODEL_JOB_MODEL_H_
+#define ATOLL_COMMON_MODEL_JOB_MODEL_H_
+
+#include "common/model/config.h"
+
+namespace atl {
+
+// model.config_path or config_json, else the numbers, else (model.hidden is 0) the config.json of
+// model.initial_weights_path. Refuses data.sequence_length beyond the model's positions. NOT_FOUND
+// where a file is not there: it may be on the workers alone.
+absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec);
+
+// The config.json at `path`; `field` names it in messages.
+absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_MODEL_JOB_MODEL_H_

@@ -1,0 +1,205 @@
+#include "common/model/layout.h"
+
+#include "common/check.h"
+
+namespace atl {
+namespace {
+
+// A parameter's extent along the dimension that is cut, or all of it.
+struct Kept {
+  Cut cut = Cut::kNone;
+  std::vector<Range> ranges;
+
+  int64_t size() const {
+    int64_t sum = 0;
+    for (const Range& range : ranges) sum += range.size();
+    return sum;
+  }
+};
+
+Kept All(int64_t size) { return {Cut::kNone, {{0, size}}}; }
+Kept Rows(std::vector<Range> ranges) { return {Cut::kRows, std::move(ranges)}; }
+Kept Columns(Range range) { return {Cut::kColumns, {range}}; }
+
+class LayoutBuilder {
+ public:
+  LayoutBuilder(std::string name, const Architecture& architecture, std::string prefix = "")
+      : a_(architecture), prefix_(std::move(prefix)) {
+    layout_.name = std::move(name);
+  }
+
+  // All matrices come before all vectors. At most one extent is cut, the output's by rows.
+  void Matrix(Param use, const std::string& name, const Kept& out, const Kept& in,
+              Init init = Init::kNormal, bool transposed = false) {
+    std::vector<int64_t> shape = {out.size(), in.size()};
+    if (transposed) std::swap(shape[0], shape[1]);
+    Add(use, prefix_ + name + ".weight", std::move(shape), init, out.cut == Cut::kNone ? in : out);
+    layout_.params.back().transposed = transposed;
+    layout_.decay_size = layout_.size;
+    ATOLL_CHECK(layout_.params.size() == 1 || layout_.params[layout_.params.size() - 2].decay);
+  }
+  void Bias(Param use, const std::string& name, const Kept& extent) {
+    Add(use, prefix_ + name + ".bias", {extent.size()}, Init::kZeros, extent);
+  }
+  // `bias` follows the weight, where the architecture's norms have one.
+  void Norm(Param weight, Param bias, const std::string& name, int64_t channels) {
+    Add(weight, prefix_ + name + ".weight", {channels}, Init::kOnes, All(channels));
+    if (a_.norms_from_zero) layout_.params.back().file_offset = 1;
+    if (a_.norm_bias()) Bias(bias, name, All(channels));
+  }
+  void Vector(Param use, const std::string& whole_name, const Kept& extent, Init init) {
+    Add(use, whole_name, {extent.size()}, init, extent);
+  }
+  LayerLayout Done() { return std::move(layout_); }
+
+ private:
+  void Add(Param use, std::string name, std::vector<int64_t> shape, Init init, const Kept& kept) {
+    ParamSpec param;
+    param.name = std::move(name);
+    param.use = use;
+    param.decay = shape.size() >= 2;
+    param.init = init;
+    param.offset = layout_.size;
+    param.size = 1;
+    for (const int64_t extent : shape) param.size *= extent;
+    param.shape = std::move(shape);
+    param.cut = kept.cut;
+    if (kept.cut != Cut::kNone) param.kept = kept.ranges;
+    layout_.size += param.size;
+    layout_.params.push_back(std::move(param));
+  }
+
+  const Architecture& a_;
+  const std::string prefix_;
+  LayerLayout layout_;
+};
+
+// Channels of heads, from channel `from` on.
+Range Channels(const ModelConfig& c, const Range& heads, int64_t from = 0) {
+  return {from + heads.begin * c.head_dim(), from + heads.end * c.head_dim()};
+}
+
+LayerLayout Block(const ModelConfig& c, const Architecture& a, const TensorPart& p, int64_t index) {
+  const ParamNames& n = a.names;
+  const Kept width = All(c.d_model);
+  const Range queries = Channels(c, p.heads), keys = Channels(c, p.kv_heads);
+  const int64_t q = c.query_channels(), kv = c.key_channels();
+  const Kept qkv = Rows({queries, Channels(c, p.kv_heads, q), Channels(c, p.kv_heads, q + kv)});
+  const Kept hidden = Rows({p.ffn});
+  const bool transposed = a.matrices_transposed;
+  LayoutBuilder b(absl::StrCat("block.", index), a, absl::StrCat(n.block_prefix, index, "."));
+
+  if (!n.qkv.empty()) {
+    b.Matrix(Param::kQuery, n.qkv, qkv, width, Init::kNormal, transposed);
+  } else {
+    b.Matrix(Param::kQuery, n.query, Rows({queries}), width);
+    b.Matrix(Param::kKey, n.key, Rows({keys}), width);
+    b.Matrix(Param::kValue, n.value, Rows({keys}), width);
+  }
+  b.Matrix(Param::kOut, n.out, width, Columns(queries), Init::kNormalResidual, transposed);
+  switch (a.feed_forward) {
+    case FeedForward::kPlain:
+      b.Matrix(Param::kUp, n.up, hidden, width, Init::kNormal, transposed);
+      break;
+    case FeedForward::kGated:
+      if (!n.gate_up.empty()) {
+        b.Matrix(Param::kGate, n.gate_up, Rows({p.ffn, {c.ffn + p.ffn.begin, c.ffn + p.ffn.end}}),
+                 width);
+      } else {
+        b.Matrix(Param::kGate, n.gate, hidden, width);
+        b.Matrix(Param::kUp, n.up, hidden, width);
+      }
+      break;
+  }
+  b.Matrix(Param::kDown, n.down, width, Columns(p.ffn), Init::kNormalResidual, transposed);
+
+  const bool before = HasNormBefore(a.norm_place), after = HasNormAfter(a.norm_place);
+  if (before) b.Norm(Param::kNorm, Param::kNormBias, n.attention_norm, c.d_model);
+  if (a.qkv_bias && !n.qkv.empty()) b.Bias(Param::kQueryBias, n.qkv, qkv);
+  if (a.qkv_bias && n.qkv.empty()) {
+    b.Bias(Param::kQueryBias, n.query, Rows({queries}));
+    b.Bias(Param::kKeyBias, n.key, Rows({keys}));
+    b.Bias(Param::kValueBias, n.value, Rows({keys}));
+  }
+  if (a.qk_norm != QkNorm::kNone) {
+    const bool each = a.qk_norm == QkNorm::kEachHead;
+    b.Norm(Param::kQueryNorm, Param::kNormBias, n.query_norm, each ? c.head_dim() : q);
+    b.Norm(Param::kKeyNorm, Param::kNormBias, n.key_norm, each ? c.head_dim() : kv);
+  }
+  if (a.out_bias) b.Bias(Param::kOutBias, n.out, width);
+  if (after) b.Norm(Param::kAfterNorm, Param::kAfterNormBias, n.after_attention_norm, c.d_model);
+  if (before) {
+    b.Norm(Param::kFeedForwardNorm, Param::kFeedForwardNormBias, n.feed_forward_norm, c.d_model);
+  }
+  if (a.feed_forward_bias) {
+    b.Bias(Param::kUpBias, n.up, hidden);
+    b.Bias(Param::kDownBias, n.down, width);
+  }
+  if (after) {
+    b.Norm(Param::kAfterFeedForwardNorm, Param::kAfterFeedForwardNormBias,
+           n.after_feed_forward_norm, c.d_model);
+  }
+  return b.Done();
+}
+
+LayerLayout Embedding(const ModelConfig& c, const Architecture& a, const TensorPart& p) {
+  const Kept width = All(c.d_model);
+  LayoutBuilder b("embedding", a);
+  b.Matrix(Param::kTable, a.names.embedding, Rows({p.vocab}), width);
+  if (!a.rotary()) b.Matrix(Param::kPositions, a.names.positions, All(c.max_positions), width);
+  if (a.token_types > 0) {
+    b.Matrix(Param::kTokenTypes, a.names.token_types, All(a.token_types), width);
+  }
+  if (a.embedding_norm) {
+    b.Norm(Param::kNorm, Param::kNormBias, a.names.embedding_norm, c.d_model);
+  }
+  return b.Done();
+}
+
+LayerLayout Head(const ModelConfig& c, const Architecture& a, const TensorPart& p) {
+  const Kept width = All(c.d_model);
+  LayoutBuilder b("head", a);
+  switch (a.objective) {
+    case Objective::kNextToken:
+      if (!c.tied_head) b.Matrix(Param::kHead, a.names.head, Rows({p.vocab}), width);
+      b.Norm(Param::kNorm, Param::kNormBias, a.names.final_norm, c.d_model);
+      break;
+    case Objective::kMaskedToken:
+      b.Matrix(Param::kTransform, a.names.transform, width, width);
+      b.Bias(Param::kTransformBias, a.names.transform, width);
+      b.Norm(Param::kNorm, Param::kNormBias, a.names.transform_norm, c.d_model);
+      b.Vector(Param::kHeadBias, a.names.head_bias, Rows({p.vocab}), Init::kZeros);
+      break;
+  }
+  return b.Done();
+}
+
+}  // namespace
+
+const ParamSpec& LayerLayout::Find(absl::string_view param_name) const {
+  for (const ParamSpec& param : params) {
+    if (param.name == param_name) return param;
+  }
+  ATOLL_CHECK(false, "layer ", name, " has no parameter ", param_name);
+  __builtin_unreachable();
+}
+
+const ParamSpec* LayerLayout::Find(Param use) const {
+  for (const ParamSpec& param : params) {
+    if (param.use == use) return &param;
+  }
+  return nullptr;
+}
+
+std::vector<LayerLayout> MakeLayouts(const ModelConfig& c) { return MakeLayouts(c, WholePart(c)); }
+
+std::vector<LayerLayout> MakeLayouts(const ModelConfig& c, const TensorPart& p) {
+  const Architecture a = c.architecture();
+  std::vector<LayerLayout> layouts;
+  layouts.push_back(Embedding(c, a, p));
+  for (int64_t i = 0; i < c.layers; ++i) layouts.push_back(Block(c, a, p, i));
+  layouts.push_back(Head(c, a, p));
+  return layouts;
+}
+
+}  // namespace atl

@@ -1,0 +1,112 @@
+// Which parameters a model's layers have, and where each lies.
+//
+// A model is an ordered list of layers: embedding, block 0 .. block L-1, head. All parameters of
+// one layer lie in ONE flat buffer without gaps; gradients, both moments of AdamW, pushes and pulls
+// and checkpoints use the same layout. Parameters subject to weight decay (matrices) come first,
+// the others (norms, biases) after them, so that an optimizer sees two contiguous ranges. Matrices
+// that multiply the same input (q, k, v; gate, up) are adjacent, so that one product serves all of
+// them.
+//
+// Names and shapes in files are transformers'. In memory every matrix is [out, in]; GPT-2's
+// "Conv1D" matrices are [in, out] in files, marked `transposed`.
+
+#ifndef ATOLL_COMMON_MODEL_LAYOUT_H_
+#define ATOLL_COMMON_MODEL_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/model/config.h"
+#include "common/model/tensor_part.h"
+
+namespace atl {
+
+// How a parameter starts when a model is made from a seed.
+enum class Init : uint8_t {
+  kZeros,
+  kOnes,
+  kNormal,          // standard deviation 0.02
+  kNormalResidual,  // 0.02 / sqrt(2 * blocks): what adds to the residual stream
+};
+
+// How tensor parallelism cuts a parameter's matrix in memory; a vector is a column.
+enum class Cut : uint8_t {
+  kNone,  // every rank holds all of it
+  kRows,
+  kColumns,
+};
+
+// What a layer uses a parameter for. Of matrices that one product serves, the first is asked for.
+enum class Param : uint8_t {
+  kTable,
+  kPositions,
+  kTokenTypes,
+  kQuery,  // and key and value behind it
+  kKey,
+  kValue,
+  kOut,
+  kGate,  // and up behind it
+  kUp,
+  kDown,
+  kQueryBias,  // and those of key and value behind it
+  kKeyBias,
+  kValueBias,
+  kOutBias,
+  kUpBias,
+  kDownBias,
+  kQueryNorm,
+  kKeyNorm,
+  kNorm,  // before attention; of the ends, their norm
+  kNormBias,
+  kAfterNorm,  // after attention
+  kAfterNormBias,
+  kFeedForwardNorm,
+  kFeedForwardNormBias,
+  kAfterFeedForwardNorm,
+  kAfterFeedForwardNormBias,
+  kHead,
+  kHeadBias,
+  kTransform,
+  kTransformBias,
+};
+inline constexpr size_t kParamUses = static_cast<size_t>(Param::kTransformBias) + 1;
+
+struct ParamSpec {
+  std::string name;  // in files
+  Param use = Param::kTable;
+  std::vector<int64_t> shape;  // in files; of a part: as if it were in a file
+  bool transposed = false;     // memory holds the transpose of the file's matrix
+  float file_offset = 0;       // memory holds the file's numbers plus this
+  bool decay = false;          // weight decay applies: two dimensions or more
+  Init init = Init::kZeros;
+  int64_t offset = 0;  // elements from the start of the layer's buffer
+  int64_t size = 0;    // elements
+  Cut cut = Cut::kNone;
+  std::vector<Range> kept;  // rows, or columns, of the whole that are here, side by side; by `cut`
+
+  int64_t end() const { return offset + size; }
+};
+
+struct LayerLayout {
+  std::string name;               // "embedding", "block.0", ..., "head"
+  std::vector<ParamSpec> params;  // in order of offset
+  int64_t size = 0;               // elements of the flat buffer
+  int64_t decay_size = 0;         // the first decay_size elements have weight decay
+
+  // REQUIRES: there is such a parameter.
+  const ParamSpec& Find(absl::string_view param_name) const;
+  // Null: the layer has none.
+  const ParamSpec* Find(Param use) const;
+};
+
+// layers + 2 layouts, in order. The head of a tied model has no matrix of its own.
+// REQUIRES: config is valid.
+std::vector<LayerLayout> MakeLayouts(const ModelConfig& config);
+
+// Likewise of what one tensor-parallel rank holds: the same parameters in the same order, each cut.
+std::vector<LayerLayout> MakeLayouts(const ModelConfig& config, const TensorPart& part);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_MODEL_LAYOUT_H_

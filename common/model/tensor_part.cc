@@ -1,0 +1,109 @@
+#include "common/model/tensor_part.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/model/family.h"
+
+namespace atl {
+namespace {
+
+// `total` things dealt in proportion to the shares, one at least to each.
+std::vector<Range> Deal(int64_t total, const std::vector<int64_t>& shares) {
+  const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  const auto ranks = static_cast<int>(shares.size());
+  std::vector<int64_t> counts;
+  // How far a rank is below its exact part, times the sum of shares.
+  const auto lack = [&](int rank) { return total * shares[rank] - counts[rank] * sum; };
+  int64_t dealt = 0;
+  for (const int64_t share : shares) {
+    counts.push_back(std::max<int64_t>(1, total * share / sum));
+    dealt += counts.back();
+  }
+  for (; dealt < total; ++dealt) {
+    int most = 0;
+    for (int rank = 1; rank < ranks; ++rank) most = lack(rank) > lack(most) ? rank : most;
+    ++counts[most];
+  }
+  for (; dealt > total; --dealt) {  // where a rank got one that it has no claim to
+    int least = -1;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (counts[rank] > 1 && (least < 0 || lack(rank) <= lack(least))) least = rank;
+    }
+    --counts[least];
+  }
+  std::vector<Range> ranges;
+  int64_t begin = 0;
+  for (const int64_t count : counts) {
+    ranges.push_back({begin, begin + count});
+    begin += count;
+  }
+  return ranges;
+}
+
+absl::Status CheckCut(const ModelConfig& config, int ranks, std::span<const int32_t> shares) {
+  const struct {
+    const char* name;
+    int64_t count;
+  } limits[] = {{"key-value heads", config.kv_heads},
+                {"hidden columns in the feed-forward", config.ffn},
+                {"words in the vocabulary", config.vocab}};
+  const auto* least = std::min_element(std::begin(limits), std::end(limits),
+                                       [](auto& a, auto& b) { return a.count < b.count; });
+  if (ranks > 1 && config.architecture().qk_norm == QkNorm::kAllHeads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor parallelism over ", ranks, " devices: ", FamilyOf(config.family).model_type,
+        " models have a norm over the queries of all heads, which are therefore not "
+        "cut; use layout.tensor_parallel = 1"));
+  }
+  if (ranks < 1 || ranks > least->count) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor parallelism over ", ranks,
+                                                   " devices: the model has ", least->count, " ",
+                                                   least->name, " and each device needs one; 1 to ",
+                                                   least->count, " devices can share this model"));
+  }
+  if (!shares.empty() && static_cast<int>(shares.size()) != ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor_shares has ", shares.size(),
+                                                   " numbers for ", ranks,
+                                                   " devices; expected one each, or none"));
+  }
+  for (const int32_t share : shares) {
+    if (share >= 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor_shares has a ", share, "; every share is 1 or more"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TensorPart WholePart(const ModelConfig& config) {
+  return {.heads = {0, config.heads},
+          .kv_heads = {0, config.kv_heads},
+          .ffn = {0, config.ffn},
+          .vocab = {0, config.vocab}};
+}
+
+absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int ranks,
+                                                 std::span<const int32_t> shares) {
+  ATOLL_RETURN_IF_ERROR(CheckCut(config, ranks, shares));
+  std::vector<int64_t> weights(shares.begin(), shares.end());
+  if (weights.empty()) weights.assign(ranks, 1);
+  const auto kv_heads = Deal(config.kv_heads, weights);
+  const auto ffn = Deal(config.ffn, weights);
+  const auto vocab = Deal(config.vocab, weights);
+  const int64_t group = config.heads / config.kv_heads;
+  std::vector<TensorPart> parts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Range kv = kv_heads[rank];
+    parts.push_back({.rank = rank,
+                     .ranks = ranks,
+                     .heads = {kv.begin * group, kv.end * group},
+                     .kv_heads = kv,
+                     .ffn = ffn[rank],
+                     .vocab = vocab[rank]});
+  }
+  return parts;
+}
+
+}  // namespace atl

@@ -1,0 +1,56 @@
+// How tensor parallelism cuts a model: which part of every layer each rank of a group holds.
+//
+// Megatron's cut (Shoeybi et al. 2019, sections 3 and 4): matrices that begin a half of a block are
+// cut by their output (query heads with the key and value heads they read; hidden columns of the
+// feed-forward), those that end it by their input, so that each half costs one sum of activations
+// over the ranks in F and one in B, and none in W. The embedding's table and the head are cut by
+// vocabulary, and so is the loss: logits are never gathered. Norms, learned positions, and biases
+// that are added after a sum are held whole by every rank; their gradients are the same on all.
+
+#ifndef ATOLL_COMMON_MODEL_TENSOR_PART_H_
+#define ATOLL_COMMON_MODEL_TENSOR_PART_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/model/config.h"
+#include "common/status.h"
+
+namespace atl {
+
+// [begin, end)
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+// What rank `rank` of a group of `ranks` holds.
+struct TensorPart {
+  int rank = 0;
+  int ranks = 1;
+  Range heads;     // query heads
+  Range kv_heads;  // key and value heads: those that `heads` read
+  Range ffn;       // columns of the feed-forward's hidden layer
+  Range vocab;     // rows of the embedding's table and of the head
+
+  bool whole() const { return ranks == 1; }
+  bool leads() const { return rank == 0; }  // adds what must be added once: residuals, biases
+  bool operator==(const TensorPart&) const = default;
+};
+
+// Rank 0 of 1. REQUIRES: config is valid.
+TensorPart WholePart(const ModelConfig& config);
+
+// The parts of a group by rank, in proportion to `shares` (empty: even), by largest remainder,
+// every rank at least one key-value head, one hidden column and one word. The same arguments give
+// the same cut everywhere. INVALID_ARGUMENT says what cannot be cut so, and what can. REQUIRES:
+// config is valid.
+absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int ranks,
+                                                 std::span<const int32_t> shares);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_MODEL_TENSOR_PART_H_

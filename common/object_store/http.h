@@ -1,0 +1,48 @@
+// HTTP requests through libcurl, repeated where the server may only be busy.
+
+#ifndef ATOLL_COMMON_OBJECT_STORE_HTTP_H_
+#define ATOLL_COMMON_OBJECT_STORE_HTTP_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/files.h"
+
+namespace atl {
+
+struct HttpRequest {
+  std::string method = "GET";
+  std::string url;
+  std::map<std::string, std::string> headers;
+  std::span<const ByteSpan> body;      // the pieces outlive the request
+  int64_t answer_bytes_max = 1 << 20;  // a longer answer is an error
+};
+
+struct HttpAnswer {
+  int status = 0;
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;
+};
+
+// One try. UNAVAILABLE: no answer (no connection, it broke off, too slow: below 1 KB/s for 30 s).
+// Whatever the server answers is OK here.
+absl::StatusOr<HttpAnswer> SendHttp(const HttpRequest& request);
+
+struct RetryOptions {
+  int tries = 5;
+  int64_t first_pause_ms = 200;           // doubled from try to try, with a random part
+  std::function<void(int64_t ms)> sleep;  // absent: this thread's
+};
+
+// Calls `make` and sends what it returns (a signature has its time), until there is an answer that
+// is neither 429 nor 5xx, or all tries are used up: the last answer, or the last error.
+absl::StatusOr<HttpAnswer> SendHttpWithRetries(const std::function<HttpRequest()>& make,
+                                               const RetryOptions& options);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_OBJECT_STORE_HTTP_H_

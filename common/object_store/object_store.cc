@@ -1,0 +1,229 @@
+#include "common/object_store/object_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/object_store/http.h"
+#include "common/object_store/s3_store.h"
+#include "common/object_store/signature.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxNameBytes = 1024;  // S3's
+
+class FolderStore : public ObjectStore {
+ public:
+  explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}
+  std::string url() const override { return folder_.string(); }
+
+  absl::StatusOr<ObjectInfo> Stat(const std::string& name) override {
+    ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
+    struct stat info;
+    if (stat(Path(name).c_str(), &info) != 0) return Error("looking for", name);
+    if (!S_ISREG(info.st_mode)) return absl::NotFoundError(Path(name) + ": is not a file");
+    return Info(name, info);
+  }
+
+  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out) override {
+    ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
+    const int fd = open(Path(name).c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return Error("reading", name);
+    absl::Status status;
+    for (size_t done = 0; done < out.size() && status.ok();) {
+      const ssize_t got =
+          pread(fd, out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) status = Error("reading", name);
+      if (got == 0) {
+        status = absl::OutOfRangeError(absl::StrCat("reading ", Path(name), ": ends at byte ",
+                                                    offset + static_cast<int64_t>(done)));
+      }
+      done += got > 0 ? static_cast<size_t>(got) : 0;
+    }
+    close(fd);
+    return status;
+  }
+
+  absl::Status Write(const std::string& name, std::span<const ByteSpan> pieces) override {
+    ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
+    ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(fs::path(Path(name)).parent_path().string()));
+    return WriteFileAtomically(RealFiles(), Path(name), pieces);
+  }
+
+  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most) override {
+    std::vector<ObjectInfo> objects;
+    std::error_code error;
+    for (auto entry = fs::recursive_directory_iterator(folder_, error);
+         !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+      const std::string name = entry->path().lexically_relative(folder_).generic_string();
+      struct stat info;
+      if (!absl::StartsWith(name, prefix) || stat(entry->path().c_str(), &info) != 0 ||
+          !S_ISREG(info.st_mode)) {
+        continue;
+      }
+      objects.push_back(Info(name, info));
+    }
+    if (error && error != std::errc::no_such_file_or_directory) {
+      return absl::UnavailableError(absl::StrCat("listing ", url(), ": ", error.message()));
+    }
+    std::sort(objects.begin(), objects.end(),
+              [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
+    if (static_cast<int64_t>(objects.size()) > most) objects.resize(static_cast<size_t>(most));
+    return objects;
+  }
+
+  absl::Status Remove(const std::string& name) override {
+    ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
+    return unlink(Path(name).c_str()) == 0 || errno == ENOENT ? absl::OkStatus()
+                                                              : Error("removing", name);
+  }
+
+ private:
+  std::string Path(const std::string& name) const { return (folder_ / name).string(); }
+  absl::Status Error(const char* what, const std::string& name) const {
+    return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", Path(name)));
+  }
+  static ObjectInfo Info(const std::string& name, const struct stat& info) {
+    return {name, info.st_size,
+            absl::StrCat(info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec, "-", info.st_size)};
+  }
+
+  const fs::path folder_;
+};
+
+// Files of a web server: what its ranges give.
+class WebStore : public ObjectStore {
+ public:
+  explicit WebStore(std::string url) : url_(std::move(url)) {}
+  std::string url() const override { return url_; }
+
+  absl::StatusOr<ObjectInfo> Stat(const std::string& name) override {
+    ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer, Send("HEAD", name, {}, 1 << 20));
+    if (answer.status != 200) return Error(answer, name);
+    ObjectInfo info{name, 0, ""};
+    const auto length = answer.headers.find("content-length");
+    if (length == answer.headers.end() || !absl::SimpleAtoi(length->second, &info.bytes) ||
+        info.bytes < 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(Url(name), ": the server gives no length of it"));
+    }
+    for (const char* header : {"last-modified", "etag"}) {
+      const auto tag = answer.headers.find(header);
+      if (tag != answer.headers.end()) info.tag = tag->second;
+    }
+    return info;
+  }
+
+  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out) override {
+    if (out.empty()) return absl::OkStatus();
+    const auto bytes = static_cast<int64_t>(out.size());
+    ATOLL_ASSIGN_OR_RETURN(
+        const HttpAnswer answer,
+        Send("GET", name, {{"range", absl::StrCat("bytes=", offset, "-", offset + bytes - 1)}},
+             bytes + (1 << 20)));
+    if (answer.status == 200 && offset > 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(Url(name), ": the server gives no ranges; copy the file"));
+    }
+    if (answer.status != 200 && answer.status != 206) return Error(answer, name);
+    if (static_cast<int64_t>(answer.body.size()) != bytes) {
+      return absl::OutOfRangeError(absl::StrCat(Url(name), ": has ", answer.body.size(),
+                                                " bytes from byte ", offset, " on, not ", bytes));
+    }
+    std::copy_n(reinterpret_cast<const std::byte*>(answer.body.data()), bytes, out.begin());
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(const std::string&, std::span<const ByteSpan>) override { return ReadOnly(); }
+  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string&, int64_t) override {
+    return ReadOnly();
+  }
+  absl::Status Remove(const std::string&) override { return ReadOnly(); }
+
+ private:
+  std::string Url(const std::string& name) const {
+    return absl::StrCat(url_, "/", UriEscape(name, true));
+  }
+  absl::StatusOr<HttpAnswer> Send(const char* method, const std::string& name,
+                                  std::map<std::string, std::string> headers,
+                                  int64_t bytes_max) const {
+    ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
+    HttpRequest request;
+    request.method = method;
+    request.url = Url(name);
+    request.headers = std::move(headers);
+    request.answer_bytes_max = bytes_max;
+    return SendHttpWithRetries([&] { return request; }, RetryOptions());
+  }
+  absl::Status Error(const HttpAnswer& answer, const std::string& name) const {
+    const std::string message = absl::StrCat(Url(name), ": HTTP ", answer.status);
+    if (answer.status == 404) return absl::NotFoundError(message);
+    if (answer.status == 416) return absl::OutOfRangeError(message);
+    if (answer.status >= 500) return absl::UnavailableError(message);
+    return absl::FailedPreconditionError(message);
+  }
+  absl::Status ReadOnly() const {
+    return absl::UnimplementedError(
+        absl::StrCat(url_, ": a web server can only be read; name an s3:// bucket or a folder"));
+  }
+
+  const std::string url_;
+};
+
+}  // namespace
+
+absl::Status CheckObjectName(const std::string& name) {
+  bool good = !name.empty() && name.size() <= kMaxNameBytes;
+  for (const absl::string_view part : absl::StrSplit(name, '/')) {
+    good = good && !part.empty() && part != "." && part != ".." &&
+           part.find('\0') == absl::string_view::npos;
+  }
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" cannot name an object"));
+}
+
+absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const std::string& url) {
+  absl::string_view rest = absl::StripSuffix(url, "/");
+  if (absl::StartsWith(rest, "http://") || absl::StartsWith(rest, "https://")) {
+    return std::make_unique<WebStore>(std::string(rest));
+  }
+  if (!absl::ConsumePrefix(&rest, "s3://")) {
+    if (absl::StrContains(url, "://") || url.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", url, "\": must be s3://BUCKET/PREFIX, http(s)://..., or a folder"));
+    }
+    return std::make_unique<FolderStore>(url);
+  }
+  S3Options options;
+  const std::pair<std::string, std::string> parts = absl::StrSplit(rest, absl::MaxSplits('/', 1));
+  options.bucket = parts.first;
+  options.prefix = parts.second;
+  if (!CheckObjectName(options.bucket).ok() ||
+      (!options.prefix.empty() && !CheckObjectName(options.prefix).ok())) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", url, "\": must be s3://BUCKET/PREFIX"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(options.access, FindS3Access());
+  if (!options.access.endpoint.empty() && !absl::StartsWith(options.access.endpoint, "http://") &&
+      !absl::StartsWith(options.access.endpoint, "https://")) {
+    return absl::InvalidArgumentError(absl::StrCat("AWS_ENDPOINT_URL = ", options.access.endpoint,
+                                                   ": must begin with http:// or https://"));
+  }
+  return NewS3Store(std::move(options));
+}
+
+}  // namespace atl

@@ -1,0 +1,155 @@
+#include "common/object_store/object_store.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "common/object_store/credentials.h"
+#include "common/object_store/signature.h"
+
+namespace atl {
+namespace {
+
+// ---- vocabulary of these tests ----
+
+class Folder {
+ public:
+  Folder() {
+    path_ = (std::filesystem::temp_directory_path() / "atoll_store_test_XXXXXX").string();
+    REQUIRE(mkdtemp(path_.data()) != nullptr);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+ByteSpan Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+std::string ReadText(ObjectStore& store, const std::string& name, int64_t offset, size_t bytes) {
+  std::string text(bytes, '\0');
+  const absl::Status status = store.Read(name, offset, std::as_writable_bytes(std::span(text)));
+  INFO(status.message());
+  REQUIRE(status.ok());
+  return text;
+}
+
+using Settings = std::map<std::string, std::string>;
+
+absl::StatusOr<S3Access> Access(const Settings& variables, const Settings& files) {
+  const auto in = [](const Settings& settings) {
+    return [&settings](const std::string& name) -> std::optional<std::string> {
+      const auto found = settings.find(name);
+      return found == settings.end() ? std::nullopt : std::optional(found->second);
+    };
+  };
+  return FindS3Access(in(variables), in(files));
+}
+
+// ---- folders ----
+
+TEST_CASE("an object in a folder is written whole, read by ranges, listed and removed") {
+  Folder folder;
+  const auto store = *OpenObjectStore(folder.path());
+  const std::string a = "hello ", b = "world";
+  const ByteSpan pieces[] = {Bytes(a), Bytes(b)};
+  REQUIRE(store->Write("x/one", pieces).ok());
+  REQUIRE(store->Write("x/two", {pieces, 1}).ok());
+  CHECK(ReadText(*store, "x/one", 6, 5) == "world");
+  CHECK(store->Stat("x/one")->bytes == 11);
+  const auto listed = *store->List("x/", 10);
+  REQUIRE(listed.size() == 2);
+  CHECK(listed[1].name == "x/two");
+  CHECK(store->List("x/", 1)->size() == 1);
+  CHECK(store->List("y", 10)->empty());
+  std::string more(12, '\0');
+  CHECK(absl::IsOutOfRange(store->Read("x/one", 0, std::as_writable_bytes(std::span(more)))));
+  REQUIRE(store->Remove("x/one").ok());
+  REQUIRE(store->Remove("x/one").ok());
+  CHECK(absl::IsNotFound(store->Stat("x/one").status()));
+}
+
+TEST_CASE("names that lead elsewhere and addresses of another kind are refused") {
+  Folder folder;
+  const auto store = *OpenObjectStore(folder.path());
+  for (const char* name : {"", "..", "a/../b", "/a", "a//b", "a/"}) {
+    CHECK(absl::IsInvalidArgument(store->Stat(name).status()));
+  }
+  for (const char* url : {"", "ftp://host/x", "s3://", "s3://b/../c"}) {
+    CHECK(absl::IsInvalidArgument(OpenObjectStore(url).status()));
+  }
+}
+
+// ---- S3's signature and credentials ----
+
+// The examples of Amazon's documentation of Signature Version 4 for S3.
+S3Request Example(const std::string& path) {
+  S3Request request;
+  request.method = "GET";
+  request.host = "examplebucket.s3.amazonaws.com";
+  request.path = path;
+  request.payload_sha256 = Sha256Hex({});
+  return request;
+}
+constexpr int64_t kExampleTime = 1369353600;  // 2013-05-24
+
+std::string SignatureOf(const S3Request& request) {
+  S3Access access;
+  access.key_id = "AKIAIOSFODNN7EXAMPLE";
+  access.secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+  const std::string header = SignS3(request, access, kExampleTime).at("authorization");
+  return header.substr(header.find("Signature=") + 10);
+}
+
+TEST_CASE("signatures are those of Amazon's examples") {
+  S3Request get = Example("/test.txt");
+  get.headers["range"] = "bytes=0-9";
+  CHECK(SignatureOf(get) == "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
+
+  S3Request put = Example("/test$file.text");
+  put.method = "PUT";
+  put.headers["date"] = "Fri, 24 May 2013 00:00:00 GMT";
+  put.headers["x-amz-storage-class"] = "REDUCED_REDUNDANCY";
+  const std::string body = "Welcome to Amazon S3.";
+  const ByteSpan piece = Bytes(body);
+  put.payload_sha256 = Sha256Hex({&piece, 1});
+  CHECK(SignatureOf(put) == "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
+
+  S3Request lifecycle = Example("/");
+  lifecycle.query["lifecycle"] = "";
+  CHECK(SignatureOf(lifecycle) ==
+        "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543");
+
+  S3Request list = Example("/");
+  list.query = {{"max-keys", "2"}, {"prefix", "J"}};
+  CHECK(SignatureOf(list) == "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
+}
+
+TEST_CASE("credentials: variables come before files, and a profile has its own") {
+  const Settings files = {{"/h/.aws/credentials",
+                           "[default]\naws_access_key_id = A\naws_secret_access_key=B\n"
+                           "# no\n[other]\naws_access_key_id=C\naws_secret_access_key=D=\n"
+                           "aws_session_token=T\n"},
+                          {"/h/.aws/config",
+                           "[default]\nregion=eu-north-1\n[profile other]\nregion = us-west-2\n"
+                           "endpoint_url = http://localhost:1/\n"}};
+  const auto plain = Access({{"HOME", "/h"}}, files);
+  CHECK((plain->key_id == "A" && plain->secret == "B" && plain->region == "eu-north-1"));
+  const auto other = Access({{"HOME", "/h"}, {"AWS_PROFILE", "other"}}, files);
+  CHECK((other->key_id == "C" && other->secret == "D=" && other->session_token == "T"));
+  CHECK((other->region == "us-west-2" && other->endpoint == "http://localhost:1"));
+  const auto variables = Access({{"HOME", "/h"},
+                                 {"AWS_PROFILE", "other"},
+                                 {"AWS_ACCESS_KEY_ID", "V"},
+                                 {"AWS_SECRET_ACCESS_KEY", "W"},
+                                 {"AWS_DEFAULT_REGION", "ap-1"}},
+                                files);
+  CHECK((variables->key_id == "V" && variables->session_token.empty()));
+  CHECK(variables->region == "ap-1");
+  CHECK(absl::IsUnauthenticated(Access({}, {}).status()));
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,285 @@
+#include "common/object_store/s3_store.h"
+
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/check.h"
+#include "common/object_store/signature.h"
+#include "common/object_store/xml.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kAnswerBytesMax = 8 << 20;
+constexpr int64_t kListPage = 1000;
+constexpr int64_t kPartsMax = 10000;
+
+std::string Md5Base64(std::span<const ByteSpan> pieces) {
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
+                                                                        EVP_MD_CTX_free);
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned int bytes = 0;
+  ATOLL_CHECK(EVP_DigestInit_ex(context.get(), EVP_md5(), nullptr) == 1);
+  for (const ByteSpan& piece : pieces) EVP_DigestUpdate(context.get(), piece.data(), piece.size());
+  ATOLL_CHECK(EVP_DigestFinal_ex(context.get(), digest.data(), &bytes) == 1);
+  return absl::Base64Escape({reinterpret_cast<const char*>(digest.data()), bytes});
+}
+
+int64_t Bytes(std::span<const ByteSpan> pieces) {
+  int64_t bytes = 0;
+  for (const ByteSpan& piece : pieces) bytes += static_cast<int64_t>(piece.size());
+  return bytes;
+}
+
+// Bytes [begin, begin + count) of the pieces.
+std::vector<ByteSpan> Slice(std::span<const ByteSpan> pieces, int64_t begin, int64_t count) {
+  std::vector<ByteSpan> slice;
+  for (const ByteSpan& piece : pieces) {
+    const auto size = static_cast<int64_t>(piece.size());
+    const int64_t from = std::min(begin, size), bytes = std::min(count, size - from);
+    if (bytes > 0) {
+      slice.push_back(piece.subspan(static_cast<size_t>(from), static_cast<size_t>(bytes)));
+    }
+    begin -= from;
+    count -= bytes;
+  }
+  return slice;
+}
+
+class S3Store : public ObjectStore {
+ public:
+  explicit S3Store(S3Options options) : options_(std::move(options)) {
+    const std::string& given = options_.access.endpoint;
+    endpoint_ = given.empty()
+                    ? absl::StrCat("https://s3.", options_.access.region, ".amazonaws.com")
+                    : given;
+    host_ = endpoint_.substr(endpoint_.find("://") + 3);
+  }
+
+  std::string url() const override {
+    return absl::StrCat("s3://", options_.bucket, options_.prefix.empty() ? "" : "/",
+                        options_.prefix);
+  }
+  absl::StatusOr<ObjectInfo> Stat(const std::string& name) override;
+  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out) override;
+  absl::Status Write(const std::string& name, std::span<const ByteSpan> pieces) override;
+  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most) override;
+  absl::Status Remove(const std::string& name) override;
+
+ private:
+  using Map = std::map<std::string, std::string>;
+
+  std::string Key(const std::string& name) const {
+    return options_.prefix.empty() ? name : absl::StrCat(options_.prefix, "/", name);
+  }
+  // `key` empty: the bucket itself.
+  absl::StatusOr<HttpAnswer> Send(const std::string& method, const std::string& key,
+                                  const Map& query, const Map& headers,
+                                  std::span<const ByteSpan> body,
+                                  int64_t answer_bytes_max = kAnswerBytesMax) const;
+  // The error that an answer of failure stands for.
+  absl::Status Error(const HttpAnswer& answer, const std::string& what,
+                     const std::string& name) const;
+  absl::Status Put(const std::string& name, std::span<const ByteSpan> pieces) const;
+  absl::Status PutParts(const std::string& name, std::span<const ByteSpan> pieces,
+                        int64_t bytes) const;
+  absl::Status PutAllParts(const std::string& name, const std::string& upload,
+                           std::span<const ByteSpan> pieces, int64_t bytes) const;
+
+  const S3Options options_;
+  std::string endpoint_, host_;
+};
+
+absl::StatusOr<HttpAnswer> S3Store::Send(const std::string& method, const std::string& key,
+                                         const Map& query, const Map& headers,
+                                         std::span<const ByteSpan> body,
+                                         int64_t answer_bytes_max) const {
+  S3Request request;
+  request.method = method;
+  request.host = host_;
+  request.path = absl::StrCat("/", options_.bucket, key.empty() ? "" : "/", key);
+  request.query = query;
+  request.headers = headers;
+  request.payload_sha256 = Sha256Hex(body);
+  const std::string text = QueryText(query);
+  HttpRequest http;
+  http.method = method;
+  http.url = absl::StrCat(endpoint_, UriEscape(request.path, true), text.empty() ? "" : "?", text);
+  http.body = body;
+  http.answer_bytes_max = answer_bytes_max;
+  return SendHttpWithRetries(
+      [&] {
+        const int64_t now = options_.unix_seconds ? options_.unix_seconds() : std::time(nullptr);
+        http.headers = headers;
+        for (const auto& [name, value] : SignS3(request, options_.access, now)) {
+          http.headers[name] = value;
+        }
+        return http;
+      },
+      options_.retry);
+}
+
+absl::Status S3Store::Error(const HttpAnswer& answer, const std::string& what,
+                            const std::string& name) const {
+  const std::string code = XmlText(answer.body, "Code");
+  const std::string message = absl::StrCat(
+      what, " ", url(), name.empty() ? "" : "/", name, " at ", endpoint_, ": HTTP ", answer.status,
+      code.empty() ? "" : " ", code, " ", XmlText(answer.body, "Message"));
+  if (code == "NoSuchBucket") {
+    return absl::FailedPreconditionError(
+        absl::StrCat(message, "; is the bucket's name \"", options_.bucket, "\" right?"));
+  }
+  if (code == "RequestTimeTooSkewed") {
+    return absl::FailedPreconditionError(absl::StrCat(message, "; set this machine's clock"));
+  }
+  if (answer.status == 401 || answer.status == 403) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(message, "; are the key and its rights to the bucket right?"));
+  }
+  if (answer.status == 404) return absl::NotFoundError(message);
+  if (answer.status == 416) return absl::OutOfRangeError(message);
+  if (answer.status == 429 || answer.status >= 500) return absl::UnavailableError(message);
+  return absl::FailedPreconditionError(message);
+}
+
+absl::StatusOr<ObjectInfo> S3Store::Stat(const std::string& name) {
+  ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
+  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer, Send("HEAD", Key(name), {}, {}, {}));
+  if (answer.status != 200) return Error(answer, "looking for", name);
+  ObjectInfo info{name, 0, ""};
+  const auto length = answer.headers.find("content-length");
+  if (length == answer.headers.end() || !absl::SimpleAtoi(length->second, &info.bytes) ||
+      info.bytes < 0) {
+    return absl::InternalError(absl::StrCat(url(), "/", name, ": the server gives no length"));
+  }
+  const auto tag = answer.headers.find("etag");
+  if (tag != answer.headers.end()) info.tag = tag->second;
+  return info;
+}
+
+absl::Status S3Store::Read(const std::string& name, int64_t offset, std::span<std::byte> out) {
+  ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
+  if (out.empty()) return absl::OkStatus();
+  const auto bytes = static_cast<int64_t>(out.size());
+  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                         Send("GET", Key(name), {},
+                              {{"range", absl::StrCat("bytes=", offset, "-", offset + bytes - 1)}},
+                              {}, std::max(bytes, kAnswerBytesMax)));
+  const bool whole = answer.status == 200 && offset == 0;  // the range was all of it
+  if (answer.status != 206 && !whole) return Error(answer, "reading", name);
+  if (static_cast<int64_t>(answer.body.size()) != bytes) {
+    return absl::OutOfRangeError(absl::StrCat("reading ", url(), "/", name, ": has ",
+                                              answer.body.size(), " bytes from byte ", offset,
+                                              " on, not ", bytes));
+  }
+  std::copy_n(reinterpret_cast<const std::byte*>(answer.body.data()), bytes, out.begin());
+  return absl::OkStatus();
+}
+
+absl::Status S3Store::Put(const std::string& name, std::span<const ByteSpan> pieces) const {
+  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                         Send("PUT", Key(name), {}, {{"content-md5", Md5Base64(pieces)}}, pieces));
+  return answer.status == 200 ? absl::OkStatus() : Error(answer, "writing", name);
+}
+
+absl::Status S3Store::PutAllParts(const std::string& name, const std::string& upload,
+                                  std::span<const ByteSpan> pieces, int64_t bytes) const {
+  const int64_t part_bytes = std::max(options_.part_bytes, (bytes + kPartsMax - 1) / kPartsMax);
+  std::string list = "<CompleteMultipartUpload>";
+  for (int64_t part = 0; part * part_bytes < bytes; ++part) {
+    const auto slice = Slice(pieces, part * part_bytes, part_bytes);
+    ATOLL_ASSIGN_OR_RETURN(
+        const HttpAnswer answer,
+        Send("PUT", Key(name), {{"partNumber", absl::StrCat(part + 1)}, {"uploadId", upload}},
+             {{"content-md5", Md5Base64(slice)}}, slice));
+    const auto tag = answer.headers.find("etag");
+    if (answer.status != 200 || tag == answer.headers.end()) return Error(answer, "writing", name);
+    absl::StrAppend(&list, "<Part><PartNumber>", part + 1, "</PartNumber><ETag>",
+                    XmlEscape(tag->second), "</ETag></Part>");
+  }
+  list += "</CompleteMultipartUpload>";
+  const ByteSpan body = std::as_bytes(std::span(list));
+  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                         Send("POST", Key(name), {{"uploadId", upload}},
+                              {{"content-type", "application/xml"}}, {&body, 1}));
+  // S3 may answer 200 and an error inside.
+  if (answer.status != 200 || !XmlElements(answer.body, "Error").empty()) {
+    return Error(answer, "completing", name);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status S3Store::PutParts(const std::string& name, std::span<const ByteSpan> pieces,
+                               int64_t bytes) const {
+  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer begun,
+                         Send("POST", Key(name), {{"uploads", ""}}, {}, {}));
+  const std::string upload = XmlText(begun.body, "UploadId");
+  if (begun.status != 200 || upload.empty()) return Error(begun, "beginning to write", name);
+  const absl::Status status = PutAllParts(name, upload, pieces, bytes);
+  if (!status.ok()) {
+    // What is there of it costs money until it is given up. The first error is the one to tell.
+    (void)Send("DELETE", Key(name), {{"uploadId", upload}}, {}, {});
+  }
+  return status;
+}
+
+absl::Status S3Store::Write(const std::string& name, std::span<const ByteSpan> pieces) {
+  ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
+  const int64_t bytes = Bytes(pieces);
+  return bytes <= options_.part_bytes ? Put(name, pieces) : PutParts(name, pieces, bytes);
+}
+
+absl::StatusOr<std::vector<ObjectInfo>> S3Store::List(const std::string& prefix, int64_t most) {
+  std::vector<ObjectInfo> objects;
+  std::string token;
+  const std::string below = options_.prefix.empty() ? "" : options_.prefix + "/";
+  do {
+    Map query = {{"list-type", "2"},
+                 {"prefix", below + prefix},
+                 {"max-keys",
+                  absl::StrCat(std::min(kListPage, most - static_cast<int64_t>(objects.size())))}};
+    if (!token.empty()) query["continuation-token"] = token;
+    ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer, Send("GET", "", query, {}, {}));
+    if (answer.status != 200) return Error(answer, "listing", prefix);
+    const size_t before = objects.size();
+    for (const std::string_view entry : XmlElements(answer.body, "Contents")) {
+      std::string key = XmlText(entry, "Key");
+      ObjectInfo info{key, 0, XmlText(entry, "ETag")};
+      if (!absl::StartsWith(key, below) || !absl::SimpleAtoi(XmlText(entry, "Size"), &info.bytes)) {
+        return absl::InternalError(absl::StrCat("listing ", url(), ": the server answers \"", key,
+                                                "\" with size \"", XmlText(entry, "Size"), "\""));
+      }
+      info.name = key.substr(below.size());
+      objects.push_back(std::move(info));
+    }
+    token = XmlText(answer.body, "NextContinuationToken");
+    if (objects.size() == before) break;
+  } while (!token.empty() && static_cast<int64_t>(objects.size()) < most);
+  return objects;
+}
+
+absl::Status S3Store::Remove(const std::string& name) {
+  ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
+  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer, Send("DELETE", Key(name), {}, {}, {}));
+  const bool gone = answer.status == 200 || answer.status == 204 ||
+                    (answer.status == 404 && XmlText(answer.body, "Code") != "NoSuchBucket");
+  return gone ? absl::OkStatus() : Error(answer, "removing", name);
+}
+
+}  // namespace
+
+std::unique_ptr<ObjectStore> NewS3Store(S3Options options) {
+  return std::make_unique<S3Store>(std::move(options));
+}
+
+}  // namespace atl

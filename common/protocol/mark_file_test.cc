@@ -1,0 +1,35 @@
+#include "common/protocol/mark_file.h"
+
+#include <catch2/catch.hpp>
+
+#include "common/files_simulated.h"
+
+namespace atl {
+namespace {
+
+TEST_CASE("a_cluster_mark_is_read_as_it_was_written") {
+  SimulatedFiles files(1);
+  REQUIRE(ReadClusterMark(files, "/state").value() == ClusterMark());
+  const ClusterMark mark{"0123456789abcdef", 7};
+  REQUIRE(files.MakeFolder("/state").ok());
+  REQUIRE(WriteClusterMark(files, "/state", mark).ok());
+  REQUIRE(ReadClusterMark(files, "/state").value() == mark);
+}
+
+TEST_CASE("every_flipped_bit_of_a_cluster_mark_is_noticed") {
+  SimulatedFiles files(1);
+  REQUIRE(files.MakeFolder("/state").ok());
+  REQUIRE(WriteClusterMark(files, "/state", {"0123456789abcdef", 7}).ok());
+  const std::vector<std::byte> good = files.Read("/state/cluster", 256).value();
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::vector<std::byte> bad = good;
+    bad[i] ^= std::byte(1);
+    const ByteSpan piece(bad);
+    REQUIRE(WriteFileAtomically(files, "/state/cluster", std::span(&piece, 1)).ok());
+    INFO("byte " << i);
+    CHECK(absl::IsDataLoss(ReadClusterMark(files, "/state").status()));
+  }
+}
+
+}  // namespace
+}  // namespace atl

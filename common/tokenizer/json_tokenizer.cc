@@ -1,0 +1,214 @@
+// Tokenizers of tokenizer.json: the parts of one file put together.
+
+#include <xxhash.h>
+
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "common/tokenizer/added_tokens.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/decoder.h"
+#include "common/tokenizer/normalizer.h"
+#include "common/tokenizer/post_processor.h"
+#include "common/tokenizer/pre_tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unigram.h"
+#include "common/tokenizer/word_models.h"
+
+namespace atl {
+namespace tokenizer {
+namespace {
+
+class JsonTokenizer : public Tokenizer {
+ public:
+  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Parse(const Json& json, uint64_t digest);
+
+  int64_t vocabulary() const override { return static_cast<int64_t>(vocabulary_->tokens().size()); }
+  uint64_t digest() const override { return digest_; }
+  std::span<const int32_t> before() const override { return frame_.before; }
+  std::span<const int32_t> after() const override { return frame_.after; }
+  std::optional<int32_t> TokenId(std::string_view token) const override {
+    const int32_t id = vocabulary_->Find(token);
+    return id < 0 ? std::nullopt : std::optional(id);
+  }
+  absl::StatusOr<std::string> Decode(std::span<const int32_t> ids,
+                                     bool skip_special) const override;
+
+ private:
+  absl::Status ParseModel(const Json& json);
+  absl::Status ParseAddedTokens(const Json& list);
+  absl::Status Append(std::string_view text, EncodeScratch* scratch,
+                      std::vector<int32_t>* out) const override;
+  absl::Status AppendText(std::string_view text, bool at_start, EncodeScratch* scratch,
+                          std::vector<int32_t>* out) const;
+
+  uint64_t digest_ = 0;
+  std::shared_ptr<Vocabulary> vocabulary_ = std::make_shared<Vocabulary>();
+  std::vector<bool> special_;  // by id
+  AddedTokenFinder raw_, in_normalized_;
+  std::unique_ptr<Normalizer> normalizer_;
+  bool normalizes_ = false;
+  ParsedPreTokenizer pre_tokenizer_;
+  std::unique_ptr<TokenModel> model_;
+  std::unique_ptr<Decoder> decoder_;
+  Frame frame_;
+};
+
+absl::Status JsonTokenizer::ParseModel(const Json& json) {
+  const std::string where = "model";
+  if (!json.is_object()) return Bad(where, "must be an object");
+  ATOLL_ASSIGN_OR_RETURN(std::string type, StringField(json, "type", where));
+  const Json& list = Member(json, "vocab");
+  if (type.empty()) {  // older files say no type
+    type = !Member(json, "merges").is_null() ? "BPE" : list.is_array() ? "Unigram" : "WordPiece";
+  }
+  if (type == "Unigram") {
+    ATOLL_ASSIGN_OR_RETURN(*vocabulary_, UnigramModel::ParseVocabulary(list, "model.vocab"));
+    ATOLL_ASSIGN_OR_RETURN(model_, UnigramModel::Parse(json, *vocabulary_, where));
+    return absl::OkStatus();
+  }
+  ATOLL_ASSIGN_OR_RETURN(*vocabulary_, Vocabulary::Parse(list, "model.vocab"));
+  if (type == "BPE") {
+    ATOLL_ASSIGN_OR_RETURN(
+        model_, BpeModel::Parse(json, *vocabulary_, pre_tokenizer_.bytes_are_symbols, where));
+  } else if (type == "WordPiece") {
+    ATOLL_ASSIGN_OR_RETURN(model_, ParseWordPiece(json, vocabulary_, where));
+  } else if (type == "WordLevel") {
+    ATOLL_ASSIGN_OR_RETURN(model_, ParseWordLevel(json, vocabulary_, where));
+  } else {
+    return Unsupported(where, type);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JsonTokenizer::ParseAddedTokens(const Json& list) {
+  if (list.is_null()) return absl::OkStatus();
+  if (!list.is_array()) return Bad("added_tokens", "must be a list");
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string where = absl::StrCat("added_tokens[", i, "]");
+    const Json& json = list[i];
+    AddedToken token;
+    ATOLL_ASSIGN_OR_RETURN(token.content, TextField(json, "content", where, ""));
+    ATOLL_ASSIGN_OR_RETURN(const int64_t id, IntField(json, "id", where, -1, 0, kMaxIds - 1));
+    if (id < 0) return Bad(absl::StrCat(where, ".id"), "must be given");
+    token.id = static_cast<int32_t>(id);
+    ATOLL_ASSIGN_OR_RETURN(token.single_word, BoolField(json, "single_word", where, false));
+    ATOLL_ASSIGN_OR_RETURN(token.left_strip, BoolField(json, "lstrip", where, false));
+    ATOLL_ASSIGN_OR_RETURN(token.right_strip, BoolField(json, "rstrip", where, false));
+    ATOLL_ASSIGN_OR_RETURN(token.special, BoolField(json, "special", where, false));
+    ATOLL_ASSIGN_OR_RETURN(token.normalized, BoolField(json, "normalized", where, !token.special));
+    ATOLL_RETURN_IF_ERROR(vocabulary_->Add(token.content, id, where));
+    if (token.special) {
+      special_.resize(std::max(special_.size(), static_cast<size_t>(id) + 1));
+      special_[static_cast<size_t>(id)] = true;
+    }
+    if (!token.normalized) {
+      raw_.Add(token.content, token);
+      continue;
+    }
+    std::string content = token.content;
+    ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&content));
+    in_normalized_.Add(content, token);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> JsonTokenizer::Parse(const Json& json,
+                                                                      uint64_t digest) {
+  if (!json.is_object()) return absl::InvalidArgumentError("is not a JSON object");
+  auto result = std::make_unique<JsonTokenizer>();
+  result->digest_ = digest;
+  const Json& normalizer = Member(json, "normalizer");
+  result->normalizes_ = !normalizer.is_null();
+  ATOLL_ASSIGN_OR_RETURN(result->normalizer_, ParseNormalizer(normalizer, "normalizer"));
+  ATOLL_ASSIGN_OR_RETURN(result->pre_tokenizer_,
+                         ParsePreTokenizer(Member(json, "pre_tokenizer"), "pre_tokenizer"));
+  ATOLL_RETURN_IF_ERROR(result->ParseModel(Member(json, "model")));
+  ATOLL_RETURN_IF_ERROR(result->ParseAddedTokens(Member(json, "added_tokens")));
+  ATOLL_ASSIGN_OR_RETURN(result->decoder_, ParseDecoder(Member(json, "decoder"), "decoder"));
+  ATOLL_ASSIGN_OR_RETURN(
+      result->frame_,
+      ParsePostProcessor(Member(json, "post_processor"), result->vocabulary(), "post_processor"));
+  return result;
+}
+
+absl::Status JsonTokenizer::AppendText(std::string_view text, bool at_start, EncodeScratch* scratch,
+                                       std::vector<int32_t>* out) const {
+  Pieces pieces;
+  pieces.text = std::string(text);
+  pieces.at_start = at_start;
+  pieces.ranges.push_back({0, text.size()});
+  ATOLL_RETURN_IF_ERROR(pre_tokenizer_.steps->Apply(&pieces));
+  for (const Pieces::Range& range : pieces.ranges) {
+    const std::string_view piece = pieces.piece(range);
+    if (piece.empty() || scratch->words.Find(piece, out)) continue;
+    const size_t before = out->size();
+    model_->Encode(piece, &scratch->model, out);
+    scratch->words.Add(piece, std::span<const int32_t>(*out).subspan(before));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JsonTokenizer::Append(std::string_view text, EncodeScratch* scratch,
+                                   std::vector<int32_t>* out) const {
+  std::vector<AddedTokenFinder::Segment> segments, inner;
+  raw_.Split(text, &segments);
+  for (const AddedTokenFinder::Segment& segment : segments) {
+    if (segment.id >= 0) {
+      out->push_back(segment.id);
+      continue;
+    }
+    const bool at_start = segment.text.data() == text.data();
+    std::string normalized;
+    std::string_view given = segment.text;
+    if (normalizes_) {
+      normalized = std::string(given);
+      ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&normalized));
+      given = normalized;
+    }
+    inner.clear();
+    in_normalized_.Split(given, &inner);
+    for (const AddedTokenFinder::Segment& part : inner) {
+      if (part.id >= 0) {
+        out->push_back(part.id);
+      } else {
+        ATOLL_RETURN_IF_ERROR(
+            AppendText(part.text, at_start && part.text.data() == given.data(), scratch, out));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> JsonTokenizer::Decode(std::span<const int32_t> ids,
+                                                  bool skip_special) const {
+  std::vector<std::string> tokens;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocabulary()) continue;
+    const auto index = static_cast<size_t>(id);
+    if (skip_special && index < special_.size() && special_[index]) continue;
+    tokens.push_back(vocabulary_->tokens()[index]);
+  }
+  if (tokens.empty()) return std::string();
+  ATOLL_RETURN_IF_ERROR(decoder_->Apply(&tokens));
+  return Repaired(absl::StrJoin(tokens, ""));
+}
+
+}  // namespace
+}  // namespace tokenizer
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(std::string_view text,
+                                                                    const std::string& name) {
+  const std::string where = absl::StrCat("tokenizer ", name);
+  const tokenizer::Json json =
+      tokenizer::Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": is not JSON"));
+  }
+  auto parsed = tokenizer::JsonTokenizer::Parse(json, XXH3_64bits(text.data(), text.size()));
+  if (!parsed.ok()) return Annotate(parsed.status(), where);
+  return parsed;
+}
+
+}  // namespace atl

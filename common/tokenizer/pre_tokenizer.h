@@ -1,0 +1,49 @@
+// Cuts normalized text into the pieces within which a model looks for tokens: "pre_tokenizer" of
+// tokenizer.json.
+
+#ifndef ATOLL_COMMON_TOKENIZER_PRE_TOKENIZER_H_
+#define ATOLL_COMMON_TOKENIZER_PRE_TOKENIZER_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/tokenizer/json_fields.h"
+
+namespace atl::tokenizer {
+
+// A text and its pieces in order. Steps cut pieces further, drop parts, or rewrite the text.
+struct Pieces {
+  struct Range {
+    size_t begin, end;
+  };
+  std::string text;
+  std::vector<Range> ranges;
+  bool at_start = true;  // the text is the beginning of what the user gave
+
+  std::string_view piece(const Range& range) const {
+    return std::string_view(text).substr(range.begin, range.end - range.begin);
+  }
+};
+
+// Thread-safe. Text is well-formed UTF-8 before and after.
+class PreTokenizer {
+ public:
+  virtual ~PreTokenizer() = default;
+  virtual absl::Status Apply(Pieces* pieces) const = 0;
+};
+
+struct ParsedPreTokenizer {
+  std::unique_ptr<PreTokenizer> steps;
+  // The last step spells bytes as characters (byte_level.h). It is left out of `steps`: the model
+  // takes the bytes as they are.
+  bool bytes_are_symbols = false;
+};
+
+// null: the whole text is one piece. `where` names the object in messages.
+absl::StatusOr<ParsedPreTokenizer> ParsePreTokenizer(const Json& json, const std::string& where);
+
+}  // namespace atl::tokenizer
+
+#endif  // ATOLL_COMMON_TOKENIZER_PRE_TOKENIZER_H_

@@ -1,0 +1,164 @@
+// SentencePiece's .model files, as the tokenizer.json that says the same.
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "common/status.h"
+#include "common/tokenizer/json_fields.h"
+#include "common/tokenizer/sentencepiece_model.pb.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/views.h"
+
+namespace atl {
+namespace {
+
+using sentencepiece::Model;
+using tokenizer::Json;
+
+constexpr const char* kSpace = "\xe2\x96\x81";  // what stands for a space
+constexpr size_t kPieceBytesMax = 1024;
+
+Json SpecialToken(int id, const std::string& content, bool special) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
+}
+
+// Where a piece can be made by joining two others, each such pair, those of the best score first.
+Json MergesOf(const Model& model, const tokenizer::TextIds& ids) {
+  struct Merge {
+    float score;
+    int left, right;
+    std::string a, b;
+  };
+  std::vector<Merge> merges;
+  for (const Model::Piece& piece : model.pieces()) {
+    const std::string& text = piece.piece();
+    if (piece.type() != Model::Piece::NORMAL && piece.type() != Model::Piece::USER_DEFINED)
+      continue;
+    for (size_t cut = 1; cut < text.size(); ++cut) {
+      if ((text[cut] & 0xc0) == 0x80) continue;
+      const std::string a = text.substr(0, cut), b = text.substr(cut);
+      const auto left = ids.find(a), right = ids.find(b);
+      if (left == ids.end() || right == ids.end()) continue;
+      merges.push_back({piece.score(), left->second, right->second, a, b});
+    }
+  }
+  std::stable_sort(merges.begin(), merges.end(),
+                   [](const Merge& a, const Merge& b) { return a.score > b.score; });
+  Json list = Json::array();
+  for (const Merge& merge : merges) list.push_back({merge.a, merge.b});
+  return list;
+}
+
+absl::StatusOr<Json> ModelOf(const Model& model) {
+  const Model::Trainer& trainer = model.trainer_spec();
+  Json vocabulary, scores = Json::array();
+  tokenizer::TextIds ids;
+  for (int id = 0; id < model.pieces_size(); ++id) {
+    const Model::Piece& piece = model.pieces(id);
+    if (piece.piece().empty() || piece.piece().size() > kPieceBytesMax ||
+        !tokenizer::IsWellFormed(piece.piece())) {
+      return absl::InvalidArgumentError(absl::StrCat("piece ", id, " is no text"));
+    }
+    if (!ids.emplace(piece.piece(), id).second) {
+      return absl::InvalidArgumentError(absl::StrCat("piece ", id, " comes twice"));
+    }
+    vocabulary[piece.piece()] = id;
+    scores.push_back({piece.piece(), piece.score()});
+  }
+  if (trainer.unk_id() < 0 || trainer.unk_id() >= model.pieces_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("unk_id ", trainer.unk_id(), " is no piece"));
+  }
+  if (trainer.model_type() == Model::Trainer::UNIGRAM) {
+    // Pieces that are found by no search have a score that no path takes.
+    for (int id = 0; id < model.pieces_size(); ++id) {
+      const auto type = model.pieces(id).type();
+      if (type != Model::Piece::NORMAL && type != Model::Piece::USER_DEFINED) scores[id][1] = -1e6;
+    }
+    return Json{{"type", "Unigram"},
+                {"unk_id", trainer.unk_id()},
+                {"byte_fallback", trainer.byte_fallback()},
+                {"vocab", scores}};
+  }
+  if (trainer.model_type() == Model::Trainer::BPE) {
+    return Json{{"type", "BPE"},       {"unk_token", model.pieces(trainer.unk_id()).piece()},
+                {"fuse_unk", true},    {"byte_fallback", trainer.byte_fallback()},
+                {"vocab", vocabulary}, {"merges", MergesOf(model, ids)}};
+  }
+  return absl::UnimplementedError("models of words or characters are not supported");
+}
+
+Json NormalizerOf(const Model::Normalizer& spec) {
+  Json steps = Json::array();
+  if (!spec.precompiled_charsmap().empty()) {
+    steps.push_back({{"type", "Precompiled"},
+                     {"precompiled_charsmap", absl::Base64Escape(spec.precompiled_charsmap())}});
+  }
+  if (spec.remove_extra_whitespaces()) {
+    steps.push_back(
+        {{"type", "Replace"}, {"pattern", {{"Regex", "^ +| +$| +(?= )"}}}, {"content", ""}});
+  }
+  if (spec.add_dummy_prefix()) steps.push_back({{"type", "Prepend"}, {"prepend", " "}});
+  if (spec.escape_whitespaces()) {
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
+  }
+  return {{"type", "Sequence"}, {"normalizers", steps}};
+}
+
+Json DecoderOf(const Model::Normalizer& spec) {
+  Json steps = {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
+                {{"type", "ByteFallback"}},
+                {{"type", "Fuse"}}};
+  if (spec.add_dummy_prefix()) {
+    steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  }
+  return {{"type", "Sequence"}, {"decoders", steps}};
+}
+
+absl::StatusOr<Json> JsonOf(const Model& model) {
+  if (model.trainer_spec().treat_whitespace_as_suffix()) {
+    return absl::UnimplementedError("white space as a suffix is not supported");
+  }
+  Json json;
+  ATOLL_ASSIGN_OR_RETURN(json["model"], ModelOf(model));
+  json["normalizer"] = NormalizerOf(model.normalizer_spec());
+  json["decoder"] = DecoderOf(model.normalizer_spec());
+  json["added_tokens"] = Json::array();
+  for (int id = 0; id < model.pieces_size(); ++id) {
+    const Model::Piece& piece = model.pieces(id);
+    // Control pieces are never found in text; the vocabulary alone names them.
+    if (piece.type() == Model::Piece::USER_DEFINED) {
+      json["added_tokens"].push_back(SpecialToken(id, piece.piece(), false));
+      json["added_tokens"].back()["normalized"] = true;
+    }
+  }
+  const int begin = model.trainer_spec().bos_id();
+  if (begin >= 0 && begin < model.pieces_size()) {
+    const std::string& name = model.pieces(begin).piece();
+    json["post_processor"] = {
+        {"type", "TemplateProcessing"},
+        {"single", {{{"SpecialToken", {{"id", name}}}}, {{"Sequence", {{"id", "A"}}}}}},
+        {"special_tokens", {{name, {{"ids", {begin}}}}}}};
+  }
+  return json;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(const std::string& model,
+                                                                    const std::string& name) {
+  Model parsed;
+  if (!parsed.ParseFromString(model) || parsed.pieces_size() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokenizer ", name, ": is not a SentencePiece model"));
+  }
+  const auto json = JsonOf(parsed);
+  if (!json.ok()) return Annotate(json.status(), absl::StrCat("tokenizer ", name));
+  return ParseTokenizerJson(json->dump(), name);
+}
+
+}  // namespace atl

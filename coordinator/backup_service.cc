@@ -1,0 +1,123 @@
+#include "coordinator/backup_service.h"
+
+#include <grpcpp/support/server_callback.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "common/files.h"
+#include "common/status.h"
+#include "coordinator/store_backup.h"
+#include "proto/backup.grpc.pb.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kPartBytes = 1 << 20;
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+// Makes the copy on a thread of its own, then sends it part by part. Deletes itself.
+class BackupStream : public grpc::ServerWriteReactor<v1::BackupPart> {
+ public:
+  // `busy` is false again when the stream is gone.
+  BackupStream(const std::string& database, std::atomic<bool>* busy)
+      : database_(database), copy_(database + ".backup"), busy_(busy) {
+    std::thread([this] { Begin(); }).detach();  // ends with what may delete this, and no sooner
+  }
+  ~BackupStream() override {
+    XXH3_freeState(checksum_);
+    *busy_ = false;
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok || cancelled_) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "it is gone"));
+    if (part_.last()) return Finish(grpc::Status::OK);
+    SendNext();
+  }
+  void OnCancel() override { cancelled_ = true; }
+  void OnDone() override { delete this; }
+
+ private:
+  void Begin() {
+    std::remove(copy_.c_str());  // of a coordinator that was killed
+    const auto sequence = BackUpStore(database_, copy_);
+    if (!sequence.ok()) return Finish(ToGrpc(sequence.status()));
+    sequence_ = *sequence;
+    auto file = InputFile::Open(copy_);
+    std::remove(copy_.c_str());  // gone when the call is, however that ends
+    if (!file.ok()) return Finish(ToGrpc(file.status()));
+    file_ = *std::move(file);
+    XXH3_64bits_reset(checksum_);
+    SendNext();
+  }
+
+  void SendNext() {
+    part_.Clear();
+    const int64_t count = std::min(kPartBytes, file_->bytes() - sent_);
+    if (count == 0) {
+      part_.set_last(true);
+      part_.set_total_bytes(sent_);
+      part_.set_checksum(XXH3_64bits_digest(checksum_));
+      part_.set_sequence(sequence_);
+      return StartWrite(&part_);
+    }
+    std::string* data = part_.mutable_data();
+    data->resize(static_cast<size_t>(count));
+    const absl::Status read = file_->Read(sent_, data->data(), count);
+    if (!read.ok()) return Finish(ToGrpc(read));
+    XXH3_64bits_update(checksum_, data->data(), data->size());
+    sent_ += count;
+    StartWrite(&part_);
+  }
+
+  const std::string database_, copy_;
+  std::atomic<bool>* const busy_;
+  std::atomic<bool> cancelled_ = false;
+  std::optional<InputFile> file_;
+  XXH3_state_t* const checksum_ = XXH3_createState();
+  int64_t sequence_ = 0, sent_ = 0;
+  v1::BackupPart part_;
+};
+
+// A call that is refused.
+class Refusal : public grpc::ServerWriteReactor<v1::BackupPart> {
+ public:
+  explicit Refusal(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+class BackupService::Impl : public v1::Backups::CallbackService {
+ public:
+  explicit Impl(std::string database) : database_(std::move(database)) {}
+
+  grpc::ServerWriteReactor<v1::BackupPart>* Make(grpc::CallbackServerContext*,
+                                                 const v1::BackupRequest*) override {
+    if (busy_.exchange(true)) {
+      return new Refusal(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                      "another backup is being made; try again when it is done"));
+    }
+    return new BackupStream(database_, &busy_);
+  }
+
+ private:
+  const std::string database_;
+  std::atomic<bool> busy_ = false;
+};
+
+BackupService::BackupService(std::string database)
+    : impl_(std::make_unique<Impl>(std::move(database))) {}
+BackupService::~BackupService() = default;
+
+grpc::Service* BackupService::service() { return impl_.get(); }
+
+}  // namespace atl

@@ -1,0 +1,485 @@
+#include "coordinator/core/adoption.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/servers.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr Duration kRebuildRetry = std::chrono::seconds(10);
+
+using Descriptions = std::map<NodeId, const JobDescribed*>;
+
+// What the servers' descriptions add up to.
+struct WholeJob {
+  const JobCharter* charter = nullptr;
+  std::vector<ShardPlacement> shards;
+  Version version = kNoVersion;         // newest that a server has applied
+  const CommitRound* newest = nullptr;  // that made it; null in version kNoVersion
+  Generation generation = 0;            // newest that any server knows
+  bool ended = false;
+};
+
+absl::Status Lacks(absl::string_view what) { return absl::FailedPreconditionError(what); }
+
+absl::StatusOr<const JobCharter*> FindCharter(const Descriptions& by_server) {
+  for (const auto& [server, described] : by_server) {
+    const JobCharter& charter = described->assignment.charter;
+    if (charter.facts.layers.empty()) continue;
+    absl::Status status = Validate(charter.spec);
+    if (status.ok()) status = Validate(charter.facts);
+    if (!status.ok()) {
+      return Lacks(absl::StrCat("parameter server ", server, " holds it with a bad ",
+                                "specification: ", status.message()));
+    }
+    return &charter;
+  }
+  return Lacks("no server's log says what the job is");
+}
+
+// Every element of every layer once.
+absl::Status CheckCover(const JobFacts& facts, std::vector<ShardPlacement> shards) {
+  std::sort(shards.begin(), shards.end(), [](const ShardPlacement& a, const ShardPlacement& b) {
+    return std::pair(a.layer, a.begin) < std::pair(b.layer, b.begin);
+  });
+  auto shard = shards.begin();
+  for (int32_t layer = 0; layer < static_cast<int32_t>(facts.layers.size()); ++layer) {
+    const int64_t size = facts.layers[layer].elements;
+    int64_t covered = 0;
+    while (shard != shards.end() && shard->layer == layer && shard->begin == covered &&
+           shard->elements > 0 && shard->elements <= size - covered) {
+      covered += (shard++)->elements;
+    }
+    if (covered < size) {
+      return Lacks(absl::StrCat("no attached server holds layer ", layer, " (",
+                                facts.layers[layer].name, ") from element ", covered,
+                                " on: start the server that does"));
+    }
+  }
+  return shard == shards.end() ? absl::OkStatus() : Lacks("its shards overlap");
+}
+
+absl::StatusOr<std::vector<ShardPlacement>> CollectShards(const JobFacts& facts,
+                                                          const Descriptions& by_server) {
+  std::vector<ShardPlacement> shards;
+  for (const auto& [server, described] : by_server) {
+    for (const OwnedShard& shard : described->assignment.shards) {
+      shards.push_back({shard.shard, shard.layer, shard.begin, shard.elements, server, "", ""});
+    }
+  }
+  std::sort(shards.begin(), shards.end(),
+            [](const ShardPlacement& a, const ShardPlacement& b) { return a.shard < b.shard; });
+  for (size_t i = 1; i < shards.size(); ++i) {
+    if (shards[i - 1].shard != shards[i].shard) continue;
+    return Lacks(absl::StrCat("parameter servers ", shards[i - 1].server, " and ", shards[i].server,
+                              " both hold shard ", shards[i].shard,
+                              ": stop the one whose copy is older"));
+  }
+  if (absl::Status status = CheckCover(facts, shards); !status.ok()) return status;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (shards[i].shard != static_cast<ShardId>(i))
+      return Lacks("its shards are not numbered 0 on");
+  }
+  return shards;
+}
+
+// A server that is one version behind must have all that the newest one is made of.
+absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
+                          const CommitRound& newest) {
+  const std::set<PushId> staged(described.held.staged.begin(), described.held.staged.end());
+  for (const OwnedShard& shard : described.assignment.shards) {
+    for (const RoundTerm& term : newest.terms) {
+      const ContributionId& c = term.contribution;
+      if (staged.contains({described.held.job, c.island, c.generation, c.incarnation,
+                           c.base_version, shard.shard})) {
+        continue;
+      }
+      return Lacks(absl::StrCat("parameter server ", server, " lacks island ", c.island,
+                                "'s push of shard ", shard.shard, ", which version ",
+                                newest.version, " is made of"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WholeJob> AddUp(const Descriptions& by_server) {
+  WholeJob whole;
+  auto charter = FindCharter(by_server);
+  if (!charter.ok()) return charter.status();
+  whole.charter = *charter;
+  auto shards = CollectShards(whole.charter->facts, by_server);
+  if (!shards.ok()) return shards.status();
+  whole.shards = *std::move(shards);
+  whole.ended = true;
+  for (const auto& [server, described] : by_server) {
+    whole.ended = whole.ended && described->held.ended;
+    whole.generation = std::max(
+        {whole.generation, described->held.generation, described->newest.image.plan_generation});
+    if (described->held.version <= whole.version) continue;
+    whole.version = described->held.version;
+    whole.newest = &described->newest;
+  }
+  if (whole.newest == nullptr) {
+    whole.ended = false;
+    return whole;
+  }
+  if (whole.newest->image.round <= 0 || whole.newest->version != whole.version) {
+    return Lacks(absl::StrCat("the servers' logs do not say what the rounds up to version ",
+                              whole.version, " were about"));
+  }
+  for (const auto& [server, described] : by_server) {
+    if (described->held.version == whole.version) continue;
+    absl::Status status =
+        described->held.version == whole.version - 1
+            ? CheckCatchUp(server, *described, *whole.newest)
+            : Lacks(absl::StrCat("parameter server ", server, " is at version ",
+                                 described->held.version, ", others at ", whole.version));
+    if (!status.ok()) return status;
+  }
+  return whole;
+}
+
+DecisionRecord DecisionFrom(const JobId& job, const CommitRound& newest) {
+  DecisionRecord decision;
+  decision.job = job;
+  decision.round = newest.image.round;
+  decision.version = newest.version;
+  decision.previous = newest.version - 1;
+  decision.dropped = newest.dropped;
+  decision.tokens = newest.image.tokens;
+  decision.tokens_committed_after = newest.image.tokens_committed;
+  decision.closed_because = "rebuilt from the parameter servers' logs";
+  for (const RoundTerm& term : newest.terms) {
+    DecisionParticipant p;
+    p.contribution = term.contribution;
+    p.weight = term.weight;
+    p.accepted = true;
+    p.reason = decision.closed_because;
+    decision.participants.push_back(std::move(p));
+  }
+  return decision;
+}
+
+// Nobody has an island any more; who had one is to get it again.
+void VacateIslands(State& s, Job& job, const JobImage& image, const std::string& reason) {
+  for (const IslandAccount& account : image.islands) {
+    IslandRecord& island = job.EditIsland(account.island);
+    island.job = job.id();
+    island.island = account.island;
+    island.worker = account.worker;
+    island.rounds_accepted = account.rounds_accepted;
+    island.rounds_rejected = account.rounds_rejected;
+    island.tokens_committed = account.tokens_committed;
+    job.EditPenalty(account.island) = account.penalty;
+  }
+  for (const auto& [id, unused] : std::map(job.islands)) {
+    IslandRecord& island = job.EditIsland(id);
+    island.generation = ++job.EditProgress().plan_generation;
+    island.incarnation = 0;
+    island.followers.clear();
+    island.ready = island.resume_checkpoint = false;
+    island.last_push_base = kNoVersion;  // what was pushed and not decided is dropped below
+    island.lease_request = -1;
+    island.lease_ranges.clear();
+    island.outcome.reset();
+    island.author = 0;
+    island.takes_over_from.clear();
+    island.reason = reason;
+    job.vacant_since[id] = s.now;
+    job.ErasePlan(id);
+  }
+}
+
+// What was not decided is of no use without the records of it.
+void DropUndecided(State& s, Job& job, const Descriptions& by_server, const CommitRound* newest) {
+  for (const auto& [server, described] : by_server) {
+    std::set<ContributionId> drop;
+    for (const PushId& push : described->held.staged) drop.insert(ContributionOf(push));
+    if (newest != nullptr) {
+      for (const RoundTerm& term : newest->terms) drop.erase(term.contribution);
+    }
+    if (drop.empty()) continue;
+    s.SendToServer(server, DropContributions{job.id(),
+                                             {drop.begin(), drop.end()},
+                                             "the coordinator's record of it is lost"});
+  }
+}
+
+void ForgetRounds(Job& job, int64_t newest_round) {
+  for (const auto& [id, record] : std::map(job.contributions)) job.EraseContribution(id);
+  while (!job.decisions.empty() && job.decisions.rbegin()->first >= newest_round) {
+    job.dirty.decisions.insert(job.decisions.rbegin()->first);
+    job.decisions.erase(std::prev(job.decisions.end()));
+  }
+  job.staged.clear();
+  job.complete.clear();
+  job.waits_for_room.clear();
+  job.window.reset();
+  job.collecting.reset();
+  job.orders.clear();
+  job.member_orders.clear();
+  job.planning.clear();
+  job.switches.clear();
+  job.transfer_plans.clear();
+  job.validate_by = kNever;
+}
+
+void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& by_server) {
+  JobRecord& record = job.EditRecord();
+  record.spec = whole.charter->spec;
+  record.facts = whole.charter->facts;
+  record.extent = whole.charter->extent;
+  record.grouping = whole.charter->grouping;
+  record.shards = whole.shards;
+  job.links.clear();
+  for (const auto& [server, described] : by_server) {
+    ServerLink& link = job.links[server];
+    link.known = true;
+    link.again_at = s.now;
+    link.version = described->held.version;
+    link.snapshot_version = described->held.snapshot_version;
+  }
+  for (ShardPlacement& shard : record.shards) {
+    const Member* server = s.FindMember(MemberKind::kServer, shard.server);
+    shard.endpoint = server->endpoint;
+    shard.public_key = server->public_key;
+  }
+  ++job.placement_revision;
+  job.fences_changed = true;
+}
+
+// Makes the job what its servers say. REQUIRES: they are attached. An error changes nothing.
+absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::string_view verb) {
+  // They may lie in the links, which are made anew.
+  std::map<NodeId, JobDescribed> copies;
+  for (const auto& [server, what] : described) copies[server] = *what;
+  Descriptions by_server;
+  for (const auto& [server, what] : copies) by_server[server] = &what;
+  const auto whole = AddUp(by_server);
+  if (!whole.ok()) return whole.status();
+  const JobImage none;
+  const JobImage& image = whole->newest == nullptr ? none : whole->newest->image;
+  if (image.islands.empty() && job.islands.empty()) {
+    return Lacks("it has no committed version: submit it again, nothing is lost by it");
+  }
+  Ledger ledger = job.ledger.budget() > 0 ? job.ledger : Ledger(BudgetOf(whole->charter->spec));
+  if (!ledger.CommitOnly(image.committed)) {
+    return Lacks("the data that its rounds consumed contradicts its specification");
+  }
+  std::vector<NodeId> names;
+  for (const auto& [server, what] : by_server) names.push_back(server);
+  const std::string reason =
+      absl::StrCat(verb, " from what ", absl::StrJoin(names, ", "), " hold: version ",
+                   whole->version, ", ", image.tokens_committed, " tokens");
+  job.ledger = std::move(ledger);
+  TakeShards(s, job, *whole, by_server);
+  ForgetRounds(job, image.round);
+  ProgressRecord& progress = job.EditProgress();
+  progress.job = job.id();
+  progress.plan_generation = std::max(progress.plan_generation, whole->generation);
+  progress.initializer = progress.validator = -1;
+  progress.validate_version = kNoVersion;
+  progress.validated_final = false;
+  if (whole->newest != nullptr) {
+    job.EditDecision(image.round) = DecisionFrom(job.id(), *whole->newest);
+    progress.round = image.round;
+    // FinishRound takes the newest as soon as all servers have applied it.
+    progress.version = whole->ended ? whole->version : whole->version - 1;
+    progress.tokens_committed = image.tokens_committed - (whole->ended ? 0 : image.tokens);
+    progress.validated_version = image.validated_version;
+    progress.validation_loss = image.validation_loss;
+    progress.first_validation_loss = image.first_validation_loss;
+  }
+  VacateIslands(s, job, image, reason);
+  DropUndecided(s, job, by_server, whole->newest);
+  const JobState before = progress.state;
+  const bool stays = before == JobState::kPaused || job.ended();
+  s.SetState(job,
+             whole->ended         ? JobState::kDone
+             : stays              ? before
+             : whole->version < 0 ? JobState::kInitializing
+                                  : JobState::kRunning,
+             reason);
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("not known any more: decisions before version ", whole->version,
+                     ", contributions that were not decided, leases, whether it was paused, and "
+                     "its log up to now"));
+  return absl::OkStatus();
+}
+
+// Null if all have said what they hold; else a server that has not.
+const NodeId* NotDescribed(const std::map<NodeId, HeldElsewhere>& holders) {
+  for (const auto& [server, held] : holders) {
+    if (!held.described) return &server;
+  }
+  return nullptr;
+}
+
+Descriptions DescriptionsOf(const std::map<NodeId, HeldElsewhere>& holders) {
+  Descriptions by_server;
+  for (const auto& [server, held] : holders) {
+    if (held.described) by_server[server] = &*held.described;
+  }
+  return by_server;
+}
+
+bool IsOrphan(const State& s, const JobId& id) {
+  const Job* job = s.FindJob(id);
+  return !s.removed.contains(id) &&
+         (job == nullptr || (!job->record.removed && job->record.shards.empty()));
+}
+
+}  // namespace
+
+JobCharter CharterOf(const Job& job) {
+  return {job.spec(), *job.record.facts, job.record.extent, job.record.grouping};
+}
+
+JobImage ImageOf(const Job& job, const DecisionRecord& decision) {
+  JobImage image;
+  image.round = decision.round;
+  image.tokens = decision.tokens;
+  image.tokens_committed = decision.tokens_committed_after;
+  image.plan_generation = job.progress.plan_generation;
+  image.committed = job.ledger.Committed();
+  image.validated_version = job.progress.validated_version;
+  image.validation_loss = job.progress.validation_loss;
+  image.first_validation_loss = job.progress.first_validation_loss;
+  for (const auto& [id, island] : job.islands) {
+    IslandAccount account{
+        id, island.worker, island.rounds_accepted, island.rounds_rejected, island.tokens_committed,
+        {}};
+    if (auto it = job.penalties.find(id); it != job.penalties.end()) account.penalty = it->second;
+    image.islands.push_back(std::move(account));
+  }
+  return image;
+}
+
+void NoteHeld(State& s, const NodeId& server, const HeldJob& held) {
+  HeldElsewhere& elsewhere = s.held[held.job][server];
+  elsewhere.held = held;
+  elsewhere.described.reset();
+  s.SendToServer(server, DescribeJob{held.job});
+}
+
+void AskWhatIsHeld(State& s, const NodeId& server, const JobId& job) {
+  const auto holders = s.held.find(job);
+  if (holders == s.held.end()) return;
+  const auto held = holders->second.find(server);
+  if (held == holders->second.end() || held->second.described) return;
+  s.SendToServer(server, DescribeJob{job});
+}
+
+void ForgetHeld(State& s, const NodeId& server) {
+  for (auto it = s.held.begin(); it != s.held.end();) {
+    it->second.erase(server);
+    it = it->second.empty() ? s.held.erase(it) : std::next(it);
+  }
+}
+
+void OnJobDescribed(State& s, Member& server, const JobDescribed& message) {
+  const NodeId& name = server.record.name;
+  if (Job* job = s.FindJob(message.held.job); job != nullptr && job->stale()) {
+    if (auto link = job->links.find(name); link != job->links.end()) {
+      link->second.described = message;
+      return;
+    }
+  }
+  const auto holders = s.held.find(message.held.job);
+  if (holders == s.held.end()) return;
+  const auto held = holders->second.find(name);
+  if (held != holders->second.end()) held->second.described = message;
+}
+
+absl::Status Adopt(State& s, const JobId& id) {
+  const auto holders = s.held.find(id);
+  if (holders == s.held.end() || !IsOrphan(s, id)) {
+    return absl::NotFoundError(absl::StrCat("no attached parameter server holds an orphaned job ",
+                                            CleanText(id, 100), ": see atoll ls"));
+  }
+  if (const NodeId* server = NotDescribed(holders->second)) {
+    return absl::UnavailableError(absl::StrCat("parameter server ", *server,
+                                               " has not said yet what it holds of job ", id,
+                                               ": try again"));
+  }
+  Job* job = s.FindJob(id);
+  const int64_t number =
+      job != nullptr ? job->record.number : (s.jobs.empty() ? 0 : s.jobs.rbegin()->first) + 1;
+  Job adopted;
+  adopted.record.job = id;
+  adopted.record.number = number;
+  const absl::Status status = Rebuild(s, adopted, DescriptionsOf(holders->second), "adopted");
+  if (!status.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", id, " cannot be adopted: ", status.message()));
+  }
+  for (auto& [key, member] : s.members) {
+    if (member.candidate_for == id) member.candidate_for.clear();
+  }
+  s.jobs[number] = std::move(adopted);
+  s.held.erase(holders);
+  return absl::OkStatus();
+}
+
+bool RebuildIfWhole(State& s, Job& job) {
+  Descriptions by_server;
+  for (const auto& [server, link] : job.links) {
+    if (!link.described) return false;
+    by_server[server] = &*link.described;
+  }
+  const absl::Status status = Rebuild(s, job, by_server, "rebuilt");
+  if (status.ok()) return true;
+  for (auto& [server, link] : job.links) {
+    link.described.reset();
+    link.again_at = s.now + kRebuildRetry;
+    if (!link.ahead) continue;
+    const std::string problem = absl::StrCat(
+        "this coordinator's store is older than what it "
+        "holds, and the job cannot be rebuilt: ",
+        status.message());
+    if (link.problem != problem) s.Log(job.id(), Severity::kError, problem);
+    link.problem = problem;
+  }
+  return false;
+}
+
+std::vector<OrphanView> Orphans(const State& s) {
+  std::map<JobId, OrphanView> views;
+  for (const auto& [id, holders] : s.held) {
+    if (!IsOrphan(s, id)) continue;
+    OrphanView& view = views[id];
+    for (const auto& [server, held] : holders) {
+      view.servers.push_back(server);
+      view.version = std::max(view.version, held.held.version);
+    }
+    if (const NodeId* server = NotDescribed(holders)) {
+      view.missing = absl::StrCat("parameter server ", *server, " has not said yet what it holds");
+    } else {
+      view.missing = std::string(AddUp(DescriptionsOf(holders)).status().message());
+    }
+  }
+  for (const auto& [key, member] : s.members) {
+    if (!member.attached) continue;
+    for (const JobId& id : member.held) {
+      if (!IsOrphan(s, id) || (s.FindJob(id) != nullptr && !views.contains(id))) continue;
+      OrphanView& view = views[id];
+      view.workers.push_back(key.second);
+      if (view.servers.empty()) view.missing = "no attached parameter server holds it";
+    }
+  }
+  std::vector<OrphanView> list;
+  for (auto& [id, view] : views) {
+    view.job = id;
+    list.push_back(std::move(view));
+  }
+  return list;
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,35 @@
+// Jobs that servers and workers hold and this coordinator does not know, or knows less of than they
+// do: its store is empty, or an older copy. What servers log with every round (JobCharter,
+// JobImage) gives the coordinator's part back.
+
+#ifndef ATOLL_COORDINATOR_CORE_ADOPTION_H_
+#define ATOLL_COORDINATOR_CORE_ADOPTION_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+JobCharter CharterOf(const Job& job);
+// Of the newest decision. REQUIRES: it is not applied everywhere yet, or nothing followed it.
+JobImage ImageOf(const Job& job, const DecisionRecord& decision);
+
+// An attached server holds a job that is not placed on it here: it is kept, and asked for.
+void NoteHeld(State& s, const NodeId& server, const HeldJob& held);
+// Again, if it has not answered.
+void AskWhatIsHeld(State& s, const NodeId& server, const JobId& job);
+void ForgetHeld(State& s, const NodeId& server);
+void OnJobDescribed(State& s, Member& server, const JobDescribed& message);
+
+// Takes the orphaned job over. An error says what is missing.
+absl::Status Adopt(State& s, const JobId& job);
+// Rebuilds a stale job as soon as all its servers have described it; true if anything changed.
+bool RebuildIfWhole(State& s, Job& job);
+
+std::vector<OrphanView> Orphans(const State& s);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_ADOPTION_H_

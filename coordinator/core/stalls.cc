@@ -1,0 +1,135 @@
+#include "coordinator/core/stalls.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/heartbeat.h"
+#include "coordinator/core/islands.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr Duration kLeastLimit = kHeartbeatInterval * kMissedHeartbeatsBeforeEviction;
+// Where rounds wait for all islands, however slow.
+constexpr Duration kLimitOfAll = std::chrono::minutes(15);
+// After that it loses what it has not pushed.
+constexpr Duration kBeginsAnewAfter = std::chrono::minutes(10);
+
+Duration LimitOf(const Job& job) {
+  const OuterSpec& outer = job.spec().outer;
+  if (outer.wait_for_all) return kLimitOfAll;
+  return std::max(kLeastLimit, FromSeconds(outer.grace_seconds));
+}
+
+// Has a contribution that is granted and not complete.
+bool IsPushing(const Job& job, const IslandRecord& island) {
+  return std::any_of(job.contributions.begin(), job.contributions.end(), [&](const auto& entry) {
+    const auto& [id, record] = entry;
+    return id.island == island.island && id.generation == island.generation && !record.dropped &&
+           std::find(job.complete.begin(), job.complete.end(), id) == job.complete.end();
+  });
+}
+
+void Moves(State& s, Job& job, IslandId id, ProgressWatch& watch) {
+  watch.since = s.now;
+  if (!watch.stalled) return;
+  watch.stalled = false;
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat("island ", id, " makes progress again: rounds wait for it"));
+}
+
+}  // namespace
+
+void NoteProgress(State& s, Job& job, const IslandRecord& island, const IslandProgress& progress) {
+  ProgressWatch seen;
+  seen.generation = progress.generation;
+  seen.base_version = progress.base_version;
+  seen.plan_number = progress.plan_number;
+  seen.setting_up = progress.setting_up;
+  seen.pushed_bytes = progress.pushed_bytes;
+  seen.pulled_bytes = progress.pulled_bytes;
+  seen.inner_step = progress.inner_step;
+  const auto [it, is_new] = job.watches.try_emplace(island.island, seen);
+  ProgressWatch& watch = it->second;
+  if (is_new) watch.since = s.now;
+  const bool moved =
+      watch.generation != seen.generation || watch.base_version != seen.base_version ||
+      watch.plan_number != seen.plan_number || watch.setting_up != seen.setting_up ||
+      watch.pushed_bytes != seen.pushed_bytes || watch.pulled_bytes != seen.pulled_bytes ||
+      (watch.inner_step != seen.inner_step && !IsPushing(job, island));
+  seen.since = watch.since;
+  seen.stalled = watch.stalled;
+  watch = seen;
+  if (moved) Moves(s, job, island.island, watch);
+}
+
+void NotePush(State& s, Job& job, IslandId id) {
+  const auto watch = job.watches.find(id);
+  if (watch != job.watches.end()) Moves(s, job, id, watch->second);
+}
+
+void ForgetStalls(State& s) {
+  for (auto& [number, job] : s.jobs) {
+    for (auto& [id, watch] : job.watches) watch.since = s.now;
+  }
+}
+
+bool AdvanceStalls(State& s, Job& job) {
+  if (job.progress.state != JobState::kRunning ||
+      job.occupied_islands() < job.spec().outer.min_islands) {
+    for (auto& [id, watch] : job.watches) watch.since = s.now;  // islands are to stand still
+    return false;
+  }
+  if (!job.window) return false;
+  bool changed = false;
+  std::vector<IslandId> anew;
+  for (auto& [id, watch] : job.watches) {
+    const auto island = job.islands.find(id);
+    if (island == job.islands.end() || watch.generation != island->second.generation ||
+        !IsActive(job, island->second)) {
+      continue;
+    }
+    const Duration still = s.now - watch.since;
+    const bool contributes = std::any_of(
+        job.complete.begin(), job.complete.end(),
+        [&, island = id](const ContributionId& complete) { return complete.island == island; });
+    if (contributes || still < LimitOf(job)) continue;
+    if (still >= kBeginsAnewAfter) anew.push_back(id);
+    if (watch.stalled) continue;
+    watch.stalled = changed = true;
+    s.Log(job.id(), Severity::kWarning,
+          absl::StrCat("island ", id, " (worker ", island->second.worker,
+                       ") is not waited for: ", StallReason(s, job, id)));
+  }
+  for (const IslandId id : anew) {
+    const std::string reason = StallReason(s, job, id);
+    job.watches.erase(id);
+    RenewIsland(s, job, id, reason);
+    changed = true;
+  }
+  return changed;
+}
+
+bool IsStalled(const Job& job, IslandId id) {
+  const auto watch = job.watches.find(id);
+  return watch != job.watches.end() && watch->second.stalled &&
+         watch->second.generation == job.islands.at(id).generation;
+}
+
+std::string StallReason(const State& s, const Job& job, IslandId id) {
+  if (!IsStalled(job, id)) return "";
+  const IslandRecord& island = job.islands.at(id);
+  const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+  const char* what = IsPushing(job, island) ? "nothing of its contribution has reached a server"
+                                            : "it has made no step and pulled nothing";
+  std::string reason =
+      absl::StrCat("its heartbeats come, but for ",
+                   static_cast<int64_t>(Seconds(s.now - job.watches.at(id).since)), " s ", what);
+  if (worker != nullptr && worker->progress && !worker->progress->doing.empty()) {
+    absl::StrAppend(&reason, "; it says: ", CleanText(worker->progress->doing, 300));
+  }
+  return reason;
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,112 @@
+// The past of all jobs, for the web page and `atoll metrics`: made from what the core stores, with
+// the wall time at which it did. It decides nothing; a history that is lost is a picture that is
+// lost.
+//
+// Bounds: each job keeps at most kHistoryBytesMax; see IslandCurvePoints. Pure: wall time is an
+// argument. Not thread-safe.
+
+#ifndef ATOLL_COORDINATOR_HISTORY_HISTORY_H_
+#define ATOLL_COORDINATOR_HISTORY_HISTORY_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/records.h"
+#include "coordinator/history/curve.h"
+
+namespace atl {
+
+namespace v1 {
+class JobHistory;
+}
+
+inline constexpr int64_t kHistoryBytesMax = 50'000'000;
+inline constexpr size_t kRoundCurvePoints = 4096;
+inline constexpr size_t kValidationPoints = 2048;
+inline constexpr size_t kNewestRounds = 64;
+
+// Points kept for each of so many islands.
+size_t IslandCurvePoints(int64_t islands);
+
+class JobHistory {
+ public:
+  JobHistory() = default;
+
+  void NoteSubmitted(int64_t unix_ms) { submitted_ms_ = unix_ms; }
+  void OnContribution(int64_t unix_ms, const ContributionRecord& record);
+  void OnDecision(int64_t unix_ms, const DecisionRecord& record);
+  void OnProgress(int64_t unix_ms, const ProgressRecord& record);
+  void OnIslands(int64_t islands);
+
+  // At most `points` of each curve, of the first `islands` islands.
+  void Encode(size_t points, size_t islands, v1::JobHistory* message) const;
+  // What Encode wrote without limits; damaged parts are left out.
+  static JobHistory Decode(const v1::JobHistory& message);
+
+  int64_t submitted_ms() const { return submitted_ms_; }
+  int64_t started_ms() const { return started_ms_; }
+  int64_t ended_ms() const { return ended_ms_; }
+  double newest_loss() const { return newest_loss_; }
+
+ private:
+  struct Push {
+    IslandId island = 0;
+    int64_t granted_ms = 0;
+    bool accepted = false;
+    int64_t staleness = 0;
+  };
+  struct Round {
+    int64_t round = 0;
+    Version version = kNoVersion;
+    int64_t decided_ms = 0;
+    int64_t committed_ms = 0;
+    std::string closed_because;
+    std::vector<Push> pushes;
+  };
+  struct Validation {
+    double unix_s = 0;
+    Version version = 0;
+    double loss = 0;
+  };
+
+  Curve& IslandCurve(IslandId island);
+
+  int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;
+  int64_t last_round_ = -1;
+  int64_t last_decided_ms_ = 0;
+  double newest_loss_ = 0;
+  size_t island_points_ = kRoundCurvePoints;
+  Curve rounds_{kRoundCurvePoints};
+  std::map<IslandId, Curve> islands_;
+  std::map<ContributionId, int64_t> granted_ms_;  // undecided
+  std::deque<Round> newest_;
+  std::vector<Validation> validation_;
+};
+
+class History {
+ public:
+  void OnWrites(int64_t unix_ms, const std::vector<StoreWrite>& writes);
+
+  const JobHistory* Find(const JobId& job) const;
+  void Restore(const JobId& job, JobHistory history) { jobs_[job] = std::move(history); }
+
+  struct Changes {
+    std::set<JobId> now;    // worth storing at once: a job has come or changed its state
+    std::set<JobId> later;  // changed otherwise
+    std::set<JobId> erased;
+  };
+  // Since the last call, which forgets them.
+  Changes TakeChanges() { return std::exchange(changes_, {}); }
+
+ private:
+  std::map<JobId, JobHistory> jobs_;
+  Changes changes_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_HISTORY_HISTORY_H_

@@ -1,0 +1,103 @@
+#include "coordinator/history/history_files.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "common/logging.h"
+#include "proto/coordinator.pb.h"
+
+namespace atl {
+namespace {
+
+constexpr Duration kInterval = std::chrono::seconds(60);
+constexpr char kPart[] = "history";
+
+}  // namespace
+
+HistoryFiles::HistoryFiles(Files* files, std::string folder)
+    : files_(files), folder_(std::move(folder)), thread_([this] { Run(); }) {}
+
+HistoryFiles::~HistoryFiles() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    filled_.notify_all();
+  }
+  thread_.join();
+}
+
+void HistoryFiles::Load(History* history) {
+  if (const absl::Status made = files_->MakeFolder(folder_); !made.ok()) {
+    LogWarning(kPart, made.message(), "; curves are not kept");
+  }
+  const auto names = files_->List(folder_);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (absl::StrContains(name, ".")) continue;  // a write that was cut off
+    const auto bytes = files_->Read(folder_ + "/" + name, kHistoryBytesMax);
+    v1::JobHistory message;
+    if (!bytes.ok() || !message.ParseFromArray(bytes->data(), static_cast<int>(bytes->size())) ||
+        message.job() != name) {
+      LogWarning(kPart, folder_, "/", name, ": is damaged; the job's curves begin anew");
+      continue;
+    }
+    history->Restore(name, JobHistory::Decode(message));
+  }
+}
+
+void HistoryFiles::Queue(const History& history, const JobId& job) {
+  Write write{PathOf(job), ""};
+  if (const JobHistory* found = history.Find(job)) {
+    v1::JobHistory message;
+    message.set_job(job);
+    found->Encode(kRoundCurvePoints, std::numeric_limits<size_t>::max(), &message);
+    write.bytes = message.SerializeAsString();
+  }
+  const std::lock_guard lock(mutex_);
+  queue_[write.path] = std::move(write);
+  filled_.notify_all();
+}
+
+Instant HistoryFiles::Save(Instant now, History* history) {
+  History::Changes changes = history->TakeChanges();
+  for (const JobId& job : changes.erased) {
+    waiting_.erase(job);
+    Queue(*history, job);
+  }
+  for (const JobId& job : changes.now) {
+    waiting_.erase(job);
+    Queue(*history, job);
+  }
+  for (const JobId& job : changes.later) waiting_.insert(job);
+  if (waiting_.empty()) return kNever;
+  if (next_ <= now) {
+    for (const JobId& job : std::exchange(waiting_, {})) Queue(*history, job);
+    next_ = now + kInterval;
+    return kNever;
+  }
+  return next_;
+}
+
+void HistoryFiles::SaveAll(History* history) {
+  next_ = Instant{};
+  Save(Instant{}, history);
+}
+
+void HistoryFiles::Run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    filled_.wait(lock, [&] { return ending_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const Write write = std::move(queue_.begin()->second);
+    queue_.erase(queue_.begin());
+    lock.unlock();
+    const absl::Status status =
+        write.bytes.empty() ? files_->Remove(write.path)
+                            : WriteFileAtomically(*files_, write.path, {{AsBytes(write.bytes)}});
+    if (!status.ok() && !absl::IsNotFound(status)) LogWarning(kPart, status.message());
+    lock.lock();
+  }
+}
+
+}  // namespace atl

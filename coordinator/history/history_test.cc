@@ -1,0 +1,200 @@
+#include "coordinator/history/history.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "common/files_simulated.h"
+#include "coordinator/history/history_files.h"
+#include "proto/coordinator.pb.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kAll = std::numeric_limits<size_t>::max();
+
+CurvePoint Point(double version, double tokens, double loss) {
+  CurvePoint point;
+  point.version = version;
+  point.tokens = tokens;
+  point.loss = point.loss_min = point.loss_max = loss;
+  point.seconds = 2;
+  point.contributions = 1;
+  return point;
+}
+
+double Sum(const std::vector<CurvePoint>& points, double CurvePoint::*field) {
+  double sum = 0;
+  for (const CurvePoint& point : points) sum += point.*field;
+  return sum;
+}
+
+TEST_CASE("merged_points_keep_sums_extremes_and_means_over_tokens") {
+  const CurvePoint both = Merge(Point(1, 100, 4), Point(2, 300, 2));
+  CHECK(both.version == 2);
+  CHECK(both.tokens == 400);
+  CHECK(both.loss == Approx(2.5));
+  CHECK(both.loss_min == 2);
+  CHECK(both.loss_max == 4);
+  CHECK(both.rounds == 2);
+  CHECK(both.seconds == 4);
+  CHECK(Merge(Point(1, 100, 4), Point(2, 300, 0)).loss == 4);  // a round without a loss
+}
+
+TEST_CASE("a_curve_of_many_rounds_stays_bounded_and_keeps_every_round") {
+  Curve curve(64);
+  for (int round = 1; round <= 100'000; ++round) curve.Add(Point(round, 10, 1.0 + 1.0 / round));
+  CHECK(curve.points().size() <= 64);
+  CHECK(curve.points().size() > 16);
+  CHECK(Sum(curve.points(), &CurvePoint::rounds) == 100'000);
+  CHECK(Sum(curve.points(), &CurvePoint::tokens) == 1'000'000);
+  CHECK(curve.points().back().version == 100'000);
+  CHECK(curve.points().front().loss_max == 2);
+}
+
+TEST_CASE("downsampling_keeps_order_and_every_round") {
+  std::vector<CurvePoint> points;
+  for (int i = 0; i < 1000; ++i) points.push_back(Point(i, 1, 1));
+  const auto few = Downsample(points, 7);
+  CHECK(few.size() == 7);
+  CHECK(Sum(few, &CurvePoint::rounds) == 1000);
+  CHECK(std::is_sorted(few.begin(), few.end(),
+                       [](const auto& a, const auto& b) { return a.version < b.version; }));
+}
+
+TEST_CASE("islands_points_keep_a_job_below_its_bytes") {
+  for (const int64_t islands : {1, 64, 1000, 4096}) {
+    const auto bytes = static_cast<int64_t>(IslandCurvePoints(islands) * sizeof(CurvePoint));
+    CHECK(bytes * islands + static_cast<int64_t>(kRoundCurvePoints * sizeof(CurvePoint)) <
+          kHistoryBytesMax);
+  }
+}
+
+// A job with one round after the other.
+struct Story {
+  Story() {
+    JobRecord job;
+    job.job = "lm-1";
+    history.OnWrites(1'000, {{job}});
+    Progress(JobState::kRunning, 0, 10'000);
+  }
+  void Progress(JobState state, Version version, int64_t unix_ms) {
+    ProgressRecord progress;
+    progress.job = "lm-1";
+    progress.state = state;
+    progress.version = version;
+    progress.validated_version = version;
+    progress.validation_loss = 5;
+    history.OnWrites(unix_ms, {{progress}});
+  }
+  // Two islands; the second one pushed from an older version and is rejected.
+  void Round(int64_t round, int64_t unix_ms) {
+    DecisionRecord decision;
+    decision.job = "lm-1";
+    decision.round = round;
+    decision.previous = round - 1;
+    decision.version = round;
+    for (const IslandId island : {0, 1}) {
+      DecisionParticipant p;
+      p.contribution = {island, 1, 1, round - 1 - island};
+      p.tokens = 100;
+      p.inner_steps = 8;
+      p.train_loss = 3 + island;
+      p.accepted = island == 0;
+      decision.participants.push_back(p);
+      ContributionRecord granted;
+      granted.job = "lm-1";
+      granted.contribution = p.contribution;
+      history.OnWrites(unix_ms - 500, {{granted}});
+    }
+    history.OnWrites(unix_ms, {{decision}});
+  }
+  v1::JobHistory Encoded() const {
+    v1::JobHistory message;
+    message.set_job("lm-1");
+    history.Find("lm-1")->Encode(1000, kAll, &message);
+    return message;
+  }
+  History history;
+};
+
+TEST_CASE("a_round_adds_a_point_to_the_job_and_to_each_island") {
+  Story story;
+  story.Round(1, 12'000);
+  story.Progress(JobState::kRunning, 1, 12'100);
+  story.Round(2, 15'000);
+  const v1::JobHistory h = story.Encoded();
+  REQUIRE(h.rounds().unix_s_size() == 2);
+  CHECK(h.rounds().loss(0) == 3);  // of what was accepted
+  CHECK(h.rounds().tokens(0) == 100);
+  CHECK(h.rounds().rejected(0) == 1);
+  CHECK(h.rounds().seconds(0) == 2);  // since version 0
+  CHECK(h.rounds().seconds(1) == 3);
+  REQUIRE(h.islands_size() == 2);
+  CHECK(h.islands(1).curve().loss(0) == 4);
+  CHECK(h.islands(1).curve().staleness(0) == 1);
+  REQUIRE(h.newest_size() == 2);
+  CHECK(h.newest(0).committed_ms() == 12'100);
+  CHECK(h.newest(1).committed_ms() == 0);
+  CHECK(h.newest(0).pushes(0).granted_ms() == 11'500);
+  CHECK(h.submitted_unix_ms() == 1'000);
+  CHECK(h.started_unix_ms() == 10'000);
+}
+
+TEST_CASE("a_decision_that_is_stored_again_counts_once") {
+  Story story;
+  story.Round(1, 12'000);
+  story.Round(1, 13'000);
+  CHECK(story.Encoded().rounds().unix_s_size() == 1);
+}
+
+TEST_CASE("a_job_ends_and_may_be_resumed") {
+  Story story;
+  story.Progress(JobState::kFailed, 1, 20'000);
+  CHECK(story.history.Find("lm-1")->ended_ms() == 20'000);
+  story.Progress(JobState::kRunning, 1, 21'000);
+  CHECK(story.history.Find("lm-1")->ended_ms() == 0);
+}
+
+TEST_CASE("history_survives_a_restart_and_goes_on") {
+  SimulatedFiles files{1};
+  Story story;
+  story.Round(1, 12'000);
+  {
+    HistoryFiles store(&files, "history");
+    store.Load(&story.history);
+    store.SaveAll(&story.history);
+  }
+  History restored;
+  HistoryFiles store(&files, "history");
+  store.Load(&restored);
+  REQUIRE(restored.Find("lm-1") != nullptr);
+  v1::JobHistory message;
+  message.set_job("lm-1");
+  restored.Find("lm-1")->Encode(1000, kAll, &message);
+  CHECK(message.SerializeAsString() == story.Encoded().SerializeAsString());
+}
+
+TEST_CASE("a_removed_job_leaves_no_file_and_a_damaged_file_is_left_out") {
+  SimulatedFiles files{1};
+  Story story;
+  JobRecord removed;
+  removed.job = "lm-1";
+  removed.removed = true;
+  {
+    HistoryFiles store(&files, "history");
+    store.Load(&story.history);
+    store.SaveAll(&story.history);
+    story.history.OnWrites(30'000, {{removed}});
+    store.SaveAll(&story.history);
+    CHECK(story.history.Find("lm-1") == nullptr);
+  }
+  CHECK(files.List("history").value().empty());
+  REQUIRE(WriteFileAtomically(files, "history/bad-1", {{AsBytes(std::string("no message"))}}).ok());
+  History restored;
+  HistoryFiles store(&files, "history");
+  store.Load(&restored);
+  CHECK(restored.Find("bad-1") == nullptr);
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,240 @@
+#include "coordinator/http/gateway.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "common/proto_json.h"
+#include "coordinator/http/assets.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace atl {
+
+struct Gateway::Stubs {
+  explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
+      : jobs(v1::Jobs::NewStub(channel)), status(v1::Status::NewStub(channel)) {}
+
+  std::unique_ptr<v1::Jobs::Stub> jobs;
+  std::unique_ptr<v1::Status::Stub> status;
+};
+
+namespace {
+
+constexpr auto kDeadline = std::chrono::seconds(10);
+// A stream's call is made anew so often, which finds out whether somebody still listens.
+constexpr auto kStreamDeadline = std::chrono::seconds(10);
+constexpr int kTraceTimeoutMs = 30'000;
+constexpr int64_t kLogLinesMax = 2000;
+constexpr int kStatusIntervalMs = 2000;
+constexpr int kJobIntervalMs = 1000;
+constexpr char kJson[] = "application/json; charset=utf-8";
+
+void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds limit) {
+  context->set_deadline(std::chrono::system_clock::now() + limit);
+}
+
+HttpReply JsonReply(int status, std::string body) {
+  HttpReply reply;
+  reply.status = status;
+  reply.type = kJson;
+  reply.body = std::move(body);
+  return reply;
+}
+
+HttpReply ErrorReply(int http, const std::string& text) {
+  v1::LogLine quoted;  // for its JSON string
+  quoted.set_text(text);
+  quoted.set_severity("error");
+  return JsonReply(http, CompactJson(quoted));
+}
+
+HttpReply ToReply(const grpc::Status& status, const google::protobuf::Message& message) {
+  if (status.ok()) return JsonReply(200, CompactJson(message));
+  const int http = status.error_code() == grpc::StatusCode::NOT_FOUND             ? 404
+                   : status.error_code() == grpc::StatusCode::FAILED_PRECONDITION ? 409
+                   : status.error_code() == grpc::StatusCode::INVALID_ARGUMENT    ? 400
+                                                                                  : 503;
+  return ErrorReply(http, status.error_message());
+}
+
+// One unary call.
+template <class Stub, class Request, class Reply>
+HttpReply Call(Stub& stub,
+               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+               const Request& request, std::chrono::milliseconds limit = kDeadline) {
+  grpc::ClientContext context;
+  SetDeadline(&context, limit);
+  Reply reply;
+  const grpc::Status status = (stub.*method)(&context, request, &reply);
+  return ToReply(status, reply);
+}
+
+int64_t Number(const HttpRequest& request, const std::string& name, int64_t otherwise) {
+  int64_t number = 0;
+  return absl::SimpleAtoi(request.Query(name), &number) ? number : otherwise;
+}
+
+v1::JobRequest Named(const HttpRequest& request) {
+  v1::JobRequest named;
+  named.set_job(request.Query("job"));
+  return named;
+}
+
+// Server-sent events from calls that stream messages M: one event for every message that differs
+// from the last one. The call is made again when its deadline has passed.
+template <class M>
+class EventSource {
+ public:
+  using Begin = std::function<std::unique_ptr<grpc::ClientReader<M>>(grpc::ClientContext*)>;
+  explicit EventSource(Begin begin) : begin_(std::move(begin)) {}
+
+  bool Next(std::string* chunk) {
+    if (reader_ == nullptr) {
+      context_ = std::make_unique<grpc::ClientContext>();
+      SetDeadline(context_.get(), kStreamDeadline);
+      reader_ = begin_(context_.get());
+    }
+    M message;
+    if (reader_->Read(&message)) {
+      std::string text = CompactJson(message);
+      if (text == last_) return true;
+      last_ = text;
+      *chunk = "data: " + text + "\n\n";
+      return true;
+    }
+    const grpc::Status status = reader_->Finish();
+    reader_.reset();
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      *chunk = ": still here\n\n";
+      return true;
+    }
+    if (!finished_) *chunk = "event: end\ndata: {}\n\n";
+    return !std::exchange(finished_, true);
+  }
+
+ private:
+  const Begin begin_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<grpc::ClientReader<M>> reader_;
+  std::string last_;
+  bool finished_ = false;
+};
+
+template <class M>
+HttpReply Stream(typename EventSource<M>::Begin begin) {
+  HttpReply reply;
+  reply.type = "text/event-stream";
+  auto source = std::make_shared<EventSource<M>>(std::move(begin));
+  reply.next = [source](std::string* chunk) { return source->Next(chunk); };
+  return reply;
+}
+
+}  // namespace
+
+Gateway::Gateway(std::shared_ptr<grpc::Channel> channel, bool actions)
+    : stubs_(std::make_shared<Stubs>(channel)), actions_(actions) {}
+Gateway::~Gateway() = default;
+
+HttpReply Gateway::Answer(const HttpRequest& request) {
+  constexpr absl::string_view kApi = "/api/";
+  if (absl::StartsWith(request.path, kApi)) {
+    const std::string call = request.path.substr(kApi.size());
+    return request.method == "POST" ? Act(call, request) : Api(call, request);
+  }
+  const Asset* asset = FindAsset(request.path == "/" ? "index.html" : request.path.substr(1));
+  HttpReply reply;
+  if (asset == nullptr || request.method != "GET") {
+    reply.status = 404;
+    reply.body = "there is no such page\n";
+    return reply;
+  }
+  reply.type = asset->type;
+  reply.body = std::string(asset->body);
+  return reply;
+}
+
+HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
+  if (call == "session") return JsonReply(200, actions_ ? R"({"actions":true})" : "{}");
+  if (call == "status") {
+    return Call(*stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest());
+  }
+  if (call == "jobs") return Call(*stubs_->jobs, &v1::Jobs::Stub::List, v1::ListRequest());
+  if (call == "job") return Call(*stubs_->jobs, &v1::Jobs::Stub::Get, Named(request));
+  if (call == "history") {
+    v1::HistoryRequest history;
+    history.set_job(request.Query("job"));
+    history.set_points(static_cast<int32_t>(Number(request, "points", 0)));
+    history.set_islands(static_cast<int32_t>(Number(request, "islands", 0)));
+    return Call(*stubs_->jobs, &v1::Jobs::Stub::History, history);
+  }
+  if (call == "profile") {
+    v1::ProfileRequest profile;
+    profile.set_job(request.Query("job"));
+    return Call(*stubs_->status, &v1::Status::Stub::Profile, profile);
+  }
+  if (call == "logs") return Logs(request);
+  if (call == "events") return Events(request);
+  return ErrorReply(404, "there is no such call");
+}
+
+HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
+  // Another site's page cannot send this header without asking first, which is never answered.
+  if (request.Header("x-atoll-action").empty()) return ErrorReply(403, "not from this page");
+  if (call == "trace") {  // changes nothing
+    v1::TraceRequest trace;
+    trace.set_job(request.Query("job"));
+    trace.set_island(static_cast<int32_t>(Number(request, "island", 0)));
+    trace.set_timeout_ms(kTraceTimeoutMs);
+    return Call(*stubs_->jobs, &v1::Jobs::Stub::Trace, trace,
+                std::chrono::milliseconds(kTraceTimeoutMs) + kDeadline);
+  }
+  if (!actions_) return ErrorReply(403, "actions are for loopback addresses only");
+  const v1::JobRequest job = Named(request);
+  if (call == "pause") return Call(*stubs_->jobs, &v1::Jobs::Stub::Pause, job);
+  if (call == "resume") return Call(*stubs_->jobs, &v1::Jobs::Stub::Resume, job);
+  if (call == "cancel") return Call(*stubs_->jobs, &v1::Jobs::Stub::Cancel, job);
+  return ErrorReply(404, "there is no such action");
+}
+
+HttpReply Gateway::Logs(const HttpRequest& request) {
+  v1::LogsRequest logs;
+  logs.set_job(request.Query("job"));
+  logs.set_after_sequence(Number(request, "after", 0));
+  logs.set_tail(std::clamp<int64_t>(Number(request, "tail", 500), 1, kLogLinesMax));
+  logs.set_severity(request.Query("severity"));
+  logs.set_contains(request.Query("contains"));
+  grpc::ClientContext context;
+  SetDeadline(&context, kDeadline);
+  const auto reader = stubs_->jobs->Logs(&context, logs);
+  std::string lines = "[";
+  v1::LogLine line;
+  while (reader->Read(&line)) {
+    if (lines.size() > 1) lines += ",";
+    lines += CompactJson(line);
+  }
+  const grpc::Status status = reader->Finish();
+  return status.ok() ? JsonReply(200, lines + "]") : ToReply(status, line);
+}
+
+HttpReply Gateway::Events(const HttpRequest& request) {
+  const std::string job = request.Query("job");
+  if (job.empty()) {
+    return Stream<v1::ClusterStatus>([stubs = stubs_](grpc::ClientContext* context) {
+      v1::StatusRequest watch;
+      watch.set_interval_ms(kStatusIntervalMs);
+      return stubs->status->Watch(context, watch);
+    });
+  }
+  return Stream<v1::Job>([stubs = stubs_, job](grpc::ClientContext* context) {
+    v1::WatchRequest watch;
+    watch.set_job(job);
+    watch.set_interval_ms(kJobIntervalMs);
+    return stubs->jobs->Watch(context, watch);
+  });
+}
+
+}  // namespace atl

@@ -1,0 +1,25 @@
+// The coordinator's metrics, from its views. Pure.
+//
+// Label sets are bounded: the newest kJobsShown jobs that have not ended, of each kIslandsShown
+// islands, and kMembersShown members of each kind.
+
+#ifndef ATOLL_COORDINATOR_MONITORING_CLUSTER_METRICS_H_
+#define ATOLL_COORDINATOR_MONITORING_CLUSTER_METRICS_H_
+
+#include "common/metrics/metrics.h"
+#include "coordinator/core/core.h"
+#include "coordinator/monitoring/progress_watch.h"
+#include "coordinator/monitoring/round_counters.h"
+
+namespace atl {
+
+inline constexpr size_t kJobsShown = 64;
+inline constexpr size_t kIslandsShown = 256;
+inline constexpr size_t kMembersShown = 4096;
+
+void AddClusterMetrics(Instant now, const CoordinatorCore& core, const RoundCounters& counters,
+                       const ProgressWatch& progress, MetricsWriter& writer);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_MONITORING_CLUSTER_METRICS_H_

@@ -1,0 +1,143 @@
+#include <catch2/catch.hpp>
+
+#include "coordinator/monitoring/cluster_metrics.h"
+#include "coordinator/monitoring/progress_watch.h"
+#include "coordinator/monitoring/round_counters.h"
+
+namespace atl {
+namespace {
+
+constexpr Instant kBegin{std::chrono::seconds(1000)};
+Instant At(int seconds) { return kBegin + std::chrono::seconds(seconds); }
+
+// One running job with one attached island of a leader and a follower.
+struct Running {
+  Running() {
+    job.summary.job = "lm-1";
+    job.summary.state = JobState::kRunning;
+    job.summary.active_islands = 2;
+    job.spec.outer.min_islands = 2;
+    island().attached = true;
+    island().record.incarnation = 7;
+    island().record.generation = 1;
+    island().plan.number = 1;
+    island().workers = {{"a", 7, true, true, true, "training", 1},
+                        {"b", 8, false, true, true, "opening the data", 0}};
+    Heartbeat(0, 5);
+  }
+  IslandView& island() { return job.islands.front(); }
+  void Heartbeat(int seconds, int64_t step) {
+    IslandProgress progress;
+    progress.job = "lm-1";
+    progress.generation = island().record.generation;
+    progress.inner_step = step;
+    progress.step_seconds_quiet = step_s;
+    island().progress = progress;
+    watch.OnHeartbeat(At(seconds), progress);
+  }
+  ProgressWatch::Standing Look(int seconds) { return watch.Of(At(seconds), job, island()); }
+
+  double step_s = 0.1;
+  JobView job = [] {
+    JobView view;
+    view.islands.emplace_back();
+    return view;
+  }();
+  ProgressWatch watch;
+};
+
+TEST_CASE("an_island_whose_steps_do_not_grow_is_stalled_and_names_who_it_waits_for") {
+  Running r;
+  r.Heartbeat(20, 5);
+  CHECK(r.Look(20).since_step_s == 20);
+  CHECK(r.Look(20).stalled.empty());
+  r.Heartbeat(40, 5);
+  const std::string stalled = r.Look(40).stalled;
+  CHECK(stalled.find("b (opening the data)") != std::string::npos);
+}
+
+TEST_CASE("a_step_a_new_generation_and_a_resumed_job_begin_anew") {
+  Running r;
+  r.Heartbeat(40, 6);
+  CHECK(r.Look(41).since_step_s == 1);
+  r.island().record.generation = 2;
+  r.Heartbeat(60, 6);
+  CHECK(r.Look(61).since_step_s == 1);
+  r.watch.OnState(At(90), "lm-1");
+  CHECK(r.Look(91).since_step_s == 1);
+}
+
+TEST_CASE("slow_steps_have_more_time_before_they_count_as_stalled") {
+  Running r;
+  r.step_s = 10;
+  r.Heartbeat(0, 5);
+  CHECK(r.Look(100).stalled.empty());
+  CHECK_FALSE(r.Look(201).stalled.empty());
+}
+
+TEST_CASE("islands_of_a_job_that_waits_for_more_are_not_stalled") {
+  Running r;
+  r.job.summary.active_islands = 1;
+  CHECK(r.Look(1000).stalled.empty());
+}
+
+TEST_CASE("paused_jobs_and_vacant_islands_are_not_stalled") {
+  Running r;
+  r.job.summary.state = JobState::kPaused;
+  CHECK(r.Look(1000).stalled.empty());
+  r.job.summary.state = JobState::kRunning;
+  r.island().attached = false;
+  CHECK(r.Look(1000).stalled.empty());
+}
+
+IslandRecord Island(int64_t evictions) {
+  IslandRecord island;
+  island.job = "lm-1";
+  island.evictions = evictions;
+  return island;
+}
+
+TEST_CASE("evictions_are_counted_by_the_event_that_caused_them") {
+  RoundCounters counters;
+  counters.Recover({Island(2)});
+  counters.OnStored(0, Tick{}, {{Island(2)}});
+  counters.OnStored(0, Tick{}, {{Island(3)}});
+  counters.OnStored(0, WorkerConnectionLost{"w1", 1}, {{Island(5)}});
+  counters.OnStored(0, FromWorker{"w1", 1, Leaving{"stopped"}}, {{Island(6)}});
+  CHECK(counters.Find("lm-1")->evictions ==
+        std::map<std::string, int64_t>{{"silent", 1}, {"connection_lost", 2}, {"left", 1}});
+}
+
+TEST_CASE("rounds_are_counted_once_with_their_duration_and_staleness") {
+  RoundCounters counters;
+  DecisionRecord decision;
+  decision.job = "lm-1";
+  decision.version = 4;
+  decision.previous = 3;
+  decision.participants.resize(1);
+  decision.participants[0].contribution.base_version = 1;
+  decision.round = 1;
+  counters.OnStored(1'000, Tick{}, {{decision}});
+  counters.OnStored(2'000, Tick{}, {{decision}});  // stored again
+  decision.round = 2;
+  decision.version = kNoVersion;
+  counters.OnStored(3'000, Tick{}, {{decision}});
+  const JobCounters* job = counters.Find("lm-1");
+  CHECK(job->committed == 1);
+  CHECK(job->voided == 1);
+  CHECK(job->round_seconds.count() == 1);
+  CHECK(job->staleness.count() == 2);
+}
+
+TEST_CASE("an_empty_cluster_reports_every_state_as_zero") {
+  CoordinatorCore core({}, "cluster", 1);
+  REQUIRE(core.Recover(kBegin, {}).ok());
+  MetricsWriter writer;
+  AddClusterMetrics(kBegin, core, RoundCounters(), ProgressWatch(), writer);
+  const std::string text = writer.Text();
+  CHECK(text.find("atoll_jobs{state=\"running\"} 0") != std::string::npos);
+  CHECK(text.find("atoll_members{kind=\"worker\",state=\"attached\"} 0") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,45 @@
+// What metrics count of what happens: rounds, contributions, evictions. From the coordinator's
+// start on; jobs that were removed are forgotten. Pure.
+
+#ifndef ATOLL_COORDINATOR_MONITORING_ROUND_COUNTERS_H_
+#define ATOLL_COORDINATOR_MONITORING_ROUND_COUNTERS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/metrics/metrics.h"
+#include "common/metrics/names.h"
+#include "coordinator/core/core.h"
+
+namespace atl {
+
+struct JobCounters {
+  HistogramCounts round_seconds{kRoundSeconds};
+  HistogramCounts staleness{kStaleness};
+  int64_t committed = 0;
+  int64_t voided = 0;
+  int64_t last_round = -1;
+  int64_t last_decision_ms = 0;
+  double clip_scale = 1;
+  double norm = 0;
+  std::map<IslandId, int64_t> evictions_seen;  // as the islands' records say
+  std::map<std::string, int64_t> evictions;    // by reason
+};
+
+class RoundCounters {
+ public:
+  // What the core knew at its start.
+  void Recover(const std::vector<StoreRecord>& records);
+  // After each step: the event, and what it made the core store.
+  void OnStored(int64_t unix_ms, const CoordinatorEvent& event,
+                const std::vector<StoreWrite>& writes);
+  const JobCounters* Find(const JobId& job) const;
+
+ private:
+  std::map<JobId, JobCounters> jobs_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_MONITORING_ROUND_COUNTERS_H_

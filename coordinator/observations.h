@@ -1,0 +1,47 @@
+// What the coordinator remembers for people and monitors, beside the core's own state: curves of
+// jobs, counters of metrics, which islands stand still. Used by the loop's thread alone.
+
+#ifndef ATOLL_COORDINATOR_OBSERVATIONS_H_
+#define ATOLL_COORDINATOR_OBSERVATIONS_H_
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/core.h"
+#include "coordinator/history/history.h"
+#include "coordinator/history/history_files.h"
+#include "coordinator/monitoring/progress_watch.h"
+#include "coordinator/monitoring/round_counters.h"
+
+namespace atl {
+
+class Observations {
+ public:
+  // Curves are kept below `state_dir`. `records`: what the core starts from.
+  Observations(const std::string& state_dir, const std::vector<StoreRecord>& records);
+  ~Observations();
+
+  // After each step of the core.
+  void OnStep(Instant now, int64_t unix_ms, const CoordinatorEvent& event,
+              const std::vector<StoreWrite>& writes);
+  // Between steps; when to call again at the latest.
+  Instant Advance(Instant now) { return files_.Save(now, &history_); }
+
+  const History& history() const { return history_; }
+  const RoundCounters& counters() const { return counters_; }
+  const ProgressWatch& progress() const { return progress_; }
+
+ private:
+  History history_;
+  HistoryFiles files_;
+  RoundCounters counters_;
+  ProgressWatch progress_;
+  void NoteChange(Instant now, const StoreWrite& write);
+
+  std::map<JobId, JobState> states_;
+  std::map<std::pair<JobId, IslandId>, Incarnation> leaders_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_OBSERVATIONS_H_

@@ -1,0 +1,112 @@
+// What a job's specification asks of the search.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "coordinator/planning/request.h"
+
+namespace atl {
+namespace {
+
+constexpr int kMicroBatchMax = 64;    // sequences; larger ones gain nothing and cost memory
+constexpr int kMicroBatchSizes = 12;  // tried at most
+
+// Sizes that divide the batch, so that every micro-batch of every replica is full.
+absl::StatusOr<std::vector<int>> MicroBatches(const JobSpec& spec) {
+  const int64_t batch = spec.inner.batch_sequences;
+  const int64_t fixed = spec.inner.micro_batch_sequences;
+  if (batch < 1 || batch > 1 << 20) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("inner.batch_sequences = ", batch, ": must be from 1 to 1048576"));
+  }
+  std::vector<int> divisors;
+  for (int64_t size = 1; size <= std::min<int64_t>(batch, kMicroBatchMax); ++size) {
+    if (batch % size == 0) divisors.push_back(static_cast<int>(size));
+  }
+  if (fixed > 0) {
+    if (batch % fixed == 0) return std::vector<int>{static_cast<int>(fixed)};
+    std::string sizes;
+    for (const int size : divisors) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", size);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "inner.micro_batch_sequences = ", fixed, " does not divide inner.batch_sequences = ", batch,
+        ": an island of several devices needs full micro-batches; use one of ", sizes,
+        ", or 0 to let the planner choose"));
+  }
+  while (static_cast<int>(divisors.size()) > kMicroBatchSizes) {
+    // The ends matter most; of the rest every other one goes.
+    for (size_t i = 1; i + 1 < divisors.size(); ++i) {
+      divisors.erase(divisors.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  return divisors;
+}
+
+// Of every layer that devices share, each has at least one head, column and word: workers cut it so
+// (common/model/tensor_part.h), and would refuse the plan.
+absl::StatusOr<std::vector<int>> TensorSizes(const JobSpec& spec, const ModelSpec& shape) {
+  std::pair<const char*, int64_t> least = {"model.heads", shape.heads};
+  for (const auto& [name, count] : {std::pair("model.key_value_heads", shape.key_value_heads),
+                                    std::pair("model.feed_forward", shape.feed_forward),
+                                    std::pair("model.vocabulary", shape.vocabulary)}) {
+    if (count > 0 && count < least.second) least = {name, count};
+  }
+  if (!spec.layout.tensor_shares.empty() && shape.heads > 0) {
+    ATOLL_RETURN_IF_ERROR(CheckTensorShares(spec.layout.tensor_shares, HeadGroups(shape)));
+  }
+  if (const int64_t fixed = spec.layout.tensor_parallel; fixed > 0) {
+    if (fixed > least.second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layout.tensor_parallel = ", fixed, ": the model has ", least.first, " = ", least.second,
+          ", and each of the devices that share its layers needs one: ", "use 1 to ", least.second,
+          ", or 0 to let the planner choose"));
+    }
+    return std::vector<int>{static_cast<int>(fixed)};
+  }
+  std::vector<int> sizes;
+  for (const int size : {1, 2, 4, 8}) {
+    if (size <= std::max<int64_t>(1, least.second)) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+}  // namespace
+
+// A key and value head goes with all that read it.
+int64_t HeadGroups(const ModelSpec& shape) {
+  return shape.key_value_heads > 0 ? shape.key_value_heads : shape.heads;
+}
+
+plan::CostOptions CostOptionsOf(const JobSpec& spec, bool full_precision) {
+  plan::CostOptions options;
+  options.state_bytes_per_parameter = full_precision ? 16 : 18;
+  options.weight_share = 1;  // the runtime keeps all of it until W is done
+  options.fixed_slots = true;
+  if (spec.layout.recompute == Recompute::kAll) {
+    // W after its B everywhere: otherwise what every micro-batch makes again is kept until its W.
+    options.recompute = plan::Recomputation::kAlways;
+    options.split_backward = false;
+  }
+  return options;
+}
+
+absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape) {
+  const LayoutSpec& layout = spec.layout;
+  for (const auto& [name, value] :
+       {std::pair("layout.stages", layout.stages), std::pair("layout.replicas", layout.replicas),
+        std::pair("layout.tensor_parallel", layout.tensor_parallel)}) {
+    if (value < 0 || value > 65'536) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " = ", value, ": must be from 0 to 65536"));
+    }
+  }
+  plan::Job job;
+  job.global_batch = static_cast<int>(spec.inner.batch_sequences);
+  ATOLL_ASSIGN_OR_RETURN(job.micro_batches, MicroBatches(spec));
+  ATOLL_ASSIGN_OR_RETURN(job.tensor_parallel, TensorSizes(spec, shape));
+  job.fixed = {static_cast<int>(layout.stages), static_cast<int>(layout.replicas), layout.schedule};
+  return job;
+}
+
+}  // namespace atl

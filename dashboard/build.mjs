@@ -1,0 +1,14 @@
+// node build.mjs DIRECTORY: bundles src/ into DIRECTORY. The same inputs give the same bytes.
+import { build } from 'esbuild';
+import { copyFileSync, mkdirSync } from 'node:fs';
+
+const out = process.argv[2];
+if (!out) throw new Error('usage: node build.mjs DIRECTORY');
+mkdirSync(out, { recursive: true });
+const common = { bundle: true, minify: true, charset: 'utf8', legalComments: 'eof', logLevel: 'warning' };
+await build({
+  ...common, entryPoints: ['src/app.jsx'], outfile: `${out}/app.js`, format: 'iife', target: 'es2020',
+  jsxFactory: 'h', jsxFragment: 'Fragment',
+});
+await build({ ...common, entryPoints: ['src/app.css'], outfile: `${out}/app.css` });
+for (const name of ['index.html', 'favicon.svg']) copyFileSync(`src/${name}`, `${out}/${name}`);

@@ -1,0 +1,68 @@
+// Calls of the coordinator, and pages' subscriptions to it.
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+// 64-bit integers come as strings.
+export const num = (value) => (value === undefined || value === null || value === '' ? 0 : Number(value));
+
+const url = (call, parameters = {}) => {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, v]) => v !== undefined && v !== ''));
+  const text = query.toString();
+  return `/api/${call}${text ? `?${text}` : ''}`;
+};
+
+async function parse(response) {
+  const body = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(body.text || `the coordinator answers ${response.status}`);
+  return body;
+}
+
+export const get = (call, parameters) => fetch(url(call, parameters)).then(parse);
+export const act = (call, parameters) =>
+  fetch(url(call, parameters), { method: 'POST', headers: { 'X-Atoll-Action': '1' } }).then(parse);
+
+// {data, error}; asked again every `everyMs`, where given, and when `key` changes.
+export function useGet(call, parameters, everyMs) {
+  const [state, setState] = useState({});
+  const key = url(call, parameters);
+  useEffect(() => {
+    let over = false, timer;
+    setState((old) => (old.key === key ? old : {}));
+    const ask = () => get(call, parameters)
+      .then((data) => !over && setState({ key, data }), (error) => !over && setState((old) => ({ ...old, key, error })))
+      .finally(() => { if (!over && everyMs) timer = setTimeout(ask, everyMs); });
+    ask();
+    return () => { over = true; clearTimeout(timer); };
+  }, [key, everyMs]);
+  return state;
+}
+
+// {data, error, live}: the newest event of a stream. Where there is no stream to be had (too many
+// pages are open), asks again every few seconds.
+export function useEvents(job) {
+  const [state, setState] = useState({});
+  const failures = useRef(0);
+  useEffect(() => {
+    let over = false, timer, source;
+    setState({});
+    const poll = () => get(job ? 'job' : 'status', { job })
+      .then((data) => !over && setState({ data, live: false }), (error) => !over && setState((old) => ({ ...old, error, live: false })));
+    const open = () => {
+      source = new EventSource(url('events', { job }));
+      source.onmessage = (event) => {
+        failures.current = 0;
+        if (!over) setState({ data: JSON.parse(event.data), live: true });
+      };
+      source.addEventListener('end', () => { source.close(); poll(); });
+      source.onerror = () => {
+        source.close();
+        failures.current += 1;
+        if (over) return;
+        poll();
+        timer = setTimeout(open, Math.min(15000, 1000 * 2 ** failures.current));
+      };
+    };
+    open();
+    return () => { over = true; clearTimeout(timer); source?.close(); };
+  }, [job]);
+  return state;
+}

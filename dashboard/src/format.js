@@ -1,0 +1,48 @@
+// Numbers as people read them.
+import { num } from './api.js';
+
+export function count(value) {
+  const v = num(value);
+  if (!Number.isFinite(v) || v === 0) return '0';
+  for (const [size, unit] of [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']]) {
+    if (Math.abs(v) >= size) return `${+(v / size).toPrecision(3)}${unit}`;
+  }
+  return `${+v.toPrecision(3)}`;
+}
+
+export function bytes(value) {
+  const v = num(value);
+  for (const [size, unit] of [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [1024, 'KiB']]) {
+    if (v >= size) return `${+(v / size).toPrecision(3)} ${unit}`;
+  }
+  return `${v} B`;
+}
+
+export function seconds(value) {
+  const v = num(value);
+  if (!Number.isFinite(v) || v < 0) return '–';
+  if (v < 1) return `${Math.round(v * 1000)} ms`;
+  if (v < 60) return `${v < 10 ? v.toFixed(1) : Math.round(v)} s`;
+  if (v < 3600) return `${Math.floor(v / 60)} min ${Math.floor(v % 60)} s`;
+  if (v < 86400) return `${Math.floor(v / 3600)} h ${Math.floor((v % 3600) / 60)} min`;
+  return `${Math.floor(v / 86400)} d ${Math.floor((v % 86400) / 3600)} h`;
+}
+
+export const loss = (value) => (num(value) === 0 ? '–' : num(value).toFixed(4));
+export const version = (value) => (num(value) < 0 ? '–' : String(num(value)));
+export const percent = (ratio) => `${(100 * ratio).toFixed(1)}%`;
+export const rate = (bytesPerS) => (bytesPerS > 0 ? `${+((bytesPerS * 8) / 1e6).toPrecision(3)} Mbit/s` : '–');
+export const milliseconds = (ns) => `${+(num(ns) / 1e6).toPrecision(3)} ms`;
+export const clock = (unixMs) => new Date(num(unixMs)).toLocaleTimeString([], { hour12: false });
+export const moment = (unixMs) => new Date(num(unixMs)).toLocaleString([], { hour12: false });
+export const age = (unixMs) => (num(unixMs) ? `${seconds(Math.max(0, (Date.now() - num(unixMs)) / 1000))} ago` : '–');
+
+export const stateName = (state) => (state || '').replace('JOB_STATE_', '').toLowerCase() || 'unknown';
+export const ended = (state) => ['done', 'failed', 'cancelled'].includes(stateName(state));
+// An island of a job that has ended is not missing.
+export const islandState = (island, job) => (ended(job.state) ? 'ended' : island.stalled ? 'stalled' : island.attached ? 'attached' : 'unavailable');
+export const done = (s) => (num(s.tokens_budget) > 0 ? Math.min(1, num(s.tokens_committed) / num(s.tokens_budget)) : 0);
+export function timeLeft(s) {
+  const left = num(s.tokens_budget) - num(s.tokens_committed);
+  return ended(s.state) || s.state === 'JOB_STATE_PAUSED' || num(s.tokens_per_s) <= 0 ? '–' : seconds(left / num(s.tokens_per_s));
+}

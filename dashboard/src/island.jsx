@@ -1,0 +1,120 @@
+import { h, Fragment } from 'preact';
+import { useState } from 'preact/hooks';
+import { act, num, useEvents, useGet } from './api.js';
+import { bytes, count, ended, islandState, loss, milliseconds, rate, seconds } from './format.js';
+import { Gantt, PlanPicture, SiteMap } from './pictures.jsx';
+import { Badge, Problem, Section, Table, Tile } from './parts.jsx';
+
+const part = (plan, worker) => (plan?.replicas || []).flatMap((r, k) => r.stages.map((s, n) => [k, n, s]))
+  .filter(([, , s]) => s.devices.some((d) => d.startsWith(`${worker}/`)))
+  .map(([k, n, s]) => `${plan.replicas.length > 1 ? `replica ${k} ` : ''}stage ${n}, layers ${s.first_layer}–${s.first_layer + s.layers - 1}`).join('; ') || '–';
+
+const workerColumns = (island) => [
+  { title: 'worker', cell: (w) => w.worker, sort: (w) => w.worker },
+  { title: 'state', cell: (w) => <Badge state={w.attached ? 'attached' : 'unavailable'} />, sort: (w) => w.attached },
+  { title: 'role', cell: (w) => (w.leads ? 'leads' : w.in_plan ? 'follows' : 'spare'), sort: (w) => w.leads },
+  { title: 'plan', number: true, cell: (w) => num(w.plan_number) || '–' },
+  { title: 'part', wide: true, cell: (w) => part(island.plan, w.worker) },
+  { title: 'doing', wide: true, cell: (w) => w.doing },
+];
+const BOUNDARIES = [
+  { title: 'from', cell: (b) => b.from, sort: (b) => b.from }, { title: 'to', cell: (b) => b.to, sort: (b) => b.to },
+  { title: 'chunks', number: true, cell: (b) => b.pieces },
+  { title: 'time a message', number: true, cell: (b) => (b.message_seconds > 0 ? seconds(b.message_seconds) : '–'), sort: (b) => b.message_seconds },
+  { title: 'rate', number: true, cell: (b) => rate(b.bandwidth_bytes_per_s), sort: (b) => b.bandwidth_bytes_per_s },
+  { title: 'state', cell: (b) => <Badge state={b.saturated ? 'warning' : 'done'} text={b.saturated ? 'saturated' : 'fine'} /> },
+  { title: 'transport', wide: true, cell: (b) => b.way }, { title: 'newest change', wide: true, cell: (b) => b.reason },
+];
+const MEMORY = [
+  { title: 'device', cell: (m) => m.device, sort: (m) => m.device },
+  { title: 'predicted', number: true, cell: (m) => (num(m.predicted_bytes) ? bytes(m.predicted_bytes) : '–') },
+  { title: 'measured', number: true, cell: (m) => bytes(m.peak_bytes), sort: (m) => num(m.peak_bytes) },
+  { title: 'limit', number: true, cell: (m) => (num(m.limit_bytes) ? bytes(m.limit_bytes) : '–') },
+];
+const CHANGES = [
+  { title: 'plan', number: true, cell: (c) => num(c.number) },
+  { title: 'when', cell: (c) => (c.at_boundary ? 'at a step’s end' : 'at once') }, { title: 'reason', wide: true, cell: (c) => c.reason },
+];
+
+// Between two sites, the fastest measured link between their workers.
+function siteLinks(sites, links) {
+  const siteOf = new Map(sites.flatMap((s, i) => s.workers.map((w) => [w.name, i])));
+  const best = new Map();
+  for (const link of links) {
+    const a = siteOf.get(link.from.split('/')[0]), b = siteOf.get(link.to.split('/')[0]);
+    if (a === undefined || b === undefined || a === b) continue;
+    const key = `${Math.min(a, b)},${Math.max(a, b)}`;
+    const edge = (link.edges || [])[0] || link;
+    const bandwidth = num(edge.bandwidth_bytes_per_s);
+    if (!(best.get(key)?.bandwidth > bandwidth)) best.set(key, { a: Math.min(a, b), b: Math.max(a, b), bandwidth, latency: num(edge.latency_ns) });
+  }
+  return [...best.values()];
+}
+
+function Sites({ job, island }) {
+  const { data } = useGet('profile', { job: job.summary.job }, 10000);
+  const members = new Map(island.workers.map((w) => [w.worker, w]));
+  if (!data) return <p class="empty">No measurement yet.</p>;
+  let sites = data.sites.map((s) => ({ name: s.name, workers: s.workers.filter((w) => members.has(w)).map((w) => ({ name: w, attached: members.get(w).attached })) })).filter((s) => s.workers.length);
+  const placed = new Set(sites.flatMap((s) => s.workers.map((w) => w.name)));
+  const rest = [...members.values()].filter((w) => !placed.has(w.worker));
+  if (rest.length) sites = sites.concat({ name: 'site not known', workers: rest.map((w) => ({ name: w.worker, attached: w.attached })) });
+  if (!sites.length) return <p class="empty">No worker has this island now.</p>;
+  return <SiteMap sites={sites} links={siteLinks(sites, data.cluster?.links || [])} />;
+}
+
+function Trace({ job, island }) {
+  const [state, setState] = useState({});
+  const ask = () => {
+    setState({ busy: true });
+    act('trace', { job, island }).then((data) => setState({ data }), (error) => setState({ error }));
+  };
+  const { data } = state;
+  const length = (t) => Math.max(1, ...t.devices.flatMap((d) => [num(d.end_ns), ...d.spans.map((s) => num(s.end_ns))]));
+  const scale = data ? Math.max(length(data.measured), data.predicted ? length(data.predicted) : 0) : 1;
+  return (
+    <>
+      <p><button class="act" disabled={state.busy} onClick={ask}>{state.busy ? 'Waiting for a step…' : 'Record one step'}</button></p>
+      <Problem error={state.error} />
+      {data && <Gantt title={`measured: step ${num(data.measured.step)}, plan ${num(data.measured.plan_number)}`} trace={data.measured} scaleNs={scale} />}
+      {data?.predicted && <Gantt title={`predicted: ${data.predicted.about}`} trace={data.predicted} scaleNs={scale} />}
+      {data?.no_prediction && <p class="empty">{data.no_prediction}</p>}
+    </>
+  );
+}
+
+export function Island({ id, number, onLive }) {
+  const { data: job, error, live } = useEvents(id);
+  onLive(live, error);
+  if (!job) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
+  const island = job.islands.find((i) => i.island === number);
+  if (!island) return <Problem error={new Error(`${id} has no island ${number}.`)} />;
+  const p = island.progress, plan = num(island.plan?.number) ? island.plan : null;
+  return (
+    <>
+      <div class="crumbs"><a href="#/jobs">Jobs</a> / <a href={`#/jobs/${id}`}>{id}</a> / island {number}</div>
+      <div class="title"><h1>Island {number}</h1><Badge state={islandState(island, job.summary)} /></div>
+      <p class="why">{[island.attached ? island.doing : '', island.reason].filter(Boolean).join('; ')}</p>
+      {island.stalled && <p class="notice" role="alert">Stalled: {island.stalled}</p>}
+      <div class="tiles">
+        <Tile label="training loss" value={loss(p?.train_loss)} />
+        <Tile label="tokens/s" value={count(p?.tokens_per_s)} />
+        <Tile label="step time, idle link" value={num(p?.step_seconds_quiet) > 0 ? seconds(p.step_seconds_quiet) : '–'} detail={plan ? `predicted ${milliseconds(plan.step_ns)}` : ''} />
+        <Tile label="step time, with transfers" value={num(p?.step_seconds_overlap) > 0 ? seconds(p.step_seconds_overlap) : '–'} />
+        <Tile label="steps a round" value={num(island.steps_this_round)} />
+        <Tile label="since the last step" value={ended(job.summary.state) || !island.attached ? '–' : seconds(island.since_step_s)} />
+      </div>
+      <Section title="Workers" id="workers"><Table columns={workerColumns(island)} rows={island.workers} keyOf={(w) => w.worker} empty="No worker has this island now." /></Section>
+      <Section title="Sites and links" id="sites"><Sites job={job} island={island} /></Section>
+      <Section title={plan ? `Plan ${num(plan.number)}${plan.schedule ? `, ${plan.schedule}` : ''}` : 'Plan'} id="plan">
+        {plan ? <><PlanPicture plan={plan} /><h3>Why</h3><ul class="plain">{plan.reason.split('; ').filter(Boolean).map((r) => <li>{r}</li>)}</ul></>
+          : <p class="empty">One worker trains by itself; it needs no plan.</p>}
+        {island.planning && <p class="why">Planning: {island.planning}</p>}
+        {island.plan_changes.length > 0 && <><h3>Newest plans, since the coordinator’s start</h3><Table columns={CHANGES} rows={[...island.plan_changes].reverse()} empty="" /></>}
+      </Section>
+      {p?.boundaries.length > 0 && <Section title="Messages between stages" id="links"><Table columns={BOUNDARIES} rows={p.boundaries} empty="" /></Section>}
+      {p?.memory.length > 0 && <Section title="Memory" id="memory"><Table columns={MEMORY} rows={p.memory} empty="" /></Section>}
+      {!ended(job.summary.state) && <Section title="A step, measured and predicted" id="trace"><Trace job={id} island={number} /></Section>}
+    </>
+  );
+}

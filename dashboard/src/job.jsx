@@ -1,0 +1,166 @@
+import { h, Fragment } from 'preact';
+import { useState } from 'preact/hooks';
+import { act, num, useEvents, useGet } from './api.js';
+import { age, bytes, count, done, ended, islandState, loss, moment, percent, seconds, stateName, timeLeft, version } from './format.js';
+import { Chart } from './charts.jsx';
+import { Rounds } from './pictures.jsx';
+import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
+
+const ISLAND_CURVES = 7;  // with the global one, as many as there are colours
+
+function Actions({ summary, allowed }) {
+  const [busy, setBusy] = useState(false), [error, setError] = useState(null);
+  if (!allowed || ended(summary.state)) return null;
+  const run = (call, question) => {
+    if (question && !confirm(question)) return;
+    setBusy(true);
+    act(call, { job: summary.job }).then(() => setError(null), setError).finally(() => setBusy(false));
+  };
+  const paused = stateName(summary.state) === 'paused';
+  return (
+    <div class="actions">
+      {paused ? <button class="act" disabled={busy} onClick={() => run('resume')}>Resume</button>
+        : <button class="act" disabled={busy} onClick={() => run('pause')}>Pause</button>}
+      <button class="act danger" disabled={busy} onClick={() => run('cancel', `Cancel ${summary.job}? It cannot be resumed.`)}>Cancel</button>
+      <Problem error={error} />
+    </div>
+  );
+}
+
+const AXES = {
+  time: { label: 'time', time: true, of: (c) => c.unix_s },
+  version: { label: 'version', of: (c) => c.version },
+};
+const known = (values) => values.map((v) => (v === 0 ? null : v));
+
+function Curves({ history, axis, theme }) {
+  const x = AXES[axis].of, all = history.rounds;
+  const islands = history.islands.slice(0, ISLAND_CURVES);
+  if (!all || all.unix_s.length === 0) return <p class="empty">Curves begin with the first round.</p>;
+  const losses = [{ label: 'all islands', x: x(all), y: known(all.loss), width: 2.2, colour: 0 }]
+    .concat(islands.length > 1 ? islands.map((i, k) => ({ label: `island ${i.island}`, x: x(i.curve), y: known(i.curve.loss), width: 1, colour: k + 1 })) : []);
+  if (history.validation.length) {
+    losses.push({ label: 'validation', colour: 1 + islands.length, dash: [6, 4], points: true,
+      x: history.validation.map((v) => (axis === 'time' ? v.unix_s : num(v.version))), y: history.validation.map((v) => v.loss) });
+  }
+  const speeds = [{ label: 'committed tokens/s', x: x(all), y: all.tokens.map((t, i) => (all.seconds[i] > 0 ? t / all.seconds[i] : null)), colour: 0 }];
+  const rounds = [{ label: 'seconds a round', x: x(all), y: all.seconds.map((s, i) => (s > 0 ? s / all.rounds[i] : null)), colour: 2 }];
+  const base = { xLabel: AXES[axis].label, time: AXES[axis].time, theme };
+  return (
+    <div class="charts">
+      <Chart {...base} title="Loss, nats a token" series={losses} format={(v) => String(+v.toPrecision(4))} height={280} />
+      <div>
+        <Chart {...base} title="Committed tokens/s" series={speeds} format={count} height={120} />
+        <Chart {...base} title="Seconds a round" series={rounds} format={(v) => String(+v.toPrecision(3))} height={120} />
+      </div>
+    </div>
+  );
+}
+
+const islandColumns = (summary) => [
+  { title: 'island', cell: (i) => <a href={`#/jobs/${summary.job}/islands/${i.island}`}>island {i.island}</a>, sort: (i) => i.island },
+  { title: 'leader', cell: (i) => i.worker || '–', sort: (i) => i.worker },
+  { title: 'state', cell: (i) => <Badge state={islandState(i, summary)} title={i.stalled || i.reason} />, sort: (i) => i.attached },
+  { title: 'loss', number: true, cell: (i) => loss(i.progress?.train_loss), sort: (i) => num(i.progress?.train_loss) },
+  { title: 'tokens/s', number: true, cell: (i) => count(i.progress?.tokens_per_s), sort: (i) => num(i.progress?.tokens_per_s) },
+  { title: 'step, idle link', number: true, cell: (i) => (num(i.progress?.step_seconds_quiet) > 0 ? seconds(i.progress.step_seconds_quiet) : '–'), sort: (i) => num(i.progress?.step_seconds_quiet) },
+  { title: 'with transfers', number: true, cell: (i) => (num(i.progress?.step_seconds_overlap) > 0 ? seconds(i.progress.step_seconds_overlap) : '–') },
+  { title: 'accepted', number: true, cell: (i) => num(i.rounds_accepted), sort: (i) => num(i.rounds_accepted) },
+  { title: 'rejected', number: true, cell: (i) => num(i.rounds_rejected), sort: (i) => num(i.rounds_rejected) },
+  { title: 'pushed', number: true, cell: (i) => bytes(i.progress?.pushed_bytes), sort: (i) => num(i.progress?.pushed_bytes) },
+  { title: 'evictions', number: true, cell: (i) => num(i.evictions), sort: (i) => num(i.evictions) },
+  { title: 'doing', wide: true, cell: (i) => i.stalled || (i.attached ? i.doing : i.reason) },
+];
+
+const DECISIONS = [
+  { title: 'version', number: true, cell: (d) => (num(d.version) < 0 ? 'void' : num(d.version)) },
+  { title: 'island', number: true, cell: (d) => d.p.island },
+  { title: 'base', number: true, cell: (d) => num(d.p.base_version) },
+  { title: 'steps', number: true, cell: (d) => num(d.p.inner_steps) },
+  { title: 'tokens', number: true, cell: (d) => count(d.p.tokens) },
+  { title: 'norm', number: true, cell: (d) => num(d.p.norm).toFixed(4) },
+  { title: 'weight', number: true, cell: (d) => num(d.p.weight).toFixed(3) },
+  { title: '', cell: (d) => <Badge state={d.p.accepted ? 'accepted' : 'rejected'} /> },
+  { title: 'reason', wide: true, cell: (d) => d.p.reason },
+  { title: 'round closed because', wide: true, cell: (d) => d.closed_because },
+];
+
+const serversOf = (job) => {
+  const names = new Map();
+  for (const shard of job.shards) {
+    const server = names.get(shard.server) || { name: shard.server, shards: 0, elements: 0 };
+    server.shards += 1;
+    server.elements += num(shard.elements);
+    names.set(shard.server, server);
+  }
+  return [...names.values()];
+};
+const SERVERS = [
+  { title: 'server', cell: (s) => s.name, sort: (s) => s.name },
+  { title: 'shards', number: true, cell: (s) => s.shards, sort: (s) => s.shards },
+  { title: 'parameters', number: true, cell: (s) => count(s.elements), sort: (s) => s.elements },
+  { title: 'share', cell: (s) => <Bar ratio={s.share} label={`${s.name}: share of the parameters`} /> },
+];
+
+function Tiles({ job, summary: s }) {
+  const over = ended(s.state);
+  const lasted = num(s.started_unix_ms) ? ((num(s.ended_unix_ms) || Date.now()) - num(s.started_unix_ms)) / 1000 : null;
+  return (
+    <div class="tiles">
+      <Tile label={over ? 'final training loss' : 'training loss'} value={loss(over ? s.final_loss : s.train_loss)} detail="nats a token" />
+      <Tile label="validation loss" value={loss(s.validation_loss)} detail={`version ${version(s.validated_version)}; ${loss(s.first_validation_loss)} at the start`} />
+      <Tile label={over ? 'mean tokens/s' : 'tokens/s'} value={count(over ? s.mean_tokens_per_s : s.tokens_per_s)} detail={over ? '' : `${num(s.active_islands)} islands`} />
+      <Tile label="committed tokens" value={percent(done(s))} detail={`${count(s.tokens_committed)} of ${count(s.tokens_budget)}`} />
+      <Tile label="version" value={version(s.version)} detail={over ? '' : job.round?.phase} />
+      <Tile label={over ? 'duration' : 'time left'} value={over ? (lasted === null ? '–' : seconds(lasted)) : timeLeft(s)} detail={num(s.submitted_unix_ms) ? `submitted ${age(s.submitted_unix_ms)}` : ''} />
+    </div>
+  );
+}
+
+export function Job({ id, session, theme, onLive }) {
+  const { data: job, error, live } = useEvents(id);
+  const [axis, setAxis] = useState('time');
+  const over = job && ended(job.summary.state);
+  const history = useGet('history', { job: id, points: 1000 }, over ? 0 : 2500);
+  onLive(live || over, error);
+  if (!job) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
+  const s = job.summary, servers = serversOf(job), parameters = servers.reduce((n, v) => n + v.elements, 0);
+  for (const server of servers) server.share = parameters ? server.elements / parameters : 0;
+  const decisions = [...job.decisions].reverse().flatMap((d) => d.participants.map((p) => ({ ...d, p })));
+  return (
+    <>
+      <div class="crumbs"><a href="#/jobs">Jobs</a> / {s.job}</div>
+      <div class="title"><h1>{s.job}</h1><Badge state={s.state} /><Actions summary={s} allowed={session?.actions} /></div>
+      <p class="why">{[s.waiting_for, s.reason].filter(Boolean).join('; ')}{num(s.ended_unix_ms) > 0 && ` (ended ${moment(s.ended_unix_ms)})`}</p>
+      {job.islands.filter((i) => i.stalled).map((i) => <p class="notice" role="alert">Island {i.island} is stalled: {i.stalled}</p>)}
+      <Tiles job={job} summary={s} />
+      <Section title="Curves" id="curves" tools={<div class="filters"><label>over <select value={axis} onChange={(e) => setAxis(e.target.value)}><option value="time">time</option><option value="version">version</option></select></label></div>}>
+        <Problem error={history.error} />
+        {history.data ? <Curves history={history.data} axis={axis} theme={theme} /> : <p class="loading">Loading…</p>}
+        {history.data?.islands.length > ISLAND_CURVES && <p class="empty">The first {ISLAND_CURVES} of {history.data.islands.length} islands are drawn; `atoll metrics {s.job} --csv` has all.</p>}
+      </Section>
+      {history.data && <Section title="Newest rounds" id="rounds"><Rounds rounds={history.data.newest.slice(-16)} islands={job.islands.slice(0, 32).map((i) => i.island)} /></Section>}
+      <Section title="Islands" id="islands"><Table columns={islandColumns(s)} rows={job.islands} keyOf={(i) => i.island} empty="No worker has an island yet." /></Section>
+      <Section title="Decisions, newest first" id="decisions"><Table columns={DECISIONS} rows={decisions} pageSize={12} empty="No round has been decided yet." /></Section>
+      <Section title="Parameter servers" id="servers"><Table columns={SERVERS} rows={servers} keyOf={(v) => v.name} empty="The model is not placed yet." /></Section>
+      <Section title="Log, newest first" id="log" tools={<a href={`#/logs?job=${s.job}`}>the whole log</a>}><NewestLines job={s.job} /></Section>
+    </>
+  );
+}
+
+function NewestLines({ job }) {
+  const { data } = useGet('logs', { job, tail: 8 }, 3000);
+  return <Lines lines={[...(data || [])].reverse()} />;
+}
+
+// A page of lines at a time.
+export function Lines({ lines, withJob, pageSize = 60 }) {
+  const [shown, setShown] = useState(pageSize);
+  return (
+    <div class="scroll"><table class="log"><tbody>{lines.slice(0, shown).map((l) => (
+      <tr key={l.sequence}><td class="meta">{moment(l.unix_ms)}</td><td class="meta"><Badge state={l.severity} /></td>
+        {withJob && <td class="meta">{l.job ? <a href={`#/jobs/${l.job}`}>{l.job}</a> : ''}</td>}<td class="text">{l.text}</td></tr>))}
+    </tbody></table>{!lines.length && <p class="empty">No line.</p>}
+      {lines.length > shown && <button class="more" onClick={() => setShown(shown + 4 * pageSize)}>{lines.length - shown} more</button>}</div>
+  );
+}

@@ -1,0 +1,85 @@
+import { h, Fragment } from 'preact';
+import { num, useEvents, useGet } from './api.js';
+import { age, bytes, count, done, ended, loss, percent, seconds, stateName, timeLeft, version } from './format.js';
+import { Badge, Bar, Problem, Section, Table, Tile } from './parts.jsx';
+
+const why = (s) => s.waiting_for || (stateName(s.state) === 'running' && num(s.version) >= 1 ? '' : s.reason);
+
+function JobCard({ job }) {
+  const s = job.summary, stalled = job.islands.filter((i) => i.stalled);
+  return (
+    <a class="card" href={`#/jobs/${s.job}`}>
+      <div class="row"><strong>{s.job}</strong><Badge state={s.state} title={s.reason} />
+        <span class="grow"><Bar ratio={done(s)} label={`${s.job}: share of its tokens`} /></span>
+        <span class="number">{percent(done(s))}</span><span>loss {loss(s.train_loss)}</span>
+        {!ended(s.state) && <span>{count(s.tokens_per_s)} tokens/s</span>}<span>{timeLeft(s)} left</span></div>
+      {why(s) && <p class="why">{why(s)}</p>}
+      {stalled.map((i) => <p class="notice">Island {i.island} is stalled: {i.stalled}</p>)}
+    </a>
+  );
+}
+
+const HOLDS = { worker: (m) => (m.job ? <a href={`#/jobs/${m.job}`}>{m.job}</a> : 'idle'),
+  paramserver: (m) => `${bytes(m.load?.parameter_bytes)} + ${bytes(m.load?.staged_bytes)} staged` };
+
+const MEMBERS = [
+  { title: 'kind', cell: (m) => m.kind, sort: (m) => m.kind },
+  { title: 'name', cell: (m) => m.name, sort: (m) => m.name },
+  { title: 'state', cell: (m) => <Badge state={m.attached ? 'attached' : 'unavailable'} />, sort: (m) => m.attached },
+  { title: 'last heartbeat', number: true, cell: (m) => (m.attached ? `${seconds(m.since_heartbeat_s)} ago` : '–'), sort: (m) => m.since_heartbeat_s },
+  { title: 'site', cell: (m) => m.site || '–', sort: (m) => m.site },
+  { title: 'devices', cell: (m) => m.devices.map((d) => d.kind).join(', ') || '–' },
+  { title: 'holds', cell: (m) => HOLDS[m.kind](m), sort: (m) => m.job },
+  { title: 'why', wide: true, cell: (m) => m.measuring || (m.attached ? '' : m.reason) },
+];
+
+export function Overview({ onLive }) {
+  const { data, error, live } = useEvents();
+  onLive(live, error);
+  if (!data) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
+  const workers = data.members.filter((m) => m.kind === 'worker'), servers = data.members.filter((m) => m.kind === 'paramserver');
+  const of = (all) => `${all.filter((m) => m.attached).length} of ${all.length}`;
+  return (
+    <>
+      <div class="title"><h1>Overview</h1></div>
+      <p class="why">Coordinator {data.software_version}, epoch {data.epoch}, up {seconds(data.up_s)}</p>
+      <div class="tiles">
+        <Tile label="jobs at work" value={data.jobs.length} />
+        <Tile label="tokens/s" value={count(data.jobs.reduce((n, j) => n + num(j.summary.tokens_per_s), 0))} detail="of all jobs" />
+        <Tile label="workers attached" value={of(workers)} />
+        <Tile label="parameter servers attached" value={of(servers)} />
+      </div>
+      <Section title="Jobs" id="jobs"><div class="cards">
+        {data.jobs.map((job) => <JobCard key={job.summary.job} job={job} />)}
+        {!data.jobs.length && <p class="empty">No job is at work. Submit one with <code>atoll submit job.toml</code>, or see <a href="#/jobs">all jobs</a>.</p>}
+      </div></Section>
+      {data.troubles.length > 0 && <Section title="Not as measured" id="troubles"><ul class="plain">{data.troubles.map((t) => <li>{t}</li>)}</ul></Section>}
+      <Section title="Members" id="members"><Table columns={MEMBERS} rows={data.members} keyOf={(m) => m.kind + m.name} empty="No worker or parameter server has attached yet." /></Section>
+    </>
+  );
+}
+
+const JOBS = [
+  { title: 'job', cell: (s) => <a href={`#/jobs/${s.job}`}>{s.job}</a>, sort: (s) => s.job },
+  { title: 'state', cell: (s) => <Badge state={s.state} title={s.reason} />, sort: (s) => s.state },
+  { title: 'submitted', cell: (s) => age(s.submitted_unix_ms), sort: (s) => num(s.submitted_unix_ms) },
+  { title: 'done', number: true, cell: (s) => percent(done(s)), sort: done },
+  { title: 'version', number: true, cell: (s) => version(s.version), sort: (s) => num(s.version) },
+  { title: 'loss', number: true, cell: (s) => loss(ended(s.state) ? s.final_loss : s.train_loss), sort: (s) => num(s.train_loss) },
+  { title: 'validation', number: true, cell: (s) => loss(s.validation_loss), sort: (s) => num(s.validation_loss) },
+  { title: 'tokens/s', number: true, cell: (s) => (num(s.tokens_per_s) > 0 && !ended(s.state) ? count(s.tokens_per_s) : num(s.mean_tokens_per_s) ? `${count(s.mean_tokens_per_s)} mean` : '–'), sort: (s) => num(s.tokens_per_s) },
+  { title: 'why', wide: true, cell: (s) => why(s) },
+];
+
+export function Jobs({ onLive }) {
+  const { data, error } = useGet('jobs', undefined, 3000);
+  onLive(!!data, error);
+  if (!data) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
+  return (
+    <>
+      <div class="title"><h1>Jobs</h1></div>
+      <Section title="All jobs, newest first" id="all"><Table columns={JOBS} rows={[...data.jobs].reverse()} keyOf={(s) => s.job}
+        empty="There are no jobs. Submit one with atoll submit job.toml." /></Section>
+    </>
+  );
+}

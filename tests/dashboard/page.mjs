@@ -1,0 +1,126 @@
+// node page.mjs PHASE URL JOB OUT: looks at the coordinator's pages with a real Chromium. A phase
+// ends with exit code 0, or with what is not as it should be. Screenshots go to OUT.
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+
+const [phase, url, job, out] = process.argv.slice(2);
+const require = createRequire(join(process.env.ATOLL_DASHBOARD, 'package.json'));
+const { chromium } = require('playwright-core');
+const LIMIT_MS = 60_000;
+
+const problems = [];
+const check = (condition, what) => { if (!condition) problems.push(what); };
+
+const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu'] });
+
+async function open({ width = 1280, dark = false } = {}) {
+  const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: dark ? 'dark' : 'light' });
+  const page = await context.newPage();
+  page.setDefaultTimeout(LIMIT_MS);
+  page.on('console', (message) => { if (message.type() === 'error') problems.push(`console: ${message.text()}`); });
+  page.on('pageerror', (error) => problems.push(`page error: ${error.message}`));
+  page.on('request', (request) => { if (!request.url().startsWith(url) && !request.url().startsWith('data:')) problems.push(`asks ${request.url()}`); });
+  return page;
+}
+
+// Waits for fn(argument) in the page. (Playwright's own way needs what the page's policy forbids.)
+async function until(page, what, fn, argument) {
+  for (const limit = Date.now() + LIMIT_MS; Date.now() < limit;) {
+    if (await page.evaluate(fn, argument)) return;
+    await page.waitForTimeout(100);
+  }
+  throw new Error(`waited in vain for ${what}`);
+}
+
+const PAGES = {
+  overview: ['#/', 'Overview'],
+  jobs: ['#/jobs', 'Jobs'],
+  job: [`#/jobs/${job}`, job],
+  island: [`#/jobs/${job}/islands/0`, 'Island 0'],
+  logs: ['#/logs', 'Log'],
+};
+
+async function go(page, name) {
+  await page.goto(`${url}/${PAGES[name][0]}`);
+  await page.locator('h1', { hasText: PAGES[name][1] }).waitFor();
+  await page.locator('.dot.live').waitFor();
+}
+
+// Every page, in one size and theme.
+async function tour(options, suffix) {
+  const page = await open(options);
+  for (const name of Object.keys(PAGES)) {
+    await go(page, name);
+    if (name === 'job') await page.locator('.chart canvas').first().waitFor();
+    await page.waitForTimeout(300);  // charts draw in the next frame
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    check(wide <= 0, `${name}${suffix} is ${wide} px wider than the window`);
+    await page.screenshot({ path: join(out, `${name}${suffix}.png`), fullPage: true });
+  }
+  await page.context().close();
+}
+
+const phases = {
+  async running() {
+    await tour({}, '');
+    await tour({ dark: true }, '-dark');
+    await tour({ width: 400 }, '-narrow');
+    const page = await open();
+    await go(page, 'job');
+    const version = () => page.locator('.tile', { hasText: 'version' }).locator('.value').last().innerText();
+    const before = await version();
+    await until(page, 'another version', (old) => [...document.querySelectorAll('.tile')].some((t) => t.querySelector('.label').textContent === 'version' && t.querySelector('.value').textContent !== old), before);
+    check(await page.locator('.chart canvas').count() === 3, 'a job has three charts');
+    check(await page.locator('svg[aria-label="the newest rounds"] rect').count() > 0, 'rounds show pushes');
+    check(await page.locator('#decisions').count() === 1, 'decisions are listed');
+    // By keyboard alone: g j goes to the jobs; Tab reaches a link that Enter follows.
+    await page.keyboard.press('g');
+    await page.keyboard.press('j');
+    await page.locator('h1', { hasText: 'Jobs' }).waitFor();
+    await page.locator(`a[href="#/jobs/${job}"]`).first().focus();
+    await page.keyboard.press('Enter');
+    await page.locator('h1', { hasText: job }).waitFor();
+    // The log's filter.
+    await go(page, 'logs');
+    await page.locator('input[type=search]').fill('joined');
+    await until(page, 'filtered lines', () => { const rows = [...document.querySelectorAll('.log .text')]; return rows.length > 0 && rows.every((r) => r.textContent.toLowerCase().includes('joined')); });
+    // An unknown job says so.
+    await page.goto(`${url}/#/jobs/none-1`);
+    await page.locator('.problem').waitFor();
+    const expected = problems.filter((p) => p.includes('404'));
+    for (const p of expected) problems.splice(problems.indexOf(p), 1);
+    await page.context().close();
+  },
+  async killed() {
+    const page = await open();
+    await go(page, 'overview');
+    await page.locator('.badge.unavailable').first().waitFor();
+    await page.screenshot({ path: join(out, 'overview-killed.png'), fullPage: true });
+    await go(page, 'job');
+    await page.locator('tr', { hasText: 'island 1' }).locator('.badge.unavailable').first().waitFor();
+    await page.screenshot({ path: join(out, 'job-killed.png'), fullPage: true });
+  },
+  async actions() {
+    const page = await open();
+    page.on('dialog', (dialog) => dialog.accept());
+    await go(page, 'job');
+    await page.getByRole('button', { name: 'Pause' }).click();
+    await page.locator('.title .badge.paused').waitFor();
+    await page.getByRole('button', { name: 'Resume' }).click();
+    await page.locator('.title .badge.running').waitFor();
+    await page.getByRole('button', { name: 'Cancel' }).click();
+    await page.locator('.title .badge.cancelled').waitFor();
+    check(await page.getByRole('button', { name: 'Cancel' }).count() === 0, 'an ended job has no actions');
+    await page.locator('.tile', { hasText: 'duration' }).waitFor();
+    await page.screenshot({ path: join(out, 'job-ended.png'), fullPage: true });
+  },
+};
+
+try {
+  await phases[phase]();
+} catch (error) {
+  problems.push(error.message);
+}
+await browser.close();
+for (const problem of problems) console.error(problem);
+process.exit(problems.length ? 1 : 0);

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""The coordinator's web page in a real browser, with real daemons behind it. `./dev test --all` installs
+Chromium and the Node packages of dashboard/, and names that folder by $ATOLL_DASHBOARD."""
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../e2e"))
+from story import ENDLESS_TOKENS, Skip, case, check, main  # noqa: E402
+from cluster import free_port  # noqa: E402
+
+BUILT = ("app.css", "app.js", "favicon.svg", "index.html")
+LIMIT_S = 240
+
+
+def node_folder():
+    folder = os.environ.get("ATOLL_DASHBOARD", "")
+    if not os.path.isdir(os.path.join(folder, "node_modules")):
+        raise Skip("the Node packages are not installed: run ./dev test --all")
+    return folder
+
+
+def node(*arguments, cwd=None):
+    done = subprocess.run(["node", *arguments], cwd=cwd, text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S,
+                          check=False)
+    check(done.returncode == 0, f"node {' '.join(arguments)}:\n{done.stdout[-3000:]}")
+
+
+@case
+def built_assets_are_what_the_sources_give(story):
+    """dashboard/built is what its sources and lock file give"""
+    sources = os.path.join(HERE, "../../dashboard")
+    copy = os.path.join(story.folder, "dashboard")
+    shutil.copytree(sources, copy, ignore=shutil.ignore_patterns("node_modules", "built"))
+    os.symlink(os.path.join(node_folder(), "node_modules"), os.path.join(copy, "node_modules"))
+    node("build.mjs", "built", cwd=copy)
+    different = [name for name in BUILT if not filecmp.cmp(
+        os.path.join(sources, "built", name), os.path.join(copy, "built", name), shallow=False)]
+    check(not different, f"{different} differ: run npm ci && npm run build in dashboard/")
+
+
+@case
+def pages_show_a_run_in_progress(story):
+    """every page shows a run, a killed worker and an action, without an error on the console"""
+    node_folder()
+    out = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", os.path.join(story.folder, "screenshots"))
+    os.makedirs(out, exist_ok=True)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    story.coordinator(f"--http-listen=127.0.0.1:{port}")
+    for server in ("ps1", "ps2"):
+        story.server(server, memory="64MiB")
+    for worker in ("w1", "w2", "w3"):
+        story.worker(worker, "--emulate-step-ms=20")
+    story.attached(5)
+    job = story.submits("page", schedule__train_tokens=ENDLESS_TOKENS, outer__min_islands=3,
+                        outer__grace_seconds=5, schedule__validate_every_rounds=2)
+    story.reaches(job, 6)
+    look = [os.path.join(HERE, "page.mjs")]
+    node(*look, "running", url, job, out)
+    victim = next(i["worker"] for i in story.job(job)["islands"] if i["island"] == 1)
+    story.daemons[victim].kill()
+    node(*look, "killed", url, job, out)
+    story.daemons[victim].start()
+    node(*look, "actions", url, job, out)
+
+
+if __name__ == "__main__":
+    main("page")

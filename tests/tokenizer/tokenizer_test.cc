@@ -1,0 +1,252 @@
+// Tokenizers against what their peers made of the same lines (oracle.txt: numbers; `oracle` makes
+// them), there and back, and against files that are damaged.
+
+#include "common/tokenizer/tokenizer.h"
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "absl/strings/escaping.h"
+#include "common/rng.h"
+#include "common/tokenizer/regex.h"
+#include "common/tokenizer/unicode.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kLinesPerDigest = 100;
+
+std::string Place(const std::string& name) { return "tests/tokenizer/" + name; }
+
+std::vector<std::string> LinesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string Whole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::unique_ptr<const Tokenizer> Opened(const std::string& name) {
+  auto tokenizer = OpenTokenizer(Place("small/" + name));
+  INFO(tokenizer.status().message());
+  REQUIRE(tokenizer.ok());
+  return *std::move(tokenizer);
+}
+
+std::vector<int32_t> Ids(const Tokenizer& tokenizer, std::string_view text) {
+  Encoder encoder(tokenizer);
+  std::vector<int32_t> ids;
+  REQUIRE(encoder.Encode(text, &ids).ok());
+  return ids;
+}
+
+// FNV-1a of the ids of 100 lines at a time, as digests.py has it.
+std::vector<std::string> DigestsOf(const Tokenizer& tokenizer,
+                                   const std::vector<std::string>& lines) {
+  std::vector<std::string> digests;
+  Encoder encoder(tokenizer);
+  for (size_t first = 0; first < lines.size(); first += kLinesPerDigest) {
+    uint64_t digest = 0xcbf29ce484222325;
+    for (size_t i = first; i < std::min(first + kLinesPerDigest, lines.size()); ++i) {
+      std::vector<int32_t> ids;
+      REQUIRE(encoder.EncodeFramed(lines[i], &ids).ok());
+      ids.push_back(-1);
+      for (const int32_t id : ids) {
+        for (int shift = 0; shift < 32; shift += 8) {
+          digest = (digest ^ ((static_cast<uint32_t>(id) >> shift) & 255)) * 0x100000001b3;
+        }
+      }
+    }
+    char text[17];
+    std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(digest));
+    digests.emplace_back(text);
+  }
+  return digests;
+}
+
+std::map<std::string, std::vector<std::string>> Oracle() {
+  std::map<std::string, std::vector<std::string>> oracle;
+  for (const std::string& line : LinesOf(Place("oracle.txt"))) {
+    std::istringstream words(line);
+    std::string name;
+    words >> name;
+    for (std::string word; words >> word;) oracle[name].push_back(word);
+  }
+  return oracle;
+}
+
+// Small tokenizer.json with one model; `parts`: further members, each with a comma before it.
+std::string Json(const std::string& model, const std::string& parts = "") {
+  return "{\"model\": " + model + parts + "}";
+}
+const std::string kWords =
+    R"({"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"})";
+
+std::string WhyNot(const std::string& json) {
+  const auto tokenizer = ParseTokenizerJson(json, "t.json");
+  REQUIRE_FALSE(tokenizer.ok());
+  return std::string(tokenizer.status().message());
+}
+
+TEST_CASE("ids of 10,000 lines are those of the peers") {
+  const auto oracle = Oracle();
+  REQUIRE(oracle.size() == 6);
+  for (const auto& [name, expected] : oracle) {
+    CAPTURE(name);
+    const bool settled = name == "word_piece" || name == "unigram";
+    const std::vector<std::string> lines = LinesOf(Place(settled ? "settled.txt" : "lines.txt"));
+    REQUIRE(lines.size() == 10000);
+    REQUIRE(DigestsOf(*Opened(name), lines) == expected);
+  }
+}
+
+TEST_CASE("byte-level tokens become the same text again, also what is no UTF-8") {
+  const auto tokenizer = Opened("llama3");
+  for (const std::string& line : LinesOf(Place("lines.txt"))) {
+    REQUIRE(*tokenizer->Decode(Ids(*tokenizer, line), false) == line);
+  }
+  const std::string broken = "a\xff\xe2\x82 \xf0\x9f\x98\xed\xa0\x80z";
+  REQUIRE(*tokenizer->Decode(Ids(*tokenizer, broken), false) ==
+          "a\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbdz");
+}
+
+TEST_CASE("SentencePiece's spelling becomes text again: spaces, bytes, one space less in front") {
+  const auto tokenizer = Opened("sentencepiece_bpe");
+  const std::string text = "the time, \xe6\xbc\xa2 \xf0\x9f\x98\x80 of";
+  REQUIRE(*tokenizer->Decode(Ids(*tokenizer, text), true) == text);
+  REQUIRE(tokenizer->before().size() == 1);
+  REQUIRE(tokenizer->TokenId("<s>") == tokenizer->before()[0]);
+}
+
+TEST_CASE("special tokens are found in text, and left out of text") {
+  const auto tokenizer = Opened("gpt2");
+  const std::vector<int32_t> ids = Ids(*tokenizer, "a<|endoftext|>b");
+  REQUIRE(ids.size() == 3);
+  REQUIRE(ids[1] == *tokenizer->TokenId("<|endoftext|>"));
+  REQUIRE(*tokenizer->Decode(ids, true) == "ab");
+  REQUIRE(*tokenizer->Decode(ids, false) == "a<|endoftext|>b");
+}
+
+TEST_CASE("added tokens: the longest wins, words stay whole, white space is taken along") {
+  const auto tokenizer = ParseTokenizerJson(
+      Json(kWords, R"(, "pre_tokenizer": {"type": "WhitespaceSplit"}, "added_tokens": [
+        {"id": 3, "content": "<x>"}, {"id": 4, "content": "<x>y", "normalized": false},
+        {"id": 5, "content": "w", "single_word": true, "normalized": false},
+        {"id": 6, "content": "!", "lstrip": true, "rstrip": true, "normalized": false}])"),
+      "t.json");
+  REQUIRE(tokenizer.ok());
+  REQUIRE(Ids(**tokenizer, "a <x>y b<x>") == std::vector<int32_t>{0, 4, 1, 3});
+  REQUIRE(Ids(**tokenizer, "w aw w") == std::vector<int32_t>{5, 2, 5});
+  REQUIRE(Ids(**tokenizer, "a  !  b") == std::vector<int32_t>{0, 6, 1});
+}
+
+TEST_CASE("patterns mean by white space and words what Unicode does, and classes join") {
+  const auto spaces = tokenizer::Regex::Compile("\\s");
+  REQUIRE(spaces->Find("\xc2\x85", 0)->found);            // next line
+  REQUIRE_FALSE(spaces->Find("\xe1\xa0\x8e", 0)->found);  // Mongolian vowel separator
+  const auto joined = tokenizer::Regex::Compile("[^(\\s|[.,])]+");
+  const auto match = joined->Find("  .ab,", 0);
+  REQUIRE(match->found);
+  REQUIRE(match->begin == 3);
+  REQUIRE(match->end == 5);
+  REQUIRE_FALSE(tokenizer::Regex::Compile("[a-z&&[^b]]").ok());
+  REQUIRE_FALSE(tokenizer::Regex::Compile("(").ok());
+}
+
+TEST_CASE("a hostile file is refused with one message that names the field") {
+  using Catch::Matchers::Contains;
+  REQUIRE_THAT(WhyNot("{"), Contains("t.json: is not JSON"));
+  REQUIRE_THAT(WhyNot("[]"), Contains("not a JSON object"));
+  REQUIRE_THAT(WhyNot("{}"), Contains("model: must be an object"));
+  REQUIRE_THAT(WhyNot(Json(R"({"type": "Magic", "vocab": {"a": 0}})")), Contains("model.type"));
+  REQUIRE_THAT(WhyNot(Json(R"({"type": "WordLevel", "vocab": {"a": 99999999999}})")),
+               Contains("99999999999"));
+  REQUIRE_THAT(WhyNot(Json(R"({"type": "WordLevel", "vocab": {"a": -1}})")), Contains("-1"));
+  REQUIRE_THAT(WhyNot(Json(R"({"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]})")),
+               Contains("model.merges[0]"));
+  REQUIRE_THAT(WhyNot(Json(R"({"type": "Unigram", "vocab": [["a", "x"]]})")),
+               Contains("model.vocab[0]"));
+  REQUIRE_THAT(WhyNot(Json(kWords, R"(, "normalizer": {"type": "Precompiled",
+      "precompiled_charsmap": "////fwAA"})")),
+               Contains("normalizer.precompiled_charsmap"));
+  REQUIRE_THAT(WhyNot(Json(kWords, R"(, "post_processor": {"type": "BertProcessing",
+      "sep": ["x", 7], "cls": ["y", 0]})")),
+               Contains("post_processor.sep"));
+  std::string nested = R"({"type": "Lowercase"})";
+  for (int i = 0; i < 20; ++i) nested = R"({"type": "Sequence", "normalizers": [)" + nested + "]}";
+  REQUIRE_THAT(WhyNot(Json(kWords, ", \"normalizer\": " + nested)), Contains("nested too deeply"));
+  REQUIRE(absl::IsNotFound(OpenTokenizer("/nowhere").status()));
+  REQUIRE_THAT(std::string(OpenTokenizer("/dev/null").status().message()), Contains("/dev/null"));
+}
+
+TEST_CASE("a file with any bytes changed gives a tokenizer or an error") {
+  Rng rng(3);
+  for (const char* name : {"qwen", "sentencepiece_bpe", "unigram"}) {
+    const std::string whole = Whole(Place(std::string("small/") + name + "/tokenizer.json"));
+    int refused = 0;
+    for (int round = 0; round < 60; ++round) {
+      std::string damaged = whole;
+      // Where the structure is, as well as anywhere.
+      for (int i = 0; i < 3; ++i) {
+        const uint64_t near = i == 0 ? 2500 : damaged.size();
+        damaged[rng.Below(std::min<uint64_t>(near, damaged.size()))] =
+            "\"{}[],:0-9x\xff"[rng.Below(12)];
+      }
+      const auto tokenizer = ParseTokenizerJson(damaged, "damaged");
+      refused += tokenizer.ok() ? 0 : 1;
+      if (!tokenizer.ok()) continue;
+      Encoder encoder(**tokenizer);
+      std::vector<int32_t> ids;
+      if (encoder.EncodeFramed("Hello, \xe4\xb8\x96\xe7\x95\x8c 123", &ids).ok()) {
+        for (const int32_t id : ids) REQUIRE((id >= 0 && id < (*tokenizer)->vocabulary()));
+      }
+    }
+    REQUIRE(refused > 0);
+  }
+}
+
+TEST_CASE("a precompiled map replaces clusters and characters, and walks stay inside it") {
+  // One key: "a" becomes "xy". A double array of 256 units, Darts-clone's layout.
+  std::vector<uint32_t> units(256, 0);
+  units[0] = 1u << 10;                          // offset 1
+  units[1 ^ 'a'] = ('a' | 1u << 8 | 1u << 10);  // label a, a leaf, offset 1
+  units[(1 ^ 'a') ^ 1] = 1u << 31;              // value 0
+  std::string bytes(4, '\0');
+  const uint32_t trie_bytes = 1024;
+  std::memcpy(bytes.data(), &trie_bytes, 4);
+  bytes.append(reinterpret_cast<const char*>(units.data()), trie_bytes);
+  bytes.append("xy\0", 3);
+  const std::string json = Json(kWords,
+                                ", \"normalizer\": {\"type\": \"Precompiled\", "
+                                "\"precompiled_charsmap\": \"" +
+                                    absl::Base64Escape(bytes) +
+                                    "\"}, \"added_tokens\": "
+                                    "[{\"id\": 3, \"content\": \"A\"}]");
+  const auto tokenizer = ParseTokenizerJson(json, "t.json");
+  INFO(tokenizer.status().message());
+  REQUIRE(tokenizer.ok());
+  REQUIRE(Ids(**tokenizer, "b") == std::vector<int32_t>{1});
+  REQUIRE(Ids(**tokenizer, "a") == std::vector<int32_t>{2});  // "xy" is no token
+}
+
+TEST_CASE("Unicode: normal forms, lower case, characters") {
+  using tokenizer::Form;
+  REQUIRE(tokenizer::Normalized("e\xcc\x81", Form::kNfc) == "\xc3\xa9");
+  REQUIRE(tokenizer::Normalized("\xc3\xa9", Form::kNfd) == "e\xcc\x81");
+  REQUIRE(tokenizer::Normalized("\xef\xac\x81", Form::kNfkc) == "fi");
+  REQUIRE(tokenizer::Lowercased("\xc4\xb0\xce\xa3") == "i\xcc\x87\xcf\x83");
+  REQUIRE(tokenizer::GraphemeBytes("e\xcc\x81x", 0) == 3);
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,56 @@
+#include "worker/daemon_metrics.h"
+
+#include <utility>
+
+namespace atl::worker {
+
+void DaemonMetrics::NoteStep(double seconds) {
+  const std::lock_guard lock(mutex_);
+  steps_.Observe(seconds);
+}
+
+void DaemonMetrics::NoteHeartbeat(const WorkerHeartbeat& heartbeat) {
+  const std::lock_guard lock(mutex_);
+  progress_ = heartbeat.progress;
+}
+
+void DaemonMetrics::NoteConnection(bool connected) {
+  const std::lock_guard lock(mutex_);
+  connected_ = connected;
+}
+
+void DaemonMetrics::Collect(MetricsWriter& writer) const {
+  writer.AddDisk(state_dir_);
+  const std::lock_guard lock(mutex_);
+  writer.Add(kConnected, connected_ ? 1 : 0);
+  writer.Add(kWorkerDevices, static_cast<double>(devices_));
+  writer.Add(kWorkerStepSeconds, steps_);
+  if (!progress_) return;
+  const IslandProgress& p = *progress_;
+  const MetricsWriter::Labels job = {{"atoll_job", p.job}};
+  writer.Add(kWorkerSteps, static_cast<double>(p.inner_step), job);
+  writer.Add(kWorkerTokens, static_cast<double>(p.tokens), job);
+  writer.Add(kWorkerTokenRate, p.tokens_per_s, job);
+  if (p.train_loss != 0) writer.Add(kWorkerLoss, p.train_loss, job);
+  writer.Add(kWorkerPushedBytes, static_cast<double>(p.pushed_bytes), job);
+  writer.Add(kWorkerPulledBytes, static_cast<double>(p.pulled_bytes), job);
+  for (const DeviceMemoryState& device : p.memory) {
+    writer.Add(kDevicePeakBytes, static_cast<double>(device.peak_bytes),
+               {{"device", device.device}});
+    writer.Add(kDeviceLimitBytes, static_cast<double>(device.limit_bytes),
+               {{"device", device.device}});
+  }
+}
+
+Monitored DaemonMetrics::ForServer(std::function<void()> wake) {
+  Monitored monitored;
+  monitored.collect = [this](MetricsWriter& writer) { Collect(writer); };
+  monitored.healthy = [this, wake = std::move(wake)] { return pulse_.Turns(wake); };
+  monitored.why_not_ready = [this] {
+    const std::lock_guard lock(mutex_);
+    return std::string(connected_ ? "" : "not connected to the coordinator");
+  };
+  return monitored;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,44 @@
+// What a worker reports to monitors. Thread-safe: the daemon's loop notes, the server's threads
+// read.
+
+#ifndef ATOLL_WORKER_DAEMON_METRICS_H_
+#define ATOLL_WORKER_DAEMON_METRICS_H_
+
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "common/metrics/metrics_server.h"
+#include "common/metrics/names.h"
+#include "common/protocol/heartbeat.h"
+
+namespace atl::worker {
+
+class DaemonMetrics {
+ public:
+  DaemonMetrics(std::string state_dir, size_t devices)
+      : state_dir_(std::move(state_dir)), devices_(devices) {}
+
+  void NoteStep(double seconds);
+  void NoteHeartbeat(const WorkerHeartbeat& heartbeat);
+  void NoteConnection(bool connected);
+  LoopPulse& pulse() { return pulse_; }
+
+  // `wake` makes the daemon's loop turn.
+  Monitored ForServer(std::function<void()> wake);
+
+ private:
+  void Collect(MetricsWriter& writer) const;
+
+  const std::string state_dir_;
+  const size_t devices_;
+  LoopPulse pulse_;
+  mutable std::mutex mutex_;  // guards all below
+  HistogramCounts steps_{kWorkerStepSeconds};
+  std::optional<IslandProgress> progress_;
+  bool connected_ = false;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_DAEMON_METRICS_H_

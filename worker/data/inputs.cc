@@ -1,0 +1,205 @@
+#include "worker/data/inputs.h"
+
+#include <glob.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "common/files.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kBlockBytes = 1 << 16;
+
+absl::Status InputError(const std::string& path, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
+}
+
+absl::StatusOr<InputFile> OpenFile(const std::string& path) {
+  auto file = InputFile::Open(path);
+  if (!file.ok()) return Annotate(file.status(), "data file");
+  return file;
+}
+
+enum class Packing { kPlain, kGzip, kZstd };
+
+absl::StatusOr<Packing> PackingOf(const InputFile& file) {
+  std::array<unsigned char, 4> head{};
+  const auto got = static_cast<size_t>(std::min<int64_t>(file.bytes(), head.size()));
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(file.Read(0, head.data(), static_cast<int64_t>(got)), "data file"));
+  if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b) return Packing::kGzip;
+  if (got == 4 && head[0] == 0x28 && head[1] == 0xb5 && head[2] == 0x2f && head[3] == 0xfd) {
+    return Packing::kZstd;
+  }
+  return Packing::kPlain;
+}
+
+class FileReader : public TextReader {
+ public:
+  explicit FileReader(InputFile file) : path_(file.path()), file_(std::move(file)) {}
+  absl::Status Read(int64_t bytes_max, std::string* out) override {
+    const size_t before = out->size();
+    out->resize(before + static_cast<size_t>(bytes_max));
+    ATOLL_ASSIGN_OR_RETURN(const size_t got,
+                           Fill(out->data() + before, static_cast<size_t>(bytes_max)));
+    out->resize(before + got);
+    if (got == 0) ended_ = true;
+    return absl::OkStatus();
+  }
+  bool ended() const override { return ended_; }
+  int64_t file_bytes() const override { return file_.bytes(); }
+  int64_t file_bytes_read() const override { return read_; }
+
+ protected:
+  // Bytes of the file as they are; 0: at its end.
+  absl::StatusOr<size_t> Fill(void* to, size_t bytes) {
+    const auto got =
+        static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(bytes), file_.bytes() - read_));
+    ATOLL_RETURN_IF_ERROR(Annotate(file_.Read(read_, to, static_cast<int64_t>(got)), "data file"));
+    read_ += static_cast<int64_t>(got);
+    return got;
+  }
+  const std::string path_;
+  bool ended_ = false;
+
+ private:
+  InputFile file_;
+  int64_t read_ = 0;
+};
+
+class GzipReader : public FileReader {
+ public:
+  explicit GzipReader(InputFile file) : FileReader(std::move(file)) {
+    ready_ = inflateInit2(&stream_, 15 + 16) == Z_OK;
+  }
+  ~GzipReader() override { inflateEnd(&stream_); }
+
+  absl::Status Read(int64_t bytes_max, std::string* out) override {
+    const size_t before = out->size();
+    out->resize(before + static_cast<size_t>(bytes_max));
+    stream_.next_out = reinterpret_cast<Bytef*>(out->data() + before);
+    stream_.avail_out = static_cast<uInt>(bytes_max);
+    const absl::Status status = ready_ ? Inflate() : absl::ResourceExhaustedError("zlib");
+    out->resize(out->size() - stream_.avail_out);
+    if (status.ok() && out->size() == before) ended_ = true;
+    return status;
+  }
+
+ private:
+  absl::Status Inflate() {
+    while (stream_.avail_out > 0) {
+      if (stream_.avail_in == 0) {
+        ATOLL_ASSIGN_OR_RETURN(const size_t got, Fill(block_.data(), block_.size()));
+        if (got == 0) {
+          return inside_ ? InputError(path_, "its gzip data breaks off") : absl::OkStatus();
+        }
+        stream_.next_in = block_.data();
+        stream_.avail_in = static_cast<uInt>(got);
+      }
+      inside_ = true;
+      const int result = inflate(&stream_, Z_NO_FLUSH);
+      if (result == Z_STREAM_END) {  // another member may follow
+        inside_ = false;
+        if (inflateReset(&stream_) != Z_OK) return InputError(path_, "zlib cannot go on");
+      } else if (result != Z_OK && result != Z_BUF_ERROR) {
+        return InputError(path_, "its gzip data is damaged");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::array<unsigned char, kBlockBytes> block_;
+  z_stream stream_{};
+  bool ready_ = false;
+  bool inside_ = false;  // a member has begun
+};
+
+class ZstdReader : public FileReader {
+ public:
+  explicit ZstdReader(InputFile file) : FileReader(std::move(file)), stream_(ZSTD_createDStream()) {
+    // A frame may ask for a window of gigabytes; 128 MB is zstd's own default limit.
+    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 27);
+  }
+  ~ZstdReader() override { ZSTD_freeDStream(stream_); }
+
+  absl::Status Read(int64_t bytes_max, std::string* out) override {
+    const size_t before = out->size();
+    out->resize(before + static_cast<size_t>(bytes_max));
+    ZSTD_outBuffer to{out->data() + before, static_cast<size_t>(bytes_max), 0};
+    const absl::Status status = Decompress(&to);
+    out->resize(before + to.pos);
+    if (status.ok() && to.pos == 0) ended_ = true;
+    return status;
+  }
+
+ private:
+  absl::Status Decompress(ZSTD_outBuffer* to) {
+    while (to->pos < to->size) {
+      if (input_.pos == input_.size) {
+        ATOLL_ASSIGN_OR_RETURN(const size_t got, Fill(block_.data(), block_.size()));
+        if (got == 0) {
+          return inside_ ? InputError(path_, "its zstd data breaks off") : absl::OkStatus();
+        }
+        input_ = {block_.data(), got, 0};
+      }
+      const size_t result = ZSTD_decompressStream(stream_, to, &input_);
+      if (ZSTD_isError(result) != 0) {
+        return InputError(path_, absl::StrCat("its zstd data: ", ZSTD_getErrorName(result)));
+      }
+      inside_ = result != 0;
+    }
+    return absl::OkStatus();
+  }
+
+  std::array<unsigned char, kBlockBytes> block_;
+  ZSTD_inBuffer input_{nullptr, 0, 0};
+  ZSTD_DStream* stream_;
+  bool inside_ = false;  // a frame has begun
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path) {
+  if (path.find_first_of("*?[") == std::string::npos) return std::vector<std::string>{path};
+  glob_t found{};
+  const int result = glob(path.c_str(), GLOB_MARK, nullptr, &found);
+  std::vector<std::string> files;
+  for (size_t i = 0; i < found.gl_pathc; ++i) {
+    const std::string file = found.gl_pathv[i];
+    if (file.back() != '/') files.push_back(file);
+  }
+  globfree(&found);
+  if (result != 0 || files.empty()) {
+    return absl::NotFoundError(absl::StrCat("data path ", path, ": no file matches"));
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+absl::StatusOr<bool> IsCompressed(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const InputFile file, OpenFile(path));
+  ATOLL_ASSIGN_OR_RETURN(const Packing packing, PackingOf(file));
+  return packing != Packing::kPlain;
+}
+
+absl::StatusOr<std::unique_ptr<TextReader>> TextReader::Open(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(InputFile file, OpenFile(path));
+  ATOLL_ASSIGN_OR_RETURN(const Packing packing, PackingOf(file));
+  switch (packing) {
+    case Packing::kGzip:
+      return std::make_unique<GzipReader>(std::move(file));
+    case Packing::kZstd:
+      return std::make_unique<ZstdReader>(std::move(file));
+    case Packing::kPlain:
+      break;
+  }
+  return std::make_unique<FileReader>(std::move(file));
+}
+
+}  // namespace atl

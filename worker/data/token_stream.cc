@@ -1,0 +1,268 @@
+#include "worker/data/token_stream.h"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/bytes_text.h"
+#include "common/check.h"
+#include "worker/data/inputs.h"
+#include "worker/data/tokenize.h"
+
+namespace atl {
+namespace {
+
+// Changes whenever the same input would make other tokens.
+constexpr uint64_t kTokenizeVersion = 1;
+constexpr int64_t kHeadBytes = 1 << 20;
+constexpr size_t kHeadFiles = 16;
+
+struct TextInput {
+  std::vector<std::string> files;
+  std::unique_ptr<const Tokenizer> tokenizer;  // null: bytes
+  std::optional<int32_t> end_of_text;
+};
+
+bool IsText(DataFormat format) {
+  return format == DataFormat::kText || format == DataFormat::kJsonl;
+}
+
+absl::Status CheckVocabulary(int64_t model, int64_t tokens, const std::string& path) {
+  if (tokens <= model) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("model.vocabulary = ", model, ": the tokens of ",
+                                                 path, " need at least ", tokens));
+}
+
+absl::StatusOr<TextInput> OpenText(const DataSpec& spec, const std::string& path,
+                                   int64_t vocabulary) {
+  TextInput input;
+  ATOLL_ASSIGN_OR_RETURN(input.files, ExpandGlob(path));
+  if (spec.tokenizer_path.empty()) {
+    if (spec.format == DataFormat::kJsonl) input.end_of_text = '\n';
+    return input;
+  }
+  ATOLL_ASSIGN_OR_RETURN(input.tokenizer, OpenTokenizer(spec.tokenizer_path));
+  ATOLL_RETURN_IF_ERROR(
+      CheckVocabulary(vocabulary, input.tokenizer->vocabulary(), spec.tokenizer_path));
+  ATOLL_ASSIGN_OR_RETURN(input.end_of_text, EndOfText(*input.tokenizer, spec.tokenizer_path));
+  return input;
+}
+
+// Bytes of plain text files are tokens as they lie there.
+absl::StatusOr<bool> ReadsDirectly(const DataSpec& spec, const std::vector<std::string>& files) {
+  if (spec.format == DataFormat::kJsonl || !spec.tokenizer_path.empty()) return false;
+  for (const std::string& file : files) {
+    ATOLL_ASSIGN_OR_RETURN(const bool compressed, IsCompressed(file));
+    if (compressed) return false;
+  }
+  return true;
+}
+
+// Two inputs with the same key make the same tokens.
+absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
+                                  const DataOptions& options) {
+  uint64_t key = XXH3_64bits_withSeed(spec.field.data(), spec.field.size(), kTokenizeVersion);
+  const int64_t facts[] = {
+      static_cast<int64_t>(spec.format),
+      input.tokenizer == nullptr ? 0 : static_cast<int64_t>(input.tokenizer->digest()),
+      input.end_of_text.value_or(-1)};
+  key = XXH3_64bits_withSeed(facts, sizeof facts, key);
+  for (const std::string& path : input.files) {
+    ATOLL_ASSIGN_OR_RETURN(const TokenFile file, TokenFile::Open(DataFormat::kText, path));
+    ATOLL_ASSIGN_OR_RETURN(const TokenFileContent content, ContentOf(file, options));
+    key = XXH3_64bits_withSeed(&content.digest, sizeof content.digest, key);
+  }
+  return key;
+}
+
+// The folder of shards that hold the text's tokens: from the cache, else made now.
+absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& input,
+                                         const DataOptions& data) {
+  ATOLL_ASSIGN_OR_RETURN(const uint64_t key, CacheKey(spec, input, data));
+  const std::filesystem::path cache = DataCacheFolder();
+  const std::string folder = (cache / absl::StrFormat("tokens-%016x", key)).string();
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::path(folder) / "index.json", error)) return folder;
+  // Made beside and renamed: several workers of this machine may come here at once.
+  std::filesystem::create_directories(cache, error);
+  std::string made = (cache / "making-XXXXXX").string();
+  if (mkdtemp(made.data()) == nullptr) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("data cache ", cache.string(),
+                                                   " (set ATOLL_DATA_CACHE to another folder)"));
+  }
+  TokenizeOptions options;
+  options.files = input.files;
+  options.jsonl = spec.format == DataFormat::kJsonl;
+  options.field = spec.field;
+  options.tokenizer = input.tokenizer.get();
+  options.end_of_text = input.end_of_text;
+  options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const absl::Status status = Tokenize(options, made).status();
+  if (status.ok()) std::filesystem::rename(made, folder, error);
+  if (!status.ok() || error) std::filesystem::remove_all(made, error);
+  ATOLL_RETURN_IF_ERROR(status);
+  return folder;  // ours, or that of a worker that was faster
+}
+
+absl::StatusOr<std::string> InspectText(const DataSpec& spec, const std::string& path,
+                                        int64_t vocabulary) {
+  ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary));
+  int64_t bytes = 0, head_bytes = 0, head_tokens = 0;
+  std::optional<Encoder> encoder;
+  if (input.tokenizer != nullptr) encoder.emplace(*input.tokenizer);
+  for (size_t i = 0; i < input.files.size(); ++i) {
+    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(input.files[i]));
+    bytes += reader->file_bytes();
+    if (i >= kHeadFiles) continue;
+    std::string head;
+    while (static_cast<int64_t>(head.size()) < kHeadBytes && !reader->ended()) {
+      ATOLL_RETURN_IF_ERROR(reader->Read(kHeadBytes, &head));
+    }
+    std::vector<int32_t> ids;
+    if (spec.format == DataFormat::kJsonl) {
+      int64_t line = 1;
+      std::string texts;
+      for (size_t at = 0; at < head.size(); ++line) {
+        const size_t end = head.find('\n', at);
+        if (end == std::string::npos && !reader->ended()) break;  // it goes on
+        ATOLL_ASSIGN_OR_RETURN(const auto text, JsonlText(std::string_view(head).substr(
+                                                              at, std::min(end, head.size()) - at),
+                                                          spec.field, input.files[i], line));
+        texts += text.value_or("");
+        if (end == std::string::npos) break;
+        at = end + 1;
+      }
+      head = std::move(texts);
+    }
+    head_bytes += static_cast<int64_t>(head.size());
+    if (encoder.has_value()) ATOLL_RETURN_IF_ERROR(encoder->Encode(head, &ids));
+    head_tokens +=
+        encoder.has_value() ? static_cast<int64_t>(ids.size()) : static_cast<int64_t>(head.size());
+  }
+  if (head_tokens == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("data path ", path, ": there is no text in it"));
+  }
+  return absl::StrFormat("%d files of %s, %.2f bytes a token", input.files.size(), BytesText(bytes),
+                         static_cast<double>(head_bytes) / static_cast<double>(head_tokens));
+}
+
+}  // namespace
+
+std::string DataCacheFolder() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (std::string folder = variable("ATOLL_DATA_CACHE"); !folder.empty()) return folder;
+  if (std::string folder = variable("CACHE_DIRECTORY"); !folder.empty()) {
+    return folder.substr(0, folder.find(':'));
+  }
+  if (std::string folder = variable("XDG_CACHE_HOME"); !folder.empty()) return folder + "/atoll";
+  if (std::string folder = variable("HOME"); !folder.empty()) return folder + "/.cache/atoll";
+  return "/var/cache/atoll";
+}
+
+absl::Status TokenStream::Add(DataFormat format, const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(format, path));
+  begins_.push_back(begins_.back() + file.tokens());
+  files_.push_back(std::move(file));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, int64_t vocabulary) {
+  ATOLL_ASSIGN_OR_RETURN(const ShardIndex index, ReadShardIndex(folder));
+  ATOLL_RETURN_IF_ERROR(CheckVocabulary(vocabulary, index.vocabulary, folder));
+  std::filesystem::path place = folder;
+  if (place.filename() == "index.json") place = place.parent_path();
+  TokenStream stream;
+  stream.path_ = folder;
+  const DataFormat format = index.token_bits == 16 ? DataFormat::kTokens16 : DataFormat::kTokens32;
+  for (const ShardIndex::Shard& shard : index.shards) {
+    ATOLL_RETURN_IF_ERROR(stream.Add(format, (place / shard.file).string()));
+    if (stream.files_.back().tokens() != shard.tokens) {
+      return absl::InvalidArgumentError(absl::StrCat("data file ", stream.files_.back().path(),
+                                                     ": has ", stream.files_.back().tokens(),
+                                                     " tokens, its index says ", shard.tokens));
+    }
+  }
+  return stream;
+}
+
+absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::string& path,
+                                              int64_t vocabulary, const DataOptions& options) {
+  if (spec.format == DataFormat::kShards) return OpenShards(path, vocabulary);
+  if (IsText(spec.format)) {
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path));
+    ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, files));
+    if (!direct) {
+      ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary));
+      ATOLL_ASSIGN_OR_RETURN(const std::string folder, TokenizeOnce(spec, input, options));
+      ATOLL_ASSIGN_OR_RETURN(TokenStream stream, OpenShards(folder, vocabulary));
+      stream.path_ = path;
+      return stream;
+    }
+  }
+  TokenStream stream;
+  stream.path_ = path;
+  std::vector<std::string> files = {path};
+  if (spec.format != DataFormat::kMegatron) {
+    ATOLL_ASSIGN_OR_RETURN(files, ExpandGlob(path));
+  }
+  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file));
+  return stream;
+}
+
+absl::Status TokenStream::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const {
+  ATOLL_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tokens());
+  auto file = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) -
+                                  begins_.begin() - 1);
+  while (!out.empty()) {
+    const int64_t inside = begin - begins_[file];
+    const auto count = std::min(out.size(), static_cast<size_t>(files_[file].tokens() - inside));
+    ATOLL_RETURN_IF_ERROR(files_[file].Read(inside, vocabulary, out.first(count)));
+    out = out.subspan(count);
+    begin += static_cast<int64_t>(count);
+    ++file;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptions& options) const {
+  uint64_t digest = 0;
+  for (const TokenFile& file : files_) {
+    ATOLL_ASSIGN_OR_RETURN(const TokenFileContent content, ContentOf(file, options));
+    ATOLL_RETURN_IF_ERROR(file.CheckVocabulary(content, vocabulary));
+    if (files_.size() == 1) return content.digest;
+    digest = XXH3_64bits_withSeed(&content.digest, sizeof content.digest, digest);
+  }
+  return digest;
+}
+
+absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary) {
+  const auto inspect = [&](const std::string& path) -> absl::StatusOr<std::string> {
+    if (IsText(spec.format)) return InspectText(spec, path, vocabulary);
+    ATOLL_ASSIGN_OR_RETURN(const TokenStream stream, TokenStream::Open(spec, path, vocabulary));
+    if (stream.tokens() <= spec.sequence_length) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data path ", path, ": ", stream.tokens(), " tokens are less than one ",
+                       "sequence of data.sequence_length = ", spec.sequence_length));
+    }
+    std::vector<int32_t> head(static_cast<size_t>(std::min(stream.tokens(), kHeadBytes)));
+    ATOLL_RETURN_IF_ERROR(stream.Read(0, vocabulary, head));
+    return absl::StrCat(stream.tokens(), " tokens");
+  };
+  ATOLL_ASSIGN_OR_RETURN(std::string text, inspect(spec.path));
+  if (!spec.validation_path.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string validation, inspect(spec.validation_path));
+    absl::StrAppend(&text, "; validation: ", validation);
+  }
+  return text;
+}
+
+}  // namespace atl

@@ -1,0 +1,56 @@
+// All files of a job's data as one stream of tokens.
+
+#ifndef ATOLL_WORKER_DATA_TOKEN_STREAM_H_
+#define ATOLL_WORKER_DATA_TOKEN_STREAM_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+#include "worker/data/digest_cache.h"
+#include "worker/data/token_file.h"
+
+namespace atl {
+
+class TokenStream {
+ public:
+  // `path`: a file, a glob, or for kShards a folder. Text that has to become tokens first (JSONL, a
+  // tokenizer, compressed files) is tokenized into the cache folder, once on this machine.
+  // INVALID_ARGUMENT: the tokenizer or the shards have ids that are not below `vocabulary`.
+  static absl::StatusOr<TokenStream> Open(const DataSpec& spec, const std::string& path,
+                                          int64_t vocabulary, const DataOptions& options = {});
+
+  int64_t tokens() const { return begins_.back(); }
+  const std::string& path() const { return path_; }  // for messages
+
+  // Tokens [begin, begin + out.size()). INVALID_ARGUMENT names file and position of a token that is
+  // not in [0, vocabulary). REQUIRES: the range lies in the stream.
+  absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const;
+
+  // Of every token of all files, in order. INVALID_ARGUMENT names file and position of a token that
+  // is not in [0, vocabulary).
+  absl::StatusOr<uint64_t> Digest(int64_t vocabulary, const DataOptions& options) const;
+
+ private:
+  absl::Status Add(DataFormat format, const std::string& path);
+  static absl::StatusOr<TokenStream> OpenShards(const std::string& folder, int64_t vocabulary);
+
+  std::string path_;
+  std::vector<TokenFile> files_;
+  std::vector<int64_t> begins_ = {0};  // of each file, and the end of the last
+};
+
+// Where tokenized text is kept: $ATOLL_DATA_CACHE, else systemd's $CACHE_DIRECTORY, else
+// $XDG_CACHE_HOME/atoll, else $HOME/.cache/atoll, else /var/cache/atoll.
+std::string DataCacheFolder();
+
+// What a worker would say of the data, from the tokenizer and the heads of the files alone: nothing
+// is tokenized whole. The text describes what is there.
+absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary);
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_DATA_TOKEN_STREAM_H_

@@ -1,0 +1,328 @@
+#include "worker/data/tokenize.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "common/files.h"
+#include "common/status.h"
+#include "worker/data/inputs.h"
+
+namespace atl {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kBatchBytes = 256 << 10;
+constexpr int64_t kReadBytes = 64 << 10;
+constexpr size_t kBatchesPerThread = 4;
+constexpr int64_t kConfigBytesMax = 64 << 20;
+
+// A part of one file: whole lines, unless a line is longer than a batch of text.
+struct Batch {
+  int64_t number = 0;
+  const std::string* file = nullptr;
+  int64_t first_line = 1;
+  std::string text;
+  bool ends_document = false;  // of a text file: it is its last part
+};
+
+struct Encoded {
+  std::vector<int32_t> tokens;
+  int64_t documents = 0;
+};
+
+// Batches on their way from the reader through the encoders to the writer, in order. Bounded: the
+// reader waits while too many are under way. The first error ends everything.
+class Exchange {
+ public:
+  explicit Exchange(size_t batches_max) : batches_max_(batches_max) {}
+
+  // False: there was an error somewhere.
+  bool Offer(Batch batch) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !status_.ok() || under_way_ < batches_max_; });
+    if (!status_.ok()) return false;
+    ++under_way_;
+    waiting_.push_back(std::move(batch));
+    changed_.notify_all();
+    return true;
+  }
+  void EndOffers() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  std::optional<Batch> Take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !status_.ok() || ended_ || !waiting_.empty(); });
+    if (!status_.ok() || waiting_.empty()) return std::nullopt;
+    Batch batch = std::move(waiting_.front());
+    waiting_.pop_front();
+    return batch;
+  }
+  void Give(int64_t number, Encoded encoded) {
+    const std::lock_guard lock(mutex_);
+    done_.emplace(number, std::move(encoded));
+    changed_.notify_all();
+  }
+  // The next one in order; absent: that was all, or there was an error.
+  std::optional<Encoded> Next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      return !status_.ok() || done_.count(next_) > 0 || (ended_ && under_way_ == 0);
+    });
+    const auto found = done_.find(next_);
+    if (!status_.ok() || found == done_.end()) return std::nullopt;
+    Encoded encoded = std::move(found->second);
+    done_.erase(found);
+    ++next_;
+    --under_way_;
+    changed_.notify_all();
+    return encoded;
+  }
+  void Fail(const absl::Status& status) {
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = status;
+    changed_.notify_all();
+  }
+  absl::Status status() {
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+ private:
+  const size_t batches_max_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Batch> waiting_;
+  std::map<int64_t, Encoded> done_;
+  size_t under_way_ = 0;
+  int64_t next_ = 0;
+  bool ended_ = false;
+  absl::Status status_;
+};
+
+// Where `text` is cut: behind its last line end; in text without one, between two characters; 0: a
+// JSONL line goes on.
+size_t CutPosition(const std::string& text, bool jsonl) {
+  const size_t line_end = text.rfind('\n');
+  if (line_end != std::string::npos) return line_end + 1;
+  if (jsonl) return 0;
+  size_t cut = text.size();
+  while (cut > 0 && text.size() - cut < 4 && (text[cut - 1] & 0xc0) == 0x80) --cut;
+  return cut > 1 ? cut - 1 : text.size();
+}
+
+class Reader {
+ public:
+  Reader(const TokenizeOptions& options, Exchange* exchange)
+      : options_(options), exchange_(exchange) {}
+
+  absl::Status Run() {
+    for (const std::string& path : options_.files) {
+      std::error_code error;
+      progress_.bytes_total += static_cast<int64_t>(std::filesystem::file_size(path, error));
+    }
+    for (const std::string& path : options_.files) ATOLL_RETURN_IF_ERROR(ReadOne(path));
+    return absl::OkStatus();
+  }
+  int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
+  int64_t bytes_total() const { return progress_.bytes_total; }
+
+ private:
+  absl::Status ReadOne(const std::string& path) {
+    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path));
+    const int64_t before = bytes_read();
+    Batch batch;
+    batch.file = &path;
+    while (true) {
+      ATOLL_RETURN_IF_ERROR(reader->Read(kReadBytes, &batch.text));
+      bytes_read_ = before + reader->file_bytes_read();
+      if (reader->ended()) break;
+      if (static_cast<int64_t>(batch.text.size()) < kBatchBytes) continue;
+      const size_t cut = CutPosition(batch.text, options_.jsonl);
+      if (cut == 0) {
+        if (batch.text.size() > kMaxTextBytes) {
+          return absl::InvalidArgumentError(absl::StrCat("data file ", path, ":", batch.first_line,
+                                                         ": a line is longer than ", kMaxTextBytes,
+                                                         " bytes"));
+        }
+        continue;
+      }
+      Batch rest;
+      rest.file = &path;
+      rest.text = batch.text.substr(cut);
+      batch.text.resize(cut);
+      rest.first_line = batch.first_line + std::count(batch.text.begin(), batch.text.end(), '\n');
+      if (!Send(std::move(batch))) return absl::OkStatus();
+      batch = std::move(rest);
+    }
+    batch.ends_document = true;
+    Send(std::move(batch));
+    return absl::OkStatus();
+  }
+  bool Send(Batch batch) {
+    batch.number = next_++;
+    return exchange_->Offer(std::move(batch));
+  }
+
+  const TokenizeOptions& options_;
+  Exchange* exchange_;
+  TokenizeProgress progress_;
+  std::atomic<int64_t> bytes_read_ = 0;
+  int64_t next_ = 0;
+};
+
+class BatchEncoder {
+ public:
+  explicit BatchEncoder(const TokenizeOptions& options) : options_(options) {
+    if (options.tokenizer != nullptr) encoder_.emplace(*options.tokenizer);
+  }
+
+  absl::StatusOr<Encoded> Encode(const Batch& batch) {
+    Encoded result;
+    if (!options_.jsonl) {
+      ATOLL_RETURN_IF_ERROR(Add(batch.text, &result));
+      if (batch.ends_document && options_.tokenizer != nullptr) EndDocument(&result);
+      return result;
+    }
+    int64_t line = batch.first_line;
+    for (size_t at = 0; at < batch.text.size(); ++line) {
+      const size_t end = std::min(batch.text.find('\n', at), batch.text.size());
+      ATOLL_ASSIGN_OR_RETURN(const auto text,
+                             JsonlText(std::string_view(batch.text).substr(at, end - at),
+                                       options_.field, *batch.file, line));
+      if (text.has_value()) {
+        ATOLL_RETURN_IF_ERROR(
+            Annotate(Add(*text, &result), absl::StrCat("data file ", *batch.file, ":", line)));
+        EndDocument(&result);
+      }
+      at = end + 1;
+    }
+    return result;
+  }
+
+ private:
+  absl::Status Add(std::string_view text, Encoded* out) {
+    if (encoder_.has_value()) return encoder_->Encode(text, &out->tokens);
+    for (const char c : text) out->tokens.push_back(static_cast<unsigned char>(c));
+    return absl::OkStatus();
+  }
+  void EndDocument(Encoded* out) const {
+    if (options_.end_of_text.has_value()) out->tokens.push_back(*options_.end_of_text);
+    ++out->documents;
+  }
+
+  const TokenizeOptions& options_;
+  std::optional<Encoder> encoder_;
+};
+
+absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exchange* exchange,
+                      ShardWriter* writer) {
+  while (auto encoded = exchange->Next()) {
+    ATOLL_RETURN_IF_ERROR(writer->Append(encoded->tokens));
+    writer->AddDocuments(encoded->documents);
+    if (options.progress) {
+      options.progress({reader.bytes_read(), reader.bytes_total(), writer->tokens()});
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,
+                                                     const std::string& field,
+                                                     const std::string& file, int64_t line) {
+  const auto bad = [&](const std::string& problem) {
+    return absl::InvalidArgumentError(absl::StrCat("data file ", file, ":", line, ": ", problem));
+  };
+  if (json.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
+  Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  if (object.is_discarded()) return bad("is not JSON; is data.format right?");
+  if (!object.is_object()) return bad("is not a JSON object");
+  const auto found = object.find(field);
+  if (found == object.end()) return bad(absl::StrCat("has no field \"", field, "\""));
+  if (!found->is_string()) return bad(absl::StrCat("its field \"", field, "\" is not text"));
+  return std::move(found->get_ref<std::string&>());
+}
+
+absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::string& folder) {
+  ShardIndex index;
+  index.vocabulary = options.tokenizer == nullptr ? 256 : options.tokenizer->vocabulary();
+  index.tokenizer_digest = options.tokenizer == nullptr ? 0 : options.tokenizer->digest();
+  index.end_of_text = options.end_of_text;
+  ATOLL_ASSIGN_OR_RETURN(const auto writer,
+                         ShardWriter::Create(folder, index, options.shard_tokens_max));
+  const auto threads = static_cast<size_t>(std::max(1, options.threads));
+  Exchange exchange(kBatchesPerThread * threads);
+  Reader reader(options, &exchange);
+  std::vector<std::jthread> running;
+  running.emplace_back([&] {
+    if (const absl::Status status = reader.Run(); !status.ok()) exchange.Fail(status);
+    exchange.EndOffers();
+  });
+  for (size_t i = 0; i < threads; ++i) {
+    running.emplace_back([&] {
+      BatchEncoder encoder(options);
+      while (const auto batch = exchange.Take()) {
+        auto encoded = encoder.Encode(*batch);
+        if (!encoded.ok()) return exchange.Fail(encoded.status());
+        exchange.Give(batch->number, *std::move(encoded));
+      }
+    });
+  }
+  if (const absl::Status status = WriteAll(options, reader, &exchange, writer.get());
+      !status.ok()) {
+    exchange.Fail(status);
+  }
+  running.clear();  // joins
+  ATOLL_RETURN_IF_ERROR(exchange.status());
+  if (writer->tokens() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data file ", options.files.empty() ? "" : options.files[0],
+                     ": there is no text in it", options.files.size() > 1 ? " or the others" : ""));
+  }
+  return writer->Finish();
+}
+
+absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
+                                                 const std::string& path) {
+  std::error_code error;
+  std::filesystem::path folder = path;
+  if (!std::filesystem::is_directory(folder, error)) folder = folder.parent_path();
+  const std::filesystem::path config = folder / "tokenizer_config.json";
+  if (std::filesystem::exists(config, error)) {
+    const auto file = InputFile::Open(config.string());
+    const auto text = file.ok() ? file->ReadAll(kConfigBytesMax) : file.status();
+    ATOLL_RETURN_IF_ERROR(Annotate(text.status(), "tokenizer"));
+    const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) {
+      return absl::InvalidArgumentError(absl::StrCat(config.string(), ": is not a JSON object"));
+    }
+    Json token = json.value("eos_token", Json());
+    if (token.is_object()) token = Json(token.value("content", Json()));
+    if (token.is_string()) {
+      const auto id = tokenizer.TokenId(token.get<std::string>());
+      if (id.has_value()) return id;
+      return absl::InvalidArgumentError(absl::StrCat(config.string(), ": eos_token \"",
+                                                     token.get<std::string>(),
+                                                     "\" is not a token of the tokenizer"));
+    }
+  }
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"}) {
+    if (const auto id = tokenizer.TokenId(name); id.has_value()) return id;
+  }
+  return std::nullopt;
+}
+
+}  // namespace atl

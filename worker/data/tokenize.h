@@ -1,0 +1,58 @@
+// Text files to token shards, on all cores: what `atoll tokenize` does, and a worker whose job
+// names a tokenizer. The result depends on the files and the options alone, not on the number of
+// threads.
+//
+// A text file is one document; it is cut at line ends into texts of about 256 KB, each encoded by
+// itself. A line of a JSONL file is one document. After each document comes the end-of-text token,
+// where the tokenizer has one; without a tokenizer, bytes are tokens and a line feed ends a
+// document.
+
+#ifndef ATOLL_WORKER_DATA_TOKENIZE_H_
+#define ATOLL_WORKER_DATA_TOKENIZE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/tokenizer/tokenizer.h"
+#include "worker/data/shards.h"
+
+namespace atl {
+
+struct TokenizeProgress {
+  int64_t bytes_read = 0;  // of the files as they lie on the disk
+  int64_t bytes_total = 0;
+  int64_t tokens = 0;
+};
+
+struct TokenizeOptions {
+  std::vector<std::string> files;
+  bool jsonl = false;
+  std::string field = "text";            // of a JSONL object
+  const Tokenizer* tokenizer = nullptr;  // null: bytes are tokens
+  std::optional<int32_t> end_of_text;    // after each document
+  int threads = 1;
+  int64_t shard_tokens_max = int64_t{1} << 28;
+  std::function<void(const TokenizeProgress&)> progress;  // from one thread, now and then
+};
+
+// Writes the shards to `folder`, which must be new or empty. After an error the folder has no
+// index.
+absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::string& folder);
+
+// The token that ends a document for the tokenizer at `path`: what tokenizer_config.json beside it
+// names as "eos_token"; without one, the first of the usual names that is a token.
+absl::StatusOr<std::optional<int32_t>> EndOfText(const Tokenizer& tokenizer,
+                                                 const std::string& path);
+
+// The text of one line of JSONL; `line` counts from 1. Empty lines have none.
+absl::StatusOr<std::optional<std::string>> JsonlText(std::string_view json,
+                                                     const std::string& field,
+                                                     const std::string& file, int64_t line);
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_DATA_TOKENIZE_H_

@@ -1,0 +1,316 @@
+#include "worker/data/tokenize.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "worker/data/dataset.h"
+#include "worker/data/inputs.h"
+
+namespace atl {
+namespace {
+
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+// ---- vocabulary of these tests ----
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "atoll_tokenize_test_XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+    setenv("ATOLL_DATA_CACHE", (path_ / "cache").c_str(), 1);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string at(const std::string& name) const { return (path_ / name).string(); }
+  std::string Write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return at(name);
+  }
+  // Three words, and "." after each document.
+  std::string Tokenizer() const {
+    return Write("tokenizer.json",
+                 R"({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2, "</s>": 3},
+                    "unk_token": "?"}, "pre_tokenizer": {"type": "WhitespaceSplit"}})");
+  }
+
+ private:
+  fs::path path_;
+};
+
+std::string Gzipped(const std::string& text) {
+  z_stream stream{};
+  REQUIRE(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string packed(text.size() + 1000, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  REQUIRE(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  packed.resize(stream.total_out);
+  deflateEnd(&stream);
+  return packed;
+}
+
+std::string Zstd(const std::string& text) {
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3));
+  return packed;
+}
+
+std::string ReadAll(const std::string& path) {
+  const auto reader = TextReader::Open(path);
+  REQUIRE(reader.ok());
+  std::string text;
+  while (!(*reader)->ended()) {
+    const absl::Status status = (*reader)->Read(1000, &text);
+    if (!status.ok()) return std::string(status.message());
+  }
+  return text;
+}
+
+std::vector<int32_t> AllTokens(const std::string& folder) {
+  DataSpec spec;
+  spec.format = DataFormat::kShards;
+  const auto stream = TokenStream::Open(spec, folder, 1 << 20);
+  INFO(stream.status().message());
+  REQUIRE(stream.ok());
+  std::vector<int32_t> tokens(static_cast<size_t>(stream->tokens()));
+  REQUIRE(stream->Read(0, 1 << 20, tokens).ok());
+  return tokens;
+}
+
+std::string LongText(int words) {
+  std::string text;
+  for (int i = 0; i < words; ++i) text += i % 3 == 0 ? "a " : i % 7 == 0 ? "c\n" : "b ";
+  return text;
+}
+
+// ---- inputs ----
+
+TEST_CASE("gzip and zstd are read as the text inside, and several members one after the other") {
+  Folder folder;
+  const std::string text = LongText(50000);
+  CHECK(ReadAll(folder.Write("plain", text)) == text);
+  CHECK(ReadAll(folder.Write("a.gz", Gzipped(text) + Gzipped("more"))) == text + "more");
+  CHECK(ReadAll(folder.Write("a.zst", Zstd(text) + Zstd("more"))) == text + "more");
+  CHECK(*IsCompressed(folder.at("a.gz")));
+  CHECK_FALSE(*IsCompressed(folder.at("plain")));
+  CHECK(ReadAll(folder.Write("empty", "")).empty());
+}
+
+TEST_CASE("compressed data that breaks off or is damaged is refused with the file's name") {
+  Folder folder;
+  const std::string text = LongText(5000);
+  std::string packed = Gzipped(text);
+  CHECK_THAT(ReadAll(folder.Write("cut.gz", packed.substr(0, packed.size() / 2))),
+             Contains("cut.gz") && Contains("breaks off"));
+  packed[packed.size() / 2] = static_cast<char>(packed[packed.size() / 2] ^ 0x55);
+  CHECK_THAT(ReadAll(folder.Write("bad.gz", packed)), Contains("bad.gz"));
+  packed = Zstd(text);
+  CHECK_THAT(ReadAll(folder.Write("cut.zst", packed.substr(0, packed.size() / 2))),
+             Contains("cut.zst") && Contains("breaks off"));
+}
+
+TEST_CASE("a glob names files in order; one that matches none is refused") {
+  Folder folder;
+  folder.Write("b.txt", "b");
+  folder.Write("a.txt", "a");
+  fs::create_directory(folder.at("c.txt"));
+  CHECK(*ExpandGlob(folder.at("*.txt")) ==
+        std::vector<std::string>{folder.at("a.txt"), folder.at("b.txt")});
+  CHECK(absl::IsNotFound(ExpandGlob(folder.at("*.json")).status()));
+}
+
+// ---- tokenize ----
+
+TEST_CASE("shards hold the documents in order, whatever the number of threads") {
+  Folder folder;
+  const auto tokenizer = OpenTokenizer(folder.Tokenizer());
+  REQUIRE(tokenizer.ok());
+  TokenizeOptions options;
+  options.files = {folder.Write("1", LongText(400000)), folder.Write("2", "a b"),
+                   folder.Write("3.gz", Gzipped(LongText(1000)))};
+  options.tokenizer = tokenizer->get();
+  options.end_of_text = *EndOfText(**tokenizer, folder.Tokenizer());
+  REQUIRE(options.end_of_text == 3);
+  options.shard_tokens_max = 100000;
+  std::vector<std::vector<int32_t>> results;
+  for (const int threads : {1, 4}) {
+    options.threads = threads;
+    const std::string to = folder.at("out" + std::to_string(threads));
+    const auto index = Tokenize(options, to);
+    INFO(index.status().message());
+    REQUIRE(index.ok());
+    CHECK(index->documents == 3);
+    CHECK(index->token_bits == 16);
+    CHECK(index->shards.size() == 5);
+    CHECK(index->tokens == 400000 + 1 + 2 + 1 + 1000 + 1);
+    CHECK(ReadShardIndex(to)->shards.back().digest == index->shards.back().digest);
+    results.push_back(AllTokens(to));
+  }
+  CHECK(results[0] == results[1]);
+  CHECK(std::vector<int32_t>(results[0].begin() + 400000, results[0].begin() + 400004) ==
+        std::vector<int32_t>{3, 0, 1, 3});
+  CHECK(Tokenize(options, folder.at("out1")).status().code() == absl::StatusCode::kAlreadyExists);
+}
+
+TEST_CASE("of JSONL the field is taken, and a bad line is named by file and number") {
+  Folder folder;
+  const auto tokenizer = OpenTokenizer(folder.Tokenizer());
+  TokenizeOptions options;
+  options.files = {folder.Write("x.jsonl", "{\"t\": \"a a\"}\n\n{\"t\": \"\\u0062\", \"u\": 1}")};
+  options.jsonl = true;
+  options.field = "t";
+  options.tokenizer = tokenizer->get();
+  options.end_of_text = 3;
+  REQUIRE(Tokenize(options, folder.at("out")).ok());
+  CHECK(AllTokens(folder.at("out")) == std::vector<int32_t>{0, 0, 3, 1, 3});
+  const auto why = [&](const std::string& text) {
+    options.files = {folder.Write("bad.jsonl", text)};
+    fs::remove_all(folder.at("bad"));
+    return std::string(Tokenize(options, folder.at("bad")).status().message());
+  };
+  CHECK_THAT(why("{\"t\": \"a\"}\nnope\n"), Contains("bad.jsonl:2: is not JSON"));
+  CHECK_THAT(why("{\"x\": 1}"), Contains("bad.jsonl:1: has no field \"t\""));
+  CHECK_THAT(why("{\"t\": 1}"), Contains("is not text"));
+  CHECK_THAT(why("[1]"), Contains("is not a JSON object"));
+  CHECK_THAT(why(""), Contains("no text"));
+  CHECK_FALSE(fs::exists(folder.at("bad/index.json")));
+}
+
+TEST_CASE("an index that lies is refused") {
+  Folder folder;
+  TokenizeOptions options;
+  options.files = {folder.Write("t", "text")};
+  REQUIRE(Tokenize(options, folder.at("out")).ok());
+  std::ifstream file(folder.at("out/index.json"));
+  std::ostringstream whole;
+  whole << file.rdbuf();
+  const auto why = [&](const std::string& from, const std::string& to) {
+    std::string text = whole.str();
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    folder.Write("out/index.json", text.replace(at, from.size(), to));
+    DataSpec spec;
+    spec.format = DataFormat::kShards;
+    return std::string(TokenStream::Open(spec, folder.at("out"), 256).status().message());
+  };
+  CHECK(why("\"version\"", "\"version\"").empty());
+  CHECK_THAT(why("\"version\": 1", "\"version\": 2"), Contains("version 2"));
+  CHECK_THAT(why("tokens-00000.bin", "../t"), Contains("not a file's name"));
+  CHECK_THAT(why("\"tokens\": 4,\n  \"v", "\"tokens\": 5,\n  \"v"), Contains("says 5 tokens"));
+  CHECK_THAT(why("\"vocabulary\": 256", "\"vocabulary\": 257"), Contains("need at least 257"));
+  CHECK_THAT(why("\"token_bits\": 16", "\"token_bits\": 32"), Contains("tokens-00000.bin"));
+  CHECK_THAT(why("{", "["), Contains("index.json"));
+}
+
+// ---- jobs' data ----
+
+DataSpec Spec(DataFormat format, const std::string& path) {
+  DataSpec spec;
+  spec.format = format;
+  spec.path = path;
+  spec.sequence_length = 4;
+  spec.validation_fraction = 0.25;
+  return spec;
+}
+
+TEST_CASE("a job reads text with a tokenizer, made once into the cache") {
+  Folder folder;
+  DataSpec spec = Spec(DataFormat::kText, folder.Write("t.txt", LongText(400)));
+  spec.tokenizer_path = folder.Tokenizer();
+  const auto first = Dataset::Open(spec, 4);
+  INFO(first.status().message());
+  REQUIRE(first.ok());
+  CHECK(first->train_sequences() == 75);
+  const auto count = [&] {
+    return std::distance(fs::directory_iterator(folder.at("cache")), fs::directory_iterator());
+  };
+  CHECK(count() == 1);
+  CHECK(Dataset::Open(spec, 4)->digest() == first->digest());
+  CHECK(count() == 1);
+  folder.Write("t.txt", LongText(404));
+  CHECK(Dataset::Open(spec, 4)->digest() != first->digest());
+  CHECK(count() == 2);
+  CHECK_THAT(std::string(Dataset::Open(spec, 3).status().message()),
+             Contains("model.vocabulary = 3") && Contains("at least 4"));
+}
+
+TEST_CASE("a job reads JSONL, compressed text, globs and 32-bit tokens") {
+  Folder folder;
+  const auto tokens = [&](const DataSpec& spec, int64_t vocabulary) {
+    const auto stream = TokenStream::Open(spec, spec.path, vocabulary);
+    INFO(stream.status().message());
+    REQUIRE(stream.ok());
+    std::vector<int32_t> all(static_cast<size_t>(stream->tokens()));
+    REQUIRE(stream->Read(0, vocabulary, all).ok());
+    return all;
+  };
+  CHECK(tokens(Spec(DataFormat::kJsonl, folder.Write("x.jsonl", "{\"text\": \"hi\"}\n")), 256) ==
+        std::vector<int32_t>{'h', 'i', '\n'});
+  CHECK(tokens(Spec(DataFormat::kText, folder.Write("z.zst", Zstd("hi"))), 256) ==
+        std::vector<int32_t>{'h', 'i'});
+  const std::vector<uint32_t> wide = {1, 100000, 7};
+  folder.Write("1.bin", std::string(reinterpret_cast<const char*>(wide.data()), 12));
+  folder.Write("2.bin", std::string(reinterpret_cast<const char*>(wide.data() + 1), 4));
+  CHECK(tokens(Spec(DataFormat::kTokens32, folder.at("*.bin")), 1 << 20) ==
+        std::vector<int32_t>{1, 100000, 7, 100000});
+  const auto stream = TokenStream::Open(Spec(DataFormat::kTokens32, ""), folder.at("*.bin"), 8);
+  std::vector<int32_t> part(2);
+  REQUIRE(stream->Read(2, 1 << 20, part).ok());  // across files
+  CHECK(part == std::vector<int32_t>{7, 100000});
+  CHECK_THAT(std::string(stream->Read(2, 8, part).message()), Contains("2.bin: token 0"));
+}
+
+TEST_CASE("the first m validation sequences are spread evenly over the held-out part, for any m") {
+  Folder folder;
+  std::string text;
+  for (int i = 0; i < 256 * 16; ++i) text.push_back(static_cast<char>(i / 16));
+  DataSpec spec = Spec(DataFormat::kText, folder.Write("t", text));
+  spec.validation_path = spec.path;
+  spec.sequence_length = 8;
+  const Dataset dataset = *Dataset::Open(spec, 256);
+  const int64_t all = dataset.validation_sequences();
+  REQUIRE(all == 511);
+  CHECK(dataset.ValidationCount(0) == all);
+  CHECK(dataset.ValidationCount(1000) == all);
+  std::set<std::vector<int32_t>> seen;
+  for (const int64_t m : {8, 32, 128}) {
+    std::set<int32_t> places = {0, 256};
+    for (int64_t i = 0; i < m; ++i) {
+      std::vector<int32_t> row(9);
+      REQUIRE(dataset.ReadValidation(i, row).ok());
+      places.insert(row[0]);
+    }
+    int32_t gap = 0;
+    for (auto place = places.begin(); std::next(place) != places.end(); ++place) {
+      gap = std::max(gap, *std::next(place) - *place);
+    }
+    CHECK(gap <= 3 * 256 / m);
+  }
+}
+
+TEST_CASE("the heads of a job's data tell what a worker would say") {
+  Folder folder;
+  DataSpec spec = Spec(DataFormat::kText, folder.Write("t.txt", LongText(400)));
+  spec.tokenizer_path = folder.Tokenizer();
+  CHECK_THAT(*InspectData(spec, 4), Contains("1 files"));
+  CHECK_FALSE(fs::exists(folder.at("cache")));
+  CHECK_FALSE(InspectData(spec, 2).ok());
+  spec.format = DataFormat::kJsonl;
+  CHECK_THAT(std::string(InspectData(spec, 4).status().message()), Contains("t.txt:1"));
+  spec.tokenizer_path = folder.at("none.json");
+  CHECK(absl::IsNotFound(InspectData(spec, 4).status()));
+}
+
+}  // namespace
+}  // namespace atl

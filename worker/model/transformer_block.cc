@@ -1,0 +1,347 @@
+// A block of any transformer: attention, then a feed-forward, each with a residual branch beside it
+// and norms where the architecture has them.
+
+#include "worker/model/layer_base.h"
+
+namespace atl {
+namespace {
+
+Activation ActivationOf(Nonlinearity nonlinearity) {
+  switch (nonlinearity) {
+    case Nonlinearity::kSilu:
+      return Activation::kSilu;
+    case Nonlinearity::kGeluTanh:
+      return Activation::kGeluTanh;
+    case Nonlinearity::kGeluErf:
+      return Activation::kGeluErf;
+  }
+  ATOLL_CHECK(false, "no such nonlinearity");
+  __builtin_unreachable();
+}
+
+class TransformerBlock final : public LayerBase {
+ public:
+  TransformerBlock(const ModelConfig& config, const TensorPart& part, DType compute,
+                   LayerLayout layout, int64_t index)
+      : LayerBase(config, part, compute, std::move(layout)),
+        index_(index),
+        d_(config.d_model),
+        q_(part.heads.size() * config.head_dim()),
+        kv_(part.kv_heads.size() * config.head_dim()),
+        f_(part.ffn.size()),
+        up_(arch_.gated() ? 2 * f_ : f_),
+        before_(HasNormBefore(arch_.norm_place)),
+        after_(HasNormAfter(arch_.norm_place)),
+        activation_(ActivationOf(arch_.nonlinearity)) {}
+
+  int64_t output_cols() const override { return d_; }
+
+ private:
+  // What one half of a block, attention or feed-forward, has of everything.
+  struct Half {
+    Norm before, after;
+    Tensor normed, sum;    // behind the norm before; what the norm after reads
+    Tensor dnormed, dsum;  // their gradients
+  };
+
+  struct Forward {
+    Half attention, feed_forward;
+    Tensor qkv, raw_qk, qk_rstd, out, lse, middle, up, hidden;
+  };
+  struct Backward {
+    Tensor qkv, raw_qk, query_norm, key_norm, middle, up;
+    const Tensor& NormWeight(Param weight) const {
+      return weight == Param::kQueryNorm ? query_norm : key_norm;
+    }
+  };
+
+  Norm NormOf(const NormSlots& slots, Param weight, Param bias, void* stash) const {
+    return {weight, bias, At(slots.mean, stash), At(slots.rstd, stash)};
+  }
+
+  Forward ForwardStash(const Args& a) const {
+    const BlockForwardStash s = MakeBlockForwardStash(config_, part_, a.shape, element_bytes());
+    const BlockBackwardStash g = MakeBlockBackwardStash(config_, part_, a.shape, element_bytes());
+    void* const f = a.stash.forward;
+    void* const b = a.stash.backward;
+    return {
+        .attention = {.before = NormOf(s.norm, Param::kNorm, Param::kNormBias, f),
+                      .after = NormOf(s.after_norm, Param::kAfterNorm, Param::kAfterNormBias, f),
+                      .normed = At(s.normed, f),
+                      .sum = At(s.attention_sum, f),
+                      .dnormed = At(g.normed, b),
+                      .dsum = At(g.attention_sum, b)},
+        .feed_forward = {.before = NormOf(s.feed_forward_norm, Param::kFeedForwardNorm,
+                                          Param::kFeedForwardNormBias, f),
+                         .after = NormOf(s.after_feed_forward_norm, Param::kAfterFeedForwardNorm,
+                                         Param::kAfterFeedForwardNormBias, f),
+                         .normed = At(s.feed_forward_normed, f),
+                         .sum = At(s.feed_forward_sum, f),
+                         .dnormed = At(g.feed_forward_normed, b),
+                         .dsum = At(g.feed_forward_sum, b)},
+        .qkv = At(s.qkv, f),
+        .raw_qk = At(s.raw_qk, f),
+        .qk_rstd = At(s.qk_norm.rstd, f),
+        .out = At(s.out, f),
+        .lse = At(s.lse, f),
+        .middle = At(s.middle, f),
+        .up = At(s.up, f),
+        .hidden = At(s.hidden, f)};
+  }
+  // The gradient of gate and up takes their place.
+  Backward BackwardStash(const Args& a, const Forward& s) const {
+    const BlockBackwardStash g = MakeBlockBackwardStash(config_, part_, a.shape, element_bytes());
+    void* const b = a.stash.backward;
+    return {.qkv = At(g.qkv, b),
+            .raw_qk = At(g.raw_qk, b),
+            .query_norm = At(g.query_norm_weight, b),
+            .key_norm = At(g.key_norm_weight, b),
+            .middle = At(g.middle, b),
+            .up = arch_.gated() ? s.up : At(g.up, b)};
+  }
+
+  void StashBytes(const BatchShape& shape, LayerBytes* bytes) const override {
+    bytes->forward_stash = MakeBlockForwardStash(config_, part_, shape, element_bytes()).bytes;
+    bytes->backward_stash = MakeBlockBackwardStash(config_, part_, shape, element_bytes()).bytes;
+  }
+
+  AttentionShape Attention(const BatchShape& shape) const {
+    return {.batch = shape.rows,
+            .seq_len = shape.seq_len,
+            .heads = part_.heads.size(),
+            .kv_heads = part_.kv_heads.size(),
+            .head_dim = config_.head_dim(),
+            .scale = static_cast<float>(arch_.attention_scale),
+            .causal = arch_.causal,
+            .window = config_.WindowOfBlock(index_, shape.seq_len),
+            .softcap = static_cast<float>(arch_.attention_softcap)};
+  }
+  Tensor Q(const Tensor& qkv) const { return qkv.Columns(0, q_); }
+  Tensor K(const Tensor& qkv) const { return qkv.Columns(q_, kv_); }
+  Tensor V(const Tensor& qkv) const { return qkv.Columns(q_ + kv_, kv_); }
+  Tensor QueriesAndKeys(const Tensor& qkv) const { return qkv.Columns(0, q_ + kv_); }
+  Tensor Gate(const Tensor& up) const { return up.Columns(0, f_); }
+  Tensor Up(const Tensor& up) const { return up.Columns(f_, f_); }
+
+  // ---- Norms of queries and keys ----
+
+  // Calls norm(weight, columns, rstd) for each of them, by the columns of [queries, keys].
+  template <typename Function>
+  void ForEachQkNorm(const Tensor& rstd, const Function& norm) const {
+    switch (arch_.qk_norm) {
+      case QkNorm::kNone:
+        return;
+      case QkNorm::kAllHeads:
+        norm(Param::kQueryNorm, Range{0, q_}, rstd.Rows(0, 1));
+        norm(Param::kKeyNorm, Range{q_, q_ + kv_}, rstd.Rows(1, 1));
+        return;
+      case QkNorm::kEachHead: {
+        const int64_t width = config_.head_dim(), heads = (q_ + kv_) / width;
+        for (int64_t h = 0; h < heads; ++h) {
+          norm(h * width < q_ ? Param::kQueryNorm : Param::kKeyNorm,
+               Range{h * width, (h + 1) * width}, rstd.Rows(h, 1));
+        }
+        return;
+      }
+    }
+  }
+
+  static Tensor Columns(const Tensor& x, const Range& columns) {
+    return x.Columns(columns.begin, columns.size());
+  }
+
+  // ---- The two ends of a half ----
+
+  // The half's input, behind the norm before it, if any.
+  Tensor Begin(Exec& exec, const Args& a, const Half& half, const Tensor& x) const {
+    if (!before_) return x;
+    RunNorm(exec, a, half.before, x, half.normed);
+    return half.normed;
+  }
+  // From the gradient of what Begin returned, through the product that read it: dx, of x.
+  void BeginBackward(Exec& exec, const Args& a, const Half& half, const Tensor& dproduct,
+                     const Tensor& w, const Tensor& x, const Tensor& residual,
+                     const Tensor& dx) const {
+    const Tensor dnormed = before_ ? half.dnormed : dx;
+    exec.Run(LinearBackwardInput{
+        .dy = dproduct, .w = w, .add = before_ ? Tensor() : OnLead(residual), .dx = dnormed});
+    exec.AllReduceSum(dnormed);
+    if (before_) RunNormBackwardInput(exec, a, half.before, dnormed, x, residual, dx);
+  }
+
+  // y = the residual stream behind the half: `inner` through its last product.
+  void End(Exec& exec, const Args& a, const Half& half, const Tensor& inner, const Tensor& w,
+           const Tensor& bias, const Tensor& x, const Tensor& y) const {
+    const NormPlace place = arch_.norm_place;
+    const bool adds = place == NormPlace::kBefore || place == NormPlace::kSum;
+    const Tensor sum = after_ ? half.sum : y;
+    exec.Run(LinearForward{
+        .x = inner, .w = w, .bias = OnLead(bias), .add = adds ? OnLead(x) : Tensor(), .y = sum});
+    exec.AllReduceSum(sum);
+    if (!after_) return;
+    RunNorm(exec, a, half.after, sum, y);
+    if (!adds) exec.Run(AddScaled{.a = y, .b = x, .out = y, .alpha = 1.0f});
+  }
+  // The gradient of the last product's output.
+  Tensor EndGradient(const Half& half, const Tensor& dy) const { return after_ ? half.dsum : dy; }
+  void EndBackward(Exec& exec, const Args& a, const Half& half, const Tensor& dy) const {
+    if (after_) RunNormBackwardInput(exec, a, half.after, dy, half.sum, {}, half.dsum);
+  }
+  // The gradient that goes past the half.
+  Tensor Residual(const Half& half, const Tensor& dy) const {
+    return arch_.norm_place == NormPlace::kSum ? half.dsum : dy;
+  }
+
+  // ---- F ----
+
+  void DoForward(Exec& exec, const Args& a) const override {
+    const Forward s = ForwardStash(a);
+    const Tensor x = Begin(exec, a, s.attention, a.input);
+    ForwardQkv(exec, a, s, x);
+    if (arch_.rotary()) exec.Run(Rope{QueriesAndKeys(s.qkv), a.constants, a.shape.seq_len});
+    exec.Run(AttentionForward{Attention(a.shape), Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse});
+    End(exec, a, s.attention, s.out, Weight(a, Param::kOut, d_, q_),
+        Weight(a, Param::kOutBias, 1, d_), a.input, s.middle);
+    ForwardUp(exec, a, s, Begin(exec, a, s.feed_forward, s.middle));
+    End(exec, a, s.feed_forward, s.hidden, Weight(a, Param::kDown, d_, f_),
+        Weight(a, Param::kDownBias, 1, d_), s.middle, a.output);
+  }
+
+  void ForwardQkv(Exec& exec, const Args& a, const Forward& s, const Tensor& x) const {
+    const Tensor w = Weight(a, Param::kQuery, q_ + 2 * kv_, d_);
+    const Tensor bias = Weight(a, Param::kQueryBias, 1, q_ + 2 * kv_);
+    if (arch_.qk_norm == QkNorm::kNone) {
+      return exec.Run(LinearForward{.x = x, .w = w, .bias = bias, .y = s.qkv});
+    }
+    const auto columns = [](const Tensor& t, int64_t begin, int64_t count) {
+      return t.rows == 0 ? t : t.Columns(begin, count);
+    };
+    exec.Run(LinearForward{
+        .x = x, .w = w.Rows(0, q_ + kv_), .bias = columns(bias, 0, q_ + kv_), .y = s.raw_qk});
+    exec.Run(LinearForward{
+        .x = x, .w = w.Rows(q_ + kv_, kv_), .bias = columns(bias, q_ + kv_, kv_), .y = V(s.qkv)});
+    ForEachQkNorm(s.qk_rstd, [&](Param weight, const Range& range, const Tensor& rstd) {
+      exec.Run(RmsNormForward{Columns(s.raw_qk, range), Weight(a, weight, 1, range.size()),
+                              Columns(s.qkv, range), rstd, static_cast<float>(config_.norm_eps)});
+    });
+  }
+
+  void ForwardUp(Exec& exec, const Args& a, const Forward& s, const Tensor& x) const {
+    if (arch_.gated()) {
+      exec.Run(LinearForward{.x = x, .w = Weight(a, Param::kGate, 2 * f_, d_), .y = s.up});
+      return exec.Run(GatedForward{Gate(s.up), Up(s.up), s.hidden, activation_});
+    }
+    exec.Run(LinearForward{.x = x,
+                           .w = Weight(a, Param::kUp, f_, d_),
+                           .bias = Weight(a, Param::kUpBias, 1, f_),
+                           .y = s.hidden,
+                           .activation = activation_,
+                           .pre = s.up});
+  }
+
+  // ---- B ----
+
+  void DoBackwardInput(Exec& exec, const Args& a, const Tensor& grad_input) const override {
+    const Forward s = ForwardStash(a);
+    const Backward g = BackwardStash(a, s);
+    // Two temporaries that live one after the other share their memory.
+    const int64_t n = a.shape.tokens();
+    const Tensor temporary = exec.Temporary(compute_, n, std::max(arch_.gated() ? f_ : 0, q_));
+    const Tensor dhidden(temporary.data, compute_, n, f_), dout(temporary.data, compute_, n, q_);
+
+    const Tensor dy = a.output;
+    EndBackward(exec, a, s.feed_forward, dy);
+    BackwardUp(exec, a, s, g, EndGradient(s.feed_forward, dy), dhidden);
+    BeginBackward(exec, a, s.feed_forward, g.up, UpWeight(a), s.middle,
+                  Residual(s.feed_forward, dy), g.middle);
+
+    EndBackward(exec, a, s.attention, g.middle);
+    exec.Run(LinearBackwardInput{
+        .dy = EndGradient(s.attention, g.middle), .w = Weight(a, Param::kOut, d_, q_), .dx = dout});
+    BackwardQkv(exec, a, s, g, dout);
+    BeginBackward(exec, a, s.attention, g.qkv, Weight(a, Param::kQuery, q_ + 2 * kv_, d_), a.input,
+                  Residual(s.attention, g.middle), grad_input);
+  }
+
+  Tensor UpWeight(const Args& a) const {
+    return Weight(a, arch_.gated() ? Param::kGate : Param::kUp, up_, d_);
+  }
+
+  void BackwardUp(Exec& exec, const Args& a, const Forward& s, const Backward& g, const Tensor& dy,
+                  const Tensor& dhidden) const {
+    const Tensor w = Weight(a, Param::kDown, d_, f_);
+    if (arch_.gated()) {
+      exec.Run(LinearBackwardInput{.dy = dy, .w = w, .dx = dhidden});
+      return exec.Run(
+          GatedBackward{Gate(s.up), Up(s.up), dhidden, Gate(g.up), Up(g.up), activation_});
+    }
+    exec.Run(
+        LinearBackwardInput{.dy = dy, .w = w, .dx = g.up, .activation = activation_, .pre = s.up});
+  }
+
+  // Through attention, positions and norms, to the gradient of the product's output.
+  void BackwardQkv(Exec& exec, const Args& a, const Forward& s, const Backward& g,
+                   const Tensor& dout) const {
+    const Tensor dqk = arch_.qk_norm == QkNorm::kNone ? QueriesAndKeys(g.qkv) : g.raw_qk;
+    exec.Run(AttentionBackward{Attention(a.shape), Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse, dout,
+                               dqk.Columns(0, q_), dqk.Columns(q_, kv_), V(g.qkv)});
+    if (arch_.rotary()) {
+      exec.Run(Rope{.x = dqk, .table = a.constants, .seq_len = a.shape.seq_len, .inverse = true});
+    }
+    if (arch_.qk_norm == QkNorm::kNone) return;
+    exec.Zero(g.query_norm);
+    exec.Zero(g.key_norm);
+    ForEachQkNorm(s.qk_rstd, [&](Param weight, const Range& range, const Tensor& rstd) {
+      const Tensor dy = Columns(g.raw_qk, range), x = Columns(s.raw_qk, range);
+      exec.Run(RmsNormBackwardInput{
+          dy, x, Weight(a, weight, 1, range.size()), rstd, {}, Columns(g.qkv, range)});
+      exec.Run(RmsNormBackwardWeight{dy, x, rstd, g.NormWeight(weight)});
+    });
+    exec.AllReduceSum(g.query_norm);
+    exec.AllReduceSum(g.key_norm);
+  }
+
+  // ---- W ----
+
+  void DoBackwardWeight(Exec& exec, const Args& a) const override {
+    const Forward s = ForwardStash(a);
+    const Backward g = BackwardStash(a, s);
+    const auto linear = [&](const Tensor& x, const Tensor& dy, Param weight, Param bias) {
+      exec.Run(
+          LinearBackwardWeight{x, dy, Grad(a, weight, dy.cols, x.cols), Grad(a, bias, 1, dy.cols)});
+    };
+    const auto norms = [&](const Half& half, const Tensor& x) {
+      if (before_) RunNormBackwardWeight(exec, a, half.before, half.dnormed, x);
+    };
+    if (after_) RunNormBackwardWeight(exec, a, s.feed_forward.after, a.output, s.feed_forward.sum);
+    linear(s.hidden, EndGradient(s.feed_forward, a.output), Param::kDown, Param::kDownBias);
+    linear(before_ ? s.feed_forward.normed : s.middle, g.up,
+           arch_.gated() ? Param::kGate : Param::kUp, Param::kUpBias);
+    norms(s.feed_forward, s.middle);
+    if (after_) RunNormBackwardWeight(exec, a, s.attention.after, g.middle, s.attention.sum);
+    linear(s.out, EndGradient(s.attention, g.middle), Param::kOut, Param::kOutBias);
+    linear(before_ ? s.attention.normed : a.input, g.qkv, Param::kQuery, Param::kQueryBias);
+    for (const Param weight : {Param::kQueryNorm, Param::kKeyNorm}) {
+      if (arch_.qk_norm == QkNorm::kNone) break;
+      const Tensor add = g.NormWeight(weight), dw = Grad(a, weight, 1, add.cols);
+      exec.Run(AddScaled{.a = dw, .b = add, .out = dw, .alpha = 1.0f});
+    }
+    norms(s.attention, a.input);
+  }
+
+  const int64_t index_;
+  // Widths: residual stream; queries, keys (and values) and feed-forward of this part; what the
+  // feed-forward's first product makes.
+  const int64_t d_, q_, kv_, f_, up_;
+  const bool before_, after_;  // where the norms stand
+  const Activation activation_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> NewTransformerBlock(const ModelConfig& config, const TensorPart& part,
+                                           DType compute, LayerLayout layout, int64_t index) {
+  return std::make_unique<TransformerBlock>(config, part, compute, std::move(layout), index);
+}
+
+}  // namespace atl
