@@ -33,7 +33,8 @@ def run_bazel(arguments):
 
 
 class Outcome:
-    def __init__(self):
+    def __init__(self, with_slow):
+        self.with_slow = with_slow
         self.status, self.reports, self.incompatible = {}, {}, set()
         self.seconds = {}
 
@@ -43,7 +44,8 @@ class Outcome:
             label = ident["testSummary"]["label"]
             self.status[label] = event.get("testSummary", {}).get("overallStatus", "NO_STATUS")
         elif "targetConfigured" in ident and event.get("configured", {}).get("testSize"):
-            self.status.setdefault(ident["targetConfigured"]["label"], "NOT RUN")
+            if self.with_slow or "slow" not in event["configured"].get("tag", []):
+                self.status.setdefault(ident["targetConfigured"]["label"], "NOT RUN")
         elif "targetCompleted" in ident and event.get("aborted", {}).get("reason") == "SKIPPED":
             self.incompatible.add(ident["targetCompleted"]["label"])
         elif "testResult" in ident:
@@ -74,12 +76,12 @@ class Outcome:
 
 def main():
     arguments = [argument for argument in sys.argv[1:] if argument != "--all"]
+    with_slow = True
     if all(argument.startswith("-") for argument in arguments):
-        if "--all" not in sys.argv[1:]:
-            arguments.append("--test_tag_filters=-slow")
-        arguments.append("//...")
+        with_slow = "--all" in sys.argv[1:]
+        arguments += ["//..."] if with_slow else ["--test_tag_filters=-slow", "//..."]
     code, events = run_bazel(arguments)
-    outcome = Outcome()
+    outcome = Outcome(with_slow)
     for event in events:
         outcome.add(event)
     passed = failed = skipped = 0
