@@ -22,8 +22,8 @@ def run_bazel(arguments):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "events.json")
         command = [BAZEL, "test", "--keep_going", "--nocache_test_results",
-                   # Tests of real daemons mostly wait: one more at a time than there are cores.
-                   "--local_cpu_resources=HOST_CPUS*1.5",
+                   # Tests of real daemons mostly wait: run more at a time than there are cores.
+                   "--local_cpu_resources=HOST_CPUS*1.5", "--jobs=HOST_CPUS*1.5",
                    "--build_event_json_file=" + path] + arguments
         code = subprocess.run(command, check=False).returncode
         if not os.path.exists(path):
