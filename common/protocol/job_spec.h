@@ -150,6 +150,9 @@ struct LayoutSpec {
   // larger the share it gets of these. Whole heads, with tensor_parallel numbers. Empty: by speed,
   // where that is measured to be unequal, else even.
   std::vector<int64_t> tensor_shares = {};
+  // Replicas that keep the optimizer's state of each element, at least; 0: 2, or 1 where memory
+  // does not allow it.
+  int64_t optimizer_copies = 0;
 
   bool operator==(const LayoutSpec&) const = default;
 };

@@ -133,7 +133,7 @@ std::vector<IslandMember> WithPart(const IslandPlan& plan) {
 
 bool SameLayout(const IslandPlan& a, const IslandPlan& b) {
   return SameWorkers(WithPart(a), WithPart(b)) && a.replicas == b.replicas &&
-         a.tensor_shares == b.tensor_shares &&
+         a.tensor_shares == b.tensor_shares && a.optimizer_copies == b.optimizer_copies &&
          std::equal(a.programs.begin(), a.programs.end(), b.programs.begin(), b.programs.end(),
                     [](const PlanProgram& x, const PlanProgram& y) {
                       return x.device == y.device && x.ops == y.ops;

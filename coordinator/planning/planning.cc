@@ -133,6 +133,10 @@ constexpr int kMemoryTries = 5;
 // A shorter step by less than this is no reason to recompute.
 constexpr double kWorthRecomputing = 0.99;
 
+// Replicas that keep the optimizer's state of an element, where there are several: a death costs
+// nothing then.
+constexpr int32_t kCopies = 2;
+
 IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
                          const plan::Plan& plan) {
   IslandPlan island = ToIslandPlan(input.cluster, plan);
@@ -140,7 +144,25 @@ IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
   AddMembers(request, input, plan.layout, island);
   ListRecomputed(input.costs, plan.layout, &island);
   island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
+  const auto copies = static_cast<int32_t>(request.spec.layout.optimizer_copies);
+  if (island.replicas.size() > 1) island.optimizer_copies = copies > 0 ? copies : kCopies;
   return island;
+}
+
+// As PredictMemory; where the job does not say how many replicas keep the optimizer's state, one of
+// them where memory asks for it.
+std::vector<MemoryLack> PredictFitting(const PlanRequest& request, IslandPlan* island) {
+  std::vector<MemoryLack> lacks = PredictMemory(request, island);
+  if (lacks.empty() || request.spec.layout.optimizer_copies > 0 || island->optimizer_copies <= 1) {
+    return lacks;
+  }
+  IslandPlan once = *island;
+  once.optimizer_copies = 1;
+  if (!PredictMemory(request, &once).empty()) return lacks;
+  absl::StrAppend(&once.reason, "; one replica keeps the optimizer's state of an element, because ",
+                  "with two ", Text(lacks[0]));
+  *island = std::move(once);
+  return {};
 }
 
 // The best layout by the search's own account of memory.
@@ -210,7 +232,7 @@ absl::StatusOr<FoundPlan> SearchFitting(const PlanRequest& request, PlanningInpu
     absl::StatusOr<FoundPlan> found = Search(request, input);
     if (!found.ok() && !least) return found.status();
     if (!found.ok()) break;
-    const std::vector<MemoryLack> lacks = PredictMemory(request, &found->island);
+    const std::vector<MemoryLack> lacks = PredictFitting(request, &found->island);
     if (lacks.empty()) {
       if (least) {
         found->plan.memory_binds = true;
@@ -238,7 +260,7 @@ void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& 
   std::optional<plan::Plan> less = RecomputingLess(request, input, found.island, found.plan);
   if (!less) return;
   IslandPlan island = InRuntimeForm(request, input, *less);
-  if (!PredictMemory(request, &island).empty()) return;
+  if (!PredictFitting(request, &island).empty()) return;
   found = {*std::move(less), std::move(island)};
 }
 

@@ -124,6 +124,29 @@ std::vector<IslandLayout> TensorParallel() {
   return {two, three, pipeline, all};
 }
 
+std::vector<IslandLayout> Owners() {
+  IslandLayout three, four, five, tensor;
+  three.name = "three replicas, one copy, two workers";
+  three.replicas = {{{4, 2}, 2, 3}, {{6}, 2, 2}, {{1, 2, 3}, 2, 1}};
+  three.optimizer_copies = 1;
+  three.workers = 2;
+  four.name = "four replicas, two copies, four workers";
+  four.schedule = "zb-h1";
+  four.replicas = {{{3, 3}, 3, 1}, {{2, 4}, 3, 1}, {{6}, 1, 3}, {{1, 5}, 3, 1}};
+  four.optimizer_copies = 2;
+  four.workers = 4;
+  five.name = "five replicas, two copies, recomputation";
+  five.replicas = {{{6}, 2, 2}, {{6}, 1, 3}, {{6}, 1, 3}, {{6}, 1, 1}, {{6}, 1, 1}};
+  five.optimizer_copies = 2;
+  five.recompute = 1;
+  tensor.name = "three replicas, one copy, TP 2 uneven";
+  tensor.replicas = {{{2, 4}, 2, 2}, {{6}, 2, 2}, {{3, 3}, 2, 2}};
+  tensor.tensor_parallel = 2;
+  tensor.tensor_shares = {3, 1};
+  tensor.optimizer_copies = 1;
+  return {three, four, five, tensor};
+}
+
 Reference::Reference(const EngineJob& job, int steps) : start(RandomWeights(job.model, 5)) {
   // Weights come out as floats: gradients are compared from these, whatever the job computes in.
   TestDevice device(job), rounded(job);

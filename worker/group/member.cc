@@ -235,25 +235,34 @@ absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t opt
 }
 
 absl::Status GroupMember::FetchOne(const ShardMove& move, int64_t optimizer_step) {
-  const auto get =
-      [this](const ShardSource& source) -> absl::StatusOr<std::unique_ptr<OwnedParts>> {
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
-    auto parts = std::make_unique<OwnedParts>(layout.size, kAllParts);
-    ATOLL_RETURN_IF_ERROR(GetShard(source.from, source.shard, parts->parts()));
-    return parts;
-  };
-  if (move.sources.size() == 1 && move.sources[0].shard == move.shard) {
-    ATOLL_ASSIGN_OR_RETURN(const auto parts, get(move.sources[0]));
-    return SetState(move.shard, optimizer_step, parts->parts());
+  // Of each shard that is a source: one, or all ranks of another cut.
+  std::map<int32_t, std::unique_ptr<OwnedParts>> shards;
+  for (const ShardSource& source : move.sources) {
+    std::unique_ptr<OwnedParts>& parts = shards[source.shard.rank];
+    if (parts == nullptr) {
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
+      parts = std::make_unique<OwnedParts>(layout.size, kAllParts);
+    }
+    const int64_t size = std::ssize(parts->parts().parameters);
+    if (source.elements.end > size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("elements up to ", source.elements.end, " of a shard that has ", size));
+    }
+    ATOLL_RETURN_IF_ERROR(GetShard(source.from, source.shard, source.elements,
+                                   SliceOf(parts->parts(), source.parts, source.elements)));
+  }
+  if (move.sources[0].shard == move.shard) {
+    return SetState(move.shard, optimizer_step, shards.begin()->second->parts());
   }
   // Another cut: through the whole layer.
   ATOLL_ASSIGN_OR_RETURN(const LayerLayout own, job_->LayoutOf(move.shard));
   const LayerLayout& whole = job_->layouts[static_cast<size_t>(move.shard.layer)];
   const OwnedParts joined(whole.size, kAllParts);
   const PartMap all = PartsOf(joined.parts());
-  for (const ShardSource& source : move.sources) {
-    ATOLL_ASSIGN_OR_RETURN(const auto parts, get(source));
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
+  for (const auto& [rank, parts] : shards) {
+    LayerShard shard = move.sources[0].shard;
+    shard.rank = rank;
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(shard));
     for (const auto& [part, values] : PartsOf(parts->parts())) {
       JoinLayer(whole, layout, values, all.at(part));
     }

@@ -200,9 +200,10 @@ absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
   }
   for (const auto& run : runs_) {
     for (const HeldState* held : run->device.planned()) {
-      if (held->written) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          run->device.name(), ": the parameters of layer ", held->shard.layer, " were never set"));
+      if (held->written && held->whole) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(run->device.name(), ": the parameters of layer ", held->shard.layer,
+                       held->written ? " are not those of all owners" : " were never set"));
     }
   }
   return absl::OkStatus();
@@ -302,8 +303,9 @@ absl::Status Engine::Configure(const EngineJob& job, const IslandPlan& plan, Tra
 const IslandPlan& Engine::plan() const { return impl_->plan(); }
 std::vector<HeldLayer> Engine::Held() const { return impl_->Held(); }
 void Engine::DropSurplus() { impl_->DropSurplus(); }
-absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out) {
-  return impl_->GetLayer(shard, part, out);
+absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, Range range,
+                              std::span<float> out) {
+  return impl_->GetLayer(shard, part, range, out);
 }
 absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
                               std::span<const float> values) {
@@ -317,8 +319,9 @@ absl::StatusOr<bool> Engine::TakeSnapshot(bool moments) { return impl_->TakeSnap
 absl::StatusOr<int64_t> Engine::SnapshotElements(const LayerShard& shard) {
   return impl_->SnapshotElements(shard);
 }
-absl::Status Engine::GetSnapshot(const LayerShard& shard, LayerPart part, std::span<float> out) {
-  return impl_->GetSnapshot(shard, part, out);
+absl::Status Engine::GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
+                                 std::span<float> out) {
+  return impl_->GetSnapshot(shard, part, range, out);
 }
 absl::StatusOr<bool> Engine::PrepareAddition() { return impl_->PrepareAddition(); }
 absl::StatusOr<int64_t> Engine::AdditionElements(const LayerShard& shard) {
