@@ -50,12 +50,13 @@ std::vector<EntityClass> ClassesOf(const std::vector<EntityPool>& pools, const S
   return classes;
 }
 
-std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools) {
+std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools, const std::string& leaders_site) {
   const Scope all{"", AllOf(pools)};
   std::vector<Scope> scopes = {all};
   const std::vector<std::string> sites = StrongSites(pools);
   const bool unlike = AreUnlike(pools);
-  for (size_t i = 0; sites.size() > 1 && i < std::min<size_t>(3, sites.size()); ++i) {
+  for (size_t i = 0; sites.size() > 1 && i < sites.size(); ++i) {
+    if (i >= 3 && sites[i] != leaders_site) continue;
     Scope& alone = scopes.emplace_back(Scope{absl::StrCat(" in ", sites[i], " alone"), all.counts});
     for (size_t t = 0; t < pools.size(); ++t) {
       if (pools[t].site != sites[i]) alone.counts[t] = 0;

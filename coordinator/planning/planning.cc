@@ -30,48 +30,6 @@ bool Uses(const PlanningInput& input, const plan::Layout& layout, const NodeId& 
   return false;
 }
 
-// The leader's devices in the place of the ones whose loss costs least.
-absl::Status BringIn(const PlanningInput& input, const NodeId& leader, uint64_t seed,
-                     plan::Plan& plan) {
-  std::vector<int> own;
-  for (size_t d = 0; d < input.cluster.devices.size(); ++d) {
-    const plan::Device& device = input.cluster.devices[d];
-    if (device.node != leader) continue;
-    if (!own.empty() && device.type != input.cluster.devices[own[0]].type) continue;
-    own.push_back(static_cast<int>(d));
-  }
-  const auto size = static_cast<size_t>(plan.layout.tensor_parallel);
-  absl::Status why_not = absl::ResourceExhaustedError("it has too few devices of one type");
-  double best_s = INFINITY;
-  plan::Plan best;
-  std::set<std::vector<int>> tried;
-  for (size_t r = 0; own.size() >= size && r < plan.layout.replicas.size(); ++r) {
-    for (const plan::Stage& place : plan.layout.replicas[r].stages) {
-      if (!tried.insert(place.devices).second) continue;
-      plan::Plan changed = plan;
-      for (plan::Stage& stage : changed.layout.replicas[r].stages) {
-        if (stage.devices != place.devices) continue;
-        stage.devices.assign(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(size));
-      }
-      auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
-                                          {.restarts = 8, .seed = seed}, changed.layout);
-      if (!outcome.ok()) {
-        why_not = outcome.status();
-      } else if (outcome->step_s < best_s) {
-        best_s = outcome->step_s;
-        changed.outcome = *std::move(outcome);
-        best = std::move(changed);
-      }
-    }
-  }
-  if (std::isinf(best_s)) {
-    return Annotate(why_not, absl::StrCat("worker ", leader,
-                                          " leads the island but fits nowhere in its layout"));
-  }
-  plan = std::move(best);
-  return absl::OkStatus();
-}
-
 // A step begins at the leader's word. Pipelines that begin in another site hear it a latency later,
 // and it hears of their ends a latency later: so they had better begin in its site. Devices that
 // hold two stages each are turned as the pipeline first comes to them.
@@ -104,7 +62,7 @@ void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed
   auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
                                       {.restarts = 96, .seed = seed}, layout);
   if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) return;
-  if (!plan::Obeys(input.job.fixed, layout)) return;
+  if (!plan::Obeys(input.job.fixed, layout) || !Uses(input, layout, leader)) return;
   plan.layout = std::move(layout);
   plan.outcome = *std::move(outcome);
   absl::StrAppend(&plan.reason, "; turned around, so that it begins where ", leader, " leads");
@@ -152,9 +110,6 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
   if (request.improvements) options.improvements = *request.improvements;
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, plan::PlanJob(input.cluster, input.costs, input.job, options));
-  if (!leader.empty() && !Uses(input, found.plan.layout, leader)) {
-    ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, found.plan));
-  }
   if (!leader.empty()) TurnTowards(input, leader, request.seed, found.plan);
   ATOLL_RETURN_IF_ERROR(ShareUnevenly(request, input, found.plan));
   found.island = InRuntimeForm(request, input, found.plan);
