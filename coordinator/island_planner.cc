@@ -4,13 +4,9 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
-#include "coordinator/planning/auxiliary_memory.h"
-#include "coordinator/planning/island_scope.h"
-#include "coordinator/planning/planning.h"
-#include "coordinator/planning/predicted_step.h"
+#include "coordinator/plan_answer.h"
 
 namespace atl {
 namespace {
@@ -21,14 +17,6 @@ constexpr int64_t kAgeMaxMs = int64_t{365} * 24 * 3600 * 1000;
 
 bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
   return a.job == b.job && a.island == b.island;
-}
-
-std::vector<PlanMember> MembersOf(const std::vector<PlanWorker>& workers) {
-  std::vector<PlanMember> members;
-  for (const PlanWorker& worker : workers) {
-    members.push_back({worker.member, worker.site, worker.devices, {}});
-  }
-  return members;
 }
 
 }  // namespace
@@ -63,11 +51,7 @@ void IslandPlanner::Remember(Instant now, int64_t unix_time_ms, const StoreRecor
 }
 
 void IslandPlanner::Want(Instant now, const MakePlan& ask) {
-  PlanRequest request;
-  request.spec = ask.spec;
-  request.facts = ask.facts;
-  request.number = ask.number;
-  request.members = MembersOf(ask.workers);
+  PlanRequest request = RequestOf(ask);
   const std::pair key(ask.job, ask.island);
   current_plans_.erase(key);
   std::set<NodeId> joined;
@@ -81,11 +65,7 @@ void IslandPlanner::Want(Instant now, const MakePlan& ask) {
 }
 
 void IslandPlanner::Want(Instant now, const GroupWorkers& ask) {
-  PlanRequest request;
-  request.spec = ask.spec;
-  request.facts = ask.facts;
-  request.members = MembersOf(ask.workers);
-  book_.Want(now, {ask.job, ProfileBook::kGrouping, ask.request}, std::move(request), false);
+  book_.Want(now, {ask.job, ProfileBook::kGrouping, ask.request}, RequestOf(ask), false);
 }
 
 IslandPlanner::Work IslandPlanner::Advance(Instant now) {
@@ -151,27 +131,16 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
   const ProfileBook::PlanKey& key = item.key;
   const Instant begun = SteadyNow();
   if (key.island == ProfileBook::kGrouping) {
-    WorkersGrouped grouped{key.job, key.request, IslandExtent::kSite, "by measured links"};
-    if (item.request.spec.layout.island == IslandExtent::kAuto) {
-      const absl::StatusOr<ExtentChoice> choice = ChooseExtent(item.request);
-      grouped.extent = choice.ok() ? choice->extent : IslandExtent::kAll;
-      grouped.reason = choice.ok() ? choice->reason : std::string(choice.status().message());
-    }
+    WorkersGrouped grouped = AnswerGrouping(item.request);
+    grouped.job = key.job;
+    grouped.request = key.request;
     LogInfo("planner", key.job, ": ", grouped.reason, " (", Seconds(SteadyNow() - begun), " s)");
     return grouped;
   }
-  PlanMade made{key.job, key.island, key.request};
-  made.left_out = LeaveOutUnreachable(item.request);
-  made.plan = PlanIsland(item.request);
-  if (absl::IsResourceExhausted(made.plan.status())) {
-    made.roomier_leader = RoomierLeader(item.request);
-  }
-  for (const auto& [worker, why] : made.left_out) {
-    if (made.plan.ok()) absl::StrAppend(&made.plan->reason, "; without ", worker, ": ", why);
-  }
-  if (made.plan.ok() && item.current) {
-    made.current_step_ns = EstimateStepNs(item.request, *item.current);
-  }
+  PlanMade made = AnswerPlan(item.request, item.current);
+  made.job = key.job;
+  made.island = key.island;
+  made.request = key.request;
   LogInfo("planner", key.job, " island ", key.island, ": ",
           made.plan.ok() ? made.plan->reason : std::string(made.plan.status().message()), " (",
           Seconds(SteadyNow() - begun), " s)");

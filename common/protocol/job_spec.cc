@@ -153,6 +153,26 @@ constexpr absl::string_view kScheduleNames[] = {
     "gpipe", "1f1b",   "interleaved", "zb-h1",  "zb-h2",         "zb-1p",      "zb-2p",
     "zb-v",  "v-half", "v-min",       "jeeves", "jeeves-search", "compact-zb", "best"};
 
+constexpr size_t kPlanBytesMax = 1 << 20;
+
+// What a plan says is not said again.
+absl::Status ValidatePlan(const LayoutSpec& l) {
+  if (l.plan.empty()) return absl::OkStatus();
+  if (l.plan.size() > kPlanBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.plan has ", l.plan.size(), " bytes: at most ", kPlanBytesMax));
+  }
+  for (const auto& [name, value] :
+       {std::pair("layout.stages", l.stages), std::pair("layout.replicas", l.replicas),
+        std::pair("layout.tensor_parallel", l.tensor_parallel),
+        std::pair("layout.tensor_shares", static_cast<int64_t>(l.tensor_shares.size()))}) {
+    if (value == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " stands beside layout.plan, which says it: leave one of them out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateLayout(const JobSpec& spec) {
   const LayoutSpec& l = spec.layout;
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.workers_per_island", l.workers_per_island, 0, 4096));
@@ -193,6 +213,7 @@ absl::Status ValidateLayout(const JobSpec& spec) {
                absl::StrCat("at most ", name, " = ", count));
   }
   ATOLL_RETURN_IF_ERROR(ValidateShares(spec));
+  ATOLL_RETURN_IF_ERROR(ValidatePlan(l));
   const bool known = l.schedule.empty() || std::count(std::begin(kScheduleNames),
                                                       std::end(kScheduleNames), l.schedule) > 0;
   if (!known) {

@@ -150,6 +150,8 @@ struct LayoutSpec {
   // larger the share it gets of these. Whole heads, with tensor_parallel numbers. Empty: by speed,
   // where that is measured to be unequal, else even.
   std::vector<int64_t> tensor_shares = {};
+  // A plan to keep to, as JSON (coordinator/plan_io/plan_message.h); in a job file its path.
+  std::string plan = {};
 
   bool operator==(const LayoutSpec&) const = default;
 };

@@ -94,6 +94,7 @@ void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
   ATOLL_WIRE_OPTIONAL_ENUM(recompute, Recompute);
   ATOLL_WIRE_OPTIONAL(pieces_max);
   ATOLL_WIRE_VALUES(tensor_shares, 1024);
+  ATOLL_WIRE_OPTIONAL(plan);
 }
 
 template <class V>

@@ -137,6 +137,21 @@ std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const 
 
 std::vector<OrphanView> CoordinatorCore::Orphans() const { return coord::Orphans(impl_->state); }
 
+std::vector<MakePlan> CoordinatorCore::PlanRequests(const JobId& id) const {
+  const coord::Job* job = impl_->state.FindJob(id);
+  if (job == nullptr || job->record.removed) return {};
+  return coord::PlanRequests(impl_->state, *job);
+}
+
+std::string CoordinatorCore::WhyPlanIsKept(const PlanMade& made) const {
+  const coord::Job* job = impl_->state.FindJob(made.job);
+  return job == nullptr ? "" : coord::WhyPlanIsKept(impl_->state, *job, made);
+}
+
+std::vector<PlanWorker> CoordinatorCore::IdleWorkers() const {
+  return coord::IdleWorkers(impl_->state);
+}
+
 std::vector<ForeignMemberView> CoordinatorCore::ForeignMembers(Instant now) const {
   constexpr Duration kShown = std::chrono::minutes(1);
   std::vector<ForeignMemberView> views;

@@ -219,6 +219,13 @@ class CoordinatorCore {
   std::optional<JobView> Job(Instant now, const JobId& job) const;
   // Jobs that members hold and this coordinator does not know.
   std::vector<OrphanView> Orphans() const;
+  // What the next plan of each of the job's islands would be asked for with, if it were now.
+  // Islands without a worker, and those that train without plans, have none.
+  std::vector<MakePlan> PlanRequests(const JobId& job) const;
+  // Why the plan in force would be kept although this one was made; empty: it would not.
+  std::string WhyPlanIsKept(const PlanMade& made) const;
+  // Attached workers that no job has.
+  std::vector<PlanWorker> IdleWorkers() const;
   // Members that have tried to attach within the last minute and belong to another cluster.
   std::vector<ForeignMemberView> ForeignMembers(Instant now) const;
   const ClusterId& cluster() const;

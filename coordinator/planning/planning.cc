@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/pinned_plan.h"
 #include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/recomputation.h"
 #include "coordinator/planning/tensor_split.h"
@@ -199,7 +200,21 @@ void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& 
 
 }  // namespace
 
+namespace {
+
+absl::StatusOr<FoundPlan> FindPinned(const PlanRequest& request, PlanningInput input) {
+  FoundPlan found;
+  ATOLL_ASSIGN_OR_RETURN(found.plan, PinnedPlan(request, input));
+  found.island = InRuntimeForm(request, input, found.plan);
+  const std::vector<MemoryLack> lacks = PredictMemory(request, &found.island);
+  if (lacks.empty()) return found;
+  return absl::ResourceExhaustedError(absl::StrCat("layout.plan: ", Text(lacks[0])));
+}
+
+}  // namespace
+
 absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input) {
+  if (!request.spec.layout.plan.empty()) return FindPinned(request, input);
   if (request.spec.layout.recompute != Recompute::kAuto) return SearchFitting(request, input);
   const PlanningInput recomputing = WithRecomputation(input);
   absl::StatusOr<FoundPlan> found = SearchFitting(request, recomputing);
@@ -250,12 +265,14 @@ absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   absl::StatusOr<IslandPlan> asked = PlanAsAsked(request);
   const LayoutSpec& fixed = request.spec.layout;
-  const bool numbers = fixed.stages > 0 || fixed.replicas > 0 || fixed.tensor_parallel > 0;
+  const bool numbers =
+      fixed.stages > 0 || fixed.replicas > 0 || fixed.tensor_parallel > 0 || !fixed.plan.empty();
   if (asked.ok() || request.number == 1 || !numbers) return asked;
   PlanRequest relaxed = request;
   relaxed.spec.layout.stages = relaxed.spec.layout.replicas = 0;
   relaxed.spec.layout.tensor_parallel = 0;
   relaxed.spec.layout.tensor_shares.clear();
+  relaxed.spec.layout.plan.clear();
   absl::StatusOr<IslandPlan> plan = PlanAsAsked(relaxed);
   if (!plan.ok()) return asked;
   absl::StrAppend(&plan->reason,
