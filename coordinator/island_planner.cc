@@ -7,6 +7,7 @@
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "coordinator/plan_answer.h"
+#include "coordinator/planning/planning.h"
 
 namespace atl {
 namespace {
@@ -68,8 +69,37 @@ void IslandPlanner::Want(Instant now, const GroupWorkers& ask) {
   book_.Want(now, {ask.job, ProfileBook::kGrouping, ask.request}, RequestOf(ask), false);
 }
 
+bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& tell) {
+  const ProfileBook::PlanKey& key = item.key;
+  // Beside a plan in force there is time to search.
+  if (key.island == ProfileBook::kGrouping || item.current) return false;
+  PlanMade made{key.job, key.island, key.request};
+  {
+    const std::lock_guard lock(mutex_);
+    std::optional<IslandPlan> plan = prepared_.Take({key.job, key.island}, item.request);
+    if (!plan) return false;
+    absl::StrAppend(&plan->reason, "; prepared before the loss");
+    std::erase_if(queue_, [&](const Item& other) { return SameIsland(other.key, key); });
+    if (SameIsland(current_, key)) superseded_ = true;
+    Keep(item, *plan);
+    made.plan = *std::move(plan);
+  }
+  ProfileChanged search{{}, "its plan was prepared before a loss", false, "prepared plan", 1};
+  for (const IslandMember& member : made.plan->members) search.workers.push_back(member.worker);
+  tell.push_back(std::move(search));
+  LogInfo("planner", key.job, " island ", key.island, ": ", made.plan->reason);
+  post_(std::move(made));
+  return true;
+}
+
+std::pair<size_t, bool> IslandPlanner::Prepared() {
+  const std::lock_guard lock(mutex_);
+  return {prepared_.size(), prepared_.idle() && queue_.empty() && current_.job.empty()};
+}
+
 IslandPlanner::Work IslandPlanner::Advance(Instant now) {
   ProfileBook::Work work = book_.Advance(now);
+  std::vector<CoordinatorEvent> searches;
   for (auto& [key, request] : work.plan) {
     Item item{key, std::move(request), std::nullopt};
     auto current = current_plans_.find({key.job, key.island});
@@ -77,9 +107,9 @@ IslandPlanner::Work IslandPlanner::Advance(Instant now) {
       item.current = std::move(current->second);
       current_plans_.erase(current);
     }
-    Enqueue(std::move(item));
+    if (!AnswerAtOnce(item, searches)) Enqueue(std::move(item));
   }
-  Work result{std::move(work.send), {}, std::move(work.persist), work.deadline};
+  Work result{std::move(work.send), std::move(searches), std::move(work.persist), work.deadline};
   if (!work.sites.empty()) {
     SitesFound found;
     for (const auto& [worker, at] : work.sites) {
@@ -147,11 +177,37 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
   return made;
 }
 
+// One plan for a loss, unless somebody waits for another.
+void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
+  std::optional<PreparedPlans::Case> next = prepared_.Next();
+  current_ = {next->island.first, next->island.second, 0};
+  superseded_ = false;
+  lock.unlock();
+  next->request.stop = [this, begun = SteadyNow()] {
+    if (SteadyNow() - begun > kPlanningLimit) return true;
+    const std::lock_guard guard(mutex_);
+    return stop_ || !queue_.empty();
+  };
+  LeaveOutUnreachable(next->request);
+  absl::StatusOr<IslandPlan> plan = PlanIsland(next->request);
+  lock.lock();
+  current_ = {};
+  if (!queue_.empty()) {
+    prepared_.PutBack(*next);
+  } else if (plan.ok() && !superseded_) {
+    prepared_.Add(*next, *std::move(plan));
+  }
+}
+
 void IslandPlanner::Run() {
   for (;;) {
     std::unique_lock lock(mutex_);
-    filled_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    filled_.wait(lock, [this] { return stop_ || !queue_.empty() || !prepared_.idle(); });
     if (stop_) return;
+    if (queue_.empty()) {
+      Prepare(lock);
+      continue;
+    }
     Item item = std::move(queue_.front());
     queue_.pop_front();
     current_ = item.key;
@@ -166,7 +222,10 @@ void IslandPlanner::Run() {
     lock.lock();
     const bool wanted = !superseded_ && !stop_;
     const auto* made = std::get_if<PlanMade>(&answer);
-    if (wanted && made != nullptr && made->plan.ok()) Keep(item, *made->plan);
+    if (wanted && made != nullptr && made->plan.ok()) {
+      Keep(item, *made->plan);
+      prepared_.Begin({item.key.job, item.key.island}, item.request);
+    }
     current_ = {};
     lock.unlock();
     if (wanted) post_(std::move(answer));
