@@ -23,6 +23,7 @@ template <class V>
 void Fields(V& v, Plain<V, ClusterMark>& s, v1::ClusterMark& m) {
   ATOLL_WIRE_COPY(cluster);
   ATOLL_WIRE_COUNT(epoch);
+  ATOLL_WIRE_COUNT(sequence);
 }
 
 template <class V>
@@ -252,6 +253,7 @@ void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_COUNT(epoch);
   ATOLL_WIRE_COPY(cluster);
+  ATOLL_WIRE_COUNT(sequence);
   ATOLL_WIRE_CASE(Welcome, welcome);
   ATOLL_WIRE_CASE(Refused, refused);
   ATOLL_WIRE_CASE(PrepareJob, prepare_job);
@@ -476,6 +478,7 @@ void Fields(V& v, Plain<V, ToServer>& s, v1::ToServer& m) {
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_COUNT(epoch);
   ATOLL_WIRE_COPY(cluster);
+  ATOLL_WIRE_COUNT(sequence);
   ATOLL_WIRE_CASE(Welcome, welcome);
   ATOLL_WIRE_CASE(Refused, refused);
   ATOLL_WIRE_CASE(AssignShards, assign_shards);

@@ -62,7 +62,7 @@ void Settle(State& s) {
   }
   coord::Schedule(s);  // a job may have ended and freed its workers
   for (auto& [number, job] : s.jobs) {
-    if (job.active()) {
+    if (job.active() && !job.stale()) {
       coord::AdvanceSwitches(s, job);
       coord::AdvancePlans(s, job);
       coord::RefreshOrders(s, job);
@@ -86,6 +86,7 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, ClusterId cluster, 
   impl_->state.cluster = std::move(cluster);
   impl_->state.options = std::move(options);
   impl_->state.epoch = epoch;
+  impl_->state.sequence = epoch << 32;
 }
 CoordinatorCore::~CoordinatorCore() = default;
 CoordinatorCore::CoordinatorCore(CoordinatorCore&&) noexcept = default;
@@ -109,6 +110,8 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
   Instant next = coord::NextMemberDeadline(s);
   for (const auto& [number, job] : s.jobs) next = std::min(next, coord::NextJobDeadline(s, job));
   s.out.next_deadline = next;
+  for (ToWorker& message : s.out.to_workers) message.sequence = s.sequence;
+  for (ToServer& message : s.out.to_servers) message.sequence = s.sequence;
   return std::move(s.out);
 }
 

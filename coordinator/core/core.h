@@ -222,8 +222,8 @@ class CoordinatorCore {
   // Members that have tried to attach within the last minute and belong to another cluster.
   std::vector<ForeignMemberView> ForeignMembers(Instant now) const;
   const ClusterId& cluster() const;
-  // Grows beyond the constructor's where a member has obeyed a newer one: then the store is older
-  // than what members have seen, and `StoreAge` says by whom it was found out. Empty: it is not.
+  // Grows beyond the constructor's where a member has obeyed a newer one. `StoreAge` is not empty
+  // where the store lacks changes that members have seen: who found that out.
   int64_t epoch() const;
   const std::string& StoreAge() const;
 

@@ -220,7 +220,11 @@ void OnControl(State& s, const ControlJob& request) {
       (request.command == JobCommand::kAdopt && unplaced)) {
     reply.status = ControlOrphan(s, request);
   } else if (request.command == JobCommand::kAdopt) {
-    refuse("only an orphaned job can be adopted");
+    if (job->progress.outdated.empty()) {
+      refuse("only an orphaned or outdated job can be adopted");
+    } else {
+      reply.status = Adopt(s, request.job);
+    }
   } else if (request.command == JobCommand::kPause) {
     if (job->progress.state == JobState::kRunning) {
       s.SetState(*job, JobState::kPaused, "paused by a user");
@@ -228,7 +232,9 @@ void OnControl(State& s, const ControlJob& request) {
       refuse("only a running job can be paused");
     }
   } else if (request.command == JobCommand::kResume) {
-    if (job->progress.state == JobState::kPaused) {
+    if (!job->progress.outdated.empty()) {
+      refuse(OutdatedText(*job));
+    } else if (job->progress.state == JobState::kPaused) {
       s.SetState(*job, JobState::kRunning, "resumed by a user");
     } else if (job->progress.state == JobState::kFailed) {
       ResumeFailed(s, *job);
@@ -299,6 +305,8 @@ Instant NextJobDeadline(const State& s, const Job& job) {
 }
 
 std::string WaitingFor(const State& s, const Job& job) {
+  if (!job.progress.outdated.empty()) return OutdatedText(job);
+  if (job.progress.restored) return RestoredText(s, job);
   switch (job.progress.state) {
     case JobState::kQueued:
     case JobState::kPreparing:

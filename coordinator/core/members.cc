@@ -61,16 +61,25 @@ void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
   s.foreign[key] = {CleanText(cluster, 32), s.now};
 }
 
-// A member that this process has never welcomed has obeyed this epoch or a newer one: the store is
-// a copy from before that. Beyond it, members obey again.
-void RaiseEpoch(State& s, const MemberKey& key, int64_t seen) {
-  s.epoch = seen + 1;
-  s.epoch_dirty = true;
-  s.store_age =
-      absl::StrCat(KindName(key.first), " ", key.second, " has obeyed epoch ", seen,
-                   " of this cluster, which this coordinator's store does not know: the "
-                   "store is an older copy; what servers know better is rebuilt from them");
-  s.Log("", Severity::kWarning, absl::StrCat(s.store_age, "; the epoch is now ", s.epoch));
+// A member that this process has never welcomed has obeyed this epoch or a newer one, or has seen a
+// later change than the store ended with: the store has lost changes, or is an older copy. Beyond
+// that epoch members obey again, but the jobs of the store wait for a person.
+void CheckStoreAge(State& s, const MemberKey& key, const ClusterMark& mark) {
+  // It may have been here under another name.
+  const bool seen_here = mark.epoch == s.epoch && mark.sequence <= s.sequence;
+  if (mark.epoch >= s.epoch && mark.epoch < kMaxEpoch) {
+    s.epoch = mark.epoch + 1;
+    s.sequence = std::max(s.sequence, s.epoch << 32);
+    s.epoch_dirty = true;
+  }
+  if (seen_here || mark.sequence <= s.opened_at) return;
+  const std::string age = absl::StrCat(KindName(key.first), " ", key.second, " has seen change ",
+                                       mark.sequence, " of this cluster's store (epoch ",
+                                       mark.epoch, "), this coordinator's ended with change ",
+                                       s.opened_at, ": it is an older copy, or has lost changes");
+  if (s.store_age.empty()) s.Log("", Severity::kError, age);
+  s.store_age = age;
+  for (auto& [number, job] : s.jobs) SetOutdated(s, job, age);
 }
 
 void Detach(State& s, Member& member, const std::string& reason) {
@@ -139,9 +148,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
   }
   Member& member = it->second;
   s.foreign.erase(key);
-  if (!member.welcomed && mark.epoch >= s.epoch && mark.epoch < kMaxEpoch) {
-    RaiseEpoch(s, key, mark.epoch);
-  }
+  if (!member.welcomed) CheckStoreAge(s, key, mark);
   const bool set_back = incarnation < member.record.incarnation;
   if (set_back && (member.attached || s.now < member.detached_at + kNameHeld)) {
     const std::string why =

@@ -107,9 +107,14 @@ std::string World::Do(const std::string& line) {
   } else if (verb == "coordinator" && command.words.at(1) == "is-backed-up") {
     backup_ = store_;
     backup_mark_ = {core_->cluster(), core_->epoch()};
-  } else if (verb == "coordinator" && command.words.at(1) == "is-restored") {
+  } else if (verb == "coordinator" && command.words.at(1) == "is-rolled-back") {
     store_ = backup_;
     Restart(backup_mark_.cluster, backup_mark_.epoch + 1);
+  } else if (verb == "coordinator" && command.words.at(1) == "is-restored") {
+    store_ = backup_;
+    const EpochRecord own = AfterLoss(std::get<EpochRecord>(store_.at("epoch")), 0);
+    store_["epoch"] = own;
+    Restart(own.cluster, own.epoch + 1);
   } else if (verb == "coordinator" && command.words.at(1) == "is-lost") {
     store_.clear();
     Restart(command.Text("cluster", core_->cluster()), 1);
@@ -262,13 +267,21 @@ bool Obeys(const ClusterMark& mark, const To& to) {
   return mark.cluster.empty() || (to.cluster == mark.cluster && to.epoch >= mark.epoch);
 }
 
+template <typename To>
+void Remember(const To& to, ClusterMark& mark) {
+  if (std::holds_alternative<Refused>(to.message)) return;
+  if (std::holds_alternative<Welcome>(to.message)) mark.cluster = to.cluster;
+  mark.epoch = to.epoch;
+  mark.sequence = std::max(mark.sequence, to.sequence);
+}
+
 }  // namespace
 
 void World::Deliver(const ToWorker& to) {
   Print(absl::StrCat("-> ", to.worker, ": ", Describe(to.message)));
   Worker& worker = workers_[to.worker];
   if (to.incarnation != worker.incarnation || !Obeys(worker.mark, to)) return;
-  if (std::holds_alternative<Welcome>(to.message)) worker.mark = {to.cluster, to.epoch};
+  Remember(to, worker.mark);
   if (const auto* forget = std::get_if<ForgetJob>(&to.message)) {
     std::erase(worker.held, forget->job);
   }
@@ -318,7 +331,7 @@ void World::Deliver(const ToServer& to) {
   Print(absl::StrCat("-> ", to.server, ": ", text));
   Server& server = servers_[to.server];
   if (!Obeys(server.mark, to)) return;
-  if (std::holds_alternative<Welcome>(to.message)) server.mark = {to.cluster, to.epoch};
+  Remember(to, server.mark);
   if (to.incarnation == server.incarnation && server.alive) server.asked.push_back(to.message);
 }
 

@@ -32,7 +32,8 @@
 //   changed WORKER reason=TEXT [unusable] [subject=TEXT] [size=X]
 //                                            what is known of the worker; _ in TEXT is a space
 //   coordinator restarts
-//   coordinator is-backed-up | is-restored   a copy of its store; a start from that copy
+//   coordinator is-backed-up | is-restored | is-rolled-back
+//                        a copy of its store; a start from that, by --restore or by mistake
 //   coordinator is-lost [cluster=ID]         a start from an empty store, of the same or that
 //   cluster
 //                                            (members say hello when they are told to attach)
@@ -88,6 +89,7 @@ class World {
   const IslandOrder& Order(const NodeId& worker) { return workers_[worker].order; }
   const MemberOrder& Membership(const NodeId& worker) { return workers_[worker].member; }
   const std::vector<PositionRange>& Leases(const NodeId& worker) { return workers_[worker].leases; }
+  const ClusterMark& MarkOf(const NodeId& worker) { return workers_[worker].mark; }
   const absl::Status& reply() const { return reply_; }
 
   // A job with these servers and workers, up to version 0 applied and every island ready.
