@@ -421,6 +421,13 @@ void SetOutdated(State& s, Job& job, const std::string& why) {
   s.Log(job.id(), Severity::kError, OutdatedText(job));
 }
 
+bool HasDecided(const State& s) {
+  return (!s.jobs.empty() || !s.removed.empty()) &&
+         std::none_of(s.jobs.begin(), s.jobs.end(), [](const auto& entry) {
+           return !entry.second.progress.outdated.empty();
+         });
+}
+
 std::string OutdatedText(const Job& job) {
   if (job.progress.outdated.empty()) return "";
   return absl::StrCat("nothing is decided: ", job.progress.outdated,

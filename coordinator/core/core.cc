@@ -110,8 +110,9 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
   Instant next = coord::NextMemberDeadline(s);
   for (const auto& [number, job] : s.jobs) next = std::min(next, coord::NextJobDeadline(s, job));
   s.out.next_deadline = next;
-  for (ToWorker& message : s.out.to_workers) message.sequence = s.sequence;
-  for (ToServer& message : s.out.to_servers) message.sequence = s.sequence;
+  const int64_t sequence = coord::HasDecided(s) ? s.sequence : 0;
+  for (ToWorker& message : s.out.to_workers) message.sequence = sequence;
+  for (ToServer& message : s.out.to_servers) message.sequence = sequence;
   return std::move(s.out);
 }
 

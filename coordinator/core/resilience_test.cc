@@ -175,6 +175,33 @@ TEST_CASE("a_store_that_lacks_changes_which_a_member_has_seen_decides_nothing_un
   CHECK(TrainOneRound(w) == 4);
 }
 
+TEST_CASE("a_coordinator_that_has_decided_nothing_leaves_the_newest_store_the_newest") {
+  for (const char* wrong : {"coordinator is-lost", "coordinator is-rolled-back"}) {
+    INFO(wrong);
+    World w;
+    w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "");
+    w.Do("coordinator is-backed-up");
+    for (int round = 0; round < 2; ++round) {
+      w.Contribute("a", 4);
+      w.Contribute("b", 4);
+      w.Do("servers answer");
+    }
+    w.Do("coordinator puts-its-store-aside");
+    w.Do(wrong);
+    AllAttach(w);
+    w.Do("wait 3");
+    CHECK_FALSE(w.core().StoreAge().empty());
+    w.Do("coordinator takes-its-store-back");
+    AllAttach(w);
+    CHECK(w.core().StoreAge().empty());
+    w.Tell({"worker a ready", "worker b ready"});
+    w.Contribute("a", 4);
+    w.Contribute("b", 4);
+    w.Do("servers answer");
+    CHECK(w.Job().summary.version == 3);
+  }
+}
+
 TEST_CASE("what_a_round_was_made_of_is_kept_though_the_older_store_hears_first_of_who_is_behind") {
   World w;
   TrainTwoRounds(w);

@@ -108,15 +108,16 @@ void WorkerCore::Impl::StateLost(const std::string& reason) {
   if (!resume) return DropLocalProgress();
   leases_.PutBack(stepping_);
   stepping_.clear();
-  leases_.PutBack(Without(local_.consumed, saved_->about.consumed));
-  steps_redone_ += local_.steps - saved_->work.steps;
-  local_ = saved_->work;
   resume_saved_ = true;
 }
 
 bool WorkerCore::Impl::ResumeSaved() {
   if (!resume_saved_) return false;
   doing_ = "going back to the local checkpoint";
+  if (writing_) return true;  // a later one may be in its place already
+  leases_.PutBack(Without(local_.consumed, saved_->about.consumed));
+  steps_redone_ += local_.steps - saved_->work.steps;
+  local_ = saved_->work;
   adopting_ = AdoptMode::kResumeCheckpoint;
   Start(Command::kAdopt, AdoptPulled{base_version_, adopting_, false});
   return true;

@@ -107,6 +107,12 @@ std::string World::Do(const std::string& line) {
   } else if (verb == "coordinator" && command.words.at(1) == "is-backed-up") {
     backup_ = store_;
     backup_mark_ = {core_->cluster(), core_->epoch()};
+  } else if (verb == "coordinator" && command.words.at(1) == "puts-its-store-aside") {
+    aside_ = store_;
+    aside_mark_ = {core_->cluster(), core_->epoch()};
+  } else if (verb == "coordinator" && command.words.at(1) == "takes-its-store-back") {
+    store_ = aside_;
+    Restart(aside_mark_.cluster, aside_mark_.epoch + 1);
   } else if (verb == "coordinator" && command.words.at(1) == "is-rolled-back") {
     store_ = backup_;
     Restart(backup_mark_.cluster, backup_mark_.epoch + 1);

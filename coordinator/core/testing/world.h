@@ -34,6 +34,7 @@
 //   coordinator restarts
 //   coordinator is-backed-up | is-restored | is-rolled-back
 //                        a copy of its store; a start from that, by --restore or by mistake
+//   coordinator puts-its-store-aside | takes-its-store-back     to be with a wrong one meanwhile
 //   coordinator is-lost [cluster=ID]         a start from an empty store, of the same or that
 //   cluster
 //                                            (members say hello when they are told to attach)
@@ -173,8 +174,8 @@ class World {
   int64_t submitted_ = 0;
   Instant now_{};
   std::unique_ptr<CoordinatorCore> core_;
-  std::map<std::string, StoreRecord> store_, backup_;
-  ClusterMark backup_mark_;
+  std::map<std::string, StoreRecord> store_, backup_, aside_;
+  ClusterMark backup_mark_, aside_mark_;
   std::map<NodeId, Worker> workers_;
   std::map<NodeId, Server> servers_;
   std::map<ContributionId, double> norms_;
