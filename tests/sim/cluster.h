@@ -39,8 +39,8 @@ struct ClusterOptions {
   double mistaken_coordinator = 0.3;
   double lost_store = 0.4;  // of its other crashes: it comes back with another store
   Duration back_up_every = std::chrono::seconds(8);
-  double folder_away = 0.15;           // of a server's crashes: it runs without its folder a while
-  double spoiled_statistics = 0.0005;  // of each request for them: the job fails, and is resumed
+  double folder_away = 0.15;          // of a server's crashes: it runs without its folder a while
+  double spoiled_statistics = 0.003;  // of each request for them: the job fails, and is resumed
   double crash_inside_step = 0.0005;  // of the coordinator, after it persisted and before it sent
   double disk_full = 0.001;           // of each append of a server
   double ghost = 0.01;                // of each message to come back seconds later

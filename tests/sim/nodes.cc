@@ -150,8 +150,8 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
       if (!mistaken_) world_.checker.CommitSent(*commit, {});
     }
     const auto* collect = std::get_if<CollectStatistics>(&message.message);
-    if (collect != nullptr && world_.faulty() && !mistaken_ &&
-        world_.rng.Chance(world_.options.spoiled_statistics)) {
+    if (collect != nullptr && world_.options.spoiled_statistics > 0 && world_.faulty() &&
+        !mistaken_ && world_.rng.Chance(world_.options.spoiled_statistics)) {
       Statistics spoiled{collect->job, collect->version, collect->contributions, {{77, {1}}}};
       After(milliseconds(1), [this, from = FromServer{message.server, message.incarnation,
                                                       std::move(spoiled)}] { Deliver(from); });

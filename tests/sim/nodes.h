@@ -86,7 +86,7 @@ class CoordinatorNode : public Node {
 
   std::map<std::string, StoreRecord> store_, backup_;  // the disk
   int64_t losses_ = 0;
-  bool mistaken_ = false;                     // and nothing of what it does reaches store_
+  bool mistaken_ = false;  // and nothing of what it does reaches store_
   std::optional<CoordinatorCore> core_;
   std::map<NodeId, int64_t> connections_;
 };

@@ -62,7 +62,8 @@ std::vector<ps::RecoveredJob> ServerNode::Recover() {
 }
 
 void ServerNode::SwapFolder() {
-  world_.Trace(absl::StrCat(name(), away_.empty() ? ": its folder is away" : ": its folder is back"));
+  world_.Trace(
+      absl::StrCat(name(), away_.empty() ? ": its folder is away" : ": its folder is back"));
   std::swap(disk_, away_);
   std::swap(mark_, mark_away_);
 }

@@ -100,6 +100,8 @@ ClusterOptions Calm(uint64_t seed) {
   options.crash_every = options.disconnect_every = options.isolate_every = options.pause_every =
       options.leave_every = options.change_every = Duration(0);
   options.crash_inside_step = options.disk_full = options.ghost = options.step_fails = 0;
+  options.spoiled_statistics = 0;
+  options.back_up_every = Duration(0);
   options.link_breaks = options.no_plan = options.trainer_sick = options.lost_writes =
       options.dies_handing_over = 0;
   return options;
