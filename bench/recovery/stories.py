@@ -20,7 +20,7 @@ JOB = """name = "{name}"
 model = {{ hidden = 64, layers = 4, heads = 4 }}
 data = {{ path = "{data}", sequence_length = 64 }}
 inner = {{ batch_sequences = 4 }}
-outer = {{ steps_per_round = 8, grace_seconds = {grace_s}, min_islands = 1 }}
+outer = {{ steps_per_round = {steps}, grace_seconds = {grace_s}, min_islands = 1 }}
 schedule = {{ train_tokens = 1000000000, snapshot_every_rounds = 4, checkpoint_every_steps = 4 }}
 """
 
@@ -44,10 +44,10 @@ class Recovery(Cluster):
         self.wait_until(f"{count} members", lambda: sum(
             m["attached"] for m in self.json("status")["members"]) == count)
 
-    def submits(self, name="recovery", data="text", grace_s=2):
+    def submits(self, name="recovery", data="text", grace_s=2, steps=8):
         path = os.path.join(self.folder, name + ".toml")
         with open(path, "w", encoding="ascii") as out:
-            out.write(JOB.format(name=name, data=data, grace_s=grace_s))
+            out.write(JOB.format(name=name, data=data, grace_s=grace_s, steps=steps))
         return self.json("submit", path)["job"]
 
     def job(self, job):
@@ -243,7 +243,9 @@ def notices(cluster, name, path):
 
 def flipped_byte(cluster, job, name, kind):
     """(noticed by name, *goes_on()) of one kind of file; None: there is none."""
-    before = cluster.reaches(job, cluster.version(job) + 5)
+    before = cluster.reaches(job, cluster.version(job) + (1 if name[0] == "w" else 5))
+    if name[0] == "w":
+        time.sleep(1)  # it has a local checkpoint of this version
     daemon, own = cluster.daemons[name], cluster.state_dir(name)
     if kind == "coordinator.db":
         daemon.stop()  # its write-ahead log is in it now
@@ -259,7 +261,7 @@ def flipped_byte(cluster, job, name, kind):
     begin = time.monotonic()
     try:
         cluster.wait_until("a new version", lambda: cluster.version(job) >
-                           before["summary"]["version"] + 1, timeout_s=8)
+                           before["summary"]["version"] + 1, timeout_s=25 if name[0] == "w" else 8)
         shutil.rmtree(own + ".own")  # it goes on with what is whole
     except ClusterError:
         begin = comes_back(cluster, name)
