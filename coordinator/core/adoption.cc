@@ -423,9 +423,8 @@ void SetOutdated(State& s, Job& job, const std::string& why) {
 
 bool HasDecided(const State& s) {
   return (!s.jobs.empty() || !s.removed.empty()) &&
-         std::none_of(s.jobs.begin(), s.jobs.end(), [](const auto& entry) {
-           return !entry.second.progress.outdated.empty();
-         });
+         std::none_of(s.jobs.begin(), s.jobs.end(),
+                      [](const auto& entry) { return !entry.second.progress.outdated.empty(); });
 }
 
 std::string OutdatedText(const Job& job) {

@@ -27,7 +27,8 @@ void OnJobDescribed(State& s, Member& server, const JobDescribed& message);
 // says. A job that this process has made or rebuilt, or that is done, stays as it is.
 void SetOutdated(State& s, Job& job, const std::string& why);
 // False: nothing is decided here that another coordinator with a better store could lack. Members
-// then remember none of this store's changes, so that the better one goes on as if nothing had been.
+// then remember none of this store's changes, so that the better one goes on as if nothing had
+// been.
 bool HasDecided(const State& s);
 // What to do about an outdated job; empty: it is not.
 std::string OutdatedText(const Job& job);

@@ -99,33 +99,8 @@ std::string World::Do(const std::string& line) {
     int64_t seconds = 0;
     ATOLL_CHECK(absl::SimpleAtoi(command.words.at(1), &seconds));
     Wait(seconds);
-  } else if (verb == "coordinator" && command.words.at(1) == "is-held-up") {
-    int64_t seconds = 0;
-    ATOLL_CHECK(absl::SimpleAtoi(command.words.at(2), &seconds));
-    now_ += std::chrono::seconds(seconds);
-    Step(HeldUp{});
-  } else if (verb == "coordinator" && command.words.at(1) == "is-backed-up") {
-    backup_ = store_;
-    backup_mark_ = {core_->cluster(), core_->epoch()};
-  } else if (verb == "coordinator" && command.words.at(1) == "puts-its-store-aside") {
-    aside_ = store_;
-    aside_mark_ = {core_->cluster(), core_->epoch()};
-  } else if (verb == "coordinator" && command.words.at(1) == "takes-its-store-back") {
-    store_ = aside_;
-    Restart(aside_mark_.cluster, aside_mark_.epoch + 1);
-  } else if (verb == "coordinator" && command.words.at(1) == "is-rolled-back") {
-    store_ = backup_;
-    Restart(backup_mark_.cluster, backup_mark_.epoch + 1);
-  } else if (verb == "coordinator" && command.words.at(1) == "is-restored") {
-    store_ = backup_;
-    const EpochRecord own = AfterLoss(std::get<EpochRecord>(store_.at("epoch")), 0);
-    store_["epoch"] = own;
-    Restart(own.cluster, own.epoch + 1);
-  } else if (verb == "coordinator" && command.words.at(1) == "is-lost") {
-    store_.clear();
-    Restart(command.Text("cluster", core_->cluster()), 1);
   } else if (verb == "coordinator") {
-    Restart(core_->cluster(), core_->epoch() + 1);
+    DoCoordinator(command);
   } else if (verb == "planner") {
     DoPlanner(command);
   } else if (verb == "sites") {
@@ -263,6 +238,38 @@ void World::CheckStore() {
   std::vector<StoreRecord> recovered = second.Stored();
   std::erase_if(stored, [](const auto& r) { return std::holds_alternative<EpochRecord>(r); });
   ATOLL_CHECK(recovered == stored, "recovery gives another state");
+}
+
+void World::DoCoordinator(const Command& command) {
+  const std::string what = command.words.at(1);
+  if (what == "is-held-up") {
+    int64_t seconds = 0;
+    ATOLL_CHECK(absl::SimpleAtoi(command.words.at(2), &seconds));
+    now_ += std::chrono::seconds(seconds);
+    Step(HeldUp{});
+  } else if (what == "is-backed-up") {
+    backup_ = store_;
+    backup_mark_ = {core_->cluster(), core_->epoch()};
+  } else if (what == "puts-its-store-aside") {
+    aside_ = store_;
+    aside_mark_ = {core_->cluster(), core_->epoch()};
+  } else if (what == "takes-its-store-back") {
+    store_ = aside_;
+    Restart(aside_mark_.cluster, aside_mark_.epoch + 1);
+  } else if (what == "is-rolled-back") {
+    store_ = backup_;
+    Restart(backup_mark_.cluster, backup_mark_.epoch + 1);
+  } else if (what == "is-restored") {
+    store_ = backup_;
+    const EpochRecord own = AfterLoss(std::get<EpochRecord>(store_.at("epoch")), 0);
+    store_["epoch"] = own;
+    Restart(own.cluster, own.epoch + 1);
+  } else if (what == "is-lost") {
+    store_.clear();
+    Restart(command.Text("cluster", core_->cluster()), 1);
+  } else {
+    Restart(core_->cluster(), core_->epoch() + 1);
+  }
 }
 
 namespace {

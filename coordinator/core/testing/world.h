@@ -149,6 +149,7 @@ class World {
   void Deliver(const ToServer& to);
   void Plan(const MakePlan& ask);
   void Group(const GroupWorkers& ask);
+  void DoCoordinator(const Command& command);
   void DoPlanner(const Command& command);
   void Print(const std::string& line) { printed_ += line + "\n"; }
 
