@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "common/check.h"
 #include "common/rng.h"
@@ -116,30 +117,40 @@ int64_t Dataset::ValidationSequence(int64_t place) const {
   return static_cast<int64_t>(static_cast<__int128>(place) * step % count);
 }
 
-absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out) const {
-  const int64_t row = sequence_length_ + 1;
-  ATOLL_CHECK(static_cast<int64_t>(out.size()) % row == 0);
-  for (int64_t r = 0; r * row < static_cast<int64_t>(out.size()); ++r) {
-    ATOLL_RETURN_IF_ERROR(Read(train_file_, train_, Order(first + r), out.subspan(r * row, row)));
+absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out,
+                                const Cancelled& cancelled) const {
+  std::vector<int64_t> sequences(out.size() / static_cast<size_t>(sequence_length_ + 1));
+  for (size_t r = 0; r < sequences.size(); ++r) {
+    sequences[r] = Order(first + static_cast<int64_t>(r));
   }
-  return absl::OkStatus();
+  return Read(train_file_, train_, sequences, out, cancelled);
 }
 
-absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out) const {
-  const int64_t row = sequence_length_ + 1;
-  ATOLL_CHECK(static_cast<int64_t>(out.size()) % row == 0);
+absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out,
+                                     const Cancelled& cancelled) const {
+  std::vector<int64_t> sequences(out.size() / static_cast<size_t>(sequence_length_ + 1));
+  for (size_t r = 0; r < sequences.size(); ++r) {
+    sequences[r] = ValidationSequence(first + static_cast<int64_t>(r));
+  }
   const TokenStream& file = validation_file_.has_value() ? *validation_file_ : train_file_;
-  for (int64_t r = 0; r * row < static_cast<int64_t>(out.size()); ++r) {
-    ATOLL_RETURN_IF_ERROR(
-        Read(file, validation_, ValidationSequence(first + r), out.subspan(r * row, row)));
-  }
-  return absl::OkStatus();
+  return Read(file, validation_, sequences, out, cancelled);
 }
 
-absl::Status Dataset::Read(const TokenStream& file, const Part& part, int64_t sequence,
-                           std::span<int32_t> out) const {
-  ATOLL_CHECK(sequence >= 0 && sequence < part.sequences);
-  return file.Read(part.begin + sequence * sequence_length_, vocabulary_, out);
+absl::Status Dataset::Read(const TokenStream& file, const Part& part,
+                           std::span<const int64_t> sequences, std::span<int32_t> out,
+                           const Cancelled& cancelled) const {
+  const auto row = static_cast<size_t>(sequence_length_ + 1);
+  ATOLL_CHECK(out.size() == sequences.size() * row);
+  std::vector<int64_t> begins;
+  for (const int64_t sequence : sequences) {
+    ATOLL_CHECK(sequence >= 0 && sequence < part.sequences);
+    begins.push_back(part.begin + sequence * sequence_length_);
+  }
+  ATOLL_RETURN_IF_ERROR(file.Prefetch(begins, sequence_length_ + 1, cancelled));
+  for (size_t r = 0; r < begins.size(); ++r) {
+    ATOLL_RETURN_IF_ERROR(file.Read(begins[r], vocabulary_, out.subspan(r * row, row), cancelled));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace atl

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/object_store/http.h"
 
 namespace atl {
 
@@ -34,9 +35,10 @@ struct ShardIndex {
 };
 
 // `folder` or its index.json. Everything is checked except that the files are there.
-absl::StatusOr<ShardIndex> ReadShardIndex(const std::string& folder);
+absl::StatusOr<ShardIndex> ReadShardIndex(const std::string& folder,
+                                          const Cancelled& cancelled = {});
 
-// Writes a folder of shards. One thread at a time.
+// Writes a folder of shards; removes them again unless it comes to Finish. One thread at a time.
 class ShardWriter {
  public:
   // Makes the folder. ALREADY_EXISTS: it is there and holds something. `index` has all but what
@@ -61,6 +63,7 @@ class ShardWriter {
   const std::string folder_;
   const int64_t shard_tokens_max_;
   ShardIndex index_;
+  bool made_folder_ = false, finished_ = false;
   std::FILE* file_ = nullptr;
   XXH3_state_t* hash_;
   std::vector<unsigned char> bytes_;

@@ -4,7 +4,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
+#include "worker/data/block_cache.h"
 #include "worker/data/inputs.h"
 #include "worker/data/tokenize.h"
 
@@ -40,9 +40,9 @@ absl::Status CheckVocabulary(int64_t model, int64_t tokens, const std::string& p
 }
 
 absl::StatusOr<TextInput> OpenText(const DataSpec& spec, const std::string& path,
-                                   int64_t vocabulary) {
+                                   int64_t vocabulary, const Cancelled& cancelled) {
   TextInput input;
-  ATOLL_ASSIGN_OR_RETURN(input.files, ExpandGlob(path));
+  ATOLL_ASSIGN_OR_RETURN(input.files, ExpandGlob(path, cancelled));
   if (spec.tokenizer_path.empty()) {
     if (spec.format == DataFormat::kJsonl) input.end_of_text = '\n';
     return input;
@@ -55,10 +55,11 @@ absl::StatusOr<TextInput> OpenText(const DataSpec& spec, const std::string& path
 }
 
 // Bytes of plain text files are tokens as they lie there.
-absl::StatusOr<bool> ReadsDirectly(const DataSpec& spec, const std::vector<std::string>& files) {
+absl::StatusOr<bool> ReadsDirectly(const DataSpec& spec, const std::vector<std::string>& files,
+                                   const Cancelled& cancelled) {
   if (spec.format == DataFormat::kJsonl || !spec.tokenizer_path.empty()) return false;
   for (const std::string& file : files) {
-    ATOLL_ASSIGN_OR_RETURN(const bool compressed, IsCompressed(file));
+    ATOLL_ASSIGN_OR_RETURN(const bool compressed, IsCompressed(file, cancelled));
     if (compressed) return false;
   }
   return true;
@@ -74,7 +75,8 @@ absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
       input.end_of_text.value_or(-1)};
   key = XXH3_64bits_withSeed(facts, sizeof facts, key);
   for (const std::string& path : input.files) {
-    ATOLL_ASSIGN_OR_RETURN(const TokenFile file, TokenFile::Open(DataFormat::kText, path));
+    ATOLL_ASSIGN_OR_RETURN(const TokenFile file,
+                           TokenFile::Open(DataFormat::kText, path, options.watch.cancelled));
     ATOLL_ASSIGN_OR_RETURN(const TokenFileContent content, ContentOf(file, options));
     key = XXH3_64bits_withSeed(&content.digest, sizeof content.digest, key);
   }
@@ -103,6 +105,7 @@ absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& 
   options.tokenizer = input.tokenizer.get();
   options.end_of_text = input.end_of_text;
   options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.cancelled = data.watch.cancelled;
   const absl::Status status = Tokenize(options, made).status();
   if (status.ok()) std::filesystem::rename(made, folder, error);
   if (!status.ok() || error) std::filesystem::remove_all(made, error);
@@ -112,7 +115,7 @@ absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& 
 
 absl::StatusOr<std::string> InspectText(const DataSpec& spec, const std::string& path,
                                         int64_t vocabulary) {
-  ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary));
+  ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary, {}));
   int64_t bytes = 0, head_bytes = 0, head_tokens = 0;
   std::optional<Encoder> encoder;
   if (input.tokenizer != nullptr) encoder.emplace(*input.tokenizer);
@@ -154,29 +157,17 @@ absl::StatusOr<std::string> InspectText(const DataSpec& spec, const std::string&
 
 }  // namespace
 
-std::string DataCacheFolder() {
-  const auto variable = [](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
-  if (std::string folder = variable("ATOLL_DATA_CACHE"); !folder.empty()) return folder;
-  if (std::string folder = variable("CACHE_DIRECTORY"); !folder.empty()) {
-    return folder.substr(0, folder.find(':'));
-  }
-  if (std::string folder = variable("XDG_CACHE_HOME"); !folder.empty()) return folder + "/atoll";
-  if (std::string folder = variable("HOME"); !folder.empty()) return folder + "/.cache/atoll";
-  return "/var/cache/atoll";
-}
-
-absl::Status TokenStream::Add(DataFormat format, const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(format, path));
+absl::Status TokenStream::Add(DataFormat format, const std::string& path,
+                              const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(format, path, cancelled));
   begins_.push_back(begins_.back() + file.tokens());
   files_.push_back(std::move(file));
   return absl::OkStatus();
 }
 
-absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, int64_t vocabulary) {
-  ATOLL_ASSIGN_OR_RETURN(const ShardIndex index, ReadShardIndex(folder));
+absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, int64_t vocabulary,
+                                                    const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const ShardIndex index, ReadShardIndex(folder, cancelled));
   ATOLL_RETURN_IF_ERROR(CheckVocabulary(vocabulary, index.vocabulary, folder));
   std::filesystem::path place = folder;
   if (place.filename() == "index.json") place = place.parent_path();
@@ -184,7 +175,7 @@ absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, i
   stream.path_ = folder;
   const DataFormat format = index.token_bits == 16 ? DataFormat::kTokens16 : DataFormat::kTokens32;
   for (const ShardIndex::Shard& shard : index.shards) {
-    ATOLL_RETURN_IF_ERROR(stream.Add(format, (place / shard.file).string()));
+    ATOLL_RETURN_IF_ERROR(stream.Add(format, (place / shard.file).string(), cancelled));
     if (stream.files_.back().tokens() != shard.tokens) {
       return absl::InvalidArgumentError(absl::StrCat("data file ", stream.files_.back().path(),
                                                      ": has ", stream.files_.back().tokens(),
@@ -196,14 +187,15 @@ absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, i
 
 absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::string& path,
                                               int64_t vocabulary, const DataOptions& options) {
-  if (spec.format == DataFormat::kShards) return OpenShards(path, vocabulary);
+  const Cancelled& cancelled = options.watch.cancelled;
+  if (spec.format == DataFormat::kShards) return OpenShards(path, vocabulary, cancelled);
   if (IsText(spec.format)) {
-    ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path));
-    ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, files));
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path, cancelled));
+    ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, files, cancelled));
     if (!direct) {
-      ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary));
+      ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary, cancelled));
       ATOLL_ASSIGN_OR_RETURN(const std::string folder, TokenizeOnce(spec, input, options));
-      ATOLL_ASSIGN_OR_RETURN(TokenStream stream, OpenShards(folder, vocabulary));
+      ATOLL_ASSIGN_OR_RETURN(TokenStream stream, OpenShards(folder, vocabulary, cancelled));
       stream.path_ = path;
       return stream;
     }
@@ -212,20 +204,46 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
   stream.path_ = path;
   std::vector<std::string> files = {path};
   if (spec.format != DataFormat::kMegatron) {
-    ATOLL_ASSIGN_OR_RETURN(files, ExpandGlob(path));
+    ATOLL_ASSIGN_OR_RETURN(files, ExpandGlob(path, cancelled));
   }
-  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file));
+  for (const std::string& file : files) {
+    ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file, cancelled));
+  }
   return stream;
 }
 
-absl::Status TokenStream::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const {
+size_t TokenStream::FileOf(int64_t token) const {
+  return static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), token) -
+                             begins_.begin() - 1);
+}
+
+absl::Status TokenStream::Prefetch(std::span<const int64_t> begins, int64_t count,
+                                   const Cancelled& cancelled) const {
+  std::vector<std::vector<TokenFile::Range>> ranges(files_.size());
+  for (const int64_t first : begins) {
+    const int64_t end = std::min(first + count, tokens());
+    for (int64_t begin = first; begin < end;) {
+      const size_t file = FileOf(begin);
+      const int64_t part = std::min(end, begins_[file + 1]) - begin;
+      ranges[file].push_back({begin - begins_[file], part});
+      begin += part;
+    }
+  }
+  for (size_t file = 0; file < files_.size(); ++file) {
+    if (ranges[file].empty()) continue;
+    ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(ranges[file], cancelled));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenStream::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
+                               const Cancelled& cancelled) const {
   ATOLL_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tokens());
-  auto file = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) -
-                                  begins_.begin() - 1);
+  size_t file = FileOf(begin);
   while (!out.empty()) {
     const int64_t inside = begin - begins_[file];
     const auto count = std::min(out.size(), static_cast<size_t>(files_[file].tokens() - inside));
-    ATOLL_RETURN_IF_ERROR(files_[file].Read(inside, vocabulary, out.first(count)));
+    ATOLL_RETURN_IF_ERROR(files_[file].Read(inside, vocabulary, out.first(count), cancelled));
     out = out.subspan(count);
     begin += static_cast<int64_t>(count);
     ++file;

@@ -14,6 +14,7 @@
 
 #include "common/files.h"
 #include "common/status.h"
+#include "worker/data/data_file.h"
 #include "worker/data/inputs.h"
 
 namespace atl {
@@ -129,18 +130,18 @@ class Reader {
 
   absl::Status Run() {
     for (const std::string& path : options_.files) {
-      std::error_code error;
-      progress_.bytes_total += static_cast<int64_t>(std::filesystem::file_size(path, error));
+      ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path, options_.cancelled));
+      bytes_total_ += file->bytes();
     }
     for (const std::string& path : options_.files) ATOLL_RETURN_IF_ERROR(ReadOne(path));
     return absl::OkStatus();
   }
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
-  int64_t bytes_total() const { return progress_.bytes_total; }
+  int64_t bytes_total() const { return bytes_total_.load(std::memory_order_relaxed); }
 
  private:
   absl::Status ReadOne(const std::string& path) {
-    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path));
+    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, options_.cancelled));
     const int64_t before = bytes_read();
     Batch batch;
     batch.file = &path;
@@ -177,7 +178,7 @@ class Reader {
 
   const TokenizeOptions& options_;
   Exchange* exchange_;
-  TokenizeProgress progress_;
+  std::atomic<int64_t> bytes_total_ = 0;
   std::atomic<int64_t> bytes_read_ = 0;
   int64_t next_ = 0;
 };

@@ -37,10 +37,11 @@ struct TokenizeOptions {
   int threads = 1;
   int64_t shard_tokens_max = int64_t{1} << 28;
   std::function<void(const TokenizeProgress&)> progress;  // from one thread, now and then
+  Cancelled cancelled;
 };
 
-// Writes the shards to `folder`, which must be new or empty. After an error the folder has no
-// index.
+// Writes the shards to `folder`, which must be new or empty. After an error nothing of them is
+// left. ABORTED: cancelled.
 absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::string& folder);
 
 // The token that ends a document for the tokenizer at `path`: what tokenizer_config.json beside it

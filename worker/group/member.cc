@@ -304,6 +304,7 @@ std::shared_ptr<Engine> GroupMember::Begin(int64_t number) {
 absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
                                               const std::vector<PositionRange>& ranges,
                                               double learning_rate, bool trace) {
+  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) -> absl::Status {
     const int64_t row = job_->row();
     int64_t before = 0;  // rows of earlier ranges
@@ -313,8 +314,8 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
       if (begin >= range.size() || tokens.empty()) continue;
       const int64_t rows =
           std::min<int64_t>(range.size() - begin, static_cast<int64_t>(tokens.size()) / row);
-      ATOLL_RETURN_IF_ERROR(
-          job_->data.ReadTrain(range.begin + begin, tokens.first(static_cast<size_t>(rows * row))));
+      ATOLL_RETURN_IF_ERROR(job_->data.ReadTrain(
+          range.begin + begin, tokens.first(static_cast<size_t>(rows * row)), cancelled));
       tokens = tokens.subspan(static_cast<size_t>(rows * row));
       first_row += rows;
     }
@@ -410,8 +411,9 @@ absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int
   if (job_ == nullptr || first + count > job_->data.validation_sequences()) {
     return absl::InvalidArgumentError("there are fewer validation sequences");
   }
+  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) {
-    return job_->data.ReadValidation(first + first_row, tokens);
+    return job_->data.ReadValidation(first + first_row, tokens, cancelled);
   };
   const std::shared_ptr<Engine> engine = Begin(number);
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
