@@ -97,6 +97,7 @@ void Fields(V& v, Plain<V, ContributionRecord>& s, v1::stored::Contribution& m) 
   ATOLL_WIRE_MESSAGES(consumed, kMaxListLength);
   ATOLL_WIRE_COPY(dropped);
   ATOLL_WIRE_COPY(reason);
+  ATOLL_WIRE_COUNT(masked_tokens);
 }
 
 template <class V>

@@ -160,6 +160,7 @@ struct PushRequest {
   int64_t tokens = 0;
   double train_loss = 0;
   std::vector<PositionRange> consumed;  // what the delta was trained on
+  int64_t masked_tokens = 0;            // of `tokens`, that the loss does not count
 };
 
 struct ValidationResult {

@@ -91,11 +91,12 @@ absl::Status ValidateData(const DataSpec& d) {
   if (d.validation_path.empty() && d.validation_fraction == 0) {
     return Bad("data.validation_fraction", 0, "above 0, or data.validation_path given");
   }
-  const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl;
+  const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl ||
+                       d.format == DataFormat::kChat;
   if (!d.tokenizer_path.empty() && !is_text) {
     return absl::InvalidArgumentError(
         "data.tokenizer_path is given, but data.format already holds tokens: leave it out, or set "
-        "data.format to \"text\" or \"jsonl\"");
+        "data.format to \"text\", \"jsonl\" or \"chat\"");
   }
   if (d.format == DataFormat::kJsonl) ATOLL_RETURN_IF_ERROR(Required("data.field", d.field));
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);

@@ -48,7 +48,7 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
-enum class DataFormat { kText, kTokens16, kMegatron, kTokens32, kJsonl, kShards };
+enum class DataFormat { kText, kTokens16, kMegatron, kTokens32, kJsonl, kShards, kChat };
 
 struct DataSpec {
   DataFormat format = DataFormat::kText;
@@ -57,7 +57,7 @@ struct DataSpec {
   double validation_fraction = 0.05;
   int64_t sequence_length = 256;  // tokens
   uint64_t shuffle_seed = 1;      // order of the sequences within each epoch
-  std::string tokenizer_path;     // of kText and kJsonl; empty: bytes are tokens
+  std::string tokenizer_path;     // of kText, kJsonl and kChat; empty: bytes are tokens
   std::string field = "text";     // of a JSONL object, that holds the text
 
   bool operator==(const DataSpec&) const = default;

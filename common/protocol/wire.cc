@@ -121,6 +121,7 @@ void Fields(V& v, Plain<V, PushRequest>& s, v1::PushRequest& m) {
   ATOLL_WIRE_COUNT(tokens);
   ATOLL_WIRE_COPY(train_loss);
   ATOLL_WIRE_MESSAGES(consumed, kMaxListLength);
+  ATOLL_WIRE_COUNT(masked_tokens);
 }
 
 template <class V>

@@ -144,8 +144,9 @@ struct ContributionRecord {
   int64_t tokens = 0;
   double train_loss = 0;
   std::vector<PositionRange> consumed;
-  bool dropped = false;  // no round will use it; kept until servers have surely forgotten it
-  std::string reason;    // of the drop
+  bool dropped = false;       // no round will use it; kept until servers have surely forgotten it
+  std::string reason;         // of the drop
+  int64_t masked_tokens = 0;  // of `tokens`, that the loss does not count
 
   bool operator==(const ContributionRecord&) const = default;
 };

@@ -37,7 +37,8 @@ std::vector<IslandLayout> TensorParallel();
 
 // Steps of one device, with everything to compare with.
 struct Reference {
-  explicit Reference(const EngineJob& job, int steps = kSteps);
+  // `masked`: most targets are not counted, and of two rows a step none.
+  explicit Reference(const EngineJob& job, int steps = kSteps, bool masked = false);
 
   Layers start;
   std::vector<std::vector<int32_t>> tokens;
@@ -77,6 +78,7 @@ struct Variation {
   int64_t blocks = 4;
   Limits limits;
   NewNetwork network;
+  bool masked = false;  // see Reference
 };
 
 // Both of them, and a second run that has the same bits.

@@ -39,6 +39,15 @@ TEST_CASE("tensor-parallel layouts train as one device does") {
   }
 }
 
+// Replicas and micro-batches then have unlike numbers of targets, and some of them none.
+TEST_CASE("where_the_loss_counts_some_targets_layouts_train_as_one_device_does") {
+  for (const Kind kind : kFamilies) {
+    CheckExact(kind, Pipeline("zb-h1", {2, 2, 2}, 4), {.masked = true});
+    CheckExact(kind, Replicas().back(), {.masked = true});
+    CheckExact(kind, TensorParallel().back(), {.pieces = 4, .masked = true});
+  }
+}
+
 // Each by one layout with three unlike replicas and recomputation, and, where its heads can be cut,
 // one with tensor parallelism, two workers and messages in pieces. In double precision: norms of
 // small queries amplify rounding.

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "common/check.h"
+#include "common/masked_tokens.h"
 #include "common/model/tensor_layout.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
@@ -171,7 +172,10 @@ void TestIsland::SetOptimizerSteps(int64_t steps) {
 }
 
 StepRequest TestIsland::Request(const std::vector<int32_t>& tokens, double learning_rate) {
-  return {++number_, Rows(job_, tokens), learning_rate};
+  return {.number = ++number_,
+          .sequences = Rows(job_, tokens),
+          .learning_rate = learning_rate,
+          .masked_tokens = CountMasked(tokens, job_.sequence_length + 1)};
 }
 
 SequenceReader TestIsland::Reader(const std::vector<int32_t>& tokens) const {

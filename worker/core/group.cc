@@ -85,7 +85,14 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
                        event.reason));
   if (!std::exchange(step_failed_, false)) return;
   if (event.step_taken) {
-    return CountStep(Sequences(stepping_) * spec().data.sequence_length, loss_.Get());
+    // Its loss and masked tokens are not known: they are counted as those of the steps before.
+    StepDone step{Sequences(stepping_) * spec().data.sequence_length, loss_.Get()};
+    if (local_.tokens > 0) {
+      step.masked_tokens = static_cast<int64_t>(static_cast<double>(step.tokens) *
+                                                static_cast<double>(local_.masked_tokens) /
+                                                static_cast<double>(local_.tokens));
+    }
+    return CountStep(step);
   }
   ++steps_interrupted_;
   leases_.PutBack(stepping_);

@@ -149,7 +149,7 @@ class WorkerCore::Impl {
   void On(const CheckpointWritten&);
   Command Finish();
   void Diverged();
-  void CountStep(int64_t tokens, double loss);
+  void CountStep(const StepDone& step);
   void OnFailure(Command command);
   void CaptureFailed();
   void TriesAgain(const std::string& reason);

@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/masked_tokens.h"
 #include "common/rng.h"
 #include "worker/data/permutation.h"
 
 namespace atl {
 namespace {
+
+constexpr int64_t kRowsAtOnce = 16;
 
 int64_t SequencesIn(int64_t tokens, int64_t sequence_length) {
   return tokens < 1 ? 0 : (tokens - 1) / sequence_length;
@@ -54,6 +57,8 @@ absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
     ATOLL_ASSIGN_OR_RETURN(dataset.validation_file_,
                            TokenStream::Open(spec, spec.validation_path, vocabulary, options));
   }
+  dataset.masks_ = dataset.train_file_.masked() ||
+                   (dataset.validation_file_.has_value() && dataset.validation_file_->masked());
   ATOLL_RETURN_IF_ERROR(dataset.Split(spec));
   ATOLL_RETURN_IF_ERROR(dataset.TakeDigest(options));
   return dataset;
@@ -134,6 +139,41 @@ absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out,
   }
   const TokenStream& file = validation_file_.has_value() ? *validation_file_ : train_file_;
   return Read(file, validation_, sequences, out, cancelled);
+}
+
+template <typename ReadRows>
+absl::StatusOr<int64_t> Dataset::CountMaskedRows(int64_t first, int64_t end,
+                                                 const ReadRows& read) const {
+  int64_t masked = 0;
+  std::vector<int32_t> rows;
+  for (int64_t begin = first; masks_ && begin < end; begin += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, end - begin);
+    rows.resize(static_cast<size_t>(count * (sequence_length_ + 1)));
+    ATOLL_RETURN_IF_ERROR(read(begin, rows));
+    masked += atl::CountMasked(rows, sequence_length_ + 1);
+  }
+  return masked;
+}
+
+absl::StatusOr<int64_t> Dataset::CountMasked(std::span<const PositionRange> ranges,
+                                             const Cancelled& cancelled) const {
+  int64_t masked = 0;
+  for (const PositionRange& range : ranges) {
+    ATOLL_ASSIGN_OR_RETURN(
+        const int64_t here,
+        CountMaskedRows(range.begin, range.end, [&](int64_t first, std::span<int32_t> rows) {
+          return ReadTrain(first, rows, cancelled);
+        }));
+    masked += here;
+  }
+  return masked;
+}
+
+absl::StatusOr<int64_t> Dataset::CountMaskedValidation(int64_t first, int64_t count,
+                                                       const Cancelled& cancelled) const {
+  return CountMaskedRows(first, first + count, [&](int64_t begin, std::span<int32_t> rows) {
+    return ReadValidation(begin, rows, cancelled);
+  });
 }
 
 absl::Status Dataset::Read(const TokenStream& file, const Part& part,

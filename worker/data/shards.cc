@@ -76,6 +76,8 @@ absl::StatusOr<ShardIndex> ParseIndex(const Json& json, const std::string& path)
   if (index.token_bits != 16 && index.token_bits != 32) {
     return Bad(path, absl::StrCat("token_bits is ", index.token_bits, ", not 16 or 32"));
   }
+  index.masked = json.value("masked", Json(false)) == true;
+  if (index.masked && index.token_bits != 32) return Bad(path, "has masked tokens of 16 bits");
   ATOLL_ASSIGN_OR_RETURN(index.vocabulary, Whole(json, "vocabulary", path, kVocabularyMax));
   ATOLL_ASSIGN_OR_RETURN(index.tokenizer_digest, Digest(json, "tokenizer_digest", path));
   ATOLL_ASSIGN_OR_RETURN(index.documents, Whole(json, "documents", path, INT64_MAX));
@@ -103,6 +105,7 @@ Json ToJson(const ShardIndex& index) {
   Json json = {{"format", kFormat},
                {"version", 1},
                {"token_bits", index.token_bits},
+               {"masked", index.masked},
                {"vocabulary", index.vocabulary},
                {"tokenizer_digest", Hex(index.tokenizer_digest)},
                {"end_of_text", index.end_of_text.has_value() ? Json(*index.end_of_text) : Json()},
@@ -161,7 +164,7 @@ absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(std::string fol
   }
   const bool there = std::filesystem::exists(folder, error);
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder));
-  index.token_bits = index.vocabulary <= (1 << 16) ? 16 : 32;
+  index.token_bits = index.vocabulary <= (1 << 16) && !index.masked ? 16 : 32;
   std::unique_ptr<ShardWriter> writer(
       new ShardWriter(std::move(folder), std::move(index), shard_tokens_max));
   writer->made_folder_ = !there;

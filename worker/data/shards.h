@@ -26,6 +26,7 @@ struct ShardIndex {
     uint64_t digest = 0;  // XXH3 of its bytes
   };
   int64_t token_bits = 16;  // or 32
+  bool masked = false;      // some tokens are no targets (common/masked_tokens.h); then of 32 bits
   int64_t vocabulary = 0;   // ids are below it
   uint64_t tokenizer_digest = 0;
   std::optional<int32_t> end_of_text;  // the token after each document
@@ -47,7 +48,7 @@ class ShardWriter {
                                                              int64_t shard_tokens_max);
   ~ShardWriter();
 
-  // REQUIRES: tokens are in [0, index.vocabulary).
+  // REQUIRES: tokens are in [0, index.vocabulary), or masked ones of these.
   absl::Status Append(std::span<const int32_t> tokens);
   void AddDocuments(int64_t count) { index_.documents += count; }
   int64_t tokens() const { return index_.tokens; }

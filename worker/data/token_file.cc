@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
+#include "common/masked_tokens.h"
 
 namespace atl {
 namespace {
@@ -29,6 +31,11 @@ absl::Status FileError(const std::string& path, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
 }
 
+// A token of kChat on the disk.
+struct Masked32 {
+  int32_t value = 0;
+};
+
 template <typename T>
 T Load(const char* from) {
   T value;
@@ -36,13 +43,27 @@ T Load(const char* from) {
   return value;
 }
 
+// The token itself, whether it is masked or not.
+template <typename T>
+auto LoadToken(const char* from) {
+  if constexpr (std::is_same_v<T, Masked32>) {
+    return UnmaskToken(Load<Masked32>(from).value);
+  } else {
+    return Load<T>(from);
+  }
+}
+
 // Widens and checks; returns the index of the first token outside the vocabulary, or -1.
 template <typename T>
 int64_t Widen(const char* from, int64_t vocabulary, std::span<int32_t> out) {
   for (size_t i = 0; i < out.size(); ++i) {
-    const auto token = static_cast<int64_t>(Load<T>(from + i * sizeof(T)));
+    const auto token = static_cast<int64_t>(LoadToken<T>(from + i * sizeof(T)));
     if (token < 0 || token >= vocabulary) return static_cast<int64_t>(i);
-    out[i] = static_cast<int32_t>(token);
+    if constexpr (std::is_same_v<T, Masked32>) {
+      out[i] = Load<Masked32>(from + i * sizeof(T)).value;
+    } else {
+      out[i] = static_cast<int32_t>(token);
+    }
   }
   return -1;
 }
@@ -50,15 +71,19 @@ int64_t Widen(const char* from, int64_t vocabulary, std::span<int32_t> out) {
 // What `count` more tokens, from token `first` on, add to what is known of the file.
 template <typename T>
 void Extend(const char* from, int64_t first, int64_t count, TokenFileContent* content) {
-  T least = std::numeric_limits<T>::max(), greatest = std::numeric_limits<T>::min();
+  const auto at = [from](int64_t i) {
+    return LoadToken<T>(from + i * static_cast<int64_t>(sizeof(T)));
+  };
+  using Value = decltype(at(0));
+  Value least = std::numeric_limits<Value>::max(), greatest = std::numeric_limits<Value>::min();
   for (int64_t i = 0; i < count; ++i) {
-    const T token = Load<T>(from + i * static_cast<int64_t>(sizeof(T)));
+    const Value token = at(i);
     least = std::min(least, token);
     greatest = std::max(greatest, token);
   }
-  const auto find = [&](T wanted) {
+  const auto find = [&](Value wanted) {
     int64_t i = 0;
-    while (Load<T>(from + i * static_cast<int64_t>(sizeof(T))) != wanted) ++i;
+    while (at(i) != wanted) ++i;
     return first + i;
   };
   if (static_cast<int64_t>(least) < content->least) {
@@ -154,6 +179,8 @@ void TokenFile::OfType(Type type, const Work& work) {
       return work(int32_t{});
     case Type::kInt64:
       return work(int64_t{});
+    case Type::kMasked32:
+      return work(Masked32{});
   }
 }
 
@@ -179,6 +206,9 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
       break;
     case DataFormat::kTokens32:
       ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint32, 0, file.file_->bytes()));
+      break;
+    case DataFormat::kChat:
+      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kMasked32, 0, file.file_->bytes()));
       break;
     case DataFormat::kMegatron:
       ATOLL_RETURN_IF_ERROR(file.OpenMegatron(index_path, cancelled));
@@ -231,7 +261,7 @@ absl::Status TokenFile::OpenMegatron(const std::string& index_path, const Cancel
 }
 
 int64_t TokenFile::Width() const {
-  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 4, 8};
+  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 4, 8, 4};
   return kWidths[static_cast<int>(type_)];
 }
 

@@ -5,6 +5,8 @@
 //   kTokens16  uint16, little endian: nanoGPT's .bin (no header) or llm.c's (256 int32 of header,
 //              magic 20240520, version 1, number of tokens).
 //   kTokens32  uint32, little endian, without a header.
+//   kChat      int32, little endian, of a prepared chat (tokenize.h): ~token, which is negative, is
+//              no target (common/masked_tokens.h).
 //   kMegatron  NAME.bin with tokens of the width that NAME.idx ("MMIDIDX") says. Its sequences are
 //              read as one stream in the order of the file; whoever wrote it has put an
 //              end-of-document token wherever one is wanted.
@@ -61,9 +63,9 @@ class TokenFile {
   }
   int64_t tokens() const { return tokens_; }
 
-  // Tokens [begin, begin + out.size()). DATA_LOSS, for good: the file ends before, or a token is
-  // not in [0, vocabulary); names file and position. ABORTED: cancelled. REQUIRES: the range lay in
-  // the file.
+  // Tokens [begin, begin + out.size()), masked ones of kChat as they lie there. DATA_LOSS, for
+  // good: the file ends before, or a token is not in [0, vocabulary); names file and position.
+  // ABORTED: cancelled. REQUIRES: the range lay in the file.
   absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
                     const Cancelled& cancelled = {}) const;
 
@@ -81,7 +83,7 @@ class TokenFile {
   absl::Status CheckVocabulary(const TokenFileContent& content, int64_t vocabulary) const;
 
  private:
-  enum class Type : uint8_t { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kInt64 };
+  enum class Type : uint8_t { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kInt64, kMasked32 };
 
   explicit TokenFile(std::shared_ptr<const DataFile> file) : file_(std::move(file)) {}
   absl::Status OpenTokens16(const Cancelled& cancelled);

@@ -25,6 +25,7 @@ class TokenStream {
 
   int64_t tokens() const { return begins_.back(); }
   const std::string& path() const { return path_; }  // for messages
+  bool masked() const { return masked_; }            // some tokens may be (common/masked_tokens.h)
 
   // Tokens [begin, begin + out.size()). INVALID_ARGUMENT names file and position of a token that is
   // not in [0, vocabulary). REQUIRES: the range lies in the stream.
@@ -46,6 +47,7 @@ class TokenStream {
   size_t FileOf(int64_t token) const;
 
   std::string path_;
+  bool masked_ = false;
   std::vector<TokenFile> files_;
   std::vector<int64_t> begins_ = {0};  // of each file, and the end of the last
 };

@@ -31,7 +31,11 @@ struct TokenizeProgress {
 struct TokenizeOptions {
   std::vector<std::string> files;
   bool jsonl = false;
-  std::string field = "text";            // of a JSONL object
+  std::string field = "text";  // of a JSONL object
+  // Above 0: each line is a conversation (chat.h), and the tokens are masked ones. One that does
+  // not fit into what is left of a sequence of this length begins a new one, behind masked ends of
+  // text.
+  int64_t chat_sequence_length = 0;
   const Tokenizer* tokenizer = nullptr;  // null: bytes are tokens
   std::optional<int32_t> end_of_text;    // after each document
   int threads = 1;

@@ -58,6 +58,7 @@ class GroupTrainer final : public Trainer {
   absl::Status InitialWeights() override;
   absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
                                 double learning_rate) override;
+  absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override;
   absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
 
   absl::Status GetParameters(int layer, std::span<float> out) override;

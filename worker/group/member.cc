@@ -325,13 +325,15 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
   const std::shared_ptr<Engine> engine = Begin(number);
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
+  ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job_->data.CountMasked(ranges, cancelled));
   {
     const std::lock_guard lock(state_mutex_);
     stepped_ = fence_;
   }
   if (trace) transport_.log().Record(number);
-  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome,
-                         engine->Step({number, Sequences(ranges), learning_rate, trace}, read));
+  ATOLL_ASSIGN_OR_RETURN(
+      StepOutcome outcome,
+      engine->Step({number, Sequences(ranges), learning_rate, trace, masked}, read));
   const std::lock_guard lock(state_mutex_);
   if (fence_.job.empty()) return outcome;  // no plan: nobody asks
   for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
@@ -418,7 +420,9 @@ absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int
   const std::shared_ptr<Engine> engine = Begin(number);
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
-  return engine->Evaluate({number, count, 0}, read);
+  ATOLL_ASSIGN_OR_RETURN(const int64_t masked,
+                         job_->data.CountMaskedValidation(first, count, cancelled));
+  return engine->Evaluate({.number = number, .sequences = count, .masked_tokens = masked}, read);
 }
 
 void GroupMember::InterruptWork(const std::string& reason) {

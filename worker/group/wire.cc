@@ -151,10 +151,12 @@ void ToWire(const Work& work, v1::WorkDone* out) {
   out->set_tokens(work.tokens);
   out->set_loss_times_tokens(work.loss_times_tokens);
   ToWire(work.consumed, out->mutable_consumed());
+  out->set_masked_tokens(work.masked_tokens);
 }
 
 Work FromWire(const v1::WorkDone& work) {
-  return {work.steps(), work.tokens(), work.loss_times_tokens(), FromWire(work.consumed())};
+  return {work.steps(), work.tokens(), work.loss_times_tokens(), FromWire(work.consumed()),
+          work.masked_tokens()};
 }
 
 void ToWire(const ContributionId& id, v1::ContributionName* out) {

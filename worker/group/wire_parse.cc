@@ -53,7 +53,10 @@ absl::Status Check(const v1::StepCall& step) {
 }
 
 absl::Status Check(const v1::WorkDone& work) {
-  if (!IsCount(work.steps()) || !IsCount(work.tokens())) return Bad("work");
+  if (!IsCount(work.steps()) || !IsCount(work.tokens()) || !IsCount(work.masked_tokens()) ||
+      work.masked_tokens() > work.tokens()) {
+    return Bad("work");
+  }
   return Check(work.consumed());
 }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "common/check.h"
+#include "common/masked_tokens.h"
 #include "worker/pipeline/engine_impl.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/windows.h"
@@ -194,6 +195,11 @@ absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "a step of ", request.sequences, " sequences; the job has ", job_->batch_sequences));
   }
+  if (request.masked_tokens < 0 ||
+      request.masked_tokens > request.sequences * job_->sequence_length) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step with ", request.masked_tokens, " masked tokens"));
+  }
   if (request.number <= last_number_) {
     return absl::InvalidArgumentError(
         absl::StrCat("step number ", request.number, " after number ", last_number_));
@@ -213,9 +219,9 @@ void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, i
   int32_t* inputs = run.device.host_inputs();
   int32_t* targets = run.device.host_targets();
   for (int64_t r = 0; r < rows; ++r) {
-    const int32_t* row = tokens.data() + r * (length + 1);
-    std::copy_n(row, length, inputs + r * length);
-    std::copy_n(row + 1, length, targets + r * length);
+    const auto row =
+        tokens.subspan(static_cast<size_t>(r * (length + 1)), static_cast<size_t>(length + 1));
+    SplitRow(row, inputs + r * length, targets + r * length);
   }
 }
 
@@ -251,7 +257,7 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
   for (const auto& run : runs_) {
     run->input.number = request.number;
     run->input.train = train;
-    run->input.sequences = request.sequences;
+    run->input.counted_tokens = request.sequences * job_->sequence_length - request.masked_tokens;
     run->input.learning_rate = request.learning_rate;
     run->input.trace = request.trace;
     run->result = StepResult();

@@ -29,7 +29,7 @@ namespace atl::worker {
 struct StepInput {
   int64_t number = 0;  // see StepRequest
   bool train = true;   // else F and loss alone
-  int64_t sequences = 0;
+  int64_t counted_tokens = 0;  // of the whole island, by the loss
   double learning_rate = 0;
   bool trace = false;
   std::vector<MicroBatchRows> micro_batches;  // of the device's replica

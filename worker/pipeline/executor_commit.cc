@@ -106,7 +106,7 @@ absl::Status Executor::Commit() {
   waiting_number_ = 0;
   step.committed = SteadyNow();
   for (int r = 0; r < table_.replicas(); ++r) result_->loss.nats += values[table_.loss(r)];
-  result_->loss.tokens = input_->sequences * job_.sequence_length;
+  result_->loss.tokens = input_->counted_tokens;
   if (!train) return absl::OkStatus();
   return TakeStep(values);
 }
