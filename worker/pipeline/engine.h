@@ -140,8 +140,8 @@ struct StepRequest {
   // Waits for the end of every operation, so that its span says when the device did it, also where
   // devices run behind their host.
   bool trace = false;
-  // Of all sequences of the step, that the loss does not count (common/masked_tokens.h): the loss is
-  // the mean over the others, however they are dealt out.
+  // Of all sequences of the step, that the loss does not count (common/masked_tokens.h): the loss
+  // is the mean over the others, however they are dealt out.
   int64_t masked_tokens = 0;
 };
 
