@@ -154,6 +154,11 @@ absl::StatusOr<v1::TraceReply> Client::Trace(const v1::TraceRequest& request) {
               std::chrono::milliseconds(request.timeout_ms()));
 }
 
+absl::StatusOr<v1::PreviewReply> Client::Preview(const v1::PreviewRequest& request) {
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::Preview, request, address_,
+              std::chrono::milliseconds(request.timeout_ms()));
+}
+
 absl::StatusOr<v1::JobHistory> Client::History(const v1::HistoryRequest& request) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::History, request, address_);
 }

@@ -38,6 +38,8 @@ class Client {
   absl::Status Backup(const std::function<bool(const v1::BackupPart&)>& on_part);
   // Waits for as long as the request says, and a little longer.
   absl::StatusOr<v1::TraceReply> Trace(const v1::TraceRequest& request);
+  // Likewise.
+  absl::StatusOr<v1::PreviewReply> Preview(const v1::PreviewRequest& request);
   absl::StatusOr<v1::JobHistory> History(const v1::HistoryRequest& request);
   // The job whose id is `name`, or the only one whose id begins with it.
   absl::StatusOr<std::string> FindJob(const std::string& name);

@@ -10,12 +10,14 @@
 #include "common/model/job_model.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
+#include "coordinator/plan_io/plan_message.h"
 #include "proto/job.pb.h"
 
 namespace atl::cli {
 namespace {
 
 constexpr int64_t kMaxJobFileBytes = 1 << 20;
+constexpr int64_t kMaxPlanFileBytes = 64 << 20;  // with operations, which a job does without
 
 void MakeAbsolute(const std::filesystem::path& folder, std::string* path) {
   if (path->empty() || std::filesystem::path(*path).is_absolute()) return;
@@ -45,15 +47,27 @@ absl::Status Set(const std::string& setting, v1::JobSpec* wire) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadText(std::istream& file, const std::string& path) {
-  std::string text(kMaxJobFileBytes + 1, '\0');
+absl::StatusOr<std::string> ReadText(std::istream& file, const std::string& path,
+                                     int64_t most_bytes = kMaxJobFileBytes) {
+  std::string text(most_bytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
-  if (static_cast<int64_t>(text.size()) > kMaxJobFileBytes) {
+  if (static_cast<int64_t>(text.size()) > most_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": larger than ", kMaxJobFileBytes, " bytes; a job file is small"));
+        absl::StrCat(path, ": larger than ", most_bytes, " bytes; that is too much"));
   }
   return text;
+}
+
+// What a job takes of a plan's file.
+absl::StatusOr<std::string> ReadPlan(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat("layout.plan: ", path, " cannot be read; is the path right?"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(file, path, kMaxPlanFileBytes));
+  return PinnedJson(text, path);
 }
 
 }  // namespace
@@ -75,6 +89,11 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, const std::string& path
   MakeAbsolute(folder, &spec->data.tokenizer_path);
   MakeAbsolute(folder, &spec->model.config_path);
   MakeAbsolute(folder, &spec->model.initial_weights_path);
+  if (!spec->layout.plan.empty()) {
+    MakeAbsolute(folder, &spec->layout.plan);
+    ATOLL_ASSIGN_OR_RETURN(spec->layout.plan, ReadPlan(spec->layout.plan));
+    ATOLL_RETURN_IF_ERROR(reader.Locate(Validate(*spec)));
+  }
   // The model's files may be on the workers alone.
   const absl::Status model = ModelConfigOfJob(*spec).status();
   if (!model.ok() && !absl::IsNotFound(model)) return reader.Locate(model);

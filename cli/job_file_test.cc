@@ -3,6 +3,8 @@
 #include <google/protobuf/descriptor.h>
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -110,6 +112,26 @@ TEST_CASE("text that is not TOML says where") {
 TEST_CASE("a file that is missing says so") {
   REQUIRE(ReadJobFile("/nonexistent/job.toml").status().message() ==
           "/nonexistent/job.toml: cannot be read; is the path right?");
+}
+
+TEST_CASE("a plan's file is read beside the job's, and without what follows from the rest") {
+  char path[] = "/tmp/atoll-job-XXXXXX";
+  REQUIRE(mkdtemp(path) != nullptr);
+  const std::string plan = std::string(path) + "/plan.json";
+  const auto parse = [&](const std::string& layout) {
+    return ParseJob(std::string(kGood) + "[layout]\n" + layout, std::string(path) + "/job.toml");
+  };
+  CHECK(absl::IsNotFound(parse("plan = \"plan.json\"").status()));
+  std::ofstream(plan) << R"({"islands": [{"replicas": [{"stages": [{"layers": 3}]}],
+                             "step_ns": "5"}], "reason": "why"})";
+  const auto spec = parse("plan = \"plan.json\"");
+  INFO(spec.status());
+  REQUIRE(spec.ok());
+  CHECK(spec->layout.plan == R"({"islands":[{"replicas":[{"stages":[{"layers":3}]}]}]})");
+  CHECK(absl::IsInvalidArgument(parse("plan = \"plan.json\"\nstages = 2").status()));
+  std::ofstream(plan) << "no plan";
+  CHECK(absl::IsInvalidArgument(parse("plan = \"plan.json\"").status()));
+  std::filesystem::remove_all(path);
 }
 
 std::string Read(const std::string& path) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/client.h"
 #include "cli/job_file.h"
+#include "cli/preview.h"
 #include "cli/write_file.h"
 #include "common/model/job_model.h"
 #include "common/protocol/device_profile.h"
@@ -226,7 +228,30 @@ const plan::Plan& ShownPlan(const Task& task, const plan::IslandChoice& choice,
   return slowest->second;
 }
 
+constexpr int kPreviewSeconds = 60;
+
+bool IsFile(const std::string& job) {
+  return job == "-" || absl::EndsWith(job, ".toml") || std::filesystem::exists(job);
+}
+
+// A job that runs.
+bool NamesJob(const PlanFlags& flags) {
+  return !flags.job.empty() && flags.cluster.empty() && flags.profile.empty() && !IsFile(flags.job);
+}
+
+// The coordinator plans, for a running job or one that could be submitted.
+bool IsPreview(const PlanFlags& flags) {
+  return NamesJob(flags) || (flags.live && !flags.job.empty());
+}
+
+absl::Status RunPreview(const Global& global, const PlanFlags& flags) {
+  if (NamesJob(flags)) return PreviewJob(global, flags.job, kPreviewSeconds);
+  ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobFile(flags.job));
+  return PreviewSpec(global, spec, kPreviewSeconds);
+}
+
 absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
+  if (IsPreview(flags)) return RunPreview(global, flags);
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(global, flags));
   const plan::Costs costs = CostsOf(task);
   const auto start = Clock::now();
@@ -314,9 +339,40 @@ bool OneOf(const std::vector<std::string>& names, const std::string& name) {
 }
 
 // What is wrong with the flags themselves; empty: nothing.
-std::string BadFlag(const PlanFlags& flags) {
+// What the coordinator plans follows from the job alone.
+std::string BadPreviewFlag(const PlanFlags& flags) {
+  const PlanFlags none;
+  const std::pair<const char*, bool> given[] = {
+      {"--batch", flags.batch != none.batch},
+      {"--sequence", flags.sequence != none.sequence},
+      {"--micro-batch", !flags.micro_batches.empty()},
+      {"--tensor-parallel", !flags.tensor_parallel.empty()},
+      {"--efficiency", flags.efficiency != none.efficiency},
+      {"--state-bytes", flags.state_bytes != none.state_bytes},
+      {"--seed", flags.seed != none.seed},
+      {"--seconds", flags.seconds != none.seconds},
+      {"--trace", !flags.trace.empty()},
+      {"--svg", !flags.svg.empty()},
+      {"--islands", flags.islands != none.islands},
+      {"--island-cost", flags.island_cost != none.island_cost},
+      {"--steps-per-round", flags.steps_per_round != none.steps_per_round}};
+  for (const auto& [name, is_given] : given) {
+    if (!is_given) continue;
+    return absl::StrCat(name, ": the coordinator plans as the job says; ", name,
+                        " goes with --cluster or --profile");
+  }
+  return "";
+}
+
+std::string BadFlag(const PlanFlags& flags, bool simulate) {
   if (flags.job.empty() == flags.model.empty()) {
     return "give either a job file or --model, and not both";
+  }
+  if (!simulate && IsPreview(flags)) {
+    if (flags.live && !(flags.cluster.empty() && flags.profile.empty())) {
+      return "give one of --cluster, --profile and --live";
+    }
+    return BadPreviewFlag(flags);
   }
   if ((flags.cluster.empty() ? 0 : 1) + (flags.profile.empty() ? 0 : 1) + (flags.live ? 1 : 0) !=
       1) {
@@ -368,8 +424,8 @@ std::string BadFlag(const PlanFlags& flags) {
 }
 
 int Run(const Global& global, const PlanFlags& flags,
-        absl::Status (*command)(const Global&, const PlanFlags&)) {
-  const std::string bad = BadFlag(flags);
+        absl::Status (*command)(const Global&, const PlanFlags&), bool simulate) {
+  const std::string bad = BadFlag(flags, simulate);
   if (!bad.empty()) {
     std::cerr << "atoll: " << bad << "\n";
     return 2;
@@ -383,11 +439,11 @@ int Run(const Global& global, const PlanFlags& flags,
 }  // namespace
 
 int PlanCommand(const Global& global, const PlanFlags& flags) {
-  return Run(global, flags, RunPlan);
+  return Run(global, flags, RunPlan, false);
 }
 
 int SimulateCommand(const Global& global, const PlanFlags& flags) {
-  return Run(global, flags, RunSimulate);
+  return Run(global, flags, RunSimulate, true);
 }
 
 }  // namespace atl::cli

@@ -1,5 +1,5 @@
-// `atoll plan` and `atoll simulate`: need no coordinator, but for --live. Exit code as in
-// commands.h.
+// `atoll plan` and `atoll simulate`: need no coordinator, but for --live and running jobs. Exit
+// code as in commands.h.
 
 #ifndef ATOLL_CLI_PLAN_H_
 #define ATOLL_CLI_PLAN_H_
@@ -82,11 +82,15 @@ void AddRoundFlags(App& app, const char* needed, PlanFlags* flags) {
 
 template <class App>
 void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
-  app.add_option("JOB", flags->job, "job file, TOML; or give --model and --batch");
+  app.add_option("JOB", flags->job,
+                 simulate ? "job file, TOML; or give --model and --batch"
+                          : "job file, TOML, or a running job; or give --model and --batch");
   app.add_option("--cluster", flags->cluster, "cluster file, TOML; or --profile, or --live");
   app.add_option("--profile", flags->profile,
                  "measured devices and links, JSON as `atoll profile --json` prints them");
-  app.add_flag("--live", flags->live, "the same, from the coordinator now");
+  app.add_flag("--live", flags->live,
+               simulate ? "the same, from the coordinator now"
+                        : "the plans that the coordinator would give this job now");
   app.add_option("--model", flags->model,
                  "a model of the catalogue, such as llama-7b, or a config.json");
   app.add_option("--batch", flags->batch, "sequences (or images) of one step");

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <iostream>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/render.h"
 #include "common/bytes_text.h"
+#include "common/end_signals.h"
 #include "common/model/job_model.h"
 #include "worker/data/inputs.h"
 #include "worker/data/token_stream.h"
@@ -31,7 +33,8 @@ bool IsJsonlName(std::string name) {
 
 absl::Status FindInputs(const TokenizeFlags& flags, TokenizeOptions* options) {
   for (const std::string& input : flags.inputs) {
-    ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(input));
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files,
+                           ExpandGlob(input, options->cancelled));
     options->files.insert(options->files.end(), files.begin(), files.end());
   }
   const auto named =
@@ -88,6 +91,10 @@ class ProgressBar {
 
 absl::StatusOr<ShardIndex> Run(const TokenizeFlags& flags) {
   TokenizeOptions options;
+  std::atomic<bool> interrupted = false;
+  EndSignals signals;
+  signals.Watch([&](const char*) { interrupted = true; });
+  options.cancelled = [&] { return interrupted.load(); };
   ATOLL_RETURN_IF_ERROR(FindInputs(flags, &options));
   ATOLL_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(flags.tokenizer));
   options.tokenizer = tokenizer.get();
@@ -100,6 +107,9 @@ absl::StatusOr<ShardIndex> Run(const TokenizeFlags& flags) {
   options.progress = [&](const TokenizeProgress& progress) { bar.Draw(progress); };
   auto index = Tokenize(options, flags.folder);
   bar.End();
+  if (absl::IsAborted(index.status())) {
+    return absl::AbortedError(absl::StrCat("interrupted; ", flags.folder, " is as it was before"));
+  }
   return index;
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/numbers.h"
 #include "common/files.h"
+#include "common/logging.h"
 
 namespace atl {
 namespace {
@@ -64,20 +65,38 @@ absl::Status StateFolder::Lock() {
   return absl::OkStatus();
 }
 
+namespace {
+
+// The number and its complement, which shows that both are as they were written.
+std::string TextOf(Incarnation incarnation) {
+  return absl::StrCat(incarnation, " ", ~incarnation, "\n");
+}
+
+// 0: it is damaged. A number alone is of an earlier version.
+Incarnation ParseIncarnation(absl::string_view text) {
+  Incarnation found = 0;
+  const absl::string_view number = text.substr(0, text.find_first_of(" \n"));
+  if (!absl::SimpleAtoi(number, &found) || found < 0 || found > kClockIncarnationMax) return 0;
+  const bool whole = text == TextOf(found) || text == absl::StrCat(found, "\n");
+  return whole ? found : 0;
+}
+
+}  // namespace
+
 absl::StatusOr<Incarnation> StateFolder::NextIncarnation() {
   const std::string path = path_ + "/incarnation";
   Incarnation last = 0;  // stays where the file is missing or damaged: then the clock serves alone
   const auto bytes = RealFiles().Read(path, 64);
   if (bytes.ok()) {
-    const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-    if (!absl::SimpleAtoi(text, &last) || last < 0 || last > kClockIncarnationMax) last = 0;
+    last = ParseIncarnation({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+    if (last == 0) LogWarning("state", path, ": is damaged; the clock gives the incarnation alone");
   } else if (!absl::IsNotFound(bytes.status())) {
     return bytes.status();
   }
   const auto clock = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::system_clock::now().time_since_epoch());
   const Incarnation next = std::max<Incarnation>(last + 1, clock.count());
-  const std::string text = absl::StrCat(next, "\n");
+  const std::string text = TextOf(next);
   ATOLL_RETURN_IF_ERROR(WriteFileAtomically(RealFiles(), path, std::array{AsBytes(text)}));
   return next;
 }

@@ -36,6 +36,14 @@ TEST_CASE("Every start has a larger incarnation, and no two daemons share a fold
   CHECK(next() == 9000000000000001);
   std::ofstream(path + "/incarnation") << "damaged";
   CHECK(next() > first);
+  {
+    std::fstream file(path + "/incarnation");
+    file.seekp(4);
+    file.put('0');  // and its complement says otherwise
+    file.seekp(0);
+    file.put('9');
+  }
+  CHECK(next() < 9000000000000);
   std::ofstream(root + "/file") << "not a folder";
   const auto file = StateFolder::Open(root + "/file");
   REQUIRE_FALSE(file.ok());

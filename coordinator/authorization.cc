@@ -33,6 +33,7 @@ const std::vector<Rule>& Rules() {
       {"/atl.v1.Jobs/Watch", readers},
       {"/atl.v1.Jobs/Logs", readers},
       {"/atl.v1.Jobs/History", readers},
+      {"/atl.v1.Jobs/Preview", readers},
       {"/atl.v1.Jobs/", {Role::kOperator}},
       {"/atl.v1.Status/", readers},
       {"/atl.v1.Backups/", {Role::kOperator}},

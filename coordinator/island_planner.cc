@@ -4,13 +4,10 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
-#include "coordinator/planning/auxiliary_memory.h"
-#include "coordinator/planning/island_scope.h"
+#include "coordinator/plan_answer.h"
 #include "coordinator/planning/planning.h"
-#include "coordinator/planning/predicted_step.h"
 
 namespace atl {
 namespace {
@@ -21,14 +18,6 @@ constexpr int64_t kAgeMaxMs = int64_t{365} * 24 * 3600 * 1000;
 
 bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
   return a.job == b.job && a.island == b.island;
-}
-
-std::vector<PlanMember> MembersOf(const std::vector<PlanWorker>& workers) {
-  std::vector<PlanMember> members;
-  for (const PlanWorker& worker : workers) {
-    members.push_back({worker.member, worker.site, worker.devices, {}});
-  }
-  return members;
 }
 
 }  // namespace
@@ -63,11 +52,7 @@ void IslandPlanner::Remember(Instant now, int64_t unix_time_ms, const StoreRecor
 }
 
 void IslandPlanner::Want(Instant now, const MakePlan& ask) {
-  PlanRequest request;
-  request.spec = ask.spec;
-  request.facts = ask.facts;
-  request.number = ask.number;
-  request.members = MembersOf(ask.workers);
+  PlanRequest request = RequestOf(ask);
   const std::pair key(ask.job, ask.island);
   current_plans_.erase(key);
   std::set<NodeId> joined;
@@ -81,15 +66,40 @@ void IslandPlanner::Want(Instant now, const MakePlan& ask) {
 }
 
 void IslandPlanner::Want(Instant now, const GroupWorkers& ask) {
-  PlanRequest request;
-  request.spec = ask.spec;
-  request.facts = ask.facts;
-  request.members = MembersOf(ask.workers);
-  book_.Want(now, {ask.job, ProfileBook::kGrouping, ask.request}, std::move(request), false);
+  book_.Want(now, {ask.job, ProfileBook::kGrouping, ask.request}, RequestOf(ask), false);
+}
+
+bool IslandPlanner::AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& tell) {
+  const ProfileBook::PlanKey& key = item.key;
+  // Beside a plan in force there is time to search.
+  if (key.island == ProfileBook::kGrouping || item.current) return false;
+  PlanMade made{key.job, key.island, key.request};
+  {
+    const std::lock_guard lock(mutex_);
+    std::optional<IslandPlan> plan = prepared_.Take({key.job, key.island}, item.request);
+    if (!plan) return false;
+    absl::StrAppend(&plan->reason, "; prepared before the loss");
+    std::erase_if(queue_, [&](const Item& other) { return SameIsland(other.key, key); });
+    if (SameIsland(current_, key)) superseded_ = true;
+    Keep(item, *plan);
+    made.plan = *std::move(plan);
+  }
+  ProfileChanged search{{}, "its plan was prepared before a loss", false, "prepared plan", 1};
+  for (const IslandMember& member : made.plan->members) search.workers.push_back(member.worker);
+  tell.push_back(std::move(search));
+  LogInfo("planner", key.job, " island ", key.island, ": ", made.plan->reason);
+  post_(std::move(made));
+  return true;
+}
+
+std::pair<size_t, bool> IslandPlanner::Prepared() {
+  const std::lock_guard lock(mutex_);
+  return {prepared_.size(), prepared_.idle() && queue_.empty() && current_.job.empty()};
 }
 
 IslandPlanner::Work IslandPlanner::Advance(Instant now) {
   ProfileBook::Work work = book_.Advance(now);
+  std::vector<CoordinatorEvent> searches;
   for (auto& [key, request] : work.plan) {
     Item item{key, std::move(request), std::nullopt};
     auto current = current_plans_.find({key.job, key.island});
@@ -97,9 +107,9 @@ IslandPlanner::Work IslandPlanner::Advance(Instant now) {
       item.current = std::move(current->second);
       current_plans_.erase(current);
     }
-    Enqueue(std::move(item));
+    if (!AnswerAtOnce(item, searches)) Enqueue(std::move(item));
   }
-  Work result{std::move(work.send), {}, std::move(work.persist), work.deadline};
+  Work result{std::move(work.send), std::move(searches), std::move(work.persist), work.deadline};
   if (!work.sites.empty()) {
     SitesFound found;
     for (const auto& [worker, at] : work.sites) {
@@ -151,38 +161,53 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
   const ProfileBook::PlanKey& key = item.key;
   const Instant begun = SteadyNow();
   if (key.island == ProfileBook::kGrouping) {
-    WorkersGrouped grouped{key.job, key.request, IslandExtent::kSite, "by measured links"};
-    if (item.request.spec.layout.island == IslandExtent::kAuto) {
-      const absl::StatusOr<ExtentChoice> choice = ChooseExtent(item.request);
-      grouped.extent = choice.ok() ? choice->extent : IslandExtent::kAll;
-      grouped.reason = choice.ok() ? choice->reason : std::string(choice.status().message());
-    }
+    WorkersGrouped grouped = AnswerGrouping(item.request);
+    grouped.job = key.job;
+    grouped.request = key.request;
     LogInfo("planner", key.job, ": ", grouped.reason, " (", Seconds(SteadyNow() - begun), " s)");
     return grouped;
   }
-  PlanMade made{key.job, key.island, key.request};
-  made.left_out = LeaveOutUnreachable(item.request);
-  made.plan = PlanIsland(item.request);
-  if (absl::IsResourceExhausted(made.plan.status())) {
-    made.roomier_leader = RoomierLeader(item.request);
-  }
-  for (const auto& [worker, why] : made.left_out) {
-    if (made.plan.ok()) absl::StrAppend(&made.plan->reason, "; without ", worker, ": ", why);
-  }
-  if (made.plan.ok() && item.current) {
-    made.current_step_ns = EstimateStepNs(item.request, *item.current);
-  }
+  PlanMade made = AnswerPlan(item.request, item.current);
+  made.job = key.job;
+  made.island = key.island;
+  made.request = key.request;
   LogInfo("planner", key.job, " island ", key.island, ": ",
           made.plan.ok() ? made.plan->reason : std::string(made.plan.status().message()), " (",
           Seconds(SteadyNow() - begun), " s)");
   return made;
 }
 
+// One plan for a loss, unless somebody waits for another.
+void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
+  std::optional<PreparedPlans::Case> next = prepared_.Next();
+  current_ = {next->island.first, next->island.second, 0};
+  superseded_ = false;
+  lock.unlock();
+  next->request.stop = [this, begun = SteadyNow()] {
+    if (SteadyNow() - begun > kPlanningLimit) return true;
+    const std::lock_guard guard(mutex_);
+    return stop_ || !queue_.empty();
+  };
+  LeaveOutUnreachable(next->request);
+  absl::StatusOr<IslandPlan> plan = PlanIsland(next->request);
+  lock.lock();
+  current_ = {};
+  if (!queue_.empty()) {
+    prepared_.PutBack(*next);
+  } else if (plan.ok() && !superseded_) {
+    prepared_.Add(*next, *std::move(plan));
+  }
+}
+
 void IslandPlanner::Run() {
   for (;;) {
     std::unique_lock lock(mutex_);
-    filled_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    filled_.wait(lock, [this] { return stop_ || !queue_.empty() || !prepared_.idle(); });
     if (stop_) return;
+    if (queue_.empty()) {
+      Prepare(lock);
+      continue;
+    }
     Item item = std::move(queue_.front());
     queue_.pop_front();
     current_ = item.key;
@@ -197,7 +222,10 @@ void IslandPlanner::Run() {
     lock.lock();
     const bool wanted = !superseded_ && !stop_;
     const auto* made = std::get_if<PlanMade>(&answer);
-    if (wanted && made != nullptr && made->plan.ok()) Keep(item, *made->plan);
+    if (wanted && made != nullptr && made->plan.ok()) {
+      Keep(item, *made->plan);
+      prepared_.Begin({item.key.job, item.key.island}, item.request);
+    }
     current_ = {};
     lock.unlock();
     if (wanted) post_(std::move(answer));

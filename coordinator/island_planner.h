@@ -4,7 +4,11 @@
 // The newest request of an island replaces earlier ones, also one that is being planned. So at most
 // one request of each island waits, and memory is bounded.
 //
-// All calls come from one thread, the coordinator's loop. `post` is called on the planner's.
+// When there is nothing to plan the thread prepares plans for the loss of workers
+// (prepared_plans.h). When one is lost, the plan is there at once, and a full search is asked for
+// after it.
+//
+// All calls come from one thread, the coordinator's loop. `post` is called on either.
 
 #ifndef ATOLL_COORDINATOR_ISLAND_PLANNER_H_
 #define ATOLL_COORDINATOR_ISLAND_PLANNER_H_
@@ -21,6 +25,7 @@
 
 #include "coordinator/core/core.h"
 #include "coordinator/measurements/profile_book.h"
+#include "coordinator/prepared_plans.h"
 
 namespace atl {
 
@@ -55,6 +60,9 @@ class IslandPlanner {
   // earlier process.
   std::optional<PlanRequest> MadeFrom(const JobId& job, IslandId island, const IslandPlan& plan);
 
+  // Plans that are ready for a loss, and whether all are that are to be.
+  std::pair<size_t, bool> Prepared();
+
  private:
   struct Item {
     ProfileBook::PlanKey key;
@@ -71,6 +79,9 @@ class IslandPlanner {
   static constexpr size_t kKept = 256;
 
   void Enqueue(Item item);
+  // Posts the plan that was prepared for what the item is about, if there is one.
+  bool AnswerAtOnce(const Item& item, std::vector<CoordinatorEvent>& tell);
+  void Prepare(std::unique_lock<std::mutex>& lock);
   void Keep(const Item& item, const IslandPlan& plan);  // with mutex_ held
   void Run();
   static CoordinatorEvent Answer(Item& item);
@@ -85,6 +96,7 @@ class IslandPlanner {
   bool superseded_ = false;       // guarded by mutex_: current_ is not wanted any more
   bool stop_ = false;             // guarded by mutex_
   std::deque<Made> made_;         // guarded by mutex_; oldest first
+  PreparedPlans prepared_;        // guarded by mutex_
   std::thread thread_;            // last: it uses the others
 };
 

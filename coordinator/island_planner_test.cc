@@ -150,6 +150,68 @@ TEST_CASE("The lines to whom has joined an island are measured before its plan, 
   CHECK(inbox.Last(2).plan.ok());
 }
 
+// Three workers that have a plan, and all plans for the loss of one or two of them.
+void PrepareLosses(Inbox& inbox, IslandPlanner& planner, MakePlan& ask) {
+  AddLike(ask, "w2");
+  AddLike(ask, "w3");
+  ask.spec.inner.batch_sequences = 12;
+  ask.busy = true;
+  planner.Want(Instant{}, ask);
+  planner.Advance(Instant{});
+  REQUIRE(inbox.Last(ask.request).plan.ok());
+  for (int i = 0; i < 6000 && !planner.Prepared().second; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  REQUIRE(planner.Prepared().second);
+}
+
+TEST_CASE("A plan for who is left was prepared, is there at once, and a full search is asked for") {
+  Inbox inbox;
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
+  MakePlan ask = Ask(1, 2);
+  PrepareLosses(inbox, planner, ask);
+  CHECK(planner.Prepared().first == 6);  // of one worker, or of two
+  for (const char* lost : {"w3", "w2"}) {
+    std::erase_if(ask.workers, [&](const PlanWorker& w) { return w.member.worker == lost; });
+    ++ask.request;
+    ++ask.number;
+    planner.Want(Instant{}, ask);
+    const IslandPlanner::Work work = planner.Advance(Instant{});
+    PlanMade made;
+    {
+      const std::lock_guard lock(inbox.mutex);
+      made = inbox.made.back();
+    }
+    REQUIRE(made.request == ask.request);  // without waiting for the planner's thread
+    REQUIRE(made.plan.ok());
+    CHECK(made.plan->number == ask.number);
+    for (const IslandMember& member : made.plan->members) CHECK(member.worker != lost);
+    CHECK(made.plan->members[0].worker == "w1");
+    CHECK(atl::Validate(*made.plan, 4, 12).ok());
+    REQUIRE(work.tell.size() == 1);
+    const auto& search = std::get<ProfileChanged>(work.tell[0]);
+    CHECK_FALSE(search.unusable);
+    CHECK(search.workers.size() == made.plan->members.size());
+  }
+}
+
+TEST_CASE("A prepared plan is handed out once, and not to another life of a worker") {
+  Inbox inbox;
+  IslandPlanner planner(
+      [&](CoordinatorEvent event) { inbox.Post(std::get<PlanMade>(std::move(event))); });
+  MakePlan ask = Ask(1, 1);
+  PrepareLosses(inbox, planner, ask);
+  ask.workers.pop_back();
+  MakePlan restarted = ask;
+  restarted.request = 2;
+  ++restarted.workers[1].member.incarnation;
+  planner.Want(Instant{}, restarted);
+  CHECK(planner.Advance(Instant{}).tell.empty());
+  REQUIRE(inbox.Last(2).plan.ok());
+  CHECK(inbox.Last(2).plan->reason.find("prepared") == std::string::npos);
+}
+
 TEST_CASE("Of many requests for one island the newest is answered, each at most once") {
   Inbox inbox;
   IslandPlanner planner(

@@ -63,6 +63,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
     if (const auto* last = std::get_if<EpochRecord>(&record)) own = *last;
   }
   ++own.epoch;
+  // An empty store of a cluster that exists: its own is lost.
+  if (own.cluster.empty() && !cluster.empty()) own = AfterLoss(own, UnixTimeMs());
   ATOLL_RETURN_IF_ERROR(Annotate(ChooseCluster(cluster, own.cluster), "--cluster"));
   ATOLL_RETURN_IF_ERROR(store->Apply({{own}}, UnixTimeMs()));
   auto loop = std::unique_ptr<CoordinatorLoop>(

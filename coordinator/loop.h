@@ -15,6 +15,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/island_planner.h"
 #include "coordinator/observations.h"
+#include "coordinator/preview.h"
 #include "coordinator/store.h"
 #include "coordinator/trace_desk.h"
 
@@ -66,6 +67,7 @@ class CoordinatorLoop {
   const ProfileBook& measurements() const { return planner_.book(); }
   IslandPlanner& planner() { return planner_; }
   TraceDesk& traces() { return traces_; }
+  Previews& previews() { return previews_; }
   const Observations& observations() const { return *observations_; }
 
  private:
@@ -88,7 +90,8 @@ class CoordinatorLoop {
   absl::Status failure_;
   std::unique_ptr<Observations> observations_;
   TraceDesk traces_;
-  IslandPlanner planner_;  // last: its thread posts to the queue
+  IslandPlanner planner_;  // last, with the previews: their threads post to the queue
+  Previews previews_;
 };
 
 }  // namespace atl

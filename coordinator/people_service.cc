@@ -10,6 +10,7 @@
 #include "common/version.h"
 #include "common/wall_clock.h"
 #include "coordinator/measurements/live_profile.h"
+#include "coordinator/plan_io/plan_message.h"
 #include "coordinator/planning/predicted_step.h"
 #include "coordinator/watchers.h"
 #include "coordinator/wire.h"
@@ -24,6 +25,9 @@ constexpr int64_t kLogLinesAtOnce = 1000;
 constexpr Duration kLogPageInterval = std::chrono::milliseconds(20);
 constexpr int kTraceDefaultMs = 30'000;
 constexpr int kTraceLongestMs = 300'000;
+constexpr int kPreviewDefaultMs = 60'000;
+// As long as islands wait for theirs: what is best by then is the plan.
+constexpr Duration kPreviewLimit = std::chrono::seconds(20);
 constexpr Duration kLogInterval = std::chrono::milliseconds(200);
 constexpr int kHistoryPoints = 1000;
 constexpr int kHistoryPointsMax = static_cast<int>(kRoundCurvePoints);
@@ -124,6 +128,9 @@ absl::StatusOr<JobSpec> GoodSpec(const v1::SubmitRequest& request) {
   v1::JobSpec wire = request.spec();
   ATOLL_ASSIGN_OR_RETURN(JobSpec spec, Decode(&wire));
   ATOLL_RETURN_IF_ERROR(Validate(spec));
+  if (!spec.layout.plan.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(spec.layout.plan, PinnedJson(spec.layout.plan, "layout.plan"));
+  }
   return spec;
 }
 
@@ -253,6 +260,24 @@ class PeopleService::Impl {
                                     if (step.ok()) impl->FillTrace(*std::move(step), reply);
                                     call->End(step.status());
                                   });
+      });
+      return reactor;
+    }
+
+    Unary* Preview(Context* context, const v1::PreviewRequest* request,
+                   v1::PreviewReply* reply) override {
+      auto call = std::make_shared<Call>(context);
+      Unary* const reactor = call->reactor();
+      impl_->loop_->Post([=, impl = impl_, call = std::move(call)](Instant now) {
+        // Whether the plan in force would be kept is the core's to say, so this ends on its thread.
+        const auto on_done = [=, loop = impl->loop_](absl::StatusOr<atl::Preview> preview) {
+          loop->Post([=, preview = std::move(preview)](Instant) {
+            if (preview.ok()) FillPreview(*loop, *preview, reply);
+            call->End(preview.status());
+          });
+        };
+        const absl::Status asked = impl->AskForPreview(now, *request, on_done);
+        if (!asked.ok()) call->End(asked);
       });
       return reactor;
     }
@@ -398,6 +423,65 @@ class PeopleService::Impl {
     LimitEntries(kTraceEntriesMax, &trace);
     if (again) absl::StrAppend(&trace.about, "; as known now, not when the plan was made");
     return trace;
+  }
+
+  absl::Status AskForPreview(Instant now, const v1::PreviewRequest& request,
+                             Previews::OnDone on_done) {
+    const int asked_ms = request.timeout_ms() == 0 ? kPreviewDefaultMs : request.timeout_ms();
+    const Duration limit = std::min<Duration>(
+        kPreviewLimit, std::chrono::milliseconds(std::clamp(asked_ms, 1000, kTraceLongestMs)));
+    if (!request.has_spec()) {
+      const auto job = loop_->core().Job(now, request.job());
+      if (!job) return NoSuchJob(request.job());
+      const std::vector<MakePlan> asks = loop_->core().PlanRequests(request.job());
+      if (asks.empty()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            request.job(), " is ", Name(job->summary.state),
+            ": none of its islands has a worker, or is to have a plan; see atoll show"));
+      }
+      loop_->previews().Ask(now, loop_->measurements(), asks, limit, std::move(on_done));
+      return absl::OkStatus();
+    }
+    GroupWorkers ask;
+    v1::SubmitRequest submitted;
+    *submitted.mutable_spec() = request.spec();
+    ATOLL_ASSIGN_OR_RETURN(ask.spec, GoodSpec(submitted));
+    v1::JobCharter wire;
+    *wire.mutable_spec() = request.spec();
+    *wire.mutable_facts() = request.facts();
+    ATOLL_ASSIGN_OR_RETURN(JobCharter charter, Decode(&wire));
+    ask.facts = std::move(charter.facts);
+    ask.workers = loop_->core().IdleWorkers();
+    if (ask.workers.empty()) {
+      return absl::FailedPreconditionError(
+          "no idle worker is attached: a job that is submitted now would wait for one (atoll "
+          "status)");
+    }
+    loop_->previews().Ask(now, loop_->measurements(), ask, limit, std::move(on_done));
+    return absl::OkStatus();
+  }
+
+  static void FillPreview(const CoordinatorLoop& loop, const atl::Preview& preview,
+                          v1::PreviewReply* reply) {
+    reply->set_job(preview.job);
+    reply->set_grouping(preview.grouping);
+    for (const PreviewedPlan& plan : preview.plans) {
+      v1::PreviewedIsland* island = reply->add_islands();
+      const PlanMade& made = plan.made;
+      island->set_island(made.island);
+      if (made.plan.ok()) {
+        EncodePlan(*made.plan, island->mutable_plan());
+        island->set_kept(loop.core().WhyPlanIsKept(made));
+      } else {
+        island->set_trouble(std::string(made.plan.status().message()));
+      }
+      island->set_current_number(plan.current_number);
+      island->set_current_step_ns(made.current_step_ns);
+      for (const auto& [worker, why] : made.left_out) {
+        island->add_left_out(absl::StrCat(worker, ": ", why));
+      }
+      for (const std::string& device : plan.idle_devices) island->add_idle_devices(device);
+    }
   }
 
   void FillTrace(TracedStep step, v1::TraceReply* reply) {

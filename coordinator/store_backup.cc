@@ -16,8 +16,6 @@ namespace atl {
 namespace {
 
 constexpr char kDatabase[] = "coordinator.db";
-// More than a coordinator is started between a backup and its loss.
-constexpr int64_t kEpochsSkipped = 1 << 16;
 
 class Database {
  public:
@@ -82,10 +80,7 @@ absl::Status Renew(const std::string& folder) {
     if (const auto* found = std::get_if<EpochRecord>(&record)) {
       const auto now = std::chrono::system_clock::now().time_since_epoch();
       const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-      EpochRecord epoch = *found;
-      // The minute tells several restorations of one backup apart.
-      epoch.epoch = std::max(epoch.epoch + kEpochsSkipped, now_ms / 60'000);
-      return store->Apply({{epoch}}, now_ms);
+      return store->Apply({{AfterLoss(*found, now_ms)}}, now_ms);
     }
   }
   return absl::InvalidArgumentError("it holds no coordinator's state");

@@ -90,6 +90,7 @@ std::vector<StoreRecord> OneOfEach() {
            {{"w1/0", {{PlanOpKind::kSend, 0, 1, 0, true}, {PlanOpKind::kSync, 0, 0, 2, false}}, 6}},
            {2, 1},
            {{"a", "b", {{0, 0, 1, false}, {0, 1, 0, true}}}},
+           2,
            7,
            8,
            "1f1b",

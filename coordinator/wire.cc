@@ -12,6 +12,8 @@ template <class V>
 void Fields(V& v, Plain<V, EpochRecord>& s, v1::stored::Epoch& m) {
   ATOLL_WIRE_COUNT(epoch);
   ATOLL_WIRE_COPY(cluster);
+  ATOLL_WIRE_COUNT(sequence);
+  ATOLL_WIRE_COPY(restored);
 }
 
 template <class V>
@@ -51,6 +53,8 @@ void Fields(V& v, Plain<V, ProgressRecord>& s, v1::stored::Progress& m) {
   ATOLL_WIRE_COPY(validation_loss);
   ATOLL_WIRE_COPY(first_validation_loss);
   ATOLL_WIRE_COPY(validated_final);
+  ATOLL_WIRE_COPY(outdated);
+  ATOLL_WIRE_COPY(restored);
 }
 
 template <class V>
@@ -97,6 +101,7 @@ void Fields(V& v, Plain<V, ContributionRecord>& s, v1::stored::Contribution& m) 
   ATOLL_WIRE_MESSAGES(consumed, kMaxListLength);
   ATOLL_WIRE_COPY(dropped);
   ATOLL_WIRE_COPY(reason);
+  ATOLL_WIRE_COUNT(masked_tokens);
 }
 
 template <class V>

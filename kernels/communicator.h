@@ -16,12 +16,21 @@
 #ifndef ATOLL_KERNELS_COMMUNICATOR_H_
 #define ATOLL_KERNELS_COMMUNICATOR_H_
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "common/status.h"
 #include "kernels/backend.h"
 
 namespace atl {
+
+// A tensor cut among the members of a group: member r has elements [cuts[r], cuts[r + 1]), which
+// may be none. size() + 1 ascending numbers, from 0 to the tensor's size.
+using Cuts = std::vector<int64_t>;
+
+// Whether member `from`'s part goes to member `to`, another one; all members say the same.
+using Routes = std::function<bool(int from, int to)>;
 
 class Communicator {
  public:
@@ -34,6 +43,21 @@ class Communicator {
   // it (added up in f32, rounded once). A NaN stays one.
   virtual absl::Status AllReduceSum(Backend& backend, Stream& stream, const Tensor& x) = 0;
   virtual absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) = 0;
+
+  // Sums alone, each where it is wanted: a member's own part of x <- sum over the members of it;
+  // the other parts are unspecified afterwards. With AllGather of all parts it moves no more bytes
+  // than AllReduceSum does, where the implementation has it.
+  virtual absl::Status ReduceScatterSum(Backend& backend, Stream& stream, const Tensor& x,
+                                        const Cuts& cuts) {
+    (void)cuts;
+    return AllReduceSum(backend, stream, x);
+  }
+  // The parts of the others that are routed to this member are copied from them; its own stays. Of
+  // parts that are not routed to it, either nothing changes or they are copied, too.
+  virtual absl::Status AllGather(Backend& /*backend*/, Stream& /*stream*/, const Tensor& /*x*/,
+                                 const Cuts& /*cuts*/, const Routes& /*routes*/) {
+    return absl::UnimplementedError("this communicator only reduces");
+  }
 
   // To and from one other member, which calls the other of the two; sizes match, and so does the
   // order of calls between two members. NCCL's alone has them: UNIMPLEMENTED.

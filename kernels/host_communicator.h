@@ -20,15 +20,34 @@ class HostCommunicator : public Communicator {
   absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) final {
     return AllReduce(backend, stream, x, Reduction::kMax);
   }
+  absl::Status ReduceScatterSum(Backend& backend, Stream& stream, const Tensor& x,
+                                const Cuts& cuts) final {
+    return OnHost(backend, stream, x,
+                  [&](const Tensor& host) { return ReduceScatterOnHost(host, cuts); });
+  }
+  absl::Status AllGather(Backend& backend, Stream& stream, const Tensor& x, const Cuts& cuts,
+                         const Routes& routes) final {
+    return OnHost(backend, stream, x,
+                  [&](const Tensor& host) { return GatherOnHost(host, cuts, routes); });
+  }
 
  protected:
   enum class Reduction { kSum, kMax };
 
   // `x` is contiguous and in host memory.
   virtual absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) = 0;
+  virtual absl::Status ReduceScatterOnHost(const Tensor& x, const Cuts& /*cuts*/) {
+    return ReduceOnHost(x, Reduction::kSum);
+  }
+  virtual absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) = 0;
 
  private:
-  absl::Status AllReduce(Backend& backend, Stream& stream, const Tensor& x, Reduction reduction);
+  absl::Status AllReduce(Backend& backend, Stream& stream, const Tensor& x, Reduction reduction) {
+    return OnHost(backend, stream, x,
+                  [&](const Tensor& host) { return ReduceOnHost(host, reduction); });
+  }
+  absl::Status OnHost(Backend& backend, Stream& stream, const Tensor& x,
+                      const std::function<absl::Status(const Tensor& host)>& work);
 
   Buffer staging_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -84,17 +85,32 @@ void ReduceSlice(const std::vector<Tensor>& tensors, bool sum, int64_t begin, in
 class Group {
  public:
   Group(int size, Duration timeout)
-      : size_(size), timeout_(timeout), tensors_(size), sums_(size), present_(size) {}
+      : size_(size), timeout_(timeout), tensors_(size), kinds_(size), present_(size) {}
 
   int size() const { return size_; }
 
+  enum class Kind : char { kSum, kMax, kGather };
+
   absl::Status AllReduce(int rank, const Tensor& x, bool sum) {
-    ATOLL_RETURN_IF_ERROR(Arrive(rank, x, sum));
+    ATOLL_RETURN_IF_ERROR(Arrive(rank, x, sum ? Kind::kSum : Kind::kMax));
     // Slices begin at multiples of 64 elements: no two threads write to one cache line.
     const auto boundary = [&](int slice) {
       return slice == size_ ? x.size() : x.size() * slice / size_ / 64 * 64;
     };
     ReduceSlice(tensors_, sum, boundary(rank), boundary(rank + 1));
+    Leave();
+    return absl::OkStatus();
+  }
+
+  absl::Status Gather(int rank, const Tensor& x, const Cuts& cuts, const Routes& routes) {
+    ATOLL_RETURN_IF_ERROR(Arrive(rank, x, Kind::kGather));
+    // Everybody's own part stays as it is while the others read it.
+    for (int from = 0; from < size_; ++from) {
+      if (from == rank || !routes(from, rank)) continue;
+      const Tensor to = x.Columns(cuts[from], cuts[from + 1] - cuts[from]);
+      const Tensor part = tensors_[from].Columns(cuts[from], to.size());
+      std::memcpy(to.data, part.data, static_cast<size_t>(to.size() * SizeOf(to.dtype)));
+    }
     Leave();
     return absl::OkStatus();
   }
@@ -106,12 +122,12 @@ class Group {
   }
 
  private:
-  absl::Status Arrive(int rank, const Tensor& x, bool sum) {
+  absl::Status Arrive(int rank, const Tensor& x, Kind kind) {
     std::unique_lock lock(mutex_);
     if (!failure_.ok()) return failure_;
     ATOLL_CHECK(!present_[rank], "two threads use the communicator of rank ", rank);
     tensors_[rank] = x;
-    sums_[rank] = sum;
+    kinds_[rank] = kind;
     present_[rank] = true;
     const int64_t round = round_;
     if (++arrived_ == size_) {
@@ -127,7 +143,7 @@ class Group {
   void BeginLocked() {
     for (int rank = 1; rank < size_; ++rank) {
       ATOLL_CHECK(tensors_[rank].dtype == tensors_[0].dtype &&
-                      tensors_[rank].size() == tensors_[0].size() && sums_[rank] == sums_[0],
+                      tensors_[rank].size() == tensors_[0].size() && kinds_[rank] == kinds_[0],
                   "rank ", rank, " came to another collective than rank 0: ", tensors_[rank].size(),
                   " elements, not ", tensors_[0].size(), ", or of another kind");
     }
@@ -160,7 +176,7 @@ class Group {
       if (!present_[other]) absl::StrAppend(&missing, missing.empty() ? "" : ", ", other);
     }
     return absl::StrCat("rank ", rank, " of ", size_, " waited ", Seconds(timeout_),
-                        " s in an all-reduce; not there: rank ", missing);
+                        " s in a collective; not there: rank ", missing);
   }
 
   const int size_;
@@ -170,7 +186,7 @@ class Group {
   std::condition_variable changed_;
   // Guarded by mutex_, but for tensors_ while a round is worked on: nobody changes it then.
   std::vector<Tensor> tensors_;
-  std::vector<char> sums_;  // else maxima
+  std::vector<Kind> kinds_;
   std::vector<char> present_;
   int arrived_ = 0;
   int working_ = 0;    // members that have not finished the round
@@ -194,6 +210,9 @@ class ThreadCommunicator final : public HostCommunicator {
  private:
   absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) override {
     return group_->AllReduce(rank_, x, reduction == Reduction::kSum);
+  }
+  absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
+    return group_->Gather(rank_, x, cuts, routes);
   }
 
   const std::shared_ptr<Group> group_;

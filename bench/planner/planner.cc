@@ -12,10 +12,10 @@
 
 #include "bench/measure.h"
 #include "bench/planner/jeeves.h"
+#include "bench/planner/losses.h"
 #include "bench/planner/rounds.h"
 #include "bench/planner/rows.h"
 #include "common/rng.h"
-#include "coordinator/planner/losses.h"
 #include "coordinator/planner/placement.h"
 #include "coordinator/simulator/schedules.h"
 
@@ -101,39 +101,6 @@ void Replanning() {
   PrintFigureAtMost("replan_over_new_plan", worst_over_new, "ratio", 1.1);
 }
 
-void Losses() {
-  std::printf("\nPlans kept for the loss of up to 2 nodes\n");
-  plan::LossOptions options;
-  options.losses = 2;
-  options.search.simulate = 2;
-  options.search.restarts = 8;
-  options.search.improvements = 4;
-  double slowest_ms = 0;
-  for (const Setting& setting :
-       {SpanTrain(1, "gpt2", 128),
-        AutoHet({{"a100-80", 24}, {"h800", 24}, {"h20", 16}}, "gpt3-6.7b", 512)}) {
-    std::vector<plan::NodeName> nodes;
-    for (const plan::Device& device : setting.cluster.devices) {
-      const plan::NodeName name{device.site, device.node};
-      if (nodes.empty() || nodes.back() != name) nodes.push_back(name);
-    }
-    const plan::Costs costs = setting.costs();
-    std::vector<plan::LossPlans> kept;
-    const double seconds = ProcessorSecondsOf(
-        [&] { kept.emplace_back(setting.cluster, costs, setting.job, options); });
-    const double lookup_s = MedianSeconds(
-        [&] {
-          (void)kept[0].Find({nodes.front(), nodes.back()}).ok();
-        },
-        101);
-    slowest_ms = std::max(slowest_ms, 1e3 * lookup_s);
-    std::printf("%-46s %zu nodes of %zu kinds: %zu plans in %.2f s, found in %.3f ms\n",
-                setting.name.c_str(), nodes.size(), kept[0].classes(), kept[0].plans(), seconds,
-                1e3 * lookup_s);
-  }
-  PrintFigureAtMost("lost_node_lookup", slowest_ms, "ms", 10);
-}
-
 // Two models of eight operators each on three unlike devices joined by links of two edges.
 plan::PlacementProblem Operators() {
   Rng rng(7);
@@ -199,7 +166,7 @@ int main(int argc, char** argv) {
   if (wanted("speed")) atl::bench::SimulatorSpeed();
   if (wanted("time")) atl::bench::PlanningTime(&bounds);
   if (wanted("replan")) atl::bench::Replanning();
-  if (wanted("losses")) atl::bench::Losses();
+  if (wanted("losses")) atl::bench::PrintLosses();
   if (wanted("placement")) atl::bench::OperatorPlacement();
   if (wanted("published")) atl::bench::PrintPublished(&bounds);
   if (wanted("scenarios")) atl::bench::PrintScenarios(&bounds);

@@ -81,7 +81,10 @@ int TensorClient::Impl::WaitMs() const {
   Instant until = now_ + kTurnMax;
   for (const auto& [id, transfer] : transfers_) {
     until = std::min(until, transfer->deadline);
-    if (transfer->wire == 0) until = std::min(until, std::max(now_, transfer->not_before));
+    // What has no connection waits for its watch.
+    if (transfer->wire == 0 && transfer->connection->up) {
+      until = std::min(until, std::max(now_, transfer->not_before));
+    }
   }
   if (!transfers_.empty() && push_pace_.limited()) {
     for (const Pace* pace : {&push_pace_, &pull_pace_}) {

@@ -1,6 +1,7 @@
 // Both ends together, over real sockets on loopback.
 
 #include <catch2/catch.hpp>
+#include <ctime>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -196,6 +197,17 @@ TEST_CASE("a transfer to nobody ends at its timeout and says what it waited for"
   REQUIRE(result.Get().status.code() == absl::StatusCode::kDeadlineExceeded);
   REQUIRE(Says(result.Get().status, "push of job-1 shard 3 to tcp://127.0.0.1:1"));
   REQUIRE(Says(result.Get().status, "waiting for a connection (last trouble: nobody answers"));
+}
+
+TEST_CASE("a transfer that waits for a connection takes no processor time") {
+  auto client = TensorClient::Create({}).value();
+  const Values values = RandomValues(10);
+  Awaited<PushResult> result;
+  const std::clock_t begin = std::clock();  // of the process, not of the wall
+  client->Push({"tcp://127.0.0.1:1", ""}, ShardPush(3), Encoding::kFloat32, *values, values, 1s,
+               result.Setter());
+  REQUIRE(result.Get().status.code() == absl::StatusCode::kDeadlineExceeded);
+  REQUIRE(std::clock() - begin < CLOCKS_PER_SEC / 4);
 }
 
 TEST_CASE("a transfer can be cancelled, and every done runs once even when the client dies") {

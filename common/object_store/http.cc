@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <mutex>
 #include <random>
 #include <thread>
+#include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 
@@ -21,10 +23,47 @@ constexpr long kConnectSeconds = 10;
 constexpr long kSlowBytesPerSecond = 1024;
 constexpr long kSlowSeconds = 30;
 constexpr size_t kHeadersMax = 200;
+constexpr long kRedirectsMax = 5;
+constexpr int64_t kPauseSliceMs = 100;
+constexpr size_t kHandlesMax = 32;
+
+// Connections are kept in their handles, and those of threads that ended serve others.
+class HandlePool {
+ public:
+  static HandlePool& Get() {
+    static HandlePool pool;
+    return pool;
+  }
+  CURL* Take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return curl_easy_init();
+    CURL* handle = free_.back();
+    free_.pop_back();
+    curl_easy_reset(handle);
+    return handle;
+  }
+  void Return(CURL* handle) {
+    const std::lock_guard lock(mutex_);
+    if (free_.size() < kHandlesMax) {
+      free_.push_back(handle);
+    } else {
+      curl_easy_cleanup(handle);
+    }
+  }
+
+ private:
+  HandlePool() { curl_global_init(CURL_GLOBAL_DEFAULT); }
+  ~HandlePool() {
+    for (CURL* handle : free_) curl_easy_cleanup(handle);
+  }
+
+  std::mutex mutex_;
+  std::vector<CURL*> free_;
+};
 
 struct Transfer {
-  const HttpRequest* request;
-  HttpAnswer answer;
+  const WebRequest* request;
+  WebAnswer answer;
   size_t piece = 0, offset = 0;  // of the body, sent so far
   bool too_long = false;
 };
@@ -44,6 +83,7 @@ size_t TakeBody(char* data, size_t size, size_t count, void* user) {
 size_t TakeHeader(char* data, size_t size, size_t count, void* user) {
   auto* transfer = static_cast<Transfer*>(user);
   const absl::string_view line(data, size * count);
+  if (absl::StartsWith(line, "HTTP/")) transfer->answer.headers.clear();  // behind a redirect
   const size_t colon = line.find(':');
   if (colon != absl::string_view::npos && transfer->answer.headers.size() < kHeadersMax) {
     transfer->answer.headers[absl::AsciiStrToLower(line.substr(0, colon))] =
@@ -70,40 +110,43 @@ size_t GiveBody(char* to, size_t size, size_t count, void* user) {
   return given;
 }
 
+int AskCancelled(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  const auto* request = static_cast<Transfer*>(user)->request;
+  return request->cancelled && request->cancelled() ? 1 : 0;
+}
+
+absl::Status CancelledError(const std::string& url) {
+  return absl::AbortedError(absl::StrCat(url, ": the request is cancelled"));
+}
+
 struct HeaderList {
   curl_slist* list = nullptr;
   ~HeaderList() { curl_slist_free_all(list); }
   void Add(const std::string& line) { list = curl_slist_append(list, line.c_str()); }
 };
 
-}  // namespace
-
-absl::StatusOr<HttpAnswer> SendHttp(const HttpRequest& request) {
-  static std::once_flag once;
-  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
-  // A thread keeps its handle, and with it connections.
-  thread_local const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> handle(curl_easy_init(),
-                                                                                curl_easy_cleanup);
-  CURL* curl = handle.get();
-  if (curl == nullptr) return absl::ResourceExhaustedError("libcurl has no memory");
-  curl_easy_reset(curl);
-  Transfer transfer{.request = &request};
-  HeaderList headers;
-  for (const auto& [name, value] : request.headers) headers.Add(absl::StrCat(name, ": ", value));
-  headers.Add("Expect:");
+void SetOptions(CURL* curl, const WebRequest& request, Transfer* transfer, HeaderList* headers) {
+  for (const auto& [name, value] : request.headers) headers->Add(absl::StrCat(name, ": ", value));
+  headers->Add("Expect:");
   int64_t bytes = 0;
   for (const ByteSpan& piece : request.body) bytes += static_cast<int64_t>(piece.size());
   curl_easy_setopt(curl, CURLOPT_URL, request.url.c_str());
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);
+  curl_easy_setopt(curl, CURLOPT_MAXREDIRS, kRedirectsMax);
   curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
   curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, kSlowBytesPerSecond);
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, kSlowSeconds);
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, TakeBody);
-  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &transfer);
+  curl_easy_setopt(curl, CURLOPT_WRITEDATA, transfer);
   curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, TakeHeader);
-  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &transfer);
+  curl_easy_setopt(curl, CURLOPT_HEADERDATA, transfer);
+  curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, AskCancelled);
+  curl_easy_setopt(curl, CURLOPT_XFERINFODATA, transfer);
   if (request.method == "HEAD") {
     curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
   } else if (request.method == "PUT" || request.method == "POST") {
@@ -111,15 +154,43 @@ absl::StatusOr<HttpAnswer> SendHttp(const HttpRequest& request) {
     curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
     curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(bytes));
     curl_easy_setopt(curl, CURLOPT_READFUNCTION, GiveBody);
-    curl_easy_setopt(curl, CURLOPT_READDATA, &transfer);
+    curl_easy_setopt(curl, CURLOPT_READDATA, transfer);
   } else {
     curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
   }
-  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.list);
+  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers->list);
+}
+
+// False: cancelled meanwhile.
+bool Pause(int64_t ms, const Cancelled& cancelled) {
+  for (int64_t slept = 0; slept < ms; slept += kPauseSliceMs) {
+    if (cancelled && cancelled()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(kPauseSliceMs, ms - slept)));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string RangeText(int64_t offset, int64_t bytes) {
+  return absl::StrCat("bytes=", offset, "-", offset + bytes - 1);
+}
+
+absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request) {
+  CURL* curl = HandlePool::Get().Take();
+  if (curl == nullptr) return absl::ResourceExhaustedError("libcurl has no memory");
+  const auto give_back = absl::MakeCleanup([&] { HandlePool::Get().Return(curl); });
+  Transfer transfer{.request = &request};
+  HeaderList headers;
+  SetOptions(curl, request, &transfer, &headers);
   const CURLcode result = curl_easy_perform(curl);
   if (transfer.too_long) {
     return absl::InvalidArgumentError(absl::StrCat(request.url, ": the answer is longer than ",
                                                    request.answer_bytes_max, " bytes"));
+  }
+  if (result == CURLE_ABORTED_BY_CALLBACK) return CancelledError(request.url);
+  if (result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL) {
+    return absl::InvalidArgumentError(absl::StrCat(request.url, ": ", curl_easy_strerror(result)));
   }
   if (result != CURLE_OK) {
     return absl::UnavailableError(
@@ -131,12 +202,14 @@ absl::StatusOr<HttpAnswer> SendHttp(const HttpRequest& request) {
   return std::move(transfer.answer);
 }
 
-absl::StatusOr<HttpAnswer> SendHttpWithRetries(const std::function<HttpRequest()>& make,
-                                               const RetryOptions& options) {
+absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>& make,
+                                              const RetryOptions& options) {
   thread_local std::minstd_rand random{std::random_device{}()};
   int64_t pause_ms = options.first_pause_ms;
   for (int attempt = 1;; ++attempt) {
-    auto answer = SendHttp(make());
+    const WebRequest request = make();
+    if (request.cancelled && request.cancelled()) return CancelledError(request.url);
+    auto answer = SendHttp(request);
     const bool busy = answer.ok() ? answer->status == 429 || answer->status >= 500
                                   : absl::IsUnavailable(answer.status());
     if (!busy || attempt >= options.tries) return answer;
@@ -144,8 +217,8 @@ absl::StatusOr<HttpAnswer> SendHttpWithRetries(const std::function<HttpRequest()
         pause_ms + static_cast<int64_t>(random() % static_cast<uint64_t>(pause_ms + 1));
     if (options.sleep) {
       options.sleep(ms);
-    } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+    } else if (!Pause(ms, request.cancelled)) {
+      return CancelledError(request.url);
     }
     pause_ms *= 2;
   }

@@ -14,23 +14,30 @@
 
 namespace atl {
 
-struct HttpRequest {
+using Cancelled = std::function<bool()>;  // empty: never
+
+struct WebRequest {
   std::string method = "GET";
   std::string url;
   std::map<std::string, std::string> headers;
   std::span<const ByteSpan> body;      // the pieces outlive the request
   int64_t answer_bytes_max = 1 << 20;  // a longer answer is an error
+  bool follow_redirects = false;
+  Cancelled cancelled;  // asked about once a second, from this thread
 };
 
-struct HttpAnswer {
+// Of the header Range: "bytes=0-9".
+std::string RangeText(int64_t offset, int64_t bytes);
+
+struct WebAnswer {
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
 };
 
 // One try. UNAVAILABLE: no answer (no connection, it broke off, too slow: below 1 KB/s for 30 s).
-// Whatever the server answers is OK here.
-absl::StatusOr<HttpAnswer> SendHttp(const HttpRequest& request);
+// ABORTED: cancelled. Whatever the server answers is OK here.
+absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request);
 
 struct RetryOptions {
   int tries = 5;
@@ -39,9 +46,10 @@ struct RetryOptions {
 };
 
 // Calls `make` and sends what it returns (a signature has its time), until there is an answer that
-// is neither 429 nor 5xx, or all tries are used up: the last answer, or the last error.
-absl::StatusOr<HttpAnswer> SendHttpWithRetries(const std::function<HttpRequest()>& make,
-                                               const RetryOptions& options);
+// is neither 429 nor 5xx, or all tries are used up: the last answer, or the last error. ABORTED:
+// cancelled.
+absl::StatusOr<WebAnswer> SendHttpWithRetries(const std::function<WebRequest()>& make,
+                                              const RetryOptions& options);
 
 }  // namespace atl
 

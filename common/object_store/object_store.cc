@@ -31,7 +31,7 @@ class FolderStore : public ObjectStore {
   explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}
   std::string url() const override { return folder_.string(); }
 
-  absl::StatusOr<ObjectInfo> Stat(const std::string& name) override {
+  absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions&) override {
     ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
     struct stat info;
     if (stat(Path(name).c_str(), &info) != 0) return Error("looking for", name);
@@ -39,11 +39,16 @@ class FolderStore : public ObjectStore {
     return Info(name, info);
   }
 
-  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out) override {
+  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out,
+                    const CallOptions& call) override {
     ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
     const int fd = open(Path(name).c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) return Error("reading", name);
     absl::Status status;
+    struct stat info;
+    if (!call.tag.empty() && (fstat(fd, &info) != 0 || Info(name, info).tag != call.tag)) {
+      status = ChangedError(Path(name));
+    }
     for (size_t done = 0; done < out.size() && status.ok();) {
       const ssize_t got =
           pread(fd, out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));
@@ -65,7 +70,8 @@ class FolderStore : public ObjectStore {
     return WriteFileAtomically(RealFiles(), Path(name), pieces);
   }
 
-  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most) override {
+  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
+                                               const CallOptions&) override {
     std::vector<ObjectInfo> objects;
     std::error_code error;
     for (auto entry = fs::recursive_directory_iterator(folder_, error);
@@ -112,8 +118,8 @@ class WebStore : public ObjectStore {
   explicit WebStore(std::string url) : url_(std::move(url)) {}
   std::string url() const override { return url_; }
 
-  absl::StatusOr<ObjectInfo> Stat(const std::string& name) override {
-    ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer, Send("HEAD", name, {}, 1 << 20));
+  absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions& call) override {
+    ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Send("HEAD", name, {}, 1 << 20, call));
     if (answer.status != 200) return Error(answer, name);
     ObjectInfo info{name, 0, ""};
     const auto length = answer.headers.find("content-length");
@@ -122,25 +128,34 @@ class WebStore : public ObjectStore {
       return absl::FailedPreconditionError(
           absl::StrCat(Url(name), ": the server gives no length of it"));
     }
-    for (const char* header : {"last-modified", "etag"}) {
-      const auto tag = answer.headers.find(header);
-      if (tag != answer.headers.end()) info.tag = tag->second;
+    info.tag = TagOf(answer);
+    if (info.tag.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          Url(name),
+          ": the server gives neither ETag nor Last-Modified, so a change could not be "
+          "noticed; copy the file"));
     }
+    info.exact_tag = absl::StartsWith(info.tag, "\"");
     return info;
   }
 
-  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out) override {
+  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out,
+                    const CallOptions& call) override {
     if (out.empty()) return absl::OkStatus();
     const auto bytes = static_cast<int64_t>(out.size());
-    ATOLL_ASSIGN_OR_RETURN(
-        const HttpAnswer answer,
-        Send("GET", name, {{"range", absl::StrCat("bytes=", offset, "-", offset + bytes - 1)}},
-             bytes + (1 << 20)));
-    if (answer.status == 200 && offset > 0) {
+    std::map<std::string, std::string> headers = {{"range", RangeText(offset, bytes)}};
+    if (absl::StartsWith(call.tag, "\"")) headers["if-match"] = call.tag;
+    ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer,
+                           Send("GET", name, headers, bytes + (1 << 20), call));
+    const bool answered = answer.status == 200 || answer.status == 206;
+    if (answer.status == 412 || (answered && !call.tag.empty() && TagOf(answer) != call.tag)) {
+      return ChangedError(Url(name));
+    }
+    if (!answered) return Error(answer, name);
+    if (answer.status == 200 && (offset > 0 || static_cast<int64_t>(answer.body.size()) != bytes)) {
       return absl::FailedPreconditionError(
           absl::StrCat(Url(name), ": the server gives no ranges; copy the file"));
     }
-    if (answer.status != 200 && answer.status != 206) return Error(answer, name);
     if (static_cast<int64_t>(answer.body.size()) != bytes) {
       return absl::OutOfRangeError(absl::StrCat(Url(name), ": has ", answer.body.size(),
                                                 " bytes from byte ", offset, " on, not ", bytes));
@@ -150,31 +165,44 @@ class WebStore : public ObjectStore {
   }
 
   absl::Status Write(const std::string&, std::span<const ByteSpan>) override { return ReadOnly(); }
-  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string&, int64_t) override {
+  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string&, int64_t,
+                                               const CallOptions&) override {
     return ReadOnly();
   }
   absl::Status Remove(const std::string&) override { return ReadOnly(); }
 
  private:
-  std::string Url(const std::string& name) const {
-    return absl::StrCat(url_, "/", UriEscape(name, true));
-  }
-  absl::StatusOr<HttpAnswer> Send(const char* method, const std::string& name,
-                                  std::map<std::string, std::string> headers,
-                                  int64_t bytes_max) const {
+  std::string Url(const std::string& name) const { return absl::StrCat(url_, "/", name); }
+  absl::StatusOr<WebAnswer> Send(const char* method, const std::string& name,
+                                 std::map<std::string, std::string> headers, int64_t bytes_max,
+                                 const CallOptions& call) const {
     ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-    HttpRequest request;
+    WebRequest request;
     request.method = method;
     request.url = Url(name);
     request.headers = std::move(headers);
     request.answer_bytes_max = bytes_max;
+    request.follow_redirects = true;
+    request.cancelled = call.cancelled;
     return SendHttpWithRetries([&] { return request; }, RetryOptions());
   }
-  absl::Status Error(const HttpAnswer& answer, const std::string& name) const {
+  // A strong ETag, in its quotes; else a weak one with the time of the last change.
+  static std::string TagOf(const WebAnswer& answer) {
+    const auto etag = answer.headers.find("etag");
+    if (etag != answer.headers.end() && absl::StartsWith(etag->second, "\"")) return etag->second;
+    const auto modified = answer.headers.find("last-modified");
+    return absl::StrCat(etag == answer.headers.end() ? "" : etag->second,
+                        modified == answer.headers.end() ? "" : modified->second);
+  }
+  absl::Status Error(const WebAnswer& answer, const std::string& name) const {
     const std::string message = absl::StrCat(Url(name), ": HTTP ", answer.status);
     if (answer.status == 404) return absl::NotFoundError(message);
     if (answer.status == 416) return absl::OutOfRangeError(message);
-    if (answer.status >= 500) return absl::UnavailableError(message);
+    if (answer.status == 401 || answer.status == 403) {
+      return absl::PermissionDeniedError(
+          absl::StrCat(message, "; the server does not let this machine read it"));
+    }
+    if (answer.status == 429 || answer.status >= 500) return absl::UnavailableError(message);
     return absl::FailedPreconditionError(message);
   }
   absl::Status ReadOnly() const {
@@ -186,6 +214,11 @@ class WebStore : public ObjectStore {
 };
 
 }  // namespace
+
+absl::Status ChangedError(const std::string& url) {
+  return absl::DataLossError(absl::StrCat(
+      url, ": has changed since it was opened; put the old one back, or start the job anew"));
+}
 
 absl::Status CheckObjectName(const std::string& name) {
   bool good = !name.empty() && name.size() <= kMaxNameBytes;

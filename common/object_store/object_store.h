@@ -20,13 +20,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/files.h"
+#include "common/object_store/http.h"
 
 namespace atl {
 
 struct ObjectInfo {
   std::string name;  // below the store's prefix
   int64_t bytes = 0;
-  std::string tag;  // changes whenever the content does
+  std::string tag;         // changes when the content does
+  bool exact_tag = false;  // and stands for every byte: S3's ETag, a web server's strong one
+};
+
+// Of one call.
+struct CallOptions {
+  Cancelled cancelled;  // then the call is ABORTED within a second or so
+  std::string tag;      // of Read, empty: any. The object as it was when Stat gave this tag.
 };
 
 // Thread-safe. Names are parts joined by '/', none of them empty, "." or "..".
@@ -35,17 +43,20 @@ class ObjectStore {
   virtual ~ObjectStore() = default;
 
   // NOT_FOUND: there is no such object.
-  virtual absl::StatusOr<ObjectInfo> Stat(const std::string& name) = 0;
+  virtual absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions& call) = 0;
 
-  // All of `out`, from `offset` on. OUT_OF_RANGE: the object ends before.
-  virtual absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out) = 0;
+  // All of `out`, from `offset` on. OUT_OF_RANGE: the object ends before. DATA_LOSS: it is another
+  // than call.tag says.
+  virtual absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out,
+                            const CallOptions& call) = 0;
 
   // The object has all the pieces one after the other, or is as it was before. Large ones go up in
   // parts, each with a checksum that the server compares.
   virtual absl::Status Write(const std::string& name, std::span<const ByteSpan> pieces) = 0;
 
   // Those whose names begin with `prefix`, sorted by name, at most `most`.
-  virtual absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most) = 0;
+  virtual absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
+                                                       const CallOptions& call) = 0;
 
   // OK also where there is none.
   virtual absl::Status Remove(const std::string& name) = 0;
@@ -54,9 +65,13 @@ class ObjectStore {
   virtual std::string url() const = 0;
 };
 
-// `url`: s3://bucket[/prefix], http(s)://host/path (Stat and Read alone), or a folder's path.
+// `url`: s3://bucket[/prefix], http(s)://host/path as a browser takes it (Stat and Read alone), or
+// a folder's path.
 // Credentials, region and endpoint come from where AWS's tools take them (credentials.h).
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const std::string& url);
+
+// The object is another than it was.
+absl::Status ChangedError(const std::string& url);
 
 // OK: `name` may name an object.
 absl::Status CheckObjectName(const std::string& name);

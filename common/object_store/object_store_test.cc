@@ -30,7 +30,7 @@ ByteSpan Bytes(const std::string& text) { return std::as_bytes(std::span(text));
 
 std::string ReadText(ObjectStore& store, const std::string& name, int64_t offset, size_t bytes) {
   std::string text(bytes, '\0');
-  const absl::Status status = store.Read(name, offset, std::as_writable_bytes(std::span(text)));
+  const absl::Status status = store.Read(name, offset, std::as_writable_bytes(std::span(text)), {});
   INFO(status.message());
   REQUIRE(status.ok());
   return text;
@@ -58,24 +58,24 @@ TEST_CASE("an object in a folder is written whole, read by ranges, listed and re
   REQUIRE(store->Write("x/one", pieces).ok());
   REQUIRE(store->Write("x/two", {pieces, 1}).ok());
   CHECK(ReadText(*store, "x/one", 6, 5) == "world");
-  CHECK(store->Stat("x/one")->bytes == 11);
-  const auto listed = *store->List("x/", 10);
+  CHECK(store->Stat("x/one", {})->bytes == 11);
+  const auto listed = *store->List("x/", 10, {});
   REQUIRE(listed.size() == 2);
   CHECK(listed[1].name == "x/two");
-  CHECK(store->List("x/", 1)->size() == 1);
-  CHECK(store->List("y", 10)->empty());
+  CHECK(store->List("x/", 1, {})->size() == 1);
+  CHECK(store->List("y", 10, {})->empty());
   std::string more(12, '\0');
-  CHECK(absl::IsOutOfRange(store->Read("x/one", 0, std::as_writable_bytes(std::span(more)))));
+  CHECK(absl::IsOutOfRange(store->Read("x/one", 0, std::as_writable_bytes(std::span(more)), {})));
   REQUIRE(store->Remove("x/one").ok());
   REQUIRE(store->Remove("x/one").ok());
-  CHECK(absl::IsNotFound(store->Stat("x/one").status()));
+  CHECK(absl::IsNotFound(store->Stat("x/one", {}).status()));
 }
 
 TEST_CASE("names that lead elsewhere and addresses of another kind are refused") {
   Folder folder;
   const auto store = *OpenObjectStore(folder.path());
   for (const char* name : {"", "..", "a/../b", "/a", "a//b", "a/"}) {
-    CHECK(absl::IsInvalidArgument(store->Stat(name).status()));
+    CHECK(absl::IsInvalidArgument(store->Stat(name, {}).status()));
   }
   for (const char* url : {"", "ftp://host/x", "s3://", "s3://b/../c"}) {
     CHECK(absl::IsInvalidArgument(OpenObjectStore(url).status()));

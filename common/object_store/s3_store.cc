@@ -41,6 +41,11 @@ int64_t Bytes(std::span<const ByteSpan> pieces) {
   return bytes;
 }
 
+std::string TagOf(const WebAnswer& answer) {
+  const auto tag = answer.headers.find("etag");
+  return tag == answer.headers.end() ? "" : tag->second;
+}
+
 // Bytes [begin, begin + count) of the pieces.
 std::vector<ByteSpan> Slice(std::span<const ByteSpan> pieces, int64_t begin, int64_t count) {
   std::vector<ByteSpan> slice;
@@ -70,10 +75,12 @@ class S3Store : public ObjectStore {
     return absl::StrCat("s3://", options_.bucket, options_.prefix.empty() ? "" : "/",
                         options_.prefix);
   }
-  absl::StatusOr<ObjectInfo> Stat(const std::string& name) override;
-  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out) override;
+  absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions& call) override;
+  absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out,
+                    const CallOptions& call) override;
   absl::Status Write(const std::string& name, std::span<const ByteSpan> pieces) override;
-  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most) override;
+  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
+                                               const CallOptions& call) override;
   absl::Status Remove(const std::string& name) override;
 
  private:
@@ -83,12 +90,12 @@ class S3Store : public ObjectStore {
     return options_.prefix.empty() ? name : absl::StrCat(options_.prefix, "/", name);
   }
   // `key` empty: the bucket itself.
-  absl::StatusOr<HttpAnswer> Send(const std::string& method, const std::string& key,
-                                  const Map& query, const Map& headers,
-                                  std::span<const ByteSpan> body,
-                                  int64_t answer_bytes_max = kAnswerBytesMax) const;
+  absl::StatusOr<WebAnswer> Send(const std::string& method, const std::string& key,
+                                 const Map& query, const Map& headers,
+                                 std::span<const ByteSpan> body, const Cancelled& cancelled = {},
+                                 int64_t answer_bytes_max = kAnswerBytesMax) const;
   // The error that an answer of failure stands for.
-  absl::Status Error(const HttpAnswer& answer, const std::string& what,
+  absl::Status Error(const WebAnswer& answer, const std::string& what,
                      const std::string& name) const;
   absl::Status Put(const std::string& name, std::span<const ByteSpan> pieces) const;
   absl::Status PutParts(const std::string& name, std::span<const ByteSpan> pieces,
@@ -100,10 +107,10 @@ class S3Store : public ObjectStore {
   std::string endpoint_, host_;
 };
 
-absl::StatusOr<HttpAnswer> S3Store::Send(const std::string& method, const std::string& key,
-                                         const Map& query, const Map& headers,
-                                         std::span<const ByteSpan> body,
-                                         int64_t answer_bytes_max) const {
+absl::StatusOr<WebAnswer> S3Store::Send(const std::string& method, const std::string& key,
+                                        const Map& query, const Map& headers,
+                                        std::span<const ByteSpan> body, const Cancelled& cancelled,
+                                        int64_t answer_bytes_max) const {
   S3Request request;
   request.method = method;
   request.host = host_;
@@ -112,11 +119,12 @@ absl::StatusOr<HttpAnswer> S3Store::Send(const std::string& method, const std::s
   request.headers = headers;
   request.payload_sha256 = Sha256Hex(body);
   const std::string text = QueryText(query);
-  HttpRequest http;
+  WebRequest http;
   http.method = method;
   http.url = absl::StrCat(endpoint_, UriEscape(request.path, true), text.empty() ? "" : "?", text);
   http.body = body;
   http.answer_bytes_max = answer_bytes_max;
+  http.cancelled = cancelled;
   return SendHttpWithRetries(
       [&] {
         const int64_t now = options_.unix_seconds ? options_.unix_seconds() : std::time(nullptr);
@@ -129,7 +137,7 @@ absl::StatusOr<HttpAnswer> S3Store::Send(const std::string& method, const std::s
       options_.retry);
 }
 
-absl::Status S3Store::Error(const HttpAnswer& answer, const std::string& what,
+absl::Status S3Store::Error(const WebAnswer& answer, const std::string& what,
                             const std::string& name) const {
   const std::string code = XmlText(answer.body, "Code");
   const std::string message = absl::StrCat(
@@ -138,6 +146,12 @@ absl::Status S3Store::Error(const HttpAnswer& answer, const std::string& what,
   if (code == "NoSuchBucket") {
     return absl::FailedPreconditionError(
         absl::StrCat(message, "; is the bucket's name \"", options_.bucket, "\" right?"));
+  }
+  if (const auto region = answer.headers.find("x-amz-bucket-region");
+      answer.status >= 300 && region != answer.headers.end() &&
+      region->second != options_.access.region) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(message, "; set AWS_REGION=", region->second));
   }
   if (code == "RequestTimeTooSkewed") {
     return absl::FailedPreconditionError(absl::StrCat(message, "; set this machine's clock"));
@@ -152,31 +166,44 @@ absl::Status S3Store::Error(const HttpAnswer& answer, const std::string& what,
   return absl::FailedPreconditionError(message);
 }
 
-absl::StatusOr<ObjectInfo> S3Store::Stat(const std::string& name) {
+absl::StatusOr<ObjectInfo> S3Store::Stat(const std::string& name, const CallOptions& call) {
   ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer, Send("HEAD", Key(name), {}, {}, {}));
-  if (answer.status != 200) return Error(answer, "looking for", name);
-  ObjectInfo info{name, 0, ""};
+  ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer,
+                         Send("HEAD", Key(name), {}, {}, {}, call.cancelled));
+  if (answer.status != 200) {
+    // An answer to HEAD does not say what is wrong.
+    ATOLL_ASSIGN_OR_RETURN(
+        const WebAnswer why,
+        Send("GET", Key(name), {}, {{"range", RangeText(0, 1 << 16)}}, {}, call.cancelled));
+    return Error(why.status >= 300 ? why : answer, "looking for", name);
+  }
+  ObjectInfo info{name, 0, TagOf(answer), true};
   const auto length = answer.headers.find("content-length");
   if (length == answer.headers.end() || !absl::SimpleAtoi(length->second, &info.bytes) ||
-      info.bytes < 0) {
-    return absl::InternalError(absl::StrCat(url(), "/", name, ": the server gives no length"));
+      info.bytes < 0 || info.tag.empty()) {
+    return absl::InternalError(
+        absl::StrCat(url(), "/", name, ": the server gives no length or no ETag"));
   }
-  const auto tag = answer.headers.find("etag");
-  if (tag != answer.headers.end()) info.tag = tag->second;
   return info;
 }
 
-absl::Status S3Store::Read(const std::string& name, int64_t offset, std::span<std::byte> out) {
+absl::Status S3Store::Read(const std::string& name, int64_t offset, std::span<std::byte> out,
+                           const CallOptions& call) {
   ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
   if (out.empty()) return absl::OkStatus();
   const auto bytes = static_cast<int64_t>(out.size());
-  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer,
-                         Send("GET", Key(name), {},
-                              {{"range", absl::StrCat("bytes=", offset, "-", offset + bytes - 1)}},
-                              {}, std::max(bytes, kAnswerBytesMax)));
+  Map headers = {{"range", RangeText(offset, bytes)}};
+  if (!call.tag.empty()) headers["if-match"] = call.tag;
+  ATOLL_ASSIGN_OR_RETURN(
+      const WebAnswer answer,
+      Send("GET", Key(name), {}, headers, {}, call.cancelled, std::max(bytes, kAnswerBytesMax)));
   const bool whole = answer.status == 200 && offset == 0;  // the range was all of it
-  if (answer.status != 206 && !whole) return Error(answer, "reading", name);
+  const bool answered = answer.status == 206 || whole;
+  // Servers that do not know If-Match still say what they gave.
+  if (answer.status == 412 || (answered && !call.tag.empty() && TagOf(answer) != call.tag)) {
+    return ChangedError(absl::StrCat(url(), "/", name));
+  }
+  if (!answered) return Error(answer, "reading", name);
   if (static_cast<int64_t>(answer.body.size()) != bytes) {
     return absl::OutOfRangeError(absl::StrCat("reading ", url(), "/", name, ": has ",
                                               answer.body.size(), " bytes from byte ", offset,
@@ -187,7 +214,7 @@ absl::Status S3Store::Read(const std::string& name, int64_t offset, std::span<st
 }
 
 absl::Status S3Store::Put(const std::string& name, std::span<const ByteSpan> pieces) const {
-  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer,
+  ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer,
                          Send("PUT", Key(name), {}, {{"content-md5", Md5Base64(pieces)}}, pieces));
   return answer.status == 200 ? absl::OkStatus() : Error(answer, "writing", name);
 }
@@ -199,7 +226,7 @@ absl::Status S3Store::PutAllParts(const std::string& name, const std::string& up
   for (int64_t part = 0; part * part_bytes < bytes; ++part) {
     const auto slice = Slice(pieces, part * part_bytes, part_bytes);
     ATOLL_ASSIGN_OR_RETURN(
-        const HttpAnswer answer,
+        const WebAnswer answer,
         Send("PUT", Key(name), {{"partNumber", absl::StrCat(part + 1)}, {"uploadId", upload}},
              {{"content-md5", Md5Base64(slice)}}, slice));
     const auto tag = answer.headers.find("etag");
@@ -209,7 +236,7 @@ absl::Status S3Store::PutAllParts(const std::string& name, const std::string& up
   }
   list += "</CompleteMultipartUpload>";
   const ByteSpan body = std::as_bytes(std::span(list));
-  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer,
+  ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer,
                          Send("POST", Key(name), {{"uploadId", upload}},
                               {{"content-type", "application/xml"}}, {&body, 1}));
   // S3 may answer 200 and an error inside.
@@ -221,8 +248,7 @@ absl::Status S3Store::PutAllParts(const std::string& name, const std::string& up
 
 absl::Status S3Store::PutParts(const std::string& name, std::span<const ByteSpan> pieces,
                                int64_t bytes) const {
-  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer begun,
-                         Send("POST", Key(name), {{"uploads", ""}}, {}, {}));
+  ATOLL_ASSIGN_OR_RETURN(const WebAnswer begun, Send("POST", Key(name), {{"uploads", ""}}, {}, {}));
   const std::string upload = XmlText(begun.body, "UploadId");
   if (begun.status != 200 || upload.empty()) return Error(begun, "beginning to write", name);
   const absl::Status status = PutAllParts(name, upload, pieces, bytes);
@@ -239,7 +265,8 @@ absl::Status S3Store::Write(const std::string& name, std::span<const ByteSpan> p
   return bytes <= options_.part_bytes ? Put(name, pieces) : PutParts(name, pieces, bytes);
 }
 
-absl::StatusOr<std::vector<ObjectInfo>> S3Store::List(const std::string& prefix, int64_t most) {
+absl::StatusOr<std::vector<ObjectInfo>> S3Store::List(const std::string& prefix, int64_t most,
+                                                      const CallOptions& call) {
   std::vector<ObjectInfo> objects;
   std::string token;
   const std::string below = options_.prefix.empty() ? "" : options_.prefix + "/";
@@ -249,12 +276,12 @@ absl::StatusOr<std::vector<ObjectInfo>> S3Store::List(const std::string& prefix,
                  {"max-keys",
                   absl::StrCat(std::min(kListPage, most - static_cast<int64_t>(objects.size())))}};
     if (!token.empty()) query["continuation-token"] = token;
-    ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer, Send("GET", "", query, {}, {}));
+    ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Send("GET", "", query, {}, {}, call.cancelled));
     if (answer.status != 200) return Error(answer, "listing", prefix);
     const size_t before = objects.size();
     for (const std::string_view entry : XmlElements(answer.body, "Contents")) {
       std::string key = XmlText(entry, "Key");
-      ObjectInfo info{key, 0, XmlText(entry, "ETag")};
+      ObjectInfo info{key, 0, XmlText(entry, "ETag"), true};
       if (!absl::StartsWith(key, below) || !absl::SimpleAtoi(XmlText(entry, "Size"), &info.bytes)) {
         return absl::InternalError(absl::StrCat("listing ", url(), ": the server answers \"", key,
                                                 "\" with size \"", XmlText(entry, "Size"), "\""));
@@ -270,7 +297,7 @@ absl::StatusOr<std::vector<ObjectInfo>> S3Store::List(const std::string& prefix,
 
 absl::Status S3Store::Remove(const std::string& name) {
   ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-  ATOLL_ASSIGN_OR_RETURN(const HttpAnswer answer, Send("DELETE", Key(name), {}, {}, {}));
+  ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Send("DELETE", Key(name), {}, {}, {}));
   const bool gone = answer.status == 200 || answer.status == 204 ||
                     (answer.status == 404 && XmlText(answer.body, "Code") != "NoSuchBucket");
   return gone ? absl::OkStatus() : Error(answer, "removing", name);

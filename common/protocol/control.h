@@ -46,9 +46,14 @@ using ClusterId = std::string;
 struct ClusterMark {
   ClusterId cluster;
   int64_t epoch = 0;  // newest seen
+  // Newest seen change of the coordinator's store. A store that ends before it has lost changes.
+  int64_t sequence = 0;
 
   bool operator==(const ClusterMark&) const = default;
 };
+
+// A mark of which only the sequence has grown is written down after so long at the latest.
+inline constexpr Duration kRememberInterval = std::chrono::seconds(10);
 
 // Sequences of the training data on one endless axis: position p is sequence p % N of epoch p / N
 // in that epoch's shuffled order, N being the data set's number of sequences. Half open.
@@ -160,6 +165,7 @@ struct PushRequest {
   int64_t tokens = 0;
   double train_loss = 0;
   std::vector<PositionRange> consumed;  // what the delta was trained on
+  int64_t masked_tokens = 0;            // of `tokens`, that the loss does not count
 };
 
 struct ValidationResult {
@@ -568,6 +574,7 @@ struct ToWorker {
   int64_t epoch = 0;
   ToWorkerMessage message;
   ClusterId cluster = {};  // the coordinator's
+  int64_t sequence = 0;    // of the newest change of its store; 0: not said
 };
 
 struct ToServer {
@@ -576,6 +583,7 @@ struct ToServer {
   int64_t epoch = 0;
   ToServerMessage message;
   ClusterId cluster = {};
+  int64_t sequence = 0;
 };
 
 }  // namespace atl

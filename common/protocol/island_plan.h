@@ -109,6 +109,9 @@ struct IslandPlan {
   std::vector<PlanProgram> programs;   // one per device that any stage names
   std::vector<int32_t> tensor_shares;  // relative, by tensor-parallel rank; empty: even
   std::vector<PlanLinkOrder> link_orders;
+  // Replicas that keep the optimizer's state of an element, at least; 0: all of them. See
+  // common/model/ownership.h.
+  int32_t optimizer_copies = 0;
   int64_t step_ns = 0;   // predicted
   int64_t bound_ns = 0;  // no schedule of this layout can take less
   std::string schedule;  // family, for people

@@ -91,11 +91,12 @@ absl::Status ValidateData(const DataSpec& d) {
   if (d.validation_path.empty() && d.validation_fraction == 0) {
     return Bad("data.validation_fraction", 0, "above 0, or data.validation_path given");
   }
-  const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl;
+  const bool is_text = d.format == DataFormat::kText || d.format == DataFormat::kJsonl ||
+                       d.format == DataFormat::kChat;
   if (!d.tokenizer_path.empty() && !is_text) {
     return absl::InvalidArgumentError(
         "data.tokenizer_path is given, but data.format already holds tokens: leave it out, or set "
-        "data.format to \"text\" or \"jsonl\"");
+        "data.format to \"text\", \"jsonl\" or \"chat\"");
   }
   if (d.format == DataFormat::kJsonl) ATOLL_RETURN_IF_ERROR(Required("data.field", d.field));
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
@@ -153,6 +154,26 @@ constexpr absl::string_view kScheduleNames[] = {
     "gpipe", "1f1b",   "interleaved", "zb-h1",  "zb-h2",         "zb-1p",      "zb-2p",
     "zb-v",  "v-half", "v-min",       "jeeves", "jeeves-search", "compact-zb", "best"};
 
+constexpr size_t kPlanBytesMax = 1 << 20;
+
+// What a plan says is not said again.
+absl::Status ValidatePlan(const LayoutSpec& l) {
+  if (l.plan.empty()) return absl::OkStatus();
+  if (l.plan.size() > kPlanBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.plan has ", l.plan.size(), " bytes: at most ", kPlanBytesMax));
+  }
+  for (const auto& [name, value] :
+       {std::pair("layout.stages", l.stages), std::pair("layout.replicas", l.replicas),
+        std::pair("layout.tensor_parallel", l.tensor_parallel),
+        std::pair("layout.tensor_shares", static_cast<int64_t>(l.tensor_shares.size()))}) {
+    if (value == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " stands beside layout.plan, which says it: leave one of them out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateLayout(const JobSpec& spec) {
   const LayoutSpec& l = spec.layout;
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.workers_per_island", l.workers_per_island, 0, 4096));
@@ -160,6 +181,7 @@ absl::Status ValidateLayout(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.replicas", l.replicas, 0, 1024));
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.tensor_parallel", l.tensor_parallel, 0, 1024));
   ATOLL_RETURN_IF_ERROR(IntInRange("layout.pieces_max", l.pieces_max, 1, 64));
+  ATOLL_RETURN_IF_ERROR(IntInRange("layout.optimizer_copies", l.optimizer_copies, 0, 1024));
   if ((l.pieces_max & (l.pieces_max - 1)) != 0) {
     return Bad("layout.pieces_max", l.pieces_max, "a power of two");
   }
@@ -193,6 +215,7 @@ absl::Status ValidateLayout(const JobSpec& spec) {
                absl::StrCat("at most ", name, " = ", count));
   }
   ATOLL_RETURN_IF_ERROR(ValidateShares(spec));
+  ATOLL_RETURN_IF_ERROR(ValidatePlan(l));
   const bool known = l.schedule.empty() || std::count(std::begin(kScheduleNames),
                                                       std::end(kScheduleNames), l.schedule) > 0;
   if (!known) {

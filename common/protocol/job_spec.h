@@ -48,7 +48,7 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
-enum class DataFormat { kText, kTokens16, kMegatron, kTokens32, kJsonl, kShards };
+enum class DataFormat { kText, kTokens16, kMegatron, kTokens32, kJsonl, kShards, kChat };
 
 struct DataSpec {
   DataFormat format = DataFormat::kText;
@@ -57,7 +57,7 @@ struct DataSpec {
   double validation_fraction = 0.05;
   int64_t sequence_length = 256;  // tokens
   uint64_t shuffle_seed = 1;      // order of the sequences within each epoch
-  std::string tokenizer_path;     // of kText and kJsonl; empty: bytes are tokens
+  std::string tokenizer_path;     // of kText, kJsonl and kChat; empty: bytes are tokens
   std::string field = "text";     // of a JSONL object, that holds the text
 
   bool operator==(const DataSpec&) const = default;
@@ -150,6 +150,11 @@ struct LayoutSpec {
   // larger the share it gets of these. Whole heads, with tensor_parallel numbers. Empty: by speed,
   // where that is measured to be unequal, else even.
   std::vector<int64_t> tensor_shares = {};
+  // Replicas that keep the optimizer's state of each element, at least; 0: 2, or 1 where memory
+  // does not allow it.
+  int64_t optimizer_copies = 0;
+  // A plan to keep to, as JSON (coordinator/plan_io/plan_message.h); in a job file its path.
+  std::string plan = {};
 
   bool operator==(const LayoutSpec&) const = default;
 };

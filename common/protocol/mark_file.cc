@@ -16,7 +16,7 @@ namespace {
 std::string PathOf(const std::string& state_folder) { return state_folder + "/cluster"; }
 
 std::string Text(const ClusterMark& mark) {
-  return absl::StrCat("cluster ", mark.cluster, " epoch ", mark.epoch);
+  return absl::StrCat("cluster ", mark.cluster, " epoch ", mark.epoch, " sequence ", mark.sequence);
 }
 
 // FNV-1a: against flipped bits, not against people.
@@ -41,7 +41,8 @@ absl::StatusOr<ClusterMark> ReadClusterMark(Files& files, const std::string& sta
   const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   const std::vector<std::string> words = absl::StrSplit(absl::StripSuffix(text, "\n"), ' ');
   ClusterMark mark;
-  if (words.size() == 6 && IsClusterId(words[1]) && absl::SimpleAtoi(words[3], &mark.epoch)) {
+  if (words.size() == 8 && IsClusterId(words[1]) && absl::SimpleAtoi(words[3], &mark.epoch) &&
+      absl::SimpleAtoi(words[5], &mark.sequence)) {
     mark.cluster = words[1];
     if (text == absl::StrCat(Text(mark), " checksum ", Checksum(Text(mark)), "\n")) return mark;
   }

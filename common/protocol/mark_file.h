@@ -1,6 +1,6 @@
 // Where a member remembers its cluster: the file `cluster` in its state folder, one line
 //
-//   cluster 0123456789abcdef epoch 7 checksum 89abcdef01234567
+//   cluster 0123456789abcdef epoch 7 sequence 30064771078 checksum 89abcdef01234567
 //
 // Deleting the file lets the member join the next coordinator that it meets, with all that it
 // holds.

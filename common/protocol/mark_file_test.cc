@@ -10,7 +10,7 @@ namespace {
 TEST_CASE("a_cluster_mark_is_read_as_it_was_written") {
   SimulatedFiles files(1);
   REQUIRE(ReadClusterMark(files, "/state").value() == ClusterMark());
-  const ClusterMark mark{"0123456789abcdef", 7};
+  const ClusterMark mark{"0123456789abcdef", 7, (int64_t{7} << 32) + 5};
   REQUIRE(files.MakeFolder("/state").ok());
   REQUIRE(WriteClusterMark(files, "/state", mark).ok());
   REQUIRE(ReadClusterMark(files, "/state").value() == mark);

@@ -23,6 +23,7 @@ template <class V>
 void Fields(V& v, Plain<V, ClusterMark>& s, v1::ClusterMark& m) {
   ATOLL_WIRE_COPY(cluster);
   ATOLL_WIRE_COUNT(epoch);
+  ATOLL_WIRE_COUNT(sequence);
 }
 
 template <class V>
@@ -121,6 +122,7 @@ void Fields(V& v, Plain<V, PushRequest>& s, v1::PushRequest& m) {
   ATOLL_WIRE_COUNT(tokens);
   ATOLL_WIRE_COPY(train_loss);
   ATOLL_WIRE_MESSAGES(consumed, kMaxListLength);
+  ATOLL_WIRE_COUNT(masked_tokens);
 }
 
 template <class V>
@@ -252,6 +254,7 @@ void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_COUNT(epoch);
   ATOLL_WIRE_COPY(cluster);
+  ATOLL_WIRE_COUNT(sequence);
   ATOLL_WIRE_CASE(Welcome, welcome);
   ATOLL_WIRE_CASE(Refused, refused);
   ATOLL_WIRE_CASE(PrepareJob, prepare_job);
@@ -476,6 +479,7 @@ void Fields(V& v, Plain<V, ToServer>& s, v1::ToServer& m) {
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_COUNT(epoch);
   ATOLL_WIRE_COPY(cluster);
+  ATOLL_WIRE_COUNT(sequence);
   ATOLL_WIRE_CASE(Welcome, welcome);
   ATOLL_WIRE_CASE(Refused, refused);
   ATOLL_WIRE_CASE(AssignShards, assign_shards);

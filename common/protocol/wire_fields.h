@@ -94,6 +94,8 @@ void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
   ATOLL_WIRE_OPTIONAL_ENUM(recompute, Recompute);
   ATOLL_WIRE_OPTIONAL(pieces_max);
   ATOLL_WIRE_VALUES(tensor_shares, 1024);
+  ATOLL_WIRE_OPTIONAL(optimizer_copies);
+  ATOLL_WIRE_OPTIONAL(plan);
 }
 
 template <class V>
@@ -397,6 +399,7 @@ void Fields(V& v, Plain<V, IslandPlan>& s, v1::PlannedIsland& m) {
   ATOLL_WIRE_MESSAGES(programs, kMaxPlanDevices);
   ATOLL_WIRE_VALUES(tensor_shares, kMaxPlanDevices);
   ATOLL_WIRE_MESSAGES(link_orders, kMaxPlanStages);
+  ATOLL_WIRE_INT(optimizer_copies, 0, kMaxPlanStages);
   ATOLL_WIRE_COUNT(step_ns);
   ATOLL_WIRE_COUNT(bound_ns);
   ATOLL_WIRE_COPY(schedule);

@@ -14,6 +14,9 @@ namespace atl::coord {
 namespace {
 
 constexpr Duration kRebuildRetry = std::chrono::seconds(10);
+// More than the changes that a store lacks can have given: what a worker has made under one of them
+// must never get the name of something else.
+constexpr Generation kGenerationsSkipped = 1 << 16;
 
 using Descriptions = std::map<NodeId, const JobDescribed*>;
 
@@ -281,9 +284,13 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   job.ledger = std::move(ledger);
   TakeShards(s, job, *whole, by_server);
   ForgetRounds(job, image.round);
+  job.recovered = false;
   ProgressRecord& progress = job.EditProgress();
   progress.job = job.id();
-  progress.plan_generation = std::max(progress.plan_generation, whole->generation);
+  progress.outdated.clear();
+  progress.restored = false;
+  progress.plan_generation =
+      std::max(progress.plan_generation, whole->generation) + kGenerationsSkipped;
   progress.initializer = progress.validator = -1;
   progress.validate_version = kNoVersion;
   progress.validated_final = false;
@@ -307,10 +314,15 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
              : whole->version < 0 ? JobState::kInitializing
                                   : JobState::kRunning,
              reason);
-  s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("not known any more: decisions before version ", whole->version,
-                     ", contributions that were not decided, leases, whether it was paused, and "
-                     "its log up to now"));
+  s.Log(
+      job.id(), Severity::kWarning,
+      absl::StrCat("rebuilt: parameters, momentum, tokens, the data ledger, islands' accounts and "
+                   "penalties, up to version ",
+                   whole->version,
+                   ". Not known any more: norms and losses of the decision of that version, void "
+                   "rounds after it, contributions that were not decided (their data is free "
+                   "again), leases; and, where the store has them not, earlier decisions, whether "
+                   "the job was paused, and its log"));
   return absl::OkStatus();
 }
 
@@ -398,7 +410,73 @@ void OnJobDescribed(State& s, Member& server, const JobDescribed& message) {
   if (held != holders->second.end()) held->second.described = message;
 }
 
+void SetOutdated(State& s, Job& job, const std::string& why) {
+  const JobState state = job.progress.state;
+  if (!job.recovered || job.record.removed || state == JobState::kDone ||
+      state == JobState::kCancelled || !job.progress.outdated.empty()) {
+    return;
+  }
+  job.EditProgress().outdated = why;
+  for (auto& [server, link] : job.links) link.again_at = s.now;
+  s.Log(job.id(), Severity::kError, OutdatedText(job));
+}
+
+bool HasDecided(const State& s) {
+  return (!s.jobs.empty() || !s.removed.empty()) &&
+         std::none_of(s.jobs.begin(), s.jobs.end(),
+                      [](const auto& entry) { return !entry.second.progress.outdated.empty(); });
+}
+
+std::string OutdatedText(const Job& job) {
+  if (job.progress.outdated.empty()) return "";
+  return absl::StrCat("nothing is decided: ", job.progress.outdated,
+                      "; start the coordinator with the newest --state-dir or --restore an intact "
+                      "backup, or go on from what the parameter servers hold: atoll adopt ",
+                      job.id());
+}
+
+std::string RestoredText(const State& s, const Job& job) {
+  std::string missing = MissingServers(s, job);
+  for (const auto& [server, link] : job.links) {
+    if (missing.empty()) missing = link.problem;
+  }
+  return absl::StrCat("the store was restored from a backup: the job is rebuilt from what its ",
+                      "parameter servers hold, as soon as all are attached",
+                      missing.empty() ? "" : "; ", missing);
+}
+
+namespace {
+
+// Of a job whose shards are placed.
+absl::Status AdoptOutdated(State& s, Job& job) {
+  Descriptions by_server;
+  for (const auto& [server, link] : job.links) {
+    if (!link.described) {
+      return absl::UnavailableError(absl::StrCat("parameter server ", server,
+                                                 " has not said what it holds of job ", job.id(),
+                                                 ": start it, try again"));
+    }
+    by_server[server] = &*link.described;
+  }
+  const absl::Status status = Rebuild(s, job, by_server, "adopted");
+  if (status.ok()) return status;
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", job.id(), " cannot be adopted: ", status.message()));
+}
+
+}  // namespace
+
 absl::Status Adopt(State& s, const JobId& id) {
+  if (Job* job = s.FindJob(id); job != nullptr && !job->progress.outdated.empty()) {
+    if (!job->record.shards.empty()) return AdoptOutdated(s, *job);
+    if (!s.held.contains(id)) {
+      // Not even placed, as far as anyone knows: the store's record is all there is.
+      job->recovered = false;
+      job->EditProgress().outdated.clear();
+      s.Log(id, Severity::kWarning, "adopted as the store has it: no attached server holds it");
+      return absl::OkStatus();
+    }
+  }
   const auto holders = s.held.find(id);
   if (holders == s.held.end() || !IsOrphan(s, id)) {
     return absl::NotFoundError(absl::StrCat("no attached parameter server holds an orphaned job ",
@@ -429,6 +507,7 @@ absl::Status Adopt(State& s, const JobId& id) {
 }
 
 bool RebuildIfWhole(State& s, Job& job) {
+  if (!job.progress.outdated.empty()) return false;
   Descriptions by_server;
   for (const auto& [server, link] : job.links) {
     if (!link.described) return false;
@@ -439,7 +518,7 @@ bool RebuildIfWhole(State& s, Job& job) {
   for (auto& [server, link] : job.links) {
     link.described.reset();
     link.again_at = s.now + kRebuildRetry;
-    if (!link.ahead) continue;
+    if (!link.ahead && !job.progress.restored) continue;
     const std::string problem = absl::StrCat(
         "this coordinator's store is older than what it "
         "holds, and the job cannot be rebuilt: ",

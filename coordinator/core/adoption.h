@@ -23,9 +23,22 @@ void AskWhatIsHeld(State& s, const NodeId& server, const JobId& job);
 void ForgetHeld(State& s, const NodeId& server);
 void OnJobDescribed(State& s, Member& server, const JobDescribed& message);
 
-// Takes the orphaned job over. An error says what is missing.
+// Nothing is decided of the job any more until it is adopted: the store lacks changes, as `why`
+// says. A job that this process has made or rebuilt, or that is done, stays as it is.
+void SetOutdated(State& s, Job& job, const std::string& why);
+// False: nothing is decided here that another coordinator with a better store could lack. Members
+// then remember none of this store's changes, so that the better one goes on as if nothing had
+// been.
+bool HasDecided(const State& s);
+// What to do about an outdated job; empty: it is not.
+std::string OutdatedText(const Job& job);
+// What a restored job waits for.
+std::string RestoredText(const State& s, const Job& job);
+
+// Takes over the job, orphaned or outdated. An error says what is missing.
 absl::Status Adopt(State& s, const JobId& job);
-// Rebuilds a stale job as soon as all its servers have described it; true if anything changed.
+// Rebuilds a stale job that is not outdated as soon as all its servers have described it; true if
+// anything changed.
 bool RebuildIfWhole(State& s, Job& job);
 
 std::vector<OrphanView> Orphans(const State& s);

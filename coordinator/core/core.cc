@@ -62,7 +62,7 @@ void Settle(State& s) {
   }
   coord::Schedule(s);  // a job may have ended and freed its workers
   for (auto& [number, job] : s.jobs) {
-    if (job.active()) {
+    if (job.active() && !job.stale()) {
       coord::AdvanceSwitches(s, job);
       coord::AdvancePlans(s, job);
       coord::RefreshOrders(s, job);
@@ -86,6 +86,7 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, ClusterId cluster, 
   impl_->state.cluster = std::move(cluster);
   impl_->state.options = std::move(options);
   impl_->state.epoch = epoch;
+  impl_->state.sequence = epoch << 32;
 }
 CoordinatorCore::~CoordinatorCore() = default;
 CoordinatorCore::CoordinatorCore(CoordinatorCore&&) noexcept = default;
@@ -109,6 +110,9 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
   Instant next = coord::NextMemberDeadline(s);
   for (const auto& [number, job] : s.jobs) next = std::min(next, coord::NextJobDeadline(s, job));
   s.out.next_deadline = next;
+  const int64_t sequence = coord::HasDecided(s) ? s.sequence : 0;
+  for (ToWorker& message : s.out.to_workers) message.sequence = sequence;
+  for (ToServer& message : s.out.to_servers) message.sequence = sequence;
   return std::move(s.out);
 }
 
@@ -136,6 +140,21 @@ std::optional<JobView> CoordinatorCore::Job(Instant now, const JobId& id) const 
 }
 
 std::vector<OrphanView> CoordinatorCore::Orphans() const { return coord::Orphans(impl_->state); }
+
+std::vector<MakePlan> CoordinatorCore::PlanRequests(const JobId& id) const {
+  const coord::Job* job = impl_->state.FindJob(id);
+  if (job == nullptr || job->record.removed) return {};
+  return coord::PlanRequests(impl_->state, *job);
+}
+
+std::string CoordinatorCore::WhyPlanIsKept(const PlanMade& made) const {
+  const coord::Job* job = impl_->state.FindJob(made.job);
+  return job == nullptr ? "" : coord::WhyPlanIsKept(impl_->state, *job, made);
+}
+
+std::vector<PlanWorker> CoordinatorCore::IdleWorkers() const {
+  return coord::IdleWorkers(impl_->state);
+}
 
 std::vector<ForeignMemberView> CoordinatorCore::ForeignMembers(Instant now) const {
   constexpr Duration kShown = std::chrono::minutes(1);

@@ -219,11 +219,18 @@ class CoordinatorCore {
   std::optional<JobView> Job(Instant now, const JobId& job) const;
   // Jobs that members hold and this coordinator does not know.
   std::vector<OrphanView> Orphans() const;
+  // What the next plan of each of the job's islands would be asked for with, if it were now.
+  // Islands without a worker, and those that train without plans, have none.
+  std::vector<MakePlan> PlanRequests(const JobId& job) const;
+  // Why the plan in force would be kept although this one was made; empty: it would not.
+  std::string WhyPlanIsKept(const PlanMade& made) const;
+  // Attached workers that no job has.
+  std::vector<PlanWorker> IdleWorkers() const;
   // Members that have tried to attach within the last minute and belong to another cluster.
   std::vector<ForeignMemberView> ForeignMembers(Instant now) const;
   const ClusterId& cluster() const;
-  // Grows beyond the constructor's where a member has obeyed a newer one: then the store is older
-  // than what members have seen, and `StoreAge` says by whom it was found out. Empty: it is not.
+  // Grows beyond the constructor's where a member has obeyed a newer one. `StoreAge` is not empty
+  // where the store lacks changes that members have seen: who found that out.
   int64_t epoch() const;
   const std::string& StoreAge() const;
 

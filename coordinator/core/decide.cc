@@ -6,6 +6,13 @@
 #include "common/check.h"
 
 namespace atl {
+namespace {
+
+double CountedTokens(const RoundCandidate& candidate) {
+  return static_cast<double>(std::max<int64_t>(1, candidate.tokens - candidate.masked_tokens));
+}
+
+}  // namespace
 
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
                      double clip_norm, bool reject_outliers,
@@ -13,6 +20,7 @@ RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::v
   const size_t k = candidates.size();
   ATOLL_CHECK(gram.size() == k * k);
   RoundDecision decision;
+  double counted = 0;  // of the accepted
   for (size_t i = 0; i < k; ++i) {
     RoundVerdict verdict;
     // A sum of squares; rounding cannot make it negative, but a NaN must stay one.
@@ -20,7 +28,10 @@ RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::v
     PenaltyState& state = penalties[candidates[i].contribution.island];
     verdict.penalty = Judge(state, verdict.norm, candidates[i].reach, reject_outliers);
     state = verdict.penalty.after;
-    if (verdict.penalty.accepted) decision.tokens += candidates[i].tokens;
+    if (verdict.penalty.accepted) {
+      decision.tokens += candidates[i].tokens;
+      counted += CountedTokens(candidates[i]);
+    }
     decision.verdicts.push_back(std::move(verdict));
   }
   decision.is_void = decision.tokens == 0;
@@ -28,8 +39,7 @@ RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::v
   for (size_t i = 0; i < k; ++i) {
     RoundVerdict& verdict = decision.verdicts[i];
     if (!verdict.penalty.accepted) continue;
-    verdict.weight = static_cast<double>(candidates[i].tokens) /
-                     static_cast<double>(decision.tokens) * verdict.penalty.clip;
+    verdict.weight = CountedTokens(candidates[i]) / counted * verdict.penalty.clip;
   }
   double square = 0;
   for (size_t i = 0; i < k; ++i) {

@@ -16,7 +16,8 @@ namespace atl {
 struct RoundCandidate {
   ContributionId contribution;
   int64_t tokens = 0;
-  double reach = 1;  // see penalty.h
+  double reach = 1;           // see penalty.h
+  int64_t masked_tokens = 0;  // of `tokens`, that the loss did not count
 };
 
 struct RoundVerdict {
@@ -35,8 +36,9 @@ struct RoundDecision {
 
 // `gram` is k-by-k, row by row: inner products of the candidates' whole deltas. Judges in the order
 // of the candidates and updates `penalties` (an island without a state begins its warm-up).
-//   weight_i = tokens_i / sum of accepted tokens * clip_i * clip_scale
-// `clip_norm` 0: clip_scale is 1. REQUIRES: tokens >= 0; reach > 0; gram.size() == k * k.
+//   weight_i = counted_i / sum of accepted counted * clip_i * clip_scale
+// where counted = max(1, tokens - masked_tokens). `clip_norm` 0: clip_scale is 1. REQUIRES: tokens
+// >= masked_tokens >= 0; reach > 0; gram.size() == k * k.
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
                      double clip_norm, bool reject_outliers,
                      std::map<IslandId, PenaltyState>& penalties);

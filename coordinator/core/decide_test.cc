@@ -37,6 +37,20 @@ TEST_CASE("weights are shares of tokens") {
   CHECK(d.norm == Approx(std::hypot(0.75, 0.25)));
 }
 
+TEST_CASE("weights_are_shares_of_the_tokens_that_the_loss_counted") {
+  std::map<IslandId, PenaltyState> penalties;
+  RoundCandidate first = Candidate(0, 300), second = Candidate(1, 100), third = Candidate(2, 50);
+  first.masked_tokens = 290;
+  second.masked_tokens = 70;
+  third.masked_tokens = 50;  // nothing counted: as good as no weight
+  const RoundDecision d =
+      Decide({first, second, third}, GramOf({{1, 0}, {0, 1}, {0, 0}}), 0, true, penalties);
+  CHECK(d.verdicts[0].weight == Approx(10.0 / 41));
+  CHECK(d.verdicts[1].weight == Approx(30.0 / 41));
+  CHECK(d.verdicts[2].weight == Approx(1.0 / 41));
+  CHECK(d.tokens == 450);
+}
+
 TEST_CASE("the norm of the average comes from the Gram matrix, opposite deltas cancel") {
   std::map<IslandId, PenaltyState> penalties;
   const RoundDecision d =

@@ -49,18 +49,23 @@ void FlushJob(Job& job, std::vector<StoreWrite>& writes) {
 
 void Flush(State& s) {
   std::vector<StoreWrite>& writes = s.out.persist;
-  if (std::exchange(s.epoch_dirty, false))
-    writes.push_back({EpochRecord{s.epoch, s.cluster}, false});
+  const auto is_line = [](const StoreWrite& write) {
+    return std::holds_alternative<EventRecord>(write.record);
+  };
   for (const MemberKey& key : s.dirty_members) {
     writes.push_back({s.members.at(key).record, false});
   }
   s.dirty_members.clear();
   for (auto& [number, job] : s.jobs) FlushJob(job, writes);
+  if (!s.epoch_dirty && std::all_of(writes.begin(), writes.end(), is_line)) return;
+  s.epoch_dirty = false;
+  ++s.sequence;
+  writes.push_back({EpochRecord{s.epoch, s.cluster, s.sequence}, false});
 }
 
 std::vector<StoreRecord> AllRecords(const State& s) {
   std::vector<StoreRecord> records;
-  if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch, s.cluster});
+  if (!s.epoch_dirty) records.push_back(EpochRecord{s.epoch, s.cluster, s.sequence});
   for (const auto& [job, sequence] : s.removed) records.push_back(RemovedRecord{job, sequence});
   for (const auto& [key, member] : s.members) records.push_back(member.record);
   for (const auto& [number, job] : s.jobs) {
@@ -98,6 +103,9 @@ struct Loader {
     if (!r.cluster.empty() && r.cluster != s.cluster) {
       return Damaged(record, absl::StrCat("cluster ", r.cluster, " is not ", s.cluster));
     }
+    s.opened_at = r.sequence;
+    s.restored = r.restored;
+    s.sequence = std::max(s.sequence, r.sequence);
     if (r.epoch < s.epoch) return absl::OkStatus();
     return Damaged(record, absl::StrCat("epoch ", r.epoch, " is not before ", s.epoch));
   }
@@ -108,6 +116,7 @@ struct Loader {
   absl::Status operator()(const JobRecord& r) const {
     if (!jobs_pass) return absl::OkStatus();
     Job& job = s.jobs[r.number];
+    job.recovered = true;
     if (!job.record.job.empty()) return Damaged(record, "two jobs of one number");
     job.record = r;
     job.ledger = Ledger(BudgetOf(r.spec));
@@ -181,6 +190,9 @@ absl::Status CheckJob(const Job& job) {
 
 void Resume(State& s, Job& job) {
   for (const ShardPlacement& shard : job.record.shards) job.links[shard.server];
+  const bool over = job.progress.state == JobState::kDone || job.record.removed ||
+                    job.progress.state == JobState::kCancelled;
+  if (s.restored && !over && !job.links.empty()) job.EditProgress().restored = true;
   for (const auto& [id, island] : job.islands) {
     if (island.incarnation == 0) {
       job.vacant_since[id] = s.now;

@@ -149,7 +149,7 @@ void DropContribution(State& s, Job& job, const ContributionId& id, const std::s
 IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id, IslandId id,
                             Generation generation) {
   Job* job = s.FindJob(job_id);
-  if (job == nullptr || !job->active()) return nullptr;
+  if (job == nullptr || !job->active() || job->stale()) return nullptr;
   auto it = job->islands.find(id);
   if (it == job->islands.end() || it->second.worker != worker.record.name ||
       it->second.incarnation != worker.record.incarnation || it->second.generation != generation) {
@@ -185,7 +185,8 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
     // One that this coordinator does not know is another's to end, until the worker is wanted here.
     const bool mute = worker.candidate_for == progress->job || hands_over ||
                       (job == nullptr && worker.candidate_for.empty()) ||
-                      (job != nullptr && !job->ended() && !job->active());
+                      (job != nullptr && !job->ended() && !job->active()) ||
+                      (job != nullptr && job->stale());
     if (hands_over) ResendMemberOrder(s, *job, worker.record.name);
     Instant& again_at = worker.stop_sent.try_emplace(progress->job, s.now).first->second;
     if (!mute && s.now >= again_at) {
@@ -213,7 +214,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   auto sent = place.job->orders.find(place.island);
   const bool behind = !current || (sent != place.job->orders.end() &&
                                    progress->seen_sequence < sent->second.sequence);
-  if (behind) ResendOrder(s, *place.job, place.island);
+  if (behind && !place.job->stale()) ResendOrder(s, *place.job, place.island);
   if (current) DismissOutsiders(s, *place.job, place.island);
   if (current) NoteProgress(s, *place.job, island, *progress);
   if (current && progress->ready && !island.ready) {

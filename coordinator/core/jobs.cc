@@ -15,51 +15,50 @@
 namespace atl::coord {
 namespace {
 
-void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
-  s.SetState(job, state, reason);
+// An IslandOrder or a MemberOrder.
+template <typename Order>
+Order StopOrder(State& s, const Job& job, Generation generation, const std::string& reason) {
+  Order stop;
+  stop.job = job.id();
+  stop.spec = job.spec();
+  stop.generation = generation;
+  stop.sequence = s.NextSequence();
+  stop.run = RunState::kStop;
+  stop.reason = reason;
+  return stop;
+}
+
+// Those who may get it into an island, lead one or follow.
+void StopWorkers(State& s, Job& job, const std::string& reason) {
   for (auto& [key, member] : s.members) {
     if (member.candidate_for != job.id()) continue;
     member.candidate_for.clear();
     member.prepared.reset();
     // It may be busy with the job's files for long, and another job may want it.
-    IslandOrder stop;
-    stop.job = job.id();
-    stop.spec = job.spec();
-    stop.generation = job.progress.plan_generation;
-    stop.sequence = s.NextSequence();
-    stop.run = RunState::kStop;
-    stop.reason = reason;
-    s.Send(member, std::move(stop));
+    s.Send(member, StopOrder<IslandOrder>(s, job, job.progress.plan_generation, reason));
   }
   for (const auto& [id, order] : job.orders) {
     const IslandRecord& island = job.islands.at(id);
     const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
     if (worker == nullptr || !worker->attached) continue;
-    IslandOrder stop;
-    stop.job = job.id();
-    stop.spec = job.spec();
+    IslandOrder stop = StopOrder<IslandOrder>(s, job, island.generation, reason);
     stop.island = id;
-    stop.generation = island.generation;
-    stop.sequence = s.NextSequence();
-    stop.run = RunState::kStop;
-    stop.reason = reason;
     s.Send(*worker, std::move(stop));  // its heartbeats tell if this got lost
   }
   for (const auto& [name, sent] : job.member_orders) {
     const Member* worker = s.FindMember(MemberKind::kWorker, name);
     if (worker == nullptr || !worker->attached) continue;
-    MemberOrder stop;
-    stop.job = job.id();
-    stop.spec = job.spec();
+    MemberOrder stop = StopOrder<MemberOrder>(s, job, sent.generation, reason);
     stop.island = sent.island;
-    stop.generation = sent.generation;
-    stop.sequence = s.NextSequence();
-    stop.run = RunState::kStop;
-    stop.reason = reason;
     s.Send(*worker, std::move(stop));
   }
   job.orders.clear();
   job.member_orders.clear();
+}
+
+void EndTheJob(State& s, Job& job, JobState state, const std::string& reason) {
+  s.SetState(job, state, reason);
+  StopWorkers(s, job, reason);
   job.planning.clear();
   job.switches.clear();
   job.window.reset();
@@ -220,7 +219,11 @@ void OnControl(State& s, const ControlJob& request) {
       (request.command == JobCommand::kAdopt && unplaced)) {
     reply.status = ControlOrphan(s, request);
   } else if (request.command == JobCommand::kAdopt) {
-    refuse("only an orphaned job can be adopted");
+    if (job->progress.outdated.empty()) {
+      refuse("only an orphaned or outdated job can be adopted");
+    } else {
+      reply.status = Adopt(s, request.job);
+    }
   } else if (request.command == JobCommand::kPause) {
     if (job->progress.state == JobState::kRunning) {
       s.SetState(*job, JobState::kPaused, "paused by a user");
@@ -228,7 +231,9 @@ void OnControl(State& s, const ControlJob& request) {
       refuse("only a running job can be paused");
     }
   } else if (request.command == JobCommand::kResume) {
-    if (job->progress.state == JobState::kPaused) {
+    if (!job->progress.outdated.empty()) {
+      refuse(OutdatedText(*job));
+    } else if (job->progress.state == JobState::kPaused) {
       s.SetState(*job, JobState::kRunning, "resumed by a user");
     } else if (job->progress.state == JobState::kFailed) {
       ResumeFailed(s, *job);
@@ -299,6 +304,8 @@ Instant NextJobDeadline(const State& s, const Job& job) {
 }
 
 std::string WaitingFor(const State& s, const Job& job) {
+  if (!job.progress.outdated.empty()) return OutdatedText(job);
+  if (job.progress.restored) return RestoredText(s, job);
   switch (job.progress.state) {
     case JobState::kQueued:
     case JobState::kPreparing:

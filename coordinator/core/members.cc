@@ -1,6 +1,7 @@
 #include "coordinator/core/members.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
@@ -61,16 +62,25 @@ void NoteForeign(State& s, const MemberKey& key, const ClusterId& cluster) {
   s.foreign[key] = {CleanText(cluster, 32), s.now};
 }
 
-// A member that this process has never welcomed has obeyed this epoch or a newer one: the store is
-// a copy from before that. Beyond it, members obey again.
-void RaiseEpoch(State& s, const MemberKey& key, int64_t seen) {
-  s.epoch = seen + 1;
-  s.epoch_dirty = true;
-  s.store_age =
-      absl::StrCat(KindName(key.first), " ", key.second, " has obeyed epoch ", seen,
-                   " of this cluster, which this coordinator's store does not know: the "
-                   "store is an older copy; what servers know better is rebuilt from them");
-  s.Log("", Severity::kWarning, absl::StrCat(s.store_age, "; the epoch is now ", s.epoch));
+// A member that this process has never welcomed has obeyed this epoch or a newer one, or has seen a
+// later change than the store ended with: the store has lost changes, or is an older copy. Beyond
+// that epoch members obey again, but the jobs of the store wait for a person.
+void CheckStoreAge(State& s, const MemberKey& key, const ClusterMark& mark) {
+  // It may have been here under another name.
+  const bool seen_here = mark.epoch == s.epoch && mark.sequence <= s.sequence;
+  if (mark.epoch >= s.epoch && mark.epoch < kMaxEpoch) {
+    s.epoch = mark.epoch + 1;
+    s.sequence = std::max(s.sequence, s.epoch << 32);
+    s.epoch_dirty = true;
+  }
+  if (seen_here || mark.sequence <= s.opened_at) return;
+  const std::string age = absl::StrCat(KindName(key.first), " ", key.second, " has seen change ",
+                                       mark.sequence, " of this cluster's store (epoch ",
+                                       mark.epoch, "), this coordinator's ended with change ",
+                                       s.opened_at, ": it is an older copy, or has lost changes");
+  if (s.store_age.empty()) s.Log("", Severity::kError, age);
+  s.store_age = age;
+  for (auto& [number, job] : s.jobs) SetOutdated(s, job, age);
 }
 
 void Detach(State& s, Member& member, const std::string& reason) {
@@ -100,6 +110,33 @@ void Detach(State& s, Member& member, const std::string& reason) {
   member.leaving = false;
 }
 
+// Why nobody who says hello so is let in; nothing: somebody may be.
+std::optional<Refused> Refusal(State& s, const MemberKey& key, Incarnation incarnation,
+                               const std::string& software_version, const ClusterMark& mark) {
+  if (!IsNodeId(key.second)) {
+    return Refused{"a name is 1 to 63 of a-z, 0-9 and '-', and does not begin with '-'", true};
+  }
+  if (incarnation <= 0 || incarnation > kIncarnationMax) {
+    return Refused{
+        absl::StrCat("incarnation ", incarnation, " is not one of 1 to ", kIncarnationMax,
+                     ": is its clock right, and the file incarnation in its --state-dir?"),
+        true};
+  }
+  if (!mark.cluster.empty() && mark.cluster != s.cluster) {
+    NoteForeign(s, key, mark.cluster);
+    return Refused{absl::StrCat("it belongs to cluster ", CleanText(mark.cluster, 32),
+                                ", this coordinator is of cluster ", s.cluster),
+                   false};
+  }
+  if (!s.options.software_version.empty() && software_version != s.options.software_version) {
+    return Refused{
+        absl::StrCat("it is of version ", CleanText(software_version, 64), ", the coordinator of ",
+                     s.options.software_version, ": all daemons must be of one version"),
+        true};
+  }
+  return std::nullopt;
+}
+
 // The member that says hello, attached; null if it is refused. `fresh`: a process not heard of
 // since the coordinator's start.
 Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
@@ -108,24 +145,8 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
     SendTo(s, key, incarnation, Refused{std::move(reason), final});
     return nullptr;
   };
-  if (!IsNodeId(key.second)) {
-    return refuse("a name is 1 to 63 of a-z, 0-9 and '-', and does not begin with '-'");
-  }
-  if (incarnation <= 0 || incarnation > kIncarnationMax) {
-    return refuse(
-        absl::StrCat("incarnation ", incarnation, " is not one of 1 to ", kIncarnationMax,
-                     ": is its clock right, and the file incarnation in its --state-dir?"));
-  }
-  if (!mark.cluster.empty() && mark.cluster != s.cluster) {
-    NoteForeign(s, key, mark.cluster);
-    return refuse(absl::StrCat("it belongs to cluster ", CleanText(mark.cluster, 32),
-                               ", this coordinator is of cluster ", s.cluster),
-                  /*final=*/false);
-  }
-  if (!s.options.software_version.empty() && software_version != s.options.software_version) {
-    return refuse(absl::StrCat("it is of version ", CleanText(software_version, 64),
-                               ", the coordinator of ", s.options.software_version,
-                               ": all daemons must be of one version"));
+  if (const auto refusal = Refusal(s, key, incarnation, software_version, mark)) {
+    return refuse(refusal->reason, refusal->final);
   }
   auto it = s.members.find(key);
   if (it == s.members.end()) {
@@ -139,9 +160,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
   }
   Member& member = it->second;
   s.foreign.erase(key);
-  if (!member.welcomed && mark.epoch >= s.epoch && mark.epoch < kMaxEpoch) {
-    RaiseEpoch(s, key, mark.epoch);
-  }
+  if (!member.welcomed) CheckStoreAge(s, key, mark);
   const bool set_back = incarnation < member.record.incarnation;
   if (set_back && (member.attached || s.now < member.detached_at + kNameHeld)) {
     const std::string why =

@@ -86,28 +86,34 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
       !planning.changed.empty() ? planning.changed.Text() : Wish(s, job, island, plan);
 }
 
+MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
+                    const std::vector<IslandMember>& roster, const IslandPlan* current) {
+  MakePlan ask;
+  ask.job = job.id();
+  ask.island = island.island;
+  ask.number = island.plan_number + 1;
+  ask.spec = job.spec();
+  ask.facts = *job.record.facts;
+  ask.busy = job.plans.contains(island.island);
+  if (current != nullptr) ask.current = *current;
+  for (const IslandMember& member : roster) {
+    const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
+    ask.workers.push_back({member, SiteOf(worker), worker.devices});
+  }
+  return ask;
+}
+
 void Ask(State& s, const Job& job, const IslandRecord& island,
          const std::vector<IslandMember>& roster, Planning& planning) {
   planning.request = ++s.next_plan_request;
   planning.asked_at = s.now;
   planning.asked = roster;
-  MakePlan ask;
-  ask.job = job.id();
-  ask.island = island.island;
+  MakePlan ask =
+      RequestFor(s, job, island, roster, planning.urgent ? nullptr : PlanInForce(job, island));
   ask.request = planning.request;
-  ask.number = island.plan_number + 1;
-  ask.spec = job.spec();
-  ask.facts = *job.record.facts;
-  ask.busy = job.plans.contains(island.island);
   ask.reason = planning.reason;
-  const IslandPlan* current = planning.urgent ? nullptr : PlanInForce(job, island);
-  if (current != nullptr) ask.current = *current;
   planning.asked_for = planning.changed;
   planning.asked_reason = planning.reason;
-  for (const IslandMember& member : roster) {
-    const Member& worker = *s.FindMember(MemberKind::kWorker, member.worker);
-    ask.workers.push_back({member, SiteOf(worker), worker.devices});
-  }
   s.out.plans.push_back(std::move(ask));
 }
 
@@ -133,7 +139,7 @@ std::vector<IslandMember> WithPart(const IslandPlan& plan) {
 
 bool SameLayout(const IslandPlan& a, const IslandPlan& b) {
   return SameWorkers(WithPart(a), WithPart(b)) && a.replicas == b.replicas &&
-         a.tensor_shares == b.tensor_shares &&
+         a.tensor_shares == b.tensor_shares && a.optimizer_copies == b.optimizer_copies &&
          std::equal(a.programs.begin(), a.programs.end(), b.programs.begin(), b.programs.end(),
                     [](const PlanProgram& x, const PlanProgram& y) {
                       return x.device == y.device && x.ops == y.ops;
@@ -161,6 +167,10 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
   // The one in force was made because the job's numbers did not fit for a while.
   const LayoutSpec& layout = job.spec().layout;
   if (AsAsked(layout, made) && !AsAsked(layout, current)) return "";
+  if (!layout.plan.empty() &&
+      (made.replicas != current.replicas || made.tensor_shares != current.tensor_shares)) {
+    return "";
+  }
   double takes_ms = static_cast<double>(current.step_ns) / 1e6;
   const bool wished = !Wish(s, job, island, current).empty();
   const Member* leader = Leader(s, island);
@@ -413,6 +423,41 @@ void AdvancePlans(State& s, Job& job) {
     }
     Ask(s, job, island, roster, planning);
   }
+}
+
+std::vector<MakePlan> PlanRequests(const State& s, const Job& job) {
+  std::vector<MakePlan> asks;
+  if (!job.active()) return asks;
+  for (const auto& [id, island] : job.islands) {
+    if (island.incarnation == 0 || !NeedsPlan(s, job, island)) continue;
+    std::vector<IslandMember> roster = NextRoster(s, job, island);
+    std::erase_if(roster, [&](const IslandMember& m) { return !IsAttached(s, m); });
+    if (roster.empty()) continue;
+    asks.push_back(RequestFor(s, job, island, roster, PlanInForce(job, island)));
+  }
+  return asks;
+}
+
+std::string WhyPlanIsKept(const State& s, const Job& job, const PlanMade& made) {
+  const auto island = job.islands.find(made.island);
+  if (island == job.islands.end() || !made.plan.ok()) return "";
+  const IslandPlan* current = PlanInForce(job, island->second);
+  if (current == nullptr) return "";
+  return WhyKeep(s, job, island->second, *current, *made.plan, made.current_step_ns);
+}
+
+std::vector<PlanWorker> IdleWorkers(const State& s) {
+  std::vector<PlanWorker> idle;
+  for (const auto& [key, worker] : s.members) {
+    if (key.first != MemberKind::kWorker || !worker.attached || !worker.candidate_for.empty()) {
+      continue;
+    }
+    if (const_cast<State&>(s).PlaceOf(key.second).job != nullptr) continue;
+    const IslandMember member{key.second, worker.record.incarnation, worker.peer_endpoint,
+                              worker.peer_public_key};
+    idle.push_back({member, SiteOf(worker), worker.devices});
+  }
+  return idle;
 }
 
 Instant NextPlanDeadline(const State& s, const Job& job) {

@@ -11,6 +11,7 @@
 #define ATOLL_COORDINATOR_CORE_PLANS_H_
 
 #include <string>
+#include <vector>
 
 #include "coordinator/core/state.h"
 
@@ -39,6 +40,11 @@ void OnProfileChanged(State& s, const ProfileChanged& event);
 // Asks for the plans that are wanted now.
 void AdvancePlans(State& s, Job& job);
 Instant NextPlanDeadline(const State& s, const Job& job);
+
+// See CoordinatorCore.
+std::vector<MakePlan> PlanRequests(const State& s, const Job& job);
+std::string WhyPlanIsKept(const State& s, const Job& job, const PlanMade& made);
+std::vector<PlanWorker> IdleWorkers(const State& s);
 
 // What the island's planning waits for or failed with, for people; "" if there is nothing to say.
 std::string PlanningOf(const State& s, const Job& job, const IslandRecord& island);

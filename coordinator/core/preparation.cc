@@ -267,7 +267,7 @@ void TakeIdleWorkers(State& s, Job& job) {
 
 void Schedule(State& s) {
   for (auto& [number, job] : s.jobs) {
-    if (job.ended() || job.progress.state == JobState::kFinishing) continue;
+    if (job.ended() || job.progress.state == JobState::kFinishing || job.stale()) continue;
     if (job.progress.state != JobState::kQueued) {
       TakeIdleWorkers(s, job);
       continue;

@@ -1,5 +1,7 @@
 #include "coordinator/core/records.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 
 namespace atl {
@@ -46,6 +48,16 @@ struct KeyMaker {
 };
 
 }  // namespace
+
+EpochRecord AfterLoss(EpochRecord known, int64_t unix_time_ms) {
+  // More than a coordinator is started between a backup and its loss; the minute tells several
+  // restorations of one backup apart.
+  constexpr int64_t kEpochsSkipped = 1 << 16;
+  known.epoch = std::max(known.epoch + kEpochsSkipped, unix_time_ms / 60'000);
+  known.sequence = std::max(known.sequence, known.epoch << 32);
+  known.restored = true;
+  return known;
+}
 
 std::string KeyOf(const StoreRecord& record) { return std::visit(KeyMaker{}, record); }
 

@@ -21,13 +21,21 @@
 
 namespace atl {
 
-// The newest epoch of the coordinator, and its cluster. Key: "epoch".
+// The newest epoch of the coordinator, its cluster, and the number of the newest change of a record
+// (log lines are none). The number has its process's epoch in the upper 32 bits, so that it grows
+// over processes too. Key: "epoch".
 struct EpochRecord {
   int64_t epoch = 0;
   ClusterId cluster;
+  int64_t sequence = 0;
+  bool restored = false;  // on purpose, from a backup: no process has worked with it yet
 
   bool operator==(const EpochRecord&) const = default;
 };
+
+// For a store that is known to lack changes (it is restored from a backup, or begun anew under the
+// old cluster's id): an epoch and a sequence beyond all that members can have seen.
+EpochRecord AfterLoss(EpochRecord known, int64_t unix_time_ms);
 
 enum class MemberKind { kWorker, kServer };
 
@@ -89,6 +97,11 @@ struct ProgressRecord {
   double validation_loss = 0;              // its loss, nats a token
   double first_validation_loss = 0;        // the one of version 0; 0: none yet
   bool validated_final = false;  // state finishing: the last validation is done or given up
+  // Not empty: a member has seen newer changes than the store has, which may lack some of this job:
+  // nothing is decided until it is adopted. Who, and what is missing.
+  std::string outdated;
+  // The store comes from a backup: nothing is decided until it is rebuilt from its servers.
+  bool restored = false;
 
   bool operator==(const ProgressRecord&) const = default;
 };
@@ -144,8 +157,9 @@ struct ContributionRecord {
   int64_t tokens = 0;
   double train_loss = 0;
   std::vector<PositionRange> consumed;
-  bool dropped = false;  // no round will use it; kept until servers have surely forgotten it
-  std::string reason;    // of the drop
+  bool dropped = false;       // no round will use it; kept until servers have surely forgotten it
+  std::string reason;         // of the drop
+  int64_t masked_tokens = 0;  // of `tokens`, that the loss does not count
 
   bool operator==(const ContributionRecord&) const = default;
 };

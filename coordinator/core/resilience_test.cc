@@ -61,7 +61,7 @@ TEST_CASE("members_refuse_a_coordinator_of_another_cluster_which_ends_and_delete
   CHECK(foreign[0].cluster == "00000000000000aa");
   CHECK(w.core().Members(w.now()).empty());
   // The right one comes back.
-  w.Do("coordinator is-restored");
+  w.Do("coordinator is-rolled-back");
   AllAttach(w);
   CHECK(w.core().ForeignMembers(w.now()).empty());
   CHECK(w.Job().summary.state == JobState::kRunning);
@@ -131,11 +131,121 @@ TEST_CASE("a_job_is_rebuilt_where_the_store_is_older_than_its_servers") {
   CHECK(Says(w.Job().summary.waiting_for, "which is older"));
   CHECK(w.Job().summary.version == 0);
   AllAttach(w);
-  CHECK(Says(w.core().StoreAge(), "ps-0"));
+  CHECK(w.core().StoreAge().empty());  // it is restored on purpose
   CHECK(w.Job().summary.version == 2);
   CHECK(w.Job().summary.tokens_committed == before.summary.tokens_committed);
   CHECK(w.Job().ledger.committed == before.ledger.committed);
   CHECK(TrainOneRound(w) == 3);
+}
+
+TEST_CASE("a_store_that_lacks_changes_which_a_member_has_seen_decides_nothing_until_adopted") {
+  World w;
+  TrainTwoRounds(w);
+  w.Do("coordinator is-backed-up");
+  w.Contribute("a", 4);  // neither a version nor a generation tells of it
+  w.Do("coordinator is-rolled-back");
+  w.Do("worker b attaches incarnation=1");  // it has seen no more than the store has
+  CHECK(w.core().StoreAge().empty());
+  w.Do("worker a attaches incarnation=1");
+  CHECK(Says(w.core().StoreAge(), "worker a"));
+  CHECK(Says(w.Job().summary.waiting_for, "atoll adopt lm-1"));
+  CHECK(Says(w.Job().summary.waiting_for, "--restore"));
+  const std::string told = AllAttach(w) + w.Do("wait 10") + w.Do("worker b ready") +
+                           w.Do("worker b leases") + w.Do("servers answer");
+  for (const char* decision : {"DropContributions", "LeaseGrant", "PushGrant", "CommitRound",
+                               "CollectStatistics", "IslandOrder"}) {
+    INFO(decision);
+    CHECK_FALSE(Says(told, decision));
+  }
+  w.Do("coordinator restarts");  // still
+  AllAttach(w);
+  CHECK(Says(w.Job().summary.waiting_for, "atoll adopt lm-1"));
+  w.Do("submit name=other number=2");  // what is new has nothing to do with it
+  CHECK(w.Job("other-2").summary.state != JobState::kFailed);
+  w.Do("cancel other-2");
+  w.Do("adopt lm-1");
+  REQUIRE(w.reply().ok());
+  w.Do("servers answer");
+  CHECK(w.Job().summary.version == 2);
+  CHECK(w.Job().ledger.pushed == 0);
+  CHECK(TrainOneRound(w) == 3);
+  w.Do("coordinator restarts");
+  AllAttach(w);
+  CHECK(w.core().StoreAge().empty());
+  CHECK(TrainOneRound(w) == 4);
+}
+
+TEST_CASE("a_coordinator_that_has_decided_nothing_leaves_the_newest_store_the_newest") {
+  for (const char* wrong : {"coordinator is-lost", "coordinator is-rolled-back"}) {
+    INFO(wrong);
+    World w;
+    w.StartJob({"ps-0", "ps-1"}, {"a", "b"}, "");
+    w.Do("coordinator is-backed-up");
+    for (int round = 0; round < 2; ++round) {
+      w.Contribute("a", 4);
+      w.Contribute("b", 4);
+      w.Do("servers answer");
+    }
+    w.Do("coordinator puts-its-store-aside");
+    w.Do(wrong);
+    AllAttach(w);
+    w.Do("wait 3");
+    CHECK_FALSE(w.core().StoreAge().empty());
+    w.Do("coordinator takes-its-store-back");
+    AllAttach(w);
+    CHECK(w.core().StoreAge().empty());
+    w.Tell({"worker a ready", "worker b ready"});
+    w.Contribute("a", 4);
+    w.Contribute("b", 4);
+    w.Do("servers answer");
+    CHECK(w.Job().summary.version == 3);
+  }
+}
+
+TEST_CASE("what_a_round_was_made_of_is_kept_though_the_older_store_hears_first_of_who_is_behind") {
+  World w;
+  TrainTwoRounds(w);
+  w.Do("coordinator is-backed-up");
+  w.Contribute("a", 4);
+  w.Contribute("b", 4);
+  w.Do("servers answer once");  // statistics: version 3 is decided
+  w.Do("server ps-1 dies");
+  w.Tell({"servers answer", "coordinator is-restored"});
+  CHECK_FALSE(Says(w.Do("server ps-1 attaches"), "DropContributions"));
+  w.Tell({"server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+          "worker b attaches incarnation=1", "servers answer"});
+  CHECK(w.Job().summary.version == 3);
+  CHECK(w.Job().summary.tokens_committed == 240);
+}
+
+TEST_CASE("an_older_store_resumes_no_failed_job_and_adopts_one_that_nobody_holds") {
+  World w;
+  w.Tell({"server ps-0 attaches", "worker a attaches", "submit"});
+  w.Do("worker a refuses reason=no-such-file");
+  REQUIRE(w.Job().summary.state == JobState::kFailed);
+  w.Do("coordinator is-backed-up");
+  w.Do("resume lm-1");
+  w.Do("worker a attaches");  // hears of a later change
+  w.Do("coordinator is-rolled-back");
+  w.Do("worker a attaches");
+  w.Do("resume lm-1");
+  CHECK(Says(std::string(w.reply().message()), "atoll adopt lm-1"));
+  w.Do("adopt lm-1");
+  CHECK(w.reply().ok());
+  w.Do("resume lm-1");
+  CHECK(w.reply().ok());
+}
+
+TEST_CASE("a_worker_that_has_another_name_now_makes_no_store_older") {
+  World w;
+  TrainTwoRounds(w);
+  w.Do("coordinator restarts");
+  AllAttach(w);
+  WorkerHello hello;
+  hello.mark = w.MarkOf("a");
+  w.Happens(FromWorker{"z", 1, hello});
+  CHECK(w.core().StoreAge().empty());
+  CHECK_FALSE(Says(w.Job().summary.waiting_for, "adopt"));
 }
 
 TEST_CASE("a_version_that_only_one_server_has_applied_is_rolled_forward_by_adopt") {

@@ -157,7 +157,8 @@ void DecideRound(State& s, Job& job) {
     job.EditPenalty(id.island);
   }
   for (const DecisionParticipant& p : decision.participants) {
-    candidates.push_back({p.contribution, p.tokens, ReachOf(job, p.inner_steps, tokens)});
+    const int64_t masked = job.contributions.at(p.contribution).masked_tokens;
+    candidates.push_back({p.contribution, p.tokens, ReachOf(job, p.inner_steps, tokens), masked});
   }
   decision.gram = SumOf(collecting.grams, candidates.size() * candidates.size());
   const OuterSpec& outer = job.spec().outer;

@@ -46,6 +46,10 @@ absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& mess
     sequences += range.size();
     if (sequences > job.ledger.budget()) break;
   }
+  if (message.masked_tokens > message.tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it claims ", message.masked_tokens, " masked tokens of ", message.tokens));
+  }
   const int64_t length = job.spec().data.sequence_length;
   if (message.tokens != sequences * length) {
     return absl::InvalidArgumentError(absl::StrCat("it claims ", message.tokens, " tokens for ",
@@ -114,6 +118,7 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   record.contribution = id;
   record.inner_steps = message.inner_steps;
   record.tokens = message.tokens;
+  record.masked_tokens = message.masked_tokens;
   record.train_loss = std::isfinite(message.train_loss) ? message.train_loss : 0;
   record.consumed = message.consumed;
   NotePush(s, job, id.island);

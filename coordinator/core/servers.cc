@@ -70,7 +70,7 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
 }
 
 // Takes over what the server says that it has staged. `fresh`: and nothing else.
-void TakeStaged(State& s, Job& job, const NodeId& server, const HeldJob* held, bool fresh) {
+void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh) {
   for (const auto& [id, record] : job.contributions) {
     if (record.dropped) continue;
     std::set<ShardId>& staged = job.staged[id];
@@ -85,13 +85,25 @@ void TakeStaged(State& s, Job& job, const NodeId& server, const HeldJob* held, b
     NoteStaged(job, id);
   }
   if (held == nullptr) return;
-  std::set<ContributionId> unknown;
   for (const PushId& push : held->staged) {
-    if (!MayCount(job, ContributionOf(push))) unknown.insert(ContributionOf(push));
+    if (!MayCount(job, ContributionOf(push))) {
+      job.links.at(server).unknown.insert(ContributionOf(push));
+    }
   }
-  if (unknown.empty()) return;
-  s.SendToServer(server, DropContributions{
-                             job.id(), {unknown.begin(), unknown.end()}, "no round will use them"});
+}
+
+// Not before every server has said what it holds: another one may show that the store is older, and
+// that a round was made of them.
+void DropUnknown(State& s, Job& job) {
+  if (!AllServersKnown(job)) return;
+  for (auto& [server, link] : job.links) {
+    std::erase_if(link.unknown, [&](const ContributionId& id) { return MayCount(job, id); });
+    if (link.unknown.empty()) continue;
+    s.SendToServer(server, DropContributions{job.id(),
+                                             {link.unknown.begin(), link.unknown.end()},
+                                             "no round will use them"});
+    link.unknown.clear();
+  }
 }
 
 constexpr char kStoreIsOlder[] =
@@ -130,6 +142,7 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
   TakeEndpoint(job, server);
   link.assigned = false;
   link.end_sent = false;
+  link.unknown.clear();
   link.again_at = s.now;
   // The hello before may have been an older one, sent again: what followed it shows the problem
   // solved.
@@ -143,7 +156,7 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
     SetProblem(s, job, name, link.ahead ? kStoreIsOlder : WhyNotCatchUp(job, name, version, held));
   }
   link.known = link.problem.empty();
-  if (link.known && !job.ended()) TakeStaged(s, job, name, held, fresh);
+  if (link.known && !job.ended()) TakeStaged(job, name, held, fresh);
 }
 
 }  // namespace
@@ -214,7 +227,7 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
     NoteStaged(*job, id);
     NotePush(s, *job, id.island);
   } else if (!MayCount(*job, id)) {
-    s.SendToServer(server.record.name, DropContributions{job->id(), {id}, "no round will use it"});
+    link->unknown.insert(id);
   }
 }
 
@@ -363,6 +376,7 @@ void AskForDescriptions(State& s, Job& job) {
 
 void PumpServers(State& s, Job& job) {
   if (job.stale()) return AskForDescriptions(s, job);
+  if (!job.ended()) DropUnknown(s, job);
   const bool fences_changed = std::exchange(job.fences_changed, false) && job.active();
   for (auto& [server, link] : job.links) {
     // Together with the assignment otherwise.

@@ -15,7 +15,8 @@ void Job::EraseContribution(const ContributionId& id) {
 }
 
 bool Job::stale() const {
-  return std::any_of(links.begin(), links.end(),
+  return !progress.outdated.empty() || progress.restored ||
+         std::any_of(links.begin(), links.end(),
                      [](const auto& entry) { return entry.second.ahead; });
 }
 

@@ -63,6 +63,8 @@ struct ServerLink {
   bool known = false;     // its ServerHello told what it holds, all is there, and it is attached
   bool assigned = false;  // ShardsAssigned came since
   bool end_sent = false;
+  // Staged there, and not known here: dropped when every server has said what it holds.
+  std::set<ContributionId> unknown;
   // Not empty: what it holds is not what the job needs, and what to do; the job waits.
   std::string problem;
   bool ahead = false;  // the problem is that the store is older than what the server holds
@@ -201,6 +203,7 @@ struct Job {
   Dirty dirty;
 
   // Not stored.
+  bool recovered = false;  // from the store of an earlier process, and not rebuilt since
   std::string waiting_for;
   std::map<NodeId, ServerLink> links;  // of the servers that hold shards
   std::map<ContributionId, std::set<ShardId>> staged;
@@ -259,7 +262,8 @@ struct Job {
   // Newest version decided, applied everywhere or not.
   Version decided_version() const;
   bool ended() const;
-  // A server is ahead of the store: nothing of it may be used until it is rebuilt.
+  // A server is ahead of the store, which is outdated or restored: nothing of it may be used until
+  // it is rebuilt.
   bool stale() const;
   // Has shards and islands: initializing, running, paused or finishing.
   bool active() const;
@@ -273,7 +277,10 @@ struct State {
   ClusterId cluster;
   int64_t epoch = 0;
   bool epoch_dirty = true;
-  std::string store_age;             // not empty: who has obeyed a newer epoch than the store's
+  int64_t sequence = 0;              // as in EpochRecord
+  int64_t opened_at = 0;             // the stored sequence that this process found
+  bool restored = false;             // it has found a store that was restored
+  std::string store_age;             // not empty: who has seen changes that the store lacks
   std::map<JobId, int64_t> removed;  // by users, with their records' sequence
   // Not stored.
   std::map<JobId, std::map<NodeId, HeldElsewhere>> held;

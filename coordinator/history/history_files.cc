@@ -1,7 +1,10 @@
 #include "coordinator/history/history_files.h"
 
+#include <xxhash.h>
+
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "common/logging.h"
@@ -12,6 +15,24 @@ namespace {
 
 constexpr Duration kInterval = std::chrono::seconds(60);
 constexpr char kPart[] = "history";
+constexpr size_t kChecksumBytes = 8;
+
+// XXH3, lowest byte first.
+std::string Checksum(const void* bytes, size_t size) {
+  const uint64_t value = XXH3_64bits(bytes, size);
+  std::string text;
+  for (size_t i = 0; i < kChecksumBytes; ++i) text.push_back(static_cast<char>(value >> (8 * i)));
+  return text;
+}
+
+// A file is the message and its checksum.
+bool Parse(const std::vector<std::byte>& file, v1::JobHistory* message) {
+  if (file.size() < kChecksumBytes) return false;
+  const size_t size = file.size() - kChecksumBytes;
+  return Checksum(file.data(), size) ==
+             absl::string_view(reinterpret_cast<const char*>(&file[size]), kChecksumBytes) &&
+         message->ParseFromArray(file.data(), static_cast<int>(size));
+}
 
 }  // namespace
 
@@ -37,8 +58,7 @@ void HistoryFiles::Load(History* history) {
     if (absl::StrContains(name, ".")) continue;  // a write that was cut off
     const auto bytes = files_->Read(folder_ + "/" + name, kHistoryBytesMax);
     v1::JobHistory message;
-    if (!bytes.ok() || !message.ParseFromArray(bytes->data(), static_cast<int>(bytes->size())) ||
-        message.job() != name) {
+    if (!bytes.ok() || !Parse(*bytes, &message) || message.job() != name) {
       LogWarning(kPart, folder_, "/", name, ": is damaged; the job's curves begin anew");
       continue;
     }
@@ -53,6 +73,7 @@ void HistoryFiles::Queue(const History& history, const JobId& job) {
     message.set_job(job);
     found->Encode(kRoundCurvePoints, std::numeric_limits<size_t>::max(), &message);
     write.bytes = message.SerializeAsString();
+    write.bytes += Checksum(write.bytes.data(), write.bytes.size());
   }
   const std::lock_guard lock(mutex_);
   queue_[write.path] = std::move(write);

@@ -174,6 +174,28 @@ TEST_CASE("history_survives_a_restart_and_goes_on") {
   CHECK(message.SerializeAsString() == story.Encoded().SerializeAsString());
 }
 
+TEST_CASE("a_history_with_any_byte_changed_is_left_out") {
+  SimulatedFiles files{1};
+  Story story;
+  story.Round(1, 12'000);
+  {
+    HistoryFiles store(&files, "history");
+    store.Load(&story.history);
+    store.SaveAll(&story.history);
+  }
+  const std::vector<std::byte> whole = files.Read("history/lm-1", 1 << 20).value();
+  for (size_t place = 0; place < whole.size(); ++place) {
+    std::vector<std::byte> changed = whole;
+    changed[place] ^= std::byte{1};
+    REQUIRE(WriteFileAtomically(files, "history/lm-1", {{ByteSpan(changed)}}).ok());
+    History restored;
+    HistoryFiles store(&files, "history");
+    store.Load(&restored);
+    INFO(place);
+    CHECK(restored.Find("lm-1") == nullptr);
+  }
+}
+
 TEST_CASE("a_removed_job_leaves_no_file_and_a_damaged_file_is_left_out") {
   SimulatedFiles files{1};
   Story story;

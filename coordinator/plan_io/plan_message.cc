@@ -262,19 +262,60 @@ absl::StatusOr<plan::Replica> ReadReplica(const v1::Replica& replica, int layers
   return made;
 }
 
-}  // namespace
-
-absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::string_view name,
-                                             const plan::Cluster& cluster,
-                                             const plan::Costs& costs) {
+absl::StatusOr<v1::Plan> ParsePlan(absl::string_view text, absl::string_view name) {
   v1::Plan message;
   const auto parsed = google::protobuf::util::JsonStringToMessage(std::string(text), &message);
-  if (!parsed.ok() || message.islands().empty() || message.islands(0).replicas().empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(std::string(name), ": is no plan as `atoll plan --json` prints it",
-                     parsed.ok() ? "" : ": ", std::string(parsed.message())));
+  const bool whole = !message.islands().empty() &&
+                     std::none_of(message.islands().begin(), message.islands().end(),
+                                  [](const v1::PlannedIsland& i) { return i.replicas().empty(); });
+  if (parsed.ok() && whole) return message;
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(name), ": is no plan as `atoll plan --json` prints it",
+                   parsed.ok() ? "" : ": ", std::string(parsed.message())));
+}
+
+const v1::PlannedIsland& IslandOf(const v1::Plan& message, const plan::Cluster& cluster,
+                                  const std::string& node) {
+  std::set<std::string> own;
+  for (const plan::Device& device : cluster.devices) {
+    if (device.node == node) own.insert(device.id);
   }
-  const v1::PlannedIsland& island = message.islands(0);
+  for (const v1::PlannedIsland& island : message.islands()) {
+    for (const v1::Replica& replica : island.replicas()) {
+      for (const v1::Stage& stage : replica.stages()) {
+        for (const std::string& device : stage.devices()) {
+          if (own.count(device) > 0) return island;
+        }
+      }
+    }
+  }
+  return message.islands(0);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view name) {
+  ATOLL_ASSIGN_OR_RETURN(const v1::Plan whole, ParsePlan(text, name));
+  v1::Plan pinned;
+  for (const v1::PlannedIsland& island : whole.islands()) {
+    v1::PlannedIsland& kept = *pinned.add_islands();
+    *kept.mutable_replicas() = island.replicas();
+    for (v1::Replica& replica : *kept.mutable_replicas()) replica.clear_sample_share();
+    *kept.mutable_tensor_shares() = island.tensor_shares();
+  }
+  std::string json;
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  const auto printed = google::protobuf::util::MessageToJsonString(pinned, &json, options);
+  ATOLL_CHECK(printed.ok(), printed.ToString());
+  return json;
+}
+
+absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::string_view name,
+                                             const plan::Cluster& cluster, const plan::Costs& costs,
+                                             const std::string& node) {
+  ATOLL_ASSIGN_OR_RETURN(const v1::Plan message, ParsePlan(text, name));
+  const v1::PlannedIsland& island = IslandOf(message, cluster, node);
   std::map<std::string, int> index, used;
   for (size_t d = 0; d < cluster.devices.size(); ++d) {
     index[cluster.devices[d].id] = static_cast<int>(d);

@@ -29,12 +29,16 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
 // The message as indented JSON.
 std::string ToJson(const v1::Plan& message);
 
-// The first island of such JSON, edited or not, as a layout of this cluster and model: its
-// replicas, stages, devices, micro-batches, recomputed layers. The schedule is the caller's. `name`
-// (of the file) begins every error, which names what is wrong.
+// An island of such JSON, edited or not, as a layout of this cluster and model: its replicas,
+// stages, devices, micro-batches, recomputed layers. The schedule is the caller's. Of several
+// islands it is the first one with a device of `node`, or the first one. `name` (of the file)
+// begins every error, which names what is wrong.
 absl::StatusOr<plan::Layout> ParseLayoutJson(absl::string_view text, absl::string_view name,
-                                             const plan::Cluster& cluster,
-                                             const plan::Costs& costs);
+                                             const plan::Cluster& cluster, const plan::Costs& costs,
+                                             const std::string& node = "");
+
+// What ParseLayoutJson reads of such JSON, on one line. The error says what is no plan's form.
+absl::StatusOr<std::string> PinnedJson(absl::string_view text, absl::string_view name);
 
 }  // namespace atl
 

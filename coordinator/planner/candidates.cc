@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/status.h"
+#include "coordinator/planner/leader.h"
 #include "coordinator/planner/scopes.h"
 
 namespace atl::plan {
@@ -316,6 +317,11 @@ std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int 
     const StageCosts all = costs.For(type, tensor_parallel, micro_batch);
     pool.power = micro_batch / all.TotalSeconds(0, all.layers());
     pool.memory_bytes = costs.UsableBytes(type) * tensor_parallel;
+    // Of devices that are alike the leader's are taken first.
+    std::stable_partition(pool.entities.begin(), pool.entities.end(),
+                          [&](const std::vector<int>& entity) {
+                            return cluster.devices[entity[0]].node == cluster.leader;
+                          });
     result.push_back(std::move(pool));
   }
   return result;
@@ -356,7 +362,7 @@ class Enumerator {
     orders_ = SiteOrders(cluster_, pools_);
     const Composition all = AllOf(pools_);
     entities_ = std::accumulate(all.begin(), all.end(), 0);
-    const std::vector<Scope> scopes = ScopesOf(pools_);
+    const std::vector<Scope> scopes = ScopesOf(pools_, SiteOfLeader(cluster_));
     for (const int d : ReplicaCounts(entities_, total_, job_.fixed.replicas)) {
       seen_.clear();
       grouper_.Forget();
@@ -423,12 +429,17 @@ class Enumerator {
                           0,
                           scope_,
                           every_stage};
-      const absl::Status cut = CutAll(cluster_, costs_, total_, every_stage, candidate.layout);
-      if (!cut.ok()) {
-        why_not_ = cut;
+      absl::Status fits = CutAll(cluster_, costs_, total_, every_stage, candidate.layout);
+      if (fits.ok() && !UsesLeader(cluster_, candidate.layout)) {
+        fits = BringInLeader(cluster_, costs_, job_, pools_, candidate);
+        candidate.how += ", with the leader";
+      } else if (fits.ok()) {
+        candidate.estimate_s = EstimateSeconds(cluster_, costs_, job_, candidate.layout);
+      }
+      if (!fits.ok()) {
+        why_not_ = fits;
         continue;
       }
-      candidate.estimate_s = EstimateSeconds(cluster_, costs_, job_, candidate.layout);
       if (every_stage || job_.fixed.stages == 0) {
         best_s_.insert(candidate.estimate_s);
         if (best_s_.size() > kComparedWith) best_s_.erase(std::prev(best_s_.end()));

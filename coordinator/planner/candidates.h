@@ -35,7 +35,7 @@ struct Candidate {
 std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int tensor_parallel,
                                 int micro_batch);
 
-// Whether most devices are the only ones of their type and site, and not too many.
+// Whether most tensor-parallel sets are the only ones of their type and site, and not too many.
 bool AreUnlike(const std::vector<EntityPool>& pools);
 
 // Sizes to try: the job's or the defaults.

@@ -11,6 +11,7 @@
 #include "coordinator/planner/candidates.h"
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/improve.h"
+#include "coordinator/planner/leader.h"
 #include "coordinator/planner/refine.h"
 
 namespace atl::plan {
@@ -76,7 +77,7 @@ class Contest {
     std::string how;
     const std::optional<Layout> reordered =
         Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
-    if (!reordered.has_value() || !Obeys(job_.fixed, *reordered)) return;
+    if (!reordered.has_value() || !IsAllowed(*reordered)) return;
     if (EstimateSeconds(cluster_, costs_, job_, *reordered) >= candidate.estimate_s) return;
     Enter(*reordered, absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ", how));
   }
@@ -87,7 +88,7 @@ class Contest {
     for (int i = 0; i < tries && !Stopped(); ++i) {
       Layout layout = plan_.layout;
       if (!Perturb(cluster_, costs_, plan_.outcome, rng, layout)) continue;
-      if (!Obeys(job_.fixed, layout)) continue;
+      if (!IsAllowed(layout)) continue;
       Evaluation quick{std::min(options_.restarts, 24), options_.seed};
       quick.known = &plan_.outcome;
       quick.limit_s = plan_.outcome.step_s;
@@ -133,6 +134,10 @@ class Contest {
   }
 
  private:
+  bool IsAllowed(const Layout& layout) const {
+    return Obeys(job_.fixed, layout) && UsesLeader(cluster_, layout);
+  }
+
   const Cluster& cluster_;
   const Costs& costs_;
   const Job& job_;

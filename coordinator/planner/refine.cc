@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/rng.h"
+#include "coordinator/planner/leader.h"
 
 namespace atl::plan {
 namespace {
@@ -39,6 +40,7 @@ class Climber {
       }
     }
     if (best_.fitted && !Obeys(job_.fixed, layout)) return;
+    if (!UsesLeader(cluster_, layout)) return;
     ShareMicroBatches(cluster_, costs_, total_, layout);
     const double estimate_s = EstimateSeconds(cluster_, costs_, job_, layout);
     if (estimate_s >= best_.estimate_s) return;

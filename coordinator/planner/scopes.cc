@@ -30,10 +30,12 @@ std::vector<std::string> StrongSites(const std::vector<EntityPool>& pools) {
 bool AreUnlike(const std::vector<EntityPool>& pools) {
   constexpr size_t kMostDevices = 160;
   size_t devices = 0;
+  size_t sets = 0;
   for (const EntityPool& pool : pools) {
+    sets += pool.entities.size();
     for (const std::vector<int>& entity : pool.entities) devices += entity.size();
   }
-  return devices <= kMostDevices && 2 * pools.size() > devices;
+  return devices <= kMostDevices && 2 * pools.size() > sets;
 }
 
 Composition AllOf(const std::vector<EntityPool>& pools) {
@@ -50,12 +52,13 @@ std::vector<EntityClass> ClassesOf(const std::vector<EntityPool>& pools, const S
   return classes;
 }
 
-std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools) {
+std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools, const std::string& leaders_site) {
   const Scope all{"", AllOf(pools)};
   std::vector<Scope> scopes = {all};
   const std::vector<std::string> sites = StrongSites(pools);
   const bool unlike = AreUnlike(pools);
-  for (size_t i = 0; sites.size() > 1 && i < std::min<size_t>(3, sites.size()); ++i) {
+  for (size_t i = 0; sites.size() > 1 && i < sites.size(); ++i) {
+    if (i >= 3 && sites[i] != leaders_site) continue;
     Scope& alone = scopes.emplace_back(Scope{absl::StrCat(" in ", sites[i], " alone"), all.counts});
     for (size_t t = 0; t < pools.size(); ++t) {
       if (pools[t].site != sites[i]) alone.counts[t] = 0;

@@ -20,9 +20,9 @@ Composition AllOf(const std::vector<EntityPool>& pools);
 std::vector<EntityClass> ClassesOf(const std::vector<EntityPool>& pools, const Scope& scope);
 
 // The entities that a plan may be better for leaving alone are left out: all; one site alone (what
-// is left when nothing is worth sending across), at most three; the strongest sites together; of
-// unlike entities all but a site; the fastest entities, where speeds differ.
-std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools);
+// is left when nothing is worth sending across), at most three and the leader's; the strongest
+// sites together; of unlike entities all but a site; the fastest entities, where speeds differ.
+std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools, const std::string& leaders_site);
 
 // Exactly `stages` entities in every group: the weakest leave; what is missing comes from what
 // idles, the strongest of the group's own sites first. False if too few are left.

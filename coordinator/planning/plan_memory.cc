@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
+#include "common/model/ownership.h"
 #include "common/protocol/program_slots.h"
 #include "coordinator/planning/auxiliary_memory.h"
 
@@ -26,12 +27,14 @@ class DeviceNeeds {
  public:
   // `share`: of every layer.
   DeviceNeeds(const PlanRequest& request, const DeviceProfile& profile, int tensor_parallel,
-              double share, int64_t rows)
+              double share, int64_t rows, const Ownership& ownership, int replica)
       : request_(request),
         profile_(profile),
         tensor_parallel_(tensor_parallel),
         share_(share),
-        rows_(rows) {}
+        rows_(rows),
+        ownership_(ownership),
+        replica_(replica) {}
 
   // False: the profile does not have all kinds of layers at this degree of tensor parallelism.
   bool Read() {
@@ -55,7 +58,7 @@ class DeviceNeeds {
       const PlanStage& stage = replica.stages[static_cast<size_t>(slots.stage)];
       bytes += StageBytes(stage, slots);
       for (int l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
-        bytes += Layer(l).state;
+        bytes += Owned(Layer(l).state);
         workspace = std::max(workspace, Layer(l).workspace);
       }
       const auto is_own = [&](int32_t s) {
@@ -67,11 +70,31 @@ class DeviceNeeds {
     }
     bytes += (sends ? Boundary() : 0) + (sends_back ? Boundary() : 0) + workspace;
     bytes += Tokens() + Constants();
-    if (HasTableCopy(replica, program.device)) bytes += TableBytes();
+    if (HasTableCopy(replica, program.device)) {
+      // Its moments are the embeddings' where replicas share them.
+      bytes += TableBytes();
+      if (ownership_.sharded()) bytes -= MomentBytes(TableBytes());
+    }
     return bytes;
   }
 
  private:
+  // Of a layer's state, both moments: 4 bytes each of an element, whose parameters, gradient and
+  // copy in the compute type take the rest.
+  int64_t MomentBytes(int64_t state) const {
+    const LayerCost* whole = Nearest(LayerKind::kBlock, 1);
+    const auto elements = static_cast<double>(request_.facts.layers[1].elements);
+    const double each =
+        whole == nullptr ? 16 : std::round(static_cast<double>(whole->parameter_bytes) / elements);
+    return std::llround(static_cast<double>(state) * 8 / each);
+  }
+  // Without the moments that other replicas own.
+  int64_t Owned(int64_t state) const {
+    if (!ownership_.sharded()) return state;
+    const int64_t moments = MomentBytes(state), elements = moments / 8;
+    return state - moments + 8 * ownership_.Owned(replica_, elements).size();
+  }
+
   int layers() const { return static_cast<int>(request_.facts.layers.size()); }
 
   const LayerCost* Nearest(LayerKind kind, int tensor_parallel) const {
@@ -174,6 +197,8 @@ class DeviceNeeds {
   const int tensor_parallel_;
   const double share_;
   const int64_t rows_;
+  const Ownership ownership_;
+  const int replica_;
 };
 
 const DeviceProfile* ProfileOf(const PlanRequest& request, const std::string& device) {
@@ -239,7 +264,8 @@ std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& p
   const PlanReplica* replica = ReplicaOf(plan, program.device);
   if (profile == nullptr || replica == nullptr) return std::nullopt;
   DeviceNeeds needs(request, *profile, plan.tensor_parallel(),
-                    ShareOf(plan, *replica, program.device), replica->micro_batch_sequences);
+                    ShareOf(plan, *replica, program.device), replica->micro_batch_sequences,
+                    OwnershipOf(plan), static_cast<int>(replica - plan.replicas.data()));
   if (!needs.Read()) return std::nullopt;
   const DeviceInfo* info = InfoOf(request, program.device);
   const BesideMemory beside = BesideOf(request, plan, program.device);

@@ -56,6 +56,7 @@ TEST_CASE("a layout that takes more memory than its search thought is not the en
   REQUIRE(2 * (takes - kWorkspace) < takes);  // the search thinks that it fits in a byte less
   CHECK(ample.reason.find("searches") == std::string::npos);
   PlanRequest request = WithWorkspace(takes - 1, kWorkspace);
+  request.spec.layout.optimizer_copies = 2;
   const IslandPlan plan = Planned(request);
   CHECK(MostMemory(plan) < takes);
   CHECK_THAT(plan.reason, Catch::Contains("found by 2 searches, with more memory kept back") &&
@@ -63,6 +64,7 @@ TEST_CASE("a layout that takes more memory than its search thought is not the en
   // Where nothing fits, the nearest miss is named.
   request = WithWorkspace(kGiB, kWorkspace);
   request.spec.layout.replicas = 2;
+  request.spec.layout.optimizer_copies = 2;
   request.spec.inner.micro_batch_sequences = 4;
   const int64_t least = MostNeeded(request, Planned(request));
   PlanRequest refused = WithWorkspace(least - 4096, kWorkspace);
@@ -70,6 +72,28 @@ TEST_CASE("a layout that takes more memory than its search thought is not the en
   refused.spec.layout.recompute = Recompute::kNone;
   CHECK_THAT(Refusal(refused), Catch::Contains("w1/") && Catch::Contains(" lacks 4.0 KiB: ") &&
                                    Catch::Contains("lower inner.micro_batch_sequences"));
+}
+
+TEST_CASE(
+    "where two copies of the optimizer's state do not fit, there is one, unless the job wants "
+    "two") {
+  constexpr int64_t kWorkspace = 64 << 20;
+  PlanRequest request = WithWorkspace(kGiB, kWorkspace);
+  request.spec.layout.replicas = 2;
+  request.spec.layout.recompute = Recompute::kNone;
+  request.spec.inner.micro_batch_sequences = 4;
+  const IslandPlan two = Planned(request);
+  CHECK(two.optimizer_copies == 2);
+  PlanRequest tight = WithWorkspace(MostNeeded(request, two) - 4096, kWorkspace);
+  tight.spec = request.spec;
+  const IslandPlan one = Planned(tight);
+  CHECK(one.optimizer_copies == 1);
+  // Half of the moments: 8 bytes of an element.
+  int64_t elements = 0;
+  for (const LayerSize& layer : request.facts.layers) elements += layer.elements;
+  CHECK(std::abs(MostMemory(two) - MostMemory(one) - 4 * elements) <= 8 * 64 * 10);
+  tight.spec.layout.optimizer_copies = 2;
+  CHECK(!PlanIsland(tight).ok());
 }
 
 TEST_CASE("a group of devices of which one is slow is planned, and reckoned, with that one") {

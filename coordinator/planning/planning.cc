@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/pinned_plan.h"
 #include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/recomputation.h"
 #include "coordinator/planning/tensor_split.h"
@@ -28,48 +29,6 @@ bool Uses(const PlanningInput& input, const plan::Layout& layout, const NodeId& 
     }
   }
   return false;
-}
-
-// The leader's devices in the place of the ones whose loss costs least.
-absl::Status BringIn(const PlanningInput& input, const NodeId& leader, uint64_t seed,
-                     plan::Plan& plan) {
-  std::vector<int> own;
-  for (size_t d = 0; d < input.cluster.devices.size(); ++d) {
-    const plan::Device& device = input.cluster.devices[d];
-    if (device.node != leader) continue;
-    if (!own.empty() && device.type != input.cluster.devices[own[0]].type) continue;
-    own.push_back(static_cast<int>(d));
-  }
-  const auto size = static_cast<size_t>(plan.layout.tensor_parallel);
-  absl::Status why_not = absl::ResourceExhaustedError("it has too few devices of one type");
-  double best_s = INFINITY;
-  plan::Plan best;
-  std::set<std::vector<int>> tried;
-  for (size_t r = 0; own.size() >= size && r < plan.layout.replicas.size(); ++r) {
-    for (const plan::Stage& place : plan.layout.replicas[r].stages) {
-      if (!tried.insert(place.devices).second) continue;
-      plan::Plan changed = plan;
-      for (plan::Stage& stage : changed.layout.replicas[r].stages) {
-        if (stage.devices != place.devices) continue;
-        stage.devices.assign(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(size));
-      }
-      auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
-                                          {.restarts = 8, .seed = seed}, changed.layout);
-      if (!outcome.ok()) {
-        why_not = outcome.status();
-      } else if (outcome->step_s < best_s) {
-        best_s = outcome->step_s;
-        changed.outcome = *std::move(outcome);
-        best = std::move(changed);
-      }
-    }
-  }
-  if (std::isinf(best_s)) {
-    return Annotate(why_not, absl::StrCat("worker ", leader,
-                                          " leads the island but fits nowhere in its layout"));
-  }
-  plan = std::move(best);
-  return absl::OkStatus();
 }
 
 // A step begins at the leader's word. Pipelines that begin in another site hear it a latency later,
@@ -104,7 +63,7 @@ void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed
   auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
                                       {.restarts = 96, .seed = seed}, layout);
   if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) return;
-  if (!plan::Obeys(input.job.fixed, layout)) return;
+  if (!plan::Obeys(input.job.fixed, layout) || !Uses(input, layout, leader)) return;
   plan.layout = std::move(layout);
   plan.outcome = *std::move(outcome);
   absl::StrAppend(&plan.reason, "; turned around, so that it begins where ", leader, " leads");
@@ -133,6 +92,10 @@ constexpr int kMemoryTries = 5;
 // A shorter step by less than this is no reason to recompute.
 constexpr double kWorthRecomputing = 0.99;
 
+// Replicas that keep the optimizer's state of an element, where there are several: a death costs
+// nothing then.
+constexpr int32_t kCopies = 2;
+
 IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
                          const plan::Plan& plan) {
   IslandPlan island = ToIslandPlan(input.cluster, plan);
@@ -140,7 +103,25 @@ IslandPlan InRuntimeForm(const PlanRequest& request, const PlanningInput& input,
   AddMembers(request, input, plan.layout, island);
   ListRecomputed(input.costs, plan.layout, &island);
   island.reason = absl::StrCat(plan::Describe(plan.layout), ": ", island.reason);
+  const auto copies = static_cast<int32_t>(request.spec.layout.optimizer_copies);
+  if (island.replicas.size() > 1) island.optimizer_copies = copies > 0 ? copies : kCopies;
   return island;
+}
+
+// As PredictMemory; where the job does not say how many replicas keep the optimizer's state, one of
+// them where memory asks for it.
+std::vector<MemoryLack> PredictFitting(const PlanRequest& request, IslandPlan* island) {
+  std::vector<MemoryLack> lacks = PredictMemory(request, island);
+  if (lacks.empty() || request.spec.layout.optimizer_copies > 0 || island->optimizer_copies <= 1) {
+    return lacks;
+  }
+  IslandPlan once = *island;
+  once.optimizer_copies = 1;
+  if (!PredictMemory(request, &once).empty()) return lacks;
+  absl::StrAppend(&once.reason, "; one replica keeps the optimizer's state of an element, because ",
+                  "with two ", Text(lacks[0]));
+  *island = std::move(once);
+  return {};
 }
 
 // The best layout by the search's own account of memory.
@@ -152,9 +133,6 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
   if (request.improvements) options.improvements = *request.improvements;
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, plan::PlanJob(input.cluster, input.costs, input.job, options));
-  if (!leader.empty() && !Uses(input, found.plan.layout, leader)) {
-    ATOLL_RETURN_IF_ERROR(BringIn(input, leader, request.seed, found.plan));
-  }
   if (!leader.empty()) TurnTowards(input, leader, request.seed, found.plan);
   ATOLL_RETURN_IF_ERROR(ShareUnevenly(request, input, found.plan));
   found.island = InRuntimeForm(request, input, found.plan);
@@ -210,7 +188,7 @@ absl::StatusOr<FoundPlan> SearchFitting(const PlanRequest& request, PlanningInpu
     absl::StatusOr<FoundPlan> found = Search(request, input);
     if (!found.ok() && !least) return found.status();
     if (!found.ok()) break;
-    const std::vector<MemoryLack> lacks = PredictMemory(request, &found->island);
+    const std::vector<MemoryLack> lacks = PredictFitting(request, &found->island);
     if (lacks.empty()) {
       if (least) {
         found->plan.memory_binds = true;
@@ -238,13 +216,27 @@ void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& 
   std::optional<plan::Plan> less = RecomputingLess(request, input, found.island, found.plan);
   if (!less) return;
   IslandPlan island = InRuntimeForm(request, input, *less);
-  if (!PredictMemory(request, &island).empty()) return;
+  if (!PredictFitting(request, &island).empty()) return;
   found = {*std::move(less), std::move(island)};
 }
 
 }  // namespace
 
+namespace {
+
+absl::StatusOr<FoundPlan> FindPinned(const PlanRequest& request, PlanningInput input) {
+  FoundPlan found;
+  ATOLL_ASSIGN_OR_RETURN(found.plan, PinnedPlan(request, input));
+  found.island = InRuntimeForm(request, input, found.plan);
+  const std::vector<MemoryLack> lacks = PredictFitting(request, &found.island);
+  if (lacks.empty()) return found;
+  return absl::ResourceExhaustedError(absl::StrCat("layout.plan: ", Text(lacks[0])));
+}
+
+}  // namespace
+
 absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInput& input) {
+  if (!request.spec.layout.plan.empty()) return FindPinned(request, input);
   if (request.spec.layout.recompute != Recompute::kAuto) return SearchFitting(request, input);
   const PlanningInput recomputing = WithRecomputation(input);
   absl::StatusOr<FoundPlan> found = SearchFitting(request, recomputing);
@@ -295,12 +287,14 @@ absl::StatusOr<IslandPlan> PlanAsAsked(const PlanRequest& request) {
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request) {
   absl::StatusOr<IslandPlan> asked = PlanAsAsked(request);
   const LayoutSpec& fixed = request.spec.layout;
-  const bool numbers = fixed.stages > 0 || fixed.replicas > 0 || fixed.tensor_parallel > 0;
+  const bool numbers =
+      fixed.stages > 0 || fixed.replicas > 0 || fixed.tensor_parallel > 0 || !fixed.plan.empty();
   if (asked.ok() || request.number == 1 || !numbers) return asked;
   PlanRequest relaxed = request;
   relaxed.spec.layout.stages = relaxed.spec.layout.replicas = 0;
   relaxed.spec.layout.tensor_parallel = 0;
   relaxed.spec.layout.tensor_shares.clear();
+  relaxed.spec.layout.plan.clear();
   absl::StatusOr<IslandPlan> plan = PlanAsAsked(relaxed);
   if (!plan.ok()) return asked;
   absl::StrAppend(&plan->reason,

@@ -27,7 +27,8 @@ namespace atl {
 // the best one that recomputes nothing, and the best one whose stages recompute as few of their
 // blocks as they have to, which is taken where nothing else fits, or where its step is at least 1%
 // shorter. Devices of different speed that share layers share them unevenly where that makes the
-// step shorter, or as layout.tensor_shares says. RESOURCE_EXHAUSTED: which device lacks how much
+// step shorter, or as layout.tensor_shares says. A plan in layout.plan is not searched for but
+// checked (pinned_plan.h). RESOURCE_EXHAUSTED: which device lacks how much
 // memory and what would fit.
 absl::StatusOr<IslandPlan> PlanIsland(const PlanRequest& request);
 

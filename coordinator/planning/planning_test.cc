@@ -288,6 +288,52 @@ TEST_CASE("the leader takes part even where it is slow") {
   }
 }
 
+// w1 and w2 at one site, w3 and w4 at another, `slower` times as slow a link between them as
+// within.
+PlanRequest TwoSites(int workers, double slower) {
+  PlanRequest request = JobOf(6, 16);
+  for (int w = 1; w <= workers; ++w) {
+    const std::string name = absl::StrCat("w", w);
+    PlanMember& member = request.members.emplace_back(Worker(name, 1));
+    member.site = w <= 2 ? "near" : "far";
+    member.profiles = {Measured(absl::StrCat(name, "/0"), 4)};
+    for (int other = 1; other < w; ++other) {
+      const bool inside = (w <= 2) == (other <= 2);
+      Link(request, name, absl::StrCat("w", other), inside ? 0.1 : 2, inside ? 1e9 : 65e6 / slower);
+    }
+  }
+  return request;
+}
+
+TEST_CASE(
+    "beside a slow link the plan is the leader's site alone, as if there were no other site") {
+  for (const char* leader : {"w1", "w2", "w3", "w4"}) {
+    for (const bool pipeline : {false, true}) {
+      INFO(leader << (pipeline ? " leads a pipeline" : " leads replicas"));
+      const auto fixed = [&](PlanRequest request) {
+        (pipeline ? request.spec.layout.replicas : request.spec.layout.stages) = 1;
+        return request;
+      };
+      PlanRequest request = fixed(TwoSites(4, 1));
+      request.spec.inner.micro_batch_sequences = 1;
+      std::swap(request.members[0], request.members[leader[1] - '1']);
+      const IslandPlan before = Planned(request);
+      CHECK(DevicesIn(before).size() == 4);
+      PlanRequest slow = request;
+      slow.links = TwoSites(4, 1000).links;
+      const IslandPlan after = Planned(slow);
+      PlanRequest alone = slow;
+      std::erase_if(alone.members, [&](const PlanMember& member) {
+        return member.site != request.members[0].site;
+      });
+      const IslandPlan expected = Planned(alone);
+      CHECK(DevicesIn(after) == DevicesIn(expected));
+      CHECK(after.step_ns == expected.step_ns);
+      CHECK(EstimateStepNs(slow, before) > 1.2 * static_cast<double>(after.step_ns));
+    }
+  }
+}
+
 TEST_CASE("recomputation keeps only the blocks' inputs, and costs another forward") {
   PlanRequest request = JobOf(6, 8);
   request.members = {Worker("w1", 2)};

@@ -100,6 +100,26 @@ class Nccl final : public NcclApi {
                            DeviceOf(backend).RawStream(stream));
     });
   }
+  absl::Status ReduceScatter(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                             const Cuts& cuts) override {
+    return Enqueue(member, backend, "ncclReduce", [&](ncclComm_t communicator) {
+      return ByPart(cuts, [&](int root, int64_t count) {
+        char* const part = PartOf(x, cuts[root]);
+        return ncclReduce(part, part, static_cast<size_t>(count), TypeOf(x.dtype), ncclSum, root,
+                          communicator, DeviceOf(backend).RawStream(stream));
+      });
+    });
+  }
+  absl::Status AllGather(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                         const Cuts& cuts) override {
+    return Enqueue(member, backend, "ncclBroadcast", [&](ncclComm_t communicator) {
+      return ByPart(cuts, [&](int root, int64_t count) {
+        char* const part = PartOf(x, cuts[root]);
+        return ncclBroadcast(part, part, static_cast<size_t>(count), TypeOf(x.dtype), root,
+                             communicator, DeviceOf(backend).RawStream(stream));
+      });
+    });
+  }
   absl::Status Send(Member member, Backend& backend, Stream& stream, const Tensor& x,
                     int to) override {
     return Enqueue(member, backend, "ncclSend", [&](ncclComm_t communicator) {
@@ -131,6 +151,25 @@ class Nccl final : public NcclApi {
   static absl::Status Use(const Joined& joined) {
     if (cudaSetDevice(joined.device_index) == cudaSuccess) return absl::OkStatus();
     return absl::InternalError("cudaSetDevice failed");
+  }
+
+  static char* PartOf(const Tensor& x, int64_t begin) {
+    return static_cast<char*>(x.data) + begin * SizeOf(x.dtype);
+  }
+
+  // One operation a part that is not empty, all as one. The parts need not be equal, which
+  // ncclReduceScatter and ncclAllGather want.
+  template <typename Call>
+  static ncclResult_t ByPart(const Cuts& cuts, const Call& call) {
+    ncclResult_t first = ncclGroupStart();
+    for (int root = 0; root + 1 < static_cast<int>(cuts.size()); ++root) {
+      const int64_t count = cuts[root + 1] - cuts[root];
+      if (count == 0) continue;
+      const ncclResult_t result = call(root, count);
+      if (first == ncclSuccess && result != ncclInProgress) first = result;
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    return first == ncclSuccess ? ended : first;
   }
 
   template <typename Call>

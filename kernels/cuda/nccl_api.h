@@ -27,6 +27,11 @@ class NcclApi {
   virtual absl::StatusOr<bool> Settled(Member member) = 0;
   virtual absl::Status AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
                                  bool sum) = 0;
+  // As Communicator's ReduceScatterSum, and AllGather with all parts everywhere.
+  virtual absl::Status ReduceScatter(Member member, Backend& backend, Stream& stream,
+                                     const Tensor& x, const Cuts& cuts) = 0;
+  virtual absl::Status AllGather(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                                 const Cuts& cuts) = 0;
   virtual absl::Status Send(Member member, Backend& backend, Stream& stream, const Tensor& x,
                             int to) = 0;
   virtual absl::Status Receive(Member member, Backend& backend, Stream& stream, const Tensor& x,

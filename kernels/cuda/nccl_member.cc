@@ -80,6 +80,16 @@ class NcclMember final : public Communicator {
     return Enqueue(backend, stream, x,
                    [&] { return api_.AllReduce(member_, backend, stream, x, /*sum=*/false); });
   }
+  absl::Status ReduceScatterSum(Backend& backend, Stream& stream, const Tensor& x,
+                                const Cuts& cuts) override {
+    return Enqueue(backend, stream, x,
+                   [&] { return api_.ReduceScatter(member_, backend, stream, x, cuts); });
+  }
+  absl::Status AllGather(Backend& backend, Stream& stream, const Tensor& x, const Cuts& cuts,
+                         const Routes&) override {
+    return Enqueue(backend, stream, x,
+                   [&] { return api_.AllGather(member_, backend, stream, x, cuts); });
+  }
   absl::Status Send(Backend& backend, Stream& stream, const Tensor& x, int to) override {
     return Enqueue(backend, stream, x, [&] { return api_.Send(member_, backend, stream, x, to); });
   }

@@ -40,6 +40,14 @@ class Stuck final : public NcclApi {
                          bool sum) override {
     return inner_.AllReduce(member, backend, stream, x, sum);
   }
+  absl::Status ReduceScatter(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                             const Cuts& cuts) override {
+    return inner_.ReduceScatter(member, backend, stream, x, cuts);
+  }
+  absl::Status AllGather(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                         const Cuts& cuts) override {
+    return inner_.AllGather(member, backend, stream, x, cuts);
+  }
   absl::Status Send(Member member, Backend& backend, Stream& stream, const Tensor& x,
                     int to) override {
     return inner_.Send(member, backend, stream, x, to);

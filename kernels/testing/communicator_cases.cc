@@ -1,5 +1,6 @@
 #include "kernels/testing/communicator_cases.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -75,6 +76,83 @@ void SumsAndMaxima(const MakeMembers& make, const CommunicatorLimits& limits) {
         }
         if (std::abs(sums[0][i] - sum) > 1e-5) FAIL("sum " << sums[0][i] << " is not " << sum);
         if (maxima[0][i] != largest) FAIL("maximum " << maxima[0][i] << " is not " << largest);
+      }
+    }
+  }
+}
+
+// Unequal parts, one of them empty.
+Cuts UnevenCuts(int size, size_t count) {
+  const auto n = static_cast<int64_t>(count);
+  Cuts cuts = {0};
+  for (int r = 1; r < size; ++r) cuts.push_back(r == 2 ? cuts.back() : std::min(n, n * r / 7 + r));
+  cuts.push_back(n);
+  return cuts;
+}
+
+// Every member's numbers after call(member, backend, stream, tensor). REQUIRES that all succeed.
+template <typename Call>
+std::vector<Floats> After(Members& members, std::vector<Floats> numbers, const Call& call) {
+  std::vector<absl::Status> statuses(members.size());
+  OnThreads(0, static_cast<int>(members.size()), [&](int rank) {
+    const auto backend = NewReferenceBackend();
+    const auto stream = *backend->NewStream();
+    Floats& own = numbers[rank];
+    const Tensor x(own.data(), DType::kFloat32, 1, static_cast<int64_t>(own.size()));
+    statuses[rank] = call(*members[rank], *backend, *stream, x);
+  });
+  for (const absl::Status& status : statuses) {
+    INFO(status);
+    REQUIRE(status.ok());
+  }
+  return numbers;
+}
+
+void PartsAreSummed(const MakeMembers& make, const CommunicatorLimits& limits) {
+  for (const int size : {1, 2, 3, 5}) {
+    if (size > limits.members) break;
+    Members members = make(size, kLong);
+    for (const size_t count : {0, 9, 193, 200'011}) {
+      CAPTURE(size, count);
+      const Cuts cuts = UnevenCuts(size, count);
+      const std::vector<Floats> numbers = Numbers(size, count, 20 * size + count);
+      const auto sums =
+          After(members, numbers, [&](Communicator& member, Backend& b, Stream& s, Tensor x) {
+            return member.ReduceScatterSum(b, s, x, cuts);
+          });
+      for (int rank = 0; rank < size; ++rank) {
+        for (int64_t i = cuts[rank]; i < cuts[rank + 1]; ++i) {
+          double sum = 0;
+          for (const Floats& of_member : numbers) sum += of_member[i];
+          if (std::abs(sums[rank][i] - sum) > 1e-5) FAIL(sums[rank][i] << " is not " << sum);
+        }
+      }
+    }
+  }
+}
+
+void PartsAreGathered(const MakeMembers& make, const CommunicatorLimits& limits) {
+  for (const int size : {1, 2, 3, 5}) {
+    if (size > limits.members) break;
+    Members members = make(size, kLong);
+    const auto routes = [](int from, int to) { return from % 2 == to % 2 || from == 0; };
+    for (const size_t count : {0, 9, 193, 200'011}) {
+      CAPTURE(size, count);
+      const Cuts cuts = UnevenCuts(size, count);
+      const std::vector<Floats> numbers = Numbers(size, count, 30 * size + count);
+      const auto gathered =
+          After(members, numbers, [&](Communicator& member, Backend& b, Stream& s, Tensor x) {
+            return member.AllGather(b, s, x, cuts, routes);
+          });
+      for (int from = 0; from < size; ++from) {
+        for (int to = 0; to < size; ++to) {
+          for (int64_t i = cuts[from]; i < cuts[from + 1]; ++i) {
+            const bool copied = gathered[to][i] == numbers[from][i];
+            const bool kept = gathered[to][i] == numbers[to][i];
+            const bool routed = from == to || routes(from, to);
+            if (!copied && (routed || !kept)) FAIL(from << " to " << to << ", element " << i);
+          }
+        }
       }
     }
   }
@@ -221,6 +299,8 @@ std::vector<CommunicatorCase> CommunicatorCases(const CommunicatorLimits& limits
   using Body = void (*)(const MakeMembers&, const CommunicatorLimits&);
   const std::vector<std::pair<std::string, Body>> bodies = {
       {"sums and maxima over groups of several sizes", SumsAndMaxima},
+      {"parts of a sum where they are wanted", PartsAreSummed},
+      {"parts that are copied where they are routed", PartsAreGathered},
       {"the same bits on all members, every time", SameBits},
       {"sums in f64 and bf16", OtherTypes},
       {"what is not a finite number passes", NotFinite},

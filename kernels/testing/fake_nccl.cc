@@ -1,6 +1,7 @@
 #include "kernels/testing/fake_nccl.h"
 
 #include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -57,7 +58,7 @@ void Reduce(const std::vector<Tensor>& members, bool sum) {
 }  // namespace
 
 struct FakeNccl::Group {
-  // One all-reduce: what has come, by rank.
+  // One collective: what has come, by rank.
   struct Round {
     std::vector<Tensor> tensors;
     int arrived = 0, left = 0;
@@ -129,8 +130,40 @@ absl::StatusOr<bool> FakeNccl::Settled(Member member) {
 
 absl::Status FakeNccl::AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
                                  bool sum) {
+  return Together(member, backend, stream, x,
+                  [sum](const std::vector<Tensor>& members) { Reduce(members, sum); });
+}
+
+// A member's parts that are not its own have no defined content.
+absl::Status FakeNccl::ReduceScatter(Member member, Backend& backend, Stream& stream,
+                                     const Tensor& x, const Cuts& cuts) {
+  return Together(member, backend, stream, x, [cuts](const std::vector<Tensor>& members) {
+    Reduce(members, /*sum=*/true);
+    for (size_t m = 0; m < members.size(); ++m) {
+      for (int64_t i = 0; i < members[m].size(); ++i) {
+        if (i < cuts[m] || i >= cuts[m + 1]) Set(members[m], i, NAN);
+      }
+    }
+  });
+}
+
+absl::Status FakeNccl::AllGather(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                                 const Cuts& cuts) {
+  return Together(member, backend, stream, x, [cuts](const std::vector<Tensor>& members) {
+    for (size_t from = 0; from < members.size(); ++from) {
+      for (const Tensor& to : members) {
+        for (int64_t i = cuts[from]; i < cuts[from + 1]; ++i) Set(to, i, Get(members[from], i));
+      }
+    }
+  });
+}
+
+// Of all members' tensors, once all are there.
+absl::Status FakeNccl::Together(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                                std::function<void(const std::vector<Tensor>&)> all) {
   const std::shared_ptr<Joined> own = Of<std::shared_ptr<Joined>>(member);
-  const auto work = [own, sum, number = own->next_round++, real = RealMemory(backend, x)] {
+  const auto work = [own, all = std::move(all), number = own->next_round++,
+                     real = RealMemory(backend, x)] {
     Group& group = *own->group;
     std::unique_lock lock(group.mutex);
     if (own->aborted) return;
@@ -139,7 +172,7 @@ absl::Status FakeNccl::AllReduce(Member member, Backend& backend, Stream& stream
     round.tensors[static_cast<size_t>(own->rank)] = real;
     if (++round.arrived == group.size) {
       for (const Tensor& other : round.tensors) ATOLL_CHECK(other.size() == real.size());
-      Reduce(round.tensors, sum);
+      all(round.tensors);
       round.done = true;
       group.changed.notify_all();
     }

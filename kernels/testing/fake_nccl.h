@@ -4,10 +4,12 @@
 #ifndef ATOLL_KERNELS_TESTING_FAKE_NCCL_H_
 #define ATOLL_KERNELS_TESTING_FAKE_NCCL_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/nccl_api.h"
 #include "kernels/testing/fake_device.h"
@@ -27,6 +29,10 @@ class FakeNccl final : public NcclApi {
   absl::StatusOr<bool> Settled(Member member) override;
   absl::Status AllReduce(Member member, Backend& backend, Stream& stream, const Tensor& x,
                          bool sum) override;
+  absl::Status ReduceScatter(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                             const Cuts& cuts) override;
+  absl::Status AllGather(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                         const Cuts& cuts) override;
   absl::Status Send(Member member, Backend& backend, Stream& stream, const Tensor& x,
                     int to) override;
   absl::Status Receive(Member member, Backend& backend, Stream& stream, const Tensor& x,
@@ -36,6 +42,9 @@ class FakeNccl final : public NcclApi {
  private:
   struct Group;
   struct Joined;
+
+  absl::Status Together(Member member, Backend& backend, Stream& stream, const Tensor& x,
+                        std::function<void(const std::vector<Tensor>&)> all);
 
   const bool tells_;
   mutable std::mutex mutex_;

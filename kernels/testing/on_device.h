@@ -51,6 +51,17 @@ class OnDevice final : public Communicator {
       return device_.member->AllReduceMax(*device_.backend, *device_.stream, on_device);
     });
   }
+  absl::Status ReduceScatterSum(Backend&, Stream&, const Tensor& x, const Cuts& cuts) override {
+    return device_.With(x, [&](const Tensor& on_device) {
+      return device_.member->ReduceScatterSum(*device_.backend, *device_.stream, on_device, cuts);
+    });
+  }
+  absl::Status AllGather(Backend&, Stream&, const Tensor& x, const Cuts& cuts,
+                         const Routes& routes) override {
+    return device_.With(x, [&](const Tensor& on_device) {
+      return device_.member->AllGather(*device_.backend, *device_.stream, on_device, cuts, routes);
+    });
+  }
   void Abort(const std::string& reason) override { device_.member->Abort(reason); }
 
  private:

@@ -6,25 +6,25 @@ namespace atl::testing {
 namespace {
 
 constexpr auto kF32 = Type::kF32;
+constexpr auto kTanh = Activation::kGeluTanh, kErf = Activation::kGeluErf;
 
 }  // namespace
 
 std::vector<OpCase> TestCases() {
-  const auto tanh = Activation::kGeluTanh, erf = Activation::kGeluErf;
   return {
       LinearCase(7, 5, 9, false, false),
       LinearCase(300, 33, 20, true, false),
       LinearCase(4, 16, 150, false, true),
-      LinearCase(19, 24, 33, true, true, tanh),
-      LinearCase(5, 7, 16, false, false, erf),
+      LinearCase(19, 24, 33, true, true, kTanh),
+      LinearCase(5, 7, 16, false, false, kErf),
       // As models have them on a GPU, where every epilogue is cuBLASLt's.
-      LinearCase(64, 64, 128, true, false, tanh),
-      LinearCase(64, 64, 128, false, false, tanh),
+      LinearCase(64, 64, 128, true, false, kTanh),
+      LinearCase(64, 64, 128, false, false, kTanh),
       LinearCase(128, 256, 192, true, false),
       WithWiderGaps(LinearCase(16, 24, 40, true, true), {"add", "dadd"}),
-      ActivatedInputCase(64, 128, 64, tanh, false),
-      ActivatedInputCase(9, 18, 11, tanh),
-      ActivatedInputCase(3, 16, 4, erf),
+      ActivatedInputCase(64, 128, 64, kTanh, false),
+      ActivatedInputCase(9, 18, 11, kTanh),
+      ActivatedInputCase(3, 16, 4, kErf),
       EmbeddingCase(2, 7, 11, 5, false, 0),
       EmbeddingCase(3, 5, 6, 70, true, 2),
       EmbeddingPartCase(3, 11, 7, 9, 70),
@@ -51,12 +51,12 @@ std::vector<OpCase> TestCases() {
       MaskedAttentionCase({3, 40, 2, 2, 8, 0, false}, true),
       TypedEmbeddingCase(3, 5, 6, 70),
       GatedCase(7, 33),
-      GatedCase(7, 33, tanh),
+      GatedCase(7, 33, kTanh),
       SoftcapCase(5, 37, 0.8f),
       GeluCase(7, 33, Activation::kSilu),
       LinearCase(19, 24, 33, true, true, Activation::kSilu),
-      GeluCase(7, 33, tanh),
-      GeluCase(7, 33, erf),
+      GeluCase(7, 33, kTanh),
+      GeluCase(7, 33, kErf),
       AddScaledCase(5, 19, kF32, kF32, kF32),
       AddScaledCase(5, 19, kF32, Type::kBf16, kF32),
       AddScaledCase(5, 19, kF32, kF32, Type::kBf16),
@@ -83,13 +83,12 @@ std::vector<OpCase> TestCases() {
 
 std::vector<OpCase> BenchmarkCases() {
   const int64_t n = 2048, d = 256, f = 688, vocabulary = 256, parameters = 6'400'000;
-  const auto tanh = Activation::kGeluTanh;
   return {
       LinearCase(n, d, d, false, true),
       LinearCase(n, d, 3 * d, false, false),
       LinearCase(n, d, 2 * f, false, false),
       LinearCase(n, f, d, false, true),
-      LinearCase(n, d, 4 * d, true, false, tanh),
+      LinearCase(n, d, 4 * d, true, false, kTanh),
       LinearCase(n, 1024, 1024, false, false),
       EmbeddingCase(8, 256, vocabulary, d, false, 0),
       RmsNormCase(n, d, true),
@@ -98,7 +97,7 @@ std::vector<OpCase> BenchmarkCases() {
       AttentionCase(8, 256, 8, 8, 32),
       AttentionCase(2, 1024, 12, 4, 64),
       GatedCase(n, f),
-      GeluCase(n, 4 * d, tanh),
+      GeluCase(n, 4 * d, kTanh),
       AddScaledCase(n, d, kF32, kF32, kF32),
       ConvertCase(n, d),
       CrossEntropyCase(n, vocabulary, true),

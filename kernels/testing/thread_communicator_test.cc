@@ -20,7 +20,7 @@ TEST_CASE("a deadline names who was not there") {
   float x = 1;
   auto members = NewThreadCommunicators(3, std::chrono::milliseconds(5));
   REQUIRE(members[1]->AllReduceSum(*backend, *stream, {&x, DType::kFloat32, 1, 1}).message() ==
-          "rank 1 of 3 waited 0.005 s in an all-reduce; not there: rank 0, 2");
+          "rank 1 of 3 waited 0.005 s in a collective; not there: rank 0, 2");
 }
 
 }  // namespace

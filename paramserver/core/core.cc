@@ -41,6 +41,10 @@ ServerCore::ServerCore(ServerOptions options, std::vector<RecoveredJob> recovere
 Actions ServerCore::Step(Instant now, const Event& event) {
   Turn turn{now, {}};
   std::visit([&](const auto& e) { On(e, turn); }, event);
+  if (turn.now >= remember_at_) {
+    remember_at_ = kNever;
+    if (mark_ != remembered_) turn.actions.remember = remembered_ = mark_;
+  }
   SendDue(turn);
   turn.actions.next_deadline = NextDeadline();
   return std::move(turn.actions);
@@ -140,7 +144,7 @@ void ServerCore::SendDue(Turn& turn) {
 }
 
 Instant ServerCore::NextDeadline() const {
-  Instant next = kNever;
+  Instant next = remember_at_;
   if (connected_) next = std::min(next_hello_, next_heartbeat_);
   for (const auto& [id, job] : jobs_) {
     if (connected_) next = std::min({next, job.next_fault, job.next_announcement});

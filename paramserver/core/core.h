@@ -297,7 +297,8 @@ class ServerCore {
 
   ClusterMark mark_;        // of the coordinator that it obeys
   ClusterMark remembered_;  // as it is on the disk
-  std::string refused_;     // what was noted of a coordinator of another cluster
+  Instant remember_at_ = kNever;
+  std::string refused_;  // what was noted of a coordinator of another cluster
   bool connected_ = false;
   bool welcomed_ = false;
   Duration heartbeat_interval_ = kHeartbeatInterval;

@@ -45,11 +45,16 @@ bool ServerCore::IsMine(const ToServer& to, Turn& turn) {
     return false;
   }
   if (to.epoch < mark_.epoch) return false;
+  if (std::holds_alternative<Refused>(to.message)) return true;  // no order
   mark_.epoch = to.epoch;
-  if (!std::holds_alternative<Welcome>(to.message)) return true;
-  refused_.clear();
-  mark_.cluster = to.cluster;
-  if (mark_ != remembered_) turn.actions.remember = remembered_ = mark_;
+  mark_.sequence = std::max(mark_.sequence, to.sequence);
+  if (std::holds_alternative<Welcome>(to.message)) {
+    refused_.clear();
+    mark_.cluster = to.cluster;
+    remember_at_ = turn.now;
+  } else if (remember_at_ == kNever && mark_ != remembered_ && !mark_.cluster.empty()) {
+    remember_at_ = turn.now + kRememberInterval;
+  }
   return true;
 }
 

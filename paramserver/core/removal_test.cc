@@ -111,5 +111,22 @@ TEST_CASE("a_coordinator_of_another_cluster_is_not_obeyed_and_noted_once") {
   CHECK(story.remembered == ClusterMark{"00000000000000aa", 2});
 }
 
+TEST_CASE("what_the_coordinator_has_stored_is_written_down_a_little_later_and_said_at_once") {
+  ServerStory story;
+  story.cluster = "00000000000000aa";
+  story.sequence = 7;
+  story.Says(Welcome{});
+  REQUIRE(story.remembered->sequence == 7);
+  story.sequence = 8;
+  TrainOneRound(story);
+  CHECK(story.remembered->sequence == 7);
+  story.told.clear();
+  story.Do(ConnectionDown{});
+  story.Do(ConnectionUp{});
+  CHECK(story.Told<ServerHello>().at(0).mark.sequence == 8);
+  story.Wait(kRememberInterval);
+  CHECK(story.remembered->sequence == 8);
+}
+
 }  // namespace
 }  // namespace atl::ps

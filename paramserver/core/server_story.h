@@ -38,7 +38,7 @@ class ServerStory {
 
   // -- the coordinator says
   void Says(ToServerMessage message) {
-    Do(FromCoordinator{{"ps-1", incarnation_, epoch, std::move(message), cluster}});
+    Do(FromCoordinator{{"ps-1", incarnation_, epoch, std::move(message), cluster, sequence}});
   }
   void Assign(std::vector<OwnedShard> shards = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}},
               int64_t snapshot_every = 0) {
@@ -159,6 +159,7 @@ class ServerStory {
 
   int64_t epoch = 1;
   ClusterId cluster;
+  int64_t sequence = 0;
   std::optional<ClusterMark> remembered;
   std::vector<std::string> notes;
   std::vector<ServerMessage> told;

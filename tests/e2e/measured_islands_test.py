@@ -159,8 +159,6 @@ def pair_without_a_connection(story):
 def line_that_changes_for_good(story):
     """While four workers at two sites train as one island, the line between them drops from 500 to
     5 Mbit/s: the island takes another plan, says why, and trains on without the line"""
-    raise Skip("known failure, not in every run: the best plan without the line is predicted too slow "
-               "(4452 ms a step against 1779 ms), so that the island keeps the line")
     try:
         with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=500, latency_ms=2)) as net:
             # Four stages are the best even if a twelfth of the rate is measured, two if it is 5 Mbit/s.
@@ -184,8 +182,6 @@ def line_that_changes_for_good(story):
 def line_of_sums_that_changes_for_good(story):
     """Only sums of gradients cross the line between two sites, whose four workers are replicas. It
     drops from 500 to 20 Mbit/s: the island takes another plan, says why, and does without the line"""
-    raise Skip("known failure: since the plan in force is compared as it runs, the island keeps it "
-               "(predicted 802 ms a step against 952 ms for the best plan without the line)")
     try:
         with ShapedNetwork({"a": 2, "b": 2}, Wire(rate_mbit=500, latency_ms=2)) as net:
             starts(story, net, ["a1", "a2", "b1", "b2"], block_ms=4)

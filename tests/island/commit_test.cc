@@ -139,6 +139,42 @@ TEST_CASE("a step cut short where it is committed is taken by all or by none, an
   CHECK(given_up >= 1);  // the last one at least
 }
 
+// Whoever is not told by an owner what it has made of its part fetches it afterwards.
+TEST_CASE("a step whose owners have taken it counts, though its parameters did not come back") {
+  const World world;
+  Cuts cuts;
+  TestGroup group(world, 3, 1, cuts.Options());
+  IslandLayout layout = Replicas("owners", {4, 2, 2}, 3);
+  layout.optimizer_copies = 1;
+  group.Take(layout, {"w1", "w2", "w3"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  Alone alone(world);
+  int64_t step = 0;
+  for (const char* late : {"w2/0", "w3/0"}) {
+    REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    leader.Settles();
+    ++step;
+    // The others take the step, and wait for its part.
+    GroupMember& member = *group["w1"].member;
+    const int64_t before = member.Committed().taken.number;
+    cuts.Cut(late, "w1/0", /*later=*/true);
+    absl::Status made;
+    std::thread trains([&] { made = leader.trainer->Step(Batch(step), RateOf(step)).status(); });
+    std::this_thread::sleep_for(20ms);
+    cuts.Now();
+    trains.join();
+    REQUIRE(!made.ok());
+    const PlanTaken taken = group.Take(layout, {"w1", "w2", "w3"});
+    cuts.Forget();
+    INFO(taken.reason);
+    REQUIRE(taken.kept);
+    REQUIRE(taken.step_taken == (member.Committed().taken.number > before));
+    if (taken.step_taken) alone.Step(step++);
+  }
+  REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+}
+
 TEST_CASE("a step that only some have taken is taken by the others, whoever of them has gone") {
   const World world;
   Cuts cuts;

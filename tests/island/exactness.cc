@@ -6,19 +6,31 @@
 #include <tuple>
 #include <utility>
 
+#include "common/masked_tokens.h"
+#include "common/rng.h"
+
 namespace atl::worker {
 namespace {
 
 double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
-const Reference& ReferenceOf(Kind kind, int64_t blocks, DType compute) {
-  static std::map<std::tuple<Kind, int64_t, DType>, Reference> all;
-  const std::tuple key(kind, blocks, compute);
+const Reference& ReferenceOf(Kind kind, int64_t blocks, DType compute, bool masked) {
+  static std::map<std::tuple<Kind, int64_t, DType, bool>, Reference> all;
+  const std::tuple key(kind, blocks, compute, masked);
   const auto found = all.find(key);
   if (found != all.end()) return found->second;
   EngineJob job = JobOf(kind, blocks);
   job.compute = compute;
-  return all.emplace(key, Reference(job)).first->second;
+  return all.emplace(key, Reference(job, kSteps, masked)).first->second;
+}
+
+void MaskSome(const EngineJob& job, uint64_t seed, std::vector<int32_t>* tokens) {
+  Rng rng(seed);
+  const auto row = static_cast<size_t>(job.sequence_length + 1);
+  for (size_t i = 0; i < tokens->size(); ++i) {
+    const bool none = i / row == 1 || i / row == 2;
+    if (none || rng.Below(3) != 0) (*tokens)[i] = MaskToken((*tokens)[i]);
+  }
 }
 
 std::unique_ptr<IslandNetwork> NetworkOf(const Trial& trial) {
@@ -124,7 +136,31 @@ std::vector<IslandLayout> TensorParallel() {
   return {two, three, pipeline, all};
 }
 
-Reference::Reference(const EngineJob& job, int steps) : start(RandomWeights(job.model, 5)) {
+std::vector<IslandLayout> Owners() {
+  IslandLayout three, four, five, tensor;
+  three.name = "three replicas, one copy, two workers";
+  three.replicas = {{{4, 2}, 2, 3}, {{6}, 2, 2}, {{1, 2, 3}, 2, 1}};
+  three.optimizer_copies = 1;
+  three.workers = 2;
+  four.name = "four replicas, two copies, four workers";
+  four.schedule = "zb-h1";
+  four.replicas = {{{3, 3}, 3, 1}, {{2, 4}, 3, 1}, {{6}, 1, 3}, {{1, 5}, 3, 1}};
+  four.optimizer_copies = 2;
+  four.workers = 4;
+  five.name = "five replicas, two copies, recomputation";
+  five.replicas = {{{6}, 2, 2}, {{6}, 1, 3}, {{6}, 1, 3}, {{6}, 1, 1}, {{6}, 1, 1}};
+  five.optimizer_copies = 2;
+  five.recompute = 1;
+  tensor.name = "three replicas, one copy, TP 2 uneven";
+  tensor.replicas = {{{2, 4}, 2, 2}, {{6}, 2, 2}, {{3, 3}, 2, 2}};
+  tensor.tensor_parallel = 2;
+  tensor.tensor_shares = {3, 1};
+  tensor.optimizer_copies = 1;
+  return {three, four, five, tensor};
+}
+
+Reference::Reference(const EngineJob& job, int steps, bool masked)
+    : start(RandomWeights(job.model, 5)) {
   // Weights come out as floats: gradients are compared from these, whatever the job computes in.
   TestDevice device(job), rounded(job);
   device.Set(start);
@@ -132,6 +168,7 @@ Reference::Reference(const EngineJob& job, int steps) : start(RandomWeights(job.
     // Every fifth step is short, so that the last micro-batches are short or empty.
     const int64_t rows = s % 5 == 4 ? job.batch_sequences / 2 + 1 : job.batch_sequences;
     tokens.push_back(RandomTokens(job, rows, 100 + static_cast<uint64_t>(s)));
+    if (masked) MaskSome(job, static_cast<uint64_t>(s), &tokens.back());
     params.push_back(device.Get(LayerPart::kParameters));
     losses.push_back(device.Step(tokens.back(), kLearningRate).mean());
     rounded.Set(params.back());
@@ -187,7 +224,8 @@ void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation)
   trial.limits = variation.limits;
   const auto layers = static_cast<int32_t>(trial.job.model.layers) + 2;
   REQUIRE(Validate(trial.plan, layers, kBatch).message() == "");
-  const Reference& reference = ReferenceOf(kind, variation.blocks, variation.compute);
+  const Reference& reference =
+      ReferenceOf(kind, variation.blocks, variation.compute, variation.masked);
   const std::vector<double> losses = CheckCurve(trial, reference);
   REQUIRE(CheckCurve(trial, reference) == losses);
   CheckGradients(trial, reference);

@@ -34,10 +34,13 @@ IslandLayout With(IslandLayout spec, const std::string& name, void (*change)(Isl
 // Layouts of a model of 4 blocks. Micro-batches of 3, 2 and 1 sequences; cut in 2, 1 and 3 stages.
 std::vector<IslandLayout> Replicas();
 std::vector<IslandLayout> TensorParallel();
+// Three to five replicas, cut unlike, that own the optimizer's state once or twice.
+std::vector<IslandLayout> Owners();
 
 // Steps of one device, with everything to compare with.
 struct Reference {
-  explicit Reference(const EngineJob& job, int steps = kSteps);
+  // `masked`: most targets are not counted, and of two rows a step none.
+  explicit Reference(const EngineJob& job, int steps = kSteps, bool masked = false);
 
   Layers start;
   std::vector<std::vector<int32_t>> tokens;
@@ -77,6 +80,7 @@ struct Variation {
   int64_t blocks = 4;
   Limits limits;
   NewNetwork network;
+  bool masked = false;  // see Reference
 };
 
 // Both of them, and a second run that has the same bits.

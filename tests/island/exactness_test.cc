@@ -33,9 +33,24 @@ TEST_CASE("replicas with unequal shares and cuts train as one device does") {
   }
 }
 
+TEST_CASE("replicas that share the optimizer's state among them train as one device does") {
+  for (const IslandLayout& spec : Owners()) {
+    for (const Kind kind : {Kind::kGpt2, Kind::kLlama, Kind::kLlamaTied}) CheckExact(kind, spec);
+  }
+}
+
 TEST_CASE("tensor-parallel layouts train as one device does") {
   for (const IslandLayout& spec : TensorParallel()) {
     for (const Kind kind : kFamilies) CheckExact(kind, spec);
+  }
+}
+
+// Replicas and micro-batches then have unlike numbers of targets, and some of them none.
+TEST_CASE("where_the_loss_counts_some_targets_layouts_train_as_one_device_does") {
+  for (const Kind kind : kFamilies) {
+    CheckExact(kind, Pipeline("zb-h1", {2, 2, 2}, 4), {.masked = true});
+    CheckExact(kind, Replicas().back(), {.masked = true});
+    CheckExact(kind, TensorParallel().back(), {.pieces = 4, .masked = true});
   }
 }
 
@@ -76,6 +91,7 @@ TEST_CASE("nothing but rounding sets layouts apart") {
     CheckExact(kind, Pipeline("zb-h1", {1, 2, 2, 1}, 6), f64);
     CheckExact(kind, Replicas().back(), f64);
     CheckExact(kind, TensorParallel().back(), f64_in_pieces);
+    for (const IslandLayout& spec : Owners()) CheckExact(kind, spec, f64);
   }
 }
 

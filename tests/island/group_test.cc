@@ -251,8 +251,12 @@ TEST_CASE("what has come whole before a fetch was broken off is not fetched agai
   REQUIRE(group["w1"].trainer->InitialWeights().ok());
   GroupMember& member = *group["w1"].member;
   const LayerShard first{0, 0, {1}}, second{1, 0, {1}};
+  const auto from = [&](const LayerShard& shard, const NodeId& lender) -> ShardSource {
+    const int64_t elements = group["w1"].layers[static_cast<size_t>(shard.layer)].elements;
+    return {shard, lender, kAllParts, {0, elements}};
+  };
   const absl::Status status =
-      member.Fetch({{first, {{first, "w1"}}}, {second, {{second, "who has gone"}}}}, 9);
+      member.Fetch({{first, {from(first, "w1")}}, {second, {from(second, "who has gone")}}}, 9);
   REQUIRE(Says(status.message(), "layer 1"));
   std::map<int32_t, int64_t> steps;
   for (const HeldLayer& held : member.Held()) {
@@ -312,6 +316,77 @@ TEST_CASE("a member killed in a step: what nobody else holds is lost, and said s
   REQUIRE(leader.trainer->InitialWeights().ok());
   Alone alone(world);
   for (int64_t step = 0; step < 3; ++step) {
+    REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+  }
+}
+
+// Replicas of one device each, of which so many keep each element of the optimizer's state.
+IslandLayout Owners(std::vector<int32_t> sequences, int copies) {
+  const auto workers = static_cast<int>(sequences.size());
+  IslandLayout layout = Replicas("owners", std::move(sequences), workers);
+  layout.optimizer_copies = copies;
+  return layout;
+}
+
+TEST_CASE("what replicas own of the optimizer's state follows them through plans, bit for bit") {
+  const World world;
+  TestGroup group(world, 4);
+  group.Take(Owners({3, 3, 2}, 1), {"w1", "w2", "w3"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  Alone alone(world);
+  int64_t step = 0;
+  const auto trains = [&] {
+    REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    ++step;
+  };
+  for (int i = 0; i < 3; ++i) trains();
+  const std::vector<NodeId> all = {"w1", "w2", "w3", "w4"};
+  for (const IslandLayout& layout :
+       {Owners({2, 2, 2, 2}, 1), Owners({2, 2, 2, 2}, 2), Pipeline("stages", {2, 1, 2, 1}, 4),
+        Owners({2, 2, 2, 2}, 2), Owners({3, 3, 2}, 0), Owners({4, 4}, 1), Owners({3, 3, 2}, 1)}) {
+    const State before = leader.Read();
+    IslandPlan plan = group.PlanFor(layout, {all.begin(), all.begin() + layout.workers});
+    // Whoever has no part in it lends what it holds.
+    for (size_t w = plan.members.size(); w < all.size(); ++w) {
+      plan.members.push_back(group[all[w]].Address());
+    }
+    const auto taken = group.Order(plan);
+    INFO(taken.status().ToString());
+    REQUIRE(taken.ok());
+    INFO(taken->reason);
+    REQUIRE(taken->kept);
+    REQUIRE((leader.Read() == before));
+    trains();
+  }
+}
+
+TEST_CASE("an owner killed in a step: nothing is lost while another one lives") {
+  const World world;
+  TestGroup group(world, 5, 1, Slow());
+  IslandLayout layout{.name = "a pipeline and three replicas",
+                      .replicas = {{{3, 3}, 2, 1}, {{6}, 2, 1}, {{6}, 2, 1}, {{6}, 2, 1}},
+                      .workers = 5,
+                      .optimizer_copies = 1};
+  SECTION("two copies") { layout.optimizer_copies = 2; }
+  SECTION("one copy") {}
+  group.Take(layout, {"w1", "w2", "w3", "w4", "w5"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  leader.Step(0);
+  const State before = leader.Read();
+  REQUIRE(!StepWhile(leader, 1, [&] { group.Kill("w4"); }).ok());
+  const PlanTaken taken = group.Take(Owners({2, 2, 2, 2}, 1), {"w1", "w2", "w3", "w5"});
+  INFO(taken.reason);
+  REQUIRE(taken.kept == (layout.optimizer_copies == 2));
+  if (!taken.kept) {
+    Says(taken.reason, "nobody holds layer");
+    return;
+  }
+  REQUIRE((leader.Read() == before));
+  Alone alone(world);
+  alone.Step(0);
+  for (int64_t step = 1; step < 4; ++step) {
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
 }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <thread>
 
 #include "common/check.h"
+#include "common/masked_tokens.h"
 #include "common/model/tensor_layout.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
@@ -140,14 +142,21 @@ Layers TestIsland::Get(LayerPart part) {
   const auto parts = CutModel(job_.model, plan_.tensor_parallel(), plan_.tensor_shares);
   Layers layers;
   for (const LayerLayout& layout : whole) layers.emplace_back(layout.size);
+  std::map<std::pair<int32_t, int32_t>, std::vector<float>> shards;  // by layer and rank
   for (const auto& engine : engines_) {
     for (const HeldLayer& held : engine->Held()) {
       if (held.table_only || held.surplus) continue;
-      std::vector<float> values(static_cast<size_t>(held.elements));
-      CheckOk(engine->GetLayer(held.shard, part, values));
-      const auto l = static_cast<size_t>(held.shard.layer);
-      JoinLayer(whole[l], MakeLayouts(job_.model, (*parts)[held.shard.rank])[l], values, layers[l]);
+      std::vector<float>& values = shards[{held.shard.layer, held.shard.rank}];
+      values.resize(static_cast<size_t>(held.elements));
+      const Range here = part == LayerPart::kParameters ? Range{0, held.elements} : held.owned;
+      CheckOk(engine->GetLayer(held.shard, part, here,
+                               std::span(values).subspan(static_cast<size_t>(here.begin),
+                                                         static_cast<size_t>(here.size()))));
     }
+  }
+  for (const auto& [name, values] : shards) {
+    const auto l = static_cast<size_t>(name.first);
+    JoinLayer(whole[l], MakeLayouts(job_.model, (*parts)[name.second])[l], values, layers[l]);
   }
   return layers;
 }
@@ -171,7 +180,10 @@ void TestIsland::SetOptimizerSteps(int64_t steps) {
 }
 
 StepRequest TestIsland::Request(const std::vector<int32_t>& tokens, double learning_rate) {
-  return {++number_, Rows(job_, tokens), learning_rate};
+  return {.number = ++number_,
+          .sequences = Rows(job_, tokens),
+          .learning_rate = learning_rate,
+          .masked_tokens = CountMasked(tokens, job_.sequence_length + 1)};
 }
 
 SequenceReader TestIsland::Reader(const std::vector<int32_t>& tokens) const {

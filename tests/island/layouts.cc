@@ -43,6 +43,7 @@ class PlanMaker {
     IslandPlan plan;
     plan.number = 1;
     plan.tensor_shares = spec_.tensor_shares;
+    plan.optimizer_copies = spec_.optimizer_copies;
     plan.schedule = spec_.schedule;
     for (int w = 1; w <= spec_.workers; ++w) {
       plan.members.push_back({.worker = absl::StrCat("w", w)});

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 
 #include "tests/island/planned_story.h"
 
@@ -44,6 +45,36 @@ TEST_CASE("a device takes the memory that its plan predicts") {
     }
   }
   WARN("measured over predicted: " << least << " to " << most << " in " << plans << " plans");
+}
+
+TEST_CASE("replicas take the memory of the optimizer's state that they own") {
+  const EngineJob job = PlannedJob(ModelFamily::kLlama, false);
+  PlanRequest request = PlanningOf(job, kDevices);
+  request.spec.layout.stages = 1;
+  request.spec.layout.replicas = kDevices;
+  std::map<int64_t, int64_t> state;  // of a device, by copies
+  for (const int64_t copies : {1, 2, 4}) {
+    request.spec.layout.optimizer_copies = copies;
+    const auto plan = PlanIsland(request);
+    CAPTURE(copies, plan.status().message());
+    REQUIRE(plan.ok());
+    REQUIRE(plan->optimizer_copies == copies);
+    TestIsland island(job, *plan, {});
+    island.Set(LayerPart::kParameters, RandomWeights(job.model, 1));
+    REQUIRE(island.Step(RandomTokens(job, job.batch_sequences, 1), 1e-3).ok());
+    for (const DeviceMemory& memory : island.engine(0).Memory()) {
+      const double ratio =
+          static_cast<double>(memory.peak_bytes) / static_cast<double>(memory.predicted_bytes);
+      CAPTURE(memory.device, memory.state_bytes, memory.predicted_bytes, memory.peak_bytes, ratio);
+      CHECK(std::abs(ratio - 1) <= kTolerance);
+      state[copies] = memory.state_bytes;
+    }
+  }
+  // Of four units of four bytes an element, two are moments.
+  CHECK(static_cast<double>(state[1]) / static_cast<double>(state[4]) ==
+        Approx(2.5 / 4).epsilon(0.02));
+  CHECK(static_cast<double>(state[2]) / static_cast<double>(state[4]) ==
+        Approx(3.0 / 4).epsilon(0.02));
 }
 
 // The search counts slots as the runtime takes them: what it finds fits, however little there is.

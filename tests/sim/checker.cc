@@ -36,9 +36,51 @@ void Checker::Persisted(const StoreRecord& record) {
   }
 }
 
+void Checker::Deleted(const NodeId& member) {
+  if (!removal_asked_) Fail(absl::StrCat("N10: ", member, " deletes the job, and nobody asked"));
+}
+
+void Checker::Ended(const NodeId& server) {
+  const int64_t budget = spec_.schedule.train_tokens / spec_.data.sequence_length;
+  if (static_cast<int64_t>(committed_positions_.size()) == budget) return;
+  Fail(absl::StrCat("N10: ", server, " ends the job after ", committed_positions_.size(), " of ",
+                    budget, " sequences"));
+}
+
+// The rounds from this one on were decided in a store that is lost, and made nowhere.
+void Checker::TakeBack(int64_t round) {
+  for (auto it = made_.lower_bound(round); it != made_.end(); it = made_.erase(it)) {
+    const Made& made = it->second;
+    if (made.version != kNoVersion && made.version <= newest_applied_) {
+      Fail(absl::StrCat("N1: version ", made.version, " was applied and is decided otherwise"));
+    }
+    for (const RoundTerm& term : made.terms) used_.erase(term.contribution);
+    for (const int64_t position : made.positions) committed_positions_.erase(position);
+    tokens_ -= made.tokens;
+    if (made.version == kNoVersion) continue;
+    decided_.erase(made.version);
+    terms_.erase(made.version);
+    expected_.erase(made.version);
+    newest_decided_ = std::min(newest_decided_, made.version - 1);
+  }
+  newest_round_ = round - 1;
+}
+
 void Checker::Decided(const DecisionRecord& decision) {
-  if (decision.round <= newest_round_) return;  // the same record written again
+  std::vector<RoundTerm> terms;
+  for (const DecisionParticipant& p : decision.participants) {
+    if (p.accepted) terms.push_back({p.contribution, p.weight});
+  }
+  if (decision.round <= newest_round_) {
+    const auto before = made_.find(decision.round);
+    const bool same = before != made_.end() && before->second.version == decision.version &&
+                      before->second.terms == terms;
+    if (same || !replaced_) return;  // the same record written again
+    TakeBack(decision.round);
+  }
   newest_round_ = decision.round;
+  Made& made = made_[decision.round];
+  made = {decision.version, terms, {}, 0};
   for (const DecisionParticipant& p : decision.participants) {
     if (p.reason.empty()) Fail(absl::StrCat("no reason for ", Describe(p.contribution)));
     if (!p.accepted) {
@@ -57,6 +99,7 @@ void Checker::Decided(const DecisionRecord& decision) {
     for (const PositionRange& range : captured->second.trained_on) {
       positions += range.size();
       for (int64_t position = range.begin; position < range.end; ++position) {
+        made.positions.push_back(position);
         if (!committed_positions_.emplace(position, p.contribution.island).second) {
           Fail(absl::StrCat("N5: position ", position, " is in the model twice, by ",
                             Describe(p.contribution)));
@@ -68,6 +111,7 @@ void Checker::Decided(const DecisionRecord& decision) {
                         positions, " sequences"));
     }
     tokens_ += p.tokens;
+    made.tokens += p.tokens;
   }
   CheckWeights(decision);
   if (decision.version == kNoVersion) return;

@@ -7,6 +7,7 @@
 #ifndef ATOLL_TESTS_SIM_CHECKER_H_
 #define ATOLL_TESTS_SIM_CHECKER_H_
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <span>
@@ -31,6 +32,19 @@ class Checker {
                      std::vector<PositionRange> trained_on);
   // The coordinator persisted a record.
   void Persisted(const StoreRecord& record);
+  // Its store was replaced by an older copy, or by an empty one. What it had decided since may be
+  // decided otherwise, unless a server has said that it has applied it.
+  void StoreReplaced() {
+    replaced_ = true;
+    newest_committed_ = kNoVersion;
+  }
+  // A server said that it has applied the version.
+  void Applied(Version version) { newest_applied_ = std::max(newest_applied_, version); }
+  // A person has asked for the job's removal; before that nothing of it may be deleted.
+  void RemovalAsked() { removal_asked_ = true; }
+  void Deleted(const NodeId& member);
+  // A server has freed the momentum.
+  void Ended(const NodeId& server);
   // The coordinator sent a round to a server.
   void CommitSent(const CommitRound& commit, const std::vector<ShardPlacement>& shards);
   // A server, at this version and with these fences, wrote a push to its log.
@@ -64,12 +78,20 @@ class Checker {
   struct Model {
     LayerValues theta, velocity;
   };
+  // A decision, and what is to be taken back of it if it turns out to be lost.
+  struct Made {
+    Version version = kNoVersion;
+    std::vector<RoundTerm> terms;
+    std::vector<int64_t> positions;
+    int64_t tokens = 0;
+  };
   struct Captured {
     LayerValues delta;
     std::vector<PositionRange> trained_on;
   };
 
   void Decided(const DecisionRecord& decision);
+  void TakeBack(int64_t round);
   void CheckWeights(const DecisionRecord& decision);
   void Expect(const CommitRound& commit);
   std::vector<float> Encoded(const std::vector<float>& values) const;
@@ -78,6 +100,7 @@ class Checker {
   ThreadPool& pool_;
   std::map<ContributionId, Captured> captured_;
   std::set<ContributionId> used_;
+  std::map<int64_t, Made> made_;                       // by round
   std::map<Version, std::vector<RoundTerm>> decided_;  // persisted
   std::map<Version, std::vector<RoundTerm>> terms_;    // sent
   std::map<Version, Model> expected_;
@@ -86,6 +109,9 @@ class Checker {
   Version newest_committed_ = kNoVersion;
   int64_t newest_round_ = 0;
   int64_t tokens_ = 0;
+  bool replaced_ = false;  // the store
+  bool removal_asked_ = false;
+  Version newest_applied_ = kNoVersion;
   int64_t rejected_ = 0;
   std::string failure_;
 };

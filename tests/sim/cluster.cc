@@ -148,6 +148,9 @@ void Cluster::Repeat(Duration mean, std::function<void()> fault) {
 void Cluster::ScheduleFaults() {
   const ClusterOptions& o = world_.options;
   Repeat(o.crash_every, [this] { CrashSomebody(); });
+  Repeat(o.back_up_every, [this] {
+    if (Placed()) world_.coordinator().BackUp();
+  });
   Repeat(o.leave_every, [this] { EndSomeWorker(); });
   Repeat(o.disconnect_every, [this] { BreakSomeConnection(); });
   Repeat(o.isolate_every, [this] { IsolateSomebody(); });
@@ -173,10 +176,35 @@ void Cluster::CrashSomebody() {
   if (pick == 0) {
     CrashCoordinator();
   } else if (pick <= world_.servers.size()) {
-    restart_later(world_.servers[pick - 1].get());
+    CrashServer(*world_.servers[pick - 1]);
   } else {
     restart_later(world_.workers[pick - 1 - world_.servers.size()].get());
   }
+}
+
+void Cluster::CrashServer(ServerNode& node) {
+  if (!node.alive()) return;
+  node.Crash();
+  ++crashes_;
+  const auto restart = [&node] {
+    if (!node.alive()) node.Start();
+  };
+  const Duration later = world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15));
+  // Before the job is placed any folder is the right one.
+  const bool away = node.holds_jobs() && Placed() && world_.rng.Chance(world_.options.folder_away);
+  if (!away) return world_.timeline.After(later, restart);
+  node.SwapFolder();
+  restart();
+  world_.timeline.After(later, [&node, restart] {
+    if (node.alive()) node.Crash();
+    node.SwapFolder();
+    restart();
+  });
+}
+
+bool Cluster::Placed() const {
+  const auto progress = world_.coordinator_node->Progress();
+  return progress && progress->version >= 0 && !removing_;
 }
 
 void Cluster::CrashCoordinator() {
@@ -189,7 +217,14 @@ void Cluster::CrashCoordinator() {
     if (!node.alive()) node.Start();
   };
   if (!world_.rng.Chance(world_.options.mistaken_coordinator)) {
-    world_.timeline.After(world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15)), restart);
+    using Loss = CoordinatorNode::Loss;
+    const bool lost = Placed() && node.has_backup() && world_.rng.Chance(world_.options.lost_store);
+    const Loss loss = static_cast<Loss>(world_.rng.Below(3));
+    world_.timeline.After(world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15)),
+                          [&node, restart, lost, loss] {
+                            if (!lost || node.alive()) return restart();
+                            node.StartAfter(loss);
+                          });
     return;
   }
   // Who has obeyed nobody yet would join the other cluster for good.
@@ -231,6 +266,7 @@ void Cluster::PauseForAWhile() {
   const auto progress = world_.coordinator().Progress();
   if (!progress || !world_.coordinator().alive() || world_.coordinator().mistaken()) return;
   world_.coordinator().Deliver(ControlJob{1, progress->job, JobCommand::kPause});
+  pausing_ = true;
   world_.timeline.After(world_.UpTo(seconds(10)), [this, job = progress->job] { Resume(job); });
 }
 
@@ -244,15 +280,40 @@ void Cluster::ChangeSomeProfile() {
 // People try again until it works, also when the coordinator is down.
 void Cluster::Resume(const JobId& job) {
   if (!world_.coordinator().mistaken() &&
-      !world_.coordinator().Deliver(ControlJob{2, job, JobCommand::kResume}).empty())
+      !world_.coordinator().Deliver(ControlJob{2, job, JobCommand::kResume}).empty()) {
+    pausing_ = false;
     return;
+  }
   world_.timeline.After(seconds(1), [this, job] { Resume(job); });
 }
 
 bool Cluster::Ended() const {
   const auto progress = world_.coordinator_node->Progress();
-  return progress && (progress->state == JobState::kDone || progress->state == JobState::kFailed ||
-                      progress->state == JobState::kCancelled);
+  return progress && !removing_ &&
+         (progress->state == JobState::kDone || progress->state == JobState::kCancelled);
+}
+
+void Cluster::Operate() {
+  world_.timeline.After(seconds(1), [this] {
+    if (!removing_) Operate();
+  });
+  CoordinatorNode& node = world_.coordinator();
+  if (!node.alive() || node.mistaken()) return;
+  const std::vector<OrphanView> orphans = node.core()->Orphans();
+  if (!orphans.empty()) {
+    if (orphans[0].missing.empty()) {
+      node.Deliver(ControlJob{4, orphans[0].job, JobCommand::kAdopt});
+    }
+    return;
+  }
+  const auto progress = node.Progress();
+  if (!progress) return;
+  if (!progress->outdated.empty()) {
+    node.Deliver(ControlJob{4, progress->job, JobCommand::kAdopt});
+  } else if (progress->state == JobState::kFailed ||
+             (progress->state == JobState::kPaused && !pausing_)) {
+    node.Deliver(ControlJob{5, progress->job, JobCommand::kResume});
+  }
 }
 
 // Again, as a person would, if the coordinator died before it answered and without storing the job.
@@ -295,6 +356,8 @@ bool Cluster::HeldSomewhere() const {
 
 // Whoever dies or is away meanwhile, nothing of the job may stay.
 void Cluster::RunUntilRemoved() {
+  removing_ = true;
+  world_.checker.RemovalAsked();
   RemoveJob();
   const Instant limit =
       std::max(world_.timeline.now(), Instant{} + world_.options.faults_until) + seconds(120);
@@ -310,6 +373,7 @@ Outcome Cluster::Run() {
   for (auto& node : world_.workers) node->Start();
   Submit();
   ScheduleFaults();
+  Operate();
   Checker& checker = world_.checker;
   const Instant limit = Instant{} + world_.options.limit;
   while (checker.failure().empty() && !Ended() && !world_.timeline.empty()) {

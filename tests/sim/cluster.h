@@ -37,6 +37,10 @@ struct ClusterOptions {
   Duration pause_every = std::chrono::seconds(90);
   // Of the coordinator's crashes: one with an empty store runs in its place for a while.
   double mistaken_coordinator = 0.3;
+  double lost_store = 0.4;  // of its other crashes: it comes back with another store
+  Duration back_up_every = std::chrono::seconds(8);
+  double folder_away = 0.15;          // of a server's crashes: it runs without its folder a while
+  double spoiled_statistics = 0.003;  // of each request for them: the job fails, and is resumed
   double crash_inside_step = 0.0005;  // of the coordinator, after it persisted and before it sent
   double disk_full = 0.001;           // of each append of a server
   double ghost = 0.01;                // of each message to come back seconds later
@@ -122,18 +126,24 @@ class Cluster {
   void Repeat(Duration mean, std::function<void()> fault);
   void CrashSomebody();
   void CrashCoordinator();
+  void CrashServer(ServerNode& node);
   void BreakSomeConnection();
   void IsolateSomebody();
   void PauseForAWhile();
   void ChangeSomeProfile();
   void Resume(const JobId& job);
   bool Ended() const;
+  bool Placed() const;  // and running: version 0 is committed
+  // Does what a person would: adopts, resumes.
+  void Operate();
   void RemoveJob();
   void RunUntilRemoved();
   bool HeldSomewhere() const;
 
   World world_;
   int64_t crashes_ = 0;
+  bool pausing_ = false;   // a person has paused the job, and resumes it later
+  bool removing_ = false;  // it is over
 };
 
 }  // namespace atl::sim

@@ -65,6 +65,24 @@ void CoordinatorNode::StartEmpty(bool other_cluster) {
   Deliver(Tick{});
 }
 
+void CoordinatorNode::StartAfter(Loss loss) {
+  const char* const what = loss == Loss::kOlderCopy  ? "an older copy of its store"
+                           : loss == Loss::kRestored ? "a restored backup"
+                                                     : "an empty store, its own being lost";
+  world_.Trace(absl::StrCat("the coordinator gets ", what));
+  world_.checker.StoreReplaced();
+  if (loss == Loss::kLost) {
+    store_ = {{"epoch", EpochRecord{0, kCluster}}};
+  } else {
+    store_ = backup_;
+  }
+  if (loss != Loss::kOlderCopy) {
+    const int64_t minutes = (int64_t{1} << 20) + ++losses_;
+    store_["epoch"] = AfterLoss(std::get<EpochRecord>(store_.at("epoch")), minutes * 60'000);
+  }
+  Start();
+}
+
 void CoordinatorNode::Crash() {
   world_.Trace("coordinator crashes");
   EndLife();
@@ -129,7 +147,14 @@ void CoordinatorNode::Carry(const CoordinatorActions& actions) {
   }
   for (const ToServer& message : actions.to_servers) {
     if (const auto* commit = std::get_if<CommitRound>(&message.message)) {
-      world_.checker.CommitSent(*commit, {});
+      if (!mistaken_) world_.checker.CommitSent(*commit, {});
+    }
+    const auto* collect = std::get_if<CollectStatistics>(&message.message);
+    if (collect != nullptr && world_.options.spoiled_statistics > 0 && world_.faulty() &&
+        !mistaken_ && world_.rng.Chance(world_.options.spoiled_statistics)) {
+      Statistics spoiled{collect->job, collect->version, collect->contributions, {{77, {1}}}};
+      After(milliseconds(1), [this, from = FromServer{message.server, message.incarnation,
+                                                      std::move(spoiled)}] { Deliver(from); });
     }
     send(message.server, [world = &world_, message] {
       if (ServerNode* node = world->FindServer(message.server)) {

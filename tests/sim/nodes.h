@@ -58,6 +58,12 @@ class CoordinatorNode : public Node {
   void Start();
   // With an empty store, of another cluster or of the members' own, by mistake; until it crashes.
   void StartEmpty(bool other_cluster);
+  // With what its store was at the newest BackUp, put back by mistake (members notice) or by
+  // --restore; or with an empty store by --cluster.
+  enum class Loss { kOlderCopy, kRestored, kLost };
+  void StartAfter(Loss loss);
+  void BackUp() { backup_ = store_; }
+  bool has_backup() const { return !backup_.empty(); }
   void Crash();
   // Returns what Step replied; only for requests of people.
   std::vector<Reply> Deliver(const CoordinatorEvent& event);
@@ -78,8 +84,9 @@ class CoordinatorNode : public Node {
   void Plan(const MakePlan& ask);
   void Group(const GroupWorkers& ask);
 
-  std::map<std::string, StoreRecord> store_;  // the disk
-  bool mistaken_ = false;                     // and nothing of what it does reaches store_
+  std::map<std::string, StoreRecord> store_, backup_;  // the disk
+  int64_t losses_ = 0;
+  bool mistaken_ = false;  // and nothing of what it does reaches store_
   std::optional<CoordinatorCore> core_;
   std::map<NodeId, int64_t> connections_;
 };
@@ -116,6 +123,8 @@ class ServerNode : public Member {
 
   void Start();
   void Crash();
+  // Its folder is away: it starts with an empty one. Swaps back when called again.
+  void SwapFolder();
   void Deliver(const ps::Event& event);
   // From a worker. `answer` runs on this node when the core answers; it sends the answer back.
   using PushAnswer = std::function<void(PushStatus, std::string)>;
@@ -146,7 +155,8 @@ class ServerNode : public Member {
   void WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot);
   void Erase(const JobId& job);
 
-  std::map<JobId, JobDisk> disk_;
+  std::map<JobId, JobDisk> disk_, away_;
+  ClusterMark mark_away_;
   std::optional<ps::ServerCore> core_;
   std::set<JobId> syncing_;
   int64_t epoch_seen_ = 0;                  // newest coordinator that was heard

@@ -61,6 +61,13 @@ std::vector<ps::RecoveredJob> ServerNode::Recover() {
   return recovered;
 }
 
+void ServerNode::SwapFolder() {
+  world_.Trace(
+      absl::StrCat(name(), away_.empty() ? ": its folder is away" : ": its folder is back"));
+  std::swap(disk_, away_);
+  std::swap(mark_, mark_away_);
+}
+
 void ServerNode::Crash() {
   world_.Trace(absl::StrCat(name(), " crashes"));
   EndLife();
@@ -123,6 +130,7 @@ void ServerNode::CheckDurable(const ServerMessage& message) {
       world_.checker.Fail(
           absl::StrCat("N1: ", name(), " has not synced version ", applied->version));
     }
+    world_.checker.Applied(applied->version);
   }
 }
 
@@ -181,6 +189,7 @@ void ServerNode::Append(ps::AppendLog append) {
   if (const auto* push = std::get_if<ps::PushedRecord>(&append.record)) {
     world_.checker.Staged(name(), push->id, core_->version(append.job), fences_);
   }
+  if (std::holds_alternative<ps::EndedRecord>(append.record)) world_.checker.Ended(name());
   JobDisk& disk = disk_[append.job];
   disk.log.insert_or_assign(append.sequence, std::move(append.record));
   if (world_.faulty() && world_.rng.Chance(world_.options.disk_full)) {
@@ -194,6 +203,7 @@ void ServerNode::Append(ps::AppendLog append) {
 }
 
 void ServerNode::Erase(const JobId& job) {
+  world_.checker.Deleted(name());
   After(world_.UpTo(milliseconds(200)), [this, job] {
     disk_.erase(job);
     Deliver(ps::JobErased{job});

@@ -33,7 +33,16 @@ const char* const kWanted[] = {"goes on from its local checkpoint",
                                "has taken over from",
                                "ended before it had handed over",
                                "belongs to cluster 00000000000000aa and refuses",
-                               "store is an older copy"};
+                               "it is an older copy, or has lost changes",
+                               "the coordinator gets an older copy of its store",
+                               "the coordinator gets a restored backup",
+                               "the coordinator gets an empty store",
+                               "its folder is back",
+                               "came back without the job",
+                               "running: adopted from",
+                               "running: rebuilt from",
+                               "failed: ",
+                               "running: resumed by a user"};
 
 TEST_CASE("1,000 seeded histories keep every promise") {
   int64_t rounds = 0, crashes = 0, events = 0, rejected = 0;
@@ -91,6 +100,8 @@ ClusterOptions Calm(uint64_t seed) {
   options.crash_every = options.disconnect_every = options.isolate_every = options.pause_every =
       options.leave_every = options.change_every = Duration(0);
   options.crash_inside_step = options.disk_full = options.ghost = options.step_fails = 0;
+  options.spoiled_statistics = 0;
+  options.back_up_every = Duration(0);
   options.link_breaks = options.no_plan = options.trainer_sick = options.lost_writes =
       options.dies_handing_over = 0;
   return options;

@@ -261,6 +261,7 @@ void WorkerNode::Do(const worker::WriteCheckpoint& action) {
 }
 
 void WorkerNode::Do(const worker::ReleaseJob& action) {
+  if (action.removed) world_.checker.Deleted(name());
   if (action.removed && disk_ && disk_->about.job == action.job) disk_.reset();
   plan_ = IslandPlan();
   held_.clear();

@@ -209,7 +209,12 @@ absl::StatusOr<std::string> CurrentFolder(const std::string& job_folder) {
   if (!absl::StartsWith(name, "step-") || absl::StrContains(name, '/')) {
     return absl::DataLossError(absl::StrCat(current, " does not name a checkpoint"));
   }
-  return absl::StrCat(job_folder, "/", name);
+  std::string folder = absl::StrCat(job_folder, "/", name);
+  if (std::error_code error; !fs::is_directory(folder, error)) {
+    return absl::DataLossError(
+        absl::StrCat(current, ": is damaged: it names ", name, ", which is not there"));
+  }
+  return folder;
 }
 
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder, const JobId& job) {

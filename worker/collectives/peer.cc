@@ -50,53 +50,95 @@ class Member final : public HostCommunicator {
   using Bytes = std::shared_ptr<std::vector<std::byte>>;
 
   absl::Status ReduceOnHost(const Tensor& x, Reduction reduction) override {
-    const bool sum = reduction == Reduction::kSum;
+    const Cuts even = EvenCuts(x.size());
+    const auto everywhere = [](int, int) { return true; };
+    return OnReals(x, [&](auto* data) {
+      return Reduce(data, even, reduction == Reduction::kSum, everywhere);
+    });
+  }
+  absl::Status ReduceScatterOnHost(const Tensor& x, const Cuts& cuts) override {
+    const auto nowhere = [](int, int) { return false; };
+    return OnReals(x, [&](auto* data) { return Reduce(data, cuts, /*sum=*/true, nowhere); });
+  }
+  absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
+    return OnReals(x, [&](auto* data) { return Gather(data, cuts, routes); });
+  }
+
+  // One collective.
+  template <typename Work>
+  absl::Status OnReals(const Tensor& x, const Work& work) {
     ATOLL_RETURN_IF_ERROR(failure());
     if (size() == 1 || x.size() == 0) return absl::OkStatus();
     ++call_;
     absl::Status status;
     switch (x.dtype) {
       case DType::kFloat32:
-        status = Reduce(x.as<float>(), x.size(), sum);
+        status = work(x.as<float>());
         break;
       case DType::kFloat64:
-        status = Reduce(x.as<double>(), x.size(), sum);
+        status = work(x.as<double>());
         break;
       case DType::kBfloat16:
-        status = Reduce(x.as<Bfloat16>(), x.size(), sum);
+        status = work(x.as<Bfloat16>());
         break;
       case DType::kInt32:
-        ATOLL_CHECK(false, "collectives reduce reals");
+        ATOLL_CHECK(false, "collectives work on reals");
     }
     return status.ok() ? status : Fail(status);
   }
 
+  // Sums or maxima of the parts at those who have them, which send them on.
   template <typename T>
-  absl::Status Reduce(T* data, int64_t n, bool sum) {
-    const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
+  absl::Status Reduce(T* data, const Cuts& cuts, bool sum, const Routes& routes) {
+    const int64_t bytes = cuts.back() * static_cast<int64_t>(sizeof(T));
     std::byte* const own = Fresh(parts_, bytes);
     std::memcpy(own, data, static_cast<size_t>(bytes));
     for (int owner = 0; owner < size(); ++owner) {
-      ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, n, [&](int64_t begin, int64_t count) {
+      ATOLL_RETURN_IF_ERROR(ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) {
         return Send<T>(owner, BlockKind::kPart, parts_, begin, count, begin);
       }));
     }
-    const int64_t first = Begin(rank(), n);
-    std::byte* const results =
-        Fresh(results_, (Begin(rank() + 1, n) - first) * static_cast<int64_t>(sizeof(T)));
-    ATOLL_RETURN_IF_ERROR(ForPieces<T>(rank(), n, [&](int64_t begin, int64_t count) {
+    std::byte* const results = FreshResults<T>(cuts);
+    ATOLL_RETURN_IF_ERROR(ForPieces<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
       ATOLL_RETURN_IF_ERROR(AddUp(data, begin, count, sum));
-      std::memcpy(results + (begin - first) * sizeof(T), data + begin, count * sizeof(T));
-      for (int other = 0; other < size(); ++other) {
-        ATOLL_RETURN_IF_ERROR(
-            Send<T>(other, BlockKind::kResult, results_, begin - first, count, begin));
-      }
-      return absl::OkStatus();
+      return SendResult(data, results, cuts, begin, count, routes);
     }));
+    return TakeResults(data, cuts, routes);
+  }
+
+  template <typename T>
+  absl::Status Gather(T* data, const Cuts& cuts, const Routes& routes) {
+    std::byte* const results = FreshResults<T>(cuts);
+    ATOLL_RETURN_IF_ERROR(ForPieces<T>(rank(), cuts, [&](int64_t begin, int64_t count) {
+      return SendResult(data, results, cuts, begin, count, routes);
+    }));
+    return TakeResults(data, cuts, routes);
+  }
+
+  template <typename T>
+  std::byte* FreshResults(const Cuts& cuts) {
+    return Fresh(results_, (cuts[rank() + 1] - cuts[rank()]) * static_cast<int64_t>(sizeof(T)));
+  }
+
+  // Elements [begin, begin + count), of our own part.
+  template <typename T>
+  absl::Status SendResult(const T* data, std::byte* results, const Cuts& cuts, int64_t begin,
+                          int64_t count, const Routes& routes) {
+    const int64_t at = begin - cuts[rank()];
+    std::memcpy(results + at * sizeof(T), data + begin, count * sizeof(T));
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank() || !routes(rank(), other)) continue;
+      ATOLL_RETURN_IF_ERROR(Send<T>(other, BlockKind::kResult, results_, at, count, begin));
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename T>
+  absl::Status TakeResults(T* data, const Cuts& cuts, const Routes& routes) {
     for (int owner = 0; owner < size(); ++owner) {
-      if (owner == rank()) continue;
+      if (owner == rank() || !routes(owner, rank())) continue;
       ATOLL_RETURN_IF_ERROR(
-          ForPieces<T>(owner, n, [&](int64_t begin, int64_t count) -> absl::Status {
+          ForPieces<T>(owner, cuts, [&](int64_t begin, int64_t count) -> absl::Status {
             ATOLL_ASSIGN_OR_RETURN(const PeerBlocks::Block block,
                                    Take<T>(owner, BlockKind::kResult, begin, count));
             std::memcpy(data + begin, block.payload.data(), count * sizeof(T));
@@ -136,16 +178,19 @@ class Member final : public HostCommunicator {
     return absl::OkStatus();
   }
 
-  // First element of the part that a rank owns.
-  int64_t Begin(int owner, int64_t n) const {
-    return n / size() * owner + n % size() * owner / size();
+  Cuts EvenCuts(int64_t n) const {
+    Cuts cuts;
+    for (int owner = 0; owner <= size(); ++owner) {
+      cuts.push_back(n / size() * owner + n % size() * owner / size());
+    }
+    return cuts;
   }
 
   template <typename T, typename Body>
-  absl::Status ForPieces(int owner, int64_t n, const Body& body) {
+  absl::Status ForPieces(int owner, const Cuts& cuts, const Body& body) {
     constexpr int64_t kPiece = kPieceBytes / static_cast<int64_t>(sizeof(T));
-    const int64_t end = Begin(owner + 1, n);
-    for (int64_t begin = Begin(owner, n); begin < end; begin += kPiece) {
+    const int64_t end = cuts[owner + 1];
+    for (int64_t begin = cuts[owner]; begin < end; begin += kPiece) {
       ATOLL_RETURN_IF_ERROR(body(begin, std::min(kPiece, end - begin)));
     }
     return absl::OkStatus();

@@ -31,10 +31,14 @@ namespace atl::worker {
 struct Work {
   int64_t steps = 0;
   int64_t tokens = 0;
-  double loss_times_tokens = 0;
+  double loss_times_tokens = 0;         // that the loss counts
   std::vector<PositionRange> consumed;  // sorted and joined
+  int64_t masked_tokens = 0;            // of `tokens`, that the loss does not count
 
-  double loss() const { return tokens > 0 ? loss_times_tokens / static_cast<double>(tokens) : 0; }
+  double loss() const {
+    const int64_t counted = tokens - masked_tokens;
+    return counted > 0 ? loss_times_tokens / static_cast<double>(counted) : 0;
+  }
   bool operator==(const Work&) const = default;
 };
 
@@ -115,9 +119,10 @@ struct HandedOver {};
 struct InitialWeightsMade {};
 struct StepDone {
   int64_t tokens = 0;
-  double loss = 0;          // nats a token, mean over the step
-  double seconds = 0;       // the whole step, emulated slowdown included
-  bool overlapped = false;  // a push or pull was going on
+  double loss = 0;            // nats a token, mean over the step
+  double seconds = 0;         // the whole step, emulated slowdown included
+  bool overlapped = false;    // a push or pull was going on
+  int64_t masked_tokens = 0;  // of `tokens`, that the loss does not count
 };
 struct DeltaCaptured {
   ContributionId contribution;
@@ -130,6 +135,7 @@ struct DeltaReady {
 };
 struct Adopted {
   Version version = kNoVersion;
+  int64_t masked_tokens = 0;  // of what the checkpoint had consumed, with kResumeCheckpoint
 };
 struct ValidationDone {
   Version version = kNoVersion;

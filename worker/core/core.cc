@@ -44,6 +44,7 @@ Actions WorkerCore::Impl::Step(Instant now, const Event& event) {
   out_ = Actions();
   if (stopped_) return {};
   std::visit([this](const auto& e) { On(e); }, event);
+  if (remember_at_ != kNever && Due(remember_at_)) RememberCoordinator();
   if (!stopped_) Plan();
   return std::move(out_);
 }
@@ -77,11 +78,24 @@ bool WorkerCore::Impl::Obeys(const ToWorker& m) {
     return false;
   }
   if (m.epoch < mark_.epoch) return false;
+  if (std::holds_alternative<Refused>(m.message)) return true;  // no order
   mark_.epoch = m.epoch;
-  if (!std::holds_alternative<Welcome>(m.message)) return true;
-  mark_.cluster = m.cluster;
-  if (mark_ != remembered_) Emit(RememberCluster{remembered_ = mark_});
+  mark_.sequence = std::max(mark_.sequence, m.sequence);
+  const bool welcome = std::holds_alternative<Welcome>(m.message);
+  if (welcome) mark_.cluster = m.cluster;
+  if (!mark_.cluster.empty() && mark_ != remembered_) {
+    if (welcome) {
+      RememberCoordinator();
+    } else if (remember_at_ == kNever) {
+      remember_at_ = now_ + kRememberInterval;
+    }
+  }
   return true;
+}
+
+void WorkerCore::Impl::RememberCoordinator() {
+  remember_at_ = kNever;
+  if (mark_ != remembered_) Emit(RememberCluster{remembered_ = mark_});
 }
 
 void WorkerCore::Impl::On(const ShutdownRequested& event) {

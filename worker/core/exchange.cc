@@ -109,7 +109,7 @@ void WorkerCore::Impl::PlanPushes() {
   InFlight& flight = *in_flight_;
   if (welcomed_ && !Decided() && Due(flight.request_at)) {
     Emit(Send{PushRequest{order_->job, flight.id, flight.work.steps, flight.work.tokens,
-                          flight.work.loss(), flight.work.consumed}});
+                          flight.work.loss(), flight.work.consumed, flight.work.masked_tokens}});
     flight.request_at = now_ + kRetryInterval;
     Due(flight.request_at);
   }

@@ -85,7 +85,14 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
                        event.reason));
   if (!std::exchange(step_failed_, false)) return;
   if (event.step_taken) {
-    return CountStep(Sequences(stepping_) * spec().data.sequence_length, loss_.Get());
+    // Its loss and masked tokens are not known: they are counted as those of the steps before.
+    StepDone step{Sequences(stepping_) * spec().data.sequence_length, loss_.Get()};
+    if (local_.tokens > 0) {
+      step.masked_tokens = static_cast<int64_t>(static_cast<double>(step.tokens) *
+                                                static_cast<double>(local_.masked_tokens) /
+                                                static_cast<double>(local_.tokens));
+    }
+    return CountStep(step);
   }
   ++steps_interrupted_;
   leases_.PutBack(stepping_);
@@ -108,15 +115,16 @@ void WorkerCore::Impl::StateLost(const std::string& reason) {
   if (!resume) return DropLocalProgress();
   leases_.PutBack(stepping_);
   stepping_.clear();
-  leases_.PutBack(Without(local_.consumed, saved_->about.consumed));
-  steps_redone_ += local_.steps - saved_->work.steps;
-  local_ = saved_->work;
   resume_saved_ = true;
 }
 
 bool WorkerCore::Impl::ResumeSaved() {
   if (!resume_saved_) return false;
   doing_ = "going back to the local checkpoint";
+  if (writing_) return true;  // a later one may be in its place already
+  leases_.PutBack(Without(local_.consumed, saved_->about.consumed));
+  steps_redone_ += local_.steps - saved_->work.steps;
+  local_ = saved_->work;
   adopting_ = AdoptMode::kResumeCheckpoint;
   Start(Command::kAdopt, AdoptPulled{base_version_, adopting_, false});
   return true;

@@ -168,6 +168,26 @@ TEST_CASE("State that is lost: back to the local checkpoint if nothing was pushe
   }
 }
 
+TEST_CASE("State that is lost while a local checkpoint is written: that one is gone back to") {
+  Group story;
+  story.order.spec.schedule.checkpoint_every_steps = 1;
+  story.Starts();
+  story.TrainsSteps(1);
+  story.Wants<WriteCheckpoint>();
+  story.Happens(CheckpointWritten{});
+  story.TrainsSteps(1);
+  story.Wants<WriteCheckpoint>();
+  story.Trains();
+  story.Wants<TrainStep>();
+  story.PlansAgain(Alone(2, "w1"));
+  story.Happens(CommandFailed{"interrupted"});
+  story.SetsUp(2, false);
+  CHECK(story.Idle<AdoptPulled>());
+  story.Happens(CheckpointWritten{});
+  story.Adopts(0, AdoptMode::kResumeCheckpoint);
+  CHECK(story.Trains().ranges == Ranges{{4, 6}});
+}
+
 TEST_CASE("A contribution in flight outlives the loss of the devices' state") {
   Group story;
   story.Starts();

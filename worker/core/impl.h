@@ -100,6 +100,7 @@ class WorkerCore::Impl {
   void OnMessage(const TraceNextStep&);
   void OnMessage(const ForgetJob&);
   bool Obeys(const ToWorker& message);
+  void RememberCoordinator();
   void On(const StepTraced&);
   void On(const Prepared&);
   void On(const PrepareFailed&);
@@ -149,7 +150,7 @@ class WorkerCore::Impl {
   void On(const CheckpointWritten&);
   Command Finish();
   void Diverged();
-  void CountStep(int64_t tokens, double loss);
+  void CountStep(const StepDone& step);
   void OnFailure(Command command);
   void CaptureFailed();
   void TriesAgain(const std::string& reason);
@@ -219,7 +220,8 @@ class WorkerCore::Impl {
   bool welcomed_ = false;   // on this connection
   ClusterMark mark_;        // of the coordinator that it obeys
   ClusterMark remembered_;  // as it is on the disk
-  std::set<JobId> held_;    // jobs of which a checkpoint may be on the disk
+  Instant remember_at_ = kNever;
+  std::set<JobId> held_;  // jobs of which a checkpoint may be on the disk
   Duration heartbeat_interval_ = kHeartbeatInterval;
   Instant hello_at_;
   Instant heartbeat_at_, heartbeat_sent_;

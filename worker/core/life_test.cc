@@ -446,5 +446,22 @@ TEST_CASE("a_coordinator_of_another_cluster_is_not_obeyed_and_named_in_the_log_o
   story.Trains();
 }
 
+TEST_CASE("what_the_coordinator_has_stored_is_written_down_a_little_later_and_said_at_once") {
+  Story story;
+  story.cluster = "00000000000000aa";
+  story.Starts();
+  story.Drop<RememberCluster>();
+  story.sequence = 7;
+  story.Says(ForgetJob{"job-9"});
+  CHECK(story.Idle<RememberCluster>());
+  story.Happens(ConnectionLost{"test"});
+  story.Happens(Connected{});
+  CHECK(story.Wants<WorkerHello>().mark.sequence == 7);
+  story.sequence = 9;
+  story.Says(Refused{"say hello first", false});  // no order
+  story.Passes(kRememberInterval);
+  CHECK(story.Wants<RememberCluster>().mark.sequence == 7);
+}
+
 }  // namespace
 }  // namespace atl::worker

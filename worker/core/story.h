@@ -42,7 +42,7 @@ class Story {
     for (Action& action : actions.list) pending_.push_back(std::move(action));
   }
   void Says(ToWorkerMessage message) {
-    Happens(Received{{"w1", 5, epoch, std::move(message), cluster}});
+    Happens(Received{{"w1", 5, epoch, std::move(message), cluster, sequence}});
   }
   void Attaches() {
     Happens(Connected{});
@@ -173,6 +173,7 @@ class Story {
   IslandOrder order;
   int64_t epoch = 1;
   ClusterId cluster;
+  int64_t sequence = 0;
   Instant now{};
   Instant deadline = kNever;
   int64_t leased = 0;

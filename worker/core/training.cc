@@ -44,15 +44,16 @@ void WorkerCore::Impl::On(const StepDone& step) {
   }
   loss_.Add(step.loss);
   trainer_failures_ = 0;
-  CountStep(step.tokens, step.loss);
+  CountStep(step);
 }
 
-void WorkerCore::Impl::CountStep(int64_t tokens, double loss) {
+void WorkerCore::Impl::CountStep(const StepDone& step) {
   ++inner_step_;
-  tokens_ += tokens;
+  tokens_ += step.tokens;
   ++local_.steps;
-  local_.tokens += tokens;
-  local_.loss_times_tokens += loss * static_cast<double>(tokens);
+  local_.tokens += step.tokens;
+  local_.masked_tokens += step.masked_tokens;
+  local_.loss_times_tokens += step.loss * static_cast<double>(step.tokens - step.masked_tokens);
   for (const PositionRange& range : stepping_) Join(local_.consumed, range);
   stepping_.clear();
 }
@@ -107,6 +108,7 @@ void WorkerCore::Impl::CaptureFailed() {
   Work work = std::move(in_flight_->work);
   work.steps += local_.steps;
   work.tokens += local_.tokens;
+  work.masked_tokens += local_.masked_tokens;
   work.loss_times_tokens += local_.loss_times_tokens;
   for (const PositionRange& range : local_.consumed) Join(work.consumed, range);
   local_ = std::move(work);
@@ -138,6 +140,7 @@ void WorkerCore::Impl::On(const Adopted& event) {
     local_.steps = (sequences + batch - 1) / batch;
     carried_steps_ = 0;
     local_.tokens = sequences * spec().data.sequence_length;
+    local_.masked_tokens = event.masked_tokens;
     Log(absl::StrCat("goes on from its checkpoint of version ", base_version_, " and ",
                      local_.steps, " steps"));
     saved_ = Saved{*checkpoint, local_, 0};  // it is still on the disk

@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "common/check.h"
+#include "common/masked_tokens.h"
 #include "common/rng.h"
 #include "worker/data/permutation.h"
 
 namespace atl {
 namespace {
+
+constexpr int64_t kRowsAtOnce = 16;
 
 int64_t SequencesIn(int64_t tokens, int64_t sequence_length) {
   return tokens < 1 ? 0 : (tokens - 1) / sequence_length;
@@ -53,6 +57,8 @@ absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
     ATOLL_ASSIGN_OR_RETURN(dataset.validation_file_,
                            TokenStream::Open(spec, spec.validation_path, vocabulary, options));
   }
+  dataset.masks_ = dataset.train_file_.masked() ||
+                   (dataset.validation_file_.has_value() && dataset.validation_file_->masked());
   ATOLL_RETURN_IF_ERROR(dataset.Split(spec));
   ATOLL_RETURN_IF_ERROR(dataset.TakeDigest(options));
   return dataset;
@@ -116,30 +122,75 @@ int64_t Dataset::ValidationSequence(int64_t place) const {
   return static_cast<int64_t>(static_cast<__int128>(place) * step % count);
 }
 
-absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out) const {
-  const int64_t row = sequence_length_ + 1;
-  ATOLL_CHECK(static_cast<int64_t>(out.size()) % row == 0);
-  for (int64_t r = 0; r * row < static_cast<int64_t>(out.size()); ++r) {
-    ATOLL_RETURN_IF_ERROR(Read(train_file_, train_, Order(first + r), out.subspan(r * row, row)));
+absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out,
+                                const Cancelled& cancelled) const {
+  std::vector<int64_t> sequences(out.size() / static_cast<size_t>(sequence_length_ + 1));
+  for (size_t r = 0; r < sequences.size(); ++r) {
+    sequences[r] = Order(first + static_cast<int64_t>(r));
   }
-  return absl::OkStatus();
+  return Read(train_file_, train_, sequences, out, cancelled);
 }
 
-absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out) const {
-  const int64_t row = sequence_length_ + 1;
-  ATOLL_CHECK(static_cast<int64_t>(out.size()) % row == 0);
+absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out,
+                                     const Cancelled& cancelled) const {
+  std::vector<int64_t> sequences(out.size() / static_cast<size_t>(sequence_length_ + 1));
+  for (size_t r = 0; r < sequences.size(); ++r) {
+    sequences[r] = ValidationSequence(first + static_cast<int64_t>(r));
+  }
   const TokenStream& file = validation_file_.has_value() ? *validation_file_ : train_file_;
-  for (int64_t r = 0; r * row < static_cast<int64_t>(out.size()); ++r) {
-    ATOLL_RETURN_IF_ERROR(
-        Read(file, validation_, ValidationSequence(first + r), out.subspan(r * row, row)));
-  }
-  return absl::OkStatus();
+  return Read(file, validation_, sequences, out, cancelled);
 }
 
-absl::Status Dataset::Read(const TokenStream& file, const Part& part, int64_t sequence,
-                           std::span<int32_t> out) const {
-  ATOLL_CHECK(sequence >= 0 && sequence < part.sequences);
-  return file.Read(part.begin + sequence * sequence_length_, vocabulary_, out);
+template <typename ReadRows>
+absl::StatusOr<int64_t> Dataset::CountMaskedRows(int64_t first, int64_t end,
+                                                 const ReadRows& read) const {
+  int64_t masked = 0;
+  std::vector<int32_t> rows;
+  for (int64_t begin = first; masks_ && begin < end; begin += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, end - begin);
+    rows.resize(static_cast<size_t>(count * (sequence_length_ + 1)));
+    ATOLL_RETURN_IF_ERROR(read(begin, rows));
+    masked += atl::CountMasked(rows, sequence_length_ + 1);
+  }
+  return masked;
+}
+
+absl::StatusOr<int64_t> Dataset::CountMasked(std::span<const PositionRange> ranges,
+                                             const Cancelled& cancelled) const {
+  int64_t masked = 0;
+  for (const PositionRange& range : ranges) {
+    ATOLL_ASSIGN_OR_RETURN(
+        const int64_t here,
+        CountMaskedRows(range.begin, range.end, [&](int64_t first, std::span<int32_t> rows) {
+          return ReadTrain(first, rows, cancelled);
+        }));
+    masked += here;
+  }
+  return masked;
+}
+
+absl::StatusOr<int64_t> Dataset::CountMaskedValidation(int64_t first, int64_t count,
+                                                       const Cancelled& cancelled) const {
+  return CountMaskedRows(first, first + count, [&](int64_t begin, std::span<int32_t> rows) {
+    return ReadValidation(begin, rows, cancelled);
+  });
+}
+
+absl::Status Dataset::Read(const TokenStream& file, const Part& part,
+                           std::span<const int64_t> sequences, std::span<int32_t> out,
+                           const Cancelled& cancelled) const {
+  const auto row = static_cast<size_t>(sequence_length_ + 1);
+  ATOLL_CHECK(out.size() == sequences.size() * row);
+  std::vector<int64_t> begins;
+  for (const int64_t sequence : sequences) {
+    ATOLL_CHECK(sequence >= 0 && sequence < part.sequences);
+    begins.push_back(part.begin + sequence * sequence_length_);
+  }
+  ATOLL_RETURN_IF_ERROR(file.Prefetch(begins, sequence_length_ + 1, cancelled));
+  for (size_t r = 0; r < begins.size(); ++r) {
+    ATOLL_RETURN_IF_ERROR(file.Read(begins[r], vocabulary_, out.subspan(r * row, row), cancelled));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace atl

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 
+#include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/data/digest_cache.h"
@@ -44,8 +45,17 @@ class Dataset {
   int64_t Order(int64_t position) const;
 
   // Training sequences of positions [first, first + n), as n rows of T + 1 tokens: row r holds
-  // inputs r[0..T) and targets r[1..T]. n = out.size() / (T + 1), which must be whole.
-  absl::Status ReadTrain(int64_t first, std::span<int32_t> out) const;
+  // inputs r[0..T) and targets r[1..T] (common/masked_tokens.h). n = out.size() / (T + 1), which
+  // must be whole. ABORTED: cancelled.
+  absl::Status ReadTrain(int64_t first, std::span<int32_t> out,
+                         const Cancelled& cancelled = {}) const;
+
+  // How many targets of the training sequences at these positions, or of validation sequences
+  // [first, first + count), are masked (common/masked_tokens.h). Reads them if there are masks.
+  absl::StatusOr<int64_t> CountMasked(std::span<const PositionRange> ranges,
+                                      const Cancelled& cancelled = {}) const;
+  absl::StatusOr<int64_t> CountMaskedValidation(int64_t first, int64_t count,
+                                                const Cancelled& cancelled = {}) const;
 
   // How many validation sequences a job evaluates that asks for `wanted`; 0: all.
   int64_t ValidationCount(int64_t wanted) const {
@@ -54,7 +64,8 @@ class Dataset {
 
   // Validation sequences at places [first, first + n) of an order whose first m are spread evenly
   // over the validation part, for any m. REQUIRES: they exist.
-  absl::Status ReadValidation(int64_t first, std::span<int32_t> out) const;
+  absl::Status ReadValidation(int64_t first, std::span<int32_t> out,
+                              const Cancelled& cancelled = {}) const;
 
  private:
   // Tokens [begin, begin + sequences * T + 1) of one file.
@@ -66,14 +77,17 @@ class Dataset {
   Dataset(TokenStream train_file) : train_file_(std::move(train_file)) {}
   absl::Status Split(const DataSpec& spec);
   absl::Status TakeDigest(const DataOptions& options);
-  absl::Status Read(const TokenStream& file, const Part& part, int64_t sequence,
-                    std::span<int32_t> out) const;
+  absl::Status Read(const TokenStream& file, const Part& part, std::span<const int64_t> sequences,
+                    std::span<int32_t> out, const Cancelled& cancelled) const;
 
   int64_t ValidationSequence(int64_t place) const;
+  template <typename ReadRows>
+  absl::StatusOr<int64_t> CountMaskedRows(int64_t first, int64_t end, const ReadRows& read) const;
 
   TokenStream train_file_;
   std::optional<TokenStream> validation_file_;  // absent: validation is the end of train_file_
   Part train_, validation_;
+  bool masks_ = false;
   int64_t sequence_length_ = 0;
   int64_t vocabulary_ = 0;
   uint64_t shuffle_seed_ = 0;

@@ -8,8 +8,9 @@
 #include <array>
 #include <utility>
 
-#include "common/files.h"
+#include "absl/strings/match.h"
 #include "common/status.h"
+#include "worker/data/data_file.h"
 
 namespace atl {
 namespace {
@@ -20,19 +21,14 @@ absl::Status InputError(const std::string& path, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
 }
 
-absl::StatusOr<InputFile> OpenFile(const std::string& path) {
-  auto file = InputFile::Open(path);
-  if (!file.ok()) return Annotate(file.status(), "data file");
-  return file;
-}
+using File = std::unique_ptr<DataFile>;
 
 enum class Packing { kPlain, kGzip, kZstd };
 
-absl::StatusOr<Packing> PackingOf(const InputFile& file) {
+absl::StatusOr<Packing> PackingOf(const DataFile& file, const Cancelled& cancelled) {
   std::array<unsigned char, 4> head{};
   const auto got = static_cast<size_t>(std::min<int64_t>(file.bytes(), head.size()));
-  ATOLL_RETURN_IF_ERROR(
-      Annotate(file.Read(0, head.data(), static_cast<int64_t>(got)), "data file"));
+  ATOLL_RETURN_IF_ERROR(file.Read(0, head.data(), static_cast<int64_t>(got), cancelled));
   if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b) return Packing::kGzip;
   if (got == 4 && head[0] == 0x28 && head[1] == 0xb5 && head[2] == 0x2f && head[3] == 0xfd) {
     return Packing::kZstd;
@@ -42,7 +38,8 @@ absl::StatusOr<Packing> PackingOf(const InputFile& file) {
 
 class FileReader : public TextReader {
  public:
-  explicit FileReader(InputFile file) : path_(file.path()), file_(std::move(file)) {}
+  FileReader(File file, Cancelled cancelled)
+      : path_(file->path()), file_(std::move(file)), cancelled_(std::move(cancelled)) {}
   absl::Status Read(int64_t bytes_max, std::string* out) override {
     const size_t before = out->size();
     out->resize(before + static_cast<size_t>(bytes_max));
@@ -53,15 +50,18 @@ class FileReader : public TextReader {
     return absl::OkStatus();
   }
   bool ended() const override { return ended_; }
-  int64_t file_bytes() const override { return file_.bytes(); }
+  int64_t file_bytes() const override { return file_->bytes(); }
   int64_t file_bytes_read() const override { return read_; }
 
  protected:
   // Bytes of the file as they are; 0: at its end.
   absl::StatusOr<size_t> Fill(void* to, size_t bytes) {
     const auto got =
-        static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(bytes), file_.bytes() - read_));
-    ATOLL_RETURN_IF_ERROR(Annotate(file_.Read(read_, to, static_cast<int64_t>(got)), "data file"));
+        static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(bytes), file_->bytes() - read_));
+    if (cancelled_ && cancelled_()) {
+      return absl::AbortedError(absl::StrCat("data file ", path_, ": reading is interrupted"));
+    }
+    ATOLL_RETURN_IF_ERROR(file_->Read(read_, to, static_cast<int64_t>(got), cancelled_));
     read_ += static_cast<int64_t>(got);
     return got;
   }
@@ -69,13 +69,14 @@ class FileReader : public TextReader {
   bool ended_ = false;
 
  private:
-  InputFile file_;
+  File file_;
+  Cancelled cancelled_;
   int64_t read_ = 0;
 };
 
 class GzipReader : public FileReader {
  public:
-  explicit GzipReader(InputFile file) : FileReader(std::move(file)) {
+  GzipReader(File file, Cancelled cancelled) : FileReader(std::move(file), std::move(cancelled)) {
     ready_ = inflateInit2(&stream_, 15 + 16) == Z_OK;
   }
   ~GzipReader() override { inflateEnd(&stream_); }
@@ -122,7 +123,8 @@ class GzipReader : public FileReader {
 
 class ZstdReader : public FileReader {
  public:
-  explicit ZstdReader(InputFile file) : FileReader(std::move(file)), stream_(ZSTD_createDStream()) {
+  ZstdReader(File file, Cancelled cancelled)
+      : FileReader(std::move(file), std::move(cancelled)), stream_(ZSTD_createDStream()) {
     // A frame may ask for a window of gigabytes; 128 MB is zstd's own default limit.
     ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 27);
   }
@@ -165,8 +167,11 @@ class ZstdReader : public FileReader {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path) {
-  if (path.find_first_of("*?[") == std::string::npos) return std::vector<std::string>{path};
+absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
+                                                    const Cancelled& cancelled) {
+  const bool web = IsRemotePath(path) && absl::StartsWith(path, "http");
+  if (path.find_first_of("*?[") == std::string::npos || web) return std::vector<std::string>{path};
+  if (IsRemotePath(path)) return ExpandRemoteGlob(path, cancelled);
   glob_t found{};
   const int result = glob(path.c_str(), GLOB_MARK, nullptr, &found);
   std::vector<std::string> files;
@@ -182,24 +187,25 @@ absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path) {
   return files;
 }
 
-absl::StatusOr<bool> IsCompressed(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const InputFile file, OpenFile(path));
-  ATOLL_ASSIGN_OR_RETURN(const Packing packing, PackingOf(file));
+absl::StatusOr<bool> IsCompressed(const std::string& path, const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const File file, OpenDataFile(path, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const Packing packing, PackingOf(*file, cancelled));
   return packing != Packing::kPlain;
 }
 
-absl::StatusOr<std::unique_ptr<TextReader>> TextReader::Open(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(InputFile file, OpenFile(path));
-  ATOLL_ASSIGN_OR_RETURN(const Packing packing, PackingOf(file));
+absl::StatusOr<std::unique_ptr<TextReader>> TextReader::Open(const std::string& path,
+                                                             const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(File file, OpenDataFile(path, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const Packing packing, PackingOf(*file, cancelled));
   switch (packing) {
     case Packing::kGzip:
-      return std::make_unique<GzipReader>(std::move(file));
+      return std::make_unique<GzipReader>(std::move(file), cancelled);
     case Packing::kZstd:
-      return std::make_unique<ZstdReader>(std::move(file));
+      return std::make_unique<ZstdReader>(std::move(file), cancelled);
     case Packing::kPlain:
       break;
   }
-  return std::make_unique<FileReader>(std::move(file));
+  return std::make_unique<FileReader>(std::move(file), cancelled);
 }
 
 }  // namespace atl

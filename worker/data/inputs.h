@@ -10,20 +10,24 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/object_store/http.h"
 
 namespace atl {
 
-// The files that match, sorted by name; without any of * ? [ in it the path itself, whether there
-// is such a file or not. NOT_FOUND: a pattern that matches none.
-absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path);
+// The files or objects that match, sorted by name; without any of * ? [ in it the path itself,
+// whether there is such a file or not; addresses of web servers are no patterns. NOT_FOUND: a
+// pattern that matches none.
+absl::StatusOr<std::vector<std::string>> ExpandGlob(const std::string& path,
+                                                    const Cancelled& cancelled = {});
 
 // Whether the file begins as gzip or zstd data do.
-absl::StatusOr<bool> IsCompressed(const std::string& path);
+absl::StatusOr<bool> IsCompressed(const std::string& path, const Cancelled& cancelled = {});
 
 // Reads a file's text from its beginning to its end. One thread at a time.
 class TextReader {
  public:
-  static absl::StatusOr<std::unique_ptr<TextReader>> Open(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<TextReader>> Open(const std::string& path,
+                                                          const Cancelled& cancelled = {});
   virtual ~TextReader() = default;
 
   // Appends at most `bytes_max` bytes, at least one unless the text has ended. Compressed data that

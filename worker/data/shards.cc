@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "common/files.h"
 #include "common/status.h"
+#include "worker/data/data_file.h"
 
 namespace atl {
 namespace {
@@ -75,6 +76,8 @@ absl::StatusOr<ShardIndex> ParseIndex(const Json& json, const std::string& path)
   if (index.token_bits != 16 && index.token_bits != 32) {
     return Bad(path, absl::StrCat("token_bits is ", index.token_bits, ", not 16 or 32"));
   }
+  index.masked = json.value("masked", Json(false)) == true;
+  if (index.masked && index.token_bits != 32) return Bad(path, "has masked tokens of 16 bits");
   ATOLL_ASSIGN_OR_RETURN(index.vocabulary, Whole(json, "vocabulary", path, kVocabularyMax));
   ATOLL_ASSIGN_OR_RETURN(index.tokenizer_digest, Digest(json, "tokenizer_digest", path));
   ATOLL_ASSIGN_OR_RETURN(index.documents, Whole(json, "documents", path, INT64_MAX));
@@ -102,6 +105,7 @@ Json ToJson(const ShardIndex& index) {
   Json json = {{"format", kFormat},
                {"version", 1},
                {"token_bits", index.token_bits},
+               {"masked", index.masked},
                {"vocabulary", index.vocabulary},
                {"tokenizer_digest", Hex(index.tokenizer_digest)},
                {"end_of_text", index.end_of_text.has_value() ? Json(*index.end_of_text) : Json()},
@@ -121,13 +125,14 @@ absl::Status DiskError(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<ShardIndex> ReadShardIndex(const std::string& folder) {
+absl::StatusOr<ShardIndex> ReadShardIndex(const std::string& folder, const Cancelled& cancelled) {
   std::filesystem::path path = folder;
   if (path.filename() != kIndexName) path /= kIndexName;
-  auto bytes = RealFiles().Read(path.string(), kIndexBytesMax);
-  if (!bytes.ok()) return bytes.status();
-  const char* begin = reinterpret_cast<const char*>(bytes->data());
-  const Json json = Json::parse(begin, begin + bytes->size(), nullptr, /*allow_exceptions=*/false);
+  ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path.string(), cancelled));
+  if (file->bytes() > kIndexBytesMax) return Bad(path.string(), "is too large for an index");
+  std::string text(static_cast<size_t>(file->bytes()), '\0');
+  ATOLL_RETURN_IF_ERROR(file->Read(0, text.data(), file->bytes(), cancelled));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return ParseIndex(json, path.string());
 }
 
@@ -140,6 +145,13 @@ ShardWriter::ShardWriter(std::string folder, ShardIndex index, int64_t shard_tok
 ShardWriter::~ShardWriter() {
   if (file_ != nullptr) std::fclose(file_);
   XXH3_freeState(hash_);
+  if (finished_) return;
+  std::error_code error;
+  const std::filesystem::path folder = folder_;
+  for (const ShardIndex::Shard& shard : index_.shards) {
+    std::filesystem::remove(folder / shard.file, error);
+  }
+  if (made_folder_) std::filesystem::remove(folder, error);
 }
 
 absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(std::string folder,
@@ -150,10 +162,13 @@ absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(std::string fol
     return absl::AlreadyExistsError(
         absl::StrCat(folder, ": holds something already; name a new folder, or remove it"));
   }
+  const bool there = std::filesystem::exists(folder, error);
   ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder));
-  index.token_bits = index.vocabulary <= (1 << 16) ? 16 : 32;
-  return std::unique_ptr<ShardWriter>(
+  index.token_bits = index.vocabulary <= (1 << 16) && !index.masked ? 16 : 32;
+  std::unique_ptr<ShardWriter> writer(
       new ShardWriter(std::move(folder), std::move(index), shard_tokens_max));
+  writer->made_folder_ = !there;
+  return writer;
 }
 
 absl::Status ShardWriter::Begin() {
@@ -205,6 +220,7 @@ absl::StatusOr<ShardIndex> ShardWriter::Finish() {
   const ByteSpan piece = std::as_bytes(std::span(text));
   ATOLL_RETURN_IF_ERROR(WriteFileAtomically(
       RealFiles(), (std::filesystem::path(folder_) / kIndexName).string(), {&piece, 1}));
+  finished_ = true;
   return index_;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/object_store/http.h"
 
 namespace atl {
 
@@ -25,6 +26,7 @@ struct ShardIndex {
     uint64_t digest = 0;  // XXH3 of its bytes
   };
   int64_t token_bits = 16;  // or 32
+  bool masked = false;      // some tokens are no targets (common/masked_tokens.h); then of 32 bits
   int64_t vocabulary = 0;   // ids are below it
   uint64_t tokenizer_digest = 0;
   std::optional<int32_t> end_of_text;  // the token after each document
@@ -34,9 +36,10 @@ struct ShardIndex {
 };
 
 // `folder` or its index.json. Everything is checked except that the files are there.
-absl::StatusOr<ShardIndex> ReadShardIndex(const std::string& folder);
+absl::StatusOr<ShardIndex> ReadShardIndex(const std::string& folder,
+                                          const Cancelled& cancelled = {});
 
-// Writes a folder of shards. One thread at a time.
+// Writes a folder of shards; removes them again unless it comes to Finish. One thread at a time.
 class ShardWriter {
  public:
   // Makes the folder. ALREADY_EXISTS: it is there and holds something. `index` has all but what
@@ -45,7 +48,7 @@ class ShardWriter {
                                                              int64_t shard_tokens_max);
   ~ShardWriter();
 
-  // REQUIRES: tokens are in [0, index.vocabulary).
+  // REQUIRES: tokens are in [0, index.vocabulary), or masked ones of these.
   absl::Status Append(std::span<const int32_t> tokens);
   void AddDocuments(int64_t count) { index_.documents += count; }
   int64_t tokens() const { return index_.tokens; }
@@ -61,6 +64,7 @@ class ShardWriter {
   const std::string folder_;
   const int64_t shard_tokens_max_;
   ShardIndex index_;
+  bool made_folder_ = false, finished_ = false;
   std::FILE* file_ = nullptr;
   XXH3_state_t* hash_;
   std::vector<unsigned char> bytes_;

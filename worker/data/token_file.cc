@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
+#include "common/masked_tokens.h"
 
 namespace atl {
 namespace {
@@ -29,15 +31,10 @@ absl::Status FileError(const std::string& path, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
 }
 
-absl::StatusOr<InputFile> OpenFile(const std::string& path) {
-  auto file = InputFile::Open(path);
-  if (!file.ok()) return Annotate(file.status(), "data file");
-  return file;
-}
-
-absl::Status ReadFully(const InputFile& file, int64_t offset, void* out, int64_t bytes) {
-  return Annotate(file.Read(offset, out, bytes), "data file");
-}
+// A token of kChat on the disk.
+struct Masked32 {
+  int32_t value = 0;
+};
 
 template <typename T>
 T Load(const char* from) {
@@ -46,13 +43,27 @@ T Load(const char* from) {
   return value;
 }
 
+// The token itself, whether it is masked or not.
+template <typename T>
+auto LoadToken(const char* from) {
+  if constexpr (std::is_same_v<T, Masked32>) {
+    return UnmaskToken(Load<Masked32>(from).value);
+  } else {
+    return Load<T>(from);
+  }
+}
+
 // Widens and checks; returns the index of the first token outside the vocabulary, or -1.
 template <typename T>
 int64_t Widen(const char* from, int64_t vocabulary, std::span<int32_t> out) {
   for (size_t i = 0; i < out.size(); ++i) {
-    const auto token = static_cast<int64_t>(Load<T>(from + i * sizeof(T)));
+    const auto token = static_cast<int64_t>(LoadToken<T>(from + i * sizeof(T)));
     if (token < 0 || token >= vocabulary) return static_cast<int64_t>(i);
-    out[i] = static_cast<int32_t>(token);
+    if constexpr (std::is_same_v<T, Masked32>) {
+      out[i] = Load<Masked32>(from + i * sizeof(T)).value;
+    } else {
+      out[i] = static_cast<int32_t>(token);
+    }
   }
   return -1;
 }
@@ -60,15 +71,19 @@ int64_t Widen(const char* from, int64_t vocabulary, std::span<int32_t> out) {
 // What `count` more tokens, from token `first` on, add to what is known of the file.
 template <typename T>
 void Extend(const char* from, int64_t first, int64_t count, TokenFileContent* content) {
-  T least = std::numeric_limits<T>::max(), greatest = std::numeric_limits<T>::min();
+  const auto at = [from](int64_t i) {
+    return LoadToken<T>(from + i * static_cast<int64_t>(sizeof(T)));
+  };
+  using Value = decltype(at(0));
+  Value least = std::numeric_limits<Value>::max(), greatest = std::numeric_limits<Value>::min();
   for (int64_t i = 0; i < count; ++i) {
-    const T token = Load<T>(from + i * static_cast<int64_t>(sizeof(T)));
+    const Value token = at(i);
     least = std::min(least, token);
     greatest = std::max(greatest, token);
   }
-  const auto find = [&](T wanted) {
+  const auto find = [&](Value wanted) {
     int64_t i = 0;
-    while (Load<T>(from + i * static_cast<int64_t>(sizeof(T))) != wanted) ++i;
+    while (at(i) != wanted) ++i;
     return first + i;
   };
   if (static_cast<int64_t>(least) < content->least) {
@@ -88,12 +103,12 @@ struct MegatronIndex {
   uint8_t type;
 };
 
-absl::StatusOr<MegatronIndex> ReadIndexHeader(const InputFile& file) {
+absl::StatusOr<MegatronIndex> ReadIndexHeader(const DataFile& file, const Cancelled& cancelled) {
   const std::string& path = file.path();
   const int64_t bytes = file.bytes();
   std::array<char, MegatronIndex::kBytes> raw;
   if (bytes < MegatronIndex::kBytes) return FileError(path, "too short for a Megatron index");
-  ATOLL_RETURN_IF_ERROR(ReadFully(file, 0, raw.data(), raw.size()));
+  ATOLL_RETURN_IF_ERROR(file.Read(0, raw.data(), raw.size(), cancelled));
   if (std::memcmp(raw.data(), "MMIDIDX\0\0", 9) != 0) {
     return FileError(path, "does not start with \"MMIDIDX\"; not a Megatron index");
   }
@@ -117,8 +132,9 @@ absl::StatusOr<MegatronIndex> ReadIndexHeader(const InputFile& file) {
 }
 
 // Checks that sequences follow each other without gaps and returns the bytes of all of them.
-absl::StatusOr<int64_t> SumSequences(const InputFile& file, const MegatronIndex& index,
-                                     int64_t token_bytes, int64_t data_bytes) {
+absl::StatusOr<int64_t> SumSequences(const DataFile& file, const MegatronIndex& index,
+                                     int64_t token_bytes, int64_t data_bytes,
+                                     const Cancelled& cancelled) {
   constexpr int64_t kBlock = 4096;
   std::vector<int32_t> sizes(kBlock);
   std::vector<int64_t> pointers(kBlock);
@@ -127,9 +143,9 @@ absl::StatusOr<int64_t> SumSequences(const InputFile& file, const MegatronIndex&
   for (int64_t first = 0; first < sequences; first += kBlock) {
     const int64_t count = std::min(kBlock, sequences - first);
     ATOLL_RETURN_IF_ERROR(
-        ReadFully(file, MegatronIndex::kBytes + 4 * first, sizes.data(), 4 * count));
-    ATOLL_RETURN_IF_ERROR(ReadFully(file, MegatronIndex::kBytes + 4 * sequences + 8 * first,
-                                    pointers.data(), 8 * count));
+        file.Read(MegatronIndex::kBytes + 4 * first, sizes.data(), 4 * count, cancelled));
+    ATOLL_RETURN_IF_ERROR(file.Read(MegatronIndex::kBytes + 4 * sequences + 8 * first,
+                                    pointers.data(), 8 * count, cancelled));
     for (int64_t i = 0; i < count; ++i) {
       if (sizes[i] < 0 || pointers[i] != end || sizes[i] > (data_bytes - end) / token_bytes) {
         return FileError(
@@ -163,10 +179,13 @@ void TokenFile::OfType(Type type, const Work& work) {
       return work(int32_t{});
     case Type::kInt64:
       return work(int64_t{});
+    case Type::kMasked32:
+      return work(Masked32{});
   }
 }
 
-absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& path) {
+absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& path,
+                                          const Cancelled& cancelled) {
   std::string data_path = path, index_path;
   if (format == DataFormat::kMegatron) {
     absl::string_view stem = path;
@@ -174,49 +193,52 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
     data_path = absl::StrCat(stem, ".bin");
     index_path = absl::StrCat(stem, ".idx");
   }
-  ATOLL_ASSIGN_OR_RETURN(InputFile opened, OpenFile(data_path));
+  ATOLL_ASSIGN_OR_RETURN(auto opened, OpenDataFile(data_path, cancelled));
   TokenFile file(std::move(opened));
   switch (format) {
     case DataFormat::kText:
     case DataFormat::kJsonl:
     case DataFormat::kShards:
-      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint8, 0, file.file_.bytes()));
+      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint8, 0, file.file_->bytes()));
       break;
     case DataFormat::kTokens16:
-      ATOLL_RETURN_IF_ERROR(file.OpenTokens16());
+      ATOLL_RETURN_IF_ERROR(file.OpenTokens16(cancelled));
       break;
     case DataFormat::kTokens32:
-      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint32, 0, file.file_.bytes()));
+      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kUint32, 0, file.file_->bytes()));
+      break;
+    case DataFormat::kChat:
+      ATOLL_RETURN_IF_ERROR(file.SetTokens(Type::kMasked32, 0, file.file_->bytes()));
       break;
     case DataFormat::kMegatron:
-      ATOLL_RETURN_IF_ERROR(file.OpenMegatron(index_path));
+      ATOLL_RETURN_IF_ERROR(file.OpenMegatron(index_path, cancelled));
       break;
   }
   return file;
 }
 
-absl::Status TokenFile::OpenTokens16() {
+absl::Status TokenFile::OpenTokens16(const Cancelled& cancelled) {
   constexpr int64_t kHeaderBytes = 256 * 4;
   constexpr int32_t kMagic = 20240520;
   std::array<int32_t, 3> header{};
-  if (file_.bytes() >= kHeaderBytes) {
-    ATOLL_RETURN_IF_ERROR(ReadFully(file_, 0, header.data(), sizeof header));
+  if (file_->bytes() >= kHeaderBytes) {
+    ATOLL_RETURN_IF_ERROR(file_->Read(0, header.data(), sizeof header, cancelled));
   }
-  if (header[0] != kMagic) return SetTokens(Type::kUint16, 0, file_.bytes());
+  if (header[0] != kMagic) return SetTokens(Type::kUint16, 0, file_->bytes());
   if (header[1] != 1) {
     return FileError(path(), absl::StrCat("llm.c header of version ", header[1], ", not 1"));
   }
-  if (header[2] < 0 || file_.bytes() != kHeaderBytes + int64_t{2} * header[2]) {
+  if (header[2] < 0 || file_->bytes() != kHeaderBytes + int64_t{2} * header[2]) {
     return FileError(
-        path(), absl::StrCat("its header says ", header[2], " tokens, its size of ", file_.bytes(),
-                             " bytes says ", (file_.bytes() - kHeaderBytes) / 2));
+        path(), absl::StrCat("its header says ", header[2], " tokens, its size of ", file_->bytes(),
+                             " bytes says ", (file_->bytes() - kHeaderBytes) / 2));
   }
-  return SetTokens(Type::kUint16, kHeaderBytes, file_.bytes());
+  return SetTokens(Type::kUint16, kHeaderBytes, file_->bytes());
 }
 
-absl::Status TokenFile::OpenMegatron(const std::string& index_path) {
-  ATOLL_ASSIGN_OR_RETURN(const InputFile index_file, OpenFile(index_path));
-  ATOLL_ASSIGN_OR_RETURN(const MegatronIndex index, ReadIndexHeader(index_file));
+absl::Status TokenFile::OpenMegatron(const std::string& index_path, const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const auto index_file, OpenDataFile(index_path, cancelled));
+  ATOLL_ASSIGN_OR_RETURN(const MegatronIndex index, ReadIndexHeader(*index_file, cancelled));
   struct Code {
     uint8_t code;
     Type type;
@@ -231,15 +253,15 @@ absl::Status TokenFile::OpenMegatron(const std::string& index_path) {
                                               " is not one of whole numbers (1, 2, 3, 4, 5, 8)"));
   }
   ATOLL_ASSIGN_OR_RETURN(const int64_t end,
-                         SumSequences(index_file, index, code->bytes, file_.bytes()));
-  if (end != file_.bytes()) {
-    return FileError(path(), absl::StrCat(file_.bytes(), " bytes, but its index says ", end));
+                         SumSequences(*index_file, index, code->bytes, file_->bytes(), cancelled));
+  if (end != file_->bytes()) {
+    return FileError(path(), absl::StrCat(file_->bytes(), " bytes, but its index says ", end));
   }
   return SetTokens(code->type, 0, end);
 }
 
 int64_t TokenFile::Width() const {
-  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 4, 8};
+  constexpr int64_t kWidths[] = {1, 1, 2, 2, 4, 4, 8, 4};
   return kWidths[static_cast<int>(type_)];
 }
 
@@ -255,7 +277,8 @@ absl::Status TokenFile::SetTokens(Type type, int64_t begin_bytes, int64_t end_by
   return absl::OkStatus();
 }
 
-absl::Status TokenFile::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const {
+absl::Status TokenFile::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
+                             const Cancelled& cancelled) const {
   ATOLL_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tokens_);
   const int64_t width = Width();
   std::array<char, kBlockBytes> block;
@@ -263,17 +286,25 @@ absl::Status TokenFile::Read(int64_t begin, int64_t vocabulary, std::span<int32_
   for (int64_t done = 0; done < size;) {
     const int64_t count = std::min(kBlockBytes / width, size - done);
     ATOLL_RETURN_IF_ERROR(
-        ReadFully(file_, begin_bytes_ + (begin + done) * width, block.data(), count * width));
+        file_->Read(begin_bytes_ + (begin + done) * width, block.data(), count * width, cancelled));
     const auto part = out.subspan(done, count);
     int64_t bad = -1;
     OfType(type_, [&]<typename T>(T) { bad = Widen<T>(block.data(), vocabulary, part); });
-    // Scan has seen that every token is one of the vocabulary.
+    // Scan has seen that every token of a local file is one of the vocabulary.
     if (bad >= 0) {
       return absl::DataLossError(OutsideVocabulary(begin + done + bad, vocabulary).message());
     }
     done += count;
   }
   return absl::OkStatus();
+}
+
+absl::Status TokenFile::Prefetch(std::span<const Range> ranges, const Cancelled& cancelled) const {
+  std::vector<ByteRange> bytes;
+  for (const Range& range : ranges) {
+    bytes.push_back({begin_bytes_ + range.begin * Width(), range.count * Width()});
+  }
+  return file_->Prefetch(bytes, cancelled);
 }
 
 absl::Status TokenFile::OutsideVocabulary(int64_t token, int64_t vocabulary) const {
@@ -295,6 +326,11 @@ absl::StatusOr<TokenFileContent> TokenFile::Scan(const ReadWatch& watch) const {
   const int64_t facts[] = {tokens_, static_cast<int64_t>(type_)};
   XXH3_64bits_update(state.get(), facts, sizeof facts);
   TokenFileContent content;
+  if (const auto tag = file_->tag(); tag.has_value()) {
+    XXH3_64bits_update(state.get(), &*tag, sizeof *tag);
+    content.digest = XXH3_64bits_digest(state.get());
+    return content;
+  }
   content.least = std::numeric_limits<int64_t>::max();
   content.greatest = std::numeric_limits<int64_t>::min();
   std::vector<char> block(kScanBytes);
@@ -308,7 +344,7 @@ absl::StatusOr<TokenFileContent> TokenFile::Scan(const ReadWatch& watch) const {
       return absl::AbortedError(absl::StrCat("data file ", path(), ": reading is interrupted"));
     }
     const int64_t count = std::min(kScanBytes, bytes - done);
-    ATOLL_RETURN_IF_ERROR(ReadFully(file_, begin_bytes_ + done, block.data(), count));
+    ATOLL_RETURN_IF_ERROR(file_->Read(begin_bytes_ + done, block.data(), count, watch.cancelled));
     XXH3_64bits_update(state.get(), block.data(), static_cast<size_t>(count));
     OfType(type_, [&]<typename T>(T) {
       Extend<T>(block.data(), done / Width(), count / Width(), &content);

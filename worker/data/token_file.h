@@ -5,13 +5,15 @@
 //   kTokens16  uint16, little endian: nanoGPT's .bin (no header) or llm.c's (256 int32 of header,
 //              magic 20240520, version 1, number of tokens).
 //   kTokens32  uint32, little endian, without a header.
+//   kChat      int32, little endian, of a prepared chat (tokenize.h): ~token, which is negative, is
+//              no target (common/masked_tokens.h).
 //   kMegatron  NAME.bin with tokens of the width that NAME.idx ("MMIDIDX") says. Its sequences are
 //              read as one stream in the order of the file; whoever wrote it has put an
 //              end-of-document token wherever one is wanted.
 //
 // A file may come from anybody: everything that its headers say is checked against the file's true
-// size before it is believed. Reads use pread, not a mapping, so that a file which shrinks or a
-// disk that fails under us is a Status and not a signal.
+// size before it is believed. data_file.h says where it may lie. Reads use pread, not a mapping, so
+// that a file which shrinks or a disk that fails under us is a Status and not a signal.
 //
 // Thread safety: Read may be called from several threads.
 
@@ -20,13 +22,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 
-#include "common/files.h"
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
+#include "worker/data/data_file.h"
 
 namespace atl {
 
@@ -41,7 +44,7 @@ struct TokenFileContent {
 
 // For those that wait while a large file is read; each may be null.
 struct ReadWatch {
-  std::function<bool()> cancelled;
+  Cancelled cancelled;
   // Every few seconds, human-readable; then empty.
   std::function<void(const std::string& what)> progress;
 };
@@ -49,39 +52,49 @@ struct ReadWatch {
 class TokenFile {
  public:
   // kMegatron: `path` names either file of the pair, or both without their ending.
-  static absl::StatusOr<TokenFile> Open(DataFormat format, const std::string& path);
+  static absl::StatusOr<TokenFile> Open(DataFormat format, const std::string& path,
+                                        const Cancelled& cancelled = {});
 
-  const std::string& path() const { return file_.path(); }  // of the file that holds the tokens
-  const FileIdentity& identity() const { return file_.identity(); }  // of the same
+  const std::string& path() const { return file_->path(); }  // of the file that holds the tokens
+  const FileIdentity& identity() const { return file_->identity(); }  // of the same
   // The path and how the file is read: names what Scan finds.
   std::string Key() const {
     return absl::StrCat(static_cast<int>(type_), " ", begin_bytes_, " ", path());
   }
   int64_t tokens() const { return tokens_; }
 
-  // Tokens [begin, begin + out.size()). DATA_LOSS, for good: the file ends before, or a token is
-  // not in [0, vocabulary); names file and position. REQUIRES: the range lay in the file.
-  absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const;
+  // Tokens [begin, begin + out.size()), masked ones of kChat as they lie there. DATA_LOSS, for
+  // good: the file ends before, or a token is not in [0, vocabulary); names file and position.
+  // ABORTED: cancelled. REQUIRES: the range lay in the file.
+  absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
+                    const Cancelled& cancelled = {}) const;
 
-  // Reads every token once. ABORTED once the watch says so.
+  // Fetches what Read would wait for; `begin` and `count` of each range in tokens.
+  struct Range {
+    int64_t begin = 0, count = 0;
+  };
+  absl::Status Prefetch(std::span<const Range> ranges, const Cancelled& cancelled) const;
+
+  // Reads every token once; of a remote file whose tag stands for its bytes nothing, and its tokens
+  // are then checked as they are read. ABORTED once the watch says so.
   absl::StatusOr<TokenFileContent> Scan(const ReadWatch& watch) const;
   // Whether the model knows every token. INVALID_ARGUMENT names file and position of one that is
   // not.
   absl::Status CheckVocabulary(const TokenFileContent& content, int64_t vocabulary) const;
 
  private:
-  enum class Type : uint8_t { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kInt64 };
+  enum class Type : uint8_t { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kInt64, kMasked32 };
 
-  explicit TokenFile(InputFile file) : file_(std::move(file)) {}
-  absl::Status OpenTokens16();
-  absl::Status OpenMegatron(const std::string& index_path);
+  explicit TokenFile(std::shared_ptr<const DataFile> file) : file_(std::move(file)) {}
+  absl::Status OpenTokens16(const Cancelled& cancelled);
+  absl::Status OpenMegatron(const std::string& index_path, const Cancelled& cancelled);
   absl::Status SetTokens(Type type, int64_t begin_bytes, int64_t end_bytes);
   absl::Status OutsideVocabulary(int64_t token, int64_t vocabulary) const;
   int64_t Width() const;  // bytes of one token
   template <typename Work>
   static void OfType(Type type, const Work& work);
 
-  InputFile file_;
+  std::shared_ptr<const DataFile> file_;
   Type type_ = Type::kUint8;
   int64_t begin_bytes_ = 0;  // where the first token lies
   int64_t tokens_ = 0;

@@ -4,7 +4,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -12,6 +11,8 @@
 #include "absl/strings/str_format.h"
 #include "common/bytes_text.h"
 #include "common/check.h"
+#include "worker/data/block_cache.h"
+#include "worker/data/chat.h"
 #include "worker/data/inputs.h"
 #include "worker/data/tokenize.h"
 
@@ -30,7 +31,7 @@ struct TextInput {
 };
 
 bool IsText(DataFormat format) {
-  return format == DataFormat::kText || format == DataFormat::kJsonl;
+  return format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kChat;
 }
 
 absl::Status CheckVocabulary(int64_t model, int64_t tokens, const std::string& path) {
@@ -40,11 +41,11 @@ absl::Status CheckVocabulary(int64_t model, int64_t tokens, const std::string& p
 }
 
 absl::StatusOr<TextInput> OpenText(const DataSpec& spec, const std::string& path,
-                                   int64_t vocabulary) {
+                                   int64_t vocabulary, const Cancelled& cancelled) {
   TextInput input;
-  ATOLL_ASSIGN_OR_RETURN(input.files, ExpandGlob(path));
+  ATOLL_ASSIGN_OR_RETURN(input.files, ExpandGlob(path, cancelled));
   if (spec.tokenizer_path.empty()) {
-    if (spec.format == DataFormat::kJsonl) input.end_of_text = '\n';
+    if (spec.format != DataFormat::kText) input.end_of_text = '\n';
     return input;
   }
   ATOLL_ASSIGN_OR_RETURN(input.tokenizer, OpenTokenizer(spec.tokenizer_path));
@@ -55,10 +56,11 @@ absl::StatusOr<TextInput> OpenText(const DataSpec& spec, const std::string& path
 }
 
 // Bytes of plain text files are tokens as they lie there.
-absl::StatusOr<bool> ReadsDirectly(const DataSpec& spec, const std::vector<std::string>& files) {
-  if (spec.format == DataFormat::kJsonl || !spec.tokenizer_path.empty()) return false;
+absl::StatusOr<bool> ReadsDirectly(const DataSpec& spec, const std::vector<std::string>& files,
+                                   const Cancelled& cancelled) {
+  if (spec.format != DataFormat::kText || !spec.tokenizer_path.empty()) return false;
   for (const std::string& file : files) {
-    ATOLL_ASSIGN_OR_RETURN(const bool compressed, IsCompressed(file));
+    ATOLL_ASSIGN_OR_RETURN(const bool compressed, IsCompressed(file, cancelled));
     if (compressed) return false;
   }
   return true;
@@ -71,10 +73,11 @@ absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
   const int64_t facts[] = {
       static_cast<int64_t>(spec.format),
       input.tokenizer == nullptr ? 0 : static_cast<int64_t>(input.tokenizer->digest()),
-      input.end_of_text.value_or(-1)};
+      input.end_of_text.value_or(-1), spec.format == DataFormat::kChat ? spec.sequence_length : 0};
   key = XXH3_64bits_withSeed(facts, sizeof facts, key);
   for (const std::string& path : input.files) {
-    ATOLL_ASSIGN_OR_RETURN(const TokenFile file, TokenFile::Open(DataFormat::kText, path));
+    ATOLL_ASSIGN_OR_RETURN(const TokenFile file,
+                           TokenFile::Open(DataFormat::kText, path, options.watch.cancelled));
     ATOLL_ASSIGN_OR_RETURN(const TokenFileContent content, ContentOf(file, options));
     key = XXH3_64bits_withSeed(&content.digest, sizeof content.digest, key);
   }
@@ -98,11 +101,13 @@ absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& 
   }
   TokenizeOptions options;
   options.files = input.files;
-  options.jsonl = spec.format == DataFormat::kJsonl;
+  options.jsonl = spec.format != DataFormat::kText;
+  if (spec.format == DataFormat::kChat) options.chat_sequence_length = spec.sequence_length;
   options.field = spec.field;
   options.tokenizer = input.tokenizer.get();
   options.end_of_text = input.end_of_text;
   options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.cancelled = data.watch.cancelled;
   const absl::Status status = Tokenize(options, made).status();
   if (status.ok()) std::filesystem::rename(made, folder, error);
   if (!status.ok() || error) std::filesystem::remove_all(made, error);
@@ -110,81 +115,111 @@ absl::StatusOr<std::string> TokenizeOnce(const DataSpec& spec, const TextInput& 
   return folder;  // ours, or that of a worker that was faster
 }
 
+struct Head {
+  int64_t bytes = 0, tokens = 0, counted = 0;  // counted: by the loss
+};
+
+// The whole lines of `text`, and the last one if the file `ended` with it.
+template <typename OnLine>
+absl::Status ForLines(std::string_view text, bool ended, const OnLine& on_line) {
+  int64_t line = 1;
+  for (size_t at = 0; at < text.size(); ++line) {
+    const size_t end = text.find('\n', at);
+    if (end == std::string_view::npos && !ended) break;  // it goes on
+    ATOLL_RETURN_IF_ERROR(on_line(text.substr(at, std::min(end, text.size()) - at), line));
+    if (end == std::string_view::npos) break;
+    at = end + 1;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InspectHead(const DataSpec& spec, const TextInput& input, const std::string& path,
+                         std::string text, bool ended, Head* head) {
+  std::vector<int32_t> ids;
+  if (spec.format == DataFormat::kChat) {
+    ChatEncoder encoder(input.tokenizer.get(), input.end_of_text);
+    head->bytes += static_cast<int64_t>(text.size());
+    ATOLL_RETURN_IF_ERROR(ForLines(text, ended, [&](std::string_view json, int64_t line) {
+      const auto messages = ParseChat(json, path, line);
+      return messages.ok() ? encoder.Encode(*messages, &ids) : messages.status();
+    }));
+    head->tokens += static_cast<int64_t>(ids.size());
+    head->counted += std::count_if(ids.begin(), ids.end(), [](int32_t t) { return t >= 0; });
+    return absl::OkStatus();
+  }
+  if (spec.format == DataFormat::kJsonl) {
+    std::string texts;
+    ATOLL_RETURN_IF_ERROR(ForLines(text, ended, [&](std::string_view json, int64_t line) {
+      const auto found = JsonlText(json, spec.field, path, line);
+      if (found.ok()) texts += found->value_or("");
+      return found.status();
+    }));
+    text = std::move(texts);
+  }
+  head->bytes += static_cast<int64_t>(text.size());
+  if (input.tokenizer == nullptr) {
+    head->tokens += static_cast<int64_t>(text.size());
+    return absl::OkStatus();
+  }
+  ATOLL_RETURN_IF_ERROR(Encoder(*input.tokenizer).Encode(text, &ids));
+  head->tokens += static_cast<int64_t>(ids.size());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> InspectText(const DataSpec& spec, const std::string& path,
                                         int64_t vocabulary) {
-  ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary));
-  int64_t bytes = 0, head_bytes = 0, head_tokens = 0;
-  std::optional<Encoder> encoder;
-  if (input.tokenizer != nullptr) encoder.emplace(*input.tokenizer);
+  ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary, {}));
+  int64_t bytes = 0;
+  Head head;
   for (size_t i = 0; i < input.files.size(); ++i) {
     ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(input.files[i]));
     bytes += reader->file_bytes();
     if (i >= kHeadFiles) continue;
-    std::string head;
-    while (static_cast<int64_t>(head.size()) < kHeadBytes && !reader->ended()) {
-      ATOLL_RETURN_IF_ERROR(reader->Read(kHeadBytes, &head));
+    std::string text;
+    while (static_cast<int64_t>(text.size()) < kHeadBytes && !reader->ended()) {
+      ATOLL_RETURN_IF_ERROR(reader->Read(kHeadBytes, &text));
     }
-    std::vector<int32_t> ids;
-    if (spec.format == DataFormat::kJsonl) {
-      int64_t line = 1;
-      std::string texts;
-      for (size_t at = 0; at < head.size(); ++line) {
-        const size_t end = head.find('\n', at);
-        if (end == std::string::npos && !reader->ended()) break;  // it goes on
-        ATOLL_ASSIGN_OR_RETURN(const auto text, JsonlText(std::string_view(head).substr(
-                                                              at, std::min(end, head.size()) - at),
-                                                          spec.field, input.files[i], line));
-        texts += text.value_or("");
-        if (end == std::string::npos) break;
-        at = end + 1;
-      }
-      head = std::move(texts);
-    }
-    head_bytes += static_cast<int64_t>(head.size());
-    if (encoder.has_value()) ATOLL_RETURN_IF_ERROR(encoder->Encode(head, &ids));
-    head_tokens +=
-        encoder.has_value() ? static_cast<int64_t>(ids.size()) : static_cast<int64_t>(head.size());
+    ATOLL_RETURN_IF_ERROR(
+        InspectHead(spec, input, input.files[i], std::move(text), reader->ended(), &head));
   }
-  if (head_tokens == 0) {
+  if (head.tokens == 0) {
     return absl::InvalidArgumentError(absl::StrCat("data path ", path, ": there is no text in it"));
   }
-  return absl::StrFormat("%d files of %s, %.2f bytes a token", input.files.size(), BytesText(bytes),
-                         static_cast<double>(head_bytes) / static_cast<double>(head_tokens));
+  const auto tokens = static_cast<double>(head.tokens);
+  std::string said = absl::StrFormat("%d files of %s, %.2f bytes a token", input.files.size(),
+                                     BytesText(bytes), static_cast<double>(head.bytes) / tokens);
+  if (spec.format == DataFormat::kChat) {
+    absl::StrAppendFormat(&said, ", template %s, %.0f%% of the tokens are of answers",
+                          Name(FindChatTemplate(input.tokenizer.get())),
+                          100 * static_cast<double>(head.counted) / tokens);
+  }
+  return said;
 }
 
 }  // namespace
 
-std::string DataCacheFolder() {
-  const auto variable = [](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
-  if (std::string folder = variable("ATOLL_DATA_CACHE"); !folder.empty()) return folder;
-  if (std::string folder = variable("CACHE_DIRECTORY"); !folder.empty()) {
-    return folder.substr(0, folder.find(':'));
-  }
-  if (std::string folder = variable("XDG_CACHE_HOME"); !folder.empty()) return folder + "/atoll";
-  if (std::string folder = variable("HOME"); !folder.empty()) return folder + "/.cache/atoll";
-  return "/var/cache/atoll";
-}
-
-absl::Status TokenStream::Add(DataFormat format, const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(format, path));
+absl::Status TokenStream::Add(DataFormat format, const std::string& path,
+                              const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(format, path, cancelled));
   begins_.push_back(begins_.back() + file.tokens());
   files_.push_back(std::move(file));
   return absl::OkStatus();
 }
 
-absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, int64_t vocabulary) {
-  ATOLL_ASSIGN_OR_RETURN(const ShardIndex index, ReadShardIndex(folder));
+absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, int64_t vocabulary,
+                                                    const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const ShardIndex index, ReadShardIndex(folder, cancelled));
   ATOLL_RETURN_IF_ERROR(CheckVocabulary(vocabulary, index.vocabulary, folder));
   std::filesystem::path place = folder;
   if (place.filename() == "index.json") place = place.parent_path();
   TokenStream stream;
   stream.path_ = folder;
-  const DataFormat format = index.token_bits == 16 ? DataFormat::kTokens16 : DataFormat::kTokens32;
+  stream.masked_ = index.masked;
+  const DataFormat format = index.masked             ? DataFormat::kChat
+                            : index.token_bits == 16 ? DataFormat::kTokens16
+                                                     : DataFormat::kTokens32;
   for (const ShardIndex::Shard& shard : index.shards) {
-    ATOLL_RETURN_IF_ERROR(stream.Add(format, (place / shard.file).string()));
+    ATOLL_RETURN_IF_ERROR(stream.Add(format, (place / shard.file).string(), cancelled));
     if (stream.files_.back().tokens() != shard.tokens) {
       return absl::InvalidArgumentError(absl::StrCat("data file ", stream.files_.back().path(),
                                                      ": has ", stream.files_.back().tokens(),
@@ -196,14 +231,15 @@ absl::StatusOr<TokenStream> TokenStream::OpenShards(const std::string& folder, i
 
 absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::string& path,
                                               int64_t vocabulary, const DataOptions& options) {
-  if (spec.format == DataFormat::kShards) return OpenShards(path, vocabulary);
+  const Cancelled& cancelled = options.watch.cancelled;
+  if (spec.format == DataFormat::kShards) return OpenShards(path, vocabulary, cancelled);
   if (IsText(spec.format)) {
-    ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path));
-    ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, files));
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path, cancelled));
+    ATOLL_ASSIGN_OR_RETURN(const bool direct, ReadsDirectly(spec, files, cancelled));
     if (!direct) {
-      ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary));
+      ATOLL_ASSIGN_OR_RETURN(const TextInput input, OpenText(spec, path, vocabulary, cancelled));
       ATOLL_ASSIGN_OR_RETURN(const std::string folder, TokenizeOnce(spec, input, options));
-      ATOLL_ASSIGN_OR_RETURN(TokenStream stream, OpenShards(folder, vocabulary));
+      ATOLL_ASSIGN_OR_RETURN(TokenStream stream, OpenShards(folder, vocabulary, cancelled));
       stream.path_ = path;
       return stream;
     }
@@ -212,20 +248,46 @@ absl::StatusOr<TokenStream> TokenStream::Open(const DataSpec& spec, const std::s
   stream.path_ = path;
   std::vector<std::string> files = {path};
   if (spec.format != DataFormat::kMegatron) {
-    ATOLL_ASSIGN_OR_RETURN(files, ExpandGlob(path));
+    ATOLL_ASSIGN_OR_RETURN(files, ExpandGlob(path, cancelled));
   }
-  for (const std::string& file : files) ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file));
+  for (const std::string& file : files) {
+    ATOLL_RETURN_IF_ERROR(stream.Add(spec.format, file, cancelled));
+  }
   return stream;
 }
 
-absl::Status TokenStream::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const {
+size_t TokenStream::FileOf(int64_t token) const {
+  return static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), token) -
+                             begins_.begin() - 1);
+}
+
+absl::Status TokenStream::Prefetch(std::span<const int64_t> begins, int64_t count,
+                                   const Cancelled& cancelled) const {
+  std::vector<std::vector<TokenFile::Range>> ranges(files_.size());
+  for (const int64_t first : begins) {
+    const int64_t end = std::min(first + count, tokens());
+    for (int64_t begin = first; begin < end;) {
+      const size_t file = FileOf(begin);
+      const int64_t part = std::min(end, begins_[file + 1]) - begin;
+      ranges[file].push_back({begin - begins_[file], part});
+      begin += part;
+    }
+  }
+  for (size_t file = 0; file < files_.size(); ++file) {
+    if (ranges[file].empty()) continue;
+    ATOLL_RETURN_IF_ERROR(files_[file].Prefetch(ranges[file], cancelled));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenStream::Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
+                               const Cancelled& cancelled) const {
   ATOLL_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tokens());
-  auto file = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) -
-                                  begins_.begin() - 1);
+  size_t file = FileOf(begin);
   while (!out.empty()) {
     const int64_t inside = begin - begins_[file];
     const auto count = std::min(out.size(), static_cast<size_t>(files_[file].tokens() - inside));
-    ATOLL_RETURN_IF_ERROR(files_[file].Read(inside, vocabulary, out.first(count)));
+    ATOLL_RETURN_IF_ERROR(files_[file].Read(inside, vocabulary, out.first(count), cancelled));
     out = out.subspan(count);
     begin += static_cast<int64_t>(count);
     ++file;

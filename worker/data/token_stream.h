@@ -25,27 +25,32 @@ class TokenStream {
 
   int64_t tokens() const { return begins_.back(); }
   const std::string& path() const { return path_; }  // for messages
+  bool masked() const { return masked_; }            // some tokens may be (common/masked_tokens.h)
 
   // Tokens [begin, begin + out.size()). INVALID_ARGUMENT names file and position of a token that is
   // not in [0, vocabulary). REQUIRES: the range lies in the stream.
-  absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out) const;
+  absl::Status Read(int64_t begin, int64_t vocabulary, std::span<int32_t> out,
+                    const Cancelled& cancelled = {}) const;
+
+  // Fetches what reads of `count` tokens from each of `begins` on would wait for.
+  absl::Status Prefetch(std::span<const int64_t> begins, int64_t count,
+                        const Cancelled& cancelled) const;
 
   // Of every token of all files, in order. INVALID_ARGUMENT names file and position of a token that
   // is not in [0, vocabulary).
   absl::StatusOr<uint64_t> Digest(int64_t vocabulary, const DataOptions& options) const;
 
  private:
-  absl::Status Add(DataFormat format, const std::string& path);
-  static absl::StatusOr<TokenStream> OpenShards(const std::string& folder, int64_t vocabulary);
+  absl::Status Add(DataFormat format, const std::string& path, const Cancelled& cancelled);
+  static absl::StatusOr<TokenStream> OpenShards(const std::string& folder, int64_t vocabulary,
+                                                const Cancelled& cancelled);
+  size_t FileOf(int64_t token) const;
 
   std::string path_;
+  bool masked_ = false;
   std::vector<TokenFile> files_;
   std::vector<int64_t> begins_ = {0};  // of each file, and the end of the last
 };
-
-// Where tokenized text is kept: $ATOLL_DATA_CACHE, else systemd's $CACHE_DIRECTORY, else
-// $XDG_CACHE_HOME/atoll, else $HOME/.cache/atoll, else /var/cache/atoll.
-std::string DataCacheFolder();
 
 // What a worker would say of the data, from the tokenizer and the heads of the files alone: nothing
 // is tokenized whole. The text describes what is there.

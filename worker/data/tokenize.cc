@@ -13,7 +13,10 @@
 #include <utility>
 
 #include "common/files.h"
+#include "common/masked_tokens.h"
 #include "common/status.h"
+#include "worker/data/chat.h"
+#include "worker/data/data_file.h"
 #include "worker/data/inputs.h"
 
 namespace atl {
@@ -37,6 +40,7 @@ struct Batch {
 
 struct Encoded {
   std::vector<int32_t> tokens;
+  std::vector<size_t> conversations;  // where each begins
   int64_t documents = 0;
 };
 
@@ -129,18 +133,18 @@ class Reader {
 
   absl::Status Run() {
     for (const std::string& path : options_.files) {
-      std::error_code error;
-      progress_.bytes_total += static_cast<int64_t>(std::filesystem::file_size(path, error));
+      ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path, options_.cancelled));
+      bytes_total_ += file->bytes();
     }
     for (const std::string& path : options_.files) ATOLL_RETURN_IF_ERROR(ReadOne(path));
     return absl::OkStatus();
   }
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
-  int64_t bytes_total() const { return progress_.bytes_total; }
+  int64_t bytes_total() const { return bytes_total_.load(std::memory_order_relaxed); }
 
  private:
   absl::Status ReadOne(const std::string& path) {
-    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path));
+    ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, options_.cancelled));
     const int64_t before = bytes_read();
     Batch batch;
     batch.file = &path;
@@ -177,7 +181,7 @@ class Reader {
 
   const TokenizeOptions& options_;
   Exchange* exchange_;
-  TokenizeProgress progress_;
+  std::atomic<int64_t> bytes_total_ = 0;
   std::atomic<int64_t> bytes_read_ = 0;
   int64_t next_ = 0;
 };
@@ -186,6 +190,7 @@ class BatchEncoder {
  public:
   explicit BatchEncoder(const TokenizeOptions& options) : options_(options) {
     if (options.tokenizer != nullptr) encoder_.emplace(*options.tokenizer);
+    if (options.chat_sequence_length > 0) chat_.emplace(options.tokenizer, options.end_of_text);
   }
 
   absl::StatusOr<Encoded> Encode(const Batch& batch) {
@@ -198,20 +203,31 @@ class BatchEncoder {
     int64_t line = batch.first_line;
     for (size_t at = 0; at < batch.text.size(); ++line) {
       const size_t end = std::min(batch.text.find('\n', at), batch.text.size());
-      ATOLL_ASSIGN_OR_RETURN(const auto text,
-                             JsonlText(std::string_view(batch.text).substr(at, end - at),
-                                       options_.field, *batch.file, line));
+      const std::string_view json = std::string_view(batch.text).substr(at, end - at);
+      at = end + 1;
+      if (chat_.has_value()) {
+        ATOLL_RETURN_IF_ERROR(AddChat(json, *batch.file, line, &result));
+        continue;
+      }
+      ATOLL_ASSIGN_OR_RETURN(const auto text, JsonlText(json, options_.field, *batch.file, line));
       if (text.has_value()) {
         ATOLL_RETURN_IF_ERROR(
             Annotate(Add(*text, &result), absl::StrCat("data file ", *batch.file, ":", line)));
         EndDocument(&result);
       }
-      at = end + 1;
     }
     return result;
   }
 
  private:
+  absl::Status AddChat(std::string_view json, const std::string& file, int64_t line, Encoded* out) {
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ParseChat(json, file, line));
+    if (messages.empty()) return absl::OkStatus();
+    out->conversations.push_back(out->tokens.size());
+    ++out->documents;
+    return Annotate(chat_->Encode(messages, &out->tokens),
+                    absl::StrCat("data file ", file, ":", line));
+  }
   absl::Status Add(std::string_view text, Encoded* out) {
     if (encoder_.has_value()) return encoder_->Encode(text, &out->tokens);
     for (const char c : text) out->tokens.push_back(static_cast<unsigned char>(c));
@@ -224,12 +240,35 @@ class BatchEncoder {
 
   const TokenizeOptions& options_;
   std::optional<Encoder> encoder_;
+  std::optional<ChatEncoder> chat_;
 };
+
+// Sequence i has tokens [i T, i T + T]: its first one is the target of none of its own.
+absl::Status AppendConversations(const TokenizeOptions& options, const Encoded& encoded,
+                                 ShardWriter* writer) {
+  const int64_t length = options.chat_sequence_length;
+  const std::vector<int32_t> filler(static_cast<size_t>(length),
+                                    MaskToken(options.end_of_text.value_or(0)));
+  for (size_t i = 0; i < encoded.conversations.size(); ++i) {
+    const size_t begin = encoded.conversations[i];
+    const size_t end =
+        i + 1 < encoded.conversations.size() ? encoded.conversations[i + 1] : encoded.tokens.size();
+    const int64_t used = writer->tokens() % length;
+    if (used != 0 && used + static_cast<int64_t>(end - begin) - 1 > length) {
+      ATOLL_RETURN_IF_ERROR(
+          writer->Append(std::span(filler).first(static_cast<size_t>(length - used))));
+    }
+    ATOLL_RETURN_IF_ERROR(writer->Append(std::span(encoded.tokens).subspan(begin, end - begin)));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status WriteAll(const TokenizeOptions& options, const Reader& reader, Exchange* exchange,
                       ShardWriter* writer) {
   while (auto encoded = exchange->Next()) {
-    ATOLL_RETURN_IF_ERROR(writer->Append(encoded->tokens));
+    ATOLL_RETURN_IF_ERROR(options.chat_sequence_length > 0
+                              ? AppendConversations(options, *encoded, writer)
+                              : writer->Append(encoded->tokens));
     writer->AddDocuments(encoded->documents);
     if (options.progress) {
       options.progress({reader.bytes_read(), reader.bytes_total(), writer->tokens()});
@@ -261,6 +300,7 @@ absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::s
   index.vocabulary = options.tokenizer == nullptr ? 256 : options.tokenizer->vocabulary();
   index.tokenizer_digest = options.tokenizer == nullptr ? 0 : options.tokenizer->digest();
   index.end_of_text = options.end_of_text;
+  index.masked = options.chat_sequence_length > 0;
   ATOLL_ASSIGN_OR_RETURN(const auto writer,
                          ShardWriter::Create(folder, index, options.shard_tokens_max));
   const auto threads = static_cast<size_t>(std::max(1, options.threads));

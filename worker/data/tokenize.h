@@ -31,16 +31,21 @@ struct TokenizeProgress {
 struct TokenizeOptions {
   std::vector<std::string> files;
   bool jsonl = false;
-  std::string field = "text";            // of a JSONL object
+  std::string field = "text";  // of a JSONL object
+  // Above 0: each line is a conversation (chat.h), and the tokens are masked ones. One that does
+  // not fit into what is left of a sequence of this length begins a new one, behind masked ends of
+  // text.
+  int64_t chat_sequence_length = 0;
   const Tokenizer* tokenizer = nullptr;  // null: bytes are tokens
   std::optional<int32_t> end_of_text;    // after each document
   int threads = 1;
   int64_t shard_tokens_max = int64_t{1} << 28;
   std::function<void(const TokenizeProgress&)> progress;  // from one thread, now and then
+  Cancelled cancelled;
 };
 
-// Writes the shards to `folder`, which must be new or empty. After an error the folder has no
-// index.
+// Writes the shards to `folder`, which must be new or empty. After an error nothing of them is
+// left. ABORTED: cancelled.
 absl::StatusOr<ShardIndex> Tokenize(const TokenizeOptions& options, const std::string& folder);
 
 // The token that ends a document for the tokenizer at `path`: what tokenizer_config.json beside it

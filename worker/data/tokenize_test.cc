@@ -271,6 +271,81 @@ TEST_CASE("a job reads JSONL, compressed text, globs and 32-bit tokens") {
   CHECK_THAT(std::string(stream->Read(2, 8, part).message()), Contains("2.bin: token 0"));
 }
 
+// ---- conversations ----
+
+// Every word is a token; frames of ChatML.
+std::string ChatTokenizer(const Folder& folder) {
+  return folder.Write("tokenizer.json", R"({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1,
+      "?": 2, "</s>": 3, "user": 4, "assistant": 5}, "unk_token": "?"},
+      "pre_tokenizer": {"type": "WhitespaceSplit"}, "added_tokens": [
+      {"id": 6, "content": "<|im_start|>", "special": true},
+      {"id": 7, "content": "<|im_end|>", "special": true}]})");
+}
+
+std::vector<int32_t> RowOf(const Dataset& dataset, int64_t sequence) {
+  std::vector<int32_t> row(static_cast<size_t>(dataset.sequence_length() + 1));
+  for (int64_t p = 0; p < dataset.train_sequences(); ++p) {
+    if (dataset.Order(p) == sequence) REQUIRE(dataset.ReadTrain(p, row).ok());
+  }
+  return row;
+}
+
+TEST_CASE("of_a_conversation_only_answers_and_their_ends_count") {
+  Folder folder;
+  DataSpec spec = Spec(
+      DataFormat::kChat,
+      folder.Write("c.jsonl",
+                   R"({"prompt": "a b", "answer": "b"})"
+                   "\n"
+                   R"({"messages": [{"role": "user", "content": "a"}, )"
+                   R"({"role": "assistant", "content": "b b"}, {"role": "user", "content": "b"}, )"
+                   R"({"role": "assistant", "content": "a"}]})"));
+  spec.tokenizer_path = ChatTokenizer(folder);
+  spec.validation_fraction = 0;
+  spec.sequence_length = 20;
+  const auto dataset = Dataset::Open(spec, 8);
+  INFO(dataset.status().message());
+  REQUIRE(dataset.ok());
+  REQUIRE(dataset->train_sequences() == 1);
+  // The second one does not fit behind the first: it would begin the next sequence.
+  const std::vector<int32_t> expected = {~6, ~4, ~0, ~1, ~7, ~6, ~5, 1,  7,  ~3, ~3,
+                                         ~3, ~3, ~3, ~3, ~3, ~3, ~3, ~3, ~3, ~6};
+  CHECK(RowOf(*dataset, 0) == expected);
+  const std::vector<PositionRange> twice = {{0, 2}};
+  CHECK(*dataset->CountMasked(twice) == 2 * 18);
+  CHECK_THAT(*InspectData(spec, 8), Contains("chatml"));
+  spec.sequence_length = 13;  // now it has a whole sequence and two tokens of another
+  CHECK(RowOf(*Dataset::Open(spec, 8), 0)[8] == 7);
+  CHECK(Dataset::Open(spec, 8)->digest() != dataset->digest());
+}
+
+TEST_CASE("without_special_tokens_a_prompt_is_masked_and_the_end_of_text_counts") {
+  Folder folder;
+  DataSpec spec = Spec(DataFormat::kChat,
+                       folder.Write("c.jsonl", "{\"prompt\": \"a b \", \"answer\": \"b a\"}\n"));
+  spec.validation_fraction = 0;
+  CHECK(RowOf(*Dataset::Open(spec, 256), 0) ==
+        std::vector<int32_t>{~'a', ~' ', ~'b', ~' ', 'b'});  // bytes
+  spec.tokenizer_path = folder.Tokenizer();
+  CHECK(RowOf(*Dataset::Open(spec, 4), 0) == std::vector<int32_t>{~0, ~1, 1, 0, 3});
+}
+
+TEST_CASE("a_line_that_is_no_conversation_is_named") {
+  Folder folder;
+  const auto why = [&](const std::string& line) {
+    const DataSpec spec = Spec(DataFormat::kChat, folder.Write("c.jsonl", "\n" + line + "\n"));
+    const absl::Status status = Dataset::Open(spec, 256).status();
+    CHECK(InspectData(spec, 256).status() == status);
+    return std::string(status.message());
+  };
+  CHECK_THAT(why("{"), Contains("c.jsonl:2") && Contains("JSON"));
+  CHECK_THAT(why("{\"prompt\": \"x\"}"), Contains("answer"));
+  CHECK_THAT(why("{\"text\": \"x\"}"), Contains("messages"));
+  CHECK_THAT(why("{\"messages\": [{\"role\": \"user\"}]}"), Contains("message 1"));
+  CHECK_THAT(why("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}"),
+             Contains("assistant"));
+}
+
 TEST_CASE("the first m validation sequences are spread evenly over the held-out part, for any m") {
   Folder folder;
   std::string text;

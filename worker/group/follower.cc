@@ -13,7 +13,10 @@ std::vector<ShardMove> MovesOf(const v1::FetchCall& fetch) {
     ShardMove& move = moves.emplace_back();
     move.shard = FromWire(item.shard());
     for (const v1::FetchCall::Source& source : item.sources()) {
-      move.sources.push_back({FromWire(source.shard()), source.from()});
+      move.sources.push_back({FromWire(source.shard()),
+                              source.from(),
+                              source.parts(),
+                              {source.begin(), source.end()}});
     }
   }
   return moves;

@@ -277,6 +277,10 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
   return MeanLoss{outcome.loss.mean(), outcome.loss.tokens};
 }
 
+absl::StatusOr<int64_t> GroupTrainer::CountMasked(const std::vector<PositionRange>& ranges) {
+  return member_->job()->data.CountMasked(ranges);
+}
+
 absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences) {
   const GroupJob& job = *member_->job();
   const int64_t total = job.data.ValidationCount(sequences);

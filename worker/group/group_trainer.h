@@ -58,6 +58,7 @@ class GroupTrainer final : public Trainer {
   absl::Status InitialWeights() override;
   absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
                                 double learning_rate) override;
+  absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override;
   absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
 
   absl::Status GetParameters(int layer, std::span<float> out) override;
@@ -120,17 +121,16 @@ class GroupTrainer final : public Trainer {
   void Fail();            // nothing works until Configure
   void InterruptAll();
 
-  // Who holds a layer, one for each rank: ourselves where we can.
-  using Holders = std::map<int32_t, std::pair<LayerShard, NodeId>>;
-  using GetShard =
-      std::function<absl::Status(const NodeId& from, const LayerShard&, const ShardParts& out)>;
-  Holders HoldersOf(int layer) const;
-  absl::Status Gather(int layer, const Holders& holders, const GetShard& get,
+  // Where parts of a layer lie, by rank: with ourselves where they can.
+  using Sources = std::map<int32_t, std::vector<ShardSource>>;
+  using GetShard = std::function<absl::Status(const ShardSource& source, const ShardParts& out)>;
+  Sources SourcesOfLayer(int layer, int32_t parts) const;
+  absl::Status Gather(int layer, const Sources& sources, const GetShard& get,
                       const ShardParts& out) const;
   // Has all members take copies, as this one does by `own`; who has done so.
   absl::StatusOr<std::set<NodeId>> TakeCopies(const v1::GroupFrame& frame,
                                               const std::function<absl::StatusOr<bool>()>& own);
-  absl::Status GetNow(int layer, const Holders& holders, const ShardParts& out);
+  absl::Status GetNow(int layer, const Sources& sources, const ShardParts& out);
   absl::Status GetParts(int layer, const ShardParts& out);
   // Likewise all who hold it, or a copy of its table.
   using AllHolders = std::map<int32_t, std::pair<LayerShard, std::vector<NodeId>>>;

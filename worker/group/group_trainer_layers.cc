@@ -61,33 +61,33 @@ absl::Status GroupTrainer::SetOptimizerSteps(int64_t steps) {
   return absl::OkStatus();
 }
 
-GroupTrainer::Holders GroupTrainer::HoldersOf(int layer) const {
-  Holders ranks;
+GroupTrainer::Sources GroupTrainer::SourcesOfLayer(int layer, int32_t parts) const {
+  Sources ranks;
   for (const auto& [worker, held] : holdings_) {
     for (const HeldLayer& here : held) {
-      if (here.shard.layer != layer || here.table_only) continue;
-      const auto it = ranks.find(here.shard.rank);
-      if (it == ranks.end() || worker == member_->name()) {
-        ranks[here.shard.rank] = {here.shard, worker};
-      }
+      if (here.shard.layer != layer || here.table_only || ranks.contains(here.shard.rank)) continue;
+      ranks[here.shard.rank] = SourcesOf(holdings_, here.shard, parts, member_->name());
     }
   }
   ATOLL_CHECK(!ranks.empty(), "layer ", layer, " is nowhere");
   return ranks;
 }
 
-absl::Status GroupTrainer::Gather(int layer, const Holders& holders, const GetShard& get,
+absl::Status GroupTrainer::Gather(int layer, const Sources& sources, const GetShard& get,
                                   const ShardParts& out) const {
   const GroupJob& job = *member_->job();
-  if (holders.size() == 1) {
-    const auto& [shard, from] = holders.begin()->second;
-    return get(from, shard, out);
-  }
+  const auto get_all = [&](const std::vector<ShardSource>& of_rank, const ShardParts& to) {
+    for (const ShardSource& source : of_rank) {
+      ATOLL_RETURN_IF_ERROR(get(source, SliceOf(to, source.parts, source.elements)));
+    }
+    return absl::OkStatus();
+  };
+  if (sources.size() == 1) return get_all(sources.begin()->second, out);
   const PartMap whole = PartsOf(out);
-  for (const auto& [rank, holder] : holders) {
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job.LayoutOf(holder.first));
+  for (const auto& [rank, of_rank] : sources) {
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job.LayoutOf(of_rank.front().shard));
     OwnedParts cut(layout.size, WantedOf(out));
-    ATOLL_RETURN_IF_ERROR(get(holder.second, holder.first, cut.parts()));
+    ATOLL_RETURN_IF_ERROR(get_all(of_rank, cut.parts()));
     for (const auto& [part, from] : PartsOf(cut.parts())) {
       JoinLayer(job.layouts[static_cast<size_t>(layer)], layout, from, whole.at(part));
     }
@@ -95,19 +95,19 @@ absl::Status GroupTrainer::Gather(int layer, const Holders& holders, const GetSh
   return absl::OkStatus();
 }
 
-absl::Status GroupTrainer::GetNow(int layer, const Holders& holders, const ShardParts& out) {
-  const auto get = [this](const NodeId& from, const LayerShard& shard, const ShardParts& to) {
-    const absl::Status status = member_->GetShard(from, shard, to);
-    if (!status.ok() && from != member_->name()) Fail();
+absl::Status GroupTrainer::GetNow(int layer, const Sources& sources, const ShardParts& out) {
+  const auto get = [this](const ShardSource& source, const ShardParts& to) {
+    const absl::Status status = member_->GetShard(source.from, source.shard, source.elements, to);
+    if (!status.ok() && source.from != member_->name()) Fail();
     return status;
   };
-  return Gather(layer, holders, get, out);
+  return Gather(layer, sources, get, out);
 }
 
 absl::Status GroupTrainer::GetParts(int layer, const ShardParts& out) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Settle());
-  return GetNow(layer, HoldersOf(layer), out);
+  return GetNow(layer, SourcesOfLayer(layer, WantedOf(out)), out);
 }
 
 absl::StatusOr<std::set<NodeId>> GroupTrainer::TakeCopies(
@@ -146,27 +146,28 @@ absl::StatusOr<Trainer::Completion> GroupTrainer::CopyState(const StateBuffers& 
     };
     return ShardParts{sized(out.parameters), sized(out.first_moments), sized(out.second_moments)};
   };
-  std::vector<std::pair<int, Holders>> later;
+  std::vector<std::pair<int, Sources>> later;
   for (int layer = 0; layer < static_cast<int>(out.parameters->size()); ++layer) {
-    Holders holders = HoldersOf(layer);
-    const bool beside = std::all_of(holders.begin(), holders.end(), [&](const auto& holder) {
-      return taken.count(holder.second.second) > 0;
+    Sources sources = SourcesOfLayer(layer, moments ? kAllParts : kParametersPart);
+    const bool beside = std::all_of(sources.begin(), sources.end(), [&](const auto& rank) {
+      return std::all_of(rank.second.begin(), rank.second.end(),
+                         [&](const ShardSource& source) { return taken.contains(source.from); });
     });
     if (beside) {
-      later.emplace_back(layer, std::move(holders));
+      later.emplace_back(layer, std::move(sources));
     } else {
-      ATOLL_RETURN_IF_ERROR(GetNow(layer, holders, place(layer)));
+      ATOLL_RETURN_IF_ERROR(GetNow(layer, sources, place(layer)));
     }
   }
   // Nothing of the trainer's own is touched here but what stays as long as the plan.
   return [this, place, later = std::move(later)](const std::atomic<bool>& cancelled) {
-    const auto get = [this](const NodeId& from, const LayerShard& shard, const ShardParts& to) {
-      return member_->GetSnapshot(from, shard, to);
+    const auto get = [this](const ShardSource& source, const ShardParts& to) {
+      return member_->GetSnapshot(source.from, source.shard, source.elements, to);
     };
     absl::Status status;
-    for (const auto& [layer, holders] : later) {
+    for (const auto& [layer, sources] : later) {
       if (status.ok() && cancelled) status = absl::AbortedError("interrupted");
-      if (status.ok()) status = Gather(layer, holders, get, place(layer));
+      if (status.ok()) status = Gather(layer, sources, get, place(layer));
     }
     return status;
   };

@@ -91,11 +91,12 @@ absl::Status GroupTrainer::Inherit(const NodeId& before, Inheritance* inheritanc
       parts.residual = (*inheritance->residual)[static_cast<size_t>(layer)];
     }
     if (WantedOf(parts) == 0) break;
-    ATOLL_RETURN_IF_ERROR(member_->GetShard(before, LayerShard{layer, 0, {1}}, parts));
+    ATOLL_RETURN_IF_ERROR(member_->GetShard(before, LayerShard{layer, 0, {1}}, {}, parts));
   }
   if (known.encoded()) {
     std::vector<float> packed = Packed(*inheritance->delta);  // for its size
-    ATOLL_RETURN_IF_ERROR(member_->GetShard(before, LayerShard{0, 0, {1}}, {.encoded = packed}));
+    ATOLL_RETURN_IF_ERROR(
+        member_->GetShard(before, LayerShard{0, 0, {1}}, {}, {.encoded = packed}));
     ATOLL_RETURN_IF_ERROR(Unpack(packed, inheritance->delta.get()));
   } else {
     inheritance->delta->encoding = Encoding::kFloat32;
@@ -204,8 +205,10 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
         v1::FetchCall::Source* from = item->add_sources();
         ToWire(source.shard, from->mutable_shard());
         from->set_from(source.from);
-        ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, member_->job()->LayoutOf(source.shard));
-        bytes += BytesOf(layout.size, kAllParts);
+        from->set_parts(source.parts);
+        from->set_begin(source.elements.begin);
+        from->set_end(source.elements.end);
+        bytes += BytesOf(source.elements.size(), source.parts);
       }
     }
     ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));

@@ -235,25 +235,34 @@ absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t opt
 }
 
 absl::Status GroupMember::FetchOne(const ShardMove& move, int64_t optimizer_step) {
-  const auto get =
-      [this](const ShardSource& source) -> absl::StatusOr<std::unique_ptr<OwnedParts>> {
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
-    auto parts = std::make_unique<OwnedParts>(layout.size, kAllParts);
-    ATOLL_RETURN_IF_ERROR(GetShard(source.from, source.shard, parts->parts()));
-    return parts;
-  };
-  if (move.sources.size() == 1 && move.sources[0].shard == move.shard) {
-    ATOLL_ASSIGN_OR_RETURN(const auto parts, get(move.sources[0]));
-    return SetState(move.shard, optimizer_step, parts->parts());
+  // Of each shard that is a source: one, or all ranks of another cut.
+  std::map<int32_t, std::unique_ptr<OwnedParts>> shards;
+  for (const ShardSource& source : move.sources) {
+    std::unique_ptr<OwnedParts>& parts = shards[source.shard.rank];
+    if (parts == nullptr) {
+      ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
+      parts = std::make_unique<OwnedParts>(layout.size, kAllParts);
+    }
+    const int64_t size = std::ssize(parts->parts().parameters);
+    if (source.elements.end > size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("elements up to ", source.elements.end, " of a shard that has ", size));
+    }
+    ATOLL_RETURN_IF_ERROR(GetShard(source.from, source.shard, source.elements,
+                                   SliceOf(parts->parts(), source.parts, source.elements)));
+  }
+  if (move.sources[0].shard == move.shard) {
+    return SetState(move.shard, optimizer_step, shards.begin()->second->parts());
   }
   // Another cut: through the whole layer.
   ATOLL_ASSIGN_OR_RETURN(const LayerLayout own, job_->LayoutOf(move.shard));
   const LayerLayout& whole = job_->layouts[static_cast<size_t>(move.shard.layer)];
   const OwnedParts joined(whole.size, kAllParts);
   const PartMap all = PartsOf(joined.parts());
-  for (const ShardSource& source : move.sources) {
-    ATOLL_ASSIGN_OR_RETURN(const auto parts, get(source));
-    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(source.shard));
+  for (const auto& [rank, parts] : shards) {
+    LayerShard shard = move.sources[0].shard;
+    shard.rank = rank;
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(shard));
     for (const auto& [part, values] : PartsOf(parts->parts())) {
       JoinLayer(whole, layout, values, all.at(part));
     }
@@ -304,6 +313,7 @@ std::shared_ptr<Engine> GroupMember::Begin(int64_t number) {
 absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
                                               const std::vector<PositionRange>& ranges,
                                               double learning_rate, bool trace) {
+  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) -> absl::Status {
     const int64_t row = job_->row();
     int64_t before = 0;  // rows of earlier ranges
@@ -313,8 +323,8 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
       if (begin >= range.size() || tokens.empty()) continue;
       const int64_t rows =
           std::min<int64_t>(range.size() - begin, static_cast<int64_t>(tokens.size()) / row);
-      ATOLL_RETURN_IF_ERROR(
-          job_->data.ReadTrain(range.begin + begin, tokens.first(static_cast<size_t>(rows * row))));
+      ATOLL_RETURN_IF_ERROR(job_->data.ReadTrain(
+          range.begin + begin, tokens.first(static_cast<size_t>(rows * row)), cancelled));
       tokens = tokens.subspan(static_cast<size_t>(rows * row));
       first_row += rows;
     }
@@ -324,13 +334,15 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
   const std::shared_ptr<Engine> engine = Begin(number);
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
+  ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job_->data.CountMasked(ranges, cancelled));
   {
     const std::lock_guard lock(state_mutex_);
     stepped_ = fence_;
   }
   if (trace) transport_.log().Record(number);
-  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome,
-                         engine->Step({number, Sequences(ranges), learning_rate, trace}, read));
+  ATOLL_ASSIGN_OR_RETURN(
+      StepOutcome outcome,
+      engine->Step({number, Sequences(ranges), learning_rate, trace, masked}, read));
   const std::lock_guard lock(state_mutex_);
   if (fence_.job.empty()) return outcome;  // no plan: nobody asks
   for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
@@ -410,13 +422,16 @@ absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int
   if (job_ == nullptr || first + count > job_->data.validation_sequences()) {
     return absl::InvalidArgumentError("there are fewer validation sequences");
   }
+  const Cancelled cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) {
-    return job_->data.ReadValidation(first + first_row, tokens);
+    return job_->data.ReadValidation(first + first_row, tokens, cancelled);
   };
   const std::shared_ptr<Engine> engine = Begin(number);
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
-  return engine->Evaluate({number, count, 0}, read);
+  ATOLL_ASSIGN_OR_RETURN(const int64_t masked,
+                         job_->data.CountMaskedValidation(first, count, cancelled));
+  return engine->Evaluate({.number = number, .sequences = count, .masked_tokens = masked}, read);
 }
 
 void GroupMember::InterruptWork(const std::string& reason) {

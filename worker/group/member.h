@@ -129,13 +129,16 @@ class GroupMember final : private PeerHandler {
   MemberTrace TraceOf(const StepOutcome& outcome);
 
   // ---- Layers: those of this worker's devices, or (`from`) of another's. ----
-  absl::Status GetShard(const NodeId& from, const LayerShard& shard, const ShardParts& out);
+  // These elements of some parts, each in as many floats; of what a leader had, all.
+  absl::Status GetShard(const NodeId& from, const LayerShard& shard, Range elements,
+                        const ShardParts& out);
   absl::Status SetShard(const LayerShard& shard, const ShardParts& values);
   // Of this worker's devices, between steps; see Engine::TakeSnapshot.
   absl::StatusOr<bool> TakeSnapshot(bool moments);
   // One shard of the newest snapshot, of these devices or of another worker's. For any thread:
   // steps may go on meanwhile.
-  absl::Status GetSnapshot(const NodeId& from, const LayerShard& shard, const ShardParts& out);
+  absl::Status GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
+                           const ShardParts& out);
   // What is to be added to the parameters that this worker's devices hold, likewise; see
   // Engine::PrepareAddition.
   absl::StatusOr<bool> PrepareAddition();
@@ -215,7 +218,8 @@ class GroupMember final : private PeerHandler {
   // What has come whole stays, at that step: a fetch that is broken off goes on where it was.
   absl::Status FetchOne(const ShardMove& move, int64_t optimizer_step);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step, const ShardParts& values);
-  absl::Status Borrow(const NodeId& from, v1::LayerCall what, const ShardParts& out);
+  absl::Status Borrow(const NodeId& from, const LayerShard& shard, Range elements, bool of_snapshot,
+                      const ShardParts& out);
   absl::Status LendSnapshot(const Loan& loan);
   absl::Status AwaitPieces(const StateInbox::Key& key, const ShardParts& parts);
   bool AddLoan(Loan loan);  // false: there are too many

@@ -8,11 +8,26 @@
 #include "worker/group/member.h"
 
 namespace atl::worker {
+namespace {
 
-absl::Status GroupMember::Borrow(const NodeId& from, v1::LayerCall what, const ShardParts& out) {
+absl::Status CheckElements(const LayerShard& shard, Range wanted, int64_t elements) {
+  if (wanted.end <= elements) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("elements ", wanted.begin, " to ", wanted.end,
+                                                 " of ", ToString(shard), ", which has ",
+                                                 elements));
+}
+
+}  // namespace
+
+absl::Status GroupMember::Borrow(const NodeId& from, const LayerShard& shard, Range elements,
+                                 bool of_snapshot, const ShardParts& out) {
   v1::GroupFrame frame;
+  v1::LayerCall& what = *frame.mutable_get_layer();
+  ToWire(shard, what.mutable_shard());
   what.set_parts(WantedOf(out));
-  *frame.mutable_get_layer() = std::move(what);
+  what.set_of_snapshot(of_snapshot);
+  what.set_begin(elements.begin);
+  what.set_end(elements.end);
   // The place must be there before the first piece comes.
   const CallId call = calls_.Begin(from, Describe(frame));
   inbox_.Expect({from, true, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
@@ -52,34 +67,25 @@ absl::Status GroupMember::Add() {
   return engine->Add();
 }
 
-absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shard,
+absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
                                       const ShardParts& out) {
-  if (from != name()) {
-    v1::LayerCall what;
-    ToWire(shard, what.mutable_shard());
-    what.set_of_snapshot(true);
-    return Borrow(from, std::move(what), out);
-  }
+  if (from != name()) return Borrow(from, shard, elements, /*of_snapshot=*/true, out);
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   for (const auto& [part, span] : PartsOf(out)) {
-    ATOLL_RETURN_IF_ERROR(engine->GetSnapshot(shard, static_cast<LayerPart>(part), span));
+    ATOLL_RETURN_IF_ERROR(engine->GetSnapshot(shard, static_cast<LayerPart>(part), elements, span));
   }
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard,
+absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard, Range elements,
                                    const ShardParts& out) {
-  if (from != name()) {
-    v1::LayerCall what;
-    ToWire(shard, what.mutable_shard());
-    return Borrow(from, std::move(what), out);
-  }
+  if (from != name()) return Borrow(from, shard, elements, /*of_snapshot=*/false, out);
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
   for (const auto& [part, span] : PartsOf(out)) {
-    ATOLL_RETURN_IF_ERROR(engine->GetLayer(shard, static_cast<LayerPart>(part), span));
+    ATOLL_RETURN_IF_ERROR(engine->GetLayer(shard, static_cast<LayerPart>(part), elements, span));
   }
   return absl::OkStatus();
 }
@@ -155,9 +161,12 @@ absl::Status GroupMember::LendSnapshot(const Loan& loan) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const LayerShard shard = FromWire(loan.what.shard());
-  ATOLL_ASSIGN_OR_RETURN(const int64_t elements, engine->SnapshotElements(shard));
-  const auto parts = std::make_shared<const OwnedParts>(elements, loan.what.parts());
-  ATOLL_RETURN_IF_ERROR(GetSnapshot(name(), shard, parts->parts()));
+  // Whether it is here is asked before memory is taken.
+  ATOLL_ASSIGN_OR_RETURN(const int64_t all, engine->SnapshotElements(shard));
+  const Range elements{loan.what.begin(), loan.what.end()};
+  ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, all));
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), loan.what.parts());
+  ATOLL_RETURN_IF_ERROR(GetSnapshot(name(), shard, elements, parts->parts()));
   return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
 }
 
@@ -189,8 +198,10 @@ absl::Status GroupMember::Lend(const Loan& loan) {
   });
   if (found == held.end())
     return absl::NotFoundError(absl::StrCat(ToString(shard), " is not here"));
-  const auto parts = std::make_shared<const OwnedParts>(found->elements, loan.what.parts());
-  ATOLL_RETURN_IF_ERROR(GetShard(name(), shard, parts->parts()));
+  const Range elements{loan.what.begin(), loan.what.end()};
+  ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, found->elements));
+  const auto parts = std::make_shared<const OwnedParts>(elements.size(), loan.what.parts());
+  ATOLL_RETURN_IF_ERROR(GetShard(name(), shard, elements, parts->parts()));
   return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
 }
 

@@ -11,6 +11,7 @@
 
 #include "common/ids.h"
 #include "common/status.h"
+#include "worker/group/parts.h"
 #include "worker/pipeline/engine.h"
 
 namespace atl::worker {
@@ -27,11 +28,14 @@ absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings);
 struct ShardSource {
   LayerShard shard;
   NodeId from;  // may be the receiver itself: another of its devices, or another cut
+  int32_t parts = kAllParts;
+  Range elements;
 
   bool operator==(const ShardSource&) const = default;
 };
 
-// Get `shard` from one source of the same shard, or from all ranks of another cut.
+// Get `shard` from sources of the same shard, or from all ranks of another cut: all parameters, and
+// the moments of what the receiver's devices own of it.
 struct ShardMove {
   LayerShard shard;
   std::vector<ShardSource> sources;
@@ -50,6 +54,11 @@ struct LayerMoves {
 // the moves that bring every member to it. Sources are dealt evenly, in the order of names. Empty
 // `steps`: any, the largest first.
 LayerMoves PlanMoves(const Holdings& holdings, std::vector<int64_t> steps);
+
+// Where these parts of a shard lie when all that is held is whole; all elements once, the
+// receiver's own first. REQUIRES: somebody holds the shard.
+std::vector<ShardSource> SourcesOf(const Holdings& holdings, const LayerShard& shard, int32_t parts,
+                                   const NodeId& receiver);
 
 }  // namespace atl::worker
 

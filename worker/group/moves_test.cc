@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "common/rng.h"
+#include "worker/group/parts.h"
 #include "worker/group/wire.h"
 
 namespace atl::worker {
@@ -13,11 +14,11 @@ namespace {
 
 HeldLayer Has(int32_t layer, int64_t step, LayerShard shard = {}) {
   shard.layer = layer;
-  return {shard, "d", 10, step, /*written=*/true};
+  return {shard, "d", 10, step, /*written=*/true, {0, 10}, /*whole=*/true};
 }
 HeldLayer Needs(int32_t layer, LayerShard shard = {}) {
   shard.layer = layer;
-  return {shard, "d", 10, 0, /*written=*/false};
+  return {shard, "d", 10, 0, /*written=*/false, {0, 10}};
 }
 HeldLayer Spare(HeldLayer held) {
   held.surplus = true;
@@ -65,6 +66,56 @@ TEST_CASE(
   REQUIRE(!PlanMoves(stale, {6, 5}).kept);
   REQUIRE(PlanMoves(stale, {}).optimizer_step == 3);
   REQUIRE(PlanMoves({{"a", {Needs(0)}}}, {}).reason == "nobody holds anything yet");
+}
+
+// Owns elements [begin, end).
+HeldLayer Owning(HeldLayer held, int64_t begin, int64_t end) {
+  held.owned = {begin, end};
+  return held;
+}
+// Of a step that ended before owners' parameters came.
+HeldLayer Torn(HeldLayer held) {
+  held.whole = false;
+  return held;
+}
+ShardSource From(const NodeId& lender, int32_t parts, int64_t begin, int64_t end) {
+  return {{0, 0, {1}}, lender, parts, {begin, end}};
+}
+
+TEST_CASE("moments come from their owners, as many as are owned; parameters from anybody") {
+  const Holdings holdings = {{"a", {Owning(Has(0, 5), 0, 4)}},
+                             {"b", {Owning(Has(0, 5), 4, 10)}},
+                             {"c", {Owning(Needs(0), 2, 6)}}};
+  const LayerMoves moves = PlanMoves(holdings, {5});
+  REQUIRE(moves.kept);
+  REQUIRE(moves.moves.at("c")[0].sources ==
+          std::vector<ShardSource>{From("a", kAllParts, 2, 4), From("b", kAllParts, 4, 6),
+                                   From("a", kParametersPart, 0, 2),
+                                   From("b", kParametersPart, 6, 10)});
+}
+
+TEST_CASE("what no owner holds any more is lost, unless there is another owner") {
+  const HeldLayer first = Owning(Has(0, 5), 0, 5), second = Owning(Has(0, 5), 5, 10);
+  REQUIRE(!PlanMoves({{"a", {first}}, {"c", {Needs(0)}}}, {5}).kept);
+  const LayerMoves moves = PlanMoves({{"a", {first}}, {"b", {second}}, {"c", {Needs(0)}}}, {5});
+  REQUIRE(Lenders(moves, "c") == std::vector<NodeId>{"a", "b"});
+}
+
+TEST_CASE("a step that owners have taken is whole where all of them are there") {
+  const Holdings torn = {{"a", {Torn(Owning(Has(0, 6), 0, 5))}},
+                         {"b", {Torn(Owning(Has(0, 6), 5, 10))}}};
+  const LayerMoves moves = PlanMoves(torn, {6, 5});
+  REQUIRE(moves.optimizer_step == 6);
+  REQUIRE(moves.moves.at("a")[0].sources ==
+          std::vector<ShardSource>{From("a", kAllParts, 0, 5), From("b", kParametersPart, 5, 10)});
+  REQUIRE(!PlanMoves({{"a", torn.at("a")}}, {6, 5}).kept);
+}
+
+TEST_CASE("who owns other elements from now on keeps what it has") {
+  const Holdings holdings = {{"a", {Spare(Owning(Has(0, 3), 0, 5)), Owning(Needs(0), 0, 10)}},
+                             {"b", {Spare(Owning(Has(0, 3), 5, 10))}}};
+  REQUIRE(PlanMoves(holdings, {3}).moves.at("a")[0].sources ==
+          std::vector<ShardSource>{From("a", kAllParts, 0, 5), From("b", kAllParts, 5, 10)});
 }
 
 TEST_CASE("a cut that changes takes all ranks of the other cut") {
@@ -138,7 +189,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("frames that break a rule are refused by name, and mangled ones do no harm") {
+TEST_CASE("frames that break a rule are refused by name") {
   const auto refused = [](auto change, absl::string_view reason) {
     v1::GroupFrame frame;
     change(frame);
@@ -169,6 +220,21 @@ TEST_CASE("frames that break a rule are refused by name, and mangled ones do no 
         f.mutable_set_layer()->set_parts(1);
       },
       "rank");
+  refused(
+      [](auto& f) {
+        ToWire(LayerShard{0, 0, {1}}, f.mutable_get_layer()->mutable_shard());
+        f.mutable_get_layer()->set_parts(1);
+        f.mutable_get_layer()->set_begin(5);
+        f.mutable_get_layer()->set_end(5);
+      },
+      "elements");
+  refused(
+      [](auto& f) {
+        v1::HeldShard* held = f.mutable_reply()->add_held();
+        ToWire(Has(0, 1), held);
+        held->set_owned_end(11);
+      },
+      "what is owned");
   refused([](auto& f) { f.mutable_set_steps()->set_optimizer_steps(-1); }, "steps");
   refused([](auto& f) { f.mutable_reply()->set_code(99); }, "status code");
   refused([](auto& f) { f.mutable_reply()->set_last_number(INT64_MAX); }, "step number");
@@ -180,12 +246,18 @@ TEST_CASE("frames that break a rule are refused by name, and mangled ones do no 
   REQUIRE(!ParsePieceHeader("", 3).ok());
   REQUIRE(!ParsePieceHeader("", 4 * kPieceElements + 4).ok());
   REQUIRE(!ParseTensorHeader("").ok());
+}
 
+TEST_CASE("mangled frames do no harm") {
   Rng rng(20261121);
   v1::GroupFrame frame;
   v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
   ToWire(LayerShard{1, 1, {1, 2}}, item->mutable_shard());
-  ToWire(LayerShard{1, 0, {1}}, item->add_sources()->mutable_shard());
+  v1::FetchCall::Source* source = item->add_sources();
+  ToWire(LayerShard{1, 0, {1}}, source->mutable_shard());
+  source->set_parts(kAllParts);
+  source->set_end(5);
+  REQUIRE(ParseGroupFrame(frame.SerializeAsString()).ok());
   for (int i = 0; i < 20'000; ++i) {
     std::string bytes = frame.SerializeAsString();
     for (uint64_t k = rng.Below(4); k > 0; --k) {

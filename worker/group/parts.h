@@ -12,6 +12,8 @@
 #include <span>
 #include <vector>
 
+#include "common/model/tensor_part.h"
+
 namespace atl::worker {
 
 // To be got or set; empty: not wanted.
@@ -32,6 +34,16 @@ inline PartMap PartsOf(const ShardParts& parts) {
   if (!parts.residual.empty()) all[5] = parts.residual;
   if (!parts.encoded.empty()) all[6] = parts.encoded;
   return all;
+}
+
+// These elements of those among `parts` (as bits) that are of a device's state.
+inline ShardParts SliceOf(const ShardParts& all, int32_t parts, Range elements) {
+  const auto slice = [&](std::span<float> values, int part) -> std::span<float> {
+    if ((parts & (1 << part)) == 0 || values.empty()) return {};
+    return values.subspan(static_cast<size_t>(elements.begin),
+                          static_cast<size_t>(elements.size()));
+  };
+  return {slice(all.parameters, 0), slice(all.first_moment, 1), slice(all.second_moment, 2)};
 }
 
 // As bits: part p is 1 << p.

@@ -59,6 +59,9 @@ void ToWire(const HeldLayer& held, v1::HeldShard* out) {
   out->set_written(held.written);
   out->set_surplus(held.surplus);
   out->set_table_only(held.table_only);
+  out->set_owned_begin(held.owned.begin);
+  out->set_owned_end(held.owned.end);
+  out->set_whole(held.whole);
 }
 
 HeldLayer FromWire(const v1::HeldShard& held) {
@@ -70,6 +73,8 @@ HeldLayer FromWire(const v1::HeldShard& held) {
   out.written = held.written();
   out.surplus = held.surplus();
   out.table_only = held.table_only();
+  out.owned = {held.owned_begin(), held.owned_end()};
+  out.whole = held.whole();
   return out;
 }
 
@@ -151,10 +156,12 @@ void ToWire(const Work& work, v1::WorkDone* out) {
   out->set_tokens(work.tokens);
   out->set_loss_times_tokens(work.loss_times_tokens);
   ToWire(work.consumed, out->mutable_consumed());
+  out->set_masked_tokens(work.masked_tokens);
 }
 
 Work FromWire(const v1::WorkDone& work) {
-  return {work.steps(), work.tokens(), work.loss_times_tokens(), FromWire(work.consumed())};
+  return {work.steps(), work.tokens(), work.loss_times_tokens(), FromWire(work.consumed()),
+          work.masked_tokens()};
 }
 
 void ToWire(const ContributionId& id, v1::ContributionName* out) {

@@ -53,7 +53,10 @@ absl::Status Check(const v1::StepCall& step) {
 }
 
 absl::Status Check(const v1::WorkDone& work) {
-  if (!IsCount(work.steps()) || !IsCount(work.tokens())) return Bad("work");
+  if (!IsCount(work.steps()) || !IsCount(work.tokens()) || !IsCount(work.masked_tokens()) ||
+      work.masked_tokens() > work.tokens()) {
+    return Bad("work");
+  }
   return Check(work.consumed());
 }
 
@@ -83,6 +86,10 @@ absl::Status Check(const v1::Inheritance& inheritance) {
   return Check(known.leased());
 }
 
+absl::Status CheckElements(int64_t begin, int64_t end) {
+  return begin < 0 || end <= begin || end > kElementsMax ? Bad("elements") : absl::OkStatus();
+}
+
 absl::Status Check(const v1::FetchCall& fetch) {
   if (!IsCount(fetch.optimizer_step())) return Bad("optimizer step");
   for (const v1::FetchCall::Item& item : fetch.items()) {
@@ -90,20 +97,24 @@ absl::Status Check(const v1::FetchCall& fetch) {
     if (item.sources_size() < 1 || item.sources_size() > kRanksMax) return Bad("sources");
     for (const v1::FetchCall::Source& source : item.sources()) {
       ATOLL_RETURN_IF_ERROR(Check(source.shard()));
+      if (source.parts() < 1 || source.parts() > kAllParts) return Bad("a source's parts");
+      ATOLL_RETURN_IF_ERROR(CheckElements(source.begin(), source.end()));
       if (source.shard().layer() != item.shard().layer()) return Bad("a source's layer");
     }
   }
   return absl::OkStatus();
 }
 
-// Of a device's state, or (`of_leader`) of what the leader has beside it.
-absl::Status Check(const v1::LayerCall& call, bool of_leader) {
+// Some elements of a device's state, or (`get`) of what the leader has beside it; or all, to be
+// set.
+absl::Status Check(const v1::LayerCall& call, bool get) {
   const bool state = call.parts() >= 1 && call.parts() <= kAllParts;
-  const bool beside = of_leader && call.parts() > 0 && (call.parts() & ~kLeaderParts) == 0;
+  const bool beside = get && call.parts() > 0 && (call.parts() & ~kLeaderParts) == 0;
   if (!state && !beside) return Bad("parts");
   if (call.of_snapshot() && !state) return Bad("parts of a snapshot");
   if (call.of_addition() && call.parts() != kParametersPart) return Bad("parts of an addition");
-  return Check(call.shard());
+  ATOLL_RETURN_IF_ERROR(Check(call.shard()));
+  return get && state ? CheckElements(call.begin(), call.end()) : absl::OkStatus();
 }
 
 absl::Status Check(const v1::StepSums& step) {
@@ -127,6 +138,10 @@ absl::Status Check(const v1::GroupReply& reply) {
   for (const v1::HeldShard& held : reply.held()) {
     ATOLL_RETURN_IF_ERROR(Check(held.shard()));
     if (held.elements() < 0 || held.elements() > kElementsMax) return Bad("elements");
+    if (held.owned_begin() < 0 || held.owned_end() < held.owned_begin() ||
+        held.owned_end() > held.elements()) {
+      return Bad("what is owned");
+    }
     if (!IsCount(held.optimizer_step())) return Bad("optimizer step");
   }
   return absl::OkStatus();
@@ -145,9 +160,9 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
       }
       return absl::OkStatus();
     case v1::GroupFrame::kGetLayer:
-      return Check(frame.get_layer(), /*of_leader=*/true);
+      return Check(frame.get_layer(), /*get=*/true);
     case v1::GroupFrame::kSetLayer:
-      return Check(frame.set_layer(), /*of_leader=*/false);
+      return Check(frame.set_layer(), /*get=*/false);
     case v1::GroupFrame::kSetSteps:
       return IsCount(frame.set_steps().optimizer_steps()) ? absl::OkStatus() : Bad("steps");
     case v1::GroupFrame::kRendezvous:

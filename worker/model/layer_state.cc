@@ -4,37 +4,51 @@
 
 namespace atl {
 
-int64_t LayerState::Bytes(const LayerLayout& layout, DType compute, bool train) {
-  const int64_t buffers = train ? 4 : 1;
+int64_t LayerState::Bytes(const LayerLayout& layout, DType compute, bool train, int64_t owned) {
+  const int64_t state = SizeOf(StateType(compute));
   const int64_t copy = compute == StateType(compute) ? 0 : SizeOf(compute);
-  return layout.size * (buffers * SizeOf(StateType(compute)) + copy);
+  const int64_t parameters = layout.size * (state + copy);
+  if (!train) return parameters;
+  return parameters + (layout.size + 2 * (owned < 0 ? layout.size : owned)) * state;
+}
+
+absl::Status LayerState::Allocate(int64_t bytes, absl::string_view what, Buffer* buffer) const {
+  if (bytes == 0) return absl::OkStatus();
+  absl::StatusOr<Buffer> made = backend_->Allocate(bytes);
+  if (made.ok()) *buffer = *std::move(made);
+  return Annotate(made.status(), absl::StrCat("layer ", layout_.name, ", ", what));
 }
 
 absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, LayerLayout layout,
-                                              DType compute, bool train) {
+                                              DType compute, bool train,
+                                              std::optional<Range> owned) {
   LayerState state;
   state.backend_ = &backend;
   state.layout_ = std::move(layout);
   state.compute_ = compute;
   const int64_t bytes = state.layout_.size * SizeOf(StateType(compute));
-  const auto allocate = [&](int64_t count, absl::string_view what, Buffer* buffer) {
-    absl::StatusOr<Buffer> made = backend.Allocate(count);
-    if (made.ok()) *buffer = *std::move(made);
-    return Annotate(made.status(), absl::StrCat("layer ", state.layout_.name, ", ", what));
-  };
-  ATOLL_RETURN_IF_ERROR(allocate(bytes, "parameters", &state.params_));
+  ATOLL_RETURN_IF_ERROR(state.Allocate(bytes, "parameters", &state.params_));
   if (compute != StateType(compute)) {
-    ATOLL_RETURN_IF_ERROR(
-        allocate(state.layout_.size * SizeOf(compute), "copy of its parameters", &state.copy_));
+    ATOLL_RETURN_IF_ERROR(state.Allocate(state.layout_.size * SizeOf(compute),
+                                         "copy of its parameters", &state.copy_));
   }
   if (!train) return state;
-  ATOLL_RETURN_IF_ERROR(allocate(bytes, "gradients", &state.grads_));
+  ATOLL_RETURN_IF_ERROR(state.Allocate(bytes, "gradients", &state.grads_));
   backend.Zero(stream, state.grads());
-  ATOLL_RETURN_IF_ERROR(allocate(bytes, "first moments", &state.first_moment_));
-  ATOLL_RETURN_IF_ERROR(allocate(bytes, "second moments", &state.second_moment_));
-  backend.Zero(stream, state.first_moment());
-  backend.Zero(stream, state.second_moment());
+  ATOLL_ASSIGN_OR_RETURN(state.moments_,
+                         state.NewMoments(stream, owned.value_or(Range{0, state.layout_.size})));
   return state;
+}
+
+absl::StatusOr<Moments> LayerState::NewMoments(Stream& stream, Range owned) const {
+  Moments moments{owned, {}, {}};
+  const int64_t bytes = owned.size() * SizeOf(StateType(compute_));
+  ATOLL_RETURN_IF_ERROR(Allocate(bytes, "first moments", &moments.first));
+  ATOLL_RETURN_IF_ERROR(Allocate(bytes, "second moments", &moments.second));
+  if (bytes == 0) return moments;
+  backend_->Zero(stream, Flat(moments.first, owned.size()));
+  backend_->Zero(stream, Flat(moments.second, owned.size()));
+  return moments;
 }
 
 Tensor LayerState::params_copy() const {

@@ -1,16 +1,27 @@
 // One layer's numbers on one device: parameters, their gradient, and AdamW's moments, all fp32 (of
-// StateType) and laid out as the LayerLayout says. A model of bf16 has a copy of the parameters
-// beside them, which the layers read: AdamW rounds into it as it writes the parameters, and whoever
-// else writes them calls ParamsWritten.
+// StateType) and laid out as the LayerLayout says. Moments may be those of a range of the elements
+// alone, where other devices own the rest (common/model/ownership.h). A model of bf16 has a copy of
+// the parameters beside them, which the layers read: AdamW rounds into it as it writes the
+// parameters, and whoever else writes them calls ParamsWritten.
 
 #ifndef ATOLL_WORKER_MODEL_LAYER_STATE_H_
 #define ATOLL_WORKER_MODEL_LAYER_STATE_H_
 
+#include <optional>
+#include <utility>
+
 #include "common/model/layout.h"
+#include "common/model/tensor_part.h"
 #include "kernels/backend.h"
 #include "worker/model/model.h"
 
 namespace atl {
+
+// Moments of some elements of a layer.
+struct Moments {
+  Range owned;
+  Buffer first, second;
+};
 
 // Used by one thread at a time, as its backend is, which outlives it.
 class LayerState {
@@ -18,17 +29,25 @@ class LayerState {
   // Parameters are undefined until somebody writes them; the rest is zero, and absent if it is not
   // to `train`.
   static absl::StatusOr<LayerState> Create(Backend& backend, Stream& stream, LayerLayout layout,
-                                           DType compute, bool train);
-  static int64_t Bytes(const LayerLayout& layout, DType compute, bool train);
+                                           DType compute, bool train,
+                                           std::optional<Range> owned = std::nullopt);
+  // With moments of so many elements; -1: of all.
+  static int64_t Bytes(const LayerLayout& layout, DType compute, bool train, int64_t owned = -1);
 
   const LayerLayout& layout() const { return layout_; }
   Backend& backend() const { return *backend_; }
 
   // [1, layout.size] each.
-  Tensor params() const { return Flat(params_); }
-  Tensor grads() const { return Flat(grads_); }
-  Tensor first_moment() const { return Flat(first_moment_); }
-  Tensor second_moment() const { return Flat(second_moment_); }
+  Tensor params() const { return Flat(params_, layout_.size); }
+  Tensor grads() const { return Flat(grads_, layout_.size); }
+  // [1, owned.size()] each.
+  Range owned() const { return moments_.owned; }
+  Tensor first_moment() const { return Flat(moments_.first, owned().size()); }
+  Tensor second_moment() const { return Flat(moments_.second, owned().size()); }
+  // Takes these instead. Returns what was there.
+  Moments Exchange(Moments moments) { return std::exchange(moments_, std::move(moments)); }
+  // Zero moments of another range, for Exchange.
+  absl::StatusOr<Moments> NewMoments(Stream& stream, Range owned) const;
   // What the layers read: a bf16 copy of params(), or absent where that is params() itself.
   Tensor params_copy() const;
 
@@ -40,14 +59,16 @@ class LayerState {
 
  private:
   LayerState() = default;
-  Tensor Flat(const Buffer& buffer) const {
-    return {buffer.data(), StateType(compute_), 1, layout_.size};
+  Tensor Flat(const Buffer& buffer, int64_t size) const {
+    return {buffer.data(), StateType(compute_), 1, size};
   }
+  absl::Status Allocate(int64_t bytes, absl::string_view what, Buffer* buffer) const;
 
   Backend* backend_ = nullptr;
   LayerLayout layout_;
   DType compute_ = DType::kFloat32;
-  Buffer params_, grads_, first_moment_, second_moment_, copy_;
+  Buffer params_, grads_, copy_;
+  Moments moments_;
 };
 
 }  // namespace atl

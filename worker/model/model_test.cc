@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
+#include "common/masked_tokens.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
@@ -293,6 +294,45 @@ TEST_CASE("sequences longer than the model's positions are refused") {
   const auto runner = ModelRunner::Create(*backend, model, {1, 13});
   REQUIRE(runner.status().message() ==
           "sequences of 13 tokens; the model has positions for 1 to 12");
+}
+
+// ---- targets that are not counted ----
+
+TEST_CASE("the_loss_of_a_masked_row_is_the_mean_over_the_targets_that_count") {
+  FOR_EVERY_MODEL();
+  Subject s(config, NewCpuBackend(1), {2, 7, true});
+  const std::vector<int32_t> row = {3, 1, 4, 1, 5, 2, 6, 5};
+  std::vector<double> nats;  // of each target: what it adds to the row's
+  for (size_t n = 2; n <= row.size(); ++n) {
+    nats.push_back(s.runner->Evaluate(std::span(row).first(n), 1)->nats);
+  }
+  std::vector<int32_t> masked = row;
+  for (const size_t i : {0, 1, 2, 4, 7}) masked[i] = MaskToken(masked[i]);
+  const LossSum loss = *s.runner->Evaluate(masked, 1);
+  REQUIRE(loss.tokens == 3);  // targets 3, 5 and 6
+  REQUIRE(loss.nats == Approx(nats[2] - nats[1] + nats[5] - nats[3]).epsilon(1e-4));
+  // What is masked has no gradient: two rows, one without a target, train as one row does.
+  const auto gradient = [&](std::vector<int32_t> rows, int64_t count) {
+    std::vector<std::vector<float>> all;
+    for (int l = 0; l < s.layers(); ++l) {
+      const std::span<float> host = HostView(s.runner->grads(l));
+      std::fill(host.begin(), host.end(), 0.0f);
+    }
+    REQUIRE(s.runner->Train(rows, count)->tokens == 3);
+    for (int l = 0; l < s.layers(); ++l) {
+      const std::span<float> host = HostView(s.runner->grads(l));
+      all.emplace_back(host.begin(), host.end());
+    }
+    return all;
+  };
+  std::vector<int32_t> two = masked;
+  for (const int32_t token : row) two.push_back(MaskToken(token));
+  const auto one_row = gradient(masked, 1), two_rows = gradient(two, 2);
+  for (size_t l = 0; l < one_row.size(); ++l) {
+    for (size_t i = 0; i < one_row[l].size(); ++i) {
+      REQUIRE(two_rows[l][i] == Approx(one_row[l][i]).margin(1e-6));
+    }
+  }
 }
 
 // ---- sampling ----

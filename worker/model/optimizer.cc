@@ -42,7 +42,10 @@ absl::StatusOr<std::vector<double>> AdamWOptimizer::SumsOfSquares(int rank) {
   backend_.Zero(stream_, sums_);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Tensor sum = sums_.Columns(static_cast<int64_t>(i), 1);
-    for (const Range& range : CountedRanges(layers_[i]->layout(), rank)) {
+    const Range owned = layers_[i]->owned();
+    for (const Range& counted : CountedRanges(layers_[i]->layout(), rank)) {
+      const Range range{std::max(counted.begin, owned.begin), std::min(counted.end, owned.end)};
+      if (range.size() <= 0) continue;
       const Tensor part = layers_[i]->grads().Columns(range.begin, range.size());
       backend_.Run(stream_, SumOfSquares{part, sum, true}, workspace_);
     }
@@ -63,13 +66,15 @@ void AdamWOptimizer::Apply(int64_t step, float learning_rate, double sum_of_squa
   }
   for (LayerState* layer : layers_) {
     const LayerLayout& layout = layer->layout();
-    const auto update = [&](int64_t begin, int64_t size, float weight_decay) {
-      if (size == 0) return;
+    const Range owned = layer->owned();
+    const auto update = [&](int64_t from, int64_t to, float weight_decay) {
+      const int64_t begin = std::max(from, owned.begin), size = std::min(to, owned.end) - begin;
+      if (size <= 0) return;
       AdamW op;
       op.param = layer->params().Columns(begin, size);
       op.grad = layer->grads().Columns(begin, size);
-      op.m = layer->first_moment().Columns(begin, size);
-      op.v = layer->second_moment().Columns(begin, size);
+      op.m = layer->first_moment().Columns(begin - owned.begin, size);
+      op.v = layer->second_moment().Columns(begin - owned.begin, size);
       op.grad_scale = scale;
       const Tensor copy = layer->params_copy();
       if (copy.present()) op.param_copy = copy.Columns(begin, size);
@@ -83,7 +88,7 @@ void AdamWOptimizer::Apply(int64_t step, float learning_rate, double sum_of_squa
       backend_.Run(stream_, op);
     };
     update(0, layout.decay_size, options_.weight_decay);
-    update(layout.decay_size, layout.size - layout.decay_size, 0.0f);
+    update(layout.decay_size, layout.size, 0.0f);
   }
 }
 

@@ -1,4 +1,5 @@
-// AdamW with gradient clipping over the layers of one device.
+// AdamW with gradient clipping over the layers of one device: over the elements of each whose
+// moments it has.
 
 #ifndef ATOLL_WORKER_MODEL_OPTIMIZER_H_
 #define ATOLL_WORKER_MODEL_OPTIMIZER_H_
@@ -34,10 +35,12 @@ class AdamWOptimizer {
   absl::StatusOr<double> Step(int64_t step, float learning_rate);
 
   // The same in two halves, for a model on many devices, which sum up in between.
-  // Sum of squares of each layer's gradient, in the order of `layers`; what all ranks of a
-  // tensor-parallel group hold is rank 0's to count. Waits for the device.
+  // Sum of squares of each layer's gradient, of the elements with moments, in the order of
+  // `layers`; what all ranks of a tensor-parallel group hold is rank 0's to count. Waits for the
+  // device.
   absl::StatusOr<std::vector<double>> SumsOfSquares(int rank = 0);
-  // `sum_of_squares`: of all gradients of the model. Enqueued on the stream.
+  // `sum_of_squares`: of all gradients of the model. Enqueued on the stream. Without
+  // `keep_gradients` those of elements with moments are zero afterwards.
   void Apply(int64_t step, float learning_rate, double sum_of_squares, bool keep_gradients = false);
 
  private:

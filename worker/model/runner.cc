@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/masked_tokens.h"
 #include "kernels/bfloat16.h"
 #include "worker/model/exec.h"
 
@@ -78,9 +79,13 @@ void ModelRunner::StageTokens(std::span<const int32_t> tokens, int slot, bool wi
   const int64_t n = shape.tokens(), row = shape.seq_len + (with_targets ? 1 : 0);
   auto* staged = static_cast<int32_t*>(staging_.data());
   for (int64_t r = 0; r < shape.rows; ++r) {
-    const auto from = tokens.begin() + r * row;
-    std::copy_n(from, shape.seq_len, staged + r * shape.seq_len);
-    if (with_targets) std::copy_n(from + 1, shape.seq_len, staged + n + r * shape.seq_len);
+    int32_t* inputs = staged + r * shape.seq_len;
+    const int32_t* from = tokens.data() + r * row;
+    if (with_targets) {
+      SplitRow({from, static_cast<size_t>(row)}, inputs, inputs + n);
+    } else {
+      std::copy_n(from, row, inputs);
+    }
   }
   backend_.CopyToDevice(*stream_, stage_->input(slot), staged);
   if (with_targets) backend_.CopyToDevice(*stream_, targets_.Columns(0, n), staged + n);
@@ -107,16 +112,17 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(std::span<const int32_t> tokens, i
   const int64_t row = static_cast<int64_t>(tokens.size()) / rows, seq_len = row - 1;
   ATOLL_CHECK(seq_len > 0 && seq_len <= options_.seq_len, "sequences of ", seq_len, " tokens");
   LossSum sum;
+  sum.tokens = rows * seq_len - CountMasked(tokens, row);
   for (int64_t first = 0; first < rows; first += options_.micro_batch_rows) {
     const BatchShape shape{std::min(options_.micro_batch_rows, rows - first), seq_len};
     const int slot = stage_->Start(shape);
     StageTokens(tokens.subspan(first * row, shape.rows * row), slot, true);
     HostReals totals(totals_.dtype, 2);
-    const absl::Status status = RunMicroBatch(slot, rows * seq_len, train, totals);
+    const absl::Status status =
+        RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, totals);
     stage_->Finish(slot);
     ATOLL_RETURN_IF_ERROR(status);
     sum.nats += totals[0];
-    sum.tokens += shape.tokens();
   }
   return sum;
 }

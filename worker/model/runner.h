@@ -51,10 +51,10 @@ class ModelRunner {
   Tensor params(int index) const { return layers_[index].params(); }
   Tensor grads(int index) const { return layers_[index].grads(); }
 
-  // Forward and backward over `tokens`, rows of T + 1 (T inputs and the T targets one further),
-  // T <= seq_len. Adds the gradient of the batch's MEAN loss to grads(): micro-batches, also an
-  // incomplete last one, are weighted by their tokens. Waits for the device. An error of the device
-  // or the communicator leaves the gradients worthless.
+  // Forward and backward over `tokens`, rows of T + 1 (T inputs and the T targets one further; see
+  // common/masked_tokens.h), T <= seq_len. Adds the gradient of the batch's MEAN loss to grads():
+  // micro-batches, also an incomplete last one, are weighted by the targets that count. Waits for
+  // the device. An error of the device or the communicator leaves the gradients worthless.
   absl::StatusOr<LossSum> Train(std::span<const int32_t> tokens, int64_t rows);
 
   // The loss alone.

@@ -73,6 +73,51 @@ Tensor HeldState::part(LayerPart part) const {
   __builtin_unreachable();
 }
 
+Tensor HeldState::Readable(LayerPart which, Range range) const {
+  const auto covers = [&](const Range& owned) {
+    return owned.begin <= range.begin && range.end <= owned.end;
+  };
+  const bool own = written && covers(state.owned());
+  if (which == LayerPart::kParameters) {
+    const bool older = std::any_of(before.begin(), before.end(), [&](const Before& b) {
+      return b.whole || covers(b.moments.owned);
+    });
+    if (!own && !(written && whole) && !older) return {};
+    return state.params().Columns(range.begin, range.size());
+  }
+  if (own) {
+    const int64_t begin = which == LayerPart::kGradient ? 0 : state.owned().begin;
+    return part(which).Columns(range.begin - begin, range.size());
+  }
+  for (const Before& b : before) {
+    if (which == LayerPart::kGradient || !covers(b.moments.owned)) continue;
+    const Buffer& values = which == LayerPart::kFirstMoment ? b.moments.first : b.moments.second;
+    return Tensor(values.data(), state.grads().dtype, 1, b.moments.owned.size())
+        .Columns(range.begin - b.moments.owned.begin, range.size());
+  }
+  return {};
+}
+
+absl::Status HeldState::Own(Stream& stream, Range range) {
+  if (state.owned() == range) return absl::OkStatus();
+  Before older{{range, {}, {}}, 0, false};
+  const auto found = std::find_if(before.begin(), before.end(),
+                                  [&](const Before& b) { return b.moments.owned == range; });
+  const bool again = found != before.end();
+  if (again) {
+    older = std::move(*found);
+    before.erase(found);
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(older.moments, state.NewMoments(stream, range));
+  }
+  Moments newest = state.Exchange(std::move(older.moments));
+  if (written) before.push_back({std::move(newest), optimizer_step, whole});
+  written = again;
+  whole = again && older.whole;
+  optimizer_step = older.optimizer_step;
+  return absl::OkStatus();
+}
+
 Device::Device(std::string name, LocalDevice parts)
     : name_(std::move(name)), parts_(std::move(parts)) {
   ATOLL_CHECK(parts_.compute != nullptr && parts_.communication != nullptr, name_,
@@ -98,14 +143,20 @@ HeldState* Device::FindPlanned(int32_t layer, bool table_only) {
 
 absl::Status Device::TakeLayer(const LayerShard& shard, bool table_only, const LayerLayout& layout,
                                DType dtype) {
+  LayerLayout here = table_only ? TableLayout(layout) : layout;
+  Range owned = role_->ownership.Owned(role_->replica, layout.size);
+  if (!role_->ownership.sharded()) owned = {0, here.size};
+  if (role_->ownership.sharded() && table_only) owned = {0, 0};  // embeddings own the table
   HeldState* held = Find(shard, table_only);
   if (held == nullptr) {
-    absl::StatusOr<LayerState> state = LayerState::Create(
-        compute(), *stream_, table_only ? TableLayout(layout) : layout, dtype, true);
+    absl::StatusOr<LayerState> state =
+        LayerState::Create(compute(), *stream_, std::move(here), dtype, true, owned);
     if (!state.ok()) return OutOfMemory(state.status(), WhatStages(), kFewerLayers);
     held_.push_back(std::make_unique<HeldState>(
-        HeldState{shard, table_only, false, false, 0, layout.size, *std::move(state)}));
+        HeldState{shard, table_only, false, false, false, 0, layout.size, *std::move(state)}));
     held = held_.back().get();
+  } else if (const absl::Status owns = held->Own(*stream_, owned); !owns.ok()) {
+    return OutOfMemory(owns, WhatStages(), kFewerLayers);
   }
   held->surplus = false;
   planned_.push_back(held);
@@ -126,7 +177,9 @@ absl::Status Device::TakeLayers(const EngineJob& job, const std::vector<int32_t>
         TakeLayer({0, role_->rank, tensor_shares}, true, layers[0]->layout(), job.compute));
   }
   // What was made for a plan that never ran is of no use to anybody.
-  std::erase_if(held_, [](const auto& held) { return held->surplus && !held->written; });
+  std::erase_if(held_, [](const auto& held) {
+    return held->surplus && !held->written && held->before.empty();
+  });
   std::vector<LayerState*> states;
   for (HeldState* held : planned_) states.push_back(&held->state);
   ATOLL_ASSIGN_OR_RETURN(
@@ -184,7 +237,7 @@ int64_t Device::StageBytes() const {
 absl::Status Device::CheckMemory(const EngineJob& job, int64_t run_bytes) const {
   int64_t state = 0;
   for (const HeldState* held : planned_) {
-    state += LayerState::Bytes(held->state.layout(), job.compute, true);
+    state += LayerState::Bytes(held->state.layout(), job.compute, true, held->state.owned().size());
   }
   const int64_t activations = StageBytes() + run_bytes;
   if (parts_.memory_bytes == 0 || state + activations <= parts_.memory_bytes) {
@@ -264,6 +317,7 @@ void Device::Idle() {
 
 void Device::DropSurplus() {
   std::erase_if(held_, [](const auto& held) { return held->surplus; });
+  for (const auto& held : held_) held->before.clear();
   compute().ForgetPeak();
   communication().ForgetPeak();
 }
@@ -342,10 +396,17 @@ int64_t Device::SnapshotElements(const LayerShard& shard) const {
   return found == nullptr ? -1 : found->held->elements;
 }
 
-absl::Status Device::ReadSnapshot(const LayerShard& shard, LayerPart part, std::span<float> to) {
+absl::Status Device::ReadSnapshot(const LayerShard& shard, LayerPart part, Range range,
+                                  std::span<float> to) {
   const Copied* const found = Find(shard, part);
   if (found == nullptr) return absl::NotFoundError("it is not in the snapshot");
-  return copies_->Read(static_cast<size_t>(found - copied_.data()), to);
+  const auto index = static_cast<size_t>(found - copied_.data());
+  const int64_t begin =
+      range.begin - (part == LayerPart::kParameters ? 0 : found->held->state.owned().begin);
+  if (begin < 0 || begin + range.size() > copies_->copy(index).size()) {
+    return absl::NotFoundError("another device owns it");
+  }
+  return copies_->Read(index, begin, to);
 }
 
 int64_t Device::AdditionElements(const LayerShard& shard) const {
@@ -418,7 +479,8 @@ DeviceMemory Device::Memory() const {
   DeviceMemory memory;
   memory.device = name_;
   for (const HeldState* held : planned_) {
-    memory.state_bytes += LayerState::Bytes(held->state.layout(), model_->compute(), true);
+    memory.state_bytes += LayerState::Bytes(held->state.layout(), model_->compute(), true,
+                                            held->state.owned().size());
   }
   memory.activation_bytes = StageBytes();
   memory.scratch_bytes = run_memory_.bytes();

@@ -24,11 +24,24 @@ struct HeldState {
   bool table_only = false;
   bool surplus = false;
   bool written = false;
+  bool whole = false;  // see HeldLayer
   int64_t optimizer_step = 0;
   int64_t elements = 0;  // of the shard, also where only its table is here
   LayerState state;
+  // Moments that were owned under earlier plans, lent until surplus is dropped. The parameters are
+  // the same memory.
+  struct Before {
+    Moments moments;
+    int64_t optimizer_step = 0;
+    bool whole = false;
+  };
+  std::vector<Before> before = {};
 
   Tensor part(LayerPart part) const;
+  // These elements of a part as somebody may read them; absent: they are not here.
+  Tensor Readable(LayerPart part, Range range) const;
+  // Owns this from now on, with what it owned before if it did once, else zero and not written.
+  absl::Status Own(Stream& stream, Range range);
 };
 
 // The memory of one device's part in steps, but for its layers and stages.
@@ -92,7 +105,8 @@ class Device {
   // -1: it is not in the snapshot.
   int64_t SnapshotElements(const LayerShard& shard) const;
   // NOT_FOUND: likewise.
-  absl::Status ReadSnapshot(const LayerShard& shard, LayerPart part, std::span<float> to);
+  absl::Status ReadSnapshot(const LayerShard& shard, LayerPart part, Range range,
+                            std::span<float> to);
   // -1: nothing is added to it.
   int64_t AdditionElements(const LayerShard& shard) const;
   // Of all layers and tables here that are of this shard; whether there are any.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "common/check.h"
+#include "common/masked_tokens.h"
 #include "worker/pipeline/engine_impl.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/windows.h"
@@ -194,15 +195,21 @@ absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "a step of ", request.sequences, " sequences; the job has ", job_->batch_sequences));
   }
+  if (request.masked_tokens < 0 ||
+      request.masked_tokens > request.sequences * job_->sequence_length) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step with ", request.masked_tokens, " masked tokens"));
+  }
   if (request.number <= last_number_) {
     return absl::InvalidArgumentError(
         absl::StrCat("step number ", request.number, " after number ", last_number_));
   }
   for (const auto& run : runs_) {
     for (const HeldState* held : run->device.planned()) {
-      if (held->written) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          run->device.name(), ": the parameters of layer ", held->shard.layer, " were never set"));
+      if (held->written && held->whole) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(run->device.name(), ": the parameters of layer ", held->shard.layer,
+                       held->written ? " are not those of all owners" : " were never set"));
     }
   }
   return absl::OkStatus();
@@ -213,9 +220,9 @@ void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, i
   int32_t* inputs = run.device.host_inputs();
   int32_t* targets = run.device.host_targets();
   for (int64_t r = 0; r < rows; ++r) {
-    const int32_t* row = tokens.data() + r * (length + 1);
-    std::copy_n(row, length, inputs + r * length);
-    std::copy_n(row + 1, length, targets + r * length);
+    const auto row =
+        tokens.subspan(static_cast<size_t>(r * (length + 1)), static_cast<size_t>(length + 1));
+    SplitRow(row, inputs + r * length, targets + r * length);
   }
 }
 
@@ -251,7 +258,7 @@ absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
   for (const auto& run : runs_) {
     run->input.number = request.number;
     run->input.train = train;
-    run->input.sequences = request.sequences;
+    run->input.counted_tokens = request.sequences * job_->sequence_length - request.masked_tokens;
     run->input.learning_rate = request.learning_rate;
     run->input.trace = request.trace;
     run->result = StepResult();
@@ -302,8 +309,9 @@ absl::Status Engine::Configure(const EngineJob& job, const IslandPlan& plan, Tra
 const IslandPlan& Engine::plan() const { return impl_->plan(); }
 std::vector<HeldLayer> Engine::Held() const { return impl_->Held(); }
 void Engine::DropSurplus() { impl_->DropSurplus(); }
-absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out) {
-  return impl_->GetLayer(shard, part, out);
+absl::Status Engine::GetLayer(const LayerShard& shard, LayerPart part, Range range,
+                              std::span<float> out) {
+  return impl_->GetLayer(shard, part, range, out);
 }
 absl::Status Engine::SetLayer(const LayerShard& shard, LayerPart part,
                               std::span<const float> values) {
@@ -317,8 +325,9 @@ absl::StatusOr<bool> Engine::TakeSnapshot(bool moments) { return impl_->TakeSnap
 absl::StatusOr<int64_t> Engine::SnapshotElements(const LayerShard& shard) {
   return impl_->SnapshotElements(shard);
 }
-absl::Status Engine::GetSnapshot(const LayerShard& shard, LayerPart part, std::span<float> out) {
-  return impl_->GetSnapshot(shard, part, out);
+absl::Status Engine::GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
+                                 std::span<float> out) {
+  return impl_->GetSnapshot(shard, part, range, out);
 }
 absl::StatusOr<bool> Engine::PrepareAddition() { return impl_->PrepareAddition(); }
 absl::StatusOr<int64_t> Engine::AdditionElements(const LayerShard& shard) {

@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "common/model/config.h"
+#include "common/model/tensor_part.h"
 #include "common/protocol/control.h"
 #include "common/protocol/island_plan.h"
 #include "common/status.h"
@@ -122,6 +123,10 @@ struct HeldLayer {
   int64_t elements = 0;        // of each part
   int64_t optimizer_step = 0;  // steps that its moments have seen
   bool written = false;        // its parameters have been set, or kept from an earlier plan
+  // Whose moments are here. Where others own the rest, a step ends with their parameters; one that
+  // broke off before leaves here only those of what is owned.
+  Range owned = {};
+  bool whole = false;  // the parameters of all elements are of this step
   // Not in the plan in force: kept from the one before it so that others can fetch it.
   bool surplus = false;
   // A tied head's copy of the embedding's table: written by SetLayer of the same shard, not
@@ -140,6 +145,9 @@ struct StepRequest {
   // Waits for the end of every operation, so that its span says when the device did it, also where
   // devices run behind their host.
   bool trace = false;
+  // Of all sequences of the step, that the loss does not count (common/masked_tokens.h): the loss
+  // is the mean over the others, however they are dealt out.
+  int64_t masked_tokens = 0;
 };
 
 // Fills in sequences first_row, first_row + 1, ... of the step, sequence_length + 1 tokens each.
@@ -214,11 +222,14 @@ class Engine {
   std::vector<HeldLayer> Held() const;
   void DropSurplus();
 
-  // One part of a shard, in exactly `elements` floats. GetLayer takes any local copy, SetLayer
-  // writes all of them. NOT_FOUND: no local device holds it.
-  absl::Status GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out);
+  // These elements of one part of a shard, in as many floats, from any local copy that has them
+  // all: of moments and gradients, an owner's. NOT_FOUND: no local device holds them.
+  absl::Status GetLayer(const LayerShard& shard, LayerPart part, Range range, std::span<float> out);
+  // All elements of one part, of which every local copy takes those that it has. NOT_FOUND: there
+  // is none.
   absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
-  // What one layer is at this step, all parts: counts as written only when it is whole.
+  // What one layer is at this step, all parts of all elements, but for moments that are owned
+  // elsewhere: counts as written only when it is whole.
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
                         const std::map<LayerPart, std::span<const float>>& parts);
 
@@ -232,7 +243,8 @@ class Engine {
   // One shard of it. For any thread: a Step may go on meanwhile, and is not held up. NOT_FOUND:
   // there is no snapshot, or this is not in it.
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
-  absl::Status GetSnapshot(const LayerShard& shard, LayerPart part, std::span<float> out);
+  absl::Status GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
+                           std::span<float> out);
   // Something shall be added to the parameters of all layers in the plan, at once.
   absl::StatusOr<bool> PrepareAddition();
   // One shard of it, on all devices that hold the shard. For any thread: a Step may go on.

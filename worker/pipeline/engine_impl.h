@@ -40,7 +40,7 @@ class Engine::Impl {
   void DropSurplus() {
     for (const auto& run : runs_) run->device.DropSurplus();
   }
-  absl::Status GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out);
+  absl::Status GetLayer(const LayerShard& shard, LayerPart part, Range range, std::span<float> out);
   absl::Status SetLayer(const LayerShard& shard, LayerPart part, std::span<const float> values);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step,
                         const std::map<LayerPart, std::span<const float>>& parts);
@@ -48,7 +48,8 @@ class Engine::Impl {
     return OnCopies([moments](Device& device) { return device.TakeSnapshot(moments); });
   }
   absl::StatusOr<int64_t> SnapshotElements(const LayerShard& shard);
-  absl::Status GetSnapshot(const LayerShard& shard, LayerPart part, std::span<float> out);
+  absl::Status GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
+                           std::span<float> out);
   absl::StatusOr<bool> PrepareAddition() {
     return OnCopies([](Device& device) { return device.PrepareAddition(); });
   }

@@ -17,8 +17,9 @@ absl::Status Engine::Impl::ShareLayers() {
       if (target->written) continue;
       for (const auto& from : runs_) {
         for (const auto& source : from->device.held()) {
-          if (target->written || !source->written || source->table_only ||
-              !(source->shard == target->shard)) {
+          const Range has = source->state.owned(), wants = target->state.owned();
+          if (target->written || !source->written || !source->whole || source->table_only ||
+              !(source->shard == target->shard) || has.begin > wants.begin || wants.end > has.end) {
             continue;
           }
           ATOLL_RETURN_IF_ERROR(Copy(*from, *source, *to, *target));
@@ -34,16 +35,18 @@ absl::Status Engine::Impl::Copy(LocalRun& from, const HeldState& source, LocalRu
   HostReals values(target.state.params().dtype, target.state.layout().size);
   for (const LayerPart part :
        {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
+    if (target.part(part).size() == 0) continue;
+    const Range wanted =
+        part == LayerPart::kParameters ? Range{0, target.part(part).size()} : target.state.owned();
     Backend& reader = from.device.compute();
-    reader.CopyToHost(from.device.stream(), values.data(),
-                      source.part(part).Columns(0, target.state.layout().size));
+    reader.CopyToHost(from.device.stream(), values.data(), source.Readable(part, wanted));
     ATOLL_RETURN_IF_ERROR(reader.Synchronize(from.device.stream()));
     Backend& writer = to.device.compute();
     writer.CopyToDevice(to.device.stream(), target.part(part), values.data());
     if (part == LayerPart::kParameters) target.state.ParamsWritten(to.device.stream());
     ATOLL_RETURN_IF_ERROR(writer.Synchronize(to.device.stream()));
   }
-  target.written = true;
+  target.written = target.whole = true;
   target.optimizer_step = source.optimizer_step;
   return absl::OkStatus();
 }
@@ -53,27 +56,33 @@ std::vector<HeldLayer> Engine::Impl::Held() const {
   for (const auto& run : runs_) {
     for (const auto& held : run->device.held()) {
       all.push_back({held->shard, run->device.name(), held->elements, held->optimizer_step,
-                     held->written, held->surplus, held->table_only});
+                     held->written, held->state.owned(), held->whole, held->surplus,
+                     held->table_only});
+      for (const HeldState::Before& before : held->before) {
+        all.push_back({held->shard, run->device.name(), held->elements, before.optimizer_step, true,
+                       before.moments.owned, before.whole, true, held->table_only});
+      }
     }
   }
   return all;
 }
 
-absl::Status Engine::Impl::GetLayer(const LayerShard& shard, LayerPart part, std::span<float> out) {
+absl::Status Engine::Impl::GetLayer(const LayerShard& shard, LayerPart part, Range range,
+                                    std::span<float> out) {
+  ATOLL_CHECK(std::ssize(out) == range.size(), "layer ", shard.layer);
   for (const bool surplus : {false, true}) {
     for (const auto& run : runs_) {
       for (const auto& held : run->device.held()) {
-        if (held->table_only || !held->written || held->surplus != surplus ||
-            !(held->shard == shard)) {
-          continue;
-        }
-        ATOLL_CHECK(static_cast<int64_t>(out.size()) == held->elements, "layer ", shard.layer);
-        return run->device.Read(held->part(part), out);
+        if (held->table_only || held->surplus != surplus || !(held->shard == shard)) continue;
+        ATOLL_CHECK(0 <= range.begin && range.end <= held->elements, "layer ", shard.layer);
+        const Tensor values = held->Readable(part, range);
+        if (values.present()) return run->device.Read(values, out);
       }
     }
   }
-  return absl::NotFoundError(
-      absl::StrCat(worker_, " does not hold layer ", shard.layer, ", rank ", shard.rank));
+  return absl::NotFoundError(absl::StrCat(worker_, " does not hold elements ", range.begin, " to ",
+                                          range.end, " of layer ", shard.layer, ", rank ",
+                                          shard.rank));
 }
 
 absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
@@ -83,13 +92,16 @@ absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
     for (HeldState* held : run->device.planned()) {
       if (!(held->shard == shard)) continue;
       ATOLL_CHECK(static_cast<int64_t>(values.size()) == held->elements, "layer ", shard.layer);
-      ATOLL_RETURN_IF_ERROR(run->device.Write(
-          held->part(part), values.first(static_cast<size_t>(held->part(part).size()))));
-      if (part == LayerPart::kParameters) {
-        held->state.ParamsWritten(run->device.stream());
-        held->written = true;
-      }
+      const Tensor to = held->part(part);
+      const bool moment = part == LayerPart::kFirstMoment || part == LayerPart::kSecondMoment;
+      const auto begin = static_cast<size_t>(moment ? held->state.owned().begin : 0);
       found = true;
+      if (to.size() == 0) continue;
+      ATOLL_RETURN_IF_ERROR(
+          run->device.Write(to, values.subspan(begin, static_cast<size_t>(to.size()))));
+      if (part != LayerPart::kParameters) continue;
+      held->state.ParamsWritten(run->device.stream());
+      held->written = held->whole = true;
     }
   }
   if (found) return absl::OkStatus();
@@ -102,7 +114,10 @@ absl::Status Engine::Impl::SetState(const LayerShard& shard, int64_t optimizer_s
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
       if (!(held->shard == shard)) continue;
-      held->written = false;  // what it was is being written over
+      held->written = held->whole = false;  // what it was is being written over
+      std::erase_if(held->before, [&](const HeldState::Before& before) {
+        return before.optimizer_step != optimizer_step;
+      });
       held->optimizer_step = optimizer_step;
     }
   }
@@ -144,11 +159,11 @@ absl::StatusOr<int64_t> Engine::Impl::SnapshotElements(const LayerShard& shard) 
   return NoSnapshot(shard);
 }
 
-absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, LayerPart part,
+absl::Status Engine::Impl::GetSnapshot(const LayerShard& shard, LayerPart part, Range range,
                                        std::span<float> out) {
   const std::lock_guard lock(copies_mutex_);
   for (const auto& run : runs_) {
-    const absl::Status read = run->device.ReadSnapshot(shard, part, out);
+    const absl::Status read = run->device.ReadSnapshot(shard, part, range, out);
     if (!absl::IsNotFound(read)) return read;
   }
   return NoSnapshot(shard);
@@ -200,7 +215,7 @@ absl::Status Engine::Impl::SetOptimizerSteps(int64_t steps) {
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
       held->optimizer_step = steps;
-      if (steps > 0) continue;
+      if (steps > 0 || held->state.owned().size() == 0) continue;
       run->device.compute().Zero(run->device.stream(), held->state.first_moment());
       run->device.compute().Zero(run->device.stream(), held->state.second_moment());
     }

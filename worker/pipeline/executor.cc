@@ -288,7 +288,7 @@ absl::Status Executor::ForwardPiece(StageRun& run, int32_t m, int piece, const T
   const int slot = run.slot[m];
   ATOLL_RETURN_IF_ERROR(run.stage->Forward(Call(run), slot, piece, output));
   if (!run.stage->has_head()) return absl::OkStatus();
-  const auto tokens = static_cast<float>(input_->sequences * job_.sequence_length);
+  const auto tokens = static_cast<float>(std::max<int64_t>(1, input_->counted_tokens));
   return run.stage->Loss(Call(run), slot, piece, device_.run().targets,
                          device_.run().totals.Rows(m, 1), 1.0f / tokens, input_->train);
 }

@@ -27,9 +27,9 @@
 namespace atl::worker {
 
 struct StepInput {
-  int64_t number = 0;  // see StepRequest
-  bool train = true;   // else F and loss alone
-  int64_t sequences = 0;
+  int64_t number = 0;          // see StepRequest
+  bool train = true;           // else F and loss alone
+  int64_t counted_tokens = 0;  // of the whole island, by the loss
   double learning_rate = 0;
   bool trace = false;
   std::vector<MicroBatchRows> micro_batches;  // of the device's replica
@@ -62,19 +62,22 @@ class CommitTable {
   int slots() const {
     return first_pieces_ + (ranks_ > 1 ? StagePieces::kNumbers * first_stage_.back() : 0);
   }
-  int norm(int32_t layer, int32_t rank) const { return layer * ranks_ + rank; }
-  int loss(int32_t replica) const { return layers_ * ranks_ + replica; }
+  // Of what one shard of owners owns of a layer.
+  int norm(int32_t layer, int32_t rank, int shard) const {
+    return (layer * ranks_ + rank) * shards_ + shard;
+  }
+  int loss(int32_t replica) const { return norms() + replica; }
   int steps(size_t device) const { return first_device_ + static_cast<int>(device); }
   // The first of StagePieces::kNumbers. REQUIRES: several devices share a stage.
   int pieces(int32_t replica, int32_t stage) const {
     return first_pieces_ + StagePieces::kNumbers * (first_stage_[replica] + stage);
   }
-  int layers_and_ranks() const { return layers_ * ranks_; }
-  int replicas() const { return first_device_ - layers_ * ranks_; }
+  int norms() const { return layers_ * ranks_ * shards_; }
+  int replicas() const { return first_device_ - norms(); }
   const std::vector<std::string>& devices() const { return devices_; }
 
  private:
-  int layers_, ranks_, first_device_, first_pieces_;
+  int layers_, ranks_, shards_, first_device_, first_pieces_;
   std::vector<int> first_stage_;  // of each replica among all stages, and how many there are
   std::vector<std::string> devices_;
 };
@@ -166,6 +169,7 @@ class Executor {
   absl::Status CheckSteps(const std::vector<double>& values) const;
   void FillTable(const std::vector<double>& sums, std::vector<double>* values) const;
   absl::Status Optimize();
+  absl::Status Spread();
 
   Inbox InboxOf(const StageRun& run, int32_t m, bool gradient) const;
   Outbox OutboxOf(const StageRun& run, int32_t m, bool gradient, const Tensor& payload) const;

@@ -11,7 +11,8 @@ namespace atl::worker {
 CommitTable::CommitTable(const IslandPlan& plan, int32_t layers)
     : layers_(layers),
       ranks_(plan.tensor_parallel()),
-      first_device_(layers * ranks_ + static_cast<int>(plan.replicas.size())),
+      shards_(OwnershipOf(plan).shards),
+      first_device_(norms() + static_cast<int>(plan.replicas.size())),
       devices_(DevicesOf(plan)) {
   first_pieces_ = first_device_ + static_cast<int>(devices_.size());
   first_stage_ = {0};
@@ -24,8 +25,9 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
   const DeviceRole& role = device_.role();
   const std::vector<HeldState*>& planned = device_.planned();
   for (size_t i = 0; i < sums.size(); ++i) {
-    if (role.replica != 0 || planned[i]->table_only) continue;
-    (*values)[table_.norm(planned[i]->shard.layer, role.rank)] = sums[i];
+    if (!role.ownership.Leads(role.replica) || planned[i]->table_only) continue;
+    const int shard = role.ownership.ShardOf(role.replica);
+    (*values)[table_.norm(planned[i]->shard.layer, role.rank, shard)] = sums[i];
   }
   const bool has_head = role.HoldsLayer(static_cast<int32_t>(model().layers().size()) - 1);
   if (has_head && role.rank == 0) {
@@ -106,9 +108,10 @@ absl::Status Executor::Commit() {
   waiting_number_ = 0;
   step.committed = SteadyNow();
   for (int r = 0; r < table_.replicas(); ++r) result_->loss.nats += values[table_.loss(r)];
-  result_->loss.tokens = input_->sequences * job_.sequence_length;
+  result_->loss.tokens = input_->counted_tokens;
   if (!train) return absl::OkStatus();
-  return TakeStep(values);
+  ATOLL_RETURN_IF_ERROR(TakeStep(values));
+  return Spread();
 }
 
 absl::Status Executor::TakeStep(const std::vector<double>& sums) {
@@ -125,18 +128,35 @@ absl::Status Executor::Optimize() {
   const Instant start = SteadyNow();
   const int64_t step = device_.planned()[0]->optimizer_step + 1;
   double sum_of_squares = 0;
-  for (int i = 0; i < table_.layers_and_ranks(); ++i) sum_of_squares += sums_[i];
+  for (int i = 0; i < table_.norms(); ++i) sum_of_squares += sums_[i];
   result_->gradient_norm = std::sqrt(sum_of_squares);
+  const bool sharded = device_.role().ownership.sharded();
   if (computes()) {
     device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
                               options_.keep_gradients);
-    gradients_dirty_ = options_.keep_gradients;
+    gradients_dirty_ = options_.keep_gradients || sharded;
   }
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
-  for (HeldState* held : device_.planned()) held->optimizer_step = step;
+  for (HeldState* held : device_.planned()) {
+    held->optimizer_step = step;
+    held->whole = !sharded;
+    held->before.clear();
+  }
   const StageRole& first = device_.role().stages.front();
   Done(start, {.kind = PlanOpKind::kOptimizer, .stage = first.stage}, first.plan.first_layer, 0, 0);
   return absl::OkStatus();
+}
+
+// The step is taken. Who does not hear of an owner any more fetches what is missing when the island
+// is set up again.
+absl::Status Executor::Spread() {
+  if (!device_.role().ownership.sharded()) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(sync_.Spread());
+  for (HeldState* held : device_.planned()) {
+    held->state.ParamsWritten(device_.stream());
+    held->whole = true;
+  }
+  return device_.compute().Synchronize(device_.stream());
 }
 
 }  // namespace atl::worker

@@ -1,5 +1,7 @@
 #include "worker/pipeline/gradient_sync.h"
 
+#include <algorithm>
+
 #include "common/check.h"
 #include "common/event_loop.h"
 
@@ -85,22 +87,46 @@ absl::Status GradientSync::WaitFor(const SyncTask& task) {
   return absl::OkStatus();
 }
 
-absl::Status GradientSync::AllReduce(const SyncTask& task, const Tensor& gradient) {
+// Which member of the task's group adds up which of these elements of its layer, counted from the
+// first of them.
+Cuts GradientSync::CutsOf(const SyncTask& task, Range elements) const {
+  const bool copy = !device_.role().HoldsLayer(task.layer);
+  const int64_t all = device_.FindPlanned(task.layer, copy)->elements;
+  Cuts cuts = {0};
+  for (const int32_t replica : task.replicas) {
+    int64_t end = elements.begin;
+    if (replica >= 0) end = device_.role().ownership.Summed(replica, all).end;
+    cuts.push_back(std::max(cuts.back(), std::min(end, elements.end) - elements.begin));
+  }
+  return cuts;
+}
+
+absl::Status GradientSync::Sum(const SyncTask& task, const Tensor& gradient, int64_t begin) {
   if (task.group.empty() || gradient.size() == 0) return absl::OkStatus();
+  Communicator& group = *communicators_.at(task.group);
+  Backend& backend = device_.communication();
+  Stream& stream = device_.communication_stream();
   summed_bytes_ += gradient.size() * SizeOf(gradient.dtype);
-  return communicators_.at(task.group)
-      ->AllReduceSum(device_.communication(), device_.communication_stream(), gradient);
+  const Ownership& ownership = device_.role().ownership;
+  if (!ownership.sharded()) return group.AllReduceSum(backend, stream, gradient);
+  const Cuts cuts = CutsOf(task, {begin, begin + gradient.size()});
+  ATOLL_RETURN_IF_ERROR(group.ReduceScatterSum(backend, stream, gradient, cuts));
+  if (ownership.shards == ownership.replicas) return absl::OkStatus();
+  return group.AllGather(backend, stream, gradient, cuts, [&](int from, int to) {
+    const int32_t a = task.replicas[from], b = task.replicas[to];
+    return a >= 0 && b >= 0 && ownership.ShardOf(a) == ownership.ShardOf(b);
+  });
 }
 
 absl::Status GradientSync::Do(const SyncTask& task) {
-  if (task.what == SyncTask::What::kTable) return AllReduceTable(task);
+  if (task.what == SyncTask::What::kTable) return SumTable(task);
   const Tensor gradient = device_.FindPlanned(task.layer, false)->state.grads();
-  if (task.what == SyncTask::What::kLayer) return AllReduce(task, gradient);
+  if (task.what == SyncTask::What::kLayer) return Sum(task, gradient);
   const int64_t table = device_.model().layers()[0]->layout().params[0].size;
-  return AllReduce(task, gradient.Columns(table, gradient.size() - table));
+  return Sum(task, gradient.Columns(table, gradient.size() - table), table);
 }
 
-absl::Status GradientSync::AllReduceTable(const SyncTask& task) {
+absl::Status GradientSync::SumTable(const SyncTask& task) {
   Backend& backend = device_.communication();
   Stream& stream = device_.communication_stream();
   HeldState* embedding = device_.FindPlanned(0, false);
@@ -110,8 +136,48 @@ absl::Status GradientSync::AllReduceTable(const SyncTask& task) {
       embedding != nullptr ? embedding->state.grads().Columns(0, size) : copy->state.grads();
   const bool both = embedding != nullptr && copy != nullptr;
   if (both) backend.Run(stream, AddScaled{gradient, copy->state.grads(), gradient, 1.0f});
-  ATOLL_RETURN_IF_ERROR(AllReduce(task, gradient));
-  if (both) backend.Run(stream, Convert{.from = gradient, .to = copy->state.grads()});
+  ATOLL_RETURN_IF_ERROR(Sum(task, gradient));
+  if (both && !device_.role().ownership.sharded()) {
+    backend.Run(stream, Convert{.from = gradient, .to = copy->state.grads()});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientSync::SpreadOne(const SyncTask& task) {
+  Backend& backend = device_.communication();
+  Stream& stream = device_.communication_stream();
+  HeldState* held = device_.FindPlanned(task.layer, false);
+  HeldState* copy = device_.FindPlanned(0, true);
+  const bool of_table = task.what == SyncTask::What::kTable;
+  const int64_t table = device_.model().layers()[0]->layout().params[0].size;
+  Tensor params = held != nullptr ? held->state.params() : copy->state.params();
+  Range elements{0, params.size()};
+  if (of_table) elements.end = table;
+  if (task.what == SyncTask::What::kRest) elements.begin = table;
+  params = params.Columns(elements.begin, elements.size());
+  if (params.size() == 0) return absl::OkStatus();
+  const Ownership& ownership = device_.role().ownership;
+  ATOLL_RETURN_IF_ERROR(
+      communicators_.at(task.group)
+          ->AllGather(backend, stream, params, CutsOf(task, elements), [&](int from, int to) {
+            const int32_t a = task.replicas[from];
+            const int32_t b = task.replicas[to];
+            if (a < 0) return false;
+            return b < 0 || ownership.ShardOf(a) != ownership.ShardOf(b);
+          }));
+  if (of_table && held != nullptr && copy != nullptr) {
+    backend.Run(stream, Convert{.from = params, .to = copy->state.params()});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientSync::Spread() {
+  for (const SyncTask& task : device_.role().syncs) {
+    const Instant start = SteadyNow();
+    ATOLL_RETURN_IF_ERROR(SpreadOne(task));
+    ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));
+    spans_.push_back({{.kind = PlanOpKind::kSync, .layer = task.layer}, start, SteadyNow()});
+  }
   return absl::OkStatus();
 }
 

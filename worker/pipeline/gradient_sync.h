@@ -1,6 +1,8 @@
-// The all-reduces of one device's gradients in one step, on a thread of their own, so that they
-// overlap with B and W of other layers. All devices do theirs in the same order of layers (see
-// role.h), so that blocking collectives cannot wait for each other in a circle.
+// The sums of one device's gradients in one step, on a thread of their own, so that they overlap
+// with B and W of other layers: all-reduces, or, where ownership is sharded
+// (common/model/ownership.h), sums at the owners, whose parameters come back after the optimizer's
+// step. All devices do theirs in the same order of layers (see role.h), so that blocking
+// collectives cannot wait for each other in a circle.
 
 #ifndef ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_
 #define ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_
@@ -34,14 +36,21 @@ class GradientSync {
   void Stop();
   // Until all is done; then what happened.
   absl::Status Wait();
+  // Where ownership is sharded, after the optimizer's step: what owners have made of the parameters
+  // goes to all who hold them. On the caller's thread, when the device's stream has come to its
+  // end.
+  absl::Status Spread();
   const std::vector<OpSpan>& spans() const { return spans_; }  // after Wait
 
  private:
   absl::Status Run();
   absl::Status WaitFor(const SyncTask& task);
   absl::Status Do(const SyncTask& task);
-  absl::Status AllReduce(const SyncTask& task, const Tensor& gradient);
-  absl::Status AllReduceTable(const SyncTask& task);
+  // `gradient`: of the layer's elements from `begin` on.
+  absl::Status Sum(const SyncTask& task, const Tensor& gradient, int64_t begin = 0);
+  Cuts CutsOf(const SyncTask& task, Range elements) const;
+  absl::Status SpreadOne(const SyncTask& task);
+  absl::Status SumTable(const SyncTask& task);
 
   Device& device_;
   const Communicators& communicators_;

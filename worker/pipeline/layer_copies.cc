@@ -58,8 +58,8 @@ void LayerCopies::Drop() {
   memory_ = Buffer();
 }
 
-absl::Status LayerCopies::Read(size_t index, std::span<float> to) {
-  return staging_->Read(copies_[index], *ready_, to);
+absl::Status LayerCopies::Read(size_t index, int64_t begin, std::span<float> to) {
+  return staging_->Read(copies_[index].Columns(begin, std::ssize(to)), *ready_, to);
 }
 
 absl::Status LayerCopies::Write(size_t index, std::span<const float> from) {

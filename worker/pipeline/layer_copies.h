@@ -41,8 +41,9 @@ class LayerCopies {
   const Tensor& copy(size_t index) const { return copies_[index]; }
   int64_t bytes() const { return memory_.bytes(); }
 
-  // Copy `index` as floats, from or to the host. They return when all is there.
-  absl::Status Read(size_t index, std::span<float> to);
+  // Copy `index` as floats, from or to the host: elements from `begin` on, or all. They return when
+  // all is there.
+  absl::Status Read(size_t index, int64_t begin, std::span<float> to);
   absl::Status Write(size_t index, std::span<const float> from);
 
  private:

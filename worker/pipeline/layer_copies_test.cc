@@ -44,7 +44,7 @@ struct Layers {
 
 std::vector<float> Read(LayerCopies& copies, size_t index) {
   std::vector<float> values(static_cast<size_t>(kSizes[index]));
-  REQUIRE(copies.Read(index, values).ok());
+  REQUIRE(copies.Read(index, 0, values).ok());
   return values;
 }
 

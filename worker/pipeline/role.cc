@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "common/check.h"
 #include "common/protocol/program_slots.h"
@@ -59,13 +61,16 @@ std::vector<std::string> ReplicasOfLayer(const IslandPlan& plan, int32_t layer, 
   return devices;
 }
 
-std::vector<std::string> TableDevices(const IslandPlan& plan, int32_t head, int rank) {
+// Of embeddings and heads; and each one's replica if it holds an embedding, else -1.
+std::vector<std::string> TableDevices(const IslandPlan& plan, int32_t head, int rank,
+                                      std::vector<int32_t>* replicas) {
   std::vector<std::string> devices;
-  for (const PlanReplica& replica : plan.replicas) {
-    devices.push_back(Holder(replica, 0, rank));
-    if (Holder(replica, head, rank) != devices.back()) {
-      devices.push_back(Holder(replica, head, rank));
-    }
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    devices.push_back(Holder(plan.replicas[r], 0, rank));
+    replicas->push_back(static_cast<int32_t>(r));
+    if (Holder(plan.replicas[r], head, rank) == devices.back()) continue;
+    devices.push_back(Holder(plan.replicas[r], head, rank));
+    replicas->push_back(-1);
   }
   return devices;
 }
@@ -85,18 +90,22 @@ void CountSlots(DeviceRole& role) {
 void AddSyncs(const IslandPlan& plan, int32_t layers, bool tied_head, Groups& groups,
               DeviceRole& role) {
   const bool replicas = plan.replicas.size() > 1;
+  std::vector<int32_t> of_all(plan.replicas.size());
+  std::iota(of_all.begin(), of_all.end(), 0);
   for (int32_t l = layers - 1; l >= 0; --l) {
     const bool table = tied_head && l == 0;
     for (int rank = 0; rank < role.ranks; ++rank) {
       const std::string group = replicas ? groups.Name("sync", ReplicasOfLayer(plan, l, rank)) : "";
+      std::vector<int32_t> of_ends;
       const std::string ends =
-          table ? groups.Name("sync", TableDevices(plan, layers - 1, rank)) : "";
+          table ? groups.Name("sync", TableDevices(plan, layers - 1, rank, &of_ends)) : "";
       if (rank != role.rank) continue;
       if (table && (role.table_copy || role.HoldsLayer(0)) && (!ends.empty() || role.table_copy)) {
-        role.syncs.push_back({SyncTask::What::kTable, 0, ends});
+        role.syncs.push_back({SyncTask::What::kTable, 0, ends, std::move(of_ends)});
       }
       if (role.HoldsLayer(l) && replicas) {
-        role.syncs.push_back({table ? SyncTask::What::kRest : SyncTask::What::kLayer, l, group});
+        role.syncs.push_back(
+            {table ? SyncTask::What::kRest : SyncTask::What::kLayer, l, group, of_all});
       }
     }
   }
@@ -164,6 +173,7 @@ DeviceRole RoleOf(const IslandPlan& plan, const std::string& device, int32_t lay
   DeviceRole role;
   role.device = device;
   role.ranks = plan.tensor_parallel();
+  role.ownership = OwnershipOf(plan);
   AddStages(plan, layers, tied_head, role);
   for (const PlanProgram& program : plan.programs) {
     if (program.device == device) role.program = program;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/model/ownership.h"
 #include "common/protocol/island_plan.h"
 
 namespace atl::worker {
@@ -20,7 +21,8 @@ struct DeviceGroup {
   bool operator==(const DeviceGroup&) const = default;
 };
 
-// An all-reduce of gradients, when the layer's are complete on this device.
+// A sum of gradients, when the layer's are complete on this device, and the way back of what their
+// owners have made of them.
 struct SyncTask {
   enum class What : uint8_t {
     kLayer,  // a whole layer, among the replicas
@@ -32,6 +34,9 @@ struct SyncTask {
   What what = What::kLayer;
   int32_t layer = 0;
   std::string group;  // empty: this device alone, which adds its own two gradients of the table
+  // Of each member of the group: whose part it owns. -1: a table's copy, whose elements are owned
+  // with the embeddings, where ownership is sharded.
+  std::vector<int32_t> replicas = {};
 
   bool operator==(const SyncTask&) const = default;
 };
@@ -52,6 +57,7 @@ struct DeviceRole {
   int32_t replica = 0;
   int32_t rank = 0;
   int32_t ranks = 1;
+  Ownership ownership;
   std::vector<StageRole> stages;  // ascending
   PlanProgram program;
   int64_t micro_batch_sequences = 0;

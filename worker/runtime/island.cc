@@ -231,7 +231,11 @@ Event Island::Do(const TrainStep& command) {
       std::max(computed, Seconds(options_.emulate_step)) * options_.emulate_slowdown;
   std::this_thread::sleep_for(std::chrono::duration<double>(lasts - computed));
   const bool overlapped = running_before || hooks_.transfers_started() != started_before;
-  return StepDone{loss->tokens, loss->loss, SecondsSince(start), overlapped};
+  int64_t tokens = 0;
+  for (const PositionRange& range : command.ranges) {
+    tokens += range.size() * spec_.data.sequence_length;
+  }
+  return StepDone{tokens, loss->loss, SecondsSince(start), overlapped, tokens - loss->tokens};
 }
 
 void Island::Do(const CaptureDelta& command) {
@@ -327,7 +331,7 @@ Event Island::Do(const AdoptPulled& command) {
       command.mode == AdoptMode::kResumeCheckpoint ? Resume(command) : Adopt(command);
   staged_ = false;
   if (status.ok()) base_set_ = true, captured_ = stepped_ = false;
-  return Result(status, Adopted{command.version});
+  return Result(status, Adopted{command.version, std::exchange(masked_at_resume_, 0)});
 }
 
 absl::Status Island::Carry() {
@@ -402,6 +406,7 @@ absl::Status Island::Resume(const AdoptPulled& command) {
     return absl::NotFoundError(absl::StrCat("the local checkpoint is of version ",
                                             state.about.base_version, ", not ", command.version));
   }
+  ATOLL_ASSIGN_OR_RETURN(masked_at_resume_, trainer_->CountMasked(state.about.consumed));
   ATOLL_RETURN_IF_ERROR(SetMoments(state));
   for (size_t l = 0; l < state.layers.size(); ++l) {
     ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(static_cast<int>(l), state.layers[l].theta));

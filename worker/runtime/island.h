@@ -132,6 +132,7 @@ class Island {
   JobFacts facts_;
   bool captured_ = false;  // since the last adoption
   bool stepped_ = false;   // since that, or the capture
+  int64_t masked_at_resume_ = 0;
   bool base_set_ = false;
   std::shared_ptr<LayerBuffers> base_, pulled_;
   std::shared_ptr<Delta> delta_;

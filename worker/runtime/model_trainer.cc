@@ -28,6 +28,9 @@ class ModelTrainer : public Trainer {
   absl::Status InitialWeights() override;
   absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
                                 double learning_rate) override;
+  absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override {
+    return job_->data->CountMasked(ranges);
+  }
   absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
 
   absl::Status GetParameters(int layer, std::span<float> out) override {

@@ -27,8 +27,8 @@
 namespace atl::worker {
 
 struct MeanLoss {
-  double loss = 0;  // nats a token
-  int64_t tokens = 0;
+  double loss = 0;     // nats a token
+  int64_t tokens = 0;  // that the loss counts
 };
 
 // What became of the state when an island took on a plan; see Reconfigured in worker/core.
@@ -76,6 +76,8 @@ class Trainer {
   // One optimizer step on the training sequences at these positions.
   virtual absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
                                         double learning_rate) = 0;
+  // How many tokens of the training sequences at these positions the loss does not count.
+  virtual absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) = 0;
   // Loss of the parameters over the first `sequences` validation sequences (or all there are).
   virtual absl::StatusOr<MeanLoss> Validate(int64_t sequences) = 0;
 

@@ -1,6 +1,8 @@
 #include "coordinator/core/testing/world.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -61,6 +63,36 @@ std::vector<PositionRange> Command::Ranges(const std::string& key) const {
   return ranges;
 }
 
+namespace {
+
+// Of commands that are one event; nothing: it is not one of them.
+std::optional<CoordinatorEvent> EventOf(const Command& command) {
+  const std::string& verb = command.words[0];
+  const std::map<std::string, JobCommand> controls = {{"pause", JobCommand::kPause},
+                                                      {"resume", JobCommand::kResume},
+                                                      {"cancel", JobCommand::kCancel},
+                                                      {"adopt", JobCommand::kAdopt},
+                                                      {"remove", JobCommand::kRemove}};
+  if (const auto control = controls.find(verb); control != controls.end()) {
+    return ControlJob{1, command.words.at(1), control->second, command.Has("force")};
+  }
+  if (verb == "sites") {
+    SitesFound found;
+    for (const auto& [worker, site] : command.arguments) {
+      found.workers.push_back({worker, site, absl::StrCat("measured: near ", site)});
+    }
+    return found;
+  }
+  if (verb != "changed") return std::nullopt;
+  return ProfileChanged{{command.words.at(1)},
+                        absl::StrReplaceAll(command.Text("reason"), {{"_", " "}}),
+                        command.Has("unusable"),
+                        command.Text("subject"),
+                        command.Real("size", 1)};
+}
+
+}  // namespace
+
 // ------------------------------------------------------------------------------------- world ----
 
 World::World(CoordinatorOptions options)
@@ -87,52 +119,20 @@ std::string World::Do(const std::string& line) {
     while (more && !command.Has("once")) more = AnswerOnce();
   } else if (verb == "submit") {
     Submit(command);
-  } else if (verb == "pause" || verb == "resume" || verb == "cancel" || verb == "adopt") {
-    const JobCommand order = verb == "pause"    ? JobCommand::kPause
-                             : verb == "resume" ? JobCommand::kResume
-                             : verb == "adopt"  ? JobCommand::kAdopt
-                                                : JobCommand::kCancel;
-    Step(ControlJob{1, command.words.at(1), order});
-  } else if (verb == "remove") {
-    Step(ControlJob{1, command.words.at(1), JobCommand::kRemove, command.Has("force")});
   } else if (verb == "wait") {
     int64_t seconds = 0;
     ATOLL_CHECK(absl::SimpleAtoi(command.words.at(1), &seconds));
     Wait(seconds);
-  } else if (verb == "coordinator" && command.words.at(1) == "is-held-up") {
-    int64_t seconds = 0;
-    ATOLL_CHECK(absl::SimpleAtoi(command.words.at(2), &seconds));
-    now_ += std::chrono::seconds(seconds);
-    Step(HeldUp{});
-  } else if (verb == "coordinator" && command.words.at(1) == "is-backed-up") {
-    backup_ = store_;
-    backup_mark_ = {core_->cluster(), core_->epoch()};
-  } else if (verb == "coordinator" && command.words.at(1) == "is-restored") {
-    store_ = backup_;
-    Restart(backup_mark_.cluster, backup_mark_.epoch + 1);
-  } else if (verb == "coordinator" && command.words.at(1) == "is-lost") {
-    store_.clear();
-    Restart(command.Text("cluster", core_->cluster()), 1);
   } else if (verb == "coordinator") {
-    Restart(core_->cluster(), core_->epoch() + 1);
+    DoCoordinator(command);
   } else if (verb == "planner") {
     DoPlanner(command);
-  } else if (verb == "sites") {
-    SitesFound found;
-    for (const auto& [worker, site] : command.arguments) {
-      found.workers.push_back({worker, site, absl::StrCat("measured: near ", site)});
-    }
-    Step(found);
-  } else if (verb == "changed") {
-    Step(ProfileChanged{{command.words.at(1)},
-                        absl::StrReplaceAll(command.Text("reason"), {{"_", " "}}),
-                        command.Has("unusable"),
-                        command.Text("subject"),
-                        command.Real("size", 1)});
   } else if (verb == "again") {
     Step(CoordinatorEvent(last_event_));
   } else if (verb == "show") {
     Show();
+  } else if (const std::optional<CoordinatorEvent> event = EventOf(command)) {
+    Step(*event);
   } else {
     ATOLL_CHECK(false, "unknown command: ", line);
   }
@@ -254,6 +254,38 @@ void World::CheckStore() {
   ATOLL_CHECK(recovered == stored, "recovery gives another state");
 }
 
+void World::DoCoordinator(const Command& command) {
+  const std::string what = command.words.at(1);
+  if (what == "is-held-up") {
+    int64_t seconds = 0;
+    ATOLL_CHECK(absl::SimpleAtoi(command.words.at(2), &seconds));
+    now_ += std::chrono::seconds(seconds);
+    Step(HeldUp{});
+  } else if (what == "is-backed-up") {
+    backup_ = store_;
+    backup_mark_ = {core_->cluster(), core_->epoch()};
+  } else if (what == "puts-its-store-aside") {
+    aside_ = store_;
+    aside_mark_ = {core_->cluster(), core_->epoch()};
+  } else if (what == "takes-its-store-back") {
+    store_ = aside_;
+    Restart(aside_mark_.cluster, aside_mark_.epoch + 1);
+  } else if (what == "is-rolled-back") {
+    store_ = backup_;
+    Restart(backup_mark_.cluster, backup_mark_.epoch + 1);
+  } else if (what == "is-restored") {
+    store_ = backup_;
+    const EpochRecord own = AfterLoss(std::get<EpochRecord>(store_.at("epoch")), 0);
+    store_["epoch"] = own;
+    Restart(own.cluster, own.epoch + 1);
+  } else if (what == "is-lost") {
+    store_.clear();
+    Restart(command.Text("cluster", core_->cluster()), 1);
+  } else {
+    Restart(core_->cluster(), core_->epoch() + 1);
+  }
+}
+
 namespace {
 
 // As members do.
@@ -262,13 +294,21 @@ bool Obeys(const ClusterMark& mark, const To& to) {
   return mark.cluster.empty() || (to.cluster == mark.cluster && to.epoch >= mark.epoch);
 }
 
+template <typename To>
+void Remember(const To& to, ClusterMark& mark) {
+  if (std::holds_alternative<Refused>(to.message)) return;
+  if (std::holds_alternative<Welcome>(to.message)) mark.cluster = to.cluster;
+  mark.epoch = to.epoch;
+  mark.sequence = std::max(mark.sequence, to.sequence);
+}
+
 }  // namespace
 
 void World::Deliver(const ToWorker& to) {
   Print(absl::StrCat("-> ", to.worker, ": ", Describe(to.message)));
   Worker& worker = workers_[to.worker];
   if (to.incarnation != worker.incarnation || !Obeys(worker.mark, to)) return;
-  if (std::holds_alternative<Welcome>(to.message)) worker.mark = {to.cluster, to.epoch};
+  Remember(to, worker.mark);
   if (const auto* forget = std::get_if<ForgetJob>(&to.message)) {
     std::erase(worker.held, forget->job);
   }
@@ -318,7 +358,7 @@ void World::Deliver(const ToServer& to) {
   Print(absl::StrCat("-> ", to.server, ": ", text));
   Server& server = servers_[to.server];
   if (!Obeys(server.mark, to)) return;
-  if (std::holds_alternative<Welcome>(to.message)) server.mark = {to.cluster, to.epoch};
+  Remember(to, server.mark);
   if (to.incarnation == server.incarnation && server.alive) server.asked.push_back(to.message);
 }
 

@@ -32,7 +32,9 @@
 //   changed WORKER reason=TEXT [unusable] [subject=TEXT] [size=X]
 //                                            what is known of the worker; _ in TEXT is a space
 //   coordinator restarts
-//   coordinator is-backed-up | is-restored   a copy of its store; a start from that copy
+//   coordinator is-backed-up | is-restored | is-rolled-back
+//                        a copy of its store; a start from that, by --restore or by mistake
+//   coordinator puts-its-store-aside | takes-its-store-back     to be with a wrong one meanwhile
 //   coordinator is-lost [cluster=ID]         a start from an empty store, of the same or that
 //   cluster
 //                                            (members say hello when they are told to attach)
@@ -88,6 +90,7 @@ class World {
   const IslandOrder& Order(const NodeId& worker) { return workers_[worker].order; }
   const MemberOrder& Membership(const NodeId& worker) { return workers_[worker].member; }
   const std::vector<PositionRange>& Leases(const NodeId& worker) { return workers_[worker].leases; }
+  const ClusterMark& MarkOf(const NodeId& worker) { return workers_[worker].mark; }
   const absl::Status& reply() const { return reply_; }
 
   // A job with these servers and workers, up to version 0 applied and every island ready.
@@ -146,6 +149,7 @@ class World {
   void Deliver(const ToServer& to);
   void Plan(const MakePlan& ask);
   void Group(const GroupWorkers& ask);
+  void DoCoordinator(const Command& command);
   void DoPlanner(const Command& command);
   void Print(const std::string& line) { printed_ += line + "\n"; }
 
@@ -171,8 +175,8 @@ class World {
   int64_t submitted_ = 0;
   Instant now_{};
   std::unique_ptr<CoordinatorCore> core_;
-  std::map<std::string, StoreRecord> store_, backup_;
-  ClusterMark backup_mark_;
+  std::map<std::string, StoreRecord> store_, backup_, aside_;
+  ClusterMark backup_mark_, aside_mark_;
   std::map<NodeId, Worker> workers_;
   std::map<NodeId, Server> servers_;
   std::map<ContributionId, double> norms_;

@@ -78,6 +78,14 @@ class PeerClusterMember final : public Communicator {
   absl::Status AllReduceMax(Backend& backend, Stream& stream, const Tensor& x) override {
     return member_->AllReduceMax(backend, stream, x);
   }
+  absl::Status ReduceScatterSum(Backend& backend, Stream& stream, const Tensor& x,
+                                const Cuts& cuts) override {
+    return member_->ReduceScatterSum(backend, stream, x, cuts);
+  }
+  absl::Status AllGather(Backend& backend, Stream& stream, const Tensor& x, const Cuts& cuts,
+                         const Routes& routes) override {
+    return member_->AllGather(backend, stream, x, cuts, routes);
+  }
   void Abort(const std::string& reason) override { member_->Abort(reason); }
 
  private:

@@ -1,0 +1,45 @@
+#include "common/model/ownership.h"
+
+#include <algorithm>
+
+namespace atl {
+namespace {
+
+// Ranges begin at multiples of it where they are many times as long: at a cache line of whatever
+// type, and where kernels read in vectors.
+constexpr int64_t kAligned = 64;
+constexpr int64_t kLong = 8 * kAligned;
+
+// Where part `index` of `parts` begins.
+int64_t Cut(int64_t elements, int index, int parts) {
+  if (index == parts) return elements;
+  const int64_t even = elements / parts * index + elements % parts * index / parts;
+  return elements / parts < kLong ? even : even / kAligned * kAligned;
+}
+
+}  // namespace
+
+Range Ownership::Owned(int replica, int64_t elements) const {
+  const int shard = ShardOf(replica);
+  return {Cut(elements, shard, shards), Cut(elements, shard + 1, shards)};
+}
+
+Range Ownership::Summed(int replica, int64_t elements) const {
+  int first = replica, end = replica + 1;
+  while (!Leads(first)) --first;
+  while (end < replicas && !Leads(end)) ++end;
+  const Range owned = Owned(replica, elements);
+  const auto cut = [&](int index) { return owned.begin + Cut(owned.size(), index, end - first); };
+  return {cut(replica - first), cut(replica - first + 1)};
+}
+
+Ownership OwnershipOf(const IslandPlan& plan) {
+  Ownership ownership;
+  ownership.replicas = std::max(1, static_cast<int>(plan.replicas.size()));
+  if (plan.optimizer_copies > 0) {
+    ownership.shards = std::max(1, ownership.replicas / plan.optimizer_copies);
+  }
+  return ownership;
+}
+
+}  // namespace atl

@@ -1,0 +1,65 @@
+#include "common/model/ownership.h"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+namespace atl {
+namespace {
+
+IslandPlan PlanOf(int replicas, int copies) {
+  IslandPlan plan;
+  plan.replicas.resize(static_cast<size_t>(replicas));
+  plan.optimizer_copies = copies;
+  return plan;
+}
+
+TEST_CASE("every element has at least as many owners as the plan wants, or all replicas") {
+  for (int replicas = 1; replicas <= 9; ++replicas) {
+    for (int copies = 0; copies <= 10; ++copies) {
+      const Ownership ownership = OwnershipOf(PlanOf(replicas, copies));
+      for (const int64_t elements : {9, 100, 5'000, 123'457}) {
+        CAPTURE(replicas, copies, elements);
+        std::vector<int> owners(static_cast<size_t>(elements));
+        for (int r = 0; r < replicas; ++r) {
+          const Range owned = ownership.Owned(r, elements);
+          for (int64_t i = owned.begin; i < owned.end; ++i) ++owners[static_cast<size_t>(i)];
+        }
+        const int wanted = copies == 0 ? replicas : std::min(copies, replicas);
+        // Groups are as even as they can be: none has more than twice what was wanted.
+        for (const int count : owners) REQUIRE((count >= wanted && count <= 2 * wanted));
+      }
+    }
+  }
+}
+
+TEST_CASE("what replicas add up covers a layer once, in order, within what they own") {
+  for (int replicas = 1; replicas <= 9; ++replicas) {
+    for (const int copies : {0, 1, 2, 3}) {
+      const Ownership ownership = OwnershipOf(PlanOf(replicas, copies));
+      for (const int64_t elements : {9, 100, 5'000, 123'457}) {
+        CAPTURE(replicas, copies, elements);
+        int64_t end = 0;
+        for (int r = 0; r < replicas; ++r) {
+          const Range summed = ownership.Summed(r, elements), owned = ownership.Owned(r, elements);
+          REQUIRE(summed.begin == end);
+          REQUIRE((owned.begin <= summed.begin && summed.end <= owned.end));
+          end = summed.end;
+        }
+        REQUIRE(end == elements);
+      }
+    }
+  }
+}
+
+TEST_CASE("one replica of a shard speaks for it") {
+  const Ownership five = OwnershipOf(PlanOf(5, 2));
+  REQUIRE(five.shards == 2);
+  std::vector<int> leaders;
+  for (int r = 0; r < 5; ++r) {
+    if (five.Leads(r)) leaders.push_back(five.ShardOf(r));
+  }
+  REQUIRE(leaders == std::vector<int>{0, 1});
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,63 @@
+#include "coordinator/plan_answer.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/island_scope.h"
+#include "coordinator/planning/planning.h"
+#include "coordinator/planning/predicted_step.h"
+
+namespace atl {
+namespace {
+
+std::vector<PlanMember> MembersOf(const std::vector<PlanWorker>& workers) {
+  std::vector<PlanMember> members;
+  for (const PlanWorker& worker : workers) {
+    members.push_back({worker.member, worker.site, worker.devices, {}});
+  }
+  return members;
+}
+
+}  // namespace
+
+PlanRequest RequestOf(const MakePlan& ask) {
+  PlanRequest request;
+  request.spec = ask.spec;
+  request.facts = ask.facts;
+  request.number = ask.number;
+  request.members = MembersOf(ask.workers);
+  return request;
+}
+
+PlanRequest RequestOf(const GroupWorkers& ask) {
+  PlanRequest request;
+  request.spec = ask.spec;
+  request.facts = ask.facts;
+  request.members = MembersOf(ask.workers);
+  return request;
+}
+
+PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& current) {
+  PlanMade made;
+  made.left_out = LeaveOutUnreachable(request);
+  made.plan = PlanIsland(request);
+  if (absl::IsResourceExhausted(made.plan.status())) made.roomier_leader = RoomierLeader(request);
+  for (const auto& [worker, why] : made.left_out) {
+    if (made.plan.ok()) absl::StrAppend(&made.plan->reason, "; without ", worker, ": ", why);
+  }
+  if (made.plan.ok() && current) made.current_step_ns = EstimateStepNs(request, *current);
+  return made;
+}
+
+WorkersGrouped AnswerGrouping(const PlanRequest& request) {
+  WorkersGrouped grouped{{}, 0, IslandExtent::kSite, "by measured links"};
+  if (request.spec.layout.island == IslandExtent::kAuto) {
+    const absl::StatusOr<ExtentChoice> choice = ChooseExtent(request);
+    grouped.extent = choice.ok() ? choice->extent : IslandExtent::kAll;
+    grouped.reason = choice.ok() ? choice->reason : std::string(choice.status().message());
+  }
+  return grouped;
+}
+
+}  // namespace atl

@@ -1,0 +1,28 @@
+// What the planner answers: one way for the plans that islands run and for those that people look
+// at.
+
+#ifndef ATOLL_COORDINATOR_PLAN_ANSWER_H_
+#define ATOLL_COORDINATOR_PLAN_ANSWER_H_
+
+#include <optional>
+#include <vector>
+
+#include "coordinator/core/core.h"
+#include "coordinator/planning/request.h"
+
+namespace atl {
+
+// Without what was measured (ProfileBook::FillIn).
+PlanRequest RequestOf(const MakePlan& ask);
+PlanRequest RequestOf(const GroupWorkers& ask);
+
+// A plan without the workers that cannot be used, and what `current` takes by the same
+// measurements. Job, island and request are the caller's. Takes seconds for hundreds of devices.
+PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& current);
+
+// Who shares an island; job and request are the caller's.
+WorkersGrouped AnswerGrouping(const PlanRequest& request);
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_PLAN_ANSWER_H_

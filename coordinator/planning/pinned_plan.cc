@@ -1,0 +1,89 @@
+#include "coordinator/planning/pinned_plan.h"
+
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "coordinator/plan_io/plan_message.h"
+#include "coordinator/planner/leader.h"
+#include "coordinator/planning/recomputation.h"
+
+namespace atl {
+namespace {
+
+constexpr char kKey[] = "layout.plan";
+constexpr int kRestarts = 128;
+
+// The devices that share a stage's layers are of one worker, each once.
+absl::Status CheckGroups(const plan::Cluster& cluster, const plan::Layout& layout) {
+  for (const plan::Replica& replica : layout.replicas) {
+    for (const plan::Stage& stage : replica.stages) {
+      const plan::Device& first = cluster.devices[stage.devices[0]];
+      std::set<int> seen;
+      for (const int d : stage.devices) {
+        const plan::Device& device = cluster.devices[d];
+        if (!seen.insert(d).second) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(kKey, ": a stage names device ", device.id, " twice"));
+        }
+        if (device.node == first.node) continue;
+        return absl::InvalidArgumentError(absl::StrCat(kKey, ": ", first.id, " and ", device.id,
+                                                       " share layers, but are not of one worker"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBatch(const PlanRequest& request, const plan::Layout& layout) {
+  int64_t sequences = 0;
+  for (const plan::Replica& replica : layout.replicas) {
+    sequences += int64_t{replica.micro_batches} * layout.micro_batch;
+  }
+  if (sequences == request.spec.inner.batch_sequences) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      kKey, ": its micro-batches are ", sequences, " sequences a step, and ",
+      "inner.batch_sequences = ", request.spec.inner.batch_sequences, ": change one of them"));
+}
+
+}  // namespace
+
+absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput& input) {
+  const LayoutSpec& asked = request.spec.layout;
+  const std::string& leader = input.cluster.leader;
+  plan::Plan plan;
+  ATOLL_ASSIGN_OR_RETURN(plan.layout,
+                         ParseLayoutJson(asked.plan, kKey, input.cluster, input.costs, leader));
+  plan::Layout& layout = plan.layout;
+  if (!plan::UsesLeader(input.cluster, layout)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kKey, ": worker ", leader, " leads the island and has no stage in it"));
+  }
+  ATOLL_RETURN_IF_ERROR(CheckGroups(input.cluster, layout));
+  ATOLL_RETURN_IF_ERROR(CheckBatch(request, layout));
+  if (plan::SavesMemory(layout)) {
+    if (asked.recompute == Recompute::kNone) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kKey, " has recomputed_layers, and layout.recompute = \"none\""));
+    }
+    if (asked.recompute == Recompute::kAuto) input = WithRecomputation(std::move(input));
+  }
+  if (!asked.schedule.empty()) {
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(plan::SetSchedule(input.cluster, input.costs, asked.schedule, layout), kKey));
+  }
+  absl::StatusOr<plan::Outcome> outcome =
+      plan::EvaluateLayout(input.cluster, input.costs, input.job, layout,
+                           {.restarts = kRestarts, .seed = request.seed, .improve = 2 * kRestarts});
+  if (!outcome.ok()) return Annotate(outcome.status(), kKey);
+  plan.outcome = *std::move(outcome);
+  plan.candidates = plan.simulated = 1;
+  plan.seed = request.seed;
+  plan.cluster_bound_s = plan::ClusterBoundSeconds(input.cluster, input.costs, input.job);
+  plan.times_from = plan::TimesFrom(input.cluster, input.costs, layout);
+  plan.reason = "as layout.plan says";
+  return plan;
+}
+
+}  // namespace atl

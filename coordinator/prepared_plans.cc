@@ -1,0 +1,117 @@
+#include "coordinator/prepared_plans.h"
+
+#include <algorithm>
+#include <set>
+
+namespace atl {
+namespace {
+
+PlanRequest Without(const PlanRequest& all, const std::vector<size_t>& lost) {
+  PlanRequest request = all;
+  request.stop = nullptr;
+  request.members.clear();
+  std::set<NodeId> gone;
+  for (size_t m = 0; m < all.members.size(); ++m) {
+    if (std::find(lost.begin(), lost.end(), m) != lost.end()) {
+      gone.insert(all.members[m].member.worker);
+    } else {
+      request.members.push_back(all.members[m]);
+    }
+  }
+  const auto outside = [&](const auto& pair) {
+    return gone.contains(pair.from) || gone.contains(pair.to);
+  };
+  std::erase_if(request.links, outside);
+  std::erase_if(request.unreachable, outside);
+  return request;
+}
+
+bool SameDevices(const PlanMember& a, const PlanMember& b) {
+  return std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(), b.devices.end(),
+                    [](const DeviceInfo& x, const DeviceInfo& y) {
+                      return x.kind == y.kind && x.threads == y.threads &&
+                             x.memory_bytes == y.memory_bytes && x.compute == y.compute;
+                    });
+}
+
+// The same workers, the first one leading.
+bool SameMembers(const PlanRequest& a, const PlanRequest& b) {
+  if (a.members.size() != b.members.size() || a.members.empty()) return false;
+  if (!(a.members[0].member == b.members[0].member)) return false;
+  return std::all_of(a.members.begin(), a.members.end(), [&](const PlanMember& member) {
+    return std::any_of(b.members.begin(), b.members.end(), [&](const PlanMember& other) {
+      return other.member == member.member && SameDevices(other, member);
+    });
+  });
+}
+
+}  // namespace
+
+void PreparedPlans::Forget(const Island& island) {
+  requests_.erase(island);
+  std::erase_if(cases_, [&](const Loss& loss) { return loss.island == island; });
+  for (const Prepared& prepared : plans_) {
+    if (prepared.island == island) operations_ -= prepared.operations;
+  }
+  std::erase_if(plans_, [&](const Prepared& prepared) { return prepared.island == island; });
+}
+
+void PreparedPlans::Begin(const Island& island, const PlanRequest& request) {
+  Forget(island);
+  const size_t members = request.members.size();
+  if (members < 2 || requests_.size() >= kIslandsMax) return;
+  requests_[island] = request;
+  requests_[island].stop = nullptr;
+  size_t cases = 0;
+  // The loss of a leader is prepared last of all: its successor may be another one.
+  for (size_t m = members; m-- > 0 && cases < kCasesMax; ++cases) cases_.push_back({island, {m}});
+  for (size_t a = members; members > 2 && a-- > 1;) {
+    for (size_t b = a; b-- > 0 && cases < kCasesMax; ++cases) cases_.push_back({island, {a, b}});
+  }
+}
+
+std::optional<PreparedPlans::Case> PreparedPlans::Next() {
+  if (cases_.empty()) return std::nullopt;
+  const Loss loss = std::move(cases_.front());
+  cases_.pop_front();
+  PlanRequest request = Without(requests_.at(loss.island), loss.lost);
+  ++request.number;
+  return Case{loss.island, loss.lost, std::move(request)};
+}
+
+void PreparedPlans::PutBack(const Case& interrupted) {
+  if (!requests_.contains(interrupted.island)) return;
+  cases_.push_front({interrupted.island, interrupted.lost});
+}
+
+void PreparedPlans::Add(const Case& made, IslandPlan plan) {
+  if (!requests_.contains(made.island)) return;
+  Prepared prepared{made.island, made.request, std::move(plan)};
+  prepared.request.links.clear();
+  for (PlanMember& member : prepared.request.members) member.profiles.clear();
+  for (const PlanProgram& program : prepared.plan.programs) {
+    prepared.operations += static_cast<int64_t>(program.ops.size());
+  }
+  operations_ += prepared.operations;
+  plans_.push_back(std::move(prepared));
+  while (operations_ > kOperationsMax) {
+    operations_ -= plans_.front().operations;
+    plans_.pop_front();
+  }
+}
+
+std::optional<IslandPlan> PreparedPlans::Take(const Island& island, const PlanRequest& request) {
+  if (!request.unreachable.empty()) return std::nullopt;
+  const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const Prepared& prepared) {
+    return prepared.island == island && SameMembers(prepared.request, request) &&
+           prepared.request.spec == request.spec && prepared.request.facts == request.facts;
+  });
+  if (found == plans_.end()) return std::nullopt;
+  IslandPlan plan = std::move(found->plan);
+  operations_ -= found->operations;
+  plans_.erase(found);
+  plan.number = request.number;
+  return plan;
+}
+
+}  // namespace atl

@@ -1,0 +1,185 @@
+#include "coordinator/preview.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/event_loop.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+std::vector<std::string> IdleDevices(const PlanRequest& request, const PlanMade& made) {
+  std::set<std::string> used;
+  if (made.plan.ok()) {
+    for (const PlanProgram& program : made.plan->programs) used.insert(program.device);
+  }
+  std::vector<std::string> idle;
+  for (const PlanMember& member : request.members) {
+    for (size_t i = 0; i < member.devices.size(); ++i) {
+      std::string device = absl::StrCat(member.member.worker, "/", i);
+      if (!used.contains(device)) idle.push_back(std::move(device));
+    }
+  }
+  return idle;
+}
+
+// The request for some of its workers.
+PlanRequest Only(const PlanRequest& all, const std::vector<size_t>& members) {
+  PlanRequest request = all;
+  request.members.clear();
+  std::set<NodeId> names;
+  for (const size_t m : members) {
+    request.members.push_back(all.members[m]);
+    names.insert(all.members[m].member.worker);
+  }
+  const auto outside = [&](const auto& pair) {
+    return !names.contains(pair.from) || !names.contains(pair.to);
+  };
+  std::erase_if(request.links, outside);
+  std::erase_if(request.unreachable, outside);
+  return request;
+}
+
+// Without times the plan would be another one than the island's, which is made after measuring.
+absl::Status CheckMeasured(const PlanRequest& request) {
+  for (const PlanMember& member : request.members) {
+    std::set<std::string> measured;
+    for (const DeviceProfile& profile : member.profiles) measured.insert(profile.device);
+    for (size_t i = 0; i < member.devices.size(); ++i) {
+      const std::string device = absl::StrCat(member.member.worker, "/", i);
+      if (measured.contains(device)) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "device \"", device,
+          "\" has not been measured for this model: workers measure a job's "
+          "model when they prepare for it; submit the job and look at atoll plan JOB, or plan with "
+          "--cluster"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// As workers are seated when a job begins (coordinator/core/roster.h), in the order of their names.
+std::vector<std::vector<size_t>> SeatsOf(const PlanRequest& all, IslandExtent extent) {
+  struct Island {
+    std::string group;
+    bool shared = false;
+    std::vector<size_t> members;
+  };
+  std::vector<Island> islands;
+  const auto most = static_cast<size_t>(all.spec.layout.workers_per_island);
+  for (size_t m = 0; m < all.members.size(); ++m) {
+    const PlanMember& member = all.members[m];
+    const bool shares = extent != IslandExtent::kWorker && !member.member.endpoint.empty();
+    const std::string group = extent == IslandExtent::kSite ? member.site : "";
+    const auto room = std::find_if(islands.begin(), islands.end(), [&](const Island& island) {
+      return shares && island.shared && island.group == group &&
+             (most == 0 || island.members.size() < most);
+    });
+    if (room != islands.end()) {
+      room->members.push_back(m);
+    } else if (static_cast<int64_t>(islands.size()) < all.spec.outer.max_islands) {
+      islands.push_back({group, shares, {m}});
+    }
+  }
+  std::vector<std::vector<size_t>> seats;
+  for (Island& island : islands) seats.push_back(std::move(island.members));
+  return seats;
+}
+
+}  // namespace
+
+Previews::~Previews() {
+  std::deque<Item> left;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    left = std::exchange(queue_, {});
+    filled_.notify_one();
+  }
+  thread_.join();
+  for (Item& item : left) item.on_done(absl::UnavailableError("the coordinator is ending"));
+}
+
+void Previews::Ask(Instant now, const ProfileBook& book, const std::vector<MakePlan>& asks,
+                   Duration limit, OnDone on_done) {
+  Item item{asks.empty() ? "" : asks[0].job, {}, true, now + limit, std::move(on_done)};
+  for (const MakePlan& ask : asks) {
+    item.islands.push_back({ask.island, RequestOf(ask), ask.current});
+    book.FillIn(item.islands.back().request);
+  }
+  Enqueue(std::move(item));
+}
+
+void Previews::Ask(Instant now, const ProfileBook& book, const GroupWorkers& ask, Duration limit,
+                   OnDone on_done) {
+  Item item{"", {}, false, now + limit, std::move(on_done)};
+  item.islands.push_back({0, RequestOf(ask), std::nullopt});
+  book.FillIn(item.islands.back().request);
+  Enqueue(std::move(item));
+}
+
+void Previews::Enqueue(Item item) {
+  std::unique_lock lock(mutex_);
+  if (queue_.size() < kPreviewsMax) {
+    queue_.push_back(std::move(item));
+    filled_.notify_one();
+    return;
+  }
+  lock.unlock();
+  item.on_done(absl::ResourceExhaustedError(
+      absl::StrCat(kPreviewsMax, " previews of plans wait already: ask again in a while")));
+}
+
+absl::StatusOr<Preview> Previews::Answer(Item& item, const std::function<bool()>& stop) {
+  if (stop()) return absl::DeadlineExceededError("others' previews took all of the timeout");
+  Preview preview{item.job, "", {}};
+  if (!item.grouped) {
+    PlanRequest all = std::exchange(item.islands, {})[0].request;
+    ATOLL_RETURN_IF_ERROR(CheckMeasured(all));
+    IslandExtent extent = all.spec.layout.island;
+    if (extent == IslandExtent::kAuto) {
+      all.stop = stop;
+      const WorkersGrouped grouped = AnswerGrouping(all);
+      extent = grouped.extent;
+      preview.grouping = grouped.reason;
+    }
+    for (const std::vector<size_t>& seats : SeatsOf(all, extent)) {
+      const auto id = static_cast<IslandId>(item.islands.size());
+      item.islands.push_back({id, Only(all, seats), std::nullopt});
+    }
+  }
+  for (Island& island : item.islands) {
+    island.request.stop = stop;
+    PreviewedPlan& plan = preview.plans.emplace_back();
+    const PlanRequest offered = island.request;
+    plan.made = AnswerPlan(island.request, island.current);
+    plan.made.job = item.job;
+    plan.made.island = island.id;
+    plan.current_number = island.current ? island.current->number : 0;
+    plan.idle_devices = IdleDevices(offered, plan.made);
+  }
+  return preview;
+}
+
+void Previews::Run() {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    filled_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    if (stop_) return;
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    const auto stop = [this, ends = item.ends] {
+      if (SteadyNow() >= ends) return true;
+      const std::lock_guard guard(mutex_);
+      return stop_;
+    };
+    absl::StatusOr<Preview> preview = Answer(item, stop);
+    item.on_done(std::move(preview));
+  }
+}
+
+}  // namespace atl

@@ -1,0 +1,157 @@
+#include "worker/data/block_cache.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "common/files.h"
+#include "common/logging.h"
+#include "common/parse_bytes.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kDefaultBytes = int64_t{10} << 30;
+constexpr int64_t kCountEvery = 8;  // this share of the bound was stored
+constexpr const char* kUnfinished = "new-";
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+uint64_t Checksum(std::span<const std::byte> block) {
+  return XXH3_64bits(block.data(), block.size());
+}
+
+bool WriteFile(const std::string& path, std::span<const std::byte> block) {
+  std::vector<std::byte> bytes(block.begin(), block.end());
+  const uint64_t checksum = Checksum(block);
+  const auto* tail = reinterpret_cast<const std::byte*>(&checksum);
+  bytes.insert(bytes.end(), tail, tail + sizeof checksum);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return false;
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t wrote = write(fd, bytes.data() + done, bytes.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) break;
+    done += static_cast<size_t>(wrote);
+  }
+  return (close(fd) == 0) && done == bytes.size();
+}
+
+}  // namespace
+
+std::string DataCacheFolder() {
+  if (std::string folder = Variable("ATOLL_DATA_CACHE"); !folder.empty()) return folder;
+  if (std::string folder = Variable("CACHE_DIRECTORY"); !folder.empty()) {
+    return folder.substr(0, folder.find(':'));
+  }
+  if (std::string folder = Variable("XDG_CACHE_HOME"); !folder.empty()) return folder + "/atoll";
+  if (std::string folder = Variable("HOME"); !folder.empty()) return folder + "/.cache/atoll";
+  return "/var/cache/atoll";
+}
+
+absl::StatusOr<int64_t> DataCacheBytes() {
+  const std::string given = Variable("ATOLL_DATA_CACHE_BYTES");
+  if (given.empty()) return kDefaultBytes;
+  const auto bytes = ParseBytes(given);
+  if (!bytes.ok()) return Annotate(bytes.status(), "ATOLL_DATA_CACHE_BYTES");
+  return *bytes;
+}
+
+absl::StatusOr<BlockCache*> BlockCache::Get() {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, int64_t>, std::unique_ptr<BlockCache>> caches;
+  ATOLL_ASSIGN_OR_RETURN(const int64_t bytes_max, DataCacheBytes());
+  const std::string folder = DataCacheFolder() + "/blocks";
+  const std::lock_guard lock(mutex);
+  auto& cache = caches[{folder, bytes_max}];
+  if (cache == nullptr) cache = std::make_unique<BlockCache>(folder, bytes_max);
+  return cache.get();
+}
+
+BlockCache::BlockCache(std::string folder, int64_t bytes_max)
+    : folder_(std::move(folder)), bytes_max_(bytes_max) {}
+
+std::string BlockCache::Path(const std::string& name) const { return folder_ + "/" + name; }
+
+bool BlockCache::Has(const std::string& name) const {
+  return access(Path(name).c_str(), R_OK) == 0;
+}
+
+bool BlockCache::Read(const std::string& name, std::span<std::byte> block) const {
+  const auto file = InputFile::Open(Path(name));
+  const auto bytes = static_cast<int64_t>(block.size());
+  uint64_t checksum = 0;
+  if (!file.ok() || file->bytes() != bytes + static_cast<int64_t>(sizeof checksum) ||
+      !file->Read(0, block.data(), bytes).ok() ||
+      !file->Read(bytes, &checksum, sizeof checksum).ok() || checksum != Checksum(block)) {
+    return false;
+  }
+  utimensat(AT_FDCWD, Path(name).c_str(), nullptr, 0);  // it was read now
+  return true;
+}
+
+void BlockCache::Store(const std::string& name, std::span<const std::byte> block) {
+  const std::lock_guard lock(mutex_);
+  const auto bytes = static_cast<int64_t>(block.size() + sizeof(uint64_t));
+  if (bytes > bytes_max_) return;
+  std::error_code error;
+  if (!counted_) fs::create_directories(folder_, error);
+  if (!counted_ || kept_ + bytes > bytes_max_ || since_ > bytes_max_ / kCountEvery) {
+    MakeRoom(bytes);
+  }
+  kept_ += bytes;
+  since_ += bytes;
+  const std::string made =
+      Path(absl::StrCat(kUnfinished, static_cast<int64_t>(getpid()), "-", next_++));
+  if (WriteFile(made, block) && rename(made.c_str(), Path(name).c_str()) == 0) return;
+  LogWarning("data", "blocks of remote files are not kept in ", folder_, ": ",
+             std::strerror(errno));
+  unlink(made.c_str());
+}
+
+// Where there is too little, more goes than has to: the folder is not listed for every block.
+void BlockCache::MakeRoom(int64_t bytes) {
+  struct Kept {
+    int64_t read_ns;
+    int64_t bytes;
+    std::string path;
+  };
+  std::vector<Kept> blocks;
+  std::error_code error;
+  kept_ = 0;
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    struct stat info;
+    if (stat(entry.path().c_str(), &info) != 0) continue;  // another process has removed it
+    blocks.push_back({int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec,
+                      info.st_size, entry.path().string()});
+    kept_ += info.st_size;
+  }
+  counted_ = true;
+  since_ = 0;
+  if (kept_ + bytes <= bytes_max_) return;
+  std::sort(blocks.begin(), blocks.end(),
+            [](const Kept& a, const Kept& b) { return a.read_ns < b.read_ns; });
+  for (const Kept& old : blocks) {
+    if (kept_ + bytes <= bytes_max_ - bytes_max_ / kCountEvery) return;
+    if (unlink(old.path.c_str()) == 0) kept_ -= old.bytes;
+  }
+}
+
+}  // namespace atl

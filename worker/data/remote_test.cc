@@ -1,0 +1,337 @@
+// Data on a web server and in an object store: a server in this process, which counts what it
+// gives.
+
+#include <httplib.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "worker/data/block_cache.h"
+#include "worker/data/dataset.h"
+
+namespace atl {
+namespace {
+
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+constexpr int64_t kBlock = 64 << 10;
+
+class Server {
+ public:
+  Server() {
+    server_.Get(".*", [this](const httplib::Request& request, httplib::Response& response) {
+      Answer(request, response);
+    });
+    server_.set_keep_alive_max_count(1);  // else Stop waits for connections to grow old
+    port_ = server_.bind_to_any_port("127.0.0.1");
+    REQUIRE(port_ > 0);
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::yield();
+  }
+  ~Server() {
+    held_ = false;
+    Stop();
+  }
+  void Stop() {
+    server_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // "" as tag: the server gives none.
+  void Put(const std::string& path, std::string body, std::string tag) {
+    const std::lock_guard lock(mutex_);
+    files_[path] = {std::move(body), std::move(tag)};
+  }
+  // The next `count` requests have this answer instead.
+  void Refuse(int count, int status, std::string body) {
+    const std::lock_guard lock(mutex_);
+    refusals_ = count;
+    status_ = status;
+    refusal_ = std::move(body);
+  }
+  void Hold() { held_ = true; }  // answers nothing until the end
+  int64_t bytes() const { return bytes_; }
+  std::string url() const { return absl::StrCat("http://127.0.0.1:", port_); }
+
+ private:
+  void Answer(const httplib::Request& request, httplib::Response& response) {
+    while (held_) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const std::lock_guard lock(mutex_);
+    if (refusals_ > 0) {
+      --refusals_;
+      response.status = status_;
+      response.set_content(refusal_, "application/xml");
+      return;
+    }
+    const auto found = files_.find(request.path);
+    if (found == files_.end()) {
+      response.status = 404;
+      return;
+    }
+    const auto& [body, tag] = found->second;
+    if (!tag.empty()) response.set_header("ETag", tag);
+    if (tag.empty()) response.set_header("Last-Modified", "Sun, 22 Nov 2020 10:00:00 GMT");
+    if (request.has_header("If-Match") && request.get_header_value("If-Match") != tag) {
+      response.status = 412;
+      return;
+    }
+    if (request.method == "GET") {
+      for (const auto& [begin, end] : request.ranges) bytes_ += end - begin + 1;
+      if (request.ranges.empty()) bytes_ += static_cast<int64_t>(body.size());
+    }
+    response.set_content(body, "application/octet-stream");
+  }
+
+  httplib::Server server_;
+  int port_ = 0;
+  std::thread thread_;
+  std::mutex mutex_;
+  std::map<std::string, std::pair<std::string, std::string>> files_;
+  int refusals_ = 0, status_ = 0;
+  std::string refusal_;
+  std::atomic<bool> held_ = false;
+  std::atomic<int64_t> bytes_ = 0;
+};
+
+// A cache folder of this test's own, and the environment that names it.
+class Fixture {
+ public:
+  Fixture() {
+    std::string name = (fs::temp_directory_path() / "atoll_remote_test_XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    folder_ = name;
+    setenv("ATOLL_DATA_CACHE", name.c_str(), 1);
+    unsetenv("ATOLL_DATA_CACHE_BYTES");
+    setenv("AWS_ENDPOINT_URL", server.url().c_str(), 1);
+    setenv("AWS_ACCESS_KEY_ID", "k", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "s", 1);
+  }
+  ~Fixture() { fs::remove_all(folder_); }
+
+  // `count` tokens of 16 bits, token i is i % 50000.
+  void PutTokens(const std::string& path, int64_t count, const std::string& tag) {
+    std::vector<uint16_t> tokens(static_cast<size_t>(count));
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint16_t>(i % 50000);
+    server.Put(path, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * 2}, tag);
+  }
+  int64_t kept() const {
+    int64_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(folder_ / "blocks")) {
+      bytes += static_cast<int64_t>(entry.file_size());
+    }
+    return bytes;
+  }
+  const fs::path& folder() const { return folder_; }
+
+  Server server;
+
+ private:
+  fs::path folder_;
+};
+
+DataSpec Tokens(const std::string& path) {
+  DataSpec spec;
+  spec.format = DataFormat::kTokens16;
+  spec.path = path;
+  spec.sequence_length = 100;
+  spec.validation_fraction = 0;
+  return spec;
+}
+
+Dataset Opened(const DataSpec& spec) {
+  auto dataset = Dataset::Open(spec, 50000);
+  INFO(dataset.status().message());
+  REQUIRE(dataset.ok());
+  return *std::move(dataset);
+}
+
+absl::Status ReadRow(const Dataset& dataset, int64_t position, const Cancelled& cancelled = {}) {
+  std::vector<int32_t> row(101);
+  const absl::Status status = dataset.ReadTrain(position, row, cancelled);
+  if (status.ok()) {
+    const int64_t begin = dataset.Order(position) * 100;
+    for (size_t i = 0; i < row.size(); ++i) {
+      REQUIRE(row[i] == (begin + static_cast<int64_t>(i)) % 50000);
+    }
+  }
+  return status;
+}
+
+TEST_CASE("a job fetches the blocks that its sequences need, once, and no others") {
+  Fixture fixture;
+  fixture.PutTokens("/bucket/data/a.bin", 1 << 20, "\"a1\"");
+  for (const std::string& path :
+       {fixture.server.url() + "/bucket/data/a.bin", std::string("s3://bucket/data/a.bin")}) {
+    CAPTURE(path);
+    const int64_t before = fixture.server.bytes();
+    const Dataset dataset = Opened(Tokens(path));
+    CHECK(fixture.server.bytes() - before <= kBlock);  // the header
+    std::vector<int32_t> rows(6 * 101);
+    REQUIRE(dataset.ReadTrain(0, rows).ok());
+    std::set<int64_t> blocks = {0};
+    for (int64_t p = 0; p < 6; ++p) {
+      blocks.insert(dataset.Order(p) * 200 / kBlock);
+      blocks.insert((dataset.Order(p) * 200 + 201) / kBlock);
+    }
+    const int64_t fetched = fixture.server.bytes() - before;
+    CHECK(fetched == static_cast<int64_t>(blocks.size()) * kBlock);
+    const Dataset again = Opened(Tokens(path));  // another process would do the same
+    for (int64_t p = 0; p < 6; ++p) REQUIRE(ReadRow(again, p).ok());
+    CHECK(fixture.server.bytes() - before == fetched);
+    CHECK(again.digest() == dataset.digest());
+  }
+}
+
+TEST_CASE("the cache keeps to its bound, and damaged blocks are fetched again") {
+  Fixture fixture;
+  setenv("ATOLL_DATA_CACHE_BYTES", "400KiB", 1);
+  fixture.PutTokens("/b/a.bin", 1 << 20, "\"a1\"");
+  const Dataset dataset = Opened(Tokens("s3://b/a.bin"));
+  for (int64_t p = 0; p < 60; ++p) {
+    REQUIRE(ReadRow(dataset, p).ok());
+    REQUIRE(fixture.kept() <= 400 << 10);
+  }
+  CHECK(fixture.kept() > 200 << 10);
+  for (const auto& entry : fs::directory_iterator(fixture.folder() / "blocks")) {
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(70);
+    file << "damaged";
+  }
+  const Dataset again = Opened(Tokens("s3://b/a.bin"));
+  for (int64_t p = 0; p < 60; ++p) REQUIRE(ReadRow(again, p).ok());
+  setenv("ATOLL_DATA_CACHE_BYTES", "much", 1);
+  CHECK_THAT(std::string(Dataset::Open(Tokens("s3://b/a.bin"), 50000).status().message()),
+             Contains("ATOLL_DATA_CACHE_BYTES"));
+}
+
+TEST_CASE("the digest follows the strong ETag, without one every byte") {
+  Fixture fixture;
+  const std::string url = fixture.server.url() + "/a.bin";
+  const auto digest = [&](int64_t count, const std::string& tag) {
+    fixture.PutTokens("/a.bin", count, tag);
+    return Opened(Tokens(url)).digest();
+  };
+  const uint64_t first = digest(300000, "\"one\"");
+  CHECK(digest(300000, "\"two\"") != first);
+  CHECK(digest(300000, "\"one\"") == first);
+  const int64_t before = fixture.server.bytes();
+  CHECK(digest(300000, "") == digest(300000, ""));
+  CHECK(fixture.server.bytes() - before == 600000);  // the second time from the cache
+  // Read whole, a file on the server is what it is here.
+  std::vector<uint16_t> tokens(300000);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint16_t>(i % 50000);
+  const fs::path here = fixture.folder() / "here.bin";
+  std::ofstream(here, std::ios::binary)
+      .write(reinterpret_cast<const char*>(tokens.data()), 2 * 300000);
+  CHECK(digest(300000, "") == Opened(Tokens(here.string())).digest());
+}
+
+TEST_CASE("a file that changes meanwhile is data loss, which names it") {
+  Fixture fixture;
+  fixture.PutTokens("/b/a.bin", 1 << 20, "\"one\"");
+  for (const std::string& path : {fixture.server.url() + "/b/a.bin", std::string("s3://b/a.bin")}) {
+    fixture.PutTokens("/b/a.bin", 1 << 20, "\"one\"");
+    const Dataset dataset = Opened(Tokens(path));
+    fixture.PutTokens("/b/a.bin", 1 << 20, "\"two\"");
+    absl::Status status;
+    for (int64_t p = 0; p < 40 && status.ok(); ++p) status = ReadRow(dataset, p);
+    CHECK(absl::IsDataLoss(status));
+    CHECK_THAT(std::string(status.message()), Contains(path) && Contains("changed"));
+  }
+}
+
+TEST_CASE("what a store refuses is one message that names the remedy") {
+  Fixture fixture;
+  fixture.PutTokens("/b/a.bin", 1000, "\"one\"");
+  const auto refused = [&](int status, const std::string& code) {
+    // HEAD, and GET for the reason.
+    fixture.server.Refuse(
+        2, status, absl::StrCat("<Error><Code>", code, "</Code><Message>m</Message></Error>"));
+    return Dataset::Open(Tokens("s3://b/a.bin"), 50000).status();
+  };
+  const absl::Status bucket = refused(404, "NoSuchBucket");
+  CHECK(absl::IsFailedPrecondition(bucket));
+  CHECK_THAT(std::string(bucket.message()), Contains("\"b\"") && Contains("s3://b/a.bin"));
+  const absl::Status clock = refused(403, "RequestTimeTooSkewed");
+  CHECK(absl::IsFailedPrecondition(clock));
+  CHECK_THAT(std::string(clock.message()), Contains("clock"));
+  CHECK(absl::IsPermissionDenied(refused(403, "SignatureDoesNotMatch")));
+  CHECK(absl::IsNotFound(refused(404, "NoSuchKey")));
+  unsetenv("AWS_ACCESS_KEY_ID");
+  setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere", 1);
+  const absl::Status key = Dataset::Open(Tokens("s3://b/a.bin"), 50000).status();
+  CHECK(absl::IsUnauthenticated(key));
+  CHECK_THAT(std::string(key.message()), Contains("AWS_ACCESS_KEY_ID"));
+}
+
+TEST_CASE("a busy server is asked again; one that is not there is an error within the tries") {
+  Fixture fixture;
+  fixture.PutTokens("/b/a.bin", 1 << 20, "\"one\"");
+  fixture.server.Refuse(2, 503, "");
+  const Dataset dataset = Opened(Tokens("s3://b/a.bin"));
+  fixture.server.Stop();
+  absl::Status status;
+  for (int64_t p = 0; p < 40 && status.ok(); ++p) status = ReadRow(dataset, p);
+  CHECK(absl::IsUnavailable(status));
+  CHECK_THAT(std::string(status.message()), Contains("127.0.0.1"));
+}
+
+TEST_CASE("a read that waits for a silent server ends when it is cancelled") {
+  Fixture fixture;
+  fixture.PutTokens("/b/a.bin", 1 << 20, "\"one\"");
+  const Dataset dataset = Opened(Tokens("s3://b/a.bin"));
+  fixture.server.Hold();
+  std::atomic<int> asked = 0;  // the silence itself would last 30 s
+  std::vector<int32_t> rows(20 * 101);
+  const absl::Status status = dataset.ReadTrain(0, rows, [&] { return ++asked > 12; });
+  CHECK(absl::IsAborted(status));
+  DataOptions options;
+  options.watch.cancelled = [] { return true; };
+  CHECK(absl::IsAborted(Dataset::Open(Tokens("s3://b/b.bin"), 50000, options).status()));
+}
+
+TEST_CASE("JSONL on a server is tokenized once, and shards on a server are read as they are") {
+  Fixture fixture;
+  std::string lines;
+  for (int i = 0; i < 5000; ++i) absl::StrAppend(&lines, "{\"text\": \"line ", i, "\"}\n");
+  fixture.server.Put("/b/t.jsonl", lines, "\"one\"");
+  DataSpec spec = Tokens("s3://b/t.jsonl");
+  spec.format = DataFormat::kJsonl;
+  const Dataset dataset = Opened(spec);
+  const auto listed = [&](const char* prefix) {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(fixture.folder())) {
+      if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path());
+    }
+    return found;
+  };
+  REQUIRE(listed("tokens-").size() == 1);
+  CHECK(listed("making-").empty());
+  for (const auto& entry : fs::directory_iterator(listed("tokens-")[0])) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    fixture.server.Put("/b/shards/" + entry.path().filename().string(),
+                       {std::istreambuf_iterator<char>(file), {}},
+                       "\"" + entry.path().filename().string() + "\"");
+  }
+  spec.format = DataFormat::kShards;
+  spec.path = "s3://b/shards";
+  const Dataset shards = Opened(spec);
+  REQUIRE(shards.train_sequences() == dataset.train_sequences());
+  std::vector<int32_t> one(101), other(101);
+  REQUIRE(dataset.ReadTrain(3, one).ok());
+  REQUIRE(shards.ReadTrain(3, other).ok());
+  CHECK(one == other);
+}
+
+}  // namespace
+}  // namespace atl
