@@ -351,11 +351,21 @@ TEST_CASE("a checkpoint is of its step, though copied only after two more") {
   RequirePushAlike(device, host);
 }
 
+// Of two workers: stages, stages of two devices each, and replicas that own half of the optimizer's
+// state each.
+IslandLayout LayoutOfTwo(int which) {
+  IslandLayout layout = Pipeline("two stages", {3, 3}, 2);
+  if (which == 1) layout.tensor_parallel = 2;
+  if (which < 2) return layout;
+  layout = Replicas("owners", {4, 4}, 2);
+  layout.optimizer_copies = 1;
+  return layout;
+}
+
 TEST_CASE("members of an island copy their layers while it trains on") {
   const World world;
   TestGroup group(world, 2, 2);
-  IslandLayout layout = Pipeline("two stages", {3, 3}, 2);
-  layout.tensor_parallel = GENERATE(1, 2);
+  const IslandLayout layout = LayoutOfTwo(GENERATE(0, 1, 2));
   group.Take(layout, {"w1", "w2"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
@@ -387,8 +397,7 @@ TEST_CASE("members of an island copy their layers while it trains on") {
 TEST_CASE("members of an island take what is adopted while it trains on") {
   const World world;
   TestGroup group(world, 2, 2);
-  IslandLayout layout = Pipeline("two stages", {3, 3}, 2);
-  layout.tensor_parallel = GENERATE(1, 2);
+  const IslandLayout layout = LayoutOfTwo(GENERATE(0, 1, 2));
   group.Take(layout, {"w1", "w2"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
