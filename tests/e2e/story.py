@@ -292,8 +292,10 @@ def xml_of(suite, results):
 
 
 def main(suite):
-    """Runs the cases, or those whose name contains the command line's argument."""
-    chosen = [c for c in CASES if len(sys.argv) < 2 or sys.argv[1] in c.__doc__ + c.__name__]
+    """Runs the cases, or those whose name contains the command line's argument; after a "-", all others."""
+    pattern = sys.argv[1] if len(sys.argv) > 1 else ""
+    others = pattern.startswith("-")
+    chosen = [c for c in CASES if (pattern.lstrip("-") in c.__doc__ + c.__name__) != others]
     root = tempfile.mkdtemp(prefix="atoll-e2e-", dir=os.environ.get("TEST_TMPDIR"))
     results = []
     for function in chosen:

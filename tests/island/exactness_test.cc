@@ -35,7 +35,7 @@ TEST_CASE("replicas with unequal shares and cuts train as one device does") {
 
 TEST_CASE("replicas that share the optimizer's state among them train as one device does") {
   for (const IslandLayout& spec : Owners()) {
-    for (const Kind kind : {Kind::kGpt2, Kind::kLlama, Kind::kLlamaTied}) CheckExact(kind, spec);
+    for (const Kind kind : kFamilies) CheckExact(kind, spec);
   }
 }
 
@@ -91,7 +91,8 @@ TEST_CASE("nothing but rounding sets layouts apart") {
     CheckExact(kind, Pipeline("zb-h1", {1, 2, 2, 1}, 6), f64);
     CheckExact(kind, Replicas().back(), f64);
     CheckExact(kind, TensorParallel().back(), f64_in_pieces);
-    for (const IslandLayout& spec : Owners()) CheckExact(kind, spec, f64);
+    CheckExact(kind, Owners().front(), f64);
+    CheckExact(kind, Owners()[1], f64);
   }
 }
 

@@ -42,7 +42,6 @@ std::vector<Spread> Layouts() {
           {On(4, replicas[1]), true},      // cut unlike
           {On(3, replicas[2]), true},      // all different, recomputation
           {On(3, owners[0]), true},        // one copy of the optimizer's state
-          {On(4, owners[1]), true},        // two
           {On(2, replicas[0]), true, 4}};  // in pieces
 }
 
