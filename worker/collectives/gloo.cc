@@ -1,6 +1,5 @@
 #include "worker/collectives/gloo.h"
 
-#include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>
 #include <gloo/context.h>
 #include <gloo/transport/address.h>
@@ -262,21 +261,96 @@ class Member final : public GlooCommunicator {
     return absl::OkStatus();
   }
 
-  // All parts go everywhere: that is what Gloo's ring does, at no more cost than its own half.
-  absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes&) override {
+  // Gloo's own collectives for parts want them equal, or send them everywhere: these go straight
+  // from member to member.
+  absl::Status ReduceScatterOnHost(const Tensor& x, const Cuts& cuts) override {
     ATOLL_RETURN_IF_ERROR(failure());
     if (group_.size == 1 || x.size() == 0) return absl::OkStatus();
-    const int64_t size = SizeOf(x.dtype);
-    std::vector<size_t> bytes;
-    for (int r = 0; r < group_.size; ++r) {
-      bytes.push_back(static_cast<size_t>((cuts[r + 1] - cuts[r]) * size));
+    switch (x.dtype) {
+      case DType::kFloat32:
+        return AddParts<float>(x, cuts);
+      case DType::kFloat64:
+        return AddParts<double>(x, cuts);
+      case DType::kBfloat16:
+      case DType::kInt32:
+        return ReduceOnHost(x, Reduction::kSum);
     }
+    __builtin_unreachable();
+  }
+
+  absl::Status GatherOnHost(const Tensor& x, const Cuts& cuts, const Routes& routes) override {
+    ATOLL_RETURN_IF_ERROR(failure());
+    if (group_.size == 1 || x.size() == 0) return absl::OkStatus();
+    const auto bytes = [&](int64_t elements) {
+      return static_cast<size_t>(elements * SizeOf(x.dtype));
+    };
+    std::vector<Part> sends, receives;
+    for (int other = 0; other < group_.size; ++other) {
+      if (other == rank()) continue;
+      if (routes(rank(), other)) {
+        sends.push_back({other, bytes(cuts[rank()]), bytes(cuts[rank() + 1] - cuts[rank()])});
+      }
+      if (routes(other, rank())) {
+        receives.push_back({other, bytes(cuts[other]), bytes(cuts[other + 1] - cuts[other])});
+      }
+    }
+    return Exchange(x, sends, x, receives);
+  }
+
+  // Of a tensor, in bytes, to or from another member.
+  struct Part {
+    int member = 0;
+    size_t begin = 0, bytes = 0;
+  };
+
+  absl::Status Exchange(const Tensor& from, const std::vector<Part>& sends, const Tensor& into,
+                        const std::vector<Part>& receives) {
+    const auto size = [](const Tensor& x) {
+      return static_cast<size_t>(x.size() * SizeOf(x.dtype));
+    };
+    const uint64_t slot = kParts | ++exchanges_;
     return Settle(Guarded([&] {
-      ::gloo::AllgathervOptions options(mesh_);
-      options.setTimeout(Milliseconds(group_.timeout));
-      options.setOutput(static_cast<char*>(x.data), bytes);
-      ::gloo::allgatherv(options);
+      const auto out = mesh_->createUnboundBuffer(from.data, size(from));
+      const auto in = mesh_->createUnboundBuffer(into.data, size(into));
+      int sent = 0, received = 0;
+      for (const Part& part : receives) {
+        if (part.bytes == 0) continue;
+        in->recv(part.member, slot, part.begin, part.bytes);
+        ++received;
+      }
+      for (const Part& part : sends) {
+        if (part.bytes == 0) continue;
+        out->send(part.member, slot, part.begin, part.bytes);
+        ++sent;
+      }
+      for (; received > 0; --received) in->waitRecv(nullptr, Milliseconds(group_.timeout));
+      for (; sent > 0; --sent) out->waitSend(nullptr, Milliseconds(group_.timeout));
     }));
+  }
+
+  // The own part of x <- its sum, in the order of ranks.
+  template <typename T>
+  absl::Status AddParts(const Tensor& x, const Cuts& cuts) {
+    const int64_t begin = cuts[rank()], own = cuts[rank() + 1] - begin;
+    const auto bytes = [](int64_t elements) { return static_cast<size_t>(elements) * sizeof(T); };
+    others_.resize(bytes(own * group_.size));
+    const Tensor others(others_.data(), x.dtype, 1, own * group_.size);
+    std::vector<Part> sends, receives;
+    for (int other = 0; other < group_.size; ++other) {
+      if (other == rank()) continue;
+      sends.push_back({other, bytes(cuts[other]), bytes(cuts[other + 1] - cuts[other])});
+      receives.push_back({other, bytes(own * other), bytes(own)});
+    }
+    ATOLL_RETURN_IF_ERROR(Exchange(x, sends, others, receives));
+    T* const sum = x.as<T>() + begin;
+    T* const all = others.as<T>();
+    std::copy_n(sum, own, all + own * rank());
+    std::copy_n(all, own, sum);
+    for (int member = 1; member < group_.size; ++member) {
+      const T* const part = all + own * member;
+      for (int64_t i = 0; i < own; ++i) sum[i] += part[i];
+    }
+    return absl::OkStatus();
   }
 
   template <typename T>
@@ -318,9 +392,14 @@ class Member final : public GlooCommunicator {
     return failure();
   }
 
+  // Of exchanges of parts: no collective's of Gloo, and not the watch's.
+  static constexpr uint64_t kParts = uint64_t{0xa8} << 56;
+
   const std::shared_ptr<GlooDevice> device_;
   const GlooGroup group_;
   std::vector<float> wide_;
+  std::vector<std::byte> others_;  // parts of other members
+  uint64_t exchanges_ = 0;
 
   mutable std::mutex mutex_;
   std::shared_ptr<Mesh> mesh_;  // written once, by Join
