@@ -65,6 +65,8 @@ class Cuts {
     EngineOptions options;
     options.before_word = [this](const std::string& device, const std::string& from) {
       std::unique_lock lock(mutex_);
+      asked_.insert({device, from});
+      changed_.notify_all();
       const auto cut = cuts_.find({device, from});
       if (cut == cuts_.end()) return absl::OkStatus();
       changed_.wait_for(lock, kHeldUp, [this] { return !waits_; });
@@ -87,13 +89,20 @@ class Cuts {
   void Forget() {
     const std::lock_guard lock(mutex_);
     cuts_.clear();
+    asked_.clear();
+  }
+  // Until `device` takes the word of `from`.
+  void AwaitWord(const std::string& device, const std::string& from) {
+    std::unique_lock lock(mutex_);
+    REQUIRE(changed_.wait_for(lock, kHeldUp, [&] { return asked_.contains({device, from}); }));
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::set<std::pair<std::string, std::string>> cuts_;  // guarded by mutex_
-  bool waits_ = false;                                  // guarded by mutex_
+  std::set<std::pair<std::string, std::string>> cuts_;   // guarded by mutex_
+  std::set<std::pair<std::string, std::string>> asked_;  // guarded by mutex_
+  bool waits_ = false;                                   // guarded by mutex_
 };
 
 TEST_CASE("a step cut short where it is committed is taken by all or by none, and none is lost") {
@@ -150,18 +159,28 @@ TEST_CASE("a step whose owners have taken it counts, though its parameters did n
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ok());
   Alone alone(world);
-  int64_t step = 0;
-  for (const char* late : {"w2/0", "w3/0"}) {
+  int64_t step = 0, steps_taken = 0;
+  // A member may hear that the late one gives up before it has taken the last word: then none takes
+  // the step, and it is tried again.
+  for (int attempt = 0; attempt < 20 && steps_taken < 2; ++attempt) {
+    const char* const late = attempt % 2 == 0 ? "w2/0" : "w3/0";
     REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
     leader.Settles();
     ++step;
+    cuts.Forget();
     // The others take the step, and wait for its part.
     GroupMember& member = *group["w1"].member;
     const int64_t before = member.Committed().taken.number;
     cuts.Cut(late, "w1/0", /*later=*/true);
     absl::Status made;
     std::thread trains([&] { made = leader.trainer->Step(Batch(step), RateOf(step)).status(); });
-    std::this_thread::sleep_for(20ms);
+    // The late one has told its own word, and the others take the last of the words that they need.
+    for (const char* device : {"w1/0", "w2/0", "w3/0"}) {
+      if (std::string(device) == late) continue;
+      for (const char* from : {"w1/0", "w2/0", "w3/0"}) {
+        if (std::string(device) != from) cuts.AwaitWord(device, from);
+      }
+    }
     cuts.Now();
     trains.join();
     REQUIRE(!made.ok());
@@ -171,7 +190,9 @@ TEST_CASE("a step whose owners have taken it counts, though its parameters did n
     REQUIRE(taken.kept);
     REQUIRE(taken.step_taken == (member.Committed().taken.number > before));
     if (taken.step_taken) alone.Step(step++);
+    steps_taken += taken.step_taken;
   }
+  CHECK(steps_taken == 2);
   REQUIRE(leader.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
 }
 
