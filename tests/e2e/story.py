@@ -291,11 +291,20 @@ def xml_of(suite, results):
     return "\n".join(lines + ["</testsuite></testsuites>", ""])
 
 
+def part_of(cases):
+    """Every n-th of the cases, where Bazel runs this test in n parts (shard_count) at a time."""
+    if "TEST_SHARD_STATUS_FILE" not in os.environ:
+        return cases
+    with open(os.environ["TEST_SHARD_STATUS_FILE"], "w", encoding="utf-8"):
+        pass  # that it exists says that this test knows of its parts
+    return cases[int(os.environ["TEST_SHARD_INDEX"])::int(os.environ["TEST_TOTAL_SHARDS"])]
+
+
 def main(suite):
     """Runs the cases, or those whose name contains the command line's argument; after a "-", all others."""
     pattern = sys.argv[1] if len(sys.argv) > 1 else ""
     others = pattern.startswith("-")
-    chosen = [c for c in CASES if (pattern.lstrip("-") in c.__doc__ + c.__name__) != others]
+    chosen = part_of([c for c in CASES if (pattern.lstrip("-") in c.__doc__ + c.__name__) != others])
     root = tempfile.mkdtemp(prefix="atoll-e2e-", dir=os.environ.get("TEST_TMPDIR"))
     results = []
     for function in chosen:
