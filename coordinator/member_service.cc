@@ -12,7 +12,7 @@ namespace atl {
 namespace {
 
 constexpr size_t kMaxQueued = 4096;  // messages to one member that it has not read
-constexpr int kMaxStreams = 8192;
+constexpr int kMaxStreams = 20000;
 
 struct WorkerKind {
   using Up = FromWorker;

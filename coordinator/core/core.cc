@@ -14,6 +14,7 @@
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/servers.h"
+#include "coordinator/core/settle.h"
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/state.h"
 #include "coordinator/core/switching.h"
@@ -49,30 +50,6 @@ struct EventHandler {
   void operator()(const Tick&) {}
 };
 
-// Whatever follows from the state that the event made.
-void Settle(State& s) {
-  constexpr int kMostTurns = 1000;  // each turn decides, drops or admits something
-  coord::ExpireMembers(s);
-  coord::Schedule(s);
-  for (auto& [number, job] : s.jobs) {
-    for (int turn = 0;; ++turn) {
-      ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not settle");
-      if (!coord::AdvanceJob(s, job) && !coord::AdvanceRound(s, job)) break;
-    }
-  }
-  coord::Schedule(s);  // a job may have ended and freed its workers
-  for (auto& [number, job] : s.jobs) {
-    if (job.active() && !job.stale()) {
-      coord::AdvanceSwitches(s, job);
-      coord::AdvancePlans(s, job);
-      coord::RefreshOrders(s, job);
-    }
-    coord::PumpServers(s, job);
-  }
-  coord::PumpCandidates(s);
-  coord::ForgetRemoved(s);
-}
-
 }  // namespace
 
 class CoordinatorCore::Impl {
@@ -105,11 +82,8 @@ CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& ev
   s.now = now;
   s.out = CoordinatorActions();
   std::visit(EventHandler{s}, event);
-  Settle(s);
+  s.out.next_deadline = coord::Settle(s, coord::ReachOf(event));
   coord::Flush(s);
-  Instant next = coord::NextMemberDeadline(s);
-  for (const auto& [number, job] : s.jobs) next = std::min(next, coord::NextJobDeadline(s, job));
-  s.out.next_deadline = next;
   const int64_t sequence = coord::HasDecided(s) ? s.sequence : 0;
   for (ToWorker& message : s.out.to_workers) message.sequence = sequence;
   for (ToServer& message : s.out.to_servers) message.sequence = sequence;

@@ -16,8 +16,13 @@ ContributionRecord ContributionKey(const JobId& job, const ContributionId& id) {
   return record;
 }
 
-void FlushJob(Job& job, std::vector<StoreWrite>& writes) {
+void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
   const Dirty dirty = std::exchange(job.dirty, Dirty());
+  for (const IslandId id : dirty.islands) {
+    s.NotePlaces(job, id);
+    job.plan_is_whole.erase(id);
+  }
+  for (const IslandId id : dirty.plans) job.plan_is_whole.erase(id);
   if (dirty.record) writes.push_back({job.record, false});
   if (dirty.progress) writes.push_back({job.progress, false});
   for (IslandId id : dirty.islands) writes.push_back({job.islands.at(id), false});
@@ -56,7 +61,7 @@ void Flush(State& s) {
     writes.push_back({s.members.at(key).record, false});
   }
   s.dirty_members.clear();
-  for (auto& [number, job] : s.jobs) FlushJob(job, writes);
+  for (auto& [number, job] : s.jobs) FlushJob(s, job, writes);
   if (!s.epoch_dirty && std::all_of(writes.begin(), writes.end(), is_line)) return;
   s.epoch_dirty = false;
   ++s.sequence;
@@ -238,6 +243,7 @@ absl::Status Load(State& s, const std::vector<StoreRecord>& records) {
       if (!known) return Damaged(island, "its worker is not known");
     }
     Resume(s, job);
+    for (const auto& [id, island] : job.islands) s.NotePlaces(job, id);
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/plans.h"
@@ -79,8 +80,7 @@ void AssignIsland(State& s, Job& job, Member& worker) {
   island.steps_this_round = job.spec().outer.steps_per_round;
   job.vacant_since.erase(id);
   NewGeneration(job, island);
-  worker.candidate_for.clear();
-  worker.prepared.reset();
+  s.SetCandidate(worker, "");
   worker.progress.reset();
   const std::string why_not = WhyNotResume(job, island, worker);
   island.resume_checkpoint = why_not.empty();
@@ -160,6 +160,43 @@ IslandRecord* CurrentIsland(State& s, const Member& worker, const JobId& job_id,
 
 namespace {
 
+// Of a heartbeat, what decisions are made of; the rest is for people.
+auto DecisiveOf(const std::optional<IslandProgress>& progress) {
+  static const IslandProgress kNone;
+  const IslandProgress& p = progress ? *progress : kNone;
+  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.seen_sequence,
+                    p.base_version, p.ready, p.plan_number, p.setting_up, p.plan_wanted);
+}
+auto DecisiveOf(const std::optional<MemberProgress>& progress) {
+  static const MemberProgress kNone;
+  const MemberProgress& p = progress ? *progress : kNone;
+  return std::tuple(progress.has_value(), p.job, p.island, p.generation, p.plan_number,
+                    p.seen_sequence, p.holds);
+}
+
+void TouchIsland(State& s, const JobId& id, IslandId island) {
+  Job* job = s.FindJob(id);
+  if (job != nullptr) s.Touch(*job, island);
+}
+
+// What waits for what this heartbeat says is looked at again.
+void TouchWhatItTells(State& s, const Member& before, const WorkerHeartbeat& message) {
+  const bool same = before.has_beaten &&
+                    DecisiveOf(before.progress) == DecisiveOf(message.progress) &&
+                    DecisiveOf(before.following) == DecisiveOf(message.member) &&
+                    (before.candidate_for.empty() || before.measuring == message.measuring);
+  if (same) return;
+  if (Job* job = s.FindJob(before.candidate_for); job != nullptr) s.Touch(*job);
+  for (const auto& progress : {before.progress, message.progress}) {
+    if (progress) TouchIsland(s, progress->job, progress->island);
+  }
+  for (const auto& progress : {before.following, message.member}) {
+    if (progress) TouchIsland(s, progress->job, progress->island);
+  }
+  const State::Place place = s.PlaceOf(before.record.name);
+  if (place.job != nullptr) s.Touch(*place.job, place.island);
+}
+
 bool IsToHandOver(const Job* job, const IslandProgress& progress, const NodeId& worker) {
   if (job == nullptr || !job->active()) return false;
   auto island = job->islands.find(progress.island);
@@ -170,9 +207,10 @@ bool IsToHandOver(const Job* job, const IslandProgress& progress, const NodeId& 
 
 void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   const std::optional<IslandProgress>& progress = message.progress;
+  TouchWhatItTells(s, worker, message);
   worker.has_beaten = true;
   worker.progress = progress;
-  worker.following = message.member;
+  s.SetFollowing(worker, message.member);
   worker.measuring = CleanText(message.measuring, 200);
   OnMemberProgress(s, worker);
   const State::Place place = s.PlaceOf(worker.record.name);
@@ -228,6 +266,7 @@ void OnLeaseRequest(State& s, Member& worker, const LeaseRequest& message) {
   IslandRecord* current = CurrentIsland(s, worker, message.job, message.island, message.generation);
   if (current == nullptr || message.request < current->lease_request) return;
   Job& job = *s.FindJob(message.job);
+  s.Touch(job);
   const bool repeated = message.request == current->lease_request;
   LeaseGrant grant{message.job, message.island, message.generation, message.request, {}, false};
   if (repeated && !current->lease_ranges.empty()) {

@@ -30,10 +30,10 @@ Order StopOrder(State& s, const Job& job, Generation generation, const std::stri
 
 // Those who may get it into an island, lead one or follow.
 void StopWorkers(State& s, Job& job, const std::string& reason) {
-  for (auto& [key, member] : s.members) {
+  for (const NodeId& name : std::set(s.candidates)) {
+    Member& member = *s.FindMember(MemberKind::kWorker, name);
     if (member.candidate_for != job.id()) continue;
-    member.candidate_for.clear();
-    member.prepared.reset();
+    s.SetCandidate(member, "");
     // It may be busy with the job's files for long, and another job may want it.
     s.Send(member, StopOrder<IslandOrder>(s, job, job.progress.plan_generation, reason));
   }

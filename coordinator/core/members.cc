@@ -100,12 +100,11 @@ void Detach(State& s, Member& member, const std::string& reason) {
     ForgetHeld(s, member.record.name);
     return;
   }
-  member.candidate_for.clear();
-  member.prepared.reset();
+  s.SetCandidate(member, "");
   const State::Place place = s.PlaceOf(member.record.name);
   if (place.job != nullptr) LoseWorker(s, place, member.record.name, reason);
   member.progress.reset();
-  member.following.reset();
+  s.SetFollowing(member, std::nullopt);
   member.measuring.clear();
   member.leaving = false;
 }
@@ -326,6 +325,7 @@ void SpareMembers(State& s) {
 }
 
 void ExpireMembers(State& s) {
+  if (s.now < s.member_deadline) return;
   for (auto& [key, member] : s.members) {
     if (member.attached && s.now >= ExpiryOf(member)) {
       Detach(s, member, absl::StrCat("no heartbeat for ", Seconds(kLease), " s"));

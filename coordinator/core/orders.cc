@@ -105,6 +105,7 @@ void SendMemberOrder(State& s, const Job& job, const Member& worker, SentMemberO
 
 void RefreshMemberOrders(State& s, Job& job) {
   for (const auto& [id, island] : job.islands) {
+    if (!job.touched.contains(id)) continue;
     const IslandPlan* plan = PlanInForce(job, island);
     if (plan == nullptr) continue;
     for (size_t i = 1; i < plan->members.size(); ++i) {

@@ -311,10 +311,20 @@ const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island) {
       members[0].incarnation != island.incarnation) {
     return nullptr;
   }
-  const bool whole = std::all_of(members.begin() + 1, members.end(), [&](const IslandMember& m) {
-    return Contains(island.followers, m) || !HasPart(found->second, m.worker);
-  });
-  return whole ? &found->second : nullptr;
+  const auto whole = [&] {
+    return std::all_of(members.begin() + 1, members.end(), [&](const IslandMember& m) {
+      return Contains(island.followers, m) || !HasPart(found->second, m.worker);
+    });
+  };
+  // Asked again and again, and no matter of a few comparisons for islands of a hundred workers.
+  if (job.dirty.islands.contains(island.island) || job.dirty.plans.contains(island.island)) {
+    return whole() ? &found->second : nullptr;
+  }
+  auto known = job.plan_is_whole.find(island.island);
+  if (known == job.plan_is_whole.end()) {
+    known = job.plan_is_whole.emplace(island.island, whole()).first;
+  }
+  return known->second ? &found->second : nullptr;
 }
 
 void RenumberPlan(Job& job, IslandRecord& island) {
@@ -400,6 +410,7 @@ void OnProfileChanged(State& s, const ProfileChanged& event) {
 
 void AdvancePlans(State& s, Job& job) {
   for (const auto& [id, island] : job.islands) {
+    if (!job.touched.contains(id)) continue;
     if (island.incarnation == 0 || !NeedsPlan(s, job, island)) {
       job.planning.erase(id);
       continue;

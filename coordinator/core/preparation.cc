@@ -15,8 +15,9 @@ namespace {
 
 std::vector<Member*> Candidates(State& s, const Job& job) {
   std::vector<Member*> candidates;
-  for (auto& [key, member] : s.members) {
-    if (member.candidate_for == job.id()) candidates.push_back(&member);
+  for (const NodeId& name : s.candidates) {
+    Member* member = s.FindMember(MemberKind::kWorker, name);
+    if (member->candidate_for == job.id()) candidates.push_back(member);
   }
   return candidates;
 }
@@ -29,8 +30,7 @@ std::vector<NodeId> NamesOf(const std::vector<Member*>& workers) {
 
 void RefuseWorker(State& s, Job& job, Member& worker, const std::string& reason) {
   worker.refused[job.id()] = reason;
-  worker.candidate_for.clear();
-  worker.prepared.reset();
+  s.SetCandidate(worker, "");
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("worker ", worker.record.name, " cannot run the job: ", reason));
 }
@@ -50,18 +50,20 @@ std::string Refusals(const State& s, const Job& job, int64_t& count) {
 
 // The facts that most candidates found; those of the first by name among equals.
 const JobFacts& Majority(const std::vector<Member*>& prepared) {
-  const JobFacts* best = nullptr;
-  int64_t best_votes = 0;
+  std::vector<std::pair<const JobFacts*, int64_t>> votes;  // few that differ, of many workers
   for (const Member* member : prepared) {
-    const int64_t votes = std::count_if(prepared.begin(), prepared.end(), [&](const Member* other) {
-      return *other->prepared == *member->prepared;
+    const auto same = std::find_if(votes.begin(), votes.end(), [&](const auto& entry) {
+      return *entry.first == *member->prepared;
     });
-    if (votes > best_votes) {
-      best = &*member->prepared;
-      best_votes = votes;
+    if (same == votes.end()) {
+      votes.emplace_back(&*member->prepared, 1);
+    } else {
+      ++same->second;
     }
   }
-  return *best;
+  return *std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) {
+            return a.second < b.second;
+          })->first;
 }
 
 // "" or what is missing: shards stay where they are placed, so who comes later gets none.
@@ -169,8 +171,7 @@ bool AdvancePreparing(State& s, Job& job) {
   if (refused > 0 && all_answered && static_cast<int64_t>(candidates.size()) < needed) {
     // It cannot start with these; other jobs may.
     for (Member* member : candidates) {
-      member->candidate_for.clear();
-      member->prepared.reset();
+      s.SetCandidate(*member, "");
     }
     s.SetState(job, JobState::kQueued, absl::StrCat("too few workers can run it: ", refusals));
     return true;
@@ -234,7 +235,8 @@ bool AdmitLateWorkers(State& s, Job& job) {
 
 Instant PreparingDeadline(const State& s, const Job& job) {
   Instant deadline = kNever;
-  for (const auto& [key, member] : s.members) {
+  for (const NodeId& name : s.candidates) {
+    const Member& member = *s.FindMember(MemberKind::kWorker, name);
     if (member.candidate_for != job.id() || member.prepared) continue;
     const Instant by = member.asked_at + s.options.prepare_limit;
     if (by > s.now) deadline = std::min(deadline, by);
@@ -257,8 +259,7 @@ void TakeIdleWorkers(State& s, Job& job) {
   Seating seating(s, job);
   for (auto& [key, member] : s.members) {
     if (!IsIdle(s, key, member, job) || !seating.Take(member)) continue;
-    member.candidate_for = job.id();
-    member.prepared.reset();
+    s.SetCandidate(member, job.id());
     member.asked_at = member.ask_again_at = s.now;
   }
 }
@@ -300,8 +301,9 @@ void Schedule(State& s) {
 }
 
 void PumpCandidates(State& s) {
-  for (auto& [key, member] : s.members) {
-    if (member.candidate_for.empty() || member.prepared || s.now < member.ask_again_at) continue;
+  for (const NodeId& name : s.candidates) {
+    Member& member = *s.FindMember(MemberKind::kWorker, name);
+    if (member.prepared || s.now < member.ask_again_at) continue;
     Job* job = s.FindJob(member.candidate_for);
     member.ask_again_at = s.now + kRetryInterval;
     s.Send(member, PrepareJob{job->id(), job->spec()});

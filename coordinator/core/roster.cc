@@ -92,7 +92,8 @@ Seating::Seating(const State& s, const Job& job) : job_(job) {
     islands_.push_back({here ? GroupOf(job_, *leader) : "", here && MayShare(job_, *leader),
                         1 + static_cast<int64_t>(island.followers.size())});
   }
-  for (const auto& [key, member] : s.members) {
+  for (const NodeId& name : s.candidates) {
+    const Member& member = *s.FindMember(MemberKind::kWorker, name);
     if (member.candidate_for == job.id()) Take(member);
   }
 }
@@ -126,8 +127,7 @@ void Join(State& s, Job& job, Member& worker) {
     if (!HasRoom(s, job, island, worker)) continue;
     job.EditIsland(id).followers.push_back({worker.record.name, worker.record.incarnation,
                                             worker.peer_endpoint, worker.peer_public_key});
-    worker.candidate_for.clear();
-    worker.prepared.reset();
+    s.SetCandidate(worker, "");
     worker.progress.reset();
     s.Log(job.id(), Severity::kInfo,
           absl::StrCat("island ", id, ": worker ", worker.record.name, " joined"));
@@ -245,15 +245,15 @@ void DismissOutsiders(State& s, Job& job, IslandId id) {
       return;
     }
   }
-  for (auto& [key, worker] : s.members) {
-    if (!worker.attached || !worker.following || worker.following->job != job.id() ||
-        worker.following->island != id) {
-      continue;
-    }
+  const auto followers = s.followed.find({job.id(), id});
+  if (followers == s.followed.end()) return;
+  for (const NodeId& name : followers->second) {
+    Member& worker = *s.FindMember(MemberKind::kWorker, name);
+    if (!worker.attached) continue;
     // Lenders too: if one of them goes, the step under way goes with it.
-    const bool inside = plan != nullptr && Names(*plan, key.second);
+    const bool inside = plan != nullptr && Names(*plan, name);
     // Another island of the job may have it by now, whose order takes this one's place.
-    const State::Place place = s.PlaceOf(key.second);
+    const State::Place place = s.PlaceOf(name);
     const bool elsewhere = place.job == &job && (place.leads || place.island != id);
     if (inside || elsewhere) continue;
     SendStop(s, worker, &job, "the island's plan has no part for it");

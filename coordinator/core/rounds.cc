@@ -89,6 +89,7 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   IslandRecord* found = CurrentIsland(s, worker, message.job, id.island, id.generation);
   if (found == nullptr || id.incarnation != found->author) return;
   Job& job = *s.FindJob(message.job);
+  s.Touch(job);
   if (auto it = job.contributions.find(id); it != job.contributions.end()) {
     if (!it->second.dropped) Grant(s, job, worker, id);
     return;

@@ -27,6 +27,7 @@ const DecisionRecord* DecisionOf(const Job& job, Version version) {
 ServerLink* LinkOf(State& s, const Member& server, const JobId& job_id, Job*& job) {
   job = s.FindJob(job_id);
   if (job == nullptr) return nullptr;
+  s.Touch(*job);
   auto it = job->links.find(server.record.name);
   return it == job->links.end() ? nullptr : &it->second;
 }

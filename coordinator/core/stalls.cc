@@ -35,6 +35,7 @@ void Moves(State& s, Job& job, IslandId id, ProgressWatch& watch) {
   watch.since = s.now;
   if (!watch.stalled) return;
   watch.stalled = false;
+  s.Touch(job);
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat("island ", id, " makes progress again: rounds wait for it"));
 }

@@ -71,18 +71,71 @@ Job* State::FindJob(const JobId& id) {
 
 const Job* State::FindJob(const JobId& id) const { return const_cast<State*>(this)->FindJob(id); }
 
+namespace {
+
+bool IsIn(const IslandRecord& island, const NodeId& worker) {
+  return island.incarnation != 0 &&
+         (island.worker == worker ||
+          std::any_of(island.followers.begin(), island.followers.end(),
+                      [&](const IslandMember& follower) { return follower.worker == worker; }));
+}
+
+}  // namespace
+
 State::Place State::PlaceOf(const NodeId& worker) {
+  const auto at = [&](Job& job, IslandId id) {
+    const IslandRecord& island = job.islands.at(id);
+    return IsIn(island, worker) ? Place{&job, id, island.worker == worker} : Place{};
+  };
+  if (const auto noted = places.find(worker); noted != places.end()) {
+    const auto job = jobs.find(noted->second.first);
+    if (job != jobs.end() && job->second.active()) {
+      const Place place = at(job->second, noted->second.second);
+      if (place.job != nullptr) return place;
+    }
+  }
+  // Since the places were noted, at the end of the Step before.
   for (auto& [number, job] : jobs) {
     if (!job.active()) continue;
-    for (const auto& [id, island] : job.islands) {
-      if (island.incarnation == 0) continue;
-      if (island.worker == worker) return {&job, id, true};
-      for (const IslandMember& follower : island.followers) {
-        if (follower.worker == worker) return {&job, id, false};
-      }
+    for (const IslandId id : job.dirty.islands) {
+      const Place place = at(job, id);
+      if (place.job != nullptr) return place;
     }
   }
   return {};
+}
+
+void State::NotePlaces(const Job& job, IslandId id) {
+  const IslandRecord& island = job.islands.at(id);
+  if (island.incarnation == 0) return;
+  places[island.worker] = {job.record.number, id};
+  for (const IslandMember& follower : island.followers) {
+    places[follower.worker] = {job.record.number, id};
+  }
+}
+
+void State::SetCandidate(Member& worker, const JobId& job) {
+  worker.candidate_for = job;
+  worker.prepared.reset();
+  if (job.empty()) {
+    candidates.erase(worker.record.name);
+  } else {
+    candidates.insert(worker.record.name);
+  }
+}
+
+void State::SetFollowing(Member& worker, const std::optional<MemberProgress>& following) {
+  const auto key = [](const MemberProgress& progress) {
+    return std::pair(progress.job, progress.island);
+  };
+  const std::optional<MemberProgress>& before = worker.following;
+  if (before && (!following || key(*before) != key(*following))) {
+    const auto members = followed.find(key(*before));
+    members->second.erase(worker.record.name);
+    if (members->second.empty()) followed.erase(members);
+  }
+  if (following) followed[key(*following)].insert(worker.record.name);
+  worker.following = following;
 }
 
 void State::Send(const Member& worker, ToWorkerMessage message) {

@@ -38,13 +38,13 @@ struct Member {
   std::vector<LocalCheckpoint> checkpoints;
   std::vector<JobId> held;  // jobs of which it has a checkpoint, by its hello
   std::optional<IslandProgress> progress;
-  std::optional<MemberProgress> following;  // whom it serves, as it says
+  std::optional<MemberProgress> following;  // whom it serves, as it says; see State::SetFollowing
   std::string measuring;                    // as it says; empty: nothing
   std::string peer_endpoint;                // empty: it can share an island with nobody
   std::string peer_public_key;
   std::string site;                      // as its operator says
   bool leaving = false;                  // serves on until its state has moved
-  JobId candidate_for;                   // asked to prepare this job; not an island of it yet
+  JobId candidate_for;                   // asked to prepare this job; see State::SetCandidate
   Instant asked_at{};                    // PrepareJob, first
   Instant ask_again_at{};                // PrepareJob, again
   std::optional<JobFacts> prepared;      // its answer, for candidate_for
@@ -223,6 +223,11 @@ struct Job {
   bool fences_changed = false;   // servers are to be told
   Instant validate_by = kNever;  // the last validation is given up
   std::map<int32_t, std::vector<std::vector<ShardId>>> transfer_plans;  // by number of senders
+  std::set<IslandId> touched;  // in this Step, see State::Touch
+  mutable std::map<IslandId, bool>
+      plan_is_whole;          // where no Edit has changed it since; see PlanInForce
+  Instant deadline = kNever;  // NextJobDeadline, when it was last settled
+  JobState settled_state = JobState::kQueued;
 
   const JobId& id() const { return record.job; }
   const JobSpec& spec() const { return record.spec; }
@@ -295,7 +300,16 @@ struct State {
   int64_t next_sequence = 0;      // of orders and events
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
+  // Indices, so that a heartbeat costs the same however many members there are.
+  std::map<NodeId, std::pair<int64_t, IslandId>> places;  // job's number; see PlaceOf
+  std::map<std::pair<JobId, IslandId>, std::set<NodeId>> followed;
+  std::set<NodeId> candidates;  // workers with a candidate_for
+  // When what follows from changes of members is looked for at the latest; see settle.h.
+  Instant settle_by = kNever;
+  Instant member_deadline{};
+
   // The Step under way.
+  std::set<int64_t> touched;  // jobs, by number
   Instant now{};
   CoordinatorActions out;
 
@@ -310,6 +324,17 @@ struct State {
     bool leads = false;
   };
   Place PlaceOf(const NodeId& worker);
+  // After the islands of a job have changed.
+  void NotePlaces(const Job& job, IslandId id);
+  void SetCandidate(Member& worker, const JobId& job);  // empty: of none
+  void SetFollowing(Member& worker, const std::optional<MemberProgress>& following);
+
+  // Something has changed that decisions of the job (and of the island) are made of.
+  void Touch(Job& job) { touched.insert(job.record.number); }
+  void Touch(Job& job, IslandId id) {
+    Touch(job);
+    job.touched.insert(id);
+  }
 
   void Send(const Member& worker, ToWorkerMessage message);
   void SendToServer(const NodeId& server, ToServerMessage message);

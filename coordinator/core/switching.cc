@@ -158,6 +158,7 @@ void HandOver(State& s, Job& job, IslandId id, const IslandMember& heir) {
 
 void AdvanceSwitches(State& s, Job& job) {
   for (const auto& [id, found] : job.islands) {
+    if (!job.touched.contains(id)) continue;
     const IslandPlan* plan = PlanInForce(job, found);
     if (found.incarnation == 0 || plan == nullptr || !IsHere(s, plan->members[0])) continue;
     const bool set_up = IsSetUp(s, job, found, *plan);

@@ -84,8 +84,11 @@ class DeviceNeeds {
   int64_t MomentBytes(int64_t state) const {
     const LayerCost* whole = Nearest(LayerKind::kBlock, 1);
     const auto elements = static_cast<double>(request_.facts.layers[1].elements);
+    // At least the moments themselves, whatever a worker says that it has measured.
     const double each =
-        whole == nullptr ? 16 : std::round(static_cast<double>(whole->parameter_bytes) / elements);
+        whole == nullptr
+            ? 16
+            : std::max(8.0, std::round(static_cast<double>(whole->parameter_bytes) / elements));
     return std::llround(static_cast<double>(state) * 8 / each);
   }
   // Without the moments that other replicas own.

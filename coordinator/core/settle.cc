@@ -1,0 +1,139 @@
+#include "coordinator/core/settle.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "coordinator/core/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/members.h"
+#include "coordinator/core/plans.h"
+#include "coordinator/core/preparation.h"
+#include "coordinator/core/removal.h"
+#include "coordinator/core/rounds.h"
+#include "coordinator/core/servers.h"
+#include "coordinator/core/switching.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr Duration kGathered = std::chrono::milliseconds(50);
+
+struct ReachOfWorkers {
+  template <typename Message>
+  Reach operator()(const Message&) const {
+    return Reach::kTouched;
+  }
+  Reach operator()(const WorkerHello&) const { return Reach::kMembers; }
+  Reach operator()(const JobPrepared&) const { return Reach::kMembers; }
+  Reach operator()(const JobRefused&) const { return Reach::kMembers; }
+  Reach operator()(const Leaving&) const { return Reach::kEverything; }
+};
+
+struct ReachOfServers {
+  template <typename Message>
+  Reach operator()(const Message&) const {
+    return Reach::kEverything;
+  }
+  Reach operator()(const ServerHeartbeat&) const { return Reach::kTouched; }
+  Reach operator()(const ShardsAssigned&) const { return Reach::kTouched; }
+  Reach operator()(const PushStaged&) const { return Reach::kTouched; }
+  Reach operator()(const Statistics&) const { return Reach::kTouched; }
+  Reach operator()(const RoundApplied&) const { return Reach::kTouched; }
+};
+
+struct ReachOfEvents {
+  template <typename Event>
+  Reach operator()(const Event&) const {
+    return Reach::kEverything;
+  }
+  Reach operator()(const FromWorker& e) const { return std::visit(ReachOfWorkers(), e.message); }
+  Reach operator()(const FromServer& e) const { return std::visit(ReachOfServers(), e.message); }
+  Reach operator()(const WorkerConnectionLost&) const { return Reach::kMembers; }
+};
+
+// True if the job is another one to the scheduler: it has ended, begun, or let workers in or out.
+bool Advance(State& s, Job& job) {
+  constexpr int kMostTurns = 1000;  // each turn decides, drops or admits something
+  bool advanced = false;
+  for (int turn = 0;; ++turn) {
+    ATOLL_CHECK(turn < kMostTurns, "job ", job.id(), " does not settle");
+    if (AdvanceJob(s, job)) {
+      advanced = true;
+    } else if (!AdvanceRound(s, job)) {
+      return advanced;
+    }
+  }
+}
+
+void Order(State& s, Job& job) {
+  job.touched.insert(job.dirty.islands.begin(), job.dirty.islands.end());
+  job.touched.insert(job.dirty.plans.begin(), job.dirty.plans.end());
+  if (job.active() && !job.stale()) {
+    AdvanceSwitches(s, job);
+    AdvancePlans(s, job);
+    RefreshOrders(s, job);
+  }
+  PumpServers(s, job);
+  job.touched.clear();
+  job.deadline = NextJobDeadline(s, job);
+  job.settled_state = job.progress.state;
+}
+
+void SettleAll(State& s) {
+  s.settle_by = kNever;
+  ExpireMembers(s);
+  Schedule(s);
+  for (auto& [number, job] : s.jobs) Advance(s, job);
+  Schedule(s);  // a job may have ended and freed its workers
+  for (auto& [number, job] : s.jobs) {
+    for (const auto& [id, island] : job.islands) job.touched.insert(id);
+    Order(s, job);
+  }
+  PumpCandidates(s);
+  ForgetRemoved(s);
+  s.member_deadline = NextMemberDeadline(s);
+}
+
+bool IsChanged(const Job& job) {
+  const Dirty& dirty = job.dirty;
+  return dirty.record || dirty.progress || !dirty.islands.empty() || !dirty.plans.empty() ||
+         !dirty.contributions.empty() || !dirty.decisions.empty();
+}
+
+// False: there is more to look at than these jobs.
+bool SettleTouched(State& s) {
+  for (auto& [number, job] : s.jobs) {
+    if (IsChanged(job)) s.touched.insert(number);
+  }
+  for (const int64_t number : s.touched) {
+    const auto found = s.jobs.find(number);
+    if (found == s.jobs.end()) return false;
+    Job& job = found->second;
+    if (Advance(s, job) || job.progress.state != job.settled_state) return false;
+    Order(s, job);
+  }
+  return true;
+}
+
+}  // namespace
+
+Reach ReachOf(const CoordinatorEvent& event) { return std::visit(ReachOfEvents(), event); }
+
+Instant Settle(State& s, Reach reach) {
+  Instant deadline = std::min(s.settle_by, s.member_deadline);
+  for (const auto& [number, job] : s.jobs) deadline = std::min(deadline, job.deadline);
+  bool all = reach == Reach::kEverything || s.now >= deadline;
+  if (reach == Reach::kMembers && !all) {
+    all = static_cast<int64_t>(s.members.size()) < s.options.many_members;
+    if (!all) s.settle_by = std::min(s.settle_by, s.now + kGathered);
+  }
+  if (all || !SettleTouched(s)) SettleAll(s);
+  s.touched.clear();
+  deadline = std::min(s.settle_by, s.member_deadline);
+  for (const auto& [number, job] : s.jobs) deadline = std::min(deadline, job.deadline);
+  return deadline;
+}
+
+}  // namespace atl::coord

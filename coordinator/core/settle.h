@@ -1,0 +1,33 @@
+// What follows from an event once it is noted: decisions, orders, requests. Private to the core.
+//
+// Most events are heartbeats that change nothing, or a word about one job. Only what they may have
+// changed is looked at again, so that what an event costs does not grow with members that it says
+// nothing about:
+//  * nothing: a heartbeat that says what the one before said (State::Touch), a log line;
+//  * jobs that were touched, and of their islands those that were;
+//  * all of it: whoever comes, goes or is asked for something, and whenever a deadline is due.
+// Where there are many members, all of it is looked at together for the events of `kGathered`.
+
+#ifndef ATOLL_COORDINATOR_CORE_SETTLE_H_
+#define ATOLL_COORDINATOR_CORE_SETTLE_H_
+
+#include "coordinator/core/core.h"
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+enum class Reach {
+  kTouched,  // jobs that the event touched or changed
+  kMembers,  // everything; it may wait for other events of this kind
+  kEverything
+};
+
+Reach ReachOf(const CoordinatorEvent& event);
+
+// Decides and says what follows from the Step's event. Returns when the next Step is due at the
+// latest.
+Instant Settle(State& s, Reach reach);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_SETTLE_H_
