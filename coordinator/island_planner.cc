@@ -14,6 +14,8 @@ namespace {
 
 // What is best by then is taken: an island that cannot train waits for it.
 constexpr Duration kPlanningLimit = std::chrono::seconds(20);
+// For each second of preparing plans for losses: at most a fifth of a core.
+constexpr int kRests = 4;
 constexpr int64_t kAgeMaxMs = int64_t{365} * 24 * 3600 * 1000;
 
 bool SameIsland(const ProfileBook::PlanKey& a, const ProfileBook::PlanKey& b) {
@@ -180,10 +182,11 @@ CoordinatorEvent IslandPlanner::Answer(Item& item) {
 // One plan for a loss, unless somebody waits for another.
 void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   std::optional<PreparedPlans::Case> next = prepared_.Next();
+  const Instant begun = SteadyNow();
   current_ = {next->island.first, next->island.second, 0};
   superseded_ = false;
   lock.unlock();
-  next->request.stop = [this, begun = SteadyNow()] {
+  next->request.stop = [this, begun] {
     if (SteadyNow() - begun > kPlanningLimit) return true;
     const std::lock_guard guard(mutex_);
     return stop_ || !queue_.empty();
@@ -192,6 +195,7 @@ void IslandPlanner::Prepare(std::unique_lock<std::mutex>& lock) {
   absl::StatusOr<IslandPlan> plan = PlanIsland(next->request);
   lock.lock();
   current_ = {};
+  rests_until_ = SteadyNow() + kRests * (SteadyNow() - begun);
   if (!queue_.empty()) {
     prepared_.PutBack(*next);
   } else if (plan.ok() && !superseded_) {
@@ -203,9 +207,10 @@ void IslandPlanner::Run() {
   for (;;) {
     std::unique_lock lock(mutex_);
     filled_.wait(lock, [this] { return stop_ || !queue_.empty() || !prepared_.idle(); });
+    filled_.wait_until(lock, ToSteady(rests_until_), [this] { return stop_ || !queue_.empty(); });
     if (stop_) return;
     if (queue_.empty()) {
-      Prepare(lock);
+      if (!prepared_.idle()) Prepare(lock);
       continue;
     }
     Item item = std::move(queue_.front());
