@@ -215,18 +215,37 @@ bool ProfileBook::Fresh(Instant now, const Pair& pair) const {
   return known != links_.end() && now - known->second.at <= options_.link_fresh;
 }
 
+// Lines that are known, as FillIn takes them for pairs that were not measured.
+std::set<std::string> ProfileBook::FreshLines(Instant now) const {
+  std::set<std::string> lines;
+  for (const auto& [pair, report] : links_) {
+    if (now - report.at <= options_.link_fresh) lines.insert(LineOf(pair));
+  }
+  return lines;
+}
+
+// Between workers of two sites the line of the sites, at one site that of each worker; else, the
+// pair's own.
+std::string ProfileBook::LineOf(const Pair& pair) const {
+  const std::string from = SiteOf(pair.first), to = SiteOf(pair.second);
+  if (from.empty() || to.empty()) return absl::StrCat("pair ", pair.first, " > ", pair.second);
+  if (from == to) return absl::StrCat("worker ", pair.first);
+  return absl::StrCat("sites ", from, " > ", to);
+}
+
 // The turn of the first one in order with links to measure that has not had one. False: nobody has.
 bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
   waiting.to.clear();
-  for (const PlanMember& member : waiting.request.members) {
-    waiting.measurer = member.member.worker;
-    if (waiting.had_turn.count(waiting.measurer) > 0) continue;
-    for (const PlanMember& other : waiting.request.members) {
-      const NodeId& to = other.member.worker;
+  const std::vector<PlanMember>& members = waiting.request.members;
+  std::set<std::string> known = FreshLines(now);
+  for (size_t i = 0; i < members.size(); ++i) {
+    waiting.measurer = members[i].member.worker;
+    if (waiting.had_turn.contains(waiting.measurer)) continue;
+    for (size_t next = 1; next < members.size(); ++next) {
+      const NodeId& to = members[(i + next) % members.size()].member.worker;
       const Pair pair(waiting.measurer, to);
-      if (to != waiting.measurer && IsWanted(waiting, pair) && !Fresh(now, pair)) {
-        waiting.to.push_back(to);
-      }
+      if (!IsWanted(waiting, pair) || Fresh(now, pair)) continue;
+      if (known.insert(LineOf(pair)).second) waiting.to.push_back(to);
     }
     if (!waiting.to.empty()) return true;
   }
@@ -234,10 +253,9 @@ bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
   return false;
 }
 
-// In its turn. Beside training nobody is asked who is not needed.
+// In its turn: nobody is asked who is not needed.
 std::vector<IslandMember> ProfileBook::TakingPart(const Waiting& waiting) {
   std::vector<IslandMember> members = MembersOf(waiting.request);
-  if (waiting.joined.empty()) return members;
   std::erase_if(members, [&](const IslandMember& member) {
     return member.worker != waiting.measurer &&
            std::find(waiting.to.begin(), waiting.to.end(), member.worker) == waiting.to.end();
@@ -245,17 +263,15 @@ std::vector<IslandMember> ProfileBook::TakingPart(const Waiting& waiting) {
   return members;
 }
 
-// Whether one of them takes part in a turn that goes on.
-bool ProfileBook::InTurn(const std::vector<IslandMember>& members) const {
+// Whether one of the request's workers is among those of another turn that goes on.
+bool ProfileBook::InTurn(const PlanRequest& request) const {
+  std::set<NodeId> busy;
   for (const Waiting& waiting : waiting_) {
     if (waiting.measurer.empty()) continue;
-    for (const PlanMember& member : waiting.request.members) {
-      for (const IslandMember& other : members) {
-        if (other.worker == member.member.worker) return true;
-      }
-    }
+    for (const PlanMember& member : waiting.request.members) busy.insert(member.member.worker);
   }
-  return false;
+  return std::any_of(request.members.begin(), request.members.end(),
+                     [&](const PlanMember& member) { return busy.contains(member.member.worker); });
 }
 
 // Pairs whose ends are both known; the others wait for them to come back.
@@ -290,7 +306,6 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
   work.changes = std::exchange(changes_, {});
   for (size_t i = 0; i < waiting_.size();) {
     Waiting& waiting = waiting_[i];
-    const std::vector<IslandMember> members = MembersOf(waiting.request);
     if (!waiting.measurer.empty() && now >= waiting.turn_ends) {
       Busy(now, waiting.measurer, waiting,
            absl::StrCat(waiting.measurer, " did not measure within ", Seconds(options_.turn_limit),
@@ -298,7 +313,7 @@ ProfileBook::Work ProfileBook::Advance(Instant now) {
       waiting.measurer.clear();
     }
     if (waiting.measurer.empty()) {
-      const bool others = InTurn(members);
+      const bool others = InTurn(waiting.request);
       if (!NextTurn(now, waiting)) {
         UpdateSites(work);
         FillIn(waiting.request);
@@ -353,11 +368,46 @@ std::vector<LinkReport> ProfileBook::Links() const {
   return links;
 }
 
+ProfileBook::Lines ProfileBook::KnownLines(const PlanRequest& request) const {
+  std::set<NodeId> sites;
+  for (const PlanMember& member : request.members) sites.insert(SiteOf(member.member.worker));
+  Lines lines;
+  for (const auto& [pair, report] : links_) {
+    if (!sites.contains(SiteOf(pair.first)) || !sites.contains(SiteOf(pair.second))) continue;
+    const LinkReport*& newest = lines[LineOf(pair)];
+    if (newest == nullptr || report.at > newest->at) newest = &report;
+  }
+  return lines;
+}
+
+std::optional<LinkProfile> ProfileBook::LinkOf(const Lines& lines, const Pair& pair) const {
+  if (const auto link = links_.find(pair); link != links_.end()) return link->second.link;
+  if (pair.first == pair.second || unreachable_.Blocked(pair.first, pair.second) ||
+      unmeasured_.contains(pair)) {
+    return std::nullopt;
+  }
+  const auto line = lines.find(LineOf(pair));
+  if (line == lines.end()) return std::nullopt;
+  LinkProfile link = line->second->link;
+  if (SiteOf(pair.first) == SiteOf(pair.second)) {
+    // Both cards are on the way.
+    const auto back = lines.find(LineOf({pair.second, pair.first}));
+    if (back == lines.end()) return std::nullopt;
+    const LinkProfile& other = back->second->link;
+    link.latency_ns = std::max(link.latency_ns, other.latency_ns);
+    link.bandwidth_bytes_per_s = std::min(link.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s);
+  }
+  link.from = pair.first;
+  link.to = pair.second;
+  return link;
+}
+
 void ProfileBook::FillIn(PlanRequest& request) const {
   const uint64_t digest = DigestOf(request.facts.model, request.spec.data.sequence_length);
   const auto unreachable = unreachable_.Reasons();
   request.links.clear();
   request.unreachable.clear();
+  const Lines lines = KnownLines(request);
   for (PlanMember& member : request.members) {
     member.profiles.clear();
     for (size_t i = 0; i < member.devices.size(); ++i) {
@@ -368,8 +418,9 @@ void ProfileBook::FillIn(PlanRequest& request) const {
     const auto standing = standing_.find(member.member.worker);
     if (member.site.empty() && standing != standing_.end()) member.site = standing->second.before;
     for (const PlanMember& other : request.members) {
-      const auto link = links_.find({member.member.worker, other.member.worker});
-      if (link != links_.end()) request.links.push_back(link->second.link);
+      if (const auto link = LinkOf(lines, {member.member.worker, other.member.worker})) {
+        request.links.push_back(*link);
+      }
       const auto blocked = unreachable.find({member.member.worker, other.member.worker});
       if (blocked == unreachable.end()) continue;
       request.unreachable.push_back({blocked->first.first, blocked->first.second, blocked->second});

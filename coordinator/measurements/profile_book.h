@@ -1,8 +1,10 @@
 // What was measured of workers and links, as long as the coordinator lives; and the measuring of
 // links before an island's first plan.
 //
-// A plan or grouping that is wanted waits until every pair of its workers has been measured lately,
-// both ways: one worker after the other times messages to the others (MeasureLinks), so that
+// A plan or grouping that is wanted waits until every line between its workers has been measured
+// lately, both ways: that of two sites by one pair of workers, at one site each worker's to another
+// one, and where sites are not known yet every pair's. One worker after the other times messages
+// (MeasureLinks), so that
 // measurements do not disturb each other; who does not answer in time is busy: for a while nobody
 // is asked to measure its links, and plans are made without them. Workers of an island that runs
 // are asked for their lines to who has joined it, alone, and time them beside training: it is never
@@ -21,6 +23,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -153,11 +156,16 @@ class ProfileBook {
   void UpdateSites(Work& work);
   bool Fresh(Instant now, const Pair& pair) const;
   bool NextTurn(Instant now, Waiting& waiting) const;
+  std::string LineOf(const Pair& pair) const;
+  std::set<std::string> FreshLines(Instant now) const;
+  using Lines = std::map<std::string, const LinkReport*>;  // newest, by LineOf
+  Lines KnownLines(const PlanRequest& request) const;
+  std::optional<LinkProfile> LinkOf(const Lines& lines, const Pair& pair) const;
   static bool IsWanted(const Waiting& waiting, const Pair& pair);
   static std::vector<IslandMember> TakingPart(const Waiting& waiting);
   void Busy(Instant now, const NodeId& worker, const Waiting& among, const std::string& reason);
   void Probe(Instant now, Work& work);
-  bool InTurn(const std::vector<IslandMember>& members) const;
+  bool InTurn(const PlanRequest& request) const;
 
   const ProfileBookOptions options_;
   std::map<std::pair<std::string, uint64_t>, DeviceProfile> profiles_;  // by device, model

@@ -184,5 +184,42 @@ TEST_CASE("of a line that was never measured, the round trip is its latency") {
   CHECK(story.book.Links()[0].link.bandwidth_bytes_per_s == Approx(1e7));
 }
 
+TEST_CASE("the line of two sites is measured once each way, and at a site each worker once") {
+  Story story;
+  const std::vector<NodeId> workers = {"a1", "a2", "a3", "b1", "b2", "b3"};
+  for (const NodeId& worker : workers) {
+    WorkerHello hello;
+    hello.site = worker.substr(0, 1);
+    story.Says(worker, hello);
+  }
+  story.Wants(workers);
+  std::set<std::pair<NodeId, NodeId>> measured;
+  while (story.planned.empty()) {
+    const std::vector<NodeId> to = story.sent[0].message.to;
+    const NodeId from = story.Measurer();
+    CHECK(story.sent.size() == to.size() + 1);  // nobody else is asked
+    for (const NodeId& other : to) measured.emplace(from, other);
+    story.Measures(to, from == "a3" ? 1e6 : from == "b1" ? 2e6 : 1e8);
+  }
+  CHECK(measured.size() == 6 + 2);
+  const std::vector<LinkProfile>& links = story.planned[0].second.links;
+  CHECK(links.size() == 30);  // the others are as these
+  for (const LinkProfile& link : links) {
+    INFO(link.from << " > " << link.to);
+    if (measured.contains({link.from, link.to})) continue;
+    const bool at_a = link.from[0] == 'a' && link.to[0] == 'a';
+    const bool at_b = link.from[0] == 'b' && link.to[0] == 'b';
+    const auto touches = [&](const char* worker) {
+      return link.from == worker || link.to == worker;
+    };
+    if (at_a) CHECK((link.bandwidth_bytes_per_s == 1e6) == touches("a3"));
+    if (at_b) CHECK((link.bandwidth_bytes_per_s == 2e6) == touches("b1"));
+    if (link.from[0] == 'a' && link.to[0] == 'b')
+      CHECK(link.bandwidth_bytes_per_s == 1e8);  // of a1
+    if (link.from[0] == 'b' && link.to[0] == 'a')
+      CHECK(link.bandwidth_bytes_per_s == 2e6);  // of b1
+  }
+}
+
 }  // namespace
 }  // namespace atl
