@@ -62,7 +62,8 @@ void ProfileBook::OnMessage(Instant now, const FromWorker& from) {
 // Of another process of the same name nothing is known but where it stands.
 void ProfileBook::OnHello(const NodeId& worker, Incarnation incarnation, const WorkerHello& hello) {
   if (standing_.size() >= options_.max_profiles && standing_.count(worker) == 0) return;
-  standing_[worker].declared = hello.site;
+  const bool moved = std::exchange(standing_[worker].declared, hello.site) != hello.site;
+  if (moved) NoteLines();
   IslandMember& known = said_hello_[worker];
   const bool same = incarnation <= known.incarnation;
   if (incarnation >= known.incarnation) {
@@ -97,10 +98,13 @@ void ProfileBook::OnMeasured(Instant now, const NodeId& worker, const LinksMeasu
     if (links_.size() >= kMaxLinks && links_.count(pair) == 0) continue;
     if (measured.request == 0) {  // some time ago: better than nothing
       const Instant old = now - options_.link_fresh - Duration(1);
-      if (links_.try_emplace(pair, LinkReport{link, old, false}).second) links_changed_ = true;
+      if (!links_.try_emplace(pair, LinkReport{link, old, false}).second) continue;
+      NoteLine(pair);
+      links_changed_ = true;
       continue;
     }
     links_[pair] = {link, now, false};
+    NoteLine(pair);
     Unstore(LinkRecord{link});
     link_corrections_.Restart(pair.first, pair.second);
     sum_corrections_.Restart(pair.first, pair.second, LineBetween(pair.first, pair.second));
@@ -160,6 +164,7 @@ void ProfileBook::UpdateSites(Work& work) {
     standing.before = found.site;
     work.sites[worker] = std::move(found);
   }
+  if (!work.sites.empty()) NoteLines();
 }
 
 std::vector<std::string> ProfileBook::Troubles(Instant now) const {
@@ -215,15 +220,6 @@ bool ProfileBook::Fresh(Instant now, const Pair& pair) const {
   return known != links_.end() && now - known->second.at <= options_.link_fresh;
 }
 
-// Lines that are known, as FillIn takes them for pairs that were not measured.
-std::set<std::string> ProfileBook::FreshLines(Instant now) const {
-  std::set<std::string> lines;
-  for (const auto& [pair, report] : links_) {
-    if (now - report.at <= options_.link_fresh) lines.insert(LineOf(pair));
-  }
-  return lines;
-}
-
 // Between workers of two sites the line of the sites, at one site that of each worker; else, the
 // pair's own.
 std::string ProfileBook::LineOf(const Pair& pair) const {
@@ -237,7 +233,7 @@ std::string ProfileBook::LineOf(const Pair& pair) const {
 bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
   waiting.to.clear();
   const std::vector<PlanMember>& members = waiting.request.members;
-  std::set<std::string> known = FreshLines(now);
+  std::set<std::string> chosen;
   for (size_t i = 0; i < members.size(); ++i) {
     waiting.measurer = members[i].member.worker;
     if (waiting.had_turn.contains(waiting.measurer)) continue;
@@ -245,7 +241,11 @@ bool ProfileBook::NextTurn(Instant now, Waiting& waiting) const {
       const NodeId& to = members[(i + next) % members.size()].member.worker;
       const Pair pair(waiting.measurer, to);
       if (!IsWanted(waiting, pair) || Fresh(now, pair)) continue;
-      if (known.insert(LineOf(pair)).second) waiting.to.push_back(to);
+      const std::string line = LineOf(pair);
+      const auto known = lines_.find(line);
+      const bool fresh =
+          known != lines_.end() && now - links_.at(known->second).at <= options_.link_fresh;
+      if (!fresh && chosen.insert(line).second) waiting.to.push_back(to);
     }
     if (!waiting.to.empty()) return true;
   }
@@ -368,38 +368,47 @@ std::vector<LinkReport> ProfileBook::Links() const {
   return links;
 }
 
-ProfileBook::Lines ProfileBook::KnownLines(const PlanRequest& request) const {
-  std::set<NodeId> sites;
-  for (const PlanMember& member : request.members) sites.insert(SiteOf(member.member.worker));
-  Lines lines;
-  for (const auto& [pair, report] : links_) {
-    if (!sites.contains(SiteOf(pair.first)) || !sites.contains(SiteOf(pair.second))) continue;
-    const LinkReport*& newest = lines[LineOf(pair)];
-    if (newest == nullptr || report.at > newest->at) newest = &report;
-  }
-  return lines;
+void ProfileBook::NoteLine(const Pair& pair) {
+  const auto [line, is_new] = lines_.try_emplace(LineOf(pair), pair);
+  if (!is_new && links_.at(pair).at >= links_.at(line->second).at) line->second = pair;
 }
 
-std::optional<LinkProfile> ProfileBook::LinkOf(const Lines& lines, const Pair& pair) const {
-  if (const auto link = links_.find(pair); link != links_.end()) return link->second.link;
+void ProfileBook::NoteLines() {
+  lines_.clear();
+  for (const auto& [pair, report] : links_) NoteLine(pair);
+}
+
+std::optional<LinkReport> ProfileBook::LinkOf(const Pair& pair) const {
+  if (const auto link = links_.find(pair); link != links_.end()) return link->second;
   if (pair.first == pair.second || unreachable_.Blocked(pair.first, pair.second) ||
       unmeasured_.contains(pair)) {
     return std::nullopt;
   }
-  const auto line = lines.find(LineOf(pair));
-  if (line == lines.end()) return std::nullopt;
-  LinkProfile link = line->second->link;
+  const auto line = lines_.find(LineOf(pair));
+  if (line == lines_.end()) return std::nullopt;
+  LinkReport report = links_.at(line->second);
+  LinkProfile& link = report.link;
   if (SiteOf(pair.first) == SiteOf(pair.second)) {
     // Both cards are on the way.
-    const auto back = lines.find(LineOf({pair.second, pair.first}));
-    if (back == lines.end()) return std::nullopt;
-    const LinkProfile& other = back->second->link;
+    const auto back = lines_.find(LineOf({pair.second, pair.first}));
+    if (back == lines_.end()) return std::nullopt;
+    const LinkProfile& other = links_.at(back->second).link;
     link.latency_ns = std::max(link.latency_ns, other.latency_ns);
     link.bandwidth_bytes_per_s = std::min(link.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s);
   }
   link.from = pair.first;
   link.to = pair.second;
-  return link;
+  return LinkReport(link, report.at, report.live);
+}
+
+LinkReport* ProfileBook::FindLink(const Pair& pair) {
+  auto known = links_.find(pair);
+  if (known == links_.end()) {
+    const auto report = LinkOf(pair);
+    if (!report || links_.size() >= kMaxLinks) return nullptr;
+    known = links_.emplace(pair, *report).first;
+  }
+  return &known->second;
 }
 
 void ProfileBook::FillIn(PlanRequest& request) const {
@@ -407,7 +416,6 @@ void ProfileBook::FillIn(PlanRequest& request) const {
   const auto unreachable = unreachable_.Reasons();
   request.links.clear();
   request.unreachable.clear();
-  const Lines lines = KnownLines(request);
   for (PlanMember& member : request.members) {
     member.profiles.clear();
     for (size_t i = 0; i < member.devices.size(); ++i) {
@@ -418,8 +426,8 @@ void ProfileBook::FillIn(PlanRequest& request) const {
     const auto standing = standing_.find(member.member.worker);
     if (member.site.empty() && standing != standing_.end()) member.site = standing->second.before;
     for (const PlanMember& other : request.members) {
-      if (const auto link = LinkOf(lines, {member.member.worker, other.member.worker})) {
-        request.links.push_back(*link);
+      if (const auto link = LinkOf({member.member.worker, other.member.worker})) {
+        request.links.push_back(link->link);
       }
       const auto blocked = unreachable.find({member.member.worker, other.member.worker});
       if (blocked == unreachable.end()) continue;

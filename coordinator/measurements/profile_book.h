@@ -157,10 +157,11 @@ class ProfileBook {
   bool Fresh(Instant now, const Pair& pair) const;
   bool NextTurn(Instant now, Waiting& waiting) const;
   std::string LineOf(const Pair& pair) const;
-  std::set<std::string> FreshLines(Instant now) const;
-  using Lines = std::map<std::string, const LinkReport*>;  // newest, by LineOf
-  Lines KnownLines(const PlanRequest& request) const;
-  std::optional<LinkProfile> LinkOf(const Lines& lines, const Pair& pair) const;
+  void NoteLine(const Pair& measured);
+  void NoteLines();  // somebody stands elsewhere
+  // As it was measured, else as its line was.
+  std::optional<LinkReport> LinkOf(const Pair& pair) const;
+  LinkReport* FindLink(const Pair& pair);  // likewise, to correct it; null: nothing is known
   static bool IsWanted(const Waiting& waiting, const Pair& pair);
   static std::vector<IslandMember> TakingPart(const Waiting& waiting);
   void Busy(Instant now, const NodeId& worker, const Waiting& among, const std::string& reason);
@@ -170,6 +171,7 @@ class ProfileBook {
   const ProfileBookOptions options_;
   std::map<std::pair<std::string, uint64_t>, DeviceProfile> profiles_;  // by device, model
   std::map<Pair, LinkReport> links_;
+  std::map<std::string, Pair> lines_;  // by LineOf; of links_, the newest
   struct Unmeasured {
     Instant again_at{};
     std::string reason;

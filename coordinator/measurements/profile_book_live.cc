@@ -50,16 +50,17 @@ double ProfileBook::RoundTripOf(Instant now, const Pair& pair) const {
 void ProfileBook::OnBoundary(Instant now, const BoundaryState& boundary) {
   const Pair pair(WorkerOfDevice(boundary.from), WorkerOfDevice(boundary.to));
   if (pair.first.empty() || pair.second.empty() || pair.first == pair.second) return;
-  const auto known = links_.find(pair);
-  if (known == links_.end()) {
+  LinkReport* const known = FindLink(pair);
+  if (known == nullptr) {
     const auto found = link_corrections_.OnUnmeasured(boundary, RoundTripOf(now, pair), changes_);
     if (!found || !Usable(*found) || links_.size() >= kMaxLinks) return;
     links_[pair] = {*found, now, true};
+    NoteLine(pair);
     links_changed_ = true;
     StoreLink(now, pair);
     return;
   }
-  LinkReport& report = known->second;
+  LinkReport& report = *known;
   const size_t before = changes_.size();
   const LinkProfile was = report.link;
   const double round_trip_s = RoundTripOf(now, pair);
@@ -81,8 +82,8 @@ void ProfileBook::OnSums(Instant now, const GroupSums& sums) {
   const auto change = sum_corrections_.OnSums(
       sums,
       [&](const NodeId& from, const NodeId& to) {
-        const auto known = links_.find({from, to});
-        return known == links_.end() ? nullptr : &known->second.link;
+        LinkReport* const known = FindLink({from, to});
+        return known == nullptr ? nullptr : &known->link;
       },
       [&](const NodeId& from, const NodeId& to) { return LineBetween(from, to); });
   if (!change) return;
@@ -182,6 +183,7 @@ void ProfileBook::Remember(Instant now, Instant at, const LinkRecord& record) {
   const bool usable = Usable(record.link) && pair.first != pair.second && links_.size() < kMaxLinks;
   if (!usable || now - at > options_.stored_limit) return Unstore(record);
   links_[pair] = {record.link, at, true};
+  NoteLine(pair);
 }
 
 void ProfileBook::Remember(Instant now, Instant at, const DeviceRecord& record) {
