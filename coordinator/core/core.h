@@ -55,7 +55,7 @@ struct CoordinatorOptions {
   int64_t decisions_kept = 256;  // per job
   int64_t max_members = 16384;   // names of both kinds ever seen
   // With so many, what follows from their coming and going is decided for several of them at once,
-  // 50 ms later.
+  // 50 us a member later.
   int64_t many_members = 256;
   int64_t max_jobs = 4096;  // that have not ended
   // A plan that could not be made is tried again so often; one that an island asks for itself is

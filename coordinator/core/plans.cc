@@ -23,10 +23,20 @@ std::string Names(const std::vector<IslandMember>& members) {
   });
 }
 
-bool Contains(const std::vector<IslandMember>& members, const IslandMember& member) {
-  return std::any_of(members.begin(), members.end(), [&](const IslandMember& m) {
+// `at`: where it is, usually.
+bool Contains(const std::vector<IslandMember>& members, const IslandMember& member, size_t at = 0) {
+  const auto same = [&](const IslandMember& m) {
     return m.worker == member.worker && m.incarnation == member.incarnation;
-  });
+  };
+  return (at < members.size() && same(members[at])) ||
+         std::any_of(members.begin(), members.end(), same);
+}
+
+std::set<NodeId> WorkersWithPart(const IslandPlan& plan) {
+  std::set<NodeId> workers;
+  if (!plan.members.empty()) workers.insert(plan.members[0].worker);
+  for (const PlanProgram& program : plan.programs) workers.insert(WorkerOfDevice(program.device));
+  return workers;
 }
 
 bool IsAttached(const State& s, const IslandMember& member) {
@@ -66,8 +76,9 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
                           : absl::StrCat("worker ", island.worker, " leaves");
     return;
   }
-  for (const IslandMember& member : plan.members) {
-    if (Contains(roster, member) || !HasPart(plan, member.worker)) continue;
+  for (size_t i = 0; i < plan.members.size(); ++i) {
+    const IslandMember& member = plan.members[i];
+    if (Contains(roster, member, i) || !HasPart(plan, member.worker)) continue;
     planning.reason = absl::StrCat("worker ", member.worker, " is gone");
     return;
   }
@@ -76,8 +87,9 @@ void FindReason(const State& s, const Job& job, const IslandRecord& island,
     return;
   }
   planning.urgent = false;
-  for (const IslandMember& member : roster) {
-    if (Contains(plan.members, member) || Contains(planning.considered, member)) continue;
+  for (size_t i = 0; i < roster.size(); ++i) {
+    const IslandMember& member = roster[i];
+    if (Contains(plan.members, member, i) || Contains(planning.considered, member, i)) continue;
     planning.reason = absl::StrCat("worker ", member.worker, " has joined");
     return;
   }
@@ -234,8 +246,9 @@ void ReleaseLenders(State& s, Job& job, const IslandRecord& island) {
   const IslandPlan* plan = PlanInForce(job, island);
   if (plan == nullptr) return;
   bool any = false, lost = false;
+  const std::set<NodeId> with_part = WorkersWithPart(*plan);
   for (const IslandMember& member : plan->members) {
-    if (HasPart(*plan, member.worker)) continue;
+    if (with_part.contains(member.worker)) continue;
     if (member.worker == island.takes_over_from) continue;  // see AdvanceSwitches
     any = true;
     lost = lost || !Lends(s, job, island.island, member);
@@ -312,9 +325,11 @@ const IslandPlan* PlanInForce(const Job& job, const IslandRecord& island) {
     return nullptr;
   }
   const auto whole = [&] {
-    return std::all_of(members.begin() + 1, members.end(), [&](const IslandMember& m) {
-      return Contains(island.followers, m) || !HasPart(found->second, m.worker);
-    });
+    for (size_t i = 1; i < members.size(); ++i) {
+      const bool follows = Contains(island.followers, members[i], i - 1);
+      if (!follows && HasPart(found->second, members[i].worker)) return false;
+    }
+    return true;
   };
   // Asked again and again, and no matter of a few comparisons for islands of a hundred workers.
   if (job.dirty.islands.contains(island.island) || job.dirty.plans.contains(island.island)) {

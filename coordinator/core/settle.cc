@@ -18,7 +18,7 @@
 namespace atl::coord {
 namespace {
 
-constexpr Duration kGathered = std::chrono::milliseconds(50);
+constexpr Duration kGatheredOfEach = std::chrono::microseconds(50);
 
 struct ReachOfWorkers {
   template <typename Message>
@@ -51,6 +51,7 @@ struct ReachOfEvents {
   Reach operator()(const FromWorker& e) const { return std::visit(ReachOfWorkers(), e.message); }
   Reach operator()(const FromServer& e) const { return std::visit(ReachOfServers(), e.message); }
   Reach operator()(const WorkerConnectionLost&) const { return Reach::kMembers; }
+  Reach operator()(const Tick&) const { return Reach::kTouched; }
 };
 
 // True if the job is another one to the scheduler: it has ended, begun, or let workers in or out.
@@ -96,6 +97,15 @@ void SettleAll(State& s) {
   s.member_deadline = NextMemberDeadline(s);
 }
 
+// A deadline of the job's own.
+void SettleDue(State& s) {
+  for (auto& [number, job] : s.jobs) {
+    if (s.now < job.deadline) continue;
+    for (const auto& [id, island] : job.islands) s.Touch(job, id);
+    s.Touch(job);
+  }
+}
+
 bool IsChanged(const Job& job) {
   const Dirty& dirty = job.dirty;
   return dirty.record || dirty.progress || !dirty.islands.empty() || !dirty.plans.empty() ||
@@ -122,16 +132,16 @@ bool SettleTouched(State& s) {
 Reach ReachOf(const CoordinatorEvent& event) { return std::visit(ReachOfEvents(), event); }
 
 Instant Settle(State& s, Reach reach) {
-  Instant deadline = std::min(s.settle_by, s.member_deadline);
-  for (const auto& [number, job] : s.jobs) deadline = std::min(deadline, job.deadline);
-  bool all = reach == Reach::kEverything || s.now >= deadline;
+  bool all = reach == Reach::kEverything || s.now >= std::min(s.settle_by, s.member_deadline);
   if (reach == Reach::kMembers && !all) {
-    all = static_cast<int64_t>(s.members.size()) < s.options.many_members;
-    if (!all) s.settle_by = std::min(s.settle_by, s.now + kGathered);
+    const auto members = static_cast<int64_t>(s.members.size());
+    all = members < s.options.many_members;
+    if (!all) s.settle_by = std::min(s.settle_by, s.now + kGatheredOfEach * members);
   }
+  if (!all) SettleDue(s);
   if (all || !SettleTouched(s)) SettleAll(s);
   s.touched.clear();
-  deadline = std::min(s.settle_by, s.member_deadline);
+  Instant deadline = std::min(s.settle_by, s.member_deadline);
   for (const auto& [number, job] : s.jobs) deadline = std::min(deadline, job.deadline);
   return deadline;
 }

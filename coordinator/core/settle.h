@@ -4,9 +4,9 @@
 // changed is looked at again, so that what an event costs does not grow with members that it says
 // nothing about:
 //  * nothing: a heartbeat that says what the one before said (State::Touch), a log line;
-//  * jobs that were touched, and of their islands those that were;
-//  * all of it: whoever comes, goes or is asked for something, and whenever a deadline is due.
-// Where there are many members, all of it is looked at together for the events of `kGathered`.
+//  * jobs that were touched, and of their islands those that were; a job whose deadline is due;
+//  * all of it: whoever comes, goes or is asked for something, and when a member's deadline is due.
+// Where there are many members, all of it is looked at once for what 50 us a member bring.
 
 #ifndef ATOLL_COORDINATOR_CORE_SETTLE_H_
 #define ATOLL_COORDINATOR_CORE_SETTLE_H_

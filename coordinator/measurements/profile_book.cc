@@ -158,6 +158,10 @@ std::map<ProfileBook::Pair, LinkProfile> ProfileBook::Profiles() const {
 
 void ProfileBook::UpdateSites(Work& work) {
   if (!std::exchange(links_changed_, false)) return;
+  const bool all_declared = std::all_of(standing_.begin(), standing_.end(), [](const auto& entry) {
+    return !entry.second.declared.empty();
+  });
+  if (all_declared) return;
   for (auto& [worker, found] : FindSites(standing_, Profiles())) {
     Standing& standing = standing_[worker];
     if (!standing.declared.empty() || standing.before == found.site) continue;
