@@ -354,7 +354,8 @@ std::vector<LinkReport> ProfileBook::Links() const {
 }
 
 void ProfileBook::FillIn(PlanRequest& request) const {
-  const uint64_t digest = DigestOf(request.facts.model, request.spec.data.sequence_length);
+  const uint64_t digest = DigestOf(request.facts.model, request.spec.data.sequence_length,
+                                   request.spec.inner.optimizer);
   const auto unreachable = unreachable_.Reasons();
   request.links.clear();
   request.unreachable.clear();

@@ -81,6 +81,7 @@ struct Variation {
   Limits limits;
   NewNetwork network;
   bool masked = false;  // see Reference
+  InnerOptimizer optimizer = InnerOptimizer::kAdamW;
 };
 
 // Both of them, and a second run that has the same bits.

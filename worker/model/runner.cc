@@ -31,7 +31,7 @@ absl::Status ModelRunner::Allocate() {
   layers_.reserve(layers);
   for (const auto& layer : model_.layers()) {
     ATOLL_ASSIGN_OR_RETURN(LayerState state, LayerState::Create(backend_, *stream_, layer->layout(),
-                                                                model_.compute(), options_.train));
+                                                                model_.compute(), training()));
     layers_.push_back(std::move(state));
   }
   StageOptions stage;
@@ -63,7 +63,7 @@ absl::Status ModelRunner::Allocate() {
 int64_t ModelRunner::memory_bytes() const {
   int64_t bytes = stage_->activation_bytes() + memory_.bytes();
   for (const auto& layer : model_.layers()) {
-    bytes += LayerState::Bytes(layer->layout(), model_.compute(), options_.train);
+    bytes += LayerState::Bytes(layer->layout(), model_.compute(), training());
   }
   return bytes;
 }

@@ -24,6 +24,7 @@ struct RunnerOptions {
   int64_t micro_batch_rows = 1;  // sequences that run at once; larger batches are cut up
   int64_t seq_len = 0;           // longest sequence; at most the model's max_positions
   bool train = true;             // false: neither gradients nor moments; Evaluate and Logits only
+  InnerOptimizer optimizer = InnerOptimizer::kAdamW;  // that the moments are for
   // Where the model is a tensor-parallel rank's part: all ranks' runners make the same calls. The
   // communicator outlives the runner.
   Communicator* communicator = nullptr;
@@ -47,7 +48,7 @@ class ModelRunner {
   Stream& stream() { return *stream_; }
 
   LayerState& layer(int index) { return layers_[index]; }
-  std::vector<LayerState*> layers();  // for AdamWOptimizer
+  std::vector<LayerState*> layers();  // for an Optimizer
   Tensor params(int index) const { return layers_[index].params(); }
   Tensor grads(int index) const { return layers_[index].grads(); }
 
@@ -66,6 +67,10 @@ class ModelRunner {
   absl::Status Logits(std::span<const int32_t> tokens, std::span<float> logits);
 
  private:
+  std::optional<LayerState::Training> training() const {
+    if (!options_.train) return std::nullopt;
+    return LayerState::Training{options_.optimizer};
+  }
   ModelRunner(Backend& backend, const Model& model, const RunnerOptions& options)
       : backend_(backend), model_(model), options_(options) {}
 

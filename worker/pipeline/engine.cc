@@ -68,6 +68,11 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan,
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
   ATOLL_RETURN_IF_ERROR(
       Validate(plan, static_cast<int32_t>(job.model.layers) + 2, job.batch_sequences));
+  if (plan.tensor_parallel() > 1 && !AllowsTensorParallelism(job.optimizer.kind)) {
+    return absl::InvalidArgumentError(
+        "plan: tensor parallelism cuts matrices that this inner.optimizer steps whole: set "
+        "layout.tensor_parallel = 1");
+  }
   ATOLL_ASSIGN_OR_RETURN(*parts, CutModel(job.model, plan.tensor_parallel(), TensorSharesOf(plan)));
   for (const std::string& device : DevicesOf(plan)) {
     if (WorkerOfDevice(device) != worker_) continue;
@@ -120,7 +125,8 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   ATOLL_RETURN_IF_ERROR(Check(job, plan, &parts));
   Stop();
   DropCopies();
-  if (job_.has_value() && (job_->model != job.model || job_->compute != job.compute)) {
+  if (job_.has_value() && (job_->model != job.model || job_->compute != job.compute ||
+                           job_->optimizer.kind != job.optimizer.kind)) {
     for (const auto& run : runs_) run->device.DropAll();
   }
   job_ = job;
@@ -133,7 +139,14 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   interrupt_.OnRaise([communicators](const std::string& r) { communicators->Abort(r); });
   // Whoever sets it raises afterwards: either Stop has not taken that back, or it is seen here.
   if (cancelled != nullptr && *cancelled) interrupt_.Raise(absl::AbortedError("interrupted"));
-  table_ = std::make_unique<CommitTable>(plan_, static_cast<int32_t>(job_->model.layers) + 2);
+  std::vector<int> norm_counts;
+  if (NewUpdateRule(job_->optimizer)->has_norms()) {
+    for (const LayerLayout& layout : MakeLayouts(job_->model)) {
+      norm_counts.push_back(static_cast<int>(2 * layout.params.size()));
+    }
+  }
+  table_ = std::make_unique<CommitTable>(plan_, static_cast<int32_t>(job_->model.layers) + 2,
+                                         norm_counts);
   ATOLL_RETURN_IF_ERROR(MakeDevices(parts));
   ATOLL_RETURN_IF_ERROR(ShareLayers());
   ATOLL_RETURN_IF_ERROR(Join(*communicators));

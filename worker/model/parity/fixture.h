@@ -59,12 +59,14 @@ class Fixture {
   static std::string Folder(const std::string& name) { return "worker/model/parity/" + name; }
 
   Fixture(const std::string& name, std::unique_ptr<Backend> backend, int64_t micro_batch_rows,
-          DType compute = DType::kFloat32)
+          DType compute = DType::kFloat32, InnerOptimizer optimizer = InnerOptimizer::kAdamW)
       : backend_(std::move(backend)),
         folder_(Folder(name)),
         expected_(Must(SafetensorsReader::Open(folder_ + "/expected.safetensors"))),
         model_(Must(Model::Create(Must(ReadModelConfig(folder_)), compute))),
-        runner_(Must(ModelRunner::Create(*backend_, model_, {micro_batch_rows, kSeqLen}))) {
+        runner_(Must(ModelRunner::Create(
+            *backend_, model_,
+            {.micro_batch_rows = micro_batch_rows, .seq_len = kSeqLen, .optimizer = optimizer}))) {
     std::vector<LayerLayout> layouts;
     for (const auto& layer : model_.layers()) layouts.push_back(layer->layout());
     std::vector<std::vector<float>> values;
@@ -83,10 +85,11 @@ class Fixture {
   ModelRunner& runner() { return *runner_; }
   const ModelConfig& config() const { return model_.config(); }
 
-  std::vector<float> Expected(const std::string& name) {
-    std::vector<float> values(static_cast<size_t>(expected_.tensors().at(name).size()));
-    Must(expected_.Read(name, values));
-    return values;
+  std::vector<float> Expected(const std::string& name) { return Expected(expected_, name); }
+  // From another file than expected.safetensors.
+  std::vector<float> Expected(const std::string& name, const std::string& file) {
+    const auto reader = Must(SafetensorsReader::Open(folder_ + "/" + file + ".safetensors"));
+    return Expected(reader, name);
   }
 
   std::span<const int32_t> Batch(int64_t index) {
@@ -113,6 +116,12 @@ class Fixture {
   }
 
  private:
+  static std::vector<float> Expected(const SafetensorsReader& reader, const std::string& name) {
+    std::vector<float> values(static_cast<size_t>(reader.tensors().at(name).size()));
+    Must(reader.Read(name, values));
+    return values;
+  }
+
   std::unique_ptr<Backend> backend_;
   std::string folder_;
   SafetensorsReader expected_;

@@ -63,8 +63,8 @@ TEST_CASE("every gradient tensor is PyTorch's, however the batch is cut") {
 TEST_CASE("twenty AdamW steps with clipping have PyTorch's losses") {
   ON_EVERY_MODEL_AND_BACKEND();
   const std::vector<float> losses = fixture.Expected("losses");
-  auto optimizer = Must(AdamWOptimizer::Create(
-      fixture.runner().backend(), fixture.runner().stream(), fixture.runner().layers(), {}));
+  auto optimizer = Must(Optimizer::Create(fixture.runner().backend(), fixture.runner().stream(),
+                                          fixture.runner().layers(), {}));
   REQUIRE(losses.size() == 20);
   for (size_t step = 0; step < losses.size(); ++step) {
     CAPTURE(step);
@@ -74,6 +74,30 @@ TEST_CASE("twenty AdamW steps with clipping have PyTorch's losses") {
     REQUIRE(std::abs(trained / losses[step] - 1) < kTolerance);
     REQUIRE(std::abs(evaluated / losses[step] - 1) < kTolerance);
     Must(optimizer->Step(static_cast<int64_t>(step) + 1, 1e-2f));
+  }
+}
+
+TEST_CASE("twenty_steps_of_every_other_optimizer_have_pytorchs_losses") {
+  const auto [kind, key, rate] = GENERATE(table<InnerOptimizer, std::string, float>({
+      {InnerOptimizer::kSgd, "sgd", 0.05f},
+      {InnerOptimizer::kRmsProp, "rmsprop", 1e-3f},
+      {InnerOptimizer::kLamb, "lamb", 1e-2f},
+      {InnerOptimizer::kMuon, "muon", 0.02f},
+  }));
+  const std::string name = GENERATE("gpt2", "llama");
+  const std::string backend = GENERATE("reference", "cpu");
+  CAPTURE(key, name, backend);
+  Fixture fixture(name, NewBackend(backend), 2, DType::kFloat32, kind);
+  ModelRunner& runner = fixture.runner();
+  const std::vector<float> losses = fixture.Expected(key, "optimizers");
+  auto optimizer =
+      Must(Optimizer::Create(runner.backend(), runner.stream(), runner.layers(), {.kind = kind}));
+  REQUIRE(losses.size() == 20);
+  for (size_t step = 0; step < losses.size(); ++step) {
+    CAPTURE(step);
+    const double loss = Must(runner.Train(fixture.Batch(static_cast<int64_t>(step)), kRows)).mean();
+    REQUIRE(std::abs(loss / losses[step] - 1) < kTolerance);
+    Must(optimizer->Step(static_cast<int64_t>(step) + 1, rate));
   }
 }
 
@@ -106,8 +130,7 @@ TEST_CASE("in bf16, training follows PyTorch's losses, and small steps are not l
   Fixture fixture(name, NewReferenceBackend(), 3, DType::kBfloat16);
   ModelRunner& runner = fixture.runner();
   const std::vector<float> losses = fixture.Expected("losses");
-  auto optimizer =
-      Must(AdamWOptimizer::Create(runner.backend(), runner.stream(), runner.layers(), {}));
+  auto optimizer = Must(Optimizer::Create(runner.backend(), runner.stream(), runner.layers(), {}));
   for (size_t step = 0; step < losses.size(); ++step) {
     CAPTURE(step);
     const double loss = Must(runner.Train(fixture.Batch(static_cast<int64_t>(step)), kRows)).mean();
