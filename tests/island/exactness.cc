@@ -57,6 +57,8 @@ ModelFamily FamilyOf(Kind kind) {
       return ModelFamily::kOlmo2;
     case Kind::kGemma2:
       return ModelFamily::kGemma2;
+    case Kind::kBert:
+      return ModelFamily::kBert;
   }
   __builtin_unreachable();
 }
@@ -65,7 +67,7 @@ ModelFamily FamilyOf(Kind kind) {
 
 EngineJob JobOf(Kind kind, int64_t blocks) {
   const ModelFamily family = FamilyOf(kind);
-  const bool gpt2 = family == ModelFamily::kGpt2;
+  const bool gpt2 = family == ModelFamily::kGpt2 || family == ModelFamily::kBert;
   EngineJob job;
   job.model.family = family;
   job.model.vocab = 31;
@@ -75,7 +77,12 @@ EngineJob JobOf(Kind kind, int64_t blocks) {
   job.model.kv_heads = gpt2 ? 8 : 4;
   job.model.ffn = gpt2 ? 52 : 44;
   job.model.max_positions = 8;
-  job.model.tied_head = kind == Kind::kGpt2 || kind == Kind::kLlamaTied || kind == Kind::kGemma2;
+  job.model.tied_head = kind == Kind::kGpt2 || kind == Kind::kLlamaTied || kind == Kind::kGemma2 ||
+                        kind == Kind::kBert;
+  if (kind == Kind::kBert) {
+    job.model.token_types = 2;
+    job.model.mask_token = 3;
+  }
   if (kind == Kind::kGemma2) {
     job.model.window = {.tokens = 5, .period = 2};
     job.model.attention_softcap = 2;

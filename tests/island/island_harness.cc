@@ -268,7 +268,7 @@ Layers TestDevice::Get(LayerPart part) {
 }
 
 LossSum TestDevice::Step(const std::vector<int32_t>& tokens, double learning_rate) {
-  const auto loss = runner_->Train(tokens, Rows(job_, tokens));
+  const auto loss = runner_->Train(tokens, Rows(job_, tokens), steps_ + 1);
   CheckOk(loss.status());
   gradients_ = Get(LayerPart::kGradient);
   CheckOk(optimizer_->Step(++steps_, static_cast<float>(learning_rate)).status());

@@ -52,14 +52,28 @@ class ModelRunner {
   Tensor params(int index) const { return layers_[index].params(); }
   Tensor grads(int index) const { return layers_[index].grads(); }
 
-  // Forward and backward over `tokens`, rows of T + 1 (T inputs and the T targets one further; see
-  // common/masked_tokens.h), T <= seq_len. Adds the gradient of the batch's MEAN loss to grads():
-  // micro-batches, also an incomplete last one, are weighted by the targets that count. Waits for
-  // the device. An error of the device or the communicator leaves the gradients worthless.
-  absl::StatusOr<LossSum> Train(std::span<const int32_t> tokens, int64_t rows);
+  // `rows` sequences of T <= seq_len inputs and targets (kIgnoredTarget: none).
+  struct Batch {
+    std::vector<int32_t> inputs, targets;
+    int64_t rows = 0;
+  };
+  // Of rows of T + 1 tokens: see PlaceRow.
+  Batch MakeBatch(std::span<const int32_t> tokens, int64_t rows, int64_t step) const;
+
+  // Forward and backward over a batch, or over rows of T + 1 tokens in the optimizer's step `step`.
+  // Adds the gradient of the batch's MEAN loss to grads(): micro-batches, also an incomplete last
+  // one, are weighted by the targets that count. Waits for the device. An error of the device or
+  // the communicator leaves the gradients worthless.
+  absl::StatusOr<LossSum> Train(const Batch& batch);
+  absl::StatusOr<LossSum> Train(std::span<const int32_t> tokens, int64_t rows, int64_t step = 1) {
+    return Train(MakeBatch(tokens, rows, step));
+  }
 
   // The loss alone.
-  absl::StatusOr<LossSum> Evaluate(std::span<const int32_t> tokens, int64_t rows);
+  absl::StatusOr<LossSum> Evaluate(const Batch& batch) { return RunBatch(batch, false); }
+  absl::StatusOr<LossSum> Evaluate(std::span<const int32_t> tokens, int64_t rows) {
+    return Evaluate(MakeBatch(tokens, rows, 0));
+  }
 
   // Logits of one sequence: all positions [T, vocab], or only the last one's [1, vocab], by the
   // size of `logits`. A tensor-parallel rank gets those of its part of the vocabulary.
@@ -76,8 +90,9 @@ class ModelRunner {
 
   absl::Status Allocate();
   StageCall Call() { return {backend_, *stream_, workspace_, constants_, options_.communicator}; }
-  void StageTokens(std::span<const int32_t> tokens, int slot, bool with_targets);
-  absl::StatusOr<LossSum> RunBatch(std::span<const int32_t> tokens, int64_t rows, bool train);
+  // `targets` may be empty.
+  void StageTokens(std::span<const int32_t> inputs, std::span<const int32_t> targets, int slot);
+  absl::StatusOr<LossSum> RunBatch(const Batch& batch, bool train);
   absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, HostReals& totals);
   absl::Status RunLogits(int slot, bool all, std::span<float> logits);
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "common/check.h"
-#include "common/masked_tokens.h"
+#include "common/model/targets.h"
 #include "worker/pipeline/engine_impl.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/windows.h"
@@ -228,19 +228,20 @@ absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
   return absl::OkStatus();
 }
 
-void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows) {
-  const int64_t length = job_->sequence_length;
-  int32_t* inputs = run.device.host_inputs();
-  int32_t* targets = run.device.host_targets();
-  for (int64_t r = 0; r < rows; ++r) {
-    const auto row =
-        tokens.subspan(static_cast<size_t>(r * (length + 1)), static_cast<size_t>(length + 1));
-    SplitRow(row, inputs + r * length, targets + r * length);
+void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows,
+                               bool train) {
+  const auto length = static_cast<size_t>(job_->sequence_length);
+  const int64_t step = train ? run.device.planned()[0]->optimizer_step + 1 : 0;
+  for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
+    PlaceRow(job_->model, tokens.subspan(r * (length + 1), length + 1), step,
+             {run.device.host_inputs() + r * length, length},
+             {run.device.host_targets() + r * length, length});
   }
 }
 
 // Devices with an embedding or a head need their replica's sequences, which lie side by side.
-absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const SequenceReader& read) {
+absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const SequenceReader& read,
+                                      bool train) {
   const auto dealt = DealSequences(plan_, request.sequences);
   const auto head = static_cast<int32_t>(job_->model.layers) + 1;
   for (size_t r = 0; r < dealt.size(); ++r) {
@@ -257,7 +258,7 @@ absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const Sequence
       tokens_.resize(static_cast<size_t>(rows * (job_->sequence_length + 1)));
       if (!have) ATOLL_RETURN_IF_ERROR(read(dealt[r][0].first_row, tokens_));
       have = true;
-      PlaceTokens(*run, tokens_, rows);
+      PlaceTokens(*run, tokens_, rows, train);
     }
   }
   return absl::OkStatus();
@@ -266,12 +267,13 @@ absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const Sequence
 absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
                                               const SequenceReader& read, bool train) {
   ATOLL_RETURN_IF_ERROR(CheckReady(request));
-  ATOLL_RETURN_IF_ERROR(ReadTokens(request, read));
+  ATOLL_RETURN_IF_ERROR(ReadTokens(request, read, train));
   last_number_ = request.number;
   for (const auto& run : runs_) {
     run->input.number = request.number;
     run->input.train = train;
-    run->input.counted_tokens = request.sequences * job_->sequence_length - request.masked_tokens;
+    run->input.counted_tokens =
+        CountTargets(job_->model, request.sequences, job_->sequence_length, request.masked_tokens);
     run->input.learning_rate = request.learning_rate;
     run->input.trace = request.trace;
     run->result = StepResult();

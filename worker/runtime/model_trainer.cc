@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/model/job_model.h"
+#include "common/model/targets.h"
 #include "worker/core/leases.h"
 #include "worker/data/dataset.h"
 #include "worker/model/optimizer.h"
@@ -29,7 +30,9 @@ class ModelTrainer : public Trainer {
   absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
                                 double learning_rate) override;
   absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override {
-    return job_->data->CountMasked(ranges);
+    ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job_->data->CountMasked(ranges));
+    const int64_t rows = Sequences(ranges), length = job_->data->sequence_length();
+    return rows * length - CountTargets(job_->model->config(), rows, length, masked);
   }
   absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
 
@@ -147,8 +150,8 @@ absl::StatusOr<MeanLoss> ModelTrainer::Step(const std::vector<PositionRange>& ra
     ATOLL_RETURN_IF_ERROR(job_->data->ReadTrain(range.begin, here));
     rest = rest.subspan(here.size());
   }
-  ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Train(job_->tokens, rows));
   const int64_t step = job_->optimizer_steps + 1;
+  ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Train(job_->tokens, rows, step));
   ATOLL_RETURN_IF_ERROR(job_->optimizer->Step(step, static_cast<float>(learning_rate)).status());
   job_->optimizer_steps = step;
   return MeanLoss{loss.mean(), loss.tokens};
