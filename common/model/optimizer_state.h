@@ -13,8 +13,7 @@
 
 namespace atl {
 
-// The slots of an element's state, by the names that checkpoints and transfers have for them. An
-// empty name: the optimizer does not use the slot.
+// Names of what is kept of an element, for messages. Empty: the optimizer does not use the slot.
 struct StateSlots {
   absl::string_view first, second;
 };

@@ -78,6 +78,30 @@ TEST_CASE("islands of two and three workers have one device's losses") {
   }
 }
 
+TEST_CASE("an_island_trains_an_encoder_on_the_masks_that_one_worker_alone_draws") {
+  World world;
+  world.spec.model.family = ModelFamily::kBert;
+  world.spec.model.vocabulary = 257;  // bytes and the mask
+  constexpr int64_t kTargets = 2;     // of 16 positions
+  Alone alone(world);
+  TestGroup group(world, 2, 2);
+  group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
+  Trainer& leader = *group["w1"].trainer;
+  REQUIRE(leader.InitialWeights().ok());
+  for (int64_t step = 0; step < 3; ++step) {
+    const auto loss = leader.Step(Batch(step), RateOf(step));
+    REQUIRE(loss.status().ToString() == "OK");
+    REQUIRE(loss->tokens == kBatch * kTargets);
+    REQUIRE(loss->loss == Approx(alone.Step(step)).epsilon(1e-5));
+    REQUIRE(leader.CountMasked(Batch(step)).value() == kBatch * (16 - kTargets));
+    REQUIRE(alone.trainer->CountMasked(Batch(step)).value() == kBatch * (16 - kTargets));
+  }
+  const auto validation = leader.Validate(8);
+  REQUIRE(validation.status().ToString() == "OK");
+  REQUIRE(validation->loss == Approx(alone.trainer->Validate(8)->loss).epsilon(1e-5));
+  REQUIRE(leader.Validate(8)->loss == validation->loss);  // masked the same way each time
+}
+
 TEST_CASE("a leader knows its followers' boundaries, and every device's memory") {
   const World world;
   TestGroup group(world, 2);

@@ -43,6 +43,7 @@ absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, 
   }
   if (!training) return state;
   state.second_begin_ = SecondSlotBegin(training->optimizer, state.layout_);
+  state.slots_ = SlotsOf(training->optimizer);
   ATOLL_RETURN_IF_ERROR(state.Allocate(bytes, "gradients", &state.grads_));
   backend.Zero(stream, state.grads());
   const Range owned = training->owned.value_or(Range{0, state.layout_.size});
@@ -57,8 +58,8 @@ absl::StatusOr<Moments> LayerState::NewMoments(Stream& stream, Range owned) cons
     if (range.size() > 0) backend_->Zero(stream, Flat(*buffer, range.size()));
     return absl::OkStatus();
   };
-  ATOLL_RETURN_IF_ERROR(make(owned, "first moments", &moments.first));
-  ATOLL_RETURN_IF_ERROR(make(moments.second_owned(), "second moments", &moments.second));
+  ATOLL_RETURN_IF_ERROR(make(owned, slots_.first, &moments.first));
+  ATOLL_RETURN_IF_ERROR(make(moments.second_owned(), slots_.second, &moments.second));
   return moments;
 }
 

@@ -83,6 +83,7 @@ class LayerState {
   LayerLayout layout_;
   DType compute_ = DType::kFloat32;
   int64_t second_begin_ = 0;
+  StateSlots slots_;
   Buffer params_, grads_, copy_;
   Moments moments_;
 };
