@@ -65,8 +65,8 @@ absl::Status ReadJob(const PlanFlags& flags, Task* task) {
   task->tokens_per_sample = flags.sequence > 0 ? flags.sequence : spec.data.sequence_length;
   ATOLL_ASSIGN_OR_RETURN(task->model, ModelOfJob(spec, task->tokens_per_sample));
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  task->model_digest =
-      absl::StrCat(absl::Hex(DigestOf(ToSpec(config), task->tokens_per_sample), absl::kZeroPad16));
+  task->model_digest = absl::StrCat(absl::Hex(
+      DigestOf(ToSpec(config), task->tokens_per_sample, spec.inner.optimizer), absl::kZeroPad16));
   ATOLL_ASSIGN_OR_RETURN(task->job, JobOf(spec, ToSpec(config)));
   task->head_groups = HeadGroups(ToSpec(config));
   const double state_bytes = task->costs.state_bytes_per_parameter;

@@ -205,6 +205,11 @@ class Backend {
   virtual void Run(Stream& stream, const CrossEntropySums& op) = 0;
 
   virtual void Run(Stream& stream, const AdamW& op) = 0;
+  virtual void Run(Stream& stream, const MomentumStep& op) = 0;
+  virtual void Run(Stream& stream, const LambStep& op) = 0;
+  virtual void Run(Stream& stream, const LambNorms& op, Workspace workspace) = 0;
+  virtual int64_t WorkspaceBytes(const LambNorms& op) const = 0;
+  virtual void Run(Stream& stream, const Normalize& op) = 0;
   virtual void Run(Stream& stream, const SumOfSquares& op, Workspace workspace) = 0;
   virtual int64_t WorkspaceBytes(const SumOfSquares& op) const = 0;
   virtual void Run(Stream& stream, const ClipScale& op) = 0;

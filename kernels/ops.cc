@@ -263,14 +263,47 @@ void CrossEntropySums::Check() const {
   CheckF32(sums, "sums", 2, logits.rows);
 }
 
+namespace {
+
+void CheckUpdate(const Tensor& grad, const Tensor& grad_scale, const Tensor& param_copy) {
+  if (grad_scale.present()) CheckF32(grad_scale, "grad_scale", 1, 1);
+  if (!param_copy.present()) return;
+  CheckShape(param_copy, "param_copy", grad.rows, grad.cols);
+  ATOLL_CHECK(param_copy.dtype == DType::kBfloat16 && param_copy.contiguous());
+}
+
+}  // namespace
+
 void AdamW::Check() const {
   for (const Tensor* x : {&param, &grad, &m, &v}) CheckFlat(*x, "a buffer of AdamW", param);
-  if (grad_scale.present()) CheckF32(grad_scale, "grad_scale", 1, 1);
-  if (param_copy.present()) {
-    CheckShape(param_copy, "param_copy", param.rows, param.cols);
-    ATOLL_CHECK(param_copy.dtype == DType::kBfloat16 && param_copy.contiguous());
-  }
+  CheckUpdate(grad, grad_scale, param_copy);
   ATOLL_CHECK(step >= 1, "AdamW counts steps from 1");
+}
+
+void MomentumStep::Check() const {
+  for (const Tensor* x : {&grad, &m}) CheckFlat(*x, "a buffer of MomentumStep", grad);
+  for (const Tensor* x : {&param, &v}) {
+    if (x->present()) CheckFlat(*x, "a buffer of MomentumStep", grad);
+  }
+  CheckUpdate(grad, grad_scale, param_copy);
+  const bool updates = param.present() || grad.data == nullptr;
+  ATOLL_CHECK(updates || (weight_decay == 0 && !param_copy.present()), "nothing to update");
+}
+
+void LambStep::Check() const {
+  for (const Tensor* x : {&param, &grad, &m, &v}) CheckFlat(*x, "a buffer of LAMB", param);
+  CheckUpdate(grad, grad_scale, param_copy);
+  ATOLL_CHECK(step >= 1, "LAMB counts steps from 1");
+}
+
+void LambNorms::Check() const {
+  step.Check();
+  CheckF32(sums, "sums", 1, 2);
+}
+
+void Normalize::Check() const {
+  for (const Tensor* t : {&x, &y}) CheckFlat(*t, "a buffer of Normalize", x);
+  CheckF32(sum_of_squares, "sum_of_squares", 1, 1);
 }
 
 void SumOfSquares::Check() const {

@@ -352,6 +352,60 @@ struct AdamW {
   void Check() const;
 };
 
+// PyTorch's SGD with momentum, and its RMSprop where there is a mean square. With
+// g = grad * *grad_scale + weight_decay * param:
+//   v = alpha v + (1 - alpha) g^2, g = g / (sqrt(v) + eps)   where there is v
+//   m = momentum m + g
+//   param = param - lr m                                     where there is param
+struct MomentumStep {
+  Tensor param;  // optional
+  Tensor grad;
+  Tensor m;
+  Tensor v;           // optional
+  Tensor grad_scale;  // f32 [1, 1]; optional
+  Tensor param_copy;  // bf16; optional: receives the new parameters rounded
+  double lr = 0;
+  double momentum = 0.9;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool zero_grad = false;
+  void Check() const;
+};
+
+// LAMB (You et al. 2020). With AdamW's moments m and v, and m' and v' without their bias:
+//   direction = m' / (sqrt(v') + eps) + weight_decay * param
+//   param = param - lr * direction
+// The trust ratio of a matrix is in `lr`.
+struct LambStep {
+  Tensor param, grad, m, v;
+  Tensor grad_scale;  // f32 [1, 1]; optional
+  Tensor param_copy;  // bf16; optional
+  int64_t step = 0;   // of this update, from 1
+  double lr = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 0;
+  bool zero_grad = false;
+  void Check() const;
+};
+
+// What `step` would do, of which nothing is done but: sums += {sum of param^2, of direction^2}.
+struct LambNorms {
+  LambStep step;
+  Tensor sums;  // f32 [1, 2]
+  void Check() const;
+};
+
+// y = x / (sqrt(sum_of_squares) + 1e-7).
+struct Normalize {
+  Tensor x;
+  Tensor sum_of_squares;  // f32 [1, 1]
+  Tensor y;               // may be x
+  void Check() const;
+};
+
 // out = (accumulate ? out : 0) + sum of x^2. The result repeats bit for bit.
 struct SumOfSquares {
   Tensor x;    // f32

@@ -128,8 +128,7 @@ void Serve(const std::string& name, int64_t rows, int64_t seq_len, const Options
   const ModelConfig config = GpuModel(name, seq_len);
   const Model model = Must(Model::Create(config, DType::kBfloat16));
   const auto runner = Must(ModelRunner::Create(*backend, model, {rows, seq_len}));
-  const auto optimizer =
-      Must(AdamWOptimizer::Create(*backend, runner->stream(), runner->layers(), {}));
+  const auto optimizer = Must(Optimizer::Create(*backend, runner->stream(), runner->layers(), {}));
   File file;
   if (!options.weights.empty()) {
     file.reset(std::fopen(options.weights.c_str(), "wb"));

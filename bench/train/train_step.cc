@@ -46,8 +46,7 @@ void Serve(int threads) {
   const auto backend = NewCpuBackend(threads);
   const Model model = Must(Model::Create(Config()));
   const auto runner = Must(ModelRunner::Create(*backend, model, {kRows, kSeqLen}));
-  const auto optimizer =
-      Must(AdamWOptimizer::Create(*backend, runner->stream(), runner->layers(), {}));
+  const auto optimizer = Must(Optimizer::Create(*backend, runner->stream(), runner->layers(), {}));
   for (size_t i = 0; i < model.layers().size(); ++i) {
     const Tensor params = runner->params(static_cast<int>(i));
     InitLayer(model.layers()[i]->layout(), Config().layers, 1,

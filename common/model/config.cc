@@ -69,6 +69,14 @@ absl::Status ModelConfig::Validate() const {
   if (!(rope_theta >= 1 && std::isfinite(rope_theta))) {
     return Bad("rope_theta", rope_theta, "at least 1");
   }
+  if (architecture().objective == Objective::kMaskedToken) {
+    if (mask_token < 0 || mask_token >= vocab) {
+      return Bad("mask_token_id", mask_token, absl::StrCat("0 to ", vocab - 1, ", a token"));
+    }
+    if (vocab > int64_t{1} << kTokenTypeShift) {
+      return Bad("vocab", vocab, absl::StrCat("at most ", int64_t{1} << kTokenTypeShift));
+    }
+  }
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("window", static_cast<double>(window.tokens)));
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("attention_scalar", attention_scalar));
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("attention_softcap", attention_softcap));

@@ -40,6 +40,9 @@ struct AttentionWindow {
   bool operator==(const AttentionWindow&) const = default;
 };
 
+// A token of a model with token types has its type in the bits from here on.
+inline constexpr int kTokenTypeShift = 24;
+
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   int64_t vocab = 0;
@@ -58,6 +61,7 @@ struct ModelConfig {
   double attention_softcap = 0;  // 0: none; see Architecture
   double logit_softcap = 0;
   int64_t token_types = 0;  // BERT's segments
+  int64_t mask_token = 0;   // that stands for a masked one
   bool tied_head = false;   // the head multiplies with the embedding's table
 
   int64_t head_dim() const { return head_channels > 0 ? head_channels : d_model / heads; }

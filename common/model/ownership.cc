@@ -17,18 +17,28 @@ int64_t Cut(int64_t elements, int index, int parts) {
   return elements / parts < kLong ? even : even / kAligned * kAligned;
 }
 
-}  // namespace
-
-Range Ownership::Owned(int replica, int64_t elements) const {
-  const int shard = ShardOf(replica);
-  return {Cut(elements, shard, shards), Cut(elements, shard + 1, shards)};
+int64_t MovedOut(int64_t cut, std::span<const Range> undivided) {
+  for (const Range& range : undivided) {
+    if (range.begin < cut && cut < range.end) {
+      return cut - range.begin <= range.end - cut ? range.begin : range.end;
+    }
+  }
+  return cut;
 }
 
-Range Ownership::Summed(int replica, int64_t elements) const {
+}  // namespace
+
+Range Ownership::Owned(int replica, int64_t elements, std::span<const Range> undivided) const {
+  const int shard = ShardOf(replica);
+  return {MovedOut(Cut(elements, shard, shards), undivided),
+          MovedOut(Cut(elements, shard + 1, shards), undivided)};
+}
+
+Range Ownership::Summed(int replica, int64_t elements, std::span<const Range> undivided) const {
   int first = replica, end = replica + 1;
   while (!Leads(first)) --first;
   while (end < replicas && !Leads(end)) ++end;
-  const Range owned = Owned(replica, elements);
+  const Range owned = Owned(replica, elements, undivided);
   const auto cut = [&](int index) { return owned.begin + Cut(owned.size(), index, end - first); };
   return {cut(replica - first), cut(replica - first + 1)};
 }

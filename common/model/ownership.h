@@ -12,6 +12,7 @@
 #define ATOLL_COMMON_MODEL_OWNERSHIP_H_
 
 #include <cstdint>
+#include <span>
 
 #include "common/model/tensor_part.h"
 #include "common/protocol/island_plan.h"
@@ -27,11 +28,12 @@ struct Ownership {
   // The replica that speaks for a shard: the first one in it.
   bool Leads(int replica) const { return replica == 0 || ShardOf(replica - 1) != ShardOf(replica); }
 
-  // Of a layer with so many elements, what a replica owns.
-  Range Owned(int replica, int64_t elements) const;
+  // Of a layer with so many elements, what a replica owns. Nobody owns a part of an `undivided`
+  // range (optimizer_state.h): a cut within one moves to its nearer end.
+  Range Owned(int replica, int64_t elements, std::span<const Range> undivided = {}) const;
   // What a replica adds up for its shard: the replicas of a shard cut what they own among them. In
   // the order of replicas these parts are the whole layer.
-  Range Summed(int replica, int64_t elements) const;
+  Range Summed(int replica, int64_t elements, std::span<const Range> undivided = {}) const;
 
   bool operator==(const Ownership&) const = default;
 };

@@ -51,6 +51,30 @@ TEST_CASE("what replicas add up covers a layer once, in order, within what they 
   }
 }
 
+TEST_CASE("undivided_ranges_have_one_owner_and_every_element_is_owned_and_summed_once") {
+  const std::vector<Range> undivided = {{0, 1000}, {1000, 1700}, {2000, 5000}};
+  for (int replicas = 1; replicas <= 9; ++replicas) {
+    const Ownership ownership = OwnershipOf(PlanOf(replicas, 1));
+    int64_t end = 0, summed_end = 0;
+    for (int r = 0; r < replicas; ++r) {
+      CAPTURE(replicas, r);
+      const Range owned = ownership.Owned(r, 5'123, undivided);
+      const Range summed = ownership.Summed(r, 5'123, undivided);
+      REQUIRE(owned.begin == end);
+      REQUIRE(summed.begin == summed_end);
+      REQUIRE((owned.begin <= summed.begin && summed.end <= owned.end));
+      end = owned.end;
+      summed_end = summed.end;
+      for (const Range& range : undivided) {
+        const bool inside = range.begin < owned.end && owned.end < range.end;
+        REQUIRE_FALSE(inside);
+      }
+    }
+    REQUIRE(end == 5'123);
+    REQUIRE(summed_end == 5'123);
+  }
+}
+
 TEST_CASE("one replica of a shard speaks for it") {
   const Ownership five = OwnershipOf(PlanOf(5, 2));
   REQUIRE(five.shards == 2);

@@ -4,11 +4,12 @@
 
 namespace atl {
 
-uint64_t DigestOf(const ModelSpec& model, int64_t sequence_length) {
-  const std::string numbers = absl::StrCat(
-      "model ", static_cast<int>(model.family), " ", model.vocabulary, " ", model.hidden, " ",
-      model.layers, " ", model.heads, " ", model.key_value_heads, " ", model.feed_forward, " ",
-      model.tied_head ? 1 : 0, " sequence ", sequence_length);
+uint64_t DigestOf(const ModelSpec& model, int64_t sequence_length, InnerOptimizer optimizer) {
+  const std::string numbers =
+      absl::StrCat("model ", static_cast<int>(model.family), " ", model.vocabulary, " ",
+                   model.hidden, " ", model.layers, " ", model.heads, " ", model.key_value_heads,
+                   " ", model.feed_forward, " ", model.tied_head ? 1 : 0, " ", model.config_json,
+                   " sequence ", sequence_length, " optimizer ", static_cast<int>(optimizer));
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char c : numbers) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return hash;

@@ -45,7 +45,7 @@ struct DeviceProfile {
   std::string device;            // "worker/index"
   std::string kind;              // DeviceInfo::kind
   std::string software_version;  // of the worker
-  uint64_t model_digest = 0;     // DigestOf(model, sequence length)
+  uint64_t model_digest = 0;     // DigestOf(model, sequence length, optimizer)
   std::vector<LayerCost> layers;
 
   bool operator==(const DeviceProfile&) const = default;
@@ -65,7 +65,8 @@ struct LinkProfile {
 
 // Of what decides how long the model's layers take: its numbers and the sequences' length. The same
 // on every machine.
-uint64_t DigestOf(const ModelSpec& model, int64_t sequence_length);
+uint64_t DigestOf(const ModelSpec& model, int64_t sequence_length,
+                  InnerOptimizer optimizer = InnerOptimizer::kAdamW);
 
 const char* Name(LayerKind kind);
 

@@ -114,9 +114,6 @@ absl::Status ValidateInner(const InnerSpec& i) {
   ATOLL_RETURN_IF_ERROR(InRange("inner.clip_norm", i.clip_norm, 0, kInfinity));
   ATOLL_RETURN_IF_ERROR(IntInRange("inner.batch_sequences", i.batch_sequences, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(InRange("inner.momentum", i.momentum, 0, 1));
-  if (i.optimizer != InnerOptimizer::kAdamW) {
-    return absl::InvalidArgumentError("inner.optimizer: must be adamw, the only one there is yet");
-  }
   return IntInRange("inner.micro_batch_sequences", i.micro_batch_sequences, 0, i.batch_sequences);
 }
 
@@ -213,6 +210,10 @@ absl::Status ValidateLayout(const JobSpec& spec) {
     if (count <= 0 || l.tensor_parallel <= count) continue;
     return Bad("layout.tensor_parallel", l.tensor_parallel,
                absl::StrCat("at most ", name, " = ", count));
+  }
+  if (spec.inner.optimizer == InnerOptimizer::kMuon && l.tensor_parallel > 1) {
+    return Bad("layout.tensor_parallel", l.tensor_parallel,
+               "1 (or 0) with inner.optimizer = \"muon\", which steps whole matrices");
   }
   ATOLL_RETURN_IF_ERROR(ValidateShares(spec));
   ATOLL_RETURN_IF_ERROR(ValidatePlan(l));

@@ -47,6 +47,13 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
           "layout.stages = 5: must be at most 4: the model's layers with embedding and head");
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.replicas = 9; }) ==
           "layout.replicas = 9: must be at most inner.batch_sequences = 8");
+  REQUIRE(
+      MessageAfter([](JobSpec& s) {
+        s.inner.optimizer = InnerOptimizer::kMuon;
+        s.layout.tensor_parallel = 2;
+      }) ==
+      "layout.tensor_parallel = 2: must be 1 (or 0) with inner.optimizer = \"muon\", which steps "
+      "whole matrices");
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.tensor_parallel = 5; }) ==
           "layout.tensor_parallel = 5: must be at most model.heads = 4");
   REQUIRE(MessageAfter([](JobSpec& s) {

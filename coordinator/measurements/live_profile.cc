@@ -190,8 +190,10 @@ absl::StatusOr<v1::ClusterProfile> LiveProfile(Instant now, const std::vector<Me
   }
   if (job == nullptr || !job->facts) return profile;
   profile.set_job(job->summary.job);
-  profile.set_model_digest(absl::StrCat(absl::Hex(
-      DigestOf(request.facts.model, request.spec.data.sequence_length), absl::kZeroPad16)));
+  profile.set_model_digest(
+      absl::StrCat(absl::Hex(DigestOf(request.facts.model, request.spec.data.sequence_length,
+                                      request.spec.inner.optimizer),
+                             absl::kZeroPad16)));
   AddTimes(request, input, profile);
   AddMemory(request, profile);
   return profile;

@@ -416,7 +416,8 @@ LinkReport* ProfileBook::FindLink(const Pair& pair) {
 }
 
 void ProfileBook::FillIn(PlanRequest& request) const {
-  const uint64_t digest = DigestOf(request.facts.model, request.spec.data.sequence_length);
+  const uint64_t digest = DigestOf(request.facts.model, request.spec.data.sequence_length,
+                                   request.spec.inner.optimizer);
   const auto unreachable = unreachable_.Reasons();
   request.links.clear();
   request.unreachable.clear();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/optimizer_state.h"
 #include "common/status.h"
 #include "coordinator/planning/request.h"
 
@@ -64,6 +65,7 @@ absl::StatusOr<std::vector<int>> TensorSizes(const JobSpec& spec, const ModelSpe
     }
     return std::vector<int>{static_cast<int>(fixed)};
   }
+  if (!AllowsTensorParallelism(spec.inner.optimizer)) return std::vector<int>{1};
   std::vector<int> sizes;
   for (const int size : {1, 2, 4, 8}) {
     if (size <= std::max<int64_t>(1, least.second)) sizes.push_back(size);

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
+#include "common/model/costs.h"
+#include "common/model/layout.h"
+#include "common/model/optimizer_state.h"
 #include "common/model/ownership.h"
 #include "common/protocol/program_slots.h"
 #include "coordinator/planning/auxiliary_memory.h"
@@ -34,7 +38,12 @@ class DeviceNeeds {
         share_(share),
         rows_(rows),
         ownership_(ownership),
-        replica_(replica) {}
+        replica_(replica) {
+    const ModelSpec& model = request.facts.model;
+    const auto config = ModelConfigFromSpec(model, request.spec.data.sequence_length);
+    if (config.ok()) config_ = *config;
+    if (config_) layouts_ = MakeLayouts(*config_);
+  }
 
   // False: the profile does not have all kinds of layers at this degree of tensor parallelism.
   bool Read() {
@@ -52,13 +61,14 @@ class DeviceNeeds {
         own.push_back(static_cast<int32_t>(s));
       }
     }
-    int64_t bytes = 0, workspace = 0;
+    int64_t bytes = 0, workspace = 0, step_scratch = 0;
     bool sends = false, sends_back = false;
     for (const StageSlots& slots : SlotsOf(program, own)) {
       const PlanStage& stage = replica.stages[static_cast<size_t>(slots.stage)];
       bytes += StageBytes(stage, slots);
       for (int l = stage.first_layer; l < stage.first_layer + stage.layers; ++l) {
-        bytes += Owned(Layer(l).state);
+        bytes += Owned(l);
+        step_scratch = std::max(step_scratch, StepScratch(l));
         workspace = std::max(workspace, Layer(l).workspace);
       }
       const auto is_own = [&](int32_t s) {
@@ -68,36 +78,64 @@ class DeviceNeeds {
           slots.stage + 1 < static_cast<int32_t>(replica.stages.size()) && !is_own(slots.stage + 1);
       sends_back |= slots.stage > 0 && !is_own(slots.stage - 1);
     }
-    bytes += (sends ? Boundary() : 0) + (sends_back ? Boundary() : 0) + workspace;
+    bytes += (sends ? Boundary() : 0) + (sends_back ? Boundary() : 0) + workspace + step_scratch;
     bytes += Tokens() + Constants();
     if (HasTableCopy(replica, program.device)) {
       // Its moments are the embeddings' where replicas share them.
       bytes += TableBytes();
-      if (ownership_.sharded()) bytes -= MomentBytes(TableBytes());
+      if (ownership_.sharded()) bytes -= MomentBytes(LayerKind::kEmbedding, TableBytes());
     }
     return bytes;
   }
 
  private:
-  // Of a layer's state, both moments: 4 bytes each of an element, whose parameters, gradient and
-  // copy in the compute type take the rest.
-  int64_t MomentBytes(int64_t state) const {
-    const LayerCost* whole = Nearest(LayerKind::kBlock, 1);
-    const auto elements = static_cast<double>(request_.facts.layers[1].elements);
-    // At least the moments themselves, whatever a worker says that it has measured.
+  InnerOptimizer optimizer() const { return request_.spec.inner.optimizer; }
+  // Of an element, where the optimizer keeps as much of each.
+  int64_t SlotBytes() const { return SlotsOf(optimizer()).second.empty() ? 4 : 8; }
+  // Of a layer's state what the optimizer keeps; parameters, gradient and copy in the compute type
+  // take the rest.
+  int64_t MomentBytes(LayerKind kind, int64_t state) const {
+    const LayerCost* whole = Nearest(kind, 1);
+    const auto least = static_cast<double>(SlotBytes());
+    // At least these, whatever a worker says that it has measured.
     const double each =
-        whole == nullptr
-            ? 16
-            : std::max(8.0, std::round(static_cast<double>(whole->parameter_bytes) / elements));
-    return std::llround(static_cast<double>(state) * 8 / each);
+        whole == nullptr ? 8.0 + least
+                         : std::max(least, std::round(static_cast<double>(whole->parameter_bytes) /
+                                                      static_cast<double>(ElementsOf(kind))));
+    return std::llround(static_cast<double>(state * SlotBytes()) / each);
   }
-  // Without the moments that other replicas own.
-  int64_t Owned(int64_t state) const {
+  // A layer's state without the moments that other replicas own.
+  int64_t Owned(int l) const {
+    const int64_t state = Layer(l).state;
     if (!ownership_.sharded()) return state;
-    const int64_t moments = MomentBytes(state), elements = moments / 8;
-    return state - moments + 8 * ownership_.Owned(replica_, elements).size();
+    const auto index = static_cast<size_t>(l);
+    if (!AllowsTensorParallelism(optimizer()) && index < layouts_.size()) {
+      const LayerLayout& layout = layouts_[index];
+      const Range owned =
+          ownership_.Owned(replica_, layout.size, UndividedRanges(optimizer(), layout));
+      return state - 4 * (StateElements(optimizer(), layout, {0, layout.size}) -
+                          StateElements(optimizer(), layout, owned));
+    }
+    const int64_t moments = MomentBytes(KindOf(l), state), elements = moments / SlotBytes();
+    return state - moments + SlotBytes() * ownership_.Owned(replica_, elements).size();
+  }
+  int64_t StepScratch(int l) const {
+    const auto index = static_cast<size_t>(l);
+    if (index >= layouts_.size()) return 0;
+    return 4 * StepScratchElements(optimizer(), layouts_[index]);
   }
 
+  LayerKind KindOf(int l) const {
+    return l == 0              ? LayerKind::kEmbedding
+           : l + 1 == layers() ? LayerKind::kHead
+                               : LayerKind::kBlock;
+  }
+  int64_t ElementsOf(LayerKind kind) const {
+    const auto& all = request_.facts.layers;
+    return kind == LayerKind::kEmbedding ? all.front().elements
+           : kind == LayerKind::kHead    ? all.back().elements
+                                         : all[1].elements;
+  }
   int layers() const { return static_cast<int>(request_.facts.layers.size()); }
 
   const LayerCost* Nearest(LayerKind kind, int tensor_parallel) const {
@@ -114,9 +152,7 @@ class DeviceNeeds {
   }
 
   LayerNeeds Layer(int l) const {
-    const LayerKind kind = l == 0              ? LayerKind::kEmbedding
-                           : l + 1 == layers() ? LayerKind::kHead
-                                               : LayerKind::kBlock;
+    const LayerKind kind = KindOf(l);
     LayerNeeds needs = NeedsOf(*Nearest(kind, tensor_parallel_));
     const double even = 1.0 / tensor_parallel_;
     if (share_ == even) return needs;
@@ -148,11 +184,8 @@ class DeviceNeeds {
 
   int64_t Boundary() const { return Layer(0).output; }
   int64_t Tokens() const { return rows_ * request_.spec.data.sequence_length * 4; }
-  // Rotary positions' table.
   int64_t Constants() const {
-    const ModelSpec& model = request_.facts.model;
-    if (model.family != ModelFamily::kLlama || model.heads < 1) return 0;
-    return request_.spec.data.sequence_length * (model.hidden / model.heads) * 4;
+    return config_ ? ConstantBytes(*config_, request_.spec.data.sequence_length, {}) : 0;
   }
 
   // Stage::CarveForward and CarveBackward.
@@ -202,6 +235,8 @@ class DeviceNeeds {
   const int64_t rows_;
   const Ownership ownership_;
   const int replica_;
+  std::optional<ModelConfig> config_;  // none: it is not what a worker would train
+  std::vector<LayerLayout> layouts_;   // of whole layers
 };
 
 const DeviceProfile* ProfileOf(const PlanRequest& request, const std::string& device) {

@@ -48,6 +48,11 @@ class CpuBackend : public HostBackend {
   void Run(Stream&, const CrossEntropyMax& op) override;
   void Run(Stream&, const CrossEntropySums& op) override;
   void Run(Stream&, const AdamW& op) override;
+  void Run(Stream&, const MomentumStep& op) override;
+  void Run(Stream&, const LambStep& op) override;
+  void Run(Stream&, const LambNorms& op, Workspace workspace) override;
+  int64_t WorkspaceBytes(const LambNorms& op) const override;
+  void Run(Stream&, const Normalize& op) override;
   void Run(Stream&, const SumOfSquares& op, Workspace workspace) override;
 
   int64_t WorkspaceBytes(const LinearForward&) const override { return 0; }

@@ -1,4 +1,4 @@
-// Loss, sums of squares and AdamW.
+// Loss, sums of squares and optimizers.
 
 #include <cmath>
 
@@ -57,39 +57,123 @@ ATOLL_KERNEL(SumSquares, (const float* x, int64_t n, double* sum), (x, n, sum)) 
   for (int lane = 0; lane < 8; ++lane) *sum += sums[0][lane] + sums[1][lane];
 }
 
-struct AdamWFactors {
+// The new parameters, and their rounded copy if there is one.
+ATOLL_INLINE void StoreParam(float* param, Bfloat16* copy, int64_t i, V16 updated, int64_t rest) {
+  StoreUpTo(param + i, updated, rest);
+  if (copy == nullptr) return;
+  if (rest >= kLanes) return simd::ToBfloat16(copy + i, updated);
+  Bfloat16 lanes[kLanes];
+  simd::ToBfloat16(lanes, updated);
+  for (int64_t lane = 0; lane < rest; ++lane) copy[i + lane] = lanes[lane];
+}
+
+// Of AdamW and LAMB.
+struct AdamFactors {
   float grad_scale, beta1, beta2, rest1, rest2;  // rest: 1 - beta
-  float decay;                                   // 1 - lr * weight_decay
-  float step;                                    // lr / (1 - beta1^step)
-  float rsqrt2;                                  // 1 / sqrt(1 - beta2^step)
-  float eps;
+  float decay;    // of AdamW: 1 - lr * weight_decay; of LAMB: weight_decay
+  float step;     // of AdamW: lr / (1 - beta1^step); of LAMB: without lr
+  float rsqrt2;   // 1 / sqrt(1 - beta2^step)
+  float eps, lr;  // lr: of LAMB alone
   bool zero_grad;
 };
 
+struct AdamMoments {
+  V16 first, second, step;
+};
+
+ATOLL_INLINE AdamMoments AdamMomentsAt(const float* grad, const float* m, const float* v, int64_t i,
+                                       int64_t rest, const AdamFactors& f) {
+  const V16 g = LoadUpTo(grad + i, rest) * f.grad_scale;
+  const V16 first = LoadUpTo(m + i, rest) * f.beta1 + g * f.rest1;
+  const V16 second = LoadUpTo(v + i, rest) * f.beta2 + g * g * f.rest2;
+  return {first, second, first * f.step / (simd::Sqrt(second) * f.rsqrt2 + f.eps)};
+}
+
 ATOLL_KERNEL(AdamWRun,
              (float* param, float* grad, float* m, float* v, Bfloat16* copy, int64_t n,
-              const AdamWFactors& f),
+              const AdamFactors& f),
              (param, grad, m, v, copy, n, f)) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t rest = n - i;
-    const V16 g = LoadUpTo(grad + i, rest) * f.grad_scale;
-    const V16 first = LoadUpTo(m + i, rest) * f.beta1 + g * f.rest1;
-    const V16 second = LoadUpTo(v + i, rest) * f.beta2 + g * g * f.rest2;
-    const V16 step = first * f.step / (simd::Sqrt(second) * f.rsqrt2 + f.eps);
-    const V16 updated = LoadUpTo(param + i, rest) * f.decay - step;
-    StoreUpTo(m + i, first, rest);
-    StoreUpTo(v + i, second, rest);
-    StoreUpTo(param + i, updated, rest);
+    const AdamMoments moments = AdamMomentsAt(grad, m, v, i, rest, f);
+    StoreUpTo(m + i, moments.first, rest);
+    StoreUpTo(v + i, moments.second, rest);
+    StoreParam(param, copy, i, LoadUpTo(param + i, rest) * f.decay - moments.step, rest);
     if (f.zero_grad) StoreUpTo(grad + i, V16{}, rest);
-    if (copy == nullptr) continue;
-    if (rest >= kLanes) {
-      simd::ToBfloat16(copy + i, updated);
-    } else {
-      Bfloat16 lanes[kLanes];
-      simd::ToBfloat16(lanes, updated);
-      for (int64_t lane = 0; lane < rest; ++lane) copy[i + lane] = lanes[lane];
+  }
+}
+
+ATOLL_KERNEL(LambRun,
+             (float* param, float* grad, float* m, float* v, Bfloat16* copy, int64_t n,
+              const AdamFactors& f),
+             (param, grad, m, v, copy, n, f)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t rest = n - i;
+    const AdamMoments moments = AdamMomentsAt(grad, m, v, i, rest, f);
+    const V16 old = LoadUpTo(param + i, rest);
+    StoreUpTo(m + i, moments.first, rest);
+    StoreUpTo(v + i, moments.second, rest);
+    StoreParam(param, copy, i, old - (moments.step + old * f.decay) * f.lr, rest);
+    if (f.zero_grad) StoreUpTo(grad + i, V16{}, rest);
+  }
+}
+
+ATOLL_KERNEL(LambSquares,
+             (const float* param, const float* grad, const float* m, const float* v, int64_t n,
+              const AdamFactors& f, double* sums),
+             (param, grad, m, v, n, f, sums)) {
+  D8 params{}, directions{};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t rest = n - i;
+    const V16 old = LoadUpTo(param + i, rest);
+    const V16 direction =
+        simd::KeepFirst(AdamMomentsAt(grad, m, v, i, rest, f).step + old * f.decay, rest, 0.0f);
+    F8 halves[4];
+    std::memcpy(halves, &old, sizeof(old));
+    std::memcpy(halves + 2, &direction, sizeof(direction));
+    for (int half = 0; half < 2; ++half) {
+      const D8 p = __builtin_convertvector(halves[half], D8);
+      const D8 d = __builtin_convertvector(halves[2 + half], D8);
+      params += p * p;
+      directions += d * d;
     }
   }
+  sums[0] = sums[1] = 0;
+  for (int lane = 0; lane < 8; ++lane) {
+    sums[0] += params[lane];
+    sums[1] += directions[lane];
+  }
+}
+
+struct MomentumFactors {
+  float grad_scale, decay, alpha, rest, eps, momentum, lr;
+  bool zero_grad;
+};
+
+// v, param and copy may be null.
+ATOLL_KERNEL(MomentumRun,
+             (float* param, float* grad, float* m, float* v, Bfloat16* copy, int64_t n,
+              const MomentumFactors& f),
+             (param, grad, m, v, copy, n, f)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t rest = n - i;
+    const V16 p = param == nullptr ? V16{} : LoadUpTo(param + i, rest);
+    V16 g = LoadUpTo(grad + i, rest) * f.grad_scale + p * f.decay;
+    if (v != nullptr) {
+      const V16 square = LoadUpTo(v + i, rest) * f.alpha + g * g * f.rest;
+      StoreUpTo(v + i, square, rest);
+      g = g / (simd::Sqrt(square) + f.eps);
+    }
+    const V16 moment = LoadUpTo(m + i, rest) * f.momentum + g;
+    StoreUpTo(m + i, moment, rest);
+    if (param != nullptr) StoreParam(param, copy, i, p - moment * f.lr, rest);
+    if (f.zero_grad) StoreUpTo(grad + i, V16{}, rest);
+  }
+}
+
+ATOLL_KERNEL(ScaledCopyRun, (const float* x, float* y, float factor, int64_t n),
+             (x, y, factor, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) StoreUpTo(y + i, LoadUpTo(x + i, n - i) * factor, n - i);
 }
 
 // One row of cross-entropy: its loss, 0 where the target is to be ignored.
@@ -195,24 +279,100 @@ void CpuBackend::Run(Stream&, const SumOfSquares& op, Workspace workspace) {
   *op.out.f32() = static_cast<float>(sum);
 }
 
+namespace {
+
+float ScaleOf(const Tensor& grad_scale) { return grad_scale.present() ? *grad_scale.f32() : 1.0f; }
+
+float* Behind(const Tensor& x, int64_t begin) { return x.present() ? x.f32() + begin : nullptr; }
+
+Bfloat16* CopyBehind(const Tensor& x, int64_t begin) {
+  return x.present() ? x.as<Bfloat16>() + begin : nullptr;
+}
+
+// Of AdamW or LAMB: without the learning rate and the decay.
+template <typename Op>
+AdamFactors FactorsOf(const Op& op) {
+  const auto step = static_cast<double>(op.step);
+  return {.grad_scale = ScaleOf(op.grad_scale),
+          .beta1 = static_cast<float>(op.beta1),
+          .beta2 = static_cast<float>(op.beta2),
+          .rest1 = static_cast<float>(1 - op.beta1),
+          .rest2 = static_cast<float>(1 - op.beta2),
+          .decay = static_cast<float>(op.weight_decay),
+          .step = static_cast<float>(1 / (1 - std::pow(op.beta1, step))),
+          .rsqrt2 = static_cast<float>(1 / std::sqrt(1 - std::pow(op.beta2, step))),
+          .eps = static_cast<float>(op.eps),
+          .lr = static_cast<float>(op.lr),
+          .zero_grad = op.zero_grad};
+}
+
+}  // namespace
+
 void CpuBackend::Run(Stream&, const AdamW& op) {
   op.Check();
-  const double step = static_cast<double>(op.step);
-  const AdamWFactors factors = {
-      .grad_scale = op.grad_scale.present() ? *op.grad_scale.f32() : 1.0f,
-      .beta1 = static_cast<float>(op.beta1),
-      .beta2 = static_cast<float>(op.beta2),
-      .rest1 = static_cast<float>(1 - op.beta1),
-      .rest2 = static_cast<float>(1 - op.beta2),
-      .decay = static_cast<float>(1 - op.lr * op.weight_decay),
-      .step = static_cast<float>(op.lr / (1 - std::pow(op.beta1, step))),
-      .rsqrt2 = static_cast<float>(1 / std::sqrt(1 - std::pow(op.beta2, step))),
-      .eps = static_cast<float>(op.eps),
-      .zero_grad = op.zero_grad};
-  Bfloat16* copy = op.param_copy.present() ? op.param_copy.as<Bfloat16>() : nullptr;
+  AdamFactors factors = FactorsOf(op);
+  factors.decay = static_cast<float>(1 - op.lr * op.weight_decay);
+  factors.step = static_cast<float>(op.lr / (1 - std::pow(op.beta1, static_cast<double>(op.step))));
   ForRuns(pool_, 1, op.param.size(), /*flat=*/true, [&](int64_t, int64_t begin, int64_t n) {
     AdamWRun(op.param.f32() + begin, op.grad.f32() + begin, op.m.f32() + begin, op.v.f32() + begin,
-             copy == nullptr ? nullptr : copy + begin, n, factors);
+             CopyBehind(op.param_copy, begin), n, factors);
+  });
+}
+
+void CpuBackend::Run(Stream&, const LambStep& op) {
+  op.Check();
+  const AdamFactors factors = FactorsOf(op);
+  ForRuns(pool_, 1, op.param.size(), /*flat=*/true, [&](int64_t, int64_t begin, int64_t n) {
+    LambRun(op.param.f32() + begin, op.grad.f32() + begin, op.m.f32() + begin, op.v.f32() + begin,
+            CopyBehind(op.param_copy, begin), n, factors);
+  });
+}
+
+int64_t CpuBackend::WorkspaceBytes(const LambNorms& op) const {
+  return 2 * Blocks(op.step.param.size(), kBlockElements) * sizeof(double);
+}
+
+void CpuBackend::Run(Stream&, const LambNorms& op, Workspace workspace) {
+  op.Check();
+  const LambStep& step = op.step;
+  const AdamFactors factors = FactorsOf(step);
+  const int64_t size = step.param.size(), blocks = Blocks(size, kBlockElements);
+  double* partial = Scratch<double>(workspace, 2 * blocks);
+  pool_.For(blocks, [&](int64_t block, int) {
+    const int64_t begin = block * kBlockElements;
+    LambSquares(step.param.f32() + begin, step.grad.f32() + begin, step.m.f32() + begin,
+                step.v.f32() + begin, std::min(kBlockElements, size - begin), factors,
+                &partial[2 * block]);
+  });
+  for (int which = 0; which < 2; ++which) {
+    double sum = op.sums.f32()[which];
+    for (int64_t block = 0; block < blocks; ++block) sum += partial[2 * block + which];
+    op.sums.f32()[which] = static_cast<float>(sum);
+  }
+}
+
+void CpuBackend::Run(Stream&, const MomentumStep& op) {
+  op.Check();
+  const MomentumFactors factors = {.grad_scale = ScaleOf(op.grad_scale),
+                                   .decay = static_cast<float>(op.weight_decay),
+                                   .alpha = static_cast<float>(op.alpha),
+                                   .rest = static_cast<float>(1 - op.alpha),
+                                   .eps = static_cast<float>(op.eps),
+                                   .momentum = static_cast<float>(op.momentum),
+                                   .lr = static_cast<float>(op.lr),
+                                   .zero_grad = op.zero_grad};
+  ForRuns(pool_, 1, op.grad.size(), /*flat=*/true, [&](int64_t, int64_t begin, int64_t n) {
+    MomentumRun(Behind(op.param, begin), op.grad.f32() + begin, op.m.f32() + begin,
+                Behind(op.v, begin), CopyBehind(op.param_copy, begin), n, factors);
+  });
+}
+
+void CpuBackend::Run(Stream&, const Normalize& op) {
+  op.Check();
+  const auto factor =
+      static_cast<float>(1 / (std::sqrt(static_cast<double>(*op.sum_of_squares.f32())) + 1e-7));
+  ForRuns(pool_, 1, op.x.size(), /*flat=*/true, [&](int64_t, int64_t begin, int64_t n) {
+    ScaledCopyRun(op.x.f32() + begin, op.y.f32() + begin, factor, n);
   });
 }
 

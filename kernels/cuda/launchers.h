@@ -71,9 +71,14 @@ int64_t ScratchBytes(const SumRows& op);
 // ---- optimizer.cu ----
 
 void Enqueue(const Queue& queue, const AdamW& op);
+void Enqueue(const Queue& queue, const MomentumStep& op);
+void Enqueue(const Queue& queue, const LambStep& op);
+void Enqueue(const Queue& queue, const LambNorms& op, Workspace workspace);
+void Enqueue(const Queue& queue, const Normalize& op);
 void Enqueue(const Queue& queue, const SumOfSquares& op, Workspace workspace);
 void Enqueue(const Queue& queue, const ClipScale& op);
 int64_t ScratchBytes(const SumOfSquares& op);
+int64_t ScratchBytes(const LambNorms& op);
 
 // ---- deltas.cu ----
 

@@ -142,6 +142,9 @@ ATOLL_RUN(Convert)
 ATOLL_RUN(CrossEntropyMax)
 ATOLL_RUN(CrossEntropySums)
 ATOLL_RUN(AdamW)
+ATOLL_RUN(MomentumStep)
+ATOLL_RUN(LambStep)
+ATOLL_RUN(Normalize)
 ATOLL_RUN(ClipScale)
 ATOLL_RUN(QuantizeDelta)
 ATOLL_RUN(DequantizeDelta)
@@ -150,6 +153,7 @@ ATOLL_RUN_WITH_SCRATCH(RmsNormBackwardWeight)
 ATOLL_RUN_WITH_SCRATCH(LayerNormBackwardWeight)
 ATOLL_RUN_WITH_SCRATCH(CrossEntropy)
 ATOLL_RUN_WITH_SCRATCH(SumOfSquares)
+ATOLL_RUN_WITH_SCRATCH(LambNorms)
 
 #undef ATOLL_RUN
 #undef ATOLL_RUN_WITH_SCRATCH

@@ -74,6 +74,11 @@ class Ops : public Backend {
   void Run(Stream&, const CrossEntropyMax& op) override;
   void Run(Stream&, const CrossEntropySums& op) override;
   void Run(Stream&, const AdamW& op) override;
+  void Run(Stream&, const MomentumStep& op) override;
+  void Run(Stream&, const LambStep& op) override;
+  void Run(Stream&, const LambNorms& op, Workspace workspace) override;
+  int64_t WorkspaceBytes(const LambNorms& op) const override;
+  void Run(Stream&, const Normalize& op) override;
   void Run(Stream&, const SumOfSquares& op, Workspace) override;
   int64_t WorkspaceBytes(const SumOfSquares& op) const override;
   void Run(Stream&, const ClipScale& op) override;

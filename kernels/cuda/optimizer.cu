@@ -1,8 +1,8 @@
 // The optimizer's step on flat fp32 buffers, every byte moved once.
 //
-// Bytes per element: AdamW 28 (+ 4 to zero the gradient, + 2 for a bf16 copy), about 15 FLOP;
-// SumOfSquares 4, 2 FLOP. A layer's parameters are one buffer, so one launch (two with the part
-// that does not decay) serves all its tensors.
+// Bytes per element: AdamW and LAMB 28 (+ 4 to zero the gradient, + 2 for a bf16 copy), about 15
+// FLOP; LAMB's norms 16; momentum 20, RMSprop 28; SumOfSquares 4, 2 FLOP. A layer's parameters are
+// one buffer, so one launch (two with the part that does not decay) serves all its tensors.
 
 #include <cmath>
 
@@ -76,6 +76,121 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *out = static_cast<float>((accumulate ? *out : 0.0) + sum);
 }
 
+struct LambConstants {
+  float beta1, beta2, one_minus_beta1, one_minus_beta2;
+  float first_correction;   // 1 / (1 - beta1^step)
+  float second_correction;  // 1 / (1 - beta2^step)
+  float eps, weight_decay, lr;
+  bool zero_grad;
+};
+
+// The moments of one element and where they point.
+__device__ inline float LambDirection(const LambConstants& k, float param, float grad, float& first,
+                                      float& second) {
+  first = k.beta1 * first + k.one_minus_beta1 * grad;
+  second = k.beta2 * second + k.one_minus_beta2 * grad * grad;
+  const float root = sqrtf(second * k.second_correction) + k.eps;
+  return first * k.first_correction / root + k.weight_decay * param;
+}
+
+template <int N>
+__global__ void __launch_bounds__(kThreads)
+    LambKernel(float* param, float* grad, float* m, float* v, const float* grad_scale, Bf16* copy,
+               const LambConstants k, int64_t packs) {
+  const float scale = grad_scale == nullptr ? 1.0f : *grad_scale;
+  for (int64_t p = int64_t{blockIdx.x} * kThreads + threadIdx.x; p < packs;
+       p += int64_t{gridDim.x} * kThreads) {
+    const int64_t at = p * N;
+    Pack<float, N> value = Load<N>(param + at), first = Load<N>(m + at), second = Load<N>(v + at);
+    Pack<float, N> g = Load<N>(grad + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      value.v[i] -= k.lr * LambDirection(k, value.v[i], g.v[i] * scale, first.v[i], second.v[i]);
+      g.v[i] = 0.0f;
+    }
+    Store(param + at, value);
+    Store(m + at, first);
+    Store(v + at, second);
+    if (k.zero_grad) Store(grad + at, g);
+    if (copy != nullptr) Store(copy + at, value);
+  }
+}
+
+// Two sums a block, of squares of parameters and of directions.
+template <int N>
+__global__ void __launch_bounds__(kThreads)
+    LambNormsKernel(const float* param, const float* grad, const float* m, const float* v,
+                    const float* grad_scale, const LambConstants k, int64_t packs, int blocks,
+                    double* partials) {
+  const float scale = grad_scale == nullptr ? 1.0f : *grad_scale;
+  double params = 0, directions = 0;
+  for (int64_t p = int64_t{blockIdx.x} * kThreads + threadIdx.x; p < packs;
+       p += int64_t{gridDim.x} * kThreads) {
+    const int64_t at = p * N;
+    const Pack<float, N> value = Load<N>(param + at), g = Load<N>(grad + at);
+    Pack<float, N> first = Load<N>(m + at), second = Load<N>(v + at);
+    float of_params = 0.0f, of_directions = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float direction = LambDirection(k, value.v[i], g.v[i] * scale, first.v[i], second.v[i]);
+      of_params += value.v[i] * value.v[i];
+      of_directions += direction * direction;
+    }
+    params += of_params;
+    directions += of_directions;
+  }
+  params = BlockReduce(params, 0.0, Sum());
+  if (threadIdx.x == 0) partials[blockIdx.x] = params;
+  __syncthreads();
+  directions = BlockReduce(directions, 0.0, Sum());
+  if (threadIdx.x == 0) partials[blocks + blockIdx.x] = directions;
+}
+
+struct MomentumConstants {
+  float decay, alpha, one_minus_alpha, eps, momentum, lr;
+  bool zero_grad;
+};
+
+// v, param and copy may be null.
+template <int N>
+__global__ void __launch_bounds__(kThreads)
+    MomentumKernel(float* param, float* grad, float* m, float* v, const float* grad_scale,
+                   Bf16* copy, const MomentumConstants k, int64_t packs) {
+  const float scale = grad_scale == nullptr ? 1.0f : *grad_scale;
+  for (int64_t p = int64_t{blockIdx.x} * kThreads + threadIdx.x; p < packs;
+       p += int64_t{gridDim.x} * kThreads) {
+    const int64_t at = p * N;
+    Pack<float, N> g = Load<N>(grad + at), moment = Load<N>(m + at), value = {}, square = {};
+    if (param != nullptr) value = Load<N>(param + at);
+    if (v != nullptr) square = Load<N>(v + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      float scaled = g.v[i] * scale + k.decay * value.v[i];
+      if (v != nullptr) {
+        square.v[i] = k.alpha * square.v[i] + k.one_minus_alpha * scaled * scaled;
+        scaled /= sqrtf(square.v[i]) + k.eps;
+      }
+      moment.v[i] = k.momentum * moment.v[i] + scaled;
+      value.v[i] -= k.lr * moment.v[i];
+      g.v[i] = 0.0f;
+    }
+    Store(m + at, moment);
+    if (v != nullptr) Store(v + at, square);
+    if (k.zero_grad) Store(grad + at, g);
+    if (param != nullptr) Store(param + at, value);
+    if (copy != nullptr) Store(copy + at, value);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    NormalizeKernel(const float* x, const float* sum_of_squares, float* y, int64_t size) {
+  const float norm = sqrtf(*sum_of_squares) + 1e-7f;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < size;
+       i += int64_t{gridDim.x} * kThreads) {
+    y[i] = x[i] / norm;
+  }
+}
+
 __global__ void ClipScaleKernel(const float* sum_of_squares, float* scale, float max_norm) {
   *scale = fminf(1.0f, max_norm / (sqrtf(*sum_of_squares) + 1e-6f));
 }
@@ -111,6 +226,99 @@ void Enqueue(const Queue& queue, const AdamW& op) {
   } else {
     launch.template operator()<1>();
   }
+}
+
+namespace {
+
+// Rounded once from double on the host.
+LambConstants ConstantsOf(const LambStep& op) {
+  const double correction1 = 1 - std::pow(op.beta1, static_cast<double>(op.step));
+  const double correction2 = 1 - std::pow(op.beta2, static_cast<double>(op.step));
+  return {.beta1 = static_cast<float>(op.beta1),
+          .beta2 = static_cast<float>(op.beta2),
+          .one_minus_beta1 = static_cast<float>(1 - op.beta1),
+          .one_minus_beta2 = static_cast<float>(1 - op.beta2),
+          .first_correction = static_cast<float>(1 / correction1),
+          .second_correction = static_cast<float>(1 / correction2),
+          .eps = static_cast<float>(op.eps),
+          .weight_decay = static_cast<float>(op.weight_decay),
+          .lr = static_cast<float>(op.lr),
+          .zero_grad = op.zero_grad};
+}
+
+dim3 GridOf(int64_t packs) {
+  const int64_t blocks = CeilDiv(packs, kThreads);
+  return dim3(static_cast<unsigned>(blocks < (1 << 30) ? blocks : 1 << 30));
+}
+
+}  // namespace
+
+void Enqueue(const Queue& queue, const LambStep& op) {
+  const LambConstants constants = ConstantsOf(op);
+  const auto launch = [&]<int N>() {
+    const int64_t packs = op.param.size() / N;
+    Launch(queue, GridOf(packs), dim3(kThreads), 0, "LambStep", LambKernel<N>, op.param.f32(),
+           op.grad.f32(), op.m.f32(), op.v.f32(), static_cast<const float*>(op.grad_scale.data),
+           static_cast<Bf16*>(op.param_copy.data), constants, packs);
+  };
+  if (PackSize({op.param, op.grad, op.m, op.v, op.param_copy}, op.param.size(), 4) > 1) {
+    launch.template operator()<4>();
+  } else {
+    launch.template operator()<1>();
+  }
+}
+
+int64_t ScratchBytes(const LambNorms& op) {
+  return 2 * Blocks(op.step.param.size()) * static_cast<int64_t>(sizeof(double));
+}
+
+void Enqueue(const Queue& queue, const LambNorms& op, Workspace workspace) {
+  ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
+  auto* partials = static_cast<double*>(workspace.data);
+  const LambStep& step = op.step;
+  const auto blocks = static_cast<int>(Blocks(step.param.size()));
+  const auto launch = [&]<int N>() {
+    Launch(queue, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, "LambNorms",
+           LambNormsKernel<N>, step.param.f32(), step.grad.f32(), step.m.f32(), step.v.f32(),
+           static_cast<const float*>(step.grad_scale.data), ConstantsOf(step),
+           step.param.size() / N, blocks, partials);
+  };
+  if (PackSize({step.param, step.grad, step.m, step.v}, step.param.size(), 4) > 1) {
+    launch.template operator()<4>();
+  } else {
+    launch.template operator()<1>();
+  }
+  for (int which = 0; which < 2; ++which) {
+    Launch(queue, dim3(1), dim3(kThreads), 0, "LambNorms", FinishSquaresKernel,
+           partials + which * blocks, blocks, op.sums.f32() + which, true);
+  }
+}
+
+void Enqueue(const Queue& queue, const MomentumStep& op) {
+  const MomentumConstants constants{.decay = static_cast<float>(op.weight_decay),
+                                    .alpha = static_cast<float>(op.alpha),
+                                    .one_minus_alpha = static_cast<float>(1 - op.alpha),
+                                    .eps = static_cast<float>(op.eps),
+                                    .momentum = static_cast<float>(op.momentum),
+                                    .lr = static_cast<float>(op.lr),
+                                    .zero_grad = op.zero_grad};
+  const auto launch = [&]<int N>() {
+    const int64_t packs = op.grad.size() / N;
+    Launch(queue, GridOf(packs), dim3(kThreads), 0, "MomentumStep", MomentumKernel<N>,
+           static_cast<float*>(op.param.data), op.grad.f32(), op.m.f32(),
+           static_cast<float*>(op.v.data), static_cast<const float*>(op.grad_scale.data),
+           static_cast<Bf16*>(op.param_copy.data), constants, packs);
+  };
+  if (PackSize({op.param, op.grad, op.m, op.v, op.param_copy}, op.grad.size(), 4) > 1) {
+    launch.template operator()<4>();
+  } else {
+    launch.template operator()<1>();
+  }
+}
+
+void Enqueue(const Queue& queue, const Normalize& op) {
+  Launch(queue, GridOf(op.x.size()), dim3(kThreads), 0, "Normalize", NormalizeKernel, op.x.f32(),
+         op.sum_of_squares.f32(), op.y.f32(), op.x.size());
 }
 
 int64_t ScratchBytes(const SumOfSquares& op) {

@@ -1,4 +1,4 @@
-// Loss, gradient clipping and AdamW.
+// Loss, gradient clipping and optimizers.
 
 #include <algorithm>
 #include <bit>
@@ -68,20 +68,102 @@ void ReferenceBackend::Run(Stream&, const CrossEntropy& op, Workspace) {
   At(op.totals, 1) += counted;
 }
 
+namespace {
+
+double ScaleOf(const Tensor& grad_scale) {
+  return grad_scale.present() ? double{At(grad_scale, 0)} : 1.0;
+}
+
+// One element's new moments, and where they point without their bias.
+struct AdamMoments {
+  double first, second, direction;
+};
+
+// Of AdamW or LAMB.
+template <typename Op>
+class AdamRule {
+ public:
+  explicit AdamRule(const Op& op)
+      : op_(op),
+        scale_(ScaleOf(op.grad_scale)),
+        correction1_(1 - std::pow(op.beta1, static_cast<double>(op.step))),
+        correction2_(1 - std::pow(op.beta2, static_cast<double>(op.step))) {}
+
+  AdamMoments operator()(int64_t i) const {
+    const double g = At(op_.grad, i) * scale_;
+    const double first = op_.beta1 * At(op_.m, i) + (1.0 - op_.beta1) * g;
+    const double second = op_.beta2 * At(op_.v, i) + (1.0 - op_.beta2) * g * g;
+    return {first, second, first / correction1_ / (std::sqrt(second / correction2_) + op_.eps)};
+  }
+
+ private:
+  const Op& op_;
+  const double scale_, correction1_, correction2_;
+};
+
+}  // namespace
+
+void ReferenceBackend::Run(Stream& stream, const MomentumStep& op) {
+  op.Check();
+  for (int64_t i = 0; i < op.grad.size(); ++i) {
+    double g = At(op.grad, i) * ScaleOf(op.grad_scale);
+    if (op.param.present()) g += op.weight_decay * At(op.param, i);
+    if (op.v.present()) {
+      const double v = op.alpha * At(op.v, i) + (1 - op.alpha) * g * g;
+      At(op.v, i) = v;
+      g /= std::sqrt(v) + op.eps;
+    }
+    const double m = op.momentum * At(op.m, i) + g;
+    At(op.m, i) = m;
+    if (op.param.present()) At(op.param, i) = At(op.param, i) - op.lr * m;
+    if (op.zero_grad) At(op.grad, i) = 0;
+  }
+  if (op.param_copy.present()) Run(stream, Convert{.from = op.param, .to = op.param_copy});
+}
+
+void ReferenceBackend::Run(Stream& stream, const LambStep& op) {
+  op.Check();
+  const AdamRule rule(op);
+  for (int64_t i = 0; i < op.grad.size(); ++i) {
+    const AdamMoments moments = rule(i);
+    const double param = At(op.param, i);
+    At(op.m, i) = moments.first;
+    At(op.v, i) = moments.second;
+    At(op.param, i) = param - op.lr * (moments.direction + op.weight_decay * param);
+    if (op.zero_grad) At(op.grad, i) = 0;
+  }
+  if (op.param_copy.present()) Run(stream, Convert{.from = op.param, .to = op.param_copy});
+}
+
+void ReferenceBackend::Run(Stream&, const LambNorms& op, Workspace) {
+  op.Check();
+  const AdamRule rule(op.step);
+  double of_params = At(op.sums, 0), of_directions = At(op.sums, 1);
+  for (int64_t i = 0; i < op.step.grad.size(); ++i) {
+    const double param = At(op.step.param, i);
+    const double direction = rule(i).direction + op.step.weight_decay * param;
+    of_params += param * param;
+    of_directions += direction * direction;
+  }
+  At(op.sums, 0) = of_params;
+  At(op.sums, 1) = of_directions;
+}
+
+void ReferenceBackend::Run(Stream&, const Normalize& op) {
+  op.Check();
+  const double norm = std::sqrt(double{At(op.sum_of_squares, 0)}) + 1e-7;
+  for (int64_t i = 0; i < op.x.size(); ++i) At(op.y, i) = At(op.x, i) / norm;
+}
+
 void ReferenceBackend::Run(Stream&, const AdamW& op) {
   op.Check();
-  const double correction1 = 1 - std::pow(op.beta1, static_cast<double>(op.step));
-  const double correction2 = 1 - std::pow(op.beta2, static_cast<double>(op.step));
-  const double scale = op.grad_scale.present() ? double{At(op.grad_scale, 0)} : 1.0;
+  const AdamRule rule(op);
   for (int64_t i = 0; i < op.param.size(); ++i) {
-    const double g = At(op.grad, i) * scale;
-    const double first = op.beta1 * At(op.m, i) + (1.0 - op.beta1) * g;
-    const double second = op.beta2 * At(op.v, i) + (1.0 - op.beta2) * g * g;
-    const double step = first / correction1 / (std::sqrt(second / correction2) + op.eps);
+    const AdamMoments moments = rule(i);
     const double decayed = At(op.param, i) * (1 - op.lr * op.weight_decay);
-    At(op.m, i) = first;
-    At(op.v, i) = second;
-    At(op.param, i) = decayed - op.lr * step;
+    At(op.m, i) = moments.first;
+    At(op.v, i) = moments.second;
+    At(op.param, i) = decayed - op.lr * moments.direction;
     if (op.zero_grad) At(op.grad, i) = 0;
   }
   if (!op.param_copy.present()) return;

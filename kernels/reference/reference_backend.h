@@ -88,6 +88,10 @@ class ReferenceBackend final : public HostBackend {
   void Run(Stream&, const CrossEntropyMax& op) override;
   void Run(Stream&, const CrossEntropySums& op) override;
   void Run(Stream&, const AdamW& op) override;
+  void Run(Stream&, const MomentumStep& op) override;
+  void Run(Stream&, const LambStep& op) override;
+  void Run(Stream&, const LambNorms& op, Workspace) override;
+  void Run(Stream&, const Normalize& op) override;
   void Run(Stream&, const SumOfSquares& op, Workspace) override;
 
   // No operation needs scratch memory of the caller.
@@ -101,6 +105,7 @@ class ReferenceBackend final : public HostBackend {
   int64_t WorkspaceBytes(const AttentionBackward&) const override { return 0; }
   int64_t WorkspaceBytes(const CrossEntropy&) const override { return 0; }
   int64_t WorkspaceBytes(const SumOfSquares&) const override { return 0; }
+  int64_t WorkspaceBytes(const LambNorms&) const override { return 0; }
 };
 
 }  // namespace atl

@@ -52,6 +52,10 @@ OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place);
 // One part of a cut vocabulary, that some of the targets are in.
 OpCase CrossEntropyPartCase(int64_t n, int64_t first_class, int64_t classes, bool in_place);
 OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy);
+// `divides`: RMSprop. Without `params` only the momentum is updated.
+OpCase MomentumCase(int64_t size, bool divides, bool params, bool copy);
+OpCase LambCase(int64_t size, int64_t step, bool clip, bool copy);
+OpCase NormalizeCase(int64_t size);
 OpCase ClipCase(int64_t size, float max_norm);
 // `bits` 8 or 4; there and back again.
 OpCase QuantizeCase(int64_t size, int bits, bool residual);

@@ -211,6 +211,77 @@ OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy) {
   return c;
 }
 
+OpCase MomentumCase(int64_t size, bool divides, bool params, bool copy) {
+  OpCase c;
+  c.name = absl::StrCat(divides ? "rmsprop " : "momentum ", size, params ? "" : " alone",
+                        copy ? " copy" : "");
+  c.args = {{"grad", Role::kState, 1, size, kF32, nullptr, true},
+            {"m", Role::kState, 1, size, kF32, nullptr, true},
+            {"scale", Role::kInput, 1, 1, kF32, Constant(0.37)}};
+  if (params) c.args.push_back({"param", Role::kState, 1, size, kF32, nullptr, true});
+  if (divides) c.args.push_back({"v", Role::kState, 1, size, kF32, Positive, true});
+  if (copy) c.args.push_back({"copy", Role::kState, 1, size, Type::kBf16, nullptr, true});
+  c.forward = [=](Call& a) {
+    a.Run(MomentumStep{.param = a["param"],
+                       .grad = a["grad"],
+                       .m = a["m"],
+                       .v = a["v"],
+                       .grad_scale = a["scale"],
+                       .param_copy = a["copy"],
+                       .lr = 1e-2,
+                       .momentum = 0.9,
+                       .alpha = 0.95,
+                       .weight_decay = params ? 0.1 : 0,
+                       .zero_grad = divides});
+  };
+  if (copy) c.tolerance = 1.0 / 128;
+  c.forward_bytes = Floats((params ? 5.0 : 3.0) * size);
+  return c;
+}
+
+OpCase LambCase(int64_t size, int64_t step, bool clip, bool copy) {
+  OpCase c;
+  c.name = absl::StrCat("lamb ", size, clip ? " clip" : "", copy ? " copy" : "");
+  c.args = {{"param", Role::kState, 1, size, kF32, nullptr, true},
+            {"grad", Role::kState, 1, size, kF32, nullptr, true},
+            {"m", Role::kState, 1, size, kF32, nullptr, true},
+            {"v", Role::kState, 1, size, kF32, Positive, true},
+            {"sums", Role::kState, 1, 2, kF32, Constant(3)}};
+  if (clip) c.args.push_back({"scale", Role::kInput, 1, 1, kF32, Constant(0.37)});
+  if (copy) c.args.push_back({"copy", Role::kState, 1, size, Type::kBf16, nullptr, true});
+  c.forward = [=](Call& a) {
+    const LambStep update{.param = a["param"],
+                          .grad = a["grad"],
+                          .m = a["m"],
+                          .v = a["v"],
+                          .grad_scale = a["scale"],
+                          .param_copy = a["copy"],
+                          .step = step,
+                          .lr = 1e-2,
+                          .weight_decay = 0.1,
+                          .zero_grad = clip};
+    a.Run(LambNorms{update, a["sums"]});
+    a.Run(update);
+  };
+  if (copy) c.tolerance = 1.0 / 128;
+  c.forward_bytes = Floats((clip ? 12.0 : 11.0) * size);
+  return c;
+}
+
+OpCase NormalizeCase(int64_t size) {
+  OpCase c;
+  c.name = absl::StrCat("normalize ", size);
+  c.args = {{"x", Role::kInput, 1, size, kF32, nullptr, true},
+            {"sum", Role::kState, 1, 1, kF32},
+            {"y", Role::kState, 1, size, kF32, nullptr, true}};
+  c.forward = [=](Call& a) {
+    a.Run(SumOfSquares{.x = a["x"], .out = a["sum"]});
+    a.Run(Normalize{a["x"], a["sum"], a["y"]});
+  };
+  c.forward_bytes = Floats(3.0 * size);
+  return c;
+}
+
 OpCase ClipCase(int64_t size, float max_norm) {
   OpCase c;
   c.name = absl::StrCat("sum_of_squares and clip ", size, " max ", max_norm);

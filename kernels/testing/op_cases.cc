@@ -8,10 +8,27 @@ namespace {
 constexpr auto kF32 = Type::kF32;
 constexpr auto kTanh = Activation::kGeluTanh, kErf = Activation::kGeluErf;
 
+std::vector<OpCase> OptimizerCases() {
+  return {
+      AdamWCase(1000, 1, false, false),
+      AdamWCase(70'003, 100, true, true),
+      MomentumCase(1000, false, true, false),
+      MomentumCase(70'003, false, false, false),
+      MomentumCase(1000, true, true, true),
+      MomentumCase(70'003, true, true, false),
+      LambCase(1000, 1, false, false),
+      LambCase(70'003, 100, true, true),
+      NormalizeCase(40'001),
+      ClipCase(40'001, 1.0f),
+      ClipCase(3, 1e6f),
+  };
+}
+
 }  // namespace
 
 std::vector<OpCase> TestCases() {
-  return {
+  std::vector<OpCase> cases = OptimizerCases();
+  const std::vector<OpCase> others = {
       LinearCase(7, 5, 9, false, false),
       LinearCase(300, 33, 20, true, false),
       LinearCase(4, 16, 150, false, true),
@@ -68,10 +85,6 @@ std::vector<OpCase> TestCases() {
       CrossEntropyCase(2, 16'397, true),
       CrossEntropyPartCase(17, 9, 21, false),
       CrossEntropyPartCase(700, 0, 40, true),
-      AdamWCase(1000, 1, false, false),
-      AdamWCase(70'003, 100, true, true),
-      ClipCase(40'001, 1.0f),
-      ClipCase(3, 1e6f),
       QuantizeCase(1024, 8, true),
       QuantizeCase(777, 8, false),
       QuantizeCase(2048, 4, false),
@@ -79,6 +92,8 @@ std::vector<OpCase> TestCases() {
       NesterovCase(4096, Type::kOnlyF32),
       NesterovCase(1003, Type::kBf16),
   };
+  cases.insert(cases.end(), others.begin(), others.end());
+  return cases;
 }
 
 std::vector<OpCase> BenchmarkCases() {

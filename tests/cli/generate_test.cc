@@ -89,8 +89,8 @@ std::unique_ptr<Trained> TrainFolder(const std::string& folder) {
   spec.validation_fraction = 0;
   const auto data = Dataset::Open(spec, config.vocab);
   REQUIRE(data.ok());
-  const auto optimizer = AdamWOptimizer::Create(*trained->backend, trained->runner->stream(),
-                                                trained->runner->layers(), {});
+  const auto optimizer = Optimizer::Create(*trained->backend, trained->runner->stream(),
+                                           trained->runner->layers(), {});
   REQUIRE(optimizer.ok());
   std::vector<int32_t> rows(4 * (kContext + 1));
   double loss = 0;

@@ -14,14 +14,16 @@ namespace {
 
 double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
-const Reference& ReferenceOf(Kind kind, int64_t blocks, DType compute, bool masked) {
-  static std::map<std::tuple<Kind, int64_t, DType, bool>, Reference> all;
-  const std::tuple key(kind, blocks, compute, masked);
+const Reference& ReferenceOf(Kind kind, const Variation& variation) {
+  static std::map<std::tuple<Kind, int64_t, DType, bool, InnerOptimizer>, Reference> all;
+  const std::tuple key(kind, variation.blocks, variation.compute, variation.masked,
+                       variation.optimizer);
   const auto found = all.find(key);
   if (found != all.end()) return found->second;
-  EngineJob job = JobOf(kind, blocks);
-  job.compute = compute;
-  return all.emplace(key, Reference(job, kSteps, masked)).first->second;
+  EngineJob job = JobOf(kind, variation.blocks);
+  job.compute = variation.compute;
+  job.optimizer.kind = variation.optimizer;
+  return all.emplace(key, Reference(job, kSteps, variation.masked)).first->second;
 }
 
 void MaskSome(const EngineJob& job, uint64_t seed, std::vector<int32_t>* tokens) {
@@ -55,6 +57,8 @@ ModelFamily FamilyOf(Kind kind) {
       return ModelFamily::kOlmo2;
     case Kind::kGemma2:
       return ModelFamily::kGemma2;
+    case Kind::kBert:
+      return ModelFamily::kBert;
   }
   __builtin_unreachable();
 }
@@ -63,7 +67,7 @@ ModelFamily FamilyOf(Kind kind) {
 
 EngineJob JobOf(Kind kind, int64_t blocks) {
   const ModelFamily family = FamilyOf(kind);
-  const bool gpt2 = family == ModelFamily::kGpt2;
+  const bool gpt2 = family == ModelFamily::kGpt2 || family == ModelFamily::kBert;
   EngineJob job;
   job.model.family = family;
   job.model.vocab = 31;
@@ -73,7 +77,12 @@ EngineJob JobOf(Kind kind, int64_t blocks) {
   job.model.kv_heads = gpt2 ? 8 : 4;
   job.model.ffn = gpt2 ? 52 : 44;
   job.model.max_positions = 8;
-  job.model.tied_head = kind == Kind::kGpt2 || kind == Kind::kLlamaTied || kind == Kind::kGemma2;
+  job.model.tied_head = kind == Kind::kGpt2 || kind == Kind::kLlamaTied || kind == Kind::kGemma2 ||
+                        kind == Kind::kBert;
+  if (kind == Kind::kBert) {
+    job.model.token_types = 2;
+    job.model.mask_token = 3;
+  }
   if (kind == Kind::kGemma2) {
     job.model.window = {.tokens = 5, .period = 2};
     job.model.attention_softcap = 2;
@@ -218,14 +227,14 @@ void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation)
   Trial trial;
   trial.job = JobOf(kind, variation.blocks);
   trial.job.compute = variation.compute;
+  trial.job.optimizer.kind = variation.optimizer;
   trial.job.max_pieces = trial.options.fixed_pieces = variation.pieces;
   trial.plan = MakePlan(spec);
   trial.network = variation.network;
   trial.limits = variation.limits;
   const auto layers = static_cast<int32_t>(trial.job.model.layers) + 2;
   REQUIRE(Validate(trial.plan, layers, kBatch).message() == "");
-  const Reference& reference =
-      ReferenceOf(kind, variation.blocks, variation.compute, variation.masked);
+  const Reference& reference = ReferenceOf(kind, variation);
   const std::vector<double> losses = CheckCurve(trial, reference);
   REQUIRE(CheckCurve(trial, reference) == losses);
   CheckGradients(trial, reference);

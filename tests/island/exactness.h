@@ -17,11 +17,11 @@ inline constexpr int kSteps = 20;
 inline constexpr double kLearningRate = 3e-3;
 inline constexpr int64_t kBatch = 12;
 
-enum class Kind { kGpt2, kGpt2Untied, kLlama, kLlamaTied, kQwen3, kOlmo2, kGemma2 };
+enum class Kind { kGpt2, kGpt2Untied, kLlama, kLlamaTied, kQwen3, kOlmo2, kGemma2, kBert };
 // What every layout is tried with.
 inline constexpr Kind kFamilies[] = {Kind::kGpt2, Kind::kLlama};
 // Those whose blocks are made of other parts, with layouts that have everything.
-inline constexpr Kind kOtherFamilies[] = {Kind::kQwen3, Kind::kOlmo2, Kind::kGemma2};
+inline constexpr Kind kOtherFamilies[] = {Kind::kQwen3, Kind::kOlmo2, Kind::kGemma2, Kind::kBert};
 
 // A tiny model of so many blocks, embedding and head, and steps of kBatch sequences.
 EngineJob JobOf(Kind kind, int64_t blocks = 4);
@@ -81,6 +81,7 @@ struct Variation {
   Limits limits;
   NewNetwork network;
   bool masked = false;  // see Reference
+  InnerOptimizer optimizer = InnerOptimizer::kAdamW;
 };
 
 // Both of them, and a second run that has the same bits.

@@ -5,6 +5,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "common/model/optimizer_state.h"
+
 namespace atl::worker {
 namespace {
 
@@ -65,6 +67,26 @@ TEST_CASE("the other families train as one device does") {
     if (JobOf(kind).model.architecture().qk_norm == QkNorm::kAllHeads) continue;
     variation.pieces = 4;
     CheckExact(kind, TensorParallel().back(), variation);
+  }
+}
+
+// Replicas that own all of the state, or share it; and tensor parallelism with either.
+TEST_CASE("layouts_with_every_optimizer_train_as_one_device_does") {
+  // Muon and RMSprop amplify the rounding of what a gradient has little of.
+  const Variation f64{.compute = DType::kFloat64, .limits = {1e-9, 1e-8, 1e-6}};
+  for (const InnerOptimizer optimizer : {InnerOptimizer::kSgd, InnerOptimizer::kRmsProp,
+                                         InnerOptimizer::kLamb, InnerOptimizer::kMuon}) {
+    CAPTURE(static_cast<int>(optimizer));
+    const bool amplifies =
+        optimizer == InnerOptimizer::kMuon || optimizer == InnerOptimizer::kRmsProp;
+    Variation variation = amplifies ? f64 : Variation();
+    variation.optimizer = optimizer;
+    if (!amplifies) CheckExact(Kind::kGpt2, Replicas().back(), variation);
+    CheckExact(Kind::kLlama, Owners()[0], variation);
+    CheckExact(Kind::kGpt2, Owners()[1], variation);
+    if (!AllowsTensorParallelism(optimizer)) continue;
+    CheckExact(Kind::kGpt2, TensorParallel().back(), variation);
+    CheckExact(Kind::kLlama, Owners()[3], variation);
   }
 }
 

@@ -224,9 +224,11 @@ TestDevice::TestDevice(const EngineJob& job)
     : job_(job),
       backend_(job.compute == DType::kFloat64 ? NewReferenceBackend() : NewCpuBackend(1)) {
   model_ = std::make_unique<Model>(*Model::Create(job.model, job.compute));
-  runner_ = *ModelRunner::Create(*backend_, *model_, {job.batch_sequences, job.sequence_length});
-  optimizer_ =
-      *AdamWOptimizer::Create(*backend_, runner_->stream(), runner_->layers(), job.optimizer);
+  runner_ = *ModelRunner::Create(*backend_, *model_,
+                                 {.micro_batch_rows = job.batch_sequences,
+                                  .seq_len = job.sequence_length,
+                                  .optimizer = job.optimizer.kind});
+  optimizer_ = *Optimizer::Create(*backend_, runner_->stream(), runner_->layers(), job.optimizer);
 }
 
 void TestDevice::Set(const Layers& params) {
@@ -266,7 +268,7 @@ Layers TestDevice::Get(LayerPart part) {
 }
 
 LossSum TestDevice::Step(const std::vector<int32_t>& tokens, double learning_rate) {
-  const auto loss = runner_->Train(tokens, Rows(job_, tokens));
+  const auto loss = runner_->Train(tokens, Rows(job_, tokens), steps_ + 1);
   CheckOk(loss.status());
   gradients_ = Get(LayerPart::kGradient);
   CheckOk(optimizer_->Step(++steps_, static_cast<float>(learning_rate)).status());

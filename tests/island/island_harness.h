@@ -122,7 +122,7 @@ class TestDevice {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ModelRunner> runner_;
-  std::unique_ptr<AdamWOptimizer> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   Layers gradients_;
   int64_t steps_ = 0;
 };

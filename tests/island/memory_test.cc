@@ -77,6 +77,37 @@ TEST_CASE("replicas take the memory of the optimizer's state that they own") {
         Approx(3.0 / 4).epsilon(0.02));
 }
 
+TEST_CASE("with_every_optimizer_replicas_take_the_memory_that_is_predicted") {
+  std::map<InnerOptimizer, int64_t> state;
+  for (const InnerOptimizer optimizer :
+       {InnerOptimizer::kAdamW, InnerOptimizer::kSgd, InnerOptimizer::kRmsProp,
+        InnerOptimizer::kLamb, InnerOptimizer::kMuon}) {
+    EngineJob job = PlannedJob(ModelFamily::kGpt2, true);
+    job.optimizer.kind = optimizer;
+    PlanRequest request = PlanningOf(job, kDevices);
+    request.spec.layout.stages = 2;
+    request.spec.layout.replicas = 2;
+    request.spec.layout.optimizer_copies = 1;
+    const auto plan = PlanIsland(request);
+    CAPTURE(static_cast<int>(optimizer), plan.status().message());
+    REQUIRE(plan.ok());
+    TestIsland island(job, *plan, {});
+    island.Set(LayerPart::kParameters, RandomWeights(job.model, 1));
+    REQUIRE(island.Step(RandomTokens(job, job.batch_sequences, 1), 1e-3).ok());
+    for (const DeviceMemory& memory : island.engine(0).Memory()) {
+      const double ratio =
+          static_cast<double>(memory.peak_bytes) / static_cast<double>(memory.predicted_bytes);
+      CAPTURE(memory.device, memory.state_bytes, memory.predicted_bytes, memory.peak_bytes, ratio);
+      CHECK(std::abs(ratio - 1) <= kTolerance);
+      state[optimizer] += memory.state_bytes;
+    }
+  }
+  CHECK(state[InnerOptimizer::kSgd] < state[InnerOptimizer::kMuon]);
+  CHECK(state[InnerOptimizer::kMuon] < state[InnerOptimizer::kAdamW]);
+  CHECK(state[InnerOptimizer::kLamb] == state[InnerOptimizer::kAdamW]);
+  CHECK(state[InnerOptimizer::kRmsProp] == state[InnerOptimizer::kAdamW]);
+}
+
 // The search counts slots as the runtime takes them: what it finds fits, however little there is.
 TEST_CASE("a schedule that is found for little memory fits into it") {
   const EngineJob job = PlannedJob(ModelFamily::kLlama, false);

@@ -53,6 +53,7 @@ inline PlanRequest PlanningOf(const EngineJob& job, int devices,
   request.spec.data.sequence_length = job.sequence_length;
   request.spec.inner.batch_sequences = job.batch_sequences;
   request.spec.inner.micro_batch_sequences = 2;
+  request.spec.inner.optimizer = job.optimizer.kind;
   ModelSpec& model = request.spec.model;
   model.family = job.model.family;
   model.vocabulary = job.model.vocab;
@@ -76,6 +77,7 @@ inline PlanRequest PlanningOf(const EngineJob& job, int devices,
     profiled.push_back({absl::StrCat("w1/", i), "cpu", backends.back().get()});
   }
   ProfileOptions options;
+  options.optimizer = job.optimizer;
   options.sequence_length = job.sequence_length;
   options.micro_batch_max = 2;
   options.runs = 1;

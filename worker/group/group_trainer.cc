@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
+#include "common/model/targets.h"
 #include "common/model/tensor_layout.h"
 #include "worker/core/leases.h"
 #include "worker/model/weights.h"
@@ -278,7 +279,10 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
 }
 
 absl::StatusOr<int64_t> GroupTrainer::CountMasked(const std::vector<PositionRange>& ranges) {
-  return member_->job()->data.CountMasked(ranges);
+  const GroupJob& job = *member_->job();
+  ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job.data.CountMasked(ranges));
+  const int64_t rows = Sequences(ranges), length = job.data.sequence_length();
+  return rows * length - CountTargets(job.engine.model, rows, length, masked);
 }
 
 absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences) {

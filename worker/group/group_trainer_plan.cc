@@ -143,7 +143,7 @@ absl::Status GroupTrainer::SetUp(Holdings* holdings) {
     }
   }
   ATOLL_RETURN_IF_ERROR(status);
-  return CheckHoldings(plan_, *holdings);
+  return CheckHoldings(plan_, *holdings, member_->job()->undivided);
 }
 
 // A step that was interrupted while it was committed may have been taken by some. Then all others

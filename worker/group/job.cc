@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/model/job_model.h"
+#include "common/model/optimizer_state.h"
 #include "common/protocol/device_profile.h"
 #include "worker/model/weights.h"
 
@@ -18,12 +19,11 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.engine.sequence_length = spec.data.sequence_length;
   job.engine.batch_sequences = spec.inner.batch_sequences;
   job.engine.max_pieces = static_cast<int32_t>(spec.layout.pieces_max);
-  job.engine.optimizer.beta1 = static_cast<float>(spec.inner.beta1);
-  job.engine.optimizer.beta2 = static_cast<float>(spec.inner.beta2);
-  job.engine.optimizer.epsilon = static_cast<float>(spec.inner.epsilon);
-  job.engine.optimizer.weight_decay = static_cast<float>(spec.inner.weight_decay);
-  job.engine.optimizer.clip_norm = static_cast<float>(spec.inner.clip_norm);
+  job.engine.optimizer = OptimizerOptionsFromSpec(spec.inner);
   job.layouts = MakeLayouts(config);
+  for (const LayerLayout& layout : job.layouts) {
+    job.undivided.push_back(UndividedRanges(spec.inner.optimizer, layout));
+  }
   if (const std::string& weights = spec.model.initial_weights_path; !weights.empty()) {
     ATOLL_RETURN_IF_ERROR(
         Annotate(CheckWeights(weights, job.layouts), "model.initial_weights_path"));
@@ -35,7 +35,7 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.facts.train_sequences = job.data.train_sequences();
   job.facts.validation_sequences = job.data.validation_sequences();
   job.facts.data_digest = job.data.digest();
-  job.digest = DigestOf(job.facts.model, spec.data.sequence_length);
+  job.digest = DigestOf(job.facts.model, spec.data.sequence_length, spec.inner.optimizer);
   return job;
 }
 

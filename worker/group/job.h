@@ -23,8 +23,9 @@ struct GroupJob {
   EngineJob engine;
   Dataset data;
   JobFacts facts;
-  uint64_t digest = 0;               // see DigestOf
-  std::vector<LayerLayout> layouts;  // of whole layers
+  uint64_t digest = 0;                        // see DigestOf
+  std::vector<LayerLayout> layouts;           // of whole layers
+  std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
 
   int64_t row() const { return data.sequence_length() + 1; }  // tokens
   // Of a shard's buffers; an error: a layer that is not, or a cut that cannot be.

@@ -161,7 +161,8 @@ class Planner {
 
 }  // namespace
 
-absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings) {
+absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,
+                           const std::vector<std::vector<Range>>& undivided) {
   const std::vector<int32_t> shares = TensorSharesOf(plan);
   // What is given to each device, by layer, and whether it has been listed.
   std::map<std::string, std::map<int32_t, bool>> given;
@@ -189,8 +190,11 @@ absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings) {
         fits = here.shard.layer == 0;
       } else if (fits) {
         const auto layer = device->second.find(here.shard.layer);
+        const auto index = static_cast<size_t>(here.shard.layer);
+        const std::vector<Range> whole =
+            index < undivided.size() ? undivided[index] : std::vector<Range>();
         fits = layer != device->second.end() && !std::exchange(layer->second, true) &&
-               here.owned == ownership.Owned(replica_of[here.device], here.elements);
+               here.owned == ownership.Owned(replica_of[here.device], here.elements, whole);
       }
       if (fits) continue;
       return absl::InternalError(absl::StrCat(

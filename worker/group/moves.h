@@ -21,9 +21,10 @@ namespace atl::worker {
 using Holdings = std::map<NodeId, std::vector<HeldLayer>>;
 
 // Whether every member, when it is set up, lists exactly the layers that the plan gives its
-// devices, beside surplus ones: what it says comes from the network. INTERNAL: who does not, and
-// what.
-absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings);
+// devices, beside surplus ones: what it says comes from the network. `undivided`: by layer, see
+// common/model/optimizer_state.h; empty: nothing is. INTERNAL: who does not, and what.
+absl::Status CheckHoldings(const IslandPlan& plan, const Holdings& holdings,
+                           const std::vector<std::vector<Range>>& undivided = {});
 
 struct ShardSource {
   LayerShard shard;

@@ -4,12 +4,21 @@
 
 namespace atl {
 
-int64_t LayerState::Bytes(const LayerLayout& layout, DType compute, bool train, int64_t owned) {
+int64_t LayerState::Bytes(const LayerLayout& layout, DType compute,
+                          const std::optional<Training>& training) {
   const int64_t state = SizeOf(StateType(compute));
   const int64_t copy = compute == StateType(compute) ? 0 : SizeOf(compute);
   const int64_t parameters = layout.size * (state + copy);
-  if (!train) return parameters;
-  return parameters + (layout.size + 2 * (owned < 0 ? layout.size : owned)) * state;
+  if (!training) return parameters;
+  const Range owned = training->owned.value_or(Range{0, layout.size});
+  return parameters + (layout.size + StateElements(training->optimizer, layout, owned)) * state;
+}
+
+int64_t LayerState::bytes() const {
+  const int64_t parameters = Bytes(layout_, compute_, std::nullopt);
+  if (grads_.data() == nullptr) return parameters;
+  const int64_t moments = owned().size() + second_owned().size();
+  return parameters + (layout_.size + moments) * SizeOf(StateType(compute_));
 }
 
 absl::Status LayerState::Allocate(int64_t bytes, absl::string_view what, Buffer* buffer) const {
@@ -20,8 +29,8 @@ absl::Status LayerState::Allocate(int64_t bytes, absl::string_view what, Buffer*
 }
 
 absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, LayerLayout layout,
-                                              DType compute, bool train,
-                                              std::optional<Range> owned) {
+                                              DType compute,
+                                              const std::optional<Training>& training) {
   LayerState state;
   state.backend_ = &backend;
   state.layout_ = std::move(layout);
@@ -32,22 +41,25 @@ absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, 
     ATOLL_RETURN_IF_ERROR(state.Allocate(state.layout_.size * SizeOf(compute),
                                          "copy of its parameters", &state.copy_));
   }
-  if (!train) return state;
+  if (!training) return state;
+  state.second_begin_ = SecondSlotBegin(training->optimizer, state.layout_);
+  state.slots_ = SlotsOf(training->optimizer);
   ATOLL_RETURN_IF_ERROR(state.Allocate(bytes, "gradients", &state.grads_));
   backend.Zero(stream, state.grads());
-  ATOLL_ASSIGN_OR_RETURN(state.moments_,
-                         state.NewMoments(stream, owned.value_or(Range{0, state.layout_.size})));
+  const Range owned = training->owned.value_or(Range{0, state.layout_.size});
+  ATOLL_ASSIGN_OR_RETURN(state.moments_, state.NewMoments(stream, owned));
   return state;
 }
 
 absl::StatusOr<Moments> LayerState::NewMoments(Stream& stream, Range owned) const {
-  Moments moments{owned, {}, {}};
-  const int64_t bytes = owned.size() * SizeOf(StateType(compute_));
-  ATOLL_RETURN_IF_ERROR(Allocate(bytes, "first moments", &moments.first));
-  ATOLL_RETURN_IF_ERROR(Allocate(bytes, "second moments", &moments.second));
-  if (bytes == 0) return moments;
-  backend_->Zero(stream, Flat(moments.first, owned.size()));
-  backend_->Zero(stream, Flat(moments.second, owned.size()));
+  Moments moments{owned, second_begin_, {}, {}};
+  const auto make = [&](Range range, absl::string_view what, Buffer* buffer) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(Allocate(range.size() * SizeOf(StateType(compute_)), what, buffer));
+    if (range.size() > 0) backend_->Zero(stream, Flat(*buffer, range.size()));
+    return absl::OkStatus();
+  };
+  ATOLL_RETURN_IF_ERROR(make(owned, slots_.first, &moments.first));
+  ATOLL_RETURN_IF_ERROR(make(moments.second_owned(), slots_.second, &moments.second));
   return moments;
 }
 

@@ -1,38 +1,52 @@
-// One layer's numbers on one device: parameters, their gradient, and AdamW's moments, all fp32 (of
-// StateType) and laid out as the LayerLayout says. Moments may be those of a range of the elements
-// alone, where other devices own the rest (common/model/ownership.h). A model of bf16 has a copy of
-// the parameters beside them, which the layers read: AdamW rounds into it as it writes the
-// parameters, and whoever else writes them calls ParamsWritten.
+// One layer's numbers on one device: parameters, their gradient, and the optimizer's moments, all
+// fp32 (of StateType) and laid out as the LayerLayout says. Moments may be those of a range of the
+// elements alone, where other devices own the rest (common/model/ownership.h), and of the second
+// ones those of fewer elements, which the optimizer uses (common/model/optimizer_state.h). A model
+// of bf16 has a copy of the parameters beside them, which the layers read: the optimizer rounds
+// into it as it writes the parameters, and whoever else writes them calls ParamsWritten.
 
 #ifndef ATOLL_WORKER_MODEL_LAYER_STATE_H_
 #define ATOLL_WORKER_MODEL_LAYER_STATE_H_
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "common/model/layout.h"
+#include "common/model/optimizer_state.h"
 #include "common/model/tensor_part.h"
 #include "kernels/backend.h"
 #include "worker/model/model.h"
 
 namespace atl {
 
-// Moments of some elements of a layer.
+// Moments of some elements of a layer. Second ones are of those from `second_begin` on.
 struct Moments {
   Range owned;
+  int64_t second_begin = 0;
   Buffer first, second;
+
+  Range second_owned() const {
+    return {std::clamp(second_begin, owned.begin, owned.end), owned.end};
+  }
 };
 
 // Used by one thread at a time, as its backend is, which outlives it.
 class LayerState {
  public:
-  // Parameters are undefined until somebody writes them; the rest is zero, and absent if it is not
-  // to `train`.
+  // What is trained, and how: by AdamW, if it is not said.
+  struct Training {
+    InnerOptimizer optimizer = InnerOptimizer::kAdamW;
+    std::optional<Range> owned = std::nullopt;  // none: all elements
+  };
+  // Parameters are undefined until somebody writes them; the rest is zero, and absent without
+  // training.
   static absl::StatusOr<LayerState> Create(Backend& backend, Stream& stream, LayerLayout layout,
-                                           DType compute, bool train,
-                                           std::optional<Range> owned = std::nullopt);
-  // With moments of so many elements; -1: of all.
-  static int64_t Bytes(const LayerLayout& layout, DType compute, bool train, int64_t owned = -1);
+                                           DType compute, const std::optional<Training>& training);
+  static int64_t Bytes(const LayerLayout& layout, DType compute,
+                       const std::optional<Training>& training);
+  // As it was created.
+  int64_t bytes() const;
 
   const LayerLayout& layout() const { return layout_; }
   Backend& backend() const { return *backend_; }
@@ -40,10 +54,11 @@ class LayerState {
   // [1, layout.size] each.
   Tensor params() const { return Flat(params_, layout_.size); }
   Tensor grads() const { return Flat(grads_, layout_.size); }
-  // [1, owned.size()] each.
+  // [1, owned.size()] and [1, second_owned.size()].
   Range owned() const { return moments_.owned; }
+  Range second_owned() const { return moments_.second_owned(); }
   Tensor first_moment() const { return Flat(moments_.first, owned().size()); }
-  Tensor second_moment() const { return Flat(moments_.second, owned().size()); }
+  Tensor second_moment() const { return Flat(moments_.second, second_owned().size()); }
   // Takes these instead. Returns what was there.
   Moments Exchange(Moments moments) { return std::exchange(moments_, std::move(moments)); }
   // Zero moments of another range, for Exchange.
@@ -67,6 +82,8 @@ class LayerState {
   Backend* backend_ = nullptr;
   LayerLayout layout_;
   DType compute_ = DType::kFloat32;
+  int64_t second_begin_ = 0;
+  StateSlots slots_;
   Buffer params_, grads_, copy_;
   Moments moments_;
 };

@@ -7,6 +7,8 @@
 
 namespace atl {
 
+static_assert(kTokenTypeShift == kTypeShift, "a token's type lies where kernels look for it");
+
 void CheckGroup(const LayerCall& call, const TensorPart& part) {
   const Communicator* communicator = call.communicator;
   if (part.whole() && communicator == nullptr) return;
@@ -23,10 +25,6 @@ absl::StatusOr<Model> Model::Create(const ModelConfig& config, DType compute) {
 absl::StatusOr<Model> Model::Create(const ModelConfig& config, DType compute,
                                     const TensorPart& part) {
   ATOLL_RETURN_IF_ERROR(config.Validate());
-  if (config.architecture().objective == Objective::kMaskedToken) {
-    return absl::UnimplementedError(absl::StrCat(FamilyOf(config.family).model_type,
-                                                 " models: masked tokens are not trained yet"));
-  }
   Model model;
   model.config_ = config;
   model.arch_ = config.architecture();

@@ -281,7 +281,8 @@ TEST_CASE("memory that is not there is missed by layer and purpose") {
   LayerLayout layout;
   layout.name = "block.3";
   layout.size = int64_t{1} << 50;
-  const auto state = LayerState::Create(*backend, *stream, layout, DType::kFloat32, true);
+  const auto state =
+      LayerState::Create(*backend, *stream, layout, DType::kFloat32, LayerState::Training{});
   REQUIRE(absl::IsResourceExhausted(state.status()));
   REQUIRE(absl::StartsWith(state.status().message(),
                            "layer block.3, parameters: out of memory on the reference: "

@@ -4,31 +4,91 @@
 #include <cmath>
 #include <numeric>
 
+#include "common/check.h"
 #include "common/model/tensor_layout.h"
-#include "worker/model/exec.h"
 
 namespace atl {
 
-absl::StatusOr<std::unique_ptr<AdamWOptimizer>> AdamWOptimizer::Create(
-    Backend& backend, Stream& stream, std::vector<LayerState*> layers,
-    const AdamWOptions& options) {
-  std::unique_ptr<AdamWOptimizer> optimizer(
-      new AdamWOptimizer(backend, stream, std::move(layers), options));
+OptimizerOptions OptimizerOptionsFromSpec(const InnerSpec& spec) {
+  return {.kind = spec.optimizer,
+          .beta1 = static_cast<float>(spec.beta1),
+          .beta2 = static_cast<float>(spec.beta2),
+          .epsilon = static_cast<float>(spec.epsilon),
+          .weight_decay = static_cast<float>(spec.weight_decay),
+          .clip_norm = static_cast<float>(spec.clip_norm),
+          .momentum = static_cast<float>(spec.momentum)};
+}
+
+Range Intersection(const Range& a, const Range& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+OwnedElements Elements(const LayerState& layer, Range range) {
+  const Range owned = layer.owned(), second = layer.second_owned();
+  OwnedElements elements{layer.params().Columns(range.begin, range.size()),
+                         layer.grads().Columns(range.begin, range.size()),
+                         layer.first_moment().Columns(range.begin - owned.begin, range.size()),
+                         {},
+                         {}};
+  if (second.begin <= range.begin && range.end <= second.end) {
+    elements.second = layer.second_moment().Columns(range.begin - second.begin, range.size());
+  }
+  const Tensor copy = layer.params_copy();
+  if (copy.present()) elements.copy = copy.Columns(range.begin, range.size());
+  return elements;
+}
+
+std::unique_ptr<UpdateRule> NewUpdateRule(const OptimizerOptions& options) {
+  switch (options.kind) {
+    case InnerOptimizer::kAdamW:
+      return NewAdamWRule(options);
+    case InnerOptimizer::kSgd:
+    case InnerOptimizer::kRmsProp:
+      return NewMomentumRule(options);
+    case InnerOptimizer::kLamb:
+      return NewLambRule(options);
+    case InnerOptimizer::kMuon:
+      return NewMuonRule(options);
+  }
+  ATOLL_CHECK(false, "no optimizer ", static_cast<int>(options.kind));
+  __builtin_unreachable();
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(Backend& backend, Stream& stream,
+                                                             std::vector<LayerState*> layers,
+                                                             const OptimizerOptions& options) {
+  std::unique_ptr<Optimizer> optimizer(new Optimizer(backend, stream, std::move(layers), options));
   ATOLL_RETURN_IF_ERROR(optimizer->Allocate());
   return optimizer;
 }
 
-absl::Status AdamWOptimizer::Allocate() {
+int64_t Optimizer::norm_count() const {
+  int64_t count = 0;
+  for (const LayerState* layer : layers_) count += 2 * std::ssize(layer->layout().params);
+  return count;
+}
+
+absl::Status Optimizer::Allocate() {
   const DType type = layers_.empty() ? DType::kFloat32 : layers_[0]->grads().dtype;
+  const int64_t norms = has_norms() ? norm_count() : 0;
   int64_t workspace = 0;
   for (const LayerState* layer : layers_) {
-    const SumOfSquares op{layer->grads(), Tensor(nullptr, type, 1, 1), true};
-    workspace = std::max(workspace, backend_.WorkspaceBytes(op));
+    Exec exec = Exec::Measuring(backend_);
+    exec.Run(SumOfSquares{layer->grads(), Tensor(nullptr, type, 1, 1), true});
+    const Tensor sums(nullptr, type, 1, 2 * std::ssize(layer->layout().params));
+    const Range all[] = {{0, layer->layout().size}};
+    if (has_norms()) rule_->Norms(exec, *layer, {}, all, sums);
+    const std::vector<double> none(static_cast<size_t>(sums.cols));
+    rule_->Update(exec, *layer, {}, none);
+    workspace = std::max(workspace, exec.needed_bytes());
   }
   host_sum_ = HostReals(type, 1);
-  host_sums_ = HostReals(type, static_cast<int64_t>(layers_.size()));
+  host_sums_ = HostReals(type, std::ssize(layers_));
+  host_norms_ = HostReals(type, norms);
   const auto carve = [&](Carver carver) {
-    sums_ = carver.Take(type, 1, static_cast<int64_t>(layers_.size()));
+    sums_ = carver.Take(type, 1, std::ssize(layers_));
+    norms_ = carver.Take(type, 1, norms);
     scale_ = carver.Take(type, 1, 1);
     workspace_ = {carver.Bytes(workspace), workspace};
     return carver.bytes();
@@ -38,14 +98,13 @@ absl::Status AdamWOptimizer::Allocate() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<double>> AdamWOptimizer::SumsOfSquares(int rank) {
+absl::StatusOr<std::vector<double>> Optimizer::SumsOfSquares(int rank) {
   backend_.Zero(stream_, sums_);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Tensor sum = sums_.Columns(static_cast<int64_t>(i), 1);
-    const Range owned = layers_[i]->owned();
     for (const Range& counted : CountedRanges(layers_[i]->layout(), rank)) {
-      const Range range{std::max(counted.begin, owned.begin), std::min(counted.end, owned.end)};
-      if (range.size() <= 0) continue;
+      const Range range = Intersection(counted, layers_[i]->owned());
+      if (range.size() == 0) continue;
       const Tensor part = layers_[i]->grads().Columns(range.begin, range.size());
       backend_.Run(stream_, SumOfSquares{part, sum, true}, workspace_);
     }
@@ -55,47 +114,54 @@ absl::StatusOr<std::vector<double>> AdamWOptimizer::SumsOfSquares(int rank) {
   return host_sums_.All();
 }
 
-void AdamWOptimizer::Apply(int64_t step, float learning_rate, double sum_of_squares,
-                           bool keep_gradients) {
-  Tensor scale;
-  if (options_.clip_norm > 0) {
-    host_sum_.Set(0, sum_of_squares);
-    backend_.CopyToDevice(stream_, scale_, host_sum_.data());
-    backend_.Run(stream_, ClipScale{scale_, scale_, options_.clip_norm});
-    scale = scale_;
+Tensor Optimizer::ClipScaleOf(double sum_of_squares) {
+  if (options_.clip_norm <= 0) return {};
+  host_sum_.Set(0, sum_of_squares);
+  backend_.CopyToDevice(stream_, scale_, host_sum_.data());
+  backend_.Run(stream_, ClipScale{scale_, scale_, options_.clip_norm});
+  return scale_;
+}
+
+absl::StatusOr<std::vector<double>> Optimizer::Norms(int64_t step, double sum_of_squares,
+                                                     int rank) {
+  const UpdateCall call{.grad_scale = ClipScaleOf(sum_of_squares), .step = step};
+  backend_.Zero(stream_, norms_);
+  int64_t at = 0;
+  for (const LayerState* layer : layers_) {
+    const int64_t count = 2 * std::ssize(layer->layout().params);
+    Exec exec(backend_, stream_, workspace_);
+    rule_->Norms(exec, *layer, call, CountedRanges(layer->layout(), rank),
+                 norms_.Columns(at, count));
+    at += count;
   }
-  for (LayerState* layer : layers_) {
-    const LayerLayout& layout = layer->layout();
-    const Range owned = layer->owned();
-    const auto update = [&](int64_t from, int64_t to, float weight_decay) {
-      const int64_t begin = std::max(from, owned.begin), size = std::min(to, owned.end) - begin;
-      if (size <= 0) return;
-      AdamW op;
-      op.param = layer->params().Columns(begin, size);
-      op.grad = layer->grads().Columns(begin, size);
-      op.m = layer->first_moment().Columns(begin - owned.begin, size);
-      op.v = layer->second_moment().Columns(begin - owned.begin, size);
-      op.grad_scale = scale;
-      const Tensor copy = layer->params_copy();
-      if (copy.present()) op.param_copy = copy.Columns(begin, size);
-      op.step = step;
-      op.lr = learning_rate;
-      op.beta1 = options_.beta1;
-      op.beta2 = options_.beta2;
-      op.eps = options_.epsilon;
-      op.weight_decay = weight_decay;
-      op.zero_grad = !keep_gradients;
-      backend_.Run(stream_, op);
-    };
-    update(0, layout.decay_size, options_.weight_decay);
-    update(layout.decay_size, layout.size, 0.0f);
+  backend_.CopyToHost(stream_, host_norms_.data(), norms_);
+  ATOLL_RETURN_IF_ERROR(backend_.Synchronize(stream_));
+  return host_norms_.All();
+}
+
+void Optimizer::Apply(int64_t step, float learning_rate, double sum_of_squares,
+                      std::span<const double> norms, bool keep_gradients) {
+  ATOLL_CHECK(std::ssize(norms) == (has_norms() ? norm_count() : 0));
+  const UpdateCall call{.grad_scale = ClipScaleOf(sum_of_squares),
+                        .step = step,
+                        .learning_rate = learning_rate,
+                        .zero_grad = !keep_gradients};
+  for (const LayerState* layer : layers_) {
+    const size_t count = norms.empty() ? 0 : 2 * layer->layout().params.size();
+    Exec exec(backend_, stream_, workspace_);
+    rule_->Update(exec, *layer, call, norms.first(count));
+    norms = norms.subspan(count);
   }
 }
 
-absl::StatusOr<double> AdamWOptimizer::Step(int64_t step, float learning_rate) {
+absl::StatusOr<double> Optimizer::Step(int64_t step, float learning_rate) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<double> sums, SumsOfSquares());
   const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
-  Apply(step, learning_rate, sum);
+  std::vector<double> norms;
+  if (has_norms()) {
+    ATOLL_ASSIGN_OR_RETURN(norms, Norms(step, sum));
+  }
+  Apply(step, learning_rate, sum, norms);
   ATOLL_RETURN_IF_ERROR(backend_.Synchronize(stream_));
   return std::sqrt(sum);
 }

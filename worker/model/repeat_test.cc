@@ -31,7 +31,7 @@ std::vector<double> Train(Backend& backend) {
   const auto runner =
       *ModelRunner::Create(backend, model, {.micro_batch_rows = 2, .seq_len = kLength});
   const auto optimizer =
-      *AdamWOptimizer::Create(backend, runner->stream(), runner->layers(), AdamWOptions());
+      *Optimizer::Create(backend, runner->stream(), runner->layers(), OptimizerOptions());
   for (size_t l = 0; l < model.layers().size(); ++l) {
     const LayerLayout& layout = model.layers()[l]->layout();
     std::vector<float> values(static_cast<size_t>(layout.size));

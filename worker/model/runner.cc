@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/masked_tokens.h"
+#include "common/model/targets.h"
 #include "kernels/bfloat16.h"
 #include "worker/model/exec.h"
 
@@ -31,7 +32,7 @@ absl::Status ModelRunner::Allocate() {
   layers_.reserve(layers);
   for (const auto& layer : model_.layers()) {
     ATOLL_ASSIGN_OR_RETURN(LayerState state, LayerState::Create(backend_, *stream_, layer->layout(),
-                                                                model_.compute(), options_.train));
+                                                                model_.compute(), training()));
     layers_.push_back(std::move(state));
   }
   StageOptions stage;
@@ -63,7 +64,7 @@ absl::Status ModelRunner::Allocate() {
 int64_t ModelRunner::memory_bytes() const {
   int64_t bytes = stage_->activation_bytes() + memory_.bytes();
   for (const auto& layer : model_.layers()) {
-    bytes += LayerState::Bytes(layer->layout(), model_.compute(), options_.train);
+    bytes += LayerState::Bytes(layer->layout(), model_.compute(), training());
   }
   return bytes;
 }
@@ -74,21 +75,29 @@ std::vector<LayerState*> ModelRunner::layers() {
   return layers;
 }
 
-void ModelRunner::StageTokens(std::span<const int32_t> tokens, int slot, bool with_targets) {
-  const BatchShape shape = stage_->shape(slot);
-  const int64_t n = shape.tokens(), row = shape.seq_len + (with_targets ? 1 : 0);
-  auto* staged = static_cast<int32_t*>(staging_.data());
-  for (int64_t r = 0; r < shape.rows; ++r) {
-    int32_t* inputs = staged + r * shape.seq_len;
-    const int32_t* from = tokens.data() + r * row;
-    if (with_targets) {
-      SplitRow({from, static_cast<size_t>(row)}, inputs, inputs + n);
-    } else {
-      std::copy_n(from, row, inputs);
-    }
+ModelRunner::Batch ModelRunner::MakeBatch(std::span<const int32_t> tokens, int64_t rows,
+                                          int64_t step) const {
+  ATOLL_CHECK(rows > 0 && std::ssize(tokens) % rows == 0);
+  const size_t row = tokens.size() / static_cast<size_t>(rows), length = row - 1;
+  const size_t size = length * static_cast<size_t>(rows);
+  Batch batch{std::vector<int32_t>(size), std::vector<int32_t>(size), rows};
+  for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
+    PlaceRow(model_.config(), tokens.subspan(r * row, row), step,
+             std::span(batch.inputs).subspan(r * length, length),
+             std::span(batch.targets).subspan(r * length, length));
   }
+  return batch;
+}
+
+void ModelRunner::StageTokens(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                              int slot) {
+  const int64_t n = stage_->shape(slot).tokens();
+  auto* staged = static_cast<int32_t*>(staging_.data());
+  std::copy(inputs.begin(), inputs.end(), staged);
   backend_.CopyToDevice(*stream_, stage_->input(slot), staged);
-  if (with_targets) backend_.CopyToDevice(*stream_, targets_.Columns(0, n), staged + n);
+  if (targets.empty()) return;
+  std::copy(targets.begin(), targets.end(), staged + n);
+  backend_.CopyToDevice(*stream_, targets_.Columns(0, n), staged + n);
 }
 
 absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool train,
@@ -106,17 +115,20 @@ absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool tra
   return backend_.Synchronize(*stream_);
 }
 
-absl::StatusOr<LossSum> ModelRunner::RunBatch(std::span<const int32_t> tokens, int64_t rows,
-                                              bool train) {
-  ATOLL_CHECK(rows > 0 && static_cast<int64_t>(tokens.size()) % rows == 0);
-  const int64_t row = static_cast<int64_t>(tokens.size()) / rows, seq_len = row - 1;
+absl::StatusOr<LossSum> ModelRunner::RunBatch(const Batch& batch, bool train) {
+  const int64_t size = std::ssize(batch.inputs);
+  ATOLL_CHECK(batch.rows > 0 && size % batch.rows == 0 && std::ssize(batch.targets) == size);
+  const int64_t seq_len = size / batch.rows;
   ATOLL_CHECK(seq_len > 0 && seq_len <= options_.seq_len, "sequences of ", seq_len, " tokens");
   LossSum sum;
-  sum.tokens = rows * seq_len - CountMasked(tokens, row);
-  for (int64_t first = 0; first < rows; first += options_.micro_batch_rows) {
-    const BatchShape shape{std::min(options_.micro_batch_rows, rows - first), seq_len};
+  sum.tokens = size - std::count(batch.targets.begin(), batch.targets.end(), kIgnoredTarget);
+  for (int64_t first = 0; first < batch.rows; first += options_.micro_batch_rows) {
+    const BatchShape shape{std::min(options_.micro_batch_rows, batch.rows - first), seq_len};
     const int slot = stage_->Start(shape);
-    StageTokens(tokens.subspan(first * row, shape.rows * row), slot, true);
+    const auto begin = static_cast<size_t>(first * seq_len);
+    const auto n = static_cast<size_t>(shape.tokens());
+    StageTokens(std::span(batch.inputs).subspan(begin, n),
+                std::span(batch.targets).subspan(begin, n), slot);
     HostReals totals(totals_.dtype, 2);
     const absl::Status status =
         RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, totals);
@@ -127,13 +139,9 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(std::span<const int32_t> tokens, i
   return sum;
 }
 
-absl::StatusOr<LossSum> ModelRunner::Train(std::span<const int32_t> tokens, int64_t rows) {
+absl::StatusOr<LossSum> ModelRunner::Train(const Batch& batch) {
   ATOLL_CHECK(options_.train, "this runner only evaluates");
-  return RunBatch(tokens, rows, true);
-}
-
-absl::StatusOr<LossSum> ModelRunner::Evaluate(std::span<const int32_t> tokens, int64_t rows) {
-  return RunBatch(tokens, rows, false);
+  return RunBatch(batch, true);
 }
 
 absl::Status ModelRunner::RunLogits(int slot, bool all, std::span<float> logits) {
@@ -171,7 +179,7 @@ absl::Status ModelRunner::Logits(std::span<const int32_t> tokens, std::span<floa
   ATOLL_CHECK(length > 0 && length <= options_.seq_len);
   ATOLL_CHECK(static_cast<int64_t>(logits.size()) == rows * vocab && (rows == 1 || rows == length));
   const int slot = stage_->Start({1, length});
-  StageTokens(tokens, slot, false);
+  StageTokens(tokens, {}, slot);
   const absl::Status status = RunLogits(slot, rows == length, logits);
   stage_->Finish(slot);
   return status;

@@ -24,6 +24,7 @@ struct RunnerOptions {
   int64_t micro_batch_rows = 1;  // sequences that run at once; larger batches are cut up
   int64_t seq_len = 0;           // longest sequence; at most the model's max_positions
   bool train = true;             // false: neither gradients nor moments; Evaluate and Logits only
+  InnerOptimizer optimizer = InnerOptimizer::kAdamW;  // that the moments are for
   // Where the model is a tensor-parallel rank's part: all ranks' runners make the same calls. The
   // communicator outlives the runner.
   Communicator* communicator = nullptr;
@@ -47,18 +48,32 @@ class ModelRunner {
   Stream& stream() { return *stream_; }
 
   LayerState& layer(int index) { return layers_[index]; }
-  std::vector<LayerState*> layers();  // for AdamWOptimizer
+  std::vector<LayerState*> layers();  // for an Optimizer
   Tensor params(int index) const { return layers_[index].params(); }
   Tensor grads(int index) const { return layers_[index].grads(); }
 
-  // Forward and backward over `tokens`, rows of T + 1 (T inputs and the T targets one further; see
-  // common/masked_tokens.h), T <= seq_len. Adds the gradient of the batch's MEAN loss to grads():
-  // micro-batches, also an incomplete last one, are weighted by the targets that count. Waits for
-  // the device. An error of the device or the communicator leaves the gradients worthless.
-  absl::StatusOr<LossSum> Train(std::span<const int32_t> tokens, int64_t rows);
+  // `rows` sequences of T <= seq_len inputs and targets (kIgnoredTarget: none).
+  struct Batch {
+    std::vector<int32_t> inputs, targets;
+    int64_t rows = 0;
+  };
+  // Of rows of T + 1 tokens: see PlaceRow.
+  Batch MakeBatch(std::span<const int32_t> tokens, int64_t rows, int64_t step) const;
+
+  // Forward and backward over a batch, or over rows of T + 1 tokens in the optimizer's step `step`.
+  // Adds the gradient of the batch's MEAN loss to grads(): micro-batches, also an incomplete last
+  // one, are weighted by the targets that count. Waits for the device. An error of the device or
+  // the communicator leaves the gradients worthless.
+  absl::StatusOr<LossSum> Train(const Batch& batch);
+  absl::StatusOr<LossSum> Train(std::span<const int32_t> tokens, int64_t rows, int64_t step = 1) {
+    return Train(MakeBatch(tokens, rows, step));
+  }
 
   // The loss alone.
-  absl::StatusOr<LossSum> Evaluate(std::span<const int32_t> tokens, int64_t rows);
+  absl::StatusOr<LossSum> Evaluate(const Batch& batch) { return RunBatch(batch, false); }
+  absl::StatusOr<LossSum> Evaluate(std::span<const int32_t> tokens, int64_t rows) {
+    return Evaluate(MakeBatch(tokens, rows, 0));
+  }
 
   // Logits of one sequence: all positions [T, vocab], or only the last one's [1, vocab], by the
   // size of `logits`. A tensor-parallel rank gets those of its part of the vocabulary.
@@ -66,13 +81,18 @@ class ModelRunner {
   absl::Status Logits(std::span<const int32_t> tokens, std::span<float> logits);
 
  private:
+  std::optional<LayerState::Training> training() const {
+    if (!options_.train) return std::nullopt;
+    return LayerState::Training{options_.optimizer};
+  }
   ModelRunner(Backend& backend, const Model& model, const RunnerOptions& options)
       : backend_(backend), model_(model), options_(options) {}
 
   absl::Status Allocate();
   StageCall Call() { return {backend_, *stream_, workspace_, constants_, options_.communicator}; }
-  void StageTokens(std::span<const int32_t> tokens, int slot, bool with_targets);
-  absl::StatusOr<LossSum> RunBatch(std::span<const int32_t> tokens, int64_t rows, bool train);
+  // `targets` may be empty.
+  void StageTokens(std::span<const int32_t> inputs, std::span<const int32_t> targets, int slot);
+  absl::StatusOr<LossSum> RunBatch(const Batch& batch, bool train);
   absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, HostReals& totals);
   absl::Status RunLogits(int slot, bool all, std::span<float> logits);
 

@@ -263,7 +263,7 @@ std::vector<double> TrainInF64(const ModelConfig& config, const TensorPart& part
   for (size_t i = 0; i < params.size(); ++i) {
     std::copy(params[i].begin(), params[i].end(), runner->layers()[i]->params().as<double>());
   }
-  auto optimizer = *AdamWOptimizer::Create(*backend, runner->stream(), runner->layers(), {});
+  auto optimizer = *Optimizer::Create(*backend, runner->stream(), runner->layers(), {});
   std::vector<double> seen;
   for (int step = 1; step <= 8; ++step) {
     const absl::StatusOr<LossSum> loss = runner->Train(kBatch, kRows);

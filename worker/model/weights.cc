@@ -63,10 +63,14 @@ void Add(float offset, std::span<float> values) {
   for (float& value : values) value += offset;
 }
 
-// What transformers has stored beside parameters: masks, frequencies, a copy of a tied table.
+// What transformers has stored beside parameters: masks, frequencies, a copy of a tied table; of
+// BERT also what masked tokens do not train.
 bool IsLeftover(absl::string_view name, bool tied) {
   return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
-         absl::EndsWith(name, ".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
+         absl::EndsWith(name, ".rotary_emb.inv_freq") || (tied && name == "lm_head.weight") ||
+         (tied && absl::StartsWith(name, "cls.predictions.decoder.")) ||
+         name == "bert.embeddings.position_ids" || absl::StartsWith(name, "bert.pooler.") ||
+         absl::StartsWith(name, "cls.seq_relationship.");
 }
 
 // Shard files of a folder, in order.

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/rng.h"
 #include "worker/model/safetensors.h"
 
@@ -187,6 +188,37 @@ TEST_CASE("names without their prefix and transformers' left-overs are understoo
   Weights untied = Weights::Random(Tiny(ModelFamily::kLlama, false));
   Must(untied.WriteTo(folder / "untied"));
   Must(Weights(Tiny(ModelFamily::kLlama, true)).ReadFrom(folder / "untied"));
+}
+
+ModelConfig TinyBert() {
+  ModelConfig config = Tiny(ModelFamily::kBert, true);
+  config.kv_heads = config.heads;
+  config.norm_eps = 1e-12;
+  config.token_types = 2;
+  config.mask_token = 3;
+  return config;
+}
+
+TEST_CASE("a_folder_of_bert_is_read_without_what_masked_tokens_do_not_train") {
+  Folder folder;
+  const Weights original = Weights::Random(TinyBert());
+  Must(original.WriteTo(folder.path(), 1000));
+  std::string header = "{", data;
+  for (const char* name :
+       {"bert.pooler.dense.weight", "cls.seq_relationship.bias", "cls.predictions.decoder.weight",
+        "cls.predictions.decoder.bias", "bert.embeddings.position_ids"}) {
+    absl::StrAppend(&header, data.empty() ? "" : ",", "\"", name,
+                    "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[", data.size(), ",",
+                    data.size() + 8, "]}");
+    data += Raw<float>({1, 2});
+  }
+  folder.Write("more.safetensors", Safetensors(header + "}", data));
+  folder.Replace("model.safetensors.index.json", "\"weight_map\": {",
+                 "\"weight_map\": {\"bert.pooler.dense.weight\": \"more.safetensors\",");
+  REQUIRE(ReadModelConfig(folder.path()).value() == original.config);
+  Weights copy(original.config);
+  Must(copy.ReadFrom(folder.path()));
+  REQUIRE(copy.values == original.values);
 }
 
 TEST_CASE("what is missing, extra, or of another shape is named") {

@@ -4,6 +4,7 @@
 
 #include "common/bytes_text.h"
 #include "common/check.h"
+#include "common/model/optimizer_state.h"
 #include "worker/model/exec.h"
 
 namespace atl::worker {
@@ -73,9 +74,29 @@ Tensor HeldState::part(LayerPart part) const {
   __builtin_unreachable();
 }
 
-Tensor HeldState::Readable(LayerPart which, Range range) const {
+Range HeldState::Elements(LayerPart part) const {
+  switch (part) {
+    case LayerPart::kFirstMoment:
+      return state.owned();
+    case LayerPart::kSecondMoment:
+      return state.second_owned();
+    case LayerPart::kParameters:
+    case LayerPart::kGradient:
+      return {0, state.layout().size};
+  }
+  ATOLL_CHECK(false, "part ", static_cast<int>(part));
+  __builtin_unreachable();
+}
+
+HeldState::Values HeldState::Readable(LayerPart which, Range range) const {
   const auto covers = [&](const Range& owned) {
     return owned.begin <= range.begin && range.end <= owned.end;
+  };
+  // Of a tensor of elements `kept`, those in the range.
+  const auto last = [&](const Tensor& tensor, const Range& kept) -> Values {
+    const Range found = Intersection(range, kept);
+    if (found.size() == 0) return {true, {}};
+    return {true, tensor.Columns(found.begin - kept.begin, found.size())};
   };
   const bool own = written && covers(state.owned());
   if (which == LayerPart::kParameters) {
@@ -83,24 +104,22 @@ Tensor HeldState::Readable(LayerPart which, Range range) const {
       return b.whole || covers(b.moments.owned);
     });
     if (!own && !(written && whole) && !older) return {};
-    return state.params().Columns(range.begin, range.size());
+    return last(state.params(), Elements(which));
   }
-  if (own) {
-    const int64_t begin = which == LayerPart::kGradient ? 0 : state.owned().begin;
-    return part(which).Columns(range.begin - begin, range.size());
-  }
+  if (own) return last(part(which), Elements(which));
   for (const Before& b : before) {
     if (which == LayerPart::kGradient || !covers(b.moments.owned)) continue;
-    const Buffer& values = which == LayerPart::kFirstMoment ? b.moments.first : b.moments.second;
-    return Tensor(values.data(), state.grads().dtype, 1, b.moments.owned.size())
-        .Columns(range.begin - b.moments.owned.begin, range.size());
+    const bool first = which == LayerPart::kFirstMoment;
+    const Buffer& values = first ? b.moments.first : b.moments.second;
+    const Range kept = first ? b.moments.owned : b.moments.second_owned();
+    return last(Tensor(values.data(), state.grads().dtype, 1, kept.size()), kept);
   }
   return {};
 }
 
 absl::Status HeldState::Own(Stream& stream, Range range) {
   if (state.owned() == range) return absl::OkStatus();
-  Before older{{range, {}, {}}, 0, false};
+  Before older{{range, 0, {}, {}}, 0, false};
   const auto found = std::find_if(before.begin(), before.end(),
                                   [&](const Before& b) { return b.moments.owned == range; });
   const bool again = found != before.end();
@@ -142,18 +161,23 @@ HeldState* Device::FindPlanned(int32_t layer, bool table_only) {
 }
 
 absl::Status Device::TakeLayer(const LayerShard& shard, bool table_only, const LayerLayout& layout,
-                               DType dtype) {
+                               const EngineJob& job) {
   LayerLayout here = table_only ? TableLayout(layout) : layout;
-  Range owned = role_->ownership.Owned(role_->replica, layout.size);
+  std::vector<Range> undivided = UndividedRanges(job.optimizer.kind, layout);
+  Range owned = role_->ownership.Owned(role_->replica, layout.size, undivided);
   if (!role_->ownership.sharded()) owned = {0, here.size};
   if (role_->ownership.sharded() && table_only) owned = {0, 0};  // embeddings own the table
   HeldState* held = Find(shard, table_only);
   if (held == nullptr) {
     absl::StatusOr<LayerState> state =
-        LayerState::Create(compute(), *stream_, std::move(here), dtype, true, owned);
+        LayerState::Create(compute(), *stream_, std::move(here), job.compute,
+                           LayerState::Training{job.optimizer.kind, owned});
     if (!state.ok()) return OutOfMemory(state.status(), WhatStages(), kFewerLayers);
-    held_.push_back(std::make_unique<HeldState>(
-        HeldState{shard, table_only, false, false, false, 0, layout.size, *std::move(state)}));
+    held_.push_back(std::make_unique<HeldState>(HeldState{.shard = shard,
+                                                          .table_only = table_only,
+                                                          .elements = layout.size,
+                                                          .undivided = std::move(undivided),
+                                                          .state = *std::move(state)}));
     held = held_.back().get();
   } else if (const absl::Status owns = held->Own(*stream_, owned); !owns.ok()) {
     return OutOfMemory(owns, WhatStages(), kFewerLayers);
@@ -170,11 +194,11 @@ absl::Status Device::TakeLayers(const EngineJob& job, const std::vector<int32_t>
   for (int32_t l = 0; l < static_cast<int32_t>(layers.size()); ++l) {
     if (!role_->HoldsLayer(l)) continue;
     ATOLL_RETURN_IF_ERROR(
-        TakeLayer({l, role_->rank, tensor_shares}, false, layers[l]->layout(), job.compute));
+        TakeLayer({l, role_->rank, tensor_shares}, false, layers[l]->layout(), job));
   }
   if (role_->table_copy) {
     ATOLL_RETURN_IF_ERROR(
-        TakeLayer({0, role_->rank, tensor_shares}, true, layers[0]->layout(), job.compute));
+        TakeLayer({0, role_->rank, tensor_shares}, true, layers[0]->layout(), job));
   }
   // What was made for a plan that never ran is of no use to anybody.
   std::erase_if(held_, [](const auto& held) {
@@ -182,8 +206,8 @@ absl::Status Device::TakeLayers(const EngineJob& job, const std::vector<int32_t>
   });
   std::vector<LayerState*> states;
   for (HeldState* held : planned_) states.push_back(&held->state);
-  ATOLL_ASSIGN_OR_RETURN(
-      optimizer_, AdamWOptimizer::Create(compute(), *stream_, std::move(states), job.optimizer));
+  ATOLL_ASSIGN_OR_RETURN(optimizer_,
+                         Optimizer::Create(compute(), *stream_, std::move(states), job.optimizer));
   return compute().Synchronize(*stream_);
 }
 
@@ -234,10 +258,10 @@ int64_t Device::StageBytes() const {
   return bytes;
 }
 
-absl::Status Device::CheckMemory(const EngineJob& job, int64_t run_bytes) const {
+absl::Status Device::CheckMemory(int64_t run_bytes) const {
   int64_t state = 0;
   for (const HeldState* held : planned_) {
-    state += LayerState::Bytes(held->state.layout(), job.compute, true, held->state.owned().size());
+    state += held->state.bytes();
   }
   const int64_t activations = StageBytes() + run_bytes;
   if (parts_.memory_bytes == 0 || state + activations <= parts_.memory_bytes) {
@@ -281,10 +305,11 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   Idle();
   role_ = role;
   ATOLL_ASSIGN_OR_RETURN(model_, Model::Create(job.model, job.compute, part));
+  ATOLL_RETURN_IF_ERROR(Annotate(model_->CheckBackend(compute(), job.sequence_length), name_));
   ATOLL_RETURN_IF_ERROR(TakeLayers(job, tensor_shares));
   MakeStages(job);
   const int64_t run_bytes = CarveRun(job, nullptr, commit_slots);
-  ATOLL_RETURN_IF_ERROR(CheckMemory(job, run_bytes));
+  ATOLL_RETURN_IF_ERROR(CheckMemory(run_bytes));
   for (const StageRole& stage : role_->stages) {
     const absl::Status taken = stages_[stage.stage]->Allocate();
     if (!taken.ok()) {
@@ -401,12 +426,16 @@ absl::Status Device::ReadSnapshot(const LayerShard& shard, LayerPart part, Range
   const Copied* const found = Find(shard, part);
   if (found == nullptr) return absl::NotFoundError("it is not in the snapshot");
   const auto index = static_cast<size_t>(found - copied_.data());
-  const int64_t begin =
-      range.begin - (part == LayerPart::kParameters ? 0 : found->held->state.owned().begin);
-  if (begin < 0 || begin + range.size() > copies_->copy(index).size()) {
+  const HeldState& held = *found->held;
+  const Range owned = part == LayerPart::kParameters ? held.Elements(part) : held.state.owned();
+  if (range.begin < owned.begin || range.end > owned.end) {
     return absl::NotFoundError("another device owns it");
   }
-  return copies_->Read(index, begin, to);
+  const Range kept = held.Elements(part), copied = Intersection(range, kept);
+  const auto zeros = static_cast<size_t>(range.size() - copied.size());
+  std::fill(to.begin(), to.begin() + zeros, 0.0f);  // not kept by the optimizer
+  if (copied.size() == 0) return absl::OkStatus();
+  return copies_->Read(index, copied.begin - kept.begin, to.subspan(zeros));
 }
 
 int64_t Device::AdditionElements(const LayerShard& shard) const {
@@ -444,6 +473,12 @@ void Device::Add() {
   ForgetCopies();
 }
 
+absl::Status Device::Read(const HeldState::Values& from, std::span<float> to) {
+  const auto zeros = to.size() - static_cast<size_t>(from.tensor.size());
+  std::fill(to.begin(), to.begin() + zeros, 0.0f);
+  return zeros == to.size() ? absl::OkStatus() : Read(from.tensor, to.subspan(zeros));
+}
+
 absl::Status Device::Read(const Tensor& from, std::span<float> to) {
   ATOLL_CHECK(from.size() == static_cast<int64_t>(to.size()));
   if (staging_ != nullptr) {
@@ -479,8 +514,7 @@ DeviceMemory Device::Memory() const {
   DeviceMemory memory;
   memory.device = name_;
   for (const HeldState* held : planned_) {
-    memory.state_bytes += LayerState::Bytes(held->state.layout(), model_->compute(), true,
-                                            held->state.owned().size());
+    memory.state_bytes += held->state.bytes();
   }
   memory.activation_bytes = StageBytes();
   memory.scratch_bytes = run_memory_.bytes();

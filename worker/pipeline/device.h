@@ -26,7 +26,8 @@ struct HeldState {
   bool written = false;
   bool whole = false;  // see HeldLayer
   int64_t optimizer_step = 0;
-  int64_t elements = 0;  // of the shard, also where only its table is here
+  int64_t elements = 0;          // of the shard, also where only its table is here
+  std::vector<Range> undivided;  // see common/model/optimizer_state.h
   LayerState state;
   // Moments that were owned under earlier plans, lent until surplus is dropped. The parameters are
   // the same memory.
@@ -38,8 +39,15 @@ struct HeldState {
   std::vector<Before> before = {};
 
   Tensor part(LayerPart part) const;
-  // These elements of a part as somebody may read them; absent: they are not here.
-  Tensor Readable(LayerPart part, Range range) const;
+  // These elements of a part as somebody may read them. The last ones are the tensor's, and those
+  // before are zero: the optimizer does not keep them.
+  struct Values {
+    bool here = false;
+    Tensor tensor;
+  };
+  Values Readable(LayerPart part, Range range) const;
+  // Of a part, what lies in its tensor.
+  Range Elements(LayerPart part) const;
   // Owns this from now on, with what it owned before if it did once, else zero and not written.
   absl::Status Own(Stream& stream, Range range);
 };
@@ -81,7 +89,7 @@ class Device {
   const RunMemory& run() const { return run_; }
   int32_t* host_inputs() { return static_cast<int32_t*>(host_tokens_.data()); }
   int32_t* host_targets() { return host_inputs() + host_tokens_.bytes() / 8; }
-  AdamWOptimizer& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
 
   // In the plan: by layer, then the table's copy. The optimizer's layers, in its order.
   const std::vector<HeldState*>& planned() const { return planned_; }
@@ -116,6 +124,7 @@ class Device {
   // Adds it, on the stream, and forgets it.
   void Add();
 
+  absl::Status Read(const HeldState::Values& from, std::span<float> to);
   // All of a tensor of f32 or f64, as floats on the host.
   absl::Status Read(const Tensor& from, std::span<float> to);
   absl::Status Write(const Tensor& to, std::span<const float> from);
@@ -134,10 +143,10 @@ class Device {
   const Copied* Find(const LayerShard& shard, LayerPart part) const;
   absl::Status TakeLayers(const EngineJob& job, const std::vector<int32_t>& tensor_shares);
   absl::Status TakeLayer(const LayerShard& shard, bool table_only, const LayerLayout& layout,
-                         DType dtype);
+                         const EngineJob& job);
   void MakeStages(const EngineJob& job);
   int64_t CarveRun(const EngineJob& job, void* memory, int commit_slots);
-  absl::Status CheckMemory(const EngineJob& job, int64_t run_bytes) const;
+  absl::Status CheckMemory(int64_t run_bytes) const;
   std::string WhatStages() const;
   absl::Status OutOfMemory(const absl::Status& status, const std::string& what,
                            const char* remedy) const;
@@ -156,7 +165,7 @@ class Device {
   std::optional<DeviceRole> role_;
   std::optional<Model> model_;
   std::vector<HeldState*> planned_;
-  std::unique_ptr<AdamWOptimizer> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   std::map<int32_t, std::unique_ptr<Stage>> stages_;
   Buffer run_memory_, host_tokens_;
   RunMemory run_;

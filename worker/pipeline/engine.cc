@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "common/check.h"
-#include "common/masked_tokens.h"
+#include "common/model/targets.h"
 #include "worker/pipeline/engine_impl.h"
 #include "worker/pipeline/role.h"
 #include "worker/pipeline/windows.h"
@@ -68,6 +68,11 @@ absl::Status Engine::Impl::Check(const EngineJob& job, const IslandPlan& plan,
   ATOLL_RETURN_IF_ERROR(CheckJob(job));
   ATOLL_RETURN_IF_ERROR(
       Validate(plan, static_cast<int32_t>(job.model.layers) + 2, job.batch_sequences));
+  if (plan.tensor_parallel() > 1 && !AllowsTensorParallelism(job.optimizer.kind)) {
+    return absl::InvalidArgumentError(
+        "plan: tensor parallelism cuts matrices that this inner.optimizer steps whole: set "
+        "layout.tensor_parallel = 1");
+  }
   ATOLL_ASSIGN_OR_RETURN(*parts, CutModel(job.model, plan.tensor_parallel(), TensorSharesOf(plan)));
   for (const std::string& device : DevicesOf(plan)) {
     if (WorkerOfDevice(device) != worker_) continue;
@@ -120,7 +125,8 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   ATOLL_RETURN_IF_ERROR(Check(job, plan, &parts));
   Stop();
   DropCopies();
-  if (job_.has_value() && (job_->model != job.model || job_->compute != job.compute)) {
+  if (job_.has_value() && (job_->model != job.model || job_->compute != job.compute ||
+                           job_->optimizer.kind != job.optimizer.kind)) {
     for (const auto& run : runs_) run->device.DropAll();
   }
   job_ = job;
@@ -133,7 +139,14 @@ absl::Status Engine::Impl::Configure(const EngineJob& job, const IslandPlan& pla
   interrupt_.OnRaise([communicators](const std::string& r) { communicators->Abort(r); });
   // Whoever sets it raises afterwards: either Stop has not taken that back, or it is seen here.
   if (cancelled != nullptr && *cancelled) interrupt_.Raise(absl::AbortedError("interrupted"));
-  table_ = std::make_unique<CommitTable>(plan_, static_cast<int32_t>(job_->model.layers) + 2);
+  std::vector<int> norm_counts;
+  if (NewUpdateRule(job_->optimizer)->has_norms()) {
+    for (const LayerLayout& layout : MakeLayouts(job_->model)) {
+      norm_counts.push_back(static_cast<int>(2 * layout.params.size()));
+    }
+  }
+  table_ = std::make_unique<CommitTable>(plan_, static_cast<int32_t>(job_->model.layers) + 2,
+                                         norm_counts);
   ATOLL_RETURN_IF_ERROR(MakeDevices(parts));
   ATOLL_RETURN_IF_ERROR(ShareLayers());
   ATOLL_RETURN_IF_ERROR(Join(*communicators));
@@ -215,19 +228,20 @@ absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
   return absl::OkStatus();
 }
 
-void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows) {
-  const int64_t length = job_->sequence_length;
-  int32_t* inputs = run.device.host_inputs();
-  int32_t* targets = run.device.host_targets();
-  for (int64_t r = 0; r < rows; ++r) {
-    const auto row =
-        tokens.subspan(static_cast<size_t>(r * (length + 1)), static_cast<size_t>(length + 1));
-    SplitRow(row, inputs + r * length, targets + r * length);
+void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows,
+                               bool train) {
+  const auto length = static_cast<size_t>(job_->sequence_length);
+  const int64_t step = train ? run.device.planned()[0]->optimizer_step + 1 : 0;
+  for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
+    PlaceRow(job_->model, tokens.subspan(r * (length + 1), length + 1), step,
+             {run.device.host_inputs() + r * length, length},
+             {run.device.host_targets() + r * length, length});
   }
 }
 
 // Devices with an embedding or a head need their replica's sequences, which lie side by side.
-absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const SequenceReader& read) {
+absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const SequenceReader& read,
+                                      bool train) {
   const auto dealt = DealSequences(plan_, request.sequences);
   const auto head = static_cast<int32_t>(job_->model.layers) + 1;
   for (size_t r = 0; r < dealt.size(); ++r) {
@@ -244,7 +258,7 @@ absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const Sequence
       tokens_.resize(static_cast<size_t>(rows * (job_->sequence_length + 1)));
       if (!have) ATOLL_RETURN_IF_ERROR(read(dealt[r][0].first_row, tokens_));
       have = true;
-      PlaceTokens(*run, tokens_, rows);
+      PlaceTokens(*run, tokens_, rows, train);
     }
   }
   return absl::OkStatus();
@@ -253,12 +267,13 @@ absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const Sequence
 absl::StatusOr<StepOutcome> Engine::Impl::Run(const StepRequest& request,
                                               const SequenceReader& read, bool train) {
   ATOLL_RETURN_IF_ERROR(CheckReady(request));
-  ATOLL_RETURN_IF_ERROR(ReadTokens(request, read));
+  ATOLL_RETURN_IF_ERROR(ReadTokens(request, read, train));
   last_number_ = request.number;
   for (const auto& run : runs_) {
     run->input.number = request.number;
     run->input.train = train;
-    run->input.counted_tokens = request.sequences * job_->sequence_length - request.masked_tokens;
+    run->input.counted_tokens =
+        CountTargets(job_->model, request.sequences, job_->sequence_length, request.masked_tokens);
     run->input.learning_rate = request.learning_rate;
     run->input.trace = request.trace;
     run->result = StepResult();

@@ -83,7 +83,7 @@ struct EngineJob {
   DType compute = DType::kFloat32;
   int64_t sequence_length = 0;
   int64_t batch_sequences = 0;  // of a full step of the island
-  AdamWOptions optimizer;
+  OptimizerOptions optimizer;
   // Into at most so many pieces (a power of two up to 64) a message between stages may be cut; 1:
   // never, and runs repeat bit for bit.
   int32_t max_pieces = 1;

@@ -82,8 +82,8 @@ class Engine::Impl {
   absl::Status JoinGroups(LocalRun& run, CommunicatorFactory& communicators);
   void NoteTaken();
   absl::Status CheckReady(const StepRequest& request) const;
-  absl::Status ReadTokens(const StepRequest& request, const SequenceReader& read);
-  void PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows);
+  absl::Status ReadTokens(const StepRequest& request, const SequenceReader& read, bool train);
+  void PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows, bool train);
   // Runs it on every device that the plan names, each on its thread, and waits.
   template <typename Function>
   absl::Status OnDevices(const Function& function);

@@ -36,10 +36,9 @@ absl::Status Engine::Impl::Copy(LocalRun& from, const HeldState& source, LocalRu
   for (const LayerPart part :
        {LayerPart::kParameters, LayerPart::kFirstMoment, LayerPart::kSecondMoment}) {
     if (target.part(part).size() == 0) continue;
-    const Range wanted =
-        part == LayerPart::kParameters ? Range{0, target.part(part).size()} : target.state.owned();
+    const Range wanted = target.Elements(part);
     Backend& reader = from.device.compute();
-    reader.CopyToHost(from.device.stream(), values.data(), source.Readable(part, wanted));
+    reader.CopyToHost(from.device.stream(), values.data(), source.Readable(part, wanted).tensor);
     ATOLL_RETURN_IF_ERROR(reader.Synchronize(from.device.stream()));
     Backend& writer = to.device.compute();
     writer.CopyToDevice(to.device.stream(), target.part(part), values.data());
@@ -75,8 +74,8 @@ absl::Status Engine::Impl::GetLayer(const LayerShard& shard, LayerPart part, Ran
       for (const auto& held : run->device.held()) {
         if (held->table_only || held->surplus != surplus || !(held->shard == shard)) continue;
         ATOLL_CHECK(0 <= range.begin && range.end <= held->elements, "layer ", shard.layer);
-        const Tensor values = held->Readable(part, range);
-        if (values.present()) return run->device.Read(values, out);
+        const HeldState::Values values = held->Readable(part, range);
+        if (values.here) return run->device.Read(values, out);
       }
     }
   }
@@ -93,8 +92,7 @@ absl::Status Engine::Impl::SetLayer(const LayerShard& shard, LayerPart part,
       if (!(held->shard == shard)) continue;
       ATOLL_CHECK(static_cast<int64_t>(values.size()) == held->elements, "layer ", shard.layer);
       const Tensor to = held->part(part);
-      const bool moment = part == LayerPart::kFirstMoment || part == LayerPart::kSecondMoment;
-      const auto begin = static_cast<size_t>(moment ? held->state.owned().begin : 0);
+      const auto begin = static_cast<size_t>(held->Elements(part).begin);
       found = true;
       if (to.size() == 0) continue;
       ATOLL_RETURN_IF_ERROR(
@@ -215,9 +213,10 @@ absl::Status Engine::Impl::SetOptimizerSteps(int64_t steps) {
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
       held->optimizer_step = steps;
-      if (steps > 0 || held->state.owned().size() == 0) continue;
-      run->device.compute().Zero(run->device.stream(), held->state.first_moment());
-      run->device.compute().Zero(run->device.stream(), held->state.second_moment());
+      for (const Tensor& moment : {held->state.first_moment(), held->state.second_moment()}) {
+        if (steps > 0 || moment.size() == 0) continue;
+        run->device.compute().Zero(run->device.stream(), moment);
+      }
     }
     if (run->device.idle()) continue;
     ATOLL_RETURN_IF_ERROR(run->device.compute().Synchronize(run->device.stream()));

@@ -54,17 +54,17 @@ struct StagePieces {
 // What the devices of an island tell each other at the commit point: one slot per layer and rank
 // (sum of squares), replica (loss) and device (steps taken), each written by one device. Where
 // several devices share a stage, its first one also says into how many pieces all of them cut its
-// messages from the next step on: their collectives are of one piece's size.
+// messages from the next step on: their collectives are of one piece's size. An optimizer that
+// needs norms of each parameter (UpdateRule::has_norms) has slots for them behind all that.
 class CommitTable {
  public:
-  CommitTable(const IslandPlan& plan, int32_t layers);
+  // `norm_counts`: by layer, how many norms it has; empty: none.
+  CommitTable(const IslandPlan& plan, int32_t layers, const std::vector<int>& norm_counts = {});
 
-  int slots() const {
-    return first_pieces_ + (ranks_ > 1 ? StagePieces::kNumbers * first_stage_.back() : 0);
-  }
+  int slots() const { return first_norms_ + parts() * param_norms(layers_); }
   // Of what one shard of owners owns of a layer.
   int norm(int32_t layer, int32_t rank, int shard) const {
-    return (layer * ranks_ + rank) * shards_ + shard;
+    return layer * parts() + part(rank, shard);
   }
   int loss(int32_t replica) const { return norms() + replica; }
   int steps(size_t device) const { return first_device_ + static_cast<int>(device); }
@@ -72,13 +72,22 @@ class CommitTable {
   int pieces(int32_t replica, int32_t stage) const {
     return first_pieces_ + StagePieces::kNumbers * (first_stage_[replica] + stage);
   }
-  int norms() const { return layers_ * ranks_ * shards_; }
+  int norms() const { return layers_ * parts(); }
+  // How many norms the layers before this one have.
+  int param_norms(int32_t layer) const { return norms_before_.empty() ? 0 : norms_before_[layer]; }
+  // Of norm `index` of a layer's, the slots of all that add to it: parts() of them.
+  int first_param_norm(int32_t layer, int index) const {
+    return first_norms_ + parts() * (param_norms(layer) + index);
+  }
+  int part(int32_t rank, int shard) const { return rank * shards_ + shard; }
+  int parts() const { return ranks_ * shards_; }
   int replicas() const { return first_device_ - norms(); }
   const std::vector<std::string>& devices() const { return devices_; }
 
  private:
-  int layers_, ranks_, shards_, first_device_, first_pieces_;
-  std::vector<int> first_stage_;  // of each replica among all stages, and how many there are
+  int layers_, ranks_, shards_, first_device_, first_pieces_, first_norms_;
+  std::vector<int> norms_before_;  // by layer, and of all at the end
+  std::vector<int> first_stage_;   // of each replica among all stages, and how many there are
   std::vector<std::string> devices_;
 };
 
@@ -165,7 +174,10 @@ class Executor {
   StageRun* NextWeight();
   void WeightsDone(StageRun& run, int32_t m);
   absl::Status Commit();
-  absl::Status ExchangeTable(std::vector<double>* values);
+  absl::Status ExchangeTable(std::vector<double>* values, bool commits);
+  absl::Status AddNorms(std::vector<double>* values);
+  double SumOfSquares(const std::vector<double>& values) const;
+  std::vector<double> NormsOfPlanned() const;
   absl::Status CheckSteps(const std::vector<double>& values) const;
   void FillTable(const std::vector<double>& sums, std::vector<double>* values) const;
   absl::Status Optimize();

@@ -8,7 +8,8 @@
 
 namespace atl::worker {
 
-CommitTable::CommitTable(const IslandPlan& plan, int32_t layers)
+CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
+                         const std::vector<int>& norm_counts)
     : layers_(layers),
       ranks_(plan.tensor_parallel()),
       shards_(OwnershipOf(plan).shards),
@@ -19,6 +20,10 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers)
   for (const PlanReplica& replica : plan.replicas) {
     first_stage_.push_back(first_stage_.back() + static_cast<int>(replica.stages.size()));
   }
+  first_norms_ = first_pieces_ + (ranks_ > 1 ? StagePieces::kNumbers * first_stage_.back() : 0);
+  if (norm_counts.empty()) return;
+  norms_before_ = {0};
+  for (const int count : norm_counts) norms_before_.push_back(norms_before_.back() + count);
 }
 
 void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* values) const {
@@ -41,9 +46,53 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
   ProposePieces(values);
 }
 
+// An optimizer that needs norms of each parameter needs the gradient's norm before: devices tell
+// each other theirs, which commits to nothing, and add their parts of the parameters' norms to the
+// table that does.
+absl::Status Executor::AddNorms(std::vector<double>* values) {
+  std::vector<double> all = *values;
+  ATOLL_RETURN_IF_ERROR(ExchangeTable(&all, /*commits=*/false));
+  const DeviceRole& role = device_.role();
+  if (!computes() || !role.ownership.Leads(role.replica)) return absl::OkStatus();
+  const int64_t step = device_.planned()[0]->optimizer_step + 1;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<double> norms,
+                         device_.optimizer().Norms(step, SumOfSquares(all), role.rank));
+  const int part = table_.part(role.rank, role.ownership.ShardOf(role.replica));
+  size_t at = 0;
+  for (const HeldState* held : device_.planned()) {
+    const int count = static_cast<int>(2 * held->state.layout().params.size());
+    for (int i = 0; i < count; ++i, ++at) {
+      if (held->table_only) continue;  // the embedding's to count
+      (*values)[table_.first_param_norm(held->shard.layer, i) + part] = norms[at];
+    }
+  }
+  return absl::OkStatus();
+}
+
+double Executor::SumOfSquares(const std::vector<double>& values) const {
+  double sum = 0;
+  for (int i = 0; i < table_.norms(); ++i) sum += values[i];
+  return sum;
+}
+
+// Of the layers here, as Optimizer::Apply takes them.
+std::vector<double> Executor::NormsOfPlanned() const {
+  std::vector<double> norms;
+  if (!device_.optimizer().has_norms()) return norms;
+  for (const HeldState* held : device_.planned()) {
+    const int count = static_cast<int>(2 * held->state.layout().params.size());
+    for (int i = 0; i < count; ++i) {
+      double& sum = norms.emplace_back(0);
+      const int first = table_.first_param_norm(held->shard.layer, i);
+      for (int part = 0; part < table_.parts(); ++part) sum += sums_[first + part];
+    }
+  }
+  return norms;
+}
+
 // Everybody's table goes straight to everybody. The device that is done last has all others' by
 // then, waits for nobody, and the next step begins with it; the others hear of it a latency later.
-absl::Status Executor::ExchangeTable(std::vector<double>* values) {
+absl::Status Executor::ExchangeTable(std::vector<double>* values, bool commits) {
   Backend& backend = device_.compute();
   Stream& stream = device_.stream();
   const Tensor& commit = device_.run().commit;
@@ -51,6 +100,7 @@ absl::Status Executor::ExchangeTable(std::vector<double>* values) {
   MessageTag tag;
   tag.step = input_->number;
   tag.stage = kCommitStage;
+  tag.gradient = !commits;
   const auto own = std::find(devices.begin(), devices.end(), device_.name());
   tag.micro_batch = static_cast<int32_t>(own - devices.begin());
   backend.CopyToDevice(stream, commit, values->data());
@@ -102,8 +152,12 @@ absl::Status Executor::Commit() {
   std::vector<double> values(static_cast<size_t>(table_.slots()));
   FillTable(sums, &values);
   ATOLL_RETURN_IF_ERROR(interrupt_.status());
+  if (train && device_.optimizer().has_norms()) {
+    ATOLL_RETURN_IF_ERROR(AddNorms(&values));
+    ATOLL_RETURN_IF_ERROR(interrupt_.status());
+  }
   if (train) waiting_number_ = input_->number;
-  ATOLL_RETURN_IF_ERROR(ExchangeTable(&values));
+  ATOLL_RETURN_IF_ERROR(ExchangeTable(&values, /*commits=*/true));
   AgreeOnPieces(values);
   waiting_number_ = 0;
   step.committed = SteadyNow();
@@ -127,13 +181,12 @@ absl::Status Executor::TakeStep(const std::vector<double>& sums) {
 absl::Status Executor::Optimize() {
   const Instant start = SteadyNow();
   const int64_t step = device_.planned()[0]->optimizer_step + 1;
-  double sum_of_squares = 0;
-  for (int i = 0; i < table_.norms(); ++i) sum_of_squares += sums_[i];
+  const double sum_of_squares = SumOfSquares(sums_);
   result_->gradient_norm = std::sqrt(sum_of_squares);
   const bool sharded = device_.role().ownership.sharded();
   if (computes()) {
     device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
-                              options_.keep_gradients);
+                              NormsOfPlanned(), options_.keep_gradients);
     gradients_dirty_ = options_.keep_gradients || sharded;
   }
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));

@@ -91,11 +91,13 @@ absl::Status GradientSync::WaitFor(const SyncTask& task) {
 // first of them.
 Cuts GradientSync::CutsOf(const SyncTask& task, Range elements) const {
   const bool copy = !device_.role().HoldsLayer(task.layer);
-  const int64_t all = device_.FindPlanned(task.layer, copy)->elements;
+  const HeldState& held = *device_.FindPlanned(task.layer, copy);
   Cuts cuts = {0};
   for (const int32_t replica : task.replicas) {
     int64_t end = elements.begin;
-    if (replica >= 0) end = device_.role().ownership.Summed(replica, all).end;
+    if (replica >= 0) {
+      end = device_.role().ownership.Summed(replica, held.elements, held.undivided).end;
+    }
     cuts.push_back(std::max(cuts.back(), std::min(end, elements.end) - elements.begin));
   }
   return cuts;

@@ -30,8 +30,8 @@
 namespace atl::worker {
 
 // `stage` of what devices tell each other to commit a step; `micro_batch` is then the sender's
-// place among the devices of the plan. It is no part of any boundary, nor of what is known of
-// links.
+// place among the devices of the plan, and with `gradient` it is what they need to know before
+// that. It is no part of any boundary, nor of what is known of links.
 inline constexpr int32_t kCommitStage = -1;
 
 // Names one message within an island plan.

@@ -32,21 +32,28 @@ absl::StatusOr<int64_t> NanosOf(Backend& backend, Stream& stream, const Work& wo
 
 absl::StatusOr<std::unique_ptr<LayerBench>> LayerBench::Create(Backend& backend, const Model& model,
                                                                int layer, const BatchShape& shape,
+                                                               const OptimizerOptions& optimizer,
                                                                Communicator* communicator) {
   std::unique_ptr<LayerBench> bench(new LayerBench(backend, model, layer, shape, communicator));
+  ATOLL_RETURN_IF_ERROR(bench->MakeState(optimizer));
   ATOLL_RETURN_IF_ERROR(bench->Allocate());
   ATOLL_RETURN_IF_ERROR(bench->Fill());
   return bench;
 }
 
+absl::Status LayerBench::MakeState(const OptimizerOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(stream_, backend_.NewStream());
+  ATOLL_ASSIGN_OR_RETURN(LayerState state,
+                         LayerState::Create(backend_, *stream_, layer_.layout(), model_.compute(),
+                                            LayerState::Training{options.kind}));
+  state_.emplace(std::move(state));
+  ATOLL_ASSIGN_OR_RETURN(optimizer_, Optimizer::Create(backend_, *stream_, {&*state_}, options));
+  return absl::OkStatus();
+}
+
 void LayerBench::Carve(Carver& carver) {
   const int64_t n = shape_.tokens();
-  const int64_t size = layer_.layout().size;
   const DType compute = model_.compute();
-  for (Tensor* tensor : {&params_, &grads_, &first_moment_, &second_moment_}) {
-    *tensor = carver.Take(DType::kFloat32, 1, size);
-  }
-  if (compute != DType::kFloat32) copy_ = carver.Take(compute, 1, size);
   const int64_t table = model_.part().vocab.size() * model_.config().d_model;
   if (last() && model_.config().tied_head) {
     table_ = carver.Take(compute, 1, table);
@@ -60,20 +67,16 @@ void LayerBench::Carve(Carver& carver) {
   grad_input_ = carver.Take(compute, n, width);
   targets_ = carver.Take(DType::kInt32, 1, n);
   totals_ = carver.Take(DType::kFloat32, 1, 2);
-  scale_ = carver.Take(DType::kFloat32, 1, 2);
   const Tensor constants = model_.Constants(shape_.seq_len, nullptr);
   constants_ =
       model_.Constants(shape_.seq_len, carver.Bytes(constants.size() * SizeOf(DType::kFloat32)));
   stash_ = {carver.Bytes(bytes_.forward_stash), carver.Bytes(bytes_.backward_stash)};
   int64_t scratch = bytes_.workspace;
   if (last()) scratch = std::max(scratch, model_.LossWorkspaceBytes(backend_, Loss()));
-  const SumOfSquares norm{grads_, scale_.Columns(0, 1), false};
-  scratch = std::max(scratch, backend_.WorkspaceBytes(norm));
   workspace_ = {carver.Bytes(scratch), scratch};
 }
 
 absl::Status LayerBench::Allocate() {
-  ATOLL_ASSIGN_OR_RETURN(stream_, backend_.NewStream());
   bytes_ = layer_.Bytes(backend_, shape_);
   Carver sizes(nullptr);
   Carve(sizes);
@@ -88,11 +91,9 @@ absl::Status LayerBench::Allocate() {
 absl::Status LayerBench::Fill() {
   std::vector<float> values(static_cast<size_t>(layer_.layout().size));
   InitLayer(layer_.layout(), model_.config().layers, kSeed, values);
-  backend_.CopyToDevice(*stream_, params_, values.data());
-  if (copy_.present()) backend_.Run(*stream_, Convert{params_, copy_});
-  for (const Tensor& tensor : {grads_, first_moment_, second_moment_, totals_}) {
-    backend_.Zero(*stream_, tensor);
-  }
+  backend_.CopyToDevice(*stream_, state_->params(), values.data());
+  state_->ParamsWritten(*stream_);
+  backend_.Zero(*stream_, totals_);
   const int64_t n = shape_.tokens();
   std::vector<int32_t> tokens(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
@@ -120,9 +121,7 @@ absl::Status LayerBench::Fill() {
 }
 
 LayerMemory LayerBench::Memory() const {
-  LayerMemory memory;
-  memory.params = copy_.present() ? copy_.data : params_.data;
-  memory.grads = static_cast<float*>(grads_.data);
+  LayerMemory memory = state_->memory();
   memory.tied_params = table_.data;
   memory.tied_grads = static_cast<float*>(table_grads_.data);
   return memory;
@@ -150,28 +149,7 @@ absl::Status LayerBench::BackwardWeight() {
   return absl::OkStatus();
 }
 
-absl::Status LayerBench::Optimize(const AdamWOptions& options) {
-  const Tensor sum = scale_.Columns(0, 1), scale = scale_.Columns(1, 1);
-  backend_.Run(*stream_, SumOfSquares{grads_, sum, false}, workspace_);
-  backend_.Run(*stream_, ClipScale{sum, scale, options.clip_norm > 0 ? options.clip_norm : 1.0f});
-  AdamW op;
-  op.param = params_;
-  op.grad = grads_;
-  op.m = first_moment_;
-  op.v = second_moment_;
-  op.grad_scale = scale;
-  op.param_copy = copy_;
-  op.step = 1;
-  op.lr = 0;  // the parameters stay as they are
-  op.beta1 = options.beta1;
-  op.beta2 = options.beta2;
-  op.eps = options.epsilon;
-  op.zero_grad = true;
-  backend_.Run(*stream_, op);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<LayerCost> LayerBench::Measure(const AdamWOptions& optimizer, int runs) {
+absl::StatusOr<LayerCost> LayerBench::Measure(int runs) {
   LayerCost cost;
   cost.kind = first() ? LayerKind::kEmbedding : last() ? LayerKind::kHead : LayerKind::kBlock;
   cost.tensor_parallel = model_.part().ranks;
@@ -186,7 +164,7 @@ absl::StatusOr<LayerCost> LayerBench::Measure(const AdamWOptions& optimizer, int
     ATOLL_RETURN_IF_ERROR(timed(0, [&] { return Forward(); }));
     ATOLL_RETURN_IF_ERROR(timed(1, [&] { return BackwardInput(); }));
     ATOLL_RETURN_IF_ERROR(timed(2, [&] { return BackwardWeight(); }));
-    ATOLL_RETURN_IF_ERROR(timed(3, [&] { return Optimize(optimizer); }));
+    ATOLL_RETURN_IF_ERROR(timed(3, [&] { return optimizer_->Step(1, 0).status(); }));
   }
   int64_t* const medians[] = {&cost.forward_ns, &cost.input_gradient_ns, &cost.weight_gradient_ns,
                               &cost.optimizer_ns};
@@ -197,8 +175,7 @@ absl::StatusOr<LayerCost> LayerBench::Measure(const AdamWOptions& optimizer, int
   }
   if (first()) cost.input_gradient_ns = 0;  // tokens have no gradient
   const int64_t element = SizeOf(model_.compute());
-  cost.parameter_bytes =
-      layer_.layout().size * (4 * SizeOf(DType::kFloat32) + (copy_.present() ? element : 0));
+  cost.parameter_bytes = state_->bytes();
   cost.stash_bytes = bytes_.forward_stash + bytes_.backward_stash;
   cost.backward_stash_bytes = bytes_.backward_stash;
   cost.output_bytes = output_.rows * output_.stride * element;

@@ -4,6 +4,7 @@
 #define ATOLL_WORKER_PROFILER_LAYER_BENCH_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/protocol/device_profile.h"
@@ -21,12 +22,13 @@ class LayerBench {
   // backend and model outlive the bench.
   static absl::StatusOr<std::unique_ptr<LayerBench>> Create(Backend& backend, const Model& model,
                                                             int layer, const BatchShape& shape,
+                                                            const OptimizerOptions& optimizer,
                                                             Communicator* communicator);
 
   // Runs F, B, W (the head with the loss) once uncounted and then `runs` times, and the optimizer
   // as often. Every member of a tensor-parallel group calls it at the same time. Without runs,
   // nothing is computed: bytes alone, and no times.
-  absl::StatusOr<LayerCost> Measure(const AdamWOptions& optimizer, int runs);
+  absl::StatusOr<LayerCost> Measure(int runs);
 
  private:
   LayerBench(Backend& backend, const Model& model, int layer, const BatchShape& shape,
@@ -40,6 +42,7 @@ class LayerBench {
 
   bool first() const { return index_ == 0; }
   bool last() const { return index_ + 1 == static_cast<int>(model_.layers().size()); }
+  absl::Status MakeState(const OptimizerOptions& options);
   absl::Status Allocate();
   void Carve(Carver& carver);
   absl::Status Fill();
@@ -49,7 +52,6 @@ class LayerBench {
   absl::Status Forward();
   absl::Status BackwardInput();
   absl::Status BackwardWeight();
-  absl::Status Optimize(const AdamWOptions& options);
 
   Backend& backend_;
   const Model& model_;
@@ -60,10 +62,10 @@ class LayerBench {
   std::unique_ptr<Stream> stream_;
   Buffer memory_;
   LayerBytes bytes_;
-  // What training keeps of the layer: fp32, and what the layer reads where that is another type.
-  Tensor params_, grads_, first_moment_, second_moment_, copy_;
+  std::optional<LayerState> state_;
+  std::unique_ptr<Optimizer> optimizer_;
   Tensor table_, table_grads_;  // of a tied head
-  Tensor input_, output_, grad_output_, grad_input_, targets_, totals_, constants_, scale_;
+  Tensor input_, output_, grad_output_, grad_input_, targets_, totals_, constants_;
   Stash stash_;
   Workspace workspace_;
 };

@@ -158,12 +158,11 @@ class Profiling {
     int64_t kind = 0;
     for (const int layer : {0, 1, static_cast<int>(model.layers().size()) - 1}) {
       if (d == 0) Tell(kind++, communicator, shape);
-      ATOLL_ASSIGN_OR_RETURN(
-          const std::unique_ptr<LayerBench> bench,
-          LayerBench::Create(*devices_[d].backend, model, layer, shape, communicator));
-      ATOLL_ASSIGN_OR_RETURN(
-          LayerCost cost,
-          bench->Measure(options_.optimizer, options_.emulation.only ? 0 : options_.runs));
+      ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<LayerBench> bench,
+                             LayerBench::Create(*devices_[d].backend, model, layer, shape,
+                                                options_.optimizer, communicator));
+      ATOLL_ASSIGN_OR_RETURN(LayerCost cost,
+                             bench->Measure(options_.emulation.only ? 0 : options_.runs));
       Emulate(devices_[d].name, &cost);
       profiles_[d].layers.push_back(cost);
     }

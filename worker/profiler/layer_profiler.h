@@ -37,7 +37,7 @@ struct ProfileOptions {
   int64_t micro_batch_max = 1;  // sequences; sizes 1, 2, 4, ... up to it, until times are linear
   std::vector<int> tensor_parallel = {1};  // sizes; those that devices or model do not allow are
                                            // left out
-  AdamWOptions optimizer;
+  OptimizerOptions optimizer;
   int runs = 5;         // of each operation, after one uncounted
   Emulation emulation;  // of devices that only pretend to compute: times are as it says
   // No new size is begun after this; what is measured by then is returned. Size 1 always is.

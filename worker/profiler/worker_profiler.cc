@@ -25,11 +25,7 @@ ProfileOptions OptionsFor(const JobSpec& spec, const WorkerProfilerOptions& work
   } else {
     options.tensor_parallel = {1, 2, 4, 8};
   }
-  options.optimizer.beta1 = static_cast<float>(inner.beta1);
-  options.optimizer.beta2 = static_cast<float>(inner.beta2);
-  options.optimizer.epsilon = static_cast<float>(inner.epsilon);
-  options.optimizer.weight_decay = static_cast<float>(inner.weight_decay);
-  options.optimizer.clip_norm = static_cast<float>(inner.clip_norm);
+  options.optimizer = OptimizerOptionsFromSpec(inner);
   options.runs = worker.runs;
   options.emulation = worker.emulation;
   options.limit = worker.limit;
@@ -55,7 +51,7 @@ std::vector<DeviceProfile> WorkerProfiler::ProfilesFor(const JobSpec& spec, cons
                                                        const std::atomic<bool>* cancelled) {
   const bool alone = spec.layout.island == IslandExtent::kWorker && options_.devices.size() == 1;
   if (alone && !needs_plan) return {};
-  const uint64_t digest = DigestOf(facts.model, spec.data.sequence_length);
+  const uint64_t digest = DigestOf(facts.model, spec.data.sequence_length, spec.inner.optimizer);
   std::vector<DeviceProfile> profiles;
   for (size_t d = 0; d < options_.devices.size(); ++d) {
     auto known = cache_.Find(absl::StrCat(options_.worker, "/", d), KindOf(d), digest,

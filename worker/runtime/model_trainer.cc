@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/model/job_model.h"
+#include "common/model/targets.h"
 #include "worker/core/leases.h"
 #include "worker/data/dataset.h"
 #include "worker/model/optimizer.h"
@@ -29,7 +30,9 @@ class ModelTrainer : public Trainer {
   absl::StatusOr<MeanLoss> Step(const std::vector<PositionRange>& ranges,
                                 double learning_rate) override;
   absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override {
-    return job_->data->CountMasked(ranges);
+    ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job_->data->CountMasked(ranges));
+    const int64_t rows = Sequences(ranges), length = job_->data->sequence_length();
+    return rows * length - CountTargets(job_->model->config(), rows, length, masked);
   }
   absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
 
@@ -43,12 +46,18 @@ class ModelTrainer : public Trainer {
   }
   absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) override {
     ATOLL_RETURN_IF_ERROR(ToHost(job_->runner->layer(layer).first_moment(), first));
-    return ToHost(job_->runner->layer(layer).second_moment(), second);
+    // What the optimizer does not keep is zero.
+    const LayerState& state = job_->runner->layer(layer);
+    const auto kept = static_cast<size_t>(state.second_owned().begin);
+    std::fill(second.begin(), second.begin() + kept, 0.0f);
+    return ToHost(state.second_moment(), second.subspan(kept));
   }
   absl::Status SetMoments(int layer, std::span<const float> first,
                           std::span<const float> second) override {
     ATOLL_RETURN_IF_ERROR(ToDevice(job_->runner->layer(layer).first_moment(), first));
-    return ToDevice(job_->runner->layer(layer).second_moment(), second);
+    const LayerState& state = job_->runner->layer(layer);
+    const auto kept = static_cast<size_t>(state.second_owned().begin);
+    return ToDevice(state.second_moment(), second.subspan(kept));
   }
   absl::StatusOr<Completion> CopyState(const StateBuffers& out) override;
   int64_t optimizer_steps() const override { return job_->optimizer_steps; }
@@ -60,7 +69,7 @@ class ModelTrainer : public Trainer {
     std::optional<Dataset> data;
     std::optional<Model> model;
     std::unique_ptr<ModelRunner> runner;
-    std::unique_ptr<AdamWOptimizer> optimizer;
+    std::unique_ptr<Optimizer> optimizer;
     int64_t optimizer_steps = 0;
     std::vector<int32_t> tokens;  // of one batch, rows of T + 1
 
@@ -94,15 +103,11 @@ absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
   options.micro_batch_rows = spec.inner.micro_batch_sequences > 0 ? spec.inner.micro_batch_sequences
                                                                   : spec.inner.batch_sequences;
   options.seq_len = spec.data.sequence_length;
+  options.optimizer = spec.inner.optimizer;
   ATOLL_ASSIGN_OR_RETURN(job->runner, ModelRunner::Create(*backend_, *job->model, options));
-  AdamWOptions adamw;
-  adamw.beta1 = static_cast<float>(spec.inner.beta1);
-  adamw.beta2 = static_cast<float>(spec.inner.beta2);
-  adamw.epsilon = static_cast<float>(spec.inner.epsilon);
-  adamw.weight_decay = static_cast<float>(spec.inner.weight_decay);
-  adamw.clip_norm = static_cast<float>(spec.inner.clip_norm);
-  ATOLL_ASSIGN_OR_RETURN(job->optimizer, AdamWOptimizer::Create(*backend_, job->runner->stream(),
-                                                                job->runner->layers(), adamw));
+  ATOLL_ASSIGN_OR_RETURN(job->optimizer,
+                         Optimizer::Create(*backend_, job->runner->stream(), job->runner->layers(),
+                                           OptimizerOptionsFromSpec(spec.inner)));
   JobFacts facts;
   facts.model = ToSpec(job->model->config());
   for (const auto& layer : job->model->layers()) {
@@ -145,8 +150,8 @@ absl::StatusOr<MeanLoss> ModelTrainer::Step(const std::vector<PositionRange>& ra
     ATOLL_RETURN_IF_ERROR(job_->data->ReadTrain(range.begin, here));
     rest = rest.subspan(here.size());
   }
-  ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Train(job_->tokens, rows));
   const int64_t step = job_->optimizer_steps + 1;
+  ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Train(job_->tokens, rows, step));
   ATOLL_RETURN_IF_ERROR(job_->optimizer->Step(step, static_cast<float>(learning_rate)).status());
   job_->optimizer_steps = step;
   return MeanLoss{loss.mean(), loss.tokens};
@@ -184,8 +189,10 @@ absl::Status ModelTrainer::SetOptimizerSteps(int64_t steps) {
   job_->optimizer_steps = steps;
   if (steps > 0) return absl::OkStatus();
   for (int l = 0; l < job_->layers(); ++l) {
-    backend_->Zero(job_->runner->stream(), job_->runner->layer(l).first_moment());
-    backend_->Zero(job_->runner->stream(), job_->runner->layer(l).second_moment());
+    const LayerState& state = job_->runner->layer(l);
+    for (const Tensor& moment : {state.first_moment(), state.second_moment()}) {
+      if (moment.size() > 0) backend_->Zero(job_->runner->stream(), moment);
+    }
   }
   return backend_->Synchronize(job_->runner->stream());
 }

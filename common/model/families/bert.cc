@@ -16,6 +16,8 @@ void Read(ConfigFields& fields, ModelConfig* c) {
   c->token_types = fields.Integer("type_vocab_size", 1 << 10, 2);
   c->norm_eps = fields.Number("layer_norm_eps", 1e-12);
   c->tied_head = fields.Flag("tie_word_embeddings", true);
+  // Google's vocabularies have [MASK] there.
+  c->mask_token = fields.Integer("mask_token_id", kMaxVocab, 103);
   fields.MustBe("hidden_act", "gelu");
   fields.MustBe("position_embedding_type", "absolute");
   fields.MustBe("add_cross_attention", false);
@@ -33,6 +35,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
   j["max_position_embeddings"] = c.max_positions;
   j["type_vocab_size"] = c.token_types;
   j["layer_norm_eps"] = c.norm_eps;
+  j["mask_token_id"] = c.mask_token;
   j["hidden_act"] = "gelu";
   j["hidden_dropout_prob"] = 0.0;
   j["attention_probs_dropout_prob"] = 0.0;
@@ -79,6 +82,7 @@ const Family kBertFamily = {.id = ModelFamily::kBert,
                                 [](ModelConfig* c) {
                                   c->norm_eps = 1e-12;
                                   c->token_types = 2;
+                                  c->mask_token = c->vocab - 1;
                                   c->tied_head = true;
                                 },
                             .read = Read,

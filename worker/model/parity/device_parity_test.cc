@@ -34,15 +34,14 @@ void CheckModel(const BackendUnderTest& under_test, std::unique_ptr<Backend> bac
   ModelRunner& runner = fixture.runner();
   const std::vector<float> expected = fixture.Expected("logits");
   std::vector<float> logits(expected.size() / kRows);
-  Must(runner.Logits(fixture.Batch(0).first(kSeqLen), logits));
+  Must(runner.Logits(fixture.Sequence(0), logits));
   REQUIRE(Difference(logits, std::span(expected).first(logits.size())) < tolerance.numbers);
 
-  Must(runner.Train(fixture.Batch(0), kRows));
+  Must(runner.Train(fixture.Batch(0)));
   for (size_t i = 0; i < runner.model().layers().size(); ++i) {
     for (const ParamSpec& param : runner.model().layers()[i]->layout().params) {
       CAPTURE(param.name);
-      const std::vector<float> grad = fixture.Grad(static_cast<int>(i), param);
-      REQUIRE(Difference(grad, fixture.Expected("grad." + param.name)) < tolerance.numbers);
+      REQUIRE(fixture.GradDifference(static_cast<int>(i), param) < tolerance.numbers);
     }
   }
 }
@@ -54,10 +53,10 @@ void CheckSteps(const BackendUnderTest& under_test, std::unique_ptr<Backend> bac
   Fixture fixture(name, std::move(backend), kRows, under_test.compute);
   ModelRunner& runner = fixture.runner();
   const std::vector<float> losses = fixture.Expected("losses");
-  auto optimizer = Must(AdamWOptimizer::Create(device, runner.stream(), runner.layers(), {}));
+  auto optimizer = Must(Optimizer::Create(device, runner.stream(), runner.layers(), {}));
   for (int64_t step = 0; step < 3; ++step) {
     CAPTURE(step);
-    const double loss = Must(runner.Train(fixture.Batch(step), kRows)).mean();
+    const double loss = Must(runner.Train(fixture.Batch(step))).mean();
     REQUIRE(std::abs(loss / losses[step] - 1) < ToleranceOf(under_test, fixture).loss);
     Must(optimizer->Step(step + 1, 1e-2f));
   }
@@ -82,6 +81,37 @@ TEST_CASE("on devices, logits and gradients are PyTorch's") { OnEveryDevice(Chec
 
 TEST_CASE("on devices, AdamW steps with clipping have PyTorch's losses") {
   OnEveryDevice(CheckSteps);
+}
+
+// In fp32: bf16 follows no losses far.
+TEST_CASE("on_devices_steps_of_every_optimizer_have_pytorchs_losses") {
+  const auto [kind, key, rate] = GENERATE(table<InnerOptimizer, std::string, float>({
+      {InnerOptimizer::kSgd, "sgd", 0.05f},
+      {InnerOptimizer::kRmsProp, "rmsprop", 1e-3f},
+      {InnerOptimizer::kLamb, "lamb", 1e-2f},
+      {InnerOptimizer::kMuon, "muon", 0.02f},
+  }));
+  for (const BackendUnderTest& under_test : testing::BackendsUnderTest()) {
+    if (under_test.compute != DType::kFloat32) continue;
+    CAPTURE(under_test.name, key);
+    auto backend = under_test.make();
+    if (!backend.ok()) {
+      testing::SkipCase(absl::StrCat(under_test.name, ": ", backend.status().message()));
+      continue;
+    }
+    Backend& device = **backend;
+    Fixture fixture("gpt2", *std::move(backend), kRows, under_test.compute, kind);
+    ModelRunner& runner = fixture.runner();
+    const std::vector<float> losses = fixture.Expected(key, "optimizers");
+    auto optimizer =
+        Must(Optimizer::Create(device, runner.stream(), runner.layers(), {.kind = kind}));
+    for (int64_t step = 0; step < 4; ++step) {
+      CAPTURE(step);
+      const double loss = Must(runner.Train(fixture.Batch(step))).mean();
+      REQUIRE(std::abs(loss / losses[step] - 1) < 2e-4);
+      Must(optimizer->Step(step + 1, rate));
+    }
+  }
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ namespace atl::parity {
 
 inline constexpr int64_t kRows = 3, kSeqLen = 16;
 // Folders of fixtures.
-inline const std::vector<std::string> kDecoders = {
-    "gpt2",    "llama", "llama_tied", "llama3", "llama_linear", "llama_yarn",
-    "mistral", "qwen2", "qwen3",      "olmo2",  "gemma2",       "phi3"};
+inline const std::vector<std::string> kModels = {
+    "bert",    "gpt2",  "llama", "llama_tied", "llama3", "llama_linear", "llama_yarn",
+    "mistral", "qwen2", "qwen3", "olmo2",      "gemma2", "phi3"};
 // Of these, what devices are tested with: together every operation of a decoder that they have.
 inline const std::vector<std::string> kDeviceDecoders = {"gpt2", "llama", "llama_tied", "qwen2",
                                                          "olmo2"};
@@ -59,12 +59,14 @@ class Fixture {
   static std::string Folder(const std::string& name) { return "worker/model/parity/" + name; }
 
   Fixture(const std::string& name, std::unique_ptr<Backend> backend, int64_t micro_batch_rows,
-          DType compute = DType::kFloat32)
+          DType compute = DType::kFloat32, InnerOptimizer optimizer = InnerOptimizer::kAdamW)
       : backend_(std::move(backend)),
         folder_(Folder(name)),
         expected_(Must(SafetensorsReader::Open(folder_ + "/expected.safetensors"))),
         model_(Must(Model::Create(Must(ReadModelConfig(folder_)), compute))),
-        runner_(Must(ModelRunner::Create(*backend_, model_, {micro_batch_rows, kSeqLen}))) {
+        runner_(Must(ModelRunner::Create(
+            *backend_, model_,
+            {.micro_batch_rows = micro_batch_rows, .seq_len = kSeqLen, .optimizer = optimizer}))) {
     std::vector<LayerLayout> layouts;
     for (const auto& layer : model_.layers()) layouts.push_back(layer->layout());
     std::vector<std::vector<float>> values;
@@ -77,21 +79,25 @@ class Fixture {
       layer.ParamsWritten(runner_->stream());
       Must(backend_->Synchronize(runner_->stream()));
     }
-    for (const float token : Expected("tokens")) tokens_.push_back(static_cast<int32_t>(token));
+    ReadBatches();
   }
 
   ModelRunner& runner() { return *runner_; }
   const ModelConfig& config() const { return model_.config(); }
 
-  std::vector<float> Expected(const std::string& name) {
-    std::vector<float> values(static_cast<size_t>(expected_.tensors().at(name).size()));
-    Must(expected_.Read(name, values));
-    return values;
+  std::vector<float> Expected(const std::string& name) { return Expected(expected_, name); }
+  // From another file than expected.safetensors.
+  std::vector<float> Expected(const std::string& name, const std::string& file) {
+    const auto reader = Must(SafetensorsReader::Open(folder_ + "/" + file + ".safetensors"));
+    return Expected(reader, name);
   }
 
-  std::span<const int32_t> Batch(int64_t index) {
-    const size_t size = kRows * (kSeqLen + 1);
-    return std::span(tokens_).subspan(index * size % tokens_.size(), size);
+  const ModelRunner::Batch& Batch(int64_t index) const {
+    return batches_[static_cast<size_t>(index) % batches_.size()];
+  }
+  // Of batch 0, one sequence.
+  std::span<const int32_t> Sequence(int64_t row) const {
+    return std::span(batches_[0].inputs).subspan(row * kSeqLen, kSeqLen);
   }
 
   std::vector<float> Read(const Tensor& tensor) {
@@ -99,6 +105,25 @@ class Fixture {
     backend_->CopyToHost(runner_->stream(), values.data(), tensor);
     Must(backend_->Synchronize(runner_->stream()));
     return values;
+  }
+
+  // Of a parameter's gradient and PyTorch's, as Difference. One that is zero but for PyTorch's
+  // rounding (of a bias of keys, which softmax does not see) is measured by the largest of its
+  // layer.
+  double GradDifference(int layer, const ParamSpec& param) {
+    const auto largest = [&](const std::vector<float>& values) {
+      double most = 0;
+      for (const float value : values) most = std::max(most, std::abs(double{value}));
+      return most;
+    };
+    const std::vector<float> expected = Expected("grad." + param.name);
+    double of_layer = 0;
+    for (const ParamSpec& other : model_.layers()[layer]->layout().params) {
+      of_layer = std::max(of_layer, largest(Expected("grad." + other.name)));
+    }
+    const std::vector<float> grad = Grad(layer, param);
+    if (largest(expected) < 1e-12 * of_layer) return largest(grad) / of_layer;
+    return Difference(grad, expected);
   }
 
   // A gradient as files have it, so that it compares with PyTorch's.
@@ -113,12 +138,45 @@ class Fixture {
   }
 
  private:
+  std::vector<int32_t> Integers(const std::string& name) {
+    const std::vector<float> values = Expected(name);
+    return {values.begin(), values.end()};
+  }
+
+  void ReadBatches() {
+    if (!expected_.tensors().contains("inputs")) {
+      const std::vector<int32_t> tokens = Integers("tokens");
+      constexpr size_t kSize = kRows * (kSeqLen + 1);
+      for (size_t at = 0; at < tokens.size(); at += kSize) {
+        batches_.push_back(runner_->MakeBatch(std::span(tokens).subspan(at, kSize), kRows, 1));
+      }
+      return;
+    }
+    const std::vector<int32_t> inputs = Integers("inputs"), targets = Integers("targets");
+    const std::vector<int32_t> types = Integers("types");
+    constexpr size_t kSize = kRows * kSeqLen;
+    for (size_t at = 0; at < inputs.size(); at += kSize) {
+      const auto begin = targets.begin() + static_cast<std::ptrdiff_t>(at);
+      ModelRunner::Batch batch{{}, {begin, begin + kSize}, kRows};
+      for (size_t i = at; i < at + kSize; ++i) {
+        batch.inputs.push_back(inputs[i] | types[i % types.size()] << kTokenTypeShift);
+      }
+      batches_.push_back(std::move(batch));
+    }
+  }
+
+  static std::vector<float> Expected(const SafetensorsReader& reader, const std::string& name) {
+    std::vector<float> values(static_cast<size_t>(reader.tensors().at(name).size()));
+    Must(reader.Read(name, values));
+    return values;
+  }
+
   std::unique_ptr<Backend> backend_;
   std::string folder_;
   SafetensorsReader expected_;
   Model model_;
   std::unique_ptr<ModelRunner> runner_;
-  std::vector<int32_t> tokens_;
+  std::vector<ModelRunner::Batch> batches_;
 };
 
 }  // namespace atl::parity

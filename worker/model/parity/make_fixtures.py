@@ -8,7 +8,8 @@ parameter names. Everything is computed in float64 from float32 weights,
 so that the fixtures carry no rounding of their own. Files: config.json and model.safetensors of the
 model, and expected.safetensors with
 
-    tokens        [batches, rows, T + 1]
+    tokens        [batches, rows, T + 1]; of an encoder instead inputs, targets and types,
+                  [batches, rows, T] each
     logits        [rows, T, vocab] of the first batch
     grad.<name>   gradient of the first batch's mean loss, for every parameter
     losses        [steps] mean losses of AdamW steps over the batches in turn, before each step
@@ -22,6 +23,8 @@ import torch
 import torch.nn.functional as F
 
 import decoders
+import encoders
+import optimizers
 
 ROWS, T, BATCHES, STEPS = 3, 16, 4, 20
 LR, BETAS, EPS, DECAY, CLIP = 1e-2, (0.9, 0.95), 1e-8, 0.1, 1.0
@@ -115,17 +118,26 @@ def make(folder, config, shapes, forward):
     generator = torch.Generator().manual_seed(20261121)
     params = initial(shapes(config), generator, config["model_type"] == "gemma2")
     tokens = torch.randint(config["vocab_size"], (BATCHES, ROWS, T + 1), generator=generator)
+    inputs, targets, extra = tokens[:, :, :-1], tokens[:, :, 1:], {}
+    if config["model_type"] == "bert":  # two segments; every fifth token masked
+        inputs, targets = inputs.clone(), torch.full_like(inputs, -100)
+        targets[:, :, 2::5] = inputs[:, :, 2::5]
+        inputs[:, :, 2::5] = config["mask_token_id"]
+        types = (torch.arange(T) >= T // 2).long().expand_as(inputs)
+        extra = {"inputs": inputs, "targets": targets, "types": types}
+        decoder, forward = forward, lambda c, p, ids: decoder(c, p, ids, types[0])
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_safetensors(folder / "model.safetensors", params)
 
     def loss_of(batch):
-        logits = forward(config, params, batch[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()), logits
+        logits = forward(config, params, inputs[batch])
+        return F.cross_entropy(logits.flatten(0, 1), targets[batch].flatten()), logits
 
-    loss, logits = loss_of(tokens[0])
+    start = {name: p.detach().clone() for name, p in params.items()}
+    loss, logits = loss_of(0)
     loss.backward()
-    expected = {"tokens": tokens, "logits": logits}
+    expected = {"tokens": tokens, "logits": logits, **extra}
     expected.update({"grad." + name: p.grad.clone() for name, p in params.items()})
 
     decayed = [p for p in params.values() if p.dim() >= 2]
@@ -136,14 +148,39 @@ def make(folder, config, shapes, forward):
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss, _ = loss_of(tokens[step % BATCHES])
+        loss, _ = loss_of(step % BATCHES)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(list(params.values()), CLIP)
         optimizer.step()
         losses.append(loss.item())
     expected["losses"] = torch.tensor(losses, dtype=torch.float64)
     write_safetensors(folder / "expected.safetensors", expected)
+    if folder.name in ("gpt2", "llama"):
+        write_optimizers(folder, config, start, params, loss_of)
     print(folder.name, "losses", " ".join(f"{x:.4f}" for x in losses))
+
+
+def write_optimizers(folder, config, start, params, loss_of):
+    """optimizers.safetensors: losses of the same steps with every other optimizer."""
+    expected = {}
+    for name in optimizers.RATES:
+        with torch.no_grad():
+            for key, p in params.items():
+                p.copy_(start[key])
+        stepped = optimizers.make(name, params, DECAY, config["model_type"] == "gpt2")
+        losses = []
+        for step in range(STEPS):
+            for p in params.values():
+                p.grad = None
+            loss, _ = loss_of(step % BATCHES)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(list(params.values()), CLIP)
+            for optimizer in stepped:
+                optimizer.step()
+            losses.append(loss.item())
+        expected[name] = torch.tensor(losses, dtype=torch.float64)
+        print(folder.name, name, " ".join(f"{x:.4f}" for x in losses))
+    write_safetensors(folder / "optimizers.safetensors", expected)
 
 
 def main():
@@ -151,6 +188,7 @@ def main():
     make(here / "gpt2", GPT2, gpt2_shapes, gpt2)
     for name, config in decoders.CONFIGS.items():
         make(here / name, config, decoders.shapes, decoders.forward)
+    make(here / "bert", encoders.BERT, encoders.shapes, encoders.forward)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,75 @@
+#include "common/model/targets.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "common/check.h"
+#include "common/masked_tokens.h"
+#include "common/rng.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kMaskedOfHundred = 15;
+constexpr int32_t kTokenBits = (1 << kTokenTypeShift) - 1;
+
+uint64_t SeedOfRow(std::span<const int32_t> row, int64_t step) {  // FNV-1a
+  uint64_t hash = 14695981039346656037u ^ static_cast<uint64_t>(step);
+  for (const int32_t token : row) hash = (hash ^ static_cast<uint32_t>(token)) * 1099511628211u;
+  return hash;
+}
+
+int32_t MaskedInput(const ModelConfig& config, int32_t token, Rng& rng) {
+  const uint64_t draw = rng.Below(10);
+  const int32_t type = token & ~kTokenBits;
+  if (draw < 8) return type | static_cast<int32_t>(config.mask_token);
+  if (draw > 8) return token;
+  return type | static_cast<int32_t>(rng.Below(static_cast<uint64_t>(config.vocab)));
+}
+
+int64_t MaskedPerRow(int64_t seq_len) {
+  return std::max<int64_t>(1, seq_len * kMaskedOfHundred / 100);
+}
+
+void MaskRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
+             std::span<int32_t> inputs, std::span<int32_t> targets) {
+  std::transform(row.begin(), row.end() - 1, inputs.begin(), UnmaskToken);
+  std::fill(targets.begin(), targets.end(), kIgnoredTarget);
+  Rng rng(SeedOfRow(row, step));
+  std::vector<size_t> positions(inputs.size());
+  std::iota(positions.begin(), positions.end(), size_t{0});
+  const auto count = static_cast<size_t>(MaskedPerRow(std::ssize(inputs)));
+  for (size_t i = 0; i < count; ++i) {
+    std::swap(positions[i], positions[i + rng.Below(positions.size() - i)]);
+    int32_t& input = inputs[positions[i]];
+    targets[positions[i]] = input & kTokenBits;
+    input = MaskedInput(config, input, rng);
+  }
+}
+
+}  // namespace
+
+void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
+              std::span<int32_t> inputs, std::span<int32_t> targets) {
+  ATOLL_CHECK(row.size() == inputs.size() + 1 && inputs.size() == targets.size());
+  switch (config.architecture().objective) {
+    case Objective::kNextToken:
+      return SplitRow(row, inputs.data(), targets.data());
+    case Objective::kMaskedToken:
+      return MaskRow(config, row, step, inputs, targets);
+  }
+}
+
+int64_t CountTargets(const ModelConfig& config, int64_t rows, int64_t seq_len,
+                     int64_t masked_tokens) {
+  switch (config.architecture().objective) {
+    case Objective::kNextToken:
+      return rows * seq_len - masked_tokens;
+    case Objective::kMaskedToken:
+      return rows * MaskedPerRow(seq_len);
+  }
+  __builtin_unreachable();
+}
+
+}  // namespace atl

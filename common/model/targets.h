@@ -1,0 +1,29 @@
+// What a model is trained on, made from a row of sequence_length + 1 tokens.
+
+#ifndef ATOLL_COMMON_MODEL_TARGETS_H_
+#define ATOLL_COMMON_MODEL_TARGETS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "common/model/config.h"
+
+namespace atl {
+
+// Writes the inputs and targets of a row, which is one token longer and may have masked tokens
+// (common/masked_tokens.h). Of next tokens, targets are the row one further. Of masked tokens
+// (Devlin et al. 2019), 15% of the positions, at least one, are targets; the input of such a
+// position is the mask in 80% of cases, any token in 10% and itself in 10%. Which ones they are
+// depends on the row's tokens and `step` alone, the optimizer's step that is being made (0:
+// validation): a row is masked anew whenever it comes again, and alike in every layout.
+void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
+              std::span<int32_t> inputs, std::span<int32_t> targets);
+
+// How many targets PlaceRow makes of so many rows, of whose positions the data masks
+// `masked_tokens`.
+int64_t CountTargets(const ModelConfig& config, int64_t rows, int64_t seq_len,
+                     int64_t masked_tokens);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_MODEL_TARGETS_H_

@@ -1,0 +1,89 @@
+#include "common/model/targets.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <vector>
+
+#include "common/masked_tokens.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kLength = 40;
+constexpr int32_t kMask = 999;
+
+ModelConfig Bert() {
+  ModelConfig config;
+  config.family = ModelFamily::kBert;
+  config.vocab = 1000;
+  config.d_model = config.heads = config.kv_heads = 4;
+  config.mask_token = kMask;
+  return config;
+}
+
+struct Placed {
+  std::vector<int32_t> inputs = std::vector<int32_t>(kLength);
+  std::vector<int32_t> targets = std::vector<int32_t>(kLength);
+  bool operator==(const Placed&) const = default;
+};
+
+std::vector<int32_t> Row(int32_t first) {
+  std::vector<int32_t> row;
+  for (int32_t i = 0; i <= kLength; ++i) row.push_back(first + i);
+  return row;
+}
+
+Placed Place(const std::vector<int32_t>& row, int64_t step) {
+  Placed placed;
+  PlaceRow(Bert(), row, step, placed.inputs, placed.targets);
+  return placed;
+}
+
+TEST_CASE("fifteen_percent_of_the_positions_are_targets_and_most_of_these_are_masked") {
+  std::map<std::string, int> inputs;
+  int64_t targets = 0;
+  for (int32_t first = 0; first < 900; ++first) {
+    const Placed placed = Place(Row(first), 1);
+    for (int32_t i = 0; i < kLength; ++i) {
+      if (placed.targets[i] == kIgnoredTarget) {
+        REQUIRE(placed.inputs[i] == first + i);
+        continue;
+      }
+      ++targets;
+      REQUIRE(placed.targets[i] == first + i);
+      ++inputs[placed.inputs[i] == kMask ? "mask" : placed.inputs[i] == first + i ? "same" : "any"];
+    }
+  }
+  REQUIRE(targets == 900 * 6);
+  REQUIRE(targets == CountTargets(Bert(), 900, kLength, 0));
+  const auto all = static_cast<double>(targets);
+  CHECK(inputs["mask"] / all == Approx(0.8).margin(0.02));
+  CHECK(inputs["any"] / all == Approx(0.1).margin(0.02));
+  CHECK(inputs["same"] / all == Approx(0.1).margin(0.02));
+}
+
+TEST_CASE("a_row_is_masked_anew_in_every_step_and_alike_in_the_same_one") {
+  CHECK(Place(Row(7), 1) == Place(Row(7), 1));
+  CHECK_FALSE(Place(Row(7), 1) == Place(Row(7), 2));
+  CHECK_FALSE(Place(Row(7), 1).targets == Place(Row(8), 1).targets);
+}
+
+TEST_CASE("types_of_masked_tokens_stay_and_are_no_part_of_targets") {
+  std::vector<int32_t> row = Row(7);
+  for (int32_t& token : row) token |= 1 << kTokenTypeShift;
+  const Placed placed = Place(row, 1);
+  for (int32_t i = 0; i < kLength; ++i) {
+    CHECK(placed.inputs[i] >> kTokenTypeShift == 1);
+    CHECK((placed.targets[i] == kIgnoredTarget || placed.targets[i] == 7 + i));
+  }
+}
+
+TEST_CASE("a_short_row_has_one_target") {
+  std::vector<int32_t> inputs(3), targets(3);
+  PlaceRow(Bert(), std::vector<int32_t>{1, 2, 3, 4}, 5, inputs, targets);
+  CHECK(std::count(targets.begin(), targets.end(), kIgnoredTarget) == 2);
+  CHECK(CountTargets(Bert(), 2, 3, 0) == 2);
+}
+
+}  // namespace
+}  // namespace atl
