@@ -37,6 +37,7 @@ struct DaemonOptions {
   double emulate_block_ms = 0;  // see EmulatedBlocks; 0: computes
   TlsOptions tls;
   std::string metrics_listen;  // "host:port" for monitors; empty: none
+  std::string join;            // TOKEN@HOST:PORT; empty: no joining
   std::string curve_key_path;  // secret key for tensor links (security.h); empty: plaintext
 };
 
