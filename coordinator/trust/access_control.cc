@@ -276,7 +276,8 @@ absl::StatusOr<std::string> AccessControl::Renew(const Caller& caller, const std
     return absl::InvalidArgumentError("a certificate is renewed for its own key only");
   }
   std::string curve;
-  for (const v1::TrustMember& member : records().members()) {
+  const v1::TrustRecords all = records();
+  for (const v1::TrustMember& member : all.members()) {
     if (member.role() == RoleName(caller.identity->role) &&
         member.name() == caller.identity->name) {
       curve = member.curve_public_key();

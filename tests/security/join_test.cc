@@ -151,7 +151,7 @@ TEST_CASE("members_join_by_a_token_train_and_lose_their_access_when_they_are_rev
 
 TEST_CASE("a_member_comes_back_without_its_token_and_renews_its_certificate") {
   Site site;
-  const auto coordinator = site.Coordinator("6s");
+  const auto coordinator = site.Coordinator("30s");
   const std::string join = site.Token("worker", 1);
   const auto until = [&] {
     const auto facts = IdentityFolder(site.folder("w1/identity")).Certificate();
