@@ -122,6 +122,9 @@ void ParseFlags(CLI::App& app, int argc, const char* const* argv,
       throw CLI::ValidationError(absl::StrCat("--config ", bytes.status().message()));
     }
   }
+  for (const std::string& name : NamesOf(app)) {  // for --help
+    app.get_option("--" + name)->envname(EnvironmentName(name));
+  }
   const auto words = FlagsBeside(
       app, given, [](const char* name) { return std::getenv(name); }, path, text);
   if (!words.ok()) throw CLI::ValidationError(std::string(words.status().message()));

@@ -56,6 +56,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator), "--coordinator"));
   }
   ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
+  ATOLL_RETURN_IF_ERROR(CheckRoots(options.roots));
   if (!options.site.empty()) ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.site), "--site"));
   ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(options.peer_endpoint), "--peer-endpoint"));
   if (!(options.emulate_slowdown >= 1) || options.emulate_slowdown > 1000) {
@@ -162,6 +163,9 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.engine.emulation = EmulationOf(options);
   group.data.digests = digests;
   group.data.watch.progress = [loop](const std::string& what) { SayMeasuring(what, loop); };
+  group.check_job = [roots = options.roots](const JobSpec& spec) {
+    return CheckJobPaths(spec, roots);
+  };
   group.on_lent = [loop] { loop->TryPost(Lent{}); };
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");

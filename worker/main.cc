@@ -51,11 +51,11 @@ int main(int argc, char** argv) {
   app.add_option("--emulate-step-ms", options.emulate_step_ms,
                  "for tests: every step lasts at least so long");
   app.add_option("--emulate-block-ms", options.emulate_block_ms,
-                 "for benchmarks of islands with plans: computes nothing; F, B and W of a block "
-                 "last so long for a sequence, and losses mean nothing");
+                 "for benchmarks of islands: computes nothing; F, B and W of a block last so long");
   app.add_option("--curve-key", options.curve_key_path,
-                 "file with this worker's secret CURVE key, made by `atoll keygen`");
+                 "file with its secret CURVE key, of `atoll keygen`");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  atl::worker::AddRootFlags(app, &options.roots);
   atl::AddJoinFlag(app, &options.join);
   atl::AddMetricsFlag(app, &options.metrics_listen);
   atl::AddTlsFlags(app, &options.tls);
