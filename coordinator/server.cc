@@ -145,8 +145,9 @@ class CoordinatorServer::Impl {
     if (!request.peer_certificate.empty()) {
       if (try_only) {
         const Caller caller = access_->WhoIs(request.peer_certificate, request.from);
-        const bool may = caller.identity && Authorize(*caller.identity, call).ok();
-        return {may ? absl::OkStatus() : absl::PermissionDeniedError("not by this role"), ""};
+        const bool may = access_->StillAllowed(request.peer_certificate).ok() &&
+                         Authorize(*caller.identity, call).ok();
+        return {may ? absl::OkStatus() : absl::PermissionDeniedError("not any more"), ""};
       }
       Caller caller;
       const absl::Status allowed =

@@ -210,7 +210,11 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
     return Call(*stubs_->status, &v1::Status::Stub::Profile, profile);
   }
   if (call == "logs") return Logs(request);
-  return Events(request);
+  HttpReply reply = Events(request);
+  reply.next = [next = std::move(reply.next), permit = permit_, request, path](std::string* chunk) {
+    return permit(request, path, /*try_only=*/true).allowed.ok() && next(chunk);
+  };
+  return reply;
 }
 
 HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {

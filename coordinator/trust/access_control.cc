@@ -316,8 +316,9 @@ void AccessControl::NoteCurveKey(const Caller& caller, const std::string& curve_
   if (!caller.identity || caller.identity->role == Role::kJoiner) return;
   {
     const std::lock_guard lock(mutex_);
-    TrustRegistry copy = registry_;
-    if (!copy.NoteCurveKey(*caller.identity, curve_public_key)) return;
+    if (curve_public_key.empty() || !registry_.IsCurveKeyNew(*caller.identity, curve_public_key)) {
+      return;
+    }
   }
   const absl::Status noted = Apply([&](TrustRegistry& registry) {
     registry.NoteCurveKey(*caller.identity, curve_public_key);

@@ -216,6 +216,17 @@ void TrustRegistry::NoteRenewal(const Identity& identity, int64_t until_unix_s) 
   if (known != nullptr) known->set_expires_unix_s(until_unix_s);
 }
 
+bool TrustRegistry::IsCurveKeyNew(const Identity& identity,
+                                  const std::string& curve_public_key) const {
+  const absl::string_view role = RoleName(identity.role);
+  for (const v1::TrustMember& member : records_.members()) {
+    if (member.role() == role && member.name() == identity.name) {
+      return member.revoked_unix_s() == 0 && member.curve_public_key() != curve_public_key;
+    }
+  }
+  return true;
+}
+
 bool TrustRegistry::NoteCurveKey(const Identity& identity, const std::string& curve_public_key) {
   if (curve_public_key.size() != kCurveKeyLetters) return false;
   const std::string role(RoleName(identity.role));

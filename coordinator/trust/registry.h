@@ -44,6 +44,9 @@ class TrustRegistry {
   Verdict CheckToken(const std::string& key_digest, const std::string& role,
                      int64_t now_unix_s) const;
 
+  // Whether NoteCurveKey would change anything.
+  bool IsCurveKeyNew(const Identity& identity, const std::string& curve_public_key) const;
+
   // ---- Changes ----
 
   absl::StatusOr<v1::TrustToken> CreateToken(const v1::CreateTokenRequest& request,
