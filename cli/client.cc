@@ -14,6 +14,7 @@
 #include "common/net/channel.h"
 #include "proto/backup.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "proto/trust.grpc.pb.h"
 
 namespace atl::cli {
 namespace {
@@ -45,11 +46,13 @@ struct Client::Stubs {
   explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
       : jobs(v1::Jobs::NewStub(channel)),
         status(v1::Status::NewStub(channel)),
-        backups(v1::Backups::NewStub(channel)) {}
+        backups(v1::Backups::NewStub(channel)),
+        trust(v1::Trust::NewStub(channel)) {}
 
   std::unique_ptr<v1::Jobs::Stub> jobs;
   std::unique_ptr<v1::Status::Stub> status;
   std::unique_ptr<v1::Backups::Stub> backups;
+  std::unique_ptr<v1::Trust::Stub> trust;
 };
 
 namespace {
@@ -141,6 +144,31 @@ absl::StatusOr<v1::JobSummary> Client::Remove(const std::string& job, bool force
 }
 absl::StatusOr<v1::ClusterStatus> Client::Status() {
   return Call(*stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest(), address_);
+}
+
+absl::StatusOr<v1::CreateTokenReply> Client::CreateToken(const v1::CreateTokenRequest& request) {
+  return Call(*stubs_->trust, &v1::Trust::Stub::CreateToken, request, address_);
+}
+absl::StatusOr<v1::TrustToken> Client::DeleteToken(const std::string& id) {
+  v1::DeleteTokenRequest request;
+  request.set_id(id);
+  ATOLL_ASSIGN_OR_RETURN(const v1::DeleteTokenReply reply,
+                         Call(*stubs_->trust, &v1::Trust::Stub::DeleteToken, request, address_));
+  return reply.token();
+}
+absl::StatusOr<v1::TrustRecords> Client::Trust() {
+  return Call(*stubs_->trust, &v1::Trust::Stub::List, v1::TrustListRequest(), address_);
+}
+absl::StatusOr<v1::RevokeReply> Client::Revoke(const v1::RevokeRequest& request) {
+  return Call(*stubs_->trust, &v1::Trust::Stub::Revoke, request, address_);
+}
+absl::Status Client::Audit(int64_t tail,
+                           const std::function<bool(const v1::AuditEntry&)>& on_entry) {
+  grpc::ClientContext context;
+  v1::AuditRequest request;
+  request.set_tail(tail);
+  const auto reader = stubs_->trust->Audit(&context, request);
+  return Drain(context, *reader, on_entry, address_);
 }
 
 absl::Status Client::Backup(const std::function<bool(const v1::BackupPart&)>& on_part) {

@@ -15,6 +15,7 @@
 #include "common/status.h"
 #include "proto/backup.pb.h"
 #include "proto/coordinator.pb.h"
+#include "proto/trust.pb.h"
 
 namespace atl::cli {
 
@@ -34,6 +35,11 @@ class Client {
   absl::StatusOr<v1::JobSummary> Adopt(const std::string& job);
   absl::StatusOr<v1::JobSummary> Remove(const std::string& job, bool force);
   absl::StatusOr<v1::ClusterStatus> Status();
+  absl::StatusOr<v1::CreateTokenReply> CreateToken(const v1::CreateTokenRequest& request);
+  absl::StatusOr<v1::TrustToken> DeleteToken(const std::string& id);
+  absl::StatusOr<v1::TrustRecords> Trust();
+  absl::StatusOr<v1::RevokeReply> Revoke(const v1::RevokeRequest& request);
+  absl::Status Audit(int64_t tail, const std::function<bool(const v1::AuditEntry&)>& on_entry);
   // Everything that the backup holds, in order. A stream's end is OK, checked or not.
   absl::Status Backup(const std::function<bool(const v1::BackupPart&)>& on_part);
   // Waits for as long as the request says, and a little longer.

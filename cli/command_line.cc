@@ -7,12 +7,14 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "cli/backup.h"
 #include "cli/commands.h"
 #include "cli/completion.h"
+#include "cli/contexts.h"
 #include "cli/doctor.h"
 #include "cli/generate.h"
 #include "cli/metrics.h"
@@ -21,6 +23,8 @@
 #include "cli/render.h"
 #include "cli/tokenize.h"
 #include "cli/trace.h"
+#include "cli/trust_commands.h"
+#include "common/flag_sources.h"
 #include "common/usage.h"
 
 namespace atl::cli {
@@ -38,9 +42,11 @@ class CommandLine {
   CommandLine() {
     app_.require_subcommand(1);
     app_.fallthrough();
-    app_.add_option("--coordinator", global_.coordinator, "HOST:PORT of the coordinator")
-        ->envname("ATOLL_COORDINATOR")
-        ->capture_default_str();
+    coordinator_ =
+        app_.add_option("--coordinator", global_.coordinator, "HOST:PORT of the coordinator")
+            ->capture_default_str();
+    app_.add_option("--context", context_,
+                    "name of a cluster in ~/.config/atoll/config.toml; default: the one in use");
     app_.add_flag("--json", global_.json, "print JSON on standard output");
     AddTlsFlags(app_, &global_.tls);
     AddVersionFlag(app_);
@@ -48,6 +54,7 @@ class CommandLine {
     AddFollowingCommands();
     AddModelCommands();
     AddPlanCommands();
+    AddTrustCommands();
     AddProgramCommands();
     for (const char* daemon : kDaemons) {
       app_.add_subcommand(daemon,
@@ -57,13 +64,21 @@ class CommandLine {
 
   int Run(int argc, char** argv) {
     try {
-      app_.parse(argc, argv);
+      ParseFlags(app_, argc, argv, "");
     } catch (const CLI::ParseError& error) {
       return ExplainUsage(app_, error);
     }
     SetColour(isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr && !IsDumb());
-    const auto command = run_.find(app_.get_subcommands()[0]);
-    if (command != run_.end()) return command->second();
+    const CLI::App* given = app_.get_subcommands()[0];
+    const auto command = run_.find(given);
+    if (command != run_.end()) {
+      const absl::Status used = local_.count(given) > 0
+                                    ? absl::OkStatus()
+                                    : UseContext(context_, coordinator_->count() > 0, &global_);
+      if (used.ok()) return command->second();
+      std::cerr << "atoll: " << used.message() << "\n";
+      return 2;
+    }
     std::cerr << "atoll: a daemon's name comes first: atoll "
               << app_.get_subcommands()[0]->get_name() << " ...\n";
     return 2;
@@ -73,6 +88,12 @@ class CommandLine {
   CLI::App* Add(const char* name, const char* what, std::function<int()> command) {
     CLI::App* sub = app_.add_subcommand(name, what);
     run_[sub] = std::move(command);
+    return sub;
+  }
+  // One that needs no coordinator, or says itself which.
+  CLI::App* AddLocal(const char* name, const char* what, std::function<int()> command) {
+    CLI::App* sub = Add(name, what, std::move(command));
+    local_.insert(sub);
     return sub;
   }
   CLI::App* WithJob(CLI::App* sub) {
@@ -152,10 +173,10 @@ class CommandLine {
     exports->add_option("--curve-key", curve_key_,
                         "file with your secret CURVE key, made by `atoll keygen`");
     CLI::App* recover =
-        Add("recover",
-            "write the newest whole model out of parameter servers' folders, without "
-            "any daemon",
-            [this] { return RecoverCommand(global_, recover_); });
+        AddLocal("recover",
+                 "write the newest whole model out of parameter servers' folders, without "
+                 "any daemon",
+                 [this] { return RecoverCommand(global_, recover_); });
     recover->add_option("--from", recover_.from, "--state-dir of every parameter server of the job")
         ->required();
     recover->add_option("--job", recover_.job, "the job's id, where the folders hold several");
@@ -164,14 +185,14 @@ class CommandLine {
         [this] { return Backup(global_, path_); })
         ->add_option("--to", path_, "file to make, for atoll-coordinator --restore")
         ->required();
-    AddGenerateFlags(*Add("generate", "make text with an exported model",
-                          [this] { return Generate(global_, generate_); }),
+    AddGenerateFlags(*AddLocal("generate", "make text with an exported model",
+                               [this] { return Generate(global_, generate_); }),
                      &generate_);
-    AddTokenizeFlags(*Add("tokenize", "make token shards of text or JSONL files",
-                          [this] { return TokenizeCommand(global_, tokenize_); }),
+    AddTokenizeFlags(*AddLocal("tokenize", "make token shards of text or JSONL files",
+                               [this] { return TokenizeCommand(global_, tokenize_); }),
                      &tokenize_);
-    Add("keygen", "make a secret CURVE key; prints the public one",
-        [this] { return Keygen(global_, path_); })
+    AddLocal("keygen", "make a secret CURVE key; prints the public one",
+             [this] { return Keygen(global_, path_); })
         ->add_option("FILE", path_, "file to make, for --curve-key")
         ->required();
   }
@@ -191,23 +212,47 @@ class CommandLine {
                  true, &plan_);
   }
 
+  void AddTrustCommands() {
+    AddInitFlags(*AddLocal("init", "make a cluster's authority, and a certificate for you",
+                           [this] { return Init(global_, init_); }),
+                 &init_);
+    AddTokenFlags(*Add("token", "create, list and delete the tokens by which others join",
+                       [this] { return TokenCommand(global_, token_); }),
+                  &token_);
+    AddJoinFlags(*AddLocal("join", "get a certificate for yourself by a token",
+                           [this] { return JoinCommand(global_, join_); }),
+                 &join_);
+    AddRevokeFlags(*Add("revoke", "end the access of a member or person, at once",
+                        [this] { return Revoke(global_, revoke_); }),
+                   &revoke_);
+    Add("members", "who has joined, and until when their certificates are valid",
+        [this] { return Members(global_); });
+    Add("audit", "who did what, and who was refused",
+        [this] { return Audit(global_, audit_tail_); })
+        ->add_option("-n,--tail", audit_tail_, "only so many of the newest entries")
+        ->capture_default_str();
+    AddLocal("context", "list the clusters that you have joined, or use another one", [this] {
+      return Contexts(global_, context_flags_);
+    })->add_option("NAME", context_flags_.name, "of the one to use from now on");
+  }
+
   void AddProgramCommands() {
     AddDoctorFlags(*Add("doctor", "check this machine and the way to the cluster",
                         [this] { return Doctor(global_, doctor_); }),
                    &doctor_);
-    Add("completion", "print a script that completes commands in a shell",
-        [this] {
-          const absl::StatusOr<std::string> script = CompletionScript(app_, shell_);
-          if (!script.ok()) {
-            std::cerr << "atoll: " << script.status().message() << "\n";
-            return 2;
-          }
-          std::cout << *script;
-          return 0;
-        })
+    AddLocal("completion", "print a script that completes commands in a shell",
+             [this] {
+               const absl::StatusOr<std::string> script = CompletionScript(app_, shell_);
+               if (!script.ok()) {
+                 std::cerr << "atoll: " << script.status().message() << "\n";
+                 return 2;
+               }
+               std::cout << *script;
+               return 0;
+             })
         ->add_option("SHELL", shell_, "bash, zsh or fish")
         ->required();
-    Add("version", "print the version", [this] {
+    AddLocal("version", "print the version", [this] {
       std::cout << app_.version() << "\n";
       return 0;
     });
@@ -215,7 +260,10 @@ class CommandLine {
 
   CLI::App app_{"atoll: trains one model across islands of machines", "atoll"};
   Global global_;
-  std::map<CLI::App*, std::function<int()>> run_;
+  CLI::Option* coordinator_ = nullptr;
+  std::string context_;
+  std::map<const CLI::App*, std::function<int()>> run_;
+  std::set<const CLI::App*> local_;
   std::string path_, job_, folder_, curve_key_, shell_;
   std::vector<std::string> jobs_;
   SubmitFlags submit_;
@@ -231,6 +279,12 @@ class CommandLine {
   PlanFlags plan_;
   TokenizeFlags tokenize_;
   TraceFlags trace_;
+  InitFlags init_;
+  TokenFlags token_;
+  JoinFlags join_;
+  RevokeFlags revoke_;
+  ContextFlags context_flags_;
+  int64_t audit_tail_ = 100;
 };
 
 }  // namespace

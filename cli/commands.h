@@ -16,6 +16,7 @@ namespace atl::cli {
 struct Global {
   std::string coordinator = "127.0.0.1:7000";  // --coordinator or $ATOLL_COORDINATOR
   TlsOptions tls;
+  std::string curve_key_path;  // of the context in use; empty: it has none
   bool json = false;
   // Commands that follow something outlive a coordinator that is away for so long.
   Duration reconnect_for = std::chrono::minutes(5);

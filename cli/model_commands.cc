@@ -59,7 +59,9 @@ absl::Status ExportModel(const Global& global, const std::string& job, const std
   ATOLL_RETURN_IF_ERROR(CheckExportFolder(folder));
   TensorClientOptions options;
   options.security.allow_plaintext_beyond_loopback = global.tls.insecure;
-  ATOLL_ASSIGN_OR_RETURN(options.security.keys, ReadCurveKey(curve_key_path));
+  ATOLL_ASSIGN_OR_RETURN(
+      options.security.keys,
+      ReadCurveKey(curve_key_path.empty() ? global.curve_key_path : curve_key_path));
   ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
   ATOLL_ASSIGN_OR_RETURN(const std::string id, client->FindJob(job));
   ATOLL_ASSIGN_OR_RETURN(const auto tensors, TensorClient::Create(options));

@@ -1,15 +1,11 @@
 #include "coordinator/authorization.h"
 
-#include <grpc/grpc_security_constants.h>
-#include <grpcpp/security/auth_context.h>
-#include <grpcpp/security/auth_metadata_processor.h>
-
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/logging.h"
 
 namespace atl {
 namespace {
@@ -21,6 +17,8 @@ struct Rule {
 
 const std::vector<Rule>& Rules() {
   const std::vector<Role> readers = {Role::kOperator, Role::kViewer};
+  const std::vector<Role> members = {Role::kWorker, Role::kParameterServer, Role::kOperator,
+                                     Role::kViewer};
   const std::vector<Role> all = {Role::kCoordinator, Role::kWorker, Role::kParameterServer,
                                  Role::kOperator, Role::kViewer};
   // The first rule that fits holds.
@@ -37,71 +35,30 @@ const std::vector<Rule>& Rules() {
       {"/atl.v1.Jobs/", {Role::kOperator}},
       {"/atl.v1.Status/", readers},
       {"/atl.v1.Backups/", {Role::kOperator}},
+      {"/atl.v1.Trust/Join", {Role::kJoiner}},
+      {"/atl.v1.Trust/Renew", members},
+      {"/atl.v1.Trust/WatchKeys", {Role::kParameterServer}},
+      {"/atl.v1.Trust/", {Role::kOperator}},
       {"/grpc.health.v1.Health/", all},
       {"/grpc.reflection.", all},
   };
   return rules;
 }
 
-class Authorizer : public grpc::AuthMetadataProcessor {
- public:
-  bool IsBlocking() const override { return false; }
-
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
-                       OutputMetadata*) override {
-    const auto found = metadata.find(":path");
-    const absl::string_view path =
-        found == metadata.end() ? ""
-                                : absl::string_view(found->second.data(), found->second.size());
-    const auto caller = IdentityFrom(*context);
-    absl::Status status = caller.status();
-    if (status.ok() && caller->has_value()) status = Authorize(**caller, path);
-    if (status.ok()) return grpc::Status::OK;
-    LogWarning("access", status.message());
-    return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                        std::string(status.message()));
-  }
-};
+Verdict Denied(std::string reason) { return {v1::TRUST_DENIAL_ROLE, std::move(reason)}; }
 
 }  // namespace
 
-absl::Status Authorize(const Identity& caller, absl::string_view path) {
+Verdict Authorize(const Identity& caller, absl::string_view path) {
   for (const Rule& rule : Rules()) {
     if (!absl::StartsWith(path, rule.path)) continue;
-    for (const Role role : rule.roles) {
-      if (role == caller.role) return absl::OkStatus();
-    }
-    return absl::PermissionDeniedError(absl::StrCat(
-        "the certificate of ", RoleName(caller.role), " \"", caller.name, "\" does not allow ",
-        path, ": it needs the role ",
+    if (std::find(rule.roles.begin(), rule.roles.end(), caller.role) != rule.roles.end()) return {};
+    return Denied(absl::StrCat(
+        "the certificate of ", ToText(caller), " does not allow ", path, ": it needs the role ",
         absl::StrJoin(rule.roles, " or ",
                       [](std::string* out, Role role) { absl::StrAppend(out, RoleName(role)); })));
   }
-  return absl::PermissionDeniedError(absl::StrCat(path, ": no role may make this call"));
-}
-
-absl::StatusOr<std::optional<Identity>> IdentityFrom(const grpc::AuthContext& context) {
-  if (context.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME).empty()) return std::nullopt;
-  for (const grpc::string_ref& uri : context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
-    const absl::string_view text(uri.data(), uri.size());
-    if (!absl::StartsWith(text, "atoll:")) continue;
-    ATOLL_ASSIGN_OR_RETURN(const Identity identity, IdentityFromUri(text));
-    return identity;
-  }
-  return absl::UnauthenticatedError(
-      "the caller's certificate names no role: make it again with deploy/certificates");
-}
-
-absl::Status AuthorizeMember(const grpc::AuthContext& context, absl::string_view name) {
-  ATOLL_ASSIGN_OR_RETURN(const std::optional<Identity> caller, IdentityFrom(context));
-  if (!caller.has_value() || CoversName(*caller, name)) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("the certificate of ", RoleName(caller->role),
-                                                  " \"", caller->name,
-                                                  "\" does not allow to attach as \"", name, "\""));
-}
-
-std::shared_ptr<grpc::AuthMetadataProcessor> NewAuthorizer() {
-  return std::make_shared<Authorizer>();
+  return Denied(absl::StrCat(path, ": no role may make this call"));
 }
 
 }  // namespace atl

@@ -1,8 +1,5 @@
 #include "coordinator/loop.h"
 
-#include <random>
-
-#include "absl/strings/str_format.h"
 #include "common/logging.h"
 #include "common/protocol/mark_file.h"
 #include "common/service_manager.h"
@@ -24,8 +21,8 @@ std::vector<StoreWrite> Dated(std::vector<StoreWrite> writes) {
   return writes;
 }
 
-// `own`: the store's; empty at the first start, which draws one.
-absl::Status ChooseCluster(const ClusterId& asked, ClusterId& own) {
+// `own`: the store's; empty at the first start, which takes `proposed` or draws one.
+absl::Status ChooseCluster(const ClusterId& asked, const ClusterId& proposed, ClusterId& own) {
   if (!asked.empty() && !IsClusterId(asked)) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", asked, "\" is not the id of a cluster, 16 of 0-9 and a-f"));
@@ -35,8 +32,7 @@ absl::Status ChooseCluster(const ClusterId& asked, ClusterId& own) {
         absl::StrCat("the --state-dir is of cluster ", own, ", not ", asked));
   }
   if (!own.empty()) return absl::OkStatus();
-  std::random_device device;
-  own = !asked.empty() ? asked : absl::StrFormat("c%07x%08x", device() >> 4, device());
+  own = !asked.empty() ? asked : !proposed.empty() ? proposed : NewClusterId();
   return absl::OkStatus();
 }
 
@@ -54,7 +50,8 @@ void LogEvents(const std::vector<StoreWrite>& writes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std::string& state_dir,
-                                                                       const ClusterId& cluster,
+                                                                       const ClusterId& lost,
+                                                                       const ClusterId& authority,
                                                                        CoordinatorOptions options) {
   ATOLL_ASSIGN_OR_RETURN(auto store, Store::Open(state_dir));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<StoreRecord> records, store->ReadAll());
@@ -64,8 +61,15 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
   }
   ++own.epoch;
   // An empty store of a cluster that exists: its own is lost.
-  if (own.cluster.empty() && !cluster.empty()) own = AfterLoss(own, UnixTimeMs());
-  ATOLL_RETURN_IF_ERROR(Annotate(ChooseCluster(cluster, own.cluster), "--cluster"));
+  if (own.cluster.empty() && !lost.empty()) own = AfterLoss(own, UnixTimeMs());
+  ATOLL_RETURN_IF_ERROR(Annotate(
+      ChooseCluster(lost, own.cluster.empty() ? authority : "", own.cluster), "--cluster"));
+  if (!authority.empty() && authority != own.cluster) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        state_dir, "/trust is the authority of cluster ", authority, ", and the state is of ",
+        own.cluster, ": move that folder away, and make one by `atoll init --cluster ", own.cluster,
+        "`"));
+  }
   ATOLL_RETURN_IF_ERROR(store->Apply({{own}}, UnixTimeMs()));
   auto loop = std::unique_ptr<CoordinatorLoop>(
       new CoordinatorLoop(std::move(store), std::move(options), own));

@@ -26,9 +26,11 @@ class CoordinatorLoop {
   using Task = std::function<void(Instant now)>;
 
   // Takes the next epoch (durable before this returns) and recovers the core from the store.
-  // `cluster`: that it belongs to, where the store does not say; empty: a new one.
+  // `lost`: the cluster of a store that was lost, for an empty one. `authority`: the cluster of the
+  // authority, which a new store takes and every other one must have. Either may be empty.
   static absl::StatusOr<std::unique_ptr<CoordinatorLoop>> Open(const std::string& state_dir,
-                                                               const ClusterId& cluster,
+                                                               const ClusterId& lost,
+                                                               const ClusterId& authority,
                                                                CoordinatorOptions options);
 
   // Where actions go. REQUIRES: set before Run; called on the loop's thread.

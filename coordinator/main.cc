@@ -3,7 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "absl/time/time.h"
 #include "common/end_signals.h"
+#include "common/flag_sources.h"
 #include "common/logging.h"
 #include "common/metrics/metrics_server.h"
 #include "common/usage.h"
@@ -48,11 +50,15 @@ int main(int argc, char** argv) {
       "serves it");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   app.add_option("--http-listen", options.http_listen, "HOST:PORT of the web page; default: none");
+  std::string lifetime = "720h";
+  app.add_option("--certificate-lifetime", lifetime,
+                 "of those who join, such as 720h; they renew their certificates by themselves")
+      ->capture_default_str();
   atl::AddMetricsFlag(app, &options.metrics_listen);
   atl::AddTlsFlags(app, &options.tls);
   atl::AddVersionFlag(app);
   try {
-    app.parse(argc, argv);
+    atl::ParseFlags(app, argc, argv, "/etc/atoll/coordinator.toml");
   } catch (const CLI::ParseError& error) {
     return atl::ExplainUsage(app, error);
   }
@@ -60,5 +66,13 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(status.message()).c_str());
     return 2;
   }
+  absl::Duration parsed;
+  if (!absl::ParseDuration(lifetime, &parsed) || parsed < absl::Seconds(2)) {
+    std::fprintf(stderr,
+                 "atoll-coordinator: --certificate-lifetime %s: must be a time such as 720h\n",
+                 lifetime.c_str());
+    return 2;
+  }
+  options.certificate_lifetime_s = absl::ToInt64Seconds(parsed);
   return Serve(std::move(options));
 }

@@ -4,8 +4,8 @@
 
 #include "common/logging.h"
 #include "common/protocol/wire.h"
-#include "coordinator/authorization.h"
 #include "coordinator/streams.h"
+#include "coordinator/trust/authorizer.h"
 #include "proto/control.grpc.pb.h"
 
 namespace atl {
@@ -13,6 +13,13 @@ namespace {
 
 constexpr size_t kMaxQueued = 4096;  // messages to one member that it has not read
 constexpr int kMaxStreams = 20000;
+
+// The CURVE key that a member registers by saying hello; empty: none.
+std::string CurveKeyIn(const FromWorker& up) {
+  const auto* hello = std::get_if<WorkerHello>(&up.message);
+  return hello == nullptr ? "" : hello->peer_public_key;
+}
+std::string CurveKeyIn(const FromServer&) { return ""; }
 
 struct WorkerKind {
   using Up = FromWorker;
@@ -23,6 +30,10 @@ struct WorkerKind {
   static const NodeId& Name(const Up& up) { return up.worker; }
   static const NodeId& Name(const Down& down) { return down.worker; }
 };
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
 struct ServerKind {
   using Up = FromServer;
   using Down = ToServer;
@@ -40,7 +51,27 @@ class Stream;
 template <class Kind>
 class Registry {
  public:
-  explicit Registry(CoordinatorLoop* loop) : loop_(loop) {}
+  Registry(CoordinatorLoop* loop, AccessControl* access) : loop_(loop), access_(access) {}
+
+  AccessControl* access() const { return access_; }
+
+  void EndRevoked() {
+    for (const auto& [name, lives] : streams_) {
+      for (const auto& [incarnation, stream] : lives) {
+        const Verdict verdict = stream->StillAllowed();
+        if (verdict.ok()) continue;
+        typename Kind::WireDown wire;
+        Encode(
+            typename Kind::Down{
+                name, incarnation, loop_->core().epoch(),
+                Refused{absl::StrCat(DenialWord(verdict.denial), ": ", verdict.reason), true},
+                loop_->core().cluster()},
+            &wire);
+        stream->Send(std::move(wire), kMaxQueued);
+        stream->End(ToGrpc(ToStatus(verdict)));
+      }
+    }
+  }
 
   void Add(const std::shared_ptr<Stream<Kind>>& stream) {
     std::shared_ptr<Stream<Kind>>& slot = streams_[stream->name()][stream->incarnation()];
@@ -76,6 +107,7 @@ class Registry {
 
  private:
   CoordinatorLoop* const loop_;
+  AccessControl* const access_;
   std::map<NodeId, std::map<Incarnation, std::shared_ptr<Stream<Kind>>>> streams_;
 };
 
@@ -99,6 +131,7 @@ class Stream
 
   const NodeId& name() const { return name_; }
   Incarnation incarnation() const { return incarnation_; }
+  Verdict StillAllowed() { return watch_.Check(); }
 
   void OnReadDone(bool ok) override {
     if (!ok) return this->End(grpc::Status::OK);
@@ -108,7 +141,8 @@ class Stream
       message = absl::InvalidArgumentError("a connection speaks for one member only");
     }
     if (message.ok() && name_.empty()) {
-      const absl::Status allowed = AuthorizeMember(*auth_, Kind::Name(*message));
+      const absl::Status allowed = registry_->access()->CheckName(caller_, Kind::Name(*message));
+      if (allowed.ok()) registry_->access()->NoteCurveKey(caller_, CurveKeyIn(*message));
       if (!allowed.ok()) message = allowed;
     }
     if (!message.ok()) {
@@ -122,6 +156,9 @@ class Stream
     const bool posted = loop_->Post([self = self_, first, up = *std::move(message)](Instant now) {
       if (self->ended()) return;
       if (first) self->registry_->Add(self);
+      if (const Verdict verdict = self->StillAllowed(); first && !verdict.ok()) {
+        return self->End(ToGrpc(ToStatus(verdict)));  // revoked since the call began
+      }
       self->loop_->Step(now, up);
       self->IfOpen([&] { self->StartRead(&self->wire_); });
     });
@@ -145,13 +182,15 @@ class Stream
       : loop_(loop),
         registry_(registry),
         peer_(context.peer()),
-        auth_(context.auth_context()),
+        caller_(CallerFrom(registry->access(), context)),
+        watch_(registry->access(), context),
         count_(count) {}
 
   CoordinatorLoop* const loop_;
   Registry<Kind>* const registry_;
   const std::string peer_;
-  const std::shared_ptr<const grpc::AuthContext> auth_;
+  const Caller caller_;
+  AccessWatch watch_;  // loop's thread
   std::atomic<int>* const count_;
   std::shared_ptr<Stream> self_;  // until OnDone
   typename Kind::WireUp wire_;
@@ -163,8 +202,12 @@ class Stream
 
 class MemberService::Impl {
  public:
-  explicit Impl(CoordinatorLoop* loop)
-      : worker_registry(loop), server_registry(loop), workers(this, loop), servers(this, loop) {
+  Impl(CoordinatorLoop* loop, AccessControl* access)
+      : loop(loop),
+        worker_registry(loop, access),
+        server_registry(loop, access),
+        workers(this, loop),
+        servers(this, loop) {
     loop->send_to_worker = [this](const ToWorker& m) { worker_registry.Send(m); };
     loop->send_to_server = [this](const ToServer& m) { server_registry.Send(m); };
   }
@@ -195,6 +238,7 @@ class MemberService::Impl {
     CoordinatorLoop* const loop_;
   };
 
+  CoordinatorLoop* const loop;
   std::atomic<int> streams = 0;
   Registry<WorkerKind> worker_registry;
   Registry<ServerKind> server_registry;
@@ -202,8 +246,16 @@ class MemberService::Impl {
   Servers servers;
 };
 
-MemberService::MemberService(CoordinatorLoop* loop) : impl_(std::make_unique<Impl>(loop)) {}
+MemberService::MemberService(CoordinatorLoop* loop, AccessControl* access)
+    : impl_(std::make_unique<Impl>(loop, access)) {}
 MemberService::~MemberService() = default;
+
+void MemberService::EndRevoked() {
+  impl_->loop->Post([impl = impl_.get()](Instant) {
+    impl->worker_registry.EndRevoked();
+    impl->server_registry.EndRevoked();
+  });
+}
 
 std::vector<grpc::Service*> MemberService::services() { return {&impl_->workers, &impl_->servers}; }
 

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "coordinator/loop.h"
+#include "coordinator/trust/access_control.h"
 
 namespace grpc {
 class Service;
@@ -17,12 +18,15 @@ namespace atl {
 
 class MemberService {
  public:
-  // Takes over the loop's send_to_worker and send_to_server. `loop` must outlive the gRPC server.
-  explicit MemberService(CoordinatorLoop* loop);
+  // Takes over the loop's send_to_worker and send_to_server. Both must outlive the gRPC server.
+  MemberService(CoordinatorLoop* loop, AccessControl* access);
   ~MemberService();
 
   // To be registered with the server, which must be shut down before this goes.
   std::vector<grpc::Service*> services();
+
+  // Ends the streams of members that are revoked, with a last message that is final. Any thread.
+  void EndRevoked();
 
  private:
   class Impl;

@@ -12,6 +12,7 @@
 #include "coordinator/measurements/live_profile.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/planning/predicted_step.h"
+#include "coordinator/trust/authorizer.h"
 #include "coordinator/watchers.h"
 #include "coordinator/wire.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -138,8 +139,8 @@ absl::StatusOr<JobSpec> GoodSpec(const v1::SubmitRequest& request) {
 
 class PeopleService::Impl {
  public:
-  explicit Impl(CoordinatorLoop* loop)
-      : loop_(loop), started_(SteadyNow()), jobs_(this), status_(this) {
+  Impl(CoordinatorLoop* loop, AccessControl* access)
+      : loop_(loop), access_(access), started_(SteadyNow()), jobs_(this), status_(this) {
     loop->between_tasks = [this](Instant now, bool) { return watchers_.Turn(now); };
   }
 
@@ -164,7 +165,7 @@ class PeopleService::Impl {
 
     Unary* Submit(Context* context, const v1::SubmitRequest* request,
                   v1::SubmitReply* reply) override {
-      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) -> absl::Status {
+      const auto submit = [=, loop = impl_->loop_](Instant now) -> absl::Status {
         ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, GoodSpec(*request));
         absl::Status status = absl::UnavailableError("the coordinator cannot store the job");
         loop->Request(
@@ -177,6 +178,9 @@ class PeopleService::Impl {
               reply->set_job(r.job);
             });
         return status;
+      };
+      return impl_->Audited(context, "Jobs/Submit", submit, [=] {
+        return reply->job().empty() ? request->spec().name() : reply->job();
       });
     }
 
@@ -217,20 +221,20 @@ class PeopleService::Impl {
     }
 
     Unary* Pause(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
-      return Control(c, request, reply, JobCommand::kPause);
+      return Control(c, request, reply, JobCommand::kPause, "Jobs/Pause");
     }
     Unary* Resume(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
-      return Control(c, request, reply, JobCommand::kResume);
+      return Control(c, request, reply, JobCommand::kResume, "Jobs/Resume");
     }
     Unary* Adopt(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
-      return Control(c, request, reply, JobCommand::kAdopt);
+      return Control(c, request, reply, JobCommand::kAdopt, "Jobs/Adopt");
     }
     Unary* Cancel(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
-      return Control(c, request, reply, JobCommand::kCancel);
+      return Control(c, request, reply, JobCommand::kCancel, "Jobs/Cancel");
     }
     Unary* Remove(Context* context, const v1::RemoveRequest* request,
                   v1::JobSummary* reply) override {
-      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
+      const auto remove = [=, loop = impl_->loop_](Instant now) {
         const auto view = loop->core().Job(now, request->job());  // nobody sees it afterwards
         reply->set_job(request->job());                           // also of an orphaned one
         if (view) AddTimes(*loop, view->summary, EncodeView(view->summary, reply));
@@ -242,7 +246,8 @@ class PeopleService::Impl {
             },
             [&](const Reply& r) { status = r.status; });
         return status;
-      });
+      };
+      return impl_->Audited(context, "Jobs/Remove", remove, [=] { return request->job(); });
     }
 
     Unary* Trace(Context* context, const v1::TraceRequest* request,
@@ -282,10 +287,11 @@ class PeopleService::Impl {
       return reactor;
     }
 
-    grpc::ServerWriteReactor<v1::Job>* Watch(Context*, const v1::WatchRequest* request) override {
+    grpc::ServerWriteReactor<v1::Job>* Watch(Context* context,
+                                             const v1::WatchRequest* request) override {
       auto last = std::make_shared<v1::Job>();
       return impl_->Watch<v1::Job>(
-          Interval(request->interval_ms(), 500),
+          context, Interval(request->interval_ms(), 500),
           [last, job = request->job(), loop = impl_->loop_](Instant now, auto& stream) {
             const auto view = loop->core().Job(now, job);
             if (!view) return stream.End(ToGrpc(NoSuchJob(job)));
@@ -300,7 +306,8 @@ class PeopleService::Impl {
           });
     }
 
-    grpc::ServerWriteReactor<v1::LogLine>* Logs(Context*, const v1::LogsRequest* request) override {
+    grpc::ServerWriteReactor<v1::LogLine>* Logs(Context* context,
+                                                const v1::LogsRequest* request) override {
       struct Reading {
         LogQuery query;
         int64_t tail = 0;  // to be found yet
@@ -308,7 +315,7 @@ class PeopleService::Impl {
       };
       auto reading = std::make_shared<Reading>(Reading{ToQuery(*request), request->tail()});
       return impl_->Watch<v1::LogLine>(
-          kLogPageInterval,
+          context, kLogPageInterval,
           [reading, follow = request->follow(), loop = impl_->loop_](Instant now, auto& stream) {
             if (now < reading->quiet_until) return;
             LogQuery& query = reading->query;
@@ -348,8 +355,8 @@ class PeopleService::Impl {
     }
 
     Unary* Control(Context* context, const v1::JobRequest* request, v1::JobSummary* reply,
-                   JobCommand command) {
-      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant now) {
+                   JobCommand command, const std::string& call) {
+      const auto control = [=, loop = impl_->loop_](Instant now) {
         absl::Status status = absl::UnavailableError("the coordinator cannot store this");
         loop->Request(
             now,
@@ -361,7 +368,8 @@ class PeopleService::Impl {
           AddTimes(*loop, view->summary, EncodeView(view->summary, reply));
         }
         return status;
-      });
+      };
+      return impl_->Audited(context, call, control, [=] { return request->job(); });
     }
 
     Impl* const impl_;
@@ -384,9 +392,9 @@ class PeopleService::Impl {
                     [=, impl = impl_](Instant now) { return impl->Profile(now, *request, reply); });
     }
 
-    grpc::ServerWriteReactor<v1::ClusterStatus>* Watch(Context*,
+    grpc::ServerWriteReactor<v1::ClusterStatus>* Watch(Context* context,
                                                        const v1::StatusRequest* request) override {
-      return impl_->Watch<v1::ClusterStatus>(Interval(request->interval_ms(), 1000),
+      return impl_->Watch<v1::ClusterStatus>(context, Interval(request->interval_ms(), 1000),
                                              [impl = impl_](Instant now, auto& stream) {
                                                v1::ClusterStatus message;
                                                impl->Cluster(now, &message);
@@ -542,18 +550,34 @@ class PeopleService::Impl {
     }
   }
 
+  // A call that changes something: what it did, to `target()` as of its end, is in the audit log
+  // before the caller has the answer.
+  template <class Change, class Target>
+  Unary* Audited(Context* context, const std::string& call, Change change, Target target) {
+    Caller caller = CallerFrom(access_, *context);
+    return OnLoop(loop_, context,
+                  [=, access = access_, caller = std::move(caller)](Instant now) -> absl::Status {
+                    const absl::Status status = change(now);
+                    access->Audit(caller, call, target(), status);
+                    return status;
+                  });
+  }
+
   // `send(now, stream)` sends what is new, or ends the stream. It is skipped while the caller has
   // not taken the last message.
   template <class M, class Send>
-  grpc::ServerWriteReactor<M>* Watch(Duration interval, Send send) {
+  grpc::ServerWriteReactor<M>* Watch(Context* context, Duration interval, Send send) {
+    auto access = std::make_shared<AccessWatch>(access_, *context);
     auto stream = WatchStream<M>::Begin();
     WatchStream<M>* const reactor = stream.get();
-    const bool posted = loop_->Post([this, stream, interval, send](Instant now) {
+    const bool posted = loop_->Post([this, stream, interval, send, access](Instant now) {
       if (watchers_.size() >= kMaxWatchers) {
         return stream->End(
             grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls that watch"));
       }
-      watchers_.Add(now, interval, [stream, send](Instant at) {
+      watchers_.Add(now, interval, [stream, send, access](Instant at) {
+        const Verdict verdict = access->Check();
+        if (!verdict.ok()) stream->End(ToGrpc(ToStatus(verdict)));
         if (!stream->ended() && stream->idle()) send(at, *stream);
         return !stream->ended();
       });
@@ -566,13 +590,15 @@ class PeopleService::Impl {
   }
 
   CoordinatorLoop* const loop_;
+  AccessControl* const access_;
   const Instant started_;
   Watchers watchers_;
   Jobs jobs_;
   Status status_;
 };
 
-PeopleService::PeopleService(CoordinatorLoop* loop) : impl_(std::make_unique<Impl>(loop)) {}
+PeopleService::PeopleService(CoordinatorLoop* loop, AccessControl* access)
+    : impl_(std::make_unique<Impl>(loop, access)) {}
 PeopleService::~PeopleService() = default;
 
 std::vector<grpc::Service*> PeopleService::services() { return impl_->services(); }

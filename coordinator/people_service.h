@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/loop.h"
+#include "coordinator/trust/access_control.h"
 
 namespace grpc {
 class Service;
@@ -20,8 +21,8 @@ inline constexpr size_t kMaxWatchers = 256;
 
 class PeopleService {
  public:
-  // Takes over the loop's between_tasks. `loop` must outlive the gRPC server.
-  explicit PeopleService(CoordinatorLoop* loop);
+  // Takes over the loop's between_tasks. Both must outlive the gRPC server.
+  PeopleService(CoordinatorLoop* loop, AccessControl* access);
   ~PeopleService();
 
   // To be registered with the server, which must be shut down before this goes.

@@ -23,6 +23,8 @@
 #include "coordinator/monitoring/cluster_metrics.h"
 #include "coordinator/people_service.h"
 #include "coordinator/store_backup.h"
+#include "coordinator/trust/authorizer.h"
+#include "coordinator/trust/trust_service.h"
 
 namespace atl {
 namespace {
@@ -33,19 +35,36 @@ constexpr int kPageThreads = 40;
 constexpr int kPageStreams = 32;
 constexpr auto kLoopLimit = std::chrono::seconds(5);
 
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(AccessControl& access,
+                                                                     const std::string& listen) {
+  if (!access.has_authority()) return ListenCredentials(access.tls(), listen);
+  return ListenCredentials(access.tls(), [&access](const std::string& certificate) {
+    return access.Admit(certificate);
+  });
+}
+
 }  // namespace
 
 class CoordinatorServer::Impl {
  public:
-  explicit Impl(std::unique_ptr<CoordinatorLoop> loop)
-      : loop_(std::move(loop)),
-        members_(loop_.get()),
-        people_(loop_.get()),
-        backups_(loop_->store().path()) {}
+  Impl(std::unique_ptr<AccessControl> access, std::unique_ptr<CoordinatorLoop> loop)
+      : access_(std::move(access)),
+        loop_(std::move(loop)),
+        members_(loop_.get(), access_.get()),
+        people_(loop_.get(), access_.get()),
+        trust_(access_.get()),
+        backups_(loop_->store().path()) {
+    access_->on_revoked = [this] {
+      members_.EndRevoked();
+      trust_.EndRevoked();
+    };
+  }
 
   absl::Status Listen(const ServerOptions& options) {
-    ATOLL_ASSIGN_OR_RETURN(const auto credentials, ListenCredentials(options.tls, options.listen));
-    if (!options.tls.cert_path.empty()) credentials->SetAuthMetadataProcessor(NewAuthorizer());
+    ATOLL_ASSIGN_OR_RETURN(const auto credentials, Credentials(*access_, options.listen));
+    if (!access_->tls().cert_path.empty()) {
+      credentials->SetAuthMetadataProcessor(NewAuthorizer(access_.get()));
+    }
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -53,6 +72,7 @@ class CoordinatorServer::Impl {
     for (grpc::Service* service : members_.services()) builder.RegisterService(service);
     for (grpc::Service* service : people_.services()) builder.RegisterService(service);
     builder.RegisterService(backups_.service());
+    builder.RegisterService(trust_.service());
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
     builder.SetResourceQuota(
@@ -72,7 +92,8 @@ class CoordinatorServer::Impl {
     host_ = options.listen.substr(0, options.listen.rfind(':'));
     state_dir_ = options.state_dir;
     ATOLL_RETURN_IF_ERROR(ServePage(options));
-    ATOLL_ASSIGN_OR_RETURN(monitor_, ServeMetrics(options.metrics_listen, options.tls, Monitor()));
+    ATOLL_ASSIGN_OR_RETURN(monitor_,
+                           ServeMetrics(options.metrics_listen, access_->tls(), Monitor()));
     return absl::OkStatus();
   }
 
@@ -101,17 +122,50 @@ class CoordinatorServer::Impl {
     HttpOptions http;
     http.flag = "--http-listen";
     http.listen = options.http_listen;
-    http.tls = options.tls;
+    http.tls = access_->tls();
     http.threads = kPageThreads;
     http.max_streams = kPageStreams;
     const std::shared_ptr<grpc::Channel> here = server_->InProcessChannel(PageChannel());
-    // Actions are for those who are on this machine already.
-    gateway_ = std::make_unique<Gateway>(here, IsLoopbackAddress(options.http_listen));
+    gateway_ = std::make_unique<Gateway>(
+        here, [this, loopback = IsLoopbackAddress(options.http_listen)](
+                  const HttpRequest& request, const std::string& call, bool try_only) {
+          return Permit(request, call, loopback, try_only);
+        });
     ATOLL_ASSIGN_OR_RETURN(page_, HttpServer::Start(http, [this](const HttpRequest& request) {
                              return gateway_->Answer(request);
                            }));
     LogInfo("http", "the web page is at ", page_->url(), "/");
     return absl::OkStatus();
+  }
+
+  // On a page over TLS, what the certificate allows. In plaintext anybody may look, and act where
+  // that is somebody on this machine, of a cluster without roles.
+  Gateway::User Permit(const HttpRequest& request, const std::string& call, bool loopback,
+                       bool try_only) {
+    if (!request.peer_certificate.empty()) {
+      if (try_only) {
+        const Caller caller = access_->WhoIs(request.peer_certificate, request.from);
+        const bool may = access_->StillAllowed(request.peer_certificate).ok() &&
+                         Authorize(*caller.identity, call).ok();
+        return {may ? absl::OkStatus() : absl::PermissionDeniedError("not any more"), ""};
+      }
+      Caller caller;
+      const absl::Status allowed =
+          access_->CheckCall(request.peer_certificate, request.from, call, &caller);
+      return {allowed, caller.text()};
+    }
+    const std::string name = absl::StrCat("page/", request.from);
+    const bool has_roles = !access_->tls().cert_path.empty();
+    if (Authorize({Role::kViewer, ""}, call).ok() || (loopback && !has_roles)) {
+      return {absl::OkStatus(), name};
+    }
+    if (loopback) {
+      return {absl::PermissionDeniedError(
+                  "this cluster has roles, and a page in plaintext shows none: use the command "
+                  "line, or a page over TLS with an operator's certificate"),
+              name};
+    }
+    return {absl::PermissionDeniedError("actions are for loopback addresses, or over TLS"), name};
   }
 
   static grpc::ChannelArguments PageChannel() {
@@ -136,6 +190,9 @@ class CoordinatorServer::Impl {
     monitored.collect = [this](MetricsWriter& writer) {
       writer.AddDisk(state_dir_);
       writer.Add(kEventQueue, static_cast<double>(loop_->queued()));
+      for (const auto& [denial, count] : access_->audit().denials()) {
+        writer.Add(kDeniedCalls, static_cast<double>(count), {{"reason", DenialWord(denial)}});
+      }
       // Of its own: the task may run after this call has given up.
       auto cluster = std::make_shared<MetricsWriter>();
       const bool there = OnLoop([loop = loop_.get(), cluster](Instant now) {
@@ -153,9 +210,11 @@ class CoordinatorServer::Impl {
     return monitored;
   }
 
+  const std::unique_ptr<AccessControl> access_;
   const std::unique_ptr<CoordinatorLoop> loop_;
   MemberService members_;
   PeopleService people_;
+  TrustService trust_;
   BackupService backups_;
   std::string host_;
   int port_ = 0;
@@ -168,15 +227,17 @@ class CoordinatorServer::Impl {
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(ServerOptions options) {
   // Flags first: a wrong one must not take an epoch.
+  ATOLL_ASSIGN_OR_RETURN(auto access, AccessControl::Open(options.state_dir + "/trust", options.tls,
+                                                          options.certificate_lifetime_s));
   ATOLL_RETURN_IF_ERROR(
-      Annotate(ListenCredentials(options.tls, options.listen).status(), "--listen"));
+      Annotate(ListenCredentials(access->tls(), options.listen).status(), "--listen"));
   if (!options.restore_from.empty()) {
     ATOLL_RETURN_IF_ERROR(RestoreStore(options.restore_from, options.state_dir));
     LogInfo("store", options.state_dir, ": restored from ", options.restore_from);
   }
-  ATOLL_ASSIGN_OR_RETURN(auto loop,
-                         CoordinatorLoop::Open(options.state_dir, options.cluster, options.core));
-  auto impl = std::make_unique<Impl>(std::move(loop));
+  ATOLL_ASSIGN_OR_RETURN(auto loop, CoordinatorLoop::Open(options.state_dir, options.cluster,
+                                                          access->cluster(), options.core));
+  auto impl = std::make_unique<Impl>(std::move(access), std::move(loop));
   ATOLL_RETURN_IF_ERROR(impl->Listen(options));
   return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));
 }

@@ -19,7 +19,9 @@ struct ServerOptions {
   std::string restore_from;  // a backup: state_dir is made of it first; empty: it is there
   std::string metrics_listen;  // "host:port" for monitors; empty: none
   std::string http_listen;     // "host:port" of the web page; empty: none
+  // Empty: those of `atoll init` in state_dir, if there are any.
   TlsOptions tls;
+  int64_t certificate_lifetime_s = 30 * 86400;  // of members and people who join
   CoordinatorOptions core;
 };
 

@@ -6,12 +6,14 @@
 #include <string>
 #include <thread>
 
+#include "common/flag_sources.h"
 #include "common/logging.h"
 #include "common/metrics/metrics_server.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/parse_bytes.h"
 #include "common/protocol/wire.h"
 #include "common/status.h"
+#include "common/trust/member_access.h"
 #include "common/usage.h"
 
 namespace atl::ps {
@@ -19,11 +21,12 @@ namespace {
 
 absl::Status ReadKeys(const std::string& key_path, const std::string& clients_path,
                       ServerSecurity* security) {
-  if (key_path.empty() != clients_path.empty()) {
-    return absl::InvalidArgumentError("--curve-key and --curve-clients go together");
+  if (key_path.empty() && !clients_path.empty()) {
+    return absl::InvalidArgumentError("--curve-clients needs --curve-key");
   }
   if (key_path.empty()) return absl::OkStatus();
   ATOLL_ASSIGN_OR_RETURN(security->keys, ReadCurveKey(key_path));
+  if (clients_path.empty()) return absl::OkStatus();
   ATOLL_ASSIGN_OR_RETURN(security->allowed_client_keys, ReadCurveClients(clients_path));
   return absl::OkStatus();
 }
@@ -35,8 +38,9 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
                "atoll-paramserver");
   DaemonOptions options;
   options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
-  std::string memory = "4GiB", curve_key, curve_clients, log_level = "info";
-  app.add_option("--coordinator", options.coordinator, "its address, HOST:PORT")->required();
+  std::string memory = "4GiB", curve_key, curve_clients, log_level = "info", join;
+  app.add_option("--coordinator", options.coordinator,
+                 "its address, HOST:PORT; --join says it too");
   app.add_option("--name", options.name, "unique among the parameter servers")->required();
   app.add_option("--state-dir", options.state_folder, "folder of logs and snapshots")->required();
   app.add_option("--listen", options.listen,
@@ -55,15 +59,17 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   app.add_option("--curve-key", curve_key,
                  "file with this server's secret CURVE key, made by `atoll keygen`");
   app.add_option("--curve-clients", curve_clients,
-                 "file with the public keys of those who may push and pull, one a line");
+                 "file with the public keys of those who may push and pull, one a line, beside "
+                 "those that the coordinator knows");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  AddJoinFlag(app, &join);
   AddMetricsFlag(app, &options.metrics_listen);
   AddTlsFlags(app, &options.tls);
   AddVersionFlag(app);
 
   ParsedFlags parsed;
   try {
-    app.parse(argc, argv);
+    atl::ParseFlags(app, argc, argv, "/etc/atoll/paramserver.toml");
   } catch (const CLI::ParseError& error) {
     parsed.exit_code = ExplainUsage(app, error);
     return parsed;
@@ -74,15 +80,23 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   if (status.ok() && *bytes == 0)
     status = absl::InvalidArgumentError("--memory-bytes must not be 0");
   if (status.ok()) status = Annotate(CheckNodeName(options.name), "--name");
-  if (status.ok()) status = Annotate(CheckAddress(options.coordinator), "--coordinator");
+  if (status.ok() && (join.empty() || !options.coordinator.empty())) {
+    status = Annotate(CheckAddress(options.coordinator), "--coordinator");
+  }
   if (status.ok()) status = Annotate(CheckTcpEndpoint(options.listen), "--listen");
   if (status.ok() && !options.advertise.empty()) {
     status = Annotate(CheckTcpEndpoint(options.advertise), "--advertise");
   }
   if (status.ok()) status = SetLogLevel(log_level);
+  if (status.ok()) {
+    status = EnterCluster({Role::kParameterServer, options.name},
+                          IdentityFolder(options.state_folder + "/identity"), join,
+                          {&options.coordinator, &options.tls, &curve_key});
+  }
   if (status.ok()) status = ReadKeys(curve_key, curve_clients, &options.security);
   if (!status.ok()) {
     std::fprintf(stderr, "atoll-paramserver: %s\n", std::string(status.message()).c_str());
+    parsed.exit_code = absl::IsInvalidArgument(status) ? 2 : 1;
     return parsed;
   }
   options.memory_bytes = *bytes;

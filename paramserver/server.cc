@@ -1,6 +1,7 @@
 #include "paramserver/server.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -73,7 +74,27 @@ absl::Status Daemon::Start() {
   // From here on threads of others may call.
   ATOLL_RETURN_IF_ERROR(Listen());
   core_->SetEndpoint(endpoint_);
+  renewer_ = StartRenewer(IdentityFolder(options_.state_folder + "/identity"), options_.tls,
+                          options_.coordinator);
+  WatchKeys();
   return Attach(incarnation);
+}
+
+// Beside the keys of --curve-clients; of both, none that is revoked.
+void Daemon::WatchKeys() {
+  if (options_.security.keys.empty() || options_.tls.cert_path.empty()) return;
+  key_watcher_ = std::make_unique<KeyWatcher>(
+      options_.tls, options_.coordinator,
+      [this](const std::vector<std::string>& allowed, const std::vector<std::string>& revoked) {
+        std::set<std::string> keys(options_.security.allowed_client_keys.begin(),
+                                   options_.security.allowed_client_keys.end());
+        keys.insert(allowed.begin(), allowed.end());
+        for (const std::string& key : revoked) keys.erase(key);
+        std::erase_if(keys, [](const std::string& key) { return !IsCurveKey(key); });
+        LogInfo(kPart, keys.size(), " keys may use the tensor link, ", revoked.size(),
+                " are revoked");
+        link_->SetClientKeys({keys.begin(), keys.end()});
+      });
 }
 
 absl::Status Daemon::Listen() {
@@ -121,6 +142,8 @@ absl::Status Daemon::Attach(Incarnation incarnation) {
 
 Daemon::~Daemon() {
   monitor_.reset();
+  renewer_.reset();
+  key_watcher_.reset();
   loop_.Stop();  // whoever waits to post goes on
   if (attach_ != nullptr) attach_->Close(std::chrono::seconds(1));
   link_.reset();

@@ -13,6 +13,7 @@
 #include "common/net/tensor_server.h"
 #include "common/net/tls.h"
 #include "common/state_folder.h"
+#include "common/trust/member_access.h"
 #include "paramserver/core/core.h"
 #include "paramserver/daemon_metrics.h"
 #include "paramserver/storage/storage.h"
@@ -50,6 +51,7 @@ class Daemon : private TensorHandler {
   absl::Status Start();
   absl::Status Listen();
   absl::Status Attach(Incarnation incarnation);
+  void WatchKeys();
   Instant Step(Instant now, std::optional<Event> event);
   void Remember(const ClusterMark& mark);
 
@@ -69,6 +71,8 @@ class Daemon : private TensorHandler {
   std::unique_ptr<StorageThread> storage_;
   std::unique_ptr<TensorServer> link_;
   std::unique_ptr<ServerAttach> attach_;
+  std::unique_ptr<CertificateRenewer> renewer_;
+  std::unique_ptr<KeyWatcher> key_watcher_;
   std::string endpoint_;
   absl::Status outcome_;
   std::unique_ptr<HttpServer> monitor_;  // last: its threads use what is above

@@ -20,6 +20,7 @@
 #include "common/protocol/wire.h"
 #include "common/service_manager.h"
 #include "common/state_folder.h"
+#include "common/trust/member_access.h"
 #include "common/version.h"
 #include "worker/backends.h"
 #include "worker/core/core.h"
@@ -51,8 +52,11 @@ absl::StatusOr<std::unique_ptr<TensorClient>> NewTensorClient(const DaemonOption
 
 // What an operator can get wrong, before anything is touched.
 absl::Status CheckOptions(const DaemonOptions& options) {
-  ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator), "--coordinator"));
+  if (options.join.empty() || !options.coordinator.empty()) {
+    ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator), "--coordinator"));
+  }
   ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
+  ATOLL_RETURN_IF_ERROR(CheckRoots(options.roots));
   if (!options.site.empty()) ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.site), "--site"));
   ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(options.peer_endpoint), "--peer-endpoint"));
   if (!(options.emulate_slowdown >= 1) || options.emulate_slowdown > 1000) {
@@ -96,6 +100,20 @@ Emulation EmulationOf(const DaemonOptions& options) {
   }
   emulation.slowdown = options.emulate_slowdown;
   return emulation;
+}
+
+// What is added to a device's name.
+std::string EmulationText(const DaemonOptions& options) {
+  std::string text;
+  if (options.emulate_slowdown > 1 || options.emulate_step_ms > 0) {
+    text = absl::StrCat(" (emulated: steps of at least ", options.emulate_step_ms, " ms, times ",
+                        options.emulate_slowdown, ")");
+  }
+  if (options.emulate_block_ms > 0) {
+    absl::StrAppend(&text, " (emulated: computes nothing, a block's operations last ",
+                    options.emulate_block_ms, " ms a sequence)");
+  }
+  return text;
 }
 
 // Whether its GPUs may work with other workers' by NCCL, which needs plaintext (device_side.h): on
@@ -145,6 +163,9 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.engine.emulation = EmulationOf(options);
   group.data.digests = digests;
   group.data.watch.progress = [loop](const std::string& what) { SayMeasuring(what, loop); };
+  group.check_job = [roots = options.roots](const JobSpec& spec) {
+    return CheckJobPaths(spec, roots);
+  };
   group.on_lent = [loop] { loop->TryPost(Lent{}); };
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
@@ -370,6 +391,11 @@ class Daemon {
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  const IdentityFolder own(options.state_dir + "/identity");
+  ATOLL_RETURN_IF_ERROR(
+      EnterCluster({Role::kWorker, options.name}, own, options.join,
+                   {&options.coordinator, &options.tls, &options.curve_key_path}));
+  const auto renewer = StartRenewer(own, options.tls, options.coordinator);
   WarnIfOutOfReach(options);
   EventLoop<Event> loop(kEventsMax);
   EndSignals signals;
@@ -395,15 +421,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   for (const std::string& problem : problems) {
     LogWarning("checkpoint", "ignored, parameters will be pulled: ", problem);
   }
-  std::string emulated;
-  if (options.emulate_slowdown > 1 || options.emulate_step_ms > 0) {
-    emulated = absl::StrCat(" (emulated: steps of at least ", options.emulate_step_ms,
-                            " ms, times ", options.emulate_slowdown, ")");
-  }
-  if (options.emulate_block_ms > 0) {
-    absl::StrAppend(&emulated, " (emulated: computes nothing, a block's operations last ",
-                    options.emulate_block_ms, " ms a sequence)");
-  }
+  const std::string emulated = EmulationText(options);
   std::string names;
   for (const WorkerDevice& device : devices) {
     identity.devices.push_back(device.info);

@@ -13,6 +13,7 @@
 #include "common/net/security.h"
 #include "common/net/tls.h"
 #include "common/status.h"
+#include "worker/path_roots.h"
 
 namespace atl::worker {
 
@@ -35,8 +36,10 @@ struct DaemonOptions {
   double emulate_slowdown = 1;
   double emulate_step_ms = 0;   // see IslandOptions
   double emulate_block_ms = 0;  // see EmulatedBlocks; 0: computes
+  PathRoots roots;              // what jobs may make it read
   TlsOptions tls;
   std::string metrics_listen;  // "host:port" for monitors; empty: none
+  std::string join;            // TOKEN@HOST:PORT; empty: no joining
   std::string curve_key_path;  // secret key for tensor links (security.h); empty: plaintext
 };
 

@@ -2,11 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <string>
 
+#include "common/flag_sources.h"
 #include "common/logging.h"
 #include "common/metrics/metrics_server.h"
 #include "common/parse_bytes.h"
+#include "common/trust/member_access.h"
 #include "common/usage.h"
 #include "worker/daemon.h"
 
@@ -14,7 +15,7 @@ int main(int argc, char** argv) {
   CLI::App app("atoll-worker trains one island's model on this machine.", "atoll-worker");
   atl::worker::DaemonOptions options;
   std::string memory = "0", log_level = "info";
-  app.add_option("--coordinator", options.coordinator, "host:port of the coordinator")->required();
+  app.add_option("--coordinator", options.coordinator, "host:port of the coordinator");
   app.add_option("--name", options.name, "unique among workers: a-z, 0-9 and '-'")->required();
   app.add_option("--state-dir", options.state_dir, "this worker's own folder")->required();
   app.add_option("--backend", options.backend, "cpu, cuda, or reference (slow, for tests)")
@@ -34,7 +35,7 @@ int main(int argc, char** argv) {
          "machine's")
       ->capture_default_str();
   app.add_option("--devices", options.devices,
-                 "into how many devices its threads and memory are divided for islands' plans")
+                 "into how many devices its threads and memory are divided")
       ->capture_default_str();
   app.add_option("--peer-endpoint", options.peer_endpoint,
                  "tcp://host:port at which other workers of an island reach it; port * is any")
@@ -50,16 +51,17 @@ int main(int argc, char** argv) {
   app.add_option("--emulate-step-ms", options.emulate_step_ms,
                  "for tests: every step lasts at least so long");
   app.add_option("--emulate-block-ms", options.emulate_block_ms,
-                 "for benchmarks of islands with plans: computes nothing; F, B and W of a block "
-                 "last so long for a sequence, and losses mean nothing");
+                 "for benchmarks of islands: computes nothing; F, B and W of a block last so long");
   app.add_option("--curve-key", options.curve_key_path,
-                 "file with this worker's secret CURVE key, made by `atoll keygen`");
+                 "file with its secret CURVE key, of `atoll keygen`");
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
+  atl::worker::AddRootFlags(app, &options.roots);
+  atl::AddJoinFlag(app, &options.join);
   atl::AddMetricsFlag(app, &options.metrics_listen);
   atl::AddTlsFlags(app, &options.tls);
   atl::AddVersionFlag(app);
   try {
-    app.parse(argc, argv);
+    atl::ParseFlags(app, argc, argv, "/etc/atoll/worker.toml");
   } catch (const CLI::ParseError& error) {
     return atl::ExplainUsage(app, error);
   }

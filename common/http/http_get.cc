@@ -8,9 +8,10 @@ namespace {
 constexpr int kTimeoutS = 20;
 
 HttpAnswer Send(const std::string& url, const std::map<std::string, std::string>& headers,
-                bool post) {
+                const HttpIdentity& identity, bool post) {
   const size_t path = url.find('/', url.find("://") + 3);
-  httplib::Client client(url.substr(0, path));
+  httplib::Client client(url.substr(0, path), identity.cert_path, identity.key_path);
+  client.enable_server_certificate_verification(false);
   client.set_read_timeout(kTimeoutS);
   httplib::Headers sent;
   for (const auto& [name, value] : headers) sent.emplace(name, value);
@@ -23,11 +24,13 @@ HttpAnswer Send(const std::string& url, const std::map<std::string, std::string>
 
 }  // namespace
 
-HttpAnswer HttpGet(const std::string& url, const std::map<std::string, std::string>& headers) {
-  return Send(url, headers, false);
+HttpAnswer HttpGet(const std::string& url, const std::map<std::string, std::string>& headers,
+                   const HttpIdentity& identity) {
+  return Send(url, headers, identity, false);
 }
-HttpAnswer HttpPost(const std::string& url, const std::map<std::string, std::string>& headers) {
-  return Send(url, headers, true);
+HttpAnswer HttpPost(const std::string& url, const std::map<std::string, std::string>& headers,
+                    const HttpIdentity& identity) {
+  return Send(url, headers, identity, true);
 }
 
 }  // namespace atl

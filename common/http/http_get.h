@@ -14,9 +14,16 @@ struct HttpAnswer {
   std::string body;
 };
 
+// PEM files that the client shows over https; it believes every server.
+struct HttpIdentity {
+  std::string cert_path, key_path;
+};
+
 // `url`: "http://HOST:PORT/PATH". A body makes it a POST. Waits for at most 20 s.
-HttpAnswer HttpGet(const std::string& url, const std::map<std::string, std::string>& headers = {});
-HttpAnswer HttpPost(const std::string& url, const std::map<std::string, std::string>& headers = {});
+HttpAnswer HttpGet(const std::string& url, const std::map<std::string, std::string>& headers = {},
+                   const HttpIdentity& identity = {});
+HttpAnswer HttpPost(const std::string& url, const std::map<std::string, std::string>& headers = {},
+                    const HttpIdentity& identity = {});
 
 }  // namespace atl
 

@@ -1,7 +1,10 @@
 #include "common/http/http_server.h"
 
 #include <httplib.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <semaphore>
@@ -10,6 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "common/net/tcp_endpoint.h"
 
 namespace atl {
 namespace {
@@ -35,10 +39,6 @@ Address ParseAddress(const std::string& text) {
   return address;
 }
 
-bool IsLoopbackHost(absl::string_view host) {
-  return host == "localhost" || host == "::1" || host == "[::1]" || absl::StartsWith(host, "127.");
-}
-
 // httplib's pool with a bounded queue: while it is full no connection is accepted.
 class BoundedPool : public httplib::TaskQueue {
  public:
@@ -57,6 +57,19 @@ class BoundedPool : public httplib::TaskQueue {
   httplib::ThreadPool pool_;
 };
 
+std::string PeerCertificate(const SSL* ssl) {
+  X509* certificate = SSL_get1_peer_certificate(ssl);
+  if (certificate == nullptr) return "";
+  BIO* bio = BIO_new(BIO_s_mem());
+  PEM_write_bio_X509(bio, certificate);
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(bio, &data);
+  std::string pem(data, static_cast<size_t>(size));
+  BIO_free(bio);
+  X509_free(certificate);
+  return pem;
+}
+
 HttpRequest ToRequest(const httplib::Request& from) {
   HttpRequest request;
   request.method = from.method;
@@ -66,7 +79,30 @@ HttpRequest ToRequest(const httplib::Request& from) {
     request.headers[absl::AsciiStrToLower(name)] = value;
   }
   request.body = from.body;
+  request.from = from.remote_addr;
+  if (from.ssl != nullptr) request.peer_certificate = PeerCertificate(from.ssl);
   return request;
+}
+
+// A renewed certificate serves the next connection.
+int ReadCertificateAgain(SSL* ssl, void* options) {
+  const auto* tls = static_cast<const TlsOptions*>(options);
+  return SSL_use_certificate_chain_file(ssl, tls->cert_path.c_str()) == 1 &&
+                 SSL_use_PrivateKey_file(ssl, tls->key_path.c_str(), SSL_FILETYPE_PEM) == 1
+             ? 1
+             : 0;
+}
+
+// `tls` outlives the server.
+bool SetUp(SSL_CTX& context, const TlsOptions* tls, bool needs_certificate) {
+  SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION);
+  SSL_CTX_set_verify(&context,
+                     SSL_VERIFY_PEER | (needs_certificate ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
+                     nullptr);
+  SSL_CTX_set_cert_cb(&context, ReadCertificateAgain, const_cast<TlsOptions*>(tls));
+  return SSL_CTX_use_certificate_chain_file(&context, tls->cert_path.c_str()) == 1 &&
+         SSL_CTX_use_PrivateKey_file(&context, tls->key_path.c_str(), SSL_FILETYPE_PEM) == 1 &&
+         SSL_CTX_load_verify_locations(&context, tls->ca_path.c_str(), nullptr) == 1;
 }
 
 }  // namespace
@@ -93,8 +129,8 @@ class HttpServer::Impl {
     const TlsOptions& tls = options_.tls;
     with_tls_ = !loopback_ && !tls.cert_path.empty() && !tls.insecure;
     if (with_tls_) {
-      server_ = std::make_unique<httplib::SSLServer>(tls.cert_path.c_str(), tls.key_path.c_str(),
-                                                     tls.ca_path.c_str());
+      server_ = std::make_unique<httplib::SSLServer>(
+          [&](SSL_CTX& context) { return SetUp(context, &tls, options_.open_paths.empty()); });
     } else {
       server_ = std::make_unique<httplib::Server>();
     }
@@ -158,6 +194,9 @@ class HttpServer::Impl {
         !IsLoopbackHost(host)) {
       reply.status = 403;
       reply.body = "this address is served to this machine only, by the name of localhost\n";
+    } else if (with_tls_ && asked.peer_certificate.empty() && !IsOpen(asked.path)) {
+      reply.status = 403;
+      reply.body = "only clients with a certificate of the cluster get this\n";
     } else {
       reply = handler_(asked);
     }
@@ -182,6 +221,11 @@ class HttpServer::Impl {
           return chunk.empty() ? sink.is_writable() : sink.write(chunk.data(), chunk.size());
         },
         [this](bool) { --streams_; });
+  }
+
+  bool IsOpen(const std::string& path) const {
+    return std::find(options_.open_paths.begin(), options_.open_paths.end(), path) !=
+           options_.open_paths.end();
   }
 
   const HttpOptions options_;

@@ -2,7 +2,8 @@
 // threads of its own; a handler may wait, for a bounded time.
 //
 // Loopback addresses are served in plaintext. Other addresses are served over TLS with the daemon's
-// certificate, and clients present one that --tls-ca signed; or in plaintext with --insecure.
+// certificate, which is read again for every connection, and clients present one that --tls-ca
+// signed; or in plaintext with --insecure.
 // Requests through another host's name are refused on loopback (DNS rebinding).
 
 #ifndef ATOLL_COMMON_HTTP_HTTP_SERVER_H_
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/net/tls.h"
 #include "common/status.h"
@@ -24,6 +26,8 @@ struct HttpOptions {
   TlsOptions tls;
   int threads = 4;  // requests at once; each stream takes one of them
   int max_streams = 0;
+  // Also answered, over TLS, to clients without a certificate; they get nothing else.
+  std::vector<std::string> open_paths;
 };
 
 struct HttpRequest {
@@ -32,6 +36,8 @@ struct HttpRequest {
   std::map<std::string, std::string> query;
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
+  std::string from;              // the client's address
+  std::string peer_certificate;  // PEM, signed by --tls-ca; empty: plaintext
 
   std::string Query(const std::string& name) const;   // empty: not given
   std::string Header(const std::string& name) const;  // likewise

@@ -34,6 +34,7 @@ TEST_CASE("plaintext_beyond_loopback_is_refused_without_insecure") {
   CHECK(allowed.ok());
   CHECK_FALSE(IsLoopbackAddress("0.0.0.0:80"));
   CHECK(IsLoopbackAddress("[::1]:80"));
+  CHECK_FALSE(IsLoopbackAddress("127.evil.example:80"));
 }
 
 TEST_CASE("a_taken_port_is_an_error_that_names_the_flag") {
@@ -47,6 +48,7 @@ TEST_CASE("a_taken_port_is_an_error_that_names_the_flag") {
 TEST_CASE("loopback_is_not_served_under_another_hosts_name") {
   const auto server = Serve(Echo);
   CHECK(HttpGet(server->url() + "/", {{"Host", "evil.example:80"}}).status == 403);
+  CHECK(HttpGet(server->url() + "/", {{"Host", "127.evil.example:80"}}).status == 403);
   CHECK(HttpGet(server->url() + "/", {{"Host", "localhost:80"}}).status == 200);
 }
 

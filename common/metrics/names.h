@@ -40,6 +40,8 @@ inline constexpr Metric kEventQueue{"atoll_event_queue_length", MetricType::kGau
 // ---- coordinator: cluster ----
 inline constexpr Metric kEpoch{"atoll_coordinator_epoch", MetricType::kGauge,
                                "number of the coordinator's start"};
+inline constexpr Metric kDeniedCalls{"atoll_coordinator_denied_calls_total", MetricType::kCounter,
+                                     "connections and calls that were denied, by reason"};
 inline constexpr Metric kMembers{"atoll_members", MetricType::kGauge,
                                  "workers and parameter servers by state"};
 inline constexpr Metric kJobs{"atoll_jobs", MetricType::kGauge, "jobs by state"};

@@ -109,10 +109,11 @@ class AttachClient<Up, Down>::Impl {
     Opened();
     std::thread writer([&] { Write(stream.get()); });
     const std::string fault = Read(stream.get(), served);
-    context.TryCancel();  // the stream has ended, or is to end: frees a writer that waits for room
+    if (!fault.empty()) context.TryCancel();
+    const grpc::Status status = stream->Finish();  // before a cancel, which would hide the reason
+    context.TryCancel();                           // frees a writer that waits for room
     StopWriter();
     writer.join();
-    const grpc::Status status = stream->Finish();
     SetContext(nullptr);
     if (!fault.empty()) return fault;
     return absl::StrCat(options_.coordinator, ": ",

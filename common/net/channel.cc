@@ -10,6 +10,11 @@ namespace atl {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls,
                                                            const std::string& address) {
   ATOLL_ASSIGN_OR_RETURN(const auto credentials, ClientCredentials(tls, address));
+  return OpenChannelWith(credentials, address);
+}
+
+std::shared_ptr<grpc::Channel> OpenChannelWith(
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);

@@ -22,6 +22,10 @@ inline constexpr int kKeepaliveTimeoutMs = 5000;
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls,
                                                            const std::string& address);
 
+// The same with these credentials.
+std::shared_ptr<grpc::Channel> OpenChannelWith(
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& address);
+
 }  // namespace atl
 
 #endif  // ATOLL_COMMON_NET_CHANNEL_H_

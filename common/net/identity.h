@@ -10,7 +10,8 @@
 
 namespace atl {
 
-enum class Role { kCoordinator, kWorker, kParameterServer, kOperator, kViewer };
+// kJoiner: whoever shows a token, and has no certificate yet.
+enum class Role { kCoordinator, kWorker, kParameterServer, kOperator, kViewer, kJoiner };
 
 struct Identity {
   Role role = Role::kViewer;
@@ -19,8 +20,15 @@ struct Identity {
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 
-// As in the URI: coordinator, worker, paramserver, operator, viewer.
+// As in the URI: coordinator, worker, paramserver, operator, viewer; of a joiner "token".
 absl::string_view RoleName(Role role);
+
+// Of those that certificates carry: not a joiner's.
+absl::StatusOr<Role> RoleFromName(absl::string_view name);
+
+// "atoll:worker/w1", and without the scheme "worker/w1".
+std::string UriFrom(const Identity& identity);
+std::string ToText(const Identity& identity);
 
 // The error says what is wrong with the URI.
 absl::StatusOr<Identity> IdentityFromUri(absl::string_view uri);

@@ -22,12 +22,6 @@ namespace {
 
 constexpr size_t kKeyLetters = 40;
 
-bool IsKey(absl::string_view key) {
-  std::array<uint8_t, 32> raw;
-  return key.size() == kKeyLetters &&
-         zmq_z85_decode(raw.data(), std::string(key).c_str()) != nullptr;
-}
-
 absl::Status CheckKeys(const KeyPair& keys) {
   absl::StatusOr<std::string> public_key = PublicKeyOf(keys.secret_key);
   if (!public_key.ok()) return public_key.status();
@@ -49,7 +43,7 @@ absl::StatusOr<std::vector<std::string>> ReadKeys(absl::string_view flag, const 
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || line.front() == '#') continue;
     const absl::string_view key = line.substr(0, line.find_first_of(" \t"));
-    if (!IsKey(key)) {
+    if (!IsCurveKey(key)) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ":", number,
                        ": does not begin with a Z85 key of 40 letters; "
@@ -70,6 +64,12 @@ absl::Status CheckPlaintext(absl::string_view endpoint, bool allowed) {
 
 }  // namespace
 
+bool IsCurveKey(absl::string_view key) {
+  std::array<uint8_t, 32> raw;
+  return key.size() == kKeyLetters &&
+         zmq_z85_decode(raw.data(), std::string(key).c_str()) != nullptr;
+}
+
 absl::StatusOr<KeyPair> GenerateKeyPair() {
   std::array<char, kKeyLetters + 1> public_key, secret_key;
   if (zmq_curve_keypair(public_key.data(), secret_key.data()) != 0) {
@@ -80,7 +80,7 @@ absl::StatusOr<KeyPair> GenerateKeyPair() {
 
 absl::StatusOr<std::string> PublicKeyOf(absl::string_view secret_key) {
   std::array<char, kKeyLetters + 1> public_key;
-  if (!IsKey(secret_key) ||
+  if (!IsCurveKey(secret_key) ||
       zmq_curve_public(public_key.data(), std::string(secret_key).c_str()) != 0) {
     return absl::InvalidArgumentError("the secret key is not a Z85 key of 40 letters");
   }
@@ -142,7 +142,7 @@ absl::Status CheckSecurity(const ServerSecurity& security, absl::string_view end
     return CheckPlaintext(endpoint, security.allow_plaintext_beyond_loopback);
   }
   for (const std::string& key : security.allowed_client_keys) {
-    if (!IsKey(key)) {
+    if (!IsCurveKey(key)) {
       return absl::InvalidArgumentError(absl::StrCat(endpoint, ": allowed client key \"", key,
                                                      "\" is not a Z85 key of 40 letters"));
     }
@@ -156,7 +156,7 @@ absl::Status CheckSecurity(const ClientSecurity& security, absl::string_view end
   if (server_key.empty()) {
     return CheckPlaintext(endpoint, security.allow_plaintext_beyond_loopback);
   }
-  if (!IsKey(server_key)) {
+  if (!IsCurveKey(server_key)) {
     return absl::InvalidArgumentError(
         absl::StrCat(endpoint, ": server key \"", server_key, "\" is not a Z85 key of 40 letters"));
   }

@@ -26,6 +26,9 @@ absl::StatusOr<KeyPair> GenerateKeyPair();
 // The public key that belongs to a secret key; an error when it is not a Z85 key.
 absl::StatusOr<std::string> PublicKeyOf(absl::string_view secret_key);
 
+// Whether the text is a key: 40 letters that decode.
+bool IsCurveKey(absl::string_view key);
+
 // ---- Files, as `atoll keygen` makes them; the same format for all. A line that begins with '#' is
 // a comment; any other begins with a key, and what follows it on the line says whose it is.
 

@@ -36,6 +36,11 @@ void TensorServer::RefusePull(ReplyToken token, PullRefusal refusal, Version cur
   });
 }
 
+void TensorServer::SetClientKeys(std::vector<std::string> public_keys) {
+  impl_->tasks().Post(
+      [impl = impl_.get(), keys = std::move(public_keys)] { impl->SetClientKeys(keys); });
+}
+
 LinkCounters TensorServer::counters() const { return impl_->counters(); }
 int64_t TensorServer::assembly_bytes() const { return impl_->assembly_bytes(); }
 

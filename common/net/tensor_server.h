@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/ids.h"
 #include "common/net/payload.h"
@@ -96,6 +97,11 @@ class TensorServer {
 
   // `current`: the newest version held, kNoVersion if none.
   void RefusePull(ReplyToken token, PullRefusal refusal, Version current, std::string reason);
+
+  // With security.keys: these public keys, checked before, may connect, in place of those before.
+  // Of a client whose key is not among them every transfer ends, and nothing more is taken.
+  // Thread-safe; returns at once.
+  void SetClientKeys(std::vector<std::string> public_keys);
 
   LinkCounters counters() const;   // thread-safe
   int64_t assembly_bytes() const;  // bytes admitted and unacknowledged now; thread-safe

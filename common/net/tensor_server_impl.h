@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "common/net/chunks.h"
@@ -35,6 +36,7 @@ class TensorServer::Impl {
                  std::shared_ptr<const void> owner);
   void RefusePull(ReplyToken token, PullRefusal refusal, Version current,
                   const std::string& reason);
+  void SetClientKeys(const std::vector<std::string>& public_keys);
 
  private:
   // Where answers go: a connection's name, given by ROUTER, and the client's transfer number.
@@ -73,6 +75,7 @@ class TensorServer::Impl {
 
   struct Peer {
     int transfers = 0;
+    std::string key;  // with which it was let in
     std::shared_ptr<SendAccount> account;
   };
 
@@ -101,6 +104,10 @@ class TensorServer::Impl {
   bool SendChunks();  // whether there is more to send at once
   void SendChunk(Pull& pull);
   void DropIdle();
+  // Whether the sender's key is still among those that may connect: libzmq keeps a connection whose
+  // key is not.
+  bool IsAllowed(Message& frame);
+  void EndTransfers(const std::string& peer);
   bool AddTransfer(const std::string& peer);
   void RemoveTransfer(const std::string& peer);
   void Count(int64_t LinkCounters::*counter, int64_t amount = 1);
@@ -122,6 +129,8 @@ class TensorServer::Impl {
 
   // The network thread's own.
   bool stopping_ = false;
+  std::set<std::string> client_keys_;  // Z85; with keys
+  std::string sender_key_;             // of the frame under way
   Instant now_;
   Instant next_idle_check_;
   uint64_t next_token_ = 1;

@@ -22,7 +22,7 @@ absl::Status TensorServer::Impl::Start() {
   ATOLL_ASSIGN_OR_RETURN(router_, context_->MakeTensorSocket(ZMQ_ROUTER));
   if (!options_.security.keys.empty()) {
     ATOLL_ASSIGN_OR_RETURN(door_, Doorkeeper::Open(*context_));
-    door_->Admit(options_.security.allowed_client_keys);
+    SetClientKeys(options_.security.allowed_client_keys);
     ATOLL_RETURN_IF_ERROR(SetCurveServer(router_, options_.security.keys));
   }
   ATOLL_ASSIGN_OR_RETURN(endpoint_, Bind(router_, options_.endpoint));
@@ -74,6 +74,9 @@ bool TensorServer::Impl::ReceiveSome() {
 void TensorServer::Impl::OnFrame(const std::string& peer, std::vector<Message>& parts) {
   v1::Frame frame;
   absl::Status status = absl::InvalidArgumentError("a message has one or two frames");
+  if (door_ && (parts.size() < 2 || !IsAllowed(parts[1]))) {
+    return Count(&LinkCounters::frames_refused);
+  }
   if (parts.size() == 2 || parts.size() == 3) {
     status = ParseFrame(parts[1].text(), parts.size() == 3, &frame);
   }
@@ -100,6 +103,42 @@ void TensorServer::Impl::OnFrame(const std::string& peer, std::vector<Message>& 
     SendPushResult(route, v1::PushResult::REFUSED, std::string(status.message()));
   } else if (frame.has_pull_open()) {
     SendPullRefused(route, v1::PullRefused::BAD_REQUEST, kNoVersion, std::string(status.message()));
+  }
+}
+
+bool TensorServer::Impl::IsAllowed(Message& frame) {
+  sender_key_ = SenderKey(frame);
+  return client_keys_.count(sender_key_) > 0;
+}
+
+void TensorServer::Impl::SetClientKeys(const std::vector<std::string>& public_keys) {
+  if (!door_) return;
+  door_->Admit(public_keys);
+  client_keys_ = {public_keys.begin(), public_keys.end()};
+  std::vector<std::string> revoked;
+  for (const auto& [name, peer] : peers_) {
+    if (client_keys_.count(peer.key) == 0) revoked.push_back(name);
+  }
+  for (const std::string& peer : revoked) EndTransfers(peer);
+}
+
+// What was handed over whole stays: its sender was allowed then.
+void TensorServer::Impl::EndTransfers(const std::string& peer) {
+  std::vector<PushId> pushes;
+  for (const auto& [id, push] : pushes_) {
+    if (push.route.peer == peer && push.stage != Push::kDelivered) pushes.push_back(id);
+  }
+  for (const PushId& id : pushes) {
+    EndPush(pushes_.at(id), v1::PushResult::REFUSED, "the key of this client is revoked");
+  }
+  std::vector<Route> pulls;
+  for (const auto& [route, pull] : pulls_) {
+    if (route.peer == peer) pulls.push_back(route);
+  }
+  for (const Route& route : pulls) {
+    SendPullRefused(route, v1::PullRefused::BAD_REQUEST, kNoVersion,
+                    "the key of this client is revoked");
+    EndPull(route);
   }
 }
 
@@ -176,6 +215,7 @@ bool TensorServer::Impl::AddTransfer(const std::string& peer) {
     entry.account = std::make_shared<SendAccount>(unsent_bytes_, options_.send_bytes_max,
                                                   [this] { tasks_.Wake(); });
   }
+  entry.key = sender_key_;
   if (entry.transfers >= options_.transfers_per_client_max) return false;
   ++entry.transfers;
   return true;

@@ -1,6 +1,6 @@
 // Who may talk over gRPC: mutual TLS for every daemon and the command line, by the same three
 // files. Each end presents its certificate, and both must be signed by --tls-ca. Clients check that
-// the coordinator's certificate names the host that they dial.
+// the other end's certificate is a coordinator's and names the host that they dial.
 //
 // Without them connections are plaintext, and then confined to loopback addresses, unless the
 // operator passes --insecure for a network that is private by other means. Debian 12's gRPC (1.51)
@@ -10,6 +10,7 @@
 #ifndef ATOLL_COMMON_NET_TLS_H_
 #define ATOLL_COMMON_NET_TLS_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,8 @@ class ServerCredentials;
 }  // namespace grpc
 
 namespace atl {
+
+struct JoinToken;
 
 struct TlsOptions {
   std::string ca_path;    // PEM, certificate authority that signs both ends
@@ -45,6 +48,17 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(
     const TlsOptions& options, absl::string_view address);
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(
     const TlsOptions& options, absl::string_view address);
+
+// To dial the coordinator of a token's cluster, whose authority the token names, with the token in
+// place of a certificate.
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> JoinCredentials(
+    const JoinToken& token, absl::string_view address);
+
+// To listen with these files, which are read again when they change. A client must show a
+// certificate, of which `admit` decides, on any thread: OK lets it speak, and its calls are
+// authorized one by one.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(
+    const TlsOptions& options, std::function<absl::Status(const std::string& certificate)> admit);
 
 // OK if `address` is "host:port" or "[v6]:port" with a port from 0 to 65535.
 absl::Status CheckAddress(absl::string_view address);

@@ -1,6 +1,9 @@
 #include "common/object_store/http.h"
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
@@ -66,6 +69,7 @@ struct Transfer {
   WebAnswer answer;
   size_t piece = 0, offset = 0;  // of the body, sent so far
   bool too_long = false;
+  bool forbidden = false;
 };
 
 size_t TakeBody(char* data, size_t size, size_t count, void* user) {
@@ -110,6 +114,32 @@ size_t GiveBody(char* to, size_t size, size_t count, void* user) {
   return given;
 }
 
+// Addresses that only their own machine or link reaches, and by which clouds hand out credentials:
+// no job's data lies there.
+bool IsForbidden(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const uint32_t ip = ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr);
+    return (ip >> 16) == 0xa9fe || ip == 0x646464c8;  // 169.254.0.0/16, 100.100.100.200
+  }
+  if (address.sa_family != AF_INET6) return true;
+  const in6_addr& ip = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&ip)) {
+    return (ip.s6_addr[12] == 0xa9 && ip.s6_addr[13] == 0xfe) ||
+           std::memcmp(&ip.s6_addr[12], "\x64\x64\x64\xc8", 4) == 0;
+  }
+  static constexpr uint8_t kCloud[] = {0xfd, 0, 0x0e, 0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0x54};
+  return IN6_IS_ADDR_LINKLOCAL(&ip) || std::memcmp(ip.s6_addr, kCloud, sizeof kCloud) == 0;
+}
+
+// At the connection, where names are resolved and redirections followed.
+curl_socket_t OpenSocket(void* user, curlsocktype, curl_sockaddr* address) {
+  if (IsForbidden(address->addr)) {
+    static_cast<Transfer*>(user)->forbidden = true;
+    return CURL_SOCKET_BAD;
+  }
+  return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
 int AskCancelled(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   const auto* request = static_cast<Transfer*>(user)->request;
   return request->cancelled && request->cancelled() ? 1 : 0;
@@ -144,6 +174,8 @@ void SetOptions(CURL* curl, const WebRequest& request, Transfer* transfer, Heade
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, transfer);
   curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, TakeHeader);
   curl_easy_setopt(curl, CURLOPT_HEADERDATA, transfer);
+  curl_easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, OpenSocket);
+  curl_easy_setopt(curl, CURLOPT_OPENSOCKETDATA, transfer);
   curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
   curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, AskCancelled);
   curl_easy_setopt(curl, CURLOPT_XFERINFODATA, transfer);
@@ -187,6 +219,10 @@ absl::StatusOr<WebAnswer> SendHttp(const WebRequest& request) {
   if (transfer.too_long) {
     return absl::InvalidArgumentError(absl::StrCat(request.url, ": the answer is longer than ",
                                                    request.answer_bytes_max, " bytes"));
+  }
+  if (transfer.forbidden && result != CURLE_OK) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        request.url, ": leads to a link-local or metadata address, from which nothing is read"));
   }
   if (result == CURLE_ABORTED_BY_CALLBACK) return CancelledError(request.url);
   if (result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "common/object_store/credentials.h"
+#include "common/object_store/http.h"
 #include "common/object_store/signature.h"
 
 namespace atl {
@@ -149,6 +150,20 @@ TEST_CASE("credentials: variables come before files, and a profile has its own")
   CHECK((variables->key_id == "V" && variables->session_token.empty()));
   CHECK(variables->region == "ap-1");
   CHECK(absl::IsUnauthenticated(Access({}, {}).status()));
+}
+
+TEST_CASE("nothing_is_read_from_link_local_and_metadata_addresses") {
+  for (const char* url :
+       {"http://169.254.169.254/latest/meta-data", "http://169.254.170.2/", "http://[fe80::1]/",
+        "http://[::ffff:169.254.169.254]/", "http://[fd00:ec2::254]/", "http://100.100.100.200/"}) {
+    INFO(url);
+    WebRequest request;
+    request.url = url;
+    CHECK(absl::IsPermissionDenied(SendHttp(request).status()));
+  }
+  WebRequest elsewhere;
+  elsewhere.url = "http://127.0.0.1:1/";
+  CHECK(absl::IsUnavailable(SendHttp(elsewhere).status()));
 }
 
 }  // namespace

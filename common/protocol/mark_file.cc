@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <random>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,11 @@ bool IsClusterId(absl::string_view text) {
   return text.size() == 16 && std::all_of(text.begin(), text.end(), [](char c) {
            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
          });
+}
+
+ClusterId NewClusterId() {
+  std::random_device device;
+  return absl::StrFormat("c%07x%08x", device() >> 4, device());
 }
 
 absl::StatusOr<ClusterMark> ReadClusterMark(Files& files, const std::string& state_folder) {

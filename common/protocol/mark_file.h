@@ -19,6 +19,8 @@ namespace atl {
 
 // 16 hexadecimal digits.
 bool IsClusterId(absl::string_view text);
+// One that no other cluster has.
+ClusterId NewClusterId();
 
 // No file: a mark without a cluster. An error names the file and what to do.
 absl::StatusOr<ClusterMark> ReadClusterMark(Files& files, const std::string& state_folder);

@@ -4,12 +4,14 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "common/proto_json.h"
 #include "coordinator/http/assets.h"
+#include "coordinator/trust/authorizer.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace atl {
@@ -65,12 +67,36 @@ HttpReply ToReply(const grpc::Status& status, const google::protobuf::Message& m
 template <class Stub, class Request, class Reply>
 HttpReply Call(Stub& stub,
                grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-               const Request& request, std::chrono::milliseconds limit = kDeadline) {
+               const Request& request, std::chrono::milliseconds limit = kDeadline,
+               const std::string& user = "") {
   grpc::ClientContext context;
+  if (!user.empty()) context.AddMetadata(kPageUserKey, user);
   SetDeadline(&context, limit);
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
   return ToReply(status, reply);
+}
+
+// Of the gRPC services; empty: there is none.
+std::string CallOf(const std::string& name) {
+  static const auto& calls = *new std::map<std::string, std::string>{
+      {"status", "/atl.v1.Status/Get"}, {"jobs", "/atl.v1.Jobs/List"},
+      {"job", "/atl.v1.Jobs/Get"},      {"history", "/atl.v1.Jobs/History"},
+      {"logs", "/atl.v1.Jobs/Logs"},    {"profile", "/atl.v1.Status/Profile"},
+      {"events", "/atl.v1.Jobs/Watch"},
+  };
+  const auto found = calls.find(name);
+  return found == calls.end() ? "" : found->second;
+}
+std::string ActionOf(const std::string& name) {
+  static const auto& calls = *new std::map<std::string, std::string>{
+      {"trace", "/atl.v1.Jobs/Trace"},
+      {"pause", "/atl.v1.Jobs/Pause"},
+      {"resume", "/atl.v1.Jobs/Resume"},
+      {"cancel", "/atl.v1.Jobs/Cancel"},
+  };
+  const auto found = calls.find(name);
+  return found == calls.end() ? "" : found->second;
 }
 
 int64_t Number(const HttpRequest& request, const std::string& name, int64_t otherwise) {
@@ -135,8 +161,8 @@ HttpReply Stream(typename EventSource<M>::Begin begin) {
 
 }  // namespace
 
-Gateway::Gateway(std::shared_ptr<grpc::Channel> channel, bool actions)
-    : stubs_(std::make_shared<Stubs>(channel)), actions_(actions) {}
+Gateway::Gateway(std::shared_ptr<grpc::Channel> channel, Permit permit)
+    : stubs_(std::make_shared<Stubs>(channel)), permit_(std::move(permit)) {}
 Gateway::~Gateway() = default;
 
 HttpReply Gateway::Answer(const HttpRequest& request) {
@@ -158,7 +184,14 @@ HttpReply Gateway::Answer(const HttpRequest& request) {
 }
 
 HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
-  if (call == "session") return JsonReply(200, actions_ ? R"({"actions":true})" : "{}");
+  if (call == "session") {
+    const bool actions = permit_(request, "/atl.v1.Jobs/Pause", /*try_only=*/true).allowed.ok();
+    return JsonReply(200, actions ? R"({"actions":true})" : "{}");
+  }
+  const std::string path = CallOf(call);
+  if (path.empty()) return ErrorReply(404, "there is no such call");
+  const User user = permit_(request, path, /*try_only=*/false);
+  if (!user.allowed.ok()) return ErrorReply(403, std::string(user.allowed.message()));
   if (call == "status") {
     return Call(*stubs_->status, &v1::Status::Stub::Get, v1::StatusRequest());
   }
@@ -177,14 +210,21 @@ HttpReply Gateway::Api(const std::string& call, const HttpRequest& request) {
     return Call(*stubs_->status, &v1::Status::Stub::Profile, profile);
   }
   if (call == "logs") return Logs(request);
-  if (call == "events") return Events(request);
-  return ErrorReply(404, "there is no such call");
+  HttpReply reply = Events(request);
+  reply.next = [next = std::move(reply.next), permit = permit_, request, path](std::string* chunk) {
+    return permit(request, path, /*try_only=*/true).allowed.ok() && next(chunk);
+  };
+  return reply;
 }
 
 HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
   // Another site's page cannot send this header without asking first, which is never answered.
   if (request.Header("x-atoll-action").empty()) return ErrorReply(403, "not from this page");
-  if (call == "trace") {  // changes nothing
+  const std::string path = ActionOf(call);
+  if (path.empty()) return ErrorReply(404, "there is no such action");
+  const User user = permit_(request, path, /*try_only=*/false);
+  if (!user.allowed.ok()) return ErrorReply(403, std::string(user.allowed.message()));
+  if (call == "trace") {
     v1::TraceRequest trace;
     trace.set_job(request.Query("job"));
     trace.set_island(static_cast<int32_t>(Number(request, "island", 0)));
@@ -192,12 +232,10 @@ HttpReply Gateway::Act(const std::string& call, const HttpRequest& request) {
     return Call(*stubs_->jobs, &v1::Jobs::Stub::Trace, trace,
                 std::chrono::milliseconds(kTraceTimeoutMs) + kDeadline);
   }
-  if (!actions_) return ErrorReply(403, "actions are for loopback addresses only");
-  const v1::JobRequest job = Named(request);
-  if (call == "pause") return Call(*stubs_->jobs, &v1::Jobs::Stub::Pause, job);
-  if (call == "resume") return Call(*stubs_->jobs, &v1::Jobs::Stub::Resume, job);
-  if (call == "cancel") return Call(*stubs_->jobs, &v1::Jobs::Stub::Cancel, job);
-  return ErrorReply(404, "there is no such action");
+  const auto method = call == "pause"    ? &v1::Jobs::Stub::Pause
+                      : call == "resume" ? &v1::Jobs::Stub::Resume
+                                         : &v1::Jobs::Stub::Cancel;
+  return Call(*stubs_->jobs, method, Named(request), kDeadline, user.name);
 }
 
 HttpReply Gateway::Logs(const HttpRequest& request) {

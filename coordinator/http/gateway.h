@@ -4,6 +4,7 @@
 #ifndef ATOLL_COORDINATOR_HTTP_GATEWAY_H_
 #define ATOLL_COORDINATOR_HTTP_GATEWAY_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,8 +18,17 @@ namespace atl {
 
 class Gateway {
  public:
-  // `actions`: whether jobs may be paused, resumed and cancelled.
-  Gateway(std::shared_ptr<grpc::Channel> channel, bool actions);
+  // Whether the sender of a request may make a call of the gRPC services ("/atl.v1.Jobs/Pause"),
+  // and under what name it is audited. `try_only`: asked in passing, by a page that offers it or a
+  // stream that goes on; a denial is not logged.
+  struct User {
+    absl::Status allowed;
+    std::string name;
+  };
+  using Permit =
+      std::function<User(const HttpRequest& request, const std::string& call, bool try_only)>;
+
+  Gateway(std::shared_ptr<grpc::Channel> channel, Permit permit);
   ~Gateway();
 
   HttpReply Answer(const HttpRequest& request);
@@ -32,7 +42,7 @@ class Gateway {
   HttpReply Events(const HttpRequest& request);
 
   const std::shared_ptr<Stubs> stubs_;  // streams may outlive a request
-  const bool actions_;
+  const Permit permit_;
 };
 
 }  // namespace atl

@@ -26,7 +26,11 @@ def run(command, **more):
 
 
 def objects(overlay):
-    text = run(["kubectl", "kustomize", os.path.join(ROOT, "deploy/kubernetes", overlay)])
+    # As files: kustomize follows no links, which is what Bazel makes of them.
+    with tempfile.TemporaryDirectory() as folder:
+        copy = os.path.join(folder, "kubernetes")
+        shutil.copytree(os.path.join(ROOT, "deploy/kubernetes"), copy)
+        text = run(["kubectl", "kustomize", os.path.join(copy, overlay)])
     return list(yaml.safe_load_all(text))
 
 

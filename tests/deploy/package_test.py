@@ -12,6 +12,8 @@ ROOT = os.path.realpath(os.path.join(HERE, "../.."))
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
 from story import case, check, main, write_text  # noqa: E402
 
+# A Bazel test's PATH has no sbin, where chroot is.
+os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 DAEMONS = ("coordinator", "paramserver", "worker")
 JOB = """name = "packaged"
 [model]

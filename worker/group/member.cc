@@ -70,6 +70,7 @@ GroupMember::~GroupMember() {
 
 absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bool()> cancelled) {
   Close();
+  if (options_.check_job) ATOLL_RETURN_IF_ERROR(options_.check_job(spec));
   DataOptions data = options_.data;
   data.watch.cancelled = std::move(cancelled);
   ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute, data));

@@ -44,6 +44,8 @@ struct GroupOptions {
   NcclFunctions nccl_functions;
   EngineOptions engine;
   DataOptions data;  // how a job's data is read
+  // Before anything of a job is read: whether this worker may read all that it names. May be null.
+  std::function<absl::Status(const JobSpec&)> check_job;
   // Messages that have come and wait to be received: refused, and the step given up, beyond that.
   //
   // `atoll show`'s peaks are what devices' backends take. Host memory beside them, which plans keep

@@ -1,0 +1,148 @@
+#include "cli/contexts.h"
+
+#include <cstdlib>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "cli/render.h"
+#include "common/files.h"
+#include "common/toml_message.h"
+#include "common/trust/member_access.h"
+
+namespace atl::cli {
+namespace {
+
+constexpr int64_t kConfigBytesMax = 1 << 20;
+
+std::string ConfigFolder() {
+  const char* base = std::getenv("XDG_CONFIG_HOME");
+  if (base != nullptr && *base == '/') return absl::StrCat(base, "/atoll");
+  const char* home = std::getenv("HOME");
+  return absl::StrCat(home == nullptr ? "" : home, "/.config/atoll");
+}
+
+std::string Quoted(const std::string& text) {
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+}
+
+std::string ToToml(const v1::ClientConfig& config) {
+  std::string text = absl::StrCat("context = ", Quoted(config.context()), "\n");
+  for (const v1::ClientContext& one : config.contexts()) {
+    absl::StrAppend(&text, "\n[[contexts]]\nname = ", Quoted(one.name()),
+                    "\ncoordinator = ", Quoted(one.coordinator()),
+                    "\nidentity = ", Quoted(one.identity()), "\n");
+  }
+  return text;
+}
+
+absl::Status WriteConfig(const v1::ClientConfig& config) {
+  ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(ConfigFolder()));
+  return WriteFileWithMode(ConfigPath(), ToToml(config), 0600);
+}
+
+v1::ClientContext* Find(v1::ClientConfig* config, const std::string& name) {
+  for (v1::ClientContext& one : *config->mutable_contexts()) {
+    if (one.name() == name) return &one;
+  }
+  return nullptr;
+}
+
+// In good time: a person's certificate has nobody who watches it.
+void RenewInTime(const IdentityFolder& folder, const std::string& coordinator) {
+  const auto facts = folder.Certificate();
+  const int64_t now = absl::ToUnixSeconds(absl::Now());
+  if (!facts.ok() || now > facts->until_unix_s) return;
+  if (now - facts->from_unix_s < (facts->until_unix_s - facts->from_unix_s) / 2) return;
+  const absl::Status renewed = RenewCertificate(folder, coordinator);
+  if (!renewed.ok()) {
+    std::cerr << "atoll: your certificate is not renewed: " << renewed.message() << "\n";
+  }
+}
+
+}  // namespace
+
+std::string ConfigPath() { return ConfigFolder() + "/config.toml"; }
+
+IdentityFolder ContextFolder(const std::string& name) {
+  return IdentityFolder(absl::StrCat(ConfigFolder(), "/contexts/", name));
+}
+
+absl::StatusOr<v1::ClientConfig> ReadConfig() {
+  v1::ClientConfig config;
+  const auto bytes = RealFiles().Read(ConfigPath(), kConfigBytesMax);
+  if (absl::IsNotFound(bytes.status())) return config;
+  ATOLL_RETURN_IF_ERROR(bytes.status());
+  const std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+  ATOLL_RETURN_IF_ERROR(TomlMessage(ConfigPath()).Read(text, &config));
+  return config;
+}
+
+absl::Status AddContext(const std::string& name, const std::string& coordinator) {
+  ATOLL_ASSIGN_OR_RETURN(v1::ClientConfig config, ReadConfig());
+  v1::ClientContext* context = Find(&config, name);
+  if (context == nullptr) context = config.add_contexts();
+  context->set_name(name);
+  context->set_coordinator(coordinator);
+  context->set_identity(ContextFolder(name).path());
+  config.set_context(name);
+  return WriteConfig(config);
+}
+
+absl::Status UseContext(const std::string& name, bool coordinator_given, Global* global) {
+  const TlsOptions& tls = global->tls;
+  if (!tls.ca_path.empty() || !tls.cert_path.empty() || !tls.key_path.empty()) {
+    return absl::OkStatus();
+  }
+  ATOLL_ASSIGN_OR_RETURN(v1::ClientConfig config, ReadConfig());
+  const std::string wanted = name.empty() ? config.context() : name;
+  if (wanted.empty()) return absl::OkStatus();
+  const v1::ClientContext* context = Find(&config, wanted);
+  if (context == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ConfigPath(), ": there is no context ", wanted, "; see atoll context"));
+  }
+  if (coordinator_given && global->coordinator != context->coordinator()) return absl::OkStatus();
+  global->coordinator = context->coordinator();
+  const IdentityFolder folder(context->identity());
+  if (!folder.Exists()) return absl::OkStatus();
+  RenewInTime(folder, global->coordinator);
+  const bool insecure = tls.insecure;
+  global->tls = folder.tls();
+  global->tls.insecure = insecure;
+  global->curve_key_path = folder.curve_key_path();
+  return absl::OkStatus();
+}
+
+int Contexts(const Global& global, const ContextFlags& flags) {
+  auto config = ReadConfig();
+  if (!config.ok()) {
+    std::cerr << "atoll: " << config.status().message() << "\n";
+    return 1;
+  }
+  if (!flags.name.empty()) {
+    absl::Status status =
+        absl::NotFoundError(absl::StrCat(ConfigPath(), ": there is no context ", flags.name));
+    if (Find(&*config, flags.name) != nullptr) {
+      config->set_context(flags.name);
+      status = WriteConfig(*config);
+    }
+    if (status.ok()) return 0;
+    std::cerr << "atoll: " << status.message() << "\n";
+    return 1;
+  }
+  if (global.json) {
+    std::cout << Json(*config);
+    return 0;
+  }
+  Table table({"IN USE", "CONTEXT", "COORDINATOR", "IDENTITY"});
+  for (const v1::ClientContext& one : config->contexts()) {
+    table.Add({one.name() == config->context() ? "*" : "", one.name(), one.coordinator(),
+               one.identity()});
+  }
+  std::cout << table.Text();
+  return 0;
+}
+
+}  // namespace atl::cli

@@ -1,0 +1,301 @@
+#include "cli/trust_commands.h"
+
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/client.h"
+#include "cli/contexts.h"
+#include "cli/render.h"
+#include "common/protocol/mark_file.h"
+#include "common/trust/authority.h"
+#include "common/trust/member_access.h"
+#include "common/trust/token.h"
+
+namespace atl::cli {
+namespace {
+
+constexpr int64_t kOperatorLifetimeS = 90 * 86400;
+constexpr Duration kJoinPatience = std::chrono::seconds(30);
+constexpr size_t kIdLetters = 12;
+
+int Report(const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::cerr << "atoll: " << status.message() << "\n";
+  return 1;
+}
+
+int64_t Now() { return absl::ToUnixSeconds(absl::Now()); }
+
+std::string DateOf(int64_t unix_s) {
+  return unix_s == 0 ? "-"
+                     : absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixSeconds(unix_s),
+                                        absl::LocalTimeZone());
+}
+
+std::string LoginName() {
+  const passwd* user = getpwuid(geteuid());
+  return user == nullptr ? "operator" : user->pw_name;
+}
+
+// By which a coordinator on this machine is dialled without more ado.
+std::vector<std::string> OwnHosts() {
+  std::array<char, 256> name = {};
+  std::vector<std::string> hosts = {"localhost", "127.0.0.1", "::1"};
+  if (gethostname(name.data(), name.size() - 1) == 0 && CheckHostName(name.data()).ok()) {
+    hosts.emplace_back(name.data());
+  }
+  return hosts;
+}
+
+// The daemon reads what its administrator made: what is in the folder belongs to the folder's
+// owner.
+absl::Status GiveToOwnerOf(const std::string& state_dir, const std::string& folder) {
+  struct stat info {};
+  if (geteuid() != 0 || stat(state_dir.c_str(), &info) != 0) return absl::OkStatus();
+  std::error_code error;
+  std::vector<std::string> paths = {folder};
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
+    paths.push_back(entry.path().string());
+  }
+  for (const std::string& path : paths) {
+    if (lchown(path.c_str(), info.st_uid, info.st_gid) != 0) {
+      return absl::UnavailableError(
+          absl::StrCat(path, ": cannot be given to the owner of ", state_dir));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MakeOrExtend(const InitFlags& flags, const AuthorityFolder& authority) {
+  std::vector<std::string> hosts = OwnHosts();
+  hosts.insert(hosts.end(), flags.hosts.begin(), flags.hosts.end());
+  if (authority.Exists()) {
+    return flags.hosts.empty() ? absl::OkStatus() : authority.SetHosts(hosts, Now());
+  }
+  if (!flags.cluster.empty() && !IsClusterId(flags.cluster)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--cluster ", flags.cluster, ": must be 16 of 0-9 and a-f"));
+  }
+  const bool has_state = access((flags.state_dir + "/coordinator.db").c_str(), F_OK) == 0;
+  if (has_state && flags.cluster.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.state_dir,
+                     ": is of a cluster that exists: name its id by --cluster; "
+                     "`atoll status --json` shows it as \"cluster\""));
+  }
+  return authority.Make(flags.cluster.empty() ? NewClusterId() : flags.cluster, hosts, Now());
+}
+
+absl::Status RunInit(const InitFlags& flags) {
+  const AuthorityFolder authority(flags.state_dir + "/trust");
+  ATOLL_RETURN_IF_ERROR(MakeOrExtend(flags, authority));
+  const std::string person = flags.person.empty() ? LoginName() : flags.person;
+  const IdentityFolder own = ContextFolder(flags.context);
+  ATOLL_RETURN_IF_ERROR(authority.Issue({Role::kOperator, person}, own, Now(), kOperatorLifetimeS));
+  ATOLL_RETURN_IF_ERROR(GiveToOwnerOf(flags.state_dir, authority.path()));
+  const std::string host = flags.hosts.empty() ? "127.0.0.1" : flags.hosts.front();
+  const std::string at = absl::StrCat(
+      host.find(':') == std::string::npos ? host : absl::StrCat("[", host, "]"), ":", flags.port);
+  ATOLL_RETURN_IF_ERROR(AddContext(flags.context, at));
+  ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, own.Authority());
+  std::cout << "cluster " << facts.cluster << ": its authority is in " << authority.path()
+            << ", which only the coordinator may read\n"
+            << "operator " << person << ": context " << flags.context << " in " << ConfigPath()
+            << "\n"
+            << "next: start the coordinator with --state-dir=" << flags.state_dir
+            << " --listen=" << at << ", then atoll token create --role worker\n";
+  return absl::OkStatus();
+}
+
+absl::Status CreateToken(const Global& global, const TokenFlags& flags, Client& client) {
+  absl::Duration ttl;
+  if (!absl::ParseDuration(flags.ttl, &ttl) || ttl < absl::Seconds(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ttl ", flags.ttl, ": must be a time such as 30m or 24h"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string pem, ReadPemFile(global.tls.ca_path));
+  ATOLL_ASSIGN_OR_RETURN(const CertificateFacts authority, ReadCertificate(pem));
+  // Made here: the secret goes nowhere but to the person who asked for it.
+  ATOLL_ASSIGN_OR_RETURN(const JoinToken token, NewToken(authority.fingerprint));
+  v1::CreateTokenRequest request;
+  ATOLL_ASSIGN_OR_RETURN(*request.mutable_key_digest(), TokenKeyDigest(token));
+  for (const std::string& role : flags.roles) request.add_roles(role);
+  request.set_uses(flags.uses);
+  request.set_ttl_s(absl::ToInt64Seconds(ttl));
+  ATOLL_ASSIGN_OR_RETURN(const v1::CreateTokenReply reply, client.CreateToken(request));
+  const std::string join = absl::StrCat(ToText(token), "@", global.coordinator);
+  if (global.json) {
+    std::cout << "{\"id\": \"" << reply.token().id() << "\", \"join\": \"" << join << "\"}\n";
+    return absl::OkStatus();
+  }
+  std::cout << join << "\n";
+  std::cerr << "for " << absl::StrJoin(flags.roles, " or ") << ", " << flags.uses
+            << (flags.uses == 1 ? " time" : " times") << ", until "
+            << DateOf(reply.token().expires_unix_s()) << ": atoll-worker --join TOKEN..., "
+            << "atoll-paramserver --join TOKEN..., or atoll join TOKEN...\n";
+  return absl::OkStatus();
+}
+
+absl::Status ListTokens(const Global& global, Client& client) {
+  ATOLL_ASSIGN_OR_RETURN(const v1::TrustRecords records, client.Trust());
+  if (global.json) {
+    std::cout << Json(records);
+    return absl::OkStatus();
+  }
+  Table table({"TOKEN", "FOR", "USES LEFT", "UNTIL", "BY", "USED BY"});
+  for (const v1::TrustToken& token : records.tokens()) {
+    table.Add({token.id().substr(0, kIdLetters), absl::StrJoin(token.roles(), ","),
+               absl::StrCat(token.uses_left()), DateOf(token.expires_unix_s()), token.created_by(),
+               absl::StrJoin(token.members(), ",")});
+  }
+  std::cout << table.Text();
+  return absl::OkStatus();
+}
+
+absl::Status RunToken(const Global& global, const TokenFlags& flags) {
+  if (global.tls.ca_path.empty()) {
+    return absl::FailedPreconditionError(
+        "tokens are of a cluster with an authority: `atoll init` makes one, and a certificate for "
+        "you");
+  }
+  ATOLL_ASSIGN_OR_RETURN(const auto client, Client::Dial(global.tls, global.coordinator));
+  if (flags.action == "create") return CreateToken(global, flags, *client);
+  if (flags.action == "ls") return ListTokens(global, *client);
+  if (flags.id.empty()) return absl::InvalidArgumentError("token rm: needs the token's id");
+  return client->DeleteToken(flags.id).status();
+}
+
+absl::Status RunJoin(const JoinFlags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(const Role role, RoleFromName(flags.role));
+  const std::string person = flags.person.empty() ? LoginName() : flags.person;
+  const IdentityFolder folder = ContextFolder(flags.context);
+  if (folder.Exists()) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        folder.path(), ": is there already; name another --context, or remove that folder"));
+  }
+  ATOLL_RETURN_IF_ERROR(Join({role, person}, folder, flags.address, kJoinPatience));
+  ATOLL_ASSIGN_OR_RETURN(const JoinAddress to, ParseJoinAddress(flags.address));
+  ATOLL_RETURN_IF_ERROR(AddContext(flags.context, to.coordinator));
+  std::cout << "joined as " << flags.role << " " << person << ": context " << flags.context
+            << " in " << ConfigPath() << "\n";
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddInitFlags(CLI::App& app, InitFlags* flags) {
+  app.add_option("--state-dir", flags->state_dir, "the coordinator's")->capture_default_str();
+  app.add_option("--host", flags->hosts,
+                 "name or address by which others dial the coordinator, several times; the first "
+                 "one is yours")
+      ->allow_extra_args(false);
+  app.add_option("--port", flags->port, "of the coordinator")->capture_default_str();
+  app.add_option("--cluster", flags->cluster, "id of the cluster, where --state-dir is of one");
+  app.add_option("--name", flags->person, "yours, as an operator; default: your login name");
+  app.add_option("--context", flags->context, "name of the cluster in your config.toml")
+      ->capture_default_str();
+}
+
+int Init(const Global&, const InitFlags& flags) { return Report(RunInit(flags)); }
+
+void AddTokenFlags(CLI::App& app, TokenFlags* flags) {
+  app.add_option("ACTION", flags->action, "create, ls or rm")
+      ->required()
+      ->check(CLI::IsMember({"create", "ls", "rm"}));
+  app.add_option("ID", flags->id, "of the token to delete, or its beginning");
+  app.add_option("--role", flags->roles, "worker, paramserver, operator or viewer; several: a,b")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--uses", flags->uses, "how many may join with it")->capture_default_str();
+  app.add_option("--ttl", flags->ttl, "how long it is valid")->capture_default_str();
+}
+
+int TokenCommand(const Global& global, const TokenFlags& flags) {
+  return Report(RunToken(global, flags));
+}
+
+void AddJoinFlags(CLI::App& app, JoinFlags* flags) {
+  app.add_option("TOKEN", flags->address, "TOKEN@HOST:PORT, as `atoll token create` printed it")
+      ->required();
+  app.add_option("--name", flags->person, "yours; default: your login name");
+  app.add_option("--role", flags->role, "operator or viewer")->capture_default_str();
+  app.add_option("--context", flags->context, "name of the cluster in your config.toml")
+      ->capture_default_str();
+}
+
+int JoinCommand(const Global&, const JoinFlags& flags) { return Report(RunJoin(flags)); }
+
+void AddRevokeFlags(CLI::App& app, RevokeFlags* flags) {
+  app.add_option("NAME", flags->name, "of a member or person")->required();
+  app.add_option("--role", flags->role,
+                 "only in this role; also of a certificate that was not got by joining");
+}
+
+int Revoke(const Global& global, const RevokeFlags& flags) {
+  const auto client = Client::Dial(global.tls, global.coordinator);
+  if (!client.ok()) return Report(client.status());
+  v1::RevokeRequest request;
+  request.set_name(flags.name);
+  request.set_role(flags.role);
+  const auto reply = (*client)->Revoke(request);
+  if (!reply.ok()) return Report(reply.status());
+  if (global.json) {
+    std::cout << Json(*reply);
+    return 0;
+  }
+  for (const v1::TrustMember& member : reply->members()) {
+    std::cout << member.role() << "/" << member.name() << " is revoked\n";
+  }
+  return 0;
+}
+
+int Members(const Global& global) {
+  const auto client = Client::Dial(global.tls, global.coordinator);
+  if (!client.ok()) return Report(client.status());
+  const auto records = (*client)->Trust();
+  if (!records.ok()) return Report(records.status());
+  if (global.json) {
+    std::cout << Json(*records);
+    return 0;
+  }
+  Table table({"ROLE", "NAME", "JOINED", "CERTIFICATE UNTIL", "REVOKED", "BY"});
+  for (const v1::TrustMember& member : records->members()) {
+    table.Add({member.role(), member.name(), DateOf(member.issued_unix_s()),
+               DateOf(member.expires_unix_s()), DateOf(member.revoked_unix_s()),
+               member.revoked_by()});
+  }
+  std::cout << table.Text();
+  return 0;
+}
+
+int Audit(const Global& global, int64_t tail) {
+  const auto client = Client::Dial(global.tls, global.coordinator);
+  if (!client.ok()) return Report(client.status());
+  Table table({"TIME", "WHO", "FROM", "CALL", "TARGET", "OUTCOME"});
+  const absl::Status status = (*client)->Audit(tail, [&](const v1::AuditEntry& entry) {
+    if (global.json) {
+      std::cout << JsonLine(entry) << "\n";
+      return true;
+    }
+    table.Add({absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(entry.unix_ms()),
+                                absl::LocalTimeZone()),
+               entry.who().empty() ? "-" : entry.who(), entry.from().empty() ? "-" : entry.from(),
+               entry.call(), entry.target(),
+               entry.done() ? "done" : absl::StrCat("refused: ", entry.reason())});
+    return true;
+  });
+  if (!global.json) std::cout << table.Text();
+  return Report(status);
+}
+
+}  // namespace atl::cli

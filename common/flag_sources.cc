@@ -1,0 +1,137 @@
+#include "common/flag_sources.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "common/files.h"
+#include "common/nearest.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kConfigBytesMax = 1 << 20;
+constexpr char kConfigFlag[] = "config";
+
+bool IsAskedFor(const std::string& name, const std::vector<std::string>& given) {
+  const std::string flag = "--" + name;
+  return std::any_of(given.begin(), given.end(), [&](const std::string& word) {
+    return word == flag || absl::StartsWith(word, flag + "=");
+  });
+}
+
+std::string EnvironmentName(const std::string& flag) {
+  return absl::StrCat("ATOLL_", absl::AsciiStrToUpper(absl::StrReplaceAll(flag, {{"-", "_"}})));
+}
+
+// The flags that have a value elsewhere: not those that end the program.
+std::vector<std::string> NamesOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      if (name != "help" && name != "version" && name != kConfigFlag) names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// A value as a word of a command line.
+absl::StatusOr<std::string> WordFrom(const toml::node& value) {
+  if (const auto* text = value.as_string()) return text->get();
+  if (const auto* number = value.as_integer()) return absl::StrCat(number->get());
+  if (const auto* number = value.as_floating_point()) return absl::StrCat(number->get());
+  if (const auto* yes = value.as_boolean()) return std::string(yes->get() ? "true" : "false");
+  return absl::InvalidArgumentError("must be a text, a number, true or false, or a list of them");
+}
+
+absl::Status AddWords(const std::string& name, const toml::node& value,
+                      std::vector<std::string>* words) {
+  const auto add = [&](const toml::node& one) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(const std::string word, WordFrom(one));
+    words->push_back(absl::StrCat("--", name, "=", word));
+    return absl::OkStatus();
+  };
+  const auto* list = value.as_array();
+  if (list == nullptr) return add(value);
+  for (const toml::node& one : *list) ATOLL_RETURN_IF_ERROR(add(one));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> FlagsBeside(
+    const CLI::App& app, const std::vector<std::string>& given,
+    const std::function<const char*(const char*)>& environment, const std::string& path,
+    const std::string& toml_text) {
+  const toml::parse_result file = toml::parse(toml_text);
+  if (!file) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ":", file.error().source().begin.line,
+                                                   ": ", std::string(file.error().description())));
+  }
+  std::vector<std::string> words;
+  const std::vector<std::string> names = NamesOf(app);
+  std::set<std::string> decided;
+  for (const std::string& name : names) {
+    if (IsAskedFor(name, given)) decided.insert(name);
+    const char* value = environment(EnvironmentName(name).c_str());
+    if (value == nullptr || *value == '\0' || !decided.insert(name).second) continue;
+    words.push_back(absl::StrCat("--", name, "=", value));
+  }
+  for (const auto& [key, value] : file.table()) {
+    const std::string name(key.str());
+    const std::string where = absl::StrCat(path, ":", value.source().begin.line, ": ", name);
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      const std::string nearest = NearestName(name, names);
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": there is no such flag",
+                       nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+    }
+    if (decided.count(name) > 0) continue;
+    ATOLL_RETURN_IF_ERROR(Annotate(AddWords(name, value, &words), where));
+  }
+  return words;
+}
+
+void ParseFlags(CLI::App& app, int argc, const char* const* argv,
+                const std::string& default_config) {
+  std::vector<std::string> given(argv + 1, argv + argc);
+  std::string path = default_config, text;
+  if (!default_config.empty()) {
+    const char* other = std::getenv("ATOLL_CONFIG");
+    if (other != nullptr && *other != '\0') path = other;
+    app.add_option(absl::StrCat("--", kConfigFlag), path,
+                   "TOML file with a line a flag; the environment comes first, then this")
+        ->capture_default_str();
+    for (size_t i = 0; i < given.size(); ++i) {
+      absl::string_view word = given[i];
+      if (absl::ConsumePrefix(&word, "--config=")) path = std::string(word);
+      if (given[i] == "--config" && i + 1 < given.size()) path = given[i + 1];
+    }
+    const auto bytes = RealFiles().Read(path, kConfigBytesMax);
+    if (bytes.ok()) {
+      text.assign(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    } else if (path != default_config || !absl::IsNotFound(bytes.status())) {
+      throw CLI::ValidationError(absl::StrCat("--config ", bytes.status().message()));
+    }
+  }
+  for (const std::string& name : NamesOf(app)) {  // for --help
+    app.get_option("--" + name)->envname(EnvironmentName(name));
+  }
+  const auto words = FlagsBeside(
+      app, given, [](const char* name) { return std::getenv(name); }, path, text);
+  if (!words.ok()) throw CLI::ValidationError(std::string(words.status().message()));
+  std::vector<std::string> all = *words;
+  all.insert(all.end(), given.begin(), given.end());
+  std::reverse(all.begin(), all.end());  // as CLI11 wants it
+  app.parse(all);
+}
+
+}  // namespace atl

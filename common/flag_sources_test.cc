@@ -1,0 +1,81 @@
+#include "common/flag_sources.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+namespace atl {
+namespace {
+
+// A program with some flags, and where they come from.
+struct Program {
+  CLI::App app{"", "atoll-worker"};
+  std::string name = "none", site;
+  int threads = 0;
+  bool insecure = false;
+  std::vector<std::string> hosts;
+  std::map<std::string, std::string> environment;
+  std::string toml;
+
+  Program() {
+    app.add_option("--name", name);
+    app.add_option("--site", site);
+    app.add_option("--threads", threads);
+    app.add_option("--host", hosts)->allow_extra_args(false);
+    app.add_flag("--insecure", insecure);
+  }
+
+  absl::Status Parse(std::vector<std::string> given) {
+    auto words = FlagsBeside(
+        app, given,
+        [&](const char* variable) {
+          const auto found = environment.find(variable);
+          return found == environment.end() ? nullptr : found->second.c_str();
+        },
+        "worker.toml", toml);
+    ATOLL_RETURN_IF_ERROR(words.status());
+    words->insert(words->end(), given.begin(), given.end());
+    std::reverse(words->begin(), words->end());
+    app.parse(*words);
+    return absl::OkStatus();
+  }
+};
+
+TEST_CASE("the_command_line_comes_before_the_environment_and_that_before_the_file") {
+  Program program;
+  program.environment = {{"ATOLL_NAME", "e"}, {"ATOLL_SITE", "e"}};
+  program.toml = "name = \"f\"\nsite = \"f\"\nthreads = 7\n";
+  REQUIRE(program.Parse({"--name", "c"}).ok());
+  CHECK(program.name == "c");
+  CHECK(program.site == "e");
+  CHECK(program.threads == 7);
+}
+
+TEST_CASE("lists_and_flags_without_a_value_come_from_a_file_too") {
+  Program program;
+  program.toml = "insecure = true\nhost = [\"a\", \"b\"]\n";
+  REQUIRE(program.Parse({}).ok());
+  CHECK(program.insecure);
+  CHECK(program.hosts == std::vector<std::string>{"a", "b"});
+}
+
+TEST_CASE("a_flag_that_begins_like_another_is_not_that_one") {
+  Program program;
+  program.environment = {{"ATOLL_NAME", "e"}};
+  program.app.add_option("--name-server");
+  REQUIRE(program.Parse({"--name-server=x"}).ok());
+  CHECK(program.name == "e");
+}
+
+TEST_CASE("mistakes_in_a_file_are_named_with_their_line") {
+  Program program;
+  program.toml = "name = \"f\"\nthraeds = 7\n";
+  CHECK(program.Parse({}).message() ==
+        "worker.toml:2: thraeds: there is no such flag; did you mean threads?");
+  program.toml = "name = ";
+  CHECK(absl::IsInvalidArgument(program.Parse({})));
+  program.toml = "[name]\na = 1\n";
+  CHECK(absl::IsInvalidArgument(program.Parse({})));
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,104 @@
+#include "common/trust/identity_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/net/certificate.h"
+#include "common/net/security.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kMaxPemBytes = 1 << 20;
+
+absl::Status SystemError(const std::string& path) {
+  return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+}
+
+absl::StatusOr<CertificateFacts> ReadFacts(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string pem, ReadPemFile(path));
+  absl::StatusOr<CertificateFacts> facts = ReadCertificate(pem);
+  if (!facts.ok()) return Annotate(facts.status(), path);
+  return facts;
+}
+
+}  // namespace
+
+absl::Status WriteFileWithMode(const std::string& path, const std::string& text, int mode) {
+  const std::string beside = path + ".new";
+  unlink(beside.c_str());
+  const int file =
+      open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, static_cast<mode_t>(mode));
+  if (file < 0) return SystemError(beside);
+  const bool written = fchmod(file, static_cast<mode_t>(mode)) == 0 &&
+                       write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                       fsync(file) == 0;
+  const absl::Status status = written ? absl::OkStatus() : SystemError(beside);
+  close(file);
+  if (!status.ok()) {
+    unlink(beside.c_str());
+    return status;
+  }
+  ATOLL_RETURN_IF_ERROR(RealFiles().Rename(beside, path));
+  return RealFiles().SyncFolder(FolderOf(path));
+}
+
+absl::StatusOr<std::string> ReadPemFile(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  return file.ReadAll(kMaxPemBytes);
+}
+
+TlsOptions IdentityFolder::tls() const {
+  TlsOptions tls;
+  tls.ca_path = path_ + "/ca.pem";
+  tls.cert_path = path_ + "/certificate.pem";
+  tls.key_path = path_ + "/key.pem";
+  return tls;
+}
+
+bool IdentityFolder::Exists() const { return access(tls().cert_path.c_str(), F_OK) == 0; }
+
+absl::StatusOr<CertificateFacts> IdentityFolder::Certificate() const {
+  return ReadFacts(tls().cert_path);
+}
+absl::StatusOr<CertificateFacts> IdentityFolder::Authority() const {
+  return ReadFacts(tls().ca_path);
+}
+
+absl::StatusOr<IdentityFolder::Keys> IdentityFolder::MakeKeys() const {
+  ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(path_));
+  if (chmod(path_.c_str(), 0700) != 0) return SystemError(path_);
+  const std::string key_path = tls().key_path;
+  if (access(key_path.c_str(), F_OK) != 0) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string made, MakePrivateKey());
+    ATOLL_RETURN_IF_ERROR(WriteFileWithMode(key_path, made, 0600));
+  }
+  if (access(curve_key_path().c_str(), F_OK) != 0) {
+    ATOLL_ASSIGN_OR_RETURN(const KeyPair pair, GenerateKeyPair());
+    ATOLL_RETURN_IF_ERROR(WriteCurveKey(pair, curve_key_path()));
+  }
+  Keys keys;
+  ATOLL_RETURN_IF_ERROR(CheckKeyFile("the key", key_path));
+  ATOLL_ASSIGN_OR_RETURN(keys.key, ReadPemFile(key_path));
+  ATOLL_ASSIGN_OR_RETURN(const KeyPair pair, ReadCurveKey(curve_key_path()));
+  keys.curve_public_key = pair.public_key;
+  return keys;
+}
+
+absl::Status IdentityFolder::Store(const std::string& authority,
+                                   const std::string& certificate) const {
+  ATOLL_RETURN_IF_ERROR(WriteFileWithMode(tls().ca_path, authority, 0644));
+  return ReplaceCertificate(certificate);
+}
+
+absl::Status IdentityFolder::ReplaceCertificate(const std::string& certificate) const {
+  return WriteFileWithMode(tls().cert_path, certificate, 0644);
+}
+
+}  // namespace atl

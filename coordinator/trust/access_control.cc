@@ -1,0 +1,368 @@
+#include "coordinator/trust/access_control.h"
+
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/security/auth_context.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/files.h"
+#include "common/logging.h"
+#include "common/protocol/wire.h"
+#include "coordinator/authorization.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kRegistryBytesMax = int64_t{64} << 20;
+constexpr size_t kIdLetters = 12;  // of a token's id, where people read it
+
+int64_t Now() { return absl::ToUnixSeconds(absl::Now()); }
+
+Verdict Unknown() {
+  return {v1::TRUST_DENIAL_UNKNOWN_AUTHORITY,
+          "the certificate is not of this cluster's authority, and no token's"};
+}
+
+// Members' names are node names; people's may have dots and capitals.
+absl::Status CheckJoinName(const std::string& role, const std::string& name) {
+  if (role == RoleName(Role::kWorker) || role == RoleName(Role::kParameterServer)) {
+    return CheckNodeName(name);
+  }
+  const bool good = !name.empty() && name.size() <= 63 &&
+                    name.find_first_not_of(
+                        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                        "0123456789._@-") == std::string::npos;
+  return good ? absl::OkStatus()
+              : absl::InvalidArgumentError(
+                    "name: must be at most 63 letters, digits, '.', '_', '@' and '-'");
+}
+
+}  // namespace
+
+std::string Caller::text() const { return identity.has_value() ? ToText(*identity) : page_user; }
+
+std::string CertificateOf(const grpc::AuthContext& context) {
+  const auto found = context.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  return found.empty() ? "" : std::string(found[0].data(), found[0].size());
+}
+
+AccessControl::AccessControl(std::string folder, TlsOptions tls, int64_t lifetime_s)
+    : folder_(folder),
+      tls_(std::move(tls)),
+      lifetime_s_(lifetime_s),
+      audit_(&RealFiles(), std::move(folder)) {}
+
+absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::string& folder,
+                                                                   const TlsOptions& flags,
+                                                                   int64_t lifetime_s) {
+  auto access = std::unique_ptr<AccessControl>(new AccessControl(folder, flags, lifetime_s));
+  ATOLL_RETURN_IF_ERROR(access->Load(flags));
+  return access;
+}
+
+absl::Status AccessControl::Load(const TlsOptions& flags) {
+  const std::string path = folder_.path() + "/registry";
+  const auto bytes = RealFiles().Read(path, kRegistryBytesMax);
+  if (bytes.ok()) {
+    v1::TrustRecords records;
+    // What is stored ends with its digest.
+    const std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    const size_t size = text.size() < 32 ? 0 : text.size() - 32;
+    if (text.size() < 32 || text.substr(size) != Sha256(text.substr(0, size)) ||
+        !records.ParseFromString(text.substr(0, size))) {
+      return absl::DataLossError(absl::StrCat(
+          path,
+          ": is damaged; restore it from a copy, or delete it: tokens, revocations and the "
+          "list of CURVE keys are then lost"));
+    }
+    registry_ = TrustRegistry(std::move(records));
+  } else if (!absl::IsNotFound(bytes.status())) {
+    return bytes.status();
+  }
+  const bool has_files =
+      !flags.ca_path.empty() || !flags.cert_path.empty() || !flags.key_path.empty();
+  if (has_files || !folder_.Exists()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(authority_, folder_.Read());
+  ATOLL_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(authority_.certificate));
+  cluster_ = facts.cluster;
+  ATOLL_RETURN_IF_ERROR(folder_.RenewCoordinator(Now()));
+  tls_ = folder_.coordinator().tls();
+  tls_.insecure = flags.insecure;
+  return absl::OkStatus();
+}
+
+absl::Status AccessControl::Save() {
+  std::string text;
+  if (!registry_.records().SerializeToString(&text)) {
+    return absl::InternalError("the registry cannot be stored");
+  }
+  ATOLL_RETURN_IF_ERROR(RealFiles().MakeFolder(folder_.path()));
+  return WriteFileWithMode(folder_.path() + "/registry", text + Sha256(text), 0600);
+}
+
+// A change that cannot be stored did not happen.
+template <class Change>
+auto AccessControl::Apply(Change change) {
+  const auto result = [&] {
+    const std::lock_guard lock(mutex_);
+    const TrustRegistry before = registry_;
+    auto made = change(registry_);
+    const absl::Status saved = Save();
+    if (!saved.ok()) {
+      registry_ = before;
+      return decltype(made)(saved);
+    }
+    return made;
+  }();
+  on_keys();
+  return result;
+}
+
+Verdict AccessControl::Identify(const std::string& certificate, Caller* caller,
+                                std::string* curve_public_key) {
+  const absl::StatusOr<CertificateFacts> facts = ReadCertificate(certificate);
+  if (!facts.ok()) return Unknown();
+  caller->key_digest = facts->key_digest;
+  *curve_public_key = facts->curve_public_key;
+  const std::lock_guard lock(mutex_);
+  // With files of flags OpenSSL has verified the chain in the handshake.
+  if (!has_authority() || IsSignedBy(certificate, authority_.certificate)) {
+    if (facts->identity.ok()) caller->identity = *facts->identity;
+    return registry_.CheckCertificate(*facts, Now());
+  }
+  // What a token's certificate says of a role is its maker's own word.
+  const v1::TrustToken* token = registry_.FindToken(facts->key_digest);
+  if (token == nullptr) return Unknown();
+  caller->identity = Identity{Role::kJoiner, token->id().substr(0, kIdLetters)};
+  return {};
+}
+
+absl::Status AccessControl::Admit(const std::string& certificate) {
+  Caller caller;
+  std::string curve;
+  const Verdict verdict = Identify(certificate, &caller, &curve);
+  if (verdict.denial != v1::TRUST_DENIAL_UNKNOWN_AUTHORITY) return absl::OkStatus();
+  AuditDenial(caller, "connect", "", verdict);
+  return ToStatus(verdict);
+}
+
+absl::Status AccessControl::CheckCall(const std::string& certificate, const std::string& from,
+                                      absl::string_view path, Caller* caller) {
+  caller->from = from;
+  if (certificate.empty()) return absl::OkStatus();
+  std::string curve;
+  Verdict verdict = Identify(certificate, caller, &curve);
+  if (verdict.ok()) verdict = Authorize(*caller->identity, path);
+  if (!verdict.ok()) {
+    AuditDenial(*caller, path, "", verdict);
+    return ToStatus(verdict);
+  }
+  if (!curve.empty()) NoteCurveKey(*caller, curve);
+  return absl::OkStatus();
+}
+
+Caller AccessControl::WhoIs(const std::string& certificate, const std::string& from) {
+  Caller caller;
+  caller.from = from;
+  std::string curve;
+  if (!certificate.empty()) Identify(certificate, &caller, &curve);
+  return caller;
+}
+
+absl::Status AccessControl::CheckName(const Caller& caller, absl::string_view name) {
+  if (!caller.identity || CoversName(*caller.identity, name)) return absl::OkStatus();
+  const Verdict verdict{v1::TRUST_DENIAL_NAME,
+                        absl::StrCat("the certificate of ", caller.text(),
+                                     " does not allow to attach as \"", name, "\"")};
+  AuditDenial(caller, "Attach", name, verdict);
+  return ToStatus(verdict);
+}
+
+Verdict AccessControl::StillAllowed(const std::string& certificate) {
+  if (certificate.empty()) return {};
+  Caller caller;
+  std::string curve;
+  return Identify(certificate, &caller, &curve);
+}
+
+absl::StatusOr<v1::CreateTokenReply> AccessControl::CreateToken(
+    const Caller& by, const v1::CreateTokenRequest& request) {
+  if (!has_authority()) {
+    return absl::FailedPreconditionError(
+        "this coordinator signs no certificates: `atoll init` makes an authority in its "
+        "--state-dir; then start it without --tls-* flags");
+  }
+  const auto token = Apply(
+      [&](TrustRegistry& registry) { return registry.CreateToken(request, by.text(), Now()); });
+  Audit(by, "Trust/CreateToken",
+        token.ok() ? absl::StrCat(token->id().substr(0, kIdLetters), " for ",
+                                  absl::StrJoin(token->roles(), ","))
+                   : "",
+        token.status());
+  ATOLL_RETURN_IF_ERROR(token.status());
+  v1::CreateTokenReply reply;
+  *reply.mutable_token() = *token;
+  return reply;
+}
+
+absl::StatusOr<v1::TrustToken> AccessControl::DeleteToken(const Caller& by, const std::string& id) {
+  const auto token = Apply([&](TrustRegistry& registry) { return registry.DeleteToken(id); });
+  Audit(by, "Trust/DeleteToken", id.substr(0, kIdLetters), token.status());
+  return token;
+}
+
+absl::StatusOr<std::string> AccessControl::Sign(const Identity& identity,
+                                                const std::string& request,
+                                                const std::string& curve_public_key,
+                                                int64_t until_unix_s) {
+  CertificateContents contents{identity, {}, curve_public_key};
+  contents.from_unix_s = Now() - kBackdatedS;
+  contents.until_unix_s = until_unix_s;
+  return SignRequest(authority_, request, contents);
+}
+
+absl::StatusOr<v1::JoinReply> AccessControl::Join(const Caller& joiner,
+                                                  const v1::JoinRequest& request) {
+  const std::string who = absl::StrCat(request.role(), "/", request.name());
+  if (!has_authority() || !joiner.identity || joiner.identity->role != Role::kJoiner) {
+    return absl::FailedPreconditionError("joining takes a token, over TLS");
+  }
+  const auto join = [&]() -> absl::StatusOr<v1::JoinReply> {
+    ATOLL_ASSIGN_OR_RETURN(const Role role, RoleFromName(request.role()));
+    ATOLL_RETURN_IF_ERROR(CheckJoinName(request.role(), request.name()));
+    v1::TrustMember member;
+    member.set_role(request.role());
+    member.set_name(request.name());
+    ATOLL_ASSIGN_OR_RETURN(*member.mutable_key_digest(),
+                           RequestKeyDigest(request.certificate_request()));
+    member.set_curve_public_key(request.curve_public_key());
+    member.set_issued_unix_s(Now());
+    member.set_expires_unix_s(Now() + lifetime_s_);
+    member.set_token(joiner.key_digest);
+    v1::JoinReply reply;
+    // Signed before the token is used up, given out after that is durable.
+    ATOLL_ASSIGN_OR_RETURN(*reply.mutable_certificate(),
+                           Sign({role, request.name()}, request.certificate_request(),
+                                request.curve_public_key(), member.expires_unix_s()));
+    reply.set_authority(authority_.certificate);
+    Verdict verdict;
+    ATOLL_RETURN_IF_ERROR(Apply([&](TrustRegistry& registry) {
+      verdict = registry.Join(member, Now());
+      return absl::OkStatus();
+    }));
+    if (!verdict.ok()) {
+      AuditDenial(joiner, "Trust/Join", who, verdict);
+      return ToStatus(verdict);
+    }
+    return reply;
+  };
+  absl::StatusOr<v1::JoinReply> reply = join();
+  if (reply.ok()) {
+    Audit(joiner, "Trust/Join", who, absl::OkStatus());
+    LogInfo("access", who, " has joined from ", joiner.from, " with token ", joiner.identity->name);
+  }
+  return reply;
+}
+
+absl::StatusOr<std::string> AccessControl::Renew(const Caller& caller, const std::string& request) {
+  if (!has_authority() || !caller.identity) {
+    return absl::FailedPreconditionError("this coordinator signs no certificates");
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string digest, RequestKeyDigest(request));
+  if (!EqualSecrets(digest, caller.key_digest)) {
+    return absl::InvalidArgumentError("a certificate is renewed for its own key only");
+  }
+  std::string curve;
+  const v1::TrustRecords all = records();
+  for (const v1::TrustMember& member : all.members()) {
+    if (member.role() == RoleName(caller.identity->role) &&
+        member.name() == caller.identity->name) {
+      curve = member.curve_public_key();
+    }
+  }
+  const int64_t until = Now() + lifetime_s_;
+  ATOLL_ASSIGN_OR_RETURN(const std::string certificate,
+                         Sign(*caller.identity, request, curve, until));
+  ATOLL_RETURN_IF_ERROR(Apply([&](TrustRegistry& registry) {
+    registry.NoteRenewal(*caller.identity, until);
+    return absl::OkStatus();
+  }));
+  const absl::Status own = folder_.RenewCoordinator(Now());
+  if (!own.ok()) LogWarning("access", "its own certificate is not renewed: ", own.message());
+  Audit(caller, "Trust/Renew", caller.text(), absl::OkStatus());
+  return certificate;
+}
+
+absl::StatusOr<std::vector<v1::TrustMember>> AccessControl::Revoke(
+    const Caller& by, const v1::RevokeRequest& request) {
+  const std::string who = by.text().empty() ? "a plaintext connection" : by.text();
+  const auto revoked = Apply([&](TrustRegistry& registry) {
+    return registry.Revoke(request.name(), request.role(), who, Now());
+  });
+  Audit(by, "Trust/Revoke",
+        request.role().empty() ? request.name() : absl::StrCat(request.role(), "/", request.name()),
+        revoked.status());
+  if (!revoked.ok()) return revoked;
+  ++revocations_;
+  LogWarning("access", request.name(), " is revoked by ", who);
+  on_revoked();
+  return revoked;
+}
+
+void AccessControl::NoteCurveKey(const Caller& caller, const std::string& curve_public_key) {
+  if (!caller.identity || caller.identity->role == Role::kJoiner) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (curve_public_key.empty() || !registry_.IsCurveKeyNew(*caller.identity, curve_public_key)) {
+      return;
+    }
+  }
+  const absl::Status noted = Apply([&](TrustRegistry& registry) {
+    registry.NoteCurveKey(*caller.identity, curve_public_key);
+    return absl::OkStatus();
+  });
+  if (!noted.ok()) LogWarning("access", "a CURVE key is not stored: ", noted.message());
+}
+
+v1::TrustRecords AccessControl::records() const {
+  const std::lock_guard lock(mutex_);
+  return registry_.records();
+}
+
+v1::ClientKeys AccessControl::keys() const {
+  const std::lock_guard lock(mutex_);
+  return registry_.Keys();
+}
+
+void AccessControl::Audit(const Caller& caller, const std::string& call, const std::string& target,
+                          const absl::Status& status) {
+  v1::AuditEntry entry;
+  entry.set_who(caller.text());
+  entry.set_from(caller.from);
+  entry.set_call(call);
+  entry.set_target(target);
+  entry.set_done(status.ok());
+  if (!status.ok()) entry.set_reason(std::string(status.message()));
+  const absl::Status written = audit_.Add(std::move(entry));
+  if (!written.ok()) LogWarning("access", "the audit log lacks an entry: ", written.message());
+}
+
+void AccessControl::AuditDenial(const Caller& caller, absl::string_view call,
+                                absl::string_view target, const Verdict& verdict) {
+  v1::AuditEntry entry;
+  entry.set_who(caller.text());
+  entry.set_from(caller.from);
+  entry.set_call(std::string(absl::StripPrefix(call, "/atl.v1.")));
+  entry.set_target(std::string(target));
+  entry.set_denial(verdict.denial);
+  entry.set_reason(verdict.reason);
+  const absl::Status written = audit_.Add(std::move(entry));
+  if (!written.ok()) LogWarning("access", "the audit log lacks an entry: ", written.message());
+  LogWarning("access", "denied: ", caller.from, caller.from.empty() ? "" : " ", call, ": ",
+             DenialWord(verdict.denial), ": ", verdict.reason);
+}
+
+}  // namespace atl

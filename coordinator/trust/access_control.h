@@ -1,0 +1,121 @@
+// Decides of every handshake and every call who the caller is and whether he may, and keeps what it
+// decides by: the registry in STATE_DIR/trust/registry, the authority beside it, if there is one,
+// and the audit log. Thread-safe; changes are durable before a call returns.
+
+#ifndef ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
+#define ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "common/net/identity.h"
+#include "common/net/tls.h"
+#include "common/status.h"
+#include "common/trust/authority.h"
+#include "coordinator/trust/audit_log.h"
+#include "coordinator/trust/registry.h"
+
+namespace grpc {
+class AuthContext;
+}
+
+namespace atl {
+
+// Who calls.
+struct Caller {
+  std::optional<Identity> identity;  // nullopt: a plaintext connection, or a page of this process
+  std::string key_digest;
+  std::string from;       // its address
+  std::string page_user;  // of a page of this process: who uses it
+
+  // "operator/me"; empty: without identity.
+  std::string text() const;
+};
+
+// PEM of the certificate that the other end showed; empty: plaintext.
+std::string CertificateOf(const grpc::AuthContext& context);
+
+class AccessControl {
+ public:
+  // `flags`: files of an authority made otherwise; empty: the folder's own, if it has one, else
+  // plaintext. Certificates are made for `lifetime_s`.
+  static absl::StatusOr<std::unique_ptr<AccessControl>> Open(const std::string& folder,
+                                                             const TlsOptions& flags,
+                                                             int64_t lifetime_s);
+
+  bool has_authority() const { return !authority_.certificate.empty(); }
+  const std::string& cluster() const { return cluster_; }  // of the authority; empty: there is none
+  const TlsOptions& tls() const { return tls_; }           // the coordinator's own files
+  AuditLog& audit() { return audit_; }
+
+  // ---- Decisions ----
+
+  // Whether this certificate may make a connection: ours, be it expired or revoked, or a token's.
+  // What its owner may do is decided call by call, with a reason that he gets.
+  absl::Status Admit(const std::string& certificate);
+  // Whether the holder of the certificate may make the call; what is denied is logged and counted.
+  // `caller` gets who it is, if it is anybody.
+  absl::Status CheckCall(const std::string& certificate, const std::string& from,
+                         absl::string_view path, Caller* caller);
+  // Who it is, allowed or not.
+  Caller WhoIs(const std::string& certificate, const std::string& from);
+  // Whether it may attach under this name; denials likewise.
+  absl::Status CheckName(const Caller& caller, absl::string_view name);
+  // Whether a call under way may go on.
+  Verdict StillAllowed(const std::string& certificate);
+  // Grows when StillAllowed may say something else than before.
+  int64_t revocations() const { return revocations_; }
+
+  // ---- Changes ----
+
+  absl::StatusOr<v1::CreateTokenReply> CreateToken(const Caller& by,
+                                                   const v1::CreateTokenRequest& request);
+  absl::StatusOr<v1::TrustToken> DeleteToken(const Caller& by, const std::string& id);
+  absl::StatusOr<v1::JoinReply> Join(const Caller& joiner, const v1::JoinRequest& request);
+  absl::StatusOr<std::string> Renew(const Caller& caller, const std::string& request);
+  absl::StatusOr<std::vector<v1::TrustMember>> Revoke(const Caller& by,
+                                                      const v1::RevokeRequest& request);
+  void NoteCurveKey(const Caller& caller, const std::string& curve_public_key);
+  v1::TrustRecords records() const;
+  v1::ClientKeys keys() const;
+
+  // Called after a change: of keys(), perhaps; of somebody's access, before Revoke returns. On any
+  // thread. Set before the first call.
+  std::function<void()> on_keys = [] {};
+  std::function<void()> on_revoked = [] {};
+
+  // Writes what an identified or local caller did, or failed to do.
+  void Audit(const Caller& caller, const std::string& call, const std::string& target,
+             const absl::Status& status);
+
+ private:
+  AccessControl(std::string folder, TlsOptions tls, int64_t lifetime_s);
+  absl::Status Load(const TlsOptions& flags);
+  absl::Status Save();
+  Verdict Identify(const std::string& certificate, Caller* caller, std::string* curve_public_key);
+  void AuditDenial(const Caller& caller, absl::string_view call, absl::string_view target,
+                   const Verdict& verdict);
+  absl::StatusOr<std::string> Sign(const Identity& identity, const std::string& request,
+                                   const std::string& curve_public_key, int64_t until_unix_s);
+  // Runs `change` on the registry and makes it durable, or undoes it.
+  template <class Change>
+  auto Apply(Change change);
+
+  const AuthorityFolder folder_;
+  TlsOptions tls_;
+  const int64_t lifetime_s_;
+  KeyAndCertificate authority_;
+  std::string cluster_;
+  AuditLog audit_;
+  std::atomic<int64_t> revocations_{0};
+  mutable std::mutex mutex_;
+  TrustRegistry registry_;  // guarded by mutex_
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_TRUST_ACCESS_CONTROL_H_

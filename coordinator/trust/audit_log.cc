@@ -1,0 +1,110 @@
+#include "coordinator/trust/audit_log.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/proto_json.h"
+#include "common/wall_clock.h"
+
+namespace atl {
+namespace {
+
+constexpr int kFullFiles = 3;
+constexpr double kRefusalsBurst = 100;
+constexpr double kRefusalsPerMs = 10.0 / 1000;
+constexpr size_t kTextMax = 500;  // of what callers choose
+
+void Shorten(std::string* text) {
+  if (text->size() > kTextMax) text->resize(kTextMax);
+}
+
+}  // namespace
+
+AuditLog::AuditLog(Files* files, std::string folder, int64_t file_bytes_max)
+    : files_(files),
+      folder_(std::move(folder)),
+      file_bytes_max_(file_bytes_max),
+      refusals_allowed_(kRefusalsBurst) {}
+
+std::string AuditLog::PathOf(int number) const {
+  return number == 0 ? absl::StrCat(folder_, "/audit.log")
+                     : absl::StrCat(folder_, "/audit.log.", number);
+}
+
+absl::Status AuditLog::Rotate() {
+  file_.reset();
+  for (int number = kFullFiles; number > 0; --number) {
+    const absl::Status moved = files_->Rename(PathOf(number - 1), PathOf(number));
+    if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
+  }
+  return absl::OkStatus();
+}
+
+bool AuditLog::MayWriteRefusal(int64_t now_ms) {
+  const double passed_ms = static_cast<double>(std::max<int64_t>(0, now_ms - last_refusal_ms_));
+  refusals_allowed_ = std::min(kRefusalsBurst, refusals_allowed_ + passed_ms * kRefusalsPerMs);
+  last_refusal_ms_ = now_ms;
+  if (refusals_allowed_ < 1) return false;
+  refusals_allowed_ -= 1;
+  return true;
+}
+
+absl::Status AuditLog::Add(v1::AuditEntry entry) {
+  const std::lock_guard lock(mutex_);
+  entry.set_unix_ms(UnixTimeMs());
+  const bool refusal = entry.denial() != v1::TRUST_DENIAL_UNSPECIFIED;
+  if (refusal) {
+    ++denials_[entry.denial()];
+    if (!MayWriteRefusal(entry.unix_ms())) {
+      ++left_out_;
+      return absl::OkStatus();
+    }
+    entry.set_left_out(std::exchange(left_out_, 0));
+  }
+  Shorten(entry.mutable_who());
+  Shorten(entry.mutable_target());
+  Shorten(entry.mutable_reason());
+  if (file_ != nullptr && file_->size() >= file_bytes_max_) ATOLL_RETURN_IF_ERROR(Rotate());
+  if (file_ == nullptr) {
+    ATOLL_RETURN_IF_ERROR(files_->MakeFolder(folder_));
+    ATOLL_ASSIGN_OR_RETURN(file_, files_->OpenAppend(PathOf(0)));
+    ATOLL_RETURN_IF_ERROR(files_->SyncFolder(folder_));
+  }
+  // An entry begins its line, also after one that a crash cut.
+  const std::string line = absl::StrCat(file_->size() > 0 ? "\n" : "", CompactJson(entry));
+  ATOLL_RETURN_IF_ERROR(file_->Append(std::array{AsBytes(line)}));
+  // Nobody waits for a refusal to be durable: a flood of them must not wait for the disk.
+  return refusal ? absl::OkStatus() : file_->Sync();
+}
+
+absl::StatusOr<std::vector<v1::AuditEntry>> AuditLog::Read(int64_t tail) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<v1::AuditEntry> entries;
+  for (int number = kFullFiles; number >= 0; --number) {
+    const auto bytes = files_->Read(PathOf(number), 2 * file_bytes_max_ + (1 << 20));
+    if (absl::IsNotFound(bytes.status())) continue;
+    ATOLL_RETURN_IF_ERROR(bytes.status());
+    const absl::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      v1::AuditEntry entry;
+      if (google::protobuf::util::JsonStringToMessage(std::string(line), &entry).ok()) {
+        entries.push_back(std::move(entry));
+      }
+    }
+  }
+  if (tail > 0 && entries.size() > static_cast<size_t>(tail)) {
+    entries.erase(entries.begin(), entries.end() - tail);
+  }
+  return entries;
+}
+
+std::map<v1::TrustDenial, int64_t> AuditLog::denials() const {
+  const std::lock_guard lock(mutex_);
+  return denials_;
+}
+
+}  // namespace atl

@@ -1,0 +1,55 @@
+// Who did what: one JSON object a line (AuditEntry of proto/trust.proto) in
+// STATE_DIR/trust/audit.log, for people and for programs that collect logs. What was done is on the
+// disk before its caller hears of it. Bounded: four files of 8 MiB, audit.log.1 being the newest of
+// the full ones; of refusals at most 10 a second, after a burst of 100, are written, and the number
+// of the others. Thread-safe.
+
+#ifndef ATOLL_COORDINATOR_TRUST_AUDIT_LOG_H_
+#define ATOLL_COORDINATOR_TRUST_AUDIT_LOG_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/files.h"
+#include "common/status.h"
+#include "proto/trust.pb.h"
+
+namespace atl {
+
+class AuditLog {
+ public:
+  // Makes nothing before the first entry.
+  AuditLog(Files* files, std::string folder, int64_t file_bytes_max = int64_t{8} << 20);
+
+  // Sets the entry's time.
+  absl::Status Add(v1::AuditEntry entry);
+
+  // The newest `tail` entries, or all with 0; oldest first. A damaged line is left out.
+  absl::StatusOr<std::vector<v1::AuditEntry>> Read(int64_t tail) const;
+
+  // Refusals since the start, written or not.
+  std::map<v1::TrustDenial, int64_t> denials() const;
+
+ private:
+  std::string PathOf(int number) const;  // 0: the newest
+  absl::Status Rotate();
+  bool MayWriteRefusal(int64_t now_ms);
+
+  Files* const files_;
+  const std::string folder_;
+  const int64_t file_bytes_max_;
+  mutable std::mutex mutex_;  // guards all below
+  std::unique_ptr<AppendFile> file_;
+  std::map<v1::TrustDenial, int64_t> denials_;
+  double refusals_allowed_;
+  int64_t last_refusal_ms_ = 0;
+  int64_t left_out_ = 0;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_TRUST_AUDIT_LOG_H_

@@ -1,0 +1,317 @@
+#include "coordinator/trust/registry.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "common/protocol/wire.h"
+
+namespace atl {
+namespace {
+
+constexpr int kTokensMax = 1000;
+constexpr int kMembersMax = 20'000;
+constexpr int kRevokedKeysMax = 20'000;
+constexpr int kUsesMax = 10'000;
+constexpr int64_t kTtlDefaultS = 3600;
+constexpr int64_t kTtlMaxS = 30 * 86400;
+// An expired token is known for so long, and its holder is given the reason.
+constexpr int64_t kKeptAfterExpiryS = 86400;
+constexpr size_t kDigestLetters = 64;
+constexpr size_t kCurveKeyLetters = 40;
+
+std::string DateOf(int64_t unix_s) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(unix_s),
+                          absl::UTCTimeZone());
+}
+
+bool IsDigest(absl::string_view text) {
+  return text.size() == kDigestLetters && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+template <class List>
+bool Contains(const List& list, const std::string& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+}  // namespace
+
+std::string DenialWord(v1::TrustDenial denial) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::TrustDenial_Name(denial), "TRUST_DENIAL_"));
+}
+
+absl::Status ToStatus(const Verdict& verdict) {
+  if (verdict.ok()) return absl::OkStatus();
+  const std::string text = absl::StrCat(DenialWord(verdict.denial), ": ", verdict.reason);
+  switch (verdict.denial) {
+    case v1::TRUST_DENIAL_NO_ROLE:
+    case v1::TRUST_DENIAL_EXPIRED:
+    case v1::TRUST_DENIAL_UNKNOWN_AUTHORITY:
+    case v1::TRUST_DENIAL_TOKEN_UNKNOWN:
+    case v1::TRUST_DENIAL_TOKEN_EXPIRED:
+      return absl::UnauthenticatedError(text);
+    default:
+      return absl::PermissionDeniedError(text);
+  }
+}
+
+Verdict TrustRegistry::CheckCertificate(const CertificateFacts& facts, int64_t now_unix_s) const {
+  if (!facts.identity.ok()) {
+    return {v1::TRUST_DENIAL_NO_ROLE, std::string(facts.identity.status().message())};
+  }
+  const std::string who = absl::StrCat("the certificate of ", ToText(*facts.identity));
+  if (now_unix_s < facts.from_unix_s) {
+    return {v1::TRUST_DENIAL_EXPIRED,
+            absl::StrCat(who, " is valid from ", DateOf(facts.from_unix_s),
+                         " only; is that machine's clock right?")};
+  }
+  if (now_unix_s > facts.until_unix_s) {
+    return {v1::TRUST_DENIAL_EXPIRED,
+            absl::StrCat(who, " expired on ", DateOf(facts.until_unix_s), "; join again")};
+  }
+  const absl::string_view role = RoleName(facts.identity->role);
+  for (const v1::TrustMember& member : records_.members()) {
+    if (member.role() != role || member.name() != facts.identity->name) continue;
+    if (member.revoked_unix_s() != 0) {
+      return {v1::TRUST_DENIAL_REVOKED,
+              absl::StrCat(ToText(*facts.identity), " was revoked on ",
+                           DateOf(member.revoked_unix_s()), " by ", member.revoked_by())};
+    }
+    if (!member.key_digest().empty() && !EqualSecrets(member.key_digest(), facts.key_digest)) {
+      return {v1::TRUST_DENIAL_REPLACED,
+              absl::StrCat("another key has joined as ", ToText(*facts.identity), " since")};
+    }
+  }
+  return {};
+}
+
+const v1::TrustToken* TrustRegistry::FindToken(const std::string& key_digest) const {
+  const v1::TrustToken* found = nullptr;
+  for (const v1::TrustToken& token : records_.tokens()) {
+    if (EqualSecrets(token.id(), key_digest)) found = &token;
+  }
+  return found;
+}
+
+Verdict TrustRegistry::CheckToken(const std::string& key_digest, const std::string& role,
+                                  int64_t now_unix_s) const {
+  const v1::TrustToken* token = FindToken(key_digest);
+  if (token == nullptr) {
+    return {v1::TRUST_DENIAL_TOKEN_UNKNOWN, "the coordinator does not know this token"};
+  }
+  if (now_unix_s >= token->expires_unix_s()) {
+    return {v1::TRUST_DENIAL_TOKEN_EXPIRED,
+            absl::StrCat("the token expired on ", DateOf(token->expires_unix_s()))};
+  }
+  if (!Contains(token->roles(), role)) {
+    return {v1::TRUST_DENIAL_TOKEN_ROLE,
+            absl::StrCat("the token is for ", absl::StrJoin(token->roles(), " and "), ", not for ",
+                         role)};
+  }
+  if (token->uses_left() == 0) {
+    return {v1::TRUST_DENIAL_TOKEN_USED,
+            absl::StrCat("the token is used up, by ", absl::StrJoin(token->members(), ", "))};
+  }
+  return {};
+}
+
+absl::StatusOr<v1::TrustToken> TrustRegistry::CreateToken(const v1::CreateTokenRequest& request,
+                                                          const std::string& by,
+                                                          int64_t now_unix_s) {
+  Prune(now_unix_s);
+  if (!IsDigest(request.key_digest())) {
+    return absl::InvalidArgumentError("key_digest: must be 64 of 0-9 and a-f");
+  }
+  if (request.roles().empty()) return absl::InvalidArgumentError("roles: names none");
+  v1::TrustToken token;
+  for (const std::string& name : request.roles()) {
+    ATOLL_ASSIGN_OR_RETURN(const Role role, RoleFromName(name));
+    if (role == Role::kCoordinator) {
+      return absl::InvalidArgumentError("a coordinator does not join: `atoll init` makes it");
+    }
+    if (!Contains(token.roles(), name)) token.add_roles(name);
+  }
+  const int uses = request.uses() == 0 ? 1 : request.uses();
+  const int64_t ttl_s = request.ttl_s() == 0 ? kTtlDefaultS : request.ttl_s();
+  if (uses < 1 || uses > kUsesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("uses: must be from 1 to ", kUsesMax));
+  }
+  if (ttl_s < 1 || ttl_s > kTtlMaxS) {
+    return absl::InvalidArgumentError("ttl: must be from 1 second to 30 days");
+  }
+  if (FindToken(request.key_digest()) != nullptr) {
+    return absl::AlreadyExistsError("there is such a token already");
+  }
+  if (records_.tokens_size() >= kTokensMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there are ", kTokensMax, " tokens already: delete some, or let them expire"));
+  }
+  token.set_id(request.key_digest());
+  token.set_uses_left(uses);
+  token.set_created_unix_s(now_unix_s);
+  token.set_expires_unix_s(now_unix_s + ttl_s);
+  token.set_created_by(by);
+  *records_.add_tokens() = token;
+  return token;
+}
+
+absl::StatusOr<v1::TrustToken> TrustRegistry::DeleteToken(const std::string& id) {
+  std::vector<int> found;
+  for (int i = 0; i < records_.tokens_size(); ++i) {
+    if (!id.empty() && absl::StartsWith(records_.tokens(i).id(), id)) found.push_back(i);
+  }
+  if (found.empty()) return absl::NotFoundError(absl::StrCat("there is no token ", id));
+  if (found.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(found.size(), " tokens begin with ", id));
+  }
+  v1::TrustToken token = records_.tokens(found[0]);
+  records_.mutable_tokens()->DeleteSubrange(found[0], 1);
+  return token;
+}
+
+Verdict TrustRegistry::Join(const v1::TrustMember& member, int64_t now_unix_s) {
+  const std::string who = absl::StrCat(member.role(), "/", member.name());
+  v1::TrustMember* known = Find(member.role(), member.name());
+  const bool again = known != nullptr && known->revoked_unix_s() == 0 &&
+                     known->token() == member.token() && known->key_digest() == member.key_digest();
+  Verdict verdict = CheckToken(member.token(), member.role(), now_unix_s);
+  if (again && verdict.denial == v1::TRUST_DENIAL_TOKEN_USED) verdict = {};
+  if (!verdict.ok()) return verdict;
+  if (known != nullptr && known->revoked_unix_s() == 0 &&
+      known->key_digest() != member.key_digest()) {
+    return {v1::TRUST_DENIAL_NAME,
+            absl::StrCat(who,
+                         " has joined already, with another key: take another name, or "
+                         "`atoll revoke ",
+                         member.name(), "` first")};
+  }
+  if (!member.curve_public_key().empty() && member.curve_public_key().size() != kCurveKeyLetters) {
+    return {v1::TRUST_DENIAL_NAME, "the CURVE key is not a Z85 key of 40 letters"};
+  }
+  if (known == nullptr && records_.members_size() >= kMembersMax) {
+    return {v1::TRUST_DENIAL_NAME, absl::StrCat("the cluster has ", kMembersMax, " members")};
+  }
+  if (known == nullptr) known = records_.add_members();
+  if (known->curve_public_key() != member.curve_public_key()) {
+    RevokeCurveKey(known->curve_public_key());
+  }
+  *known = member;
+  if (again) return {};
+  for (v1::TrustToken& token : *records_.mutable_tokens()) {
+    if (token.id() != member.token()) continue;
+    token.set_uses_left(token.uses_left() - 1);
+    token.add_members(who);
+  }
+  return {};
+}
+
+void TrustRegistry::NoteRenewal(const Identity& identity, int64_t until_unix_s) {
+  v1::TrustMember* known = Find(std::string(RoleName(identity.role)), identity.name);
+  if (known != nullptr) known->set_expires_unix_s(until_unix_s);
+}
+
+bool TrustRegistry::IsCurveKeyNew(const Identity& identity,
+                                  const std::string& curve_public_key) const {
+  const absl::string_view role = RoleName(identity.role);
+  for (const v1::TrustMember& member : records_.members()) {
+    if (member.role() == role && member.name() == identity.name) {
+      return member.revoked_unix_s() == 0 && member.curve_public_key() != curve_public_key;
+    }
+  }
+  return true;
+}
+
+bool TrustRegistry::NoteCurveKey(const Identity& identity, const std::string& curve_public_key) {
+  if (curve_public_key.size() != kCurveKeyLetters) return false;
+  const std::string role(RoleName(identity.role));
+  v1::TrustMember* known = Find(role, identity.name);
+  if (known == nullptr) {
+    if (records_.members_size() >= kMembersMax) return false;
+    known = records_.add_members();
+    known->set_role(role);
+    known->set_name(identity.name);
+  }
+  if (known->curve_public_key() == curve_public_key || known->revoked_unix_s() != 0) return false;
+  known->set_curve_public_key(curve_public_key);
+  return true;
+}
+
+absl::StatusOr<std::vector<v1::TrustMember>> TrustRegistry::Revoke(const std::string& name,
+                                                                   const std::string& role,
+                                                                   const std::string& by,
+                                                                   int64_t now_unix_s) {
+  if (!role.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(const Role known, RoleFromName(role));
+    if (known == Role::kCoordinator) {
+      return absl::InvalidArgumentError(
+          "a coordinator is not revoked: make a new authority by `atoll init`");
+    }
+    if (Find(role, name) == nullptr) {  // its certificate was made otherwise
+      if (name.empty() || name.size() > 64 || records_.members_size() >= kMembersMax) {
+        return absl::InvalidArgumentError("name: must be from 1 to 64 letters");
+      }
+      v1::TrustMember* member = records_.add_members();
+      member->set_role(role);
+      member->set_name(name);
+    }
+  }
+  std::vector<v1::TrustMember> revoked;
+  for (v1::TrustMember& member : *records_.mutable_members()) {
+    if (member.name() != name || (!role.empty() && member.role() != role)) continue;
+    if (member.revoked_unix_s() == 0) {
+      member.set_revoked_unix_s(now_unix_s);
+      member.set_revoked_by(by);
+      RevokeCurveKey(member.curve_public_key());
+    }
+    revoked.push_back(member);
+  }
+  if (revoked.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "nobody has joined as ", name,
+        "; with --role a certificate of that name that was made otherwise is refused too"));
+  }
+  return revoked;
+}
+
+v1::ClientKeys TrustRegistry::Keys() const {
+  v1::ClientKeys keys;
+  for (const v1::TrustMember& member : records_.members()) {
+    const bool uses_links = member.role() == "worker" || member.role() == "operator";
+    if (member.revoked_unix_s() == 0 && uses_links && !member.curve_public_key().empty()) {
+      keys.add_allowed(member.curve_public_key());
+    }
+  }
+  *keys.mutable_revoked() = records_.revoked_curve_keys();
+  return keys;
+}
+
+v1::TrustMember* TrustRegistry::Find(const std::string& role, const std::string& name) {
+  for (v1::TrustMember& member : *records_.mutable_members()) {
+    if (member.role() == role && member.name() == name) return &member;
+  }
+  return nullptr;
+}
+
+void TrustRegistry::Prune(int64_t now_unix_s) {
+  auto* tokens = records_.mutable_tokens();
+  tokens->erase(std::remove_if(tokens->begin(), tokens->end(),
+                               [&](const v1::TrustToken& token) {
+                                 return token.expires_unix_s() + kKeptAfterExpiryS < now_unix_s;
+                               }),
+                tokens->end());
+}
+
+void TrustRegistry::RevokeCurveKey(const std::string& key) {
+  auto* keys = records_.mutable_revoked_curve_keys();
+  if (key.empty() || Contains(*keys, key)) return;
+  if (keys->size() >= kRevokedKeysMax) keys->DeleteSubrange(0, 1);
+  *keys->Add() = key;
+}
+
+}  // namespace atl

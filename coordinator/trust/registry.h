@@ -1,0 +1,83 @@
+// Who may be in the cluster: join tokens, members that have joined, members that are revoked. Pure;
+// the caller gives the time and keeps records() durable before it acts on a change.
+// proto/trust.proto has the records.
+
+#ifndef ATOLL_COORDINATOR_TRUST_REGISTRY_H_
+#define ATOLL_COORDINATOR_TRUST_REGISTRY_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "common/trust/pki.h"
+#include "proto/trust.pb.h"
+
+namespace atl {
+
+// Whether something is allowed, and if not, why.
+struct Verdict {
+  v1::TrustDenial denial = v1::TRUST_DENIAL_UNSPECIFIED;
+  std::string reason;
+  bool ok() const { return denial == v1::TRUST_DENIAL_UNSPECIFIED; }
+};
+
+// "revoked", "token_used": the word that a message of a refusal begins with.
+std::string DenialWord(v1::TrustDenial denial);
+// UNAUTHENTICATED where the caller is not who he says, PERMISSION_DENIED where he may not; the
+// message is the word and the reason.
+absl::Status ToStatus(const Verdict& verdict);
+
+class TrustRegistry {
+ public:
+  explicit TrustRegistry(v1::TrustRecords records = {}) : records_(std::move(records)) {}
+
+  const v1::TrustRecords& records() const { return records_; }
+
+  // ---- Decisions ----
+
+  // Of a certificate that the authority has signed.
+  Verdict CheckCertificate(const CertificateFacts& facts, int64_t now_unix_s) const;
+  // Whether such a token is known, be it used up or expired.
+  const v1::TrustToken* FindToken(const std::string& key_digest) const;
+  // Whether somebody may still join with it in this role.
+  Verdict CheckToken(const std::string& key_digest, const std::string& role,
+                     int64_t now_unix_s) const;
+
+  // Whether NoteCurveKey would change anything.
+  bool IsCurveKeyNew(const Identity& identity, const std::string& curve_public_key) const;
+
+  // ---- Changes ----
+
+  absl::StatusOr<v1::TrustToken> CreateToken(const v1::CreateTokenRequest& request,
+                                             const std::string& by, int64_t now_unix_s);
+  // By the id or a beginning of it.
+  absl::StatusOr<v1::TrustToken> DeleteToken(const std::string& id);
+
+  // Lets a member in under its token and key. The same key and token may come again, and use
+  // nothing up. `member` has role, name, both keys, the token and the dates.
+  Verdict Join(const v1::TrustMember& member, int64_t now_unix_s);
+  // Its certificate was renewed.
+  void NoteRenewal(const Identity& identity, int64_t until_unix_s);
+  // The CURVE key of a member whose certificate was made otherwise. False: nothing changed.
+  bool NoteCurveKey(const Identity& identity, const std::string& curve_public_key);
+
+  // Ends the access of a name, in one role or, with an empty one, in all that it has joined as.
+  absl::StatusOr<std::vector<v1::TrustMember>> Revoke(const std::string& name,
+                                                      const std::string& role,
+                                                      const std::string& by, int64_t now_unix_s);
+
+  // Who may use tensor links.
+  v1::ClientKeys Keys() const;
+
+ private:
+  v1::TrustMember* Find(const std::string& role, const std::string& name);
+  void Prune(int64_t now_unix_s);
+  void RevokeCurveKey(const std::string& key);
+
+  v1::TrustRecords records_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_TRUST_REGISTRY_H_

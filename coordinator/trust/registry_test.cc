@@ -1,0 +1,150 @@
+#include "coordinator/trust/registry.h"
+
+#include <catch2/catch.hpp>
+
+namespace atl {
+namespace {
+
+constexpr int64_t kNow = 1'800'000'000;
+const std::string kToken(64, 'a'), kKey(64, '1'), kOtherKey(64, '2');
+const std::string kCurve(40, 'c'), kOtherCurve(40, 'd');
+
+// A registry and its clock.
+struct Cluster {
+  TrustRegistry registry;
+  int64_t now = kNow;
+
+  absl::Status Create(int uses, std::vector<std::string> roles = {"worker"}, int64_t ttl_s = 60,
+                      const std::string& id = kToken) {
+    v1::CreateTokenRequest request;
+    request.set_key_digest(id);
+    for (const std::string& role : roles) request.add_roles(role);
+    request.set_uses(uses);
+    request.set_ttl_s(ttl_s);
+    return registry.CreateToken(request, "operator/me", now).status();
+  }
+  v1::TrustDenial Join(const std::string& name, const std::string& key = kKey,
+                       const std::string& role = "worker", const std::string& token = kToken,
+                       const std::string& curve = kCurve) {
+    v1::TrustMember member;
+    member.set_role(role);
+    member.set_name(name);
+    member.set_key_digest(key);
+    member.set_curve_public_key(curve);
+    member.set_token(token);
+    return registry.Join(member, now).denial;
+  }
+  v1::TrustDenial Check(const std::string& name, const std::string& key = kKey,
+                        Role role = Role::kWorker) {
+    CertificateFacts facts;
+    facts.identity = Identity{role, name};
+    facts.key_digest = key;
+    facts.from_unix_s = kNow - 10;
+    facts.until_unix_s = kNow + 1000;
+    return registry.CheckCertificate(facts, now).denial;
+  }
+  bool Revoke(const std::string& name, const std::string& role = "") {
+    return registry.Revoke(name, role, "operator/me", now).ok();
+  }
+};
+
+constexpr auto kAllowed = v1::TRUST_DENIAL_UNSPECIFIED;
+
+TEST_CASE("a_token_lets_in_as_many_as_it_says_and_no_more") {
+  Cluster c;
+  REQUIRE(c.Create(2).ok());
+  CHECK(c.Join("w1", kKey) == kAllowed);
+  CHECK(c.Join("w2", kOtherKey) == kAllowed);
+  CHECK(c.Join("w3", std::string(64, '3')) == v1::TRUST_DENIAL_TOKEN_USED);
+}
+
+TEST_CASE("the_same_member_may_ask_again_and_uses_nothing_up") {
+  Cluster c;
+  REQUIRE(c.Create(1).ok());
+  CHECK(c.Join("w1") == kAllowed);
+  CHECK(c.Join("w1") == kAllowed);                                // the answer was lost
+  CHECK(c.Join("w1", kOtherKey) == v1::TRUST_DENIAL_TOKEN_USED);  // replayed by another
+  CHECK(c.registry.FindToken(kToken)->uses_left() == 0);
+}
+
+TEST_CASE("a_token_is_for_its_roles_until_it_expires") {
+  Cluster c;
+  REQUIRE(c.Create(5, {"worker", "paramserver"}).ok());
+  CHECK(c.Join("me", kKey, "operator") == v1::TRUST_DENIAL_TOKEN_ROLE);
+  CHECK(c.Join("s1", kKey, "paramserver") == kAllowed);
+  c.now += 60;
+  CHECK(c.Join("w1") == v1::TRUST_DENIAL_TOKEN_EXPIRED);
+  CHECK(c.Join("w1", kKey, "worker", std::string(64, 'b')) == v1::TRUST_DENIAL_TOKEN_UNKNOWN);
+}
+
+TEST_CASE("a_name_that_has_joined_is_nobody_elses_until_it_is_revoked") {
+  Cluster c;
+  REQUIRE(c.Create(5).ok());
+  REQUIRE(c.Join("w1", kKey) == kAllowed);
+  CHECK(c.Join("w1", kOtherKey) == v1::TRUST_DENIAL_NAME);
+  CHECK(c.Check("w1", kKey) == kAllowed);
+  CHECK(c.Check("w1", kOtherKey) == v1::TRUST_DENIAL_REPLACED);
+  REQUIRE(c.Revoke("w1"));
+  CHECK(c.Check("w1", kKey) == v1::TRUST_DENIAL_REVOKED);
+  REQUIRE(c.Join("w1", kOtherKey) == kAllowed);
+  CHECK(c.Check("w1", kOtherKey) == kAllowed);
+  CHECK(c.Check("w1", kKey) == v1::TRUST_DENIAL_REPLACED);
+}
+
+TEST_CASE("a_certificate_that_was_made_otherwise_is_allowed_until_its_name_is_revoked") {
+  Cluster c;
+  CHECK(c.Check("w1") == kAllowed);
+  CHECK_FALSE(c.Revoke("w1"));
+  REQUIRE(c.Revoke("w1", "worker"));
+  CHECK(c.Check("w1") == v1::TRUST_DENIAL_REVOKED);
+  CHECK(c.Check("w1", kKey, Role::kParameterServer) == kAllowed);  // of another role
+  CHECK(c.Check("w2") == kAllowed);
+}
+
+TEST_CASE("a_certificate_outside_its_dates_is_denied") {
+  Cluster c;
+  c.now = kNow + 1001;
+  CHECK(c.Check("w1") == v1::TRUST_DENIAL_EXPIRED);
+  c.now = kNow - 11;
+  CHECK(c.Check("w1") == v1::TRUST_DENIAL_EXPIRED);
+}
+
+TEST_CASE("curve_keys_follow_those_who_use_links") {
+  Cluster c;
+  REQUIRE(c.Create(5, {"worker", "paramserver"}).ok());
+  REQUIRE(c.Join("w1") == kAllowed);
+  REQUIRE(c.Join("s1", kKey, "paramserver", kToken, kOtherCurve) == kAllowed);
+  REQUIRE(c.registry.Keys().allowed_size() == 1);
+  CHECK(c.registry.Keys().allowed(0) == kCurve);
+  REQUIRE(c.Revoke("w1"));
+  CHECK(c.registry.Keys().allowed_size() == 0);
+  REQUIRE(c.registry.Keys().revoked_size() == 1);
+  CHECK(c.registry.Keys().revoked(0) == kCurve);
+  CHECK(c.registry.NoteCurveKey({Role::kOperator, "me"}, kOtherCurve));
+  CHECK_FALSE(c.registry.NoteCurveKey({Role::kOperator, "me"}, kOtherCurve));
+  CHECK_FALSE(c.registry.NoteCurveKey({Role::kOperator, "me"}, "short"));
+  CHECK(c.registry.Keys().allowed(0) == kOtherCurve);
+}
+
+TEST_CASE("tokens_are_bounded_and_bad_ones_refused") {
+  Cluster c;
+  CHECK_FALSE(c.Create(1, {}).ok());
+  CHECK_FALSE(c.Create(1, {"coordinator"}).ok());
+  CHECK_FALSE(c.Create(1, {"root"}).ok());
+  CHECK_FALSE(c.Create(-1).ok());
+  CHECK_FALSE(c.Create(1, {"worker"}, 31 * 86400).ok());
+  CHECK_FALSE(c.Create(1, {"worker"}, 60, "short").ok());
+  REQUIRE(c.Create(1).ok());
+  CHECK_FALSE(c.Create(1).ok());  // the same again
+  CHECK(c.registry.DeleteToken("aaaa").ok());
+  CHECK_FALSE(c.registry.DeleteToken("aaaa").ok());
+  for (int i = 0; i < 1000; ++i) {
+    REQUIRE(c.Create(1, {"worker"}, 60, absl::StrCat(std::string(60, 'b'), 1000 + i)).ok());
+  }
+  CHECK(absl::IsResourceExhausted(c.Create(1)));
+  c.now += 60 + 86400 + 1;  // they are forgotten
+  CHECK(c.Create(1).ok());
+}
+
+}  // namespace
+}  // namespace atl

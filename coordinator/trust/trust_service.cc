@@ -1,0 +1,147 @@
+#include "coordinator/trust/trust_service.h"
+
+#include <list>
+#include <mutex>
+
+#include "coordinator/streams.h"
+#include "coordinator/trust/authorizer.h"
+#include "coordinator/watchers.h"
+#include "proto/trust.grpc.pb.h"
+
+namespace atl {
+namespace {
+
+constexpr size_t kKeyListsQueued = 16;  // to one server that does not read; then it comes again
+constexpr size_t kKeyStreamsMax = 4096;
+constexpr size_t kAuditEntriesMax = 1'000'000;
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace
+
+class TrustService::Impl : public v1::Trust::CallbackService {
+ public:
+  using Context = grpc::CallbackServerContext;
+  using Unary = grpc::ServerUnaryReactor;
+
+  explicit Impl(AccessControl* access) : access_(access) {
+    access->on_keys = [this] { SendKeys(); };
+  }
+
+  Unary* Join(Context* context, const v1::JoinRequest* request, v1::JoinReply* reply) override {
+    return Answer(context, access_->Join(Caller(context), *request), reply);
+  }
+
+  Unary* Renew(Context* context, const v1::RenewRequest* request, v1::RenewReply* reply) override {
+    const auto certificate = access_->Renew(Caller(context), request->certificate_request());
+    if (certificate.ok()) reply->set_certificate(*certificate);
+    return Finish(context, certificate.status());
+  }
+
+  Unary* CreateToken(Context* context, const v1::CreateTokenRequest* request,
+                     v1::CreateTokenReply* reply) override {
+    return Answer(context, access_->CreateToken(Caller(context), *request), reply);
+  }
+
+  Unary* DeleteToken(Context* context, const v1::DeleteTokenRequest* request,
+                     v1::DeleteTokenReply* reply) override {
+    return Answer(context, access_->DeleteToken(Caller(context), request->id()),
+                  reply->mutable_token());
+  }
+
+  Unary* List(Context* context, const v1::TrustListRequest*, v1::TrustRecords* reply) override {
+    *reply = access_->records();
+    return Finish(context, absl::OkStatus());
+  }
+
+  Unary* Revoke(Context* context, const v1::RevokeRequest* request,
+                v1::RevokeReply* reply) override {
+    const auto revoked = access_->Revoke(Caller(context), *request);
+    if (revoked.ok()) {
+      for (const v1::TrustMember& member : *revoked) *reply->add_members() = member;
+    }
+    return Finish(context, revoked.status());
+  }
+
+  grpc::ServerWriteReactor<v1::ClientKeys>* WatchKeys(Context* context,
+                                                      const v1::WatchKeysRequest*) override {
+    auto stream = KeyStream::Begin();
+    KeyStream* const reactor = stream.get();
+    const std::lock_guard lock(mutex_);
+    streams_.remove_if([](const Watching& one) { return one.stream->ended(); });
+    if (streams_.size() >= kKeyStreamsMax) {
+      stream->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many servers"));
+      return reactor;
+    }
+    stream->Send(access_->keys(), kKeyListsQueued);
+    streams_.push_back({std::move(stream), AccessWatch(access_, *context)});
+    return reactor;
+  }
+
+  grpc::ServerWriteReactor<v1::AuditEntry>* Audit(Context*,
+                                                  const v1::AuditRequest* request) override {
+    auto stream = WatchStream<v1::AuditEntry>::Begin();
+    auto* const reactor = stream.get();
+    const auto entries = access_->audit().Read(request->tail());
+    if (entries.ok()) {
+      for (const v1::AuditEntry& entry : *entries) stream->Send(entry, kAuditEntriesMax);
+    }
+    stream->End(ToGrpc(entries.status()));
+    return reactor;
+  }
+
+  void EndRevoked() {
+    const std::lock_guard lock(mutex_);
+    for (Watching& one : streams_) {
+      const Verdict verdict = one.access.Check();
+      if (!verdict.ok()) one.stream->End(ToGrpc(ToStatus(verdict)));
+    }
+  }
+
+ private:
+  using KeyStream = WatchStream<v1::ClientKeys>;
+  struct Watching {
+    std::shared_ptr<KeyStream> stream;
+    AccessWatch access;
+  };
+
+  // The newest list last: it is taken and sent under one lock.
+  void SendKeys() {
+    const std::lock_guard lock(mutex_);
+    streams_.remove_if([](const Watching& one) { return one.stream->ended(); });
+    const v1::ClientKeys keys = access_->keys();
+    for (const Watching& one : streams_) {
+      if (!one.stream->Send(keys, kKeyListsQueued)) {
+        one.stream->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                     "the server does not read what it is sent"));
+      }
+    }
+  }
+
+  atl::Caller Caller(Context* context) { return CallerFrom(access_, *context); }
+
+  static Unary* Finish(Context* context, const absl::Status& status) {
+    Unary* const reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
+
+  template <class Message>
+  static Unary* Answer(Context* context, const absl::StatusOr<Message>& answer, Message* reply) {
+    if (answer.ok()) *reply = *answer;
+    return Finish(context, answer.status());
+  }
+
+  AccessControl* const access_;
+  std::mutex mutex_;
+  std::list<Watching> streams_;  // guarded by mutex_
+};
+
+TrustService::TrustService(AccessControl* access) : impl_(std::make_unique<Impl>(access)) {}
+TrustService::~TrustService() = default;
+grpc::Service* TrustService::service() { return impl_.get(); }
+void TrustService::EndRevoked() { impl_->EndRevoked(); }
+
+}  // namespace atl

@@ -1,0 +1,34 @@
+// The Trust service: joining, renewal, tokens, revocation, the audit log (proto/trust.proto).
+
+#ifndef ATOLL_COORDINATOR_TRUST_TRUST_SERVICE_H_
+#define ATOLL_COORDINATOR_TRUST_TRUST_SERVICE_H_
+
+#include <memory>
+
+#include "coordinator/trust/access_control.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace atl {
+
+class TrustService {
+ public:
+  // Takes over access->on_keys. `access` must outlive the gRPC server.
+  explicit TrustService(AccessControl* access);
+  ~TrustService();
+
+  // To be registered with the server, which must be shut down before this goes.
+  grpc::Service* service();
+  // Ends the streams of servers that are revoked.
+  void EndRevoked();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COORDINATOR_TRUST_TRUST_SERVICE_H_

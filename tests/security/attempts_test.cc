@@ -1,0 +1,303 @@
+// Attempts to do what one may not, on every service: each is refused for the right reason.
+
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "common/http/http_get.h"
+#include "tests/security/cluster.h"
+
+namespace atl {
+namespace {
+
+// Every call of every service, with a role that may make it.
+struct Service {
+  std::string path;
+  Role role;
+};
+const std::vector<Service>& Services() {
+  static const auto& services = *new std::vector<Service>{
+      {"/atl.v1.WorkerControl/Attach", Role::kWorker},
+      {"/atl.v1.ServerControl/Attach", Role::kParameterServer},
+      {"/atl.v1.Jobs/List", Role::kViewer},
+      {"/atl.v1.Jobs/Watch", Role::kViewer},
+      {"/atl.v1.Jobs/Logs", Role::kViewer},
+      {"/atl.v1.Jobs/Submit", Role::kOperator},
+      {"/atl.v1.Jobs/Pause", Role::kOperator},
+      {"/atl.v1.Jobs/Remove", Role::kOperator},
+      {"/atl.v1.Status/Get", Role::kViewer},
+      {"/atl.v1.Backups/Make", Role::kOperator},
+      {"/atl.v1.Trust/Renew", Role::kWorker},
+      {"/atl.v1.Trust/WatchKeys", Role::kParameterServer},
+      {"/atl.v1.Trust/CreateToken", Role::kOperator},
+      {"/atl.v1.Trust/List", Role::kOperator},
+      {"/atl.v1.Trust/Revoke", Role::kOperator},
+      {"/atl.v1.Trust/Audit", Role::kOperator},
+      {"/grpc.health.v1.Health/Check", Role::kViewer},
+  };
+  return services;
+}
+
+// One that may not make the call, if there is one.
+Role OtherRole(const Service& service) {
+  return service.role == Role::kWorker ? Role::kParameterServer : Role::kWorker;
+}
+
+// Of calls that are allowed: refused by the handler for their empty message, or answered.
+bool Passed(const Ending& ending) {
+  return ending.denial == v1::TRUST_DENIAL_UNSPECIFIED &&
+         ending.code != grpc::StatusCode::UNAVAILABLE &&
+         ending.code != grpc::StatusCode::PERMISSION_DENIED &&
+         ending.code != grpc::StatusCode::UNAUTHENTICATED;
+}
+
+TEST_CASE("every_attempt_on_every_service_is_refused_for_its_reason") {
+  Cluster cluster;
+  const KeyAndCertificate others =
+      MakeAuthority(NewClusterId(), UnixNow() - 10, UnixNow() + 3600).value();
+  const JoinToken token = cluster.Token({"worker"});
+  REQUIRE(cluster.Revoke("worker", "revoked").ok());
+  for (const std::string role : {"paramserver", "operator", "viewer"}) {
+    REQUIRE(cluster.Revoke(role, "revoked").ok());
+  }
+  const int64_t now = UnixNow();
+  for (const Service& service : Services()) {
+    INFO(service.path);
+    const Identity rightful{service.role, "one"};
+    const auto certificate = [&](int64_t from, int64_t until) {
+      return cluster.Certificate(rightful, from, until);
+    };
+    // Who may, may: else a refusal below would show nothing.
+    if (service.path.find("WatchKeys") == std::string::npos) {  // a stream without an end
+      CHECK(Passed(Call(cluster.Dial(rightful), service.path)));
+    }
+    struct Attempt {
+      const char* what;
+      std::shared_ptr<grpc::Channel> channel;
+      grpc::StatusCode code;
+      v1::TrustDenial denial;
+    };
+    using grpc::StatusCode;
+    std::vector<Attempt> attempts = {
+        {"wrong authority", cluster.Dial(cluster.Certificate(rightful, 0, 0, &others)),
+         StatusCode::UNAVAILABLE, v1::TRUST_DENIAL_UNSPECIFIED},
+        {"no certificate", cluster.Dial(KeyAndCertificate()), StatusCode::UNAVAILABLE,
+         v1::TRUST_DENIAL_UNSPECIFIED},
+        {"plaintext", grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()),
+         StatusCode::UNAVAILABLE, v1::TRUST_DENIAL_UNSPECIFIED},
+        {"expired", cluster.Dial(certificate(now - 100, now - 10)), StatusCode::UNAUTHENTICATED,
+         v1::TRUST_DENIAL_EXPIRED},
+        {"not valid yet", cluster.Dial(certificate(now + 500, now + 900)),
+         StatusCode::UNAUTHENTICATED, v1::TRUST_DENIAL_EXPIRED},
+        {"revoked", cluster.Dial({service.role, "revoked"}), StatusCode::PERMISSION_DENIED,
+         v1::TRUST_DENIAL_REVOKED},
+        {"token", cluster.Dial(TokenCertificate(token).value()), StatusCode::PERMISSION_DENIED,
+         v1::TRUST_DENIAL_ROLE},
+    };
+    if (service.path != "/grpc.health.v1.Health/Check" && service.path != "/atl.v1.Trust/Renew") {
+      attempts.push_back({"other role", cluster.Dial({OtherRole(service), "one"}),
+                          StatusCode::PERMISSION_DENIED, v1::TRUST_DENIAL_ROLE});
+    }
+    for (const Attempt& attempt : attempts) {
+      INFO(attempt.what);
+      const Ending ending = Call(attempt.channel, service.path);
+      CHECK(ending.code == attempt.code);
+      CHECK(ending.denial == attempt.denial);
+    }
+  }
+  // All of it was counted.
+  std::map<v1::TrustDenial, int> audited;
+  for (const v1::AuditEntry& entry : cluster.AuditEntries()) ++audited[entry.denial()];
+  for (const auto denial : {v1::TRUST_DENIAL_UNKNOWN_AUTHORITY, v1::TRUST_DENIAL_EXPIRED,
+                            v1::TRUST_DENIAL_REVOKED, v1::TRUST_DENIAL_ROLE}) {
+    CHECK(audited[denial] > 0);
+  }
+}
+
+grpc::Status JoinAs(const Cluster& cluster, const JoinToken& token, const std::string& role,
+                    const std::string& name, const std::string& key) {
+  v1::JoinRequest request;
+  request.set_role(role);
+  request.set_name(name);
+  request.set_certificate_request(MakeRequest(key).value());
+  v1::JoinReply reply;
+  grpc::ClientContext context;
+  return v1::Trust::NewStub(cluster.Dial(TokenCertificate(token).value()))
+      ->Join(&context, request, &reply);
+}
+
+TEST_CASE("a_token_is_used_once_in_its_role_and_time") {
+  Cluster cluster;
+  const JoinToken token = cluster.Token({"worker"});
+  const std::string key = MakePrivateKey().value(), other = MakePrivateKey().value();
+  CHECK(EndingOf(JoinAs(cluster, token, "operator", "me", key)).denial ==
+        v1::TRUST_DENIAL_TOKEN_ROLE);
+  CHECK(JoinAs(cluster, token, "worker", "w1", key).ok());
+  CHECK(JoinAs(cluster, token, "worker", "w1", key).ok());  // the answer was lost
+  CHECK(EndingOf(JoinAs(cluster, token, "worker", "w2", other)).denial ==
+        v1::TRUST_DENIAL_TOKEN_USED);
+  CHECK(EndingOf(JoinAs(cluster, cluster.Token({"worker"}), "worker", "w1", other)).denial ==
+        v1::TRUST_DENIAL_NAME);
+  CHECK(EndingOf(JoinAs(cluster, cluster.Token({"worker"}), "worker", "W 1", other)).code ==
+        grpc::StatusCode::INVALID_ARGUMENT);
+  const JoinToken unknown = NewToken(token.fingerprint).value();
+  CHECK(JoinAs(cluster, unknown, "worker", "w3", other).error_code() ==
+        grpc::StatusCode::UNAVAILABLE);
+  // Used up, also after the coordinator's restart.
+  cluster.Stop();
+  cluster.Start();
+  CHECK(EndingOf(JoinAs(cluster, token, "worker", "w2", other)).denial ==
+        v1::TRUST_DENIAL_TOKEN_USED);
+}
+
+TEST_CASE("a_worker_attaches_under_its_own_name_only") {
+  Cluster cluster;
+  v1::FromWorker hello;
+  hello.set_worker("w2");
+  hello.set_incarnation(1);
+  hello.mutable_hello()->set_software_version("1");
+  grpc::ClientContext context;
+  const auto stub = v1::WorkerControl::NewStub(cluster.Dial({Role::kWorker, "w1"}));
+  const auto stream = stub->Attach(&context);
+  stream->Write(hello);
+  v1::ToWorker answer;
+  CHECK_FALSE(stream->Read(&answer));
+  CHECK(EndingOf(stream->Finish()).denial == v1::TRUST_DENIAL_NAME);
+}
+
+TEST_CASE("a_certificate_is_renewed_for_its_own_key_only") {
+  Cluster cluster;
+  const KeyAndCertificate own = cluster.Certificate({Role::kWorker, "w1"});
+  const auto renew = [&](const std::string& key) {
+    v1::RenewRequest request;
+    request.set_certificate_request(MakeRequest(key).value());
+    v1::RenewReply reply;
+    grpc::ClientContext context;
+    const grpc::Status status =
+        v1::Trust::NewStub(cluster.Dial(own))->Renew(&context, request, &reply);
+    return status.ok() ? reply.certificate() : "";
+  };
+  CHECK(renew(MakePrivateKey().value()).empty());
+  const auto renewed = ReadCertificate(renew(own.key));
+  REQUIRE(renewed.ok());
+  CHECK(renewed->identity.value() == Identity{Role::kWorker, "w1"});
+  CHECK(renewed->key_digest == ReadCertificate(own.certificate)->key_digest);
+}
+
+TEST_CASE("a_watch_ends_when_its_caller_is_revoked") {
+  Cluster cluster;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  const auto stub = v1::Status::NewStub(cluster.Dial({Role::kViewer, "guest"}));
+  v1::StatusRequest request;
+  request.set_interval_ms(100);
+  const auto reader = stub->Watch(&context, request);
+  v1::ClusterStatus status;
+  REQUIRE(reader->Read(&status));
+  REQUIRE(cluster.Revoke("viewer", "guest").ok());
+  while (reader->Read(&status)) {
+  }
+  CHECK(EndingOf(reader->Finish()).denial == v1::TRUST_DENIAL_REVOKED);
+}
+
+TEST_CASE("keys_are_sent_to_parameter_servers_as_they_change") {
+  Cluster cluster;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  const auto stub = v1::Trust::NewStub(cluster.Dial({Role::kParameterServer, "s1"}));
+  const auto reader = stub->WatchKeys(&context, v1::WatchKeysRequest());
+  v1::ClientKeys keys;
+  REQUIRE(reader->Read(&keys));
+  CHECK(keys.allowed_size() == 0);
+  v1::JoinRequest join;
+  join.set_role("worker");
+  join.set_name("w1");
+  join.set_certificate_request(MakeRequest(MakePrivateKey().value()).value());
+  join.set_curve_public_key(std::string(40, 'k'));
+  v1::JoinReply reply;
+  grpc::ClientContext joining;
+  const JoinToken token = cluster.Token({"worker"});
+  REQUIRE(v1::Trust::NewStub(cluster.Dial(TokenCertificate(token).value()))
+              ->Join(&joining, join, &reply)
+              .ok());
+  while (keys.allowed_size() == 0) REQUIRE(reader->Read(&keys));
+  CHECK(keys.allowed(0) == std::string(40, 'k'));
+  REQUIRE(cluster.Revoke("worker", "w1").ok());
+  while (keys.revoked_size() == 0) REQUIRE(reader->Read(&keys));
+  CHECK(keys.allowed_size() == 0);
+  CHECK(keys.revoked(0) == std::string(40, 'k'));
+}
+
+TEST_CASE("a_page_over_tls_lets_operators_act_and_viewers_read") {
+  Cluster cluster;
+  const std::string folder = FreshFolder();
+  const auto identity = [&](Role role, const std::string& name) {
+    const KeyAndCertificate made = cluster.Certificate({role, name});
+    HttpIdentity files{absl::StrCat(folder, "/", name, ".pem"),
+                       absl::StrCat(folder, "/", name, ".key")};
+    std::ofstream(files.cert_path) << made.certificate;
+    std::ofstream(files.key_path) << made.key;
+    return files;
+  };
+  const std::string url =
+      absl::StrCat("https://127.0.0.1:",
+                   cluster.server().page_url().substr(cluster.server().page_url().rfind(':') + 1));
+  const std::map<std::string, std::string> action = {{"X-Atoll-Action", "1"}};
+  struct Row {
+    Role role;
+    std::string name;
+    int reads, acts;
+  };
+  REQUIRE(cluster.Revoke("operator", "revoked").ok());
+  for (const Row& row :
+       {Row{Role::kOperator, "me", 200, 404}, Row{Role::kViewer, "guest", 200, 403},
+        Row{Role::kWorker, "w1", 403, 403}, Row{Role::kOperator, "revoked", 403, 403}}) {
+    INFO(row.name);
+    const HttpIdentity who = identity(row.role, row.name);
+    CHECK(HttpGet(url + "/api/jobs", {}, who).status == row.reads);
+    CHECK(HttpPost(url + "/api/pause?job=none", action, who).status == row.acts);
+  }
+  CHECK(HttpGet(url + "/api/jobs").status == 0);  // no certificate
+  const std::string monitor = absl::StrCat(
+      "https://127.0.0.1:",
+      cluster.server().metrics_url().substr(cluster.server().metrics_url().rfind(':') + 1));
+  CHECK(HttpGet(monitor + "/healthz").status == 200);
+  CHECK(HttpGet(monitor + "/readyz").status == 200);
+  CHECK(HttpGet(monitor + "/metrics").status == 403);
+  CHECK(HttpGet(monitor + "/metrics", {}, identity(Role::kViewer, "monitor")).status == 200);
+  bool audited = false;
+  for (const v1::AuditEntry& entry : cluster.AuditEntries()) {
+    audited |= entry.who() == "operator/me" && entry.call() == "Jobs/Pause" &&
+               entry.target() == "none" && !entry.done();
+  }
+  CHECK(audited);
+}
+
+TEST_CASE("what_is_done_is_in_the_audit_log_with_who_did_it") {
+  Cluster cluster;
+  REQUIRE(cluster.Revoke("worker", "w1").ok());
+  const v1::AuditEntry entry = cluster.AuditEntries().back();
+  CHECK(entry.who() == "operator/me");
+  CHECK(entry.call() == "Trust/Revoke");
+  CHECK(entry.target() == "worker/w1");
+  CHECK(entry.done());
+}
+
+TEST_CASE("an_authoritys_key_that_others_may_read_is_refused") {
+  const std::string folder = FreshFolder();
+  const AuthorityFolder authority(folder + "/trust");
+  REQUIRE(authority.Make(NewClusterId(), {"127.0.0.1"}, UnixNow()).ok());
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.state_dir = folder;
+  for (const std::string key : {"/authority.key", "/coordinator/key.pem"}) {
+    const std::string path = authority.path() + key;
+    REQUIRE(chmod(path.c_str(), 0644) == 0);
+    CHECK(absl::IsInvalidArgument(CoordinatorServer::Start(options).status()));
+    REQUIRE(chmod(path.c_str(), 0600) == 0);
+  }
+  CHECK(CoordinatorServer::Start(options).ok());
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,184 @@
+// From nothing to a trained job by `atoll init` and tokens, with the real programs: nobody copies a
+// file, nobody lists a key.
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/trust/identity_folder.h"
+#include "tests/cli/command.h"
+
+namespace atl {
+namespace {
+
+constexpr auto kLimit = std::chrono::seconds(60);
+
+// A test has a loopback of its own.
+constexpr char kAddress[] = "127.0.0.1:7000";
+
+// A cluster of programs, and its operator, whose configuration is in a folder of its own.
+class Site {
+ public:
+  Site() { setenv("XDG_CONFIG_HOME", folder_.c_str(), 1); }
+
+  std::string folder(const std::string& name) const { return folder_ + "/" + name; }
+
+  struct Outcome {
+    int code = -1;
+    std::string out, errors;
+  };
+  Outcome Atoll(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "cli/atoll");
+    Command command(arguments, FreshFolder());
+    const int code = command.Wait();
+    return {code, command.rest(), command.errors()};
+  }
+  std::string MustAtoll(const std::vector<std::string>& arguments) const {
+    const Outcome outcome = Atoll(arguments);
+    INFO(outcome.errors);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  }
+
+  std::unique_ptr<Command> Coordinator(const std::string& lifetime = "720h") const {
+    MustAtoll({"init", "--state-dir=" + folder("coordinator"), "--host=127.0.0.1", "--name=me"});
+    return Daemon("coordinator",
+                  {"--state-dir=" + folder("coordinator"), std::string("--listen=") + kAddress,
+                   "--certificate-lifetime=" + lifetime});
+  }
+  // With a token's word; without one it needs --coordinator.
+  std::unique_ptr<Command> Member(const std::string& role, const std::string& name,
+                                  const std::string& join,
+                                  std::vector<std::string> more = {}) const {
+    more.push_back("--name=" + name);
+    more.push_back("--state-dir=" + folder(name));
+    more.push_back("--threads=1");
+    more.push_back(join.empty() ? std::string("--coordinator=") + kAddress : "--join=" + join);
+    if (role == "paramserver") more.push_back("--memory-bytes=64MiB");
+    return Daemon(role, more);
+  }
+  // Once the coordinator answers.
+  std::string Token(const std::string& roles, int uses) const {
+    const auto limit = std::chrono::steady_clock::now() + kLimit;
+    Outcome made;
+    do {
+      made = Atoll({"token", "create", "--role=" + roles, absl::StrCat("--uses=", uses)});
+    } while (made.code != 0 && std::chrono::steady_clock::now() < limit);
+    INFO(made.errors);
+    REQUIRE(made.code == 0);
+    return made.out.substr(0, made.out.size() - 1);
+  }
+
+ private:
+  std::unique_ptr<Command> Daemon(const std::string& role,
+                                  std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), absl::StrCat(role, "/atoll-", role));
+    return std::make_unique<Command>(arguments, FreshFolder());
+  }
+
+  const std::string folder_ = FreshFolder();
+};
+
+void WriteJob(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  std::ofstream corpus(folder + "/corpus.txt");
+  for (int i = 0; i < 2000; ++i) corpus << "line " << i * i << "\n";
+  corpus.close();
+  std::ofstream(folder + "/job.toml") << R"(name = "tiny"
+[model]
+hidden = 16
+layers = 1
+heads = 2
+[data]
+path = "corpus.txt"
+sequence_length = 32
+[inner]
+batch_sequences = 2
+[outer]
+steps_per_round = 8
+grace_seconds = 0.0
+[schedule]
+train_tokens = 1536
+validation_sequences = 4
+)";
+}
+
+template <class Condition>
+bool Await(Condition condition) {
+  const auto limit = std::chrono::steady_clock::now() + kLimit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return true;
+}
+
+TEST_CASE("members_join_by_a_token_train_and_lose_their_access_when_they_are_revoked") {
+  Site site;
+  const auto coordinator = site.Coordinator();
+  const std::string join = site.Token("worker,paramserver", 2);
+  const auto server = site.Member("paramserver", "s1", join);
+  const auto worker = site.Member("worker", "w1", join);
+  WriteJob(site.folder("job"));
+  const Site::Outcome trained = site.Atoll({"submit", "--watch", site.folder("job/job.toml")});
+  INFO(trained.errors << coordinator->errors() << server->errors() << worker->errors());
+  REQUIRE(trained.code == 0);
+  const std::string job = trained.out.substr(0, trained.out.find('\n'));
+  // The operator's own CURVE key is known by now, though no file lists it.
+  const Site::Outcome exported = site.Atoll({"export", job, "--to", site.folder("model")});
+  INFO(exported.errors);
+  CHECK(exported.code == 0);
+
+  // The token is used up: a third does not get in by it.
+  const auto stranger = site.Member("worker", "w2", join);
+  CHECK(stranger->Wait() == 1);
+  CHECK(absl::StrContains(stranger->errors(), "token_used: "));
+
+  site.MustAtoll({"revoke", "w1"});
+  CHECK(worker->Wait() != 0);
+  CHECK(absl::StrContains(worker->errors(), "revoked: "));
+  CHECK(Await([&] { return absl::StrContains(server->errors(), "1 are revoked"); }));
+  // Its certificate, too: the worker's next start is refused, and says why.
+  const auto again = site.Member("worker", "w1", "");
+  CHECK(Await([&] { return absl::StrContains(again->errors(), "revoked: "); }));
+}
+
+TEST_CASE("a_member_comes_back_without_its_token_and_renews_its_certificate") {
+  Site site;
+  const auto coordinator = site.Coordinator("30s");
+  const std::string join = site.Token("worker", 1);
+  const auto until = [&] {
+    const auto facts = IdentityFolder(site.folder("w1/identity")).Certificate();
+    return facts.ok() ? facts->until_unix_s : 0;
+  };
+  int64_t first = 0;
+  {
+    const auto worker = site.Member("worker", "w1", join);
+    REQUIRE(Await([&] { return (first = until()) > 0; }));
+  }
+  const auto worker = site.Member("worker", "w1", "");
+  CHECK(Await([&] { return absl::StrContains(worker->errors(), "connected to the coordinator"); }));
+  CHECK(Await([&] { return until() > first; }));
+  CHECK_FALSE(absl::StrContains(worker->errors(), "PRIVATE KEY"));
+}
+
+TEST_CASE("a_misspelt_token_is_told_from_an_unknown_one") {
+  Site site;
+  const auto coordinator = site.Coordinator();
+  std::string join = site.Token("operator", 1);
+  site.MustAtoll({"join", join, "--name=you", "--context=second"});
+  CHECK(absl::StrContains(site.MustAtoll({"members"}), "you"));
+  join[20] = join[20] == 'A' ? 'B' : 'A';
+  const Site::Outcome wrong = site.Atoll({"join", join, "--context=third"});
+  CHECK(wrong.code == 1);
+  CHECK(absl::StrContains(wrong.errors, "cut or misspelt"));
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,41 @@
+// What a job may make a worker read: files under --data-root and --model-root, and URLs that begin
+// with one. A job file is somebody else's; the worker's own files are not his to read.
+
+#ifndef ATOLL_WORKER_PATH_ROOTS_H_
+#define ATOLL_WORKER_PATH_ROOTS_H_
+
+#include <string>
+#include <vector>
+
+#include "common/protocol/job_spec.h"
+#include "common/status.h"
+
+namespace atl::worker {
+
+struct PathRoots {
+  // Folders, and beginnings of URLs ("s3://bucket/prefix"); empty: whatever the process may read.
+  std::vector<std::string> data;
+  std::vector<std::string> model;  // also of tokenizers
+};
+
+// `App` is CLI::App.
+template <class App>
+void AddRootFlags(App& app, PathRoots* roots) {
+  app.add_option("--data-root", roots->data,
+                 "folder, or beginning of a URL, in which jobs' data may lie, several times; "
+                 "default: whatever this user may read")
+      ->allow_extra_args(false);
+  app.add_option("--model-root", roots->model, "likewise of models and tokenizers")
+      ->allow_extra_args(false);
+}
+
+// OK if every root is a folder that is there, or a URL.
+absl::Status CheckRoots(const PathRoots& roots);
+
+// PERMISSION_DENIED, naming the field and the flag, if the job reads anything outside. Symbolic
+// links are followed first: of a path, of every file that a pattern fits, and of those in a folder.
+absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_PATH_ROOTS_H_

@@ -1,0 +1,88 @@
+#include "worker/path_roots.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace atl::worker {
+namespace {
+
+// A folder "root" and one "secret" beside it.
+struct Disk {
+  std::string base = std::string(std::getenv("TEST_TMPDIR")) + "/roots-XXXXXX";
+  Disk() {
+    REQUIRE(mkdtemp(base.data()) != nullptr);
+    for (const char* folder : {"/root/sub", "/secret", "/root-of-others"}) {
+      std::filesystem::create_directories(base + folder);
+    }
+    for (const char* file :
+         {"/root/a.txt", "/root/sub/b.txt", "/secret/key", "/root-of-others/c.txt"}) {
+      std::ofstream(base + file) << "text";
+    }
+    std::filesystem::create_symlink(base + "/secret/key", base + "/root/link.txt");
+    std::filesystem::create_symlink(base + "/secret", base + "/root/folder");
+  }
+  absl::Status Data(const std::string& path, const std::string& root = "/root") const {
+    JobSpec spec;
+    spec.data.path = path.find("://") == std::string::npos ? base + path : path;
+    return CheckJobPaths(spec, {{root.find("://") == std::string::npos ? base + root : root}, {}});
+  }
+};
+
+TEST_CASE("what_lies_in_the_root_may_be_read_and_nothing_else") {
+  const Disk disk;
+  CHECK(disk.Data("/root/a.txt").ok());
+  CHECK(disk.Data("/root/sub/b.txt").ok());
+  CHECK(disk.Data("/root/sub/../a.txt").ok());
+  CHECK(disk.Data("/root/sub/*.txt").ok());
+  CHECK(disk.Data("/root/sub/missing").ok());  // its own error follows
+  for (const char* path :
+       {"/secret/key", "/root/../secret/key", "/root-of-others/c.txt", "/root/link.txt",
+        "/root/*.txt", "/root/folder/key", "/root", "/root/folder", "/secret/missing"}) {
+    INFO(path);
+    CHECK(absl::IsPermissionDenied(disk.Data(path)));
+  }
+}
+
+TEST_CASE("urls_begin_with_a_root_at_a_path_boundary") {
+  const Disk disk;
+  CHECK(disk.Data("s3://bucket/data/x.bin", "s3://bucket/data").ok());
+  CHECK(disk.Data("s3://bucket/data/x.bin", "s3://bucket/data/").ok());
+  for (const char* path : {"s3://bucket/data-of-others/x", "s3://bucket/data/../x",
+                           "s3://bucket/data/%2E%2e/x", "http://169.254.169.254/latest"}) {
+    INFO(path);
+    CHECK(absl::IsPermissionDenied(disk.Data(path, "s3://bucket/data")));
+  }
+  CHECK(absl::IsPermissionDenied(disk.Data("s3://bucket/data/x.bin", "/root")));
+  CHECK(absl::IsPermissionDenied(disk.Data("/root/a.txt", "s3://bucket")));
+}
+
+TEST_CASE("every_path_of_a_job_is_checked_under_its_own_root") {
+  const Disk disk;
+  const PathRoots roots{{disk.base + "/root/sub"}, {disk.base + "/root-of-others"}};
+  const auto check = [&](auto set) {
+    JobSpec spec;
+    set(spec);
+    return absl::IsPermissionDenied(CheckJobPaths(spec, roots));
+  };
+  const std::string secret = disk.base + "/secret/key";
+  CHECK(check([&](JobSpec& s) { s.data.validation_path = secret; }));
+  CHECK(check([&](JobSpec& s) { s.data.tokenizer_path = secret; }));
+  CHECK(check([&](JobSpec& s) { s.model.config_path = secret; }));
+  CHECK(check([&](JobSpec& s) { s.model.initial_weights_path = disk.base + "/secret"; }));
+  CHECK_FALSE(check([&](JobSpec& s) { s.data.path = disk.base + "/root/sub/b.txt"; }));
+  CHECK_FALSE(
+      check([&](JobSpec& s) { s.model.initial_weights_path = disk.base + "/root-of-others"; }));
+  JobSpec any;
+  any.data.path = secret;
+  CHECK(CheckJobPaths(any, {}).ok());  // without roots the system's permissions decide
+}
+
+TEST_CASE("a_root_that_is_not_there_is_a_mistake") {
+  CHECK(absl::IsInvalidArgument(CheckRoots({{"/nowhere/at/all"}, {}})));
+  CHECK(CheckRoots({{"s3://bucket"}, {"/tmp"}}).ok());
+}
+
+}  // namespace
+}  // namespace atl::worker
