@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/element_ranges.h"
+
 namespace atl {
 
 // Name of one daemon, chosen by its operator (--name), unique among daemons of its kind:
@@ -40,8 +42,9 @@ using Generation = int64_t;
 // Number of one daemon process's life; a restarted daemon has a larger one.
 using Incarnation = int64_t;
 
-// Names one shard's delta of one island in one outer round. A parameter server that has seen a push
-// acknowledges it again without applying it again (promise N2).
+// Names the pseudo-gradient of some elements of one shard, of one island in one outer round. A
+// parameter server that has seen a push acknowledges it again without applying it again (promise
+// N2). The pushes of a shard may come from several workers and may overlap: their bits agree.
 struct PushId {
   JobId job;
   IslandId island = 0;
@@ -49,7 +52,13 @@ struct PushId {
   Incarnation incarnation = 0;
   Version base_version = kNoVersion;  // what the island started from; kNoVersion: initial weights
   ShardId shard = 0;
+  int64_t begin = 0;     // first element within the shard, a multiple of kQuantBlock
+  int64_t elements = 0;  // a multiple of kQuantBlock, or up to the shard's end; 0: the whole shard
 
+  // Of a shard with so many elements.
+  ElementRange RangeIn(int64_t shard_elements) const {
+    return elements == 0 ? ElementRange{0, shard_elements} : ElementRange{begin, begin + elements};
+  }
   auto operator<=>(const PushId&) const = default;
 };
 

@@ -209,7 +209,8 @@ void Daemon::OnPush(const PushId& id, Encoding encoding, int64_t elements, Paylo
 }
 
 void Daemon::OnPull(const PullRequest& request, ReplyToken token) {
-  loop_.Post(PullAsked{request.job, request.version, request.shard, token.id});
+  loop_.Post(PullAsked{request.job, request.version, request.shard, token.id, request.begin,
+                       request.elements});
 }
 
 }  // namespace atl::ps

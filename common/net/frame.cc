@@ -24,8 +24,11 @@ absl::Status Check(const v1::PushOpen& open) {
   if (open.island() < 0) return Bad("island", open.island());
   if (open.shard() < 0) return Bad("shard", open.shard());
   if (open.base_version() < kNoVersion) return Bad("base_version", open.base_version());
-  if (open.element_count() < 0 || open.element_count() > kElementsMax) {
+  if (open.element_count() < (open.part() ? 1 : 0) || open.element_count() > kElementsMax) {
     return Bad("element_count", open.element_count());
+  }
+  if (open.begin() < 0 || open.begin() > (open.part() ? kElementsMax : 0)) {
+    return Bad("begin", open.begin());
   }
   return absl::OkStatus();
 }
@@ -36,6 +39,12 @@ absl::Status Check(const v1::PullOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
   if (open.shard() < 0) return Bad("shard", open.shard());
   if (open.version() < kNoVersion) return Bad("version", open.version());
+  if (open.elements() < 0 || open.elements() > kElementsMax) {
+    return Bad("elements", open.elements());
+  }
+  if (open.begin() < 0 || open.begin() > (open.elements() == 0 ? 0 : kElementsMax)) {
+    return Bad("begin", open.begin());
+  }
   if (open.first_chunk() < 0 || open.first_chunk() > kElementsMax) {
     return Bad("first_chunk", open.first_chunk());
   }
@@ -159,8 +168,10 @@ absl::Status ParseFrame(absl::string_view bytes, bool has_payload, v1::Frame* fr
 }
 
 PushId PushIdOf(const v1::PushOpen& open) {
-  return {open.job(),         open.island(),       open.generation(),
-          open.incarnation(), open.base_version(), open.shard()};
+  return {open.job(),          open.island(),
+          open.generation(),   open.incarnation(),
+          open.base_version(), open.shard(),
+          open.begin(),        open.part() ? open.element_count() : 0};
 }
 
 void SetPushId(const PushId& id, v1::PushOpen* open) {
@@ -170,6 +181,8 @@ void SetPushId(const PushId& id, v1::PushOpen* open) {
   open->set_incarnation(id.incarnation);
   open->set_base_version(id.base_version);
   open->set_shard(id.shard);
+  open->set_part(id.elements > 0);
+  open->set_begin(id.begin);
 }
 
 Encoding EncodingOf(v1::TensorEncoding encoding) {
@@ -182,7 +195,8 @@ v1::TensorEncoding WireEncoding(Encoding encoding) {
 }
 
 PullRequest RequestOf(const v1::PullOpen& open) {
-  return {open.job(), open.version(), open.shard(), EncodingOf(open.encoding()), open.priority()};
+  return {open.job(),      open.version(), open.shard(),   EncodingOf(open.encoding()),
+          open.priority(), open.begin(),   open.elements()};
 }
 
 void SetRequest(const PullRequest& request, v1::PullOpen* open) {
@@ -191,6 +205,8 @@ void SetRequest(const PullRequest& request, v1::PullOpen* open) {
   open->set_shard(request.shard);
   open->set_encoding(WireEncoding(request.encoding));
   open->set_priority(request.priority);
+  open->set_begin(request.begin);
+  open->set_elements(request.elements);
 }
 
 absl::Status CheckJob(absl::string_view job) {

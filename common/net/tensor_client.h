@@ -87,7 +87,10 @@ class TensorClient {
                   int64_t element_count, std::span<const std::byte> source,
                   std::shared_ptr<const void> owner, Duration timeout, PushDone done);
 
-  // Fills `destination`, which must stay valid until `done` and have exactly the shard's elements.
+  // (Both: id.elements is what is pushed, or 0 for a whole shard.)
+
+  // Fills `destination`, which must stay valid until `done` and have exactly as many elements as
+  // were asked for.
   // Its content is unspecified unless the result is OK.
   TransferId Pull(const ServerAddress& server, const PullRequest& request,
                   std::span<float> destination, Duration timeout, PullDone done);

@@ -25,6 +25,9 @@ struct PullRequest {
   Encoding encoding = Encoding::kFloat32;
   // Larger goes first among the pulls that one server is answering; equal ones take turns.
   int32_t priority = 0;
+  // Of the shard: elements [begin, begin + elements); 0 elements: the whole shard.
+  int64_t begin = 0;
+  int64_t elements = 0;
 
   bool operator==(const PullRequest&) const = default;
 };

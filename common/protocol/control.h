@@ -311,11 +311,22 @@ struct LeaseGrant {
   bool exhausted = false;  // the job's token budget is leased out: push what there is
 };
 
-// Push the contribution's shards in this order. Granted only where the servers have room.
+// Elements [begin, begin + elements) of a shard.
+struct GrantedPush {
+  ShardId shard = 0;
+  int64_t begin = 0;
+  int64_t elements = 0;  // 0: the whole shard
+  NodeId sender;         // member of the island that is to push it; empty: the leader
+
+  bool operator==(const GrantedPush&) const = default;
+};
+
+// Push what is not staged yet of the contribution, each sender its part in this order. Granted only
+// where the servers have room.
 struct PushGrant {
   JobId job;
   ContributionId contribution;
-  std::vector<ShardId> order;
+  std::vector<GrantedPush> order;
 };
 
 // Open peer links to these workers, for this request alone, until another one or an order comes.

@@ -8,6 +8,7 @@ namespace atl {
 
 // Not in an unnamed namespace: the visitors find Fields by its arguments' namespace.
 inline constexpr int kMaxContributions = 4096;
+inline constexpr int64_t kMaxShardElements = int64_t{1} << 42;
 
 template <class V>
 void Fields(V& v, Plain<V, PushId>& s, v1::PushId& m) {
@@ -17,6 +18,8 @@ void Fields(V& v, Plain<V, PushId>& s, v1::PushId& m) {
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_VERSION(base_version);
   ATOLL_WIRE_INT(shard, 0, kMaxShards);
+  ATOLL_WIRE_INT(begin, 0, kMaxShardElements);
+  ATOLL_WIRE_INT(elements, 0, kMaxShardElements);
 }
 
 template <class V>
@@ -218,10 +221,18 @@ void Fields(V& v, Plain<V, LeaseGrant>& s, v1::LeaseGrant& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, GrantedPush>& s, v1::GrantedPush& m) {
+  ATOLL_WIRE_INT(shard, 0, kMaxShards);
+  ATOLL_WIRE_INT(begin, 0, kMaxShardElements);
+  ATOLL_WIRE_INT(elements, 0, kMaxShardElements);
+  ATOLL_WIRE_COPY(sender);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, PushGrant>& s, v1::PushGrant& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_MESSAGE(contribution);
-  ATOLL_WIRE_VALUES(order, kMaxListLength);
+  ATOLL_WIRE_MESSAGES(order, kMaxListLength);
 }
 
 template <class V>

@@ -96,14 +96,18 @@ absl::StatusOr<std::vector<ShardPlacement>> CollectShards(const JobFacts& facts,
 // A server that is one version behind must have all that the newest one is made of.
 absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
                           const CommitRound& newest) {
-  const std::set<PushId> staged(described.held.staged.begin(), described.held.staged.end());
+  std::map<ShardId, int64_t> elements;
+  for (const OwnedShard& shard : described.assignment.shards)
+    elements[shard.shard] = shard.elements;
+  std::map<ContributionId, StagedShards> staged;
+  for (const PushId& push : described.held.staged) {
+    const auto size = elements.find(push.shard);
+    if (size != elements.end()) staged[ContributionOf(push)].Add(push, size->second);
+  }
   for (const OwnedShard& shard : described.assignment.shards) {
     for (const RoundTerm& term : newest.terms) {
       const ContributionId& c = term.contribution;
-      if (staged.contains({described.held.job, c.island, c.generation, c.incarnation,
-                           c.base_version, shard.shard})) {
-        continue;
-      }
+      if (staged[c].Holds(shard.shard)) continue;
       return Lacks(absl::StrCat("parameter server ", server, " lacks island ", c.island,
                                 "'s push of shard ", shard.shard, ", which version ",
                                 newest.version, " is made of"));
@@ -231,6 +235,7 @@ void ForgetRounds(Job& job, int64_t newest_round) {
   job.planning.clear();
   job.switches.clear();
   job.transfer_plans.clear();
+  job.push_plan = PushPlan();
   job.validate_by = kNever;
 }
 

@@ -67,6 +67,7 @@ void NewGeneration(Job& job, IslandRecord& island) {
   job.waits_for_room.erase(island.island);
   job.orders.erase(island.island);
   job.transfer_plans.clear();
+  job.push_plan = PushPlan();
   job.fences_changed = true;
 }
 

@@ -49,6 +49,8 @@ void SendFencesTo(State& s, Job& job, const NodeId& server);
 
 // Order of all shards for the island as sender.
 const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id);
+// In which order the island's members push what they own, among all islands' members.
+const std::vector<GrantedPush>& PushOrderOf(Job& job, IslandId id);
 
 // Evaluate `version` on the fastest island (the first among equals).
 void ChooseValidator(State& s, Job& job);

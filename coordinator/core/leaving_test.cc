@@ -70,7 +70,7 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
     CHECK(world.Order("b").generation == 1);
     // The contribution goes on where it was, under its name.
     CHECK(Says(world.Do("worker b pushes"),
-               "-> b: PushGrant island 0 (generation 1, incarnation 3, base 0): shards 1 2"));
+               "-> b: PushGrant island 0 (generation 1, incarnation 3, base 0): shards 1:c 2:c"));
     CHECK(world.Island(0).steps_redone == 0);
   }
   SECTION("or, gone too early, costs what its death does") {

@@ -1,8 +1,12 @@
 // IslandOrders: built from the state, sent when they differ from what was sent last.
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/outer_cut.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/switching.h"
@@ -153,6 +157,66 @@ const std::vector<ShardId>& TransferOrderOf(Job& job, IslandId id) {
     plan = PlanTransfers(transfers, static_cast<int32_t>(index.size()), senders);
   }
   return plan[sender];
+}
+
+namespace {
+
+// What each member of the island sends: by its name, and the parts in the order of the shards.
+std::map<NodeId, std::vector<GrantedPush>> SharesOf(const Job& job, const IslandRecord& island) {
+  std::map<NodeId, std::vector<GrantedPush>> shares;
+  const std::vector<ShardPlacement>& shards = job.record.shards;
+  if (const IslandPlan* plan = PlanInForce(job, island); plan != nullptr) {
+    for (const OuterPart& part : CutByOwners(*plan, shards)) {
+      const bool whole = part.range.size() == shards[part.shard].elements;
+      const NodeId& sender = part.holders.front();
+      shares[sender].push_back(
+          {part.shard, whole ? 0 : part.range.begin, whole ? 0 : part.range.size(), sender});
+    }
+    return shares;
+  }
+  for (const ShardPlacement& shard : shards) shares[""].push_back({shard.shard, 0, 0, ""});
+  return shares;
+}
+
+void PlanPushes(Job& job) {
+  std::map<NodeId, int32_t> server_index;
+  for (const auto& [server, link] : job.links) {
+    server_index.emplace(server, static_cast<int32_t>(server_index.size()));
+  }
+  std::vector<std::pair<IslandId, std::vector<GrantedPush>>> senders;
+  std::vector<std::vector<Transfer>> transfers;
+  for (const auto& [id, key] : job.push_plan.made_for) {
+    for (auto& [sender, pushes] : SharesOf(job, job.islands.at(id))) {
+      std::vector<Transfer>& own = transfers.emplace_back();
+      for (const GrantedPush& push : pushes) {
+        const ShardPlacement& shard = job.record.shards[push.shard];
+        own.push_back({push.shard, server_index.at(shard.server),
+                       push.elements == 0 ? shard.elements : push.elements});
+      }
+      senders.emplace_back(id, std::move(pushes));
+    }
+  }
+  const auto servers = static_cast<int32_t>(server_index.size());
+  for (const ScheduledTransfer& next : ScheduleTransfers(transfers, servers)) {
+    const auto& [island, pushes] = senders[next.sender];
+    job.push_plan.order[island].push_back(pushes[next.transfer]);
+  }
+}
+
+}  // namespace
+
+const std::vector<GrantedPush>& PushOrderOf(Job& job, IslandId id) {
+  std::map<IslandId, std::pair<Generation, int64_t>> islands;
+  for (const auto& [other, island] : job.islands) {
+    if (other != id && island.incarnation == 0) continue;
+    const IslandPlan* plan = PlanInForce(job, island);
+    islands[other] = {island.generation, plan == nullptr ? 0 : plan->number};
+  }
+  if (job.push_plan.made_for != islands) {
+    job.push_plan = {std::move(islands), {}};
+    PlanPushes(job);
+  }
+  return job.push_plan.order[id];
 }
 
 void RefreshOrders(State& s, Job& job) {

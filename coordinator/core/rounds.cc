@@ -59,10 +59,20 @@ absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& mess
 }
 
 void Grant(State& s, Job& job, const Member& worker, const ContributionId& id) {
-  const std::set<ShardId>& staged = job.staged[id];
+  const StagedShards& staged = job.staged[id];
   PushGrant grant{job.id(), id, {}};
-  for (ShardId shard : TransferOrderOf(job, id.island)) {
-    if (!staged.contains(shard)) grant.order.push_back(shard);
+  for (const GrantedPush& push : PushOrderOf(job, id.island)) {
+    const int64_t size = job.record.shards[push.shard].elements;
+    const ElementRange range = push.elements == 0
+                                   ? ElementRange{0, size}
+                                   : ElementRange{push.begin, push.begin + push.elements};
+    for (const ElementRange& missing : staged.Missing(push.shard, range)) {
+      if (missing == range) {
+        grant.order.push_back(push);
+      } else {
+        grant.order.push_back({push.shard, missing.begin, missing.size(), push.sender});
+      }
+    }
   }
   if (!grant.order.empty()) s.Send(worker, std::move(grant));
 }

@@ -32,11 +32,24 @@ ServerLink* LinkOf(State& s, const Member& server, const JobId& job_id, Job*& jo
   return it == job->links.end() ? nullptr : &it->second;
 }
 
-bool Holds(const HeldJob* held, const ContributionId& contribution, ShardId shard) {
-  if (held == nullptr) return false;
-  return std::any_of(held->staged.begin(), held->staged.end(), [&](const PushId& push) {
-    return push.shard == shard && ContributionOf(push) == contribution;
-  });
+// Whether the push is of one of the job's shards on this server, and lies within it.
+bool IsOn(const Job& job, const NodeId& server, const PushId& push) {
+  const std::vector<ShardPlacement>& shards = job.record.shards;
+  return push.shard >= 0 && static_cast<size_t>(push.shard) < shards.size() &&
+         shards[push.shard].server == server;
+}
+
+// What of the job's shards on this server it says that it has staged.
+std::map<ContributionId, StagedShards> StagedOn(const Job& job, const NodeId& server,
+                                                const HeldJob* held) {
+  std::map<ContributionId, StagedShards> staged;
+  if (held == nullptr) return staged;
+  const std::vector<ShardPlacement>& shards = job.record.shards;
+  for (const PushId& push : held->staged) {
+    if (IsOn(job, server, push))
+      staged[ContributionOf(push)].Add(push, shards[push.shard].elements);
+  }
+  return staged;
 }
 
 // The server holds what was decided or ordered after the store was written.
@@ -52,6 +65,7 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
   if (held == nullptr && decided != kNoVersion) {
     return "it came back without the job: its --state-dir is empty, or another one";
   }
+  std::map<ContributionId, StagedShards> staged = StagedOn(job, server, held);
   for (Version v = version + 1; v <= decided; ++v) {
     const DecisionRecord* decision = DecisionOf(job, v);
     if (decision == nullptr) {
@@ -61,7 +75,7 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
     for (const DecisionParticipant& p : decision->participants) {
       if (!p.accepted) continue;
       for (const ShardPlacement& shard : job.record.shards) {
-        if (shard.server != server || Holds(held, p.contribution, shard.shard)) continue;
+        if (shard.server != server || staged[p.contribution].Holds(shard.shard)) continue;
         return absl::StrCat("it has lost island ", p.contribution.island, "'s push of shard ",
                             shard.shard, ", which version ", v, " is made of");
       }
@@ -74,13 +88,17 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
 void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh) {
   for (const auto& [id, record] : job.contributions) {
     if (record.dropped) continue;
-    std::set<ShardId>& staged = job.staged[id];
+    StagedShards& staged = job.staged[id];
     for (const ShardPlacement& shard : job.record.shards) {
-      if (shard.server != server) continue;
-      if (Holds(held, id, shard.shard)) {
-        staged.insert(shard.shard);
-      } else if (fresh) {
-        staged.erase(shard.shard);
+      if (fresh && shard.server == server) staged.Forget(shard.shard);
+    }
+    if (held == nullptr) {
+      NoteStaged(job, id);
+      continue;
+    }
+    for (const PushId& push : held->staged) {
+      if (ContributionOf(push) == id && IsOn(job, server, push)) {
+        staged.Add(push, job.record.shards[push.shard].elements);
       }
     }
     NoteStaged(job, id);
@@ -224,7 +242,7 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   auto it = job->contributions.find(id);
   link->trouble.clear();  // its log takes writes
   if (it != job->contributions.end() && !it->second.dropped) {
-    job->staged[id].insert(shard);
+    job->staged[id].Add(message.push, shards[shard].elements);
     NoteStaged(*job, id);
     NotePush(s, *job, id.island);
   } else if (!MayCount(*job, id)) {

@@ -10,11 +10,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/changes.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/ledger.h"
+#include "coordinator/core/staged.h"
 
 namespace atl::coord {
 
@@ -191,6 +193,12 @@ struct Dirty {
   std::set<IslandId> plans;
 };
 
+// In which order the senders of all islands push, of the islands' plans at the time.
+struct PushPlan {
+  std::map<IslandId, std::pair<Generation, int64_t>> made_for;  // generation, number of the plan
+  std::map<IslandId, std::vector<GrantedPush>> order;           // all of the model
+};
+
 struct Job {
   JobRecord record;
   ProgressRecord progress;
@@ -206,7 +214,7 @@ struct Job {
   bool recovered = false;  // from the store of an earlier process, and not rebuilt since
   std::string waiting_for;
   std::map<NodeId, ServerLink> links;  // of the servers that hold shards
-  std::map<ContributionId, std::set<ShardId>> staged;
+  std::map<ContributionId, StagedShards> staged;
   std::vector<ContributionId> complete;  // undecided, in order of completion
   std::map<IslandId, ProgressWatch> watches;
   int not_finite_rounds = 0;          // in a row, void because no delta was finite
@@ -228,6 +236,7 @@ struct Job {
       plan_is_whole;          // where no Edit has changed it since; see PlanInForce
   Instant deadline = kNever;  // NextJobDeadline, when it was last settled
   JobState settled_state = JobState::kQueued;
+  PushPlan push_plan;
 
   const JobId& id() const { return record.job; }
   const JobSpec& spec() const { return record.spec; }

@@ -106,6 +106,44 @@ TEST_CASE("with unequal shards nobody waits while a server that it needs is idle
   }
 }
 
+TEST_CASE("senders with transfers of their own: each begins its own once, at idle servers") {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Rng rng(seed);
+    const int32_t servers = 1 + static_cast<int32_t>(rng.Below(5));
+    std::vector<std::vector<Transfer>> own(1 + rng.Below(6));
+    for (std::vector<Transfer>& transfers : own) {
+      for (uint64_t i = rng.Below(20); i > 0; --i) {
+        transfers.push_back({0, static_cast<int32_t>(rng.Below(servers)),
+                             1 + static_cast<int64_t>(rng.Below(1000))});
+      }
+    }
+    INFO("seed " << seed);
+    std::vector<std::vector<bool>> begun;
+    for (const auto& transfers : own) begun.emplace_back(transfers.size(), false);
+    std::vector<int64_t> sender_free(own.size(), 0), server_free(servers, 0);
+    int64_t last = 0;
+    for (const ScheduledTransfer& next : ScheduleTransfers(own, servers)) {
+      CHECK_FALSE(begun[next.sender][next.transfer]);
+      begun[next.sender][next.transfer] = true;
+      const Transfer& transfer = own[next.sender][next.transfer];
+      const int64_t begin = std::max(sender_free[next.sender], server_free[transfer.server]);
+      CHECK(begin >= last);
+      last = begin;
+      // A sender that waits has nothing for a server that is idle.
+      if (begin > sender_free[next.sender]) {
+        for (size_t i = 0; i < own[next.sender].size(); ++i) {
+          const int32_t other = own[next.sender][i].server;
+          CHECK((begun[next.sender][i] || server_free[other] > sender_free[next.sender]));
+        }
+      }
+      sender_free[next.sender] = server_free[transfer.server] = begin + transfer.bytes;
+    }
+    for (const std::vector<bool>& all : begun) {
+      CHECK(std::all_of(all.begin(), all.end(), [](bool done) { return done; }));
+    }
+  }
+}
+
 TEST_CASE("nothing to send") { CHECK(PlanTransfers({}, 0, 2).size() == 2); }
 
 }  // namespace

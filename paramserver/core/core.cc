@@ -267,8 +267,13 @@ void ServerCore::On(const PushArrived& event, Turn& turn) {
   if (const absl::Status scales = CheckScales(view); !scales.ok()) {
     return refuse(std::string(scales.message()));
   }
+  const PushedRecord record{event.id, event.encoding, event.payload};
+  if (const absl::Status fits = job->state->Check(LogRecord(record)); !fits.ok()) {
+    return refuse(std::string(fits.message()));
+  }
   if (!job->log_full.empty()) return refuse(job->log_full);
-  if (const absl::Status room = gate_->Room(bytes); !room.ok()) {
+  const int64_t needed = job->state->BytesToStage(event.id, event.encoding);
+  if (const absl::Status room = gate_->Room(needed); !room.ok()) {
     return refuse(std::string(room.message()));
   }
   StagePush(event, *job, turn);
@@ -276,7 +281,6 @@ void ServerCore::On(const PushArrived& event, Turn& turn) {
 
 void ServerCore::StagePush(const PushArrived& event, Job& job, Turn& turn) {
   PushedRecord record{event.id, event.encoding, event.payload};
-  ATOLL_CHECK(job.state->Check(LogRecord(record)).ok());
   const LogSequence sequence = Append(event.id.job, job, record, turn);
   job.state->Apply(sequence, std::move(record));
   job.pending[sequence] = {event.id, {event.token}};
@@ -319,7 +323,17 @@ void ServerCore::On(const PullAsked& event, Turn& turn) {
                   "too many older versions are still being sent; ask again");
   }
   auto lease = std::make_shared<const TensorLease>(state.Theta(event.shard));
-  const std::span<const float> values = lease->values();
+  std::span<const float> values = lease->values();
+  if (event.elements > 0) {
+    const auto size = static_cast<int64_t>(values.size());
+    if (event.begin < 0 || event.elements > size || event.begin > size - event.elements) {
+      return refuse(
+          PullRefusal::kUnknown, current,
+          absl::StrCat("shard ", event.shard, " of job ", event.job, " has ", size,
+                       " elements, not ", event.begin, " to ", event.begin + event.elements));
+    }
+    values = values.subspan(static_cast<size_t>(event.begin), static_cast<size_t>(event.elements));
+  }
   turn.actions.replies.push_back({event.token, current, values, std::move(lease)});
 }
 

@@ -48,7 +48,7 @@ struct FromCoordinator {
   ToServer message;  // ignored unless it is for this server, incarnation and epoch
 };
 
-// A whole push, its checksums verified. payload: so many elements, as encoded.
+// A whole push of so many elements, its checksums verified. payload: they, as encoded.
 struct PushArrived {
   PushId id;
   Encoding encoding = Encoding::kFloat32;
@@ -62,6 +62,8 @@ struct PullAsked {
   Version version = kNoVersion;  // kNoVersion: the newest
   ShardId shard = 0;
   Token token = 0;
+  int64_t begin = 0;
+  int64_t elements = 0;  // 0: the whole shard
 };
 
 // All records of the job up to `sequence` are durable.

@@ -132,11 +132,26 @@ absl::Status JobState::CheckRecord(const PushedRecord& record) const {
     return absl::InvalidArgumentError(
         absl::StrCat("push of shard ", record.id.shard, " of job ", record.id.job));
   }
-  const int64_t bytes = EncodedBytes(record.encoding, shard->second.info.elements);
+  if (record.id.begin > kMaxElements || record.id.elements > kMaxElements) {
+    return absl::InvalidArgumentError("push of more elements than there can be");
+  }
+  const ElementRange range = record.id.RangeIn(shard->second.info.elements);
+  if (range.begin < 0 || range.begin % kQuantBlock != 0 || range.size() <= 0 ||
+      range.end > shard->second.info.elements ||
+      (range.end % kQuantBlock != 0 && range.end != shard->second.info.elements)) {
+    return absl::InvalidArgumentError(absl::StrCat("push of elements ", range.begin, " to ",
+                                                   range.end, " of shard ", record.id.shard));
+  }
+  const int64_t bytes = EncodedBytes(record.encoding, range.size());
   if (static_cast<int64_t>(record.payload.bytes.size()) != bytes) {
     return absl::InvalidArgumentError(absl::StrCat("shard ", record.id.shard, " has ", bytes,
                                                    " bytes so encoded, the push ",
                                                    record.payload.bytes.size()));
+  }
+  const auto staged = staged_.find({ContributionOf(record.id), record.id.shard});
+  if (staged != staged_.end() && staged->second.encoding != record.encoding) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard ", record.id.shard, " is staged in another encoding"));
   }
   return absl::OkStatus();
 }
@@ -195,10 +210,47 @@ void JobState::ApplyRecord(LogSequence, const FencedRecord& record) {
 void JobState::ApplyRecord(LogSequence sequence, const PushedRecord& record) {
   // A replay applies commits in the order of the log, a running server when they are durable:
   // a push that came in between, of a contribution that the round dropped, is gone either way.
-  if (ended_ || staged_.contains(record.id) || book_->IsDecided(ContributionOf(record.id))) return;
-  staged_[record.id] = {sequence, record.encoding, record.payload};
-  staged_bytes_ += static_cast<int64_t>(record.payload.bytes.size());
+  const ContributionId contribution = ContributionOf(record.id);
+  if (ended_ || book_->IsDecided(contribution)) return;
+  const auto [entry, added] = staged_.try_emplace({contribution, record.id.shard});
+  StagedShard& staged = entry->second;
+  if (!staged.pushes.insert(record.id).second) return;
+  if (added) staged.first = sequence;
+  staged.encoding = record.encoding;
+  Put(record, shards_.at(record.id.shard).info.elements, staged);
+  if (added) staged_bytes_ += static_cast<int64_t>(staged.payload.bytes.size());
   book_->AddPending(record.id);
+}
+
+// Of elements that came before, the first to come stay; all have the same bits.
+void JobState::Put(const PushedRecord& record, int64_t elements, StagedShard& staged) {
+  const ElementRange whole{0, elements};
+  const ElementRange range = record.id.RangeIn(elements);
+  if (staged.payload.bytes.empty() && range == whole) {
+    staged.payload = record.payload;
+    staged.covered.Add(whole);
+    return;
+  }
+  if (staged.payload.bytes.empty()) {
+    const auto bytes = std::make_shared<std::vector<std::byte>>(
+        static_cast<size_t>(EncodedBytes(record.encoding, elements)));
+    staged.parts = *bytes;
+    staged.payload = {bytes, *bytes};
+  }
+  for (const ElementRange& gap : staged.covered.Missing(range)) {
+    const auto at = [&](int64_t element) {
+      return static_cast<size_t>(EncodedBytes(record.encoding, element));
+    };
+    const auto from = record.payload.bytes.subspan(
+        at(gap.begin - range.begin), at(gap.end - range.begin) - at(gap.begin - range.begin));
+    std::memcpy(staged.parts.data() + at(gap.begin), from.data(), from.size());
+  }
+  staged.covered.Add(range);
+}
+
+int64_t JobState::BytesToStage(const PushId& id, Encoding encoding) const {
+  if (staged_.contains({ContributionOf(id), id.shard})) return 0;
+  return EncodedBytes(encoding, shards_.at(id.shard).info.elements);
 }
 
 void JobState::ApplyRecord(LogSequence, const CommittedRecord& record) {
@@ -222,31 +274,29 @@ void JobState::ApplyRecord(LogSequence, const DroppedRecord& record) {
 void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
   ended_ = true;
   book_->Close(absl::StrCat("job ", job_, " has ended"));
-  while (!staged_.empty()) Decide(ContributionOf(staged_.begin()->first));
+  while (!staged_.empty()) Decide(ContributionId(staged_.begin()->first.first));
   for (auto& [id, shard] : shards_) shard.velocity.reset();
 }
 
-const JobState::StagedPush* JobState::FindStaged(const ContributionId& contribution,
-                                                 ShardId shard) const {
-  const auto found =
-      staged_.find(PushId{job_, contribution.island, contribution.generation,
-                          contribution.incarnation, contribution.base_version, shard});
-  return found == staged_.end() ? nullptr : &found->second;
+const JobState::StagedShard* JobState::FindStaged(const ContributionId& contribution,
+                                                  ShardId shard) const {
+  const auto found = staged_.find({contribution, shard});
+  if (found == staged_.end()) return nullptr;
+  const bool whole = found->second.covered.Covers({0, shards_.at(shard).info.elements});
+  return whole ? &found->second : nullptr;
 }
 
 void JobState::Decide(const ContributionId& contribution) {
   book_->Decide(contribution);
-  for (auto push = staged_.lower_bound(PushId{job_, contribution.island, contribution.generation,
-                                              contribution.incarnation, contribution.base_version,
-                                              std::numeric_limits<ShardId>::min()});
-       push != staged_.end() && ContributionOf(push->first) == contribution;
-       push = staged_.erase(push)) {
-    staged_bytes_ -= static_cast<int64_t>(push->second.payload.bytes.size());
+  for (auto staged = staged_.lower_bound({contribution, std::numeric_limits<ShardId>::min()});
+       staged != staged_.end() && staged->first.first == contribution;
+       staged = staged_.erase(staged)) {
+    staged_bytes_ -= static_cast<int64_t>(staged->second.payload.bytes.size());
   }
 }
 
 void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
-  const StagedPush& push = *FindStaged(term.contribution, shard.info.shard);
+  const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
   shard.theta = std::make_shared<SharedTensor>(shard.info.elements);
   shard.velocity = std::make_shared<SharedTensor>(shard.info.elements);
   const std::span<float> theta = shard.theta->writable();
@@ -263,7 +313,7 @@ void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
 void JobState::StepShard(Shard& shard, const std::vector<RoundTerm>& terms) {
   std::vector<WeightedDelta> deltas;
   for (const RoundTerm& term : terms) {
-    const StagedPush& push = *FindStaged(term.contribution, shard.info.shard);
+    const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
     deltas.push_back({{push.payload.bytes.data(), push.encoding, shard.info.elements},
                       static_cast<float>(term.weight)});
   }
@@ -296,9 +346,9 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   snapshot->newest = newest_;
   snapshot->fences = book_->Fences();
   snapshot->decided = book_->Decided();
-  for (const auto& [id, push] : staged_) {
-    snapshot->staged.push_back(id);
-    snapshot->replay_from = std::min(snapshot->replay_from, push.sequence);
+  snapshot->staged = Staged();
+  for (const auto& [key, staged] : staged_) {
+    snapshot->replay_from = std::min(snapshot->replay_from, staged.first);
   }
   for (const auto& [id, shard] : shards_) {
     ShardSnapshot& to = snapshot->shards.emplace_back();
@@ -323,7 +373,7 @@ absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
   std::vector<double> gram(k * k);
   for (const auto& [id, shard] : shards_) {
     for (size_t i = 0; i < k; ++i) {
-      const StagedPush* push = FindStaged(contributions[i], id);
+      const StagedShard* push = FindStaged(contributions[i], id);
       if (push == nullptr) {
         return absl::NotFoundError(
             absl::StrCat("the push of shard ", id, " by ", Name(contributions[i]), " is missing"));
@@ -355,7 +405,9 @@ int64_t JobState::stale_bytes() const {
 
 std::vector<PushId> JobState::Staged() const {
   std::vector<PushId> ids;
-  for (const auto& [id, push] : staged_) ids.push_back(id);
+  for (const auto& [key, staged] : staged_) {
+    ids.insert(ids.end(), staged.pushes.begin(), staged.pushes.end());
+  }
   return ids;
 }
 

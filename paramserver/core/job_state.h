@@ -9,7 +9,10 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,6 +46,9 @@ class JobState {
   // REQUIRES: Check(record). Pushes become durable with MarkDurable.
   void Apply(LogSequence sequence, const LogRecord& record);
   void MarkDurable(const PushId& id) { book_->MarkDurable(id); }
+  // Memory that a push takes when it is staged: the first of a shard takes the whole shard's.
+  // REQUIRES: HasShard(id.shard).
+  int64_t BytesToStage(const PushId& id, Encoding encoding) const;
 
   // A consistent picture of now. `last_sequence`: of the newest record applied.
   std::shared_ptr<const Snapshot> TakeSnapshot(LogSequence last_sequence) const;
@@ -77,11 +83,16 @@ class JobState {
     OwnedShard info;
     std::shared_ptr<SharedTensor> theta, velocity;
   };
-  struct StagedPush {
-    LogSequence sequence = 0;
+  // What is staged of one shard of a contribution.
+  struct StagedShard {
+    LogSequence first = 0;    // of its pushes' records
+    std::set<PushId> pushes;  // that were taken
+    ElementRanges covered;
     Encoding encoding = Encoding::kFloat32;
-    SharedBytes payload;
+    SharedBytes payload;         // of the whole shard; elements not covered yet are 0
+    std::span<std::byte> parts;  // the same while parts are put together; empty: it came whole
   };
+  using StagedKey = std::pair<ContributionId, ShardId>;
 
   absl::Status CheckRecord(const AssignedRecord& record) const;
   absl::Status CheckRecord(const FencedRecord& record) const;
@@ -96,7 +107,9 @@ class JobState {
   void ApplyRecord(LogSequence sequence, const DroppedRecord& record);
   void ApplyRecord(LogSequence sequence, const EndedRecord& record);
 
-  const StagedPush* FindStaged(const ContributionId& contribution, ShardId shard) const;
+  // Null unless all of the shard is staged.
+  const StagedShard* FindStaged(const ContributionId& contribution, ShardId shard) const;
+  void Put(const PushedRecord& record, int64_t elements, StagedShard& staged);
   void Decide(const ContributionId& contribution);
   void SetInitial(Shard& shard, const RoundTerm& term);
   void StepShard(Shard& shard, const std::vector<RoundTerm>& terms);
@@ -113,7 +126,7 @@ class JobState {
   CommittedRecord newest_ = {kNoVersion, {}, {}};
   bool ended_ = false;
   std::map<ShardId, Shard> shards_;
-  std::map<PushId, StagedPush> staged_;
+  std::map<StagedKey, StagedShard> staged_;
   int64_t staged_bytes_ = 0;
   std::vector<std::weak_ptr<SharedTensor>> replaced_;  // by copies, while readers held them
 };

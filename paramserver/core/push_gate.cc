@@ -9,6 +9,15 @@ namespace {
 
 Verdict Refuse(std::string reason) { return {Verdict::kRefuse, std::move(reason)}; }
 
+// Whether its elements are some of a shard of so many, in whole blocks.
+bool IsPart(const PushId& id, int64_t shard_elements) {
+  if (id.begin < 0 || id.elements <= 0 || id.elements > shard_elements ||
+      id.begin > shard_elements - id.elements || id.begin % kQuantBlock != 0) {
+    return false;
+  }
+  return id.elements % kQuantBlock == 0 || id.begin + id.elements == shard_elements;
+}
+
 std::string Life(Generation generation, Incarnation incarnation) {
   return absl::StrCat("generation ", generation, ", incarnation ", incarnation);
 }
@@ -30,9 +39,15 @@ Verdict PushBook::Judge(const PushId& id, int64_t elements) const {
   if (shard == elements_.end()) {
     return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " is not on this server"));
   }
-  if (elements != shard->second) {
-    return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " has ", shard->second,
+  const int64_t size = shard->second;
+  if (elements != (id.elements == 0 ? size : id.elements)) {
+    return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " has ", size,
                                " elements, the push ", elements));
+  }
+  if (id.elements != 0 && !IsPart(id, size)) {
+    return Refuse(absl::StrCat("elements ", id.begin, " to ", id.begin + id.elements,
+                               " are not whole blocks of shard ", id.shard, " of job ", job_,
+                               ", which has ", size));
   }
   if (const auto fence = fences_.find(id.island); fence != fences_.end()) {
     const IslandFence& now = fence->second;
@@ -42,7 +57,20 @@ Verdict PushBook::Judge(const PushId& id, int64_t elements) const {
                                  Life(id.generation, id.incarnation)));
     }
   }
+  if (IsStagedLocked(id, size)) return {Verdict::kDuplicate, ""};
   return {};
+}
+
+bool PushBook::IsStagedLocked(const PushId& id, int64_t shard_elements) const {
+  PushId first = id;
+  first.begin = first.elements = 0;
+  ElementRanges staged;
+  for (auto push = staged_.lower_bound(first); push != staged_.end(); ++push) {
+    const PushId& other = push->first;
+    if (ContributionOf(other) != ContributionOf(id) || other.shard != id.shard) break;
+    if (push->second) staged.Add(other.RangeIn(shard_elements));
+  }
+  return staged.Covers(id.RangeIn(shard_elements));
 }
 
 void PushBook::SetShards(std::span<const OwnedShard> shards) {

@@ -35,7 +35,8 @@ class PushBook {
  public:
   PushBook(JobId job, std::span<const OwnedShard> shards);
 
-  // What to do with a push of so many elements.
+  // What to do with a push that brings so many elements. One whose elements are all staged durably
+  // by others of its contribution is a duplicate.
   Verdict Judge(const PushId& id, int64_t elements) const;
 
   void SetShards(std::span<const OwnedShard> shards);
@@ -58,6 +59,7 @@ class PushBook {
 
  private:
   bool IsDecidedLocked(const ContributionId& contribution) const;
+  bool IsStagedLocked(const PushId& id, int64_t shard_elements) const;
 
   const JobId job_;
   mutable std::mutex mutex_;  // guards all below

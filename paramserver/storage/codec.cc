@@ -115,7 +115,7 @@ void Fields(A& a, ContributionId& c) {
 template <class A>
 void Fields(A& a, PushId& p) {
   a.Text(p.job), a.Number(p.island), a.Number(p.generation), a.Number(p.incarnation);
-  a.Number(p.base_version), a.Number(p.shard);
+  a.Number(p.base_version), a.Number(p.shard), a.Number(p.begin), a.Number(p.elements);
 }
 template <class A>
 void Fields(A& a, RoundTerm& t) {

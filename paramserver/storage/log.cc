@@ -15,7 +15,7 @@ namespace atl::ps {
 namespace {
 
 constexpr char kLogMagic[9] = "ATOLLLOG";
-constexpr uint32_t kFormat = 2;
+constexpr uint32_t kFormat = 3;
 constexpr uint32_t kRecordMagic = 0x52474f4c;  // "LOGR"
 constexpr size_t kAlign = 8;
 

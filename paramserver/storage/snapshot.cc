@@ -13,7 +13,7 @@ namespace atl::ps {
 namespace {
 
 constexpr char kMagic[9] = "ATOLLSNP";
-constexpr uint32_t kFormat = 2;
+constexpr uint32_t kFormat = 3;
 constexpr absl::string_view kPrefix = "snapshot-";
 constexpr size_t kNameLength = 9 + 20;
 

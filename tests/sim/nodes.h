@@ -215,7 +215,7 @@ class WorkerNode : public Member {
   void Do(const worker::Note& action) { world_.Trace(absl::StrCat(name(), ": ", action.text)); }
 
   void PullShard(const worker::StartPull& action, const ShardPlacement& shard, int64_t transfer);
-  void PushShard(const worker::PushShards& action, const ShardPlacement& shard);
+  void PushShard(const worker::PushShards& action, const worker::ShardPart& shard);
   void EndPull(int64_t transfer, worker::Event event);
   void Capture(const worker::CaptureDelta& action);
   void MakeDelta(const worker::CaptureDelta& action);

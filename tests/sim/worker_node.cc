@@ -328,14 +328,14 @@ void WorkerNode::PullShard(const worker::StartPull& action, const ShardPlacement
 }
 
 void WorkerNode::Do(const worker::PushShards& action) {
-  for (const ShardPlacement& shard : action.shards) PushShard(action, shard);
+  for (const worker::ShardPart& shard : action.shards) PushShard(action, shard);
 }
 
-void WorkerNode::PushShard(const worker::PushShards& action, const ShardPlacement& shard) {
+void WorkerNode::PushShard(const worker::PushShards& action, const worker::ShardPart& shard) {
   const int64_t transfer = next_transfer_++;
   transfers_.insert(transfer);
-  const ContributionId& c = action.contribution;
-  const PushId id{action.job, c.island, c.generation, c.incarnation, c.base_version, shard.shard};
+  const PushId id = PushIdOf(action, shard);
+  const ElementRange part = shard.part();
   const auto finish = [this, transfer, id](worker::PushStatus status, std::string reason) {
     if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
   };
@@ -350,13 +350,16 @@ void WorkerNode::PushShard(const worker::PushShards& action, const ShardPlacemen
   ps::PushArrived event;
   event.id = id;
   event.encoding = action.encoding;
-  event.elements = shard.elements;
+  event.elements = part.size();
   if (IsQuantized(action.encoding)) {
-    auto bytes = std::make_shared<std::vector<std::byte>>(trainer_.encoded.at(shard.shard));
+    const std::vector<std::byte>& all = trainer_.encoded.at(shard.shard);
+    auto bytes = std::make_shared<std::vector<std::byte>>(
+        all.begin() + EncodedBytes(action.encoding, part.begin),
+        all.begin() + EncodedBytes(action.encoding, part.end));
     event.payload = {bytes, *bytes};
   } else {
-    event.payload =
-        Encode(std::span(layer).subspan(shard.begin, shard.elements), action.encoding, world_.pool);
+    event.payload = Encode(std::span(layer).subspan(shard.begin + part.begin, part.size()),
+                           action.encoding, world_.pool);
   }
   const auto deliver = [this, shard, event, answer] {
     if (ServerNode* node = world_.FindServer(shard.server)) node->Push(event, answer);

@@ -327,14 +327,30 @@ struct StartPull {
   Version version = kNoVersion;
   std::vector<ShardPlacement> shards;
 };
-// Push these shards of `delta` in this order: one PushShardDone for each. The same shard may be
-// asked for again after it failed.
+// Some elements of a shard, and which member pushes them.
+struct ShardPart : ShardPlacement {
+  int64_t part_begin = 0;     // within the shard
+  int64_t part_elements = 0;  // 0: the whole shard
+  NodeId sender;              // empty: this worker
+
+  ElementRange part() const {
+    return part_elements == 0 ? ElementRange{0, elements}
+                              : ElementRange{part_begin, part_begin + part_elements};
+  }
+};
+// Push these parts of `delta`, each sender its own in this order: one PushShardDone for each. The
+// same part may be asked for again after it failed.
 struct PushShards {
   JobId job;
   ContributionId contribution;
   Encoding encoding = Encoding::kFloat32;
-  std::vector<ShardPlacement> shards;
+  std::vector<ShardPart> shards;
 };
+inline PushId PushIdOf(const PushShards& push, const ShardPart& part) {
+  const ContributionId& c = push.contribution;
+  return {push.job,       c.island,   c.generation,    c.incarnation,
+          c.base_version, part.shard, part.part_begin, part.part_elements};
+}
 struct CancelTransfers {};
 
 // Make durable to which coordinator this worker belongs; before the next message is sent.

@@ -45,21 +45,43 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
       grant.contribution != in_flight_->id) {
     return;
   }
-  for (ShardId shard : grant.order) {
-    const bool known =
-        std::any_of(order_->shards.begin(), order_->shards.end(),
-                    [&](const ShardPlacement& placement) { return placement.shard == shard; });
-    if (!known) continue;
-    auto push = std::find_if(in_flight_->pushes.begin(), in_flight_->pushes.end(),
-                             [&](const InFlight::Push& p) { return p.shard == shard; });
-    if (push == in_flight_->pushes.end()) {
-      in_flight_->pushes.push_back({shard, InFlight::Shard::kWanted, now_});
-    } else if (push->state == InFlight::Shard::kRefused) {
-      // The coordinator still wants it: perhaps the server was behind.
-      push->state = InFlight::Shard::kWanted;
-      push->retry_at = now_;
+  // The grant names all that is not staged: what it does not name any more is staged, or was cut
+  // for members of another plan.
+  std::vector<InFlight::Push> pushes;
+  std::vector<InFlight::Push>& before = in_flight_->pushes;
+  for (const GrantedPush& part : grant.order) {
+    if (PlacementOf(part) == nullptr) continue;
+    auto push = std::find_if(before.begin(), before.end(),
+                             [&](const InFlight::Push& p) { return p.part == part; });
+    if (push == before.end()) {
+      pushes.push_back({part, InFlight::Shard::kWanted, now_});
+      continue;
     }
+    pushes.push_back(*push);
+    before.erase(push);
+    // The coordinator still wants it: perhaps the server was behind.
+    if (pushes.back().state != InFlight::Shard::kRefused) continue;
+    pushes.back().state = InFlight::Shard::kWanted;
+    pushes.back().retry_at = now_;
   }
+  for (const InFlight::Push& push : before) {
+    const bool ends =
+        push.state == InFlight::Shard::kPushing || push.state == InFlight::Shard::kStaged;
+    if (ends) pushes.push_back(push);
+  }
+  in_flight_->pushes = std::move(pushes);
+}
+
+// Where it goes; null: the order has no such part of a shard.
+const ShardPlacement* WorkerCore::Impl::PlacementOf(const GrantedPush& part) const {
+  for (const ShardPlacement& placement : order_->shards) {
+    if (placement.shard != part.shard) continue;
+    const bool fits = part.begin >= 0 && part.elements >= 0 &&
+                      part.elements <= placement.elements &&
+                      part.begin <= placement.elements - part.elements;
+    return fits ? &placement : nullptr;
+  }
+  return nullptr;
 }
 
 void WorkerCore::Impl::On(const PushShardDone& done) {
@@ -68,9 +90,13 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
     return;
   }
   for (InFlight::Push& push : in_flight_->pushes) {
-    if (push.shard != done.push.shard || push.state != InFlight::Shard::kPushing) continue;
+    const GrantedPush& part = push.part;
+    if (part.shard != done.push.shard || part.begin != done.push.begin ||
+        part.elements != done.push.elements || push.state != InFlight::Shard::kPushing) {
+      continue;
+    }
     const bool failed = done.status == PushStatus::kFailed;
-    if (!failed && in_flight_->trouble && in_flight_->trouble->shard == push.shard) {
+    if (!failed && in_flight_->trouble && in_flight_->trouble->shard == part.shard) {
       in_flight_->trouble.reset();
     }
     switch (done.status) {
@@ -80,12 +106,12 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
         break;
       case PushStatus::kRefused:
         push.state = InFlight::Shard::kRefused;
-        Log(absl::StrCat("push of shard ", push.shard, " was refused: ", done.reason));
+        Log(absl::StrCat("push of shard ", part.shard, " was refused: ", done.reason));
         break;
       case PushStatus::kFailed:
         push.state = InFlight::Shard::kWanted;
         push.retry_at = now_ + kRetryInterval;
-        PushFailed(push.shard, done.reason);
+        PushFailed(part.shard, done.reason);
         break;
     }
   }
@@ -116,9 +142,9 @@ void WorkerCore::Impl::PlanPushes() {
   PushShards shards{order_->job, flight.id, EncodingOf(flight.id), {}};
   for (InFlight::Push& push : flight.pushes) {
     if (push.state != InFlight::Shard::kWanted || Decided() || !Due(push.retry_at)) continue;
-    for (const ShardPlacement& placement : order_->shards) {
-      if (placement.shard == push.shard) shards.shards.push_back(placement);
-    }
+    const ShardPlacement* placement = PlacementOf(push.part);
+    if (placement == nullptr) continue;
+    shards.shards.push_back({*placement, push.part.begin, push.part.elements, push.part.sender});
     push.state = InFlight::Shard::kPushing;
   }
   if (!shards.shards.empty()) Emit(std::move(shards));

@@ -39,7 +39,7 @@ class RecentMean {
 struct InFlight {
   enum class Shard { kWanted, kPushing, kStaged, kRefused };
   struct Push {
-    ShardId shard = 0;
+    GrantedPush part;
     Shard state = Shard::kWanted;
     Instant retry_at;
   };
@@ -48,7 +48,7 @@ struct InFlight {
   Work work;
   bool captured = false;     // its delta is there
   Instant request_at;        // when to send PushRequest (again)
-  std::vector<Push> pushes;  // granted so far, in the granted order
+  std::vector<Push> pushes;  // in the granted order, and what is still on its way
   // Of one shard that was not pushed yet and failed: others most often have the same.
   struct Trouble {
     ShardId shard = 0;
@@ -166,6 +166,7 @@ class WorkerCore::Impl {
   void OnMessage(const LeaseGrant&);
   void OnMessage(const PushGrant&);
   void On(const PushShardDone&);
+  const ShardPlacement* PlacementOf(const GrantedPush& part) const;
   void PushFailed(ShardId shard, const std::string& reason);
   std::string PushTrouble() const;
   void On(const PullDone&);

@@ -139,7 +139,7 @@ class Story {
     return Wants<PushRequest>();
   }
   void IsGranted(const ContributionId& contribution) {
-    Says(PushGrant{order.job, contribution, {0, 1}});
+    Says(PushGrant{order.job, contribution, {{0}, {1}}});
   }
   void Pushes() {
     const PushShards push = Wants<PushShards>();

@@ -85,31 +85,37 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
         server, request, to, TransferTimeout(shard.elements * 4),
         [this, batch, index](const PullResult& result) { ShardPulled(batch, index, result); });
   } else {
-    const ContributionId& c = batch->push.contribution;
-    const PushId id{batch->push.job, c.island,       c.generation,
-                    c.incarnation,   c.base_version, shard.shard};
-    if (!fits) return post_(PushShardDone{id, PushStatus::kRefused, "bad bounds", 0});
-    batch->ids[index] = StartPush(batch, index, id);
+    if (!fits) {
+      const PushId id = PushIdOf(batch->push, batch->push.shards[index]);
+      return post_(PushShardDone{id, PushStatus::kRefused, "bad bounds", 0});
+    }
+    batch->ids[index] = StartPush(batch, index);
   }
   ++batch->running;
   ++started_;
   ++running_;
 }
 
-TransferId Transfers::StartPush(Batches::iterator batch, size_t index, const PushId& id) {
-  const ShardPlacement& shard = batch->push.shards[index];
+TransferId Transfers::StartPush(Batches::iterator batch, size_t index) {
+  const ShardPart& shard = batch->push.shards[index];
+  const PushId id = PushIdOf(batch->push, shard);
+  const ElementRange part = shard.part();
   const ServerAddress server{shard.endpoint, shard.public_key};
   const Encoding encoding = batch->push.encoding;
-  const Duration timeout = TransferTimeout(EncodedBytes(encoding, shard.elements));
+  const Duration timeout = TransferTimeout(EncodedBytes(encoding, part.size()));
   const auto done = [this, batch, index](const PushResult& result) {
     ShardPushed(batch, index, result);
   };
   if (IsQuantized(encoding)) {
-    return client_->Push(server, id, encoding, shard.elements,
-                         batch->delta->encoded.at(shard.shard), batch->delta, timeout, done);
+    const auto begin = static_cast<size_t>(EncodedBytes(encoding, part.begin));
+    const auto end = static_cast<size_t>(EncodedBytes(encoding, part.end));
+    const std::span<const std::byte> bytes = batch->delta->encoded.at(shard.shard);
+    return client_->Push(server, id, encoding, part.size(), bytes.subspan(begin, end - begin),
+                         batch->delta, timeout, done);
   }
-  const std::span<const float> from(batch->delta->values.at(shard.layer).data() + shard.begin,
-                                    static_cast<size_t>(shard.elements));
+  const std::span<const float> from(
+      batch->delta->values.at(shard.layer).data() + shard.begin + part.begin,
+      static_cast<size_t>(part.size()));
   return client_->Push(server, id, encoding, from, batch->delta, timeout, done);
 }
 
@@ -138,12 +144,10 @@ void Transfers::FailPull(Batch& batch, PullFailure failure, Version newer, std::
 
 void Transfers::ShardPushed(Batches::iterator batch, size_t index, const PushResult& result) {
   const std::lock_guard lock(mutex_);
-  const ShardPlacement& shard = batch->push.shards[index];
-  const ContributionId& c = batch->push.contribution;
-  PushShardDone done{
-      {batch->push.job, c.island, c.generation, c.incarnation, c.base_version, shard.shard}};
+  const ShardPart& shard = batch->push.shards[index];
+  PushShardDone done{PushIdOf(batch->push, shard)};
   if (result.status.ok()) {
-    done.bytes = EncodedBytes(batch->push.encoding, shard.elements);
+    done.bytes = EncodedBytes(batch->push.encoding, shard.part().size());
   } else {
     done.status =
         absl::IsFailedPrecondition(result.status) ? PushStatus::kRefused : PushStatus::kFailed;

@@ -57,7 +57,7 @@ class Transfers {
   void Add(Batch batch);
   void StartMore(Batches::iterator batch);
   void StartShard(Batches::iterator batch, size_t index);
-  TransferId StartPush(Batches::iterator batch, size_t index, const PushId& id);
+  TransferId StartPush(Batches::iterator batch, size_t index);
   void ShardPulled(Batches::iterator batch, size_t index, const PullResult& result);
   void ShardPushed(Batches::iterator batch, size_t index, const PushResult& result);
   void FailPull(Batch& batch, PullFailure failure, Version newer, std::string reason);

@@ -60,6 +60,12 @@ std::shared_ptr<Delta> DeltaOf(float value = 0) {
   return delta;
 }
 
+std::vector<ShardPart> Whole(const std::vector<ShardPlacement>& shards) {
+  std::vector<ShardPart> parts;
+  for (const ShardPlacement& shard : shards) parts.push_back({shard});
+  return parts;
+}
+
 TEST_CASE("A pull fills every shard's place and ends in one event") {
   Line line;
   const auto into = Buffers();
@@ -90,7 +96,8 @@ TEST_CASE("A pull of a version that is still to come, and of a shard that fits n
 TEST_CASE("A push stages every shard, and a refusal says why") {
   Line line;
   const ContributionId contribution{0, 1, 1, 7};
-  line.transfers.Push({"job-1", contribution, Encoding::kBfloat16, line.shards}, DeltaOf(2.5f));
+  line.transfers.Push({"job-1", contribution, Encoding::kBfloat16, Whole(line.shards)},
+                      DeltaOf(2.5f));
   for (int i = 0; i < 10; ++i) {
     const PushShardDone done = line.Next<PushShardDone>();
     CHECK(done.status == PushStatus::kStaged);
@@ -98,10 +105,37 @@ TEST_CASE("A push stages every shard, and a refusal says why") {
     CHECK(line.link.handler.Staged(done.push)->at(99) == 2.5f);
   }
   line.link.handler.Refuse(absl::FailedPreconditionError("an old generation"));
-  line.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, {line.shards[0]}}, DeltaOf());
+  line.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kFloat32, Whole({line.shards[0]})},
+                      DeltaOf());
   const PushShardDone refused = line.Next<PushShardDone>();
   CHECK(refused.status == PushStatus::kRefused);
   CHECK(refused.reason.find("an old generation") != std::string::npos);
+}
+
+TEST_CASE("A part of a shard is pushed with these elements alone, quantised or not") {
+  Line line;
+  line.shards = {{0, 0, 100, 400, "ps1", line.link.address.endpoint}};
+  const auto delta = DeltaOf();
+  for (size_t i = 0; i < 500; ++i) delta->values[0][i] = static_cast<float>(i);
+  const ShardPart part{line.shards[0], 256, 144};
+  line.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, {part}}, delta);
+  const PushShardDone done = line.Next<PushShardDone>();
+  CHECK(done.status == PushStatus::kStaged);
+  CHECK(done.bytes == 4 * 144);
+  CHECK(done.push.RangeIn(400) == ElementRange{256, 400});
+  const Values staged = line.link.handler.Staged(done.push);
+  REQUIRE(staged->size() == 144);
+  CHECK(staged->front() == 356);
+  CHECK(staged->back() == 499);
+
+  LayerBuffers residual = *Buffers(0.1f);
+  ThreadPool pool(1);
+  REQUIRE(Quantize(Encoding::kInt8, line.shards, &residual, pool, delta.get()).ok());
+  line.transfers.Push({"job-1", {0, 1, 2, 7}, Encoding::kInt8, {part}}, delta);
+  const PushId id = line.Next<PushShardDone>().push;
+  const std::vector<std::byte>& whole = delta->encoded.at(0);
+  CHECK(line.link.handler.StagedBytes(id) ==
+        std::vector<std::byte>(whole.begin() + EncodedBytes(Encoding::kInt8, 256), whole.end()));
 }
 
 TEST_CASE("A quantised push sends the bytes that were made at its capture, or nothing") {
@@ -111,7 +145,8 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
   ThreadPool pool(1);
   REQUIRE(Quantize(Encoding::kInt4, line.shards, &residual, pool, delta.get()).ok());
   for (int again = 0; again < 2; ++again) {
-    line.transfers.Push({"job-1", {0, 1, 1 + again, 7}, Encoding::kInt4, line.shards}, delta);
+    line.transfers.Push({"job-1", {0, 1, 1 + again, 7}, Encoding::kInt4, Whole(line.shards)},
+                        delta);
     for (int i = 0; i < 10; ++i) {
       const PushShardDone done = line.Next<PushShardDone>();
       CHECK(done.status == PushStatus::kStaged);
@@ -120,10 +155,10 @@ TEST_CASE("A quantised push sends the bytes that were made at its capture, or no
     }
   }
   // What was not captured so, or not of this shard.
-  line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, {line.shards[0]}}, delta);
+  line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt8, Whole({line.shards[0]})}, delta);
   CHECK(line.Next<PushShardDone>().status == PushStatus::kRefused);
   line.shards[0].elements = 98;
-  line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt4, {line.shards[0]}}, delta);
+  line.transfers.Push({"job-1", {0, 1, 3, 7}, Encoding::kInt4, Whole({line.shards[0]})}, delta);
   CHECK(line.Next<PushShardDone>().status == PushStatus::kRefused);
   CHECK_FALSE(Quantize(Encoding::kInt4, {{0, 1, 450, 100}}, &residual, pool, delta.get()).ok());
 }
@@ -132,7 +167,7 @@ TEST_CASE("Cancelled transfers end at once, tell nothing, and let go of their me
   Line line;
   line.link.handler.HoldAnswers(true);
   const auto delta = DeltaOf(1);
-  line.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, line.shards}, delta);
+  line.transfers.Push({"job-1", {0, 1, 1, 7}, Encoding::kFloat32, Whole(line.shards)}, delta);
   line.link.handler.AwaitHeld();
   CHECK(line.transfers.running() > 0);
   line.transfers.CancelAll();

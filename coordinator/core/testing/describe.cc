@@ -66,7 +66,14 @@ struct Describer {
   }
   std::string operator()(const PushGrant& m) const {
     return absl::StrCat("PushGrant ", Describe(m.contribution), ": shards ",
-                        absl::StrJoin(m.order, " "));
+                        absl::StrJoin(m.order, " ", [](std::string* out, const GrantedPush& push) {
+                          absl::StrAppend(out, push.shard);
+                          if (push.elements > 0) {
+                            absl::StrAppend(out, "[", push.begin, "-", push.begin + push.elements,
+                                            "]");
+                          }
+                          if (!push.sender.empty()) absl::StrAppend(out, ":", push.sender);
+                        }));
   }
   std::string operator()(const AssignShards& m) const {
     return absl::StrCat("AssignShards ",

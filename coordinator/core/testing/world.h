@@ -123,7 +123,7 @@ class World {
     bool ready = false;
     double speed = 100;
     ContributionId granted;
-    std::vector<ShardId> to_stage;
+    std::vector<GrantedPush> to_stage;
   };
   struct ServerJob {
     AssignShards assignment;

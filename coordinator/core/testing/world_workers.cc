@@ -127,11 +127,12 @@ void World::Push(const NodeId& name, Worker& worker, const Command& command) {
 void World::Stage(const NodeId& name, Worker& worker, int64_t shards) {
   const std::vector<ShardPlacement> placements = Job(workers_[name].order.job).shards;
   while (shards-- > 0 && !worker.to_stage.empty()) {
-    const ShardPlacement& placement = placements.at(worker.to_stage.front());
+    const ShardPlacement& placement = placements.at(worker.to_stage.front().shard);
+    const GrantedPush granted = worker.to_stage.front();
     worker.to_stage.erase(worker.to_stage.begin());
     const ContributionId& id = worker.granted;
-    const PushId push{workers_[name].order.job, id.island,       id.generation,
-                      id.incarnation,           id.base_version, placement.shard};
+    const PushId push{workers_[name].order.job, id.island,       id.generation, id.incarnation,
+                      id.base_version,          placement.shard, granted.begin, granted.elements};
     Server& server = servers_.at(placement.server);
     if (!server.alive) continue;
     server.jobs[push.job].staged.insert(push);
