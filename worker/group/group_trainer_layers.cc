@@ -271,6 +271,7 @@ absl::Status GroupTrainer::SetOn(const LayerShard& shard, const std::vector<Node
   ToWire(shard, frame.mutable_set_layer()->mutable_shard());
   frame.mutable_set_layer()->set_parts(WantedOf(values));
   frame.mutable_set_layer()->set_of_addition(of_addition);
+  frame.mutable_set_layer()->set_borrowed(borrowed_);
   absl::Status status;
   Calls calls;
   std::shared_ptr<const OwnedParts> copy;  // the link reads it after we have returned
@@ -286,7 +287,7 @@ absl::Status GroupTrainer::SetOn(const LayerShard& shard, const std::vector<Node
   }
   if (status.ok() && std::find(holders.begin(), holders.end(), member_->name()) != holders.end()) {
     status = of_addition ? member_->SetAddition(shard, values.parameters)
-                         : member_->SetShard(shard, values);
+                         : member_->SetShard(shard, values, borrowed_);
   }
   const PartMap sent = PartsOf(values);
   const int64_t bytes =
