@@ -30,6 +30,7 @@ struct LocalCheckpoint {
   std::vector<PositionRange> consumed;  // since base_version, not yet pushed
   // Of an island's saved state, whose owners keep their units; 0: the whole state, on one disk.
   int64_t save = 0;
+  double loss_times_tokens = 0;  // of `consumed`, that the loss counts
 
   bool operator==(const LocalCheckpoint&) const = default;
 };

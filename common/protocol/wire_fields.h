@@ -293,6 +293,7 @@ void Fields(V& v, Plain<V, LocalCheckpoint>& s, v1::LocalCheckpoint& m) {
   ATOLL_WIRE_COUNT(inner_step);
   ATOLL_WIRE_MESSAGES(consumed, kMaxListLength);
   ATOLL_WIRE_COUNT(save);
+  ATOLL_WIRE_COPY(loss_times_tokens);
 }
 
 inline constexpr int kMaxSavedUnits = 1 << 16;

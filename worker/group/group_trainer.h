@@ -215,6 +215,8 @@ class GroupTrainer final : public Trainer {
   int64_t last_save_ = 0;    // number of the newest
   int64_t resume_save_ = 0;  // see ResumeFrom
   bool borrowed_ = false;    // see ParametersBorrowed
+  // What was being set when something failed is not set: there is a way back to what was before.
+  bool change_failed_ = false;
   // From where and how the island comes back to where it was; until it has.
   struct Replay {
     int64_t save = 0;

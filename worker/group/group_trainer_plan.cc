@@ -251,6 +251,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   known_steps_ = steps_;
   step_tried_ = false;
   broken_.clear();
+  change_failed_ = false;
   replay_.reset();
   resume_save_ = 0;
   NoteWholeSave(holdings);

@@ -122,6 +122,7 @@ void GroupTrainer::ForgetSaving() {
 }
 
 void GroupTrainer::ParametersAre(std::shared_ptr<const LayerBuffers> values) {
+  change_failed_ = false;
   member_->Log([&](ReplayLog& log) { log.Explained(std::move(values)); });
 }
 
@@ -180,7 +181,8 @@ bool GroupTrainer::PlanReplay(int64_t save, int64_t optimizer_step) {
   Replay replay{save, optimizer_step, {}};
   const std::optional<ReplayLog::Changes> changes = member_->ChangesSince(save);
   // Who leads since another one died pulls parameters, and needs moments alone.
-  if (known_steps_ && !(changes && changes->all)) return false;
+  const bool known = changes && (changes->all || (change_failed_ && changes->all_but_last));
+  if (known_steps_ && !known) return false;
   for (const LoggedChange& change : changes ? changes->list : std::vector<LoggedChange>()) {
     if (const auto* step = std::get_if<LoggedStep>(&change)) {
       if (known_steps_ && step->optimizer_step > *known_steps_) break;

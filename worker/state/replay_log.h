@@ -71,6 +71,7 @@ class ReplayLog {
   struct Changes {
     std::vector<LoggedChange> list;
     bool all = false;
+    bool all_but_last = false;  // nothing is known of the newest, which was no step
   };
   // None: nothing is known of this save.
   std::optional<Changes> Since(int64_t save) const {
@@ -78,7 +79,8 @@ class ReplayLog {
       if (mark.save != save || mark.at < first()) continue;
       const auto begin = changes_.begin() + (mark.at - first());
       const auto known = std::find_if(begin, changes_.end(), IsUnknown);
-      return Changes{{begin, known}, known == changes_.end()};
+      if (known == changes_.end()) return Changes{{begin, known}, true, false};
+      return Changes{{begin, known}, false, known + 1 == changes_.end()};
     }
     return std::nullopt;
   }
