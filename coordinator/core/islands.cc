@@ -125,7 +125,6 @@ bool MayBePushed(const Job& job, const IslandRecord& island, Version base) {
 }  // namespace
 
 std::string ResumeSaved(const State& s, Job& job, IslandRecord& island) {
-  if (island.saved.empty()) return "no state of it was saved";
   std::string why_not;
   for (const SavedState& state : island.saved) {
     const LocalCheckpoint& about = state.about;

@@ -55,14 +55,16 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
   job.member_orders.erase(island.worker);
   island.evictions++;
   NewGeneration(job, island);
-  (void)DropIncomplete(s, job);  // what was half pushed is not
   island.reason = absl::StrCat("worker ", island.worker, " leads in generation ", island.generation,
                                " after ", gone, " was evicted: ", reason);
-  const std::string why_not = ResumeSaved(s, job, island);
-  const std::string start =
-      island.resume ? absl::StrCat(", goes on from the state saved at inner step ",
-                                   island.resume->inner_step)
-                    : absl::StrCat(", pulls the committed version: ", why_not);
+  std::string start;
+  if (!island.saved.empty()) {
+    (void)DropIncomplete(s, job);  // what was half pushed is not
+    const std::string why_not = ResumeSaved(s, job, island);
+    start = island.resume ? absl::StrCat(", goes on from the state saved at inner step ",
+                                         island.resume->inner_step)
+                          : absl::StrCat(", pulls the committed version: ", why_not);
+  }
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("island ", island.island, ": ", island.reason, start));
 }

@@ -12,6 +12,7 @@ class Saving : public Group {
   explicit Saving(int64_t every = 2) {
     order.spec.checkpoint.peer_copies = 1;
     order.spec.checkpoint.peer_every_steps = every;
+    order.steps_this_round = 100;
   }
   LocalCheckpoint Saves(bool kept = true) {
     const SaveState save = Wants<SaveState>();
@@ -24,6 +25,7 @@ class Saving : public Group {
     SavedState state;
     state.about = about;
     state.units = {{0, 0, {1}, 0, 10}};
+    Drop<WorkerHeartbeat>();
     Happens(StateSaved{state, ""});
   }
 };
@@ -118,14 +120,14 @@ TEST_CASE("A version that was committed since takes the place of a saved state's
   story.Attaches();
   story.Orders();
   story.Prepares();
-  story.Wants<StartPull>();
+  const StartPull pull = story.Wants<StartPull>();
   story.order.committed_version = 1;
   story.Orders();
   Reconfigured done{1, true, false, ""};
   done.resumed = true;
   story.Wants<Reconfigure>();
   story.Happens(done);
-  story.Happens(PullFailed{1, PullFailure::kSuperseded, 1, "it is at version 1"});
+  story.Happens(PullFailed{pull.pull, PullFailure::kSuperseded, 1, "it is at version 1"});
   story.Pulls(1);
   story.Adopts(1, AdoptMode::kReplace);
   CHECK(story.Saves().consumed.empty());
