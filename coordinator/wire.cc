@@ -82,6 +82,8 @@ void Fields(V& v, Plain<V, IslandRecord>& s, v1::stored::Island& m) {
   ATOLL_WIRE_COPY(takes_over_from);
   ATOLL_WIRE_COUNT(steps_redone);
   ATOLL_WIRE_COUNT(steps_interrupted);
+  ATOLL_WIRE_MESSAGES(saved, kSavedStatesMax);
+  ATOLL_WIRE_MAYBE(resume);
 }
 
 template <class V>

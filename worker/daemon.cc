@@ -239,7 +239,11 @@ class Daemon {
         compute_(&island_),
         core_(std::move(identity)),
         measurer_(&member->link(), MeasurerOptions(member, loop)),
-        state_dir_(options.state_dir) {}
+        state_dir_(options.state_dir) {
+    trainer_.SetOnSaved([loop](const GroupTrainer::SaveOutcome& outcome) {
+      loop->TryPost(StateSaved{outcome.state, outcome.trouble});
+    });
+  }
 
   absl::Status Connect(AttachOptions options) {
     const auto on_event = [this, reason = std::string()](WorkerAttach::Event event) mutable {

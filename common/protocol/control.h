@@ -29,6 +29,7 @@
 #include "common/protocol/island_plan.h"
 #include "common/protocol/job_spec.h"
 #include "common/protocol/penalty_state.h"
+#include "common/protocol/saved_state.h"
 #include "common/protocol/step_trace.h"
 #include "common/time.h"
 
@@ -54,16 +55,6 @@ struct ClusterMark {
 
 // A mark of which only the sequence has grown is written down after so long at the latest.
 inline constexpr Duration kRememberInterval = std::chrono::seconds(10);
-
-// Sequences of the training data on one endless axis: position p is sequence p % N of epoch p / N
-// in that epoch's shuffled order, N being the data set's number of sequences. Half open.
-struct PositionRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  int64_t size() const { return end - begin; }
-  auto operator<=>(const PositionRange&) const = default;
-};
 
 // One layer's parameters are one contiguous vector of fp32; shards cut it into transferable pieces.
 struct LayerSize {
@@ -111,15 +102,6 @@ struct DeviceInfo {
   std::string nccl;     // version of the NCCL that it can join groups by; empty: it cannot
   // Of the machine, beside that of a device with memory of its own; 0: memory_bytes is part of it.
   int64_t host_memory_bytes = 0;
-};
-
-// What a restarted worker finds in its local checkpoint.
-struct LocalCheckpoint {
-  JobId job;
-  IslandId island = 0;
-  Version base_version = kNoVersion;
-  int64_t inner_step = 0;               // steps of this island since the job began
-  std::vector<PositionRange> consumed;  // since base_version, not yet pushed
 };
 
 // First message on every new connection.
@@ -263,6 +245,8 @@ struct IslandOrder {
   Version committed_version = kNoVersion;  // newest version that can be pulled
   // Go on from the local checkpoint that WorkerHello named instead of from committed_version.
   bool resume_checkpoint = false;
+  // Go on from this saved state of the island, of committed_version.
+  std::optional<LocalCheckpoint> resume = std::nullopt;
   std::optional<ContributionOutcome> outcome;
 
   int64_t steps_this_round = 0;           // H of this island

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/protocol/saved_state.h"
 
 namespace atl {
 
@@ -119,6 +120,9 @@ struct IslandProgress {
   std::string plan_wanted;
   std::vector<BoundaryState> boundaries;
   std::vector<DeviceMemoryState> memory;  // of the island's devices, once they have made a step
+  // Whole states of the island that are kept, newest first; said when they change, and once on
+  // every connection: absent is no news.
+  std::vector<SavedState> saved = {};
 };
 
 // Of a worker that follows another island's leader.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -227,6 +228,15 @@ absl::Status ValidateLayout(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
+// An object store, or a folder that all workers see under one name.
+absl::Status ValidateRemote(const std::string& remote) {
+  const bool s3 = absl::StartsWith(remote, "s3://") && remote.size() > 5 && remote[5] != '/';
+  if (remote.empty() || s3 || absl::StartsWith(remote, "/")) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "checkpoint.remote = \"", remote.substr(0, 80),
+      "\": must be s3://bucket/prefix, or the full path of a folder that all workers share"));
+}
+
 }  // namespace
 
 absl::Status CheckTensorShares(const std::vector<int64_t>& shares, int64_t heads) {
@@ -256,7 +266,12 @@ absl::Status Validate(const JobSpec& spec) {
       IntInRange("schedule.validation_sequences", s.validation_sequences, 0, kMany));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("schedule.checkpoint_every_steps", s.checkpoint_every_steps, 0, kMany));
-  return IntInRange("schedule.snapshot_every_rounds", s.snapshot_every_rounds, 1, kMany);
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("schedule.snapshot_every_rounds", s.snapshot_every_rounds, 1, kMany));
+  const CheckpointSpec& c = spec.checkpoint;
+  ATOLL_RETURN_IF_ERROR(IntInRange("checkpoint.peer_copies", c.peer_copies, 0, 2));
+  ATOLL_RETURN_IF_ERROR(IntInRange("checkpoint.peer_every_steps", c.peer_every_steps, 0, kMany));
+  return ValidateRemote(c.remote);
 }
 
 }  // namespace atl

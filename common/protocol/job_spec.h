@@ -159,6 +159,16 @@ struct LayoutSpec {
   bool operator==(const LayoutSpec&) const = default;
 };
 
+// Where an island's state is kept beside its owners' memory.
+struct CheckpointSpec {
+  // In the memory of other workers of the island, where it has others and they have room.
+  int64_t peer_copies = 1;
+  int64_t peer_every_steps = 0;  // 0: the shortest interval that costs at most 2%
+  std::string remote = {};       // s3://bucket/prefix or a shared folder; empty: none
+
+  bool operator==(const CheckpointSpec&) const = default;
+};
+
 struct JobSpec {
   std::string name;
   ModelSpec model;
@@ -167,6 +177,7 @@ struct JobSpec {
   OuterSpec outer;
   ScheduleSpec schedule;
   LayoutSpec layout;
+  CheckpointSpec checkpoint = {};
 
   bool operator==(const JobSpec&) const = default;
 };

@@ -97,6 +97,18 @@ TEST_CASE("a layout that no model or batch allows is refused by its field") {
   REQUIRE(Validate(spec).ok());
 }
 
+TEST_CASE("copies of an island's state: how many, and where") {
+  REQUIRE(MessageAfter([](JobSpec& s) { s.checkpoint.peer_copies = 3; }) ==
+          "checkpoint.peer_copies = 3: must be between 0 and 2");
+  REQUIRE(!MessageAfter([](JobSpec& s) { s.checkpoint.peer_every_steps = -1; }).empty());
+  for (const char* remote : {"s3://", "s3:///prefix", "checkpoints", "http://host/x"}) {
+    REQUIRE(!MessageAfter([&](JobSpec& s) { s.checkpoint.remote = remote; }).empty());
+  }
+  for (const char* remote : {"s3://bucket", "s3://bucket/a/b", "/mnt/shared", ""}) {
+    REQUIRE(MessageAfter([&](JobSpec& s) { s.checkpoint.remote = remote; }).empty());
+  }
+}
+
 TEST_CASE("not-a-number and infinity are never in range") {
   REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.learning_rate = std::nan(""); }).empty());
   REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.clip_norm = 1.0 / 0.0; }).empty());

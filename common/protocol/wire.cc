@@ -44,15 +44,6 @@ void Fields(V& v, Plain<V, Refused>& s, v1::Refused& m) {
 // ------------------------------------------------------------------------------- workers -------
 
 template <class V>
-void Fields(V& v, Plain<V, LocalCheckpoint>& s, v1::LocalCheckpoint& m) {
-  ATOLL_WIRE_COPY(job);
-  ATOLL_WIRE_INT(island, 0, kMaxIsland);
-  ATOLL_WIRE_VERSION(base_version);
-  ATOLL_WIRE_COUNT(inner_step);
-  ATOLL_WIRE_MESSAGES(consumed, kMaxListLength);
-}
-
-template <class V>
 void Fields(V& v, Plain<V, WorkerHello>& s, v1::WorkerHello& m) {
   ATOLL_WIRE_COPY(software_version);
   ATOLL_WIRE_MESSAGES(devices, 1024);
@@ -195,6 +186,7 @@ void Fields(V& v, Plain<V, IslandOrder>& s, v1::IslandOrder& m) {
   ATOLL_WIRE_COUNT(author);
   ATOLL_WIRE_COPY(takes_over_from);
   ATOLL_WIRE_COPY(shared);
+  ATOLL_WIRE_MAYBE(resume);
 }
 
 template <class V>

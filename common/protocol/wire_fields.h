@@ -99,6 +99,13 @@ void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, CheckpointSpec>& s, v1::CheckpointSpec& m) {
+  ATOLL_WIRE_OPTIONAL(peer_copies);
+  ATOLL_WIRE_OPTIONAL(peer_every_steps);
+  ATOLL_WIRE_OPTIONAL(remote);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, JobSpec>& s, v1::JobSpec& m) {
   ATOLL_WIRE_OPTIONAL(name);
   ATOLL_WIRE_MESSAGE(model);
@@ -107,6 +114,7 @@ void Fields(V& v, Plain<V, JobSpec>& s, v1::JobSpec& m) {
   ATOLL_WIRE_MESSAGE(outer);
   ATOLL_WIRE_MESSAGE(schedule);
   ATOLL_WIRE_MESSAGE(layout);
+  ATOLL_WIRE_MESSAGE(checkpoint);
 }
 
 template <class V>
@@ -278,6 +286,43 @@ void Fields(V& v, Plain<V, DeviceMemoryState>& s, v1::DeviceMemoryState& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, LocalCheckpoint>& s, v1::LocalCheckpoint& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_VERSION(base_version);
+  ATOLL_WIRE_COUNT(inner_step);
+  ATOLL_WIRE_MESSAGES(consumed, kMaxListLength);
+  ATOLL_WIRE_COUNT(save);
+  ATOLL_WIRE_COPY(loss_times_tokens);
+}
+
+inline constexpr int kMaxSavedUnits = 1 << 16;
+
+template <class V>
+void Fields(V& v, Plain<V, SavedUnit>& s, v1::SavedUnit& m) {
+  ATOLL_WIRE_INT(layer, 0, std::numeric_limits<int32_t>::max());
+  ATOLL_WIRE_INT(rank, 0, std::numeric_limits<int32_t>::max());
+  ATOLL_WIRE_VALUES(tensor_shares, 1024);
+  ATOLL_WIRE_INT(begin, 0, kMaxElements);
+  ATOLL_WIRE_INT(end, 0, kMaxElements);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, SavedHolder>& s, v1::SavedHolder& m) {
+  ATOLL_WIRE_COPY(worker);
+  ATOLL_WIRE_COUNT(incarnation);
+  ATOLL_WIRE_ENUM(tier, Tier);
+  ATOLL_WIRE_VALUES(units, kMaxSavedUnits / 64);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, SavedState>& s, v1::SavedState& m) {
+  ATOLL_WIRE_MESSAGE(about);
+  ATOLL_WIRE_MESSAGES(units, kMaxSavedUnits);
+  ATOLL_WIRE_MESSAGES(holders, 4096);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, IslandProgress>& s, v1::IslandProgress& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_INT(island, 0, kMaxIsland);
@@ -303,6 +348,7 @@ void Fields(V& v, Plain<V, IslandProgress>& s, v1::IslandProgress& m) {
   ATOLL_WIRE_COUNT(unpushed_steps);
   ATOLL_WIRE_COUNT(steps_interrupted);
   ATOLL_WIRE_COUNT(steps_redone);
+  ATOLL_WIRE_MESSAGES(saved, kSavedStatesMax);
 }
 
 // ------------------------------------------------------------------------------ island plans ----

@@ -41,7 +41,8 @@ class Filler {
       case FieldDescriptor::CPPTYPE_INT64:
         return list ? r->AddInt64(m, f, number) : r->SetInt64(m, f, number);
       case FieldDescriptor::CPPTYPE_UINT64:
-        return r->SetUInt64(m, f, ~uint64_t{0} - number);
+        return list ? r->AddUInt64(m, f, ~uint64_t{0} - number)
+                    : r->SetUInt64(m, f, ~uint64_t{0} - number);
       case FieldDescriptor::CPPTYPE_DOUBLE:
         return list ? r->AddDouble(m, f, number + 0.5) : r->SetDouble(m, f, number + 0.5);
       case FieldDescriptor::CPPTYPE_BOOL:

@@ -192,6 +192,7 @@ void VacateIslands(State& s, Job& job, const JobImage& image, const std::string&
     island.incarnation = 0;
     island.followers.clear();
     island.ready = island.resume_checkpoint = false;
+    island.resume.reset();
     island.last_push_base = kNoVersion;  // what was pushed and not decided is dropped below
     island.lease_request = -1;
     island.lease_ranges.clear();

@@ -59,6 +59,7 @@ void NewGeneration(Job& job, IslandRecord& island) {
   island.generation = ++job.EditProgress().plan_generation;
   island.ready = false;
   island.resume_checkpoint = false;
+  island.resume.reset();
   island.lease_request = -1;
   island.lease_ranges.clear();
   island.author = island.incarnation;
@@ -69,6 +70,82 @@ void NewGeneration(Job& job, IslandRecord& island) {
   job.transfer_plans.clear();
   job.push_plan = PushPlan();
   job.fences_changed = true;
+}
+
+void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress) {
+  std::vector<SavedState> saved;
+  for (const SavedState& state : progress.saved) {
+    if (state.about.job != job.id() || state.about.island != island.island) continue;
+    if (state.about.save > 0 && !state.units.empty()) saved.push_back(state);
+  }
+  if (saved.empty() || saved == island.saved) return;
+  if (saved.size() > kSavedStatesMax) saved.resize(kSavedStatesMax);
+  job.EditIsland(island.island).saved = std::move(saved);
+}
+
+namespace {
+
+bool Has(const SavedHolder& holder, size_t unit) {
+  return unit / 64 < holder.units.size() && ((holder.units[unit / 64] >> (unit % 64)) & 1) != 0;
+}
+
+// The first unit that nobody holds who is there; none: the state is whole.
+std::optional<SavedUnit> Missing(const State& s, const IslandRecord& island,
+                                 const SavedState& state) {
+  const auto is_there = [&](const SavedHolder& holder) {
+    if (holder.tier == Tier::kRemote) return true;
+    const Member* member = s.FindMember(MemberKind::kWorker, holder.worker);
+    if (member == nullptr || !member->attached) return false;
+    if (holder.tier == Tier::kMemory && member->record.incarnation != holder.incarnation) {
+      return false;
+    }
+    return holder.worker == island.worker ||
+           std::any_of(island.followers.begin(), island.followers.end(),
+                       [&](const IslandMember& f) { return f.worker == holder.worker; });
+  };
+  std::vector<const SavedHolder*> there;
+  for (const SavedHolder& holder : state.holders) {
+    if (is_there(holder)) there.push_back(&holder);
+  }
+  for (size_t unit = 0; unit < state.units.size(); ++unit) {
+    const bool held = std::any_of(there.begin(), there.end(),
+                                  [&](const SavedHolder* holder) { return Has(*holder, unit); });
+    if (!held) return state.units[unit];
+  }
+  return std::nullopt;
+}
+
+// Whether steps from this base may have been pushed: a contribution that is not certain to be
+// dropped.
+bool MayBePushed(const Job& job, const IslandRecord& island, Version base) {
+  return std::any_of(job.contributions.begin(), job.contributions.end(), [&](const auto& entry) {
+    return entry.first.island == island.island && entry.first.base_version >= base &&
+           !entry.second.dropped;
+  });
+}
+
+}  // namespace
+
+std::string ResumeSaved(const State& s, Job& job, IslandRecord& island) {
+  std::string why_not;
+  for (const SavedState& state : island.saved) {
+    const LocalCheckpoint& about = state.about;
+    if (about.base_version != job.progress.version || job.progress.version == kNoVersion) {
+      why_not = absl::StrCat("its saved state is of version ", about.base_version,
+                             ", committed is ", job.progress.version);
+    } else if (MayBePushed(job, island, about.base_version)) {
+      why_not = "its saved state holds steps that it had asked to push";
+    } else if (const std::optional<SavedUnit> missing = Missing(s, island, state)) {
+      why_not = absl::StrCat("nobody who is there holds layer ", missing->layer,
+                             " as it was at inner step ", about.inner_step);
+    } else if (!job.ledger.LeaseExactly(island.island, about.consumed)) {
+      why_not = "the data of its saved state is leased to others by now";
+    } else {
+      island.resume = about;
+      return "";
+    }
+  }
+  return why_not;
 }
 
 void AssignIsland(State& s, Job& job, Member& worker) {
@@ -256,6 +333,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   if (behind && !place.job->stale()) ResendOrder(s, *place.job, place.island);
   if (current) DismissOutsiders(s, *place.job, place.island);
   if (current) NoteProgress(s, *place.job, island, *progress);
+  if (current) NoteSavedStates(*place.job, island, *progress);
   if (current && progress->ready && !island.ready) {
     place.job->EditIsland(place.island).ready = true;
     s.Log(place.job->id(), Severity::kInfo,

@@ -45,6 +45,7 @@ OrderKey KeyOfOrder(const Job& job, const IslandRecord& island, const OrderKey& 
       progress.version == kNoVersion && progress.initializer == island.island && MayInitialize(job);
   key.committed_version = progress.version;
   key.resume_checkpoint = island.resume_checkpoint;
+  key.resume = island.resume;
   // Told together with the version that it belongs to.
   if (island.outcome && island.outcome->contribution.generation == island.generation) {
     key.outcome = island.outcome->version <= progress.version ? island.outcome : before.outcome;
@@ -81,6 +82,7 @@ void SendOrder(State& s, Job& job, const IslandRecord& island, SentOrder& sent) 
   order.initialize = sent.key.initialize;
   order.committed_version = sent.key.committed_version;
   order.resume_checkpoint = sent.key.resume_checkpoint;
+  order.resume = sent.key.resume;
   order.outcome = sent.key.outcome;
   order.steps_this_round = sent.key.steps_this_round;
   order.tokens_committed = sent.key.tokens_committed;

@@ -115,6 +115,9 @@ struct IslandRecord {
   Incarnation incarnation = 0;     // of that worker; 0: vacant
   bool ready = false;              // has held a committed version in this generation
   bool resume_checkpoint = false;  // go on from the local checkpoint
+  // Of this generation's beginning: go on from this saved state.
+  std::optional<LocalCheckpoint> resume = std::nullopt;
+  std::vector<SavedState> saved = {};  // whole ones, newest first: at most kSavedStatesMax
   int64_t steps_this_round = 0;
   std::string reason;                       // why it is as it is: "joined", "evicted: ..."
   Version last_push_base = kNoVersion;      // newest base version it asked to push from

@@ -6,6 +6,7 @@
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/plans.h"
+#include "coordinator/core/rounds.h"
 #include "coordinator/core/switching.h"
 
 namespace atl::coord {
@@ -56,7 +57,16 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
   NewGeneration(job, island);
   island.reason = absl::StrCat("worker ", island.worker, " leads in generation ", island.generation,
                                " after ", gone, " was evicted: ", reason);
-  s.Log(job.id(), Severity::kWarning, absl::StrCat("island ", island.island, ": ", island.reason));
+  std::string start;
+  if (!island.saved.empty()) {
+    (void)DropIncomplete(s, job);  // what was half pushed is not
+    const std::string why_not = ResumeSaved(s, job, island);
+    start = island.resume ? absl::StrCat(", goes on from the state saved at inner step ",
+                                         island.resume->inner_step)
+                          : absl::StrCat(", pulls the committed version: ", why_not);
+  }
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", island.island, ": ", island.reason, start));
 }
 
 void SendStop(State& s, Member& worker, const Job* job, const std::string& reason) {

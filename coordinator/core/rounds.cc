@@ -173,8 +173,6 @@ int64_t StagedContributions(const Job& job) {
 
 // ---------------------------------------------------------------------------- the round's way ----
 
-namespace {
-
 // Contributions of evicted or renewed islands count only if they are complete, which is certain
 // only while every server has said what it holds.
 bool DropIncomplete(State& s, Job& job) {
@@ -191,6 +189,8 @@ bool DropIncomplete(State& s, Job& job) {
   }
   return !lost.empty();
 }
+
+namespace {
 
 bool Contributes(const Job& job, const IslandRecord& island) {
   return std::any_of(job.complete.begin(), job.complete.end(), [&](const ContributionId& id) {

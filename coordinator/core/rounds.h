@@ -22,6 +22,10 @@ int64_t StagedContributions(const Job& job);
 // Carries the round as far as it goes; true if anything changed (call again).
 bool AdvanceRound(State& s, Job& job);
 
+// Drops contributions of evicted or renewed islands that are not complete, where that is certain;
+// true if there were any.
+bool DropIncomplete(State& s, Job& job);
+
 // When AdvanceRound has to be called even if nothing comes in.
 Instant WindowDeadline(const Job& job);
 

@@ -105,6 +105,40 @@ TEST_CASE("A leader that dies: the first that remains leads, in a new generation
   CHECK(world.Membership("a").generation == generation + 1);
 }
 
+TEST_CASE("A leader that dies: the next one goes on from the saved state, if all of it is there") {
+  World world;
+  StartShared(world);
+  world.Tell({"worker a leases wanted=6", "worker a saves holders=abc step=4 consumed=0-4"});
+  SECTION("one death leaves a copy of everything") {
+    const std::string told = world.Do("worker a dies");
+    CHECK(Says(told, "goes on from the state saved at inner step 4"));
+    REQUIRE(world.Order("b").resume.has_value());
+    CHECK(world.Order("b").resume->save == 1);
+    // What it was trained on is leased again, and what follows comes next.
+    world.Tell({"worker c follows", "worker b ready", "worker b leases wanted=2"});
+    CHECK(world.Leases("b") == std::vector<PositionRange>{{4, 6}});
+  }
+  SECTION("after the coordinator's restart, too") {
+    world.Tell({"coordinator restarts", "worker a attaches incarnation=1",
+                "worker b attaches incarnation=1", "worker c attaches incarnation=1",
+                "server ps-0 attaches incarnation=1", "worker c follows", "worker b follows"});
+    CHECK(Says(world.Do("worker a dies"), "goes on from the state saved at inner step 4"));
+  }
+  SECTION("two deaths leave some of it nowhere, and which") {
+    world.Do("worker b dies");
+    CHECK(Says(world.Do("worker a dies"), "nobody who is there holds layer 0"));
+    CHECK_FALSE(world.Order("c").resume.has_value());
+  }
+  SECTION("a push from the same base may count, if it is whole") {
+    world.Tell({"worker a pushes", "worker a stages"});
+    CHECK(Says(world.Do("worker a dies"), "holds steps that it had asked to push"));
+  }
+  SECTION("one that is half there is dropped, and counts no more") {
+    world.Tell({"worker a pushes", "worker a stages shards=1"});
+    CHECK(Says(world.Do("worker a dies"), "goes on from the state saved at inner step 4"));
+  }
+}
+
 TEST_CASE("All of an island die: it is vacant, and who comes back begins it anew") {
   World world;
   StartShared(world);

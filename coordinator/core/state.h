@@ -107,6 +107,7 @@ struct OrderKey {
   bool initialize = false;
   Version committed_version = kNoVersion;
   bool resume_checkpoint = false;
+  std::optional<LocalCheckpoint> resume;
   std::optional<ContributionOutcome> outcome;
   int64_t steps_this_round = 0;
   int64_t tokens_committed = 0;

@@ -196,6 +196,7 @@ class WorkerNode : public Member {
   void Do(const worker::MakeInitialWeights& action);
   void Do(const worker::TrainStep& action);
   void Do(const worker::CaptureDelta& action);
+  void Do(const worker::SaveState& action);
   void Do(const worker::AdoptPulled& action);
   void Do(const worker::Validate& action);
   void Do(const worker::WriteCheckpoint& action);

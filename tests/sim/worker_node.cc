@@ -137,6 +137,11 @@ void WorkerNode::Do(const worker::TrainStep& action) {
   });
 }
 
+// Nobody keeps copies here.
+void WorkerNode::Do(const worker::SaveState&) {
+  After(milliseconds(1), [this] { Deliver(worker::StateCopied{false}); });
+}
+
 void WorkerNode::Do(const worker::CaptureDelta& action) {
   diverged_ = 0;
   if (planned()) return CaptureTogether(action);

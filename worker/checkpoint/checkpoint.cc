@@ -137,6 +137,7 @@ std::string FormatManifest(const CheckpointState& state) {
                          {"base_version", state.about.base_version},
                          {"inner_step", state.about.inner_step},
                          {"optimizer_steps", state.optimizer_steps},
+                         {"loss_times_tokens", state.about.loss_times_tokens},
                          {"residual", HasResidual(state)},
                          {"consumed", consumed},
                          {"layers", layers}};
@@ -168,6 +169,7 @@ absl::StatusOr<Manifest> ParseManifest(const std::string& path) {
     state.about.base_version = read.at("base_version").get<int64_t>();
     state.about.inner_step = read.at("inner_step").get<int64_t>();
     state.optimizer_steps = read.at("optimizer_steps").get<int64_t>();
+    state.about.loss_times_tokens = read.value("loss_times_tokens", 0.0);
     manifest.has_residual = read.value("residual", false);
     for (const json& range : read.at("consumed")) {
       state.about.consumed.push_back({range.at(0).get<int64_t>(), range.at(1).get<int64_t>()});

@@ -3,7 +3,7 @@
 //
 // Two kinds of work are started by actions and reported by events:
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-//    AdoptPulled, Validate, HandOver): the core has at most ONE outstanding, and every one ends in
+//    AdoptPulled, Validate, SaveState, HandOver): the core has at most ONE outstanding, and every one ends in
 //    exactly one event, its own or CommandFailed; Reconfigure says Settled before. After
 //    DeltaCaptured the delta is made beside what follows, and DeltaReady tells of it, once.
 //    WriteCheckpoint and ReleaseJob go to the same queue, take effect there in order, and do not
@@ -113,6 +113,8 @@ struct Reconfigured {
   // What who led before knows, where the command asked for it; kept and step_taken then speak of
   // its newest command.
   std::optional<Leadership> taken_over = std::nullopt;
+  int64_t steps_replayed = 0;  // made again, on the way there from a saved state
+  bool resumed = false;        // the state is that of Reconfigure::resume
 };
 // What the leader knows waits to be fetched by whom takes over.
 struct HandedOver {};
@@ -148,6 +150,17 @@ struct ValidationDone {
 struct CommandFailed {
   std::string reason;
   bool permanent = false;  // it would fail again, by what the job's files hold
+};
+
+// SaveState has ended: the next command may change the state. `kept`: copies are on their way;
+// else nobody can keep any under this plan.
+struct StateCopied {
+  bool kept = false;
+};
+// A state is whole in the tiers that it names; or, if it has no units, it could not be saved.
+struct StateSaved {
+  SavedState state;
+  std::string trouble;
 };
 
 // The newest WriteCheckpoint is on the disk, or is not, and then the one before it still is.
@@ -221,7 +234,7 @@ using Event =
     std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled,
                  Reconfigured, FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade,
                  StepDone, DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
-                 CheckpointWritten, PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,
+                 CheckpointWritten, StateCopied, StateSaved, PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,
                  HandedOver, Measuring, Lent, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
@@ -250,6 +263,8 @@ struct Reconfigure {
   // delta and residual. Empty: nobody.
   NodeId take_over_from = {};
   std::vector<ShardPlacement> shards = {};  // of the job, where that delta is quantised
+  // Leave the state of this save, and no newer one; 0: the newest that there is.
+  int64_t resume = 0;
 };
 // theta <- the initial weights: InitialWeightsMade.
 struct MakeInitialWeights {};
@@ -272,6 +287,7 @@ enum class AdoptMode {
   kReplace,           // theta <- theta_v, theta_base <- theta_v
   kCarry,             // theta <- theta_v + (theta - theta_push), theta_base <- theta_v;
                       // theta_push is theta_base if nothing was captured since the last Adopted
+  kKeep,              // theta and moments stay, theta_base <- theta_v
   kResumeCheckpoint,  // theta, theta_base and moments as the local checkpoint has them
 };
 // Adopted. kReplace and kCarry take what the last StartPull brought. kReplace restores the moments
@@ -283,6 +299,7 @@ struct AdoptPulled {
   // What quantised pushes have rounded away is still owed to the model. Otherwise it is forgotten
   // (kResumeCheckpoint: as the checkpoint has it). core/README.md has the cases.
   bool keep_residual = false;
+  std::vector<PositionRange> consumed = {};  // with kKeep: what theta was trained on since theta_v
 };
 // Loss of theta_base over schedule.validation_sequences: ValidationDone.
 struct Validate {
@@ -292,6 +309,11 @@ struct Validate {
 // trainer: CheckpointWritten. At most one is being written.
 struct WriteCheckpoint {
   LocalCheckpoint about;
+};
+// Save the island's state as it is now with its members: StateCopied, and later StateSaved.
+struct SaveState {
+  LocalCheckpoint about;  // its number is the trainer's to choose
+  int32_t tiers = 0;      // bit t: Tier t
 };
 // Keep what the leader knows, theta_base, delta and residual for whom takes over, until the job is
 // released or another one prepared: HandedOver. Never fails.
@@ -373,7 +395,7 @@ struct Stop {
 // LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
 // the island has been recorded or has failed.)
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-                            AdoptPulled, Validate, HandOver, WriteCheckpoint, InterruptStep, Follow,
+                            AdoptPulled, Validate, HandOver, WriteCheckpoint, SaveState, InterruptStep, Follow,
                             Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
                             MeasureLinks, TraceNextStep, RememberCluster, Note, Stop>;
 

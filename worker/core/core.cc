@@ -117,6 +117,7 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
   // Whatever waits for an answer is asked again at once: this may be another coordinator.
   heartbeat_at_ = lease_at_ = validation_at_ = now_;
   if (in_flight_) in_flight_->request_at = now_;
+  tell_saved_ = !saved_states_.empty();
   // And what was measured is said again.
   if (prepared_) Emit(Send{*prepared_});
   if (links_.empty()) return;
@@ -335,6 +336,11 @@ void WorkerCore::Impl::ForgetIsland() {
   }
   hand_over_.reset();
   taken_over_ = 0;
+  saving_state_ = save_due_ = resume_tried_ = tell_saved_ = false;
+  saved_states_.clear();
+  resumed_.reset();
+  unsaved_ = PlanName();
+  save_step_ = 0;
   saving_.reset();
   saved_.reset();
   resume_saved_ = step_failed_ = false;

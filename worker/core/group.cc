@@ -44,6 +44,7 @@ bool WorkerCore::Impl::StartReconfigure() {
   doing_ = absl::StrCat("setting up ", Describe(plan));
   configuring_ = {order_->generation, plan.number};
   Reconfigure command{order_->job, order_->island, order_->generation, plan};
+  command.resume = ResumeSave();
   if (TakingOver()) {
     command.take_over_from = order_->takes_over_from;
     if (IsQuantized(spec().outer.push_encoding)) command.shards = order_->shards;
@@ -78,7 +79,11 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   boundaries_ = BoundariesSeen();
   memory_.clear();
   heartbeat_at_ = now_;
+  saving_state_ = false;
+  save_due_ = true;
   if (Finish() == Command::kNone) return;
+  Resumed(event.resumed);
+  steps_redone_ += event.steps_replayed;
   if (event.taken_over) TakeOver(*event.taken_over);
   if (!event.kept) return StateLost(event.reason);
   LogOnce(absl::StrCat("plan ", event.plan_number, " is set up", event.reason.empty() ? "" : ": ",

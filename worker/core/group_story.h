@@ -47,6 +47,7 @@ class Group : public Story {
   explicit Group(std::vector<LocalCheckpoint> checkpoints = {}) : Story(std::move(checkpoints)) {
     order.plan = PlanOf(1, "w1", "w2");
     order.shared = true;
+    order.spec.checkpoint.peer_copies = 0;  // but where saving is the matter
   }
   void SetsUp(int64_t number, bool kept = true, bool step_taken = false) {
     const Reconfigure setup = Wants<Reconfigure>();

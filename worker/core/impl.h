@@ -75,6 +75,7 @@ class WorkerCore::Impl {
     kCapture,
     kAdopt,
     kValidate,
+    kSave,
     kHandOver
   };
 
@@ -148,6 +149,16 @@ class WorkerCore::Impl {
   void On(const ValidationDone&);
   void On(const CommandFailed&);
   void On(const CheckpointWritten&);
+
+  // ---- saving.cc: saved states of an island of several workers ----
+  void On(const StateCopied&);
+  void On(const StateSaved&);
+  bool StartSave();
+  int64_t PeerEverySteps() const;
+  int64_t ResumeSave() const;
+  void Resumed(bool resumed);
+  void AdoptResumed(const Adopted& event);
+
   Command Finish();
   void Diverged();
   void CountStep(const StepDone& step);
@@ -321,6 +332,21 @@ class WorkerCore::Impl {
 
   std::optional<ValidationResult> validation_;  // newest
   Instant validation_at_;
+
+  // Saved states: what is being saved, from when to when, and what that costs.
+  bool saving_state_ = false;  // beside the steps
+  bool save_due_ = false;      // the newest save is of another base, or of another plan
+  int64_t save_step_ = 0;      // inner step of the newest
+  PlanName unsaved_;           // under this plan nobody can keep copies
+  Instant save_began_;
+  RecentMean save_seconds_, step_seconds_saving_;
+  int64_t steps_saving_ = 0;  // during the newest save
+  RecentMean steps_a_save_;
+  std::vector<SavedState> saved_states_;
+  bool tell_saved_ = false;  // in the next heartbeat
+  // order_->resume, whose state the devices have, until its base is adopted.
+  std::optional<LocalCheckpoint> resumed_;
+  bool resume_tried_ = false;
 
   int64_t checkpoint_step_ = 0;  // inner step of the newest checkpoint
   bool writing_ = false;         // WriteCheckpoint is under way

@@ -139,6 +139,7 @@ class Heir : public Following {
  public:
   // w1 follows w2, and is then to take over from it.
   void IsToTakeOver() {
+    order.spec.checkpoint.peer_copies = 0;  // that is saving_test's
     Starts();
     order.plan = PlanOf(2, "w1", "w2");
     order.at_boundary = true;

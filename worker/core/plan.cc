@@ -50,6 +50,7 @@ void WorkerCore::Impl::PlanLink() {
   } else if (Due(heartbeat_at_)) {
     WorkerHeartbeat heartbeat;
     if (order_) heartbeat.progress = Progress();
+    if (order_ && std::exchange(tell_saved_, false)) heartbeat.progress->saved = saved_states_;
     if (follow_) {
       heartbeat.member = MemberProgress{follow_->job,
                                         follow_->island,
@@ -167,6 +168,7 @@ void WorkerCore::Impl::StartCheckpoint() {
   saving_ = Saved{{order_->job, order_->island, base_version_, inner_step_, local_.consumed},
                   local_,
                   carried_steps_};
+  saving_->about.loss_times_tokens = local_.loss_times_tokens;
   Emit(WriteCheckpoint{saving_->about});
 }
 
@@ -194,7 +196,7 @@ void WorkerCore::Impl::PlanTrainer() {
     trainer_trouble_.clear();
   }
   if (StartReconfigure() || ResumeSaved()) return;
-  if (StartAdopt() || StartValidate() || StartCapture()) return;
+  if (StartAdopt() || StartValidate() || StartSave() || StartCapture()) return;
   if (order_->initialize && !adopted_ && !in_flight_ && !initial_made_) {
     doing_ = "making the initial weights";
     return Start(Command::kInitialWeights, MakeInitialWeights{});
@@ -206,6 +208,15 @@ bool WorkerCore::Impl::StartAdopt() {
   if (pulled_) {
     const bool again = in_flight_ && order_->outcome && order_->outcome->warm_up_again &&
                        order_->outcome->contribution == in_flight_->id;
+    if (resumed_ && pulling_version_ == resumed_->base_version) {
+      adopting_ = AdoptMode::kKeep;
+      doing_ = absl::StrCat("going on from the state saved at inner step ", resumed_->inner_step);
+      Start(Command::kAdopt, AdoptPulled{pulling_version_, adopting_, false, false,
+                                         resumed_->consumed});
+      return true;
+    }
+    // A later version is there: its base is none for what was trained since.
+    if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
     // Without steps of its own there is nothing to carry, and the result is exactly version v.
     const bool carry = adopted_ && local_.steps > 0 && !diverged_ && !again;
     adopting_ = carry ? AdoptMode::kCarry : AdoptMode::kReplace;

@@ -35,7 +35,11 @@ void WorkerCore::Impl::On(const InitialWeightsMade&) {
 void WorkerCore::Impl::On(const StepDone& step) {
   if (Finish() != Command::kStep) return;
   if (now_ >= told_at_ + kTellAgainAfter) told_.clear();
-  (step.overlapped ? overlap_seconds_ : quiet_seconds_).Add(step.seconds);
+  if (saving_state_) ++steps_saving_;
+  (saving_state_     ? step_seconds_saving_
+   : step.overlapped ? overlap_seconds_
+                     : quiet_seconds_)
+      .Add(step.seconds);
   if (step.seconds > 0) tokens_per_s_.Add(static_cast<double>(step.tokens) / step.seconds);
   if (!std::isfinite(step.loss)) {
     ++inner_step_;
@@ -129,6 +133,8 @@ void WorkerCore::Impl::On(const Adopted& event) {
   }
   saved_.reset();
   saving_.reset();
+  save_due_ = true;
+  if (adopting_ == AdoptMode::kKeep) return AdoptResumed(event);
   if (adopting_ == AdoptMode::kResumeCheckpoint) {
     const LocalCheckpoint* checkpoint = CheckpointOf(order_->job);
     ATOLL_CHECK(checkpoint != nullptr, "a checkpoint was adopted that nobody had");
@@ -141,6 +147,7 @@ void WorkerCore::Impl::On(const Adopted& event) {
     carried_steps_ = 0;
     local_.tokens = sequences * spec().data.sequence_length;
     local_.masked_tokens = event.masked_tokens;
+    local_.loss_times_tokens = checkpoint->loss_times_tokens;
     Log(absl::StrCat("goes on from its checkpoint of version ", base_version_, " and ",
                      local_.steps, " steps"));
     saved_ = Saved{*checkpoint, local_, 0};  // it is still on the disk

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "worker/group/save_wire.h"
 
 namespace atl::worker {
 namespace {
@@ -16,7 +17,8 @@ std::vector<ShardMove> MovesOf(const v1::FetchCall& fetch) {
       move.sources.push_back({FromWire(source.shard()),
                               source.from(),
                               source.parts(),
-                              {source.begin(), source.end()}});
+                              {source.begin(), source.end()},
+                              source.save()});
     }
   }
   return moves;
@@ -156,6 +158,7 @@ v1::GroupReply Follower::Serve(const NodeId& from, const v1::GroupFrame& frame) 
     Say(absl::StrCat("setting up plan ", order_.plan.number));
     status = member_->Configure();
     for (const HeldLayer& held : member_->Held()) ToWire(held, reply.add_held());
+    for (const HeldSave& save : member_->Saves()) ToWire(save, reply.add_saves());
     reply.set_last_number(member_->last_number());
     plan_number_ = status.ok() ? order_.plan.number : 0;
     Say(status.ok()
@@ -174,7 +177,8 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
                             v1::GroupReply* reply) {
   switch (frame.body_case()) {
     case v1::GroupFrame::kFetch:
-      return member_->Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step());
+      return member_->Fetch(MovesOf(frame.fetch()), frame.fetch().optimizer_step(),
+                            frame.fetch().save());
     case v1::GroupFrame::kDropSurplus:
       member_->DropSurplus();
       return absl::OkStatus();
@@ -215,7 +219,7 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       const OwnedParts values(layout.size, frame.set_layer().parts());
       ATOLL_RETURN_IF_ERROR(
           member_->AwaitParts(from, frame.call(), values.parts(), ToString(shard)));
-      return member_->SetShard(shard, values.parts());
+      return member_->SetShard(shard, values.parts(), frame.set_layer().borrowed());
     }
     case v1::GroupFrame::kSnapshot: {
       ATOLL_ASSIGN_OR_RETURN(const bool taken, member_->TakeSnapshot(frame.snapshot().moments()));
@@ -228,6 +232,17 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       reply->set_copies_taken(taken);
       return absl::OkStatus();
     }
+    case v1::GroupFrame::kSave:
+      return member_->Save(KeeperTaskOf(frame.save()), frame.save().optimizer_step(),
+                           frame.save().keep(),
+                           [member = member_, from](int64_t save, int32_t tiers,
+                                                    const std::string& trouble) {
+                             v1::GroupFrame done;
+                             done.mutable_save_done()->set_save(save);
+                             done.mutable_save_done()->set_tiers(tiers);
+                             done.mutable_save_done()->set_trouble(trouble);
+                             member->Tell(from, std::move(done));
+                           });
     case v1::GroupFrame::kSetSteps:
       return member_->SetOptimizerSteps(frame.set_steps().optimizer_steps());
     default:

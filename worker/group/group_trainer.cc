@@ -13,7 +13,10 @@
 
 namespace atl::worker {
 
-GroupTrainer::~GroupTrainer() { member_->SetHooks({}); }
+GroupTrainer::~GroupTrainer() {
+  member_->SetHooks({});
+  member_->StopSaving();
+}
 
 std::string GroupTrainer::Name() const { return member_->options().device_name; }
 
@@ -56,6 +59,10 @@ void GroupTrainer::Release() {
   lacks_.clear();
   steps_ = 0;
   staged_ = false;
+  ForgetSaving();
+  saves_.clear();
+  replay_.reset();
+  resume_save_ = 0;
 }
 
 std::vector<NodeId> GroupTrainer::Followers() const {
@@ -276,6 +283,17 @@ absl::StatusOr<MeanLoss> GroupTrainer::Step(const std::vector<PositionRange>& ra
   }
   SayMemory();
   return MeanLoss{outcome.loss.mean(), outcome.loss.tokens};
+}
+
+absl::Status GroupTrainer::StepAgain(const LoggedStep& step) {
+  v1::GroupFrame frame;
+  frame.mutable_step()->set_number(++number_);
+  frame.mutable_step()->set_learning_rate(step.learning_rate);
+  ToWire(step.ranges, frame.mutable_step());
+  return Together(frame, [&] {
+           return member_->Step(number_, step.ranges, step.learning_rate, /*trace=*/false);
+         })
+      .status();
 }
 
 absl::StatusOr<int64_t> GroupTrainer::CountMasked(const std::vector<PositionRange>& ranges) {

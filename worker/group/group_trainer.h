@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,6 +24,7 @@
 #include "worker/core/actions.h"
 #include "worker/group/member.h"
 #include "worker/runtime/trainer.h"
+#include "worker/state/save_plan.h"
 
 namespace atl::worker {
 
@@ -81,6 +83,21 @@ class GroupTrainer final : public Trainer {
                                       const IslandPlan& plan, const NodeId& before = "",
                                       Inheritance* inheritance = nullptr) override;
   void Keep(Inheritance kept) override;
+
+  // A save is whole in more tiers than before (`tiers` of `state`), or never will be, and why.
+  struct SaveOutcome {
+    int64_t save = 0;
+    SavedState state;  // no holders: nothing is whole
+    std::string trouble;
+  };
+  using OnSaved = std::function<void(const SaveOutcome&)>;
+  // Called on any thread. Before the first Configure.
+  void SetOnSaved(OnSaved on_saved) { on_saved_ = std::move(on_saved); }
+  absl::StatusOr<bool> SaveState(const LocalCheckpoint& about, int32_t tiers) override;
+  void ResumeFrom(int64_t save) override { resume_save_ = save; }
+  void ParametersAre(std::shared_ptr<const LayerBuffers> values) override;
+  void ParametersReplaced() override;
+  void ParametersBorrowed(bool borrowed) override { borrowed_ = borrowed; }
   void Interrupt(const std::string& reason) override;
   void ForgetInterrupts() override { interrupted_ = false; }
 
@@ -109,6 +126,14 @@ class GroupTrainer final : public Trainer {
   absl::Status Inherit(const NodeId& before, Inheritance* inheritance);
   absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
   absl::Status WriteUnwritten();
+  LayerMoves PlanMovesOrRestore(const Holdings& holdings);
+  bool PlanReplay(int64_t save, int64_t optimizer_step);
+  LayerMoves PlanGoingBack(const Holdings& holdings, LayerMoves otherwise);
+  void NoteWholeSave(const Holdings& holdings);
+  absl::Status ReplayChanges();
+  absl::Status StepAgain(const LoggedStep& step);
+  void OnSaveDone(const NodeId& from, const v1::SaveDone& done);
+  void ForgetSaving();
 
   // Sends the call to all followers.
   absl::StatusOr<Calls> CallAll(const v1::GroupFrame& frame);
@@ -183,6 +208,31 @@ class GroupTrainer final : public Trainer {
   std::map<int, std::vector<float>> unwritten_;
   std::atomic<bool> staged_ = false;  // the devices have all that AddStaged is to add
   std::atomic<bool> interrupted_ = false;
+
+  OnSaved on_saved_;
+  HeldSaves saves_;          // of all members, when the plan was set up
+  int64_t whole_save_ = 0;   // the newest from which the island can go on; guarded by save_mutex_
+  int64_t last_save_ = 0;    // number of the newest
+  int64_t resume_save_ = 0;  // see ResumeFrom
+  bool borrowed_ = false;    // see ParametersBorrowed
+  // What was being set when something failed is not set: there is a way back to what was before.
+  bool change_failed_ = false;
+  // From where and how the island comes back to where it was; until it has.
+  struct Replay {
+    int64_t save = 0;
+    int64_t target = 0;  // optimizer step
+    std::vector<LoggedChange> changes;
+  };
+  std::optional<Replay> replay_;
+  struct Saving {
+    LocalCheckpoint about;
+    SavePlan plan;
+    std::vector<IslandMember> members;
+    std::map<NodeId, int32_t> done;  // tiers, by member
+    std::string trouble;
+  };
+  std::mutex save_mutex_;
+  std::optional<Saving> saving_;  // guarded by save_mutex_; the newest
 };
 
 }  // namespace atl::worker

@@ -31,6 +31,7 @@ absl::Status GroupTrainer::SetParameters(int layer, std::span<const float> value
   const bool failed_before = failed_;
   if (!failed_) status = SetParts(layer, {Mutable(values), {}, {}});
   if (status.ok() || (!failed_ && !failed_before)) return status;
+  change_failed_ = change_failed_ || !borrowed_;
   unwritten_[layer].assign(values.begin(), values.end());
   return failed_before ? absl::OkStatus() : status;
 }
@@ -38,7 +39,7 @@ absl::Status GroupTrainer::SetParameters(int layer, std::span<const float> value
 absl::Status GroupTrainer::SetMoments(int layer, std::span<const float> first,
                                       std::span<const float> second) {
   const absl::Status status = SetParts(layer, {{}, Mutable(first), Mutable(second)});
-  if (!status.ok()) broken_ = kMomentsBroken;
+  if (!status.ok()) broken_ = kMomentsBroken, change_failed_ = true;
   return status;
 }
 
@@ -48,10 +49,13 @@ absl::Status GroupTrainer::SetOptimizerSteps(int64_t steps) {
   v1::GroupFrame frame;
   frame.mutable_set_steps()->set_optimizer_steps(steps);
   broken_ = kMomentsBroken;
+  change_failed_ = true;
   ATOLL_ASSIGN_OR_RETURN(const Calls calls, CallAll(frame));
+  change_failed_ = false;
   const absl::Status own = member_->SetOptimizerSteps(steps);
   const absl::Status others = AwaitAll(calls, member_->options().call_timeout);
   if (!own.ok() || !others.ok()) {
+    change_failed_ = true;
     Fail();
     return own.ok() ? others : own;
   }
@@ -253,6 +257,7 @@ absl::StatusOr<bool> GroupTrainer::AddStaged() {
   const absl::Status others = AwaitAll(calls, member_->options().call_timeout);
   if (added.ok()) added = others;
   if (added.ok()) return true;
+  change_failed_ = true;
   Fail();
   return added;
 }
@@ -271,6 +276,7 @@ absl::Status GroupTrainer::SetOn(const LayerShard& shard, const std::vector<Node
   ToWire(shard, frame.mutable_set_layer()->mutable_shard());
   frame.mutable_set_layer()->set_parts(WantedOf(values));
   frame.mutable_set_layer()->set_of_addition(of_addition);
+  frame.mutable_set_layer()->set_borrowed(borrowed_);
   absl::Status status;
   Calls calls;
   std::shared_ptr<const OwnedParts> copy;  // the link reads it after we have returned
@@ -286,7 +292,7 @@ absl::Status GroupTrainer::SetOn(const LayerShard& shard, const std::vector<Node
   }
   if (status.ok() && std::find(holders.begin(), holders.end(), member_->name()) != holders.end()) {
     status = of_addition ? member_->SetAddition(shard, values.parameters)
-                         : member_->SetShard(shard, values);
+                         : member_->SetShard(shard, values, borrowed_);
   }
   const PartMap sent = PartsOf(values);
   const int64_t bytes =

@@ -4,6 +4,7 @@
 
 #include "common/event_loop.h"
 #include "worker/group/group_trainer.h"
+#include "worker/group/save_wire.h"
 
 namespace atl::worker {
 namespace {
@@ -19,6 +20,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   if (member_->job() == nullptr) return absl::FailedPreconditionError("no job is open");
   if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
   member_->DropKept();
+  ForgetSaving();
   // The others may be at the end of the newest step. Whoever left them now would take away what
   // they still wait for.
   if (configured_ && !alone_) (void)Settle();
@@ -42,9 +44,12 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   alone_ = false;
   boundaries_.clear();
   memory_.clear();
-  member_->SetHooks({.call_failed = [this](const NodeId&, const std::string& error) {
-    member_->InterruptWork(error);
-  }});
+  member_->SetHooks(
+      {.call_failed = [this](const NodeId&,
+                             const std::string& error) { member_->InterruptWork(error); },
+       .save_done = [this](const NodeId& from, const v1::SaveDone& done) {
+         OnSaveDone(from, done);
+       }});
   ATOLL_RETURN_IF_ERROR(member_->Join(fence, plan));
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
@@ -129,6 +134,7 @@ absl::Status GroupTrainer::SetUp(Holdings* holdings) {
   if (!own.ok()) InterruptAll();  // the others must not wait for us
   number_ = std::max(number_, member_->last_number());
   (*holdings)[member_->name()] = member_->Held();
+  saves_ = {{member_->name(), member_->Saves()}};
   absl::Status status = own;
   for (const auto& [follower, call] : calls) {
     const auto reply = member_->Await(call, member_->StepTimeout());
@@ -141,6 +147,7 @@ absl::Status GroupTrainer::SetUp(Holdings* holdings) {
     for (const v1::HeldShard& held : reply->held()) {
       (*holdings)[follower].push_back(FromWire(held));
     }
+    for (const v1::HeldSave& save : reply->saves()) saves_[follower].push_back(FromWire(save));
   }
   ATOLL_RETURN_IF_ERROR(status);
   return CheckHoldings(plan_, *holdings, member_->job()->undivided);
@@ -181,16 +188,8 @@ absl::Status GroupTrainer::AgreeOnStep() {
 }
 
 absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
-  std::vector<int64_t> steps;
-  if (known_steps_) {
-    if (step_tried_) steps.push_back(*known_steps_ + 1);
-    steps.push_back(*known_steps_);
-  }
-  LayerMoves moves = PlanMoves(holdings, steps);
-  if (!broken_.empty() && moves.kept) {
-    moves = LayerMoves();
-    moves.reason = broken_;
-  }
+  LayerMoves moves = PlanMovesOrRestore(holdings);
+  const int64_t save = moves.kept && replay_ ? replay_->save : 0;
   // What is lost is at step 0 from here on, and must not look like what was before the first step.
   if (!moves.kept && known_steps_.value_or(0) == 0) broken_ = moves.reason;
   Calls calls;
@@ -198,6 +197,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   for (const NodeId& follower : Followers()) {
     v1::GroupFrame frame;
     frame.mutable_fetch()->set_optimizer_step(moves.optimizer_step);
+    frame.mutable_fetch()->set_save(save);
     for (const ShardMove& move : moves.moves[follower]) {
       v1::FetchCall::Item* item = frame.mutable_fetch()->add_items();
       ToWire(move.shard, item->mutable_shard());
@@ -208,13 +208,14 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
         from->set_parts(source.parts);
         from->set_begin(source.elements.begin);
         from->set_end(source.elements.end);
+        from->set_save(source.save);
         bytes += BytesOf(source.elements.size(), source.parts);
       }
     }
     ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));
     calls.emplace_back(follower, call);
   }
-  absl::Status status = member_->Fetch(moves.moves[member_->name()], moves.optimizer_step);
+  absl::Status status = member_->Fetch(moves.moves[member_->name()], moves.optimizer_step, save);
   // Each member gives up by itself when nothing comes any more.
   const absl::Status others = AwaitAll(calls, member_->options().move_timeout + MoveLimit(bytes));
   ATOLL_RETURN_IF_ERROR(status.ok() || absl::IsAborted(status) ? others : status);
@@ -235,13 +236,25 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   }
   configured_ = true;
   failed_ = false;
-  if (!moves.kept) unwritten_.clear();
+  if (!moves.kept || save != 0) unwritten_.clear();
+  if (save != 0) {
+    ATOLL_RETURN_IF_ERROR(ReplayChanges());
+    taken.replayed = replay_->target - moves.optimizer_step;
+    taken.resumed = save == resume_save_;
+    moves.optimizer_step = replay_->target;
+    absl::StrAppend(&taken.reason, ", from copies of step ",
+                    moves.optimizer_step - taken.replayed, "; steps made again: ", taken.replayed);
+  }
   ATOLL_RETURN_IF_ERROR(WriteUnwritten());
   // Not before: whoever tries again has to find the same, and say so.
   steps_ = moves.optimizer_step;
   known_steps_ = steps_;
   step_tried_ = false;
   broken_.clear();
+  change_failed_ = false;
+  replay_.reset();
+  resume_save_ = 0;
+  NoteWholeSave(holdings);
   return taken;
 }
 

@@ -32,6 +32,10 @@ absl::StatusOr<std::unique_ptr<GroupMember>> GroupMember::Create(GroupOptions op
   ATOLL_ASSIGN_OR_RETURN(member->link_, PeerLink::Create(member->options_.link, member.get()));
   member->transport_.Use(member->link_.get());
   member->lender_ = std::thread([m = member.get()] { m->LendForEver(); });
+  member->keeper_ = std::make_unique<Keeper>(
+      &member->units_, [m = member.get()](int64_t save, const SaveOrder::Fetch& wanted) {
+        return m->FetchUnit(save, wanted);
+      });
   return member;
 }
 
@@ -52,7 +56,9 @@ GroupMember::GroupMember(GroupOptions options)
       blocks_(options_.link.name, SumsOver(&link_)) {}
 
 GroupMember::~GroupMember() {
+  if (keeper_ != nullptr) keeper_->Cancel();
   Interrupt("the worker ends");
+  keeper_.reset();
   {
     const std::lock_guard lock(loans_mutex_);
     stopping_ = true;
@@ -92,6 +98,7 @@ void GroupMember::Close() {
     engine.swap(engine_);
     kept_.reset();
   }
+  DropSaves();
   if (device_side_ != nullptr) device_side_->Close();
   engine.reset();
   device_side_.reset();
@@ -154,6 +161,7 @@ void GroupMember::Leave() {
 }
 
 void GroupMember::BeginEpoch(int64_t epoch) {
+  keeper_->Cancel();
   epoch_ = epoch;
   inbox_.BeginEpoch(epoch);
   rendezvous_.BeginEpoch(epoch);
@@ -228,11 +236,18 @@ void GroupMember::DropSurplus() {
   if (engine != nullptr) engine->DropSurplus();
 }
 
-absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step) {
+absl::Status GroupMember::Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step,
+                                int64_t save) {
   for (const ShardMove& move : moves) {
     ATOLL_RETURN_IF_ERROR(Annotate(FetchOne(move, optimizer_step), ToString(move.shard)));
   }
-  return SetOptimizerSteps(optimizer_step);
+  ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(optimizer_step));
+  if (save == 0) return absl::OkStatus();
+  Log([&](ReplayLog& log) {
+    log.Clear();
+    log.Saved(save);
+  });
+  return absl::OkStatus();
 }
 
 absl::Status GroupMember::FetchOne(const ShardMove& move, int64_t optimizer_step) {
@@ -249,8 +264,11 @@ absl::Status GroupMember::FetchOne(const ShardMove& move, int64_t optimizer_step
       return absl::InvalidArgumentError(
           absl::StrCat("elements up to ", source.elements.end, " of a shard that has ", size));
     }
-    ATOLL_RETURN_IF_ERROR(GetShard(source.from, source.shard, source.elements,
-                                   SliceOf(parts->parts(), source.parts, source.elements)));
+    const ShardParts to = SliceOf(parts->parts(), source.parts, source.elements);
+    ATOLL_RETURN_IF_ERROR(
+        source.save == 0
+            ? GetShard(source.from, source.shard, source.elements, to)
+            : GetSaved(source.from, source.save, source.shard, source.elements, to));
   }
   if (move.sources[0].shard == move.shard) {
     return SetState(move.shard, optimizer_step, shards.begin()->second->parts());
@@ -340,10 +358,16 @@ absl::StatusOr<StepOutcome> GroupMember::Step(int64_t number,
     const std::lock_guard lock(state_mutex_);
     stepped_ = fence_;
   }
+  {
+    const std::lock_guard lock(log_mutex_);
+    stepping_ = LoggedStep{0, ranges, learning_rate};
+    stepping_number_ = number;
+  }
   if (trace) transport_.log().Record(number);
   ATOLL_ASSIGN_OR_RETURN(
       StepOutcome outcome,
       engine->Step({number, Sequences(ranges), learning_rate, trace, masked}, read));
+  NoteStep(number, engine->optimizer_steps());
   const std::lock_guard lock(state_mutex_);
   if (fence_.job.empty()) return outcome;  // no plan: nobody asks
   for (DeviceWork& device : outcome.work) device.model_digest = job_->digest;
@@ -366,7 +390,17 @@ absl::Status GroupMember::TakeStep(const StepSums& step) {
   if (!Committed().waits.Names(step)) return absl::OkStatus();
   const std::shared_ptr<Engine> engine = this->engine();
   const std::lock_guard work(engine_mutex_);
-  return engine->TakeStep(step);
+  ATOLL_RETURN_IF_ERROR(engine->TakeStep(step));
+  NoteStep(step.number, engine->optimizer_steps());
+  return absl::OkStatus();
+}
+
+void GroupMember::NoteStep(int64_t number, int64_t optimizer_step) {
+  const std::lock_guard lock(log_mutex_);
+  if (!stepping_ || stepping_number_ != number) return;
+  LoggedStep step = *std::exchange(stepping_, std::nullopt);
+  step.optimizer_step = optimizer_step;
+  log_.Stepped(std::move(step));
 }
 
 std::vector<DeviceWork> GroupMember::Work() const {

@@ -31,6 +31,8 @@
 #include "worker/group/wire.h"
 #include "worker/pipeline/engine.h"
 #include "worker/runtime/trainer.h"
+#include "worker/state/keeper.h"
+#include "worker/state/replay_log.h"
 
 namespace atl::worker {
 
@@ -104,8 +106,9 @@ class GroupMember final : private PeerHandler {
   absl::Status Configure(const std::atomic<bool>* cancelled = nullptr);
   int64_t last_number() const { return last_number_; }  // of the steps and evaluations begun
   std::vector<HeldLayer> Held();
-  // Gets shards from where the moves say; afterwards all layers in the plan have this step.
-  absl::Status Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step);
+  // Gets shards from where the moves say; afterwards all layers in the plan have this step, and
+  // are those of `save`, if that is not 0.
+  absl::Status Fetch(const std::vector<ShardMove>& moves, int64_t optimizer_step, int64_t save = 0);
   void DropSurplus();
 
   // ---- What this worker knows of the island that it led, for whom takes over. ----
@@ -117,6 +120,21 @@ class GroupMember final : private PeerHandler {
   void Keep(Kept kept);  // until Close or the next one
   void DropKept();
   std::shared_ptr<const Kept> kept() const;
+
+  // ---- Saved states (worker/state), between steps. ----
+  // Copies the units that it owns, and of those before keeps `keep` alone. After GoOnSaving it goes
+  // on beside what follows: `done` is called on another thread.
+  absl::Status Save(KeeperTask task, int64_t optimizer_step, int64_t keep, Keeper::Done done);
+  void GoOnSaving(int64_t save) { keeper_->GoOn(save); }
+  std::vector<HeldSave> Saves() const { return units_.Held(); }
+  void ForgetSaves(int64_t save, int32_t tiers);  // older ones, in these tiers
+  void DropSaves();                               // in memory
+  void StopSaving();                              // `done` of Save is not called any more
+  absl::Status GetSaved(const NodeId& from, int64_t save, const LayerShard& shard, Range elements,
+                        const ShardParts& out);
+  // What this worker has seen happen to the island's state since its saves.
+  std::optional<ReplayLog::Changes> ChangesSince(int64_t save) const;
+  void Log(const std::function<void(ReplayLog&)>& change);
 
   // ---- Work that all members do together. ----
   // `trace`: TraceOf(outcome) will be asked for.
@@ -134,7 +152,8 @@ class GroupMember final : private PeerHandler {
   // These elements of some parts, each in as many floats; of what a leader had, all.
   absl::Status GetShard(const NodeId& from, const LayerShard& shard, Range elements,
                         const ShardParts& out);
-  absl::Status SetShard(const LayerShard& shard, const ShardParts& values);
+  // `borrowed`: what was there comes back.
+  absl::Status SetShard(const LayerShard& shard, const ShardParts& values, bool borrowed = false);
   // Of this worker's devices, between steps; see Engine::TakeSnapshot.
   absl::StatusOr<bool> TakeSnapshot(bool moments);
   // One shard of the newest snapshot, of these devices or of another worker's. For any thread:
@@ -179,6 +198,8 @@ class GroupMember final : private PeerHandler {
     std::function<void(const NodeId& peer, const std::string& reason)> peer_lost;
     // A reply that is an error has come.
     std::function<void(const NodeId& from, const std::string& error)> call_failed;
+    // What this worker asked of a member has been saved, or not.
+    std::function<void(const NodeId& from, const v1::SaveDone& done)> save_done;
   };
   // No call of the earlier ones is under way when it returns.
   void SetHooks(Hooks hooks);
@@ -220,15 +241,18 @@ class GroupMember final : private PeerHandler {
   // What has come whole stays, at that step: a fetch that is broken off goes on where it was.
   absl::Status FetchOne(const ShardMove& move, int64_t optimizer_step);
   absl::Status SetState(const LayerShard& shard, int64_t optimizer_step, const ShardParts& values);
-  absl::Status Borrow(const NodeId& from, const LayerShard& shard, Range elements, bool of_snapshot,
-                      const ShardParts& out);
+  absl::Status Borrow(const NodeId& from, const LayerShard& shard, Range elements,
+                      v1::LayerCall what, const ShardParts& out);
   absl::Status LendSnapshot(const Loan& loan);
+  absl::StatusOr<bool> LendSaved(const Loan& loan);
+  absl::StatusOr<StoredUnit> FetchUnit(int64_t save, const SaveOrder::Fetch& wanted);
   absl::Status AwaitPieces(const StateInbox::Key& key, const ShardParts& parts);
   bool AddLoan(Loan loan);  // false: there are too many
   void LendForEver();
   absl::Status Lend(const Loan& loan);
   absl::Status TakeAddition(const Loan& loan);
   absl::Status LendKept(const Loan& loan);
+  void NoteStep(int64_t number, int64_t optimizer_step);  // taken
   void ForgetSeen();  // with state_mutex_ held
   std::shared_ptr<Engine> engine() const;
   std::shared_ptr<Engine> Begin(int64_t number);  // null: no job is open
@@ -268,8 +292,14 @@ class GroupMember final : private PeerHandler {
   std::condition_variable loans_changed_;
   std::deque<Loan> loans_;          // guarded by loans_mutex_
   bool stopping_ = false;           // guarded by loans_mutex_
-  std::unique_ptr<PeerLink> link_;  // after all that its thread calls
+  UnitStore units_;
+  mutable std::mutex log_mutex_;
+  ReplayLog log_;                      // guarded by log_mutex_
+  std::optional<LoggedStep> stepping_;  // guarded by log_mutex_; the newest, which may be taken yet
+  int64_t stepping_number_ = 0;        // guarded by log_mutex_
+  std::unique_ptr<PeerLink> link_;     // after all that its thread calls
   std::thread lender_;
+  std::unique_ptr<Keeper> keeper_;
 };
 
 }  // namespace atl::worker

@@ -20,12 +20,12 @@ absl::Status CheckElements(const LayerShard& shard, Range wanted, int64_t elemen
 }  // namespace
 
 absl::Status GroupMember::Borrow(const NodeId& from, const LayerShard& shard, Range elements,
-                                 bool of_snapshot, const ShardParts& out) {
+                                 v1::LayerCall of, const ShardParts& out) {
   v1::GroupFrame frame;
   v1::LayerCall& what = *frame.mutable_get_layer();
+  what = std::move(of);
   ToWire(shard, what.mutable_shard());
   what.set_parts(WantedOf(out));
-  what.set_of_snapshot(of_snapshot);
   what.set_begin(elements.begin);
   what.set_end(elements.end);
   // The place must be there before the first piece comes.
@@ -34,7 +34,12 @@ absl::Status GroupMember::Borrow(const NodeId& from, const LayerShard& shard, Ra
   frame.set_call(call);
   frame.set_epoch(epoch_);
   if (const absl::Status sent = SendFrame(from, frame); !sent.ok()) calls_.Fail(call, sent);
-  const absl::Status status = Await(call, options_.call_timeout).status();
+  const auto reply = Await(call, options_.call_timeout);
+  absl::Status status = reply.status();
+  if (status.ok() && what.of_save() != 0 && !reply->copies_taken()) {
+    status = absl::NotFoundError(
+        absl::StrCat(from, " has no copy of ", ToString(shard), " from save ", what.of_save()));
+  }
   if (!status.ok()) inbox_.Drop({from, true, call});
   ATOLL_RETURN_IF_ERROR(status);
   return AwaitPieces({from, true, call}, out);
@@ -63,13 +68,18 @@ absl::Status GroupMember::SetAddition(const LayerShard& shard, std::span<const f
 absl::Status GroupMember::Add() {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  Log([](ReplayLog& log) { log.Changed(); });
   const std::lock_guard work(engine_mutex_);
   return engine->Add();
 }
 
 absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shard, Range elements,
                                       const ShardParts& out) {
-  if (from != name()) return Borrow(from, shard, elements, /*of_snapshot=*/true, out);
+  if (from != name()) {
+    v1::LayerCall of;
+    of.set_of_snapshot(true);
+    return Borrow(from, shard, elements, std::move(of), out);
+  }
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   for (const auto& [part, span] : PartsOf(out)) {
@@ -80,7 +90,7 @@ absl::Status GroupMember::GetSnapshot(const NodeId& from, const LayerShard& shar
 
 absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard, Range elements,
                                    const ShardParts& out) {
-  if (from != name()) return Borrow(from, shard, elements, /*of_snapshot=*/false, out);
+  if (from != name()) return Borrow(from, shard, elements, {}, out);
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
   const std::lock_guard work(engine_mutex_);
@@ -90,9 +100,11 @@ absl::Status GroupMember::GetShard(const NodeId& from, const LayerShard& shard, 
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::SetShard(const LayerShard& shard, const ShardParts& values) {
+absl::Status GroupMember::SetShard(const LayerShard& shard, const ShardParts& values,
+                                   bool borrowed) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  if (!borrowed) Log([](ReplayLog& log) { log.Changed(); });
   const std::lock_guard work(engine_mutex_);
   for (const auto& [part, span] : PartsOf(values)) {
     ATOLL_RETURN_IF_ERROR(engine->SetLayer(shard, static_cast<LayerPart>(part), span));
@@ -113,6 +125,7 @@ absl::Status GroupMember::SetState(const LayerShard& shard, int64_t optimizer_st
 absl::Status GroupMember::SetOptimizerSteps(int64_t steps) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
+  if (steps == 0) Log([](ReplayLog& log) { log.Changed(); });
   const std::lock_guard work(engine_mutex_);
   return engine->SetOptimizerSteps(steps);
 }
@@ -126,7 +139,13 @@ void GroupMember::LendForEver() {
     loans_.pop_front();
     lock.unlock();
     v1::GroupReply reply;
-    ToWire(loan.what.of_addition() ? TakeAddition(loan) : Lend(loan), &reply);
+    if (loan.what.of_save() != 0) {
+      // Not an error: those that are interrupt what goes on at who leads.
+      const absl::StatusOr<bool> lent = LendSaved(loan);
+      reply.set_copies_taken(lent.ok() && *lent);
+    } else {
+      ToWire(loan.what.of_addition() ? TakeAddition(loan) : Lend(loan), &reply);
+    }
     Reply(loan.to, loan.call, std::move(reply));
   }
 }

@@ -254,6 +254,20 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
       reply.set_clock_ns(ClockNs());
       return Reply(from, frame.call(), std::move(reply));
     }
+    case v1::GroupFrame::kSaveDone: {
+      if (frame.epoch() != epoch_) return;
+      const std::lock_guard calling(hooks_mutex_);
+      if (hooks_.save_done) hooks_.save_done(from, frame.save_done());
+      return;
+    }
+    case v1::GroupFrame::kGoOnSaving:
+      if (frame.epoch() == epoch_) keeper_->GoOn(frame.go_on_saving().save());
+      return;
+    case v1::GroupFrame::kForgetSaves:
+      if (frame.epoch() == epoch_) {
+        ForgetSaves(frame.forget_saves().save(), frame.forget_saves().tiers());
+      }
+      return;
     case v1::GroupFrame::kGetLayer:
       if (AddLoan({from, frame.call(), frame.get_layer(), interrupts_})) return;
       break;

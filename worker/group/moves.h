@@ -31,6 +31,7 @@ struct ShardSource {
   NodeId from;  // may be the receiver itself: another of its devices, or another cut
   int32_t parts = kAllParts;
   Range elements;
+  int64_t save = 0;  // out of this save (worker/state); 0: from devices
 
   bool operator==(const ShardSource&) const = default;
 };

@@ -51,6 +51,12 @@ LayerShard FromWire(const v1::ShardName& shard) {
       shard.layer(), shard.rank(), {shard.tensor_shares().begin(), shard.tensor_shares().end()}};
 }
 
+void ToWire(const LayerShard& shard, Range elements, v1::SavedShard* out) {
+  ToWire(shard, out->mutable_shard());
+  out->set_begin(elements.begin);
+  out->set_end(elements.end);
+}
+
 void ToWire(const HeldLayer& held, v1::HeldShard* out) {
   ToWire(held.shard, out->mutable_shard());
   out->set_device(held.device);

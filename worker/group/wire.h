@@ -42,6 +42,7 @@ void ToWire(const BoundaryState& boundary, v1::Boundary* out);
 BoundaryState FromWire(const v1::Boundary& boundary);
 void ToWire(const DeviceMemory& memory, v1::DeviceMemory* out);
 DeviceMemoryState FromWire(const v1::DeviceMemory& memory);
+void ToWire(const LayerShard& shard, Range elements, v1::SavedShard* out);
 void ToWire(const StepSums& step, v1::StepSums* out);
 StepSums FromWire(const v1::StepSums& step);
 void ToWire(const LineCall& call, v1::LineCall* out);

@@ -90,8 +90,39 @@ absl::Status CheckElements(int64_t begin, int64_t end) {
   return begin < 0 || end <= begin || end > kElementsMax ? Bad("elements") : absl::OkStatus();
 }
 
+absl::Status Check(const v1::SavedShard& unit) {
+  ATOLL_RETURN_IF_ERROR(Check(unit.shard()));
+  return CheckElements(unit.begin(), unit.end());
+}
+
+absl::Status Check(const v1::SaveCall& save) {
+  if (!IsCount(save.save()) || save.save() == 0 || !IsCount(save.keep())) return Bad("save");
+  if (!IsCount(save.optimizer_step())) return Bad("optimizer step");
+  for (const v1::SavedShard& unit : save.own()) ATOLL_RETURN_IF_ERROR(Check(unit));
+  for (const v1::SaveCall::Fetch& fetch : save.fetch()) ATOLL_RETURN_IF_ERROR(Check(fetch.unit()));
+  if (!IsCount(save.about().inner_step()) || save.about().island() < 0 ||
+      save.about().base_version() < kNoVersion) {
+    return Bad("what is saved");
+  }
+  return Check(save.about().consumed());
+}
+
+absl::Status Check(const v1::HeldSave& save) {
+  if (!IsCount(save.save()) || save.save() == 0) return Bad("save");
+  if (!IsCount(save.optimizer_step())) return Bad("optimizer step");
+  for (const v1::HeldSave::Unit& unit : save.units()) {
+    ATOLL_RETURN_IF_ERROR(Check(unit.unit()));
+    if (unit.elements() < unit.unit().end() || unit.elements() > kElementsMax) {
+      return Bad("elements");
+    }
+    if (unit.tier() < 0 || unit.tier() >= kTiers) return Bad("tier");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const v1::FetchCall& fetch) {
   if (!IsCount(fetch.optimizer_step())) return Bad("optimizer step");
+  if (!IsCount(fetch.save())) return Bad("save");
   for (const v1::FetchCall::Item& item : fetch.items()) {
     ATOLL_RETURN_IF_ERROR(Check(item.shard()));
     if (item.sources_size() < 1 || item.sources_size() > kRanksMax) return Bad("sources");
@@ -100,6 +131,7 @@ absl::Status Check(const v1::FetchCall& fetch) {
       if (source.parts() < 1 || source.parts() > kAllParts) return Bad("a source's parts");
       ATOLL_RETURN_IF_ERROR(CheckElements(source.begin(), source.end()));
       if (source.shard().layer() != item.shard().layer()) return Bad("a source's layer");
+      if (!IsCount(source.save())) return Bad("save");
     }
   }
   return absl::OkStatus();
@@ -112,6 +144,7 @@ absl::Status Check(const v1::LayerCall& call, bool get) {
   const bool beside = get && call.parts() > 0 && (call.parts() & ~kLeaderParts) == 0;
   if (!state && !beside) return Bad("parts");
   if (call.of_snapshot() && !state) return Bad("parts of a snapshot");
+  if (!IsCount(call.of_save()) || (call.of_save() != 0 && !(get && state))) return Bad("save");
   if (call.of_addition() && call.parts() != kParametersPart) return Bad("parts of an addition");
   ATOLL_RETURN_IF_ERROR(Check(call.shard()));
   return get && state ? CheckElements(call.begin(), call.end()) : absl::OkStatus();
@@ -144,6 +177,7 @@ absl::Status Check(const v1::GroupReply& reply) {
     }
     if (!IsCount(held.optimizer_step())) return Bad("optimizer step");
   }
+  for (const v1::HeldSave& save : reply.saves()) ATOLL_RETURN_IF_ERROR(Check(save));
   return absl::OkStatus();
 }
 
@@ -179,6 +213,14 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
       return Check(frame.settle().take());
     case v1::GroupFrame::kTrace:
       return IsCount(frame.trace().number()) ? absl::OkStatus() : Bad("step number");
+    case v1::GroupFrame::kSave:
+      return Check(frame.save());
+    case v1::GroupFrame::kSaveDone:
+      return IsCount(frame.save_done().save()) ? absl::OkStatus() : Bad("save");
+    case v1::GroupFrame::kGoOnSaving:
+      return IsCount(frame.go_on_saving().save()) ? absl::OkStatus() : Bad("save");
+    case v1::GroupFrame::kForgetSaves:
+      return IsCount(frame.forget_saves().save()) ? absl::OkStatus() : Bad("save");
     case v1::GroupFrame::kClock:
     case v1::GroupFrame::kConfigure:
     case v1::GroupFrame::kDropSurplus:

@@ -88,6 +88,7 @@ bool Island::Refuse(const Action& command, const std::string& reason) {
       std::holds_alternative<Reconfigure>(command) || std::holds_alternative<TrainStep>(command) ||
       std::holds_alternative<CaptureDelta>(command) ||
       std::holds_alternative<AdoptPulled>(command) || std::holds_alternative<Validate>(command) ||
+      std::holds_alternative<SaveState>(command) ||
       std::holds_alternative<MakeInitialWeights>(command);
   if (together) hooks_.post(CommandFailed{reason});
   return together;
@@ -176,6 +177,7 @@ Event Island::Do(const Reconfigure& command) {
     TakeBuffers();
   }
   staged_ = false;
+  trainer_->ResumeFrom(command.resume);
   Inheritance inheritance;
   if (!command.take_over_from.empty()) inheritance = ToBeInherited(command.shards);
   const absl::StatusOr<PlanTaken> taken =
@@ -183,6 +185,8 @@ Event Island::Do(const Reconfigure& command) {
                           command.take_over_from.empty() ? nullptr : &inheritance);
   if (!taken.ok()) return CommandFailed{std::string(taken.status().message())};
   Reconfigured done{command.plan.number, taken->kept, taken->step_taken, taken->reason};
+  done.steps_replayed = taken->replayed;
+  done.resumed = taken->resumed;
   if (!command.take_over_from.empty()) {
     base_set_ = inheritance.base_set;
     captured_ = inheritance.captured;
@@ -353,7 +357,9 @@ absl::Status Island::Carry() {
 }
 
 absl::Status Island::Adopt(const AdoptPulled& command) {
-  if (command.mode == AdoptMode::kCarry) {
+  if (command.mode == AdoptMode::kKeep) {
+    ATOLL_ASSIGN_OR_RETURN(masked_at_resume_, trainer_->CountMasked(command.consumed));
+  } else if (command.mode == AdoptMode::kCarry) {
     ATOLL_RETURN_IF_ERROR(Carry());
   } else {
     for (size_t l = 0; l < pulled_->size(); ++l) {
@@ -362,6 +368,8 @@ absl::Status Island::Adopt(const AdoptPulled& command) {
   }
   // A pull of an earlier job may still hold `pulled_`; the swap only moves who owns what.
   std::swap(base_, pulled_);
+  trainer_->ParametersReplaced();
+  if (command.mode == AdoptMode::kReplace) trainer_->ParametersAre(base_);
   if (residual_ != nullptr && !command.keep_residual) {
     for (std::vector<float>& layer : *residual_) std::fill(layer.begin(), layer.end(), 0.0f);
   }
@@ -432,6 +440,7 @@ absl::StatusOr<MeanLoss> Island::EvaluateBase() {
   for (int l = 0; l < layers; ++l) {
     ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(l, (*theta)[l]));
   }
+  trainer_->ParametersBorrowed(true);
   absl::Status replaced;
   for (int l = 0; l < layers && replaced.ok(); ++l) {
     replaced = trainer_->SetParameters(l, (*base_)[l]);
@@ -439,10 +448,19 @@ absl::StatusOr<MeanLoss> Island::EvaluateBase() {
   const absl::StatusOr<MeanLoss> loss =
       replaced.ok() ? trainer_->Validate(spec_.schedule.validation_sequences)
                     : absl::StatusOr<MeanLoss>(replaced);
-  for (int l = 0; l < layers; ++l) {
-    ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(l, (*theta)[l]));
+  absl::Status restored;
+  for (int l = 0; l < layers && restored.ok(); ++l) {
+    restored = trainer_->SetParameters(l, (*theta)[l]);
   }
+  trainer_->ParametersBorrowed(false);
+  ATOLL_RETURN_IF_ERROR(restored);
   return loss;
+}
+
+Event Island::Do(const SaveState& command) {
+  const absl::StatusOr<bool> kept = trainer_->SaveState(command.about, command.tiers);
+  if (!kept.ok()) return CommandFailed{std::string(kept.status().message())};
+  return StateCopied{*kept};
 }
 
 void Island::Do(const WriteCheckpoint& command) {

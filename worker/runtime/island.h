@@ -96,6 +96,7 @@ class Island {
   Event Do(const AdoptPulled& command);
   Event Do(const Validate& command);
   Event Do(const HandOver& command);
+  Event Do(const SaveState& command);
   void Do(const CaptureDelta& command);
   void Do(const WriteCheckpoint& command);
   void Do(const ReleaseJob& command);

@@ -36,6 +36,8 @@ struct PlanTaken {
   bool kept = false;
   bool step_taken = false;
   std::string reason;
+  int64_t replayed = 0;  // steps that were made again, from a saved state
+  bool resumed = false;  // the state is that of ResumeFrom
 };
 
 // What an island's leader has beside the devices' state; see worker/core and island.h.
@@ -122,6 +124,20 @@ class Trainer {
                                               Inheritance* /*inheritance*/ = nullptr) {
     return absl::UnimplementedError("this worker runs no plans");
   }
+  // ---- Saved states (worker/state). ----
+  // Saves the state as it is now, beside what follows, in these tiers (bit t: Tier t). False:
+  // nobody can keep copies. What becomes of it is told as the trainer was made to.
+  virtual absl::StatusOr<bool> SaveState(const LocalCheckpoint& /*about*/, int32_t /*tiers*/) {
+    return false;
+  }
+  // The next Configure that succeeds leaves the state of this save; 0: the newest that there is.
+  virtual void ResumeFrom(int64_t /*save*/) {}
+  // SetParameters of all layers has made these of them, unchanged until ParametersReplaced.
+  virtual void ParametersAre(std::shared_ptr<const LayerBuffers> /*values*/) {}
+  virtual void ParametersReplaced() {}
+  // What SetParameters does until it is false again is undone by then.
+  virtual void ParametersBorrowed(bool /*borrowed*/) {}
+
   // Another worker takes over: this is for it to fetch, until Release or the next Configure.
   virtual void Keep(Inheritance /*kept*/) {}
   // Ends soon whatever several devices do together, in the call under way. For any thread.

@@ -34,6 +34,7 @@ struct Describer {
     if (!m.takes_over_from.empty()) absl::StrAppend(&text, ", takes over from ", m.takes_over_from);
     if (m.initialize) text += ", initialize";
     if (m.resume_checkpoint) text += ", resume the checkpoint";
+    if (m.resume) absl::StrAppend(&text, ", resume the state of step ", m.resume->inner_step);
     if (m.validate_version != kNoVersion) {
       absl::StrAppend(&text, ", validate ", m.validate_version);
     }

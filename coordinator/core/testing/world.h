@@ -23,6 +23,7 @@
 //   worker a steps-on                        but not from now on: its step takes long
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
+//   worker a saves holders=abc [step=] [consumed=] [number=] [base=]    a heartbeat: two hold each
 //   worker a wishes reason=TEXT              the same, and it wants another plan
 //   planner answers | waits | refuses reason=TEXT    from now on; answers is what it begins with
 //   planner roomiest=b                       plans only for islands that b leads
@@ -115,6 +116,7 @@ class World {
     bool stands_still = false;
     int64_t inner_step = 0;
     Version base = kNoVersion;
+    std::vector<SavedState> saved;
     std::string wish;
     std::string measuring;
     std::vector<PositionRange> leases;
@@ -157,6 +159,7 @@ class World {
   void DoWorker(const Command& command);
   void AttachWorker(const NodeId& name, Worker& worker, const Command& command);
   void Push(const NodeId& name, Worker& worker, const Command& command);
+  void Save(const NodeId& name, Worker& worker, const Command& command);
   void Stage(const NodeId& name, Worker& worker, int64_t shards);
   void Heartbeat(const NodeId& name, Worker& worker);
   void Heartbeat(const NodeId& name, Server& server);

@@ -86,6 +86,8 @@ void World::DoWorker(const Command& command) {
     worker.set_up = true;
     worker.wish.clear();
     Heartbeat(name, worker);
+  } else if (verb == "saves") {
+    Save(name, worker, command);
   } else if (verb == "wishes") {
     worker.wish = command.Text("reason");
     Heartbeat(name, worker);
@@ -103,6 +105,23 @@ void World::DoWorker(const Command& command) {
   } else {
     ATOLL_CHECK(false, "unknown worker command ", verb);
   }
+}
+
+// Layer l is held by holder l of those named, and by the next one.
+void World::Save(const NodeId& name, Worker& worker, const Command& command) {
+  SavedState state;
+  state.about = {worker.order.job, worker.order.island, command.Int("base", 0),
+                 command.Int("step", 4), command.Ranges("consumed"), command.Int("number", 1)};
+  const std::string holders = command.Text("holders");
+  const size_t count = holders.size();
+  for (size_t l = 0; l < count; ++l) {
+    state.units.push_back({static_cast<int32_t>(l), 0, {1}, 0, 10});
+    const NodeId holder(1, holders[l]);
+    const uint64_t units = (uint64_t{1} << l) | (uint64_t{1} << ((l + count - 1) % count));
+    state.holders.push_back({holder, workers_.at(holder).incarnation, Tier::kMemory, {units}});
+  }
+  worker.saved = {state};
+  Heartbeat(name, worker);
 }
 
 void World::Push(const NodeId& name, Worker& worker, const Command& command) {
@@ -149,6 +168,7 @@ void World::Heartbeat(const NodeId& name, Worker& worker) {
     progress.island = worker.order.island;
     progress.generation = worker.order.generation;
     progress.seen_sequence = worker.order.sequence;
+    progress.saved = worker.saved;
     if (!worker.stands_still) worker.base = worker.order.committed_version;
     progress.base_version = worker.base;
     progress.ready = worker.ready;

@@ -1,0 +1,71 @@
+#!/usr/bin/python3
+"""Copies of an island's state with other workers, on real daemons: of a pipeline without replicas any
+worker may be killed, its leader too, and the losses are those of a run that nobody left."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from story import LIMIT_S, case, check, main, same_losses  # noqa: E402
+
+EVERY = 3
+PIPELINE = {"model__layers": 2, "outer__min_islands": 1, "outer__max_islands": 1,
+            "outer__overlap": "none", "schedule__train_tokens": 60_000,
+            "schedule__checkpoint_every_steps": 0, "schedule__validate_every_rounds": 0,
+            "layout__island": "all", "layout__stages": 2, "layout__replicas": 1,
+            "layout__workers_per_island": 2, "layout__pieces_max": 1,
+            "checkpoint__peer_every_steps": EVERY}
+
+
+def island(story, job):
+    islands = story.job(job)["islands"]
+    return islands[0] if islands else {}
+
+
+def pipelined(story, job):
+    """Waits until two workers train it, a stage each, and returns the island."""
+    def there():
+        seen = island(story, job)
+        plan = seen.get("plan", {})
+        set_up = plan.get("number", 0) > 0 and \
+            seen.get("progress", {}).get("plan_number", 0) == plan["number"]
+        two = len({w["worker"] for w in seen.get("workers", []) if w["in_plan"]}) == 2
+        return seen if set_up and two else None
+    return story.meanwhile("both workers to train", job, there, every_s=0.05)
+
+
+def trains(story, job, steps):
+    """Waits until the leader has made so many steps more."""
+    def made():
+        return island(story, job).get("progress", {}).get("inner_step", 0)
+    begun = made()
+    story.meanwhile(f"{steps} more steps", job, lambda: made() >= begun + steps, every_s=0.05)
+
+
+@case
+def any_worker_killed(story):
+    """Both workers of a pipeline are killed in turn, the leader last: all steps since the newest copies are
+    made again, and the losses of every round are those of an undisturbed run"""
+    story.starts(workers=2, servers=1, step_ms=60)
+    calm = story.finishes(story.submits("calm", **PIPELINE))
+    job = story.submits("struck", **PIPELINE)
+    for role in ("follower", "leader"):
+        story.reaches(job, story.version(job) + 1)
+        seen = pipelined(story, job)
+        leader = seen["worker"]
+        victim = leader if role == "leader" else ({"w1", "w2"} - {leader}).pop()
+        trains(story, job, 2 * EVERY + 1)
+        story.daemons[victim].kill()
+        story.wait_until("it to be missed", lambda: not story.member(victim)["attached"], LIMIT_S)
+        trains(story, job, 2)
+        story.daemons[victim].start()
+    pipelined(story, job)
+    struck = story.finishes(job)
+    logs = story.logs(job)
+    check("from copies of step" in logs, "no state came from copies")
+    check("goes on from the state saved at inner step" in logs, "no leader went on from a saved state")
+    check("the state of " not in logs, "state was lost")
+    same_losses(calm, struck)
+
+
+if __name__ == "__main__":
+    main("copies_test")

@@ -1,0 +1,293 @@
+// Saved states of an island: whoever dies that alone held a part of it, training goes on where it
+// was, with the losses of a run that nobody left.
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <condition_variable>
+
+#include "tests/island/group_story.h"
+
+namespace atl::worker {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLimit = 60s;
+constexpr int32_t kMemory = 1 << static_cast<int>(Tier::kMemory);
+
+// What became of saves.
+class Saves {
+ public:
+  void Watch(TestWorker& leader) {
+    leader.trainer->SetOnSaved([this](const GroupTrainer::SaveOutcome& outcome) {
+      const std::lock_guard lock(mutex_);
+      outcomes_.push_back(outcome);
+      changed_.notify_all();
+    });
+  }
+  GroupTrainer::SaveOutcome Next() {
+    std::unique_lock lock(mutex_);
+    REQUIRE(changed_.wait_for(lock, kLimit, [&] { return taken_ < outcomes_.size(); }));
+    return outcomes_[taken_++];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<GroupTrainer::SaveOutcome> outcomes_;  // guarded by mutex_
+  size_t taken_ = 0;                                 // guarded by mutex_
+};
+
+struct Fixture {
+  explicit Fixture(int workers, EngineOptions engine = {}) : group(world, workers, 1, engine) {
+    for (int w = 1; w <= workers; ++w) saves.Watch(group[absl::StrCat("w", w)]);
+  }
+  // Trains as one device does.
+  void Trains(const NodeId& leader, int steps) {
+    for (int i = 0; i < steps; ++i, ++step) {
+      INFO("step " << step);
+      REQUIRE(group[leader].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    }
+  }
+  // Returns its number.
+  int64_t Save(const NodeId& leader) {
+    LocalCheckpoint about;
+    about.job = kJob;
+    about.base_version = 3;
+    about.inner_step = step;
+    const auto saved = group[leader].trainer->SaveState(about, kMemory);
+    INFO(saved.status().ToString());
+    REQUIRE(saved.ok());
+    REQUIRE(*saved);
+    const GroupTrainer::SaveOutcome outcome = saves.Next();
+    INFO(outcome.trouble);
+    REQUIRE(!outcome.state.units.empty());
+    REQUIRE(outcome.state.about.inner_step == step);
+    return outcome.save;
+  }
+  void HasTheStateOfOneDevice(const NodeId& leader) {
+    const State state = group[leader].Read();
+    for (size_t l = 0; l < group[leader].layers.size(); ++l) {
+      std::vector<float> own(state[3 * l].size()), first(own.size()), second(own.size());
+      REQUIRE(alone.trainer->GetParameters(static_cast<int>(l), own).ok());
+      REQUIRE(alone.trainer->GetMoments(static_cast<int>(l), first, second).ok());
+      const std::vector<float>* parts[] = {&own, &first, &second};
+      for (size_t p = 0; p < 3; ++p) {
+        double worst = 0;
+        for (size_t i = 0; i < own.size(); ++i) {
+          worst = std::max<double>(worst, std::abs(state[3 * l + p][i] - (*parts[p])[i]));
+        }
+        INFO("layer " << l << ", part " << p);
+        REQUIRE(worst < 1e-4);
+      }
+    }
+  }
+
+  World world;
+  Saves saves;
+  TestGroup group;
+  Alone alone{world};
+  int64_t step = 0;
+};
+
+const IslandLayout kThree = Pipeline("three stages", {2, 2, 2}, 3);
+const IslandLayout kTwo = Pipeline("two stages", {3, 3}, 2);
+const IslandLayout kOne = Pipeline("one stage", {6}, 1);
+
+TEST_CASE("a follower that alone held a stage dies: its state comes from copies, and no step is lost") {
+  const int steps_since = GENERATE(0, 1, 3);
+  Fixture f(2);
+  f.group.Take(kTwo, {"w1", "w2"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 2);
+  f.Save("w1");
+  f.Trains("w1", steps_since);
+  f.group["w1"].Settles();
+  f.group.Kill("w2");
+  const PlanTaken taken = f.group.Take(kOne, {"w1"});
+  INFO(taken.reason);
+  REQUIRE(taken.kept);
+  REQUIRE(!taken.step_taken);
+  REQUIRE(taken.replayed == steps_since);
+  REQUIRE(f.group["w1"].trainer->optimizer_steps() == 2 + steps_since);
+  f.HasTheStateOfOneDevice("w1");
+  f.Trains("w1", 2);
+}
+
+TEST_CASE("whichever of three stages is lost, the others go on with a new cut") {
+  const NodeId dead = GENERATE("w2", "w3");
+  const NodeId other = dead == "w2" ? "w3" : "w2";
+  Fixture f(3);
+  f.group.Take(kThree, {"w1", "w2", "w3"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  f.Save("w1");
+  f.Trains("w1", 2);
+  f.Save("w1");
+  f.Trains("w1", 1);
+  f.group["w1"].Settles();
+  f.group.Kill(dead);
+  const PlanTaken taken = f.group.Take(kTwo, {"w1", other});
+  INFO(taken.reason);
+  REQUIRE(taken.kept);
+  REQUIRE(taken.replayed == 1);
+  f.Trains("w1", 2);
+  // And once more, from copies that the new plan's members keep.
+  f.Save("w1");
+  f.Trains("w1", 1);
+  f.group["w1"].Settles();
+  f.group.Kill(other);
+  REQUIRE(f.group.Take(kOne, {"w1"}).kept);
+  f.Trains("w1", 1);
+  f.HasTheStateOfOneDevice("w1");
+}
+
+TEST_CASE("before any copy is whole, a death loses the state, and says of which layer") {
+  Fixture f(2);
+  f.group.Take(kTwo, {"w1", "w2"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 2);
+  f.group["w1"].Settles();
+  f.group.Kill("w2");
+  const PlanTaken taken = f.group.Take(kOne, {"w1"});
+  REQUIRE(!taken.kept);
+  REQUIRE(Says(taken.reason, "nobody holds layer 3 at step 2"));
+}
+
+TEST_CASE("a leader dies: the next one resumes the saved state that it is told") {
+  Fixture f(3);
+  f.group.Take(kThree, {"w1", "w2", "w3"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 2);
+  const int64_t save = f.Save("w1");
+  f.Trains("w1", 2);
+  f.group["w1"].Settles();
+  f.group.Kill("w1");
+  f.group["w2"].follower->Unfollow("it is to lead");
+  REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
+  f.group["w2"].trainer->ResumeFrom(save);
+  const auto taken = f.group.Order(f.group.PlanFor(kTwo, {"w2", "w3"}), /*generation=*/2);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  INFO(taken->reason);
+  REQUIRE(taken->kept);
+  REQUIRE(taken->resumed);
+  REQUIRE(f.group["w2"].trainer->optimizer_steps() == 2);
+  // The same two steps again: their losses are those of the run before.
+  Alone again(f.world);
+  for (int64_t step = 0; step < 5; ++step) {
+    const double loss = again.Step(step);
+    if (step >= 2) REQUIRE(f.group["w2"].Step(step) == Approx(loss).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a leader dies and nothing is to be resumed: the moments are those of its last step") {
+  Fixture f(2);
+  f.group.Take(kTwo, {"w1", "w2"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 2);
+  f.Save("w1");
+  f.Trains("w1", 2);
+  f.group["w1"].Settles();
+  f.group.Kill("w1");
+  f.group["w2"].follower->Unfollow("it is to lead");
+  REQUIRE(f.group["w2"].follower->AwaitFree(10s).ok());
+  const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w2"}), /*generation=*/2);
+  REQUIRE(taken.ok());
+  INFO(taken->reason);
+  REQUIRE(taken->replayed == 2);
+  REQUIRE(f.group["w2"].trainer->optimizer_steps() == 4);
+  f.HasTheStateOfOneDevice("w2");
+}
+
+TEST_CASE("parameters replaced since the save, as by a new version, are replaced again") {
+  const bool said = GENERATE(true, false);
+  Fixture f(2);
+  f.group.Take(kTwo, {"w1", "w2"});
+  TestWorker& leader = f.group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  f.Save("w1");
+  f.Trains("w1", 1);
+  const auto values = std::make_shared<LayerBuffers>();
+  for (size_t l = 0; l < leader.layers.size(); ++l) {
+    values->emplace_back(static_cast<size_t>(leader.layers[l].elements));
+    REQUIRE(f.alone.trainer->GetParameters(static_cast<int>(l), values->back()).ok());
+    for (float& value : values->back()) value *= 0.5f;
+    REQUIRE(leader.trainer->SetParameters(static_cast<int>(l), values->back()).ok());
+    REQUIRE(f.alone.trainer->SetParameters(static_cast<int>(l), values->back()).ok());
+  }
+  if (said) leader.trainer->ParametersAre(values);
+  f.Trains("w1", 1);
+  leader.Settles();
+  f.group.Kill("w2");
+  const PlanTaken taken = f.group.Take(kOne, {"w1"});
+  INFO(taken.reason);
+  REQUIRE(taken.kept == said);
+  if (!said) return;
+  REQUIRE(taken.replayed == 2);
+  f.HasTheStateOfOneDevice("w1");
+  f.Trains("w1", 1);
+}
+
+TEST_CASE("a death while others' parameters are in, as for a validation, brings the own ones back") {
+  Fixture f(2);
+  f.group.Take(kTwo, {"w1", "w2"});
+  TestWorker& leader = f.group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  f.Save("w1");
+  f.Trains("w1", 1);
+  leader.trainer->ParametersBorrowed(true);
+  for (size_t l = 0; l < leader.layers.size(); ++l) {
+    const std::vector<float> zeroes(static_cast<size_t>(leader.layers[l].elements));
+    REQUIRE(leader.trainer->SetParameters(static_cast<int>(l), zeroes).ok());
+  }
+  leader.trainer->ParametersBorrowed(false);
+  f.group.Kill("w2");
+  const PlanTaken taken = f.group.Take(kOne, {"w1"});
+  INFO(taken.reason);
+  REQUIRE(taken.kept);
+  f.HasTheStateOfOneDevice("w1");
+}
+
+TEST_CASE("the way back breaks off: it is gone again, to the same place") {
+  std::atomic<int> cut = 0;  // at which commit from now on
+  EngineOptions options;
+  options.before_word = [&](const std::string&, const std::string&) {
+    if (cut > 0 && --cut == 0) return absl::AbortedError("the test cuts it");
+    return absl::OkStatus();
+  };
+  Fixture f(3, options);
+  f.group.Take(kThree, {"w1", "w2", "w3"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  f.Save("w1");
+  f.Trains("w1", 3);
+  f.group["w1"].Settles();
+  f.group.Kill("w3");
+  const IslandPlan plan = f.group.PlanFor(kTwo, {"w1", "w2"});
+  cut = 3;  // in the second step of three
+  REQUIRE(!f.group.Order(plan).ok());
+  REQUIRE(cut == 0);
+  const auto taken = f.group.Order(plan);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  INFO(taken->reason);
+  REQUIRE(taken->kept);
+  REQUIRE(taken->replayed == 3);
+  f.Trains("w1", 1);
+  f.HasTheStateOfOneDevice("w1");
+}
+
+TEST_CASE("replicas that own the whole state between them keep no copies of each other") {
+  Fixture f(2);
+  f.group.Take(Replicas("two replicas", {4, 4}, 2), {"w1", "w2"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  const auto saved = f.group["w1"].trainer->SaveState({}, kMemory);
+  REQUIRE(saved.ok());
+  REQUIRE(!*saved);
+}
+
+}  // namespace
+}  // namespace atl::worker

@@ -1,0 +1,138 @@
+// When an island's state is saved, and going on from a saved state.
+
+#include <catch2/catch.hpp>
+
+#include "worker/core/group_story.h"
+
+namespace atl::worker {
+namespace {
+
+class Saving : public Group {
+ public:
+  explicit Saving(int64_t every = 2) {
+    order.spec.checkpoint.peer_copies = 1;
+    order.spec.checkpoint.peer_every_steps = every;
+    order.steps_this_round = 100;
+  }
+  LocalCheckpoint Saves(bool kept = true) {
+    const SaveState save = Wants<SaveState>();
+    CHECK(save.tiers == 1);
+    Happens(StateCopied{kept});
+    return save.about;
+  }
+  void IsWhole(LocalCheckpoint about, int64_t number) {
+    about.save = number;
+    SavedState state;
+    state.about = about;
+    state.units = {{0, 0, {1}, 0, 10}};
+    Drop<WorkerHeartbeat>();
+    Happens(StateSaved{state, ""});
+  }
+};
+
+TEST_CASE("State is saved after an adoption, and then after so many steps; one save at a time") {
+  Saving story;
+  story.Starts();
+  LocalCheckpoint about = story.Saves();
+  CHECK(about.base_version == 0);
+  CHECK(about.inner_step == 0);
+  CHECK(about.consumed.empty());
+  story.IsWhole(about, 7);
+  CHECK(story.Wants<WorkerHeartbeat>().progress->saved.at(0).about.save == 7);
+  story.TrainsSteps(2);
+  about = story.Saves();
+  CHECK(about.inner_step == 2);
+  CHECK(about.consumed == Ranges{{0, 4}});
+  story.TrainsSteps(3);  // not while copies are on their way
+  story.IsWhole(about, 8);
+  story.Trains();
+  CHECK(story.Saves().inner_step == 6);
+}
+
+TEST_CASE("Where nobody can keep copies, it is not asked again under the same plan") {
+  Saving story(1);
+  story.Starts();
+  story.Saves(/*kept=*/false);
+  story.TrainsSteps(3);
+  story.Wants<TrainStep>();
+  story.PlansAgain(PlanOf(2, "w1", "w3"));
+  story.Happens(CommandFailed{"interrupted"});
+  story.SetsUp(2);
+  CHECK(story.Saves().inner_step == 3);
+}
+
+TEST_CASE("By itself, an interval is long enough for saving to cost a fiftieth") {
+  Saving story(0);
+  story.Starts();
+  const auto step = [&] {
+    story.Wants<TrainStep>();
+    story.Happens(StepDone{20, 2.0, /*seconds=*/0.1});
+  };
+  story.Wants<SaveState>();
+  story.Passes(std::chrono::milliseconds(20));  // as long as ten fiftieths of a step
+  story.Happens(StateCopied{true});
+  story.IsWhole({story.order.job, story.order.island}, 7);
+  int64_t steps = 0;
+  while (story.Idle<SaveState>()) {
+    REQUIRE(steps < 100);
+    step();
+    ++steps;
+  }
+  CHECK(steps == 10);
+}
+
+TEST_CASE("A leader that is to go on from a saved state has it set up, pulls its base, and trains") {
+  Saving story;
+  LocalCheckpoint resume{story.order.job, story.order.island, 0, 12, {{0, 4}}};
+  resume.save = 7;
+  story.order.resume = resume;
+  const bool whole = GENERATE(true, false);
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  story.Pulls(0);
+  const Reconfigure setup = story.Wants<Reconfigure>();
+  CHECK(setup.resume == 7);
+  Reconfigured done{1, whole, false, ""};
+  done.resumed = whole;
+  story.Happens(done);
+  const AdoptPulled adopt = story.Wants<AdoptPulled>();
+  CHECK(adopt.mode == (whole ? AdoptMode::kKeep : AdoptMode::kReplace));
+  story.Happens(Adopted{0});
+  const LocalCheckpoint about = story.Saves();
+  CHECK(about.consumed == (whole ? Ranges{{0, 4}} : Ranges{}));
+  CHECK(about.inner_step == (whole ? 12 : 0));
+  if (!whole) {  // its data is trained on again
+    CHECK(story.Trains().ranges == Ranges{{0, 2}});
+    return;
+  }
+  // In a later plan it is not gone back to.
+  story.order.plan = PlanOf(2, "w1", "w3");
+  story.Orders();
+  CHECK(story.Wants<Reconfigure>().resume == 0);
+}
+
+TEST_CASE("A version that was committed since takes the place of a saved state's base") {
+  Saving story;
+  LocalCheckpoint resume{story.order.job, story.order.island, 0, 12, {{0, 4}}};
+  resume.save = 7;
+  story.order.resume = resume;
+  story.Attaches();
+  story.Orders();
+  story.Prepares();
+  const StartPull pull = story.Wants<StartPull>();
+  story.order.committed_version = 1;
+  story.Orders();
+  Reconfigured done{1, true, false, ""};
+  done.resumed = true;
+  story.Wants<Reconfigure>();
+  story.Happens(done);
+  story.Happens(PullFailed{pull.pull, PullFailure::kSuperseded, 1, "it is at version 1"});
+  story.Pulls(1);
+  story.Adopts(1, AdoptMode::kReplace);
+  CHECK(story.Saves().consumed.empty());
+  CHECK(story.Trains().ranges == Ranges{{0, 2}});
+}
+
+}  // namespace
+}  // namespace atl::worker

@@ -1,0 +1,119 @@
+// What has been done to an island's state since it was saved, so that it can be done again, with
+// the same bits. Pure.
+
+#ifndef ATOLL_WORKER_STATE_REPLAY_LOG_H_
+#define ATOLL_WORKER_STATE_REPLAY_LOG_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "common/protocol/saved_state.h"
+#include "worker/runtime/delta.h"
+
+namespace atl::worker {
+
+struct LoggedStep {
+  int64_t optimizer_step = 0;  // of the state after it
+  std::vector<PositionRange> ranges;
+  double learning_rate = 0;
+};
+// The parameters of all layers became these; null: something changed that is not known.
+struct LoggedParameters {
+  std::shared_ptr<const LayerBuffers> values;
+};
+using LoggedChange = std::variant<LoggedStep, LoggedParameters>;
+
+class ReplayLog {
+ public:
+  static constexpr size_t kChangesMax = 1 << 16;
+
+  // What follows happens to the state of this save.
+  void Saved(int64_t save) {
+    std::erase_if(marks_, [&](const Mark& mark) { return mark.save == save; });
+    marks_.push_back({save, next_});
+    if (marks_.size() > kMarksMax) marks_.pop_front();
+    while (!changes_.empty() && first() < marks_.front().at) changes_.pop_front();
+  }
+  // A step that was given up is made again under the same number.
+  void Stepped(LoggedStep step) {
+    while (!changes_.empty()) {
+      const auto* last = std::get_if<LoggedStep>(&changes_.back());
+      if (last == nullptr || last->optimizer_step < step.optimizer_step) break;
+      if (!marks_.empty() && marks_.back().at == next_) break;  // it is in a save
+      changes_.pop_back();
+      --next_;
+    }
+    Add(std::move(step));
+  }
+  // Something has been set: no state before it is of use, unless it is Explained at once.
+  void Changed() {
+    if (!EndsUnknown()) Add(LoggedParameters{});
+  }
+  // It was that the parameters became these, or (null) what they had been before.
+  void Explained(std::shared_ptr<const LayerBuffers> values) {
+    if (!EndsUnknown()) return;
+    changes_.pop_back();
+    --next_;
+    if (values != nullptr) Add(LoggedParameters{std::move(values)});
+  }
+  // Values that were logged are about to be written over.
+  void ForgetParameters() {
+    for (LoggedChange& change : changes_) {
+      if (auto* parameters = std::get_if<LoggedParameters>(&change)) parameters->values.reset();
+    }
+  }
+  // What is known of what has happened since; `all`: that leads to what is now.
+  struct Changes {
+    std::vector<LoggedChange> list;
+    bool all = false;
+    bool all_but_last = false;  // nothing is known of the newest, which was no step
+  };
+  // None: nothing is known of this save.
+  std::optional<Changes> Since(int64_t save) const {
+    for (const Mark& mark : marks_) {
+      if (mark.save != save || mark.at < first()) continue;
+      const auto begin = changes_.begin() + (mark.at - first());
+      const auto known = std::find_if(begin, changes_.end(), IsUnknown);
+      if (known == changes_.end()) return Changes{{begin, known}, true, false};
+      return Changes{{begin, known}, false, known + 1 == changes_.end()};
+    }
+    return std::nullopt;
+  }
+  void Clear() {
+    marks_.clear();
+    changes_.clear();
+  }
+
+ private:
+  struct Mark {
+    int64_t save = 0;
+    int64_t at = 0;  // number of the first change since
+  };
+  static constexpr size_t kMarksMax = 4;
+
+  static bool IsUnknown(const LoggedChange& change) {
+    const auto* parameters = std::get_if<LoggedParameters>(&change);
+    return parameters != nullptr && parameters->values == nullptr;
+  }
+  bool EndsUnknown() const { return !changes_.empty() && IsUnknown(changes_.back()); }
+  int64_t first() const { return next_ - static_cast<int64_t>(changes_.size()); }
+  void Add(LoggedChange change) {
+    if (marks_.empty()) return;
+    changes_.push_back(std::move(change));
+    ++next_;
+    if (changes_.size() > kChangesMax) changes_.pop_front();
+  }
+
+  std::deque<Mark> marks_;
+  std::deque<LoggedChange> changes_;  // the newest ones, up to number next_ - 1
+  int64_t next_ = 0;
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_STATE_REPLAY_LOG_H_

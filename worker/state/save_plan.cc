@@ -1,0 +1,182 @@
+#include "worker/state/save_plan.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "worker/group/wire.h"
+
+namespace atl::worker {
+namespace {
+
+// Of those who may, the one that has least so far; the first of equals.
+template <typename May>
+const NodeId* Least(const std::map<NodeId, int64_t>& loads, const May& may) {
+  const std::pair<const NodeId, int64_t>* best = nullptr;
+  for (const auto& load : loads) {
+    if (may(load.first) && (best == nullptr || load.second < best->second)) best = &load;
+  }
+  return best == nullptr ? nullptr : &best->first;
+}
+
+using Owners = std::map<NodeId, std::vector<Range>>;
+
+struct Owned {
+  LayerShard shard;
+  int64_t elements = 0;
+  Owners owners;
+};
+
+std::vector<Owned> OwnedShards(const Holdings& holdings) {
+  std::vector<Owned> shards;
+  for (const auto& [worker, held] : holdings) {
+    for (const HeldLayer& layer : held) {
+      if (layer.surplus || layer.table_only) continue;
+      auto shard = std::find_if(shards.begin(), shards.end(),
+                                [&](const Owned& s) { return s.shard == layer.shard; });
+      if (shard == shards.end()) {
+        shard = shards.insert(shards.end(), {layer.shard, layer.elements, {}});
+      }
+      if (layer.owned.size() > 0) shard->owners[worker].push_back(layer.owned);
+    }
+  }
+  std::sort(shards.begin(), shards.end(), [](const Owned& a, const Owned& b) {
+    return std::tuple(a.shard.layer, a.shard.rank) < std::tuple(b.shard.layer, b.shard.rank);
+  });
+  return shards;
+}
+
+// How far what a worker owns goes on from `at`; `at`: it does not own it.
+int64_t EndOf(const std::vector<Range>& owned, int64_t at) {
+  int64_t end = at;
+  for (const Range& range : owned) {
+    if (range.begin <= at) end = std::max(end, range.end);
+  }
+  return end;
+}
+
+}  // namespace
+
+SavePlan PlanSave(const Holdings& holdings, int64_t copies) {
+  SavePlan plan;
+  std::map<NodeId, int64_t> own, kept;  // elements
+  for (const auto& [worker, held] : holdings) {
+    const bool has_part = std::any_of(held.begin(), held.end(),
+                                      [](const HeldLayer& layer) { return !layer.surplus; });
+    if (!has_part) continue;
+    own[worker] = kept[worker] = 0;
+    plan.orders[worker];
+  }
+  for (const Owned& shard : OwnedShards(holdings)) {
+    for (int64_t at = 0; at < shard.elements;) {
+      std::set<NodeId> owners;
+      int64_t end = shard.elements;
+      for (const auto& [worker, ranges] : shard.owners) {
+        const int64_t until = EndOf(ranges, at);
+        if (until == at) continue;
+        owners.insert(worker);
+        end = std::min(end, until);
+      }
+      const NodeId* owner = Least(own, [&](const NodeId& w) { return owners.contains(w); });
+      ATOLL_CHECK(owner != nullptr, ToString(shard.shard), " is not owned from element ", at);
+      const Unit unit{shard.shard, {at, end}};
+      own[*owner] += unit.elements.size();
+      plan.units.push_back(unit);
+      plan.orders[*owner].own.push_back(unit);
+      std::set<NodeId> holders = owners;
+      while (std::ssize(holders) <= copies) {
+        const NodeId* peer = Least(kept, [&](const NodeId& w) { return !holders.contains(w); });
+        if (peer == nullptr) break;
+        kept[*peer] += unit.elements.size();
+        plan.orders[*peer].fetch.push_back({unit, *owner, shard.elements});
+        plan.copied = true;
+        holders.insert(*peer);
+      }
+      at = end;
+    }
+  }
+  return plan;
+}
+
+std::vector<int64_t> SavesOf(const HeldSaves& saves) {
+  std::set<int64_t, std::greater<>> numbers;
+  for (const auto& [worker, held] : saves) {
+    for (const HeldSave& save : held) numbers.insert(save.save);
+  }
+  return {numbers.begin(), numbers.end()};
+}
+
+LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t number) {
+  LayerMoves moves;
+  // Nearer tiers first; what is in a tier that all workers reach is as near as its own to each.
+  for (const Tier farthest : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
+    Holdings held;
+    int64_t optimizer_step = 0;
+    for (const auto& [worker, layers] : holdings) {
+      for (HeldLayer layer : layers) {
+        if (layer.surplus) continue;
+        layer.written = layer.whole = false;
+        held[worker].push_back(std::move(layer));
+      }
+    }
+    for (const auto& [worker, all] : saves) {
+      for (const HeldSave& save : all) {
+        if (save.save != number) continue;
+        optimizer_step = save.optimizer_step;
+        for (const HeldUnit& unit : save.units) {
+          if (unit.tier > farthest) continue;
+          HeldLayer layer;
+          layer.shard = unit.unit.shard;
+          layer.elements = unit.elements;
+          layer.optimizer_step = save.optimizer_step;
+          layer.written = layer.surplus = true;
+          layer.owned = unit.unit.elements;
+          held[worker].push_back(std::move(layer));
+        }
+      }
+    }
+    moves = PlanMoves(held, {optimizer_step});
+    if (!moves.kept) continue;
+    for (auto& [worker, all] : moves.moves) {
+      for (ShardMove& move : all) {
+        for (ShardSource& source : move.sources) source.save = number;
+      }
+    }
+    return moves;
+  }
+  return moves;
+}
+
+SavedState DescribeSave(const SavePlan& plan, const LocalCheckpoint& about,
+                        const std::vector<IslandMember>& members, const std::vector<Tier>& tiers) {
+  SavedState state;
+  state.about = about;
+  for (const Unit& unit : plan.units) {
+    state.units.push_back({unit.shard.layer, unit.shard.rank, unit.shard.tensor_shares,
+                           unit.elements.begin, unit.elements.end});
+  }
+  for (const auto& [worker, order] : plan.orders) {
+    const auto member = std::find_if(members.begin(), members.end(),
+                                     [&](const IslandMember& m) { return m.worker == worker; });
+    if (member == members.end()) continue;
+    for (const Tier tier : tiers) {
+      SavedHolder holder{worker, member->incarnation, tier, {}};
+      holder.units.resize((plan.units.size() + 63) / 64);
+      const auto add = [&](const Unit& unit) {
+        const auto at = std::find(plan.units.begin(), plan.units.end(), unit) - plan.units.begin();
+        holder.units[static_cast<size_t>(at / 64)] |= uint64_t{1} << (at % 64);
+      };
+      for (const Unit& unit : order.own) add(unit);
+      if (tier == Tier::kMemory) {
+        for (const SaveOrder::Fetch& fetch : order.fetch) add(fetch.unit);
+      }
+      state.holders.push_back(std::move(holder));
+    }
+  }
+  return state;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,76 @@
+// Saved states of an island: at one step, every element of every shard, with its moments, from one
+// of its owners, and copies of that with other workers. Pure: who saves what, what of it is whole,
+// and how a plan's devices get it back.
+
+#ifndef ATOLL_WORKER_STATE_SAVE_PLAN_H_
+#define ATOLL_WORKER_STATE_SAVE_PLAN_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/protocol/saved_state.h"
+#include "worker/group/moves.h"
+
+namespace atl::worker {
+
+// All three parts of these elements of a shard.
+struct Unit {
+  LayerShard shard;
+  Range elements;
+
+  bool operator==(const Unit&) const = default;
+};
+
+// What one member does for a save.
+struct SaveOrder {
+  struct Fetch {
+    Unit unit;
+    NodeId from;
+    int64_t elements = 0;  // of the whole shard
+  };
+  std::vector<Unit> own;     // copied at once
+  std::vector<Fetch> fetch;  // kept for others
+};
+
+struct SavePlan {
+  std::vector<Unit> units;  // that are all of the state
+  std::map<NodeId, SaveOrder> orders;
+  bool copied = false;  // somebody keeps another's units
+};
+
+// Deals every element to one of its owners, those who have least first, and `copies` of what fewer
+// than copies + 1 workers own to others, likewise. REQUIRES: all that `holdings` has in the plan is
+// whole.
+SavePlan PlanSave(const Holdings& holdings, int64_t copies);
+
+// What a member keeps of one save.
+struct HeldUnit {
+  Unit unit;
+  int64_t elements = 0;  // of the whole shard
+  Tier tier = Tier::kMemory;
+};
+struct HeldSave {
+  int64_t save = 0;
+  int64_t optimizer_step = 0;
+  std::vector<HeldUnit> units;
+};
+using HeldSaves = std::map<NodeId, std::vector<HeldSave>>;
+
+// How all members in `holdings` get the state of this save, whatever their devices hold now, from
+// the nearest tiers that have it; `kept` is false, with the reason, if some of it is nowhere.
+LayerMoves PlanRestore(const Holdings& holdings, const HeldSaves& saves, int64_t save);
+
+// Of all that anybody keeps, newest first.
+std::vector<int64_t> SavesOf(const HeldSaves& saves);
+
+// For the coordinator: who holds which units, by the order of `units`.
+SavedState DescribeSave(const SavePlan& plan, const LocalCheckpoint& about,
+                        const std::vector<IslandMember>& members, const std::vector<Tier>& tiers);
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_STATE_SAVE_PLAN_H_

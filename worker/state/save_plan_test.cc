@@ -1,0 +1,149 @@
+#include "worker/state/save_plan.h"
+
+#include <bit>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "worker/state/replay_log.h"
+
+namespace atl::worker {
+namespace {
+
+HeldLayer Held(int32_t layer, Range owned, int64_t elements = 100) {
+  HeldLayer held;
+  held.shard.layer = layer;
+  held.elements = elements;
+  held.written = held.whole = true;
+  held.owned = owned;
+  held.optimizer_step = 5;
+  return held;
+}
+
+// What everybody has once the plan is carried out.
+HeldSaves Carried(const SavePlan& plan, int64_t save, const std::set<NodeId>& dead = {}) {
+  HeldSaves saves;
+  for (const auto& [worker, order] : plan.orders) {
+    if (dead.contains(worker)) continue;
+    HeldSave& held = saves[worker].emplace_back(HeldSave{save, 5, {}});
+    for (const Unit& unit : order.own) held.units.push_back({unit, 100, Tier::kMemory});
+    for (const SaveOrder::Fetch& fetch : order.fetch) {
+      held.units.push_back({fetch.unit, 100, Tier::kMemory});
+    }
+  }
+  return saves;
+}
+
+// Stages without replicas.
+const Holdings kPipeline = {{"a", {Held(0, {0, 100}), Held(1, {0, 100})}},
+                            {"b", {Held(2, {0, 100}), Held(3, {0, 100})}},
+                            {"c", {Held(4, {0, 100})}}};
+
+TEST_CASE("a pipeline's units have a copy each, with another worker") {
+  const int64_t copies = GENERATE(1, 2);
+  const SavePlan plan = PlanSave(kPipeline, copies);
+  REQUIRE(plan.copied);
+  REQUIRE(plan.units.size() == 5);
+  std::map<int32_t, std::set<NodeId>> holders;
+  for (const auto& [worker, order] : plan.orders) {
+    for (const Unit& unit : order.own) holders[unit.shard.layer].insert(worker);
+    for (const SaveOrder::Fetch& fetch : order.fetch) {
+      REQUIRE(fetch.from != worker);
+      holders[fetch.unit.shard.layer].insert(worker);
+    }
+  }
+  for (const auto& [layer, workers] : holders) REQUIRE(std::ssize(workers) == copies + 1);
+}
+
+TEST_CASE("whoever dies of a pipeline, the others get all of its state; of more than copies, not") {
+  const SavePlan plan = PlanSave(kPipeline, 1);
+  for (const NodeId dead : {"a", "b", "c"}) {
+    Holdings left;
+    for (int32_t layer = 0; layer < 5; ++layer) {
+      left[dead == "a" ? "b" : "a"].push_back(Held(layer, {0, 100}));
+    }
+    const LayerMoves moves = PlanRestore(left, Carried(plan, 7, {dead}), 7);
+    INFO(moves.reason);
+    REQUIRE(moves.kept);
+    REQUIRE(moves.optimizer_step == 5);
+    size_t sources = 0;
+    for (const ShardMove& move : moves.moves.begin()->second) {
+      for (const ShardSource& source : move.sources) {
+        REQUIRE(source.save == 7);
+        REQUIRE(source.from != dead);
+        ++sources;
+      }
+    }
+    REQUIRE(sources == 5);
+  }
+  const LayerMoves lost = PlanRestore(kPipeline, Carried(plan, 7, {"a", "b"}), 7);
+  REQUIRE(!lost.kept);
+  REQUIRE(lost.reason.find("nobody holds layer") == 0);
+  REQUIRE(!PlanRestore(kPipeline, Carried(plan, 7), 8).kept);
+}
+
+TEST_CASE("sharded owners save their ranges, and what two own already has its copy") {
+  const Holdings sharded = {{"a", {Held(0, {0, 60})}}, {"b", {Held(0, {60, 100})}}};
+  const SavePlan plan = PlanSave(sharded, 1);
+  REQUIRE(plan.orders.at("a").own == std::vector<Unit>{{LayerShard{}, {0, 60}}});
+  REQUIRE(plan.orders.at("b").own == std::vector<Unit>{{LayerShard{}, {60, 100}}});
+  REQUIRE(plan.orders.at("a").fetch.size() == 1);
+  const Holdings twice = {{"a", {Held(0, {0, 100})}}, {"b", {Held(0, {0, 100})}}};
+  REQUIRE(!PlanSave(twice, 1).copied);
+  REQUIRE(PlanSave(twice, 2).copied == false);  // there is nobody else
+}
+
+TEST_CASE("what the coordinator is told names every unit, and who holds it") {
+  const SavePlan plan = PlanSave(kPipeline, 1);
+  LocalCheckpoint about;
+  about.save = 7;
+  const SavedState state = DescribeSave(
+      plan, about, {{"a", 11, "", ""}, {"b", 12, "", ""}, {"c", 13, "", ""}}, {Tier::kMemory});
+  REQUIRE(state.units.size() == 5);
+  REQUIRE(state.holders.size() == 3);
+  int bits = 0;
+  for (const SavedHolder& holder : state.holders) bits += std::popcount(holder.units.at(0));
+  REQUIRE(bits == 10);
+  REQUIRE(state.holders[1].incarnation == 12);
+}
+
+LoggedStep Step(int64_t step) { return {step, {{step, step + 1}}, 0.1}; }
+
+TEST_CASE("a log leads from a save to what is, if all that happened is known") {
+  ReplayLog log;
+  REQUIRE(!log.Since(1));
+  log.Saved(1);
+  log.Stepped(Step(1));
+  log.Stepped(Step(2));
+  log.Saved(2);
+  log.Stepped(Step(3));
+  REQUIRE(log.Since(1)->list.size() == 3);
+  REQUIRE(log.Since(2)->list.size() == 1);
+  REQUIRE(log.Since(2)->all);
+  SECTION("a step that was given up is made again") {
+    log.Stepped(Step(3));
+    REQUIRE(log.Since(1)->list.size() == 3);
+  }
+  SECTION("what is not known ends it") {
+    log.Changed();
+    log.Changed();
+    log.Stepped(Step(4));
+    REQUIRE(log.Since(1)->list.size() == 3);
+    REQUIRE(!log.Since(1)->all);
+    log.Saved(3);
+    REQUIRE(log.Since(3)->all);
+    REQUIRE(!log.Since(2)->all);
+  }
+  SECTION("what is explained does not") {
+    log.Changed();
+    log.Explained(std::make_shared<LayerBuffers>());
+    log.Stepped(Step(4));
+    REQUIRE(log.Since(2)->all);
+    REQUIRE(log.Since(2)->list.size() == 3);
+    log.ForgetParameters();
+    REQUIRE(!log.Since(2)->all);
+    REQUIRE(log.Since(2)->list.size() == 1);
+  }
+}
+
+}  // namespace
+}  // namespace atl::worker
