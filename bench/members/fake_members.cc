@@ -195,11 +195,11 @@ std::vector<WorkerMessage> FakeWorker::Turn(Instant now) {
   if (!order_) return {};
   if (pushed_at_ && now >= *pushed_at_) {
     pushed_at_.reset();
-    for (const ShardId shard : granted_) {
+    for (const GrantedPush& push : granted_) {
       for (const ShardPlacement& placed : order_->shards) {
-        if (placed.shard != shard) continue;
-        staged_(placed.server,
-                {order_->job, order_->island, order_->generation, order_->author, base_, shard});
+        if (placed.shard != push.shard) continue;
+        staged_(placed.server, {order_->job, order_->island, order_->generation, order_->author,
+                                base_, push.shard, push.begin, push.elements});
       }
     }
     granted_.clear();

@@ -57,7 +57,7 @@ class FakeWorker {
   int64_t request_ = 0;
   std::optional<Instant> pushes_at_;  // its steps are made
   std::optional<Instant> pushed_at_;  // its shards are staged
-  std::vector<ShardId> granted_;
+  std::vector<GrantedPush> granted_;
   bool pushing_ = false;
   int64_t steps_ = 0, tokens_ = 0;
 };
