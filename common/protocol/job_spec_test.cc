@@ -101,12 +101,8 @@ TEST_CASE("copies of an island's state: how many, and where") {
   REQUIRE(MessageAfter([](JobSpec& s) { s.checkpoint.peer_copies = 3; }) ==
           "checkpoint.peer_copies = 3: must be between 0 and 2");
   REQUIRE(!MessageAfter([](JobSpec& s) { s.checkpoint.peer_every_steps = -1; }).empty());
-  for (const char* remote : {"s3://", "s3:///prefix", "checkpoints", "http://host/x"}) {
-    REQUIRE(!MessageAfter([&](JobSpec& s) { s.checkpoint.remote = remote; }).empty());
-  }
-  for (const char* remote : {"s3://bucket", "s3://bucket/a/b", "/mnt/shared", ""}) {
-    REQUIRE(MessageAfter([&](JobSpec& s) { s.checkpoint.remote = remote; }).empty());
-  }
+  REQUIRE(MessageAfter([](JobSpec& s) { s.checkpoint.remote = "s3://bucket"; }) ==
+          "checkpoint.remote = \"s3://bucket\": there is no remote tier yet: leave it out");
 }
 
 TEST_CASE("not-a-number and infinity are never in range") {

@@ -94,7 +94,8 @@ const IslandLayout kThree = Pipeline("three stages", {2, 2, 2}, 3);
 const IslandLayout kTwo = Pipeline("two stages", {3, 3}, 2);
 const IslandLayout kOne = Pipeline("one stage", {6}, 1);
 
-TEST_CASE("a follower that alone held a stage dies: its state comes from copies, and no step is lost") {
+TEST_CASE(
+    "a follower that alone held a stage dies: its state comes from copies, and no step is lost") {
   const int steps_since = GENERATE(0, 1, 3);
   Fixture f(2);
   f.group.Take(kTwo, {"w1", "w2"});
@@ -230,7 +231,8 @@ TEST_CASE("parameters replaced since the save, as by a new version, are replaced
   f.Trains("w1", 1);
 }
 
-TEST_CASE("a death while others' parameters are in, as for a validation, brings the own ones back") {
+TEST_CASE(
+    "a death while others' parameters are in, as for a validation, brings the own ones back") {
   Fixture f(2);
   f.group.Take(kTwo, {"w1", "w2"});
   TestWorker& leader = f.group["w1"];

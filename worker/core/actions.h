@@ -3,9 +3,9 @@
 //
 // Two kinds of work are started by actions and reported by events:
 //  * Trainer commands (Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-//    AdoptPulled, Validate, SaveState, HandOver): the core has at most ONE outstanding, and every one ends in
-//    exactly one event, its own or CommandFailed; Reconfigure says Settled before. After
-//    DeltaCaptured the delta is made beside what follows, and DeltaReady tells of it, once.
+//    AdoptPulled, Validate, SaveState, HandOver): the core has at most ONE outstanding, and every
+//    one ends in exactly one event, its own or CommandFailed; Reconfigure says Settled before.
+//    After DeltaCaptured the delta is made beside what follows, and DeltaReady tells of it, once.
 //    WriteCheckpoint and ReleaseJob go to the same queue, take effect there in order, and do not
 //    count as outstanding. InterruptStep, Follow and Unfollow take effect at once.
 //  * Transfers (StartPull, PushShards): run beside the trainer. CancelTransfers ends them all;
@@ -234,8 +234,8 @@ using Event =
     std::variant<Connected, ConnectionLost, Received, Prepared, PrepareFailed, Settled,
                  Reconfigured, FollowerState, BoundariesSeen, MemorySeen, InitialWeightsMade,
                  StepDone, DeltaCaptured, DeltaReady, Adopted, ValidationDone, CommandFailed,
-                 CheckpointWritten, StateCopied, StateSaved, PushShardDone, PullDone, PullFailed, LinksMeasured, StepTraced,
-                 HandedOver, Measuring, Lent, ShutdownRequested, Tick>;
+                 CheckpointWritten, StateCopied, StateSaved, PushShardDone, PullDone, PullFailed,
+                 LinksMeasured, StepTraced, HandedOver, Measuring, Lent, ShutdownRequested, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 
@@ -394,10 +394,11 @@ struct Stop {
 // (MeasureLinks is the coordinator's: the peer link is this request's until Reconfigure or Follow;
 // LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
 // the island has been recorded or has failed.)
-using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
-                            AdoptPulled, Validate, HandOver, WriteCheckpoint, SaveState, InterruptStep, Follow,
-                            Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
-                            MeasureLinks, TraceNextStep, RememberCluster, Note, Stop>;
+using Action =
+    std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
+                 AdoptPulled, Validate, HandOver, WriteCheckpoint, SaveState, InterruptStep, Follow,
+                 Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers, MeasureLinks,
+                 TraceNextStep, RememberCluster, Note, Stop>;
 
 // To be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {

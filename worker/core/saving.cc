@@ -104,8 +104,8 @@ void WorkerCore::Impl::AdoptResumed(const Adopted& event) {
   carried_steps_ = 0;
   pulled_ = false;
   UsedCheckpointOf(order_->job);
-  Log(absl::StrCat("goes on from the state saved at inner step ", about.inner_step,
-                   ", of version ", base_version_, " and ", local_.steps, " steps"));
+  Log(absl::StrCat("goes on from the state saved at inner step ", about.inner_step, ", of version ",
+                   base_version_, " and ", local_.steps, " steps"));
 }
 
 }  // namespace atl::worker

@@ -81,7 +81,8 @@ TEST_CASE("By itself, an interval is long enough for saving to cost a fiftieth")
   CHECK(steps == 10);
 }
 
-TEST_CASE("A leader that is to go on from a saved state has it set up, pulls its base, and trains") {
+TEST_CASE(
+    "A leader that is to go on from a saved state has it set up, pulls its base, and trains") {
   Saving story;
   LocalCheckpoint resume{story.order.job, story.order.island, 0, 12, {{0, 4}}};
   resume.save = 7;

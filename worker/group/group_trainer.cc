@@ -290,9 +290,10 @@ absl::Status GroupTrainer::StepAgain(const LoggedStep& step) {
   frame.mutable_step()->set_number(++number_);
   frame.mutable_step()->set_learning_rate(step.learning_rate);
   ToWire(step.ranges, frame.mutable_step());
-  return Together(frame, [&] {
-           return member_->Step(number_, step.ranges, step.learning_rate, /*trace=*/false);
-         })
+  return Together(frame,
+                  [&] {
+                    return member_->Step(number_, step.ranges, step.learning_rate, /*trace=*/false);
+                  })
       .status();
 }
 

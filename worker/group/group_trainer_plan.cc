@@ -47,9 +47,8 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   member_->SetHooks(
       {.call_failed = [this](const NodeId&,
                              const std::string& error) { member_->InterruptWork(error); },
-       .save_done = [this](const NodeId& from, const v1::SaveDone& done) {
-         OnSaveDone(from, done);
-       }});
+       .save_done = [this](const NodeId& from,
+                           const v1::SaveDone& done) { OnSaveDone(from, done); }});
   ATOLL_RETURN_IF_ERROR(member_->Join(fence, plan));
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
@@ -242,8 +241,8 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
     taken.replayed = replay_->target - moves.optimizer_step;
     taken.resumed = save == resume_save_;
     moves.optimizer_step = replay_->target;
-    absl::StrAppend(&taken.reason, ", from copies of step ",
-                    moves.optimizer_step - taken.replayed, "; steps made again: ", taken.replayed);
+    absl::StrAppend(&taken.reason, ", from copies of step ", moves.optimizer_step - taken.replayed,
+                    "; steps made again: ", taken.replayed);
   }
   ATOLL_RETURN_IF_ERROR(WriteUnwritten());
   // Not before: whoever tries again has to find the same, and say so.

@@ -266,9 +266,8 @@ absl::Status GroupMember::FetchOne(const ShardMove& move, int64_t optimizer_step
     }
     const ShardParts to = SliceOf(parts->parts(), source.parts, source.elements);
     ATOLL_RETURN_IF_ERROR(
-        source.save == 0
-            ? GetShard(source.from, source.shard, source.elements, to)
-            : GetSaved(source.from, source.save, source.shard, source.elements, to));
+        source.save == 0 ? GetShard(source.from, source.shard, source.elements, to)
+                         : GetSaved(source.from, source.save, source.shard, source.elements, to));
   }
   if (move.sources[0].shard == move.shard) {
     return SetState(move.shard, optimizer_step, shards.begin()->second->parts());

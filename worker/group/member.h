@@ -253,7 +253,7 @@ class GroupMember final : private PeerHandler {
   absl::Status TakeAddition(const Loan& loan);
   absl::Status LendKept(const Loan& loan);
   void NoteStep(int64_t number, int64_t optimizer_step);  // taken
-  void ForgetSeen();  // with state_mutex_ held
+  void ForgetSeen();                                      // with state_mutex_ held
   std::shared_ptr<Engine> engine() const;
   std::shared_ptr<Engine> Begin(int64_t number);  // null: no job is open
 
@@ -290,14 +290,14 @@ class GroupMember final : private PeerHandler {
 
   std::mutex loans_mutex_;
   std::condition_variable loans_changed_;
-  std::deque<Loan> loans_;          // guarded by loans_mutex_
-  bool stopping_ = false;           // guarded by loans_mutex_
+  std::deque<Loan> loans_;  // guarded by loans_mutex_
+  bool stopping_ = false;   // guarded by loans_mutex_
   UnitStore units_;
   mutable std::mutex log_mutex_;
-  ReplayLog log_;                      // guarded by log_mutex_
+  ReplayLog log_;                       // guarded by log_mutex_
   std::optional<LoggedStep> stepping_;  // guarded by log_mutex_; the newest, which may be taken yet
-  int64_t stepping_number_ = 0;        // guarded by log_mutex_
-  std::unique_ptr<PeerLink> link_;     // after all that its thread calls
+  int64_t stepping_number_ = 0;         // guarded by log_mutex_
+  std::unique_ptr<PeerLink> link_;      // after all that its thread calls
   std::thread lender_;
   std::unique_ptr<Keeper> keeper_;
 };

@@ -19,9 +19,9 @@ absl::Status GroupMember::Save(KeeperTask task, int64_t optimizer_step, int64_t 
   for (const Unit& unit : task.order.own) {
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(unit.shard));
     if (unit.elements.end > layout.size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("elements up to ", unit.elements.end, " of ", ToString(unit.shard),
-                       ", which has ", layout.size));
+      return absl::InvalidArgumentError(absl::StrCat("elements up to ", unit.elements.end, " of ",
+                                                     ToString(unit.shard), ", which has ",
+                                                     layout.size));
     }
     const auto parts = std::make_shared<OwnedParts>(unit.elements.size(), kAllParts);
     ATOLL_RETURN_IF_ERROR(GetShard(name(), unit.shard, unit.elements, parts->parts()));

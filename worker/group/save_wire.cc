@@ -46,8 +46,7 @@ void ToWire(const HeldSave& save, v1::HeldSave* out) {
 HeldSave FromWire(const v1::HeldSave& save) {
   HeldSave held{save.save(), save.optimizer_step(), {}};
   for (const v1::HeldSave::Unit& unit : save.units()) {
-    held.units.push_back(
-        {UnitOf(unit.unit()), unit.elements(), static_cast<Tier>(unit.tier())});
+    held.units.push_back({UnitOf(unit.unit()), unit.elements(), static_cast<Tier>(unit.tier())});
   }
   return held;
 }

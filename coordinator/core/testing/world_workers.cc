@@ -110,7 +110,7 @@ void World::DoWorker(const Command& command) {
 // Layer l is held by holder l of those named, and by the next one.
 void World::Save(const NodeId& name, Worker& worker, const Command& command) {
   SavedState state;
-  state.about = {worker.order.job, worker.order.island, command.Int("base", 0),
+  state.about = {worker.order.job,       worker.order.island,        command.Int("base", 0),
                  command.Int("step", 4), command.Ranges("consumed"), command.Int("number", 1)};
   const std::string holders = command.Text("holders");
   const size_t count = holders.size();
