@@ -5,9 +5,9 @@
 // one request of each island waits, and memory is bounded.
 //
 // When there is nothing to plan the thread prepares plans for the loss of workers
-// (prepared_plans.h), and rests between them, so that islands by the hundred do not keep a core busy
-// with plans for losses. When one is lost, the plan is there at once, and a full search is asked for
-// after it.
+// (prepared_plans.h), and rests between them, so that islands by the hundred do not keep a core
+// busy with plans for losses. When one is lost, the plan is there at once, and a full search is
+// asked for after it.
 //
 // All calls come from one thread, the coordinator's loop. `post` is called on either.
 

@@ -159,6 +159,7 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   group.compute = ComputeOf(devices);
   const HostMemory host = HostMemoryOf(devices);
   group.transport_bytes_max = InboxBytes(host);
+  group.saves_bytes_max = std::max<int64_t>(1, host.bytes / 4);
   group.link.window_bytes[static_cast<size_t>(PeerChannel::kSum)] = SumBytes(host);
   group.engine.emulation = EmulationOf(options);
   group.data.digests = digests;

@@ -56,6 +56,7 @@ struct World {
 
   std::string folder;
   JobSpec spec;
+  int64_t saves_bytes_max = 0;  // of each worker
 };
 
 inline bool Says(absl::string_view text, absl::string_view part) {
@@ -117,6 +118,7 @@ class TestWorker {
     options.engine = engine;
     options.device_name = "cpu";
     options.nccl = kNccl;
+    options.saves_bytes_max = world.saves_bytes_max;
 #ifdef ATOLL_ON_FAKE_NCCL
     options.nccl_functions.new_id = [] { return Nccl().NewId(); };
     options.nccl_functions.join = [](Backend& backend, const NcclGroup& group) {

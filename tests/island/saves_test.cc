@@ -115,6 +115,26 @@ TEST_CASE(
   f.Trains("w1", 2);
 }
 
+TEST_CASE("a worker without room for copies says so, and training goes on without them") {
+  World world;
+  world.saves_bytes_max = 1;
+  TestGroup group(world, 2);
+  Saves saves;
+  saves.Watch(group["w1"]);
+  group.Take(kTwo, {"w1", "w2"});
+  REQUIRE(group["w1"].trainer->InitialWeights().ok());
+  Alone alone{world};
+  for (int step = 0; step < 3; ++step) {
+    REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+    LocalCheckpoint about;
+    about.job = kJob;
+    REQUIRE(group["w1"].trainer->SaveState(about, kMemory).ok());
+    const GroupTrainer::SaveOutcome outcome = saves.Next();
+    REQUIRE(outcome.state.units.empty());
+    REQUIRE(!outcome.trouble.empty());
+  }
+}
+
 TEST_CASE("whichever of three stages is lost, the others go on with a new cut") {
   const NodeId dead = GENERATE("w2", "w3");
   const NodeId other = dead == "w2" ? "w3" : "w2";

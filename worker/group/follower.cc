@@ -173,6 +173,20 @@ v1::GroupReply Follower::Serve(const NodeId& from, const v1::GroupFrame& frame) 
   return reply;
 }
 
+absl::Status Follower::Step(const v1::StepCall& step, v1::GroupReply* reply) {
+  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome, member_->Step(step.number(), RangesOf(step),
+                                                            step.learning_rate(), step.trace()));
+  for (const BoundaryState& boundary : outcome.boundaries) {
+    ToWire(boundary, reply->add_boundaries());
+  }
+  reply->set_plan_wanted(outcome.plan_wanted);
+  for (const DeviceMemory& memory : outcome.memory) ToWire(memory, reply->add_memory());
+  if (!step.trace()) return absl::OkStatus();
+  traced_number_ = step.number();
+  traced_ = std::move(outcome);
+  return absl::OkStatus();
+}
+
 absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
                             v1::GroupReply* reply) {
   switch (frame.body_case()) {
@@ -182,21 +196,8 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
     case v1::GroupFrame::kDropSurplus:
       member_->DropSurplus();
       return absl::OkStatus();
-    case v1::GroupFrame::kStep: {
-      const v1::StepCall& step = frame.step();
-      ATOLL_ASSIGN_OR_RETURN(
-          StepOutcome outcome,
-          member_->Step(step.number(), RangesOf(step), step.learning_rate(), step.trace()));
-      for (const BoundaryState& boundary : outcome.boundaries) {
-        ToWire(boundary, reply->add_boundaries());
-      }
-      reply->set_plan_wanted(outcome.plan_wanted);
-      for (const DeviceMemory& memory : outcome.memory) ToWire(memory, reply->add_memory());
-      if (!step.trace()) return absl::OkStatus();
-      traced_number_ = step.number();
-      traced_ = std::move(outcome);
-      return absl::OkStatus();
-    }
+    case v1::GroupFrame::kStep:
+      return Step(frame.step(), reply);
     case v1::GroupFrame::kTrace:
       // An error would end the island's work; whoever asks misses the devices.
       if (frame.trace().number() == traced_number_) ToWire(member_->TraceOf(traced_), reply);

@@ -63,6 +63,7 @@ class Follower {
   void Do(Called& called);
   void Do(Meet&);
   v1::GroupReply Serve(const NodeId& from, const v1::GroupFrame& frame);
+  absl::Status Step(const v1::StepCall& step, v1::GroupReply* reply);
   absl::Status Work(const NodeId& from, const v1::GroupFrame& frame, v1::GroupReply* reply);
   void Say(const std::string& doing);
 

@@ -58,6 +58,9 @@ struct GroupOptions {
   // step the first two are the activations and gradients that cross to other workers, at most: the
   // windows and queues are larger, so as never to hold one up.
   int64_t transport_bytes_max = int64_t{4} << 30;
+  // Of saved states that it may keep in its host's memory, its own part and copies of others'; a
+  // save that would need more is not made. 0: any.
+  int64_t saves_bytes_max = 0;
   Duration meet_timeout = std::chrono::seconds(10);  // of all members accepting a plan
   // Of anything that is not a step, of collectives and of the answers to a step; under a plan of
   // long steps these last two wait longer (StepLimit). Of layer state: of its next piece.

@@ -1,11 +1,26 @@
 // GroupMember: saved states of the island.
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/bytes_text.h"
 #include "worker/group/member.h"
 
 namespace atl::worker {
+namespace {
+
+// While the newer save is made the older one is kept.
+int64_t BytesOf(const SaveOrder& order) {
+  int64_t elements = 0;
+  for (const Unit& unit : order.own) elements += unit.elements.size();
+  for (const SaveOrder::Fetch& fetch : order.fetch) elements += fetch.unit.elements.size();
+  return 2 * std::popcount(static_cast<uint32_t>(kAllParts)) * elements *
+         static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
 
 absl::Status GroupMember::Save(KeeperTask task, int64_t optimizer_step, int64_t keep,
                                Keeper::Done done) {
@@ -14,6 +29,14 @@ absl::Status GroupMember::Save(KeeperTask task, int64_t optimizer_step, int64_t 
   keeper_->Cancel();
   for (const HeldSave& held : units_.Held()) {
     if (held.save != keep) units_.Drop(held.save);
+  }
+  if (const int64_t bytes = BytesOf(task.order);
+      options_.saves_bytes_max > 0 && bytes > options_.saves_bytes_max) {
+    done(task.save, 0,
+         absl::StrCat("saved states would take ", BytesText(bytes), " of ", name(),
+                      "'s memory, and may take ", BytesText(options_.saves_bytes_max),
+                      "; set checkpoint.peer_copies = 0, or use workers with more memory"));
+    return absl::OkStatus();
   }
   units_.Begin(task.save, optimizer_step);
   for (const Unit& unit : task.order.own) {
