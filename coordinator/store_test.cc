@@ -61,10 +61,30 @@ std::vector<StoreRecord> OneOfEach() {
   JobRecord job{"lm-1", 1, {}, JobFacts{{{"embedding", 64}}, 10, 2, 99}, {{0, 1, 2, 3, "p1", "e"}}};
   job.spec.name = "lm";
   job.spec.outer.momentum = 0.25;
-  IslandRecord island{"lm-1", 1,  2,        "w1", 3,  true,
-                      true,   64, "joined", 5,    6,  {{7, 8}},
-                      {},     9,  10,       11,   12, {{"w2", 4, "tcp://w2:1", "key"}},
-                      5};
+  IslandRecord island;
+  island.job = "lm-1";
+  island.island = 1;
+  island.generation = 2;
+  island.worker = "w1";
+  island.incarnation = 3;
+  island.ready = island.resume_checkpoint = true;
+  island.resume = LocalCheckpoint{"lm-1", 1, 4, 70, {{7, 8}}, 21, 1.5};
+  island.saved = {{*island.resume, {{2, 1, {1, 2}, 3, 9}}, {{"w2", 4, Tier::kRemote, {5}}}}};
+  island.steps_this_round = 64;
+  island.reason = "joined";
+  island.last_push_base = 5;
+  island.lease_request = 6;
+  island.lease_ranges = {{7, 8}};
+  island.rounds_accepted = 9;
+  island.rounds_rejected = 10;
+  island.tokens_committed = 11;
+  island.evictions = 12;
+  island.followers = {{"w2", 4, "tcp://w2:1", "key"}};
+  island.plan_number = 5;
+  island.author = 13;
+  island.takes_over_from = "w3";
+  island.steps_redone = 14;
+  island.steps_interrupted = 15;
   island.outcome = ContributionOutcome{id, 5, true, true, "fine"};
   DecisionRecord decision{
       "lm-1", 3,      2,           1,  {{id, "w1", 64, 512, 2.5, 1.5, .5, 3, .9, .8, true, "ok"}},
