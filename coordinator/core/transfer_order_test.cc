@@ -144,6 +144,13 @@ TEST_CASE("senders with transfers of their own: each begins its own once, at idl
   }
 }
 
+TEST_CASE("ten thousand senders") {
+  std::vector<Transfer> own;
+  for (ShardId shard = 0; shard < 18; ++shard) own.push_back({shard, shard % 2, 100 + shard});
+  const std::vector<std::vector<Transfer>> all(10'000, own);
+  CHECK(ScheduleTransfers(all, 2).size() == 180'000);
+}
+
 TEST_CASE("nothing to send") { CHECK(PlanTransfers({}, 0, 2).size() == 2); }
 
 }  // namespace
