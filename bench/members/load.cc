@@ -47,8 +47,8 @@ struct ServerSide {
   }
 };
 
-// One member's connection. It is never opened again: whoever is refused or cut off stays away, and
-// is counted.
+// One member's connection. A member that is refused or disconnected does not reconnect; the first
+// ten are reported.
 template <class Side>
 class Connection : public grpc::ClientBidiReactor<typename Side::WireUp, typename Side::WireDown> {
  public:
@@ -205,7 +205,7 @@ class Cluster {
     }
   }
 
-  // Lets time pass for all of them, for ever.
+  // Sends heartbeats and whatever else is due; never returns.
   void Run() {
     for (;; Pause()) {
       for (auto& server : servers_) server->Turn(SteadyNow());

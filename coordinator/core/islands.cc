@@ -89,7 +89,7 @@ bool Has(const SavedHolder& holder, size_t unit) {
   return unit / 64 < holder.units.size() && ((holder.units[unit / 64] >> (unit % 64)) & 1) != 0;
 }
 
-// The first unit that nobody holds who is there; none: the state is whole.
+// The first unit that no attached worker of the island holds; none: the state is whole.
 std::optional<SavedUnit> Missing(const State& s, const IslandRecord& island,
                                  const SavedState& state) {
   const auto is_there = [&](const SavedHolder& holder) {
@@ -136,7 +136,7 @@ std::string ResumeSaved(const State& s, Job& job, IslandRecord& island) {
     } else if (MayBePushed(job, island, about.base_version)) {
       why_not = "its saved state holds steps that it had asked to push";
     } else if (const std::optional<SavedUnit> missing = Missing(s, island, state)) {
-      why_not = absl::StrCat("nobody who is there holds layer ", missing->layer,
+      why_not = absl::StrCat("no attached worker holds layer ", missing->layer,
                              " as it was at inner step ", about.inner_step);
     } else if (!job.ledger.LeaseExactly(island.island, about.consumed)) {
       why_not = "the data of its saved state is leased to others by now";

@@ -109,7 +109,7 @@ void Detach(State& s, Member& member, const std::string& reason) {
   member.leaving = false;
 }
 
-// Why nobody who says hello so is let in; nothing: somebody may be.
+// Why a hello like this one is refused; nothing: it may be accepted.
 std::optional<Refused> Refusal(State& s, const MemberKey& key, Incarnation incarnation,
                                const std::string& software_version, const ClusterMark& mark) {
   if (!IsNodeId(key.second)) {

@@ -5,8 +5,8 @@
 // nothing about:
 //  * nothing: a heartbeat that says what the one before said (State::Touch), a log line;
 //  * jobs that were touched, and of their islands those that were; a job whose deadline is due;
-//  * all of it: whoever comes, goes or is asked for something, and when a member's deadline is due.
-// Where there are many members, all of it is looked at once for what 50 us a member bring.
+//  * everything: members attach, leave or are lost, users' commands, and a member's deadline.
+// With many members, changes of members are gathered for 50 us a member and settled together.
 
 #ifndef ATOLL_COORDINATOR_CORE_SETTLE_H_
 #define ATOLL_COORDINATOR_CORE_SETTLE_H_

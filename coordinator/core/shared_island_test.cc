@@ -126,7 +126,7 @@ TEST_CASE("A leader that dies: the next one goes on from the saved state, if all
   }
   SECTION("two deaths leave some of it nowhere, and which") {
     world.Do("worker b dies");
-    CHECK(Says(world.Do("worker a dies"), "nobody who is there holds layer 0"));
+    CHECK(Says(world.Do("worker a dies"), "no attached worker holds layer 0"));
     CHECK_FALSE(world.Order("c").resume.has_value());
   }
   SECTION("a push from the same base may count, if it is whole") {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/trust/identity_folder.h"
 #include "tests/cli/command.h"
+#include "tests/security/tiny_job.h"
 
 namespace atl {
 namespace {
@@ -85,30 +85,6 @@ class Site {
   const std::string folder_ = FreshFolder();
 };
 
-void WriteJob(const std::string& folder) {
-  std::filesystem::create_directories(folder);
-  std::ofstream corpus(folder + "/corpus.txt");
-  for (int i = 0; i < 2000; ++i) corpus << "line " << i * i << "\n";
-  corpus.close();
-  std::ofstream(folder + "/job.toml") << R"(name = "tiny"
-[model]
-hidden = 16
-layers = 1
-heads = 2
-[data]
-path = "corpus.txt"
-sequence_length = 32
-[inner]
-batch_sequences = 2
-[outer]
-steps_per_round = 8
-grace_seconds = 0.0
-[schedule]
-train_tokens = 1536
-validation_sequences = 4
-)";
-}
-
 template <class Condition>
 bool Await(Condition condition) {
   const auto limit = std::chrono::steady_clock::now() + kLimit;
@@ -125,7 +101,7 @@ TEST_CASE("members_join_by_a_token_train_and_lose_their_access_when_they_are_rev
   const std::string join = site.Token("worker,paramserver", 2);
   const auto server = site.Member("paramserver", "s1", join);
   const auto worker = site.Member("worker", "w1", join);
-  WriteJob(site.folder("job"));
+  WriteTinyJob(site.folder("job"));
   const Site::Outcome trained = site.Atoll({"submit", "--watch", site.folder("job/job.toml")});
   INFO(trained.errors << coordinator->errors() << server->errors() << worker->errors());
   REQUIRE(trained.code == 0);

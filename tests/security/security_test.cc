@@ -9,6 +9,7 @@
 #include "common/net/attach_client.h"
 #include "tests/cli/command.h"
 #include "tests/cli/coordinator.h"
+#include "tests/security/tiny_job.h"
 
 namespace atl {
 namespace {
@@ -131,35 +132,11 @@ TEST_CASE("a coordinator whose certificate names another host is not believed") 
   CHECK(FirstWord(coordinator, member) != "welcome");
 }
 
-// A corpus and a job file for it in the folder.
-void WriteJob(const std::string& folder, const std::string& more = "") {
-  std::ofstream corpus(folder + "/corpus.txt");
-  for (int i = 0; i < 2000; ++i) corpus << "line " << i * i << "\n";
-  corpus.close();
-  std::ofstream(folder + "/job.toml") << R"(name = "tiny"
-[model]
-hidden = 16
-layers = 1
-heads = 2
-[data]
-path = "corpus.txt"
-sequence_length = 32
-[inner]
-batch_sequences = 2
-[outer]
-steps_per_round = 8
-grace_seconds = 0.0
-[schedule]
-train_tokens = 1536
-validation_sequences = 4
-)" << more;
-}
-
 TEST_CASE("a_role_allows_its_own_calls_and_no_others") {
   Authority ours;
   TestCoordinator coordinator(FreshFolder(), ours.Sign("coordinator", "c", "127.0.0.1"));
   const std::string folder = FreshFolder();
-  WriteJob(folder);
+  WriteTinyJob(folder);
   const Outcome submitted =
       Atoll(coordinator, ours.Sign("operator", "me"), {"submit", folder + "/job.toml"});
   REQUIRE(submitted.code == 0);
@@ -211,7 +188,7 @@ TEST_CASE("a job over TLS and keys: trained, watched and exported by those who a
   Keygen(file("stranger.key"));
   std::ofstream(file("clients")) << "# who may push and pull\n"
                                  << Keygen(file("worker.key")) << Keygen(file("me.key"));
-  WriteJob(folder);
+  WriteTinyJob(folder);
   const std::string to = "--coordinator=" + coordinator.address();
   Command server(
       std::vector<std::string>{"paramserver/atoll-paramserver", to, "--name=s1",
@@ -322,7 +299,7 @@ TEST_CASE("keyed workers sum their gradients over encrypted links, without --ins
   const auto file = [&](const std::string& name) { return folder + "/" + name; };
   Keygen(file("server.key"));
   std::ofstream(file("clients")) << Keygen(file("w1.key")) << Keygen(file("w2.key"));
-  WriteJob(folder, "[layout]\nisland = \"all\"\nworkers_per_island = 2\nreplicas = 2\n");
+  WriteTinyJob(folder, "[layout]\nisland = \"all\"\nworkers_per_island = 2\nreplicas = 2\n");
   const std::string to = "--coordinator=" + coordinator.address();
   const auto daemon = [&](const std::string& role, const std::string& name,
                           const std::vector<std::string>& more) {
