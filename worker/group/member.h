@@ -237,7 +237,9 @@ class GroupMember final : private PeerHandler {
                      int64_t payload_bytes) override;
   void OnMessage(PeerDelivery delivery) override;
   void OnPeerLost(const NodeId& peer, const std::string& reason) override;
-  void OnFrame(const NodeId& from, v1::GroupFrame frame);
+  void OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupFrame frame);
+  // Whether to stop: perhaps of an attempt that this worker has not begun yet.
+  bool TakeInterrupt(const PeerFence& fence, int64_t epoch);
 
   absl::Status SendFrame(const NodeId& to, const v1::GroupFrame& frame);
   absl::Status TellAll(v1::GroupFrame frame);

@@ -221,10 +221,10 @@ void GroupMember::OnMessage(PeerDelivery delivery) {
     return link_->Lose(delivery.from,
                        absl::StrCat("it broke the protocol: ", frame.status().message()));
   }
-  OnFrame(delivery.from, *std::move(frame));
+  OnFrame(delivery.fence, delivery.from, *std::move(frame));
 }
 
-void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
+void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupFrame frame) {
   switch (frame.body_case()) {
     case v1::GroupFrame::kReply: {
       const absl::Status status = StatusOf(frame.reply());
@@ -244,10 +244,8 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
       if (frame.epoch() == epoch_) transport_.OnLineCall(from, FromWire(frame.line()));
       return;
     case v1::GroupFrame::kInterrupt:
-      if (frame.epoch() < epoch_) return;
-      // Perhaps of an attempt that this worker has not begun yet.
-      interrupted_epoch_ = std::max<int64_t>(interrupted_epoch_, frame.epoch());
-      return Interrupt(frame.interrupt().reason());
+      if (TakeInterrupt(fence, frame.epoch())) Interrupt(frame.interrupt().reason());
+      return;
     case v1::GroupFrame::kClock: {
       v1::GroupReply reply;
       reply.set_asked_ns(frame.clock().asked_ns());
@@ -288,6 +286,14 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
   v1::GroupReply reply;
   ToWire(absl::UnavailableError("it serves nobody now"), &reply);
   Reply(from, frame.call(), std::move(reply));
+}
+
+bool GroupMember::TakeInterrupt(const PeerFence& fence, int64_t epoch) {
+  const std::lock_guard lock(state_mutex_);
+  // Another plan, joined since OnMessage looked, counts its attempts from the beginning.
+  if (fence != fence_ || epoch < epoch_) return false;
+  interrupted_epoch_ = std::max<int64_t>(interrupted_epoch_, epoch);
+  return true;
 }
 
 bool GroupMember::AddLoan(Loan loan) {
