@@ -22,6 +22,7 @@
 #include "coordinator/plan_io/profile_file.h"
 #include "coordinator/plan_io/render.h"
 #include "coordinator/planner/islands.h"
+#include "coordinator/planning/objective.h"
 #include "coordinator/planning/planning.h"
 
 namespace atl::cli {
@@ -68,6 +69,7 @@ absl::Status ReadJob(const PlanFlags& flags, Task* task) {
   task->model_digest = absl::StrCat(absl::Hex(
       DigestOf(ToSpec(config), task->tokens_per_sample, spec.inner.optimizer), absl::kZeroPad16));
   ATOLL_ASSIGN_OR_RETURN(task->job, JobOf(spec, ToSpec(config)));
+  task->job.objective = ObjectiveOf(spec, /*islands=*/1);
   task->head_groups = HeadGroups(ToSpec(config));
   const double state_bytes = task->costs.state_bytes_per_parameter;
   const double efficiency = task->costs.efficiency;
@@ -147,6 +149,10 @@ absl::StatusOr<Task> ReadTask(const Global& global, const PlanFlags& flags) {
   } else {
     ATOLL_ASSIGN_OR_RETURN(task.cluster, LoadClusterFile(flags.cluster));
   }
+  if (flags.objective == "cost") task.request.spec.layout.objective = PlanObjective::kCost;
+  if (flags.objective == "time") task.request.spec.layout.objective = PlanObjective::kTime;
+  if (!flags.objective.empty()) task.job.objective.cheapest = flags.objective == "cost";
+  ATOLL_RETURN_IF_ERROR(CheckPrices(task.request.spec, task.cluster));
   return task;
 }
 
@@ -198,6 +204,8 @@ absl::StatusOr<plan::IslandChoice> Choose(const PlanFlags& flags, const Task& ta
   if (flags.islands == "one" || (sites.size() < 2 && flags.islands == "auto")) {
     choice.single = PlannerOf(task, costs, OptionsOf(flags, true))(task.cluster, task.job);
     if (!choice.single.ok()) return choice.single.status();
+    choice.single_samples_per_s = task.job.global_batch / choice.single->outcome.step_s;
+    choice.single_price = choice.single->price / task.job.global_batch;
     choice.reason = sites.size() < 2 ? "one site" : "one plan over all sites, as asked";
     return choice;
   }
@@ -257,6 +265,8 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   const auto start = Clock::now();
   ATOLL_ASSIGN_OR_RETURN(plan::IslandChoice choice, Choose(flags, task, costs));
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const TrainingRate rate{1 / choice.samples_per_s(), choice.price_per_sample()};
+  if (!flags.job.empty()) ATOLL_RETURN_IF_ERROR(CheckLimits(task.request.spec, rate));
   if (global.json) {
     std::cout << ToJson(ToMessage(task.cluster, costs, choice, task.islands.steps_per_round,
                                   task.tokens_per_sample));
@@ -272,6 +282,7 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
     std::cout << "\n"
               << (choice.use_islands ? "islands with outer rounds: " : "one plan: ")
               << choice.reason << "\n";
+    if (!flags.job.empty()) std::cout << TotalsText(task.request.spec, rate) << "\n";
     std::cerr << absl::StrFormat("planned in %.0f ms\n", 1e3 * seconds);
   }
   plan::Cluster cluster;
@@ -350,6 +361,7 @@ std::string BadPreviewFlag(const PlanFlags& flags) {
       {"--efficiency", flags.efficiency != none.efficiency},
       {"--state-bytes", flags.state_bytes != none.state_bytes},
       {"--seed", flags.seed != none.seed},
+      {"--objective", !flags.objective.empty()},
       {"--seconds", flags.seconds != none.seconds},
       {"--trace", !flags.trace.empty()},
       {"--svg", !flags.svg.empty()},
@@ -402,6 +414,9 @@ std::string BadFlag(const PlanFlags& flags, bool simulate) {
     if (size < 1 || size > 1024) {
       return absl::StrCat("--tensor-parallel ", size, ": a size is 1 to 1024");
     }
+  }
+  if (!flags.objective.empty() && !OneOf({"time", "cost"}, flags.objective)) {
+    return absl::StrCat("--objective ", flags.objective, ": there are time, cost");
   }
   if (!OneOf({"auto", "one", "per-site"}, flags.islands)) {
     return absl::StrCat("--islands ", flags.islands, ": there are auto, one, per-site");

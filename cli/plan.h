@@ -29,6 +29,7 @@ struct PlanFlags {
   double seconds = 0;  // to go on improving for; 0: a fixed number of tries
   double efficiency = 0.45;
   double state_bytes = 18;  // per parameter
+  std::string objective;    // time, cost; empty: the job's
   // plan
   std::string islands = "auto";  // auto, one, per-site
   double island_cost = 0.03;     // of a doubling of the islands
@@ -105,6 +106,8 @@ void AddPlanFlags(App& app, bool simulate, PlanFlags* flags) {
   app.add_option("--state-bytes", flags->state_bytes,
                  "weights, gradients and optimizer state per parameter")
       ->capture_default_str();
+  app.add_option("--objective", flags->objective,
+                 "time: the shortest step; cost: the cheapest; default: the job's");
   app.add_option("--seed", flags->seed, "of the search")->capture_default_str();
   app.add_option("--seconds", flags->seconds, "go on improving for so long");
   app.add_option("--trace", flags->trace, "write the step for Perfetto, JSON");

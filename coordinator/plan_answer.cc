@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/island_scope.h"
+#include "coordinator/planning/objective.h"
 #include "coordinator/planning/planning.h"
 #include "coordinator/planning/predicted_step.h"
 
@@ -26,6 +27,7 @@ PlanRequest RequestOf(const MakePlan& ask) {
   request.spec = ask.spec;
   request.facts = ask.facts;
   request.number = ask.number;
+  request.islands = ask.islands;
   request.members = MembersOf(ask.workers);
   return request;
 }
@@ -38,6 +40,23 @@ PlanRequest RequestOf(const GroupWorkers& ask) {
   return request;
 }
 
+namespace {
+
+// Both plans as the job's objective ranks them today.
+void RankBoth(const PlanRequest& request, const IslandPlan& current, PlanMade& made) {
+  const LayoutSpec& layout = request.spec.layout;
+  if (layout.objective == PlanObjective::kTime && layout.budget == 0) return;
+  const absl::StatusOr<PlanningInput> input = MakePlanningInput(request);
+  if (!input.ok() || made.current_step_ns == 0) return;
+  const auto rank = [&](const IslandPlan& plan, int64_t step_ns) {
+    return Rate(request, *input, plan, 1e-9 * static_cast<double>(step_ns)).rank;
+  };
+  made.rank = rank(*made.plan, made.plan->step_ns);
+  made.current_rank = rank(current, made.current_step_ns);
+}
+
+}  // namespace
+
 PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& current) {
   PlanMade made;
   made.left_out = LeaveOutUnreachable(request);
@@ -46,7 +65,10 @@ PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& curre
   for (const auto& [worker, why] : made.left_out) {
     if (made.plan.ok()) absl::StrAppend(&made.plan->reason, "; without ", worker, ": ", why);
   }
-  if (made.plan.ok() && current) made.current_step_ns = EstimateStepNs(request, *current);
+  if (made.plan.ok() && current) {
+    made.current_step_ns = EstimateStepNs(request, *current);
+    RankBoth(request, *current, made);
+  }
   return made;
 }
 

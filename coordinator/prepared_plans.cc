@@ -30,7 +30,9 @@ bool SameDevices(const PlanMember& a, const PlanMember& b) {
   return std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(), b.devices.end(),
                     [](const DeviceInfo& x, const DeviceInfo& y) {
                       return x.kind == y.kind && x.threads == y.threads &&
-                             x.memory_bytes == y.memory_bytes && x.compute == y.compute;
+                             x.memory_bytes == y.memory_bytes && x.compute == y.compute &&
+                             x.price_per_hour == y.price_per_hour &&
+                             x.egress_price_per_gb == y.egress_price_per_gb;
                     });
 }
 

@@ -431,6 +431,8 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   for (const WorkerDevice& device : devices) {
     identity.devices.push_back(device.info);
     identity.devices.back().kind += emulated;
+    identity.devices.back().price_per_hour = options.price_per_hour;
+    identity.devices.back().egress_price_per_gb = options.egress_price_per_gb;
     absl::StrAppend(&names, names.empty() ? "" : ", ", identity.devices.back().kind,
                     device.info.uuid.empty() ? "" : " ", device.info.uuid);
   }

@@ -31,8 +31,10 @@ struct DaemonOptions {
   // Where other workers of an island reach this one; port "*": any. The default serves islands
   // within one machine.
   std::string peer_endpoint = "tcp://127.0.0.1:*";
-  bool profile_again = false;  // forget earlier measurements of the devices
-  std::string site;            // its network, by its operator; empty: found by measuring
+  bool profile_again = false;      // forget earlier measurements of the devices
+  std::string site;                // its network, by its operator; empty: found by measuring
+  double price_per_hour = 0;       // of each device, in the operator's currency
+  double egress_price_per_gb = 0;  // of what is sent to other sites
   double emulate_slowdown = 1;
   double emulate_step_ms = 0;   // see IslandOptions
   double emulate_block_ms = 0;  // see EmulatedBlocks; 0: computes

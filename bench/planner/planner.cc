@@ -62,45 +62,6 @@ void PlanningTime(BoundRatios* bounds) {
                     PlanRow(AutoHet(types, "gpt3-175b", 4096), options, bounds).seconds, "s", 10);
 }
 
-// Wires drop to half and to a twentieth: the plan is mended from the one in force.
-double ReplanSeconds(const Setting& setting, double* worst_over_new) {
-  const plan::Costs costs = setting.costs();
-  const auto before = plan::PlanJob(setting.cluster, costs, setting.job, {});
-  if (!before.ok()) return 1e9;
-  double slowest_s = 0;
-  for (const double share : {0.5, 0.05}) {
-    plan::Cluster changed = setting.cluster;
-    changed.site_wire.bytes_per_s *= share;
-    for (auto& [sites, wire] : changed.site_to_site) wire.bytes_per_s *= share;
-    absl::StatusOr<plan::Plan> after = absl::UnknownError("not planned");
-    const double seconds =
-        ProcessorSecondsOf([&] { after = plan::Replan(*before, changed, costs, setting.job, {}); });
-    const auto anew = plan::PlanJob(changed, costs, setting.job, {});
-    const auto going_on =
-        plan::EvaluateLayout(changed, costs, setting.job, before->layout, {32, 1});
-    if (!after.ok() || !anew.ok() || !going_on.ok()) return 1e9;
-    std::printf("%-46s %7.1f ms | wires x%.2f: %.4g s/step; going on %.4g, a new plan %.4g\n",
-                setting.name.c_str(), 1e3 * seconds, share, after->outcome.step_s, going_on->step_s,
-                anew->outcome.step_s);
-    slowest_s = std::max(slowest_s, seconds);
-    *worst_over_new = std::max(*worst_over_new, after->outcome.step_s / anew->outcome.step_s);
-  }
-  return slowest_s;
-}
-
-void Replanning() {
-  std::printf("\nReplanning on a change of bandwidth\n");
-  double worst_over_new = 1;
-  double slowest_s = 0;
-  for (const Setting& setting :
-       {SpanTrain(1, "gpt2", 128), SpanTrain(2, "resnet101", 128),
-        AutoHet({{"a100-80", 24}, {"h800", 24}, {"h20", 16}}, "gpt3-6.7b", 512)}) {
-    slowest_s = std::max(slowest_s, ReplanSeconds(setting, &worst_over_new));
-  }
-  PrintFigureAtMost("replan_on_bandwidth", 1e3 * slowest_s, "ms", 100);
-  PrintFigureAtMost("replan_over_new_plan", worst_over_new, "ratio", 1.1);
-}
-
 // Two models of eight operators each on three unlike devices joined by links of two edges.
 plan::PlacementProblem Operators() {
   Rng rng(7);
@@ -156,7 +117,7 @@ void OperatorPlacement() {
 }  // namespace
 }  // namespace atl::bench
 
-// All parts, or those that are named: speed, time, replan, losses, placement, published, scenarios,
+// All parts, or those that are named: speed, time, losses, placement, published, scenarios,
 // jeeves, rounds, mixes, sites (all sizes or those given: sites 64 1024).
 int main(int argc, char** argv) {
   const auto wanted = [&](const std::string& part) {
@@ -165,7 +126,6 @@ int main(int argc, char** argv) {
   atl::bench::BoundRatios bounds;
   if (wanted("speed")) atl::bench::SimulatorSpeed();
   if (wanted("time")) atl::bench::PlanningTime(&bounds);
-  if (wanted("replan")) atl::bench::Replanning();
   if (wanted("losses")) atl::bench::PrintLosses();
   if (wanted("placement")) atl::bench::OperatorPlacement();
   if (wanted("published")) atl::bench::PrintPublished(&bounds);

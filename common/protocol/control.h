@@ -102,6 +102,10 @@ struct DeviceInfo {
   std::string nccl;     // version of the NCCL that it can join groups by; empty: it cannot
   // Of the machine, beside that of a device with memory of its own; 0: memory_bytes is part of it.
   int64_t host_memory_bytes = 0;
+  // In the operator's currency; what the worker sends to other sites is priced alike on all
+  // devices.
+  double price_per_hour = 0;
+  double egress_price_per_gb = 0;
 };
 
 // First message on every new connection.

@@ -217,6 +217,8 @@ absl::Status ValidateLayout(const JobSpec& spec) {
   }
   ATOLL_RETURN_IF_ERROR(ValidateShares(spec));
   ATOLL_RETURN_IF_ERROR(ValidatePlan(l));
+  ATOLL_RETURN_IF_ERROR(InRange("layout.deadline_hours", l.deadline_hours, 0, 1e6));
+  ATOLL_RETURN_IF_ERROR(InRange("layout.budget", l.budget, 0, 1e15));
   const bool known = l.schedule.empty() || std::count(std::begin(kScheduleNames),
                                                       std::end(kScheduleNames), l.schedule) > 0;
   if (!known) {

@@ -134,6 +134,9 @@ enum class Recompute {
   kAll,
 };
 
+// What a plan is chosen for: a short step, or a cheap one.
+enum class PlanObjective { kTime, kCost };
+
 // How an island lies on its devices. 0 and empty: the planner decides.
 struct LayoutSpec {
   IslandExtent island = IslandExtent::kWorker;
@@ -155,6 +158,10 @@ struct LayoutSpec {
   int64_t optimizer_copies = 0;
   // A plan to keep to, as JSON (coordinator/plan_io/plan_message.h); in a job file its path.
   std::string plan = {};
+  PlanObjective objective = PlanObjective::kTime;
+  // For schedule.train_tokens; 0: no limit. The budget is in the currency of the devices' prices.
+  double deadline_hours = 0;
+  double budget = 0;
 
   bool operator==(const LayoutSpec&) const = default;
 };

@@ -96,6 +96,9 @@ void Fields(V& v, Plain<V, LayoutSpec>& s, v1::LayoutSpec& m) {
   ATOLL_WIRE_VALUES(tensor_shares, 1024);
   ATOLL_WIRE_OPTIONAL(optimizer_copies);
   ATOLL_WIRE_OPTIONAL(plan);
+  ATOLL_WIRE_OPTIONAL_ENUM(objective, PlanObjective);
+  ATOLL_WIRE_OPTIONAL(deadline_hours);
+  ATOLL_WIRE_OPTIONAL(budget);
 }
 
 template <class V>
@@ -212,6 +215,8 @@ void Fields(V& v, Plain<V, DeviceInfo>& s, v1::DeviceInfo& m) {
   ATOLL_WIRE_COPY(compute);
   ATOLL_WIRE_COPY(nccl);
   ATOLL_WIRE_COUNT(host_memory_bytes);
+  ATOLL_WIRE_COPY(price_per_hour);
+  ATOLL_WIRE_COPY(egress_price_per_gb);
 }
 
 template <class V>

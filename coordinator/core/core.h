@@ -106,6 +106,10 @@ struct PlanMade {
   int64_t request = 0;
   absl::StatusOr<IslandPlan> plan = absl::UnknownError("no plan");
   int64_t current_step_ns = 0;  // of MakePlan::current, as it is seen now; 0: unknown
+  // Where prices decide: what counts of the plan and of MakePlan::current instead of their steps;
+  // the less the better. 0: the steps count.
+  double rank = 0;
+  double current_rank = 0;
   std::vector<std::pair<NodeId, std::string>> left_out;  // workers that cannot be used, and why
   // Without a plan, for want of memory: another one of the workers that has more room to lead.
   NodeId roomier_leader = {};
@@ -171,6 +175,7 @@ struct MakePlan {
   IslandId island = 0;
   int64_t request = 0;
   int64_t number = 0;  // that the plan will have
+  int islands = 1;     // of the job
   JobSpec spec;
   JobFacts facts;
   std::vector<PlanWorker> workers;

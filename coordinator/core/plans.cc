@@ -104,6 +104,7 @@ MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
   ask.job = job.id();
   ask.island = island.island;
   ask.number = island.plan_number + 1;
+  ask.islands = std::max<int>(1, static_cast<int>(job.islands.size()));
   ask.spec = job.spec();
   ask.facts = *job.record.facts;
   ask.busy = job.plans.contains(island.island);
@@ -174,7 +175,8 @@ bool AsAsked(const LayoutSpec& layout, const IslandPlan& plan) {
 
 // Why the plan in force is kept although another one was made; "" if it is not.
 std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
-                    const IslandPlan& current, const IslandPlan& made, int64_t current_step_ns) {
+                    const IslandPlan& current, const PlanMade& answer) {
+  const IslandPlan& made = *answer.plan;
   if (SameLayout(current, made)) return "the same layout is still the best";
   // The one in force was made because the job's numbers did not fit for a while.
   const LayoutSpec& layout = job.spec().layout;
@@ -183,12 +185,17 @@ std::string WhyKeep(const State& s, const Job& job, const IslandRecord& island,
       (made.replicas != current.replicas || made.tensor_shares != current.tensor_shares)) {
     return "";
   }
+  if (answer.rank > 0 && answer.current_rank > 0) {
+    if (answer.rank <= (1 - s.options.plan_gain) * answer.current_rank) return "";
+    return absl::StrFormat("the best other one would cost %.1f%% of this one",
+                           100 * answer.rank / answer.current_rank);
+  }
   double takes_ms = static_cast<double>(current.step_ns) / 1e6;
   const bool wished = !Wish(s, job, island, current).empty();
   const Member* leader = Leader(s, island);
   // The island asks because its steps are not what was predicted.
-  if (current_step_ns > 0) {
-    takes_ms = static_cast<double>(current_step_ns) / 1e6;
+  if (answer.current_step_ns > 0) {
+    takes_ms = static_cast<double>(answer.current_step_ns) / 1e6;
   } else if (wished && leader->progress->step_seconds_quiet > 0) {
     takes_ms = leader->progress->step_seconds_quiet * 1e3;
   }
@@ -379,8 +386,7 @@ void OnPlanMade(State& s, const PlanMade& made) {
   for (const auto& [worker, why] : made.left_out) planning.left_out[worker] = CleanText(why, 200);
   if (const IslandPlan* current = PlanInForce(*job, island);
       current != nullptr && !unusable && !other_leader) {
-    const std::string why_keep =
-        WhyKeep(s, *job, island, *current, *made.plan, made.current_step_ns);
+    const std::string why_keep = WhyKeep(s, *job, island, *current, made);
     if (!why_keep.empty()) {
       planning.trouble =
           absl::StrCat("keeps plan ", current->number, " (", planning.reason, "): ", why_keep);
@@ -469,7 +475,7 @@ std::string WhyPlanIsKept(const State& s, const Job& job, const PlanMade& made) 
   if (island == job.islands.end() || !made.plan.ok()) return "";
   const IslandPlan* current = PlanInForce(job, island->second);
   if (current == nullptr) return "";
-  return WhyKeep(s, job, island->second, *current, *made.plan, made.current_step_ns);
+  return WhyKeep(s, job, island->second, *current, made);
 }
 
 std::vector<PlanWorker> IdleWorkers(const State& s) {

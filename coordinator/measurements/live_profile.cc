@@ -128,6 +128,8 @@ void AddCluster(Instant now, const PlanningInput& input, const ProfileBook& book
     added->set_node(device.node);
     added->set_site(device.site);
     added->set_memory_bytes(type.memory_bytes);
+    added->set_price_per_hour(type.price_per_hour);
+    added->set_egress_price_per_gb(device.egress_price_per_byte * 1e9);
   }
   std::map<NodeId, std::string> first_device;  // speaks for its worker
   for (const plan::Device& device : input.cluster.devices) {

@@ -47,6 +47,7 @@ absl::StatusOr<plan::Wire> WireOf(const plan::Cluster& cluster, const v1::Link& 
     added.latency_s = static_cast<double>(edge.latency_ns()) * 1e-9;
     added.bytes_per_s = edge.bandwidth_bytes_per_s();
     added.changes = ChangesOf(edge.changes());
+    added.price_per_byte = edge.price_per_gb() * 1e-9;
     if (!edge.trunk().empty()) {
       const auto trunk = std::find_if(cluster.trunks.begin(), cluster.trunks.end(),
                                       [&](const plan::Trunk& t) { return t.name == edge.trunk(); });
@@ -65,7 +66,7 @@ absl::StatusOr<plan::Wire> WireOf(const plan::Cluster& cluster, const v1::Link& 
   return plan::MakeWire(std::move(edges), cluster.trunks);
 }
 
-// Types by name and memory, as devices ask for them.
+// Types by name, memory and price, as devices ask for them.
 absl::StatusOr<int> TypeOf(const v1::Device& device, plan::Cluster& cluster) {
   auto type = plan::FindDeviceType(device.type());
   if (!type.ok()) return type.status();
@@ -73,9 +74,11 @@ absl::StatusOr<int> TypeOf(const v1::Device& device, plan::Cluster& cluster) {
     return absl::InvalidArgumentError(absl::StrCat("memory_bytes = ", device.memory_bytes()));
   }
   if (device.memory_bytes() > 0) type->memory_bytes = device.memory_bytes();
+  type->price_per_hour = device.price_per_hour();
   for (size_t t = 0; t < cluster.types.size(); ++t) {
     if (cluster.types[t].name == type->name &&
-        cluster.types[t].memory_bytes == type->memory_bytes) {
+        cluster.types[t].memory_bytes == type->memory_bytes &&
+        cluster.types[t].price_per_hour == type->price_per_hour) {
       return static_cast<int>(t);
     }
   }
@@ -116,7 +119,8 @@ absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec) {
     const std::string node = device.node().empty() ? device.id() : device.node();
     devices[device.id()] = static_cast<int>(cluster.devices.size());
     sites.insert(site);
-    cluster.devices.push_back({device.id(), node, site, *type});
+    cluster.devices.push_back(
+        {device.id(), node, site, *type, device.egress_price_per_gb() * 1e-9});
   }
   ATOLL_RETURN_IF_ERROR(ReadTrunks(spec, cluster));
   for (const v1::Link& link : spec.links()) {

@@ -162,6 +162,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const
   message.set_step_ns(message.islands(0).step_ns());
   message.set_bound_ns(std::llround(plan.outcome.bound_s * 1e9));
   message.set_gap_ratio(plan.outcome.step_s / plan.outcome.bound_s - 1);
+  message.set_step_price(plan.price);
   message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * SamplesOf(plan.layout) /
                            plan.outcome.step_s);
   message.set_reason(plan.reason);
@@ -183,6 +184,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
   for (const auto& [site, plan] : choice.islands) {
     AddIsland(plan::OnlySite(cluster, site), costs, plan, message, used);
     message.mutable_islands()->rbegin()->set_steps_per_round(steps_per_round);
+    message.set_step_price(message.step_price() + plan.price);
     if (slowest == nullptr || plan.outcome.step_s > slowest->outcome.step_s) slowest = &plan;
   }
   AddIdle(cluster, used, message);

@@ -115,7 +115,7 @@ absl::StatusOr<int> TypeOf(const v1::Device& device, const plan::ProfileTable& t
   const int64_t bytes = device.memory_bytes();
   for (size_t t = 0; t < cluster->types.size(); ++t) {
     plan::DeviceType& type = cluster->types[t];
-    if (type.name != device.type() ||
+    if (type.name != device.type() || type.price_per_hour != device.price_per_hour() ||
         static_cast<double>(std::max(bytes, type.memory_bytes)) >
             kSameMemory * static_cast<double>(std::min(bytes, type.memory_bytes))) {
       continue;
@@ -138,6 +138,7 @@ absl::StatusOr<int> TypeOf(const v1::Device& device, const plan::ProfileTable& t
       known.ok() ? *known : plan::DeviceType{device.type(), 100e9, 10e9, 0, 4e9};
   made.name = device.type();
   made.memory_bytes = bytes;
+  made.price_per_hour = device.price_per_hour();
   cluster->types.push_back(made);
   return static_cast<int>(cluster->types.size()) - 1;
 }
@@ -156,7 +157,8 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& 
       return absl::InvalidArgumentError(
           absl::StrCat("device \"", absl::CHexEscape(device.id()), "\" appears twice"));
     }
-    cluster->devices.push_back({device.id(), device.node(), device.site(), type});
+    cluster->devices.push_back(
+        {device.id(), device.node(), device.site(), type, device.egress_price_per_gb() * 1e-9});
   }
   return absl::OkStatus();
 }

@@ -101,11 +101,17 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
       "without communication\n",
       plan.outcome.step_s, plan.outcome.sync_s, plan.outcome.commit_s, plan.outcome.bound_s,
       plan.outcome.step_s / plan.outcome.bound_s, plan.cluster_bound_s);
+  if (plan.price > 0) {
+    absl::StrAppendFormat(&text, "price of a step %.4g, of an hour %.4g\n", plan.price,
+                          3600 * plan.price / plan.outcome.step_s);
+  }
   if (!plan.alternatives.empty()) absl::StrAppend(&text, "\nalternatives:\n");
   for (const plan::Alternative& other : plan.alternatives) {
-    absl::StrAppendFormat(&text, "  %+6.1f%%  %s%s\n",
-                          100 * (other.step_s / plan.outcome.step_s - 1), other.what,
-                          other.simulated ? "" : " (estimated)");
+    absl::StrAppendFormat(&text, "  %+6.1f%%", 100 * (other.step_s / plan.outcome.step_s - 1));
+    if (plan.price > 0) {
+      absl::StrAppendFormat(&text, "  price %+6.1f%%", 100 * (other.price / plan.price - 1));
+    }
+    absl::StrAppend(&text, "  ", other.what, other.simulated ? "" : " (estimated)", "\n");
   }
   absl::StrAppend(&text, "\n", plan.reason, " (seed ", plan.seed, ")\n");
   return text;

@@ -8,6 +8,7 @@
 
 #include "common/status.h"
 #include "coordinator/planner/leader.h"
+#include "coordinator/planner/objective.h"
 #include "coordinator/planner/scopes.h"
 
 namespace atl::plan {
@@ -316,6 +317,7 @@ std::vector<EntityPool> PoolsOf(const Cluster& cluster, const Costs& costs, int 
     const DeviceType& type = cluster.types[pool.type];
     const StageCosts all = costs.For(type, tensor_parallel, micro_batch);
     pool.power = micro_batch / all.TotalSeconds(0, all.layers());
+    pool.price_per_hour = type.price_per_hour * tensor_parallel;
     pool.memory_bytes = costs.UsableBytes(type) * tensor_parallel;
     // Of devices that are alike the leader's are taken first.
     std::stable_partition(pool.entities.begin(), pool.entities.end(),
@@ -334,7 +336,7 @@ class Enumerator {
  public:
   Enumerator(const Cluster& cluster, const Costs& costs, const Job& job,
              const std::function<bool()>& stop)
-      : cluster_(cluster), costs_(costs), job_(job), stop_(stop) {}
+      : cluster_(cluster), costs_(costs), job_(job), stop_(stop), ranking_(cluster, costs, job) {}
 
   void Run() {
     for (const int tp : TensorParallelSizes(job_)) {
@@ -342,9 +344,8 @@ class Enumerator {
         if (micro_batch <= job_.global_batch) OfSize(tp, micro_batch);
       }
     }
-    std::stable_sort(
-        candidates_.begin(), candidates_.end(),
-        [](const Candidate& a, const Candidate& b) { return a.estimate_s < b.estimate_s; });
+    std::stable_sort(candidates_.begin(), candidates_.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
   }
 
   std::vector<Candidate> candidates_;
@@ -362,7 +363,8 @@ class Enumerator {
     orders_ = SiteOrders(cluster_, pools_);
     const Composition all = AllOf(pools_);
     entities_ = std::accumulate(all.begin(), all.end(), 0);
-    const std::vector<Scope> scopes = ScopesOf(pools_, SiteOfLeader(cluster_));
+    std::vector<Scope> scopes = ScopesOf(pools_, SiteOfLeader(cluster_));
+    if (ranking_.by_price()) AddCheapScopes(pools_, scopes);
     for (const int d : ReplicaCounts(entities_, total_, job_.fixed.replicas)) {
       seen_.clear();
       grouper_.Forget();
@@ -374,7 +376,7 @@ class Enumerator {
   }
 
   void OfScope(const Scope& scope, int d) {
-    if (Hopeless(EvenSeconds(scope, d))) return;
+    if (Hopeless(ranking_.Rank(PriceOf(scope.counts), EvenSeconds(scope, d)))) return;
     scope_ = scope.name;
     const double k = static_cast<double>(total_) / d;
     const auto state_bytes = static_cast<int64_t>(static_cast<double>(costs_.model().parameters()) *
@@ -412,23 +414,33 @@ class Enumerator {
     return job_.global_batch * (1 + std::max(0.0, members - 1) / k) / power;
   }
 
+  double PriceOf(const Composition& counts) const {
+    double price = 0;
+    for (size_t t = 0; t < pools_.size(); ++t) price += pools_[t].price_per_hour * counts[t];
+    return price;
+  }
+  double RankOf(const std::vector<Composition>& groups) const {
+    double price = 0;
+    for (const Composition& group : groups) price += PriceOf(group);
+    return ranking_.Rank(price, SecondsOf(groups));
+  }
+
   // Whether so much better ones are known already that this one will not be simulated.
-  bool Hopeless(double seconds) const {
-    return best_s_.size() == kComparedWith && seconds > kHopeless * *best_s_.rbegin();
+  bool Hopeless(double rank) const {
+    return best_.size() == kComparedWith && rank > kHopeless * *best_.rbegin();
   }
 
   void Add(const std::string& how, const std::vector<Composition>& groups, bool every_stage) {
-    if (!seen_.insert({groups, every_stage}).second || Hopeless(SecondsOf(groups))) return;
+    if (!seen_.insert({groups, every_stage}).second || Hopeless(RankOf(groups))) return;
     const bool spans = SpansSites(pools_, groups);
     const size_t most = entities_ > kManyEntities ? 2 : orders_.size();
     for (size_t o = 0; o < std::min(most, orders_.size()); ++o) {
       const std::vector<std::string>& order = orders_[o];
       if (!spans && o > 0) break;  // whose site comes first does not matter
-      Candidate candidate{{tp_, micro_batch_, "best", MapToNodes(pools_, groups, order)},
-                          how,
-                          0,
-                          scope_,
-                          every_stage};
+      Candidate candidate{.layout = {tp_, micro_batch_, "best", MapToNodes(pools_, groups, order)},
+                          .how = how,
+                          .scope = scope_,
+                          .fitted = every_stage};
       absl::Status fits = CutAll(cluster_, costs_, total_, every_stage, candidate.layout);
       if (fits.ok() && !UsesLeader(cluster_, candidate.layout)) {
         fits = BringInLeader(cluster_, costs_, job_, pools_, candidate);
@@ -440,9 +452,10 @@ class Enumerator {
         why_not_ = fits;
         continue;
       }
+      candidate.rank = ranking_.Rank(candidate.layout, candidate.estimate_s);
       if (every_stage || job_.fixed.stages == 0) {
-        best_s_.insert(candidate.estimate_s);
-        if (best_s_.size() > kComparedWith) best_s_.erase(std::prev(best_s_.end()));
+        best_.insert(candidate.rank);
+        if (best_.size() > kComparedWith) best_.erase(std::prev(best_.end()));
       }
       candidates_.push_back(std::move(candidate));
     }
@@ -453,7 +466,8 @@ class Enumerator {
   const Job& job_;
   const std::function<bool()>& stop_;
   int tp_ = 1, micro_batch_ = 1, total_ = 1, entities_ = 0;
-  std::multiset<double> best_s_;  // the least estimates so far
+  const Ranking ranking_;
+  std::multiset<double> best_;  // the best ranks so far
   std::string scope_;
   Grouper grouper_;
   std::vector<EntityPool> pools_;

@@ -16,8 +16,9 @@ namespace atl::plan {
 struct EntityPool {
   int type = 0;
   std::string site;
-  double power = 0;          // samples per second of the whole model
-  int64_t memory_bytes = 0;  // of all members
+  double power = 0;           // samples per second of the whole model
+  double price_per_hour = 0;  // of each entity
+  int64_t memory_bytes = 0;   // of all members
   std::vector<std::vector<int>> entities;
 };
 
@@ -25,6 +26,7 @@ struct Candidate {
   Layout layout;
   std::string how;  // "by type counts", "within sites in paris alone", "equal shares"
   double estimate_s = 0;
+  double rank = 0;         // by the job's objective, of the estimate
   std::string scope = "";  // which entities it was to use; empty: all
   bool fitted = false;     // to the number of stages that the job fixes, and to be kept so
 };
@@ -45,7 +47,7 @@ std::vector<int> MicroBatchSizes(const Job& job);
 // Micro-batches for each replica by the speed of its slowest stage.
 void ShareMicroBatches(const Cluster& cluster, const Costs& costs, int total, Layout& layout);
 
-// All candidates, cheapest estimate first. `why_not` receives the last reason for which a layout
+// All candidates, the best rank first. `why_not` receives the last reason for which a layout
 // was dropped. Stops early when `stop` says so and there is a candidate.
 std::vector<Candidate> Enumerate(const Cluster& cluster, const Costs& costs, const Job& job,
                                  const std::function<bool()>& stop, absl::Status* why_not);

@@ -33,6 +33,7 @@ struct DeviceType {
   double memory_bytes_per_s = 0;
   int64_t memory_bytes = 0;
   double link_bytes_per_s = 0;  // one direction, to a neighbour in the node
+  double price_per_hour = 0;    // of one device, in the operator's currency
 };
 
 // By name, without regard to case: p100, v100, p4, a10, a100-40, a100-80, h100, h800, h200, h20,

@@ -29,12 +29,20 @@ absl::Status ValidateChanges(const std::vector<BandwidthChange>& changes, absl::
   return absl::OkStatus();
 }
 
+absl::Status ValidatePrice(double price, absl::string_view what) {
+  if (price >= 0 && std::isfinite(price)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": a price must be a number of at least 0, not ", price));
+}
+
 absl::Status ValidateWire(const Wire& wire, size_t trunks, absl::string_view what) {
+  ATOLL_RETURN_IF_ERROR(ValidatePrice(wire.price_per_byte, what));
   for (const WireEdge& edge : wire.edges) {
     if (edge.trunk >= static_cast<int>(trunks)) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": there is no trunk ", edge.trunk));
     }
     ATOLL_RETURN_IF_ERROR(ValidateChanges(edge.changes, what));
+    ATOLL_RETURN_IF_ERROR(ValidatePrice(edge.price_per_byte, what));
     ATOLL_RETURN_IF_ERROR(ValidateWire({edge.latency_s, edge.bytes_per_s, {}}, trunks, what));
   }
   if (!(wire.bytes_per_s > 0) || !std::isfinite(wire.bytes_per_s) || !(wire.latency_s >= 0) ||
@@ -124,6 +132,11 @@ absl::StatusOr<Wire> MakeWire(std::vector<WireEdge> edges, const std::vector<Tru
   const double payload_s =
       static_cast<double>(sim::AloneTransferNs(network, network.links[0], kPayloadBytes)) * 1e-9;
   wire.bytes_per_s = kPayloadBytes / std::max(1e-9, payload_s - wire.latency_s);
+  double all_bytes_per_s = 0;
+  for (const WireEdge& edge : edges) all_bytes_per_s += edge.bytes_per_s;
+  for (const WireEdge& edge : edges) {
+    wire.price_per_byte += edge.price_per_byte * edge.bytes_per_s / all_bytes_per_s;
+  }
   const bool plain = edges.size() == 1 && edges[0].trunk < 0 && edges[0].changes.empty();
   if (!plain) wire.edges = std::move(edges);
   return wire;
@@ -145,6 +158,23 @@ Wire Cluster::WireBetween(int from, int to) const {
     if (known != node_to_node.end()) return known->second;
   }
   return WireBetweenSites(a.site, b.site);
+}
+
+double Cluster::PricePerByte(int from, int to) const {
+  const bool leaves = devices[from].site != devices[to].site;
+  return WireBetween(from, to).price_per_byte + (leaves ? devices[from].egress_price_per_byte : 0);
+}
+
+bool Cluster::HasPrices() const {
+  const auto any = [](const auto& wires) {
+    return std::any_of(wires.begin(), wires.end(),
+                       [](const auto& entry) { return entry.second.price_per_byte > 0; });
+  };
+  return std::any_of(types.begin(), types.end(),
+                     [](const DeviceType& type) { return type.price_per_hour > 0; }) ||
+         std::any_of(devices.begin(), devices.end(),
+                     [](const Device& device) { return device.egress_price_per_byte > 0; }) ||
+         any(site_to_site) || any(node_to_node) || any(measured);
 }
 
 const Wire& Cluster::WireBetweenSites(const std::string& from, const std::string& to) const {
@@ -174,6 +204,8 @@ absl::Status Validate(const Cluster& cluster) {
       return absl::InvalidArgumentError(absl::StrCat(
           "device type \"", type.name, "\": speed, memory and link bandwidth must be positive"));
     }
+    ATOLL_RETURN_IF_ERROR(
+        ValidatePrice(type.price_per_hour, absl::StrCat("device type \"", type.name, "\"")));
   }
   std::set<std::string> ids;
   for (const Device& device : cluster.devices) {
@@ -183,6 +215,8 @@ absl::Status Validate(const Cluster& cluster) {
     if (!ids.insert(device.id).second) {
       return absl::InvalidArgumentError(absl::StrCat("device \"", device.id, "\" appears twice"));
     }
+    ATOLL_RETURN_IF_ERROR(
+        ValidatePrice(device.egress_price_per_byte, absl::StrCat("device \"", device.id, "\"")));
   }
   const size_t trunks = cluster.trunks.size();
   for (const Trunk& trunk : cluster.trunks) {

@@ -20,7 +20,8 @@ struct Device {
   std::string id;
   std::string node;
   std::string site;
-  int type = 0;  // index into Cluster::types
+  int type = 0;                      // index into Cluster::types
+  double egress_price_per_byte = 0;  // of what it sends to other sites
 };
 
 // From `time_s` after a step's start on, bandwidth is multiplied by `factor`, until the next
@@ -44,6 +45,7 @@ struct WireEdge {
   int trunk = -1;         // index into Cluster::trunks; -1: shared by nobody
   int conflict_set = -1;  // at most one edge of a set takes part in a transfer; -1: any may
   std::vector<BandwidthChange> changes;
+  double price_per_byte = 0;
 };
 
 // One direction between two devices: t(n) = latency + n / bandwidth, or what the edges amount to.
@@ -51,6 +53,7 @@ struct Wire {
   double latency_s = 0;
   double bytes_per_s = 0;
   std::vector<WireEdge> edges;  // empty: one, as above
+  double price_per_byte = 0;    // of what is sent, as the edges share it
 
   double Seconds(double bytes) const;
 };
@@ -78,6 +81,10 @@ struct Cluster {
   std::map<std::pair<int, int>, Wire> measured;
 
   Wire WireBetween(int from, int to) const;
+  // What sending a byte costs: the wire's price, and between sites the sender's.
+  double PricePerByte(int from, int to) const;
+  // Whether any device, sender or wire has one.
+  bool HasPrices() const;
   const Wire& WireBetweenSites(const std::string& from, const std::string& to) const;
   // The devices of one type, in one node, in order; (site, node, type) in order.
   std::vector<std::vector<int>> DevicesByNode() const;

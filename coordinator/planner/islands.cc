@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/status.h"
+#include "coordinator/planner/objective.h"
 
 namespace atl::plan {
 namespace {
@@ -34,6 +35,15 @@ std::map<std::string, int> BatchOfSites(const Cluster& cluster, const Costs& cos
   return batch;
 }
 
+// Islands share a step's samples and its budget; or each takes steps of the whole batch, and all
+// together make as many of them in a deadline.
+Objective ObjectiveOfSite(const Job& job, int samples, size_t sites, bool whole_batch) {
+  Objective own = job.objective;
+  if (whole_batch) own.step_s_max *= static_cast<double>(sites);
+  if (!whole_batch) own.price_max *= samples / static_cast<double>(job.global_batch);
+  return own;
+}
+
 std::string Reason(const IslandChoice& choice, const IslandOptions& options) {
   if (choice.islands.empty()) {
     return absl::StrCat("no site alone holds the model; one plan over all sites trains ",
@@ -53,6 +63,14 @@ std::string Reason(const IslandChoice& choice, const IslandOptions& options) {
 }
 
 }  // namespace
+
+double RankOfSample(const Job& job, double samples_per_s, double price, double factor) {
+  if (samples_per_s <= 0) return INFINITY;
+  Objective sample = job.objective;
+  sample.step_s_max /= job.global_batch;
+  sample.price_max /= job.global_batch;
+  return Rank(sample, {0, factor * price}, factor / samples_per_s);
+}
 
 Cluster OnlySite(const Cluster& cluster, const std::string& site) {
   return WithDevices(cluster, [&](const Device& device) { return device.site == site; });
@@ -88,6 +106,7 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
   choice.single = make(cluster, job);
   if (choice.single.ok()) {
     choice.single_samples_per_s = job.global_batch / choice.single->outcome.step_s;
+    choice.single_price = choice.single->price / job.global_batch;
   }
   absl::Status why_not = choice.single.status();
   std::map<std::string, int> batch = BatchOfSites(cluster, costs, job);
@@ -98,6 +117,7 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
   for (const auto& [site, samples] : batch) {
     Job own = job;
     own.global_batch = samples;
+    own.objective = ObjectiveOfSite(job, samples, batch.size(), islands.whole_batch);
     auto plan = make(OnlySite(cluster, site), own);
     if (!plan.ok()) {
       if (why_not.ok()) why_not = Annotate(plan.status(), absl::StrCat("site \"", site, "\""));
@@ -110,19 +130,24 @@ absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& 
   const double bytes =
       static_cast<double>(costs.model().parameters()) * islands.bytes_per_parameter;
   choice.server_site = PlaceServer(cluster, rounds_per_s, bytes);
+  double price_per_s = 0;
   for (const auto& [site, plan] : choice.islands) {
     const double train_s = plan.outcome.step_s * islands.steps_per_round;
     const double exchange_s = ExchangeSeconds(cluster, site, choice.server_site, bytes);
     // With overlap an exchange that is shorter than a round costs nothing.
     const double round_s = islands.overlap ? std::max(train_s, exchange_s) : train_s + exchange_s;
     choice.islands_samples_per_s += batch.at(site) * islands.steps_per_round / round_s;
+    // While its devices wait for an exchange they are paid for.
+    price_per_s += plan.price / plan.outcome.step_s;
   }
   if (!choice.islands.empty()) {
     choice.islands_factor =
         1 + islands.cost_per_doubling * std::log2(static_cast<double>(choice.islands.size()));
   }
+  if (!choice.islands.empty()) choice.islands_price = price_per_s / choice.islands_samples_per_s;
   choice.use_islands =
-      choice.islands_samples_per_s / choice.islands_factor > choice.single_samples_per_s;
+      RankOfSample(job, choice.islands_samples_per_s, choice.islands_price, choice.islands_factor) <
+      RankOfSample(job, choice.single_samples_per_s, choice.single_price, 1);
   choice.reason = Reason(choice, islands);
   return choice;
 }

@@ -31,20 +31,32 @@ struct IslandChoice {
   double single_samples_per_s = 0;   // of one plan for the whole cluster; 0: none fits
   double islands_samples_per_s = 0;  // of all islands, before the factor; 0: none fits
   double islands_factor = 1;         // more samples for the same loss
+  double single_price = 0;           // of a sample
+  double islands_price = 0;          // of a sample, before the factor
   std::string server_site;           // where the parameter server belongs
   absl::StatusOr<Plan> single = absl::UnknownError("not planned");
   std::map<std::string, Plan> islands;  // by site; a site that cannot hold the model takes no part
   std::string reason;
+
+  double samples_per_s() const {
+    return use_islands ? islands_samples_per_s : single_samples_per_s;
+  }
+  double price_per_sample() const { return use_islands ? islands_price : single_price; }
 };
 
 // How a cluster is planned for a job: PlanJob, or more.
 using PlanFunction = std::function<absl::StatusOr<Plan>(const Cluster&, const Job&)>;
 
 // Plans both ways; the job's batch is divided among the sites by their speed, or not. The error
-// says why neither fits. A cluster of one site has one island.
+// says why neither fits. A cluster of one site has one island. The job's objective is that of one
+// plan for the whole cluster: its limits are shared out among islands.
 absl::StatusOr<IslandChoice> ChooseIslands(const Cluster& cluster, const Costs& costs,
                                            const Job& job, const PlanFunction& plan,
                                            const IslandOptions& islands);
+
+// How the job's objective ranks training at such a rate and price of a sample, where so many times
+// as many samples are needed. The less the better.
+double RankOfSample(const Job& job, double samples_per_s, double price, double factor);
 
 // The devices of one site, and the wires between them.
 Cluster OnlySite(const Cluster& cluster, const std::string& site);

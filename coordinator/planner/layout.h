@@ -29,12 +29,22 @@ struct Constraints {
   bool any() const { return stages > 0 || replicas > 0 || !schedule.empty(); }
 };
 
+// What a plan is chosen for (objective.h).
+struct Objective {
+  bool cheapest = false;         // the cheapest step; otherwise the shortest
+  double step_s_max = INFINITY;  // of a step: what a deadline leaves for it
+  double price_max = INFINITY;   // of a step: what a budget leaves for it
+
+  bool limited() const { return !std::isinf(step_s_max) || !std::isinf(price_max); }
+};
+
 struct Job {
   int global_batch = 1;              // samples per step
   std::vector<int> micro_batches;    // sizes to try; empty: 1, 2, 4, 8
   std::vector<int> tensor_parallel;  // sizes to try; empty: 1, 2, 4, 8
   double gradient_bytes = 4;         // per parameter on the wire
   Constraints fixed;
+  Objective objective;
 };
 
 // Sizes that cannot be: named with their value.

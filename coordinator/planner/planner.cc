@@ -12,13 +12,12 @@
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/improve.h"
 #include "coordinator/planner/leader.h"
+#include "coordinator/planner/objective.h"
 #include "coordinator/planner/refine.h"
 
 namespace atl::plan {
 namespace {
 
-constexpr size_t kKeptLayouts = 128;
-constexpr size_t kKeptStages = 20'000;  // of all layouts kept together
 constexpr size_t kMostAlternatives = 12;
 constexpr size_t kRefined = 20;
 
@@ -30,9 +29,15 @@ class Contest {
  public:
   Contest(const Cluster& cluster, const Costs& costs, const Job& job, const Options& options,
           Plan& plan)
-      : cluster_(cluster), costs_(costs), job_(job), options_(options), plan_(plan) {
+      : cluster_(cluster),
+        costs_(costs),
+        job_(job),
+        options_(options),
+        ranking_(cluster, costs, job),
+        plan_(plan) {
     plan_.seed = options.seed;
     plan_.outcome.step_s = INFINITY;
+    plan_.rank = INFINITY;
   }
 
   bool Stopped() const { return options_.stop && options_.stop(); }
@@ -47,25 +52,25 @@ class Contest {
       if (!set.ok()) return false;
     }
     Evaluation evaluation{options_.restarts, options_.seed};
-    evaluation.limit_s = plan_.outcome.step_s;
+    evaluation.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
     auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
     ++plan_.simulated;
     if (absl::IsCancelled(outcome.status())) {
-      plan_.alternatives.push_back({what, EstimateSeconds(cluster_, costs_, job_, layout), false});
+      Lose(what, layout, EstimateSeconds(cluster_, costs_, job_, layout), false);
       return false;
     }
     if (!outcome.ok()) {
       why_not_ = outcome.status();
       return false;
     }
-    if (outcome->step_s >= plan_.outcome.step_s) {
-      plan_.alternatives.push_back({what, outcome->step_s, true});
+    const double rank = ranking_.Rank(layout, outcome->step_s);
+    if (rank >= plan_.rank) {
+      Lose(what, layout, outcome->step_s, true);
       return false;
     }
-    if (any()) plan_.alternatives.push_back({winner_, plan_.outcome.step_s, true});
+    if (any()) Lose(winner_, plan_.layout, plan_.outcome.step_s, true);
     winner_ = what;
-    plan_.layout = std::move(layout);
-    plan_.outcome = *std::move(outcome);
+    Win(std::move(layout), *std::move(outcome), rank);
     return true;
   }
 
@@ -78,7 +83,8 @@ class Contest {
     const std::optional<Layout> reordered =
         Reordered(cluster_, costs_, candidate.layout, options_.exact_work, &how);
     if (!reordered.has_value() || !IsAllowed(*reordered)) return;
-    if (EstimateSeconds(cluster_, costs_, job_, *reordered) >= candidate.estimate_s) return;
+    const double estimate_s = EstimateSeconds(cluster_, costs_, job_, *reordered);
+    if (ranking_.Rank(*reordered, estimate_s) >= candidate.rank) return;
     Enter(*reordered, absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ", how));
   }
 
@@ -91,13 +97,21 @@ class Contest {
       if (!IsAllowed(layout)) continue;
       Evaluation quick{std::min(options_.restarts, 24), options_.seed};
       quick.known = &plan_.outcome;
-      quick.limit_s = plan_.outcome.step_s;
+      quick.limit_s = ranking_.LongestStepBetter(layout, plan_.rank);
       auto outcome = EvaluateSaving(cluster_, costs_, job_, quick, layout);
       ++plan_.simulated;
-      if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) continue;
-      plan_.layout = std::move(layout);
-      plan_.outcome = *std::move(outcome);
+      if (!outcome.ok()) continue;
+      const double rank = ranking_.Rank(layout, outcome->step_s);
+      if (rank < plan_.rank) Win(std::move(layout), *std::move(outcome), rank);
     }
+  }
+
+  void Lose(const std::string& what, const Layout& layout, double step_s, bool simulated) {
+    plan_.alternatives.push_back({.what = what,
+                                  .step_s = step_s,
+                                  .price = PriceOf(cluster_, costs_, job_, layout).Of(step_s),
+                                  .rank = ranking_.Rank(layout, step_s),
+                                  .simulated = simulated});
   }
 
   // Two stages per device, where devices of the winner idle and its pipelines stay inside sites.
@@ -122,18 +136,25 @@ class Contest {
         .restarts = 4 * options_.restarts, .seed = options_.seed, .improve = 8 * options_.restarts};
     auto outcome = EvaluateLayout(cluster_, costs_, job_, plan_.layout, longer);
     ++plan_.simulated;
-    if (outcome.ok() && outcome->step_s < plan_.outcome.step_s) plan_.outcome = *std::move(outcome);
+    if (!outcome.ok() || outcome->step_s >= plan_.outcome.step_s) return;
+    const double rank = ranking_.Rank(plan_.layout, outcome->step_s);
+    Win(plan_.layout, *std::move(outcome), rank);
   }
 
   void Finish() {
-    std::stable_sort(
-        plan_.alternatives.begin(), plan_.alternatives.end(),
-        [](const Alternative& a, const Alternative& b) { return a.step_s < b.step_s; });
+    Rerank(cluster_, costs_, job_, plan_);
+    std::stable_sort(plan_.alternatives.begin(), plan_.alternatives.end(),
+                     [](const Alternative& a, const Alternative& b) { return a.rank < b.rank; });
     plan_.cluster_bound_s = ClusterBoundSeconds(cluster_, costs_, job_);
     plan_.times_from = TimesFrom(cluster_, costs_, plan_.layout);
   }
 
  private:
+  void Win(Layout layout, Outcome outcome, double rank) {
+    plan_.layout = std::move(layout);
+    plan_.outcome = std::move(outcome);
+    plan_.rank = rank;
+  }
   bool IsAllowed(const Layout& layout) const {
     return Obeys(job_.fixed, layout) && UsesLeader(cluster_, layout);
   }
@@ -142,6 +163,7 @@ class Contest {
   const Costs& costs_;
   const Job& job_;
   const Options& options_;
+  const Ranking ranking_;
   Plan& plan_;
   int disobeyed_ = 0;  // candidates that break what the job fixes, looked at all the same
   std::string winner_;
@@ -154,13 +176,16 @@ std::string Reason(const Plan& plan, absl::string_view compared) {
   absl::StrAppend(&text, "; schedule: ", slowest.found.how);
   const Alternative* next = nullptr;
   for (const Alternative& other : plan.alternatives) {
-    if (other.simulated && (next == nullptr || other.step_s < next->step_s)) next = &other;
+    if (other.simulated && (next == nullptr || other.rank < next->rank)) next = &other;
   }
   if (next == nullptr) {
     absl::StrAppend(&text, "; no other fits");
   } else {
     absl::StrAppendFormat(&text, "; the next best, %s, takes %.1f%% longer", next->what,
                           100 * (next->step_s / plan.outcome.step_s - 1));
+    if (plan.price > 0) {
+      absl::StrAppendFormat(&text, " and costs %.1f%% more", 100 * (next->price / plan.price - 1));
+    }
   }
   absl::StrAppendFormat(&text, "; at most %.1f%% above any schedule of this layout (%s)",
                         100 * (plan.outcome.step_s / plan.outcome.bound_s - 1),
@@ -194,34 +219,27 @@ void RefineBest(const Cluster& cluster, const Costs& costs, const Job& job, Opti
     }
     candidates.insert(candidates.end(), refined.begin(), refined.end());
   }
-  std::stable_sort(
-      candidates.begin(), candidates.end(),
-      [](const Candidate& a, const Candidate& b) { return a.estimate_s < b.estimate_s; });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
 }
 
-// Each kind of layout once: which of the candidates are simulated, listed, kept for later.
+// Each kind of layout once: which of the candidates are simulated, and which listed.
 void Compete(const std::vector<Candidate>& candidates, const Options& options, Contest& contest,
              Plan& plan) {
   std::set<std::string> seen;
-  size_t kept_stages = 0;
   for (const Candidate& candidate : candidates) {
     const std::string family = Family(candidate);
     // Two ways of grouping often lead to the same layout; its estimate tells.
     const std::string same =
         absl::StrFormat("%s %.9g", Describe(candidate.layout), candidate.estimate_s);
     if (!seen.insert(same).second || !seen.insert(family).second) continue;
-    const bool keep = plan.kept.size() < kKeptLayouts && kept_stages < kKeptStages;
-    if (keep) {
-      plan.kept.push_back(candidate.layout);
-      for (const Replica& replica : candidate.layout.replicas) kept_stages += replica.stages.size();
-    }
     // Without a layout so far, look on: the estimate knows less of memory than the simulator.
     const bool enough = plan.simulated >= options.simulate || contest.Stopped();
     if (!enough || !contest.any()) {
       contest.EnterBoth(candidate);
     } else if (plan.alternatives.size() <= kMostAlternatives) {
-      plan.alternatives.push_back({family, candidate.estimate_s, false});
-    } else if (!keep) {
+      contest.Lose(family, candidate.layout, candidate.estimate_s, false);
+    } else {
       break;
     }
   }
@@ -340,46 +358,9 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
   return plan;
 }
 
-absl::StatusOr<Plan> Replan(const Plan& previous, const Cluster& cluster, const Costs& costs,
-                            const Job& job, const Options& options) {
-  ATOLL_RETURN_IF_ERROR(Validate(cluster));
-  ATOLL_RETURN_IF_ERROR(Validate(job));
-  std::vector<Layout> layouts = {previous.layout};
-  layouts.insert(layouts.end(), previous.kept.begin(), previous.kept.end());
-  const int devices = static_cast<int>(cluster.devices.size());
-  std::vector<std::pair<double, size_t>> ranked;
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    for (const Replica& replica : layouts[i].replicas) {
-      for (const Stage& stage : replica.stages) {
-        const int last = *std::max_element(stage.devices.begin(), stage.devices.end());
-        if (last >= devices || stage.last_layer > static_cast<int>(costs.model().layers.size())) {
-          return absl::FailedPreconditionError(
-              "the earlier plan is of other devices or another model; plan from the beginning");
-        }
-      }
-    }
-    // What runs now always takes part, whatever its estimate.
-    ranked.push_back({i == 0 ? 0 : EstimateSeconds(cluster, costs, job, layouts[i]), i});
-  }
-  std::sort(ranked.begin(), ranked.end());
-  Plan plan;
-  plan.kept = previous.kept;
-  plan.candidates = static_cast<int>(layouts.size());
-  Options quick = options;
-  quick.restarts = std::min(options.restarts, 16);
-  Contest contest(cluster, costs, job, quick, plan);
-  const int most = std::max(2, options.simulate / 2);
-  for (const auto& [estimate_s, i] : ranked) {
-    if (plan.simulated >= most && contest.any()) break;
-    contest.Enter(layouts[i], i == 0 ? "the layout in force" : Describe(layouts[i]));
-  }
-  if (!contest.any()) return Annotate(contest.why_not(), "nothing of the earlier plan fits");
-  contest.Improve(options.improvements / 4);
-  contest.Finish();
-  plan.reason =
-      Reason(plan, absl::StrFormat("%d layouts of the earlier plan compared, %d simulated",
-                                   plan.candidates, plan.simulated));
-  return plan;
+void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& plan) {
+  plan.price = PriceOf(cluster, costs, job, plan.layout).Of(plan.outcome.step_s);
+  plan.rank = Ranking(cluster, costs, job).Rank(plan.layout, plan.outcome.step_s);
 }
 
 void NameSites(const Grouping& grouping, Cluster& cluster) {

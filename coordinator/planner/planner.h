@@ -39,7 +39,9 @@ struct Options {
 struct Alternative {
   std::string what;
   double step_s = 0;
-  bool simulated = false;  // otherwise the estimate
+  double price = 0;  // of a step
+  double rank = 0;
+  bool simulated = false;  // otherwise estimated
 };
 
 struct Plan {
@@ -47,6 +49,8 @@ struct Plan {
   Outcome outcome;
   std::vector<Alternative> alternatives;  // what lost, best first
   double cluster_bound_s = 0;             // all devices busy all the time, each at its best
+  double price = 0;                       // of a step
+  double rank = 0;                        // by the job's objective (objective.h)
   std::string reason;                     // what was compared and what won by how much
   std::string times_from;  // "measured", "interpolated", "roofline at 45% of the datasheet"
   int candidates = 0;
@@ -55,19 +59,14 @@ struct Plan {
   // With kWhereNeeded: some candidate saved memory, or none could. Otherwise nothing would be other
   // without.
   bool memory_binds = false;
-  std::vector<Layout> kept;  // other kinds of layout, for Replan
 };
 
 // The error says what does not fit, where, and what would.
 absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const Job& job,
                              const Options& options);
 
-// Starts from an earlier plan for the same devices after wires have changed: ranks it and the other
-// kinds of layout that it kept by their estimates on the cluster as it is now, simulates the best,
-// improves the winner. Much quicker than PlanJob, and never worse than going on with the earlier
-// layout. The error says why nothing of it fits (or that the devices are others: then use PlanJob).
-absl::StatusOr<Plan> Replan(const Plan& previous, const Cluster& cluster, const Costs& costs,
-                            const Job& job, const Options& options);
+// After a change of the plan's layout or outcome.
+void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& plan);
 
 // Every device trains on its own, without communication, at its best size: no plan is faster.
 double ClusterBoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job);

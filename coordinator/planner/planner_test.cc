@@ -258,29 +258,6 @@ TEST_CASE("Measured times replace the roofline, and the plan says where its time
   CHECK(between->outcome.step_s == Approx(measured->outcome.step_s));
 }
 
-// A wire that halves: replanning must find what planning from nothing finds, or nearly.
-TEST_CASE("Replanning on a changed wire is never worse than going on, and near a new plan") {
-  Cluster cluster;
-  Add(cluster, "a100-80", 8, "a");
-  Add(cluster, "a100-80", 8, "b");
-  cluster.wan_wire = {2e-3, 12.5e9};
-  const Costs costs = CostsOf("gpt3-1.3b");
-  const Job job{.global_batch = 64, .micro_batches = {1, 2}};
-  const auto before = PlanJob(cluster, costs, job, kQuick);
-  REQUIRE(before.ok());
-  const double slower = GENERATE(1.5, 20, 1000);
-  cluster.wan_wire.bytes_per_s /= slower;
-  const auto going_on = EvaluateLayout(cluster, costs, job, before->layout, {8, 1});
-  const auto after = Replan(*before, cluster, costs, job, kQuick);
-  const auto anew = PlanJob(cluster, costs, job, kQuick);
-  REQUIRE((going_on.ok() && after.ok() && anew.ok()));
-  CheckPlan(cluster, costs, job, *after);
-  CHECK(after->outcome.step_s <= going_on->step_s);
-  CHECK(after->outcome.step_s <= 1.1 * anew->outcome.step_s);
-  cluster.devices.resize(8);
-  CHECK_FALSE(Replan(*before, cluster, costs, job, kQuick).ok());
-}
-
 // Four devices that hold little more than their state: plain pipelines have room for few
 // micro-batches at the first stage, a V divides the activations evenly.
 TEST_CASE("Where memory is tight a V of two stages per device beats every plain placement") {

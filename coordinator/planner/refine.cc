@@ -6,6 +6,7 @@
 
 #include "common/rng.h"
 #include "coordinator/planner/leader.h"
+#include "coordinator/planner/objective.h"
 
 namespace atl::plan {
 namespace {
@@ -16,7 +17,12 @@ class Climber {
  public:
   Climber(const Cluster& cluster, const Costs& costs, const Job& job, uint64_t seed,
           Candidate& candidate)
-      : cluster_(cluster), costs_(costs), job_(job), rng_(seed), best_(candidate) {
+      : cluster_(cluster),
+        costs_(costs),
+        job_(job),
+        ranking_(cluster, costs, job),
+        rng_(seed),
+        best_(candidate) {
     const Layout& layout = candidate.layout;
     total_ = 0;
     for (const Replica& replica : layout.replicas) total_ += replica.micro_batches;
@@ -43,9 +49,11 @@ class Climber {
     if (!UsesLeader(cluster_, layout)) return;
     ShareMicroBatches(cluster_, costs_, total_, layout);
     const double estimate_s = EstimateSeconds(cluster_, costs_, job_, layout);
-    if (estimate_s >= best_.estimate_s) return;
+    const double rank = ranking_.Rank(layout, estimate_s);
+    if (rank >= best_.rank) return;
     best_.layout = std::move(layout);
     best_.estimate_s = estimate_s;
+    best_.rank = rank;
     FindIdle();
   }
 
@@ -132,6 +140,7 @@ class Climber {
   const Cluster& cluster_;
   const Costs& costs_;
   const Job& job_;
+  const Ranking ranking_;
   Rng rng_;
   Candidate& best_;
   int total_ = 1;

@@ -109,6 +109,37 @@ std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools, const std::str
   return scopes;
 }
 
+void AddCheapScopes(const std::vector<EntityPool>& pools, std::vector<Scope>& scopes) {
+  constexpr size_t kMostSites = 4;
+  std::vector<size_t> order(pools.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto worth = [&](size_t t) { return pools[t].price_per_hour / pools[t].power; };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return worth(a) < worth(b); });
+  std::vector<std::string> sites = {""};  // all of them
+  for (const size_t t : order) {
+    const bool known = std::find(sites.begin(), sites.end(), pools[t].site) != sites.end();
+    if (!known && sites.size() <= kMostSites) sites.push_back(pools[t].site);
+  }
+  if (sites.size() == 2) sites.resize(1);
+  std::set<Composition> seen;
+  for (const Scope& scope : scopes) seen.insert(scope.counts);
+  for (const std::string& site : sites) {
+    for (int count = 1;; count += std::max(1, count / 4)) {
+      Scope cheap{absl::StrCat(" of the cheapest ", count), Composition(pools.size(), 0)};
+      if (!site.empty()) absl::StrAppend(&cheap.name, " in ", site);
+      int left = count;
+      for (const size_t t : order) {
+        if (!site.empty() && pools[t].site != site) continue;
+        cheap.counts[t] = std::min(left, static_cast<int>(pools[t].entities.size()));
+        left -= cheap.counts[t];
+      }
+      if (left > 0) break;
+      if (seen.insert(cheap.counts).second) scopes.push_back(std::move(cheap));
+    }
+  }
+}
+
 bool FitToStages(const std::vector<EntityPool>& pools, int stages,
                  std::vector<Composition>& groups) {
   Composition idle = AllOf(pools);

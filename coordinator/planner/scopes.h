@@ -24,6 +24,10 @@ std::vector<EntityClass> ClassesOf(const std::vector<EntityPool>& pools, const S
 // sites together; of unlike entities all but a site; the fastest entities, where speeds differ.
 std::vector<Scope> ScopesOf(const std::vector<EntityPool>& pools, const std::string& leaders_site);
 
+// For a cheap plan: so many of the entities that give the most power for their price, everywhere
+// and in each of the cheapest sites alone. Few devices idle less than many.
+void AddCheapScopes(const std::vector<EntityPool>& pools, std::vector<Scope>& scopes);
+
 // Exactly `stages` entities in every group: the weakest leave; what is missing comes from what
 // idles, the strongest of the group's own sites first. False if too few are left.
 bool FitToStages(const std::vector<EntityPool>& pools, int stages,

@@ -27,6 +27,7 @@ struct Option {
   std::string name;
   size_t islands = 1;
   double samples_per_s = 0;  // 0: none fits
+  double price = 0;          // of a sample
   double factor = 1;
 
   double value() const { return samples_per_s / factor; }
@@ -58,20 +59,24 @@ absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
   std::vector<Option> choices;
   ATOLL_ASSIGN_OR_RETURN(const plan::IslandChoice by_site,
                          plan::ChooseIslands(input.cluster, input.costs, input.job, make, islands));
-  choices.push_back({IslandExtent::kAll, "one of all", 1, by_site.single_samples_per_s, 1});
+  choices.push_back(
+      {IslandExtent::kAll, "one of all", 1, by_site.single_samples_per_s, by_site.single_price, 1});
   if (sites.size() > 1) {
     choices.push_back({IslandExtent::kSite, "one for each site", by_site.islands.size(),
-                       by_site.islands_samples_per_s, by_site.islands_factor});
+                       by_site.islands_samples_per_s, by_site.islands_price,
+                       by_site.islands_factor});
   }
   if (workers.size() > sites.size()) {
     const auto by_worker =
         plan::ChooseIslands(ByWorker(input.cluster), input.costs, input.job, make, islands);
     if (by_worker.ok()) {
       choices.push_back({IslandExtent::kWorker, "one for each worker", by_worker->islands.size(),
-                         by_worker->islands_samples_per_s, by_worker->islands_factor});
+                         by_worker->islands_samples_per_s, by_worker->islands_price,
+                         by_worker->islands_factor});
     }
   }
   const Option* best = nullptr;
+  double best_rank = 0;
   std::string compared;
   for (const Option& option : choices) {
     const auto count = static_cast<int64_t>(option.islands);
@@ -91,7 +96,12 @@ absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
                       outer.max_islands, " islands");
       continue;
     }
-    if (best == nullptr || option.value() > best->value()) best = &option;
+    if (option.price > 0) absl::StrAppendFormat(&compared, ", %.4g a sample", option.price);
+    const double rank =
+        plan::RankOfSample(input.job, option.samples_per_s, option.price, option.factor);
+    if (best != nullptr && rank >= best_rank) continue;
+    best = &option;
+    best_rank = rank;
   }
   if (best == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("no number of islands will do: ", compared));

@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_of.h"
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/objective.h"
 #include "coordinator/planning/pinned_plan.h"
 #include "coordinator/planning/plan_memory.h"
 #include "coordinator/planning/recomputation.h"
@@ -135,12 +136,29 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
   ATOLL_ASSIGN_OR_RETURN(found.plan, plan::PlanJob(input.cluster, input.costs, input.job, options));
   if (!leader.empty()) TurnTowards(input, leader, request.seed, found.plan);
   ATOLL_RETURN_IF_ERROR(ShareUnevenly(request, input, found.plan));
+  plan::Rerank(input.cluster, input.costs, input.job, found.plan);
   found.island = InRuntimeForm(request, input, found.plan);
   return found;
 }
 
+// An island that trains already goes on, whatever its limits.
+absl::Status KeepLimits(const PlanRequest& request, const PlanningInput& input,
+                        IslandPlan& island) {
+  const LayoutSpec& layout = request.spec.layout;
+  const bool limited = layout.deadline_hours > 0 || layout.budget > 0;
+  if (!limited && !input.cluster.HasPrices()) return absl::OkStatus();
+  const double step_s = 1e-9 * static_cast<double>(island.step_ns);
+  const TrainingRate rate = Rate(request, input, island, step_s).rate;
+  absl::StrAppend(&island.reason, "; ", TotalsText(request.spec, rate));
+  const absl::Status kept = CheckLimits(request.spec, rate);
+  if (kept.ok() || request.number == 1) return kept;
+  absl::StrAppend(&island.reason, "; not what the job asks for: ", kept.message());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<IslandPlan> Finish(const PlanRequest& request, const PlanningInput& input,
                                   IslandPlan island) {
+  ATOLL_RETURN_IF_ERROR(KeepLimits(request, input, island));
   if (!input.assumptions.empty()) absl::StrAppend(&island.reason, "; ", input.assumptions);
   ATOLL_RETURN_IF_ERROR(CheckHosts(request, island));
   ATOLL_RETURN_IF_ERROR(Annotate(Validate(island, static_cast<int>(request.facts.layers.size()),
@@ -218,6 +236,7 @@ void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& 
   IslandPlan island = InRuntimeForm(request, input, *less);
   if (!PredictFitting(request, &island).empty()) return;
   found = {*std::move(less), std::move(island)};
+  plan::Rerank(input.cluster, input.costs, input.job, found.plan);
 }
 
 }  // namespace
@@ -227,6 +246,7 @@ namespace {
 absl::StatusOr<FoundPlan> FindPinned(const PlanRequest& request, PlanningInput input) {
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, PinnedPlan(request, input));
+  plan::Rerank(input.cluster, input.costs, input.job, found.plan);
   found.island = InRuntimeForm(request, input, found.plan);
   const std::vector<MemoryLack> lacks = PredictFitting(request, &found.island);
   if (lacks.empty()) return found;
@@ -244,14 +264,16 @@ absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInp
   absl::StatusOr<FoundPlan> plain = SearchFitting(request, input);
   if (!found.ok() && !plain.ok()) return found;
   if (found.ok()) RecomputeNoMoreThanNeeded(request, recomputing, *found);
-  const auto step_ns = [](const FoundPlan& f) { return static_cast<double>(f.island.step_ns); };
   const double worth = found.ok() && Recomputes(found->island) ? kWorthRecomputing : 1;
-  if (!found.ok() || (plain.ok() && step_ns(*found) >= worth * step_ns(*plain))) return plain;
+  const auto rank = [&](const FoundPlan& f) {
+    return Rate(request, input, f.island, 1e-9 * static_cast<double>(f.island.step_ns)).rank;
+  };
+  if (!found.ok() || (plain.ok() && rank(*found) >= worth * rank(*plain))) return plain;
   if (Recomputes(found->island)) {
     Say(WhatRecomputes(request, found->island), *found);
-    Say(plain.ok()
-            ? absl::StrFormat("; without recomputation %.3g ms a step", 1e-6 * step_ns(*plain))
-            : "; nothing fits without recomputation",
+    Say(plain.ok() ? absl::StrFormat("; without recomputation %.3g ms a step",
+                                     1e-6 * static_cast<double>(plain->island.step_ns))
+                   : "; nothing fits without recomputation",
         *found);
   }
   return found;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status.h"
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/objective.h"
 
 namespace atl {
 namespace {
@@ -258,6 +259,7 @@ void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devic
       if (other.info.kind == device.info.kind && other.info.threads == device.info.threads &&
           Near(static_cast<double>(other.info.memory_bytes),
                static_cast<double>(device.info.memory_bytes)) &&
+          other.info.price_per_hour == device.info.price_per_hour &&
           Near(other.seconds_per_sequence, device.seconds_per_sequence)) {
         break;
       }
@@ -268,6 +270,7 @@ void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devic
       for (const DeviceFacts* other : first) same += other->info.kind == device.info.kind ? 1 : 0;
       type.name = same == 1 ? device.info.kind : absl::StrCat(device.info.kind, " #", same);
       type.memory_bytes = std::max<int64_t>(1, device.info.memory_bytes);
+      type.price_per_hour = device.info.price_per_hour;
       types.push_back(std::move(type));
       first.push_back(&device);
       profiles.emplace_back();
@@ -276,8 +279,8 @@ void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devic
         std::min(types[t].memory_bytes, std::max<int64_t>(1, device.info.memory_bytes));
     if (device.profile != nullptr) profiles[t].push_back(device.profile);
     const PlanMember& member = request.members[device.member];
-    input.cluster.devices.push_back(
-        {device.id, member.member.worker, member.site, static_cast<int>(t)});
+    input.cluster.devices.push_back({device.id, member.member.worker, member.site,
+                                     static_cast<int>(t), device.info.egress_price_per_gb * 1e-9});
   }
   input.cluster.leader = request.members[0].member.worker;
   for (size_t t = 0; t < types.size(); ++t) {
@@ -399,6 +402,8 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   MakeTypes(request, devices, input, input.table);
   input.costs = plan::Costs(model, input.table, CostOptionsOf(request.spec, full));
   ATOLL_ASSIGN_OR_RETURN(input.job, JobOf(request.spec, shape));
+  input.job.objective = ObjectiveOf(request.spec, request.islands);
+  ATOLL_RETURN_IF_ERROR(CheckPrices(request.spec, input.cluster));
   const double boundary = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *
                           input.job.micro_batches.back();
   const int unknown = AddWires(request, boundary, input.cluster);

@@ -41,6 +41,7 @@ struct PlanRequest {
   std::vector<LinkProfile> links;            // measured; pairs without one get a stated assumption
   std::vector<UnreachablePair> unreachable;  // see LeaveOutUnreachable
   int64_t number = 1;                        // of the plan; 1: the island's first
+  int islands = 1;                           // that share the job's tokens
   uint64_t seed = 1;
   std::function<bool()> stop;  // asked between candidates; what is best by then is returned
   std::optional<int>

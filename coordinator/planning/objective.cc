@@ -1,0 +1,111 @@
+#include "coordinator/planning/objective.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/planner/objective.h"
+
+namespace atl {
+namespace {
+
+double SamplesOf(const JobSpec& spec) {
+  return static_cast<double>(spec.schedule.train_tokens) /
+         static_cast<double>(spec.data.sequence_length);
+}
+
+// As far as its price goes: who holds and sends what.
+plan::Layout LayoutOf(const PlanningInput& input, const IslandPlan& island) {
+  std::map<std::string, int> index;
+  for (const plan::Device& device : input.cluster.devices) {
+    index.emplace(device.id, static_cast<int>(index.size()));
+  }
+  plan::Layout layout;
+  layout.tensor_parallel = island.tensor_parallel();
+  for (const PlanReplica& from : island.replicas) {
+    plan::Replica& replica = layout.replicas.emplace_back();
+    replica.micro_batches = from.micro_batches;
+    layout.micro_batch = static_cast<int>(from.micro_batch_sequences);
+    for (const PlanStage& stage : from.stages) {
+      plan::Stage& to = replica.stages.emplace_back();
+      to.first_layer = stage.first_layer;
+      to.last_layer = stage.first_layer + stage.layers;
+      for (const std::string& device : stage.devices) {
+        const auto known = index.find(device);
+        if (known == index.end()) return {};  // no longer offered
+        to.devices.push_back(known->second);
+      }
+    }
+  }
+  return layout;
+}
+
+}  // namespace
+
+plan::Objective ObjectiveOf(const JobSpec& spec, int islands) {
+  const LayoutSpec& layout = spec.layout;
+  plan::Objective objective{.cheapest = layout.objective == PlanObjective::kCost};
+  const double steps = SamplesOf(spec) / static_cast<double>(spec.inner.batch_sequences);
+  if (layout.deadline_hours > 0) {
+    objective.step_s_max = 3600 * layout.deadline_hours * islands / steps;
+  }
+  if (layout.budget > 0) objective.price_max = layout.budget / steps;
+  return objective;
+}
+
+double HoursOf(const JobSpec& spec, const TrainingRate& rate) {
+  return SamplesOf(spec) * rate.seconds_per_sample / 3600;
+}
+
+double PriceOf(const JobSpec& spec, const TrainingRate& rate) {
+  return SamplesOf(spec) * rate.price_per_sample;
+}
+
+absl::Status CheckLimits(const JobSpec& spec, const TrainingRate& rate) {
+  const LayoutSpec& layout = spec.layout;
+  const double hours = HoursOf(spec, rate);
+  if (layout.deadline_hours > 0 && hours > layout.deadline_hours) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "layout.deadline_hours = %.4g: the best plan found needs %.4g hours for %d tokens; raise "
+        "it, add devices, or lower schedule.train_tokens%s",
+        layout.deadline_hours, hours, spec.schedule.train_tokens,
+        layout.budget > 0 ? ", or raise layout.budget" : ""));
+  }
+  const double price = PriceOf(spec, rate);
+  if (layout.budget > 0 && price > layout.budget) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "layout.budget = %.4g: the best plan found costs %.4g for %d tokens; raise it, add cheaper "
+        "devices, or lower schedule.train_tokens%s",
+        layout.budget, price, spec.schedule.train_tokens,
+        layout.deadline_hours > 0 ? ", or raise layout.deadline_hours" : ""));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrices(const JobSpec& spec, const plan::Cluster& cluster) {
+  const bool asks = spec.layout.objective == PlanObjective::kCost || spec.layout.budget > 0;
+  if (!asks || cluster.HasPrices()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      spec.layout.budget > 0 ? "layout.budget" : "layout.objective = \"cost\"",
+      ": no device has a price: start workers with --price-per-hour, or give price_per_hour in the "
+      "cluster file"));
+}
+
+std::string TotalsText(const JobSpec& spec, const TrainingRate& rate) {
+  std::string text = absl::StrFormat("%.4g hours", HoursOf(spec, rate));
+  if (rate.price_per_sample > 0) {
+    absl::StrAppendFormat(&text, " and a price of %.4g", PriceOf(spec, rate));
+  }
+  return absl::StrCat(text, " for ", spec.schedule.train_tokens, " tokens");
+}
+
+RatedPlan Rate(const PlanRequest& request, const PlanningInput& input, const IslandPlan& island,
+               double step_s) {
+  const plan::Layout layout = LayoutOf(input, island);
+  const plan::StepPrice price = plan::PriceOf(input.cluster, input.costs, input.job, layout);
+  const auto batch = static_cast<double>(request.spec.inner.batch_sequences);
+  return {plan::Rank(input.job.objective, price, step_s),
+          {step_s / batch / request.islands, price.Of(step_s) / batch}};
+}
+
+}  // namespace atl
