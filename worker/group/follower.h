@@ -64,6 +64,8 @@ class Follower {
   void Do(Meet&);
   v1::GroupReply Serve(const NodeId& from, const v1::GroupFrame& frame);
   absl::Status Work(const NodeId& from, const v1::GroupFrame& frame, v1::GroupReply* reply);
+  absl::Status WorkOnOuter(const v1::OuterCall& call);
+  absl::Status TakeOuter(const NodeId& from, const v1::GroupFrame& frame);
   void Say(const std::string& doing);
 
   GroupMember* const member_;
