@@ -89,7 +89,7 @@ TEST_CASE("A contribution of which some is lost is withdrawn: the island begins 
   StartShared(world);
   world.Tell({"worker a leases wanted=4", "worker a pushes", "worker a stages shards=1"});
   const Generation generation = world.Order("a").generation;
-  const std::string told = world.Do("worker a pushes consumed=");
+  const std::string told = world.Do("worker a pushes steps=0 consumed=");
   CHECK(Says(told, "it has lost a part of what it was pushing"));
   CHECK(Says(told, "is dropped: its island was gone after 1 of 3 shards"));
   CHECK(world.Order("a").generation > generation);

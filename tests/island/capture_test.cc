@@ -432,8 +432,7 @@ TEST_CASE("members of an island take what is adopted while it trains on") {
     const auto layer = static_cast<int32_t>(l);
     for (size_t i = 0; i < theta.size(); ++i) {
       const auto element = static_cast<int64_t>(i);
-      theta[i] =
-          before[3 * l][i] + (version(1)(layer, element) - version(0)(layer, element));
+      theta[i] = before[3 * l][i] + (version(1)(layer, element) - version(0)(layer, element));
     }
     REQUIRE(after[3 * l] == theta);
     REQUIRE(after[3 * l + 1] == before[3 * l + 1]);

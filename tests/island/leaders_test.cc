@@ -14,8 +14,7 @@ LayerBuffers ReadOuter(TestWorker& worker, OuterKind kind) {
   LayerBuffers all;
   for (size_t l = 0; l < worker.layers.size(); ++l) {
     all.emplace_back(static_cast<size_t>(worker.layers[l].elements));
-    const absl::Status read =
-        worker.trainer->GatherOuter(kind, static_cast<int>(l), all.back());
+    const absl::Status read = worker.trainer->GatherOuter(kind, static_cast<int>(l), all.back());
     REQUIRE(read.ToString() == "OK");
   }
   return all;
@@ -30,9 +29,8 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   TestWorker& before = group["w1"];
   REQUIRE(before.trainer->InitialWeights().ok());
   Alone alone(world);
-  group.Pulled([](int32_t layer, int64_t i) {
-    return 1e-3f * static_cast<float>((i + layer) % 13);
-  });
+  group.Pulled(
+      [](int32_t layer, int64_t i) { return 1e-3f * static_cast<float>((i + layer) % 13); });
   REQUIRE(before.trainer->AdoptPulled({4, AdoptMode::kReplace}).ToString() == "OK");
   for (int l = 0; l < static_cast<int>(before.layers.size()); ++l) {
     std::vector<float> theta(static_cast<size_t>(before.layers[l].elements));
@@ -95,7 +93,8 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   }
 }
 
-TEST_CASE("of what a dead member alone kept theta_base is lost, and it is said so; a copy is enough") {
+TEST_CASE(
+    "of what a dead member alone kept theta_base is lost, and it is said so; a copy is enough") {
   const World world;
   const int copies = GENERATE(1, 2);
   TestGroup group(world, 2);

@@ -125,8 +125,8 @@ std::map<int32_t, WorkerNode::Shard> WorkerNode::Find(int64_t clock) {
 
 void WorkerNode::Do(const worker::HandOver& action) {
   HearAll();
-  kept_ = Kept{action.leadership, trainer_,  since_base_, adopted_, carried_,
-               captured_,         clock_,    stepping_,   owners_};
+  kept_ = Kept{action.leadership, trainer_, since_base_, adopted_, carried_,
+               captured_,         clock_,   stepping_,   owners_};
   After(milliseconds(1), [this] { Deliver(worker::HandedOver{}); });
   if (!world_.faulty() || !world_.rng.Chance(world_.options.dies_handing_over)) return;
   After(world_.UpTo(milliseconds(100)), [this] { CrashAndRestart(); });

@@ -306,13 +306,13 @@ class WorkerNode : public Member {
   // Who keeps theta_base and what is pushed of its layers: the process that does. Empty: nothing is
   // kept yet, or it is all here.
   std::map<NodeId, int64_t> owners_;
-  std::map<int32_t, Shard> held_;           // layers on this worker's device
-  std::optional<Serving> serving_;          // under which plan, as leader or follower
-  IslandPlan plan_;                         // that it leads; number 0: none
-  Owner owner_;                             // the island that it leads
-  int64_t clock_ = 0;                       // of the newest whole state
-  std::optional<ToyStep> stepping_;         // under way, or failed and not known to be taken or not
-  std::optional<LateStep> late_;            // given up if it is told to follow another plan
+  std::map<int32_t, Shard> held_;    // layers on this worker's device
+  std::optional<Serving> serving_;   // under which plan, as leader or follower
+  IslandPlan plan_;                  // that it leads; number 0: none
+  Owner owner_;                      // the island that it leads
+  int64_t clock_ = 0;                // of the newest whole state
+  std::optional<ToyStep> stepping_;  // under way, or failed and not known to be taken or not
+  std::optional<LateStep> late_;     // given up if it is told to follow another plan
   int64_t late_number_ = 0;
   std::optional<LateStep> waits_;  // given up where it was committed: others may have taken it
   std::optional<Kept> kept_;

@@ -371,10 +371,10 @@ void WorkerNode::PushShard(const worker::PushShards& action, const worker::Shard
   }
   const NodeId sender = planned() && !shard.sender.empty() ? shard.sender : name();
   WorkerNode* const owner = world_.FindWorker(sender);
-  const bool there = owner != nullptr && owner->alive() &&
-                     (sender == name() ||
-                      (owners_.contains(sender) && owners_.at(sender) == owner->life() &&
-                       world_.network.Reachable(name(), sender)));
+  const bool there =
+      owner != nullptr && owner->alive() &&
+      (sender == name() || (owners_.contains(sender) && owners_.at(sender) == owner->life() &&
+                            world_.network.Reachable(name(), sender)));
   if (!there) {
     return After(milliseconds(1), [finish, sender] {
       finish(worker::PushStatus::kFailed, absl::StrCat(sender, " cannot be reached"));

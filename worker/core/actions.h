@@ -295,8 +295,8 @@ struct Validate {
 struct WriteCheckpoint {
   LocalCheckpoint about;
 };
-// Keep what the leader knows for whom takes over, until the job is released or another one prepared:
-// HandedOver. Never fails.
+// Keep what the leader knows for whom takes over, until the job is released or another one
+// prepared: HandedOver. Never fails.
 struct HandOver {
   JobId job;
   Leadership leadership;

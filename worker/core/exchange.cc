@@ -136,9 +136,12 @@ void WorkerCore::Impl::PlanPushes() {
   if (welcomed_ && !Decided() && Due(flight.request_at)) {
     PushRequest request{order_->job, flight.id};
     if (!flight.withdrawn) {
-      request = {order_->job,        flight.id,
-                 flight.work.steps,  flight.work.tokens,
-                 flight.work.loss(), flight.work.consumed,
+      request = {order_->job,
+                 flight.id,
+                 flight.work.steps,
+                 flight.work.tokens,
+                 flight.work.loss(),
+                 flight.work.consumed,
                  flight.work.masked_tokens};
     }
     Emit(Send{std::move(request)});

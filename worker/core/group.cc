@@ -101,8 +101,8 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   stepping_.clear();
 }
 
-// What is not staged of the contribution in flight is nowhere any more: the initial weights are made
-// again, anything else is withdrawn, unless it is complete.
+// What is not staged of the contribution in flight is nowhere any more: the initial weights are
+// made again, anything else is withdrawn, unless it is complete.
 void WorkerCore::Impl::PushLost(const std::string& reason) {
   if (!in_flight_) return;
   Log(absl::StrCat("some of what is being pushed is lost: ", reason));
@@ -117,7 +117,8 @@ void WorkerCore::Impl::PushLost(const std::string& reason) {
   in_flight_->request_at = now_;
 }
 
-// Some parameters, moments or theta_base are nowhere any more: what was trained since is made again.
+// Some parameters, moments or theta_base are nowhere any more: what was trained since is made
+// again.
 void WorkerCore::Impl::StateLost(const std::string& reason) {
   if (std::exchange(step_failed_, false)) ++steps_interrupted_;
   initial_made_ = initial_made_ && in_flight_.has_value();

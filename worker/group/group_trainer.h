@@ -190,10 +190,10 @@ class GroupTrainer final : public Trainer {
   bool alone_ = true;  // no plan was given
   IslandPlan plan_;
   Holdings holdings_;
-  std::vector<ShardPlacement> shards_;             // of the job
-  std::map<NodeId, OuterHoldings> outer_held_;     // by all members, when the plan was set up
-  OuterTag outer_expected_;                        // of what counts of it
-  bool base_is_in_ = false;                        // theta_base is the parameters, or some of them
+  std::vector<ShardPlacement> shards_;          // of the job
+  std::map<NodeId, OuterHoldings> outer_held_;  // by all members, when the plan was set up
+  OuterTag outer_expected_;                     // of what counts of it
+  bool base_is_in_ = false;                     // theta_base is the parameters, or some of them
   bool configured_ = false;
   bool failed_ = false;
   std::string broken_;  // why the devices' state counts no more, whatever steps they say

@@ -107,8 +107,8 @@ absl::StatusOr<Trainer::Completion> GroupTrainer::CaptureDelta(
                          TakeCopies(snapshot, [&] { return member_->TakeSnapshot(false); }));
   const bool of_snapshot = HaveAll(taken);
   if (!of_snapshot) {
-    ATOLL_RETURN_IF_ERROR(AllDo(FrameOf(v1::OuterCall::CAPTURE),
-                                [this] { return member_->ReadForDelta(false); }));
+    ATOLL_RETURN_IF_ERROR(
+        AllDo(FrameOf(v1::OuterCall::CAPTURE), [this] { return member_->ReadForDelta(false); }));
   }
   v1::GroupFrame make = FrameOf(v1::OuterCall::MAKE);
   ToWire(command, make.mutable_outer());
@@ -138,8 +138,7 @@ absl::StatusOr<Trainer::Completion> GroupTrainer::StageCarry() {
   if (!HaveAll(taken)) return Completion();
   return [this, followers = Followers()](const std::atomic<bool>& cancelled) -> absl::Status {
     if (cancelled) return absl::AbortedError("interrupted");
-    const auto frame =
-        ApplyFrame(OuterKind::kAddition, OuterTarget::kAddition, /*beside=*/true);
+    const auto frame = ApplyFrame(OuterKind::kAddition, OuterTarget::kAddition, /*beside=*/true);
     ATOLL_RETURN_IF_ERROR(AllDoBeside(followers, frame, [this] {
       return member_->ApplyOuter(OuterKind::kAddition, OuterTarget::kAddition);
     }));
@@ -153,9 +152,8 @@ absl::Status GroupTrainer::Carry() {
   ATOLL_ASSIGN_OR_RETURN(const bool added, AddStaged());
   if (added) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(
-      AllDo(ApplyFrame(OuterKind::kAddition, OuterTarget::kAdded, /*beside=*/false), [this] {
-        return member_->ApplyOuter(OuterKind::kAddition, OuterTarget::kAdded);
-      }));
+      AllDo(ApplyFrame(OuterKind::kAddition, OuterTarget::kAdded, /*beside=*/false),
+            [this] { return member_->ApplyOuter(OuterKind::kAddition, OuterTarget::kAdded); }));
   return FetchTables();
 }
 
@@ -167,10 +165,9 @@ absl::Status GroupTrainer::AdoptPulled(const worker::AdoptPulled& command) {
   if (command.mode == AdoptMode::kCarry) {
     ATOLL_RETURN_IF_ERROR(Carry());
   } else {
-    ATOLL_RETURN_IF_ERROR(
-        AllDo(ApplyFrame(OuterKind::kPulled, OuterTarget::kParameters, /*beside=*/false), [this] {
-          return member_->ApplyOuter(OuterKind::kPulled, OuterTarget::kParameters);
-        }));
+    ATOLL_RETURN_IF_ERROR(AllDo(
+        ApplyFrame(OuterKind::kPulled, OuterTarget::kParameters, /*beside=*/false),
+        [this] { return member_->ApplyOuter(OuterKind::kPulled, OuterTarget::kParameters); }));
   }
   staged_ = false;
   v1::GroupFrame finish = FrameOf(v1::OuterCall::FINISH);
@@ -186,8 +183,8 @@ absl::Status GroupTrainer::AdoptPulled(const worker::AdoptPulled& command) {
 
 absl::StatusOr<MeanLoss> GroupTrainer::ValidateBase(int64_t sequences) {
   base_is_in_ = true;
-  ATOLL_RETURN_IF_ERROR(AllDo(FrameOf(v1::OuterCall::PUT_BASE_IN),
-                              [this] { return member_->PutBaseIn(); }));
+  ATOLL_RETURN_IF_ERROR(
+      AllDo(FrameOf(v1::OuterCall::PUT_BASE_IN), [this] { return member_->PutBaseIn(); }));
   const absl::StatusOr<MeanLoss> loss = Validate(sequences);
   if (failed_) return loss;  // Configure puts the parameters back
   ATOLL_RETURN_IF_ERROR(TakeBaseOut());
@@ -209,15 +206,13 @@ absl::Status GroupTrainer::GatherOuter(OuterKind kind, int layer, std::span<floa
   return member_->ReadOuterLayer(kind, layer, out);
 }
 
-absl::Status GroupTrainer::ScatterOuter(OuterKind kind, int layer,
-                                        std::span<const float> values) {
+absl::Status GroupTrainer::ScatterOuter(OuterKind kind, int layer, std::span<const float> values) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Settle());
   for (const KeptPart& part : member_->outer()->layout()) {
     if (part.layer != layer) continue;
-    const std::span<const float> from =
-        values.subspan(static_cast<size_t>(part.range.begin),
-                       static_cast<size_t>(part.range.size()));
+    const std::span<const float> from = values.subspan(static_cast<size_t>(part.range.begin),
+                                                       static_cast<size_t>(part.range.size()));
     for (const NodeId& holder : part.holders) {
       absl::Status status;
       if (holder == member_->name()) {

@@ -276,13 +276,12 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
         break;
       }
       const CallId call = frame.call();
-      const bool added = beside_.Add(
-          [this, from, call, interrupts = interrupts_.load(), what = std::move(frame.outer())] {
-            v1::GroupReply reply;
-            ToWire(interrupts == interrupts_ ? DoBeside(what) : absl::AbortedError("given up"),
-                   &reply);
-            Reply(from, call, std::move(reply));
-          });
+      const bool added = beside_.Add([this, from, call, interrupts = interrupts_.load(),
+                                      what = std::move(frame.outer())] {
+        v1::GroupReply reply;
+        ToWire(interrupts == interrupts_ ? DoBeside(what) : absl::AbortedError("given up"), &reply);
+        Reply(from, call, std::move(reply));
+      });
       if (added) return;
       break;
     }

@@ -43,9 +43,8 @@ std::vector<HeldLayer> ShardsOf(const std::vector<HeldLayer>& all) {
       *same = held;
     }
   }
-  std::sort(shards.begin(), shards.end(), [](const HeldLayer& a, const HeldLayer& b) {
-    return a.shard.layer < b.shard.layer;
-  });
+  std::sort(shards.begin(), shards.end(),
+            [](const HeldLayer& a, const HeldLayer& b) { return a.shard.layer < b.shard.layer; });
   return shards;
 }
 
@@ -146,8 +145,7 @@ absl::Status GroupMember::SendOuter(const NodeId& to, OuterKind kind, int32_t la
   parts.outer = {const_cast<float*>(values.data()), values.size()};
   parts.outer_part = PartOf(kind);
   ATOLL_ASSIGN_OR_RETURN(const CallId call, Call(to, std::move(frame)));
-  const absl::Status sent =
-      SendParts(to, call, /*of_reply=*/false, OwnedParts::CopyOf(parts));
+  const absl::Status sent = SendParts(to, call, /*of_reply=*/false, OwnedParts::CopyOf(parts));
   const absl::Status done =
       Await(call, options_.call_timeout + MoveLimit(4 * range.size())).status();
   return sent.ok() ? done : sent;
@@ -175,8 +173,8 @@ absl::Status GroupMember::ReadOuterLayer(OuterKind kind, int32_t layer, std::spa
   const std::shared_ptr<OuterState> outer = this->outer();
   for (const KeptPart& part : outer->layout()) {
     if (part.layer != layer) continue;
-    const auto to = out.subspan(static_cast<size_t>(part.range.begin),
-                                static_cast<size_t>(part.range.size()));
+    const auto to =
+        out.subspan(static_cast<size_t>(part.range.begin), static_cast<size_t>(part.range.size()));
     if (std::count(part.holders.begin(), part.holders.end(), name()) > 0) {
       ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, part.range, to));
     } else {
@@ -224,8 +222,7 @@ absl::Status GroupMember::ReadForDelta(bool of_snapshot) {
 
 absl::Status GroupMember::DoBeside(const v1::OuterCall& call) {
   if (call.what() == v1::OuterCall::APPLY) {
-    return ApplyOuter(static_cast<OuterKind>(call.kind()),
-                      static_cast<OuterTarget>(call.target()));
+    return ApplyOuter(static_cast<OuterKind>(call.kind()), static_cast<OuterTarget>(call.target()));
   }
   if (call.what() != v1::OuterCall::MAKE) return absl::InvalidArgumentError("not beside steps");
   if (call.of_snapshot()) ATOLL_RETURN_IF_ERROR(ReadForDelta(true));
@@ -265,10 +262,9 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target) {
   if (kind != OuterKind::kBase) {
     for (const KeptPart& part : outer->copies()) {
       values.resize(static_cast<size_t>(part.range.size()));
-      ATOLL_RETURN_IF_ERROR(BorrowOuter(part.holders.front(), OuterKind::kPulled, part.layer,
-                                        part.range, values));
       ATOLL_RETURN_IF_ERROR(
-          outer->Write(OuterKind::kPulled, part.layer, part.range, values));
+          BorrowOuter(part.holders.front(), OuterKind::kPulled, part.layer, part.range, values));
+      ATOLL_RETURN_IF_ERROR(outer->Write(OuterKind::kPulled, part.layer, part.range, values));
     }
   }
   int32_t read = -1;  // layer that `values` are
@@ -303,8 +299,7 @@ absl::Status GroupMember::FetchTables() {
     if (rank >= ranks.size()) return absl::InternalError("the plan has no such rank");
     ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job_->LayoutOf(held.shard));
     const OwnedParts parts(layout.size, kParametersPart);
-    ATOLL_RETURN_IF_ERROR(
-        GetShard(ranks[rank], held.shard, {0, layout.size}, parts.parts()));
+    ATOLL_RETURN_IF_ERROR(GetShard(ranks[rank], held.shard, {0, layout.size}, parts.parts()));
     ATOLL_RETURN_IF_ERROR(SetShard(held.shard, parts.parts()));
   }
   return absl::OkStatus();
@@ -317,8 +312,7 @@ absl::Status GroupMember::PutBaseIn() {
   for (const HeldLayer& held : HeldShards()) {
     if (held.table_only) continue;
     std::vector<float> values(static_cast<size_t>(held.elements));
-    ATOLL_RETURN_IF_ERROR(
-        GetShard(name(), held.shard, {0, held.elements}, {values, {}, {}}));
+    ATOLL_RETURN_IF_ERROR(GetShard(name(), held.shard, {0, held.elements}, {values, {}, {}}));
     own.emplace_back(held.shard, std::move(values));
   }
   put_aside_ = std::move(own);

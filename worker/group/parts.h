@@ -56,7 +56,7 @@ inline int64_t BytesOf(int64_t elements, int32_t wanted) {
   return 4 * elements * std::popcount(static_cast<uint32_t>(wanted));
 }
 inline constexpr int32_t kParametersPart = 1;
-inline constexpr int32_t kAllParts = 7;       // of a device's state
+inline constexpr int32_t kAllParts = 7;  // of a device's state
 inline constexpr int kFirstOuterPart = 3;
 inline constexpr int kPartsMax = kFirstOuterPart + static_cast<int>(OuterKind::kAddition) + 1;
 inline constexpr int32_t kOuterParts = (1 << kPartsMax) - (1 << kFirstOuterPart);  // an owner's

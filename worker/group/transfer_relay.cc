@@ -88,9 +88,10 @@ std::map<NodeId, StartPull> TransferRelay::SharesOf(const StartPull& order) cons
       const int64_t begin = std::clamp<int64_t>(part->range.begin - shard.begin, 0, shard.elements);
       const int64_t end = std::clamp<int64_t>(part->range.end - shard.begin, 0, shard.elements);
       if (end <= begin) continue;
-      StartPull& share =
-          shares.try_emplace(part->holders.front(), StartPull{order.job, order.pull, order.version, {}})
-              .first->second;
+      StartPull& share = shares
+                             .try_emplace(part->holders.front(),
+                                          StartPull{order.job, order.pull, order.version, {}})
+                             .first->second;
       const bool whole = end - begin == shard.elements;
       ShardPart& own = share.shards.emplace_back(shard);
       own.part_begin = whole ? 0 : begin;
@@ -100,8 +101,8 @@ std::map<NodeId, StartPull> TransferRelay::SharesOf(const StartPull& order) cons
   size_t index = 0;
   for (auto& [worker, share] : shares) {
     const size_t first = share.shards.size() * index++ / shares.size();
-    std::rotate(share.shards.begin(),
-                share.shards.begin() + static_cast<std::ptrdiff_t>(first), share.shards.end());
+    std::rotate(share.shards.begin(), share.shards.begin() + static_cast<std::ptrdiff_t>(first),
+                share.shards.end());
   }
   return shares;
 }
@@ -196,8 +197,8 @@ void TransferRelay::OnLost(const NodeId& peer) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, unused] : pushes_[peer]) {
-      events.push_back(PushShardDone{
-          id, PushStatus::kFailed, absl::StrCat("shard ", id.shard, ": ", peer, " is lost"), 0});
+      events.push_back(PushShardDone{id, PushStatus::kFailed,
+                                     absl::StrCat("shard ", id.shard, ": ", peer, " is lost"), 0});
     }
     pushes_.erase(peer);
     const bool waits = std::any_of(batches_.begin(), batches_.end(),
@@ -268,8 +269,7 @@ void TransferRelay::Serve(const NodeId& from, const v1::TransferCall& call) {
     pull.pull = next_served_++;
   }
   if (outer == nullptr) {
-    return OnServed(
-        PullFailed{pull.pull, PullFailure::kError, kNoVersion, "no plan is set up"});
+    return OnServed(PullFailed{pull.pull, PullFailure::kError, kNoVersion, "no plan is set up"});
   }
   served_.Pull(pull, outer->pulled(), outer->parts());
 }

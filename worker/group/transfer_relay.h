@@ -64,9 +64,9 @@ class TransferRelay {
   int64_t pull_ = 0;  // the newest
   bool pulling_ = false;
   int64_t pulled_bytes_ = 0;
-  std::set<Batch> batches_;                             // of it, that have not ended
-  std::map<NodeId, std::map<PushId, bool>> pushes_;     // that others were told
-  std::map<int64_t, Served> pulls_served_;              // by their numbers here
+  std::set<Batch> batches_;                          // of it, that have not ended
+  std::map<NodeId, std::map<PushId, bool>> pushes_;  // that others were told
+  std::map<int64_t, Served> pulls_served_;           // by their numbers here
   int64_t next_served_ = 1;
   Transfers own_, served_;
   WorkQueue serving_;

@@ -78,8 +78,8 @@ absl::Status Check(const v1::Inheritance& inheritance) {
                               known.tokens(), known.pushed_bytes(), known.pulled_bytes()}) {
     if (!IsCount(count)) return Bad("a leader's count");
   }
-  for (const int64_t or_none : {known.base_version(), inheritance.known_steps(),
-                                inheritance.outer().base()}) {
+  for (const int64_t or_none :
+       {known.base_version(), inheritance.known_steps(), inheritance.outer().base()}) {
     if (or_none != -1 && !IsCount(or_none)) return Bad("a leader's count");
   }
   ATOLL_RETURN_IF_ERROR(Check(known.local()));
@@ -113,8 +113,8 @@ absl::Status Check(const v1::FetchCall& fetch) {
 // Some elements of a device's state, or all, to be set; or some of what an owner keeps.
 absl::Status Check(const v1::LayerCall& call, bool get) {
   const bool state = call.parts() >= 1 && call.parts() <= kAllParts;
-  const bool outer = (call.parts() & ~kOuterParts) == 0 &&
-                     std::popcount(static_cast<uint32_t>(call.parts())) == 1;
+  const bool outer =
+      (call.parts() & ~kOuterParts) == 0 && std::popcount(static_cast<uint32_t>(call.parts())) == 1;
   if (!state && !outer) return Bad("parts");
   if (call.of_snapshot() && !state) return Bad("parts of a snapshot");
   if (call.of_addition() && call.parts() != kParametersPart) return Bad("parts of an addition");

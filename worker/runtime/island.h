@@ -1,11 +1,11 @@
 // The island's parameters and what is done to them: carries out the core's trainer commands.
 //
-// What exists while a job runs: in the trainer's memory theta, its gradient and two moments; in host
-// memory, of what this worker owns, theta_base, delta (being pushed) and pulled (being filled):
-// trainer()->outer(). theta at the push is not kept: it is theta_base - delta. Where pushes are
-// quantised there are the residual before and after the push, and the encoded delta, of a quarter
-// at most. While a checkpoint is written there are four copies of the whole model, and of a
-// residual a fifth.
+// What exists while a job runs: in the trainer's memory theta, its gradient and two moments; in
+// host memory, of what this worker owns, theta_base, delta (being pushed) and pulled (being
+// filled): trainer()->outer(). theta at the push is not kept: it is theta_base - delta. Where
+// pushes are quantised there are the residual before and after the push, and the encoded delta, of
+// a quarter at most. While a checkpoint is written there are four copies of the whole model, and of
+// a residual a fifth.
 //
 // Three things are done on threads of their own while the trainer goes on: a captured delta and a
 // checkpoint are made of a copy of its state that it hands over, and what a pulled version is to

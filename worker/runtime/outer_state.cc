@@ -18,8 +18,8 @@ std::shared_ptr<LayerBuffers> NewBuffers(const LayerParts& parts) {
 }
 
 absl::Status NotHere(int32_t layer, ElementRange range) {
-  return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end,
-                                          " of layer ", layer, " are not kept here"));
+  return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end, " of layer ",
+                                          layer, " are not kept here"));
 }
 
 // The shard's elements in a range of its layer, counted from the shard's first.

@@ -8,7 +8,8 @@ namespace atl::worker {
 namespace {
 
 // The encoded bytes of the part; none: the delta has not all of them in this encoding.
-std::span<const std::byte> EncodedOf(const Delta& delta, Encoding encoding, const ShardPart& shard) {
+std::span<const std::byte> EncodedOf(const Delta& delta, Encoding encoding,
+                                     const ShardPart& shard) {
   const auto bytes = delta.encoded.find(shard.shard);
   if (delta.encoding != encoding || bytes == delta.encoded.end() ||
       static_cast<int64_t>(bytes->second.size()) != EncodedBytes(encoding, shard.elements)) {
@@ -94,9 +95,9 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
       return FailPull(*batch, PullFailure::kError, kNoVersion, About(shard, "bad bounds"));
     }
     const ServerAddress server{shard.endpoint, shard.public_key};
-    const PullRequest request{batch->pull.job,    batch->pull.version, shard.shard,
-                              Encoding::kFloat32, 0,                   shard.part_begin,
-                              shard.part_elements};
+    const PullRequest request{
+        batch->pull.job,  batch->pull.version, shard.shard, Encoding::kFloat32, 0,
+        shard.part_begin, shard.part_elements};
     batch->ids[index] = client_->Pull(
         server, request, to, TransferTimeout(shard.part().size() * 4),
         [this, batch, index](const PullResult& result) { ShardPulled(batch, index, result); });
@@ -114,8 +115,8 @@ bool Transfers::StartPush(Batches::iterator batch, size_t index) {
   const PushId id = PushIdOf(batch->push, shard);
   const ElementRange range = RangeOf(shard);
   // What is in the delta's memory is what goes out, and the delta stays as it is.
-  const std::span<float> from = ElementsOf(const_cast<Delta&>(*batch->delta).values,
-                                           batch->parts.get(), shard.layer, range);
+  const std::span<float> from =
+      ElementsOf(const_cast<Delta&>(*batch->delta).values, batch->parts.get(), shard.layer, range);
   if (from.empty()) return false;
   const ServerAddress server{shard.endpoint, shard.public_key};
   const Encoding encoding = batch->push.encoding;
