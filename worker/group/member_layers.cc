@@ -150,32 +150,6 @@ void GroupMember::LendForEver() {
   }
 }
 
-absl::Status GroupMember::LendKept(const Loan& loan) {
-  const std::shared_ptr<const Kept> kept = this->kept();
-  if (kept == nullptr) return absl::NotFoundError("it keeps nothing of what it led");
-  const auto layer = static_cast<size_t>(loan.what.shard().layer());
-  const int32_t wanted = loan.what.parts();
-  std::vector<float> encoded;
-  if ((wanted & kEncodedPart) != 0 && kept->delta != nullptr) encoded = Packed(*kept->delta);
-  std::map<int32_t, std::span<const float>> here;
-  const auto add = [&](int32_t part, const LayerBuffers* from) {
-    if (from != nullptr && layer < from->size()) here[part] = (*from)[layer];
-  };
-  add(3, kept->base.get());
-  add(4, kept->delta == nullptr ? nullptr : &kept->delta->values);
-  add(5, kept->residual.get());
-  here[6] = encoded;
-  for (int part = 3; part < kPartsMax; ++part) {
-    if ((wanted & (1 << part)) == 0) continue;
-    const std::span<const float> values = here[part];
-    if (values.empty()) return absl::NotFoundError("it keeps no such part of what it led");
-    const auto copy = std::make_shared<OwnedParts>(static_cast<int64_t>(values.size()), 1 << part);
-    std::memcpy(PartsOf(copy->parts()).begin()->second.data(), values.data(), values.size_bytes());
-    ATOLL_RETURN_IF_ERROR(SendParts(loan.to, loan.call, /*of_reply=*/true, copy));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status GroupMember::LendSnapshot(const Loan& loan) {
   const std::shared_ptr<Engine> engine = this->engine();
   if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
@@ -207,7 +181,7 @@ absl::Status GroupMember::TakeAddition(const Loan& loan) {
 }
 
 absl::Status GroupMember::Lend(const Loan& loan) {
-  if ((loan.what.parts() & kLeaderParts) != 0) return LendKept(loan);
+  if ((loan.what.parts() & kOuterParts) != 0) return LendOuter(loan);
   if (loan.what.of_snapshot()) return LendSnapshot(loan);
   const LayerShard shard = FromWire(loan.what.shard());
   // Whether it is here is asked before memory is taken.

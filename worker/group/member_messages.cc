@@ -91,6 +91,11 @@ class Pieces : public std::enable_shared_from_this<Pieces> {
 
 }  // namespace
 
+void GroupMember::SetOnTransfer(OnTransfer on_transfer) {
+  const std::lock_guard lock(hooks_mutex_);
+  on_transfer_ = std::move(on_transfer);
+}
+
 void GroupMember::SetHooks(Hooks hooks) {
   const std::lock_guard lock(hooks_mutex_);
   hooks_ = std::move(hooks);
@@ -268,6 +273,32 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
         ForgetSaves(frame.forget_saves().save(), frame.forget_saves().tiers());
       }
       return;
+    case v1::GroupFrame::kTransfer: {
+      if (frame.epoch() != epoch_) return;
+      const std::lock_guard calling(hooks_mutex_);
+      if (on_transfer_) on_transfer_(from, frame.transfer());
+      return;
+    }
+    case v1::GroupFrame::kOuter: {
+      if (!frame.outer().beside()) {
+        const std::lock_guard calling(hooks_mutex_);
+        if (hooks_.serve) return hooks_.serve(from, std::move(frame));
+        break;
+      }
+      if (frame.epoch() != epoch_ || plan().members.empty() ||
+          plan().members.front().worker != from) {
+        break;
+      }
+      const CallId call = frame.call();
+      const bool added = beside_.Add([this, from, call, interrupts = interrupts_.load(),
+                                      what = std::move(frame.outer())] {
+        v1::GroupReply reply;
+        ToWire(interrupts == interrupts_ ? DoBeside(what) : absl::AbortedError("given up"), &reply);
+        Reply(from, call, std::move(reply));
+      });
+      if (added) return;
+      break;
+    }
     case v1::GroupFrame::kGetLayer:
       if (AddLoan({from, frame.call(), frame.get_layer(), interrupts_})) return;
       break;
@@ -314,6 +345,7 @@ void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {
   if (works) InterruptWork(what);
   const std::lock_guard calling(hooks_mutex_);
   if (hooks_.peer_lost) hooks_.peer_lost(peer, reason);
+  if (on_transfer_) on_transfer_(peer, v1::TransferCall());
 }
 
 }  // namespace atl::worker
