@@ -20,6 +20,20 @@ LayerBuffers ReadOuter(TestWorker& worker, OuterKind kind) {
   return all;
 }
 
+// The pseudo-gradient of the parameters as they are.
+CaptureDelta Capture(TestWorker& leader, Encoding encoding) {
+  CaptureDelta capture{ContributionId{0, 1, 9, 4}, encoding, {}};
+  for (size_t l = 0; l < leader.layers.size() && IsQuantized(encoding); ++l) {
+    const auto layer = static_cast<int32_t>(l);
+    capture.shards.push_back({layer, layer, 0, leader.layers[l].elements});
+  }
+  const auto make = leader.trainer->CaptureDelta(capture);
+  REQUIRE(make.status().ToString() == "OK");
+  const std::atomic<bool> cancelled = false;
+  REQUIRE((*make)(cancelled).ToString() == "OK");
+  return capture;
+}
+
 TEST_CASE("a leader hands over: the next one goes on at the same step, with what it knew") {
   World world;
   const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt4);
@@ -40,15 +54,7 @@ TEST_CASE("a leader hands over: the next one goes on at the same step, with what
   for (int64_t step = 0; step < 2; ++step) {
     REQUIRE(before.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
-  CaptureDelta capture{ContributionId{0, 1, 9, 4}, encoding, {}};
-  for (size_t l = 0; l < before.layers.size() && IsQuantized(encoding); ++l) {
-    const auto layer = static_cast<int32_t>(l);
-    capture.shards.push_back({layer, layer, 0, before.layers[l].elements});
-  }
-  const auto make = before.trainer->CaptureDelta(capture);
-  REQUIRE(make.status().ToString() == "OK");
-  const std::atomic<bool> cancelled = false;
-  REQUIRE((*make)(cancelled).ToString() == "OK");
+  const CaptureDelta capture = Capture(before, encoding);
   const LayerBuffers base = ReadOuter(before, OuterKind::kBase);
   const LayerBuffers delta = ReadOuter(before, OuterKind::kDelta);
   std::map<ShardId, std::vector<std::byte>> encoded;

@@ -134,6 +134,7 @@ class GroupTrainer final : public Trainer {
   absl::Status Inherit(const NodeId& before, Leadership* inherited);
   std::map<NodeId, OuterOrder> PlanOuter(std::string* lost) const;
   absl::Status MoveOuter(std::string* lost);
+  absl::Status FetchAll(LayerMoves& moves, int64_t save);
   absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
   absl::Status WriteUnwritten();
   LayerMoves PlanMovesOrRestore(const Holdings& holdings);

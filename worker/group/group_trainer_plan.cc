@@ -168,11 +168,8 @@ absl::Status GroupTrainer::AgreeOnStep() {
   return AwaitAll(told, member_->StepTimeout());
 }
 
-absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
-  LayerMoves moves = PlanMovesOrRestore(holdings);
-  const int64_t save = moves.kept && replay_ ? replay_->save : 0;
-  // What is lost is at step 0 from here on, and must not look like what was before the first step.
-  if (!moves.kept && known_steps_.value_or(0) == 0) broken_ = moves.reason;
+// Every member gets what it lacks of the plan's state.
+absl::Status GroupTrainer::FetchAll(LayerMoves& moves, int64_t save) {
   Calls calls;
   int64_t bytes = 0;  // that move to all
   for (const NodeId& follower : Followers()) {
@@ -196,12 +193,20 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
     ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));
     calls.emplace_back(follower, call);
   }
-  absl::Status status = member_->Fetch(moves.moves[member_->name()], moves.optimizer_step, save);
+  const absl::Status status =
+      member_->Fetch(moves.moves[member_->name()], moves.optimizer_step, save);
   // Each member gives up by itself when nothing comes any more.
   const absl::Status others = AwaitAll(calls, member_->options().move_timeout + MoveLimit(bytes));
   ATOLL_RETURN_IF_ERROR(status.ok() || absl::IsAborted(status) ? others : status);
-  ATOLL_RETURN_IF_ERROR(status);
+  return status;
+}
 
+absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
+  LayerMoves moves = PlanMovesOrRestore(holdings);
+  const int64_t save = moves.kept && replay_ ? replay_->save : 0;
+  // What is lost is at step 0 from here on, and must not look like what was before the first step.
+  if (!moves.kept && known_steps_.value_or(0) == 0) broken_ = moves.reason;
+  ATOLL_RETURN_IF_ERROR(FetchAll(moves, save));
   std::string outer_lost;
   ATOLL_RETURN_IF_ERROR(MoveOuter(&outer_lost));
 

@@ -283,7 +283,6 @@ class GroupMember final : private PeerHandler {
   bool AddLoan(Loan loan);  // false: there are too many
   void LendForEver();
   absl::Status Lend(const Loan& loan);
-  absl::Status TakeAddition(const Loan& loan);
   void NoteStep(int64_t number, int64_t optimizer_step);  // taken
   absl::Status LendOuter(const Loan& loan);
   absl::Status FetchOuter(const OuterSource& source, const std::shared_ptr<OuterState>& before,
@@ -296,6 +295,9 @@ class GroupMember final : private PeerHandler {
                           bool borrowed);
   std::vector<HeldLayer> HeldShards() const;  // those of the plan
   absl::Status DoBeside(const v1::OuterCall& call);
+  bool DoLater(const NodeId& from, v1::GroupFrame& frame);
+  bool Serve(const NodeId& from, v1::GroupFrame& frame);
+  void OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame);
   void ForgetSeen();  // with state_mutex_ held
   std::shared_ptr<Engine> engine() const;
   std::shared_ptr<Engine> Begin(int64_t number);  // null: no job is open

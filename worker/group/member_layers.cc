@@ -144,7 +144,7 @@ void GroupMember::LendForEver() {
       const absl::StatusOr<bool> lent = LendSaved(loan);
       reply.set_copies_taken(lent.ok() && *lent);
     } else {
-      ToWire(loan.what.of_addition() ? TakeAddition(loan) : Lend(loan), &reply);
+      ToWire(Lend(loan), &reply);
     }
     Reply(loan.to, loan.call, std::move(reply));
   }
@@ -161,23 +161,6 @@ absl::Status GroupMember::LendSnapshot(const Loan& loan) {
   const auto parts = std::make_shared<const OwnedParts>(elements.size(), loan.what.parts());
   ATOLL_RETURN_IF_ERROR(GetSnapshot(name(), shard, elements, parts->parts()));
   return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
-}
-
-absl::Status GroupMember::TakeAddition(const Loan& loan) {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  const LayerShard shard = FromWire(loan.what.shard());
-  ATOLL_ASSIGN_OR_RETURN(const int64_t elements, engine->AdditionElements(shard));
-  const OwnedParts values(elements, kParametersPart);
-  const StateInbox::Key key{loan.to, false, loan.call};
-  inbox_.Expect(key, PartsOf(values.parts()), ToString(shard));
-  // From here on an interrupt ends the wait; what was asked for before one is waited for in vain.
-  if (interrupts_ != loan.interrupts) {
-    inbox_.Drop(key);
-    return absl::AbortedError("the island is set up again");
-  }
-  ATOLL_RETURN_IF_ERROR(AwaitPieces(key, values.parts()));
-  return engine->SetAddition(shard, values.parts().parameters);
 }
 
 absl::Status GroupMember::Lend(const Loan& loan) {

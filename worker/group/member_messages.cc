@@ -259,19 +259,10 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
       reply.set_clock_ns(ClockNs());
       return Reply(from, frame.call(), std::move(reply));
     }
-    case v1::GroupFrame::kSaveDone: {
-      if (frame.epoch() != epoch_) return;
-      const std::lock_guard calling(hooks_mutex_);
-      if (hooks_.save_done) hooks_.save_done(from, frame.save_done());
-      return;
-    }
+    case v1::GroupFrame::kSaveDone:
     case v1::GroupFrame::kGoOnSaving:
-      if (frame.epoch() == epoch_) keeper_->GoOn(frame.go_on_saving().save());
-      return;
     case v1::GroupFrame::kForgetSaves:
-      if (frame.epoch() == epoch_) {
-        ForgetSaves(frame.forget_saves().save(), frame.forget_saves().tiers());
-      }
+      if (frame.epoch() == epoch_) OnSaveFrame(from, frame);
       return;
     case v1::GroupFrame::kTransfer: {
       if (frame.epoch() != epoch_) return;
@@ -279,46 +270,48 @@ void GroupMember::OnFrame(const NodeId& from, v1::GroupFrame frame) {
       if (on_transfer_) on_transfer_(from, frame.transfer());
       return;
     }
-    case v1::GroupFrame::kOuter: {
-      if (!frame.outer().beside()) {
-        const std::lock_guard calling(hooks_mutex_);
-        if (hooks_.serve) return hooks_.serve(from, std::move(frame));
-        break;
-      }
-      if (frame.epoch() != epoch_ || plan().members.empty() ||
-          plan().members.front().worker != from) {
-        break;
-      }
-      const CallId call = frame.call();
-      const bool added = beside_.Add([this, from, call, interrupts = interrupts_.load(),
-                                      what = std::move(frame.outer())] {
-        v1::GroupReply reply;
-        ToWire(interrupts == interrupts_ ? DoBeside(what) : absl::AbortedError("given up"), &reply);
-        Reply(from, call, std::move(reply));
-      });
-      if (added) return;
+    case v1::GroupFrame::kOuter:
+      if (frame.outer().beside() ? DoLater(from, frame) : Serve(from, frame)) return;
       break;
-    }
     case v1::GroupFrame::kGetLayer:
       if (AddLoan({from, frame.call(), frame.get_layer(), interrupts_})) return;
       break;
-    case v1::GroupFrame::kSetLayer:
-      if (frame.set_layer().of_addition()) {
-        if (frame.epoch() == epoch_ &&
-            AddLoan({from, frame.call(), frame.set_layer(), interrupts_})) {
-          return;
-        }
-        break;
-      }
-      [[fallthrough]];
-    default: {
-      const std::lock_guard calling(hooks_mutex_);
-      if (hooks_.serve) return hooks_.serve(from, std::move(frame));
-    }
+    default:
+      if (Serve(from, frame)) return;
   }
   v1::GroupReply reply;
   ToWire(absl::UnavailableError("it serves nobody now"), &reply);
   Reply(from, frame.call(), std::move(reply));
+}
+
+// These two: whether it is taken on.
+bool GroupMember::Serve(const NodeId& from, v1::GroupFrame& frame) {
+  const std::lock_guard calling(hooks_mutex_);
+  if (hooks_.serve) hooks_.serve(from, std::move(frame));
+  return hooks_.serve != nullptr;
+}
+
+bool GroupMember::DoLater(const NodeId& from, v1::GroupFrame& frame) {
+  const IslandPlan plan = this->plan();
+  const bool leads = !plan.members.empty() && plan.members.front().worker == from;
+  if (frame.epoch() != epoch_ || !leads) return false;
+  return beside_.Add(
+      [this, from, call = frame.call(), interrupts = interrupts_.load(), what = frame.outer()] {
+        v1::GroupReply reply;
+        ToWire(interrupts == interrupts_ ? DoBeside(what) : absl::AbortedError("given up"), &reply);
+        Reply(from, call, std::move(reply));
+      });
+}
+
+void GroupMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
+  if (frame.has_go_on_saving()) {
+    keeper_->GoOn(frame.go_on_saving().save());
+  } else if (frame.has_forget_saves()) {
+    ForgetSaves(frame.forget_saves().save(), frame.forget_saves().tiers());
+  } else {
+    const std::lock_guard calling(hooks_mutex_);
+    if (hooks_.save_done) hooks_.save_done(from, frame.save_done());
+  }
 }
 
 bool GroupMember::AddLoan(Loan loan) {

@@ -150,7 +150,6 @@ absl::Status Check(const v1::LayerCall& call, bool get) {
   if (!state && !outer) return Bad("parts");
   if (call.of_snapshot() && !state) return Bad("parts of a snapshot");
   if (!IsCount(call.of_save()) || (call.of_save() != 0 && !(get && state))) return Bad("save");
-  if (call.of_addition() && call.parts() != kParametersPart) return Bad("parts of an addition");
   ATOLL_RETURN_IF_ERROR(Check(call.shard()));
   return get || outer ? CheckElements(call.begin(), call.end()) : absl::OkStatus();
 }
