@@ -28,10 +28,10 @@
 #include "worker/group/follower.h"
 #include "worker/group/group_trainer.h"
 #include "worker/group/member.h"
+#include "worker/group/transfer_relay.h"
 #include "worker/profiler/link_measurer.h"
 #include "worker/profiler/worker_profiler.h"
 #include "worker/runtime/compute_thread.h"
-#include "worker/runtime/transfers.h"
 
 namespace atl::worker {
 namespace {
@@ -220,7 +220,7 @@ class Daemon {
                   [loop](int64_t plan_number, const std::string& doing) {
                     loop->Post(FollowerState{plan_number, doing});
                   }),
-        transfers_(tensors,
+        transfers_(member, tensors,
                    [this, on_devices = !host.has_devices](Event event) {
                      const PullDone* pulled = std::get_if<PullDone>(&event);
                      // It is there when it is as near as it can be brought beside steps.
@@ -332,7 +332,7 @@ class Daemon {
     } else if (const StartPull* pull = std::get_if<StartPull>(&action)) {
       next_pull_ = *pull;
     } else if (const PushShards* push = std::get_if<PushShards>(&action)) {
-      transfers_.Push(*push, island_.delta());
+      transfers_.Push(*push);
     } else if (std::holds_alternative<CancelTransfers>(action)) {
       next_pull_.reset();
       transfers_.CancelAll();
@@ -372,7 +372,7 @@ class Daemon {
   // Tick tells of its end.
   void PullIfFree() {
     if (!next_pull_ || island_.staging()) return;
-    transfers_.Pull(*std::exchange(next_pull_, std::nullopt), island_.pulled());
+    transfers_.Pull(*std::exchange(next_pull_, std::nullopt));
   }
 
   EventLoop<Event>* const loop_;
@@ -380,7 +380,7 @@ class Daemon {
   GroupMember* const member_;
   GroupTrainer trainer_;
   Follower follower_;
-  Transfers transfers_;
+  TransferRelay transfers_;
   Island island_;
   ComputeThread compute_;
   WorkerCore core_;

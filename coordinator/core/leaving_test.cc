@@ -99,6 +99,13 @@ TEST_CASE("A leader that leaves hands over in the same generation: nothing is lo
     CHECK(Says(world.Do("worker b sets-up"), "worker b has taken over from a"));
     CHECK(world.Order("b").generation == 1);
   }
+  SECTION("it ends when its heir leads, also while the next plan is being made") {
+    world.Do("planner waits");
+    world.Tell({"worker c leaves"});
+    CHECK(Says(world.Do("worker b sets-up"), "worker b has taken over from a"));
+    // Steps go on under the plan that names it: it must not leave that before the heir has.
+    CHECK_FALSE(Says(world.Do("planner answers"), "-> a: "));
+  }
 }
 
 TEST_CASE("A restart of the coordinator forgets nothing of a leader that hands over") {

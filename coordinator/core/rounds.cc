@@ -101,8 +101,12 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
   Job& job = *s.FindJob(message.job);
   s.Touch(job);
   if (auto it = job.contributions.find(id); it != job.contributions.end()) {
-    if (!it->second.dropped) Grant(s, job, worker, id);
-    return;
+    if (it->second.dropped) return;
+    const bool withdrawn =
+        message.inner_steps == 0 && message.consumed.empty() && !it->second.consumed.empty();
+    if (!withdrawn) return Grant(s, job, worker, id);
+    if (IsComplete(job, id)) return;  // it counts all the same
+    return RenewIsland(s, job, id.island, "it has lost a part of what it was pushing");
   }
   const std::optional<ContributionOutcome>& outcome = found->outcome;
   if (outcome && outcome->contribution == id) return ResendOrder(s, job, id.island);

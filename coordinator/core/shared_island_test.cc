@@ -84,6 +84,17 @@ TEST_CASE("A follower that dies: the same generation, a new plan without it, tol
   CHECK(Says(world.Do("worker a pushes"), "PushGrant"));
 }
 
+TEST_CASE("A contribution of which some is lost is withdrawn: the island begins anew") {
+  World world;
+  StartShared(world);
+  world.Tell({"worker a leases wanted=4", "worker a pushes", "worker a stages shards=1"});
+  const Generation generation = world.Order("a").generation;
+  const std::string told = world.Do("worker a pushes steps=0 consumed=");
+  CHECK(Says(told, "it has lost a part of what it was pushing"));
+  CHECK(Says(told, "is dropped: its island was gone after 1 of 3 shards"));
+  CHECK(world.Order("a").generation > generation);
+}
+
 TEST_CASE("A leader that dies: the first that remains leads, in a new generation") {
   World world;
   StartShared(world);

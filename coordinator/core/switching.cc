@@ -156,9 +156,31 @@ void HandOver(State& s, Job& job, IslandId id, const IslandMember& heir) {
   s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", id, ": ", island.reason));
 }
 
+namespace {
+
+// Whoever takes over leads from the first plan on that it has set up, also if the next one is being
+// made by then: from there on the others follow it, and who led before is one of them.
+void EndHandOver(State& s, Job& job, const IslandRecord& found) {
+  const Member* heir = s.FindMember(MemberKind::kWorker, found.worker);
+  if (found.takes_over_from.empty() || heir == nullptr || !heir->progress) return;
+  const IslandProgress& progress = *heir->progress;
+  if (progress.job != job.id() || progress.island != found.island ||
+      progress.generation != found.generation || progress.plan_number == 0) {
+    return;
+  }
+  IslandRecord& island = job.EditIsland(found.island);
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat("island ", island.island, ": worker ", island.worker, " has taken over from ",
+                     island.takes_over_from));
+  island.takes_over_from.clear();
+}
+
+}  // namespace
+
 void AdvanceSwitches(State& s, Job& job) {
   for (const auto& [id, found] : job.islands) {
     if (!job.touched.contains(id)) continue;
+    EndHandOver(s, job, found);
     const IslandPlan* plan = PlanInForce(job, found);
     if (found.incarnation == 0 || plan == nullptr || !IsHere(s, plan->members[0])) continue;
     const bool set_up = IsSetUp(s, job, found, *plan);
@@ -167,14 +189,6 @@ void AdvanceSwitches(State& s, Job& job) {
       if (late || !AllHere(s, change->second.stepping)) change->second.stepping.clear();
     }
     if (found.takes_over_from.empty()) continue;
-    if (set_up) {
-      IslandRecord& island = job.EditIsland(id);
-      s.Log(job.id(), Severity::kInfo,
-            absl::StrCat("island ", id, ": worker ", island.worker, " has taken over from ",
-                         island.takes_over_from));
-      island.takes_over_from.clear();
-      continue;
-    }
     const NodeId before = found.takes_over_from;
     const bool lends =
         std::any_of(plan->members.begin(), plan->members.end(),

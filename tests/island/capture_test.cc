@@ -401,17 +401,19 @@ TEST_CASE("members of an island take what is adopted while it trains on") {
   group.Take(layout, {"w1", "w2"});
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
-  leader.Step(0);
-  const auto values = [](int layer, std::span<float> out) {
-    for (size_t i = 0; i < out.size(); ++i) {
-      out[i] = 1e-3f * static_cast<float>((i + static_cast<size_t>(layer)) % 11);
-    }
+  const auto version = [](int64_t version) {
+    return [version](int32_t layer, int64_t i) {
+      return 1e-3f * static_cast<float>((i + layer + 3 * version) % 11);
+    };
   };
+  group.Pulled(version(0));
+  REQUIRE(leader.trainer->AdoptPulled({0, AdoptMode::kReplace}).ToString() == "OK");
+  leader.Step(0);
+  group.Pulled(version(1));
   LayerGate().Close();
-  const auto bring = leader.trainer->StageAddition(values);
+  const auto bring = leader.trainer->StageCarry();
   REQUIRE(bring.status().ToString() == "OK");
   REQUIRE(*bring != nullptr);
-  CHECK_FALSE(*leader.trainer->AddStaged());  // it is not there yet
   const std::atomic<bool> cancelled = false;
   absl::Status status;
   std::thread brings([&] { status = (*bring)(cancelled); });
@@ -422,24 +424,23 @@ TEST_CASE("members of an island take what is adopted while it trains on") {
   REQUIRE(status.ToString() == "OK");
   const State before = leader.Read();
   LayerGate().Close();
-  REQUIRE(*leader.trainer->AddStaged());
-  CHECK_FALSE(*leader.trainer->AddStaged());  // once
+  REQUIRE(leader.trainer->AdoptPulled({1, AdoptMode::kCarry}).ToString() == "OK");
   LayerGate().Open();
   const State after = leader.Read();
   for (size_t l = 0; l < leader.layers.size(); ++l) {
-    std::vector<float> theta(before[3 * l].size());
-    values(static_cast<int>(l), theta);
-    for (size_t i = 0; i < theta.size(); ++i) theta[i] = before[3 * l][i] + theta[i];
+    std::vector<float> theta(before[3 * l].size()), base(theta.size());
+    const auto layer = static_cast<int32_t>(l);
+    for (size_t i = 0; i < theta.size(); ++i) {
+      const auto element = static_cast<int64_t>(i);
+      theta[i] = before[3 * l][i] + (version(1)(layer, element) - version(0)(layer, element));
+    }
     REQUIRE(after[3 * l] == theta);
     REQUIRE(after[3 * l + 1] == before[3 * l + 1]);
+    REQUIRE(leader.trainer->GatherOuter(OuterKind::kBase, layer, base).ok());
+    for (size_t i = 0; i < base.size(); ++i) {
+      REQUIRE(base[i] == version(1)(layer, static_cast<int64_t>(i)));
+    }
   }
-  // Another plan has nothing of what was staged under this one.
-  const auto again = leader.trainer->StageAddition(values);
-  REQUIRE(again.status().ToString() == "OK");
-  REQUIRE((*again)(cancelled).ToString() == "OK");
-  group.Take(layout, {"w1", "w2"});
-  CHECK_FALSE(*leader.trainer->AddStaged());
-  CHECK(leader.Read() == after);
 }
 
 }  // namespace

@@ -231,6 +231,27 @@ class TestGroup {
     return plan;
   }
 
+  // All members have pulled these values of what they own.
+  using Values = std::function<float(int32_t layer, int64_t element)>;
+  void Pulled(const Values& values) {
+    for (const auto& [name, worker] : workers_) {
+      const std::shared_ptr<OuterState> outer = worker->member->outer();
+      if (outer == nullptr) continue;
+      LayerBuffers& pulled = *outer->pulled();
+      for (size_t p = 0; p < pulled.size(); ++p) {
+        const OwnedPart& part = (*outer->parts())[p];
+        for (size_t i = 0; i < pulled[p].size(); ++i) {
+          pulled[p][i] = values(part.layer, part.range.begin + static_cast<int64_t>(i));
+        }
+      }
+      // Copies come from their owners.
+      for (const KeptPart& copy : outer->copies()) {
+        const std::vector<float> nothing(static_cast<size_t>(copy.range.size()), -7.0f);
+        REQUIRE(outer->Write(OuterKind::kPulled, copy.layer, copy.range, nothing).ok());
+      }
+    }
+  }
+
   // What the coordinator's orders do: members follow, the leader configures. At a step's boundary
   // the leader is the first to know.
   absl::StatusOr<PlanTaken> Order(const IslandPlan& plan, Generation generation = 1,
@@ -250,8 +271,8 @@ class TestGroup {
     return taken;
   }
   // `from`, who leads, hands over to the plan's first member.
-  absl::StatusOr<PlanTaken> HandOver(const NodeId& from, Inheritance kept, const IslandPlan& plan,
-                                     Inheritance* inheritance) {
+  absl::StatusOr<PlanTaken> HandOver(const NodeId& from, Leadership kept, const IslandPlan& plan,
+                                     Leadership* known) {
     workers_.at(from)->trainer->Keep(std::move(kept));
     for (size_t i = 1; i < plan.members.size(); ++i) {
       workers_.at(plan.members[i].worker)
@@ -260,7 +281,7 @@ class TestGroup {
     TestWorker& heir = *workers_.at(plan.members[0].worker);
     heir.follower->Unfollow("it is to lead");
     ATOLL_RETURN_IF_ERROR(heir.follower->AwaitFree(std::chrono::seconds(10)));
-    return heir.trainer->Configure(kJob, 1, plan, from, inheritance);
+    return heir.trainer->Configure(kJob, 1, plan, {}, from, known);
   }
   PlanTaken Take(const IslandLayout& layout, const std::vector<NodeId>& names) {
     const auto taken = Order(PlanFor(layout, names));

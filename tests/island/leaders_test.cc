@@ -10,61 +10,129 @@
 namespace atl::worker {
 namespace {
 
+LayerBuffers ReadOuter(TestWorker& worker, OuterKind kind) {
+  LayerBuffers all;
+  for (size_t l = 0; l < worker.layers.size(); ++l) {
+    all.emplace_back(static_cast<size_t>(worker.layers[l].elements));
+    const absl::Status read = worker.trainer->GatherOuter(kind, static_cast<int>(l), all.back());
+    REQUIRE(read.ToString() == "OK");
+  }
+  return all;
+}
+
+// The pseudo-gradient of the parameters as they are.
+CaptureDelta Capture(TestWorker& leader, Encoding encoding) {
+  CaptureDelta capture{ContributionId{0, 1, 9, 4}, encoding, {}};
+  for (size_t l = 0; l < leader.layers.size() && IsQuantized(encoding); ++l) {
+    const auto layer = static_cast<int32_t>(l);
+    capture.shards.push_back({layer, layer, 0, leader.layers[l].elements});
+  }
+  const auto make = leader.trainer->CaptureDelta(capture);
+  REQUIRE(make.status().ToString() == "OK");
+  const std::atomic<bool> cancelled = false;
+  REQUIRE((*make)(cancelled).ToString() == "OK");
+  return capture;
+}
+
 TEST_CASE("a leader hands over: the next one goes on at the same step, with what it knew") {
-  const World world;
+  World world;
+  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt4);
+  world.spec.outer.push_encoding = encoding;
   TestGroup group(world, 3);
   group.Take(Pipeline("three stages", {2, 2, 2}, 3), {"w1", "w2", "w3"});
   TestWorker& before = group["w1"];
   REQUIRE(before.trainer->InitialWeights().ok());
   Alone alone(world);
+  group.Pulled(
+      [](int32_t layer, int64_t i) { return 1e-3f * static_cast<float>((i + layer) % 13); });
+  REQUIRE(before.trainer->AdoptPulled({4, AdoptMode::kReplace}).ToString() == "OK");
+  for (int l = 0; l < static_cast<int>(before.layers.size()); ++l) {
+    std::vector<float> theta(static_cast<size_t>(before.layers[l].elements));
+    REQUIRE(before.trainer->GetParameters(l, theta).ok());
+    REQUIRE(alone.trainer->SetParameters(l, theta).ok());
+  }
   for (int64_t step = 0; step < 2; ++step) {
     REQUIRE(before.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
-  Inheritance kept;
-  kept.leadership.generation = 1;
-  kept.leadership.adopted = kept.base_set = kept.captured = true;
-  kept.leadership.local = {2, 256, 640.5, {{0, 16}}};
-  kept.leadership.in_flight = ContributionId{0, 1, 9, 4};
-  kept.leadership.leased = {{16, 40}, {80, 88}};
-  Inheritance taken_over;
-  for (Inheritance* both : {&kept, &taken_over}) {
-    both->base = std::make_shared<LayerBuffers>();
-    both->delta = std::make_shared<Delta>();
-    both->residual = std::make_shared<LayerBuffers>();
-    both->delta->encoding = Encoding::kInt4;
-    both->delta->encoded = {{0, std::vector<std::byte>(5)}, {3, std::vector<std::byte>(2)}};
+  const CaptureDelta capture = Capture(before, encoding);
+  const LayerBuffers base = ReadOuter(before, OuterKind::kBase);
+  const LayerBuffers delta = ReadOuter(before, OuterKind::kDelta);
+  std::map<ShardId, std::vector<std::byte>> encoded;
+  for (const char* name : {"w1", "w2", "w3"}) {
+    const auto& own = group[name].member->outer()->delta()->encoded;
+    encoded.insert(own.begin(), own.end());
   }
-  kept.delta->encoded[0][4] = std::byte{0x7f};
-  kept.delta->encoded[3][1] = std::byte{0xff};
-  for (const LayerSize& layer : before.layers) {
-    const auto size = static_cast<size_t>(layer.elements);
-    kept.base->emplace_back(size, static_cast<float>(size));
-    kept.delta->values.emplace_back(size, -1.5f);
-    kept.residual->emplace_back(size, 1e-4f * static_cast<float>(size));
-    for (LayerBuffers* buffers :
-         {taken_over.base.get(), &taken_over.delta->values, taken_over.residual.get()}) {
-      buffers->emplace_back(size);
-    }
-  }
+  CHECK(encoded.size() == capture.shards.size());
+
+  Leadership kept, known;
+  kept.generation = 1;
+  kept.adopted = true;
+  kept.base_version = 4;
+  kept.local = {2, 256, 640.5, {{0, 16}}};
+  kept.in_flight = capture.contribution;
+  kept.leased = {{16, 40}, {80, 88}};
   // Two stages, by w2 and w3; w1 lends what it holds.
   const IslandPlan plan = group.PlanFor(Pipeline("two stages", {3, 3}, 2), {"w2", "w3", "w1"});
-  const auto taken = group.HandOver("w1", kept, plan, &taken_over);
+  const auto taken = group.HandOver("w1", kept, plan, &known);
   INFO(taken.status().ToString());
   REQUIRE(taken.ok());
   REQUIRE(taken->kept);
   REQUIRE(!taken->step_taken);
-  REQUIRE(taken_over.leadership == kept.leadership);
-  REQUIRE(*taken_over.base == *kept.base);
-  REQUIRE(taken_over.delta->values == kept.delta->values);
-  REQUIRE(taken_over.delta->encoded == kept.delta->encoded);
-  REQUIRE(*taken_over.residual == *kept.residual);
+  REQUIRE(known == kept);
   TestWorker& heir = group["w2"];
+  REQUIRE(heir.trainer->outer()->tag() == OuterTag{4, capture.contribution});
+  REQUIRE(ReadOuter(heir, OuterKind::kBase) == base);
+  REQUIRE(ReadOuter(heir, OuterKind::kDelta) == delta);
+  for (const char* name : {"w2", "w3"}) {
+    for (const auto& [shard, bytes] : group[name].member->outer()->delta()->encoded) {
+      CHECK(bytes == encoded.at(shard));
+    }
+  }
   REQUIRE(heir.trainer->optimizer_steps() == 2);
   group.Kill("w1");
   const auto alone_now = group.Order(group.PlanFor(Pipeline("two", {3, 3}, 2), {"w2", "w3"}));
   REQUIRE(alone_now.ok());
+  CHECK(alone_now->kept);
+  REQUIRE(ReadOuter(heir, OuterKind::kBase) == base);
   for (int64_t step = 2; step < 4; ++step) {
     REQUIRE(heir.Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
+  }
+}
+
+TEST_CASE(
+    "of what a dead member alone kept theta_base is lost, and it is said so; a copy is enough") {
+  World world;
+  // Of the optimizer's state, and with peers.
+  const auto [copies, peers] = GENERATE(table<int, int>({{1, 0}, {2, 0}, {1, 1}}));
+  world.spec.checkpoint.peer_copies = peers;
+  TestGroup group(world, 2);
+  IslandLayout layout = Replicas("owners", {4, 4}, 2);
+  layout.optimizer_copies = copies;
+  group.Take(layout, {"w1", "w2"});
+  TestWorker& leader = group["w1"];
+  REQUIRE(leader.trainer->InitialWeights().ok());
+  const auto values = [](int32_t layer, int64_t i) {
+    return 1e-3f * static_cast<float>((i + layer) % 13);
+  };
+  group.Pulled(values);
+  REQUIRE(leader.trainer->AdoptPulled({0, AdoptMode::kReplace}).ToString() == "OK");
+  leader.Step(0);
+  leader.Settles();
+  group.Kill("w2");
+  const auto taken = group.Order(group.PlanFor(Replicas("alone", {8}, 1), {"w1"}));
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  CHECK(taken->kept == (copies == 2));
+  if (copies == 1 && peers == 0) {
+    CHECK(leader.trainer->outer()->tag() == OuterTag());
+    return;
+  }
+  for (size_t l = 0; l < leader.layers.size(); ++l) {
+    std::vector<float> base(static_cast<size_t>(leader.layers[l].elements));
+    REQUIRE(leader.trainer->GatherOuter(OuterKind::kBase, static_cast<int>(l), base).ok());
+    for (size_t i = 0; i < base.size(); ++i) {
+      REQUIRE(base[i] == values(static_cast<int32_t>(l), static_cast<int64_t>(i)));
+    }
   }
 }
 
@@ -73,8 +141,8 @@ TEST_CASE("who has led nothing hands nothing over, and says so") {
   TestGroup group(world, 2);
   group.Take(Pipeline("two stages", {3, 3}, 2), {"w1", "w2"});
   const IslandPlan plan = group.PlanFor(Pipeline("turned", {3, 3}, 2), {"w2", "w1"});
-  Inheritance kept, taken_over;
-  kept.leadership.generation = 7;  // of another life of the island
+  Leadership kept, taken_over;
+  kept.generation = 7;  // of another life of the island
   const auto taken = group.HandOver("w1", kept, plan, &taken_over);
   REQUIRE(Says(taken.status().message(), "it has not led this island in this generation"));
 }

@@ -230,15 +230,19 @@ TEST_CASE("parameters replaced since the save, as by a new version, are replaced
   f.Trains("w1", 1);
   f.Save("w1");
   f.Trains("w1", 1);
-  const auto values = std::make_shared<LayerBuffers>();
-  for (size_t l = 0; l < leader.layers.size(); ++l) {
-    values->emplace_back(static_cast<size_t>(leader.layers[l].elements));
-    REQUIRE(f.alone.trainer->GetParameters(static_cast<int>(l), values->back()).ok());
-    for (float& value : values->back()) value *= 0.5f;
-    REQUIRE(leader.trainer->SetParameters(static_cast<int>(l), values->back()).ok());
-    REQUIRE(f.alone.trainer->SetParameters(static_cast<int>(l), values->back()).ok());
+  const auto value = [](int32_t layer, int64_t i) {
+    return 1e-3f * static_cast<float>((i + layer) % 13);
+  };
+  for (int32_t l = 0; l < static_cast<int32_t>(leader.layers.size()); ++l) {
+    std::vector<float> values(static_cast<size_t>(leader.layers[l].elements));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = value(l, static_cast<int64_t>(i));
+    REQUIRE(f.alone.trainer->SetParameters(l, values).ok());
+    if (!said) REQUIRE(leader.trainer->SetParameters(l, values).ok());
   }
-  if (said) leader.trainer->ParametersAre(values);
+  if (said) {
+    f.group.Pulled(value);
+    REQUIRE(leader.trainer->AdoptPulled({1, AdoptMode::kReplace}).ToString() == "OK");
+  }
   f.Trains("w1", 1);
   leader.Settles();
   f.group.Kill("w2");
@@ -260,13 +264,9 @@ TEST_CASE(
   f.Trains("w1", 1);
   f.Save("w1");
   f.Trains("w1", 1);
-  leader.trainer->ParametersBorrowed(true);
-  for (size_t l = 0; l < leader.layers.size(); ++l) {
-    const std::vector<float> zeroes(static_cast<size_t>(leader.layers[l].elements));
-    REQUIRE(leader.trainer->SetParameters(static_cast<int>(l), zeroes).ok());
-  }
-  leader.trainer->ParametersBorrowed(false);
+  leader.Settles();
   f.group.Kill("w2");
+  REQUIRE_FALSE(leader.trainer->ValidateBase(2).ok());  // it is in at one of them
   const PlanTaken taken = f.group.Take(kOne, {"w1"});
   INFO(taken.reason);
   REQUIRE(taken.kept);

@@ -90,7 +90,10 @@ void WorkerNode::Do(const worker::Reconfigure& action) {
   plan_ = action.plan;
   serving_ = Serving{action.job, action.generation, action.plan.number};
   const Owner owner{action.island, action.generation};
-  if (owner != owner_) ForgetSafety();
+  if (owner != owner_) {
+    ForgetSafety();
+    owners_.clear();
+  }
   owner_ = owner;
   take_over_from_ = action.take_over_from;
   Together(world_.UpTo(milliseconds(10)), [this, number = action.plan.number] {
@@ -122,8 +125,8 @@ std::map<int32_t, WorkerNode::Shard> WorkerNode::Find(int64_t clock) {
 
 void WorkerNode::Do(const worker::HandOver& action) {
   HearAll();
-  kept_ = Kept{action.leadership, trainer_,  since_base_, adopted_,
-               carried_,          captured_, clock_,      stepping_};
+  kept_ = Kept{action.leadership, trainer_, since_base_, adopted_, carried_,
+               captured_,         clock_,   stepping_,   owners_};
   After(milliseconds(1), [this] { Deliver(worker::HandedOver{}); });
   if (!world_.faulty() || !world_.rng.Chance(world_.options.dies_handing_over)) return;
   After(world_.UpTo(milliseconds(100)), [this] { CrashAndRestart(); });
@@ -144,6 +147,7 @@ bool WorkerNode::TakeOver(std::string& why) {
   adopted_ = kept.adopted;
   carried_ = kept.carried;
   captured_ = kept.captured;
+  owners_ = kept.owners;
   clock_ = kept.clock;
   stepping_ = kept.stepping;
   ForgetSafety();
@@ -191,6 +195,12 @@ void WorkerNode::MoveState() {
     state = Find(clock_);
   }
   done.kept = !state.empty();
+  if (AnOwnerIsGone()) {
+    done.kept = done.step_taken = false;
+    done.reason = "theta_base of a layer is nowhere";
+    done.push_lost = captured_.has_value();
+    owners_.clear();
+  }
   if (!done.kept) NoteLoss();
   stepping_.reset();
   world_.Trace(
@@ -200,7 +210,27 @@ void WorkerNode::MoveState() {
   for (const auto& [layer, shard] : state) {
     world_.FindWorker(HolderOf(layer))->held_[layer] = shard;
   }
+  if (!owners_.empty()) OwnersKeep();
   Deliver(done);
+}
+
+void WorkerNode::OwnersKeep() {
+  owners_.clear();
+  for (size_t layer = 0; layer < ToyLayers().size(); ++layer) {
+    const NodeId owner = HolderOf(static_cast<int32_t>(layer));
+    owners_[owner] = world_.FindWorker(owner)->life();
+  }
+}
+
+// One that the plan names, with or without a part in it, can still be asked.
+bool WorkerNode::AnOwnerIsGone() {
+  return std::any_of(owners_.begin(), owners_.end(), [&](const auto& owner) {
+    const bool named =
+        std::any_of(plan_.members.begin(), plan_.members.end(),
+                    [&](const IslandMember& member) { return member.worker == owner.first; });
+    const WorkerNode* node = world_.FindWorker(owner.first);
+    return !named || node == nullptr || !node->alive() || node->life() != owner.second;
+  });
 }
 
 void WorkerNode::Do(const worker::Follow& action) {
@@ -371,6 +401,7 @@ void WorkerNode::CaptureTogether(const worker::CaptureDelta& action) {
   Together(milliseconds(5), [this, action] {
     if (!Gather()) return FailTogether("a layer could not be read");
     Capture(action);
+    if (action.contribution.base_version == kNoVersion) OwnersKeep();
     ForgetSafety();
     for (const IslandMember& member : plan_.members) {  // lenders too, wherever they are by now
       for (auto& [layer, shard] : world_.FindWorker(member.worker)->held_) {
@@ -402,6 +433,7 @@ void WorkerNode::AdoptTogether(const worker::AdoptPulled& action) {
     ForgetSafety();
     if (!Scatter(trained_on)) return FailTogether("a layer could not be written");
     adopted_ = action.version;
+    OwnersKeep();
     carried_ = worker::Sequences(trained_on);
     SettleResidual(action);
     checkpoint_counts_ = action.mode == worker::AdoptMode::kResumeCheckpoint;

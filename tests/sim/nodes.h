@@ -265,6 +265,7 @@ class WorkerNode : public Member {
     std::optional<ContributionId> captured;
     int64_t clock = 0;
     std::optional<ToyStep> stepping;
+    std::map<NodeId, int64_t> owners;
   };
   bool planned() const { return plan_.number > 0; }
   NodeId HolderOf(int32_t layer) const;
@@ -291,6 +292,8 @@ class WorkerNode : public Member {
   void InitializeTogether();
   void CaptureTogether(const worker::CaptureDelta& action);
   void AdoptTogether(const worker::AdoptPulled& action);
+  void OwnersKeep();
+  bool AnOwnerIsGone();
 
   const double slowness_;
   std::optional<Disk> disk_;
@@ -301,13 +304,16 @@ class WorkerNode : public Member {
   Version adopted_ = kNoVersion;
   int64_t carried_ = 0;                     // sequences of since_base_ at the last adoption
   std::optional<ContributionId> captured_;  // since the last adoption
-  std::map<int32_t, Shard> held_;           // layers on this worker's device
-  std::optional<Serving> serving_;          // under which plan, as leader or follower
-  IslandPlan plan_;                         // that it leads; number 0: none
-  Owner owner_;                             // the island that it leads
-  int64_t clock_ = 0;                       // of the newest whole state
-  std::optional<ToyStep> stepping_;         // under way, or failed and not known to be taken or not
-  std::optional<LateStep> late_;            // given up if it is told to follow another plan
+  // Who keeps theta_base and what is pushed of its layers: the process that does. Empty: nothing is
+  // kept yet, or it is all here.
+  std::map<NodeId, int64_t> owners_;
+  std::map<int32_t, Shard> held_;    // layers on this worker's device
+  std::optional<Serving> serving_;   // under which plan, as leader or follower
+  IslandPlan plan_;                  // that it leads; number 0: none
+  Owner owner_;                      // the island that it leads
+  int64_t clock_ = 0;                // of the newest whole state
+  std::optional<ToyStep> stepping_;  // under way, or failed and not known to be taken or not
+  std::optional<LateStep> late_;     // given up if it is told to follow another plan
   int64_t late_number_ = 0;
   std::optional<LateStep> waits_;  // given up where it was committed: others may have taken it
   std::optional<Kept> kept_;

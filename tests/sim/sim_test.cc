@@ -117,8 +117,6 @@ TEST_CASE(
     options.spec.layout.workers_per_island = 0;
     options.spec.outer.min_islands = 1;
     options.spec.outer.reject_outliers = false;
-    // TODO: with saves between steps one of these seeds (41) interrupts a step.
-    options.spec.checkpoint.peer_copies = 0;
     options.spec.schedule.train_tokens = 3000 * options.spec.data.sequence_length;
     Cluster cluster(options);
     World& world = cluster.world();

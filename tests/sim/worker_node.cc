@@ -44,6 +44,7 @@ void WorkerNode::Start() {
   pull_ = Pull();
   adopted_ = kNoVersion;
   held_.clear();
+  owners_.clear();
   serving_.reset();
   plan_ = IslandPlan();
   stepping_.reset();
@@ -344,11 +345,18 @@ void WorkerNode::PushShard(const worker::PushShards& action, const worker::Shard
   const auto finish = [this, transfer, id](worker::PushStatus status, std::string reason) {
     if (transfers_.erase(transfer) > 0) Deliver(worker::PushShardDone{id, status, reason, 4});
   };
-  const auto answer = [this, shard, finish, at = life()](PushStatus status, std::string reason) {
+  // By way of the member that has pushed it.
+  const NodeId through = planned() && !shard.sender.empty() ? shard.sender : name();
+  const auto answer = [this, shard, finish, through, at = life()](PushStatus status,
+                                                                  std::string reason) {
     const auto mapped =
         status == PushStatus::kRefused ? worker::PushStatus::kRefused : worker::PushStatus::kStaged;
-    world_.network.Send(shard.server, name(), [this, at, finish, mapped, reason] {
+    const auto told = [this, at, finish, mapped, reason] {
       if (alive() && life() == at) finish(mapped, reason);
+    };
+    world_.network.Send(shard.server, through, [this, through, told] {
+      if (through == name()) return told();
+      world_.network.Send(through, name(), told);
     });
   };
   const std::vector<float>& layer = trainer_.delta[shard.layer];
@@ -366,13 +374,24 @@ void WorkerNode::PushShard(const worker::PushShards& action, const worker::Shard
     event.payload = Encode(std::span(layer).subspan(shard.begin + part.begin, part.size()),
                            action.encoding, world_.pool);
   }
+  const NodeId sender = planned() && !shard.sender.empty() ? shard.sender : name();
+  WorkerNode* const owner = world_.FindWorker(sender);
+  const bool there =
+      owner != nullptr && owner->alive() &&
+      (sender == name() || (owners_.contains(sender) && owners_.at(sender) == owner->life() &&
+                            world_.network.Reachable(name(), sender)));
+  if (!there) {
+    return After(milliseconds(1), [finish, sender] {
+      finish(worker::PushStatus::kFailed, absl::StrCat(sender, " cannot be reached"));
+    });
+  }
   const auto deliver = [this, shard, event, answer] {
     if (ServerNode* node = world_.FindServer(shard.server)) node->Push(event, answer);
   };
   if (world_.faulty() && world_.rng.Chance(world_.options.ghost)) {
     world_.timeline.After(world_.UpTo(seconds(30)), deliver);
   }
-  world_.network.Send(name(), shard.server, deliver);
+  world_.network.Send(sender, shard.server, deliver);
   After(kTransferTimeout, [finish] { finish(worker::PushStatus::kFailed, "timed out"); });
 }
 

@@ -115,6 +115,8 @@ struct Reconfigured {
   std::optional<Leadership> taken_over = std::nullopt;
   int64_t steps_replayed = 0;  // made again, on the way there from a saved state
   bool resumed = false;        // the state is that of Reconfigure::resume
+  // Some of the pseudo-gradient that is being pushed is nowhere: what is not staged of it never is.
+  bool push_lost = false;
 };
 // What the leader knows waits to be fetched by whom takes over.
 struct HandedOver {};
@@ -259,10 +261,10 @@ struct Reconfigure {
   IslandId island = 0;
   Generation generation = 0;
   IslandPlan plan;
-  // This member of the plan has led until now in this generation: fetch what it knows, theta_base,
-  // delta and residual. Empty: nobody.
+  // This member of the plan has led until now in this generation: fetch what it knows. Empty:
+  // nobody.
   NodeId take_over_from = {};
-  std::vector<ShardPlacement> shards = {};  // of the job, where that delta is quantised
+  std::vector<ShardPlacement> shards = {};  // of the job
   // Leave the state of this save, and no newer one; 0: the newest that there is.
   int64_t resume = 0;
 };
@@ -317,6 +319,8 @@ struct SaveState {
 };
 // Keep what the leader knows, theta_base, delta and residual for whom takes over, until the job is
 // released or another one prepared: HandedOver. Never fails.
+// Keep what the leader knows for whom takes over, until the job is released or another one
+// prepared: HandedOver. Never fails.
 struct HandOver {
   JobId job;
   Leadership leadership;
@@ -341,14 +345,6 @@ struct ReleaseJob {
   bool removed = false;
 };
 
-// Pull all these shards at exactly `version`, in this order: one PullDone or PullFailed. At most
-// one pull is going on.
-struct StartPull {
-  JobId job;
-  int64_t pull = 0;  // number of this pull; the answer repeats it
-  Version version = kNoVersion;
-  std::vector<ShardPlacement> shards;
-};
 // Some elements of a shard, and which member pushes them.
 struct ShardPart : ShardPlacement {
   int64_t part_begin = 0;     // within the shard
@@ -359,6 +355,14 @@ struct ShardPart : ShardPlacement {
     return part_elements == 0 ? ElementRange{0, elements}
                               : ElementRange{part_begin, part_begin + part_elements};
   }
+};
+// Pull all these shards at exactly `version`, in this order: one PullDone or PullFailed. At most
+// one pull is going on.
+struct StartPull {
+  JobId job;
+  int64_t pull = 0;  // number of this pull; the answer repeats it
+  Version version = kNoVersion;
+  std::vector<ShardPart> shards;
 };
 // Push these parts of `delta`, each sender its own in this order: one PushShardDone for each. The
 // same part may be asked for again after it failed.

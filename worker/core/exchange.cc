@@ -42,7 +42,7 @@ void WorkerCore::Impl::PlanLeases() {
 
 void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
   if (!order_ || grant.job != order_->job || !in_flight_ || !in_flight_->captured ||
-      grant.contribution != in_flight_->id) {
+      grant.contribution != in_flight_->id || in_flight_->withdrawn) {
     return;
   }
   // The grant names all that is not staged: what it does not name any more is staged, or was cut
@@ -134,11 +134,21 @@ void WorkerCore::Impl::PlanPushes() {
   if (!in_flight_ || !in_flight_->captured) return;
   InFlight& flight = *in_flight_;
   if (welcomed_ && !Decided() && Due(flight.request_at)) {
-    Emit(Send{PushRequest{order_->job, flight.id, flight.work.steps, flight.work.tokens,
-                          flight.work.loss(), flight.work.consumed, flight.work.masked_tokens}});
+    PushRequest request{order_->job, flight.id};
+    if (!flight.withdrawn) {
+      request = {order_->job,
+                 flight.id,
+                 flight.work.steps,
+                 flight.work.tokens,
+                 flight.work.loss(),
+                 flight.work.consumed,
+                 flight.work.masked_tokens};
+    }
+    Emit(Send{std::move(request)});
     flight.request_at = now_ + kRetryInterval;
     Due(flight.request_at);
   }
+  if (!SetUp() || command_ == Command::kReconfigure) return;  // its owners are being found
   PushShards shards{order_->job, flight.id, EncodingOf(flight.id), {}};
   for (InFlight::Push& push : flight.pushes) {
     if (push.state != InFlight::Shard::kWanted || Decided() || !Due(push.retry_at)) continue;
@@ -205,6 +215,7 @@ std::optional<Version> WorkerCore::Impl::PullTarget() const {
 
 void WorkerCore::Impl::PlanPull() {
   if (pulling_ || pulled_ || command_ == Command::kAdopt || !prepared_) return;
+  if (!SetUp() || command_ == Command::kReconfigure) return;  // nobody owns anything yet
   const std::optional<Version> target = PullTarget();
   if (!target || order_->pull_order.empty() || !Due(pull_at_)) return;
   // Whatever is still being pushed belongs to a contribution that has been decided.
@@ -218,7 +229,7 @@ void WorkerCore::Impl::PlanPull() {
   StartPull pull{order_->job, ++pull_, *target, {}};
   for (ShardId shard : order_->pull_order) {
     for (const ShardPlacement& placement : order_->shards) {
-      if (placement.shard == shard) pull.shards.push_back(placement);
+      if (placement.shard == shard) pull.shards.push_back({placement});
     }
   }
   pulling_ = true;

@@ -45,10 +45,11 @@ bool WorkerCore::Impl::StartReconfigure() {
   configuring_ = {order_->generation, plan.number};
   Reconfigure command{order_->job, order_->island, order_->generation, plan};
   command.resume = ResumeSave();
-  if (TakingOver()) {
-    command.take_over_from = order_->takes_over_from;
-    if (IsQuantized(spec().outer.push_encoding)) command.shards = order_->shards;
-  }
+  command.shards = order_->shards;
+  if (TakingOver()) command.take_over_from = order_->takes_over_from;
+  // What is on its way belongs to owners of the plan before.
+  if (pulling_ || pulled_ || (in_flight_ && !in_flight_->pushes.empty())) RestartTransfers();
+  pulled_ = false;
   Start(Command::kReconfigure, std::move(command));
   return true;
 }
@@ -85,6 +86,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   Resumed(event.resumed);
   steps_redone_ += event.steps_replayed;
   if (event.taken_over) TakeOver(*event.taken_over);
+  if (event.push_lost) PushLost(event.reason);
   if (!event.kept) return StateLost(event.reason);
   LogOnce(absl::StrCat("plan ", event.plan_number, " is set up", event.reason.empty() ? "" : ": ",
                        event.reason));
@@ -104,8 +106,24 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   stepping_.clear();
 }
 
-// Some parameters or moments are nowhere any more. The base is in this worker's memory and what is
-// in flight, too; what was trained since is made again.
+// What is not staged of the contribution in flight is nowhere any more: the initial weights are
+// made again, anything else is withdrawn, unless it is complete.
+void WorkerCore::Impl::PushLost(const std::string& reason) {
+  if (!in_flight_) return;
+  Log(absl::StrCat("some of what is being pushed is lost: ", reason));
+  if (in_flight_->id.base_version == kNoVersion) {
+    in_flight_.reset();
+    last_pushed_.reset();
+    initial_made_ = false;
+    return;
+  }
+  in_flight_->withdrawn = true;
+  in_flight_->pushes.clear();
+  in_flight_->request_at = now_;
+}
+
+// Some parameters, moments or theta_base are nowhere any more: what was trained since is made
+// again.
 void WorkerCore::Impl::StateLost(const std::string& reason) {
   if (std::exchange(step_failed_, false)) ++steps_interrupted_;
   initial_made_ = initial_made_ && in_flight_.has_value();

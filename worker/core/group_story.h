@@ -60,9 +60,9 @@ class Group : public Story {
     Orders();
     Prepares();
     CHECK(Doing() == "setting up plan 1 of 2 workers");
+    CHECK(Idle<StartPull>());  // nobody owns anything yet
+    SetsUp(1, false);          // there was nothing to lose
     Pulls(order.committed_version);
-    CHECK(Idle<AdoptPulled>());
-    SetsUp(1, false);  // there was nothing to lose
     Adopts(order.committed_version, AdoptMode::kReplace);
     Leases(20);
   }

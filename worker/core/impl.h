@@ -55,6 +55,7 @@ struct InFlight {
     std::string reason;
   };
   std::optional<Trouble> trouble;
+  bool withdrawn = false;  // some of it is lost
 };
 
 class WorkerCore::Impl {
@@ -126,6 +127,7 @@ class WorkerCore::Impl {
   bool SharesIsland() const;
   int64_t SettingUp() const;
   void Interrupt(const std::string& reason);
+  void PushLost(const std::string& reason);
   void StateLost(const std::string& reason);
   bool ResumeSaved();
   void StopFollowing(const std::string& reason);

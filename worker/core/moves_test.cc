@@ -279,8 +279,8 @@ TEST_CASE("A leader with all of the plan hands over too, where another worker sh
   story.Attaches();
   story.Orders();
   story.Prepares();
-  story.Pulls(0);
   story.SetsUp(1, false);
+  story.Pulls(0);
   story.Adopts(0, AdoptMode::kReplace);
   story.Leases(20);
   story.Happens(ShutdownRequested{"SIGTERM"});

@@ -159,6 +159,7 @@ v1::GroupReply Follower::Serve(const NodeId& from, const v1::GroupFrame& frame) 
     status = member_->Configure();
     for (const HeldLayer& held : member_->Held()) ToWire(held, reply.add_held());
     for (const HeldSave& save : member_->Saves()) ToWire(save, reply.add_saves());
+    ToWire(member_->OuterHeld(), reply.mutable_outer());
     reply.set_last_number(member_->last_number());
     plan_number_ = status.ok() ? order_.plan.number : 0;
     Say(status.ok()
@@ -195,6 +196,7 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
                             frame.fetch().save());
     case v1::GroupFrame::kDropSurplus:
       member_->DropSurplus();
+      member_->CommitOuterLayout();
       return absl::OkStatus();
     case v1::GroupFrame::kStep:
       return Step(frame.step(), reply);
@@ -204,23 +206,26 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       return absl::OkStatus();
     case v1::GroupFrame::kTakeOver: {
       const auto kept = member_->kept();
-      if (kept == nullptr || kept->known.leadership().generation() != order_.fence.generation) {
+      if (!kept || kept->leadership().generation() != order_.fence.generation) {
         return absl::NotFoundError("it has not led this island in this generation");
       }
-      *reply->mutable_inheritance() = kept->known;
+      *reply->mutable_inheritance() = *kept;
       return absl::OkStatus();
     }
     case v1::GroupFrame::kEvaluate:
       return member_
           ->Evaluate(frame.evaluate().number(), frame.evaluate().first(), frame.evaluate().count())
           .status();
+    case v1::GroupFrame::kOuter:
+      return WorkOnOuter(frame.outer());
     case v1::GroupFrame::kSetLayer: {
+      if ((frame.set_layer().parts() & kOuterParts) != 0) return TakeOuter(from, frame);
       const LayerShard shard = FromWire(frame.set_layer().shard());
       ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, member_->job()->LayoutOf(shard));
       const OwnedParts values(layout.size, frame.set_layer().parts());
       ATOLL_RETURN_IF_ERROR(
           member_->AwaitParts(from, frame.call(), values.parts(), ToString(shard)));
-      return member_->SetShard(shard, values.parts(), frame.set_layer().borrowed());
+      return member_->SetShard(shard, values.parts());
     }
     case v1::GroupFrame::kSnapshot: {
       ATOLL_ASSIGN_OR_RETURN(const bool taken, member_->TakeSnapshot(frame.snapshot().moments()));
@@ -248,6 +253,46 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
     default:
       return absl::InvalidArgumentError("not a call");
   }
+}
+
+absl::Status Follower::WorkOnOuter(const v1::OuterCall& call) {
+  if (call.what() == v1::OuterCall::LAYOUT) return member_->SetOuterLayout(OrderFrom(call));
+  const std::shared_ptr<OuterState> outer = member_->outer();
+  if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
+  switch (call.what()) {
+    case v1::OuterCall::CAPTURE:
+      return member_->ReadForDelta(/*of_snapshot=*/false);
+    case v1::OuterCall::APPLY:
+      return member_->ApplyOuter(static_cast<OuterKind>(call.kind()),
+                                 static_cast<OuterTarget>(call.target()));
+    case v1::OuterCall::FINISH:
+      return member_->FinishOuter(call.tag().base(), call.keep_residual());
+    case v1::OuterCall::TAG:
+      outer->set_tag(FromWire(call.tag()));
+      return absl::OkStatus();
+    case v1::OuterCall::PUT_BASE_IN:
+      return member_->PutBaseIn();
+    case v1::OuterCall::PUT_BACK:
+      return member_->PutBack();
+    case v1::OuterCall::TABLES:
+      return member_->FetchTables();
+    default:
+      return absl::InvalidArgumentError("not a call");
+  }
+}
+
+absl::Status Follower::TakeOuter(const NodeId& from, const v1::GroupFrame& frame) {
+  const std::shared_ptr<OuterState> outer = member_->outer();
+  const v1::LayerCall& call = frame.set_layer();
+  const ElementRange range{call.begin(), call.end()};
+  const int32_t layer = call.shard().layer();
+  if (outer == nullptr || !PlaceOf(*outer->parts(), layer, range)) {
+    return absl::NotFoundError("these elements are not kept here");
+  }
+  const OwnedParts values(range.size(), call.parts());
+  ATOLL_RETURN_IF_ERROR(
+      member_->AwaitParts(from, frame.call(), values.parts(), absl::StrCat("layer ", layer)));
+  return outer->Write(OuterKindOf(call.parts()), layer, range, values.parts().outer);
 }
 
 void Follower::Say(const std::string& doing) {

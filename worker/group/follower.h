@@ -65,6 +65,8 @@ class Follower {
   v1::GroupReply Serve(const NodeId& from, const v1::GroupFrame& frame);
   absl::Status Step(const v1::StepCall& step, v1::GroupReply* reply);
   absl::Status Work(const NodeId& from, const v1::GroupFrame& frame, v1::GroupReply* reply);
+  absl::Status WorkOnOuter(const v1::OuterCall& call);
+  absl::Status TakeOuter(const NodeId& from, const v1::GroupFrame& frame);
   void Say(const std::string& doing);
 
   GroupMember* const member_;

@@ -63,6 +63,10 @@ void GroupTrainer::Release() {
   saves_.clear();
   replay_.reset();
   resume_save_ = 0;
+  staged_ = base_is_in_ = false;
+  shards_.clear();
+  outer_held_.clear();
+  outer_expected_ = OuterTag();
 }
 
 std::vector<NodeId> GroupTrainer::Followers() const {
@@ -99,8 +103,13 @@ absl::Status GroupTrainer::ConfigureAlone() {
   fence_ = {};
   staged_ = false;
   member_->JoinAlone(plan);
+  const bool had = outer() != nullptr;
+  outer_expected_ = had ? outer()->tag() : OuterTag();
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings_));
+  std::string lost;  // another plan's: who gives up a plan pulls
+  ATOLL_RETURN_IF_ERROR(MoveOuter(&lost));
   member_->DropSurplus();
+  member_->CommitOuterLayout();
   configured_ = true;
   failed_ = false;
   return absl::OkStatus();
@@ -202,7 +211,9 @@ absl::Status GroupTrainer::Ready() {
         held.device, " failed while it took a step: ", ToString(held.shard), " is at step ",
         held.optimizer_step, " and not ", steps_, "; restart this worker"));
   }
-  return WriteUnwritten();
+  ATOLL_RETURN_IF_ERROR(WriteUnwritten());
+  if (std::exchange(base_is_in_, false)) return FetchTables();
+  return absl::OkStatus();
 }
 
 void GroupTrainer::Fail() {

@@ -63,13 +63,22 @@ class GroupTrainer final : public Trainer {
   absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override;
   absl::StatusOr<MeanLoss> Validate(int64_t sequences) override;
 
+  std::shared_ptr<OuterState> outer() const override { return member_->outer(); }
+  // Members whose devices have room for it snapshot what they hold, and read it while steps go on;
+  // if one has none, all read it at once.
+  absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command) override;
+  // Where the devices of all members have room for it.
+  absl::StatusOr<Completion> StageCarry() override;
+  absl::Status AdoptPulled(const worker::AdoptPulled& command) override;
+  absl::StatusOr<MeanLoss> ValidateBase(int64_t sequences) override;
+  absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) override;
+  absl::Status ScatterOuter(OuterKind kind, int layer, std::span<const float> values) override;
+  absl::Status SetOuterTag(const OuterTag& tag) override;
+
   absl::Status GetParameters(int layer, std::span<float> out) override;
   // Members whose devices have room for it snapshot what they hold, and lend it while steps go on;
   // what the others hold is fetched at once.
   absl::StatusOr<Completion> CopyState(const StateBuffers& out) override;
-  // Where the devices of all members have room for it.
-  absl::StatusOr<Completion> StageAddition(LayerValues values) override;
-  absl::StatusOr<bool> AddStaged() override;
   // After something has failed it returns OK where a member cannot be reached, and Configure writes
   // the values: so a caller that had put other parameters in for a while can put the old ones back.
   absl::Status SetParameters(int layer, std::span<const float> values) override;
@@ -80,9 +89,11 @@ class GroupTrainer final : public Trainer {
   absl::Status SetOptimizerSteps(int64_t steps) override;
 
   absl::StatusOr<PlanTaken> Configure(const JobId& job, Generation generation,
-                                      const IslandPlan& plan, const NodeId& before = "",
-                                      Inheritance* inheritance = nullptr) override;
-  void Keep(Inheritance kept) override;
+                                      const IslandPlan& plan,
+                                      const std::vector<ShardPlacement>& shards = {},
+                                      const NodeId& before = "",
+                                      Leadership* known = nullptr) override;
+  void Keep(Leadership known) override;
 
   // A save is whole in more tiers than before (`tiers` of `state`), or never will be, and why.
   struct SaveOutcome {
@@ -95,9 +106,6 @@ class GroupTrainer final : public Trainer {
   void SetOnSaved(OnSaved on_saved) { on_saved_ = std::move(on_saved); }
   absl::StatusOr<bool> SaveState(const LocalCheckpoint& about, int32_t tiers) override;
   void ResumeFrom(int64_t save) override { resume_save_ = save; }
-  void ParametersAre(std::shared_ptr<const LayerBuffers> values) override;
-  void ParametersReplaced() override;
-  void ParametersBorrowed(bool borrowed) override { borrowed_ = borrowed; }
   void Interrupt(const std::string& reason) override;
   void ForgetInterrupts() override { interrupted_ = false; }
 
@@ -123,7 +131,10 @@ class GroupTrainer final : public Trainer {
   bool PlanMayNeedLess(const JobSpec& spec) const;
   absl::Status SetUp(Holdings* holdings);
   absl::Status AgreeOnStep();
-  absl::Status Inherit(const NodeId& before, Inheritance* inheritance);
+  absl::Status Inherit(const NodeId& before, Leadership* inherited);
+  std::map<NodeId, OuterOrder> PlanOuter(std::string* lost) const;
+  absl::Status MoveOuter(std::string* lost);
+  absl::Status FetchAll(LayerMoves& moves, int64_t save);
   absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
   absl::Status WriteUnwritten();
   LayerMoves PlanMovesOrRestore(const Holdings& holdings);
@@ -145,6 +156,18 @@ class GroupTrainer final : public Trainer {
   absl::Status Settle();  // hears the answers to the step before
   void Fail();            // nothing works until Configure
   void InterruptAll();
+
+  // What all members do, between two steps, or beside them; own part on this thread.
+  absl::Status AllDo(const v1::GroupFrame& frame, const std::function<absl::Status()>& own);
+  absl::Status AllDoBeside(const std::vector<NodeId>& followers, const v1::GroupFrame& frame,
+                           const std::function<absl::Status()>& own) const;
+  bool HaveAll(const std::set<NodeId>& taken) const;  // those that hold layers have taken copies
+  int64_t ModelBytes() const;
+  absl::Status ApplyAll(OuterKind kind, OuterTarget target);
+  absl::Status Carry();
+  absl::StatusOr<bool> AddStaged();  // false: nothing was staged, or its memory was needed since
+  absl::Status FetchTables();
+  absl::Status TakeBaseOut();
 
   // Where parts of a layer lie, by rank: with ourselves where they can.
   using Sources = std::map<int32_t, std::vector<ShardSource>>;
@@ -168,7 +191,7 @@ class GroupTrainer final : public Trainer {
   absl::Status SetPartsOf(const LayerShard& shard, const std::vector<NodeId>& holders,
                           const ShardParts& values);
   absl::Status SetOn(const LayerShard& shard, const std::vector<NodeId>& holders,
-                     const ShardParts& values, bool of_addition) const;
+                     const ShardParts& values) const;
 
   // Alone, unless a plan was given: islands whose job has plans get one before anything else.
   // Alone, what failed is over then: nobody else sets the devices up again.
@@ -191,6 +214,10 @@ class GroupTrainer final : public Trainer {
   bool alone_ = true;  // no plan was given
   IslandPlan plan_;
   Holdings holdings_;
+  std::vector<ShardPlacement> shards_;          // of the job
+  std::map<NodeId, OuterHoldings> outer_held_;  // by all members, when the plan was set up
+  OuterTag outer_expected_;                     // of what counts of it
+  bool base_is_in_ = false;                     // theta_base is the parameters, or some of them
   bool configured_ = false;
   bool failed_ = false;
   std::string broken_;  // why the devices' state counts no more, whatever steps they say
@@ -214,7 +241,6 @@ class GroupTrainer final : public Trainer {
   int64_t whole_save_ = 0;   // the newest from which the island can go on; guarded by save_mutex_
   int64_t last_save_ = 0;    // number of the newest
   int64_t resume_save_ = 0;  // see ResumeFrom
-  bool borrowed_ = false;    // see ParametersBorrowed
   // What was being set when something failed is not set: there is a way back to what was before.
   bool change_failed_ = false;
   // From where and how the island comes back to where it was; until it has.

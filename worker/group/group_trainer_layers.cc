@@ -31,7 +31,7 @@ absl::Status GroupTrainer::SetParameters(int layer, std::span<const float> value
   const bool failed_before = failed_;
   if (!failed_) status = SetParts(layer, {Mutable(values), {}, {}});
   if (status.ok() || (!failed_ && !failed_before)) return status;
-  change_failed_ = change_failed_ || !borrowed_;
+  change_failed_ = true;
   unwritten_[layer].assign(values.begin(), values.end());
   return failed_before ? absl::OkStatus() : status;
 }
@@ -214,38 +214,6 @@ absl::Status GroupTrainer::SetParts(int layer, const ShardParts& values) {
                      const ShardParts& parts) { return SetPartsOf(shard, holders, parts); });
 }
 
-absl::StatusOr<Trainer::Completion> GroupTrainer::StageAddition(LayerValues values) {
-  v1::GroupFrame frame;
-  frame.mutable_addition();
-  ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken,
-                         TakeCopies(frame, [this] { return member_->PrepareAddition(); }));
-  std::vector<AllHolders> layers;
-  for (size_t l = 0; l < member_->job()->layouts.size(); ++l) {
-    layers.push_back(AllHoldersOf(static_cast<int>(l)));
-    for (const auto& [rank, held] : layers.back()) {
-      const bool room = std::all_of(held.second.begin(), held.second.end(),
-                                    [&](const NodeId& holder) { return taken.contains(holder); });
-      if (!room) return Completion();
-    }
-  }
-  return [this, values = std::move(values),
-          layers = std::move(layers)](const std::atomic<bool>& cancelled) -> absl::Status {
-    const auto set = [this](const LayerShard& shard, const std::vector<NodeId>& holders,
-                            const ShardParts& parts) {
-      return SetOn(shard, holders, parts, /*of_addition=*/true);
-    };
-    std::vector<float> whole;
-    for (size_t l = 0; l < layers.size(); ++l) {
-      if (cancelled) return absl::AbortedError("interrupted");
-      whole.resize(static_cast<size_t>(member_->job()->layouts[l].size));
-      values(static_cast<int>(l), whole);
-      ATOLL_RETURN_IF_ERROR(Deal(static_cast<int>(l), layers[l], {whole, {}, {}}, set));
-    }
-    staged_ = true;
-    return absl::OkStatus();
-  };
-}
-
 absl::StatusOr<bool> GroupTrainer::AddStaged() {
   if (!staged_.exchange(false)) return false;
   ATOLL_RETURN_IF_ERROR(Ready());
@@ -264,19 +232,17 @@ absl::StatusOr<bool> GroupTrainer::AddStaged() {
 
 absl::Status GroupTrainer::SetPartsOf(const LayerShard& shard, const std::vector<NodeId>& holders,
                                       const ShardParts& values) {
-  const absl::Status status = SetOn(shard, holders, values, /*of_addition=*/false);
+  const absl::Status status = SetOn(shard, holders, values);
   if (!status.ok()) Fail();
   return status;
 }
 
 // All holders at a time. Touches nothing of the trainer's own, for additions.
 absl::Status GroupTrainer::SetOn(const LayerShard& shard, const std::vector<NodeId>& holders,
-                                 const ShardParts& values, bool of_addition) const {
+                                 const ShardParts& values) const {
   v1::GroupFrame frame;
   ToWire(shard, frame.mutable_set_layer()->mutable_shard());
   frame.mutable_set_layer()->set_parts(WantedOf(values));
-  frame.mutable_set_layer()->set_of_addition(of_addition);
-  frame.mutable_set_layer()->set_borrowed(borrowed_);
   absl::Status status;
   Calls calls;
   std::shared_ptr<const OwnedParts> copy;  // the link reads it after we have returned
@@ -291,8 +257,7 @@ absl::Status GroupTrainer::SetOn(const LayerShard& shard, const std::vector<Node
     if (!status.ok()) break;
   }
   if (status.ok() && std::find(holders.begin(), holders.end(), member_->name()) != holders.end()) {
-    status = of_addition ? member_->SetAddition(shard, values.parameters)
-                         : member_->SetShard(shard, values, borrowed_);
+    status = member_->SetShard(shard, values);
   }
   const PartMap sent = PartsOf(values);
   const int64_t bytes =

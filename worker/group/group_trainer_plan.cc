@@ -15,8 +15,9 @@ constexpr Duration kMeetSlice = std::chrono::milliseconds(200);
 }  // namespace
 
 absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation generation,
-                                                  const IslandPlan& plan, const NodeId& before,
-                                                  Inheritance* inheritance) {
+                                                  const IslandPlan& plan,
+                                                  const std::vector<ShardPlacement>& shards,
+                                                  const NodeId& before, Leadership* known) {
   if (member_->job() == nullptr) return absl::FailedPreconditionError("no job is open");
   if (await_free_ != nullptr) ATOLL_RETURN_IF_ERROR(await_free_());
   member_->DropKept();
@@ -26,6 +27,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   if (configured_ && !alone_) (void)Settle();
   Fail();
   staged_ = false;
+  shards_ = shards;
   if (on_settled_ != nullptr) on_settled_({generation, plan.number});
   if (plan.number == 0) {
     // What another plan left here does not count: who gives up a plan pulls.
@@ -39,6 +41,8 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
     known_steps_.reset();
     step_tried_ = false;
   }
+  const bool led = known_steps_.has_value();
+  outer_expected_ = led && outer() != nullptr ? outer()->tag() : OuterTag();
   fence_ = fence;
   plan_ = plan;
   alone_ = false;
@@ -52,28 +56,23 @@ absl::StatusOr<PlanTaken> GroupTrainer::Configure(const JobId& job, Generation g
   ATOLL_RETURN_IF_ERROR(member_->Join(fence, plan));
   Holdings holdings;
   ATOLL_RETURN_IF_ERROR(SetUp(&holdings));
-  if (!before.empty()) ATOLL_RETURN_IF_ERROR(Inherit(before, inheritance));
+  if (!before.empty()) ATOLL_RETURN_IF_ERROR(Inherit(before, known));
   return MoveState(holdings);
 }
 
-void GroupTrainer::Keep(Inheritance kept) {
+void GroupTrainer::Keep(Leadership known) {
   if (configured_ && !alone_) (void)Settle();  // what it says of the newest step is in step_tried_
   tracer_.Answer(absl::AbortedError("another worker leads the island now"));
-  GroupMember::Kept all;
-  ToWire(kept.leadership, all.known.mutable_leadership());
-  all.known.set_base_set(kept.base_set);
-  all.known.set_captured(kept.captured);
-  all.known.set_known_steps(known_steps_.value_or(-1));
-  all.known.set_step_tried(step_tried_);
-  all.known.set_state_broken(!broken_.empty() || !unwritten_.empty());
-  all.known.set_encoded(kept.captured && IsQuantized(kept.delta->encoding));
-  if (kept.base_set) all.base = std::move(kept.base);
-  if (kept.base_set) all.residual = std::move(kept.residual);
-  if (kept.captured) all.delta = std::move(kept.delta);
-  member_->Keep(std::move(all));
+  v1::Inheritance kept;
+  ToWire(known, kept.mutable_leadership());
+  kept.set_known_steps(known_steps_.value_or(-1));
+  kept.set_step_tried(step_tried_);
+  kept.set_state_broken(!broken_.empty() || !unwritten_.empty() || base_is_in_);
+  ToWire(outer() == nullptr ? OuterTag() : outer()->tag(), kept.mutable_outer());
+  member_->Keep(std::move(kept));
 }
 
-absl::Status GroupTrainer::Inherit(const NodeId& before, Inheritance* inheritance) {
+absl::Status GroupTrainer::Inherit(const NodeId& before, Leadership* inherited) {
   v1::GroupFrame frame;
   frame.mutable_take_over();
   ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(before, frame));
@@ -83,28 +82,8 @@ absl::Status GroupTrainer::Inherit(const NodeId& before, Inheritance* inheritanc
     return absl::InternalError(absl::StrCat(before, " does not say what it knows"));
   }
   const v1::Inheritance& known = reply.inheritance();
-  inheritance->leadership = FromWire(known.leadership());
-  inheritance->base_set = known.base_set();
-  inheritance->captured = known.captured();
-  const auto layers = static_cast<int32_t>(member_->job()->layouts.size());
-  for (int32_t layer = 0; layer < layers; ++layer) {
-    ShardParts parts;
-    if (known.base_set()) parts.base = (*inheritance->base)[static_cast<size_t>(layer)];
-    if (known.captured()) parts.delta = inheritance->delta->values[static_cast<size_t>(layer)];
-    if (known.base_set() && inheritance->residual != nullptr) {
-      parts.residual = (*inheritance->residual)[static_cast<size_t>(layer)];
-    }
-    if (WantedOf(parts) == 0) break;
-    ATOLL_RETURN_IF_ERROR(member_->GetShard(before, LayerShard{layer, 0, {1}}, {}, parts));
-  }
-  if (known.encoded()) {
-    std::vector<float> packed = Packed(*inheritance->delta);  // for its size
-    ATOLL_RETURN_IF_ERROR(
-        member_->GetShard(before, LayerShard{0, 0, {1}}, {}, {.encoded = packed}));
-    ATOLL_RETURN_IF_ERROR(Unpack(packed, inheritance->delta.get()));
-  } else {
-    inheritance->delta->encoding = Encoding::kFloat32;
-  }
+  *inherited = FromWire(known.leadership());
+  outer_expected_ = FromWire(known.outer());
   known_steps_.reset();
   if (known.known_steps() >= 0) known_steps_ = known.known_steps();
   step_tried_ = known.step_tried();
@@ -134,6 +113,8 @@ absl::Status GroupTrainer::SetUp(Holdings* holdings) {
   number_ = std::max(number_, member_->last_number());
   (*holdings)[member_->name()] = member_->Held();
   saves_ = {{member_->name(), member_->Saves()}};
+  outer_held_.clear();
+  outer_held_[member_->name()] = member_->OuterHeld();
   absl::Status status = own;
   for (const auto& [follower, call] : calls) {
     const auto reply = member_->Await(call, member_->StepTimeout());
@@ -143,6 +124,7 @@ absl::Status GroupTrainer::SetUp(Holdings* holdings) {
       continue;
     }
     number_ = std::max<int64_t>(number_, reply->last_number());
+    if (reply->has_outer()) outer_held_[follower] = FromWire(reply->outer());
     for (const v1::HeldShard& held : reply->held()) {
       (*holdings)[follower].push_back(FromWire(held));
     }
@@ -186,11 +168,8 @@ absl::Status GroupTrainer::AgreeOnStep() {
   return AwaitAll(told, member_->StepTimeout());
 }
 
-absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
-  LayerMoves moves = PlanMovesOrRestore(holdings);
-  const int64_t save = moves.kept && replay_ ? replay_->save : 0;
-  // What is lost is at step 0 from here on, and must not look like what was before the first step.
-  if (!moves.kept && known_steps_.value_or(0) == 0) broken_ = moves.reason;
+// Every member gets what it lacks of the plan's state.
+absl::Status GroupTrainer::FetchAll(LayerMoves& moves, int64_t save) {
   Calls calls;
   int64_t bytes = 0;  // that move to all
   for (const NodeId& follower : Followers()) {
@@ -214,11 +193,22 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
     ATOLL_ASSIGN_OR_RETURN(const CallId call, member_->Call(follower, std::move(frame)));
     calls.emplace_back(follower, call);
   }
-  absl::Status status = member_->Fetch(moves.moves[member_->name()], moves.optimizer_step, save);
+  const absl::Status status =
+      member_->Fetch(moves.moves[member_->name()], moves.optimizer_step, save);
   // Each member gives up by itself when nothing comes any more.
   const absl::Status others = AwaitAll(calls, member_->options().move_timeout + MoveLimit(bytes));
   ATOLL_RETURN_IF_ERROR(status.ok() || absl::IsAborted(status) ? others : status);
-  ATOLL_RETURN_IF_ERROR(status);
+  return status;
+}
+
+absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
+  LayerMoves moves = PlanMovesOrRestore(holdings);
+  const int64_t save = moves.kept && replay_ ? replay_->save : 0;
+  // What is lost is at step 0 from here on, and must not look like what was before the first step.
+  if (!moves.kept && known_steps_.value_or(0) == 0) broken_ = moves.reason;
+  ATOLL_RETURN_IF_ERROR(FetchAll(moves, save));
+  std::string outer_lost;
+  ATOLL_RETURN_IF_ERROR(MoveOuter(&outer_lost));
 
   PlanTaken taken;
   taken.kept = moves.kept;
@@ -228,6 +218,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   drop.mutable_drop_surplus();
   ATOLL_ASSIGN_OR_RETURN(const Calls drops, CallAll(drop));
   member_->DropSurplus();
+  member_->CommitOuterLayout();
   ATOLL_RETURN_IF_ERROR(AwaitAll(drops, member_->options().call_timeout));
   holdings_ = holdings;
   for (auto& [worker, held] : holdings_) {
@@ -236,7 +227,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   configured_ = true;
   failed_ = false;
   if (!moves.kept || save != 0) unwritten_.clear();
-  if (save != 0) {
+  if (save != 0 && outer_lost.empty()) {
     ATOLL_RETURN_IF_ERROR(ReplayChanges());
     taken.replayed = replay_->target - moves.optimizer_step;
     taken.resumed = save == resume_save_;
@@ -245,6 +236,12 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
                     "; steps made again: ", taken.replayed);
   }
   ATOLL_RETURN_IF_ERROR(WriteUnwritten());
+  if (std::exchange(base_is_in_, false)) ATOLL_RETURN_IF_ERROR(FetchTables());
+  if (!outer_lost.empty()) {
+    taken.kept = taken.step_taken = false;
+    taken.push_lost = outer_expected_.captured.has_value();
+    taken.reason = outer_lost;
+  }
   // Not before: whoever tries again has to find the same, and say so.
   steps_ = moves.optimizer_step;
   known_steps_ = steps_;

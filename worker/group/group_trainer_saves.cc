@@ -121,20 +121,6 @@ void GroupTrainer::ForgetSaving() {
   saving_.reset();
 }
 
-void GroupTrainer::ParametersAre(std::shared_ptr<const LayerBuffers> values) {
-  change_failed_ = false;
-  member_->Log([&](ReplayLog& log) { log.Explained(std::move(values)); });
-}
-
-void GroupTrainer::ParametersReplaced() {
-  member_->Log([](ReplayLog& log) { log.ForgetParameters(); });
-  if (!replay_) return;
-  // It would be made of them.
-  for (const LoggedChange& change : replay_->changes) {
-    if (std::holds_alternative<LoggedParameters>(change)) return replay_.reset();
-  }
-}
-
 // -------------------------------------------------------------------------------- going back ----
 
 // The state where the island was; if some of it is nowhere, by way of a save.
@@ -187,6 +173,9 @@ bool GroupTrainer::PlanReplay(int64_t save, int64_t optimizer_step) {
     if (const auto* step = std::get_if<LoggedStep>(&change)) {
       if (known_steps_ && step->optimizer_step > *known_steps_) break;
       replay.target = step->optimizer_step;
+    } else if (outer_expected_.base == kNoVersion) {
+      if (known_steps_) return false;
+      break;
     }
     replay.changes.push_back(change);
   }
@@ -201,13 +190,8 @@ absl::Status GroupTrainer::ReplayChanges() {
       ATOLL_RETURN_IF_ERROR(StepAgain(*step));
       continue;
     }
-    const auto& values = std::get<LoggedParameters>(change).values;
-    for (size_t l = 0; l < values->size(); ++l) {
-      const std::vector<float>& layer = (*values)[l];
-      const std::span<float> span{const_cast<float*>(layer.data()), layer.size()};
-      ATOLL_RETURN_IF_ERROR(SetParts(static_cast<int>(l), {span, {}, {}}));
-    }
-    member_->Log([&](ReplayLog& log) { log.Explained(values); });
+    ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kBase, OuterTarget::kParameters));
+    member_->Log([](ReplayLog& log) { log.Explained(); });
   }
   return Settle();
 }

@@ -65,6 +65,7 @@ GroupMember::~GroupMember() {
     loans_changed_.notify_all();
   }
   if (lender_.joinable()) lender_.join();
+  beside_.Stop();
   if (device_side_ != nullptr) device_side_->Close();
   engine_.reset();
   device_side_.reset();
@@ -91,14 +92,18 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
 
 void GroupMember::Close() {
   Interrupt("the job is closed");
+  beside_.Drain();
   const std::lock_guard work(engine_mutex_);
   std::shared_ptr<Engine> engine;
   {
     const std::lock_guard lock(state_mutex_);
     engine.swap(engine_);
     kept_.reset();
+    outer_.reset();
+    next_outer_.reset();
   }
   DropSaves();
+  put_aside_.clear();
   if (device_side_ != nullptr) device_side_->Close();
   engine.reset();
   device_side_.reset();
@@ -185,6 +190,7 @@ absl::Status GroupMember::Configure(const std::atomic<bool>* cancelled) {
     options.scope =
         absl::StrCat(fence_.job, "/", fence_.generation, "/", fence_.plan, "/", epoch());
   }
+  ATOLL_RETURN_IF_ERROR(PutBack());
   blocks_.BeginScope(options.scope + "/");
   // The plan decides, so that all members decide alike.
   const bool keys = std::all_of(plan.members.begin(), plan.members.end(),
@@ -306,9 +312,9 @@ Duration GroupMember::StepTimeout() const {
   return StepLimit(plan_, options_.call_timeout);
 }
 
-void GroupMember::Keep(Kept kept) {
+void GroupMember::Keep(v1::Inheritance kept) {
   const std::lock_guard lock(state_mutex_);
-  kept_ = std::make_shared<const Kept>(std::move(kept));
+  kept_ = std::move(kept);
 }
 
 void GroupMember::DropKept() {
@@ -316,7 +322,7 @@ void GroupMember::DropKept() {
   kept_.reset();
 }
 
-std::shared_ptr<const GroupMember::Kept> GroupMember::kept() const {
+std::optional<v1::Inheritance> GroupMember::kept() const {
   const std::lock_guard lock(state_mutex_);
   return kept_;
 }

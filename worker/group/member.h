@@ -24,11 +24,13 @@
 #include "worker/group/device_side.h"
 #include "worker/group/job.h"
 #include "worker/group/moves.h"
+#include "worker/group/outer_wire.h"
 #include "worker/group/parts.h"
 #include "worker/group/peer_rendezvous.h"
 #include "worker/group/peer_transport.h"
 #include "worker/group/tracing.h"
 #include "worker/group/wire.h"
+#include "worker/group/work_queue.h"
 #include "worker/pipeline/engine.h"
 #include "worker/runtime/trainer.h"
 #include "worker/state/keeper.h"
@@ -73,6 +75,10 @@ struct GroupOptions {
   Duration unreachable_after = std::chrono::seconds(8);
 };
 
+// What ApplyOuter does with what it brings: it becomes the parameters, is added to them, becomes
+// what Engine::Add is to add, or does not reach the devices.
+enum class OuterTarget { kParameters, kAdded, kAddition, kNothing };
+
 class GroupMember final : private PeerHandler {
  public:
   static absl::StatusOr<std::unique_ptr<GroupMember>> Create(GroupOptions options);
@@ -115,14 +121,38 @@ class GroupMember final : private PeerHandler {
   void DropSurplus();
 
   // ---- What this worker knows of the island that it led, for whom takes over. ----
-  struct Kept {
-    v1::Inheritance known;
-    std::shared_ptr<const LayerBuffers> base, residual;
-    std::shared_ptr<const Delta> delta;
-  };
-  void Keep(Kept kept);  // until Close or the next one
+  void Keep(v1::Inheritance kept);  // until Close or the next one
   void DropKept();
-  std::shared_ptr<const Kept> kept() const;
+  std::optional<v1::Inheritance> kept() const;
+
+  // ---- What is exchanged with the parameter servers: what this worker owns of it. ----
+  std::shared_ptr<OuterState> outer() const;  // null: no plan was set up for this job
+  OuterHoldings OuterHeld() const;
+  // Gets what the order says; it takes the place of what was kept at CommitOuterLayout.
+  absl::Status SetOuterLayout(const OuterOrder& order);
+  void CommitOuterLayout();
+  // The parameters of what this worker owns, for a pseudo-gradient.
+  absl::Status ReadForDelta(bool of_snapshot);
+  // Elements of all layers that this worker's devices hold, from their owners. Afterwards it has
+  // the pulled version of what it keeps copies of. kAdded leaves out copies of a table that cannot
+  // be read here: FetchTables, when all members have done so.
+  // `borrowed`: what was there before comes back.
+  absl::Status ApplyOuter(OuterKind kind, OuterTarget target, bool borrowed = false);
+  // The pulled version is theta_base.
+  absl::Status FinishOuter(Version version, bool keep_residual);
+  absl::Status FetchTables();
+  // Of a whole layer, from its owners.
+  absl::Status ReadOuterLayer(OuterKind kind, int32_t layer, std::span<float> out);
+  absl::Status SendOuter(const NodeId& to, OuterKind kind, int32_t layer, ElementRange range,
+                         std::span<const float> values);
+  // theta_base becomes the parameters of these devices, until PutBack or the next Configure.
+  absl::Status PutBaseIn();
+  absl::Status PutBack();
+  // What other members say of transfers, and an empty call when one is lost; on the link's thread.
+  // It must not wait.
+  using OnTransfer = std::function<void(const NodeId& from, const v1::TransferCall& call)>;
+  void SetOnTransfer(OnTransfer on_transfer);
+  IslandPlan plan() const;
 
   // ---- Saved states (worker/state), between steps. ----
   // Copies the units that it owns, and of those before keeps `keep` alone. After GoOnSaving it goes
@@ -152,7 +182,7 @@ class GroupMember final : private PeerHandler {
   MemberTrace TraceOf(const StepOutcome& outcome);
 
   // ---- Layers: those of this worker's devices, or (`from`) of another's. ----
-  // These elements of some parts, each in as many floats; of what a leader had, all.
+  // These elements of some parts, each in as many floats.
   absl::Status GetShard(const NodeId& from, const LayerShard& shard, Range elements,
                         const ShardParts& out);
   // `borrowed`: what was there comes back.
@@ -255,10 +285,22 @@ class GroupMember final : private PeerHandler {
   bool AddLoan(Loan loan);  // false: there are too many
   void LendForEver();
   absl::Status Lend(const Loan& loan);
-  absl::Status TakeAddition(const Loan& loan);
-  absl::Status LendKept(const Loan& loan);
   void NoteStep(int64_t number, int64_t optimizer_step);  // taken
-  void ForgetSeen();                                      // with state_mutex_ held
+  absl::Status LendOuter(const Loan& loan);
+  absl::Status FetchOuter(const OuterSource& source, const std::shared_ptr<OuterState>& before,
+                          OuterState& next, bool captured);
+  absl::Status BorrowOuter(const NodeId& from, OuterKind kind, int32_t layer, ElementRange range,
+                           std::span<float> out);
+  absl::Status ReadParameters(int32_t layer, ElementRange range, bool of_snapshot,
+                              std::span<float> out);
+  absl::Status SetDevices(const HeldLayer& held, OuterTarget target, std::span<const float> values,
+                          bool borrowed);
+  std::vector<HeldLayer> HeldShards() const;  // those of the plan
+  absl::Status DoBeside(const v1::OuterCall& call);
+  bool DoLater(const NodeId& from, v1::GroupFrame& frame);
+  bool Serve(const NodeId& from, v1::GroupFrame& frame);
+  void OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame);
+  void ForgetSeen();  // with state_mutex_ held
   std::shared_ptr<Engine> engine() const;
   std::shared_ptr<Engine> Begin(int64_t number);  // null: no job is open
 
@@ -282,7 +324,10 @@ class GroupMember final : private PeerHandler {
   std::shared_ptr<CommunicatorFactory> older_, communicators_;
   std::unique_ptr<DeviceSide> device_side_;  // of the job; null: the host can touch all memory
   PeerFence fence_;                          // guarded by state_mutex_
-  std::shared_ptr<const Kept> kept_;         // guarded by state_mutex_
+  std::optional<v1::Inheritance> kept_;      // guarded by state_mutex_
+  std::shared_ptr<OuterState> outer_;        // guarded by state_mutex_
+  std::shared_ptr<OuterState> next_outer_;   // guarded by state_mutex_
+  std::vector<HeldLayer> held_shards_;       // once each, by layer; guarded by state_mutex_
   IslandPlan plan_;                          // guarded by state_mutex_
   PeerFence stepped_;                        // of the newest step; guarded by state_mutex_
   std::vector<DeviceWork> work_;             // guarded by state_mutex_
@@ -290,6 +335,8 @@ class GroupMember final : private PeerHandler {
 
   std::mutex hooks_mutex_;  // held while one is called; before state_mutex_
   Hooks hooks_;             // guarded by hooks_mutex_
+  OnTransfer on_transfer_;  // guarded by hooks_mutex_
+  std::vector<std::pair<LayerShard, std::vector<float>>> put_aside_;  // by PutBaseIn
 
   std::mutex engine_mutex_;  // one caller of the engine at a time
 
@@ -305,6 +352,7 @@ class GroupMember final : private PeerHandler {
   std::unique_ptr<PeerLink> link_;      // after all that its thread calls
   std::thread lender_;
   std::unique_ptr<Keeper> keeper_;
+  WorkQueue beside_;  // makes pseudo-gradients, brings versions to devices
 };
 
 }  // namespace atl::worker

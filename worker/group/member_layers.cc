@@ -144,36 +144,10 @@ void GroupMember::LendForEver() {
       const absl::StatusOr<bool> lent = LendSaved(loan);
       reply.set_copies_taken(lent.ok() && *lent);
     } else {
-      ToWire(loan.what.of_addition() ? TakeAddition(loan) : Lend(loan), &reply);
+      ToWire(Lend(loan), &reply);
     }
     Reply(loan.to, loan.call, std::move(reply));
   }
-}
-
-absl::Status GroupMember::LendKept(const Loan& loan) {
-  const std::shared_ptr<const Kept> kept = this->kept();
-  if (kept == nullptr) return absl::NotFoundError("it keeps nothing of what it led");
-  const auto layer = static_cast<size_t>(loan.what.shard().layer());
-  const int32_t wanted = loan.what.parts();
-  std::vector<float> encoded;
-  if ((wanted & kEncodedPart) != 0 && kept->delta != nullptr) encoded = Packed(*kept->delta);
-  std::map<int32_t, std::span<const float>> here;
-  const auto add = [&](int32_t part, const LayerBuffers* from) {
-    if (from != nullptr && layer < from->size()) here[part] = (*from)[layer];
-  };
-  add(3, kept->base.get());
-  add(4, kept->delta == nullptr ? nullptr : &kept->delta->values);
-  add(5, kept->residual.get());
-  here[6] = encoded;
-  for (int part = 3; part < kPartsMax; ++part) {
-    if ((wanted & (1 << part)) == 0) continue;
-    const std::span<const float> values = here[part];
-    if (values.empty()) return absl::NotFoundError("it keeps no such part of what it led");
-    const auto copy = std::make_shared<OwnedParts>(static_cast<int64_t>(values.size()), 1 << part);
-    std::memcpy(PartsOf(copy->parts()).begin()->second.data(), values.data(), values.size_bytes());
-    ATOLL_RETURN_IF_ERROR(SendParts(loan.to, loan.call, /*of_reply=*/true, copy));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status GroupMember::LendSnapshot(const Loan& loan) {
@@ -189,25 +163,8 @@ absl::Status GroupMember::LendSnapshot(const Loan& loan) {
   return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
 }
 
-absl::Status GroupMember::TakeAddition(const Loan& loan) {
-  const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return absl::FailedPreconditionError("no job is open");
-  const LayerShard shard = FromWire(loan.what.shard());
-  ATOLL_ASSIGN_OR_RETURN(const int64_t elements, engine->AdditionElements(shard));
-  const OwnedParts values(elements, kParametersPart);
-  const StateInbox::Key key{loan.to, false, loan.call};
-  inbox_.Expect(key, PartsOf(values.parts()), ToString(shard));
-  // From here on an interrupt ends the wait; what was asked for before one is waited for in vain.
-  if (interrupts_ != loan.interrupts) {
-    inbox_.Drop(key);
-    return absl::AbortedError("the island is set up again");
-  }
-  ATOLL_RETURN_IF_ERROR(AwaitPieces(key, values.parts()));
-  return engine->SetAddition(shard, values.parts().parameters);
-}
-
 absl::Status GroupMember::Lend(const Loan& loan) {
-  if ((loan.what.parts() & kLeaderParts) != 0) return LendKept(loan);
+  if ((loan.what.parts() & kOuterParts) != 0) return LendOuter(loan);
   if (loan.what.of_snapshot()) return LendSnapshot(loan);
   const LayerShard shard = FromWire(loan.what.shard());
   // Whether it is here is asked before memory is taken.

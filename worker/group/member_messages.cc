@@ -91,6 +91,11 @@ class Pieces : public std::enable_shared_from_this<Pieces> {
 
 }  // namespace
 
+void GroupMember::SetOnTransfer(OnTransfer on_transfer) {
+  const std::lock_guard lock(hooks_mutex_);
+  on_transfer_ = std::move(on_transfer);
+}
+
 void GroupMember::SetHooks(Hooks hooks) {
   const std::lock_guard lock(hooks_mutex_);
   hooks_ = std::move(hooks);
@@ -252,36 +257,25 @@ void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, v1::GroupF
       reply.set_clock_ns(ClockNs());
       return Reply(from, frame.call(), std::move(reply));
     }
-    case v1::GroupFrame::kSaveDone: {
+    case v1::GroupFrame::kSaveDone:
+    case v1::GroupFrame::kGoOnSaving:
+    case v1::GroupFrame::kForgetSaves:
+      if (frame.epoch() == epoch_) OnSaveFrame(from, frame);
+      return;
+    case v1::GroupFrame::kTransfer: {
       if (frame.epoch() != epoch_) return;
       const std::lock_guard calling(hooks_mutex_);
-      if (hooks_.save_done) hooks_.save_done(from, frame.save_done());
+      if (on_transfer_) on_transfer_(from, frame.transfer());
       return;
     }
-    case v1::GroupFrame::kGoOnSaving:
-      if (frame.epoch() == epoch_) keeper_->GoOn(frame.go_on_saving().save());
-      return;
-    case v1::GroupFrame::kForgetSaves:
-      if (frame.epoch() == epoch_) {
-        ForgetSaves(frame.forget_saves().save(), frame.forget_saves().tiers());
-      }
-      return;
+    case v1::GroupFrame::kOuter:
+      if (frame.outer().beside() ? DoLater(from, frame) : Serve(from, frame)) return;
+      break;
     case v1::GroupFrame::kGetLayer:
       if (AddLoan({from, frame.call(), frame.get_layer(), interrupts_})) return;
       break;
-    case v1::GroupFrame::kSetLayer:
-      if (frame.set_layer().of_addition()) {
-        if (frame.epoch() == epoch_ &&
-            AddLoan({from, frame.call(), frame.set_layer(), interrupts_})) {
-          return;
-        }
-        break;
-      }
-      [[fallthrough]];
-    default: {
-      const std::lock_guard calling(hooks_mutex_);
-      if (hooks_.serve) return hooks_.serve(from, std::move(frame));
-    }
+    default:
+      if (Serve(from, frame)) return;
   }
   v1::GroupReply reply;
   ToWire(absl::UnavailableError("it serves nobody now"), &reply);
@@ -294,6 +288,36 @@ bool GroupMember::TakeInterrupt(const PeerFence& fence, int64_t epoch) {
   if (fence != fence_ || epoch < epoch_) return false;
   interrupted_epoch_ = std::max<int64_t>(interrupted_epoch_, epoch);
   return true;
+}
+
+// These two: whether it is taken on.
+bool GroupMember::Serve(const NodeId& from, v1::GroupFrame& frame) {
+  const std::lock_guard calling(hooks_mutex_);
+  if (hooks_.serve) hooks_.serve(from, std::move(frame));
+  return hooks_.serve != nullptr;
+}
+
+bool GroupMember::DoLater(const NodeId& from, v1::GroupFrame& frame) {
+  const IslandPlan plan = this->plan();
+  const bool leads = !plan.members.empty() && plan.members.front().worker == from;
+  if (frame.epoch() != epoch_ || !leads) return false;
+  return beside_.Add(
+      [this, from, call = frame.call(), interrupts = interrupts_.load(), what = frame.outer()] {
+        v1::GroupReply reply;
+        ToWire(interrupts == interrupts_ ? DoBeside(what) : absl::AbortedError("given up"), &reply);
+        Reply(from, call, std::move(reply));
+      });
+}
+
+void GroupMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
+  if (frame.has_go_on_saving()) {
+    keeper_->GoOn(frame.go_on_saving().save());
+  } else if (frame.has_forget_saves()) {
+    ForgetSaves(frame.forget_saves().save(), frame.forget_saves().tiers());
+  } else {
+    const std::lock_guard calling(hooks_mutex_);
+    if (hooks_.save_done) hooks_.save_done(from, frame.save_done());
+  }
 }
 
 bool GroupMember::AddLoan(Loan loan) {
@@ -320,6 +344,7 @@ void GroupMember::OnPeerLost(const NodeId& peer, const std::string& reason) {
   if (works) InterruptWork(what);
   const std::lock_guard calling(hooks_mutex_);
   if (hooks_.peer_lost) hooks_.peer_lost(peer, reason);
+  if (on_transfer_) on_transfer_(peer, v1::TransferCall());
 }
 
 }  // namespace atl::worker

@@ -210,8 +210,8 @@ TEST_CASE("frames that break a rule are refused by name") {
   refused([](auto& f) { f.mutable_step()->add_ranges()->set_begin(0); }, "sequences of a step");
   refused([](auto& f) { f.mutable_evaluate(); }, "validation sequences");
   refused([](auto& f) { f.mutable_get_layer()->set_parts(9); }, "parts");
-  refused([](auto& f) { f.mutable_get_layer()->set_parts(128); }, "parts");
-  refused([](auto& f) { f.mutable_set_layer()->set_parts(8); }, "parts");
+  refused([](auto& f) { f.mutable_get_layer()->set_parts(1 << kPartsMax); }, "parts");
+  refused([](auto& f) { f.mutable_set_layer()->set_parts(24); }, "parts");
   refused([](auto& f) { f.mutable_get_layer()->set_parts(1); }, "number of ranks");
   refused(
       [](auto& f) {

@@ -1,5 +1,5 @@
-// Parts of a layer's shard: parameters and moments, and of a whole layer, what the island's leader
-// has beside them: theta_base, delta and residual (worker/runtime/island.h).
+// Parts of a layer's shard: parameters and moments; or elements of a layer of what its owner keeps
+// for the parameter servers (worker/runtime/outer_state.h).
 
 #ifndef ATOLL_WORKER_GROUP_PARTS_H_
 #define ATOLL_WORKER_GROUP_PARTS_H_
@@ -13,26 +13,25 @@
 #include <vector>
 
 #include "common/model/tensor_part.h"
+#include "worker/runtime/outer_state.h"
 
 namespace atl::worker {
 
 // To be got or set; empty: not wanted.
 struct ShardParts {
   std::span<float> parameters, first_moment, second_moment;
-  std::span<float> base = {}, delta = {}, residual = {}, encoded = {};
+  std::span<float> outer = {};  // one of an owner's, and which
+  int32_t outer_part = 0;
 };
 
-// Those that are wanted: 0 to 2 by LayerPart, then those of a leader.
+// Those that are wanted: 0 to 2 by LayerPart, then an owner's by OuterKind.
 using PartMap = std::map<int32_t, std::span<float>>;
 inline PartMap PartsOf(const ShardParts& parts) {
   PartMap all;
   if (!parts.parameters.empty()) all[0] = parts.parameters;
   if (!parts.first_moment.empty()) all[1] = parts.first_moment;
   if (!parts.second_moment.empty()) all[2] = parts.second_moment;
-  if (!parts.base.empty()) all[3] = parts.base;
-  if (!parts.delta.empty()) all[4] = parts.delta;
-  if (!parts.residual.empty()) all[5] = parts.residual;
-  if (!parts.encoded.empty()) all[6] = parts.encoded;
+  if (!parts.outer.empty()) all[parts.outer_part] = parts.outer;
   return all;
 }
 
@@ -57,23 +56,33 @@ inline int64_t BytesOf(int64_t elements, int32_t wanted) {
   return 4 * elements * std::popcount(static_cast<uint32_t>(wanted));
 }
 inline constexpr int32_t kParametersPart = 1;
-inline constexpr int32_t kAllParts = 7;       // of a device's state
-inline constexpr int32_t kLeaderParts = 120;  // of whom led
-inline constexpr int32_t kEncodedPart = 64;   // with layer 0: of all layers
-inline constexpr int kPartsMax = 7;
+inline constexpr int32_t kAllParts = 7;  // of a device's state
+inline constexpr int kFirstOuterPart = 3;
+inline constexpr int kPartsMax = kFirstOuterPart + static_cast<int>(OuterKind::kAddition) + 1;
+inline constexpr int32_t kOuterParts = (1 << kPartsMax) - (1 << kFirstOuterPart);  // an owner's
+
+inline int32_t PartOf(OuterKind kind) { return kFirstOuterPart + static_cast<int32_t>(kind); }
+// Of the one bit that is set.
+inline OuterKind OuterKindOf(int32_t wanted) {
+  return static_cast<OuterKind>(std::countr_zero(static_cast<uint32_t>(wanted)) - kFirstOuterPart);
+}
 
 // Parts with memory of their own.
 class OwnedParts {
  public:
   OwnedParts(int64_t elements, int32_t wanted) {
     const auto size = static_cast<size_t>(elements);
-    std::span<float>* const spans[] = {
-        &parts_.parameters, &parts_.first_moment, &parts_.second_moment, &parts_.base,
-        &parts_.delta,      &parts_.residual,     &parts_.encoded};
+    std::span<float>* const spans[] = {&parts_.parameters, &parts_.first_moment,
+                                       &parts_.second_moment};
     for (int part = 0; part < kPartsMax; ++part) {
       if ((wanted & (1 << part)) == 0) continue;
       values_[part].resize(size);
-      *spans[part] = values_[part];
+      if (part < kFirstOuterPart) {
+        *spans[part] = values_[part];
+      } else {
+        parts_.outer = values_[part];
+        parts_.outer_part = part;
+      }
     }
   }
   static std::shared_ptr<const OwnedParts> CopyOf(const ShardParts& from) {

@@ -1,5 +1,6 @@
 #include "worker/group/wire.h"
 
+#include "worker/group/outer_wire.h"
 #include "worker/group/parts.h"
 
 namespace atl::worker {
@@ -279,6 +280,8 @@ std::string Describe(const v1::GroupFrame& call) {
       return call.addition().add() ? "adopt a version" : "make room for a version";
     case v1::GroupFrame::kSettle:
       return "agree on the newest step";
+    case v1::GroupFrame::kOuter:
+      return Describe(call.outer());
     default:
       return "a message";  // nobody answers the others
   }

@@ -1,5 +1,8 @@
 // What comes in from other members: checked before anything is made of it.
 
+#include <bit>
+
+#include "worker/group/outer_wire.h"
 #include "worker/group/parts.h"
 #include "worker/group/wire.h"
 
@@ -75,11 +78,13 @@ absl::Status Check(const v1::Inheritance& inheritance) {
                               known.tokens(), known.pushed_bytes(), known.pulled_bytes()}) {
     if (!IsCount(count)) return Bad("a leader's count");
   }
-  for (const int64_t or_none : {known.base_version(), inheritance.known_steps()}) {
+  for (const int64_t or_none :
+       {known.base_version(), inheritance.known_steps(), inheritance.outer().base()}) {
     if (or_none != -1 && !IsCount(or_none)) return Bad("a leader's count");
   }
   ATOLL_RETURN_IF_ERROR(Check(known.local()));
   ATOLL_RETURN_IF_ERROR(Check(known.in_flight()));
+  ATOLL_RETURN_IF_ERROR(Check(inheritance.outer().captured()));
   ATOLL_RETURN_IF_ERROR(Check(known.in_flight_work()));
   ATOLL_RETURN_IF_ERROR(Check(known.last_pushed()));
   ATOLL_RETURN_IF_ERROR(Check(known.stepping()));
@@ -137,17 +142,16 @@ absl::Status Check(const v1::FetchCall& fetch) {
   return absl::OkStatus();
 }
 
-// Some elements of a device's state, or (`get`) of what the leader has beside it; or all, to be
-// set.
+// Some elements of a device's state, or all, to be set; or some of what an owner keeps.
 absl::Status Check(const v1::LayerCall& call, bool get) {
   const bool state = call.parts() >= 1 && call.parts() <= kAllParts;
-  const bool beside = get && call.parts() > 0 && (call.parts() & ~kLeaderParts) == 0;
-  if (!state && !beside) return Bad("parts");
+  const bool outer =
+      (call.parts() & ~kOuterParts) == 0 && std::popcount(static_cast<uint32_t>(call.parts())) == 1;
+  if (!state && !outer) return Bad("parts");
   if (call.of_snapshot() && !state) return Bad("parts of a snapshot");
   if (!IsCount(call.of_save()) || (call.of_save() != 0 && !(get && state))) return Bad("save");
-  if (call.of_addition() && call.parts() != kParametersPart) return Bad("parts of an addition");
   ATOLL_RETURN_IF_ERROR(Check(call.shard()));
-  return get && state ? CheckElements(call.begin(), call.end()) : absl::OkStatus();
+  return get || outer ? CheckElements(call.begin(), call.end()) : absl::OkStatus();
 }
 
 absl::Status Check(const v1::StepSums& step) {
@@ -168,6 +172,7 @@ absl::Status Check(const v1::GroupReply& reply) {
   ATOLL_RETURN_IF_ERROR(Check(reply.taken()));
   ATOLL_RETURN_IF_ERROR(Check(reply.waits()));
   if (reply.has_inheritance()) ATOLL_RETURN_IF_ERROR(Check(reply.inheritance()));
+  ATOLL_RETURN_IF_ERROR(worker::Check(reply.outer()));
   for (const v1::HeldShard& held : reply.held()) {
     ATOLL_RETURN_IF_ERROR(Check(held.shard()));
     if (held.elements() < 0 || held.elements() > kElementsMax) return Bad("elements");
@@ -211,6 +216,10 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
                                                                 : absl::OkStatus();
     case v1::GroupFrame::kSettle:
       return Check(frame.settle().take());
+    case v1::GroupFrame::kOuter:
+      return worker::Check(frame.outer());
+    case v1::GroupFrame::kTransfer:
+      return worker::Check(frame.transfer());
     case v1::GroupFrame::kTrace:
       return IsCount(frame.trace().number()) ? absl::OkStatus() : Bad("step number");
     case v1::GroupFrame::kSave:

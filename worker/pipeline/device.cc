@@ -438,13 +438,6 @@ absl::Status Device::ReadSnapshot(const LayerShard& shard, LayerPart part, Range
   return copies_->Read(index, copied.begin - kept.begin, to.subspan(zeros));
 }
 
-int64_t Device::AdditionElements(const LayerShard& shard) const {
-  for (const Copied& copied : copied_) {
-    if (adds_ && copied.held->shard == shard) return copied.held->elements;
-  }
-  return -1;
-}
-
 // A table's copy takes what a layer begins with.
 absl::StatusOr<bool> Device::WriteAddition(const LayerShard& shard, std::span<const float> values) {
   bool found = false;

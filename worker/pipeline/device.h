@@ -115,8 +115,6 @@ class Device {
   // NOT_FOUND: likewise.
   absl::Status ReadSnapshot(const LayerShard& shard, LayerPart part, Range range,
                             std::span<float> to);
-  // -1: nothing is added to it.
-  int64_t AdditionElements(const LayerShard& shard) const;
   // Of all layers and tables here that are of this shard; whether there are any.
   absl::StatusOr<bool> WriteAddition(const LayerShard& shard, std::span<const float> values);
   // All of the addition has been written, and waits to be added.

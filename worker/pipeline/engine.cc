@@ -345,9 +345,6 @@ absl::Status Engine::GetSnapshot(const LayerShard& shard, LayerPart part, Range 
   return impl_->GetSnapshot(shard, part, range, out);
 }
 absl::StatusOr<bool> Engine::PrepareAddition() { return impl_->PrepareAddition(); }
-absl::StatusOr<int64_t> Engine::AdditionElements(const LayerShard& shard) {
-  return impl_->AdditionElements(shard);
-}
 absl::Status Engine::SetAddition(const LayerShard& shard, std::span<const float> values) {
   return impl_->SetAddition(shard, values);
 }

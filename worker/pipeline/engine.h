@@ -249,7 +249,6 @@ class Engine {
   absl::StatusOr<bool> PrepareAddition();
   // One shard of it, on all devices that hold the shard. For any thread: a Step may go on.
   // NOT_FOUND: nothing was prepared, or no device holds it.
-  absl::StatusOr<int64_t> AdditionElements(const LayerShard& shard);
   absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);
   // Parameters += addition, as part of the devices' work. FAILED_PRECONDITION, and nothing has
   // changed: there is none, or not all of its shards were set.

@@ -53,7 +53,6 @@ class Engine::Impl {
   absl::StatusOr<bool> PrepareAddition() {
     return OnCopies([](Device& device) { return device.PrepareAddition(); });
   }
-  absl::StatusOr<int64_t> AdditionElements(const LayerShard& shard);
   absl::Status SetAddition(const LayerShard& shard, std::span<const float> values);
   absl::Status Add();
   absl::Status SetOptimizerSteps(int64_t steps);

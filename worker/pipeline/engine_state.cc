@@ -172,15 +172,6 @@ absl::Status Engine::Impl::NoSnapshot(const LayerShard& shard) const {
       absl::StrCat(worker_, " has no snapshot of layer ", shard.layer, ", rank ", shard.rank));
 }
 
-absl::StatusOr<int64_t> Engine::Impl::AdditionElements(const LayerShard& shard) {
-  const std::lock_guard lock(copies_mutex_);
-  for (const auto& run : runs_) {
-    const int64_t elements = run->device.AdditionElements(shard);
-    if (elements >= 0) return elements;
-  }
-  return NoAddition(shard);
-}
-
 absl::Status Engine::Impl::NoAddition(const LayerShard& shard) const {
   return absl::NotFoundError(
       absl::StrCat(worker_, " adds nothing to layer ", shard.layer, ", rank ", shard.rank));

@@ -1,70 +1,80 @@
 #include "worker/runtime/delta.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "kernels/deltas.h"
 
 namespace atl::worker {
 
-bool Fits(const LayerBuffers& buffers, const ShardPlacement& shard) {
-  if (shard.layer < 0 || shard.layer >= static_cast<int64_t>(buffers.size())) return false;
-  const int64_t size = static_cast<int64_t>(buffers[shard.layer].size());
-  return shard.begin >= 0 && shard.elements >= 0 && shard.begin <= size - shard.elements;
+std::optional<PartPlace> PlaceOf(const LayerParts& parts, int32_t layer, ElementRange range) {
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const OwnedPart& part = parts[p];
+    if (part.layer != layer || range.begin < part.range.begin || range.end > part.range.end ||
+        range.end < range.begin) {
+      continue;
+    }
+    return PartPlace{p, static_cast<size_t>(range.begin - part.range.begin)};
+  }
+  return std::nullopt;
 }
 
-absl::Status CheckShards(const LayerBuffers& buffers, const std::vector<ShardPlacement>& shards) {
-  for (const ShardPlacement& shard : shards) {
-    if (Fits(buffers, shard)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("shard ", shard.shard, " does not lie within the model"));
+std::span<float> ElementsOf(LayerBuffers& buffers, const LayerParts* parts, int32_t layer,
+                            ElementRange range) {
+  if (range.begin < 0 || range.end <= range.begin) return {};
+  PartPlace place;
+  if (parts != nullptr) {
+    const std::optional<PartPlace> found = PlaceOf(*parts, layer, range);
+    if (!found) return {};
+    place = *found;
+  } else {
+    if (layer < 0 || layer >= static_cast<int64_t>(buffers.size())) return {};
+    place = {static_cast<size_t>(layer), static_cast<size_t>(range.begin)};
   }
-  return absl::OkStatus();
+  if (place.part >= buffers.size()) return {};
+  const std::span<float> all = buffers[place.part];
+  const auto size = static_cast<size_t>(range.size());
+  if (place.offset > all.size() || size > all.size() - place.offset) return {};
+  return all.subspan(place.offset, size);
 }
 
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
-                      LayerBuffers* residual, ThreadPool& pool, Delta* delta) {
-  ATOLL_RETURN_IF_ERROR(CheckShards(delta->values, shards));
-  delta->encoding = encoding;
+                      LayerBuffers* residual, ThreadPool& pool, Delta* delta,
+                      const LayerParts* parts) {
+  LayerParts layers;
+  for (size_t l = 0; l < delta->values.size() && parts == nullptr; ++l) {
+    layers.push_back({static_cast<int32_t>(l), {0, std::ssize(delta->values[l])}});
+  }
+  const LayerParts& all = parts == nullptr ? layers : *parts;
   for (const ShardPlacement& shard : shards) {
-    std::vector<std::byte>& bytes = delta->encoded[shard.shard];
-    bytes.resize(EncodedBytes(encoding, shard.elements));
-    const auto at = [&](std::vector<float>& layer) {
-      return std::span(layer).subspan(shard.begin, shard.elements);
-    };
-    EncodeDelta(encoding, at(delta->values[shard.layer]), at((*residual)[shard.layer]), bytes,
-                pool);
+    if (parts != nullptr) continue;
+    if (PlaceOf(all, shard.layer, {shard.begin, shard.begin + shard.elements})) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard ", shard.shard, " does not lie within the model"));
   }
-  return absl::OkStatus();
-}
-
-namespace {
-
-size_t PackedSize(const Delta& delta) {
-  size_t bytes = 0;
-  for (const auto& [shard, encoded] : delta.encoded) bytes += encoded.size();
-  return (bytes + sizeof(float) - 1) / sizeof(float);
-}
-
-}  // namespace
-
-std::vector<float> Packed(const Delta& delta) {
-  std::vector<float> packed(PackedSize(delta));
-  auto* to = reinterpret_cast<std::byte*>(packed.data());
-  for (const auto& [shard, encoded] : delta.encoded) {
-    std::memcpy(to, encoded.data(), encoded.size());
-    to += encoded.size();
-  }
-  return packed;
-}
-
-absl::Status Unpack(std::span<const float> packed, Delta* delta) {
-  if (packed.size() != PackedSize(*delta)) {
-    return absl::InvalidArgumentError("an encoded delta of another size than the shards'");
-  }
-  const auto* from = reinterpret_cast<const std::byte*>(packed.data());
-  for (auto& [shard, encoded] : delta->encoded) {
-    std::memcpy(encoded.data(), from, encoded.size());
-    from += encoded.size();
+  delta->encoding = encoding;
+  delta->encoded.clear();
+  for (const ShardPlacement& shard : shards) {
+    for (size_t p = 0; p < all.size(); ++p) {
+      const ElementRange& have = all[p].range;
+      const ElementRange in{std::max(have.begin, shard.begin),
+                            std::min(have.end, shard.begin + shard.elements)};
+      if (all[p].layer != shard.layer || in.size() <= 0) continue;
+      const int64_t begin = in.begin - shard.begin, end = in.end - shard.begin;
+      if (begin % kQuantBlock != 0 || (end % kQuantBlock != 0 && end != shard.elements)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a part of shard ", shard.shard, " cuts a block"));
+      }
+      std::vector<std::byte>& bytes = delta->encoded[shard.shard];
+      bytes.resize(static_cast<size_t>(EncodedBytes(encoding, shard.elements)));
+      const auto at = [&](std::vector<float>& part) {
+        return std::span(part).subspan(static_cast<size_t>(in.begin - have.begin),
+                                       static_cast<size_t>(in.size()));
+      };
+      const auto first = static_cast<size_t>(EncodedBytes(encoding, begin));
+      const auto last = static_cast<size_t>(EncodedBytes(encoding, end));
+      EncodeDelta(encoding, at(delta->values[p]), at((*residual)[p]),
+                  std::span(bytes).subspan(first, last - first), pool);
+    }
   }
   return absl::OkStatus();
 }

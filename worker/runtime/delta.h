@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "common/element_ranges.h"
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "common/status.h"
@@ -15,34 +17,42 @@
 
 namespace atl::worker {
 
-// One flat vector per layer.
+// One flat vector per layer, or per part of one.
 using LayerBuffers = std::vector<std::vector<float>>;
 
-// Whether the shard lies within the buffers.
-bool Fits(const LayerBuffers& buffers, const ShardPlacement& shard);
+// Elements of a layer, of which buffers hold a vector each.
+struct OwnedPart {
+  int32_t layer = 0;
+  ElementRange range;
+
+  bool operator==(const OwnedPart&) const = default;
+};
+using LayerParts = std::vector<OwnedPart>;
+
+struct PartPlace {
+  size_t part = 0;
+  size_t offset = 0;
+};
+// Where these elements of a layer lie; none: no one part has them all.
+std::optional<PartPlace> PlaceOf(const LayerParts& parts, int32_t layer, ElementRange range);
+// The same in buffers of these parts, or, without, of whole layers: as many floats, or none.
+std::span<float> ElementsOf(LayerBuffers& buffers, const LayerParts* parts, int32_t layer,
+                            ElementRange range);
 
 struct Delta {
   LayerBuffers values;  // theta_base - theta at the push; of the initial weights: theta
-  // Of a quantised contribution, the bytes of every shard. Made once, so that a push repeated is
-  // the same push; blocks begin at a shard's begin.
+  // Of a quantised contribution, the bytes of every shard; elements that are not owned stay 0. Made
+  // once, so that a push repeated is the same push; blocks begin at a shard's begin.
   Encoding encoding = Encoding::kFloat32;
   std::map<ShardId, std::vector<std::byte>> encoded;
 };
 
-// InvalidArgument: a shard does not fit.
-absl::Status CheckShards(const LayerBuffers& buffers, const std::vector<ShardPlacement>& shards);
-
-// Makes delta->encoded of values + residual, and residual of what was rounded away.
-// InvalidArgument: a shard does not fit, and nothing has changed. REQUIRES: residual has the
-// values' sizes.
+// Makes delta->encoded of values + residual, and residual of what was rounded away, of what the
+// parts have of each shard. InvalidArgument: a shard does not fit (without parts), or a part cuts a
+// block. REQUIRES: residual has the values' sizes.
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
-                      LayerBuffers* residual, ThreadPool& pool, Delta* delta);
-
-// The encoded bytes of all shards by their numbers, as they travel between workers: padded to whole
-// floats, whose bits nobody looks at.
-std::vector<float> Packed(const Delta& delta);
-// Into encoded, whose sizes are there. InvalidArgument: they are of another size.
-absl::Status Unpack(std::span<const float> packed, Delta* delta);
+                      LayerBuffers* residual, ThreadPool& pool, Delta* delta,
+                      const LayerParts* parts = nullptr);
 
 }  // namespace atl::worker
 

@@ -94,12 +94,6 @@ bool Island::Refuse(const Action& command, const std::string& reason) {
   return together;
 }
 
-std::shared_ptr<LayerBuffers> Island::NewBuffers() const {
-  auto buffers = std::make_shared<LayerBuffers>();
-  for (const LayerSize& layer : facts_.layers) buffers->emplace_back(layer.elements);
-  return buffers;
-}
-
 Event Island::Do(const Prepare& command) {
   absl::StatusOr<JobFacts> facts = Open(command);
   if (facts.ok()) {
@@ -113,7 +107,6 @@ Event Island::Do(const Prepare& command) {
     }
     // Of what was not measured no plan can say that it fits.
     facts = absl::ResourceExhaustedError(lacks);
-    ForgetBuffers();
   }
   trainer_->Release();
   job_.clear();
@@ -122,19 +115,14 @@ Event Island::Do(const Prepare& command) {
 
 absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   trainer_->Release();
-  ForgetBuffers();
   job_ = command.job;
   spec_ = command.spec;
-  base_set_ = captured_ = stepped_ = staged_ = false;
+  fits_ = stepped_ = false;
   ATOLL_ASSIGN_OR_RETURN(facts_, trainer_->Prepare(spec_));
-  // Where islands have plans, this worker may hold a part of the model, and follow. If it is to
-  // lead an island that trains already, it pulls before the plan is set up.
-  if (spec_.layout.island != IslandExtent::kWorker) {
-    pulled_ = NewBuffers();
-    return facts_;
-  }
+  // Where islands have plans, this worker may hold a part of the model, and follow.
+  if (spec_.layout.island != IslandExtent::kWorker) return facts_;
   ATOLL_RETURN_IF_ERROR(CheckMemory(true));
-  TakeBuffers();
+  fits_ = true;
   return facts_;
 }
 
@@ -152,67 +140,31 @@ absl::Status Island::CheckMemory(bool whole) const {
       ": use a smaller model or a larger ", options_.trainer_on_host ? "worker" : "host"));
 }
 
-std::shared_ptr<Delta> Island::NewDelta() const {
-  auto delta = std::make_shared<Delta>();
-  delta->values = std::move(*NewBuffers());
-  return delta;
-}
-
-void Island::TakeBuffers() {
-  base_ = NewBuffers();
-  delta_ = NewDelta();
-  if (pulled_ == nullptr) pulled_ = NewBuffers();
-  if (IsQuantized(spec_.outer.push_encoding)) residual_ = NewBuffers();
-}
-
-void Island::ForgetBuffers() { base_.reset(), delta_.reset(), pulled_.reset(), residual_.reset(); }
-
 Event Island::Do(const Reconfigure& command) {
-  if (base_ == nullptr) {
+  if (!fits_) {
     // Of several workers each has a part of the model, for which the plan has seen to it.
     const bool whole = command.plan.members.size() <= 1;
     if (const absl::Status room = CheckMemory(whole); !room.ok()) {
       return CommandFailed{std::string(room.message())};
     }
-    TakeBuffers();
+    fits_ = true;
   }
-  staged_ = false;
   trainer_->ResumeFrom(command.resume);
-  Inheritance inheritance;
-  if (!command.take_over_from.empty()) inheritance = ToBeInherited(command.shards);
+  Leadership known;
   const absl::StatusOr<PlanTaken> taken =
-      trainer_->Configure(command.job, command.generation, command.plan, command.take_over_from,
-                          command.take_over_from.empty() ? nullptr : &inheritance);
+      trainer_->Configure(command.job, command.generation, command.plan, command.shards,
+                          command.take_over_from, &known);
   if (!taken.ok()) return CommandFailed{std::string(taken.status().message())};
   Reconfigured done{command.plan.number, taken->kept, taken->step_taken, taken->reason};
   done.steps_replayed = taken->replayed;
   done.resumed = taken->resumed;
-  if (!command.take_over_from.empty()) {
-    base_set_ = inheritance.base_set;
-    captured_ = inheritance.captured;
-    done.taken_over = std::move(inheritance.leadership);
-  }
+  done.push_lost = taken->push_lost;
+  if (!command.take_over_from.empty()) done.taken_over = std::move(known);
   return done;
 }
 
-// Where what is taken over goes. What was kept for whom took over from this worker may be on its
-// way still.
-Inheritance Island::ToBeInherited(const std::vector<ShardPlacement>& shards) {
-  if (base_.use_count() > 1) base_ = NewBuffers();
-  if (delta_.use_count() > 1) delta_ = NewDelta();
-  if (residual_.use_count() > 1) residual_ = NewBuffers();
-  const Encoding encoding = spec_.outer.push_encoding;
-  if (IsQuantized(encoding)) {
-    delta_->encoding = encoding;
-    for (const ShardPlacement& shard : shards) {
-      delta_->encoded[shard.shard].resize(EncodedBytes(encoding, shard.elements));
-    }
-  }
-  return {{}, false, false, base_, delta_, residual_};
-}
-
 Event Island::Do(const HandOver& command) {
-  trainer_->Keep({command.leadership, base_set_, captured_, base_, delta_, residual_});
+  trainer_->Keep(command.leadership);
   return HandedOver{};
 }
 
@@ -243,56 +195,19 @@ Event Island::Do(const TrainStep& command) {
 }
 
 void Island::Do(const CaptureDelta& command) {
-  auto copy = BeginCapture(command);
-  if (!copy.ok()) return hooks_.post(CommandFailed{std::string(copy.status().message())});
-  captured_ = true;
-  stepped_ = staged_ = false;
+  auto make = trainer_->CaptureDelta(command);
+  if (!make.ok()) return hooks_.post(CommandFailed{std::string(make.status().message())});
+  stepped_ = false;
   hooks_.post(DeltaCaptured{command.contribution});
-  capturer_.Start([this, command, copy = *std::move(copy)] {
-    const absl::Status made = MakeDelta(command, copy);
-    capture_status_ = made;
+  capturer_.Start([this, command, make = *std::move(make)] {
+    const absl::Status made = make(capturer_.cancelled());
     capturer_.Done();
     hooks_.post(DeltaReady{command.contribution, made.ok(), std::string(made.message())});
   });
 }
 
-absl::StatusOr<Trainer::Completion> Island::BeginCapture(const CaptureDelta& command) {
-  ATOLL_CHECK(command.contribution.base_version == kNoVersion || base_set_, "a delta needs a base");
-  // Bytes of the last push may still be on their way out.
-  if (delta_.use_count() > 1) delta_ = NewDelta();
-  delta_->encoding = Encoding::kFloat32;
-  ATOLL_RETURN_IF_ERROR(CheckShards(delta_->values, command.shards));
-  return trainer_->CopyState({&delta_->values});
-}
-
-absl::Status Island::MakeDelta(const CaptureDelta& command, const Trainer::Completion& copy) {
-  ATOLL_RETURN_IF_ERROR(copy(capturer_.cancelled()));
-  if (command.contribution.base_version != kNoVersion) {
-    for (size_t layer = 0; layer < delta_->values.size(); ++layer) {
-      std::vector<float>& delta = delta_->values[layer];
-      const float* base = (*base_)[layer].data();
-      for (size_t i = 0; i < delta.size(); ++i) delta[i] = base[i] - delta[i];
-    }
-  }
-  if (!IsQuantized(command.encoding)) return absl::OkStatus();
-  return Quantize(command.encoding, command.shards, residual_.get(), pool_, delta_.get());
-}
-
-// A delta that could not be made is none.
 void Island::AwaitSideWork() {
   for (const SideWork* work : {&capturer_, &stager_, &writer_}) work->Await();
-  if (!std::exchange(capture_status_, absl::OkStatus()).ok()) captured_ = false;
-}
-
-// What adopting pulled_ adds to a layer's parameters: theta_v - theta_push. It is the same whatever
-// steps make of the parameters meanwhile.
-void Island::CarryOver(int layer, std::span<float> out) const {
-  const float* pulled = (*pulled_)[layer].data();
-  const float* base = (*base_)[layer].data();
-  for (size_t i = 0; i < out.size(); ++i) out[i] = pulled[i] - base[i];
-  if (!captured_) return;
-  const float* delta = delta_->values[layer].data();
-  for (size_t i = 0; i < out.size(); ++i) out[i] += delta[i];
 }
 
 int64_t Island::StagingTicket() const {
@@ -311,17 +226,16 @@ bool Island::StagingWanted(int64_t ticket) const { return ticket == StagingTicke
 void Island::StagePulled(const PullDone& pulled, int64_t ticket) {
   AwaitSideWork();
   stager_.Join();  // here: its last word needs stage_mutex_
-  staged_ = false;
   // Without steps there is nothing to carry over, and adopting will replace the parameters.
-  if (base_set_ && stepped_) {
-    auto bring =
-        trainer_->StageAddition([this](int layer, std::span<float> out) { CarryOver(layer, out); });
+  const std::shared_ptr<OuterState> outer = trainer_->outer();
+  if (outer != nullptr && outer->tag().base != kNoVersion && stepped_) {
+    auto bring = trainer_->StageCarry();
     // Otherwise the adoption goes the other way, and has the trouble if it lasts.
     if (bring.ok() && *bring != nullptr) {
       const std::lock_guard lock(stage_mutex_);
       if (ticket != stagings_cancelled_) return;
       return stager_.Start([this, pulled, ticket, bring = *std::move(bring)] {
-        staged_ = bring(stager_.cancelled()).ok();
+        (void)bring(stager_.cancelled());
         stager_.Done();
         hooks_.post(StagingWanted(ticket) ? Event(pulled) : Event(Tick{}));
       });
@@ -333,46 +247,15 @@ void Island::StagePulled(const PullDone& pulled, int64_t ticket) {
 Event Island::Do(const AdoptPulled& command) {
   const absl::Status status =
       command.mode == AdoptMode::kResumeCheckpoint ? Resume(command) : Adopt(command);
-  staged_ = false;
-  if (status.ok()) base_set_ = true, captured_ = stepped_ = false;
+  if (status.ok()) stepped_ = false;
   return Result(status, Adopted{command.version, std::exchange(masked_at_resume_, 0)});
-}
-
-absl::Status Island::Carry() {
-  if (staged_) {
-    ATOLL_ASSIGN_OR_RETURN(const bool added, trainer_->AddStaged());
-    if (added) return absl::OkStatus();
-  }
-  std::vector<float> theta, more;
-  for (size_t l = 0; l < pulled_->size(); ++l) {
-    const int layer = static_cast<int>(l);
-    theta.resize((*pulled_)[l].size());
-    more.resize(theta.size());
-    ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(layer, theta));
-    CarryOver(layer, more);
-    for (size_t i = 0; i < theta.size(); ++i) theta[i] += more[i];
-    ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(layer, theta));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Island::Adopt(const AdoptPulled& command) {
   if (command.mode == AdoptMode::kKeep) {
     ATOLL_ASSIGN_OR_RETURN(masked_at_resume_, trainer_->CountMasked(command.consumed));
-  } else if (command.mode == AdoptMode::kCarry) {
-    ATOLL_RETURN_IF_ERROR(Carry());
-  } else {
-    for (size_t l = 0; l < pulled_->size(); ++l) {
-      ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(static_cast<int>(l), (*pulled_)[l]));
-    }
   }
-  // A pull of an earlier job may still hold `pulled_`; the swap only moves who owns what.
-  std::swap(base_, pulled_);
-  trainer_->ParametersReplaced();
-  if (command.mode == AdoptMode::kReplace) trainer_->ParametersAre(base_);
-  if (residual_ != nullptr && !command.keep_residual) {
-    for (std::vector<float>& layer : *residual_) std::fill(layer.begin(), layer.end(), 0.0f);
-  }
+  ATOLL_RETURN_IF_ERROR(trainer_->AdoptPulled(command));
   if (command.reset_moments) return trainer_->SetOptimizerSteps(0);
   if (command.mode == AdoptMode::kReplace) return RestoreMoments();
   return absl::OkStatus();
@@ -418,43 +301,21 @@ absl::Status Island::Resume(const AdoptPulled& command) {
   ATOLL_RETURN_IF_ERROR(SetMoments(state));
   for (size_t l = 0; l < state.layers.size(); ++l) {
     ATOLL_RETURN_IF_ERROR(trainer_->SetParameters(static_cast<int>(l), state.layers[l].theta));
-    (*base_)[l] = std::move(state.layers[l].base);
-    if (residual_ == nullptr) continue;
-    (*residual_)[l] = std::move(state.layers[l].residual);
-    (*residual_)[l].resize((*base_)[l].size());  // zeroes, of a checkpoint without
+    const std::vector<float>& base = state.layers[l].base;
+    ATOLL_RETURN_IF_ERROR(trainer_->ScatterOuter(OuterKind::kBase, static_cast<int>(l), base));
+    if (!IsQuantized(spec_.outer.push_encoding)) continue;
+    std::vector<float> residual = std::move(state.layers[l].residual);
+    residual.resize(base.size());  // zeroes, of a checkpoint without
+    ATOLL_RETURN_IF_ERROR(
+        trainer_->ScatterOuter(OuterKind::kResidual, static_cast<int>(l), residual));
   }
-  return absl::OkStatus();
+  return trainer_->SetOuterTag({command.version, std::nullopt});
 }
 
 Event Island::Do(const Validate& command) {
-  const absl::StatusOr<MeanLoss> loss = EvaluateBase();
+  const absl::StatusOr<MeanLoss> loss = trainer_->ValidateBase(spec_.schedule.validation_sequences);
   if (!loss.ok()) return ReadingFailed(loss.status());
   return ValidationDone{command.version, loss->loss, loss->tokens};
-}
-
-// The island's own parameters come back whatever happens; see GroupTrainer::SetParameters.
-absl::StatusOr<MeanLoss> Island::EvaluateBase() {
-  ATOLL_CHECK(base_set_, "nothing to validate");
-  const std::shared_ptr<LayerBuffers> theta = NewBuffers();
-  const int layers = static_cast<int>(theta->size());
-  for (int l = 0; l < layers; ++l) {
-    ATOLL_RETURN_IF_ERROR(trainer_->GetParameters(l, (*theta)[l]));
-  }
-  trainer_->ParametersBorrowed(true);
-  absl::Status replaced;
-  for (int l = 0; l < layers && replaced.ok(); ++l) {
-    replaced = trainer_->SetParameters(l, (*base_)[l]);
-  }
-  const absl::StatusOr<MeanLoss> loss =
-      replaced.ok() ? trainer_->Validate(spec_.schedule.validation_sequences)
-                    : absl::StatusOr<MeanLoss>(replaced);
-  absl::Status restored;
-  for (int l = 0; l < layers && restored.ok(); ++l) {
-    restored = trainer_->SetParameters(l, (*theta)[l]);
-  }
-  trainer_->ParametersBorrowed(false);
-  ATOLL_RETURN_IF_ERROR(restored);
-  return loss;
 }
 
 Event Island::Do(const SaveState& command) {
@@ -496,8 +357,12 @@ absl::Status Island::Complete(Snapshot& snapshot, const Trainer::Completion& cop
     out.theta = std::move(snapshot.theta[l]);
     out.first_moment = std::move(snapshot.first_moments[l]);
     out.second_moment = std::move(snapshot.second_moments[l]);
-    out.base = (*base_)[l];
-    if (residual_ != nullptr) out.residual = (*residual_)[l];
+    out.base.resize(out.theta.size());
+    ATOLL_RETURN_IF_ERROR(trainer_->GatherOuter(OuterKind::kBase, static_cast<int>(l), out.base));
+    if (!IsQuantized(spec_.outer.push_encoding)) continue;
+    out.residual.resize(out.theta.size());
+    ATOLL_RETURN_IF_ERROR(
+        trainer_->GatherOuter(OuterKind::kResidual, static_cast<int>(l), out.residual));
   }
   return absl::OkStatus();
 }
@@ -507,7 +372,6 @@ void Island::Do(const ReleaseJob& command) {
   if (job_ == command.job) {
     trainer_->Release();
     job_.clear();
-    ForgetBuffers();
   }
   if (command.removed && store_ != nullptr) store_->Remove(command.job);
 }

@@ -1,10 +1,11 @@
 // The island's parameters and what is done to them: carries out the core's trainer commands.
 //
-// Copies of the model that exist while a job runs: in the trainer's memory theta, its gradient and
-// two moments; here, in host memory, theta_base, delta (being pushed) and pulled (being filled),
-// and four more while a checkpoint is written, one while a validation runs. theta at the push is
-// not kept: it is theta_base - delta. Where pushes are quantised there are the residual, one more
-// while a checkpoint is written, and the encoded delta, of a quarter at most.
+// What exists while a job runs: in the trainer's memory theta, its gradient and two moments; in
+// host memory, of what this worker owns, theta_base, delta (being pushed) and pulled (being
+// filled): trainer()->outer(). theta at the push is not kept: it is theta_base - delta. Where
+// pushes are quantised there are the residual before and after the push, and the encoded delta, of
+// a quarter at most. While a checkpoint is written there are four copies of the whole model, and of
+// a residual a fifth.
 //
 // Three things are done on threads of their own while the trainer goes on: a captured delta and a
 // checkpoint are made of a copy of its state that it hands over, and what a pulled version is to
@@ -12,9 +13,9 @@
 // first, but not for a checkpoint's way to the disk.
 //
 // Threads: Run and StagePulled are for the compute thread alone. pulled() and delta() are for
-// whoever starts transfers, in the order that the core prescribes: pulled() between Prepared and
-// AdoptPulled while nothing is being staged, delta() after DeltaReady. Their shared_ptr keeps
-// memory alive for transfers that end late.
+// whoever starts transfers, in the order that the core prescribes: pulled() between Prepared (or
+// Reconfigured) and AdoptPulled while nothing is being staged, delta() after DeltaReady. Their
+// shared_ptr keeps memory alive for transfers that end late.
 
 #ifndef ATOLL_WORKER_RUNTIME_ISLAND_H_
 #define ATOLL_WORKER_RUNTIME_ISLAND_H_
@@ -85,8 +86,8 @@ class Island {
   void CancelStaging();
   bool staging() const { return stager_.going(); }
 
-  std::shared_ptr<LayerBuffers> pulled() const { return pulled_; }
-  std::shared_ptr<const Delta> delta() const { return delta_; }
+  std::shared_ptr<LayerBuffers> pulled() const { return trainer_->outer()->pulled(); }
+  std::shared_ptr<const Delta> delta() const { return trainer_->outer()->delta(); }
 
  private:
   Event Do(const Prepare& command);
@@ -104,24 +105,14 @@ class Island {
   absl::StatusOr<JobFacts> Open(const Prepare& command);
   // `whole`: this worker's devices hold the whole model.
   absl::Status CheckMemory(bool whole) const;
-  absl::StatusOr<Trainer::Completion> BeginCapture(const CaptureDelta& command);
-  absl::Status MakeDelta(const CaptureDelta& command, const Trainer::Completion& copy);
   void AwaitSideWork();
   bool StagingWanted(int64_t ticket) const;
-  void CarryOver(int layer, std::span<float> out) const;
-  absl::Status Carry();
   absl::Status Adopt(const AdoptPulled& command);
   absl::Status Resume(const AdoptPulled& command);
   absl::Status RestoreMoments();
   absl::Status SetMoments(const CheckpointState& state);
-  absl::StatusOr<MeanLoss> EvaluateBase();
   struct Snapshot;
   absl::Status Complete(Snapshot& snapshot, const Trainer::Completion& copy);
-  std::shared_ptr<LayerBuffers> NewBuffers() const;
-  std::shared_ptr<Delta> NewDelta() const;
-  Inheritance ToBeInherited(const std::vector<ShardPlacement>& shards);
-  void TakeBuffers();
-  void ForgetBuffers();
 
   Trainer* const trainer_;
   CheckpointStore* const store_;
@@ -131,23 +122,15 @@ class Island {
   JobId job_;
   JobSpec spec_;
   JobFacts facts_;
-  bool captured_ = false;  // since the last adoption
-  bool stepped_ = false;   // since that, or the capture
+  bool fits_ = false;     // it has been seen that the host has room
+  bool stepped_ = false;  // since the last adoption or capture
   int64_t masked_at_resume_ = 0;
-  bool base_set_ = false;
-  std::shared_ptr<LayerBuffers> base_, pulled_;
-  std::shared_ptr<Delta> delta_;
-  // Null unless pushes are quantised; only ever changed as a whole.
-  std::shared_ptr<LayerBuffers> residual_;
-  ThreadPool pool_{1};
-  absl::Status capture_status_;  // the capturer's, until its delta is awaited
-  bool staged_ = false;          // likewise the stager's: the trainer has what Carry is to add
   std::atomic<bool> interrupted_ = false;  // the command under way
   mutable std::mutex stage_mutex_;
   int64_t stagings_cancelled_ = 0;  // guarded by stage_mutex_
 
-  // While they go on they alone use: the capturer delta_, residual_ and pool_; all of them read
-  // base_, the stager pulled_ and delta_, the writer residual_.
+  // They use the trainer's outer() while they go on: the capturer writes its delta; all of them
+  // read theta_base, the stager the pulled version and the delta, the writer the residual.
   SideWork capturer_, stager_, writer_;
 };
 

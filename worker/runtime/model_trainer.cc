@@ -60,6 +60,20 @@ class ModelTrainer : public Trainer {
     return ToDevice(state.second_moment(), second.subspan(kept));
   }
   absl::StatusOr<Completion> CopyState(const StateBuffers& out) override;
+  std::shared_ptr<OuterState> outer() const override { return outer_; }
+  absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command) override;
+  absl::Status AdoptPulled(const worker::AdoptPulled& command) override;
+  absl::StatusOr<MeanLoss> ValidateBase(int64_t sequences) override;
+  absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) override {
+    return outer_->Read(kind, layer, {0, std::ssize(out)}, out);
+  }
+  absl::Status ScatterOuter(OuterKind kind, int layer, std::span<const float> values) override {
+    return outer_->Write(kind, layer, {0, std::ssize(values)}, values);
+  }
+  absl::Status SetOuterTag(const OuterTag& tag) override {
+    outer_->set_tag(tag);
+    return absl::OkStatus();
+  }
   int64_t optimizer_steps() const override { return job_->optimizer_steps; }
   absl::Status SetOptimizerSteps(int64_t steps) override;
 
@@ -91,6 +105,7 @@ class ModelTrainer : public Trainer {
   const std::unique_ptr<Backend> backend_;
   const DType compute_;
   std::unique_ptr<Job> job_;
+  std::shared_ptr<OuterState> outer_;
 };
 
 absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
@@ -117,6 +132,8 @@ absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
   facts.validation_sequences = job->data->validation_sequences();
   facts.data_digest = job->data->digest();
   job_ = std::move(job);
+  outer_ = std::make_shared<OuterState>("", LayoutOfOne("", facts.layers),
+                                        IsQuantized(spec.outer.push_encoding));
   return facts;
 }
 
@@ -183,6 +200,49 @@ absl::StatusOr<Trainer::Completion> ModelTrainer::CopyState(const StateBuffers& 
     ATOLL_RETURN_IF_ERROR(GetMoments(l, sized(out.first_moments), sized(out.second_moments)));
   }
   return [](const std::atomic<bool>&) { return absl::OkStatus(); };
+}
+
+absl::StatusOr<Trainer::Completion> ModelTrainer::CaptureDelta(
+    const worker::CaptureDelta& command) {
+  ATOLL_RETURN_IF_ERROR(outer_->CheckShards(command));
+  ATOLL_RETURN_IF_ERROR(outer_->ReadAll([this](int32_t layer, ElementRange, std::span<float> out) {
+    return GetParameters(layer, out);
+  }));
+  return [outer = outer_, command](const std::atomic<bool>& cancelled) {
+    return cancelled ? absl::AbortedError("interrupted") : outer->MakeDelta(command);
+  };
+}
+
+absl::Status ModelTrainer::AdoptPulled(const worker::AdoptPulled& command) {
+  const bool carry = command.mode == AdoptMode::kCarry;
+  std::vector<float> values, theta;
+  for (int l = 0; l < job_->layers(); ++l) {
+    values.resize(static_cast<size_t>(job_->runner->params(l).size()));
+    ATOLL_RETURN_IF_ERROR(
+        GatherOuter(carry ? OuterKind::kAddition : OuterKind::kPulled, l, values));
+    if (carry) {
+      theta.resize(values.size());
+      ATOLL_RETURN_IF_ERROR(GetParameters(l, theta));
+      for (size_t i = 0; i < theta.size(); ++i) values[i] = theta[i] + values[i];
+    }
+    ATOLL_RETURN_IF_ERROR(SetParameters(l, values));
+  }
+  outer_->Finish(command.version, command.keep_residual);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MeanLoss> ModelTrainer::ValidateBase(int64_t sequences) {
+  LayerBuffers theta, base;
+  for (int l = 0; l < job_->layers(); ++l) {
+    theta.emplace_back(job_->runner->params(l).size());
+    base.emplace_back(theta.back().size());
+    ATOLL_RETURN_IF_ERROR(GetParameters(l, theta.back()));
+    ATOLL_RETURN_IF_ERROR(GatherOuter(OuterKind::kBase, l, base.back()));
+  }
+  for (int l = 0; l < job_->layers(); ++l) ATOLL_RETURN_IF_ERROR(SetParameters(l, base[l]));
+  const absl::StatusOr<MeanLoss> loss = Validate(sequences);
+  for (int l = 0; l < job_->layers(); ++l) ATOLL_RETURN_IF_ERROR(SetParameters(l, theta[l]));
+  return loss;
 }
 
 absl::Status ModelTrainer::SetOptimizerSteps(int64_t steps) {

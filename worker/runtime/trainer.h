@@ -2,7 +2,8 @@
 // around it, the shell and tests need not know what computes. A layer's parameters are one flat
 // vector; see common/model/layout.h.
 //
-// Used by one thread at a time, but for Interrupt and what CopyState and StageAddition return.
+// Used by one thread at a time, but for Interrupt, GatherOuter and what CopyState, CaptureDelta and
+// StageCarry return.
 // Calls block until the work is done. Everything but Prepare, Release and the names REQUIRES a
 // prepared job.
 
@@ -22,7 +23,7 @@
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/core/actions.h"
-#include "worker/runtime/delta.h"
+#include "worker/runtime/outer_state.h"
 
 namespace atl::worker {
 
@@ -36,19 +37,9 @@ struct PlanTaken {
   bool kept = false;
   bool step_taken = false;
   std::string reason;
-  int64_t replayed = 0;  // steps that were made again, from a saved state
-  bool resumed = false;  // the state is that of ResumeFrom
-};
-
-// What an island's leader has beside the devices' state; see worker/core and island.h.
-struct Inheritance {
-  Leadership leadership;
-  bool base_set = false;
-  bool captured = false;  // delta is needed
-  std::shared_ptr<LayerBuffers> base;
-  // To be filled: with the encoding and the encoded sizes of quantised pushes, where they are.
-  std::shared_ptr<Delta> delta;
-  std::shared_ptr<LayerBuffers> residual;  // null: pushes are not quantised
+  int64_t replayed = 0;    // steps that were made again, from a saved state
+  bool resumed = false;    // the state is that of ResumeFrom
+  bool push_lost = false;  // parts of the pseudo-gradient that is being pushed are nowhere
 };
 
 // Of all layers: as many buffers as there are layers.
@@ -97,14 +88,24 @@ class Trainer {
   // once.
   virtual absl::StatusOr<Completion> CopyState(const StateBuffers& out) = 0;
 
-  // Fills in one layer, of exactly its size.
-  using LayerValues = std::function<void(int layer, std::span<float> out)>;
-  // Brings what AddStaged is to add to the parameters to the devices. An empty completion: there is
-  // no room, or no bus to cross, and it would be no quicker so.
-  virtual absl::StatusOr<Completion> StageAddition(LayerValues /*values*/) { return Completion(); }
-  // Parameters += what was staged, of all layers, once. False, and nothing has changed: there is
-  // nothing, or the devices have needed its memory since.
-  virtual absl::StatusOr<bool> AddStaged() { return false; }
+  // ---- The exchange with the parameter servers, of all that is owned, here and at the island's
+  // other workers. ----
+  // What this worker owns; null: before Prepare, or the first plan where islands have plans.
+  virtual std::shared_ptr<OuterState> outer() const = 0;
+  // The pseudo-gradient of the parameters as they are now, whatever steps change; outer()'s tag has
+  // it when the completion has ended well.
+  virtual absl::StatusOr<Completion> CaptureDelta(const worker::CaptureDelta& command) = 0;
+  // Brings what adopting the pulled version adds to the parameters to the devices. An empty
+  // completion: there is no room, or no bus to cross, and it would be no quicker so.
+  virtual absl::StatusOr<Completion> StageCarry() { return Completion(); }
+  // kReplace or kCarry, whatever was staged; the moments are left alone.
+  virtual absl::Status AdoptPulled(const worker::AdoptPulled& command) = 0;
+  // Loss of theta_base; the parameters come back, also if it fails.
+  virtual absl::StatusOr<MeanLoss> ValidateBase(int64_t sequences) = 0;
+  // kBase or kResidual of a whole layer; reading goes on beside steps.
+  virtual absl::Status GatherOuter(OuterKind kind, int layer, std::span<float> out) = 0;
+  virtual absl::Status ScatterOuter(OuterKind kind, int layer, std::span<const float> values) = 0;
+  virtual absl::Status SetOuterTag(const OuterTag& tag) = 0;
 
   virtual absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) = 0;
   virtual absl::Status SetMoments(int layer, std::span<const float> first,
@@ -116,12 +117,13 @@ class Trainer {
   // ---- Trainers of several devices. ----
   // Lays the island out by this plan, of this generation of the job, with whatever parameters and
   // moments its members hold. Also to go on after any call has failed, with the same plan.
-  // `before`, a member that led until now in this generation, hands over what it keeps into
-  // `inheritance`, whose buffers are there; empty: nobody does.
+  // `shards`: the job's. `before`, a member that led until now in this generation, tells `known`;
+  // empty: nobody does.
   virtual absl::StatusOr<PlanTaken> Configure(const JobId& /*job*/, Generation /*generation*/,
                                               const IslandPlan& /*plan*/,
+                                              const std::vector<ShardPlacement>& /*shards*/ = {},
                                               const NodeId& /*before*/ = "",
-                                              Inheritance* /*inheritance*/ = nullptr) {
+                                              Leadership* /*known*/ = nullptr) {
     return absl::UnimplementedError("this worker runs no plans");
   }
   // ---- Saved states (worker/state). ----
@@ -132,14 +134,9 @@ class Trainer {
   }
   // The next Configure that succeeds leaves the state of this save; 0: the newest that there is.
   virtual void ResumeFrom(int64_t /*save*/) {}
-  // SetParameters of all layers has made these of them, unchanged until ParametersReplaced.
-  virtual void ParametersAre(std::shared_ptr<const LayerBuffers> /*values*/) {}
-  virtual void ParametersReplaced() {}
-  // What SetParameters does until it is false again is undone by then.
-  virtual void ParametersBorrowed(bool /*borrowed*/) {}
 
   // Another worker takes over: this is for it to fetch, until Release or the next Configure.
-  virtual void Keep(Inheritance /*kept*/) {}
+  virtual void Keep(Leadership /*known*/) {}
   // Ends soon whatever several devices do together, in the call under way. For any thread.
   virtual void Interrupt(const std::string& /*reason*/) {}
   // Earlier interrupts do not concern the next call. Never while Interrupt is called.

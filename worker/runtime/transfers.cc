@@ -7,12 +7,25 @@
 namespace atl::worker {
 namespace {
 
-// Whether the delta has the shard's numbers so encoded.
-bool Holds(const Delta& delta, Encoding encoding, const ShardPlacement& shard) {
-  if (!IsQuantized(encoding)) return Fits(delta.values, shard);
+// The encoded bytes of the part; none: the delta has not all of them in this encoding.
+std::span<const std::byte> EncodedOf(const Delta& delta, Encoding encoding,
+                                     const ShardPart& shard) {
   const auto bytes = delta.encoded.find(shard.shard);
-  return delta.encoding == encoding && bytes != delta.encoded.end() &&
-         static_cast<int64_t>(bytes->second.size()) == EncodedBytes(encoding, shard.elements);
+  if (delta.encoding != encoding || bytes == delta.encoded.end() ||
+      static_cast<int64_t>(bytes->second.size()) != EncodedBytes(encoding, shard.elements)) {
+    return {};
+  }
+  const ElementRange part = shard.part();
+  const auto begin = static_cast<size_t>(EncodedBytes(encoding, part.begin));
+  const auto end = static_cast<size_t>(EncodedBytes(encoding, part.end));
+  return std::span(bytes->second).subspan(begin, end - begin);
+}
+
+// In the shard's layer; elements of the shard alone.
+ElementRange RangeOf(const ShardPart& shard) {
+  const ElementRange part = shard.part();
+  if (part.begin < 0 || part.end > shard.elements) return {};
+  return {shard.begin + part.begin, shard.begin + part.end};
 }
 
 std::string About(const ShardPlacement& shard, absl::string_view reason) {
@@ -36,18 +49,22 @@ int64_t Transfers::running() const {
   return running_;
 }
 
-void Transfers::Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into) {
+void Transfers::Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into,
+                     std::shared_ptr<const LayerParts> parts) {
   Batch batch;
   batch.is_pull = true;
   batch.pull = order;
   batch.into = std::move(into);
+  batch.parts = std::move(parts);
   Add(std::move(batch));
 }
 
-void Transfers::Push(const PushShards& order, std::shared_ptr<const Delta> delta) {
+void Transfers::Push(const PushShards& order, std::shared_ptr<const Delta> delta,
+                     std::shared_ptr<const LayerParts> parts) {
   Batch batch;
   batch.push = order;
   batch.delta = std::move(delta);
+  batch.parts = std::move(parts);
   Add(std::move(batch));
 }
 
@@ -70,60 +87,59 @@ void Transfers::StartMore(Batches::iterator batch) {
 }
 
 void Transfers::StartShard(Batches::iterator batch, size_t index) {
-  const ShardPlacement& shard =
-      batch->is_pull ? batch->pull.shards[index] : batch->push.shards[index];
-  const bool fits = batch->is_pull ? Fits(*batch->into, shard)
-                                   : Holds(*batch->delta, batch->push.encoding, shard);
+  const ShardPart& shard = batch->is_pull ? batch->pull.shards[index] : batch->push.shards[index];
   if (batch->is_pull) {
-    if (!fits) return FailPull(*batch, PullFailure::kError, kNoVersion, About(shard, "bad bounds"));
-    const ServerAddress server{shard.endpoint, shard.public_key};
-    const std::span<float> to(batch->into->at(shard.layer).data() + shard.begin,
-                              static_cast<size_t>(shard.elements));
-    const PullRequest request{batch->pull.job, batch->pull.version, shard.shard, Encoding::kFloat32,
-                              0};
-    batch->ids[index] = client_->Pull(
-        server, request, to, TransferTimeout(shard.elements * 4),
-        [this, batch, index](const PullResult& result) { ShardPulled(batch, index, result); });
-  } else {
-    if (!fits) {
-      const PushId id = PushIdOf(batch->push, batch->push.shards[index]);
-      return post_(PushShardDone{id, PushStatus::kRefused, "bad bounds", 0});
+    const std::span<float> to =
+        ElementsOf(*batch->into, batch->parts.get(), shard.layer, RangeOf(shard));
+    if (to.empty()) {
+      return FailPull(*batch, PullFailure::kError, kNoVersion, About(shard, "bad bounds"));
     }
-    batch->ids[index] = StartPush(batch, index);
+    const ServerAddress server{shard.endpoint, shard.public_key};
+    const PullRequest request{
+        batch->pull.job,  batch->pull.version, shard.shard, Encoding::kFloat32, 0,
+        shard.part_begin, shard.part_elements};
+    batch->ids[index] = client_->Pull(
+        server, request, to, TransferTimeout(shard.part().size() * 4),
+        [this, batch, index](const PullResult& result) { ShardPulled(batch, index, result); });
+  } else if (!StartPush(batch, index)) {
+    return post_(
+        PushShardDone{PushIdOf(batch->push, shard), PushStatus::kRefused, "bad bounds", 0});
   }
   ++batch->running;
   ++started_;
   ++running_;
 }
 
-TransferId Transfers::StartPush(Batches::iterator batch, size_t index) {
+bool Transfers::StartPush(Batches::iterator batch, size_t index) {
   const ShardPart& shard = batch->push.shards[index];
   const PushId id = PushIdOf(batch->push, shard);
-  const ElementRange part = shard.part();
+  const ElementRange range = RangeOf(shard);
+  // What is in the delta's memory is what goes out, and the delta stays as it is.
+  const std::span<float> from =
+      ElementsOf(const_cast<Delta&>(*batch->delta).values, batch->parts.get(), shard.layer, range);
+  if (from.empty()) return false;
   const ServerAddress server{shard.endpoint, shard.public_key};
   const Encoding encoding = batch->push.encoding;
-  const Duration timeout = TransferTimeout(EncodedBytes(encoding, part.size()));
+  const Duration timeout = TransferTimeout(EncodedBytes(encoding, range.size()));
   const auto done = [this, batch, index](const PushResult& result) {
     ShardPushed(batch, index, result);
   };
-  if (IsQuantized(encoding)) {
-    const auto begin = static_cast<size_t>(EncodedBytes(encoding, part.begin));
-    const auto end = static_cast<size_t>(EncodedBytes(encoding, part.end));
-    const std::span<const std::byte> bytes = batch->delta->encoded.at(shard.shard);
-    return client_->Push(server, id, encoding, part.size(), bytes.subspan(begin, end - begin),
-                         batch->delta, timeout, done);
+  if (!IsQuantized(encoding)) {
+    batch->ids[index] = client_->Push(server, id, encoding, from, batch->delta, timeout, done);
+    return true;
   }
-  const std::span<const float> from(
-      batch->delta->values.at(shard.layer).data() + shard.begin + part.begin,
-      static_cast<size_t>(part.size()));
-  return client_->Push(server, id, encoding, from, batch->delta, timeout, done);
+  const std::span<const std::byte> bytes = EncodedOf(*batch->delta, encoding, shard);
+  if (bytes.empty()) return false;
+  batch->ids[index] =
+      client_->Push(server, id, encoding, range.size(), bytes, batch->delta, timeout, done);
+  return true;
 }
 
 void Transfers::ShardPulled(Batches::iterator batch, size_t index, const PullResult& result) {
   const std::lock_guard lock(mutex_);
-  const ShardPlacement& shard = batch->pull.shards[index];
+  const ShardPart& shard = batch->pull.shards[index];
   if (result.status.ok()) {
-    batch->bytes += shard.elements * 4;
+    batch->bytes += shard.part().size() * 4;
   } else {
     PullFailure failure = PullFailure::kError;
     if (result.refusal == PullRefusal::kNotYet) failure = PullFailure::kNotYet;

@@ -28,9 +28,12 @@ class Transfers {
   Transfers(TensorClient* client, std::function<void(Event)> post);
   ~Transfers();  // CancelAll
 
-  // Shards that do not lie within the buffers fail. Nothing else touches `into` before its event.
-  void Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into);
-  void Push(const PushShards& order, std::shared_ptr<const Delta> delta);
+  // Buffers are of these parts of layers, or of whole layers. What does not lie within them fails.
+  // Nothing else touches `into` before its event.
+  void Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into,
+            std::shared_ptr<const LayerParts> parts = nullptr);
+  void Push(const PushShards& order, std::shared_ptr<const Delta> delta,
+            std::shared_ptr<const LayerParts> parts = nullptr);
   // Returns when no transfer touches any buffer any more. Those that were going on post nothing.
   void CancelAll();
 
@@ -45,6 +48,7 @@ class Transfers {
     bool is_pull = false;
     std::shared_ptr<LayerBuffers> into;
     std::shared_ptr<const Delta> delta;
+    std::shared_ptr<const LayerParts> parts;
     size_t next = 0;  // shard to start
     int running = 0;
     bool failed = false;  // a pull's shard failed: start no more
@@ -57,7 +61,7 @@ class Transfers {
   void Add(Batch batch);
   void StartMore(Batches::iterator batch);
   void StartShard(Batches::iterator batch, size_t index);
-  TransferId StartPush(Batches::iterator batch, size_t index);
+  bool StartPush(Batches::iterator batch, size_t index);  // false: it does not fit
   void ShardPulled(Batches::iterator batch, size_t index, const PullResult& result);
   void ShardPushed(Batches::iterator batch, size_t index, const PushResult& result);
   void FailPull(Batch& batch, PullFailure failure, Version newer, std::string reason);

@@ -69,7 +69,7 @@ std::vector<ShardPart> Whole(const std::vector<ShardPlacement>& shards) {
 TEST_CASE("A pull fills every shard's place and ends in one event") {
   Line line;
   const auto into = Buffers();
-  line.transfers.Pull({"job-1", 3, 7, line.shards}, into);
+  line.transfers.Pull({"job-1", 3, 7, Whole(line.shards)}, into);
   const PullDone done = line.Next<PullDone>();
   CHECK(done.pull == 3);
   CHECK(done.bytes == 10 * 100 * 4);
@@ -83,12 +83,12 @@ TEST_CASE("A pull fills every shard's place and ends in one event") {
 
 TEST_CASE("A pull of a version that is still to come, and of a shard that fits nowhere") {
   Line line;
-  line.transfers.Pull({"job-1", 1, 8, line.shards}, Buffers());
+  line.transfers.Pull({"job-1", 1, 8, Whole(line.shards)}, Buffers());
   const PullFailed early = line.Next<PullFailed>();
   CHECK(early.failure == PullFailure::kNotYet);
   CHECK(early.newer == 7);
   line.shards[9].begin = 450;
-  line.transfers.Pull({"job-1", 2, 7, line.shards}, Buffers());
+  line.transfers.Pull({"job-1", 2, 7, Whole(line.shards)}, Buffers());
   CHECK(line.Next<PullFailed>().reason.find("shard 9") != std::string::npos);
   CHECK(line.Quiet());
 }
@@ -175,7 +175,7 @@ TEST_CASE("Cancelled transfers end at once, tell nothing, and let go of their me
   CHECK(line.Quiet());
   // And the line still works.
   line.link.handler.HoldAnswers(false);
-  line.transfers.Pull({"job-1", 1, 7, line.shards}, Buffers());
+  line.transfers.Pull({"job-1", 1, 7, Whole(line.shards)}, Buffers());
   line.Next<PullDone>();
 }
 

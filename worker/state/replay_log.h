@@ -7,13 +7,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
 
 #include "common/protocol/saved_state.h"
-#include "worker/runtime/delta.h"
 
 namespace atl::worker {
 
@@ -22,9 +20,9 @@ struct LoggedStep {
   std::vector<PositionRange> ranges;
   double learning_rate = 0;
 };
-// The parameters of all layers became these; null: something changed that is not known.
+// The parameters of all layers became theta_base; else something changed that is not known.
 struct LoggedParameters {
-  std::shared_ptr<const LayerBuffers> values;
+  bool are_base = false;
 };
 using LoggedChange = std::variant<LoggedStep, LoggedParameters>;
 
@@ -54,17 +52,17 @@ class ReplayLog {
   void Changed() {
     if (!EndsUnknown()) Add(LoggedParameters{});
   }
-  // It was that the parameters became these, or (null) what they had been before.
-  void Explained(std::shared_ptr<const LayerBuffers> values) {
+  // It was that the parameters became theta_base.
+  void Explained() {
     if (!EndsUnknown()) return;
     changes_.pop_back();
     --next_;
-    if (values != nullptr) Add(LoggedParameters{std::move(values)});
+    Add(LoggedParameters{true});
   }
-  // Values that were logged are about to be written over.
-  void ForgetParameters() {
+  // theta_base is another one from now on.
+  void ForgetBase() {
     for (LoggedChange& change : changes_) {
-      if (auto* parameters = std::get_if<LoggedParameters>(&change)) parameters->values.reset();
+      if (auto* parameters = std::get_if<LoggedParameters>(&change)) parameters->are_base = false;
     }
   }
   // What is known of what has happened since; `all`: that leads to what is now.
@@ -98,7 +96,7 @@ class ReplayLog {
 
   static bool IsUnknown(const LoggedChange& change) {
     const auto* parameters = std::get_if<LoggedParameters>(&change);
-    return parameters != nullptr && parameters->values == nullptr;
+    return parameters != nullptr && !parameters->are_base;
   }
   bool EndsUnknown() const { return !changes_.empty() && IsUnknown(changes_.back()); }
   int64_t first() const { return next_ - static_cast<int64_t>(changes_.size()); }

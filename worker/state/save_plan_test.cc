@@ -135,11 +135,11 @@ TEST_CASE("a log leads from a save to what is, if all that happened is known") {
   }
   SECTION("what is explained does not") {
     log.Changed();
-    log.Explained(std::make_shared<LayerBuffers>());
+    log.Explained();
     log.Stepped(Step(4));
     REQUIRE(log.Since(2)->all);
     REQUIRE(log.Since(2)->list.size() == 3);
-    log.ForgetParameters();
+    log.ForgetBase();
     REQUIRE(!log.Since(2)->all);
     REQUIRE(log.Since(2)->list.size() == 1);
   }

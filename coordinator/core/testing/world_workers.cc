@@ -131,7 +131,7 @@ void World::Push(const NodeId& name, Worker& worker, const Command& command) {
   push.contribution = {order.island, command.Int("generation", order.generation),
                        command.Int("incarnation", order.author),
                        command.Int("base", order.committed_version)};
-  push.inner_steps = order.steps_this_round;
+  push.inner_steps = command.Int("steps", order.steps_this_round);
   if (push.contribution.base_version != kNoVersion) {
     push.consumed = command.arguments.contains("consumed") ? command.Ranges("consumed")
                                                            : std::exchange(worker.leases, {});

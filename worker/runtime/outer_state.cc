@@ -1,0 +1,283 @@
+#include "worker/runtime/outer_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/check.h"
+#include "common/model/outer_cut.h"
+#include "kernels/deltas.h"
+
+namespace atl::worker {
+namespace {
+
+std::shared_ptr<LayerBuffers> NewBuffers(const LayerParts& parts) {
+  auto buffers = std::make_shared<LayerBuffers>();
+  for (const OwnedPart& part : parts) buffers->emplace_back(part.range.size());
+  return buffers;
+}
+
+absl::Status NotHere(int32_t layer, ElementRange range) {
+  return absl::NotFoundError(absl::StrCat("elements ", range.begin, " to ", range.end, " of layer ",
+                                          layer, " are not kept here"));
+}
+
+// The shard's elements in a range of its layer, counted from the shard's first.
+ElementRange Overlap(const ShardPlacement& shard, ElementRange range) {
+  return {std::clamp<int64_t>(range.begin - shard.begin, 0, shard.elements),
+          std::clamp<int64_t>(range.end - shard.begin, 0, shard.elements)};
+}
+
+// The members behind the first holder keep the copies.
+std::vector<NodeId> WithCopies(const IslandPlan& plan, std::vector<NodeId> holders,
+                               int32_t copies) {
+  const std::vector<IslandMember>& members = plan.members;
+  const auto first = std::find_if(members.begin(), members.end(), [&](const IslandMember& member) {
+    return member.worker == holders.front();
+  });
+  for (size_t i = 1; i < members.size(); ++i) {
+    if (std::ssize(holders) > copies) break;
+    const size_t at = (static_cast<size_t>(first - members.begin()) + i) % members.size();
+    const NodeId& worker = members[at].worker;
+    if (std::count(holders.begin(), holders.end(), worker) == 0) holders.push_back(worker);
+  }
+  return holders;
+}
+
+}  // namespace
+
+OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
+                           int32_t copies) {
+  std::map<ShardId, const ShardPlacement*> placements;
+  for (const ShardPlacement& shard : shards) placements[shard.shard] = &shard;
+  OuterLayout layout;
+  for (const OuterPart& part : CutByOwners(plan, shards)) {
+    const int64_t begin = placements.at(part.shard)->begin;
+    layout.push_back({part.layer,
+                      {begin + part.range.begin, begin + part.range.end},
+                      WithCopies(plan, part.holders, copies)});
+  }
+  std::sort(layout.begin(), layout.end(), [](const KeptPart& a, const KeptPart& b) {
+    return std::pair(a.layer, a.range.begin) < std::pair(b.layer, b.range.begin);
+  });
+  OuterLayout joined;
+  for (KeptPart& part : layout) {
+    const bool joins = !joined.empty() && joined.back().layer == part.layer &&
+                       joined.back().range.end == part.range.begin &&
+                       joined.back().holders == part.holders;
+    if (joins) {
+      joined.back().range.end = part.range.end;
+    } else {
+      joined.push_back(std::move(part));
+    }
+  }
+  return joined;
+}
+
+OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& layers) {
+  OuterLayout layout;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    layout.push_back({static_cast<int32_t>(l), {0, layers[l].elements}, {worker}});
+  }
+  return layout;
+}
+
+OuterState::OuterState(NodeId worker, OuterLayout layout, bool quantized)
+    : layout_(std::move(layout)) {
+  auto parts = std::make_shared<LayerParts>();
+  for (const KeptPart& part : layout_) {
+    if (std::count(part.holders.begin(), part.holders.end(), worker) == 0) continue;
+    parts->push_back({part.layer, part.range});
+    if (part.holders.front() != worker) copies_.push_back(part);
+  }
+  base_ = NewBuffers(*parts);
+  pulled_ = NewBuffers(*parts);
+  delta_ = std::make_shared<Delta>();
+  delta_->values = *NewBuffers(*parts);
+  if (quantized) {
+    residual_ = NewBuffers(*parts);
+    residual_after_ = NewBuffers(*parts);
+  }
+  parts_ = std::move(parts);
+}
+
+// ------------------------------------------------------------------------------------ pushes ----
+
+absl::Status OuterState::ReadAll(const ReadParameters& read) {
+  tag_.captured.reset();
+  {
+    // Bytes of the last push may still be on their way out.
+    const std::lock_guard lock(mutex_);
+    if (delta_.use_count() > 1) {
+      delta_ = std::make_shared<Delta>();
+      delta_->values = *NewBuffers(*parts_);
+    }
+    delta_->encoding = Encoding::kFloat32;
+  }
+  for (size_t p = 0; p < parts_->size(); ++p) {
+    const OwnedPart& part = (*parts_)[p];
+    ATOLL_RETURN_IF_ERROR(read(part.layer, part.range, delta_->values[p]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OuterState::CheckShards(const CaptureDelta& command) const {
+  std::map<int32_t, int64_t> sizes;
+  for (const KeptPart& part : layout_) {
+    sizes[part.layer] = std::max(sizes[part.layer], part.range.end);
+  }
+  for (const ShardPlacement& shard : command.shards) {
+    const auto size = sizes.find(shard.layer);
+    if (size != sizes.end() && shard.begin >= 0 && shard.elements >= 0 &&
+        shard.begin <= size->second - shard.elements) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard ", shard.shard, " does not lie within the model"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OuterState::MakeDelta(const CaptureDelta& command) {
+  const bool initial = command.contribution.base_version == kNoVersion;
+  if (!initial && tag_.base == kNoVersion) {
+    return absl::FailedPreconditionError("there is no theta_base");
+  }
+  for (size_t p = 0; p < parts_->size() && !initial; ++p) {
+    std::vector<float>& values = delta_->values[p];
+    const float* base = (*base_)[p].data();
+    for (size_t i = 0; i < values.size(); ++i) values[i] = base[i] - values[i];
+  }
+  if (IsQuantized(command.encoding)) {
+    *residual_after_ = *residual_;
+    ATOLL_RETURN_IF_ERROR(Quantize(command.encoding, command.shards, residual_after_.get(), pool_,
+                                   delta_.get(), parts_.get()));
+  }
+  shards_ = command.shards;
+  tag_.captured = command.contribution;
+  return absl::OkStatus();
+}
+
+void OuterState::ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shards) {
+  const std::lock_guard lock(mutex_);
+  delta_->encoding = encoding;
+  delta_->encoded.clear();
+  shards_ = std::move(shards);
+  if (!IsQuantized(encoding)) return;
+  for (const ShardPlacement& shard : shards_) {
+    for (const OwnedPart& part : *parts_) {
+      if (part.layer != shard.layer || Overlap(shard, part.range).size() <= 0) continue;
+      delta_->encoded[shard.shard].resize(EncodedBytes(encoding, shard.elements));
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------- pulls ----
+
+void OuterState::Finish(Version version, bool keep_residual) {
+  const std::lock_guard lock(mutex_);
+  // A pull that ends late may still hold `pulled_`; the swap only moves who owns what.
+  std::swap(base_, pulled_);
+  if (residual_ != nullptr && keep_residual && tag_.captured) {
+    std::swap(residual_, residual_after_);
+  }
+  if (residual_ != nullptr && !keep_residual) {
+    for (std::vector<float>& part : *residual_) std::fill(part.begin(), part.end(), 0.0f);
+  }
+  tag_ = {version, std::nullopt};
+}
+
+// ---------------------------------------------------------------------------------- elements ----
+
+const LayerBuffers* OuterState::BuffersOf(OuterKind kind) const {
+  switch (kind) {
+    case OuterKind::kBase:
+      return base_.get();
+    case OuterKind::kDelta:
+      return &delta_->values;
+    case OuterKind::kResidual:
+      return residual_.get();
+    case OuterKind::kResidualAfter:
+      return residual_after_.get();
+    case OuterKind::kPulled:
+      return pulled_.get();
+    case OuterKind::kAddition:
+    case OuterKind::kEncoded:
+      break;
+  }
+  return nullptr;
+}
+
+absl::Status OuterState::Read(OuterKind kind, int32_t layer, ElementRange range,
+                              std::span<float> out) const {
+  const std::lock_guard lock(mutex_);
+  if (kind == OuterKind::kEncoded) {
+    auto* self = const_cast<OuterState*>(this);
+    return self->CopyEncoded(layer, range, std::as_writable_bytes(out), /*write=*/false);
+  }
+  const std::optional<PartPlace> place = PlaceOf(*parts_, layer, range);
+  if (!place || static_cast<int64_t>(out.size()) != range.size()) return NotHere(layer, range);
+  const auto at = [&](const LayerBuffers& buffers) {
+    return std::span(buffers[place->part]).subspan(place->offset, out.size());
+  };
+  if (kind == OuterKind::kAddition) {
+    const std::span<const float> pulled = at(*pulled_), base = at(*base_);
+    for (size_t i = 0; i < out.size(); ++i) out[i] = pulled[i] - base[i];
+    if (!tag_.captured) return absl::OkStatus();
+    const std::span<const float> delta = at(delta_->values);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += delta[i];
+    return absl::OkStatus();
+  }
+  const LayerBuffers* buffers = BuffersOf(kind);
+  if (buffers == nullptr) return NotHere(layer, range);
+  std::copy_n(at(*buffers).begin(), out.size(), out.begin());
+  return absl::OkStatus();
+}
+
+absl::Status OuterState::Write(OuterKind kind, int32_t layer, ElementRange range,
+                               std::span<const float> values) {
+  const std::lock_guard lock(mutex_);
+  if (kind == OuterKind::kEncoded) {
+    const std::span<float> same(const_cast<float*>(values.data()), values.size());
+    return CopyEncoded(layer, range, std::as_writable_bytes(same), /*write=*/true);
+  }
+  const std::optional<PartPlace> place = PlaceOf(*parts_, layer, range);
+  auto* buffers = const_cast<LayerBuffers*>(BuffersOf(kind));
+  if (!place || buffers == nullptr || static_cast<int64_t>(values.size()) != range.size()) {
+    return NotHere(layer, range);
+  }
+  std::copy(values.begin(), values.end(), (*buffers)[place->part].begin() + place->offset);
+  return absl::OkStatus();
+}
+
+int64_t OuterState::EncodedFloats(int32_t layer, ElementRange range) const {
+  int64_t bytes = 0;
+  for (const ShardPlacement& shard : shards_) {
+    if (shard.layer != layer) continue;
+    const ElementRange part = Overlap(shard, range);
+    bytes += EncodedBytes(delta_->encoding, part.end) - EncodedBytes(delta_->encoding, part.begin);
+  }
+  return (bytes + 3) / 4;
+}
+
+absl::Status OuterState::CopyEncoded(int32_t layer, ElementRange range, std::span<std::byte> bytes,
+                                     bool write) {
+  size_t at = 0;
+  for (const ShardPlacement& shard : shards_) {
+    const ElementRange part = Overlap(shard, range);
+    if (shard.layer != layer || part.size() <= 0) continue;
+    const auto found = delta_->encoded.find(shard.shard);
+    const auto begin = static_cast<size_t>(EncodedBytes(delta_->encoding, part.begin));
+    const auto size = static_cast<size_t>(EncodedBytes(delta_->encoding, part.end)) - begin;
+    if (found == delta_->encoded.end() || begin + size > found->second.size() ||
+        at + size > bytes.size()) {
+      return NotHere(layer, range);
+    }
+    std::byte* const here = found->second.data() + begin;
+    std::memcpy(write ? here : bytes.data() + at, write ? bytes.data() + at : here, size);
+    at += size;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl::worker

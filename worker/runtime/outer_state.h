@@ -1,0 +1,118 @@
+// What a worker keeps for the exchange with the parameter servers: theta_base, the pseudo-gradient
+// that is pushed, the version that is pulled, and what quantised pushes owe, of the elements that
+// it owns (common/model/outer_cut.h). A worker alone owns all: its parts are the layers.
+//
+// Threads: Read is for any thread. Everything else is for one thread at a time, in the order that
+// the core prescribes. Buffers are shared: transfers that end late keep theirs alive.
+
+#ifndef ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
+#define ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/element_ranges.h"
+#include "common/ids.h"
+#include "common/protocol/control.h"
+#include "common/protocol/island_plan.h"
+#include "common/status.h"
+#include "kernels/thread_pool.h"
+#include "worker/core/actions.h"
+#include "worker/runtime/delta.h"
+
+namespace atl::worker {
+
+// Elements of a layer and who keeps them.
+struct KeptPart {
+  int32_t layer = 0;
+  ElementRange range;
+  std::vector<NodeId> holders;  // the first pushes and pulls them
+
+  bool operator==(const KeptPart&) const = default;
+};
+// Of all workers of an island: all elements of each layer, in order.
+using OuterLayout = std::vector<KeptPart>;
+
+// Where fewer than `copies` + 1 workers own an element, others keep copies, as far as there are
+// any.
+OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
+                           int32_t copies);
+// Of a worker that keeps all.
+OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& layers);
+
+// Names what an OuterState holds: under the same tag all members have the same bits.
+struct OuterTag {
+  Version base = kNoVersion;  // theta_base is of this version; kNoVersion: there is none
+  std::optional<ContributionId> captured;  // whose pseudo-gradient is here
+
+  bool operator==(const OuterTag&) const = default;
+};
+
+// What is read and written of it. kAddition: what adopting the pulled version adds to the
+// parameters, theta_v - theta_push, which is the same whatever steps make of them meanwhile.
+// kEncoded: bytes of a quantised pseudo-gradient, padded to whole floats.
+enum class OuterKind { kBase, kDelta, kResidual, kResidualAfter, kEncoded, kPulled, kAddition };
+
+class OuterState {
+ public:
+  // What is kept of these parts; nothing is held yet. `quantized`: pushes owe what they round away.
+  OuterState(NodeId worker, OuterLayout layout, bool quantized);
+
+  const OuterLayout& layout() const { return layout_; }
+  const std::shared_ptr<const LayerParts>& parts() const { return parts_; }  // own ones
+  // Own parts that another worker pulls.
+  const std::vector<KeptPart>& copies() const { return copies_; }
+  bool quantized() const { return residual_ != nullptr; }
+
+  const OuterTag& tag() const { return tag_; }
+  void set_tag(OuterTag tag) { tag_ = std::move(tag); }
+
+  // ---- Pushes: first the parameters as they are at the capture, then the pseudo-gradient. ----
+  // Fills `out` with the parameters of these elements of a layer.
+  using ReadParameters = std::function<absl::Status(int32_t, ElementRange, std::span<float>)>;
+  absl::Status ReadAll(const ReadParameters& read);
+  // InvalidArgument: a shard does not lie within the model.
+  absl::Status CheckShards(const CaptureDelta& command) const;
+  // InvalidArgument: a shard does not lie within the parts; then there is no pseudo-gradient.
+  absl::Status MakeDelta(const CaptureDelta& command);
+  void DropDelta() { tag_.captured.reset(); }
+  const std::shared_ptr<Delta>& delta() const { return delta_; }
+
+  // ---- Pulls. ----
+  const std::shared_ptr<LayerBuffers>& pulled() const { return pulled_; }
+  // The pulled version is theta_base now. `keep_residual` as in AdoptPulled.
+  void Finish(Version version, bool keep_residual);
+
+  // ---- Elements of one own part. ----
+  absl::Status Read(OuterKind kind, int32_t layer, ElementRange range, std::span<float> out) const;
+  absl::Status Write(OuterKind kind, int32_t layer, ElementRange range,
+                     std::span<const float> values);
+  // Of kEncoded: floats that these elements take. They are whole blocks of these shards.
+  int64_t EncodedFloats(int32_t layer, ElementRange range) const;
+  // Before a pseudo-gradient is written: how it was captured, and its shards where it is quantised.
+  void ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shards);
+  const std::vector<ShardPlacement>& shards() const { return shards_; }
+
+ private:
+  const LayerBuffers* BuffersOf(OuterKind kind) const;
+  absl::Status CopyEncoded(int32_t layer, ElementRange range, std::span<std::byte> bytes,
+                           bool write);
+
+  const OuterLayout layout_;
+  std::shared_ptr<const LayerParts> parts_;
+  std::vector<KeptPart> copies_;
+  OuterTag tag_;
+  mutable std::mutex mutex_;  // held while something is read, and while buffers are replaced
+  std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_;
+  std::shared_ptr<Delta> delta_;
+  std::vector<ShardPlacement> shards_;  // of delta_, where it is quantised
+  ThreadPool pool_{1};
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_RUNTIME_OUTER_STATE_H_
