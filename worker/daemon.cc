@@ -332,7 +332,11 @@ class Daemon {
     } else if (const StartPull* pull = std::get_if<StartPull>(&action)) {
       next_pull_ = *pull;
     } else if (const PushShards* push = std::get_if<PushShards>(&action)) {
-      transfers_.Push(*push, island_.delta());
+      if (IsFill(push->contribution.base_version)) {
+        transfers_.PushBase(*push, island_.base());
+      } else {
+        transfers_.Push(*push, island_.delta());
+      }
     } else if (std::holds_alternative<CancelTransfers>(action)) {
       next_pull_.reset();
       transfers_.CancelAll();

@@ -360,7 +360,7 @@ struct ShardPart : ShardPlacement {
                               : ElementRange{part_begin, part_begin + part_elements};
   }
 };
-// Push these parts of `delta`, each sender its own in this order: one PushShardDone for each. The
+// Push these parts of `delta` (or of theta_base, where IsFill(base version)), each sender its own in this order: one PushShardDone for each. The
 // same part may be asked for again after it failed.
 struct PushShards {
   JobId job;

@@ -87,6 +87,8 @@ class Island {
 
   std::shared_ptr<LayerBuffers> pulled() const { return pulled_; }
   std::shared_ptr<const Delta> delta() const { return delta_; }
+  // Where the core prescribes a push of theta_base: no command that changes it is under way.
+  std::shared_ptr<const LayerBuffers> base() const { return base_; }
 
  private:
   Event Do(const Prepare& command);

@@ -51,6 +51,13 @@ void Transfers::Push(const PushShards& order, std::shared_ptr<const Delta> delta
   Add(std::move(batch));
 }
 
+void Transfers::PushBase(const PushShards& order, std::shared_ptr<const LayerBuffers> base) {
+  Batch batch;
+  batch.push = order;
+  batch.base = std::move(base);
+  Add(std::move(batch));
+}
+
 void Transfers::Add(Batch batch) {
   const std::lock_guard lock(mutex_);
   batches_.push_back(std::move(batch));
@@ -73,7 +80,9 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
   const ShardPlacement& shard =
       batch->is_pull ? batch->pull.shards[index] : batch->push.shards[index];
   const bool fits = batch->is_pull ? Fits(*batch->into, shard)
-                                   : Holds(*batch->delta, batch->push.encoding, shard);
+                    : batch->base != nullptr
+                        ? Fits(*batch->base, shard)
+                        : Holds(*batch->delta, batch->push.encoding, shard);
   if (batch->is_pull) {
     if (!fits) return FailPull(*batch, PullFailure::kError, kNoVersion, About(shard, "bad bounds"));
     const ServerAddress server{shard.endpoint, shard.public_key};
@@ -113,10 +122,12 @@ TransferId Transfers::StartPush(Batches::iterator batch, size_t index) {
     return client_->Push(server, id, encoding, part.size(), bytes.subspan(begin, end - begin),
                          batch->delta, timeout, done);
   }
-  const std::span<const float> from(
-      batch->delta->values.at(shard.layer).data() + shard.begin + part.begin,
-      static_cast<size_t>(part.size()));
-  return client_->Push(server, id, encoding, from, batch->delta, timeout, done);
+  const LayerBuffers& values = batch->base != nullptr ? *batch->base : batch->delta->values;
+  std::shared_ptr<const void> owner = batch->delta;
+  if (batch->base != nullptr) owner = batch->base;
+  const std::span<const float> from(values.at(shard.layer).data() + shard.begin + part.begin,
+                                    static_cast<size_t>(part.size()));
+  return client_->Push(server, id, encoding, from, std::move(owner), timeout, done);
 }
 
 void Transfers::ShardPulled(Batches::iterator batch, size_t index, const PullResult& result) {

@@ -31,6 +31,8 @@ class Transfers {
   // Shards that do not lie within the buffers fail. Nothing else touches `into` before its event.
   void Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into);
   void Push(const PushShards& order, std::shared_ptr<const Delta> delta);
+  // The same of theta_base, in fp32.
+  void PushBase(const PushShards& order, std::shared_ptr<const LayerBuffers> base);
   // Returns when no transfer touches any buffer any more. Those that were going on post nothing.
   void CancelAll();
 
@@ -45,6 +47,7 @@ class Transfers {
     bool is_pull = false;
     std::shared_ptr<LayerBuffers> into;
     std::shared_ptr<const Delta> delta;
+    std::shared_ptr<const LayerBuffers> base;  // pushed instead of the delta
     size_t next = 0;  // shard to start
     int running = 0;
     bool failed = false;  // a pull's shard failed: start no more
