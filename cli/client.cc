@@ -136,6 +136,18 @@ absl::StatusOr<v1::JobSummary> Client::Cancel(const std::string& job) {
 absl::StatusOr<v1::JobSummary> Client::Adopt(const std::string& job) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Adopt, Named(job), address_);
 }
+absl::StatusOr<v1::JobSummary> Client::Refill(const std::string& job, const std::string& server) {
+  v1::RefillRequest request;
+  request.set_job(job);
+  request.set_server(server);
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::Refill, request, address_);
+}
+absl::StatusOr<v1::DrainReply> Client::Drain(const std::string& server, bool undo) {
+  v1::DrainRequest request;
+  request.set_server(server);
+  request.set_undo(undo);
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::Drain, request, address_);
+}
 absl::StatusOr<v1::JobSummary> Client::Remove(const std::string& job, bool force) {
   v1::RemoveRequest request;
   request.set_job(job);

@@ -134,6 +134,14 @@ class CommandLine {
     AddControl("resume", "let it go on, also after it has failed", Control::kResume);
     AddControl("cancel", "end it now", Control::kCancel);
     AddControl("adopt", "take over an orphaned job from what its servers hold", Control::kAdopt);
+    CLI::App* refill = WithJob(
+        Add("refill", "fill what a parameter server has lost of a job, from an island",
+            [this] { return RefillCommand(global_, job_, server_); }));
+    refill->add_option("SERVER", server_, "that has lost its folder")->required();
+    CLI::App* drain = Add("drain", "move a parameter server's shards to others",
+                          [this] { return DrainCommand(global_, server_, undo_); });
+    drain->add_option("SERVER", server_, "its name")->required();
+    drain->add_flag("--undo", undo_, "it may hold shards again");
     CLI::App* remove =
         Add("rm", "delete jobs that have ended or are orphaned, their parameters too",
             [this] { return RemoveJobs(global_, remove_); });
@@ -269,6 +277,8 @@ class CommandLine {
   SubmitFlags submit_;
   ListFlags list_;
   LogFlags logs_;
+  std::string server_;
+  bool undo_ = false;
   RemoveFlags remove_;
   MetricsFlags metrics_;
   bool ask_ = false, watch_ = false;

@@ -307,6 +307,28 @@ int ControlJobs(const Global& global, const std::vector<std::string>& jobs, Cont
       });
 }
 
+int RefillCommand(const Global& global, const std::string& job, const std::string& server) {
+  return ForEach(
+      global, {job},
+      [&](Client& client, const std::string& id) { return client.Refill(id, server); },
+      [&](const v1::JobSummary& reply) {
+        return absl::StrCat(reply.job(), ": what ", server,
+                            " had of it is filled from an island, without its outer momentum; "
+                            "atoll show says how far it is\n");
+      });
+}
+
+int DrainCommand(const Global& global, const std::string& server, bool undo) {
+  auto client = Client::Dial(global.tls, global.coordinator);
+  if (!client.ok()) return Fail(client.status());
+  const auto reply = (*client)->Drain(server, undo);
+  if (!reply.ok()) return Fail(reply.status());
+  std::cout << (global.json ? Json(*reply)
+                            : absl::StrCat(server, ": ",
+                                           undo ? "it takes shards again" : reply->state(), "\n"));
+  return 0;
+}
+
 int RemoveJobs(const Global& global, const RemoveFlags& flags) {
   std::vector<std::string> jobs = flags.jobs;
   if (jobs.empty() && !flags.all) {

@@ -251,6 +251,7 @@ std::string JobText(const v1::Job& job, int decisions) {
     absl::StrAppend(&out, "  ", job.shards_size(), " shards; the fullest server holds ",
                     Fixed(job.placement_max_over_mean(), 3), " times the mean\n");
   }
+  if (!job.moves().empty()) absl::StrAppend(&out, "  shards: ", job.moves(), "\n");
   if (!job.grouping().empty()) absl::StrAppend(&out, "  islands: ", job.grouping(), "\n");
   absl::StrAppend(&out, IslandsText(job));
   AppendDecisions(job, decisions, &out);
@@ -310,7 +311,9 @@ std::string StatusText(const v1::ClusterStatus& status) {
                  server ? absl::StrCat(Bytes(load.received_bytes()), " in, ",
                                        Bytes(load.sent_bytes()), " out")
                         : "",
-                 m.attached() && !m.measuring().empty() ? m.measuring() : m.reason()});
+                 m.attached() && !m.measuring().empty()  ? m.measuring()
+                  : m.attached() && !m.draining().empty() ? m.draining()
+                                                          : m.reason()});
   }
   absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text(), SitesText(status),
                   GpusText(status));

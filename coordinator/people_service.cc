@@ -229,6 +229,41 @@ class PeopleService::Impl {
     Unary* Adopt(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
       return Control(c, request, reply, JobCommand::kAdopt, "Jobs/Adopt");
     }
+    Unary* Refill(Context* context, const v1::RefillRequest* request,
+                  v1::JobSummary* reply) override {
+      const auto refill = [=, loop = impl_->loop_](Instant now) {
+        absl::Status status = absl::UnavailableError("the coordinator cannot store this");
+        loop->Request(
+            now,
+            [&](int64_t id) {
+              return ControlJob{id, request->job(), JobCommand::kRefill, false, request->server()};
+            },
+            [&](const Reply& r) { status = r.status; });
+        const auto view = loop->core().Job(now, request->job());
+        if (view) AddTimes(*loop, view->summary, EncodeView(view->summary, reply));
+        return status;
+      };
+      return impl_->Audited(context, "Jobs/Refill", refill, [=] { return request->job(); });
+    }
+    Unary* Drain(Context* context, const v1::DrainRequest* request,
+                 v1::DrainReply* reply) override {
+      const auto drain = [=, loop = impl_->loop_](Instant now) {
+        absl::Status status = absl::UnavailableError("the coordinator cannot store this");
+        loop->Request(
+            now,
+            [&](int64_t id) {
+              return DrainServer{id, request->server(), !request->undo()};
+            },
+            [&](const Reply& r) { status = r.status; });
+        for (const MemberView& member : loop->core().Members(now)) {
+          if (member.kind == MemberKind::kServer && member.name == request->server()) {
+            reply->set_state(member.draining);
+          }
+        }
+        return status;
+      };
+      return impl_->Audited(context, "Jobs/Drain", drain, [=] { return request->server(); });
+    }
     Unary* Cancel(Context* c, const v1::JobRequest* request, v1::JobSummary* reply) override {
       return Control(c, request, reply, JobCommand::kCancel, "Jobs/Cancel");
     }

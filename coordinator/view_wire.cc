@@ -159,6 +159,7 @@ void EncodeView(const JobView& view, v1::Job* wire) {
   Encode(view.ledger, wire->mutable_ledger());
   for (const DecisionRecord& decision : view.decisions) Encode(decision, wire->add_decisions());
   wire->set_grouping(view.grouping);
+  wire->set_moves(view.moves);
 }
 
 void EncodeView(const OrphanView& view, v1::Orphan* wire) {
@@ -192,6 +193,7 @@ void EncodeView(const MemberView& view, v1::Member* wire) {
   wire->set_site(view.site);
   wire->set_site_source(view.site_source);
   wire->set_measuring(view.measuring);
+  wire->set_draining(view.draining);
   if (view.kind == MemberKind::kServer) Encode(view.load, wire->mutable_load());
 }
 

@@ -23,6 +23,26 @@ void Fields(V& v, Plain<V, MemberRecord>& s, v1::stored::Member& m) {
   ATOLL_WIRE_COUNT(incarnation);
   ATOLL_WIRE_COPY(site);
   ATOLL_WIRE_COPY(site_source);
+  ATOLL_WIRE_COPY(draining);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ShardMove>& s, v1::stored::ShardMove& m) {
+  ATOLL_WIRE_INT(shard, 0, kMaxShards);
+  ATOLL_WIRE_COPY(to);
+  ATOLL_WIRE_COPY(fill);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, RefilledShard>& s, v1::stored::RefilledShard& m) {
+  ATOLL_WIRE_INT(shard, 0, kMaxShards);
+  ATOLL_WIRE_COUNT(version);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ReleasedServer>& s, v1::stored::ReleasedServer& m) {
+  ATOLL_WIRE_COPY(server);
+  ATOLL_WIRE_COUNT(placement);
 }
 
 template <class V>
@@ -35,6 +55,10 @@ void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_COPY(removed);
   ATOLL_WIRE_OPTIONAL_ENUM(extent, IslandExtent);
   ATOLL_WIRE_COPY(grouping);
+  ATOLL_WIRE_COUNT(placement);
+  ATOLL_WIRE_MESSAGES(moves, kMaxListLength);
+  ATOLL_WIRE_MESSAGES(releasing, kMaxListLength);
+  ATOLL_WIRE_MESSAGES(refilled, kMaxListLength);
 }
 
 template <class V>

@@ -48,6 +48,8 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
       ->capture_default_str();
   app.add_option("--advertise", options.advertise,
                  "tcp://HOST:PORT where workers reach it, if not where it listens");
+  app.add_option("--site", options.site,
+                 "where it is, as workers' --site: shards go to servers at islands' sites");
   app.add_option("--memory-bytes", memory, "for parameters, momentum and pushes, like 4GiB")
       ->capture_default_str();
   app.add_option("--threads", options.threads, "for arithmetic")

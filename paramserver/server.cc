@@ -16,6 +16,7 @@ namespace atl::ps {
 namespace {
 
 constexpr char kPart[] = "server";
+constexpr Duration kFetchLimit = std::chrono::minutes(2);  // of a part of at most 16 MiB
 
 int64_t AssemblyBytes(int64_t memory_bytes) {
   return std::min<int64_t>(memory_bytes / 4, int64_t{1} << 30);
@@ -63,7 +64,7 @@ absl::Status Daemon::Start() {
   core_ = std::make_unique<ServerCore>(
       ServerOptions{options_.name, incarnation, kSoftwareVersion, "",
                     options_.memory_bytes - AssemblyBytes(options_.memory_bytes),
-                    options_.security.keys.public_key, mark},
+                    options_.security.keys.public_key, mark, options_.site},
       std::move(recovered.jobs), &pool_);
   gate_ = core_->gate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),
@@ -113,6 +114,9 @@ absl::Status Daemon::Listen() {
   link_ = *std::move(link);
   endpoint_ = options_.advertise.empty() ? link_->endpoint() : options_.advertise;
   LogInfo(kPart, "tensor link listens at ", link_->endpoint(), ", advertised as ", endpoint_);
+  TensorClientOptions client;
+  client.security = {options_.security.keys, options_.security.allow_plaintext_beyond_loopback};
+  ATOLL_ASSIGN_OR_RETURN(client_, TensorClient::Create(client));
   return absl::OkStatus();
 }
 
@@ -146,6 +150,7 @@ Daemon::~Daemon() {
   key_watcher_.reset();
   loop_.Stop();  // whoever waits to post goes on
   if (attach_ != nullptr) attach_->Close(std::chrono::seconds(1));
+  client_.reset();
   link_.reset();
   storage_.reset();
 }
@@ -183,6 +188,7 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
   for (RefusePull& refusal : actions.refusals) {
     link_->RefusePull({refusal.token}, refusal.refusal, refusal.current, std::move(refusal.reason));
   }
+  for (FetchPart& fetch : actions.fetches) Fetch(std::move(fetch));
   for (const std::string& note : actions.notes) LogInfo(kPart, note);
   if (actions.stop) {
     outcome_ = absl::FailedPreconditionError(
@@ -195,6 +201,19 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
 void Daemon::Remember(const ClusterMark& mark) {
   const absl::Status status = WriteClusterMark(RealFiles(), options_.state_folder, mark);
   if (!status.ok()) LogWarning(kPart, "its cluster is not remembered: ", status.message());
+}
+
+void Daemon::Fetch(FetchPart fetch) {
+  auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(fetch.range.size()));
+  PullRequest request{fetch.job, fetch.version, fetch.shard};
+  request.begin = fetch.range.begin;
+  request.elements = fetch.range.size();
+  request.momentum = fetch.momentum;
+  client_->Pull({fetch.endpoint, fetch.public_key}, request, *values, kFetchLimit,
+                [this, values, token = fetch.token](const PullResult& result) {
+                  loop_.Post(PartFetched{token, result.status,
+                                         {values, std::as_bytes(std::span(*values))}});
+                });
 }
 
 absl::Status Daemon::AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) {
@@ -210,7 +229,7 @@ void Daemon::OnPush(const PushId& id, Encoding encoding, int64_t elements, Paylo
 
 void Daemon::OnPull(const PullRequest& request, ReplyToken token) {
   loop_.Post(PullAsked{request.job, request.version, request.shard, token.id, request.begin,
-                       request.elements});
+                       request.elements, request.momentum});
 }
 
 }  // namespace atl::ps

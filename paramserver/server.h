@@ -10,6 +10,7 @@
 
 #include "common/event_loop.h"
 #include "common/net/attach_client.h"
+#include "common/net/tensor_client.h"
 #include "common/net/tensor_server.h"
 #include "common/net/tls.h"
 #include "common/state_folder.h"
@@ -26,6 +27,7 @@ struct DaemonOptions {
   NodeId name;
   std::string listen = "tcp://127.0.0.1:0";  // port 0: any free one
   std::string advertise;                     // empty: where it listens
+  std::string site;                          // as the operator says
   ServerSecurity security;
   std::string state_folder;
   int64_t memory_bytes = 0;  // a quarter of it (at most 1 GiB) is for pushes on their way in
@@ -54,6 +56,7 @@ class Daemon : private TensorHandler {
   void WatchKeys();
   Instant Step(Instant now, std::optional<Event> event);
   void Remember(const ClusterMark& mark);
+  void Fetch(FetchPart fetch);
 
   // TensorHandler, on the tensor link's thread.
   absl::Status AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) override;
@@ -70,6 +73,7 @@ class Daemon : private TensorHandler {
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<StorageThread> storage_;
   std::unique_ptr<TensorServer> link_;
+  std::unique_ptr<TensorClient> client_;  // of other servers, for shards that move here
   std::unique_ptr<ServerAttach> attach_;
   std::unique_ptr<CertificateRenewer> renewer_;
   std::unique_ptr<KeyWatcher> key_watcher_;

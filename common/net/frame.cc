@@ -23,7 +23,7 @@ absl::Status Check(const v1::PushOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
   if (open.island() < 0) return Bad("island", open.island());
   if (open.shard() < 0) return Bad("shard", open.shard());
-  if (open.base_version() < kNoVersion) return Bad("base_version", open.base_version());
+  if (open.base_version() < -kElementsMax) return Bad("base_version", open.base_version());
   if (open.element_count() < (open.part() ? 1 : 0) || open.element_count() > kElementsMax) {
     return Bad("element_count", open.element_count());
   }
@@ -196,7 +196,7 @@ v1::TensorEncoding WireEncoding(Encoding encoding) {
 
 PullRequest RequestOf(const v1::PullOpen& open) {
   return {open.job(),      open.version(), open.shard(),   EncodingOf(open.encoding()),
-          open.priority(), open.begin(),   open.elements()};
+          open.priority(), open.begin(),   open.elements(), open.momentum()};
 }
 
 void SetRequest(const PullRequest& request, v1::PullOpen* open) {
@@ -207,6 +207,7 @@ void SetRequest(const PullRequest& request, v1::PullOpen* open) {
   open->set_priority(request.priority);
   open->set_begin(request.begin);
   open->set_elements(request.elements);
+  open->set_momentum(request.momentum);
 }
 
 absl::Status CheckJob(absl::string_view job) {

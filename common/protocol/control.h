@@ -344,8 +344,23 @@ struct ForgetJob {
   JobId job;
 };
 
-using ToWorkerMessage = std::variant<Welcome, Refused, PrepareJob, IslandOrder, MemberOrder,
-                                     LeaseGrant, PushGrant, MeasureLinks, TraceNextStep, ForgetJob>;
+// Push theta_base of these shards, which were lost, to where they are placed now. Only if it is of
+// this version. Their base version is FillBase(version).
+struct FillShards {
+  JobId job;
+  IslandId island = 0;
+  Generation generation = 0;
+  Version version = 0;
+  std::vector<ShardPlacement> shards;
+};
+
+// Base version in the name of a push that is no pseudo-gradient, but the parameters of `version`.
+inline Version FillBase(Version version) { return -2 - version; }
+inline bool IsFill(Version base_version) { return base_version < kNoVersion; }
+
+using ToWorkerMessage =
+    std::variant<Welcome, Refused, PrepareJob, IslandOrder, MemberOrder, LeaseGrant, PushGrant,
+                 MeasureLinks, TraceNextStep, ForgetJob, FillShards>;
 
 // --------------------------------------------------------------- what servers keep of a job ----
 
@@ -355,6 +370,7 @@ struct JobCharter {
   JobFacts facts;  // no layers: none was told
   IslandExtent extent = IslandExtent::kWorker;
   std::string grouping;  // as in the coordinator's JobRecord
+  int64_t placement = 0;  // number of the placement; grows when shards move
 
   bool operator==(const JobCharter&) const = default;
 };
@@ -398,6 +414,7 @@ struct HeldJob {
   std::vector<PushId> staged;             // logged, neither applied nor dropped
   Generation generation = 0;              // newest that an island was fenced with
   bool ended = false;                     // EndJob was obeyed
+  int64_t placement = 0;                  // as in the newest assignment
 };
 
 struct ServerHello {
@@ -407,6 +424,7 @@ struct ServerHello {
   std::vector<HeldJob> jobs;
   std::string public_key;  // of its tensor link; empty: plaintext
   ClusterMark mark = {};
+  std::string site = {};  // as its operator says
 };
 
 struct ServerHeartbeat {
@@ -456,6 +474,14 @@ struct ServerFault {
 // Nothing of the job is on this server any more, in memory or on its disk.
 struct JobRemoved {
   JobId job;
+  int64_t placement = 0;  // as in RemoveJob
+};
+
+// These shards of ReceiveShards are durable here, whole, at this version.
+struct ShardsReceived {
+  JobId job;
+  Version version = 0;
+  std::vector<ShardId> shards;
 };
 
 struct OwnedShard {
@@ -522,7 +548,8 @@ struct JobDescribed {
 };
 
 using ServerMessage = std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged,
-                                   Statistics, RoundApplied, ServerFault, JobRemoved, JobDescribed>;
+                                   Statistics, RoundApplied, ServerFault, JobRemoved, JobDescribed,
+                                   ShardsReceived>;
 
 // Contributions that no round will use: their island died half way, or is fenced.
 struct DropContributions {
@@ -541,6 +568,29 @@ struct EndJob {
 // server does not know. No job of this id ever comes again.
 struct RemoveJob {
   JobId job;
+  // Not 0: the job goes on, without this server from this placement on; one that has a part in it
+  // again ignores it.
+  int64_t placement = 0;
+};
+
+// Where a shard comes from. `fill`: from an island, which pushes its theta_base.
+struct ShardSource {
+  OwnedShard shard;
+  std::string endpoint = {};
+  std::string public_key = {};
+  bool fill = false;
+
+  bool operator==(const ShardSource&) const = default;
+};
+// Fetch these shards at this version, make them durable, say ShardsReceived. The next assignment
+// may name them. A server that holds nothing of the job takes the version over from `newest`.
+struct ReceiveShards {
+  JobId job;
+  int64_t placement = 0;
+  Version version = 0;
+  std::vector<ShardSource> sources;
+  CommitRound newest = {};                    // that made the version
+  std::vector<ContributionId> decided = {};  // no push of them is wanted any more
 };
 
 // Say what you hold of the job: JobDescribed, or nothing where that is nothing.
@@ -550,7 +600,7 @@ struct DescribeJob {
 
 using ToServerMessage =
     std::variant<Welcome, Refused, AssignShards, FenceIslands, CollectStatistics, CommitRound,
-                 DropContributions, EndJob, RemoveJob, DescribeJob>;
+                 DropContributions, EndJob, RemoveJob, DescribeJob, ReceiveShards>;
 
 // ------------------------------------------------------------------------------- envelopes ----
 

@@ -252,6 +252,15 @@ void Fields(V& v, Plain<V, ForgetJob>& s, v1::ForgetJob& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, FillShards>& s, v1::FillShards& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_INT(island, 0, kMaxIsland);
+  ATOLL_WIRE_COUNT(generation);
+  ATOLL_WIRE_COUNT(version);
+  ATOLL_WIRE_MESSAGES(shards, kMaxListLength);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_COPY(worker);
   ATOLL_WIRE_COUNT(incarnation);
@@ -268,6 +277,7 @@ void Fields(V& v, Plain<V, ToWorker>& s, v1::ToWorker& m) {
   ATOLL_WIRE_CASE(MeasureLinks, measure_links);
   ATOLL_WIRE_CASE(TraceNextStep, trace_next_step);
   ATOLL_WIRE_CASE(ForgetJob, forget_job);
+  ATOLL_WIRE_CASE(FillShards, fill_shards);
 }
 
 // --------------------------------------------------------------------- parameter servers -------
@@ -280,6 +290,7 @@ void Fields(V& v, Plain<V, HeldJob>& s, v1::HeldJob& m) {
   ATOLL_WIRE_MESSAGES(staged, kMaxListLength);
   ATOLL_WIRE_COUNT(generation);
   ATOLL_WIRE_COPY(ended);
+  ATOLL_WIRE_COUNT(placement);
 }
 
 template <class V>
@@ -290,6 +301,7 @@ void Fields(V& v, Plain<V, ServerHello>& s, v1::ServerHello& m) {
   ATOLL_WIRE_MESSAGES(jobs, 4096);
   ATOLL_WIRE_COPY(public_key);
   ATOLL_WIRE_MESSAGE(mark);
+  ATOLL_WIRE_COPY(site);
 }
 
 template <class V>
@@ -346,6 +358,14 @@ void Fields(V& v, Plain<V, ServerFault>& s, v1::ServerFault& m) {
 template <class V>
 void Fields(V& v, Plain<V, JobRemoved>& s, v1::JobRemoved& m) {
   ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(placement);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ShardsReceived>& s, v1::ShardsReceived& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(version);
+  ATOLL_WIRE_VALUES(shards, kMaxListLength);
 }
 
 template <class V>
@@ -354,6 +374,7 @@ void Fields(V& v, Plain<V, JobCharter>& s, v1::JobCharter& m) {
   ATOLL_WIRE_MESSAGE(facts);
   ATOLL_WIRE_OPTIONAL_ENUM(extent, IslandExtent);
   ATOLL_WIRE_COPY(grouping);
+  ATOLL_WIRE_COUNT(placement);
 }
 
 template <class V>
@@ -432,6 +453,7 @@ void Fields(V& v, Plain<V, FromServer>& s, v1::FromServer& m) {
   ATOLL_WIRE_CASE(ServerFault, fault);
   ATOLL_WIRE_CASE(JobRemoved, job_removed);
   ATOLL_WIRE_CASE(JobDescribed, job_described);
+  ATOLL_WIRE_CASE(ShardsReceived, shards_received);
 }
 
 template <class V>
@@ -469,6 +491,25 @@ void Fields(V& v, Plain<V, EndJob>& s, v1::EndJob& m) {
 template <class V>
 void Fields(V& v, Plain<V, RemoveJob>& s, v1::RemoveJob& m) {
   ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(placement);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ShardSource>& s, v1::ShardSource& m) {
+  ATOLL_WIRE_MESSAGE(shard);
+  ATOLL_WIRE_COPY(endpoint);
+  ATOLL_WIRE_COPY(public_key);
+  ATOLL_WIRE_COPY(fill);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, ReceiveShards>& s, v1::ReceiveShards& m) {
+  ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COUNT(placement);
+  ATOLL_WIRE_COUNT(version);
+  ATOLL_WIRE_MESSAGES(sources, kMaxListLength);
+  ATOLL_WIRE_MESSAGE(newest);
+  ATOLL_WIRE_MESSAGES(decided, kMaxListLength);
 }
 
 template <class V>
@@ -493,6 +534,7 @@ void Fields(V& v, Plain<V, ToServer>& s, v1::ToServer& m) {
   ATOLL_WIRE_CASE(EndJob, end_job);
   ATOLL_WIRE_CASE(RemoveJob, remove_job);
   ATOLL_WIRE_CASE(DescribeJob, describe_job);
+  ATOLL_WIRE_CASE(ReceiveShards, receive_shards);
 }
 
 namespace {

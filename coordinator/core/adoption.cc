@@ -28,6 +28,7 @@ struct WholeJob {
   const CommitRound* newest = nullptr;  // that made it; null in version kNoVersion
   Generation generation = 0;            // newest that any server knows
   bool ended = false;
+  int64_t placement = 0;
 };
 
 absl::Status Lacks(absl::string_view what) { return absl::FailedPreconditionError(what); }
@@ -77,8 +78,21 @@ absl::StatusOr<std::vector<ShardPlacement>> CollectShards(const JobFacts& facts,
       shards.push_back({shard.shard, shard.layer, shard.begin, shard.elements, server, "", ""});
     }
   }
-  std::sort(shards.begin(), shards.end(),
-            [](const ShardPlacement& a, const ShardPlacement& b) { return a.shard < b.shard; });
+  // Of two that claim a shard, the one that was told later holds it: it has moved.
+  const auto told = [&](const ShardPlacement& shard) {
+    return by_server.at(shard.server)->assignment.charter.placement;
+  };
+  std::sort(shards.begin(), shards.end(), [&](const ShardPlacement& a, const ShardPlacement& b) {
+    return std::pair(a.shard, -told(a)) < std::pair(b.shard, -told(b));
+  });
+  for (size_t i = 1; i < shards.size();) {
+    const bool moved = shards[i - 1].shard == shards[i].shard && told(shards[i - 1]) > told(shards[i]);
+    if (moved) {
+      shards.erase(shards.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
   for (size_t i = 1; i < shards.size(); ++i) {
     if (shards[i - 1].shard != shards[i].shard) continue;
     return Lacks(absl::StrCat("parameter servers ", shards[i - 1].server, " and ", shards[i].server,
@@ -116,14 +130,26 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
   return absl::OkStatus();
 }
 
-absl::StatusOr<WholeJob> AddUp(const Descriptions& by_server) {
+// Those that hold shards, by what all say.
+Descriptions HoldersOf(const std::vector<ShardPlacement>& shards, const Descriptions& by_server) {
+  Descriptions holders;
+  for (const ShardPlacement& shard : shards) holders[shard.server] = by_server.at(shard.server);
+  return holders;
+}
+
+absl::StatusOr<WholeJob> AddUp(const Descriptions& described) {
   WholeJob whole;
-  auto charter = FindCharter(by_server);
+  for (const auto& [server, what] : described) {
+    whole.placement = std::max({whole.placement, what->assignment.charter.placement,
+                                what->held.placement});
+  }
+  auto charter = FindCharter(described);
   if (!charter.ok()) return charter.status();
   whole.charter = *charter;
-  auto shards = CollectShards(whole.charter->facts, by_server);
+  auto shards = CollectShards(whole.charter->facts, described);
   if (!shards.ok()) return shards.status();
   whole.shards = *std::move(shards);
+  const Descriptions by_server = HoldersOf(whole.shards, described);
   whole.ended = true;
   for (const auto& [server, described] : by_server) {
     whole.ended = whole.ended && described->held.ended;
@@ -247,8 +273,17 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
   record.extent = whole.charter->extent;
   record.grouping = whole.charter->grouping;
   record.shards = whole.shards;
+  record.placement = std::max(record.placement, whole.placement) + 1;
+  record.moves.clear();
+  record.releasing.clear();
+  job.moving = Moving();
   job.links.clear();
+  const Descriptions holders = HoldersOf(whole.shards, by_server);
   for (const auto& [server, described] : by_server) {
+    if (!holders.contains(server)) {
+      record.releasing.push_back({server, record.placement});
+      continue;
+    }
     ServerLink& link = job.links[server];
     link.known = true;
     link.again_at = s.now;
@@ -357,7 +392,8 @@ bool IsOrphan(const State& s, const JobId& id) {
 }  // namespace
 
 JobCharter CharterOf(const Job& job) {
-  return {job.spec(), *job.record.facts, job.record.extent, job.record.grouping};
+  return {job.spec(), *job.record.facts, job.record.extent, job.record.grouping,
+          job.record.placement};
 }
 
 JobImage ImageOf(const Job& job, const DecisionRecord& decision) {
@@ -453,9 +489,19 @@ std::string RestoredText(const State& s, const Job& job) {
 
 namespace {
 
+// Servers to which shards have moved since this store was written.
+void AddHeldElsewhere(const State& s, const Job& job, Descriptions& by_server) {
+  const auto holders = s.held.find(job.id());
+  if (holders == s.held.end()) return;
+  for (const auto& [server, held] : holders->second) {
+    if (held.described && !job.links.contains(server)) by_server[server] = &*held.described;
+  }
+}
+
 // Of a job whose shards are placed.
 absl::Status AdoptOutdated(State& s, Job& job) {
   Descriptions by_server;
+  AddHeldElsewhere(s, job, by_server);
   for (const auto& [server, link] : job.links) {
     if (!link.described) {
       return absl::UnavailableError(absl::StrCat("parameter server ", server,
@@ -465,6 +511,7 @@ absl::Status AdoptOutdated(State& s, Job& job) {
     by_server[server] = &*link.described;
   }
   const absl::Status status = Rebuild(s, job, by_server, "adopted");
+  if (status.ok()) s.held.erase(job.id());
   if (status.ok()) return status;
   return absl::FailedPreconditionError(
       absl::StrCat("job ", job.id(), " cannot be adopted: ", status.message()));
@@ -515,11 +562,13 @@ absl::Status Adopt(State& s, const JobId& id) {
 bool RebuildIfWhole(State& s, Job& job) {
   if (!job.progress.outdated.empty()) return false;
   Descriptions by_server;
+  AddHeldElsewhere(s, job, by_server);
   for (const auto& [server, link] : job.links) {
     if (!link.described) return false;
     by_server[server] = &*link.described;
   }
   const absl::Status status = Rebuild(s, job, by_server, "rebuilt");
+  if (status.ok()) s.held.erase(job.id());
   if (status.ok()) return true;
   for (auto& [server, link] : job.links) {
     link.described.reset();

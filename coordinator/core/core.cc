@@ -10,6 +10,7 @@
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/members.h"
+#include "coordinator/core/moves.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds.h"
@@ -39,6 +40,9 @@ struct EventHandler {
   }
   void operator()(const SubmitJob& e) { coord::OnSubmit(s, e); }
   void operator()(const ControlJob& e) { coord::OnControl(s, e); }
+  void operator()(const DrainServer& e) {
+    s.out.replies.push_back({e.request_id, coord::SetDraining(s, e.server, e.drain), ""});
+  }
   void operator()(const PlanMade& e) { coord::OnPlanMade(s, e); }
   void operator()(const SitesFound& e) { coord::OnSitesFound(s, e); }
   void operator()(const WorkersGrouped& e) { coord::OnWorkersGrouped(s, e); }

@@ -68,6 +68,8 @@ struct CoordinatorOptions {
   double plan_gain = 0.05;
   // Workers are grouped without an answer to GroupWorkers after so long.
   Duration grouping_limit = std::chrono::seconds(120);
+  // A parameter server that has been attached for so long gets shards of jobs that run.
+  Duration rebalance_after = std::chrono::seconds(10);
 };
 
 // ------------------------------------------------------------------------------------ events ----
@@ -91,12 +93,20 @@ struct SubmitJob {
   int64_t number = 0;  // of the job's id: drawn at random, so that it is never given twice
 };
 // kAdopt: take over a job that this coordinator does not know from the servers that hold it.
-enum class JobCommand { kPause, kResume, kCancel, kRemove, kAdopt };
+// kRefill: what a server had of the job is lost; its shards are filled from an island.
+enum class JobCommand { kPause, kResume, kCancel, kRemove, kAdopt, kRefill };
 struct ControlJob {
   int64_t request_id = 0;
   JobId job;
   JobCommand command = JobCommand::kPause;
   bool force = false;  // kRemove: cancel it first, where it has not ended
+  NodeId server = {};  // kRefill
+};
+// A parameter server is to hold no shards, or may hold some again.
+struct DrainServer {
+  int64_t request_id = 0;
+  NodeId server;
+  bool drain = true;
 };
 
 // The answer to MakePlan; ignored if another request of the island has followed.
@@ -153,7 +163,7 @@ struct Tick {};
 
 using CoordinatorEvent =
     std::variant<FromWorker, FromServer, WorkerConnectionLost, ServerConnectionLost, SubmitJob,
-                 ControlJob, PlanMade, SitesFound, WorkersGrouped, ProfileChanged, HeldUp, Tick>;
+                 ControlJob, DrainServer, PlanMade, SitesFound, WorkersGrouped, ProfileChanged, HeldUp, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

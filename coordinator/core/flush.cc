@@ -181,6 +181,11 @@ absl::Status CheckJob(const Job& job) {
       return Damaged(record, "its shards are not numbered in order");
     }
   }
+  for (const ShardMove& move : job.record.moves) {
+    if (move.shard < 0 || static_cast<size_t>(move.shard) >= job.record.shards.size()) {
+      return Damaged(record, "a shard is to move that there is not");
+    }
+  }
   for (const auto& [id, contribution] : job.contributions) {
     if (!job.islands.contains(id.island)) return Damaged(contribution, "it has no island");
   }
@@ -195,6 +200,9 @@ absl::Status CheckJob(const Job& job) {
 
 void Resume(State& s, Job& job) {
   for (const ShardPlacement& shard : job.record.shards) job.links[shard.server];
+  if (job.record.removed) {
+    for (const ReleasedServer& released : job.record.releasing) job.links[released.server];
+  }
   const bool over = job.progress.state == JobState::kDone || job.record.removed ||
                     job.progress.state == JobState::kCancelled;
   if (s.restored && !over && !job.links.empty()) job.EditProgress().restored = true;

@@ -6,6 +6,7 @@
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
+#include "coordinator/core/moves.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/preparation.h"
 #include "coordinator/core/removal.h"
@@ -240,6 +241,8 @@ void OnControl(State& s, const ControlJob& request) {
     } else {
       refuse("only a job that is paused or has failed can be resumed");
     }
+  } else if (request.command == JobCommand::kRefill) {
+    reply.status = RefillShards(s, *job, request.server);
   } else if (request.command == JobCommand::kRemove) {
     if (!job->ended() && request.force) {
       EndTheJob(s, *job, JobState::kCancelled, "cancelled by a user who removes it");
@@ -293,7 +296,7 @@ bool AdvanceJob(State& s, Job& job) {
 
 Instant NextJobDeadline(const State& s, const Job& job) {
   Instant next = std::min(NextServerRetry(s, job), WindowDeadline(job));
-  next = std::min(next, NextPlanDeadline(s, job));
+  next = std::min({next, NextPlanDeadline(s, job), NextMoveDeadline(s, job)});
   if (job.progress.state == JobState::kFinishing && !job.progress.validated_final) {
     next = std::min(next, job.validate_by);
   }
@@ -314,6 +317,9 @@ std::string WaitingFor(const State& s, const Job& job) {
     case JobState::kRunning:
     case JobState::kFinishing: {
       const std::string servers = MissingServers(s, job);
+      if (!servers.empty() && !job.record.moves.empty()) {
+        return absl::StrCat(MovesText(s, job), "; ", servers);
+      }
       if (!servers.empty()) return servers;
       const int64_t needed = job.spec().outer.min_islands;
       if (job.progress.state != JobState::kFinishing && job.occupied_islands() < needed) {

@@ -7,6 +7,7 @@
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/moves.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/roster.h"
 #include "coordinator/core/rounds.h"
@@ -186,6 +187,7 @@ Member* Attach(State& s, const MemberKey& key, Incarnation incarnation,
     s.dirty_members.insert(key);
   }
   if (!member.attached) {
+    member.attached_at = s.now;
     member.has_beaten = false;
     s.Log(
         "", Severity::kInfo,
@@ -251,6 +253,7 @@ struct ServerHandler {
   void operator()(const RoundApplied& m) { OnRoundApplied(s, server, m); }
   void operator()(const ServerFault& m) { OnServerFault(s, server, m); }
   void operator()(const JobRemoved& m) { OnJobRemoved(s, server, m); }
+  void operator()(const ShardsReceived& m) { OnShardsReceived(s, server, m); }
   void operator()(const JobDescribed& m) { OnJobDescribed(s, server, m); }
 };
 

@@ -70,7 +70,8 @@ const JobFacts& Majority(const std::vector<Member*>& prepared) {
 std::string TooFewServers(const State& s, const Job& job) {
   const int64_t needed = job.spec().outer.min_servers;
   const int64_t attached = std::count_if(s.members.begin(), s.members.end(), [](const auto& entry) {
-    return entry.first.first == MemberKind::kServer && entry.second.attached;
+    return entry.first.first == MemberKind::kServer && entry.second.attached &&
+           !entry.second.record.draining;
   });
   if (attached >= needed) return "";
   return absl::StrCat("parameter servers: ", needed, " are needed, ", attached, " are attached");
@@ -91,7 +92,7 @@ bool Place(State& s, Job& job, const JobFacts& facts) {
   }
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer || !member.attached) continue;
+    if (key.first != MemberKind::kServer || !member.attached || member.record.draining) continue;
     servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key});
   }
   // One that was there when the job was scheduled may have gone since.

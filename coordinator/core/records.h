@@ -47,8 +47,37 @@ struct MemberRecord {
   // Of a worker whose operator names no site: found by measuring, and how; empty: not yet.
   std::string site;
   std::string site_source;
+  bool draining = false;  // a parameter server that is to hold no shards
 
   bool operator==(const MemberRecord&) const = default;
+};
+
+// A shard that is to move from its server to this one. fill: what it had is lost, and an island
+// pushes its parameters.
+struct ShardMove {
+  ShardId shard = 0;
+  NodeId to;
+  bool fill = false;
+
+  bool operator==(const ShardMove&) const = default;
+};
+
+// Holds no shard of the job from this placement on, and has yet to say that it has deleted what it
+// had.
+struct ReleasedServer {
+  NodeId server;
+  int64_t placement = 0;
+
+  bool operator==(const ReleasedServer&) const = default;
+};
+
+// The newest time that a shard was lost and filled from an island: its outer momentum began at zero
+// at this version.
+struct RefilledShard {
+  ShardId shard = 0;
+  Version version = 0;
+
+  bool operator==(const RefilledShard&) const = default;
 };
 
 // What changes rarely of a job. Key: job.
@@ -65,6 +94,10 @@ struct JobRecord {
   // the specification says it.
   IslandExtent extent = IslandExtent::kWorker;
   std::string grouping;
+  int64_t placement = 0;  // counts the changes of `shards`
+  std::vector<ShardMove> moves;
+  std::vector<ReleasedServer> releasing;
+  std::vector<RefilledShard> refilled;  // one a shard
 
   bool operator==(const JobRecord&) const = default;
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "coordinator/core/moves.h"
 #include "coordinator/core/servers.h"
 
 namespace atl::coord {
@@ -78,6 +79,19 @@ void RemoveTheJob(State& s, Job& job) {
   kept.record.facts.reset();
   kept.progress = std::move(job.progress);
   kept.links = std::move(job.links);
+  // Who is to receive some, or has yet to delete what it had.
+  for (const ShardMove& move : kept.record.moves) kept.links[move.to];
+  for (const ReleasedServer& released : kept.record.releasing) kept.links[released.server];
+  for (const ShardMove& move : std::exchange(kept.record.moves, {})) {
+    if (!std::count_if(kept.record.releasing.begin(), kept.record.releasing.end(),
+                       [&](const ReleasedServer& r) { return r.server == move.to; })) {
+      kept.record.releasing.push_back({move.to, 0});
+    }
+  }
+  for (auto& [server, link] : kept.links) {
+    const Member* member = s.FindMember(MemberKind::kServer, server);
+    link.known = link.known || (member != nullptr && member->attached);
+  }
   kept.dirty.record = kept.dirty.progress = true;
   job = std::move(kept);
   AskServersNow(s, job);
@@ -85,7 +99,12 @@ void RemoveTheJob(State& s, Job& job) {
 
 void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
   Job* job = s.FindJob(message.job);
-  if (job == nullptr || !job->record.removed || job->links.erase(server.record.name) == 0) return;
+  if (job == nullptr) return;
+  if (!job->record.removed) return OnReleased(*job, server.record.name, message.placement);
+  if (message.placement > 0) return;  // it answers what it was asked before
+  if (job->links.erase(server.record.name) == 0) return;
+  std::erase_if(job->EditRecord().releasing,
+                [&](const ReleasedServer& r) { return r.server == server.record.name; });
   std::erase_if(job->EditRecord().shards,
                 [&](const ShardPlacement& shard) { return shard.server == server.record.name; });
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/protocol/round_limit.h"
 #include "coordinator/core/islands.h"
+#include "coordinator/core/moves.h"
 #include "coordinator/core/round_decision.h"
 #include "coordinator/core/servers.h"
 #include "coordinator/core/stalls.h"
@@ -255,6 +256,10 @@ bool AdvanceWindow(State& s, Job& job) {
   const std::string why = WhyClose(s, job);
   const bool stalls = AdvanceStalls(s, job);  // that the next windows are not open for
   if (why.empty()) return opened || stalls;
+  if (HoldsForMoves(s, job)) {
+    if (!job.moving.held_since) job.moving.held_since = s.now;
+    return opened || stalls;
+  }
   Collecting collecting;
   collecting.version = job.progress.version + 1;
   // The earliest; the others are in the next round.
@@ -286,6 +291,7 @@ bool AdvanceRound(State& s, Job& job) {
     return applied;
   }
   if (job.ended()) return false;
+  if (AdvanceMoves(s, job)) return true;
   if (!job.collecting) return AdvanceWindow(s, job);
   if (job.collecting->grams.size() < job.links.size()) return false;
   DecideRound(s, job);

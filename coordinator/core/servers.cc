@@ -7,6 +7,7 @@
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/moves.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/rounds.h"
 #include "coordinator/core/stalls.h"
@@ -55,7 +56,9 @@ std::map<ContributionId, StagedShards> StagedOn(const Job& job, const NodeId& se
 // The server holds what was decided or ordered after the store was written.
 bool IsAhead(const Job& job, const HeldJob* held) {
   return held != nullptr &&
-         (held->version > job.decided_version() || held->generation > job.progress.plan_generation);
+         (held->version > job.decided_version() ||
+          held->generation > job.progress.plan_generation ||
+          held->placement > job.record.placement);
 }
 
 // Can the server be brought from its version to the newest decided one? "" or why not.
@@ -172,6 +175,7 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
     link.described.reset();
     link.trouble.clear();
     link.ahead = IsAhead(job, held) && !job.record.removed;
+    link.empty = held == nullptr;
     SetProblem(s, job, name, link.ahead ? kStoreIsOlder : WhyNotCatchUp(job, name, version, held));
   }
   link.known = link.problem.empty();
@@ -184,6 +188,7 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
   server.endpoint = CleanText(message.endpoint, 256);
   server.public_key = CleanText(message.public_key, 64);
   server.memory_bytes = message.memory_bytes;
+  server.server_site = CleanText(message.site, 64);
   for (auto& [number, job] : s.jobs) {
     if (!job.links.contains(server.record.name)) continue;
     const auto held = std::find_if(message.jobs.begin(), message.jobs.end(),
@@ -193,7 +198,10 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
   ForgetHeld(s, server.record.name);
   for (const HeldJob& held : message.jobs) {
     const Job* job = s.FindJob(held.job);
-    if (job != nullptr && job->links.contains(server.record.name)) continue;
+    if (job != nullptr && (job->links.contains(server.record.name) ||
+                           TakesPartInMoves(*job, server.record.name))) {
+      continue;
+    }
     if (s.removed.contains(held.job)) {
       s.SendToServer(server.record.name, RemoveJob{held.job});
     } else {
@@ -395,6 +403,7 @@ void AskForDescriptions(State& s, Job& job) {
 
 void PumpServers(State& s, Job& job) {
   if (job.stale()) return AskForDescriptions(s, job);
+  PumpMoves(s, job);
   if (!job.ended()) DropUnknown(s, job);
   const bool fences_changed = std::exchange(job.fences_changed, false) && job.active();
   for (auto& [server, link] : job.links) {
@@ -453,8 +462,8 @@ std::string MissingServers(const State& s, const Job& job) {
   }
   if (wrong) {
     absl::StrAppend(&missing,
-                    ": start it with the folder that it had, or with a copy of that; "
-                    "atoll recover writes the newest whole version of what is left");
+                    ": start it with the folder that it had, or with a copy of that; if it is lost, "
+                    "atoll refill fills its shards from an island; atoll recover writes the newest whole version of what is left");
   }
   return missing;
 }
@@ -474,6 +483,12 @@ int64_t FreeBytes(const State& s, const Member& server) {
   for (const auto& [number, job] : s.jobs) {
     for (const ShardPlacement& shard : job.record.shards) {
       if (shard.server == server.record.name) free -= shard.elements * kServerBytesPerElement;
+    }
+    for (const ShardMove& move : job.record.moves) {
+      const ShardPlacement& shard = job.record.shards[move.shard];
+      if (move.to == server.record.name && shard.server != move.to) {
+        free -= shard.elements * kServerBytesPerElement;
+      }
     }
   }
   for (const auto& [job, holders] : s.held) {

@@ -39,6 +39,7 @@ struct ReachOfServers {
   Reach operator()(const ServerHeartbeat&) const { return Reach::kTouched; }
   Reach operator()(const ShardsAssigned&) const { return Reach::kTouched; }
   Reach operator()(const PushStaged&) const { return Reach::kTouched; }
+  Reach operator()(const ShardsReceived&) const { return Reach::kTouched; }
   Reach operator()(const Statistics&) const { return Reach::kTouched; }
   Reach operator()(const RoundApplied&) const { return Reach::kTouched; }
 };

@@ -58,6 +58,8 @@ struct Member {
   std::string public_key;  // of its tensor link; empty: plaintext
   int64_t memory_bytes = 0;
   ServerHeartbeat load;
+  std::string server_site;  // as its operator says
+  Instant attached_at{};
 };
 
 // What is known of one parameter server's part in one job. Not stored: servers say it.
@@ -69,6 +71,7 @@ struct ServerLink {
   std::set<ContributionId> unknown;
   // Not empty: what it holds is not what the job needs, and what to do; the job waits.
   std::string problem;
+  bool empty = false;  // the problem is that it has nothing of the job
   bool ahead = false;  // the problem is that the store is older than what the server holds
   std::optional<JobDescribed> described;  // asked for while a link of the job is ahead
   Version version = kNoVersion;
@@ -200,6 +203,22 @@ struct PushPlan {
   std::map<IslandId, std::vector<GrantedPush>> order;           // all of the model
 };
 
+// How far the shards are that move now: the first of JobRecord::moves.
+struct Moving {
+  Version version = kNoVersion;  // at which they are received
+  std::vector<ShardMove> batch;
+  int64_t batch_bytes = int64_t{256} << 20;
+  std::map<ShardId, std::pair<NodeId, Version>> received;
+  Instant again_at{};               // servers are asked
+  Instant plan_again_at{};          // whether shards are to move
+  std::optional<Instant> held_since;  // a round waits for them
+  Duration hold = std::chrono::seconds(5);
+  Instant fill_again_at{};
+  int64_t fills = 0;  // asked for
+  std::map<NodeId, Instant> release_again_at;
+  std::string trouble;  // why shards that should move do not
+};
+
 struct Job {
   JobRecord record;
   ProgressRecord progress;
@@ -238,6 +257,7 @@ struct Job {
   Instant deadline = kNever;  // NextJobDeadline, when it was last settled
   JobState settled_state = JobState::kQueued;
   PushPlan push_plan;
+  Moving moving;
 
   const JobId& id() const { return record.job; }
   const JobSpec& spec() const { return record.spec; }

@@ -7,6 +7,7 @@
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/moves.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/roster.h"
@@ -142,6 +143,7 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   view.measuring = member.measuring;
   view.endpoint = member.endpoint;
   view.memory_bytes = member.memory_bytes;
+  view.draining = DrainText(s, member);
   view.load = member.load;
   view.job = member.candidate_for;
   if (view.kind == MemberKind::kWorker && view.job.empty()) {
@@ -192,6 +194,7 @@ JobView ViewOf(const State& s, const Job& job, Instant now) {
                  job.ledger.Count(LedgerUse::kPushed), job.ledger.Count(LedgerUse::kLeased),
                  job.ledger.free()};
   for (const auto& [round, decision] : job.decisions) view.decisions.push_back(decision);
+  view.moves = MovesText(s, job);
   view.grouping = job.record.grouping;
   return view;
 }

@@ -36,6 +36,7 @@ struct MemberView {
   std::string endpoint;
   int64_t memory_bytes = 0;
   ServerHeartbeat load;
+  std::string draining;  // what it still holds; empty: it is not draining
 };
 
 // A job that members hold and the coordinator does not know.
@@ -142,6 +143,7 @@ struct JobView {
   RoundView round;
   LedgerView ledger;
   std::vector<DecisionRecord> decisions;  // oldest first
+  std::string moves;     // shards that move, and why others do not; empty: none
   std::string grouping;  // why islands are of these workers, where measurements decide it
 };
 

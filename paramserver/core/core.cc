@@ -30,6 +30,7 @@ ServerCore::ServerCore(ServerOptions options, std::vector<RecoveredJob> recovere
     job.snapshot_version = from.snapshot_version;
     job.snapshot_replay_from = from.snapshot_replay_from;
     job.snapshot_ended = from.snapshot_ended;
+    job.synced = from.next_sequence - 1;
     job.state = std::move(from.state);
     if (job.state == nullptr) continue;
     mark_.epoch = std::max(mark_.epoch, job.state->epoch());
@@ -67,7 +68,7 @@ void ServerCore::On(const Tick& event, Turn&) { counters_ = event; }
 void ServerCore::SayHello(Turn& turn) {
   ServerHello hello{options_.software_version, options_.endpoint,
                     options_.memory_bytes,     {},
-                    options_.public_key,       mark_};
+                    options_.public_key,       mark_, options_.site};
   for (const auto& [id, job] : jobs_) {
     if (job.state != nullptr) hello.jobs.push_back(Held(id, job));
   }
@@ -83,6 +84,7 @@ void ServerCore::SayHello(Turn& turn) {
 HeldJob ServerCore::Held(const JobId& id, const Job& job) const {
   HeldJob held{id, job.state->version(), job.snapshot_version, {}};
   held.ended = job.state->ended();
+  held.placement = job.state->placement();
   for (const IslandFence& fence : job.state->book()->Fences()) {
     held.generation = std::max(held.generation, fence.generation);
   }
@@ -140,6 +142,7 @@ void ServerCore::SendDue(Turn& turn) {
       }
     }
     if (now >= job.next_snapshot_try) MaybeSnapshot(job, turn);
+    if (now >= job.next_fetch) Receive(id, job, turn);
   }
 }
 
@@ -148,7 +151,7 @@ Instant ServerCore::NextDeadline() const {
   if (connected_) next = std::min(next_hello_, next_heartbeat_);
   for (const auto& [id, job] : jobs_) {
     if (connected_) next = std::min({next, job.next_fault, job.next_announcement});
-    next = std::min(next, job.next_snapshot_try);
+    next = std::min({next, job.next_snapshot_try, job.next_fetch});
   }
   return next;
 }
@@ -171,6 +174,10 @@ void ServerCore::On(const LogSynced& event, Turn& turn) {
   }
   while (!job->pending.empty() && job->pending.begin()->first <= event.sequence) {
     const Pending push = std::move(job->pending.extract(job->pending.begin()).mapped());
+    if (!job->state->HasShard(push.id.shard)) {
+      Acknowledge(push.waiting, PushStatus::kRefused, "the shard has moved", turn);
+      continue;
+    }
     job->state->MarkDurable(push.id);
     if (job->state->book()->IsDecided(ContributionOf(push.id))) {
       Acknowledge(push.waiting, PushStatus::kDuplicate, "", turn);
@@ -179,9 +186,15 @@ void ServerCore::On(const LogSynced& event, Turn& turn) {
     Acknowledge(push.waiting, PushStatus::kStaged, "", turn);
     Announce(push.id, *job, turn);
   }
+  job->synced = std::max(job->synced, event.sequence);
+  while (!job->fills.empty() && job->fills.begin()->first <= event.sequence) {
+    Acknowledge(job->fills.begin()->second, PushStatus::kStaged, "", turn);
+    job->fills.erase(job->fills.begin());
+  }
   if (job->committing && job->committing_sequence <= event.sequence) {
     FinishCommit(event.job, *job, turn);
   }
+  Receive(event.job, *job, turn);
 }
 
 void ServerCore::On(const LogFailed& event, Turn& turn) {
@@ -238,6 +251,7 @@ void ServerCore::On(const PushArrived& event, Turn& turn) {
     turn.actions.pushes.push_back({event.token, PushStatus::kRefused, std::move(reason)});
   };
   Job* job = Usable(event.id.job);
+  if (job != nullptr && IsFill(event.id.base_version)) return TakeFill(event, *job, turn);
   if (job == nullptr || !job->state->assigned()) {
     return refuse(absl::StrCat("job ", event.id.job, " is not assigned to this server"));
   }
@@ -322,7 +336,12 @@ void ServerCore::On(const PullAsked& event, Turn& turn) {
     return refuse(PullRefusal::kNotYet, current,
                   "too many older versions are still being sent; ask again");
   }
-  auto lease = std::make_shared<const TensorLease>(state.Theta(event.shard));
+  const auto tensor = event.momentum ? state.Velocity(event.shard) : state.Theta(event.shard);
+  if (tensor == nullptr) {
+    return refuse(PullRefusal::kUnknown, current,
+                  absl::StrCat("job ", event.job, " has ended: its momentum is gone"));
+  }
+  auto lease = std::make_shared<const TensorLease>(tensor);
   std::span<const float> values = lease->values();
   if (event.elements > 0) {
     const auto size = static_cast<int64_t>(values.size());

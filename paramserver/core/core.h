@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/element_ranges.h"
 #include "common/ids.h"
 #include "common/net/tensor_types.h"
 #include "common/protocol/control.h"
@@ -64,6 +65,14 @@ struct PullAsked {
   Token token = 0;
   int64_t begin = 0;
   int64_t elements = 0;  // 0: the whole shard
+  bool momentum = false;
+};
+
+// The end of a FetchPart. payload: fp32, its checksums verified.
+struct PartFetched {
+  Token token = 0;
+  absl::Status status;
+  SharedBytes payload;
 };
 
 // All records of the job up to `sequence` are durable.
@@ -109,7 +118,7 @@ struct Tick {
 
 using Event =
     std::variant<FromCoordinator, PushArrived, PullAsked, LogSynced, LogFailed, SnapshotDone,
-                 JobErased, EraseFailed, ConnectionUp, ConnectionDown, Tick>;
+                 JobErased, EraseFailed, ConnectionUp, ConnectionDown, PartFetched, Tick>;
 
 // ---------------------------------------------------------------------------------- actions ----
 
@@ -142,6 +151,19 @@ struct RefusePull {
   std::string reason;
 };
 
+// Pull these elements of a shard, of exactly this version, from another server; answer with
+// PartFetched.
+struct FetchPart {
+  Token token = 0;
+  JobId job;
+  Version version = kNoVersion;
+  ShardId shard = 0;
+  bool momentum = false;
+  ElementRange range;
+  std::string endpoint;
+  std::string public_key;
+};
+
 // Write it once all records up to snapshot->last_sequence are durable; keep the snapshot before it;
 // answer with SnapshotDone. At most one a job is asked for at a time.
 struct WriteSnapshot {
@@ -167,6 +189,7 @@ struct Actions {
   std::vector<AcknowledgePush> pushes;
   std::vector<ReplyPull> replies;
   std::vector<RefusePull> refusals;
+  std::vector<FetchPart> fetches;
   std::vector<WriteSnapshot> snapshots;
   std::vector<TruncateLog> truncations;
   std::vector<EraseJob> erasures;
@@ -188,11 +211,14 @@ struct ServerOptions {
   int64_t memory_bytes = 0;
   std::string public_key;  // of the tensor link; empty: plaintext
   ClusterMark mark = {};   // as it was remembered
+  std::string site = {};   // as its operator says
 };
 
 class ServerCore {
  public:
   static constexpr size_t kMaxJobs = 256;  // beyond it an assignment gets a ServerFault
+  static constexpr int64_t kPartElements = int64_t{4} << 20;  // of a FetchPart
+  static constexpr size_t kFetchesAtOnce = 4;
   static constexpr Duration kSnapshotRetry = std::chrono::seconds(10);  // after a failed one
 
   // `recovered`: what was found on disk (JobReplay), in any order. `pool` outlives the core.
@@ -225,6 +251,7 @@ class ServerCore {
   struct Job {
     std::unique_ptr<JobState> state;  // null: found damaged on disk, or being removed
     bool removing = false;            // the storage is at it
+    int64_t removed_at = 0;           // RemoveJob::placement
     std::string damage;               // not empty: how it was found damaged; it is not served
     std::string log_full;             // not empty: why its log or snapshot cannot be written now
     Instant next_fault = kNever;      // when the coordinator is told again
@@ -233,6 +260,12 @@ class ServerCore {
     std::map<LogSequence, Pending> pending;
     std::map<PushId, Announced> announced;
     Instant next_announcement = kNever;  // not after the first of `announced`
+
+    LogSequence synced = 0;
+    std::optional<ReceiveShards> receiving;          // the newest that makes sense now
+    size_t received = 0;                             // its shards that the coordinator was told of
+    std::map<LogSequence, std::vector<Token>> fills;  // who waits for these records
+    Instant next_fetch = kNever;                      // after a failed one
 
     std::optional<CommittedRecord> committing;  // in the log, not yet durable
     LogSequence committing_sequence = 0;
@@ -244,6 +277,15 @@ class ServerCore {
     Version snapshot_version = kNoVersion;
     LogSequence snapshot_replay_from = 1;
     bool snapshot_ended = false;  // the newest snapshot is the last
+  };
+
+  // A FetchPart without an answer yet.
+  struct Fetch {
+    JobId job;
+    Version version = kNoVersion;
+    OwnedShard shard;
+    ReceivedPart part = ReceivedPart::kParameters;
+    ElementRange range;
   };
 
   struct Turn;  // one Step: the time and the actions so far
@@ -258,6 +300,7 @@ class ServerCore {
   void On(const EraseFailed& event, Turn& turn);
   void On(const ConnectionUp& event, Turn& turn);
   void On(const ConnectionDown& event, Turn& turn);
+  void On(const PartFetched& event, Turn& turn);
   void On(const Tick& event, Turn& turn);
 
   void Obey(const Welcome& message, Turn& turn);
@@ -270,12 +313,20 @@ class ServerCore {
   void Obey(const EndJob& message, Turn& turn);
   void Obey(const RemoveJob& message, Turn& turn);
   void Obey(const DescribeJob& message, Turn& turn);
+  void Obey(const ReceiveShards& message, Turn& turn);
   bool IsMine(const ToServer& message, Turn& turn);
   HeldJob Held(const JobId& id, const Job& job) const;
 
   Job* Usable(const JobId& id);
   LogSequence Append(const JobId& id, Job& job, LogRecord record, Turn& turn);
   absl::Status RoomFor(const AssignShards& assignment) const;
+  absl::Status MayReceive(const ReceiveShards& message) const;
+  bool IsFetched(const JobId& id, const OwnedShard& shard, ReceivedPart part,
+                 const ElementRange& range) const;
+  bool Receives(const Job& job) const;
+  void FetchMissing(const JobId& id, Job& job, const ShardSource& source, Turn& turn);
+  void Receive(const JobId& id, Job& job, Turn& turn);
+  void TakeFill(const PushArrived& event, Job& job, Turn& turn);
   void StagePush(const PushArrived& event, Job& job, Turn& turn);
   void Announce(const PushId& id, Job& job, Turn& turn);
   void Known(const std::vector<ContributionId>& contributions, Job& job);
@@ -296,6 +347,9 @@ class ServerCore {
   ThreadPool* const pool_;
   const std::shared_ptr<PushGate> gate_;
   std::map<JobId, Job> jobs_;
+
+  std::map<Token, Fetch> fetches_;
+  Token next_fetch_ = 1;
 
   ClusterMark mark_;        // of the coordinator that it obeys
   ClusterMark remembered_;  // as it is on the disk

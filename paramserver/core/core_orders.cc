@@ -106,6 +106,8 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
     status = absl::ResourceExhaustedError(
         absl::StrCat("server ", options_.name, " holds ", kMaxJobs, " jobs already"));
   }
+  // A late one: the shards have moved since.
+  if (known && message.charter.placement < jobs_[message.job].state->placement()) return;
   if (status.ok() && known) {
     status = jobs_[message.job].state->Check(LogRecord(AssignedRecord{mark_.epoch, message}));
   }
@@ -121,8 +123,10 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
     AssignedRecord record{mark_.epoch, message};
     const LogSequence sequence = Append(message.job, job, record, turn);
     state.Apply(sequence, record);
+    job.statistics.reset();
     gate_->SetBook(message.job, state.book());
     UpdateRoom();
+    MaybeSnapshot(job, turn);
   }
   Say(ShardsAssigned{message.job}, turn);
 }
@@ -238,14 +242,20 @@ void ServerCore::Obey(const EndJob& message, Turn& turn) {
 // Readers that are being served keep what they read until they have it.
 void ServerCore::Obey(const RemoveJob& message, Turn& turn) {
   const auto found = jobs_.find(message.job);
-  if (found == jobs_.end()) return Say(JobRemoved{message.job}, turn);
+  if (found == jobs_.end()) return Say(JobRemoved{message.job, message.placement}, turn);
   if (found->second.removing) return;
+  const bool again = message.placement > 0 && found->second.state != nullptr &&
+                     found->second.state->placement() >= message.placement;
+  if (again) return;  // a late one: it has a part in the job again
   for (const auto& [sequence, push] : found->second.pending) {
     Acknowledge(push.waiting, PushStatus::kRefused, "the job is removed", turn);
   }
+  const bool damaged = found->second.state == nullptr;
+  if (message.placement > 0 && damaged) return;  // the job goes on without it: it is kept
   gate_->RemoveBook(message.job);
   found->second = Job();
   found->second.removing = true;
+  found->second.removed_at = message.placement;
   UpdateRoom();
   turn.actions.erasures.push_back({message.job});
   turn.actions.notes.push_back(absl::StrCat("job ", message.job, ": removed"));
@@ -264,8 +274,9 @@ void ServerCore::Obey(const DescribeJob& message, Turn& turn) {
 void ServerCore::On(const JobErased& event, Turn& turn) {
   const auto found = jobs_.find(event.job);
   if (found == jobs_.end() || !found->second.removing) return;
+  const int64_t placement = found->second.removed_at;
   jobs_.erase(found);
-  Say(JobRemoved{event.job}, turn);
+  Say(JobRemoved{event.job, placement}, turn);
 }
 
 void ServerCore::On(const EraseFailed& event, Turn& turn) {

@@ -109,10 +109,18 @@ absl::Status JobState::CheckRecord(const AssignedRecord& record) const {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", record.assignment.job));
   }
   // Shards may still change while nothing was pushed.
-  if (assigned_ && (version_ != kNoVersion || !staged_.empty()) &&
-      assignment_.shards != record.assignment.shards) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", job_, " is held here with other shards than those assigned now"));
+  if (version_ == kNoVersion && staged_.empty()) return absl::OkStatus();
+  // From then on they may go, and come if they have been received.
+  for (const OwnedShard& shard : record.assignment.shards) {
+    const auto held = shards_.find(shard.shard);
+    if (held != shards_.end() && held->second.info == shard) continue;
+    const auto incoming = incoming_.find(shard.shard);
+    if (held != shards_.end() || incoming == incoming_.end() || incoming->second.info != shard ||
+        !incoming->second.whole()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job ", job_, " is held here without shard ", shard.shard,
+                       ", which is assigned now and was not received"));
+    }
   }
   return absl::OkStatus();
 }
@@ -194,8 +202,7 @@ absl::Status JobState::CheckRecord(const EndedRecord&) const { return absl::OkSt
 void JobState::ApplyRecord(LogSequence, const AssignedRecord& record) {
   epoch_ = std::max(epoch_, record.epoch);
   if (!assigned_ || assignment_.shards != record.assignment.shards) {
-    shards_.clear();
-    for (const OwnedShard& shard : record.assignment.shards) shards_[shard.shard].info = shard;
+    ChangeShards(record.assignment.shards);
     book_->SetShards(record.assignment.shards);
     parameter_bytes_ = ParameterBytes(record.assignment);
   }
@@ -265,6 +272,7 @@ void JobState::ApplyRecord(LogSequence, const CommittedRecord& record) {
   newest_ = record;
   for (const RoundTerm& term : record.terms) Decide(term.contribution);
   for (const ContributionId& dropped : record.dropped) Decide(dropped);
+  DropAllIncoming();  // they are of the version before
 }
 
 void JobState::ApplyRecord(LogSequence, const DroppedRecord& record) {
@@ -276,6 +284,7 @@ void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
   book_->Close(absl::StrCat("job ", job_, " has ended"));
   while (!staged_.empty()) Decide(ContributionId(staged_.begin()->first.first));
   for (auto& [id, shard] : shards_) shard.velocity.reset();
+  DropAllIncoming();
 }
 
 const JobState::StagedShard* JobState::FindStaged(const ContributionId& contribution,
@@ -350,6 +359,9 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   for (const auto& [key, staged] : staged_) {
     snapshot->replay_from = std::min(snapshot->replay_from, staged.first);
   }
+  for (const auto& [id, incoming] : incoming_) {
+    snapshot->replay_from = std::min(snapshot->replay_from, incoming.first);
+  }
   for (const auto& [id, shard] : shards_) {
     ShardSnapshot& to = snapshot->shards.emplace_back();
     to.shard = shard.info;
@@ -393,6 +405,11 @@ absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
 std::shared_ptr<SharedTensor> JobState::Theta(ShardId shard) const {
   const auto found = shards_.find(shard);
   return found == shards_.end() ? nullptr : found->second.theta;
+}
+
+std::shared_ptr<SharedTensor> JobState::Velocity(ShardId shard) const {
+  const auto found = shards_.find(shard);
+  return found == shards_.end() ? nullptr : found->second.velocity;
 }
 
 int64_t JobState::stale_bytes() const {
@@ -442,12 +459,14 @@ absl::Status JobReplay::Add(LogSequence sequence, const LogRecord& record) {
   }
   ++recovered_.next_sequence;
   if (snapshot_ != nullptr && sequence <= snapshot_->last_sequence) {
-    // The snapshot contains it, but for the bytes of what was staged.
+    // The snapshot contains it, but for the bytes of what was staged or received.
     const auto* push = std::get_if<PushedRecord>(&record);
-    if (push == nullptr ||
-        !std::binary_search(snapshot_->staged.begin(), snapshot_->staged.end(), push->id)) {
-      return absl::OkStatus();
-    }
+    const auto* received = std::get_if<ReceivedRecord>(&record);
+    const bool staged = push != nullptr && std::binary_search(snapshot_->staged.begin(),
+                                                              snapshot_->staged.end(), push->id);
+    const bool incoming = received != nullptr && received->version == snapshot_->version &&
+                          !recovered_.state->HasShard(received->shard.shard);
+    if (!staged && !incoming) return absl::OkStatus();
   }
   const auto* commit = std::get_if<CommittedRecord>(&record);
   beyond_ = beyond_ || (commit != nullptr && commit->version > limit_);
@@ -467,6 +486,7 @@ absl::StatusOr<RecoveredJob> JobReplay::Finish() && {
   const std::vector<PushId> staged = recovered_.state->Staged();
   for (const PushId& id : snapshot_ == nullptr ? std::vector<PushId>() : snapshot_->staged) {
     if (std::binary_search(staged.begin(), staged.end(), id) ||
+        !recovered_.state->HasShard(id.shard) ||
         recovered_.state->book()->IsDecided(ContributionOf(id))) {
       continue;
     }

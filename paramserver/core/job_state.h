@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -60,7 +61,15 @@ class JobState {
 
   // Null for an unknown shard and before version 0.
   std::shared_ptr<SharedTensor> Theta(ShardId shard) const;
+  // Likewise, and when the job has ended.
+  std::shared_ptr<SharedTensor> Velocity(ShardId shard) const;
   bool HasShard(ShardId shard) const { return shards_.contains(shard); }
+  size_t shards() const { return shards_.size(); }
+
+  // A shard that is being received at version(): what of a part has not arrived.
+  std::vector<ElementRange> MissingOf(const OwnedShard& shard, ReceivedPart part) const;
+  // The newest record of a shard that has arrived whole; nullopt: it has not.
+  std::optional<LogSequence> ReceivedWhole(ShardId shard) const;
 
   const JobId& job() const { return job_; }
   Version version() const { return version_; }
@@ -70,11 +79,15 @@ class JobState {
   const AssignShards& assignment() const { return assignment_; }
   // That made version(); version kNoVersion: none.
   const CommittedRecord& newest() const { return newest_; }
+  // The newest that an assignment, or an order to receive shards, came with.
+  int64_t placement() const { return std::max(placement_, assignment_.charter.placement); }
   const std::shared_ptr<PushBook>& book() const { return book_; }
   std::vector<PushId> Staged() const;
   int64_t staged_bytes() const { return staged_bytes_; }
   // Of parameters and momentum; an ended job keeps no momentum.
-  int64_t parameter_bytes() const { return ended_ ? parameter_bytes_ / 2 : parameter_bytes_; }
+  int64_t parameter_bytes() const {
+    return (ended_ ? parameter_bytes_ / 2 : parameter_bytes_) + incoming_bytes_;
+  }
   // Of tensors that have been replaced by newer ones and are still leased.
   int64_t stale_bytes() const;
 
@@ -93,6 +106,19 @@ class JobState {
     std::span<std::byte> parts;  // the same while parts are put together; empty: it came whole
   };
   using StagedKey = std::pair<ContributionId, ShardId>;
+  // A shard that is being received, at version_.
+  struct Incoming {
+    OwnedShard info;
+    LogSequence first = 0, last = 0;  // its records
+    bool fill = false;
+    std::shared_ptr<SharedTensor> theta, velocity;
+    ElementRanges has_theta, has_velocity;
+
+    bool whole() const {
+      const ElementRange all{0, info.elements};
+      return has_theta.Covers(all) && has_velocity.Covers(all);
+    }
+  };
 
   absl::Status CheckRecord(const AssignedRecord& record) const;
   absl::Status CheckRecord(const FencedRecord& record) const;
@@ -100,12 +126,19 @@ class JobState {
   absl::Status CheckRecord(const CommittedRecord& record) const;
   absl::Status CheckRecord(const DroppedRecord& record) const;
   absl::Status CheckRecord(const EndedRecord& record) const;
+  absl::Status CheckRecord(const JoinedRecord& record) const;
+  absl::Status CheckRecord(const ReceivedRecord& record) const;
   void ApplyRecord(LogSequence sequence, const AssignedRecord& record);
   void ApplyRecord(LogSequence sequence, const FencedRecord& record);
   void ApplyRecord(LogSequence sequence, const PushedRecord& record);
   void ApplyRecord(LogSequence sequence, const CommittedRecord& record);
   void ApplyRecord(LogSequence sequence, const DroppedRecord& record);
   void ApplyRecord(LogSequence sequence, const EndedRecord& record);
+  void ApplyRecord(LogSequence sequence, const JoinedRecord& record);
+  void ApplyRecord(LogSequence sequence, const ReceivedRecord& record);
+  void ChangeShards(const std::vector<OwnedShard>& shards);
+  void DropIncoming(ShardId shard);
+  void DropAllIncoming();
 
   // Null unless all of the shard is staged.
   const StagedShard* FindStaged(const ContributionId& contribution, ShardId shard) const;
@@ -126,6 +159,9 @@ class JobState {
   CommittedRecord newest_ = {kNoVersion, {}, {}};
   bool ended_ = false;
   std::map<ShardId, Shard> shards_;
+  std::map<ShardId, Incoming> incoming_;
+  int64_t incoming_bytes_ = 0;
+  int64_t placement_ = 0;
   std::map<StagedKey, StagedShard> staged_;
   int64_t staged_bytes_ = 0;
   std::vector<std::weak_ptr<SharedTensor>> replaced_;  // by copies, while readers held them

@@ -30,6 +30,7 @@ PushBook::PushBook(JobId job, std::span<const OwnedShard> shards) : job_(std::mo
 
 Verdict PushBook::Judge(const PushId& id, int64_t elements) const {
   const std::lock_guard lock(mutex_);
+  if (IsFill(id.base_version)) return JudgeFillLocked(id, elements);
   if (const auto staged = staged_.find(id); staged != staged_.end()) {
     return {staged->second ? Verdict::kDuplicate : Verdict::kPending, ""};
   }
@@ -61,6 +62,18 @@ Verdict PushBook::Judge(const PushId& id, int64_t elements) const {
   return {};
 }
 
+Verdict PushBook::JudgeFillLocked(const PushId& id, int64_t elements) const {
+  const auto shard = fills_.find(id.shard);
+  if (shard == fills_.end() || id.base_version != FillBase(fill_version_)) {
+    return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " is not to be filled here"));
+  }
+  const bool fits = id.elements == 0 ? elements == shard->second
+                                     : elements == id.elements && IsPart(id, shard->second);
+  if (fits) return {};
+  return Refuse(absl::StrCat("shard ", id.shard, " of job ", job_, " has ", shard->second,
+                             " elements, the push ", elements));
+}
+
 bool PushBook::IsStagedLocked(const PushId& id, int64_t shard_elements) const {
   PushId first = id;
   first.begin = first.elements = 0;
@@ -77,6 +90,13 @@ void PushBook::SetShards(std::span<const OwnedShard> shards) {
   const std::lock_guard lock(mutex_);
   elements_.clear();
   for (const OwnedShard& shard : shards) elements_[shard.shard] = shard.elements;
+  std::erase_if(staged_, [&](const auto& push) { return !elements_.contains(push.first.shard); });
+}
+
+void PushBook::ExpectFills(Version version, std::map<ShardId, int64_t> elements) {
+  const std::lock_guard lock(mutex_);
+  fill_version_ = version;
+  fills_ = std::move(elements);
 }
 
 void PushBook::Fence(std::span<const IslandFence> fences) {

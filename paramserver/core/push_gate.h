@@ -42,6 +42,8 @@ class PushBook {
   void SetShards(std::span<const OwnedShard> shards);
   // Fences only rise.
   void Fence(std::span<const IslandFence> fences);
+  // Pushes of these shards that fill this version are taken (their elements by shard).
+  void ExpectFills(Version version, std::map<ShardId, int64_t> elements);
   // New pushes are refused with this reason; empty: taken again.
   void Close(std::string reason);
 
@@ -60,6 +62,7 @@ class PushBook {
  private:
   bool IsDecidedLocked(const ContributionId& contribution) const;
   bool IsStagedLocked(const PushId& id, int64_t shard_elements) const;
+  Verdict JudgeFillLocked(const PushId& id, int64_t elements) const;
 
   const JobId job_;
   mutable std::mutex mutex_;  // guards all below
@@ -67,6 +70,8 @@ class PushBook {
   std::map<IslandId, IslandFence> fences_;
   std::map<IslandId, DecidedOfIsland> decided_;
   std::map<PushId, bool> staged_;  // true: durable
+  Version fill_version_ = kNoVersion;
+  std::map<ShardId, int64_t> fills_;
   std::string closed_;
 };
 

@@ -43,9 +43,25 @@ struct DroppedRecord {
   std::vector<ContributionId> contributions;
 };
 struct EndedRecord {};
+// A server without shards of the job begins at the version of `newest`, to receive some.
+struct JoinedRecord {
+  int64_t placement = 0;
+  CommittedRecord newest;
+  std::vector<ContributionId> decided;
+};
+// What of a shard has arrived, to be assigned later. kFill: parameters from an island; the momentum
+// is zero.
+enum class ReceivedPart : uint8_t { kParameters = 0, kMomentum = 1, kFill = 2 };
+struct ReceivedRecord {
+  OwnedShard shard;
+  Version version = 0;
+  ReceivedPart part = ReceivedPart::kParameters;
+  int64_t begin = 0;    // first element
+  SharedBytes payload;  // fp32
+};
 
 using LogRecord = std::variant<AssignedRecord, FencedRecord, PushedRecord, CommittedRecord,
-                               DroppedRecord, EndedRecord>;
+                               DroppedRecord, EndedRecord, JoinedRecord, ReceivedRecord>;
 
 // Contributions of one island whose fate is decided: applied or dropped. Exact for the newest ones;
 // everything up to `forgotten` (in the order of ContributionId) is decided too.

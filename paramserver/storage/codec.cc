@@ -155,6 +155,14 @@ void Fields(A& a, DroppedRecord& r) {
 template <class A>
 void Fields(A&, EndedRecord&) {}
 template <class A>
+void Fields(A& a, JoinedRecord& r) {
+  a.Number(r.placement), Fields(a, r.newest), Fields(a, r.decided);
+}
+template <class A>
+void Fields(A& a, ReceivedRecord& r) {
+  Fields(a, r.shard), a.Number(r.version), a.Number(r.part), a.Number(r.begin);
+}
+template <class A>
 void Fields(A& a, DecidedOfIsland& d) {
   Fields(a, d.forgotten), a.Number(d.any_forgotten), Fields(a, d.newest);
 }
@@ -211,6 +219,9 @@ absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte>
       return absl::DataLossError("its encoding is unknown");
     }
     push->payload = std::move(payload);
+  } else if (auto* received = std::get_if<ReceivedRecord>(&record)) {
+    if (received->part > ReceivedPart::kFill) return absl::DataLossError("its part is unknown");
+    received->payload = std::move(payload);
   } else if (!payload.bytes.empty()) {
     return absl::DataLossError("it has a payload, which its type has not");
   }

@@ -34,10 +34,33 @@ void Checker::Persisted(const StoreRecord& record) {
     }
     newest_committed_ = progress->version;
   }
+  if (const auto* job = std::get_if<JobRecord>(&record)) Placed(*job);
+}
+
+// Who holds which shard; what is filled has no momentum from then on.
+void Checker::Placed(const JobRecord& record) {
+  if (record.removed || record.shards.empty() || record.placement < placement_) return;
+  placement_ = record.placement;
+  shards_ = record.shards;
+  for (const RefilledShard& refilled : record.refilled) {
+    const auto model = expected_.find(refilled.version);
+    if (model == expected_.end() || !refilled_.emplace(refilled.shard, refilled.version).second) {
+      continue;
+    }
+    const ShardPlacement& shard = record.shards[refilled.shard];
+    const auto begin = model->second.velocity[shard.layer].begin() + shard.begin;
+    std::fill(begin, begin + shard.elements, 0.0f);
+  }
+}
+
+bool Checker::Holds(const NodeId& server) const {
+  return std::any_of(shards_.begin(), shards_.end(),
+                     [&](const ShardPlacement& shard) { return shard.server == server; });
 }
 
 void Checker::Deleted(const NodeId& member) {
-  if (!removal_asked_) Fail(absl::StrCat("N10: ", member, " deletes the job, and nobody asked"));
+  if (removal_asked_ || (placement_ > 0 && !Holds(member))) return;
+  Fail(absl::StrCat("N10: ", member, " deletes the job, and nobody asked"));
 }
 
 void Checker::Ended(const NodeId& server) {

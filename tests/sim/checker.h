@@ -43,6 +43,10 @@ class Checker {
   // A person has asked for the job's removal; before that nothing of it may be deleted.
   void RemovalAsked() { removal_asked_ = true; }
   void Deleted(const NodeId& member);
+  // By the newest placement that was ever stored.
+  bool Holds(const NodeId& server) const;
+  // Shards that were lost and filled.
+  size_t refilled() const { return refilled_.size(); }
   // A server has freed the momentum.
   void Ended(const NodeId& server);
   // The coordinator sent a round to a server.
@@ -91,6 +95,7 @@ class Checker {
   };
 
   void Decided(const DecisionRecord& decision);
+  void Placed(const JobRecord& record);
   void TakeBack(int64_t round);
   void CheckWeights(const DecisionRecord& decision);
   void Expect(const CommitRound& commit);
@@ -104,6 +109,9 @@ class Checker {
   std::map<Version, std::vector<RoundTerm>> decided_;  // persisted
   std::map<Version, std::vector<RoundTerm>> terms_;    // sent
   std::map<Version, Model> expected_;
+  int64_t placement_ = -1;
+  std::vector<ShardPlacement> shards_;                // of it
+  std::set<std::pair<ShardId, Version>> refilled_;
   std::map<int64_t, IslandId> committed_positions_;
   Version newest_decided_ = kNoVersion;
   Version newest_committed_ = kNoVersion;

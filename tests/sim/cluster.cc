@@ -93,6 +93,12 @@ ClusterOptions RandomOptions(uint64_t seed) {
     }
     spec.inner.micro_batch_sequences = 0;
   }
+  Rng moves(seed, /*stream=*/80);
+  if (moves.Chance(0.5)) {
+    o.late_servers = static_cast<int>(moves.Below(3));
+    o.drain_every = moves.Chance(0.5) ? seconds(0) : seconds(8 + moves.Below(30));
+    o.disk_lost = moves.Chance(0.5) ? 0 : 0.3;
+  }
   const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
   spec.schedule.train_tokens = sequences * spec.data.sequence_length;
   return o;
@@ -100,12 +106,12 @@ ClusterOptions RandomOptions(uint64_t seed) {
 
 std::string Describe(const ClusterOptions& o) {
   return absl::StrFormat(
-      "%d workers, %d servers, drop %.3f, duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
+      "%d workers, %d servers and %d late ones, a drain every %.0f s, disks lost %.1f, drop %.3f, duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
       "every %.0f s, a disconnect every %.0f s, an isolation every %.0f s, a pause every %.0f s; "
       "%d tokens, batch %d, H %d, encoding %d, overlap %s, grace %.1f s%s%s, %d workers an island, "
       "an end every "
       "%.0f s",
-      o.workers, o.servers, o.network.drop, o.network.duplicate, o.network.slow,
+      o.workers, o.servers, o.late_servers, Seconds(o.drain_every), o.disk_lost, o.network.drop, o.network.duplicate, o.network.slow,
       1e3 * Seconds(o.network.delay_max), Seconds(o.crash_every), Seconds(o.disconnect_every),
       Seconds(o.isolate_every), Seconds(o.pause_every), o.spec.schedule.train_tokens,
       o.spec.inner.batch_sequences, o.spec.outer.steps_per_round,
@@ -123,7 +129,7 @@ std::string Describe(const ClusterOptions& o) {
 Cluster::Cluster(const ClusterOptions& options) : world_(options) {
   world_.network.SetFaults(options.network);
   world_.coordinator_node = std::make_unique<CoordinatorNode>(&world_);
-  for (int i = 0; i < options.servers; ++i) {
+  for (int i = 0; i < options.servers + options.late_servers; ++i) {
     world_.servers.push_back(std::make_unique<ServerNode>(&world_, absl::StrCat("server-", i)));
   }
   for (int i = 0; i < options.workers; ++i) {
@@ -156,6 +162,7 @@ void Cluster::ScheduleFaults() {
   Repeat(o.isolate_every, [this] { IsolateSomebody(); });
   Repeat(o.pause_every, [this] { PauseForAWhile(); });
   Repeat(o.change_every, [this] { ChangeSomeProfile(); });
+  Repeat(o.drain_every, [this] { DrainSomeServer(); });
   world_.timeline.After(o.faults_until, [this] {
     world_.Trace("the faults stop");
     world_.network.SetFaults(NetworkFaults{});
@@ -184,6 +191,10 @@ void Cluster::CrashSomebody() {
 
 void Cluster::CrashServer(ServerNode& node) {
   if (!node.alive()) return;
+  if (world_.options.disk_lost > 0 && MayLose(node) &&
+      world_.rng.Chance(world_.options.disk_lost)) {
+    return LoseDisk(node);
+  }
   node.Crash();
   ++crashes_;
   const auto restart = [&node] {
@@ -191,7 +202,8 @@ void Cluster::CrashServer(ServerNode& node) {
   };
   const Duration later = world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15));
   // Before the job is placed any folder is the right one.
-  const bool away = node.holds_jobs() && Placed() && world_.rng.Chance(world_.options.folder_away);
+  const bool away = node.holds_jobs() && Placed() && world_.checker.Holds(node.name()) &&
+                    !disk_lost_ && world_.rng.Chance(world_.options.folder_away);
   if (!away) return world_.timeline.After(later, restart);
   node.SwapFolder();
   restart();
@@ -200,6 +212,99 @@ void Cluster::CrashServer(ServerNode& node) {
     node.SwapFolder();
     restart();
   });
+}
+
+// Only what can be filled is lost: nothing is decided that is not applied, and an island has the
+// version's parameters.
+bool Cluster::MayLose(const ServerNode& node) const {
+  CoordinatorNode& coordinator = *world_.coordinator_node;
+  const auto progress = coordinator.Progress();
+  if (disk_lost_ || !Placed() || coordinator.core() == nullptr || coordinator.mistaken() ||
+      !world_.checker.Holds(node.name()) || progress->state != JobState::kRunning) {
+    return false;
+  }
+  const std::optional<JobView> job = coordinator.core()->Job(world_.timeline.now(), progress->job);
+  if (!job || job->round.phase == RoundPhase::kCommitting ||
+      job->round.phase == RoundPhase::kCollecting) {
+    return false;
+  }
+  return std::any_of(job->islands.begin(), job->islands.end(), [&](const IslandView& island) {
+    return island.progress && island.progress->ready &&
+           island.progress->base_version == progress->version;
+  });
+}
+
+void Cluster::LoseDisk(ServerNode& node) {
+  world_.Trace(absl::StrCat(node.name(), " loses its disk"));
+  disk_lost_ = true;
+  node.Crash();
+  ++crashes_;
+  node.SwapFolder();
+  world_.timeline.After(world_.UpTo(seconds(3)), [&node] {
+    if (!node.alive()) node.Start();
+  });
+  Refill(node, 0, world_.checker.refilled());
+}
+
+// A person says so until it has happened; if it cannot be done, the folder is found again.
+void Cluster::Refill(ServerNode& node, int tries, size_t refilled) {
+  world_.timeline.After(seconds(1), [this, &node, tries, refilled] {
+    bool whole = false;
+    CoordinatorNode& coordinator = world_.coordinator();
+    const auto progress = coordinator.Progress();
+    if (progress && coordinator.alive() && !coordinator.mistaken() && !removing_) {
+      for (const Reply& reply : coordinator.Deliver(
+               ControlJob{6, progress->job, JobCommand::kRefill, false, node.name()})) {
+        world_.Trace(absl::StrCat("refill ", node.name(), ": ", reply.status.ToString()));
+        whole = !reply.status.ok() && world_.checker.refilled() > refilled &&
+                coordinator.HasWhole(node.name());
+      }
+    }
+    if (whole) {
+      world_.Trace(absl::StrCat(node.name(), "'s shards are refilled"));
+      disk_lost_ = false;
+      const bool found = !world_.checker.Holds(node.name()) && world_.rng.Chance(0.5);
+      if (!found) return node.LoseFolder();
+      if (node.alive()) node.Crash();
+      node.SwapFolder();
+      node.LoseFolder();
+      return node.Start();
+    }
+    if (removing_) return;
+    if (tries >= 40 && world_.checker.refilled() == refilled) {
+      world_.Trace(absl::StrCat(node.name(), " finds its disk again"));
+      disk_lost_ = false;
+      if (node.alive()) node.Crash();
+      node.SwapFolder();
+      return node.Start();
+    }
+    Refill(node, tries + 1, refilled);
+  });
+}
+
+// Never all at once.
+void Cluster::DrainSomeServer() {
+  const NodeId name = world_.servers[world_.rng.Below(world_.servers.size())]->name();
+  CoordinatorNode& coordinator = world_.coordinator();
+  if (drained_.size() + 1 >= world_.servers.size() || drained_.contains(name) || !Placed() ||
+      !coordinator.alive() || coordinator.mistaken()) {
+    return;
+  }
+  const auto replies = coordinator.Deliver(DrainServer{8, name, true});
+  if (replies.empty() || !replies[0].status.ok()) return;
+  world_.Trace(absl::StrCat(name, " is drained by a person"));
+  drained_.insert(name);
+  world_.timeline.After(seconds(2) + world_.UpTo(seconds(20)), [this, name] { Undrain(name); });
+}
+
+void Cluster::Undrain(const NodeId& server) {
+  CoordinatorNode& coordinator = world_.coordinator();
+  const bool there = coordinator.alive() && !coordinator.mistaken();
+  if (there && !coordinator.Deliver(DrainServer{9, server, false}).empty()) {
+    drained_.erase(server);
+    return;
+  }
+  world_.timeline.After(seconds(1), [this, server] { Undrain(server); });
 }
 
 bool Cluster::Placed() const {
@@ -369,7 +474,14 @@ void Cluster::RunUntilRemoved() {
 
 Outcome Cluster::Run() {
   world_.coordinator().Start();
-  for (auto& node : world_.servers) node->Start();
+  const auto servers = static_cast<size_t>(world_.options.servers);
+  for (size_t i = 0; i < servers; ++i) world_.servers[i]->Start();
+  for (size_t i = servers; i < world_.servers.size(); ++i) {
+    ServerNode* node = world_.servers[i].get();
+    world_.timeline.After(seconds(2) + world_.UpTo(seconds(20)), [node] {
+      if (!node->alive()) node->Start();
+    });
+  }
   for (auto& node : world_.workers) node->Start();
   Submit();
   ScheduleFaults();

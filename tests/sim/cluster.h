@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct ClusterOptions {
   double mistaken_coordinator = 0.3;
   double lost_store = 0.4;  // of its other crashes: it comes back with another store
   Duration back_up_every = std::chrono::seconds(8);
+  int late_servers = 0;               // more servers, that start while the job runs
+  Duration drain_every{0};            // mean: a server is drained for a while
+  double disk_lost = 0;               // of a server's crashes: its folder is lost, and refilled
   double folder_away = 0.15;          // of a server's crashes: it runs without its folder a while
   double spoiled_statistics = 0.003;  // of each request for them: the job fails, and is resumed
   double crash_inside_step = 0.0005;  // of the coordinator, after it persisted and before it sent
@@ -127,6 +131,11 @@ class Cluster {
   void CrashSomebody();
   void CrashCoordinator();
   void CrashServer(ServerNode& node);
+  bool MayLose(const ServerNode& node) const;
+  void LoseDisk(ServerNode& node);
+  void Refill(ServerNode& node, int tries, size_t refilled);
+  void DrainSomeServer();
+  void Undrain(const NodeId& server);
   void BreakSomeConnection();
   void IsolateSomebody();
   void PauseForAWhile();
@@ -142,6 +151,8 @@ class Cluster {
 
   World world_;
   int64_t crashes_ = 0;
+  std::set<NodeId> drained_;
+  bool disk_lost_ = false;  // one at a time
   bool pausing_ = false;   // a person has paused the job, and resumes it later
   bool removing_ = false;  // it is over
 };

@@ -216,6 +216,17 @@ std::optional<ProgressRecord> CoordinatorNode::Progress() const {
   return std::nullopt;
 }
 
+bool CoordinatorNode::HasWhole(const NodeId& server) const {
+  for (const auto& [key, record] : store_) {
+    const auto* job = std::get_if<JobRecord>(&record);
+    if (job == nullptr) continue;
+    for (const ShardMove& move : job->moves) {
+      if (move.fill && job->shards[move.shard].server == server) return false;
+    }
+  }
+  return true;
+}
+
 bool CoordinatorNode::StoresJobs() const {
   return std::any_of(store_.begin(), store_.end(), [](const auto& entry) {
     return !std::holds_alternative<EpochRecord>(entry.second) &&

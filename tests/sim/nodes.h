@@ -77,6 +77,8 @@ class CoordinatorNode : public Node {
   bool mistaken() const { return mistaken_; }  // it has not the right store
   std::optional<ProgressRecord> Progress() const;
   bool StoresJobs() const;
+  // None of the job's shards on the server is lost any more.
+  bool HasWhole(const NodeId& server) const;
 
  private:
   void Carry(const CoordinatorActions& actions);
@@ -134,6 +136,8 @@ class ServerNode : public Member {
 
   ps::ServerCore* core() { return core_ ? &*core_ : nullptr; }
   bool holds_jobs() const { return !disk_.empty(); }  // on its disk
+  // What is away does not come back.
+  void LoseFolder() { away_.clear(); }
 
  private:
   struct JobDisk {
@@ -153,6 +157,7 @@ class ServerNode : public Member {
   void NoteFences(const ToServer& message);
   void SyncLater(const JobId& job, Duration delay);
   void WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot);
+  void Fetch(const ps::FetchPart& fetch);
   void Erase(const JobId& job);
 
   std::map<JobId, JobDisk> disk_, away_;

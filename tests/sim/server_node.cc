@@ -10,6 +10,28 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+namespace {
+
+// What lies on a disk leases no memory of the server's.
+std::shared_ptr<const ps::TensorLease> OnDisk(const std::shared_ptr<const ps::TensorLease>& lease) {
+  if (lease == nullptr) return nullptr;
+  const std::span<const float> values = lease->values();
+  auto copy = std::make_shared<ps::SharedTensor>(static_cast<int64_t>(values.size()));
+  std::copy(values.begin(), values.end(), copy->writable().begin());
+  return std::make_shared<const ps::TensorLease>(std::move(copy));
+}
+
+std::shared_ptr<const ps::Snapshot> OnDisk(const ps::Snapshot& snapshot) {
+  auto copy = std::make_shared<ps::Snapshot>(snapshot);
+  for (ps::ShardSnapshot& shard : copy->shards) {
+    shard.theta = OnDisk(shard.theta);
+    shard.velocity = OnDisk(shard.velocity);
+  }
+  return copy;
+}
+
+}  // namespace
+
 void ServerNode::Start() {
   BeginLife();
   ++incarnation_;
@@ -41,7 +63,7 @@ std::vector<ps::RecoveredJob> ServerNode::Recover() {
       world_.Trace(absl::StrCat(name(), " finds its newest snapshot damaged"));
       disk.snapshots.pop_back();
     }
-    const auto snapshot = disk.snapshots.empty() ? nullptr : disk.snapshots.back();
+    const auto snapshot = disk.snapshots.empty() ? nullptr : OnDisk(*disk.snapshots.back());
     ps::JobReplay replay(job, snapshot, &world_.pool);
     const ps::LogSequence from = snapshot ? snapshot->replay_from : 1;
     for (auto it = disk.log.lower_bound(from); it != disk.log.end(); ++it) {
@@ -178,6 +200,7 @@ void ServerNode::Carry(ps::Actions actions) {
     log.erase(log.begin(), log.lower_bound(action.keep_from));
   }
   for (const ps::EraseJob& action : actions.erasures) Erase(action.job);
+  for (const ps::FetchPart& fetch : actions.fetches) Fetch(fetch);
   for (const std::string& note : actions.notes) {
     world_.Trace(absl::StrCat(name(), ": ", note));
   }
@@ -202,6 +225,31 @@ void ServerNode::Append(ps::AppendLog append) {
   }
 }
 
+// From another server, which is known by its endpoint.
+void ServerNode::Fetch(const ps::FetchPart& fetch) {
+  const auto open = std::make_shared<bool>(true);
+  const auto finish = [this, open, at = life(), token = fetch.token](absl::Status status,
+                                                                     std::vector<float> values) {
+    if (!alive() || life() != at || !std::exchange(*open, false)) return;
+    const auto owner = std::make_shared<const std::vector<float>>(std::move(values));
+    Deliver(ps::PartFetched{token, std::move(status), {owner, std::as_bytes(std::span(*owner))}});
+  };
+  const auto answer = [this, finish, from = fetch.endpoint](const ps::ReplyPull* reply,
+                                                            const ps::RefusePull* refusal) {
+    std::vector<float> values;
+    if (reply != nullptr) values.assign(reply->values.begin(), reply->values.end());
+    const absl::Status status =
+        reply != nullptr ? absl::OkStatus() : absl::FailedPreconditionError(refusal->reason);
+    world_.network.Send(from, name(), [finish, status, values] { finish(status, values); });
+  };
+  ps::PullAsked asked{fetch.job, fetch.version, fetch.shard, 0, fetch.range.begin,
+                      fetch.range.size(), fetch.momentum};
+  world_.network.Send(name(), fetch.endpoint, [this, asked, answer, from = fetch.endpoint] {
+    if (ServerNode* node = world_.FindServer(from)) node->Pull(asked, answer);
+  });
+  After(seconds(5), [finish] { finish(absl::DeadlineExceededError("simulated"), {}); });
+}
+
 void ServerNode::Erase(const JobId& job) {
   world_.checker.Deleted(name());
   After(world_.UpTo(milliseconds(200)), [this, job] {
@@ -221,28 +269,6 @@ void ServerNode::SyncLater(const JobId& job, Duration delay) {
     Deliver(ps::LogSynced{job, disk.synced});
   });
 }
-
-namespace {
-
-// What lies on a disk leases no memory of the server's.
-std::shared_ptr<const ps::TensorLease> OnDisk(const std::shared_ptr<const ps::TensorLease>& lease) {
-  if (lease == nullptr) return nullptr;
-  const std::span<const float> values = lease->values();
-  auto copy = std::make_shared<ps::SharedTensor>(static_cast<int64_t>(values.size()));
-  std::copy(values.begin(), values.end(), copy->writable().begin());
-  return std::make_shared<const ps::TensorLease>(std::move(copy));
-}
-
-std::shared_ptr<const ps::Snapshot> OnDisk(const ps::Snapshot& snapshot) {
-  auto copy = std::make_shared<ps::Snapshot>(snapshot);
-  for (ps::ShardSnapshot& shard : copy->shards) {
-    shard.theta = OnDisk(shard.theta);
-    shard.velocity = OnDisk(shard.velocity);
-  }
-  return copy;
-}
-
-}  // namespace
 
 void ServerNode::WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot) {
   After(milliseconds(5) + world_.UpTo(milliseconds(500)), [this, snapshot] {

@@ -42,7 +42,11 @@ const char* const kWanted[] = {"goes on from its local checkpoint",
                                "running: adopted from",
                                "running: rebuilt from",
                                "failed: ",
-                               "running: resumed by a user"};
+                               "running: resumed by a user",
+                               "have moved at version",
+                               "is to hold none",
+                               "are filled from theta_base",
+                               "finds its disk again"};
 
 TEST_CASE("1,000 seeded histories keep every promise") {
   int64_t rounds = 0, crashes = 0, events = 0, rejected = 0;

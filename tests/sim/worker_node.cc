@@ -359,7 +359,8 @@ void WorkerNode::PushShard(const worker::PushShards& action, const worker::Shard
       world_.network.Send(through, name(), told);
     });
   };
-  const std::vector<float>& layer = trainer_.delta[shard.layer];
+  const bool fill = IsFill(action.contribution.base_version);
+  const std::vector<float>& layer = (fill ? trainer_.theta_base : trainer_.delta)[shard.layer];
   ps::PushArrived event;
   event.id = id;
   event.encoding = action.encoding;

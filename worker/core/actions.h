@@ -364,8 +364,9 @@ struct StartPull {
   Version version = kNoVersion;
   std::vector<ShardPart> shards;
 };
-// Push these parts of `delta`, each sender its own in this order: one PushShardDone for each. The
-// same part may be asked for again after it failed.
+// Push these parts of the pseudo-gradient, each sender its own in this order: one PushShardDone for
+// each. Where IsFill(base version) they are theta_base's, and its owners share them out: each has a
+// PushShardDone for what it sends. The same part may be asked for again after it failed.
 struct PushShards {
   JobId job;
   ContributionId contribution;

@@ -59,8 +59,10 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
     }
     pushes.push_back(*push);
     before.erase(push);
-    // The coordinator still wants it: perhaps the server was behind.
-    if (pushes.back().state != InFlight::Shard::kRefused) continue;
+    // The coordinator still wants it: perhaps the server was behind, or the shard has moved.
+    const bool moved =
+        pushes.back().state == InFlight::Shard::kStaged && now_ >= pushes.back().retry_at;
+    if (pushes.back().state != InFlight::Shard::kRefused && !moved) continue;
     pushes.back().state = InFlight::Shard::kWanted;
     pushes.back().retry_at = now_;
   }
@@ -102,6 +104,7 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
     switch (done.status) {
       case PushStatus::kStaged:
         push.state = InFlight::Shard::kStaged;
+        push.retry_at = now_ + kRetryInterval;
         pushed_bytes_ += done.bytes;
         break;
       case PushStatus::kRefused:

@@ -178,6 +178,7 @@ class WorkerCore::Impl {
   // ---- exchange.cc: leases, pushes and pulls ----
   void OnMessage(const LeaseGrant&);
   void OnMessage(const PushGrant&);
+  void OnMessage(const FillShards&);
   void On(const PushShardDone&);
   const ShardPlacement* PlacementOf(const GrantedPush& part) const;
   void PushFailed(ShardId shard, const std::string& reason);

@@ -17,9 +17,9 @@ absl::Status CheckRange(int32_t layer, int64_t begin, int64_t end) {
   return begin < 0 || end <= begin || end > kElementsMax ? Bad("elements") : absl::OkStatus();
 }
 
-absl::Status Check(const v1::ContributionName& name) {
+absl::Status Check(const v1::ContributionName& name, Version least = kNoVersion) {
   const bool ok = name.island() >= 0 && name.generation() >= 0 && name.incarnation() >= 0 &&
-                  name.base_version() >= kNoVersion && name.base_version() <= kCountMax;
+                  name.base_version() >= least && name.base_version() <= kCountMax;
   return ok ? absl::OkStatus() : Bad("contribution");
 }
 
@@ -272,7 +272,7 @@ absl::Status Check(const v1::TransferCall& call) {
   if (call.what() <= v1::TransferCall::UNSPECIFIED || call.what() > v1::TransferCall::CANCEL) {
     return Bad("what a transfer is");
   }
-  ATOLL_RETURN_IF_ERROR(Check(call.contribution()));
+  ATOLL_RETURN_IF_ERROR(Check(call.contribution(), FillBase(kCountMax)));
   ATOLL_RETURN_IF_ERROR(CheckEncoding(call.encoding()));
   if (call.version() < kNoVersion || call.newer() < kNoVersion || call.bytes() < 0) {
     return Bad("version");

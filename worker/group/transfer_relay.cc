@@ -36,22 +36,40 @@ void TransferRelay::Tell(const NodeId& to, const v1::TransferCall& call) {
 
 // ------------------------------------------------------------------------------- the leader's ----
 
-void TransferRelay::Push(const PushShards& order) {
+std::map<NodeId, PushShards> TransferRelay::SharesOf(const PushShards& order) const {
   std::map<NodeId, PushShards> shares;
-  for (const ShardPart& part : order.shards) {
-    const NodeId& sender = part.sender.empty() ? member_->name() : part.sender;
-    PushShards& share =
-        shares.try_emplace(sender, PushShards{order.job, order.contribution, order.encoding, {}})
-            .first->second;
-    share.shards.push_back(part);
+  const auto share_of = [&](const NodeId& sender) -> std::vector<ShardPart>& {
+    return shares.try_emplace(sender, PushShards{order.job, order.contribution, order.encoding, {}})
+        .first->second.shards;
+  };
+  if (IsFill(order.contribution.base_version)) {
+    for (auto& [owner, parts] : OwnersOf(order.shards)) share_of(owner) = std::move(parts);
+    return shares;
   }
-  for (auto& [sender, share] : shares) {
+  for (const ShardPart& part : order.shards) {
+    share_of(part.sender.empty() ? member_->name() : part.sender).push_back(part);
+  }
+  return shares;
+}
+
+bool TransferRelay::StartPush(const PushShards& share, Transfers& transfers) const {
+  const std::shared_ptr<OuterState> outer = member_->outer();
+  if (outer == nullptr) return false;
+  const Version base = share.contribution.base_version;
+  if (IsFill(base)) {
+    if (outer->tag().base != FillBase(base)) return false;
+    transfers.PushBase(share, outer->base(), outer->parts());
+    return true;
+  }
+  if (outer->tag().captured != share.contribution) return false;
+  transfers.Push(share, outer->delta(), outer->parts());
+  return true;
+}
+
+void TransferRelay::Push(const PushShards& order) {
+  for (const auto& [sender, share] : SharesOf(order)) {
     if (sender == member_->name()) {
-      const std::shared_ptr<OuterState> outer = member_->outer();
-      if (outer != nullptr && outer->tag().captured == share.contribution) {
-        own_.Push(share, outer->delta(), outer->parts());
-        continue;
-      }
+      if (StartPush(share, own_)) continue;
       for (const ShardPart& part : share.shards) {
         post_(PushShardDone{PushIdOf(share, part), PushStatus::kFailed, "it is not here", 0});
       }
@@ -76,33 +94,36 @@ void TransferRelay::Push(const PushShards& order) {
   }
 }
 
-// Each member's parts, in the order of the shards, begun where the members before it end.
-std::map<NodeId, StartPull> TransferRelay::SharesOf(const StartPull& order) const {
-  std::map<NodeId, StartPull> shares;
+std::map<NodeId, std::vector<ShardPart>> TransferRelay::OwnersOf(
+    const std::vector<ShardPart>& shards) const {
+  std::map<NodeId, std::vector<ShardPart>> shares;
   const std::shared_ptr<OuterState> outer = member_->outer();
   if (outer == nullptr) return shares;
   std::map<int32_t, std::vector<const KeptPart*>> parts;
   for (const KeptPart& part : outer->layout()) parts[part.layer].push_back(&part);
-  for (const ShardPart& shard : order.shards) {
+  for (const ShardPart& shard : shards) {
     for (const KeptPart* part : parts[shard.layer]) {
       const int64_t begin = std::clamp<int64_t>(part->range.begin - shard.begin, 0, shard.elements);
       const int64_t end = std::clamp<int64_t>(part->range.end - shard.begin, 0, shard.elements);
       if (end <= begin) continue;
-      StartPull& share = shares
-                             .try_emplace(part->holders.front(),
-                                          StartPull{order.job, order.pull, order.version, {}})
-                             .first->second;
       const bool whole = end - begin == shard.elements;
-      ShardPart& own = share.shards.emplace_back(shard);
+      ShardPart& own = shares[part->holders.front()].emplace_back(shard);
       own.part_begin = whole ? 0 : begin;
       own.part_elements = whole ? 0 : end - begin;
     }
   }
+  return shares;
+}
+
+// Each begins where the members before it end.
+std::map<NodeId, StartPull> TransferRelay::SharesOf(const StartPull& order) const {
+  std::map<NodeId, StartPull> shares;
+  auto owned = OwnersOf(order.shards);
   size_t index = 0;
-  for (auto& [worker, share] : shares) {
-    const size_t first = share.shards.size() * index++ / shares.size();
-    std::rotate(share.shards.begin(), share.shards.begin() + static_cast<std::ptrdiff_t>(first),
-                share.shards.end());
+  for (auto& [worker, parts] : owned) {
+    const size_t first = parts.size() * index++ / owned.size();
+    std::rotate(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(first), parts.end());
+    shares[worker] = {order.job, order.pull, order.version, std::move(parts)};
   }
   return shares;
 }
@@ -254,9 +275,7 @@ void TransferRelay::Serve(const NodeId& from, const v1::TransferCall& call) {
   const std::shared_ptr<OuterState> outer = member_->outer();
   if (call.what() == v1::TransferCall::PUSH) {
     const PushShards push = PushFrom(call);
-    if (outer != nullptr && outer->tag().captured == push.contribution) {
-      return served_.Push(push, outer->delta(), outer->parts());
-    }
+    if (StartPush(push, served_)) return;
     for (const ShardPart& part : push.shards) {
       OnServed(PushShardDone{PushIdOf(push, part), PushStatus::kFailed, "it is not here", 0});
     }

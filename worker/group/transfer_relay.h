@@ -54,7 +54,12 @@ class TransferRelay {
   void OnServed(Event event);
   void OnLost(const NodeId& peer);
   void BatchEnds(const Batch& batch, int64_t pull, Event event);
+  // What each member owns of these shards, in their order.
+  std::map<NodeId, std::vector<ShardPart>> OwnersOf(const std::vector<ShardPart>& shards) const;
+  std::map<NodeId, PushShards> SharesOf(const PushShards& order) const;
   std::map<NodeId, StartPull> SharesOf(const StartPull& order) const;
+  // False: what is to be pushed is not here.
+  bool StartPush(const PushShards& share, Transfers& transfers) const;
   void Tell(const NodeId& to, const v1::TransferCall& call);
   void TellCancel();
 

@@ -82,6 +82,9 @@ class OuterState {
   void DropDelta() { tag_.captured.reset(); }
   const std::shared_ptr<Delta>& delta() const { return delta_; }
 
+  // theta_base. A pull must not begin while it is being sent: its buffer becomes the next one's.
+  std::shared_ptr<const LayerBuffers> base() const { return base_; }
+
   // ---- Pulls. ----
   const std::shared_ptr<LayerBuffers>& pulled() const { return pulled_; }
   // The pulled version is theta_base now. `keep_residual` as in AdoptPulled.

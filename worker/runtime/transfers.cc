@@ -68,6 +68,15 @@ void Transfers::Push(const PushShards& order, std::shared_ptr<const Delta> delta
   Add(std::move(batch));
 }
 
+void Transfers::PushBase(const PushShards& order, std::shared_ptr<const LayerBuffers> base,
+                         std::shared_ptr<const LayerParts> parts) {
+  Batch batch;
+  batch.push = order;
+  batch.base = std::move(base);
+  batch.parts = std::move(parts);
+  Add(std::move(batch));
+}
+
 void Transfers::Add(Batch batch) {
   const std::lock_guard lock(mutex_);
   batches_.push_back(std::move(batch));
@@ -114,9 +123,12 @@ bool Transfers::StartPush(Batches::iterator batch, size_t index) {
   const ShardPart& shard = batch->push.shards[index];
   const PushId id = PushIdOf(batch->push, shard);
   const ElementRange range = RangeOf(shard);
-  // What is in the delta's memory is what goes out, and the delta stays as it is.
+  // What is in this memory is what goes out, and it stays as it is.
+  const LayerBuffers& values = batch->base != nullptr ? *batch->base : batch->delta->values;
+  const std::shared_ptr<const void> owner =
+      batch->base != nullptr ? std::shared_ptr<const void>(batch->base) : batch->delta;
   const std::span<float> from =
-      ElementsOf(const_cast<Delta&>(*batch->delta).values, batch->parts.get(), shard.layer, range);
+      ElementsOf(const_cast<LayerBuffers&>(values), batch->parts.get(), shard.layer, range);
   if (from.empty()) return false;
   const ServerAddress server{shard.endpoint, shard.public_key};
   const Encoding encoding = batch->push.encoding;
@@ -125,7 +137,7 @@ bool Transfers::StartPush(Batches::iterator batch, size_t index) {
     ShardPushed(batch, index, result);
   };
   if (!IsQuantized(encoding)) {
-    batch->ids[index] = client_->Push(server, id, encoding, from, batch->delta, timeout, done);
+    batch->ids[index] = client_->Push(server, id, encoding, from, owner, timeout, done);
     return true;
   }
   const std::span<const std::byte> bytes = EncodedOf(*batch->delta, encoding, shard);

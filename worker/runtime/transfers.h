@@ -34,6 +34,9 @@ class Transfers {
             std::shared_ptr<const LayerParts> parts = nullptr);
   void Push(const PushShards& order, std::shared_ptr<const Delta> delta,
             std::shared_ptr<const LayerParts> parts = nullptr);
+  // The same of theta_base, in fp32.
+  void PushBase(const PushShards& order, std::shared_ptr<const LayerBuffers> base,
+                std::shared_ptr<const LayerParts> parts = nullptr);
   // Returns when no transfer touches any buffer any more. Those that were going on post nothing.
   void CancelAll();
 
@@ -49,6 +52,7 @@ class Transfers {
     std::shared_ptr<LayerBuffers> into;
     std::shared_ptr<const Delta> delta;
     std::shared_ptr<const LayerParts> parts;
+    std::shared_ptr<const LayerBuffers> base;  // pushed instead of the delta
     size_t next = 0;  // shard to start
     int running = 0;
     bool failed = false;  // a pull's shard failed: start no more

@@ -53,6 +53,15 @@ struct Describer {
                         m.at_boundary ? ", after the step under way" : "");
   }
   std::string operator()(const ForgetJob& m) const { return absl::StrCat("ForgetJob ", m.job); }
+  std::string operator()(const FillShards& m) const {
+    return absl::StrCat("FillShards ", m.job, " version ", m.version, ": ", m.shards.size());
+  }
+  std::string operator()(const ReceiveShards& m) const {
+    return absl::StrCat("ReceiveShards ", m.job, " version ", m.version, ": ", m.sources.size());
+  }
+  std::string operator()(const ShardsReceived& m) const {
+    return absl::StrCat("ShardsReceived ", m.job, " version ", m.version, ": ", m.shards.size());
+  }
   std::string operator()(const DescribeJob& m) const { return absl::StrCat("DescribeJob ", m.job); }
   std::string operator()(const LeaseGrant& m) const {
     return absl::StrCat("LeaseGrant ", m.request, ": ", Describe(m.ranges),

@@ -1,0 +1,561 @@
+#include "coordinator/core/moves.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/adoption.h"
+#include "coordinator/core/move_plan.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/rounds.h"
+#include "coordinator/core/servers.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr int64_t kBatchBytesMost = int64_t{1} << 30;
+constexpr Duration kHoldFirst = std::chrono::seconds(5);
+constexpr Duration kHoldMost = std::chrono::seconds(60);
+constexpr Duration kFillRetry = std::chrono::seconds(10);
+constexpr int kDecisionsTold = 64;
+
+const ShardPlacement& PlacementOf(const Job& job, const ShardMove& move) {
+  return job.record.shards[move.shard];
+}
+
+bool IsReleasing(const Job& job, const NodeId& server) {
+  return std::any_of(job.record.releasing.begin(), job.record.releasing.end(),
+                     [&](const ReleasedServer& r) { return r.server == server; });
+}
+
+bool HoldsShards(const Job& job, const NodeId& server) {
+  return std::any_of(job.record.shards.begin(), job.record.shards.end(),
+                     [&](const ShardPlacement& shard) { return shard.server == server; });
+}
+
+bool IsTarget(const Job& job, const NodeId& server) {
+  return std::any_of(job.record.moves.begin(), job.record.moves.end(),
+                     [&](const ShardMove& move) { return move.to == server; });
+}
+
+// The first ones, of so many bytes.
+std::vector<ShardMove> Batch(const Job& job) {
+  std::vector<ShardMove> batch;
+  int64_t bytes = 0;
+  for (const ShardMove& move : job.record.moves) {
+    bytes += PlacementOf(job, move).elements * kServerBytesPerElement;
+    if (!batch.empty() && bytes > job.moving.batch_bytes) break;
+    batch.push_back(move);
+  }
+  return batch;
+}
+
+bool IsReceived(const Job& job, const ShardMove& move) {
+  const auto found = job.moving.received.find(move.shard);
+  return found != job.moving.received.end() &&
+         found->second == std::pair(move.to, job.progress.version);
+}
+
+// It holds nothing of the job, or is not to.
+void Release(Job& job, const NodeId& server) {
+  if (IsReleasing(job, server)) return;
+  JobRecord& record = job.EditRecord();
+  record.releasing.push_back({server, ++record.placement});
+}
+
+// Moves that make no sense any more. True if there were any.
+bool ForgetMoves(State& s, Job& job) {
+  std::set<NodeId> left;
+  const auto moot = [&](const ShardMove& move) {
+    const NodeId& holder = PlacementOf(job, move).server;
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    const auto link = job.links.find(holder);
+    const bool back = move.fill && link != job.links.end() && link->second.known;
+    // A lost shard stays one: its move waits for the server, or for a user to say it again.
+    if (move.fill && !back) return false;
+    if (to != nullptr && to->attached && !to->record.draining && !back) return false;
+    left.insert(move.to);
+    return true;
+  };
+  if (std::none_of(job.record.moves.begin(), job.record.moves.end(), moot)) return false;
+  std::erase_if(job.EditRecord().moves, moot);
+  for (const NodeId& server : left) {
+    if (!HoldsShards(job, server) && !IsTarget(job, server)) Release(job, server);
+  }
+  return true;
+}
+
+std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
+  std::vector<MoveServer> servers;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kServer) continue;
+    MoveServer server;
+    server.name = key.second;
+    server.site = member.server_site;
+    server.free_bytes = FreeBytes(s, member);
+    server.leaves = member.record.draining;
+    server.takes = member.attached && !member.record.draining && !IsReleasing(job, key.second) &&
+                   s.now - member.attached_at >= s.options.rebalance_after;
+    const auto link = job.links.find(key.second);
+    if (link != job.links.end() && !link->second.known) server.takes = false;
+    if (server.takes || link != job.links.end()) servers.push_back(std::move(server));
+  }
+  return servers;
+}
+
+std::vector<std::string> SitesOfIslands(const State& s, const Job& job) {
+  std::vector<std::string> sites;
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    if (island.incarnation != 0 && worker != nullptr) {
+      sites.push_back(worker->site.empty() ? worker->record.site : worker->site);
+    }
+  }
+  return sites;
+}
+
+bool PlanMoves(State& s, Job& job) {
+  if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kPaused) {
+    return false;
+  }
+  if (!AllServersKnown(job) || s.now < job.moving.plan_again_at) return false;
+  job.moving.plan_again_at = s.now + kRetryInterval;
+  MovePlan plan = PlanShardMoves(job.record.shards, ServersFor(s, job), SitesOfIslands(s, job),
+                                 BytesPerElement(Encoding::kFloat32));
+  job.moving.trouble = plan.trouble;
+  if (plan.moves.empty()) return false;
+  JobRecord& record = job.EditRecord();
+  record.moves = std::move(plan.moves);
+  s.Log(job.id(), Severity::kInfo,
+        absl::StrCat(record.moves.size(), " shards are to move: ", plan.reason));
+  return true;
+}
+
+// The batch is as large as fits between two rounds.
+void AdaptBatch(Job& job) {
+  Moving& moving = job.moving;
+  if (moving.version == job.progress.version) return;
+  const bool missed = moving.version != kNoVersion && !moving.batch.empty();
+  if (missed && moving.batch.size() == 1) {
+    moving.hold = std::min(2 * moving.hold, kHoldMost);
+  } else if (missed) {
+    int64_t bytes = 0;
+    for (const ShardMove& move : moving.batch) {
+      bytes += PlacementOf(job, move).elements * kServerBytesPerElement;
+    }
+    moving.batch_bytes = bytes / 2;
+  }
+  moving.version = job.progress.version;
+  moving.batch.clear();
+}
+
+bool MaySwitch(const Job& job, const std::vector<ShardMove>& batch) {
+  if (job.collecting || job.decided_version() != job.progress.version) return false;
+  if (std::all_of(batch.begin(), batch.end(), [](const ShardMove& m) { return m.fill; })) {
+    return true;
+  }
+  // What is staged of a shard that moves is pushed again: its island must be there.
+  return std::all_of(job.complete.begin(), job.complete.end(), [&](const ContributionId& id) {
+    const IslandRecord& island = job.islands.at(id.island);
+    return island.generation == id.generation && island.incarnation != 0;
+  });
+}
+
+void ForgetStaged(Job& job, const std::vector<ShardMove>& batch) {
+  for (auto& [id, staged] : job.staged) {
+    for (const ShardMove& move : batch) staged.Forget(move.shard);
+  }
+  for (const auto& [id, contribution] : job.contributions) {
+    if (!contribution.dropped) NoteStaged(job, id);
+  }
+}
+
+// After the placement has changed: links are those who hold shards.
+void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
+  for (const NodeId& server : changed) {
+    if (!HoldsShards(job, server)) {
+      job.links.erase(server);
+      if (!IsTarget(job, server)) Release(job, server);
+      continue;
+    }
+    const Member* member = s.FindMember(MemberKind::kServer, server);
+    ServerLink& link = job.links[server];
+    const bool lacks = std::any_of(
+        job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
+          return move.fill && PlacementOf(job, move).server == server;
+        });
+    link.assigned = false;
+    link.again_at = s.now;
+    if (!member->attached || lacks) continue;
+    link.known = true;
+    link.ahead = false;
+    link.problem.clear();
+    link.trouble.clear();
+    link.version = std::max(link.version, job.progress.version);
+  }
+}
+
+void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
+  std::set<NodeId> changed;
+  int64_t bytes = 0;
+  bool filled = false;
+  JobRecord& record = job.EditRecord();
+  for (const ShardMove& move : batch) {
+    ShardPlacement& shard = record.shards[move.shard];
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    changed.insert({shard.server, move.to});
+    shard.server = move.to;
+    shard.endpoint = to->endpoint;
+    shard.public_key = to->public_key;
+    bytes += shard.elements * kServerBytesPerElement;
+    filled = filled || move.fill;
+    std::erase_if(record.refilled,
+                  [&](const RefilledShard& r) { return move.fill && r.shard == move.shard; });
+    if (move.fill) record.refilled.push_back({move.shard, job.progress.version});
+    std::erase(record.moves, move);
+  }
+  ++record.placement;
+  ++job.placement_revision;
+  ForgetStaged(job, batch);
+  job.transfer_plans.clear();
+  job.push_plan = PushPlan();
+  RefreshLinks(s, job, changed);
+  job.moving.received.clear();
+  job.moving.batch.clear();
+  job.moving.held_since.reset();
+  job.moving.hold = kHoldFirst;
+  job.moving.batch_bytes = std::min(2 * job.moving.batch_bytes, kBatchBytesMost);
+  job.moving.again_at = s.now;
+  s.Log(job.id(), filled ? Severity::kWarning : Severity::kInfo,
+        absl::StrCat(batch.size(), filled ? " lost" : "", " shards, ", bytes, " bytes, ",
+                     filled ? "are filled from theta_base of an island: their parameters are those "
+                              "of version "
+                            : "have moved at version ",
+                     job.progress.version,
+                     filled ? ", their outer momentum is lost and begins at zero" : ""));
+}
+
+}  // namespace
+
+absl::Status SetDraining(State& s, const NodeId& name, bool drain) {
+  Member* server = s.FindMember(MemberKind::kServer, name);
+  if (server == nullptr) {
+    return absl::NotFoundError(absl::StrCat("there is no parameter server ", CleanText(name, 100),
+                                            ": see atoll status"));
+  }
+  if (server->record.draining == drain) return absl::OkStatus();
+  server->record.draining = drain;
+  s.dirty_members.insert({MemberKind::kServer, name});
+  for (auto& [number, job] : s.jobs) {
+    job.moving.plan_again_at = s.now;
+    s.Touch(job);
+  }
+  s.Log("", Severity::kInfo,
+        absl::StrCat("parameter server ", name,
+                     drain ? " is drained: its shards go to other servers"
+                           : " takes shards again"));
+  return absl::OkStatus();
+}
+
+absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
+  const auto link = job.links.find(server);
+  const auto refuse = [&](auto... pieces) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.id(), " cannot be refilled: ", pieces...));
+  };
+  if (link == job.links.end()) return refuse("server ", server, " holds no shard of it");
+  if (!job.active() || job.stale() || job.progress.version == kNoVersion) {
+    return refuse("it does not run, or has no committed version yet");
+  }
+  if (link->second.known) return refuse("server ", server, " has its shards: nothing is lost");
+  if (job.decided_version() != job.progress.version) {
+    return refuse("version ", job.decided_version(), " is decided, and only server ", server,
+                  " had what its shards of that version are made of: bring its folder back");
+  }
+  std::vector<ShardPlacement> lost;
+  for (const ShardPlacement& shard : job.record.shards) {
+    if (shard.server == server) lost.push_back(shard);
+  }
+  std::vector<PlacementServer> servers;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
+        IsReleasing(job, key.second)) {
+      continue;
+    }
+    const auto other = job.links.find(key.second);
+    const bool empty = key.second == server && link->second.empty;
+    if (other != job.links.end() && !other->second.known && !empty) continue;
+    int64_t free = FreeBytes(s, member);
+    for (const ShardPlacement& shard : lost) {
+      if (key.second == server) free += shard.elements * kServerBytesPerElement;
+    }
+    servers.push_back({key.second, member.endpoint, free, member.public_key});
+  }
+  auto placed = PlaceShards(lost, servers, BytesPerElement(Encoding::kFloat32));
+  if (!placed.ok()) {
+    return refuse(placed.status().message(), "; start server ", server,
+                  " with an empty folder, or another one");
+  }
+  // What is under way goes on.
+  const auto goes_on = [&](const ShardPlacement& shard) {
+    return std::any_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& m) {
+      const Member* to = s.FindMember(MemberKind::kServer, m.to);
+      return m.fill && m.shard == shard.shard && to->attached && !to->record.draining;
+    });
+  };
+  if (std::all_of(lost.begin(), lost.end(), goes_on)) return absl::OkStatus();
+  JobRecord& record = job.EditRecord();
+  std::erase_if(record.moves, [&](const ShardMove& move) {
+    return !move.fill || record.shards[move.shard].server == server;
+  });
+  for (const ShardPlacement& shard : placed->shards) {
+    record.moves.push_back({shard.shard, shard.server, /*fill=*/true});
+  }
+  job.collecting.reset();  // a new window will open
+  job.moving = Moving();
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("a user says that parameter server ", server, " has lost ", lost.size(),
+                     " shards: they are filled from an island"));
+  return absl::OkStatus();
+}
+
+void OnShardsReceived(State& s, Member& server, const ShardsReceived& message) {
+  Job* job = s.FindJob(message.job);
+  if (job == nullptr || message.version != job->progress.version) return;
+  s.Touch(*job);
+  for (const ShardMove& move : job->record.moves) {
+    if (move.to != server.record.name ||
+        std::count(message.shards.begin(), message.shards.end(), move.shard) == 0) {
+      continue;
+    }
+    job->moving.received[move.shard] = {move.to, message.version};
+  }
+}
+
+bool TakesPartInMoves(const Job& job, const NodeId& server) {
+  return IsReleasing(job, server) || IsTarget(job, server);
+}
+
+void OnReleased(Job& job, const NodeId& server, int64_t placement) {
+  const auto is_it = [&](const ReleasedServer& r) {
+    return r.server == server && placement >= r.placement;
+  };
+  if (std::any_of(job.record.releasing.begin(), job.record.releasing.end(), is_it)) {
+    std::erase_if(job.EditRecord().releasing, is_it);
+  }
+}
+
+bool AdvanceMoves(State& s, Job& job) {
+  if (job.progress.version == kNoVersion) return false;
+  AdaptBatch(job);
+  if (!job.record.moves.empty() && ForgetMoves(s, job)) return true;
+  if (job.record.moves.empty()) return PlanMoves(s, job);
+  const std::vector<ShardMove> batch = Batch(job);
+  if (job.moving.batch != batch) {
+    job.moving.batch = batch;
+    job.moving.held_since.reset();
+    job.moving.again_at = s.now;
+  }
+  const bool received = std::all_of(batch.begin(), batch.end(), [&](const ShardMove& move) {
+    return IsReceived(job, move);
+  });
+  if (!received || !MaySwitch(job, batch)) return false;
+  SwitchShards(s, job, batch);
+  return true;
+}
+
+bool HoldsForMoves(const State& s, const Job& job) {
+  if (job.moving.batch.empty() || job.moving.version != job.progress.version) return false;
+  // Only what is under way.
+  for (const ShardMove& move : job.moving.batch) {
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    const Member* from = s.FindMember(MemberKind::kServer, PlacementOf(job, move).server);
+    if (to == nullptr || !to->attached || from == nullptr || !from->attached) return false;
+  }
+  if (!MaySwitch(job, job.moving.batch)) return false;
+  return !job.moving.held_since || s.now - *job.moving.held_since < job.moving.hold;
+}
+
+namespace {
+
+// What makes up `version`, for a server that has nothing of the job.
+void TellVersion(const Job& job, ReceiveShards& message) {
+  message.newest = {job.id(), message.version, {}, {}};
+  int told = 0;
+  for (auto d = job.decisions.rbegin(); d != job.decisions.rend() && told < kDecisionsTold;
+       ++d, ++told) {
+    for (const DecisionParticipant& p : d->second.participants) {
+      message.decided.push_back(p.contribution);
+    }
+    message.decided.insert(message.decided.end(), d->second.dropped.begin(),
+                           d->second.dropped.end());
+    if (d->second.version != message.version) continue;
+    for (const DecisionParticipant& p : d->second.participants) {
+      if (p.accepted) message.newest.terms.push_back({p.contribution, p.weight});
+    }
+    message.newest.dropped = d->second.dropped;
+    message.newest.image = ImageOf(job, d->second);
+  }
+  std::reverse(message.decided.begin(), message.decided.end());  // oldest first
+}
+
+void SendReceive(State& s, Job& job) {
+  std::map<NodeId, ReceiveShards> messages;
+  for (const ShardMove& move : job.moving.batch) {
+    if (IsReceived(job, move)) continue;
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    if (to == nullptr || !to->attached) continue;
+    const ShardPlacement& shard = PlacementOf(job, move);
+    const auto link = job.links.find(shard.server);
+    if (!move.fill && (link == job.links.end() || !link->second.known)) continue;
+    ReceiveShards& message = messages[move.to];
+    message.sources.push_back({{shard.shard, shard.layer, shard.elements, shard.begin},
+                               move.fill ? "" : shard.endpoint,
+                               move.fill ? "" : shard.public_key,
+                               move.fill});
+  }
+  for (auto& [server, message] : messages) {
+    message.job = job.id();
+    message.placement = job.record.placement;
+    message.version = job.progress.version;
+    TellVersion(job, message);
+    s.SendToServer(server, std::move(message));
+  }
+}
+
+// An island that has the version's parameters, another one each time.
+void SendFill(State& s, Job& job) {
+  FillShards fill{job.id(), -1, 0, job.progress.version, {}};
+  for (const ShardMove& move : job.moving.batch) {
+    if (!move.fill || IsReceived(job, move)) continue;
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    if (to == nullptr || !to->attached) continue;
+    ShardPlacement shard = PlacementOf(job, move);
+    shard.server = move.to;
+    shard.endpoint = to->endpoint;
+    shard.public_key = to->public_key;
+    fill.shards.push_back(std::move(shard));
+  }
+  if (fill.shards.empty()) return;
+  std::vector<std::pair<const Member*, const IslandRecord*>> able;
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    if (island.incarnation == 0 || worker == nullptr || !worker->attached || !worker->progress) {
+      continue;
+    }
+    const IslandProgress& progress = *worker->progress;
+    if (progress.job == job.id() && progress.generation == island.generation && progress.ready &&
+        progress.base_version == job.progress.version) {
+      able.emplace_back(worker, &island);
+    }
+  }
+  job.moving.trouble = able.empty() ? absl::StrCat("no island holds theta_base of version ",
+                                                   job.progress.version)
+                                    : "";
+  if (able.empty()) return;
+  const auto& [worker, island] = able[static_cast<size_t>(job.moving.fills++) % able.size()];
+  fill.island = island->island;
+  fill.generation = island->generation;
+  s.Send(*worker, std::move(fill));
+  job.moving.fill_again_at = s.now + kFillRetry;
+}
+
+}  // namespace
+
+void PumpMoves(State& s, Job& job) {
+  for (const ReleasedServer& released : job.record.releasing) {
+    const Member* server = s.FindMember(MemberKind::kServer, released.server);
+    Instant& again_at = job.moving.release_again_at[released.server];
+    if (server == nullptr || !server->attached || s.now < again_at) continue;
+    again_at = s.now + kRetryInterval;
+    s.SendToServer(released.server, RemoveJob{job.id(), released.placement});
+  }
+  const bool settled = job.decided_version() == job.progress.version;
+  if (!job.active() || job.moving.batch.empty() || !settled) return;
+  if (s.now >= job.moving.again_at) {
+    job.moving.again_at = s.now + kRetryInterval;
+    SendReceive(s, job);
+  }
+  // After the servers have been told, a moment later.
+  if (s.now >= job.moving.fill_again_at) SendFill(s, job);
+}
+
+namespace {
+
+// What is due and waits for something else is looked at again a moment later.
+Instant Later(const State& s, Instant at) { return at > s.now ? at : s.now + kRetryInterval; }
+
+}  // namespace
+
+Instant NextMoveDeadline(const State& s, const Job& job) {
+  Instant next = kNever;
+  for (const ReleasedServer& released : job.record.releasing) {
+    const Member* server = s.FindMember(MemberKind::kServer, released.server);
+    const auto again = job.moving.release_again_at.find(released.server);
+    if (server == nullptr || !server->attached) continue;
+    const bool asked = again != job.moving.release_again_at.end();
+    next = std::min(next, Later(s, asked ? again->second : s.now));
+  }
+  if (!job.active() || job.progress.version == kNoVersion) return next;
+  if (job.moving.held_since) {
+    next = std::min(next, Later(s, *job.moving.held_since + job.moving.hold));
+  }
+  if (!job.record.moves.empty()) return std::min(next, Later(s, job.moving.again_at));
+  // A server that may take shards later, or one that still has to give some.
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kServer || !member.attached) continue;
+    const bool gives = member.record.draining && HoldsShards(job, key.second);
+    const Instant takes = member.attached_at + s.options.rebalance_after;
+    if (gives) next = std::min(next, Later(s, job.moving.plan_again_at));
+    if (s.now < takes) next = std::min(next, takes);
+  }
+  return next;
+}
+
+std::string MovesText(const State& s, const Job& job) {
+  std::string text;
+  if (!job.record.moves.empty()) {
+    int64_t bytes = 0;
+    std::set<NodeId> to;
+    bool fill = false;
+    for (const ShardMove& move : job.record.moves) {
+      bytes += PlacementOf(job, move).elements * kServerBytesPerElement;
+      to.insert(move.to);
+      fill = fill || move.fill;
+    }
+    absl::StrAppend(&text, job.record.moves.size(), fill ? " lost" : "", " shards (", bytes,
+                    " bytes) ", fill ? "are filled on" : "move to");
+    for (const NodeId& server : to) absl::StrAppend(&text, " ", server);
+  }
+  for (const ReleasedServer& released : job.record.releasing) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", released.server, " has yet to delete its part");
+  }
+  if (!job.record.refilled.empty()) {
+    const RefilledShard& newest = job.record.refilled.back();
+    absl::StrAppend(&text, text.empty() ? "" : "; ", job.record.refilled.size(),
+                    " shards were lost and filled from an island, their outer momentum began at "
+                    "zero, the newest at version ",
+                    newest.version);
+  }
+  if (!job.moving.trouble.empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", job.moving.trouble);
+  }
+  return text;
+}
+
+std::string DrainText(const State& s, const Member& server) {
+  if (!server.record.draining) return "";
+  const NodeId& name = server.record.name;
+  std::string jobs;
+  for (const auto& [number, job] : s.jobs) {
+    if (!HoldsShards(job, name) && !IsReleasing(job, name)) continue;
+    absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", job.id(),
+                    job.ended() ? " (ended: export it, then atoll rm)" : "");
+  }
+  return jobs.empty() ? "drained: it holds nothing and can be stopped"
+                      : absl::StrCat("draining: it still holds shards of ", jobs);
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,40 @@
+// Shards that move between parameter servers: which ones, when, and the switch between two rounds
+// (docs/decisions/moving-shards.md). Private to the core.
+
+#ifndef ATOLL_COORDINATOR_CORE_MOVES_H_
+#define ATOLL_COORDINATOR_CORE_MOVES_H_
+
+#include <string>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// `atoll drain`: the server's shards go to others, until `drain` is false again.
+absl::Status SetDraining(State& s, const NodeId& name, bool drain);
+// `atoll refill`: the job's shards on this server are lost; they are filled from an island.
+absl::Status RefillShards(State& s, Job& job, const NodeId& server);
+
+void OnShardsReceived(State& s, Member& server, const ShardsReceived& message);
+// Whether it holds none of the job's shards, and is to receive some or to delete what it has.
+bool TakesPartInMoves(const Job& job, const NodeId& server);
+// A server has deleted what it had of a job that goes on without it.
+void OnReleased(Job& job, const NodeId& server, int64_t placement);
+
+// Plans moves, and switches shards that have been received. True if anything changed. REQUIRES: the
+// job is active and not stale, and nothing is decided that is not applied.
+bool AdvanceMoves(State& s, Job& job);
+// Whether the round waits a moment for shards that are on their way.
+bool HoldsForMoves(const State& s, const Job& job);
+// Sends what servers and islands are still to do for moves.
+void PumpMoves(State& s, Job& job);
+Instant NextMoveDeadline(const State& s, const Job& job);
+
+// "" or which shards move, how far they are, and why they wait.
+std::string MovesText(const State& s, const Job& job);
+// Of a server: "" or "draining: ..." and what it still holds.
+std::string DrainText(const State& s, const Member& server);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_MOVES_H_
