@@ -1,4 +1,5 @@
-// How much of its host's memory an island's leader keeps for the model.
+// How much of its host's memory a worker keeps for the model, beside what its devices hold: in
+// copies of an element, in fp32.
 
 #ifndef ATOLL_COMMON_PROTOCOL_HOST_COPIES_H_
 #define ATOLL_COMMON_PROTOCOL_HOST_COPIES_H_
@@ -7,11 +8,18 @@
 
 namespace atl {
 
-// Copies of the whole model in fp32, beside what its devices hold: theta_base, delta and pulled,
-// and four while a checkpoint is written; of quantised pushes the residual, the encoded delta (a
-// part of a copy), and the residual once more in a checkpoint. See worker/runtime/island.h.
-inline int HostCopies(const JobSpec& spec) {
-  return 7 + (IsQuantized(spec.outer.push_encoding) ? 3 : 0);
+// Of what it owns, or keeps copies of (common/model/outer_copies.h): theta_base, pseudo-gradient
+// and pulled version; of quantised pushes the residuals before and after, and the encoded
+// pseudo-gradient (a part of a copy). See worker/runtime/outer_state.h.
+inline int OuterCopies(const JobSpec& spec) {
+  return 3 + (IsQuantized(spec.outer.push_encoding) ? 3 : 0);
+}
+
+// Of the whole model, by who leads, while a local checkpoint is written: parameters, theta_base and
+// two moments; of quantised pushes a residual. See worker/runtime/island.h.
+inline int CheckpointCopies(const JobSpec& spec) {
+  if (spec.schedule.checkpoint_every_steps == 0) return 0;
+  return 4 + (IsQuantized(spec.outer.push_encoding) ? 1 : 0);
 }
 
 }  // namespace atl

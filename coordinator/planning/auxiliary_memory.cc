@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes_text.h"
+#include "common/model/outer_copies.h"
 #include "common/protocol/host_copies.h"
 #include "common/protocol/nccl_joins.h"
 #include "common/protocol/program_slots.h"
@@ -144,7 +145,22 @@ BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
 int64_t LeaderBytes(const PlanRequest& request) {
   int64_t elements = 0;
   for (const LayerSize& layer : request.facts.layers) elements += layer.elements;
-  return elements * int64_t{sizeof(float)} * HostCopies(request.spec);
+  return elements * int64_t{sizeof(float)} * CheckpointCopies(request.spec);
+}
+
+// Everybody keeps everything where there are as many copies as workers.
+int64_t LeastOwnerBytes(const PlanRequest& request) {
+  if (request.spec.checkpoint.peer_copies + 1 < std::ssize(request.members)) return 0;
+  int64_t elements = 0;
+  for (const LayerSize& layer : request.facts.layers) elements += layer.elements;
+  return elements * int64_t{sizeof(float)} * OuterCopies(request.spec);
+}
+
+int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker) {
+  const auto kept = KeptElements(plan, request.facts.layers, request.spec.checkpoint.peer_copies);
+  const auto found = kept.find(worker);
+  return found == kept.end() ? 0
+                             : found->second * int64_t{sizeof(float)} * OuterCopies(request.spec);
 }
 
 NodeId RoomierLeader(const PlanRequest& request) {
@@ -173,15 +189,18 @@ absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
       messages += BesideOf(request, plan, program.device).host_bytes;
     }
     const bool leads = worker == request.members[0].member.worker;
+    const int64_t owned = OwnerBytes(request, plan, worker);
     const int64_t copies = leads ? LeaderBytes(request) : 0;
     const int64_t has = member.devices[0].host_memory_bytes;
-    if (messages + copies <= has) continue;
-    std::string text = absl::StrCat("worker ", worker, ": its host lacks ",
-                                    BytesText(messages + copies - has), ": it has ", BytesText(has),
-                                    ", and messages on their way take ", BytesText(messages));
+    if (messages + owned + copies <= has) continue;
+    std::string text = absl::StrCat(
+        "worker ", worker, ": its host lacks ", BytesText(messages + owned + copies - has),
+        ": it has ", BytesText(has), ", messages on their way take ", BytesText(messages),
+        ", and what it exchanges with the parameter servers, with copies for others, ",
+        BytesText(owned));
     if (leads) {
-      absl::StrAppend(&text, ", ", HostCopies(request.spec),
-                      " copies of the model, since it leads, ", BytesText(copies));
+      absl::StrAppend(&text, "; the local checkpoint, which it writes since it leads, ",
+                      BytesText(copies));
     }
     absl::StrAppend(&text, "; use a machine with more memory",
                     leads ? " (of an island's workers the one with most leads)" : "",

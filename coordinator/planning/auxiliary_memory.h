@@ -1,5 +1,6 @@
 // What a plan takes beside what its devices' backends count: messages in flight, sums on their way,
-// the leader's copies of the model. Internal to planning.
+// what owners keep for the exchange with the parameter servers, the leader's checkpoint. Internal
+// to planning.
 //
 // The bounds are the runtime's. Of a boundary both ends hold messages for at most as many
 // micro-batches as the stage before it has in flight (its slots): one that waits to be received, or
@@ -27,11 +28,15 @@ struct BesideMemory {
   int64_t device_bytes = 0;  // of a device with memory of its own
   int64_t host_bytes = 0;
 };
-// Without the leader's copies. REQUIRES: the plan names the device.
+// Without the two below. REQUIRES: the plan names the device.
 BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
                       const std::string& device);
 
-// The leader's copies of the model, all together.
+// What a worker of the plan keeps for the exchange with the parameter servers.
+int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker);
+// What each keeps at least of that, whatever the plan is.
+int64_t LeastOwnerBytes(const PlanRequest& request);
+// The leader's copies of the model, while its local checkpoint is written.
 int64_t LeaderBytes(const PlanRequest& request);
 
 // Who has more room for these copies than the first member, and most of all; nobody: "". Hosts that
@@ -39,8 +44,8 @@ int64_t LeaderBytes(const PlanRequest& request);
 NodeId RoomierLeader(const PlanRequest& request);
 
 // RESOURCE_EXHAUSTED names a worker whose devices have memory of their own, and whose host has too
-// little for its messages and, where it leads, for these copies. Hosts that do not say what they
-// have are taken to have enough.
+// little for its messages, for what it owns and, where it leads, for its checkpoint. Hosts that do
+// not say what they have are taken to have enough.
 absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan);
 
 }  // namespace atl

@@ -91,24 +91,24 @@ TEST_CASE("a plan's devices need what is beside, too") {
       if (WorkerOfDevice(program.device) == request.members[w].member.worker) own = &program;
     }
     MemoryLack need = *NeedOf(request, plan, *own);
-    CHECK(need.beside_bytes == 3 * kMessage + (w == 0 ? 7 * 4 * Elements(request) : 0));
+    CHECK(need.beside_bytes == 3 * kMessage + (w == 0 ? 7 : 3) * 4 * Elements(request));
     request.members[w].devices[0].memory_bytes = need.takes_bytes + need.beside_bytes;
     CHECK(NeedOf(request, plan, *own)->lacks_bytes() == 0);
     request.members[w].devices[0].memory_bytes -= 1;
     need = *NeedOf(request, plan, *own);
     CHECK(need.lacks_bytes() == 1);
     CHECK_THAT(Text(need), Catch::Contains(" lacks 1 B: it would take ") &&
-                               Catch::Contains(" of it for messages and the leader's copies"));
+                               Catch::Contains(" of it for messages and copies of the model"));
   }
 }
 
-TEST_CASE("a leader whose host has no room for the model's copies is refused by name") {
+TEST_CASE("a worker whose host has no room for copies of the model is refused by name") {
   const int64_t copy = 4 * Elements(OnGpus(0));
   const int64_t messages = 3 * kMessage / 2;
   Planned(OnGpus(7 * copy + messages));
   CHECK_THAT(Refusal(OnGpus(7 * copy + messages - 1)),
              Catch::StartsWith("worker w1: its host lacks 1 B: it has ") &&
-                 Catch::Contains("7 copies of the model, since it leads") &&
+                 Catch::Contains("the local checkpoint, which it writes since it leads") &&
                  Catch::Contains("of an island's workers the one with most leads"));
   CHECK(RoomierLeader(OnGpus(1)) == "");  // all are alike
   PlanRequest other = OnGpus(7 * copy + messages - 1);
@@ -117,12 +117,18 @@ TEST_CASE("a leader whose host has no room for the model's copies is refused by 
   std::swap(other.members[0], other.members[1]);
   CHECK(RoomierLeader(other) == "");
   Planned(other);
-  // Who follows keeps none.
+  // Who follows keeps what it owns, and a copy of what the other does.
   PlanRequest request = OnGpus(7 * copy + messages);
-  request.members[1].devices[0].host_memory_bytes = messages;
+  request.members[1].devices[0].host_memory_bytes = 3 * copy + messages;
+  Planned(request);
+  request.members[1].devices[0].host_memory_bytes -= 1;
+  CHECK_THAT(Refusal(request), Catch::StartsWith("worker w2: its host lacks 1 B"));
+  request.spec.schedule.checkpoint_every_steps = 0;
+  request.members[0].devices[0].host_memory_bytes = 3 * copy + messages;
+  request.members[1].devices[0].host_memory_bytes = 3 * copy + messages;
   Planned(request);
   request.spec.outer.push_encoding = Encoding::kInt8;
-  CHECK_THAT(Refusal(request), Catch::Contains("10 copies of the model"));
+  CHECK_THAT(Refusal(request), Catch::StartsWith("worker w1: its host lacks "));
 }
 
 }  // namespace

@@ -290,7 +290,7 @@ std::string Text(const MemoryLack& lack) {
                    BytesText(lack.takes_bytes + lack.beside_bytes));
   if (lack.beside_bytes > 0) {
     absl::StrAppend(&text, ", ", BytesText(lack.beside_bytes),
-                    " of it for messages and the leader's copies of the model,");
+                    " of it for messages and copies of the model on the host,");
   }
   absl::StrAppend(&text, " and has ", BytesText(lack.has_bytes));
   return text;
@@ -312,11 +312,13 @@ std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& p
   if (info == nullptr) return need;
   if (info->memory_bytes > 0) need.has_bytes = info->memory_bytes;
   if (IsHost(*info)) {
-    const PlanMember& leader = request.members[0];
-    need.beside_bytes = beside.host_bytes;
-    if (leader.member.worker == WorkerOfDevice(program.device)) {
-      need.beside_bytes += LeaderBytes(request) / static_cast<int64_t>(leader.devices.size());
-    }
+    const NodeId worker = WorkerOfDevice(program.device);
+    const auto member =
+        std::find_if(request.members.begin(), request.members.end(),
+                     [&](const PlanMember& m) { return m.member.worker == worker; });
+    int64_t bytes = OwnerBytes(request, plan, worker);
+    if (member == request.members.begin()) bytes += LeaderBytes(request);
+    need.beside_bytes = beside.host_bytes + bytes / static_cast<int64_t>(member->devices.size());
   }
   return need;
 }

@@ -21,16 +21,16 @@ namespace atl {
 // What a plan takes of a device, which may have less than that.
 struct MemoryLack {
   std::string device;
-  int64_t takes_bytes = 0;   // as its backends count
-  int64_t beside_bytes = 0;  // of the same memory: messages, sums, the leader's copies of the model
-  int64_t has_bytes = 0;     // INT64_MAX: not known
+  int64_t takes_bytes = 0;     // as its backends count
+  int64_t beside_bytes = 0;    // of the same memory: messages, sums, copies of the model
+  int64_t has_bytes = 0;       // INT64_MAX: not known
   int64_t reserved_bytes = 0;  // by the search
 
   int64_t lacks_bytes() const { return takes_bytes + beside_bytes - has_bytes; }
 };
 
-// "w1/0 lacks 3.1 MiB: it would take 67.1 MiB, 5.0 MiB of it for messages and the leader's copies
-// of the model, and has 64.0 MiB".
+// "w1/0 lacks 3.1 MiB: it would take 67.1 MiB, 5.0 MiB of it for messages and copies of the
+// model on the host, and has 64.0 MiB".
 std::string Text(const MemoryLack& lack);
 
 // Of one program of the plan's; nothing: its device has no profile of this degree of tensor

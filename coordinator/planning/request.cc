@@ -391,12 +391,12 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
                                 [](const DeviceFacts& d) { return ComputeOf(d.info) == "fp32"; });
   const int64_t element_bytes = full ? 4 : 2;
   const plan::Model model = ModelOf(request, shape, element_bytes);
-  // The leader's host keeps more copies: what it started from, what it pushes and pulls, ...
-  const int64_t copies = LeaderBytes(request);
-  const PlanMember& leader = request.members[0];
+  // Of what owners keep, what does not depend on the plan.
+  const int64_t owned = LeastOwnerBytes(request), checkpoint = LeaderBytes(request);
   for (DeviceFacts& device : devices) {
-    if (device.member != 0 || !IsHost(device.info)) continue;
-    device.info.memory_bytes -= copies / static_cast<int64_t>(leader.devices.size());
+    if (!IsHost(device.info)) continue;
+    const auto hosts = static_cast<int64_t>(request.members[device.member].devices.size());
+    device.info.memory_bytes -= (owned + (device.member == 0 ? checkpoint : 0)) / hosts;
   }
   PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};
   MakeTypes(request, devices, input, input.table);

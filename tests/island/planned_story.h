@@ -90,10 +90,11 @@ inline PlanRequest PlanningOf(const EngineJob& job, int devices,
   return request;
 }
 
-// Each of them has so much, beside the leader's copies of the model.
+// Each of them has so much, beside the host's copies of the model.
 inline void GiveMemory(int64_t bytes, PlanRequest& request) {
   std::vector<DeviceInfo>& devices = request.members[0].devices;
-  const int64_t copies = LeaderBytes(request) / static_cast<int64_t>(devices.size());
+  const int64_t copies =
+      (LeaderBytes(request) + LeastOwnerBytes(request)) / static_cast<int64_t>(devices.size());
   for (DeviceInfo& device : devices) device.memory_bytes = bytes + copies;
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/logging.h"
+#include "common/model/outer_copies.h"
 #include "common/protocol/host_copies.h"
 
 namespace atl::worker {
@@ -121,16 +122,26 @@ absl::StatusOr<JobFacts> Island::Open(const Prepare& command) {
   ATOLL_ASSIGN_OR_RETURN(facts_, trainer_->Prepare(spec_));
   // Where islands have plans, this worker may hold a part of the model, and follow.
   if (spec_.layout.island != IslandExtent::kWorker) return facts_;
-  ATOLL_RETURN_IF_ERROR(CheckMemory(true));
+  ATOLL_RETURN_IF_ERROR(CheckMemory(nullptr));
   fits_ = true;
   return facts_;
 }
 
-absl::Status Island::CheckMemory(bool whole) const {
+// `plan`: of an island that this worker leads; null: it holds the whole model.
+absl::Status Island::CheckMemory(const IslandPlan* plan) const {
   int64_t elements = 0;
   for (const LayerSize& layer : facts_.layers) elements += layer.elements;
-  const int copies = HostCopies(spec_) + (options_.trainer_on_host && whole ? kTrainerCopies : 0);
-  const int64_t bytes = elements * copies * int64_t{sizeof(float)};
+  // Of several workers each has a part of the model on its devices, for which the plan has seen to
+  // it.
+  const bool alone = plan == nullptr || plan->members.size() <= 1;
+  int64_t kept = elements;
+  if (!alone) {
+    kept = KeptElements(*plan, facts_.layers,
+                        spec_.checkpoint.peer_copies)[plan->members.front().worker];
+  }
+  const int copies =
+      CheckpointCopies(spec_) + (options_.trainer_on_host && alone ? kTrainerCopies : 0);
+  const int64_t bytes = (kept * OuterCopies(spec_) + elements * copies) * int64_t{sizeof(float)};
   if (options_.host_bytes == 0 || bytes <= options_.host_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the model's ", elements, " parameters need ", bytes, " bytes ",
@@ -142,9 +153,7 @@ absl::Status Island::CheckMemory(bool whole) const {
 
 Event Island::Do(const Reconfigure& command) {
   if (!fits_) {
-    // Of several workers each has a part of the model, for which the plan has seen to it.
-    const bool whole = command.plan.members.size() <= 1;
-    if (const absl::Status room = CheckMemory(whole); !room.ok()) {
+    if (const absl::Status room = CheckMemory(&command.plan); !room.ok()) {
       return CommandFailed{std::string(room.message())};
     }
     fits_ = true;

@@ -103,8 +103,7 @@ class Island {
   void Do(const ReleaseJob& command);
 
   absl::StatusOr<JobFacts> Open(const Prepare& command);
-  // `whole`: this worker's devices hold the whole model.
-  absl::Status CheckMemory(bool whole) const;
+  absl::Status CheckMemory(const IslandPlan* plan) const;
   void AwaitSideWork();
   bool StagingWanted(int64_t ticket) const;
   absl::Status Adopt(const AdoptPulled& command);

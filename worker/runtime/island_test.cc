@@ -389,11 +389,11 @@ TEST_CASE("A host whose devices have memory of their own needs room for its own 
   CHECK(reason(7 * copy, false, Encoding::kFloat32) == "");
   CHECK(reason(7 * copy - 1, false, Encoding::kFloat32).find("of this worker's host") !=
         std::string::npos);
-  CHECK(reason(10 * copy, false, Encoding::kInt8) == "");
-  CHECK(reason(10 * copy - 1, false, Encoding::kInt8) != "");
+  CHECK(reason(11 * copy, false, Encoding::kInt8) == "");
+  CHECK(reason(11 * copy - 1, false, Encoding::kInt8) != "");
 }
 
-TEST_CASE("A host that leads several workers needs room for its own copies alone") {
+TEST_CASE("A host that leads several workers needs room for what it keeps and for checkpoints") {
   Folder folder;
   const auto trainer = NewModelTrainer(NewReferenceBackend());
   JobSpec spec = Spec(folder);
@@ -408,13 +408,31 @@ TEST_CASE("A host that leads several workers needs room for its own copies alone
     island.Run(Prepare{"sea-1", spec});
     Reconfigure command;
     command.job = "sea-1";
-    command.plan.members.resize(members);
+    // A layer each, but for the last, that has the others.
+    command.plan.replicas.resize(1);
+    for (size_t m = 0; m < members; ++m) {
+      const NodeId worker = absl::StrCat("w", m);
+      command.plan.members.push_back({worker, 1, "", ""});
+      const auto layer = static_cast<int32_t>(m);
+      const auto all = static_cast<int32_t>(facts->layers.size());
+      command.plan.replicas[0].stages.push_back(
+          {layer, m + 1 == members ? all - layer : 1, {worker + "/0"}, {}});
+    }
     island.Run(command);
     const CommandFailed* failed = std::get_if<CommandFailed>(&last);
     return failed == nullptr ? "" : failed->reason;
   };
   CHECK_THAT(reason(7 * copy - 1, 2), Catch::Contains("parameters need"));
   CHECK_THAT(reason(7 * copy, 2), !Catch::Contains("parameters need"));
+  spec.checkpoint.peer_copies = 0;
+  const int64_t own = facts->layers[0].elements * 4;
+  CHECK_THAT(reason(4 * copy + 3 * own - 1, 2), Catch::Contains("parameters need"));
+  CHECK_THAT(reason(4 * copy + 3 * own, 2), !Catch::Contains("parameters need"));
+  spec.schedule.checkpoint_every_steps = 0;
+  CHECK_THAT(reason(3 * own, 2), !Catch::Contains("parameters need"));
+  CHECK_THAT(reason(3 * own - 1, 2), Catch::Contains("parameters need"));
+  spec = Spec(folder);
+  spec.layout.island = IslandExtent::kAll;
   CHECK_THAT(reason(11 * copy - 1, 1), Catch::Contains("parameters need"));
   CHECK_THAT(reason(11 * copy, 1), !Catch::Contains("parameters need"));
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/model/outer_copies.h"
 #include "common/model/outer_cut.h"
 #include "kernels/deltas.h"
 
@@ -26,22 +27,6 @@ absl::Status NotHere(int32_t layer, ElementRange range) {
 ElementRange Overlap(const ShardPlacement& shard, ElementRange range) {
   return {std::clamp<int64_t>(range.begin - shard.begin, 0, shard.elements),
           std::clamp<int64_t>(range.end - shard.begin, 0, shard.elements)};
-}
-
-// The members behind the first holder keep the copies.
-std::vector<NodeId> WithCopies(const IslandPlan& plan, std::vector<NodeId> holders,
-                               int32_t copies) {
-  const std::vector<IslandMember>& members = plan.members;
-  const auto first = std::find_if(members.begin(), members.end(), [&](const IslandMember& member) {
-    return member.worker == holders.front();
-  });
-  for (size_t i = 1; i < members.size(); ++i) {
-    if (std::ssize(holders) > copies) break;
-    const size_t at = (static_cast<size_t>(first - members.begin()) + i) % members.size();
-    const NodeId& worker = members[at].worker;
-    if (std::count(holders.begin(), holders.end(), worker) == 0) holders.push_back(worker);
-  }
-  return holders;
 }
 
 }  // namespace

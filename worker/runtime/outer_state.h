@@ -37,8 +37,7 @@ struct KeptPart {
 // Of all workers of an island: all elements of each layer, in order.
 using OuterLayout = std::vector<KeptPart>;
 
-// Where fewer than `copies` + 1 workers own an element, others keep copies, as far as there are
-// any.
+// With copies as common/model/outer_copies.h says.
 OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
                            int32_t copies);
 // Of a worker that keeps all.
