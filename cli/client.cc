@@ -142,7 +142,7 @@ absl::StatusOr<v1::JobSummary> Client::Refill(const std::string& job, const std:
   request.set_server(server);
   return Call(*stubs_->jobs, &v1::Jobs::Stub::Refill, request, address_);
 }
-absl::StatusOr<v1::DrainReply> Client::Drain(const std::string& server, bool undo) {
+absl::StatusOr<v1::DrainReply> Client::DrainServer(const std::string& server, bool undo) {
   v1::DrainRequest request;
   request.set_server(server);
   request.set_undo(undo);

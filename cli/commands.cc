@@ -321,7 +321,7 @@ int RefillCommand(const Global& global, const std::string& job, const std::strin
 int DrainCommand(const Global& global, const std::string& server, bool undo) {
   auto client = Client::Dial(global.tls, global.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const auto reply = (*client)->Drain(server, undo);
+  const auto reply = (*client)->DrainServer(server, undo);
   if (!reply.ok()) return Fail(reply.status());
   std::cout << (global.json ? Json(*reply)
                             : absl::StrCat(server, ": ",

@@ -202,6 +202,45 @@ STORES = (empty_coordinator, other_cluster, older_copy_for_a_while, older_copy, 
           lost_folder)
 
 
+# ---- shards ----
+
+def servers_folder(cluster, job):
+    """a server's folder deleted, with one copy: `atoll refill` (parameters exact, momentum lost)"""
+    before = cluster.reaches(job, 6)
+    cluster.daemons["ps1"].kill()
+    shutil.rmtree(cluster.state_dir("ps1"))
+    begin = time.monotonic()
+    cluster.daemons["ps1"].start()
+    cluster.waits(job, "came back without the job")
+    cluster.wait_until("refill", lambda: cluster.atoll("refill", job, "ps1", check=False)[0] == 0)
+    row = goes_on(cluster, job, before, begin)
+    if "outer momentum began at zero" not in cluster.job(job)["moves"]:
+        raise AssertionError("the lost momentum is not named")
+    return row
+
+
+def drained_and_added(cluster, job):
+    """a server drained and another one added while training: (seconds a round, the same undisturbed,
+    tokens lost, deltas applied twice)"""
+    def rate(until):
+        first, begin = cluster.version(job), time.monotonic()
+        until(first)
+        return (time.monotonic() - begin) / max(1, cluster.version(job) - first)
+
+    def moved(first):
+        cluster.server("ps3")
+        cluster.atoll("drain", "ps1")
+        cluster.wait_until("ps1 to be empty and ps3 to hold shards", lambda: {
+            shard["server"] for shard in cluster.job(job)["shards"]} == {"ps2", "ps3"})
+        cluster.reaches(job, max(first + 20, cluster.version(job) + 1))
+
+    before = cluster.reaches(job, 6)
+    undisturbed = rate(lambda first: cluster.reaches(job, first + 20))
+    disturbed = rate(moved)
+    _, lost, twice = goes_on(cluster, job, before, time.monotonic())
+    return disturbed, undisturbed, lost, twice
+
+
 # ---- one flipped byte ----
 
 def flip(path, data):

@@ -498,11 +498,18 @@ void AddHeldElsewhere(const State& s, const Job& job, Descriptions& by_server) {
   }
 }
 
+// It says so: what it held has moved since this store was written, or is lost.
+bool HoldsNothing(const State& s, const NodeId& server, const ServerLink& link) {
+  const Member* member = s.FindMember(MemberKind::kServer, server);
+  return member != nullptr && member->attached && link.empty && !link.described;
+}
+
 // Of a job whose shards are placed.
 absl::Status AdoptOutdated(State& s, Job& job) {
   Descriptions by_server;
   AddHeldElsewhere(s, job, by_server);
   for (const auto& [server, link] : job.links) {
+    if (HoldsNothing(s, server, link)) continue;
     if (!link.described) {
       return absl::UnavailableError(absl::StrCat("parameter server ", server,
                                                  " has not said what it holds of job ", job.id(),
@@ -564,6 +571,7 @@ bool RebuildIfWhole(State& s, Job& job) {
   Descriptions by_server;
   AddHeldElsewhere(s, job, by_server);
   for (const auto& [server, link] : job.links) {
+    if (HoldsNothing(s, server, link)) continue;
     if (!link.described) return false;
     by_server[server] = &*link.described;
   }

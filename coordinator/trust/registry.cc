@@ -282,7 +282,9 @@ absl::StatusOr<std::vector<v1::TrustMember>> TrustRegistry::Revoke(const std::st
 v1::ClientKeys TrustRegistry::Keys() const {
   v1::ClientKeys keys;
   for (const v1::TrustMember& member : records_.members()) {
-    const bool uses_links = member.role() == "worker" || member.role() == "operator";
+    // Servers fetch shards that move from each other.
+    const bool uses_links = member.role() == "worker" || member.role() == "operator" ||
+                            member.role() == RoleName(Role::kParameterServer);
     if (member.revoked_unix_s() == 0 && uses_links && !member.curve_public_key().empty()) {
       keys.add_allowed(member.curve_public_key());
     }

@@ -100,6 +100,7 @@ class ServerStory {
     }
     core_.reset();
     asked_snapshots_.clear();
+    fetches.clear();
     ++incarnation_;
     Start();
   }
@@ -122,6 +123,7 @@ class ServerStory {
     for (auto& reply : actions.replies) replies[reply.token] = reply;
     for (auto& refusal : actions.refusals) refusals[refusal.token] = refusal;
     for (auto& write : actions.snapshots) asked_snapshots_.push_back(write.snapshot);
+    for (FetchPart& fetch : actions.fetches) fetches.push_back(std::move(fetch));
     for (const EraseJob& erase : actions.erasures) asked_erasures.push_back(erase.job);
     for (const TruncateLog& truncate : actions.truncations) {
       auto& records = logs_[truncate.job].records;
@@ -169,6 +171,7 @@ class ServerStory {
   std::optional<std::string> stopped;
   Instant deadline = kNever;
   std::vector<JobId> asked_erasures;
+  std::vector<FetchPart> fetches;  // not answered yet
 
  private:
   struct Log {

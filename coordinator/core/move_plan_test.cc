@@ -1,0 +1,76 @@
+#include "coordinator/core/move_plan.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+namespace atl {
+namespace {
+
+std::vector<ShardPlacement> Shards(const std::vector<std::pair<NodeId, int64_t>>& held) {
+  std::vector<ShardPlacement> shards;
+  for (const auto& [server, elements] : held) {
+    ShardPlacement shard;
+    shard.shard = static_cast<ShardId>(shards.size());
+    shard.elements = elements;
+    shard.server = server;
+    shards.push_back(shard);
+  }
+  return shards;
+}
+
+MoveServer Server(NodeId name, std::string site = "", bool leaves = false,
+                  int64_t free_bytes = 1 << 20) {
+  return {std::move(name), std::move(site), free_bytes, !leaves, leaves};
+}
+
+// Elements by server, after the moves.
+std::map<NodeId, int64_t> After(std::vector<ShardPlacement> shards, const MovePlan& plan) {
+  for (const ShardMove& move : plan.moves) shards[move.shard].server = move.to;
+  std::map<NodeId, int64_t> held;
+  for (const ShardPlacement& shard : shards) held[shard.server] += shard.elements;
+  return held;
+}
+
+TEST_CASE("a_balanced_placement_stays") {
+  const auto shards = Shards({{"a", 10}, {"b", 10}, {"a", 4}, {"b", 5}});
+  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, {}, 4);
+  REQUIRE(plan.moves.empty());
+  REQUIRE(plan.trouble.empty());
+}
+
+TEST_CASE("a_new_server_takes_its_share") {
+  const auto shards = Shards({{"a", 10}, {"a", 10}, {"a", 10}, {"a", 10}});
+  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, {}, 4);
+  REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"a", 20}, {"b", 20}});
+}
+
+TEST_CASE("a_server_that_leaves_is_emptied_onto_the_others_evenly") {
+  const auto shards = Shards({{"a", 10}, {"a", 10}, {"b", 10}, {"c", 10}});
+  const MovePlan plan =
+      PlanShardMoves(shards, {Server("a", "", true), Server("b"), Server("c")}, {}, 4);
+  REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"b", 20}, {"c", 20}});
+}
+
+TEST_CASE("what_fits_nowhere_stays_and_says_why") {
+  const auto shards = Shards({{"a", 100}});
+  const MovePlan plan =
+      PlanShardMoves(shards, {Server("a", "", true), Server("b", "", false, 1199)}, {}, 4);
+  REQUIRE(plan.moves.empty());
+  REQUIRE(plan.trouble.find("server a") != std::string::npos);
+  const MovePlan fits =
+      PlanShardMoves(shards, {Server("a", "", true), Server("b", "", false, 1200)}, {}, 4);
+  REQUIRE(fits.moves.size() == 1);
+}
+
+TEST_CASE("shards_go_to_the_islands_site_first") {
+  const auto shards = Shards({{"a", 10}, {"a", 10}, {"a", 10}});
+  const MovePlan plan = PlanShardMoves(
+      shards, {Server("a", "", true), Server("near", "paris"), Server("far", "oslo")},
+      {"paris", "paris"}, 4);
+  REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"far", 10}, {"near", 20}});
+  REQUIRE(RemoteShare("oslo", {"paris", "oslo"}) == 0.5);
+  REQUIRE(RemoteShare("", {"paris"}) == 0);
+}
+
+}  // namespace
+}  // namespace atl

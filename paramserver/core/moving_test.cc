@@ -1,0 +1,145 @@
+// Shards that move from one server to another, and shards that an island fills.
+
+#include <catch2/catch.hpp>
+#include <utility>
+
+#include "paramserver/core/server_story.h"
+
+namespace atl::ps {
+namespace {
+
+const OwnedShard kMoved{1, 0, 2};
+
+// A giver at version 1 that holds all shards.
+void TrainTwoVersions(ServerStory& story) {
+  story.Assign();
+  for (const Version version : {0, 1}) {
+    const ContributionId by = story.By(0, version - 1);
+    story.PushAll(by, static_cast<uint64_t>(version) + 1);
+    story.Sync();
+    story.Commit(version, {{by, 1.0}});
+    story.Sync();
+  }
+}
+
+ReceiveShards Receive(bool fill = false) {
+  ReceiveShards message{kJob, 1, 1, {{kMoved, "giver", "", fill}}};
+  message.newest = {kJob, 1, {{ServerStory::By(0, 0), 1.0}}, {}};
+  message.decided = {ServerStory::By(0, kNoVersion), ServerStory::By(0, 0)};
+  return message;
+}
+
+AssignShards Placed(std::vector<OwnedShard> shards) {
+  AssignShards assign{kJob, std::move(shards), 0.5, 0.9, 0};
+  assign.charter.placement = 2;
+  return assign;
+}
+
+// Answers what the receiver asks for; whole answers come from the giver.
+void Deliver(ServerStory& giver, ServerStory& receiver) {
+  while (!receiver.fetches.empty()) {
+    const FetchPart fetch = receiver.fetches.front();
+    receiver.fetches.erase(receiver.fetches.begin());
+    const Token token = 1000 + fetch.token;
+    giver.Do(PullAsked{fetch.job, fetch.version, fetch.shard, token, fetch.range.begin,
+                       fetch.range.size(), fetch.momentum});
+    const auto reply = giver.replies.at(token);
+    const std::vector<float> values(reply.values.begin(), reply.values.end());
+    receiver.Do(PartFetched{fetch.token, absl::OkStatus(), BytesOf(values)});
+    giver.replies.erase(token);
+  }
+}
+
+TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
+  ServerStory stays, giver, receiver;
+  TrainTwoVersions(stays);
+  TrainTwoVersions(giver);
+  receiver.Says(Receive());
+  Deliver(giver, receiver);
+  REQUIRE(receiver.Told<ShardsReceived>().empty());  // nothing is durable yet
+  receiver.Sync();
+  const auto received = receiver.Told<ShardsReceived>();
+  REQUIRE(received.size() == 1);
+  REQUIRE(received[0].shards == std::vector<ShardId>{kMoved.shard});
+  REQUIRE(receiver.Theta(kMoved.shard).empty());  // it holds it from the assignment on
+  receiver.Crash();
+  receiver.Says(Placed({kMoved}));
+  giver.Says(Placed({{0, 0, 4}, {2, 1, 3}}));
+  giver.Sync();
+  receiver.Sync();
+  REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));
+  REQUIRE(giver.Theta(kMoved.shard).empty());
+  receiver.Crash();
+  for (ServerStory* story : {&stays, &receiver}) {
+    story->Push(story->Id(0, 1, kMoved.shard), {3, -1});
+    if (story == &stays) story->Push(story->Id(0, 1, 0), {1, 1, 1, 1});
+    if (story == &stays) story->Push(story->Id(0, 1, 2), {1, 1, 1});
+    story->Sync();
+    story->Commit(2, {{story->By(0, 1), 1.0}});
+    story->Sync();
+  }
+  REQUIRE(receiver.version() == 2);
+  REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));  // momentum came along
+}
+
+TEST_CASE("a_filled_shard_has_its_parameters_and_no_momentum") {
+  ServerStory giver, receiver;
+  TrainTwoVersions(giver);
+  const PushId fill{kJob, 0, 1, 1, FillBase(1), kMoved.shard};
+  const std::vector<float> theta = giver.Theta(kMoved.shard);
+  const Token early = receiver.Push(fill, theta);
+  REQUIRE(receiver.Answered(early, PushStatus::kRefused));
+  receiver.Says(Receive(/*fill=*/true));
+  const Token token = receiver.Push(fill, theta);
+  REQUIRE_FALSE(receiver.Answered(token, PushStatus::kStaged));
+  receiver.Sync();
+  REQUIRE(receiver.Answered(token, PushStatus::kStaged));
+  REQUIRE(receiver.Told<ShardsReceived>().size() == 1);
+  receiver.Says(Placed({kMoved}));
+  receiver.Sync();
+  REQUIRE(receiver.Theta(kMoved.shard) == theta);
+  receiver.Do(PullAsked{kJob, 1, kMoved.shard, 77, 0, 0, /*momentum=*/true});
+  for (const float value : receiver.replies.at(77).values) REQUIRE(value == 0.0f);
+}
+
+TEST_CASE("what_was_not_received_cannot_be_assigned") {
+  ServerStory giver, receiver;
+  TrainTwoVersions(giver);
+  receiver.Says(Receive());
+  receiver.Says(Placed({kMoved}));
+  REQUIRE(receiver.Told<ServerFault>().size() == 1);
+  REQUIRE(receiver.Theta(kMoved.shard).empty());
+}
+
+TEST_CASE("late_orders_from_before_a_move_change_nothing") {
+  ServerStory giver, receiver;
+  TrainTwoVersions(giver);
+  giver.Says(Placed({{0, 0, 4}}));
+  giver.Sync();
+  giver.Assign();  // of placement 0
+  giver.Sync();
+  REQUIRE(giver.Theta(kMoved.shard).empty());
+  giver.Says(RemoveJob{kJob, 2});  // since it has been told placement 2 it has a part again
+  REQUIRE(giver.asked_erasures.empty());
+  giver.Says(RemoveJob{kJob, 3});
+  REQUIRE(giver.asked_erasures.size() == 1);
+}
+
+TEST_CASE("a_round_that_comes_first_makes_received_parts_useless") {
+  ServerStory giver, receiver;
+  TrainTwoVersions(giver);
+  receiver.Says(Receive());
+  Deliver(giver, receiver);
+  receiver.Sync();
+  ReceiveShards newer = Receive();
+  newer.version = newer.newest.version = 2;
+  receiver.told.clear();
+  receiver.Says(newer);
+  receiver.Sync();
+  REQUIRE(receiver.Told<ShardsReceived>().empty());
+  REQUIRE(receiver.fetches.size() == 2);
+  REQUIRE(receiver.fetches[0].version == 2);
+}
+
+}  // namespace
+}  // namespace atl::ps

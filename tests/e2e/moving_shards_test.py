@@ -1,0 +1,61 @@
+#!/usr/bin/python3
+"""Shards move between parameter servers while a job trains, and a lost one is filled from an island, on
+real daemons."""
+import os
+import shutil
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from story import LIMIT_S, case, check, main  # noqa: E402
+
+STEP_MS = 20
+
+
+def holders(story, job):
+    return {shard["server"] for shard in story.job(job)["shards"]}
+
+
+@case
+def a_server_is_drained_and_one_is_added(story):
+    """A server is drained and another one added while a job trains: all shards leave the one, some go to
+    the other, the drained one holds nothing and is stopped, and no version, token or delta is lost"""
+    story.starts(workers=2, servers=2, step_ms=STEP_MS)
+    job = story.submits(schedule__train_tokens=600_000)
+    before = story.reaches(job, 3)
+    check(holders(story, job) == {"ps1", "ps2"}, f"{before['shards']}")
+    story.server("ps3", memory="64MiB")
+    story.atoll("drain", "ps1")
+    story.meanwhile("ps1 to be empty and ps3 to hold shards", job,
+                    lambda: holders(story, job) == {"ps2", "ps3"})
+    story.wait_until("ps1 to say so", lambda: "can be stopped" in story.member("ps1")["draining"], LIMIT_S)
+    check(not os.path.exists(os.path.join(story.folder, "ps1", "jobs", job)), "ps1 keeps its part")
+    story.daemons["ps1"].stop()
+    story.reaches(job, story.version(job) + 2)
+    story.finishes(job, before["decisions"])
+
+
+@case
+def a_servers_folder_is_deleted(story):
+    """A parameter server's folder is deleted: the job waits and names the remedy; after atoll refill it
+    goes on from the same version and finishes, and the lost momentum is named"""
+    story.starts(workers=2, servers=2, step_ms=STEP_MS)
+    job = story.submits(schedule__train_tokens=400_000)
+    before = story.reaches(job, 4)
+    code, _, error = story.atoll("refill", job, "ps1", check=False)
+    check(code == 1 and "nothing is lost" in error, f"{code}: {error}")
+    story.daemons["ps1"].kill()
+    shutil.rmtree(os.path.join(story.folder, "ps1"))
+    story.daemons["ps1"].start()
+    waiting = story.wait_until("the job to wait", lambda: (
+        lambda said: said if "came back without the job" in said else None)(
+            story.job(job)["summary"]["waiting_for"]), LIMIT_S)
+    check("atoll refill" in waiting, waiting)
+    version = story.version(job)
+    story.atoll("refill", job, "ps1")
+    after = story.reaches(job, version + 2)
+    check("outer momentum began at zero" in after["moves"], f"{after['moves']}")
+    story.finishes(job, before["decisions"])
+
+
+if __name__ == "__main__":
+    main("moving_shards_test")
