@@ -93,8 +93,7 @@ std::vector<OpCase> TestCases() {
       NesterovCase(1003, Type::kBf16),
   };
   cases.insert(cases.end(), others.begin(), others.end());
-  const std::vector<OpCase> images = ImageTestCases();
-  cases.insert(cases.end(), images.begin(), images.end());
+  for (OpCase& image : ImageTestCases()) cases.push_back(std::move(image));
   return cases;
 }
 

@@ -429,7 +429,7 @@ absl::Status Island::Resume(const AdoptPulled& command) {
 Event Island::Do(const Validate& command) {
   const absl::StatusOr<MeanLoss> loss = EvaluateBase();
   if (!loss.ok()) return ReadingFailed(loss.status());
-  return ValidationDone{command.version, loss->loss, loss->tokens};
+  return ValidationDone{command.version, loss->loss, loss->tokens, loss->accuracy};
 }
 
 // The island's own parameters come back whatever happens; see GroupTrainer::SetParameters.
