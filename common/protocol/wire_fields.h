@@ -131,7 +131,6 @@ void Fields(V& v, Plain<V, LayerSize>& s, v1::LayerSize& m) {
   ATOLL_WIRE_COPY(name);
   ATOLL_WIRE_INT(elements, 0, kMaxElements);
   ATOLL_WIRE_INT(statistics, 0, kMaxElements);
-  v.Check(m.statistics() <= m.elements(), "a layer has more statistics than elements");
 }
 
 template <class V>

@@ -24,6 +24,11 @@ absl::Status Validate(const JobFacts& facts) {
                                                      " elements; the model may have 1 to ",
                                                      kMaxElements, " in all"));
     }
+    if (layer.statistics < 0 || layer.statistics >= layer.elements) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ",
+                                                     layer.statistics, " running statistics in ",
+                                                     layer.elements, " elements"));
+    }
     elements += layer.elements;
   }
   const ModelSpec& model = facts.model;

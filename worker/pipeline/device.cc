@@ -15,7 +15,7 @@ LayerLayout TableLayout(const LayerLayout& embedding) {
   LayerLayout table;
   table.name = "table";
   table.params = {embedding.params[0]};
-  table.size = table.decay_size = embedding.params[0].size;
+  table.size = table.decay_size = table.trained_size = embedding.params[0].size;
   return table;
 }
 
