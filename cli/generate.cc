@@ -49,6 +49,10 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const GenerateFla
 absl::StatusOr<Loaded> Load(const GenerateFlags& flags) {
   Loaded loaded;
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.folder));
+  if (config.is_images()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flags.folder, "/config.json: a model of images does not continue texts; use a decoder's"));
+  }
   if (!config.architecture().causal) {
     return absl::InvalidArgumentError(absl::StrCat(
         flags.folder, "/config.json: an encoder's model does not continue texts; use a decoder's"));

@@ -239,6 +239,9 @@ std::string JobText(const v1::Job& job, int decisions) {
   absl::StrAppend(&out, "  loss: training ", Loss(ShownLoss(s)), ", validation ",
                   Loss(s.validation_loss()), " at version ", VersionText(s.validated_version()),
                   " (", Loss(s.first_validation_loss()), " at the start)\n");
+  if (s.validation_accuracy() > 0) {
+    absl::StrAppend(&out, "  top-1 accuracy: ", Fixed(100 * s.validation_accuracy(), 2), "%\n");
+  }
   const v1::Ledger& ledger = job.ledger();
   absl::StrAppend(&out, "  data: ", ledger.committed(), " sequences in the model, ",
                   ledger.pushed(), " pushed, ", ledger.leased(), " leased, ", ledger.free(),

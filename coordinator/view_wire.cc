@@ -143,6 +143,7 @@ v1::JobSummary* EncodeView(const JobSummary& view, v1::JobSummary* wire) {
   wire->set_train_loss(view.train_loss);
   wire->set_validated_version(view.validated_version);
   wire->set_validation_loss(view.validation_loss);
+  wire->set_validation_accuracy(view.validation_accuracy);
   wire->set_first_validation_loss(view.first_validation_loss);
   wire->set_active_islands(view.active_islands);
   return wire;

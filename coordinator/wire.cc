@@ -75,6 +75,7 @@ void Fields(V& v, Plain<V, ProgressRecord>& s, v1::stored::Progress& m) {
   ATOLL_WIRE_INT(validator, -1, kMaxIsland);
   ATOLL_WIRE_VERSION(validated_version);
   ATOLL_WIRE_COPY(validation_loss);
+  ATOLL_WIRE_COPY(validation_accuracy);
   ATOLL_WIRE_COPY(first_validation_loss);
   ATOLL_WIRE_COPY(validated_final);
   ATOLL_WIRE_COPY(outdated);

@@ -83,6 +83,7 @@ class Buffer {
 enum class Capability : uint8_t {
   kMaskedAttention,  // windows, capped scores, both directions, padding
   kTokenTypes,       // embeddings of typed tokens
+  kImages,           // image_ops.h, kRelu and smoothed targets
 };
 
 // Names work that is enqueued again and again; see Backend::Repeat.
@@ -218,9 +219,32 @@ class Backend {
   virtual void Run(Stream& stream, const DequantizeDelta& op) = 0;
   virtual void Run(Stream& stream, const NesterovStep& op) = 0;
 
+  // ---- Of images: see image_ops.h and Capability::kImages ----
+  virtual void Run(Stream& /*stream*/, const PixelsForward& /*op*/) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const ConvForward& /*op*/, Workspace) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const ConvBackwardInput& /*op*/, Workspace) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const ConvBackwardWeight& /*op*/, Workspace) { NoImages(); }
+  virtual int64_t WorkspaceBytes(const ConvForward& /*op*/) const { return 0; }
+  virtual int64_t WorkspaceBytes(const ConvBackwardInput& /*op*/) const { return 0; }
+  virtual int64_t WorkspaceBytes(const ConvBackwardWeight& /*op*/) const { return 0; }
+  virtual void Run(Stream& /*stream*/, const BatchNormForward& /*op*/, Workspace) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const BatchNormBackwardInput& /*op*/, Workspace) {
+    NoImages();
+  }
+  virtual int64_t WorkspaceBytes(const BatchNormForward& /*op*/) const { return 0; }
+  virtual int64_t WorkspaceBytes(const BatchNormBackwardInput& /*op*/) const { return 0; }
+  virtual void Run(Stream& /*stream*/, const BatchNormBackwardWeight& /*op*/) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const RunningMean& /*op*/) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const PoolForward& /*op*/) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const PoolBackward& /*op*/) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const ChannelGateForward& /*op*/) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const ChannelGateBackward& /*op*/) { NoImages(); }
+  virtual void Run(Stream& /*stream*/, const CountHits& /*op*/) { NoImages(); }
+
  private:
   friend class Buffer;
   virtual void Free(void* data, bool on_host) = 0;
+  void NoImages() const { ATOLL_CHECK(false, Name(), " has no operations of images"); }
 };
 
 inline Buffer::~Buffer() {

@@ -245,6 +245,8 @@ void CrossEntropy::Check() const {
   CheckInt32(targets, "targets", logits.rows);
   CheckOptionalAct(dlogits, "dlogits", logits.rows, logits.cols, logits);
   CheckF32(totals, "totals", 1, 2);
+  ATOLL_CHECK(smoothing >= 0 && smoothing < 1 && (smoothing == 0 || sums.rows == 0), "smoothing ",
+              smoothing);
   if (max.rows == 0 && sums.rows == 0) return;
   CheckF32(max, "max", 1, logits.rows);
   CheckF32(sums, "sums", 2, logits.rows);

@@ -17,12 +17,13 @@
 #include <cstdint>
 
 #include "common/ids.h"
+#include "kernels/image_ops.h"
 #include "kernels/tensor.h"
 
 namespace atl {
 
 // Derivatives follow PyTorch: kGeluTanh is "gelu_new", kGeluErf the exact one.
-enum class Activation : uint8_t { kNone, kGeluTanh, kGeluErf, kSilu };
+enum class Activation : uint8_t { kNone, kGeluTanh, kGeluErf, kSilu, kRelu };
 
 // ---- Linear: y = activation(x W^T + bias) + add. Weights are [out, in] as in PyTorch. ----
 
@@ -295,8 +296,10 @@ struct Convert {
 // ---- Loss: softmax cross-entropy with the gradient in the same pass. ----
 
 // For each row with target != ignore_index: loss = log(sum exp(logits)) - logits[target];
-// dlogits = (softmax(logits) - onehot) * grad_scale; other rows get zero gradient.
-// totals[0] += sum of losses, totals[1] += number of rows counted.
+// dlogits = (softmax(logits) - onehot) * grad_scale; other rows get zero gradient. With `smoothing`
+// (Capability::kImages) the target's class has 1 - smoothing of the weight, and all V classes,
+// which are then whole, share the rest. totals[0] += sum of losses, totals[1] += number of rows
+// counted.
 struct CrossEntropy {
   Tensor logits;   // act [N, V]
   Tensor targets;  // int32 [1, N]; each in [0, V) or ignore_index
@@ -304,6 +307,7 @@ struct CrossEntropy {
   Tensor totals;   // f32 [1, 2]
   float grad_scale = 1.0f;  // 1 / tokens of the whole batch, for a mean loss
   int32_t ignore_index = -100;
+  float smoothing = 0;
   // Of a vocabulary cut into parts (below); both or neither. Targets may then be of any part.
   Tensor max;
   Tensor sums;

@@ -44,6 +44,7 @@ enum class Nonlinearity : uint8_t { kSilu, kGeluTanh, kGeluErf };
 enum class Objective : uint8_t {
   kNextToken,    // final norm, product with the head's matrix
   kMaskedToken,  // transform, norm, product with the table and a bias; some tokens are masked
+  kImageClass,   // of models of images, which image_model.h describes
 };
 
 // Parameters' names in files, without ".weight" and ".bias"; empty where the family has none. Those

@@ -5,6 +5,7 @@
 #include "common/model/costs.h"
 #include "common/model/family.h"
 #include "common/model/hugging_face.h"
+#include "common/model/image_model.h"
 #include "common/model/layout.h"
 
 namespace atl {
@@ -42,7 +43,42 @@ int64_t ModelConfig::WindowOfBlock(int64_t block, int64_t seq_len) const {
   return windowed && window.tokens < seq_len ? window.tokens : 0;
 }
 
+int64_t ModelConfig::BoundaryColumns(int64_t layer) const {
+  return is_images() ? ImageLayers(*this)[static_cast<size_t>(layer)].out().elements() : d_model;
+}
+
+absl::Status ModelConfig::ValidateImages() const {
+  ATOLL_RETURN_IF_ERROR(CheckRange("classes", vocab, kMaxVocab));
+  ATOLL_RETURN_IF_ERROR(CheckRange("image height", image.height, kMaxImageSide));
+  ATOLL_RETURN_IF_ERROR(CheckRange("image width", image.width, kMaxImageSide));
+  ATOLL_RETURN_IF_ERROR(CheckRange("image channels", image.channels, kMaxImageChannels));
+  ATOLL_RETURN_IF_ERROR(CheckRange("layers", layers, kMaxLayers));
+  if (!(norm_eps > 0 && norm_eps < 1)) return Bad("norm_eps", norm_eps, "more than 0, less than 1");
+  if (!(image.label_smoothing >= 0 && image.label_smoothing < 1)) {
+    return Bad("label_smoothing", image.label_smoothing, "0 or more, less than 1");
+  }
+  for (const std::vector<double>* numbers : {&image.mean, &image.deviation}) {
+    if (std::ssize(*numbers) != image.channels) {
+      return Bad("image_mean or image_std", absl::StrCat(numbers->size(), " numbers"),
+                 absl::StrCat(image.channels, ", one for each channel"));
+    }
+    for (const double number : *numbers) ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("pixels", number));
+  }
+  for (const double deviation : image.deviation) {
+    if (deviation < 1e-3) return Bad("image_std", deviation, "at least 0.001");
+  }
+  for (const ImageLayer& layer : ImageLayers(*this)) {
+    for (const ConvPart& part : layer.convs) {
+      ATOLL_RETURN_IF_ERROR(CheckRange("channels", part.out_channels, kMaxWidth));
+      ATOLL_RETURN_IF_ERROR(
+          CheckRange("numbers of an activation", part.out().elements(), int64_t{1} << 30));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ModelConfig::Validate() const {
+  if (is_images()) return ValidateImages();
   ATOLL_RETURN_IF_ERROR(CheckRange("vocab", vocab, kMaxVocab));
   ATOLL_RETURN_IF_ERROR(CheckRange("d_model", d_model, kMaxWidth));
   ATOLL_RETURN_IF_ERROR(CheckRange("layers", layers, kMaxLayers));
@@ -101,6 +137,11 @@ double ModelConfig::TrainFlopsPerToken(int64_t seq_len) const {
 absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t sequence_length) {
   if (!spec.config_json.empty()) return ParseModelConfig(spec.config_json, "model.config_json");
   const Family& family = FamilyOf(spec.family);
+  if (family.image_layers != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.family: ", family.model_type,
+                     " models are described by a config.json; give it as model.config_path"));
+  }
   ModelConfig c;
   c.family = spec.family;
   c.vocab = spec.vocabulary;

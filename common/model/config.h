@@ -5,6 +5,7 @@
 #define ATOLL_COMMON_MODEL_CONFIG_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "common/model/architecture.h"
 #include "common/protocol/job_spec.h"
@@ -40,12 +41,31 @@ struct AttentionWindow {
   bool operator==(const AttentionWindow&) const = default;
 };
 
+// Of a model of images, which has these in place of a transformer's numbers; see image_model.h.
+struct ImageModel {
+  int64_t height = 0, width = 0, channels = 0;  // of its images
+  std::vector<double> mean, deviation;          // by channel, of pixels from 0 to 1
+  double label_smoothing = 0;
+  // ResNet: blocks and channels of each stage.
+  std::vector<int64_t> depths, widths;
+  int64_t stem_channels = 0;
+  bool small_stem = false;
+  bool bottleneck = false;
+  // EfficientNet
+  double width_coefficient = 0, depth_coefficient = 0;
+
+  int64_t pixels() const { return height * width * channels; }
+  bool operator==(const ImageModel&) const = default;
+};
+inline constexpr int64_t kMaxImageSide = 2048;
+inline constexpr int64_t kMaxImageChannels = 4;
+
 // A token of a model with token types has its type in the bits from here on.
 inline constexpr int kTokenTypeShift = 24;
 
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
-  int64_t vocab = 0;
+  int64_t vocab = 0;  // of images: classes
   int64_t d_model = 0;
   int64_t layers = 0;         // transformer blocks
   int64_t heads = 0;          // query heads
@@ -63,6 +83,16 @@ struct ModelConfig {
   int64_t token_types = 0;  // BERT's segments
   int64_t mask_token = 0;   // that stands for a masked one
   bool tied_head = false;   // the head multiplies with the embedding's table
+
+  ImageModel image;
+
+  // An image is a sequence of one token: activations have a row for each.
+  bool is_images() const { return image.height > 0; }
+  // Numbers that a sequence of `seq_len` tokens is read as, in and out: see PlaceRow.
+  int64_t InputNumbers(int64_t seq_len) const { return is_images() ? image.pixels() : seq_len; }
+  int64_t RowNumbers(int64_t seq_len) const { return InputNumbers(seq_len) + 1; }
+  // Columns of what layer `layer` hands to the next one: channels, or a whole image.
+  int64_t BoundaryColumns(int64_t layer) const;
 
   int64_t head_dim() const { return head_channels > 0 ? head_channels : d_model / heads; }
   int64_t query_channels() const { return heads * head_dim(); }
@@ -85,6 +115,9 @@ struct ModelConfig {
   double TrainFlopsPerToken(int64_t seq_len) const;
 
   bool operator==(const ModelConfig&) const = default;
+
+ private:
+  absl::Status ValidateImages() const;
 };
 
 // The model that a job file's numbers describe, for sequences of up to `sequence_length` tokens;

@@ -24,6 +24,8 @@ constexpr const char* kHarmless[] = {"_name_or_path",
                                      "chunk_size_feed_forward",
                                      "classifier_dropout",
                                      "decoder_start_token_id",
+                                     "drop_connect_rate",
+                                     "dropout_rate",
                                      "dtype",
                                      "embd_pdrop",
                                      "eos_token_id",
@@ -77,6 +79,39 @@ double ConfigFields::Number(const std::string& name, double otherwise) {
     return 0;
   }
   return object_[name].get<double>();
+}
+
+std::vector<int64_t> ConfigFields::Integers(const std::string& name, size_t most, int64_t max,
+                                            std::vector<int64_t> otherwise) {
+  if (!Has(name)) return otherwise;
+  const auto& array = object_[name];
+  if (!array.is_array() || array.empty() || array.size() > most) {
+    Fail(name, absl::StrCat("is not an array of 1 to ", most, " numbers"));
+    return otherwise;
+  }
+  std::vector<int64_t> numbers;
+  for (const auto& element : array) {
+    const auto value = JsonInteger(element, 1, max);
+    if (!value.ok()) Fail(name, value.status().message());
+    numbers.push_back(value.ok() ? *value : 1);
+  }
+  return numbers;
+}
+
+std::vector<double> ConfigFields::Numbers(const std::string& name, size_t most,
+                                          std::vector<double> otherwise) {
+  if (!Has(name)) return otherwise;
+  const auto& array = object_[name];
+  if (!array.is_array() || array.empty() || array.size() > most) {
+    Fail(name, absl::StrCat("is not an array of 1 to ", most, " numbers"));
+    return otherwise;
+  }
+  std::vector<double> numbers;
+  for (const auto& element : array) {
+    if (!element.is_number()) Fail(name, "holds something that is not a number");
+    numbers.push_back(element.is_number() ? element.get<double>() : 0);
+  }
+  return numbers;
 }
 
 bool ConfigFields::Flag(const std::string& name, bool otherwise) {

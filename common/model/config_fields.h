@@ -28,6 +28,10 @@ class ConfigFields {
     return Has(name) ? Integer(name, max) : otherwise;
   }
   double Number(const std::string& name, double otherwise);
+  // An array of at most `most` of them.
+  std::vector<int64_t> Integers(const std::string& name, size_t most, int64_t max,
+                                std::vector<int64_t> otherwise);
+  std::vector<double> Numbers(const std::string& name, size_t most, std::vector<double> otherwise);
   bool Flag(const std::string& name, bool otherwise);
   std::string Text(const std::string& name, const std::string& otherwise);
 

@@ -1,5 +1,6 @@
 #include "common/model/costs.h"
 
+#include "common/model/image_model.h"
 #include "common/model/layout.h"
 
 namespace atl {
@@ -21,6 +22,22 @@ double BlockFlops(const ModelConfig& c, int64_t block, int64_t seq_len) {
   return 2 * weights * static_cast<double>(seq_len) + 4 * q * VisiblePairs(c, a, block, seq_len);
 }
 
+std::vector<LayerCosts> ImageCosts(const ModelConfig& c, const ElementBytes& element) {
+  std::vector<LayerCosts> all;
+  for (const ImageLayer& layer : ImageLayers(c)) {
+    const ImageStash stash = MakeImageStash(layer, 1, element);
+    LayerCosts costs;
+    costs.name = layer.name;
+    costs.parameters = costs.read_parameters = MakeImageLayout(layer).size;
+    costs.forward_flops = ForwardFlops(layer);
+    costs.output_bytes = layer.out().elements() * element.compute;
+    costs.forward_stash_bytes = stash.forward_bytes;
+    costs.backward_stash_bytes = stash.backward_bytes;
+    all.push_back(std::move(costs));
+  }
+  return all;
+}
+
 double HeadFlops(const ModelConfig& c, int64_t seq_len) {
   const auto d = static_cast<double>(c.d_model);
   double weights = d * static_cast<double>(c.vocab);
@@ -30,6 +47,8 @@ double HeadFlops(const ModelConfig& c, int64_t seq_len) {
     case Objective::kMaskedToken:
       weights += d * d;
       break;
+    case Objective::kImageClass:
+      break;
   }
   return 2 * weights * static_cast<double>(seq_len);
 }
@@ -37,6 +56,9 @@ double HeadFlops(const ModelConfig& c, int64_t seq_len) {
 }  // namespace
 
 double ForwardFlops(const ModelConfig& c, int64_t layer, int64_t seq_len) {
+  if (c.is_images()) {
+    return static_cast<double>(seq_len) * ForwardFlops(ImageLayers(c)[static_cast<size_t>(layer)]);
+  }
   if (layer == 0) return 0;  // a table look-up is none
   return layer <= c.layers ? BlockFlops(c, layer - 1, seq_len) : HeadFlops(c, seq_len);
 }
@@ -44,6 +66,7 @@ double ForwardFlops(const ModelConfig& c, int64_t layer, int64_t seq_len) {
 std::vector<LayerCosts> CostsByLayer(const ModelConfig& c, int64_t seq_len,
                                      const ElementBytes& element) {
   const BatchShape one{1, seq_len};
+  if (c.is_images()) return ImageCosts(c, element);
   const TensorPart whole = WholePart(c);
   const std::vector<LayerLayout> layouts = MakeLayouts(c);
   std::vector<LayerCosts> all;

@@ -6,8 +6,9 @@ namespace atl {
 namespace {
 
 constexpr const Family* kFamilies[] = {
-    &kBertFamily,  &kGemma2Family, &kGpt2Family,  &kLlamaFamily, &kMistralFamily,
-    &kOlmo2Family, &kPhi3Family,   &kQwen2Family, &kQwen3Family,
+    &kBertFamily,  &kEfficientNetFamily, &kGemma2Family, &kGpt2Family,
+    &kLlamaFamily, &kMistralFamily,      &kOlmo2Family,  &kPhi3Family,
+    &kQwen2Family, &kQwen3Family,        &kResNetFamily,
 };
 
 }  // namespace

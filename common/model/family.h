@@ -6,10 +6,13 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/model/config_fields.h"
 
 namespace atl {
+
+struct ImageLayer;
 
 struct Family {
   ModelFamily id;
@@ -22,6 +25,8 @@ struct Family {
   void (*read)(ConfigFields& fields, ModelConfig* config);
   void (*write)(const ModelConfig& config, nlohmann::ordered_json* json);
   Architecture (*describe)(const ModelConfig& config);
+  // Of models of images; null: a transformer's.
+  std::vector<ImageLayer> (*image_layers)(const ModelConfig& config) = nullptr;
 };
 
 const Family& FamilyOf(ModelFamily id);
@@ -31,6 +36,7 @@ std::span<const Family* const> AllFamilies();
 
 // families/*.cc
 extern const Family kBertFamily;
+extern const Family kEfficientNetFamily;
 extern const Family kGemma2Family;
 extern const Family kGpt2Family;
 extern const Family kLlamaFamily;
@@ -39,6 +45,7 @@ extern const Family kOlmo2Family;
 extern const Family kPhi3Family;
 extern const Family kQwen2Family;
 extern const Family kQwen3Family;
+extern const Family kResNetFamily;
 
 // ---- What the families that came after LLaMA share with it ----
 
@@ -48,6 +55,12 @@ void WriteLlamaSizes(const ModelConfig& config, nlohmann::ordered_json* json);
 // rope_theta and rope_scaling.
 void WriteRope(const ModelConfig& config, nlohmann::ordered_json* json);
 Architecture DescribeLlama(const ModelConfig& config);
+
+// ---- What models of images share ----
+
+void ReadImageSizes(ConfigFields& fields, ModelConfig* config);
+void WriteImageSizes(const ModelConfig& config, nlohmann::ordered_json* json);
+Architecture DescribeImages(const ModelConfig& config);
 
 }  // namespace atl
 

@@ -1,7 +1,10 @@
 #include "common/model/hugging_face.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_join.h"
 #include "common/model/family.h"
+#include "common/model/image_model.h"
 
 namespace atl {
 
@@ -27,6 +30,13 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   family->read(fields, &config);
   fields.RefuseUnknown(family->model_type);
   ATOLL_RETURN_IF_ERROR(fields.status());
+  if (config.is_images()) {
+    const std::vector<ImageLayer> layers = ImageLayers(config);
+    config.layers = std::ssize(layers) - 2;
+    for (const ImageLayer& layer : layers) {
+      config.d_model = std::max(config.d_model, layer.out().elements());
+    }
+  }
   ATOLL_RETURN_IF_ERROR(Annotate(config.Validate(), file));
   return config;
 }
@@ -36,6 +46,11 @@ std::string FormatModelConfig(const ModelConfig& config) {
   nlohmann::ordered_json json;
   json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
+  if (config.is_images()) {
+    family.write(config, &json);
+    json["torch_dtype"] = "float32";
+    return json.dump(2) + "\n";
+  }
   json["vocab_size"] = config.vocab;
   family.write(config, &json);
   json["tie_word_embeddings"] = config.tied_head;

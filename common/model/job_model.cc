@@ -31,6 +31,22 @@ absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string
 
 absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, Config(spec));
+  if (config.is_images() != IsImages(spec.data.format)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.format: the model is one of ", config.is_images() ? "images" : "tokens",
+        ", the data are not; ",
+        config.is_images() ? "use cifar10, cifar100 or idx" : "use a format of text or tokens"));
+  }
+  if (config.is_images() && spec.inner.optimizer == InnerOptimizer::kMuon) {
+    return absl::InvalidArgumentError(
+        "inner.optimizer = \"muon\": models of images have no matrices that it steps; use adamw, "
+        "sgd, lamb or rmsprop");
+  }
+  if (config.is_images() && spec.layout.tensor_parallel > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.tensor_parallel = ", spec.layout.tensor_parallel,
+                     ": convolutions are not cut; use 1"));
+  }
   if (spec.data.sequence_length > config.max_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.sequence_length = ", spec.data.sequence_length,

@@ -1,6 +1,7 @@
 #include "common/model/layout.h"
 
 #include "common/check.h"
+#include "common/model/image_model.h"
 
 namespace atl {
 namespace {
@@ -50,7 +51,10 @@ class LayoutBuilder {
   void Vector(Param use, const std::string& whole_name, const Kept& extent, Init init) {
     Add(use, whole_name, {extent.size()}, init, extent);
   }
-  LayerLayout Done() { return std::move(layout_); }
+  LayerLayout Done() {
+    layout_.trained_size = layout_.size;
+    return std::move(layout_);
+  }
 
  private:
   void Add(Param use, std::string name, std::vector<int64_t> shape, Init init, const Kept& kept) {
@@ -170,6 +174,8 @@ LayerLayout Head(const ModelConfig& c, const Architecture& a, const TensorPart& 
       b.Norm(Param::kNorm, Param::kNormBias, a.names.transform_norm, c.d_model);
       b.Vector(Param::kHeadBias, a.names.head_bias, Rows({p.vocab}), Init::kZeros);
       break;
+    case Objective::kImageClass:
+      break;
   }
   return b.Done();
 }
@@ -196,6 +202,10 @@ std::vector<LayerLayout> MakeLayouts(const ModelConfig& c) { return MakeLayouts(
 std::vector<LayerLayout> MakeLayouts(const ModelConfig& c, const TensorPart& p) {
   const Architecture a = c.architecture();
   std::vector<LayerLayout> layouts;
+  if (c.is_images()) {
+    for (const ImageLayer& layer : ImageLayers(c)) layouts.push_back(MakeImageLayout(layer));
+    return layouts;
+  }
   layouts.push_back(Embedding(c, a, p));
   for (int64_t i = 0; i < c.layers; ++i) layouts.push_back(Block(c, a, p, i));
   layouts.push_back(Head(c, a, p));

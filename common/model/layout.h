@@ -28,6 +28,7 @@ enum class Init : uint8_t {
   kOnes,
   kNormal,          // standard deviation 0.02
   kNormalResidual,  // 0.02 / sqrt(2 * blocks): what adds to the residual stream
+  kFanOut,          // sqrt(2 / numbers that one input reaches), of a convolution (He et al. 2015)
 };
 
 // How tensor parallelism cuts a parameter's matrix in memory; a vector is a column.
@@ -69,8 +70,9 @@ enum class Param : uint8_t {
   kHeadBias,
   kTransform,
   kTransformBias,
+  kImage,  // of a model of images: see image_model.h
 };
-inline constexpr size_t kParamUses = static_cast<size_t>(Param::kTransformBias) + 1;
+inline constexpr size_t kParamUses = static_cast<size_t>(Param::kImage) + 1;
 
 struct ParamSpec {
   std::string name;  // in files
@@ -93,6 +95,9 @@ struct LayerLayout {
   std::vector<ParamSpec> params;  // in order of offset
   int64_t size = 0;               // elements of the flat buffer
   int64_t decay_size = 0;         // the first decay_size elements have weight decay
+  // Behind these are running statistics, which no gradient moves: the optimizer makes them run
+  // (RunningMean), and an outer round takes their mean.
+  int64_t trained_size = 0;
 
   // REQUIRES: there is such a parameter.
   const ParamSpec& Find(absl::string_view param_name) const;

@@ -108,6 +108,8 @@ HeadStash MakeHeadStash(const ModelConfig& config, const BatchShape& shape,
       s.transformed = forward.Activation(n, d);
       s.grad_transform = backward.Activation(n, d);
       break;
+    case Objective::kImageClass:
+      break;
   }
   s.forward_bytes = forward.bytes();
   s.backward_bytes = backward.bytes();

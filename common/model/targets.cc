@@ -52,12 +52,17 @@ void MaskRow(const ModelConfig& config, std::span<const int32_t> row, int64_t st
 
 void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
               std::span<int32_t> inputs, std::span<int32_t> targets) {
-  ATOLL_CHECK(row.size() == inputs.size() + 1 && inputs.size() == targets.size());
+  const bool image = config.is_images();
+  ATOLL_CHECK(row.size() == inputs.size() + 1 && targets.size() == (image ? 1 : inputs.size()));
   switch (config.architecture().objective) {
     case Objective::kNextToken:
       return SplitRow(row, inputs.data(), targets.data());
     case Objective::kMaskedToken:
       return MaskRow(config, row, step, inputs, targets);
+    case Objective::kImageClass:
+      std::copy(row.begin(), row.end() - 1, inputs.begin());
+      targets[0] = row.back();
+      return;
   }
 }
 
@@ -68,6 +73,8 @@ int64_t CountTargets(const ModelConfig& config, int64_t rows, int64_t seq_len,
       return rows * seq_len - masked_tokens;
     case Objective::kMaskedToken:
       return rows * MaskedPerRow(seq_len);
+    case Objective::kImageClass:
+      return rows * seq_len;
   }
   __builtin_unreachable();
 }

@@ -15,7 +15,9 @@ namespace atl {
 // (Devlin et al. 2019), 15% of the positions, at least one, are targets; the input of such a
 // position is the mask in 80% of cases, any token in 10% and itself in 10%. Which ones they are
 // depends on the row's tokens and `step` alone, the optimizer's step that is being made (0:
-// validation): a row is masked anew whenever it comes again, and alike in every layout.
+// validation): a row is masked anew whenever it comes again, and alike in every layout. Of images,
+// the inputs are the pixels' bytes, row by row and channel by channel, and the target is the class
+// behind them: a row has ModelConfig::RowNumbers, an image one target.
 void PlaceRow(const ModelConfig& config, std::span<const int32_t> row, int64_t step,
               std::span<int32_t> inputs, std::span<int32_t> targets);
 

@@ -75,6 +75,7 @@ std::vector<Range> CountedRanges(const LayerLayout& part, int rank) {
   std::vector<Range> ranges;
   for (const ParamSpec& param : part.params) {
     if (rank != 0 && param.cut == Cut::kNone) continue;
+    if (param.offset >= part.trained_size) continue;
     if (!ranges.empty() && ranges.back().end == param.offset) {
       ranges.back().end = param.end();
     } else {

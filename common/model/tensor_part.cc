@@ -42,6 +42,11 @@ std::vector<Range> Deal(int64_t total, const std::vector<int64_t>& shares) {
 }
 
 absl::Status CheckCut(const ModelConfig& config, int ranks, std::span<const int32_t> shares) {
+  if (ranks > 1 && config.is_images()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor parallelism over ", ranks, " devices: ", FamilyOf(config.family).model_type,
+        " models have convolutions, which are not cut; use layout.tensor_parallel = 1"));
+  }
   const struct {
     const char* name;
     int64_t count;

@@ -60,6 +60,7 @@ inline constexpr Duration kRememberInterval = std::chrono::seconds(10);
 struct LayerSize {
   std::string name;
   int64_t elements = 0;
+  int64_t statistics = 0;  // of these, the last ones: an outer round takes their mean
 
   bool operator==(const LayerSize&) const = default;
 };
@@ -159,6 +160,7 @@ struct ValidationResult {
   Version version = 0;
   double loss = 0;  // nats a token
   int64_t tokens = 0;
+  double accuracy = 0;  // of images: share of them that are classified right
 };
 
 // The worker ends on purpose (SIGTERM): it counts as gone at once.

@@ -99,6 +99,17 @@ absl::Status ValidateData(const DataSpec& d) {
         "data.format to \"text\", \"jsonl\" or \"chat\"");
   }
   if (d.format == DataFormat::kJsonl) ATOLL_RETURN_IF_ERROR(Required("data.field", d.field));
+  if (IsImages(d.format)) {
+    ATOLL_RETURN_IF_ERROR(IntInRange("data.crop_padding", d.crop_padding, 0, 256));
+    if (d.sequence_length == 1) return absl::OkStatus();
+    return Bad("data.sequence_length", d.sequence_length,
+               "1 where data.format is one of images: each is a sequence of one");
+  }
+  if (d.crop_padding != 0 || d.flip) {
+    return absl::InvalidArgumentError(
+        "data.crop_padding or data.flip is given, but data.format is none of images: leave both "
+        "out, or set data.format to \"cifar10\", \"cifar100\" or \"idx\"");
+  }
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
 }
 

@@ -25,6 +25,8 @@ enum class ModelFamily {
   kGemma2,
   kPhi3,
   kBert,
+  kResNet,
+  kEfficientNet,
 };
 
 // Shape of the model. Either these numbers, or `config_path` names a Hugging Face config.json on
@@ -48,7 +50,22 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
-enum class DataFormat { kText, kTokens16, kMegatron, kTokens32, kJsonl, kShards, kChat };
+enum class DataFormat {
+  kText,
+  kTokens16,
+  kMegatron,
+  kTokens32,
+  kJsonl,
+  kShards,
+  kChat,
+  kCifar10,
+  kCifar100,
+  kIdx,
+};
+constexpr bool IsImages(DataFormat format) {
+  return format == DataFormat::kCifar10 || format == DataFormat::kCifar100 ||
+         format == DataFormat::kIdx;
+}
 
 struct DataSpec {
   DataFormat format = DataFormat::kText;
@@ -59,6 +76,8 @@ struct DataSpec {
   uint64_t shuffle_seed = 1;      // order of the sequences within each epoch
   std::string tokenizer_path;     // of kText, kJsonl and kChat; empty: bytes are tokens
   std::string field = "text";     // of a JSONL object, that holds the text
+  int64_t crop_padding = 0;       // of images that are trained on: pixels on every side
+  bool flip = false;              // and whether half of them are mirrored
 
   bool operator==(const DataSpec&) const = default;
 };

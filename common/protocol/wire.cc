@@ -125,6 +125,7 @@ void Fields(V& v, Plain<V, ValidationResult>& s, v1::ValidationResult& m) {
   ATOLL_WIRE_COUNT(version);
   ATOLL_WIRE_COPY(loss);
   ATOLL_WIRE_COUNT(tokens);
+  ATOLL_WIRE_COPY(accuracy);
 }
 
 template <class V>

@@ -39,6 +39,8 @@ void Fields(V& v, Plain<V, DataSpec>& s, v1::DataSpec& m) {
   ATOLL_WIRE_OPTIONAL(shuffle_seed);
   ATOLL_WIRE_OPTIONAL(tokenizer_path);
   ATOLL_WIRE_OPTIONAL(field);
+  ATOLL_WIRE_OPTIONAL(crop_padding);
+  ATOLL_WIRE_OPTIONAL(flip);
 }
 
 template <class V>
@@ -131,6 +133,7 @@ template <class V>
 void Fields(V& v, Plain<V, LayerSize>& s, v1::LayerSize& m) {
   ATOLL_WIRE_COPY(name);
   ATOLL_WIRE_INT(elements, 0, kMaxElements);
+  ATOLL_WIRE_INT(statistics, 0, kMaxElements);
 }
 
 template <class V>

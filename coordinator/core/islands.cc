@@ -378,6 +378,7 @@ void OnValidation(State& s, Member& worker, const ValidationResult& message) {
   ProgressRecord& progress = job->EditProgress();
   progress.validated_version = message.version;
   progress.validation_loss = message.loss;
+  progress.validation_accuracy = message.accuracy;
   if (message.version == 0) progress.first_validation_loss = message.loss;
   if (progress.validate_version <= message.version) {
     progress.validate_version = kNoVersion;
@@ -385,7 +386,10 @@ void OnValidation(State& s, Member& worker, const ValidationResult& message) {
   }
   s.Log(job->id(), Severity::kInfo,
         absl::StrCat("version ", message.version, ": validation loss ", message.loss,
-                     " nats a token over ", message.tokens, " tokens"));
+                     " nats a token over ", message.tokens, " tokens",
+                     message.accuracy > 0
+                         ? absl::StrCat(", top-1 accuracy ", 100 * message.accuracy, "%")
+                         : ""));
 }
 
 void SendFencesTo(State& s, Job& job, const NodeId& server) {

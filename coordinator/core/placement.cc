@@ -24,6 +24,11 @@ absl::Status Validate(const JobFacts& facts) {
                                                      " elements; the model may have 1 to ",
                                                      kMaxElements, " in all"));
     }
+    if (layer.statistics < 0 || layer.statistics >= layer.elements) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ",
+                                                     layer.statistics, " running statistics in ",
+                                                     layer.elements, " elements"));
+    }
     elements += layer.elements;
   }
   const ModelSpec& model = facts.model;
@@ -77,7 +82,10 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
                                                       int64_t max_shard_bytes) {
   const int64_t most = std::max<int64_t>(1, max_shard_bytes / 4);
   int64_t count = 0;
-  for (const LayerSize& layer : layers) count += (layer.elements + most - 1) / most;
+  for (const LayerSize& layer : layers) {
+    const int64_t trained = layer.elements - layer.statistics;
+    count += (trained + most - 1) / most + (layer.statistics + most - 1) / most;
+  }
   if (count > kMaxShards) {
     return absl::InvalidArgumentError(absl::StrCat("the model makes ", count, " shards of at most ",
                                                    max_shard_bytes, " bytes; ", kMaxShards,
@@ -85,10 +93,8 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
   }
   std::vector<ShardPlacement> shards;
   shards.reserve(count);
-  for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const int64_t elements = layers[layer].elements;
+  const auto cut = [&](size_t layer, int64_t begin, int64_t elements) {
     const int64_t pieces = (elements + most - 1) / most;
-    int64_t begin = 0;
     for (int64_t piece = 0; piece < pieces; ++piece) {
       const int64_t size = elements / pieces + (piece < elements % pieces ? 1 : 0);
       ShardPlacement shard;
@@ -99,6 +105,12 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
       shards.push_back(shard);
       begin += size;
     }
+  };
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    // Statistics have shards of their own: they are stepped by another rule.
+    const int64_t trained = layers[layer].elements - layers[layer].statistics;
+    cut(layer, 0, trained);
+    cut(layer, trained, layers[layer].statistics);
   }
   return shards;
 }

@@ -24,6 +24,15 @@ TEST_CASE("a layer within the limit is one shard; a larger one is cut into equal
   CHECK(shards[3].shard == 3);
 }
 
+TEST_CASE("running_statistics_have_shards_of_their_own") {
+  const auto shards = Cut({{"a", 10, 4}, {"b", 5}}, 40);
+  REQUIRE(shards.size() == 3);
+  CHECK(shards[0].elements == 6);
+  CHECK(shards[1].begin == 6);
+  CHECK(shards[1].elements == 4);
+  CHECK(shards[2].layer == 1);
+}
+
 TEST_CASE("too many shards are an error that says so") {
   const auto shards = CutShards({{"huge", kMaxElements}}, 4);
   CHECK(shards.status().message().find("allow larger shards") != std::string::npos);

@@ -128,6 +128,7 @@ struct ProgressRecord {
   IslandId validator = -1;                 // by this island
   Version validated_version = kNoVersion;  // newest result
   double validation_loss = 0;              // its loss, nats a token
+  double validation_accuracy = 0;          // of images, share classified right; 0: unknown
   double first_validation_loss = 0;        // the one of version 0; 0: none yet
   bool validated_final = false;  // state finishing: the last validation is done or given up
   // Not empty: a member has seen newer changes than the store has, which may lack some of this job:

@@ -166,6 +166,7 @@ JobSummary SummaryOf(const State& s, const Job& job) {
   summary.tokens_budget = job.ledger.budget() * job.spec().data.sequence_length;
   summary.validated_version = progress.validated_version;
   summary.validation_loss = progress.validation_loss;
+  summary.validation_accuracy = progress.validation_accuracy;
   summary.first_validation_loss = progress.first_validation_loss;
   summary.active_islands = ActiveIslands(job);
   double weighted_loss = 0;

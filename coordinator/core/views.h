@@ -129,6 +129,7 @@ struct JobSummary {
   double train_loss = 0;    // mean over the islands, weighted by tokens_per_s; 0: unknown
   Version validated_version = kNoVersion;
   double validation_loss = 0;
+  double validation_accuracy = 0;  // of images
   double first_validation_loss = 0;
   int64_t active_islands = 0;
 };

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/model/costs.h"
 #include "common/status.h"
 #include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/objective.h"
@@ -103,11 +104,20 @@ ModelSpec ShapeOf(const PlanRequest& request) {
   return shape;
 }
 
+// Of a model of images, whose layers are no multiples of its numbers; empty: it is none.
+std::vector<LayerCosts> CostsOfImages(const ModelSpec& shape, int layers, int64_t element_bytes) {
+  if (shape.config_json.empty()) return {};
+  const auto config = ModelConfigFromSpec(shape, 1);
+  if (!config.ok() || !config->is_images() || config->layers + 2 != layers) return {};
+  return CostsByLayer(*config, 1, {element_bytes, 4});
+}
+
 plan::Model ModelOf(const PlanRequest& request, const ModelSpec& shape, int64_t element_bytes) {
   plan::Model model;
   model.name = request.spec.name;
   const int64_t tokens = request.spec.data.sequence_length;
   const int count = static_cast<int>(request.facts.layers.size());
+  const std::vector<LayerCosts> images = CostsOfImages(shape, count, element_bytes);
   for (int l = 0; l < count; ++l) {
     const LayerKind kind = KindOfLayer(l, count);
     plan::Layer layer;
@@ -130,7 +140,13 @@ plan::Model ModelOf(const PlanRequest& request, const ModelSpec& shape, int64_t 
     layer.out_bytes = kind == LayerKind::kHead ? 0 : tokens * shape.hidden * element_bytes;
     layer.stash_bytes = KeptBytes(shape, tokens, kind, element_bytes);
     layer.backward_bytes = layer.out_bytes;  // at least: the gradient of its output
-    if (const LayerCost* cost = FindCost(request, kind); cost != nullptr) {
+    if (!images.empty()) {
+      const LayerCosts& costs = images[static_cast<size_t>(l)];
+      layer.forward_flops = costs.forward_flops;
+      layer.out_bytes = costs.output_bytes;
+      layer.stash_bytes = costs.forward_stash_bytes + costs.backward_stash_bytes;
+      layer.backward_bytes = costs.backward_stash_bytes + costs.output_bytes;
+    } else if (const LayerCost* cost = FindCost(request, kind); cost != nullptr) {
       // Beside its stash a layer keeps its input and the gradient of its output, both of a
       // boundary's size; of the head's output the gradient takes the place of the logits.
       const int64_t rows = std::max(1, cost->micro_batch_sequences);

@@ -22,6 +22,8 @@ ATOLL_INLINE V16 Activate(Activation kind, V16 x) {
       return 0.5f * x * (1.0f + Erf(x * kSqrtHalf));
     case Activation::kSilu:
       return x * Sigmoid(x);
+    case Activation::kRelu:
+      return x > 0.0f ? x : Splat(0.0f);
     case Activation::kNone:
       break;
   }
@@ -41,6 +43,8 @@ ATOLL_INLINE V16 ActivateDerivative(Activation kind, V16 x) {
       const V16 s = Sigmoid(x);
       return s * (1.0f + x * (1.0f - s));
     }
+    case Activation::kRelu:
+      return x > 0.0f ? Splat(1.0f) : Splat(0.0f);
     case Activation::kNone:
       break;
   }

@@ -21,6 +21,7 @@ class CpuBackend : public HostBackend {
   std::string Name() const override { return "cpu"; }
 
   using HostBackend::Run;
+  using HostBackend::WorkspaceBytes;
   void Run(Stream&, const LinearForward& op, Workspace) override;
   void Run(Stream&, const LinearBackwardInput& op, Workspace) override;
   void Run(Stream&, const LinearBackwardWeight& op, Workspace) override;
@@ -54,6 +55,24 @@ class CpuBackend : public HostBackend {
   int64_t WorkspaceBytes(const LambNorms& op) const override;
   void Run(Stream&, const Normalize& op) override;
   void Run(Stream&, const SumOfSquares& op, Workspace workspace) override;
+  void Run(Stream&, const PixelsForward& op) override;
+  void Run(Stream&, const ConvForward& op, Workspace workspace) override;
+  void Run(Stream&, const ConvBackwardInput& op, Workspace workspace) override;
+  void Run(Stream&, const ConvBackwardWeight& op, Workspace workspace) override;
+  int64_t WorkspaceBytes(const ConvForward& op) const override;
+  int64_t WorkspaceBytes(const ConvBackwardInput& op) const override;
+  int64_t WorkspaceBytes(const ConvBackwardWeight& op) const override;
+  void Run(Stream&, const BatchNormForward& op, Workspace workspace) override;
+  void Run(Stream&, const BatchNormBackwardInput& op, Workspace workspace) override;
+  int64_t WorkspaceBytes(const BatchNormForward& op) const override;
+  int64_t WorkspaceBytes(const BatchNormBackwardInput& op) const override;
+  void Run(Stream&, const BatchNormBackwardWeight& op) override;
+  void Run(Stream&, const RunningMean& op) override;
+  void Run(Stream&, const PoolForward& op) override;
+  void Run(Stream&, const PoolBackward& op) override;
+  void Run(Stream&, const ChannelGateForward& op) override;
+  void Run(Stream&, const ChannelGateBackward& op) override;
+  void Run(Stream&, const CountHits& op) override;
 
   int64_t WorkspaceBytes(const LinearForward&) const override { return 0; }
   int64_t WorkspaceBytes(const LinearBackwardInput&) const override { return 0; }

@@ -190,20 +190,27 @@ float CrossEntropyRow(const CrossEntropy& op, int64_t row) {
     return 0;
   }
   float largest, sum, target_logit;  // less the largest
+  const auto classes = static_cast<float>(vocabulary);
+  float others = 0;  // mean of the logits, less the largest
   if (parted) {
     largest = *Pointer(op.max, 0, row);
     target_logit = *Pointer(op.sums, 1, row);
   } else {
     LargestOfRow(logits, vocabulary, &largest);
     target_logit = logits[target] - largest;  // read before the gradient may replace it
+    for (int64_t v = 0; op.smoothing > 0 && v < vocabulary; ++v) others += logits[v] - largest;
+    others /= classes;
   }
   if (gradient != nullptr || !parted) ExpRow(logits, gradient, vocabulary, largest, &sum);
   if (parted) sum = *Pointer(op.sums, 0, row);
   if (gradient != nullptr) {
     ScaleRow(gradient, op.grad_scale / sum, vocabulary);
-    if (here) gradient[target] -= op.grad_scale;
+    if (here) gradient[target] -= op.grad_scale * (1 - op.smoothing);
+    for (int64_t v = 0; op.smoothing > 0 && v < vocabulary; ++v) {
+      gradient[v] -= op.grad_scale * op.smoothing / classes;
+    }
   }
-  return std::log(sum) - target_logit;
+  return std::log(sum) - (1 - op.smoothing) * target_logit - op.smoothing * others;
 }
 
 int64_t CrossEntropyRows(const CrossEntropy& op) {

@@ -81,6 +81,8 @@ __device__ inline float Activate(float x) {
     return 0.5f * x * (1.0f + erff(x * kSqrtHalf));
   } else if constexpr (kKind == Activation::kSilu) {
     return x * Sigmoid(x);
+  } else if constexpr (kKind == Activation::kRelu) {
+    return x > 0.0f ? x : 0.0f;
   } else {
     return x;
   }
@@ -97,6 +99,8 @@ __device__ inline float ActivateDerivative(float x) {
   } else if constexpr (kKind == Activation::kSilu) {
     const float s = Sigmoid(x);
     return s + x * s * (1.0f - s);
+  } else if constexpr (kKind == Activation::kRelu) {
+    return x > 0.0f ? 1.0f : 0.0f;
   } else {
     return 1.0f;
   }
@@ -113,6 +117,8 @@ void ForActivation(Activation kind, const Function& function) {
       return function.template operator()<Activation::kGeluErf>();
     case Activation::kSilu:
       return function.template operator()<Activation::kSilu>();
+    case Activation::kRelu:
+      return function.template operator()<Activation::kRelu>();
   }
 }
 

@@ -106,6 +106,7 @@ bool Ops::Has(Capability capability) const {
   switch (capability) {
     case Capability::kMaskedAttention:
     case Capability::kTokenTypes:
+    case Capability::kImages:
       return false;
   }
   return false;

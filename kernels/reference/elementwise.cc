@@ -32,6 +32,8 @@ double Activate(Activation kind, double x) {
       return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
     case Activation::kSilu:
       return x * Sigmoid(x);
+    case Activation::kRelu:
+      return x > 0 ? x : 0;
   }
   ATOLL_CHECK(false, "no such activation");
 }
@@ -52,6 +54,8 @@ double ActivateDerivative(Activation kind, double x) {
       const double s = Sigmoid(x);
       return s + x * s * (1 - s);
     }
+    case Activation::kRelu:
+      return x > 0 ? 1 : 0;
   }
   ATOLL_CHECK(false, "no such activation");
 }

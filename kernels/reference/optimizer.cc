@@ -45,6 +45,7 @@ void ReferenceBackend::Run(Stream&, const CrossEntropySums& op) {
 void ReferenceBackend::Run(Stream&, const CrossEntropy& op, Workspace) {
   op.Check();
   const bool parted = op.sums.present();
+  const int64_t classes = op.logits.cols;
   double loss = 0, counted = 0;
   for (int64_t n = 0; n < op.logits.rows; ++n) {
     const bool ignored = op.targets.as<int32_t>()[n] == op.ignore_index;
@@ -54,13 +55,19 @@ void ReferenceBackend::Run(Stream&, const CrossEntropy& op, Workspace) {
         std::log(parted ? double{At(op.sums, 0, n)} : SumOfExponentials(op.logits, n, largest));
     const double lse = largest + log_sum;
     if (!ignored) {
-      loss += log_sum - (parted ? At(op.sums, 1, n) : At(op.logits, n, target) - largest);
+      const double own =
+          log_sum - (parted ? At(op.sums, 1, n) : At(op.logits, n, target) - largest);
+      double all = 0;
+      for (int64_t v = 0; op.smoothing > 0 && v < classes; ++v) all += lse - At(op.logits, n, v);
+      loss += (1 - op.smoothing) * own + op.smoothing * all / static_cast<double>(classes);
       counted += 1;
     }
     if (!op.dlogits.present()) continue;
     for (int64_t v = 0; v < op.logits.cols; ++v) {
       const double p = std::exp(At(op.logits, n, v) - lse);
-      const double gradient = (p - (v == target ? 1.0 : 0.0)) * op.grad_scale;
+      const double share = op.smoothing / static_cast<double>(classes);
+      const double wanted = (v == target ? 1.0 - op.smoothing : 0.0) + share;
+      const double gradient = (p - wanted) * op.grad_scale;
       At(op.dlogits, n, v) = ignored ? 0.0f : gradient;
     }
   }

@@ -61,6 +61,7 @@ class ReferenceBackend final : public HostBackend {
   bool Supports(DType compute) const override { return compute != DType::kInt32; }
 
   using HostBackend::Run;
+  using HostBackend::WorkspaceBytes;
   void Run(Stream&, const LinearForward& op, Workspace) override;
   void Run(Stream&, const LinearBackwardInput& op, Workspace) override;
   void Run(Stream&, const LinearBackwardWeight& op, Workspace) override;
@@ -93,6 +94,19 @@ class ReferenceBackend final : public HostBackend {
   void Run(Stream&, const LambNorms& op, Workspace) override;
   void Run(Stream&, const Normalize& op) override;
   void Run(Stream&, const SumOfSquares& op, Workspace) override;
+  void Run(Stream&, const PixelsForward& op) override;
+  void Run(Stream&, const ConvForward& op, Workspace) override;
+  void Run(Stream&, const ConvBackwardInput& op, Workspace) override;
+  void Run(Stream&, const ConvBackwardWeight& op, Workspace) override;
+  void Run(Stream&, const BatchNormForward& op, Workspace) override;
+  void Run(Stream&, const BatchNormBackwardInput& op, Workspace) override;
+  void Run(Stream&, const BatchNormBackwardWeight& op) override;
+  void Run(Stream&, const RunningMean& op) override;
+  void Run(Stream&, const PoolForward& op) override;
+  void Run(Stream&, const PoolBackward& op) override;
+  void Run(Stream&, const ChannelGateForward& op) override;
+  void Run(Stream&, const ChannelGateBackward& op) override;
+  void Run(Stream&, const CountHits& op) override;
 
   // No operation needs scratch memory of the caller.
   int64_t WorkspaceBytes(const LinearForward&) const override { return 0; }

@@ -48,7 +48,8 @@ OpCase AddScaledCase(int64_t n, int64_t channels, Type a_type, Type b_type, Type
 OpCase InPlaceCase(int64_t n, int64_t channels);
 OpCase ConvertCase(int64_t n, int64_t channels);
 // Some targets are ignored. `in_place`: the gradient replaces the logits.
-OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place);
+OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place, float smoothing = 0);
+OpCase SmoothedCrossEntropyCase(int64_t n, int64_t classes);
 // One part of a cut vocabulary, that some of the targets are in.
 OpCase CrossEntropyPartCase(int64_t n, int64_t first_class, int64_t classes, bool in_place);
 OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy);
@@ -60,6 +61,18 @@ OpCase ClipCase(int64_t size, float max_norm);
 // `bits` 8 or 4; there and back again.
 OpCase QuantizeCase(int64_t size, int bits, bool residual);
 OpCase NesterovCase(int64_t size, Type delta_type);
+
+// ---- image_cases.cc ----
+
+OpCase PixelsCase(int64_t pixels, int64_t channels);
+OpCase ConvCase(const ConvShape& shape);
+OpCase BatchNormCase(int64_t n, int64_t channels, Activation activation, bool add);
+// By running statistics, and how these run.
+OpCase RunningNormCase(int64_t n, int64_t channels);
+OpCase PoolCase(PoolKind kind, const WindowShape& shape, int64_t channels, bool add);
+OpCase ChannelGateCase(int64_t batch, int64_t rows, int64_t channels);
+OpCase CountHitsCase(int64_t n, int64_t classes);
+std::vector<OpCase> ImageTestCases();
 
 }  // namespace atl::testing
 

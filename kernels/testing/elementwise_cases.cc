@@ -115,7 +115,7 @@ OpCase ConvertCase(int64_t n, int64_t channels) {
   return c;
 }
 
-OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place) {
+OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place, float smoothing) {
   OpCase c;
   const float scale = 1 / static_cast<float>(n);
   c.name = absl::StrCat("cross_entropy ", n, "x", vocabulary, in_place ? " in place" : "");
@@ -138,7 +138,8 @@ OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place) {
                        .targets = a["targets"],
                        .dlogits = in_place ? a["logits"] : Tensor(),
                        .totals = a["totals"],
-                       .grad_scale = scale});
+                       .grad_scale = scale,
+                       .smoothing = smoothing});
   };
   if (!in_place) {
     c.backward = [=](Call& a) {
@@ -146,11 +147,19 @@ OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place) {
                          .targets = a["targets"],
                          .dlogits = a["dlogits"],
                          .totals = a["again"],
-                         .grad_scale = scale});
+                         .grad_scale = scale,
+                         .smoothing = smoothing});
     };
   }
   c.forward_bytes = Floats((in_place ? 2.0 : 1.0) * n * vocabulary);
   c.backward_bytes = Floats(2.0 * n * vocabulary);
+  return c;
+}
+
+OpCase SmoothedCrossEntropyCase(int64_t n, int64_t classes) {
+  OpCase c = CrossEntropyCase(n, classes, false, 0.1f);
+  c.name += " smoothed";
+  c.needs = {Capability::kImages};
   return c;
 }
 

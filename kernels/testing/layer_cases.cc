@@ -39,6 +39,8 @@ const char* Name(Activation kind) {
       return " gelu_erf";
     case Activation::kSilu:
       return " silu";
+    case Activation::kRelu:
+      return " relu";
   }
   return "";
 }

@@ -93,6 +93,7 @@ std::vector<OpCase> TestCases() {
       NesterovCase(1003, Type::kBf16),
   };
   cases.insert(cases.end(), others.begin(), others.end());
+  for (OpCase& image : ImageTestCases()) cases.push_back(std::move(image));
   return cases;
 }
 
@@ -118,6 +119,10 @@ std::vector<OpCase> BenchmarkCases() {
       CrossEntropyCase(n, vocabulary, true),
       AdamWCase(parameters, 10, true, false),
       ClipCase(parameters, 1.0f),
+      ConvCase({{64, 32, 32, 3, 1, 1}, 64, 64}),
+      ConvCase({{64, 8, 8, 3, 1, 1}, 256, 256}),
+      ConvCase({{64, 16, 16, 5, 1, 2}, 240, 240, 240}),
+      BatchNormCase(64 * 1024, 64, Activation::kRelu, true),
   };
 }
 

@@ -84,6 +84,34 @@ TEST_CASE("rounds are Nesterov steps on the weighted sum of the deltas") {
   }
 }
 
+TEST_CASE("running_statistics_step_to_the_mean_and_count_in_no_norm") {
+  ServerStory story;
+  AssignShards assign{kJob, {{0, 0, 1, 0}, {1, 0, 1, 1}}, 0.5, 0.9, 0};
+  assign.charter.facts.layers = {{"block.0", 2, 1}};
+  story.Says(assign);
+  for (const ShardId shard : {0, 1}) story.Push(story.Id(0, -1, shard), {10});
+  story.Sync();
+  story.Commit(0, {{kInitial, 1.0}});
+  story.Sync();
+  double statistic = 10;
+  for (Version version = 1; version <= 3; ++version) {
+    for (const ShardId shard : {0, 1}) {
+      story.Push(story.Id(0, version - 1, shard), {2});
+      story.Push(story.Id(1, version - 1, shard), {-6});
+    }
+    story.Sync();
+    story.Says(
+        CollectStatistics{kJob, version, {story.By(0, version - 1), story.By(1, version - 1)}});
+    REQUIRE(story.Told<Statistics>().back().layers[0].values ==
+            std::vector<double>{4, -12, -12, 36});
+    // Clipped to a tenth: the mean is the same.
+    story.Commit(version, {{story.By(0, version - 1), 0.075}, {story.By(1, version - 1), 0.025}});
+    story.Sync();
+    statistic -= 0.75 * 2 + 0.25 * -6;
+    REQUIRE(story.Theta(1)[0] == Approx(statistic).margin(1e-5));
+  }
+}
+
 TEST_CASE("the same push again changes nothing: pending, staged, applied or dropped") {
   ServerStory story;
   Begin(story);

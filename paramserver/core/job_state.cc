@@ -319,6 +319,13 @@ void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
   std::fill(velocity.begin(), velocity.end(), 0.0f);
 }
 
+bool JobState::HoldsStatistics(const OwnedShard& shard) const {
+  const std::vector<LayerSize>& layers = assignment_.charter.facts.layers;
+  if (shard.layer < 0 || shard.layer >= std::ssize(layers)) return false;
+  const LayerSize& layer = layers[static_cast<size_t>(shard.layer)];
+  return shard.begin >= layer.elements - layer.statistics;
+}
+
 void JobState::StepShard(Shard& shard, const std::vector<RoundTerm>& terms) {
   std::vector<WeightedDelta> deltas;
   for (const RoundTerm& term : terms) {
@@ -328,6 +335,14 @@ void JobState::StepShard(Shard& shard, const std::vector<RoundTerm>& terms) {
   }
   MakeWritable(shard.theta);
   MakeWritable(shard.velocity);
+  if (HoldsStatistics(shard.info)) {
+    // The weights are shares of tokens, all clipped alike.
+    float sum = 0;
+    for (const WeightedDelta& delta : deltas) sum += delta.weight;
+    for (WeightedDelta& delta : deltas) delta.weight = sum > 0 ? delta.weight / sum : 0;
+    return OuterNesterov(shard.theta->writable(), shard.velocity->writable(), deltas, /*eta=*/1,
+                         /*mu=*/0, *pool_);
+  }
   OuterNesterov(shard.theta->writable(), shard.velocity->writable(), deltas,
                 static_cast<float>(assignment_.outer_learning_rate),
                 static_cast<float>(assignment_.outer_momentum), *pool_);
@@ -395,7 +410,7 @@ absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
     GramMatrix(deltas, gram, *pool_);
     std::vector<double>& sum = by_layer[shard.info.layer];
     sum.resize(k * k);
-    for (size_t i = 0; i < k * k; ++i) sum[i] += gram[i];
+    for (size_t i = 0; i < k * k && !HoldsStatistics(shard.info); ++i) sum[i] += gram[i];
   }
   std::vector<LayerGram> layers;
   for (auto& [layer, values] : by_layer) layers.push_back({layer, std::move(values)});

@@ -145,6 +145,8 @@ class JobState {
   void Put(const PushedRecord& record, int64_t elements, StagedShard& staged);
   void Decide(const ContributionId& contribution);
   void SetInitial(Shard& shard, const RoundTerm& term);
+  // Running statistics, of which a round takes the mean; see LayerSize.
+  bool HoldsStatistics(const OwnedShard& shard) const;
   void StepShard(Shard& shard, const std::vector<RoundTerm>& terms);
   void MakeWritable(std::shared_ptr<SharedTensor>& tensor);
 

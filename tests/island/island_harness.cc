@@ -21,7 +21,7 @@ namespace {
 constexpr Duration kTimeout = std::chrono::seconds(20);
 
 int64_t Rows(const EngineJob& job, const std::vector<int32_t>& tokens) {
-  return static_cast<int64_t>(tokens.size()) / (job.sequence_length + 1);
+  return std::ssize(tokens) / job.model.RowNumbers(job.sequence_length);
 }
 
 void CheckOk(const absl::Status& status) { ATOLL_CHECK(status.ok(), status.ToString()); }
@@ -53,7 +53,8 @@ Layers RandomWeights(const ModelConfig& config, uint64_t seed) {
 
 std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint64_t seed) {
   Rng rng(seed);
-  std::vector<int32_t> tokens(static_cast<size_t>(sequences * (job.sequence_length + 1)));
+  std::vector<int32_t> tokens(
+      static_cast<size_t>(sequences * job.model.RowNumbers(job.sequence_length)));
   for (int32_t& token : tokens) {
     token = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(job.model.vocab)));
   }
@@ -183,11 +184,12 @@ StepRequest TestIsland::Request(const std::vector<int32_t>& tokens, double learn
   return {.number = ++number_,
           .sequences = Rows(job_, tokens),
           .learning_rate = learning_rate,
-          .masked_tokens = CountMasked(tokens, job_.sequence_length + 1)};
+          .masked_tokens = CountMasked(tokens, job_.model.RowNumbers(job_.sequence_length))};
 }
 
 SequenceReader TestIsland::Reader(const std::vector<int32_t>& tokens) const {
-  return [&tokens, row = job_.sequence_length + 1](int64_t first, std::span<int32_t> out) {
+  return [&tokens, row = job_.model.RowNumbers(job_.sequence_length)](int64_t first,
+                                                                      std::span<int32_t> out) {
     std::copy_n(tokens.begin() + first * row, out.size(), out.begin());
     return absl::OkStatus();
   };
@@ -220,14 +222,15 @@ absl::StatusOr<LossSum> TestIsland::Evaluate(const std::vector<int32_t>& tokens)
 
 // ---- one device ----
 
-TestDevice::TestDevice(const EngineJob& job)
+TestDevice::TestDevice(const EngineJob& job, int64_t micro_batch_rows)
     : job_(job),
       backend_(job.compute == DType::kFloat64 ? NewReferenceBackend() : NewCpuBackend(1)) {
   model_ = std::make_unique<Model>(*Model::Create(job.model, job.compute));
-  runner_ = *ModelRunner::Create(*backend_, *model_,
-                                 {.micro_batch_rows = job.batch_sequences,
-                                  .seq_len = job.sequence_length,
-                                  .optimizer = job.optimizer.kind});
+  runner_ = *ModelRunner::Create(
+      *backend_, *model_,
+      {.micro_batch_rows = micro_batch_rows > 0 ? micro_batch_rows : job.batch_sequences,
+       .seq_len = job.sequence_length,
+       .optimizer = job.optimizer.kind});
   optimizer_ = *Optimizer::Create(*backend_, runner_->stream(), runner_->layers(), job.optimizer);
 }
 
@@ -271,7 +274,8 @@ LossSum TestDevice::Step(const std::vector<int32_t>& tokens, double learning_rat
   const auto loss = runner_->Train(tokens, Rows(job_, tokens), steps_ + 1);
   CheckOk(loss.status());
   gradients_ = Get(LayerPart::kGradient);
-  CheckOk(optimizer_->Step(++steps_, static_cast<float>(learning_rate)).status());
+  CheckOk(
+      optimizer_->Step(++steps_, static_cast<float>(learning_rate), Rows(job_, tokens)).status());
   return *loss;
 }
 

@@ -102,10 +102,11 @@ class TestIsland {
 // work later (kernels/testing/fake_device.h).
 LocalDevice NewFakeDevice(int index);
 
-// One device with the whole batch at once.
+// One device with the whole batch at once, or in micro-batches of so many rows.
 class TestDevice {
  public:
-  explicit TestDevice(const EngineJob& job);  // of f64: on the reference backend
+  // Of f64: on the reference backend.
+  explicit TestDevice(const EngineJob& job, int64_t micro_batch_rows = 0);
 
   void Set(const Layers& params);
   Layers Get(LayerPart part);

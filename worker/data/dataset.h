@@ -8,6 +8,9 @@
 // own shuffled order, which follows from the job's shuffle_seed alone: all workers agree on it
 // without talking.
 //
+// Of images, a sequence is a sample: T is 1, and its row holds the pixels and behind them the
+// class. Those that are trained on are cropped and mirrored by the seed and the position.
+//
 // Thread safety: const methods may be called from several threads.
 
 #ifndef ATOLL_WORKER_DATA_DATASET_H_
@@ -22,6 +25,7 @@
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
 #include "worker/data/digest_cache.h"
+#include "worker/data/images.h"
 #include "worker/data/token_stream.h"
 
 namespace atl {
@@ -35,6 +39,10 @@ class Dataset {
                                       const DataOptions& options = {});
 
   int64_t sequence_length() const { return sequence_length_; }
+  // Numbers of one sequence, as it is read.
+  int64_t row() const { return (images_ ? images().pixels() : sequence_length_) + 1; }
+  // Zeroes: there are none.
+  ImageShape images() const { return images_ ? images_->shape() : ImageShape(); }
   int64_t train_sequences() const { return train_.sequences; }
   int64_t validation_sequences() const { return validation_.sequences; }
 
@@ -44,9 +52,9 @@ class Dataset {
   // Number of the training sequence at a position of the endless axis. REQUIRES: position >= 0.
   int64_t Order(int64_t position) const;
 
-  // Training sequences of positions [first, first + n), as n rows of T + 1 tokens: row r holds
-  // inputs r[0..T) and targets r[1..T] (common/masked_tokens.h). n = out.size() / (T + 1), which
-  // must be whole. ABORTED: cancelled.
+  // Training sequences of positions [first, first + n), as n rows of row() numbers. Of T + 1
+  // tokens, row r holds inputs r[0..T) and targets r[1..T] (common/masked_tokens.h). n = out.size()
+  // / row(), which must be whole. ABORTED: cancelled.
   absl::Status ReadTrain(int64_t first, std::span<int32_t> out,
                          const Cancelled& cancelled = {}) const;
 
@@ -74,7 +82,9 @@ class Dataset {
     int64_t sequences = 0;
   };
 
-  Dataset(TokenStream train_file) : train_file_(std::move(train_file)) {}
+  Dataset() = default;
+  static absl::StatusOr<Dataset> OpenImages(const DataSpec& spec, int64_t classes,
+                                            const DataOptions& options);
   absl::Status Split(const DataSpec& spec);
   absl::Status TakeDigest(const DataOptions& options);
   absl::Status Read(const TokenStream& file, const Part& part, std::span<const int64_t> sequences,
@@ -84,8 +94,10 @@ class Dataset {
   template <typename ReadRows>
   absl::StatusOr<int64_t> CountMaskedRows(int64_t first, int64_t end, const ReadRows& read) const;
 
-  TokenStream train_file_;
+  std::optional<TokenStream> train_file_;       // absent: images
   std::optional<TokenStream> validation_file_;  // absent: validation is the end of train_file_
+  std::optional<ImageSet> images_, validation_images_;
+  ImageChange change_;
   Part train_, validation_;
   bool masks_ = false;
   int64_t sequence_length_ = 0;

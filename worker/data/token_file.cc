@@ -195,6 +195,7 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
   }
   ATOLL_ASSIGN_OR_RETURN(auto opened, OpenDataFile(data_path, cancelled));
   TokenFile file(std::move(opened));
+  ATOLL_CHECK(!IsImages(format), "images are no tokens");
   switch (format) {
     case DataFormat::kText:
     case DataFormat::kJsonl:
@@ -212,6 +213,10 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
       break;
     case DataFormat::kMegatron:
       ATOLL_RETURN_IF_ERROR(file.OpenMegatron(index_path, cancelled));
+      break;
+    case DataFormat::kCifar10:
+    case DataFormat::kCifar100:
+    case DataFormat::kIdx:
       break;
   }
   return file;

@@ -13,6 +13,7 @@
 #include "common/check.h"
 #include "worker/data/block_cache.h"
 #include "worker/data/chat.h"
+#include "worker/data/images.h"
 #include "worker/data/inputs.h"
 #include "worker/data/tokenize.h"
 
@@ -309,6 +310,12 @@ absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptio
 absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary) {
   const auto inspect = [&](const std::string& path) -> absl::StatusOr<std::string> {
     if (IsText(spec.format)) return InspectText(spec, path, vocabulary);
+    if (IsImages(spec.format)) {
+      ATOLL_ASSIGN_OR_RETURN(const ImageSet images, ImageSet::Open(spec.format, path, vocabulary));
+      const ImageShape& shape = images.shape();
+      return absl::StrCat(images.images(), " images of ", shape.height, " x ", shape.width,
+                          " with ", shape.channels, shape.channels == 1 ? " channel" : " channels");
+    }
     ATOLL_ASSIGN_OR_RETURN(const TokenStream stream, TokenStream::Open(spec, path, vocabulary));
     if (stream.tokens() <= spec.sequence_length) {
       return absl::InvalidArgumentError(

@@ -30,8 +30,12 @@ absl::Status DeviceSide::Prepare(const IslandPlan& plan, const EngineJob& job) {
   for (const PlanReplica& replica : plan.replicas) {
     sequences = std::max(sequences, replica.micro_batch_sequences);
   }
-  ATOLL_RETURN_IF_ERROR(transport_.Prepare(
-      plan, sequences * job.sequence_length * job.model.d_model * SizeOf(job.compute)));
+  int64_t cols = 0;  // of the widest boundary
+  for (int64_t layer = 0; layer <= job.model.layers; ++layer) {
+    cols = std::max(cols, job.model.BoundaryColumns(layer));
+  }
+  ATOLL_RETURN_IF_ERROR(
+      transport_.Prepare(plan, sequences * job.sequence_length * cols * SizeOf(job.compute)));
   for (const Boundary& boundary : BoundariesOf(plan)) {
     if (!backends_.contains(boundary.from)) continue;
     LogInfo("transport", boundary.from, " > ", boundary.to, ": ",

@@ -331,8 +331,9 @@ absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences) {
                            }));
     sum.nats += loss.nats;
     sum.tokens += loss.tokens;
+    sum.hits += loss.hits;
   }
-  return MeanLoss{sum.mean(), sum.tokens};
+  return MeanLoss{sum.mean(), sum.tokens, sum.accuracy()};
 }
 
 absl::Status GroupTrainer::InitialWeights() {

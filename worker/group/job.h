@@ -14,6 +14,9 @@
 
 namespace atl::worker {
 
+// That images are of the model's size.
+absl::Status CheckRows(const ModelConfig& config, const Dataset& data);
+
 struct GroupJob {
   // An error names file, field and remedy.
   static absl::StatusOr<GroupJob> Open(const JobSpec& spec, DType compute,
@@ -27,7 +30,7 @@ struct GroupJob {
   std::vector<LayerLayout> layouts;           // of whole layers
   std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
 
-  int64_t row() const { return data.sequence_length() + 1; }  // tokens
+  int64_t row() const { return data.row(); }  // numbers
   // Of a shard's buffers; an error: a layer that is not, or a cut that cannot be.
   absl::StatusOr<LayerLayout> LayoutOf(const LayerShard& shard) const;
 };

@@ -17,7 +17,7 @@ class LayerBase : public Layer {
   absl::Status Forward(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
                        const Tensor& output, const Stash& stash) const final {
     Exec exec = Start(call);
-    DoForward(exec, {call.shape, memory, call.constants, stash, input, output});
+    DoForward(exec, {call.shape, memory, call.constants, stash, input, output, call.evaluates});
     return exec.status();
   }
   absl::Status BackwardInput(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
@@ -62,6 +62,7 @@ class LayerBase : public Layer {
     Stash stash;
     Tensor input;
     Tensor output;  // of BackwardInput and BackwardWeight: grad_output
+    bool evaluates = false;
   };
 
   LayerBase(const ModelConfig& config, const TensorPart& part, DType compute, LayerLayout layout)

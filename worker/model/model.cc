@@ -33,6 +33,11 @@ absl::StatusOr<Model> Model::Create(const ModelConfig& config, DType compute,
   std::vector<LayerLayout> layouts = MakeLayouts(config, part);
   for (size_t i = 0; i < layouts.size(); ++i) {
     LayerLayout layout = std::move(layouts[i]);
+    if (config.is_images()) {
+      model.layers_.push_back(
+          NewImageLayer(config, compute, std::move(layout), static_cast<int64_t>(i)));
+      continue;
+    }
     model.layers_.push_back(i == 0 ? NewEmbedding(config, part, compute, std::move(layout))
                             : i + 1 == layouts.size()
                                 ? NewHead(config, part, compute, std::move(layout))
@@ -76,15 +81,23 @@ absl::Status Model::CheckBackend(const Backend& backend, int64_t seq_len) const 
     if (arch_.attention_softcap > 0) return lacks("attention with capped scores");
     if (!arch_.causal) return lacks("attention in both directions");
   }
+  if (config_.is_images() && !backend.Has(Capability::kImages)) return lacks("convolutions");
   if (arch_.token_types > 0 && !backend.Has(Capability::kTokenTypes)) return lacks("token types");
   return absl::OkStatus();
 }
 
 namespace {
 
-void DoLoss(Exec& exec, const TensorPart& part, const Architecture& arch, CrossEntropy loss) {
+// Targets are smoothed where gradients come of it: what validation reports is the plain loss.
+float SmoothingOf(const ModelConfig& config, const CrossEntropy& loss) {
+  return loss.dlogits.rows > 0 ? static_cast<float>(config.image.label_smoothing) : 0.0f;
+}
+
+void DoLoss(Exec& exec, const TensorPart& part, const Architecture& arch, float smoothing,
+            CrossEntropy loss) {
   const Tensor raw = loss.logits, gradient = loss.dlogits;
   const auto cap = static_cast<float>(arch.logit_softcap);
+  loss.smoothing = smoothing;
   if (cap > 0) {
     loss.logits = exec.Temporary(raw.dtype, raw.rows, raw.cols);
     loss.dlogits = gradient.rows > 0 ? loss.logits : Tensor();
@@ -114,13 +127,13 @@ void Model::FinishLogits(Backend& backend, Stream& stream, const Tensor& logits)
 absl::Status Model::Loss(const LayerCall& call, const CrossEntropy& loss) const {
   CheckGroup(call, part_);
   Exec exec(call.backend, call.stream, call.workspace, call.communicator);
-  DoLoss(exec, part_, arch_, loss);
+  DoLoss(exec, part_, arch_, SmoothingOf(config_, loss), loss);
   return exec.status();
 }
 
 int64_t Model::LossWorkspaceBytes(Backend& backend, const CrossEntropy& loss) const {
   Exec exec = Exec::Measuring(backend);
-  DoLoss(exec, part_, arch_, loss);
+  DoLoss(exec, part_, arch_, SmoothingOf(config_, loss), loss);
   return exec.needed_bytes();
 }
 

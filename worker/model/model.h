@@ -70,6 +70,7 @@ struct LayerCall {
   BatchShape shape;
   Tensor constants;                      // from Model::InitConstants
   Communicator* communicator = nullptr;  // of the tensor-parallel group; null for a whole model
+  bool evaluates = false;                // running statistics stand for those of the micro-batch
 };
 
 // That the call has the communicator of the part's rank.
@@ -81,7 +82,8 @@ class Layer {
 
   const LayerLayout& layout() const { return layout_; }
 
-  // Columns of `input` (one row per token; the embedding's is int32 tokens [1, N]) and `output`.
+  // Columns of `input` (one row per token; the embedding's is int32 tokens [1, N], or pixels) and
+  // `output`.
   // The head's are the part's vocabulary.
   virtual int64_t output_cols() const = 0;
 
@@ -136,6 +138,11 @@ class Model {
   absl::Status Loss(const LayerCall& call, const CrossEntropy& loss) const;
   int64_t LossWorkspaceBytes(Backend& backend, const CrossEntropy& loss) const;
 
+  // Columns of what layer `layer` hands to the next one.
+  int64_t boundary_cols(int layer) const {
+    return layers_[static_cast<size_t>(layer)]->output_cols();
+  }
+
  private:
   Model() = default;
 
@@ -153,6 +160,9 @@ std::unique_ptr<Layer> NewTransformerBlock(const ModelConfig& config, const Tens
                                            DType compute, LayerLayout layout, int64_t index);
 std::unique_ptr<Layer> NewHead(const ModelConfig& config, const TensorPart& part, DType compute,
                                LayerLayout layout);
+
+std::unique_ptr<Layer> NewImageLayer(const ModelConfig& config, DType compute, LayerLayout layout,
+                                     int64_t index);
 
 }  // namespace atl
 

@@ -139,29 +139,48 @@ absl::StatusOr<std::vector<double>> Optimizer::Norms(int64_t step, double sum_of
   return host_norms_.All();
 }
 
+namespace {
+
+// What is owned of a layer's running statistics, whatever the rule.
+void RunStatistics(Exec& exec, const LayerState& layer, const UpdateCall& call) {
+  const LayerLayout& layout = layer.layout();
+  const Range range = Intersection({layout.trained_size, layout.size}, layer.owned());
+  if (range.size() == 0) return;
+  const OwnedElements elements = Elements(layer, range);
+  exec.Run(RunningMean{.running = elements.param,
+                       .sums = elements.grad,
+                       .param_copy = elements.copy,
+                       .samples = static_cast<float>(call.samples),
+                       .zero_sums = call.zero_grad});
+}
+
+}  // namespace
+
 void Optimizer::Apply(int64_t step, float learning_rate, double sum_of_squares,
-                      std::span<const double> norms, bool keep_gradients) {
+                      std::span<const double> norms, bool keep_gradients, int64_t samples) {
   ATOLL_CHECK(std::ssize(norms) == (has_norms() ? norm_count() : 0));
   const UpdateCall call{.grad_scale = ClipScaleOf(sum_of_squares),
                         .step = step,
                         .learning_rate = learning_rate,
-                        .zero_grad = !keep_gradients};
+                        .zero_grad = !keep_gradients,
+                        .samples = std::max<int64_t>(1, samples)};
   for (const LayerState* layer : layers_) {
     const size_t count = norms.empty() ? 0 : 2 * layer->layout().params.size();
     Exec exec(backend_, stream_, workspace_);
     rule_->Update(exec, *layer, call, norms.first(count));
+    RunStatistics(exec, *layer, call);
     norms = norms.subspan(count);
   }
 }
 
-absl::StatusOr<double> Optimizer::Step(int64_t step, float learning_rate) {
+absl::StatusOr<double> Optimizer::Step(int64_t step, float learning_rate, int64_t samples) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<double> sums, SumsOfSquares());
   const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
   std::vector<double> norms;
   if (has_norms()) {
     ATOLL_ASSIGN_OR_RETURN(norms, Norms(step, sum));
   }
-  Apply(step, learning_rate, sum, norms);
+  Apply(step, learning_rate, sum, norms, false, samples);
   ATOLL_RETURN_IF_ERROR(backend_.Synchronize(stream_));
   return std::sqrt(sum);
 }

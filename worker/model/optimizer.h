@@ -25,7 +25,7 @@ class Optimizer {
   // For a model that is whole on this device: one step with its gradients, which are zero
   // afterwards. `step` counts from 1 (it corrects the moments' bias). Returns the gradients' L2
   // norm before clipping. Waits for the device.
-  absl::StatusOr<double> Step(int64_t step, float learning_rate);
+  absl::StatusOr<double> Step(int64_t step, float learning_rate, int64_t samples = 1);
 
   // The same in parts, for a model on many devices, which sum up in between.
   // Sum of squares of each layer's gradient, of the elements with moments, in the order of
@@ -37,10 +37,11 @@ class Optimizer {
   bool has_norms() const { return rule_->has_norms(); }
   absl::StatusOr<std::vector<double>> Norms(int64_t step, double sum_of_squares, int rank = 0);
   // `sum_of_squares`: of all gradients of the model. `norms`: as Norms has them, of all owners; for
-  // a rule without them empty. Enqueued on the stream. Without `keep_gradients` those of elements
+  // a rule without them empty. `samples`: of the whole step, whose gradients have been added up.
+  // Enqueued on the stream. Without `keep_gradients` those of elements
   // with moments are zero afterwards.
   void Apply(int64_t step, float learning_rate, double sum_of_squares,
-             std::span<const double> norms = {}, bool keep_gradients = false);
+             std::span<const double> norms = {}, bool keep_gradients = false, int64_t samples = 1);
 
  private:
   Optimizer(Backend& backend, Stream& stream, std::vector<LayerState*> layers,

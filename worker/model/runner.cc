@@ -48,7 +48,7 @@ absl::Status ModelRunner::Allocate() {
   const int64_t n = stage.shape.tokens();
   const auto carve = [&](Carver carver) {
     targets_ = carver.Take(DType::kInt32, 1, n);
-    totals_ = carver.Take(StateType(model_.compute()), 1, 2);
+    totals_ = carver.Take(StateType(model_.compute()), 1, kLossTotals);
     constants_ = model_.Constants(options_.seq_len, nullptr);
     constants_ = model_.Constants(options_.seq_len,
                                   carver.Bytes(constants_.size() * SizeOf(constants_.dtype)));
@@ -57,7 +57,8 @@ absl::Status ModelRunner::Allocate() {
   };
   ATOLL_ASSIGN_OR_RETURN(memory_, backend_.Allocate(carve(Carver(nullptr))));
   carve(Carver(memory_.data()));
-  ATOLL_ASSIGN_OR_RETURN(staging_, backend_.AllocateHost(2 * n * SizeOf(DType::kInt32)));
+  const int64_t inputs = options_.micro_batch_rows * model_.config().InputNumbers(options_.seq_len);
+  ATOLL_ASSIGN_OR_RETURN(staging_, backend_.AllocateHost((inputs + n) * SizeOf(DType::kInt32)));
   return model_.InitConstants(backend_, *stream_, constants_);
 }
 
@@ -79,12 +80,13 @@ ModelRunner::Batch ModelRunner::MakeBatch(std::span<const int32_t> tokens, int64
                                           int64_t step) const {
   ATOLL_CHECK(rows > 0 && std::ssize(tokens) % rows == 0);
   const size_t row = tokens.size() / static_cast<size_t>(rows), length = row - 1;
-  const size_t size = length * static_cast<size_t>(rows);
-  Batch batch{std::vector<int32_t>(size), std::vector<int32_t>(size), rows};
+  const size_t each = model_.config().is_images() ? 1 : length;  // targets
+  const auto count = static_cast<size_t>(rows);
+  Batch batch{std::vector<int32_t>(count * length), std::vector<int32_t>(count * each), rows};
   for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
     PlaceRow(model_.config(), tokens.subspan(r * row, row), step,
              std::span(batch.inputs).subspan(r * length, length),
-             std::span(batch.targets).subspan(r * length, length));
+             std::span(batch.targets).subspan(r * each, each));
   }
   return batch;
 }
@@ -96,14 +98,15 @@ void ModelRunner::StageTokens(std::span<const int32_t> inputs, std::span<const i
   std::copy(inputs.begin(), inputs.end(), staged);
   backend_.CopyToDevice(*stream_, stage_->input(slot), staged);
   if (targets.empty()) return;
-  std::copy(targets.begin(), targets.end(), staged + n);
-  backend_.CopyToDevice(*stream_, targets_.Columns(0, n), staged + n);
+  int32_t* const targets_staged = staged + inputs.size();
+  std::copy(targets.begin(), targets.end(), targets_staged);
+  backend_.CopyToDevice(*stream_, targets_.Columns(0, n), targets_staged);
 }
 
 absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool train,
                                         HostReals& totals) {
   backend_.Zero(*stream_, totals_);
-  ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(), slot, 0, Tensor()));
+  ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(!train), slot, 0, Tensor()));
   ATOLL_RETURN_IF_ERROR(stage_->Loss(Call(), slot, 0, targets_, totals_,
                                      1.0f / static_cast<float>(batch_tokens), train));
   if (train) {
@@ -116,9 +119,11 @@ absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool tra
 }
 
 absl::StatusOr<LossSum> ModelRunner::RunBatch(const Batch& batch, bool train) {
-  const int64_t size = std::ssize(batch.inputs);
-  ATOLL_CHECK(batch.rows > 0 && size % batch.rows == 0 && std::ssize(batch.targets) == size);
+  const int64_t size = std::ssize(batch.targets);
+  ATOLL_CHECK(batch.rows > 0 && size % batch.rows == 0);
   const int64_t seq_len = size / batch.rows;
+  const int64_t inputs = model_.config().InputNumbers(seq_len);
+  ATOLL_CHECK(std::ssize(batch.inputs) == inputs * batch.rows);
   ATOLL_CHECK(seq_len > 0 && seq_len <= options_.seq_len, "sequences of ", seq_len, " tokens");
   LossSum sum;
   sum.tokens = size - std::count(batch.targets.begin(), batch.targets.end(), kIgnoredTarget);
@@ -127,14 +132,17 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(const Batch& batch, bool train) {
     const int slot = stage_->Start(shape);
     const auto begin = static_cast<size_t>(first * seq_len);
     const auto n = static_cast<size_t>(shape.tokens());
-    StageTokens(std::span(batch.inputs).subspan(begin, n),
-                std::span(batch.targets).subspan(begin, n), slot);
-    HostReals totals(totals_.dtype, 2);
+    StageTokens(
+        std::span(batch.inputs)
+            .subspan(static_cast<size_t>(first * inputs), static_cast<size_t>(shape.rows * inputs)),
+        std::span(batch.targets).subspan(begin, n), slot);
+    HostReals totals(totals_.dtype, kLossTotals);
     const absl::Status status =
         RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, totals);
     stage_->Finish(slot);
     ATOLL_RETURN_IF_ERROR(status);
     sum.nats += totals[0];
+    sum.hits += totals[2];
   }
   return sum;
 }
@@ -145,8 +153,8 @@ absl::StatusOr<LossSum> ModelRunner::Train(const Batch& batch) {
 }
 
 absl::Status ModelRunner::RunLogits(int slot, bool all, std::span<float> logits) {
-  ATOLL_RETURN_IF_ERROR(all ? stage_->Forward(Call(), slot, 0, Tensor())
-                            : stage_->ForwardLast(Call(), slot));
+  ATOLL_RETURN_IF_ERROR(all ? stage_->Forward(Call(true), slot, 0, Tensor())
+                            : stage_->ForwardLast(Call(true), slot));
   const Tensor output = all ? stage_->logits(slot) : stage_->logits(slot).Rows(0, 1);
   model_.FinishLogits(backend_, *stream_, output);
   // With what fills up the rows.
@@ -173,7 +181,9 @@ absl::Status ModelRunner::RunLogits(int slot, bool all, std::span<float> logits)
 }
 
 absl::Status ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logits) {
-  const auto length = static_cast<int64_t>(tokens.size());
+  const bool image = model_.config().is_images();
+  const int64_t length = image ? 1 : std::ssize(tokens);
+  ATOLL_CHECK(std::ssize(tokens) == model_.config().InputNumbers(length));
   const int64_t vocab = model_.part().vocab.size();
   const auto rows = static_cast<int64_t>(logits.size()) / vocab;
   ATOLL_CHECK(length > 0 && length <= options_.seq_len);

@@ -17,7 +17,9 @@ namespace atl {
 struct LossSum {
   double nats = 0;
   int64_t tokens = 0;
+  double hits = 0;  // of a model of images: samples whose class has the largest logit
   double mean() const { return tokens == 0 ? 0 : nats / static_cast<double>(tokens); }
+  double accuracy() const { return tokens == 0 ? 0 : hits / static_cast<double>(tokens); }
 };
 
 struct RunnerOptions {
@@ -52,7 +54,8 @@ class ModelRunner {
   Tensor params(int index) const { return layers_[index].params(); }
   Tensor grads(int index) const { return layers_[index].grads(); }
 
-  // `rows` sequences of T <= seq_len inputs and targets (kIgnoredTarget: none).
+  // `rows` sequences of T <= seq_len inputs and targets (kIgnoredTarget: none), or images: see
+  // PlaceRow.
   struct Batch {
     std::vector<int32_t> inputs, targets;
     int64_t rows = 0;
@@ -76,8 +79,8 @@ class ModelRunner {
   }
 
   // Logits of one sequence: all positions [T, vocab], or only the last one's [1, vocab], by the
-  // size of `logits`. A tensor-parallel rank gets those of its part of the vocabulary.
-  // REQUIRES: 0 < tokens.size() <= seq_len.
+  // size of `logits`. Of one image, its pixels are the tokens. A tensor-parallel rank gets those of
+  // its part of the vocabulary. REQUIRES: 0 < tokens.size() <= seq_len.
   absl::Status Logits(std::span<const int32_t> tokens, std::span<float> logits);
 
  private:
@@ -89,7 +92,9 @@ class ModelRunner {
       : backend_(backend), model_(model), options_(options) {}
 
   absl::Status Allocate();
-  StageCall Call() { return {backend_, *stream_, workspace_, constants_, options_.communicator}; }
+  StageCall Call(bool evaluates = false) {
+    return {backend_, *stream_, workspace_, constants_, options_.communicator, evaluates};
+  }
   // `targets` may be empty.
   void StageTokens(std::span<const int32_t> inputs, std::span<const int32_t> targets, int slot);
   absl::StatusOr<LossSum> RunBatch(const Batch& batch, bool train);

@@ -91,11 +91,14 @@ void Stage::Carve(Carver& carver) {
   layer_bytes_.assign(options_.layers, 0);
   for (ForwardSlot& slot : forward_) CarveForward(carver, slot);
   for (BackwardSlot& slot : backward_) CarveBackward(carver, slot);
-  int64_t scratch = 0;
+  int64_t scratch = 0, output = 0;
   for (int i = 0; i < options_.layers; ++i) {
-    if (Recomputed(i)) scratch = std::max(scratch, StashBytes(i, StashKind::kForward));
+    if (!Recomputed(i)) continue;
+    scratch = std::max(scratch, StashBytes(i, StashKind::kForward));
+    if (layer(i).output_cols() != InputCols(i)) output = std::max(output, layer(i).output_cols());
   }
   if (scratch == 0) return;
+  if (output > 0) scratch_output_ = carver.Take(model_.compute(), options_.shape.tokens(), output);
   // Fused, F's scratch is where a layer's F runs again before its B.
   const bool fused = options_.backward == StageOptions::Backward::kFused;
   scratch_stash_ = fused ? backward_[0].recomputed[0] : carver.Bytes(scratch);
@@ -104,16 +107,18 @@ void Stage::Carve(Carver& carver) {
 void Stage::CarveForward(Carver& carver, ForwardSlot& slot) {
   const int64_t n = options_.shape.tokens();
   const bool trains = options_.backward != StageOptions::Backward::kNone;
-  slot.input = has_embedding() ? carver.Take(DType::kInt32, 1, n)
-                               : carver.Take(model_.compute(), n, model_.config().d_model);
+  slot.input = has_embedding() ? carver.Take(DType::kInt32, 1, InputNumbers(options_.shape))
+                               : carver.Take(model_.compute(), n,
+                                             model_.boundary_cols(options_.first_layer - 1));
   slot.outputs.assign(options_.layers, Tensor());
   slot.stashes.assign(options_.layers, nullptr);
   int64_t shared = 0;
   for (int i = 0; i < options_.layers; ++i) {
     const int64_t before = carver.bytes();
     const bool last = i + 1 == options_.layers;
-    if (!last && !trains && i >= 2) {
-      slot.outputs[i] = slot.outputs[i % 2];
+    const bool shares = !trains && i >= 2 && slot.outputs[i - 2].cols == layer(i).output_cols();
+    if (!last && shares) {
+      slot.outputs[i] = slot.outputs[i - 2];
     } else if (!last || has_head()) {
       // A vocabulary may have any size; boundaries are sent, and must be contiguous.
       slot.outputs[i] = last ? carver.TakeAlignedRows(model_.compute(), n, layer(i).output_cols())
@@ -138,11 +143,12 @@ void Stage::CarveBackward(Carver& carver, BackwardSlot& slot) {
     const int64_t before = carver.bytes();
     if (i + 1 == options_.layers && has_head()) {
       // its logits
-    } else if (fused && i + 3 <= options_.layers - 1) {
+    } else if (fused && i + 3 <= options_.layers - 1 &&
+               slot.grad_outputs[i + 2].cols == layer(i).output_cols()) {
       slot.grad_outputs[i] = slot.grad_outputs[i + 2];
     } else {
       slot.grad_outputs[i] =
-          carver.Take(model_.compute(), options_.shape.tokens(), model_.config().d_model);
+          carver.Take(model_.compute(), options_.shape.tokens(), layer(i).output_cols());
     }
     const int64_t b = StashBytes(i, StashKind::kBackward);
     const int64_t r = Recomputed(i) ? StashBytes(i, StashKind::kForward) : 0;
@@ -207,7 +213,18 @@ Tensor Stage::Part(const ForwardSlot& slot, int piece, const Tensor& whole) cons
   if (!whole.present()) return whole;
   const PieceRows rows = RowsOfPiece(slot.shape.rows, slot.pieces, piece);
   const int64_t first = rows.first * slot.shape.seq_len, count = rows.rows * slot.shape.seq_len;
-  return whole.dtype == DType::kInt32 ? whole.Columns(first, count) : whole.Rows(first, count);
+  if (whole.dtype != DType::kInt32) return whole.Rows(first, count);
+  if (whole.data != slot.input.data) return whole.Columns(first, count);
+  const int64_t each = InputNumbers({1, slot.shape.seq_len});
+  return whole.Columns(rows.first * each, rows.rows * each);
+}
+
+int64_t Stage::InputCols(int index) const {
+  return model_.boundary_cols(options_.first_layer + index - 1);
+}
+
+int64_t Stage::InputNumbers(const BatchShape& shape) const {
+  return shape.rows * model_.config().InputNumbers(shape.seq_len);
 }
 
 void* Stage::Part(const ForwardSlot& slot, int piece, int index, void* stash,
@@ -222,7 +239,7 @@ void* Stage::Part(const ForwardSlot& slot, int piece, int index, void* stash,
 Tensor Stage::input(int s) const {
   const ForwardSlot& slot = forward_[s];
   const int64_t n = slot.shape.tokens();
-  return has_embedding() ? slot.input.Columns(0, n) : slot.input.Rows(0, n);
+  return has_embedding() ? slot.input.Columns(0, InputNumbers(slot.shape)) : slot.input.Rows(0, n);
 }
 
 Tensor Stage::logits(int s) const {
@@ -262,7 +279,8 @@ LayerMemory Stage::Memory(int index) const {
 }
 
 LayerCall Stage::Call(const StageCall& call, const BatchShape& shape) const {
-  return {call.backend, call.stream, call.workspace, shape, call.constants, call.communicator};
+  return {call.backend,   call.stream,       call.workspace, shape,
+          call.constants, call.communicator, call.evaluates};
 }
 
 absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot, int piece,
@@ -287,7 +305,8 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
                        slot.shape.rows,
                        slot.shape.seq_len,
                        address(boundary.data),
-                       address(call.workspace.data)};
+                       address(call.workspace.data),
+                       static_cast<int64_t>(call.evaluates)};
   return call.backend.Repeat(call.stream, key, work);
 }
 
@@ -326,10 +345,14 @@ absl::Status Stage::Loss(const StageCall& call, int s, int piece, const Tensor& 
                          const Tensor& totals, float grad_scale, bool train) {
   const ForwardSlot& slot = forward_[s];
   const Tensor logits = Part(slot, piece, slot.outputs.back());
+  if (model_.config().is_images()) {
+    call.backend.Run(call.stream,
+                     CountHits{logits, Part(slot, piece, targets), totals.Columns(2, 1)});
+  }
   const CrossEntropy loss{.logits = logits,
                           .targets = Part(slot, piece, targets),
                           .dlogits = train ? logits : Tensor(),
-                          .totals = totals,
+                          .totals = totals.Columns(0, 2),
                           .grad_scale = grad_scale};
   return model_.Loss(Call(call, PieceShape(slot, piece)), loss);
 }
@@ -339,8 +362,13 @@ absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot&
   const BackwardSlot& backward = backward_[slot.backward];
   const Tensor& own = index == 0 ? grad_input : backward.grad_outputs[index - 1];
   if (Recomputed(index)) {
-    // Nobody needs the output again: it goes where the gradient will be.
-    ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, piece, index, own, backward.recomputed[index]));
+    // Nobody needs the output again: it goes where the gradient will be, if it has its shape.
+    Tensor output = own;
+    if (const int64_t cols = layer(index).output_cols(); cols != InputCols(index)) {
+      output = Tensor(scratch_output_.data, scratch_output_.dtype, scratch_output_.rows, cols);
+    }
+    ATOLL_RETURN_IF_ERROR(
+        ForwardLayer(call, slot, piece, index, output, backward.recomputed[index]));
   }
   return layer(index).BackwardInput(Call(call, PieceShape(slot, piece)), Memory(index),
                                     LayerInput(slot, piece, index), GradOutput(slot, piece, index),

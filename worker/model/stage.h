@@ -57,7 +57,10 @@ struct StageCall {
   Workspace workspace;  // at least Stage::workspace_bytes
   Tensor constants;     // from Model::InitConstants
   Communicator* communicator = nullptr;
+  bool evaluates = false;  // see LayerCall
 };
+
+inline constexpr int64_t kLossTotals = 3;
 
 // Sequences [first, first + rows) of a micro-batch. Cuts of fewer pieces are cuts of more, too.
 struct PieceRows {
@@ -89,9 +92,10 @@ class Stage {
   int Start(const BatchShape& shape, int pieces = 1);
   int pieces(int slot) const { return forward_[slot].pieces; }
   BatchShape shape(int slot) const { return forward_[slot].shape; }
-  // int32 tokens [1, N] where the embedding is, else the boundary activation [N, d_model].
+  // int32 tokens [1, N] (or pixels) where the embedding is, else the boundary activation
+  // [N, columns of the layer before].
   Tensor input(int slot) const;
-  // `output` [N, d_model] is of the whole micro-batch; absent where the head is.
+  // `output` [N, columns of the last layer] is of the whole micro-batch; absent where the head is.
   absl::Status Forward(const StageCall& call, int slot, int piece, const Tensor& output);
   // Instead, for logits of the last position of every sequence alone: [rows, vocab of the part].
   // REQUIRES: one piece, and no Loss or B to follow.
@@ -99,16 +103,17 @@ class Stage {
 
   // Where the head is: [N, vocab of the part].
   Tensor logits(int slot) const;
-  // Adds the piece's loss to `totals`; with `train` the logits become its gradient. `targets` are
+  // Adds the piece's loss to `totals`, [1, kLossTotals]: nats, targets that count, and where the
+  // classes are of images, hits. With `train` the logits become its gradient. `targets` are
   // of the whole micro-batch, int32 [1, N].
   absl::Status Loss(const StageCall& call, int slot, int piece, const Tensor& targets,
                     const Tensor& totals, float grad_scale, bool train);
 
   // REQUIRES: a free slot. F and Loss of all pieces are done.
   void StartBackward(int slot);
-  // [N, d_model] of the whole micro-batch; where the head is, Loss has made it.
+  // As `output`, of the whole micro-batch; where the head is, Loss has made it.
   Tensor grad_output(int slot) const;
-  // `grad_input` [N, d_model] is of the whole micro-batch; absent where the embedding is.
+  // `grad_input`, as `input`, is of the whole micro-batch; absent where the embedding is.
   absl::Status BackwardInput(const StageCall& call, int slot, int piece, const Tensor& grad_input);
   // Of the stage's layer `index`, all pieces. Once per layer, after B of all pieces.
   void BackwardWeight(const StageCall& call, int slot, int index);
@@ -153,6 +158,8 @@ class Stage {
   // The part of a whole micro-batch's tensor, or stash, that belongs to a piece.
   BatchShape PieceShape(const ForwardSlot& slot, int piece) const;
   Tensor Part(const ForwardSlot& slot, int piece, const Tensor& whole) const;
+  int64_t InputCols(int index) const;  // of the stage's layer `index`, but of an embedding
+  int64_t InputNumbers(const BatchShape& shape) const;  // where the embedding is
   void* Part(const ForwardSlot& slot, int piece, int index, void* stash, StashKind kind) const;
   Tensor LayerInput(const ForwardSlot& slot, int piece, int index) const;
   Tensor GradOutput(const ForwardSlot& slot, int piece, int index) const;
@@ -182,6 +189,8 @@ class Stage {
   std::vector<ForwardSlot> forward_;
   std::vector<BackwardSlot> backward_;
   void* scratch_stash_ = nullptr;  // F of recomputed layers
+  // Its output when it runs again, of layers where that has not the shape of their input.
+  Tensor scratch_output_;
 };
 
 }  // namespace atl

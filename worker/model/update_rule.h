@@ -32,6 +32,7 @@ struct UpdateCall {
   int64_t step = 1;   // counts from 1
   float learning_rate = 0;
   bool zero_grad = true;
+  int64_t samples = 1;  // whose gradients these are: running statistics are means over them
 };
 
 // Elements of a layer. What is absent is not kept here.
@@ -76,7 +77,7 @@ template <typename Function>
 void ForEachHalf(const LayerState& layer, const Function& run) {
   const LayerLayout& layout = layer.layout();
   const Range matrices = Intersection({0, layout.decay_size}, layer.owned());
-  const Range vectors = Intersection({layout.decay_size, layout.size}, layer.owned());
+  const Range vectors = Intersection({layout.decay_size, layout.trained_size}, layer.owned());
   if (matrices.size() > 0) run(matrices, true);
   if (vectors.size() > 0) run(vectors, false);
 }

@@ -248,6 +248,21 @@ std::string FormatIndex(std::span<const Shard> shards) {
   return index.dump(2) + "\n";
 }
 
+// Of kFanOut: outputs times taps, of each group of a convolution [out, in / groups, height, width].
+double DeviationOf(const ParamSpec& param, int64_t blocks) {
+  switch (param.init) {
+    case Init::kZeros:
+    case Init::kOnes:
+    case Init::kNormal:
+      break;
+    case Init::kNormalResidual:
+      return 0.02 / std::sqrt(2.0 * static_cast<double>(blocks));
+    case Init::kFanOut:
+      return std::sqrt(2.0 * static_cast<double>(param.shape[1]) / static_cast<double>(param.size));
+  }
+  return 0.02;
+}
+
 }  // namespace
 
 void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::span<float> params) {
@@ -258,9 +273,7 @@ void InitLayer(const LayerLayout& layout, int64_t blocks, uint64_t seed, std::sp
       std::fill(out.begin(), out.end(), param.init == Init::kOnes ? 1.0f : 0.0f);
       continue;
     }
-    const bool residual = param.init == Init::kNormalResidual;
-    const auto deviation =
-        static_cast<float>(0.02 / (residual ? std::sqrt(2.0 * static_cast<double>(blocks)) : 1.0));
+    const auto deviation = static_cast<float>(DeviationOf(param, blocks));
     Rng rng(seed, HashName(param.name));
     for (float& value : out) value = deviation * RoughlyNormal(rng);
   }

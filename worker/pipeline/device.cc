@@ -15,7 +15,7 @@ LayerLayout TableLayout(const LayerLayout& embedding) {
   LayerLayout table;
   table.name = "table";
   table.params = {embedding.params[0]};
-  table.size = table.decay_size = embedding.params[0].size;
+  table.size = table.decay_size = table.trained_size = embedding.params[0].size;
   return table;
 }
 
@@ -231,15 +231,20 @@ void Device::MakeStages(const EngineJob& job) {
 int64_t Device::CarveRun(const EngineJob& job, void* memory, int commit_slots) {
   Carver carver(memory);
   const int64_t n = role_->micro_batch_sequences * job.sequence_length;
-  bool sends = false, sends_back = false;
+  int64_t sends = 0, sends_back = 0;  // columns of the widest
   for (const StageRole& stage : role_->stages) {
-    sends |= !stage.next.empty() && !stage.next_is_here;
-    sends_back |= !stage.before.empty() && !stage.before_is_here;
+    const int32_t first = stage.plan.first_layer, last = first + stage.plan.layers - 1;
+    if (!stage.next.empty() && !stage.next_is_here) {
+      sends = std::max(sends, model_->boundary_cols(last));
+    }
+    if (!stage.before.empty() && !stage.before_is_here) {
+      sends_back = std::max(sends_back, model_->boundary_cols(first - 1));
+    }
   }
-  if (sends) run_.output = carver.Take(job.compute, n, job.model.d_model);
-  if (sends_back) run_.grad_input = carver.Take(job.compute, n, job.model.d_model);
+  if (sends > 0) run_.output = carver.Take(job.compute, n, sends);
+  if (sends_back > 0) run_.grad_input = carver.Take(job.compute, n, sends_back);
   run_.targets = carver.Take(DType::kInt32, 1, n);
-  run_.totals = carver.Take(StateType(job.compute), role_->micro_batches, 2);
+  run_.totals = carver.Take(StateType(job.compute), role_->micro_batches, kLossTotals);
   const Tensor constants = model_->Constants(job.sequence_length, nullptr);
   run_.constants = model_->Constants(job.sequence_length,
                                      carver.Bytes(constants.size() * SizeOf(constants.dtype)));
@@ -324,8 +329,10 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
   }
   run_memory_ = *std::move(run_memory);
   CarveRun(job, run_memory_.data(), commit_slots);
-  const int64_t tokens = role.micro_batches * role.micro_batch_sequences * job.sequence_length;
-  ATOLL_ASSIGN_OR_RETURN(host_tokens_, compute().AllocateHost(2 * tokens * SizeOf(DType::kInt32)));
+  const int64_t rows = role.micro_batches * role.micro_batch_sequences;
+  host_input_numbers_ = rows * job.model.InputNumbers(job.sequence_length);
+  const int64_t numbers = host_input_numbers_ + rows * job.sequence_length;
+  ATOLL_ASSIGN_OR_RETURN(host_tokens_, compute().AllocateHost(numbers * SizeOf(DType::kInt32)));
   return model_->InitConstants(compute(), *stream_, run_.constants);
 }
 

@@ -54,9 +54,9 @@ struct HeldState {
 
 // The memory of one device's part in steps, but for its layers and stages.
 struct RunMemory {
-  Tensor output, grad_input;  // of a stage, on its way to another device: [N, d_model]
+  Tensor output, grad_input;  // of a stage, on its way to another device: [N, the widest's columns]
   Tensor targets;             // of a micro-batch: int32 [1, N]
-  Tensor totals;              // loss by micro-batch: f32 [micro-batches, 2]
+  Tensor totals;              // loss by micro-batch: f32 [micro-batches, kLossTotals]
   Tensor constants;
   Tensor commit;  // f64 [1, commit_slots]
   Workspace workspace;
@@ -88,7 +88,7 @@ class Device {
   Stage& stage(int32_t stage) { return *stages_.at(stage); }
   const RunMemory& run() const { return run_; }
   int32_t* host_inputs() { return static_cast<int32_t*>(host_tokens_.data()); }
-  int32_t* host_targets() { return host_inputs() + host_tokens_.bytes() / 8; }
+  int32_t* host_targets() { return host_inputs() + host_input_numbers_; }
   Optimizer& optimizer() { return *optimizer_; }
 
   // In the plan: by layer, then the table's copy. The optimizer's layers, in its order.
@@ -166,6 +166,7 @@ class Device {
   std::unique_ptr<Optimizer> optimizer_;
   std::map<int32_t, std::unique_ptr<Stage>> stages_;
   Buffer run_memory_, host_tokens_;
+  int64_t host_input_numbers_ = 0;  // of these; targets lie behind
   RunMemory run_;
 
   std::unique_ptr<LayerCopies> copies_;  // with staging_

@@ -230,12 +230,13 @@ absl::Status Engine::Impl::CheckReady(const StepRequest& request) const {
 
 void Engine::Impl::PlaceTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows,
                                bool train) {
-  const auto length = static_cast<size_t>(job_->sequence_length);
+  const auto row = static_cast<size_t>(job_->model.RowNumbers(job_->sequence_length));
+  const auto targets = static_cast<size_t>(job_->sequence_length);
   const int64_t step = train ? run.device.planned()[0]->optimizer_step + 1 : 0;
   for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
-    PlaceRow(job_->model, tokens.subspan(r * (length + 1), length + 1), step,
-             {run.device.host_inputs() + r * length, length},
-             {run.device.host_targets() + r * length, length});
+    PlaceRow(job_->model, tokens.subspan(r * row, row), step,
+             {run.device.host_inputs() + r * (row - 1), row - 1},
+             {run.device.host_targets() + r * targets, targets});
   }
 }
 
@@ -255,7 +256,7 @@ absl::Status Engine::Impl::ReadTokens(const StepRequest& request, const Sequence
           (!run->device.role().HoldsLayer(0) && !run->device.role().HoldsLayer(head))) {
         continue;
       }
-      tokens_.resize(static_cast<size_t>(rows * (job_->sequence_length + 1)));
+      tokens_.resize(static_cast<size_t>(rows * job_->model.RowNumbers(job_->sequence_length)));
       if (!have) ATOLL_RETURN_IF_ERROR(read(dealt[r][0].first_row, tokens_));
       have = true;
       PlaceTokens(*run, tokens_, rows, train);

@@ -150,7 +150,7 @@ struct StepRequest {
   int64_t masked_tokens = 0;
 };
 
-// Fills in sequences first_row, first_row + 1, ... of the step, sequence_length + 1 tokens each.
+// Fills in sequences first_row, first_row + 1, ... of the step, ModelConfig::RowNumbers each.
 // Called on the thread that called Step.
 using SequenceReader = std::function<absl::Status(int64_t first_row, std::span<int32_t> tokens)>;
 

@@ -40,10 +40,10 @@ Executor::Executor(Device& device, const EngineJob& job, const EngineOptions& op
                                                device.runs_behind_host());
     }
     if (!stage.next_is_here && !stage.next.empty()) {
-      run.activations = NewAdapter(stage.next, false);
+      run.activations = NewAdapter(stage, false);
     }
     if (!stage.before_is_here && !stage.before.empty()) {
-      run.gradients = NewAdapter(stage.before, true);
+      run.gradients = NewAdapter(stage, true);
     }
     runs_.push_back(std::move(run));
   }
@@ -79,13 +79,21 @@ Tensor Executor::Rows(const Tensor& whole, int64_t first, int64_t rows) const {
   return whole.Rows(first * job_.sequence_length, rows * job_.sequence_length);
 }
 
+// Memory for the largest boundary as what layer `layer` hands on, of so many sequences.
+Tensor Executor::Boundary(const Tensor& memory, int32_t layer, int64_t rows) const {
+  const int64_t cols = model().boundary_cols(layer);
+  ATOLL_CHECK(cols <= memory.cols);
+  return {memory.data, memory.dtype, rows * job_.sequence_length, cols};
+}
+
 StageCall Executor::Call(const StageRun& run) {
   Communicator* group = run.group.get();
   if (group != nullptr && !result_->device.timed) {
     group = communicators_.at(run.role->tensor_group).get();
   }
-  return {device_.compute(), device_.stream(), device_.run().workspace, device_.run().constants,
-          group};
+  return {
+      device_.compute(), device_.stream(), device_.run().workspace, device_.run().constants, group,
+      !input_->train};
 }
 
 Duration Executor::Done(Instant start, const PlanOp& op, int32_t first_layer, int32_t layers,
@@ -237,7 +245,8 @@ int Executor::StartForward(StageRun& run, int32_t m, const Inbox& inbox, int out
     next.slot[m] = next.stage->Start(Shape(m), run.stage->pieces(slot));
     *output = next.stage->input(next.slot[m]);
   } else if (!run.role->next.empty()) {
-    *output = Rows(device_.run().output, 0, Shape(m).rows);
+    const PlanStage& plan = run.role->plan;
+    *output = Boundary(device_.run().output, plan.first_layer + plan.layers - 1, Shape(m).rows);
   }
   return slot;
 }
@@ -255,14 +264,16 @@ absl::Status Executor::Forward(StageRun& run, int32_t m) {
   outbox.payload = output;
   outbox.pieces = std::min(outbox.pieces, run.stage->pieces(slot));
   inbox.into = run.stage->input(slot);
-  const int64_t first = m * device_.role().micro_batch_sequences * job_.sequence_length;
+  const int64_t first_row = m * device_.role().micro_batch_sequences;
   if (run.stage->has_embedding()) {
-    device_.compute().CopyToDevice(device_.stream(), inbox.into, device_.host_inputs() + first);
+    device_.compute().CopyToDevice(
+        device_.stream(), inbox.into,
+        device_.host_inputs() + first_row * job_.model.InputNumbers(job_.sequence_length));
   }
   if (run.stage->has_head()) {
     device_.compute().CopyToDevice(device_.stream(),
                                    device_.run().targets.Columns(0, shape.tokens()),
-                                   device_.host_targets() + first);
+                                   device_.host_targets() + first_row * job_.sequence_length);
   }
   for (int p = 0; p < run.stage->pieces(slot); ++p) {
     const PieceRows rows = RowsOfPiece(shape.rows, run.stage->pieces(slot), p);
@@ -309,7 +320,7 @@ absl::Status Executor::Backward(StageRun& run, int32_t m) {
     before.stage->StartBackward(before.slot[m]);
     grad_input = before.stage->grad_output(before.slot[m]);
   } else if (sends) {
-    grad_input = Rows(device_.run().grad_input, 0, shape.rows);
+    grad_input = Boundary(device_.run().grad_input, run.role->plan.first_layer - 1, shape.rows);
   }
   Inbox inbox = InboxOf(run, m, true);
   if (receives) inbox.into = run.stage->grad_output(slot);

@@ -52,10 +52,11 @@ struct StagePieces {
 };
 
 // What the devices of an island tell each other at the commit point: one slot per layer and rank
-// (sum of squares), replica (loss) and device (steps taken), each written by one device. Where
-// several devices share a stage, its first one also says into how many pieces all of them cut its
-// messages from the next step on: their collectives are of one piece's size. An optimizer that
-// needs norms of each parameter (UpdateRule::has_norms) has slots for them behind all that.
+// (sum of squares), replica (loss, and hits of images) and device (steps taken), each written by
+// one device. Where several devices share a stage, its first one also says into how many pieces all
+// of them cut its messages from the next step on: their collectives are of one piece's size. An
+// optimizer that needs norms of each parameter (UpdateRule::has_norms) has slots for them behind
+// all that.
 class CommitTable {
  public:
   // `norm_counts`: by layer, how many norms it has; empty: none.
@@ -66,7 +67,8 @@ class CommitTable {
   int norm(int32_t layer, int32_t rank, int shard) const {
     return layer * parts() + part(rank, shard);
   }
-  int loss(int32_t replica) const { return norms() + replica; }
+  int loss(int32_t replica) const { return norms() + 2 * replica; }
+  int hits(int32_t replica) const { return loss(replica) + 1; }  // see LossSum
   int steps(size_t device) const { return first_device_ + static_cast<int>(device); }
   // The first of StagePieces::kNumbers. REQUIRES: several devices share a stage.
   int pieces(int32_t replica, int32_t stage) const {
@@ -81,7 +83,7 @@ class CommitTable {
   }
   int part(int32_t rank, int shard) const { return rank * shards_ + shard; }
   int parts() const { return ranks_ * shards_; }
-  int replicas() const { return first_device_ - norms(); }
+  int replicas() const { return (first_device_ - norms()) / 2; }
   const std::vector<std::string>& devices() const { return devices_; }
 
  private:
@@ -154,7 +156,7 @@ class Executor {
     int sent = 0;
   };
 
-  std::unique_ptr<Adapter> NewAdapter(const std::string& to, bool gradient) const;
+  std::unique_ptr<Adapter> NewAdapter(const StageRole& role, bool gradient) const;
   void Adapt();
   int PiecesOf(const StageRun& run, bool gradient) const;
   int32_t FilledMicroBatches() const;
@@ -196,6 +198,7 @@ class Executor {
   StageRun* Local(int32_t stage);
   BatchShape Shape(int32_t m) const;
   int32_t LastMicroBatch() const;
+  Tensor Boundary(const Tensor& memory, int32_t layer, int64_t rows) const;
   Tensor Rows(const Tensor& whole, int64_t first, int64_t rows) const;
   const Model& model() const { return device_.model(); }
   StageCall Call(const StageRun& run);

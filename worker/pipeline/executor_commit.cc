@@ -13,7 +13,7 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
     : layers_(layers),
       ranks_(plan.tensor_parallel()),
       shards_(OwnershipOf(plan).shards),
-      first_device_(norms() + static_cast<int>(plan.replicas.size())),
+      first_device_(norms() + 2 * static_cast<int>(plan.replicas.size())),
       devices_(DevicesOf(plan)) {
   first_pieces_ = first_device_ + static_cast<int>(devices_.size());
   first_stage_ = {0};
@@ -36,8 +36,10 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
   }
   const bool has_head = role.HoldsLayer(static_cast<int32_t>(model().layers().size()) - 1);
   if (has_head && role.rank == 0) {
-    double& nats = (*values)[table_.loss(role.replica)];
-    for (int32_t m = 0; m < role.micro_batches; ++m) nats += totals_[2 * m];
+    for (int32_t m = 0; m < role.micro_batches; ++m) {
+      (*values)[table_.loss(role.replica)] += totals_[kLossTotals * m];
+      (*values)[table_.hits(role.replica)] += totals_[kLossTotals * m + 2];
+    }
   }
   for (size_t d = 0; d < table_.devices().size(); ++d) {
     if (table_.devices()[d] != device_.name()) continue;
@@ -161,7 +163,10 @@ absl::Status Executor::Commit() {
   AgreeOnPieces(values);
   waiting_number_ = 0;
   step.committed = SteadyNow();
-  for (int r = 0; r < table_.replicas(); ++r) result_->loss.nats += values[table_.loss(r)];
+  for (int r = 0; r < table_.replicas(); ++r) {
+    result_->loss.nats += values[table_.loss(r)];
+    result_->loss.hits += values[table_.hits(r)];
+  }
   result_->loss.tokens = input_->counted_tokens;
   if (!train) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(TakeStep(values));
@@ -186,7 +191,7 @@ absl::Status Executor::Optimize() {
   const bool sharded = device_.role().ownership.sharded();
   if (computes()) {
     device_.optimizer().Apply(step, static_cast<float>(input_->learning_rate), sum_of_squares,
-                              NormsOfPlanned(), options_.keep_gradients);
+                              NormsOfPlanned(), options_.keep_gradients, input_->counted_tokens);
     gradients_dirty_ = options_.keep_gradients || sharded;
   }
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));

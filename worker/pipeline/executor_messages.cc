@@ -124,13 +124,16 @@ absl::Status Executor::SendUpTo(Outbox& outbox, int64_t row) {
   return absl::OkStatus();
 }
 
-std::unique_ptr<Adapter> Executor::NewAdapter(const std::string& to, bool gradient) const {
+std::unique_ptr<Adapter> Executor::NewAdapter(const StageRole& role, bool gradient) const {
+  const std::string& to = gradient ? role.before : role.next;
+  const int32_t first = role.plan.first_layer;
+  const int64_t cols = model().boundary_cols(gradient ? first - 1 : first + role.plan.layers - 1);
   BoundarySetup setup;
   setup.from = device_.name();
   setup.to = to;
   setup.gradient = gradient;
   setup.rows = device_.role().micro_batch_sequences;
-  setup.bytes_per_row = job_.sequence_length * job_.model.d_model * SizeOf(job_.compute);
+  setup.bytes_per_row = job_.sequence_length * cols * SizeOf(job_.compute);
   setup.max_pieces = job_.max_pieces;
   setup.next_window = NextWindow;
   return std::make_unique<Adapter>(std::move(setup));

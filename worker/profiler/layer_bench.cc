@@ -59,11 +59,13 @@ void LayerBench::Carve(Carver& carver) {
     table_ = carver.Take(compute, 1, table);
     table_grads_ = carver.Take(DType::kFloat32, 1, table);
   }
-  const int64_t width = model_.config().d_model;
-  input_ = first() ? carver.Take(DType::kInt32, 1, n) : carver.Take(compute, n, width);
+  const int64_t width = first() ? 0 : model_.boundary_cols(index_ - 1);
+  input_ = first() ? carver.Take(DType::kInt32, 1,
+                                 shape_.rows * model_.config().InputNumbers(shape_.seq_len))
+                   : carver.Take(compute, n, width);
   output_ = carver.TakeAlignedRows(compute, n, layer_.output_cols());
   // The loss puts its gradient in the logits' place.
-  grad_output_ = last() ? output_ : carver.Take(compute, n, width);
+  grad_output_ = last() ? output_ : carver.Take(compute, n, layer_.output_cols());
   grad_input_ = carver.Take(compute, n, width);
   targets_ = carver.Take(DType::kInt32, 1, n);
   totals_ = carver.Take(DType::kFloat32, 1, 2);
@@ -95,9 +97,10 @@ absl::Status LayerBench::Fill() {
   state_->ParamsWritten(*stream_);
   backend_.Zero(*stream_, totals_);
   const int64_t n = shape_.tokens();
-  std::vector<int32_t> tokens(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; ++i) {
-    tokens[static_cast<size_t>(i)] = static_cast<int32_t>(i * 7919 % model_.config().vocab);
+  // Of images also pixels, of which few have so large numbers as classes.
+  std::vector<int32_t> tokens(static_cast<size_t>(first() ? std::max(n, input_.size()) : n));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<int32_t>(static_cast<int64_t>(i) * 7919 % model_.config().vocab);
   }
   backend_.CopyToDevice(*stream_, targets_, tokens.data());
   if (first()) backend_.CopyToDevice(*stream_, input_, tokens.data());
@@ -173,7 +176,8 @@ absl::StatusOr<LayerCost> LayerBench::Measure(int runs) {
     *medians[i] = median;
     cost.spread_ratio = std::max(cost.spread_ratio, spread);
   }
-  if (first()) cost.input_gradient_ns = 0;  // tokens have no gradient
+  if (first() && !model_.config().is_images())
+    cost.input_gradient_ns = 0;  // tokens have no gradient
   const int64_t element = SizeOf(model_.compute());
   cost.parameter_bytes = state_->bytes();
   cost.stash_bytes = bytes_.forward_stash + bytes_.backward_stash;

@@ -324,7 +324,7 @@ absl::Status Island::Resume(const AdoptPulled& command) {
 Event Island::Do(const Validate& command) {
   const absl::StatusOr<MeanLoss> loss = trainer_->ValidateBase(spec_.schedule.validation_sequences);
   if (!loss.ok()) return ReadingFailed(loss.status());
-  return ValidationDone{command.version, loss->loss, loss->tokens};
+  return ValidationDone{command.version, loss->loss, loss->tokens, loss->accuracy};
 }
 
 Event Island::Do(const SaveState& command) {

@@ -85,10 +85,10 @@ class ModelTrainer : public Trainer {
     std::unique_ptr<ModelRunner> runner;
     std::unique_ptr<Optimizer> optimizer;
     int64_t optimizer_steps = 0;
-    std::vector<int32_t> tokens;  // of one batch, rows of T + 1
+    std::vector<int32_t> tokens;  // of one batch, rows of data's row()
 
     int layers() const { return static_cast<int>(model->layers().size()); }
-    int64_t row() const { return data->sequence_length() + 1; }
+    int64_t row() const { return data->row(); }
   };
 
   absl::Status ToHost(const Tensor& from, std::span<float> to) {
@@ -126,7 +126,8 @@ absl::StatusOr<JobFacts> ModelTrainer::Prepare(const JobSpec& spec) {
   JobFacts facts;
   facts.model = ToSpec(job->model->config());
   for (const auto& layer : job->model->layers()) {
-    facts.layers.push_back({layer->layout().name, layer->layout().size});
+    const LayerLayout& layout = layer->layout();
+    facts.layers.push_back({layout.name, layout.size, layout.size - layout.trained_size});
   }
   facts.train_sequences = job->data->train_sequences();
   facts.validation_sequences = job->data->validation_sequences();
@@ -169,7 +170,8 @@ absl::StatusOr<MeanLoss> ModelTrainer::Step(const std::vector<PositionRange>& ra
   }
   const int64_t step = job_->optimizer_steps + 1;
   ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Train(job_->tokens, rows, step));
-  ATOLL_RETURN_IF_ERROR(job_->optimizer->Step(step, static_cast<float>(learning_rate)).status());
+  ATOLL_RETURN_IF_ERROR(
+      job_->optimizer->Step(step, static_cast<float>(learning_rate), rows).status());
   job_->optimizer_steps = step;
   return MeanLoss{loss.mean(), loss.tokens};
 }
@@ -185,8 +187,9 @@ absl::StatusOr<MeanLoss> ModelTrainer::Validate(int64_t sequences) {
     ATOLL_ASSIGN_OR_RETURN(const LossSum loss, job_->runner->Evaluate(job_->tokens, rows));
     sum.nats += loss.nats;
     sum.tokens += loss.tokens;
+    sum.hits += loss.hits;
   }
-  return MeanLoss{sum.mean(), sum.tokens};
+  return MeanLoss{sum.mean(), sum.tokens, sum.accuracy()};
 }
 
 absl::StatusOr<Trainer::Completion> ModelTrainer::CopyState(const StateBuffers& out) {

@@ -28,8 +28,9 @@
 namespace atl::worker {
 
 struct MeanLoss {
-  double loss = 0;     // nats a token
-  int64_t tokens = 0;  // that the loss counts
+  double loss = 0;      // nats a token
+  int64_t tokens = 0;   // that the loss counts
+  double accuracy = 0;  // of images: share of them that are classified right
 };
 
 // What became of the state when an island took on a plan; see Reconfigured in worker/core.

@@ -43,7 +43,7 @@ class LambRule final : public UpdateRule {
       if (!param.decay || range.size() <= 0) continue;
       exec.Run(Step(layer, call, range, true, TrustRatio(norms[2 * i], norms[2 * i + 1])));
     }
-    const Range vectors = Intersection({layout.decay_size, layout.size}, layer.owned());
+    const Range vectors = Intersection({layout.decay_size, layout.trained_size}, layer.owned());
     if (vectors.size() > 0) exec.Run(Step(layer, call, vectors, false, 1));
   }
 

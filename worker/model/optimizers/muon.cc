@@ -43,8 +43,8 @@ class MuonRule final : public UpdateRule {
     const int64_t rest = SecondSlotBegin(InnerOptimizer::kMuon, layout);
     const float rate = kAdamWRate * call.learning_rate;
     RunAdamW(exec, options_, layer, call, {rest, std::max(rest, layout.decay_size)}, rate, true);
-    RunAdamW(exec, options_, layer, call, {std::max(rest, layout.decay_size), layout.size}, rate,
-             false);
+    RunAdamW(exec, options_, layer, call, {std::max(rest, layout.decay_size), layout.trained_size},
+             rate, false);
   }
 
  private:

@@ -1,0 +1,129 @@
+// Islands train a model of images as one device does: its statistics are a micro-batch's in all.
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "common/model/hugging_face.h"
+#include "tests/island/island_harness.h"
+#include "tests/island/layouts.h"
+#include "worker/model/weights.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr int64_t kImages = 12, kMicroBatch = 3;
+constexpr int kSteps = 4;
+constexpr double kLearningRate = 0.01;
+
+// Six layers: four blocks, of which the second has another size, between the ends.
+EngineJob JobOfImages(DType compute) {
+  const auto config = ParseModelConfig(R"({"model_type": "resnet", "image_size": 9,
+      "num_channels": 2, "num_labels": 5, "image_mean": [0.01, 0.01], "image_std": [0.01, 0.01],
+      "depths": [1, 3], "hidden_sizes": [4, 8], "embedding_size": 4, "layer_type": "basic",
+      "small_stem": true, "label_smoothing": 0.1})",
+                                       "test");
+  REQUIRE(config.ok());
+  EngineJob job;
+  job.model = *config;
+  job.compute = compute;
+  job.sequence_length = 1;
+  job.batch_sequences = kImages;
+  return job;
+}
+
+Layers StartOf(const EngineJob& job) {
+  Layers layers;
+  for (const LayerLayout& layout : MakeLayouts(job.model)) {
+    layers.emplace_back(layout.size);
+    InitLayer(layout, job.model.layers, 7, layers.back());
+  }
+  return layers;
+}
+
+struct Curve {
+  std::vector<double> losses;
+  Layers final;
+  LossSum validation;
+};
+
+template <typename Step>
+std::vector<double> LossesOf(const EngineJob& job, const Step& step) {
+  std::vector<double> losses;
+  for (int s = 0; s < kSteps; ++s) {
+    const int64_t images = s == 2 ? kImages - 4 : kImages;  // the last micro-batches short, empty
+    losses.push_back(step(RandomTokens(job, images, 100 + static_cast<uint64_t>(s))));
+  }
+  return losses;
+}
+
+Curve OneDevice(const EngineJob& job) {
+  TestDevice device(job, kMicroBatch);
+  device.Set(StartOf(job));
+  Curve curve;
+  curve.losses =
+      LossesOf(job, [&](const auto& images) { return device.Step(images, kLearningRate).mean(); });
+  curve.final = device.Get(LayerPart::kParameters);
+  curve.validation = device.Evaluate(RandomTokens(job, kImages, 9));
+  return curve;
+}
+
+Curve Island(const EngineJob& job, const IslandPlan& plan) {
+  TestIsland island(job, plan, {});
+  island.Set(LayerPart::kParameters, StartOf(job));
+  Curve curve;
+  curve.losses = LossesOf(job, [&](const auto& images) {
+    const auto outcome = island.Step(images, kLearningRate);
+    REQUIRE(outcome.status().message() == "");
+    return outcome->loss.mean();
+  });
+  curve.final = island.Get(LayerPart::kParameters);
+  const auto validation = island.Evaluate(RandomTokens(job, kImages, 9));
+  REQUIRE(validation.ok());
+  curve.validation = *validation;
+  return curve;
+}
+
+std::vector<IslandLayout> Layouts() {
+  IslandLayout pipeline, split, replicas, owners;
+  pipeline.name = "three stages, recomputation";
+  pipeline.replicas = {{{2, 1, 3}, 4, kMicroBatch}};
+  pipeline.recompute = 1;
+  split.name = "two stages, W apart, two workers";
+  split.schedule = "zb-h1";
+  split.replicas = {{{3, 3}, 4, kMicroBatch}};
+  split.workers = 2;
+  replicas.name = "replicas cut unlike, of unequal shares";
+  replicas.replicas = {{{2, 4}, 3, kMicroBatch}, {{6}, 1, kMicroBatch}};
+  owners.name = "three replicas, one copy of the optimizer's state";
+  owners.replicas = {{{6}, 2, kMicroBatch}, {{4, 2}, 1, kMicroBatch}, {{6}, 1, kMicroBatch}};
+  owners.optimizer_copies = 1;
+  return {pipeline, split, replicas, owners};
+}
+
+TEST_CASE("every_layout_trains_images_as_one_device_does") {
+  const DType compute = GENERATE(DType::kFloat32, DType::kFloat64);
+  const EngineJob job = JobOfImages(compute);
+  const double tolerance = compute == DType::kFloat64 ? 1e-10 : 2e-4;
+  const Curve expected = OneDevice(job);
+  REQUIRE(expected.losses.back() < expected.losses.front() + 1);
+  for (const IslandLayout& layout : Layouts()) {
+    CAPTURE(layout.name, static_cast<int>(compute));
+    const Curve curve = Island(job, MakePlan(layout));
+    for (size_t s = 0; s < expected.losses.size(); ++s) {
+      CAPTURE(s);
+      REQUIRE(std::abs(curve.losses[s] / expected.losses[s] - 1) < tolerance);
+    }
+    REQUIRE(RelativeDifference(curve.final, expected.final) < std::max(tolerance, 1e-7));
+    REQUIRE(std::abs(curve.validation.mean() / expected.validation.mean() - 1) < 20 * tolerance);
+    REQUIRE(curve.validation.tokens == kImages);
+    REQUIRE(curve.validation.hits >= 0);
+  }
+}
+
+TEST_CASE("tensor_parallelism_of_images_is_refused") {
+  const EngineJob job = JobOfImages(DType::kFloat32);
+  REQUIRE(absl::IsInvalidArgument(CutModel(job.model, 2, {}).status()));
+}
+
+}  // namespace
+}  // namespace atl::worker

@@ -1,0 +1,178 @@
+#include "worker/data/images.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_replace.h"
+#include "common/check.h"
+#include "worker/data/inputs.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kReadBytes = 1 << 20;
+constexpr int64_t kCifarSide = 32, kCifarChannels = 3;
+
+absl::Status BadFile(const std::string& path, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
+}
+
+absl::StatusOr<std::string> ReadWhole(const std::string& path, const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const auto reader, TextReader::Open(path, cancelled));
+  std::string bytes;
+  while (!reader->ended()) {
+    if (std::ssize(bytes) > ImageSet::kMaxBytes) {
+      return BadFile(path, absl::StrCat("holds more than ", ImageSet::kMaxBytes, " bytes"));
+    }
+    ATOLL_RETURN_IF_ERROR(reader->Read(kReadBytes, &bytes));
+  }
+  return bytes;
+}
+
+int64_t BigEndian(const std::string& bytes, size_t at) {
+  int64_t value = 0;
+  for (size_t i = at; i < at + 4; ++i) value = value << 8 | static_cast<uint8_t>(bytes[i]);
+  return value;
+}
+
+// Of IDX bytes: its sizes, of which there are `dimensions`.
+absl::StatusOr<std::vector<int64_t>> IdxSizes(const std::string& path, const std::string& bytes,
+                                              int64_t dimensions) {
+  const auto header = static_cast<size_t>(4 + 4 * dimensions);
+  if (bytes.size() < header || BigEndian(bytes, 0) != 0x0800 + dimensions) {
+    return BadFile(path, absl::StrCat("does not begin as an IDX file of bytes with ", dimensions,
+                                      " dimensions does"));
+  }
+  std::vector<int64_t> sizes;
+  int64_t expected = 1;
+  for (int64_t d = 0; d < dimensions; ++d) {
+    sizes.push_back(BigEndian(bytes, static_cast<size_t>(4 + 4 * d)));
+    if (sizes.back() < 1 || sizes.back() > ImageSet::kMaxBytes / expected) {
+      return BadFile(path, absl::StrCat("has a dimension of ", sizes.back()));
+    }
+    expected *= sizes.back();
+  }
+  if (std::ssize(bytes) != static_cast<int64_t>(header) + expected) {
+    return BadFile(path, absl::StrCat("has ", bytes.size() - header,
+                                      " bytes behind its header, "
+                                      "which announces ",
+                                      expected));
+  }
+  return sizes;
+}
+
+std::string LabelsPath(const std::string& images) {
+  const size_t name = images.find_last_of('/') + 1;  // npos + 1 is 0
+  return images.substr(0, name) +
+         absl::StrReplaceAll(images.substr(name), {{"images", "labels"}, {"idx3", "idx1"}});
+}
+
+}  // namespace
+
+absl::StatusOr<ImageSet> ImageSet::Open(DataFormat format, const std::string& path, int64_t classes,
+                                        const Cancelled& cancelled) {
+  ImageSet set;
+  set.path_ = path;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path, cancelled));
+  for (const std::string& file : files) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(file, cancelled));
+    const size_t before = set.labels_.size();
+    if (format == DataFormat::kIdx) {
+      const std::string labels_path = LabelsPath(file);
+      if (labels_path == file) {
+        return BadFile(file,
+                       "has no \"images\" in its name, where that of its labels has "
+                       "\"labels\"");
+      }
+      ATOLL_ASSIGN_OR_RETURN(const std::string labels, ReadWhole(labels_path, cancelled));
+      ATOLL_RETURN_IF_ERROR(set.AddIdx(file, bytes, labels));
+    } else {
+      ATOLL_RETURN_IF_ERROR(set.AddCifar(file, bytes, format == DataFormat::kCifar100 ? 2 : 1));
+    }
+    for (size_t i = before; i < set.labels_.size(); ++i) {
+      if (set.labels_[i] < classes) continue;
+      return BadFile(file, absl::StrCat("image ", i - before, " has label ", set.labels_[i],
+                                        ", but the model has ", classes,
+                                        " classes; set num_labels in its config.json"));
+    }
+  }
+  return set;
+}
+
+absl::Status ImageSet::SetShape(const std::string& path, const ImageShape& shape) {
+  if (labels_.empty()) shape_ = shape;
+  if (shape_ == shape) return absl::OkStatus();
+  return BadFile(path, absl::StrCat("has images of ", shape.height, " x ", shape.width,
+                                    ", the files before it ", shape_.height, " x ", shape_.width));
+}
+
+absl::Status ImageSet::AddCifar(const std::string& path, const std::string& bytes, int64_t labels) {
+  ATOLL_RETURN_IF_ERROR(SetShape(path, {kCifarSide, kCifarSide, kCifarChannels}));
+  constexpr int64_t kPlane = kCifarSide * kCifarSide;
+  const int64_t record = labels + kPlane * kCifarChannels;
+  if (bytes.empty() || std::ssize(bytes) % record != 0) {
+    return BadFile(path,
+                   absl::StrCat("has ", bytes.size(), " bytes, which are no records of ", record,
+                                ": not CIFAR-", labels == 1 ? "10" : "100", "'s binary format"));
+  }
+  if (std::ssize(pixels_) + std::ssize(bytes) > kMaxBytes) return BadFile(path, "is too much");
+  for (int64_t at = 0; at < std::ssize(bytes); at += record) {
+    const char* const planes = bytes.data() + at + labels;
+    labels_.push_back(static_cast<uint8_t>(planes[-1]));
+    for (int64_t pixel = 0; pixel < kPlane; ++pixel) {
+      for (int64_t c = 0; c < kCifarChannels; ++c) {
+        pixels_.push_back(static_cast<uint8_t>(planes[c * kPlane + pixel]));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ImageSet::AddIdx(const std::string& path, const std::string& bytes,
+                              const std::string& labels) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, IdxSizes(path, bytes, 3));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, IdxSizes(LabelsPath(path), labels, 1));
+  if (sizes[0] != counts[0]) {
+    return BadFile(path, absl::StrCat("has ", sizes[0], " images, but ", LabelsPath(path), " ",
+                                      counts[0], " labels"));
+  }
+  ATOLL_RETURN_IF_ERROR(SetShape(path, {sizes[1], sizes[2], 1}));
+  if (std::ssize(pixels_) + std::ssize(bytes) > kMaxBytes) return BadFile(path, "is too much");
+  pixels_.insert(pixels_.end(), bytes.begin() + 16, bytes.end());
+  for (size_t i = 8; i < labels.size(); ++i) labels_.push_back(static_cast<uint8_t>(labels[i]));
+  return absl::OkStatus();
+}
+
+uint64_t ImageSet::Digest() const {
+  const uint64_t parts[] = {XXH3_64bits(pixels_.data(), pixels_.size()),
+                            XXH3_64bits(labels_.data(), labels_.size() * sizeof(int32_t)),
+                            static_cast<uint64_t>(shape_.height),
+                            static_cast<uint64_t>(shape_.width),
+                            static_cast<uint64_t>(shape_.channels)};
+  return XXH3_64bits(parts, sizeof parts);
+}
+
+void ImageSet::Read(int64_t index, const ImageChange& change, Rng rng,
+                    std::span<int32_t> out) const {
+  ATOLL_CHECK(index >= 0 && index < images() && std::ssize(out) == shape_.pixels() + 1);
+  const auto moves = static_cast<uint64_t>(2 * change.crop_padding + 1);
+  const int64_t down = static_cast<int64_t>(rng.Below(moves)) - change.crop_padding;
+  const int64_t right = static_cast<int64_t>(rng.Below(moves)) - change.crop_padding;
+  const bool mirrored = change.flip && rng.Below(2) == 1;
+  const uint8_t* const from = pixels_.data() + index * shape_.pixels();
+  size_t at = 0;
+  for (int64_t y = 0; y < shape_.height; ++y) {
+    for (int64_t x = 0; x < shape_.width; ++x) {
+      const int64_t row = y + down;
+      const int64_t col = (mirrored ? shape_.width - 1 - x : x) + right;
+      const bool inside = row >= 0 && row < shape_.height && col >= 0 && col < shape_.width;
+      for (int64_t c = 0; c < shape_.channels; ++c) {
+        out[at++] = inside ? from[(row * shape_.width + col) * shape_.channels + c] : 0;
+      }
+    }
+  }
+  out[at] = labels_[static_cast<size_t>(index)];
+}
+
+}  // namespace atl
