@@ -134,9 +134,9 @@ class CommandLine {
     AddControl("resume", "let it go on, also after it has failed", Control::kResume);
     AddControl("cancel", "end it now", Control::kCancel);
     AddControl("adopt", "take over an orphaned job from what its servers hold", Control::kAdopt);
-    CLI::App* refill = WithJob(
-        Add("refill", "fill what a parameter server has lost of a job, from an island",
-            [this] { return RefillCommand(global_, job_, server_); }));
+    CLI::App* refill =
+        WithJob(Add("refill", "fill what a parameter server has lost of a job, from an island",
+                    [this] { return RefillCommand(global_, job_, server_); }));
     refill->add_option("SERVER", server_, "that has lost its folder")->required();
     CLI::App* drain = Add("drain", "move a parameter server's shards to others",
                           [this] { return DrainCommand(global_, server_, undo_); });

@@ -315,8 +315,8 @@ std::string StatusText(const v1::ClusterStatus& status) {
                                        Bytes(load.sent_bytes()), " out")
                         : "",
                  m.attached() && !m.measuring().empty()  ? m.measuring()
-                  : m.attached() && !m.draining().empty() ? m.draining()
-                                                          : m.reason()});
+                 : m.attached() && !m.draining().empty() ? m.draining()
+                                                         : m.reason()});
   }
   absl::StrAppend(&out, members.empty() ? "no members\n" : members.Text(), SitesText(status),
                   GpusText(status));

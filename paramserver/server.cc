@@ -209,11 +209,11 @@ void Daemon::Fetch(FetchPart fetch) {
   request.begin = fetch.range.begin;
   request.elements = fetch.range.size();
   request.momentum = fetch.momentum;
-  client_->Pull({fetch.endpoint, fetch.public_key}, request, *values, kFetchLimit,
-                [this, values, token = fetch.token](const PullResult& result) {
-                  loop_.Post(PartFetched{token, result.status,
-                                         {values, std::as_bytes(std::span(*values))}});
-                });
+  client_->Pull(
+      {fetch.endpoint, fetch.public_key}, request, *values, kFetchLimit,
+      [this, values, token = fetch.token](const PullResult& result) {
+        loop_.Post(PartFetched{token, result.status, {values, std::as_bytes(std::span(*values))}});
+      });
 }
 
 absl::Status Daemon::AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) {

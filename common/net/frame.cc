@@ -195,7 +195,7 @@ v1::TensorEncoding WireEncoding(Encoding encoding) {
 }
 
 PullRequest RequestOf(const v1::PullOpen& open) {
-  return {open.job(),      open.version(), open.shard(),   EncodingOf(open.encoding()),
+  return {open.job(),      open.version(), open.shard(),    EncodingOf(open.encoding()),
           open.priority(), open.begin(),   open.elements(), open.momentum()};
 }
 

@@ -371,7 +371,7 @@ struct JobCharter {
   JobSpec spec;
   JobFacts facts;  // no layers: none was told
   IslandExtent extent = IslandExtent::kWorker;
-  std::string grouping;  // as in the coordinator's JobRecord
+  std::string grouping;   // as in the coordinator's JobRecord
   int64_t placement = 0;  // number of the placement; grows when shards move
 
   bool operator==(const JobCharter&) const = default;
@@ -549,9 +549,9 @@ struct JobDescribed {
   CommitRound newest;  // applied; version kNoVersion: none
 };
 
-using ServerMessage = std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged,
-                                   Statistics, RoundApplied, ServerFault, JobRemoved, JobDescribed,
-                                   ShardsReceived>;
+using ServerMessage =
+    std::variant<ServerHello, ServerHeartbeat, ShardsAssigned, PushStaged, Statistics, RoundApplied,
+                 ServerFault, JobRemoved, JobDescribed, ShardsReceived>;
 
 // Contributions that no round will use: their island died half way, or is fenced.
 struct DropContributions {
@@ -591,7 +591,7 @@ struct ReceiveShards {
   int64_t placement = 0;
   Version version = 0;
   std::vector<ShardSource> sources;
-  CommitRound newest = {};                    // that made the version
+  CommitRound newest = {};                   // that made the version
   std::vector<ContributionId> decided = {};  // no push of them is wanted any more
 };
 

@@ -86,7 +86,8 @@ absl::StatusOr<std::vector<ShardPlacement>> CollectShards(const JobFacts& facts,
     return std::pair(a.shard, -told(a)) < std::pair(b.shard, -told(b));
   });
   for (size_t i = 1; i < shards.size();) {
-    const bool moved = shards[i - 1].shard == shards[i].shard && told(shards[i - 1]) > told(shards[i]);
+    const bool moved =
+        shards[i - 1].shard == shards[i].shard && told(shards[i - 1]) > told(shards[i]);
     if (moved) {
       shards.erase(shards.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
@@ -140,8 +141,8 @@ Descriptions HoldersOf(const std::vector<ShardPlacement>& shards, const Descript
 absl::StatusOr<WholeJob> AddUp(const Descriptions& described) {
   WholeJob whole;
   for (const auto& [server, what] : described) {
-    whole.placement = std::max({whole.placement, what->assignment.charter.placement,
-                                what->held.placement});
+    whole.placement =
+        std::max({whole.placement, what->assignment.charter.placement, what->held.placement});
   }
   auto charter = FindCharter(described);
   if (!charter.ok()) return charter.status();

@@ -163,7 +163,8 @@ struct Tick {};
 
 using CoordinatorEvent =
     std::variant<FromWorker, FromServer, WorkerConnectionLost, ServerConnectionLost, SubmitJob,
-                 ControlJob, DrainServer, PlanMade, SitesFound, WorkersGrouped, ProfileChanged, HeldUp, Tick>;
+                 ControlJob, DrainServer, PlanMade, SitesFound, WorkersGrouped, ProfileChanged,
+                 HeldUp, Tick>;
 
 // ----------------------------------------------------------------------------------- actions ----
 

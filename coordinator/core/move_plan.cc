@@ -90,9 +90,9 @@ class Planner {
       if (load.server == nullptr || !load.server->leaves) continue;
       const NodeId to = Cheapest(elements_[shard], from);
       if (to.empty()) {
-        trouble = absl::StrCat("server ", from, " cannot be emptied: no other attached server has ",
-                               elements_[shard] * bytes_per_element_, " bytes free for shard ",
-                               shard);
+        trouble =
+            absl::StrCat("server ", from, " cannot be emptied: no other attached server has ",
+                         elements_[shard] * bytes_per_element_, " bytes free for shard ", shard);
         continue;
       }
       emptied_ = absl::StrCat("server ", from);

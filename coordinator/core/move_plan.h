@@ -28,9 +28,9 @@ struct MovePlan {
 };
 
 // All shards of servers that leave go to others: to a server at a site of the islands, if that does
-// not make it the fullest by far, else to the emptiest. After that, if the fullest server holds more
-// than kImbalance times the mean of all that take shards, shards go from it to the emptiest as long
-// as that lowers the maximum. `sites`: of the islands, one each.
+// not make it the fullest by far, else to the emptiest. After that, if the fullest server holds
+// more than kImbalance times the mean of all that take shards, shards go from it to the emptiest as
+// long as that lowers the maximum. `sites`: of the islands, one each.
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
                         const std::vector<MoveServer>& servers,
                         const std::vector<std::string>& sites, int64_t staged_bytes_per_element);

@@ -182,8 +182,8 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
     }
     const Member* member = s.FindMember(MemberKind::kServer, server);
     ServerLink& link = job.links[server];
-    const bool lacks = std::any_of(
-        job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
+    const bool lacks =
+        std::any_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
           return move.fill && PlacementOf(job, move).server == server;
         });
     link.assigned = false;
@@ -242,8 +242,8 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
 absl::Status SetDraining(State& s, const NodeId& name, bool drain) {
   Member* server = s.FindMember(MemberKind::kServer, name);
   if (server == nullptr) {
-    return absl::NotFoundError(absl::StrCat("there is no parameter server ", CleanText(name, 100),
-                                            ": see atoll status"));
+    return absl::NotFoundError(
+        absl::StrCat("there is no parameter server ", CleanText(name, 100), ": see atoll status"));
   }
   if (server->record.draining == drain) return absl::OkStatus();
   server->record.draining = drain;
@@ -252,10 +252,10 @@ absl::Status SetDraining(State& s, const NodeId& name, bool drain) {
     job.moving.plan_again_at = s.now;
     s.Touch(job);
   }
-  s.Log("", Severity::kInfo,
-        absl::StrCat("parameter server ", name,
-                     drain ? " is drained: its shards go to other servers"
-                           : " takes shards again"));
+  s.Log(
+      "", Severity::kInfo,
+      absl::StrCat("parameter server ", name,
+                   drain ? " is drained: its shards go to other servers" : " takes shards again"));
   return absl::OkStatus();
 }
 
@@ -358,9 +358,8 @@ bool AdvanceMoves(State& s, Job& job) {
     job.moving.held_since.reset();
     job.moving.again_at = s.now;
   }
-  const bool received = std::all_of(batch.begin(), batch.end(), [&](const ShardMove& move) {
-    return IsReceived(job, move);
-  });
+  const bool received = std::all_of(batch.begin(), batch.end(),
+                                    [&](const ShardMove& move) { return IsReceived(job, move); });
   if (!received || !MaySwitch(job, batch)) return false;
   SwitchShards(s, job, batch);
   return true;
@@ -451,9 +450,9 @@ void SendFill(State& s, Job& job) {
       able.emplace_back(worker, &island);
     }
   }
-  job.moving.trouble = able.empty() ? absl::StrCat("no island holds theta_base of version ",
-                                                   job.progress.version)
-                                    : "";
+  job.moving.trouble =
+      able.empty() ? absl::StrCat("no island holds theta_base of version ", job.progress.version)
+                   : "";
   if (able.empty()) return;
   const auto& [worker, island] = able[static_cast<size_t>(job.moving.fills++) % able.size()];
   fill.island = island->island;
@@ -530,7 +529,8 @@ std::string MovesText(const State& s, const Job& job) {
     for (const NodeId& server : to) absl::StrAppend(&text, " ", server);
   }
   for (const ReleasedServer& released : job.record.releasing) {
-    absl::StrAppend(&text, text.empty() ? "" : "; ", released.server, " has yet to delete its part");
+    absl::StrAppend(&text, text.empty() ? "" : "; ", released.server,
+                    " has yet to delete its part");
   }
   if (!job.record.refilled.empty()) {
     const RefilledShard& newest = job.record.refilled.back();

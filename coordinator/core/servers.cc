@@ -55,10 +55,9 @@ std::map<ContributionId, StagedShards> StagedOn(const Job& job, const NodeId& se
 
 // The server holds what was decided or ordered after the store was written.
 bool IsAhead(const Job& job, const HeldJob* held) {
-  return held != nullptr &&
-         (held->version > job.decided_version() ||
-          held->generation > job.progress.plan_generation ||
-          held->placement > job.record.placement);
+  return held != nullptr && (held->version > job.decided_version() ||
+                             held->generation > job.progress.plan_generation ||
+                             held->placement > job.record.placement);
 }
 
 // Can the server be brought from its version to the newest decided one? "" or why not.
@@ -198,8 +197,8 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
   ForgetHeld(s, server.record.name);
   for (const HeldJob& held : message.jobs) {
     const Job* job = s.FindJob(held.job);
-    if (job != nullptr && (job->links.contains(server.record.name) ||
-                           TakesPartInMoves(*job, server.record.name))) {
+    if (job != nullptr &&
+        (job->links.contains(server.record.name) || TakesPartInMoves(*job, server.record.name))) {
       continue;
     }
     if (s.removed.contains(held.job)) {
@@ -461,9 +460,11 @@ std::string MissingServers(const State& s, const Job& job) {
     if (attached && !link.ahead) wrong = true;
   }
   if (wrong) {
-    absl::StrAppend(&missing,
-                    ": start it with the folder that it had, or with a copy of that; if it is lost, "
-                    "atoll refill fills its shards from an island; atoll recover writes the newest whole version of what is left");
+    absl::StrAppend(
+        &missing,
+        ": start it with the folder that it had, or with a copy of that; if it is lost, "
+        "atoll refill fills its shards from an island; atoll recover writes the newest whole "
+        "version of what is left");
   }
   return missing;
 }

@@ -209,8 +209,8 @@ struct Moving {
   std::vector<ShardMove> batch;
   int64_t batch_bytes = int64_t{256} << 20;
   std::map<ShardId, std::pair<NodeId, Version>> received;
-  Instant again_at{};               // servers are asked
-  Instant plan_again_at{};          // whether shards are to move
+  Instant again_at{};                 // servers are asked
+  Instant plan_again_at{};            // whether shards are to move
   std::optional<Instant> held_since;  // a round waits for them
   Duration hold = std::chrono::seconds(5);
   Instant fill_again_at{};

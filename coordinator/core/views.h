@@ -144,7 +144,7 @@ struct JobView {
   RoundView round;
   LedgerView ledger;
   std::vector<DecisionRecord> decisions;  // oldest first
-  std::string moves;     // shards that move, and why others do not; empty: none
+  std::string moves;                      // shards that move, and why others do not; empty: none
   std::string grouping;  // why islands are of these workers, where measurements decide it
 };
 

@@ -57,8 +57,7 @@ double SumsPrice(const Cluster& cluster, const Costs& costs, const Job& job, con
       while (from + 1 < own.size() && own[from].last_layer <= static_cast<int>(l)) ++from;
       while (to + 1 < next.size() && next[to].last_layer <= static_cast<int>(l)) ++to;
       const double bytes = static_cast<double>(layers[l].parameters) * job.gradient_bytes;
-      price +=
-          ring_share * bytes * cluster.PricePerByte(own[from].devices[0], next[to].devices[0]);
+      price += ring_share * bytes * cluster.PricePerByte(own[from].devices[0], next[to].devices[0]);
     }
   }
   return price;
@@ -85,10 +84,9 @@ double LongestStepBetter(const Objective& objective, const StepPrice& price, dou
     return price.per_s == 0 ? INFINITY : (most - price.messages) / price.per_s;
   };
   const double may_miss = std::max(1.0, rank / kMissed);
-  const double within = std::min(may_miss * objective.step_s_max,
-                                 std::isinf(objective.price_max)
-                                     ? INFINITY
-                                     : affordable(may_miss * objective.price_max));
+  const double within = std::min(
+      may_miss * objective.step_s_max,
+      std::isinf(objective.price_max) ? INFINITY : affordable(may_miss * objective.price_max));
   if (rank > kMissed) return within;
   return std::min(within, objective.cheapest ? affordable(rank) : rank);
 }

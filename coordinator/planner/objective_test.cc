@@ -73,9 +73,9 @@ TEST_CASE("a step's price is that of its devices' time and of what they send") {
 TEST_CASE("ranks: within the limits by what is wanted, beyond them by how far") {
   const StepPrice price{2, 1};  // 2 a second, and 1
   Objective time{.step_s_max = 10, .price_max = 9};
-  CHECK(Rank(time, price, 3) < Rank(time, price, 4));      // costs 7 and 9
-  CHECK(Rank(time, price, 4) < Rank(time, {2, 1.5}, 4));   // 9.5: too dear
-  CHECK(Rank(time, price, 11) < Rank(time, price, 12));    // both miss a limit
+  CHECK(Rank(time, price, 3) < Rank(time, price, 4));     // costs 7 and 9
+  CHECK(Rank(time, price, 4) < Rank(time, {2, 1.5}, 4));  // 9.5: too dear
+  CHECK(Rank(time, price, 11) < Rank(time, price, 12));   // both miss a limit
   CHECK(Rank(time, {0, 1}, 9.9) < Rank(time, price, 4.1));
   Objective cost{.cheapest = true, .step_s_max = 10};
   CHECK(Rank(cost, {1, 0}, 9) < Rank(cost, {2, 0}, 5));

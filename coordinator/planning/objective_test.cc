@@ -9,9 +9,8 @@ namespace {
 PlanRequest Priced() {
   PlanRequest request = JobOf(4, 8);
   request.spec.schedule.train_tokens = 64 * 8 * 1'000'000;  // a million steps
-  for (const auto& [name, ms, price] :
-       {std::tuple("w1", 4.0, 10.0), std::tuple("w2", 4.0, 10.0), std::tuple("w3", 8.0, 1.0),
-        std::tuple("w4", 8.0, 1.0)}) {
+  for (const auto& [name, ms, price] : {std::tuple("w1", 4.0, 10.0), std::tuple("w2", 4.0, 10.0),
+                                        std::tuple("w3", 8.0, 1.0), std::tuple("w4", 8.0, 1.0)}) {
     PlanMember& member = request.members.emplace_back(Worker(name, 1));
     member.devices[0].price_per_hour = price;
     member.profiles = {Measured(std::string(name) + "/0", ms)};

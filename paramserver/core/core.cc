@@ -66,9 +66,13 @@ void ServerCore::On(const ConnectionDown&, Turn&) {
 void ServerCore::On(const Tick& event, Turn&) { counters_ = event; }
 
 void ServerCore::SayHello(Turn& turn) {
-  ServerHello hello{options_.software_version, options_.endpoint,
-                    options_.memory_bytes,     {},
-                    options_.public_key,       mark_, options_.site};
+  ServerHello hello{options_.software_version,
+                    options_.endpoint,
+                    options_.memory_bytes,
+                    {},
+                    options_.public_key,
+                    mark_,
+                    options_.site};
   for (const auto& [id, job] : jobs_) {
     if (job.state != nullptr) hello.jobs.push_back(Held(id, job));
   }

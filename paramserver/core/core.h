@@ -262,8 +262,8 @@ class ServerCore {
     Instant next_announcement = kNever;  // not after the first of `announced`
 
     LogSequence synced = 0;
-    std::optional<ReceiveShards> receiving;          // the newest that makes sense now
-    size_t received = 0;                             // its shards that the coordinator was told of
+    std::optional<ReceiveShards> receiving;           // the newest that makes sense now
+    size_t received = 0;                              // its shards that the coordinator was told of
     std::map<LogSequence, std::vector<Token>> fills;  // who waits for these records
     Instant next_fetch = kNever;                      // after a failed one
 

@@ -65,10 +65,10 @@ void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
   JobState& state = *job.state;
   if (state.shards() == 0 &&
       (state.version() != message.version || state.placement() < message.placement)) {
-    JoinedRecord record{message.placement,
-                        {message.version, message.newest.terms, message.newest.dropped,
-                         message.newest.image},
-                        message.decided};
+    JoinedRecord record{
+        message.placement,
+        {message.version, message.newest.terms, message.newest.dropped, message.newest.image},
+        message.decided};
     if (absl::Status status = state.Check(LogRecord(record)); !status.ok()) {
       return Fault(message.job, std::string(status.message()), turn);
     }
@@ -99,8 +99,9 @@ void ServerCore::Receive(const JobId& id, Job& job, Turn& turn) {
   ShardsReceived received{id, job.receiving->version, {}};
   for (const ShardSource& source : job.receiving->sources) {
     const auto last = job.state->ReceivedWhole(source.shard.shard);
-    const bool whole = last && (source.fill || job.state->MissingOf(source.shard,
-                                                   ReceivedPart::kMomentum).empty());
+    const bool whole =
+        last &&
+        (source.fill || job.state->MissingOf(source.shard, ReceivedPart::kMomentum).empty());
     if (whole && *last <= job.synced) {
       received.shards.push_back(source.shard.shard);
     } else if (!whole && !source.fill && !job.state->HasShard(source.shard.shard)) {

@@ -22,8 +22,7 @@ void Copy(const SharedBytes& payload, int64_t begin, SharedTensor& tensor, Eleme
 }  // namespace
 
 absl::Status JobState::CheckRecord(const JoinedRecord& record) const {
-  if (ended_ || !shards_.empty() || record.newest.version < 0 ||
-      record.newest.version < version_) {
+  if (ended_ || !shards_.empty() || record.newest.version < 0 || record.newest.version < version_) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job_, " cannot begin at version ",
                                                       record.newest.version, " here: it is at ",
                                                       version_));
@@ -36,9 +35,9 @@ absl::Status JobState::CheckRecord(const ReceivedRecord& record) const {
   const auto bytes = static_cast<int64_t>(record.payload.bytes.size());
   const int64_t elements = bytes / kElementBytes;
   if (ended_ || version_ == kNoVersion || record.version != version_ || HasShard(shard.shard)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("shard ", shard.shard, " of job ", job_, " is not to be received at version ",
-                     record.version));
+    return absl::FailedPreconditionError(absl::StrCat("shard ", shard.shard, " of job ", job_,
+                                                      " is not to be received at version ",
+                                                      record.version));
   }
   const auto incoming = incoming_.find(shard.shard);
   if (shard.shard < 0 || shard.elements <= 0 || bytes % kElementBytes != 0 || elements == 0 ||
@@ -63,7 +62,8 @@ void JobState::ApplyRecord(LogSequence sequence, const ReceivedRecord& record) {
   const ShardId id = record.shard.shard;
   const bool fill = record.part == ReceivedPart::kFill;
   // A filled one has no momentum; what comes from its holder begins anew.
-  if (const auto found = incoming_.find(id); found != incoming_.end() && found->second.fill && !fill)
+  if (const auto found = incoming_.find(id);
+      found != incoming_.end() && found->second.fill && !fill)
     DropIncoming(id);
   const auto [entry, added] = incoming_.try_emplace(id);
   Incoming& incoming = entry->second;

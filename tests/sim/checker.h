@@ -110,7 +110,7 @@ class Checker {
   std::map<Version, std::vector<RoundTerm>> terms_;    // sent
   std::map<Version, Model> expected_;
   int64_t placement_ = -1;
-  std::vector<ShardPlacement> shards_;                // of it
+  std::vector<ShardPlacement> shards_;  // of it
   std::set<std::pair<ShardId, Version>> refilled_;
   std::map<int64_t, IslandId> committed_positions_;
   Version newest_decided_ = kNoVersion;

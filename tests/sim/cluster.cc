@@ -106,16 +106,17 @@ ClusterOptions RandomOptions(uint64_t seed) {
 
 std::string Describe(const ClusterOptions& o) {
   return absl::StrFormat(
-      "%d workers, %d servers and %d late ones, a drain every %.0f s, disks lost %.1f, drop %.3f, duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
+      "%d workers, %d servers and %d late ones, a drain every %.0f s, disks lost %.1f, drop %.3f, "
+      "duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
       "every %.0f s, a disconnect every %.0f s, an isolation every %.0f s, a pause every %.0f s; "
       "%d tokens, batch %d, H %d, encoding %d, overlap %s, grace %.1f s%s%s, %d workers an island, "
       "an end every "
       "%.0f s",
-      o.workers, o.servers, o.late_servers, Seconds(o.drain_every), o.disk_lost, o.network.drop, o.network.duplicate, o.network.slow,
-      1e3 * Seconds(o.network.delay_max), Seconds(o.crash_every), Seconds(o.disconnect_every),
-      Seconds(o.isolate_every), Seconds(o.pause_every), o.spec.schedule.train_tokens,
-      o.spec.inner.batch_sequences, o.spec.outer.steps_per_round,
-      static_cast<int>(o.spec.outer.push_encoding),
+      o.workers, o.servers, o.late_servers, Seconds(o.drain_every), o.disk_lost, o.network.drop,
+      o.network.duplicate, o.network.slow, 1e3 * Seconds(o.network.delay_max),
+      Seconds(o.crash_every), Seconds(o.disconnect_every), Seconds(o.isolate_every),
+      Seconds(o.pause_every), o.spec.schedule.train_tokens, o.spec.inner.batch_sequences,
+      o.spec.outer.steps_per_round, static_cast<int>(o.spec.outer.push_encoding),
       o.spec.outer.overlap == Overlap::kCarry ? "carry" : "none", o.spec.outer.grace_seconds,
       o.spec.outer.wait_for_all ? ", waits for all" : "",
       o.spec.layout.island == IslandExtent::kAll ? ", one island of all"

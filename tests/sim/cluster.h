@@ -153,8 +153,8 @@ class Cluster {
   int64_t crashes_ = 0;
   std::set<NodeId> drained_;
   bool disk_lost_ = false;  // one at a time
-  bool pausing_ = false;   // a person has paused the job, and resumes it later
-  bool removing_ = false;  // it is over
+  bool pausing_ = false;    // a person has paused the job, and resumes it later
+  bool removing_ = false;   // it is over
 };
 
 }  // namespace atl::sim

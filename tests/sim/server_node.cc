@@ -242,8 +242,8 @@ void ServerNode::Fetch(const ps::FetchPart& fetch) {
         reply != nullptr ? absl::OkStatus() : absl::FailedPreconditionError(refusal->reason);
     world_.network.Send(from, name(), [finish, status, values] { finish(status, values); });
   };
-  ps::PullAsked asked{fetch.job, fetch.version, fetch.shard, 0, fetch.range.begin,
-                      fetch.range.size(), fetch.momentum};
+  ps::PullAsked asked{fetch.job,         fetch.version,      fetch.shard,   0,
+                      fetch.range.begin, fetch.range.size(), fetch.momentum};
   world_.network.Send(name(), fetch.endpoint, [this, asked, answer, from = fetch.endpoint] {
     if (ServerNode* node = world_.FindServer(from)) node->Pull(asked, answer);
   });

@@ -53,7 +53,7 @@ class Transfers {
     std::shared_ptr<const Delta> delta;
     std::shared_ptr<const LayerParts> parts;
     std::shared_ptr<const LayerBuffers> base;  // pushed instead of the delta
-    size_t next = 0;  // shard to start
+    size_t next = 0;                           // shard to start
     int running = 0;
     bool failed = false;  // a pull's shard failed: start no more
     PullFailed failure;
