@@ -31,6 +31,17 @@ absl::Status ReadKeys(const std::string& key_path, const std::string& clients_pa
   return absl::OkStatus();
 }
 
+absl::Status Check(const DaemonOptions& options, int64_t memory_bytes, bool joins) {
+  if (memory_bytes == 0) return absl::InvalidArgumentError("--memory-bytes must not be 0");
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
+  if (!joins || !options.coordinator.empty()) {
+    ATOLL_RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator), "--coordinator"));
+  }
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(options.listen), "--listen"));
+  if (options.advertise.empty()) return absl::OkStatus();
+  return Annotate(CheckTcpEndpoint(options.advertise), "--advertise");
+}
+
 }  // namespace
 
 ParsedFlags ParseFlags(int argc, const char* const* argv) {
@@ -78,17 +89,8 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   }
   options.security.allow_plaintext_beyond_loopback = options.tls.insecure;
   const auto bytes = ParseBytes(memory);
-  absl::Status status = Annotate(bytes.status(), "--memory-bytes");
-  if (status.ok() && *bytes == 0)
-    status = absl::InvalidArgumentError("--memory-bytes must not be 0");
-  if (status.ok()) status = Annotate(CheckNodeName(options.name), "--name");
-  if (status.ok() && (join.empty() || !options.coordinator.empty())) {
-    status = Annotate(CheckAddress(options.coordinator), "--coordinator");
-  }
-  if (status.ok()) status = Annotate(CheckTcpEndpoint(options.listen), "--listen");
-  if (status.ok() && !options.advertise.empty()) {
-    status = Annotate(CheckTcpEndpoint(options.advertise), "--advertise");
-  }
+  absl::Status status = bytes.ok() ? Check(options, *bytes, /*joins=*/!join.empty())
+                                   : Annotate(bytes.status(), "--memory-bytes");
   if (status.ok()) status = SetLogLevel(log_level);
   if (status.ok()) {
     status = EnterCluster({Role::kParameterServer, options.name},

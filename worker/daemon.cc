@@ -58,6 +58,13 @@ absl::Status CheckOptions(const DaemonOptions& options) {
   ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.name), "--name"));
   ATOLL_RETURN_IF_ERROR(CheckRoots(options.roots));
   if (!options.site.empty()) ATOLL_RETURN_IF_ERROR(Annotate(CheckNodeName(options.site), "--site"));
+  for (const auto& [flag, price] :
+       {std::pair("--price-per-hour", options.price_per_hour),
+        std::pair("--egress-price-per-gb", options.egress_price_per_gb)}) {
+    if (price >= 0 && price < 1e9) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " ", price, ": must be from 0 to below 1e9"));
+  }
   ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(options.peer_endpoint), "--peer-endpoint"));
   if (!(options.emulate_slowdown >= 1) || options.emulate_slowdown > 1000) {
     return absl::InvalidArgumentError(

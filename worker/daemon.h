@@ -45,6 +45,18 @@ struct DaemonOptions {
   std::string curve_key_path;  // secret key for tensor links (security.h); empty: plaintext
 };
 
+// Where it stands and what it costs there. `App` is CLI::App.
+template <class App>
+void AddSiteFlags(App& app, DaemonOptions* options) {
+  app.add_option("--site", options->site,
+                 "name of its fast network, the same for its neighbours; default: by measuring");
+  app.add_option(
+      "--price-per-hour", options->price_per_hour,
+      "what each of its devices costs, in the operator's currency; see layout.objective");
+  app.add_option("--egress-price-per-gb", options->egress_price_per_gb,
+                 "what it costs to send a GB to another site");
+}
+
 // Runs until SIGTERM, SIGINT or a final refusal. The process's exit code. An error says which
 // option is wrong and what to do.
 absl::StatusOr<int> RunDaemon(DaemonOptions options);

@@ -40,14 +40,7 @@ int main(int argc, char** argv) {
   app.add_option("--peer-endpoint", options.peer_endpoint,
                  "tcp://host:port at which other workers of an island reach it; port * is any")
       ->capture_default_str();
-  app.add_option("--site", options.site,
-                 "name of its fast network, the same for its neighbours; default: by measuring");
-  app.add_option("--price-per-hour", options.price_per_hour,
-                 "what each of its devices costs, in the operator's currency; see layout.objective")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--egress-price-per-gb", options.egress_price_per_gb,
-                 "what it costs to send a GB to another site")
-      ->check(CLI::NonNegativeNumber);
+  atl::worker::AddSiteFlags(app, &options);
   app.add_option_function<std::string>(
          "--profile", [&options](const std::string&) { options.profile_again = true; },
          "\"again\": forget what was measured of its devices, and measure again")

@@ -33,6 +33,37 @@ struct Option {
   double value() const { return samples_per_s / factor; }
 };
 
+// The best of those that the job allows, or null; `compared` says how they compare.
+const Option* BestOf(const std::vector<Option>& choices, const OuterSpec& outer,
+                     const plan::Job& job, std::string* compared) {
+  const Option* best = nullptr;
+  double best_rank = 0;
+  for (const Option& option : choices) {
+    const auto count = static_cast<int64_t>(option.islands);
+    const bool allowed = count >= outer.min_islands && count <= outer.max_islands;
+    absl::StrAppend(compared, compared->empty() ? "" : "; ", option.name, ": ");
+    if (option.samples_per_s <= 0) {
+      *compared += "does not fit";
+      continue;
+    }
+    absl::StrAppendFormat(compared, "%.4g samples/s", option.samples_per_s);
+    if (option.islands > 1) {
+      absl::StrAppendFormat(compared, " by %d islands, %.4g worth", option.islands, option.value());
+    }
+    if (!allowed) {
+      absl::StrAppend(compared, ", but outer allows ", outer.min_islands, " to ", outer.max_islands,
+                      " islands");
+      continue;
+    }
+    if (option.price > 0) absl::StrAppendFormat(compared, ", %.4g a sample", option.price);
+    const double rank = plan::RankOfSample(job, option.samples_per_s, option.price, option.factor);
+    if (best != nullptr && rank >= best_rank) continue;
+    best = &option;
+    best_rank = rank;
+  }
+  return best;
+}
+
 }  // namespace
 
 absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
@@ -75,34 +106,8 @@ absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
                          by_worker->islands_factor});
     }
   }
-  const Option* best = nullptr;
-  double best_rank = 0;
   std::string compared;
-  for (const Option& option : choices) {
-    const auto count = static_cast<int64_t>(option.islands);
-    const bool allowed = count >= outer.min_islands && count <= outer.max_islands;
-    absl::StrAppend(&compared, compared.empty() ? "" : "; ", option.name, ": ");
-    if (option.samples_per_s <= 0) {
-      compared += "does not fit";
-      continue;
-    }
-    absl::StrAppendFormat(&compared, "%.4g samples/s", option.samples_per_s);
-    if (option.islands > 1) {
-      absl::StrAppendFormat(&compared, " by %d islands, %.4g worth", option.islands,
-                            option.value());
-    }
-    if (!allowed) {
-      absl::StrAppend(&compared, ", but outer allows ", outer.min_islands, " to ",
-                      outer.max_islands, " islands");
-      continue;
-    }
-    if (option.price > 0) absl::StrAppendFormat(&compared, ", %.4g a sample", option.price);
-    const double rank =
-        plan::RankOfSample(input.job, option.samples_per_s, option.price, option.factor);
-    if (best != nullptr && rank >= best_rank) continue;
-    best = &option;
-    best_rank = rank;
-  }
+  const Option* best = BestOf(choices, outer, input.job, &compared);
   if (best == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("no number of islands will do: ", compared));
   }
