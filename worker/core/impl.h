@@ -55,6 +55,7 @@ struct InFlight {
     std::string reason;
   };
   std::optional<Trouble> trouble;
+  bool moved = false;        // shards have moved since: what was staged may be granted again
 };
 
 class WorkerCore::Impl {
