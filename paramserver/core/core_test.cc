@@ -260,7 +260,8 @@ TEST_CASE("an assignment that cannot be held is a fault, not a crash") {
   REQUIRE(story.Told<ShardsAssigned>().size() == 2);
   REQUIRE(story.log_records() == 1);
   story.PushAll(kInitial, 1);
-  REQUIRE(fault({kJob, {{0, 0, 4}}, 0.5, 0.9, 0}).find("other shards") != std::string::npos);
+  REQUIRE(fault({kJob, {{0, 0, 4}, {7, 2, 4}}, 0.5, 0.9, 0}).find("was not received") !=
+          std::string::npos);
 }
 
 TEST_CASE("old coordinators, other incarnations and other servers are not obeyed") {

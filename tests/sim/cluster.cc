@@ -93,14 +93,19 @@ ClusterOptions RandomOptions(uint64_t seed) {
     }
     spec.inner.micro_batch_sequences = 0;
   }
-  Rng moves(seed, /*stream=*/80);
-  if (moves.Chance(0.5)) {
-    o.late_servers = static_cast<int>(moves.Below(3));
-    o.drain_every = moves.Chance(0.5) ? seconds(0) : seconds(8 + moves.Below(30));
-    o.disk_lost = moves.Chance(0.5) ? 0 : 0.3;
-  }
   const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
   spec.schedule.train_tokens = sequences * spec.data.sequence_length;
+  return o;
+}
+
+ClusterOptions MovingOptions(uint64_t seed) {
+  ClusterOptions o = RandomOptions(seed);
+  Rng moves(seed, /*stream=*/80);
+  o.moves = true;
+  o.late_servers = static_cast<int>(moves.Below(3));
+  o.drain_every = moves.Chance(0.5) ? seconds(0) : seconds(8 + moves.Below(30));
+  o.disk_lost = moves.Chance(0.5) ? 0 : 0.3;
+  o.lost_store = o.mistaken_coordinator = 0;
   return o;
 }
 
@@ -415,7 +420,9 @@ void Cluster::Operate() {
   const auto progress = node.Progress();
   if (!progress) return;
   if (!progress->outdated.empty()) {
-    node.Deliver(ControlJob{4, progress->job, JobCommand::kAdopt});
+    for (const Reply& reply : node.Deliver(ControlJob{4, progress->job, JobCommand::kAdopt})) {
+      world_.Trace(absl::StrCat("adopt: ", reply.status.ToString()));
+    }
   } else if (progress->state == JobState::kFailed ||
              (progress->state == JobState::kPaused && !pausing_)) {
     node.Deliver(ControlJob{5, progress->job, JobCommand::kResume});

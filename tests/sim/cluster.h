@@ -40,6 +40,7 @@ struct ClusterOptions {
   double mistaken_coordinator = 0.3;
   double lost_store = 0.4;  // of its other crashes: it comes back with another store
   Duration back_up_every = std::chrono::seconds(8);
+  bool moves = false;                 // shards move by themselves
   int late_servers = 0;               // more servers, that start while the job runs
   Duration drain_every{0};            // mean: a server is drained for a while
   double disk_lost = 0;               // of a server's crashes: its folder is lost, and refilled
@@ -61,6 +62,8 @@ struct ClusterOptions {
   Duration limit = std::chrono::minutes(30);  // of virtual time
 };
 
+// The same with shards that move and disks that are lost, and the coordinator's store whole.
+ClusterOptions MovingOptions(uint64_t seed);
 // Everything about the options but the seed's own history, chosen by the seed.
 ClusterOptions RandomOptions(uint64_t seed);
 std::string Describe(const ClusterOptions& options);

@@ -13,10 +13,12 @@ int main(int argc, char** argv) {
   app.add_option("--seed", seed, "first seed")->capture_default_str();
   app.add_option("--count", count, "how many seeds")->capture_default_str();
   app.add_flag("--trace", trace, "print what happens");
+  bool moves = false;
+  app.add_flag("--moves", moves, "shards move and disks are lost");
   CLI11_PARSE(app, argc, argv);
 
   for (uint64_t s = seed; s < seed + count; ++s) {
-    const atl::sim::ClusterOptions options = atl::sim::RandomOptions(s);
+    const atl::sim::ClusterOptions options = moves ? atl::sim::MovingOptions(s) : atl::sim::RandomOptions(s);
     atl::sim::Cluster cluster(options);
     if (trace) {
       cluster.world().print = [](const std::string& line) { std::cout << line << "\n"; };

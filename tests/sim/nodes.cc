@@ -43,6 +43,7 @@ void CoordinatorNode::Start() {
   }
   world_.Trace(absl::StrCat("coordinator starts, epoch ", epoch));
   CoordinatorOptions options;
+  if (!world_.options.moves) options.rebalance_after = std::chrono::hours(1000);
   options.max_shard_bytes = 32;  // 8 elements: some toy layers are cut
   // Every second history decides what follows from members' comings and goings as large clusters
   // do.

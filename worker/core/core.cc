@@ -279,6 +279,7 @@ void WorkerCore::Impl::RestartTransfers() {
   pull_at_ = now_;
   if (!in_flight_) return;
   in_flight_->trouble.reset();
+  in_flight_->moved = true;
   in_flight_->request_at = now_;  // what was staged of a shard that has moved is granted again
   for (InFlight::Push& push : in_flight_->pushes) {
     push.retry_at = now_;

@@ -60,8 +60,8 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
     pushes.push_back(*push);
     before.erase(push);
     // The coordinator still wants it: perhaps the server was behind, or the shard has moved.
-    const bool moved =
-        pushes.back().state == InFlight::Shard::kStaged && now_ >= pushes.back().retry_at;
+    const bool moved = in_flight_->moved && pushes.back().state == InFlight::Shard::kStaged &&
+                       now_ >= pushes.back().retry_at;
     if (pushes.back().state != InFlight::Shard::kRefused && !moved) continue;
     pushes.back().state = InFlight::Shard::kWanted;
     pushes.back().retry_at = now_;
