@@ -295,8 +295,11 @@ bool AdvanceJob(State& s, Job& job) {
 }
 
 Instant NextJobDeadline(const State& s, const Job& job) {
-  Instant next = std::min(NextServerRetry(s, job), WindowDeadline(job));
-  next = std::min({next, NextPlanDeadline(s, job), NextMoveDeadline(s, job)});
+  Instant next =
+      std::min({NextServerRetry(s, job), NextPlanDeadline(s, job), NextMoveDeadline(s, job)});
+  // NextMoveDeadline has that of a round which is held for shards that move.
+  const bool held = job.moving.held_since && HoldsForMoves(s, job);
+  if (!held) next = std::min(next, WindowDeadline(job));
   if (job.progress.state == JobState::kFinishing && !job.progress.validated_final) {
     next = std::min(next, job.validate_by);
   }
