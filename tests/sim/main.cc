@@ -18,7 +18,8 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   for (uint64_t s = seed; s < seed + count; ++s) {
-    const atl::sim::ClusterOptions options = moves ? atl::sim::MovingOptions(s) : atl::sim::RandomOptions(s);
+    const atl::sim::ClusterOptions options =
+        moves ? atl::sim::MovingOptions(s) : atl::sim::RandomOptions(s);
     atl::sim::Cluster cluster(options);
     if (trace) {
       cluster.world().print = [](const std::string& line) { std::cout << line << "\n"; };

@@ -56,7 +56,7 @@ struct InFlight {
   };
   std::optional<Trouble> trouble;
   bool withdrawn = false;  // some of it is lost
-  bool moved = false;        // shards have moved since: what was staged may be granted again
+  bool moved = false;      // shards have moved since: what was staged may be granted again
 };
 
 class WorkerCore::Impl {
