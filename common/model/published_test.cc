@@ -103,7 +103,7 @@ TEST_CASE("what is written of a published model is read back") {
   }
 }
 
-TEST_CASE("a job file's numbers make a model of every family") {
+TEST_CASE("a job file's numbers make a model of every family but those of images") {
   for (const Family* family : AllFamilies()) {
     INFO(family->model_type);
     ModelSpec spec;
@@ -112,6 +112,10 @@ TEST_CASE("a job file's numbers make a model of every family") {
     spec.layers = 2;
     spec.heads = 4;
     const auto config = ModelConfigFromSpec(spec, 32);
+    if (family->image_layers != nullptr) {
+      CHECK(absl::IsInvalidArgument(config.status()));
+      continue;
+    }
     INFO(config.status().message());
     REQUIRE(config.ok());
     CHECK(Parsed(FormatModelConfig(*config)) == *config);

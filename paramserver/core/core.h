@@ -219,6 +219,7 @@ class ServerCore {
   static constexpr size_t kMaxJobs = 256;  // beyond it an assignment gets a ServerFault
   static constexpr int64_t kPartElements = int64_t{4} << 20;  // of a FetchPart
   static constexpr size_t kFetchesAtOnce = 4;
+  static constexpr size_t kLeftMax = 4096;  // jobs whose removal from here is remembered
   static constexpr Duration kSnapshotRetry = std::chrono::seconds(10);  // after a failed one
 
   // `recovered`: what was found on disk (JobReplay), in any order. `pool` outlives the core.
@@ -312,6 +313,9 @@ class ServerCore {
   void Obey(const DropContributions& message, Turn& turn);
   void Obey(const EndJob& message, Turn& turn);
   void Obey(const RemoveJob& message, Turn& turn);
+  // Whether an order of this placement is older than the removal of the job from here.
+  bool HasLeft(const JobId& job, int64_t placement) const;
+  void Leave(const JobId& job, int64_t placement);
   void Obey(const DescribeJob& message, Turn& turn);
   void Obey(const ReceiveShards& message, Turn& turn);
   bool IsMine(const ToServer& message, Turn& turn);
@@ -347,6 +351,9 @@ class ServerCore {
   ThreadPool* const pool_;
   const std::shared_ptr<PushGate> gate_;
   std::map<JobId, Job> jobs_;
+  // Jobs that were removed here: at which placement, or that they are gone for good. The newest
+  // orders may overtake older ones when a connection is made again.
+  std::map<JobId, int64_t> left_;
 
   std::map<Token, Fetch> fetches_;
   Token next_fetch_ = 1;

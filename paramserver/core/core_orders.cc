@@ -1,6 +1,7 @@
 // What the coordinator says, and what the server does about it.
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "common/protocol/mark_file.h"
@@ -94,6 +95,7 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
 }
 
 void ServerCore::Obey(const AssignShards& message, Turn& turn) {
+  if (HasLeft(message.job, message.charter.placement)) return;
   if (const auto found = jobs_.find(message.job);
       found != jobs_.end() && found->second.state == nullptr) {
     return Fault(message.job, found->second.removing ? "it is being removed" : found->second.damage,
@@ -240,9 +242,23 @@ void ServerCore::Obey(const EndJob& message, Turn& turn) {
 }
 
 // Readers that are being served keep what they read until they have it.
+bool ServerCore::HasLeft(const JobId& job, int64_t placement) const {
+  const auto left = left_.find(job);
+  return left != left_.end() && placement < left->second;
+}
+
+void ServerCore::Leave(const JobId& job, int64_t placement) {
+  if (left_.size() >= kLeftMax && !left_.contains(job)) left_.erase(left_.begin());
+  int64_t& newest = left_[job];
+  newest = std::max(newest, placement > 0 ? placement : std::numeric_limits<int64_t>::max());
+}
+
 void ServerCore::Obey(const RemoveJob& message, Turn& turn) {
   const auto found = jobs_.find(message.job);
-  if (found == jobs_.end()) return Say(JobRemoved{message.job, message.placement}, turn);
+  if (found == jobs_.end()) {
+    Leave(message.job, message.placement);
+    return Say(JobRemoved{message.job, message.placement}, turn);
+  }
   if (found->second.removing) return;
   const bool again = message.placement > 0 && found->second.state != nullptr &&
                      found->second.state->placement() >= message.placement;
@@ -252,6 +268,7 @@ void ServerCore::Obey(const RemoveJob& message, Turn& turn) {
   }
   const bool damaged = found->second.state == nullptr;
   if (message.placement > 0 && damaged) return;  // the job goes on without it: it is kept
+  Leave(message.job, message.placement);
   gate_->RemoveBook(message.job);
   found->second = Job();
   found->second.removing = true;

@@ -48,6 +48,7 @@ absl::Status ServerCore::MayReceive(const ReceiveShards& message) const {
 }
 
 void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
+  if (HasLeft(message.job, message.placement)) return;
   if (const auto found = jobs_.find(message.job); found != jobs_.end()) {
     const Job& job = found->second;
     if (job.removing) return;  // asked for again when that is done

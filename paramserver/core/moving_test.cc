@@ -125,6 +125,20 @@ TEST_CASE("late_orders_from_before_a_move_change_nothing") {
   REQUIRE(giver.asked_erasures.size() == 1);
 }
 
+TEST_CASE("late_orders_from_before_a_removal_do_not_bring_the_job_back") {
+  ServerStory giver;
+  TrainTwoVersions(giver);
+  giver.Says(Placed({{0, 0, 4}}));
+  giver.Sync();
+  giver.Says(RemoveJob{kJob, 3});
+  giver.Do(JobErased{kJob});
+  giver.Says(Receive());
+  giver.Assign();
+  giver.Sync();
+  REQUIRE(giver.fetches.empty());
+  REQUIRE(giver.Theta(0).empty());
+}
+
 TEST_CASE("a_round_that_comes_first_makes_received_parts_useless") {
   ServerStory giver, receiver;
   TrainTwoVersions(giver);

@@ -221,6 +221,9 @@ absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte>
     push->payload = std::move(payload);
   } else if (auto* received = std::get_if<ReceivedRecord>(&record)) {
     if (received->part > ReceivedPart::kFill) return absl::DataLossError("its part is unknown");
+    if (received->begin < 0 || received->begin >= received->shard.elements) {
+      return absl::DataLossError("its elements are not of its shard");
+    }
     received->payload = std::move(payload);
   } else if (!payload.bytes.empty()) {
     return absl::DataLossError("it has a payload, which its type has not");

@@ -475,7 +475,13 @@ void Cluster::RunUntilRemoved() {
   const Instant limit =
       std::max(world_.timeline.now(), Instant{} + world_.options.faults_until) + seconds(120);
   while (world_.checker.failure().empty() && HeldSomewhere() && !world_.timeline.empty()) {
-    if (world_.timeline.now() > limit) world_.checker.Fail("N8: the job's removal does not end");
+    if (world_.timeline.now() > limit) {
+      std::string who = world_.coordinator_node->StoresJobs() ? " coordinator" : "";
+      for (const auto& server : world_.servers) {
+        if (server->holds_jobs()) absl::StrAppend(&who, " ", server->name());
+      }
+      world_.checker.Fail(absl::StrCat("N8: the job's removal does not end:", who));
+    }
     world_.timeline.RunOne();
   }
 }
