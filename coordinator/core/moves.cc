@@ -40,6 +40,13 @@ bool IsTarget(const Job& job, const NodeId& server) {
                      [&](const ShardMove& move) { return move.to == server; });
 }
 
+// An earlier folder of it has come back: it holds shards that have been filled elsewhere since.
+// They are kept, and would be in the way of others.
+bool HoldsOldShards(const State& s, const Job& job, const NodeId& server) {
+  const auto held = s.held.find(job.id());
+  return held != s.held.end() && held->second.contains(server) && !job.links.contains(server);
+}
+
 // The first ones, of so many bytes.
 std::vector<ShardMove> Batch(const Job& job) {
   std::vector<ShardMove> batch;
@@ -100,6 +107,7 @@ std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
                    s.now - member.attached_at >= s.options.rebalance_after;
     const auto link = job.links.find(key.second);
     if (link != job.links.end() && !link->second.known) server.takes = false;
+    if (HoldsOldShards(s, job, key.second)) server.takes = false;
     if (server.takes || link != job.links.end()) servers.push_back(std::move(server));
   }
   return servers;
@@ -281,7 +289,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
-        IsReleasing(job, key.second)) {
+        IsReleasing(job, key.second) || HoldsOldShards(s, job, key.second)) {
       continue;
     }
     const auto other = job.links.find(key.second);

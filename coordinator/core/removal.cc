@@ -79,7 +79,11 @@ void RemoveTheJob(State& s, Job& job) {
   kept.record.facts.reset();
   kept.progress = std::move(job.progress);
   kept.links = std::move(job.links);
-  // Who is to receive some, or has yet to delete what it had.
+  // Who is to receive some, has yet to delete what it had, or has an old copy.
+  if (const auto held = s.held.find(kept.id()); held != s.held.end()) {
+    for (const auto& [server, what] : held->second) kept.links[server];
+    s.held.erase(held);
+  }
   for (const ShardMove& move : kept.record.moves) kept.links[move.to];
   for (const ReleasedServer& released : kept.record.releasing) kept.links[released.server];
   for (const ShardMove& move : std::exchange(kept.record.moves, {})) {
