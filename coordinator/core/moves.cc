@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kBatchBytesMost = int64_t{1} << 30;
 constexpr Duration kHoldFirst = std::chrono::seconds(5);
+constexpr Duration kPlanLater = std::chrono::minutes(10);
 constexpr Duration kHoldMost = std::chrono::seconds(60);
 constexpr Duration kFillRetry = std::chrono::seconds(10);
 constexpr int kDecisionsTold = 64;
@@ -139,6 +140,31 @@ bool PlanMoves(State& s, Job& job) {
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat(record.moves.size(), " shards are to move: ", plan.reason));
   return true;
+}
+
+// A shard that did not arrive while a round was held as long as any is: rounds go on without it.
+bool GivesUp(const Job& job) {
+  const Moving& moving = job.moving;
+  return moving.version != job.progress.version && moving.version != kNoVersion &&
+         moving.batch.size() == 1 && !moving.batch[0].fill && moving.hold == kHoldMost;
+}
+
+void GiveUpMoves(State& s, Job& job) {
+  const ShardMove stuck = job.moving.batch[0];
+  std::set<NodeId> left;
+  std::erase_if(job.EditRecord().moves, [&](const ShardMove& move) {
+    if (!move.fill) left.insert(move.to);
+    return !move.fill;
+  });
+  for (const NodeId& server : left) {
+    if (!HoldsShards(job, server) && !IsTarget(job, server)) Release(job, server);
+  }
+  job.moving = Moving();
+  job.moving.plan_again_at = s.now + kPlanLater;
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("shard ", stuck.shard, " does not arrive at parameter server ", stuck.to,
+                     ": it stays where it is; moves are planned again in ", Seconds(kPlanLater),
+                     " s"));
 }
 
 // The batch is as large as fits between two rounds.
@@ -357,6 +383,10 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement) {
 
 bool AdvanceMoves(State& s, Job& job) {
   if (job.progress.version == kNoVersion) return false;
+  if (GivesUp(job)) {
+    GiveUpMoves(s, job);
+    return true;
+  }
   AdaptBatch(job);
   if (!job.record.moves.empty() && ForgetMoves(s, job)) return true;
   if (job.record.moves.empty()) return PlanMoves(s, job);

@@ -306,6 +306,7 @@ void ServerCore::StagePush(const PushArrived& event, Job& job, Turn& turn) {
 }
 
 void ServerCore::Announce(const PushId& id, Job& job, Turn& turn) {
+  if (!job.state->HasShard(id.shard)) return;  // it has left while the record was written
   job.announced[id] = {turn.now + kAnnounceFirst, 2 * kAnnounceFirst};
   job.next_announcement = std::min(job.next_announcement, turn.now + kAnnounceFirst);
   Say(PushStaged{id}, turn);

@@ -125,6 +125,9 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
     AssignedRecord record{mark_.epoch, message};
     const LogSequence sequence = Append(message.job, job, record, turn);
     state.Apply(sequence, record);
+    // What was staged of shards that have left is gone, even if they come back.
+    std::erase_if(job.announced,
+                  [&](const auto& entry) { return !state.HasShard(entry.first.shard); });
     job.statistics.reset();
     gate_->SetBook(message.job, state.book());
     UpdateRoom();

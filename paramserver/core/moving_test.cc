@@ -125,6 +125,19 @@ TEST_CASE("late_orders_from_before_a_move_change_nothing") {
   REQUIRE(giver.asked_erasures.size() == 1);
 }
 
+TEST_CASE("what_was_staged_of_a_shard_that_has_left_is_not_announced_when_it_is_back") {
+  ServerStory giver;
+  TrainTwoVersions(giver);
+  giver.Push(giver.Id(0, 1, kMoved.shard), {3, -1});
+  giver.Sync();
+  REQUIRE(giver.Told<PushStaged>().back().push.shard == kMoved.shard);
+  giver.Says(Placed({{0, 0, 4}, {2, 1, 3}}));
+  giver.Sync();
+  giver.told.clear();
+  for (int i = 0; i < 10; ++i) giver.Wait(std::chrono::seconds(1));
+  REQUIRE(giver.Told<PushStaged>().empty());
+}
+
 TEST_CASE("late_orders_from_before_a_removal_do_not_bring_the_job_back") {
   ServerStory giver;
   TrainTwoVersions(giver);
