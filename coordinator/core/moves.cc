@@ -89,6 +89,8 @@ bool ForgetMoves(State& s, Job& job) {
   };
   if (std::none_of(job.record.moves.begin(), job.record.moves.end(), moot)) return false;
   std::erase_if(job.EditRecord().moves, moot);
+  job.moving.batch.clear();  // nobody is asked for what it was any more
+  job.moving.held_since.reset();
   for (const NodeId& server : left) {
     if (!HoldsShards(job, server) && !IsTarget(job, server)) Release(job, server);
   }
