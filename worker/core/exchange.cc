@@ -6,6 +6,12 @@
 #include "worker/core/impl.h"
 
 namespace atl::worker {
+namespace {
+
+// A part that is staged is said to be missing for so long: it is pushed again.
+constexpr Duration kStagedIsLostAfter = std::chrono::seconds(10);
+
+}  // namespace
 
 // ------------------------------------------------------------------------------------ leases ----
 
@@ -59,10 +65,12 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
     }
     pushes.push_back(*push);
     before.erase(push);
-    // The coordinator still wants it: perhaps the server was behind, or the shard has moved.
-    const bool moved = in_flight_->moved && pushes.back().state == InFlight::Shard::kStaged &&
-                       now_ >= pushes.back().retry_at;
-    if (pushes.back().state != InFlight::Shard::kRefused && !moved) continue;
+    // The coordinator still wants it: perhaps the server was behind, the shard has moved, or its
+    // server has lost what it staged.
+    const Duration patience = in_flight_->moved ? Duration::zero() : kStagedIsLostAfter;
+    const bool lost = pushes.back().state == InFlight::Shard::kStaged &&
+                      now_ >= pushes.back().retry_at + patience;
+    if (pushes.back().state != InFlight::Shard::kRefused && !lost) continue;
     pushes.back().state = InFlight::Shard::kWanted;
     pushes.back().retry_at = now_;
   }
