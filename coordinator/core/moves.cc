@@ -553,7 +553,7 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
   return next;
 }
 
-std::string MovesText(const State& s, const Job& job) {
+std::string MovesText(const Job& job) {
   std::string text;
   if (!job.record.moves.empty()) {
     int64_t bytes = 0;

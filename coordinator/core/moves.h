@@ -31,7 +31,7 @@ void PumpMoves(State& s, Job& job);
 Instant NextMoveDeadline(const State& s, const Job& job);
 
 // "" or which shards move, how far they are, and why they wait.
-std::string MovesText(const State& s, const Job& job);
+std::string MovesText(const Job& job);
 // Of a server: "" or "draining: ..." and what it still holds.
 std::string DrainText(const State& s, const Member& server);
 

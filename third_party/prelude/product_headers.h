@@ -1,5 +1,6 @@
 // What most sources include, precompiled (see BUILD). No source relies on it: each includes what it uses.
-#pragma once
+#ifndef ATOLL_THIRD_PARTY_PRELUDE_PRODUCT_HEADERS_H_
+#define ATOLL_THIRD_PARTY_PRELUDE_PRODUCT_HEADERS_H_
 
 #include <algorithm>
 #include <array>
@@ -30,3 +31,5 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+
+#endif  // ATOLL_THIRD_PARTY_PRELUDE_PRODUCT_HEADERS_H_

@@ -1,5 +1,6 @@
 // What most tests include, precompiled (see BUILD). No test relies on it: each includes what it uses.
-#pragma once
+#ifndef ATOLL_THIRD_PARTY_PRELUDE_TEST_HEADERS_H_
+#define ATOLL_THIRD_PARTY_PRELUDE_TEST_HEADERS_H_
 
 #include <catch2/catch.hpp>
 
@@ -31,3 +32,5 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+
+#endif  // ATOLL_THIRD_PARTY_PRELUDE_TEST_HEADERS_H_
