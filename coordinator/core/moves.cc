@@ -66,8 +66,14 @@ bool IsReceived(const Job& job, const ShardMove& move) {
          found->second == std::pair(move.to, job.progress.version);
 }
 
+void ForgetReceived(Job& job, const NodeId& server) {
+  std::erase_if(job.moving.received,
+                [&](const auto& received) { return received.second.first == server; });
+}
+
 // It holds nothing of the job, or is not to.
 void Release(Job& job, const NodeId& server) {
+  ForgetReceived(job, server);
   if (IsReleasing(job, server)) return;
   JobRecord& record = job.EditRecord();
   record.releasing.push_back({server, ++record.placement});
@@ -310,9 +316,17 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     return refuse("version ", job.decided_version(), " is decided, and only server ", server,
                   " had what its shards of that version are made of: bring its folder back");
   }
+  // What another server had received whole before is not lost: it takes over with the rest.
+  std::set<ShardId> moved;
+  for (const ShardMove& move : job.record.moves) {
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    if (!move.fill && IsReceived(job, move) && to->attached && !to->record.draining) {
+      moved.insert(move.shard);
+    }
+  }
   std::vector<ShardPlacement> lost;
   for (const ShardPlacement& shard : job.record.shards) {
-    if (shard.server == server) lost.push_back(shard);
+    if (shard.server == server && !moved.contains(shard.shard)) lost.push_back(shard);
   }
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
@@ -344,13 +358,14 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   if (std::all_of(lost.begin(), lost.end(), goes_on)) return absl::OkStatus();
   JobRecord& record = job.EditRecord();
   std::erase_if(record.moves, [&](const ShardMove& move) {
-    return !move.fill || record.shards[move.shard].server == server;
+    return !moved.contains(move.shard) &&
+           (!move.fill || record.shards[move.shard].server == server);
   });
   for (const ShardPlacement& shard : placed->shards) {
     record.moves.push_back({shard.shard, shard.server, /*fill=*/true});
   }
   job.collecting.reset();  // a new window will open
-  job.moving = Moving();
+  job.moving = Moving{.received = std::move(job.moving.received)};
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("a user says that parameter server ", server, " has lost ", lost.size(),
                      " shards: they are filled from an island"));
@@ -368,6 +383,10 @@ void OnShardsReceived(State& s, Member& server, const ShardsReceived& message) {
     }
     job->moving.received[move.shard] = {move.to, message.version};
   }
+}
+
+void OnReceiverHello(State& s, const NodeId& server) {
+  for (auto& [number, job] : s.jobs) ForgetReceived(job, server);
 }
 
 bool TakesPartInMoves(const Job& job, const NodeId& server) {

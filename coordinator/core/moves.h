@@ -15,6 +15,8 @@ absl::Status SetDraining(State& s, const NodeId& name, bool drain);
 // `atoll refill`: the job's shards on this server are lost; they are filled from an island.
 absl::Status RefillShards(State& s, Job& job, const NodeId& server);
 
+// What a server has received is what it says since it attached: its folder may be another one.
+void OnReceiverHello(State& s, const NodeId& server);
 void OnShardsReceived(State& s, Member& server, const ShardsReceived& message);
 // Whether it holds none of the job's shards, and is to receive some or to delete what it has.
 bool TakesPartInMoves(const Job& job, const NodeId& server);

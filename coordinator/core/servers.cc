@@ -195,6 +195,7 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
     TakeHeld(s, job, server, held == message.jobs.end() ? nullptr : &*held, fresh);
   }
   ForgetHeld(s, server.record.name);
+  OnReceiverHello(s, server.record.name);
   for (const HeldJob& held : message.jobs) {
     const Job* job = s.FindJob(held.job);
     if (job != nullptr &&
