@@ -440,6 +440,7 @@ struct ServerHeartbeat {
 
 struct ShardsAssigned {
   JobId job;
+  int64_t placement = 0;  // of the assignment
 };
 
 // The push's bytes are in the log and the log is on the disk.

@@ -318,6 +318,7 @@ void Fields(V& v, Plain<V, ServerHeartbeat>& s, v1::ServerHeartbeat& m) {
 template <class V>
 void Fields(V& v, Plain<V, ShardsAssigned>& s, v1::ShardsAssigned& m) {
   ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COPY(placement);
 }
 
 template <class V>

@@ -231,6 +231,7 @@ void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
   Job* job = nullptr;
   ServerLink* link = LinkOf(s, server, message.job, job);
   if (link == nullptr || !link->known || link->assigned) return;
+  if (message.placement < job->record.placement) return;  // of an earlier assignment
   link->assigned = true;
   link->trouble.clear();
   link->again_at = s.now;

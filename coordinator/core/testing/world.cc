@@ -418,7 +418,7 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
   };
   if (const auto* assign = std::get_if<AssignShards>(&message)) {
     server.jobs[assign->job].assignment = *assign;
-    say(ShardsAssigned{assign->job});
+    say(ShardsAssigned{assign->job, assign->charter.placement});
   } else if (const auto* collect = std::get_if<CollectStatistics>(&message)) {
     say(Gram(server, *collect));
   } else if (const auto* commit = std::get_if<CommitRound>(&message)) {
