@@ -292,6 +292,8 @@ void Fields(V& v, Plain<V, HeldJob>& s, v1::HeldJob& m) {
   ATOLL_WIRE_COUNT(generation);
   ATOLL_WIRE_COPY(ended);
   ATOLL_WIRE_COUNT(placement);
+  ATOLL_WIRE_VALUES(shards, kMaxListLength);
+  ATOLL_WIRE_VALUES(filled, kMaxListLength);
 }
 
 template <class V>

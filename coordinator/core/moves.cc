@@ -326,7 +326,9 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   }
   std::vector<ShardPlacement> lost;
   for (const ShardPlacement& shard : job.record.shards) {
-    if (shard.server == server && !moved.contains(shard.shard)) lost.push_back(shard);
+    const auto& lacking = link->second.lacking;
+    if (shard.server != server || moved.contains(shard.shard)) continue;
+    if (lacking.empty() || lacking.contains(shard.shard)) lost.push_back(shard);
   }
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
@@ -335,7 +337,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
       continue;
     }
     const auto other = job.links.find(key.second);
-    const bool empty = key.second == server && link->second.empty;
+    const bool empty =
+        key.second == server && (link->second.empty || !link->second.lacking.empty());
     if (other != job.links.end() && !other->second.known && !empty) continue;
     int64_t free = FreeBytes(s, member);
     for (const ShardPlacement& shard : lost) {

@@ -138,6 +138,17 @@ std::vector<ElementRange> JobState::MissingOf(const OwnedShard& shard, int64_t p
                                          : found->second.has_theta.Missing(all);
 }
 
+std::vector<ShardId> JobState::ShardsHere(bool filled) const {
+  std::vector<ShardId> here;
+  for (const auto& [id, shard] : shards_) {
+    if (!filled) here.push_back(id);
+  }
+  for (const auto& [id, incoming] : incoming_) {
+    if (incoming.fill == filled && incoming.whole()) here.push_back(id);
+  }
+  return here;
+}
+
 std::optional<LogSequence> JobState::ReceivedWhole(ShardId shard, int64_t placement,
                                                    bool fill) const {
   const auto found = incoming_.find(shard);

@@ -65,6 +65,8 @@ class JobState {
   std::shared_ptr<SharedTensor> Velocity(ShardId shard) const;
   bool HasShard(ShardId shard) const { return shards_.contains(shard); }
   size_t shards() const { return shards_.size(); }
+  // Those that are here or were received whole: with their momentum, or filled by an island.
+  std::vector<ShardId> ShardsHere(bool filled) const;
 
   // A shard that is received at version(), under this placement: what of a part has not arrived.
   std::vector<ElementRange> MissingOf(const OwnedShard& shard, int64_t placement,

@@ -456,9 +456,11 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
 }
 
 HeldJob World::Held(const JobId& id, const ServerJob& job) const {
-  return {
+  HeldJob held{
       id,       job.version, job.snapshot, {job.staged.begin(), job.staged.end()}, job.generation,
       job.ended};
+  for (const OwnedShard& shard : job.assignment.shards) held.shards.push_back(shard.shard);
+  return held;
 }
 
 // Deltas all point the same way; each layer has its share of the squared norm by elements.
