@@ -167,7 +167,7 @@ void GiveUpMoves(State& s, Job& job) {
   for (const NodeId& server : left) {
     if (!HoldsShards(job, server) && !IsTarget(job, server)) Release(job, server);
   }
-  job.moving = Moving();
+  job.moving = Moving{.givers = std::move(job.moving.givers)};
   job.moving.plan_again_at = s.now + kPlanLater;
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("shard ", stuck.shard, " does not arrive at parameter server ", stuck.to,
@@ -248,6 +248,7 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
     ShardPlacement& shard = record.shards[move.shard];
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
     changed.insert({shard.server, move.to});
+    job.moving.givers.insert(shard.server);
     shard.server = move.to;
     shard.endpoint = to->endpoint;
     shard.public_key = to->public_key;
@@ -368,7 +369,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     record.moves.push_back({shard.shard, shard.server, /*fill=*/true});
   }
   job.collecting.reset();  // a new window will open
-  job.moving = Moving{.received = std::move(job.moving.received)};
+  job.moving =
+      Moving{.received = std::move(job.moving.received), .givers = std::move(job.moving.givers)};
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("a user says that parameter server ", server, " has lost ", lost.size(),
                      " shards: they are filled from an island"));
@@ -525,8 +527,15 @@ void SendFill(State& s, Job& job) {
 
 }  // namespace
 
+bool TakenOver(const Job& job) {
+  return std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
+    return entry.second.assigned || job.moving.givers.contains(entry.first);
+  });
+}
+
 void PumpMoves(State& s, Job& job) {
   for (const ReleasedServer& released : job.record.releasing) {
+    if (job.active() && !TakenOver(job)) break;  // theirs is the only copy that is durably assigned
     const Member* server = s.FindMember(MemberKind::kServer, released.server);
     Instant& again_at = job.moving.release_again_at[released.server];
     if (server == nullptr || !server->attached || s.now < again_at) continue;

@@ -28,6 +28,9 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement);
 bool AdvanceMoves(State& s, Job& job);
 // Whether the round waits a moment for shards that are on their way.
 bool HoldsForMoves(const State& s, const Job& job);
+// Whether all that have got shards hold them durably, as servers say it: those who had them before
+// may forget them then. Whoever loses the store before finds them there.
+bool TakenOver(const Job& job);
 // Sends what servers and islands are still to do for moves.
 void PumpMoves(State& s, Job& job);
 Instant NextMoveDeadline(const State& s, const Job& job);

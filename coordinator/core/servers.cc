@@ -260,6 +260,14 @@ void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
   link->assigned = true;
   link->trouble.clear();
   link->again_at = s.now;
+  job->moving.givers.erase(server.record.name);
+  if (!TakenOver(*job)) return;
+  for (const NodeId& giver : job->moving.givers) {
+    if (const auto gives = job->links.find(giver); gives != job->links.end()) {
+      gives->second.again_at = s.now;
+    }
+  }
+  for (auto& [released, again_at] : job->moving.release_again_at) again_at = s.now;
 }
 
 void OnPushStaged(State& s, Member& server, const PushStaged& message) {
@@ -437,6 +445,8 @@ void PumpServers(State& s, Job& job) {
     if (fences_changed && link.assigned) SendFencesTo(s, job, server);
     if (!Owes(job, server, link) || s.now < link.again_at) continue;
     link.again_at = s.now + kRetryInterval;
+    const bool gives = job.active() && !link.assigned && job.moving.givers.contains(server);
+    if (gives && !TakenOver(job)) continue;
     if (job.record.removed) {
       s.SendToServer(server, RemoveJob{job.id()});
     } else if (WantsEnd(job, link)) {
