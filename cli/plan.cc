@@ -329,7 +329,8 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
     ATOLL_ASSIGN_OR_RETURN(failures, PlayFailures(task.cluster, plan, flags.faults, global.json));
   }
   if (!global.json) {
-    std::cout << RenderTable(task.cluster, plan) << failures;
+    std::cout << RenderTable(task.cluster, plan) << "\n"
+              << RenderTimes(task.cluster, plan) << failures;
   } else if (!failures.empty()) {
     std::cout << failures;
   } else {

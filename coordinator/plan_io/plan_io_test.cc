@@ -174,6 +174,16 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   CHECK(message.islands(0).programs_size() == 4);
   CHECK(message.islands(0).replicas(0).stages_size() == 8);
   CHECK(message.islands(0).link_orders_size() == 0);  // within a site nobody takes turns
+  int64_t last_ns = 0, period_ns = 0;
+  for (const v1::DeviceProgram& program : message.islands(0).programs()) {
+    CHECK(program.busy_ns() > 0);
+    CHECK(program.busy_ns() <= program.last_ns() - program.first_ns());
+    last_ns = std::max(last_ns, program.last_ns());
+    period_ns = std::max(period_ns, program.last_ns() - program.first_ns());
+  }
+  CHECK(message.makespan_ns() == last_ns);
+  CHECK(message.period_ns() == period_ns);
+  CHECK(message.period_ns() <= message.makespan_ns());
   CHECK_THAT(RenderSvg(cluster, plan), Catch::Contains("fill-opacity"));
 }
 

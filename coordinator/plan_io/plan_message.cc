@@ -109,6 +109,38 @@ void AddLinkOrder(const PlanLinkOrder& order, v1::PlannedIsland& island) {
   }
 }
 
+void AddTimes(const plan::Cluster& cluster, const plan::Plan& plan, v1::PlannedIsland& island) {
+  std::map<std::string, const sim::DeviceUse*> uses;
+  for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
+    for (const int r : kind.replicas) {
+      const plan::Replica& replica = plan.layout.replicas[r];
+      const std::vector<int> places = plan::PlacesOf(replica);
+      for (size_t s = 0; s < places.size(); ++s) {
+        for (const int device : replica.stages[s].devices) {
+          uses[cluster.devices[device].id] = &kind.found.result.devices[places[s]];
+        }
+      }
+    }
+  }
+  for (v1::DeviceProgram& program : *island.mutable_programs()) {
+    const auto use = uses.find(program.device());
+    if (use == uses.end()) continue;
+    program.set_first_ns(use->second->first_ns);
+    program.set_last_ns(use->second->last_ns);
+    program.set_busy_ns(use->second->busy_ns);
+  }
+}
+
+// Of the slowest island.
+void SetTimes(const plan::Plan& plan, v1::Plan& message) {
+  const sim::Result& slowest = plan::SlowestKind(plan.outcome).found.result;
+  message.set_step_ns(std::llround(plan.outcome.step_s * 1e9));
+  message.set_makespan_ns(slowest.makespan_ns);
+  message.set_period_ns(slowest.period_ns);
+  message.set_bound_ns(std::llround(plan.outcome.bound_s * 1e9));
+  message.set_gap_ratio(plan.outcome.step_s / plan.outcome.bound_s - 1);
+}
+
 int SamplesOf(const plan::Layout& layout) {
   int samples = 0;
   for (const plan::Replica& replica : layout.replicas) {
@@ -140,6 +172,7 @@ void AddIsland(const plan::Cluster& cluster, const plan::Costs& costs, const pla
   for (const PlanProgram& program : runtime.programs) {
     AddProgram(program, *replica_of.at(program.device), island);
   }
+  AddTimes(cluster, plan, island);
   for (const PlanLinkOrder& order : runtime.link_orders) AddLinkOrder(order, island);
   for (const int32_t share : runtime.tensor_shares) island.add_tensor_shares(share);
   island.set_step_ns(std::llround(plan.outcome.step_s * 1e9));
@@ -159,9 +192,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs, const
   std::set<std::string> used;
   AddIsland(cluster, costs, plan, message, used);
   AddIdle(cluster, used, message);
-  message.set_step_ns(message.islands(0).step_ns());
-  message.set_bound_ns(std::llround(plan.outcome.bound_s * 1e9));
-  message.set_gap_ratio(plan.outcome.step_s / plan.outcome.bound_s - 1);
+  SetTimes(plan, message);
   message.set_step_price(plan.price);
   message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * SamplesOf(plan.layout) /
                            plan.outcome.step_s);
@@ -188,9 +219,7 @@ v1::Plan ToMessage(const plan::Cluster& cluster, const plan::Costs& costs,
     if (slowest == nullptr || plan.outcome.step_s > slowest->outcome.step_s) slowest = &plan;
   }
   AddIdle(cluster, used, message);
-  message.set_step_ns(std::llround(slowest->outcome.step_s * 1e9));
-  message.set_bound_ns(std::llround(slowest->outcome.bound_s * 1e9));
-  message.set_gap_ratio(slowest->outcome.step_s / slowest->outcome.bound_s - 1);
+  SetTimes(*slowest, message);
   message.set_tokens_per_s(static_cast<double>(tokens_per_sample) * choice.islands_samples_per_s);
   message.set_reason(choice.reason);
   message.set_seed(slowest->seed);

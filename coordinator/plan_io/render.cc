@@ -117,6 +117,32 @@ std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
   return text;
 }
 
+std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan) {
+  std::string text;
+  absl::StrAppendFormat(&text, "%-9s %-24s %12s %12s %12s %7s\n", "replicas", "devices", "begins s",
+                        "ends s", "period s", "busy");
+  for (const plan::ReplicaOutcome& kind : plan.outcome.kinds) {
+    const std::vector<std::vector<int>> stages = sim::ChunksOfDevices(kind.problem);
+    for (size_t e = 0; e < stages.size(); ++e) {
+      const sim::DeviceUse& use = kind.found.result.devices[e];
+      const sim::Nanos period = use.last_ns - use.first_ns;
+      absl::StrAppendFormat(
+          &text, "%-9s %-24s %12.6g %12.6g %12.6g %6.1f%%\n",
+          e == 0 ? absl::StrCat("x", kind.replicas.size()) : "",
+          DevicesOf(cluster, ReplicaOf(plan, kind).stages[stages[e][0]]), 1e-9 * use.first_ns,
+          1e-9 * use.last_ns, 1e-9 * period,
+          period > 0 ? 100.0 * static_cast<double>(use.busy_ns) / static_cast<double>(period) : 0);
+    }
+  }
+  const sim::Result& slowest = plan::SlowestKind(plan.outcome).found.result;
+  absl::StrAppendFormat(
+      &text,
+      "makespan %.6g s from the first to the last operation; period %.6g s between steps, where a "
+      "device may begin the next step as soon as it is done\n",
+      1e-9 * slowest.makespan_ns, 1e-9 * slowest.period_ns);
+  return text;
+}
+
 std::string RenderTrace(const plan::Cluster& cluster, const plan::Plan& plan) {
   std::vector<StepTrace> traces;
   std::vector<StepView> views;

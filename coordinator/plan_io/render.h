@@ -13,6 +13,10 @@ namespace atl {
 // the time, the bounds, the alternatives that lost and by how much, and the reason.
 std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan);
 
+// When each device of a replica of each kind begins and ends its part of the step, how long that is
+// (its period) and how much of it is work; then the makespan and the period of the step.
+std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan);
+
 // Chrome trace events (step_picture.h), one process per kind of replica, one thread per entity.
 std::string RenderTrace(const plan::Cluster& cluster, const plan::Plan& plan);
 
