@@ -1,0 +1,70 @@
+#!/usr/bin/python3
+"""Plans that people see are plans that run: `atoll plan JOB` prints one of the running job's devices,
+and a job that pins what it printed runs just that."""
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from story import LIMIT_S, case, check, main, same_losses  # noqa: E402
+
+TALE = {"model__hidden": 48, "model__heads": 6, "model__layers": 4,
+        "inner__micro_batch_sequences": 1, "outer__min_islands": 1, "outer__max_islands": 1,
+        "outer__overlap": "none", "schedule__train_tokens": 40_000, "layout__island": "all",
+        "layout__pieces_max": 1}
+
+
+def layout_of(island):
+    """What a pinned plan fixes: devices, layers and micro-batches of all stages."""
+    return [{"micro_batches": int(replica["micro_batches"]),
+             "micro_batch_sequences": int(replica["micro_batch_sequences"]),
+             "stages": [(int(stage.get("first_layer", 0)), int(stage["layers"]), stage["devices"])
+                        for stage in replica["stages"]]}
+            for replica in island["replicas"]]
+
+
+@case
+def preview_and_pinned(story):
+    """What `atoll plan JOB --json` prints can be pinned, edited or not, and runs with one device's losses"""
+    story.starts(workers=1, servers=1)
+    alone = story.finishes(story.submits("alone", **TALE))
+    check(story.daemons["w1"].stop() == 0, "w1's exit code")
+    story.worker("w2", "--devices=2", threads=2)
+    story.attached(2)
+    running = story.submits("running", **dict(TALE, layout__stages=2,
+                                              schedule__train_tokens=100_000_000))
+    story.reaches(running, 1)
+    preview = story.json("plan", running)
+    check(len(layout_of(preview["islands"][0])[0]["stages"]) >= 2, f"preview: {preview['islands'][0]}")
+    story.atoll("cancel", running)
+    story.state(running, "cancelled")
+
+    # Moves one layer from the second stage to the first.
+    stages = preview["islands"][0]["replicas"][0]["stages"]
+    first, second = stages[0], stages[1]
+    for stage in (first, second):
+        stage.pop("recomputed_layers", None)
+    step = 1 if second["layers"] > 1 else -1
+    first["layers"] += step
+    second["first_layer"] += step
+    second["layers"] -= step
+    path = os.path.join(story.folder, "pinned.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(preview, file)
+    pinned = story.submits("pinned", **dict(TALE, layout__plan=path))
+    story.reaches(pinned, 1)
+    plan = story.job(pinned)["islands"][0]["plan"]
+    check(layout_of(plan) == layout_of(preview["islands"][0]),
+          f"runs {layout_of(plan)}, pinned {layout_of(preview['islands'][0])}")
+    same_losses(alone, story.finishes(pinned))
+
+    # A device that is not there: the job says so and runs nothing else.
+    second["devices"] = ["w9/0"]
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(preview, file)
+    lost = story.submits("lost", **dict(TALE, layout__plan=path))
+    story.wait_until("its reason", lambda: "w9/0" in story.job(lost)["summary"]["waiting_for"], LIMIT_S)
+
+
+if __name__ == "__main__":
+    main("plans")
