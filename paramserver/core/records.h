@@ -69,6 +69,7 @@ inline size_t SlotOfPart(ReceivedPart part) {
 }
 struct ReceivedRecord {
   OwnedShard shard;
+  int64_t placement = 0;  // under which it was asked for: another one's pieces may differ
   Version version = 0;
   ReceivedPart part = ReceivedPart::kParameters;
   int64_t begin = 0;    // first element
