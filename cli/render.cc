@@ -114,6 +114,27 @@ void AppendDecisions(const v1::Job& job, int count, std::string* out) {
   if (!table.empty()) absl::StrAppend(out, "\nnewest decisions\n", table.Text());
 }
 
+// How well the islands learn together; a figure that is not known is "-".
+void AppendHealth(const v1::Job& job, int count, std::string* out) {
+  Table table({"version", "rate", "norm", "clip", "rho", "gain", "cosine", "staleness",
+               "loss by island"});
+  const auto known = [](double value) { return value == 0 ? "-" : Fixed(value, 2); };
+  for (int d = std::max(0, job.decisions_size() - count); d < job.decisions_size(); ++d) {
+    const v1::Decision& decision = job.decisions(d);
+    if (decision.version() <= 0) continue;
+    std::string losses;
+    for (const v1::Participant& p : decision.participants()) {
+      absl::StrAppend(&losses, losses.empty() ? "" : "  ", p.island(), ": ",
+                      Fixed(p.train_loss(), 4));
+    }
+    table.Add({absl::StrCat(decision.version()), known(decision.learning_rate()),
+               Fixed(decision.norm(), 4), Fixed(decision.clip_scale(), 2), known(decision.rho()),
+               known(decision.gain()), known(decision.cosine()), Fixed(decision.staleness(), 1),
+               losses});
+  }
+  if (!table.empty()) absl::StrAppend(out, "\nhealth of learning\n", table.Text());
+}
+
 // Jobs that only members know; empty without any.
 template <class Orphans>
 std::string OrphansText(const Orphans& orphans) {
@@ -258,6 +279,7 @@ std::string JobText(const v1::Job& job, int decisions) {
   if (!job.grouping().empty()) absl::StrAppend(&out, "  islands: ", job.grouping(), "\n");
   absl::StrAppend(&out, IslandsText(job));
   AppendDecisions(job, decisions, &out);
+  AppendHealth(job, decisions, &out);
   return out;
 }
 

@@ -109,6 +109,11 @@ void Encode(const DecisionRecord& s, v1::Decision* m) {
   for (const DecisionParticipant& p : s.participants) Encode(p, m->add_participants());
   m->set_norm(s.norm);
   m->set_clip_scale(s.clip_scale);
+  m->set_rho(s.rho);
+  m->set_gain(s.gain);
+  m->set_cosine(s.cosine);
+  m->set_staleness(s.staleness);
+  m->set_learning_rate(s.step.learning_rate);
   m->set_tokens(s.tokens);
   m->set_tokens_committed_after(s.tokens_committed_after);
   m->set_opened_by(s.opened_by);

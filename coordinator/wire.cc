@@ -162,6 +162,11 @@ void Fields(V& v, Plain<V, DecisionRecord>& s, v1::stored::Decision& m) {
   ATOLL_WIRE_COUNT(tokens_committed_after);
   ATOLL_WIRE_INT(opened_by, -1, kMaxIsland);
   ATOLL_WIRE_COPY(closed_because);
+  ATOLL_WIRE_MESSAGE(step);
+  ATOLL_WIRE_COPY(rho);
+  ATOLL_WIRE_COPY(gain);
+  ATOLL_WIRE_COPY(cosine);
+  ATOLL_WIRE_COPY(staleness);
 }
 
 template <class V>

@@ -1,6 +1,8 @@
 #include "kernels/host_ops.h"
 
 #include <algorithm>
+#include <cmath>
+#include <initializer_list>
 #include <vector>
 
 #include "common/check.h"
@@ -53,18 +55,85 @@ float DeltaAt(const DeltaView& delta, int64_t i) {
   return static_cast<float>(code) * simd::ScaleOf(block);
 }
 
-ATOLL_INLINE void NesterovUpdate(float* theta, float* velocity, V16 g, float eta, float mu) {
-  const V16 v = simd::Load(velocity) * mu + g;
-  simd::Store(velocity, v);
-  simd::Store(theta, simd::Load(theta) - (v * mu + g) * eta);
-}
+// What the last pass of AddDeltas does with the sum g of the weighted deltas: Sixteen for elements i
+// to i + 15, One for element i.
+struct SgdUpdate {
+  float* theta;
+  float eta;
 
-// What AddDeltas does with the sum g of weighted deltas so far.
-struct OuterStep {
+  ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
+    simd::Store(theta + i, simd::Load(theta + i) - g * eta);
+  }
+  void One(int64_t i, float g) const { theta[i] -= eta * g; }
+};
+
+struct NesterovUpdate {
   float* theta;
   float* velocity;
-  float eta;
-  float mu;
+  float eta, mu;
+
+  ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
+    const V16 v = simd::Load(velocity + i) * mu + g;
+    simd::Store(velocity + i, v);
+    simd::Store(theta + i, simd::Load(theta + i) - (v * mu + g) * eta);
+  }
+  void One(int64_t i, float g) const {
+    velocity[i] = mu * velocity[i] + g;
+    theta[i] -= eta * (g + mu * velocity[i]);
+  }
+};
+
+struct AdamUpdate {
+  float* theta;
+  float* first;
+  float* second;
+  float beta1, beta2, step, rsqrt2, epsilon;  // step: eta / (1 - beta1^t)
+
+  ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
+    const V16 m = simd::Load(first + i) * beta1 + g * (1 - beta1);
+    const V16 v = simd::Load(second + i) * beta2 + g * g * (1 - beta2);
+    simd::Store(first + i, m);
+    simd::Store(second + i, v);
+    simd::Store(theta + i, simd::Load(theta + i) - m * step / (simd::Sqrt(v) * rsqrt2 + epsilon));
+  }
+  void One(int64_t i, float g) const {
+    first[i] = first[i] * beta1 + g * (1 - beta1);
+    second[i] = second[i] * beta2 + g * g * (1 - beta2);
+    theta[i] -= first[i] * step / (std::sqrt(second[i]) * rsqrt2 + epsilon);
+  }
+};
+
+struct DelayedUpdate {
+  float* theta;
+  float* momentum;
+  float* sum;
+  float eta, mu, share;
+  bool last;  // of the pushes that the momentum moves after
+
+  ATOLL_INLINE void Sixteen(int64_t i, V16 g) const {
+    const V16 part = g * share;
+    V16 all = simd::Load(sum + i) + part;
+    V16 moved = simd::Load(theta + i) - part * eta;
+    if (last) {
+      const V16 b = simd::Load(momentum + i) * mu + all;
+      simd::Store(momentum + i, b);
+      moved -= b * (mu * eta);
+      all = V16{};
+    }
+    simd::Store(sum + i, all);
+    simd::Store(theta + i, moved);
+  }
+  void One(int64_t i, float g) const {
+    const float part = g * share;
+    float all = sum[i] + part;
+    theta[i] -= eta * part;
+    if (last) {
+      momentum[i] = mu * momentum[i] + all;
+      theta[i] -= mu * eta * momentum[i];
+      all = 0;
+    }
+    sum[i] = all;
+  }
 };
 
 // All of one encoding, or each of its own.
@@ -72,10 +141,10 @@ enum class Types { kFloat32, kBfloat16, kInt8, kInt4, kMixed };
 
 // One pass over elements [begin, begin + n) that reads kCount deltas side by side and adds them to
 // g, which holds those elements alone (null: to nothing). The last pass hands the sum to the
-// Nesterov update, any other leaves it in g.
-template <int kCount, Types kTypes>
+// update, any other leaves it in g.
+template <int kCount, Types kTypes, class Update>
 ATOLL_INLINE void AddDeltas(const WeightedDelta* deltas, const float* g_before, float* g_after,
-                            int64_t begin, int64_t n, const OuterStep& step) {
+                            int64_t begin, int64_t n, const Update& update) {
   const void* data[kCount + 1];
   Encoding encoding[kCount + 1];
   float weight[kCount + 1];
@@ -96,35 +165,35 @@ ATOLL_INLINE void AddDeltas(const WeightedDelta* deltas, const float* g_before, 
     if (g_after != nullptr) {
       simd::Store(g_after + i, g);
     } else {
-      NesterovUpdate(step.theta + begin + i, step.velocity + begin + i, g, step.eta, step.mu);
+      update.Sixteen(begin + i, g);
     }
   }
 }
 
-template <Types kTypes>
+template <Types kTypes, class Update>
 ATOLL_INLINE void AddSomeDeltas(const WeightedDelta* deltas, int64_t count, const float* g_before,
-                                float* g_after, int64_t begin, int64_t n, const OuterStep& step) {
+                                float* g_after, int64_t begin, int64_t n, const Update& update) {
   switch (count) {
     case 0:
-      return AddDeltas<0, kTypes>(deltas, g_before, g_after, begin, n, step);
+      return AddDeltas<0, kTypes>(deltas, g_before, g_after, begin, n, update);
     case 1:
-      return AddDeltas<1, kTypes>(deltas, g_before, g_after, begin, n, step);
+      return AddDeltas<1, kTypes>(deltas, g_before, g_after, begin, n, update);
     case 2:
-      return AddDeltas<2, kTypes>(deltas, g_before, g_after, begin, n, step);
+      return AddDeltas<2, kTypes>(deltas, g_before, g_after, begin, n, update);
     case 3:
-      return AddDeltas<3, kTypes>(deltas, g_before, g_after, begin, n, step);
+      return AddDeltas<3, kTypes>(deltas, g_before, g_after, begin, n, update);
     default:
-      return AddDeltas<4, kTypes>(deltas, g_before, g_after, begin, n, step);
+      return AddDeltas<4, kTypes>(deltas, g_before, g_after, begin, n, update);
   }
 }
 
 // Up to kSideBySide deltas are summed in registers; the sum of more is carried from pass to pass
 // through the first-level cache.
-template <Types kTypes>
-ATOLL_INLINE void NesterovOfTypes(const OuterStep& step, const WeightedDelta* deltas, int64_t k,
+template <Types kTypes, class Update>
+ATOLL_INLINE void StepOfTypes(const Update& update, const WeightedDelta* deltas, int64_t k,
                                   int64_t begin, int64_t n) {
   if (k <= kSideBySide) {
-    return AddSomeDeltas<kTypes>(deltas, k, nullptr, nullptr, begin, n, step);
+    return AddSomeDeltas<kTypes>(deltas, k, nullptr, nullptr, begin, n, update);
   }
   float g[kTile];
   for (int64_t tile = begin; tile < begin + n; tile += kTile) {
@@ -132,16 +201,15 @@ ATOLL_INLINE void NesterovOfTypes(const OuterStep& step, const WeightedDelta* de
     for (int64_t d = 0; d < k; d += kSideBySide) {
       const bool last = d + kSideBySide >= k;
       AddSomeDeltas<kTypes>(deltas + d, k - d, d == 0 ? nullptr : g, last ? nullptr : g, tile,
-                            count, step);
+                            count, update);
     }
   }
 }
 
 // Elements [begin, begin + n), n a multiple of kLanes.
-ATOLL_KERNEL(NesterovBlock,
-             (const OuterStep& step, const WeightedDelta* deltas, int64_t k, int64_t begin,
-              int64_t n),
-             (step, deltas, k, begin, n)) {
+template <class Update>
+ATOLL_INLINE void StepBlock(const Update& update, const WeightedDelta* deltas, int64_t k,
+                            int64_t begin, int64_t n) {
   bool same = true;
   for (int64_t d = 1; d < k; ++d)
     same = same && deltas[d].delta.encoding == deltas[0].delta.encoding;
@@ -150,26 +218,41 @@ ATOLL_KERNEL(NesterovBlock,
                                : static_cast<Types>(deltas[0].delta.encoding);
   switch (types) {
     case Types::kFloat32:
-      return NesterovOfTypes<Types::kFloat32>(step, deltas, k, begin, n);
+      return StepOfTypes<Types::kFloat32>(update, deltas, k, begin, n);
     case Types::kBfloat16:
-      return NesterovOfTypes<Types::kBfloat16>(step, deltas, k, begin, n);
+      return StepOfTypes<Types::kBfloat16>(update, deltas, k, begin, n);
     case Types::kInt8:
-      return NesterovOfTypes<Types::kInt8>(step, deltas, k, begin, n);
+      return StepOfTypes<Types::kInt8>(update, deltas, k, begin, n);
     case Types::kInt4:
-      return NesterovOfTypes<Types::kInt4>(step, deltas, k, begin, n);
+      return StepOfTypes<Types::kInt4>(update, deltas, k, begin, n);
     case Types::kMixed:
-      return NesterovOfTypes<Types::kMixed>(step, deltas, k, begin, n);
+      return StepOfTypes<Types::kMixed>(update, deltas, k, begin, n);
   }
 }
 
-void NesterovTail(float* theta, float* velocity, std::span<const WeightedDelta> deltas,
-                  int64_t begin, int64_t end, float eta, float mu) {
-  for (int64_t i = begin; i < end; ++i) {
-    float g = 0;
-    for (const WeightedDelta& d : deltas) g += d.weight * DeltaAt(d.delta, i);
-    velocity[i] = mu * velocity[i] + g;
-    theta[i] -= eta * (g + mu * velocity[i]);
-  }
+ATOLL_KERNEL(RunBlock,
+             (const SgdUpdate& update, const WeightedDelta* deltas, int64_t k, int64_t begin,
+              int64_t n),
+             (update, deltas, k, begin, n)) {
+  StepBlock(update, deltas, k, begin, n);
+}
+ATOLL_KERNEL(RunBlock,
+             (const NesterovUpdate& update, const WeightedDelta* deltas, int64_t k, int64_t begin,
+              int64_t n),
+             (update, deltas, k, begin, n)) {
+  StepBlock(update, deltas, k, begin, n);
+}
+ATOLL_KERNEL(RunBlock,
+             (const AdamUpdate& update, const WeightedDelta* deltas, int64_t k, int64_t begin,
+              int64_t n),
+             (update, deltas, k, begin, n)) {
+  StepBlock(update, deltas, k, begin, n);
+}
+ATOLL_KERNEL(RunBlock,
+             (const DelayedUpdate& update, const WeightedDelta* deltas, int64_t k, int64_t begin,
+              int64_t n),
+             (update, deltas, k, begin, n)) {
+  StepBlock(update, deltas, k, begin, n);
 }
 
 ATOLL_INLINE void AddProducts(D8* sums, V16 a, V16 b) {
@@ -242,20 +325,68 @@ void GramTask(std::span<const DeltaView> deltas, int64_t begin, int64_t end, dou
 
 }  // namespace
 
-void OuterNesterov(std::span<float> theta, std::span<float> velocity,
-                   std::span<const WeightedDelta> deltas, float eta, float mu, ThreadPool& pool) {
-  const int64_t size = static_cast<int64_t>(theta.size());
-  ATOLL_CHECK(velocity.size() == theta.size(), "velocity and parameters differ in size");
+namespace {
+
+template <class Update>
+void Step(const Update& update, std::span<const WeightedDelta> deltas, int64_t size,
+          ThreadPool& pool) {
   ATOLL_CHECK(deltas.size() <= kMaxDeltas, deltas.size(), " deltas");
   for (const WeightedDelta& d : deltas) CheckDelta(d.delta, size);
   pool.For(Tasks(size), [&](int64_t task, int) {
     const int64_t begin = task * kTaskElements;
     const int64_t end = std::min(size, begin + kTaskElements);
     const int64_t whole = (end - begin) / kLanes * kLanes;
-    NesterovBlock({theta.data(), velocity.data(), eta, mu}, deltas.data(),
-                  static_cast<int64_t>(deltas.size()), begin, whole);
-    NesterovTail(theta.data(), velocity.data(), deltas, begin + whole, end, eta, mu);
+    RunBlock(update, deltas.data(), static_cast<int64_t>(deltas.size()), begin, whole);
+    for (int64_t i = begin + whole; i < end; ++i) {
+      float g = 0;
+      for (const WeightedDelta& d : deltas) g += d.weight * DeltaAt(d.delta, i);
+      update.One(i, g);
+    }
   });
+}
+
+int64_t SizeOf(std::span<float> theta, std::initializer_list<std::span<float>> slots) {
+  for (const std::span<float> slot : slots) {
+    ATOLL_CHECK(slot.size() == theta.size(), "a slot and parameters differ in size");
+  }
+  return static_cast<int64_t>(theta.size());
+}
+
+}  // namespace
+
+void OuterSgd(std::span<float> theta, std::span<const WeightedDelta> deltas, float eta,
+              ThreadPool& pool) {
+  Step(SgdUpdate{theta.data(), eta}, deltas, SizeOf(theta, {}), pool);
+}
+
+void OuterNesterov(std::span<float> theta, std::span<float> velocity,
+                   std::span<const WeightedDelta> deltas, float eta, float mu, ThreadPool& pool) {
+  Step(NesterovUpdate{theta.data(), velocity.data(), eta, mu}, deltas, SizeOf(theta, {velocity}),
+       pool);
+}
+
+void OuterAdam(std::span<float> theta, std::span<float> first, std::span<float> second,
+               std::span<const WeightedDelta> deltas, const OuterAdamFactors& factors,
+               ThreadPool& pool) {
+  const auto t = static_cast<double>(factors.step);
+  const AdamUpdate update{
+      .theta = theta.data(),
+      .first = first.data(),
+      .second = second.data(),
+      .beta1 = static_cast<float>(factors.beta1),
+      .beta2 = static_cast<float>(factors.beta2),
+      .step = static_cast<float>(factors.eta / (1 - std::pow(factors.beta1, t))),
+      .rsqrt2 = static_cast<float>(1 / std::sqrt(1 - std::pow(factors.beta2, t))),
+      .epsilon = static_cast<float>(factors.epsilon),
+  };
+  Step(update, deltas, SizeOf(theta, {first, second}), pool);
+}
+
+void OuterDelayedNesterov(std::span<float> theta, std::span<float> momentum, std::span<float> sum,
+                          std::span<const WeightedDelta> deltas, float eta, float mu, float share,
+                          bool last, ThreadPool& pool) {
+  Step(DelayedUpdate{theta.data(), momentum.data(), sum.data(), eta, mu, share, last}, deltas,
+       SizeOf(theta, {momentum, sum}), pool);
 }
 
 void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, ThreadPool& pool) {

@@ -208,7 +208,7 @@ void Daemon::Fetch(FetchPart fetch) {
   PullRequest request{fetch.job, fetch.version, fetch.shard};
   request.begin = fetch.range.begin;
   request.elements = fetch.range.size();
-  request.momentum = fetch.momentum;
+  request.slot = fetch.slot;
   client_->Pull(
       {fetch.endpoint, fetch.public_key}, request, *values, kFetchLimit,
       [this, values, token = fetch.token](const PullResult& result) {
@@ -229,7 +229,7 @@ void Daemon::OnPush(const PushId& id, Encoding encoding, int64_t elements, Paylo
 
 void Daemon::OnPull(const PullRequest& request, ReplyToken token) {
   loop_.Post(PullAsked{request.job, request.version, request.shard, token.id, request.begin,
-                       request.elements, request.momentum});
+                       request.elements, request.slot});
 }
 
 }  // namespace atl::ps

@@ -78,8 +78,10 @@ def wait_for_end(cluster, job, what):
     raise ClusterError(f"{what} did not end within two hours; logs: {cluster.folder}")
 
 
-def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None):
-    """Trains `spec` with one worker for each list of flags in worker_flags, and one server."""
+def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=None):
+    """Trains `spec` with one worker for each list of flags in worker_flags, and one server.
+
+    observe(cluster, job) is called when it has ended, before the daemons stop."""
     folder = tempfile.mkdtemp(prefix="atoll-islands-")
     write_corpus(os.path.join(folder, "corpus.txt"), corpus_bytes)
     count = len(worker_flags)
@@ -98,6 +100,8 @@ def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None):
                                  lambda: cluster.atoll("submit", job_file)[1].strip())
         wait_for_end(cluster, job, what)
         result = parse_log(cluster.atoll("logs", job)[1])
+        if observe:
+            observe(cluster, job)
         if export_to:
             cluster.atoll("export", job, "--to", export_to)
     shutil.rmtree(folder)

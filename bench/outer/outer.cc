@@ -1,15 +1,18 @@
 // The parameter server's outer step, and quantising at the worker, against loops that do nothing
-// but move the same bytes. The step reads the parameters, the momentum and k deltas, and writes the
-// first two; quantising reads a delta and a residual, and writes the residual and codes.
+// but move the same bytes. The step reads the parameters, the optimizer's slots and k deltas, and
+// writes all but the last; quantising reads a delta and a residual, and writes the residual and codes.
 
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "bench/measure.h"
+#include "common/protocol/outer_optimizer.h"
 #include "kernels/host_ops.h"
 #include "kernels/simd.h"
+#include "paramserver/core/outer_optimizer.h"
 
 namespace atl::bench {
 namespace {
@@ -38,6 +41,7 @@ ATOLL_KERNEL(ReadBlock, (const float* x, int64_t n, float* sum), (x, n, sum)) {
 struct Shard {
   std::vector<float> theta, velocity;
   std::vector<std::vector<float>> deltas;  // as long as they are when encoded
+  std::vector<float> second = {};          // slot, of optimizers that have two
 };
 
 // One array after the other, block by block.
@@ -45,7 +49,9 @@ void PlainLoop(Shard& shard, ThreadPool& pool) {
   std::vector<float> sums(kParameters / kBlock);
   pool.For(kParameters / kBlock, [&](int64_t block, int) {
     ScaleBlock(shard.theta.data() + block * kBlock, kBlock);
-    ScaleBlock(shard.velocity.data() + block * kBlock, kBlock);
+    for (std::vector<float>* slot : {&shard.velocity, &shard.second}) {
+      if (!slot->empty()) ScaleBlock(slot->data() + block * kBlock, kBlock);
+    }
     for (const std::vector<float>& delta : shard.deltas) {
       const int64_t floats = static_cast<int64_t>(delta.size()) / (kParameters / kBlock);
       ReadBlock(delta.data() + block * floats, floats, &sums[block]);
@@ -57,6 +63,7 @@ struct Row {
   int threads;
   int deltas;
   Encoding encoding;
+  std::string optimizer = "nesterov";
 };
 
 const char* Name(Encoding encoding) {
@@ -79,12 +86,24 @@ double Measure(const Row& row) {
     }
     weighted.push_back({{delta.data(), row.encoding, kParameters}, 1.0f / row.deltas});
   }
-  const int64_t moved = kParameters * 4 * 4 + row.deltas * bytes;
+  OuterSpec spec;
+  spec.optimizer = row.optimizer;
+  const auto optimizer = ps::MakeOuterOptimizer(spec);
+  const size_t slots = OuterOptimizerOf(spec).slots.size();
+  if (slots < 1) shard.velocity.clear();
+  if (slots > 1) shard.second.assign(kParameters, 0.25f);
+  ps::OuterShard state{shard.theta, {}};
+  if (slots > 0) state.slots.emplace_back(shard.velocity);
+  if (slots > 1) state.slots.emplace_back(shard.second);
+  const int64_t moved =
+      kParameters * 8 * static_cast<int64_t>(1 + slots) + row.deltas * bytes;
+  Version version = 0;
   const Comparison result = Compare(
       [&] { PlainLoop(shard, pool); },
-      [&] { OuterNesterov(shard.theta, shard.velocity, weighted, 0.7f, 0.8f, pool); }, kRounds);
-  std::printf("%7d  %d x %s  %9.1f  %9.1f  %6.2f\n", row.threads, row.deltas, Name(row.encoding),
-              1e-9 * moved / result.base_seconds, 1e-9 * moved / result.work_seconds, result.speed);
+      [&] { optimizer->Step(state, {weighted, 0.7, 0.8, ++version}, pool); }, kRounds);
+  std::printf("%7d  %d x %s  %9.1f  %9.1f  %6.2f  %s\n", row.threads, row.deltas,
+              Name(row.encoding), 1e-9 * moved / result.base_seconds,
+              1e-9 * moved / result.work_seconds, result.speed, row.optimizer.c_str());
   return result.speed;
 }
 
@@ -125,6 +144,13 @@ void Run() {
           std::pair(3, Encoding::kBfloat16)}) {
       worst = std::min(worst, Measure({threads, deltas, encoding}));
     }
+  }
+  for (const OuterOptimizerInfo& info : OuterOptimizers()) {
+    double least = 1e9;
+    for (int threads : {1, 2}) {
+      least = std::min(least, Measure({threads, 3, Encoding::kFloat32, info.name}));
+    }
+    PrintFigureAtLeast("outer." + info.name + "_vs_bandwidth", least, "ratio", kGoal);
   }
   double worst_quantized = 1e9, worst_encode = 1e9;
   for (int threads : {1, 2}) {

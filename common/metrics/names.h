@@ -95,6 +95,12 @@ inline constexpr Metric kOuterClip{"atoll_outer_clip_ratio", MetricType::kGauge,
                                    "clipping of the newest averaged pseudo-gradient; 1: none"};
 inline constexpr Metric kOuterNorm{"atoll_outer_update_norm", MetricType::kGauge,
                                    "L2 norm of the newest averaged pseudo-gradient"};
+inline constexpr Metric kOuterRho{"atoll_outer_rho_ratio", MetricType::kGauge,
+                                  "cosine of successive averaged pseudo-gradients"};
+inline constexpr Metric kOuterGain{"atoll_outer_gain_ratio", MetricType::kGauge,
+                                   "newest outer step along the averaged pseudo-gradient"};
+inline constexpr Metric kOuterCosine{"atoll_outer_island_cosine_ratio", MetricType::kGauge,
+                                     "mean cosine between islands' newest pseudo-gradients"};
 
 // ---- coordinator: islands of these jobs ----
 inline constexpr Metric kIslandLoss{"atoll_island_loss_nats", MetricType::kGauge,

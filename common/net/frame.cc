@@ -196,7 +196,7 @@ v1::TensorEncoding WireEncoding(Encoding encoding) {
 
 PullRequest RequestOf(const v1::PullOpen& open) {
   return {open.job(),      open.version(), open.shard(),    EncodingOf(open.encoding()),
-          open.priority(), open.begin(),   open.elements(), open.momentum()};
+          open.priority(), open.begin(),   open.elements(), open.slot()};
 }
 
 void SetRequest(const PullRequest& request, v1::PullOpen* open) {
@@ -207,7 +207,7 @@ void SetRequest(const PullRequest& request, v1::PullOpen* open) {
   open->set_priority(request.priority);
   open->set_begin(request.begin);
   open->set_elements(request.elements);
-  open->set_momentum(request.momentum);
+  open->set_slot(request.slot);
 }
 
 absl::Status CheckJob(absl::string_view job) {

@@ -28,7 +28,7 @@ struct PullRequest {
   // Of the shard: elements [begin, begin + elements); 0 elements: the whole shard.
   int64_t begin = 0;
   int64_t elements = 0;
-  bool momentum = false;  // the outer momentum, not the parameters
+  int32_t slot = 0;  // of the outer optimizer's state, from 1 on; 0: the parameters
 
   bool operator==(const PullRequest&) const = default;
 };

@@ -529,13 +529,28 @@ struct CollectStatistics {
 };
 
 // Apply a decided round. The pseudo-gradient is g = sum of weight_i * delta_i (token shares, clip
-// and rejections are already in the weights), and then v <- mu v + g, theta <- theta - eta (g + mu
-// v). Version 0 instead sets theta <- delta_0 * weight_0 with v = 0: the initial weights.
+// and rejections are already in the weights), and then the job's outer optimizer makes a step.
+// Version 0 instead sets theta <- delta_0 * weight_0 and every slot to 0: the initial weights.
 struct RoundTerm {
   ContributionId contribution;
   double weight = 0;
 
   bool operator==(const RoundTerm&) const = default;
+};
+// How one layer's pseudo-gradient is made, in place of the terms' weights.
+struct LayerStep {
+  int32_t layer = 0;
+  std::vector<double> weights;  // of the terms' deltas
+  double reference = 0;         // of the outer optimizer's reference slot
+
+  bool operator==(const LayerStep&) const = default;
+};
+// What the merge and the optimizer add to a round's terms.
+struct RoundStep {
+  double learning_rate = 0;       // of the outer step; 0: the job's
+  std::vector<LayerStep> layers;  // others: by the terms' weights
+
+  bool operator==(const RoundStep&) const = default;
 };
 struct CommitRound {
   JobId job;
@@ -543,6 +558,7 @@ struct CommitRound {
   std::vector<RoundTerm> terms;
   std::vector<ContributionId> dropped;  // rejected: forget their staged pushes
   JobImage image = {};
+  RoundStep step = {};
 };
 
 // Answers DescribeJob: all that the server holds of the job but its tensors.
@@ -596,6 +612,7 @@ struct ReceiveShards {
   std::vector<ShardSource> sources;
   CommitRound newest = {};                   // that made the version
   std::vector<ContributionId> decided = {};  // no push of them is wanted any more
+  int32_t slots = 1;                         // of the outer optimizer, all of which come along
 };
 
 // Say what you hold of the job: JobDescribed, or nothing where that is nothing.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
 
 namespace atl {
@@ -136,6 +137,7 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(InRange("outer.grace_seconds", o.grace_seconds, 0, 86400));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.min_islands", o.min_islands, 1, 4096));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096));
+  ATOLL_RETURN_IF_ERROR(ValidateOuterChoice(o));
   return IntInRange("outer.min_servers", o.min_servers, 1, 4096);
 }
 

@@ -342,7 +342,8 @@ void Fields(V& v, Plain<V, Statistics>& s, v1::Statistics& m) {
   ATOLL_WIRE_MESSAGES(layers, kMaxListLength);
   const int64_t k = m.contributions_size();
   for (const v1::LayerGram& layer : m.layers()) {
-    v.Check(layer.values_size() == k * k, "a Gram matrix is not square in the contributions");
+    v.Check(layer.values_size() == k * k || layer.values_size() == (k + 1) * (k + 1),
+            "a Gram matrix is not square in the contributions");
   }
 }
 
@@ -435,6 +436,7 @@ void Fields(V& v, Plain<V, CommitRound>& s, v1::CommitRound& m) {
   ATOLL_WIRE_MESSAGES(terms, kMaxContributions);
   ATOLL_WIRE_MESSAGES(dropped, kMaxContributions);
   ATOLL_WIRE_MESSAGE(image);
+  ATOLL_WIRE_MESSAGE(step);
 }
 
 template <class V>
@@ -514,6 +516,7 @@ void Fields(V& v, Plain<V, ReceiveShards>& s, v1::ReceiveShards& m) {
   ATOLL_WIRE_MESSAGES(sources, kMaxListLength);
   ATOLL_WIRE_MESSAGE(newest);
   ATOLL_WIRE_MESSAGES(decided, kMaxListLength);
+  ATOLL_WIRE_INT(slots, 0, kMaxIsland);
 }
 
 template <class V>
@@ -579,6 +582,7 @@ void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire) { EncodeInto(
 void Encode(const StepTrace& trace, v1::StepTrace* wire) { EncodeInto(trace, wire); }
 void Encode(const JobCharter& charter, v1::JobCharter* wire) { EncodeInto(charter, wire); }
 void Encode(const JobImage& image, v1::JobImage* wire) { EncodeInto(image, wire); }
+void Encode(const RoundStep& step, v1::RoundStep* wire) { EncodeInto(step, wire); }
 
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire) {
   return DecodeEnvelope<FromWorker>(wire->worker(), wire);
@@ -591,6 +595,7 @@ absl::StatusOr<FromServer> Decode(v1::FromServer* wire) {
 }
 absl::StatusOr<JobCharter> Decode(v1::JobCharter* wire) { return DecodeFrom<JobCharter>(wire); }
 absl::StatusOr<JobImage> Decode(v1::JobImage* wire) { return DecodeFrom<JobImage>(wire); }
+absl::StatusOr<RoundStep> Decode(v1::RoundStep* wire) { return DecodeFrom<RoundStep>(wire); }
 absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {
   return DecodeEnvelope<ToServer>(wire->server(), wire);
 }

@@ -22,6 +22,7 @@ class FromWorker;
 class JobCharter;
 class JobImage;
 class JobSpec;
+class RoundStep;
 class StepTrace;
 class ToServer;
 class ToWorker;
@@ -38,6 +39,7 @@ void Encode(const DeviceProfile& profile, v1::DeviceProfile* wire);
 void Encode(const StepTrace& trace, v1::StepTrace* wire);
 void Encode(const JobCharter& charter, v1::JobCharter* wire);
 void Encode(const JobImage& image, v1::JobImage* wire);
+void Encode(const RoundStep& step, v1::RoundStep* wire);
 
 // May take parts out of `wire`.
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire);
@@ -52,6 +54,7 @@ absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire);
 absl::StatusOr<StepTrace> Decode(v1::StepTrace* wire);
 absl::StatusOr<JobCharter> Decode(v1::JobCharter* wire);
 absl::StatusOr<JobImage> Decode(v1::JobImage* wire);
+absl::StatusOr<RoundStep> Decode(v1::RoundStep* wire);
 
 // A daemon's name: [a-z0-9][a-z0-9-]{0,62}.
 absl::Status CheckNodeName(absl::string_view name);

@@ -74,6 +74,22 @@ void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
   ATOLL_WIRE_OPTIONAL(min_islands);
   ATOLL_WIRE_OPTIONAL(max_islands);
   ATOLL_WIRE_OPTIONAL(min_servers);
+  ATOLL_WIRE_OPTIONAL(optimizer);
+  ATOLL_WIRE_OPTIONAL(merge);
+  ATOLL_WIRE_OPTIONAL(parameters);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, LayerStep>& s, v1::LayerStep& m) {
+  ATOLL_WIRE_INT(layer, 0, kMaxShards);
+  ATOLL_WIRE_VALUES(weights, 4096);
+  ATOLL_WIRE_COPY(reference);
+}
+
+template <class V>
+void Fields(V& v, Plain<V, RoundStep>& s, v1::RoundStep& m) {
+  ATOLL_WIRE_COPY(learning_rate);
+  ATOLL_WIRE_MESSAGES(layers, kMaxListLength);
 }
 
 template <class V>

@@ -187,6 +187,7 @@ DecisionRecord DecisionFrom(const JobId& job, const CommitRound& newest) {
   decision.version = newest.version;
   decision.previous = newest.version - 1;
   decision.dropped = newest.dropped;
+  decision.step = newest.step;
   decision.tokens = newest.image.tokens;
   decision.tokens_committed_after = newest.image.tokens_committed;
   decision.closed_because = "rebuilt from the parameter servers' logs";

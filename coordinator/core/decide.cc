@@ -15,8 +15,7 @@ double CountedTokens(const RoundCandidate& candidate) {
 }  // namespace
 
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
-                     double clip_norm, bool reject_outliers,
-                     std::map<IslandId, PenaltyState>& penalties) {
+                     bool reject_outliers, std::map<IslandId, PenaltyState>& penalties) {
   const size_t k = candidates.size();
   ATOLL_CHECK(gram.size() == k * k);
   RoundDecision decision;
@@ -41,16 +40,6 @@ RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::v
     if (!verdict.penalty.accepted) continue;
     verdict.weight = CountedTokens(candidates[i]) / counted * verdict.penalty.clip;
   }
-  double square = 0;
-  for (size_t i = 0; i < k; ++i) {
-    for (size_t j = 0; j < k; ++j) {
-      const double both = decision.verdicts[i].weight * decision.verdicts[j].weight;
-      if (both != 0) square += both * gram[i * k + j];  // a rejected NaN must not enter
-    }
-  }
-  decision.norm = std::sqrt(std::max(0.0, square));
-  if (clip_norm > 0 && decision.norm > clip_norm) decision.clip_scale = clip_norm / decision.norm;
-  for (RoundVerdict& verdict : decision.verdicts) verdict.weight *= decision.clip_scale;
   return decision;
 }
 

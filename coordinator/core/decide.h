@@ -23,25 +23,22 @@ struct RoundCandidate {
 struct RoundVerdict {
   PenaltyVerdict penalty;
   double norm = 0;    // global L2 norm of the delta
-  double weight = 0;  // of the delta in the pseudo-gradient, everything included; 0 if rejected
+  double weight = 0;  // of the delta, before the round is merged (merge.h); 0 if rejected
 };
 
 struct RoundDecision {
   std::vector<RoundVerdict> verdicts;  // as the candidates
-  double norm = 0;                     // of the token-weighted average, before clip_scale
-  double clip_scale = 1;               // min(1, clip_norm / norm)
   int64_t tokens = 0;                  // of the accepted
   bool is_void = false;                // nothing was accepted
 };
 
 // `gram` is k-by-k, row by row: inner products of the candidates' whole deltas. Judges in the order
 // of the candidates and updates `penalties` (an island without a state begins its warm-up).
-//   weight_i = counted_i / sum of accepted counted * clip_i * clip_scale
-// where counted = max(1, tokens - masked_tokens). `clip_norm` 0: clip_scale is 1. REQUIRES: tokens
-// >= masked_tokens >= 0; reach > 0; gram.size() == k * k.
+//   weight_i = counted_i / sum of accepted counted * clip_i
+// where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0; reach > 0;
+// gram.size() == k * k.
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
-                     double clip_norm, bool reject_outliers,
-                     std::map<IslandId, PenaltyState>& penalties);
+                     bool reject_outliers, std::map<IslandId, PenaltyState>& penalties);
 
 }  // namespace atl
 

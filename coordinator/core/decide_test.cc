@@ -30,11 +30,10 @@ PenaltyState WarmedUp(double norm) {
 TEST_CASE("weights are shares of tokens") {
   std::map<IslandId, PenaltyState> penalties;
   const RoundDecision d =
-      Decide({Candidate(0, 300), Candidate(1, 100)}, GramOf({{1, 0}, {0, 1}}), 0, true, penalties);
+      Decide({Candidate(0, 300), Candidate(1, 100)}, GramOf({{1, 0}, {0, 1}}), true, penalties);
   CHECK(d.verdicts[0].weight == Approx(0.75));
   CHECK(d.verdicts[1].weight == Approx(0.25));
   CHECK(d.tokens == 400);
-  CHECK(d.norm == Approx(std::hypot(0.75, 0.25)));
 }
 
 TEST_CASE("weights_are_shares_of_the_tokens_that_the_loss_counted") {
@@ -44,39 +43,17 @@ TEST_CASE("weights_are_shares_of_the_tokens_that_the_loss_counted") {
   second.masked_tokens = 70;
   third.masked_tokens = 50;  // nothing counted: as good as no weight
   const RoundDecision d =
-      Decide({first, second, third}, GramOf({{1, 0}, {0, 1}, {0, 0}}), 0, true, penalties);
+      Decide({first, second, third}, GramOf({{1, 0}, {0, 1}, {0, 0}}), true, penalties);
   CHECK(d.verdicts[0].weight == Approx(10.0 / 41));
   CHECK(d.verdicts[1].weight == Approx(30.0 / 41));
   CHECK(d.verdicts[2].weight == Approx(1.0 / 41));
   CHECK(d.tokens == 450);
 }
 
-TEST_CASE("the norm of the average comes from the Gram matrix, opposite deltas cancel") {
-  std::map<IslandId, PenaltyState> penalties;
-  const RoundDecision d =
-      Decide({Candidate(0, 1), Candidate(1, 1)}, GramOf({{3, 4}, {-3, -4}}), 1, true, penalties);
-  CHECK(d.verdicts[0].norm == Approx(5));
-  CHECK(d.norm == Approx(0).margin(1e-12));
-  CHECK(d.clip_scale == 1);
-}
-
-TEST_CASE("an average longer than phi is scaled down to it") {
-  std::map<IslandId, PenaltyState> penalties;
-  const std::vector<Vector> deltas = {{3, 1}, {2, -5}};
-  const RoundDecision d =
-      Decide({Candidate(0, 20), Candidate(1, 10)}, GramOf(deltas), 1, true, penalties);
-  Vector sum(2, 0);
-  for (size_t i = 0; i < 2; ++i) {
-    for (size_t j = 0; j < 2; ++j) sum[j] += d.verdicts[i].weight * deltas[i][j];
-  }
-  CHECK(std::hypot(sum[0], sum[1]) == Approx(1));
-  CHECK(d.clip_scale == Approx(1 / d.norm));
-}
-
 TEST_CASE("a rejected island has no weight, and its tokens no share") {
   std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}, {1, WarmedUp(1)}};
   const RoundDecision d =
-      Decide({Candidate(0, 100), Candidate(1, 100)}, GramOf({{1, 0}, {0, 90}}), 0, true, penalties);
+      Decide({Candidate(0, 100), Candidate(1, 100)}, GramOf({{1, 0}, {0, 90}}), true, penalties);
   CHECK(d.verdicts[0].weight == 1);
   CHECK(d.verdicts[1].weight == 0);
   CHECK_FALSE(d.verdicts[1].penalty.accepted);
@@ -87,15 +64,14 @@ TEST_CASE("a delta that is not a number does not reach the others") {
   std::map<IslandId, PenaltyState> penalties;
   const double nan = std::nan("");
   const RoundDecision d =
-      Decide({Candidate(0, 100), Candidate(1, 100)}, {4, nan, nan, nan}, 1, true, penalties);
-  CHECK(d.verdicts[0].weight == Approx(0.5));
+      Decide({Candidate(0, 100), Candidate(1, 100)}, {4, nan, nan, nan}, true, penalties);
+  CHECK(d.verdicts[0].weight == Approx(1));
   CHECK(d.verdicts[1].weight == 0);
-  CHECK(d.norm == Approx(2));
 }
 
 TEST_CASE("if all are rejected the round is void") {
   std::map<IslandId, PenaltyState> penalties;
-  const RoundDecision d = Decide({Candidate(0, 100)}, {std::nan("")}, 1, true, penalties);
+  const RoundDecision d = Decide({Candidate(0, 100)}, {std::nan("")}, true, penalties);
   CHECK(d.is_void);
   CHECK(d.verdicts[0].weight == 0);
   CHECK(penalties[0].rejections_in_row == 1);
@@ -104,7 +80,7 @@ TEST_CASE("if all are rejected the round is void") {
 TEST_CASE("two contributions of one island are judged one after the other") {
   std::map<IslandId, PenaltyState> penalties;
   const RoundDecision d =
-      Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}}, GramOf({{1, 0}, {2, 0}}), 0, true, penalties);
+      Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}}, GramOf({{1, 0}, {2, 0}}), true, penalties);
   CHECK(d.verdicts[1].penalty.score == Approx(10));
   CHECK(d.verdicts[1].penalty.clip == Approx(1.3 / 2));
   CHECK(penalties[0].warm_up_pushes == 2);

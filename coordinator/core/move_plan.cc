@@ -23,8 +23,8 @@ struct Load {
 class Planner {
  public:
   Planner(const std::vector<ShardPlacement>& shards, const std::vector<MoveServer>& servers,
-          const std::vector<std::string>& sites, int64_t staged_bytes_per_element)
-      : bytes_per_element_(kServerBytesPerElement + staged_bytes_per_element) {
+          const std::vector<std::string>& sites, int64_t bytes_per_element)
+      : bytes_per_element_(bytes_per_element) {
     for (const MoveServer& server : servers) {
       loads_[server.name] = {&server, 0, 0, RemoteShare(server.site, sites)};
     }
@@ -138,8 +138,8 @@ class Planner {
 
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
                         const std::vector<MoveServer>& servers,
-                        const std::vector<std::string>& sites, int64_t staged_bytes_per_element) {
-  return Planner(shards, servers, sites, staged_bytes_per_element).Run();
+                        const std::vector<std::string>& sites, int64_t bytes_per_element) {
+  return Planner(shards, servers, sites, bytes_per_element).Run();
 }
 
 double RemoteShare(const std::string& site, const std::vector<std::string>& sites) {

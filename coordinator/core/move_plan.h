@@ -33,7 +33,7 @@ struct MovePlan {
 // long as that lowers the maximum. `sites`: of the islands, one each.
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
                         const std::vector<MoveServer>& servers,
-                        const std::vector<std::string>& sites, int64_t staged_bytes_per_element);
+                        const std::vector<std::string>& sites, int64_t bytes_per_element);
 
 inline constexpr double kImbalance = 1.25;
 

@@ -33,32 +33,32 @@ std::map<NodeId, int64_t> After(std::vector<ShardPlacement> shards, const MovePl
 
 TEST_CASE("a_balanced_placement_stays") {
   const auto shards = Shards({{"a", 10}, {"b", 10}, {"a", 4}, {"b", 5}});
-  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, {}, 4);
+  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, {}, 12);
   REQUIRE(plan.moves.empty());
   REQUIRE(plan.trouble.empty());
 }
 
 TEST_CASE("a_new_server_takes_its_share") {
   const auto shards = Shards({{"a", 10}, {"a", 10}, {"a", 10}, {"a", 10}});
-  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, {}, 4);
+  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, {}, 12);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"a", 20}, {"b", 20}});
 }
 
 TEST_CASE("a_server_that_leaves_is_emptied_onto_the_others_evenly") {
   const auto shards = Shards({{"a", 10}, {"a", 10}, {"b", 10}, {"c", 10}});
   const MovePlan plan =
-      PlanShardMoves(shards, {Server("a", "", true), Server("b"), Server("c")}, {}, 4);
+      PlanShardMoves(shards, {Server("a", "", true), Server("b"), Server("c")}, {}, 12);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"b", 20}, {"c", 20}});
 }
 
 TEST_CASE("what_fits_nowhere_stays_and_says_why") {
   const auto shards = Shards({{"a", 100}});
   const MovePlan plan =
-      PlanShardMoves(shards, {Server("a", "", true), Server("b", "", false, 1199)}, {}, 4);
+      PlanShardMoves(shards, {Server("a", "", true), Server("b", "", false, 1199)}, {}, 12);
   REQUIRE(plan.moves.empty());
   REQUIRE(plan.trouble.find("server a") != std::string::npos);
   const MovePlan fits =
-      PlanShardMoves(shards, {Server("a", "", true), Server("b", "", false, 1200)}, {}, 4);
+      PlanShardMoves(shards, {Server("a", "", true), Server("b", "", false, 1200)}, {}, 12);
   REQUIRE(fits.moves.size() == 1);
 }
 
@@ -66,7 +66,7 @@ TEST_CASE("shards_go_to_the_islands_site_first") {
   const auto shards = Shards({{"a", 10}, {"a", 10}, {"a", 10}});
   const MovePlan plan = PlanShardMoves(
       shards, {Server("a", "", true), Server("near", "paris"), Server("far", "oslo")},
-      {"paris", "paris"}, 4);
+      {"paris", "paris"}, 12);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"far", 10}, {"near", 20}});
   REQUIRE(RemoteShare("oslo", {"paris", "oslo"}) == 0.5);
   REQUIRE(RemoteShare("", {"paris"}) == 0);

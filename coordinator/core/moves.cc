@@ -53,7 +53,7 @@ std::vector<ShardMove> Batch(const Job& job) {
   std::vector<ShardMove> batch;
   int64_t bytes = 0;
   for (const ShardMove& move : job.record.moves) {
-    bytes += PlacementOf(job, move).elements * kServerBytesPerElement;
+    bytes += PlacementOf(job, move).elements * ServerBytesPerElement(job.spec().outer);
     if (!batch.empty() && bytes > job.moving.batch_bytes) break;
     batch.push_back(move);
   }
@@ -140,7 +140,8 @@ bool PlanMoves(State& s, Job& job) {
   if (!AllServersKnown(job) || s.now < job.moving.plan_again_at) return false;
   job.moving.plan_again_at = s.now + kRetryInterval;
   MovePlan plan = PlanShardMoves(job.record.shards, ServersFor(s, job), SitesOfIslands(s, job),
-                                 BytesPerElement(Encoding::kFloat32));
+                                 ServerBytesPerElement(job.spec().outer) +
+                                     BytesPerElement(Encoding::kFloat32));
   job.moving.trouble = plan.trouble;
   if (plan.moves.empty()) return false;
   JobRecord& record = job.EditRecord();
@@ -185,7 +186,7 @@ void AdaptBatch(Job& job) {
   } else if (missed) {
     int64_t bytes = 0;
     for (const ShardMove& move : moving.batch) {
-      bytes += PlacementOf(job, move).elements * kServerBytesPerElement;
+      bytes += PlacementOf(job, move).elements * ServerBytesPerElement(job.spec().outer);
     }
     moving.batch_bytes = bytes / 2;
   }
@@ -252,7 +253,7 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
     shard.server = move.to;
     shard.endpoint = to->endpoint;
     shard.public_key = to->public_key;
-    bytes += shard.elements * kServerBytesPerElement;
+    bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
     filled = filled || move.fill;
     std::erase_if(record.refilled,
                   [&](const RefilledShard& r) { return move.fill && r.shard == move.shard; });
@@ -343,11 +344,13 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     if (other != job.links.end() && !other->second.known && !empty) continue;
     int64_t free = FreeBytes(s, member);
     for (const ShardPlacement& shard : lost) {
-      if (key.second == server) free += shard.elements * kServerBytesPerElement;
+      if (key.second == server) free += shard.elements * ServerBytesPerElement(job.spec().outer);
     }
     servers.push_back({key.second, member.endpoint, free, member.public_key});
   }
-  auto placed = PlaceShards(lost, servers, BytesPerElement(Encoding::kFloat32));
+  auto placed = PlaceShards(
+      lost, servers,
+      ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
   if (!placed.ok()) {
     return refuse(placed.status().message(), "; start server ", server,
                   " with an empty folder, or another one");
@@ -446,6 +449,7 @@ namespace {
 // What makes up `version`, for a server that has nothing of the job.
 void TellVersion(const Job& job, ReceiveShards& message) {
   message.newest = {job.id(), message.version, {}, {}};
+  message.slots = static_cast<int32_t>(OuterOptimizerOf(job.spec().outer).slots.size());
   int told = 0;
   for (auto d = job.decisions.rbegin(); d != job.decisions.rend() && told < kDecisionsTold;
        ++d, ++told) {
@@ -591,7 +595,7 @@ std::string MovesText(const Job& job) {
     std::set<NodeId> to;
     bool fill = false;
     for (const ShardMove& move : job.record.moves) {
-      bytes += PlacementOf(job, move).elements * kServerBytesPerElement;
+      bytes += PlacementOf(job, move).elements * ServerBytesPerElement(job.spec().outer);
       to.insert(move.to);
       fill = fill || move.fill;
     }

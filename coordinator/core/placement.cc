@@ -117,8 +117,7 @@ absl::StatusOr<std::vector<ShardPlacement>> CutShards(const std::vector<LayerSiz
 
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,
-                                      int64_t staged_bytes_per_element) {
-  const int64_t bytes_per_element = kServerBytesPerElement + staged_bytes_per_element;
+                                      int64_t bytes_per_element) {
   std::vector<size_t> largest_first(shards.size());
   std::iota(largest_first.begin(), largest_first.end(), 0);
   std::stable_sort(largest_first.begin(), largest_first.end(),
@@ -138,7 +137,7 @@ absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
       for (const PlacementServer& s : servers) free += s.free_bytes;
       return absl::ResourceExhaustedError(
           absl::StrCat("parameter servers have too little memory: ", needed,
-                       " bytes for parameters, momentum and one staged delta, ", free, " free on ",
+                       " bytes for parameters, outer optimizer state and one staged delta, ", free, " free on ",
                        servers.size(), " of them"));
     }
     shard.server = servers[best].name;

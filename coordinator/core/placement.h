@@ -18,9 +18,6 @@ inline constexpr int64_t kMaxLayers = 1 << 17;
 inline constexpr int64_t kMaxShards = 1 << 17;
 inline constexpr int64_t kMaxElements = int64_t{1} << 42;  // of a model
 
-// Bytes of one parameter and its momentum on a server.
-inline constexpr int64_t kServerBytesPerElement = 8;
-
 // Refuses facts that no worker could mean: no or too many layers, empty or huge ones, no data.
 absl::Status Validate(const JobFacts& facts);
 
@@ -45,11 +42,11 @@ struct Placement {
 };
 
 // Longest processing time first: the largest shard not yet placed goes to the server with the
-// fewest elements (the first by name among equals) that has room for it: parameters, momentum and
+// fewest elements (the first by name among equals) that has room for it: parameters, slots and
 // one staged delta. Error: the servers have too little memory; says how much is needed.
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,
-                                      int64_t staged_bytes_per_element);
+                                      int64_t bytes_per_element);
 
 // Elements of the fullest server over the mean; 1 if nothing is placed.
 double MaxOverMean(const std::vector<ShardPlacement>& shards);

@@ -235,6 +235,8 @@ struct DecisionRecord {
   int64_t tokens_committed_after = 0;  // of the job
   IslandId opened_by = -1;             // whose complete contribution opened the window
   std::string closed_because;
+  RoundStep step = {};
+  double rho = 0, gain = 0, cosine = 0, staleness = 0;  // see RoundHealth in merge.h
 
   bool operator==(const DecisionRecord&) const = default;
 };

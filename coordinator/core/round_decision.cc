@@ -9,6 +9,7 @@
 #include "coordinator/core/decide.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/merge.h"
 #include "coordinator/core/servers.h"
 
 namespace atl::coord {
@@ -77,12 +78,76 @@ void Settle(State& s, Job& job, const DecisionParticipant& p, const PenaltyVerdi
   DropContribution(s, job, p.contribution, p.reason);
 }
 
-std::vector<double> SumOf(const std::map<NodeId, std::vector<double>>& grams, size_t size) {
-  std::vector<double> sum(size, 0);
-  for (const auto& [server, gram] : grams) {
-    for (size_t i = 0; i < size; ++i) sum[i] += gram[i];
+// Of each layer, over all servers, with a last row and column for the outer optimizer's reference
+// slot; zeros where a server has none.
+std::vector<LayerGram> SumOf(const Collecting& collecting) {
+  const size_t k = collecting.contributions.size(), n = k + 1;
+  std::map<int32_t, std::vector<double>> sums;
+  for (const auto& [server, layers] : collecting.grams) {
+    for (const LayerGram& layer : layers) {
+      std::vector<double>& sum = sums[layer.layer];
+      sum.resize(n * n, 0);
+      const size_t width = layer.values.size() == n * n ? n : k;
+      for (size_t i = 0; i < width; ++i) {
+        for (size_t j = 0; j < width; ++j) sum[i * n + j] += layer.values[i * width + j];
+      }
+    }
   }
-  return sum;
+  std::vector<LayerGram> layers;
+  for (auto& [layer, sum] : sums) layers.push_back({layer, std::move(sum)});
+  return layers;
+}
+
+// k-by-k, of whole deltas.
+std::vector<double> WholeGram(const std::vector<LayerGram>& layers, size_t k) {
+  std::vector<double> gram(k * k, 0);
+  for (const LayerGram& layer : layers) {
+    for (size_t i = 0; i < k * k; ++i) gram[i] += layer.values[i / k * (k + 1) + i % k];
+  }
+  return gram;
+}
+
+constexpr int kRhoRounds = 7;  // before a round, that its rate is set by too
+constexpr double kLeastGain = 0.7, kMostGain = 1.5;
+
+MergedRound Merge(const Job& job, const DecisionRecord& decision, const RoundDecision& result,
+                  const std::vector<LayerGram>& layers, Version version) {
+  // The embedding is the first layer, also of a head that shares it.
+  MergeInput input{job.spec().outer, {}, layers, {0}, ActiveIslands(job), {}};
+  for (size_t i = 0; i < decision.participants.size(); ++i) {
+    const DecisionParticipant& p = decision.participants[i];
+    const auto steps = static_cast<double>(std::max<int64_t>(1, p.inner_steps));
+    input.candidates.push_back({result.verdicts[i].weight, static_cast<double>(p.tokens) / steps,
+                                version - 1 - p.contribution.base_version});
+  }
+  for (auto d = job.decisions.rbegin();
+       d != job.decisions.rend() && input.past_rho.size() < kRhoRounds; ++d) {
+    if (d->second.version > 0 && d->first != decision.round) {
+      input.past_rho.push_back(d->second.rho);
+    }
+  }
+  MergedRound merged = MergeRound(input);
+  for (LayerStep& layer : merged.step.layers) {
+    std::vector<double> weights;  // of what is committed alone
+    for (size_t i = 0; i < layer.weights.size(); ++i) {
+      if (result.verdicts[i].penalty.accepted) weights.push_back(layer.weights[i]);
+    }
+    layer.weights = std::move(weights);
+  }
+  return merged;
+}
+
+bool IsUsualGain(double gain) { return gain == 0 || (gain >= kLeastGain && gain <= kMostGain); }
+
+// Said when it begins, not in every round.
+void WarnOfGain(State& s, const Job& job, const DecisionRecord& decision) {
+  const auto before = job.decisions.find(decision.round - 1);
+  const bool was_usual = before == job.decisions.end() || IsUsualGain(before->second.gain);
+  if (IsUsualGain(decision.gain) || !was_usual) return;
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrFormat("version %d: the outer step has a gain of %.2f, outside %.1f to %.1f: change "
+                        "outer.learning_rate, or set outer.optimizer = \"nesterov_gain\"",
+                        decision.version, decision.gain, kLeastGain, kMostGain));
 }
 
 // Records are compared and printed: no NaN in them.
@@ -160,13 +225,21 @@ void DecideRound(State& s, Job& job) {
     const int64_t masked = job.contributions.at(p.contribution).masked_tokens;
     candidates.push_back({p.contribution, p.tokens, ReachOf(job, p.inner_steps, tokens), masked});
   }
-  decision.gram = SumOf(collecting.grams, candidates.size() * candidates.size());
-  const OuterSpec& outer = job.spec().outer;
+  const std::vector<LayerGram> layers = SumOf(collecting);
+  decision.gram = WholeGram(layers, candidates.size());
   const RoundDecision result =
-      Decide(candidates, decision.gram, outer.clip_norm, outer.reject_outliers, job.penalties);
+      Decide(candidates, decision.gram, job.spec().outer.reject_outliers, job.penalties);
   for (double& value : decision.gram) value = Storable(value);
-  decision.norm = result.norm;
-  decision.clip_scale = result.clip_scale;
+  MergedRound merged;
+  merged.weights.resize(candidates.size(), 0);
+  if (!result.is_void) merged = Merge(job, decision, result, layers, collecting.version);
+  decision.norm = merged.norm;
+  decision.clip_scale = merged.clip_scale;
+  decision.step = merged.step;
+  decision.rho = merged.health.rho;
+  decision.gain = merged.health.gain;
+  decision.cosine = merged.health.cosine;
+  decision.staleness = merged.health.staleness;
   decision.tokens = result.tokens;
   decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;
@@ -177,12 +250,13 @@ void DecideRound(State& s, Job& job) {
     p.score = verdict.penalty.score;
     p.limit = verdict.penalty.limit;
     p.clip = verdict.penalty.clip;
-    p.weight = verdict.weight;
+    p.weight = merged.weights[i];
     p.accepted = verdict.penalty.accepted;
     p.reason = verdict.penalty.reason;
     Settle(s, job, p, verdict.penalty, result.is_void ? job.progress.version : collecting.version);
   }
   s.Log(job.id(), result.is_void ? Severity::kWarning : Severity::kInfo, Describe(decision));
+  WarnOfGain(s, job, decision);
   const bool none_finite =
       std::all_of(result.verdicts.begin(), result.verdicts.end(),
                   [](const RoundVerdict& v) { return !std::isfinite(v.norm); });

@@ -217,6 +217,7 @@ Duration Grace(const Job& job) { return FromSeconds(job.spec().outer.grace_secon
 
 // Why the window is to be closed now; "" if it is not.
 std::string WhyClose(const State& s, const Job& job) {
+  if (HasSinglePushRounds(job.spec().outer)) return "each push makes a round";
   const std::vector<IslandId> missing = MissingIslands(job);
   if (missing.empty()) {
     const auto stalled =
@@ -263,9 +264,10 @@ bool AdvanceWindow(State& s, Job& job) {
   Collecting collecting;
   collecting.version = job.progress.version + 1;
   // The earliest; the others are in the next round.
+  const size_t most = HasSinglePushRounds(job.spec().outer) ? 1 : kMaxContributions;
   collecting.contributions.assign(
-      job.complete.begin(), job.complete.begin() + static_cast<std::ptrdiff_t>(std::min(
-                                                       job.complete.size(), kMaxContributions)));
+      job.complete.begin(),
+      job.complete.begin() + static_cast<std::ptrdiff_t>(std::min(job.complete.size(), most)));
   std::sort(collecting.contributions.begin(), collecting.contributions.end());
   collecting.opened_by = job.window->opened_by;
   collecting.closed_because = why;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/protocol/outer_optimizer.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands.h"
@@ -304,22 +305,22 @@ void OnStatistics(State& s, Member& server, const Statistics& message) {
     if (shard.server == server.record.name) expected.insert(shard.layer);
   }
   const size_t k = message.contributions.size();
-  std::vector<double> sum(k * k, 0);
   for (const LayerGram& layer : message.layers) {
-    if (expected.erase(layer.layer) == 0 || layer.values.size() != k * k) {
+    const bool fits =
+        layer.values.size() == k * k || layer.values.size() == (k + 1) * (k + 1);
+    if (expected.erase(layer.layer) == 0 || !fits) {
       return FailJob(
           s, *job,
           absl::StrCat("parameter server ", server.record.name, " sent statistics of layer ",
                        layer.layer, " that it does not hold, or of the wrong size"));
     }
-    for (size_t i = 0; i < k * k; ++i) sum[i] += layer.values[i];
   }
   if (!expected.empty()) {
     return FailJob(s, *job,
                    absl::StrCat("parameter server ", server.record.name,
                                 " sent no statistics of layer ", *expected.begin()));
   }
-  job->collecting->grams[server.record.name] = std::move(sum);
+  job->collecting->grams[server.record.name] = message.layers;
 }
 
 void OnRoundApplied(State& s, Member& server, const RoundApplied& message) {
@@ -406,7 +407,7 @@ void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
   for (Version v = from + 1; v <= to; ++v) {
     const DecisionRecord* decision = DecisionOf(job, v);
     if (decision == nullptr) return;
-    CommitRound commit{job.id(), v, {}, decision->dropped};
+    CommitRound commit{job.id(), v, {}, decision->dropped, {}, decision->step};
     for (const DecisionParticipant& p : decision->participants) {
       if (p.accepted) commit.terms.push_back({p.contribution, p.weight});
     }
@@ -519,21 +520,25 @@ std::string ServerTroubles(const Job& job) {
 int64_t FreeBytes(const State& s, const Member& server) {
   int64_t free = server.memory_bytes;
   for (const auto& [number, job] : s.jobs) {
+    const int64_t bytes = ServerBytesPerElement(job.spec().outer);
     for (const ShardPlacement& shard : job.record.shards) {
-      if (shard.server == server.record.name) free -= shard.elements * kServerBytesPerElement;
+      if (shard.server == server.record.name) free -= shard.elements * bytes;
     }
     for (const ShardMove& move : job.record.moves) {
       const ShardPlacement& shard = job.record.shards[move.shard];
       if (move.to == server.record.name && shard.server != move.to) {
-        free -= shard.elements * kServerBytesPerElement;
+        free -= shard.elements * bytes;
       }
     }
   }
   for (const auto& [job, holders] : s.held) {
     const auto held = holders.find(server.record.name);
     if (held == holders.end() || !held->second.described) continue;
-    for (const OwnedShard& shard : held->second.described->assignment.shards) {
-      free -= shard.elements * kServerBytesPerElement;
+    const AssignShards& assignment = held->second.described->assignment;
+    const OuterSpec& outer = assignment.charter.spec.outer;
+    if (!ValidateOuterChoice(outer).ok()) continue;
+    for (const OwnedShard& shard : assignment.shards) {
+      free -= shard.elements * ServerBytesPerElement(outer);
     }
   }
   return free;

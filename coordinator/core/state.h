@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/changes.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/ledger.h"
@@ -98,7 +99,7 @@ struct Collecting {
   std::vector<ContributionId> contributions;
   IslandId opened_by = -1;
   std::string closed_because;
-  std::map<NodeId, std::vector<double>> grams;  // k-by-k, by server
+  std::map<NodeId, std::vector<LayerGram>> grams;  // by server
 };
 
 // The part of an IslandOrder that changes, to see whether a new one has to be sent.

@@ -82,6 +82,9 @@ void AddCounters(const JobCounters& counters, const JobId& job, MetricsWriter& w
     writer.Add(kLastRound, Number(counters.last_decision_ms) / 1e3, labels);
     writer.Add(kOuterClip, counters.clip_scale, labels);
     writer.Add(kOuterNorm, counters.norm, labels);
+    writer.Add(kOuterRho, counters.rho, labels);
+    writer.Add(kOuterGain, counters.gain, labels);
+    writer.Add(kOuterCosine, counters.cosine, labels);
   }
   for (const char* reason : {"connection_lost", "left", "other", "restarted", "silent"}) {
     const auto found = counters.evictions.find(reason);

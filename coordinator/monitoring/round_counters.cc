@@ -52,6 +52,9 @@ void RoundCounters::OnStored(int64_t unix_ms, const CoordinatorEvent& event,
       job.last_decision_ms = unix_ms;
       job.clip_scale = decision->clip_scale;
       job.norm = decision->norm;
+      job.rho = decision->rho;
+      job.gain = decision->gain;
+      job.cosine = decision->cosine;
       for (const DecisionParticipant& p : decision->participants) {
         if (decision->version == 0) break;  // the initial weights
         job.staleness.Observe(

@@ -22,6 +22,7 @@ struct JobCounters {
   int64_t last_round = -1;
   int64_t last_decision_ms = 0;
   double clip_scale = 1;
+  double rho = 0, gain = 0, cosine = 0;
   double norm = 0;
   std::map<IslandId, int64_t> evictions_seen;  // as the islands' records say
   std::map<std::string, int64_t> evictions;    // by reason

@@ -65,7 +65,7 @@ struct PullAsked {
   Token token = 0;
   int64_t begin = 0;
   int64_t elements = 0;  // 0: the whole shard
-  bool momentum = false;
+  int32_t slot = 0;      // of the outer optimizer, from 1 on; 0: the parameters
 };
 
 // The end of a FetchPart. payload: fp32, its checksums verified.
@@ -158,7 +158,7 @@ struct FetchPart {
   JobId job;
   Version version = kNoVersion;
   ShardId shard = 0;
-  bool momentum = false;
+  int32_t slot = 0;  // as in PullAsked
   ElementRange range;
   std::string endpoint;
   std::string public_key;
@@ -206,7 +206,7 @@ struct ServerOptions {
   Incarnation incarnation = 0;
   std::string software_version;
   std::string endpoint;  // of the tensor link, as workers reach it
-  // For parameters, momentum and staged deltas together. Copies made for readers come on top: at
+  // For parameters, slots and staged deltas together. Copies made for readers come on top: at
   // most as much again as the parameters' own bytes, twice that while a snapshot is written.
   int64_t memory_bytes = 0;
   std::string public_key;  // of the tensor link; empty: plaintext

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/protocol/mark_file.h"
+#include "common/protocol/outer_optimizer.h"
 #include "paramserver/core/core.h"
 #include "paramserver/core/turn.h"
 
@@ -85,11 +86,13 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
     if (++count <= 8) absl::StrAppend(&names, names.empty() ? "" : ", ", id);
   }
   const int64_t parameters = JobState::ParameterBytes(assignment);
-  const int64_t delta = parameters / 2;
+  const OuterSpec& outer = assignment.charter.spec.outer;
+  const int64_t delta =
+      parameters / ServerBytesPerElement(outer) * static_cast<int64_t>(sizeof(float));
   if (parameters <= options_.memory_bytes - others - delta) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "server ", options_.name, " has no room for the job: ", parameters,
-      " bytes of parameters and momentum and ", delta, " for one staged delta are needed, ",
+      " bytes of parameters and outer optimizer state and ", delta, " for one staged delta are needed, ",
       options_.memory_bytes - others, " of --memory-bytes ", options_.memory_bytes, " are free",
       names.empty() ? "" : "; jobs held: ", names));
 }
@@ -189,7 +192,7 @@ void ServerCore::Obey(const CommitRound& message, Turn& turn) {
   // A gap: the coordinator sees our version in heartbeats and sends what is missing first.
   if (message.version != current + 1) return;
   if (job->committing) {
-    if (job->committing->terms != message.terms) {
+    if (job->committing->terms != message.terms || job->committing->step != message.step) {
       Fault(message.job,
             absl::StrCat("two different decisions for round ", message.version, " have arrived"),
             turn);
@@ -197,7 +200,8 @@ void ServerCore::Obey(const CommitRound& message, Turn& turn) {
     return;
   }
   Known(ContributionsOf(message.terms), *job);
-  CommittedRecord record{message.version, message.terms, message.dropped, message.image};
+  CommittedRecord record{message.version, message.terms, message.dropped, message.image,
+                         message.step};
   std::erase_if(record.dropped, [&](const auto& id) { return HasTerm(record, id); });
   if (const absl::Status status = job->state->Check(LogRecord(record)); !status.ok()) {
     return Fault(message.job, std::string(status.message()), turn);
@@ -287,7 +291,8 @@ void ServerCore::Obey(const DescribeJob& message, Turn& turn) {
   const CommittedRecord& newest = job->state->newest();
   Say(JobDescribed{Held(message.job, *job),
                    job->state->assignment(),
-                   {message.job, newest.version, newest.terms, newest.dropped, newest.image}},
+                   {message.job, newest.version, newest.terms, newest.dropped, newest.image,
+                    newest.step}},
       turn);
 }
 

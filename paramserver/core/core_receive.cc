@@ -12,7 +12,7 @@ namespace {
 int64_t BytesOf(const ReceiveShards& message) {
   int64_t bytes = 0;
   for (const ShardSource& source : message.sources) {
-    bytes += 2 * static_cast<int64_t>(sizeof(float)) * source.shard.elements;
+    bytes += (1 + message.slots) * static_cast<int64_t>(sizeof(float)) * source.shard.elements;
   }
   return bytes;
 }
@@ -23,6 +23,10 @@ absl::Status ServerCore::MayReceive(const ReceiveShards& message) const {
   AssignShards as_assigned{message.job, {}, 0, 0, 0};
   for (const ShardSource& source : message.sources) as_assigned.shards.push_back(source.shard);
   if (absl::Status status = JobState::Check(as_assigned); !status.ok()) return status;
+  if (message.slots > kMaxOuterSlots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no outer optimizer has ", message.slots, " slots"));
+  }
   if (message.version < 0 || message.newest.version != message.version) {
     return absl::InvalidArgumentError(
         absl::StrCat("shards of version ", message.version, " cannot be received"));
@@ -68,8 +72,10 @@ void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
       (state.version() != message.version || state.placement() < message.placement)) {
     JoinedRecord record{
         message.placement,
-        {message.version, message.newest.terms, message.newest.dropped, message.newest.image},
-        message.decided};
+        {message.version, message.newest.terms, message.newest.dropped, message.newest.image,
+         message.newest.step},
+        message.decided,
+        message.slots};
     if (absl::Status status = state.Check(LogRecord(record)); !status.ok()) {
       return Fault(message.job, std::string(status.message()), turn);
     }
@@ -87,6 +93,15 @@ void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
   gate_->SetBook(message.job, state.book());
   Receive(message.job, job, turn);
 }
+
+namespace {
+
+// As in PullRequest: 0 are the parameters.
+int32_t SlotToPull(ReceivedPart part) {
+  return part == ReceivedPart::kParameters ? 0 : static_cast<int32_t>(SlotOfPart(part)) + 1;
+}
+
+}  // namespace
 
 bool ServerCore::Receives(const Job& job) const {
   return job.state != nullptr && job.receiving && !job.committing && !job.state->ended() &&
@@ -123,7 +138,9 @@ bool ServerCore::IsFetched(const JobId& id, const OwnedShard& shard, ReceivedPar
 }
 
 void ServerCore::FetchMissing(const JobId& id, Job& job, const ShardSource& source, Turn& turn) {
-  for (const ReceivedPart part : {ReceivedPart::kParameters, ReceivedPart::kMomentum}) {
+  std::vector<ReceivedPart> parts = {ReceivedPart::kParameters};
+  for (size_t i = 0; i < job.state->slots(); ++i) parts.push_back(PartOfSlot(i));
+  for (const ReceivedPart part : parts) {
     for (const ElementRange& gap :
          job.state->MissingOf(source.shard, job.receiving->placement, part)) {
       for (int64_t begin = gap.begin; begin < gap.end; begin += kPartElements) {
@@ -134,7 +151,7 @@ void ServerCore::FetchMissing(const JobId& id, Job& job, const ShardSource& sour
         fetches_[token] = {
             id, job.receiving->placement, job.receiving->version, source.shard, part, range};
         turn.actions.fetches.push_back({token, id, job.receiving->version, source.shard.shard,
-                                        part == ReceivedPart::kMomentum, range, source.endpoint,
+                                        SlotToPull(part), range, source.endpoint,
                                         source.public_key});
       }
     }

@@ -103,7 +103,7 @@ TEST_CASE("running_statistics_step_to_the_mean_and_count_in_no_norm") {
     story.Says(
         CollectStatistics{kJob, version, {story.By(0, version - 1), story.By(1, version - 1)}});
     REQUIRE(story.Told<Statistics>().back().layers[0].values ==
-            std::vector<double>{4, -12, -12, 36});
+            std::vector<double>{4, -12, 0, -12, 36, 0, 0, 0, 0});
     // Clipped to a tenth: the mean is the same.
     story.Commit(version, {{story.By(0, version - 1), 0.075}, {story.By(1, version - 1), 0.025}});
     story.Sync();
@@ -304,7 +304,7 @@ TEST_CASE("statistics are the inner products per layer, and name what is not fin
     const auto statistics = story.Told<Statistics>();
     REQUIRE(statistics.size() == 1);
     REQUIRE(statistics[0].layers.size() == 2);
-    REQUIRE(statistics[0].layers[0].values == std::vector<double>{91, 9, 9, 6});
+    REQUIRE(statistics[0].layers[0].values == std::vector<double>{91, 9, 0, 9, 6, 0, 0, 0, 0});
     const auto& second = statistics[0].layers[1].values;
     REQUIRE(second[0] == 3);
     REQUIRE_FALSE(std::isfinite(second[1]));

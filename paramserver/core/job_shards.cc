@@ -11,8 +11,6 @@ namespace {
 
 constexpr int64_t kElementBytes = sizeof(float);
 
-int64_t BytesOf(const OwnedShard& shard) { return 2 * kElementBytes * shard.elements; }
-
 void Copy(const SharedBytes& payload, int64_t begin, SharedTensor& tensor, ElementRanges& has) {
   const auto bytes = payload.bytes;
   std::memcpy(tensor.writable().data() + begin, bytes.data(), bytes.size());
@@ -21,7 +19,15 @@ void Copy(const SharedBytes& payload, int64_t begin, SharedTensor& tensor, Eleme
 
 }  // namespace
 
+int64_t JobState::BytesOf(const OwnedShard& shard) const {
+  return static_cast<int64_t>(1 + slots_) * kElementBytes * shard.elements;
+}
+
 absl::Status JobState::CheckRecord(const JoinedRecord& record) const {
+  if (record.slots < 0 || record.slots > kMaxOuterSlots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job ", job_, ": no outer optimizer has ", record.slots, " slots"));
+  }
   if (ended_ || !shards_.empty() || record.newest.version < 0 || record.newest.version < version_) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job_, " cannot begin at version ",
                                                       record.newest.version, " here: it is at ",
@@ -39,8 +45,10 @@ absl::Status JobState::CheckRecord(const ReceivedRecord& record) const {
                                                       " is not to be received at version ",
                                                       record.version));
   }
+  const bool is_slot =
+      record.part != ReceivedPart::kParameters && record.part != ReceivedPart::kFill;
   const auto incoming = incoming_.find(shard.shard);
-  if (shard.shard < 0 || shard.elements <= 0 || bytes % kElementBytes != 0 || elements == 0 ||
+  if (shard.shard < 0 || (is_slot && SlotOfPart(record.part) >= slots_) || shard.elements <= 0 || bytes % kElementBytes != 0 || elements == 0 ||
       record.begin < 0 || elements > shard.elements || record.begin > shard.elements - elements ||
       (incoming != incoming_.end() && incoming->second.info != shard)) {
     return absl::InvalidArgumentError(absl::StrCat(elements, " elements from ", record.begin,
@@ -52,6 +60,7 @@ absl::Status JobState::CheckRecord(const ReceivedRecord& record) const {
 
 void JobState::ApplyRecord(LogSequence, const JoinedRecord& record) {
   if (record.newest.version != version_) DropAllIncoming();
+  slots_ = static_cast<size_t>(record.slots);
   version_ = record.newest.version;
   newest_ = record.newest;
   placement_ = std::max(placement_, record.placement);
@@ -75,21 +84,26 @@ void JobState::ApplyRecord(LogSequence sequence, const ReceivedRecord& record) {
     incoming.placement = record.placement;
     incoming.first = sequence;
     incoming.theta = std::make_shared<SharedTensor>(record.shard.elements);
-    incoming.velocity = std::make_shared<SharedTensor>(record.shard.elements);
+    for (size_t i = 0; i < slots_; ++i) {
+      incoming.slots.push_back(std::make_shared<SharedTensor>(record.shard.elements));
+    }
+    incoming.has_slots.resize(slots_);
     incoming_bytes_ += BytesOf(record.shard);
   }
   incoming.last = sequence;
   if (fill && !incoming.fill) {
     incoming.fill = true;
-    const std::span<float> velocity = incoming.velocity->writable();
-    std::fill(velocity.begin(), velocity.end(), 0.0f);
-    incoming.has_velocity.Add({0, record.shard.elements});
+    for (size_t i = 0; i < incoming.slots.size(); ++i) {
+      const std::span<float> slot = incoming.slots[i]->writable();
+      std::fill(slot.begin(), slot.end(), 0.0f);
+      incoming.has_slots[i].Add({0, record.shard.elements});
+    }
   }
-  if (record.part == ReceivedPart::kMomentum) {
-    Copy(record.payload, record.begin, *incoming.velocity, incoming.has_velocity);
-  } else {
-    Copy(record.payload, record.begin, *incoming.theta, incoming.has_theta);
+  if (record.part == ReceivedPart::kParameters || fill) {
+    return Copy(record.payload, record.begin, *incoming.theta, incoming.has_theta);
   }
+  const size_t slot = SlotOfPart(record.part);
+  Copy(record.payload, record.begin, *incoming.slots[slot], incoming.has_slots[slot]);
 }
 
 void JobState::ChangeShards(const std::vector<OwnedShard>& shards) {
@@ -102,7 +116,7 @@ void JobState::ChangeShards(const std::vector<OwnedShard>& shards) {
       shard = std::move(held->second);
     } else if (const auto incoming = incoming_.find(info.shard); incoming != incoming_.end()) {
       shard.theta = std::move(incoming->second.theta);
-      shard.velocity = std::move(incoming->second.velocity);
+      shard.slots = std::move(incoming->second.slots);
       DropIncoming(info.shard);
     }
     shard.info = info;
@@ -134,8 +148,10 @@ std::vector<ElementRange> JobState::MissingOf(const OwnedShard& shard, int64_t p
       (found->second.fill && part != ReceivedPart::kFill)) {
     return {all};
   }
-  return part == ReceivedPart::kMomentum ? found->second.has_velocity.Missing(all)
-                                         : found->second.has_theta.Missing(all);
+  if (part == ReceivedPart::kParameters || part == ReceivedPart::kFill) {
+    return found->second.has_theta.Missing(all);
+  }
+  return found->second.has_slots[SlotOfPart(part)].Missing(all);
 }
 
 std::vector<ShardId> JobState::ShardsHere(bool filled) const {

@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
 #include "kernels/host_ops.h"
 
 namespace atl::ps {
 namespace {
 
-static_assert(kMaxContributions == kMaxDeltas);
+static_assert(kMaxContributions + 1 == kMaxDeltas);  // and a slot
 
 constexpr int64_t kMaxElements = int64_t{1} << 40;  // of all shards of a job
 
@@ -46,6 +47,8 @@ absl::Status JobState::Check(const AssignShards& assignment) {
   if (!(assignment.outer_momentum >= 0 && assignment.outer_momentum < 1)) {
     return bad("outer momentum ", assignment.outer_momentum, " is not at least 0 and below 1");
   }
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(ValidateOuterChoice(assignment.charter.spec.outer), "assignment"));
   std::set<ShardId> seen;
   int64_t elements = 0;
   for (const OwnedShard& shard : assignment.shards) {
@@ -61,7 +64,7 @@ absl::Status JobState::Check(const AssignShards& assignment) {
 int64_t JobState::ParameterBytes(const AssignShards& assignment) {
   int64_t elements = 0;
   for (const OwnedShard& shard : assignment.shards) elements += shard.elements;
-  return 2 * static_cast<int64_t>(sizeof(float)) * elements;
+  return ServerBytesPerElement(assignment.charter.spec.outer) * elements;
 }
 
 JobState::JobState(JobId job, ThreadPool* pool)
@@ -77,16 +80,21 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
   if (snapshot.shards.size() != state->shards_.size()) {
     return absl::DataLossError("the snapshot does not hold the shards of its assignment");
   }
+  const size_t slots =
+      snapshot.version == kNoVersion || snapshot.ended ? 0 : state->slots();
+  if (snapshot.slots != OuterOptimizerOf(snapshot.assignment.charter.spec.outer).slots) {
+    return absl::DataLossError("the snapshot does not hold its outer optimizer's slots");
+  }
   for (const ShardSnapshot& from : snapshot.shards) {
     const auto found = state->shards_.find(from.shard.shard);
     if (found == state->shards_.end() || found->second.info != from.shard ||
         (from.theta == nullptr) != (snapshot.version == kNoVersion) ||
-        (from.velocity == nullptr) != (snapshot.version == kNoVersion || snapshot.ended)) {
+        from.slots.size() != slots) {
       return absl::DataLossError(
           absl::StrCat("shard ", from.shard.shard, " in the snapshot is not as assigned"));
     }
     if (from.theta != nullptr) found->second.theta = from.theta->tensor();
-    if (from.velocity != nullptr) found->second.velocity = from.velocity->tensor();
+    for (const auto& slot : from.slots) found->second.slots.push_back(slot->tensor());
   }
   state->version_ = snapshot.version;
   state->newest_ = snapshot.newest;
@@ -107,6 +115,14 @@ absl::Status JobState::CheckRecord(const AssignedRecord& record) const {
   ATOLL_RETURN_IF_ERROR(Check(record.assignment));
   if (record.assignment.job != job_) {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", record.assignment.job));
+  }
+  const size_t slots = OuterOptimizerOf(record.assignment.charter.spec.outer).slots.size();
+  const bool others = assigned_ && assignment_.charter.spec.outer.optimizer !=
+                                       record.assignment.charter.spec.outer.optimizer;
+  if (version_ != kNoVersion && (others || (slots_ != slots && !incoming_.empty()))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job_, " is held here for another outer optimizer than ",
+                     record.assignment.charter.spec.outer.optimizer));
   }
   // Shards may still change while nothing was pushed.
   if (version_ == kNoVersion && staged_.empty()) return absl::OkStatus();
@@ -192,6 +208,28 @@ absl::Status JobState::CheckRecord(const CommittedRecord& record) const {
       }
     }
   }
+  return CheckStep(record);
+}
+
+absl::Status JobState::CheckStep(const CommittedRecord& record) const {
+  const auto bad = [&](auto... pieces) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("round ", record.version, " of job ", job_, ": ", pieces...));
+  };
+  if (!std::isfinite(record.step.learning_rate)) return bad("its outer rate is not finite");
+  const bool has_reference =
+      version_ != kNoVersion && OuterOptimizerOf(assignment_.charter.spec.outer).reference >= 0;
+  std::set<int32_t> layers;
+  for (const LayerStep& layer : record.step.layers) {
+    const bool finite = std::isfinite(static_cast<float>(layer.reference)) &&
+                        std::all_of(layer.weights.begin(), layer.weights.end(), [](double weight) {
+                          return std::isfinite(static_cast<float>(weight));
+                        });
+    if (!finite || layer.weights.size() != record.terms.size() ||
+        !layers.insert(layer.layer).second || (layer.reference != 0 && !has_reference)) {
+      return bad("the weights of layer ", layer.layer, " do not fit its terms");
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -201,6 +239,9 @@ absl::Status JobState::CheckRecord(const EndedRecord&) const { return absl::OkSt
 
 void JobState::ApplyRecord(LogSequence, const AssignedRecord& record) {
   epoch_ = std::max(epoch_, record.epoch);
+  const OuterSpec& outer = record.assignment.charter.spec.outer;
+  optimizer_ = MakeOuterOptimizer(outer);
+  slots_ = OuterOptimizerOf(outer).slots.size();
   if (!assigned_ || assignment_.shards != record.assignment.shards) {
     ChangeShards(record.assignment.shards);
     book_->SetShards(record.assignment.shards);
@@ -265,7 +306,7 @@ void JobState::ApplyRecord(LogSequence, const CommittedRecord& record) {
     if (record.version == 0) {
       SetInitial(shard, record.terms.front());
     } else {
-      StepShard(shard, record.terms);
+      StepShard(shard, record);
     }
   }
   version_ = record.version;
@@ -283,7 +324,7 @@ void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
   ended_ = true;
   book_->Close(absl::StrCat("job ", job_, " has ended"));
   while (!staged_.empty()) Decide(ContributionId(staged_.begin()->first.first));
-  for (auto& [id, shard] : shards_) shard.velocity.reset();
+  for (auto& [id, shard] : shards_) shard.slots.clear();
   DropAllIncoming();
 }
 
@@ -307,16 +348,18 @@ void JobState::Decide(const ContributionId& contribution) {
 void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
   const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
   shard.theta = std::make_shared<SharedTensor>(shard.info.elements);
-  shard.velocity = std::make_shared<SharedTensor>(shard.info.elements);
+  shard.slots.clear();
+  for (size_t i = 0; i < slots_; ++i) {
+    const auto& slot = shard.slots.emplace_back(
+        std::make_shared<SharedTensor>(shard.info.elements));
+    std::fill(slot->writable().begin(), slot->writable().end(), 0.0f);
+  }
   const std::span<float> theta = shard.theta->writable();
-  const std::span<float> velocity = shard.velocity->writable();
   std::fill(theta.begin(), theta.end(), 0.0f);
-  std::fill(velocity.begin(), velocity.end(), 0.0f);
-  // theta = 0 - (-1) * weight * delta, and no momentum yet.
+  // theta = 0 - (-1) * weight * delta.
   const WeightedDelta delta{{push.payload.bytes.data(), push.encoding, shard.info.elements},
                             static_cast<float>(term.weight)};
-  OuterNesterov(theta, velocity, std::span(&delta, 1), /*eta=*/-1, /*mu=*/0, *pool_);
-  std::fill(velocity.begin(), velocity.end(), 0.0f);
+  OuterSgd(theta, std::span(&delta, 1), /*eta=*/-1, *pool_);
 }
 
 bool JobState::HoldsStatistics(const OwnedShard& shard) const {
@@ -326,26 +369,43 @@ bool JobState::HoldsStatistics(const OwnedShard& shard) const {
   return shard.begin >= layer.elements - layer.statistics;
 }
 
-void JobState::StepShard(Shard& shard, const std::vector<RoundTerm>& terms) {
+void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
   std::vector<WeightedDelta> deltas;
-  for (const RoundTerm& term : terms) {
+  for (const RoundTerm& term : round.terms) {
     const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
     deltas.push_back({{push.payload.bytes.data(), push.encoding, shard.info.elements},
                       static_cast<float>(term.weight)});
   }
   MakeWritable(shard.theta);
-  MakeWritable(shard.velocity);
   if (HoldsStatistics(shard.info)) {
     // The weights are shares of tokens, all clipped alike.
     float sum = 0;
     for (const WeightedDelta& delta : deltas) sum += delta.weight;
     for (WeightedDelta& delta : deltas) delta.weight = sum > 0 ? delta.weight / sum : 0;
-    return OuterNesterov(shard.theta->writable(), shard.velocity->writable(), deltas, /*eta=*/1,
-                         /*mu=*/0, *pool_);
+    return OuterSgd(shard.theta->writable(), deltas, /*eta=*/1, *pool_);
   }
-  OuterNesterov(shard.theta->writable(), shard.velocity->writable(), deltas,
-                static_cast<float>(assignment_.outer_learning_rate),
-                static_cast<float>(assignment_.outer_momentum), *pool_);
+  OuterShard state{shard.theta->writable(), {}};
+  for (auto& slot : shard.slots) {
+    MakeWritable(slot);
+    state.slots.push_back(slot->writable());
+  }
+  const OuterSpec& outer = assignment_.charter.spec.outer;
+  for (const LayerStep& layer : round.step.layers) {
+    if (layer.layer != shard.info.layer) continue;
+    for (size_t i = 0; i < deltas.size(); ++i) {
+      deltas[i].weight = static_cast<float>(layer.weights[i]);
+    }
+    if (layer.reference == 0) continue;
+    const std::span<float> slot =
+        state.slots[static_cast<size_t>(OuterOptimizerOf(outer).reference)];
+    deltas.push_back({{slot.data(), Encoding::kFloat32, shard.info.elements},
+                      static_cast<float>(layer.reference)});
+  }
+  const double rate = round.step.learning_rate;
+  optimizer_->Step(state,
+                   {deltas, rate != 0 ? rate : assignment_.outer_learning_rate,
+                    assignment_.outer_momentum, round.version},
+                   *pool_);
 }
 
 void JobState::MakeWritable(std::shared_ptr<SharedTensor>& tensor) {
@@ -371,6 +431,7 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   snapshot->fences = book_->Fences();
   snapshot->decided = book_->Decided();
   snapshot->staged = Staged();
+  if (assigned_) snapshot->slots = OuterOptimizerOf(assignment_.charter.spec.outer).slots;
   for (const auto& [key, staged] : staged_) {
     snapshot->replay_from = std::min(snapshot->replay_from, staged.first);
   }
@@ -381,8 +442,8 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
     ShardSnapshot& to = snapshot->shards.emplace_back();
     to.shard = shard.info;
     if (shard.theta != nullptr) to.theta = std::make_shared<const TensorLease>(shard.theta);
-    if (shard.velocity != nullptr) {
-      to.velocity = std::make_shared<const TensorLease>(shard.velocity);
+    for (const auto& slot : shard.slots) {
+      to.slots.push_back(std::make_shared<const TensorLease>(slot));
     }
   }
   return snapshot;
@@ -396,8 +457,12 @@ absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
                                                    kMaxContributions, " are possible"));
   }
   std::map<int32_t, std::vector<double>> by_layer;
-  std::vector<DeltaView> deltas(k);
-  std::vector<double> gram(k * k);
+  const int reference = version_ == kNoVersion || !assigned_
+                            ? -1
+                            : OuterOptimizerOf(assignment_.charter.spec.outer).reference;
+  const size_t n = reference < 0 ? k : k + 1;
+  std::vector<DeltaView> deltas(n);
+  std::vector<double> gram(n * n);
   for (const auto& [id, shard] : shards_) {
     for (size_t i = 0; i < k; ++i) {
       const StagedShard* push = FindStaged(contributions[i], id);
@@ -407,10 +472,14 @@ absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
       }
       deltas[i] = {push->payload.bytes.data(), push->encoding, shard.info.elements};
     }
+    if (reference >= 0) {
+      const auto& slot = shard.slots[static_cast<size_t>(reference)];
+      deltas[k] = {slot->values().data(), Encoding::kFloat32, shard.info.elements};
+    }
     GramMatrix(deltas, gram, *pool_);
     std::vector<double>& sum = by_layer[shard.info.layer];
-    sum.resize(k * k);
-    for (size_t i = 0; i < k * k && !HoldsStatistics(shard.info); ++i) sum[i] += gram[i];
+    sum.resize(n * n);
+    for (size_t i = 0; i < n * n && !HoldsStatistics(shard.info); ++i) sum[i] += gram[i];
   }
   std::vector<LayerGram> layers;
   for (auto& [layer, values] : by_layer) layers.push_back({layer, std::move(values)});
@@ -422,9 +491,10 @@ std::shared_ptr<SharedTensor> JobState::Theta(ShardId shard) const {
   return found == shards_.end() ? nullptr : found->second.theta;
 }
 
-std::shared_ptr<SharedTensor> JobState::Velocity(ShardId shard) const {
+std::shared_ptr<SharedTensor> JobState::Slot(ShardId shard, size_t slot) const {
   const auto found = shards_.find(shard);
-  return found == shards_.end() ? nullptr : found->second.velocity;
+  return found == shards_.end() || slot >= found->second.slots.size() ? nullptr
+                                                                      : found->second.slots[slot];
 }
 
 int64_t JobState::stale_bytes() const {

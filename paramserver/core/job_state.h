@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "common/protocol/round_limit.h"
 #include "kernels/thread_pool.h"
+#include "paramserver/core/outer_optimizer.h"
 #include "paramserver/core/push_gate.h"
 #include "paramserver/core/records.h"
 
@@ -32,7 +33,7 @@ class JobState {
 
   // OK if the assignment makes sense by itself. The memory it takes is another question.
   static absl::Status Check(const AssignShards& assignment);
-  // 4 bytes of parameter and 4 of momentum an element.
+  // 4 bytes of parameter and 4 of each slot an element.
   static int64_t ParameterBytes(const AssignShards& assignment);
 
   // A job with nothing in it. `pool` outlives the state.
@@ -54,15 +55,17 @@ class JobState {
   // A consistent picture of now. `last_sequence`: of the newest record applied.
   std::shared_ptr<const Snapshot> TakeSnapshot(LogSequence last_sequence) const;
 
-  // Per layer held here, the inner products of these contributions' staged deltas, summed over
-  // shards in order, in double. NotFound names the first delta that is missing.
+  // Per layer held here, the inner products of these contributions' staged deltas, and last of the
+  // outer optimizer's reference slot where it has one, summed over shards in order, in double. NotFound names the first delta that is missing.
   absl::StatusOr<std::vector<LayerGram>> Gram(
       const std::vector<ContributionId>& contributions) const;
 
   // Null for an unknown shard and before version 0.
   std::shared_ptr<SharedTensor> Theta(ShardId shard) const;
   // Likewise, and when the job has ended.
-  std::shared_ptr<SharedTensor> Velocity(ShardId shard) const;
+  std::shared_ptr<SharedTensor> Slot(ShardId shard, size_t slot) const;
+  // Of the outer optimizer; 0 before the first assignment or order to receive shards.
+  size_t slots() const { return slots_; }
   bool HasShard(ShardId shard) const { return shards_.contains(shard); }
   size_t shards() const { return shards_.size(); }
   // Those that are here or were received whole: with their momentum, or filled by an island.
@@ -89,9 +92,10 @@ class JobState {
   const std::shared_ptr<PushBook>& book() const { return book_; }
   std::vector<PushId> Staged() const;
   int64_t staged_bytes() const { return staged_bytes_; }
-  // Of parameters and momentum; an ended job keeps no momentum.
+  // Of parameters and slots; an ended job keeps no slots.
   int64_t parameter_bytes() const {
-    return (ended_ ? parameter_bytes_ / 2 : parameter_bytes_) + incoming_bytes_;
+    const auto tensors = static_cast<int64_t>(1 + slots_);
+    return (ended_ ? parameter_bytes_ / tensors : parameter_bytes_) + incoming_bytes_;
   }
   // Of tensors that have been replaced by newer ones and are still leased.
   int64_t stale_bytes() const;
@@ -99,7 +103,8 @@ class JobState {
  private:
   struct Shard {
     OwnedShard info;
-    std::shared_ptr<SharedTensor> theta, velocity;
+    std::shared_ptr<SharedTensor> theta;
+    std::vector<std::shared_ptr<SharedTensor>> slots;
   };
   // What is staged of one shard of a contribution.
   struct StagedShard {
@@ -117,12 +122,16 @@ class JobState {
     int64_t placement = 0;
     LogSequence first = 0, last = 0;  // its records
     bool fill = false;
-    std::shared_ptr<SharedTensor> theta, velocity;
-    ElementRanges has_theta, has_velocity;
+    std::shared_ptr<SharedTensor> theta;
+    std::vector<std::shared_ptr<SharedTensor>> slots;
+    ElementRanges has_theta;
+    std::vector<ElementRanges> has_slots;  // as `slots`
 
     bool whole() const {
       const ElementRange all{0, info.elements};
-      return has_theta.Covers(all) && has_velocity.Covers(all);
+      return has_theta.Covers(all) &&
+             std::all_of(has_slots.begin(), has_slots.end(),
+                         [&](const ElementRanges& has) { return has.Covers(all); });
     }
   };
 
@@ -134,6 +143,7 @@ class JobState {
   absl::Status CheckRecord(const EndedRecord& record) const;
   absl::Status CheckRecord(const JoinedRecord& record) const;
   absl::Status CheckRecord(const ReceivedRecord& record) const;
+  absl::Status CheckStep(const CommittedRecord& record) const;
   void ApplyRecord(LogSequence sequence, const AssignedRecord& record);
   void ApplyRecord(LogSequence sequence, const FencedRecord& record);
   void ApplyRecord(LogSequence sequence, const PushedRecord& record);
@@ -153,7 +163,8 @@ class JobState {
   void SetInitial(Shard& shard, const RoundTerm& term);
   // Running statistics, of which a round takes the mean; see LayerSize.
   bool HoldsStatistics(const OwnedShard& shard) const;
-  void StepShard(Shard& shard, const std::vector<RoundTerm>& terms);
+  void StepShard(Shard& shard, const CommittedRecord& round);
+  int64_t BytesOf(const OwnedShard& shard) const;
   void MakeWritable(std::shared_ptr<SharedTensor>& tensor);
 
   const JobId job_;
@@ -161,6 +172,8 @@ class JobState {
   const std::shared_ptr<PushBook> book_;
   bool assigned_ = false;
   AssignShards assignment_;
+  std::unique_ptr<OuterOptimizer> optimizer_;  // of the assignment
+  size_t slots_ = 0;
   int64_t parameter_bytes_ = 0;
   int64_t epoch_ = 0;
   Version version_ = kNoVersion;

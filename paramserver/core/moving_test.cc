@@ -42,7 +42,7 @@ void Deliver(ServerStory& giver, ServerStory& receiver) {
     receiver.fetches.erase(receiver.fetches.begin());
     const Token token = 1000 + fetch.token;
     giver.Do(PullAsked{fetch.job, fetch.version, fetch.shard, token, fetch.range.begin,
-                       fetch.range.size(), fetch.momentum});
+                       fetch.range.size(), fetch.slot});
     const auto reply = giver.replies.at(token);
     const std::vector<float> values(reply.values.begin(), reply.values.end());
     receiver.Do(PartFetched{fetch.token, absl::OkStatus(), BytesOf(values)});
@@ -52,9 +52,14 @@ void Deliver(ServerStory& giver, ServerStory& receiver) {
 
 TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
   ServerStory stays, giver, receiver;
+  OuterSpec outer;
+  outer.optimizer = GENERATE("sgd", "nesterov", "adam_age", "delayed_nesterov");
+  for (ServerStory* story : {&stays, &giver, &receiver}) story->outer = outer;
   TrainTwoVersions(stays);
   TrainTwoVersions(giver);
-  receiver.Says(Receive());
+  ReceiveShards receive = Receive();
+  receive.slots = static_cast<int32_t>(OuterOptimizerOf(outer).slots.size());
+  receiver.Says(receive);
   Deliver(giver, receiver);
   REQUIRE(receiver.Told<ShardsReceived>().empty());  // nothing is durable yet
   receiver.Sync();
@@ -63,10 +68,12 @@ TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
   REQUIRE(received[0].shards == std::vector<ShardId>{kMoved.shard});
   REQUIRE(receiver.Theta(kMoved.shard).empty());  // it holds it from the assignment on
   receiver.Crash();
-  receiver.Says(Placed({kMoved}));
-  giver.Says(Placed({{0, 0, 4}, {2, 1, 3}}));
-  giver.Sync();
-  receiver.Sync();
+  for (ServerStory* story : {&giver, &receiver}) {
+    AssignShards placed = story == &receiver ? Placed({kMoved}) : Placed({{0, 0, 4}, {2, 1, 3}});
+    placed.charter.spec.outer = outer;
+    story->Says(placed);
+    story->Sync();
+  }
   REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));
   REQUIRE(giver.Theta(kMoved.shard).empty());
   receiver.Crash();
@@ -79,7 +86,7 @@ TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
     story->Sync();
   }
   REQUIRE(receiver.version() == 2);
-  REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));  // momentum came along
+  REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));  // all slots came along
 }
 
 TEST_CASE("a_filled_shard_has_its_parameters_and_no_momentum") {
@@ -98,7 +105,7 @@ TEST_CASE("a_filled_shard_has_its_parameters_and_no_momentum") {
   receiver.Says(Placed({kMoved}));
   receiver.Sync();
   REQUIRE(receiver.Theta(kMoved.shard) == theta);
-  receiver.Do(PullAsked{kJob, 1, kMoved.shard, 77, 0, 0, /*momentum=*/true});
+  receiver.Do(PullAsked{kJob, 1, kMoved.shard, 77, 0, 0, /*slot=*/1});
   for (const float value : receiver.replies.at(77).values) REQUIRE(value == 0.0f);
 }
 

@@ -9,11 +9,13 @@
 #define ATOLL_PARAMSERVER_CORE_RECORDS_H_
 
 #include <memory>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include "common/ids.h"
 #include "common/protocol/control.h"
+#include "common/protocol/outer_optimizer.h"
 #include "paramserver/core/tensor.h"
 
 namespace atl::ps {
@@ -38,6 +40,7 @@ struct CommittedRecord {
   std::vector<RoundTerm> terms;
   std::vector<ContributionId> dropped;
   JobImage image = {};  // what the coordinator knows of the job with it; kept, not read
+  RoundStep step = {};
 };
 struct DroppedRecord {
   std::vector<ContributionId> contributions;
@@ -48,10 +51,22 @@ struct JoinedRecord {
   int64_t placement = 0;
   CommittedRecord newest;
   std::vector<ContributionId> decided;
+  int32_t slots = 1;  // of the outer optimizer
 };
-// What of a shard has arrived, to be assigned later. kFill: parameters from an island; the momentum
-// is zero.
-enum class ReceivedPart : uint8_t { kParameters = 0, kMomentum = 1, kFill = 2 };
+// What of a shard has arrived, to be assigned later. kFill: parameters from an island; every slot is
+// zero. Slots after the first have the numbers after kFill (PartOfSlot).
+enum class ReceivedPart : uint8_t { kParameters = 0, kFirstSlot = 1, kFill = 2 };
+inline constexpr ReceivedPart kLastPart{static_cast<uint8_t>(kMaxOuterSlots + 1)};
+
+// Slots count from 0.
+inline ReceivedPart PartOfSlot(size_t slot) {
+  return static_cast<ReceivedPart>(slot == 0 ? 1 : slot + 2);
+}
+// Of a part that is not kParameters or kFill.
+inline size_t SlotOfPart(ReceivedPart part) {
+  const auto number = static_cast<size_t>(part);
+  return number == 1 ? 0 : number - 2;
+}
 struct ReceivedRecord {
   OwnedShard shard;
   int64_t placement = 0;  // under which it was asked for: another one's pieces may differ
@@ -75,8 +90,9 @@ inline constexpr int kDecidedKept = 32;
 
 struct ShardSnapshot {
   OwnedShard shard;
-  std::shared_ptr<const TensorLease> theta;     // null in version kNoVersion
-  std::shared_ptr<const TensorLease> velocity;  // null with theta, and when the job has ended
+  std::shared_ptr<const TensorLease> theta;  // null in version kNoVersion
+  // Of the outer optimizer; empty without theta, and when the job has ended.
+  std::vector<std::shared_ptr<const TensorLease>> slots = {};
 };
 
 // Everything of a job at one point of its log, but for the bytes of staged pushes: those stay in
@@ -95,7 +111,8 @@ struct Snapshot {
   std::vector<IslandFence> fences;
   std::vector<DecidedOfIsland> decided;  // by island
   std::vector<PushId> staged;
-  std::vector<ShardSnapshot> shards;  // by shard id
+  std::vector<ShardSnapshot> shards;         // by shard id
+  std::vector<std::string> slots = {};       // names of every shard's
 };
 
 }  // namespace atl::ps

@@ -42,7 +42,9 @@ class ServerStory {
   }
   void Assign(std::vector<OwnedShard> shards = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}},
               int64_t snapshot_every = 0) {
-    Says(AssignShards{kJob, std::move(shards), 0.5, 0.9, snapshot_every});
+    AssignShards assign{kJob, std::move(shards), 0.5, 0.9, snapshot_every};
+    assign.charter.spec.outer = outer;
+    Says(std::move(assign));
   }
   void Commit(Version version, std::vector<RoundTerm> terms,
               std::vector<ContributionId> dropped = {}) {
@@ -159,6 +161,7 @@ class ServerStory {
   size_t log_records() const { return logs_.at(kJob).records.size(); }
   Incarnation incarnation() const { return incarnation_; }
 
+  OuterSpec outer;  // of the job that is assigned
   int64_t epoch = 1;
   ClusterId cluster;
   int64_t sequence = 0;

@@ -20,6 +20,7 @@ static_assert(std::endian::native == std::endian::little);
 // An archive is a Writer or a Reader; Fields() names the fields of a struct once for both.
 class Writer {
  public:
+  static uint32_t format() { return kStorageFormat; }
   template <class T>
   void Number(const T& value) {
     const auto bytes = std::as_bytes(std::span(&value, 1));
@@ -50,7 +51,8 @@ class Writer {
 
 class Reader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  Reader(std::span<const std::byte> bytes, uint32_t format) : left_(bytes), format_(format) {}
+  uint32_t format() const { return format_; }
   template <class T>
   void Number(T& value) {
     if (left_.size() < sizeof(T)) return Fail();
@@ -97,6 +99,7 @@ class Reader {
     left_ = {};
   }
   std::span<const std::byte> left_;
+  const uint32_t format_;
   bool ok_ = true;
 };
 
@@ -147,6 +150,7 @@ template <class A>
 void Fields(A& a, CommittedRecord& r) {
   a.Number(r.version), Fields(a, r.terms), Fields(a, r.dropped);
   a.template Message<v1::JobImage>(r.image);
+  if (a.format() >= 4) a.template Message<v1::RoundStep>(r.step);
 }
 template <class A>
 void Fields(A& a, DroppedRecord& r) {
@@ -157,6 +161,7 @@ void Fields(A&, EndedRecord&) {}
 template <class A>
 void Fields(A& a, JoinedRecord& r) {
   a.Number(r.placement), Fields(a, r.newest), Fields(a, r.decided);
+  if (a.format() >= 4) a.Number(r.slots);
 }
 template <class A>
 void Fields(A& a, ReceivedRecord& r) {
@@ -179,11 +184,16 @@ void Fields(A& a, SnapshotHead& h) {
   Fields(a, s.fences);
   Fields(a, s.decided), Fields(a, s.staged), Fields(a, s.shards);
   a.Vector(h.checksums, [&a](uint64_t& value) { a.Number(value); });
+  if (a.format() >= 4) {
+    a.Vector(s.slots, [&a](std::string& name) { a.Text(name); });
+  } else {
+    s.slots = {"momentum"};
+  }
 }
 
 template <class Record>
-absl::StatusOr<LogRecord> Read(std::span<const std::byte> bytes) {
-  Reader reader(bytes);
+absl::StatusOr<LogRecord> Read(std::span<const std::byte> bytes, uint32_t format) {
+  Reader reader(bytes, format);
   Record record;
   Fields(reader, record);
   ATOLL_RETURN_IF_ERROR(reader.Done());
@@ -191,12 +201,13 @@ absl::StatusOr<LogRecord> Read(std::span<const std::byte> bytes) {
 }
 
 template <size_t kType = 0>
-absl::StatusOr<LogRecord> ReadType(uint32_t type, std::span<const std::byte> bytes) {
+absl::StatusOr<LogRecord> ReadType(uint32_t type, std::span<const std::byte> bytes,
+                                   uint32_t format) {
   if constexpr (kType == std::variant_size_v<LogRecord>) {
     return absl::DataLossError(absl::StrCat("its type ", type, " is unknown"));
   } else {
-    if (type == kType) return Read<std::variant_alternative_t<kType, LogRecord>>(bytes);
-    return ReadType<kType + 1>(type, bytes);
+    if (type == kType) return Read<std::variant_alternative_t<kType, LogRecord>>(bytes, format);
+    return ReadType<kType + 1>(type, bytes, format);
   }
 }
 
@@ -213,15 +224,15 @@ std::vector<std::byte> EncodeRecord(const LogRecord& record) {
 }
 
 absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte> bytes,
-                                       SharedBytes payload) {
-  ATOLL_ASSIGN_OR_RETURN(LogRecord record, ReadType(type, bytes));
+                                       SharedBytes payload, uint32_t format) {
+  ATOLL_ASSIGN_OR_RETURN(LogRecord record, ReadType(type, bytes, format));
   if (auto* push = std::get_if<PushedRecord>(&record)) {
     if (push->encoding > Encoding::kInt4) {
       return absl::DataLossError("its encoding is unknown");
     }
     push->payload = std::move(payload);
   } else if (auto* received = std::get_if<ReceivedRecord>(&record)) {
-    if (received->part > ReceivedPart::kFill) return absl::DataLossError("its part is unknown");
+    if (received->part > kLastPart) return absl::DataLossError("its part is unknown");
     if (received->begin < 0 || received->begin >= received->shard.elements) {
       return absl::DataLossError("its elements are not of its shard");
     }
@@ -239,8 +250,8 @@ std::vector<std::byte> EncodeHead(const SnapshotHead& head) {
   return writer.Take();
 }
 
-absl::StatusOr<SnapshotHead> DecodeHead(std::span<const std::byte> bytes) {
-  Reader reader(bytes);
+absl::StatusOr<SnapshotHead> DecodeHead(std::span<const std::byte> bytes, uint32_t format) {
+  Reader reader(bytes, format);
   SnapshotHead head;
   Fields(reader, head);
   ATOLL_RETURN_IF_ERROR(reader.Done());

@@ -15,22 +15,28 @@
 
 namespace atl::ps {
 
+// Of log records and snapshots: what is written, and the oldest that is read. Format 3 has no steps
+// of rounds, and one slot, "momentum".
+inline constexpr uint32_t kStorageFormat = 4;
+inline constexpr uint32_t kOldestStorageFormat = 3;
+
 uint64_t Checksum(std::span<const std::byte> bytes);  // XXH3, 64 bits
 
 // The record's type is its index in LogRecord. A push's payload is not in its bytes; its length is
 // given to Decode to go with them.
 std::vector<std::byte> EncodeRecord(const LogRecord& record);
 absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte> bytes,
-                                       SharedBytes payload);
+                                       SharedBytes payload, uint32_t format = kStorageFormat);
 
-// A snapshot without its tensors, and per tensor (theta, velocity of each shard in order, absent
-// ones left out) its checksum.
+// A snapshot without its tensors, and per tensor (theta, slots of each shard in order, absent ones
+// left out) its checksum.
 struct SnapshotHead {
   Snapshot snapshot;
   std::vector<uint64_t> checksums;
 };
 std::vector<std::byte> EncodeHead(const SnapshotHead& head);
-absl::StatusOr<SnapshotHead> DecodeHead(std::span<const std::byte> bytes);
+absl::StatusOr<SnapshotHead> DecodeHead(std::span<const std::byte> bytes,
+                                        uint32_t format = kStorageFormat);
 
 }  // namespace atl::ps
 

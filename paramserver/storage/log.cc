@@ -15,7 +15,6 @@ namespace atl::ps {
 namespace {
 
 constexpr char kLogMagic[9] = "ATOLLLOG";
-constexpr uint32_t kFormat = 3;
 constexpr uint32_t kRecordMagic = 0x52474f4c;  // "LOGR"
 constexpr size_t kAlign = 8;
 
@@ -180,8 +179,9 @@ class LogReader {
     end_.segments[first] = static_cast<int64_t>(bytes.size());
     SegmentHead head{};
     if (bytes.size() >= sizeof(head)) std::memcpy(&head, bytes.data(), sizeof(head));
+    const bool known = head.format >= kOldestStorageFormat && head.format <= kStorageFormat;
     if (std::memcmp(head.magic, kLogMagic, sizeof(head.magic)) != 0 ||
-        head.checksum != HeadChecksum(head) || head.format != kFormat || head.first != first) {
+        head.checksum != HeadChecksum(head) || !known || head.first != first) {
       const auto begin = RecordAt(bytes, std::min(sizeof(head), bytes.size()));
       if (begin && begin->head.sequence == first && first <= covered_) {
         ATOLL_RETURN_IF_ERROR(Skip(path, 0));
@@ -189,11 +189,12 @@ class LogReader {
       }
       if (covered_whole_) return Skip(path, 0);
       if (!last || LaterRecordVouches(bytes, 0, first) ||
-          (head.checksum == HeadChecksum(head) && head.format != kFormat)) {
+          (head.checksum == HeadChecksum(head) && !known)) {
         return Damaged(path, 0, "its head is not that of a log of this format");
       }
       return Cut(path, bytes.size(), 0);
     }
+    format_ = head.format;
     return ReadRecords(path, bytes, last, each);
   }
 
@@ -248,7 +249,7 @@ class LogReader {
       payload.owner = std::move(copy);
     }
     ATOLL_ASSIGN_OR_RETURN(const LogRecord record,
-                           DecodeRecord(view.head.type, view.fields, std::move(payload)));
+                           DecodeRecord(view.head.type, view.fields, std::move(payload), format_));
     return each(view.head.sequence, record);
   }
 
@@ -274,6 +275,7 @@ class LogReader {
   const LogOptions options_;
   bool covered_whole_ = false;  // the segment being read
   LogSequence next_ = 1;        // record of the segment being read
+  uint32_t format_ = kStorageFormat;  // of the newest segment whose head was readable
   LogEnd end_;
 };
 
@@ -302,7 +304,7 @@ absl::Status LogWriter::BeginSegment() {
   ATOLL_ASSIGN_OR_RETURN(file_, files_->OpenAppend(folder_ + "/" + SegmentName(file_first_)));
   // An earlier attempt may have left something.
   ATOLL_RETURN_IF_ERROR(file_->Truncate(0));
-  SegmentHead head{{}, kFormat, 0, file_first_, 0};
+  SegmentHead head{{}, kStorageFormat, 0, file_first_, 0};
   std::memcpy(head.magic, kLogMagic, sizeof(head.magic));
   head.checksum = HeadChecksum(head);
   const ByteSpan piece = std::as_bytes(std::span(&head, 1));

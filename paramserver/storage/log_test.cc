@@ -212,6 +212,19 @@ TEST_CASE("fields that are not a record are refused without taking memory for th
   }
 }
 
+// In format 3 a committed record has no step, which is its last field and empty here.
+TEST_CASE("a_committed_record_of_format_3_reads_as_one_without_a_step") {
+  const LogRecord record = SomeRecords()[4];
+  const auto type = static_cast<uint32_t>(record.index());
+  const std::vector<std::byte> fields = EncodeRecord(record);
+  const std::span<const std::byte> older(fields.data(), fields.size() - sizeof(uint32_t));
+  const auto read = DecodeRecord(type, older, {}, /*format=*/3);
+  REQUIRE(read.ok());
+  CHECK(EncodeRecord(*read) == fields);
+  CHECK_FALSE(DecodeRecord(type, older, {}, /*format=*/4).ok());
+  CHECK_FALSE(DecodeRecord(type, fields, {}, /*format=*/3).ok());
+}
+
 TEST_CASE("a_flipped_bit_in_records_that_a_snapshot_contains_does_not_matter") {
   for (const int64_t segment_bytes : {1, 300, 100000}) {
     LogStory story(segment_bytes);

@@ -13,7 +13,6 @@ namespace atl::ps {
 namespace {
 
 constexpr char kMagic[9] = "ATOLLSNP";
-constexpr uint32_t kFormat = 3;
 constexpr absl::string_view kPrefix = "snapshot-";
 constexpr size_t kNameLength = 9 + 20;
 
@@ -63,9 +62,9 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Parse(ByteSpan bytes) {
       head.checksum != ChecksumOf(head)) {
     return absl::DataLossError("it does not begin as a snapshot");
   }
-  if (head.format != kFormat) {
-    return absl::DataLossError(
-        absl::StrCat("it has format ", head.format, "; this is for format ", kFormat));
+  if (head.format < kOldestStorageFormat || head.format > kStorageFormat) {
+    return absl::DataLossError(absl::StrCat("it has format ", head.format, "; this is for formats ",
+                                            kOldestStorageFormat, " to ", kStorageFormat));
   }
   if (head.file_bytes != bytes.size()) {
     return absl::DataLossError(
@@ -78,18 +77,24 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Parse(ByteSpan bytes) {
   if (Checksum(fields) != head.head_checksum) {
     return absl::DataLossError("its head does not match its checksum");
   }
-  ATOLL_ASSIGN_OR_RETURN(SnapshotHead decoded, DecodeHead(fields));
+  ATOLL_ASSIGN_OR_RETURN(SnapshotHead decoded, DecodeHead(fields, head.format));
   auto snapshot = std::make_shared<Snapshot>(std::move(decoded.snapshot));
   ATOLL_RETURN_IF_ERROR(JobState::Check(snapshot->assignment));
   size_t next = 0;
   for (ShardSnapshot& shard : snapshot->shards) {
-    const int tensors = snapshot->version == kNoVersion ? 0 : snapshot->ended ? 1 : 2;
-    for (int i = 0; i < tensors; ++i) {
+    if (snapshot->version == kNoVersion) continue;
+    const size_t slots = snapshot->ended ? 0 : snapshot->slots.size();
+    for (size_t i = 0; i <= slots; ++i) {
       if (next >= decoded.checksums.size()) return absl::DataLossError("a checksum is missing");
-      ATOLL_ASSIGN_OR_RETURN((i == 0 ? shard.theta : shard.velocity),
-                             TakeTensor(rest, shard.shard.elements, decoded.checksums[next++],
-                                        absl::StrCat(i == 0 ? "parameters" : "momenta",
-                                                     " of shard ", shard.shard.shard)));
+      const std::string what = absl::StrCat(i == 0 ? "parameters" : snapshot->slots[i - 1],
+                                            " of shard ", shard.shard.shard);
+      ATOLL_ASSIGN_OR_RETURN(
+          auto tensor, TakeTensor(rest, shard.shard.elements, decoded.checksums[next++], what));
+      if (i == 0) {
+        shard.theta = std::move(tensor);
+      } else {
+        shard.slots.push_back(std::move(tensor));
+      }
     }
   }
   if (!rest.empty()) return absl::DataLossError("it has bytes that belong to nothing");
@@ -102,14 +107,15 @@ absl::Status WriteSnapshotFile(Files& files, const std::string& folder, const Sn
   SnapshotHead head{snapshot, {}};
   std::vector<ByteSpan> pieces(2);
   for (const ShardSnapshot& shard : snapshot.shards) {
-    for (const auto& tensor : {shard.theta, shard.velocity}) {
-      if (tensor == nullptr) continue;
+    std::vector<std::shared_ptr<const TensorLease>> tensors = shard.slots;
+    if (shard.theta != nullptr) tensors.insert(tensors.begin(), shard.theta);
+    for (const auto& tensor : tensors) {
       pieces.push_back(std::as_bytes(tensor->values()));
       head.checksums.push_back(Checksum(pieces.back()));
     }
   }
   const std::vector<std::byte> fields = EncodeHead(head);
-  FileHead first{{}, kFormat, 0, fields.size(), 0, Checksum(fields), 0};
+  FileHead first{{}, kStorageFormat, 0, fields.size(), 0, Checksum(fields), 0};
   std::memcpy(first.magic, kMagic, sizeof(first.magic));
   pieces[0] = std::as_bytes(std::span(&first, 1));
   pieces[1] = fields;

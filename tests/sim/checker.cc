@@ -6,7 +6,9 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/outer_optimizer.h"
 #include "kernels/host_ops.h"
+#include "paramserver/core/outer_optimizer.h"
 #include "worker/core/core.h"
 #include "worker/core/leases.h"
 
@@ -48,8 +50,10 @@ void Checker::Placed(const JobRecord& record) {
       continue;
     }
     const ShardPlacement& shard = record.shards[refilled.shard];
-    const auto begin = model->second.velocity[shard.layer].begin() + shard.begin;
-    std::fill(begin, begin + shard.elements, 0.0f);
+    for (LayerValues& slot : model->second.slots) {
+      const auto begin = slot[shard.layer].begin() + shard.begin;
+      std::fill(begin, begin + shard.elements, 0.0f);
+    }
   }
 }
 
@@ -161,7 +165,11 @@ void Checker::CheckWeights(const DecisionRecord& decision) {
     if (!p.accepted) continue;
     terms.push_back({p.contribution, p.weight});
     if (decision.version == 0) continue;
-    const double share = static_cast<double>(p.tokens) / static_cast<double>(tokens);
+    double share = static_cast<double>(p.tokens) / static_cast<double>(tokens);
+    if (spec_.outer.optimizer == "adam_age") {
+      const auto age = static_cast<double>(decision.version - 1 - p.contribution.base_version);
+      share *= std::exp(-0.1 * age) / (1 + age);
+    }
     if (p.clip < 0 || p.clip > 1 ||
         std::abs(p.weight - share * p.clip * decision.clip_scale) > 1e-9) {
       Fail(absl::StrCat(Describe(p.contribution), " weighs ", p.weight, " for a share of ", share));
@@ -171,9 +179,22 @@ void Checker::CheckWeights(const DecisionRecord& decision) {
     for (size_t l = 0; l < delta.size(); ++l) {
       const std::vector<float> values = Encoded(delta[l]);
       sum[l].resize(values.size());
-      for (size_t i = 0; i < values.size(); ++i) {
-        sum[l][i] += static_cast<float>(p.weight) * values[i];
+      double weight = p.weight;
+      for (const LayerStep& step : decision.step.layers) {
+        if (step.layer == static_cast<int32_t>(l)) weight = step.weights.at(terms.size() - 1);
       }
+      for (size_t i = 0; i < values.size(); ++i) {
+        sum[l][i] += static_cast<float>(weight) * values[i];
+      }
+    }
+  }
+  const auto before = expected_.find(decision.version - 1);
+  for (const LayerStep& step : decision.step.layers) {
+    if (step.reference == 0 || before == expected_.end()) continue;
+    const auto slot = static_cast<size_t>(OuterOptimizerOf(spec_.outer).reference);
+    const std::vector<float>& values = before->second.slots.at(slot).at(step.layer);
+    for (size_t i = 0; i < values.size(); ++i) {
+      sum.at(step.layer)[i] += static_cast<float>(step.reference) * values[i];
     }
   }
   double square = 0;
@@ -225,7 +246,8 @@ void Checker::Expect(const CommitRound& commit) {
   }
   const size_t layers = ToyLayers().size();
   model.theta.resize(layers);
-  model.velocity.resize(layers);
+  model.slots.resize(OuterOptimizerOf(spec_.outer).slots.size(), LayerValues(layers));
+  const auto optimizer = ps::MakeOuterOptimizer(spec_.outer);
   for (size_t l = 0; l < layers; ++l) {
     std::vector<std::vector<float>> deltas;
     std::vector<WeightedDelta> weighted;
@@ -246,12 +268,24 @@ void Checker::Expect(const CommitRound& commit) {
     if (commit.version == 0) {
       model.theta[l] = deltas.at(0);
       for (float& x : model.theta[l]) x *= weighted[0].weight;
-      model.velocity[l].assign(model.theta[l].size(), 0.0f);
-    } else {
-      OuterNesterov(model.theta[l], model.velocity[l], weighted,
-                    static_cast<float>(spec_.outer.learning_rate),
-                    static_cast<float>(spec_.outer.momentum), pool_);
+      for (LayerValues& slot : model.slots) slot[l].assign(model.theta[l].size(), 0.0f);
+      continue;
     }
+    ps::OuterShard shard{model.theta[l], {}};
+    for (LayerValues& slot : model.slots) shard.slots.emplace_back(slot[l]);
+    for (const LayerStep& step : commit.step.layers) {
+      if (step.layer != static_cast<int32_t>(l)) continue;
+      for (size_t i = 0; i < weighted.size(); ++i) {
+        weighted[i].weight = static_cast<float>(step.weights.at(i));
+      }
+      if (step.reference == 0) continue;
+      const auto slot = static_cast<size_t>(OuterOptimizerOf(spec_.outer).reference);
+      const std::vector<float>& values = model.slots.at(slot)[l];
+      weighted.push_back({{values.data(), Encoding::kFloat32, static_cast<int64_t>(values.size())},
+                          static_cast<float>(step.reference)});
+    }
+    optimizer->Step(shard, {weighted, commit.step.learning_rate, spec_.outer.momentum,
+                            commit.version}, pool_);
   }
   expected_[commit.version] = std::move(model);
 }

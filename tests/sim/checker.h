@@ -80,7 +80,8 @@ class Checker {
 
  private:
   struct Model {
-    LayerValues theta, velocity;
+    LayerValues theta;
+    std::vector<LayerValues> slots;  // of the outer optimizer
   };
   // A decision, and what is to be taken back of it if it turns out to be lost.
   struct Made {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/protocol/outer_optimizer.h"
 #include "tests/sim/nodes.h"
 
 namespace atl::sim {
@@ -77,6 +78,13 @@ ClusterOptions RandomOptions(uint64_t seed) {
   Rng types(seed, /*stream=*/79);
   if (types.Chance(0.4)) {
     spec.outer.push_encoding = types.Chance(0.5) ? Encoding::kInt8 : Encoding::kInt4;
+  }
+  Rng outer(seed, /*stream=*/320);
+  if (outer.Chance(0.5)) {
+    spec.outer.optimizer = OuterOptimizers()[outer.Below(OuterOptimizers().size())].name;
+    spec.outer.merge = OuterMerges()[outer.Below(OuterMerges().size())].name;
+    if (!ValidateOuterChoice(spec.outer).ok()) spec.outer.merge = "mean";
+    if (!ValidateOuterChoice(spec.outer).ok()) spec.outer.wait_for_all = false;
   }
   Rng shape(seed, /*stream=*/78);
   if (shape.Chance(0.5)) {

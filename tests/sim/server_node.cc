@@ -25,7 +25,7 @@ std::shared_ptr<const ps::Snapshot> OnDisk(const ps::Snapshot& snapshot) {
   auto copy = std::make_shared<ps::Snapshot>(snapshot);
   for (ps::ShardSnapshot& shard : copy->shards) {
     shard.theta = OnDisk(shard.theta);
-    shard.velocity = OnDisk(shard.velocity);
+    for (auto& slot : shard.slots) slot = OnDisk(slot);
   }
   return copy;
 }
@@ -245,7 +245,7 @@ void ServerNode::Fetch(const ps::FetchPart& fetch) {
     world_.network.Send(from, name(), [finish, status, values] { finish(status, values); });
   };
   ps::PullAsked asked{fetch.job,         fetch.version,      fetch.shard,   0,
-                      fetch.range.begin, fetch.range.size(), fetch.momentum};
+                      fetch.range.begin, fetch.range.size(), fetch.slot};
   world_.network.Send(name(), fetch.endpoint, [this, asked, answer, from = fetch.endpoint] {
     if (ServerNode* node = world_.FindServer(from)) node->Pull(asked, answer);
   });

@@ -1,0 +1,142 @@
+#include "common/protocol/outer_optimizer.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/check.h"
+#include "common/status.h"
+
+namespace atl {
+namespace {
+
+template <class Info>
+const Info* Find(const std::vector<Info>& table, absl::string_view name) {
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const Info& info) { return info.name == name; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+template <class Info>
+std::string Names(const std::vector<Info>& table) {
+  return absl::StrJoin(table, ", ",
+                       [](std::string* out, const Info& info) { out->append(info.name); });
+}
+
+absl::StatusOr<std::map<std::string, double>> Parse(const OuterSpec& spec,
+                                                    const OuterOptimizerInfo& optimizer) {
+  std::map<std::string, double> values;
+  for (const OuterParameter& p : optimizer.parameters) values[p.name] = p.default_value;
+  if (absl::StripAsciiWhitespace(spec.parameters).empty()) return values;
+  for (const absl::string_view setting : absl::StrSplit(spec.parameters, ',')) {
+    const std::vector<absl::string_view> sides = absl::StrSplit(setting, '=');
+    const absl::string_view name = absl::StripAsciiWhitespace(sides[0]);
+    const OuterParameter* parameter = Find(optimizer.parameters, name);
+    if (parameter == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "outer.parameters = \"", spec.parameters, "\": ", optimizer.name, " has ",
+          optimizer.parameters.empty() ? "no parameters" : Names(optimizer.parameters), ", not \"",
+          name, "\""));
+    }
+    double value = 0;
+    if (sides.size() != 2 || !absl::SimpleAtod(sides[1], &value) ||
+        !(value >= parameter->low && value <= parameter->high)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "outer.parameters = \"", spec.parameters, "\": must have ", name, "=VALUE, from ",
+          parameter->low, " to ", parameter->high));
+    }
+    values[std::string(name)] = value;
+  }
+  return values;
+}
+
+}  // namespace
+
+const std::vector<OuterOptimizerInfo>& OuterOptimizers() {
+  static const auto& table = *new std::vector<OuterOptimizerInfo>{
+      {"sgd", {}, -1, false, {}},
+      {"nesterov", {"momentum"}, 0, false, {}},
+      {"nesterov_gain", {"momentum"}, 0, false, {{"gain_target", 1, 0.01, 10}}},
+      {"adam_age",
+       {"first moment", "second moment"},
+       0,
+       true,
+       {{"beta1", 0.9, 0, 0.9999},
+        {"beta2", 0.99, 0, 0.99999},
+        {"epsilon", 1e-8, 1e-20, 1},
+        {"age_rate", 0.1, 0, 100},
+        {"age_power", 1, 0, 100}}},
+      {"delayed_nesterov", {"momentum", "pushes since"}, 0, true, {{"pushes", 4, 1, 4096}}},
+  };
+  return table;
+}
+
+const std::vector<OuterMergeInfo>& OuterMerges() {
+  static const auto& table = *new std::vector<OuterMergeInfo>{
+      {"mean", false, false}, {"radial", false, false}, {"heloco", true, true}};
+  return table;
+}
+
+const OuterOptimizerInfo& OuterOptimizerOf(const OuterSpec& spec) {
+  const OuterOptimizerInfo* info = Find(OuterOptimizers(), spec.optimizer);
+  ATOLL_CHECK(info != nullptr, spec.optimizer);
+  return *info;
+}
+
+const OuterMergeInfo& OuterMergeOf(const OuterSpec& spec) {
+  const OuterMergeInfo* info = Find(OuterMerges(), spec.merge);
+  ATOLL_CHECK(info != nullptr, spec.merge);
+  return *info;
+}
+
+bool HasSinglePushRounds(const OuterSpec& spec) {
+  return OuterOptimizerOf(spec).single_pushes || OuterMergeOf(spec).single_pushes;
+}
+
+int64_t ServerBytesPerElement(const OuterSpec& spec) {
+  return static_cast<int64_t>(sizeof(float) * (1 + OuterOptimizerOf(spec).slots.size()));
+}
+
+double OuterParameterValue(const OuterSpec& spec, absl::string_view name) {
+  const auto values = Parse(spec, OuterOptimizerOf(spec));
+  ATOLL_CHECK(values.ok(), spec.parameters);
+  const auto found = values->find(std::string(name));
+  ATOLL_CHECK(found != values->end(), spec.optimizer, " has no ", name);
+  return found->second;
+}
+
+absl::Status ValidateOuterChoice(const OuterSpec& spec) {
+  const OuterOptimizerInfo* optimizer = Find(OuterOptimizers(), spec.optimizer);
+  if (optimizer == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("outer.optimizer = \"", spec.optimizer,
+                                                   "\": must be one of ",
+                                                   Names(OuterOptimizers())));
+  }
+  const OuterMergeInfo* merge = Find(OuterMerges(), spec.merge);
+  if (merge == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "outer.merge = \"", spec.merge, "\": must be one of ", Names(OuterMerges())));
+  }
+  if (merge->needs_reference && optimizer->reference < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outer.merge = \"", spec.merge, "\": must go with an optimizer that keeps a "
+                     "momentum, which \"", spec.optimizer, "\" does not"));
+  }
+  if (merge->single_pushes && spec.wait_for_all) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "outer.wait_for_all = true: must be false where outer.merge is \"", spec.merge,
+        "\": each push makes a round"));
+  }
+  if (optimizer->single_pushes && spec.wait_for_all) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "outer.wait_for_all = true: must be false where outer.optimizer is \"", spec.optimizer,
+        "\": each push makes a round"));
+  }
+  return Parse(spec, *optimizer).status();
+}
+
+}  // namespace atl

@@ -1,0 +1,60 @@
+// The outer optimizers and merges that a job may choose: their names, state slots and parameters.
+// One table of each, which job files, the coordinator and parameter servers share. What an
+// optimizer does to a shard is in paramserver/core/outer_optimizer.h, what a merge makes of a
+// round's pseudo-gradients in coordinator/core/merge.h.
+
+#ifndef ATOLL_COMMON_PROTOCOL_OUTER_OPTIMIZER_H_
+#define ATOLL_COMMON_PROTOCOL_OUTER_OPTIMIZER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/protocol/job_spec.h"
+
+namespace atl {
+
+// Of an optimizer; the format of received shards has room for so many.
+inline constexpr int kMaxOuterSlots = 4;
+
+struct OuterParameter {
+  std::string name;
+  double default_value = 0;
+  double low = 0, high = 0;  // both included
+};
+
+struct OuterOptimizerInfo {
+  std::string name;
+  std::vector<std::string> slots;  // fp32 numbers beside each parameter, zero at version 0
+  int reference = -1;         // the slot that a pseudo-gradient is compared with; -1: none
+  bool single_pushes = false;  // each push makes a round
+  std::vector<OuterParameter> parameters;
+};
+
+struct OuterMergeInfo {
+  std::string name;
+  bool needs_reference = false;
+  bool single_pushes = false;
+};
+
+const std::vector<OuterOptimizerInfo>& OuterOptimizers();
+const std::vector<OuterMergeInfo>& OuterMerges();
+
+// REQUIRES, of all below: ValidateOuterChoice(spec).
+const OuterOptimizerInfo& OuterOptimizerOf(const OuterSpec& spec);
+const OuterMergeInfo& OuterMergeOf(const OuterSpec& spec);
+bool HasSinglePushRounds(const OuterSpec& spec);
+// Bytes of one parameter and its slots on a server.
+int64_t ServerBytesPerElement(const OuterSpec& spec);
+// REQUIRES: the optimizer has the parameter.
+double OuterParameterValue(const OuterSpec& spec, absl::string_view name);
+
+// Whether optimizer, merge and parameters exist and go together.
+absl::Status ValidateOuterChoice(const OuterSpec& spec);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROTOCOL_OUTER_OPTIMIZER_H_

@@ -1,0 +1,54 @@
+#include "common/protocol/outer_optimizer.h"
+
+#include <catch2/catch.hpp>
+
+namespace atl {
+namespace {
+
+OuterSpec With(const std::string& optimizer, const std::string& merge = "mean",
+               const std::string& parameters = "") {
+  OuterSpec spec;
+  spec.optimizer = optimizer;
+  spec.merge = merge;
+  spec.parameters = parameters;
+  return spec;
+}
+
+TEST_CASE("every_optimizer_has_slots_that_fit_and_defaults_in_range") {
+  for (const OuterOptimizerInfo& info : OuterOptimizers()) {
+    INFO(info.name);
+    CHECK(info.slots.size() <= kMaxOuterSlots);
+    CHECK(info.reference < static_cast<int>(info.slots.size()));
+    CHECK(ValidateOuterChoice(With(info.name)).ok());
+    CHECK(ServerBytesPerElement(With(info.name)) == 4 + 4 * std::ssize(info.slots));
+    for (const OuterParameter& p : info.parameters) {
+      CHECK(p.low <= p.default_value);
+      CHECK(p.default_value <= p.high);
+      CHECK(OuterParameterValue(With(info.name), p.name) == p.default_value);
+    }
+  }
+}
+
+TEST_CASE("parameters_are_read_and_checked_against_their_optimizer") {
+  CHECK(OuterParameterValue(With("adam_age", "mean", " beta2=0.9, age_rate = 0.5"), "beta2") == 0.9);
+  CHECK(OuterParameterValue(With("adam_age", "mean", "beta2=0.9,age_rate= 0.5"), "age_rate") == 0.5);
+  CHECK_FALSE(ValidateOuterChoice(With("nesterov", "mean", "beta2=0.9")).ok());
+  CHECK_FALSE(ValidateOuterChoice(With("adam_age", "mean", "beta2=1")).ok());
+  CHECK_FALSE(ValidateOuterChoice(With("adam_age", "mean", "beta2=nan")).ok());
+  CHECK_FALSE(ValidateOuterChoice(With("adam_age", "mean", "beta2")).ok());
+  CHECK_FALSE(ValidateOuterChoice(With("adamw")).ok());
+  CHECK_FALSE(ValidateOuterChoice(With("nesterov", "median")).ok());
+}
+
+TEST_CASE("a_merge_that_compares_with_a_momentum_needs_one_and_rounds_of_single_pushes") {
+  CHECK_FALSE(ValidateOuterChoice(With("sgd", "heloco")).ok());
+  OuterSpec spec = With("nesterov", "heloco");
+  CHECK(ValidateOuterChoice(spec).ok());
+  CHECK(HasSinglePushRounds(spec));
+  spec.wait_for_all = true;
+  CHECK_FALSE(ValidateOuterChoice(spec).ok());
+  CHECK_FALSE(HasSinglePushRounds(With("nesterov")));
+}
+
+}  // namespace
+}  // namespace atl
