@@ -116,8 +116,8 @@ void AppendDecisions(const v1::Job& job, int count, std::string* out) {
 
 // How well the islands learn together; a figure that is not known is "-".
 void AppendHealth(const v1::Job& job, int count, std::string* out) {
-  Table table({"version", "rate", "norm", "clip", "rho", "gain", "cosine", "staleness",
-               "loss by island"});
+  Table table(
+      {"version", "rate", "norm", "clip", "rho", "gain", "cosine", "staleness", "loss by island"});
   const auto known = [](double value) { return value == 0 ? "-" : Fixed(value, 2); };
   for (int d = std::max(0, job.decisions_size() - count); d < job.decisions_size(); ++d) {
     const v1::Decision& decision = job.decisions(d);

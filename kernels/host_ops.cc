@@ -55,8 +55,8 @@ float DeltaAt(const DeltaView& delta, int64_t i) {
   return static_cast<float>(code) * simd::ScaleOf(block);
 }
 
-// What the last pass of AddDeltas does with the sum g of the weighted deltas: Sixteen for elements i
-// to i + 15, One for element i.
+// What the last pass of AddDeltas does with the sum g of the weighted deltas: Sixteen for elements
+// i to i + 15, One for element i.
 struct SgdUpdate {
   float* theta;
   float eta;
@@ -191,7 +191,7 @@ ATOLL_INLINE void AddSomeDeltas(const WeightedDelta* deltas, int64_t count, cons
 // through the first-level cache.
 template <Types kTypes, class Update>
 ATOLL_INLINE void StepOfTypes(const Update& update, const WeightedDelta* deltas, int64_t k,
-                                  int64_t begin, int64_t n) {
+                              int64_t begin, int64_t n) {
   if (k <= kSideBySide) {
     return AddSomeDeltas<kTypes>(deltas, k, nullptr, nullptr, begin, n, update);
   }

@@ -25,7 +25,8 @@ inline constexpr int kMaxDeltas = 65;
 // One outer step on a shard, every byte moved once: g = sum of weight_i * delta_i, and then
 //   Sgd:      theta = theta - eta * g.
 //   Nesterov: velocity = mu * velocity + g;  theta = theta - eta * (g + mu * velocity).
-//   Adam:     first = beta1 * first + (1 - beta1) * g;  second = beta2 * second + (1 - beta2) * g^2;
+//   Adam:     first = beta1 * first + (1 - beta1) * g;  second = beta2 * second + (1 - beta2) *
+//   g^2;
 //             theta = theta - eta * first / (1 - beta1^step)
 //                             / (sqrt(second / (1 - beta2^step)) + epsilon).
 //   DelayedNesterov: sum = sum + share * g;  theta = theta - eta * share * g;  and if `last`:

@@ -86,8 +86,7 @@ TEST_CASE("each_fused_step_agrees_with_its_reference") {
       if (kind >= 2) OuterDelayedNesterov(t, x, y, deltas, 0.7f, 0.6f, 0.25f, kind == 3, pool);
       double worst = 0;
       for (int64_t i = 0; i < kSize; ++i) {
-        const double g =
-            (deltas.size() == 2 ? 0.75 : 1.15) * first[i] + 0.25 * Value(second[i]);
+        const double g = (deltas.size() == 2 ? 0.75 : 1.15) * first[i] + 0.25 * Value(second[i]);
         const Element before{theta[i], a[i], b[i]};
         const Element after = kind == 0   ? SgdOf(before, g)
                               : kind == 1 ? AdamOf(before, g)

@@ -1,6 +1,7 @@
 // The parameter server's outer step, and quantising at the worker, against loops that do nothing
 // but move the same bytes. The step reads the parameters, the optimizer's slots and k deltas, and
-// writes all but the last; quantising reads a delta and a residual, and writes the residual and codes.
+// writes all but the last; quantising reads a delta and a residual, and writes the residual and
+// codes.
 
 #include <cstdint>
 #include <cstring>
@@ -95,12 +96,13 @@ double Measure(const Row& row) {
   ps::OuterShard state{shard.theta, {}};
   if (slots > 0) state.slots.emplace_back(shard.velocity);
   if (slots > 1) state.slots.emplace_back(shard.second);
-  const int64_t moved =
-      kParameters * 8 * static_cast<int64_t>(1 + slots) + row.deltas * bytes;
+  const int64_t moved = kParameters * 8 * static_cast<int64_t>(1 + slots) + row.deltas * bytes;
   Version version = 0;
-  const Comparison result = Compare(
-      [&] { PlainLoop(shard, pool); },
-      [&] { optimizer->Step(state, {weighted, 0.7, 0.8, ++version}, pool); }, kRounds);
+  const Comparison result = Compare([&] { PlainLoop(shard, pool); },
+                                    [&] {
+                                      optimizer->Step(state, {weighted, 0.7, 0.8, ++version}, pool);
+                                    },
+                                    kRounds);
   std::printf("%7d  %d x %s  %9.1f  %9.1f  %6.2f  %s\n", row.threads, row.deltas,
               Name(row.encoding), 1e-9 * moved / result.base_seconds,
               1e-9 * moved / result.work_seconds, result.speed, row.optimizer.c_str());

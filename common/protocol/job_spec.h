@@ -123,7 +123,7 @@ struct OuterSpec {
   bool reject_outliers = true;
   int64_t min_islands = 1;  // the job starts, and goes on, with at least so many
   int64_t max_islands = 64;
-  int64_t min_servers = 1;  // the model is placed, for good, once so many are attached
+  int64_t min_servers = 1;             // the model is placed, for good, once so many are attached
   std::string optimizer = "nesterov";  // outer_optimizer.h has the tables of both and of their
   std::string merge = "mean";          // parameters
   std::string parameters = {};         // NAME=VALUE, comma separated; others keep their defaults

@@ -16,8 +16,8 @@ namespace {
 
 template <class Info>
 const Info* Find(const std::vector<Info>& table, absl::string_view name) {
-  const auto found = std::find_if(table.begin(), table.end(),
-                                  [&](const Info& info) { return info.name == name; });
+  const auto found =
+      std::find_if(table.begin(), table.end(), [&](const Info& info) { return info.name == name; });
   return found == table.end() ? nullptr : &*found;
 }
 
@@ -37,17 +37,17 @@ absl::StatusOr<std::map<std::string, double>> Parse(const OuterSpec& spec,
     const absl::string_view name = absl::StripAsciiWhitespace(sides[0]);
     const OuterParameter* parameter = Find(optimizer.parameters, name);
     if (parameter == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "outer.parameters = \"", spec.parameters, "\": ", optimizer.name, " has ",
-          optimizer.parameters.empty() ? "no parameters" : Names(optimizer.parameters), ", not \"",
-          name, "\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat("outer.parameters = \"", spec.parameters, "\": ", optimizer.name, " has ",
+                       optimizer.parameters.empty() ? "no parameters" : Names(optimizer.parameters),
+                       ", not \"", name, "\""));
     }
     double value = 0;
     if (sides.size() != 2 || !absl::SimpleAtod(sides[1], &value) ||
         !(value >= parameter->low && value <= parameter->high)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "outer.parameters = \"", spec.parameters, "\": must have ", name, "=VALUE, from ",
-          parameter->low, " to ", parameter->high));
+      return absl::InvalidArgumentError(absl::StrCat("outer.parameters = \"", spec.parameters,
+                                                     "\": must have ", name, "=VALUE, from ",
+                                                     parameter->low, " to ", parameter->high));
     }
     values[std::string(name)] = value;
   }
@@ -112,29 +112,29 @@ double OuterParameterValue(const OuterSpec& spec, absl::string_view name) {
 absl::Status ValidateOuterChoice(const OuterSpec& spec) {
   const OuterOptimizerInfo* optimizer = Find(OuterOptimizers(), spec.optimizer);
   if (optimizer == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("outer.optimizer = \"", spec.optimizer,
-                                                   "\": must be one of ",
-                                                   Names(OuterOptimizers())));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "outer.optimizer = \"", spec.optimizer, "\": must be one of ", Names(OuterOptimizers())));
   }
   const OuterMergeInfo* merge = Find(OuterMerges(), spec.merge);
   if (merge == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "outer.merge = \"", spec.merge, "\": must be one of ", Names(OuterMerges())));
+    return absl::InvalidArgumentError(
+        absl::StrCat("outer.merge = \"", spec.merge, "\": must be one of ", Names(OuterMerges())));
   }
   if (merge->needs_reference && optimizer->reference < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("outer.merge = \"", spec.merge, "\": must go with an optimizer that keeps a "
-                     "momentum, which \"", spec.optimizer, "\" does not"));
+    return absl::InvalidArgumentError(absl::StrCat("outer.merge = \"", spec.merge,
+                                                   "\": must go with an optimizer that keeps a "
+                                                   "momentum, which \"",
+                                                   spec.optimizer, "\" does not"));
   }
   if (merge->single_pushes && spec.wait_for_all) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "outer.wait_for_all = true: must be false where outer.merge is \"", spec.merge,
-        "\": each push makes a round"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("outer.wait_for_all = true: must be false where outer.merge is \"", spec.merge,
+                     "\": each push makes a round"));
   }
   if (optimizer->single_pushes && spec.wait_for_all) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "outer.wait_for_all = true: must be false where outer.optimizer is \"", spec.optimizer,
-        "\": each push makes a round"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("outer.wait_for_all = true: must be false where outer.optimizer is \"",
+                     spec.optimizer, "\": each push makes a round"));
   }
   return Parse(spec, *optimizer).status();
 }

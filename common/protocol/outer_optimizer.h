@@ -29,8 +29,8 @@ struct OuterParameter {
 struct OuterOptimizerInfo {
   std::string name;
   std::vector<std::string> slots;  // fp32 numbers beside each parameter, zero at version 0
-  int reference = -1;         // the slot that a pseudo-gradient is compared with; -1: none
-  bool single_pushes = false;  // each push makes a round
+  int reference = -1;              // the slot that a pseudo-gradient is compared with; -1: none
+  bool single_pushes = false;      // each push makes a round
   std::vector<OuterParameter> parameters;
 };
 

@@ -30,8 +30,10 @@ TEST_CASE("every_optimizer_has_slots_that_fit_and_defaults_in_range") {
 }
 
 TEST_CASE("parameters_are_read_and_checked_against_their_optimizer") {
-  CHECK(OuterParameterValue(With("adam_age", "mean", " beta2=0.9, age_rate = 0.5"), "beta2") == 0.9);
-  CHECK(OuterParameterValue(With("adam_age", "mean", "beta2=0.9,age_rate= 0.5"), "age_rate") == 0.5);
+  CHECK(OuterParameterValue(With("adam_age", "mean", " beta2=0.9, age_rate = 0.5"), "beta2") ==
+        0.9);
+  CHECK(OuterParameterValue(With("adam_age", "mean", "beta2=0.9,age_rate= 0.5"), "age_rate") ==
+        0.5);
   CHECK_FALSE(ValidateOuterChoice(With("nesterov", "mean", "beta2=0.9")).ok());
   CHECK_FALSE(ValidateOuterChoice(With("adam_age", "mean", "beta2=1")).ok());
   CHECK_FALSE(ValidateOuterChoice(With("adam_age", "mean", "beta2=nan")).ok());

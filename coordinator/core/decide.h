@@ -35,8 +35,8 @@ struct RoundDecision {
 // `gram` is k-by-k, row by row: inner products of the candidates' whole deltas. Judges in the order
 // of the candidates and updates `penalties` (an island without a state begins its warm-up).
 //   weight_i = counted_i / sum of accepted counted * clip_i
-// where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0; reach > 0;
-// gram.size() == k * k.
+// where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0; reach >
+// 0; gram.size() == k * k.
 RoundDecision Decide(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram,
                      bool reject_outliers, std::map<IslandId, PenaltyState>& penalties);
 

@@ -10,9 +10,9 @@
 namespace atl {
 namespace {
 
-constexpr double kPassCosine = 0.2;     // HeLoCo leaves a delta alone from here on
+constexpr double kPassCosine = 0.2;  // HeLoCo leaves a delta alone from here on
 constexpr double kMostCorrection = 0.5;
-constexpr double kMomentumDoubt = 3;    // how much a momentum's norm counts against the delta's
+constexpr double kMomentumDoubt = 3;  // how much a momentum's norm counts against the delta's
 
 // Coefficients of the k deltas and of the reference slot.
 using Coefficients = std::vector<double>;
@@ -76,8 +76,8 @@ Coefficients HeLoCo(const std::vector<double>& gram, const Coefficients& mean, i
       c.back() = -beta * cosine * delta / momentum;
     } else if (cosine < kPassCosine) {
       const double turn = std::min((1 - cosine) * trust, 1.0);
-      const double length = std::sqrt((1 - turn) * (1 - turn) + turn * turn +
-                                      2 * turn * (1 - turn) * cosine);
+      const double length =
+          std::sqrt((1 - turn) * (1 - turn) + turn * turn + 2 * turn * (1 - turn) * cosine);
       for (double& x : c) x *= (1 - turn) / length;
       c.back() = turn / length * delta / momentum;
     }

@@ -25,18 +25,18 @@ struct MergeCandidate {
 
 // A figure that is not known is 0.
 struct RoundHealth {
-  double rho = 0;        // of nesterov: cosine of successive merged pseudo-gradients, estimated from
-                         // the momentum's part in the new one; others: its cosine to their momentum
-  double gain = 0;       // the step along the merged pseudo-gradient, over its length
-  double cosine = 0;     // mean over pairs of accepted contributions
+  double rho = 0;     // of nesterov: cosine of successive merged pseudo-gradients, estimated from
+                      // the momentum's part in the new one; others: its cosine to their momentum
+  double gain = 0;    // the step along the merged pseudo-gradient, over its length
+  double cosine = 0;  // mean over pairs of accepted contributions
   double staleness = 0;  // mean age, by weight
 };
 
 struct MergeInput {
   const OuterSpec& outer;
   std::vector<MergeCandidate> candidates;  // k
-  // Of each layer, (k + 1)-by-(k + 1) row by row: the candidates', then the reference slot's products
-  // (0 where there is none).
+  // Of each layer, (k + 1)-by-(k + 1) row by row: the candidates', then the reference slot's
+  // products (0 where there is none).
   const std::vector<LayerGram>& layers;
   std::set<int32_t> plain_layers;  // merged by the mean whatever the merge is: embeddings
   int64_t islands = 1;             // that are active

@@ -85,8 +85,7 @@ TEST_CASE("opposite_deltas_cancel_and_a_rejected_one_does_not_enter") {
 
 TEST_CASE("radial_merges_norms_and_directions_apart_in_each_layer") {
   const std::vector<Layer> layers = {{{{3, 0}, {0, 1}}, {0, 0}}, {{{1, 1}, {2, 2}}, {0, 0}}};
-  const MergedRound round =
-      Run(Spec("nesterov", "radial"), layers, {{0.75, 10}, {0.25, 30}});
+  const MergedRound round = Run(Spec("nesterov", "radial"), layers, {{0.75, 10}, {0.25, 30}});
   // Tokens times tokens a step: both weigh the same.
   const Vector first = layers[0].Merged(round, 0), second = layers[1].Merged(round, 1);
   CHECK(Norm(first) == Approx(2));

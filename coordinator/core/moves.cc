@@ -139,9 +139,9 @@ bool PlanMoves(State& s, Job& job) {
   }
   if (!AllServersKnown(job) || s.now < job.moving.plan_again_at) return false;
   job.moving.plan_again_at = s.now + kRetryInterval;
-  MovePlan plan = PlanShardMoves(job.record.shards, ServersFor(s, job), SitesOfIslands(s, job),
-                                 ServerBytesPerElement(job.spec().outer) +
-                                     BytesPerElement(Encoding::kFloat32));
+  MovePlan plan =
+      PlanShardMoves(job.record.shards, ServersFor(s, job), SitesOfIslands(s, job),
+                     ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
   job.moving.trouble = plan.trouble;
   if (plan.moves.empty()) return false;
   JobRecord& record = job.EditRecord();
@@ -303,6 +303,55 @@ absl::Status SetDraining(State& s, const NodeId& name, bool drain) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// What another server had received whole before is not lost: it takes over with the rest.
+std::set<ShardId> MovedShards(const State& s, const Job& job) {
+  std::set<ShardId> moved;
+  for (const ShardMove& move : job.record.moves) {
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    if (!move.fill && IsReceived(job, move) && to->attached && !to->record.draining) {
+      moved.insert(move.shard);
+    }
+  }
+  return moved;
+}
+
+std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
+                                       const std::set<ShardId>& moved) {
+  const std::set<ShardId>& lacking = job.links.at(server).lacking;
+  std::vector<ShardPlacement> lost;
+  for (const ShardPlacement& shard : job.record.shards) {
+    if (shard.server != server || moved.contains(shard.shard)) continue;
+    if (lacking.empty() || lacking.contains(shard.shard)) lost.push_back(shard);
+  }
+  return lost;
+}
+
+// Servers that may be filled with them; the one that has lost them has their room again.
+std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const NodeId& server,
+                                         const std::vector<ShardPlacement>& lost) {
+  const ServerLink& loser = job.links.at(server);
+  std::vector<PlacementServer> servers;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
+        IsReleasing(job, key.second) || HoldsOldShards(s, job, key.second)) {
+      continue;
+    }
+    const auto link = job.links.find(key.second);
+    const bool lacks = key.second == server && (loser.empty || !loser.lacking.empty());
+    if (link != job.links.end() && !link->second.known && !lacks) continue;
+    int64_t free = FreeBytes(s, member);
+    for (const ShardPlacement& shard : lost) {
+      if (key.second == server) free += shard.elements * ServerBytesPerElement(job.spec().outer);
+    }
+    servers.push_back({key.second, member.endpoint, free, member.public_key});
+  }
+  return servers;
+}
+
+}  // namespace
+
 absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   const auto link = job.links.find(server);
   const auto refuse = [&](auto... pieces) {
@@ -318,39 +367,11 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     return refuse("version ", job.decided_version(), " is decided, and only server ", server,
                   " had what its shards of that version are made of: bring its folder back");
   }
-  // What another server had received whole before is not lost: it takes over with the rest.
-  std::set<ShardId> moved;
-  for (const ShardMove& move : job.record.moves) {
-    const Member* to = s.FindMember(MemberKind::kServer, move.to);
-    if (!move.fill && IsReceived(job, move) && to->attached && !to->record.draining) {
-      moved.insert(move.shard);
-    }
-  }
-  std::vector<ShardPlacement> lost;
-  for (const ShardPlacement& shard : job.record.shards) {
-    const auto& lacking = link->second.lacking;
-    if (shard.server != server || moved.contains(shard.shard)) continue;
-    if (lacking.empty() || lacking.contains(shard.shard)) lost.push_back(shard);
-  }
-  std::vector<PlacementServer> servers;
-  for (const auto& [key, member] : s.members) {
-    if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
-        IsReleasing(job, key.second) || HoldsOldShards(s, job, key.second)) {
-      continue;
-    }
-    const auto other = job.links.find(key.second);
-    const bool empty =
-        key.second == server && (link->second.empty || !link->second.lacking.empty());
-    if (other != job.links.end() && !other->second.known && !empty) continue;
-    int64_t free = FreeBytes(s, member);
-    for (const ShardPlacement& shard : lost) {
-      if (key.second == server) free += shard.elements * ServerBytesPerElement(job.spec().outer);
-    }
-    servers.push_back({key.second, member.endpoint, free, member.public_key});
-  }
-  auto placed = PlaceShards(
-      lost, servers,
-      ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
+  const std::set<ShardId> moved = MovedShards(s, job);
+  const std::vector<ShardPlacement> lost = LostShards(job, server, moved);
+  auto placed =
+      PlaceShards(lost, FillTargets(s, job, server, lost),
+                  ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
   if (!placed.ok()) {
     return refuse(placed.status().message(), "; start server ", server,
                   " with an empty folder, or another one");

@@ -137,8 +137,8 @@ absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
       for (const PlacementServer& s : servers) free += s.free_bytes;
       return absl::ResourceExhaustedError(
           absl::StrCat("parameter servers have too little memory: ", needed,
-                       " bytes for parameters, outer optimizer state and one staged delta, ", free, " free on ",
-                       servers.size(), " of them"));
+                       " bytes for parameters, outer optimizer state and one staged delta, ", free,
+                       " free on ", servers.size(), " of them"));
     }
     shard.server = servers[best].name;
     shard.endpoint = servers[best].endpoint;

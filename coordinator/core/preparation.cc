@@ -100,9 +100,9 @@ bool Place(State& s, Job& job, const JobFacts& facts) {
     job.waiting_for = std::move(missing);
     return false;
   }
-  auto placement = PlaceShards(*std::move(shards), servers,
-                               ServerBytesPerElement(job.spec().outer) +
-                                   BytesPerElement(Encoding::kFloat32));
+  auto placement =
+      PlaceShards(*std::move(shards), servers,
+                  ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
   if (!placement.ok()) {
     job.waiting_for = std::string(placement.status().message());
     return false;

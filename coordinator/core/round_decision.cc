@@ -144,10 +144,11 @@ void WarnOfGain(State& s, const Job& job, const DecisionRecord& decision) {
   const auto before = job.decisions.find(decision.round - 1);
   const bool was_usual = before == job.decisions.end() || IsUsualGain(before->second.gain);
   if (IsUsualGain(decision.gain) || !was_usual) return;
-  s.Log(job.id(), Severity::kWarning,
-        absl::StrFormat("version %d: the outer step has a gain of %.2f, outside %.1f to %.1f: change "
-                        "outer.learning_rate, or set outer.optimizer = \"nesterov_gain\"",
-                        decision.version, decision.gain, kLeastGain, kMostGain));
+  s.Log(
+      job.id(), Severity::kWarning,
+      absl::StrFormat("version %d: the outer step has a gain of %.2f, outside %.1f to %.1f: change "
+                      "outer.learning_rate, or set outer.optimizer = \"nesterov_gain\"",
+                      decision.version, decision.gain, kLeastGain, kMostGain));
 }
 
 // Records are compared and printed: no NaN in them.
@@ -208,6 +209,20 @@ void DecideInitial(State& s, Job& job, const ContributionId& id) {
   AskServersNow(s, job);
 }
 
+namespace {
+
+void TakeMerged(const MergedRound& merged, DecisionRecord& decision) {
+  decision.norm = merged.norm;
+  decision.clip_scale = merged.clip_scale;
+  decision.step = merged.step;
+  decision.rho = merged.health.rho;
+  decision.gain = merged.health.gain;
+  decision.cosine = merged.health.cosine;
+  decision.staleness = merged.health.staleness;
+}
+
+}  // namespace
+
 void DecideRound(State& s, Job& job) {
   const Collecting collecting = std::move(*job.collecting);
   job.collecting.reset();
@@ -233,13 +248,7 @@ void DecideRound(State& s, Job& job) {
   MergedRound merged;
   merged.weights.resize(candidates.size(), 0);
   if (!result.is_void) merged = Merge(job, decision, result, layers, collecting.version);
-  decision.norm = merged.norm;
-  decision.clip_scale = merged.clip_scale;
-  decision.step = merged.step;
-  decision.rho = merged.health.rho;
-  decision.gain = merged.health.gain;
-  decision.cosine = merged.health.cosine;
-  decision.staleness = merged.health.staleness;
+  TakeMerged(merged, decision);
   decision.tokens = result.tokens;
   decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;

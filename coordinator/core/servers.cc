@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/protocol/outer_optimizer.h"
 #include "absl/strings/str_cat.h"
+#include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
@@ -306,8 +306,7 @@ void OnStatistics(State& s, Member& server, const Statistics& message) {
   }
   const size_t k = message.contributions.size();
   for (const LayerGram& layer : message.layers) {
-    const bool fits =
-        layer.values.size() == k * k || layer.values.size() == (k + 1) * (k + 1);
+    const bool fits = layer.values.size() == k * k || layer.values.size() == (k + 1) * (k + 1);
     if (expected.erase(layer.layer) == 0 || !fits) {
       return FailJob(
           s, *job,

@@ -218,7 +218,8 @@ struct Moving {
   Instant fill_again_at{};
   int64_t fills = 0;  // asked for
   std::map<NodeId, Instant> release_again_at;
-  std::set<NodeId> givers;  // they keep shards that have moved until the new holders have taken them
+  std::set<NodeId>
+      givers;           // they keep shards that have moved until the new holders have taken them
   std::string trouble;  // why shards that should move do not
 };
 

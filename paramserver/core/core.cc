@@ -343,9 +343,8 @@ void ServerCore::On(const PullAsked& event, Turn& turn) {
     return refuse(PullRefusal::kNotYet, current,
                   "too many older versions are still being sent; ask again");
   }
-  const auto tensor = event.slot > 0
-                          ? state.Slot(event.shard, static_cast<size_t>(event.slot - 1))
-                          : state.Theta(event.shard);
+  const auto tensor = event.slot > 0 ? state.Slot(event.shard, static_cast<size_t>(event.slot - 1))
+                                     : state.Theta(event.shard);
   if (tensor == nullptr) {
     return refuse(PullRefusal::kUnknown, current,
                   absl::StrCat("job ", event.job, " has ended, or its outer optimizer has no slot ",

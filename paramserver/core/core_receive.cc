@@ -70,12 +70,11 @@ void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
   JobState& state = *job.state;
   if (state.shards() == 0 &&
       (state.version() != message.version || state.placement() < message.placement)) {
-    JoinedRecord record{
-        message.placement,
-        {message.version, message.newest.terms, message.newest.dropped, message.newest.image,
-         message.newest.step},
-        message.decided,
-        message.slots};
+    JoinedRecord record{message.placement,
+                        {message.version, message.newest.terms, message.newest.dropped,
+                         message.newest.image, message.newest.step},
+                        message.decided,
+                        message.slots};
     if (absl::Status status = state.Check(LogRecord(record)); !status.ok()) {
       return Fault(message.job, std::string(status.message()), turn);
     }

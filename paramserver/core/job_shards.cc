@@ -48,8 +48,9 @@ absl::Status JobState::CheckRecord(const ReceivedRecord& record) const {
   const bool is_slot =
       record.part != ReceivedPart::kParameters && record.part != ReceivedPart::kFill;
   const auto incoming = incoming_.find(shard.shard);
-  if (shard.shard < 0 || (is_slot && SlotOfPart(record.part) >= slots_) || shard.elements <= 0 || bytes % kElementBytes != 0 || elements == 0 ||
-      record.begin < 0 || elements > shard.elements || record.begin > shard.elements - elements ||
+  if (shard.shard < 0 || (is_slot && SlotOfPart(record.part) >= slots_) || shard.elements <= 0 ||
+      bytes % kElementBytes != 0 || elements == 0 || record.begin < 0 ||
+      elements > shard.elements || record.begin > shard.elements - elements ||
       (incoming != incoming_.end() && incoming->second.info != shard)) {
     return absl::InvalidArgumentError(absl::StrCat(elements, " elements from ", record.begin,
                                                    " on are no part of shard ", shard.shard,

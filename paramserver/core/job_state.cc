@@ -47,8 +47,7 @@ absl::Status JobState::Check(const AssignShards& assignment) {
   if (!(assignment.outer_momentum >= 0 && assignment.outer_momentum < 1)) {
     return bad("outer momentum ", assignment.outer_momentum, " is not at least 0 and below 1");
   }
-  ATOLL_RETURN_IF_ERROR(
-      Annotate(ValidateOuterChoice(assignment.charter.spec.outer), "assignment"));
+  ATOLL_RETURN_IF_ERROR(Annotate(ValidateOuterChoice(assignment.charter.spec.outer), "assignment"));
   std::set<ShardId> seen;
   int64_t elements = 0;
   for (const OwnedShard& shard : assignment.shards) {
@@ -80,16 +79,14 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
   if (snapshot.shards.size() != state->shards_.size()) {
     return absl::DataLossError("the snapshot does not hold the shards of its assignment");
   }
-  const size_t slots =
-      snapshot.version == kNoVersion || snapshot.ended ? 0 : state->slots();
+  const size_t slots = snapshot.version == kNoVersion || snapshot.ended ? 0 : state->slots();
   if (snapshot.slots != OuterOptimizerOf(snapshot.assignment.charter.spec.outer).slots) {
     return absl::DataLossError("the snapshot does not hold its outer optimizer's slots");
   }
   for (const ShardSnapshot& from : snapshot.shards) {
     const auto found = state->shards_.find(from.shard.shard);
     if (found == state->shards_.end() || found->second.info != from.shard ||
-        (from.theta == nullptr) != (snapshot.version == kNoVersion) ||
-        from.slots.size() != slots) {
+        (from.theta == nullptr) != (snapshot.version == kNoVersion) || from.slots.size() != slots) {
       return absl::DataLossError(
           absl::StrCat("shard ", from.shard.shard, " in the snapshot is not as assigned"));
     }
@@ -350,8 +347,8 @@ void JobState::SetInitial(Shard& shard, const RoundTerm& term) {
   shard.theta = std::make_shared<SharedTensor>(shard.info.elements);
   shard.slots.clear();
   for (size_t i = 0; i < slots_; ++i) {
-    const auto& slot = shard.slots.emplace_back(
-        std::make_shared<SharedTensor>(shard.info.elements));
+    const auto& slot =
+        shard.slots.emplace_back(std::make_shared<SharedTensor>(shard.info.elements));
     std::fill(slot->writable().begin(), slot->writable().end(), 0.0f);
   }
   const std::span<float> theta = shard.theta->writable();

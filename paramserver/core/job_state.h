@@ -56,7 +56,8 @@ class JobState {
   std::shared_ptr<const Snapshot> TakeSnapshot(LogSequence last_sequence) const;
 
   // Per layer held here, the inner products of these contributions' staged deltas, and last of the
-  // outer optimizer's reference slot where it has one, summed over shards in order, in double. NotFound names the first delta that is missing.
+  // outer optimizer's reference slot where it has one, summed over shards in order, in double.
+  // NotFound names the first delta that is missing.
   absl::StatusOr<std::vector<LayerGram>> Gram(
       const std::vector<ContributionId>& contributions) const;
 

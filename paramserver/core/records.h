@@ -53,8 +53,8 @@ struct JoinedRecord {
   std::vector<ContributionId> decided;
   int32_t slots = 1;  // of the outer optimizer
 };
-// What of a shard has arrived, to be assigned later. kFill: parameters from an island; every slot is
-// zero. Slots after the first have the numbers after kFill (PartOfSlot).
+// What of a shard has arrived, to be assigned later. kFill: parameters from an island; every slot
+// is zero. Slots after the first have the numbers after kFill (PartOfSlot).
 enum class ReceivedPart : uint8_t { kParameters = 0, kFirstSlot = 1, kFill = 2 };
 inline constexpr ReceivedPart kLastPart{static_cast<uint8_t>(kMaxOuterSlots + 1)};
 
@@ -111,8 +111,8 @@ struct Snapshot {
   std::vector<IslandFence> fences;
   std::vector<DecidedOfIsland> decided;  // by island
   std::vector<PushId> staged;
-  std::vector<ShardSnapshot> shards;         // by shard id
-  std::vector<std::string> slots = {};       // names of every shard's
+  std::vector<ShardSnapshot> shards;    // by shard id
+  std::vector<std::string> slots = {};  // names of every shard's
 };
 
 }  // namespace atl::ps

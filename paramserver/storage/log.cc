@@ -273,8 +273,8 @@ class LogReader {
   const LogSequence from_;
   const LogSequence covered_;
   const LogOptions options_;
-  bool covered_whole_ = false;  // the segment being read
-  LogSequence next_ = 1;        // record of the segment being read
+  bool covered_whole_ = false;        // the segment being read
+  LogSequence next_ = 1;              // record of the segment being read
   uint32_t format_ = kStorageFormat;  // of the newest segment whose head was readable
   LogEnd end_;
 };

@@ -284,8 +284,8 @@ void Checker::Expect(const CommitRound& commit) {
       weighted.push_back({{values.data(), Encoding::kFloat32, static_cast<int64_t>(values.size())},
                           static_cast<float>(step.reference)});
     }
-    optimizer->Step(shard, {weighted, commit.step.learning_rate, spec_.outer.momentum,
-                            commit.version}, pool_);
+    optimizer->Step(
+        shard, {weighted, commit.step.learning_rate, spec_.outer.momentum, commit.version}, pool_);
   }
   expected_[commit.version] = std::move(model);
 }

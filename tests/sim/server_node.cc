@@ -145,7 +145,8 @@ void ServerNode::CheckDurable(const ServerMessage& message) {
         applied->job,
         [&](const ps::LogRecord& record) {
           const auto* commit = std::get_if<ps::CommittedRecord>(&record);
-          const auto* joined = std::get_if<ps::JoinedRecord>(&record);  // with that version's shards
+          const auto* joined =
+              std::get_if<ps::JoinedRecord>(&record);  // with that version's shards
           return (commit != nullptr && commit->version >= applied->version) ||
                  (joined != nullptr && joined->newest.version >= applied->version);
         },
@@ -244,7 +245,7 @@ void ServerNode::Fetch(const ps::FetchPart& fetch) {
         reply != nullptr ? absl::OkStatus() : absl::FailedPreconditionError(refusal->reason);
     world_.network.Send(from, name(), [finish, status, values] { finish(status, values); });
   };
-  ps::PullAsked asked{fetch.job,         fetch.version,      fetch.shard,   0,
+  ps::PullAsked asked{fetch.job,         fetch.version,      fetch.shard, 0,
                       fetch.range.begin, fetch.range.size(), fetch.slot};
   world_.network.Send(name(), fetch.endpoint, [this, asked, answer, from = fetch.endpoint] {
     if (ServerNode* node = world_.FindServer(from)) node->Pull(asked, answer);

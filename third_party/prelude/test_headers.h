@@ -1,11 +1,11 @@
-// What most tests include, precompiled (see BUILD). No test relies on it: each includes what it uses.
+// What most tests include, precompiled (see BUILD). No test relies on it: each includes what it
+// uses.
 #ifndef ATOLL_THIRD_PARTY_PRELUDE_TEST_HEADERS_H_
 #define ATOLL_THIRD_PARTY_PRELUDE_TEST_HEADERS_H_
 
-#include <catch2/catch.hpp>
-
 #include <array>
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
