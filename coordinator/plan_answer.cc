@@ -61,7 +61,6 @@ PlanMade AnswerPlan(PlanRequest& request, const std::optional<IslandPlan>& curre
   PlanMade made;
   made.left_out = LeaveOutUnreachable(request);
   made.plan = PlanIsland(request);
-  if (absl::IsResourceExhausted(made.plan.status())) made.roomier_leader = RoomierLeader(request);
   for (const auto& [worker, why] : made.left_out) {
     if (made.plan.ok()) absl::StrAppend(&made.plan->reason, "; without ", worker, ": ", why);
   }

@@ -29,6 +29,7 @@
 #include "worker/group/group_trainer.h"
 #include "worker/group/member.h"
 #include "worker/group/transfer_relay.h"
+#include "worker/notice.h"
 #include "worker/profiler/link_measurer.h"
 #include "worker/profiler/worker_profiler.h"
 #include "worker/runtime/compute_thread.h"
@@ -36,6 +37,7 @@
 namespace atl::worker {
 namespace {
 
+constexpr char kCheckpoints[] = "/checkpoints";  // below the state folder
 constexpr size_t kEventsMax = 65536;
 constexpr Duration kFlush = std::chrono::seconds(2);
 constexpr Duration kEndLimit =
@@ -77,6 +79,10 @@ absl::Status CheckOptions(const DaemonOptions& options) {
   if (!(options.emulate_block_ms >= 0) || options.emulate_block_ms > 3.6e6) {
     return absl::InvalidArgumentError(absl::StrCat("--emulate-block-ms ", options.emulate_block_ms,
                                                    ": must be from 0 to 3600000"));
+  }
+  if (options.notice_every_seconds < 1 || options.notice_every_seconds > 3600) {
+    return absl::InvalidArgumentError(absl::StrCat("--notice-every ", options.notice_every_seconds,
+                                                   ": must be from 1 to 3600 seconds"));
   }
   if (options.threads < 0 || options.threads > 1024) {
     return absl::InvalidArgumentError(
@@ -167,6 +173,7 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   const HostMemory host = HostMemoryOf(devices);
   group.transport_bytes_max = InboxBytes(host);
   group.saves_bytes_max = std::max<int64_t>(1, host.bytes / 4);
+  group.saves_folder = options.state_dir + kCheckpoints;
   group.link.window_bytes[static_cast<size_t>(PeerChannel::kSum)] = SumBytes(host);
   group.engine.emulation = EmulationOf(options);
   group.data.digests = digests;
@@ -206,6 +213,20 @@ void EndAnyway(int exit_code) {
     LogWarning("worker", "ends without the threads that still wait for a disk or a device");
     std::_Exit(exit_code);
   }).detach();
+}
+
+// Null: nothing says when this machine goes.
+std::unique_ptr<NoticeWatcher> WatchForNotice(const DaemonOptions& options,
+                                              EventLoop<Event>* loop) {
+  if (options.notice_command.empty()) return nullptr;
+  return std::make_unique<NoticeWatcher>(
+      options.notice_command, std::chrono::seconds(options.notice_every_seconds),
+      [loop](Notice notice) {
+        loop->TryPost(ShutdownRequested{"its machine is about to go", notice.within});
+      },
+      [](const std::string& trouble) {
+        if (!trouble.empty()) LogWarning("worker", "--notice-command: ", trouble);
+      });
 }
 
 // The core and what carries out its actions.
@@ -249,7 +270,7 @@ class Daemon {
         measurer_(&member->link(), MeasurerOptions(member, loop)),
         state_dir_(options.state_dir) {
     trainer_.SetOnSaved([loop](const GroupTrainer::SaveOutcome& outcome) {
-      loop->TryPost(StateSaved{outcome.state, outcome.trouble});
+      loop->TryPost(StateSaved{outcome.state, outcome.trouble, outcome.tier});
     });
   }
 
@@ -426,10 +447,11 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                          NewMember(options, incarnation, devices, &digests, &loop));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
-  CheckpointStore store(state->path() + "/checkpoints");
+  CheckpointStore store(state->path() + kCheckpoints);
   std::vector<std::string> problems;
   Identity identity{options.name, incarnation, kSoftwareVersion, {}, {}};
   identity.checkpoints = store.List(&problems);
+  identity.held = store.Jobs();
   for (const std::string& problem : problems) {
     LogWarning("checkpoint", "ignored, parameters will be pulled: ", problem);
   }
@@ -465,6 +487,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   Daemon daemon(options, HostMemoryOf(devices), &loop, member.get(), &store, tensors.get(),
                 &profiler, &metrics, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
+  const std::unique_ptr<NoticeWatcher> notices = WatchForNotice(options, &loop);
   return daemon.Run();
 }
 

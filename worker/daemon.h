@@ -43,6 +43,9 @@ struct DaemonOptions {
   std::string metrics_listen;  // "host:port" for monitors; empty: none
   std::string join;            // TOKEN@HOST:PORT; empty: no joining
   std::string curve_key_path;  // secret key for tensor links (security.h); empty: plaintext
+  // Run again and again; exit status 0: this machine is about to go (notice.h). Empty: none.
+  std::string notice_command;
+  int notice_every_seconds = 5;
 };
 
 // Where it stands and what it costs there. `App` is CLI::App.

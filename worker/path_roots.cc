@@ -95,7 +95,8 @@ absl::Status CheckRoots(const PathRoots& roots) {
     return absl::OkStatus();
   };
   ATOLL_RETURN_IF_ERROR(check("--data-root", roots.data));
-  return check("--model-root", roots.model);
+  ATOLL_RETURN_IF_ERROR(check("--model-root", roots.model));
+  return check("--remote-root", roots.remote);
 }
 
 absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots) {
@@ -106,8 +107,15 @@ absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots) {
       CheckPath("data.tokenizer_path", spec.data.tokenizer_path, "--model-root", roots.model));
   ATOLL_RETURN_IF_ERROR(
       CheckPath("model.config_path", spec.model.config_path, "--model-root", roots.model));
-  return CheckPath("model.initial_weights_path", spec.model.initial_weights_path, "--model-root",
-                   roots.model);
+  ATOLL_RETURN_IF_ERROR(CheckPath("model.initial_weights_path", spec.model.initial_weights_path,
+                                  "--model-root", roots.model));
+  const std::string& remote = spec.checkpoint.remote;
+  if (remote.empty() || roots.remote.empty() || IsAllowed(remote, roots.remote)) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat("checkpoint.remote = \"", remote, "\": is outside what this worker may write ",
+                   "(--remote-root ", absl::StrJoin(roots.remote, ", "), ")"));
 }
 
 }  // namespace atl::worker

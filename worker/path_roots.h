@@ -1,5 +1,6 @@
-// What a job may make a worker read: files under --data-root and --model-root, and URLs that begin
-// with one. A job file is somebody else's; the worker's own files are not his to read.
+// What a job may make a worker read and write: files under --data-root and --model-root, and URLs
+// that begin with one; and its remote tier under --remote-root. A job file is somebody else's; the
+// worker's own files are not his to read.
 
 #ifndef ATOLL_WORKER_PATH_ROOTS_H_
 #define ATOLL_WORKER_PATH_ROOTS_H_
@@ -15,7 +16,8 @@ namespace atl::worker {
 struct PathRoots {
   // Folders, and beginnings of URLs ("s3://bucket/prefix"); empty: whatever the process may read.
   std::vector<std::string> data;
-  std::vector<std::string> model;  // also of tokenizers
+  std::vector<std::string> model;        // also of tokenizers
+  std::vector<std::string> remote = {};  // of checkpoint.remote, which workers write
 };
 
 // `App` is CLI::App.
@@ -27,13 +29,17 @@ void AddRootFlags(App& app, PathRoots* roots) {
       ->allow_extra_args(false);
   app.add_option("--model-root", roots->model, "likewise of models and tokenizers")
       ->allow_extra_args(false);
+  app.add_option("--remote-root", roots->remote,
+                 "likewise of the remote tier of checkpoints, which this worker writes")
+      ->allow_extra_args(false);
 }
 
 // OK if every root is a folder that is there, or a URL.
 absl::Status CheckRoots(const PathRoots& roots);
 
-// PERMISSION_DENIED, naming the field and the flag, if the job reads anything outside. Symbolic
-// links are followed first: of a path, of every file that a pattern fits, and of those in a folder.
+// PERMISSION_DENIED, naming the field and the flag, if the job reads or writes anything outside.
+// Symbolic links are followed first: of a path, of every file that a pattern fits, and of those in
+// a folder.
 absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots);
 
 }  // namespace atl::worker

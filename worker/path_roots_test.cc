@@ -74,6 +74,18 @@ TEST_CASE("every_path_of_a_job_is_checked_under_its_own_root") {
   CHECK_FALSE(check([&](JobSpec& s) { s.data.path = disk.base + "/root/sub/b.txt"; }));
   CHECK_FALSE(
       check([&](JobSpec& s) { s.model.initial_weights_path = disk.base + "/root-of-others"; }));
+  PathRoots writable = roots;
+  writable.remote = {disk.base + "/root", "s3://bucket/ours"};
+  JobSpec saving;
+  saving.data.path = disk.base + "/root/sub/b.txt";
+  for (const std::string& remote : {disk.base + "/root/sub", std::string("s3://bucket/ours/x")}) {
+    saving.checkpoint.remote = remote;
+    CHECK(CheckJobPaths(saving, writable).ok());
+  }
+  for (const std::string& remote : {disk.base + "/secret", std::string("s3://bucket/other")}) {
+    saving.checkpoint.remote = remote;
+    CHECK(absl::IsPermissionDenied(CheckJobPaths(saving, writable)));
+  }
   JobSpec any;
   any.data.path = secret;
   CHECK(CheckJobPaths(any, {}).ok());  // without roots the system's permissions decide

@@ -15,11 +15,10 @@ inline int OuterCopies(const JobSpec& spec) {
   return 3 + (IsQuantized(spec.outer.push_encoding) ? 3 : 0);
 }
 
-// Of the whole model, by who leads, while a local checkpoint is written: parameters, theta_base and
-// two moments; of quantised pushes a residual. See worker/runtime/island.h.
-inline int CheckpointCopies(const JobSpec& spec) {
-  if (spec.schedule.checkpoint_every_steps == 0) return 0;
-  return 4 + (IsQuantized(spec.outer.push_encoding) ? 1 : 0);
+// Of what it owns, while that is written to its disk: parameters and two moments. See
+// worker/state/save_plan.h.
+inline int SaveCopies(const JobSpec& spec) {
+  return spec.schedule.checkpoint_every_steps == 0 ? 0 : 3;
 }
 
 }  // namespace atl

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -242,11 +243,14 @@ absl::Status ValidateLayout(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
-// Workers write nothing there yet: who relied on it would have no checkpoint.
 absl::Status ValidateRemote(const std::string& remote) {
-  if (remote.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("checkpoint.remote = \"", remote.substr(0, 80),
-                                                 "\": there is no remote tier yet: leave it out"));
+  constexpr char kS3[] = "s3://";
+  const bool bucket = absl::StartsWith(remote, kS3) && remote.size() > sizeof(kS3) - 1;
+  if (remote.empty() || bucket || remote.front() == '/') return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("checkpoint.remote = \"", remote.substr(0, 80),
+                   "\": must be s3://BUCKET/PREFIX or the absolute path of a folder that all "
+                   "workers share, or left out"));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "absl/strings/str_cat.h"
+
 namespace atl {
 namespace {
 
@@ -101,8 +103,15 @@ TEST_CASE("copies of an island's state: how many, and where") {
   REQUIRE(MessageAfter([](JobSpec& s) { s.checkpoint.peer_copies = 3; }) ==
           "checkpoint.peer_copies = 3: must be between 0 and 2");
   REQUIRE(!MessageAfter([](JobSpec& s) { s.checkpoint.peer_every_steps = -1; }).empty());
-  REQUIRE(MessageAfter([](JobSpec& s) { s.checkpoint.remote = "s3://bucket"; }) ==
-          "checkpoint.remote = \"s3://bucket\": there is no remote tier yet: leave it out");
+  for (const char* remote : {"s3://", "folder/below", "https://host/path"}) {
+    REQUIRE(MessageAfter([&](JobSpec& s) { s.checkpoint.remote = remote; }) ==
+            absl::StrCat("checkpoint.remote = \"", remote,
+                         "\": must be s3://BUCKET/PREFIX or the absolute path of a folder that all "
+                         "workers share, or left out"));
+  }
+  for (const char* remote : {"s3://bucket", "s3://bucket/prefix", "/mnt/shared"}) {
+    REQUIRE(MessageAfter([&](JobSpec& s) { s.checkpoint.remote = remote; }) == "");
+  }
 }
 
 TEST_CASE("not-a-number and infinity are never in range") {

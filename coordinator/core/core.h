@@ -121,8 +121,6 @@ struct PlanMade {
   double rank = 0;
   double current_rank = 0;
   std::vector<std::pair<NodeId, std::string>> left_out;  // workers that cannot be used, and why
-  // Without a plan, for want of memory: another one of the workers that has more room to lead.
-  NodeId roomier_leader = {};
 };
 
 // Where workers stand whose operators do not say it. What is not named keeps its site.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/roster.h"
+#include "coordinator/core/rounds.h"
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/transfer_order.h"
 
@@ -78,7 +79,19 @@ void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress&
     if (state.about.job != job.id() || state.about.island != island.island) continue;
     if (state.about.save > 0 && !state.units.empty()) saved.push_back(state);
   }
-  if (saved.empty() || saved == island.saved) return;
+  if (saved.empty()) return;
+  // What is in other tiers, by a leader before, is still there.
+  const auto tier_of = [](const SavedState& state) {
+    return state.holders.empty() ? Tier::kMemory : state.holders.front().tier;
+  };
+  for (const SavedState& known : island.saved) {
+    const bool replaced = tier_of(known) == Tier::kMemory ||
+                          std::any_of(saved.begin(), saved.end(), [&](const SavedState& state) {
+                            return tier_of(state) == tier_of(known);
+                          });
+    if (!replaced) saved.push_back(known);
+  }
+  if (saved == island.saved) return;
   if (saved.size() > kSavedStatesMax) saved.resize(kSavedStatesMax);
   job.EditIsland(island.island).saved = std::move(saved);
 }
@@ -126,7 +139,8 @@ bool MayBePushed(const Job& job, const IslandRecord& island, Version base) {
 
 }  // namespace
 
-std::string ResumeSaved(const State& s, Job& job, IslandRecord& island) {
+std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
+  (void)DropIncomplete(s, job);  // a contribution that was partly pushed is dropped
   std::string why_not;
   for (const SavedState& state : island.saved) {
     const LocalCheckpoint& about = state.about;

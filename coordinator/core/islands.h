@@ -16,7 +16,7 @@ namespace atl::coord {
 void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress);
 // The island, which begins a new generation, goes on from its newest saved state that is whole with
 // those who are there; returns why not, or "".
-std::string ResumeSaved(const State& s, Job& job, IslandRecord& island);
+std::string ResumeSaved(State& s, Job& job, IslandRecord& island);
 void AssignIsland(State& s, Job& job, Member& worker);
 
 // Adds what the island's leader, who leads no more, said of its steps. `lost`: what it had not

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/grouping.h"
+#include "coordinator/core/islands.h"
 #include "coordinator/core/roster.h"
 #include "coordinator/core/switching.h"
 
@@ -283,6 +284,17 @@ void WishInVain(State& s, Planning& planning) {
       s.now + s.options.plan_retry * (1 << std::min(planning.wishes_in_vain++, kMostDoublings));
 }
 
+// The first plan of a generation: all workers of the island are attached now, and what is on their
+// disks may be a whole state. Returns what the log says of it.
+std::string ResumeFromDisks(State& s, Job& job, IslandId id) {
+  IslandRecord& island = job.EditIsland(id);
+  if (island.saved.empty() || island.resume || island.resume_checkpoint || island.ready) return "";
+  const std::string why_not = ResumeSaved(s, job, island);
+  return island.resume ? absl::StrCat("; goes on from the state saved at inner step ",
+                                      island.resume->inner_step)
+                       : absl::StrCat("; pulls the committed version: ", why_not);
+}
+
 void NoPlan(State& s, Job& job, const IslandRecord& island, Planning& planning,
             const std::string& trouble) {
   if (planning.trouble != trouble) {
@@ -371,12 +383,6 @@ void OnPlanMade(State& s, const PlanMade& made) {
   if (made.plan.ok() || !unusable) planning.changed.Forget(planning.asked_for);
   absl::Status status = made.plan.status();
   if (status.ok()) status = Check(*job, planning.asked, *made.plan);
-  if (!status.ok() && !other_leader && PlanInForce(*job, island) == nullptr &&
-      !made.roomier_leader.empty() &&
-      LetLead(s, *job, made.island, made.roomier_leader,
-              CleanText(std::string(status.message())))) {
-    return;  // its roster is planned next
-  }
   if (!status.ok()) {
     return NoPlan(s, *job, island, planning, CleanText(std::string(status.message())));
   }
@@ -401,6 +407,10 @@ void OnPlanMade(State& s, const PlanMade& made) {
   std::vector<IslandMember> stepping;
   if (!unusable) stepping = Stepping(s, *job, island);
   if (other_leader) HandOver(s, *job, made.island, planning.asked.front());
+  std::string resumes;
+  if (PlanInForce(*job, island) == nullptr && !other_leader) {
+    resumes = ResumeFromDisks(s, *job, made.island);
+  }
   IslandPlan& plan = job->EditPlan(made.island);
   plan = *made.plan;
   plan.number = ++job->EditIsland(made.island).plan_number;
@@ -411,7 +421,7 @@ void OnPlanMade(State& s, const PlanMade& made) {
   BeginSwitch(s, *job, island, planning.reason, std::move(stepping));
   s.Log(job->id(), Severity::kInfo,
         absl::StrCat("island ", made.island, " (", planning.reason, "): ", Describe(plan),
-                     reason.empty() ? "" : "; ", CleanText(reason)));
+                     reason.empty() ? "" : "; ", CleanText(reason), resumes));
 }
 
 void OnProfileChanged(State& s, const ProfileChanged& event) {

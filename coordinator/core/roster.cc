@@ -59,7 +59,6 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
                                " after ", gone, " was evicted: ", reason);
   std::string start;
   if (!island.saved.empty()) {
-    (void)DropIncomplete(s, job);  // what was half pushed is not
     const std::string why_not = ResumeSaved(s, job, island);
     start = island.resume ? absl::StrCat(", goes on from the state saved at inner step ",
                                          island.resume->inner_step)
@@ -158,26 +157,6 @@ void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
   job.member_orders.erase(worker);
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("island ", place.island, " goes on without worker ", worker, ": ", reason));
-}
-
-bool LetLead(State& s, Job& job, IslandId id, const NodeId& worker, const std::string& reason) {
-  IslandRecord& island = job.EditIsland(id);
-  const auto follower = std::find_if(island.followers.begin(), island.followers.end(),
-                                     [&](const IslandMember& m) { return m.worker == worker; });
-  const Member* heir = s.FindMember(MemberKind::kWorker, worker);
-  if (follower == island.followers.end() || heir == nullptr || !heir->attached || heir->leaving) {
-    return false;
-  }
-  const IslandMember before = Roster(s, island).front();
-  island.worker = follower->worker;
-  island.incarnation = follower->incarnation;
-  *follower = before;
-  job.member_orders.erase(worker);
-  NewGeneration(job, island);
-  island.reason =
-      absl::StrCat("worker ", worker, " leads in the place of ", before.worker, ": ", reason);
-  s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", id, ": ", island.reason));
-  return true;
 }
 
 bool BeginLeaving(State& s, Member& worker, const std::string& reason) {

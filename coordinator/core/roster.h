@@ -47,10 +47,6 @@ void Join(State& s, Job& job, Member& worker);
 void LoseWorker(State& s, const State::Place& place, const NodeId& worker,
                 const std::string& reason);
 
-// Another worker of an island that has no plan in force leads it: nobody has begun anything. False:
-// it is not there to lead.
-bool LetLead(State& s, Job& job, IslandId id, const NodeId& worker, const std::string& reason);
-
 // A worker says that it ends. One that shares an island works on until its part of the state has
 // moved; false: it is no such one.
 bool BeginLeaving(State& s, Member& worker, const std::string& reason);

@@ -150,6 +150,26 @@ TEST_CASE("A leader that dies: the next one goes on from the saved state, if all
   }
 }
 
+TEST_CASE("all_workers_of_an_island_die_and_it_resumes_from_their_disks_when_all_are_back") {
+  World world;
+  StartShared(world);
+  world.Tell({"worker a leases wanted=6", "worker a saves holders=abc step=4 consumed=0-4 disk",
+              "worker b dies", "worker a dies", "worker c dies"});
+  SECTION("all are back, the leader another one") {
+    world.Tell({"planner waits", "worker b attaches", "worker a attaches", "worker c attaches",
+                "worker b prepared", "worker a prepared", "worker c prepared", "planner answers"});
+    const IslandOrder& order = world.Order(world.Island(0).workers[0].worker);
+    REQUIRE(order.resume.has_value());
+    CHECK(order.resume->inner_step == 4);
+    CHECK(order.plan.number > 0);
+  }
+  SECTION("one stays away: some of it is nowhere") {
+    world.Tell({"worker b attaches", "worker b prepared"});
+    CHECK(Members(world.Order("b").plan) == "b");
+    CHECK_FALSE(world.Order("b").resume.has_value());
+  }
+}
+
 TEST_CASE("All of an island die: it is vacant, and who comes back begins it anew") {
   World world;
   StartShared(world);
@@ -241,32 +261,6 @@ TEST_CASE("The planner refuses: the island waits, says why, and tries again") {
   CHECK(world.Order("a").job.empty());
   world.Do("wait 10");
   CHECK(Members(world.Order("a").plan) == "ab");
-}
-
-TEST_CASE("A leader without the memory to lead: who has most leads in its place, and is planned") {
-  World world;
-  world.Tell({"planner refuses reason=w-has-no-room", "planner answers roomiest=c",
-              "server ps-0 attaches", "worker a attaches", "worker b attaches", "worker c attaches",
-              "submit min=1 batch=2 tokens=4000 island=all per-island=3", "worker a prepared",
-              "worker b prepared", "worker c prepared"});
-  CHECK(Members(world.Order("c").plan) == "cba");
-  CHECK(world.Order("a").job.empty());
-  const IslandView island = world.Island(0);
-  CHECK(island.workers[0].worker == "c");
-  CHECK(Says(island.record.reason, "worker c leads in the place of a: w-has-no-room"));
-  // Whoever leads after its death is judged again.
-  world.Tell({"servers answer", "worker a follows", "worker b follows", "worker c sets-up",
-              "planner roomiest=a", "worker c dies"});
-  CHECK(Members(world.Order("a").plan) == "ab");
-}
-
-TEST_CASE("Nobody who is there has the memory to lead: the island waits, and says why") {
-  World world;
-  world.Tell({"planner refuses reason=w-has-no-room", "planner answers roomiest=d",
-              "server ps-0 attaches", "worker a attaches", "worker b attaches",
-              "submit min=1 batch=2 island=all", "worker a prepared", "worker b prepared"});
-  CHECK(world.Job().summary.waiting_for ==
-        "island 0 needs a plan (it is the island's first): w-has-no-room");
 }
 
 TEST_CASE("The planner refuses while an island works: it keeps what it has") {

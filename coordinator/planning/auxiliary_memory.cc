@@ -142,41 +142,24 @@ BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
   return beside;
 }
 
-int64_t LeaderBytes(const PlanRequest& request) {
-  int64_t elements = 0;
-  for (const LayerSize& layer : request.facts.layers) elements += layer.elements;
-  return elements * int64_t{sizeof(float)} * CheckpointCopies(request.spec);
-}
-
 // Everybody keeps everything where there are as many copies as workers.
 int64_t LeastOwnerBytes(const PlanRequest& request) {
   if (request.spec.checkpoint.peer_copies + 1 < std::ssize(request.members)) return 0;
   int64_t elements = 0;
   for (const LayerSize& layer : request.facts.layers) elements += layer.elements;
-  return elements * int64_t{sizeof(float)} * OuterCopies(request.spec);
+  const int saved = request.members.size() == 1 ? SaveCopies(request.spec) : 0;
+  return elements * int64_t{sizeof(float)} * (OuterCopies(request.spec) + saved);
 }
 
 int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker) {
-  const auto kept = KeptElements(plan, request.facts.layers, request.spec.checkpoint.peer_copies);
-  const auto found = kept.find(worker);
-  return found == kept.end() ? 0
-                             : found->second * int64_t{sizeof(float)} * OuterCopies(request.spec);
-}
-
-NodeId RoomierLeader(const PlanRequest& request) {
-  const auto room = [](const PlanMember& member) {
-    if (member.devices.empty()) return int64_t{0};
-    const DeviceInfo& first = member.devices[0];
-    if (!IsHost(first)) return first.host_memory_bytes > 0 ? first.host_memory_bytes : INT64_MAX;
-    int64_t bytes = 0;
-    for (const DeviceInfo& device : member.devices) bytes += device.memory_bytes;
-    return bytes;
+  const auto elements = [&](int32_t copies) {
+    const auto kept = KeptElements(plan, request.facts.layers, copies);
+    const auto found = kept.find(worker);
+    return found == kept.end() ? 0 : found->second;
   };
-  const auto most =
-      std::max_element(request.members.begin(), request.members.end(),
-                       [&](const auto& a, const auto& b) { return room(a) < room(b); });
-  return most == request.members.end() || most == request.members.begin() ? ""
-                                                                          : most->member.worker;
+  return int64_t{sizeof(float)} *
+         (elements(request.spec.checkpoint.peer_copies) * OuterCopies(request.spec) +
+          elements(0) * SaveCopies(request.spec));
 }
 
 absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
@@ -188,24 +171,14 @@ absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan) {
       if (WorkerOfDevice(program.device) != worker) continue;
       messages += BesideOf(request, plan, program.device).host_bytes;
     }
-    const bool leads = worker == request.members[0].member.worker;
     const int64_t owned = OwnerBytes(request, plan, worker);
-    const int64_t copies = leads ? LeaderBytes(request) : 0;
     const int64_t has = member.devices[0].host_memory_bytes;
-    if (messages + owned + copies <= has) continue;
-    std::string text = absl::StrCat(
-        "worker ", worker, ": its host lacks ", BytesText(messages + owned + copies - has),
-        ": it has ", BytesText(has), ", messages on their way take ", BytesText(messages),
-        ", and what it exchanges with the parameter servers, with copies for others, ",
-        BytesText(owned));
-    if (leads) {
-      absl::StrAppend(&text, "; the local checkpoint, which it writes since it leads, ",
-                      BytesText(copies));
-    }
-    absl::StrAppend(&text, "; use a machine with more memory",
-                    leads ? " (of an island's workers the one with most leads)" : "",
-                    " or a smaller model");
-    return absl::ResourceExhaustedError(text);
+    if (messages + owned <= has) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "worker ", worker, ": its host lacks ", BytesText(messages + owned - has), ": it has ",
+        BytesText(has), ", messages on their way take ", BytesText(messages),
+        ", and what it exchanges with the parameter servers, with copies for others, and saves, ",
+        BytesText(owned), "; use a machine with more memory or a smaller model"));
   }
   return absl::OkStatus();
 }

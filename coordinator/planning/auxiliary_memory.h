@@ -36,15 +36,8 @@ BesideMemory BesideOf(const PlanRequest& request, const IslandPlan& plan,
 int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker);
 // What each keeps at least of that, whatever the plan is.
 int64_t LeastOwnerBytes(const PlanRequest& request);
-// The leader's copies of the model, while its local checkpoint is written.
-int64_t LeaderBytes(const PlanRequest& request);
-
-// Who has more room for these copies than the first member, and most of all; nobody: "". Hosts that
-// do not say what they have are taken to have enough.
-NodeId RoomierLeader(const PlanRequest& request);
-
 // RESOURCE_EXHAUSTED names a worker whose devices have memory of their own, and whose host has too
-// little for its messages, for what it owns and, where it leads, for its checkpoint. Hosts that do
+// little for its messages and for what it owns. Hosts that do
 // not say what they have are taken to have enough.
 absl::Status CheckHosts(const PlanRequest& request, const IslandPlan& plan);
 

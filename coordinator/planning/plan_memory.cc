@@ -202,8 +202,7 @@ std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& p
     const auto member =
         std::find_if(request.members.begin(), request.members.end(),
                      [&](const PlanMember& m) { return m.member.worker == worker; });
-    int64_t bytes = OwnerBytes(request, plan, worker);
-    if (member == request.members.begin()) bytes += LeaderBytes(request);
+    const int64_t bytes = OwnerBytes(request, plan, worker);
     need.beside_bytes = beside.host_bytes + bytes / static_cast<int64_t>(member->devices.size());
   }
   return need;

@@ -21,8 +21,7 @@ PlanRequest TwoStages(int64_t memory, Recompute recompute = Recompute::kAuto) {
   request.spec.layout.tensor_parallel = 1;
   request.spec.layout.recompute = recompute;
   request.spec.inner.micro_batch_sequences = 1;
-  request.members = {
-      Worker("w1", 2, memory + (LeaderBytes(request) + LeastOwnerBytes(request)) / 2)};
+  request.members = {Worker("w1", 2, memory + LeastOwnerBytes(request) / 2)};
   for (int d = 0; d < 2; ++d) {
     DeviceProfile profile = Measured(absl::StrCat("w1/", d), 1);
     for (LayerCost& cost : profile.layers) {
@@ -119,8 +118,7 @@ TEST_CASE("replicas that are cut unlike recompute each what it lacks") {
   request.spec.layout.replicas = 2;
   request.spec.inner.micro_batch_sequences = 4;
   const int64_t ample = MostMemory(Planned(request));
-  request.members[0].devices[1].memory_bytes =
-      ample * 3 / 4 + (LeaderBytes(request) + LeastOwnerBytes(request)) / 2;
+  request.members[0].devices[1].memory_bytes = ample * 3 / 4 + LeastOwnerBytes(request) / 2;
   const IslandPlan plan = Planned(request);
   CAPTURE(plan.reason);
   CHECK(FitsAll(request, plan));

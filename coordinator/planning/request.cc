@@ -319,11 +319,11 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   const plan::Model model =
       PlannerModel(request.spec.name, config, request.spec.data.sequence_length, element);
   // Of what owners keep, what does not depend on the plan.
-  const int64_t owned = LeastOwnerBytes(request), checkpoint = LeaderBytes(request);
+  const int64_t owned = LeastOwnerBytes(request);
   for (DeviceFacts& device : devices) {
     if (!IsHost(device.info)) continue;
     const auto hosts = static_cast<int64_t>(request.members[device.member].devices.size());
-    device.info.memory_bytes -= (owned + (device.member == 0 ? checkpoint : 0)) / hosts;
+    device.info.memory_bytes -= owned / hosts;
   }
   PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};
   MakeTypes(request, devices, input, input.table);

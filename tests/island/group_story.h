@@ -57,6 +57,7 @@ struct World {
   std::string folder;
   JobSpec spec;
   int64_t saves_bytes_max = 0;  // of each worker
+  bool disks = false;           // each worker has a disk tier, which its restarts find again
 };
 
 inline bool Says(absl::string_view text, absl::string_view part) {
@@ -119,6 +120,7 @@ class TestWorker {
     options.device_name = "cpu";
     options.nccl = kNccl;
     options.saves_bytes_max = world.saves_bytes_max;
+    if (world.disks) options.saves_folder = absl::StrCat(world.folder, "/disk-", name);
 #ifdef ATOLL_ON_FAKE_NCCL
     options.nccl_functions.new_id = [] { return Nccl().NewId(); };
     options.nccl_functions.join = [](Backend& backend, const NcclGroup& group) {
@@ -201,15 +203,19 @@ class TestGroup {
  public:
   TestGroup(const World& world, int workers, int devices = 1, EngineOptions engine = {},
             PeerLinkOptions link = {}) {
-    for (int w = 1; w <= workers; ++w) {
-      const NodeId name = absl::StrCat("w", w);
-      workers_[name] = std::make_unique<TestWorker>(world, name, devices, engine, link);
-    }
+    start_ = [&world, devices, engine, link](const NodeId& name) {
+      return std::make_unique<TestWorker>(world, name, devices, engine, link);
+    };
+    for (int w = 1; w <= workers; ++w) Restart(absl::StrCat("w", w));
   }
 
   TestWorker& operator[](const NodeId& name) { return *workers_.at(name); }
   // It ends in the middle of whatever it does.
   void Kill(const NodeId& name) { workers_.erase(name); }
+  void Restart(const NodeId& name) {
+    Kill(name);
+    workers_[name] = start_(name);
+  }
 
   // The layout's plan for these workers, in place of w1, w2, ...; the first one leads.
   IslandPlan PlanFor(const IslandLayout& layout, const std::vector<NodeId>& names) {
@@ -291,6 +297,7 @@ class TestGroup {
   }
 
  private:
+  std::function<std::unique_ptr<TestWorker>(const NodeId&)> start_;
   std::map<NodeId, std::unique_ptr<TestWorker>> workers_;
   int64_t number_ = 0;
 };

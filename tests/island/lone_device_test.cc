@@ -75,7 +75,7 @@ class LoneWorker {
     member.profiles = prepared.profiles;
     member.devices = {{"cpu", memory_bytes_, 1}};
     request.members = {std::move(member)};
-    request.members[0].devices[0].memory_bytes += LeaderBytes(request) + LeastOwnerBytes(request);
+    request.members[0].devices[0].memory_bytes += LeastOwnerBytes(request);
     return request;
   }
 

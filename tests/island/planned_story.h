@@ -85,8 +85,7 @@ inline PlanRequest PlanningOf(const EngineJob& job, int devices,
 // Each of them has so much, beside the host's copies of the model.
 inline void GiveMemory(int64_t bytes, PlanRequest& request) {
   std::vector<DeviceInfo>& devices = request.members[0].devices;
-  const int64_t copies =
-      (LeaderBytes(request) + LeastOwnerBytes(request)) / static_cast<int64_t>(devices.size());
+  const int64_t copies = LeastOwnerBytes(request) / static_cast<int64_t>(devices.size());
   for (DeviceInfo& device : devices) device.memory_bytes = bytes + copies;
 }
 

@@ -4,7 +4,10 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 
+#include "absl/strings/match.h"
 #include "tests/island/group_story.h"
 
 namespace atl::worker {
@@ -13,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kLimit = 60s;
-constexpr int32_t kMemory = 1 << static_cast<int>(Tier::kMemory);
+constexpr Tier kMemory = Tier::kMemory, kDisk = Tier::kDisk, kRemote = Tier::kRemote;
 
 // What became of saves.
 class Saves {
@@ -39,7 +42,13 @@ class Saves {
 };
 
 struct Fixture {
-  explicit Fixture(int workers, EngineOptions engine = {}) : group(world, workers, 1, engine) {
+  // `remote`: a folder of the world's; empty: none.
+  explicit Fixture(int workers, EngineOptions engine = {}, const std::string& remote = "",
+                   bool disks = false)
+      : remote_tier(world.spec.checkpoint.remote =
+                        remote.empty() ? "" : absl::StrCat(world.folder, "/", remote)),
+        disks(world.disks = disks),
+        group(world, workers, 1, engine) {
     for (int w = 1; w <= workers; ++w) saves.Watch(group[absl::StrCat("w", w)]);
   }
   // Trains as one device does.
@@ -50,16 +59,17 @@ struct Fixture {
     }
   }
   // Returns its number.
-  int64_t Save(const NodeId& leader) {
+  int64_t Save(const NodeId& leader, Tier tier = kMemory) {
     LocalCheckpoint about;
     about.job = kJob;
     about.base_version = 3;
     about.inner_step = step;
-    const auto saved = group[leader].trainer->SaveState(about, kMemory);
+    const auto saved = group[leader].trainer->SaveState(about, tier);
     INFO(saved.status().ToString());
     REQUIRE(saved.ok());
     REQUIRE(*saved);
     const GroupTrainer::SaveOutcome outcome = saves.Next();
+    REQUIRE(outcome.tier == tier);
     INFO(outcome.trouble);
     REQUIRE(!outcome.state.units.empty());
     REQUIRE(outcome.state.about.inner_step == step);
@@ -84,6 +94,8 @@ struct Fixture {
   }
 
   World world;
+  const std::string remote_tier;
+  const bool disks;
   Saves saves;
   TestGroup group;
   Alone alone{world};
@@ -300,6 +312,122 @@ TEST_CASE("the way back breaks off: it is gone again, to the same place") {
   REQUIRE(taken->replayed == 3);
   f.Trains("w1", 1);
   f.HasTheStateOfOneDevice("w1");
+}
+
+TEST_CASE("all_workers_die_and_the_island_resumes_from_their_disks_in_any_layout") {
+  const bool other_layout = GENERATE(false, true);
+  Fixture f(3, {}, "", /*disks=*/true);
+  f.group.Take(kThree, {"w1", "w2", "w3"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  f.Save("w1", kDisk);
+  f.Trains("w1", 1);
+  const int64_t save = f.Save("w1", kDisk);
+  f.group["w1"].Settles();
+  for (const NodeId name : {"w1", "w2", "w3"}) f.group.Kill(name);
+  for (const NodeId name : {"w1", "w2", "w3"}) f.group.Restart(name);
+  f.saves.Watch(f.group["w2"]);
+  // Another one leads. Who has no part in the layout sends what is on its disk.
+  f.group["w2"].trainer->ResumeFrom(save);
+  const IslandPlan plan = f.group.PlanFor(other_layout ? kTwo : kThree, {"w2", "w3", "w1"});
+  const auto taken = f.group.Order(plan, /*generation=*/2);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  INFO(taken->reason);
+  REQUIRE(taken->resumed);
+  REQUIRE(f.group["w2"].trainer->optimizer_steps() == 2);
+  f.HasTheStateOfOneDevice("w2");
+  f.Trains("w2", 1);
+  f.Save("w2", kDisk);
+  f.Trains("w2", 1);
+}
+
+TEST_CASE("a_follower_dies_without_copies_and_its_restart_brings_its_disk_back") {
+  Fixture f(2, {}, "", /*disks=*/true);
+  f.group.Take(kTwo, {"w1", "w2"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  f.Save("w1", kDisk);
+  f.Trains("w1", 2);
+  f.group["w1"].Settles();
+  f.group.Restart("w2");
+  const PlanTaken taken = f.group.Take(kTwo, {"w1", "w2"});
+  INFO(taken.reason);
+  REQUIRE(taken.kept);
+  REQUIRE(taken.replayed == 2);
+  f.HasTheStateOfOneDevice("w1");
+  f.Trains("w1", 1);
+}
+
+TEST_CASE("after more deaths than copies the remote tier has the state, and no step is lost") {
+  Fixture f(3, {}, "remote");
+  f.group.Take(kThree, {"w1", "w2", "w3"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 2);
+  f.Save("w1", kRemote);
+  f.Trains("w1", 1);
+  f.Save("w1");
+  f.Trains("w1", 1);
+  f.group["w1"].Settles();
+  f.group.Kill("w2");
+  f.group.Kill("w3");
+  SECTION("what was written is whole") {
+    const PlanTaken taken = f.group.Take(kOne, {"w1"});
+    INFO(taken.reason);
+    REQUIRE(taken.kept);
+    REQUIRE(taken.replayed == 2);
+    f.HasTheStateOfOneDevice("w1");
+    f.Trains("w1", 2);
+  }
+  SECTION("a unit is damaged: it is not taken for what it is not") {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(f.remote_tier)) {
+      if (!absl::StrContains(entry.path().string(), "unit-4-")) continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(8);
+      file.put('x');
+    }
+    const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w1"}));
+    REQUIRE(Says(taken.status().message(), "is damaged: its checksum differs"));
+    // From then on it counts as not there.
+    const auto again = f.group.Order(f.group.PlanFor(kOne, {"w1"}));
+    INFO(again.status().ToString());
+    REQUIRE(again.ok());
+    REQUIRE(!again->kept);
+  }
+}
+
+TEST_CASE("a leader and another one die: the remote tier is what the next leader resumes") {
+  Fixture f(3, {}, "remote");
+  f.group.Take(kThree, {"w1", "w2", "w3"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 2);
+  const int64_t save = f.Save("w1", kRemote);
+  f.Trains("w1", 1);
+  f.group["w1"].Settles();
+  f.group.Kill("w1");
+  f.group.Kill("w2");
+  f.group["w3"].follower->Unfollow("it is to lead");
+  REQUIRE(f.group["w3"].follower->AwaitFree(10s).ok());
+  f.group["w3"].trainer->ResumeFrom(save);
+  const auto taken = f.group.Order(f.group.PlanFor(kOne, {"w3"}), /*generation=*/2);
+  INFO(taken.status().ToString());
+  REQUIRE(taken.ok());
+  REQUIRE(taken->resumed);
+  REQUIRE(f.group["w3"].trainer->optimizer_steps() == 2);
+}
+
+TEST_CASE("a remote tier that cannot be written is told, and training goes on") {
+  Fixture f(2, {}, "text/in-the-way");  // below a file
+  f.group.Take(kTwo, {"w1", "w2"});
+  REQUIRE(f.group["w1"].trainer->InitialWeights().ok());
+  f.Trains("w1", 1);
+  REQUIRE(*f.group["w1"].trainer->SaveState({}, kRemote));
+  f.Trains("w1", 1);
+  const GroupTrainer::SaveOutcome outcome = f.saves.Next();
+  REQUIRE(outcome.state.units.empty());
+  REQUIRE(Says(outcome.trouble, "in-the-way"));
+  f.Save("w1");
+  f.Trains("w1", 1);
 }
 
 TEST_CASE("replicas that own the whole state between them keep no copies of each other") {

@@ -289,15 +289,19 @@ absl::StatusOr<LocalCheckpoint> CheckpointStore::About(const JobId& job) const {
   return std::move(manifest.state.about);
 }
 
-std::vector<LocalCheckpoint> CheckpointStore::List(std::vector<std::string>* problems) const {
+std::vector<JobId> CheckpointStore::Jobs() const {
   std::vector<JobId> jobs;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_, ignored)) {
     if (entry.is_directory(ignored)) jobs.push_back(entry.path().filename().string());
   }
   std::sort(jobs.begin(), jobs.end());
+  return jobs;
+}
+
+std::vector<LocalCheckpoint> CheckpointStore::List(std::vector<std::string>* problems) const {
   std::vector<LocalCheckpoint> found;
-  for (const JobId& job : jobs) {
+  for (const JobId& job : Jobs()) {
     absl::StatusOr<LocalCheckpoint> about = About(job);
     if (about.ok()) {
       found.push_back(*std::move(about));

@@ -51,6 +51,8 @@ class CheckpointStore {
   // An error (a full disk, most often) leaves the checkpoint before, and nothing of this one;
   // where only the very last sync failed, both.
   absl::Status Write(const CheckpointState& state) const;
+  // Of which there is anything, of saved states (worker/state) too.
+  std::vector<JobId> Jobs() const;
   // NotFound: there is none. DataLoss: damaged, and where.
   absl::StatusOr<CheckpointState> Read(const JobId& job) const;
   void Remove(const JobId& job) const;

@@ -160,10 +160,11 @@ struct CommandFailed {
 struct StateCopied {
   bool kept = false;
 };
-// A state is whole in the tiers that it names; or, if it has no units, it could not be saved.
+// A state is whole in a tier; or, if it has no units, it could not be saved there.
 struct StateSaved {
   SavedState state;
   std::string trouble;
+  Tier tier = Tier::kMemory;
 };
 
 // The newest WriteCheckpoint is on the disk, or is not, and then the one before it still is.
@@ -229,6 +230,8 @@ struct Lent {};
 
 struct ShutdownRequested {
   std::string reason;
+  // How long there is; none: as long as it takes others to get what this worker holds.
+  std::optional<Duration> within = std::nullopt;
 };
 // The deadline of the last Actions has come.
 struct Tick {};
@@ -316,7 +319,7 @@ struct WriteCheckpoint {
 // Save the island's state as it is now with its members: StateCopied, and later StateSaved.
 struct SaveState {
   LocalCheckpoint about;  // its number is the trainer's to choose
-  int32_t tiers = 0;      // bit t: Tier t
+  Tier tier = Tier::kMemory;
 };
 // Keep what the leader knows, theta_base, delta and residual for whom takes over, until the job is
 // released or another one prepared: HandedOver. Never fails.

@@ -36,6 +36,7 @@ WorkerCore::Impl::Impl(Identity identity)
       checkpoints_(identity_.checkpoints),
       mark_(identity_.mark),
       remembered_(identity_.mark) {
+  held_.insert(identity_.held.begin(), identity_.held.end());
   for (const LocalCheckpoint& checkpoint : checkpoints_) held_.insert(checkpoint.job);
 }
 
@@ -102,6 +103,7 @@ void WorkerCore::Impl::On(const ShutdownRequested& event) {
   if (stopping_) return;
   stopping_ = true;
   stop_reason_ = event.reason;
+  if (event.within) gone_at_ = now_ + *event.within;
   const bool reading = command_ == Command::kPrepare || command_ == Command::kInitialWeights;
   stop_by_ = now_ + (reading ? kShutdownLimitReading : kShutdownLimit);
   if (command_ == Command::kPrepare) GiveUpPreparing(stop_reason_);
@@ -339,14 +341,13 @@ void WorkerCore::Impl::ForgetIsland() {
   }
   hand_over_.reset();
   taken_over_ = 0;
-  saving_state_ = save_due_ = resume_tried_ = tell_saved_ = false;
+  save_due_ = resume_tried_ = tell_saved_ = false;
+  saving_tiers_.clear();
+  saved_at_.clear();
   saved_states_.clear();
   resumed_.reset();
   unsaved_ = PlanName();
-  save_step_ = 0;
-  saving_.reset();
-  saved_.reset();
-  resume_saved_ = step_failed_ = false;
+  step_failed_ = false;
   settled_ = PlanName();
   if (command_ != Command::kNone && command_ != Command::kPrepare) discard_ = true;
   adopted_ = initial_made_ = reset_moments_ = diverged_ = false;

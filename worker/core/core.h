@@ -80,6 +80,7 @@ struct Identity {
   std::string software_version;
   std::vector<DeviceInfo> devices;
   std::vector<LocalCheckpoint> checkpoints;  // found on the disk, whole and readable
+  std::vector<JobId> held;                   // jobs of which anything is on the disk
   std::string peer_endpoint;                 // as in WorkerHello
   std::string peer_public_key;
   std::string site;

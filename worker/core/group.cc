@@ -80,7 +80,7 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   boundaries_ = BoundariesSeen();
   memory_.clear();
   heartbeat_at_ = now_;
-  saving_state_ = false;
+  saving_tiers_.clear();
   save_due_ = true;
   if (Finish() == Command::kNone) return;
   Resumed(event.resumed);
@@ -128,29 +128,9 @@ void WorkerCore::Impl::StateLost(const std::string& reason) {
   if (std::exchange(step_failed_, false)) ++steps_interrupted_;
   initial_made_ = initial_made_ && in_flight_.has_value();
   if (!adopted_) return;
-  const bool resume = saved_ && saved_->about.base_version == base_version_ && !in_flight_ &&
-                      last_pushed_ != NextContribution();
-  Log(absl::StrCat(
-      "the state of ", local_.steps, " steps since version ", base_version_, " is lost (", reason,
-      "): ",
-      resume ? absl::StrCat("back to the local checkpoint of ", saved_->work.steps, " steps")
-             : "back to the committed version"));
-  if (!resume) return DropLocalProgress();
-  leases_.PutBack(stepping_);
-  stepping_.clear();
-  resume_saved_ = true;
-}
-
-bool WorkerCore::Impl::ResumeSaved() {
-  if (!resume_saved_) return false;
-  doing_ = "going back to the local checkpoint";
-  if (writing_) return true;  // a later one may be in its place already
-  leases_.PutBack(Without(local_.consumed, saved_->about.consumed));
-  steps_redone_ += local_.steps - saved_->work.steps;
-  local_ = saved_->work;
-  adopting_ = AdoptMode::kResumeCheckpoint;
-  Start(Command::kAdopt, AdoptPulled{base_version_, adopting_, false});
-  return true;
+  Log(absl::StrCat("the state of ", local_.steps, " steps since version ", base_version_,
+                   " is lost (", reason, "): back to the committed version"));
+  DropLocalProgress();
 }
 
 void WorkerCore::Impl::On(const BoundariesSeen& event) {
@@ -208,7 +188,6 @@ void WorkerCore::Impl::PlanHandOver() {
   if (!prepared_ || prepared_->job != order_->job) return;
   // A local checkpoint that was to be gone back to stays here.
   if (const LocalCheckpoint* checkpoint = Resumable()) leases_.PutBack(checkpoint->consumed);
-  if (std::exchange(resume_saved_, false)) DropLocalProgress();
   if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
   Start(Command::kHandOver, HandOver{order_->job, Known()});
 }
@@ -283,6 +262,7 @@ void WorkerCore::Impl::OnMessage(const MemberOrder& order) {
                     follow_->plan.number == order.plan.number;
   if (!same) following_ = false;
   follow_ = order;
+  if (order.spec.schedule.checkpoint_every_steps > 0) held_.insert(order.job);
   if (!same) LeaveLater();
   asked_.reset();
   heartbeat_at_ = now_;
@@ -336,7 +316,7 @@ void WorkerCore::Impl::PlanLeaving() {
   if (leave_by_ != kNever) return;
   Emit(Send{Leaving{stop_reason_}});
   leave_by_ = now_;
-  leave_last_ = now_ + kLeaveLimitMax;
+  leave_last_ = std::min(now_ + kLeaveLimitMax, gone_at_);
   LeaveLater();
 }
 

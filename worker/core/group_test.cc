@@ -136,58 +136,6 @@ TEST_CASE("State that is lost: back to the committed version, on the same sequen
   CHECK(story.AsksToPush().consumed == Ranges{{0, 8}});
 }
 
-TEST_CASE("State that is lost: back to the local checkpoint if nothing was pushed since") {
-  Group story;
-  story.order.spec.schedule.checkpoint_every_steps = 2;
-  story.Starts();
-  story.TrainsSteps(2);
-  story.Wants<WriteCheckpoint>();
-  story.Happens(CheckpointWritten{});
-  story.Trains();
-  story.Wants<TrainStep>();
-  story.PlansAgain(Alone(2, "w1"));
-  story.Happens(CommandFailed{"interrupted"});
-  story.SetsUp(2, false);
-  CHECK(story.Idle<StartPull>());
-  SECTION("which is whole") {
-    story.Adopts(0, AdoptMode::kResumeCheckpoint);
-    CHECK(story.Trains().ranges == Ranges{{4, 6}});
-    CHECK(story.Trains().ranges == Ranges{{6, 8}});
-    const PushRequest request = story.AsksToPush();
-    CHECK(request.consumed == Ranges{{0, 8}});
-    CHECK(request.inner_steps == 4);
-  }
-  SECTION("but to the committed version if it is damaged") {
-    story.Wants<AdoptPulled>();
-    story.Happens(CommandFailed{"layer 1: checksum"});
-    story.Passes(kRetryInterval);
-    story.SetsUp(2);
-    story.Pulls(0);
-    story.Adopts(0, AdoptMode::kReplace);
-    CHECK(story.Trains().ranges == Ranges{{0, 2}});
-  }
-}
-
-TEST_CASE("State that is lost while a local checkpoint is written: that one is gone back to") {
-  Group story;
-  story.order.spec.schedule.checkpoint_every_steps = 1;
-  story.Starts();
-  story.TrainsSteps(1);
-  story.Wants<WriteCheckpoint>();
-  story.Happens(CheckpointWritten{});
-  story.TrainsSteps(1);
-  story.Wants<WriteCheckpoint>();
-  story.Trains();
-  story.Wants<TrainStep>();
-  story.PlansAgain(Alone(2, "w1"));
-  story.Happens(CommandFailed{"interrupted"});
-  story.SetsUp(2, false);
-  CHECK(story.Idle<AdoptPulled>());
-  story.Happens(CheckpointWritten{});
-  story.Adopts(0, AdoptMode::kResumeCheckpoint);
-  CHECK(story.Trains().ranges == Ranges{{4, 6}});
-}
-
 TEST_CASE("A contribution in flight outlives the loss of the devices' state") {
   Group story;
   story.Starts();

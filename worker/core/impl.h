@@ -130,7 +130,6 @@ class WorkerCore::Impl {
   void Interrupt(const std::string& reason);
   void PushLost(const std::string& reason);
   void StateLost(const std::string& reason);
-  bool ResumeSaved();
   void StopFollowing(const std::string& reason);
   void PlanFollow();
   void PlanLeaving();
@@ -157,6 +156,8 @@ class WorkerCore::Impl {
   void On(const StateCopied&);
   void On(const StateSaved&);
   bool StartSave();
+  bool SaveDue(Tier tier);
+  void Save(Tier tier);
   int64_t PeerEverySteps() const;
   int64_t ResumeSave() const;
   void Resumed(bool resumed);
@@ -276,7 +277,8 @@ class WorkerCore::Impl {
   FollowerState follower_;
   bool holds_ = false;         // layers of follow_'s island, perhaps
   Instant leave_by_ = kNever;  // unless Leaving was said
-  Instant leave_last_;         // kLeaveLimitMax after that
+  Instant leave_last_;         // kLeaveLimitMax after that, or before this worker is gone
+  Instant gone_at_ = kNever;
 
   struct PlanName {
     Generation generation = 0;
@@ -291,14 +293,6 @@ class WorkerCore::Impl {
   BoundariesSeen boundaries_;  // newest, of configured_
   BoundaryNews boundary_news_;
   std::vector<DeviceMemoryState> memory_;  // of the island's devices, newest
-  struct Saved {
-    LocalCheckpoint about;
-    Work work;
-    int64_t carried_steps = 0;
-  };
-  std::optional<Saved> saving_;  // being written
-  std::optional<Saved> saved_;   // on the disk, and of this island's generation
-  bool resume_saved_ = false;    // adopt saved_ before anything else
 
   bool adopted_ = false;  // theta is base_version_'s, or trained from it
   Version base_version_ = kNoVersion;
@@ -338,10 +332,11 @@ class WorkerCore::Impl {
   Instant validation_at_;
 
   // Saved states: what is being saved, from when to when, and what that costs.
-  bool saving_state_ = false;  // beside the steps
-  bool save_due_ = false;      // the newest save is of another base, or of another plan
-  int64_t save_step_ = 0;      // inner step of the newest
-  PlanName unsaved_;           // under this plan nobody can keep copies
+  std::set<Tier> saving_tiers_;       // beside the steps
+  std::map<Tier, int64_t> saved_at_;  // inner step of the newest save in each tier
+  Tier saving_tier_ = Tier::kMemory;  // of the command under way
+  bool save_due_ = false;  // the newest save in memory is of another base, or of another plan
+  PlanName unsaved_;       // under this plan nobody can keep copies
   Instant save_began_;
   RecentMean save_seconds_, step_seconds_saving_;
   int64_t steps_saving_ = 0;  // during the newest save

@@ -68,19 +68,4 @@ void Join(std::vector<PositionRange>& ranges, PositionRange range) {
   ranges.insert(first, range);
 }
 
-std::vector<PositionRange> Without(const std::vector<PositionRange>& ranges,
-                                   const std::vector<PositionRange>& taken) {
-  std::vector<PositionRange> left;
-  auto next = taken.begin();
-  for (PositionRange range : ranges) {
-    while (next != taken.end() && next->end <= range.begin) ++next;
-    for (auto it = next; it != taken.end() && it->begin < range.end; ++it) {
-      if (it->begin > range.begin) left.push_back({range.begin, it->begin});
-      range.begin = std::max(range.begin, std::min(it->end, range.end));
-    }
-    if (range.size() > 0) left.push_back(range);
-  }
-  return left;
-}
-
 }  // namespace atl::worker

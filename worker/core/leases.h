@@ -34,10 +34,6 @@ int64_t Sequences(const std::vector<PositionRange>& ranges);
 // Adds `range` to `ranges`, which are sorted and joined where they touch, and stay so.
 void Join(std::vector<PositionRange>& ranges, PositionRange range);
 
-// What is in `ranges` and not in `taken`. Both are sorted and joined.
-std::vector<PositionRange> Without(const std::vector<PositionRange>& ranges,
-                                   const std::vector<PositionRange>& taken);
-
 }  // namespace atl::worker
 
 #endif  // ATOLL_WORKER_CORE_LEASES_H_

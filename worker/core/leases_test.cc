@@ -29,12 +29,5 @@ TEST_CASE("Consumed ranges are kept sorted and joined") {
   CHECK(ranges == Ranges{{0, 30}});
 }
 
-TEST_CASE("What is left of ranges when some are taken out") {
-  CHECK(Without({{0, 10}, {20, 30}}, {}) == Ranges{{0, 10}, {20, 30}});
-  CHECK(Without({{0, 10}, {20, 30}}, {{2, 4}, {8, 22}, {29, 40}}) ==
-        Ranges{{0, 2}, {4, 8}, {22, 29}});
-  CHECK(Without({{5, 9}}, {{0, 20}}).empty());
-}
-
 }  // namespace
 }  // namespace atl::worker

@@ -107,12 +107,18 @@ bool WorkerCore::Impl::PlanShutdown() {
   }
   doing_ = absl::StrCat("stopping: ", stop_reason_);
   if (!Due(stop_by_)) {
-    if (command_ != Command::kNone || writing_) return true;
-    const bool worth_it = order_ && adopted_ && SetUp() && !step_failed_ && !resume_saved_ &&
-                          !in_flight_ && inner_step_ > checkpoint_step_ &&
+    if (command_ != Command::kNone || writing_ || saving_tiers_.contains(Tier::kDisk)) return true;
+    const bool worth_it = order_ && adopted_ && SetUp() && !step_failed_ && !in_flight_ &&
                           spec().schedule.checkpoint_every_steps > 0;
-    if (worth_it && !std::exchange(last_checkpoint_asked_, true)) {
-      StartCheckpoint();
+    const bool planned = order_ && order_->plan.number != 0;
+    const bool newer =
+        worth_it && inner_step_ > (planned ? saved_at_[Tier::kDisk] : checkpoint_step_);
+    if (newer && !std::exchange(last_checkpoint_asked_, true)) {
+      if (planned) {
+        Save(Tier::kDisk);
+      } else {
+        StartCheckpoint();
+      }
       return true;
     }
   }
@@ -155,8 +161,9 @@ void WorkerCore::Impl::PlanPrepare() {
 
 void WorkerCore::Impl::PlanCheckpoint() {
   const int64_t every = spec().schedule.checkpoint_every_steps;
+  if (order_->plan.number != 0) return;  // its owners save what they hold: StartSave
   if (every <= 0 || !prepared_ || !adopted_ || in_flight_ || writing_) return;
-  if (!SetUp() || step_failed_ || resume_saved_) return;
+  if (!SetUp() || step_failed_) return;
   if (command_ != Command::kNone || inner_step_ - checkpoint_step_ < every) return;
   StartCheckpoint();
 }
@@ -165,11 +172,9 @@ void WorkerCore::Impl::StartCheckpoint() {
   held_.insert(order_->job);
   checkpoint_step_ = inner_step_;
   writing_ = true;
-  saving_ = Saved{{order_->job, order_->island, base_version_, inner_step_, local_.consumed},
-                  local_,
-                  carried_steps_};
-  saving_->about.loss_times_tokens = local_.loss_times_tokens;
-  Emit(WriteCheckpoint{saving_->about});
+  LocalCheckpoint about{order_->job, order_->island, base_version_, inner_step_, local_.consumed};
+  about.loss_times_tokens = local_.loss_times_tokens;
+  Emit(WriteCheckpoint{std::move(about)});
 }
 
 void WorkerCore::Impl::PlanGivenUp() {
@@ -195,7 +200,7 @@ void WorkerCore::Impl::PlanTrainer() {
     if (!Due(trainer_again_at_)) return;
     trainer_trouble_.clear();
   }
-  if (StartReconfigure() || ResumeSaved()) return;
+  if (StartReconfigure()) return;
   if (StartAdopt() || StartValidate() || StartSave() || StartCapture()) return;
   if (order_->initialize && !adopted_ && !in_flight_ && !initial_made_) {
     doing_ = "making the initial weights";

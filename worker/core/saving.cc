@@ -12,6 +12,18 @@ namespace {
 constexpr double kSavingShare = 0.02;  // of the time that steps take
 constexpr int64_t kMostStepsBetween = 10'000;
 
+const char* NotSaved(Tier tier) {
+  switch (tier) {
+    case Tier::kMemory:
+      return "copies of the island's state could not be kept: ";
+    case Tier::kDisk:
+      return "the island's local checkpoint was not written: ";
+    case Tier::kRemote:
+      return "the remote tier could not be written: ";
+  }
+  return "";
+}
+
 }  // namespace
 
 // As the job says; else so many that what saving holds up, and what it slows steps down by, is a
@@ -26,44 +38,73 @@ int64_t WorkerCore::Impl::PeerEverySteps() const {
   return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(steps)), 1, kMostStepsBetween);
 }
 
-bool WorkerCore::Impl::StartSave() {
-  if (order_->plan.number == 0 || order_->plan.members.size() < 2 || unsaved_ == configured_) {
-    return false;
+// Those of the island's owners, instead of the local checkpoint of a worker without a plan: when
+// nothing is in flight.
+bool WorkerCore::Impl::SaveDue(Tier tier) {
+  const CheckpointSpec& wanted = spec().checkpoint;
+  const int64_t since = inner_step_ - saved_at_[tier];
+  if (tier == Tier::kMemory) {
+    return wanted.peer_copies > 0 && order_->plan.members.size() > 1 && unsaved_ != configured_ &&
+           (save_due_ || since >= PeerEverySteps());
   }
-  if (spec().checkpoint.peer_copies == 0 || !adopted_ || diverged_ || saving_state_) return false;
-  if (!save_due_ && inner_step_ - save_step_ < PeerEverySteps()) return false;
+  const int64_t every = spec().schedule.checkpoint_every_steps;
+  if (tier == Tier::kRemote && wanted.remote.empty()) return false;
+  return every > 0 && !in_flight_ && since >= every;
+}
+
+bool WorkerCore::Impl::StartSave() {
+  if (order_->plan.number == 0 || !adopted_ || diverged_) return false;
+  for (const Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
+    if (saving_tiers_.contains(tier) || !SaveDue(tier)) continue;
+    if (tier == Tier::kMemory) {
+      save_due_ = false;
+      steps_saving_ = 0;
+    }
+    Save(tier);
+    return true;
+  }
+  return false;
+}
+
+void WorkerCore::Impl::Save(Tier tier) {
   LocalCheckpoint about{order_->job, order_->island, base_version_, inner_step_, local_.consumed};
   about.loss_times_tokens = local_.loss_times_tokens;
   if (in_flight_) {
     about.loss_times_tokens += in_flight_->work.loss_times_tokens;
     for (const PositionRange& range : in_flight_->work.consumed) Join(about.consumed, range);
   }
-  save_due_ = false;
-  save_step_ = inner_step_;
-  saving_state_ = true;
+  if (tier == Tier::kDisk) held_.insert(order_->job);
+  saved_at_[tier] = inner_step_;
+  saving_tiers_.insert(tier);
+  saving_tier_ = tier;
   save_began_ = now_;
-  steps_saving_ = 0;
-  Start(Command::kSave, SaveState{std::move(about), 1 << static_cast<int>(Tier::kMemory)});
-  return true;
+  Start(Command::kSave, SaveState{std::move(about), tier});
 }
 
 void WorkerCore::Impl::On(const StateCopied& event) {
   if (Finish() != Command::kSave) return;
-  save_seconds_.Add(Seconds(now_ - save_began_));
+  if (saving_tier_ == Tier::kMemory) save_seconds_.Add(Seconds(now_ - save_began_));
   if (event.kept) return;
-  saving_state_ = false;
-  unsaved_ = configured_;
+  saving_tiers_.erase(saving_tier_);
+  if (saving_tier_ == Tier::kMemory) unsaved_ = configured_;
 }
 
 void WorkerCore::Impl::On(const StateSaved& event) {
-  if (saving_state_) steps_a_save_.Add(static_cast<double>(steps_saving_));
-  saving_state_ = false;
+  const bool waited = saving_tiers_.erase(event.tier) > 0;
+  if (waited && event.tier == Tier::kMemory) {
+    steps_a_save_.Add(static_cast<double>(steps_saving_));
+  }
   if (!order_) return;
   if (!event.trouble.empty()) {
-    LogOnce(absl::StrCat("copies of the island's state could not be kept: ", event.trouble));
+    LogOnce(absl::StrCat(NotSaved(event.tier), event.trouble));
   }
   if (event.state.units.empty() || event.state.about.island != order_->island) return;
-  saved_states_ = {event.state};
+  std::erase_if(saved_states_, [&](const SavedState& state) {
+    return state.holders.empty() || state.holders[0].tier == event.tier;
+  });
+  saved_states_.push_back(event.state);
+  std::sort(saved_states_.begin(), saved_states_.end(),
+            [](const auto& a, const auto& b) { return a.about.inner_step > b.about.inner_step; });
   tell_saved_ = true;
   heartbeat_at_ = now_;
 }
@@ -82,6 +123,7 @@ void WorkerCore::Impl::Resumed(bool resumed) {
   if (resumed) {
     resumed_ = order_->resume;
     inner_step_ = resumed_->inner_step;
+    for (const Tier tier : {Tier::kDisk, Tier::kRemote}) saved_at_[tier] = inner_step_;
     return;
   }
   // Its data is leased to this island: it is trained on again.

@@ -16,7 +16,7 @@ class Saving : public Group {
   }
   LocalCheckpoint Saves(bool kept = true) {
     const SaveState save = Wants<SaveState>();
-    CHECK(save.tiers == 1);
+    CHECK(save.tier == Tier::kMemory);
     Happens(StateCopied{kept});
     return save.about;
   }
@@ -79,6 +79,53 @@ TEST_CASE("By itself, an interval is long enough for saving to cost a fiftieth")
     ++steps;
   }
   CHECK(steps == 10);
+}
+
+TEST_CASE("disks_and_the_remote_tier_are_written_every_so_many_steps_beside_copies_in_memory") {
+  Saving story(100);
+  story.order.spec.checkpoint.remote = "s3://bucket/prefix";
+  story.order.spec.schedule.checkpoint_every_steps = 3;
+  story.Starts();
+  story.Saves();
+  story.TrainsSteps(3);
+  CHECK(story.Wants<SaveState>().tier == Tier::kDisk);
+  story.Happens(StateCopied{true});
+  CHECK(story.Wants<SaveState>().tier == Tier::kRemote);
+  story.Happens(StateCopied{true});
+  story.Happens(StateSaved{{}, "w2: no space left", Tier::kDisk});
+  CHECK(story.Wants<WorkerLog>().text ==
+        "the island's local checkpoint was not written: w2: no space left");
+  story.TrainsSteps(2);
+  CHECK(story.Idle<SaveState>());
+  story.Trains();
+  const SaveState save = story.Wants<SaveState>();  // the remote one is still on its way
+  CHECK(save.tier == Tier::kDisk);
+  CHECK(save.about.inner_step == 6);
+  story.Happens(StateCopied{true});
+  CHECK(story.Idle<SaveState>());
+}
+
+TEST_CASE("a_worker_alone_under_a_plan_gets_SIGTERM_and_stops_when_its_units_are_on_the_disk") {
+  Saving story(100);
+  story.order.spec.schedule.checkpoint_every_steps = 100;
+  story.Starts();
+  story.Saves();
+  story.TrainsSteps(2);
+  story.Wants<TrainStep>();
+  story.order.shared = false;
+  story.PlansAgain(Alone(2, "w1"));
+  story.Happens(CommandFailed{"interrupted"});
+  story.SetsUp(2);
+  story.Wants<TrainStep>();
+  story.Happens(ShutdownRequested{"SIGTERM"});
+  story.Happens(StepDone{20, 2.0, 0.1});
+  const SaveState save = story.Wants<SaveState>();
+  CHECK(save.tier == Tier::kDisk);
+  CHECK(save.about.inner_step == 3);
+  story.Happens(StateCopied{true});
+  CHECK(story.Idle<Stop>());
+  story.Happens(StateSaved{{}, "", Tier::kDisk});
+  CHECK(story.Wants<Stop>().exit_code == 0);
 }
 
 TEST_CASE(

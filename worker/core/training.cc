@@ -35,8 +35,9 @@ void WorkerCore::Impl::On(const InitialWeightsMade&) {
 void WorkerCore::Impl::On(const StepDone& step) {
   if (Finish() != Command::kStep) return;
   if (now_ >= told_at_ + kTellAgainAfter) told_.clear();
-  if (saving_state_) ++steps_saving_;
-  (saving_state_     ? step_seconds_saving_
+  const bool saving = saving_tiers_.contains(Tier::kMemory);
+  if (saving) ++steps_saving_;
+  (saving            ? step_seconds_saving_
    : step.overlapped ? overlap_seconds_
                      : quiet_seconds_)
       .Add(step.seconds);
@@ -73,7 +74,6 @@ void WorkerCore::Impl::Diverged() {
     LogOnce("the loss is not finite: local progress is dropped, and the optimizer starts anew");
   }
   reset_moments_ = true;
-  saved_.reset();  // what it holds may be on its way to the same place
   DropLocalProgress();
 }
 
@@ -126,13 +126,6 @@ void WorkerCore::Impl::On(const Adopted& event) {
   base_version_ = event.version;
   heartbeat_at_ = now_;
   diverged_ = false;
-  if (std::exchange(resume_saved_, false)) {
-    local_ = saved_->work;
-    carried_steps_ = saved_->carried_steps;
-    return;
-  }
-  saved_.reset();
-  saving_.reset();
   save_due_ = true;
   if (adopting_ == AdoptMode::kKeep) return AdoptResumed(event);
   if (adopting_ == AdoptMode::kResumeCheckpoint) {
@@ -150,7 +143,6 @@ void WorkerCore::Impl::On(const Adopted& event) {
     local_.loss_times_tokens = checkpoint->loss_times_tokens;
     Log(absl::StrCat("goes on from its checkpoint of version ", base_version_, " and ",
                      local_.steps, " steps"));
-    saved_ = Saved{*checkpoint, local_, 0};  // it is still on the disk
     UsedCheckpointOf(order_->job);
     return;
   }
@@ -220,12 +212,10 @@ void WorkerCore::Impl::OnFailure(Command command) {
     case Command::kCapture:
       CaptureFailed();
       break;
+    case Command::kSave:
+      saving_tiers_.erase(saving_tier_);
+      break;
     case Command::kAdopt:
-      if (std::exchange(resume_saved_, false)) {
-        saved_.reset();
-        DropLocalProgress();
-        break;
-      }
       // Some devices may have the new parameters and others not: there is nothing left to carry.
       if (planned) DropLocalProgress();
       if (adopting_ != AdoptMode::kResumeCheckpoint) {
@@ -245,8 +235,6 @@ void WorkerCore::Impl::OnFailure(Command command) {
 
 void WorkerCore::Impl::On(const CheckpointWritten& event) {
   writing_ = false;
-  if (event.ok && saving_) saved_ = std::move(saving_);
-  saving_.reset();
   if (!event.ok) Log(absl::StrCat("the local checkpoint was not written: ", event.reason));
 }
 

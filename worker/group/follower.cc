@@ -239,15 +239,12 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
       return absl::OkStatus();
     }
     case v1::GroupFrame::kSave:
-      return member_->Save(
-          KeeperTaskOf(frame.save()), frame.save().optimizer_step(), frame.save().keep(),
-          [member = member_, from](int64_t save, int32_t tiers, const std::string& trouble) {
-            v1::GroupFrame done;
-            done.mutable_save_done()->set_save(save);
-            done.mutable_save_done()->set_tiers(tiers);
-            done.mutable_save_done()->set_trouble(trouble);
-            member->Tell(from, std::move(done));
-          });
+      return member_->Save(KeeperTaskOf(frame.save()),
+                           [member = member_, from](int64_t save, const absl::Status& status) {
+                             v1::GroupFrame done;
+                             ToWire(save, status, done.mutable_save_done());
+                             member->Tell(from, std::move(done));
+                           });
     case v1::GroupFrame::kSetSteps:
       return member_->SetOptimizerSteps(frame.set_steps().optimizer_steps());
     default:

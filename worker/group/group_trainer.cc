@@ -61,6 +61,7 @@ void GroupTrainer::Release() {
   staged_ = false;
   ForgetSaving();
   saves_.clear();
+  bad_saves_.clear();
   replay_.reset();
   resume_save_ = 0;
   staged_ = base_is_in_ = false;

@@ -95,16 +95,17 @@ class GroupTrainer final : public Trainer {
                                       Leadership* known = nullptr) override;
   void Keep(Leadership known) override;
 
-  // A save is whole in more tiers than before (`tiers` of `state`), or never will be, and why.
+  // A save is whole, or never will be, and why.
   struct SaveOutcome {
     int64_t save = 0;
-    SavedState state;  // no holders: nothing is whole
+    Tier tier = Tier::kMemory;
+    SavedState state;  // no units: it is not whole
     std::string trouble;
   };
   using OnSaved = std::function<void(const SaveOutcome&)>;
   // Called on any thread. Before the first Configure.
   void SetOnSaved(OnSaved on_saved) { on_saved_ = std::move(on_saved); }
-  absl::StatusOr<bool> SaveState(const LocalCheckpoint& about, int32_t tiers) override;
+  absl::StatusOr<bool> SaveState(const LocalCheckpoint& about, Tier tier) override;
   void ResumeFrom(int64_t save) override { resume_save_ = save; }
   void Interrupt(const std::string& reason) override;
   void ForgetInterrupts() override { interrupted_ = false; }
@@ -138,9 +139,10 @@ class GroupTrainer final : public Trainer {
   absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
   absl::Status WriteUnwritten();
   LayerMoves PlanMovesOrRestore(const Holdings& holdings);
+  void LookIntoRemote(const Holdings& holdings);
   bool PlanReplay(int64_t save, int64_t optimizer_step);
   LayerMoves PlanGoingBack(const Holdings& holdings, LayerMoves otherwise);
-  void NoteWholeSave(const Holdings& holdings);
+  void NoteWholeSaves(const Holdings& holdings);
   absl::Status ReplayChanges();
   absl::Status StepAgain(const LoggedStep& step);
   void OnSaveDone(const NodeId& from, const v1::SaveDone& done);
@@ -237,10 +239,11 @@ class GroupTrainer final : public Trainer {
   std::atomic<bool> interrupted_ = false;
 
   OnSaved on_saved_;
-  HeldSaves saves_;          // of all members, when the plan was set up
-  int64_t whole_save_ = 0;   // the newest from which the island can go on; guarded by save_mutex_
-  int64_t last_save_ = 0;    // number of the newest
-  int64_t resume_save_ = 0;  // see ResumeFrom
+  HeldSaves saves_;                      // of all members, when the plan was set up
+  std::set<int64_t> bad_saves_;          // what could not be read
+  std::map<Tier, int64_t> whole_saves_;  // the newest in each tier; guarded by save_mutex_
+  int64_t last_save_ = 0;                // number of the newest
+  int64_t resume_save_ = 0;              // see ResumeFrom
   // What was being set when something failed is not set: there is a way back to what was before.
   bool change_failed_ = false;
   // From where and how the island comes back to where it was; until it has.
@@ -254,11 +257,11 @@ class GroupTrainer final : public Trainer {
     LocalCheckpoint about;
     SavePlan plan;
     std::vector<IslandMember> members;
-    std::map<NodeId, int32_t> done;  // tiers, by member
+    std::set<NodeId> done;
     std::string trouble;
   };
   std::mutex save_mutex_;
-  std::optional<Saving> saving_;  // guarded by save_mutex_; the newest
+  std::map<Tier, Saving> saving_;  // guarded by save_mutex_; the newest of each tier
 };
 
 }  // namespace atl::worker

@@ -197,6 +197,8 @@ absl::Status GroupTrainer::FetchAll(LayerMoves& moves, int64_t save) {
       member_->Fetch(moves.moves[member_->name()], moves.optimizer_step, save);
   // Each member gives up by itself when nothing comes any more.
   const absl::Status others = AwaitAll(calls, member_->options().move_timeout + MoveLimit(bytes));
+  // It is damaged somewhere: there may be another.
+  if (save != 0 && (absl::IsDataLoss(status) || absl::IsDataLoss(others))) bad_saves_.insert(save);
   ATOLL_RETURN_IF_ERROR(status.ok() || absl::IsAborted(status) ? others : status);
   return status;
 }
@@ -250,7 +252,7 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   change_failed_ = false;
   replay_.reset();
   resume_save_ = 0;
-  NoteWholeSave(holdings);
+  NoteWholeSaves(holdings);
   return taken;
 }
 

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "common/logging.h"
 #include "worker/group/group_trainer.h"
 #include "worker/group/save_wire.h"
 
 namespace atl::worker {
 namespace {
-
-constexpr int32_t kMemoryTier = 1 << static_cast<int>(Tier::kMemory);
 
 // Larger than any before of this island, on whatever disk.
 int64_t NewSaveNumber(int64_t newest) {
@@ -22,31 +21,29 @@ int64_t NewSaveNumber(int64_t newest) {
 
 // ------------------------------------------------------------------------------------ saving ----
 
-absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, int32_t tiers) {
+absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, Tier tier) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(Settle());
   Saving saving;
-  saving.plan = PlanSave(holdings_, member_->job()->spec.checkpoint.peer_copies);
-  if (!saving.plan.copied) return false;
+  const bool in_memory = tier == Tier::kMemory;
+  saving.plan = PlanSave(holdings_, in_memory ? member_->job()->spec.checkpoint.peer_copies : 0);
+  if (in_memory && !saving.plan.copied) return false;
   saving.about = about;
   saving.about.save = last_save_ = NewSaveNumber(last_save_);
   saving.members = plan_.members;
-  const std::map<NodeId, SaveOrder> orders = saving.plan.orders;
-  int64_t keep;
+  KeeperTask task{last_save_, {}, tier, steps_};
+  std::map<NodeId, SaveOrder> orders = saving.plan.orders;
   {
     const std::lock_guard lock(save_mutex_);
-    keep = whole_save_;
-    saving_ = std::move(saving);
+    task.keep = whole_saves_[tier];
+    saving_[tier] = std::move(saving);
   }
   Calls calls;
-  absl::Status own;
-  for (const auto& [worker, order] : orders) {
-    if (worker == member_->name()) continue;
+  for (const NodeId& worker : Followers()) {
+    if (!orders.contains(worker)) continue;
     v1::GroupFrame frame;
-    v1::SaveCall* save = frame.mutable_save();
-    ToWire(KeeperTask{last_save_, order, tiers}, save);
-    save->set_optimizer_step(steps_);
-    save->set_keep(keep);
+    task.order = orders[worker];
+    ToWire(task, frame.mutable_save());
     const absl::StatusOr<CallId> call = member_->Call(worker, std::move(frame));
     if (!call.ok()) {
       Fail();
@@ -55,15 +52,14 @@ absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, int32
     }
     calls.emplace_back(worker, *call);
   }
-  if (const auto order = orders.find(member_->name()); order != orders.end()) {
-    own = member_->Save({last_save_, order->second, tiers}, steps_, keep,
-                        [this](int64_t save, int32_t whole, const std::string& trouble) {
-                          v1::SaveDone done;
-                          done.set_save(save);
-                          done.set_tiers(whole);
-                          done.set_trouble(trouble);
-                          OnSaveDone(member_->name(), done);
-                        });
+  absl::Status own;
+  if (orders.contains(member_->name())) {
+    task.order = orders[member_->name()];
+    own = member_->Save(std::move(task), [this](int64_t save, const absl::Status& status) {
+      v1::SaveDone done;
+      ToWire(save, status, &done);
+      OnSaveDone(member_->name(), done);
+    });
   }
   const absl::Status others = AwaitAll(calls, member_->options().call_timeout);
   if (!own.ok() || !others.ok()) {
@@ -77,38 +73,38 @@ absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, int32
   return true;
 }
 
-// On the link's thread, or on this worker's keeper's.
+// On the link's thread, or on this worker's keepers'.
 void GroupTrainer::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
   SaveOutcome outcome;
-  std::vector<NodeId> others;
+  std::vector<NodeId> members;
   {
     const std::lock_guard lock(save_mutex_);
-    if (!saving_ || saving_->about.save != done.save() || !saving_->plan.orders.contains(from)) {
-      return;
+    const auto found = std::find_if(saving_.begin(), saving_.end(), [&](const auto& entry) {
+      return entry.second.about.save == done.save();
+    });
+    if (found == saving_.end() || !found->second.plan.orders.contains(from)) return;
+    auto& [tier, saving] = *found;
+    saving.done.insert(from);
+    if (!done.whole() && saving.trouble.empty()) {
+      saving.trouble = absl::StrCat(from, ": ", done.trouble());
     }
-    saving_->done[from] = done.tiers();
-    if (!done.trouble().empty() && saving_->trouble.empty()) {
-      saving_->trouble = absl::StrCat(from, ": ", done.trouble());
-    }
-    if (saving_->done.size() < saving_->plan.orders.size()) return;
-    int32_t whole = kMemoryTier;
-    for (const auto& [member, tiers] : saving_->done) whole &= tiers;
+    if (saving.done.size() < saving.plan.orders.size()) return;
     outcome.save = done.save();
-    outcome.trouble = saving_->trouble;
-    if (whole != 0) {
-      outcome.state =
-          DescribeSave(saving_->plan, saving_->about, saving_->members, {Tier::kMemory});
-      whole_save_ = done.save();
-      for (const auto& [member, tiers] : saving_->done) others.push_back(member);
+    outcome.tier = tier;
+    outcome.trouble = saving.trouble;
+    if (saving.trouble.empty()) {
+      outcome.state = DescribeSave(saving.plan, saving.about, saving.members, {tier});
+      whole_saves_[tier] = done.save();
+      members.assign(saving.done.begin(), saving.done.end());
     }
-    saving_.reset();
+    saving_.erase(found);
   }
   v1::GroupFrame forget;
   forget.mutable_forget_saves()->set_save(outcome.save);
-  forget.mutable_forget_saves()->set_tiers(kMemoryTier);
-  for (const NodeId& member : others) {
+  forget.mutable_forget_saves()->set_tier(static_cast<int32_t>(outcome.tier));
+  for (const NodeId& member : members) {
     if (member == member_->name()) {
-      member_->ForgetSaves(outcome.save, kMemoryTier);
+      member_->ForgetSaves(outcome.save, outcome.tier);
     } else {
       member_->Tell(member, forget);
     }
@@ -118,15 +114,19 @@ void GroupTrainer::OnSaveDone(const NodeId& from, const v1::SaveDone& done) {
 
 void GroupTrainer::ForgetSaving() {
   const std::lock_guard lock(save_mutex_);
-  saving_.reset();
+  saving_.clear();
 }
 
 // -------------------------------------------------------------------------------- going back ----
 
 // The state where the island was; if some of it is nowhere, by way of a save.
 LayerMoves GroupTrainer::PlanMovesOrRestore(const Holdings& holdings) {
-  if (resume_save_ != 0) {
+  if (resume_save_ != 0 && !bad_saves_.contains(resume_save_)) {
     LayerMoves moves = PlanRestore(holdings, saves_, resume_save_);
+    if (!moves.kept) {
+      LookIntoRemote(holdings);
+      moves = PlanRestore(holdings, saves_, resume_save_);
+    }
     if (moves.kept) {
       replay_ = Replay{resume_save_, moves.optimizer_step, {}};
       return moves;
@@ -151,14 +151,40 @@ LayerMoves GroupTrainer::PlanMovesOrRestore(const Holdings& holdings) {
 }
 
 LayerMoves GroupTrainer::PlanGoingBack(const Holdings& holdings, LayerMoves otherwise) {
-  for (const int64_t save : SavesOf(saves_)) {
-    LayerMoves moves = PlanRestore(holdings, saves_, save);
-    if (!moves.kept || !PlanReplay(save, moves.optimizer_step)) continue;
-    moves.reason = absl::StrCat(otherwise.reason, ": ", moves.reason);
-    return moves;
+  for (const bool far : {false, true}) {
+    if (far) LookIntoRemote(holdings);
+    for (const int64_t save : SavesOf(saves_)) {
+      if (bad_saves_.contains(save)) continue;
+      LayerMoves moves = PlanRestore(holdings, saves_, save);
+      // Of the remote tier: another island of the job may have saved it.
+      if (far && !known_steps_ && !member_->ChangesSince(save)) continue;
+      if (!moves.kept || !PlanReplay(save, moves.optimizer_step)) continue;
+      moves.reason = absl::StrCat(otherwise.reason, ": ", moves.reason);
+      return moves;
+    }
   }
   replay_.reset();
   return otherwise;
+}
+
+// All members read it themselves.
+void GroupTrainer::LookIntoRemote(const Holdings& holdings) {
+  const absl::StatusOr<std::vector<HeldSave>> remote = member_->SavesIn(Tier::kRemote);
+  if (!remote.ok()) {
+    LogWarning("checkpoint", "the remote tier cannot be read: ", remote.status().message());
+    return;
+  }
+  for (const HeldSave& save : *remote) {
+    for (const auto& [worker, held] : holdings) {
+      std::vector<HeldSave>& known = saves_[worker];
+      auto same = std::find_if(known.begin(), known.end(),
+                               [&](const HeldSave& k) { return k.save == save.save; });
+      if (same == known.end()) {
+        same = known.insert(known.end(), {save.save, save.optimizer_step, {}});
+      }
+      same->units.insert(same->units.end(), save.units.begin(), save.units.end());
+    }
+  }
 }
 
 // Whether the changes since lead to where the island was.
@@ -196,24 +222,31 @@ absl::Status GroupTrainer::ReplayChanges() {
   return Settle();
 }
 
-// What the next save replaces.
-void GroupTrainer::NoteWholeSave(const Holdings& holdings) {
-  int64_t whole = 0;
+// What the next saves replace.
+void GroupTrainer::NoteWholeSaves(const Holdings& holdings) {
   const bool alone = std::all_of(holdings.begin(), holdings.end(), [&](const auto& member) {
     const std::vector<HeldLayer>& held = member.second;
     return member.first == member_->name() ||
            std::all_of(held.begin(), held.end(), [](const HeldLayer& h) { return h.surplus; });
   });
-  if (alone) {  // nobody could keep newer ones
-    member_->DropSaves();
-    saves_.clear();
+  if (alone) member_->DropCopies();  // nobody could keep newer ones
+  for (const int64_t save : SavesOf(saves_)) last_save_ = std::max(last_save_, save);
+  for (const Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
+    HeldSaves in_tier;
+    for (const auto& [worker, saves] : saves_) {
+      for (HeldSave save : saves) {
+        std::erase_if(save.units, [&](const HeldUnit& unit) { return unit.tier != tier; });
+        if (alone && tier == Tier::kMemory) continue;
+        if (!save.units.empty()) in_tier[worker].push_back(std::move(save));
+      }
+    }
+    int64_t whole = 0;
+    for (const int64_t save : SavesOf(in_tier)) {
+      if (whole == 0 && PlanRestore(holdings, in_tier, save).kept) whole = save;
+    }
+    const std::lock_guard lock(save_mutex_);
+    whole_saves_[tier] = whole;
   }
-  for (const int64_t save : SavesOf(saves_)) {
-    last_save_ = std::max(last_save_, save);
-    if (whole == 0 && PlanRestore(holdings, saves_, save).kept) whole = save;
-  }
-  const std::lock_guard lock(save_mutex_);
-  whole_save_ = whole;
 }
 
 }  // namespace atl::worker

@@ -32,10 +32,13 @@ absl::StatusOr<std::unique_ptr<GroupMember>> GroupMember::Create(GroupOptions op
   ATOLL_ASSIGN_OR_RETURN(member->link_, PeerLink::Create(member->options_.link, member.get()));
   member->transport_.Use(member->link_.get());
   member->lender_ = std::thread([m = member.get()] { m->LendForEver(); });
-  member->keeper_ = std::make_unique<Keeper>(
-      &member->units_, [m = member.get()](int64_t save, const SaveOrder::Fetch& wanted) {
-        return m->FetchUnit(save, wanted);
-      });
+  for (std::unique_ptr<Keeper>& keeper : member->keepers_) {
+    keeper = std::make_unique<Keeper>(
+        [m = member.get()](const KeeperTask& task, const Cancelled& cancelled) {
+          return task.tier == Tier::kMemory ? m->KeepCopies(task, cancelled)
+                                            : m->WriteUnits(task, cancelled);
+        });
+  }
   return member;
 }
 
@@ -56,9 +59,11 @@ GroupMember::GroupMember(GroupOptions options)
       blocks_(options_.link.name, SumsOver(&link_)) {}
 
 GroupMember::~GroupMember() {
-  if (keeper_ != nullptr) keeper_->Cancel();
+  for (const std::unique_ptr<Keeper>& keeper : keepers_) {
+    if (keeper != nullptr) keeper->Cancel();
+  }
   Interrupt("the worker ends");
-  keeper_.reset();
+  for (std::unique_ptr<Keeper>& keeper : keepers_) keeper.reset();
   {
     const std::lock_guard lock(loans_mutex_);
     stopping_ = true;
@@ -83,6 +88,11 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
   ATOLL_ASSIGN_OR_RETURN(GroupJob job, GroupJob::Open(spec, options_.compute, data));
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
   job_ = std::make_unique<GroupJob>(std::move(job));
+  {
+    const std::lock_guard tiers(tiers_mutex_);
+    remote_url_ = spec.checkpoint.remote;
+    for (std::shared_ptr<TierStore>& tier : tiers_) tier.reset();
+  }
   device_side_ = DeviceSide::Of(name(), devices, &transport_, &transport_.log(),
                                 options_.engine.message_timeout);
   const std::lock_guard lock(state_mutex_);
@@ -102,7 +112,9 @@ void GroupMember::Close() {
     outer_.reset();
     next_outer_.reset();
   }
-  DropSaves();
+  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
+  DropCopies();
+  Log([](ReplayLog& log) { log.Clear(); });
   put_aside_.clear();
   if (device_side_ != nullptr) device_side_->Close();
   engine.reset();
@@ -166,7 +178,7 @@ void GroupMember::Leave() {
 }
 
 void GroupMember::BeginEpoch(int64_t epoch) {
-  keeper_->Cancel();
+  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->Cancel();
   epoch_ = epoch;
   inbox_.BeginEpoch(epoch);
   rendezvous_.BeginEpoch(epoch);

@@ -8,6 +8,7 @@
 #ifndef ATOLL_WORKER_GROUP_MEMBER_H_
 #define ATOLL_WORKER_GROUP_MEMBER_H_
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -35,6 +36,7 @@
 #include "worker/runtime/trainer.h"
 #include "worker/state/keeper.h"
 #include "worker/state/replay_log.h"
+#include "worker/state/tier_store.h"
 
 namespace atl::worker {
 
@@ -63,6 +65,7 @@ struct GroupOptions {
   // Of saved states that it may keep in its host's memory, its own part and copies of others'; a
   // save that would need more is not made. 0: any.
   int64_t saves_bytes_max = 0;
+  std::string saves_folder;                          // the disk tier of saved states; empty: none
   Duration meet_timeout = std::chrono::seconds(10);  // of all members accepting a plan
   // Of anything that is not a step, of collectives and of the answers to a step; under a plan of
   // long steps these last two wait longer (StepLimit). Of layer state: of its next piece.
@@ -155,14 +158,16 @@ class GroupMember final : private PeerHandler {
   IslandPlan plan() const;
 
   // ---- Saved states (worker/state), between steps. ----
-  // Copies the units that it owns, and of those before keeps `keep` alone. After GoOnSaving it goes
-  // on beside what follows: `done` is called on another thread.
-  absl::Status Save(KeeperTask task, int64_t optimizer_step, int64_t keep, Keeper::Done done);
-  void GoOnSaving(int64_t save) { keeper_->GoOn(save); }
-  std::vector<HeldSave> Saves() const { return units_.Held(); }
-  void ForgetSaves(int64_t save, int32_t tiers);  // older ones, in these tiers
-  void DropSaves();                               // in memory
-  void StopSaving();                              // `done` of Save is not called any more
+  // Copies the units that it owns. After GoOnSaving it goes on beside what follows: `done` is
+  // called on another thread.
+  absl::Status Save(KeeperTask task, Keeper::Done done);
+  void GoOnSaving(int64_t save);
+  std::vector<HeldSave> Saves();  // in memory and on the disk
+  // Empty: there is no such tier. What is in the remote one has been saved by any worker.
+  absl::StatusOr<std::vector<HeldSave>> SavesIn(Tier tier);
+  void ForgetSaves(int64_t save, Tier tier);  // older ones
+  void DropCopies();                          // those in memory
+  void StopSaving();                          // `done` of Save is not called any more
   absl::Status GetSaved(const NodeId& from, int64_t save, const LayerShard& shard, Range elements,
                         const ShardParts& out);
   // What this worker has seen happen to the island's state since its saves.
@@ -280,7 +285,11 @@ class GroupMember final : private PeerHandler {
                       v1::LayerCall what, const ShardParts& out);
   absl::Status LendSnapshot(const Loan& loan);
   absl::StatusOr<bool> LendSaved(const Loan& loan);
-  absl::StatusOr<StoredUnit> FetchUnit(int64_t save, const SaveOrder::Fetch& wanted);
+  absl::Status KeepCopies(const KeeperTask& task, const Cancelled& cancelled);
+  absl::Status WriteUnits(const KeeperTask& task, const Cancelled& cancelled);
+  absl::StatusOr<std::shared_ptr<TierStore>> StoreOf(Tier tier);
+  absl::Status ReadSaved(int64_t save, const LayerShard& shard, Range elements,
+                         const ShardParts& out);
   absl::Status AwaitPieces(const StateInbox::Key& key, const ShardParts& parts);
   bool AddLoan(Loan loan);  // false: there are too many
   void LendForEver();
@@ -345,13 +354,16 @@ class GroupMember final : private PeerHandler {
   std::deque<Loan> loans_;  // guarded by loans_mutex_
   bool stopping_ = false;   // guarded by loans_mutex_
   UnitStore units_;
+  std::mutex tiers_mutex_;                                // after state_mutex_
+  std::string remote_url_;                                // guarded by tiers_mutex_; of the job
+  std::array<std::shared_ptr<TierStore>, kTiers> tiers_;  // guarded by tiers_mutex_; once opened
   mutable std::mutex log_mutex_;
   ReplayLog log_;                       // guarded by log_mutex_
   std::optional<LoggedStep> stepping_;  // guarded by log_mutex_; the newest, which may be taken yet
   int64_t stepping_number_ = 0;         // guarded by log_mutex_
   std::unique_ptr<PeerLink> link_;      // after all that its thread calls
   std::thread lender_;
-  std::unique_ptr<Keeper> keeper_;
+  std::array<std::unique_ptr<Keeper>, kTiers> keepers_;
   WorkQueue beside_;  // makes pseudo-gradients, brings versions to devices
 };
 

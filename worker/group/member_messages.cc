@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/event_loop.h"
 #include "worker/group/member.h"
+#include "worker/group/save_wire.h"
 #include "worker/profiler/link_profiler.h"
 
 namespace atl::worker {
@@ -311,9 +312,9 @@ bool GroupMember::DoLater(const NodeId& from, v1::GroupFrame& frame) {
 
 void GroupMember::OnSaveFrame(const NodeId& from, const v1::GroupFrame& frame) {
   if (frame.has_go_on_saving()) {
-    keeper_->GoOn(frame.go_on_saving().save());
+    GoOnSaving(frame.go_on_saving().save());
   } else if (frame.has_forget_saves()) {
-    ForgetSaves(frame.forget_saves().save(), frame.forget_saves().tiers());
+    ForgetSaves(frame.forget_saves().save(), TierFromWire(frame.forget_saves().tier()));
   } else {
     const std::lock_guard calling(hooks_mutex_);
     if (hooks_.save_done) hooks_.save_done(from, frame.save_done());

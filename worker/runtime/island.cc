@@ -14,6 +14,13 @@ namespace {
 
 constexpr int kTrainerCopies = 4;  // see the header
 
+// Of a worker without a plan, while its local checkpoint is written: parameters, theta_base and two
+// moments; of quantised pushes a residual.
+int CheckpointCopies(const JobSpec& spec) {
+  if (spec.schedule.checkpoint_every_steps == 0) return 0;
+  return 4 + (IsQuantized(spec.outer.push_encoding) ? 1 : 0);
+}
+
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -134,14 +141,18 @@ absl::Status Island::CheckMemory(const IslandPlan* plan) const {
   // Of several workers each has a part of the model on its devices, for which the plan has seen to
   // it.
   const bool alone = plan == nullptr || plan->members.size() <= 1;
-  int64_t kept = elements;
-  if (!alone) {
-    kept = KeptElements(*plan, facts_.layers,
-                        spec_.checkpoint.peer_copies)[plan->members.front().worker];
+  int64_t bytes = 0;
+  if (plan == nullptr) {
+    bytes = elements * (OuterCopies(spec_) + CheckpointCopies(spec_));
+  } else {
+    const NodeId& leader = plan->members.front().worker;
+    const auto kept = [&](int32_t copies) {
+      return KeptElements(*plan, facts_.layers, copies)[leader];
+    };
+    bytes = kept(spec_.checkpoint.peer_copies) * OuterCopies(spec_) + kept(0) * SaveCopies(spec_);
   }
-  const int copies =
-      CheckpointCopies(spec_) + (options_.trainer_on_host && alone ? kTrainerCopies : 0);
-  const int64_t bytes = (kept * OuterCopies(spec_) + elements * copies) * int64_t{sizeof(float)};
+  if (options_.trainer_on_host && alone) bytes += elements * kTrainerCopies;
+  bytes *= int64_t{sizeof(float)};
   if (options_.host_bytes == 0 || bytes <= options_.host_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the model's ", elements, " parameters need ", bytes, " bytes ",
@@ -328,7 +339,7 @@ Event Island::Do(const Validate& command) {
 }
 
 Event Island::Do(const SaveState& command) {
-  const absl::StatusOr<bool> kept = trainer_->SaveState(command.about, command.tiers);
+  const absl::StatusOr<bool> kept = trainer_->SaveState(command.about, command.tier);
   if (!kept.ok()) return CommandFailed{std::string(kept.status().message())};
   return StateCopied{*kept};
 }

@@ -393,7 +393,7 @@ TEST_CASE("A host whose devices have memory of their own needs room for its own 
   CHECK(reason(11 * copy - 1, false, Encoding::kInt8) != "");
 }
 
-TEST_CASE("A host that leads several workers needs room for what it keeps and for checkpoints") {
+TEST_CASE("a_host_needs_room_for_what_it_owns_and_keeps_copies_of_and_for_saves_of_its_own") {
   Folder folder;
   const auto trainer = NewModelTrainer(NewReferenceBackend());
   JobSpec spec = Spec(folder);
@@ -422,19 +422,19 @@ TEST_CASE("A host that leads several workers needs room for what it keeps and fo
     const CommandFailed* failed = std::get_if<CommandFailed>(&last);
     return failed == nullptr ? "" : failed->reason;
   };
-  CHECK_THAT(reason(7 * copy - 1, 2), Catch::Contains("parameters need"));
-  CHECK_THAT(reason(7 * copy, 2), !Catch::Contains("parameters need"));
-  spec.checkpoint.peer_copies = 0;
   const int64_t own = facts->layers[0].elements * 4;
-  CHECK_THAT(reason(4 * copy + 3 * own - 1, 2), Catch::Contains("parameters need"));
-  CHECK_THAT(reason(4 * copy + 3 * own, 2), !Catch::Contains("parameters need"));
+  CHECK_THAT(reason(3 * copy + 3 * own - 1, 2), Catch::Contains("parameters need"));
+  CHECK_THAT(reason(3 * copy + 3 * own, 2), !Catch::Contains("parameters need"));
+  spec.checkpoint.peer_copies = 0;
+  CHECK_THAT(reason(6 * own - 1, 2), Catch::Contains("parameters need"));
+  CHECK_THAT(reason(6 * own, 2), !Catch::Contains("parameters need"));
   spec.schedule.checkpoint_every_steps = 0;
   CHECK_THAT(reason(3 * own, 2), !Catch::Contains("parameters need"));
   CHECK_THAT(reason(3 * own - 1, 2), Catch::Contains("parameters need"));
   spec = Spec(folder);
   spec.layout.island = IslandExtent::kAll;
-  CHECK_THAT(reason(11 * copy - 1, 1), Catch::Contains("parameters need"));
-  CHECK_THAT(reason(11 * copy, 1), !Catch::Contains("parameters need"));
+  CHECK_THAT(reason(10 * copy - 1, 1), Catch::Contains("parameters need"));
+  CHECK_THAT(reason(10 * copy, 1), !Catch::Contains("parameters need"));
 }
 
 TEST_CASE("Emulated timing changes how long a step lasts and nothing else") {

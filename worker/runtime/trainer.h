@@ -128,9 +128,9 @@ class Trainer {
     return absl::UnimplementedError("this worker runs no plans");
   }
   // ---- Saved states (worker/state). ----
-  // Saves the state as it is now, beside what follows, in these tiers (bit t: Tier t). False:
+  // Saves the state as it is now, beside what follows, in this tier. False:
   // nobody can keep copies. What becomes of it is told as the trainer was made to.
-  virtual absl::StatusOr<bool> SaveState(const LocalCheckpoint& /*about*/, int32_t /*tiers*/) {
+  virtual absl::StatusOr<bool> SaveState(const LocalCheckpoint& /*about*/, Tier /*tier*/) {
     return false;
   }
   // The next Configure that succeeds leaves the state of this save; 0: the newest that there is.

@@ -4,8 +4,7 @@
 
 namespace atl::worker {
 
-Keeper::Keeper(UnitStore* store, Fetch fetch)
-    : store_(store), fetch_(std::move(fetch)), thread_([this] { Run(); }) {}
+Keeper::Keeper(Work work) : work_(std::move(work)), thread_([this] { Run(); }) {}
 
 Keeper::~Keeper() {
   Cancel();
@@ -41,9 +40,9 @@ void Keeper::Stop() {
   changed_.wait(lock, [this] { return !working_; });
 }
 
-bool Keeper::IsCancelled(const Task& task) {
+bool Keeper::IsCancelled(int64_t number) {
   const std::lock_guard lock(mutex_);
-  return task.number < cancelled_;
+  return number < cancelled_;
 }
 
 void Keeper::Run() {
@@ -57,22 +56,10 @@ void Keeper::Run() {
     tasks_.pop_front();
     working_ = true;
     lock.unlock();
-    Do(task);
+    const absl::Status done = work_(task.task, [&] { return IsCancelled(task.number); });
+    if (IsCancelled(task.number)) continue;
+    task.done(task.task.save, done);
   }
-}
-
-void Keeper::Do(const Task& task) {
-  absl::Status status;
-  for (const SaveOrder::Fetch& fetch : task.task.order.fetch) {
-    if (IsCancelled(task)) return;
-    absl::StatusOr<StoredUnit> unit = fetch_(task.task.save, fetch);
-    status = unit.ok() ? store_->Put(task.task.save, *std::move(unit)) : unit.status();
-    if (!status.ok()) break;
-  }
-  if (IsCancelled(task)) return;
-  constexpr int32_t kMemory = 1 << static_cast<int>(Tier::kMemory);
-  const int32_t whole = status.ok() ? task.task.tiers & kMemory : 0;
-  task.done(task.task.save, whole, std::string(status.message()));
 }
 
 }  // namespace atl::worker

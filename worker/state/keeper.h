@@ -1,5 +1,4 @@
-// Carries out a member's part of saves, on a thread of its own: fetches copies of others' units,
-// and writes its own to the tiers.
+// Carries out a member's part of saves, one at a time, on a thread of its own beside the steps.
 
 #ifndef ATOLL_WORKER_STATE_KEEPER_H_
 #define ATOLL_WORKER_STATE_KEEPER_H_
@@ -10,7 +9,9 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "common/object_store/object_store.h"
 #include "worker/state/unit_store.h"
 
 namespace atl::worker {
@@ -18,27 +19,28 @@ namespace atl::worker {
 struct KeeperTask {
   int64_t save = 0;
   SaveOrder order;
-  int32_t tiers = 0;  // bit t: Tier t
+  Tier tier = Tier::kMemory;
+  int64_t optimizer_step = 0;
+  int64_t keep = 0;                    // of the saves before, in this tier
+  std::vector<StoredUnit> units = {};  // its own, as they were; those of memory are in the store
 };
 
 class Keeper {
  public:
-  // Gets these elements of a shard, as they were when the save was made, from the member that owns
-  // them. Bounded.
-  using Fetch =
-      std::function<absl::StatusOr<StoredUnit>(int64_t save, const SaveOrder::Fetch& wanted)>;
-  // Of a task: the tiers that have all of it, and what became of the others. On its thread.
-  using Done = std::function<void(int64_t save, int32_t tiers, const std::string& trouble)>;
+  // Does it all, or says why not; soon after it is cancelled. On the keeper's thread.
+  using Work = std::function<absl::Status(const KeeperTask& task, const Cancelled& cancelled)>;
+  // OK: all of a save is done. Likewise.
+  using Done = std::function<void(int64_t save, const absl::Status& status)>;
 
-  Keeper(UnitStore* store, Fetch fetch);
-  ~Keeper();  // waits for the fetch under way
+  explicit Keeper(Work work);
+  ~Keeper();  // cancels, and waits for that
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
   // In place of what has not begun; begins when GoOn says so. Thread-safe, and never waits.
   void Prepare(KeeperTask task, Done done);
   void GoOn(int64_t save);
-  // What is under way ends after its unit, and says nothing any more.
+  // What is under way ends soon, and says nothing any more.
   void Cancel();
   // Cancel, and waits for that.
   void Stop();
@@ -52,11 +54,9 @@ class Keeper {
   };
 
   void Run();
-  void Do(const Task& task);
-  bool IsCancelled(const Task& task);
+  bool IsCancelled(int64_t number);
 
-  UnitStore* const store_;
-  const Fetch fetch_;
+  const Work work_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> tasks_;  // guarded by mutex_; one at most

@@ -30,11 +30,14 @@ class ReplayLog {
  public:
   static constexpr size_t kChangesMax = 1 << 16;
 
-  // What follows happens to the state of this save.
-  void Saved(int64_t save) {
+  // What follows happens to the state of this save, which is kept (`lasting`) while others come.
+  void Saved(int64_t save, bool lasting = false) {
     std::erase_if(marks_, [&](const Mark& mark) { return mark.save == save; });
-    marks_.push_back({save, next_});
-    if (marks_.size() > kMarksMax) marks_.pop_front();
+    marks_.push_back({save, next_, lasting});
+    const auto alike = [&](const Mark& mark) { return mark.lasting == lasting; };
+    if (std::count_if(marks_.begin(), marks_.end(), alike) > kMarksMax) {
+      marks_.erase(std::find_if(marks_.begin(), marks_.end(), alike));
+    }
     while (!changes_.empty() && first() < marks_.front().at) changes_.pop_front();
   }
   // A step that was given up is made again under the same number.
@@ -91,8 +94,9 @@ class ReplayLog {
   struct Mark {
     int64_t save = 0;
     int64_t at = 0;  // number of the first change since
+    bool lasting = false;
   };
-  static constexpr size_t kMarksMax = 4;
+  static constexpr int kMarksMax = 4;  // of each sort
 
   static bool IsUnknown(const LoggedChange& change) {
     const auto* parameters = std::get_if<LoggedParameters>(&change);

@@ -62,12 +62,12 @@ int64_t EndOf(const std::vector<Range>& owned, int64_t at) {
 
 SavePlan PlanSave(const Holdings& holdings, int64_t copies) {
   SavePlan plan;
-  std::map<NodeId, int64_t> own, kept;  // elements
+  std::map<NodeId, int64_t> kept;  // elements
   for (const auto& [worker, held] : holdings) {
     const bool has_part = std::any_of(held.begin(), held.end(),
                                       [](const HeldLayer& layer) { return !layer.surplus; });
     if (!has_part) continue;
-    own[worker] = kept[worker] = 0;
+    kept[worker] = 0;
     plan.orders[worker];
   }
   for (const Owned& shard : OwnedShards(holdings)) {
@@ -80,20 +80,26 @@ SavePlan PlanSave(const Holdings& holdings, int64_t copies) {
         owners.insert(worker);
         end = std::min(end, until);
       }
-      const NodeId* owner = Least(own, [&](const NodeId& w) { return owners.contains(w); });
-      ATOLL_CHECK(owner != nullptr, ToString(shard.shard), " is not owned from element ", at);
-      const Unit unit{shard.shard, {at, end}};
-      own[*owner] += unit.elements.size();
-      plan.units.push_back(unit);
-      plan.orders[*owner].own.push_back(unit);
-      std::set<NodeId> holders = owners;
-      while (std::ssize(holders) <= copies) {
-        const NodeId* peer = Least(kept, [&](const NodeId& w) { return !holders.contains(w); });
-        if (peer == nullptr) break;
-        kept[*peer] += unit.elements.size();
-        plan.orders[*peer].fetch.push_back({unit, *owner, shard.elements});
-        plan.copied = true;
-        holders.insert(*peer);
+      ATOLL_CHECK(!owners.empty(), ToString(shard.shard), " is not owned from element ", at);
+      // Each saves its part of what they own together.
+      const int64_t begin = at;
+      int64_t index = 0;
+      for (const NodeId& owner : owners) {
+        const auto cut = [&](int64_t i) { return begin + (end - begin) * i / std::ssize(owners); };
+        const Unit unit{shard.shard, {cut(index), cut(index + 1)}};
+        ++index;
+        if (unit.elements.size() == 0) continue;
+        plan.units.push_back(unit);
+        plan.orders[owner].own.push_back(unit);
+        std::set<NodeId> holders = owners;
+        while (std::ssize(holders) <= copies) {
+          const NodeId* peer = Least(kept, [&](const NodeId& w) { return !holders.contains(w); });
+          if (peer == nullptr) break;
+          kept[*peer] += unit.elements.size();
+          plan.orders[*peer].fetch.push_back({unit, owner, shard.elements});
+          plan.copied = true;
+          holders.insert(*peer);
+        }
       }
       at = end;
     }

@@ -201,7 +201,6 @@ void World::DoPlanner(const Command& command) {
     planner_refusal_ = command.Text("reason");
   }
   if (command.Has("answers")) planner_ = PlannerMode::kAnswers;
-  roomiest_ = command.Text("roomiest", roomiest_);
   if (command.Has("groups")) {
     groups_ = command.Has("site")  ? IslandExtent::kSite
               : command.Has("all") ? IslandExtent::kAll
@@ -229,9 +228,7 @@ void World::Plan(const MakePlan& ask) {
     return;
   }
   PlanMade made{ask.job, ask.island, ask.request, absl::ResourceExhaustedError(planner_refusal_)};
-  if (!roomiest_.empty() && ask.workers[0].member.worker != roomiest_) {
-    made.roomier_leader = roomiest_;
-  } else if (planner_ == PlannerMode::kAnswers) {
+  if (planner_ == PlannerMode::kAnswers) {
     made.plan = TestPlan(ask, planner_speed_);
   }
   Step(made);

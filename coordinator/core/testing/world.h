@@ -23,10 +23,9 @@
 //   worker a steps-on                        but not from now on: its step takes long
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
 //   worker a sets-up                         a heartbeat: its island is set up for the ordered plan
-//   worker a saves holders=abc [step=] [consumed=] [number=] [base=]    a heartbeat: two hold each
+//   worker a saves holders=abc [step=] [consumed=] [number=] [base=] [disk]    two hold each
 //   worker a wishes reason=TEXT              the same, and it wants another plan
 //   planner answers | waits | refuses reason=TEXT    from now on; answers is what it begins with
-//   planner roomiest=b                       plans only for islands that b leads
 //   planner speed=X                          its steps take X times as long
 //   planner groups site|all|worker           what it answers to GroupWorkers; site is first
 //   sites a=SITE b=SITE                      found by measuring
@@ -189,7 +188,6 @@ class World {
   enum class PlannerMode { kAnswers, kWaits, kRefuses };
   PlannerMode planner_ = PlannerMode::kAnswers;
   std::string planner_refusal_;
-  NodeId roomiest_;  // nobody else has room to lead; empty: all have
   double planner_speed_ = 1;
   std::vector<MakePlan> asked_plans_;
   std::vector<GroupWorkers> asked_groups_;

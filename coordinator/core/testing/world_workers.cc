@@ -118,7 +118,10 @@ void World::Save(const NodeId& name, Worker& worker, const Command& command) {
     state.units.push_back({static_cast<int32_t>(l), 0, {1}, 0, 10});
     const NodeId holder(1, holders[l]);
     const uint64_t units = (uint64_t{1} << l) | (uint64_t{1} << ((l + count - 1) % count));
-    state.holders.push_back({holder, workers_.at(holder).incarnation, Tier::kMemory, {units}});
+    state.holders.push_back({holder,
+                             workers_.at(holder).incarnation,
+                             command.Has("disk") ? Tier::kDisk : Tier::kMemory,
+                             {units}});
   }
   worker.saved = {state};
   Heartbeat(name, worker);

@@ -1,0 +1,54 @@
+// Asks a command of the operator's, again and again, whether this machine is about to be taken
+// away, as spot instances are: exit status 0 says so.
+
+#ifndef ATOLL_WORKER_NOTICE_H_
+#define ATOLL_WORKER_NOTICE_H_
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "common/status.h"
+#include "common/time.h"
+
+namespace atl::worker {
+
+struct Notice {
+  // Until the machine goes: the number that the command's output begins with. None: it said none.
+  std::optional<Duration> within;
+};
+
+// Runs `command` by /bin/sh once, and ends it, and what it has begun, after `limit`. No notice: any
+// other exit status than 0. FAILED_PRECONDITION: the shell did not find it, or may not run it.
+// DEADLINE_EXCEEDED: it was ended.
+absl::StatusOr<std::optional<Notice>> AskForNotice(const std::string& command, Duration limit);
+
+class NoticeWatcher {
+ public:
+  // `on_notice` is called at most once, `on_trouble` whenever the trouble is another than before
+  // (empty: none any more); both on a thread of this object.
+  NoticeWatcher(std::string command, Duration every, std::function<void(Notice)> on_notice,
+                std::function<void(const std::string&)> on_trouble);
+  ~NoticeWatcher();  // waits for the command under way
+  NoticeWatcher(const NoticeWatcher&) = delete;
+  NoticeWatcher& operator=(const NoticeWatcher&) = delete;
+
+ private:
+  void Run();
+
+  const std::string command_;
+  const Duration every_;
+  const std::function<void(Notice)> on_notice_;
+  const std::function<void(const std::string&)> on_trouble_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;   // guarded by mutex_
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace atl::worker
+
+#endif  // ATOLL_WORKER_NOTICE_H_

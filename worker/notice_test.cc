@@ -1,0 +1,55 @@
+#include "worker/notice.h"
+
+#include <catch2/catch.hpp>
+#include <future>
+
+#include "common/event_loop.h"
+
+namespace atl::worker {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST_CASE("exit status 0 is a notice, any other is none") {
+  REQUIRE(AskForNotice("exit 0", 10s)->has_value());
+  REQUIRE(!AskForNotice("exit 0", 10s)->value().within);
+  REQUIRE(!AskForNotice("exit 1", 10s)->has_value());
+  REQUIRE(!AskForNotice("kill -9 $$", 10s)->has_value());
+}
+
+TEST_CASE("the output's first number is how long there is") {
+  REQUIRE(AskForNotice("echo 90 seconds left", 10s)->value().within == Duration(90s));
+  REQUIRE(!AskForNotice("echo soon", 10s)->value().within);
+  REQUIRE(!AskForNotice("echo -5", 10s)->value().within);
+  REQUIRE(AskForNotice("yes | head -c 1000000", 10s)->has_value());  // more than is read
+}
+
+TEST_CASE("what cannot be run, or does not end, is trouble and no notice") {
+  REQUIRE(absl::IsFailedPrecondition(AskForNotice("/no/such/command", 10s).status()));
+  const Instant begun = SteadyNow();
+  REQUIRE(absl::IsDeadlineExceeded(AskForNotice("sleep 1000 & sleep 1000", 200ms).status()));
+  REQUIRE(SteadyNow() - begun < 100s);
+}
+
+TEST_CASE("a watcher asks until there is a notice, and tells of trouble once") {
+  const std::string file =
+      std::string(getenv("TEST_TMPDIR") != nullptr ? getenv("TEST_TMPDIR") : "/tmp") + "/notice";
+  std::remove(file.c_str());
+  std::promise<Notice> noticed;
+  std::atomic<int> troubles = 0;
+  NoticeWatcher watcher(
+      "n=$(cat " + file + " 2>/dev/null || echo 0); echo $((n + 1)) > " + file +
+          "; [ $n -lt 2 ] && exit 127; [ $n -ge 4 ] && echo 30",
+      10ms, [&](Notice notice) { noticed.set_value(notice); },
+      [&](const std::string& trouble) { troubles += !trouble.empty(); });
+  REQUIRE(noticed.get_future().get().within == Duration(30s));
+  REQUIRE(troubles == 1);
+}
+
+TEST_CASE("a watcher that is not wanted any more ends") {
+  NoticeWatcher watcher(
+      "exit 1", 1000s, [](Notice) {}, [](const std::string&) {});
+}
+
+}  // namespace
+}  // namespace atl::worker

@@ -1,0 +1,143 @@
+#include "worker/state/tier_store.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+namespace atl::worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Fixture {
+  Fixture() {
+    folder = (fs::temp_directory_path() / "tiers-XXXXXX").string();
+    REQUIRE(mkdtemp(folder.data()) != nullptr);
+    store = Open();
+  }
+  ~Fixture() { fs::remove_all(folder); }
+  std::unique_ptr<TierStore> Open() {
+    return std::make_unique<TierStore>(*OpenObjectStore(folder), "job-1", Tier::kRemote);
+  }
+  std::string PathOf(const std::string& part) const {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+      if (entry.is_regular_file() && entry.path().string().find(part) != std::string::npos) {
+        return entry.path().string();
+      }
+    }
+    FAIL("no file " << part);
+    return "";
+  }
+  size_t files() const {
+    size_t count = 0;
+    for (const fs::directory_entry& e : fs::recursive_directory_iterator(folder)) {
+      count += e.is_regular_file();
+    }
+    return count;
+  }
+  std::string folder;
+  std::unique_ptr<TierStore> store;
+};
+
+StoredUnit UnitOf(int32_t layer, Range elements, float first) {
+  const auto parts = std::make_shared<OwnedParts>(elements.size(), kAllParts);
+  for (const auto& [part, values] : PartsOf(parts->parts())) {
+    std::iota(values.begin(), values.end(), first + 1000.0f * static_cast<float>(part));
+  }
+  return {{{layer, 0, {1}}, elements}, 2'000'000, parts};
+}
+
+const Range kLarge{100, 1'500'100};  // two chunks
+
+TEST_CASE("units come back by ranges, from another process too") {
+  Fixture f;
+  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, kLarge, 1), UnitOf(1, {0, 10}, 2)}, nullptr).ok());
+  REQUIRE(f.store->Write("w2", 7, 40, {UnitOf(2, {0, 10}, 3)}, nullptr).ok());
+  const auto other = f.Open();
+  std::vector<std::string> problems;
+  const auto saves = other->List(4, &problems, nullptr);
+  REQUIRE(saves.status().message() == "");
+  REQUIRE(problems.empty());
+  REQUIRE(saves->size() == 1);
+  REQUIRE(saves->at(0).optimizer_step == 40);
+  REQUIRE(saves->at(0).units.size() == 3);
+  const Range wanted{1'048'000, 1'049'500};  // over a chunk's end
+  const OwnedParts parts(wanted.size(), kAllParts);
+  REQUIRE(other->Read(7, {0, 0, {1}}, wanted, parts.parts(), nullptr).message() == "");
+  for (const auto& [part, values] : PartsOf(parts.parts())) {
+    const float first = 1 + 1000.0f * static_cast<float>(part);
+    REQUIRE(values.front() == first + static_cast<float>(wanted.begin - kLarge.begin));
+    REQUIRE(values.back() == first + static_cast<float>(wanted.end - 1 - kLarge.begin));
+  }
+  REQUIRE(other->Has(7, {0, 0, {1}}, wanted));
+  REQUIRE(!other->Has(7, {0, 0, {1}}, {0, 200}));
+  REQUIRE(absl::IsNotFound(other->Read(8, {0, 0, {1}}, wanted, parts.parts(), nullptr)));
+}
+
+TEST_CASE("other saves of an owner are removed when it says so, the newest is listed first") {
+  Fixture f;
+  for (const int64_t save : {5, 6, 7}) {
+    for (const NodeId worker : {"w1", "w2"}) {
+      const int32_t layer = worker == "w1" ? 0 : 1;
+      REQUIRE(f.store->Write(worker, save, save, {UnitOf(layer, {0, 10}, 1)}, nullptr).ok());
+    }
+  }
+  REQUIRE(f.store->RemoveAllBut("w1", 7, nullptr).ok());
+  std::vector<std::string> problems;
+  const auto saves = *f.store->List(2, &problems, nullptr);
+  REQUIRE(saves.size() == 2);
+  REQUIRE(saves[0].save == 7);
+  REQUIRE(saves[0].units.size() == 2);
+  REQUIRE(saves[1].save == 6);
+  REQUIRE(saves[1].units.size() == 1);
+  REQUIRE(f.files() == 8);
+}
+
+TEST_CASE("damage is found, and said where") {
+  Fixture f;
+  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, nullptr).ok());
+  std::vector<std::string> problems;
+  SECTION("of a unit") {
+    {
+      std::fstream file(f.PathOf("unit-0-0"), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(45);
+      file.put('x');
+    }
+    REQUIRE(f.store->List(1, &problems, nullptr).ok());
+    const OwnedParts parts(10, kAllParts);
+    const absl::Status read = f.store->Read(7, {0, 0, {1}}, {0, 10}, parts.parts(), nullptr);
+    REQUIRE(absl::IsDataLoss(read));
+    REQUIRE(read.message().find("unit-0-0-of-1-0-10 is damaged") != std::string::npos);
+  }
+  SECTION("of a manifest") {
+    {
+      std::fstream file(f.PathOf("manifest"), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(3);
+      file.put('x');
+    }
+    REQUIRE(f.store->List(1, &problems, nullptr)->empty());
+    REQUIRE(problems.size() == 1);
+  }
+  SECTION("a unit that is cut off") {
+    REQUIRE(f.store->List(1, &problems, nullptr).ok());
+    fs::resize_file(f.PathOf("unit-0-0"), 60);
+    const OwnedParts parts(10, kAllParts);
+    REQUIRE(!f.store->Read(7, {0, 0, {1}}, {0, 10}, parts.parts(), nullptr).ok());
+  }
+}
+
+TEST_CASE("a place that cannot be written leaves what is there") {
+  Fixture f;
+  REQUIRE(f.store->Write("w1", 7, 40, {UnitOf(0, {0, 10}, 1)}, nullptr).ok());
+  std::ofstream(f.folder + "/job-1/save-8") << "in the way";
+  const absl::Status written = f.store->Write("w1", 8, 44, {UnitOf(0, {0, 10}, 1)}, nullptr);
+  REQUIRE(!written.ok());
+  REQUIRE(written.message().find("save-8") != std::string::npos);
+  std::vector<std::string> problems;
+  REQUIRE(f.store->List(4, &problems, nullptr)->size() == 1);
+}
+
+}  // namespace
+}  // namespace atl::worker
