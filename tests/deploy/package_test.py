@@ -48,6 +48,7 @@ class Machine:
         self.space = f"atoll-{os.getpid()}"
         self.daemons = []
         run("mmdebstrap", "--variant=apt", "--quiet", "bookworm", self.root)
+        self.run("apt-get", "update", "-qq")  # mmdebstrap leaves no lists of packages
         run("ip", "netns", "add", self.space)
         run("ip", "netns", "exec", self.space, "ip", "link", "set", "lo", "up")
 

@@ -26,7 +26,7 @@ LIMITS = ["-max_len=65536", "-rss_limit_mb=1024", "-malloc_limit_mb=256", "-time
 def build(folder, name):
     """Builds the programs of the tree in `folder`; returns where they are."""
     base = os.path.join(STATE, "bazel-" + name)
-    command = [BAZEL, "--output_base=" + base, "build", "--config=fuzz", "--symlink_prefix=/",
+    command = [BAZEL, "--output_base=" + base, "build", "--config=fuzz", "--keep_going", "--symlink_prefix=/",
                "--disk_cache=" + os.path.join(STATE, "cache")]
     subprocess.run(command + ["//tests/fuzz:" + program for program in PROGRAMS], cwd=folder, check=True)
     where = subprocess.run([BAZEL, "--output_base=" + base, "info", "--config=fuzz", "bazel-bin"], cwd=folder,
