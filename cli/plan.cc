@@ -22,6 +22,7 @@
 #include "coordinator/plan_io/profile_file.h"
 #include "coordinator/plan_io/render.h"
 #include "coordinator/planner/islands.h"
+#include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
 #include "coordinator/planning/planning.h"
 
@@ -44,20 +45,12 @@ struct Task {
   int64_t head_groups = 0;  // 0: not known, and tensor-parallel splits are even
 };
 
+// Activations of GPUs; a profile has its own.
+constexpr ElementBytes kAssumedElement{2, 4};
+
 absl::StatusOr<plan::Model> ModelOfJob(const JobSpec& spec, int64_t sequence) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  const Architecture architecture = config.architecture();
-  return plan::MakeTransformer({.name = spec.name,
-                                .layers = config.layers,
-                                .hidden = config.d_model,
-                                .heads = config.heads,
-                                .kv_heads = config.kv_heads,
-                                .ffn = config.ffn,
-                                .vocabulary = config.vocab,
-                                .sequence = sequence,
-                                .gated = architecture.gated(),
-                                .tied_head = config.tied_head,
-                                .positions = !architecture.rotary()});
+  return PlannerModel(spec.name, config, sequence, kAssumedElement);
 }
 
 absl::Status ReadJob(const PlanFlags& flags, Task* task) {

@@ -45,6 +45,9 @@ _LIBRARIES = {
 # Of what pkg-config says, these libraries' headers need their defines, too.
 _WITH_DEFINES = ["httplib"]
 
+# The precompiled headers come with these targets.
+_PRELUDE = "@atoll//third_party/prelude"
+
 def _build_packages(rctx):
     text = rctx.read(rctx.path(Label("//third_party:packages.txt")))
     return [line.split(" ")[1] for line in text.splitlines() if line.startswith("build ")]
@@ -69,20 +72,21 @@ def _system_packages_impl(rctx):
     if versions.return_code != 0:
         fail("Debian packages are missing. Run ./dev deps, or apt-get install %s\n%s" %
              (" ".join(packages), versions.stderr))
+    rctx.file("versions", versions.stdout)
     version_of = dict([line.split(" ") for line in versions.stdout.splitlines()])
     for tool in ["protoc", "grpc_cpp_plugin"]:
         rctx.symlink("/usr/bin/" + tool, tool)
     build = [
         "package(default_visibility = [\"//visibility:public\"])",
-        "exports_files([\"protoc\", \"grpc_cpp_plugin\"])",
+        "exports_files([\"protoc\", \"grpc_cpp_plugin\", \"versions\"])",
     ]
     for name, (packages, modules, extra) in _LIBRARIES.items():
         stamp = "ATOLL_PACKAGES_%s=%d" % (name, hash(" ".join([version_of[p] for p in packages])))
         defines = [stamp]
         if name in _WITH_DEFINES:
             defines += _pkg_config(rctx, "--cflags-only-other", modules, "-D")
-        build.append("cc_library(name = %r, linkopts = %r, defines = %r)" %
-                     (name, _link_flags(rctx, modules, extra), defines))
+        build.append("cc_library(name = %r, linkopts = %r, defines = %r, deps = [%r])" %
+                     (name, _link_flags(rctx, modules, extra), defines, _PRELUDE))
     rctx.file("BUILD", "\n".join(build) + "\n")
 
 system_packages = repository_rule(

@@ -240,7 +240,7 @@ ServerHeartbeat FakeServer::Heartbeat() const {
 std::vector<ServerMessage> FakeServer::On(const ToServerMessage& message) {
   if (const auto* assign = std::get_if<AssignShards>(&message)) {
     jobs_[assign->job].assignment = *assign;
-    return {ShardsAssigned{assign->job}};
+    return {ShardsAssigned{assign->job, assign->charter.placement}};
   }
   if (const auto* ask = std::get_if<CollectStatistics>(&message)) {
     Statistics statistics{ask->job, ask->version, ask->contributions, {}};

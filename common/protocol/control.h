@@ -417,6 +417,8 @@ struct HeldJob {
   Generation generation = 0;              // newest that an island was fenced with
   bool ended = false;                     // EndJob was obeyed
   int64_t placement = 0;                  // as in the newest assignment
+  std::vector<ShardId> shards;            // it has, or has received whole with their momentum
+  std::vector<ShardId> filled;            // received whole from an island
 };
 
 struct ServerHello {
@@ -435,11 +437,12 @@ struct ServerHeartbeat {
   int64_t log_bytes = 0;
   int64_t received_bytes = 0;
   int64_t sent_bytes = 0;
-  std::vector<HeldJob> jobs;  // without `staged`
+  std::vector<HeldJob> jobs;  // without their lists
 };
 
 struct ShardsAssigned {
   JobId job;
+  int64_t placement = 0;  // of the assignment
 };
 
 // The push's bytes are in the log and the log is on the disk.

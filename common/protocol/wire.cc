@@ -292,6 +292,8 @@ void Fields(V& v, Plain<V, HeldJob>& s, v1::HeldJob& m) {
   ATOLL_WIRE_COUNT(generation);
   ATOLL_WIRE_COPY(ended);
   ATOLL_WIRE_COUNT(placement);
+  ATOLL_WIRE_VALUES(shards, kMaxListLength);
+  ATOLL_WIRE_VALUES(filled, kMaxListLength);
 }
 
 template <class V>
@@ -318,6 +320,7 @@ void Fields(V& v, Plain<V, ServerHeartbeat>& s, v1::ServerHeartbeat& m) {
 template <class V>
 void Fields(V& v, Plain<V, ShardsAssigned>& s, v1::ShardsAssigned& m) {
   ATOLL_WIRE_COPY(job);
+  ATOLL_WIRE_COPY(placement);
 }
 
 template <class V>

@@ -321,7 +321,7 @@ std::string WaitingFor(const State& s, const Job& job) {
     case JobState::kFinishing: {
       const std::string servers = MissingServers(s, job);
       if (!servers.empty() && !job.record.moves.empty()) {
-        return absl::StrCat(MovesText(s, job), "; ", servers);
+        return absl::StrCat(MovesText(job), "; ", servers);
       }
       if (!servers.empty()) return servers;
       const int64_t needed = job.spec().outer.min_islands;

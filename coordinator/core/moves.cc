@@ -66,8 +66,14 @@ bool IsReceived(const Job& job, const ShardMove& move) {
          found->second == std::pair(move.to, job.progress.version);
 }
 
+void ForgetReceived(Job& job, const NodeId& server) {
+  std::erase_if(job.moving.received,
+                [&](const auto& received) { return received.second.first == server; });
+}
+
 // It holds nothing of the job, or is not to.
 void Release(Job& job, const NodeId& server) {
+  ForgetReceived(job, server);
   if (IsReleasing(job, server)) return;
   JobRecord& record = job.EditRecord();
   record.releasing.push_back({server, ++record.placement});
@@ -161,7 +167,7 @@ void GiveUpMoves(State& s, Job& job) {
   for (const NodeId& server : left) {
     if (!HoldsShards(job, server) && !IsTarget(job, server)) Release(job, server);
   }
-  job.moving = Moving();
+  job.moving = Moving{.givers = std::move(job.moving.givers)};
   job.moving.plan_again_at = s.now + kPlanLater;
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("shard ", stuck.shard, " does not arrive at parameter server ", stuck.to,
@@ -242,6 +248,7 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
     ShardPlacement& shard = record.shards[move.shard];
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
     changed.insert({shard.server, move.to});
+    job.moving.givers.insert(shard.server);
     shard.server = move.to;
     shard.endpoint = to->endpoint;
     shard.public_key = to->public_key;
@@ -310,9 +317,19 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     return refuse("version ", job.decided_version(), " is decided, and only server ", server,
                   " had what its shards of that version are made of: bring its folder back");
   }
+  // What another server had received whole before is not lost: it takes over with the rest.
+  std::set<ShardId> moved;
+  for (const ShardMove& move : job.record.moves) {
+    const Member* to = s.FindMember(MemberKind::kServer, move.to);
+    if (!move.fill && IsReceived(job, move) && to->attached && !to->record.draining) {
+      moved.insert(move.shard);
+    }
+  }
   std::vector<ShardPlacement> lost;
   for (const ShardPlacement& shard : job.record.shards) {
-    if (shard.server == server) lost.push_back(shard);
+    const auto& lacking = link->second.lacking;
+    if (shard.server != server || moved.contains(shard.shard)) continue;
+    if (lacking.empty() || lacking.contains(shard.shard)) lost.push_back(shard);
   }
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
@@ -321,7 +338,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
       continue;
     }
     const auto other = job.links.find(key.second);
-    const bool empty = key.second == server && link->second.empty;
+    const bool empty =
+        key.second == server && (link->second.empty || !link->second.lacking.empty());
     if (other != job.links.end() && !other->second.known && !empty) continue;
     int64_t free = FreeBytes(s, member);
     for (const ShardPlacement& shard : lost) {
@@ -344,13 +362,15 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   if (std::all_of(lost.begin(), lost.end(), goes_on)) return absl::OkStatus();
   JobRecord& record = job.EditRecord();
   std::erase_if(record.moves, [&](const ShardMove& move) {
-    return !move.fill || record.shards[move.shard].server == server;
+    return !moved.contains(move.shard) &&
+           (!move.fill || record.shards[move.shard].server == server);
   });
   for (const ShardPlacement& shard : placed->shards) {
     record.moves.push_back({shard.shard, shard.server, /*fill=*/true});
   }
   job.collecting.reset();  // a new window will open
-  job.moving = Moving();
+  job.moving =
+      Moving{.received = std::move(job.moving.received), .givers = std::move(job.moving.givers)};
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("a user says that parameter server ", server, " has lost ", lost.size(),
                      " shards: they are filled from an island"));
@@ -368,6 +388,10 @@ void OnShardsReceived(State& s, Member& server, const ShardsReceived& message) {
     }
     job->moving.received[move.shard] = {move.to, message.version};
   }
+}
+
+void OnReceiverHello(State& s, const NodeId& server) {
+  for (auto& [number, job] : s.jobs) ForgetReceived(job, server);
 }
 
 bool TakesPartInMoves(const Job& job, const NodeId& server) {
@@ -503,8 +527,15 @@ void SendFill(State& s, Job& job) {
 
 }  // namespace
 
+bool TakenOver(const Job& job) {
+  return std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
+    return entry.second.assigned || job.moving.givers.contains(entry.first);
+  });
+}
+
 void PumpMoves(State& s, Job& job) {
   for (const ReleasedServer& released : job.record.releasing) {
+    if (job.active() && !TakenOver(job)) break;  // theirs is the only copy that is durably assigned
     const Member* server = s.FindMember(MemberKind::kServer, released.server);
     Instant& again_at = job.moving.release_again_at[released.server];
     if (server == nullptr || !server->attached || s.now < again_at) continue;
@@ -553,7 +584,7 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
   return next;
 }
 
-std::string MovesText(const State& s, const Job& job) {
+std::string MovesText(const Job& job) {
   std::string text;
   if (!job.record.moves.empty()) {
     int64_t bytes = 0;

@@ -15,6 +15,8 @@ absl::Status SetDraining(State& s, const NodeId& name, bool drain);
 // `atoll refill`: the job's shards on this server are lost; they are filled from an island.
 absl::Status RefillShards(State& s, Job& job, const NodeId& server);
 
+// What a server has received is what it says since it attached: its folder may be another one.
+void OnReceiverHello(State& s, const NodeId& server);
 void OnShardsReceived(State& s, Member& server, const ShardsReceived& message);
 // Whether it holds none of the job's shards, and is to receive some or to delete what it has.
 bool TakesPartInMoves(const Job& job, const NodeId& server);
@@ -26,12 +28,15 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement);
 bool AdvanceMoves(State& s, Job& job);
 // Whether the round waits a moment for shards that are on their way.
 bool HoldsForMoves(const State& s, const Job& job);
+// Whether all that have got shards hold them durably, as servers say it: those who had them before
+// may forget them then. Whoever loses the store before finds them there.
+bool TakenOver(const Job& job);
 // Sends what servers and islands are still to do for moves.
 void PumpMoves(State& s, Job& job);
 Instant NextMoveDeadline(const State& s, const Job& job);
 
 // "" or which shards move, how far they are, and why they wait.
-std::string MovesText(const State& s, const Job& job);
+std::string MovesText(const Job& job);
 // Of a server: "" or "draining: ..." and what it still holds.
 std::string DrainText(const State& s, const Member& server);
 

@@ -60,12 +60,35 @@ bool IsAhead(const Job& job, const HeldJob* held) {
                              held->placement > job.record.placement);
 }
 
+// Shards of its own that the server does not have: it was being filled when it died. What was
+// filled for good is stored.
+std::set<ShardId> LackedBy(const Job& job, const NodeId& server, const HeldJob& held) {
+  std::set<ShardId> lacking;
+  if (held.version == kNoVersion) return lacking;  // shards are assigned with version 0
+  const auto has = [](const std::vector<ShardId>& shards, ShardId shard) {
+    return std::find(shards.begin(), shards.end(), shard) != shards.end();
+  };
+  for (const ShardPlacement& shard : job.record.shards) {
+    if (shard.server != server || has(held.shards, shard.shard)) continue;
+    const bool filled = std::any_of(job.record.refilled.begin(), job.record.refilled.end(),
+                                    [&](const RefilledShard& r) {
+                                      return r.shard == shard.shard && r.version == held.version;
+                                    });
+    if (!filled || !has(held.filled, shard.shard)) lacking.insert(shard.shard);
+  }
+  return lacking;
+}
+
 // Can the server be brought from its version to the newest decided one? "" or why not.
 std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
                           const HeldJob* held) {
   const Version decided = job.decided_version();
   if (held == nullptr && decided != kNoVersion) {
     return "it came back without the job: its --state-dir is empty, or another one";
+  }
+  if (const auto& lacking = job.links.at(server).lacking; !lacking.empty()) {
+    return absl::StrCat("it came back without shard ", *lacking.begin(),
+                        ", which has to be filled: atoll refill ", job.id(), " ", server);
   }
   std::map<ContributionId, StagedShards> staged = StagedOn(job, server, held);
   for (Version v = version + 1; v <= decided; ++v) {
@@ -175,6 +198,8 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
     link.trouble.clear();
     link.ahead = IsAhead(job, held) && !job.record.removed;
     link.empty = held == nullptr;
+    link.lacking.clear();
+    if (held != nullptr) link.lacking = LackedBy(job, name, *held);
     SetProblem(s, job, name, link.ahead ? kStoreIsOlder : WhyNotCatchUp(job, name, version, held));
   }
   link.known = link.problem.empty();
@@ -195,6 +220,7 @@ void OnServerHello(State& s, Member& server, const ServerHello& message, bool fr
     TakeHeld(s, job, server, held == message.jobs.end() ? nullptr : &*held, fresh);
   }
   ForgetHeld(s, server.record.name);
+  OnReceiverHello(s, server.record.name);
   for (const HeldJob& held : message.jobs) {
     const Job* job = s.FindJob(held.job);
     if (job != nullptr &&
@@ -230,9 +256,18 @@ void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message) {
   Job* job = nullptr;
   ServerLink* link = LinkOf(s, server, message.job, job);
   if (link == nullptr || !link->known || link->assigned) return;
+  if (message.placement < job->record.placement) return;  // of an earlier assignment
   link->assigned = true;
   link->trouble.clear();
   link->again_at = s.now;
+  job->moving.givers.erase(server.record.name);
+  if (!TakenOver(*job)) return;
+  for (const NodeId& giver : job->moving.givers) {
+    if (const auto gives = job->links.find(giver); gives != job->links.end()) {
+      gives->second.again_at = s.now;
+    }
+  }
+  for (auto& [released, again_at] : job->moving.release_again_at) again_at = s.now;
 }
 
 void OnPushStaged(State& s, Member& server, const PushStaged& message) {
@@ -410,6 +445,8 @@ void PumpServers(State& s, Job& job) {
     if (fences_changed && link.assigned) SendFencesTo(s, job, server);
     if (!Owes(job, server, link) || s.now < link.again_at) continue;
     link.again_at = s.now + kRetryInterval;
+    const bool gives = job.active() && !link.assigned && job.moving.givers.contains(server);
+    if (gives && !TakenOver(job)) continue;
     if (job.record.removed) {
       s.SendToServer(server, RemoveJob{job.id()});
     } else if (WantsEnd(job, link)) {

@@ -71,8 +71,9 @@ struct ServerLink {
   std::set<ContributionId> unknown;
   // Not empty: what it holds is not what the job needs, and what to do; the job waits.
   std::string problem;
-  bool empty = false;  // the problem is that it has nothing of the job
-  bool ahead = false;  // the problem is that the store is older than what the server holds
+  bool empty = false;         // the problem is that it has nothing of the job
+  std::set<ShardId> lacking;  // the problem is that it has none of these
+  bool ahead = false;         // the problem is that the store is older than what the server holds
   std::optional<JobDescribed> described;  // asked for while a link of the job is ahead
   Version version = kNoVersion;
   Version snapshot_version = kNoVersion;
@@ -216,6 +217,7 @@ struct Moving {
   Instant fill_again_at{};
   int64_t fills = 0;  // asked for
   std::map<NodeId, Instant> release_again_at;
+  std::set<NodeId> givers;  // they keep shards that have moved until the new holders have taken them
   std::string trouble;  // why shards that should move do not
 };
 

@@ -195,7 +195,7 @@ JobView ViewOf(const State& s, const Job& job, Instant now) {
                  job.ledger.Count(LedgerUse::kPushed), job.ledger.Count(LedgerUse::kLeased),
                  job.ledger.free()};
   for (const auto& [round, decision] : job.decisions) view.decisions.push_back(decision);
-  view.moves = MovesText(s, job);
+  view.moves = MovesText(job);
   view.grouping = job.record.grouping;
   return view;
 }

@@ -23,6 +23,10 @@ PlanRequest RequestOf(const std::vector<MemberView>& members, const JobView* job
   request.spec.layout = {};
   if (request.facts.layers.empty()) {
     // No model: sizes that stand for nothing, so that devices and links come out all the same.
+    request.spec.data.sequence_length = 1;
+    ModelSpec& model = request.facts.model;
+    model.vocabulary = model.hidden = model.feed_forward = 2;
+    model.layers = model.heads = model.key_value_heads = 1;
     for (const char* layer : {"embedding", "block", "head"}) {
       request.facts.layers.push_back({layer, 1});
     }

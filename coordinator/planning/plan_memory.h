@@ -1,8 +1,8 @@
-// What a plan's devices will have taken once they are set up, from what workers have measured of
-// the model's layers and from the programs: the number that a worker's own counters are compared
-// with. The search for plans reserves more or less the same in a simpler way (planner/costs.h);
-// this follows what worker/model/stage.h and worker/pipeline/device.h take, tensor by tensor, and
-// tests/island/memory_test.cc holds the two together. Where the search has reserved too little,
+// What a plan's devices will have taken once they are set up, from the model's shapes
+// (common/model/stage_memory.h), the programs, and the workspace that workers have measured: the
+// number that a worker's own counters are compared with. The search for plans reserves more or less
+// the same in a simpler way (planner/costs.h); tests/island/memory_test.cc holds this to what
+// workers take. Where the search has reserved too little,
 // PlanIsland searches again with more.
 
 #ifndef ATOLL_COORDINATOR_PLANNING_PLAN_MEMORY_H_
@@ -33,14 +33,12 @@ struct MemoryLack {
 // model on the host, and has 64.0 MiB".
 std::string Text(const MemoryLack& lack);
 
-// Of one program of the plan's; nothing: its device has no profile of this degree of tensor
-// parallelism.
+// Of one program of the plan's; nothing: the device is in no stage, or workers have not said what
+// the model is.
 std::optional<MemoryLack> NeedOf(const PlanRequest& request, const IslandPlan& plan,
                                  const PlanProgram& program);
 
-// Writes memory_peak_bytes of the programs whose devices have a profile of this degree of tensor
-// parallelism; leaves the others, which the search has filled in, as they are. Returns all devices
-// that have less than that.
+// Writes memory_peak_bytes of the programs. Returns all devices that have less than that.
 std::vector<MemoryLack> PredictMemory(const PlanRequest& request, IslandPlan* plan);
 
 }  // namespace atl

@@ -32,41 +32,69 @@ bool Uses(const PlanningInput& input, const plan::Layout& layout, const NodeId& 
   return false;
 }
 
+// The stages' devices of a replica, from the last one to the first.
+std::vector<std::vector<int>> TurnedDevices(const plan::Replica& replica) {
+  const std::vector<int> places = plan::PlacesOf(replica);
+  const int last = *std::max_element(places.begin(), places.end());
+  std::vector<std::vector<int>> by_place(static_cast<size_t>(last) + 1), turned;
+  for (size_t s = 0; s < places.size(); ++s) by_place[places[s]] = replica.stages[s].devices;
+  for (const int place : places) turned.push_back(by_place[last - place]);
+  return turned;
+}
+
+bool BeginsElsewhere(const PlanningInput& input, const std::string& site,
+                     const plan::Replica& replica) {
+  const std::vector<std::vector<int>> turned = TurnedDevices(replica);
+  return input.cluster.devices[replica.stages.front().devices[0]].site != site &&
+         input.cluster.devices[turned.front()[0]].site == site;
+}
+
+// Cuts the layers anew for devices in this order. False where they do not fit.
+bool CutAgain(const PlanningInput& input, plan::Layout& layout) {
+  const plan::Shape shape = std::exchange(layout.shape, plan::Shape::kPlain);
+  for (plan::Replica& replica : layout.replicas) {
+    const std::vector<int> places = plan::PlacesOf(replica);
+    replica.stages.resize(1 + *std::max_element(places.begin(), places.end()));
+    if (!plan::CutReplica(input.cluster, input.costs, layout.tensor_parallel, layout.micro_batch,
+                          replica)
+             .ok()) {
+      return false;
+    }
+  }
+  return shape == plan::Shape::kPlain || plan::Reshape(input.cluster, input.costs, shape, layout);
+}
+
 // A step begins at the leader's word. Pipelines that begin in another site hear it a latency later,
-// and it hears of their ends a latency later: so they had better begin in its site. Devices that
-// hold two stages each are turned as the pipeline first comes to them.
+// and it hears of their ends a latency later: so they had better begin in its site. Devices take
+// the layers of those whose places they take, or layers are cut anew.
 void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed,
                  plan::Plan& plan) {
   const std::vector<plan::Device>& devices = input.cluster.devices;
   const auto own = std::find_if(devices.begin(), devices.end(),
                                 [&](const plan::Device& d) { return d.node == leader; });
-  plan::Layout layout = plan.layout;
-  layout.shape = plan::Shape::kPlain;
+  plan::Layout same_cut = plan.layout;
   bool turned = false;
-  for (plan::Replica& replica : layout.replicas) {
-    std::vector<plan::Stage>& stages = replica.stages;
-    const std::vector<int> places = plan::PlacesOf(replica);
-    stages.resize(1 + *std::max_element(places.begin(), places.end()));
-    const bool turns = devices[stages.front().devices[0]].site != own->site &&
-                       devices[stages.back().devices[0]].site == own->site;
-    if (!turns && plan.layout.shape == plan::Shape::kPlain) continue;
-    turned |= turns;
-    if (turns) std::reverse(stages.begin(), stages.end());
-    const absl::Status cut = plan::CutReplica(input.cluster, input.costs, layout.tensor_parallel,
-                                              layout.micro_batch, replica);
-    if (!cut.ok()) return;
+  for (plan::Replica& replica : same_cut.replicas) {
+    if (!BeginsElsewhere(input, own->site, replica)) continue;
+    turned = true;
+    const std::vector<std::vector<int>> turned_devices = TurnedDevices(replica);
+    for (size_t s = 0; s < replica.stages.size(); ++s)
+      replica.stages[s].devices = turned_devices[s];
   }
   if (!turned) return;
-  if (plan.layout.shape != plan::Shape::kPlain &&
-      !plan::Reshape(input.cluster, input.costs, plan.layout.shape, layout)) {
-    return;
+  std::vector<plan::Layout> candidates = {same_cut};
+  if (CutAgain(input, same_cut)) candidates.push_back(std::move(same_cut));
+  bool is_better = false;
+  for (plan::Layout& layout : candidates) {
+    auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
+                                        {.restarts = 96, .seed = seed}, layout);
+    if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) continue;
+    if (!plan::Obeys(input.job.fixed, layout) || !Uses(input, layout, leader)) continue;
+    plan.layout = std::move(layout);
+    plan.outcome = *std::move(outcome);
+    is_better = true;
   }
-  auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
-                                      {.restarts = 96, .seed = seed}, layout);
-  if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) return;
-  if (!plan::Obeys(input.job.fixed, layout) || !Uses(input, layout, leader)) return;
-  plan.layout = std::move(layout);
-  plan.outcome = *std::move(outcome);
+  if (!is_better) return;
   absl::StrAppend(&plan.reason, "; turned around, so that it begins where ", leader, " leads");
 }
 

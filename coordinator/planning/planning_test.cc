@@ -209,8 +209,7 @@ TEST_CASE("an island that lost a device goes on without the numbers that it was 
 TEST_CASE("more devices than a layer can be cut for are refused before anything starts") {
   PlanRequest request = JobOf(4, 8);
   request.members = {Worker("w1", 8)};
-  request.facts.model = request.spec.model;
-  request.facts.model.hidden = 64;
+  request.facts.model.family = ModelFamily::kLlama;
   request.facts.model.heads = 8;
   request.facts.model.key_value_heads = 4;
   request.facts.model.vocabulary = 256;

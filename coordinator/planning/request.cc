@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/model/costs.h"
 #include "common/status.h"
 #include "coordinator/planning/auxiliary_memory.h"
+#include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
 
 namespace atl {
@@ -51,121 +51,23 @@ plan::DeviceType AssumedType(const DeviceInfo& device) {
 
 // ------------------------------------------------------------------------------------- model ----
 
-const LayerCost* FindCost(const PlanRequest& request, LayerKind kind) {
-  const LayerCost* found = nullptr;
-  for (const PlanMember& member : request.members) {
-    for (const DeviceProfile& profile : member.profiles) {
-      for (const LayerCost& cost : profile.layers) {
-        if (cost.kind != kind || cost.tensor_parallel != 1) continue;
-        if (found == nullptr ||
-            cost.stash_bytes + cost.output_bytes > found->stash_bytes + found->output_bytes) {
-          found = &cost;  // the largest micro-batch: fixed parts weigh least
-        }
-      }
-    }
-  }
-  return found;
-}
-
 LayerKind KindOfLayer(int layer, int layers) {
   if (layer == 0) return LayerKind::kEmbedding;
   return layer + 1 == layers ? LayerKind::kHead : LayerKind::kBlock;
 }
 
-// Bytes that the runtime keeps for one sequence in one layer, where nothing was measured: stashes
-// of forward and backward, the layer's output and its gradient.
-int64_t KeptBytes(const ModelSpec& shape, int64_t tokens, LayerKind kind, int64_t element_bytes) {
-  const int64_t ffn = shape.feed_forward > 0 ? shape.feed_forward : 4 * shape.hidden;
-  int64_t per_token = 0;
-  switch (kind) {
-    case LayerKind::kEmbedding:
-      per_token = 2 * shape.hidden;
-      break;
-    case LayerKind::kBlock:
-      per_token = 15 * shape.hidden + (shape.family == ModelFamily::kLlama ? 5 : 3) * ffn;
-      break;
-    case LayerKind::kHead:
-      per_token = 3 * shape.hidden + shape.vocabulary;
-      break;
+// As workers found it, or, where these have not said, as the job says it.
+absl::StatusOr<ModelConfig> ConfigOf(const PlanRequest& request) {
+  const bool found = request.facts.model.hidden > 0 || !request.facts.model.config_json.empty();
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config,
+                         ModelConfigFromSpec(found ? request.facts.model : request.spec.model,
+                                             request.spec.data.sequence_length));
+  const auto layers = static_cast<int64_t>(request.facts.layers.size());
+  if (config.layers + 2 != layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has ", config.layers + 2, " layers, and workers found ", layers));
   }
-  return per_token * tokens * element_bytes;
-}
-
-// The numbers of the model, as workers found them; where a job's numbers say nothing and workers
-// are silent, what the sizes of the layers suggest.
-ModelSpec ShapeOf(const PlanRequest& request) {
-  ModelSpec shape = request.facts.model.hidden > 0 ? request.facts.model : request.spec.model;
-  if (shape.hidden > 0) return shape;
-  int64_t largest = 1;
-  for (const LayerSize& layer : request.facts.layers) largest = std::max(largest, layer.elements);
-  shape.hidden = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(largest) / 12)));
-  shape.vocabulary = std::max<int64_t>(1, request.facts.layers[0].elements / shape.hidden);
-  shape.heads = 1;
-  return shape;
-}
-
-// Of a model of images, whose layers are no multiples of its numbers; empty: it is none.
-std::vector<LayerCosts> CostsOfImages(const ModelSpec& shape, int layers, int64_t element_bytes) {
-  if (shape.config_json.empty()) return {};
-  const auto config = ModelConfigFromSpec(shape, 1);
-  if (!config.ok() || !config->is_images() || config->layers + 2 != layers) return {};
-  return CostsByLayer(*config, 1, {element_bytes, 4});
-}
-
-plan::Model ModelOf(const PlanRequest& request, const ModelSpec& shape, int64_t element_bytes) {
-  plan::Model model;
-  model.name = request.spec.name;
-  const int64_t tokens = request.spec.data.sequence_length;
-  const int count = static_cast<int>(request.facts.layers.size());
-  const std::vector<LayerCosts> images = CostsOfImages(shape, count, element_bytes);
-  for (int l = 0; l < count; ++l) {
-    const LayerKind kind = KindOfLayer(l, count);
-    plan::Layer layer;
-    layer.name = request.facts.layers[l].name;
-    layer.parameters = request.facts.layers[l].elements;
-    double matrices = static_cast<double>(layer.parameters);
-    if (kind == LayerKind::kHead && shape.tied_head) {
-      // On a device of its own the head holds a copy of the table.
-      const double table =
-          static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
-      layer.parameters += static_cast<int64_t>(table);
-      matrices += table;
-    }
-    const double scores = kind == LayerKind::kBlock ? 4.0 * static_cast<double>(tokens) *
-                                                          static_cast<double>(shape.hidden)
-                                                    : 0;
-    if (kind != LayerKind::kEmbedding || count == 1) {
-      layer.forward_flops = static_cast<double>(tokens) * (2 * matrices + scores);
-    }
-    layer.out_bytes = kind == LayerKind::kHead ? 0 : tokens * shape.hidden * element_bytes;
-    layer.stash_bytes = KeptBytes(shape, tokens, kind, element_bytes);
-    layer.backward_bytes = layer.out_bytes;  // at least: the gradient of its output
-    if (!images.empty()) {
-      const LayerCosts& costs = images[static_cast<size_t>(l)];
-      layer.forward_flops = costs.forward_flops;
-      layer.out_bytes = costs.output_bytes;
-      layer.stash_bytes = costs.forward_stash_bytes + costs.backward_stash_bytes;
-      layer.backward_bytes = costs.backward_stash_bytes + costs.output_bytes;
-    } else if (const LayerCost* cost = FindCost(request, kind); cost != nullptr) {
-      // Beside its stash a layer keeps its input and the gradient of its output, both of a
-      // boundary's size; of the head's output the gradient takes the place of the logits.
-      const int64_t rows = std::max(1, cost->micro_batch_sequences);
-      const int64_t input = kind == LayerKind::kHead ? rows * tokens * shape.hidden * element_bytes
-                                                     : cost->output_bytes;
-      const int64_t kept = cost->stash_bytes + input + cost->output_bytes;
-      layer.stash_bytes = (kept + rows - 1) / rows;
-      layer.backward_bytes = (std::min(cost->backward_stash_bytes, cost->stash_bytes) +
-                              (kind == LayerKind::kHead ? 0 : cost->output_bytes)) /
-                             rows;
-      if (kind != LayerKind::kHead) layer.out_bytes = cost->output_bytes / rows;
-    }
-    if (kind == LayerKind::kBlock) {  // all but its input
-      layer.again_bytes =
-          std::max<int64_t>(0, layer.stash_bytes - layer.backward_bytes - layer.out_bytes);
-    }
-    model.layers.push_back(std::move(layer));
-  }
-  return model;
+  return config;
 }
 
 // ----------------------------------------------------------------------------------- devices ----
@@ -399,14 +301,23 @@ absl::Status Check(const PlanRequest& request) {
 
 }  // namespace
 
+ElementBytes ElementBytesOf(const PlanRequest& request) {
+  for (const PlanMember& member : request.members) {
+    for (const DeviceInfo& device : member.devices) {
+      if (ComputeOf(device) == "fp32") return {4, 4};
+    }
+  }
+  return {2, 4};
+}
+
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   ATOLL_RETURN_IF_ERROR(Check(request));
   ATOLL_ASSIGN_OR_RETURN(std::vector<DeviceFacts> devices, DevicesOf(request));
-  const ModelSpec shape = ShapeOf(request);
-  const bool full = std::any_of(devices.begin(), devices.end(),
-                                [](const DeviceFacts& d) { return ComputeOf(d.info) == "fp32"; });
-  const int64_t element_bytes = full ? 4 : 2;
-  const plan::Model model = ModelOf(request, shape, element_bytes);
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(request));
+  const ModelSpec shape = ToSpec(config);
+  const ElementBytes element = ElementBytesOf(request);
+  const plan::Model model =
+      PlannerModel(request.spec.name, config, request.spec.data.sequence_length, element);
   // Of what owners keep, what does not depend on the plan.
   const int64_t owned = LeastOwnerBytes(request), checkpoint = LeaderBytes(request);
   for (DeviceFacts& device : devices) {
@@ -416,7 +327,7 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   }
   PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};
   MakeTypes(request, devices, input, input.table);
-  input.costs = plan::Costs(model, input.table, CostOptionsOf(request.spec, full));
+  input.costs = plan::Costs(model, input.table, CostOptionsOf(request.spec, element.compute == 4));
   ATOLL_ASSIGN_OR_RETURN(input.job, JobOf(request.spec, shape));
   input.job.objective = ObjectiveOf(request.spec, request.islands);
   ATOLL_RETURN_IF_ERROR(CheckPrices(request.spec, input.cluster));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/model/stash.h"
 #include "common/protocol/control.h"
 #include "common/protocol/device_profile.h"
 #include "common/protocol/island_plan.h"
@@ -66,6 +67,9 @@ absl::StatusOr<plan::Job> JobOf(const JobSpec& spec, const ModelSpec& shape);
 int64_t HeadGroups(const ModelSpec& shape);
 // Memory as the runtime takes it. `full_precision`: all is fp32, as on CPUs.
 plan::CostOptions CostOptionsOf(const JobSpec& spec, bool full_precision);
+
+// Of an island's activations and state. All of its devices compute in one type.
+ElementBytes ElementBytesOf(const PlanRequest& request);
 
 // INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);

@@ -89,6 +89,8 @@ HeldJob ServerCore::Held(const JobId& id, const Job& job) const {
   HeldJob held{id, job.state->version(), job.snapshot_version, {}};
   held.ended = job.state->ended();
   held.placement = job.state->placement();
+  held.shards = job.state->ShardsHere(/*filled=*/false);
+  held.filled = job.state->ShardsHere(/*filled=*/true);
   for (const IslandFence& fence : job.state->book()->Fences()) {
     held.generation = std::max(held.generation, fence.generation);
   }

@@ -283,6 +283,7 @@ class ServerCore {
   // A FetchPart without an answer yet.
   struct Fetch {
     JobId job;
+    int64_t placement = 0;
     Version version = kNoVersion;
     OwnedShard shard;
     ReceivedPart part = ReceivedPart::kParameters;

@@ -133,7 +133,7 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
     UpdateRoom();
     MaybeSnapshot(job, turn);
   }
-  Say(ShardsAssigned{message.job}, turn);
+  Say(ShardsAssigned{message.job, message.charter.placement}, turn);
 }
 
 void ServerCore::Obey(const FenceIslands& message, Turn& turn) {

@@ -99,13 +99,11 @@ void ServerCore::Receive(const JobId& id, Job& job, Turn& turn) {
   if (!Receives(job)) return job.receiving.reset();
   ShardsReceived received{id, job.receiving->version, {}};
   for (const ShardSource& source : job.receiving->sources) {
-    const auto last = job.state->ReceivedWhole(source.shard.shard);
-    const bool whole =
-        last &&
-        (source.fill || job.state->MissingOf(source.shard, ReceivedPart::kMomentum).empty());
-    if (whole && *last <= job.synced) {
+    const auto last =
+        job.state->ReceivedWhole(source.shard.shard, job.receiving->placement, source.fill);
+    if (last && *last <= job.synced) {
       received.shards.push_back(source.shard.shard);
-    } else if (!whole && !source.fill && !job.state->HasShard(source.shard.shard)) {
+    } else if (!last && !source.fill && !job.state->HasShard(source.shard.shard)) {
       FetchMissing(id, job, source, turn);
     }
   }
@@ -126,13 +124,15 @@ bool ServerCore::IsFetched(const JobId& id, const OwnedShard& shard, ReceivedPar
 
 void ServerCore::FetchMissing(const JobId& id, Job& job, const ShardSource& source, Turn& turn) {
   for (const ReceivedPart part : {ReceivedPart::kParameters, ReceivedPart::kMomentum}) {
-    for (const ElementRange& gap : job.state->MissingOf(source.shard, part)) {
+    for (const ElementRange& gap :
+         job.state->MissingOf(source.shard, job.receiving->placement, part)) {
       for (int64_t begin = gap.begin; begin < gap.end; begin += kPartElements) {
         if (fetches_.size() >= kFetchesAtOnce) return;
         const ElementRange range{begin, std::min(begin + kPartElements, gap.end)};
         if (IsFetched(id, source.shard, part, range)) continue;
         const Token token = next_fetch_++;
-        fetches_[token] = {id, job.receiving->version, source.shard, part, range};
+        fetches_[token] = {
+            id, job.receiving->placement, job.receiving->version, source.shard, part, range};
         turn.actions.fetches.push_back({token, id, job.receiving->version, source.shard.shard,
                                         part == ReceivedPart::kMomentum, range, source.endpoint,
                                         source.public_key});
@@ -146,14 +146,18 @@ void ServerCore::On(const PartFetched& event, Turn& turn) {
   if (found == fetches_.end()) return;
   const Fetch fetch = std::move(fetches_.extract(found).mapped());
   Job* job = Usable(fetch.job);
-  if (job == nullptr || !Receives(*job) || job->receiving->version != fetch.version) return;
+  if (job == nullptr || !Receives(*job) || job->receiving->version != fetch.version ||
+      job->receiving->placement != fetch.placement) {
+    return;
+  }
   if (!event.status.ok()) {
     turn.actions.notes.push_back(absl::StrCat("job ", fetch.job, ": shard ", fetch.shard.shard,
                                               " does not arrive: ", event.status.message()));
     job->next_fetch = turn.now + kRetryInterval;
     return;
   }
-  ReceivedRecord record{fetch.shard, fetch.version, fetch.part, fetch.range.begin, event.payload};
+  ReceivedRecord record{fetch.shard, fetch.placement,   fetch.version,
+                        fetch.part,  fetch.range.begin, event.payload};
   if (job->state->Check(LogRecord(record)).ok() && job->log_full.empty()) {
     const LogSequence sequence = Append(fetch.job, *job, record, turn);
     job->state->Apply(sequence, record);
@@ -174,8 +178,8 @@ void ServerCore::TakeFill(const PushArrived& event, Job& job, Turn& turn) {
   if (!job.log_full.empty()) return refuse(job.log_full);
   for (const ShardSource& source : job.receiving->sources) {
     if (source.shard.shard != event.id.shard || !source.fill) continue;
-    ReceivedRecord record{source.shard, job.state->version(), ReceivedPart::kFill, event.id.begin,
-                          event.payload};
+    ReceivedRecord record{source.shard,        job.receiving->placement, job.state->version(),
+                          ReceivedPart::kFill, event.id.begin,           event.payload};
     if (absl::Status status = job.state->Check(LogRecord(record)); !status.ok()) {
       return refuse(std::string(status.message()));
     }

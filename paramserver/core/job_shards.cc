@@ -61,14 +61,18 @@ void JobState::ApplyRecord(LogSequence, const JoinedRecord& record) {
 void JobState::ApplyRecord(LogSequence sequence, const ReceivedRecord& record) {
   const ShardId id = record.shard.shard;
   const bool fill = record.part == ReceivedPart::kFill;
-  // A filled one has no momentum; what comes from its holder begins anew.
+  // A filled one has no momentum; what comes from its holder begins anew, and so does what is asked
+  // for again after shards have changed their holders.
   if (const auto found = incoming_.find(id);
-      found != incoming_.end() && found->second.fill && !fill)
+      found != incoming_.end() &&
+      ((found->second.fill && !fill) || found->second.placement != record.placement)) {
     DropIncoming(id);
+  }
   const auto [entry, added] = incoming_.try_emplace(id);
   Incoming& incoming = entry->second;
   if (added) {
     incoming.info = record.shard;
+    incoming.placement = record.placement;
     incoming.first = sequence;
     incoming.theta = std::make_shared<SharedTensor>(record.shard.elements);
     incoming.velocity = std::make_shared<SharedTensor>(record.shard.elements);
@@ -122,17 +126,36 @@ void JobState::DropAllIncoming() {
   incoming_bytes_ = 0;
 }
 
-std::vector<ElementRange> JobState::MissingOf(const OwnedShard& shard, ReceivedPart part) const {
+std::vector<ElementRange> JobState::MissingOf(const OwnedShard& shard, int64_t placement,
+                                              ReceivedPart part) const {
   const ElementRange all{0, shard.elements};
   const auto found = incoming_.find(shard.shard);
-  if (found == incoming_.end() || (found->second.fill && part != ReceivedPart::kFill)) return {all};
+  if (found == incoming_.end() || found->second.placement != placement ||
+      (found->second.fill && part != ReceivedPart::kFill)) {
+    return {all};
+  }
   return part == ReceivedPart::kMomentum ? found->second.has_velocity.Missing(all)
                                          : found->second.has_theta.Missing(all);
 }
 
-std::optional<LogSequence> JobState::ReceivedWhole(ShardId shard) const {
+std::vector<ShardId> JobState::ShardsHere(bool filled) const {
+  std::vector<ShardId> here;
+  for (const auto& [id, shard] : shards_) {
+    if (!filled) here.push_back(id);
+  }
+  for (const auto& [id, incoming] : incoming_) {
+    if (incoming.fill == filled && incoming.whole()) here.push_back(id);
+  }
+  return here;
+}
+
+std::optional<LogSequence> JobState::ReceivedWhole(ShardId shard, int64_t placement,
+                                                   bool fill) const {
   const auto found = incoming_.find(shard);
-  if (found == incoming_.end() || !found->second.whole()) return std::nullopt;
+  if (found == incoming_.end() || found->second.placement != placement ||
+      found->second.fill != fill || !found->second.whole()) {
+    return std::nullopt;
+  }
   return found->second.last;
 }
 

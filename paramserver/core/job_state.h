@@ -65,11 +65,16 @@ class JobState {
   std::shared_ptr<SharedTensor> Velocity(ShardId shard) const;
   bool HasShard(ShardId shard) const { return shards_.contains(shard); }
   size_t shards() const { return shards_.size(); }
+  // Those that are here or were received whole: with their momentum, or filled by an island.
+  std::vector<ShardId> ShardsHere(bool filled) const;
 
-  // A shard that is being received at version(): what of a part has not arrived.
-  std::vector<ElementRange> MissingOf(const OwnedShard& shard, ReceivedPart part) const;
+  // A shard that is received at version(), under this placement: what of a part has not arrived.
+  std::vector<ElementRange> MissingOf(const OwnedShard& shard, int64_t placement,
+                                      ReceivedPart part) const;
   // The newest record of a shard that has arrived whole; nullopt: it has not.
-  std::optional<LogSequence> ReceivedWhole(ShardId shard) const;
+  // A shard that is to be filled has no momentum: what its holder had sent of it before is of no
+  // use.
+  std::optional<LogSequence> ReceivedWhole(ShardId shard, int64_t placement, bool fill) const;
 
   const JobId& job() const { return job_; }
   Version version() const { return version_; }
@@ -109,6 +114,7 @@ class JobState {
   // A shard that is being received, at version_.
   struct Incoming {
     OwnedShard info;
+    int64_t placement = 0;
     LogSequence first = 0, last = 0;  // its records
     bool fill = false;
     std::shared_ptr<SharedTensor> theta, velocity;

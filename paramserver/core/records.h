@@ -54,6 +54,7 @@ struct JoinedRecord {
 enum class ReceivedPart : uint8_t { kParameters = 0, kMomentum = 1, kFill = 2 };
 struct ReceivedRecord {
   OwnedShard shard;
+  int64_t placement = 0;  // under which it was asked for: another one's pieces may differ
   Version version = 0;
   ReceivedPart part = ReceivedPart::kParameters;
   int64_t begin = 0;    // first element

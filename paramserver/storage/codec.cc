@@ -160,7 +160,8 @@ void Fields(A& a, JoinedRecord& r) {
 }
 template <class A>
 void Fields(A& a, ReceivedRecord& r) {
-  Fields(a, r.shard), a.Number(r.version), a.Number(r.part), a.Number(r.begin);
+  Fields(a, r.shard), a.Number(r.placement), a.Number(r.version), a.Number(r.part);
+  a.Number(r.begin);
 }
 template <class A>
 void Fields(A& a, DecidedOfIsland& d) {

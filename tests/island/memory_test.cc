@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "common/model/hugging_face.h"
 #include "tests/island/planned_story.h"
 
 namespace atl::worker {
@@ -106,6 +107,36 @@ TEST_CASE("with_every_optimizer_replicas_take_the_memory_that_is_predicted") {
   CHECK(state[InnerOptimizer::kMuon] < state[InnerOptimizer::kAdamW]);
   CHECK(state[InnerOptimizer::kLamb] == state[InnerOptimizer::kAdamW]);
   CHECK(state[InnerOptimizer::kRmsProp] == state[InnerOptimizer::kAdamW]);
+}
+
+// Layers of a model of images differ in size, and so does what goes from one stage to the next.
+TEST_CASE("stages_of_a_model_of_images_take_the_memory_that_is_predicted") {
+  const auto config = ParseModelConfig(R"({"model_type": "resnet", "image_size": 16,
+      "num_channels": 3, "num_labels": 10, "image_mean": [0, 0, 0], "image_std": [1, 1, 1],
+      "depths": [2, 2, 2], "hidden_sizes": [8, 16, 32], "embedding_size": 8,
+      "layer_type": "basic", "small_stem": true})",
+                                       "test");
+  REQUIRE(config.ok());
+  EngineJob job;
+  job.model = *config;
+  job.sequence_length = 1;
+  job.batch_sequences = 16;
+  PlanRequest request = PlanningOf(job, kDevices);
+  request.spec.layout.stages = kDevices;
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
+    request.spec.layout.schedule = schedule;
+    const auto plan = PlanIsland(request);
+    CAPTURE(schedule, plan.status().message());
+    REQUIRE(plan.ok());
+    TestIsland island(job, *plan, {});
+    island.Set(LayerPart::kParameters, RandomWeights(job.model, 1));
+    REQUIRE(island.Step(RandomTokens(job, job.batch_sequences, 1), 1e-3).ok());
+    for (const DeviceMemory& memory : island.engine(0).Memory()) {
+      // Workspace is measured of one block and stands for all.
+      CAPTURE(memory.device, memory.predicted_bytes, memory.peak_bytes, memory.scratch_bytes);
+      CHECK(std::abs(memory.peak_bytes - memory.predicted_bytes) <= memory.scratch_bytes);
+    }
+  }
 }
 
 // The search counts slots as the runtime takes them: what it finds fits, however little there is.

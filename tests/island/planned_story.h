@@ -54,15 +54,7 @@ inline PlanRequest PlanningOf(const EngineJob& job, int devices,
   request.spec.inner.batch_sequences = job.batch_sequences;
   request.spec.inner.micro_batch_sequences = 2;
   request.spec.inner.optimizer = job.optimizer.kind;
-  ModelSpec& model = request.spec.model;
-  model.family = job.model.family;
-  model.vocabulary = job.model.vocab;
-  model.hidden = job.model.d_model;
-  model.layers = job.model.layers;
-  model.heads = model.key_value_heads = job.model.heads;
-  model.feed_forward = job.model.ffn;
-  model.tied_head = job.model.tied_head;
-  request.facts.model = model;
+  request.spec.model = request.facts.model = ToSpec(job.model);
   for (const LayerLayout& layout : MakeLayouts(job.model)) {
     request.facts.layers.push_back({layout.name, layout.size});
   }

@@ -105,7 +105,9 @@ ClusterOptions MovingOptions(uint64_t seed) {
   o.late_servers = static_cast<int>(moves.Below(3));
   o.drain_every = moves.Chance(0.5) ? seconds(0) : seconds(8 + moves.Below(30));
   o.disk_lost = moves.Chance(0.5) ? 0 : 0.3;
-  o.lost_store = o.mistaken_coordinator = 0;
+  // Who has lost both a disk and the store has lost the model.
+  if (o.disk_lost > 0) o.lost_store = 0;
+  o.mistaken_coordinator = 0;
   return o;
 }
 

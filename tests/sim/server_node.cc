@@ -145,7 +145,9 @@ void ServerNode::CheckDurable(const ServerMessage& message) {
         applied->job,
         [&](const ps::LogRecord& record) {
           const auto* commit = std::get_if<ps::CommittedRecord>(&record);
-          return commit != nullptr && commit->version >= applied->version;
+          const auto* joined = std::get_if<ps::JoinedRecord>(&record);  // with that version's shards
+          return (commit != nullptr && commit->version >= applied->version) ||
+                 (joined != nullptr && joined->newest.version >= applied->version);
         },
         [&](const auto& snapshot) { return snapshot->version >= applied->version; });
     if (!durable) {

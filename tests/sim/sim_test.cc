@@ -73,8 +73,8 @@ TEST_CASE("1,000 seeded histories keep every promise") {
   }
 }
 
-TEST_CASE("shards_move_and_are_filled_in_500_seeded_histories") {
-  constexpr uint64_t kMovingSeeds = 500;
+TEST_CASE("shards_move_and_are_filled_in_1000_seeded_histories") {
+  constexpr uint64_t kMovingSeeds = 1000;
   const char* const wanted[] = {"have moved at version", "is to hold none",
                                 "are filled from theta_base"};
   std::map<std::string, int64_t> seen;

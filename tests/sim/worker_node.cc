@@ -220,6 +220,9 @@ void WorkerNode::Do(const worker::AdoptPulled& action) {
     case worker::AdoptMode::kCarry:
       trainer_.Carry();
       break;
+    case worker::AdoptMode::kKeep:
+      world_.checker.Fail(absl::StrCat(name(), " keeps the state of an island that has no plan"));
+      break;
     case worker::AdoptMode::kResumeCheckpoint:
       if (!disk_) {
         world_.checker.Fail(absl::StrCat(name(), " resumes a checkpoint that it does not have"));

@@ -418,7 +418,7 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
   };
   if (const auto* assign = std::get_if<AssignShards>(&message)) {
     server.jobs[assign->job].assignment = *assign;
-    say(ShardsAssigned{assign->job});
+    say(ShardsAssigned{assign->job, assign->charter.placement});
   } else if (const auto* collect = std::get_if<CollectStatistics>(&message)) {
     say(Gram(server, *collect));
   } else if (const auto* commit = std::get_if<CommitRound>(&message)) {
@@ -456,9 +456,11 @@ void World::Answer(const NodeId& name, Server& server, const ToServerMessage& me
 }
 
 HeldJob World::Held(const JobId& id, const ServerJob& job) const {
-  return {
+  HeldJob held{
       id,       job.version, job.snapshot, {job.staged.begin(), job.staged.end()}, job.generation,
       job.ended};
+  for (const OwnedShard& shard : job.assignment.shards) held.shards.push_back(shard.shard);
+  return held;
 }
 
 // Deltas all point the same way; each layer has its share of the squared norm by elements.
