@@ -1,5 +1,7 @@
 #include "coordinator/loop.h"
 
+#include <cstdlib>
+
 #include "common/logging.h"
 #include "common/protocol/mark_file.h"
 #include "common/service_manager.h"
@@ -75,7 +77,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorLoop>> CoordinatorLoop::Open(const std
       new CoordinatorLoop(std::move(store), std::move(options), own));
   ATOLL_RETURN_IF_ERROR(Annotate(loop->core_.Recover(SteadyNow(), records),
                                  absl::StrCat("--state-dir ", state_dir, ": is damaged")));
-  loop->observations_ = std::make_unique<Observations>(state_dir, records);
+  ATOLL_ASSIGN_OR_RETURN(const auto otlp, ReadOtlpSettings(std::getenv, "atoll-coordinator"));
+  loop->observations_ = std::make_unique<Observations>(state_dir, records, otlp);
   for (const MemberView& member : loop->core_.Members(SteadyNow())) {
     if (member.kind == MemberKind::kWorker) loop->planner_.Remember(member);
   }

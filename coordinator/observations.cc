@@ -2,8 +2,10 @@
 
 namespace atl {
 
-Observations::Observations(const std::string& state_dir, const std::vector<StoreRecord>& records)
+Observations::Observations(const std::string& state_dir, const std::vector<StoreRecord>& records,
+                           const std::optional<OtlpSettings>& otlp)
     : files_(&RealFiles(), state_dir + "/history") {
+  if (otlp) exporter_.emplace(*otlp);
   files_.Load(&history_);
   counters_.Recover(records);
   for (const StoreRecord& record : records) {
@@ -26,6 +28,7 @@ void Observations::OnStep(Instant now, int64_t unix_ms, const CoordinatorEvent& 
   if (writes.empty()) return;
   history_.OnWrites(unix_ms, writes);
   counters_.OnStored(unix_ms, event, writes);
+  if (exporter_) exporter_->Export(spans_.OnStored(unix_ms, writes));
   for (const StoreWrite& write : writes) NoteChange(now, write);
 }
 

@@ -4,6 +4,7 @@
 #ifndef ATOLL_COORDINATOR_OBSERVATIONS_H_
 #define ATOLL_COORDINATOR_OBSERVATIONS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,17 @@
 #include "coordinator/history/history_files.h"
 #include "coordinator/monitoring/progress_watch.h"
 #include "coordinator/monitoring/round_counters.h"
+#include "coordinator/tracing/otlp.h"
+#include "coordinator/tracing/round_spans.h"
 
 namespace atl {
 
 class Observations {
  public:
-  // Curves are kept below `state_dir`. `records`: what the core starts from.
-  Observations(const std::string& state_dir, const std::vector<StoreRecord>& records);
+  // Curves are kept below `state_dir`. `records`: what the core starts from. Rounds are exported as
+  // traces where there are settings for that.
+  Observations(const std::string& state_dir, const std::vector<StoreRecord>& records,
+               const std::optional<OtlpSettings>& otlp);
   ~Observations();
 
   // After each step of the core.
@@ -36,6 +41,8 @@ class Observations {
   HistoryFiles files_;
   RoundCounters counters_;
   ProgressWatch progress_;
+  RoundSpans spans_;
+  std::optional<OtlpExporter> exporter_;
   void NoteChange(Instant now, const StoreWrite& write);
 
   std::map<JobId, JobState> states_;

@@ -74,7 +74,7 @@ inline constexpr int64_t kLanes = 16;
 ATOLL_INLINE V16 Splat(float x) {
   V16 v{};
   v[0] = x;
-  return __builtin_shuffle(v, I16{});
+  return __builtin_shufflevector(v, v, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 }
 
 ATOLL_INLINE V16 Load(const float* p) {

@@ -48,6 +48,7 @@ class Machine:
         self.space = f"atoll-{os.getpid()}"
         self.daemons = []
         run("mmdebstrap", "--variant=apt", "--quiet", "bookworm", self.root)
+        self.run("apt-get", "update", "-qq")  # mmdebstrap leaves no lists of packages
         run("ip", "netns", "add", self.space)
         run("ip", "netns", "exec", self.space, "ip", "link", "set", "lo", "up")
 
@@ -70,6 +71,12 @@ class Machine:
 
     def atoll(self, *arguments):
         return run("ip", "netns", "exec", self.space, "chroot", self.root, "atoll", *arguments)
+
+    def shows(self, text, *arguments):
+        """Whether the command line can be used and shows this."""
+        done = subprocess.run(["ip", "netns", "exec", self.space, "chroot", self.root, "atoll", *arguments],
+                              capture_output=True, text=True, check=False)
+        return done.returncode == 0 and text in done.stdout
 
     def start(self, daemon):
         """As systemd does: the unit's user, state folder and command."""
@@ -145,7 +152,7 @@ def life_of_the_packages(story):
         machine.write("/srv/job.toml", JOB)
         for daemon in DAEMONS:
             machine.start(daemon)
-        story.wait_until("the coordinator", lambda: "worker-1" in machine.atoll("status"), 60)
+        story.wait_until("the coordinator", lambda: machine.shows("worker-1", "status"), 60)
         machine.atoll("submit", "--watch", "/srv/job.toml")
         check("done" in machine.atoll("ls"), "the job is not done")
         machine.stop()

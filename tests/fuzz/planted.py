@@ -1,0 +1,111 @@
+"""One bug for each decoder: what `./dev fuzz --planted` makes of its source in a copy of the tree."""
+
+# Decoder: (file, text that is there once, what stands there instead). Most take a check away.
+PLANTED = {
+    "frame": (
+        "common/net/frame.cc",
+        "  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_INT4));\n",
+        ""),
+    "group_frame": (
+        "worker/group/wire_parse.cc",
+        "if (shard.rank() < 0 || shard.rank() >= shard.tensor_shares_size()) return Bad(\"rank\");",
+        ""),
+    "group_header": (
+        "worker/group/wire_parse.cc",
+        "payload_bytes < 4 || payload_bytes % 4 != 0 || payload_bytes > 4 * kPieceElements",
+        "payload_bytes < 4"),
+    "outer_wire": (
+        "worker/group/outer_wire.cc",
+        "part.server() < 0 || part.server() >= call.servers_size()",
+        "part.server() < 0"),
+    "save_wire": (
+        "worker/group/wire_parse.cc",
+        "if (unit.tier() < 0 || unit.tier() >= kTiers) return Bad(\"tier\");",
+        ""),
+    "job_toml": (
+        "common/toml_message.cc",
+        "if (integer == nullptr) {\n      return Error(node.source(), where, \"must be a whole",
+        "if (false) {\n      return Error(node.source(), where, \"must be a whole"),
+    "cluster_toml": (
+        "common/toml_message.cc",
+        "if (list == nullptr || !(list->empty() || list->is_homogeneous<toml::table>())) {",
+        "if (list == nullptr) {"),
+    "config_json": (
+        "common/model/json.cc",
+        "const bool fits =\n      value.is_number_integer() &&\n",
+        "const bool fits =\n"),
+    "profile_json": (
+        "coordinator/plan_io/profile_file.cc",
+        "if (l < 0 || l >= static_cast<int>(model->layers.size()) || memory",
+        "if (l < 0 || memory"),
+    "chat_json": (
+        "worker/data/chat.cc",
+        "if (object.is_discarded()) return bad(\"is not JSON; is data.format right?\");\n"
+        "  if (!object.is_object()) return bad(\"is not a JSON object\");",
+        "if (object.is_discarded()) return bad(\"is not JSON; is data.format right?\");\n"
+        "  if (object.front().is_null()) return bad(\"is not a JSON object\");"),
+    "tokenizer_json": (
+        "common/tokenizer/word_models.cc",
+        "if (unknown < 0) return Bad(absl::StrCat(where, \".unk_token\"), \"must be given\");",
+        ""),
+    "sentencepiece": (
+        "common/tokenizer/sentencepiece.cc",
+        "trainer.unk_id() < 0 || trainer.unk_id() >= model.pieces_size()",
+        "trainer.unk_id() < 0"),
+    "join_token": (
+        "common/trust/token.cc",
+        "at == absl::string_view::npos || at + 1 == text.size()",
+        "at + 1 == text.size()"),
+    "s3_xml": (
+        "common/object_store/xml.cc",
+        "if (close == std::string_view::npos) break;\n    found.push_back(xml.substr(open + 1, close - open - 1));",
+        "found.push_back({xml.data() + open + 1, close - open - 1});"),
+    "safetensors": (
+        "worker/model/safetensors.cc",
+        "static_cast<uint64_t>(std::min(file_bytes - 8, kMaxHeaderBytes))",
+        "static_cast<uint64_t>(INT64_MAX)"),
+    "tokens": (
+        "worker/data/token_file.cc",
+        "file_->Read(0, header.data(), sizeof header, cancelled)",
+        "file_->Read(0, header.data(), sizeof header + header.size(), cancelled)"),
+    "megatron": (
+        "worker/data/token_file.cc",
+        "index.sequences == 0 || index.sequences > rest / 12 || index.documents > rest / 8",
+        "index.sequences > (rest | 8) / (index.documents % 8)"),
+    "shard_index": (
+        "worker/data/shards.cc",
+        "if (field == json.end() || !field->is_number_unsigned() ||",
+        "if (field == json.end() ||"),
+    "idx": (
+        "worker/data/images.cc",
+        "if (std::ssize(bytes) != static_cast<int64_t>(header) + expected) {",
+        "if (bytes.empty()) {"),
+    "cifar": (
+        "worker/data/images.cc",
+        "if (bytes.empty() || std::ssize(bytes) % record != 0) {",
+        "if (bytes.empty()) {"),
+    "log_record": (
+        "paramserver/storage/codec.cc",
+        "    if (size > left_.size()) return Fail();\n",
+        ""),
+    "log": (
+        "paramserver/storage/log.cc",
+        "if (head.field_bytes > left || head.payload_bytes > left - head.field_bytes) return std::nullopt;",
+        "if (left == 0 && head.field_bytes > left) return std::nullopt;"),
+    "snapshot": (
+        "paramserver/storage/snapshot.cc",
+        "if (head.head_bytes > rest.size()) return absl::DataLossError(\"its head is cut off\");",
+        ""),
+    "coordinator_record": (
+        "coordinator/wire.cc",
+        "  ATOLL_RETURN_IF_ERROR(decoder.status());\n  return record;",
+        "  ATOLL_CHECK(decoder.status().ok());\n  return record;"),
+    "history": (
+        "coordinator/history/history.cc",
+        "    if (history.islands_.size() >= kMaxIslands) break;\n    history.IslandCurve(",
+        "    if (island.island() < 0) __builtin_trap();\n    history.IslandCurve("),
+    "cluster_mark": (
+        "common/protocol/mark_file.cc",
+        "words.size() == 8 && IsClusterId(words[1])",
+        "IsClusterId(words[1])"),
+}
