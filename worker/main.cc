@@ -53,12 +53,7 @@ int main(int argc, char** argv) {
                  "for benchmarks of islands: computes nothing; F, B and W of a block last so long");
   app.add_option("--curve-key", options.curve_key_path,
                  "file with its secret CURVE key, of `atoll keygen`");
-  app.add_option("--notice-command", options.notice_command,
-                 "run by /bin/sh again and again; exit status 0: this machine is about to be taken "
-                 "away, in as many seconds as the output says, and the worker leaves");
-  app.add_option("--notice-every", options.notice_every_seconds,
-                 "seconds between two runs of --notice-command")
-      ->capture_default_str();
+  atl::worker::AddNoticeFlags(app, &options);
   app.add_option("--log-level", log_level, "debug, info, warning or error")->capture_default_str();
   atl::worker::AddRootFlags(app, &options.roots);
   atl::AddJoinFlag(app, &options.join);

@@ -111,8 +111,8 @@ absl::StatusOr<std::optional<OtlpSettings>> ReadOtlpSettings(const Variable& var
     return std::nullopt;
   }
   if (!absl::StartsWith(settings.url, "http://") && !absl::StartsWith(settings.url, "https://")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "OTEL_EXPORTER_OTLP_ENDPOINT=", settings.url, ": must begin with http:// or https://"));
+    return absl::InvalidArgumentError(absl::StrCat("OTEL_EXPORTER_OTLP_ENDPOINT=", settings.url,
+                                                   ": must begin with http:// or https://"));
   }
   if (const std::string protocol = OfTraces(variable, "PROTOCOL");
       !protocol.empty() && !absl::StartsWith(protocol, "http/")) {
@@ -167,10 +167,9 @@ std::string OtlpJson(const Pairs& resource, const std::vector<Span>& spans) {
     list.push_back(std::move(one));
   }
   const Json scope = {{"name", "atoll"}, {"version", kSoftwareVersion}};
-  const Json body = {
-      {"resourceSpans",
-       {{{"resource", {{"attributes", of_resource}}},
-         {"scopeSpans", {{{"scope", scope}, {"spans", list}}}}}}}};
+  const Json body = {{"resourceSpans",
+                      {{{"resource", {{"attributes", of_resource}}},
+                        {"scopeSpans", {{{"scope", scope}, {"spans", list}}}}}}}};
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -207,9 +206,8 @@ void OtlpExporter::Run() {
   bool failing = false;
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
-    changed_.wait_for(lock, std::chrono::milliseconds(settings_.delay_ms), [this] {
-      return ending_ || std::ssize(queue_) >= settings_.batch_max;
-    });
+    changed_.wait_for(lock, std::chrono::milliseconds(settings_.delay_ms),
+                      [this] { return ending_ || std::ssize(queue_) >= settings_.batch_max; });
     last = ending_ && (std::ssize(queue_) <= settings_.batch_max || failing);
     if (queue_.empty()) continue;
     const auto count = std::min<int64_t>(settings_.batch_max, std::ssize(queue_));

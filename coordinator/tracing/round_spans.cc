@@ -59,7 +59,12 @@ void RoundSpans::OnDecision(int64_t unix_ms, const DecisionRecord& decision,
     const int64_t begin = granted.empty() ? unix_ms : granted.mapped();
     root.begin_unix_ms = std::min(root.begin_unix_ms, begin);
     const std::string push = absl::StrCat(name, "/", p.contribution.island);
-    round.spans.push_back({trace_id, HexId(push, 3), root.span_id, "push", begin, unix_ms,
+    round.spans.push_back({trace_id,
+                           HexId(push, 3),
+                           root.span_id,
+                           "push",
+                           begin,
+                           unix_ms,
                            {{"atoll.island", int64_t{p.contribution.island}},
                             {"atoll.worker", p.worker},
                             {"atoll.base_version", p.contribution.base_version},

@@ -84,12 +84,12 @@ TEST_CASE("a_void_round_ends_with_its_decision_and_is_an_error") {
 
 TEST_CASE("settings_are_those_of_the_standard_variables") {
   CHECK_FALSE(Settings({})->has_value());
-  CHECK_FALSE(Settings({{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"},
-                        {"OTEL_SDK_DISABLED", "true"}})
-                  ->has_value());
-  CHECK_FALSE(Settings({{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"},
-                        {"OTEL_TRACES_EXPORTER", "none"}})
-                  ->has_value());
+  CHECK_FALSE(
+      Settings({{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"}, {"OTEL_SDK_DISABLED", "true"}})
+          ->has_value());
+  CHECK_FALSE(
+      Settings({{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"}, {"OTEL_TRACES_EXPORTER", "none"}})
+          ->has_value());
   const auto settings = Settings({{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/"},
                                   {"OTEL_EXPORTER_OTLP_HEADERS", "key=a%2Cb, other=c"},
                                   {"OTEL_RESOURCE_ATTRIBUTES", "service.name=x,site=paris"},
@@ -133,8 +133,14 @@ TEST_CASE("a_collector_receives_spans_as_otlp_json") {
   OtlpSettings settings = **Settings({{"OTEL_EXPORTER_OTLP_ENDPOINT", (*server)->url()},
                                       {"OTEL_EXPORTER_OTLP_HEADERS", "key=secret"}});
   settings.batch_max = 2;
-  const Span span{std::string(32, 'a'), std::string(16, 'b'), std::string(16, 'c'), "push", 1, 2,
-                  {{"atoll.island", int64_t{3}}, {"atoll.accepted", false}}, "norm"};
+  const Span span{std::string(32, 'a'),
+                  std::string(16, 'b'),
+                  std::string(16, 'c'),
+                  "push",
+                  1,
+                  2,
+                  {{"atoll.island", int64_t{3}}, {"atoll.accepted", false}},
+                  "norm"};
   { OtlpExporter(settings).Export({span, span, span}); }  // its end sends the rest
   const std::lock_guard lock(mutex);
   REQUIRE(requests.size() == 2);

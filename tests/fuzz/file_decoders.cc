@@ -103,8 +103,7 @@ bool AcceptsTokens(std::string_view bytes) {
 }
 
 std::vector<std::string> TokensSeeds() {
-  const std::string header =
-      BytesOf(int32_t{20240520}) + BytesOf(int32_t{1}) + BytesOf(int32_t{4});
+  const std::string header = BytesOf(int32_t{20240520}) + BytesOf(int32_t{1}) + BytesOf(int32_t{4});
   return {'\0' + header + std::string(1024 - header.size(), '\0') + std::string(8, '\1'),
           '\0' + std::string("\1\0\2\0", 4), '\1' + std::string(16, '\0'),
           '\2' + std::string(16, '\0')};
@@ -121,8 +120,8 @@ bool AcceptsMegatron(std::string_view bytes) {
 std::vector<std::string> MegatronSeeds() {
   const std::string head = std::string("MMIDIDX\0\0", 9) + BytesOf(uint64_t{1}) + '\10' +
                            BytesOf(uint64_t{2}) + BytesOf(uint64_t{3});
-  const std::string sequences = BytesOf(int32_t{2}) + BytesOf(int32_t{1}) + BytesOf(int64_t{0}) +
-                                BytesOf(int64_t{4});
+  const std::string sequences =
+      BytesOf(int32_t{2}) + BytesOf(int32_t{1}) + BytesOf(int64_t{0}) + BytesOf(int64_t{4});
   const std::string documents = BytesOf(int64_t{0}) + BytesOf(int64_t{1}) + BytesOf(int64_t{2});
   return {Pair(head + sequences + documents, std::string("\1\0\2\0\3\0", 6))};
 }
@@ -247,8 +246,8 @@ std::vector<std::string> LogRecordSeeds() {
   std::vector<std::string> seeds;
   for (const ps::LogRecord& record : Records()) {
     const bool has_payload = record.index() == 2 || record.index() == 7;
-    seeds.push_back(std::string(1, static_cast<char>(record.index())) + (has_payload ? '\1' : '\0') +
-                    AsText(ps::EncodeRecord(record)));
+    seeds.push_back(std::string(1, static_cast<char>(record.index())) +
+                    (has_payload ? '\1' : '\0') + AsText(ps::EncodeRecord(record)));
   }
   return seeds;
 }
@@ -277,14 +276,13 @@ bool AcceptsLog(std::string_view bytes) {
   PutFile(disk, kSegment, WithLogChecksums(std::string(bytes)));
   ps::LogOptions options;
   options.read_bytes_max = 1 << 20;
-  const auto end =
-      ps::ReadLog(disk, "d", 1, /*covered=*/0, options,
-                  [](ps::LogSequence, const ps::LogRecord& record) {
-                    // What was read is written in the same way again.
-                    const auto again = ps::EncodeRecord(record);
-                    ATOLL_CHECK(again.size() <= size_t{1} << 20, again.size());
-                    return absl::OkStatus();
-                  });
+  const auto end = ps::ReadLog(disk, "d", 1, /*covered=*/0, options,
+                               [](ps::LogSequence, const ps::LogRecord& record) {
+                                 // What was read is written in the same way again.
+                                 const auto again = ps::EncodeRecord(record);
+                                 ATOLL_CHECK(again.size() <= size_t{1} << 20, again.size());
+                                 return absl::OkStatus();
+                               });
   return end.ok() && end->next_sequence > 1;
 }
 

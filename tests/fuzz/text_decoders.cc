@@ -124,8 +124,9 @@ const Registration kProfile({"profile_json", ProfileSeeds, AcceptsProfile});
 bool AcceptsChat(std::string_view bytes) { return ParseChat(bytes, "chat.jsonl", 1).ok(); }
 
 std::vector<std::string> ChatSeeds() {
-  return {R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})",
-          R"({"prompt": "a", "answer": "b"})"};
+  return {
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})",
+      R"({"prompt": "a", "answer": "b"})"};
 }
 
 const Registration kChat({"chat_json", ChatSeeds, AcceptsChat});
@@ -170,7 +171,8 @@ bool AcceptsSentencePiece(std::string_view bytes) {
 
 std::vector<std::string> SentencePieceSeeds() {
   std::vector<std::string> seeds;
-  for (const auto type : {sentencepiece::Model::Trainer::UNIGRAM, sentencepiece::Model::Trainer::BPE}) {
+  for (const auto type :
+       {sentencepiece::Model::Trainer::UNIGRAM, sentencepiece::Model::Trainer::BPE}) {
     sentencepiece::Model model;
     const auto add = [&](const std::string& text, float score,
                          sentencepiece::Model::Piece::Type piece_type) {
@@ -181,7 +183,8 @@ std::vector<std::string> SentencePieceSeeds() {
     add("<s>", 0, sentencepiece::Model::Piece::CONTROL);
     add("</s>", 0, sentencepiece::Model::Piece::CONTROL);
     for (const char* text : {"a", "b", "ab", "\xe2\x96\x81"}) {
-      add(text, -1.0f - static_cast<float>(model.pieces_size()), sentencepiece::Model::Piece::NORMAL);
+      add(text, -1.0f - static_cast<float>(model.pieces_size()),
+          sentencepiece::Model::Piece::NORMAL);
     }
     model.mutable_trainer_spec()->set_model_type(type);
     seeds.push_back(model.SerializeAsString());

@@ -33,8 +33,8 @@ bool AcceptsFrame(std::string_view bytes) {
   if (frame.has_push_open()) {
     PushIdOf(frame.push_open());
     EncodingOf(frame.push_open().encoding());
-    ATOLL_CHECK(ChunkCount(frame.push_open().element_count() * 4,
-                           frame.push_open().chunk_bytes()) >= 0);
+    ATOLL_CHECK(
+        ChunkCount(frame.push_open().element_count() * 4, frame.push_open().chunk_bytes()) >= 0);
   }
   if (frame.has_pull_open()) RequestOf(frame.pull_open());
   return true;
@@ -56,7 +56,8 @@ std::vector<std::string> FrameSeeds() {
       '\0' + frame("push_grant { first_chunk: 2 }"),
       '\1' + frame("chunk { index: 3 }"),
       '\0' + frame("push_result { reason: 'no room' }"),
-      '\0' + frame("peer_hello { job: 'j-1' from: 'a' to: 'b' generation: 1 chunk_bytes: 1048576 }"),
+      '\0' +
+          frame("peer_hello { job: 'j-1' from: 'a' to: 'b' generation: 1 chunk_bytes: 1048576 }"),
       '\0' + frame("peer_welcome { command_limit: 1 tensor_limit: 2 }"),
       '\0' + frame("peer_open { channel: 1 bytes: 100 header: 'h' }"),
       '\0' + frame("peer_credit { channel: 2 }"),
@@ -123,7 +124,8 @@ std::vector<std::string> GroupFrameSeeds() {
   const std::string shard = kShard;
   std::vector<std::string> seeds;
   for (const std::string& body : {
-           std::string("configure {}"), "fetch { items { " + shard + " sources { " + shard +
+           std::string("configure {}"),
+           "fetch { items { " + shard + " sources { " + shard +
                " from: 'b' parts: 1 begin: 0 end: 9 } } optimizer_step: 3 }",
            std::string("step { number: 3 ranges { begin: 0 end: 8 } learning_rate: 0.1 }"),
            std::string("evaluate { number: 3 first: 1 count: 2 }"),
@@ -135,7 +137,9 @@ std::vector<std::string> GroupFrameSeeds() {
            std::string("settle { take { plan: 1 number: 2 sums: 0.5 } }"),
            "reply { code: 3 message: 'x' held { " + shard +
                " elements: 9 owned_begin: 1 owned_end: 3 } memory { peak_bytes: 3 } "
-               "saves { save: 1 units { unit { " + shard + " begin: 0 end: 4 } elements: 4 } } "
+               "saves { save: 1 units { unit { " +
+               shard +
+               " begin: 0 end: 4 } elements: 4 } } "
                "inheritance { leadership { island: 1 } } }",
            "save { save: 2 keep: 1 own { " + shard + " begin: 0 end: 4 } }",
            std::string("forget_saves { save: 1 }"),
@@ -228,14 +232,14 @@ bool AcceptsSave(std::string_view bytes) {
     return AcceptsCall<v1::SaveCall>(input.Rest(),
                                      [](auto& frame) { return frame.mutable_save(); });
   }
-  return AcceptsCall<v1::HeldSave>(
-      input.Rest(), [](auto& frame) { return frame.mutable_reply()->add_saves(); });
+  return AcceptsCall<v1::HeldSave>(input.Rest(),
+                                   [](auto& frame) { return frame.mutable_reply()->add_saves(); });
 }
 
 std::vector<std::string> SaveSeeds() {
   const std::string unit = std::string(" { ") + kShard + " begin: 0 end: 4 }";
-  return {'\0' + Wire<v1::SaveCall>("save: 3 keep: 2 tiers: 1 own" + unit + " fetch { from: 'b' unit" +
-                                    unit + " }"),
+  return {'\0' + Wire<v1::SaveCall>("save: 3 keep: 2 tiers: 1 own" + unit +
+                                    " fetch { from: 'b' unit" + unit + " }"),
           '\1' + Wire<v1::HeldSave>("save: 3 units { tier: 0 elements: 8 unit" + unit + " }")};
 }
 
