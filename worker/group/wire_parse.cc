@@ -1,5 +1,6 @@
 // What comes in from other members: checked before anything is made of it.
 
+#include <algorithm>
 #include <bit>
 
 #include "worker/group/outer_wire.h"
@@ -50,9 +51,9 @@ absl::Status Check(const v1::StepCall& step) {
   if (!IsCount(step.number())) return Bad("step number");
   if (step.ranges().empty()) return Bad("number of ranges");
   ATOLL_RETURN_IF_ERROR(Check(step.ranges()));
-  int64_t total = 0;
-  for (const v1::PositionSpan& range : step.ranges()) total += range.end() - range.begin();
-  return total < 1 ? Bad("sequences of a step") : absl::OkStatus();
+  const bool any = std::any_of(step.ranges().begin(), step.ranges().end(),
+                               [](const auto& range) { return range.begin() < range.end(); });
+  return any ? absl::OkStatus() : Bad("sequences of a step");
 }
 
 absl::Status Check(const v1::WorkDone& work) {
