@@ -217,7 +217,8 @@ struct Moving {
   Instant fill_again_at{};
   int64_t fills = 0;  // asked for
   std::map<NodeId, Instant> release_again_at;
-  std::set<NodeId> givers;  // they keep shards that have moved until the new holders have taken them
+  std::set<NodeId>
+      givers;           // they keep shards that have moved until the new holders have taken them
   std::string trouble;  // why shards that should move do not
 };
 
@@ -330,6 +331,7 @@ struct State {
   std::set<MemberKey> dirty_members;
   std::map<int64_t, Job> jobs;    // by number
   int64_t next_sequence = 0;      // of orders and events
+  SiteRates site_rates;           // as measured
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
   // Indices, so that a heartbeat costs the same however many members there are.
