@@ -274,6 +274,9 @@ std::string JobText(const v1::Job& job, int decisions) {
   if (job.shards_size() > 0) {
     absl::StrAppend(&out, "  ", job.shards_size(), " shards; the fullest server holds ",
                     Fixed(job.placement_max_over_mean(), 3), " times the mean\n");
+    for (const absl::string_view server : absl::StrSplit(job.placement(), "; ")) {
+      if (!server.empty()) absl::StrAppend(&out, "    ", server, "\n");
+    }
   }
   if (!job.moves().empty()) absl::StrAppend(&out, "  shards: ", job.moves(), "\n");
   if (!job.grouping().empty()) absl::StrAppend(&out, "  islands: ", job.grouping(), "\n");
@@ -302,7 +305,7 @@ std::string GpusText(const v1::ClusterStatus& status) {
 
 // Where workers stand, and how that is known; empty without any site.
 std::string SitesText(const v1::ClusterStatus& status) {
-  Table sites({"worker", "site", "how"});
+  Table sites({"member", "site", "how"});
   for (const v1::Member& m : status.members()) {
     if (!m.site().empty()) sites.Add({m.name(), m.site(), m.site_source()});
   }

@@ -82,6 +82,7 @@ class SimulatedFiles : public Files {
   absl::Status MakeFolder(const std::string&) override { return Operate(); }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     ATOLL_RETURN_IF_ERROR(Operate());
+    if (!names_.contains(from)) return RenameFolder(from, to);
     names_[to] = std::exchange(names_.at(from), nullptr);
     names_.erase(from);
     return absl::OkStatus();
@@ -104,6 +105,21 @@ class SimulatedFiles : public Files {
     std::vector<std::byte> bytes;
     size_t synced = 0;
   };
+
+  // Durable at once.
+  absl::Status RenameFolder(const std::string& from, const std::string& to) {
+    bool found = false;
+    for (auto* files : {&names_, &durable_}) {
+      const auto before = *files;
+      for (const auto& [path, file] : before) {
+        if (path.rfind(from + "/", 0) != 0) continue;
+        files->erase(path);
+        (*files)[to + path.substr(from.size())] = file;
+        found = true;
+      }
+    }
+    return found ? absl::OkStatus() : absl::NotFoundError(from);
+  }
 
   class Handle : public AppendFile {
    public:

@@ -112,8 +112,8 @@ IslandPlanner::Work IslandPlanner::Advance(Instant now) {
     if (!AnswerAtOnce(item, searches)) Enqueue(std::move(item));
   }
   Work result{std::move(work.send), std::move(searches), std::move(work.persist), work.deadline};
-  if (!work.sites.empty()) {
-    SitesFound found;
+  if (!work.sites.empty() || !work.site_rates.empty()) {
+    SitesFound found{{}, std::move(work.site_rates)};
     for (const auto& [worker, at] : work.sites) {
       found.workers.push_back({worker, at.site, at.source});
     }

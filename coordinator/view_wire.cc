@@ -166,6 +166,7 @@ void EncodeView(const JobView& view, v1::Job* wire) {
   for (const DecisionRecord& decision : view.decisions) Encode(decision, wire->add_decisions());
   wire->set_grouping(view.grouping);
   wire->set_moves(view.moves);
+  wire->set_placement(view.placement);
 }
 
 void EncodeView(const OrphanView& view, v1::Orphan* wire) {

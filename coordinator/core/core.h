@@ -33,6 +33,7 @@
 #include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
 #include "common/time.h"
+#include "coordinator/core/reach.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/views.h"
 
@@ -123,7 +124,8 @@ struct PlanMade {
   std::vector<std::pair<NodeId, std::string>> left_out;  // workers that cannot be used, and why
 };
 
-// Where workers stand whose operators do not say it. What is not named keeps its site.
+// Where workers stand whose operators do not say it. What is not named keeps its site. `rates`: as
+// measured, in place of all before, unless empty.
 struct FoundSite {
   NodeId worker;
   std::string site;
@@ -131,6 +133,7 @@ struct FoundSite {
 };
 struct SitesFound {
   std::vector<FoundSite> workers;
+  SiteRates rates = {};
 };
 
 // The answer to GroupWorkers; sites have been told before it.

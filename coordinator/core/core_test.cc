@@ -469,5 +469,26 @@ TEST_CASE("a damaged store is an error, not a crash") {
   CHECK(Says(std::string(twice.message()), "ledger/lm-1/0000000000000000002: it contradicts"));
 }
 
+// --------------------------------------------------------------------------------- placement ----
+
+// Which servers hold shards of a job whose workers are in paris.
+std::set<NodeId> HoldersWith(const std::string& rates) {
+  World w;
+  w.Tell({"server far attaches site=oslo", "server near attaches site=paris",
+          "worker a attaches site=paris", "worker b attaches site=paris"});
+  if (!rates.empty()) w.Do(rates);
+  w.Tell({"submit min=2", "worker a prepared", "worker b prepared"});
+  std::set<NodeId> holders;
+  for (const ShardPlacement& shard : w.Job().shards) holders.insert(shard.server);
+  return holders;
+}
+
+TEST_CASE("the_first_placement_weighs_how_far_servers_are_from_the_workers") {
+  CHECK(HoldersWith("") == std::set<NodeId>{"far", "near"});
+  CHECK(HoldersWith("rates paris-paris=100000000 paris-oslo=50000000") ==
+        std::set<NodeId>{"far", "near"});
+  CHECK(HoldersWith("rates paris-paris=100000000 paris-oslo=5000000") == std::set<NodeId>{"near"});
+}
+
 }  // namespace
 }  // namespace atl

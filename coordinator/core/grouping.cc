@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace atl::coord {
 namespace {
@@ -44,10 +45,40 @@ void Ask(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& 
   s.out.groups.push_back(std::move(ask));
 }
 
+// "10.0.0.1" of "tcp://10.0.0.1:7000"; empty: no such thing.
+absl::string_view HostOf(absl::string_view endpoint) {
+  const size_t scheme = endpoint.find("://"), port = endpoint.rfind(':');
+  if (scheme == absl::string_view::npos || port <= scheme + 2) return "";
+  return endpoint.substr(scheme + 3, port - scheme - 3);
+}
+
 }  // namespace
 
 const std::string& SiteOf(const Member& worker) {
   return worker.site.empty() ? worker.record.site : worker.site;
+}
+
+const std::string& SiteOfServer(const State& s, const Member& server) {
+  if (!server.server_site.empty()) return server.server_site;
+  static const std::string unknown;
+  const absl::string_view host = HostOf(server.endpoint);
+  const std::string* site = &unknown;
+  for (const auto& [key, member] : s.members) {
+    if (key.first != MemberKind::kWorker || !member.attached || host.empty()) continue;
+    if (HostOf(member.peer_endpoint) != host) continue;
+    if (!site->empty() && *site != SiteOf(member)) return unknown;
+    site = &SiteOf(member);
+  }
+  return *site;
+}
+
+std::vector<std::string> SitesOfIslands(const State& s, const Job& job) {
+  std::vector<std::string> sites;
+  for (const auto& [id, island] : job.islands) {
+    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
+    if (island.incarnation != 0 && worker != nullptr) sites.push_back(SiteOf(*worker));
+  }
+  return sites;
 }
 
 IslandExtent ExtentOf(const Job& job) {
@@ -79,6 +110,7 @@ Instant GroupingDeadline(const State& s, const Job& job) {
 }
 
 void OnSitesFound(State& s, const SitesFound& found) {
+  if (!found.rates.empty()) s.site_rates = found.rates;
   for (const FoundSite& at : found.workers) {
     Member* worker = s.FindMember(MemberKind::kWorker, at.worker);
     if (worker == nullptr || !worker->site.empty()) continue;

@@ -14,6 +14,12 @@ namespace atl::coord {
 // As the worker's operator says, else as it was found; "" if neither.
 const std::string& SiteOf(const Member& worker);
 
+// As its operator says, else that of all workers on the same host; "" if neither.
+const std::string& SiteOfServer(const State& s, const Member& server);
+
+// One for each island that has a worker; "" where it is not known.
+std::vector<std::string> SitesOfIslands(const State& s, const Job& job);
+
 // Who shares an island: as the job's specification says, or as was decided for it.
 IslandExtent ExtentOf(const Job& job);
 

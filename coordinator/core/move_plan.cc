@@ -10,23 +10,20 @@
 namespace atl {
 namespace {
 
-// A remote server may hold so much less of the mean than a near one.
-constexpr double kRemoteCost = 1;
-
 struct Load {
   const MoveServer* server = nullptr;
   int64_t held = 0;
   int64_t moved = 0;  // elements that come
-  double remote = 0;
+  double cost = 1;
 };
 
 class Planner {
  public:
   Planner(const std::vector<ShardPlacement>& shards, const std::vector<MoveServer>& servers,
-          const std::vector<std::string>& sites, int64_t bytes_per_element)
+          int64_t bytes_per_element)
       : bytes_per_element_(bytes_per_element) {
     for (const MoveServer& server : servers) {
-      loads_[server.name] = {&server, 0, 0, RemoteShare(server.site, sites)};
+      loads_[server.name] = {&server, 0, 0, server.cost};
     }
     for (const ShardPlacement& shard : shards) {
       holder_.push_back(shard.server);
@@ -53,9 +50,8 @@ class Planner {
     return load.server != nullptr && load.server->takes &&
            (load.moved + elements) * bytes_per_element_ <= load.server->free_bytes;
   }
-  // What the server's load counts as: the far ones fill later.
   static double Cost(const Load& load, int64_t more) {
-    return static_cast<double>(load.held + more) * (1 + kRemoteCost * load.remote);
+    return static_cast<double>(load.held + more) * load.cost;
   }
   NodeId Cheapest(int64_t elements, const NodeId& except) const {
     const Load* best = nullptr;
@@ -104,15 +100,16 @@ class Planner {
   std::string Balance() {
     for (size_t turn = 0; turn < holder_.size(); ++turn) {
       NodeId fullest;
-      double sum = 0, most = 0;
+      double held = 0, capacity = 0, most = 0;
       int count = 0;
       for (const auto& [name, load] : loads_) {
         if (load.server == nullptr || (!load.server->takes && load.held == 0)) continue;
-        sum += static_cast<double>(load.held);
+        held += static_cast<double>(load.held);
+        capacity += 1 / load.cost;
         ++count;
         if (Cost(load, 0) > most) most = Cost(load, 0), fullest = name;
       }
-      if (count < 2 || most <= kImbalance * sum / count || fullest.empty()) break;
+      if (count < 2 || most <= kImbalance * held / capacity || fullest.empty()) break;
       bool moved = false;
       for (const size_t shard : LargestFirst()) {
         if (holder_[shard] != fullest) continue;
@@ -124,7 +121,7 @@ class Planner {
       }
       if (!moved) break;
     }
-    return absl::StrCat("a server held more than ", kImbalance, " times the mean");
+    return absl::StrCat("a server had more than ", kImbalance, " times its share");
   }
 
   const int64_t bytes_per_element_;
@@ -137,19 +134,8 @@ class Planner {
 }  // namespace
 
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
-                        const std::vector<MoveServer>& servers,
-                        const std::vector<std::string>& sites, int64_t bytes_per_element) {
-  return Planner(shards, servers, sites, bytes_per_element).Run();
-}
-
-double RemoteShare(const std::string& site, const std::vector<std::string>& sites) {
-  if (site.empty() || sites.empty()) return 0;
-  const auto known = std::count_if(sites.begin(), sites.end(),
-                                   [](const std::string& other) { return !other.empty(); });
-  const auto remote = std::count_if(sites.begin(), sites.end(), [&](const std::string& other) {
-    return !other.empty() && other != site;
-  });
-  return known == 0 ? 0 : static_cast<double>(remote) / static_cast<double>(known);
+                        const std::vector<MoveServer>& servers, int64_t bytes_per_element) {
+  return Planner(shards, servers, bytes_per_element).Run();
 }
 
 }  // namespace atl

@@ -15,7 +15,7 @@ namespace atl {
 
 struct MoveServer {
   NodeId name;
-  std::string site;        // empty: not known
+  double cost = 1;         // of an element there, over one beside the islands (ReachOf)
   int64_t free_bytes = 0;  // beside what it holds
   bool takes = false;      // may get shards
   bool leaves = false;     // is to hold none
@@ -27,19 +27,14 @@ struct MovePlan {
   std::string trouble;  // not empty: what should move and cannot, and why
 };
 
-// All shards of servers that leave go to others: to a server at a site of the islands, if that does
-// not make it the fullest by far, else to the emptiest. After that, if the fullest server holds
-// more than kImbalance times the mean of all that take shards, shards go from it to the emptiest as
-// long as that lowers the maximum. `sites`: of the islands, one each.
+// A server's load is its elements times their cost. All shards of servers that leave go to where
+// the load is lowest then. After that, if the fullest server has more than kImbalance times the
+// load that all would have alike, shards go from it to the emptiest as long as that lowers the
+// maximum.
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
-                        const std::vector<MoveServer>& servers,
-                        const std::vector<std::string>& sites, int64_t bytes_per_element);
+                        const std::vector<MoveServer>& servers, int64_t bytes_per_element);
 
 inline constexpr double kImbalance = 1.25;
-
-// How much dearer it is to push to and pull from a server at `site`, as the share of the islands
-// that are elsewhere: 0 where all are at its site or nothing is known.
-double RemoteShare(const std::string& site, const std::vector<std::string>& sites);
 
 }  // namespace atl
 

@@ -18,9 +18,8 @@ std::vector<ShardPlacement> Shards(const std::vector<std::pair<NodeId, int64_t>>
   return shards;
 }
 
-MoveServer Server(NodeId name, std::string site = "", bool leaves = false,
-                  int64_t free_bytes = 1 << 20) {
-  return {std::move(name), std::move(site), free_bytes, !leaves, leaves};
+MoveServer Server(NodeId name, double cost = 1, bool leaves = false, int64_t free_bytes = 1 << 20) {
+  return {std::move(name), cost, free_bytes, !leaves, leaves};
 }
 
 // Elements by server, after the moves.
@@ -33,43 +32,51 @@ std::map<NodeId, int64_t> After(std::vector<ShardPlacement> shards, const MovePl
 
 TEST_CASE("a_balanced_placement_stays") {
   const auto shards = Shards({{"a", 10}, {"b", 10}, {"a", 4}, {"b", 5}});
-  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, {}, 12);
+  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, 12);
   REQUIRE(plan.moves.empty());
   REQUIRE(plan.trouble.empty());
 }
 
 TEST_CASE("a_new_server_takes_its_share") {
   const auto shards = Shards({{"a", 10}, {"a", 10}, {"a", 10}, {"a", 10}});
-  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, {}, 12);
+  const MovePlan plan = PlanShardMoves(shards, {Server("a"), Server("b")}, 12);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"a", 20}, {"b", 20}});
 }
 
 TEST_CASE("a_server_that_leaves_is_emptied_onto_the_others_evenly") {
   const auto shards = Shards({{"a", 10}, {"a", 10}, {"b", 10}, {"c", 10}});
   const MovePlan plan =
-      PlanShardMoves(shards, {Server("a", "", true), Server("b"), Server("c")}, {}, 12);
+      PlanShardMoves(shards, {Server("a", 1, true), Server("b"), Server("c")}, 12);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"b", 20}, {"c", 20}});
 }
 
 TEST_CASE("what_fits_nowhere_stays_and_says_why") {
   const auto shards = Shards({{"a", 100}});
   const MovePlan plan =
-      PlanShardMoves(shards, {Server("a", "", true), Server("b", "", false, 1199)}, {}, 12);
+      PlanShardMoves(shards, {Server("a", 1, true), Server("b", 1, false, 1199)}, 12);
   REQUIRE(plan.moves.empty());
   REQUIRE(plan.trouble.find("server a") != std::string::npos);
   const MovePlan fits =
-      PlanShardMoves(shards, {Server("a", "", true), Server("b", "", false, 1200)}, {}, 12);
+      PlanShardMoves(shards, {Server("a", 1, true), Server("b", 1, false, 1200)}, 12);
   REQUIRE(fits.moves.size() == 1);
 }
 
-TEST_CASE("shards_go_to_the_islands_site_first") {
+TEST_CASE("a_far_server_gets_so_much_less") {
   const auto shards = Shards({{"a", 10}, {"a", 10}, {"a", 10}});
-  const MovePlan plan = PlanShardMoves(
-      shards, {Server("a", "", true), Server("near", "paris"), Server("far", "oslo")},
-      {"paris", "paris"}, 12);
+  const MovePlan plan =
+      PlanShardMoves(shards, {Server("a", 1, true), Server("near"), Server("far", 2)}, 12);
   REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"far", 10}, {"near", 20}});
-  REQUIRE(RemoteShare("oslo", {"paris", "oslo"}) == 0.5);
-  REQUIRE(RemoteShare("", {"paris"}) == 0);
+}
+
+TEST_CASE("a_placement_balanced_by_cost_stays") {
+  const auto shards = Shards({{"near", 10}, {"near", 10}, {"near", 10}, {"far", 10}});
+  REQUIRE(PlanShardMoves(shards, {Server("near"), Server("far", 3)}, 4).moves.empty());
+}
+
+TEST_CASE("shards_leave_a_server_that_has_become_far") {
+  const auto shards = Shards({{"a", 10}, {"a", 10}, {"b", 10}, {"b", 10}});
+  const MovePlan plan = PlanShardMoves(shards, {Server("a", 20), Server("b")}, 4);
+  REQUIRE(After(shards, plan) == std::map<NodeId, int64_t>{{"b", 40}});
 }
 
 }  // namespace

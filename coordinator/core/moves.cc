@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
+#include "coordinator/core/grouping.h"
 #include "coordinator/core/move_plan.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/rounds.h"
@@ -104,12 +105,13 @@ bool ForgetMoves(State& s, Job& job) {
 }
 
 std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
+  const std::vector<std::string> sites = SitesOfIslands(s, job);
   std::vector<MoveServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer) continue;
     MoveServer server;
     server.name = key.second;
-    server.site = member.server_site;
+    server.cost = ReachOf(SiteOfServer(s, member), sites, s.site_rates).cost;
     server.free_bytes = FreeBytes(s, member);
     server.leaves = member.record.draining;
     server.takes = member.attached && !member.record.draining && !IsReleasing(job, key.second) &&
@@ -122,17 +124,6 @@ std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
   return servers;
 }
 
-std::vector<std::string> SitesOfIslands(const State& s, const Job& job) {
-  std::vector<std::string> sites;
-  for (const auto& [id, island] : job.islands) {
-    const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-    if (island.incarnation != 0 && worker != nullptr) {
-      sites.push_back(worker->site.empty() ? worker->record.site : worker->site);
-    }
-  }
-  return sites;
-}
-
 bool PlanMoves(State& s, Job& job) {
   if (job.progress.state != JobState::kRunning && job.progress.state != JobState::kPaused) {
     return false;
@@ -140,12 +131,13 @@ bool PlanMoves(State& s, Job& job) {
   if (!AllServersKnown(job) || s.now < job.moving.plan_again_at) return false;
   job.moving.plan_again_at = s.now + kRetryInterval;
   MovePlan plan =
-      PlanShardMoves(job.record.shards, ServersFor(s, job), SitesOfIslands(s, job),
+      PlanShardMoves(job.record.shards, ServersFor(s, job),
                      ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
   job.moving.trouble = plan.trouble;
   if (plan.moves.empty()) return false;
   JobRecord& record = job.EditRecord();
   record.moves = std::move(plan.moves);
+  record.moves_reason = plan.reason;
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat(record.moves.size(), " shards are to move: ", plan.reason));
   return true;
@@ -332,6 +324,7 @@ std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
 std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const NodeId& server,
                                          const std::vector<ShardPlacement>& lost) {
   const ServerLink& loser = job.links.at(server);
+  const std::vector<std::string> sites = SitesOfIslands(s, job);
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
@@ -345,7 +338,8 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
     for (const ShardPlacement& shard : lost) {
       if (key.second == server) free += shard.elements * ServerBytesPerElement(job.spec().outer);
     }
-    servers.push_back({key.second, member.endpoint, free, member.public_key});
+    servers.push_back({key.second, member.endpoint, free, member.public_key,
+                       ReachOf(SiteOfServer(s, member), sites, s.site_rates).cost});
   }
   return servers;
 }
@@ -392,6 +386,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   for (const ShardPlacement& shard : placed->shards) {
     record.moves.push_back({shard.shard, shard.server, /*fill=*/true});
   }
+  record.moves_reason = absl::StrCat("a user says that server ", server, " has lost them");
   job.collecting.reset();  // a new window will open
   job.moving =
       Moving{.received = std::move(job.moving.received), .givers = std::move(job.moving.givers)};
@@ -489,6 +484,16 @@ void TellVersion(const Job& job, ReceiveShards& message) {
   std::reverse(message.decided.begin(), message.decided.end());  // oldest first
 }
 
+// It holds shards that cannot be used, and no user has said that they are lost: what comes to be
+// filled would take their place.
+bool IsDamagedHolder(const Job& job, const NodeId& server) {
+  const auto link = job.links.find(server);
+  if (link == job.links.end() || link->second.known) return false;
+  return std::none_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
+    return move.fill && PlacementOf(job, move).server == server;
+  });
+}
+
 void SendReceive(State& s, Job& job) {
   std::map<NodeId, ReceiveShards> messages;
   for (const ShardMove& move : job.moving.batch) {
@@ -496,6 +501,7 @@ void SendReceive(State& s, Job& job) {
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
     if (to == nullptr || !to->attached) continue;
     const ShardPlacement& shard = PlacementOf(job, move);
+    if (IsDamagedHolder(job, move.to)) continue;
     const auto link = job.links.find(shard.server);
     if (!move.fill && (link == job.links.end() || !link->second.known)) continue;
     ReceiveShards& message = messages[move.to];
@@ -623,6 +629,7 @@ std::string MovesText(const Job& job) {
     absl::StrAppend(&text, job.record.moves.size(), fill ? " lost" : "", " shards (", bytes,
                     " bytes) ", fill ? "are filled on" : "move to");
     for (const NodeId& server : to) absl::StrAppend(&text, " ", server);
+    if (!job.record.moves_reason.empty()) absl::StrAppend(&text, ": ", job.record.moves_reason);
   }
   for (const ReleasedServer& released : job.record.releasing) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", released.server,
@@ -637,6 +644,25 @@ std::string MovesText(const Job& job) {
   }
   if (!job.moving.trouble.empty()) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", job.moving.trouble);
+  }
+  return text;
+}
+
+std::string PlacementText(const State& s, const Job& job) {
+  std::map<NodeId, std::pair<int64_t, int64_t>> held;  // shards, bytes
+  for (const ShardPlacement& shard : job.record.shards) {
+    auto& [shards, bytes] = held[shard.server];
+    ++shards;
+    bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
+  }
+  const std::vector<std::string> sites = SitesOfIslands(s, job);
+  std::string text;
+  for (const auto& [server, what] : held) {
+    const Member* member = s.FindMember(MemberKind::kServer, server);
+    const std::string site = member == nullptr ? "" : SiteOfServer(s, *member);
+    absl::StrAppend(&text, text.empty() ? "" : "; ", server, site.empty() ? "" : " at ", site, ": ",
+                    what.first, what.first == 1 ? " shard, " : " shards, ", what.second, " bytes (",
+                    ReachOf(site, sites, s.site_rates).why, ")");
   }
   return text;
 }

@@ -37,6 +37,8 @@ Instant NextMoveDeadline(const State& s, const Job& job);
 
 // "" or which shards move, how far they are, and why they wait.
 std::string MovesText(const Job& job);
+// Which server holds how much, and what it takes islands to reach it: what placement weighs.
+std::string PlacementText(const State& s, const Job& job);
 // Of a server: "" or "draining: ..." and what it still holds.
 std::string DrainText(const State& s, const Member& server);
 

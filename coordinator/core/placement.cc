@@ -126,9 +126,12 @@ absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
   for (size_t index : largest_first) {
     ShardPlacement& shard = shards[index];
     size_t best = servers.size();
+    const auto load = [&](size_t i) {
+      return static_cast<double>(held[i] + shard.elements) * servers[i].cost;
+    };
     for (size_t i = 0; i < servers.size(); ++i) {
       const int64_t room = servers[i].free_bytes / bytes_per_element - held[i];
-      if (shard.elements <= room && (best == servers.size() || held[i] < held[best])) best = i;
+      if (shard.elements <= room && (best == servers.size() || load(i) < load(best))) best = i;
     }
     if (best == servers.size()) {
       int64_t needed = 0;

@@ -34,6 +34,7 @@ struct PlacementServer {
   std::string endpoint;
   int64_t free_bytes = 0;
   std::string public_key;
+  double cost = 1;  // of an element there, over one beside the islands (ReachOf)
 };
 
 struct Placement {
@@ -41,9 +42,10 @@ struct Placement {
   double max_over_mean = 1;  // elements of the fullest server over the mean of all
 };
 
-// Longest processing time first: the largest shard not yet placed goes to the server with the
-// fewest elements (the first by name among equals) that has room for it: parameters, slots and
-// one staged delta. Error: the servers have too little memory; says how much is needed.
+// Longest processing time first: the largest shard not yet placed goes to the server whose elements
+// times their cost are the fewest with it (the first by name among equals) that has room for it:
+// parameters, slots and one staged delta. Error: the servers have too little memory; says how
+// much is needed.
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,
                                       int64_t bytes_per_element);

@@ -51,6 +51,16 @@ TEST_CASE("the largest shard goes first, always to the server with the least") {
   CHECK(MaxOverMean(placement->shards) == Approx(13.0 / 12));
 }
 
+TEST_CASE("a_far_server_gets_so_much_less_at_first") {
+  const auto shards = Cut({{"a", 10}, {"b", 10}, {"c", 10}, {"d", 10}}, 1 << 20);
+  const auto placement = PlaceShards(
+      shards, {{"far", "", 10000, "", /*cost=*/3}, {"near", "", 10000, "", /*cost=*/1}}, 4);
+  REQUIRE(placement.ok());
+  std::map<NodeId, int> count;
+  for (const ShardPlacement& shard : placement->shards) ++count[shard.server];
+  CHECK(count == std::map<NodeId, int>{{"far", 1}, {"near", 3}});
+}
+
 TEST_CASE("a small server gets what fits; none that fits is an error with the numbers") {
   const auto shards = Cut({{"a", 10}, {"b", 10}, {"c", 10}}, 1 << 20);
   const auto placement = PlaceShards(shards, {{"ps-0", "", 120}, {"ps-1", "", 240}}, 12);

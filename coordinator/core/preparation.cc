@@ -66,7 +66,7 @@ const JobFacts& Majority(const std::vector<Member*>& prepared) {
           })->first;
 }
 
-// "" or what is missing: shards stay where they are placed, so who comes later gets none.
+// "" or what is missing.
 std::string TooFewServers(const State& s, const Job& job) {
   const int64_t needed = job.spec().outer.min_servers;
   const int64_t attached = std::count_if(s.members.begin(), s.members.end(), [](const auto& entry) {
@@ -77,7 +77,7 @@ std::string TooFewServers(const State& s, const Job& job) {
   return absl::StrCat("parameter servers: ", needed, " are needed, ", attached, " are attached");
 }
 
-bool Place(State& s, Job& job, const JobFacts& facts) {
+bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>& workers) {
   if (s.held.contains(job.id())) {
     job.waiting_for = absl::StrCat(
         "parameter servers hold this job already, of a time that this coordinator's store does not "
@@ -90,10 +90,13 @@ bool Place(State& s, Job& job, const JobFacts& facts) {
     FailJob(s, job, std::string(shards.status().message()));
     return false;
   }
+  std::vector<std::string> sites;
+  for (const Member* worker : workers) sites.push_back(SiteOf(*worker));
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached || member.record.draining) continue;
-    servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key});
+    servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key,
+                       ReachOf(SiteOfServer(s, member), sites, s.site_rates).cost});
   }
   // One that was there when the job was scheduled may have gone since.
   if (std::string missing = TooFewServers(s, job); !missing.empty()) {
@@ -190,7 +193,7 @@ bool AdvancePreparing(State& s, Job& job) {
   }
   if (dissent) return true;  // are they still enough?
   if (!Grouped(s, job, facts, prepared)) return false;
-  if (!Place(s, job, facts)) return job.ended();
+  if (!Place(s, job, facts, prepared)) return job.ended();
   s.SetState(job, JobState::kInitializing, "the model is placed");
   for (Member* member : prepared) Join(s, job, *member);
   return true;

@@ -96,6 +96,7 @@ struct JobRecord {
   std::string grouping;
   int64_t placement = 0;  // counts the changes of `shards`
   std::vector<ShardMove> moves;
+  std::string moves_reason;  // why these, or those before
   std::vector<ReleasedServer> releasing;
   std::vector<RefilledShard> refilled;  // one a shard
 

@@ -332,6 +332,7 @@ struct State {
   std::set<MemberKey> dirty_members;
   std::map<int64_t, Job> jobs;    // by number
   int64_t next_sequence = 0;      // of orders and events
+  SiteRates site_rates;           // as measured
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
   // Indices, so that a heartbeat costs the same however many members there are.

@@ -137,8 +137,11 @@ MemberView ViewOf(const State& s, const Member& member, Instant now) {
   view.software_version = member.software_version;
   view.devices = member.devices;
   view.peer_endpoint = member.peer_endpoint;
-  view.site = SiteOf(member);
-  view.site_source = !member.site.empty() ? "declared" : member.record.site_source;
+  view.site = view.kind == MemberKind::kServer ? SiteOfServer(s, member) : SiteOf(member);
+  view.site_source = !member.site.empty() || !member.server_site.empty() ? "declared"
+                     : view.kind == MemberKind::kWorker                  ? member.record.site_source
+                     : view.site.empty()                                 ? ""
+                                         : "that of the workers on its host";
   view.progress = member.progress;
   view.measuring = member.measuring;
   view.endpoint = member.endpoint;
@@ -196,6 +199,7 @@ JobView ViewOf(const State& s, const Job& job, Instant now) {
                  job.ledger.free()};
   for (const auto& [round, decision] : job.decisions) view.decisions.push_back(decision);
   view.moves = MovesText(job);
+  view.placement = PlacementText(s, job);
   view.grouping = job.record.grouping;
   return view;
 }

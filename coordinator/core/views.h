@@ -140,6 +140,7 @@ struct JobView {
   std::optional<JobFacts> facts;
   std::vector<ShardPlacement> shards;
   double placement_max_over_mean = 1;  // bytes of the fullest server over the mean
+  std::string placement;               // which server holds how much, and how far it is
   std::vector<IslandView> islands;
   RoundView round;
   LedgerView ledger;

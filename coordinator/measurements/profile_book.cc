@@ -161,14 +161,16 @@ void ProfileBook::UpdateSites(Work& work) {
   const bool all_declared = std::all_of(standing_.begin(), standing_.end(), [](const auto& entry) {
     return !entry.second.declared.empty();
   });
-  if (all_declared) return;
-  for (auto& [worker, found] : FindSites(standing_, Profiles())) {
+  for (auto& [worker, found] :
+       all_declared ? std::map<NodeId, MeasuredSite>() : FindSites(standing_, Profiles())) {
     Standing& standing = standing_[worker];
     if (!standing.declared.empty() || standing.before == found.site) continue;
     standing.before = found.site;
     work.sites[worker] = std::move(found);
   }
   if (!work.sites.empty()) NoteLines();
+  auto rates = RatesBetweenSites(standing_, Profiles());
+  if (rates != site_rates_) work.site_rates = site_rates_ = std::move(rates);
 }
 
 std::vector<std::string> ProfileBook::Troubles(Instant now) const {

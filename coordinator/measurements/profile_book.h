@@ -102,7 +102,9 @@ class ProfileBook {
     // LinkRecords and DeviceRecords for the store, without their times: they are of now.
     std::vector<StoreWrite> persist;
     std::map<NodeId, MeasuredSite> sites;  // of workers whose site is another one now
-    Instant deadline = kNever;             // call again by then
+    // All of them, where any has changed.
+    std::map<std::pair<std::string, std::string>, double> site_rates;
+    Instant deadline = kNever;  // call again by then
   };
   // What is to be done now. Call it after OnMessage and Want, and at the deadline.
   Work Advance(Instant now);
@@ -179,7 +181,8 @@ class ProfileBook {
   std::map<Pair, Unmeasured> unmeasured_;
   std::map<NodeId, Standing> standing_;
   std::map<NodeId, IslandMember> said_hello_;
-  bool links_changed_ = false;  // since sites were found
+  std::map<std::pair<std::string, std::string>, double> site_rates_;  // the newest that went out
+  bool links_changed_ = false;                                        // since sites were found
   DeviceCorrections device_corrections_;
   LinkCorrections link_corrections_;
   SumCorrections sum_corrections_;

@@ -234,4 +234,24 @@ std::map<NodeId, MeasuredSite> FindSites(const std::map<NodeId, Standing>& worke
   return sites;
 }
 
+std::map<std::pair<std::string, std::string>, double> RatesBetweenSites(
+    const std::map<NodeId, Standing>& workers, const Links& links) {
+  const auto site_of = [&](const NodeId& name) -> std::string {
+    const auto worker = workers.find(name);
+    if (worker == workers.end()) return "";
+    return worker->second.declared.empty() ? worker->second.before : worker->second.declared;
+  };
+  std::map<std::pair<std::string, std::string>, std::pair<double, int>> sums;
+  for (const auto& [pair, link] : links) {
+    const std::string from = site_of(pair.first), to = site_of(pair.second);
+    if (from.empty() || to.empty() || !(link.bandwidth_bytes_per_s > 0)) continue;
+    auto& [sum, count] = sums[{from, to}];
+    sum += link.bandwidth_bytes_per_s;
+    ++count;
+  }
+  std::map<std::pair<std::string, std::string>, double> rates;
+  for (const auto& [pair, sum] : sums) rates[pair] = sum.first / sum.second;
+  return rates;
+}
+
 }  // namespace atl

@@ -44,6 +44,12 @@ std::map<NodeId, MeasuredSite> FindSites(
     const std::map<NodeId, Standing>& workers,
     const std::map<std::pair<NodeId, NodeId>, LinkProfile>& links);
 
+// Mean bandwidth of the measured links between two sites, and within one, of workers whose site is
+// known.
+std::map<std::pair<std::string, std::string>, double> RatesBetweenSites(
+    const std::map<NodeId, Standing>& workers,
+    const std::map<std::pair<NodeId, NodeId>, LinkProfile>& links);
+
 }  // namespace atl
 
 #endif  // ATOLL_COORDINATOR_MEASUREMENTS_SITES_H_

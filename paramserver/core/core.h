@@ -180,6 +180,7 @@ struct TruncateLog {
 // JobErased when that is durable. Nothing else of the job follows.
 struct EraseJob {
   JobId job;
+  bool put_aside = false;  // keep it under another name, where no restart finds it
 };
 
 // To be done in the order of the members, and in order within each.
@@ -252,6 +253,7 @@ class ServerCore {
   struct Job {
     std::unique_ptr<JobState> state;  // null: found damaged on disk, or being removed
     bool removing = false;            // the storage is at it
+    bool put_aside = false;           // likewise, and it begins anew
     int64_t removed_at = 0;           // RemoveJob::placement
     std::string damage;               // not empty: how it was found damaged; it is not served
     std::string log_full;             // not empty: why its log or snapshot cannot be written now
@@ -330,6 +332,7 @@ class ServerCore {
                  const ElementRange& range) const;
   bool Receives(const Job& job) const;
   void FetchMissing(const JobId& id, Job& job, const ShardSource& source, Turn& turn);
+  void PutAside(const JobId& id, Job& job, Turn& turn);
   void Receive(const JobId& id, Job& job, Turn& turn);
   void TakeFill(const PushArrived& event, Job& job, Turn& turn);
   void StagePush(const PushArrived& event, Job& job, Turn& turn);

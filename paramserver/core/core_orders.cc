@@ -300,7 +300,9 @@ void ServerCore::On(const JobErased& event, Turn& turn) {
   const auto found = jobs_.find(event.job);
   if (found == jobs_.end() || !found->second.removing) return;
   const int64_t placement = found->second.removed_at;
+  const bool begins_anew = found->second.put_aside;
   jobs_.erase(found);
+  if (begins_anew) return;
   Say(JobRemoved{event.job, placement}, turn);
 }
 

@@ -17,6 +17,12 @@ int64_t BytesOf(const ReceiveShards& message) {
   return bytes;
 }
 
+// A user has said that what servers had of these shards is lost.
+bool IsGivenUp(const ReceiveShards& message) {
+  return std::any_of(message.sources.begin(), message.sources.end(),
+                     [](const ShardSource& source) { return source.fill; });
+}
+
 }  // namespace
 
 absl::Status ServerCore::MayReceive(const ReceiveShards& message) const {
@@ -54,8 +60,9 @@ absl::Status ServerCore::MayReceive(const ReceiveShards& message) const {
 void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
   if (HasLeft(message.job, message.placement)) return;
   if (const auto found = jobs_.find(message.job); found != jobs_.end()) {
-    const Job& job = found->second;
+    Job& job = found->second;
     if (job.removing) return;  // asked for again when that is done
+    if (job.state == nullptr && IsGivenUp(message)) return PutAside(message.job, job, turn);
     if (job.state == nullptr) return Fault(message.job, job.damage, turn);
     if (message.version < job.state->version() || message.placement < job.state->placement() ||
         job.state->ended() || job.committing) {
@@ -101,6 +108,15 @@ int32_t SlotToPull(ReceivedPart part) {
 }
 
 }  // namespace
+
+void ServerCore::PutAside(const JobId& id, Job& job, Turn& turn) {
+  turn.actions.notes.push_back(absl::StrCat(
+      "job ", id,
+      ": its damaged folder is put aside, since its shards are to be filled: ", job.damage));
+  job = Job();
+  job.removing = job.put_aside = true;
+  turn.actions.erasures.push_back({id, /*put_aside=*/true});
+}
 
 bool ServerCore::Receives(const Job& job) const {
   return job.state != nullptr && job.receiving && !job.committing && !job.state->ended() &&

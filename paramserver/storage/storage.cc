@@ -81,6 +81,24 @@ absl::Status EraseFolder(Files& files, const std::string& folder) {
   return absl::OkStatus();
 }
 
+// Renames the job's folder, so that nothing of it is lost. One that is not there is no error.
+absl::Status PutFolderAside(Files& files, const std::string& jobs_folder, const JobId& job) {
+  const std::string folder = jobs_folder + "/" + job;
+  const std::string aside = FolderOf(jobs_folder) + "/damaged";
+  ATOLL_ASSIGN_OR_RETURN(const auto held, files.List(folder));
+  if (held.empty()) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(files.MakeFolder(aside));
+  std::string to;
+  for (int n = 1; to.empty(); ++n) {
+    const std::string name = absl::StrCat(aside, "/", job, "-", n);
+    ATOLL_ASSIGN_OR_RETURN(const auto there, files.List(name));
+    if (there.empty()) to = name;
+  }
+  ATOLL_RETURN_IF_ERROR(files.Rename(folder, to));
+  ATOLL_RETURN_IF_ERROR(files.SyncFolder(aside));
+  return files.SyncFolder(jobs_folder);
+}
+
 }  // namespace
 
 absl::StatusOr<RecoveredState> RecoverState(Files& files, const std::string& state_folder,
@@ -145,6 +163,7 @@ void Storage::Add(TruncateLog truncate) { DiskOf(truncate.job).keep_from = trunc
 void Storage::Add(const EraseJob& erase) {
   jobs_[erase.job] = JobDisk();
   jobs_[erase.job].erase = true;
+  jobs_[erase.job].put_aside = erase.put_aside;
 }
 
 absl::Status Storage::WriteLog(JobDisk& disk) {
@@ -162,8 +181,9 @@ absl::Status Storage::WriteLog(JobDisk& disk) {
 void Storage::EraseSome(std::vector<Event>& events) {
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     auto& [job, disk] = *it;
-    const absl::Status erased =
-        disk.erase ? EraseFolder(*files_, FolderOfJob(job)) : absl::OkStatus();
+    const absl::Status erased = !disk.erase      ? absl::OkStatus()
+                                : disk.put_aside ? PutFolderAside(*files_, jobs_folder_, job)
+                                                 : EraseFolder(*files_, FolderOfJob(job));
     if (disk.erase && erased.ok()) {
       events.push_back(JobErased{job});
       it = jobs_.erase(it);

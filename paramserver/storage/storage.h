@@ -2,6 +2,7 @@
 //
 //   STATE/jobs/<job>/log-*, snapshot-*
 //   STATE/jobs/<job>/removed              the rest is to be deleted, or is already
+//   STATE/damaged/<job>-1                 what was damaged, when its shards were filled anew
 //
 // `Storage` does the work when told to, on the caller's thread; StorageThread runs it beside the
 // event loop. A job whose disk is full or failing is tried again later; others go on.
@@ -66,6 +67,7 @@ class Storage {
     std::shared_ptr<const Snapshot> snapshot;
     LogSequence keep_from = 0;
     bool erase = false;
+    bool put_aside = false;  // rather than erased
     std::string erase_trouble;
   };
 

@@ -342,6 +342,42 @@ TEST_CASE("damage to one job's log is that job's fault and names the place; othe
   REQUIRE(std::get<ServerFault>(actions.to_coordinator.at(0)).job == "job-2");
 }
 
+TEST_CASE("a_damaged_job_whose_shards_are_filled_is_kept_aside_and_begins_anew") {
+  DiskStory story(0);
+  story.Run(1);
+  SimulatedFiles& disk = story.disk;
+  const std::string log = disk.Paths().front();
+  const std::vector<std::byte> before = disk.Bytes(log);
+  std::vector<std::byte> bytes = before;
+  bytes[40] ^= std::byte(1);
+  const ByteSpan piece = bytes;
+  const std::string folder = FolderOf(log);
+  REQUIRE(disk.Remove(log).ok());
+  REQUIRE((*disk.OpenAppend(log))->Append(std::span(&piece, 1)).ok());
+  ThreadPool pool(1);
+  auto recovered = RecoverState(disk, "s", {200, 1 << 20}, &pool);
+  REQUIRE_FALSE(recovered->jobs.at(0).damage.empty());
+  Storage storage(&disk, "s", *recovered, {200, 1 << 20});
+  ServerCore core({"ps-1", 1, "t", "e", 1 << 20}, std::move(recovered->jobs), &pool);
+  core.Step({}, ConnectionUp{});
+  ReceiveShards receive{kJob, 1, 1, {{{1, 0, 2}, "other", "", /*fill=*/false}}};
+  receive.newest = {kJob, 1, {{{0, 1, 1, 0}, 1.0}}, {}};
+  // What comes from elsewhere says nothing of what is here.
+  REQUIRE(core.Step({}, FromCoordinator{{"ps-1", 1, 1, receive}}).erasures.empty());
+  receive.sources[0].fill = true;
+  const Actions actions = core.Step({}, FromCoordinator{{"ps-1", 1, 1, receive}});
+  REQUIRE(actions.erasures.size() == 1);
+  storage.Add(actions.erasures[0]);
+  const std::vector<Event> events = storage.Work();
+  REQUIRE(std::holds_alternative<JobErased>(events.at(0)));
+  REQUIRE(disk.Bytes("s/damaged/job-1-1" + log.substr(folder.size())) == bytes);
+  core.Step({}, events[0]);
+  const Actions anew = core.Step({}, FromCoordinator{{"ps-1", 1, 1, receive}});
+  REQUIRE(anew.log.size() == 1);
+  REQUIRE(anew.log[0].sequence == 1);
+  REQUIRE(RecoverState(disk, "s", {200, 1 << 20}, &pool)->jobs.empty());
+}
+
 TEST_CASE("a state that cannot be read now is no damage: the server does not start without it") {
   DiskStory story(0);
   story.Run(kRounds);

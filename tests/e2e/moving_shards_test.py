@@ -57,5 +57,30 @@ def a_servers_folder_is_deleted(story):
     story.finishes(job, before["decisions"])
 
 
+@case
+def a_servers_folder_is_damaged(story):
+    """One byte changes in each file that a parameter server has of a job: the job waits and names the
+    damage; atoll refill puts the damaged folder aside, and the job goes on and finishes"""
+    story.starts(workers=2, servers=2, step_ms=STEP_MS)
+    job = story.submits(schedule__train_tokens=400_000)
+    before = story.reaches(job, 4)
+    story.daemons["ps1"].kill()
+    folder = os.path.join(story.folder, "ps1", "jobs", job)
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name), "r+b") as file:
+            file.seek(40)
+            byte = file.read(1)
+            file.seek(40)
+            file.write(bytes([byte[0] ^ 1]))
+    story.daemons["ps1"].start()
+    story.wait_until("the job to wait", lambda: "damaged" in story.job(job)["summary"]["waiting_for"], LIMIT_S)
+    version = story.version(job)
+    story.atoll("refill", job, "ps1")
+    after = story.reaches(job, version + 2)
+    check("outer momentum began at zero" in after["moves"], f"{after['moves']}")
+    check(os.path.exists(os.path.join(story.folder, "ps1", "damaged", job + "-1")), "nothing is kept")
+    story.finishes(job, before["decisions"])
+
+
 if __name__ == "__main__":
     main("moving_shards_test")

@@ -83,6 +83,14 @@ std::optional<CoordinatorEvent> EventOf(const Command& command) {
     }
     return found;
   }
+  if (verb == "rates") {  // rates paris-oslo=1000000
+    SitesFound found;
+    for (const auto& [pair, rate] : command.arguments) {
+      const size_t dash = pair.find('-');
+      found.rates[{pair.substr(0, dash), pair.substr(dash + 1)}] = std::stod(rate);
+    }
+    return found;
+  }
   if (verb != "changed") return std::nullopt;
   return ProfileChanged{{command.words.at(1)},
                         absl::StrReplaceAll(command.Text("reason"), {{"_", " "}}),
@@ -378,6 +386,7 @@ void World::DoServer(const Command& command) {
     ServerHello hello;
     hello.endpoint = absl::StrCat("tcp://", name, ":1");
     hello.public_key = command.Text("key");
+    hello.site = command.Text("site");
     hello.memory_bytes = command.Int("memory", 1'000'000);
     if (!command.Has("stranger")) {
       for (const auto& [id, job] : server.jobs) hello.jobs.push_back(Held(id, job));
