@@ -238,7 +238,7 @@ std::vector<ps::LogRecord> Records() {
           ps::DroppedRecord{{{1, 2, 3, 4}}},
           ps::EndedRecord{},
           ps::JoinedRecord{1, committed, {{1, 2, 3, 4}}},
-          ps::ReceivedRecord{assigned.assignment.shards[0], 1, ps::ReceivedPart::kMomentum, 0,
+          ps::ReceivedRecord{assigned.assignment.shards[0], 1, 1, ps::ReceivedPart::kFirstSlot, 0,
                              SomeBytes(8)}};
 }
 
