@@ -16,9 +16,14 @@ using google::protobuf::Message;
 using google::protobuf::util::MessageDifferencer;
 
 // What the planner's message has, for people, and a worker's plan has not.
-const std::set<std::string> kDerived = {"atl.v1.PlannedIsland.island", "atl.v1.PlannedIsland.rings",
+const std::set<std::string> kDerived = {"atl.v1.PlannedIsland.island",
+                                        "atl.v1.PlannedIsland.rings",
                                         "atl.v1.PlannedIsland.steps_per_round",
-                                        "atl.v1.Replica.sample_share", "atl.v1.Operation.peer"};
+                                        "atl.v1.Replica.sample_share",
+                                        "atl.v1.Operation.peer",
+                                        "atl.v1.DeviceProgram.first_ns",
+                                        "atl.v1.DeviceProgram.last_ns",
+                                        "atl.v1.DeviceProgram.busy_ns"};
 
 // Fills every field of a message with a value that no other field has, so that a field that is
 // forgotten or mixed up in wire.cc cannot go unseen.

@@ -378,6 +378,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     });
   };
   if (std::all_of(lost.begin(), lost.end(), goes_on)) return absl::OkStatus();
+  std::set<NodeId> targets;
+  for (const ShardMove& move : job.record.moves) targets.insert(move.to);
   JobRecord& record = job.EditRecord();
   std::erase_if(record.moves, [&](const ShardMove& move) {
     return !moved.contains(move.shard) &&
@@ -387,6 +389,9 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     record.moves.push_back({shard.shard, shard.server, /*fill=*/true});
   }
   record.moves_reason = absl::StrCat("a user says that server ", server, " has lost them");
+  for (const NodeId& target : targets) {
+    if (!HoldsShards(job, target) && !IsTarget(job, target)) Release(job, target);
+  }
   job.collecting.reset();  // a new window will open
   job.moving =
       Moving{.received = std::move(job.moving.received), .givers = std::move(job.moving.givers)};

@@ -61,8 +61,7 @@ def any_worker_killed(story):
     pipelined(story, job)
     struck = story.finishes(job)
     logs = story.logs(job)
-    check("from copies of step" in logs, "no state came from copies")
-    check("goes on from the state saved at inner step" in logs, "no leader went on from a saved state")
+    check(logs.count("from copies of step") >= 2, "of one of the two no state came from copies")
     check("the state of " not in logs, "state was lost")
     same_losses(calm, struck)
 
