@@ -140,6 +140,7 @@ bool MayBePushed(const Job& job, const IslandRecord& island, Version base) {
 }  // namespace
 
 std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
+  if (island.saved.empty()) return "";
   (void)DropIncomplete(s, job);  // a contribution that was partly pushed is dropped
   std::string why_not;
   for (const SavedState& state : island.saved) {
@@ -156,10 +157,10 @@ std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
       why_not = "the data of its saved state is leased to others by now";
     } else {
       island.resume = about;
-      return "";
+      return absl::StrCat("; goes on from the state saved at inner step ", about.inner_step);
     }
   }
-  return why_not;
+  return absl::StrCat("; pulls the committed version: ", why_not);
 }
 
 void AssignIsland(State& s, Job& job, Member& worker) {
@@ -212,14 +213,14 @@ void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason) {
   if (progress.validator == id) progress.validator = -1;
 }
 
-void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason) {
+void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason, StartFrom start) {
   IslandRecord& island = job.EditIsland(id);
   NewGeneration(job, island);
   RenumberPlan(job, island);
   island.reason = reason;
-  s.Log(
-      job.id(), Severity::kWarning,
-      absl::StrCat("island ", id, " begins anew in generation ", island.generation, ": ", reason));
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("island ", id, " begins anew in generation ", island.generation, ": ", reason,
+                     start == StartFrom::kSaved ? ResumeSaved(s, job, island) : ""));
 }
 
 void DropContribution(State& s, Job& job, const ContributionId& id, const std::string& reason) {

@@ -10,13 +10,13 @@
 
 namespace atl::coord {
 
-// Gives the worker an island: the one it had, else a vacant or new one. REQUIRES: the worker is
-// attached and has none.
 // What an island's leader says is saved of its state.
 void NoteSavedStates(Job& job, const IslandRecord& island, const IslandProgress& progress);
 // The island, which begins a new generation, goes on from its newest saved state that is whole with
-// those who are there; returns why not, or "".
+// those who are there. Returns, for the log, from which, or why not; "" if nothing is saved.
 std::string ResumeSaved(State& s, Job& job, IslandRecord& island);
+// Gives the worker an island: the one it had, else a vacant or new one. REQUIRES: the worker is
+// attached and has none.
 void AssignIsland(State& s, Job& job, Member& worker);
 
 // Adds what the island's leader, who leads no more, said of its steps. `lost`: what it had not
@@ -27,8 +27,11 @@ void NoteSteps(const State& s, IslandRecord& island, bool lost);
 // complete.
 void EvictIsland(State& s, Job& job, IslandId id, const std::string& reason);
 
-// Same worker, new generation: it pulls the committed version and begins anew.
-void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason);
+// Same worker, new generation: it begins anew from the committed version, or from its saved state
+// where there is one.
+enum class StartFrom { kCommitted, kSaved };
+void RenewIsland(State& s, Job& job, IslandId id, const std::string& reason,
+                 StartFrom start = StartFrom::kCommitted);
 
 // What belonged to the island's old generation is over.
 void NewGeneration(Job& job, IslandRecord& island);

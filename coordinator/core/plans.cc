@@ -289,10 +289,7 @@ void WishInVain(State& s, Planning& planning) {
 std::string ResumeFromDisks(State& s, Job& job, IslandId id) {
   IslandRecord& island = job.EditIsland(id);
   if (island.saved.empty() || island.resume || island.resume_checkpoint || island.ready) return "";
-  const std::string why_not = ResumeSaved(s, job, island);
-  return island.resume ? absl::StrCat("; goes on from the state saved at inner step ",
-                                      island.resume->inner_step)
-                       : absl::StrCat("; pulls the committed version: ", why_not);
+  return ResumeSaved(s, job, island);
 }
 
 void NoPlan(State& s, Job& job, const IslandRecord& island, Planning& planning,

@@ -57,15 +57,8 @@ void TakeOver(State& s, Job& job, IslandRecord& island, const NodeId& gone,
   NewGeneration(job, island);
   island.reason = absl::StrCat("worker ", island.worker, " leads in generation ", island.generation,
                                " after ", gone, " was evicted: ", reason);
-  std::string start;
-  if (!island.saved.empty()) {
-    const std::string why_not = ResumeSaved(s, job, island);
-    start = island.resume ? absl::StrCat(", goes on from the state saved at inner step ",
-                                         island.resume->inner_step)
-                          : absl::StrCat(", pulls the committed version: ", why_not);
-  }
   s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("island ", island.island, ": ", island.reason, start));
+        absl::StrCat("island ", island.island, ": ", island.reason, ResumeSaved(s, job, island)));
 }
 
 void SendStop(State& s, Member& worker, const Job* job, const std::string& reason) {

@@ -107,7 +107,8 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
         message.inner_steps == 0 && message.consumed.empty() && !it->second.consumed.empty();
     if (!withdrawn) return Grant(s, job, worker, id);
     if (IsComplete(job, id)) return;  // it counts all the same
-    return RenewIsland(s, job, id.island, "it has lost a part of what it was pushing");
+    return RenewIsland(s, job, id.island, "it has lost a part of what it was pushing",
+                       StartFrom::kSaved);
   }
   const std::optional<ContributionOutcome>& outcome = found->outcome;
   if (outcome && outcome->contribution == id) return ResendOrder(s, job, id.island);

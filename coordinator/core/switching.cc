@@ -194,7 +194,8 @@ void AdvanceSwitches(State& s, Job& job) {
         std::any_of(plan->members.begin(), plan->members.end(),
                     [&](const IslandMember& m) { return m.worker == before && IsExpected(s, m); });
     if (lends) continue;
-    RenewIsland(s, job, id, absl::StrCat("worker ", before, " ended before it had handed over"));
+    RenewIsland(s, job, id, absl::StrCat("worker ", before, " ended before it had handed over"),
+                StartFrom::kSaved);
     IslandRecord& island = job.EditIsland(id);
     island.evictions++;
     island.steps_redone += job.switches[id].unpushed_steps;

@@ -98,7 +98,7 @@ TEST_CASE("stages that lack memory recompute as few of their blocks as they have
 
 TEST_CASE("the prediction has the time of what is recomputed") {
   const int64_t ample = MostMemory(Planned(TwoStages(kGiB)));
-  for (int64_t memory = ample / 3; memory > 0; memory -= ample / 24) {
+  for (int64_t memory = ample; memory > 0; memory -= ample / 24) {
     const PlanRequest request = TwoStages(memory);
     const auto plan = PlanIsland(request);
     if (!plan.ok() || !Recomputes(*plan)) continue;

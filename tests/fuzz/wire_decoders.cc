@@ -238,7 +238,7 @@ bool AcceptsSave(std::string_view bytes) {
 
 std::vector<std::string> SaveSeeds() {
   const std::string unit = std::string(" { ") + kShard + " begin: 0 end: 4 }";
-  return {'\0' + Wire<v1::SaveCall>("save: 3 keep: 2 tiers: 1 own" + unit +
+  return {'\0' + Wire<v1::SaveCall>("save: 3 keep: 2 tier: 1 own" + unit +
                                     " fetch { from: 'b' unit" + unit + " }"),
           '\1' + Wire<v1::HeldSave>("save: 3 units { tier: 0 elements: 8 unit" + unit + " }")};
 }

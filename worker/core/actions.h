@@ -115,6 +115,7 @@ struct Reconfigured {
   std::optional<Leadership> taken_over = std::nullopt;
   int64_t steps_replayed = 0;  // made again, on the way there from a saved state
   bool resumed = false;        // the state is that of Reconfigure::resume
+  bool base_lost = false;      // some of theta_base is nowhere, the rest is kept
   // Some of the pseudo-gradient that is being pushed is nowhere: what is not staged of it never is.
   bool push_lost = false;
 };

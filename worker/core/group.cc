@@ -90,8 +90,13 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   if (!event.kept) return StateLost(event.reason);
   LogOnce(absl::StrCat("plan ", event.plan_number, " is set up", event.reason.empty() ? "" : ": ",
                        event.reason));
-  if (!std::exchange(step_failed_, false)) return;
-  if (event.step_taken) {
+  if (std::exchange(step_failed_, false)) FailedStepEnded(event.step_taken);
+  if (event.base_lost) BaseLost();
+}
+
+// What became of a step that failed under the plan before.
+void WorkerCore::Impl::FailedStepEnded(bool taken) {
+  if (taken) {
     // Its loss and masked tokens are not known: they are counted as those of the steps before.
     StepDone step{Sequences(stepping_) * spec().data.sequence_length, loss_.Get()};
     if (local_.tokens > 0) {
@@ -104,6 +109,16 @@ void WorkerCore::Impl::On(const Reconfigured& event) {
   ++steps_interrupted_;
   leases_.PutBack(stepping_);
   stepping_.clear();
+}
+
+// Parameters and moments are whole: their base is pulled again, as after going on from a save.
+void WorkerCore::Impl::BaseLost() {
+  if (!adopted_ || in_flight_) return;
+  const Work trained = std::exchange(local_, Work());
+  resumed_ =
+      LocalCheckpoint{order_->job, order_->island, base_version_, inner_step_, trained.consumed};
+  resumed_->loss_times_tokens = trained.loss_times_tokens;
+  adopted_ = false;
 }
 
 // What is not staged of the contribution in flight is nowhere any more: the initial weights are
@@ -188,6 +203,7 @@ void WorkerCore::Impl::PlanHandOver() {
   if (!prepared_ || prepared_->job != order_->job) return;
   // A local checkpoint that was to be gone back to stays here.
   if (const LocalCheckpoint* checkpoint = Resumable()) leases_.PutBack(checkpoint->consumed);
+  if (resumed_) leases_.PutBack(std::exchange(resumed_, std::nullopt)->consumed);
   if (pulling_ || (in_flight_ && !in_flight_->pushes.empty())) Emit(CancelTransfers{});
   Start(Command::kHandOver, HandOver{order_->job, Known()});
 }

@@ -130,6 +130,8 @@ class WorkerCore::Impl {
   void Interrupt(const std::string& reason);
   void PushLost(const std::string& reason);
   void StateLost(const std::string& reason);
+  void BaseLost();
+  void FailedStepEnded(bool taken);
   void StopFollowing(const std::string& reason);
   void PlanFollow();
   void PlanLeaving();

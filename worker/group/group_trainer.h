@@ -143,7 +143,11 @@ class GroupTrainer final : public Trainer {
   bool PlanReplay(int64_t save, int64_t optimizer_step);
   LayerMoves PlanGoingBack(const Holdings& holdings, LayerMoves otherwise);
   void NoteWholeSaves(const Holdings& holdings);
-  absl::Status ReplayChanges();
+  struct Replayed {
+    int64_t optimizer_step = 0;  // reached
+    bool all = false;
+  };
+  absl::StatusOr<Replayed> ReplayChanges(int64_t from, bool base_lost);
   absl::Status StepAgain(const LoggedStep& step);
   void OnSaveDone(const NodeId& from, const v1::SaveDone& done);
   void ForgetSaving();

@@ -229,20 +229,24 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   configured_ = true;
   failed_ = false;
   if (!moves.kept || save != 0) unwritten_.clear();
-  if (save != 0 && outer_lost.empty()) {
-    ATOLL_RETURN_IF_ERROR(ReplayChanges());
-    taken.replayed = replay_->target - moves.optimizer_step;
+  if (save != 0) {
+    const int64_t saved = std::exchange(moves.optimizer_step, replay_->target);
+    ATOLL_ASSIGN_OR_RETURN(const Replayed replayed, ReplayChanges(saved, !outer_lost.empty()));
+    taken.replayed = replayed.optimizer_step - saved;
     taken.resumed = save == resume_save_;
-    moves.optimizer_step = replay_->target;
-    absl::StrAppend(&taken.reason, ", from copies of step ", moves.optimizer_step - taken.replayed,
+    taken.kept = replayed.all;
+    moves.optimizer_step = replayed.optimizer_step;
+    absl::StrAppend(&taken.reason, ", from copies of step ", saved,
                     "; steps made again: ", taken.replayed);
   }
   ATOLL_RETURN_IF_ERROR(WriteUnwritten());
   if (std::exchange(base_is_in_, false)) ATOLL_RETURN_IF_ERROR(FetchTables());
   if (!outer_lost.empty()) {
-    taken.kept = taken.step_taken = false;
     taken.push_lost = outer_expected_.captured.has_value();
-    taken.reason = outer_lost;
+    taken.base_lost = taken.kept && !taken.push_lost;
+    taken.kept = taken.base_lost;
+    taken.step_taken = taken.step_taken && taken.kept;
+    taken.reason = absl::StrCat(outer_lost, taken.reason.empty() ? "" : "; ", taken.reason);
   }
   // Not before: whoever tries again has to find the same, and say so.
   steps_ = moves.optimizer_step;

@@ -26,7 +26,10 @@ absl::StatusOr<bool> GroupTrainer::SaveState(const LocalCheckpoint& about, Tier 
   ATOLL_RETURN_IF_ERROR(Settle());
   Saving saving;
   const bool in_memory = tier == Tier::kMemory;
-  saving.plan = PlanSave(holdings_, in_memory ? member_->job()->spec.checkpoint.peer_copies : 0);
+  Sites sites;
+  for (const IslandMember& member : plan_.members) sites[member.worker] = member.site;
+  const int64_t copies = in_memory ? member_->job()->spec.checkpoint.peer_copies : 0;
+  saving.plan = PlanSave(holdings_, copies, sites);
   if (in_memory && !saving.plan.copied) return false;
   saving.about = about;
   saving.about.save = last_save_ = NewSaveNumber(last_save_);
@@ -210,16 +213,24 @@ bool GroupTrainer::PlanReplay(int64_t save, int64_t optimizer_step) {
   return true;
 }
 
-absl::Status GroupTrainer::ReplayChanges() {
+// Without theta_base only as far as the parameters do not become it.
+absl::StatusOr<GroupTrainer::Replayed> GroupTrainer::ReplayChanges(int64_t from, bool base_lost) {
+  Replayed replayed{from, true};
   for (const LoggedChange& change : replay_->changes) {
     if (const LoggedStep* step = std::get_if<LoggedStep>(&change)) {
       ATOLL_RETURN_IF_ERROR(StepAgain(*step));
+      replayed.optimizer_step = step->optimizer_step;
       continue;
+    }
+    if (base_lost) {
+      replayed.all = false;
+      break;
     }
     ATOLL_RETURN_IF_ERROR(ApplyAll(OuterKind::kBase, OuterTarget::kParameters));
     member_->Log([](ReplayLog& log) { log.Explained(); });
   }
-  return Settle();
+  ATOLL_RETURN_IF_ERROR(Settle());
+  return replayed;
 }
 
 // What the next saves replace.

@@ -178,6 +178,7 @@ Event Island::Do(const Reconfigure& command) {
   Reconfigured done{command.plan.number, taken->kept, taken->step_taken, taken->reason};
   done.steps_replayed = taken->replayed;
   done.resumed = taken->resumed;
+  done.base_lost = taken->base_lost;
   done.push_lost = taken->push_lost;
   if (!command.take_over_from.empty()) done.taken_over = std::move(known);
   return done;

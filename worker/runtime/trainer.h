@@ -40,6 +40,7 @@ struct PlanTaken {
   std::string reason;
   int64_t replayed = 0;    // steps that were made again, from a saved state
   bool resumed = false;    // the state is that of ResumeFrom
+  bool base_lost = false;  // parts of theta_base are nowhere; the rest is kept
   bool push_lost = false;  // parts of the pseudo-gradient that is being pushed are nowhere
 };
 

@@ -49,6 +49,21 @@ std::vector<Owned> OwnedShards(const Holdings& holdings) {
   return shards;
 }
 
+// Who is to keep one more copy of what these have; null: nobody is left.
+const NodeId* PeerOf(const std::set<NodeId>& holders, const std::map<NodeId, int64_t>& kept,
+                     const Sites& sites) {
+  const auto site_of = [&](const NodeId& worker) {
+    const auto found = sites.find(worker);
+    return found == sites.end() ? std::string() : found->second;
+  };
+  std::set<std::string> have;
+  for (const NodeId& holder : holders) have.insert(site_of(holder));
+  const NodeId* elsewhere = Least(
+      kept, [&](const NodeId& w) { return !holders.contains(w) && !have.contains(site_of(w)); });
+  if (elsewhere != nullptr) return elsewhere;
+  return Least(kept, [&](const NodeId& w) { return !holders.contains(w); });
+}
+
 // How far what a worker owns goes on from `at`; `at`: it does not own it.
 int64_t EndOf(const std::vector<Range>& owned, int64_t at) {
   int64_t end = at;
@@ -60,7 +75,7 @@ int64_t EndOf(const std::vector<Range>& owned, int64_t at) {
 
 }  // namespace
 
-SavePlan PlanSave(const Holdings& holdings, int64_t copies) {
+SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites) {
   SavePlan plan;
   std::map<NodeId, int64_t> kept;  // elements
   for (const auto& [worker, held] : holdings) {
@@ -93,7 +108,7 @@ SavePlan PlanSave(const Holdings& holdings, int64_t copies) {
         plan.orders[owner].own.push_back(unit);
         std::set<NodeId> holders = owners;
         while (std::ssize(holders) <= copies) {
-          const NodeId* peer = Least(kept, [&](const NodeId& w) { return !holders.contains(w); });
+          const NodeId* peer = PeerOf(holders, kept, sites);
           if (peer == nullptr) break;
           kept[*peer] += unit.elements.size();
           plan.orders[*peer].fetch.push_back({unit, owner, shard.elements});

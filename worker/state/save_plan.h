@@ -42,10 +42,14 @@ struct SavePlan {
   bool copied = false;  // somebody keeps another's units
 };
 
+// Sites of workers; who is missing shares a site with all who are missing.
+using Sites = std::map<NodeId, std::string>;
+
 // Deals every element to one of its owners, those who have least first, and `copies` of what fewer
-// than copies + 1 workers own to others, likewise. REQUIRES: all that `holdings` has in the plan is
-// whole.
-SavePlan PlanSave(const Holdings& holdings, int64_t copies);
+// than copies + 1 workers own to others, likewise: to workers of sites that do not have it yet
+// while there are any, so that the loss of a site is no more than that of a worker. REQUIRES: all
+// that `holdings` has in the plan is whole.
+SavePlan PlanSave(const Holdings& holdings, int64_t copies, const Sites& sites);
 
 // What a member keeps of one save.
 struct HeldUnit {

@@ -40,7 +40,7 @@ const Holdings kPipeline = {{"a", {Held(0, {0, 100}), Held(1, {0, 100})}},
 
 TEST_CASE("a pipeline's units have a copy each, with another worker") {
   const int64_t copies = GENERATE(1, 2);
-  const SavePlan plan = PlanSave(kPipeline, copies);
+  const SavePlan plan = PlanSave(kPipeline, copies, {});
   REQUIRE(plan.copied);
   REQUIRE(plan.units.size() == 5);
   std::map<int32_t, std::set<NodeId>> holders;
@@ -54,8 +54,24 @@ TEST_CASE("a pipeline's units have a copy each, with another worker") {
   for (const auto& [layer, workers] : holders) REQUIRE(std::ssize(workers) == copies + 1);
 }
 
+TEST_CASE("a pipeline over sites keeps its copies at other sites: a site may be lost") {
+  const Holdings pipeline = {{"a1", {Held(0, {0, 100})}},
+                             {"a2", {Held(1, {0, 100})}},
+                             {"b1", {Held(2, {0, 100})}},
+                             {"b2", {Held(3, {0, 100})}}};
+  const SavePlan plan = PlanSave(pipeline, 1, {{"a1", "a"}, {"a2", "a"}, {"b1", "b"}, {"b2", "b"}});
+  for (const std::set<NodeId>& lost : {std::set<NodeId>{"a1", "a2"}, {"b1", "b2"}}) {
+    Holdings left;
+    for (int32_t layer = 0; layer < 4; ++layer) {
+      left[lost.contains("a1") ? "b1" : "a1"].push_back(Held(layer, {0, 100}));
+    }
+    REQUIRE(PlanRestore(left, Carried(plan, 7, lost), 7).kept);
+  }
+  for (const auto& [worker, order] : plan.orders) REQUIRE(order.fetch.size() == 1);
+}
+
 TEST_CASE("whoever dies of a pipeline, the others get all of its state; of more than copies, not") {
-  const SavePlan plan = PlanSave(kPipeline, 1);
+  const SavePlan plan = PlanSave(kPipeline, 1, {});
   for (const NodeId dead : {"a", "b", "c"}) {
     Holdings left;
     for (int32_t layer = 0; layer < 5; ++layer) {
@@ -83,17 +99,17 @@ TEST_CASE("whoever dies of a pipeline, the others get all of its state; of more 
 
 TEST_CASE("sharded owners save their ranges, and what two own already has its copy") {
   const Holdings sharded = {{"a", {Held(0, {0, 60})}}, {"b", {Held(0, {60, 100})}}};
-  const SavePlan plan = PlanSave(sharded, 1);
+  const SavePlan plan = PlanSave(sharded, 1, {});
   REQUIRE(plan.orders.at("a").own == std::vector<Unit>{{LayerShard{}, {0, 60}}});
   REQUIRE(plan.orders.at("b").own == std::vector<Unit>{{LayerShard{}, {60, 100}}});
   REQUIRE(plan.orders.at("a").fetch.size() == 1);
   const Holdings twice = {{"a", {Held(0, {0, 100})}}, {"b", {Held(0, {0, 100})}}};
-  REQUIRE(!PlanSave(twice, 1).copied);
-  REQUIRE(PlanSave(twice, 2).copied == false);  // there is nobody else
+  REQUIRE(!PlanSave(twice, 1, {}).copied);
+  REQUIRE(PlanSave(twice, 2, {}).copied == false);  // there is nobody else
 }
 
 TEST_CASE("what the coordinator is told names every unit, and who holds it") {
-  const SavePlan plan = PlanSave(kPipeline, 1);
+  const SavePlan plan = PlanSave(kPipeline, 1, {});
   LocalCheckpoint about;
   about.save = 7;
   const SavedState state = DescribeSave(
