@@ -1,5 +1,6 @@
 // Islands of several workers train as one device does, move their state and survive their members.
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <sstream>
@@ -131,7 +132,15 @@ TEST_CASE("all members say how fast their devices and messages are, each window 
   TestWorker& leader = group["w1"];
   REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
   CHECK(leader.member->Work().empty());
-  for (int64_t step = 0; step < 41; ++step) leader.Step(step);
+  // News of followers travel beside the steps.
+  const auto measured = [&] {
+    const auto& boundaries = leader.boundaries.boundaries;
+    return leader.member->Work().at(0).window > 0 && group["w2"].member->Work().at(0).window > 0 &&
+           std::all_of(boundaries.begin(), boundaries.end(), [](const BoundaryState& boundary) {
+             return boundary.window > 0 && boundary.quickest_bytes > 0;
+           });
+  };
+  for (int64_t step = 0; step < 41 || (step < 1000 && !measured()); ++step) leader.Step(step);
   const DeviceWork first = leader.member->Work().at(0), second = group["w2"].member->Work().at(0);
   CHECK(first.device == "w1/0");
   CHECK(second.device == "w2/0");
