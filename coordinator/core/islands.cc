@@ -177,6 +177,8 @@ void AssignIsland(State& s, Job& job, Member& worker) {
   worker.progress.reset();
   const std::string why_not = WhyNotResume(job, island, worker);
   island.resume_checkpoint = why_not.empty();
+  // It adopts this checkpoint or the committed version: after either there is none to go on from.
+  std::erase_if(worker.checkpoints, [&](const LocalCheckpoint& c) { return c.job == job.id(); });
   island.reason =
       absl::StrCat("worker ", worker.record.name, " joined in generation ", island.generation);
   const std::string start =

@@ -113,11 +113,6 @@ ClusterOptions MovingOptions(uint64_t seed) {
   o.late_servers = static_cast<int>(moves.Below(3));
   o.drain_every = moves.Chance(0.5) ? seconds(0) : seconds(8 + moves.Below(30));
   o.disk_lost = moves.Chance(0.5) ? 0 : 0.3;
-  // Known: with rounds of single pushes some of these histories stall (seed 911).
-  if (HasSinglePushRounds(o.spec.outer)) {
-    o.spec.outer.optimizer = "nesterov";
-    o.spec.outer.merge = "mean";
-  }
   // Who has lost both a disk and the store has lost the model.
   if (o.disk_lost > 0) o.lost_store = 0;
   o.mistaken_coordinator = 0;

@@ -420,6 +420,23 @@ TEST_CASE("Why a push fails is shown until it is mended, and logged when it chan
   CHECK(story.Doing() == waits);
 }
 
+TEST_CASE("A pull that began before there was anything to push ends when something is pushed") {
+  Story story;
+  story.order.spec.outer.overlap = Overlap::kNone;
+  story.Starts();
+  story.order.committed_version = story.order.validate_version = 1;
+  story.Orders();
+  const StartPull early = story.Wants<StartPull>();
+  story.TrainsSteps(4);
+  const PushRequest request = story.AsksToPush();
+  CHECK(request.contribution.base_version == 0);
+  story.Happens(PullDone{early.pull, 600});
+  CHECK(story.Idle<AdoptPulled>());  // what is being pushed would be forgotten
+  story.Decides(request.contribution, 2);
+  story.Pulls(2);
+  story.Adopts(2, AdoptMode::kReplace);
+}
+
 TEST_CASE("A superseded pull starts again with the newer version") {
   Story story;
   story.Attaches();

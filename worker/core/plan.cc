@@ -260,6 +260,8 @@ bool WorkerCore::Impl::StartCapture() {
     if (!adopted_ || (!enough && !used_up)) return false;
     if (last_pushed_ == NextContribution()) return false;
   }
+  // A version that was asked for when there was nothing to push would take its place.
+  if (pulling_) RestartTransfers();
   in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work()), false, now_, {}};
   last_pushed_ = in_flight_->id;
   CaptureDelta capture{in_flight_->id, EncodingOf(in_flight_->id), {}};
