@@ -271,6 +271,8 @@ absl::Status Follower::WorkOnOuter(const v1::OuterCall& call) {
       return member_->PutBaseIn();
     case v1::OuterCall::PUT_BACK:
       return member_->PutBack();
+    case v1::OuterCall::INITIAL:
+      return member_->MakeInitialWeights();
     case v1::OuterCall::TABLES:
       return member_->FetchTables();
     default:

@@ -9,7 +9,6 @@
 #include "common/model/targets.h"
 #include "common/model/tensor_layout.h"
 #include "worker/core/leases.h"
-#include "worker/model/weights.h"
 
 namespace atl::worker {
 
@@ -335,31 +334,6 @@ absl::StatusOr<MeanLoss> GroupTrainer::Validate(int64_t sequences) {
     sum.hits += loss.hits;
   }
   return MeanLoss{sum.mean(), sum.tokens, sum.accuracy()};
-}
-
-absl::Status GroupTrainer::InitialWeights() {
-  const GroupJob& job = *member_->job();
-  const ModelSpec& spec = job.spec.model;
-  if (spec.initial_weights_path.empty()) {
-    std::vector<float> values;
-    for (size_t l = 0; l < job.layouts.size(); ++l) {
-      values.resize(static_cast<size_t>(job.layouts[l].size));
-      InitLayer(job.layouts[l], job.engine.model.layers, spec.seed, values);
-      ATOLL_RETURN_IF_ERROR(SetParameters(static_cast<int>(l), values));
-    }
-    return absl::OkStatus();
-  }
-  std::vector<std::vector<float>> values;
-  std::vector<std::span<float>> spans;
-  for (const LayerLayout& layout : job.layouts) values.emplace_back(layout.size);
-  for (std::vector<float>& layer : values) spans.emplace_back(layer);
-  ATOLL_RETURN_IF_ERROR(
-      Annotate(ReadWeights(spec.initial_weights_path, job.layouts, spans, Cancelled()),
-               "model.initial_weights_path"));
-  for (size_t l = 0; l < values.size(); ++l) {
-    ATOLL_RETURN_IF_ERROR(SetParameters(static_cast<int>(l), values[l]));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace atl::worker

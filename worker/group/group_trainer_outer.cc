@@ -95,6 +95,18 @@ bool GroupTrainer::HaveAll(const std::set<NodeId>& taken) const {
   });
 }
 
+// ---------------------------------------------------------------------------- initial weights ----
+
+absl::Status GroupTrainer::InitialWeights() {
+  change_failed_ = true;  // unless all of it succeeds
+  broken_ = "the initial weights were being made";
+  ATOLL_RETURN_IF_ERROR(
+      AllDo(FrameOf(v1::OuterCall::INITIAL), [this] { return member_->MakeInitialWeights(); }));
+  broken_.clear();
+  change_failed_ = false;
+  return absl::OkStatus();
+}
+
 // ------------------------------------------------------------------------------------ pushes ----
 
 absl::StatusOr<Trainer::Completion> GroupTrainer::CaptureDelta(

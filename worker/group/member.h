@@ -141,6 +141,8 @@ class GroupMember final : private PeerHandler {
   // be read here: FetchTables, when all members have done so.
   // `borrowed`: what was there before comes back.
   absl::Status ApplyOuter(OuterKind kind, OuterTarget target, bool borrowed = false);
+  // The initial weights of the layers on these devices, by the seed or from the job's files.
+  absl::Status MakeInitialWeights();
   // The pulled version is theta_base.
   absl::Status FinishOuter(Version version, bool keep_residual);
   absl::Status FetchTables();
@@ -305,6 +307,9 @@ class GroupMember final : private PeerHandler {
   absl::Status SetDevices(const HeldLayer& held, OuterTarget target, std::span<const float> values,
                           bool borrowed);
   std::vector<HeldLayer> HeldShards() const;  // those of the plan
+  using ReadLayer = std::function<absl::Status(int32_t layer, std::span<float> out)>;
+  // All layers of the plan on these devices, of whole layers as they are read.
+  absl::Status SetHeld(OuterTarget target, bool borrowed, const ReadLayer& read_layer);
   absl::Status DoBeside(const v1::OuterCall& call);
   bool DoLater(const NodeId& from, v1::GroupFrame& frame);
   bool Serve(const NodeId& from, v1::GroupFrame& frame);

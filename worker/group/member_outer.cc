@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "common/model/tensor_layout.h"
 #include "worker/group/member.h"
+#include "worker/model/weights.h"
 
 namespace atl::worker {
 namespace {
@@ -261,8 +262,8 @@ std::vector<HeldLayer> GroupMember::HeldShards() const {
 absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target, bool borrowed) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::FailedPreconditionError("the plan is not set up");
-  std::vector<float> values;
   if (kind != OuterKind::kBase) {
+    std::vector<float> values;
     for (const KeptPart& part : outer->copies()) {
       values.resize(static_cast<size_t>(part.range.size()));
       ATOLL_RETURN_IF_ERROR(
@@ -271,15 +272,21 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target, bool bo
     }
   }
   if (target == OuterTarget::kNothing) return absl::OkStatus();
+  return SetHeld(target, borrowed, [&](int32_t layer, std::span<float> out) {
+    return ReadOuterLayer(kind, layer, out);
+  });
+}
+
+absl::Status GroupMember::SetHeld(OuterTarget target, bool borrowed, const ReadLayer& read_layer) {
   int32_t read = -1;  // layer that `values` are
-  std::vector<float> cut;
+  std::vector<float> values, cut;
   for (const HeldLayer& held : HeldShards()) {
     // What is not readable comes from who has it, later.
     if (target == OuterTarget::kAdded && held.table_only) continue;
     const LayerLayout& whole = job_->layouts[static_cast<size_t>(held.shard.layer)];
     if (read != held.shard.layer) {
       values.resize(static_cast<size_t>(whole.size));
-      ATOLL_RETURN_IF_ERROR(ReadOuterLayer(kind, held.shard.layer, values));
+      ATOLL_RETURN_IF_ERROR(read_layer(held.shard.layer, values));
       read = held.shard.layer;
     }
     if (held.shard.tensor_shares.size() == 1) {
@@ -292,6 +299,34 @@ absl::Status GroupMember::ApplyOuter(OuterKind kind, OuterTarget target, bool bo
     ATOLL_RETURN_IF_ERROR(SetDevices(held, target, cut, borrowed));
   }
   return absl::OkStatus();
+}
+
+absl::Status GroupMember::MakeInitialWeights() {
+  const ModelSpec& spec = job_->spec.model;
+  if (spec.initial_weights_path.empty()) {
+    return SetHeld(OuterTarget::kParameters, /*borrowed=*/false,
+                   [&](int32_t layer, std::span<float> out) {
+                     InitLayer(job_->layouts[static_cast<size_t>(layer)], job_->engine.model.layers,
+                               spec.seed, out);
+                     return absl::OkStatus();
+                   });
+  }
+  std::vector<std::vector<float>> values(job_->layouts.size());
+  for (const HeldLayer& held : HeldShards()) {
+    const auto layer = static_cast<size_t>(held.shard.layer);
+    values[layer].resize(static_cast<size_t>(job_->layouts[layer].size));
+  }
+  const std::vector<std::span<float>> spans(values.begin(), values.end());
+  const auto cancelled = [this, before = interrupts_.load()] { return interrupts_ != before; };
+  ATOLL_RETURN_IF_ERROR(
+      Annotate(ReadWeights(spec.initial_weights_path, job_->layouts, spans, cancelled),
+               "model.initial_weights_path"));
+  return SetHeld(OuterTarget::kParameters, /*borrowed=*/false,
+                 [&](int32_t layer, std::span<float> out) {
+                   const std::vector<float>& from = values[static_cast<size_t>(layer)];
+                   std::copy(from.begin(), from.end(), out.begin());
+                   return absl::OkStatus();
+                 });
 }
 
 absl::Status GroupMember::FinishOuter(Version version, bool keep_residual) {

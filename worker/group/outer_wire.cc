@@ -238,7 +238,7 @@ PushShardDone PushDoneFrom(const v1::TransferCall& call) {
 }
 
 absl::Status Check(const v1::OuterCall& call) {
-  if (call.what() <= v1::OuterCall::UNSPECIFIED || call.what() > v1::OuterCall::TABLES) {
+  if (call.what() <= v1::OuterCall::UNSPECIFIED || call.what() > v1::OuterCall::INITIAL) {
     return Bad("what a call asks for");
   }
   if (call.kind() < 0 || call.kind() > static_cast<int32_t>(OuterKind::kAddition) ||
@@ -311,6 +311,8 @@ std::string Describe(const v1::OuterCall& call) {
       return "put theta_base in";
     case v1::OuterCall::PUT_BACK:
       return "put its parameters back";
+    case v1::OuterCall::INITIAL:
+      return "make the initial weights";
     case v1::OuterCall::TABLES:
       return "fetch its copy of the table";
     default:

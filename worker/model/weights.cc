@@ -145,7 +145,7 @@ class ShardReader {
         return bad(absl::StrCat("has shape ", ShapeText(entry.shape), "; config.json asks for ",
                                 ShapeText(target.param->shape)));
       }
-      if (!values) continue;
+      if (!values || target.to.empty()) continue;
       ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, target));
       const auto not_finite = std::find_if(target.to.begin(), target.to.end(),
                                            [](float value) { return !std::isfinite(value); });
@@ -293,7 +293,8 @@ std::map<std::string, Target> TargetsOf(std::span<const LayerLayout> layouts,
     for (const ParamSpec& param : layouts[i].params) {
       Target& target = targets[std::string(WithoutPrefix(param.name))];
       target.param = &param;
-      if (!layers.empty()) target.to = layers[i].subspan(param.offset, param.size);
+      if (!layers.empty() && !layers[i].empty())
+        target.to = layers[i].subspan(param.offset, param.size);
     }
   }
   return targets;
@@ -328,7 +329,7 @@ absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> la
                          const std::function<bool()>& cancelled) {
   ATOLL_CHECK(layouts.size() == layers.size());
   for (size_t i = 0; i < layouts.size(); ++i) {
-    ATOLL_CHECK(static_cast<int64_t>(layers[i].size()) == layouts[i].size);
+    ATOLL_CHECK(layers[i].empty() || static_cast<int64_t>(layers[i].size()) == layouts[i].size);
   }
   return ReadFolder(dir, TargetsOf(layouts, layers), /*values=*/true, cancelled);
 }

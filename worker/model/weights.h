@@ -28,11 +28,12 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
 using LayerSource = std::function<absl::StatusOr<std::span<const float>>(int layer)>;
 
 // Reads DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json names, into
-// `layers` (host memory, one span per layout). F32, F16 and BF16 are understood. Every tensor of
-// the model must be there once with its shape, and no other one (known left-overs of transformers,
-// such as attention masks, are skipped), and every value be finite: messages name the tensor. Names
-// may lack the family's "transformer." or "model." before them. The memory taken beyond `layers` is
-// one tensor's. ABORTED, between two tensors, once `cancelled` (it may be null) says so.
+// `layers` (host memory, one span per layout; empty: only checked). F32, F16 and BF16 are
+// understood. Every tensor of the model must be there once with its shape, and no other one (known
+// left-overs of transformers, such as attention masks, are skipped), and every value be finite:
+// messages name the tensor. Names may lack the family's "transformer." or "model." before them. The
+// memory taken beyond `layers` is one tensor's. ABORTED, between two tensors, once `cancelled` (it
+// may be null) says so.
 absl::Status ReadWeights(const std::string& dir, std::span<const LayerLayout> layouts,
                          std::span<const std::span<float>> layers,
                          const std::function<bool()>& cancelled = nullptr);
