@@ -48,6 +48,8 @@ struct CoordinatorOptions {
   Duration reattach_grace = std::chrono::seconds(15);
   // A worker of another name may take a dead worker's island after so long.
   Duration vacant_island_grace = std::chrono::seconds(30);
+  // An island whose workers have all gone waits so long for those whose disks hold its state.
+  Duration saved_state_grace = std::chrono::seconds(30);
   // A job starts without workers that take longer to open its model and data, if the others are
   // enough; they join later.
   Duration prepare_limit = std::chrono::seconds(60);

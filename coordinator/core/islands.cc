@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <tuple>
 
@@ -102,23 +103,27 @@ bool Has(const SavedHolder& holder, size_t unit) {
   return unit / 64 < holder.units.size() && ((holder.units[unit / 64] >> (unit % 64)) & 1) != 0;
 }
 
-// The first unit that no attached worker of the island holds; none: the state is whole.
-std::optional<SavedUnit> Missing(const State& s, const IslandRecord& island,
-                                 const SavedState& state) {
-  const auto is_there = [&](const SavedHolder& holder) {
-    if (holder.tier == Tier::kRemote) return true;
-    const Member* member = s.FindMember(MemberKind::kWorker, holder.worker);
-    if (member == nullptr || !member->attached) return false;
-    if (holder.tier == Tier::kMemory && member->record.incarnation != holder.incarnation) {
-      return false;
-    }
-    return holder.worker == island.worker ||
-           std::any_of(island.followers.begin(), island.followers.end(),
-                       [&](const IslandMember& f) { return f.worker == holder.worker; });
-  };
+bool IsMember(const IslandRecord& island, const NodeId& worker) {
+  return worker == island.worker ||
+         std::any_of(island.followers.begin(), island.followers.end(),
+                     [&](const IslandMember& f) { return f.worker == worker; });
+}
+
+// Whether what it holds can be fetched now.
+bool IsThere(const State& s, const IslandRecord& island, const SavedHolder& holder) {
+  if (holder.tier == Tier::kRemote) return true;
+  const Member* member = s.FindMember(MemberKind::kWorker, holder.worker);
+  if (member == nullptr || !member->attached) return false;
+  const bool same = member->record.incarnation == holder.incarnation;
+  return (holder.tier == Tier::kDisk || same) && IsMember(island, holder.worker);
+}
+
+// The first unit that none of these holders has; none: the state is whole.
+std::optional<SavedUnit> Missing(const SavedState& state,
+                                 const std::function<bool(const SavedHolder&)>& counts) {
   std::vector<const SavedHolder*> there;
   for (const SavedHolder& holder : state.holders) {
-    if (is_there(holder)) there.push_back(&holder);
+    if (counts(holder)) there.push_back(&holder);
   }
   for (size_t unit = 0; unit < state.units.size(); ++unit) {
     const bool held = std::any_of(there.begin(), there.end(),
@@ -150,7 +155,8 @@ std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
                              ", committed is ", job.progress.version);
     } else if (MayBePushed(job, island, about.base_version)) {
       why_not = "its saved state holds steps that it had asked to push";
-    } else if (const std::optional<SavedUnit> missing = Missing(s, island, state)) {
+    } else if (const std::optional<SavedUnit> missing =
+                   Missing(state, [&](const SavedHolder& h) { return IsThere(s, island, h); })) {
       why_not = absl::StrCat("no attached worker holds layer ", missing->layer,
                              " as it was at inner step ", about.inner_step);
     } else if (!job.ledger.LeaseExactly(island.island, about.consumed)) {
@@ -161,6 +167,26 @@ std::string ResumeSaved(State& s, Job& job, IslandRecord& island) {
     }
   }
   return absl::StrCat("; pulls the committed version: ", why_not);
+}
+
+NodeId AwaitedHolder(State& s, const Job& job, const IslandRecord& island) {
+  const auto there = [&](const SavedHolder& holder) { return IsThere(s, island, holder); };
+  const auto may_come = [&](const SavedHolder& holder) {
+    if (there(holder)) return true;
+    return holder.tier == Tier::kDisk && !IsMember(island, holder.worker) &&
+           s.FindMember(MemberKind::kWorker, holder.worker) != nullptr &&
+           s.PlaceOf(holder.worker).job == nullptr;
+  };
+  NodeId awaited;
+  for (const SavedState& state : island.saved) {
+    if (state.about.base_version != job.progress.version) continue;
+    if (!Missing(state, there)) return "";
+    if (!awaited.empty() || Missing(state, may_come)) continue;
+    for (const SavedHolder& holder : state.holders) {
+      if (!there(holder) && may_come(holder)) awaited = holder.worker;
+    }
+  }
+  return awaited;
 }
 
 void AssignIsland(State& s, Job& job, Member& worker) {

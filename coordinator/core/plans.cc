@@ -436,6 +436,24 @@ void OnProfileChanged(State& s, const ProfileChanged& event) {
   }
 }
 
+namespace {
+
+// Workers that were all gone do not come back at once: who is the first waits for the others, or
+// what only they have would be lost.
+bool Awaits(State& s, const Job& job, const IslandRecord& island, Planning& planning) {
+  const bool begins = !island.ready && !island.resume && !island.resume_checkpoint &&
+                      PlanInForce(job, island) == nullptr;
+  planning.awaits = begins ? AwaitedHolder(s, job, island) : "";
+  if (planning.awaits.empty()) {
+    planning.awaits_until.reset();
+    return false;
+  }
+  if (!planning.awaits_until) planning.awaits_until = s.now + s.options.saved_state_grace;
+  return s.now < *planning.awaits_until;
+}
+
+}  // namespace
+
 void AdvancePlans(State& s, Job& job) {
   for (const auto& [id, island] : job.islands) {
     if (!job.touched.contains(id)) continue;
@@ -460,6 +478,7 @@ void AdvancePlans(State& s, Job& job) {
         s.now < planning.not_before) {
       continue;
     }
+    if (Awaits(s, job, island, planning)) continue;
     Ask(s, job, island, roster, planning);
   }
 }
@@ -509,6 +528,9 @@ Instant NextPlanDeadline(const State& s, const Job& job) {
       if (planning.not_before > s.now && !planning.reason.empty()) {
         next = std::min(next, planning.not_before);
       }
+      if (planning.awaits_until && *planning.awaits_until > s.now) {
+        next = std::min(next, *planning.awaits_until);
+      }
       // A wish comes again with every heartbeat; this one may have come too early.
       if (planning.wish_not_before > s.now) next = std::min(next, planning.wish_not_before);
     }
@@ -530,6 +552,10 @@ std::string PlanningOf(const State& s, const Job& job, const IslandRecord& islan
     if (!IsAttached(s, member)) {
       return absl::StrCat("needs a plan (", planning.reason, "): waits for worker ", member.worker);
     }
+  }
+  if (!planning.awaits.empty() && planning.awaits_until && s.now < *planning.awaits_until) {
+    return absl::StrCat("waiting for worker ", planning.awaits, ", whose disk holds a part of its ",
+                        "saved state, for ", Seconds(*planning.awaits_until - s.now), " s more");
   }
   return absl::StrCat("needs a plan (", planning.reason, "): ", planning.trouble);
 }

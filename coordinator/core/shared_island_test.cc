@@ -163,8 +163,19 @@ TEST_CASE("all_workers_of_an_island_die_and_it_resumes_from_their_disks_when_all
     CHECK(order.resume->inner_step == 4);
     CHECK(order.plan.number > 0);
   }
+  SECTION("they come back one after the other: the plan waits until all of it is there") {
+    world.Tell({"worker b attaches", "worker b prepared", "wait 10"});
+    CHECK(world.Island(0).plan.number == 0);
+    world.Tell({"worker a attaches", "worker a prepared"});
+    REQUIRE(world.Order("b").resume.has_value());
+    CHECK(Members(world.Order("b").plan) == "ba");
+  }
   SECTION("one stays away: some of it is nowhere") {
     world.Tell({"worker b attaches", "worker b prepared"});
+    CHECK(world.Island(0).plan.number == 0);  // the others may come
+    world.Do("wait 29");
+    CHECK(world.Island(0).plan.number == 0);
+    world.Do("wait 2");
     CHECK(Members(world.Order("b").plan) == "b");
     CHECK_FALSE(world.Order("b").resume.has_value());
   }

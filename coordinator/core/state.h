@@ -150,13 +150,15 @@ struct Switch {
 
 // Making an island's next plan.
 struct Planning {
-  std::string reason;               // why one is wanted; empty: none is
-  bool urgent = false;              // the island cannot train by the plan in force, if there is one
-  int64_t request = 0;              // under way; 0: none
-  Instant asked_at{};               // the request
-  Instant not_before{};             // of the next one
-  std::string trouble;              // why the newest request changed nothing
-  std::vector<IslandMember> asked;  // the workers of the newest request
+  std::string reason;    // why one is wanted; empty: none is
+  bool urgent = false;   // the island cannot train by the plan in force, if there is one
+  int64_t request = 0;   // under way; 0: none
+  Instant asked_at{};    // the request
+  Instant not_before{};  // of the next one
+  std::string trouble;   // why the newest request changed nothing
+  std::optional<Instant> awaits_until;  // for a worker that holds its saved state on its disk
+  NodeId awaits;
+  std::vector<IslandMember> asked;       // the workers of the newest request
   std::vector<IslandMember> considered;  // those of the newest request that was answered
   Instant wish_not_before{};             // when the island's own wish is heard again
   int wishes_in_vain = 0;                // in a row
