@@ -130,7 +130,6 @@ std::vector<std::string> GroupFrameSeeds() {
            std::string("step { number: 3 ranges { begin: 0 end: 8 } learning_rate: 0.1 }"),
            std::string("evaluate { number: 3 first: 1 count: 2 }"),
            "get_layer { " + shard + " parts: 1 begin: 0 end: 9 }",
-           "set_layer { " + shard + " parts: 1 }",
            std::string("set_steps { optimizer_steps: 2 }"),
            std::string("rendezvous { key: 'k' value: 'v' }"),
            std::string("line { what: 1 line: 2 step: 3 }"),

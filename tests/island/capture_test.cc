@@ -362,38 +362,6 @@ IslandLayout LayoutOfTwo(int which) {
   return layout;
 }
 
-TEST_CASE("members of an island copy their layers while it trains on") {
-  const World world;
-  TestGroup group(world, 2, 2);
-  const IslandLayout layout = LayoutOfTwo(GENERATE(0, 1, 2));
-  group.Take(layout, {"w1", "w2"});
-  TestWorker& leader = group["w1"];
-  REQUIRE(leader.trainer->InitialWeights().ToString() == "OK");
-  leader.Step(0);
-  const bool moments = GENERATE(false, true);
-  const State now = leader.Read();
-  LayerBuffers theta(leader.layers.size()), first = theta, second = theta;
-  LayerGate().Close();
-  const auto copy = leader.trainer->CopyState(moments ? StateBuffers{&theta, &first, &second}
-                                                      : StateBuffers{&theta});
-  REQUIRE(copy.status().ToString() == "OK");
-  const std::atomic<bool> cancelled = false;
-  absl::Status status;
-  std::thread copies([&] { status = (*copy)(cancelled); });
-  leader.Step(1);
-  leader.Step(2);
-  LayerGate().Open();
-  copies.join();
-  REQUIRE(status.ToString() == "OK");
-  for (size_t l = 0; l < theta.size(); ++l) {
-    REQUIRE(theta[l] == now[3 * l]);
-    if (!moments) continue;
-    REQUIRE(first[l] == now[3 * l + 1]);
-    REQUIRE(second[l] == now[3 * l + 2]);
-  }
-  REQUIRE(leader.Read() != now);
-}
-
 TEST_CASE("members of an island take what is adopted while it trains on") {
   const World world;
   TestGroup group(world, 2, 2);

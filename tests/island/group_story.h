@@ -12,10 +12,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "common/model/tensor_layout.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/testing/fake_device.h"
 #include "kernels/testing/fake_nccl.h"
@@ -159,14 +161,14 @@ class TestWorker {
     return doing_;
   }
 
+  // Of all layers, as the members' devices hold them.
   State Read() {
+    Settles();
     State state;
     for (size_t l = 0; l < layers.size(); ++l) {
       const auto size = static_cast<size_t>(layers[l].elements);
       for (int i = 0; i < 3; ++i) state.emplace_back(size);
-      State::value_type* parts = &state[3 * l];
-      REQUIRE(trainer->GetParameters(static_cast<int>(l), parts[0]).ToString() == "OK");
-      REQUIRE(trainer->GetMoments(static_cast<int>(l), parts[1], parts[2]).ToString() == "OK");
+      ReadLayer(static_cast<int32_t>(l), {state[3 * l], state[3 * l + 1], state[3 * l + 2]});
     }
     return state;
   }
@@ -179,10 +181,7 @@ class TestWorker {
   }
 
   // Waits until all others have taken the newest step, too.
-  void Settles() {
-    std::vector<float> parameters(static_cast<size_t>(layers[0].elements));
-    REQUIRE(trainer->GetParameters(0, parameters).ToString() == "OK");
-  }
+  void Settles() { REQUIRE(trainer->Settle().ToString() == "OK"); }
 
   std::vector<LayerSize> layers;
   std::unique_ptr<GroupMember> member;
@@ -194,6 +193,36 @@ class TestWorker {
   MemorySeen memory;
 
  private:
+  // Ranks that share a layer have a cut of it each, and its owners parts of that.
+  void ReadLayer(int32_t layer, const ShardParts& out) {
+    const LayerLayout& whole = member->job()->layouts[static_cast<size_t>(layer)];
+    std::set<int32_t> ranks;
+    for (const auto& [worker, held] : trainer->holdings()) {
+      for (const HeldLayer& here : held) {
+        if (here.shard.layer != layer || here.table_only) continue;
+        if (!ranks.insert(here.shard.rank).second) continue;
+        const absl::StatusOr<LayerLayout> layout = member->job()->LayoutOf(here.shard);
+        REQUIRE(layout.ok());
+        const OwnedParts cut(layout->size, kAllParts);
+        for (const ShardSource& source :
+             SourcesOf(trainer->holdings(), here.shard, kAllParts, member->name())) {
+          REQUIRE(member
+                      ->GetShard(source.from, source.shard, source.elements,
+                                 SliceOf(cut.parts(), source.parts, source.elements))
+                      .ToString() == "OK");
+        }
+        for (const auto& [part, from] : PartsOf(cut.parts())) {
+          if (here.shard.tensor_shares.size() > 1) {
+            JoinLayer(whole, *layout, from, PartsOf(out).at(part));
+          } else {
+            std::copy(from.begin(), from.end(), PartsOf(out).at(part).begin());
+          }
+        }
+      }
+    }
+    REQUIRE(!ranks.empty());
+  }
+
   std::mutex mutex_;
   int64_t plan_ = 0;   // guarded by mutex_
   std::string doing_;  // guarded by mutex_

@@ -526,24 +526,6 @@ TEST_CASE("an interrupted step changes nothing, and the same plan is set up agai
   REQUIRE(leader.Step(1) == Approx(alone.Step(1)).epsilon(1e-5));
 }
 
-TEST_CASE("parameters that were exchanged for a while come back, whoever dies meanwhile") {
-  const World world;
-  TestGroup group(world, 3);
-  group.Take(Replicas("replicas", {4, 2, 2}, 3), {"w1", "w2", "w3"});
-  TestWorker& leader = group["w1"];
-  REQUIRE(leader.trainer->InitialWeights().ok());
-  leader.Step(0);
-  const State before = leader.Read();
-  const auto size = leader.layers[0].elements;
-  REQUIRE(leader.trainer->SetParameters(0, std::vector<float>(static_cast<size_t>(size))).ok());
-  group.Kill("w2");
-  REQUIRE(!leader.trainer->Validate(8).ok());
-  REQUIRE(leader.trainer->SetParameters(0, before[0]).ok());
-  const PlanTaken taken = group.Take(Replicas("two", {4, 4}, 2), {"w1", "w3"});
-  REQUIRE(taken.kept);
-  REQUIRE((leader.Read() == before));
-}
-
 TEST_CASE("a plan at a step's end: nobody is interrupted, whoever has the last step still going") {
   const World world;
   TestGroup group(world, 3);

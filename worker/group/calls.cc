@@ -78,10 +78,6 @@ void StateInbox::Expect(const Key& key, PartMap parts, std::string what) {
   place.missing = place.elements;
   place.parts = std::move(parts);
   place.what = std::move(what);
-  const auto it = waiting_.find(key);
-  if (it == waiting_.end()) return;
-  for (const Piece& piece : it->second) Put(place, piece);
-  waiting_.erase(it);
 }
 
 absl::Status StateInbox::Await(const Key& key, Duration patience, Instant last) {
@@ -124,16 +120,12 @@ void StateInbox::OnPiece(Instant now, PeerDelivery delivery) {
   Piece piece;
   piece.at = now;
   piece.header = *ParsePieceHeader(delivery.header, delivery.payload.size());  // admitted
-  const Key key{delivery.from, piece.header.of_reply(), piece.header.call()};
+  const Key key{delivery.from, piece.header.call()};
   piece.delivery = std::move(delivery);
   const std::lock_guard lock(mutex_);
   if (piece.header.epoch() < epoch_) return;
   const auto it = places_.find(key);
-  if (it == places_.end()) {
-    // The answer to a call that has been given up has no place any more.
-    if (!key.of_reply) waiting_[key].push_back(std::move(piece));
-    return;
-  }
+  if (it == places_.end()) return;  // the call has been given up
   Put(it->second, piece);
   changed_.notify_all();
 }
@@ -161,7 +153,6 @@ void StateInbox::OnPeerLost(const NodeId& peer, const std::string& reason) {
     if (key.from != peer || place.missing == 0) continue;
     place.status = absl::UnavailableError(absl::StrCat(peer, " is lost: ", reason));
   }
-  std::erase_if(waiting_, [&](const auto& entry) { return entry.first.from == peer; });
   changed_.notify_all();
 }
 
@@ -176,8 +167,6 @@ void StateInbox::Fail(const absl::Status& why) {
 void StateInbox::BeginEpoch(int64_t epoch) {
   const std::lock_guard lock(mutex_);
   epoch_ = epoch;
-  std::erase_if(waiting_,
-                [&](const auto& entry) { return entry.second.front().header.epoch() < epoch; });
 }
 
 }  // namespace atl::worker

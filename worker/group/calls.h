@@ -49,13 +49,12 @@ class Calls {
   std::map<CallId, Waiting> calls_;  // guarded by mutex_
 };
 
-// Puts pieces where they belong, in whatever order place and pieces come. What nobody waits for yet
-// keeps its credit at the link, so that its sender stops there. Thread-safe. Times are SteadyNow's.
+// Puts the pieces that answer a call where they belong; the place is there before the call is sent,
+// and what comes when it has been given up is dropped. Thread-safe. Times are SteadyNow's.
 class StateInbox {
  public:
   struct Key {
     NodeId from;
-    bool of_reply = false;
     CallId call = 0;
     auto operator<=>(const Key&) const = default;
   };
@@ -93,7 +92,6 @@ class StateInbox {
   std::condition_variable changed_;
   int64_t epoch_ = 0;  // all guarded by mutex_
   std::map<Key, Place> places_;
-  std::map<Key, std::deque<Piece>> waiting_;  // bounded by the link's credit
 };
 
 }  // namespace atl::worker

@@ -13,13 +13,12 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-const StateInbox::Key kKey{"w2", true, 7};
+const StateInbox::Key kKey{"w2", 7};
 
 // Elements `begin` to `begin + count` of the parameters of call 7.
 PeerDelivery Piece(int64_t begin, size_t count) {
   v1::PieceHeader header;
   header.set_call(7);
-  header.set_of_reply(true);
   header.set_offset(begin);
   PeerDelivery delivery;
   delivery.from = "w2";
@@ -33,12 +32,12 @@ PeerDelivery Piece(int64_t begin, size_t count) {
 TEST_CASE("who does not answer is named, with what it was asked for and how long ago") {
   Calls calls;
   v1::GroupFrame frame;
-  ToWire(LayerShard{3, 1, {1, 1}}, frame.mutable_set_layer()->mutable_shard());
+  ToWire(LayerShard{3, 1, {1, 1}}, frame.mutable_get_layer()->mutable_shard());
   const CallId id = calls.Begin("w2", Describe(frame));
   const auto reply = calls.Await(id, SteadyNow() + milliseconds(1));
   CHECK(absl::IsDeadlineExceeded(reply.status()));
   CHECK_THAT(std::string(reply.status().message()),
-             Catch::StartsWith("w2 has not answered \"take rank 1 of layer 3\" within "));
+             Catch::StartsWith("w2 has not answered \"lend rank 1 of layer 3\" within "));
   frame.mutable_step()->set_number(12);
   CHECK(Describe(frame) == "step 12");
 }

@@ -218,15 +218,6 @@ absl::Status Follower::Work(const NodeId& from, const v1::GroupFrame& frame,
           .status();
     case v1::GroupFrame::kOuter:
       return WorkOnOuter(frame.outer());
-    case v1::GroupFrame::kSetLayer: {
-      if ((frame.set_layer().parts() & kOuterParts) != 0) return TakeOuter(from, frame);
-      const LayerShard shard = FromWire(frame.set_layer().shard());
-      ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, member_->job()->LayoutOf(shard));
-      const OwnedParts values(layout.size, frame.set_layer().parts());
-      ATOLL_RETURN_IF_ERROR(
-          member_->AwaitParts(from, frame.call(), values.parts(), ToString(shard)));
-      return member_->SetShard(shard, values.parts());
-    }
     case v1::GroupFrame::kSnapshot: {
       ATOLL_ASSIGN_OR_RETURN(const bool taken, member_->TakeSnapshot(frame.snapshot().moments()));
       reply->set_copies_taken(taken);
@@ -278,20 +269,6 @@ absl::Status Follower::WorkOnOuter(const v1::OuterCall& call) {
     default:
       return absl::InvalidArgumentError("not a call");
   }
-}
-
-absl::Status Follower::TakeOuter(const NodeId& from, const v1::GroupFrame& frame) {
-  const std::shared_ptr<OuterState> outer = member_->outer();
-  const v1::LayerCall& call = frame.set_layer();
-  const ElementRange range{call.begin(), call.end()};
-  const int32_t layer = call.shard().layer();
-  if (outer == nullptr || !PlaceOf(*outer->parts(), layer, range)) {
-    return absl::NotFoundError("these elements are not kept here");
-  }
-  const OwnedParts values(range.size(), call.parts());
-  ATOLL_RETURN_IF_ERROR(
-      member_->AwaitParts(from, frame.call(), values.parts(), absl::StrCat("layer ", layer)));
-  return outer->Write(OuterKindOf(call.parts()), layer, range, values.parts().outer);
 }
 
 void Follower::Say(const std::string& doing) {

@@ -66,7 +66,6 @@ class Follower {
   absl::Status Step(const v1::StepCall& step, v1::GroupReply* reply);
   absl::Status Work(const NodeId& from, const v1::GroupFrame& frame, v1::GroupReply* reply);
   absl::Status WorkOnOuter(const v1::OuterCall& call);
-  absl::Status TakeOuter(const NodeId& from, const v1::GroupFrame& frame);
   void Say(const std::string& doing);
 
   GroupMember* const member_;

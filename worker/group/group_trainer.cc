@@ -50,7 +50,6 @@ void GroupTrainer::Release() {
   holdings_.clear();
   boundaries_.clear();
   memory_.clear();
-  unwritten_.clear();
   pending_.clear();
   configured_ = failed_ = step_tried_ = false;
   broken_.clear();
@@ -211,7 +210,6 @@ absl::Status GroupTrainer::Ready() {
         held.device, " failed while it took a step: ", ToString(held.shard), " is at step ",
         held.optimizer_step, " and not ", steps_, "; restart this worker"));
   }
-  ATOLL_RETURN_IF_ERROR(WriteUnwritten());
   if (std::exchange(base_is_in_, false)) return FetchTables();
   return absl::OkStatus();
 }

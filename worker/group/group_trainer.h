@@ -3,9 +3,7 @@
 //
 // Whatever fails leaves the island to be configured again, with the same plan or a new one:
 // Configure finds out which steps were taken and moves layers. A worker alone does so by itself,
-// before the next command, which then has what there was before the one that failed. Values that
-// SetParameters could not deliver to a member that had failed before are written by then; see
-// SetParameters.
+// before the next command, which then has what there was before the one that failed.
 //
 // Threads: as Trainer says. A member that is lost ends what goes on within moments.
 
@@ -75,12 +73,9 @@ class GroupTrainer final : public Trainer {
   absl::Status ScatterOuter(OuterKind kind, int layer, std::span<const float> values) override;
   absl::Status SetOuterTag(const OuterTag& tag) override;
 
+  // These are of a worker alone: the layers of an island of several belong to its members.
   absl::Status GetParameters(int layer, std::span<float> out) override;
-  // Members whose devices have room for it snapshot what they hold, and lend it while steps go on;
-  // what the others hold is fetched at once.
   absl::StatusOr<Completion> CopyState(const StateBuffers& out) override;
-  // After something has failed it returns OK where a member cannot be reached, and Configure writes
-  // the values: so a caller that had put other parameters in for a while can put the old ones back.
   absl::Status SetParameters(int layer, std::span<const float> values) override;
   absl::Status GetMoments(int layer, std::span<float> first, std::span<float> second) override;
   absl::Status SetMoments(int layer, std::span<const float> first,
@@ -107,6 +102,10 @@ class GroupTrainer final : public Trainer {
   void SetOnSaved(OnSaved on_saved) { on_saved_ = std::move(on_saved); }
   absl::StatusOr<bool> SaveState(const LocalCheckpoint& about, Tier tier) override;
   void ResumeFrom(int64_t save) override { resume_save_ = save; }
+  // Hears the followers' answers to the step before: whoever took it has taken it then.
+  absl::Status Settle();
+  // What each member's devices hold of the plan.
+  const Holdings& holdings() const { return holdings_; }
   void Interrupt(const std::string& reason) override;
   void ForgetInterrupts() override { interrupted_ = false; }
 
@@ -137,7 +136,6 @@ class GroupTrainer final : public Trainer {
   absl::Status MoveOuter(std::string* lost);
   absl::Status FetchAll(LayerMoves& moves, int64_t save);
   absl::StatusOr<PlanTaken> MoveState(const Holdings& holdings);
-  absl::Status WriteUnwritten();
   LayerMoves PlanMovesOrRestore(const Holdings& holdings);
   void LookIntoRemote(const Holdings& holdings);
   bool PlanReplay(int64_t save, int64_t optimizer_step);
@@ -159,8 +157,7 @@ class GroupTrainer final : public Trainer {
   // Work of all members: own part, then the followers' answers. Their errors end ours at once.
   template <typename Work>
   auto Together(const v1::GroupFrame& frame, const Work& work) -> decltype(work());
-  absl::Status Settle();  // hears the answers to the step before
-  void Fail();            // nothing works until Configure
+  void Fail();  // nothing works until Configure
   void InterruptAll();
 
   // What all members do, between two steps, or beside them; own part on this thread.
@@ -175,29 +172,13 @@ class GroupTrainer final : public Trainer {
   absl::Status FetchTables();
   absl::Status TakeBaseOut();
 
-  // Where parts of a layer lie, by rank: with ourselves where they can.
-  using Sources = std::map<int32_t, std::vector<ShardSource>>;
-  using GetShard = std::function<absl::Status(const ShardSource& source, const ShardParts& out)>;
-  Sources SourcesOfLayer(int layer, int32_t parts) const;
-  absl::Status Gather(int layer, const Sources& sources, const GetShard& get,
-                      const ShardParts& out) const;
   // Has all members take copies, as this one does by `own`; who has done so.
   absl::StatusOr<std::set<NodeId>> TakeCopies(const v1::GroupFrame& frame,
                                               const std::function<absl::StatusOr<bool>()>& own);
-  absl::Status GetNow(int layer, const Sources& sources, const ShardParts& out);
+  // Whole layers of a worker alone.
+  absl::Status ReadyAlone();
   absl::Status GetParts(int layer, const ShardParts& out);
-  // Likewise all who hold it, or a copy of its table.
-  using AllHolders = std::map<int32_t, std::pair<LayerShard, std::vector<NodeId>>>;
-  using SetShard = std::function<absl::Status(const LayerShard&, const std::vector<NodeId>& holders,
-                                              const ShardParts& values)>;
-  AllHolders AllHoldersOf(int layer) const;
-  absl::Status Deal(int layer, const AllHolders& holders, const ShardParts& values,
-                    const SetShard& set) const;
   absl::Status SetParts(int layer, const ShardParts& values);
-  absl::Status SetPartsOf(const LayerShard& shard, const std::vector<NodeId>& holders,
-                          const ShardParts& values);
-  absl::Status SetOn(const LayerShard& shard, const std::vector<NodeId>& holders,
-                     const ShardParts& values) const;
 
   // Alone, unless a plan was given: islands whose job has plans get one before anything else.
   // Alone, what failed is over then: nobody else sets the devices up again.
@@ -238,7 +219,6 @@ class GroupTrainer final : public Trainer {
   BoundariesSeen said_;                          // the newest that on_boundaries_ was given
   std::map<NodeId, std::vector<DeviceMemoryState>> memory_;  // likewise
   MemorySeen memory_said_;
-  std::map<int, std::vector<float>> unwritten_;
   std::atomic<bool> staged_ = false;  // the devices have all that AddStaged is to add
   std::atomic<bool> interrupted_ = false;
 

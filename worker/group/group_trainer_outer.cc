@@ -229,25 +229,8 @@ absl::Status GroupTrainer::GatherOuter(OuterKind kind, int layer, std::span<floa
 }
 
 absl::Status GroupTrainer::ScatterOuter(OuterKind kind, int layer, std::span<const float> values) {
-  ATOLL_RETURN_IF_ERROR(Ready());
-  ATOLL_RETURN_IF_ERROR(Settle());
-  for (const KeptPart& part : member_->outer()->layout()) {
-    if (part.layer != layer) continue;
-    const std::span<const float> from = values.subspan(static_cast<size_t>(part.range.begin),
-                                                       static_cast<size_t>(part.range.size()));
-    for (const NodeId& holder : part.holders) {
-      absl::Status status;
-      if (holder == member_->name()) {
-        status = member_->outer()->Write(kind, layer, part.range, from);
-      } else {
-        status = member_->SendOuter(holder, kind, layer, part.range, from);
-      }
-      if (status.ok()) continue;
-      Fail();
-      return status;
-    }
-  }
-  return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(ReadyAlone());
+  return member_->outer()->Write(kind, layer, {0, std::ssize(values)}, values);
 }
 
 absl::Status GroupTrainer::SetOuterTag(const OuterTag& tag) {

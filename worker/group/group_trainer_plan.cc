@@ -67,7 +67,7 @@ void GroupTrainer::Keep(Leadership known) {
   ToWire(known, kept.mutable_leadership());
   kept.set_known_steps(known_steps_.value_or(-1));
   kept.set_step_tried(step_tried_);
-  kept.set_state_broken(!broken_.empty() || !unwritten_.empty() || base_is_in_);
+  kept.set_state_broken(!broken_.empty() || base_is_in_);
   ToWire(outer() == nullptr ? OuterTag() : outer()->tag(), kept.mutable_outer());
   member_->Keep(std::move(kept));
 }
@@ -228,7 +228,6 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   }
   configured_ = true;
   failed_ = false;
-  if (!moves.kept || save != 0) unwritten_.clear();
   if (save != 0) {
     const int64_t saved = std::exchange(moves.optimizer_step, replay_->target);
     ATOLL_ASSIGN_OR_RETURN(const Replayed replayed, ReplayChanges(saved, !outer_lost.empty()));
@@ -239,7 +238,6 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
     absl::StrAppend(&taken.reason, ", from copies of step ", saved,
                     "; steps made again: ", taken.replayed);
   }
-  ATOLL_RETURN_IF_ERROR(WriteUnwritten());
   if (std::exchange(base_is_in_, false)) ATOLL_RETURN_IF_ERROR(FetchTables());
   if (!outer_lost.empty()) {
     taken.push_lost = outer_expected_.captured.has_value();
@@ -258,15 +256,6 @@ absl::StatusOr<PlanTaken> GroupTrainer::MoveState(const Holdings& holdings) {
   resume_save_ = 0;
   NoteWholeSaves(holdings);
   return taken;
-}
-
-absl::Status GroupTrainer::WriteUnwritten() {
-  while (!unwritten_.empty()) {
-    const auto it = unwritten_.begin();
-    ATOLL_RETURN_IF_ERROR(SetParts(it->first, {it->second, {}, {}}));
-    unwritten_.erase(it);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace atl::worker

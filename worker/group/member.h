@@ -148,8 +148,6 @@ class GroupMember final : private PeerHandler {
   absl::Status FetchTables();
   // Of a whole layer, from its owners.
   absl::Status ReadOuterLayer(OuterKind kind, int32_t layer, std::span<float> out);
-  absl::Status SendOuter(const NodeId& to, OuterKind kind, int32_t layer, ElementRange range,
-                         std::span<const float> values);
   // theta_base becomes the parameters of these devices, until PutBack or the next Configure.
   absl::Status PutBaseIn();
   absl::Status PutBack();
@@ -222,14 +220,11 @@ class GroupMember final : private PeerHandler {
   // Sends a shard's parts in pieces that belong to a call. Never waits: of what is larger than an
   // eighth of the link's queue the first pieces leave, and each that arrives lets others follow. An
   // error: none does. Later on whoever receives them notices when no more come.
-  absl::Status SendParts(const NodeId& to, CallId call, bool of_reply,
+  absl::Status SendParts(const NodeId& to, CallId call,
                          const std::shared_ptr<const OwnedParts>& parts);
   // Asks it for the time; the answer is for clocks().
   absl::StatusOr<CallId> AskClock(const NodeId& to);
   ClockBook& clocks() { return clocks_; }
-  // Receives them; `what` they are, for errors.
-  absl::Status AwaitParts(const NodeId& from, CallId call, const ShardParts& parts,
-                          const std::string& what);
 
   // ---- Hooks, set before Join, called on the link's thread. They must not set others. ----
   struct Hooks {

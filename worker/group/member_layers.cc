@@ -30,7 +30,7 @@ absl::Status GroupMember::Borrow(const NodeId& from, const LayerShard& shard, Ra
   what.set_end(elements.end);
   // The place must be there before the first piece comes.
   const CallId call = calls_.Begin(from, Describe(frame));
-  inbox_.Expect({from, true, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
+  inbox_.Expect({from, call}, PartsOf(out), ToString(FromWire(frame.get_layer().shard())));
   frame.set_call(call);
   frame.set_epoch(epoch_);
   if (const absl::Status sent = SendFrame(from, frame); !sent.ok()) calls_.Fail(call, sent);
@@ -40,9 +40,9 @@ absl::Status GroupMember::Borrow(const NodeId& from, const LayerShard& shard, Ra
     status = absl::NotFoundError(
         absl::StrCat(from, " has no copy of ", ToString(shard), " from save ", what.of_save()));
   }
-  if (!status.ok()) inbox_.Drop({from, true, call});
+  if (!status.ok()) inbox_.Drop({from, call});
   ATOLL_RETURN_IF_ERROR(status);
-  return AwaitPieces({from, true, call}, out);
+  return AwaitPieces({from, call}, out);
 }
 
 absl::StatusOr<bool> GroupMember::TakeSnapshot(bool moments) {
@@ -160,7 +160,7 @@ absl::Status GroupMember::LendSnapshot(const Loan& loan) {
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, all));
   const auto parts = std::make_shared<const OwnedParts>(elements.size(), loan.what.parts());
   ATOLL_RETURN_IF_ERROR(GetSnapshot(name(), shard, elements, parts->parts()));
-  return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
+  return SendParts(loan.to, loan.call, parts);
 }
 
 absl::Status GroupMember::Lend(const Loan& loan) {
@@ -178,7 +178,7 @@ absl::Status GroupMember::Lend(const Loan& loan) {
   ATOLL_RETURN_IF_ERROR(CheckElements(shard, elements, found->elements));
   const auto parts = std::make_shared<const OwnedParts>(elements.size(), loan.what.parts());
   ATOLL_RETURN_IF_ERROR(GetShard(name(), shard, elements, parts->parts()));
-  return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
+  return SendParts(loan.to, loan.call, parts);
 }
 
 }  // namespace atl::worker

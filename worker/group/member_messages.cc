@@ -161,24 +161,15 @@ absl::Status GroupMember::SendFrame(const NodeId& to, const v1::GroupFrame& fram
   return link_->Send(to, std::move(message));
 }
 
-absl::Status GroupMember::SendParts(const NodeId& to, CallId call, bool of_reply,
+absl::Status GroupMember::SendParts(const NodeId& to, CallId call,
                                     const std::shared_ptr<const OwnedParts>& parts) {
   v1::PieceHeader header;
   header.set_call(call);
-  header.set_of_reply(of_reply);
   header.set_epoch(epoch_);
   const int64_t bytes_max = options_.link.queued_bytes_max / kQueueShare;
   return std::make_shared<Pieces>(link_.get(), to, std::move(header), parts, bytes_max,
-                                  of_reply ? options_.on_lent : nullptr)
+                                  options_.on_lent)
       ->Send();
-}
-
-absl::Status GroupMember::AwaitParts(const NodeId& from, CallId call, const ShardParts& parts,
-                                     const std::string& what) {
-  inbox_.Expect({from, false, call}, PartsOf(parts), what);
-  // Lost before we asked: nobody tells the inbox again.
-  if (link_->IsLost(from)) inbox_.OnPeerLost(from, "before it sent all");
-  return AwaitPieces({from, false, call}, parts);
 }
 
 // ------------------------------------------------------------- on the link's network thread ----

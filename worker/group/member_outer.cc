@@ -134,24 +134,6 @@ absl::Status GroupMember::BorrowOuter(const NodeId& from, OuterKind kind, int32_
   return Borrow(from, LayerShard{layer, 0, {1}}, ToRange(range), {}, parts);
 }
 
-absl::Status GroupMember::SendOuter(const NodeId& to, OuterKind kind, int32_t layer,
-                                    ElementRange range, std::span<const float> values) {
-  v1::GroupFrame frame;
-  v1::LayerCall& what = *frame.mutable_set_layer();
-  ToWire(LayerShard{layer, 0, {1}}, what.mutable_shard());
-  what.set_parts(1 << PartOf(kind));
-  what.set_begin(range.begin);
-  what.set_end(range.end);
-  ShardParts parts;
-  parts.outer = {const_cast<float*>(values.data()), values.size()};
-  parts.outer_part = PartOf(kind);
-  ATOLL_ASSIGN_OR_RETURN(const CallId call, Call(to, std::move(frame)));
-  const absl::Status sent = SendParts(to, call, /*of_reply=*/false, OwnedParts::CopyOf(parts));
-  const absl::Status done =
-      Await(call, options_.call_timeout + MoveLimit(4 * range.size())).status();
-  return sent.ok() ? done : sent;
-}
-
 absl::Status GroupMember::LendOuter(const Loan& loan) {
   const std::shared_ptr<OuterState> outer = this->outer();
   if (outer == nullptr) return absl::NotFoundError("it keeps nothing for the servers");
@@ -167,7 +149,7 @@ absl::Status GroupMember::LendOuter(const Loan& loan) {
       kind == OuterKind::kEncoded ? outer->EncodedFloats(layer, range) : range.size();
   const auto parts = std::make_shared<const OwnedParts>(size, loan.what.parts());
   ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, range, parts->parts().outer));
-  return SendParts(loan.to, loan.call, /*of_reply=*/true, parts);
+  return SendParts(loan.to, loan.call, parts);
 }
 
 absl::Status GroupMember::ReadOuterLayer(OuterKind kind, int32_t layer, std::span<float> out) {

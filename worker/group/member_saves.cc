@@ -199,7 +199,7 @@ absl::StatusOr<bool> GroupMember::LendSaved(const Loan& loan) {
   }
   const auto parts = std::make_shared<const OwnedParts>(elements.size(), loan.what.parts());
   ATOLL_RETURN_IF_ERROR(GetSaved(name(), loan.what.of_save(), shard, elements, parts->parts()));
-  ATOLL_RETURN_IF_ERROR(SendParts(loan.to, loan.call, /*of_reply=*/true, parts));
+  ATOLL_RETURN_IF_ERROR(SendParts(loan.to, loan.call, parts));
   return true;
 }
 

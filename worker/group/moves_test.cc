@@ -211,13 +211,13 @@ TEST_CASE("frames that break a rule are refused by name") {
   refused([](auto& f) { f.mutable_evaluate(); }, "validation sequences");
   refused([](auto& f) { f.mutable_get_layer()->set_parts(9); }, "parts");
   refused([](auto& f) { f.mutable_get_layer()->set_parts(1 << kPartsMax); }, "parts");
-  refused([](auto& f) { f.mutable_set_layer()->set_parts(24); }, "parts");
+  refused([](auto& f) { f.mutable_get_layer()->set_parts(24); }, "parts");
   refused([](auto& f) { f.mutable_get_layer()->set_parts(1); }, "number of ranks");
   refused(
       [](auto& f) {
-        ToWire(LayerShard{0, 0, {1, 1}}, f.mutable_set_layer()->mutable_shard());
-        f.mutable_set_layer()->mutable_shard()->set_rank(2);
-        f.mutable_set_layer()->set_parts(1);
+        ToWire(LayerShard{0, 0, {1, 1}}, f.mutable_get_layer()->mutable_shard());
+        f.mutable_get_layer()->mutable_shard()->set_rank(2);
+        f.mutable_get_layer()->set_parts(1);
       },
       "rank");
   refused(

@@ -264,8 +264,6 @@ std::string Describe(const v1::GroupFrame& call) {
       return "validate";
     case v1::GroupFrame::kGetLayer:
       return of("lend ", call.get_layer());
-    case v1::GroupFrame::kSetLayer:
-      return of("take ", call.set_layer());
     case v1::GroupFrame::kSetSteps:
       return "set the optimizer's step";
     case v1::GroupFrame::kTrace:

@@ -140,16 +140,16 @@ absl::Status Check(const v1::FetchCall& fetch) {
   return absl::OkStatus();
 }
 
-// Some elements of a device's state, or all, to be set; or some of what an owner keeps.
-absl::Status Check(const v1::LayerCall& call, bool get) {
+// Some elements of a device's state, or of what an owner keeps.
+absl::Status Check(const v1::LayerCall& call) {
   const bool state = call.parts() >= 1 && call.parts() <= kAllParts;
   const bool outer =
       (call.parts() & ~kOuterParts) == 0 && std::popcount(static_cast<uint32_t>(call.parts())) == 1;
   if (!state && !outer) return Bad("parts");
   if (call.of_snapshot() && !state) return Bad("parts of a snapshot");
-  if (!IsCount(call.of_save()) || (call.of_save() != 0 && !(get && state))) return Bad("save");
+  if (!IsCount(call.of_save()) || (call.of_save() != 0 && !state)) return Bad("save");
   ATOLL_RETURN_IF_ERROR(Check(call.shard()));
-  return get || outer ? CheckElements(call.begin(), call.end()) : absl::OkStatus();
+  return CheckElements(call.begin(), call.end());
 }
 
 absl::Status Check(const v1::StepSums& step) {
@@ -197,9 +197,7 @@ absl::Status CheckBody(const v1::GroupFrame& frame) {
       }
       return absl::OkStatus();
     case v1::GroupFrame::kGetLayer:
-      return Check(frame.get_layer(), /*get=*/true);
-    case v1::GroupFrame::kSetLayer:
-      return Check(frame.set_layer(), /*get=*/false);
+      return Check(frame.get_layer());
     case v1::GroupFrame::kSetSteps:
       return IsCount(frame.set_steps().optimizer_steps()) ? absl::OkStatus() : Bad("steps");
     case v1::GroupFrame::kRendezvous:
