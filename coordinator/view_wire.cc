@@ -159,6 +159,7 @@ void EncodeView(const JobView& view, v1::Job* wire) {
   Encode(view.spec, wire->mutable_spec());
   if (view.facts) Encode(*view.facts, wire->mutable_facts());
   for (const ShardPlacement& shard : view.shards) Encode(shard, wire->add_shards());
+  for (const ShardPlacement& copy : view.copies) Encode(copy, wire->add_copies());
   wire->set_placement_max_over_mean(view.placement_max_over_mean);
   for (const IslandView& island : view.islands) Encode(island, wire->add_islands());
   Encode(view.round, wire->mutable_round());

@@ -60,6 +60,7 @@ void Fields(V& v, Plain<V, JobRecord>& s, v1::stored::Job& m) {
   ATOLL_WIRE_MESSAGES(releasing, kMaxListLength);
   ATOLL_WIRE_MESSAGES(refilled, kMaxListLength);
   ATOLL_WIRE_COPY(moves_reason);
+  ATOLL_WIRE_MESSAGES(copies, kMaxListLength);
 }
 
 template <class V>

@@ -17,6 +17,9 @@ namespace {
 
 constexpr char kPart[] = "server";
 constexpr Duration kFetchLimit = std::chrono::minutes(2);  // of a part of at most 16 MiB
+// Of a push to the other server that holds its shard, and the least that it gets through.
+constexpr Duration kForwardLimit = std::chrono::seconds(30);
+constexpr size_t kForwardBytesPerSecond = 1 << 20;
 
 int64_t AssemblyBytes(int64_t memory_bytes) {
   return std::min<int64_t>(memory_bytes / 4, int64_t{1} << 30);
@@ -189,6 +192,7 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
     link_->RefusePull({refusal.token}, refusal.refusal, refusal.current, std::move(refusal.reason));
   }
   for (FetchPart& fetch : actions.fetches) Fetch(std::move(fetch));
+  for (ForwardPush& push : actions.forwards) Forward(std::move(push));
   for (const std::string& note : actions.notes) LogInfo(kPart, note);
   if (actions.stop) {
     outcome_ = absl::FailedPreconditionError(
@@ -214,6 +218,16 @@ void Daemon::Fetch(FetchPart fetch) {
       [this, values, token = fetch.token](const PullResult& result) {
         loop_.Post(PartFetched{token, result.status, {values, std::as_bytes(std::span(*values))}});
       });
+}
+
+void Daemon::Forward(ForwardPush push) {
+  const std::span<const std::byte> bytes = push.payload.bytes;
+  const auto limit = kForwardLimit + std::chrono::seconds(bytes.size() / kForwardBytesPerSecond);
+  client_->Push({push.endpoint, push.public_key}, push.id, push.encoding, push.elements, bytes,
+                std::move(push.payload.owner), limit,
+                [this, token = push.token](const PushResult& result) {
+                  loop_.Post(PushForwarded{token, result.status});
+                });
 }
 
 absl::Status Daemon::AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) {

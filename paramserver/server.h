@@ -57,6 +57,7 @@ class Daemon : private TensorHandler {
   Instant Step(Instant now, std::optional<Event> event);
   void Remember(const ClusterMark& mark);
   void Fetch(FetchPart fetch);
+  void Forward(ForwardPush push);
 
   // TensorHandler, on the tensor link's thread.
   absl::Status AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) override;
@@ -73,7 +74,8 @@ class Daemon : private TensorHandler {
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<StorageThread> storage_;
   std::unique_ptr<TensorServer> link_;
-  std::unique_ptr<TensorClient> client_;  // of other servers, for shards that move here
+  std::unique_ptr<TensorClient>
+      client_;  // of other servers, for shards that move here and for copies
   std::unique_ptr<ServerAttach> attach_;
   std::unique_ptr<CertificateRenewer> renewer_;
   std::unique_ptr<KeyWatcher> key_watcher_;

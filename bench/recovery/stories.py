@@ -21,7 +21,7 @@ JOB = """name = "{name}"
 model = {{ hidden = {hidden}, layers = 4, heads = 4 }}
 data = {{ path = "{data}", sequence_length = 64 }}
 inner = {{ batch_sequences = 4 }}
-outer = {{ steps_per_round = {steps}, grace_seconds = {grace_s}, min_islands = 1 }}
+outer = {{ steps_per_round = {steps}, grace_seconds = {grace_s}, min_islands = 1, shard_copies = {copies} }}
 schedule = {{ train_tokens = 1000000000, snapshot_every_rounds = 4, checkpoint_every_steps = 4 }}
 """
 
@@ -45,11 +45,11 @@ class Recovery(Cluster):
         self.wait_until(f"{count} members", lambda: sum(
             m["attached"] for m in self.json("status")["members"]) == count)
 
-    def submits(self, name="recovery", data="text", grace_s=2, steps=8, hidden=64):
+    def submits(self, name="recovery", data="text", grace_s=2, steps=8, hidden=64, copies=1):
         path = os.path.join(self.folder, name + ".toml")
         with open(path, "w", encoding="ascii") as out:
             out.write(JOB.format(name=name, data=data, grace_s=grace_s, steps=steps,
-                                 hidden=hidden))
+                                 hidden=hidden, copies=copies))
         return self.json("submit", path)["job"]
 
     def job(self, job):
@@ -216,6 +216,19 @@ def servers_folder(cluster, job):
     row = goes_on(cluster, job, before, begin)
     if "outer momentum began at zero" not in cluster.job(job)["moves"]:
         raise AssertionError("the lost momentum is not named")
+    return row
+
+
+def servers_folder_with_copies(cluster, job):
+    """a server's folder deleted, with two copies: nobody is asked, nothing is lost"""
+    before = cluster.reaches(job, 6)
+    cluster.daemons["ps1"].kill()
+    shutil.rmtree(cluster.state_dir("ps1"))
+    begin = time.monotonic()
+    cluster.daemons["ps1"].start()
+    row = goes_on(cluster, job, before, begin)
+    if "outer momentum began at zero" in cluster.job(job)["moves"]:
+        raise AssertionError("momentum was lost")
     return row
 
 

@@ -461,6 +461,7 @@ struct Statistics {
   Version version = 0;  // the round's
   std::vector<ContributionId> contributions;
   std::vector<LayerGram> layers;
+  std::vector<ShardId> shards = {};  // as in the request
 };
 
 struct RoundApplied {
@@ -501,6 +502,16 @@ struct OwnedShard {
 // ------------------------------------------------------------------------- -> parameter server
 // ----
 
+// Another server holds this shard too: what is staged of it here is pushed there.
+struct ForwardTo {
+  ShardId shard = 0;
+  std::string endpoint;
+  std::string public_key;
+  Incarnation incarnation = 0;  // of that server: what another one had may be lost
+
+  bool operator==(const ForwardTo&) const = default;
+};
+
 // Hold these shards. Sent again after every reconnect; a repetition changes nothing.
 struct AssignShards {
   JobId job;
@@ -509,6 +520,7 @@ struct AssignShards {
   double outer_momentum = 0;
   int64_t snapshot_every_rounds = 0;
   JobCharter charter = {};
+  std::vector<ForwardTo> forwards = {};  // of this moment: not kept in the log
 };
 
 // Which generation and incarnation of each island may push: older ones are refused (N7).
@@ -526,6 +538,7 @@ struct CollectStatistics {
   JobId job;
   Version version = 0;  // of the round to be decided
   std::vector<ContributionId> contributions;
+  std::vector<ShardId> shards = {};  // of these; empty: of all that the server holds
 };
 
 // Apply a decided round. The pseudo-gradient is g = sum of weight_i * delta_i (token shares, clip

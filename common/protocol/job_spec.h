@@ -127,6 +127,7 @@ struct OuterSpec {
   std::string optimizer = "nesterov";  // outer_optimizer.h has the tables of both and of their
   std::string merge = "mean";          // parameters
   std::string parameters = {};         // NAME=VALUE, comma separated; others keep their defaults
+  int64_t shard_copies = 1;            // parameter servers that hold each shard: 1 or 2
 
   bool operator==(const OuterSpec&) const = default;
 };

@@ -340,6 +340,7 @@ void Fields(V& v, Plain<V, Statistics>& s, v1::Statistics& m) {
   ATOLL_WIRE_COUNT(version);
   ATOLL_WIRE_MESSAGES(contributions, kMaxContributions);
   ATOLL_WIRE_MESSAGES(layers, kMaxListLength);
+  ATOLL_WIRE_VALUES(shards, kMaxListLength);
   const int64_t k = m.contributions_size();
   for (const v1::LayerGram& layer : m.layers()) {
     v.Check(layer.values_size() == k * k || layer.values_size() == (k + 1) * (k + 1),
@@ -414,6 +415,14 @@ void Fields(V& v, Plain<V, OwnedShard>& s, v1::OwnedShard& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, ForwardTo>& s, v1::ForwardTo& m) {
+  ATOLL_WIRE_INT(shard, 0, kMaxShards);
+  ATOLL_WIRE_COPY(endpoint);
+  ATOLL_WIRE_COPY(public_key);
+  ATOLL_WIRE_COUNT(incarnation);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, AssignShards>& s, v1::AssignShards& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_MESSAGES(shards, kMaxListLength);
@@ -421,6 +430,7 @@ void Fields(V& v, Plain<V, AssignShards>& s, v1::AssignShards& m) {
   ATOLL_WIRE_COPY(outer_momentum);
   ATOLL_WIRE_COUNT(snapshot_every_rounds);
   ATOLL_WIRE_MESSAGE(charter);
+  ATOLL_WIRE_MESSAGES(forwards, kMaxListLength);
 }
 
 template <class V>
@@ -480,6 +490,7 @@ void Fields(V& v, Plain<V, CollectStatistics>& s, v1::CollectStatistics& m) {
   ATOLL_WIRE_COPY(job);
   ATOLL_WIRE_COUNT(version);
   ATOLL_WIRE_MESSAGES(contributions, kMaxContributions);
+  ATOLL_WIRE_VALUES(shards, kMaxListLength);
 }
 
 template <class V>

@@ -77,6 +77,7 @@ void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
   ATOLL_WIRE_OPTIONAL(optimizer);
   ATOLL_WIRE_OPTIONAL(merge);
   ATOLL_WIRE_OPTIONAL(parameters);
+  ATOLL_WIRE_OPTIONAL(shard_copies);
 }
 
 template <class V>

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/copies.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/servers.h"
@@ -23,10 +25,10 @@ using Descriptions = std::map<NodeId, const JobDescribed*>;
 // What the servers' descriptions add up to.
 struct WholeJob {
   const JobCharter* charter = nullptr;
-  std::vector<ShardPlacement> shards;
-  Version version = kNoVersion;         // newest that a server has applied
-  const CommitRound* newest = nullptr;  // that made it; null in version kNoVersion
-  Generation generation = 0;            // newest that any server knows
+  std::vector<ShardPlacement> shards, copies;  // as in JobRecord
+  Version version = kNoVersion;                // newest that a server has applied
+  const CommitRound* newest = nullptr;         // that made it; null in version kNoVersion
+  Generation generation = 0;                   // newest that any server knows
   bool ended = false;
   int64_t placement = 0;
 };
@@ -70,42 +72,59 @@ absl::Status CheckCover(const JobFacts& facts, std::vector<ShardPlacement> shard
   return shard == shards.end() ? absl::OkStatus() : Lacks("its shards overlap");
 }
 
-absl::StatusOr<std::vector<ShardPlacement>> CollectShards(const JobFacts& facts,
-                                                          const Descriptions& by_server) {
-  std::vector<ShardPlacement> shards;
+// All that servers say they hold, by shard; those first that were told later, or have the newer
+// version.
+std::vector<ShardPlacement> AllHeld(const Descriptions& by_server) {
+  std::vector<ShardPlacement> held;
   for (const auto& [server, described] : by_server) {
     for (const OwnedShard& shard : described->assignment.shards) {
-      shards.push_back({shard.shard, shard.layer, shard.begin, shard.elements, server, "", ""});
+      held.push_back({shard.shard, shard.layer, shard.begin, shard.elements, server, "", ""});
     }
   }
-  // Of two that claim a shard, the one that was told later holds it: it has moved.
+  const auto rank = [&](const ShardPlacement& shard) {
+    const JobDescribed& by = *by_server.at(shard.server);
+    return std::tuple(shard.shard, -by.assignment.charter.placement, -by.held.version);
+  };
+  std::stable_sort(held.begin(), held.end(), [&](const ShardPlacement& a, const ShardPlacement& b) {
+    return rank(a) < rank(b);
+  });
+  return held;
+}
+
+// Into `whole`. Of two that claim a shard, the one that was told later holds it: it has moved.
+// Where the job keeps two of each, servers that were told the same hold them.
+absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
+  const bool copies = whole.charter->spec.outer.shard_copies == 2;
   const auto told = [&](const ShardPlacement& shard) {
     return by_server.at(shard.server)->assignment.charter.placement;
   };
-  std::sort(shards.begin(), shards.end(), [&](const ShardPlacement& a, const ShardPlacement& b) {
-    return std::pair(a.shard, -told(a)) < std::pair(b.shard, -told(b));
-  });
-  for (size_t i = 1; i < shards.size();) {
-    const bool moved =
-        shards[i - 1].shard == shards[i].shard && told(shards[i - 1]) > told(shards[i]);
-    if (moved) {
-      shards.erase(shards.begin() + static_cast<std::ptrdiff_t>(i));
-    } else {
-      ++i;
+  const auto version = [&](const ShardPlacement& shard) {
+    return by_server.at(shard.server)->held.version;
+  };
+  for (ShardPlacement& shard : AllHeld(by_server)) {
+    if (whole.shards.empty() || whole.shards.back().shard != shard.shard) {
+      if (copies) whole.copies.push_back({shard.shard, shard.layer, shard.begin, shard.elements});
+      whole.shards.push_back(std::move(shard));
+      continue;
     }
+    const ShardPlacement& first = whole.shards.back();
+    if (told(first) > told(shard)) continue;
+    if (!copies || !whole.copies.back().server.empty()) {
+      return Lacks(absl::StrCat("parameter servers ", first.server, " and ", shard.server,
+                                " both hold shard ", shard.shard,
+                                ": stop the one whose copy is older"));
+    }
+    // What is further behind cannot catch up: it was done without.
+    if (version(shard) >= version(first) - 1) whole.copies.back() = std::move(shard);
   }
-  for (size_t i = 1; i < shards.size(); ++i) {
-    if (shards[i - 1].shard != shards[i].shard) continue;
-    return Lacks(absl::StrCat("parameter servers ", shards[i - 1].server, " and ", shards[i].server,
-                              " both hold shard ", shards[i].shard,
-                              ": stop the one whose copy is older"));
+  if (absl::Status status = CheckCover(whole.charter->facts, whole.shards); !status.ok()) {
+    return status;
   }
-  if (absl::Status status = CheckCover(facts, shards); !status.ok()) return status;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    if (shards[i].shard != static_cast<ShardId>(i))
-      return Lacks("its shards are not numbered 0 on");
+  for (size_t i = 0; i < whole.shards.size(); ++i) {
+    if (whole.shards[i].shard == static_cast<ShardId>(i)) continue;
+    return Lacks("its shards are not numbered 0 on");
   }
-  return shards;
+  return absl::OkStatus();
 }
 
 // A server that is one version behind must have all that the newest one is made of.
@@ -132,9 +151,13 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
 }
 
 // Those that hold shards, by what all say.
-Descriptions HoldersOf(const std::vector<ShardPlacement>& shards, const Descriptions& by_server) {
+Descriptions HoldersOf(const WholeJob& whole, const Descriptions& by_server) {
   Descriptions holders;
-  for (const ShardPlacement& shard : shards) holders[shard.server] = by_server.at(shard.server);
+  for (const auto* list : {&whole.shards, &whole.copies}) {
+    for (const ShardPlacement& shard : *list) {
+      if (!shard.server.empty()) holders[shard.server] = by_server.at(shard.server);
+    }
+  }
   return holders;
 }
 
@@ -147,10 +170,8 @@ absl::StatusOr<WholeJob> AddUp(const Descriptions& described) {
   auto charter = FindCharter(described);
   if (!charter.ok()) return charter.status();
   whole.charter = *charter;
-  auto shards = CollectShards(whole.charter->facts, described);
-  if (!shards.ok()) return shards.status();
-  whole.shards = *std::move(shards);
-  const Descriptions by_server = HoldersOf(whole.shards, described);
+  if (absl::Status status = CollectShards(described, whole); !status.ok()) return status;
+  const Descriptions by_server = HoldersOf(whole, described);
   whole.ended = true;
   for (const auto& [server, described] : by_server) {
     whole.ended = whole.ended && described->held.ended;
@@ -275,12 +296,13 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
   record.extent = whole.charter->extent;
   record.grouping = whole.charter->grouping;
   record.shards = whole.shards;
+  record.copies = whole.copies;
   record.placement = std::max(record.placement, whole.placement) + 1;
   record.moves.clear();
   record.releasing.clear();
   job.moving = Moving();
   job.links.clear();
-  const Descriptions holders = HoldersOf(whole.shards, by_server);
+  const Descriptions holders = HoldersOf(whole, by_server);
   for (const auto& [server, described] : by_server) {
     if (!holders.contains(server)) {
       record.releasing.push_back({server, record.placement});
@@ -292,10 +314,13 @@ void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& b
     link.version = described->held.version;
     link.snapshot_version = described->held.snapshot_version;
   }
-  for (ShardPlacement& shard : record.shards) {
-    const Member* server = s.FindMember(MemberKind::kServer, shard.server);
-    shard.endpoint = server->endpoint;
-    shard.public_key = server->public_key;
+  for (auto* list : {&record.shards, &record.copies}) {
+    for (ShardPlacement& shard : *list) {
+      if (shard.server.empty()) continue;
+      const Member* server = s.FindMember(MemberKind::kServer, shard.server);
+      shard.endpoint = server->endpoint;
+      shard.public_key = server->public_key;
+    }
   }
   ++job.placement_revision;
   job.fences_changed = true;

@@ -73,6 +73,10 @@ struct CoordinatorOptions {
   Duration grouping_limit = std::chrono::seconds(120);
   // A parameter server that has been attached for so long gets shards of jobs that run.
   Duration rebalance_after = std::chrono::seconds(10);
+  // A parameter server that is away for so long is done without where others have copies of all
+  // that it held. Longer than it takes to notice that one is dead: of two that go at about the same
+  // time, the second one is waited for.
+  Duration copy_grace = std::chrono::seconds(20);
 };
 
 // ------------------------------------------------------------------------------------ events ----

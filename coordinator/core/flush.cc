@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/copies.h"
 #include "coordinator/core/jobs.h"
 
 namespace atl::coord {
@@ -181,8 +182,18 @@ absl::Status CheckJob(const Job& job) {
       return Damaged(record, "its shards are not numbered in order");
     }
   }
+  const size_t copies = job.record.copies.size();
+  if (!job.record.removed && copies != 0 && copies != job.record.shards.size()) {
+    return Damaged(record, "it has copies of some shards only");
+  }
+  for (size_t i = 0; i < copies && !job.record.removed; ++i) {
+    if (job.record.copies[i].shard != static_cast<ShardId>(i)) {
+      return Damaged(record, "its copies are not numbered in order");
+    }
+  }
   for (const ShardMove& move : job.record.moves) {
-    if (move.shard < 0 || static_cast<size_t>(move.shard) >= job.record.shards.size()) {
+    const size_t slots = job.record.shards.size() + job.record.copies.size();
+    if (move.shard < 0 || static_cast<size_t>(move.shard) >= slots) {
       return Damaged(record, "a shard is to move that there is not");
     }
   }
@@ -199,7 +210,7 @@ absl::Status CheckJob(const Job& job) {
 }
 
 void Resume(State& s, Job& job) {
-  for (const ShardPlacement& shard : job.record.shards) job.links[shard.server];
+  ForEachSlot(job.record, [&](SlotId, const ShardPlacement& shard) { job.links[shard.server]; });
   if (job.record.removed) {
     for (const ReleasedServer& released : job.record.releasing) job.links[released.server];
   }

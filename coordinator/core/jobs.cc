@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
+#include "coordinator/core/copies.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
+#include "coordinator/core/move_texts.h"
 #include "coordinator/core/moves.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/preparation.h"
@@ -295,8 +297,8 @@ bool AdvanceJob(State& s, Job& job) {
 }
 
 Instant NextJobDeadline(const State& s, const Job& job) {
-  Instant next =
-      std::min({NextServerRetry(s, job), NextPlanDeadline(s, job), NextMoveDeadline(s, job)});
+  Instant next = std::min({NextServerRetry(s, job), NextPlanDeadline(s, job),
+                           NextMoveDeadline(s, job), NextCopyDeadline(s, job)});
   // NextMoveDeadline has that of a round which is held for shards that move.
   const bool held = job.moving.held_since && HoldsForMoves(s, job);
   if (!held) next = std::min(next, WindowDeadline(job));

@@ -19,29 +19,38 @@ struct Load {
 
 class Planner {
  public:
-  Planner(const std::vector<ShardPlacement>& shards, const std::vector<MoveServer>& servers,
-          int64_t bytes_per_element)
-      : bytes_per_element_(bytes_per_element) {
+  Planner(const std::vector<ShardPlacement>& shards, const std::vector<ShardPlacement>& copies,
+          const std::vector<MoveServer>& servers, int64_t bytes_per_element)
+      : bytes_per_element_(bytes_per_element), shards_(shards.size()) {
     for (const MoveServer& server : servers) {
       loads_[server.name] = {&server, 0, 0, server.cost};
     }
-    for (const ShardPlacement& shard : shards) {
-      holder_.push_back(shard.server);
-      elements_.push_back(shard.elements);
-      loads_[shard.server].held += shard.elements;
+    for (const auto* list : {&shards, &copies}) {
+      for (const ShardPlacement& shard : *list) {
+        holder_.push_back(shard.server);
+        elements_.push_back(shard.elements);
+        if (!shard.server.empty()) loads_[shard.server].held += shard.elements;
+      }
     }
     before_ = holder_;
   }
 
   MovePlan Run() {
     MovePlan plan;
-    plan.trouble = Empty();
-    const std::string balanced = Balance();
+    plan.trouble = MakeCopies();
+    const bool copies = holder_ != before_;
+    if (!copies) {
+      const std::string full = Empty();
+      if (plan.trouble.empty()) plan.trouble = full;
+    }
+    const std::string balanced = copies ? "" : Balance();
     for (size_t i = 0; i < holder_.size(); ++i) {
       if (holder_[i] == before_[i]) continue;
       plan.moves.push_back({static_cast<ShardId>(i), holder_[i], /*fill=*/false});
     }
-    plan.reason = emptied_.empty() ? balanced : absl::StrCat(emptied_, " is to hold none");
+    plan.reason = copies             ? "shards have one copy"
+                  : emptied_.empty() ? balanced
+                                     : absl::StrCat(emptied_, " is to hold none");
     return plan;
   }
 
@@ -53,11 +62,32 @@ class Planner {
   static double Cost(const Load& load, int64_t more) {
     return static_cast<double>(load.held + more) * load.cost;
   }
-  NodeId Cheapest(int64_t elements, const NodeId& except) const {
+  // Who holds the other one of a shard with two copies; "": nobody.
+  NodeId TwinOf(size_t slot) const {
+    const size_t twin = slot < shards_ ? slot + shards_ : slot - shards_;
+    return twin < holder_.size() ? holder_[twin] : NodeId();
+  }
+  std::string SiteOf(const NodeId& server) const {
+    const auto load = loads_.find(server);
+    return load == loads_.end() || load->second.server == nullptr ? "" : load->second.server->site;
+  }
+  bool IsApart(size_t slot, const NodeId& server) const {
+    const NodeId twin = TwinOf(slot);
+    return twin.empty() || SiteOf(twin) != SiteOf(server);
+  }
+  // At another site than its twin if one has room.
+  NodeId Cheapest(size_t slot) const {
+    const NodeId name = Cheapest(slot, /*apart=*/true);
+    return name.empty() ? Cheapest(slot, /*apart=*/false) : name;
+  }
+  NodeId Cheapest(size_t slot, bool apart) const {
+    const int64_t elements = elements_[slot];
+    const NodeId twin = TwinOf(slot);
     const Load* best = nullptr;
     NodeId name;
     for (const auto& [server, load] : loads_) {
-      if (server == except || !Fits(load, elements)) continue;
+      if (server == holder_[slot] || server == twin || !Fits(load, elements)) continue;
+      if (apart && !IsApart(slot, server)) continue;
       if (best != nullptr && Cost(load, elements) >= Cost(*best, elements)) continue;
       best = &load;
       name = server;
@@ -65,7 +95,7 @@ class Planner {
     return name;
   }
   void Move(size_t shard, const NodeId& to) {
-    loads_[holder_[shard]].held -= elements_[shard];
+    if (!holder_[shard].empty()) loads_[holder_[shard]].held -= elements_[shard];
     loads_[to].held += elements_[shard];
     loads_[to].moved += elements_[shard];
     holder_[shard] = to;
@@ -78,17 +108,34 @@ class Planner {
     return order;
   }
 
+  std::string MakeCopies() {
+    std::string trouble;
+    for (const size_t slot : LargestFirst()) {
+      if (!holder_[slot].empty()) continue;
+      const NodeId to = Cheapest(slot);
+      if (to.empty()) {
+        trouble =
+            absl::StrCat("shard ", slot - shards_, " has one copy: no other attached server has ",
+                         elements_[slot] * bytes_per_element_, " bytes free");
+        continue;
+      }
+      Move(slot, to);
+    }
+    return trouble;
+  }
+
   std::string Empty() {
     std::string trouble;
     for (const size_t shard : LargestFirst()) {
       const NodeId from = holder_[shard];
+      if (from.empty()) continue;
       const Load& load = loads_[from];
       if (load.server == nullptr || !load.server->leaves) continue;
-      const NodeId to = Cheapest(elements_[shard], from);
+      const NodeId to = Cheapest(shard);
       if (to.empty()) {
-        trouble =
-            absl::StrCat("server ", from, " cannot be emptied: no other attached server has ",
-                         elements_[shard] * bytes_per_element_, " bytes free for shard ", shard);
+        trouble = absl::StrCat("server ", from, " cannot be emptied: no other attached server has ",
+                               elements_[shard] * bytes_per_element_, " bytes free for shard ",
+                               shard % shards_);
         continue;
       }
       emptied_ = absl::StrCat("server ", from);
@@ -113,7 +160,7 @@ class Planner {
       bool moved = false;
       for (const size_t shard : LargestFirst()) {
         if (holder_[shard] != fullest) continue;
-        const NodeId to = Cheapest(elements_[shard], fullest);
+        const NodeId to = Cheapest(shard, /*apart=*/IsApart(shard, fullest));
         if (to.empty() || Cost(loads_[to], elements_[shard]) > 0.9 * most) continue;
         Move(shard, to);
         moved = true;
@@ -125,6 +172,7 @@ class Planner {
   }
 
   const int64_t bytes_per_element_;
+  const size_t shards_;
   std::map<NodeId, Load> loads_;
   std::vector<NodeId> holder_, before_;
   std::vector<int64_t> elements_;
@@ -134,8 +182,9 @@ class Planner {
 }  // namespace
 
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
+                        const std::vector<ShardPlacement>& copies,
                         const std::vector<MoveServer>& servers, int64_t bytes_per_element) {
-  return Planner(shards, servers, bytes_per_element).Run();
+  return Planner(shards, copies, servers, bytes_per_element).Run();
 }
 
 }  // namespace atl

@@ -19,6 +19,7 @@ struct MoveServer {
   int64_t free_bytes = 0;  // beside what it holds
   bool takes = false;      // may get shards
   bool leaves = false;     // is to hold none
+  std::string site = {};
 };
 
 struct MovePlan {
@@ -31,7 +32,11 @@ struct MovePlan {
 // the load is lowest then. After that, if the fullest server has more than kImbalance times the
 // load that all would have alike, shards go from it to the emptiest as long as that lowers the
 // maximum.
+// Copies (of all shards, or none are wanted) that no server has are made, on another server than
+// the shard's and at another site where there is one; moves leave it so. Moves name slots: a copy's
+// number follows those of all shards.
 MovePlan PlanShardMoves(const std::vector<ShardPlacement>& shards,
+                        const std::vector<ShardPlacement>& copies,
                         const std::vector<MoveServer>& servers, int64_t bytes_per_element);
 
 inline constexpr double kImbalance = 1.25;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
+#include "coordinator/core/copies.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/move_plan.h"
 #include "coordinator/core/placement.h"
@@ -23,18 +24,14 @@ constexpr Duration kHoldMost = std::chrono::seconds(60);
 constexpr Duration kFillRetry = std::chrono::seconds(10);
 constexpr int kDecisionsTold = 64;
 
-const ShardPlacement& PlacementOf(const Job& job, const ShardMove& move) {
-  return job.record.shards[move.shard];
+// Of the slot, which is of a copy that there is not where it has no server.
+const ShardPlacement& MovedSlot(const Job& job, const ShardMove& move) {
+  return PlacementOf(job.record, move.shard);
 }
 
-bool IsReleasing(const Job& job, const NodeId& server) {
-  return std::any_of(job.record.releasing.begin(), job.record.releasing.end(),
-                     [&](const ReleasedServer& r) { return r.server == server; });
-}
-
-bool HoldsShards(const Job& job, const NodeId& server) {
-  return std::any_of(job.record.shards.begin(), job.record.shards.end(),
-                     [&](const ShardPlacement& shard) { return shard.server == server; });
+// Who has what is to move: a copy comes from the shard's active server, like the shard itself.
+const ShardPlacement& SourceOf(const Job& job, const ShardMove& move) {
+  return job.record.shards[static_cast<size_t>(move.shard % ShardsOf(job.record))];
 }
 
 bool IsTarget(const Job& job, const NodeId& server) {
@@ -54,7 +51,7 @@ std::vector<ShardMove> Batch(const Job& job) {
   std::vector<ShardMove> batch;
   int64_t bytes = 0;
   for (const ShardMove& move : job.record.moves) {
-    bytes += PlacementOf(job, move).elements * ServerBytesPerElement(job.spec().outer);
+    bytes += MovedSlot(job, move).elements * ServerBytesPerElement(job.spec().outer);
     if (!batch.empty() && bytes > job.moving.batch_bytes) break;
     batch.push_back(move);
   }
@@ -75,7 +72,7 @@ void ForgetReceived(Job& job, const NodeId& server) {
 // It holds nothing of the job, or is not to.
 void Release(Job& job, const NodeId& server) {
   ForgetReceived(job, server);
-  if (IsReleasing(job, server)) return;
+  if (IsReleasing(job.record, server)) return;
   JobRecord& record = job.EditRecord();
   record.releasing.push_back({server, ++record.placement});
 }
@@ -84,7 +81,7 @@ void Release(Job& job, const NodeId& server) {
 bool ForgetMoves(State& s, Job& job) {
   std::set<NodeId> left;
   const auto moot = [&](const ShardMove& move) {
-    const NodeId& holder = PlacementOf(job, move).server;
+    const NodeId& holder = MovedSlot(job, move).server;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
     const auto link = job.links.find(holder);
     const bool back = move.fill && link != job.links.end() && link->second.known;
@@ -99,7 +96,7 @@ bool ForgetMoves(State& s, Job& job) {
   job.moving.batch.clear();  // nobody is asked for what it was any more
   job.moving.held_since.reset();
   for (const NodeId& server : left) {
-    if (!HoldsShards(job, server) && !IsTarget(job, server)) Release(job, server);
+    if (!HoldsShards(job.record, server) && !IsTarget(job, server)) Release(job, server);
   }
   return true;
 }
@@ -111,10 +108,12 @@ std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
     if (key.first != MemberKind::kServer) continue;
     MoveServer server;
     server.name = key.second;
-    server.cost = ReachOf(SiteOfServer(s, member), sites, s.site_rates).cost;
+    server.site = SiteOfServer(s, member);
+    server.cost = ReachOf(server.site, sites, s.site_rates).cost;
     server.free_bytes = FreeBytes(s, member);
     server.leaves = member.record.draining;
-    server.takes = member.attached && !member.record.draining && !IsReleasing(job, key.second) &&
+    server.takes = member.attached && !member.record.draining &&
+                   !IsReleasing(job.record, key.second) &&
                    s.now - member.attached_at >= s.options.rebalance_after;
     const auto link = job.links.find(key.second);
     if (link != job.links.end() && !link->second.known) server.takes = false;
@@ -131,7 +130,7 @@ bool PlanMoves(State& s, Job& job) {
   if (!AllServersKnown(job) || s.now < job.moving.plan_again_at) return false;
   job.moving.plan_again_at = s.now + kRetryInterval;
   MovePlan plan =
-      PlanShardMoves(job.record.shards, ServersFor(s, job),
+      PlanShardMoves(job.record.shards, job.record.copies, ServersFor(s, job),
                      ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
   job.moving.trouble = plan.trouble;
   if (plan.moves.empty()) return false;
@@ -158,7 +157,7 @@ void GiveUpMoves(State& s, Job& job) {
     return !move.fill;
   });
   for (const NodeId& server : left) {
-    if (!HoldsShards(job, server) && !IsTarget(job, server)) Release(job, server);
+    if (!HoldsShards(job.record, server) && !IsTarget(job, server)) Release(job, server);
   }
   job.moving = Moving{.givers = std::move(job.moving.givers)};
   job.moving.plan_again_at = s.now + kPlanLater;
@@ -178,7 +177,7 @@ void AdaptBatch(Job& job) {
   } else if (missed) {
     int64_t bytes = 0;
     for (const ShardMove& move : moving.batch) {
-      bytes += PlacementOf(job, move).elements * ServerBytesPerElement(job.spec().outer);
+      bytes += MovedSlot(job, move).elements * ServerBytesPerElement(job.spec().outer);
     }
     moving.batch_bytes = bytes / 2;
   }
@@ -198,29 +197,38 @@ bool MaySwitch(const Job& job, const std::vector<ShardMove>& batch) {
   });
 }
 
-void ForgetStaged(Job& job, const std::vector<ShardMove>& batch) {
+void ForgetStaged(Job& job, const std::vector<SlotId>& slots) {
   for (auto& [id, staged] : job.staged) {
-    for (const ShardMove& move : batch) staged.Forget(move.shard);
+    for (const SlotId slot : slots) staged.Forget(slot);
   }
   for (const auto& [id, contribution] : job.contributions) {
     if (!contribution.dropped) NoteStaged(job, id);
   }
 }
 
+// Who holds a shard twice is known by the newest placement, which all are told then.
+void TellCopies(State& s, Job& job) {
+  if (job.record.copies.empty()) return;
+  for (auto& [server, link] : job.links) {
+    link.assigned = false;
+    link.again_at = s.now;
+  }
+}
+
 // After the placement has changed: links are those who hold shards.
 void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
+  TellCopies(s, job);
   for (const NodeId& server : changed) {
-    if (!HoldsShards(job, server)) {
+    if (!HoldsShards(job.record, server)) {
       job.links.erase(server);
       if (!IsTarget(job, server)) Release(job, server);
       continue;
     }
     const Member* member = s.FindMember(MemberKind::kServer, server);
     ServerLink& link = job.links[server];
-    const bool lacks =
-        std::any_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
-          return move.fill && PlacementOf(job, move).server == server;
-        });
+    const bool lacks = std::any_of(
+        job.record.moves.begin(), job.record.moves.end(),
+        [&](const ShardMove& move) { return move.fill && MovedSlot(job, move).server == server; });
     link.assigned = false;
     link.again_at = s.now;
     if (!member->attached || lacks) continue;
@@ -232,16 +240,35 @@ void RefreshLinks(State& s, Job& job, const std::set<NodeId>& changed) {
   }
 }
 
+// The slot that the receiver takes. A shard that has a copy goes on where the copy is, which has
+// all that is staged; who receives it becomes its copy.
+SlotId TakenSlot(Job& job, const ShardMove& move) {
+  JobRecord& record = job.EditRecord();
+  const SlotId n = ShardsOf(record);
+  const bool has_copy = move.shard < n && !record.copies.empty() &&
+                        !record.copies[static_cast<size_t>(move.shard)].server.empty();
+  if (!has_copy) return move.shard;
+  const SlotId copy = move.shard + n;
+  std::swap(PlacementOf(record, move.shard), PlacementOf(record, copy));
+  for (auto& [id, staged] : job.staged) staged.Rename(copy, move.shard);
+  return copy;
+}
+
 void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
   std::set<NodeId> changed;
   int64_t bytes = 0;
   bool filled = false;
   JobRecord& record = job.EditRecord();
+  std::vector<SlotId> taken;
   for (const ShardMove& move : batch) {
-    ShardPlacement& shard = record.shards[move.shard];
+    taken.push_back(TakenSlot(job, move));
+    ShardPlacement& shard = PlacementOf(record, taken.back());
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
-    changed.insert({shard.server, move.to});
-    job.moving.givers.insert(shard.server);
+    changed.insert(move.to);
+    if (!shard.server.empty()) {
+      changed.insert(shard.server);
+      job.moving.givers.insert(shard.server);
+    }
     shard.server = move.to;
     shard.endpoint = to->endpoint;
     shard.public_key = to->public_key;
@@ -254,7 +281,7 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
   }
   ++record.placement;
   ++job.placement_revision;
-  ForgetStaged(job, batch);
+  ForgetStaged(job, taken);
   job.transfer_plans.clear();
   job.push_plan = PushPlan();
   RefreshLinks(s, job, changed);
@@ -274,6 +301,29 @@ void SwitchShards(State& s, Job& job, const std::vector<ShardMove>& batch) {
 }
 
 }  // namespace
+
+void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<SlotId>& slots) {
+  std::set<NodeId> left = {server};
+  std::erase_if(job.EditRecord().moves, [&](const ShardMove& move) {
+    if (!slots.contains(move.shard)) return false;
+    left.insert(move.to);
+    return true;
+  });
+  for (const SlotId slot : slots) job.moving.received.erase(slot);
+  job.moving.batch.clear();
+  job.moving.held_since.reset();
+  job.moving.plan_again_at = s.now;
+  for (const NodeId& name : left) {
+    if (HoldsShards(job.record, name)) continue;
+    job.links.erase(name);
+    job.moving.givers.erase(name);
+    if (!IsTarget(job, name)) Release(job, name);
+  }
+  ++job.placement_revision;
+  job.transfer_plans.clear();
+  job.push_plan = PushPlan();
+  TellCopies(s, job);
+}
 
 absl::Status SetDraining(State& s, const NodeId& name, bool drain) {
   Member* server = s.FindMember(MemberKind::kServer, name);
@@ -311,7 +361,7 @@ std::set<ShardId> MovedShards(const State& s, const Job& job) {
 
 std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
                                        const std::set<ShardId>& moved) {
-  const std::set<ShardId>& lacking = job.links.at(server).lacking;
+  const std::set<ShardId> lacking = job.links.at(server).lacking;
   std::vector<ShardPlacement> lost;
   for (const ShardPlacement& shard : job.record.shards) {
     if (shard.server != server || moved.contains(shard.shard)) continue;
@@ -328,7 +378,7 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
-        IsReleasing(job, key.second) || HoldsOldShards(s, job, key.second)) {
+        IsReleasing(job.record, key.second) || HoldsOldShards(s, job, key.second)) {
       continue;
     }
     const auto link = job.links.find(key.second);
@@ -344,6 +394,47 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
   return servers;
 }
 
+// Who has a copy of a shard of this server, but is away; "": nobody.
+NodeId AwayTwin(const State& s, const Job& job, const NodeId& server) {
+  NodeId away;
+  ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
+    const SlotId n = ShardsOf(job.record);
+    if (job.record.copies.empty()) return;
+    const NodeId& twin = PlacementOf(job.record, slot < n ? slot + n : slot - n).server;
+    const Member* member = s.FindMember(MemberKind::kServer, twin);
+    if (!twin.empty() && member != nullptr && !member->attached) away = twin;
+  });
+  return away;
+}
+
+// Neither this server nor those with the copies of its shards have them: there is one of each, to
+// be filled.
+void ForgetCopiesOf(State& s, Job& job, const NodeId& server) {
+  std::map<NodeId, std::set<SlotId>> lost;
+  const SlotId n = ShardsOf(job.record);
+  for (ShardId shard = 0; !job.record.copies.empty() && shard < n; ++shard) {
+    const ShardPlacement& copy = PlacementOf(job.record, shard + n);
+    const bool its = PlacementOf(job.record, shard).server == server || copy.server == server;
+    if (its && !copy.server.empty()) lost[copy.server].insert(shard + n);
+  }
+  for (const auto& [holder, slots] : lost) {
+    for (const SlotId slot : slots) {
+      ShardPlacement& copy = PlacementOf(job.EditRecord(), slot);
+      copy.server.clear();
+      copy.endpoint.clear();
+      copy.public_key.clear();
+      for (auto& [id, staged] : job.staged) staged.Forget(slot);
+    }
+    ++job.EditRecord().placement;
+    OnSlotsDropped(s, job, holder, slots);
+  }
+  if (lost.empty()) return;
+  job.collecting.reset();
+  for (const auto& [id, contribution] : job.contributions) {
+    if (!contribution.dropped) NoteStaged(job, id);
+  }
+}
+
 }  // namespace
 
 absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
@@ -357,10 +448,18 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     return refuse("it does not run, or has no committed version yet");
   }
   if (link->second.known) return refuse("server ", server, " has its shards: nothing is lost");
+  DropHolder(s, job, server);  // what others hold is not lost
+  if (!HoldsShards(job.record, server)) return absl::OkStatus();
+  if (const NodeId twin = AwayTwin(s, job, server); !twin.empty()) {
+    return refuse("server ", twin, " has copies of its shards, and is away: start it; if they are ",
+                  "lost, too, start it with an empty folder");
+  }
   if (job.decided_version() != job.progress.version) {
     return refuse("version ", job.decided_version(), " is decided, and only server ", server,
                   " had what its shards of that version are made of: bring its folder back");
   }
+  ForgetCopiesOf(s, job, server);
+  if (!HoldsShards(job.record, server)) return absl::OkStatus();
   const std::set<ShardId> moved = MovedShards(s, job);
   const std::vector<ShardPlacement> lost = LostShards(job, server, moved);
   auto placed =
@@ -390,7 +489,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   }
   record.moves_reason = absl::StrCat("a user says that server ", server, " has lost them");
   for (const NodeId& target : targets) {
-    if (!HoldsShards(job, target) && !IsTarget(job, target)) Release(job, target);
+    if (!HoldsShards(job.record, target) && !IsTarget(job, target)) Release(job, target);
   }
   job.collecting.reset();  // a new window will open
   job.moving =
@@ -406,8 +505,8 @@ void OnShardsReceived(State& s, Member& server, const ShardsReceived& message) {
   if (job == nullptr || message.version != job->progress.version) return;
   s.Touch(*job);
   for (const ShardMove& move : job->record.moves) {
-    if (move.to != server.record.name ||
-        std::count(message.shards.begin(), message.shards.end(), move.shard) == 0) {
+    if (move.to != server.record.name || std::count(message.shards.begin(), message.shards.end(),
+                                                    move.shard % ShardsOf(job->record)) == 0) {
       continue;
     }
     job->moving.received[move.shard] = {move.to, message.version};
@@ -419,7 +518,7 @@ void OnReceiverHello(State& s, const NodeId& server) {
 }
 
 bool TakesPartInMoves(const Job& job, const NodeId& server) {
-  return IsReleasing(job, server) || IsTarget(job, server);
+  return IsReleasing(job.record, server) || IsTarget(job, server);
 }
 
 void OnReleased(Job& job, const NodeId& server, int64_t placement) {
@@ -458,7 +557,7 @@ bool HoldsForMoves(const State& s, const Job& job) {
   // Only what is under way.
   for (const ShardMove& move : job.moving.batch) {
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
-    const Member* from = s.FindMember(MemberKind::kServer, PlacementOf(job, move).server);
+    const Member* from = s.FindMember(MemberKind::kServer, SourceOf(job, move).server);
     if (to == nullptr || !to->attached || from == nullptr || !from->attached) return false;
   }
   if (!MaySwitch(job, job.moving.batch)) return false;
@@ -495,7 +594,7 @@ bool IsDamagedHolder(const Job& job, const NodeId& server) {
   const auto link = job.links.find(server);
   if (link == job.links.end() || link->second.known) return false;
   return std::none_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& move) {
-    return move.fill && PlacementOf(job, move).server == server;
+    return move.fill && MovedSlot(job, move).server == server;
   });
 }
 
@@ -505,7 +604,7 @@ void SendReceive(State& s, Job& job) {
     if (IsReceived(job, move)) continue;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
     if (to == nullptr || !to->attached) continue;
-    const ShardPlacement& shard = PlacementOf(job, move);
+    const ShardPlacement& shard = SourceOf(job, move);
     if (IsDamagedHolder(job, move.to)) continue;
     const auto link = job.links.find(shard.server);
     if (!move.fill && (link == job.links.end() || !link->second.known)) continue;
@@ -531,7 +630,7 @@ void SendFill(State& s, Job& job) {
     if (!move.fill || IsReceived(job, move)) continue;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
     if (to == nullptr || !to->attached) continue;
-    ShardPlacement shard = PlacementOf(job, move);
+    ShardPlacement shard = MovedSlot(job, move);
     shard.server = move.to;
     shard.endpoint = to->endpoint;
     shard.public_key = to->public_key;
@@ -612,77 +711,12 @@ Instant NextMoveDeadline(const State& s, const Job& job) {
   // A server that may take shards later, or one that still has to give some.
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached) continue;
-    const bool gives = member.record.draining && HoldsShards(job, key.second);
+    const bool gives = member.record.draining && HoldsShards(job.record, key.second);
     const Instant takes = member.attached_at + s.options.rebalance_after;
     if (gives) next = std::min(next, Later(s, job.moving.plan_again_at));
     if (s.now < takes) next = std::min(next, takes);
   }
   return next;
-}
-
-std::string MovesText(const Job& job) {
-  std::string text;
-  if (!job.record.moves.empty()) {
-    int64_t bytes = 0;
-    std::set<NodeId> to;
-    bool fill = false;
-    for (const ShardMove& move : job.record.moves) {
-      bytes += PlacementOf(job, move).elements * ServerBytesPerElement(job.spec().outer);
-      to.insert(move.to);
-      fill = fill || move.fill;
-    }
-    absl::StrAppend(&text, job.record.moves.size(), fill ? " lost" : "", " shards (", bytes,
-                    " bytes) ", fill ? "are filled on" : "move to");
-    for (const NodeId& server : to) absl::StrAppend(&text, " ", server);
-    if (!job.record.moves_reason.empty()) absl::StrAppend(&text, ": ", job.record.moves_reason);
-  }
-  for (const ReleasedServer& released : job.record.releasing) {
-    absl::StrAppend(&text, text.empty() ? "" : "; ", released.server,
-                    " has yet to delete its part");
-  }
-  if (!job.record.refilled.empty()) {
-    const RefilledShard& newest = job.record.refilled.back();
-    absl::StrAppend(&text, text.empty() ? "" : "; ", job.record.refilled.size(),
-                    " shards were lost and filled from an island, their outer momentum began at "
-                    "zero, the newest at version ",
-                    newest.version);
-  }
-  if (!job.moving.trouble.empty()) {
-    absl::StrAppend(&text, text.empty() ? "" : "; ", job.moving.trouble);
-  }
-  return text;
-}
-
-std::string PlacementText(const State& s, const Job& job) {
-  std::map<NodeId, std::pair<int64_t, int64_t>> held;  // shards, bytes
-  for (const ShardPlacement& shard : job.record.shards) {
-    auto& [shards, bytes] = held[shard.server];
-    ++shards;
-    bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
-  }
-  const std::vector<std::string> sites = SitesOfIslands(s, job);
-  std::string text;
-  for (const auto& [server, what] : held) {
-    const Member* member = s.FindMember(MemberKind::kServer, server);
-    const std::string site = member == nullptr ? "" : SiteOfServer(s, *member);
-    absl::StrAppend(&text, text.empty() ? "" : "; ", server, site.empty() ? "" : " at ", site, ": ",
-                    what.first, what.first == 1 ? " shard, " : " shards, ", what.second, " bytes (",
-                    ReachOf(site, sites, s.site_rates).why, ")");
-  }
-  return text;
-}
-
-std::string DrainText(const State& s, const Member& server) {
-  if (!server.record.draining) return "";
-  const NodeId& name = server.record.name;
-  std::string jobs;
-  for (const auto& [number, job] : s.jobs) {
-    if (!HoldsShards(job, name) && !IsReleasing(job, name)) continue;
-    absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", job.id(),
-                    job.ended() ? " (ended: export it, then atoll rm)" : "");
-  }
-  return jobs.empty() ? "drained: it holds nothing and can be stopped"
-                      : absl::StrCat("draining: it still holds shards of ", jobs);
 }
 
 }  // namespace atl::coord

@@ -4,7 +4,7 @@
 #ifndef ATOLL_COORDINATOR_CORE_MOVES_H_
 #define ATOLL_COORDINATOR_CORE_MOVES_H_
 
-#include <string>
+#include <set>
 
 #include "coordinator/core/state.h"
 
@@ -26,6 +26,8 @@ void OnReleased(Job& job, const NodeId& server, int64_t placement);
 // Plans moves, and switches shards that have been received. True if anything changed. REQUIRES: the
 // job is active and not stale, and nothing is decided that is not applied.
 bool AdvanceMoves(State& s, Job& job);
+// The server does not hold these slots any more, and moves of them are off.
+void OnSlotsDropped(State& s, Job& job, const NodeId& server, const std::set<SlotId>& slots);
 // Whether the round waits a moment for shards that are on their way.
 bool HoldsForMoves(const State& s, const Job& job);
 // Whether all that have got shards hold them durably, as servers say it: those who had them before
@@ -34,13 +36,6 @@ bool TakenOver(const Job& job);
 // Sends what servers and islands are still to do for moves.
 void PumpMoves(State& s, Job& job);
 Instant NextMoveDeadline(const State& s, const Job& job);
-
-// "" or which shards move, how far they are, and why they wait.
-std::string MovesText(const Job& job);
-// Which server holds how much, and what it takes islands to reach it: what placement weighs.
-std::string PlacementText(const State& s, const Job& job);
-// Of a server: "" or "draining: ..." and what it still holds.
-std::string DrainText(const State& s, const Member& server);
 
 }  // namespace atl::coord
 

@@ -35,20 +35,23 @@ struct PlacementServer {
   int64_t free_bytes = 0;
   std::string public_key;
   double cost = 1;  // of an element there, over one beside the islands (ReachOf)
+  std::string site = {};
 };
 
 struct Placement {
   std::vector<ShardPlacement> shards;
-  double max_over_mean = 1;  // elements of the fullest server over the mean of all
+  std::vector<ShardPlacement> copies;  // empty: none are wanted
+  double max_over_mean = 1;            // elements of the fullest server over the mean of all
 };
 
 // Longest processing time first: the largest shard not yet placed goes to the server whose elements
 // times their cost are the fewest with it (the first by name among equals) that has room for it:
-// parameters, slots and one staged delta. Error: the servers have too little memory; says how
+// parameters, slots and one staged delta. A copy goes to another server than its shard, at another
+// site if one has room. Error: the servers have too little memory; says how
 // much is needed.
 absl::StatusOr<Placement> PlaceShards(std::vector<ShardPlacement> shards,
                                       const std::vector<PlacementServer>& servers,
-                                      int64_t bytes_per_element);
+                                      int64_t bytes_per_element, bool copies = false);
 
 // Elements of the fullest server over the mean; 1 if nothing is placed.
 double MaxOverMean(const std::vector<ShardPlacement>& shards);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/copies.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
@@ -68,7 +69,7 @@ const JobFacts& Majority(const std::vector<Member*>& prepared) {
 
 // "" or what is missing.
 std::string TooFewServers(const State& s, const Job& job) {
-  const int64_t needed = job.spec().outer.min_servers;
+  const int64_t needed = std::max(job.spec().outer.min_servers, job.spec().outer.shard_copies);
   const int64_t attached = std::count_if(s.members.begin(), s.members.end(), [](const auto& entry) {
     return entry.first.first == MemberKind::kServer && entry.second.attached &&
            !entry.second.record.draining;
@@ -95,8 +96,9 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached || member.record.draining) continue;
+    const std::string site = SiteOfServer(s, member);
     servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key,
-                       ReachOf(SiteOfServer(s, member), sites, s.site_rates).cost});
+                       ReachOf(site, sites, s.site_rates).cost, site});
   }
   // One that was there when the job was scheduled may have gone since.
   if (std::string missing = TooFewServers(s, job); !missing.empty()) {
@@ -105,7 +107,8 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>
   }
   auto placement =
       PlaceShards(*std::move(shards), servers,
-                  ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32));
+                  ServerBytesPerElement(job.spec().outer) + BytesPerElement(Encoding::kFloat32),
+                  job.spec().outer.shard_copies == 2);
   if (!placement.ok()) {
     job.waiting_for = std::string(placement.status().message());
     return false;
@@ -113,11 +116,12 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>
   JobRecord& record = job.EditRecord();
   record.facts = facts;
   record.shards = std::move(placement->shards);
-  for (const ShardPlacement& shard : record.shards) {
+  record.copies = std::move(placement->copies);
+  ForEachSlot(record, [&](SlotId, const ShardPlacement& shard) {
     ServerLink& link = job.links[shard.server];
     link.known = true;
     link.again_at = s.now;
-  }
+  });
   s.Log(job.id(), Severity::kInfo,
         absl::StrCat(record.shards.size(), " shards of ", facts.layers.size(), " layers on ",
                      job.links.size(), " parameter servers, the fullest holds ",

@@ -52,10 +52,14 @@ struct MemberRecord {
   bool operator==(const MemberRecord&) const = default;
 };
 
-// A shard that is to move from its server to this one. fill: what it had is lost, and an island
-// pushes its parameters.
+// A place of a job that a server fills: a shard, or the copy of one, counted after all shards (see
+// copies.h).
+using SlotId = ShardId;
+
+// What of a slot is to move from its server to this one (a copy that there is not: from the shard's
+// holder). fill: what it had is lost, and an island pushes its parameters.
 struct ShardMove {
-  ShardId shard = 0;
+  SlotId shard = 0;
   NodeId to;
   bool fill = false;
 
@@ -99,6 +103,9 @@ struct JobRecord {
   std::string moves_reason;  // why these, or those before
   std::vector<ReleasedServer> releasing;
   std::vector<RefilledShard> refilled;  // one a shard
+  // Once placed, if the job keeps two of each shard: whose server holds the second one; no server:
+  // nobody does now. Index = ShardId.
+  std::vector<ShardPlacement> copies = {};
 
   bool operator==(const JobRecord&) const = default;
 };

@@ -109,8 +109,9 @@ void OnJobRemoved(State& s, Member& server, const JobRemoved& message) {
   if (job->links.erase(server.record.name) == 0) return;
   std::erase_if(job->EditRecord().releasing,
                 [&](const ReleasedServer& r) { return r.server == server.record.name; });
-  std::erase_if(job->EditRecord().shards,
-                [&](const ShardPlacement& shard) { return shard.server == server.record.name; });
+  const auto its = [&](const ShardPlacement& shard) { return shard.server == server.record.name; };
+  std::erase_if(job->EditRecord().shards, its);
+  std::erase_if(job->EditRecord().copies, its);
 }
 
 void ForgetRemoved(State& s) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/protocol/round_limit.h"
+#include "coordinator/core/copies.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/moves.h"
 #include "coordinator/core/round_decision.h"
@@ -143,7 +144,7 @@ void OnPushRequest(State& s, Member& worker, const PushRequest& message) {
 }
 
 void NoteStaged(Job& job, const ContributionId& id) {
-  const bool whole = job.staged[id].size() == job.record.shards.size();
+  const bool whole = static_cast<int64_t>(job.staged[id].size()) == FilledSlots(job.record);
   if (whole == IsComplete(job, id)) return;
   if (whole) {
     job.complete.push_back(id);
@@ -191,7 +192,7 @@ bool DropIncomplete(State& s, Job& job) {
   for (const ContributionId& id : lost) {
     DropContribution(s, job, id,
                      absl::StrCat("its island was gone after ", job.staged[id].size(), " of ",
-                                  job.record.shards.size(), " shards"));
+                                  FilledSlots(job.record), " shards"));
   }
   return !lost.empty();
 }
@@ -285,6 +286,7 @@ bool AdvanceRound(State& s, Job& job) {
   if ((!job.active() && !job.ended()) || job.links.empty() || job.record.removed || job.stale()) {
     return false;
   }
+  if (DropLostHolders(s, job)) return true;
   if (job.active() && DropIncomplete(s, job)) return true;
   if (job.decided_version() > job.progress.version) {
     const bool applied = std::all_of(job.links.begin(), job.links.end(), [&](const auto& entry) {
@@ -296,7 +298,10 @@ bool AdvanceRound(State& s, Job& job) {
   if (job.ended()) return false;
   if (AdvanceMoves(s, job)) return true;
   if (!job.collecting) return AdvanceWindow(s, job);
-  if (job.collecting->grams.size() < job.links.size()) return false;
+  const auto asked = std::count_if(job.links.begin(), job.links.end(), [&](const auto& entry) {
+    return IsActive(job.record, entry.first);
+  });
+  if (std::ssize(job.collecting->grams) < asked) return false;
   DecideRound(s, job);
   return true;
 }
@@ -322,7 +327,8 @@ std::string RoundReason(const State& s, const Job& job) {
       return absl::StrCat("waits for island ", absl::StrJoin(MissingIslands(job), ", "));
     case RoundPhase::kCollecting:
       for (const auto& [server, link] : job.links) {
-        if (!job.collecting->grams.contains(server)) behind.push_back(server);
+        if (!IsActive(job.record, server) || job.collecting->grams.contains(server)) continue;
+        behind.push_back(server);
       }
       return absl::StrCat("waits for statistics of ", absl::StrJoin(behind, ", "));
     case RoundPhase::kCommitting:

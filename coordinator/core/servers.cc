@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/adoption.h"
+#include "coordinator/core/copies.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/moves.h"
@@ -36,9 +37,13 @@ ServerLink* LinkOf(State& s, const Member& server, const JobId& job_id, Job*& jo
 
 // Whether the push is of one of the job's shards on this server, and lies within it.
 bool IsOn(const Job& job, const NodeId& server, const PushId& push) {
-  const std::vector<ShardPlacement>& shards = job.record.shards;
-  return push.shard >= 0 && static_cast<size_t>(push.shard) < shards.size() &&
-         shards[push.shard].server == server;
+  return SlotOn(job.record, server, push.shard).has_value();
+}
+
+// Notes a push that is staged on this server. REQUIRES: IsOn.
+void AddStaged(const Job& job, const NodeId& server, const PushId& push, StagedShards& staged) {
+  const int64_t elements = job.record.shards[static_cast<size_t>(push.shard)].elements;
+  staged.Add(*SlotOn(job.record, server, push.shard), push.RangeIn(elements), elements);
 }
 
 // What of the job's shards on this server it says that it has staged.
@@ -69,14 +74,14 @@ std::set<ShardId> LackedBy(const Job& job, const NodeId& server, const HeldJob& 
   const auto has = [](const std::vector<ShardId>& shards, ShardId shard) {
     return std::find(shards.begin(), shards.end(), shard) != shards.end();
   };
-  for (const ShardPlacement& shard : job.record.shards) {
-    if (shard.server != server || has(held.shards, shard.shard)) continue;
+  ForEachSlotOn(job.record, server, [&](SlotId, const ShardPlacement& shard) {
+    if (has(held.shards, shard.shard)) return;
     const bool filled = std::any_of(job.record.refilled.begin(), job.record.refilled.end(),
                                     [&](const RefilledShard& r) {
                                       return r.shard == shard.shard && r.version == held.version;
                                     });
     if (!filled || !has(held.filled, shard.shard)) lacking.insert(shard.shard);
-  }
+  });
   return lacking;
 }
 
@@ -100,11 +105,13 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
     }
     for (const DecisionParticipant& p : decision->participants) {
       if (!p.accepted) continue;
-      for (const ShardPlacement& shard : job.record.shards) {
-        if (shard.server != server || staged[p.contribution].Holds(shard.shard)) continue;
-        return absl::StrCat("it has lost island ", p.contribution.island, "'s push of shard ",
-                            shard.shard, ", which version ", v, " is made of");
-      }
+      std::optional<ShardId> lost;
+      ForEachSlotOn(job.record, server, [&](SlotId, const ShardPlacement& shard) {
+        if (!staged[p.contribution].Holds(shard.shard)) lost = shard.shard;
+      });
+      if (!lost) continue;
+      return absl::StrCat("it has lost island ", p.contribution.island, "'s push of shard ", *lost,
+                          ", which version ", v, " is made of");
     }
   }
   return "";
@@ -115,16 +122,16 @@ void TakeStaged(Job& job, const NodeId& server, const HeldJob* held, bool fresh)
   for (const auto& [id, record] : job.contributions) {
     if (record.dropped) continue;
     StagedShards& staged = job.staged[id];
-    for (const ShardPlacement& shard : job.record.shards) {
-      if (fresh && shard.server == server) staged.Forget(shard.shard);
-    }
+    ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
+      if (fresh) staged.Forget(slot);
+    });
     if (held == nullptr) {
       NoteStaged(job, id);
       continue;
     }
     for (const PushId& push : held->staged) {
       if (ContributionOf(push) == id && IsOn(job, server, push)) {
-        staged.Add(push, job.record.shards[push.shard].elements);
+        AddStaged(job, server, push, staged);
       }
     }
     NoteStaged(job, id);
@@ -169,13 +176,26 @@ void SetProblem(State& s, Job& job, const NodeId& server, std::string problem) {
 
 // Also of a job that has ended: it can be exported.
 void TakeEndpoint(Job& job, const Member& server) {
-  for (ShardPlacement& shard : job.record.shards) {
-    if (shard.server != server.record.name) continue;
-    if (shard.endpoint == server.endpoint && shard.public_key == server.public_key) continue;
-    shard.endpoint = server.endpoint;
-    shard.public_key = server.public_key;
-    job.dirty.record = true;
-    ++job.placement_revision;
+  for (std::vector<ShardPlacement>* shards : {&job.record.shards, &job.record.copies}) {
+    for (ShardPlacement& shard : *shards) {
+      if (shard.server != server.record.name) continue;
+      if (shard.endpoint == server.endpoint && shard.public_key == server.public_key) continue;
+      shard.endpoint = server.endpoint;
+      shard.public_key = server.public_key;
+      job.dirty.record = true;
+      ++job.placement_revision;
+    }
+  }
+}
+
+// Those who forward to it are told where it is now, and that it may lack what it had.
+void TellForwarders(State& s, Job& job, const NodeId& server) {
+  for (const ShardPlacement& copy : job.record.copies) {
+    if (copy.server != server) continue;
+    const auto link = job.links.find(job.record.shards[static_cast<size_t>(copy.shard)].server);
+    if (link == job.links.end()) continue;
+    link->second.assigned = false;
+    link->second.again_at = s.now;
   }
 }
 
@@ -185,6 +205,7 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
   const Version version = held == nullptr ? kNoVersion : held->version;
   const Version snapshot = held == nullptr ? kNoVersion : held->snapshot_version;
   TakeEndpoint(job, server);
+  TellForwarders(s, job, name);
   link.assigned = false;
   link.end_sent = false;
   link.unknown.clear();
@@ -275,17 +296,12 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   Job* job = nullptr;
   ServerLink* link = LinkOf(s, server, message.push.job, job);
   if (link == nullptr || !link->known) return;
-  const auto& shards = job->record.shards;
-  const ShardId shard = message.push.shard;
-  if (shard < 0 || static_cast<size_t>(shard) >= shards.size() ||
-      shards[shard].server != server.record.name) {
-    return;
-  }
+  if (!IsOn(*job, server.record.name, message.push)) return;
   const ContributionId id = ContributionOf(message.push);
   auto it = job->contributions.find(id);
   link->trouble.clear();  // its log takes writes
   if (it != job->contributions.end() && !it->second.dropped) {
-    job->staged[id].Add(message.push, shards[shard].elements);
+    AddStaged(*job, server.record.name, message.push, job->staged[id]);
     NoteStaged(*job, id);
     NotePush(s, *job, id.island);
   } else if (!MayCount(*job, id)) {
@@ -293,11 +309,26 @@ void OnPushStaged(State& s, Member& server, const PushStaged& message) {
   }
 }
 
+namespace {
+
+// Whose statistics a server is asked for: each shard's by one server. Empty: of all that it holds.
+std::vector<ShardId> AskedShards(const Job& job, const NodeId& server) {
+  std::vector<ShardId> asked;
+  if (job.record.copies.empty()) return asked;
+  for (const ShardPlacement& shard : job.record.shards) {
+    if (shard.server == server) asked.push_back(shard.shard);
+  }
+  return asked;
+}
+
+}  // namespace
+
 void OnStatistics(State& s, Member& server, const Statistics& message) {
   Job* job = nullptr;
   ServerLink* link = LinkOf(s, server, message.job, job);
   if (link == nullptr || !job->collecting || job->collecting->version != message.version ||
-      job->collecting->contributions != message.contributions) {
+      job->collecting->contributions != message.contributions ||
+      message.shards != AskedShards(*job, server.record.name)) {
     return;
   }
   std::set<int32_t> expected;
@@ -381,7 +412,9 @@ bool Owes(const Job& job, const NodeId& server, const ServerLink& link) {
   if (IsBehind(job, link)) return true;
   if (job.ended()) return WantsEnd(job, link) && !link.end_sent;
   if (!link.assigned) return true;
-  if (job.collecting && !job.collecting->grams.contains(server)) return true;
+  if (job.collecting && IsActive(job.record, server) && !job.collecting->grams.contains(server)) {
+    return true;
+  }
   return WantsEnd(job, link) && link.snapshot_version < job.progress.version;
 }
 
@@ -392,11 +425,14 @@ void SendAssignment(State& s, Job& job, const NodeId& server) {
                       job.spec().outer.momentum,
                       job.spec().schedule.snapshot_every_rounds,
                       CharterOf(job)};
-  for (const ShardPlacement& shard : job.record.shards) {
-    if (shard.server == server) {
-      assign.shards.push_back({shard.shard, shard.layer, shard.elements, shard.begin});
-    }
-  }
+  ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement& shard) {
+    assign.shards.push_back({shard.shard, shard.layer, shard.elements, shard.begin});
+    if (IsCopy(job.record, slot) || job.record.copies.empty()) return;
+    const ShardPlacement& copy = job.record.copies[static_cast<size_t>(slot)];
+    const Member* to = s.FindMember(MemberKind::kServer, copy.server);
+    if (to == nullptr) return;
+    assign.forwards.push_back({slot, copy.endpoint, copy.public_key, to->record.incarnation});
+  });
   s.SendToServer(server, std::move(assign));
   SendFencesTo(s, job, server);
 }
@@ -449,16 +485,17 @@ void PumpServers(State& s, Job& job) {
     if (gives && !TakenOver(job)) continue;
     if (job.record.removed) {
       s.SendToServer(server, RemoveJob{job.id()});
+    } else if (!link.assigned && !job.ended()) {
+      SendAssignment(s, job, server);  // before its end, too: it may have a shard that moved here
     } else if (WantsEnd(job, link)) {
       link.end_sent = true;
       s.SendToServer(server, EndJob{job.id()});
-    } else if (!link.assigned) {
-      SendAssignment(s, job, server);
     } else if (IsBehind(job, link)) {
       SendCommits(s, job, server, link.version);
     } else if (job.collecting) {
-      s.SendToServer(server, CollectStatistics{job.id(), job.collecting->version,
-                                               job.collecting->contributions});
+      s.SendToServer(server,
+                     CollectStatistics{job.id(), job.collecting->version,
+                                       job.collecting->contributions, AskedShards(job, server)});
     }
   }
 }
@@ -520,11 +557,10 @@ int64_t FreeBytes(const State& s, const Member& server) {
   int64_t free = server.memory_bytes;
   for (const auto& [number, job] : s.jobs) {
     const int64_t bytes = ServerBytesPerElement(job.spec().outer);
-    for (const ShardPlacement& shard : job.record.shards) {
-      if (shard.server == server.record.name) free -= shard.elements * bytes;
-    }
+    ForEachSlotOn(job.record, server.record.name,
+                  [&](SlotId, const ShardPlacement& shard) { free -= shard.elements * bytes; });
     for (const ShardMove& move : job.record.moves) {
-      const ShardPlacement& shard = job.record.shards[move.shard];
+      const ShardPlacement& shard = PlacementOf(job.record, move.shard);
       if (move.to == server.record.name && shard.server != move.to) {
         free -= shard.elements * bytes;
       }

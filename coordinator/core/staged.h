@@ -1,10 +1,11 @@
-// What parameter servers have staged of a contribution, by shard.
+// What parameter servers have staged of a contribution, by shard, or by slot (copies.h).
 
 #ifndef ATOLL_COORDINATOR_CORE_STAGED_H_
 #define ATOLL_COORDINATOR_CORE_STAGED_H_
 
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "common/element_ranges.h"
@@ -16,12 +17,24 @@ class StagedShards {
  public:
   // Of a shard with so many elements.
   void Add(const PushId& push, int64_t shard_elements) {
-    if (whole_.contains(push.shard)) return;
-    ElementRanges& ranges = parts_[push.shard];
-    ranges.Add(push.RangeIn(shard_elements));
+    Add(push.shard, push.RangeIn(shard_elements), shard_elements);
+  }
+  void Add(ShardId slot, ElementRange range, int64_t shard_elements) {
+    if (whole_.contains(slot)) return;
+    ElementRanges& ranges = parts_[slot];
+    ranges.Add(range);
     if (!ranges.Covers({0, shard_elements})) return;
-    whole_.insert(push.shard);
-    parts_.erase(push.shard);
+    whole_.insert(slot);
+    parts_.erase(slot);
+  }
+  // What is staged in slot `from` is what is staged in slot `to` from now on.
+  void Rename(ShardId from, ShardId to) {
+    Forget(to);
+    if (whole_.erase(from) > 0) whole_.insert(to);
+    if (auto parts = parts_.extract(from)) {
+      parts.key() = to;
+      parts_.insert(std::move(parts));
+    }
   }
   void Forget(ShardId shard) {
     whole_.erase(shard);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
+#include "coordinator/core/copies.h"
 
 namespace atl::coord {
 
@@ -47,9 +48,9 @@ int64_t Job::StagedBytes(const NodeId& server) const {
   const Encoding encoding =
       progress.version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
   int64_t bytes = 0;
-  for (const ShardPlacement& shard : record.shards) {
-    if (shard.server == server) bytes += EncodedBytes(encoding, shard.elements);
-  }
+  ForEachSlotOn(record, server, [&](SlotId, const ShardPlacement& shard) {
+    bytes += EncodedBytes(encoding, shard.elements);
+  });
   return bytes;
 }
 

@@ -4,10 +4,11 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/copies.h"
 #include "coordinator/core/grouping.h"
 #include "coordinator/core/islands.h"
 #include "coordinator/core/jobs.h"
-#include "coordinator/core/moves.h"
+#include "coordinator/core/move_texts.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/plans.h"
 #include "coordinator/core/roster.h"
@@ -115,7 +116,7 @@ RoundView RoundOf(const State& s, const Job& job, Instant now) {
     if (record.dropped) continue;
     PendingContribution pending;
     pending.record = record;
-    pending.shards = static_cast<int64_t>(job.record.shards.size());
+    pending.shards = FilledSlots(job.record);
     if (auto it = job.staged.find(id); it != job.staged.end()) {
       pending.shards_staged = static_cast<int64_t>(it->second.size());
     }
@@ -191,6 +192,7 @@ JobView ViewOf(const State& s, const Job& job, Instant now) {
   view.spec = job.spec();
   view.facts = job.record.facts;
   view.shards = job.record.shards;
+  view.copies = job.record.copies;
   view.placement_max_over_mean = MaxOverMean(job.record.shards);
   for (const auto& [id, island] : job.islands) view.islands.push_back(ViewOf(s, job, island));
   view.round = RoundOf(s, job, now);

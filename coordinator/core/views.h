@@ -138,7 +138,7 @@ struct JobView {
   JobSummary summary;
   JobSpec spec;
   std::optional<JobFacts> facts;
-  std::vector<ShardPlacement> shards;
+  std::vector<ShardPlacement> shards, copies;
   double placement_max_over_mean = 1;  // bytes of the fullest server over the mean
   std::string placement;               // which server holds how much, and how far it is
   std::vector<IslandView> islands;

@@ -87,7 +87,8 @@ const DECISIONS = [
 
 const serversOf = (job) => {
   const names = new Map();
-  for (const shard of job.shards) {
+  for (const shard of [...job.shards, ...job.copies]) {
+    if (!shard.server) continue;
     const server = names.get(shard.server) || { name: shard.server, shards: 0, elements: 0 };
     server.shards += 1;
     server.elements += num(shard.elements);

@@ -149,6 +149,7 @@ void ServerCore::SendDue(Turn& turn) {
     }
     if (now >= job.next_snapshot_try) MaybeSnapshot(job, turn);
     if (now >= job.next_fetch) Receive(id, job, turn);
+    if (now >= job.next_forward) ForwardStaged(job, turn);
   }
 }
 
@@ -157,7 +158,7 @@ Instant ServerCore::NextDeadline() const {
   if (connected_) next = std::min(next_hello_, next_heartbeat_);
   for (const auto& [id, job] : jobs_) {
     if (connected_) next = std::min({next, job.next_fault, job.next_announcement});
-    next = std::min({next, job.next_snapshot_try, job.next_fetch});
+    next = std::min({next, job.next_snapshot_try, job.next_fetch, job.next_forward});
   }
   return next;
 }
@@ -191,6 +192,7 @@ void ServerCore::On(const LogSynced& event, Turn& turn) {
     }
     Acknowledge(push.waiting, PushStatus::kStaged, "", turn);
     Announce(push.id, *job, turn);
+    if (job->forwards.contains(push.id.shard)) job->to_forward.insert(push.id);
   }
   job->synced = std::max(job->synced, event.sequence);
   while (!job->fills.empty() && job->fills.begin()->first <= event.sequence) {
@@ -200,6 +202,7 @@ void ServerCore::On(const LogSynced& event, Turn& turn) {
   if (job->committing && job->committing_sequence <= event.sequence) {
     FinishCommit(event.job, *job, turn);
   }
+  ForwardStaged(*job, turn);
   Receive(event.job, *job, turn);
 }
 

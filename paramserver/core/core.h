@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <variant>
@@ -75,6 +76,12 @@ struct PartFetched {
   SharedBytes payload;
 };
 
+// The end of a ForwardPush. OK: the other server has it, durably.
+struct PushForwarded {
+  Token token = 0;
+  absl::Status status;
+};
+
 // All records of the job up to `sequence` are durable.
 struct LogSynced {
   JobId job;
@@ -116,9 +123,9 @@ struct Tick {
   int64_t sent_bytes = 0;
 };
 
-using Event =
-    std::variant<FromCoordinator, PushArrived, PullAsked, LogSynced, LogFailed, SnapshotDone,
-                 JobErased, EraseFailed, ConnectionUp, ConnectionDown, PartFetched, Tick>;
+using Event = std::variant<FromCoordinator, PushArrived, PullAsked, LogSynced, LogFailed,
+                           SnapshotDone, JobErased, EraseFailed, ConnectionUp, ConnectionDown,
+                           PartFetched, PushForwarded, Tick>;
 
 // ---------------------------------------------------------------------------------- actions ----
 
@@ -164,6 +171,17 @@ struct FetchPart {
   std::string public_key;
 };
 
+// Push this to the server that has the other copy of its shard; answer with PushForwarded.
+struct ForwardPush {
+  Token token = 0;
+  PushId id;
+  Encoding encoding = Encoding::kFloat32;
+  int64_t elements = 0;
+  SharedBytes payload;
+  std::string endpoint;
+  std::string public_key;
+};
+
 // Write it once all records up to snapshot->last_sequence are durable; keep the snapshot before it;
 // answer with SnapshotDone. At most one a job is asked for at a time.
 struct WriteSnapshot {
@@ -191,6 +209,7 @@ struct Actions {
   std::vector<ReplyPull> replies;
   std::vector<RefusePull> refusals;
   std::vector<FetchPart> fetches;
+  std::vector<ForwardPush> forwards;
   std::vector<WriteSnapshot> snapshots;
   std::vector<TruncateLog> truncations;
   std::vector<EraseJob> erasures;
@@ -220,7 +239,8 @@ class ServerCore {
   static constexpr size_t kMaxJobs = 256;  // beyond it an assignment gets a ServerFault
   static constexpr int64_t kPartElements = int64_t{4} << 20;  // of a FetchPart
   static constexpr size_t kFetchesAtOnce = 4;
-  static constexpr size_t kLeftMax = 4096;  // jobs whose removal from here is remembered
+  static constexpr size_t kForwardsAtOnce = 4;  // of a job
+  static constexpr size_t kLeftMax = 4096;      // jobs whose removal from here is remembered
   static constexpr Duration kSnapshotRetry = std::chrono::seconds(10);  // after a failed one
 
   // `recovered`: what was found on disk (JobReplay), in any order. `pool` outlives the core.
@@ -270,6 +290,12 @@ class ServerCore {
     std::map<LogSequence, std::vector<Token>> fills;  // who waits for these records
     Instant next_fetch = kNever;                      // after a failed one
 
+    std::map<ShardId, ForwardTo> forwards;  // who else holds shards that islands push here
+    std::set<PushId> to_forward;            // durable here; in turn, from the one after
+    PushId forwarded_last;                  // this one on
+    Instant next_forward = kNever;          // after a failed one
+    std::string forward_trouble;            // why it failed
+
     std::optional<CommittedRecord> committing;  // in the log, not yet durable
     LogSequence committing_sequence = 0;
     bool end_after_commit = false;
@@ -292,6 +318,12 @@ class ServerCore {
     ElementRange range;
   };
 
+  // A ForwardPush without an answer yet.
+  struct Forwarding {
+    PushId id;
+    ForwardTo to;
+  };
+
   struct Turn;  // one Step: the time and the actions so far
 
   void On(const FromCoordinator& event, Turn& turn);
@@ -305,6 +337,7 @@ class ServerCore {
   void On(const ConnectionUp& event, Turn& turn);
   void On(const ConnectionDown& event, Turn& turn);
   void On(const PartFetched& event, Turn& turn);
+  void On(const PushForwarded& event, Turn& turn);
   void On(const Tick& event, Turn& turn);
 
   void Obey(const Welcome& message, Turn& turn);
@@ -336,6 +369,8 @@ class ServerCore {
   void Receive(const JobId& id, Job& job, Turn& turn);
   void TakeFill(const PushArrived& event, Job& job, Turn& turn);
   void StagePush(const PushArrived& event, Job& job, Turn& turn);
+  void SetForwards(const AssignShards& message, Job& job, Turn& turn);
+  void ForwardStaged(Job& job, Turn& turn);
   void Announce(const PushId& id, Job& job, Turn& turn);
   void Known(const std::vector<ContributionId>& contributions, Job& job);
   void Acknowledge(const std::vector<Token>& tokens, PushStatus status, const std::string& reason,
@@ -360,7 +395,8 @@ class ServerCore {
   std::map<JobId, int64_t> left_;
 
   std::map<Token, Fetch> fetches_;
-  Token next_fetch_ = 1;
+  std::map<Token, Forwarding> forwarding_;
+  Token next_transfer_ = 1;
 
   ClusterMark mark_;        // of the coordinator that it obeys
   ClusterMark remembered_;  // as it is on the disk

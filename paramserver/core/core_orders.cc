@@ -126,6 +126,7 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
   if (changed && job.committing) return;
   if (!state.ended() && (changed || state.epoch() < mark_.epoch)) {
     AssignedRecord record{mark_.epoch, message};
+    record.assignment.forwards.clear();
     const LogSequence sequence = Append(message.job, job, record, turn);
     state.Apply(sequence, record);
     // What was staged of shards that have left is gone, even if they come back.
@@ -136,6 +137,7 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
     UpdateRoom();
     MaybeSnapshot(job, turn);
   }
+  SetForwards(message, job, turn);
   Say(ShardsAssigned{message.job, message.charter.placement}, turn);
 }
 
@@ -168,16 +170,17 @@ void ServerCore::Obey(const CollectStatistics& message, Turn& turn) {
     return;
   }
   if (!job->statistics || job->statistics->version != message.version ||
-      job->statistics->contributions != message.contributions) {
-    auto gram = job->state->Gram(message.contributions);
+      job->statistics->contributions != message.contributions ||
+      job->statistics->shards != message.shards) {
+    auto gram = job->state->Gram(message.contributions, message.shards);
     if (!gram.ok()) {
       return Fault(
           message.job,
           absl::StrCat("statistics of round ", message.version, ": ", gram.status().message()),
           turn);
     }
-    job->statistics =
-        Statistics{message.job, message.version, message.contributions, *std::move(gram)};
+    job->statistics = Statistics{message.job, message.version, message.contributions,
+                                 *std::move(gram), message.shards};
   }
   Say(*job->statistics, turn);
 }

@@ -162,7 +162,7 @@ void ServerCore::FetchMissing(const JobId& id, Job& job, const ShardSource& sour
         if (fetches_.size() >= kFetchesAtOnce) return;
         const ElementRange range{begin, std::min(begin + kPartElements, gap.end)};
         if (IsFetched(id, source.shard, part, range)) continue;
-        const Token token = next_fetch_++;
+        const Token token = next_transfer_++;
         fetches_[token] = {
             id, job.receiving->placement, job.receiving->version, source.shard, part, range};
         turn.actions.fetches.push_back({token, id, job.receiving->version, source.shard.shard,

@@ -333,6 +333,20 @@ const JobState::StagedShard* JobState::FindStaged(const ContributionId& contribu
   return whole ? &found->second : nullptr;
 }
 
+std::optional<JobState::StagedPush> JobState::FindPush(const PushId& id) const {
+  const auto found = staged_.find({ContributionOf(id), id.shard});
+  if (found == staged_.end() || !found->second.pushes.contains(id)) return std::nullopt;
+  const StagedShard& staged = found->second;
+  const ElementRange range = id.RangeIn(shards_.at(id.shard).info.elements);
+  const auto at = [&](int64_t element) {
+    return static_cast<size_t>(EncodedBytes(staged.encoding, element));
+  };
+  return StagedPush{staged.encoding,
+                    range.size(),
+                    {staged.payload.owner, staged.payload.bytes.subspan(
+                                               at(range.begin), at(range.end) - at(range.begin))}};
+}
+
 void JobState::Decide(const ContributionId& contribution) {
   book_->Decide(contribution);
   for (auto staged = staged_.lower_bound({contribution, std::numeric_limits<ShardId>::min()});
@@ -447,7 +461,7 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
 }
 
 absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
-    const std::vector<ContributionId>& contributions) const {
+    const std::vector<ContributionId>& contributions, const std::vector<ShardId>& only) const {
   const size_t k = contributions.size();
   if (k > kMaxContributions) {
     return absl::InvalidArgumentError(absl::StrCat("statistics of ", k, " contributions; at most ",
@@ -460,7 +474,12 @@ absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
   const size_t n = reference < 0 ? k : k + 1;
   std::vector<DeltaView> deltas(n);
   std::vector<double> gram(n * n);
+  for (const ShardId id : only) {
+    if (!shards_.contains(id))
+      return absl::NotFoundError(absl::StrCat("shard ", id, " is not here"));
+  }
   for (const auto& [id, shard] : shards_) {
+    if (!only.empty() && std::find(only.begin(), only.end(), id) == only.end()) continue;
     for (size_t i = 0; i < k; ++i) {
       const StagedShard* push = FindStaged(contributions[i], id);
       if (push == nullptr) {

@@ -58,8 +58,9 @@ class JobState {
   // Per layer held here, the inner products of these contributions' staged deltas, and last of the
   // outer optimizer's reference slot where it has one, summed over shards in order, in double.
   // NotFound names the first delta that is missing.
-  absl::StatusOr<std::vector<LayerGram>> Gram(
-      const std::vector<ContributionId>& contributions) const;
+  // `only`: of these shards; empty: of all.
+  absl::StatusOr<std::vector<LayerGram>> Gram(const std::vector<ContributionId>& contributions,
+                                              const std::vector<ShardId>& only = {}) const;
 
   // Null for an unknown shard and before version 0.
   std::shared_ptr<SharedTensor> Theta(ShardId shard) const;
@@ -92,6 +93,14 @@ class JobState {
   int64_t placement() const { return std::max(placement_, assignment_.charter.placement); }
   const std::shared_ptr<PushBook>& book() const { return book_; }
   std::vector<PushId> Staged() const;
+  // What such a push has brought, as it was encoded; nullopt: it is not staged. Shared with what is
+  // staged: other parts of the shard may be added to it meanwhile.
+  struct StagedPush {
+    Encoding encoding = Encoding::kFloat32;
+    int64_t elements = 0;
+    SharedBytes payload;
+  };
+  std::optional<StagedPush> FindPush(const PushId& id) const;
   int64_t staged_bytes() const { return staged_bytes_; }
   // Of parameters and slots; an ended job keeps no slots.
   int64_t parameter_bytes() const {

@@ -44,6 +44,7 @@ class ServerStory {
               int64_t snapshot_every = 0) {
     AssignShards assign{kJob, std::move(shards), 0.5, 0.9, snapshot_every};
     assign.charter.spec.outer = outer;
+    assign.forwards = copies;
     Says(std::move(assign));
   }
   void Commit(Version version, std::vector<RoundTerm> terms,
@@ -103,6 +104,7 @@ class ServerStory {
     core_.reset();
     asked_snapshots_.clear();
     fetches.clear();
+    forwards.clear();
     ++incarnation_;
     Start();
   }
@@ -126,6 +128,7 @@ class ServerStory {
     for (auto& refusal : actions.refusals) refusals[refusal.token] = refusal;
     for (auto& write : actions.snapshots) asked_snapshots_.push_back(write.snapshot);
     for (FetchPart& fetch : actions.fetches) fetches.push_back(std::move(fetch));
+    for (ForwardPush& push : actions.forwards) forwards.push_back(std::move(push));
     for (const EraseJob& erase : actions.erasures) asked_erasures.push_back(erase.job);
     for (const TruncateLog& truncate : actions.truncations) {
       auto& records = logs_[truncate.job].records;
@@ -174,7 +177,9 @@ class ServerStory {
   std::optional<std::string> stopped;
   Instant deadline = kNever;
   std::vector<JobId> asked_erasures;
-  std::vector<FetchPart> fetches;  // not answered yet
+  std::vector<FetchPart> fetches;     // not answered yet
+  std::vector<ForwardPush> forwards;  // likewise
+  std::vector<ForwardTo> copies;      // of shards that are assigned
 
  private:
   struct Log {

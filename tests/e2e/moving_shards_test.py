@@ -82,5 +82,49 @@ def a_servers_folder_is_damaged(story):
     story.finishes(job, before["decisions"])
 
 
+def slots(story, job):
+    """Every server of a shard or a copy, in order; \"\" where there is no copy now."""
+    seen = story.job(job)
+    return [part.get("server", "") for part in seen["shards"] + seen["copies"]]
+
+
+def nothing_is_lost(story, job, before):
+    seen = story.finishes(job, before["decisions"])
+    check("outer momentum" not in seen["moves"], f"{seen['moves']}")
+
+
+@case
+def a_servers_folder_is_deleted_and_there_are_copies(story):
+    """A server's folder is deleted, and another one has copies of its shards: nobody is asked, the job goes
+    on with nothing lost, and the server, which begins anew, gets copies again"""
+    story.starts(workers=2, servers=2, step_ms=STEP_MS)
+    job = story.submits(schedule__train_tokens=600_000, outer__shard_copies=2)
+    before = story.reaches(job, 4)
+    check(sorted(set(slots(story, job))) == ["ps1", "ps2"], f"{slots(story, job)}")
+    story.daemons["ps1"].kill()
+    shutil.rmtree(os.path.join(story.folder, "ps1"))
+    story.daemons["ps1"].start()
+    story.meanwhile("a later version", job, lambda: story.version(job) >= before["summary"]["version"] + 3)
+    story.meanwhile("copies on ps1 again", job,
+                    lambda: "ps1" in slots(story, job) and "" not in slots(story, job))
+    check("is done without" in story.logs(job), story.logs(job))
+    nothing_is_lost(story, job, before)
+
+
+@case
+def a_server_is_gone_for_good_and_there_are_copies(story):
+    """A server is killed and does not come back: after the grace time the job goes on with what others
+    have, a third server gets the copies that are missing, and nothing is lost"""
+    story.starts(workers=2, servers=3, step_ms=STEP_MS)
+    job = story.submits(schedule__train_tokens=600_000, outer__shard_copies=2)
+    before = story.reaches(job, 4)
+    story.daemons["ps2"].kill()
+    story.meanwhile("ps2 to be done without", job,
+                    lambda: "ps2" not in slots(story, job) and "" not in slots(story, job))
+    version = story.version(job)
+    story.meanwhile("a later version", job, lambda: story.version(job) >= version + 2)
+    nothing_is_lost(story, job, before)
+
+
 if __name__ == "__main__":
     main("moving_shards_test")

@@ -42,8 +42,18 @@ void Checker::Persisted(const StoreRecord& record) {
 // Who holds which shard; what is filled has no momentum from then on.
 void Checker::Placed(const JobRecord& record) {
   if (record.removed || record.shards.empty() || record.placement < placement_) return;
+  const auto missing = [](const std::vector<ShardPlacement>& copies) {
+    return std::count_if(copies.begin(), copies.end(),
+                         [](const ShardPlacement& copy) { return copy.server.empty(); });
+  };
+  if (!copies_.empty() && missing(record.copies) > missing(copies_)) ++dropped_;
+  for (size_t i = 0; i < record.copies.size(); ++i) {
+    if (record.copies[i].server != record.shards[i].server) continue;
+    Fail(absl::StrCat("N1: both copies of shard ", i, " are on one server"));
+  }
   placement_ = record.placement;
   shards_ = record.shards;
+  copies_ = record.copies;
   for (const RefilledShard& refilled : record.refilled) {
     const auto model = expected_.find(refilled.version);
     if (model == expected_.end() || !refilled_.emplace(refilled.shard, refilled.version).second) {
@@ -58,8 +68,15 @@ void Checker::Placed(const JobRecord& record) {
 }
 
 bool Checker::Holds(const NodeId& server) const {
-  return std::any_of(shards_.begin(), shards_.end(),
-                     [&](const ShardPlacement& shard) { return shard.server == server; });
+  const auto its = [&](const ShardPlacement& shard) { return shard.server == server; };
+  return std::any_of(shards_.begin(), shards_.end(), its) ||
+         std::any_of(copies_.begin(), copies_.end(), its);
+}
+
+bool Checker::HasTwoOfEach() const {
+  return !copies_.empty() &&
+         std::none_of(copies_.begin(), copies_.end(),
+                      [](const ShardPlacement& copy) { return copy.server.empty(); });
 }
 
 void Checker::Deleted(const NodeId& member) {

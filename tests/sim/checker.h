@@ -47,6 +47,10 @@ class Checker {
   bool Holds(const NodeId& server) const;
   // Shards that were lost and filled.
   size_t refilled() const { return refilled_.size(); }
+  // How often a server was done without, since others had copies; and whether there are two of each
+  // shard now.
+  int64_t dropped() const { return dropped_; }
+  bool HasTwoOfEach() const;
   // A server has freed the momentum.
   void Ended(const NodeId& server);
   // The coordinator sent a round to a server.
@@ -111,7 +115,8 @@ class Checker {
   std::map<Version, std::vector<RoundTerm>> terms_;    // sent
   std::map<Version, Model> expected_;
   int64_t placement_ = -1;
-  std::vector<ShardPlacement> shards_;  // of it
+  std::vector<ShardPlacement> shards_, copies_;
+  int64_t dropped_ = 0;
   std::set<std::pair<ShardId, Version>> refilled_;
   std::map<int64_t, IslandId> committed_positions_;
   Version newest_decided_ = kNoVersion;

@@ -119,6 +119,28 @@ ClusterOptions MovingOptions(uint64_t seed) {
   return o;
 }
 
+ClusterOptions CopiesOptions(uint64_t seed) {
+  ClusterOptions o = MovingOptions(seed);
+  Rng copies(seed, /*stream=*/81);
+  o.spec.outer.shard_copies = 2;
+  o.servers = 2 + static_cast<int>(copies.Below(2));
+  o.disk_lost = copies.Chance(0.3) ? 0 : 0.4;
+  o.away_long = copies.Chance(0.5) ? 0 : 0.4;
+  o.folder_away = 0;  // which is a disk that is lost and found here
+  if (copies.Chance(0.7)) {
+    o.lost_store = 0;
+    return o;
+  }
+  // Copies stay where they are, and the coordinator's store is lost.
+  const ClusterOptions plain = RandomOptions(seed);
+  o.lost_store = plain.lost_store;
+  o.mistaken_coordinator = plain.mistaken_coordinator;
+  o.late_servers = 0;
+  o.drain_every = seconds(0);
+  o.disk_lost = o.away_long = 0;
+  return o;
+}
+
 std::string Describe(const ClusterOptions& o) {
   return absl::StrFormat(
       "%d workers, %d servers and %d late ones, a drain every %.0f s, disks lost %.1f, drop %.3f, "
@@ -216,7 +238,10 @@ void Cluster::CrashServer(ServerNode& node) {
   const auto restart = [&node] {
     if (!node.alive()) node.Start();
   };
-  const Duration later = world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15));
+  Duration later = world_.UpTo(seconds(world_.rng.Chance(0.5) ? 1 : 15));
+  if (world_.options.away_long > 0 && world_.rng.Chance(world_.options.away_long)) {
+    later = seconds(20) + world_.UpTo(seconds(40));
+  }
   // Before the job is placed any folder is the right one.
   const bool away = node.holds_jobs() && Placed() && world_.checker.Holds(node.name()) &&
                     !disk_lost_ && world_.rng.Chance(world_.options.folder_away);
@@ -239,6 +264,7 @@ bool Cluster::MayLose(const ServerNode& node) const {
       !world_.checker.Holds(node.name()) || progress->state != JobState::kRunning) {
     return false;
   }
+  if (world_.options.spec.outer.shard_copies == 2) return world_.checker.HasTwoOfEach();
   const std::optional<JobView> job = coordinator.core()->Job(world_.timeline.now(), progress->job);
   if (!job || job->round.phase == RoundPhase::kCommitting ||
       job->round.phase == RoundPhase::kCollecting) {
@@ -259,7 +285,34 @@ void Cluster::LoseDisk(ServerNode& node) {
   world_.timeline.After(world_.UpTo(seconds(3)), [&node] {
     if (!node.alive()) node.Start();
   });
+  if (world_.options.spec.outer.shard_copies == 2) {
+    return AwaitCopies(node, world_.checker.dropped());
+  }
   Refill(node, 0, world_.checker.refilled());
+}
+
+// Nobody does anything about it: others have all that was there, and make new copies.
+void Cluster::AwaitCopies(ServerNode& node, int64_t dropped) {
+  world_.timeline.After(seconds(1), [this, &node, dropped] {
+    if (world_.checker.refilled() > 0) world_.checker.Fail("N1: momentum is lost");
+    if (removing_) return;
+    if (world_.checker.dropped() == dropped || !world_.checker.HasTwoOfEach()) {
+      return AwaitCopies(node, dropped);
+    }
+    world_.Trace(absl::StrCat("there are copies of all that ", node.name(), " had"));
+    Found(node);
+  });
+}
+
+// The disk that was lost may be found again, much too late.
+void Cluster::Found(ServerNode& node) {
+  disk_lost_ = false;
+  const bool found = !world_.checker.Holds(node.name()) && world_.rng.Chance(0.5);
+  if (!found) return node.LoseFolder();
+  if (node.alive()) node.Crash();
+  node.SwapFolder();
+  node.LoseFolder();
+  node.Start();
 }
 
 // A person says so until it has happened; if it cannot be done, the folder is found again.
@@ -278,13 +331,7 @@ void Cluster::Refill(ServerNode& node, int tries, size_t refilled) {
     }
     if (whole) {
       world_.Trace(absl::StrCat(node.name(), "'s shards are refilled"));
-      disk_lost_ = false;
-      const bool found = !world_.checker.Holds(node.name()) && world_.rng.Chance(0.5);
-      if (!found) return node.LoseFolder();
-      if (node.alive()) node.Crash();
-      node.SwapFolder();
-      node.LoseFolder();
-      return node.Start();
+      return Found(node);
     }
     if (removing_) return;
     if (tries >= 40 && world_.checker.refilled() == refilled) {

@@ -43,6 +43,7 @@ struct ClusterOptions {
   bool moves = false;                 // shards move by themselves
   int late_servers = 0;               // more servers, that start while the job runs
   Duration drain_every{0};            // mean: a server is drained for a while
+  double away_long = 0;               // of a server's crashes: others' copies are used meanwhile
   double disk_lost = 0;               // of a server's crashes: its folder is lost, and refilled
   double folder_away = 0.15;          // of a server's crashes: it runs without its folder a while
   double spoiled_statistics = 0.003;  // of each request for them: the job fails, and is resumed
@@ -64,6 +65,8 @@ struct ClusterOptions {
 
 // The same with shards that move and disks that are lost, and the coordinator's store whole.
 ClusterOptions MovingOptions(uint64_t seed);
+// Those with two servers for each shard: lost disks then cost nothing.
+ClusterOptions CopiesOptions(uint64_t seed);
 // Everything about the options but the seed's own history, chosen by the seed.
 ClusterOptions RandomOptions(uint64_t seed);
 std::string Describe(const ClusterOptions& options);
@@ -137,6 +140,8 @@ class Cluster {
   bool MayLose(const ServerNode& node) const;
   void LoseDisk(ServerNode& node);
   void Refill(ServerNode& node, int tries, size_t refilled);
+  void AwaitCopies(ServerNode& node, int64_t dropped);
+  void Found(ServerNode& node);
   void DrainSomeServer();
   void Undrain(const NodeId& server);
   void BreakSomeConnection();

@@ -15,11 +15,14 @@ int main(int argc, char** argv) {
   app.add_flag("--trace", trace, "print what happens");
   bool moves = false;
   app.add_flag("--moves", moves, "shards move and disks are lost");
+  bool copies = false;
+  app.add_flag("--copies", copies, "the same, with two servers for each shard");
   CLI11_PARSE(app, argc, argv);
 
   for (uint64_t s = seed; s < seed + count; ++s) {
-    const atl::sim::ClusterOptions options =
-        moves ? atl::sim::MovingOptions(s) : atl::sim::RandomOptions(s);
+    const atl::sim::ClusterOptions options = copies  ? atl::sim::CopiesOptions(s)
+                                             : moves ? atl::sim::MovingOptions(s)
+                                                     : atl::sim::RandomOptions(s);
     atl::sim::Cluster cluster(options);
     if (trace) {
       cluster.world().print = [](const std::string& line) { std::cout << line << "\n"; };

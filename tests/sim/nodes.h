@@ -158,6 +158,7 @@ class ServerNode : public Member {
   void SyncLater(const JobId& job, Duration delay);
   void WriteSnapshot(std::shared_ptr<const ps::Snapshot> snapshot);
   void Fetch(const ps::FetchPart& fetch);
+  void Forward(const ps::ForwardPush& push);
   void Erase(const JobId& job);
 
   std::map<JobId, JobDisk> disk_, away_;

@@ -166,7 +166,8 @@ void ServerNode::Push(ps::PushArrived event, PushAnswer answer) {
   const auto admitted = core_->gate()->Admit(event.id, event.encoding, event.elements);
   if (!admitted.ok()) {
     push_answers_.extract(event.token)
-        .mapped()(PushStatus::kRefused, std::string(admitted.message()));
+        .mapped()(absl::IsAlreadyExists(admitted) ? PushStatus::kDuplicate : PushStatus::kRefused,
+                  std::string(admitted.message()));
     return;
   }
   Deliver(event);
@@ -204,6 +205,7 @@ void ServerNode::Carry(ps::Actions actions) {
   }
   for (const ps::EraseJob& action : actions.erasures) Erase(action.job);
   for (const ps::FetchPart& fetch : actions.fetches) Fetch(fetch);
+  for (const ps::ForwardPush& push : actions.forwards) Forward(push);
   for (const std::string& note : actions.notes) {
     world_.Trace(absl::StrCat(name(), ": ", note));
   }
@@ -251,6 +253,27 @@ void ServerNode::Fetch(const ps::FetchPart& fetch) {
     if (ServerNode* node = world_.FindServer(from)) node->Pull(asked, answer);
   });
   After(seconds(5), [finish] { finish(absl::DeadlineExceededError("simulated"), {}); });
+}
+
+// To another server, which is known by its endpoint.
+void ServerNode::Forward(const ps::ForwardPush& push) {
+  const auto open = std::make_shared<bool>(true);
+  const auto finish = [this, open, at = life(), token = push.token](absl::Status status) {
+    if (!alive() || life() != at || !std::exchange(*open, false)) return;
+    Deliver(ps::PushForwarded{token, std::move(status)});
+  };
+  const auto answer = [this, finish, from = push.endpoint](PushStatus status, std::string reason) {
+    world_.network.Send(from, name(), [finish, status, reason] {
+      finish(status == PushStatus::kRefused ? absl::FailedPreconditionError(reason)
+                                            : absl::OkStatus());
+    });
+  };
+  world_.network.Send(name(), push.endpoint, [this, push, answer] {
+    if (ServerNode* node = world_.FindServer(push.endpoint)) {
+      node->Push({push.id, push.encoding, push.elements, push.payload, 0}, answer);
+    }
+  });
+  After(seconds(5), [finish] { finish(absl::DeadlineExceededError("simulated")); });
 }
 
 void ServerNode::Erase(const JobId& job) {

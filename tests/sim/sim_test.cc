@@ -94,6 +94,28 @@ TEST_CASE("shards_move_and_are_filled_in_1000_seeded_histories") {
   }
 }
 
+TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_1000_seeded_histories") {
+  constexpr uint64_t kCopiesSeeds = 1000;
+  const char* const wanted[] = {"is done without", "there are copies of all that",
+                                "loses its disk"};
+  std::map<std::string, int64_t> seen;
+  for (uint64_t seed = 1; seed <= kCopiesSeeds; ++seed) {
+    const ClusterOptions options = CopiesOptions(seed);
+    Cluster cluster(options);
+    cluster.world().print = [&](const std::string& line) {
+      for (const char* words : wanted) seen[words] += line.find(words) != std::string::npos;
+    };
+    const Outcome outcome = cluster.Run();
+    INFO("seed " << seed << ": " << Describe(options));
+    INFO("repeat with: bazel run //tests/sim:run -- --copies --seed=" << seed << " --trace");
+    REQUIRE(outcome.failure == "");
+  }
+  for (const char* words : wanted) {
+    INFO(words);
+    REQUIRE(seen[words] >= 10);
+  }
+}
+
 TEST_CASE("a seed repeats its history exactly") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const Outcome first = Cluster(RandomOptions(seed)).Run();

@@ -1,0 +1,178 @@
+#include "coordinator/core/copies.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/moves.h"
+#include "coordinator/core/rounds.h"
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr int kNamedMost = 8;  // shards, in a text for people
+
+SlotId TwinOf(const JobRecord& record, SlotId slot) {
+  const SlotId n = ShardsOf(record);
+  return slot < n ? slot + n : slot - n;
+}
+
+bool IsKnown(const Job& job, const NodeId& server) {
+  const auto link = job.links.find(server);
+  return link != job.links.end() && link->second.known;
+}
+
+// Slots of the server whose shard another one holds that is there.
+std::vector<SlotId> SparedSlots(const Job& job, const NodeId& server) {
+  std::vector<SlotId> spared;
+  if (job.record.copies.empty()) return spared;
+  ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
+    if (IsKnown(job, PlacementOf(job.record, TwinOf(job.record, slot)).server)) {
+      spared.push_back(slot);
+    }
+  });
+  return spared;
+}
+
+void Swap(Job& job, ShardId shard) {
+  JobRecord& record = job.EditRecord();
+  std::swap(record.shards[static_cast<size_t>(shard)], record.copies[static_cast<size_t>(shard)]);
+  ++job.placement_revision;
+}
+
+bool IsGone(const State& s, const NodeId& server, const ServerLink& link) {
+  if (link.known || link.ahead) return false;
+  const Member* member = s.FindMember(MemberKind::kServer, server);
+  if (member == nullptr) return false;
+  if (member->attached) return !link.problem.empty();
+  return s.now - member->detached_at >= s.options.copy_grace;
+}
+
+void Drop(State& s, Job& job, const NodeId& server, const std::vector<SlotId>& slots,
+          const std::string& why) {
+  const SlotId n = ShardsOf(job.record);
+  std::set<SlotId> changed;
+  for (const SlotId slot : slots) {
+    const ShardId shard = slot % n;
+    changed.insert({shard, shard + n});
+    const bool active = slot < n;
+    if (active) Swap(job, shard);
+    ShardPlacement& copy = job.EditRecord().copies[static_cast<size_t>(shard)];
+    copy.server.clear();
+    copy.endpoint.clear();
+    copy.public_key.clear();
+    for (auto& [id, staged] : job.staged) {
+      if (active) staged.Rename(shard + n, shard);
+      staged.Forget(shard + n);
+    }
+  }
+  ++job.EditRecord().placement;
+  s.Log(job.id(), Severity::kWarning,
+        absl::StrCat("parameter server ", server, " is done without (", why, "): other servers ",
+                     "have what it had of ", slots.size(), " shards, of which there is one copy ",
+                     "now"));
+  OnSlotsDropped(s, job, server, changed);
+  job.collecting.reset();  // a new window will open
+  for (const auto& [id, contribution] : job.contributions) {
+    if (!contribution.dropped) NoteStaged(job, id);
+  }
+}
+
+}  // namespace
+
+std::optional<SlotId> SlotOn(const JobRecord& record, const NodeId& server, ShardId shard) {
+  const auto index = static_cast<size_t>(shard);
+  if (shard < 0 || index >= record.shards.size()) return std::nullopt;
+  if (record.shards[index].server == server) return shard;
+  if (index < record.copies.size() && record.copies[index].server == server) {
+    return shard + ShardsOf(record);
+  }
+  return std::nullopt;
+}
+
+bool HoldsShards(const JobRecord& record, const NodeId& server) {
+  const auto its = [&](const ShardPlacement& shard) { return shard.server == server; };
+  return std::any_of(record.shards.begin(), record.shards.end(), its) ||
+         std::any_of(record.copies.begin(), record.copies.end(), its);
+}
+
+bool IsActive(const JobRecord& record, const NodeId& server) {
+  return std::any_of(record.shards.begin(), record.shards.end(),
+                     [&](const ShardPlacement& shard) { return shard.server == server; });
+}
+
+bool IsReleasing(const JobRecord& record, const NodeId& server) {
+  return std::any_of(record.releasing.begin(), record.releasing.end(),
+                     [&](const ReleasedServer& r) { return r.server == server; });
+}
+
+int64_t FilledSlots(const JobRecord& record) {
+  return static_cast<int64_t>(record.shards.size() + record.copies.size()) -
+         ShardsWithoutCopy(record);
+}
+
+int64_t ShardsWithoutCopy(const JobRecord& record) {
+  return std::count_if(record.copies.begin(), record.copies.end(),
+                       [](const ShardPlacement& copy) { return copy.server.empty(); });
+}
+
+bool DropLostHolders(State& s, Job& job) {
+  if (job.record.copies.empty()) return false;
+  for (const auto& [server, link] : job.links) {
+    if (!IsGone(s, server, link)) continue;
+    const std::vector<SlotId> slots = SparedSlots(job, server);
+    if (job.active() && !slots.empty()) {
+      const std::string why =
+          link.problem.empty() ? s.FindMember(MemberKind::kServer, server)->reason : link.problem;
+      Drop(s, job, NodeId(server), slots, why);
+      return true;
+    }
+    // A job that has ended loses no copy: only who is asked for it changes.
+    bool swapped = false;
+    for (const SlotId slot : slots) {
+      if (IsCopy(job.record, slot)) continue;
+      Swap(job, slot);
+      swapped = true;
+    }
+    if (swapped) return true;
+  }
+  return false;
+}
+
+void DropHolder(State& s, Job& job, const NodeId& server) {
+  const std::vector<SlotId> slots = SparedSlots(job, server);
+  if (!slots.empty()) Drop(s, job, server, slots, "a user says that it has lost its shards");
+}
+
+Instant NextCopyDeadline(const State& s, const Job& job) {
+  Instant next = kNever;
+  if (job.record.copies.empty()) return next;
+  for (const auto& [server, link] : job.links) {
+    const Member* member = s.FindMember(MemberKind::kServer, server);
+    if (link.known || member == nullptr || member->attached) continue;
+    const Instant gone = member->detached_at + s.options.copy_grace;
+    if (gone > s.now) next = std::min(next, gone);
+  }
+  return next;
+}
+
+std::string CopiesText(const Job& job) {
+  const int64_t without = ShardsWithoutCopy(job.record);
+  if (without == 0) return "";
+  std::string text = without == 1 ? "shard " : "shards ";
+  int named = 0;
+  for (const ShardPlacement& copy : job.record.copies) {
+    if (!copy.server.empty()) continue;
+    if (named == kNamedMost) {
+      absl::StrAppend(&text, " and ", without - named, " more");
+      break;
+    }
+    absl::StrAppend(&text, named++ == 0 ? "" : ", ", copy.shard);
+  }
+  return absl::StrCat(text, without == 1 ? " has" : " have", " one copy");
+}
+
+}  // namespace atl::coord

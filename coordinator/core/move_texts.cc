@@ -1,0 +1,86 @@
+#include "coordinator/core/move_texts.h"
+
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/copies.h"
+#include "coordinator/core/grouping.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/servers.h"
+
+namespace atl::coord {
+
+std::string MovesText(const Job& job) {
+  std::string text;
+  if (!job.record.moves.empty()) {
+    int64_t bytes = 0;
+    std::set<NodeId> to;
+    bool fill = false;
+    for (const ShardMove& move : job.record.moves) {
+      bytes += PlacementOf(job.record, move.shard).elements * ServerBytesPerElement(job.spec().outer);
+      to.insert(move.to);
+      fill = fill || move.fill;
+    }
+    absl::StrAppend(&text, job.record.moves.size(), fill ? " lost" : "", " shards (", bytes,
+                    " bytes) ", fill ? "are filled on" : "move to");
+    for (const NodeId& server : to) absl::StrAppend(&text, " ", server);
+    if (!job.record.moves_reason.empty()) absl::StrAppend(&text, ": ", job.record.moves_reason);
+  }
+  if (const std::string copies = CopiesText(job); !copies.empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", copies);
+  }
+  for (const ReleasedServer& released : job.record.releasing) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", released.server,
+                    " has yet to delete its part");
+  }
+  if (!job.record.refilled.empty()) {
+    const RefilledShard& newest = job.record.refilled.back();
+    absl::StrAppend(&text, text.empty() ? "" : "; ", job.record.refilled.size(),
+                    " shards were lost and filled from an island, their outer momentum began at "
+                    "zero, the newest at version ",
+                    newest.version);
+  }
+  if (!job.moving.trouble.empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", job.moving.trouble);
+  }
+  return text;
+}
+
+std::string PlacementText(const State& s, const Job& job) {
+  struct Held {
+    int64_t shards = 0, copies = 0, bytes = 0;
+  };
+  std::map<NodeId, Held> held;
+  ForEachSlot(job.record, [&](SlotId slot, const ShardPlacement& shard) {
+    Held& what = held[shard.server];
+    ++(IsCopy(job.record, slot) ? what.copies : what.shards);
+    what.bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
+  });
+  const std::vector<std::string> sites = SitesOfIslands(s, job);
+  std::string text;
+  for (const auto& [server, what] : held) {
+    const Member* member = s.FindMember(MemberKind::kServer, server);
+    const std::string site = member == nullptr ? "" : SiteOfServer(s, *member);
+    absl::StrAppend(&text, text.empty() ? "" : "; ", server, site.empty() ? "" : " at ", site, ": ",
+                    what.shards, what.shards == 1 ? " shard, " : " shards, ",
+                    what.copies == 0 ? "" : absl::StrCat("copies of ", what.copies, ", "),
+                    what.bytes, " bytes (", ReachOf(site, sites, s.site_rates).why, ")");
+  }
+  return text;
+}
+
+std::string DrainText(const State& s, const Member& server) {
+  if (!server.record.draining) return "";
+  const NodeId& name = server.record.name;
+  std::string jobs;
+  for (const auto& [number, job] : s.jobs) {
+    if (!HoldsShards(job.record, name) && !IsReleasing(job.record, name)) continue;
+    absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", job.id(),
+                    job.ended() ? " (ended: export it, then atoll rm)" : "");
+  }
+  return jobs.empty() ? "drained: it holds nothing and can be stopped"
+                      : absl::StrCat("draining: it still holds shards of ", jobs);
+}
+
+}  // namespace atl::coord

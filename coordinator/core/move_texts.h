@@ -1,0 +1,22 @@
+// What people are told of shards that move, where they lie, and servers that are drained. Private to
+// the core.
+
+#ifndef ATOLL_COORDINATOR_CORE_MOVE_TEXTS_H_
+#define ATOLL_COORDINATOR_CORE_MOVE_TEXTS_H_
+
+#include <string>
+
+#include "coordinator/core/state.h"
+
+namespace atl::coord {
+
+// "" or which shards move, how far they are, and why they wait.
+std::string MovesText(const Job& job);
+// Which server holds how much, and what it takes islands to reach it: what placement weighs.
+std::string PlacementText(const State& s, const Job& job);
+// Of a server: "" or "draining: ..." and what it still holds.
+std::string DrainText(const State& s, const Member& server);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_MOVE_TEXTS_H_

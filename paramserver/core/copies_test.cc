@@ -1,0 +1,187 @@
+// Shards that two servers hold: one story is the server that islands push to, the other has copies.
+
+#include <catch2/catch.hpp>
+
+#include "paramserver/core/server_story.h"
+
+namespace atl::ps {
+namespace {
+
+const std::vector<OwnedShard> kShards = {{0, 0, 4}, {1, 0, 2}, {2, 1, 3}};
+
+ForwardTo Copy(ShardId shard, Incarnation incarnation = 1) {
+  return {shard, "tcp://ps-2:1", "", incarnation};
+}
+
+// Shards 0 and 1 have copies on another server.
+struct Pair {
+  Pair() {
+    active.copies = {Copy(0), Copy(1)};
+    active.Assign(kShards);
+    copy.Assign({{0, 0, 4}, {1, 0, 2}});
+    for (ServerStory* story : {&active, &copy}) {
+      for (const OwnedShard& shard : kShards) {
+        if (story == &copy && shard.shard == 2) continue;
+        story->Push(story->Id(0, -1, shard.shard),
+                    std::vector<float>(static_cast<size_t>(shard.elements), 1.0F));
+      }
+      story->Sync();
+      story->Commit(0, {{story->By(0, -1), 1.0}});
+      story->Sync();
+    }
+    Delivers();
+    active.told.clear();
+    copy.told.clear();
+  }
+
+  // What the active server forwards arrives, and its answers come back.
+  void Delivers() {
+    while (!active.forwards.empty()) {
+      const ForwardPush push = std::move(active.forwards.front());
+      active.forwards.erase(active.forwards.begin());
+      const Token token = copy.Push(push.id, push.encoding, push.elements, push.payload);
+      copy.Sync();
+      const AcknowledgePush& answer = copy.pushes.at(token);
+      active.Do(PushForwarded{push.token, answer.status == PushStatus::kRefused
+                                              ? absl::FailedPreconditionError(answer.reason)
+                                              : absl::OkStatus()});
+    }
+  }
+
+  ServerStory active, copy;
+};
+
+TEST_CASE("a push is forwarded when it is durable, and the copy goes through the same versions") {
+  Pair pair;
+  pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
+  REQUIRE(pair.active.forwards.empty());
+  pair.active.Sync();
+  REQUIRE(pair.active.forwards.size() == 2);  // shard 2 has no copy
+  pair.Delivers();
+  REQUIRE(pair.copy.Told<PushStaged>().size() == 2);
+  for (ServerStory* story : {&pair.active, &pair.copy}) {
+    story->Commit(1, {{story->By(0, 0), 1.0}});
+    story->Sync();
+  }
+  for (const ShardId shard : {0, 1}) REQUIRE(pair.active.Theta(shard) == pair.copy.Theta(shard));
+}
+
+TEST_CASE("parts of a shard are forwarded as they came") {
+  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt8, Encoding::kInt4);
+  ServerStory active, copy;
+  const std::vector<OwnedShard> shards = {{0, 0, 600}};
+  active.copies = {Copy(0)};
+  Rng rng(5);
+  std::vector<float> values(600);
+  for (float& value : values) value = static_cast<float>(rng.Normal());
+  for (ServerStory* story : {&active, &copy}) {
+    story->Assign(shards);
+    story->Push(story->Id(0, -1, 0), std::vector<float>(600, 1.0F));
+    story->Sync();
+    story->Commit(0, {{story->By(0, -1), 1.0}});
+    story->Sync();
+  }
+  active.forwards.clear();
+  for (const auto& [begin, end] : {std::pair(256, 600), std::pair(0, 256)}) {
+    PushId id = active.Id(0, 0, 0);
+    id.begin = begin;
+    id.elements = end - begin;
+    const std::vector<float> part(values.begin() + begin, values.begin() + end);
+    active.Push(id, encoding, end - begin,
+                encoding == Encoding::kFloat32 ? BytesOf(part) : Quantized(encoding, part));
+  }
+  active.Sync();
+  REQUIRE(active.forwards.size() == 2);
+  for (const ForwardPush& push : active.forwards) {
+    copy.Push(push.id, push.encoding, push.elements, push.payload);
+  }
+  for (ServerStory* story : {&active, &copy}) {
+    story->Sync();
+    story->Commit(1, {{story->By(0, 0), 1.0}});
+    story->Sync();
+  }
+  REQUIRE(copy.version() == 1);
+  REQUIRE(active.Theta(0) == copy.Theta(0));
+}
+
+TEST_CASE("what the other server did not take is forwarded again, others go on meanwhile") {
+  Pair pair;
+  for (IslandId island = 0; island < 4; ++island) {
+    pair.active.PushAll(pair.active.By(island, 0), /*seed=*/1);
+  }
+  pair.active.Sync();
+  REQUIRE(pair.active.forwards.size() == ServerCore::kForwardsAtOnce);
+  std::set<PushId> tried;
+  for (int turn = 0; turn < 4; ++turn) {
+    for (const ForwardPush& push : std::exchange(pair.active.forwards, {})) {
+      tried.insert(push.id);
+      pair.active.Do(PushForwarded{push.token, absl::UnavailableError("it is not there")});
+    }
+    REQUIRE(pair.active.forwards.empty());
+    pair.active.Wait(kRetryInterval);
+  }
+  REQUIRE(tried.size() == 8);  // none is in the way of another
+  pair.Delivers();
+  REQUIRE(pair.copy.Told<PushStaged>().size() == 8);
+}
+
+TEST_CASE("a copy that lives again, or is another server, gets all that is staged") {
+  Pair pair;
+  pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
+  pair.active.Sync();
+  pair.Delivers();
+  pair.active.Assign(kShards);  // a repetition changes nothing
+  REQUIRE(pair.active.forwards.empty());
+  pair.active.copies = {Copy(0, /*incarnation=*/2), Copy(1)};
+  pair.active.Assign(kShards);
+  REQUIRE(pair.active.forwards.size() == 1);
+  pair.Delivers();  // duplicates are taken as such
+  REQUIRE(pair.active.forwards.empty());
+}
+
+TEST_CASE("a server that starts again forwards what its log has, when it is told to whom") {
+  Pair pair;
+  pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
+  pair.active.Sync();
+  pair.active.Crash();
+  REQUIRE(pair.active.forwards.empty());
+  pair.active.Assign(kShards);
+  REQUIRE(pair.active.forwards.size() == 2);
+}
+
+TEST_CASE("what is decided is not forwarded any more") {
+  Pair pair;
+  pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
+  pair.active.Sync();
+  for (const ForwardPush& push : std::exchange(pair.active.forwards, {})) {
+    pair.active.Do(PushForwarded{push.token, absl::UnavailableError("it is not there")});
+  }
+  pair.active.Says(DropContributions{kJob, {pair.active.By(0, 0)}, "its island is gone"});
+  pair.active.Sync();
+  pair.active.Wait(kRetryInterval);
+  REQUIRE(pair.active.forwards.empty());
+}
+
+TEST_CASE("statistics are of the shards that are asked for") {
+  Pair pair;
+  pair.active.PushAll(pair.active.By(0, 0), /*seed=*/3);
+  pair.active.Sync();
+  const auto ask = [&](std::vector<ShardId> shards) {
+    pair.active.told.clear();
+    pair.active.Says(CollectStatistics{kJob, 1, {pair.active.By(0, 0)}, std::move(shards)});
+    return pair.active.Told<Statistics>();
+  };
+  const auto all = ask({});
+  const auto first = ask({0});
+  const auto second = ask({1});
+  REQUIRE(all.size() == 1);
+  REQUIRE(first.size() == 1);
+  REQUIRE(first[0].shards == std::vector<ShardId>{0});
+  REQUIRE(first[0].layers.size() == 1);
+  REQUIRE(all[0].layers[0].values[0] ==
+          Approx(first[0].layers[0].values[0] + second[0].layers[0].values[0]));
+  REQUIRE(ask({7}).empty());
+}
+
+}  // namespace
+}  // namespace atl::ps
