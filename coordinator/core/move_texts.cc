@@ -18,7 +18,8 @@ std::string MovesText(const Job& job) {
     std::set<NodeId> to;
     bool fill = false;
     for (const ShardMove& move : job.record.moves) {
-      bytes += PlacementOf(job.record, move.shard).elements * ServerBytesPerElement(job.spec().outer);
+      bytes +=
+          PlacementOf(job.record, move.shard).elements * ServerBytesPerElement(job.spec().outer);
       to.insert(move.to);
       fill = fill || move.fill;
     }

@@ -1,5 +1,5 @@
-// What people are told of shards that move, where they lie, and servers that are drained. Private to
-// the core.
+// What people are told of shards that move, where they lie, and servers that are drained. Private
+// to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_MOVE_TEXTS_H_
 #define ATOLL_COORDINATOR_CORE_MOVE_TEXTS_H_

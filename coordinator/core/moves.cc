@@ -80,6 +80,8 @@ void Release(Job& job, const NodeId& server) {
 // Moves that make no sense any more. True if there were any.
 bool ForgetMoves(State& s, Job& job) {
   std::set<NodeId> left;
+  // Before that nothing shows that the store has not missed a switch.
+  const bool known = AllServersKnown(job);
   const auto moot = [&](const ShardMove& move) {
     const NodeId& holder = MovedSlot(job, move).server;
     const Member* to = s.FindMember(MemberKind::kServer, move.to);
@@ -87,7 +89,8 @@ bool ForgetMoves(State& s, Job& job) {
     const bool back = move.fill && link != job.links.end() && link->second.known;
     // A lost shard stays one: its move waits for the server, or for a user to say it again.
     if (move.fill && !back) return false;
-    if (to != nullptr && to->attached && !to->record.draining && !back) return false;
+    const bool takes = to != nullptr && to->attached && !to->record.draining;
+    if (!back && (takes || !known)) return false;
     left.insert(move.to);
     return true;
   };

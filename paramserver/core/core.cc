@@ -47,7 +47,7 @@ Actions ServerCore::Step(Instant now, const Event& event) {
     if (mark_ != remembered_) turn.actions.remember = remembered_ = mark_;
   }
   SendDue(turn);
-  turn.actions.next_deadline = NextDeadline();
+  turn.actions.next_deadline = HasWork() ? now : NextDeadline();
   return std::move(turn.actions);
 }
 
@@ -63,7 +63,10 @@ void ServerCore::On(const ConnectionDown&, Turn&) {
   next_hello_ = next_heartbeat_ = kNever;
 }
 
-void ServerCore::On(const Tick& event, Turn&) { counters_ = event; }
+void ServerCore::On(const Tick& event, Turn& turn) {
+  counters_ = event;
+  Work(turn);
+}
 
 void ServerCore::SayHello(Turn& turn) {
   ServerHello hello{options_.software_version,
@@ -199,9 +202,7 @@ void ServerCore::On(const LogSynced& event, Turn& turn) {
     Acknowledge(job->fills.begin()->second, PushStatus::kStaged, "", turn);
     job->fills.erase(job->fills.begin());
   }
-  if (job->committing && job->committing_sequence <= event.sequence) {
-    FinishCommit(event.job, *job, turn);
-  }
+  if (job->committing && job->committing_sequence <= event.sequence) job->applying = true;
   ForwardStaged(*job, turn);
   Receive(event.job, *job, turn);
 }
@@ -345,6 +346,10 @@ void ServerCore::On(const PullAsked& event, Turn& turn) {
   if (state.stale_bytes() > state.parameter_bytes()) {
     return refuse(PullRefusal::kNotYet, current,
                   "too many older versions are still being sent; ask again");
+  }
+  if (state.IsStepped(event.shard)) {
+    return refuse(PullRefusal::kNotYet, current,
+                  absl::StrCat("version ", current + 1, " is being made"));
   }
   const auto tensor = event.slot > 0 ? state.Slot(event.shard, static_cast<size_t>(event.slot - 1))
                                      : state.Theta(event.shard);

@@ -232,6 +232,8 @@ struct ServerOptions {
   std::string public_key;  // of the tensor link; empty: plaintext
   ClusterMark mark = {};   // as it was remembered
   std::string site = {};   // as its operator says
+  // Of tensors and deltas, in one Step, about; a shard is never split. A tenth of a second or so.
+  int64_t work_elements = int64_t{64} << 20;
 };
 
 class ServerCore {
@@ -263,6 +265,11 @@ class ServerCore {
   struct Pending {
     PushId id;
     std::vector<Token> waiting;
+  };
+  // Statistics of which some shards are in.
+  struct Gathering {
+    Version version = kNoVersion;
+    JobState::GramSum sum;
   };
   // A durable push of which the coordinator has not shown yet that it knows.
   struct Announced {
@@ -299,7 +306,9 @@ class ServerCore {
     std::optional<CommittedRecord> committing;  // in the log, not yet durable
     LogSequence committing_sequence = 0;
     bool end_after_commit = false;
+    bool applying = false;                 // it is durable, and some shards are stepped
     std::optional<Statistics> statistics;  // the last ones, for repeated requests
+    std::optional<Gathering> gathering;    // those that are being made
 
     std::shared_ptr<const Snapshot> snapshot_running;
     Instant next_snapshot_try{};
@@ -375,6 +384,12 @@ class ServerCore {
   void Known(const std::vector<ContributionId>& contributions, Job& job);
   void Acknowledge(const std::vector<Token>& tokens, PushStatus status, const std::string& reason,
                    Turn& turn);
+  // Arithmetic, a part at a time, so that heartbeats and pushes do not wait for a whole round.
+  bool HasWork(const Job& job) const { return job.applying || job.gathering.has_value(); }
+  bool HasWork() const;
+  void Work(Turn& turn);
+  void ApplyPart(const JobId& id, Job& job, Turn& turn);
+  void GatherPart(const JobId& id, Job& job, Turn& turn);
   void FinishCommit(const JobId& id, Job& job, Turn& turn);
   void End(const JobId& id, Job& job, Turn& turn);
   void MaybeSnapshot(Job& job, Turn& turn);
@@ -397,6 +412,7 @@ class ServerCore {
   std::map<Token, Fetch> fetches_;
   std::map<Token, Forwarding> forwarding_;
   Token next_transfer_ = 1;
+  JobId worked_last_;  // whose arithmetic had its turn
 
   ClusterMark mark_;        // of the coordinator that it obeys
   ClusterMark remembered_;  // as it is on the disk

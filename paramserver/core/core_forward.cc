@@ -17,8 +17,7 @@ void ServerCore::SetForwards(const AssignShards& message, Job& job, Turn& turn) 
     if (job.state->HasShard(to.shard)) forwards[to.shard] = to;
   }
   const auto before = std::exchange(job.forwards, std::move(forwards));
-  std::erase_if(job.to_forward,
-                [&](const PushId& id) { return !job.forwards.contains(id.shard); });
+  std::erase_if(job.to_forward, [&](const PushId& id) { return !job.forwards.contains(id.shard); });
   if (job.forwards == before) return;
   std::set<PushId> pending;
   for (const auto& [sequence, push] : job.pending) pending.insert(push.id);

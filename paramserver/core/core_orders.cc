@@ -133,6 +133,7 @@ void ServerCore::Obey(const AssignShards& message, Turn& turn) {
     std::erase_if(job.announced,
                   [&](const auto& entry) { return !state.HasShard(entry.first.shard); });
     job.statistics.reset();
+    job.gathering.reset();
     gate_->SetBook(message.job, state.book());
     UpdateRoom();
     MaybeSnapshot(job, turn);
@@ -169,20 +170,16 @@ void ServerCore::Obey(const CollectStatistics& message, Turn& turn) {
                   [&](const ContributionId& id) { return book.IsDecided(id); })) {
     return;
   }
-  if (!job->statistics || job->statistics->version != message.version ||
-      job->statistics->contributions != message.contributions ||
-      job->statistics->shards != message.shards) {
-    auto gram = job->state->Gram(message.contributions, message.shards);
-    if (!gram.ok()) {
-      return Fault(
-          message.job,
-          absl::StrCat("statistics of round ", message.version, ": ", gram.status().message()),
-          turn);
-    }
-    job->statistics = Statistics{message.job, message.version, message.contributions,
-                                 *std::move(gram), message.shards};
-  }
-  Say(*job->statistics, turn);
+  const auto same = [&](Version version, const auto& contributions, const auto& shards) {
+    return version == message.version && contributions == message.contributions &&
+           shards == message.shards;
+  };
+  const std::optional<Statistics>& made = job->statistics;
+  if (made && same(made->version, made->contributions, made->shards)) return Say(*made, turn);
+  const std::optional<Gathering>& making = job->gathering;
+  if (making && same(making->version, making->sum.contributions, making->sum.shards)) return;
+  job->statistics.reset();
+  job->gathering = {message.version, {message.contributions, message.shards}};
 }
 
 void ServerCore::Obey(const CommitRound& message, Turn& turn) {
@@ -209,19 +206,9 @@ void ServerCore::Obey(const CommitRound& message, Turn& turn) {
   if (const absl::Status status = job->state->Check(LogRecord(record)); !status.ok()) {
     return Fault(message.job, std::string(status.message()), turn);
   }
+  job->gathering.reset();
   job->committing_sequence = Append(message.job, *job, record, turn);
   job->committing = std::move(record);
-}
-
-void ServerCore::FinishCommit(const JobId& id, Job& job, Turn& turn) {
-  const CommittedRecord commit = *std::exchange(job.committing, std::nullopt);
-  job.state->Apply(job.committing_sequence, commit);
-  job.statistics.reset();
-  Known(commit.dropped, job);
-  UpdateRoom();
-  Say(RoundApplied{id, commit.version}, turn);
-  if (std::exchange(job.end_after_commit, false)) End(id, job, turn);
-  MaybeSnapshot(job, turn);
 }
 
 void ServerCore::Obey(const DropContributions& message, Turn& turn) {
@@ -234,6 +221,7 @@ void ServerCore::Obey(const DropContributions& message, Turn& turn) {
   if (record.contributions.empty()) return;
   const LogSequence sequence = Append(message.job, *job, record, turn);
   job->state->Apply(sequence, record);
+  job->gathering.reset();  // asked for again without them
   Known(record.contributions, *job);
   UpdateRoom();
   turn.actions.notes.push_back(absl::StrCat("job ", message.job, ": ", record.contributions.size(),
@@ -316,6 +304,7 @@ void ServerCore::On(const EraseFailed& event, Turn& turn) {
 }
 
 void ServerCore::End(const JobId& id, Job& job, Turn& turn) {
+  job.gathering.reset();
   const LogSequence sequence = Append(id, job, EndedRecord{}, turn);
   job.state->Apply(sequence, EndedRecord{});
   job.announced.clear();

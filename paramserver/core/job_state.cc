@@ -299,18 +299,29 @@ int64_t JobState::BytesToStage(const PushId& id, Encoding encoding) const {
 }
 
 void JobState::ApplyRecord(LogSequence, const CommittedRecord& record) {
-  for (auto& [id, shard] : shards_) {
+  ATOLL_CHECK(ApplyPart(record, std::numeric_limits<int64_t>::max()));
+}
+
+bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
+  const auto tensors = static_cast<int64_t>(record.terms.size() + 1 + slots_);
+  auto next = stepped_ ? shards_.upper_bound(*stepped_) : shards_.begin();
+  for (; next != shards_.end() && elements > 0; ++next) {
     if (record.version == 0) {
-      SetInitial(shard, record.terms.front());
+      SetInitial(next->second, record.terms.front());
     } else {
-      StepShard(shard, record);
+      StepShard(next->second, record);
     }
+    stepped_ = next->first;
+    elements -= tensors * next->second.info.elements;
   }
+  if (next != shards_.end()) return false;
+  stepped_.reset();
   version_ = record.version;
   newest_ = record;
   for (const RoundTerm& term : record.terms) Decide(term.contribution);
   for (const ContributionId& dropped : record.dropped) Decide(dropped);
   DropAllIncoming();  // they are of the version before
+  return true;
 }
 
 void JobState::ApplyRecord(LogSequence, const DroppedRecord& record) {
@@ -460,46 +471,53 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   return snapshot;
 }
 
-absl::StatusOr<std::vector<LayerGram>> JobState::Gram(
-    const std::vector<ContributionId>& contributions, const std::vector<ShardId>& only) const {
-  const size_t k = contributions.size();
-  if (k > kMaxContributions) {
-    return absl::InvalidArgumentError(absl::StrCat("statistics of ", k, " contributions; at most ",
-                                                   kMaxContributions, " are possible"));
+absl::StatusOr<bool> JobState::AddToGram(GramSum& sum, int64_t elements) const {
+  if (sum.contributions.size() > kMaxContributions) {
+    return absl::InvalidArgumentError(absl::StrCat("statistics of ", sum.contributions.size(),
+                                                   " contributions; at most ", kMaxContributions,
+                                                   " are possible"));
   }
-  std::map<int32_t, std::vector<double>> by_layer;
+  for (const ShardId id : sum.shards) {
+    if (shards_.contains(id)) continue;
+    return absl::NotFoundError(absl::StrCat("shard ", id, " is not here"));
+  }
+  auto next = sum.last ? shards_.upper_bound(*sum.last) : shards_.begin();
+  for (; next != shards_.end() && elements > 0; ++next) {
+    const auto& [id, shard] = *next;
+    sum.last = id;
+    const std::vector<ShardId>& only = sum.shards;
+    if (!only.empty() && std::find(only.begin(), only.end(), id) == only.end()) continue;
+    if (absl::Status status = AddShard(id, shard, sum); !status.ok()) return status;
+    elements -= static_cast<int64_t>(sum.contributions.size() + 1) * shard.info.elements;
+  }
+  return next == shards_.end();
+}
+
+absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) const {
+  const size_t k = sum.contributions.size();
   const int reference = version_ == kNoVersion || !assigned_
                             ? -1
                             : OuterOptimizerOf(assignment_.charter.spec.outer).reference;
   const size_t n = reference < 0 ? k : k + 1;
   std::vector<DeltaView> deltas(n);
   std::vector<double> gram(n * n);
-  for (const ShardId id : only) {
-    if (!shards_.contains(id))
-      return absl::NotFoundError(absl::StrCat("shard ", id, " is not here"));
-  }
-  for (const auto& [id, shard] : shards_) {
-    if (!only.empty() && std::find(only.begin(), only.end(), id) == only.end()) continue;
-    for (size_t i = 0; i < k; ++i) {
-      const StagedShard* push = FindStaged(contributions[i], id);
-      if (push == nullptr) {
-        return absl::NotFoundError(
-            absl::StrCat("the push of shard ", id, " by ", Name(contributions[i]), " is missing"));
-      }
-      deltas[i] = {push->payload.bytes.data(), push->encoding, shard.info.elements};
+  for (size_t i = 0; i < k; ++i) {
+    const StagedShard* push = FindStaged(sum.contributions[i], id);
+    if (push == nullptr) {
+      return absl::NotFoundError(absl::StrCat("the push of shard ", id, " by ",
+                                              Name(sum.contributions[i]), " is missing"));
     }
-    if (reference >= 0) {
-      const auto& slot = shard.slots[static_cast<size_t>(reference)];
-      deltas[k] = {slot->values().data(), Encoding::kFloat32, shard.info.elements};
-    }
-    GramMatrix(deltas, gram, *pool_);
-    std::vector<double>& sum = by_layer[shard.info.layer];
-    sum.resize(n * n);
-    for (size_t i = 0; i < n * n && !HoldsStatistics(shard.info); ++i) sum[i] += gram[i];
+    deltas[i] = {push->payload.bytes.data(), push->encoding, shard.info.elements};
   }
-  std::vector<LayerGram> layers;
-  for (auto& [layer, values] : by_layer) layers.push_back({layer, std::move(values)});
-  return layers;
+  if (reference >= 0) {
+    const auto& slot = shard.slots[static_cast<size_t>(reference)];
+    deltas[k] = {slot->values().data(), Encoding::kFloat32, shard.info.elements};
+  }
+  GramMatrix(deltas, gram, *pool_);
+  std::vector<double>& layer = sum.by_layer[shard.info.layer];
+  layer.resize(n * n);
+  for (size_t i = 0; i < n * n && !HoldsStatistics(shard.info); ++i) layer[i] += gram[i];
+  return absl::OkStatus();
 }
 
 std::shared_ptr<SharedTensor> JobState::Theta(ShardId shard) const {

@@ -48,6 +48,12 @@ class JobState {
   // REQUIRES: Check(record). Pushes become durable with MarkDurable.
   void Apply(LogSequence sequence, const LogRecord& record);
   void MarkDurable(const PushId& id) { book_->MarkDurable(id); }
+  // A committed round in parts, the same as Apply: so many elements of deltas and tensors at a
+  // time, one shard at least. True: it is applied. REQUIRES: Check(record), the same record until
+  // it is applied, and no assignment, end or arriving shard meanwhile.
+  bool ApplyPart(const CommittedRecord& record, int64_t elements);
+  // Its tensors are those of the next version already: ApplyPart is at it.
+  bool IsStepped(ShardId shard) const { return stepped_ && shard <= *stepped_; }
   // Memory that a push takes when it is staged: the first of a shard takes the whole shard's.
   // REQUIRES: HasShard(id.shard).
   int64_t BytesToStage(const PushId& id, Encoding encoding) const;
@@ -57,10 +63,15 @@ class JobState {
 
   // Per layer held here, the inner products of these contributions' staged deltas, and last of the
   // outer optimizer's reference slot where it has one, summed over shards in order, in double.
-  // NotFound names the first delta that is missing.
-  // `only`: of these shards; empty: of all.
-  absl::StatusOr<std::vector<LayerGram>> Gram(const std::vector<ContributionId>& contributions,
-                                              const std::vector<ShardId>& only = {}) const;
+  struct GramSum {
+    std::vector<ContributionId> contributions;
+    std::vector<ShardId> shards = {};  // of these; empty: of all
+    std::optional<ShardId> last = {};  // that is in it
+    std::map<int32_t, std::vector<double>> by_layer = {};
+  };
+  // So many elements more, one shard at least. True: all is in it. NotFound names the first delta
+  // that is missing.
+  absl::StatusOr<bool> AddToGram(GramSum& sum, int64_t elements) const;
 
   // Null for an unknown shard and before version 0.
   std::shared_ptr<SharedTensor> Theta(ShardId shard) const;
@@ -174,6 +185,7 @@ class JobState {
   // Running statistics, of which a round takes the mean; see LayerSize.
   bool HoldsStatistics(const OwnedShard& shard) const;
   void StepShard(Shard& shard, const CommittedRecord& round);
+  absl::Status AddShard(ShardId id, const Shard& shard, GramSum& sum) const;
   int64_t BytesOf(const OwnedShard& shard) const;
   void MakeWritable(std::shared_ptr<SharedTensor>& tensor);
 
@@ -190,6 +202,7 @@ class JobState {
   CommittedRecord newest_ = {kNoVersion, {}, {}};
   bool ended_ = false;
   std::map<ShardId, Shard> shards_;
+  std::optional<ShardId> stepped_;  // the last one, of a round that is being applied
   std::map<ShardId, Incoming> incoming_;
   int64_t incoming_bytes_ = 0;
   int64_t placement_ = 0;

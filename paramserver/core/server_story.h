@@ -116,6 +116,10 @@ class ServerStory {
     Do(Tick{});
   }
   void Do(const Event& event) {
+    Turn(event);
+    while (!in_parts && deadline <= now_) Turn(Tick{});
+  }
+  void Turn(const Event& event) {
     Actions actions = core_->Step(now_, event);
     for (AppendLog& append : actions.log) {
       logs_[append.job].records[append.sequence] = std::move(append.record);
@@ -164,7 +168,8 @@ class ServerStory {
   size_t log_records() const { return logs_.at(kJob).records.size(); }
   Incarnation incarnation() const { return incarnation_; }
 
-  OuterSpec outer;  // of the job that is assigned
+  bool in_parts = false;  // arithmetic waits for Turn(Tick{}), a part each
+  OuterSpec outer;        // of the job that is assigned
   int64_t epoch = 1;
   ClusterId cluster;
   int64_t sequence = 0;
@@ -204,7 +209,7 @@ class ServerStory {
     }
     core_ = std::make_unique<ServerCore>(
         ServerOptions{"ps-1", incarnation_, "test", "tcp://127.0.0.1:1", memory_bytes_, "",
-                      remembered.value_or(ClusterMark())},
+                      remembered.value_or(ClusterMark()), /*site=*/"", /*work_elements=*/1},
         std::move(recovered), &pool_);
     Do(ConnectionUp{});
     Says(Welcome{});

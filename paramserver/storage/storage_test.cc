@@ -150,7 +150,11 @@ class DiskStory {
     }
   }
   void Do(const Event& event) {
-    Actions actions = core_->Step(Instant(std::chrono::seconds(1)), event);
+    Instant next = Turn(core_->Step(kNow, event));
+    while (next <= kNow) next = Turn(core_->Step(kNow, Tick{}));
+  }
+  // When it wants to be asked again.
+  Instant Turn(Actions actions) {
     for (AppendLog& append : actions.log) storage_->Add(std::move(append));
     for (WriteSnapshot& write : actions.snapshots) storage_->Add(std::move(write));
     for (TruncateLog& truncate : actions.truncations) storage_->Add(truncate);
@@ -168,8 +172,10 @@ class DiskStory {
         }
       }
     }
+    return actions.next_deadline;
   }
 
+  static constexpr Instant kNow{std::chrono::seconds(1)};
   const Encoding encoding_;
   ThreadPool pool_{1};
   std::unique_ptr<Storage> storage_;

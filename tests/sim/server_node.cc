@@ -47,6 +47,7 @@ void ServerNode::Start() {
   options.endpoint = name();
   options.memory_bytes = 1 << 20;
   options.mark = mark_;
+  options.work_elements = 1;  // a shard at a time
   core_.emplace(options, Recover(), &world_.pool);
   KeepConnecting();
 }
@@ -210,7 +211,9 @@ void ServerNode::Carry(ps::Actions actions) {
     world_.Trace(absl::StrCat(name(), ": ", note));
   }
   if (actions.stop) world_.checker.Fail(absl::StrCat(name(), " was turned away: ", *actions.stop));
-  Arm(actions.next_deadline, [this] { Deliver(ps::Tick{}); });
+  // Arithmetic takes its time.
+  const Instant soon = world_.timeline.now() + milliseconds(2);
+  Arm(std::max(actions.next_deadline, soon), [this] { Deliver(ps::Tick{}); });
 }
 
 void ServerNode::Append(ps::AppendLog append) {
