@@ -28,10 +28,20 @@ struct PullRequest {
   // Of the shard: elements [begin, begin + elements); 0 elements: the whole shard.
   int64_t begin = 0;
   int64_t elements = 0;
-  int32_t slot = 0;  // of the outer optimizer's state, from 1 on; 0: the parameters
+  int32_t slot = 0;  // of the outer optimizer's state, from 1 on; or one of those below
 
   bool operator==(const PullRequest&) const = default;
 };
+
+// PullRequest::slot. The parameters as islands hold them; as the server has them, which differ
+// where pulls are quantised; and the step that made this version of the former of the one before,
+// as it is encoded. Its "elements" are words of 4 bytes of that encoding (EncodedWords), never
+// converted.
+inline constexpr int32_t kPullServed = 0, kPullTheta = -1, kPullStep = -2;
+
+inline constexpr int64_t EncodedWords(Encoding encoding, int64_t elements) {
+  return (EncodedBytes(encoding, elements) + 3) / 4;
+}
 
 // Why a server does not answer a pull with a tensor. kNotYet: the version is still to come.
 // kSuperseded: a newer one has replaced it. kUnknown: no such job or shard here.

@@ -51,8 +51,9 @@ class TestHandler : public TensorHandler {
     std::lock_guard lock(mutex_);
     ++pulls_;
     changed_.notify_all();
-    const auto it = shards_.find(request.shard);
-    if (it == shards_.end()) {
+    const auto& held = request.slot == kPullStep ? steps_ : shards_;
+    const auto it = held.find(request.shard);
+    if (it == held.end()) {
       return server_->RefusePull(token, PullRefusal::kUnknown, kNoVersion, "no such shard here");
     }
     if (request.version != kNoVersion && request.version != version_) {
@@ -70,6 +71,11 @@ class TestHandler : public TensorHandler {
     std::lock_guard lock(mutex_);
     shards_[shard] = std::move(values);
     version_ = version;
+  }
+  // What made that version of the one before, in words.
+  void HoldStep(ShardId shard, Values words) {
+    std::lock_guard lock(mutex_);
+    steps_[shard] = std::move(words);
   }
   void Refuse(absl::Status refusal) {
     std::lock_guard lock(mutex_);
@@ -121,7 +127,7 @@ class TestHandler : public TensorHandler {
   std::map<PushId, Values> staged_;
   std::map<PushId, std::vector<std::byte>> staged_bytes_;
   std::vector<PushId> deliveries_;
-  std::map<ShardId, Values> shards_;
+  std::map<ShardId, Values> shards_, steps_;
   Version version_ = 0;
   int pulls_ = 0;
   int admissions_ = 0;

@@ -139,6 +139,10 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.min_islands", o.min_islands, 1, 4096));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096));
   ATOLL_RETURN_IF_ERROR(ValidateOuterChoice(o));
+  if (o.pull_encoding != Encoding::kFloat32 && !IsQuantized(o.pull_encoding)) {
+    return absl::InvalidArgumentError(
+        "outer.pull_encoding = \"bfloat16\": must be \"float32\", \"int8\" or \"int4\"");
+  }
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.shard_copies", o.shard_copies, 1, 2));
   return IntInRange("outer.min_servers", o.min_servers, 1, 4096);
 }

@@ -120,6 +120,7 @@ struct OuterSpec {
   bool wait_for_all = false;  // synchronous: the grace time does not end a round
   Overlap overlap = Overlap::kCarry;
   Encoding push_encoding = Encoding::kFloat32;
+  Encoding pull_encoding = Encoding::kFloat32;  // of a version's step; fp32: versions in full
   bool reject_outliers = true;
   int64_t min_islands = 1;  // the job starts, and goes on, with at least so many
   int64_t max_islands = 64;

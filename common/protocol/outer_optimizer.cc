@@ -98,7 +98,16 @@ bool HasSinglePushRounds(const OuterSpec& spec) {
 }
 
 int64_t ServerBytesPerElement(const OuterSpec& spec) {
-  return static_cast<int64_t>(sizeof(float) * (1 + OuterOptimizerOf(spec).slots.size()));
+  const auto tensors = static_cast<int64_t>(sizeof(float) * (1 + ServerSlotsOf(spec).size()));
+  if (!IsQuantized(spec.pull_encoding)) return tensors;
+  // Beside them the newest step as it is pulled.
+  return tensors + (EncodedBytes(spec.pull_encoding, kQuantBlock) + kQuantBlock - 1) / kQuantBlock;
+}
+
+std::vector<std::string> ServerSlotsOf(const OuterSpec& spec) {
+  std::vector<std::string> slots = OuterOptimizerOf(spec).slots;
+  if (IsQuantized(spec.pull_encoding)) slots.emplace_back(kServedSlot);
+  return slots;
 }
 
 double OuterParameterValue(const OuterSpec& spec, absl::string_view name) {

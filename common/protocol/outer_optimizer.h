@@ -47,6 +47,12 @@ const std::vector<OuterMergeInfo>& OuterMerges();
 const OuterOptimizerInfo& OuterOptimizerOf(const OuterSpec& spec);
 const OuterMergeInfo& OuterMergeOf(const OuterSpec& spec);
 bool HasSinglePushRounds(const OuterSpec& spec);
+// What a server keeps beside each parameter: the optimizer's slots, and last, where pulls are
+// quantised, kServedSlot.
+std::vector<std::string> ServerSlotsOf(const OuterSpec& spec);
+// The parameters as islands hold them, which differ from the server's by what quantised pulls have
+// rounded away so far (docs/decisions/quantised-pulls.md).
+inline constexpr char kServedSlot[] = "served";
 // Bytes of one parameter and its slots on a server.
 int64_t ServerBytesPerElement(const OuterSpec& spec);
 // REQUIRES: the optimizer has the parameter.

@@ -70,6 +70,7 @@ void Fields(V& v, Plain<V, OuterSpec>& s, v1::OuterSpec& m) {
   ATOLL_WIRE_OPTIONAL(wait_for_all);
   ATOLL_WIRE_OPTIONAL_ENUM(overlap, Overlap);
   ATOLL_WIRE_OPTIONAL_ENUM(push_encoding, Encoding);
+  ATOLL_WIRE_OPTIONAL_ENUM(pull_encoding, Encoding);
   ATOLL_WIRE_OPTIONAL(reject_outliers);
   ATOLL_WIRE_OPTIONAL(min_islands);
   ATOLL_WIRE_OPTIONAL(max_islands);

@@ -572,7 +572,7 @@ namespace {
 // What makes up `version`, for a server that has nothing of the job.
 void TellVersion(const Job& job, ReceiveShards& message) {
   message.newest = {job.id(), message.version, {}, {}};
-  message.slots = static_cast<int32_t>(OuterOptimizerOf(job.spec().outer).slots.size());
+  message.slots = static_cast<int32_t>(ServerSlotsOf(job.spec().outer).size());
   int told = 0;
   for (auto d = job.decisions.rbegin(); d != job.decisions.rend() && told < kDecisionsTold;
        ++d, ++told) {

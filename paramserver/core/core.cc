@@ -323,6 +323,15 @@ void ServerCore::Acknowledge(const std::vector<Token>& tokens, PushStatus status
   for (const Token token : tokens) turn.actions.pushes.push_back({token, status, reason});
 }
 
+namespace {
+
+std::shared_ptr<SharedTensor> TensorOf(const JobState& state, const PullAsked& event) {
+  if (event.slot > 0) return state.Slot(event.shard, static_cast<size_t>(event.slot - 1));
+  return event.slot == kPullTheta ? state.Theta(event.shard) : state.Served(event.shard);
+}
+
+}  // namespace
+
 void ServerCore::On(const PullAsked& event, Turn& turn) {
   const auto refuse = [&](PullRefusal refusal, Version current, std::string reason) {
     turn.actions.refusals.push_back({event.token, refusal, current, std::move(reason)});
@@ -351,15 +360,22 @@ void ServerCore::On(const PullAsked& event, Turn& turn) {
     return refuse(PullRefusal::kNotYet, current,
                   absl::StrCat("version ", current + 1, " is being made"));
   }
-  const auto tensor = event.slot > 0 ? state.Slot(event.shard, static_cast<size_t>(event.slot - 1))
-                                     : state.Theta(event.shard);
-  if (tensor == nullptr) {
-    return refuse(PullRefusal::kUnknown, current,
-                  absl::StrCat("job ", event.job, " has ended, or its outer optimizer has no slot ",
-                               event.slot));
+  std::span<const float> values;
+  std::shared_ptr<const void> owner;
+  if (event.slot == kPullStep) {
+    const auto step = state.EncodedStep(event.shard);
+    if (step != nullptr) values = *step;
+    owner = step;
+  } else if (const auto tensor = TensorOf(state, event); tensor != nullptr) {
+    const auto lease = std::make_shared<const TensorLease>(tensor);
+    values = lease->values();
+    owner = lease;
   }
-  auto lease = std::make_shared<const TensorLease>(tensor);
-  std::span<const float> values = lease->values();
+  if (owner == nullptr) {
+    return refuse(PullRefusal::kUnknown, current,
+                  absl::StrCat("job ", event.job, " has ended, or nothing is kept as slot ",
+                               event.slot, " of its shards"));
+  }
   if (event.elements > 0) {
     const auto size = static_cast<int64_t>(values.size());
     if (event.begin < 0 || event.elements > size || event.begin > size - event.elements) {
@@ -370,7 +386,7 @@ void ServerCore::On(const PullAsked& event, Turn& turn) {
     }
     values = values.subspan(static_cast<size_t>(event.begin), static_cast<size_t>(event.elements));
   }
-  turn.actions.replies.push_back({event.token, current, values, std::move(lease)});
+  turn.actions.replies.push_back({event.token, current, values, std::move(owner)});
 }
 
 // ------------------------------------------------------------------------------------ small ----

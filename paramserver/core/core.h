@@ -65,8 +65,8 @@ struct PullAsked {
   ShardId shard = 0;
   Token token = 0;
   int64_t begin = 0;
-  int64_t elements = 0;  // 0: the whole shard
-  int32_t slot = 0;      // of the outer optimizer, from 1 on; 0: the parameters
+  int64_t elements = 0;        // 0: the whole shard
+  int32_t slot = kPullServed;  // as in PullRequest
 };
 
 // The end of a FetchPart. payload: fp32, its checksums verified.

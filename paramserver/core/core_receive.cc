@@ -102,9 +102,10 @@ void ServerCore::Obey(const ReceiveShards& message, Turn& turn) {
 
 namespace {
 
-// As in PullRequest: 0 are the parameters.
+// As in PullRequest.
 int32_t SlotToPull(ReceivedPart part) {
-  return part == ReceivedPart::kParameters ? 0 : static_cast<int32_t>(SlotOfPart(part)) + 1;
+  return part == ReceivedPart::kParameters ? kPullTheta
+                                           : static_cast<int32_t>(SlotOfPart(part)) + 1;
 }
 
 }  // namespace

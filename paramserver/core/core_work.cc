@@ -1,5 +1,6 @@
-// The arithmetic of rounds, a part in each Step without an event: a server of billions of parameters
-// sends its heartbeats and takes pushes meanwhile. Nothing of it is seen before all is done.
+// The arithmetic of rounds, a part in each Step without an event: a server of billions of
+// parameters sends its heartbeats and takes pushes meanwhile. Nothing of it is seen before all is
+// done.
 
 #include <algorithm>
 #include <utility>
@@ -47,7 +48,10 @@ void ServerCore::GatherPart(const JobId& id, Job& job, Turn& turn) {
   if (done.ok() && !*done) return;
   if (done.ok()) {
     Statistics& made = job.statistics.emplace();
-    made = {id, gathering.version, std::move(gathering.sum.contributions), {},
+    made = {id,
+            gathering.version,
+            std::move(gathering.sum.contributions),
+            {},
             std::move(gathering.sum.shards)};
     for (auto& [layer, values] : gathering.sum.by_layer) {
       made.layers.push_back({layer, std::move(values)});

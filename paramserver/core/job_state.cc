@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "common/net/tensor_types.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
+#include "kernels/add_delta.h"
 #include "kernels/host_ops.h"
 
 namespace atl::ps {
@@ -80,7 +82,7 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
     return absl::DataLossError("the snapshot does not hold the shards of its assignment");
   }
   const size_t slots = snapshot.version == kNoVersion || snapshot.ended ? 0 : state->slots();
-  if (snapshot.slots != OuterOptimizerOf(snapshot.assignment.charter.spec.outer).slots) {
+  if (snapshot.slots != ServerSlotsOf(snapshot.assignment.charter.spec.outer)) {
     return absl::DataLossError("the snapshot does not hold its outer optimizer's slots");
   }
   for (const ShardSnapshot& from : snapshot.shards) {
@@ -113,7 +115,7 @@ absl::Status JobState::CheckRecord(const AssignedRecord& record) const {
   if (record.assignment.job != job_) {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", record.assignment.job));
   }
-  const size_t slots = OuterOptimizerOf(record.assignment.charter.spec.outer).slots.size();
+  const size_t slots = ServerSlotsOf(record.assignment.charter.spec.outer).size();
   const bool others = assigned_ && assignment_.charter.spec.outer.optimizer !=
                                        record.assignment.charter.spec.outer.optimizer;
   if (version_ != kNoVersion && (others || (slots_ != slots && !incoming_.empty()))) {
@@ -238,7 +240,8 @@ void JobState::ApplyRecord(LogSequence, const AssignedRecord& record) {
   epoch_ = std::max(epoch_, record.epoch);
   const OuterSpec& outer = record.assignment.charter.spec.outer;
   optimizer_ = MakeOuterOptimizer(outer);
-  slots_ = OuterOptimizerOf(outer).slots.size();
+  slots_ = ServerSlotsOf(outer).size();
+  pull_encoding_ = outer.pull_encoding;
   if (!assigned_ || assignment_.shards != record.assignment.shards) {
     ChangeShards(record.assignment.shards);
     book_->SetShards(record.assignment.shards);
@@ -308,8 +311,10 @@ bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
   for (; next != shards_.end() && elements > 0; ++next) {
     if (record.version == 0) {
       SetInitial(next->second, record.terms.front());
+      StepServed(next->second);
     } else {
       StepShard(next->second, record);
+      StepServed(next->second);
     }
     stepped_ = next->first;
     elements -= tensors * next->second.info.elements;
@@ -332,7 +337,12 @@ void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
   ended_ = true;
   book_->Close(absl::StrCat("job ", job_, " has ended"));
   while (!staged_.empty()) Decide(ContributionId(staged_.begin()->first.first));
-  for (auto& [id, shard] : shards_) shard.slots.clear();
+  for (auto& [id, shard] : shards_) {
+    // What islands hold is what was validated; nothing follows that needs the difference.
+    if (serves_apart() && !shard.slots.empty()) shard.theta = shard.slots.back();
+    shard.slots.clear();
+    shard.step.reset();
+  }
   DropAllIncoming();
 }
 
@@ -407,9 +417,9 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
     return OuterSgd(shard.theta->writable(), deltas, /*eta=*/1, *pool_);
   }
   OuterShard state{shard.theta->writable(), {}};
-  for (auto& slot : shard.slots) {
-    MakeWritable(slot);
-    state.slots.push_back(slot->writable());
+  for (size_t i = 0; i < slots_ - (serves_apart() ? 1 : 0); ++i) {
+    MakeWritable(shard.slots[i]);
+    state.slots.push_back(shard.slots[i]->writable());
   }
   const OuterSpec& outer = assignment_.charter.spec.outer;
   for (const LayerStep& layer : round.step.layers) {
@@ -428,6 +438,32 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
                    {deltas, rate != 0 ? rate : assignment_.outer_learning_rate,
                     assignment_.outer_momentum, round.version},
                    *pool_);
+}
+
+// theta has moved on: what islands hold follows by a quantised step. What that rounds away is the
+// difference that stays, and goes into the next step. Initial weights and running statistics are
+// served as they are.
+void JobState::StepServed(Shard& shard) {
+  shard.step.reset();
+  if (!serves_apart()) return;
+  std::shared_ptr<SharedTensor>& served = shard.slots.back();
+  MakeWritable(served);
+  const std::span<const float> theta = shard.theta->values();
+  const std::span<float> values = served->writable();
+  if (version_ == kNoVersion || HoldsStatistics(shard.info)) {
+    std::copy(theta.begin(), theta.end(), values.begin());
+    return;
+  }
+  std::vector<float> difference(values.size());
+  for (size_t i = 0; i < values.size(); ++i) difference[i] = theta[i] - values[i];
+  const int64_t elements = shard.info.elements;
+  const auto step = std::make_shared<std::vector<float>>(
+      static_cast<size_t>(EncodedWords(pull_encoding_, elements)));
+  const auto bytes = std::as_writable_bytes(std::span(*step))
+                         .first(static_cast<size_t>(EncodedBytes(pull_encoding_, elements)));
+  EncodeDelta(pull_encoding_, difference, {}, bytes, *pool_);
+  AddDelta({bytes.data(), pull_encoding_, elements}, values, values, *pool_);
+  shard.step = step;
 }
 
 void JobState::MakeWritable(std::shared_ptr<SharedTensor>& tensor) {
@@ -453,7 +489,7 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   snapshot->fences = book_->Fences();
   snapshot->decided = book_->Decided();
   snapshot->staged = Staged();
-  if (assigned_) snapshot->slots = OuterOptimizerOf(assignment_.charter.spec.outer).slots;
+  if (assigned_) snapshot->slots = ServerSlotsOf(assignment_.charter.spec.outer);
   for (const auto& [key, staged] : staged_) {
     snapshot->replay_from = std::min(snapshot->replay_from, staged.first);
   }
@@ -523,6 +559,16 @@ absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) co
 std::shared_ptr<SharedTensor> JobState::Theta(ShardId shard) const {
   const auto found = shards_.find(shard);
   return found == shards_.end() ? nullptr : found->second.theta;
+}
+
+std::shared_ptr<SharedTensor> JobState::Served(ShardId shard) const {
+  const bool apart = serves_apart() && slots_ > 0 && !ended_;
+  return apart ? Slot(shard, slots_ - 1) : Theta(shard);
+}
+
+std::shared_ptr<const std::vector<float>> JobState::EncodedStep(ShardId shard) const {
+  const auto found = shards_.find(shard);
+  return found == shards_.end() ? nullptr : found->second.step;
 }
 
 std::shared_ptr<SharedTensor> JobState::Slot(ShardId shard, size_t slot) const {

@@ -77,6 +77,11 @@ class JobState {
   std::shared_ptr<SharedTensor> Theta(ShardId shard) const;
   // Likewise, and when the job has ended.
   std::shared_ptr<SharedTensor> Slot(ShardId shard, size_t slot) const;
+  // The parameters as islands hold them. Null as Theta.
+  std::shared_ptr<SharedTensor> Served(ShardId shard) const;
+  // What it takes to make those of version() from those of the version before, encoded, in words as
+  // in PullRequest. Null where pulls are not quantised, and until this server has made a round.
+  std::shared_ptr<const std::vector<float>> EncodedStep(ShardId shard) const;
   // Of the outer optimizer; 0 before the first assignment or order to receive shards.
   size_t slots() const { return slots_; }
   bool HasShard(ShardId shard) const { return shards_.contains(shard); }
@@ -126,6 +131,7 @@ class JobState {
     OwnedShard info;
     std::shared_ptr<SharedTensor> theta;
     std::vector<std::shared_ptr<SharedTensor>> slots;
+    std::shared_ptr<const std::vector<float>> step;  // as EncodedStep
   };
   // What is staged of one shard of a contribution.
   struct StagedShard {
@@ -185,6 +191,8 @@ class JobState {
   // Running statistics, of which a round takes the mean; see LayerSize.
   bool HoldsStatistics(const OwnedShard& shard) const;
   void StepShard(Shard& shard, const CommittedRecord& round);
+  void StepServed(Shard& shard);
+  bool serves_apart() const { return IsQuantized(pull_encoding_); }
   absl::Status AddShard(ShardId id, const Shard& shard, GramSum& sum) const;
   int64_t BytesOf(const OwnedShard& shard) const;
   void MakeWritable(std::shared_ptr<SharedTensor>& tensor);
@@ -195,7 +203,8 @@ class JobState {
   bool assigned_ = false;
   AssignShards assignment_;
   std::unique_ptr<OuterOptimizer> optimizer_;  // of the assignment
-  size_t slots_ = 0;
+  size_t slots_ = 0;                           // of the outer optimizer, and kServedSlot
+  Encoding pull_encoding_ = Encoding::kFloat32;
   int64_t parameter_bytes_ = 0;
   int64_t epoch_ = 0;
   Version version_ = kNoVersion;

@@ -58,7 +58,7 @@ TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
   TrainTwoVersions(stays);
   TrainTwoVersions(giver);
   ReceiveShards receive = Receive();
-  receive.slots = static_cast<int32_t>(OuterOptimizerOf(outer).slots.size());
+  receive.slots = static_cast<int32_t>(ServerSlotsOf(outer).size());
   receiver.Says(receive);
   Deliver(giver, receiver);
   REQUIRE(receiver.Told<ShardsReceived>().empty());  // nothing is durable yet

@@ -33,6 +33,27 @@ def read_safetensors(path):
 
 
 @case
+def few_bits_both_ways(story):
+    """Pushes and pulls of 4 bits: islands move together by quantised steps, the loss falls as it does in
+    fp32, and what a worker pulls is a fraction of the model"""
+    story.starts(workers=2, servers=1)
+    pulled, losses = [], []
+    for name, bits in (("full", {}), ("few", {"outer__push_encoding": "int4", "outer__pull_encoding": "int4"})):
+        before = int(story.member("ps1")["load"].get("sent_bytes", 0))
+        job = story.submits(name, schedule__train_tokens=400_000, outer__wait_for_all=True,
+                            outer__overlap="none", **bits)
+        done = story.finishes(job)
+        story.wait_until("the server to say what it sent", lambda j=job: (
+            f"job {j}: ended" in story.daemons["ps1"].log()), LIMIT_S)
+        sent = story.wait_until("a heartbeat after it", lambda b=before: (
+            lambda now: now if now > b else None)(int(story.member("ps1")["load"]["sent_bytes"])), LIMIT_S)
+        pulled.append((sent - before) / done["summary"]["version"])
+        losses.append(done["summary"]["validation_loss"])
+    check(pulled[1] < 0.25 * pulled[0], f"bytes pulled a round: {pulled}")
+    check(losses[1] < 1.05 * losses[0], f"losses: {losses}")
+
+
+@case
 def trains_to_the_end(story):
     """Three islands train a job to its end: the loss falls, every token counts once, both servers
     hold the same version, the exported model is whole and writes text"""

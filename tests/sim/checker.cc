@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/outer_optimizer.h"
+#include "kernels/add_delta.h"
 #include "kernels/host_ops.h"
 #include "paramserver/core/outer_optimizer.h"
 #include "worker/core/core.h"
@@ -60,6 +61,10 @@ void Checker::Placed(const JobRecord& record) {
       continue;
     }
     const ShardPlacement& shard = record.shards[refilled.shard];
+    // By an island, which has what was served.
+    const auto served = model->second.served[shard.layer].begin() + shard.begin;
+    std::copy(served, served + shard.elements,
+              model->second.theta[shard.layer].begin() + shard.begin);
     for (LayerValues& slot : model->second.slots) {
       const auto begin = slot[shard.layer].begin() + shard.begin;
       std::fill(begin, begin + shard.elements, 0.0f);
@@ -304,7 +309,29 @@ void Checker::Expect(const CommitRound& commit) {
     optimizer->Step(
         shard, {weighted, commit.step.learning_rate, spec_.outer.momentum, commit.version}, pool_);
   }
+  Serve(commit.version, model);
   expected_[commit.version] = std::move(model);
+}
+
+// Each shard's quantised step is its own.
+void Checker::Serve(Version version, Model& model) {
+  const Encoding encoding = spec_.outer.pull_encoding;
+  if (version == 0 || !IsQuantized(encoding)) {
+    model.served = model.theta;
+    return;
+  }
+  for (const ShardPlacement& shard : shards_) {
+    const auto elements = static_cast<size_t>(shard.elements);
+    const auto theta =
+        std::span(model.theta[shard.layer]).subspan(static_cast<size_t>(shard.begin), elements);
+    const auto served =
+        std::span(model.served[shard.layer]).subspan(static_cast<size_t>(shard.begin), elements);
+    std::vector<float> step(elements);
+    for (size_t i = 0; i < elements; ++i) step[i] = theta[i] - served[i];
+    std::vector<std::byte> bytes(static_cast<size_t>(EncodedBytes(encoding, shard.elements)));
+    EncodeDelta(encoding, step, {}, bytes, pool_);
+    AddDelta({bytes.data(), encoding, shard.elements}, served, served, pool_);
+  }
 }
 
 void Checker::Staged(const NodeId& server, const PushId& push, Version version,
@@ -335,7 +362,7 @@ void Checker::Served(const NodeId& server, Version version, const ShardPlacement
     Fail(absl::StrCat("N3: ", server, " serves version ", version, ", which was never sent"));
     return;
   }
-  const std::vector<float>& layer = model->second.theta[shard.layer];
+  const std::vector<float>& layer = model->second.served[shard.layer];
   const bool same =
       static_cast<int64_t>(values.size()) == shard.elements &&
       std::memcmp(values.data(), layer.data() + shard.begin, values.size() * sizeof(float)) == 0;
@@ -347,7 +374,7 @@ void Checker::Served(const NodeId& server, Version version, const ShardPlacement
 
 void Checker::Adopted(const NodeId& worker, Version version, const LayerValues& base) {
   const auto model = expected_.find(version);
-  if (model == expected_.end() || model->second.theta != base) {
+  if (model == expected_.end() || model->second.served != base) {
     Fail(absl::StrCat("N3: ", worker, " trains from a torn version ", version));
   }
 }

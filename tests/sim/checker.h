@@ -86,6 +86,7 @@ class Checker {
   struct Model {
     LayerValues theta;
     std::vector<LayerValues> slots;  // of the outer optimizer
+    LayerValues served;              // as islands hold it
   };
   // A decision, and what is to be taken back of it if it turns out to be lost.
   struct Made {
@@ -101,6 +102,7 @@ class Checker {
 
   void Decided(const DecisionRecord& decision);
   void Placed(const JobRecord& record);
+  void Serve(Version version, Model& model);
   void TakeBack(int64_t round);
   void CheckWeights(const DecisionRecord& decision);
   void Expect(const CommitRound& commit);

@@ -101,6 +101,10 @@ ClusterOptions RandomOptions(uint64_t seed) {
     }
     spec.inner.micro_batch_sequences = 0;
   }
+  Rng pulls(seed, /*stream=*/82);
+  if (pulls.Chance(0.3)) {
+    o.spec.outer.pull_encoding = pulls.Chance(0.5) ? Encoding::kInt8 : Encoding::kInt4;
+  }
   const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
   spec.schedule.train_tokens = sequences * spec.data.sequence_length;
   return o;

@@ -368,6 +368,8 @@ struct StartPull {
   int64_t pull = 0;  // number of this pull; the answer repeats it
   Version version = kNoVersion;
   std::vector<ShardPart> shards;
+  Encoding encoding = Encoding::kFloat32;  // of the step from theta_base, where that is of the
+                                           // version before; else versions come in full
 };
 // Push these parts of the pseudo-gradient, each sender its own in this order: one PushShardDone for
 // each. Where IsFill(base version) they are theta_base's, and its owners share them out: each has a

@@ -237,7 +237,7 @@ void WorkerCore::Impl::PlanPull() {
     if (pushing) Emit(CancelTransfers{});
     for (InFlight::Push& push : in_flight_->pushes) push.state = InFlight::Shard::kStaged;
   }
-  StartPull pull{order_->job, ++pull_, *target, {}};
+  StartPull pull{order_->job, ++pull_, *target, {}, spec().outer.pull_encoding};
   for (ShardId shard : order_->pull_order) {
     for (const ShardPlacement& placement : order_->shards) {
       if (placement.shard == shard) pull.shards.push_back({placement});

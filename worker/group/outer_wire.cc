@@ -188,11 +188,13 @@ void ToWire(const StartPull& pull, v1::TransferCall* out) {
   out->set_job(pull.job);
   out->set_pull(pull.pull);
   out->set_version(pull.version);
+  out->set_encoding(static_cast<int32_t>(pull.encoding));
   PartsToWire(pull.shards, out);
 }
 
 StartPull PullFrom(const v1::TransferCall& call) {
-  return {call.job(), call.pull(), call.version(), PartsFrom(call)};
+  return {call.job(), call.pull(), call.version(), PartsFrom(call),
+          static_cast<Encoding>(call.encoding())};
 }
 
 void ToWire(const PushShards& push, v1::TransferCall* out) {

@@ -83,6 +83,10 @@ class OuterState {
 
   // theta_base. A pull must not begin while it is being sent: its buffer becomes the next one's.
   std::shared_ptr<const LayerBuffers> base() const { return base_; }
+  // Null: theta_base is of another version.
+  std::shared_ptr<const LayerBuffers> BaseOf(Version version) const {
+    return version != kNoVersion && tag_.base == version ? base_ : nullptr;
+  }
 
   // ---- Pulls. ----
   const std::shared_ptr<LayerBuffers>& pulled() const { return pulled_; }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/add_delta.h"
 #include "worker/runtime/transfer_limits.h"
 
 namespace atl::worker {
@@ -50,12 +51,14 @@ int64_t Transfers::running() const {
 }
 
 void Transfers::Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into,
-                     std::shared_ptr<const LayerParts> parts) {
+                     std::shared_ptr<const LayerParts> parts,
+                     std::shared_ptr<const LayerBuffers> base) {
   Batch batch;
   batch.is_pull = true;
   batch.pull = order;
   batch.into = std::move(into);
   batch.parts = std::move(parts);
+  batch.base = std::move(base);
   Add(std::move(batch));
 }
 
@@ -98,18 +101,9 @@ void Transfers::StartMore(Batches::iterator batch) {
 void Transfers::StartShard(Batches::iterator batch, size_t index) {
   const ShardPart& shard = batch->is_pull ? batch->pull.shards[index] : batch->push.shards[index];
   if (batch->is_pull) {
-    const std::span<float> to =
-        ElementsOf(*batch->into, batch->parts.get(), shard.layer, RangeOf(shard));
-    if (to.empty()) {
+    if (!BeginPull(batch, index, /*full=*/false)) {
       return FailPull(*batch, PullFailure::kError, kNoVersion, About(shard, "bad bounds"));
     }
-    const ServerAddress server{shard.endpoint, shard.public_key};
-    const PullRequest request{
-        batch->pull.job,  batch->pull.version, shard.shard, Encoding::kFloat32, 0,
-        shard.part_begin, shard.part_elements};
-    batch->ids[index] = client_->Pull(
-        server, request, to, TransferTimeout(shard.part().size() * 4),
-        [this, batch, index](const PullResult& result) { ShardPulled(batch, index, result); });
   } else if (!StartPush(batch, index)) {
     return post_(
         PushShardDone{PushIdOf(batch->push, shard), PushStatus::kRefused, "bad bounds", 0});
@@ -117,6 +111,73 @@ void Transfers::StartShard(Batches::iterator batch, size_t index) {
   ++batch->running;
   ++started_;
   ++running_;
+}
+
+bool Transfers::BeginPull(Batches::iterator batch, size_t index, bool full) {
+  const ShardPart& shard = batch->pull.shards[index];
+  const std::span<float> to =
+      ElementsOf(*batch->into, batch->parts.get(), shard.layer, RangeOf(shard));
+  if (to.empty()) return false;
+  if (!full && BeginStep(batch, index)) return true;
+  PullRequest request;
+  request.job = batch->pull.job;
+  request.version = batch->pull.version;
+  request.shard = shard.shard;
+  request.begin = shard.part_begin;
+  request.elements = shard.part_elements;
+  batch->ids[index] = client_->Pull(
+      {shard.endpoint, shard.public_key}, request, to, TransferTimeout(shard.part().size() * 4),
+      [this, batch, index, bytes = shard.part().size() * 4](const PullResult& result) {
+        ShardPulled(batch, index, result, bytes);
+      });
+  return true;
+}
+
+// Whole blocks of the shard, whose bytes are words.
+bool Transfers::BeginStep(Batches::iterator batch, size_t index) {
+  const Encoding encoding = batch->pull.encoding;
+  const ShardPart& shard = batch->pull.shards[index];
+  const ElementRange part = shard.part();
+  const bool blocks =
+      part.begin % kQuantBlock == 0 && (part.end % kQuantBlock == 0 || part.end == shard.elements);
+  if (!IsQuantized(encoding) || batch->base == nullptr || !blocks) return false;
+  PullRequest request;
+  request.job = batch->pull.job;
+  request.version = batch->pull.version;
+  request.shard = shard.shard;
+  request.slot = kPullStep;
+  request.begin = EncodedWords(encoding, part.begin);
+  request.elements = EncodedWords(encoding, part.end) - request.begin;
+  const auto words = std::make_shared<std::vector<float>>(static_cast<size_t>(request.elements));
+  batch->ids[index] = client_->Pull({shard.endpoint, shard.public_key}, request, *words,
+                                    TransferTimeout(request.elements * 4),
+                                    [this, batch, index, words](const PullResult& result) {
+                                      StepPulled(batch, index, *words, result);
+                                    });
+  return true;
+}
+
+void Transfers::StepPulled(Batches::iterator batch, size_t index, std::span<const float> words,
+                           const PullResult& result) {
+  const ShardPart& shard = batch->pull.shards[index];
+  if (result.refusal == PullRefusal::kUnknown) {
+    // The server has not made this version itself, or has started again since.
+    const std::lock_guard lock(mutex_);
+    if (!cancelling_ && !batch->failed && BeginPull(batch, index, /*full=*/true)) return;
+  }
+  absl::Status scales;
+  if (result.status.ok()) {
+    const DeltaView step{words.data(), batch->pull.encoding, shard.part().size()};
+    const auto at = [&](const LayerBuffers& buffers) {
+      return ElementsOf(const_cast<LayerBuffers&>(buffers), batch->parts.get(), shard.layer,
+                        RangeOf(shard));
+    };
+    scales = CheckScales(step);
+    if (scales.ok()) AddDelta(step, at(*batch->base), at(*batch->into), pool_);
+  }
+  PullResult whole = result;
+  if (!scales.ok()) whole.status = scales;
+  ShardPulled(batch, index, whole, static_cast<int64_t>(words.size_bytes()));
 }
 
 bool Transfers::StartPush(Batches::iterator batch, size_t index) {
@@ -147,11 +208,12 @@ bool Transfers::StartPush(Batches::iterator batch, size_t index) {
   return true;
 }
 
-void Transfers::ShardPulled(Batches::iterator batch, size_t index, const PullResult& result) {
+void Transfers::ShardPulled(Batches::iterator batch, size_t index, const PullResult& result,
+                            int64_t bytes) {
   const std::lock_guard lock(mutex_);
   const ShardPart& shard = batch->pull.shards[index];
   if (result.status.ok()) {
-    batch->bytes += shard.part().size() * 4;
+    batch->bytes += bytes;
   } else {
     PullFailure failure = PullFailure::kError;
     if (result.refusal == PullRefusal::kNotYet) failure = PullFailure::kNotYet;

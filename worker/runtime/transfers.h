@@ -29,9 +29,12 @@ class Transfers {
   ~Transfers();  // CancelAll
 
   // Buffers are of these parts of layers, or of whole layers. What does not lie within them fails.
-  // Nothing else touches `into` before its event.
+  // Nothing else touches `into` before its event. `base`: those parts of the version before, if
+  // they are here; what the version adds to it is pulled then, in the order's encoding, where a
+  // server has it.
   void Pull(const StartPull& order, std::shared_ptr<LayerBuffers> into,
-            std::shared_ptr<const LayerParts> parts = nullptr);
+            std::shared_ptr<const LayerParts> parts = nullptr,
+            std::shared_ptr<const LayerBuffers> base = nullptr);
   void Push(const PushShards& order, std::shared_ptr<const Delta> delta,
             std::shared_ptr<const LayerParts> parts = nullptr);
   // The same of theta_base, in fp32.
@@ -52,8 +55,9 @@ class Transfers {
     std::shared_ptr<LayerBuffers> into;
     std::shared_ptr<const Delta> delta;
     std::shared_ptr<const LayerParts> parts;
-    std::shared_ptr<const LayerBuffers> base;  // pushed instead of the delta
-    size_t next = 0;                           // shard to start
+    // A push's: sent instead of the delta. A pull's: what steps are added to.
+    std::shared_ptr<const LayerBuffers> base;
+    size_t next = 0;  // shard to start
     int running = 0;
     bool failed = false;  // a pull's shard failed: start no more
     PullFailed failure;
@@ -65,13 +69,18 @@ class Transfers {
   void Add(Batch batch);
   void StartMore(Batches::iterator batch);
   void StartShard(Batches::iterator batch, size_t index);
-  bool StartPush(Batches::iterator batch, size_t index);  // false: it does not fit
-  void ShardPulled(Batches::iterator batch, size_t index, const PullResult& result);
+  bool StartPush(Batches::iterator batch, size_t index);             // false: it does not fit
+  bool BeginPull(Batches::iterator batch, size_t index, bool full);  // likewise
+  bool BeginStep(Batches::iterator batch, size_t index);             // false: it comes in full
+  void StepPulled(Batches::iterator batch, size_t index, std::span<const float> words,
+                  const PullResult& result);
+  void ShardPulled(Batches::iterator batch, size_t index, const PullResult& result, int64_t bytes);
   void ShardPushed(Batches::iterator batch, size_t index, const PushResult& result);
   void FailPull(Batch& batch, PullFailure failure, Version newer, std::string reason);
   void AfterShard(Batches::iterator batch, size_t index);
 
   TensorClient* const client_;
+  ThreadPool pool_{1};  // the network thread alone decodes
   const std::function<void(Event)> post_;
 
   mutable std::mutex mutex_;

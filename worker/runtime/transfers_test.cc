@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "common/net/test_handler.h"
+#include "kernels/add_delta.h"
 
 namespace atl::worker {
 namespace {
@@ -64,6 +65,49 @@ std::vector<ShardPart> Whole(const std::vector<ShardPlacement>& shards) {
   std::vector<ShardPart> parts;
   for (const ShardPlacement& shard : shards) parts.push_back({shard});
   return parts;
+}
+
+TEST_CASE("A step is added to the version before; what a server has no step of comes in full") {
+  const Encoding encoding = GENERATE(Encoding::kInt8, Encoding::kInt4);
+  Line line;
+  ThreadPool pool(1);
+  const auto base = Buffers(2.0F);
+  std::vector<float> expected(100);
+  std::vector<float> words(static_cast<size_t>(EncodedWords(encoding, 100)));
+  const auto bytes = std::as_writable_bytes(std::span(words))
+                         .first(static_cast<size_t>(EncodedBytes(encoding, 100)));
+  std::vector<float> step(100);
+  for (size_t i = 0; i < step.size(); ++i) step[i] = 0.01F * static_cast<float>(i % 7) - 0.02F;
+  EncodeDelta(encoding, step, {}, bytes, pool);
+  AddDelta({words.data(), encoding, 100}, std::vector<float>(100, 2.0F), expected, pool);
+  line.link.handler.HoldStep(3, std::make_shared<std::vector<float>>(words));
+  const StartPull order{"job-1", 1, 7, Whole(line.shards), encoding};
+  SECTION("added") {
+    const auto into = Buffers();
+    line.transfers.Pull(order, into, nullptr, base);
+    CHECK(line.Next<PullDone>().bytes == 9 * 400 + 4 * std::ssize(words));
+    for (size_t i = 0; i < 100; ++i) CHECK((*into)[0][300 + i] == expected[i]);
+    CHECK((*into)[0][400] == 4);
+    CHECK((*base)[0][300] == 2);
+  }
+  SECTION("a worker that has not the version before") {
+    const auto into = Buffers();
+    line.transfers.Pull(order, into);
+    CHECK(line.Next<PullDone>().bytes == 10 * 400);
+    CHECK((*into)[0][300] == 3);
+  }
+  SECTION("scales that no server makes") {
+    words[0] = -1;
+    line.link.handler.HoldStep(3, std::make_shared<std::vector<float>>(words));
+    line.transfers.Pull(order, Buffers(), nullptr, base);
+    CHECK(line.Next<PullFailed>().failure == PullFailure::kError);
+  }
+  SECTION("a version that is not there yet") {
+    StartPull later = order;
+    later.version = 8;
+    line.transfers.Pull(later, Buffers(), nullptr, base);
+    CHECK(line.Next<PullFailed>().failure == PullFailure::kNotYet);
+  }
 }
 
 TEST_CASE("A pull fills every shard's place and ends in one event") {

@@ -1,0 +1,33 @@
+// Compiled without fused multiply-adds, like deltas.cc.
+
+#include "kernels/add_delta.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/check.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kPieceElements = 64 * kQuantBlock;  // stays in the processor's cache
+
+}  // namespace
+
+void AddDelta(const DeltaView& delta, std::span<const float> base, std::span<float> out,
+              ThreadPool& pool) {
+  ATOLL_CHECK(std::ssize(base) == delta.size && std::ssize(out) == delta.size, "sizes differ");
+  std::vector<float> values(static_cast<size_t>(std::min(kPieceElements, delta.size)));
+  for (int64_t begin = 0; begin < delta.size; begin += kPieceElements) {
+    const int64_t size = std::min(kPieceElements, delta.size - begin);
+    const std::span<float> piece = std::span(values).first(static_cast<size_t>(size));
+    const auto* bytes = static_cast<const std::byte*>(delta.data);
+    DecodeDelta({bytes + EncodedBytes(delta.encoding, begin), delta.encoding, size}, piece, pool);
+    for (int64_t i = 0; i < size; ++i) {
+      out[static_cast<size_t>(begin + i)] =
+          base[static_cast<size_t>(begin + i)] + piece[static_cast<size_t>(i)];
+    }
+  }
+}
+
+}  // namespace atl

@@ -1,0 +1,20 @@
+// A quantised step added to what it belongs to. Servers and islands both do it, and must get the
+// same bits: the codes become fp32 numbers first, which are then added, without fused operations.
+
+#ifndef ATOLL_KERNELS_ADD_DELTA_H_
+#define ATOLL_KERNELS_ADD_DELTA_H_
+
+#include <span>
+
+#include "kernels/deltas.h"
+#include "kernels/thread_pool.h"
+
+namespace atl {
+
+// out = base + delta; out may be base. REQUIRES: a quantised encoding, equal sizes.
+void AddDelta(const DeltaView& delta, std::span<const float> base, std::span<float> out,
+              ThreadPool& pool);
+
+}  // namespace atl
+
+#endif  // ATOLL_KERNELS_ADD_DELTA_H_
