@@ -32,9 +32,9 @@ inline constexpr int64_t TopKKept(int64_t elements) {
 }
 
 struct EncodingInfo {
-  const char* name;   // in job files
-  bool quantized;     // some of a number is lost, and owed (error feedback)
-  int64_t block;      // elements that are encoded together; the last block has what is left
+  const char* name;  // in job files
+  bool quantized;    // some of a number is lost, and owed (error feedback)
+  int64_t block;     // elements that are encoded together; the last block has what is left
   // Bytes of a block of 1 to `block` elements.
   int64_t (*block_bytes)(int64_t elements);
 };

@@ -1,7 +1,5 @@
 // What every codec promises, and what each does to numbers.
 
-#include "kernels/codecs/codec.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "common/rng.h"
+#include "kernels/codecs/codec.h"
 #include "kernels/deltas.h"
 #include "kernels/simd.h"
 
@@ -61,7 +60,7 @@ TEST_CASE("fast code makes the bits of the plain loops on every instruction set"
   const Codec& codec = CodecOf(encoding);
   for (const int64_t size : {1, 2, 15, 63, 64, 65, 255, 256, 257, 4095, 4096, 4097, 9001}) {
     Numbers delta = Drawn(size, size, 1.0), residual = Drawn(size, size + 1);
-    if (size == 4097) std::fill_n(delta.begin(), 4096, 0.25f);     // equal sizes
+    if (size == 4097) std::fill_n(delta.begin(), 4096, 0.25f);  // equal sizes
     if (size == 4097) std::fill_n(residual.begin(), 4096, 0.0f);
     if (size == 9001) delta[300] = NAN;
     if (size == 4095) std::fill(delta.begin(), delta.end(), 0.0f);

@@ -232,22 +232,31 @@ ATOLL_KERNEL(RunPass,
   AddPass(update, deltas, count, g_before, g_after, begin, n);
 }
 
-ATOLL_INLINE void AddProducts(D8* sums, V16 a, V16 b) {
-  F8 halves_a[2], halves_b[2];
-  std::memcpy(halves_a, &a, sizeof(a));
-  std::memcpy(halves_b, &b, sizeof(b));
-  for (int half = 0; half < 2; ++half) {
-    sums[half] +=
-        __builtin_convertvector(halves_a[half], D8) * __builtin_convertvector(halves_b[half], D8);
+// n numbers in double, n a multiple of kLanes.
+ATOLL_KERNEL(ToDoubles, (const Plain& from, double* to, int64_t n), (from, to, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 v = LoadSixteen(from.data, from.encoding, i);
+    F8 halves[2];
+    std::memcpy(halves, &v, sizeof(v));
+    const D8 low = __builtin_convertvector(halves[0], D8);
+    const D8 high = __builtin_convertvector(halves[1], D8);
+    std::memcpy(to + i, &low, sizeof(low));
+    std::memcpy(to + i + kLanes / 2, &high, sizeof(high));
   }
 }
 
-// Adds dot(a, b) over elements [begin, end), a multiple of kLanes of them, to *sum.
-ATOLL_KERNEL(DotBlock, (const Plain& a, const Plain& b, int64_t begin, int64_t end, double* sum),
-             (a, b, begin, end, sum)) {
+ATOLL_INLINE D8 LoadDoubles(const double* p) {
+  D8 v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+// Adds dot(a, b) over n elements, a multiple of kLanes, to *sum.
+ATOLL_KERNEL(DotBlock, (const double* a, const double* b, int64_t n, double* sum), (a, b, n, sum)) {
   D8 sums[2] = {};
-  for (int64_t i = begin; i < end; i += kLanes) {
-    AddProducts(sums, LoadSixteen(a.data, a.encoding, i), LoadSixteen(b.data, b.encoding, i));
+  for (int64_t i = 0; i < n; i += kLanes) {
+    sums[0] += LoadDoubles(a + i) * LoadDoubles(b + i);
+    sums[1] += LoadDoubles(a + i + kLanes / 2) * LoadDoubles(b + i + kLanes / 2);
   }
   double total = 0;
   for (int lane = 0; lane < 8; ++lane) total += sums[0][lane] + sums[1][lane];
@@ -284,26 +293,28 @@ void GramTask(std::span<const DeltaView> deltas, int64_t begin, int64_t end, dou
   int64_t block = 1;
   for (const DeltaView& delta : deltas) block = std::max(block, InfoOf(delta.encoding).block);
   const int64_t tile_size = TileOf(block);
-  std::vector<float> decoded(block > 1 ? k * tile_size : 0);
-  Plain plain[kMaxDeltas];
+  std::vector<float> decoded(tile_size);
+  std::vector<double> numbers(k * tile_size);  // every delta is decoded and widened once
   // Tile by tile, so that the tiles of all deltas serve all their products from the cache.
   for (int64_t tile = begin; tile < end; tile += tile_size) {
-    const int64_t n = std::min(tile_size, end - tile);
-    for (int64_t i = 0; i < k; ++i) {
-      plain[i] = PlainFrom(deltas[i], 1, tile, n, decoded.data() + (block > 1 ? i * tile_size : 0));
+    const int64_t n = std::min(tile_size, end - tile), whole = n / kLanes * kLanes;
+    for (int64_t d = 0; d < k; ++d) {
+      const Plain plain = PlainFrom(deltas[d], 1, tile, n, decoded.data());
+      double* const to = numbers.data() + d * tile_size;
+      ToDoubles(plain, to, whole);
+      for (int64_t i = whole; i < n; ++i) to[i] = LoadOne(plain.data, plain.encoding, i);
     }
     // Of any encoding the same partial sums.
     for (int64_t part = 0; part < n; part += kTile) {
-      const int64_t part_end = std::min(n, part + kTile), whole = part_end / kLanes * kLanes;
+      const int64_t part_end = std::min(n, part + kTile);
+      const int64_t vectors = (part_end - part) / kLanes * kLanes;
       double* sum = sums;
       for (int64_t i = 0; i < k; ++i) {
         for (int64_t j = i; j < k; ++j, ++sum) {
-          const Plain &a = plain[i], &b = plain[j];
-          DotBlock(a, b, part, whole, sum);
-          for (int64_t e = whole; e < part_end; ++e) {
-            *sum += static_cast<double>(LoadOne(a.data, a.encoding, e)) *
-                    LoadOne(b.data, b.encoding, e);
-          }
+          const double* const a = numbers.data() + i * tile_size;
+          const double* const b = numbers.data() + j * tile_size;
+          DotBlock(a + part, b + part, vectors, sum);
+          for (int64_t e = part + vectors; e < part_end; ++e) *sum += a[e] * b[e];
         }
       }
     }

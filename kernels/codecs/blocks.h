@@ -7,7 +7,8 @@
 //   ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent):
 //     16 codes to `codes`, and what they decode to. inverse = kLargest / largest |value|, or 0.
 //   ATOLL_INLINE static V16 Decode(const char* codes, float scale)
-//   static int EncodeOne(float value, float inverse);  static float DecodeOne(int code, float scale)
+//   static int EncodeOne(float value, float inverse);  static float DecodeOne(int code, float
+//   scale)
 // and a code that is zero, kZero, of numbers that are not there.
 
 #ifndef ATOLL_KERNELS_CODECS_BLOCKS_H_
@@ -29,6 +30,15 @@ using simd::V16;
 using B16 = int8_t __attribute__((vector_size(16)));
 using B8 = uint8_t __attribute__((vector_size(8)));
 using S8 = uint16_t __attribute__((vector_size(16)));
+using S16 = int16_t __attribute__((vector_size(32)));
+
+// By way of 16 bits: in one step GCC 12 converts number by number.
+ATOLL_INLINE simd::I16 Widen(B16 bytes) {
+  return __builtin_convertvector(__builtin_convertvector(bytes, S16), simd::I16);
+}
+ATOLL_INLINE B16 Narrow(simd::I16 numbers) {
+  return __builtin_convertvector(__builtin_convertvector(numbers, S16), B16);
+}
 
 inline constexpr float kFloatMax = std::numeric_limits<float>::max();
 
@@ -120,8 +130,7 @@ ATOLL_INLINE void DecodeBlocks(const char* bytes, float* out, int64_t blocks) {
     const char* const block = bytes + b * kBlockBytes<Code>;
     const float scale = ScaleOf(block);
     for (int64_t i = 0; i < kQuantBlock; i += kLanes) {
-      simd::Store(out + b * kQuantBlock + i,
-                  Code::Decode(block + 4 + i * Code::kBits / 8, scale));
+      simd::Store(out + b * kQuantBlock + i, Code::Decode(block + 4 + i * Code::kBits / 8, scale));
     }
   }
 }
@@ -215,26 +224,28 @@ void ReferenceDecode(const std::byte* bytes, float* out, int64_t elements) {
 }  // namespace atl::blocks
 
 // Defines the codec `name` of the class `Code`.
-#define ATOLL_BLOCK_CODEC(name, value, Code)                                                    \
-  namespace {                                                                                   \
-  ATOLL_KERNEL(Code##EncodeBlocks,                                                              \
-               (const float* delta, float* residual, char* out, int64_t count),                 \
-               (delta, residual, out, count)) {                                                \
-    blocks::EncodeBlocks<Code>(delta, residual, out, count);                                   \
-  }                                                                                             \
-  ATOLL_KERNEL(Code##DecodeBlocks, (const char* bytes, float* out, int64_t count),              \
-               (bytes, out, count)) {                                                          \
-    blocks::DecodeBlocks<Code>(bytes, out, count);                                             \
-  }                                                                                             \
-  }                                                                                             \
-  const Codec name = {                                                                          \
-      value,                                                                                    \
-      [](const float* delta, float* residual, std::byte* out, int64_t elements) {               \
-        blocks::EncodeAll<Code>(Code##EncodeBlocks, delta, residual, out, elements);            \
-      },                                                                                        \
-      [](const std::byte* bytes, float* out, int64_t elements) {                                \
-        blocks::DecodeAll<Code>(Code##DecodeBlocks, bytes, out, elements);                      \
-      },                                                                                        \
-      blocks::Check<Code>, blocks::ReferenceEncode<Code>, blocks::ReferenceDecode<Code>}
+#define ATOLL_BLOCK_CODEC(name, value, Code)                                                      \
+  namespace {                                                                                     \
+  ATOLL_KERNEL(Code##EncodeBlocks,                                                                \
+               (const float* delta, float* residual, char* out, int64_t count),                   \
+               (delta, residual, out, count)) {                                                   \
+    blocks::EncodeBlocks<Code>(delta, residual, out, count);                                      \
+  }                                                                                               \
+  ATOLL_KERNEL(Code##DecodeBlocks, (const char* bytes, float* out, int64_t count),                \
+               (bytes, out, count)) {                                                             \
+    blocks::DecodeBlocks<Code>(bytes, out, count);                                                \
+  }                                                                                               \
+  }                                                                                               \
+  const Codec name = {value,                                                                      \
+                      [](const float* delta, float* residual, std::byte* out, int64_t elements) { \
+                        blocks::EncodeAll<Code>(Code##EncodeBlocks, delta, residual, out,         \
+                                                elements);                                        \
+                      },                                                                          \
+                      [](const std::byte* bytes, float* out, int64_t elements) {                  \
+                        blocks::DecodeAll<Code>(Code##DecodeBlocks, bytes, out, elements);        \
+                      },                                                                          \
+                      blocks::Check<Code>,                                                        \
+                      blocks::ReferenceEncode<Code>,                                              \
+                      blocks::ReferenceDecode<Code>}
 
 #endif  // ATOLL_KERNELS_CODECS_BLOCKS_H_

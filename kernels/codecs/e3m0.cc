@@ -29,11 +29,11 @@ struct E3m0 {
     level = level > 0 ? level : I16{};
     level = level < 7 ? level : I16{} + 7;
     const U16 sign = (U16)value & (level > 0 ? U16{} + 0x80000000u : U16{});
-    blocks::StoreHalves(codes, __builtin_convertvector(level | (I16)(sign >> 28), blocks::B16));
+    blocks::StoreHalves(codes, blocks::Narrow(level | (I16)(sign >> 28)));
     *sent = Number(level, sign, scale);
   }
   ATOLL_INLINE static V16 Decode(const char* codes, float scale) {
-    const I16 code = __builtin_convertvector(blocks::LoadHalves(codes), I16);
+    const I16 code = blocks::Widen(blocks::LoadHalves(codes));
     return Number(code & 7, (U16)(code & 8) << 28, scale);
   }
   static int EncodeOne(float value, float inverse) {

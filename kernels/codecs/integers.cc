@@ -20,14 +20,14 @@ struct Eight {
 
   ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent) {
     const V16 shifted = value * inverse + simd::Splat(kMagic);
-    const blocks::B16 bytes = __builtin_convertvector((I16)shifted, blocks::B16);
+    const blocks::B16 bytes = blocks::Narrow((I16)shifted);
     std::memcpy(codes, &bytes, sizeof(bytes));
     *sent = (shifted - simd::Splat(kMagic)) * scale;
   }
   ATOLL_INLINE static V16 Decode(const char* codes, float scale) {
     blocks::B16 bytes;
     std::memcpy(&bytes, codes, sizeof(bytes));
-    return __builtin_convertvector(__builtin_convertvector(bytes, I16), V16) * scale;
+    return __builtin_convertvector(blocks::Widen(bytes), V16) * scale;
   }
   static int EncodeOne(float value, float inverse) {
     return static_cast<int>(std::nearbyint(value * inverse)) & 255;
@@ -43,11 +43,11 @@ struct Four {
 
   ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent) {
     const V16 shifted = value * inverse + simd::Splat(kMagic);
-    blocks::StoreHalves(codes, __builtin_convertvector((I16)shifted + 8, blocks::B16));
+    blocks::StoreHalves(codes, blocks::Narrow((I16)shifted + 8));
     *sent = (shifted - simd::Splat(kMagic)) * scale;
   }
   ATOLL_INLINE static V16 Decode(const char* codes, float scale) {
-    const I16 wide = __builtin_convertvector(blocks::LoadHalves(codes), I16) - 8;
+    const I16 wide = blocks::Widen(blocks::LoadHalves(codes)) - 8;
     return __builtin_convertvector(wide, V16) * scale;
   }
   static int EncodeOne(float value, float inverse) {

@@ -86,8 +86,7 @@ void CutInTwo(const float* values, Kept* kept) {
   }
   for (int part = 0; part < 2; ++part) {
     kept->means[part] =
-        counts[part] == 0 ? 0
-                          : static_cast<float>(sums[part] / static_cast<double>(counts[part]));
+        counts[part] == 0 ? 0 : static_cast<float>(sums[part] / static_cast<double>(counts[part]));
   }
 }
 
@@ -185,9 +184,8 @@ void ReferenceEncodeChunk(const float* delta, float* residual, std::byte* out, i
   if (!finite) return FinishNotFinite(n, residual, out);
   std::vector<int32_t> order(n);
   for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return std::abs(values[a]) > std::abs(values[b]);
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return std::abs(values[a]) > std::abs(values[b]); });
   Kept kept;
   kept.count = TopKKept(n);
   std::copy_n(order.begin(), kept.count, kept.index);
@@ -211,8 +209,8 @@ absl::Status CheckChunk(const std::byte* bytes, int64_t chunk, int64_t n) {
   const bool none = std::isnan(kept.means[0]) && std::isnan(kept.means[1]);
   for (const float mean : kept.means) {
     if (none || (mean >= 0 && std::isfinite(mean))) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "chunk ", chunk, " has the mean ", mean, "; means are finite and at least 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk, " has the mean ", mean, "; means are finite and at least 0"));
   }
   for (int64_t i = 0; i < kept.count; ++i) {
     if (kept.index[i] < n && (i == 0 || kept.index[i] > kept.index[i - 1])) continue;
@@ -257,8 +255,7 @@ absl::Status CheckChunks(const std::byte* bytes, int64_t elements) {
 }  // namespace
 
 // Decoding is a plain loop already.
-const Codec kTopKCodec = {Encoding::kTopK, EncodeChunks<EncodeChunk>,
-                          DecodeChunks,    CheckChunks,
-                          EncodeChunks<ReferenceEncodeChunk>, DecodeChunks};
+const Codec kTopKCodec = {Encoding::kTopK, EncodeChunks<EncodeChunk>,          DecodeChunks,
+                          CheckChunks,     EncodeChunks<ReferenceEncodeChunk>, DecodeChunks};
 
 }  // namespace atl
