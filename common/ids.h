@@ -14,6 +14,7 @@
 #include <string>
 
 #include "common/element_ranges.h"
+#include "common/encoding.h"
 
 namespace atl {
 
@@ -52,8 +53,8 @@ struct PushId {
   Incarnation incarnation = 0;
   Version base_version = kNoVersion;  // what the island started from; kNoVersion: initial weights
   ShardId shard = 0;
-  int64_t begin = 0;     // first element within the shard, a multiple of kQuantBlock
-  int64_t elements = 0;  // a multiple of kQuantBlock, or up to the shard's end; 0: the whole shard
+  int64_t begin = 0;     // first element within the shard, a multiple of PartBlock
+  int64_t elements = 0;  // a multiple of PartBlock, or up to the shard's end; 0: the whole shard
 
   // Of a shard with so many elements.
   ElementRange RangeIn(int64_t shard_elements) const {
@@ -74,28 +75,6 @@ struct ContributionId {
 
 inline ContributionId ContributionOf(const PushId& id) {
   return {id.island, id.generation, id.incarnation, id.base_version};
-}
-
-// How a tensor's elements lie on the wire, little endian. kInt8 and kInt4 are for pseudo-gradients
-// alone: blocks of kQuantBlock elements, each an fp32 scale and then one code an element, in 8 bits
-// or in 4; the last block has as many codes as elements are left (kernels/deltas.h).
-enum class Encoding : uint8_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kInt4 = 3 };
-
-inline constexpr int64_t kQuantBlock = 256;
-
-inline constexpr bool IsQuantized(Encoding encoding) {
-  return encoding == Encoding::kInt8 || encoding == Encoding::kInt4;
-}
-
-// Of an encoding that is not quantised.
-inline constexpr int64_t BytesPerElement(Encoding encoding) {
-  return encoding == Encoding::kFloat32 ? 4 : 2;
-}
-
-inline constexpr int64_t EncodedBytes(Encoding encoding, int64_t elements) {
-  if (!IsQuantized(encoding)) return elements * BytesPerElement(encoding);
-  const int64_t blocks = (elements + kQuantBlock - 1) / kQuantBlock;
-  return blocks * 4 + (encoding == Encoding::kInt8 ? elements : (elements + 1) / 2);
 }
 
 }  // namespace atl

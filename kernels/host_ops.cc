@@ -7,7 +7,7 @@
 
 #include "common/check.h"
 #include "kernels/bfloat16.h"
-#include "kernels/quant_simd.h"
+#include "kernels/codecs/codec.h"
 #include "kernels/simd.h"
 
 namespace atl {
@@ -20,40 +20,42 @@ using simd::V16;
 
 // Elements one task handles: large enough to hide the cost of handing it out.
 constexpr int64_t kTaskElements = 1 << 16;
-// Elements handled at a time inside a task, so that the weighted sum of many deltas stays in the
-// first-level cache while each delta is read once.
+// Elements handled at a time inside a task, so that the weighted sum of many deltas, and what
+// quantised ones decode to, stay in the cache while each delta is read once.
 constexpr int64_t kTile = 1024;
+constexpr int64_t kTileMax = 4096;  // a multiple of every codec's block
 // Deltas read in one pass: more streams than the processor's prefetchers follow would stall.
 constexpr int64_t kSideBySide = 4;
 
-// Numbers i to i + 15. REQUIRES: i a multiple of 16, all of them there.
-ATOLL_INLINE V16 LoadDelta(const void* data, Encoding encoding, int64_t i) {
-  switch (encoding) {
-    case Encoding::kFloat32:
-      return simd::Load(static_cast<const float*>(data) + i);
-    case Encoding::kBfloat16:
-      return simd::FromBfloat16(static_cast<const Bfloat16*>(data) + i);
-    case Encoding::kInt8:
-      return simd::LoadInt8(data, i);
-    case Encoding::kInt4:
-      return simd::LoadInt4(data, i);
-  }
-  __builtin_unreachable();
+// Numbers of f32 or bf16: those at i to i + 15, and the one at i.
+ATOLL_INLINE V16 LoadSixteen(const void* data, Encoding encoding, int64_t i) {
+  return encoding == Encoding::kFloat32
+             ? simd::Load(static_cast<const float*>(data) + i)
+             : simd::FromBfloat16(static_cast<const Bfloat16*>(data) + i);
+}
+float LoadOne(const void* data, Encoding encoding, int64_t i) {
+  return encoding == Encoding::kFloat32 ? static_cast<const float*>(data)[i]
+                                        : WidenBfloat16(static_cast<const Bfloat16*>(data)[i]);
 }
 
-float DeltaAt(const DeltaView& delta, int64_t i) {
-  if (delta.encoding == Encoding::kFloat32) return static_cast<const float*>(delta.data)[i];
-  if (delta.encoding == Encoding::kBfloat16) {
-    return WidenBfloat16(static_cast<const Bfloat16*>(delta.data)[i]);
-  }
-  const bool eight = delta.encoding == Encoding::kInt8;
-  const char* block =
-      simd::BlockOf(delta.data, eight ? simd::kInt8BlockBytes : simd::kInt4BlockBytes, i);
-  const int64_t at = i % kQuantBlock;
-  const int code = eight ? static_cast<int8_t>(block[4 + at])
-                         : (static_cast<uint8_t>(block[4 + at / 2]) >> at % 2 * 4 & 15) - 8;
-  return static_cast<float>(code) * simd::ScaleOf(block);
+// Numbers of f32 or bf16 with their weight.
+struct Plain {
+  const void* data;
+  Encoding encoding;
+  float weight;
+};
+
+// Numbers begin to begin + n of a delta: where they lie, or, of a quantised one, decoded into
+// `decoded`. REQUIRES: begin is a multiple of its block.
+Plain PlainFrom(const DeltaView& delta, float weight, int64_t begin, int64_t n, float* decoded) {
+  const auto* bytes = static_cast<const std::byte*>(delta.data);
+  bytes += EncodedBytes(delta.encoding, begin);
+  if (!IsQuantized(delta.encoding)) return {bytes, delta.encoding, weight};
+  CodecOf(delta.encoding).decode(bytes, decoded, n);
+  return {decoded, Encoding::kFloat32, weight};
 }
+
+int64_t TileOf(int64_t block) { return block > kTile ? kTileMax : kTile; }
 
 // What the last pass of AddDeltas does with the sum g of the weighted deltas: Sixteen for elements
 // i to i + 15, One for element i.
@@ -137,21 +139,20 @@ struct DelayedUpdate {
 };
 
 // All of one encoding, or each of its own.
-enum class Types { kFloat32, kBfloat16, kInt8, kInt4, kMixed };
+enum class Types { kFloat32, kBfloat16, kMixed };
 
-// One pass over elements [begin, begin + n) that reads kCount deltas side by side and adds them to
-// g, which holds those elements alone (null: to nothing). The last pass hands the sum to the
-// update, any other leaves it in g.
+// One pass over n elements from `begin` on that reads kCount deltas side by side and adds them to
+// g_before (null: to nothing). All but the update count elements from `begin`. The last pass hands
+// the sum to the update, any other leaves it in g_after.
 template <int kCount, Types kTypes, class Update>
-ATOLL_INLINE void AddDeltas(const WeightedDelta* deltas, const float* g_before, float* g_after,
+ATOLL_INLINE void AddDeltas(const Plain* deltas, const float* g_before, float* g_after,
                             int64_t begin, int64_t n, const Update& update) {
   const void* data[kCount + 1];
   Encoding encoding[kCount + 1];
   float weight[kCount + 1];
   for (int d = 0; d < kCount; ++d) {
-    data[d] = deltas[d].delta.data;
-    encoding[d] =
-        kTypes == Types::kMixed ? deltas[d].delta.encoding : static_cast<Encoding>(kTypes);
+    data[d] = deltas[d].data;
+    encoding[d] = kTypes == Types::kMixed ? deltas[d].encoding : static_cast<Encoding>(kTypes);
     weight[d] = deltas[d].weight;
   }
   for (int64_t i = 0; i < n; i += kLanes) {
@@ -160,7 +161,7 @@ ATOLL_INLINE void AddDeltas(const WeightedDelta* deltas, const float* g_before, 
 #pragma GCC unroll 4
     for (int d = 0; d < kCount; ++d) {
       const Encoding type = kTypes == Types::kMixed ? encoding[d] : static_cast<Encoding>(kTypes);
-      g += LoadDelta(data[d], type, begin + i) * weight[d];
+      g += LoadSixteen(data[d], type, i) * weight[d];
     }
     if (g_after != nullptr) {
       simd::Store(g_after + i, g);
@@ -171,7 +172,7 @@ ATOLL_INLINE void AddDeltas(const WeightedDelta* deltas, const float* g_before, 
 }
 
 template <Types kTypes, class Update>
-ATOLL_INLINE void AddSomeDeltas(const WeightedDelta* deltas, int64_t count, const float* g_before,
+ATOLL_INLINE void AddSomeDeltas(const Plain* deltas, int64_t count, const float* g_before,
                                 float* g_after, int64_t begin, int64_t n, const Update& update) {
   switch (count) {
     case 0:
@@ -187,92 +188,75 @@ ATOLL_INLINE void AddSomeDeltas(const WeightedDelta* deltas, int64_t count, cons
   }
 }
 
-// Up to kSideBySide deltas are summed in registers; the sum of more is carried from pass to pass
-// through the first-level cache.
-template <Types kTypes, class Update>
-ATOLL_INLINE void StepOfTypes(const Update& update, const WeightedDelta* deltas, int64_t k,
-                              int64_t begin, int64_t n) {
-  if (k <= kSideBySide) {
-    return AddSomeDeltas<kTypes>(deltas, k, nullptr, nullptr, begin, n, update);
-  }
-  float g[kTile];
-  for (int64_t tile = begin; tile < begin + n; tile += kTile) {
-    const int64_t count = begin + n - tile < kTile ? begin + n - tile : kTile;
-    for (int64_t d = 0; d < k; d += kSideBySide) {
-      const bool last = d + kSideBySide >= k;
-      AddSomeDeltas<kTypes>(deltas + d, k - d, d == 0 ? nullptr : g, last ? nullptr : g, tile,
-                            count, update);
-    }
-  }
-}
-
-// Elements [begin, begin + n), n a multiple of kLanes.
+// Up to kSideBySide deltas over n elements from `begin` on, n a multiple of kLanes.
 template <class Update>
-ATOLL_INLINE void StepBlock(const Update& update, const WeightedDelta* deltas, int64_t k,
-                            int64_t begin, int64_t n) {
+ATOLL_INLINE void AddPass(const Update& update, const Plain* deltas, int64_t count,
+                          const float* g_before, float* g_after, int64_t begin, int64_t n) {
   bool same = true;
-  for (int64_t d = 1; d < k; ++d)
-    same = same && deltas[d].delta.encoding == deltas[0].delta.encoding;
-  const Types types = !same    ? Types::kMixed
-                      : k == 0 ? Types::kFloat32
-                               : static_cast<Types>(deltas[0].delta.encoding);
+  for (int64_t d = 1; d < count; ++d) same = same && deltas[d].encoding == deltas[0].encoding;
+  const Types types = !same        ? Types::kMixed
+                      : count == 0 ? Types::kFloat32
+                                   : static_cast<Types>(deltas[0].encoding);
   switch (types) {
     case Types::kFloat32:
-      return StepOfTypes<Types::kFloat32>(update, deltas, k, begin, n);
+      return AddSomeDeltas<Types::kFloat32>(deltas, count, g_before, g_after, begin, n, update);
     case Types::kBfloat16:
-      return StepOfTypes<Types::kBfloat16>(update, deltas, k, begin, n);
-    case Types::kInt8:
-      return StepOfTypes<Types::kInt8>(update, deltas, k, begin, n);
-    case Types::kInt4:
-      return StepOfTypes<Types::kInt4>(update, deltas, k, begin, n);
+      return AddSomeDeltas<Types::kBfloat16>(deltas, count, g_before, g_after, begin, n, update);
     case Types::kMixed:
-      return StepOfTypes<Types::kMixed>(update, deltas, k, begin, n);
+      return AddSomeDeltas<Types::kMixed>(deltas, count, g_before, g_after, begin, n, update);
   }
 }
 
-ATOLL_KERNEL(RunBlock,
-             (const SgdUpdate& update, const WeightedDelta* deltas, int64_t k, int64_t begin,
-              int64_t n),
-             (update, deltas, k, begin, n)) {
-  StepBlock(update, deltas, k, begin, n);
+ATOLL_KERNEL(RunPass,
+             (const SgdUpdate& update, const Plain* deltas, int64_t count, const float* g_before,
+              float* g_after, int64_t begin, int64_t n),
+             (update, deltas, count, g_before, g_after, begin, n)) {
+  AddPass(update, deltas, count, g_before, g_after, begin, n);
 }
-ATOLL_KERNEL(RunBlock,
-             (const NesterovUpdate& update, const WeightedDelta* deltas, int64_t k, int64_t begin,
-              int64_t n),
-             (update, deltas, k, begin, n)) {
-  StepBlock(update, deltas, k, begin, n);
+ATOLL_KERNEL(RunPass,
+             (const NesterovUpdate& update, const Plain* deltas, int64_t count,
+              const float* g_before, float* g_after, int64_t begin, int64_t n),
+             (update, deltas, count, g_before, g_after, begin, n)) {
+  AddPass(update, deltas, count, g_before, g_after, begin, n);
 }
-ATOLL_KERNEL(RunBlock,
-             (const AdamUpdate& update, const WeightedDelta* deltas, int64_t k, int64_t begin,
-              int64_t n),
-             (update, deltas, k, begin, n)) {
-  StepBlock(update, deltas, k, begin, n);
+ATOLL_KERNEL(RunPass,
+             (const AdamUpdate& update, const Plain* deltas, int64_t count, const float* g_before,
+              float* g_after, int64_t begin, int64_t n),
+             (update, deltas, count, g_before, g_after, begin, n)) {
+  AddPass(update, deltas, count, g_before, g_after, begin, n);
 }
-ATOLL_KERNEL(RunBlock,
-             (const DelayedUpdate& update, const WeightedDelta* deltas, int64_t k, int64_t begin,
-              int64_t n),
-             (update, deltas, k, begin, n)) {
-  StepBlock(update, deltas, k, begin, n);
+ATOLL_KERNEL(RunPass,
+             (const DelayedUpdate& update, const Plain* deltas, int64_t count,
+              const float* g_before, float* g_after, int64_t begin, int64_t n),
+             (update, deltas, count, g_before, g_after, begin, n)) {
+  AddPass(update, deltas, count, g_before, g_after, begin, n);
 }
 
-ATOLL_INLINE void AddProducts(D8* sums, V16 a, V16 b) {
-  F8 halves_a[2], halves_b[2];
-  std::memcpy(halves_a, &a, sizeof(a));
-  std::memcpy(halves_b, &b, sizeof(b));
-  for (int half = 0; half < 2; ++half) {
-    sums[half] +=
-        __builtin_convertvector(halves_a[half], D8) * __builtin_convertvector(halves_b[half], D8);
+// n numbers in double, n a multiple of kLanes.
+ATOLL_KERNEL(ToDoubles, (const Plain& from, double* to, int64_t n), (from, to, n)) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const V16 v = LoadSixteen(from.data, from.encoding, i);
+    F8 halves[2];
+    std::memcpy(halves, &v, sizeof(v));
+    const D8 low = __builtin_convertvector(halves[0], D8);
+    const D8 high = __builtin_convertvector(halves[1], D8);
+    std::memcpy(to + i, &low, sizeof(low));
+    std::memcpy(to + i + kLanes / 2, &high, sizeof(high));
   }
 }
 
-// Adds dot(a, b) over [begin, begin + n), n a multiple of kLanes, to *sum.
-ATOLL_KERNEL(DotBlock,
-             (const void* a, Encoding a_type, const void* b, Encoding b_type, int64_t begin,
-              int64_t n, double* sum),
-             (a, a_type, b, b_type, begin, n, sum)) {
+ATOLL_INLINE D8 LoadDoubles(const double* p) {
+  D8 v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+// Adds dot(a, b) over n elements, a multiple of kLanes, to *sum.
+ATOLL_KERNEL(DotBlock, (const double* a, const double* b, int64_t n, double* sum), (a, b, n, sum)) {
   D8 sums[2] = {};
-  for (int64_t i = begin; i < begin + n; i += kLanes) {
-    AddProducts(sums, LoadDelta(a, a_type, i), LoadDelta(b, b_type, i));
+  for (int64_t i = 0; i < n; i += kLanes) {
+    sums[0] += LoadDoubles(a + i) * LoadDoubles(b + i);
+    sums[1] += LoadDoubles(a + i + kLanes / 2) * LoadDoubles(b + i + kLanes / 2);
   }
   double total = 0;
   for (int lane = 0; lane < 8; ++lane) total += sums[0][lane] + sums[1][lane];
@@ -299,27 +283,71 @@ ATOLL_KERNEL(FromBfloat16Block, (const Bfloat16* from, float* to, int64_t n), (f
 
 int64_t Tasks(int64_t n) { return (n + kTaskElements - 1) / kTaskElements; }
 
-void CheckDelta(const DeltaView& delta, int64_t size) {
+void CheckSize(const DeltaView& delta, int64_t size) {
   ATOLL_CHECK(delta.size == size, "a delta of ", delta.size, " numbers for ", size);
 }
 
 // The upper triangle of the Gram matrix of elements [begin, end), row by row, into `sums`.
 void GramTask(std::span<const DeltaView> deltas, int64_t begin, int64_t end, double* sums) {
   const int64_t k = static_cast<int64_t>(deltas.size());
+  int64_t block = 1;
+  for (const DeltaView& delta : deltas) block = std::max(block, InfoOf(delta.encoding).block);
+  const int64_t tile_size = TileOf(block);
+  std::vector<float> decoded(tile_size);
+  std::vector<double> numbers(k * tile_size);  // every delta is decoded and widened once
   // Tile by tile, so that the tiles of all deltas serve all their products from the cache.
-  for (int64_t tile = begin; tile < end; tile += kTile) {
-    const int64_t n = std::min(kTile, end - tile);
-    const int64_t whole = n - n % kLanes;
-    double* sum = sums;
-    for (int64_t i = 0; i < k; ++i) {
-      for (int64_t j = i; j < k; ++j, ++sum) {
-        const DeltaView &a = deltas[i], &b = deltas[j];
-        DotBlock(a.data, a.encoding, b.data, b.encoding, tile, whole, sum);
-        for (int64_t e = tile + whole; e < tile + n; ++e) {
-          *sum += static_cast<double>(DeltaAt(a, e)) * DeltaAt(b, e);
+  for (int64_t tile = begin; tile < end; tile += tile_size) {
+    const int64_t n = std::min(tile_size, end - tile), whole = n / kLanes * kLanes;
+    for (int64_t d = 0; d < k; ++d) {
+      const Plain plain = PlainFrom(deltas[d], 1, tile, n, decoded.data());
+      double* const to = numbers.data() + d * tile_size;
+      ToDoubles(plain, to, whole);
+      for (int64_t i = whole; i < n; ++i) to[i] = LoadOne(plain.data, plain.encoding, i);
+    }
+    // Of any encoding the same partial sums.
+    for (int64_t part = 0; part < n; part += kTile) {
+      const int64_t part_end = std::min(n, part + kTile);
+      const int64_t vectors = (part_end - part) / kLanes * kLanes;
+      double* sum = sums;
+      for (int64_t i = 0; i < k; ++i) {
+        for (int64_t j = i; j < k; ++j, ++sum) {
+          const double* const a = numbers.data() + i * tile_size;
+          const double* const b = numbers.data() + j * tile_size;
+          DotBlock(a + part, b + part, vectors, sum);
+          for (int64_t e = part + vectors; e < part_end; ++e) *sum += a[e] * b[e];
         }
       }
     }
+  }
+}
+
+// The step on elements [begin, end). Up to kSideBySide deltas are summed in registers; the sum of
+// more, and numbers of quantised ones, are carried through the cache, tile by tile.
+template <class Update>
+void StepTask(const Update& update, std::span<const WeightedDelta> deltas, int64_t begin,
+              int64_t end) {
+  const int64_t k = static_cast<int64_t>(deltas.size());
+  int64_t block = 1;
+  for (const WeightedDelta& d : deltas) block = std::max(block, InfoOf(d.delta.encoding).block);
+  const int64_t tile_size = block == 1 && k <= kSideBySide ? end - begin : TileOf(block);
+  float decoded[kSideBySide][kTileMax], sum[kTileMax];
+  for (int64_t tile = begin; tile < end; tile += tile_size) {
+    const int64_t n = std::min(tile_size, end - tile), whole = n / kLanes * kLanes;
+    float rest[kLanes] = {};  // the sum of elements behind the last whole vector
+    for (int64_t first = 0; first == 0 || first < k; first += kSideBySide) {
+      const int64_t count = std::min(kSideBySide, k - first);
+      Plain plain[kSideBySide];
+      for (int64_t d = 0; d < count; ++d) {
+        const WeightedDelta& from = deltas[first + d];
+        plain[d] = PlainFrom(from.delta, from.weight, tile, n, decoded[d]);
+        for (int64_t i = whole; i < n; ++i) {
+          rest[i - whole] += from.weight * LoadOne(plain[d].data, plain[d].encoding, i);
+        }
+      }
+      const bool last = first + kSideBySide >= k;
+      RunPass(update, plain, count, first == 0 ? nullptr : sum, last ? nullptr : sum, tile, whole);
+    }
+    for (int64_t i = whole; i < n; ++i) update.One(tile + i, rest[i - whole]);
   }
 }
 
@@ -331,17 +359,10 @@ template <class Update>
 void Step(const Update& update, std::span<const WeightedDelta> deltas, int64_t size,
           ThreadPool& pool) {
   ATOLL_CHECK(deltas.size() <= kMaxDeltas, deltas.size(), " deltas");
-  for (const WeightedDelta& d : deltas) CheckDelta(d.delta, size);
+  for (const WeightedDelta& d : deltas) CheckSize(d.delta, size);
   pool.For(Tasks(size), [&](int64_t task, int) {
     const int64_t begin = task * kTaskElements;
-    const int64_t end = std::min(size, begin + kTaskElements);
-    const int64_t whole = (end - begin) / kLanes * kLanes;
-    RunBlock(update, deltas.data(), static_cast<int64_t>(deltas.size()), begin, whole);
-    for (int64_t i = begin + whole; i < end; ++i) {
-      float g = 0;
-      for (const WeightedDelta& d : deltas) g += d.weight * DeltaAt(d.delta, i);
-      update.One(i, g);
-    }
+    StepTask(update, deltas, begin, std::min(size, begin + kTaskElements));
   });
 }
 
@@ -394,7 +415,7 @@ void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, Threa
   ATOLL_CHECK(k <= kMaxDeltas && gram.size() == k * k, k, " deltas, ", gram.size(), " entries");
   if (k == 0) return;
   const int64_t size = deltas[0].size;
-  for (const DeltaView& delta : deltas) CheckDelta(delta, size);
+  for (const DeltaView& delta : deltas) CheckSize(delta, size);
   const size_t entries = k * (k + 1) / 2;
   std::vector<double> partial(Tasks(size) * entries, 0.0);
   pool.For(Tasks(size), [&](int64_t task, int) {

@@ -432,7 +432,9 @@ struct ClipScale {
 // With value = base - theta + residual, in 8 or 4 bits with error feedback: of each block, scale =
 // max |value| / 127 (or 7), code = value / scale to nearest even, and residual = value - code *
 // scale, for the next call to make up for. A block with a number that is not finite gets the scale
-// NaN, codes and residuals 0: it is seen where it arrives, and forgotten here.
+// NaN, codes and residuals 0: it is seen where it arrives, and forgotten here. The other encodings,
+// e3m0 and topk, have no operation: they are made on the host alone (deltas.h), where the bytes
+// that travel are made in any case.
 struct QuantizeDelta {
   Tensor base;
   Tensor theta;

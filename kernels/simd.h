@@ -8,6 +8,7 @@
 #ifndef ATOLL_KERNELS_SIMD_H_
 #define ATOLL_KERNELS_SIMD_H_
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
@@ -45,6 +46,9 @@
 
 namespace atl::simd {
 
+// A test may lower it, to run the kernels of machines that have less.
+inline std::atomic<int> instruction_level_max{4};
+
 // 4: x86-64-v4 (AVX-512), 3: x86-64-v3 (AVX2), 1: anything else.
 inline int InstructionLevel() {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -54,7 +58,8 @@ inline int InstructionLevel() {
           ? 4
       : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3
                                                                         : 1;
-  return level;
+  const int max = instruction_level_max.load(std::memory_order_relaxed);
+  return level < max ? level : max;
 #else
   return 1;
 #endif

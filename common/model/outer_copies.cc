@@ -40,14 +40,14 @@ std::vector<NodeId> WithCopies(const IslandPlan& plan, std::vector<NodeId> holde
 }
 
 std::map<NodeId, int64_t> KeptElements(const IslandPlan& plan, const std::vector<LayerSize>& layers,
-                                       int32_t copies) {
+                                       int32_t copies, int64_t block) {
   std::vector<ShardPlacement> shards;
   for (size_t l = 0; l < layers.size(); ++l) {
     const auto layer = static_cast<int32_t>(l);
     shards.push_back({layer, layer, 0, layers[l].elements});
   }
   std::map<NodeId, int64_t> kept;
-  for (const OuterPart& part : CutByOwners(plan, shards)) {
+  for (const OuterPart& part : CutByOwners(plan, shards, block)) {
     for (const NodeId& worker : WithCopies(plan, part.holders, copies)) {
       kept[worker] += part.range.size();
     }

@@ -18,9 +18,9 @@ namespace atl {
 std::vector<NodeId> WithCopies(const IslandPlan& plan, std::vector<NodeId> holders, int32_t copies);
 
 // Of each worker that keeps any. A shard for each layer: how layers are cut into shards moves no
-// more than a block between workers.
+// more than a block between workers. `block` as in CutByOwners.
 std::map<NodeId, int64_t> KeptElements(const IslandPlan& plan, const std::vector<LayerSize>& layers,
-                                       int32_t copies);
+                                       int32_t copies, int64_t block);
 
 }  // namespace atl
 

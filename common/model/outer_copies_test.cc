@@ -33,8 +33,10 @@ TEST_CASE("the members behind an owner keep copies, each once, as far as there a
 
 TEST_CASE("a worker keeps what it owns and its share of the copies") {
   const std::vector<LayerSize> layers = {{"x", 1000}, {"y", 200}, {"z", 30}};
-  CHECK(KeptElements(ThreeStages(), layers, 0) == Kept{{"a", 1000}, {"b", 200}, {"c", 30}});
-  CHECK(KeptElements(ThreeStages(), layers, 1) == Kept{{"a", 1030}, {"b", 1200}, {"c", 230}});
+  CHECK(KeptElements(ThreeStages(), layers, 0, kQuantBlock) ==
+        Kept{{"a", 1000}, {"b", 200}, {"c", 30}});
+  CHECK(KeptElements(ThreeStages(), layers, 1, kQuantBlock) ==
+        Kept{{"a", 1030}, {"b", 1200}, {"c", 230}});
 }
 
 }  // namespace

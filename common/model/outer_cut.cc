@@ -58,7 +58,7 @@ std::vector<LayerPart> CutLayer(const IslandPlan& plan, int32_t layer, int64_t e
 }  // namespace
 
 std::vector<OuterPart> CutByOwners(const IslandPlan& plan,
-                                   const std::vector<ShardPlacement>& shards) {
+                                   const std::vector<ShardPlacement>& shards, int64_t block) {
   std::map<int32_t, int64_t> elements;
   for (const ShardPlacement& shard : shards) {
     int64_t& size = elements[shard.layer];
@@ -71,7 +71,7 @@ std::vector<OuterPart> CutByOwners(const IslandPlan& plan,
     int64_t begin = 0;
     for (const LayerPart& part : layers[shard.layer]) {
       int64_t end = std::clamp<int64_t>(part.end - shard.begin, 0, shard.elements);
-      if (end < shard.elements) end -= end % kQuantBlock;
+      if (end < shard.elements) end -= end % block;
       if (end <= begin) continue;
       all.push_back({shard.shard, shard.layer, {begin, end}, part.holders});
       begin = end;

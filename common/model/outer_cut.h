@@ -5,8 +5,9 @@
 // The replicas that hold a layer cut its elements as they do for the optimizer's state
 // (ownership.h): each keeps what its shard of replicas owns, and speaks for the share of it that it
 // adds up. Tensor-parallel ranks of a replica cut that share among them, elements of the whole
-// layer, whatever their tensors' cuts are. Parts begin at blocks of the quantiser, counted from the
-// shard's first element, so that a push has the same bits however a layer is cut.
+// layer, whatever their tensors' cuts are. Parts begin at multiples of `block`, counted from the
+// shard's first element: of PartBlock(the job's push_encoding), so that a push has the same bits
+// however a layer is cut.
 
 #ifndef ATOLL_COMMON_MODEL_OUTER_CUT_H_
 #define ATOLL_COMMON_MODEL_OUTER_CUT_H_
@@ -32,7 +33,7 @@ struct OuterPart {
 // In the order of the shards, and of elements within each; all elements once. Of a layer that no
 // stage holds, none.
 std::vector<OuterPart> CutByOwners(const IslandPlan& plan,
-                                   const std::vector<ShardPlacement>& shards);
+                                   const std::vector<ShardPlacement>& shards, int64_t block);
 
 }  // namespace atl
 

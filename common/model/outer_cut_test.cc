@@ -31,20 +31,20 @@ ShardPlacement Shard(ShardId shard, int32_t layer, int64_t begin, int64_t elemen
 
 TEST_CASE("of a pipeline every worker pushes the layers of its stage whole") {
   const IslandPlan plan = PlanOf({{{0, 1, {"a/0"}, {}}, {1, 1, {"b/0"}, {}}}}, 1);
-  const auto parts = CutByOwners(plan, {Shard(0, 0, 0, 1000), Shard(1, 1, 0, 7)});
+  const auto parts = CutByOwners(plan, {Shard(0, 0, 0, 1000), Shard(1, 1, 0, 7)}, kQuantBlock);
   CHECK(parts == std::vector<OuterPart>{{0, 0, {0, 1000}, {"a"}}, {1, 1, {0, 7}, {"b"}}});
 }
 
 TEST_CASE("copies of the optimizer's state keep copies and share the pushing") {
   const IslandPlan plan = PlanOf({{{0, 1, {"a/0"}, {}}}, {{0, 1, {"b/0"}, {}}}}, 2);
-  const auto parts = CutByOwners(plan, {Shard(0, 0, 0, 1024)});
+  const auto parts = CutByOwners(plan, {Shard(0, 0, 0, 1024)}, kQuantBlock);
   CHECK(parts ==
         std::vector<OuterPart>{{0, 0, {0, 512}, {"a", "b"}}, {0, 0, {512, 1024}, {"b", "a"}}});
 }
 
 TEST_CASE("tensor-parallel ranks cut elements of the whole layer") {
   const IslandPlan plan = PlanOf({{{0, 1, {"a/0", "b/0"}, {}}}}, 1);
-  const auto parts = CutByOwners(plan, {Shard(0, 0, 0, 600), Shard(1, 0, 600, 600)});
+  const auto parts = CutByOwners(plan, {Shard(0, 0, 0, 600), Shard(1, 0, 600, 600)}, kQuantBlock);
   CHECK(parts == std::vector<OuterPart>{{0, 0, {0, 600}, {"a"}}, {1, 0, {0, 600}, {"b"}}});
 }
 
@@ -69,9 +69,10 @@ TEST_CASE("parts begin at blocks of their shard and are all its elements once, w
       begin += elements;
     }
     std::map<ShardId, int64_t> end;
-    for (const OuterPart& part : CutByOwners(plan, shards)) {
+    const int64_t block = rng.Chance(0.5) ? kQuantBlock : 1024;
+    for (const OuterPart& part : CutByOwners(plan, shards, block)) {
       CHECK(part.range.begin == end[part.shard]);
-      CHECK(part.range.begin % kQuantBlock == 0);
+      CHECK(part.range.begin % block == 0);
       CHECK(part.range.size() > 0);
       CHECK(!part.holders.empty());
       end[part.shard] = part.range.end;

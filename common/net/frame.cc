@@ -19,7 +19,7 @@ absl::Status CheckEncoding(v1::TensorEncoding encoding, v1::TensorEncoding last)
 
 absl::Status Check(const v1::PushOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
-  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_INT4));
+  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_TOPK));
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
   if (open.island() < 0) return Bad("island", open.island());
   if (open.shard() < 0) return Bad("shard", open.shard());
@@ -186,7 +186,7 @@ void SetPushId(const PushId& id, v1::PushOpen* open) {
 }
 
 Encoding EncodingOf(v1::TensorEncoding encoding) {
-  ATOLL_CHECK(CheckEncoding(encoding, v1::TENSOR_ENCODING_INT4).ok(), static_cast<int>(encoding));
+  ATOLL_CHECK(CheckEncoding(encoding, v1::TENSOR_ENCODING_TOPK).ok(), static_cast<int>(encoding));
   return static_cast<Encoding>(encoding - 1);
 }
 

@@ -128,7 +128,8 @@ TEST_CASE("quantised pushes have the bytes of their elements and scales, and are
   Attacker attacker(link.address.endpoint);
   uint64_t transfer = 0;
   for (const auto& [encoding, bytes] :
-       {std::pair(v1::TENSOR_ENCODING_INT8, 308), std::pair(v1::TENSOR_ENCODING_INT4, 158)}) {
+       {std::pair(v1::TENSOR_ENCODING_INT8, 308), std::pair(v1::TENSOR_ENCODING_INT4, 158),
+        std::pair(v1::TENSOR_ENCODING_E3M0, 158), std::pair(v1::TENSOR_ENCODING_TOPK, 18)}) {
     for (const int length : {bytes - 1, bytes + 1, 300, 4}) {
       ++transfer;
       v1::Frame frame = OpenPush(transfer, static_cast<ShardId>(transfer), 300);

@@ -67,7 +67,7 @@ TEST_CASE("tensors of any size come whole out of a push and a pull, in both enco
 TEST_CASE("bytes that are quantised already arrive as they are") {
   TestLink link({}, SmallChunks());
   ShardId shard = 0;
-  for (const Encoding encoding : {Encoding::kInt8, Encoding::kInt4}) {
+  for (const Encoding encoding : {Encoding::kInt8, Encoding::kInt4, Encoding::kTopK}) {
     for (const int64_t count : {0, 1, 257, 100'003}) {
       const auto bytes = std::make_shared<std::vector<std::byte>>(EncodedBytes(encoding, count));
       Rng rng(count);

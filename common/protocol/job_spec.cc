@@ -139,9 +139,13 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.min_islands", o.min_islands, 1, 4096));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.max_islands", o.max_islands, o.min_islands, 4096));
   ATOLL_RETURN_IF_ERROR(ValidateOuterChoice(o));
-  if (o.pull_encoding != Encoding::kFloat32 && !IsQuantized(o.pull_encoding)) {
+  // Of a step every element is wanted, and parts of it begin at any block of kQuantBlock.
+  const EncodingInfo& pulls = InfoOf(o.pull_encoding);
+  const bool all = pulls.quantized && pulls.block == kQuantBlock;
+  if (o.pull_encoding != Encoding::kFloat32 && !all) {
     return absl::InvalidArgumentError(
-        "outer.pull_encoding = \"bfloat16\": must be \"float32\", \"int8\" or \"int4\"");
+        absl::StrCat("outer.pull_encoding = \"", pulls.name,
+                     "\": must be \"float32\", \"int8\", \"int4\" or \"e3m0\""));
   }
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.shard_copies", o.shard_copies, 1, 2));
   return IntInRange("outer.min_servers", o.min_servers, 1, 4096);

@@ -168,7 +168,8 @@ std::map<NodeId, std::vector<GrantedPush>> SharesOf(const Job& job, const Island
   std::map<NodeId, std::vector<GrantedPush>> shares;
   const std::vector<ShardPlacement>& shards = job.record.shards;
   if (const IslandPlan* plan = PlanInForce(job, island); plan != nullptr) {
-    for (const OuterPart& part : CutByOwners(*plan, shards)) {
+    for (const OuterPart& part :
+         CutByOwners(*plan, shards, PartBlock(job.spec().outer.push_encoding))) {
       const bool whole = part.range.size() == shards[part.shard].elements;
       const NodeId& sender = part.holders.front();
       shares[sender].push_back(

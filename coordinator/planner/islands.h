@@ -20,7 +20,7 @@ namespace atl::plan {
 
 struct IslandOptions {
   int steps_per_round = 64;         // H
-  double bytes_per_parameter = 2;   // of a pseudo-gradient on the wire, and of the pull
+  double bytes_per_parameter = 2;   // mean of a push and a pull
   bool overlap = false;             // islands train on during an exchange
   double cost_per_doubling = 0.03;  // more samples for each doubling of the islands
   bool whole_batch = false;         // each island takes steps of the whole batch, not of its share

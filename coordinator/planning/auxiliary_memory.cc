@@ -153,7 +153,8 @@ int64_t LeastOwnerBytes(const PlanRequest& request) {
 
 int64_t OwnerBytes(const PlanRequest& request, const IslandPlan& plan, const NodeId& worker) {
   const auto elements = [&](int32_t copies) {
-    const auto kept = KeptElements(plan, request.facts.layers, copies);
+    const auto kept = KeptElements(plan, request.facts.layers, copies,
+                                   PartBlock(request.spec.outer.push_encoding));
     const auto found = kept.find(worker);
     return found == kept.end() ? 0 : found->second;
   };

@@ -71,7 +71,10 @@ absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
   const OuterSpec& outer = request.spec.outer;
   plan::IslandOptions islands;
   islands.steps_per_round = static_cast<int>(outer.steps_per_round);
-  islands.bytes_per_parameter = static_cast<double>(BytesPerElement(outer.push_encoding));
+  constexpr int64_t kMany = 1 << 20;
+  islands.bytes_per_parameter = static_cast<double>(EncodedBytes(outer.push_encoding, kMany) +
+                                                    EncodedBytes(Encoding::kFloat32, kMany)) /
+                                (2 * kMany);
   islands.overlap = outer.overlap == Overlap::kCarry;
   islands.whole_batch = true;
   const plan::PlanFunction make = [&](const plan::Cluster& cluster,

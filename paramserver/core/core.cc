@@ -266,7 +266,7 @@ void ServerCore::On(const PushArrived& event, Turn& turn) {
     return refuse(absl::StrCat("job ", event.id.job, " is not assigned to this server"));
   }
   const int64_t bytes = static_cast<int64_t>(event.payload.bytes.size());
-  if (event.encoding > Encoding::kInt4) return refuse("unknown encoding");
+  if (!IsEncoding(static_cast<int>(event.encoding))) return refuse("unknown encoding");
   const Verdict verdict = job->state->book()->Judge(event.id, event.elements);
   switch (verdict.kind) {
     case Verdict::kRefuse:
@@ -288,8 +288,8 @@ void ServerCore::On(const PushArrived& event, Turn& turn) {
     return refuse(absl::StrCat(event.elements, " elements are not ", bytes, " bytes so encoded"));
   }
   const DeltaView view{event.payload.bytes.data(), event.encoding, event.elements};
-  if (const absl::Status scales = CheckScales(view); !scales.ok()) {
-    return refuse(std::string(scales.message()));
+  if (const absl::Status numbers = CheckDelta(view); !numbers.ok()) {
+    return refuse(std::string(numbers.message()));
   }
   const PushedRecord record{event.id, event.encoding, event.payload};
   if (const absl::Status fits = job->state->Check(LogRecord(record)); !fits.ok()) {

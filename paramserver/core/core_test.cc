@@ -189,7 +189,7 @@ TEST_CASE("what does not fit is refused with the reason") {
 }
 
 TEST_CASE("quantised pushes take the room of their bytes and count as what they decode to") {
-  const Encoding encoding = GENERATE(Encoding::kInt8, Encoding::kInt4);
+  const Encoding encoding = GENERATE(Encoding::kInt8, Encoding::kInt4, Encoding::kE3m0);
   const int64_t n = 1000, bytes = EncodedBytes(encoding, n);
   ServerStory story(8 * n + 4 * n + 2 * bytes);
   story.Assign({{0, 0, n}});

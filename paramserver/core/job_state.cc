@@ -159,9 +159,10 @@ absl::Status JobState::CheckRecord(const PushedRecord& record) const {
     return absl::InvalidArgumentError("push of more elements than there can be");
   }
   const ElementRange range = record.id.RangeIn(shard->second.info.elements);
-  if (range.begin < 0 || range.begin % kQuantBlock != 0 || range.size() <= 0 ||
+  const int64_t block = PartBlock(record.encoding);
+  if (range.begin < 0 || range.begin % block != 0 || range.size() <= 0 ||
       range.end > shard->second.info.elements ||
-      (range.end % kQuantBlock != 0 && range.end != shard->second.info.elements)) {
+      (range.end % block != 0 && range.end != shard->second.info.elements)) {
     return absl::InvalidArgumentError(absl::StrCat("push of elements ", range.begin, " to ",
                                                    range.end, " of shard ", record.id.shard));
   }

@@ -41,7 +41,7 @@ void Initialize(ServerStory& story) {
 }
 
 TEST_CASE("parts of a shard in any order make the bits that the whole push makes") {
-  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt8, Encoding::kInt4);
+  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt8, Encoding::kE3m0);
   ServerStory whole, parts;
   for (ServerStory* story : {&whole, &parts}) Initialize(*story);
   const std::vector<float> values = Drawn(7);
@@ -184,6 +184,28 @@ TEST_CASE("a shard takes its room once, with its first part; another encoding is
   const Token rest = PushPart(story, story.Id(0, 0, 0), Encoding::kFloat32, values, 256, kElements);
   story.Sync();
   CHECK(story.Answered(rest, PushStatus::kStaged));
+}
+
+TEST_CASE("parts of a push that cut a chunk of its encoding are refused, others make the whole") {
+  constexpr int64_t kLong = 2 * kTopKChunk + 300;
+  std::vector<float> values(kLong);
+  Rng rng(3);
+  for (float& value : values) value = static_cast<float>(rng.Normal());
+  ServerStory story;
+  story.Assign({{0, 0, kLong}});
+  story.Push(story.Id(0, -1, 0), values);
+  story.Sync();
+  story.Commit(0, {{story.By(0, -1), 1.0}});
+  story.Sync();
+  const auto push = [&](int64_t begin, int64_t end) {
+    return PushPart(story, story.Id(0, 0, 0), Encoding::kTopK, values, begin, end);
+  };
+  CHECK(story.Answered(push(0, 256), PushStatus::kRefused));
+  CHECK(story.Answered(push(256, kLong), PushStatus::kRefused));
+  const Token last = push(kTopKChunk, kLong), first = push(0, kTopKChunk);
+  story.Sync();
+  CHECK(story.Answered(last, PushStatus::kStaged));
+  CHECK(story.Answered(first, PushStatus::kStaged));
 }
 
 TEST_CASE("a pull of some elements of a shard gets these alone") {

@@ -227,7 +227,7 @@ absl::StatusOr<LogRecord> DecodeRecord(uint32_t type, std::span<const std::byte>
                                        SharedBytes payload, uint32_t format) {
   ATOLL_ASSIGN_OR_RETURN(LogRecord record, ReadType(type, bytes, format));
   if (auto* push = std::get_if<PushedRecord>(&record)) {
-    if (push->encoding > Encoding::kInt4) {
+    if (!IsEncoding(static_cast<int>(push->encoding))) {
       return absl::DataLossError("its encoding is unknown");
     }
     push->payload = std::move(payload);

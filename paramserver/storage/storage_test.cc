@@ -190,7 +190,7 @@ class DiskStory {
 
 TEST_CASE(
     "killed at any operation of the disk, the server loses nothing and ends with the same bits") {
-  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt8, Encoding::kInt4);
+  const Encoding encoding = GENERATE(Encoding::kFloat32, Encoding::kInt8, Encoding::kTopK);
   DiskStory uncrashed(0, encoding);
   uncrashed.Run(kRounds);
   REQUIRE(uncrashed.version() == kRounds);

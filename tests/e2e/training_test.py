@@ -98,7 +98,7 @@ def pushes_in_4_bits_and_is_removed(story):
     """Pushes of 4 bits a number: the loss falls all the same, a fraction of the bytes is pushed; the
     job is removed, and nothing of it stays on the servers' disks, also of the one that was away"""
     story.starts(workers=2)
-    job = story.submits(outer__push_encoding="int4")
+    job = story.submits(outer__push_encoding="e3m0")
     story.reaches(job, 12)
 
     def traffic():

@@ -77,7 +77,9 @@ ClusterOptions RandomOptions(uint64_t seed) {
   spec.schedule.snapshot_every_rounds = 1 + static_cast<int64_t>(rng.Below(4));
   Rng types(seed, /*stream=*/79);
   if (types.Chance(0.4)) {
-    spec.outer.push_encoding = types.Chance(0.5) ? Encoding::kInt8 : Encoding::kInt4;
+    constexpr Encoding kQuantized[] = {Encoding::kInt8, Encoding::kInt4, Encoding::kE3m0,
+                                       Encoding::kTopK};
+    spec.outer.push_encoding = kQuantized[types.Below(std::size(kQuantized))];
   }
   Rng outer(seed, /*stream=*/320);
   if (outer.Chance(0.5)) {

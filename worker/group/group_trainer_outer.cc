@@ -253,9 +253,10 @@ std::map<NodeId, OuterOrder> GroupTrainer::PlanOuter(std::string* lost) const {
     shards.push_back({layer, layer, 0, member_->job()->facts.layers[l].elements});
   }
   OuterOrder common;
-  common.layout = alone_
-                      ? LayoutOfOne(member_->name(), member_->job()->facts.layers)
-                      : LayoutByOwners(plan_, shards, member_->job()->spec.checkpoint.peer_copies);
+  const JobSpec& spec = member_->job()->spec;
+  common.layout = alone_ ? LayoutOfOne(member_->name(), member_->job()->facts.layers)
+                         : LayoutByOwners(plan_, shards, spec.checkpoint.peer_copies,
+                                          PartBlock(spec.outer.push_encoding));
   common.tag = outer_expected_;
   std::map<NodeId, LayerParts> held;
   for (const auto& [worker, has] : outer_held_) {

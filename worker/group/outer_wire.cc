@@ -29,8 +29,7 @@ absl::Status Check(const v1::OuterTag& tag) {
 }
 
 absl::Status CheckEncoding(int32_t encoding) {
-  return encoding < 0 || encoding > static_cast<int32_t>(Encoding::kInt4) ? Bad("encoding")
-                                                                          : absl::OkStatus();
+  return IsEncoding(encoding) ? absl::OkStatus() : Bad("encoding");
 }
 
 absl::Status Check(const v1::ShardCut& shard) {

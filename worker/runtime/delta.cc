@@ -60,7 +60,8 @@ absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shar
                             std::min(have.end, shard.begin + shard.elements)};
       if (all[p].layer != shard.layer || in.size() <= 0) continue;
       const int64_t begin = in.begin - shard.begin, end = in.end - shard.begin;
-      if (begin % kQuantBlock != 0 || (end % kQuantBlock != 0 && end != shard.elements)) {
+      const int64_t block = PartBlock(encoding);
+      if (begin % block != 0 || (end % block != 0 && end != shard.elements)) {
         return absl::InvalidArgumentError(
             absl::StrCat("a part of shard ", shard.shard, " cuts a block"));
       }

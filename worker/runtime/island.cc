@@ -147,7 +147,8 @@ absl::Status Island::CheckMemory(const IslandPlan* plan) const {
   } else {
     const NodeId& leader = plan->members.front().worker;
     const auto kept = [&](int32_t copies) {
-      return KeptElements(*plan, facts_.layers, copies)[leader];
+      return KeptElements(*plan, facts_.layers, copies,
+                          PartBlock(spec_.outer.push_encoding))[leader];
     };
     bytes = kept(spec_.checkpoint.peer_copies) * OuterCopies(spec_) + kept(0) * SaveCopies(spec_);
   }

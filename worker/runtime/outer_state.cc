@@ -32,11 +32,11 @@ ElementRange Overlap(const ShardPlacement& shard, ElementRange range) {
 }  // namespace
 
 OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
-                           int32_t copies) {
+                           int32_t copies, int64_t block) {
   std::map<ShardId, const ShardPlacement*> placements;
   for (const ShardPlacement& shard : shards) placements[shard.shard] = &shard;
   OuterLayout layout;
-  for (const OuterPart& part : CutByOwners(plan, shards)) {
+  for (const OuterPart& part : CutByOwners(plan, shards, block)) {
     const int64_t begin = placements.at(part.shard)->begin;
     layout.push_back({part.layer,
                       {begin + part.range.begin, begin + part.range.end},

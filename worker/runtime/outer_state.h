@@ -37,9 +37,9 @@ struct KeptPart {
 // Of all workers of an island: all elements of each layer, in order.
 using OuterLayout = std::vector<KeptPart>;
 
-// With copies as common/model/outer_copies.h says.
+// With copies as common/model/outer_copies.h says; `block` as in CutByOwners.
 OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
-                           int32_t copies);
+                           int32_t copies, int64_t block);
 // Of a worker that keeps all.
 OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& layers);
 

@@ -165,18 +165,18 @@ void Transfers::StepPulled(Batches::iterator batch, size_t index, std::span<cons
     const std::lock_guard lock(mutex_);
     if (!cancelling_ && !batch->failed && BeginPull(batch, index, /*full=*/true)) return;
   }
-  absl::Status scales;
+  absl::Status numbers;
   if (result.status.ok()) {
     const DeltaView step{words.data(), batch->pull.encoding, shard.part().size()};
     const auto at = [&](const LayerBuffers& buffers) {
       return ElementsOf(const_cast<LayerBuffers&>(buffers), batch->parts.get(), shard.layer,
                         RangeOf(shard));
     };
-    scales = CheckScales(step);
-    if (scales.ok()) AddDelta(step, at(*batch->base), at(*batch->into), pool_);
+    numbers = CheckDelta(step);
+    if (numbers.ok()) AddDelta(step, at(*batch->base), at(*batch->into), pool_);
   }
   PullResult whole = result;
-  if (!scales.ok()) whole.status = scales;
+  if (!numbers.ok()) whole.status = numbers;
   ShardPulled(batch, index, whole, static_cast<int64_t>(words.size_bytes()));
 }
 

@@ -1,0 +1,85 @@
+// How the elements of a tensor lie on the wire and on disk, little endian, and how many bytes they
+// take: the table that everybody who checks a length goes by. What the bytes of the quantised ones
+// mean stands with their codecs (kernels/codecs/).
+
+#ifndef ATOLL_COMMON_ENCODING_H_
+#define ATOLL_COMMON_ENCODING_H_
+
+#include <cstdint>
+
+namespace atl {
+
+// The numbers are those of the wire and of files.
+enum class Encoding : uint8_t {
+  kFloat32 = 0,
+  kBfloat16 = 1,
+  // For pseudo-gradients alone:
+  kInt8 = 2,
+  kInt4 = 3,
+  kE3m0 = 4,  // sign and a power of two, in 4 bits
+  kTopK = 5,  // the largest of a chunk, in 2 bits and an index each
+};
+
+// Elements that share a scale in int8, int4 and e3m0.
+inline constexpr int64_t kQuantBlock = 256;
+// Of topk: elements of a chunk, of how many one is kept, and bits of an index.
+inline constexpr int64_t kTopKChunk = 4096;
+inline constexpr int64_t kTopKShare = 64;
+inline constexpr int64_t kTopKIndexBits = 12;
+
+inline constexpr int64_t TopKKept(int64_t elements) {
+  return (elements + kTopKShare - 1) / kTopKShare;
+}
+
+struct EncodingInfo {
+  const char* name;  // in job files
+  bool quantized;    // some of a number is lost, and owed (error feedback)
+  int64_t block;     // elements that are encoded together; the last block has what is left
+  // Bytes of a block of 1 to `block` elements.
+  int64_t (*block_bytes)(int64_t elements);
+};
+
+inline constexpr EncodingInfo kEncodings[] = {
+    {"float32", false, 1, [](int64_t n) { return 4 * n; }},
+    {"bfloat16", false, 1, [](int64_t n) { return 2 * n; }},
+    {"int8", true, kQuantBlock, [](int64_t n) { return 4 + n; }},
+    {"int4", true, kQuantBlock, [](int64_t n) { return 4 + (n + 1) / 2; }},
+    {"e3m0", true, kQuantBlock, [](int64_t n) { return 4 + (n + 1) / 2; }},
+    {"topk", true, kTopKChunk,
+     [](int64_t n) {
+       const int64_t kept = TopKKept(n);
+       return 8 + (kept * kTopKIndexBits + 7) / 8 + (kept * 2 + 7) / 8;
+     }},
+};
+inline constexpr int kEncodingCount = sizeof(kEncodings) / sizeof(kEncodings[0]);
+
+// Whether this number, from the network or a disk, is one of an Encoding.
+inline constexpr bool IsEncoding(int64_t number) { return number >= 0 && number < kEncodingCount; }
+
+// REQUIRES: one of the table.
+inline constexpr const EncodingInfo& InfoOf(Encoding encoding) {
+  return kEncodings[static_cast<int>(encoding)];
+}
+
+inline constexpr bool IsQuantized(Encoding encoding) { return InfoOf(encoding).quantized; }
+
+// Of an encoding that is not quantised.
+inline constexpr int64_t BytesPerElement(Encoding encoding) {
+  return InfoOf(encoding).block_bytes(1);
+}
+
+inline constexpr int64_t EncodedBytes(Encoding encoding, int64_t elements) {
+  const EncodingInfo& info = InfoOf(encoding);
+  const int64_t blocks = elements / info.block, rest = elements % info.block;
+  return blocks * info.block_bytes(info.block) + (rest == 0 ? 0 : info.block_bytes(rest));
+}
+
+// A push of some of a shard's elements begins at a multiple of this, and ends at one or with the
+// shard: its bytes are then those of the whole shard's push.
+inline constexpr int64_t PartBlock(Encoding encoding) {
+  return InfoOf(encoding).block > kQuantBlock ? InfoOf(encoding).block : kQuantBlock;
+}
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_ENCODING_H_

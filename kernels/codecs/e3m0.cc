@@ -1,0 +1,55 @@
+// e3m0: number = 0 at level 0, else 2^(level - 7) * scale with its sign, levels 0 to 7 in the low
+// three bits of a code; scale = the block's largest size. The level is the nearest on a logarithmic
+// scale; numbers below 2^-6.5 * scale are 0.
+
+#include "kernels/codecs/blocks.h"
+
+namespace atl {
+namespace {
+
+using simd::I16;
+using simd::U16;
+using simd::V16;
+
+// The exponent of x * sqrt(2) is log2(x) rounded to the nearest.
+constexpr float kRootOfTwo = 1.41421356f;
+constexpr int kExponentOfLevel = 127 - 7;  // biased, of level 0
+
+struct E3m0 {
+  static constexpr int kBits = 4, kZero = 0;
+  static constexpr float kLargest = 1;
+
+  ATOLL_INLINE static V16 Number(I16 level, U16 sign, float scale) {
+    const V16 power = (V16)((U16)(level + kExponentOfLevel) << 23 | sign);
+    return (level > 0 ? power : V16{}) * scale;
+  }
+  ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent) {
+    const V16 ratio = value * inverse * kRootOfTwo;
+    I16 level = (I16)(((U16)ratio & 0x7fffffffu) >> 23) - kExponentOfLevel;
+    level = level > 0 ? level : I16{};
+    level = level < 7 ? level : I16{} + 7;
+    const U16 sign = (U16)value & (level > 0 ? U16{} + 0x80000000u : U16{});
+    blocks::StoreHalves(codes, blocks::Narrow(level | (I16)(sign >> 28)));
+    *sent = Number(level, sign, scale);
+  }
+  ATOLL_INLINE static V16 Decode(const char* codes, float scale) {
+    const I16 code = blocks::Widen(blocks::LoadHalves(codes));
+    return Number(code & 7, (U16)(code & 8) << 28, scale);
+  }
+  static int EncodeOne(float value, float inverse) {
+    const float ratio = std::abs(value) * inverse * kRootOfTwo;
+    const int level = ratio > 0 ? std::clamp(std::ilogb(ratio) + 7, 0, 7) : 0;
+    return level | (level > 0 && value < 0 ? 8 : 0);
+  }
+  static float DecodeOne(int code, float scale) {
+    const int level = code & 7;
+    if (level == 0) return 0 * scale;
+    return std::ldexp(code & 8 ? -1.0f : 1.0f, level - 7) * scale;
+  }
+};
+
+}  // namespace
+
+ATOLL_BLOCK_CODEC(kE3m0Codec, Encoding::kE3m0, E3m0);
+
+}  // namespace atl
