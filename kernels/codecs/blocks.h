@@ -6,7 +6,7 @@
 //   kBits: 4 or 8.  kLargest: the largest |code * scale| / scale.
 //   ATOLL_INLINE static void Encode(V16 value, float scale, float inverse, char* codes, V16* sent):
 //     16 codes to `codes`, and what they decode to. inverse = kLargest / largest |value|, or 0.
-//   ATOLL_INLINE static V16 Decode(const char* codes, float scale)
+//   ATOLL_INLINE static V16 Decode(B16 codes, float scale)
 //   static int EncodeOne(float value, float inverse);  static float DecodeOne(int code, float
 //   scale)
 // and a code that is zero, kZero, of numbers that are not there.
@@ -28,6 +28,7 @@ using simd::kLanes;
 using simd::U16;
 using simd::V16;
 using B16 = int8_t __attribute__((vector_size(16)));
+using U8x16 = uint8_t __attribute__((vector_size(16)));
 using B8 = uint8_t __attribute__((vector_size(8)));
 using S8 = uint16_t __attribute__((vector_size(16)));
 using S16 = int16_t __attribute__((vector_size(32)));
@@ -58,14 +59,15 @@ ATOLL_INLINE void StoreHalves(char* codes, B16 bytes) {
   const B8 pairs = __builtin_convertvector((apart & 15) | (apart >> 4 & 0xf0), B8);
   std::memcpy(codes, &pairs, sizeof(pairs));
 }
-ATOLL_INLINE B16 LoadHalves(const char* codes) {
-  B8 pairs;
+// 32 codes of 4 bits each.
+ATOLL_INLINE void LoadHalves(const char* codes, B16* first, B16* second) {
+  B16 pairs;
   std::memcpy(&pairs, codes, sizeof(pairs));
-  const S8 wide = __builtin_convertvector(pairs, S8);
-  const S8 apart = (wide & 15) | (wide >> 4) << 8;
-  B16 bytes;
-  std::memcpy(&bytes, &apart, sizeof(bytes));
-  return bytes;
+  const B16 low = pairs & 15, high = (B16)((U8x16)pairs >> 4);
+  *first =
+      __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  *second = __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,
+                                    15, 31);
 }
 
 // Of the largest size in a block, whose bits order as the sizes do and are beyond kInfinity where
@@ -129,8 +131,17 @@ ATOLL_INLINE void DecodeBlocks(const char* bytes, float* out, int64_t blocks) {
   for (int64_t b = 0; b < blocks; ++b) {
     const char* const block = bytes + b * kBlockBytes<Code>;
     const float scale = ScaleOf(block);
-    for (int64_t i = 0; i < kQuantBlock; i += kLanes) {
-      simd::Store(out + b * kQuantBlock + i, Code::Decode(block + 4 + i * Code::kBits / 8, scale));
+    float* const to = out + b * kQuantBlock;
+    for (int64_t i = 0; i < kQuantBlock; i += 2 * kLanes) {
+      B16 first, second;
+      if constexpr (Code::kBits == 8) {
+        std::memcpy(&first, block + 4 + i, sizeof(first));
+        std::memcpy(&second, block + 4 + i + kLanes, sizeof(second));
+      } else {
+        LoadHalves(block + 4 + i / 2, &first, &second);
+      }
+      simd::Store(to + i, Code::Decode(first, scale));
+      simd::Store(to + i + kLanes, Code::Decode(second, scale));
     }
   }
 }

@@ -32,8 +32,8 @@ struct E3m0 {
     blocks::StoreHalves(codes, blocks::Narrow(level | (I16)(sign >> 28)));
     *sent = Number(level, sign, scale);
   }
-  ATOLL_INLINE static V16 Decode(const char* codes, float scale) {
-    const I16 code = blocks::Widen(blocks::LoadHalves(codes));
+  ATOLL_INLINE static V16 Decode(blocks::B16 codes, float scale) {
+    const I16 code = blocks::Widen(codes);
     return Number(code & 7, (U16)(code & 8) << 28, scale);
   }
   static int EncodeOne(float value, float inverse) {

@@ -24,10 +24,8 @@ struct Eight {
     std::memcpy(codes, &bytes, sizeof(bytes));
     *sent = (shifted - simd::Splat(kMagic)) * scale;
   }
-  ATOLL_INLINE static V16 Decode(const char* codes, float scale) {
-    blocks::B16 bytes;
-    std::memcpy(&bytes, codes, sizeof(bytes));
-    return __builtin_convertvector(blocks::Widen(bytes), V16) * scale;
+  ATOLL_INLINE static V16 Decode(blocks::B16 codes, float scale) {
+    return __builtin_convertvector(blocks::Widen(codes), V16) * scale;
   }
   static int EncodeOne(float value, float inverse) {
     return static_cast<int>(std::nearbyint(value * inverse)) & 255;
@@ -46,9 +44,8 @@ struct Four {
     blocks::StoreHalves(codes, blocks::Narrow((I16)shifted + 8));
     *sent = (shifted - simd::Splat(kMagic)) * scale;
   }
-  ATOLL_INLINE static V16 Decode(const char* codes, float scale) {
-    const I16 wide = blocks::Widen(blocks::LoadHalves(codes)) - 8;
-    return __builtin_convertvector(wide, V16) * scale;
+  ATOLL_INLINE static V16 Decode(blocks::B16 codes, float scale) {
+    return __builtin_convertvector(blocks::Widen(codes) - 8, V16) * scale;
   }
   static int EncodeOne(float value, float inverse) {
     return static_cast<int>(std::nearbyint(value * inverse)) + 8;
