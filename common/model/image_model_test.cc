@@ -108,6 +108,14 @@ TEST_CASE("jobs_whose_model_and_data_do_not_fit_are_refused") {
   CHECK(absl::IsInvalidArgument(ModelConfigOfJob(spec).status()));
   spec.data.format = DataFormat::kIdx;
   CHECK(ModelConfigOfJob(spec).ok());
+  JobSpec folder = spec;
+  folder.data.format = DataFormat::kImageFolder;
+  folder.data.image_size = 28;
+  CHECK(absl::IsInvalidArgument(ModelConfigOfJob(folder).status()));  // has three channels
+  folder.model.config_json = R"({"model_type": "resnet", "image_size": 28})";
+  CHECK(ModelConfigOfJob(folder).ok());
+  folder.data.image_size = 32;
+  CHECK(absl::IsInvalidArgument(ModelConfigOfJob(folder).status()));
   spec.layout.tensor_parallel = 2;
   CHECK(absl::IsInvalidArgument(ModelConfigOfJob(spec).status()));
   spec.layout.tensor_parallel = 0;

@@ -32,10 +32,22 @@ absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string
 absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, Config(spec));
   if (config.is_images() != IsImages(spec.data.format)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.format: the model is one of ", config.is_images() ? "images" : "tokens",
+                     ", the data are not; ",
+                     config.is_images() ? "use cifar10, cifar100, idx or image_folder"
+                                        : "use a format of text or tokens"));
+  }
+  if (spec.data.format == DataFormat::kImageFolder &&
+      (config.image.height != spec.data.image_size || config.image.width != spec.data.image_size ||
+       config.image.channels != 3)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "data.format: the model is one of ", config.is_images() ? "images" : "tokens",
-        ", the data are not; ",
-        config.is_images() ? "use cifar10, cifar100 or idx" : "use a format of text or tokens"));
+        "data.image_size = ", spec.data.image_size,
+        ": an image folder gives images of this size "
+        "with 3 channels; the model's are ",
+        config.image.height, " x ", config.image.width, " with ", config.image.channels,
+        ": change it, or image_size and num_channels in the "
+        "model's config.json"));
   }
   if (config.is_images() && spec.inner.optimizer == InnerOptimizer::kMuon) {
     return absl::InvalidArgumentError(

@@ -87,6 +87,25 @@ absl::Status ValidateModel(const ModelSpec& m) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateImages(const DataSpec& d) {
+  if (d.format == DataFormat::kImageFolder) {
+    ATOLL_RETURN_IF_ERROR(IntInRange("data.image_size", d.image_size, 1, kImageSideMax));
+  } else if (d.image_size != 0) {
+    return absl::InvalidArgumentError(
+        "data.image_size is given, but data.format is not \"image_folder\": leave it out");
+  }
+  if (!IsImages(d.format)) {
+    if (d.crop_padding == 0 && !d.flip) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "data.crop_padding or data.flip is given, but data.format is none of images: leave both "
+        "out, or set data.format to \"cifar10\", \"cifar100\", \"idx\" or \"image_folder\"");
+  }
+  ATOLL_RETURN_IF_ERROR(IntInRange("data.crop_padding", d.crop_padding, 0, 256));
+  if (d.sequence_length == 1) return absl::OkStatus();
+  return Bad("data.sequence_length", d.sequence_length,
+             "1 where data.format is one of images: each is a sequence of one");
+}
+
 absl::Status ValidateData(const DataSpec& d) {
   ATOLL_RETURN_IF_ERROR(Required("data.path", d.path));
   ATOLL_RETURN_IF_ERROR(InRange("data.validation_fraction", d.validation_fraction, 0, 1));
@@ -101,17 +120,7 @@ absl::Status ValidateData(const DataSpec& d) {
         "data.format to \"text\", \"jsonl\" or \"chat\"");
   }
   if (d.format == DataFormat::kJsonl) ATOLL_RETURN_IF_ERROR(Required("data.field", d.field));
-  if (IsImages(d.format)) {
-    ATOLL_RETURN_IF_ERROR(IntInRange("data.crop_padding", d.crop_padding, 0, 256));
-    if (d.sequence_length == 1) return absl::OkStatus();
-    return Bad("data.sequence_length", d.sequence_length,
-               "1 where data.format is one of images: each is a sequence of one");
-  }
-  if (d.crop_padding != 0 || d.flip) {
-    return absl::InvalidArgumentError(
-        "data.crop_padding or data.flip is given, but data.format is none of images: leave both "
-        "out, or set data.format to \"cifar10\", \"cifar100\" or \"idx\"");
-  }
+  ATOLL_RETURN_IF_ERROR(ValidateImages(d));
   return IntInRange("data.sequence_length", d.sequence_length, 1, 1 << 20);
 }
 

@@ -61,11 +61,14 @@ enum class DataFormat {
   kCifar10,
   kCifar100,
   kIdx,
+  kImageFolder = 389,  // one less than on the wire, as all
 };
 constexpr bool IsImages(DataFormat format) {
   return format == DataFormat::kCifar10 || format == DataFormat::kCifar100 ||
-         format == DataFormat::kIdx;
+         format == DataFormat::kIdx || format == DataFormat::kImageFolder;
 }
+
+inline constexpr int64_t kImageSideMax = 4096;  // pixels
 
 struct DataSpec {
   DataFormat format = DataFormat::kText;
@@ -78,6 +81,7 @@ struct DataSpec {
   std::string field = "text";     // of a JSONL object, that holds the text
   int64_t crop_padding = 0;       // of images that are trained on: pixels on every side
   bool flip = false;              // and whether half of them are mirrored
+  int64_t image_size = 0;         // of kImageFolder: pixels of a side
 
   bool operator==(const DataSpec&) const = default;
 };

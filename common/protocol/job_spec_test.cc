@@ -114,6 +114,21 @@ TEST_CASE("copies of an island's state: how many, and where") {
   }
 }
 
+TEST_CASE("an image folder needs the size of its squares, and other data none") {
+  const auto after = [](DataFormat format, int64_t image_size) {
+    return MessageAfter([&](JobSpec& s) {
+      s.data.format = format;
+      s.data.sequence_length = IsImages(format) ? 1 : 256;
+      s.data.image_size = image_size;
+    });
+  };
+  CHECK(after(DataFormat::kImageFolder, 64) == "");
+  CHECK(after(DataFormat::kImageFolder, 0).find("data.image_size = 0: ") == 0);
+  CHECK(after(DataFormat::kImageFolder, kImageSideMax + 1).find("data.image_size = ") == 0);
+  CHECK(after(DataFormat::kIdx, 64).find("data.image_size") == 0);
+  CHECK(after(DataFormat::kText, 64).find("data.image_size") == 0);
+}
+
 TEST_CASE("not-a-number and infinity are never in range") {
   REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.learning_rate = std::nan(""); }).empty());
   REQUIRE(!MessageAfter([](JobSpec& s) { s.inner.clip_norm = 1.0 / 0.0; }).empty());

@@ -41,6 +41,7 @@ void Fields(V& v, Plain<V, DataSpec>& s, v1::DataSpec& m) {
   ATOLL_WIRE_OPTIONAL(field);
   ATOLL_WIRE_OPTIONAL(crop_padding);
   ATOLL_WIRE_OPTIONAL(flip);
+  ATOLL_WIRE_OPTIONAL(image_size);
 }
 
 template <class V>

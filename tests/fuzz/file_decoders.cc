@@ -17,6 +17,7 @@
 #include "paramserver/storage/snapshot.h"
 #include "proto/coordinator.pb.h"
 #include "tests/fuzz/decoder.h"
+#include "worker/data/image_encoders.h"
 #include "worker/data/images.h"
 #include "worker/data/shards.h"
 #include "worker/data/token_file.h"
@@ -145,7 +146,9 @@ const Registration kShardIndex({"shard_index", ShardIndexSeeds, AcceptsShardInde
 // ------------------------------------------------------------------------------------ images
 
 bool ReadsImages(DataFormat format, const std::string& path) {
-  const auto set = ImageSet::Open(format, path, 256);
+  DataSpec spec;
+  spec.format = format;
+  const auto set = ImageSet::Open(spec, path, 256);
   if (!set.ok()) return false;
   std::vector<int32_t> out(static_cast<size_t>(set->shape().pixels()) + 1);
   for (const int64_t index : {int64_t{0}, set->images() - 1}) {
@@ -180,6 +183,23 @@ std::vector<std::string> CifarSeeds() {
 }
 
 const Registration kCifar({"cifar", CifarSeeds, AcceptsCifar});
+
+bool AcceptsImageFile(std::string_view bytes) {
+  const auto image = DecodeImage(bytes);
+  if (!image.ok()) return false;
+  std::vector<uint8_t> out(static_cast<size_t>(5 * 5 * kImageChannels));
+  if (image->width * image->height < 1 << 20) ResizeToSquare(*image, 5, out);
+  return true;
+}
+
+std::vector<std::string> ImageFileSeeds() {
+  std::vector<std::string> seeds;
+  for (const bool progressive : {false, true}) seeds.push_back(EncodeJpeg(19, 17, 3, progressive));
+  for (const int channels : {1, 2, 3, 4}) seeds.push_back(EncodePng(7, 9, channels));
+  return seeds;
+}
+
+const Registration kImageFile({"image_file", ImageFileSeeds, AcceptsImageFile});
 
 // ---------------------------------------------------------------- disks of parameter servers
 

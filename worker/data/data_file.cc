@@ -249,4 +249,19 @@ absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& pat
   return files;
 }
 
+absl::StatusOr<std::vector<std::string>> ListRemoteFolder(const std::string& folder, int64_t most,
+                                                          const Cancelled& cancelled) {
+  auto store = OpenObjectStore(folder);
+  if (!store.ok()) return OfPath(store.status(), folder);
+  const auto objects = (*store)->List("", most + 1, {cancelled, ""});
+  if (!objects.ok()) return OfPath(objects.status(), folder);
+  if (std::ssize(*objects) > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data path ", folder, ": holds more than ", most, " objects"));
+  }
+  std::vector<std::string> names;
+  for (const ObjectInfo& object : *objects) names.push_back(object.name);
+  return names;
+}
+
 }  // namespace atl

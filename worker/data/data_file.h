@@ -58,6 +58,11 @@ bool IsRemotePath(const std::string& path);
 absl::StatusOr<std::vector<std::string>> ExpandRemoteGlob(const std::string& path,
                                                           const Cancelled& cancelled);
 
+// The objects below a folder of a store, by their names in it, sorted; INVALID_ARGUMENT: more than
+// `most`.
+absl::StatusOr<std::vector<std::string>> ListRemoteFolder(const std::string& folder, int64_t most,
+                                                          const Cancelled& cancelled);
+
 }  // namespace atl
 
 #endif  // ATOLL_WORKER_DATA_DATA_FILE_H_

@@ -75,7 +75,7 @@ absl::StatusOr<Dataset> Dataset::OpenImages(const DataSpec& spec, int64_t classe
   dataset.shuffle_seed_ = spec.shuffle_seed;
   dataset.change_ = {spec.crop_padding, spec.flip};
   const auto open = [&](const std::string& path) {
-    return ImageSet::Open(spec.format, path, classes, options.watch.cancelled);
+    return ImageSet::Open(spec, path, classes, options.watch.cancelled);
   };
   ATOLL_ASSIGN_OR_RETURN(dataset.images_, open(spec.path));
   const int64_t total = dataset.images_->images();
@@ -86,6 +86,11 @@ absl::StatusOr<Dataset> Dataset::OpenImages(const DataSpec& spec, int64_t classe
     if (dataset.validation_images_->shape() != dataset.images_->shape()) {
       return absl::InvalidArgumentError(
           absl::StrCat("data.validation_path: its images are not of the size of data.path's"));
+    }
+    if (dataset.validation_images_->class_names() != dataset.images_->class_names()) {
+      return absl::InvalidArgumentError(absl::StrCat("data.validation_path: ", spec.validation_path,
+                                                     " has not the classes of ", spec.path,
+                                                     ": give both the same folders, by name"));
     }
     held_out = 0;
     validation_digest = dataset.validation_images_->Digest();

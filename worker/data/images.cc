@@ -70,10 +70,45 @@ std::string LabelsPath(const std::string& images) {
 
 }  // namespace
 
-absl::StatusOr<ImageSet> ImageSet::Open(DataFormat format, const std::string& path, int64_t classes,
-                                        const Cancelled& cancelled) {
+absl::StatusOr<ImageFolder> CheckedImageFolder(const std::string& path, int64_t side,
+                                               int64_t classes, const Cancelled& cancelled) {
+  if (side < 1 || side > kImageSideMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.image_size is ", side, "; expected 1 to ", kImageSideMax));
+  }
+  ATOLL_ASSIGN_OR_RETURN(ImageFolder folder, ListImageFolder(path, cancelled));
+  if (std::ssize(folder.classes) > classes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data path ", path, ": has ", folder.classes.size(), " classes, but the model has ",
+        classes, "; set num_labels in its config.json"));
+  }
+  if (std::ssize(folder.files) > ImageSet::kMaxBytes / (side * side * kImageChannels)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data path ", path, ": ", folder.files.size(), " images of ", side, " x ", side,
+        " pixels are more than ", ImageSet::kMaxBytes, " bytes; use a smaller data.image_size"));
+  }
+  return folder;
+}
+
+absl::Status ImageSet::AddFolder(const std::string& path, int64_t side, int64_t classes,
+                                 const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(ImageFolder folder, CheckedImageFolder(path, side, classes, cancelled));
+  shape_ = {side, side, kImageChannels};
+  pixels_.resize(static_cast<size_t>(shape_.pixels()) * folder.files.size());
+  for (const ImageFolder::File& file : folder.files) labels_.push_back(file.label);
+  class_names_ = std::move(folder.classes);
+  return ReadImageFiles(folder.files, side, cancelled, pixels_);
+}
+
+absl::StatusOr<ImageSet> ImageSet::Open(const DataSpec& spec, const std::string& path,
+                                        int64_t classes, const Cancelled& cancelled) {
+  const DataFormat format = spec.format;
   ImageSet set;
   set.path_ = path;
+  if (format == DataFormat::kImageFolder) {
+    ATOLL_RETURN_IF_ERROR(set.AddFolder(path, spec.image_size, classes, cancelled));
+    return set;
+  }
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandGlob(path, cancelled));
   for (const std::string& file : files) {
     ATOLL_ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(file, cancelled));

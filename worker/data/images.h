@@ -5,6 +5,7 @@
 //   kCifar100  records of a coarse label, a fine one, which is used, and 3,072 bytes likewise.
 //   kIdx       magic 0x00000803 and three big-endian sizes before the images; the labels' file,
 //              magic 0x00000801, has "labels" and "idx1" in its name for "images" and "idx3".
+//   kImageFolder  JPEG and PNG files in a folder for each class, made squares: image_folder.h.
 //
 // Files may come from anybody: sizes in headers are checked against what is there.
 //
@@ -22,6 +23,7 @@
 #include "common/protocol/job_spec.h"
 #include "common/rng.h"
 #include "common/status.h"
+#include "worker/data/image_folder.h"
 
 namespace atl {
 
@@ -42,13 +44,16 @@ class ImageSet {
  public:
   static constexpr int64_t kMaxBytes = int64_t{8} << 30;  // of all pixels together
 
-  // `path` may be a glob. INVALID_ARGUMENT names the file, and a label that is none of `classes`.
-  static absl::StatusOr<ImageSet> Open(DataFormat format, const std::string& path, int64_t classes,
-                                       const Cancelled& cancelled = {});
+  // `path`, of the form that `spec` says, may be a glob, or is the folder of kImageFolder.
+  // INVALID_ARGUMENT names the file, and a label that is none of `classes`.
+  static absl::StatusOr<ImageSet> Open(const DataSpec& spec, const std::string& path,
+                                       int64_t classes, const Cancelled& cancelled = {});
 
   const std::string& path() const { return path_; }  // for messages
   const ImageShape& shape() const { return shape_; }
   int64_t images() const { return std::ssize(labels_); }
+  // Of kImageFolder, in the order of their numbers; else none.
+  const std::vector<std::string>& class_names() const { return class_names_; }
   // Of all pixels and labels.
   uint64_t Digest() const;
 
@@ -56,6 +61,8 @@ class ImageSet {
   void Read(int64_t index, const ImageChange& change, Rng rng, std::span<int32_t> out) const;
 
  private:
+  absl::Status AddFolder(const std::string& path, int64_t side, int64_t classes,
+                         const Cancelled& cancelled);
   absl::Status AddCifar(const std::string& path, const std::string& bytes, int64_t labels);
   absl::Status AddIdx(const std::string& path, const std::string& bytes, const std::string& labels);
   absl::Status SetShape(const std::string& path, const ImageShape& shape);
@@ -64,7 +71,12 @@ class ImageSet {
   ImageShape shape_;
   std::vector<uint8_t> pixels_;
   std::vector<int32_t> labels_;
+  std::vector<std::string> class_names_;
 };
+
+// An image folder whose classes are at most `classes`, and whose images fit into an ImageSet.
+absl::StatusOr<ImageFolder> CheckedImageFolder(const std::string& path, int64_t side,
+                                               int64_t classes, const Cancelled& cancelled = {});
 
 }  // namespace atl
 

@@ -27,6 +27,12 @@ class Folder {
   const std::filesystem::path path_;
 };
 
+absl::StatusOr<ImageSet> OpenSet(DataFormat format, const std::string& path, int64_t classes) {
+  DataSpec spec;
+  spec.format = format;
+  return ImageSet::Open(spec, path, classes);
+}
+
 std::string BigEndian(uint32_t value) {
   std::string bytes;
   for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift & 0xff);
@@ -54,7 +60,7 @@ std::vector<int32_t> Row(const ImageSet& set, int64_t index, const ImageChange& 
 
 TEST_CASE("idx_files_are_read_with_their_labels") {
   const Folder folder;
-  const auto set = ImageSet::Open(DataFormat::kIdx, Idx(folder, 3, 2, 3), 10);
+  const auto set = OpenSet(DataFormat::kIdx, Idx(folder, 3, 2, 3), 10);
   REQUIRE(set.status().message() == "");
   CHECK(set->shape() == ImageShape{2, 2, 1});
   CHECK(set->images() == 3);
@@ -72,7 +78,7 @@ TEST_CASE("cifar_files_become_rows_of_pixels_with_channels_side_by_side") {
       bytes += std::string(1024, static_cast<char>(channel + 10 * image));
   }
   const DataFormat format = labels == 1 ? DataFormat::kCifar10 : DataFormat::kCifar100;
-  const auto set = ImageSet::Open(format, folder.Write("data.bin", bytes), 10);
+  const auto set = OpenSet(format, folder.Write("data.bin", bytes), 10);
   REQUIRE(set.status().message() == "");
   REQUIRE(set->images() == 2);
   const std::vector<int32_t> row = Row(*set, 1);
@@ -83,25 +89,24 @@ TEST_CASE("cifar_files_become_rows_of_pixels_with_channels_side_by_side") {
 TEST_CASE("files_that_are_not_what_they_should_be_are_refused") {
   const Folder folder;
   const std::string good = Idx(folder, 3, 2, 3);
-  CHECK(absl::IsInvalidArgument(ImageSet::Open(DataFormat::kIdx, good, 2).status()));  // a label
-  CHECK(
-      absl::IsInvalidArgument(ImageSet::Open(DataFormat::kIdx, Idx(folder, 3, 2, 2), 10).status()));
+  CHECK(absl::IsInvalidArgument(OpenSet(DataFormat::kIdx, good, 2).status()));  // a label
+  CHECK(absl::IsInvalidArgument(OpenSet(DataFormat::kIdx, Idx(folder, 3, 2, 2), 10).status()));
   const std::string huge =
       BigEndian(0x803) + BigEndian(0xffffffff) + BigEndian(0xffffffff) + BigEndian(0xffffffff);
   for (const std::string& bytes :
        {std::string(), std::string("abc"), BigEndian(0x801) + BigEndian(1) + "a", huge,
         BigEndian(0x803) + BigEndian(1) + BigEndian(2) + BigEndian(2) + "abc"}) {
     const std::string path = folder.Write("train-images-idx3-ubyte", bytes);
-    CHECK(absl::IsInvalidArgument(ImageSet::Open(DataFormat::kIdx, path, 10).status()));
+    CHECK(absl::IsInvalidArgument(OpenSet(DataFormat::kIdx, path, 10).status()));
   }
   const std::string short_file = folder.Write("x.bin", std::string(3072, 'a'));
-  CHECK(absl::IsInvalidArgument(ImageSet::Open(DataFormat::kCifar10, short_file, 10).status()));
-  CHECK_FALSE(ImageSet::Open(DataFormat::kIdx, "/nowhere/images", 10).ok());
+  CHECK(absl::IsInvalidArgument(OpenSet(DataFormat::kCifar10, short_file, 10).status()));
+  CHECK_FALSE(OpenSet(DataFormat::kIdx, "/nowhere/images", 10).ok());
 }
 
 TEST_CASE("crops_and_flips_follow_the_seed") {
   const Folder folder;
-  const auto set = ImageSet::Open(DataFormat::kIdx, Idx(folder, 2, 3, 2), 10);
+  const auto set = OpenSet(DataFormat::kIdx, Idx(folder, 2, 3, 2), 10);
   REQUIRE(set.ok());
   std::set<std::vector<int32_t>> crops, flips;
   for (uint64_t seed = 0; seed < 200; ++seed) {

@@ -217,6 +217,7 @@ absl::StatusOr<TokenFile> TokenFile::Open(DataFormat format, const std::string& 
     case DataFormat::kCifar10:
     case DataFormat::kCifar100:
     case DataFormat::kIdx:
+    case DataFormat::kImageFolder:
       break;
   }
   return file;

@@ -24,6 +24,7 @@ namespace {
 constexpr uint64_t kTokenizeVersion = 1;
 constexpr int64_t kHeadBytes = 1 << 20;
 constexpr size_t kHeadFiles = 16;
+constexpr size_t kHeadImages = 64;
 
 struct TextInput {
   std::vector<std::string> files;
@@ -197,6 +198,22 @@ absl::StatusOr<std::string> InspectText(const DataSpec& spec, const std::string&
   return said;
 }
 
+// Lists all, and reads some of them, spread evenly.
+absl::StatusOr<std::string> InspectFolder(const DataSpec& spec, const std::string& path,
+                                          int64_t classes) {
+  ATOLL_ASSIGN_OR_RETURN(const ImageFolder folder,
+                         CheckedImageFolder(path, spec.image_size, classes));
+  const size_t tried = std::min(folder.files.size(), kHeadImages);
+  std::vector<uint8_t> pixels(
+      static_cast<size_t>(spec.image_size * spec.image_size * kImageChannels));
+  for (size_t i = 0; i < tried; ++i) {
+    const ImageFolder::File* const file = &folder.files[i * folder.files.size() / tried];
+    ATOLL_RETURN_IF_ERROR(ReadImageFiles({file, 1}, spec.image_size, {}, pixels));
+  }
+  return absl::StrCat(folder.files.size(), " images of ", folder.classes.size(), " classes, made ",
+                      spec.image_size, " x ", spec.image_size, " (", tried, " of them tried)");
+}
+
 }  // namespace
 
 absl::Status TokenStream::Add(DataFormat format, const std::string& path,
@@ -310,8 +327,9 @@ absl::StatusOr<uint64_t> TokenStream::Digest(int64_t vocabulary, const DataOptio
 absl::StatusOr<std::string> InspectData(const DataSpec& spec, int64_t vocabulary) {
   const auto inspect = [&](const std::string& path) -> absl::StatusOr<std::string> {
     if (IsText(spec.format)) return InspectText(spec, path, vocabulary);
+    if (spec.format == DataFormat::kImageFolder) return InspectFolder(spec, path, vocabulary);
     if (IsImages(spec.format)) {
-      ATOLL_ASSIGN_OR_RETURN(const ImageSet images, ImageSet::Open(spec.format, path, vocabulary));
+      ATOLL_ASSIGN_OR_RETURN(const ImageSet images, ImageSet::Open(spec, path, vocabulary));
       const ImageShape& shape = images.shape();
       return absl::StrCat(images.images(), " images of ", shape.height, " x ", shape.width,
                           " with ", shape.channels, shape.channels == 1 ? " channel" : " channels");

@@ -1,0 +1,156 @@
+#include "worker/data/image_folder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status.h"
+#include "worker/data/data_file.h"
+
+namespace atl {
+namespace {
+
+constexpr int64_t kFileBytesMax = 64 << 20;
+constexpr size_t kFilesMax = 1 << 24;
+constexpr unsigned kThreadsMax = 8;  // each may hold an image as it is in its file
+
+bool IsHidden(const std::string& name) { return name.empty() || name[0] == '.'; }
+
+bool IsImageName(const std::string& name) {
+  const std::string lower = absl::AsciiStrToLower(name);
+  return !IsHidden(name) && (absl::EndsWith(lower, ".jpg") || absl::EndsWith(lower, ".jpeg") ||
+                             absl::EndsWith(lower, ".png"));
+}
+
+// Names of the image files of each class; a class may have none.
+using Classes = std::map<std::string, std::vector<std::string>>;
+
+absl::Status TooMany(const std::string& path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("data path ", path, ": holds more than ", kFilesMax, " files"));
+}
+
+absl::StatusOr<Classes> ListLocal(const std::string& path, const Cancelled& cancelled) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  Classes classes;
+  size_t seen = 0;
+  for (fs::directory_iterator folder(path, error), end; !error && folder != end;
+       folder.increment(error)) {
+    const std::string name = folder->path().filename().string();
+    std::error_code unknown;  // of a link that leads nowhere
+    if (IsHidden(name) || !folder->is_directory(unknown)) continue;
+    std::vector<std::string>& names = classes[name];
+    for (fs::directory_iterator file(folder->path(), error); !error && file != end;
+         file.increment(error)) {
+      if (cancelled && cancelled()) return absl::AbortedError("reading is interrupted");
+      if (++seen > kFilesMax) return TooMany(path);
+      if (IsImageName(file->path().filename().string())) {
+        names.push_back(file->path().filename().string());
+      }
+    }
+    if (error) break;
+    std::sort(names.begin(), names.end());
+  }
+  if (!error) return classes;
+  const std::string text = absl::StrCat("data path ", path, ": ", error.message(),
+                                        "; expected a folder with a folder for each class");
+  if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(text);
+  return absl::InvalidArgumentError(text);
+}
+
+absl::StatusOr<Classes> ListRemote(const std::string& path, const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                         ListRemoteFolder(path, kFilesMax, cancelled));
+  Classes classes;
+  for (const std::string& name : names) {  // sorted
+    const size_t slash = name.find('/');
+    if (slash == std::string::npos || name.find('/', slash + 1) != std::string::npos) continue;
+    const std::string file = name.substr(slash + 1);
+    if (!IsHidden(name) && IsImageName(file)) classes[name.substr(0, slash)].push_back(file);
+  }
+  return classes;
+}
+
+absl::Status ReadImageFile(const std::string& path, int64_t side, const Cancelled& cancelled,
+                           std::span<uint8_t> out) {
+  ATOLL_ASSIGN_OR_RETURN(const auto file, OpenDataFile(path, cancelled));
+  const auto refused = [&](absl::string_view problem) {
+    return absl::InvalidArgumentError(absl::StrCat("data file ", path, ": ", problem));
+  };
+  if (file->bytes() > kFileBytesMax) {
+    return refused(
+        absl::StrCat("has ", file->bytes(), " bytes; an image has at most ", kFileBytesMax));
+  }
+  std::string bytes(static_cast<size_t>(file->bytes()), '\0');
+  ATOLL_RETURN_IF_ERROR(file->Read(0, bytes.data(), std::ssize(bytes), cancelled));
+  const auto image = DecodeImage(bytes);
+  if (!image.ok()) return refused(image.status().message());
+  ResizeToSquare(*image, side, out);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ImageFolder> ListImageFolder(const std::string& path, const Cancelled& cancelled) {
+  ATOLL_ASSIGN_OR_RETURN(const Classes classes, IsRemotePath(path) ? ListRemote(path, cancelled)
+                                                                   : ListLocal(path, cancelled));
+  if (classes.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data path ", path, ": there is no folder of a class in it; put images at CLASS/NAME.jpg"));
+  }
+  ImageFolder folder;
+  for (const auto& [name, files] : classes) {
+    const std::string place = absl::StrCat(path, path.back() == '/' ? "" : "/", name);
+    if (files.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data path ", place, ": there is no .jpg, .jpeg or .png file in this class's folder"));
+    }
+    const auto label = static_cast<int32_t>(folder.classes.size());
+    folder.classes.push_back(name);
+    for (const std::string& file : files) {
+      folder.files.push_back({absl::StrCat(place, "/", file), label});
+    }
+  }
+  return folder;
+}
+
+absl::Status ReadImageFiles(std::span<const ImageFolder::File> files, int64_t side,
+                            const Cancelled& cancelled, std::span<uint8_t> out) {
+  const auto each = static_cast<size_t>(side * side * kImageChannels);
+  ATOLL_CHECK(out.size() == files.size() * each);
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  size_t failed = files.size();  // the first that did; held with the next by `mutex`
+  absl::Status status;
+  const auto work = [&] {
+    for (size_t i = next++; i < files.size(); i = next++) {
+      const absl::Status read =
+          ReadImageFile(files[i].path, side, cancelled, out.subspan(i * each, each));
+      if (read.ok()) continue;
+      next = files.size();  // whoever has an earlier one finishes it
+      const std::lock_guard lock(mutex);
+      if (i < failed) {
+        failed = i;
+        status = read;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax);
+    for (unsigned t = 1; t < count; ++t) threads.emplace_back(work);
+    work();
+  }
+  return status;
+}
+
+}  // namespace atl

@@ -1,0 +1,43 @@
+// A folder of JPEG and PNG files, in a folder for each class: PATH/CLASS/NAME.jpg.
+//
+// A class's number is its place among the names of the classes, sorted. Files with other endings
+// than .jpg, .jpeg and .png (in lower or upper case), and names that begin with a dot, are left
+// out.
+
+#ifndef ATOLL_WORKER_DATA_IMAGE_FOLDER_H_
+#define ATOLL_WORKER_DATA_IMAGE_FOLDER_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/object_store/http.h"
+#include "worker/data/image_codec.h"
+
+namespace atl {
+
+struct ImageFolder {
+  struct File {
+    std::string path;
+    int32_t label = 0;
+  };
+
+  std::vector<std::string> classes;  // sorted
+  std::vector<File> files;           // by class, and within it by name
+};
+
+// `path`: a folder, or s3://BUCKET/NAME. NOT_FOUND or INVALID_ARGUMENT: there is no such folder, it
+// has no folders, or a class has no image.
+absl::StatusOr<ImageFolder> ListImageFolder(const std::string& path,
+                                            const Cancelled& cancelled = {});
+
+// The files' images as squares of `side` pixels, one behind the other, made by several threads. An
+// error names the first file, in their order, that is none. REQUIRES: out has room for them.
+absl::Status ReadImageFiles(std::span<const ImageFolder::File> files, int64_t side,
+                            const Cancelled& cancelled, std::span<uint8_t> out);
+
+}  // namespace atl
+
+#endif  // ATOLL_WORKER_DATA_IMAGE_FOLDER_H_
