@@ -73,7 +73,7 @@ absl::StatusOr<ExtentChoice> ChooseExtent(const PlanRequest& request) {
   islands.steps_per_round = static_cast<int>(outer.steps_per_round);
   constexpr int64_t kMany = 1 << 20;
   islands.bytes_per_parameter = static_cast<double>(EncodedBytes(outer.push_encoding, kMany) +
-                                                    EncodedBytes(Encoding::kFloat32, kMany)) /
+                                                    EncodedBytes(outer.pull_encoding, kMany)) /
                                 (2 * kMany);
   islands.overlap = outer.overlap == Overlap::kCarry;
   islands.whole_batch = true;
