@@ -72,8 +72,8 @@ TEST_CASE("1,000 seeded histories keep every promise") {
   }
 }
 
-TEST_CASE("shards_move_and_are_filled_in_1000_seeded_histories") {
-  constexpr uint64_t kMovingSeeds = 1000;
+TEST_CASE("shards_move_and_are_filled_in_500_seeded_histories") {
+  constexpr uint64_t kMovingSeeds = 500;
   const char* const wanted[] = {"have moved at version", "is to hold none",
                                 "are filled from theta_base"};
   std::map<std::string, int64_t> seen;
@@ -94,8 +94,8 @@ TEST_CASE("shards_move_and_are_filled_in_1000_seeded_histories") {
   }
 }
 
-TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_1000_seeded_histories") {
-  constexpr uint64_t kCopiesSeeds = 1000;
+TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_500_seeded_histories") {
+  constexpr uint64_t kCopiesSeeds = 500;
   const char* const wanted[] = {"is done without", "there are copies of all that",
                                 "loses its disk"};
   std::map<std::string, int64_t> seen;
