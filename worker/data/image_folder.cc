@@ -98,6 +98,29 @@ absl::Status ReadImageFile(const std::string& path, int64_t side, const Cancelle
   return absl::OkStatus();
 }
 
+// Image k of a class of n comes at (k + 1/2) / n of the way, so every stretch of them, as the end
+// that is held out for validation, has all classes in their proportions.
+void MixClasses(ImageFolder& folder) {
+  std::vector<int64_t> sizes(folder.classes.size());
+  for (const ImageFolder::File& file : folder.files) ++sizes[static_cast<size_t>(file.label)];
+  struct Place {
+    int64_t twice_k_and_1 = 0, of = 1;
+    size_t file = 0;
+  };
+  std::vector<Place> places;
+  std::vector<int64_t> seen(sizes.size());
+  for (const ImageFolder::File& file : folder.files) {
+    const auto label = static_cast<size_t>(file.label);
+    places.push_back({2 * seen[label]++ + 1, sizes[label], places.size()});
+  }
+  std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+    return a.twice_k_and_1 * b.of < b.twice_k_and_1 * a.of;
+  });
+  std::vector<ImageFolder::File> files;
+  for (const Place& place : places) files.push_back(std::move(folder.files[place.file]));
+  folder.files = std::move(files);
+}
+
 }  // namespace
 
 absl::StatusOr<ImageFolder> ListImageFolder(const std::string& path, const Cancelled& cancelled) {
@@ -120,6 +143,7 @@ absl::StatusOr<ImageFolder> ListImageFolder(const std::string& path, const Cance
       folder.files.push_back({absl::StrCat(place, "/", file), label});
     }
   }
+  MixClasses(folder);
   return folder;
 }
 

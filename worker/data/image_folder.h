@@ -25,7 +25,7 @@ struct ImageFolder {
   };
 
   std::vector<std::string> classes;  // sorted
-  std::vector<File> files;           // by class, and within it by name
+  std::vector<File> files;           // of each class by name, and classes evenly mixed
 };
 
 // `path`: a folder, or s3://BUCKET/NAME. NOT_FOUND or INVALID_ARGUMENT: there is no such folder, it

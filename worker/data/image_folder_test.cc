@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "worker/data/dataset.h"
 #include "worker/data/image_encoders.h"
@@ -148,7 +149,8 @@ TEST_CASE("classes_are_numbered_by_name_and_each_file_is_a_sample") {
   REQUIRE(listed.status().message() == "");
   CHECK(listed->classes == std::vector<std::string>{"cat", "dog"});
   REQUIRE(listed->files.size() == 3);
-  CHECK(listed->files[0].path == folder.path() + "/cat/z.jpg");
+  // dog/a.PNG, cat/z.jpg, dog/b.jpeg: classes are mixed.
+  CHECK(listed->files[1].path == folder.path() + "/cat/z.jpg");
   CHECK(listed->files[2].label == 1);
 
   const auto set = ImageSet::Open(Spec(folder.path(), 4), folder.path(), 2);
@@ -156,10 +158,28 @@ TEST_CASE("classes_are_numbered_by_name_and_each_file_is_a_sample") {
   CHECK(set->shape() == ImageShape{4, 4, 3});
   REQUIRE(set->images() == 3);
   std::vector<int32_t> row(4 * 4 * 3 + 1);
-  set->Read(1, {}, Rng(0), row);  // dog/a.PNG: its middle four columns
+  set->Read(0, {}, Rng(0), row);  // dog/a.PNG: its middle four columns
   CHECK(row.back() == 1);
   CHECK(row[0] == TestSample(1, 0, 0));
   CHECK(row[47] == TestSample(4, 3, 2));
+}
+
+TEST_CASE("every_stretch_of_a_folder_has_all_classes_in_their_proportions") {
+  const Folder folder;
+  const std::map<std::string, int> classes = {{"ant", 40}, {"bee", 20}, {"cow", 10}};
+  for (const auto& [name, count] : classes) {
+    for (int i = 0; i < count; ++i) {
+      folder.Write(absl::StrCat(name, "/", 100 + i, ".png"), EncodePng(1, 1, 3));
+    }
+  }
+  const auto listed = ListImageFolder(folder.path());
+  REQUIRE(listed.status().message() == "");
+  REQUIRE(listed->files.size() == 70);
+  for (size_t begin = 0; begin < 70; begin += 14) {  // as the last fifth, held out
+    std::vector<int> seen(3);
+    for (size_t i = begin; i < begin + 14; ++i) ++seen[static_cast<size_t>(listed->files[i].label)];
+    CHECK(seen == std::vector<int>{8, 4, 2});
+  }
 }
 
 TEST_CASE("folders_that_are_not_what_they_should_be_are_refused_by_name") {
