@@ -108,15 +108,23 @@ class Planner {
     return order;
   }
 
+  std::string WhyNone(size_t slot) const {
+    const NodeId twin = TwinOf(slot);
+    const bool any = std::any_of(loads_.begin(), loads_.end(), [&](const auto& entry) {
+      return entry.first != twin && entry.second.server != nullptr && entry.second.server->takes;
+    });
+    if (!any) return "no other parameter server is attached that takes shards";
+    return absl::StrCat("no other attached server has ", elements_[slot] * bytes_per_element_,
+                        " bytes free");
+  }
+
   std::string MakeCopies() {
     std::string trouble;
     for (const size_t slot : LargestFirst()) {
       if (!holder_[slot].empty()) continue;
       const NodeId to = Cheapest(slot);
       if (to.empty()) {
-        trouble =
-            absl::StrCat("shard ", slot - shards_, " has one copy: no other attached server has ",
-                         elements_[slot] * bytes_per_element_, " bytes free");
+        trouble = absl::StrCat("shard ", slot - shards_, " has one copy: ", WhyNone(slot));
         continue;
       }
       Move(slot, to);
