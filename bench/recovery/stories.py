@@ -204,13 +204,18 @@ STORES = (empty_coordinator, other_cluster, older_copy_for_a_while, older_copy, 
 
 # ---- shards ----
 
-def servers_folder(cluster, job):
-    """a server's folder deleted, with one copy: `atoll refill` (parameters exact, momentum lost)"""
-    before = cluster.reaches(job, 6)
+def loses_folder(cluster):
+    """ps1 starts again with an empty folder; when."""
     cluster.daemons["ps1"].kill()
     shutil.rmtree(cluster.state_dir("ps1"))
     begin = time.monotonic()
     cluster.daemons["ps1"].start()
+    return begin
+
+
+def servers_folder(cluster, job):
+    """a server's folder deleted, with one copy: `atoll refill` (parameters exact, momentum lost)"""
+    before, begin = cluster.reaches(job, 6), loses_folder(cluster)
     cluster.waits(job, "came back without the job")
     cluster.wait_until("refill", lambda: cluster.atoll("refill", job, "ps1", check=False)[0] == 0)
     row = goes_on(cluster, job, before, begin)
@@ -221,11 +226,7 @@ def servers_folder(cluster, job):
 
 def servers_folder_with_copies(cluster, job):
     """a server's folder deleted, with two copies: nobody is asked, nothing is lost"""
-    before = cluster.reaches(job, 6)
-    cluster.daemons["ps1"].kill()
-    shutil.rmtree(cluster.state_dir("ps1"))
-    begin = time.monotonic()
-    cluster.daemons["ps1"].start()
+    before, begin = cluster.reaches(job, 6), loses_folder(cluster)
     row = goes_on(cluster, job, before, begin)
     if "outer momentum began at zero" in cluster.job(job)["moves"]:
         raise AssertionError("momentum was lost")

@@ -1,6 +1,7 @@
 #include "coordinator/core/copies.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -14,11 +15,6 @@ namespace atl::coord {
 namespace {
 
 constexpr int kNamedMost = 8;  // shards, in a text for people
-
-SlotId TwinOf(const JobRecord& record, SlotId slot) {
-  const SlotId n = ShardsOf(record);
-  return slot < n ? slot + n : slot - n;
-}
 
 bool IsKnown(const Job& job, const NodeId& server) {
   const auto link = job.links.find(server);
@@ -51,6 +47,23 @@ bool IsGone(const State& s, const NodeId& server, const ServerLink& link) {
   return s.now - member->detached_at >= s.options.copy_grace;
 }
 
+// No server has the second copy of the shard any more.
+void ForgetCopy(Job& job, ShardId shard) {
+  ShardPlacement& copy = job.EditRecord().copies[static_cast<size_t>(shard)];
+  copy.server.clear();
+  copy.endpoint.clear();
+  copy.public_key.clear();
+  for (auto& [id, staged] : job.staged) staged.Forget(shard + ShardsOf(job.record));
+}
+
+// After copies were forgotten: less is to be staged, and a new window will open.
+void NoteAllStaged(Job& job) {
+  job.collecting.reset();
+  for (const auto& [id, contribution] : job.contributions) {
+    if (!contribution.dropped) NoteStaged(job, id);
+  }
+}
+
 void Drop(State& s, Job& job, const NodeId& server, const std::vector<SlotId>& slots,
           const std::string& why) {
   const SlotId n = ShardsOf(job.record);
@@ -58,27 +71,19 @@ void Drop(State& s, Job& job, const NodeId& server, const std::vector<SlotId>& s
   for (const SlotId slot : slots) {
     const ShardId shard = slot % n;
     changed.insert({shard, shard + n});
-    const bool active = slot < n;
-    if (active) Swap(job, shard);
-    ShardPlacement& copy = job.EditRecord().copies[static_cast<size_t>(shard)];
-    copy.server.clear();
-    copy.endpoint.clear();
-    copy.public_key.clear();
-    for (auto& [id, staged] : job.staged) {
-      if (active) staged.Rename(shard + n, shard);
-      staged.Forget(shard + n);
+    if (!IsCopy(job.record, slot)) {
+      Swap(job, shard);
+      for (auto& [id, staged] : job.staged) staged.Rename(shard + n, shard);
     }
+    ForgetCopy(job, shard);
   }
   ++job.EditRecord().placement;
   s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("parameter server ", server, " is done without (", why, "): other servers ",
-                     "have what it had of ", slots.size(), " shards, of which there is one copy ",
-                     "now"));
+        absl::StrCat("failover from parameter server ", server, " (", why, "): copies on other ",
+                     "servers take over its ", slots.size(), " shards, which have one copy until ",
+                     "new ones are made"));
   OnSlotsDropped(s, job, server, changed);
-  job.collecting.reset();  // a new window will open
-  for (const auto& [id, contribution] : job.contributions) {
-    if (!contribution.dropped) NoteStaged(job, id);
-  }
+  NoteAllStaged(job);
 }
 
 }  // namespace
@@ -145,6 +150,33 @@ bool DropLostHolders(State& s, Job& job) {
 void DropHolder(State& s, Job& job, const NodeId& server) {
   const std::vector<SlotId> slots = SparedSlots(job, server);
   if (!slots.empty()) Drop(s, job, server, slots, "a user says that it has lost its shards");
+}
+
+NodeId AwayTwin(const State& s, const Job& job, const NodeId& server) {
+  NodeId away;
+  if (job.record.copies.empty()) return away;
+  ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
+    const NodeId& twin = PlacementOf(job.record, TwinOf(job.record, slot)).server;
+    const Member* member = s.FindMember(MemberKind::kServer, twin);
+    if (!twin.empty() && member != nullptr && !member->attached) away = twin;
+  });
+  return away;
+}
+
+void ForgetCopiesOf(State& s, Job& job, const NodeId& server) {
+  if (job.record.copies.empty()) return;
+  std::map<NodeId, std::set<SlotId>> lost;
+  ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
+    const SlotId copy = std::max(slot, TwinOf(job.record, slot));
+    const NodeId& holder = PlacementOf(job.record, copy).server;
+    if (!holder.empty()) lost[holder].insert(copy);
+  });
+  for (const auto& [holder, slots] : lost) {
+    for (const SlotId slot : slots) ForgetCopy(job, slot - ShardsOf(job.record));
+    ++job.EditRecord().placement;
+    OnSlotsDropped(s, job, holder, slots);
+  }
+  if (!lost.empty()) NoteAllStaged(job);
 }
 
 Instant NextCopyDeadline(const State& s, const Job& job) {

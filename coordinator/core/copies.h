@@ -57,15 +57,25 @@ bool IsReleasing(const JobRecord& record, const NodeId& server);  // it is to de
 int64_t FilledSlots(const JobRecord& record);
 int64_t ShardsWithoutCopy(const JobRecord& record);
 
+inline SlotId TwinOf(const JobRecord& record, SlotId slot) {
+  const SlotId n = ShardsOf(record);
+  return slot < n ? slot + n : slot - n;
+}
+
 // Does without servers that are lost or away for long, where others hold what they held. True if
 // that changed something.
 bool DropLostHolders(State& s, Job& job);
 // Likewise this server now, whatever the grace. A user says so.
 void DropHolder(State& s, Job& job, const NodeId& server);
+// A server that has copies of this server's shards and is not attached; "": there is none.
+NodeId AwayTwin(const State& s, const Job& job, const NodeId& server);
+// Neither this server nor those with the copies of its shards have them: one of each stays, to be
+// filled.
+void ForgetCopiesOf(State& s, Job& job, const NodeId& server);
 // When DropLostHolders is to be called again.
 Instant NextCopyDeadline(const State& s, const Job& job);
 
-// "" or how many shards have one copy only, and why.
+// "" or which shards have one copy only.
 std::string CopiesText(const Job& job);
 
 }  // namespace atl::coord

@@ -364,7 +364,7 @@ std::set<ShardId> MovedShards(const State& s, const Job& job) {
 
 std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
                                        const std::set<ShardId>& moved) {
-  const std::set<ShardId> lacking = job.links.at(server).lacking;
+  const std::set<ShardId>& lacking = job.links.at(server).lacking;
   std::vector<ShardPlacement> lost;
   for (const ShardPlacement& shard : job.record.shards) {
     if (shard.server != server || moved.contains(shard.shard)) continue;
@@ -397,47 +397,6 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
   return servers;
 }
 
-// Who has a copy of a shard of this server, but is away; "": nobody.
-NodeId AwayTwin(const State& s, const Job& job, const NodeId& server) {
-  NodeId away;
-  ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
-    const SlotId n = ShardsOf(job.record);
-    if (job.record.copies.empty()) return;
-    const NodeId& twin = PlacementOf(job.record, slot < n ? slot + n : slot - n).server;
-    const Member* member = s.FindMember(MemberKind::kServer, twin);
-    if (!twin.empty() && member != nullptr && !member->attached) away = twin;
-  });
-  return away;
-}
-
-// Neither this server nor those with the copies of its shards have them: there is one of each, to
-// be filled.
-void ForgetCopiesOf(State& s, Job& job, const NodeId& server) {
-  std::map<NodeId, std::set<SlotId>> lost;
-  const SlotId n = ShardsOf(job.record);
-  for (ShardId shard = 0; !job.record.copies.empty() && shard < n; ++shard) {
-    const ShardPlacement& copy = PlacementOf(job.record, shard + n);
-    const bool its = PlacementOf(job.record, shard).server == server || copy.server == server;
-    if (its && !copy.server.empty()) lost[copy.server].insert(shard + n);
-  }
-  for (const auto& [holder, slots] : lost) {
-    for (const SlotId slot : slots) {
-      ShardPlacement& copy = PlacementOf(job.EditRecord(), slot);
-      copy.server.clear();
-      copy.endpoint.clear();
-      copy.public_key.clear();
-      for (auto& [id, staged] : job.staged) staged.Forget(slot);
-    }
-    ++job.EditRecord().placement;
-    OnSlotsDropped(s, job, holder, slots);
-  }
-  if (lost.empty()) return;
-  job.collecting.reset();
-  for (const auto& [id, contribution] : job.contributions) {
-    if (!contribution.dropped) NoteStaged(job, id);
-  }
-}
-
 }  // namespace
 
 absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
@@ -461,8 +420,6 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     return refuse("version ", job.decided_version(), " is decided, and only server ", server,
                   " had what its shards of that version are made of: bring its folder back");
   }
-  ForgetCopiesOf(s, job, server);
-  if (!HoldsShards(job.record, server)) return absl::OkStatus();
   const std::set<ShardId> moved = MovedShards(s, job);
   const std::vector<ShardPlacement> lost = LostShards(job, server, moved);
   auto placed =
@@ -472,6 +429,8 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
     return refuse(placed.status().message(), "; start server ", server,
                   " with an empty folder, or another one");
   }
+  ForgetCopiesOf(s, job, server);  // only now: what is refused changes nothing
+  if (!HoldsShards(job.record, server)) return absl::OkStatus();
   // What is under way goes on.
   const auto goes_on = [&](const ShardPlacement& shard) {
     return std::any_of(job.record.moves.begin(), job.record.moves.end(), [&](const ShardMove& m) {

@@ -107,7 +107,7 @@ def a_servers_folder_is_deleted_and_there_are_copies(story):
     story.meanwhile("a later version", job, lambda: story.version(job) >= before["summary"]["version"] + 3)
     story.meanwhile("copies on ps1 again", job,
                     lambda: "ps1" in slots(story, job) and "" not in slots(story, job))
-    check("is done without" in story.logs(job), story.logs(job))
+    check("failover from parameter server ps1" in story.logs(job), story.logs(job))
     nothing_is_lost(story, job, before)
 
 

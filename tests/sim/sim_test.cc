@@ -96,7 +96,7 @@ TEST_CASE("shards_move_and_are_filled_in_500_seeded_histories") {
 
 TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_500_seeded_histories") {
   constexpr uint64_t kCopiesSeeds = 500;
-  const char* const wanted[] = {"is done without", "there are copies of all that",
+  const char* const wanted[] = {"failover from parameter server", "there are copies of all that",
                                 "loses its disk"};
   std::map<std::string, int64_t> seen;
   for (uint64_t seed = 1; seed <= kCopiesSeeds; ++seed) {
