@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/moves.h"
 #include "coordinator/core/rounds.h"
+#include "coordinator/core/servers.h"
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
@@ -16,17 +17,24 @@ namespace {
 
 constexpr int kNamedMost = 8;  // shards, in a text for people
 
-bool IsKnown(const Job& job, const NodeId& server) {
-  const auto link = job.links.find(server);
-  return link != job.links.end() && link->second.known;
+// The server is there and has the shard at the newest decided version, though it may lack others.
+bool Has(const State& s, const Job& job, const NodeId& server, ShardId shard) {
+  const auto found = job.links.find(server);
+  if (found == job.links.end()) return false;
+  const ServerLink& link = found->second;
+  if (link.known) return true;
+  const Member* member = s.FindMember(MemberKind::kServer, server);
+  return member != nullptr && member->attached && !link.ahead && !link.lacking.empty() &&
+         !link.lacking.contains(shard) && link.version == job.decided_version();
 }
 
-// Slots of the server whose shard another one holds that is there.
-std::vector<SlotId> SparedSlots(const Job& job, const NodeId& server) {
+// Slots of the server whose shard another one has.
+std::vector<SlotId> SparedSlots(const State& s, const Job& job, const NodeId& server) {
   std::vector<SlotId> spared;
   if (job.record.copies.empty()) return spared;
   ForEachSlotOn(job.record, server, [&](SlotId slot, const ShardPlacement&) {
-    if (IsKnown(job, PlacementOf(job.record, TwinOf(job.record, slot)).server)) {
+    const SlotId twin = TwinOf(job.record, slot);
+    if (Has(s, job, PlacementOf(job.record, twin).server, twin % ShardsOf(job.record))) {
       spared.push_back(slot);
     }
   });
@@ -128,7 +136,7 @@ bool DropLostHolders(State& s, Job& job) {
   if (job.record.copies.empty()) return false;
   for (const auto& [server, link] : job.links) {
     if (!IsGone(s, server, link)) continue;
-    const std::vector<SlotId> slots = SparedSlots(job, server);
+    const std::vector<SlotId> slots = SparedSlots(s, job, server);
     if (job.active() && !slots.empty()) {
       const std::string why =
           link.problem.empty() ? s.FindMember(MemberKind::kServer, server)->reason : link.problem;
@@ -148,7 +156,7 @@ bool DropLostHolders(State& s, Job& job) {
 }
 
 void DropHolder(State& s, Job& job, const NodeId& server) {
-  const std::vector<SlotId> slots = SparedSlots(job, server);
+  const std::vector<SlotId> slots = SparedSlots(s, job, server);
   if (!slots.empty()) Drop(s, job, server, slots, "a user says that it has lost its shards");
 }
 
@@ -175,6 +183,7 @@ void ForgetCopiesOf(State& s, Job& job, const NodeId& server) {
     for (const SlotId slot : slots) ForgetCopy(job, slot - ShardsOf(job.record));
     ++job.EditRecord().placement;
     OnSlotsDropped(s, job, holder, slots);
+    OnLackedShardsForgotten(s, job, holder);
   }
   if (!lost.empty()) NoteAllStaged(job);
 }

@@ -69,8 +69,8 @@ bool DropLostHolders(State& s, Job& job);
 void DropHolder(State& s, Job& job, const NodeId& server);
 // A server that has copies of this server's shards and is not attached; "": there is none.
 NodeId AwayTwin(const State& s, const Job& job, const NodeId& server);
-// Neither this server nor those with the copies of its shards have them: one of each stays, to be
-// filled.
+// Neither this server nor those with the copies of its shards have them, when DropHolder has been
+// called: one of each stays, to be filled.
 void ForgetCopiesOf(State& s, Job& job, const NodeId& server);
 // When DropLostHolders is to be called again.
 Instant NextCopyDeadline(const State& s, const Job& job);

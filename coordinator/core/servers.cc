@@ -223,6 +223,7 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
     link.empty = held == nullptr;
     link.lacking.clear();
     if (held != nullptr) link.lacking = LackedBy(job, name, *held);
+    link.held = link.lacking.empty() ? HeldJob() : *held;
     SetProblem(s, job, name, link.ahead ? kStoreIsOlder : WhyNotCatchUp(job, name, version, held));
   }
   link.known = link.problem.empty();
@@ -230,6 +231,14 @@ void TakeHeld(State& s, Job& job, Member& server, const HeldJob* held, bool fres
 }
 
 }  // namespace
+
+void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server) {
+  const auto link = job.links.find(server);
+  Member* member = s.FindMember(MemberKind::kServer, server);
+  if (link == job.links.end() || link->second.lacking.empty() || !member->attached) return;
+  const HeldJob held = link->second.held;
+  TakeHeld(s, job, *member, &held, /*fresh=*/true);
+}
 
 void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh) {
   server.endpoint = CleanText(message.endpoint, 256);

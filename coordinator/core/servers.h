@@ -9,6 +9,8 @@ namespace atl::coord {
 
 // `fresh`: a process that this coordinator has not heard of before: what it lists is all it holds.
 void OnServerHello(State& s, Member& server, const ServerHello& message, bool fresh);
+// Shards that the server said to lack are not to be there any more: it may have all it needs.
+void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server);
 void OnServerHeartbeat(State& s, Member& server, const ServerHeartbeat& message);
 void OnShardsAssigned(State& s, Member& server, const ShardsAssigned& message);
 void OnPushStaged(State& s, Member& server, const PushStaged& message);

@@ -74,6 +74,7 @@ struct ServerLink {
   std::string problem;
   bool empty = false;         // the problem is that it has nothing of the job
   std::set<ShardId> lacking;  // the problem is that it has none of these
+  HeldJob held;               // what it said that it holds, while it lacks some
   bool ahead = false;         // the problem is that the store is older than what the server holds
   std::optional<JobDescribed> described;  // asked for while a link of the job is ahead
   Version version = kNoVersion;

@@ -68,13 +68,13 @@ namespace {
 // Of commands that are one event; nothing: it is not one of them.
 std::optional<CoordinatorEvent> EventOf(const Command& command) {
   const std::string& verb = command.words[0];
-  const std::map<std::string, JobCommand> controls = {{"pause", JobCommand::kPause},
-                                                      {"resume", JobCommand::kResume},
-                                                      {"cancel", JobCommand::kCancel},
-                                                      {"adopt", JobCommand::kAdopt},
-                                                      {"remove", JobCommand::kRemove}};
+  const std::map<std::string, JobCommand> controls = {
+      {"pause", JobCommand::kPause},   {"resume", JobCommand::kResume},
+      {"cancel", JobCommand::kCancel}, {"adopt", JobCommand::kAdopt},
+      {"refill", JobCommand::kRefill}, {"remove", JobCommand::kRemove}};
   if (const auto control = controls.find(verb); control != controls.end()) {
-    return ControlJob{1, command.words.at(1), control->second, command.Has("force")};
+    return ControlJob{1, command.words.at(1), control->second, command.Has("force"),
+                      command.Text("server")};
   }
   if (verb == "sites") {
     SitesFound found;
@@ -389,7 +389,10 @@ void World::DoServer(const Command& command) {
     hello.site = command.Text("site");
     hello.memory_bytes = command.Int("memory", 1'000'000);
     if (!command.Has("stranger")) {
-      for (const auto& [id, job] : server.jobs) hello.jobs.push_back(Held(id, job));
+      for (const auto& [id, job] : server.jobs) {
+        HeldJob& held = hello.jobs.emplace_back(Held(id, job));
+        std::erase(held.shards, command.Int("lacks", -1));
+      }
       hello.mark = server.mark;
     }
     say(std::move(hello));
@@ -514,6 +517,7 @@ void World::Submit(const Command& command) {
   spec.outer.min_islands = command.Int("min", 1);
   spec.outer.max_islands = command.Int("max", 8);
   spec.outer.min_servers = command.Int("servers", 1);
+  spec.outer.shard_copies = static_cast<int>(command.Int("copies", 1));
   spec.outer.steps_per_round = command.Int("steps", 4);
   spec.outer.grace_seconds = command.Real("grace", 10);
   spec.outer.clip_norm = command.Real("clip", 0);

@@ -2,6 +2,7 @@
 // are told to, in a language of one line per command. The unit tests and tests/scenarios speak it.
 //
 //   server ps-0 attaches [incarnation=N] [memory=BYTES] [empty]   with what its disk holds
+//   server ps-0 attaches lacks=SHARD         with that, but for a shard that was being filled
 //   server ps-0 attaches stranger            another folder of that name, for this once
 //   server ps-0 dies | goes-silent | faults [passing] reason=TEXT
 //   worker a attaches [incarnation=N] [checkpoint=VERSION consumed=0-8] [site=TEXT] [devices=N]
@@ -15,8 +16,9 @@
 //   servers answer [once]                    to all that they were asked; till all is quiet
 //   servers snapshot
 //   submit [name=] [min=] [max=] [servers=] [tokens=] [steps=] [batch=] [grace=] [wait-for-all]
-//          [validate=] [clip=] [island=site|all|auto] [per-island=N]    sequences are of 10 tokens
-//   pause | resume | cancel | remove | adopt JOB
+//          [validate=] [clip=] [copies=2] [island=site|all|auto] [per-island=N]    sequences are of
+//          10 tokens
+//   pause | resume | cancel | remove | adopt JOB;  refill JOB server=ps-0
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
 //   worker a beats [measuring=TEXT]          a heartbeat: under a new order, it has stopped
 //   worker a stands-still                    its heartbeats show no progress from now on

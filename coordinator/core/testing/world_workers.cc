@@ -155,10 +155,15 @@ void World::Stage(const NodeId& name, Worker& worker, int64_t shards) {
     const ContributionId& id = worker.granted;
     const PushId push{workers_[name].order.job, id.island,       id.generation, id.incarnation,
                       id.base_version,          placement.shard, granted.begin, granted.elements};
-    Server& server = servers_.at(placement.server);
-    if (!server.alive) continue;
-    server.jobs[push.job].staged.insert(push);
-    Step(FromServer{placement.server, server.incarnation, PushStaged{push}});
+    std::vector<NodeId> holders = {placement.server};
+    const std::vector<ShardPlacement>& copies = Job(push.job).copies;
+    if (!copies.empty()) holders.push_back(copies.at(push.shard).server);  // forwarded
+    for (const NodeId& holder : holders) {
+      const auto server = servers_.find(holder);
+      if (server == servers_.end() || !server->second.alive) continue;
+      server->second.jobs[push.job].staged.insert(push);
+      Step(FromServer{holder, server->second.incarnation, PushStaged{push}});
+    }
   }
 }
 
