@@ -238,6 +238,7 @@ class Daemon {
       : loop_(loop),
         metrics_(metrics),
         member_(member),
+        tensors_(tensors),
         trainer_(
             member, [loop](const BoundariesSeen& seen) { loop->Post(seen); },
             [loop](const MemorySeen& seen) { loop->Post(seen); },
@@ -355,6 +356,9 @@ class Daemon {
         heartbeat->unreachable = member_->Unreachable();
         heartbeat->sums = member_->Sums();
         heartbeat->round_trips = member_->RoundTrips();
+        for (const auto& [endpoint, rate] : tensors_->pull_rates()) {
+          heartbeat->pull_rates.push_back({endpoint, rate});
+        }
       }
       attach_->Send(std::move(send->message));
     } else if (const StartPull* pull = std::get_if<StartPull>(&action)) {
@@ -406,6 +410,7 @@ class Daemon {
   EventLoop<Event>* const loop_;
   DaemonMetrics* const metrics_;
   GroupMember* const member_;
+  TensorClient* const tensors_;
   GroupTrainer trainer_;
   Follower follower_;
   TransferRelay transfers_;

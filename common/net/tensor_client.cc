@@ -61,5 +61,6 @@ TransferId TensorClient::Pull(const ServerAddress& server, const PullRequest& re
 
 void TensorClient::Cancel(TransferId id) { impl_->Cancel(id); }
 LinkCounters TensorClient::counters() const { return impl_->counters(); }
+std::map<std::string, double> TensorClient::pull_rates() const { return impl_->pull_rates(); }
 
 }  // namespace atl

@@ -11,6 +11,7 @@
 #define ATOLL_COMMON_NET_TENSOR_CLIENT_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -99,6 +100,8 @@ class TensorClient {
   void Cancel(TransferId id);
 
   LinkCounters counters() const;
+  // Bytes a second that pulls have come in with lately, by endpoint (pull_rates.h).
+  std::map<std::string, double> pull_rates() const;
 
  private:
   class Impl;

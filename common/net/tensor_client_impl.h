@@ -9,6 +9,7 @@
 
 #include "common/net/chunks.h"
 #include "common/net/endpoint.h"
+#include "common/net/pull_rates.h"
 #include "common/net/tensor_client.h"
 
 namespace atl {
@@ -24,6 +25,7 @@ class TensorClient::Impl {
 
   absl::Status Start();
   LinkCounters counters() const;
+  std::map<std::string, double> pull_rates() const;
 
   struct Connection;
 
@@ -102,7 +104,8 @@ class TensorClient::Impl {
   std::unique_ptr<ZmqContext> context_;
   std::atomic<TransferId> next_id_ = 1;
   mutable std::mutex counters_mutex_;
-  LinkCounters counters_;  // guarded by counters_mutex_
+  LinkCounters counters_;  // guarded by counters_mutex_, like pull_rates_
+  PullRates pull_rates_;
 
   // The network thread's own.
   bool stopping_ = false;

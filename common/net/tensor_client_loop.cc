@@ -110,6 +110,10 @@ void TensorClient::Impl::Begin(std::unique_ptr<Transfer> transfer) {
   added.connection = *connection;
   ++added.connection->transfers;
   if (!added.is_push) {
+    {
+      std::lock_guard lock(counters_mutex_);
+      pull_rates_.Opened(added.server.endpoint);
+    }
     added.incoming.emplace(added.encoding, added.destination, options_.chunk_bytes);
   }
 }
@@ -225,6 +229,11 @@ void TensorClient::Impl::EndLate() {
     if (!error.empty()) absl::StrAppend(&why, " (last trouble: ", error, ")");
     End(transfer, absl::DeadlineExceededError(why));
   }
+}
+
+std::map<std::string, double> TensorClient::Impl::pull_rates() const {
+  std::lock_guard lock(counters_mutex_);
+  return pull_rates_.rates();
 }
 
 LinkCounters TensorClient::Impl::counters() const {

@@ -228,7 +228,12 @@ void TensorClient::Impl::OnChunk(Transfer& transfer, const v1::Chunk& chunk, Mes
     Count(&LinkCounters::frames_refused);
     return TryAgain(transfer, std::string(status.message()), kCorruptDelay);
   }
-  Count(&LinkCounters::payload_bytes_received, payload.bytes().size());
+  {
+    std::lock_guard lock(counters_mutex_);
+    const auto bytes = static_cast<int64_t>(payload.bytes().size());
+    counters_.payload_bytes_received += bytes;
+    pull_rates_.Received(transfer.server.endpoint, bytes, now_);
+  }
   if (transfer.incoming->complete()) return End(transfer, absl::OkStatus());
   SendCredit(transfer);
 }
@@ -264,6 +269,9 @@ void TensorClient::Impl::End(Transfer& transfer, absl::Status status, PushStatus
   if (transfer.connection != nullptr) --transfer.connection->transfers;
   {
     std::lock_guard lock(counters_mutex_);
+    if (!transfer.is_push && transfer.connection != nullptr) {
+      pull_rates_.Ended(transfer.server.endpoint);
+    }
     if (status.ok()) {
       ++counters_.transfers_done;
       counters_.transfer_seconds += Seconds(now_ - transfer.opened);

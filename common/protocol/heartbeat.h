@@ -74,6 +74,14 @@ struct RoundTrip {
   bool operator==(const RoundTrip&) const = default;
 };
 
+// How fast pulls from a parameter server come in, by its tensor endpoint.
+struct ServerRate {
+  std::string endpoint;
+  double bytes_per_s = 0;
+
+  bool operator==(const ServerRate&) const = default;
+};
+
 // Another worker's peer link that this one could not reach, and why.
 struct LinkFailure {
   NodeId to;
@@ -143,7 +151,8 @@ struct WorkerHeartbeat {
   std::vector<LinkFailure> unreachable;    // members of its plan that it does not reach
   std::string measuring;        // "measures the line to w3 (2 of 5)"; empty: it measures nothing
   std::vector<GroupSums> sums;  // of its devices, with others' of its plan
-  std::vector<RoundTrip> round_trips;  // to the members of its plan
+  std::vector<RoundTrip> round_trips;       // to the members of its plan
+  std::vector<ServerRate> pull_rates = {};  // as measured by the newest pulls
 };
 
 }  // namespace atl

@@ -64,6 +64,7 @@ void Fields(V& v, Plain<V, WorkerHeartbeat>& s, v1::WorkerHeartbeat& m) {
   ATOLL_WIRE_COPY(measuring);
   ATOLL_WIRE_MESSAGES(sums, 4096);
   ATOLL_WIRE_MESSAGES(round_trips, 4096);
+  ATOLL_WIRE_MESSAGES(pull_rates, 1024);
 }
 
 template <class V>

@@ -282,6 +282,12 @@ void Fields(V& v, Plain<V, GroupSums>& s, v1::GroupSums& m) {
 }
 
 template <class V>
+void Fields(V& v, Plain<V, ServerRate>& s, v1::ServerRate& m) {
+  ATOLL_WIRE_COPY(endpoint);
+  ATOLL_WIRE_COPY(bytes_per_s);
+}
+
+template <class V>
 void Fields(V& v, Plain<V, RoundTrip>& s, v1::RoundTrip& m) {
   ATOLL_WIRE_COPY(to);
   ATOLL_WIRE_COPY(seconds);

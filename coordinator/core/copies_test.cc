@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-
 #include "coordinator/core/testing/world.h"
 
 namespace atl::testing {
@@ -17,7 +16,8 @@ std::string Holders(const World& w) {
   const JobView job = w.Job();
   std::string active, copies;
   for (const ShardPlacement& shard : job.shards) active += shard.server + " ";
-  for (const ShardPlacement& copy : job.copies) copies += copy.server.empty() ? "- " : copy.server + " ";
+  for (const ShardPlacement& copy : job.copies)
+    copies += copy.server.empty() ? "- " : copy.server + " ";
   return active + "/ " + copies;
 }
 

@@ -490,5 +490,18 @@ TEST_CASE("the_first_placement_weighs_how_far_servers_are_from_the_workers") {
   CHECK(HoldersWith("rates paris-paris=100000000 paris-oslo=5000000") == std::set<NodeId>{"near"});
 }
 
+TEST_CASE("shards_leave_a_server_from_which_pulls_come_in_slowly") {
+  const auto moves_after = [](const std::string& pulls) {
+    World w;
+    w.StartJob({"ps-0", "ps-1"}, {"a"}, "servers=2");
+    w.Do(pulls);
+    const std::string told = w.Do("wait 30");
+    return Says(told, "-> ps-0: ReceiveShards") + 2 * Says(told, "-> ps-1: ReceiveShards");
+  };
+  CHECK(moves_after("worker a pulls ps-0=50000000 ps-1=100000000") == 0);
+  CHECK(moves_after("worker a pulls ps-0=2000000 ps-1=100000000") == 2);
+  CHECK(moves_after("worker a pulls ps-0=100000000 ps-1=2000000") == 1);
+}
+
 }  // namespace
 }  // namespace atl

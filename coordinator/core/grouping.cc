@@ -72,13 +72,26 @@ const std::string& SiteOfServer(const State& s, const Member& server) {
   return *site;
 }
 
-std::vector<std::string> SitesOfIslands(const State& s, const Job& job) {
-  std::vector<std::string> sites;
+std::vector<const Member*> LeadersOf(const State& s, const Job& job) {
+  std::vector<const Member*> leaders;
   for (const auto& [id, island] : job.islands) {
     const Member* worker = s.FindMember(MemberKind::kWorker, island.worker);
-    if (island.incarnation != 0 && worker != nullptr) sites.push_back(SiteOf(*worker));
+    if (island.incarnation != 0 && worker != nullptr) leaders.push_back(worker);
   }
-  return sites;
+  return leaders;
+}
+
+Reach ReachOfServer(const State& s, const Member& server,
+                    const std::vector<const Member*>& leaders) {
+  std::vector<IslandLink> links;
+  for (const Member* leader : leaders) {
+    IslandLink& link = links.emplace_back(IslandLink{SiteOf(*leader)});
+    for (const auto& [endpoint, rate] : leader->pull_rates) {
+      if (endpoint == server.endpoint) link.bytes_per_s = rate;
+      link.fastest_bytes_per_s = std::max(link.fastest_bytes_per_s, rate);
+    }
+  }
+  return ReachOf(SiteOfServer(s, server), links, s.site_rates);
 }
 
 IslandExtent ExtentOf(const Job& job) {

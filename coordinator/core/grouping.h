@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/reach.h"
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
@@ -18,7 +19,10 @@ const std::string& SiteOf(const Member& worker);
 const std::string& SiteOfServer(const State& s, const Member& server);
 
 // One for each island that has a worker; "" where it is not known.
-std::vector<std::string> SitesOfIslands(const State& s, const Job& job);
+std::vector<const Member*> LeadersOf(const State& s, const Job& job);
+// Of a parameter server, for islands that these workers lead.
+Reach ReachOfServer(const State& s, const Member& server,
+                    const std::vector<const Member*>& leaders);
 
 // Who shares an island: as the job's specification says, or as was decided for it.
 IslandExtent ExtentOf(const Job& job);

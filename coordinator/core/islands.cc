@@ -333,6 +333,12 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   worker.progress = progress;
   s.SetFollowing(worker, message.member);
   worker.measuring = CleanText(message.measuring, 200);
+  worker.pull_rates.clear();
+  for (const ServerRate& rate : message.pull_rates) {
+    if (std::isfinite(rate.bytes_per_s) && rate.bytes_per_s > 0) {
+      worker.pull_rates[rate.endpoint] = rate.bytes_per_s;
+    }
+  }
   OnMemberProgress(s, worker);
   const State::Place place = s.PlaceOf(worker.record.name);
   const bool speaks_of_place = progress && place.job != nullptr && progress->job == place.job->id();

@@ -58,7 +58,7 @@ std::string PlacementText(const State& s, const Job& job) {
     ++(IsCopy(job.record, slot) ? what.copies : what.shards);
     what.bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
   });
-  const std::vector<std::string> sites = SitesOfIslands(s, job);
+  const std::vector<const Member*> leaders = LeadersOf(s, job);
   std::string text;
   for (const auto& [server, what] : held) {
     const Member* member = s.FindMember(MemberKind::kServer, server);
@@ -66,7 +66,8 @@ std::string PlacementText(const State& s, const Job& job) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", server, site.empty() ? "" : " at ", site, ": ",
                     what.shards, what.shards == 1 ? " shard, " : " shards, ",
                     what.copies == 0 ? "" : absl::StrCat("copies of ", what.copies, ", "),
-                    what.bytes, " bytes (", ReachOf(site, sites, s.site_rates).why, ")");
+                    what.bytes, " bytes (",
+                    member == nullptr ? "" : ReachOfServer(s, *member, leaders).why, ")");
   }
   return text;
 }

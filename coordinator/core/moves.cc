@@ -105,14 +105,14 @@ bool ForgetMoves(State& s, Job& job) {
 }
 
 std::vector<MoveServer> ServersFor(const State& s, const Job& job) {
-  const std::vector<std::string> sites = SitesOfIslands(s, job);
+  const std::vector<const Member*> leaders = LeadersOf(s, job);
   std::vector<MoveServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer) continue;
     MoveServer server;
     server.name = key.second;
     server.site = SiteOfServer(s, member);
-    server.cost = ReachOf(server.site, sites, s.site_rates).cost;
+    server.cost = ReachOfServer(s, member, leaders).cost;
     server.free_bytes = FreeBytes(s, member);
     server.leaves = member.record.draining;
     server.takes = member.attached && !member.record.draining &&
@@ -377,7 +377,7 @@ std::vector<ShardPlacement> LostShards(const Job& job, const NodeId& server,
 std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const NodeId& server,
                                          const std::vector<ShardPlacement>& lost) {
   const ServerLink& loser = job.links.at(server);
-  const std::vector<std::string> sites = SitesOfIslands(s, job);
+  const std::vector<const Member*> leaders = LeadersOf(s, job);
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached || member.record.draining ||
@@ -392,7 +392,7 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
       if (key.second == server) free += shard.elements * ServerBytesPerElement(job.spec().outer);
     }
     servers.push_back({key.second, member.endpoint, free, member.public_key,
-                       ReachOf(SiteOfServer(s, member), sites, s.site_rates).cost});
+                       ReachOfServer(s, member, leaders).cost});
   }
   return servers;
 }

@@ -91,14 +91,13 @@ bool Place(State& s, Job& job, const JobFacts& facts, const std::vector<Member*>
     FailJob(s, job, std::string(shards.status().message()));
     return false;
   }
-  std::vector<std::string> sites;
-  for (const Member* worker : workers) sites.push_back(SiteOf(*worker));
+  const std::vector<const Member*> leaders(workers.begin(), workers.end());
   std::vector<PlacementServer> servers;
   for (const auto& [key, member] : s.members) {
     if (key.first != MemberKind::kServer || !member.attached || member.record.draining) continue;
     const std::string site = SiteOfServer(s, member);
     servers.push_back({key.second, member.endpoint, FreeBytes(s, member), member.public_key,
-                       ReachOf(site, sites, s.site_rates).cost, site});
+                       ReachOfServer(s, member, leaders).cost, site});
   }
   // One that was there when the job was scheduled may have gone since.
   if (std::string missing = TooFewServers(s, job); !missing.empty()) {

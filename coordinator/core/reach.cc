@@ -27,30 +27,49 @@ double OwnRate(const SiteRates& rates, const std::string& site) {
   return fastest;
 }
 
+std::string Mbit(double bytes_per_s, const std::string& from) {
+  return absl::StrFormat("%.3g Mbit/s from %s", 8e-6 * bytes_per_s,
+                         from.empty() ? "an island" : from);
+}
+
+struct Step {
+  bool known = false;
+  double cost = 1;
+  std::string why;
+};
+
+Step ByPulls(const IslandLink& link) {
+  const double ratio = link.fastest_bytes_per_s / link.bytes_per_s;
+  if (ratio < kReachNoise) return {true, 1, ""};
+  return {true, std::min(ratio, kReachMost), Mbit(link.bytes_per_s, link.site)};
+}
+
+Step BySites(const std::string& site, const std::string& island, const SiteRates& rates) {
+  if (site.empty() || island.empty()) return {};
+  if (island == site) return {true, 1, ""};
+  const double rate = RateOf(rates, island, site);
+  if (rate <= 0) return {true, kUnmeasured, absl::StrCat("remote from ", island, ", not measured")};
+  return {true, std::clamp(OwnRate(rates, island) / rate, 1.0, kReachMost), Mbit(rate, island)};
+}
+
 }  // namespace
 
-Reach ReachOf(const std::string& site, const std::vector<std::string>& islands,
+Reach ReachOf(const std::string& site, const std::vector<IslandLink>& islands,
               const SiteRates& rates) {
-  if (site.empty()) return {1, "its site is not known"};
   double sum = 0, farthest = 1;
   int known = 0;
   std::string why;
-  for (const std::string& island : islands) {
-    if (island.empty()) continue;
+  for (const IslandLink& link : islands) {
+    const Step step = link.bytes_per_s > 0 ? ByPulls(link) : BySites(site, link.site, rates);
+    if (!step.known) continue;
     ++known;
-    double cost = 1;
-    if (island != site) {
-      const double rate = RateOf(rates, island, site);
-      cost = rate > 0 ? std::clamp(OwnRate(rates, island) / rate, 1.0, kReachMost) : kUnmeasured;
-      const std::string link = rate > 0
-                                   ? absl::StrFormat("%.3g Mbit/s from %s", 8e-6 * rate, island)
-                                   : absl::StrCat("remote from ", island, ", not measured");
-      if (why.empty() || cost > farthest) why = link;
-    }
-    farthest = std::max(farthest, cost);
-    sum += cost;
+    if (why.empty() || step.cost > farthest) why = step.why;
+    farthest = std::max(farthest, step.cost);
+    sum += step.cost;
   }
-  if (known == 0) return {1, "the sites of its islands are not known"};
+  if (known == 0) {
+    return {1, site.empty() ? "its site is not known" : "the sites of its islands are not known"};
+  }
   const double cost = sum / known;
   if (why.empty()) return {1, "beside its islands"};
   return {cost, absl::StrFormat("%.3g times as far as one beside its islands: %s", cost, why)};

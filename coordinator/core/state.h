@@ -41,9 +41,10 @@ struct Member {
   std::vector<LocalCheckpoint> checkpoints;
   std::vector<JobId> held;  // jobs of which it has a checkpoint, by its hello
   std::optional<IslandProgress> progress;
-  std::optional<MemberProgress> following;  // whom it serves, as it says; see State::SetFollowing
-  std::string measuring;                    // as it says; empty: nothing
-  std::string peer_endpoint;                // empty: it can share an island with nobody
+  std::optional<MemberProgress> following;   // whom it serves, as it says; see State::SetFollowing
+  std::string measuring;                     // as it says; empty: nothing
+  std::map<std::string, double> pull_rates;  // bytes a second, by parameter servers' endpoints
+  std::string peer_endpoint;                 // empty: it can share an island with nobody
   std::string peer_public_key;
   std::string site;                      // as its operator says
   bool leaving = false;                  // serves on until its state has moved

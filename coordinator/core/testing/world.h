@@ -21,6 +21,7 @@
 //   pause | resume | cancel | remove | adopt JOB;  refill JOB server=ps-0
 //   wait SECONDS                             heartbeats of all that are neither dead nor silent
 //   worker a beats [measuring=TEXT]          a heartbeat: under a new order, it has stopped
+//   worker a pulls ps-0=BYTES_PER_S ps-1=...     so fast, by its heartbeats from now on
 //   worker a stands-still                    its heartbeats show no progress from now on
 //   worker a steps-on                        but not from now on: its step takes long
 //   worker b follows                         a heartbeat: serves its leader under the ordered plan
@@ -120,6 +121,7 @@ class World {
     std::vector<SavedState> saved;
     std::string wish;
     std::string measuring;
+    std::map<NodeId, double> pull_rates;
     std::vector<PositionRange> leases;
     int64_t request = 1;
     int64_t wanted = 0;

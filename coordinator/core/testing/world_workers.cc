@@ -79,6 +79,10 @@ void World::DoWorker(const Command& command) {
     worker.stands_still = true;
   } else if (verb == "steps-on") {
     worker.steps_on = true;
+  } else if (verb == "pulls") {
+    for (const auto& [server, rate] : command.arguments)
+      worker.pull_rates[server] = std::stod(rate);
+    Heartbeat(name, worker);
   } else if (verb == "beats") {
     worker.measuring = absl::StrReplaceAll(command.Text("measuring"), {{"_", " "}});
     Heartbeat(name, worker);
@@ -170,6 +174,9 @@ void World::Stage(const NodeId& name, Worker& worker, int64_t shards) {
 void World::Heartbeat(const NodeId& name, Worker& worker) {
   WorkerHeartbeat beat;
   beat.measuring = worker.measuring;
+  for (const auto& [server, rate] : worker.pull_rates) {
+    beat.pull_rates.push_back({absl::StrCat("tcp://", server, ":1"), rate});
+  }
   if (!worker.order.job.empty()) {
     IslandProgress progress;
     progress.job = worker.order.job;
