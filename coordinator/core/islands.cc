@@ -324,6 +324,18 @@ bool IsToHandOver(const Job* job, const IslandProgress& progress, const NodeId& 
   return island != job->islands.end() && island->second.takes_over_from == worker;
 }
 
+constexpr size_t kPullRatesMost = 4096;  // of one worker
+
+// What is measured stays known when the worker starts again, or has nothing more to pull from
+// there.
+void NotePullRates(Member& worker, const std::vector<ServerRate>& rates) {
+  for (const ServerRate& rate : rates) {
+    if (!std::isfinite(rate.bytes_per_s) || rate.bytes_per_s <= 0) continue;
+    if (worker.pull_rates.size() >= kPullRatesMost) worker.pull_rates.clear();
+    worker.pull_rates[rate.endpoint] = rate.bytes_per_s;
+  }
+}
+
 }  // namespace
 
 void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
@@ -333,12 +345,7 @@ void OnHeartbeat(State& s, Member& worker, const WorkerHeartbeat& message) {
   worker.progress = progress;
   s.SetFollowing(worker, message.member);
   worker.measuring = CleanText(message.measuring, 200);
-  worker.pull_rates.clear();
-  for (const ServerRate& rate : message.pull_rates) {
-    if (std::isfinite(rate.bytes_per_s) && rate.bytes_per_s > 0) {
-      worker.pull_rates[rate.endpoint] = rate.bytes_per_s;
-    }
-  }
+  NotePullRates(worker, message.pull_rates);
   OnMemberProgress(s, worker);
   const State::Place place = s.PlaceOf(worker.record.name);
   const bool speaks_of_place = progress && place.job != nullptr && progress->job == place.job->id();

@@ -82,5 +82,40 @@ def trains_over_a_slow_line(story):
         raise Skip(str(why)) from None
 
 
+@case
+def shards_leave_a_server_behind_a_slow_line(story):
+    """A parameter server of which nobody has said where it is turns out to be behind a line of 40 Mbit/s:
+    the pulls of the first rounds show it, its shards go to the one beside the worker, and the job's
+    placement says why"""
+    try:
+        with ShapedNetwork({"a": 1, "b": 1}, Wire(rate_mbit=40, latency_ms=5)) as net:
+            here, there = net.address("a1"), net.address("b1")
+            story.address = here + ":7070"
+            story.cli, story.cli_flags = net.inside("a1"), ["--insecure"]
+            story.coordinator("--insecure", wrapper=net.inside("a1"))
+            for name, address, host in (("near", here, "a1"), ("far", there, "b1")):
+                story.server(name, "--insecure", memory="256MiB", listen=f"tcp://{address}:7071",
+                             wrapper=net.inside(host))
+            starts_worker(story, net, "w1", "a1", "--emulate-step-ms=20")
+            story.attached(3)
+            job = story.submits(model__hidden=192, model__heads=4, model__layers=4,
+                                outer__min_islands=1, outer__max_islands=1,
+                                schedule__train_tokens=10_000_000)
+            first = story.reaches(job, 0)
+            check({shard["server"] for shard in first["shards"]} == {"near", "far"}, f"{first['shards']}")
+
+            def share_of_far():
+                shards = story.job(job)["shards"]
+                far = sum(int(s["elements"]) for s in shards if s["server"] == "far")
+                return far / sum(int(s["elements"]) for s in shards)
+            story.meanwhile("shards to leave the far server", job, lambda: share_of_far() < 0.2)
+            goes_on(story, job)
+            story.atoll("cancel", job)
+            story.state(job, "cancelled")
+            story.close()
+    except Unavailable as why:
+        raise Skip(str(why)) from None
+
+
 if __name__ == "__main__":
     main("shaped_islands")
